@@ -1,0 +1,2 @@
+//! stave
+fn main() {}
