@@ -1,1 +1,16 @@
-//! (to be written)
+//! The nouns that every floor shares, and the only door to clock, randomness, disk and network.
+//!
+//! Nothing here knows a protocol, a file format or a thread.
+
+pub mod datatype;
+pub mod doc_key;
+pub mod env;
+pub mod ids;
+pub mod limits;
+pub mod vbucket_map;
+pub mod version;
+
+pub use datatype::Datatype;
+pub use doc_key::{DocKey, StoredKey};
+pub use ids::{Cas, CollectionId, RevSeqno, ScopeId, Seqno, VbId, VbState, VbUuid};
+pub use version::{ItemKind, NewVersion, Version, VersionMeta};

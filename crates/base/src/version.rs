@@ -1,0 +1,304 @@
+//! One immutable, shared version of a document: metadata, key and value in one allocation.
+//!
+//! The hash table points at the newest version of each document; checkpoints, streams and answers on their way out
+//! hold the versions they carry.
+//! A version is written by exactly one owner ([`NewVersion`]) and never again once shared ([`Version`]);
+//! only its reference count and its access frequency change, atomically.
+
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering, fence};
+
+use crate::datatype::Datatype;
+use crate::doc_key::DocKey;
+use crate::ids::{Cas, RevSeqno, Seqno};
+
+/// What kind of change a version is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum ItemKind {
+    /// A document with a value.
+    #[default]
+    Mutation = 0,
+    /// A tombstone left by a client's deletion.
+    Deletion = 1,
+    /// A tombstone left by an expiry time that passed.
+    Expiration = 2,
+    /// A change of the collections manifest.
+    SystemEvent = 3,
+}
+
+impl ItemKind {
+    /// Whether this is a tombstone.
+    pub fn is_deleted(self) -> bool {
+        matches!(self, ItemKind::Deletion | ItemKind::Expiration)
+    }
+}
+
+/// Everything about a version that is not key or value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VersionMeta {
+    /// Its compare-and-swap value.
+    pub cas: Cas,
+    /// Its position in the vBucket.
+    pub by_seqno: Seqno,
+    /// How often the document was changed.
+    pub rev_seqno: RevSeqno,
+    /// The client's flags, never interpreted.
+    pub flags: u32,
+    /// When it expires, seconds since 1970, 0 for never; for a tombstone, when it was deleted.
+    pub expiry: u32,
+    /// What the value is made of.
+    pub datatype: Datatype,
+    /// Document, tombstone or system event.
+    pub kind: ItemKind,
+}
+
+#[repr(C)]
+struct Header {
+    refs: AtomicU32,
+    value_len: u32,
+    meta: VersionMeta,
+    key_len: u8,
+    frequency: AtomicU8,
+}
+
+const HEADER: usize = size_of::<Header>();
+const _: () = assert!(HEADER <= 56, "the header decides the memory per item");
+
+fn layout(key_len: usize, value_len: usize) -> Layout {
+    let size = HEADER + key_len + value_len;
+    Layout::from_size_align(size, align_of::<Header>())
+        .expect("a version is far smaller than the address space")
+}
+
+/// A version that is still private to its creator and may be changed.
+pub struct NewVersion(Version);
+
+impl NewVersion {
+    /// Allocates a version, once, and copies key and value parts (in order) into it.
+    ///
+    /// The key with its prefix must be at most 251 bytes and the value below 4 GiB; callers check the protocol's
+    /// limits before.
+    pub fn new(meta: VersionMeta, key: DocKey<'_>, value: &[&[u8]]) -> NewVersion {
+        let (prefix, prefix_len) = key.prefix();
+        let key_len = prefix_len + key.key.len();
+        let value_len: usize = value.iter().map(|part| part.len()).sum();
+        let key_byte = u8::try_from(key_len).expect("callers check the key length");
+        let value_u32 = u32::try_from(value_len).expect("callers check the value length");
+        let layout = layout(key_len, value_len);
+        // SAFETY: the layout is never empty, it holds at least the header.
+        let raw = unsafe { alloc(layout) };
+        let Some(ptr) = NonNull::new(raw.cast::<Header>()) else { handle_alloc_error(layout) };
+        let header = Header {
+            refs: AtomicU32::new(1),
+            value_len: value_u32,
+            meta,
+            key_len: key_byte,
+            frequency: AtomicU8::new(0),
+        };
+        // SAFETY: `raw` points at `HEADER + key_len + value_len` fresh bytes, aligned for `Header`; the copies write
+        // prefix, key and parts one after the other, and their lengths add up to that size.
+        unsafe {
+            ptr.write(header);
+            let mut at = raw.add(HEADER);
+            for part in [&prefix[..prefix_len], key.key].into_iter().chain(value.iter().copied()) {
+                at.copy_from_nonoverlapping(part.as_ptr(), part.len());
+                at = at.add(part.len());
+            }
+        }
+        NewVersion(Version(ptr))
+    }
+
+    /// The metadata, to be completed under the vBucket lock.
+    pub fn meta_mut(&mut self) -> &mut VersionMeta {
+        // SAFETY: a `NewVersion` is the only reference to its allocation.
+        unsafe { &mut self.0.0.as_mut().meta }
+    }
+
+    /// The value, for filling in what is known only under the vBucket lock.
+    pub fn value_mut(&mut self) -> &mut [u8] {
+        let key_len = usize::from(self.0.header().key_len);
+        let value_len = self.0.header().value_len as usize;
+        // SAFETY: a `NewVersion` is the only reference to its allocation, and the value lies behind header and key.
+        unsafe {
+            let at = self.0.0.as_ptr().cast::<u8>().add(HEADER + key_len);
+            std::slice::from_raw_parts_mut(at, value_len)
+        }
+    }
+
+    /// From now on immutable and shared.
+    pub fn publish(self) -> Version {
+        self.0
+    }
+}
+
+impl std::ops::Deref for NewVersion {
+    type Target = Version;
+
+    fn deref(&self) -> &Version {
+        &self.0
+    }
+}
+
+/// A shared reference to an immutable version. Cloning counts, nothing is copied.
+#[repr(transparent)]
+pub struct Version(NonNull<Header>);
+
+// SAFETY: everything behind the pointer is immutable or atomic once shared, and the count is atomic.
+unsafe impl Send for Version {}
+// SAFETY: as above.
+unsafe impl Sync for Version {}
+
+impl Version {
+    fn header(&self) -> &Header {
+        // SAFETY: the count held by `self` keeps the allocation alive, and `NewVersion` initialised it.
+        unsafe { self.0.as_ref() }
+    }
+
+    fn bytes(&self, from: usize, len: usize) -> &[u8] {
+        // SAFETY: callers pass ranges inside the allocation that `NewVersion::new` filled.
+        unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast::<u8>().add(HEADER + from), len) }
+    }
+
+    /// Its metadata.
+    pub fn meta(&self) -> &VersionMeta {
+        &self.header().meta
+    }
+
+    /// Collection prefix and key.
+    pub fn stored_key(&self) -> &[u8] {
+        self.bytes(0, usize::from(self.header().key_len))
+    }
+
+    /// The key, split into collection and bytes.
+    pub fn key(&self) -> DocKey<'_> {
+        DocKey::parse(self.stored_key()).expect("the key was encoded when the version was made")
+    }
+
+    /// The stored value: a Snappy block if the datatype says so, starting with xattrs if it says so.
+    pub fn value(&self) -> &[u8] {
+        let header = self.header();
+        self.bytes(usize::from(header.key_len), header.value_len as usize)
+    }
+
+    /// Whether it is a tombstone.
+    pub fn is_deleted(&self) -> bool {
+        self.meta().kind.is_deleted()
+    }
+
+    /// Bytes of its allocation.
+    pub fn allocated_bytes(&self) -> usize {
+        HEADER + usize::from(self.header().key_len) + self.header().value_len as usize
+    }
+
+    /// How often it was read lately: a small saturating counter for choosing what to evict.
+    pub fn frequency(&self) -> &AtomicU8 {
+        &self.header().frequency
+    }
+
+    /// Asks the processor to bring metadata and key closer.
+    pub fn prefetch(&self) {
+        prefetch(self.0.as_ptr().cast());
+    }
+
+    /// The address as a number, for tagged slots of the hash table. The count moves into the number.
+    pub fn into_raw(self) -> usize {
+        let address = self.0.as_ptr() as usize;
+        std::mem::forget(self);
+        address
+    }
+
+    /// The version behind an address from [`Version::into_raw`].
+    ///
+    /// # Safety
+    /// `address` must come from `into_raw`, and its count must not have been taken back yet.
+    pub unsafe fn from_raw(address: usize) -> Version {
+        // SAFETY: by the caller's promise this is the non-null address of a live header.
+        Version(unsafe { NonNull::new_unchecked(address as *mut Header) })
+    }
+
+    /// Looks at the version behind an address without touching the count.
+    ///
+    /// # Safety
+    /// As for `from_raw`, and the count must stay in the number for as long as `'a`.
+    pub unsafe fn borrow_raw<'a>(address: &'a usize) -> &'a Version {
+        // SAFETY: `Version` is a transparent non-null pointer, so a live address has the same representation.
+        unsafe { &*(address as *const usize).cast::<Version>() }
+    }
+}
+
+/// Asks the processor to bring the cache line at `at` closer.
+pub fn prefetch(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch never faults, whatever the address.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
+impl Clone for Version {
+    fn clone(&self) -> Version {
+        let before = self.header().refs.fetch_add(1, Ordering::Relaxed);
+        assert!(before < u32::MAX / 2, "reference count of a version overflows");
+        Version(self.0)
+    }
+}
+
+impl Drop for Version {
+    fn drop(&mut self) {
+        if self.header().refs.fetch_sub(1, Ordering::Release) != 1 {
+            return;
+        }
+        fence(Ordering::Acquire);
+        let layout = layout(usize::from(self.header().key_len), self.header().value_len as usize);
+        // SAFETY: this was the last reference, and the allocation was made with this very layout.
+        unsafe { dealloc(self.0.as_ptr().cast(), layout) }
+    }
+}
+
+impl fmt::Debug for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Version")
+            .field("key", &self.stored_key().escape_ascii().to_string())
+            .field("meta", self.meta())
+            .field("value_len", &self.value().len())
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_what_it_was_given() {
+        let meta = VersionMeta { cas: Cas(7), flags: 9, ..VersionMeta::default() };
+        let mut new = NewVersion::new(meta, DocKey::new(b"key"), &[b"va", b"", b"lue"]);
+        new.meta_mut().by_seqno = Seqno(3);
+        new.value_mut()[0] = b'V';
+        let version = new.publish();
+        let other = version.clone();
+        drop(version);
+        assert_eq!(other.stored_key(), b"\0key");
+        assert_eq!(other.key(), DocKey::new(b"key"));
+        assert_eq!(other.value(), b"Value");
+        assert_eq!(other.meta().by_seqno, Seqno(3));
+        assert_eq!(other.meta().flags, 9);
+    }
+
+    #[test]
+    fn survives_the_way_through_a_number() {
+        let version = NewVersion::new(VersionMeta::default(), DocKey::new(b"k"), &[b"v"]).publish();
+        let raw = version.clone().into_raw();
+        // SAFETY: the count is in `raw`, which stays untouched while borrowed.
+        assert_eq!(unsafe { Version::borrow_raw(&raw) }.value(), b"v");
+        // SAFETY: `raw` came from `into_raw` just above and is taken back once.
+        let back = unsafe { Version::from_raw(raw) };
+        drop(version);
+        assert_eq!(back.value(), b"v");
+    }
+}
