@@ -1,0 +1,1 @@
+//! Fuzz bodies: each takes any bytes and must return without a panic.
