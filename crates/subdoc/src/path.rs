@@ -161,6 +161,10 @@ impl<'p> Path<'p> {
         if text.len() > MAX_PATH_BYTES {
             return Err(PathError::PathTooBig);
         }
+        // Keys are written into documents as they are, so they must not spoil them.
+        if std::str::from_utf8(text).is_err() {
+            return Err(PathError::InvalidPath);
+        }
         let mut path = Path { components: [Component::Last; MAX_COMPONENTS], len: 0 };
         let mut at = 0;
         while at < text.len() {

@@ -266,17 +266,15 @@ fn add_unique<'a>(text: &[u8], value: &'a [u8], found: &Location) -> Result<Edit
     check_unique(value, found.level + 1)?;
     let wanted = value.trim_ascii();
     let mut walk = Walk::new(text, found.value.start).ok_or(PathError::Mismatch)?;
-    let mut exists = false;
     while let Some(entry) = walk.next()? {
         if Container::of(text[entry.value]).is_some() {
             return Err(PathError::Mismatch);
         }
         let end = skip_value(text, entry.value, found.level + 1)?;
-        exists |= &text[entry.value..end] == wanted;
+        if &text[entry.value..end] == wanted {
+            return Err(PathError::Exists); // what follows is not looked at, as recorded
+        }
         walk.value_ends(end);
-    }
-    if exists {
-        return Err(PathError::Exists);
     }
     let before: &'static [u8] = if empty { b"" } else { b"," };
     Ok(Edit { before, ..Edit::new(close..close, value) })

@@ -10,7 +10,7 @@ pub use edit::{Edit, Operation, edit};
 pub use lookup::{count, exists, get};
 
 #[cfg(test)]
-mod property_tests;
+pub(crate) mod property_tests;
 #[cfg(test)]
 mod tests;
 
