@@ -5,6 +5,7 @@
 pub mod clock;
 pub mod disk;
 pub mod random;
+pub mod sim;
 
 use std::sync::Arc;
 
