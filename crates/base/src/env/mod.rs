@@ -1,16 +1,22 @@
-//! The door to the outside: clock, randomness, disk and network, real or simulated.
+//! The door to the outside: clock, randomness, disk, network and threads, real or simulated.
 //!
 //! Everything above `base` reaches the world only through an [`Env`]; `clippy.toml` bans the other ways.
 
 pub mod clock;
 pub mod disk;
+pub mod network;
 pub mod random;
+pub mod sim;
+pub mod spawn;
 
 use std::sync::Arc;
 
 pub use clock::{Clock, RealClock};
 pub use disk::{Disk, File, OpenMode, RealDisk};
+pub use network::{Listener, Network, RealNetwork, Stream};
 pub use random::{Random, RealRandom};
+pub use sim::SimHandles;
+pub use spawn::{RealSpawn, Spawn, Task};
 
 /// The outside world as one node sees it. Cheap to clone.
 #[derive(Clone)]
@@ -21,11 +27,27 @@ pub struct Env {
     pub random: Arc<dyn Random>,
     /// Where files live.
     pub disk: Arc<dyn Disk>,
+    /// Where connections come from.
+    pub network: Arc<dyn Network>,
+    /// Where threads come from.
+    pub spawn: Arc<dyn Spawn>,
 }
 
 impl Env {
     /// The real world.
     pub fn real() -> Env {
-        Env { clock: Arc::new(RealClock::new()), random: Arc::new(RealRandom), disk: Arc::new(RealDisk) }
+        Env {
+            clock: Arc::new(RealClock::new()),
+            random: Arc::new(RealRandom),
+            disk: Arc::new(RealDisk),
+            network: Arc::new(RealNetwork),
+            spawn: Arc::new(RealSpawn),
+        }
+    }
+
+    /// A world that `seed` decides, and the handles that move it.
+    pub fn sim(seed: u64) -> (Env, SimHandles) {
+        let handles = SimHandles::new(seed);
+        (handles.env(), handles)
     }
 }

@@ -17,6 +17,7 @@ pub trait Random: Send + Sync {
 pub struct RealRandom;
 
 impl Random for RealRandom {
+    #[allow(clippy::disallowed_methods, reason = "this is the door itself")]
     fn fill(&self, mut bytes: &mut [u8]) {
         while !bytes.is_empty() {
             let done = rustix::rand::getrandom(&mut *bytes, rustix::rand::GetRandomFlags::empty())

@@ -1,0 +1,21 @@
+//! Which unsynced bytes and names are on the disk after the power went.
+
+/// The fate of everything that was not synced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Survival {
+    /// All of it is lost.
+    Synced,
+    /// All of it is there: what the page cache keeps when only the process dies.
+    Everything,
+    /// The seed decides, sector by sector and name by name: lost, torn, out of order.
+    Seeded(u64),
+}
+
+impl Survival {
+    pub(super) fn seed(self) -> u64 {
+        match self {
+            Survival::Seeded(seed) => seed,
+            Survival::Synced | Survival::Everything => 0,
+        }
+    }
+}
