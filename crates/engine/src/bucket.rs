@@ -38,7 +38,7 @@ pub struct Bucket {
     pub(crate) config: BucketConfig,
     pub(crate) uuid: String,
     pub(crate) env: Env,
-    pub(crate) seed: HashSeed,
+    pub(crate) seed: Arc<HashSeed>,
     pub(crate) shards: Box<[Mutex<Shard>]>,
     pub(crate) store: Arc<dyn KvStore>,
     pub(crate) memory: MemoryAccount,
@@ -131,7 +131,12 @@ impl Bucket {
     }
 
     /// Sets a vBucket's role and topology; the vBucket is made if it was deleted.
-    pub fn set_vbucket_state(&self, vb: VbId, state: VbState, topology: Option<String>) -> Result<(), Refusal> {
+    pub fn set_vbucket_state(
+        &self,
+        vb: VbId,
+        state: VbState,
+        topology: Option<String>,
+    ) -> Result<(), Refusal> {
         let mut shard = self.shard(vb)?;
         shard.vb.set_state(state, topology, || self.new_uuid());
         self.queue_flush(&mut shard);
@@ -147,11 +152,6 @@ impl Bucket {
     pub fn now(&self) -> Moment {
         Moment(self.env.clock.unix_ns())
     }
-
-    /// The store, for stats.
-    pub fn store(&self) -> &dyn KvStore {
-        &*self.store
-    }
 }
 
 /// A fresh identity for a history: never 0, below 2^48.
@@ -160,6 +160,6 @@ pub(crate) fn new_uuid(env: &Env) -> VbUuid {
 }
 
 /// An empty, dead vBucket, in the place of one that is deleted or damaged.
-pub(crate) fn dead(id: VbId, seed: HashSeed, env: &Env) -> VBucket {
+pub(crate) fn dead(id: VbId, seed: Arc<HashSeed>, env: &Env) -> VBucket {
     VBucket::new(id, seed, Origin::empty(VbState::Dead, new_uuid(env)))
 }

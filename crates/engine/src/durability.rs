@@ -16,7 +16,7 @@ impl Bucket {
             }
             self.waiters.wait(vb, seqno).ok_or(Refusal::Busy)?
         };
-        self.flush.hurry();
+        self.flush.hurry(vb);
         Ok(Some(waiting))
     }
 }

@@ -18,7 +18,8 @@ const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<VbId>,
-    urgent: bool,
+    /// vBuckets that somebody waits for; each stands in `waiting` too, where it will be found done.
+    urgent: VecDeque<VbId>,
     stopping: bool,
 }
 
@@ -49,14 +50,15 @@ impl FlushQueue {
         }
     }
 
-    /// Somebody waits: do not gather any longer.
-    pub(crate) fn hurry(&self) {
-        self.queue.lock().urgent = true;
+    /// Somebody waits for this vBucket: it goes first, and nothing gathers any longer.
+    pub(crate) fn hurry(&self, vb: VbId) {
+        self.queue.lock().urgent.push_back(vb);
         self.wake.notify_one();
     }
 
     fn pop(&self) -> Option<VbId> {
-        self.queue.lock().waiting.pop_front()
+        let mut queue = self.queue.lock();
+        queue.urgent.pop_front().or_else(|| queue.waiting.pop_front())
     }
 
     /// vBuckets in the queue.
@@ -73,13 +75,12 @@ impl FlushQueue {
     /// False if the flusher shall stop.
     fn wait_for_work(&self) -> bool {
         let mut queue = self.queue.lock();
-        while queue.waiting.is_empty() && !queue.stopping {
+        while queue.waiting.is_empty() && queue.urgent.is_empty() && !queue.stopping {
             self.wake.wait(&mut queue);
         }
-        if !queue.urgent && !queue.stopping {
+        if queue.urgent.is_empty() && !queue.stopping {
             self.wake.wait_for(&mut queue, GATHER);
         }
-        queue.urgent = false;
         !queue.stopping
     }
 
@@ -136,10 +137,10 @@ impl Bucket {
         let batch = {
             let mut shard = shard.lock();
             shard.flush_queued = false;
-            shard.vb.take_flush_batch(self.config.flush_batch_items)
+            shard.vb.take_flush_batch(self.config.flush_batch_items as u64)
         };
         let Some(batch) = batch else { return Progress::Worked };
-        let saved = self.write(&batch);
+        let saved = self.save(&batch);
         let mut guard = shard.lock();
         match saved {
             Ok(()) => {
@@ -161,7 +162,7 @@ impl Bucket {
         }
     }
 
-    fn write(&self, batch: &FlushBatch) -> Result<(), kvstore::Failure> {
+    fn save(&self, batch: &FlushBatch) -> Result<(), kvstore::Failure> {
         let mut items: Vec<&Version> = batch.range.iter().flat_map(|range| range.iter()).collect();
         // By key; of versions of one key the newest first, which then is the only one kept.
         items.sort_unstable_by(|a, b| {
@@ -177,7 +178,7 @@ impl Bucket {
 fn state_document(batch: &FlushBatch) -> VbStateDoc {
     VbStateDoc {
         state: batch.state,
-        failover_table: batch.failover.clone(),
+        failover_table: batch.failover.iter().map(|entry| (entry.uuid, entry.seqno)).collect(),
         high_seqno: batch.high_seqno,
         purge_seqno: batch.purge_seqno,
         max_cas: batch.max_cas,

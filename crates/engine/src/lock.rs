@@ -14,7 +14,13 @@ const MAX_LOCK_S: u32 = 30;
 
 impl Bucket {
     /// Locks a document for `seconds` (0 and over 30 mean 15) and returns it under the lock's CAS.
-    pub fn get_and_lock(&self, vb: VbId, key: DocKey<'_>, seconds: u32, now: Moment) -> Result<Found, Refusal> {
+    pub fn get_and_lock(
+        &self,
+        vb: VbId,
+        key: DocKey<'_>,
+        seconds: u32,
+        now: Moment,
+    ) -> Result<Found, Refusal> {
         let seconds = if seconds == 0 || seconds > MAX_LOCK_S { DEFAULT_LOCK_S } else { seconds };
         let until = Moment(now.0 + u64::from(seconds) * 1_000_000_000);
         let hash = self.hash(key);

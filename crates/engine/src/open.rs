@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use base::env::{Env, OpenMode};
-use base::{Seqno, VbId, VbState};
+use base::{Seqno, VbId, VbState, VbUuid};
 use kvstore::KvStore;
 use parking_lot::Mutex;
-use vbucket::{HashSeed, Origin, VBucket};
+use vbucket::{FailoverEntry, FailoverTable, HashSeed, Origin, VBucket};
 
 use crate::bucket::{Bucket, Shard, dead, new_uuid};
 use crate::config::BucketConfig;
@@ -32,11 +32,11 @@ impl Bucket {
         env.disk.create_dir_all(&config.dir).map_err(|source| Failure::io("create", &config.dir, source))?;
         let uuid = identity(&config, &env)?;
         let clean = take_clean_mark(&config, &env)?;
-        let seed = HashSeed::new(env.random.next_u64());
+        let seed = Arc::new(HashSeed::new(env.random.next_u64(), env.random.next_u64()));
         let shards = (0..config.vbuckets).map(|id| {
             let origin = Origin::empty(VbState::Active, new_uuid(&env));
             Mutex::new(Shard {
-                vb: VBucket::new(VbId(id), seed, origin),
+                vb: VBucket::new(VbId(id), seed.clone(), origin),
                 flush_queued: false,
                 ops: OpCounts::default(),
             })
@@ -63,23 +63,27 @@ impl Bucket {
                 continue;
             };
             let loaded = found.and_then(|stored| {
-                let mut loaded = VBucket::new(vb, self.seed, Origin {
-                    state: stored.state.state,
-                    failover: stored.state.failover_table,
-                    high_seqno: stored.high_seqno,
-                    purge_seqno: stored.purge_seqno,
-                    max_cas: stored.state.max_cas,
-                    max_deleted_rev: stored.state.max_deleted_rev,
-                    might_contain_xattrs: stored.state.might_contain_xattrs,
-                    topology: stored.state.topology,
-                });
+                let mut loaded = VBucket::new(
+                    vb,
+                    self.seed.clone(),
+                    Origin {
+                        state: stored.state.state,
+                        failover: self.histories(&stored.state.failover_table),
+                        high_seqno: stored.high_seqno,
+                        purge_seqno: stored.purge_seqno,
+                        max_cas: stored.state.max_cas,
+                        max_deleted_rev: stored.state.max_deleted_rev,
+                        might_contain_xattrs: stored.state.might_contain_xattrs,
+                        topology: stored.state.topology,
+                    },
+                );
                 self.load(&mut loaded)?;
                 Ok(loaded)
             });
             let mut shard = shard.lock();
             shard.vb = loaded.unwrap_or_else(|failure| {
                 tracing::error!(bucket = self.name(), %vb, %failure, "the vBucket is not served");
-                dead(vb, self.seed, &self.env)
+                dead(vb, self.seed.clone(), &self.env)
             });
             if !clean && shard.vb.state() == VbState::Active {
                 shard.vb.new_history(self.new_uuid());
@@ -87,6 +91,12 @@ impl Bucket {
             }
         }
         Ok(())
+    }
+
+    /// The failover table as stored; a damaged one begins anew.
+    fn histories(&self, stored: &[(VbUuid, Seqno)]) -> FailoverTable {
+        let entries = stored.iter().map(|&(uuid, seqno)| FailoverEntry { uuid, seqno }).collect();
+        FailoverTable::from_entries(entries).unwrap_or_else(|| FailoverTable::new(self.new_uuid()))
     }
 
     fn load(&self, vb: &mut VBucket) -> Result<(), kvstore::Failure> {
@@ -106,7 +116,10 @@ impl Bucket {
         }
         let path = self.config.dir.join(CLEAN_MARK);
         write_file(&self.env, &path, b"clean\n")?;
-        self.env.disk.sync_dir(&self.config.dir).map_err(|source| Failure::io("sync", &self.config.dir, source))
+        self.env
+            .disk
+            .sync_dir(&self.config.dir)
+            .map_err(|source| Failure::io("sync", &self.config.dir, source))
     }
 }
 

@@ -46,7 +46,7 @@ impl Bucket {
                 return Err(Refusal::NotMyVbucket);
             }
             let found = shard.vb.find(hash, key).filter(|v| !v.is_deleted()).map(|version| Found {
-                cas: shard.vb.visible_cas(key, version, now),
+                cas: shard.vb.visible_cas(key, &version, now),
                 version: version.clone(),
             });
             match &found {
@@ -68,17 +68,32 @@ impl Bucket {
     /// Reads whatever there is for a key of an active vBucket: document, tombstone, or nothing.
     /// A document whose expiry time has passed is made a tombstone first.
     pub fn peek(&self, vb: VbId, key: DocKey<'_>, now: Moment) -> Result<Option<Found>, Refusal> {
+        self.peek_in_state(vb, key, VbState::Active, now)
+    }
+
+    pub(crate) fn peek_in_state(
+        &self,
+        vb: VbId,
+        key: DocKey<'_>,
+        state: VbState,
+        now: Moment,
+    ) -> Result<Option<Found>, Refusal> {
         let hash = self.hash(key);
         for _ in 0..2 {
             let found = {
-                let shard = self.active(vb)?;
+                let shard = self.shard(vb)?;
+                if shard.vb.state() != state {
+                    return Err(Refusal::NotMyVbucket);
+                }
                 shard.vb.find(hash, key).map(|version| Found {
-                    cas: shard.vb.visible_cas(key, version, now),
+                    cas: shard.vb.visible_cas(key, &version, now),
                     version: version.clone(),
                 })
             };
             match found {
-                Some(found) if found.version.is_expired(now) => self.expire(vb, hash, &found.version, now),
+                Some(found) if found.version.is_expired(now) && state == VbState::Active => {
+                    self.expire(vb, hash, &found.version, now)
+                }
                 found => return Ok(found),
             }
         }
@@ -106,12 +121,12 @@ impl Bucket {
             return Err(Refusal::NotMyVbucket);
         }
         let entries = shard.vb.failover().entries();
-        let position = entries.iter().position(|(known, _)| *known == uuid).ok_or(Refusal::OtherHistory)?;
+        let position = entries.iter().position(|entry| entry.uuid == uuid).ok_or(Refusal::OtherHistory)?;
         Ok(Observed {
-            uuid: entries[0].0,
+            uuid: entries[0].uuid,
             persisted_seqno: shard.vb.persisted_seqno(),
             high_seqno: shard.vb.high_seqno(),
-            old_history_end: (position > 0).then(|| entries[position - 1].1),
+            old_history_end: (position > 0).then(|| entries[position - 1].seqno),
         })
     }
 

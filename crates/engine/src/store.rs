@@ -86,12 +86,11 @@ impl Bucket {
                 (StoreMode::Replace, None) => return Err(Refusal::NotFound),
                 _ => {}
             }
-            let plain = live.map(|f| value::plain(&f.version));
-            let xattrs = match (&plain, live) {
-                (Some(plain), Some(live)) => value::split(plain, live.version.meta().datatype).0,
-                _ => &[],
-            };
+            let plain = live.map(|f| value::plain(&f.version)).unwrap_or_default();
+            let old_type = live.map_or(Datatype::RAW, |f| f.version.meta().datatype);
+            let xattrs = value::section(&plain, value::split(&plain, old_type).1);
             let plain_type = meta.datatype.without(Datatype::SNAPPY);
+            let xattrs = if old_type.is_xattr() { xattrs } else { &[] };
             let datatype = if xattrs.is_empty() { plain_type } else { plain_type.with(Datatype::XATTR) };
             let new = NewVersion::new(VersionMeta { datatype, ..meta }, request.key, &[xattrs, &body]);
             let preserve_expiry = request.preserve_expiry;

@@ -59,7 +59,8 @@ impl Bucket {
         let joined = self.modify(vb, key, cas, now, |found| {
             let old = live(found, now).ok_or(Refusal::NotFound)?;
             let plain = value::plain(old);
-            let (xattrs, body) = value::split(&plain, old.meta().datatype);
+            let body = value::split(&plain, old.meta().datatype).1;
+            let xattrs = value::section(&plain, body);
             if body.len() + part.len() > limits::MAX_VALUE_BYTES {
                 return Err(Refusal::TooBig);
             }
@@ -73,7 +74,12 @@ impl Bucket {
     }
 
     /// Counts up or down; the new number is returned with the receipt. Up wraps around, down stops at 0.
-    pub fn count(&self, vb: VbId, request: &CounterRequest<'_>, now: Moment) -> Result<(Mutated, u64), Refusal> {
+    pub fn count(
+        &self,
+        vb: VbId,
+        request: &CounterRequest<'_>,
+        now: Moment,
+    ) -> Result<(Mutated, u64), Refusal> {
         self.modify(vb, request.key, Cas::ANY, now, |found| {
             if let Some(found) = found
                 && found.cas == Cas::LOCKED
@@ -82,11 +88,13 @@ impl Bucket {
             }
             let Some(old) = live(found, now) else {
                 let number = request.initial.ok_or(Refusal::NotFound)?;
-                let meta = VersionMeta { expiry: absolute_expiry(request.expiry, now), ..VersionMeta::default() };
+                let meta =
+                    VersionMeta { expiry: absolute_expiry(request.expiry, now), ..VersionMeta::default() };
                 return Ok(Computed::new(number_version(meta, request.key, &[], number), number));
             };
             let plain = value::plain(old);
-            let (xattrs, body) = value::split(&plain, old.meta().datatype);
+            let body = value::split(&plain, old.meta().datatype).1;
+            let xattrs = value::section(&plain, body);
             let present = parse_number(body).ok_or(Refusal::NotANumber)?;
             let number = if request.increment {
                 present.wrapping_add(request.delta)

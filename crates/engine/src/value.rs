@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use base::{Datatype, Version, limits};
+use subdoc::xattr::Xattrs;
 
 use crate::refusal::Refusal;
 
@@ -57,7 +58,12 @@ pub fn plain(version: &Version) -> Cow<'_, [u8]> {
     Cow::Owned(inflate(version.value(), limit).unwrap_or_default())
 }
 
-/// The plain value cut into xattr section (empty if there is none) and body.
-pub fn split(plain: &[u8], datatype: Datatype) -> (&[u8], &[u8]) {
-    if datatype.is_xattr() { subdoc::xattr::split(plain).unwrap_or((&[], plain)) } else { (&[], plain) }
+/// The plain value cut into xattrs and body.
+pub fn split(plain: &[u8], datatype: Datatype) -> (Xattrs<'_>, &[u8]) {
+    subdoc::xattr::split(plain, datatype.0).unwrap_or((Xattrs::default(), plain))
+}
+
+/// The xattr section as bytes in front of the body; empty if there is none.
+pub fn section<'a>(plain: &'a [u8], body: &[u8]) -> &'a [u8] {
+    &plain[..plain.len() - body.len()]
 }

@@ -29,7 +29,12 @@ pub struct WithMetaRequest<'a> {
 
 impl Bucket {
     /// Applies a change that brings its own metadata; one that loses the conflict is refused as `Exists`.
-    pub fn apply_with_meta(&self, vb: VbId, request: &WithMetaRequest<'_>, now: Moment) -> Result<Mutated, Refusal> {
+    pub fn apply_with_meta(
+        &self,
+        vb: VbId,
+        request: &WithMetaRequest<'_>,
+        now: Moment,
+    ) -> Result<Mutated, Refusal> {
         if request.meta.cas == Cas::ANY || request.meta.cas == Cas::LOCKED {
             return Err(Refusal::Exists);
         }
@@ -37,7 +42,8 @@ impl Bucket {
         let inflated;
         let mut bytes = request.value;
         if datatype.is_snappy() {
-            inflated = value::inflate(bytes, base::limits::MAX_VALUE_BYTES + base::limits::MAX_SYSTEM_XATTR_BYTES)?;
+            inflated =
+                value::inflate(bytes, base::limits::MAX_VALUE_BYTES + base::limits::MAX_SYSTEM_XATTR_BYTES)?;
             check_xattrs(&inflated, datatype)?;
             if inflated.len() <= bytes.len() {
                 bytes = &inflated;

@@ -1,6 +1,7 @@
 //! What every change of a document goes through.
 
 use base::{Cas, Datatype, DocKey, ItemKind, Moment, NewVersion, VbId, Version, VersionMeta};
+use subdoc::exec::Late;
 use vbucket::{Basis, Change, Existence};
 
 use crate::bucket::{Bucket, Mutated};
@@ -27,8 +28,7 @@ pub fn absolute_expiry(sent: u32, now: Moment) -> u32 {
 /// A tombstone in the place of `version`: only its system xattrs stay.
 pub(crate) fn tombstone_of(version: &Version, kind: ItemKind, now: Moment) -> NewVersion {
     let plain = value::plain(version);
-    let (xattrs, _) = value::split(&plain, version.meta().datatype);
-    let system = if xattrs.is_empty() { Vec::new() } else { subdoc::xattr::keep_system(xattrs) };
+    let system = value::split(&plain, version.meta().datatype).0.system_section();
     let datatype = if system.is_empty() { Datatype::RAW } else { Datatype::XATTR };
     let meta = VersionMeta {
         expiry: now.unix_s(),
@@ -76,7 +76,7 @@ impl Bucket {
     ///
     /// `compute` sees the document, tombstone or nothing, and returns the new version or a refusal; `cas` is what
     /// the living document must have.
-    pub fn modify<T>(
+    pub(crate) fn modify<T>(
         &self,
         vb: VbId,
         key: DocKey<'_>,
@@ -84,22 +84,11 @@ impl Bucket {
         now: Moment,
         mut compute: impl FnMut(Option<&Found>) -> Result<Computed<T>, Refusal>,
     ) -> Result<(Mutated, T), Refusal> {
-        let hash = self.hash(key);
         for _ in 0..MAX_TRIES {
             let found = self.peek(vb, key, now)?;
-            let Computed { new, preserve_expiry, finish, outcome } = compute(found.as_ref())?;
-            self.admit(&new)?;
-            let change = Change {
-                new,
-                existence: Existence::Any,
-                cas,
-                basis: Basis::of(found.as_ref().map(|f| &f.version)),
-                preserve_expiry,
-            };
-            let deleted = change.new.is_deleted();
-            let count = |ops: &mut OpCounts| *(if deleted { &mut ops.deletes } else { &mut ops.stores }) += 1;
-            match self.apply(vb, hash, change, now, count, |new| finish.fill(new)) {
-                Ok(mutated) => return Ok((mutated, outcome)),
+            let computed = compute(found.as_ref())?;
+            match self.apply_computed(vb, key, cas, found.as_ref(), computed, now) {
+                Ok(done) => return Ok(done),
                 Err(Refusal::Busy) => {}
                 Err(refusal) => return Err(refusal),
             }
@@ -107,48 +96,44 @@ impl Bucket {
         Err(Refusal::Busy)
     }
 
+    /// Applies what was computed from `found`; refused as busy if that is not the present version any more.
+    pub(crate) fn apply_computed<T>(
+        &self,
+        vb: VbId,
+        key: DocKey<'_>,
+        cas: Cas,
+        found: Option<&Found>,
+        computed: Computed<T>,
+        now: Moment,
+    ) -> Result<(Mutated, T), Refusal> {
+        let Computed { new, preserve_expiry, late, outcome } = computed;
+        self.admit(&new)?;
+        let deleted = new.is_deleted();
+        let basis = Basis::of(found.map(|f| &f.version));
+        let change = Change { new, existence: Existence::Any, cas, basis, preserve_expiry };
+        let count = |ops: &mut OpCounts| *(if deleted { &mut ops.deletes } else { &mut ops.stores }) += 1;
+        let mutated = self.apply(vb, self.hash(key), change, now, count, |new| fill(&late, new))?;
+        Ok((mutated, outcome))
+    }
+
     /// Whether the quota has room for a new version; tombstones are always admitted.
     pub(crate) fn admit(&self, new: &NewVersion) -> Result<(), Refusal> {
-        if new.is_deleted() || self.memory.admits(new.allocated_bytes()) { Ok(()) } else { Err(Refusal::OverQuota) }
-    }
-}
-
-/// A value's bytes that are known only when the change is applied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Late {
-    /// The CAS as `0x` and 16 hexadecimal digits, least significant byte first.
-    Cas,
-    /// The seqno as `0x` and 16 hexadecimal digits, most significant byte first.
-    Seqno,
-}
-
-/// Where in a value which late bytes belong.
-#[derive(Clone, Debug, Default)]
-pub struct Finish(pub Vec<(usize, Late)>);
-
-impl Finish {
-    fn fill(&self, new: &mut NewVersion) {
-        let (cas, seqno) = (new.meta().cas.0, new.meta().by_seqno.0);
-        let value = new.value_mut();
-        for (at, late) in &self.0 {
-            let bytes = match late {
-                Late::Cas => cas.to_le_bytes(),
-                Late::Seqno => seqno.to_be_bytes(),
-            };
-            let text = format!("0x{}", bytes.iter().map(|b| format!("{b:02x}")).collect::<String>());
-            value[*at..*at + text.len()].copy_from_slice(text.as_bytes());
+        if new.is_deleted() || self.memory.admits(new.allocated_bytes()) {
+            Ok(())
+        } else {
+            Err(Refusal::OverQuota)
         }
     }
 }
 
 /// A change computed from the old version.
-pub struct Computed<T> {
+pub(crate) struct Computed<T> {
     /// The version to put in place.
     pub new: NewVersion,
     /// Keep the expiry of a document that is alive.
     pub preserve_expiry: bool,
     /// What is filled in when it is applied.
-    pub finish: Finish,
+    pub late: Late,
     /// What the caller wants to know afterwards.
     pub outcome: T,
 }
@@ -156,6 +141,11 @@ pub struct Computed<T> {
 impl<T> Computed<T> {
     /// A change with nothing to fill in.
     pub fn new(new: NewVersion, outcome: T) -> Computed<T> {
-        Computed { new, preserve_expiry: false, finish: Finish::default(), outcome }
+        Computed { new, preserve_expiry: false, late: Late::default(), outcome }
     }
+}
+
+fn fill(late: &Late, new: &mut NewVersion) {
+    let (cas, seqno) = (new.meta().cas.0, new.meta().by_seqno.0);
+    late.fill(new.value_mut(), cas, seqno);
 }

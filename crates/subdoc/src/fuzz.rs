@@ -97,8 +97,8 @@ pub fn fuzz_requests(mut bytes: &[u8]) {
         let outcome = exec::mutate(current, &request);
         reply::write_mutation(&outcome, &mut out);
         if let Some(mut new) = outcome.new {
-            new.commit(0x0102_0304_0506_0708, 9);
-            assert!(new.body_at <= new.value.len());
+            new.late.fill(&mut new.value, 0x0102_0304_0506_0708, 9);
+            assert!(new.late.body_at <= new.value.len());
             assert!(xattr::split(&new.value, new.datatype).is_ok());
         }
     }

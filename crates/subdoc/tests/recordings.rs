@@ -172,7 +172,7 @@ impl Model {
         let mut reply = Reply { status: outcome.status, is_json, body, ..Reply::default() };
         if let Some(mut new) = outcome.new.take() {
             let metadata = self.metadata();
-            new.commit(metadata.cas, metadata.seqno);
+            new.late.fill(&mut new.value, metadata.cas, metadata.seqno);
             let stored = Stored { value: new.value, datatype: new.datatype, deleted: new.deleted, metadata };
             if stored.datatype & DATATYPE_XATTR != 0 {
                 xattr::validate(&stored.value).expect("own section");

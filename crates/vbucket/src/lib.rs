@@ -11,6 +11,9 @@ pub mod hash_seed;
 pub mod hash_table;
 pub mod hlc;
 mod lines;
+pub mod locks;
+pub mod ops;
+pub mod vbucket;
 
 pub use checkpoint::{CheckpointLimits, CheckpointView, Range, Removed};
 pub use checkpoint_manager::CheckpointManager;
@@ -19,3 +22,7 @@ pub use failover_table::{FailoverEntry, FailoverTable, Resume, ResumePoint};
 pub use hash_seed::HashSeed;
 pub use hash_table::{HashTable, Slot, VersionRef};
 pub use hlc::Hlc;
+pub use ops::{
+    Basis, Change, ConflictRule, Existence, FlushBatch, Refusal, Refused, Stored, UnlockRefusal, WithMeta,
+};
+pub use vbucket::{Counts, Garbage, Origin, VBucket};

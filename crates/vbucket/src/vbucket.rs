@@ -3,11 +3,16 @@
 //! Every method is bounded: no I/O, no waiting, and nothing whose cost grows with the number of items.
 //! What is no longer needed is handed back as [`Garbage`], so that it is freed after the lock is released.
 
+use std::sync::Arc;
+
 use base::{Cas, DocKey, Moment, NewVersion, RevSeqno, Seqno, VbId, VbState, VbUuid, Version};
 
-use crate::checkpoint::{CheckpointManager, CursorId};
+use crate::checkpoint::CheckpointLimits;
+use crate::checkpoint_manager::CheckpointManager;
+use crate::cursor::CursorId;
 use crate::failover_table::FailoverTable;
-use crate::hash_table::{HashSeed, HashTable, Slot};
+use crate::hash_seed::HashSeed;
+use crate::hash_table::{HashTable, Slot, VersionRef};
 use crate::hlc::Hlc;
 use crate::locks::Locks;
 use crate::ops::Stored;
@@ -39,7 +44,7 @@ pub struct Origin {
     /// Its role.
     pub state: VbState,
     /// Its histories, newest first.
-    pub failover: Vec<(VbUuid, Seqno)>,
+    pub failover: FailoverTable,
     /// The last change.
     pub high_seqno: Seqno,
     /// Tombstones up to here may have been forgotten.
@@ -59,7 +64,7 @@ impl Origin {
     pub fn empty(state: VbState, uuid: VbUuid) -> Origin {
         Origin {
             state,
-            failover: vec![(uuid, Seqno(0))],
+            failover: FailoverTable::new(uuid),
             high_seqno: Seqno(0),
             purge_seqno: Seqno(0),
             max_cas: Cas(0),
@@ -82,10 +87,14 @@ pub(crate) struct History {
 
 impl History {
     /// Puts a complete version in place and queues it. Its seqno must be the next one.
-    pub(crate) fn record(&mut self, mut slot: Slot<'_>, new: NewVersion) -> Stored {
+    pub(crate) fn record(&mut self, slot: Slot<'_>, new: NewVersion) -> Stored {
         let version = new.publish();
         let meta = *version.meta();
-        assert_eq!(meta.by_seqno, self.high_seqno.next(), "seqnos are given one by one under the vBucket lock");
+        assert_eq!(
+            meta.by_seqno,
+            self.high_seqno.next(),
+            "seqnos are given one by one under the vBucket lock"
+        );
         self.high_seqno = meta.by_seqno;
         self.might_contain_xattrs |= meta.datatype.is_xattr();
         if meta.kind.is_deleted() {
@@ -93,12 +102,7 @@ impl History {
         }
         self.counts.enter(&version);
         let queued = version.clone();
-        let replaced = if slot.get().is_some() {
-            Some(slot.replace(version))
-        } else {
-            slot.insert(version);
-            None
-        };
+        let replaced = slot.set(version);
         if let Some(old) = &replaced {
             self.counts.leave(old);
         }
@@ -124,13 +128,12 @@ pub struct VBucket {
 
 impl VBucket {
     /// A vBucket without documents; warmup brings them with [`VBucket::load`].
-    pub fn new(id: VbId, seed: HashSeed, origin: Origin) -> VBucket {
-        let mut checkpoints = CheckpointManager::new(origin.high_seqno);
+    pub fn new(id: VbId, seed: Arc<HashSeed>, origin: Origin) -> VBucket {
+        let mut checkpoints = CheckpointManager::new(origin.high_seqno, CheckpointLimits::default());
         let persistence = checkpoints
             .register_cursor("persistence", origin.high_seqno)
             .expect("a new manager accepts a cursor at its high seqno");
-        let mut hlc = Hlc::default();
-        hlc.observe(origin.max_cas);
+        let hlc = Hlc::new(origin.max_cas);
         VBucket {
             id,
             state: origin.state,
@@ -144,7 +147,7 @@ impl VBucket {
                 might_contain_xattrs: origin.might_contain_xattrs,
             },
             persistence,
-            failover: FailoverTable::from_entries(origin.failover),
+            failover: origin.failover,
             locks: Locks::default(),
             persisted_seqno: origin.high_seqno,
             purge_seqno: origin.purge_seqno,
@@ -182,7 +185,7 @@ impl VBucket {
 
     /// The present history.
     pub fn uuid(&self) -> VbUuid {
-        self.failover.newest().0
+        self.failover.newest().uuid
     }
 
     /// Its histories.
@@ -207,7 +210,7 @@ impl VBucket {
 
     /// The largest CAS given out or seen.
     pub fn max_cas(&self) -> Cas {
-        self.history.hlc.max_cas()
+        self.history.hlc.max()
     }
 
     /// Items in memory.
@@ -241,7 +244,7 @@ impl VBucket {
     }
 
     /// Looks a key up, tombstones and expired documents included.
-    pub fn find(&self, hash: u64, key: DocKey<'_>) -> Option<&Version> {
+    pub fn find(&self, hash: u64, key: DocKey<'_>) -> Option<VersionRef<'_>> {
         self.table.find(hash, key)
     }
 
@@ -257,23 +260,17 @@ impl VBucket {
 
     /// Puts in a version read from disk during warmup, unless a newer one is there.
     pub fn load(&mut self, hash: u64, version: Version) -> Garbage {
-        let mut garbage = Garbage::default();
-        let raw = version.clone();
-        let mut slot = self.table.find_slot(hash, raw.key());
-        match slot.get() {
-            Some(there) if there.meta().by_seqno >= version.meta().by_seqno => garbage.merged = Some(version),
-            Some(_) => {
-                let old = slot.replace(version);
-                self.history.counts.leave(&old);
-                self.history.counts.enter(&raw);
-                garbage.replaced = Some(old);
-            }
-            None => {
-                slot.insert(version);
-                self.history.counts.enter(&raw);
-            }
+        let incoming = version.clone();
+        let slot = self.table.find_slot(hash, incoming.key());
+        if slot.get().is_some_and(|there| there.meta().by_seqno >= version.meta().by_seqno) {
+            return Garbage { replaced: None, merged: Some(version) };
         }
-        garbage
+        let replaced = slot.set(version);
+        if let Some(old) = &replaced {
+            self.history.counts.leave(old);
+        }
+        self.history.counts.enter(&incoming);
+        Garbage { replaced, merged: None }
     }
 }
 

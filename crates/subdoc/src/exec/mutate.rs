@@ -18,39 +18,45 @@ pub struct NewDocument {
     pub datatype: u8,
     /// Whether it is a tombstone.
     pub deleted: bool,
-    /// Where digits are to be filled in.
+    /// What is filled in when it is committed.
+    pub late: Late,
+}
+
+/// The digits that are known only once a mutation has its CAS and seqno.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Late {
+    /// Where they go.
     pub placeholders: Vec<Placeholder>,
     /// Where the body starts.
     pub body_at: usize,
 }
 
-impl NewDocument {
-    /// Fills in what is known once the mutation has its CAS and seqno. Changes no length.
+impl Late {
+    /// Fills them into `value`, the value they were computed with. Changes no length.
     ///
     /// The CAS is written with its bytes swapped (as stored on a little-endian machine), as recorded.
-    pub fn commit(&mut self, cas: u64, seqno: u64) {
+    pub fn fill(&self, value: &mut [u8], cas: u64, seqno: u64) {
         for placeholder in &self.placeholders {
             match placeholder.kind {
-                MacroKind::Cas => placeholder.fill(&mut self.value, cas.swap_bytes()),
-                MacroKind::Seqno => placeholder.fill(&mut self.value, seqno),
+                MacroKind::Cas => placeholder.fill(value, cas.swap_bytes()),
+                MacroKind::Seqno => placeholder.fill(value, seqno),
                 MacroKind::ValueCrc32c => {}
             }
         }
-        let body_changes = self.placeholders.iter().any(|placeholder| placeholder.offset >= self.body_at);
-        if body_changes {
-            self.fill_checksums();
+        if self.placeholders.iter().any(|placeholder| placeholder.offset >= self.body_at) {
+            self.fill_checksums(value);
         }
     }
 
     /// The checksum of the body is known before the commit, unless a macro was copied into the body.
-    fn fill_checksums(&mut self) {
+    fn fill_checksums(&self, value: &mut [u8]) {
         let is_checksum = |one: &&Placeholder| one.kind == MacroKind::ValueCrc32c;
         if !self.placeholders.iter().any(|one| is_checksum(&one)) {
             return;
         }
-        let checksum = crc32c::crc32c(&self.value[self.body_at..]);
+        let checksum = crc32c::crc32c(&value[self.body_at..]);
         for placeholder in self.placeholders.iter().filter(is_checksum) {
-            placeholder.fill(&mut self.value, u64::from(checksum));
+            placeholder.fill(value, u64::from(checksum));
         }
     }
 }
@@ -130,6 +136,6 @@ pub fn mutate(current: Option<Document<'_>>, request: &MutationRequest<'_>) -> M
     let status =
         if workspace.is_deleted() && !workspace.deletes { status::SUCCESS_DELETED } else { status::SUCCESS };
     let mut new = workspace.finish();
-    new.fill_checksums();
+    new.late.fill_checksums(&mut new.value);
     MutationOutcome { status, is_single: request.is_single, failed: None, values, new: Some(new) }
 }

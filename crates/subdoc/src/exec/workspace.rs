@@ -1,7 +1,7 @@
 //! The document while a mutation works on it: only what a spec touches is copied.
 
 use super::macros::{Named, Placeholder, expand_document, macro_named};
-use super::mutate::NewDocument;
+use super::mutate::{Late, NewDocument};
 use super::virtual_attributes::View;
 use crate::json::is_json;
 use crate::ops::{self, Edit, Operation, PathError};
@@ -266,7 +266,7 @@ impl<'a> Workspace<'a> {
         if self.is_json && !self.deleted {
             datatype |= DATATYPE_JSON;
         }
-        NewDocument { value, datatype, deleted: self.deleted, placeholders, body_at }
+        NewDocument { value, datatype, deleted: self.deleted, late: Late { placeholders, body_at } }
     }
 
     fn value_bytes(&self) -> usize {

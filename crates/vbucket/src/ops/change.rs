@@ -96,6 +96,7 @@ impl VBucket {
         let Change { mut new, existence, cas, basis, preserve_expiry } = change;
         let slot = self.table.find_slot(hash, new.key());
         let current = slot.get();
+        let current = current.as_deref();
         let verdict = check(current, existence, basis, now)
             .and_then(|()| check_cas(&self.locks, new.key(), current, cas, now));
         if let Err(refusal) = verdict {
@@ -103,7 +104,7 @@ impl VBucket {
         }
         self.locks.remove(new.key());
         let meta = new.meta_mut();
-        meta.cas = self.history.hlc.next(now);
+        meta.cas = self.history.hlc.next(now.0);
         meta.rev_seqno = RevSeqno(current.map_or(0, |v| v.meta().rev_seqno.0) + 1);
         meta.by_seqno = self.history.high_seqno.next();
         if let Some(old) = current.filter(|v| preserve_expiry && v.is_live(now)) {

@@ -1,8 +1,9 @@
 //! What the flusher takes out of a vBucket, and what it brings back.
 
-use base::{Cas, RevSeqno, Seqno, VbId, VbState, VbUuid};
+use base::{Cas, RevSeqno, Seqno, VbId, VbState};
 
 use crate::checkpoint::{Range, Removed};
+use crate::failover_table::FailoverEntry;
 use crate::vbucket::VBucket;
 
 /// A sealed range of changes and the vBucket's state as of its end.
@@ -14,7 +15,7 @@ pub struct FlushBatch {
     /// The role.
     pub state: VbState,
     /// The histories, newest first.
-    pub failover: Vec<(VbUuid, Seqno)>,
+    pub failover: Vec<FailoverEntry>,
     /// The seqno that the batch reaches.
     pub high_seqno: Seqno,
     /// Tombstones up to here may have been forgotten.
@@ -31,18 +32,18 @@ pub struct FlushBatch {
 
 impl VBucket {
     /// Takes what is not on disk yet; nothing if there is nothing. Constant time per checkpoint taken.
-    pub fn take_flush_batch(&mut self, max_items: usize) -> Option<FlushBatch> {
+    pub fn take_flush_batch(&mut self, max_items: u64) -> Option<FlushBatch> {
         let range = self.history.checkpoints.take_range(self.persistence, max_items);
         if range.is_none() && !self.state_changed {
             return None;
         }
         self.state_changed = false;
-        let high_seqno = range.as_ref().map_or(self.persisted_seqno, |range| range.end);
+        let high_seqno = range.as_ref().map_or(self.persisted_seqno, Range::end);
         Some(FlushBatch {
             range,
             id: self.id,
             state: self.state,
-            failover: self.failover.entries().to_vec(),
+            failover: self.failover.to_entries(),
             high_seqno,
             purge_seqno: self.purge_seqno,
             max_cas: self.max_cas(),
@@ -54,7 +55,10 @@ impl VBucket {
 
     /// The batch up to `seqno` is on disk, synced. Drop what is returned outside the lock.
     pub fn flushed(&mut self, seqno: Seqno) -> Removed {
-        assert!(seqno >= self.persisted_seqno && seqno <= self.history.high_seqno, "only what was taken is flushed");
+        assert!(
+            seqno >= self.persisted_seqno && seqno <= self.history.high_seqno,
+            "only what was taken is flushed"
+        );
         self.persisted_seqno = seqno;
         self.history.checkpoints.advance(self.persistence, seqno);
         self.history.checkpoints.remove_closed()

@@ -28,17 +28,17 @@ impl VBucket {
         until: Moment,
         now: Moment,
     ) -> Result<(Cas, Garbage), Refused> {
-        let mut slot = self.table.find_slot(hash, copy.key());
+        let slot = self.table.find_slot(hash, copy.key());
         let refusal = match slot.get().filter(|v| v.is_live(now)) {
             None => Some(Refusal::NotFound),
             Some(_) if self.locks.holder(copy.key(), now).is_some() => Some(Refusal::Locked),
-            Some(v) if Basis::of(Some(v)) != basis => Some(Refusal::Changed),
+            Some(v) if Basis::of(Some(&v)) != basis => Some(Refusal::Changed),
             Some(_) => None,
         };
         if let Some(refusal) = refusal {
             return Err(Refused { refusal, new: copy });
         }
-        let cas = self.history.hlc.next(now);
+        let cas = self.history.hlc.next(now.0);
         copy.meta_mut().cas = cas;
         self.locks.put(copy.key(), Lock { cas, until }, now);
         let replaced = Some(slot.replace(copy.publish()));

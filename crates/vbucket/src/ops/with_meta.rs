@@ -33,15 +33,16 @@ impl VBucket {
     pub fn apply_with_meta(&mut self, hash: u64, change: WithMeta, now: Moment) -> Result<Stored, Refused> {
         let WithMeta { mut new, existence, expected, rule, regenerate_cas } = change;
         let slot = self.table.find_slot(hash, new.key());
-        let live = slot.get().filter(|v| v.is_live(now));
+        let current = slot.get();
+        let current = current.as_deref();
+        let live = current.filter(|v| v.is_live(now));
         let lock = self.locks.holder(new.key(), now);
         let refusal = match (lock, live) {
             (Some(lock), _) if lock.cas != expected => Some(Refusal::Locked),
             (None, Some(v)) if expected != Cas::ANY && v.meta().cas != expected => Some(Refusal::CasMismatch),
             (None, None) if expected != Cas::ANY => Some(Refusal::NotFound),
             (_, Some(_)) if existence == Existence::Absent => Some(Refusal::Exists),
-            _ => slot
-                .get()
+            _ => current
                 .filter(|v| rule == ConflictRule::RevisionWins && !wins(new.meta(), v.meta()))
                 .map(|_| Refusal::CasMismatch),
         };
@@ -50,7 +51,7 @@ impl VBucket {
         }
         self.locks.remove(new.key());
         if regenerate_cas {
-            new.meta_mut().cas = self.history.hlc.next(now);
+            new.meta_mut().cas = self.history.hlc.next(now.0);
         } else {
             self.history.hlc.observe(new.meta().cas);
         }
