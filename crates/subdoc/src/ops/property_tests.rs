@@ -154,7 +154,7 @@ fn model(
                     if element.is_object() || element.is_array() {
                         return Err(PathError::Mismatch);
                     }
-                    if element.to_string() == new.to_string() {
+                    if element == new {
                         return Err(PathError::Exists);
                     }
                 }
