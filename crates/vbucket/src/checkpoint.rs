@@ -243,9 +243,9 @@ impl Node {
         self.closed().is_some_and(|closed| closed.end <= position)
     }
 
-    /// How many changes of this checkpoint a reader at `position` has not read, if it is closed.
-    pub(crate) fn unread_when_closed(&self, position: Seqno) -> Option<u64> {
-        self.closed().map(|closed| closed.changes.live_from(position.next()))
+    /// How many changes of this checkpoint there are from `seqno` on, if it is closed.
+    pub(crate) fn unread_when_closed(&self, seqno: Seqno) -> Option<u64> {
+        self.closed().map(|closed| closed.changes.live_from(seqno))
     }
 }
 
@@ -265,7 +265,8 @@ pub struct Range {
     pub(crate) first: Arc<Node>,
     pub(crate) start: Seqno,
     pub(crate) end: Seqno,
-    pub(crate) items: u64,
+    /// Changes in all checkpoints up to its end.
+    pub(crate) items_until: u64,
 }
 
 impl Range {
@@ -291,7 +292,9 @@ impl Range {
 
     /// How many changes are in it: exact, or too high if the cursor was registered far behind.
     pub fn items_at_most(&self) -> u64 {
-        self.items
+        let Some(next) = self.first.next() else { return 0 };
+        let unread = self.first.unread_when_closed(self.start).unwrap_or(0);
+        (self.items_until.saturating_sub(next.items_before) + unread).min(self.end.0 + 1 - self.start.0)
     }
 
     /// Its checkpoints, oldest first: within one, no key is there twice.
