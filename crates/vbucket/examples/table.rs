@@ -95,7 +95,7 @@ impl Bench {
         self.time("find, present, random order", n, || {
             present.iter().filter(|key| find(&table, key)).count()
         });
-        self.time("find, absent", n, || absent.iter().filter(|key| find(&table, *key)).count());
+        self.time("find, absent", n, || absent.iter().filter(|key| find(&table, key)).count());
         self.prefetched(&table, &present);
         let versions: Vec<(u64, Version)> =
             order.iter().copied().map(|i| (i, version(i, n + i + 1))).collect();

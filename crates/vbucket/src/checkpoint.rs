@@ -199,9 +199,14 @@ pub(crate) struct Node {
     pub(crate) items_before: u64,
     /// Bytes of the versions in all checkpoints before it.
     pub(crate) bytes_before: u64,
+    /// Bytes allocated for all checkpoints before it, without the versions.
+    pub(crate) overhead_before: u64,
     closed: OnceLock<Closed>,
     next: OnceLock<Arc<Node>>,
 }
+
+/// What a node's allocation takes, its two counts included.
+pub(crate) const NODE_BYTES: u64 = (size_of::<Node>() + 2 * size_of::<usize>()) as u64;
 
 impl Node {
     pub(crate) fn first(id: u64, start: Seqno) -> Arc<Node> {
@@ -210,6 +215,7 @@ impl Node {
             start,
             items_before: 0,
             bytes_before: 0,
+            overhead_before: 0,
             closed: OnceLock::new(),
             next: OnceLock::new(),
         })
@@ -222,6 +228,7 @@ impl Node {
             start: end.next(),
             items_before: self.items_before + changes.live,
             bytes_before: self.bytes_before + changes.bytes,
+            overhead_before: self.overhead_before + NODE_BYTES + changes.slot_bytes() as u64,
             closed: OnceLock::new(),
             next: OnceLock::new(),
         });
@@ -372,3 +379,10 @@ impl Removed {
         self.oldest.is_none()
     }
 }
+
+// What is taken out is worked on by other threads.
+const _: () = {
+    const fn crosses_threads<T: Send + Sync>() {}
+    crosses_threads::<Range>();
+    crosses_threads::<Removed>();
+};

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use base::{Seqno, Version};
 
-use crate::checkpoint::{Changes, CheckpointLimits, Node, Range, Removed};
+use crate::checkpoint::{Changes, CheckpointLimits, NODE_BYTES, Node, Range, Removed};
 use crate::cursor::{Cursor, CursorId, CursorState, MOST_STEPS, RegisterRefusal};
 
 /// The open and the closed checkpoints of a vBucket, and the cursors that read them.
@@ -82,9 +82,11 @@ impl CheckpointManager {
         self.open.bytes_before + self.changes.bytes() - self.oldest.bytes_before
     }
 
-    /// Bytes allocated for the open checkpoint's slots; looks at each of its chunks.
-    pub fn open_slot_bytes(&self) -> usize {
-        self.changes.slot_bytes()
+    /// Bytes allocated for checkpoints and cursors, without the versions; looks at each chunk of the open checkpoint.
+    pub fn overhead_bytes(&self) -> u64 {
+        let cursors = self.cursors.capacity() * size_of::<Cursor>();
+        let open = NODE_BYTES + (self.changes.slot_bytes() + cursors) as u64;
+        self.open.overhead_before - self.oldest.overhead_before + open
     }
 
     /// Changes the limits, from the next queued change on.

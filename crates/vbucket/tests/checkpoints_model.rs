@@ -345,9 +345,3 @@ fn many_checkpoints_are_freed_without_recursion_and_found_again() {
     drop((all, range, removed));
     assert_eq!(manager.items(), 0);
 }
-
-#[test]
-fn an_empty_vbucket_is_small() {
-    // the list's first node is the only allocation: two counts and nine words of bounds, changes and links at most
-    assert!(size_of::<CheckpointManager>() <= 200, "{}", size_of::<CheckpointManager>());
-}
