@@ -130,6 +130,11 @@ impl SimDisk {
         self.lock().changes
     }
 
+    /// Whether a planned fault has struck.
+    pub fn was_struck(&self) -> bool {
+        self.lock().plan.was_struck()
+    }
+
     /// Whether the power is off, by [`Effect::PowerOff`] or [`SimDisk::crash`].
     pub fn is_off(&self) -> bool {
         self.lock().plan.is_off()
