@@ -70,6 +70,17 @@ impl Cas {
     pub const LOCKED: Cas = Cas(u64::MAX);
 }
 
+/// A reading of the wall clock in nanoseconds since 1970, taken once for a batch of requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(pub u64);
+
+impl Moment {
+    /// Whole seconds since 1970, the unit of expiry times.
+    pub fn unix_s(self) -> u32 {
+        (self.0 / 1_000_000_000) as u32
+    }
+}
+
 /// What a node does for a vBucket. The numbers are those of the wire (BinaryProtocol.md, Set VBucket).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]

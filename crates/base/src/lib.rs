@@ -12,5 +12,5 @@ pub mod version;
 
 pub use datatype::Datatype;
 pub use doc_key::{DocKey, StoredKey};
-pub use ids::{Cas, CollectionId, RevSeqno, ScopeId, Seqno, VbId, VbState, VbUuid};
+pub use ids::{Cas, CollectionId, Moment, RevSeqno, ScopeId, Seqno, VbId, VbState, VbUuid};
 pub use version::{ItemKind, NewVersion, Version, VersionMeta};

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, Ordering, fence};
 
 use crate::datatype::Datatype;
 use crate::doc_key::DocKey;
-use crate::ids::{Cas, RevSeqno, Seqno};
+use crate::ids::{Cas, Moment, RevSeqno, Seqno};
 
 /// What kind of change a version is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -186,6 +186,17 @@ impl Version {
     /// Whether it is a tombstone.
     pub fn is_deleted(&self) -> bool {
         self.meta().kind.is_deleted()
+    }
+
+    /// Whether it is a document whose expiry time has passed.
+    pub fn is_expired(&self, now: Moment) -> bool {
+        let meta = self.meta();
+        meta.kind == ItemKind::Mutation && meta.expiry != 0 && meta.expiry < now.unix_s()
+    }
+
+    /// Whether it is a document that a reader may see now: neither tombstone nor expired.
+    pub fn is_live(&self, now: Moment) -> bool {
+        self.meta().kind == ItemKind::Mutation && !self.is_expired(now)
     }
 
     /// Bytes of its allocation.

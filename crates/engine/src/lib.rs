@@ -1,1 +1,36 @@
-//! (to be written)
+//! One bucket: joins memory and disk and runs the background steps; knows no protocol and no socket.
+
+mod bucket;
+mod completion;
+mod config;
+mod counters;
+mod durability;
+mod failure;
+mod flusher;
+mod lock;
+mod memory;
+mod open;
+mod persistence;
+mod read;
+mod refusal;
+mod store;
+mod subdocument;
+mod update;
+pub mod value;
+mod with_meta;
+mod write;
+
+pub use bucket::{Bucket, Mutated};
+pub use completion::{Completer, Completion, completion};
+pub use config::BucketConfig;
+pub use counters::OpCounts;
+pub use failure::Failure;
+pub use flusher::{FlushQueue, Progress};
+pub use memory::MemoryAccount;
+pub use persistence::MAX_WAITERS;
+pub use read::{Found, Observed};
+pub use refusal::Refusal;
+pub use store::{StoreMode, StoreRequest};
+pub use update::{CounterRequest, End};
+pub use with_meta::WithMetaRequest;
+pub use write::absolute_expiry;

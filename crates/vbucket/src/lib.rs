@@ -1,1 +1,28 @@
-//! (to be written)
+//! One vBucket in memory: hash table, checkpoints, failover table and CAS clock, plain structures behind one lock.
+//!
+//! No I/O, no threads, no locks: whoever owns a vBucket calls these through `&mut self`, and whatever costs more than
+//! a constant is handed out to be done elsewhere.
+
+pub mod checkpoint;
+pub mod checkpoint_manager;
+pub mod cursor;
+pub mod failover_table;
+pub mod hash_seed;
+pub mod hash_table;
+pub mod hlc;
+mod lines;
+pub mod locks;
+pub mod ops;
+pub mod vbucket;
+
+pub use checkpoint::{CheckpointLimits, CheckpointView, Range, Removed};
+pub use checkpoint_manager::CheckpointManager;
+pub use cursor::{CursorId, CursorState, RegisterRefusal};
+pub use failover_table::{FailoverEntry, FailoverTable, Resume, ResumePoint};
+pub use hash_seed::HashSeed;
+pub use hash_table::{HashTable, Slot, VersionRef};
+pub use hlc::Hlc;
+pub use ops::{
+    Basis, Change, ConflictRule, Existence, FlushBatch, Refusal, Refused, Stored, UnlockRefusal, WithMeta,
+};
+pub use vbucket::{Counts, Garbage, Origin, VBucket};

@@ -1,0 +1,165 @@
+//! One bucket: its vBuckets in memory, its store on disk, and what joins them.
+
+use std::sync::Arc;
+
+use base::env::Env;
+use base::{DocKey, Moment, Seqno, VbId, VbState, VbUuid, Version};
+use kvstore::KvStore;
+use parking_lot::{Mutex, MutexGuard};
+use vbucket::{Garbage, HashSeed, Origin, VBucket};
+
+use crate::config::BucketConfig;
+use crate::counters::OpCounts;
+use crate::flusher::FlushQueue;
+use crate::memory::MemoryAccount;
+use crate::persistence::PersistenceWaiters;
+use crate::refusal::Refusal;
+
+/// A vBucket and what the engine keeps under the same lock.
+pub(crate) struct Shard {
+    pub(crate) vb: VBucket,
+    pub(crate) flush_queued: bool,
+    pub(crate) ops: OpCounts,
+}
+
+/// Receipt of a change: what a client needs to recognise it later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mutated {
+    /// The document's new CAS.
+    pub cas: base::Cas,
+    /// The history it belongs to.
+    pub uuid: VbUuid,
+    /// Its place in that history.
+    pub seqno: Seqno,
+}
+
+/// One bucket. All methods may be called from any thread.
+pub struct Bucket {
+    pub(crate) config: BucketConfig,
+    pub(crate) uuid: String,
+    pub(crate) env: Env,
+    pub(crate) seed: Arc<HashSeed>,
+    pub(crate) shards: Box<[Mutex<Shard>]>,
+    pub(crate) store: Arc<dyn KvStore>,
+    pub(crate) memory: MemoryAccount,
+    pub(crate) waiters: PersistenceWaiters,
+    pub(crate) flush: FlushQueue,
+}
+
+impl Bucket {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    /// Its identity: 32 hexadecimal digits, made when it was created.
+    pub fn uuid(&self) -> &str {
+        &self.uuid
+    }
+
+    /// How many vBuckets it has.
+    pub fn vbuckets(&self) -> u16 {
+        self.config.vbuckets
+    }
+
+    /// Its memory account.
+    pub fn memory(&self) -> &MemoryAccount {
+        &self.memory
+    }
+
+    /// The outside world as this bucket sees it.
+    pub fn env(&self) -> &Env {
+        &self.env
+    }
+
+    /// The hash of a key, computed before any lock is taken.
+    pub fn hash(&self, key: DocKey<'_>) -> u64 {
+        self.seed.hash(key)
+    }
+
+    /// The role of a vBucket; nothing if there is no such vBucket.
+    pub fn state_of(&self, vb: VbId) -> Option<VbState> {
+        Some(self.shards.get(usize::from(vb.0))?.lock().vb.state())
+    }
+
+    /// Locks a vBucket whatever its role.
+    pub(crate) fn shard(&self, vb: VbId) -> Result<MutexGuard<'_, Shard>, Refusal> {
+        Ok(self.shards.get(usize::from(vb.0)).ok_or(Refusal::NotMyVbucket)?.lock())
+    }
+
+    /// Locks a vBucket that must be active.
+    pub(crate) fn active(&self, vb: VbId) -> Result<MutexGuard<'_, Shard>, Refusal> {
+        let shard = self.shard(vb)?;
+        if shard.vb.state() == VbState::Active { Ok(shard) } else { Err(Refusal::NotMyVbucket) }
+    }
+
+    /// Notes under its lock that a vBucket has something for the flusher.
+    pub(crate) fn queue_flush(&self, shard: &mut Shard) {
+        if !shard.flush_queued {
+            shard.flush_queued = true;
+            self.flush.push(shard.vb.id());
+        }
+    }
+
+    /// Frees what a change left over and settles the memory account. Call it without the vBucket's lock.
+    pub(crate) fn settle(&self, vb: VbId, added: usize, garbage: Garbage) {
+        let freed = garbage.replaced.as_ref().map_or(0, Version::allocated_bytes);
+        let delta = added as i64 - freed as i64;
+        self.memory.charge(usize::from(vb.0), delta);
+        drop(garbage);
+    }
+
+    /// Looks at all vBuckets one after the other.
+    pub fn each_vbucket(&self, mut look: impl FnMut(&VBucket)) {
+        for shard in &self.shards {
+            look(&shard.lock().vb);
+        }
+    }
+
+    /// Looks at one vBucket; nothing if there is no such vBucket.
+    pub fn with_vbucket<T>(&self, vb: VbId, look: impl FnOnce(&VBucket) -> T) -> Option<T> {
+        Some(look(&self.shards.get(usize::from(vb.0))?.lock().vb))
+    }
+
+    /// Sums what clients did.
+    pub fn op_counts(&self) -> OpCounts {
+        let mut sum = OpCounts::default();
+        for shard in &self.shards {
+            sum.add(&shard.lock().ops);
+        }
+        sum
+    }
+
+    /// Sets a vBucket's role and topology; the vBucket is made if it was deleted.
+    pub fn set_vbucket_state(
+        &self,
+        vb: VbId,
+        state: VbState,
+        topology: Option<String>,
+    ) -> Result<(), Refusal> {
+        let mut shard = self.shard(vb)?;
+        shard.vb.set_state(state, topology, || self.new_uuid());
+        self.queue_flush(&mut shard);
+        Ok(())
+    }
+
+    /// A fresh identity for a history: never 0, and below 2^48 as the original's are.
+    pub(crate) fn new_uuid(&self) -> VbUuid {
+        new_uuid(&self.env)
+    }
+
+    /// The moment of now.
+    pub fn now(&self) -> Moment {
+        Moment(self.env.clock.unix_ns())
+    }
+}
+
+/// A fresh identity for a history: never 0, below 2^48.
+pub(crate) fn new_uuid(env: &Env) -> VbUuid {
+    VbUuid((env.random.next_u64() & 0xffff_ffff_ffff).max(1))
+}
+
+/// An empty, dead vBucket, in the place of one that is deleted or damaged.
+pub(crate) fn dead(id: VbId, seed: Arc<HashSeed>, env: &Env) -> VBucket {
+    VBucket::new(id, seed, Origin::empty(VbState::Dead, new_uuid(env)))
+}

@@ -1,0 +1,74 @@
+//! A promise between a background step and whoever awaits it, for any runtime or none.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use parking_lot::Mutex;
+
+struct State<T> {
+    value: Option<T>,
+    abandoned: bool,
+    waker: Option<Waker>,
+}
+
+/// What is awaited: `Some(value)`, or `None` if the other side went away.
+pub struct Completion<T>(Arc<Mutex<State<T>>>);
+
+/// The side that keeps the promise.
+pub struct Completer<T>(Arc<Mutex<State<T>>>);
+
+/// Makes both sides.
+pub fn completion<T>() -> (Completer<T>, Completion<T>) {
+    let state = Arc::new(Mutex::new(State { value: None, abandoned: false, waker: None }));
+    (Completer(state.clone()), Completion(state))
+}
+
+impl<T> Completer<T> {
+    /// Keeps the promise.
+    pub fn complete(self, value: T) {
+        self.0.lock().value = Some(value);
+    }
+
+    /// Whether nobody awaits it any more.
+    pub fn is_unwanted(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+}
+
+impl<T> Drop for Completer<T> {
+    fn drop(&mut self) {
+        let waker = {
+            let mut state = self.0.lock();
+            state.abandoned = true;
+            state.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl<T> Completion<T> {
+    /// The value, if it is there already.
+    pub fn try_take(&self) -> Option<T> {
+        self.0.lock().value.take()
+    }
+}
+
+impl<T> Future for Completion<T> {
+    type Output = Option<T>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        let mut state = self.0.lock();
+        if let Some(value) = state.value.take() {
+            return Poll::Ready(Some(value));
+        }
+        if state.abandoned {
+            return Poll::Ready(None);
+        }
+        state.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}

@@ -1,0 +1,22 @@
+//! Waiting until a change is as safe as a client asks for.
+
+use base::{Seqno, VbId};
+
+use crate::bucket::Bucket;
+use crate::completion::Completion;
+use crate::refusal::Refusal;
+
+impl Bucket {
+    /// Waits until `seqno` of a vBucket is on disk, synced. Nothing: it is there already.
+    pub fn persisted(&self, vb: VbId, seqno: Seqno) -> Result<Option<Completion<()>>, Refusal> {
+        let waiting = {
+            let shard = self.shard(vb)?;
+            if shard.vb.persisted_seqno() >= seqno {
+                return Ok(None);
+            }
+            self.waiters.wait(vb, seqno).ok_or(Refusal::Busy)?
+        };
+        self.flush.hurry(vb);
+        Ok(Some(waiting))
+    }
+}

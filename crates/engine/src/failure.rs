@@ -1,0 +1,34 @@
+//! The world misbehaving: what the engine could not do, and where.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a bucket could not be opened, written or closed.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// A file of the bucket itself.
+    #[error("cannot {operation} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        operation: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The store of documents.
+    #[error(transparent)]
+    Store(#[from] kvstore::Failure),
+    /// The disk refused the last changes, which are therefore only in memory.
+    #[error("bucket {bucket}: the last changes could not be written; see the errors before")]
+    NotFlushed {
+        /// The bucket.
+        bucket: String,
+    },
+}
+
+impl Failure {
+    pub(crate) fn io(operation: &'static str, path: &Path, source: io::Error) -> Failure {
+        Failure::Io { operation, path: path.to_owned(), source }
+    }
+}

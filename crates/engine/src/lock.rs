@@ -1,0 +1,53 @@
+//! Get-and-lock and unlock.
+
+use base::{Cas, DocKey, Moment, NewVersion, VbId};
+use vbucket::Basis;
+
+use crate::bucket::Bucket;
+use crate::read::Found;
+use crate::refusal::Refusal;
+
+/// How long a lock lasts when the client does not say, in seconds.
+const DEFAULT_LOCK_S: u32 = 15;
+/// The longest lock, in seconds.
+const MAX_LOCK_S: u32 = 30;
+
+impl Bucket {
+    /// Locks a document for `seconds` (0 and over 30 mean 15) and returns it under the lock's CAS.
+    pub fn get_and_lock(
+        &self,
+        vb: VbId,
+        key: DocKey<'_>,
+        seconds: u32,
+        now: Moment,
+    ) -> Result<Found, Refusal> {
+        let seconds = if seconds == 0 || seconds > MAX_LOCK_S { DEFAULT_LOCK_S } else { seconds };
+        let until = Moment(now.0 + u64::from(seconds) * 1_000_000_000);
+        let hash = self.hash(key);
+        for _ in 0..crate::write::MAX_TRIES {
+            let found = self.get(vb, key, now)?;
+            if found.cas == Cas::LOCKED {
+                return Err(Refusal::Locked);
+            }
+            let old = found.version;
+            // A lock is a version of its own because it shows another CAS; the value is copied outside the lock.
+            let copy = NewVersion::new(*old.meta(), key, &[old.value()]);
+            let outcome = self.active(vb)?.vb.lock(hash, copy, Basis::of(Some(&old)), until, now);
+            match outcome.map_err(|refused| Refusal::from(refused.refusal)) {
+                Ok((cas, garbage)) => {
+                    drop(garbage);
+                    return Ok(Found { version: old, cas });
+                }
+                Err(Refusal::Busy) => {}
+                Err(refusal) => return Err(refusal),
+            }
+        }
+        Err(Refusal::Busy)
+    }
+
+    /// Ends a lock.
+    pub fn unlock(&self, vb: VbId, key: DocKey<'_>, cas: Cas, now: Moment) -> Result<(), Refusal> {
+        let hash = self.hash(key);
+        Ok(self.active(vb)?.vb.unlock(hash, key, cas, now)?)
+    }
+}

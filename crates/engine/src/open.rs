@@ -1,0 +1,163 @@
+//! From the disk to memory: opening a bucket, and closing it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use base::env::{Env, OpenMode};
+use base::{Seqno, VbId, VbState, VbUuid};
+use kvstore::KvStore;
+use parking_lot::Mutex;
+use vbucket::{FailoverEntry, FailoverTable, HashSeed, Origin, VBucket};
+
+use crate::bucket::{Bucket, Shard, dead, new_uuid};
+use crate::config::BucketConfig;
+use crate::counters::OpCounts;
+use crate::failure::Failure;
+use crate::flusher::FlushQueue;
+use crate::memory::MemoryAccount;
+use crate::persistence::PersistenceWaiters;
+
+/// Present while the last stop was a clean one.
+const CLEAN_MARK: &str = "clean";
+/// Holds the bucket's identity.
+const UUID_FILE: &str = "uuid";
+
+impl Bucket {
+    /// Opens a bucket: finds its vBuckets on disk, reads their documents, and begins a new history for each vBucket
+    /// whose last stop was not clean.
+    ///
+    /// A vBucket whose file is damaged is dead until somebody mends it; the others serve.
+    pub fn open(config: BucketConfig, env: Env, store: Arc<dyn KvStore>) -> Result<Bucket, Failure> {
+        assert!(config.vbuckets.is_power_of_two(), "the configuration checks the number of vBuckets");
+        env.disk.create_dir_all(&config.dir).map_err(|source| Failure::io("create", &config.dir, source))?;
+        let uuid = identity(&config, &env)?;
+        let clean = take_clean_mark(&config, &env)?;
+        let seed = Arc::new(HashSeed::new(env.random.next_u64(), env.random.next_u64()));
+        let shards = (0..config.vbuckets).map(|id| {
+            let origin = Origin::empty(VbState::Active, new_uuid(&env));
+            Mutex::new(Shard {
+                vb: VBucket::new(VbId(id), seed.clone(), origin),
+                flush_queued: false,
+                ops: OpCounts::default(),
+            })
+        });
+        let bucket = Bucket {
+            memory: MemoryAccount::new(config.quota_bytes),
+            shards: shards.collect(),
+            uuid,
+            seed,
+            store,
+            waiters: PersistenceWaiters::default(),
+            flush: FlushQueue::default(),
+            env,
+            config,
+        };
+        bucket.warm_up(clean)?;
+        Ok(bucket)
+    }
+
+    fn warm_up(&self, clean: bool) -> Result<(), Failure> {
+        for (vb, found) in self.store.states()? {
+            let Some(shard) = self.shards.get(usize::from(vb.0)) else {
+                tracing::error!(bucket = self.name(), %vb, "a file of a vBucket that this bucket does not have is left alone");
+                continue;
+            };
+            let loaded = found.and_then(|stored| {
+                let mut loaded = VBucket::new(
+                    vb,
+                    self.seed.clone(),
+                    Origin {
+                        state: stored.state.state,
+                        failover: self.histories(&stored.state.failover_table),
+                        high_seqno: stored.high_seqno,
+                        purge_seqno: stored.purge_seqno,
+                        max_cas: stored.state.max_cas,
+                        max_deleted_rev: stored.state.max_deleted_rev,
+                        might_contain_xattrs: stored.state.might_contain_xattrs,
+                        topology: stored.state.topology,
+                    },
+                );
+                self.load(&mut loaded)?;
+                Ok(loaded)
+            });
+            let mut shard = shard.lock();
+            shard.vb = loaded.unwrap_or_else(|failure| {
+                tracing::error!(bucket = self.name(), %vb, %failure, "the vBucket is not served");
+                dead(vb, self.seed.clone(), &self.env)
+            });
+            if !clean && shard.vb.state() == VbState::Active {
+                shard.vb.new_history(self.new_uuid());
+                self.queue_flush(&mut shard);
+            }
+        }
+        Ok(())
+    }
+
+    /// The failover table as stored; a damaged one begins anew.
+    fn histories(&self, stored: &[(VbUuid, Seqno)]) -> FailoverTable {
+        let entries = stored.iter().map(|&(uuid, seqno)| FailoverEntry { uuid, seqno }).collect();
+        FailoverTable::from_entries(entries).unwrap_or_else(|| FailoverTable::new(self.new_uuid()))
+    }
+
+    fn load(&self, vb: &mut VBucket) -> Result<(), kvstore::Failure> {
+        let id = vb.id();
+        self.store.scan(id, Seqno(0), &mut |version| {
+            self.memory.charge(usize::from(id.0), version.allocated_bytes() as i64);
+            let hash = self.seed.hash(version.key());
+            drop(vb.load(hash, version));
+            std::ops::ControlFlow::Continue(())
+        })
+    }
+
+    /// Writes what is left and marks the stop as clean. The flusher thread must have ended.
+    pub fn close(&self) -> Result<(), Failure> {
+        if !self.flush_all() {
+            return Err(Failure::NotFlushed { bucket: self.name().to_owned() });
+        }
+        let path = self.config.dir.join(CLEAN_MARK);
+        write_file(&self.env, &path, b"clean\n")?;
+        self.env
+            .disk
+            .sync_dir(&self.config.dir)
+            .map_err(|source| Failure::io("sync", &self.config.dir, source))
+    }
+}
+
+fn write_file(env: &Env, path: &PathBuf, bytes: &[u8]) -> Result<(), Failure> {
+    let write = || {
+        let file = env.disk.open(path, OpenMode::Create)?;
+        file.set_len(0)?;
+        file.write_at(bytes, 0)?;
+        file.sync_data()
+    };
+    write().map_err(|source| Failure::io("write", path, source))
+}
+
+/// The bucket's identity, made at the first start.
+fn identity(config: &BucketConfig, env: &Env) -> Result<String, Failure> {
+    let path = config.dir.join(UUID_FILE);
+    if let Ok(file) = env.disk.open(&path, OpenMode::Read) {
+        let mut bytes = [0; 32];
+        let read = file.read_at(&mut bytes, 0).map_err(|source| Failure::io("read", &path, source))?;
+        if read == 32 && bytes.iter().all(u8::is_ascii_hexdigit) {
+            return Ok(String::from_utf8_lossy(&bytes).into_owned());
+        }
+    }
+    let uuid = format!("{:016x}{:016x}", env.random.next_u64(), env.random.next_u64());
+    write_file(env, &path, uuid.as_bytes())?;
+    env.disk.sync_dir(&config.dir).map_err(|source| Failure::io("sync", &config.dir, source))?;
+    Ok(uuid)
+}
+
+/// Whether the last stop was clean; from now on the next one is not, until it is.
+fn take_clean_mark(config: &BucketConfig, env: &Env) -> Result<bool, Failure> {
+    let path = config.dir.join(CLEAN_MARK);
+    match env.disk.remove_file(&path) {
+        Ok(()) => {
+            env.disk.sync_dir(&config.dir).map_err(|source| Failure::io("sync", &config.dir, source))?;
+            Ok(true)
+        }
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(source) => Err(Failure::io("remove", &path, source)),
+    }
+}

@@ -1,0 +1,53 @@
+//! Expected answers other than success: small, without text, without allocation.
+
+/// Why an operation was not carried out; nothing happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// This node does not serve the vBucket in the state that the operation needs.
+    NotMyVbucket,
+    /// The document does not exist.
+    NotFound,
+    /// The document exists already, or has another CAS.
+    Exists,
+    /// The document is locked by somebody else.
+    Locked,
+    /// The document is not locked.
+    NotLocked,
+    /// The value would be larger than a document may be.
+    TooBig,
+    /// The document is not a number that a counter can change.
+    NotANumber,
+    /// The bucket's memory is used up for now.
+    OverQuota,
+    /// Too many others changed the document at the same time; try again.
+    Busy,
+    /// The value is not a valid Snappy block.
+    BadSnappy,
+    /// The xattr section is malformed.
+    BadXattr,
+    /// The request's arguments contradict each other.
+    Invalid,
+    /// The vBucket's history is another one.
+    OtherHistory,
+}
+
+impl From<vbucket::Refusal> for Refusal {
+    fn from(refusal: vbucket::Refusal) -> Refusal {
+        match refusal {
+            vbucket::Refusal::NotFound => Refusal::NotFound,
+            vbucket::Refusal::Exists | vbucket::Refusal::CasMismatch => Refusal::Exists,
+            vbucket::Refusal::Locked => Refusal::Locked,
+            vbucket::Refusal::Changed => Refusal::Busy,
+        }
+    }
+}
+
+impl From<vbucket::UnlockRefusal> for Refusal {
+    fn from(refusal: vbucket::UnlockRefusal) -> Refusal {
+        match refusal {
+            vbucket::UnlockRefusal::NotFound => Refusal::NotFound,
+            vbucket::UnlockRefusal::NotLocked => Refusal::NotLocked,
+            vbucket::UnlockRefusal::WrongCas => Refusal::Locked,
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Sub-document look-ups and mutations: what `subdoc` computes from one version, applied to the bucket.
+
+use base::{
+    Cas, Datatype, DocKey, ItemKind, Moment, NewVersion, VbId, VbState, VbUuid, Version, VersionMeta, limits,
+};
+use subdoc::exec::{self, ClockMode, Document, LookupOutcome, Metadata, MutationOutcome};
+use subdoc::request::{LookupRequest, MutationRequest, doc_flag};
+
+use crate::bucket::{Bucket, Mutated};
+use crate::read::Found;
+use crate::refusal::Refusal;
+use crate::value;
+use crate::write::{Computed, MAX_TRIES, absolute_expiry};
+
+/// Why a computed mutation was not applied.
+enum Stop {
+    /// The bucket refused.
+    Refused(Refusal),
+    /// The request has its answer already: nothing is to be stored.
+    Answered(Box<MutationOutcome>),
+}
+
+impl Bucket {
+    /// Runs a look-up on one version; `answer` gets the outcome and the version's CAS.
+    pub fn subdoc_lookup<T>(
+        &self,
+        vb: VbId,
+        key: DocKey<'_>,
+        request: &LookupRequest<'_>,
+        now: Moment,
+        answer: impl FnOnce(&LookupOutcome<'_>, Cas) -> T,
+    ) -> Result<T, Refusal> {
+        let replica = request.doc_flags & doc_flag::REPLICA_READ != 0;
+        let state = if replica { VbState::Replica } else { VbState::Active };
+        let found = self.peek_in_state(vb, key, state, now)?;
+        if found.as_ref().is_some_and(|f| f.cas == Cas::LOCKED) {
+            return Err(Refusal::Locked);
+        }
+        let plain = found.as_ref().map(|f| value::plain(&f.version)).unwrap_or_default();
+        let uuid = self.with_vbucket(vb, |vb| vb.uuid()).unwrap_or_default();
+        let document = found.as_ref().map(|f| document(&f.version, &plain, uuid, now));
+        let cas = found.as_ref().map_or(Cas(0), |f| f.cas);
+        Ok(answer(&exec::lookup(document, request), cas))
+    }
+
+    /// Runs a mutation. Nothing is stored if the outcome's status is an error.
+    pub fn subdoc_mutate(
+        &self,
+        vb: VbId,
+        key: DocKey<'_>,
+        request: &MutationRequest<'_>,
+        preserve_expiry: bool,
+        now: Moment,
+    ) -> Result<(Option<Mutated>, MutationOutcome), Refusal> {
+        let uuid = self.with_vbucket(vb, |vb| vb.uuid()).ok_or(Refusal::NotMyVbucket)?;
+        let mut answered = None;
+        for _ in 0..MAX_TRIES {
+            let found = self.peek(vb, key, now)?;
+            let live = found.as_ref().is_some_and(|f| f.version.is_live(now));
+            // The CAS of a tombstone is compared by the computation; the vBucket compares that of a document.
+            let cas = if live { Cas(request.cas) } else { Cas::ANY };
+            let computed = compute(found.as_ref(), key, request, preserve_expiry, uuid, now);
+            let computed = match computed {
+                Ok(computed) => computed,
+                Err(Stop::Refused(refusal)) => return Err(refusal),
+                Err(Stop::Answered(outcome)) => {
+                    answered = Some(*outcome);
+                    break;
+                }
+            };
+            match self.apply_computed(vb, key, cas, found.as_ref(), computed, now) {
+                Ok((mutated, outcome)) => return Ok((Some(mutated), outcome)),
+                Err(Refusal::Busy) => {}
+                Err(refusal) => return Err(refusal),
+            }
+        }
+        answered.map(|outcome| (None, outcome)).ok_or(Refusal::Busy)
+    }
+}
+
+fn compute(
+    found: Option<&Found>,
+    key: DocKey<'_>,
+    request: &MutationRequest<'_>,
+    preserve_expiry: bool,
+    uuid: VbUuid,
+    now: Moment,
+) -> Result<Computed<MutationOutcome>, Stop> {
+    if found.is_some_and(|f| f.cas == Cas::LOCKED && f.version.meta().cas != Cas(request.cas)) {
+        return Err(Stop::Refused(Refusal::Locked));
+    }
+    let plain = found.map(|f| value::plain(&f.version)).unwrap_or_default();
+    let current = found.map(|f| document(&f.version, &plain, uuid, now));
+    let mut outcome = exec::mutate(current, request);
+    let Some(new) = outcome.new.take() else { return Err(Stop::Answered(Box::new(outcome))) };
+    if new.value.len() > limits::MAX_VALUE_BYTES + limits::MAX_SYSTEM_XATTR_BYTES {
+        return Err(Stop::Refused(Refusal::TooBig));
+    }
+    let old = found.map(|f| *f.version.meta()).unwrap_or_default();
+    let was_live = found.is_some_and(|f| f.version.is_live(now));
+    let expiry = match request.expiry {
+        _ if new.deleted => now.unix_s(),
+        Some(sent) => absolute_expiry(sent, now),
+        None if was_live => old.expiry,
+        None => 0,
+    };
+    let meta = VersionMeta {
+        flags: old.flags,
+        expiry,
+        datatype: Datatype(new.datatype),
+        kind: if new.deleted { ItemKind::Deletion } else { ItemKind::Mutation },
+        ..VersionMeta::default()
+    };
+    let preserve_expiry = preserve_expiry && !new.deleted;
+    Ok(Computed { new: NewVersion::new(meta, key, &[&new.value]), preserve_expiry, late: new.late, outcome })
+}
+
+fn document<'a>(version: &Version, plain: &'a [u8], uuid: VbUuid, now: Moment) -> Document<'a> {
+    let meta = version.meta();
+    Document {
+        value: plain,
+        datatype: meta.datatype.0,
+        deleted: version.is_deleted(),
+        metadata: Metadata {
+            cas: meta.cas.0,
+            seqno: meta.by_seqno.0,
+            rev_seqno: meta.rev_seqno.0,
+            vbucket_uuid: uuid.0,
+            flags: meta.flags,
+            exptime_s: meta.expiry,
+            // The CAS is the time of the change in nanoseconds, as far as the clocks agree.
+            last_modified_s: meta.cas.0 / 1_000_000_000,
+            hlc_now_s: u64::from(now.unix_s()),
+            hlc_mode: ClockMode::Real,
+        },
+    }
+}

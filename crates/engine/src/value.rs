@@ -1,0 +1,69 @@
+//! What is inside a value: compression, JSON, xattrs.
+
+use std::borrow::Cow;
+
+use base::{Datatype, Version, limits};
+use subdoc::xattr::Xattrs;
+
+use crate::refusal::Refusal;
+
+/// A value as a request brings it, made ready to be stored.
+pub struct Prepared<'a> {
+    /// The bytes to store.
+    pub bytes: Cow<'a, [u8]>,
+    /// What they are.
+    pub datatype: Datatype,
+}
+
+/// Checks a body that a client sent (`sent` tells only whether it is compressed), finds out whether it is JSON, and
+/// keeps the compressed form only where it is smaller.
+pub fn prepare(body: &[u8], sent: Datatype) -> Result<Prepared<'_>, Refusal> {
+    if !sent.is_snappy() {
+        if body.len() > limits::MAX_VALUE_BYTES {
+            return Err(Refusal::TooBig);
+        }
+        return Ok(Prepared { bytes: Cow::Borrowed(body), datatype: detect(body) });
+    }
+    let plain = inflate(body, limits::MAX_VALUE_BYTES)?;
+    let datatype = detect(&plain);
+    if body.len() < plain.len() {
+        Ok(Prepared { bytes: Cow::Borrowed(body), datatype: datatype.with(Datatype::SNAPPY) })
+    } else {
+        Ok(Prepared { bytes: Cow::Owned(plain), datatype })
+    }
+}
+
+/// JSON or not.
+pub fn detect(body: &[u8]) -> Datatype {
+    if subdoc::json::is_json(body) { Datatype::JSON } else { Datatype::RAW }
+}
+
+/// Inflates a raw Snappy block of at most `limit_bytes`, reading its declared length first.
+pub fn inflate(block: &[u8], limit_bytes: usize) -> Result<Vec<u8>, Refusal> {
+    let len = snap::raw::decompress_len(block).map_err(|_| Refusal::BadSnappy)?;
+    if len > limit_bytes {
+        return Err(Refusal::TooBig);
+    }
+    snap::raw::Decoder::new().decompress_vec(block).map_err(|_| Refusal::BadSnappy)
+}
+
+/// A stored value without compression.
+///
+/// A stored block was checked when it came in; one that has become unreadable reads as empty.
+pub fn plain(version: &Version) -> Cow<'_, [u8]> {
+    if !version.meta().datatype.is_snappy() {
+        return Cow::Borrowed(version.value());
+    }
+    let limit = limits::MAX_VALUE_BYTES + limits::MAX_SYSTEM_XATTR_BYTES;
+    Cow::Owned(inflate(version.value(), limit).unwrap_or_default())
+}
+
+/// The plain value cut into xattrs and body.
+pub fn split(plain: &[u8], datatype: Datatype) -> (Xattrs<'_>, &[u8]) {
+    subdoc::xattr::split(plain, datatype.0).unwrap_or((Xattrs::default(), plain))
+}
+
+/// The xattr section as bytes in front of the body; empty if there is none.
+pub fn section<'a>(plain: &'a [u8], body: &[u8]) -> &'a [u8] {
+    &plain[..plain.len() - body.len()]
+}

@@ -1,0 +1,90 @@
+//! Set, add and delete with meta.
+
+use base::{Cas, Datatype, DocKey, Moment, NewVersion, VbId, VersionMeta};
+use vbucket::{ConflictRule, Existence, WithMeta};
+
+use crate::bucket::{Bucket, Mutated};
+use crate::refusal::Refusal;
+use crate::value;
+
+/// A change that brings its own metadata.
+pub struct WithMetaRequest<'a> {
+    /// The document.
+    pub key: DocKey<'a>,
+    /// Its value as sent, xattrs included if the datatype says so.
+    pub value: &'a [u8],
+    /// What the value is.
+    pub datatype: Datatype,
+    /// CAS, revision, flags, expiry (absolute or relative as sent) and kind; the seqno is ignored.
+    pub meta: VersionMeta,
+    /// Refuse if the document exists.
+    pub add: bool,
+    /// The CAS the present document must have.
+    pub expected: Cas,
+    /// Skip conflict resolution.
+    pub force: bool,
+    /// Give the document a CAS of this node.
+    pub regenerate_cas: bool,
+}
+
+impl Bucket {
+    /// Applies a change that brings its own metadata; one that loses the conflict is refused as `Exists`.
+    pub fn apply_with_meta(
+        &self,
+        vb: VbId,
+        request: &WithMetaRequest<'_>,
+        now: Moment,
+    ) -> Result<Mutated, Refusal> {
+        if request.meta.cas == Cas::ANY || request.meta.cas == Cas::LOCKED {
+            return Err(Refusal::Exists);
+        }
+        let mut datatype = request.datatype;
+        let inflated;
+        let mut bytes = request.value;
+        if datatype.is_snappy() {
+            inflated =
+                value::inflate(bytes, base::limits::MAX_VALUE_BYTES + base::limits::MAX_SYSTEM_XATTR_BYTES)?;
+            check_xattrs(&inflated, datatype)?;
+            if inflated.len() <= bytes.len() {
+                bytes = &inflated;
+                datatype = datatype.without(Datatype::SNAPPY);
+            }
+        } else {
+            check_xattrs(bytes, datatype)?;
+        }
+        let new = NewVersion::new(VersionMeta { datatype, ..request.meta }, request.key, &[bytes]);
+        self.admit(&new)?;
+        let hash = self.hash(request.key);
+        let added = new.allocated_bytes();
+        let change = WithMeta {
+            new,
+            existence: if request.add { Existence::Absent } else { Existence::Any },
+            expected: request.expected,
+            rule: if request.force { ConflictRule::Force } else { ConflictRule::RevisionWins },
+            regenerate_cas: request.regenerate_cas,
+        };
+        let (outcome, uuid) = {
+            let mut shard = self.active(vb)?;
+            let outcome = shard.vb.apply_with_meta(hash, change, now);
+            if outcome.is_ok() {
+                self.queue_flush(&mut shard);
+            }
+            (outcome, shard.vb.uuid())
+        };
+        match outcome {
+            Ok(stored) => {
+                self.settle(vb, added, stored.garbage);
+                Ok(Mutated { cas: stored.cas, uuid, seqno: stored.by_seqno })
+            }
+            Err(refused) => Err(refused.refusal.into()),
+        }
+    }
+}
+
+fn check_xattrs(plain: &[u8], datatype: Datatype) -> Result<(), Refusal> {
+    if datatype.is_xattr() {
+        subdoc::xattr::validate(plain).map_err(|_| Refusal::BadXattr)?;
+    }
+    let (_, body) = value::split(plain, datatype);
+    if body.len() > base::limits::MAX_VALUE_BYTES { Err(Refusal::TooBig) } else { Ok(()) }
+}

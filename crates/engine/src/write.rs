@@ -1,0 +1,151 @@
+//! What every change of a document goes through.
+
+use base::{Cas, Datatype, DocKey, ItemKind, Moment, NewVersion, VbId, Version, VersionMeta};
+use subdoc::exec::Late;
+use vbucket::{Basis, Change, Existence};
+
+use crate::bucket::{Bucket, Mutated};
+use crate::counters::OpCounts;
+use crate::read::Found;
+use crate::refusal::Refusal;
+use crate::value;
+
+/// How often a change that is computed from the old version is computed again when others get in between.
+pub(crate) const MAX_TRIES: usize = 128;
+
+/// Expiry times up to here (30 days) are relative, larger ones absolute.
+const LONGEST_RELATIVE_S: u32 = 30 * 24 * 3600;
+
+/// The absolute expiry time for what a client sent; 0 stays "never".
+pub fn absolute_expiry(sent: u32, now: Moment) -> u32 {
+    match sent {
+        0 => 0,
+        relative if relative <= LONGEST_RELATIVE_S => now.unix_s().saturating_add(relative),
+        absolute => absolute,
+    }
+}
+
+/// A tombstone in the place of `version`: only its system xattrs stay.
+pub(crate) fn tombstone_of(version: &Version, kind: ItemKind, now: Moment) -> NewVersion {
+    let plain = value::plain(version);
+    let system = value::split(&plain, version.meta().datatype).0.system_section();
+    let datatype = if system.is_empty() { Datatype::RAW } else { Datatype::XATTR };
+    let meta = VersionMeta {
+        expiry: now.unix_s(),
+        flags: version.meta().flags,
+        datatype,
+        kind,
+        ..VersionMeta::default()
+    };
+    NewVersion::new(meta, version.key(), &[&system])
+}
+
+impl Bucket {
+    /// Applies a change to an active vBucket: one lock, once.
+    pub(crate) fn apply(
+        &self,
+        vb: VbId,
+        hash: u64,
+        change: Change,
+        now: Moment,
+        count: impl FnOnce(&mut OpCounts),
+        finish: impl FnOnce(&mut NewVersion),
+    ) -> Result<Mutated, Refusal> {
+        let added = change.new.allocated_bytes();
+        let (outcome, uuid) = {
+            let mut shard = self.active(vb)?;
+            let outcome = shard.vb.apply(hash, change, now, finish);
+            if outcome.is_ok() {
+                count(&mut shard.ops);
+                self.queue_flush(&mut shard);
+            } else {
+                shard.ops.conflicts += 1;
+            }
+            (outcome, shard.vb.uuid())
+        };
+        match outcome {
+            Ok(stored) => {
+                self.settle(vb, added, stored.garbage);
+                Ok(Mutated { cas: stored.cas, uuid, seqno: stored.by_seqno })
+            }
+            Err(refused) => Err(refused.refusal.into()),
+        }
+    }
+
+    /// Computes a change from what is there and applies it, again if somebody else was faster.
+    ///
+    /// `compute` sees the document, tombstone or nothing, and returns the new version or a refusal; `cas` is what
+    /// the living document must have.
+    pub(crate) fn modify<T>(
+        &self,
+        vb: VbId,
+        key: DocKey<'_>,
+        cas: Cas,
+        now: Moment,
+        mut compute: impl FnMut(Option<&Found>) -> Result<Computed<T>, Refusal>,
+    ) -> Result<(Mutated, T), Refusal> {
+        for _ in 0..MAX_TRIES {
+            let found = self.peek(vb, key, now)?;
+            let computed = compute(found.as_ref())?;
+            match self.apply_computed(vb, key, cas, found.as_ref(), computed, now) {
+                Ok(done) => return Ok(done),
+                Err(Refusal::Busy) => {}
+                Err(refusal) => return Err(refusal),
+            }
+        }
+        Err(Refusal::Busy)
+    }
+
+    /// Applies what was computed from `found`; refused as busy if that is not the present version any more.
+    pub(crate) fn apply_computed<T>(
+        &self,
+        vb: VbId,
+        key: DocKey<'_>,
+        cas: Cas,
+        found: Option<&Found>,
+        computed: Computed<T>,
+        now: Moment,
+    ) -> Result<(Mutated, T), Refusal> {
+        let Computed { new, preserve_expiry, late, outcome } = computed;
+        self.admit(&new)?;
+        let deleted = new.is_deleted();
+        let basis = Basis::of(found.map(|f| &f.version));
+        let change = Change { new, existence: Existence::Any, cas, basis, preserve_expiry };
+        let count = |ops: &mut OpCounts| *(if deleted { &mut ops.deletes } else { &mut ops.stores }) += 1;
+        let mutated = self.apply(vb, self.hash(key), change, now, count, |new| fill(&late, new))?;
+        Ok((mutated, outcome))
+    }
+
+    /// Whether the quota has room for a new version; tombstones are always admitted.
+    pub(crate) fn admit(&self, new: &NewVersion) -> Result<(), Refusal> {
+        if new.is_deleted() || self.memory.admits(new.allocated_bytes()) {
+            Ok(())
+        } else {
+            Err(Refusal::OverQuota)
+        }
+    }
+}
+
+/// A change computed from the old version.
+pub(crate) struct Computed<T> {
+    /// The version to put in place.
+    pub new: NewVersion,
+    /// Keep the expiry of a document that is alive.
+    pub preserve_expiry: bool,
+    /// What is filled in when it is applied.
+    pub late: Late,
+    /// What the caller wants to know afterwards.
+    pub outcome: T,
+}
+
+impl<T> Computed<T> {
+    /// A change with nothing to fill in.
+    pub fn new(new: NewVersion, outcome: T) -> Computed<T> {
+        Computed { new, preserve_expiry: false, late: Late::default(), outcome }
+    }
+}
+
+fn fill(late: &Late, new: &mut NewVersion) {
+    let (cas, seqno) = (new.meta().cas.0, new.meta().by_seqno.0);
+    late.fill(new.value_mut(), cas, seqno);
+}

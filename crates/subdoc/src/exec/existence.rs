@@ -1,0 +1,90 @@
+//! Which version of a document a request applies to: what the document flags decide.
+
+use super::Document;
+use crate::request::{MutationOp, MutationSpec, doc_flag, path_flag};
+use crate::{path, status};
+
+/// What a mutation starts from.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Base<'a> {
+    /// The version that is there; `deleted` says whether the result is a tombstone.
+    Existing { document: Document<'a>, deleted: bool },
+    /// Nothing: a new document or tombstone.
+    New { deleted: bool },
+}
+
+fn has(doc_flags: u8, flag: u8) -> bool {
+    doc_flags & flag != 0
+}
+
+/// The version that a look-up reads, or the status that it gets instead.
+pub(super) fn readable<'a>(
+    current: Option<Document<'a>>,
+    doc_flags: u8,
+    cas: u64,
+) -> Result<Document<'a>, u16> {
+    let document = current.ok_or(status::KEY_NOT_FOUND)?;
+    if document.deleted && !has(doc_flags, doc_flag::ACCESS_DELETED) {
+        return Err(status::KEY_NOT_FOUND);
+    }
+    if cas != 0 && cas != document.metadata.cas {
+        return Err(status::KEY_EXISTS);
+    }
+    if !document.deleted && has(doc_flags, doc_flag::REVIVE) {
+        return Err(status::ONLY_DELETED_CAN_REVIVE);
+    }
+    Ok(document)
+}
+
+/// The version that a mutation changes, or the status that it gets instead.
+pub(super) fn changeable<'a>(
+    current: Option<Document<'a>>,
+    doc_flags: u8,
+    cas: u64,
+) -> Result<Base<'a>, u16> {
+    let adds = has(doc_flags, doc_flag::ADD);
+    let as_deleted = has(doc_flags, doc_flag::CREATE_AS_DELETED);
+    if adds && cas != 0 {
+        return Err(status::INVALID_ARGUMENTS);
+    }
+    if let Some(document) = current {
+        let accessible = !document.deleted || has(doc_flags, doc_flag::ACCESS_DELETED);
+        if adds && (!document.deleted || as_deleted) {
+            return Err(status::KEY_EXISTS);
+        }
+        if accessible && !adds {
+            if cas != 0 && cas != document.metadata.cas {
+                return Err(status::KEY_EXISTS);
+            }
+            let revives = has(doc_flags, doc_flag::REVIVE);
+            if revives && !document.deleted {
+                return Err(status::ONLY_DELETED_CAN_REVIVE);
+            }
+            return Ok(Base::Existing { document, deleted: document.deleted && !revives });
+        }
+    }
+    if !has(doc_flags, doc_flag::MKDOC | doc_flag::ADD) || cas != 0 {
+        return Err(status::KEY_NOT_FOUND);
+    }
+    Ok(Base::New { deleted: as_deleted })
+}
+
+/// The body that a new document starts with: the kind of root that the first body path needs.
+///
+/// Operations that need an existing path cannot make one; that this is an internal error is as recorded.
+pub(super) fn empty_root(specs: &[MutationSpec<'_>]) -> Result<&'static [u8], u16> {
+    use crate::ops::Operation::{ArrayInsert, Delete, Replace};
+    let Some(spec) = specs.iter().find(|spec| spec.flags & path_flag::XATTR == 0) else {
+        return Ok(b"{}");
+    };
+    match spec.op {
+        MutationOp::Path(Replace | Delete | ArrayInsert) => Err(status::INTERNAL),
+        MutationOp::Path(_) => {
+            match path::Path::parse(spec.path).map(|path| path.components().first().copied()) {
+                Ok(None | Some(path::Component::Index(_) | path::Component::Last)) => Ok(b"[]"),
+                _ => Ok(b"{}"),
+            }
+        }
+        _ => Ok(b""),
+    }
+}

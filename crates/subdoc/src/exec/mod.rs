@@ -1,0 +1,31 @@
+//! Whole requests against one document: which version they apply to, what they read, what they make of it.
+
+mod existence;
+mod lookup;
+mod macros;
+mod mutate;
+mod virtual_attributes;
+mod workspace;
+
+pub use lookup::{LookupOutcome, LookupResult, LookupValue, lookup};
+pub(crate) use macros::macro_named;
+pub use macros::{MacroKind, Placeholder};
+pub use mutate::{Late, MutationOutcome, NewDocument, mutate};
+pub(crate) use virtual_attributes::is_known as is_known_virtual;
+pub use virtual_attributes::{ClockMode, Metadata};
+
+#[cfg(test)]
+mod tests;
+
+/// The current version of a document, live or deleted.
+#[derive(Clone, Copy, Debug)]
+pub struct Document<'a> {
+    /// The value, inflated: attributes (if the datatype says so) and body.
+    pub value: &'a [u8],
+    /// The datatype as stored; the Snappy bit only shows in `$document.datatype`.
+    pub datatype: u8,
+    /// Whether it is a tombstone.
+    pub deleted: bool,
+    /// What virtual attributes tell about it.
+    pub metadata: Metadata,
+}

@@ -1,0 +1,385 @@
+//! Changing by path: each operation becomes one edit of the text.
+
+use super::PathError;
+use super::counter::{NumberText, parse_current, parse_delta};
+use super::resolve::{Gap, Location, Target, resolve};
+use crate::json::{Container, Shape, Walk, check, skip_value, skip_whitespace};
+use crate::path::{Component, Path};
+use std::ops::Range;
+
+/// Deepest level of a value; see `json`.
+const MAX_LEVELS: usize = 32;
+
+/// The operations that change a value by path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// A new member.
+    DictAdd,
+    /// A new member or a new value for it.
+    DictUpsert,
+    /// Takes a member or an element away.
+    Delete,
+    /// A new value for what is there.
+    Replace,
+    /// Appends to an array.
+    ArrayPushLast,
+    /// Prepends to an array.
+    ArrayPushFirst,
+    /// Inserts before the element at the index.
+    ArrayInsert,
+    /// Appends a scalar that the array does not have.
+    ArrayAddUnique,
+    /// Adds to a number.
+    Counter,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum NewText<'a> {
+    Given(&'a [u8]),
+    Number(NumberText),
+}
+
+/// What is cut out of a text, and what comes in its place.
+#[derive(Clone, Debug)]
+pub struct Edit<'a> {
+    removed: Range<usize>,
+    before: &'static [u8],
+    /// Whether the inserted text starts with the brace of a new object (new attributes only).
+    braced: bool,
+    /// Keys to write in front of the value, each but the first in an object of its own.
+    keys: &'a [Component<'a>],
+    /// Whether the value comes as the only content of a new array.
+    in_array: bool,
+    value: NewText<'a>,
+    after: &'static [u8],
+}
+
+impl<'a> Edit<'a> {
+    fn new(removed: Range<usize>, value: &'a [u8]) -> Edit<'a> {
+        let value = NewText::Given(value);
+        Edit { removed, before: b"", braced: false, keys: &[], in_array: false, value, after: b"" }
+    }
+
+    /// The bytes of the value alone.
+    pub fn value(&self) -> &[u8] {
+        match &self.value {
+            NewText::Given(text) => text,
+            NewText::Number(number) => number.bytes(),
+        }
+    }
+
+    /// The part of the old text that goes.
+    pub fn removed(&self) -> Range<usize> {
+        self.removed.clone()
+    }
+
+    fn objects(&self) -> usize {
+        self.keys.len().saturating_sub(1) + usize::from(self.braced)
+    }
+
+    /// How many bytes come in.
+    pub fn inserted_len(&self) -> usize {
+        let keys: usize = self.keys.iter().map(|key| key_of(key).map_or(0, |key| key.json_len() + 3)).sum();
+        let brackets = 2 * (self.objects() + usize::from(self.in_array));
+        self.before.len() + keys + brackets + self.value().len() + self.after.len()
+    }
+
+    /// Writes what comes in; returns where in `out` the value starts.
+    pub(crate) fn write_inserted(&self, out: &mut Vec<u8>) -> usize {
+        out.extend_from_slice(self.before);
+        for (depth, component) in self.keys.iter().enumerate() {
+            if depth > 0 || self.braced {
+                out.push(b'{');
+            }
+            if let Some(key) = key_of(component) {
+                out.push(b'"');
+                key.write_json(out);
+                out.extend_from_slice(b"\":");
+            }
+        }
+        if self.in_array {
+            out.push(b'[');
+        }
+        let value_at = out.len();
+        out.extend_from_slice(self.value());
+        if self.in_array {
+            out.push(b']');
+        }
+        out.resize(out.len() + self.objects(), b'}');
+        out.extend_from_slice(self.after);
+        value_at
+    }
+
+    /// The new text, in one allocation, and where in it the value starts.
+    pub fn apply(&self, text: &[u8]) -> (Vec<u8>, usize) {
+        let len = text.len() - self.removed.len() + self.inserted_len();
+        let mut out = Vec::with_capacity(len);
+        out.extend_from_slice(&text[..self.removed.start]);
+        let value_at = self.write_inserted(&mut out);
+        out.extend_from_slice(&text[self.removed.end..]);
+        debug_assert_eq!(out.len(), len);
+        (out, value_at)
+    }
+}
+
+fn key_of<'p>(component: &Component<'p>) -> Option<crate::path::Key<'p>> {
+    match component {
+        Component::Key(key) => Some(*key),
+        _ => None,
+    }
+}
+
+/// Works out what `operation` at `path` does to `text`. `value` must outlive the edit.
+///
+/// `create_parents` makes objects (never array elements) for the components that are missing.
+pub fn edit<'a>(
+    text: &[u8],
+    path: &'a Path<'a>,
+    operation: Operation,
+    value: &'a [u8],
+    create_parents: bool,
+) -> Result<Edit<'a>, PathError> {
+    let components = path.components();
+    check_form(operation, components)?;
+    let delta = if operation == Operation::Counter { parse_delta(value)? } else { 0 };
+    match operation {
+        Operation::ArrayInsert => return insert(text, components, value),
+        Operation::ArrayPushLast | Operation::ArrayPushFirst if components.is_empty() && is_scalar(text) => {
+            return Err(PathError::NotJson); // as recorded; ArrayAddUnique says mismatch
+        }
+        _ => {}
+    }
+    match resolve(text, components)? {
+        Target::Found(location) => edit_found(text, components, operation, value, delta, &location),
+        Target::Missing(gap) => {
+            let edit = create(&components[gap.found..], gap.found + 1, operation, value, create_parents)?;
+            let before: &'static [u8] = if gap.entries == 0 { b"" } else { b"," };
+            Ok(Edit { removed: gap.close..gap.close, before, ..edit })
+        }
+    }
+}
+
+fn is_scalar(text: &[u8]) -> bool {
+    !matches!(text.get(skip_whitespace(text, 0)), None | Some(b'{' | b'['))
+}
+
+/// What can be said without looking at the document.
+fn check_form(operation: Operation, path: &[Component<'_>]) -> Result<(), PathError> {
+    let takes_root =
+        matches!(operation, Operation::ArrayPushLast | Operation::ArrayPushFirst | Operation::ArrayAddUnique);
+    match (operation, path.last()) {
+        (_, None) if !takes_root => Err(PathError::InvalidArguments),
+        (Operation::ArrayInsert, Some(Component::Index(_))) => Ok(()),
+        (Operation::ArrayInsert, _) => Err(PathError::InvalidPath),
+        _ => Ok(()),
+    }
+}
+
+/// The value must be JSON of the right shape and must not reach below the deepest level.
+fn check_value(value: &[u8], shape: Shape, level: usize) -> Result<(), PathError> {
+    let checked = check(value, shape).ok_or(PathError::CannotInsert)?;
+    if level - 1 + checked.levels > MAX_LEVELS {
+        return Err(PathError::ValueTooDeep);
+    }
+    Ok(())
+}
+
+fn check_unique(value: &[u8], level: usize) -> Result<(), PathError> {
+    let checked = check(value, Shape::Single).ok_or(PathError::CannotInsert)?;
+    if checked.is_container {
+        return Err(PathError::CannotInsert);
+    }
+    if level > MAX_LEVELS { Err(PathError::ValueTooDeep) } else { Ok(()) }
+}
+
+fn edit_found<'a>(
+    text: &[u8],
+    path: &'a [Component<'a>],
+    operation: Operation,
+    value: &'a [u8],
+    delta: i64,
+    found: &Location,
+) -> Result<Edit<'a>, PathError> {
+    match operation {
+        Operation::DictAdd | Operation::DictUpsert => {
+            if !matches!(path.last(), Some(Component::Key(_))) {
+                return Err(PathError::InvalidPath);
+            }
+            if operation == Operation::DictAdd {
+                return Err(PathError::Exists);
+            }
+            check_value(value, Shape::Member, found.level)?;
+            Ok(Edit::new(found.value.clone(), value))
+        }
+        Operation::Replace => {
+            check_value(value, Shape::Single, found.level)?;
+            Ok(Edit::new(found.value.clone(), value))
+        }
+        Operation::Delete => Ok(delete(text, found)),
+        Operation::Counter => {
+            let current = parse_current(&text[found.value.clone()])?;
+            let sum = current.checked_add(delta).ok_or(PathError::CannotInsert)?;
+            let value = NewText::Number(NumberText::new(sum));
+            Ok(Edit { value, ..Edit::new(found.value.clone(), b"") })
+        }
+        Operation::ArrayPushLast => {
+            let (empty, close) = ends_of_array(text, found)?;
+            check_value(value, Shape::List, found.level + 1)?;
+            let before: &'static [u8] = if empty { b"" } else { b"," };
+            Ok(Edit { before, ..Edit::new(close..close, value) })
+        }
+        Operation::ArrayPushFirst => {
+            let (empty, _) = ends_of_array(text, found)?;
+            check_value(value, Shape::List, found.level + 1)?;
+            let after: &'static [u8] = if empty { b"" } else { b"," };
+            let open = found.value.start + 1;
+            Ok(Edit { after, ..Edit::new(open..open, value) })
+        }
+        Operation::ArrayAddUnique => add_unique(text, value, found),
+        Operation::ArrayInsert => Err(PathError::InvalidPath),
+    }
+}
+
+/// Cuts the entry and one comma: the one behind it, or for the last entry the one before it.
+fn delete<'a>(text: &[u8], found: &Location) -> Edit<'a> {
+    let next = skip_whitespace(text, found.value.end);
+    let cut = match (text.get(next), found.comma) {
+        (Some(b','), _) => found.entry_start..skip_whitespace(text, next + 1),
+        (_, Some(comma)) => comma..found.value.end,
+        (_, None) => found.entry_start..found.value.end,
+    };
+    Edit::new(cut, b"")
+}
+
+/// Whether the array is empty, and the position of its closing bracket.
+fn ends_of_array(text: &[u8], found: &Location) -> Result<(bool, usize), PathError> {
+    if text.get(found.value.start) != Some(&b'[') {
+        return Err(PathError::Mismatch);
+    }
+    let close = found.value.end - 1;
+    Ok((skip_whitespace(text, found.value.start + 1) == close, close))
+}
+
+/// Compares by text, among scalars only (kv_engine docs/SubDocument.md, CMD_ARRAY_ADD_UNIQUE).
+fn add_unique<'a>(text: &[u8], value: &'a [u8], found: &Location) -> Result<Edit<'a>, PathError> {
+    let (empty, close) = ends_of_array(text, found)?;
+    check_unique(value, found.level + 1)?;
+    let wanted = value.trim_ascii();
+    let mut walk = Walk::new(text, found.value.start).ok_or(PathError::Mismatch)?;
+    while let Some(entry) = walk.next()? {
+        if Container::of(text[entry.value]).is_some() {
+            return Err(PathError::Mismatch);
+        }
+        let end = skip_value(text, entry.value, found.level + 1)?;
+        if &text[entry.value..end] == wanted {
+            return Err(PathError::Exists); // what follows is not looked at, as recorded
+        }
+        walk.value_ends(end);
+    }
+    let before: &'static [u8] = if empty { b"" } else { b"," };
+    Ok(Edit { before, ..Edit::new(close..close, value) })
+}
+
+/// Inserts in front of the element at the index; the index one past the end appends.
+fn insert<'a>(text: &[u8], path: &[Component<'_>], value: &'a [u8]) -> Result<Edit<'a>, PathError> {
+    let Some(&Component::Index(index)) = path.last() else {
+        return Err(PathError::InvalidPath);
+    };
+    match resolve(text, path)? {
+        Target::Found(location) => {
+            check_value(value, Shape::List, location.level)?;
+            Ok(Edit { after: b",", ..Edit::new(location.entry_start..location.entry_start, value) })
+        }
+        Target::Missing(Gap { found, close, entries }) if found + 1 == path.len() && entries == index => {
+            check_value(value, Shape::List, found + 2)?;
+            let before: &'static [u8] = if entries == 0 { b"" } else { b"," };
+            Ok(Edit { before, ..Edit::new(close..close, value) })
+        }
+        Target::Missing(_) => Err(PathError::NotFound),
+    }
+}
+
+/// The text for the components `missing` of a container at `level`, the first of which it lacks.
+pub(crate) fn create<'a>(
+    missing: &'a [Component<'a>],
+    level: usize,
+    operation: Operation,
+    value: &'a [u8],
+    create_parents: bool,
+) -> Result<Edit<'a>, PathError> {
+    let makes_member = matches!(operation, Operation::DictAdd | Operation::DictUpsert | Operation::Counter);
+    let makes_array =
+        matches!(operation, Operation::ArrayPushLast | Operation::ArrayPushFirst | Operation::ArrayAddUnique);
+    let is_dict = matches!(operation, Operation::DictAdd | Operation::DictUpsert);
+    if is_dict && !matches!(missing.last(), Some(Component::Key(_)) | None) {
+        return Err(PathError::InvalidPath);
+    }
+    let only_keys = missing.iter().all(|component| matches!(component, Component::Key(_)));
+    let creates = (makes_member && (missing.len() <= 1 || create_parents)) || (makes_array && create_parents);
+    if !creates || !only_keys {
+        return Err(PathError::NotFound);
+    }
+    let value_level = level + missing.len() + usize::from(makes_array);
+    let text = match operation {
+        Operation::Counter => {
+            check_value(b"0", Shape::Single, value_level)?;
+            NewText::Number(NumberText::new(parse_delta(value)?))
+        }
+        Operation::ArrayAddUnique => {
+            check_unique(value, value_level)?;
+            NewText::Given(value)
+        }
+        _ => {
+            check_value(value, if makes_array { Shape::List } else { Shape::Member }, value_level)?;
+            NewText::Given(value)
+        }
+    };
+    Ok(Edit { keys: missing, in_array: makes_array, value: text, ..Edit::new(0..0, b"") })
+}
+
+/// The edit of an attribute as a whole: `text` is its value, if there is one.
+///
+/// Acts as if the attribute were a member of an object: `path` is what follows its key.
+pub(crate) fn edit_root_of_attribute<'a>(
+    text: Option<&[u8]>,
+    path: &'a Path<'a>,
+    operation: Operation,
+    value: &'a [u8],
+    create_parents: bool,
+) -> Result<Edit<'a>, PathError> {
+    let rest = path.components();
+    let Some(text) = text else {
+        if operation == Operation::ArrayInsert && !matches!(rest.last(), Some(Component::Index(_))) {
+            return Err(PathError::InvalidPath);
+        }
+        if operation == Operation::Counter {
+            parse_delta(value)?;
+        }
+        if !rest.is_empty() && !create_parents {
+            let last_is_key = matches!(rest.last(), Some(Component::Key(_)));
+            let is_dict = matches!(operation, Operation::DictAdd | Operation::DictUpsert);
+            return Err(if is_dict && !last_is_key { PathError::InvalidPath } else { PathError::NotFound });
+        }
+        let edit = create(rest, 1, operation, value, create_parents)?;
+        return Ok(Edit { braced: !rest.is_empty(), ..edit });
+    };
+    if !rest.is_empty() {
+        return edit(text, path, operation, value, create_parents);
+    }
+    if operation == Operation::ArrayInsert {
+        return Err(PathError::InvalidPath);
+    }
+    let delta = if operation == Operation::Counter { parse_delta(value)? } else { 0 };
+    let Target::Found(found) = resolve(text, &[])? else {
+        return Err(PathError::NotFound);
+    };
+    match operation {
+        Operation::DictAdd => Err(PathError::Exists),
+        Operation::DictUpsert | Operation::Replace => {
+            check_value(value, Shape::Single, 2)?;
+            Ok(Edit::new(found.value, value))
+        }
+        Operation::Delete => Ok(Edit::new(0..text.len(), b"")),
+        _ => edit_found(text, &[], operation, value, delta, &found),
+    }
+}

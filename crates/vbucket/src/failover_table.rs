@@ -1,0 +1,120 @@
+//! The failover table: which histories a vBucket has had, and where a stream may go on.
+
+use base::{Seqno, VbUuid};
+
+/// Most entries that are kept; the oldest go first.
+pub const MAX_ENTRIES: usize = 25;
+
+/// One history: from `seqno` on, changes were made under `uuid`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FailoverEntry {
+    /// Names the history.
+    pub uuid: VbUuid,
+    /// The last seqno of the history before it.
+    pub seqno: Seqno,
+}
+
+/// The histories of a vBucket, newest first; never empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailoverTable {
+    entries: Vec<FailoverEntry>,
+}
+
+/// What a client that asks for a stream says about where it stands (BinaryProtocol.md, DCP stream request).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ResumePoint {
+    /// The last seqno it has.
+    pub start: Seqno,
+    /// The history it knows; 0 for none.
+    pub uuid: VbUuid,
+    /// Start of the last snapshot it has a part of.
+    pub snapshot_start: Seqno,
+    /// End of that snapshot.
+    pub snapshot_end: Seqno,
+    /// The uuid counts even if it starts at 0.
+    pub strict_uuid: bool,
+    /// It does not mind tombstones that are gone.
+    pub ignore_purged: bool,
+    /// The purge seqno that it knows.
+    pub purge: Option<Seqno>,
+}
+
+/// Whether a stream may start where the client stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resume {
+    /// It may.
+    Accept,
+    /// The client must first forget everything after this seqno.
+    RollBack(Seqno),
+}
+
+impl FailoverTable {
+    /// The table of a new vBucket.
+    pub fn new(uuid: VbUuid) -> FailoverTable {
+        FailoverTable { entries: vec![FailoverEntry { uuid, seqno: Seqno(0) }] }
+    }
+
+    /// The table with these entries, newest first; nothing if there are none or they are not in order.
+    /// Of more than [`MAX_ENTRIES`] the oldest are left out.
+    pub fn from_entries(mut entries: Vec<FailoverEntry>) -> Option<FailoverTable> {
+        let ordered = entries.windows(2).all(|pair| pair[0].seqno >= pair[1].seqno);
+        entries.truncate(MAX_ENTRIES);
+        (ordered && !entries.is_empty()).then_some(FailoverTable { entries })
+    }
+
+    /// Its entries, newest first.
+    pub fn entries(&self) -> &[FailoverEntry] {
+        &self.entries
+    }
+
+    /// The entries as a list, newest first.
+    pub fn to_entries(&self) -> Vec<FailoverEntry> {
+        self.entries.clone()
+    }
+
+    /// The history that goes on now.
+    pub fn newest(&self) -> FailoverEntry {
+        self.entries[0]
+    }
+
+    /// Begins a new history after `seqno`; entries above it describe what is lost and go.
+    pub fn new_entry(&mut self, uuid: VbUuid, seqno: Seqno) {
+        self.entries.retain(|entry| entry.seqno <= seqno);
+        self.entries.insert(0, FailoverEntry { uuid, seqno });
+        self.entries.truncate(MAX_ENTRIES);
+    }
+
+    /// Drops the entries above `seqno`, as after a rollback; at least the oldest stays.
+    pub fn prune_above(&mut self, seqno: Seqno) {
+        let oldest = self.entries[self.entries.len() - 1];
+        self.entries.retain(|entry| entry.seqno <= seqno);
+        if self.entries.is_empty() {
+            self.entries.push(oldest);
+        }
+    }
+
+    /// Whether `client` may go on where it stands, given the vBucket's high seqno and purge seqno.
+    ///
+    /// Its snapshot must lie within the part of its history that we share; if not, it goes back to the last
+    /// consistent point before the histories part: its snapshot's start, or the parting itself if that is earlier.
+    pub fn rollback_point(&self, client: &ResumePoint, high: Seqno, purge: Seqno) -> Resume {
+        if client.start == Seqno(0) && !(client.strict_uuid && client.uuid != VbUuid(0)) {
+            return Resume::Accept;
+        }
+        let purged = client.start != Seqno(0) && client.start < purge;
+        if purged && !client.ignore_purged && client.purge != Some(purge) {
+            return Resume::RollBack(Seqno(0));
+        }
+        let Some(at) = self.entries.iter().position(|entry| entry.uuid == client.uuid) else {
+            return Resume::RollBack(Seqno(0));
+        };
+        let shared_until = if at == 0 { high } else { self.entries[at - 1].seqno };
+        // a client at a snapshot's edge needs only the part of it that it has
+        let needs = if client.start == client.snapshot_start { client.start } else { client.snapshot_end };
+        if needs <= shared_until {
+            return Resume::Accept;
+        }
+        let complete = if client.start == client.snapshot_end { client.start } else { client.snapshot_start };
+        Resume::RollBack(shared_until.min(complete))
+    }
+}

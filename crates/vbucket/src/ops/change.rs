@@ -1,0 +1,152 @@
+//! The one way a client's change enters a vBucket: check everything, then change.
+
+use base::{Cas, DocKey, Moment, NewVersion, RevSeqno, Seqno, Version};
+
+use crate::locks::Locks;
+use crate::vbucket::{Garbage, VBucket};
+
+/// Whether the document must exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Existence {
+    /// It may or may not.
+    Any,
+    /// It must, alive.
+    Live,
+    /// It must not; a tombstone or an expired document counts as absent.
+    Absent,
+}
+
+/// What the new version was computed from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Basis {
+    /// From nothing of the old version.
+    Nothing,
+    /// From nothing, provided that the old version has no xattrs to carry over.
+    NoXattrs,
+    /// From exactly this version (its seqno and CAS), or from none.
+    Version(Option<(Seqno, Cas)>),
+}
+
+impl Basis {
+    /// Built from `version`, or from none.
+    pub fn of(version: Option<&Version>) -> Basis {
+        Basis::Version(version.map(|v| (v.meta().by_seqno, v.meta().cas)))
+    }
+}
+
+/// A change that a client asks for. Flags, expiry, datatype and kind are set in the new version;
+/// CAS, seqno and revision are given when it is applied.
+pub struct Change {
+    /// The version to put in place.
+    pub new: NewVersion,
+    /// Whether the document must exist.
+    pub existence: Existence,
+    /// The CAS that the document must have; [`Cas::ANY`] for any.
+    pub cas: Cas,
+    /// What the version was computed from.
+    pub basis: Basis,
+    /// Keep the expiry of a document that is alive.
+    pub preserve_expiry: bool,
+}
+
+/// Why a change was not applied; nothing happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The document does not exist.
+    NotFound,
+    /// The document exists already.
+    Exists,
+    /// The document has another CAS.
+    CasMismatch,
+    /// The document is locked by somebody else.
+    Locked,
+    /// The document is not the one that the change was computed from: compute again.
+    Changed,
+}
+
+/// A refusal, with the version that was not used, to be dropped outside the lock.
+pub struct Refused {
+    /// Why.
+    pub refusal: Refusal,
+    /// The unused version.
+    pub new: NewVersion,
+}
+
+/// What an applied change got.
+pub struct Stored {
+    /// Its CAS.
+    pub cas: Cas,
+    /// Its seqno.
+    pub by_seqno: Seqno,
+    /// To be dropped outside the lock.
+    pub garbage: Garbage,
+}
+
+impl VBucket {
+    /// Applies a change, or refuses it without a trace.
+    ///
+    /// `finish` is called once CAS, seqno and revision are in the metadata, for values that contain them.
+    pub fn apply(
+        &mut self,
+        hash: u64,
+        change: Change,
+        now: Moment,
+        finish: impl FnOnce(&mut NewVersion),
+    ) -> Result<Stored, Refused> {
+        let Change { mut new, existence, cas, basis, preserve_expiry } = change;
+        let slot = self.table.find_slot(hash, new.key());
+        let current = slot.get();
+        let current = current.as_deref();
+        let verdict = check(current, existence, basis, now)
+            .and_then(|()| check_cas(&self.locks, new.key(), current, cas, now));
+        if let Err(refusal) = verdict {
+            return Err(Refused { refusal, new });
+        }
+        self.locks.remove(new.key());
+        let meta = new.meta_mut();
+        meta.cas = self.history.hlc.next(now.0);
+        meta.rev_seqno = RevSeqno(current.map_or(0, |v| v.meta().rev_seqno.0) + 1);
+        meta.by_seqno = self.history.high_seqno.next();
+        if let Some(old) = current.filter(|v| preserve_expiry && v.is_live(now)) {
+            meta.expiry = old.meta().expiry;
+        }
+        finish(&mut new);
+        Ok(self.history.record(slot, new))
+    }
+}
+
+fn check(current: Option<&Version>, existence: Existence, basis: Basis, now: Moment) -> Result<(), Refusal> {
+    let live = current.filter(|v| v.is_live(now));
+    let moved = match basis {
+        Basis::Nothing => false,
+        Basis::NoXattrs => live.is_some_and(|v| v.meta().datatype.is_xattr()),
+        Basis::Version(seen) => current.map(|v| (v.meta().by_seqno, v.meta().cas)) != seen,
+    };
+    match (existence, live) {
+        (Existence::Absent, Some(_)) => Err(Refusal::Exists),
+        (Existence::Live, None) => Err(Refusal::NotFound),
+        _ if moved => Err(Refusal::Changed),
+        _ => Ok(()),
+    }
+}
+
+/// A lock lets only its own CAS pass; without a lock the CAS is compared with that of the living document.
+fn check_cas(
+    locks: &Locks,
+    key: DocKey<'_>,
+    current: Option<&Version>,
+    cas: Cas,
+    now: Moment,
+) -> Result<(), Refusal> {
+    match locks.holder(key, now) {
+        Some(lock) if cas == lock.cas => return Ok(()),
+        Some(_) => return Err(Refusal::Locked),
+        None if cas == Cas::ANY => return Ok(()),
+        None => {}
+    }
+    match current.filter(|v| v.is_live(now)) {
+        Some(v) if v.meta().cas == cas => Ok(()),
+        Some(_) => Err(Refusal::CasMismatch),
+        None => Err(Refusal::NotFound),
+    }
+}

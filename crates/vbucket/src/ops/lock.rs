@@ -1,0 +1,62 @@
+//! Get-and-lock and unlock.
+
+use base::{Cas, DocKey, Moment, NewVersion};
+
+use crate::locks::Lock;
+use crate::ops::change::{Basis, Refusal, Refused};
+use crate::vbucket::{Garbage, VBucket};
+
+/// Why a document was not unlocked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnlockRefusal {
+    /// The document does not exist.
+    NotFound,
+    /// It is not locked.
+    NotLocked,
+    /// It is locked with another CAS.
+    WrongCas,
+}
+
+impl VBucket {
+    /// Locks a document until `until`: `copy`, made from the present version, takes its place under a CAS of its
+    /// own; seqno and revision stay, nothing is queued, because the document did not change.
+    pub fn lock(
+        &mut self,
+        hash: u64,
+        mut copy: NewVersion,
+        basis: Basis,
+        until: Moment,
+        now: Moment,
+    ) -> Result<(Cas, Garbage), Refused> {
+        let slot = self.table.find_slot(hash, copy.key());
+        let refusal = match slot.get().filter(|v| v.is_live(now)) {
+            None => Some(Refusal::NotFound),
+            Some(_) if self.locks.holder(copy.key(), now).is_some() => Some(Refusal::Locked),
+            Some(v) if Basis::of(Some(&v)) != basis => Some(Refusal::Changed),
+            Some(_) => None,
+        };
+        if let Some(refusal) = refusal {
+            return Err(Refused { refusal, new: copy });
+        }
+        let cas = self.history.hlc.next(now.0);
+        copy.meta_mut().cas = cas;
+        self.locks.put(copy.key(), Lock { cas, until }, now);
+        let replaced = Some(slot.replace(copy.publish()));
+        Ok((cas, Garbage { replaced, merged: None }))
+    }
+
+    /// Ends the lock on a document.
+    pub fn unlock(&mut self, hash: u64, key: DocKey<'_>, cas: Cas, now: Moment) -> Result<(), UnlockRefusal> {
+        if !self.table.find(hash, key).is_some_and(|v| v.is_live(now)) {
+            return Err(UnlockRefusal::NotFound);
+        }
+        match self.locks.holder(key, now) {
+            None => Err(UnlockRefusal::NotLocked),
+            Some(lock) if lock.cas != cas => Err(UnlockRefusal::WrongCas),
+            Some(_) => {
+                self.locks.remove(key);
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! The changes that a vBucket accepts, one family a file.
+
+mod change;
+mod flush;
+mod lock;
+mod with_meta;
+
+pub use change::{Basis, Change, Existence, Refusal, Refused, Stored};
+pub use flush::FlushBatch;
+pub use lock::UnlockRefusal;
+pub use with_meta::{ConflictRule, WithMeta};

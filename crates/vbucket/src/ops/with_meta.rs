@@ -1,0 +1,71 @@
+//! Changes that bring their own metadata (set, add and delete with meta): replication between clusters.
+
+use base::{Cas, Moment, NewVersion, VersionMeta};
+
+use crate::ops::change::{Existence, Refusal, Refused, Stored};
+use crate::vbucket::VBucket;
+
+/// When the incoming version wins over the one that is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConflictRule {
+    /// Always.
+    Force,
+    /// If its revision is higher; then its CAS, expiry and flags decide.
+    RevisionWins,
+}
+
+/// A change with its own CAS and revision, both already in the new version's metadata.
+pub struct WithMeta {
+    /// The version to put in place.
+    pub new: NewVersion,
+    /// Whether the document must be absent (add with meta).
+    pub existence: Existence,
+    /// The CAS that the present document must have; [`Cas::ANY`] for any.
+    pub expected: Cas,
+    /// When it wins.
+    pub rule: ConflictRule,
+    /// Whether the document gets a CAS of this node instead of the one it brought.
+    pub regenerate_cas: bool,
+}
+
+impl VBucket {
+    /// Applies a change with its own metadata; what loses the conflict is refused as [`Refusal::CasMismatch`].
+    pub fn apply_with_meta(&mut self, hash: u64, change: WithMeta, now: Moment) -> Result<Stored, Refused> {
+        let WithMeta { mut new, existence, expected, rule, regenerate_cas } = change;
+        let slot = self.table.find_slot(hash, new.key());
+        let current = slot.get();
+        let current = current.as_deref();
+        let live = current.filter(|v| v.is_live(now));
+        let lock = self.locks.holder(new.key(), now);
+        let refusal = match (lock, live) {
+            (Some(lock), _) if lock.cas != expected => Some(Refusal::Locked),
+            (None, Some(v)) if expected != Cas::ANY && v.meta().cas != expected => Some(Refusal::CasMismatch),
+            (None, None) if expected != Cas::ANY => Some(Refusal::NotFound),
+            (_, Some(_)) if existence == Existence::Absent => Some(Refusal::Exists),
+            _ => current
+                .filter(|v| rule == ConflictRule::RevisionWins && !wins(new.meta(), v.meta()))
+                .map(|_| Refusal::CasMismatch),
+        };
+        if let Some(refusal) = refusal {
+            return Err(Refused { refusal, new });
+        }
+        self.locks.remove(new.key());
+        if regenerate_cas {
+            new.meta_mut().cas = self.history.hlc.next(now.0);
+        } else {
+            self.history.hlc.observe(new.meta().cas);
+        }
+        new.meta_mut().by_seqno = self.history.high_seqno.next();
+        Ok(self.history.record(slot, new))
+    }
+}
+
+/// Conflict resolution by revision: the first of revision, CAS, expiry and flags that differs decides; a tombstone
+/// is compared by revision and CAS alone. Equal metadata lose.
+fn wins(new: &VersionMeta, old: &VersionMeta) -> bool {
+    let rank = |m: &VersionMeta| (m.rev_seqno, m.cas);
+    if new.kind.is_deleted() {
+        return rank(new) > rank(old);
+    }
+    (rank(new), new.expiry, new.flags) > (rank(old), old.expiry, old.flags)
+}

@@ -1,0 +1,291 @@
+//! One vBucket: its documents, its queue of changes, its history, behind one lock that its owner holds.
+//!
+//! Every method is bounded: no I/O, no waiting, and nothing whose cost grows with the number of items.
+//! What is no longer needed is handed back as [`Garbage`], so that it is freed after the lock is released.
+
+use std::sync::Arc;
+
+use base::{Cas, DocKey, Moment, NewVersion, RevSeqno, Seqno, VbId, VbState, VbUuid, Version};
+
+use crate::checkpoint::CheckpointLimits;
+use crate::checkpoint_manager::CheckpointManager;
+use crate::cursor::CursorId;
+use crate::failover_table::FailoverTable;
+use crate::hash_seed::HashSeed;
+use crate::hash_table::{HashTable, Slot, VersionRef};
+use crate::hlc::Hlc;
+use crate::locks::Locks;
+use crate::ops::Stored;
+
+/// Versions that nobody reaches through the vBucket any more; drop it outside the lock.
+#[derive(Default)]
+#[must_use = "drop it after the vBucket's lock is released"]
+pub struct Garbage {
+    /// The version that was replaced.
+    pub replaced: Option<Version>,
+    /// The version that left the open checkpoint by de-duplication.
+    pub merged: Option<Version>,
+}
+
+/// How many items of each kind a vBucket holds in memory, and how large they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Documents, expired ones included until somebody notices.
+    pub documents: u64,
+    /// Tombstones.
+    pub tombstones: u64,
+    /// Bytes of the versions that the table points at.
+    pub bytes: u64,
+}
+
+/// What a vBucket starts from: nothing, or what was found on disk.
+#[derive(Clone, Debug)]
+pub struct Origin {
+    /// Its role.
+    pub state: VbState,
+    /// Its histories, newest first.
+    pub failover: FailoverTable,
+    /// The last change.
+    pub high_seqno: Seqno,
+    /// Tombstones up to here may have been forgotten.
+    pub purge_seqno: Seqno,
+    /// The largest CAS ever given out.
+    pub max_cas: Cas,
+    /// The largest revision a tombstone had.
+    pub max_deleted_rev: RevSeqno,
+    /// Whether any document may have xattrs.
+    pub might_contain_xattrs: bool,
+    /// The replication topology as JSON text, as the cluster set it.
+    pub topology: Option<String>,
+}
+
+impl Origin {
+    /// An empty vBucket with a first history.
+    pub fn empty(state: VbState, uuid: VbUuid) -> Origin {
+        Origin {
+            state,
+            failover: FailoverTable::new(uuid),
+            high_seqno: Seqno(0),
+            purge_seqno: Seqno(0),
+            max_cas: Cas(0),
+            max_deleted_rev: RevSeqno(0),
+            might_contain_xattrs: false,
+            topology: None,
+        }
+    }
+}
+
+/// What every change goes through: clock, seqno, counts, queue.
+pub(crate) struct History {
+    pub(crate) checkpoints: CheckpointManager,
+    pub(crate) hlc: Hlc,
+    pub(crate) counts: Counts,
+    pub(crate) high_seqno: Seqno,
+    pub(crate) max_deleted_rev: RevSeqno,
+    pub(crate) might_contain_xattrs: bool,
+}
+
+impl History {
+    /// Puts a complete version in place and queues it. Its seqno must be the next one.
+    pub(crate) fn record(&mut self, slot: Slot<'_>, new: NewVersion) -> Stored {
+        let version = new.publish();
+        let meta = *version.meta();
+        assert_eq!(
+            meta.by_seqno,
+            self.high_seqno.next(),
+            "seqnos are given one by one under the vBucket lock"
+        );
+        self.high_seqno = meta.by_seqno;
+        self.might_contain_xattrs |= meta.datatype.is_xattr();
+        if meta.kind.is_deleted() {
+            self.max_deleted_rev = self.max_deleted_rev.max(meta.rev_seqno);
+        }
+        self.counts.enter(&version);
+        let queued = version.clone();
+        let replaced = slot.set(version);
+        if let Some(old) = &replaced {
+            self.counts.leave(old);
+        }
+        let merged = self.checkpoints.queue(queued, replaced.as_ref().map(|v| v.meta().by_seqno));
+        Stored { cas: meta.cas, by_seqno: meta.by_seqno, garbage: Garbage { replaced, merged } }
+    }
+}
+
+/// One vBucket in memory.
+pub struct VBucket {
+    pub(crate) id: VbId,
+    pub(crate) state: VbState,
+    pub(crate) table: HashTable,
+    pub(crate) history: History,
+    pub(crate) persistence: CursorId,
+    pub(crate) failover: FailoverTable,
+    pub(crate) locks: Locks,
+    pub(crate) persisted_seqno: Seqno,
+    pub(crate) purge_seqno: Seqno,
+    pub(crate) topology: Option<String>,
+    pub(crate) state_changed: bool,
+}
+
+impl VBucket {
+    /// A vBucket without documents; warmup brings them with [`VBucket::load`].
+    pub fn new(id: VbId, seed: Arc<HashSeed>, origin: Origin) -> VBucket {
+        let mut checkpoints = CheckpointManager::new(origin.high_seqno, CheckpointLimits::default());
+        let persistence = checkpoints
+            .register_cursor("persistence", origin.high_seqno)
+            .expect("a new manager accepts a cursor at its high seqno");
+        let hlc = Hlc::new(origin.max_cas);
+        VBucket {
+            id,
+            state: origin.state,
+            table: HashTable::new(seed),
+            history: History {
+                checkpoints,
+                hlc,
+                counts: Counts::default(),
+                high_seqno: origin.high_seqno,
+                max_deleted_rev: origin.max_deleted_rev,
+                might_contain_xattrs: origin.might_contain_xattrs,
+            },
+            persistence,
+            failover: origin.failover,
+            locks: Locks::default(),
+            persisted_seqno: origin.high_seqno,
+            purge_seqno: origin.purge_seqno,
+            topology: origin.topology,
+            state_changed: false,
+        }
+    }
+
+    /// Its number.
+    pub fn id(&self) -> VbId {
+        self.id
+    }
+
+    /// Its role.
+    pub fn state(&self) -> VbState {
+        self.state
+    }
+
+    /// Changes the role; a vBucket that becomes active begins a new history if it followed another node before.
+    pub fn set_state(&mut self, state: VbState, topology: Option<String>, uuid: impl FnOnce() -> VbUuid) {
+        let promoted = state == VbState::Active && matches!(self.state, VbState::Replica | VbState::Pending);
+        if promoted {
+            self.failover.new_entry(uuid(), self.history.high_seqno);
+        }
+        self.state = state;
+        self.topology = topology;
+        self.state_changed = true;
+    }
+
+    /// Begins a new history at the present high seqno.
+    pub fn new_history(&mut self, uuid: VbUuid) {
+        self.failover.new_entry(uuid, self.history.high_seqno);
+        self.state_changed = true;
+    }
+
+    /// The present history.
+    pub fn uuid(&self) -> VbUuid {
+        self.failover.newest().uuid
+    }
+
+    /// Its histories.
+    pub fn failover(&self) -> &FailoverTable {
+        &self.failover
+    }
+
+    /// The last change.
+    pub fn high_seqno(&self) -> Seqno {
+        self.history.high_seqno
+    }
+
+    /// The last change that is on disk, synced.
+    pub fn persisted_seqno(&self) -> Seqno {
+        self.persisted_seqno
+    }
+
+    /// Tombstones up to here may have been forgotten.
+    pub fn purge_seqno(&self) -> Seqno {
+        self.purge_seqno
+    }
+
+    /// The largest CAS given out or seen.
+    pub fn max_cas(&self) -> Cas {
+        self.history.hlc.max()
+    }
+
+    /// Items in memory.
+    pub fn counts(&self) -> Counts {
+        self.history.counts
+    }
+
+    /// The table of documents, for stats and background steps.
+    pub fn table(&self) -> &HashTable {
+        &self.table
+    }
+
+    /// The queue of changes, for stats and streams.
+    pub fn checkpoints(&self) -> &CheckpointManager {
+        &self.history.checkpoints
+    }
+
+    /// The replication topology as JSON text.
+    pub fn topology(&self) -> Option<&str> {
+        self.topology.as_deref()
+    }
+
+    /// The largest revision a tombstone had.
+    pub fn max_deleted_rev(&self) -> RevSeqno {
+        self.history.max_deleted_rev
+    }
+
+    /// Whether any document may have xattrs.
+    pub fn might_contain_xattrs(&self) -> bool {
+        self.history.might_contain_xattrs
+    }
+
+    /// Looks a key up, tombstones and expired documents included.
+    pub fn find(&self, hash: u64, key: DocKey<'_>) -> Option<VersionRef<'_>> {
+        self.table.find(hash, key)
+    }
+
+    /// The CAS that a reader sees: all ones while the document is locked.
+    pub fn visible_cas(&self, key: DocKey<'_>, version: &Version, now: Moment) -> Cas {
+        if self.is_locked(key, now) { Cas::LOCKED } else { version.meta().cas }
+    }
+
+    /// Whether the key is locked.
+    pub fn is_locked(&self, key: DocKey<'_>, now: Moment) -> bool {
+        self.locks.holder(key, now).is_some()
+    }
+
+    /// Puts in a version read from disk during warmup, unless a newer one is there.
+    pub fn load(&mut self, hash: u64, version: Version) -> Garbage {
+        let incoming = version.clone();
+        let slot = self.table.find_slot(hash, incoming.key());
+        if slot.get().is_some_and(|there| there.meta().by_seqno >= version.meta().by_seqno) {
+            return Garbage { replaced: None, merged: Some(version) };
+        }
+        let replaced = slot.set(version);
+        if let Some(old) = &replaced {
+            self.history.counts.leave(old);
+        }
+        self.history.counts.enter(&incoming);
+        Garbage { replaced, merged: None }
+    }
+}
+
+impl Counts {
+    pub(crate) fn enter(&mut self, version: &Version) {
+        *self.of(version) += 1;
+        self.bytes += version.allocated_bytes() as u64;
+    }
+
+    pub(crate) fn leave(&mut self, version: &Version) {
+        *self.of(version) -= 1;
+        self.bytes -= version.allocated_bytes() as u64;
+    }
+
+    fn of(&mut self, version: &Version) -> &mut u64 {
+        if version.is_deleted() { &mut self.tombstones } else { &mut self.documents }
+    }
+}
