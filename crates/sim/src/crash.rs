@@ -102,6 +102,35 @@ pub fn every_crash(
     }
 }
 
+/// After every `plan.every` changes of a recorded run the process dies, but not the machine: `restart` goes on from
+/// what is there, synced or not, and answers what it claims. Then the power goes, and `check` restarts once more.
+///
+/// A restart that takes what it can read for what is durable claims too much.
+pub fn every_kill<T>(
+    plan: &CrashPlan,
+    recording: &Recording,
+    mut restart: impl FnMut(&SimDisk, u64) -> T,
+    mut check: impl FnMut(&T, &SimDisk, u64) -> Vec<String>,
+) -> Verdict {
+    let mut verdict = Verdict::default();
+    let mut replay = recording.replay();
+    loop {
+        let at = replay.done() as u64;
+        if at.is_multiple_of(plan.every) {
+            verdict.moments += 1;
+            let disk = replay.killed();
+            let claim = restart(&disk, at);
+            for survival in plan.survivals(at) {
+                let violations = check(&claim, &disk.image(survival), at);
+                verdict.count(format_args!("killed after {at} changes"), survival, &violations);
+            }
+        }
+        if !replay.step() {
+            return verdict;
+        }
+    }
+}
+
 /// Runs `run` on fresh disks, each time with the fault a few calls later, until it comes too late to strike.
 /// After each run the power goes, and `check` restarts from what is left, knowing what the run answered.
 pub fn every_fault<T>(
