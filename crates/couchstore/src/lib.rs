@@ -1,1 +1,34 @@
-//! (to be written)
+//! One append-only, copy-on-write B+tree file in the couchstore format; knows nothing of memory or wire.
+//!
+//! A file holds three trees: documents by id, documents by seqno, and local documents.
+//! The layout is described in `docs/file_format.md`.
+
+mod chunk;
+mod failure;
+mod file;
+#[doc(hidden)]
+pub mod fuzz;
+mod header;
+mod node;
+mod record;
+mod rev_meta;
+mod rewrite;
+mod save;
+mod scan;
+mod snapshot;
+mod tree;
+mod writer;
+
+pub use failure::Failure;
+pub use file::{CouchFile, Tuning};
+pub use record::DocInfo;
+pub use rev_meta::{Durability, RevMeta};
+pub use save::{Batch, Body, DocUpdate, LocalUpdate, RecordSummary};
+pub use snapshot::{FileInfo, Snapshot};
+
+/// Bit of `content_meta` that says the stored body is a Snappy block.
+pub const CONTENT_COMPRESSED: u8 = 0x80;
+/// `content_meta` of a body that is JSON.
+pub const CONTENT_JSON: u8 = 0;
+/// `content_meta` of a body that was stored in non-JSON mode.
+pub const CONTENT_OPAQUE: u8 = 3;

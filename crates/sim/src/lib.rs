@@ -1,1 +1,7 @@
-//! (to be written)
+//! Whole nodes in one seeded thread: what was promised, what goes wrong, and whether the promises hold.
+
+pub mod crash;
+pub mod ledger;
+
+pub use crash::{CrashPlan, Verdict};
+pub use ledger::{Fingerprint, Ledger, Restored, Violation};

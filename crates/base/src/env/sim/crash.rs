@@ -5,7 +5,7 @@
 pub enum Survival {
     /// All of it is lost.
     Synced,
-    /// All of it is there: what the page cache keeps when only the process dies.
+    /// All of it reached the disk in time.
     Everything,
     /// The seed decides, sector by sector and name by name: lost, torn, out of order.
     Seeded(u64),

@@ -83,15 +83,26 @@ impl Inner {
     fn require_folder_of(&self, path: &Path) -> io::Result<()> {
         match path.parent() {
             Some(folder) if self.state.names.is_folder(folder) => Ok(()),
-            _ => Err(io::ErrorKind::NotFound.into()),
+            _ => Err(self.missing(path)),
         }
+    }
+
+    /// Why there is nothing at a path: it leads through a file, or is just not there.
+    fn missing(&self, path: &Path) -> io::Error {
+        let is_file = |folder| matches!(self.state.names.get(folder), Some(Node::File(_)));
+        let kind = if path.ancestors().skip(1).any(is_file) {
+            io::ErrorKind::NotADirectory
+        } else {
+            io::ErrorKind::NotFound
+        };
+        kind.into()
     }
 
     fn file_at(&self, path: &Path) -> io::Result<InodeId> {
         match self.state.names.get(path) {
             Some(Node::File(id)) => Ok(id),
             Some(Node::Folder) => Err(io::ErrorKind::IsADirectory.into()),
-            None => Err(io::ErrorKind::NotFound.into()),
+            None => Err(self.missing(path)),
         }
     }
 }
@@ -128,6 +139,11 @@ impl SimDisk {
     /// How many changes (writes, syncs, names) there were: a position in a [`Recording`] begun on the fresh disk.
     pub fn changes(&self) -> u64 {
         self.lock().changes
+    }
+
+    /// Whether a planned fault has struck.
+    pub fn was_struck(&self) -> bool {
+        self.lock().plan.was_struck()
     }
 
     /// Whether the power is off, by [`Effect::PowerOff`] or [`SimDisk::crash`].
@@ -213,7 +229,7 @@ impl Disk for SimDisk {
             }
             (None, OpenMode::Read | OpenMode::ReadWrite) => {
                 inner.change(Call::Open, None)?;
-                return Err(io::ErrorKind::NotFound.into());
+                return Err(inner.missing(&path));
             }
         };
         drop(inner);
@@ -228,6 +244,9 @@ impl Disk for SimDisk {
             for folder in path.ancestors() {
                 match inner.state.names.get(folder) {
                     Some(Node::Folder) => break,
+                    Some(Node::File(_)) if missing.is_empty() => {
+                        return Err(io::ErrorKind::AlreadyExists.into());
+                    }
                     Some(Node::File(_)) => return Err(io::ErrorKind::NotADirectory.into()),
                     None => missing.push((folder.to_path_buf(), Some(Node::Folder))),
                 }
@@ -246,15 +265,16 @@ impl Disk for SimDisk {
         match inner.state.names.get(&path) {
             Some(Node::Folder) => Ok(inner.state.names.children(&path)),
             Some(Node::File(_)) => Err(io::ErrorKind::NotADirectory.into()),
-            None => Err(io::ErrorKind::NotFound.into()),
+            None => Err(inner.missing(&path)),
         }
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let (from, to) = (checked(from)?, checked(to)?);
         let mut inner = self.lock();
-        let id = inner.file_at(&from)?;
+        inner.require_folder_of(&from)?;
         inner.require_folder_of(&to)?;
+        let id = inner.file_at(&from)?;
         if inner.state.names.is_folder(&to) {
             return Err(io::ErrorKind::IsADirectory.into());
         }
@@ -278,7 +298,7 @@ impl Disk for SimDisk {
         match inner.state.names.get(&folder) {
             Some(Node::Folder) => inner.change(Call::SyncDir, Some(Event::SyncDir { folder })),
             Some(Node::File(_)) => Err(io::ErrorKind::NotADirectory.into()),
-            None => Err(io::ErrorKind::NotFound.into()),
+            None => Err(inner.missing(&folder)),
         }
     }
 }

@@ -118,6 +118,7 @@ pub(super) struct FaultPlan {
     faults: Vec<(Fault, u64)>,
     calls: [u64; Call::COUNT],
     is_off: bool,
+    was_struck: bool,
 }
 
 impl FaultPlan {
@@ -135,6 +136,10 @@ impl FaultPlan {
 
     pub(super) fn is_off(&self) -> bool {
         self.is_off
+    }
+
+    pub(super) fn was_struck(&self) -> bool {
+        self.was_struck
     }
 
     pub(super) fn calls(&self, on: On) -> u64 {
@@ -156,6 +161,7 @@ impl FaultPlan {
             let strikes = *seen == fault.nth || (fault.for_ever && *seen > fault.nth);
             if strikes && effect.is_none() {
                 effect = Some(fault.effect);
+                self.was_struck = true;
             }
         }
         Ok(effect)

@@ -221,6 +221,8 @@ struct Window {
 enum Style {
     /// Everything before an operation, that one torn, nothing after.
     Prefix { until: u64 },
+    /// Everything from an operation on, nothing before: a header without what it points at.
+    Suffix { from: u64 },
     /// Each sector by itself.
     Independent,
     /// Few sectors are lost.
@@ -231,10 +233,11 @@ enum Style {
 
 impl Style {
     fn choose(rng: &mut SplitMix64, window: Window) -> Style {
-        match rng.below(4) {
+        match rng.below(5) {
             0 => Style::Prefix { until: rng.between(window.after, window.before) },
-            1 => Style::Independent,
-            2 => Style::MostlyKept,
+            1 => Style::Suffix { from: rng.between(window.after, window.before) },
+            2 => Style::Independent,
+            3 => Style::MostlyKept,
             _ => Style::MostlyLost,
         }
     }
@@ -252,6 +255,8 @@ impl Style {
                 let torn = pieces.get(done).is_some_and(|p| p.op == until) && rng.chance(1, 2);
                 (done + usize::from(torn)).max(least)
             }
+            Style::Suffix { from } if pieces[most - 1].op >= from => most,
+            Style::Suffix { .. } => least,
             Style::Independent => any,
             Style::MostlyKept => {
                 if rng.chance(1, 8) {

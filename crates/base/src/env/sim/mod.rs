@@ -14,6 +14,8 @@ mod spawn;
 mod trace;
 
 #[cfg(test)]
+mod real_tests;
+#[cfg(test)]
 mod tests;
 
 use std::sync::Arc;

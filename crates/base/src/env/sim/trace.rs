@@ -137,6 +137,11 @@ impl Replay<'_> {
         true
     }
 
+    /// The disk as a restart finds it if only the process dies now: what was unsynced is there, and still unsynced.
+    pub fn killed(&self) -> SimDisk {
+        SimDisk::from_state(self.state.clone())
+    }
+
     /// The disk as a restart finds it if the power goes now.
     pub fn image(&self, survival: Survival) -> SimDisk {
         SimDisk::from_state(self.state.after_power_loss(survival))

@@ -1,0 +1,199 @@
+//! Reading chunks: length, checksum and body, with the first byte of each block skipped
+//! (couchstore file_format.md, "File Blocks" and "Data Chunks").
+
+use std::path::Path;
+use std::sync::Arc;
+
+use base::env::File;
+
+use crate::failure::Failure;
+
+/// Bytes of a block; the first one tells data from header.
+pub(crate) const BLOCK: u64 = 4096;
+/// First byte of a block that holds data.
+pub(crate) const DATA_BLOCK: u8 = 0;
+/// First byte of a block that starts with a header.
+pub(crate) const HEADER_BLOCK: u8 = 1;
+/// Bytes of length and checksum in front of each body.
+pub(crate) const CHUNK_PREFIX: usize = 8;
+/// The highest bit of a data chunk's length.
+pub(crate) const LENGTH_MARK: u32 = 0x8000_0000;
+/// Longest body that is read: above any document with its xattrs.
+pub(crate) const MAX_BODY_BYTES: usize = 128 << 20;
+
+/// Which checksum a file uses: that of zlib up to version 11, Castagnoli since 12.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Checksum {
+    Crc32,
+    Crc32c,
+}
+
+impl Checksum {
+    pub(crate) fn of_version(version: u8) -> Checksum {
+        if version <= 11 { Checksum::Crc32 } else { Checksum::Crc32c }
+    }
+
+    pub(crate) fn of(self, bytes: &[u8]) -> u32 {
+        self.extend(0, bytes)
+    }
+
+    /// The checksum of what `before` is the checksum of, followed by `bytes`.
+    pub(crate) fn extend(self, before: u32, bytes: &[u8]) -> u32 {
+        match self {
+            Checksum::Crc32 => {
+                let mut hasher = crc32fast::Hasher::new_with_initial(before);
+                hasher.update(bytes);
+                hasher.finalize()
+            }
+            Checksum::Crc32c => crc32c::crc32c_append(before, bytes),
+        }
+    }
+}
+
+/// Bytes of the file that `len` bytes of content take when they start at `offset`.
+pub(crate) fn span(offset: u64, len: u64) -> u64 {
+    let within = offset % BLOCK;
+    let (first, room) = if within == 0 { (1, BLOCK - 1) } else { (0, BLOCK - within) };
+    if len <= room { first + len } else { first + len + (len - room).div_ceil(BLOCK - 1) }
+}
+
+/// Drops the first byte of each block from `raw[from..]`, whose first byte lies at `offset` in the file.
+fn strip_block_bytes(raw: &mut Vec<u8>, from: usize, offset: u64) {
+    let mut read = from;
+    let mut write = from;
+    let mut at = offset;
+    while read < raw.len() {
+        if at.is_multiple_of(BLOCK) {
+            read += 1;
+            at += 1;
+        }
+        let n = ((BLOCK - at % BLOCK) as usize).min(raw.len().saturating_sub(read));
+        if read != write {
+            raw.copy_within(read..read + n, write);
+        }
+        read += n;
+        write += n;
+        at += n as u64;
+    }
+    raw.truncate(write);
+}
+
+/// A file to read chunks from.
+#[derive(Clone)]
+pub(crate) struct Source {
+    pub(crate) file: Arc<dyn File>,
+    pub(crate) path: Arc<Path>,
+    pub(crate) checksum: Checksum,
+}
+
+impl Source {
+    pub(crate) fn damaged(&self, offset: u64, what: &'static str) -> Failure {
+        Failure::Damaged { path: self.path.clone(), offset, what }
+    }
+
+    pub(crate) fn read_raw(&self, buf: &mut [u8], offset: u64) -> Result<usize, Failure> {
+        self.file.read_at(buf, offset).map_err(|source| Failure::Io {
+            operation: "read",
+            path: self.path.clone(),
+            offset,
+            source,
+        })
+    }
+
+    /// Appends file content from `offset` to `buf`, `content` bytes of it or fewer at the end of the file;
+    /// returns the offset behind what was read.
+    fn read_content(&self, buf: &mut Vec<u8>, offset: u64, content: usize) -> Result<u64, Failure> {
+        let from = buf.len();
+        buf.resize(from + span(offset, content as u64) as usize, 0);
+        let n = self.read_raw(&mut buf[from..], offset)?;
+        buf.truncate(from + n);
+        strip_block_bytes(buf, from, offset);
+        Ok(offset + n as u64)
+    }
+
+    /// Reads the chunk at `offset`, which must end at or before `limit`, into `buf` and returns its body.
+    /// `hint` is the body's likely length: a good one makes this a single read.
+    pub(crate) fn read_chunk<'b>(
+        &self,
+        offset: u64,
+        hint: usize,
+        limit: u64,
+        buf: &'b mut Vec<u8>,
+    ) -> Result<&'b [u8], Failure> {
+        buf.clear();
+        if offset == 0 || offset >= limit {
+            return Err(self.damaged(offset, "a chunk is said to lie outside the file"));
+        }
+        let hint = hint.min((limit - offset) as usize);
+        let end = self.read_content(buf, offset, CHUNK_PREFIX + hint)?;
+        let Some((length, crc)) = chunk_prefix(buf) else {
+            return Err(self.damaged(offset, "the file ends within a chunk"));
+        };
+        if length & LENGTH_MARK == 0 {
+            return Err(self.damaged(offset, "no chunk starts here"));
+        }
+        let len = (length & !LENGTH_MARK) as usize;
+        let content = CHUNK_PREFIX + len;
+        if len > MAX_BODY_BYTES || offset + span(offset, content as u64) > limit {
+            return Err(self.damaged(offset, "a chunk is longer than the file"));
+        }
+        if buf.len() < content {
+            let missing = content - buf.len();
+            self.read_content(buf, end, missing)?;
+        }
+        let Some(body) = buf.get(CHUNK_PREFIX..content) else {
+            return Err(self.damaged(offset, "the file ends within a chunk"));
+        };
+        if self.checksum.of(body) != crc {
+            return Err(self.damaged(offset, "a checksum does not match"));
+        }
+        Ok(body)
+    }
+}
+
+/// Length field and checksum at the start of a chunk.
+fn chunk_prefix(bytes: &[u8]) -> Option<(u32, u32)> {
+    let (length, rest) = bytes.split_first_chunk::<4>()?;
+    let (crc, _) = rest.split_first_chunk::<4>()?;
+    Some((u32::from_be_bytes(*length), u32::from_be_bytes(*crc)))
+}
+
+/// Inflates a Snappy block after checking that its declared length is possible at all.
+pub(crate) fn inflate(block: &[u8], out: &mut Vec<u8>) -> Option<usize> {
+    let len = snap::raw::decompress_len(block).ok()?;
+    // a copy element of three bytes yields at most 64: nothing honest inflates more than that
+    if len > MAX_BODY_BYTES || len > block.len().saturating_mul(22) + 64 {
+        return None;
+    }
+    if out.len() < len {
+        out.resize(len, 0);
+    }
+    let n = snap::raw::Decoder::new().decompress(block, &mut out[..len]).ok()?;
+    (n == len).then_some(len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn span_counts_a_byte_for_each_block_start() {
+        assert_eq!(span(0, 1), 2);
+        assert_eq!(span(1, 4095), 4095);
+        assert_eq!(span(1, 4096), 4097);
+        assert_eq!(span(4095, 2), 3);
+        assert_eq!(span(100, 0), 0);
+        assert_eq!(span(4096, 4095 * 2), 4096 * 2);
+    }
+
+    #[test]
+    fn block_bytes_are_stripped() {
+        let mut raw: Vec<u8> = Vec::new();
+        for at in 4090..12300u64 {
+            raw.push(if at % BLOCK == 0 { 99 } else { 1 });
+        }
+        strip_block_bytes(&mut raw, 0, 4090);
+        assert!(raw.iter().all(|&b| b == 1));
+        assert_eq!(span(4090, raw.len() as u64), 12300 - 4090);
+    }
+}

@@ -1,0 +1,90 @@
+//! Bodies for fuzzers: what must hold for any bytes.
+
+use std::io;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+
+use base::env::{Disk, File, OpenMode};
+
+use crate::{CouchFile, Failure, RevMeta};
+
+/// A disk that holds one file of fixed bytes.
+pub struct OneFile(pub Arc<[u8]>);
+
+impl Disk for OneFile {
+    fn open(&self, _path: &Path, _mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        Ok(Arc::new(OneFile(self.0.clone())))
+    }
+
+    fn create_dir_all(&self, _path: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn read_dir(&self, _path: &Path) -> io::Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+
+    fn rename(&self, _from: &Path, _to: &Path) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn remove_file(&self, _path: &Path) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn sync_dir(&self, _path: &Path) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl File for OneFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let rest = usize::try_from(offset).ok().and_then(|at| self.0.get(at..)).unwrap_or_default();
+        let n = rest.len().min(buf.len());
+        buf[..n].copy_from_slice(&rest[..n]);
+        Ok(n)
+    }
+
+    fn write_at(&self, _buf: &[u8], _offset: u64) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.len() as u64)
+    }
+
+    fn set_len(&self, _len: u64) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+}
+
+/// Everything a reader can ask of a file of any bytes ends in values or a failure, never in a panic.
+pub fn fuzz_damaged_file(bytes: &[u8]) {
+    // a failure is as good an answer as any
+    let _ = read_everything(bytes);
+}
+
+fn read_everything(bytes: &[u8]) -> Result<(), Failure> {
+    let disk = OneFile(bytes.into());
+    let snapshot = CouchFile::open_read(&disk, Path::new("fuzz.couch.1"))?;
+    let _ = snapshot.info();
+    let (mut stored, mut body) = (Vec::new(), Vec::new());
+    let mut first = None;
+    snapshot.changes_since(0, |info| {
+        let _ = RevMeta::decode(info.rev_meta);
+        let _ = snapshot.body(&info, &mut stored, &mut body);
+        first.get_or_insert_with(|| info.id.to_vec());
+        Ok::<_, Failure>(ControlFlow::Continue(()))
+    })?;
+    snapshot.scan_ids(&[], |_| Ok::<_, Failure>(ControlFlow::Continue(())))?;
+    snapshot.scan_locals(|_, _| ())?;
+    if let Some(id) = first {
+        snapshot.get(&id, |_| ())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,176 @@
+//! The file header: roots of the trees and counters (couchstore file_format.md, "File Header").
+
+use crate::chunk::{BLOCK, Checksum, HEADER_BLOCK, Source};
+use crate::failure::Failure;
+use crate::node::{NodeBuf, Pointer};
+use crate::tree::{Tree, be, be48};
+
+/// The version that is written, except into files that began with version 11 and keep its checksum.
+pub(crate) const VERSION: u8 = 13;
+const OLDEST_VERSION: u8 = 11;
+const FIXED: usize = 25;
+const TIMESTAMP: usize = 8;
+/// Headers are small: three roots of at most 28 bytes.
+const MAX_HEADER: usize = 1024;
+/// How many blocks a search looks at in one read.
+const SEARCH_BLOCKS: u64 = 16;
+
+/// A header that was read or is to be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) version: u8,
+    pub(crate) update_seqno: u64,
+    pub(crate) purge_seqno: u64,
+    pub(crate) timestamp_ns: u64,
+    pub(crate) by_seqno: Option<Pointer>,
+    pub(crate) by_id: Option<Pointer>,
+    pub(crate) local: Option<Pointer>,
+    /// Where its block starts.
+    pub(crate) offset: u64,
+}
+
+impl Header {
+    pub(crate) fn new() -> Header {
+        Header {
+            version: VERSION,
+            update_seqno: 0,
+            purge_seqno: 0,
+            timestamp_ns: 0,
+            by_seqno: None,
+            by_id: None,
+            local: None,
+            offset: 0,
+        }
+    }
+
+    pub(crate) fn root(&self, tree: Tree) -> Option<Pointer> {
+        match tree {
+            Tree::BySeqno => self.by_seqno,
+            Tree::ById => self.by_id,
+            Tree::Local => self.local,
+        }
+    }
+
+    /// The whole header with block byte, length and checksum.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut body = vec![self.version];
+        body.extend_from_slice(&be48(self.update_seqno));
+        body.extend_from_slice(&be48(self.purge_seqno));
+        body.extend_from_slice(&be48(0));
+        let roots = [Tree::BySeqno, Tree::ById, Tree::Local].map(|tree| self.encode_root(tree));
+        for root in &roots {
+            body.extend_from_slice(&(root.len() as u16).to_be_bytes());
+        }
+        if self.version >= 13 {
+            body.extend_from_slice(&self.timestamp_ns.to_be_bytes());
+        }
+        for root in &roots {
+            body.extend_from_slice(root);
+        }
+        let mut out = vec![HEADER_BLOCK];
+        // unlike those of data chunks, this length includes the checksum
+        out.extend_from_slice(&(body.len() as u32 + 4).to_be_bytes());
+        out.extend_from_slice(&Checksum::of_version(self.version).of(&body).to_be_bytes());
+        out.extend_from_slice(&body);
+        out
+    }
+
+    fn encode_root(&self, tree: Tree) -> Vec<u8> {
+        let mut out = Vec::new();
+        if let Some(root) = self.root(tree) {
+            out.extend_from_slice(&be48(root.offset));
+            out.extend_from_slice(&be48(root.subtree_bytes));
+            tree.encode_reduce(root.reduce, &mut out);
+        }
+        out
+    }
+
+    fn decode(block: &[u8], offset: u64) -> Result<Header, Undecodable> {
+        let (&kind, rest) = block.split_first().ok_or(Undecodable::Damaged)?;
+        let (length, rest) = rest.split_first_chunk::<4>().ok_or(Undecodable::Damaged)?;
+        let (crc, rest) = rest.split_first_chunk::<4>().ok_or(Undecodable::Damaged)?;
+        let len = (u32::from_be_bytes(*length) as usize).checked_sub(4).ok_or(Undecodable::Damaged)?;
+        let body = rest.get(..len).ok_or(Undecodable::Damaged)?;
+        let &version = body.first().ok_or(Undecodable::Damaged)?;
+        if kind != HEADER_BLOCK || Checksum::of_version(version).of(body) != u32::from_be_bytes(*crc) {
+            return Err(Undecodable::Damaged);
+        }
+        if !(OLDEST_VERSION..=VERSION).contains(&version) {
+            return Err(Undecodable::Version(version));
+        }
+        Header::decode_body(body, version, offset).ok_or(Undecodable::Damaged)
+    }
+
+    fn decode_body(body: &[u8], version: u8, offset: u64) -> Option<Header> {
+        let (fixed, rest) = body.split_at_checked(FIXED)?;
+        let (timestamp, roots) = rest.split_at_checked(if version >= 13 { TIMESTAMP } else { 0 })?;
+        let sizes = [19, 21, 23].map(|at| be(&fixed[at..at + 2]) as usize);
+        let (by_seqno, rest) = roots.split_at_checked(sizes[0])?;
+        let (by_id, local) = rest.split_at_checked(sizes[1])?;
+        if local.len() != sizes[2] {
+            return None;
+        }
+        let root = |tree, bytes: &[u8]| {
+            if bytes.is_empty() { Some(None) } else { Pointer::decode_root(tree, bytes).map(Some) }
+        };
+        Some(Header {
+            version,
+            update_seqno: be(&fixed[1..7]),
+            purge_seqno: be(&fixed[7..13]),
+            timestamp_ns: be(timestamp),
+            by_seqno: root(Tree::BySeqno, by_seqno)?,
+            by_id: root(Tree::ById, by_id)?,
+            local: root(Tree::Local, local)?,
+            offset,
+        })
+    }
+
+    /// Whether every root can be read and lies before the header. A header whose trees did not reach the disk is the
+    /// mark of a torn write.
+    fn vouches(&self, source: &Source) -> Result<(), Failure> {
+        let mut node = NodeBuf::default();
+        for root in [self.by_seqno, self.by_id, self.local].into_iter().flatten() {
+            node.read(source, root, self.offset)?;
+        }
+        Ok(())
+    }
+
+    /// The last header that vouches for its roots among the first `end` bytes.
+    pub(crate) fn find_last(source: &mut Source, end: u64) -> Result<Header, Failure> {
+        let mut blocks = end.div_ceil(BLOCK);
+        let mut slab = Vec::new();
+        while blocks > 0 {
+            let first = blocks.saturating_sub(SEARCH_BLOCKS);
+            let from = first * BLOCK;
+            slab.resize((end.min(blocks * BLOCK) - from) as usize, 0);
+            let n = source.read_raw(&mut slab, from)?;
+            for (i, block) in slab[..n].chunks(BLOCK as usize).enumerate().rev() {
+                if block.first() != Some(&HEADER_BLOCK) {
+                    continue;
+                }
+                let head = &block[..block.len().min(MAX_HEADER)];
+                match Header::decode(head, from + i as u64 * BLOCK) {
+                    Err(Undecodable::Damaged) => {}
+                    Err(Undecodable::Version(version)) => {
+                        return Err(Failure::UnsupportedVersion { path: source.path.clone(), version });
+                    }
+                    Ok(header) => {
+                        source.checksum = Checksum::of_version(header.version);
+                        match header.vouches(source) {
+                            Ok(()) => return Ok(header),
+                            Err(io @ Failure::Io { .. }) => return Err(io),
+                            Err(_) => {}
+                        }
+                    }
+                }
+            }
+            blocks = first;
+        }
+        Err(Failure::NoHeader { path: source.path.clone() })
+    }
+}
+
+enum Undecodable {
+    Damaged,
+    Version(u8),
+}

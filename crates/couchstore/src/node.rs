@@ -1,0 +1,160 @@
+//! Tree nodes: lists of keys with values or pointers (couchstore file_format.md, "Nodes On Disk").
+
+use crate::chunk::{CHUNK_PREFIX, Source, inflate};
+use crate::failure::Failure;
+use crate::tree::{Reduce, Tree, be};
+
+/// What a node holds; the number is its first byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum NodeKind {
+    Interior = 0,
+    Leaf = 1,
+}
+
+/// Where a node is and what lies below it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pointer {
+    pub(crate) offset: u64,
+    /// Bytes of all nodes below, the node itself included.
+    pub(crate) subtree_bytes: u64,
+    pub(crate) reduce: Reduce,
+}
+
+/// Bytes of a pointer without its reduce value and that value's length.
+pub(crate) const ROOT_POINTER: usize = 12;
+/// Bytes of the sizes in front of each key.
+pub(crate) const ENTRY_PREFIX: usize = 5;
+/// Longest key that fits the format.
+pub(crate) const MAX_KEY: usize = 0xfff;
+/// Longest value that fits the format.
+pub(crate) const MAX_VALUE: usize = 0xfff_ffff;
+/// No honest tree is deeper, whatever its fan-out.
+pub(crate) const MAX_DEPTH: usize = 40;
+/// How much is read at once where a node's size is not known.
+const USUAL_NODE: usize = 2048;
+
+impl Pointer {
+    /// A root pointer as the file header holds it: without the length of the reduce value.
+    pub(crate) fn decode_root(tree: Tree, bytes: &[u8]) -> Option<Pointer> {
+        let (fixed, reduce) = bytes.split_at_checked(ROOT_POINTER)?;
+        let reduce = tree.decode_reduce(reduce)?;
+        Some(Pointer { offset: be(&fixed[..6]), subtree_bytes: be(&fixed[6..]), reduce })
+    }
+
+    pub(crate) fn decode(tree: Tree, bytes: &[u8]) -> Option<Pointer> {
+        let (fixed, rest) = bytes.split_at_checked(ROOT_POINTER)?;
+        let (len, reduce) = rest.split_first_chunk::<2>()?;
+        if usize::from(u16::from_be_bytes(*len)) != reduce.len() {
+            return None;
+        }
+        let reduce = tree.decode_reduce(reduce)?;
+        Some(Pointer { offset: be(&fixed[..6]), subtree_bytes: be(&fixed[6..]), reduce })
+    }
+}
+
+/// Sizes of a key and its value as they stand in front of the key.
+pub(crate) fn entry_prefix(key: usize, value: usize) -> [u8; ENTRY_PREFIX] {
+    assert!(key <= MAX_KEY && value <= MAX_VALUE, "callers keep to the format's limits");
+    let b = ((key as u64) << 28 | value as u64).to_be_bytes();
+    [b[3], b[4], b[5], b[6], b[7]]
+}
+
+/// Buffers for one node, to be used again.
+#[derive(Default)]
+pub(crate) struct NodeBuf {
+    chunk: Vec<u8>,
+    node: Vec<u8>,
+    len: usize,
+    offset: u64,
+}
+
+impl NodeBuf {
+    /// Reads the node at `pointer`, which must end before `limit`.
+    pub(crate) fn read(&mut self, source: &Source, pointer: Pointer, limit: u64) -> Result<(), Failure> {
+        // for a leaf the subtree is the node itself, so this is its exact size; not to be believed, only a hint
+        let hint = (pointer.subtree_bytes as usize).saturating_sub(CHUNK_PREFIX).min(USUAL_NODE * 2);
+        let block = source.read_chunk(pointer.offset, hint, limit, &mut self.chunk)?;
+        self.len = inflate(block, &mut self.node)
+            .ok_or_else(|| source.damaged(pointer.offset, "a node cannot be inflated"))?;
+        self.offset = pointer.offset;
+        if !matches!(self.node[..self.len].first(), Some(0 | 1)) {
+            return Err(source.damaged(pointer.offset, "a node is neither leaf nor interior"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn kind(&self) -> NodeKind {
+        if self.node.first() == Some(&1) { NodeKind::Leaf } else { NodeKind::Interior }
+    }
+
+    /// Where the node was read.
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.node[..self.len]
+    }
+
+    pub(crate) fn entries(&self) -> Entries<'_> {
+        Entries { rest: self.bytes().get(1..).unwrap_or_default() }
+    }
+
+    pub(crate) fn damaged(&self, source: &Source) -> Failure {
+        source.damaged(self.offset, "an entry of a node is malformed")
+    }
+
+    /// The pointer in an entry of this interior node. Children are always written before their parent, so a pointer
+    /// forward is damage, and following pointers always ends.
+    pub(crate) fn child(&self, source: &Source, tree: Tree, value: &[u8]) -> Result<Pointer, Failure> {
+        match Pointer::decode(tree, value) {
+            Some(child) if child.offset < self.offset => Ok(child),
+            _ => Err(self.damaged(source)),
+        }
+    }
+}
+
+/// One key with its value or pointer.
+#[derive(Clone, Copy)]
+pub(crate) struct Entry<'a> {
+    pub(crate) key: &'a [u8],
+    pub(crate) value: &'a [u8],
+    /// The whole entry with its sizes.
+    pub(crate) raw: &'a [u8],
+}
+
+/// Walks the entries of a node.
+#[derive(Clone, Copy)]
+pub(crate) struct Entries<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Entries<'a> {
+    pub(crate) fn of(rest: &'a [u8]) -> Entries<'a> {
+        Entries { rest }
+    }
+
+    /// The next entry, nothing at the end, an error if what follows is no entry.
+    pub(crate) fn next(&mut self) -> Result<Option<Entry<'a>>, Malformed> {
+        if self.rest.is_empty() {
+            return Ok(None);
+        }
+        let b = self.rest.first_chunk::<ENTRY_PREFIX>().ok_or(Malformed)?;
+        let sizes = u64::from_be_bytes([0, 0, 0, b[0], b[1], b[2], b[3], b[4]]);
+        let (key_len, value_len) = ((sizes >> 28) as usize, (sizes & 0xfff_ffff) as usize);
+        let (raw, rest) = self.rest.split_at_checked(ENTRY_PREFIX + key_len + value_len).ok_or(Malformed)?;
+        let (key, value) = raw[ENTRY_PREFIX..].split_at(key_len);
+        self.rest = rest;
+        Ok(Some(Entry { key, value, raw }))
+    }
+
+    /// Bytes not walked yet.
+    pub(crate) fn remaining(&self) -> usize {
+        self.rest.len()
+    }
+}
+
+/// An entry that does not fit its node.
+#[derive(Debug)]
+pub(crate) struct Malformed;

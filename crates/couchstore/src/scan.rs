@@ -1,0 +1,88 @@
+//! Finding one record and walking many, without recursion.
+
+use std::ops::ControlFlow;
+
+use crate::chunk::Source;
+use crate::failure::Failure;
+use crate::node::{Entries, MAX_DEPTH, NodeBuf, NodeKind, Pointer};
+use crate::tree::Tree;
+
+/// A tree as one header has it.
+pub(crate) struct TreeView<'a> {
+    pub(crate) source: &'a Source,
+    pub(crate) tree: Tree,
+    pub(crate) root: Option<Pointer>,
+    /// Everything of the tree ends before this.
+    pub(crate) limit: u64,
+}
+
+impl TreeView<'_> {
+    /// The record of `key`, as `found` makes of it.
+    pub(crate) fn find<T>(&self, key: &[u8], found: impl FnOnce(&[u8]) -> T) -> Result<Option<T>, Failure> {
+        let mut node = NodeBuf::default();
+        let Some(mut pointer) = self.root else { return Ok(None) };
+        for _ in 0..MAX_DEPTH {
+            node.read(self.source, pointer, self.limit)?;
+            let mut entries = node.entries();
+            let entry = loop {
+                match entries.next().map_err(|_| node.damaged(self.source))? {
+                    None => return Ok(None),
+                    Some(entry) if entry.key >= key => break entry,
+                    Some(_) => {}
+                }
+            };
+            match node.kind() {
+                NodeKind::Interior => pointer = node.child(self.source, self.tree, entry.value)?,
+                NodeKind::Leaf if entry.key == key => return Ok(Some(found(entry.value))),
+                NodeKind::Leaf => return Ok(None),
+            }
+        }
+        Err(self.source.damaged(pointer.offset, "a tree is too deep"))
+    }
+
+    /// Visits records from `from` on, in order, until `visit` breaks.
+    pub(crate) fn walk(
+        &self,
+        from: &[u8],
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>, Failure>,
+    ) -> Result<(), Failure> {
+        let Some(root) = self.root else { return Ok(()) };
+        // the path from the root: each node with how much of it is still to do
+        let mut path = vec![self.open(root, NodeBuf::default())?];
+        let mut spare = Vec::new();
+        while let Some((node, todo)) = path.last_mut() {
+            let bytes = node.bytes();
+            let mut entries = Entries::of(&bytes[bytes.len() - *todo..]);
+            let next = entries.next().map_err(|_| node.damaged(self.source))?;
+            *todo = entries.remaining();
+            let Some(entry) = next else {
+                spare.extend(path.pop().map(|(node, _)| node));
+                continue;
+            };
+            if entry.key < from {
+                continue;
+            }
+            match node.kind() {
+                NodeKind::Leaf => {
+                    if visit(entry.key, entry.value)?.is_break() {
+                        return Ok(());
+                    }
+                }
+                NodeKind::Interior => {
+                    let child = node.child(self.source, self.tree, entry.value)?;
+                    if path.len() == MAX_DEPTH {
+                        return Err(self.source.damaged(child.offset, "a tree is too deep"));
+                    }
+                    path.push(self.open(child, spare.pop().unwrap_or_default())?);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn open(&self, pointer: Pointer, mut node: NodeBuf) -> Result<(NodeBuf, usize), Failure> {
+        node.read(self.source, pointer, self.limit)?;
+        let todo = node.entries().remaining();
+        Ok((node, todo))
+    }
+}

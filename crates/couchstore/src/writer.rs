@@ -1,0 +1,126 @@
+//! Appending to a file: one buffer, written in large pieces, with the byte at each block's start filled in.
+
+use crate::chunk::{BLOCK, CHUNK_PREFIX, DATA_BLOCK, LENGTH_MARK, Source};
+use crate::failure::Failure;
+
+/// The buffer is written out when it holds this much.
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// Where an appended chunk went.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Placed {
+    pub(crate) offset: u64,
+    /// Length and checksum included, bytes at block starts not.
+    pub(crate) bytes: u32,
+}
+
+/// The end of a file that is being appended to.
+pub(crate) struct Writer {
+    source: Source,
+    buf: Vec<u8>,
+    /// Where the buffer's first byte belongs.
+    start: u64,
+    poisoned: bool,
+}
+
+impl Writer {
+    pub(crate) fn new(source: Source, end: u64) -> Writer {
+        Writer { source, buf: Vec::new(), start: end, poisoned: false }
+    }
+
+    pub(crate) fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// Where the next byte goes.
+    pub(crate) fn end(&self) -> u64 {
+        self.start + self.buf.len() as u64
+    }
+
+    /// Everything before this has been written to the file.
+    pub(crate) fn written_end(&self) -> u64 {
+        self.start
+    }
+
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        if self.poisoned { Err(Failure::Poisoned { path: self.source.path.clone() }) } else { Ok(()) }
+    }
+
+    fn append(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let within = self.end() % BLOCK;
+            if within == 0 {
+                self.buf.push(DATA_BLOCK);
+                continue;
+            }
+            let n = bytes.len().min((BLOCK - within) as usize);
+            self.buf.extend_from_slice(&bytes[..n]);
+            bytes = &bytes[n..];
+        }
+    }
+
+    /// Appends a chunk whose body is `head` followed by `tail`.
+    pub(crate) fn append_chunk(&mut self, head: &[u8], tail: &[u8]) -> Result<Placed, Failure> {
+        self.check()?;
+        let len = head.len() + tail.len();
+        let checksum = self.source.checksum;
+        let crc = checksum.extend(checksum.of(head), tail);
+        let mut prefix = [0; CHUNK_PREFIX];
+        prefix[..4].copy_from_slice(&(len as u32 | LENGTH_MARK).to_be_bytes());
+        prefix[4..].copy_from_slice(&crc.to_be_bytes());
+        if self.end().is_multiple_of(BLOCK) {
+            self.buf.push(DATA_BLOCK);
+        }
+        let placed = Placed { offset: self.end(), bytes: (len + CHUNK_PREFIX) as u32 };
+        self.append(&prefix);
+        self.append(head);
+        self.append(tail);
+        if self.buf.len() >= BUFFER_BYTES {
+            self.flush()?;
+        }
+        Ok(placed)
+    }
+
+    /// Writes what is buffered.
+    pub(crate) fn flush(&mut self) -> Result<(), Failure> {
+        self.check()?;
+        if !self.buf.is_empty() {
+            let result = self.source.file.write_at(&self.buf, self.start);
+            self.outcome("write", self.start, result)?;
+            self.start += self.buf.len() as u64;
+            self.buf.clear();
+        }
+        Ok(())
+    }
+
+    /// Makes everything written durable.
+    pub(crate) fn sync(&mut self) -> Result<(), Failure> {
+        self.check()?;
+        let result = self.source.file.sync_data();
+        self.outcome("sync", self.start, result)
+    }
+
+    /// Buffers an encoded header at the next block boundary and returns its offset.
+    pub(crate) fn append_header(&mut self, header: &[u8]) {
+        let padding = self.next_block() - self.end();
+        self.buf.resize(self.buf.len() + padding as usize, 0);
+        self.buf.extend_from_slice(header);
+    }
+
+    /// The next block boundary: where a header would go.
+    pub(crate) fn next_block(&self) -> u64 {
+        self.end().next_multiple_of(BLOCK)
+    }
+
+    fn outcome(
+        &mut self,
+        operation: &'static str,
+        offset: u64,
+        result: std::io::Result<()>,
+    ) -> Result<(), Failure> {
+        result.map_err(|source| {
+            self.poisoned = true;
+            Failure::Io { operation, path: self.source.path.clone(), offset, source }
+        })
+    }
+}

@@ -1,0 +1,274 @@
+//! A couchstore file keeps exactly a prefix of its commits, and every one that it acknowledged.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use base::env::Disk;
+use base::env::sim::{Call, Effect, Fault, On, SimDisk, SplitMix64};
+use base::{Seqno, VbId};
+use couchstore::{
+    Batch, Body, CONTENT_OPAQUE, CouchFile, DocUpdate, Failure, LocalUpdate, RecordSummary, RevMeta, Snapshot,
+};
+use sim::crash::{every_crash, every_fault, every_kill};
+use sim::ledger::Entry;
+use sim::{CrashPlan, Fingerprint, Ledger, Restored, Verdict};
+
+const VB: VbId = VbId(0);
+const FILE: &str = "/0.couch.1";
+const LOCAL: &[u8] = b"_local/vbstate";
+const EIO: i32 = 5;
+const ENOSPC: i32 = 28;
+
+struct Doc {
+    key: Vec<u8>,
+    seqno: u64,
+    deleted: bool,
+    value: Vec<u8>,
+}
+
+impl Doc {
+    fn rev_meta(&self) -> RevMeta {
+        RevMeta { cas: self.seqno << 16, datatype: Some(0), ..RevMeta::default() }
+    }
+
+    fn entry(&self) -> Entry {
+        let (meta, len) = self.rev_meta().encode();
+        entry(self.seqno, self.deleted, &meta[..len], &self.value)
+    }
+}
+
+fn entry(seqno: u64, is_deleted: bool, rev_meta: &[u8], value: &[u8]) -> Entry {
+    Entry { seqno: Seqno(seqno), is_deleted, fingerprint: Fingerprint::of_bytes([rev_meta, value]) }
+}
+
+#[derive(Default)]
+struct Docs(Vec<Doc>);
+
+impl Batch for Docs {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn doc(&self, i: usize) -> DocUpdate<'_> {
+        let doc = &self.0[i];
+        let body = match doc.value.len() {
+            0 => Body::None,
+            len if len % 2 == 0 => Body::Compress(&doc.value),
+            _ => Body::Plain(&doc.value),
+        };
+        DocUpdate {
+            id: &doc.key,
+            seqno: doc.seqno,
+            rev_seqno: doc.seqno,
+            deleted: doc.deleted,
+            content_meta: CONTENT_OPAQUE,
+            body,
+        }
+    }
+
+    fn rev_meta(&self, i: usize, out: &mut Vec<u8>) {
+        let (meta, len) = self.0[i].rev_meta().encode();
+        out.extend(&meta[..len]);
+    }
+
+    fn saved(&mut self, _: usize, _: RecordSummary, _: Option<RecordSummary>) {}
+}
+
+/// The last seqno of each batch, and everything written and promised.
+#[derive(Default)]
+struct Run {
+    ledger: Ledger,
+    ends: BTreeSet<u64>,
+}
+
+struct Workload {
+    rng: SplitMix64,
+    seqno: u64,
+}
+
+impl Workload {
+    fn batch(&mut self) -> Docs {
+        let mut docs = BTreeMap::new();
+        for _ in 0..self.rng.between(1, 12) {
+            let key = format!("key-{}", self.rng.below(40)).into_bytes();
+            let most = if self.rng.chance(1, 20) { 9000 } else { 300 };
+            let deleted = self.rng.chance(1, 6);
+            let mut value = vec![b'x'; if deleted { 0 } else { self.rng.between(1, most) as usize }];
+            value.iter_mut().step_by(3).for_each(|b| *b = self.rng.next_u64() as u8);
+            docs.insert(key.clone(), Doc { key, seqno: 0, deleted, value });
+        }
+        let mut docs: Vec<Doc> = docs.into_values().collect();
+        for doc in &mut docs {
+            self.seqno += 1;
+            doc.seqno = self.seqno;
+        }
+        Docs(docs)
+    }
+}
+
+fn create(disk: &SimDisk) -> Result<CouchFile, Failure> {
+    let mut file = CouchFile::create(disk, Path::new(FILE))?;
+    file.commit(1)?;
+    Ok(file)
+}
+
+fn save(file: &mut CouchFile, docs: &mut Docs, end: u64) -> Result<(), Failure> {
+    file.save(docs)?;
+    file.save_locals(&[LocalUpdate { id: LOCAL, value: Some(end.to_string().as_bytes()) }])?;
+    file.commit(end)
+}
+
+/// Opens the file again after a failure, as the rules for failed syncs want it: from its last good header.
+fn reopen(disk: &SimDisk) -> Option<CouchFile> {
+    if let Ok(file) = CouchFile::open(disk, Path::new(FILE)) {
+        return Some(file);
+    }
+    disk.remove_file(Path::new(FILE)).ok();
+    create(disk).ok()
+}
+
+/// Saves batches; one that fails is saved again in a reopened file, up to twice.
+fn run(seed: u64, batches: u64, disk: &SimDisk) -> Run {
+    let mut run = Run { ends: BTreeSet::from([0]), ..Run::default() };
+    let mut workload = Workload { rng: SplitMix64::new(seed), seqno: 0 };
+    let Some(mut file) = create(disk).ok().or_else(|| reopen(disk)) else { return run };
+    if disk.sync_dir(Path::new("/")).or_else(|_| disk.sync_dir(Path::new("/"))).is_err() {
+        return run;
+    }
+    for _ in 0..batches {
+        let mut docs = workload.batch();
+        for doc in &docs.0 {
+            run.ledger.wrote(VB, &doc.key, doc.entry(), disk.changes());
+        }
+        run.ends.insert(workload.seqno);
+        let mut tries = 0;
+        while save(&mut file, &mut docs, workload.seqno).is_err() {
+            tries += 1;
+            let Some(reopened) = reopen(disk).filter(|_| tries < 3) else { return run };
+            file = reopened;
+        }
+        run.ledger.promised(VB, Seqno(workload.seqno), disk.changes());
+    }
+    run
+}
+
+/// Reads the whole file, both trees, and says what does not fit together.
+fn read(snapshot: &Snapshot, wrong: &mut Vec<String>) -> Result<Restored, Failure> {
+    let info = snapshot.info();
+    let mut restored = Restored::new(Seqno(info.update_seqno));
+    let (mut by_id, mut by_seqno) = (BTreeMap::new(), BTreeMap::new());
+    let (mut stored, mut body) = (Vec::new(), Vec::new());
+    snapshot.scan_ids(b"", |doc| -> Result<_, Failure> {
+        let value = snapshot.body(&doc, &mut stored, &mut body)?;
+        restored.add(doc.id, entry(doc.seqno, doc.deleted, doc.rev_meta, value));
+        by_id.insert(doc.seqno, (doc.id.to_vec(), doc.body_offset));
+        Ok(std::ops::ControlFlow::Continue(()))
+    })?;
+    snapshot.changes_since(0, |doc| -> Result<_, Failure> {
+        by_seqno.insert(doc.seqno, (doc.id.to_vec(), doc.body_offset));
+        Ok(std::ops::ControlFlow::Continue(()))
+    })?;
+    if by_id != by_seqno {
+        wrong.push("by-id and by-seqno trees differ".into());
+    }
+    if info.live_count + info.deleted_count != by_id.len() as u64 || info.seqno_count != by_id.len() as u64 {
+        wrong.push(format!("counts are wrong: {info:?}, {} documents", by_id.len()));
+    }
+    let local = snapshot.local(LOCAL)?;
+    let expected = info.update_seqno.to_string().into_bytes();
+    if local.as_ref() != Some(&expected) && info.update_seqno > 0 {
+        wrong.push(format!("the local document is {local:?}"));
+    }
+    Ok(restored)
+}
+
+fn restore(disk: &SimDisk, wrong: &mut Vec<String>) -> Restored {
+    let restored = CouchFile::open_read(disk, Path::new(FILE)).and_then(|snapshot| read(&snapshot, wrong));
+    restored.unwrap_or_else(|failure| {
+        // Without a first commit there is no file to speak of; the ledger knows whether there should be one.
+        if !matches!(failure, Failure::NoHeader { .. } | Failure::Io { .. }) {
+            wrong.push(failure.to_string());
+        }
+        Restored::default()
+    })
+}
+
+fn check(run: &Run, disk: &SimDisk, at: u64) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let restored = restore(disk, &mut wrong);
+    wrong.extend(run.ledger.check(VB, &restored, at).iter().map(ToString::to_string));
+    if !run.ends.contains(&restored.high_seqno.0) {
+        wrong.push(format!("{} is inside a batch", restored.high_seqno));
+    }
+    wrong
+}
+
+fn report(what: &str, verdict: &Verdict) {
+    println!("couchstore {what}: {verdict}");
+    assert!(verdict.holds(), "couchstore {what}: {verdict}");
+}
+
+#[test]
+fn power_loss_at_every_moment() {
+    let mut verdict = Verdict::default();
+    for seed in 0..6 {
+        let disk = SimDisk::new();
+        disk.record();
+        let run = run(seed, 25, &disk);
+        let recording = disk.recording().expect("it was started");
+        verdict.add(every_crash(&CrashPlan::new(seed), &recording, |disk, at| check(&run, disk, at)));
+    }
+    report("power loss", &verdict);
+}
+
+#[test]
+fn power_loss_after_a_fault_at_every_call() {
+    let kinds: [(&str, &dyn Fn(u64) -> Fault); 6] = [
+        ("power off", &|n| Fault::power_off_at(n)),
+        ("failed sync", &|n| Fault::once(On::Kind(Call::Sync), n, Effect::Errno(EIO))),
+        ("failed read", &|n| Fault::once(On::Kind(Call::Read), n, Effect::Errno(EIO))),
+        ("failed change", &|n| Fault::once(On::Changes, n, Effect::Errno(EIO))),
+        ("short write", &|n| {
+            Fault::once(On::Kind(Call::Write), n, Effect::Short { bytes: 700, errno: ENOSPC })
+        }),
+        ("full disk", &|n| Fault::for_ever(On::Changes, n, Effect::Errno(ENOSPC))),
+    ];
+    for (what, kind) in kinds {
+        let mut verdict = Verdict::default();
+        for seed in 0..3 {
+            let plan = CrashPlan::new(seed);
+            verdict.add(every_fault(&plan, kind, |disk| run(seed, 15, disk), check));
+        }
+        report(what, &verdict);
+    }
+}
+
+#[test]
+fn a_process_that_restarts_before_the_power_goes_builds_on_durable_ground() {
+    let mut verdict = Verdict::default();
+    for seed in 0..4 {
+        let disk = SimDisk::new();
+        disk.record();
+        let first = run(seed, 12, &disk);
+        let recording = disk.recording().expect("it was started");
+        let restart = |disk: &SimDisk, at: u64| {
+            let restored = restore(disk, &mut Vec::new());
+            let mut second = Run { ledger: first.ledger.clone(), ends: first.ends.clone() };
+            let Some(mut file) = reopen(disk) else { return second };
+            disk.sync_dir(Path::new("/")).expect("no fault planned");
+            second.ledger.restarted(VB, restored.high_seqno);
+            let mut workload = Workload { rng: SplitMix64::new(at), seqno: restored.high_seqno.0 };
+            let mut docs = workload.batch();
+            for doc in &docs.0 {
+                second.ledger.wrote(VB, &doc.key, doc.entry(), 0);
+            }
+            second.ends.insert(workload.seqno);
+            save(&mut file, &mut docs, workload.seqno).expect("no fault planned");
+            second.ledger.promised(VB, Seqno(workload.seqno), 0);
+            second
+        };
+        let plan = CrashPlan::new(seed);
+        verdict.add(every_kill(&plan, &recording, restart, |run, disk, _| check(run, disk, 0)));
+    }
+    report("kill, then power loss", &verdict);
+}
