@@ -1,6 +1,6 @@
 //! Requests against documents: existence, tombstones, attributes, macros; what no recording shows.
 
-use super::{Document, Metadata, MutationOutcome, NewDocument, lookup, mutate};
+use super::{Document, Late, Metadata, MutationOutcome, NewDocument, lookup, mutate};
 use crate::request::{Features, parse_multi_lookup, parse_multi_mutation, parse_single_mutation};
 use crate::{DATATYPE_JSON, DATATYPE_XATTR, reply, status, xattr};
 
@@ -41,7 +41,7 @@ fn new(outcome: MutationOutcome) -> NewDocument {
 }
 
 fn body(document: &NewDocument) -> String {
-    String::from_utf8(document.value[document.body_at..].to_vec()).expect("UTF-8")
+    String::from_utf8(document.value[document.late.body_at..].to_vec()).expect("UTF-8")
 }
 
 fn attribute(document: &NewDocument, key: &str) -> Option<String> {
@@ -159,9 +159,9 @@ fn macros_are_filled_in_at_commit() {
         (0xc8, 0x00, "a", "2"),
     ];
     let mut after = new(run(Some(&live("{\"a\":1}")), 0, &specs));
-    assert_eq!(after.placeholders.len(), 4);
+    assert_eq!(after.late.placeholders.len(), 4);
     let length = after.value.len();
-    after.commit(0x0102_0304_0506_0708, 0x2a);
+    after.late.fill(&mut after.value, 0x0102_0304_0506_0708, 0x2a);
     assert_eq!(after.value.len(), length);
     let crc = crc32c::crc32c(b"{\"a\":2}");
     let expected = format!(
@@ -177,7 +177,7 @@ fn a_macro_overwritten_later_is_not_filled_in() {
     let specs =
         [(0xc8, 0x15, "m.a", "\"${Mutation.CAS}\""), (0xc8, 0x04, "m", "\"0x0000000000000000-mine\"")];
     let mut after = new(run(Some(&live("{}")), 0, &specs));
-    after.commit(u64::MAX, u64::MAX);
+    after.late.fill(&mut after.value, u64::MAX, u64::MAX);
     assert_eq!(attribute(&after, "m").as_deref(), Some("\"0x0000000000000000-mine\""));
 }
 
@@ -190,7 +190,7 @@ fn a_macro_copied_into_the_body_is_filled_in_there_too() {
         (0xc8, 0x00, "b", "1"),
     ];
     let mut after = new(run(Some(&live("{}")), 0, &specs));
-    after.commit(0x0102_0304_0506_0708, 1);
+    after.late.fill(&mut after.value, 0x0102_0304_0506_0708, 1);
     assert_eq!(body(&after), "{\"a\":\"0x0807060504030201\",\"b\":1}");
     let crc = crc32c::crc32c(body(&after).as_bytes());
     assert_eq!(attribute(&after, "c"), Some(format!("\"{crc:#010x}\"")));
@@ -235,13 +235,8 @@ fn look_ups_borrow_from_the_document() {
 
 #[test]
 fn a_value_whose_section_is_broken_is_an_internal_error() {
-    let broken = NewDocument {
-        value: vec![0xff; 6],
-        datatype: DATATYPE_XATTR,
-        deleted: false,
-        placeholders: Vec::new(),
-        body_at: 0,
-    };
+    let broken =
+        NewDocument { value: vec![0xff; 6], datatype: DATATYPE_XATTR, deleted: false, late: Late::default() };
     assert_eq!(run(Some(&broken), 0, &UPSERT).status, status::INTERNAL);
     let request = parse_multi_lookup(&[], &[0, 0, 0, 0], &FEATURES).expect("a good request");
     assert_eq!(lookup(Some(document(&broken)), &request).status, status::INTERNAL);

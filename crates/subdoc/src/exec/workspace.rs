@@ -236,7 +236,12 @@ impl<'a> Workspace<'a> {
             let datatype = if self.is_json && !self.deleted { DATATYPE_JSON } else { 0 };
             let Text { bytes, placeholders } = self.body;
             let value = bytes.into_owned();
-            return NewDocument { value, datatype, deleted: self.deleted, placeholders, body_at: 0 };
+            return NewDocument {
+                value,
+                datatype,
+                deleted: self.deleted,
+                late: Late { placeholders, body_at: 0 },
+            };
         }
         let mut value = Vec::with_capacity(self.value_bytes());
         let mut placeholders = Vec::new();
