@@ -77,9 +77,13 @@ fn topology(json: &[u8], state: VbState) -> Result<Option<String>, &'static str>
 /// Delete vBucket: drops a dead vBucket with its documents and its file.
 pub fn delete_vbucket(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     match cx.bucket().delete_vbucket(request.vbucket) {
-        Ok(()) => {
+        Ok(Ok(())) => {
             cx.reply.ok();
             Outcome::Done
+        }
+        Ok(Err(failure)) => {
+            tracing::error!(vb = %request.vbucket, %failure, "the file of a deleted vBucket is still there");
+            cx.status(Status::Einternal)
         }
         Err(engine::Refusal::Invalid) => {
             cx.error(Status::Einval, "Only a dead vbucket can be deleted; set its state to dead first")
