@@ -16,7 +16,7 @@ use base::{DocKey, Seqno, VbId, Version};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::failure::Failure;
-use crate::store::{Counts, KvStore, SaveBatch, Saved, Stats, StoredVb};
+use crate::store::{Counts, KvStore, SaveBatch, Saved, States, Stats, StoredVb};
 use file::VbFile;
 use open_files::OpenFiles;
 use record::Records;
@@ -235,7 +235,7 @@ impl KvStore for Couch {
         self.records(vb)?.map_or(Ok(()), |records| records.scan(from, visit))
     }
 
-    fn states(&self) -> Result<Vec<(VbId, Result<StoredVb, Failure>)>, Failure> {
+    fn states(&self) -> Result<States, Failure> {
         let slots: Vec<_> = self.vbuckets.lock().iter().map(|(vb, slot)| (*vb, slot.clone())).collect();
         let mut states = Vec::with_capacity(slots.len());
         for (vb, slot) in slots {

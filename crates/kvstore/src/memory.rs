@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use crate::collections::{Owner, PREPARES, Tally, Weight, owner};
 use crate::failure::Failure;
 use crate::state::VbStateDoc;
-use crate::store::{Counts, KvStore, SaveBatch, Saved, Stats, StoredVb};
+use crate::store::{Counts, KvStore, SaveBatch, Saved, States, Stats, StoredVb};
 
 /// What a record costs beyond key and value on a disk of the other backend.
 const RECORD_BYTES: u64 = 18 + 8;
@@ -115,7 +115,7 @@ impl KvStore for Memory {
         Ok(())
     }
 
-    fn states(&self) -> Result<Vec<(VbId, Result<StoredVb, Failure>)>, Failure> {
+    fn states(&self) -> Result<States, Failure> {
         let inner = self.inner.lock();
         let stored = |vbucket: &Vbucket| StoredVb {
             state: vbucket.state.clone(),

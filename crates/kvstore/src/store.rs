@@ -32,7 +32,7 @@ pub trait KvStore: Send + Sync {
     ) -> Result<(), Failure>;
 
     /// Every stored vBucket, lowest first; damage to one shows at that one only.
-    fn states(&self) -> Result<Vec<(VbId, Result<StoredVb, Failure>)>, Failure>;
+    fn states(&self) -> Result<States, Failure>;
 
     /// How much is stored for a vBucket.
     fn counts(&self, vb: VbId) -> Result<Counts, Failure>;
@@ -43,6 +43,9 @@ pub trait KvStore: Send + Sync {
     /// What was done so far.
     fn stats(&self) -> Stats;
 }
+
+/// Every vBucket found on disk, or what is wrong with it.
+pub type States = Vec<(VbId, Result<StoredVb, Failure>)>;
 
 /// What is saved together.
 #[derive(Clone, Copy)]
