@@ -2,6 +2,7 @@
 
 import pytest
 from couchbase.exceptions import (
+    AmbiguousTimeoutException,
     CollectionNotFoundException,
     ScopeNotFoundException,
     UnAmbiguousTimeoutException,
@@ -23,7 +24,7 @@ def test_get_from_an_unknown_collection(bucket, key):
 
 
 def test_upsert_to_an_unknown_collection(bucket, key):
-    with pytest.raises((CollectionNotFoundException, UnAmbiguousTimeoutException)):
+    with pytest.raises((CollectionNotFoundException, AmbiguousTimeoutException, UnAmbiguousTimeoutException)):
         bucket.scope("_default").collection("absent").upsert(key, 1, UpsertOptions(timeout=SHORT))
 
 

@@ -5,7 +5,6 @@ from couchbase.exceptions import (
     CasMismatchException,
     DocumentExistsException,
     DocumentNotFoundException,
-    PathNotFoundException,
 )
 from couchbase.options import GetOptions, RemoveOptions, ReplaceOptions
 
@@ -165,10 +164,10 @@ def test_get_with_projection(collection, key):
     assert got.content_as[dict] == {"name": "stave", "nested": {"list": [1, 2.5, None, True]}}
 
 
-def test_get_with_projection_of_a_missing_path(collection, key):
+def test_get_with_projection_leaves_out_a_missing_path(collection, key):
     collection.upsert(key, DOC)
-    with pytest.raises(PathNotFoundException):
-        collection.get(key, GetOptions(project=["absent"]))
+    got = collection.get(key, GetOptions(project=["name", "absent"]))
+    assert got.content_as[dict] == {"name": "stave"}
 
 
 def test_get_with_more_projections_than_one_lookup_holds(collection, key):

@@ -166,7 +166,8 @@ def test_document_attributes(collection, key):
     assert "json" in document["datatype"]
 
 
-def test_document_attributes_one_by_one(collection, key, doc):
+def test_document_attributes_one_by_one(collection, key):
+    doc = collection.upsert(key, b'{"v":1}', UpsertOptions(transcoder=RawJSONTranscoder()))
     result = collection.lookup_in(key, [
         get(LookupInMacro.cas(), xattr=True),
         get(LookupInMacro.seq_no(), xattr=True),
