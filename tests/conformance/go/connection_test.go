@@ -10,8 +10,8 @@ import (
 
 var keyValueOnly = []gocb.ServiceType{gocb.ServiceTypeKeyValue}
 
-func TestClusterBecomesReady(t *testing.T) {
-	ok(t, cluster.WaitUntilReady(5*time.Second, &gocb.WaitUntilReadyOptions{
+func TestBucketBecomesReady(t *testing.T) {
+	ok(t, bucket.WaitUntilReady(5*time.Second, &gocb.WaitUntilReadyOptions{
 		DesiredState: gocb.ClusterStateOnline, ServiceTypes: keyValueOnly,
 	}))
 }

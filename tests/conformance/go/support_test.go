@@ -115,7 +115,7 @@ func wantErr(t *testing.T, err error, documented ...error) {
 func wantEqual(t *testing.T, got, want any) {
 	t.Helper()
 	if !reflect.DeepEqual(got, want) {
-		t.Fatalf("got %.300v, want %.300v", got, want)
+		t.Fatalf("got %.300s, want %.300s", fmt.Sprint(got), fmt.Sprint(want))
 	}
 }
 
