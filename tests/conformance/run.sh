@@ -87,8 +87,10 @@ totals_python() {
 totals_go() {
   # A test that is made of subtests counts as those.
   awk '
-    /^ *--- (PASS|FAIL): / { result[$3] = $2; sub(/\/[^\/]*$/, "", $3); if ($3 in result) parent[$3] = 1 }
-    /^ +--- (PASS|FAIL): / { parent[$3] = 1 }
+    /^ *--- (PASS|FAIL): / {
+      result[$3] = $2
+      if (sub(/\/.*/, "", $3)) parent[$3] = 1
+    }
     END {
       for (name in result) if (!(name in parent)) count[result[name]]++
       print count["PASS:"] + 0, count["FAIL:"] + 0
@@ -158,6 +160,7 @@ for suite in "${suites[@]}"; do
   fi
 done
 
+((${#ready[@]})) || exit 1
 start_server || exit 1
 echo "server ready at $STAVE_CONN and $STAVE_HTTP"
 

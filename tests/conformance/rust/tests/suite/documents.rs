@@ -176,6 +176,11 @@ fn exists_of_a_document() {
 }
 
 #[test]
+fn exists_of_a_missing_document() {
+    run(async |collection, key| assert!(!exists(&collection, &key).await));
+}
+
+#[test]
 fn exists_of_a_removed_document() {
     run(async |collection, key| {
         collection.upsert(&key, 1, None).await.unwrap();

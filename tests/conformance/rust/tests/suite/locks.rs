@@ -7,7 +7,7 @@ use couchbase::error::ErrorKind;
 use couchbase::options::kv_binary_options::{AppendOptions, IncrementOptions};
 use couchbase::options::kv_options::{
     GetAndLockOptions, GetAndTouchOptions, MutateInOptions, RemoveOptions, ReplaceOptions, TouchOptions,
-    UpsertOptions,
+    UnlockOptions, UpsertOptions,
 };
 use couchbase::subdoc::mutate_in_specs::MutateInSpec;
 use serde_json::json;
@@ -21,6 +21,11 @@ const LOCK_TIME: Duration = Duration::from_secs(20);
 async fn lock(collection: &Collection, key: &str) -> u64 {
     collection.upsert(key, 1, None).await.unwrap();
     collection.get_and_lock(key, LOCK_TIME, None).await.unwrap().cas()
+}
+
+/// Unlocking is not tried again.
+fn once() -> UnlockOptions {
+    UnlockOptions::new().retry_strategy(fail_fast())
 }
 
 #[test]
@@ -170,7 +175,7 @@ fn unlock() {
 fn unlock_with_the_wrong_cas() {
     run(async |collection, key| {
         let cas = lock(&collection, &key).await;
-        refused(collection.unlock(&key, cas + 1, None).await, ErrorKind::CasMismatch);
+        refused(collection.unlock(&key, cas + 1, once()).await, ErrorKind::CasMismatch);
         let options = UpsertOptions::new().retry_strategy(fail_fast());
         refused(collection.upsert(&key, 2, options).await, ErrorKind::DocumentLocked);
     });
@@ -180,14 +185,14 @@ fn unlock_with_the_wrong_cas() {
 fn unlock_of_an_unlocked_document() {
     run(async |collection, key| {
         let cas = collection.upsert(&key, 1, None).await.unwrap().cas();
-        refused(collection.unlock(&key, cas, None).await, ErrorKind::DocumentNotLocked);
+        refused(collection.unlock(&key, cas, once()).await, ErrorKind::DocumentNotLocked);
     });
 }
 
 #[test]
 fn unlock_of_a_missing_document() {
     run(async |collection, key| {
-        refused(collection.unlock(&key, 1, None).await, ErrorKind::DocumentNotFound);
+        refused(collection.unlock(&key, 1, once()).await, ErrorKind::DocumentNotFound);
     });
 }
 

@@ -120,8 +120,12 @@ pub async fn content(collection: &Collection, key: &str) -> Value {
     collection.get(key, None).await.unwrap().content_as().unwrap()
 }
 
+/// Of a key without even a tombstone this SDK's `exists` says "not found" instead of false.
 pub async fn exists(collection: &Collection, key: &str) -> bool {
-    collection.exists(key, None).await.unwrap().exists()
+    match collection.exists(key, None).await {
+        Err(error) if *error.kind() == ErrorKind::DocumentNotFound => false,
+        result => result.unwrap().exists(),
+    }
 }
 
 pub async fn store_raw(collection: &Collection, key: &str, value: &[u8]) -> SdkResult<u64> {
