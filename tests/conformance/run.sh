@@ -50,7 +50,8 @@ prepare_python() {
 }
 
 prepare_go() {
-  need go golang-go go version || return 1
+  # Any go since 1.21 fetches the toolchain that go.mod asks for; older ones cannot read it.
+  need "go 1.21 or later" golang-go env -C "$here/go" go list -m || return 1
   (cd "$here/go" && go mod download && go vet ./...)
 }
 
@@ -169,11 +170,11 @@ for suite in "${ready[@]}"; do
   log=$work/$suite.log
   result=passed
   "run_$suite" "$log" || { result=FAILED; failed=1; }
-  read -r passed refused < <("totals_$suite" "$log")
-  # A suite that found no test has not passed.
-  ((passed + refused > 0)) || { result=FAILED; failed=1; }
+  read -r passes failures < <("totals_$suite" "$log")
+  # A suite that found no test has not passed, whatever its tool says.
+  ((passes > 0 && failures == 0)) || { result=FAILED; failed=1; }
   read -r honoured impossible < <(durability_of "$log")
-  printf '%s\t%s\t%s\t%s / %s\t%s\n' "$suite" "$passed" "$refused" "$honoured" "$impossible" "$result" >>"$table"
+  printf '%s\t%s\t%s\t%s / %s\t%s\n' "$suite" "$passes" "$failures" "$honoured" "$impossible" "$result" >>"$table"
 done
 
 if stop_server; then
