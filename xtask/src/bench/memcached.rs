@@ -78,7 +78,7 @@ pub fn run(options: &Options) -> Result<Report> {
     ensure!(succeeds(&mut cargo(&["build", "--release", "--locked", "--package", "stave"]))?, "no binary");
     let scratch = Scratch::new("memcached")?;
     let threads = options.threads.to_string();
-    let bucket = format!("{BUCKET}:{MEMORY_MIB}");
+    let bucket = format!("{BUCKET}:{MEMORY_MIB}MiB");
     let server = Stave::start(&Start {
         data: &scratch.path().join("data"),
         log: scratch.path().join("server.log"),
