@@ -10,7 +10,7 @@ use crate::client::Client;
 use crate::stave::Stave;
 
 /// Descriptors that either side needs besides.
-const SPARE: u64 = 200;
+pub const SPARE: u64 = 200;
 
 /// Resident bytes of the server for each of `count` idle connections; nothing, with a message, where the system
 /// does not allow so many.

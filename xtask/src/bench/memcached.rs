@@ -10,7 +10,6 @@ use clap::Args;
 use serde_json::Value;
 
 use super::Output;
-use super::process::cpu_time;
 use super::report::{Report, median};
 use crate::child::{cargo, is_installed, succeeds};
 use crate::client::Client;
@@ -121,7 +120,7 @@ fn start_memcached(threads: &str) -> Result<(Memcached, String)> {
 /// Runs `stave bench` against a server; what it printed as JSON.
 fn client(peer: &Peer, options: &Options, more: &[&str]) -> Result<Value> {
     let mut command = Command::new(tree::release_binary());
-    command.args(["bench", "--json", "--addr", &peer.address, "--protocol", peer.protocol]);
+    command.args(["bench", "--json", "--quiet", "--addr", &peer.address, "--protocol", peer.protocol]);
     command.args(["--username", USER, "--password", PASSWORD, "--bucket", BUCKET]);
     command.args(["--connections", "50", "--threads", &options.threads.to_string()]);
     command.args(["--keys", &options.keys.to_string(), "--key-size", "20", "--value-size", "512"]);
@@ -135,32 +134,30 @@ fn client(peer: &Peer, options: &Options, more: &[&str]) -> Result<Value> {
 }
 
 fn measure(peer: &Peer, options: &Options, depth: u32) -> Result<Run> {
-    let before = cpu_time(peer.pid)?;
     let (depth, seconds) = (depth.to_string(), options.seconds.to_string());
-    let result = client(peer, options, &["--pipeline", &depth, "--seconds", &seconds])?;
-    let cpu = cpu_time(peer.pid)?.saturating_sub(before);
-    let operations = number(&result, "operations")?;
-    let errors = number(&result, "errors").unwrap_or(0.0);
-    if operations < 1.0 || errors > 0.0 {
-        bail!("{}: {operations} operations, {errors} errors", peer.name);
+    let result = client(peer, options, &["--pipeline", &depth, "--warmup", "1", "--seconds", &seconds])?;
+    let (misses, errors) = (number(&result, "/misses")?, &result["errors"]);
+    if misses > 0.0 || errors.as_object().is_none_or(|errors| !errors.is_empty()) {
+        bail!("{}: {misses} keys were not found, errors {errors}: the figures would say nothing", peer.name);
     }
     Ok(Run {
-        operations_per_s: number(&result, "operations_per_s")?,
-        cpu_us: cpu.as_secs_f64() * 1e6 / operations,
-        p50_us: number(&result, "p50_us")?,
-        p99_us: number(&result, "p99_us")?,
+        operations_per_s: number(&result, "/operations_per_second")?,
+        cpu_us: number(&result, "/server_cpu_us_per_operation")?,
+        p50_us: number(&result, "/get/p50_us")?,
+        p99_us: number(&result, "/get/p99_us")?,
     })
 }
 
-fn number(result: &Value, name: &str) -> Result<f64> {
-    result[name].as_f64().with_context(|| format!("stave bench reports no `{name}`"))
+fn number(result: &Value, pointer: &str) -> Result<f64> {
+    let value = result.pointer(pointer).and_then(Value::as_f64);
+    value.with_context(|| format!("stave bench reports no `{pointer}`"))
 }
 
 fn compare(peers: &[Peer; 2], options: &Options) -> Result<Report> {
     let mut report = Report::new("memcached", options.output.json);
     println!(
-        "{:<6} {:<6} {:<10} {:>12} {:>10} {:>10} {:>10}",
-        "round", "depth", "server", "operations/s", "CPU us/op", "p50 us", "p99 us"
+        "{:<6} {:<6} {:<10} {:>12} {:>10} {:>11} {:>11}",
+        "round", "depth", "server", "operations/s", "CPU us/op", "get p50 us", "get p99 us"
     );
     let mut ratios = DEPTHS.map(|_| [const { Vec::new() }; 4]);
     for round in 0..options.rounds {
@@ -195,7 +192,7 @@ fn both(peers: &[Peer; 2], options: &Options, depth: u32, round: u32) -> Result<
 
 fn print(run: Run, peer: &Peer, depth: u32, round: u32) -> Run {
     println!(
-        "{:<6} {depth:<6} {:<10} {:>12.0} {:>10.2} {:>10.0} {:>10.0}",
+        "{:<6} {depth:<6} {:<10} {:>12.0} {:>10.2} {:>11.1} {:>11.1}",
         round + 1,
         peer.name,
         run.operations_per_s,

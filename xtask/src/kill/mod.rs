@@ -46,6 +46,9 @@ impl Options {
 /// The shortest time under load before a kill.
 const MIN_LOAD_MS: u64 = 50;
 
+/// How many lost documents a round prints.
+const SHOWN: usize = 10;
+
 /// Runs the rounds; each is one verdict.
 pub fn run(options: &Options) -> Result<Totals> {
     ensure!(options.rounds > 0 && options.connections > 0, "at least one round and one connection");
@@ -131,7 +134,7 @@ fn print_round(round: u32, load: Duration, ledgers: &[Ledger], verified: &Verifi
         verified.newer,
         verified.lost.len()
     );
-    for lost in &verified.lost {
+    for lost in verified.lost.iter().take(SHOWN) {
         println!("FAIL {lost}");
     }
 }
