@@ -31,15 +31,6 @@ impl Totals {
         };
         Some(Totals { passed: count("passed")?, failed: count("failed")? })
     }
-
-    /// Reads our own closing form, `N passed, N failed`.
-    pub fn of_closing_line(line: &str) -> Option<Totals> {
-        let (passed, failed) = line.trim().split_once(", ")?;
-        Some(Totals {
-            passed: passed.strip_suffix(" passed")?.parse().ok()?,
-            failed: failed.strip_suffix(" failed")?.parse().ok()?,
-        })
-    }
 }
 
 impl AddAssign for Totals {
@@ -68,9 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_what_it_prints() {
-        let totals = Totals { passed: 3, failed: 4 };
-        assert_eq!(Totals::of_closing_line(&totals.to_string()), Some(totals));
-        assert_eq!(Totals::of_closing_line("3 passed"), None);
+    fn the_closing_line_has_a_fixed_form() {
+        assert_eq!(Totals { passed: 3, failed: 4 }.to_string(), "3 passed, 4 failed");
     }
 }
