@@ -177,7 +177,8 @@ impl Inode {
             let upto = lens.iter().take_while(|(op, _)| *op <= until).count();
             return lens[upto.max(1) - 1].1.min(kept_end.max(least));
         }
-        match rng.below(4) {
+        let choice = if matches!(style, Style::Suffix { .. }) { 0 } else { rng.below(4) };
+        match choice {
             0 | 1 => kept_end.clamp(least, most),
             2 => lens[rng.below(lens.len() as u64) as usize].1,
             _ => {
