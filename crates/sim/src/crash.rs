@@ -29,7 +29,9 @@ impl CrashPlan {
 }
 
 /// The most violations that are kept as text.
-const MOST_EXAMPLES: usize = 20;
+const MOST_EXAMPLES: usize = 8;
+/// The most of what is wrong with one of them.
+const MOST_DETAILS: usize = 4;
 
 /// What came of it.
 #[derive(Clone, Debug, Default)]
@@ -72,7 +74,8 @@ impl Verdict {
         }
         self.violated += 1;
         if self.examples.len() < MOST_EXAMPLES {
-            self.examples.push(format!("{moment}: {}", violations.join("; ")));
+            let some = &violations[..violations.len().min(MOST_DETAILS)];
+            self.examples.push(format!("{moment}: {} wrong: {}", violations.len(), some.join("; ")));
         }
     }
 }
