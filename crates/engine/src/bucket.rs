@@ -10,6 +10,7 @@ use vbucket::{Garbage, HashSeed, Origin, VBucket};
 
 use crate::config::BucketConfig;
 use crate::counters::OpCounts;
+use crate::failure::Failure;
 use crate::flusher::FlushQueue;
 use crate::memory::MemoryAccount;
 use crate::persistence::PersistenceWaiters;
@@ -18,6 +19,8 @@ use crate::refusal::Refusal;
 /// A vBucket and what the engine keeps under the same lock.
 pub(crate) struct Shard {
     pub(crate) vb: VBucket,
+    /// False once it was deleted, until somebody sets its state again.
+    pub(crate) exists: bool,
     pub(crate) flush_queued: bool,
     pub(crate) ops: OpCounts,
 }
@@ -44,6 +47,8 @@ pub struct Bucket {
     pub(crate) memory: MemoryAccount,
     pub(crate) waiters: PersistenceWaiters,
     pub(crate) flush: FlushQueue,
+    /// Held while a batch is written, so that no vBucket is deleted under it. Taken before any vBucket's lock.
+    pub(crate) flushing: Mutex<()>,
 }
 
 impl Bucket {
@@ -79,12 +84,13 @@ impl Bucket {
 
     /// The role of a vBucket; nothing if there is no such vBucket.
     pub fn state_of(&self, vb: VbId) -> Option<VbState> {
-        Some(self.shards.get(usize::from(vb.0))?.lock().vb.state())
+        self.with_vbucket(vb, VBucket::state)
     }
 
     /// Locks a vBucket whatever its role.
     pub(crate) fn shard(&self, vb: VbId) -> Result<MutexGuard<'_, Shard>, Refusal> {
-        Ok(self.shards.get(usize::from(vb.0)).ok_or(Refusal::NotMyVbucket)?.lock())
+        let shard = self.shards.get(usize::from(vb.0)).ok_or(Refusal::NotMyVbucket)?.lock();
+        if shard.exists { Ok(shard) } else { Err(Refusal::NotMyVbucket) }
     }
 
     /// Locks a vBucket that must be active.
@@ -112,13 +118,16 @@ impl Bucket {
     /// Looks at all vBuckets one after the other.
     pub fn each_vbucket(&self, mut look: impl FnMut(&VBucket)) {
         for shard in &self.shards {
-            look(&shard.lock().vb);
+            let shard = shard.lock();
+            if shard.exists {
+                look(&shard.vb);
+            }
         }
     }
 
     /// Looks at one vBucket; nothing if there is no such vBucket.
     pub fn with_vbucket<T>(&self, vb: VbId, look: impl FnOnce(&VBucket) -> T) -> Option<T> {
-        Some(look(&self.shards.get(usize::from(vb.0))?.lock().vb))
+        self.shard(vb).ok().map(|shard| look(&shard.vb))
     }
 
     /// Sums what clients did.
@@ -131,16 +140,28 @@ impl Bucket {
     }
 
     /// Sets a vBucket's role and topology; the vBucket is made if it was deleted.
-    pub fn set_vbucket_state(
-        &self,
-        vb: VbId,
-        state: VbState,
-        topology: Option<String>,
-    ) -> Result<(), Refusal> {
-        let mut shard = self.shard(vb)?;
+    pub fn set_vbucket_state(&self, vb: VbId, state: VbState, topology: Option<String>) -> Result<(), Refusal> {
+        let mut shard = self.shards.get(usize::from(vb.0)).ok_or(Refusal::NotMyVbucket)?.lock();
+        shard.exists = true;
         shard.vb.set_state(state, topology, || self.new_uuid());
         self.queue_flush(&mut shard);
         Ok(())
+    }
+
+    /// Deletes a dead vBucket, its documents and its file.
+    pub fn delete_vbucket(&self, vb: VbId) -> Result<Result<(), Failure>, Refusal> {
+        let _flushing = self.flushing.lock();
+        let old = {
+            let mut shard = self.shard(vb)?;
+            if shard.vb.state() != VbState::Dead {
+                return Err(Refusal::Invalid);
+            }
+            shard.exists = false;
+            std::mem::replace(&mut shard.vb, dead(vb, self.seed.clone(), &self.env))
+        };
+        self.memory.charge(usize::from(vb.0), -(old.counts().bytes as i64));
+        drop(old);
+        Ok(self.store.delete_vbucket(vb).map_err(Failure::from))
     }
 
     /// A fresh identity for a history: never 0, and below 2^48 as the original's are.

@@ -133,6 +133,7 @@ impl Bucket {
     }
 
     fn flush_vbucket(&self, vb: VbId) -> Progress {
+        let _flushing = self.flushing.lock();
         let shard = &self.shards[usize::from(vb.0)];
         let batch = {
             let mut shard = shard.lock();

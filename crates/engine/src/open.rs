@@ -37,6 +37,7 @@ impl Bucket {
             let origin = Origin::empty(VbState::Active, new_uuid(&env));
             Mutex::new(Shard {
                 vb: VBucket::new(VbId(id), seed.clone(), origin),
+                exists: true,
                 flush_queued: false,
                 ops: OpCounts::default(),
             })
@@ -49,6 +50,7 @@ impl Bucket {
             store,
             waiters: PersistenceWaiters::default(),
             flush: FlushQueue::default(),
+            flushing: Mutex::new(()),
             env,
             config,
         };

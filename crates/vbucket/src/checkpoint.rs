@@ -199,9 +199,14 @@ pub(crate) struct Node {
     pub(crate) items_before: u64,
     /// Bytes of the versions in all checkpoints before it.
     pub(crate) bytes_before: u64,
+    /// Bytes allocated for all checkpoints before it, without the versions.
+    pub(crate) overhead_before: u64,
     closed: OnceLock<Closed>,
     next: OnceLock<Arc<Node>>,
 }
+
+/// What a node's allocation takes, its two counts included.
+pub(crate) const NODE_BYTES: u64 = (size_of::<Node>() + 2 * size_of::<usize>()) as u64;
 
 impl Node {
     pub(crate) fn first(id: u64, start: Seqno) -> Arc<Node> {
@@ -210,6 +215,7 @@ impl Node {
             start,
             items_before: 0,
             bytes_before: 0,
+            overhead_before: 0,
             closed: OnceLock::new(),
             next: OnceLock::new(),
         })
@@ -222,6 +228,7 @@ impl Node {
             start: end.next(),
             items_before: self.items_before + changes.live,
             bytes_before: self.bytes_before + changes.bytes,
+            overhead_before: self.overhead_before + NODE_BYTES + changes.slot_bytes() as u64,
             closed: OnceLock::new(),
             next: OnceLock::new(),
         });
@@ -243,9 +250,9 @@ impl Node {
         self.closed().is_some_and(|closed| closed.end <= position)
     }
 
-    /// How many changes of this checkpoint a reader at `position` has not read, if it is closed.
-    pub(crate) fn unread_when_closed(&self, position: Seqno) -> Option<u64> {
-        self.closed().map(|closed| closed.changes.live_from(position.next()))
+    /// How many changes of this checkpoint there are from `seqno` on, if it is closed.
+    pub(crate) fn unread_when_closed(&self, seqno: Seqno) -> Option<u64> {
+        self.closed().map(|closed| closed.changes.live_from(seqno))
     }
 }
 
@@ -265,7 +272,8 @@ pub struct Range {
     pub(crate) first: Arc<Node>,
     pub(crate) start: Seqno,
     pub(crate) end: Seqno,
-    pub(crate) items: u64,
+    /// Changes in all checkpoints up to its end.
+    pub(crate) items_until: u64,
 }
 
 impl Range {
@@ -291,7 +299,9 @@ impl Range {
 
     /// How many changes are in it: exact, or too high if the cursor was registered far behind.
     pub fn items_at_most(&self) -> u64 {
-        self.items
+        let Some(next) = self.first.next() else { return 0 };
+        let unread = self.first.unread_when_closed(self.start).unwrap_or(0);
+        (self.items_until.saturating_sub(next.items_before) + unread).min(self.end.0 + 1 - self.start.0)
     }
 
     /// Its checkpoints, oldest first: within one, no key is there twice.
@@ -369,3 +379,10 @@ impl Removed {
         self.oldest.is_none()
     }
 }
+
+// What is taken out is worked on by other threads.
+const _: () = {
+    const fn crosses_threads<T: Send + Sync>() {}
+    crosses_threads::<Range>();
+    crosses_threads::<Removed>();
+};

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use base::{Seqno, Version};
 
-use crate::checkpoint::{Changes, CheckpointLimits, Node, Range, Removed};
+use crate::checkpoint::{Changes, CheckpointLimits, NODE_BYTES, Node, Range, Removed};
 use crate::cursor::{Cursor, CursorId, CursorState, MOST_STEPS, RegisterRefusal};
 
 /// The open and the closed checkpoints of a vBucket, and the cursors that read them.
@@ -82,9 +82,11 @@ impl CheckpointManager {
         self.open.bytes_before + self.changes.bytes() - self.oldest.bytes_before
     }
 
-    /// Bytes allocated for the open checkpoint's slots; looks at each of its chunks.
-    pub fn open_slot_bytes(&self) -> usize {
-        self.changes.slot_bytes()
+    /// Bytes allocated for checkpoints and cursors, without the versions; looks at each chunk of the open checkpoint.
+    pub fn overhead_bytes(&self) -> u64 {
+        let cursors = self.cursors.capacity() * size_of::<Cursor>();
+        let open = NODE_BYTES + (self.changes.slot_bytes() + cursors) as u64;
+        self.open.overhead_before - self.oldest.overhead_before + open
     }
 
     /// Changes the limits, from the next queued change on.
@@ -182,18 +184,18 @@ impl CheckpointManager {
         }
         let settled = self.cursors[at].settle();
         let cursor = &self.cursors[at];
-        let limited = settled && self.unread_until(cursor, self.total()) > max_items;
+        // mostly all that follows is few enough, and then nothing but the cursor's own checkpoint is looked at
+        let limited = settled && self.total() - cursor.near.items_before > max_items;
         let next = if limited { range_end(cursor, max_items) } else { None };
         let next = next.unwrap_or_else(|| {
             self.close();
             self.open.clone()
         });
         let cursor = &mut self.cursors[at];
-        let end = Seqno(next.start.0 - 1);
-        cursor.taken = Some((end, next.clone()));
-        let cursor = &self.cursors[at];
-        let items = self.unread_until(cursor, next.items_before).min(end.0 - cursor.position.0);
-        Some(Range { first: cursor.near.clone(), start: cursor.position.next(), end, items })
+        let (start, end) = (cursor.position.next(), Seqno(next.start.0 - 1));
+        let range = Range { first: cursor.near.clone(), start, end, items_until: next.items_before };
+        cursor.taken = Some((end, next));
+        Some(range)
     }
 
     /// Moves the cursor: everything up to `to` was worked on. False if the cursor is not there any more.
@@ -255,22 +257,19 @@ impl CheckpointManager {
     }
 
     fn behind(&self, cursor: &Cursor) -> u64 {
-        self.unread_until(cursor, self.total()).min(self.high.0 - cursor.position.0)
-    }
-
-    /// Changes from the cursor's position to where `total` changes had been queued.
-    fn unread_until(&self, cursor: &Cursor, total: u64) -> u64 {
-        match (cursor.near.unread_when_closed(cursor.position), cursor.near.next()) {
-            (Some(unread), Some(next)) => total.saturating_sub(next.items_before) + unread,
-            _ => self.changes.live_from(cursor.position.next()),
-        }
+        let from = cursor.position.next();
+        let items = match (cursor.near.unread_when_closed(from), cursor.near.next()) {
+            (Some(unread), Some(next)) => self.total() - next.items_before + unread,
+            _ => self.changes.live_from(from),
+        };
+        items.min(self.high.0 - cursor.position.0)
     }
 }
 
 /// The checkpoint after the first one with which `max_items` are reached; nothing if that is the open one.
 fn range_end(cursor: &Cursor, max_items: u64) -> Option<Arc<Node>> {
     let mut next = cursor.near.next()?;
-    let read = next.items_before - cursor.near.unread_when_closed(cursor.position)?;
+    let read = next.items_before - cursor.near.unread_when_closed(cursor.position.next())?;
     for _ in 0..MOST_STEPS {
         if next.items_before - read >= max_items {
             break;

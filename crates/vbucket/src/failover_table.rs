@@ -118,3 +118,24 @@ impl FailoverTable {
         Resume::RollBack(shared_until.min(complete))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(uuid: u64, seqno: u64) -> FailoverEntry {
+        FailoverEntry { uuid: VbUuid(uuid), seqno: Seqno(seqno) }
+    }
+
+    #[test]
+    fn entries_from_outside_must_be_in_order() {
+        assert_eq!(FailoverTable::from_entries(vec![]), None);
+        assert_eq!(FailoverTable::from_entries(vec![entry(2, 5), entry(1, 6)]), None);
+        let entries = vec![entry(3, 6), entry(2, 6), entry(1, 0)];
+        let table = FailoverTable::from_entries(entries.clone());
+        assert_eq!(table.map(|table| table.to_entries()), Some(entries));
+        let many = (0..40).rev().map(|n| entry(n, n)).collect();
+        let table = FailoverTable::from_entries(many).expect("in order");
+        assert_eq!((table.entries().len(), table.newest()), (MAX_ENTRIES, entry(39, 39)));
+    }
+}

@@ -53,7 +53,24 @@ impl Hlc {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn strictly_increases(steps in proptest::collection::vec((any::<u32>(), any::<Option<u32>>()), 1..200)) {
+            let mut hlc = Hlc::default();
+            for (now, seen) in steps {
+                let seen = Cas(u64::from(seen.unwrap_or(0)));
+                let before = hlc.max().max(seen);
+                hlc.observe(seen);
+                let cas = hlc.next(u64::from(now));
+                prop_assert!(cas > before && cas.0 >= u64::from(now) & !LOGICAL);
+                prop_assert_eq!(hlc.max(), cas);
+            }
+        }
+    }
 
     #[test]
     fn follows_the_wall_clock_and_counts_while_it_stands() {

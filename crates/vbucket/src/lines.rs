@@ -9,12 +9,12 @@ impl Line {
     pub(crate) const ZERO: Line = Line([0; 8]);
 }
 
-/// log2 of the lines in the largest segment: 64 KiB, so that zeroing a new one stays within some microseconds.
-const MOST_SHIFT: u32 = 10;
+/// log2 of the lines in the largest segment: 16 KiB, so that touching a new one stays within some microseconds.
+const MOST_SHIFT: u32 = 8;
 
 /// An array of lines that grows and shrinks at its end in bounded time.
 ///
-/// Lines live in segments, four for each doubling until a segment has 1,024 lines, and only such segments from there;
+/// Lines live in segments, four for each doubling until a segment has 256 lines, and only such segments from there;
 /// at most a fifth of a small array and nearly nothing of a large one is allocated ahead.
 #[derive(Default)]
 pub(crate) struct Lines {
@@ -91,7 +91,7 @@ mod tests {
             lines.get_mut(i).0[3] = i as u64;
         }
         assert!(lines.iter().enumerate().all(|(i, line)| line.0[3] == i as u64));
-        assert!(lines.allocated_bytes() < 20_000 * 64 + 1024 * 64 + 4096);
+        assert!(lines.allocated_bytes() < 20_000 * 64 + 256 * 64 + 4096);
         for i in (0..20_000).rev() {
             assert_eq!(lines.get(i).0[3], i as u64);
             *lines.get_mut(i) = Line::ZERO;

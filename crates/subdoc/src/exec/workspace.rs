@@ -145,14 +145,8 @@ impl<'a> Workspace<'a> {
 
     /// Takes body and user attributes away; system attributes stay in the tombstone.
     fn delete(&mut self) {
-        let is_user = |key: &[u8]| key_kind(key) != Some(KeyKind::System);
-        for attribute in self.touched.iter_mut().filter(|attribute| is_user(attribute.key)) {
+        for attribute in self.touched.iter_mut().filter(|attribute| !is_system(attribute.key)) {
             attribute.text = None;
-        }
-        for (key, _) in self.xattrs.iter().filter(|(key, _)| is_user(key)) {
-            if !self.touched.iter().any(|attribute| attribute.key == key) {
-                self.touched.push(Touched { key, text: None });
-            }
         }
         self.body = Text::default();
         self.is_json = false;
@@ -236,6 +230,19 @@ impl<'a> Workspace<'a> {
 
     /// Puts attributes and body together.
     pub fn finish(self) -> NewDocument {
+        let has_xattrs = !self.xattrs.is_empty() || self.touched.iter().any(|one| one.text.is_some());
+        if !has_xattrs {
+            // The body is the value: it was allocated by the edit, and is not copied again.
+            let datatype = if self.is_json && !self.deleted { DATATYPE_JSON } else { 0 };
+            let Text { bytes, placeholders } = self.body;
+            let value = bytes.into_owned();
+            return NewDocument {
+                value,
+                datatype,
+                deleted: self.deleted,
+                late: Late { placeholders, body_at: 0 },
+            };
+        }
         let mut value = Vec::with_capacity(self.value_bytes());
         let mut placeholders = Vec::new();
         let mut section = Section::start(&mut value);
@@ -246,9 +253,8 @@ impl<'a> Workspace<'a> {
         let touched_with = |key: &[u8]| self.touched.iter().find(|attribute| attribute.key == key);
         for (key, old) in self.xattrs.iter() {
             match touched_with(key) {
-                None => {
-                    section.pair(key, old);
-                }
+                None if self.deletes && !is_system(key) => {}
+                None => drop(section.pair(key, old)),
                 Some(Touched { text: Some(text), .. }) => place(text, section.pair(key, &text.bytes)),
                 Some(_) => {}
             }
@@ -276,6 +282,10 @@ impl<'a> Workspace<'a> {
         });
         4 + old.sum::<usize>() + new.sum::<usize>() + self.body.bytes.len()
     }
+}
+
+fn is_system(key: &[u8]) -> bool {
+    key_kind(key) == Some(KeyKind::System)
 }
 
 fn returned(operation: Operation, edit: &Edit<'_>) -> Option<Vec<u8>> {

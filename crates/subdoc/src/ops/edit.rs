@@ -117,7 +117,7 @@ impl<'a> Edit<'a> {
         out.extend_from_slice(&text[..self.removed.start]);
         let value_at = self.write_inserted(&mut out);
         out.extend_from_slice(&text[self.removed.end..]);
-        debug_assert_eq!(out.len(), len);
+        assert_eq!(out.len(), len, "an edit knows its length");
         (out, value_at)
     }
 }
@@ -205,10 +205,10 @@ fn edit_found<'a>(
             if !matches!(path.last(), Some(Component::Key(_))) {
                 return Err(PathError::InvalidPath);
             }
+            check_value(value, Shape::Member, found.level)?;
             if operation == Operation::DictAdd {
                 return Err(PathError::Exists);
             }
-            check_value(value, Shape::Member, found.level)?;
             Ok(Edit::new(found.value.clone(), value))
         }
         Operation::Replace => {

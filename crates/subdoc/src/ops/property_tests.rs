@@ -17,7 +17,7 @@ pub(crate) fn json() -> impl Strategy<Value = Value> {
     leaf.prop_recursive(4, 32, 5, |inner| {
         prop_oneof![
             proptest::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
-            proptest::collection::vec(("[a-c]|a b|x.y|q\"|ä", inner), 0..5)
+            proptest::collection::vec(("[a-c]|a b|x\\.y|q\"|ä", inner), 0..5)
                 .prop_map(|members| Value::Object(members.into_iter().collect::<Map<_, _>>())),
         ]
     })
@@ -32,7 +32,7 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        3 => "[a-c]|a b|x.y|q\"|ä".prop_map(Step::Key),
+        3 => "[a-c]|a b|x\\.y|q\"|ä".prop_map(Step::Key),
         2 => (0usize..4).prop_map(Step::Index),
         1 => Just(Step::Last),
     ]
@@ -130,7 +130,7 @@ fn model(
         Delete => {
             let (last, front) = steps.split_last().expect("not empty");
             match (walk(root, front)?.expect("found"), last) {
-                (Value::Object(members), Step::Key(key)) => drop(members.shift_remove_or_remove(key)),
+                (Value::Object(members), Step::Key(key)) => drop(members.remove(key)),
                 (Value::Array(elements), Step::Index(index)) => drop(elements.remove(*index)),
                 (Value::Array(elements), _) => drop(elements.pop()),
                 _ => return Err(PathError::Mismatch),
@@ -154,7 +154,7 @@ fn model(
                     if element.is_object() || element.is_array() {
                         return Err(PathError::Mismatch);
                     }
-                    if element.to_string() == new.to_string() {
+                    if element == new {
                         return Err(PathError::Exists);
                     }
                 }
@@ -177,17 +177,6 @@ fn model_insert(root: &mut Value, steps: &[Step], new: &Value) -> Result<(), Pat
     }
     elements.insert(*index, new.clone());
     Ok(())
-}
-
-/// Removes a member whatever order the map keeps.
-trait Remove {
-    fn shift_remove_or_remove(&mut self, key: &str) -> Option<Value>;
-}
-
-impl Remove for Map<String, Value> {
-    fn shift_remove_or_remove(&mut self, key: &str) -> Option<Value> {
-        self.remove(key)
-    }
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
@@ -264,7 +253,7 @@ proptest! {
             Ok(Err(_)) => prop_assert_eq!(found, Err(PathError::NotFound)),
             Ok(Ok(value)) => {
                 let range = found.expect("is there");
-                prop_assert_eq!(&serde_json::from_slice::<Value>(&text.as_bytes()[range]).expect("JSON"), value);
+                prop_assert_eq!(&serde_json::from_slice::<Value>(&text.as_bytes()[range]).expect("JSON"), &*value);
                 let expected = match value {
                     Value::Array(elements) => Ok(elements.len() as u64),
                     Value::Object(members) => Ok(members.len() as u64),

@@ -80,14 +80,21 @@ pub fn validate(value: &[u8]) -> Result<(), XattrError> {
     split(value, DATATYPE_XATTR)?.0.check()
 }
 
-/// The next pair of `pairs` and what follows it.
-fn next_pair(pairs: &[u8]) -> Result<(&[u8], &[u8], &[u8]), XattrError> {
+/// A pair and what follows it.
+struct Pair<'a> {
+    key: &'a [u8],
+    value: &'a [u8],
+    rest: &'a [u8],
+}
+
+/// Takes the first pair off `pairs`.
+fn next_pair(pairs: &[u8]) -> Result<Pair<'_>, XattrError> {
     let (length, rest) = pairs.split_first_chunk::<4>().ok_or(XattrError::Length)?;
     let length = u32::from_be_bytes(*length) as usize;
     let (pair, rest) = rest.split_at_checked(length).ok_or(XattrError::Length)?;
     let zero = pair.iter().position(|&byte| byte == 0).ok_or(XattrError::Unterminated)?;
     let value = pair[zero + 1..].strip_suffix(&[0]).ok_or(XattrError::Unterminated)?;
-    Ok((&pair[..zero], value, rest))
+    Ok(Pair { key: &pair[..zero], value, rest })
 }
 
 impl<'a> Xattrs<'a> {
@@ -101,7 +108,7 @@ impl<'a> Xattrs<'a> {
         let mut rest = self.pairs;
         let mut keys = Vec::new();
         while !rest.is_empty() {
-            let (key, value, after) = next_pair(rest)?;
+            let Pair { key, value, rest: after } = next_pair(rest)?;
             if !matches!(key_kind(key), Some(KeyKind::User | KeyKind::System)) {
                 return Err(XattrError::Key);
             }
@@ -122,7 +129,7 @@ impl<'a> Xattrs<'a> {
     pub fn iter(self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
         let mut rest = self.pairs;
         std::iter::from_fn(move || {
-            let (key, value, after) = next_pair(rest).ok()?;
+            let Pair { key, value, rest: after } = next_pair(rest).ok()?;
             rest = after;
             Some((key, value))
         })

@@ -114,6 +114,36 @@ fn a_visit_sees_each_version_once_while_the_table_grows() {
     assert!(seen.iter().all(|times| *times == 1));
 }
 
+/// Keys whose hashes agree in so many bits that they share a bucket whatever happens.
+fn colliding(count: usize) -> Vec<[u8; 4]> {
+    let seed = HashSeed::new(1, 2);
+    let keys = (0_u32..).map(u32::to_be_bytes);
+    keys.filter(|key| seed.hash(DocKey::new(key)) & 0x3ff == 5).take(count).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    #[test]
+    fn long_chains_lose_nothing(ops in proptest::collection::vec((0..60_usize, any::<bool>()), 1..600)) {
+        let (mut table, mut model) = (table(), HashMap::new());
+        let keys = colliding(60);
+        for (i, (key, adds)) in ops.into_iter().enumerate() {
+            let seqno = i as u64;
+            if adds {
+                prop_assert_eq!(set(&mut table, &keys[key], seqno), model.insert(key, seqno));
+            } else {
+                prop_assert_eq!(remove(&mut table, &keys[key]), model.remove(&key));
+            }
+            for (key, bytes) in keys.iter().enumerate() {
+                prop_assert_eq!(get(&table, bytes), model.get(&key).copied());
+            }
+            let lines = table.bucket_counts().1;
+            prop_assert!(lines <= model.len().saturating_sub(1) / 7, "{} lines hang on", lines);
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Op {
     Set(u16),

@@ -5,6 +5,9 @@
 
 use crate::ops::PathError;
 
+#[cfg(test)]
+mod tests;
+
 /// Longest path in bytes.
 pub const MAX_PATH_BYTES: usize = 1024;
 /// Most components of a path.

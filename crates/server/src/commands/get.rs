@@ -1,0 +1,79 @@
+//! Reading documents: get and its variants, get replica, get random key.
+
+use std::borrow::Cow;
+
+use base::{Datatype, Version};
+use engine::{Found, Refusal, value};
+use protocol::feature::Feature;
+use protocol::{Request, Status, opcode};
+
+use crate::context::{Context, Outcome};
+use crate::reply::Answer;
+use crate::session::Session;
+
+/// Get: flags, value and CAS of a document.
+pub fn get(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    let found = cx.bucket().get(request.vbucket, cx.key, cx.now);
+    answer(cx, request, found)
+}
+
+/// Get replica: the same from a replica vBucket.
+pub fn get_replica(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    let found = cx.bucket().get_replica(request.vbucket, cx.key, cx.now);
+    answer(cx, request, found)
+}
+
+/// Get random key: some document of the bucket.
+pub fn get_random_key(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    let with_collections = cx.session.has(Feature::Collections);
+    match request.extras {
+        [] if with_collections => return cx.invalid("Request must include extras of length 4 or 5"),
+        [] => {}
+        [a, b, c, d] | [a, b, c, d, _] if with_collections => {
+            if u32::from_be_bytes([*a, *b, *c, *d]) != 0 {
+                return super::collections::unknown_collection(cx);
+            }
+        }
+        _ => return cx.invalid("Request must not include extras without collections"),
+    }
+    let Some(found) = cx.bucket().random_key(cx.now) else { return cx.status(Status::KeyEnoent) };
+    let stored = found.version.clone();
+    let key = if with_collections { stored.stored_key() } else { stored.key().key };
+    send(cx, &found, key);
+    Outcome::Done
+}
+
+/// Answers with what was found or refused; the "K" variants name the key, as the client sent it.
+pub fn answer(cx: &mut Context<'_>, request: &Request<'_>, found: Result<Found, Refusal>) -> Outcome {
+    match found {
+        Ok(found) => {
+            let with_key = matches!(request.opcode, opcode::GETK | opcode::GETKQ);
+            send(cx, &found, if with_key { request.key } else { &[] });
+            Outcome::Done
+        }
+        Err(refusal) => cx.refuse(refusal),
+    }
+}
+
+/// Sends flags, value and CAS. Xattrs never travel with a plain read, and compression only if agreed on.
+fn send(cx: &mut Context<'_>, found: &Found, key: &[u8]) {
+    let meta = found.version.meta();
+    let flags = meta.flags.to_be_bytes();
+    let datatype = cx.session.visible_datatype(meta.datatype.without(Datatype::XATTR));
+    let answer = Answer { datatype, cas: found.cas, extras: &flags, key, ..Answer::default() };
+    if is_sent_as_stored(cx.session, &found.version) {
+        return cx.reply.send_version(&answer, &found.version, 0);
+    }
+    let plain = value::plain(&found.version);
+    let (_, body) = value::split(&plain, meta.datatype);
+    if let Cow::Borrowed(_) = plain {
+        let from = plain.len() - body.len();
+        return cx.reply.send_version(&answer, &found.version, from);
+    }
+    cx.reply.send(&Answer { datatype: datatype.without(Datatype::SNAPPY), value: body, ..answer });
+}
+
+fn is_sent_as_stored(session: &Session, version: &Version) -> bool {
+    let datatype = version.meta().datatype;
+    !datatype.is_xattr() && (!datatype.is_snappy() || session.has(Feature::Snappy))
+}

@@ -1,0 +1,158 @@
+//! Metadata: get meta, and changes that bring their own.
+
+use base::{Cas, Datatype, ItemKind, VbUuid, VersionMeta};
+use engine::{Mutated, Refusal, StoreMode, StoreRequest, WithMetaRequest, absolute_expiry};
+use protocol::extras::{GetMetaExtras, MutationToken, WithMetaExtras};
+use protocol::feature::Feature;
+use protocol::{Request, Status};
+
+use crate::commands::mutation;
+use crate::context::{Context, Outcome};
+use crate::reply::Answer;
+
+/// Get meta: metadata of a document or tombstone.
+pub fn get_meta(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    let with_datatype = match request.extras {
+        [] | [0 | 1] => false,
+        [2] => true,
+        [_] => return cx.invalid("Request extras invalid"),
+        _ => return cx.invalid("Request extras must be of length 0 or 1"),
+    };
+    match cx.bucket().peek(request.vbucket, cx.key, cx.now) {
+        Ok(Some(found)) => {
+            let meta = found.version.meta();
+            let extras = GetMetaExtras {
+                deleted: found.version.is_deleted(),
+                flags: meta.flags,
+                expiry: meta.expiry,
+                rev_seqno: meta.rev_seqno,
+                datatype: meta.datatype.0,
+            };
+            let encoded = extras.encode();
+            let len = if with_datatype { encoded.len() } else { encoded.len() - 1 };
+            cx.reply.send(&Answer { cas: found.cas, extras: &encoded[..len], ..Answer::default() });
+            Outcome::Done
+        }
+        Ok(None) => cx.status(Status::KeyEnoent),
+        Err(refusal) => cx.refuse(refusal),
+    }
+}
+
+/// Set with meta: stores a document with the metadata it brings.
+pub fn set_with_meta(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    with_meta(cx, request, false, false)
+}
+
+/// Add with meta: the same for a document that must not exist.
+pub fn add_with_meta(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    with_meta(cx, request, true, false)
+}
+
+/// Delete with meta: leaves a tombstone with the metadata it brings.
+pub fn delete_with_meta(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    with_meta(cx, request, false, true)
+}
+
+fn with_meta(cx: &mut Context<'_>, request: &Request<'_>, add: bool, delete: bool) -> Outcome {
+    let Some(extras) = WithMetaExtras::decode(request.extras) else {
+        return cx.invalid("Request extras must be of length 24, 26, 28 or 30");
+    };
+    let options = extras.options;
+    let force = options & (WithMetaExtras::FORCE_WITH_META | WithMetaExtras::SKIP_CONFLICT_RESOLUTION) != 0;
+    let regenerate_cas = options & WithMetaExtras::REGENERATE_CAS != 0;
+    // "Accept" belongs to buckets that resolve conflicts by time; a new CAS would make resolution pointless.
+    if options & WithMetaExtras::FORCE_ACCEPT != 0 || (regenerate_cas && !force) {
+        return cx.status(Status::Einval);
+    }
+    // What is behind the value, as its length in the extras says, is extended metadata that nothing uses any more.
+    let value_len = request.value.len().checked_sub(usize::from(extras.extended_meta_len));
+    let Some(value) = value_len.map(|len| &request.value[..len]) else {
+        return cx.invalid("The extended metadata is longer than the value");
+    };
+    let kind = match (delete, options & WithMetaExtras::IS_EXPIRATION != 0) {
+        (false, _) => ItemKind::Mutation,
+        (true, false) => ItemKind::Deletion,
+        (true, true) => ItemKind::Expiration,
+    };
+    let bucket = cx.bucket();
+    let (value, datatype) = if delete {
+        match tombstone_value(value, Datatype(request.datatype)) {
+            Ok(tombstone) => tombstone,
+            Err(refusal) => return cx.refuse(refusal),
+        }
+    } else {
+        (value.to_vec(), Datatype(request.datatype))
+    };
+    let meta = VersionMeta {
+        cas: extras.cas,
+        rev_seqno: extras.rev_seqno,
+        flags: extras.flags,
+        expiry: if delete { extras.expiry } else { absolute_expiry(extras.expiry, cx.now) },
+        kind,
+        ..VersionMeta::default()
+    };
+    let applied = bucket.apply_with_meta(
+        request.vbucket,
+        &WithMetaRequest { key: cx.key, value: &value, datatype, meta, add, expected: request.cas, force, regenerate_cas },
+        cx.now,
+    );
+    // A CAS that was made anew is not told for a document, as recorded: the client asked with its own.
+    let shown = |m: Mutated| if delete { m } else { Mutated { cas: extras.cas, ..m } };
+    mutation::answer(cx, request, applied.map(shown), &[])
+}
+
+/// What a tombstone keeps of a value: its system xattrs.
+fn tombstone_value(value: &[u8], datatype: Datatype) -> Result<(Vec<u8>, Datatype), Refusal> {
+    let inflated;
+    let plain = if datatype.is_snappy() {
+        inflated = engine::value::inflate(value, base::limits::MAX_VALUE_BYTES)?;
+        &inflated
+    } else {
+        value
+    };
+    if !datatype.is_xattr() {
+        return Ok((Vec::new(), Datatype::RAW));
+    }
+    subdoc::xattr::validate(plain).map_err(|_| Refusal::BadXattr)?;
+    let (xattrs, _) = engine::value::split(plain, datatype);
+    let system = xattrs.system_section();
+    let datatype = if system.is_empty() { Datatype::RAW } else { Datatype::XATTR };
+    Ok((system, datatype))
+}
+
+/// Return meta: set, add or delete that answers with the metadata it gave.
+pub fn return_meta(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    let &[m0, m1, m2, m3, f0, f1, f2, f3, e0, e1, e2, e3] = request.extras else {
+        return cx.invalid("Request must include extras of length 12");
+    };
+    let bucket = cx.bucket();
+    let (flags, expiry) = (u32::from_be_bytes([f0, f1, f2, f3]), u32::from_be_bytes([e0, e1, e2, e3]));
+    let outcome = match u32::from_be_bytes([m0, m1, m2, m3]) {
+        mode @ (1 | 2) => bucket.store(
+            request.vbucket,
+            &StoreRequest {
+                key: cx.key,
+                body: request.value,
+                datatype: Datatype(request.datatype),
+                flags,
+                expiry,
+                mode: if mode == 1 { StoreMode::Set } else { StoreMode::Add },
+                cas: request.cas,
+                preserve_expiry: false,
+            },
+            cx.now,
+        ),
+        3 => bucket.delete(request.vbucket, cx.key, request.cas, cx.now),
+        _ => return cx.invalid("Invalid mode"),
+    };
+    match outcome {
+        Ok(mutated) => {
+            let token = MutationToken { uuid: VbUuid(0), seqno: mutated.seqno }.encode();
+            let extras: &[u8] = if cx.session.has(Feature::MutationSeqno) { &token } else { &[] };
+            cx.reply.send(&Answer { cas: mutated.cas, extras, ..Answer::default() });
+            Outcome::Done
+        }
+        Err(Refusal::Exists) if request.cas == Cas::ANY => cx.status(Status::NotStored),
+        Err(refusal) => cx.refuse(refusal),
+    }
+}

@@ -1,0 +1,159 @@
+//! What is on disk: observe, observe-seqno, wait for seqno persistence, all vBucket seqnos, failover log.
+
+use base::{DocKey, Seqno, VbId, VbState, VbUuid};
+use engine::Bucket;
+use protocol::extras::{decode_u32, decode_u64};
+use protocol::feature::Feature;
+use protocol::reader::Reader;
+use protocol::{Request, Status};
+
+use crate::commands::mutation::first_of;
+use crate::context::{Context, LaterReply, Outcome};
+use crate::reply::Answer;
+
+/// How long a client may wait for a seqno to be on disk, in milliseconds.
+const PERSISTENCE_TIMEOUT_MS: u64 = 30_000;
+
+/// The state of a key in an observe reply (BinaryProtocol.md, Observe).
+#[derive(Clone, Copy)]
+#[repr(u8)]
+enum KeyState {
+    NotPersisted = 0x00,
+    Persisted = 0x01,
+    NotFound = 0x80,
+    LogicallyDeleted = 0x81,
+}
+
+fn reply_value(cx: &mut Context<'_>, value: &[u8]) -> Outcome {
+    cx.reply.send(&Answer { value, ..Answer::default() });
+    Outcome::Done
+}
+
+/// Observe seqno: how far a vBucket's history is in memory and on disk.
+pub fn observe_seqno(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    let Some(uuid) = decode_u64(request.value) else { return cx.invalid("Request value must be of length 8") };
+    let observed = match cx.bucket().observe_seqno(request.vbucket, VbUuid(uuid)) {
+        Ok(observed) => observed,
+        Err(refusal) => return cx.refuse(refusal),
+    };
+    let mut value = Vec::with_capacity(43);
+    value.push(u8::from(observed.old_history_end.is_some()));
+    value.extend_from_slice(&request.vbucket.0.to_be_bytes());
+    value.extend_from_slice(&observed.uuid.0.to_be_bytes());
+    value.extend_from_slice(&observed.persisted_seqno.0.to_be_bytes());
+    value.extend_from_slice(&observed.high_seqno.0.to_be_bytes());
+    if let Some(end) = observed.old_history_end {
+        value.extend_from_slice(&uuid.to_be_bytes());
+        value.extend_from_slice(&end.0.to_be_bytes());
+    }
+    reply_value(cx, &value)
+}
+
+/// Observe: whether keys are on disk.
+pub fn observe(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    let bucket = cx.bucket();
+    let with_collections = cx.session.has(Feature::Collections);
+    let mut reader = Reader(request.value);
+    let mut value = Vec::new();
+    while !reader.is_empty() {
+        let header = reader.u16().zip(reader.u16());
+        let Some((vb, key)) = header.and_then(|(vb, len)| Some((VbId(vb), reader.bytes(usize::from(len))?))) else {
+            return cx.invalid("A key is cut off");
+        };
+        let parsed = if with_collections { DocKey::parse(key) } else { Some(DocKey::new(key)) };
+        let Some(doc_key) = parsed.filter(|k| k.is_valid_len()) else { return cx.invalid("A key is not valid") };
+        if doc_key.collection != base::CollectionId::DEFAULT {
+            return super::collections::unknown_collection(cx);
+        }
+        let (state, cas) = match observe_key(&bucket, vb, doc_key, cx) {
+            Ok(observed) => observed,
+            Err(refusal) => return cx.refuse(refusal),
+        };
+        value.extend_from_slice(&vb.0.to_be_bytes());
+        value.extend_from_slice(&(key.len() as u16).to_be_bytes());
+        value.extend_from_slice(key);
+        value.push(state as u8);
+        value.extend_from_slice(&cas.to_be_bytes());
+    }
+    reply_value(cx, &value)
+}
+
+fn observe_key(
+    bucket: &Bucket,
+    vb: VbId,
+    key: DocKey<'_>,
+    cx: &Context<'_>,
+) -> Result<(KeyState, u64), engine::Refusal> {
+    let Some(found) = bucket.peek(vb, key, cx.now)? else { return Ok((KeyState::NotFound, 0)) };
+    let meta = found.version.meta();
+    let persisted = bucket.with_vbucket(vb, |vb| vb.persisted_seqno()).is_some_and(|p| p >= meta.by_seqno);
+    let state = match (found.version.is_deleted(), persisted) {
+        (true, true) => KeyState::NotFound,
+        (true, false) => KeyState::LogicallyDeleted,
+        (false, true) => KeyState::Persisted,
+        (false, false) => KeyState::NotPersisted,
+    };
+    Ok((state, meta.cas.0))
+}
+
+/// Seqno persistence: answers once a seqno of a vBucket is on disk, synced.
+pub fn seqno_persistence(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    let Some(seqno) = decode_u64(request.extras) else {
+        return cx.invalid("Request must include extras of length 8");
+    };
+    match cx.bucket().persisted(request.vbucket, Seqno(seqno)) {
+        Ok(None) => {
+            cx.reply.ok();
+            Outcome::Done
+        }
+        Ok(Some(waiting)) => {
+            let timeout = cx.timeout(PERSISTENCE_TIMEOUT_MS);
+            Outcome::Later(Box::pin(async move {
+                let persisted = first_of(waiting, timeout).await.is_some();
+                LaterReply::status(if persisted { Status::Success } else { Status::Etmpfail })
+            }))
+        }
+        Err(refusal) => cx.refuse(refusal),
+    }
+}
+
+/// Get all vBucket seqnos: the high seqno of every vBucket, or of those in one state.
+pub fn get_all_vb_seqnos(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    let (state, collection) = match request.extras {
+        [] => (0, None),
+        [state @ ..] if state.len() == 4 => (decode_u32(state).unwrap_or(0), None),
+        [both @ ..] if both.len() == 8 => (decode_u32(&both[..4]).unwrap_or(0), decode_u32(&both[4..])),
+        _ => return cx.invalid("Request extras must be of length 0 or 4 or 8"),
+    };
+    let wanted = match u8::try_from(state).ok().map(|n| (n, VbState::from_wire(n))) {
+        Some((0, _)) => None,
+        Some((_, Some(state))) => Some(state),
+        _ => return cx.invalid("Request vbucket state invalid"),
+    };
+    if collection.is_some_and(|id| id != 0) {
+        return super::collections::unknown_collection(cx);
+    }
+    let mut value = Vec::new();
+    cx.bucket().each_vbucket(|vb| {
+        let listed = wanted.map_or(vb.state() != VbState::Dead, |state| vb.state() == state);
+        if listed {
+            value.extend_from_slice(&vb.id().0.to_be_bytes());
+            value.extend_from_slice(&vb.high_seqno().0.to_be_bytes());
+        }
+    });
+    reply_value(cx, &value)
+}
+
+/// Get failover log: the histories of a vBucket, newest first.
+pub fn get_failover_log(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    let log = cx.bucket().with_vbucket(request.vbucket, |vb| {
+        (vb.state() != VbState::Dead).then(|| vb.failover().to_entries())
+    });
+    let Some(entries) = log.flatten() else { return cx.not_my_vbucket() };
+    let mut value = Vec::with_capacity(entries.len() * 16);
+    for entry in entries {
+        value.extend_from_slice(&entry.uuid.0.to_be_bytes());
+        value.extend_from_slice(&entry.seqno.0.to_be_bytes());
+    }
+    reply_value(cx, &value)
+}

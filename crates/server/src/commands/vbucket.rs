@@ -1,0 +1,93 @@
+//! Administration of vBuckets: get, set and delete their state.
+
+use base::VbState;
+use protocol::{Request, Status};
+
+use crate::context::{Context, Outcome};
+use crate::reply::Answer;
+
+/// Get vBucket: its state as a number of four bytes.
+pub fn get_vbucket(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    match cx.bucket().state_of(request.vbucket) {
+        Some(state) => {
+            let value = u32::from(state as u8).to_be_bytes();
+            cx.reply.send(&Answer { value: &value, ..Answer::default() });
+            Outcome::Done
+        }
+        None => cx.not_my_vbucket(),
+    }
+}
+
+/// Set vBucket: its state, and with it the replication topology.
+pub fn set_vbucket(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    // One byte of state in the extras is today's form; four bytes there or in the value are older ones.
+    let state = match (request.extras, request.value) {
+        (&[state], _) => u32::from(state),
+        (&[a, b, c, d], []) | (&[], &[a, b, c, d]) => u32::from_be_bytes([a, b, c, d]),
+        _ => return cx.invalid("Invalid format. Use 1 byte state in extras, or 4 bytes in extras or value"),
+    };
+    let Some(state) = u8::try_from(state).ok().and_then(VbState::from_wire) else {
+        return cx.invalid("Invalid vbucket state");
+    };
+    let has_topology = request.extras.len() == 1 && !request.value.is_empty();
+    let topology = if has_topology {
+        match topology(request.value, state) {
+            Ok(topology) => topology,
+            Err(context) => return cx.invalid(context),
+        }
+    } else {
+        None
+    };
+    match cx.bucket().set_vbucket_state(request.vbucket, state, topology) {
+        Ok(()) => {
+            cx.reply.ok();
+            Outcome::Done
+        }
+        Err(refusal) => cx.refuse(refusal),
+    }
+}
+
+/// The replication topology of a request's JSON: one or two chains of node names, the active node first.
+fn topology(json: &[u8], state: VbState) -> Result<Option<String>, &'static str> {
+    const NOT_JSON: &str = "The value must be JSON";
+    let value: serde_json::Value = serde_json::from_slice(json).map_err(|_| NOT_JSON)?;
+    let Some(topology) = value.as_object().and_then(|object| object.get("topology")) else { return Ok(None) };
+    if topology.is_null() {
+        return Ok(None);
+    }
+    if state != VbState::Active {
+        return Err("A topology belongs to active vBuckets only");
+    }
+    let chains = topology.as_array().ok_or("The topology must be an array of chains")?;
+    if chains.is_empty() || chains.len() > 2 {
+        return Err("The topology must have one or two chains");
+    }
+    for chain in chains {
+        let nodes = chain.as_array().ok_or("A chain must be an array of node names")?;
+        if nodes.is_empty() || nodes.len() > 4 || !nodes[0].is_string() {
+            return Err("A chain must begin with the active node and have at most four nodes");
+        }
+        if !nodes.iter().all(|node| node.is_string() || node.is_null()) {
+            return Err("A chain must hold node names or null");
+        }
+    }
+    Ok(Some(topology.to_string()))
+}
+
+/// Delete vBucket: drops a dead vBucket with its documents and its file.
+pub fn delete_vbucket(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    match cx.bucket().delete_vbucket(request.vbucket) {
+        Ok(Ok(())) => {
+            cx.reply.ok();
+            Outcome::Done
+        }
+        Ok(Err(failure)) => {
+            tracing::error!(vb = %request.vbucket, %failure, "the file of a deleted vBucket is still there");
+            cx.status(Status::Einternal)
+        }
+        Err(engine::Refusal::Invalid) => {
+            cx.error(Status::Einval, "Only a dead vbucket can be deleted; set its state to dead first")
+        }
+        Err(refusal) => cx.refuse(refusal),
+    }
+}

@@ -1,0 +1,213 @@
+//! Measures the hash table and the checkpoint manager: `cargo run --release -p vbucket --example table [ITEMS]`.
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use base::env::{Clock, RealClock};
+use base::{DocKey, NewVersion, Seqno, Version, VersionMeta};
+use vbucket::{CheckpointLimits, CheckpointManager, HashSeed, HashTable};
+
+fn key(i: u64) -> [u8; 20] {
+    let mut key = *b"key-0000000000000000";
+    let mut rest = i;
+    for digit in key.iter_mut().rev().take(16) {
+        *digit = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    key
+}
+
+fn version(i: u64, seqno: u64) -> Version {
+    let meta = VersionMeta { by_seqno: Seqno(seqno), ..VersionMeta::default() };
+    NewVersion::new(meta, DocKey::new(&key(i)), &[&[b'v'; 512]]).publish()
+}
+
+/// A fixed walk through all numbers below `n` in an order that no cache expects.
+fn shuffled(n: u64) -> Vec<u64> {
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut order: Vec<u64> = (0..n).collect();
+    for i in (1..order.len()).rev() {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        order.swap(i, (state % (i as u64 + 1)) as usize);
+    }
+    order
+}
+
+struct Bench {
+    clock: RealClock,
+    n: u64,
+}
+
+impl Bench {
+    /// Runs `work` once and prints what one of `times` costs.
+    fn time<T>(&self, name: &str, times: u64, work: impl FnOnce() -> T) -> T {
+        let start = self.clock.monotonic_ns();
+        let result = black_box(work());
+        let ns = self.clock.monotonic_ns() - start;
+        println!("{name:<50} {:>9.1} ns", ns as f64 / times as f64);
+        result
+    }
+
+    /// Runs `work` for each item and prints the slowest ones.
+    fn each<T>(&self, name: &str, items: impl Iterator<Item = T>, mut work: impl FnMut(T)) {
+        let mut all: Vec<u64> = Vec::with_capacity(self.n as usize);
+        for item in items {
+            let start = self.clock.monotonic_ns();
+            work(item);
+            all.push(self.clock.monotonic_ns() - start);
+        }
+        all.sort_unstable();
+        let at = |share: f64| all[((all.len() - 1) as f64 * share) as usize];
+        let over = all.iter().filter(|ns| **ns > 100_000).count();
+        println!(
+            "{name:<50} p50 {} p99 {} p99.99 {} p99.999 {} max {} ns, over 100 us: {over}",
+            at(0.5),
+            at(0.99),
+            at(0.9999),
+            at(0.99999),
+            at(1.0),
+        );
+    }
+
+    fn table(&self) {
+        let n = self.n;
+        let seed = Arc::new(HashSeed::new(0x1234_5678, 0x9abc_def0));
+        let mut table = HashTable::new(seed);
+        println!("empty table: {} bytes", size_of::<HashTable>() + table.allocated_bytes());
+        let order = shuffled(n);
+        let versions: Vec<(u64, Version)> = order.iter().copied().map(|i| (i, version(i, i + 1))).collect();
+        self.each("nothing, as long (the clock, and who else runs here)", 0..10 * n, |i| _ = black_box(i));
+        self.each("insert, growing from empty, each", versions.into_iter(), |(i, version)| {
+            insert(&mut table, i, version);
+        });
+        let (buckets, overflow) = table.bucket_counts();
+        println!(
+            "{buckets} buckets, {overflow} overflow lines, {:.2} bytes an item",
+            table.allocated_bytes() as f64 / table.len() as f64
+        );
+        let present: Vec<[u8; 20]> = order.iter().map(|i| key(*i)).collect();
+        let absent: Vec<[u8; 20]> = (n..2 * n).map(key).collect();
+        self.time("hash of a key of 20 bytes", n, || {
+            present.iter().fold(0, |sum, key| sum ^ table.hash(DocKey::new(key)))
+        });
+        self.time("find, present, random order", n, || {
+            present.iter().filter(|key| find(&table, key)).count()
+        });
+        self.time("find, absent", n, || absent.iter().filter(|key| find(&table, key)).count());
+        self.prefetched(&table, &present);
+        let versions: Vec<(u64, Version)> =
+            order.iter().copied().map(|i| (i, version(i, n + i + 1))).collect();
+        let old: Vec<Version> = self.time("replace, random order", n, || {
+            versions.into_iter().map(|(i, version)| insert(&mut table, i, version).expect("there")).collect()
+        });
+        drop(old);
+        let removed: Vec<Version> = self.time("remove, random order, shrinking to empty", n, || {
+            order.iter().copied().map(|i| remove(&mut table, i)).collect()
+        });
+        println!("after removing all: {} bytes allocated", table.allocated_bytes());
+        let removed: Vec<u64> = removed.into_iter().map(|version| version.meta().by_seqno.0).collect();
+        let versions: Vec<(u64, Version)> = removed.iter().map(|i| (*i, version(*i, *i))).collect();
+        self.time("insert, growing from empty, random order", n, || {
+            versions.into_iter().for_each(|(i, version)| _ = insert(&mut table, i, version));
+        });
+    }
+
+    fn prefetched(&self, table: &HashTable, present: &[[u8; 20]]) {
+        let found = self.time("find, present, batches of 16 prefetched", self.n, || {
+            let mut found = 0;
+            for keys in present.chunks(16) {
+                let hashes: Vec<u64> = keys.iter().map(|key| table.hash(DocKey::new(key))).collect();
+                hashes.iter().for_each(|hash| table.prefetch(*hash));
+                hashes.iter().for_each(|hash| table.prefetch_version(*hash));
+                let pairs = hashes.iter().zip(keys);
+                found += pairs.filter(|(hash, key)| table.find(**hash, DocKey::new(*key)).is_some()).count();
+            }
+            found
+        });
+        assert_eq!(found as u64, self.n);
+    }
+
+    fn checkpoints(&self) {
+        let n = self.n;
+        println!("empty checkpoint manager: {} bytes and one node", size_of::<CheckpointManager>());
+        let mut manager = CheckpointManager::new(Seqno(0), CheckpointLimits::default());
+        let versions: Vec<Version> = (0..n).map(|i| version(i, i + 1)).collect();
+        self.each("queue, each", versions.clone().into_iter(), |version| _ = manager.queue(version, None));
+        drop(manager.remove_closed());
+        let mut manager = CheckpointManager::new(Seqno(0), CheckpointLimits::default());
+        let queued = versions.clone();
+        self.time("queue, new keys", n, || {
+            queued.into_iter().for_each(|version| _ = manager.queue(version, None));
+        });
+        drop(manager);
+        let mut manager = CheckpointManager::new(Seqno(0), CheckpointLimits::default());
+        let queued: Vec<Version> = (0..n).map(|i| version(i % 5000, i + 1)).collect();
+        let merged: Vec<_> = self.time("queue, each key of 5,000 again and again", n, || {
+            let old = |seqno: u64| seqno.checked_sub(5000).map(Seqno);
+            let queued = queued.into_iter();
+            queued
+                .filter_map(|version| {
+                    let old = old(version.meta().by_seqno.0);
+                    manager.queue(version, old)
+                })
+                .collect()
+        });
+        println!("merged {} of {n}", merged.len());
+        for count in [1, 10, 100, 1_000, 10_000, 100_000].into_iter().filter(|count| *count <= n) {
+            self.removal(count, &versions);
+        }
+    }
+
+    fn removal(&self, count: u64, versions: &[Version]) {
+        let limits = CheckpointLimits { max_items: 1, ..CheckpointLimits::default() };
+        let rounds = (100_000 / count).min(1000);
+        let (mut taking, mut removing) = (0, 0);
+        for _ in 0..rounds {
+            let mut manager = CheckpointManager::new(Seqno(0), limits);
+            let id = manager.register_cursor("reader", Seqno(0)).expect("memory starts there");
+            for version in versions.iter().take(count as usize) {
+                manager.queue(version.clone(), None);
+            }
+            let start = self.clock.monotonic_ns();
+            let range = manager.take_range(id, u64::MAX).expect("there are changes");
+            taking += self.clock.monotonic_ns() - start;
+            manager.advance(id, range.end());
+            let start = self.clock.monotonic_ns();
+            let removed = manager.remove_closed();
+            removing += self.clock.monotonic_ns() - start;
+            assert_eq!(removed.checkpoints(), count);
+        }
+        let per = |ns: u64| ns as f64 / rounds as f64;
+        println!(
+            "{count:>7} checkpoints: take the range {:>6.0} ns, take them out {:>6.0} ns (clock included)",
+            per(taking),
+            per(removing)
+        );
+    }
+}
+
+fn insert(table: &mut HashTable, i: u64, version: Version) -> Option<Version> {
+    let key = key(i);
+    let hash = table.hash(DocKey::new(&key));
+    table.find_slot(hash, DocKey::new(&key)).set(version)
+}
+
+fn find(table: &HashTable, key: &[u8; 20]) -> bool {
+    table.find(table.hash(DocKey::new(key)), DocKey::new(key)).is_some()
+}
+
+fn remove(table: &mut HashTable, i: u64) -> Version {
+    let key = key(i);
+    let hash = table.hash(DocKey::new(&key));
+    table.find_slot(hash, DocKey::new(&key)).remove()
+}
+
+fn main() {
+    let n = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(1_000_000);
+    let bench = Bench { clock: RealClock::new(), n };
+    println!("{n} items, keys of 20 bytes, values of 512 bytes");
+    bench.table();
+    bench.checkpoints();
+}
