@@ -90,7 +90,8 @@ fn main() {
     config.tuning.compress_nodes = number(3, usize::from(config.tuning.compress_nodes)) == 1;
     let env = Env { disk: std::sync::Arc::new(RealDisk), ..Env::real() };
     let store = Couch::open(env, dir.path(), config).expect("the bucket opens");
-    let mut bench = Bench { store, numbers: Numbers(88_172_645_463_325_252), seqno: 0, value_bytes: number(4, 512) };
+    let mut bench =
+        Bench { store, numbers: Numbers(88_172_645_463_325_252), seqno: 0, value_bytes: number(4, 512) };
     println!("{config:?}");
     for (vb, batch) in [1usize, 40, 400].into_iter().enumerate() {
         let vb = VbId(vb as u16);
@@ -105,8 +106,7 @@ fn main() {
     let vb = VbId(10);
     let batches: Vec<_> = (0..10).map(|_| bench.batch(10_000, 1 << 40)).collect();
     bench.run("insert 10,000 at random", vb, &batches);
-    let batches: Vec<_> = (0..10)
-        .map(|i| (0..10_000).map(|k| bench.version((1 << 41) + i * 10_000 + k)).collect())
-        .collect();
+    let batches: Vec<_> =
+        (0..10).map(|i| (0..10_000).map(|k| bench.version((1 << 41) + i * 10_000 + k)).collect()).collect();
     bench.run("insert 10,000 in order", vb, &batches);
 }
