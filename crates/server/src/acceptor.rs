@@ -1,11 +1,10 @@
 //! Accepts clients and hands each to the worker with the fewest.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
-use tokio::io::unix::AsyncFd;
 
 use crate::worker::{Accepted, Worker};
 
@@ -28,12 +27,10 @@ pub fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
 
 /// Accepts clients until the future is dropped.
 pub async fn accept(listener: TcpListener, workers: Vec<Worker>, max_connections: usize) -> io::Result<()> {
-    let listener = AsyncFd::register(listener)?;
+    let listener = tokio::net::TcpListener::from_std(listener)?;
     let mut refused = 0u64;
     loop {
-        let mut ready = listener.readable().await?;
-        let Ok(accepted) = ready.try_io(|listener| listener.get_ref().accept()) else { continue };
-        match accepted.and_then(prepare) {
+        match listener.accept().await.and_then(prepare) {
             Ok(accepted) => {
                 let connections: usize = workers.iter().map(Worker::connections).sum();
                 if connections >= max_connections {
@@ -58,8 +55,9 @@ pub async fn accept(listener: TcpListener, workers: Vec<Worker>, max_connections
     }
 }
 
-fn prepare((stream, peer): (TcpStream, SocketAddr)) -> io::Result<Accepted> {
-    stream.set_nonblocking(true)?;
+fn prepare((stream, peer): (tokio::net::TcpStream, SocketAddr)) -> io::Result<Accepted> {
+    // The worker's runtime takes the socket over, still not blocking.
+    let stream = stream.into_std()?;
     stream.set_nodelay(true)?;
     SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))?;
     Ok(Accepted { stream, peer })
