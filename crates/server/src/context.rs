@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::{Cas, Datatype, DocKey, Moment, Version};
 use engine::Bucket;
@@ -114,6 +115,11 @@ impl Context<'_> {
     /// Whether the client may do something beyond what the row asks for.
     pub fn may(&self, privilege: Privilege) -> bool {
         self.session.may(privilege)
+    }
+
+    /// Ready after so many milliseconds.
+    pub fn timeout(&self, timeout_ms: u64) -> Pin<Box<dyn Future<Output = ()>>> {
+        self.node.timer().after(Duration::from_millis(timeout_ms))
     }
 
     /// Answers with a status and no body.

@@ -26,6 +26,7 @@ pub mod server;
 pub mod session;
 pub mod socket;
 pub mod status_map;
+pub mod timer;
 pub mod user;
 pub mod version;
 pub mod worker;

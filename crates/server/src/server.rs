@@ -4,10 +4,10 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
-use std::thread::JoinHandle;
 
-use base::env::Env;
+use base::env::{Env, Task};
 use engine::Bucket;
+use kvstore::{Couch, CouchConfig};
 use protocol::extras::ConfigVersion;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -60,9 +60,9 @@ pub struct Server {
     data_dir: DataDir,
     stop: watch::Sender<bool>,
     signals: mpsc::Receiver<()>,
-    control: JoinHandle<()>,
-    workers: Vec<JoinHandle<()>>,
-    flushers: Vec<JoinHandle<()>>,
+    control: Task,
+    workers: Vec<Task>,
+    flushers: Vec<Task>,
 }
 
 /// Starts a node: takes its folder, opens its buckets, and listens.
@@ -73,12 +73,12 @@ pub fn serve(config: Config, env: Env) -> Result<Server, Failure> {
         .iter()
         .map(|spec| open(spec, &config, &data_dir, &env))
         .collect::<Result<Vec<_>, _>>()?;
-    let listen = |addr| acceptor::listen(addr).map_err(|source| Failure::Listen { addr, source });
+    let listen = |addr| acceptor::listen(&env, addr).map_err(|source| Failure::Listen { addr, source });
     let kv = listen(config.kv_addr)?;
     let http = listen(config.http_addr)?;
     let (kv_addr, http_addr) = (kv.local_addr()?, http.local_addr()?);
     let flushers =
-        buckets.iter().map(|served| start_flusher(&served.bucket)).collect::<Result<Vec<_>, _>>()?;
+        buckets.iter().map(|served| start_flusher(&env, &served.bucket)).collect::<Result<Vec<_>, _>>()?;
     let counters: Vec<_> = (0..config.threads).map(|_| Arc::new(WorkerCounters::default())).collect();
     let node = Arc::new(Node::new(
         env.clone(),
@@ -104,13 +104,15 @@ fn open(spec: &BucketSpec, config: &Config, data_dir: &DataDir, env: &Env) -> Re
     bucket.quota_bytes = spec.quota_bytes;
     bucket.vbuckets = config.vbuckets;
     let failed = |source| Failure::Bucket { name: spec.name.clone(), source };
-    let bucket = Bucket::open(bucket, env.clone()).map_err(failed)?;
+    let store = Couch::open(env.clone(), &bucket.dir, CouchConfig::default());
+    let store = store.map_err(|failure| failed(failure.into()))?;
+    let bucket = Bucket::open(bucket, env.clone(), Arc::new(store)).map_err(failed)?;
     Ok(Served { spec: spec.clone(), bucket: Arc::new(bucket) })
 }
 
-fn start_flusher(bucket: &Arc<Bucket>) -> io::Result<JoinHandle<()>> {
-    let bucket = Arc::clone(bucket);
-    std::thread::Builder::new().name(format!("flush-{}", bucket.name())).spawn(move || bucket.run_flusher())
+fn start_flusher(env: &Env, bucket: &Arc<Bucket>) -> io::Result<Task> {
+    let flushing = Arc::clone(bucket);
+    env.spawn.spawn(&format!("flush-{}", bucket.name()), Box::new(move || flushing.run_flusher()))
 }
 
 impl Server {
@@ -167,8 +169,8 @@ impl Server {
     }
 }
 
-fn join(thread: JoinHandle<()>) -> Result<(), Failure> {
-    thread.join().map_err(|_| Failure::Panicked)
+fn join(thread: Task) -> Result<(), Failure> {
+    if thread.join() { Ok(()) } else { Err(Failure::Panicked) }
 }
 
 /// The thread that accepts clients, serves HTTP and hears signals.
@@ -182,9 +184,10 @@ struct Control {
 }
 
 impl Control {
-    fn start(self) -> io::Result<JoinHandle<()>> {
+    fn start(self) -> io::Result<Task> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        std::thread::Builder::new().name("control".to_owned()).spawn(move || runtime.block_on(self.run()))
+        let env = self.node.env().clone();
+        env.spawn.spawn("control", Box::new(move || runtime.block_on(self.run())))
     }
 
     async fn run(self) {
