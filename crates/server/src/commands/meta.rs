@@ -93,7 +93,16 @@ fn with_meta(cx: &mut Context<'_>, request: &Request<'_>, add: bool, delete: boo
     };
     let applied = bucket.apply_with_meta(
         request.vbucket,
-        &WithMetaRequest { key: cx.key, value: &value, datatype, meta, add, expected: request.cas, force, regenerate_cas },
+        &WithMetaRequest {
+            key: cx.key,
+            value: &value,
+            datatype,
+            meta,
+            add,
+            expected: request.cas,
+            force,
+            regenerate_cas,
+        },
         cx.now,
     );
     // A CAS that was made anew is not told for a document, as recorded: the client asked with its own.
