@@ -25,7 +25,7 @@ pub struct Tuning {
 
 impl Default for Tuning {
     fn default() -> Self {
-        Tuning { leaf_bytes: 2048, interior_bytes: 4096, compress_nodes: false }
+        Tuning { leaf_bytes: 1024, interior_bytes: 2048, compress_nodes: false }
     }
 }
 
