@@ -62,6 +62,12 @@ impl CouchFile {
     /// Opens a file at its last valid header. Whatever comes after that header is left alone.
     pub fn open(disk: &dyn Disk, path: &Path) -> Result<CouchFile, Failure> {
         let mut source = open_source(disk, path, OpenMode::ReadWrite)?;
+        source.file.sync_data().map_err(|e| Failure::Io {
+            operation: "sync",
+            path: source.path.clone(),
+            offset: 0,
+            source: e,
+        })?;
         let end = file_len(&source)?;
         let header = Header::find_last(&mut source, end)?;
         Ok(CouchFile::at(source, header, end))

@@ -76,7 +76,8 @@ impl Couch {
             let path = path.to_owned();
             move |source| Failure::Disk { operation, path, source }
         };
-        env.disk.create_dir_all(dir).map_err(failed("make folder", dir))?;
+        env.disk.create_dir_all_synced(dir).map_err(failed("make folder", dir))?;
+        env.disk.sync_dir(dir).map_err(failed("sync", dir))?;
         let mut slots: BTreeMap<VbId, Slot> = BTreeMap::new();
         for name in env.disk.read_dir(dir).map_err(failed("list", dir))? {
             let path = dir.join(&name);
