@@ -129,23 +129,22 @@ pub static ROWS: &[Row] = &[
         .cas(AnyCas)
         .durable()
         .keeps_ttl(),
-    Row::document(APPENDQ, store::append, Upsert, "Add bytes behind a document, silent on success")
+    // The original answers these two on success, too, and clients have learned to cope.
+    Row::document(APPENDQ, store::append, Upsert, "Add bytes behind a document; answered all the same")
         .document_value()
         .cas(AnyCas)
         .durable()
-        .keeps_ttl()
-        .quiet(Silence::Success),
+        .keeps_ttl(),
     Row::document(PREPEND, store::prepend, Upsert, "Add bytes before a document")
         .document_value()
         .cas(AnyCas)
         .durable()
         .keeps_ttl(),
-    Row::document(PREPENDQ, store::prepend, Upsert, "Add bytes before a document, silent on success")
+    Row::document(PREPENDQ, store::prepend, Upsert, "Add bytes before a document; answered all the same")
         .document_value()
         .cas(AnyCas)
         .durable()
-        .keeps_ttl()
-        .quiet(Silence::Success),
+        .keeps_ttl(),
     Row::document(INCREMENT, counter::increment, Upsert, "Add to a counter").extras(20).durable().keeps_ttl(),
     Row::document(INCREMENTQ, counter::increment, Upsert, "Add to a counter, silent on success")
         .extras(20)

@@ -144,7 +144,11 @@ impl Context<'_> {
 
     /// Answers that the engine refused.
     pub fn refuse(&mut self, refusal: engine::Refusal) -> Outcome {
-        self.status(crate::status_map::status_of(refusal))
+        let status = crate::status_map::status_of(refusal);
+        match crate::status_map::context_of(refusal) {
+            "" => self.status(status),
+            context => self.error(status, context),
+        }
     }
 
     /// Answers that another node serves the vBucket, with the map that says which.

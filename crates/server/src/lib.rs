@@ -14,6 +14,7 @@ pub mod context;
 pub mod counters;
 pub mod data_dir;
 pub mod dispatch;
+pub mod fuzz;
 pub mod http;
 pub mod layout;
 pub mod node;

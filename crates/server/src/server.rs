@@ -4,6 +4,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use base::env::{Env, Task};
 use engine::Bucket;
@@ -21,6 +22,9 @@ use crate::http;
 use crate::node::{Node, Served};
 use crate::user::Users;
 use crate::worker::Worker;
+
+/// How long HTTP clients may take with their last answers when the node stops.
+const HTTP_DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why a node did not start, or did not stop as it should.
 #[derive(Debug, thiserror::Error)]
@@ -191,28 +195,35 @@ impl Control {
     }
 
     async fn run(self) {
-        let Control { node, kv, http, seats, mut stopping, signalled } = self;
+        let Control { node, kv, http, seats, stopping, signalled } = self;
         let max_connections = node.limits().connections;
-        let work = async {
-            tokio::join!(
-                report("accepting clients", acceptor::accept(kv, seats, max_connections)),
-                report("HTTP", http::serve(http, node, stopping.clone())),
-                report("waiting for signals", hear_signals(signalled)),
-            )
+        let stopped = || {
+            let mut stopping = stopping.clone();
+            // An error means that whoever could stop the node is gone.
+            async move { drop(stopping.wait_for(|stop| *stop).await) }
         };
-        let mut told = stopping.clone();
-        tokio::select! {
-            _ = work => {}
-            // Dropping `work` drops the workers' seats, and with them the workers end.
-            _ = told.wait_for(|stop| *stop) => {}
-        }
-        let _ = stopping.wait_for(|stop| *stop).await;
+        let overdue = async {
+            stopped().await;
+            tokio::time::sleep(HTTP_DRAIN_TIMEOUT).await;
+        };
+        // When accepting ends, the workers' seats are dropped, and with them the workers end.
+        tokio::join!(
+            until(stopped(), "accepting clients", acceptor::accept(kv, seats, max_connections)),
+            until(overdue, "HTTP", http::serve(http, node, stopping.clone())),
+            until(stopped(), "waiting for signals", hear_signals(signalled)),
+        );
     }
 }
 
-async fn report(what: &str, work: impl Future<Output = io::Result<()>>) {
-    if let Err(error) = work.await {
-        tracing::error!(%error, "{what} ended");
+/// Works until the end comes first.
+async fn until(end: impl Future<Output = ()>, what: &str, work: impl Future<Output = io::Result<()>>) {
+    tokio::select! {
+        done = work => {
+            if let Err(error) = done {
+                tracing::error!(%error, "{what} ended");
+            }
+        }
+        () = end => {}
     }
 }
 
