@@ -1,6 +1,9 @@
 //! Whole runs against a fake server on a loopback port, and how the outcome is printed.
 
-use base::env::Env;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use base::env::{Clock, Env};
 use expect_test::expect;
 use protocol::Status;
 
@@ -98,6 +101,28 @@ fn a_refusal_that_stays_ends_the_load() {
     assert!(error.to_string().contains("populate: the server answered EACCESS"), "{error}");
 }
 
+/// Makes each look at it a tenth of a second later than the one before.
+struct HastyClock(AtomicU64);
+
+impl Clock for HastyClock {
+    fn unix_ns(&self) -> u64 {
+        self.monotonic_ns()
+    }
+
+    fn monotonic_ns(&self) -> u64 {
+        self.0.fetch_add(100_000_000, Ordering::Relaxed)
+    }
+}
+
+#[test]
+fn a_load_that_stands_still_is_given_up() {
+    let server = FakeServer::start(Habits { refuse_sets: (0x82, u32::MAX), ..Habits::default() });
+    let env = Env { clock: Arc::new(HastyClock(AtomicU64::new(0))), ..Env::real() };
+    let error = run(&env, &plan(&server, Dialect::Couchbase), true).unwrap_err().to_string();
+    assert!(error.contains("nothing was stored for 10 s (refusals: ENOMEM"), "{error}");
+    assert!(error.contains("quota"), "{error}");
+}
+
 #[test]
 fn refusals_are_counted_by_name() {
     let server = FakeServer::start(Habits { refuse_sets: (0x86, 7), ..Habits::default() });
@@ -171,15 +196,15 @@ fn prints_tables_and_bars() {
         sent 117 KiB, received 488 KiB, client CPU 5.00 us an operation
 
         latency         count       min      mean       p50       p90       p99     p99.9       max
-        get               800   29.7 us   70.0 us   70.1 us    102 us    110 us    110 us    110 us
-        set               200   39.9 us    140 us    139 us    219 us    237 us    239 us    239 us
+        get               800   30.0 us   70.0 us   70.0 us    102 us    109 us    110 us    110 us
+        set               200   40.0 us    140 us    139 us    219 us    237 us    239 us    239 us
 
-         20.0 us -  30.0 us   0.30 % ▌
-         30.0 us -  50.0 us  21.00 % ███████████████████████████████▋
-         50.0 us -  70.0 us  22.00 % █████████████████████████████████▏
-         70.0 us -   100 us  33.20 % ██████████████████████████████████████████████████
-          100 us -   150 us  14.60 % ██████████████████████
-          150 us -   200 us   5.00 % ███████▌
+         20.0 us -  30.0 us   0.10 % ▏
+         30.0 us -  50.0 us  21.10 % ████████████████████████████████
+         50.0 us -  70.0 us  22.00 % █████████████████████████████████▍
+         70.0 us -   100 us  33.00 % ██████████████████████████████████████████████████
+          100 us -   150 us  14.90 % ██████████████████████▋
+          150 us -   200 us   5.00 % ███████▋
           200 us -   300 us   3.90 % █████▉
 
                     3 gets of documents that are not there
@@ -192,5 +217,5 @@ fn prints_tables_and_bars() {
 fn prints_one_line_of_json() {
     let json = report().json();
     assert!(!json.contains('\n'));
-    expect![[r#"{"name":"stave bench","addr":"127.0.0.1:11210","protocol":"couchbase","connections":5,"pipeline":4,"threads":2,"keys":300,"key_size":12,"value_size":"10 to 100","set_percent":25,"distribution":"zipf 0.99","populate":{"keys":1000,"seconds":0.5,"keys_per_second":2000.0,"retries":2,"server_cpu_us_per_operation":250.0},"seconds":2.0,"operations":1000,"operations_per_second":500.0,"get":{"count":800,"min_us":29.7,"mean_us":70.0,"p50_us":70.1,"p90_us":102.4,"p99_us":109.6,"p999_us":110.1,"max_us":110.1},"set":{"count":200,"min_us":39.9,"mean_us":139.5,"p50_us":139.3,"p90_us":219.1,"p99_us":237.1,"p999_us":239.1,"max_us":239.1},"misses":3,"errors":{"ETMPFAIL":1,"connection lost":1},"bytes_in":500000,"bytes_out":120000,"server_cpu_seconds":0.01,"server_cpu_us_per_operation":10.0,"client_cpu_us_per_operation":5.0}"#]].assert_eq(&json);
+    expect![[r#"{"name":"stave bench","addr":"127.0.0.1:11210","protocol":"couchbase","connections":5,"pipeline":4,"threads":2,"keys":300,"key_size":12,"value_size":"10 to 100","set_percent":25,"distribution":"zipf 0.99","populate":{"keys":1000,"seconds":0.5,"keys_per_second":2000.0,"retries":2,"server_cpu_us_per_operation":250.0},"seconds":2.0,"operations":1000,"operations_per_second":500.0,"get":{"count":800,"min_us":30.0,"mean_us":70.0,"p50_us":70.0,"p90_us":102.0,"p99_us":109.1,"p999_us":110.0,"max_us":110.0},"set":{"count":200,"min_us":40.0,"mean_us":139.5,"p50_us":139.0,"p90_us":219.0,"p99_us":237.1,"p999_us":239.1,"max_us":239.1},"misses":3,"errors":{"ETMPFAIL":1,"connection lost":1},"bytes_in":500000,"bytes_out":120000,"server_cpu_seconds":0.01,"server_cpu_us_per_operation":10.0,"client_cpu_us_per_operation":5.0}"#]].assert_eq(&json);
 }

@@ -83,7 +83,7 @@ mod tests {
             pid            17
             uptime    1200345
             version   0.1.0
-            say "hi"  
+            say "hi"
         "#]]
         .assert_eq(&table(&figures()));
         assert_eq!(table(&[]), "");
