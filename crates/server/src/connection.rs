@@ -179,19 +179,19 @@ impl Connection {
             *last_ns = Some(now_ns);
             now_ns.saturating_sub(started_ns) / 1000
         };
-        let envelope = Envelope {
-            opcode: request.opcode,
-            opaque: request.opaque,
-            silence: crate::command::find(request.opcode)
-                .map_or(crate::command::Silence::None, |row| row.silence),
-            features: self.session.features,
-        };
         let desk =
             Desk { session: &mut self.session, node: &self.node, out, now, elapsed_us: &mut elapsed_us };
         match dispatch(desk, request) {
             Outcome::Done => {}
             Outcome::Close(reason) => self.closing = Some(reason),
             Outcome::Later(future) => {
+                let envelope = Envelope {
+                    opcode: request.opcode,
+                    opaque: request.opaque,
+                    silence: crate::command::find(request.opcode)
+                        .map_or(crate::command::Silence::None, |row| row.silence),
+                    features: self.session.features,
+                };
                 let barrier = request.decode_frame_infos().is_ok_and(|infos| infos.barrier);
                 let blocks = barrier || !may_reorder(&self.session, request.opcode);
                 self.later.push(Later { envelope, started_ns, blocks, future });

@@ -6,6 +6,8 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
+use engine::Bucket;
+
 use super::Shared;
 use crate::node::Node;
 
@@ -71,15 +73,30 @@ fn text(node: &Node) -> String {
     out
 }
 
+/// A figure of a bucket.
+type Figure = fn(&Bucket) -> u64;
+
+/// Name, type, help and source of each family with a sample per bucket.
+const BUCKET_FAMILIES: [(&str, &str, &str, Figure); 9] = [
+    ("stave_bucket_quota_bytes", "gauge", "Memory that documents may use", |b| b.memory().quota_bytes()),
+    ("stave_bucket_used_bytes", "gauge", "Memory that documents use", |b| b.memory().used_bytes()),
+    ("stave_bucket_vbuckets", "gauge", "vBuckets", |b| u64::from(b.vbuckets())),
+    ("stave_bucket_get_hits_total", "counter", "Reads that found a document", |b| b.op_counts().get_hits),
+    ("stave_bucket_get_misses_total", "counter", "Reads that found none", |b| b.op_counts().get_misses),
+    ("stave_bucket_stores_total", "counter", "Documents stored", |b| b.op_counts().stores),
+    ("stave_bucket_deletes_total", "counter", "Documents deleted", |b| b.op_counts().deletes),
+    ("stave_bucket_expirations_total", "counter", "Documents found expired", |b| b.op_counts().expirations),
+    ("stave_bucket_conflicts_total", "counter", "Changes refused for CAS or existence", |b| {
+        b.op_counts().conflicts
+    }),
+];
+
 fn bucket_families(node: &Node, out: &mut String) {
     let buckets = node.buckets();
-    let mut quota =
-        Family::new(out, "stave_bucket_quota_bytes", "gauge", "Memory that the bucket's documents may use");
-    for (spec, _) in &buckets {
-        quota.labelled("bucket", &spec.name, spec.quota_bytes);
-    }
-    let mut vbuckets = Family::new(out, "stave_bucket_vbuckets", "gauge", "vBuckets of the bucket");
-    for (spec, bucket) in &buckets {
-        vbuckets.labelled("bucket", &spec.name, u64::from(bucket.vbuckets()));
+    for (name, kind, help, figure) in BUCKET_FAMILIES {
+        let mut family = Family::new(out, name, kind, help);
+        for (spec, bucket) in &buckets {
+            family.labelled("bucket", &spec.name, figure(bucket));
+        }
     }
 }
