@@ -71,6 +71,16 @@ impl Bucket {
         self.peek_in_state(vb, key, VbState::Active, now)
     }
 
+    /// Reads whatever there is for a key of an active vBucket as it is, expired or not.
+    pub fn peek_as_is(&self, vb: VbId, key: DocKey<'_>, now: Moment) -> Result<Option<Found>, Refusal> {
+        let hash = self.hash(key);
+        let shard = self.active(vb)?;
+        Ok(shard
+            .vb
+            .find(hash, key)
+            .map(|version| Found { cas: shard.vb.visible_cas(key, &version, now), version: version.clone() }))
+    }
+
     pub(crate) fn peek_in_state(
         &self,
         vb: VbId,

@@ -18,11 +18,12 @@ pub fn get_meta(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         [_] => return cx.invalid("Request extras invalid"),
         _ => return cx.invalid("Request extras must be of length 0 or 1"),
     };
-    match cx.bucket().peek(request.vbucket, cx.key, cx.now) {
+    match cx.bucket().peek_as_is(request.vbucket, cx.key, cx.now) {
         Ok(Some(found)) => {
             let meta = found.version.meta();
             let extras = GetMetaExtras {
-                deleted: found.version.is_deleted(),
+                // Nobody can read an expired document any more, although it is still there.
+                deleted: !found.version.is_live(cx.now),
                 flags: meta.flags,
                 expiry: meta.expiry,
                 rev_seqno: meta.rev_seqno,
