@@ -1,2 +1,80 @@
-//! `cargo xtask`: the project's own commands.
-fn main() {}
+//! `cargo xtask`: the project's own commands, in plain Rust and with plain cargo.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "this tool stands outside the server: it starts, kills and measures it in the real world"
+)]
+
+mod bench;
+mod child;
+mod client;
+mod kill;
+mod replay;
+mod rng;
+mod rules;
+mod scenario_list;
+mod stave;
+mod suite;
+mod totals;
+mod tree;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+/// The project's own commands.
+#[derive(Parser)]
+#[command(name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Format, lints, floors and tidiness.
+    Check,
+    /// Everything the README promises: tests, release build, recordings, kill -9, SDKs.
+    Test {
+        /// Only the tests of the workspace and the recordings; no kill -9 loop, no SDKs.
+        #[arg(long)]
+        quick: bool,
+    },
+    /// What CI runs: check, then test.
+    Ci,
+    /// Format the tree and apply what clippy can repair by itself.
+    Fix,
+    /// Replay the recorded conversations against the release binary.
+    Replay(replay::Options),
+    /// Kill the server under load, again and again, and look for lost documents.
+    Kill(kill::Options),
+    /// Measure, side by side with others where there are others.
+    Bench {
+        #[command(subcommand)]
+        bench: bench::Bench,
+    },
+}
+
+fn run(command: Command) -> Result<bool> {
+    match command {
+        Command::Check => suite::check(),
+        Command::Test { quick } => suite::test(quick),
+        Command::Ci => suite::ci(),
+        Command::Fix => suite::fix(),
+        Command::Replay(options) => suite::replay(&options),
+        Command::Kill(options) => suite::kill(&options),
+        Command::Bench { bench } => bench::run(&bench),
+    }
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse().command) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

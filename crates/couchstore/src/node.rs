@@ -88,11 +88,6 @@ impl NodeBuf {
         if self.node.first() == Some(&1) { NodeKind::Leaf } else { NodeKind::Interior }
     }
 
-    /// Where the node was read.
-    pub(crate) fn offset(&self) -> u64 {
-        self.offset
-    }
-
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.node[..self.len]
     }

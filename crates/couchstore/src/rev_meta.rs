@@ -134,8 +134,7 @@ mod tests {
         ];
         for durability in states {
             for expired in [false, true] {
-                let meta =
-                    RevMeta { cas: 5, expiry: 6, flags: 7, datatype: Some(5), expired, durability };
+                let meta = RevMeta { cas: 5, expiry: 6, flags: 7, datatype: Some(5), expired, durability };
                 let (bytes, len) = meta.encode();
                 assert_eq!(RevMeta::decode(&bytes[..len]), Some(meta));
                 assert_eq!(RevMeta::decode(&bytes[..17]), None);

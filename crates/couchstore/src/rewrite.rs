@@ -130,7 +130,13 @@ impl<'a, E: Edits> Rewrite<'a, E> {
         Ok(())
     }
 
-    fn merge_interior(&mut self, depth: usize, node: &NodeBuf, from: usize, to: usize) -> Result<(), Failure> {
+    fn merge_interior(
+        &mut self,
+        depth: usize,
+        node: &NodeBuf,
+        from: usize,
+        to: usize,
+    ) -> Result<(), Failure> {
         let mut next = from;
         let mut entries = node.entries();
         while let Some(entry) = entries.next().map_err(|_| node.damaged(self.source))? {
@@ -154,7 +160,9 @@ impl<'a, E: Edits> Rewrite<'a, E> {
 
     /// Whether the node under construction at `depth` is too small to stand alone.
     fn is_runt(&self, depth: usize) -> bool {
-        self.levels.get(depth).is_some_and(|l| !l.is_empty() && l.bytes() < self.tuning.node_bytes(l.kind) / 4)
+        self.levels
+            .get(depth)
+            .is_some_and(|l| !l.is_empty() && l.bytes() < self.tuning.node_bytes(l.kind) / 4)
     }
 
     /// The first edit in `from..to` whose key lies behind `key`; searched in growing steps, as it tends to be near.
@@ -303,7 +311,8 @@ impl<'a, E: Edits> Rewrite<'a, E> {
         };
         let mut entries = Entries::of(&self.levels[roots].buf[1..]);
         let root = entries.next().ok().flatten();
-        Ok(root.map(|entry| Pointer::decode(self.tree, entry.value).expect("built above or read and checked")))
+        Ok(root
+            .map(|entry| Pointer::decode(self.tree, entry.value).expect("built above or read and checked")))
     }
 }
 

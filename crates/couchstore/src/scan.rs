@@ -7,6 +7,9 @@ use crate::failure::Failure;
 use crate::node::{Entries, MAX_DEPTH, NodeBuf, NodeKind, Pointer};
 use crate::tree::Tree;
 
+/// Is shown key and value of each record.
+pub(crate) type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>, Failure> + 'a;
+
 /// A tree as one header has it.
 pub(crate) struct TreeView<'a> {
     pub(crate) source: &'a Source,
@@ -41,11 +44,7 @@ impl TreeView<'_> {
     }
 
     /// Visits records from `from` on, in order, until `visit` breaks.
-    pub(crate) fn walk(
-        &self,
-        from: &[u8],
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>, Failure>,
-    ) -> Result<(), Failure> {
+    pub(crate) fn walk(&self, from: &[u8], visit: &mut Visit<'_>) -> Result<(), Failure> {
         let Some(root) = self.root else { return Ok(()) };
         // the path from the root: each node with how much of it is still to do
         let mut path = vec![self.open(root, NodeBuf::default())?];

@@ -99,8 +99,7 @@ impl Snapshot {
 
     /// The document with this id, as `found` makes of it. Tombstones are documents too.
     pub fn get<T>(&self, id: &[u8], found: impl FnOnce(DocInfo<'_>) -> T) -> Result<Option<T>, Failure> {
-        let result =
-            self.view(Tree::ById).find(id, |value| DocInfo::decode_by_id(id, value).map(found))?;
+        let result = self.view(Tree::ById).find(id, |value| DocInfo::decode_by_id(id, value).map(found))?;
         result.map(|info| info.ok_or_else(|| self.malformed())).transpose()
     }
 
@@ -112,7 +111,9 @@ impl Snapshot {
         let hint = (info.body_bytes as usize).saturating_sub(CHUNK_PREFIX);
         let body = self.source.read_chunk(info.body_offset, hint, self.header.offset, buf)?;
         if body.len() != hint {
-            return Err(self.source.damaged(info.body_offset, "a body has another length than its record says"));
+            return Err(self
+                .source
+                .damaged(info.body_offset, "a body has another length than its record says"));
         }
         Ok(body)
     }

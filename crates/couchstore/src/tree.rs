@@ -67,11 +67,9 @@ impl Tree {
         Some(match self {
             Tree::Local => Reduce::default(),
             Tree::BySeqno => Reduce { live: be(bytes), ..Reduce::default() },
-            Tree::ById => Reduce {
-                live: be(&bytes[..5]),
-                deleted: be(&bytes[5..10]),
-                body_bytes: be(&bytes[10..]),
-            },
+            Tree::ById => {
+                Reduce { live: be(&bytes[..5]), deleted: be(&bytes[5..10]), body_bytes: be(&bytes[10..]) }
+            }
         })
     }
 }

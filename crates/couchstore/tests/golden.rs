@@ -67,7 +67,8 @@ fn shown(info: &DocInfo<'_>) -> Value {
     if let Some(Durability::Pending { level, is_delete }) = meta.durability {
         line["sync_write"] = json!("pending");
         line["isDelete"] = json!(is_delete);
-        line["level"] = json!(["none", "majority", "majorityAndPersistOnMaster", "persistToMajority"][level as usize]);
+        line["level"] =
+            json!(["none", "majority", "majorityAndPersistOnMaster", "persistToMajority"][level as usize]);
     }
     line
 }
@@ -158,7 +159,11 @@ fn reduce_values_are_exact() {
         let file = open(vb);
         let (mut live, mut deleted, mut body_bytes) = (0, 0, 0);
         file.scan_ids(&[], |info| {
-            if info.deleted { deleted += 1 } else { live += 1 }
+            if info.deleted {
+                deleted += 1
+            } else {
+                live += 1
+            }
             body_bytes += u64::from(info.body_bytes);
             Ok::<_, Failure>(ControlFlow::Continue(()))
         })

@@ -140,7 +140,12 @@ impl Bucket {
     }
 
     /// Sets a vBucket's role and topology; the vBucket is made if it was deleted.
-    pub fn set_vbucket_state(&self, vb: VbId, state: VbState, topology: Option<String>) -> Result<(), Refusal> {
+    pub fn set_vbucket_state(
+        &self,
+        vb: VbId,
+        state: VbState,
+        topology: Option<String>,
+    ) -> Result<(), Refusal> {
         let mut shard = self.shards.get(usize::from(vb.0)).ok_or(Refusal::NotMyVbucket)?.lock();
         shard.exists = true;
         shard.vb.set_state(state, topology, || self.new_uuid());

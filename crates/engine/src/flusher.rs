@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use base::{VbId, Version};
-use kvstore::{SaveBatch, VbStateDoc};
+use kvstore::{FailoverEntry, SaveBatch, VbStateDoc};
 use parking_lot::{Condvar, Mutex};
 use vbucket::FlushBatch;
 
@@ -164,7 +164,7 @@ impl Bucket {
     }
 
     fn save(&self, batch: &FlushBatch) -> Result<(), kvstore::Failure> {
-        let mut items: Vec<&Version> = batch.range.iter().flat_map(|range| range.iter()).collect();
+        let mut items: Vec<Version> = batch.range.iter().flat_map(|range| range.iter()).cloned().collect();
         // By key; of versions of one key the newest first, which then is the only one kept.
         items.sort_unstable_by(|a, b| {
             a.stored_key().cmp(b.stored_key()).then_with(|| b.meta().by_seqno.cmp(&a.meta().by_seqno))
@@ -177,15 +177,23 @@ impl Bucket {
 }
 
 fn state_document(batch: &FlushBatch) -> VbStateDoc {
+    let high_seqno = batch.high_seqno.0;
     VbStateDoc {
-        state: batch.state,
-        failover_table: batch.failover.iter().map(|entry| (entry.uuid, entry.seqno)).collect(),
-        high_seqno: batch.high_seqno,
-        purge_seqno: batch.purge_seqno,
-        max_cas: batch.max_cas,
-        max_deleted_rev: batch.max_deleted_rev,
+        failover_table: batch
+            .failover
+            .iter()
+            .map(|e| FailoverEntry { id: e.uuid.0, seq: e.seqno.0 })
+            .collect(),
+        hlc_epoch: 1,
+        max_cas: batch.max_cas.0,
+        max_deleted_seqno: batch.max_deleted_rev.0,
+        max_visible_seqno: high_seqno,
         might_contain_xattrs: batch.might_contain_xattrs,
-        topology: batch.topology.clone(),
+        // The topology was checked when it was set.
+        replication_topology: batch.topology.as_deref().and_then(|text| serde_json::from_str(text).ok()),
+        snap_start: high_seqno,
+        snap_end: high_seqno,
+        state: batch.state,
         ..VbStateDoc::default()
     }
 }

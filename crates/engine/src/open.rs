@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use base::env::{Env, OpenMode};
-use base::{Seqno, VbId, VbState, VbUuid};
-use kvstore::KvStore;
+use base::{Cas, RevSeqno, Seqno, VbId, VbState, VbUuid};
+use kvstore::{KvStore, StoredVb};
 use parking_lot::Mutex;
 use vbucket::{FailoverEntry, FailoverTable, HashSeed, Origin, VBucket};
 
@@ -65,20 +65,7 @@ impl Bucket {
                 continue;
             };
             let loaded = found.and_then(|stored| {
-                let mut loaded = VBucket::new(
-                    vb,
-                    self.seed.clone(),
-                    Origin {
-                        state: stored.state.state,
-                        failover: self.histories(&stored.state.failover_table),
-                        high_seqno: stored.high_seqno,
-                        purge_seqno: stored.purge_seqno,
-                        max_cas: stored.state.max_cas,
-                        max_deleted_rev: stored.state.max_deleted_rev,
-                        might_contain_xattrs: stored.state.might_contain_xattrs,
-                        topology: stored.state.topology,
-                    },
-                );
+                let mut loaded = VBucket::new(vb, self.seed.clone(), self.origin(stored));
                 self.load(&mut loaded)?;
                 Ok(loaded)
             });
@@ -95,10 +82,21 @@ impl Bucket {
         Ok(())
     }
 
-    /// The failover table as stored; a damaged one begins anew.
-    fn histories(&self, stored: &[(VbUuid, Seqno)]) -> FailoverTable {
-        let entries = stored.iter().map(|&(uuid, seqno)| FailoverEntry { uuid, seqno }).collect();
-        FailoverTable::from_entries(entries).unwrap_or_else(|| FailoverTable::new(self.new_uuid()))
+    /// What a vBucket starts from as stored; a damaged failover table begins anew.
+    fn origin(&self, stored: StoredVb) -> Origin {
+        let entry = |e: &kvstore::FailoverEntry| FailoverEntry { uuid: VbUuid(e.id), seqno: Seqno(e.seq) };
+        let entries = stored.state.failover_table.iter().map(entry).collect();
+        Origin {
+            state: stored.state.state,
+            failover: FailoverTable::from_entries(entries)
+                .unwrap_or_else(|| FailoverTable::new(self.new_uuid())),
+            high_seqno: stored.high_seqno,
+            purge_seqno: stored.purge_seqno,
+            max_cas: Cas(stored.state.max_cas),
+            max_deleted_rev: RevSeqno(stored.state.max_deleted_seqno),
+            might_contain_xattrs: stored.state.might_contain_xattrs,
+            topology: stored.state.replication_topology.map(|topology| topology.to_string()),
+        }
     }
 
     fn load(&self, vb: &mut VBucket) -> Result<(), kvstore::Failure> {

@@ -30,9 +30,9 @@ pub struct Request<'a> {
     pub value: &'a [u8],
 }
 
-impl Request<'_> {
+impl<'a> Request<'a> {
     /// Decodes the framing extras.
-    pub fn decode_frame_infos(&self) -> Result<FrameInfos<'_>, FrameInfoError> {
+    pub fn decode_frame_infos(&self) -> Result<FrameInfos<'a>, FrameInfoError> {
         if self.frame_infos.is_empty() {
             Ok(FrameInfos::default())
         } else {

@@ -1,1 +1,38 @@
-//! (to be written)
+//! The server: the only crate that knows the async runtime, SASL, HTTP and configuration files.
+//!
+//! A request's way: [`socket`] reads bytes, [`connection`] cuts them into requests, [`dispatch`] checks each against
+//! its row of the [`command_table`] and calls its handler in [`commands`], which answers through [`reply`].
+
+pub mod acceptor;
+pub mod cluster_map;
+pub mod command;
+pub mod command_table;
+pub mod commands;
+pub mod config;
+pub mod connection;
+pub mod context;
+pub mod counters;
+pub mod data_dir;
+pub mod dispatch;
+pub mod http;
+pub mod layout;
+pub mod node;
+pub mod output;
+pub mod privilege;
+pub mod reaper;
+pub mod reply;
+pub mod sasl;
+pub mod server;
+pub mod session;
+pub mod socket;
+pub mod status_map;
+pub mod user;
+pub mod version;
+pub mod worker;
+
+#[cfg(test)]
+mod tests;
+
+pub use config::{Config, ConfigError, Settings};
+pub use node::Node;
+pub use server::{Failure, Server, serve};

@@ -29,7 +29,9 @@ impl CrashPlan {
 }
 
 /// The most violations that are kept as text.
-const MOST_EXAMPLES: usize = 20;
+const MOST_EXAMPLES: usize = 8;
+/// The most of what is wrong with one of them.
+const MOST_DETAILS: usize = 4;
 
 /// What came of it.
 #[derive(Clone, Debug, Default)]
@@ -59,14 +61,21 @@ impl Verdict {
         self.examples.extend(other.examples.into_iter().take(room));
     }
 
-    fn count(&mut self, moment: impl fmt::Debug, survival: Survival, violations: &[String]) {
+    /// Counts one restart, at a moment of its own.
+    pub fn tally(&mut self, moment: impl fmt::Display, violations: &[String]) {
+        self.moments += 1;
+        self.count(moment, violations);
+    }
+
+    fn count(&mut self, moment: impl fmt::Display, violations: &[String]) {
         self.states += 1;
         if violations.is_empty() {
             return;
         }
         self.violated += 1;
         if self.examples.len() < MOST_EXAMPLES {
-            self.examples.push(format!("{moment:?}, {survival:?}: {}", violations.join("; ")));
+            let some = &violations[..violations.len().min(MOST_DETAILS)];
+            self.examples.push(format!("{moment}: {} wrong: {}", violations.len(), some.join("; ")));
         }
     }
 }
@@ -93,7 +102,7 @@ pub fn every_crash(
             verdict.moments += 1;
             for survival in plan.survivals(at) {
                 let violations = check(&replay.image(survival), at);
-                verdict.count(format_args!("after {at} changes"), survival, &violations);
+                verdict.count(format_args!("after {at} changes, {survival:?}"), &violations);
             }
         }
         if !replay.step() {
@@ -122,7 +131,7 @@ pub fn every_kill<T>(
             let claim = restart(&disk, at);
             for survival in plan.survivals(at) {
                 let violations = check(&claim, &disk.image(survival), at);
-                verdict.count(format_args!("killed after {at} changes"), survival, &violations);
+                verdict.count(format_args!("killed after {at} changes, {survival:?}"), &violations);
             }
         }
         if !replay.step() {
@@ -151,7 +160,7 @@ pub fn every_fault<T>(
         verdict.moments += 1;
         for survival in plan.survivals(nth) {
             let violations = check(&answer, &disk.image(survival), disk.changes());
-            verdict.count(fault, survival, &violations);
+            verdict.count(format_args!("{fault:?}, {survival:?}"), &violations);
         }
     }
     verdict

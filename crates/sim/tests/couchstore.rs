@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use base::env::Disk;
-use base::env::sim::{Call, Effect, Fault, On, SimDisk, SplitMix64};
+use base::env::sim::{Call, Effect, Fault, On, SimDisk, SplitMix64, Survival};
 use base::{Seqno, VbId};
 use couchstore::{
     Batch, Body, CONTENT_OPAQUE, CouchFile, DocUpdate, Failure, LocalUpdate, RecordSummary, RevMeta, Snapshot,
 };
 use sim::crash::{every_crash, every_fault, every_kill};
 use sim::ledger::Entry;
-use sim::{CrashPlan, Fingerprint, Ledger, Restored, Verdict};
+use sim::{CrashPlan, Fingerprint, Ledger, Restored, Verdict, Violation};
 
 const VB: VbId = VbId(0);
 const FILE: &str = "/0.couch.1";
@@ -84,13 +84,15 @@ struct Run {
 struct Workload {
     rng: SplitMix64,
     seqno: u64,
+    /// How many keys there are; with many the trees grow deep.
+    keys: u64,
 }
 
 impl Workload {
     fn batch(&mut self) -> Docs {
         let mut docs = BTreeMap::new();
-        for _ in 0..self.rng.between(1, 12) {
-            let key = format!("key-{}", self.rng.below(40)).into_bytes();
+        for _ in 0..self.rng.between(1, self.keys.min(60)) {
+            let key = format!("key-{}", self.rng.below(self.keys)).into_bytes();
             let most = if self.rng.chance(1, 20) { 9000 } else { 300 };
             let deleted = self.rng.chance(1, 6);
             let mut value = vec![b'x'; if deleted { 0 } else { self.rng.between(1, most) as usize }];
@@ -127,14 +129,19 @@ fn reopen(disk: &SimDisk) -> Option<CouchFile> {
     create(disk).ok()
 }
 
-/// Saves batches; one that fails is saved again in a reopened file, up to twice.
-fn run(seed: u64, batches: u64, disk: &SimDisk) -> Run {
+/// Saves batches in a fresh file.
+fn run(seed: u64, keys: u64, batches: u64, disk: &SimDisk) -> Run {
     let mut run = Run { ends: BTreeSet::from([0]), ..Run::default() };
-    let mut workload = Workload { rng: SplitMix64::new(seed), seqno: 0 };
-    let Some(mut file) = create(disk).ok().or_else(|| reopen(disk)) else { return run };
-    if disk.sync_dir(Path::new("/")).or_else(|_| disk.sync_dir(Path::new("/"))).is_err() {
-        return run;
+    let mut workload = Workload { rng: SplitMix64::new(seed), seqno: 0, keys };
+    let Some(file) = create(disk).ok().or_else(|| reopen(disk)) else { return run };
+    if disk.sync_dir(Path::new("/")).or_else(|_| disk.sync_dir(Path::new("/"))).is_ok() {
+        go_on(&mut run, &mut workload, file, batches, disk);
     }
+    run
+}
+
+/// Saves batches; one that fails is saved again in a reopened file, up to twice.
+fn go_on(run: &mut Run, workload: &mut Workload, mut file: CouchFile, batches: u64, disk: &SimDisk) {
     for _ in 0..batches {
         let mut docs = workload.batch();
         for doc in &docs.0 {
@@ -144,12 +151,11 @@ fn run(seed: u64, batches: u64, disk: &SimDisk) -> Run {
         let mut tries = 0;
         while save(&mut file, &mut docs, workload.seqno).is_err() {
             tries += 1;
-            let Some(reopened) = reopen(disk).filter(|_| tries < 3) else { return run };
+            let Some(reopened) = reopen(disk).filter(|_| tries < 3) else { return };
             file = reopened;
         }
         run.ledger.promised(VB, Seqno(workload.seqno), disk.changes());
     }
-    run
 }
 
 /// Reads the whole file, both trees, and says what does not fit together.
@@ -214,7 +220,7 @@ fn power_loss_at_every_moment() {
     for seed in 0..6 {
         let disk = SimDisk::new();
         disk.record();
-        let run = run(seed, 25, &disk);
+        let run = run(seed, [5, 40, 400][seed as usize % 3], 20, &disk);
         let recording = disk.recording().expect("it was started");
         verdict.add(every_crash(&CrashPlan::new(seed), &recording, |disk, at| check(&run, disk, at)));
     }
@@ -237,7 +243,7 @@ fn power_loss_after_a_fault_at_every_call() {
         let mut verdict = Verdict::default();
         for seed in 0..3 {
             let plan = CrashPlan::new(seed);
-            verdict.add(every_fault(&plan, kind, |disk| run(seed, 15, disk), check));
+            verdict.add(every_fault(&plan, kind, |disk| run(seed, 40, 12, disk), check));
         }
         report(what, &verdict);
     }
@@ -249,7 +255,7 @@ fn a_process_that_restarts_before_the_power_goes_builds_on_durable_ground() {
     for seed in 0..4 {
         let disk = SimDisk::new();
         disk.record();
-        let first = run(seed, 12, &disk);
+        let first = run(seed, 40, 12, &disk);
         let recording = disk.recording().expect("it was started");
         let restart = |disk: &SimDisk, at: u64| {
             let restored = restore(disk, &mut Vec::new());
@@ -257,7 +263,7 @@ fn a_process_that_restarts_before_the_power_goes_builds_on_durable_ground() {
             let Some(mut file) = reopen(disk) else { return second };
             disk.sync_dir(Path::new("/")).expect("no fault planned");
             second.ledger.restarted(VB, restored.high_seqno);
-            let mut workload = Workload { rng: SplitMix64::new(at), seqno: restored.high_seqno.0 };
+            let mut workload = Workload { rng: SplitMix64::new(at), seqno: restored.high_seqno.0, keys: 40 };
             let mut docs = workload.batch();
             for doc in &docs.0 {
                 second.ledger.wrote(VB, &doc.key, doc.entry(), 0);
@@ -271,4 +277,49 @@ fn a_process_that_restarts_before_the_power_goes_builds_on_durable_ground() {
         verdict.add(every_kill(&plan, &recording, restart, |run, disk, _| check(run, disk, 0)));
     }
     report("kill, then power loss", &verdict);
+}
+
+#[test]
+fn crash_after_crash() {
+    let mut verdict = Verdict::default();
+    for seed in 0..40 {
+        let mut rng = SplitMix64::new(seed);
+        let mut disk = SimDisk::new();
+        let mut run = run(seed, 40, 3, &disk);
+        let mut workload = Workload { rng: rng.fork(), seqno: 0, keys: 40 };
+        for generation in 0..12 {
+            let at = disk.changes();
+            disk = disk.crash(rng.next_u64());
+            let violations = check(&run, &disk, at);
+            verdict.tally(format_args!("seed {seed}, generation {generation}"), &violations);
+            let restored = restore(&disk, &mut Vec::new());
+            run.ledger.restarted(VB, restored.high_seqno);
+            workload.seqno = restored.high_seqno.0;
+            let file = CouchFile::open(&disk, Path::new(FILE)).expect("it was read just before");
+            disk.plan(Fault::power_off_at(rng.between(1, 30)));
+            go_on(&mut run, &mut workload, file, 10, &disk);
+        }
+    }
+    report("crash after crash", &verdict);
+}
+
+#[test]
+fn rotten_bits_never_turn_into_documents() {
+    let disk = SimDisk::new();
+    let run = run(7, 40, 10, &disk);
+    let at = disk.changes();
+    let bytes = disk.contents()[0].1.len() as u64;
+    let mut rng = SplitMix64::new(1);
+    let mut verdict = Verdict::default();
+    for offset in (0..bytes).step_by(7) {
+        let disk = disk.image(Survival::Synced);
+        disk.rot(Path::new(FILE), offset, 1 << rng.below(8)).expect("the file is there");
+        // An older header may be what is left, and some documents unreadable; none may come out changed.
+        let restored = restore(&disk, &mut Vec::new());
+        let mut violations = run.ledger.check(VB, &restored, at);
+        violations.retain(|v| matches!(v, Violation::Invented { .. } | Violation::OverClaimed { .. }));
+        let violations: Vec<String> = violations.iter().map(ToString::to_string).collect();
+        verdict.tally(format_args!("bit at {offset}"), &violations);
+    }
+    report("rotten bits", &verdict);
 }

@@ -1,2 +1,7 @@
-//! stave
-fn main() {}
+//! The binary `stave`: hands its arguments to the library of the same name.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    stave::cli::run()
+}

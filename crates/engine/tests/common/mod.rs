@@ -69,6 +69,7 @@ impl World {
 pub fn open(env: &Env) -> Bucket {
     let mut config = BucketConfig::new("test", "/data/test".into());
     config.vbuckets = 8;
-    let store = kvstore::CouchStore::open(env.clone(), &config.dir, config.vbuckets).expect("the disk works");
+    let store = kvstore::Couch::open(env.clone(), &config.dir, kvstore::CouchConfig::default())
+        .expect("the disk works");
     Bucket::open(config, env.clone(), Arc::new(store)).expect("the disk works")
 }

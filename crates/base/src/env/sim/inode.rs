@@ -133,7 +133,7 @@ impl Inode {
 
     fn seeded(&self, rng: &mut SplitMix64) -> Content {
         let window = self.choose_window(rng);
-        let style = Style::choose(rng, window);
+        let style = Style::choose(rng, self.first_pending_op().max(window.after), window.before);
         let mut content = self.durable.clone();
         let mut kept_end = 0;
         for (&sector, pieces) in &self.pending {
@@ -146,6 +146,11 @@ impl Inode {
         }
         content.set_len(self.choose_len(rng, window, style, kept_end));
         content
+    }
+
+    fn first_pending_op(&self) -> u64 {
+        let pieces = self.pending.values().filter_map(|pieces| pieces.first()).map(|p| p.op);
+        pieces.chain(self.lengths.first().map(|l| l.op)).min().unwrap_or(0)
     }
 
     /// Cuts happen in order: some number of them did, and nothing behind the first that did not.
@@ -172,7 +177,8 @@ impl Inode {
             let upto = lens.iter().take_while(|(op, _)| *op <= until).count();
             return lens[upto.max(1) - 1].1.min(kept_end.max(least));
         }
-        match rng.below(4) {
+        let choice = if matches!(style, Style::Suffix { .. }) { 0 } else { rng.below(4) };
+        match choice {
             0 | 1 => kept_end.clamp(least, most),
             2 => lens[rng.below(lens.len() as u64) as usize].1,
             _ => {
@@ -232,10 +238,11 @@ enum Style {
 }
 
 impl Style {
-    fn choose(rng: &mut SplitMix64, window: Window) -> Style {
+    fn choose(rng: &mut SplitMix64, first: u64, before: u64) -> Style {
+        let any = rng.between(first.min(before), before);
         match rng.below(5) {
-            0 => Style::Prefix { until: rng.between(window.after, window.before) },
-            1 => Style::Suffix { from: rng.between(window.after, window.before) },
+            0 => Style::Prefix { until: any },
+            1 => Style::Suffix { from: any },
             2 => Style::Independent,
             3 => Style::MostlyKept,
             _ => Style::MostlyLost,

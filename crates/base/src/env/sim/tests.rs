@@ -345,3 +345,18 @@ fn bits_rot() {
     assert!(!disk.rot(&path("f"), 3, 0x01).expect("it is there"));
     assert_eq!(content(&disk, "f"), Some(b"acc".to_vec()));
 }
+
+#[test]
+fn a_header_often_outlives_its_data() {
+    let disk = SimDisk::new();
+    let file = create(&disk, "f");
+    file.write_at(&[1; 5000], 0).expect("no fault planned");
+    file.sync_data().expect("no fault planned");
+    file.write_at(&[2; 3000], 5000).expect("no fault planned");
+    file.write_at(&[3; 100], 8192).expect("no fault planned");
+    let orphans = (0..300)
+        .map(|seed| content(&disk.image(Survival::Seeded(seed)), "f").expect("the name was synced"))
+        .filter(|bytes| bytes.get(8192) == Some(&3) && bytes[5000..8000].iter().all(|b| *b != 2));
+    let orphans = orphans.count();
+    assert!(orphans > 8, "{orphans} of 300");
+}

@@ -1,0 +1,130 @@
+//! What a client can do with documents, and what it is told when it cannot.
+
+mod common;
+
+use std::time::Duration;
+
+use base::{Cas, Datatype, DocKey};
+use common::{VB, World};
+use engine::{CounterRequest, End, Refusal, StoreMode};
+
+fn key(key: &str) -> DocKey<'_> {
+    DocKey::new(key.as_bytes())
+}
+
+#[test]
+fn stores_and_reads() {
+    let world = World::new(1);
+    assert_eq!(world.get("k"), Err(Refusal::NotFound));
+    let first = world.set("k", "one").expect("stored");
+    let second = world.set("k", "two").expect("stored");
+    assert_eq!(world.get("k"), Ok("two".into()));
+    assert!(second.cas > first.cas && second.seqno.0 == first.seqno.0 + 1);
+}
+
+#[test]
+fn existence_and_cas_decide() {
+    let world = World::new(2);
+    assert_eq!(world.store("k", "v", StoreMode::Replace, Cas::ANY, 0), Err(Refusal::NotFound));
+    assert_eq!(world.store("k", "v", StoreMode::Set, Cas(5), 0), Err(Refusal::NotFound));
+    let stored = world.store("k", "v", StoreMode::Add, Cas::ANY, 0).expect("added");
+    assert_eq!(world.store("k", "w", StoreMode::Add, Cas::ANY, 0), Err(Refusal::Exists));
+    assert_eq!(world.store("k", "w", StoreMode::Set, Cas(stored.cas.0 + 1), 0), Err(Refusal::Exists));
+    assert!(world.store("k", "w", StoreMode::Replace, stored.cas, 0).is_ok());
+}
+
+#[test]
+fn deleting_leaves_a_tombstone_that_counts_on() {
+    let world = World::new(3);
+    world.set("k", "v").expect("stored");
+    world.bucket.delete(VB, key("k"), Cas::ANY, world.now()).expect("deleted");
+    assert_eq!(world.get("k"), Err(Refusal::NotFound));
+    assert_eq!(world.bucket.delete(VB, key("k"), Cas::ANY, world.now()), Err(Refusal::NotFound));
+    let tombstone = world.bucket.peek(VB, key("k"), world.now()).expect("served").expect("a tombstone");
+    assert!(tombstone.version.is_deleted());
+    assert_eq!(tombstone.version.meta().rev_seqno.0, 2);
+    world.set("k", "again").expect("stored");
+    let found = world.bucket.get(VB, key("k"), world.now()).expect("found");
+    assert_eq!(found.version.meta().rev_seqno.0, 3);
+}
+
+#[test]
+fn documents_expire_when_somebody_looks() {
+    let world = World::new(4);
+    world.store("k", "v", StoreMode::Set, Cas::ANY, 10).expect("stored");
+    assert_eq!(world.get("k"), Ok("v".into()));
+    world.handles.clock.advance(Duration::from_secs(12));
+    assert_eq!(world.get("k"), Err(Refusal::NotFound));
+    let tombstone = world.bucket.peek(VB, key("k"), world.now()).expect("served").expect("a tombstone");
+    assert_eq!(tombstone.version.meta().kind, base::ItemKind::Expiration);
+    assert!(world.store("k", "w", StoreMode::Add, Cas::ANY, 0).is_ok());
+}
+
+#[test]
+fn a_lock_lets_only_its_cas_pass_until_it_ends() {
+    let world = World::new(5);
+    let before = world.set("k", "v").expect("stored");
+    let locked = world.bucket.get_and_lock(VB, key("k"), 10, world.now()).expect("locked");
+    assert_ne!(locked.cas, before.cas);
+    assert_eq!(world.bucket.get(VB, key("k"), world.now()).expect("found").cas, Cas::LOCKED);
+    assert_eq!(world.set("k", "w"), Err(Refusal::Locked));
+    assert_eq!(world.store("k", "w", StoreMode::Set, before.cas, 0), Err(Refusal::Locked));
+    assert_eq!(world.bucket.unlock(VB, key("k"), before.cas, world.now()), Err(Refusal::Locked));
+    assert!(world.store("k", "w", StoreMode::Set, locked.cas, 0).is_ok());
+    assert_eq!(world.bucket.unlock(VB, key("k"), locked.cas, world.now()), Err(Refusal::NotLocked));
+    world.bucket.get_and_lock(VB, key("k"), 10, world.now()).expect("locked");
+    world.handles.clock.advance(Duration::from_secs(11));
+    assert!(world.set("k", "x").is_ok());
+}
+
+#[test]
+fn values_are_joined_and_counted() {
+    let world = World::new(6);
+    let join = |part: &str, end| {
+        world.bucket.join(VB, key("k"), part.as_bytes(), Datatype::RAW, end, Cas::ANY, world.now())
+    };
+    assert_eq!(join("x", End::Back), Err(Refusal::NotFound));
+    world.set("k", "mid").expect("stored");
+    join(">", End::Back).expect("joined");
+    join("<", End::Front).expect("joined");
+    assert_eq!(world.get("k"), Ok("<mid>".into()));
+    let count = |increment, delta, initial| {
+        let request =
+            CounterRequest { key: key("n"), increment, delta, initial, expiry: 0, preserve_expiry: false };
+        world.bucket.count(VB, &request, world.now()).map(|(_, number)| number)
+    };
+    assert_eq!(count(true, 1, None), Err(Refusal::NotFound));
+    assert_eq!(count(true, 1, Some(40)), Ok(40));
+    assert_eq!(count(true, 2, None), Ok(42));
+    assert_eq!(count(false, 50, None), Ok(0));
+    world.set("n", "not a number").expect("stored");
+    assert_eq!(count(true, 1, None), Err(Refusal::NotANumber));
+}
+
+#[test]
+fn the_quota_refuses_documents_but_not_deletions() {
+    let (env, _handles) = base::env::Env::sim(7);
+    let mut config = engine::BucketConfig::new("small", "/data/small".into());
+    (config.vbuckets, config.quota_bytes) = (8, 100_000);
+    let store = kvstore::Memory::default();
+    let bucket = engine::Bucket::open(config, env, std::sync::Arc::new(store)).expect("opened");
+    let store = |n: u32| {
+        let name = format!("key{n}");
+        let body = [b'x'; 1000];
+        let request = engine::StoreRequest {
+            key: key(&name),
+            body: &body,
+            datatype: Datatype::RAW,
+            flags: 0,
+            expiry: 0,
+            mode: StoreMode::Set,
+            cas: Cas::ANY,
+            preserve_expiry: false,
+        };
+        bucket.store(VB, &request, bucket.now())
+    };
+    let refused = (0..200).find(|n| store(*n) == Err(Refusal::OverQuota)).expect("the quota is reached");
+    assert!(refused > 70);
+    bucket.delete(VB, key("key0"), Cas::ANY, bucket.now()).expect("deletions always have room");
+    assert!(store(0).is_ok());
+}

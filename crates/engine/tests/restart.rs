@@ -1,0 +1,66 @@
+//! What is there again after a stop, clean or not.
+
+mod common;
+
+use base::{Cas, DocKey};
+use common::{VB, World};
+use engine::Progress;
+
+fn key(key: &str) -> DocKey<'_> {
+    DocKey::new(key.as_bytes())
+}
+
+#[test]
+fn a_clean_stop_keeps_everything_and_the_history() {
+    let world = World::new(1);
+    let first = world.set("k", "v").expect("stored");
+    world.set("gone", "v").expect("stored");
+    world.bucket.delete(VB, key("gone"), Cas::ANY, world.now()).expect("deleted");
+    world.bucket.close().expect("closed");
+    let world = world.restart();
+    assert_eq!(world.get("k"), Ok("v".into()));
+    let found = world.bucket.get(VB, key("k"), world.now()).expect("found");
+    assert_eq!((found.cas, found.version.meta().flags), (first.cas, 7));
+    assert!(world.bucket.peek(VB, key("gone"), world.now()).expect("served").is_some());
+    let again = world.set("k", "w").expect("stored");
+    assert_eq!((again.uuid, again.seqno.0), (first.uuid, 4));
+    assert!(again.cas > first.cas);
+}
+
+#[test]
+fn an_unclean_stop_keeps_what_was_persisted_and_begins_a_new_history() {
+    let world = World::new(2);
+    let first = world.set("k", "v").expect("stored");
+    assert_eq!(world.bucket.flush_step(), Progress::Worked);
+    world.set("k", "lost").expect("stored");
+    let observed = world.bucket.observe_seqno(VB, first.uuid).expect("served");
+    assert_eq!((observed.persisted_seqno.0, observed.high_seqno.0), (1, 2));
+    let world = world.restart();
+    assert_eq!(world.get("k"), Ok("v".into()));
+    let observed = world.bucket.observe_seqno(VB, first.uuid).expect("the old history is known");
+    assert_eq!(observed.old_history_end, Some(base::Seqno(1)));
+    assert_ne!(observed.uuid, first.uuid);
+}
+
+#[test]
+fn who_waits_for_persistence_is_told_once_it_is_true() {
+    let world = World::new(3);
+    let stored = world.set("k", "v").expect("stored");
+    let waiting = world.bucket.persisted(VB, stored.seqno).expect("served").expect("not yet");
+    assert_eq!(waiting.try_take(), None);
+    assert_eq!(world.bucket.flush_step(), Progress::Worked);
+    assert_eq!(waiting.try_take(), Some(()));
+    assert!(world.bucket.persisted(VB, stored.seqno).expect("served").is_none());
+}
+
+#[test]
+fn many_versions_of_a_key_are_written_as_one() {
+    let world = World::new(4);
+    for round in 0..50 {
+        world.set("k", &format!("{round}")).expect("stored");
+    }
+    assert!(world.bucket.flush_all());
+    let world = world.restart();
+    assert_eq!(world.get("k"), Ok("49".into()));
+    assert_eq!(world.bucket.with_vbucket(VB, |vb| vb.counts().documents), Some(1));
+}

@@ -1,0 +1,200 @@
+//! Counts of each collection, kept in local documents `|0x<id>|` as the original keeps them.
+
+use base::doc_key::{DocKey, decode_leb128};
+use base::{CollectionId, Seqno};
+
+/// Namespace of system events.
+pub(crate) const SYSTEM: CollectionId = CollectionId(1);
+/// Namespace of prepares; a whole prefixed key follows.
+pub(crate) const PREPARES: CollectionId = CollectionId(2);
+
+/// What a vBucket holds of a collection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CollectionStats {
+    /// Committed documents that are no tombstones.
+    pub item_count: u64,
+    /// Highest seqno of anything that belongs to the collection.
+    pub high_seqno: Seqno,
+    /// Bytes of ids, revision metadata and bodies on disk, tombstones and system events included.
+    pub disk_bytes: u64,
+}
+
+impl CollectionStats {
+    /// Name of the local document.
+    pub(crate) fn document_id(collection: CollectionId) -> String {
+        format!("|{:#x}|", collection.0)
+    }
+
+    /// The collection that a local document is about, if it is of this kind.
+    pub(crate) fn collection_of(document_id: &[u8]) -> Option<CollectionId> {
+        let hex = document_id.strip_prefix(b"|0x")?.strip_suffix(b"|")?;
+        let hex = std::str::from_utf8(hex).ok()?;
+        u32::from_str_radix(hex, 16).ok().map(CollectionId)
+    }
+
+    /// Three unsigned LEB128 numbers (read off files of the original).
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(12);
+        for mut n in [self.item_count, self.high_seqno.0, self.disk_bytes] {
+            while n >= 0x80 {
+                out.push(n as u8 | 0x80);
+                n >>= 7;
+            }
+            out.push(n as u8);
+        }
+        out
+    }
+
+    pub(crate) fn decode(mut bytes: &[u8]) -> Option<CollectionStats> {
+        let mut next = || {
+            let mut n = 0u64;
+            for shift in (0..64).step_by(7) {
+                let (&byte, rest) = bytes.split_first()?;
+                bytes = rest;
+                n |= u64::from(byte & 0x7f).checked_shl(shift)?;
+                if byte & 0x80 == 0 {
+                    return Some(n);
+                }
+            }
+            None
+        };
+        Some(CollectionStats { item_count: next()?, high_seqno: Seqno(next()?), disk_bytes: next()? })
+    }
+}
+
+/// What a stored key belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// A document of a collection.
+    Document(CollectionId),
+    /// A prepare of a collection's document.
+    Prepare(CollectionId),
+    /// The creation or, deleted, the drop of a collection.
+    CollectionEvent(CollectionId),
+    /// Anything else: belongs to no collection.
+    Other,
+}
+
+/// Type of a collection's system event (kv_engine collections.md, "SystemEvent Key").
+const COLLECTION_EVENT: u8 = 0;
+
+pub(crate) fn owner(stored_key: &[u8]) -> Owner {
+    match DocKey::parse(stored_key) {
+        None => Owner::Other,
+        Some(DocKey { collection: SYSTEM, key: [COLLECTION_EVENT, rest @ ..] }) => {
+            decode_leb128(rest).map_or(Owner::Other, |(id, _)| Owner::CollectionEvent(CollectionId(id)))
+        }
+        Some(DocKey { collection: SYSTEM, .. }) => Owner::Other,
+        Some(DocKey { collection: PREPARES, key }) => {
+            DocKey::parse(key).map_or(Owner::Other, |inner| Owner::Prepare(inner.collection))
+        }
+        Some(DocKey { collection, .. }) => Owner::Document(collection),
+    }
+}
+
+/// A record before or after a change.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Weight {
+    pub(crate) deleted: bool,
+    pub(crate) disk_bytes: u64,
+}
+
+/// Counts of all collections of a vBucket, brought up to date record by record.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tally {
+    /// Few, and mostly the same one many times: a list with the last place remembered.
+    collections: Vec<(CollectionId, CollectionStats)>,
+    changed: Vec<CollectionId>,
+    dropped: Vec<CollectionId>,
+    last: usize,
+}
+
+impl Tally {
+    pub(crate) fn load(&mut self, collection: CollectionId, stats: CollectionStats) {
+        self.collections.push((collection, stats));
+    }
+
+    pub(crate) fn all(&self) -> &[(CollectionId, CollectionStats)] {
+        &self.collections
+    }
+
+    pub(crate) fn documents(&self) -> u64 {
+        self.collections.iter().map(|(_, stats)| stats.item_count).sum()
+    }
+
+    fn entry(&mut self, collection: CollectionId) -> &mut CollectionStats {
+        if self.collections.get(self.last).is_none_or(|(id, _)| *id != collection) {
+            let found = self.collections.iter().position(|(id, _)| *id == collection);
+            self.last = found.unwrap_or_else(|| {
+                self.collections.push((collection, CollectionStats::default()));
+                self.collections.len() - 1
+            });
+        }
+        if self.changed.last() != Some(&collection) && !self.changed.contains(&collection) {
+            self.changed.push(collection);
+        }
+        &mut self.collections[self.last].1
+    }
+
+    /// Notes that the record of a key changed.
+    pub(crate) fn change(&mut self, stored_key: &[u8], seqno: Seqno, new: Weight, old: Option<Weight>) {
+        let owner = owner(stored_key);
+        let (Owner::Document(collection) | Owner::Prepare(collection) | Owner::CollectionEvent(collection)) =
+            owner
+        else {
+            return;
+        };
+        if matches!(owner, Owner::CollectionEvent(_)) && new.deleted {
+            self.drop_collection(collection);
+            return;
+        }
+        let stats = self.entry(collection);
+        stats.high_seqno = stats.high_seqno.max(seqno);
+        let old_bytes = old.map_or(0, |old| old.disk_bytes);
+        stats.disk_bytes = (stats.disk_bytes + new.disk_bytes).saturating_sub(old_bytes);
+        if matches!(owner, Owner::Document(_)) {
+            let was = old.is_some_and(|old| !old.deleted);
+            stats.item_count = (stats.item_count + u64::from(!new.deleted)).saturating_sub(u64::from(was));
+        }
+    }
+
+    fn drop_collection(&mut self, collection: CollectionId) {
+        self.collections.retain(|(id, _)| *id != collection);
+        self.changed.retain(|id| *id != collection);
+        self.dropped.push(collection);
+        self.last = 0;
+    }
+
+    /// Local documents that are to be written (or, without value, removed) for the changes so far.
+    pub(crate) fn take_changes(&mut self) -> Vec<(String, Option<Vec<u8>>)> {
+        let mut changes: Vec<_> = Vec::with_capacity(self.changed.len() + self.dropped.len());
+        for id in self.changed.drain(..) {
+            let stats = self.collections.iter().find(|(c, _)| *c == id).map(|(_, stats)| stats.encode());
+            changes.push((CollectionStats::document_id(id), stats));
+        }
+        for id in self.dropped.drain(..) {
+            let name = CollectionStats::document_id(id);
+            if !changes.iter().any(|(other, _)| *other == name) {
+                changes.push((name, None));
+            }
+        }
+        changes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stats_are_the_originals() {
+        // `|0x0|` of vBucket 0 among the golden files
+        let stats = CollectionStats { item_count: 26, high_seqno: Seqno(71), disk_bytes: 44_195 };
+        assert_eq!(stats.encode(), [0x1a, 0x47, 0xa3, 0xd9, 0x02]);
+        assert_eq!(CollectionStats::decode(&stats.encode()), Some(stats));
+        assert_eq!(CollectionStats::decode(&[0x80]), None);
+        assert_eq!(CollectionStats::decode(&[0xff; 40]), None);
+        assert_eq!(CollectionStats::collection_of(b"|0xb|"), Some(CollectionId(11)));
+        assert_eq!(CollectionStats::document_id(CollectionId(11)), "|0xb|");
+    }
+}

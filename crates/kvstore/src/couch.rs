@@ -1,0 +1,284 @@
+//! Backend `couch`: a folder for each bucket, a couchstore file for each vBucket and revision.
+
+mod file;
+mod open_files;
+mod record;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use base::env::Env;
+use base::{DocKey, Seqno, VbId, Version};
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::failure::Failure;
+use crate::store::{Counts, KvStore, SaveBatch, Saved, States, Stats, StoredVb};
+use file::VbFile;
+use open_files::OpenFiles;
+use record::Records;
+
+/// Ends the name of a file that has no durable header yet; such files are removed when the bucket opens.
+const UNFINISHED: &str = ".new";
+
+/// Choices about a bucket's files.
+#[derive(Clone, Copy, Debug)]
+pub struct CouchConfig {
+    /// How many files may stay open.
+    pub max_open_files: usize,
+    /// Shape of the nodes that are written.
+    pub tuning: couchstore::Tuning,
+}
+
+impl Default for CouchConfig {
+    fn default() -> Self {
+        CouchConfig { max_open_files: 256, tuning: couchstore::Tuning::default() }
+    }
+}
+
+/// A bucket's folder.
+pub struct Couch {
+    env: Env,
+    dir: PathBuf,
+    config: CouchConfig,
+    vbuckets: Mutex<BTreeMap<VbId, Arc<Mutex<Slot>>>>,
+    open_files: OpenFiles,
+    saves: AtomicU64,
+    items_saved: AtomicU64,
+    failures: AtomicU64,
+}
+
+/// One vBucket: at most one revision of its file is in use.
+#[derive(Default)]
+struct Slot {
+    /// Revision of the file; nothing if there is none.
+    revision: Option<u64>,
+    /// Revision that was used last, so that none is used twice.
+    last_revision: u64,
+    file: Option<VbFile>,
+}
+
+impl Couch {
+    /// Opens a bucket's folder, made if missing. Files are looked at when they are needed.
+    pub fn open(env: Env, dir: &Path, config: CouchConfig) -> Result<Couch, Failure> {
+        let failed = |operation, path: &Path| {
+            let path = path.to_owned();
+            move |source| Failure::Disk { operation, path, source }
+        };
+        env.disk.create_dir_all(dir).map_err(failed("make folder", dir))?;
+        let mut slots: BTreeMap<VbId, Slot> = BTreeMap::new();
+        for name in env.disk.read_dir(dir).map_err(failed("list", dir))? {
+            let path = dir.join(&name);
+            if name.ends_with(UNFINISHED) {
+                env.disk.remove_file(&path).map_err(failed("remove", &path))?;
+            } else if let Some((vb, revision)) = parse_name(&name) {
+                let slot = slots.entry(vb).or_default();
+                slot.revision = slot.revision.max(Some(revision));
+                slot.last_revision = slot.last_revision.max(revision);
+            }
+        }
+        let vbuckets = slots.into_iter().map(|(vb, slot)| (vb, Arc::new(Mutex::new(slot)))).collect();
+        Ok(Couch {
+            env,
+            dir: dir.to_owned(),
+            config,
+            vbuckets: Mutex::new(vbuckets),
+            open_files: OpenFiles::new(config.max_open_files),
+            saves: AtomicU64::new(0),
+            items_saved: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+        })
+    }
+
+    fn path(&self, vb: VbId, revision: u64) -> PathBuf {
+        self.dir.join(format!("{vb}.couch.{revision}"))
+    }
+
+    fn slot(&self, vb: VbId) -> Arc<Mutex<Slot>> {
+        self.vbuckets.lock().entry(vb).or_default().clone()
+    }
+
+    fn disk(&self, operation: &'static str, path: &Path, result: io::Result<()>) -> Result<(), Failure> {
+        result.map_err(|source| Failure::Disk { operation, path: path.to_owned(), source })
+    }
+
+    /// Counts a failure. Whatever it was, nothing is known about the file any more: it is opened again next time.
+    fn note<T>(&self, vb: VbId, slot: &mut Slot, result: Result<T, Failure>) -> Result<T, Failure> {
+        if let Err(failure) = &result {
+            self.failures.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(%failure, "storage");
+            if slot.file.take().is_some() {
+                self.open_files.forget(vb);
+            }
+        }
+        result
+    }
+
+    /// The open file of a vBucket that has one.
+    fn opened<'s>(&self, vb: VbId, slot: &'s mut Slot) -> Result<&'s mut VbFile, Failure> {
+        let revision = slot.revision.ok_or(Failure::NoVbucket { vb })?;
+        if slot.file.is_none() {
+            self.make_room(vb);
+            let path = self.path(vb, revision);
+            let file = VbFile::open(&*self.env.disk, vb, &path, self.config.tuning)?;
+            self.open_files.opened(vb);
+            slot.file = Some(file);
+        } else {
+            self.open_files.used(vb);
+        }
+        Ok(slot.file.as_mut().expect("opened above"))
+    }
+
+    /// Closes files that were not used for longest until there is room for one more. Those in use are passed over.
+    fn make_room(&self, opening: VbId) {
+        for victim in self.open_files.victims() {
+            if victim == opening {
+                continue;
+            }
+            let slot = self.slot(victim);
+            if let Some(mut slot) = slot.try_lock()
+                && slot.file.take().is_some()
+            {
+                self.open_files.evicted(victim);
+            }
+        }
+    }
+
+    /// Makes the file of a vBucket that has none, with the batch in it. It gets its name only when its first header
+    /// is durable, so that a file without a valid header is always a damaged one.
+    fn create(&self, vb: VbId, slot: &mut Slot, batch: SaveBatch<'_>) -> Result<Saved, Failure> {
+        let revision = slot.last_revision + 1;
+        slot.last_revision = revision;
+        let path = self.path(vb, revision);
+        let mut unfinished = path.clone().into_os_string();
+        unfinished.push(UNFINISHED);
+        let unfinished = PathBuf::from(unfinished);
+        self.make_room(vb);
+        let disk = &*self.env.disk;
+        let result = VbFile::create(disk, vb, &unfinished, self.config.tuning)
+            .and_then(|mut file| file.save(vb, batch, self.env.clock.unix_ns()))
+            .and_then(|saved| {
+                self.disk("rename", &unfinished, disk.rename(&unfinished, &path))?;
+                self.disk("sync folder of", &path, disk.sync_dir(&self.dir))?;
+                Ok(saved)
+            });
+        match result {
+            Ok(saved) => {
+                slot.revision = Some(revision);
+                Ok(saved)
+            }
+            Err(failure) => {
+                // whichever of the two names it has; what cannot be removed now is not used again either
+                let _ = disk.remove_file(&unfinished);
+                let _ = disk.remove_file(&path);
+                Err(failure)
+            }
+        }
+    }
+
+    /// The state of one vBucket at its last commit, to be read without its lock.
+    fn records(&self, vb: VbId) -> Result<Option<Records>, Failure> {
+        let slot = self.slot(vb);
+        let mut slot = slot.lock();
+        if slot.revision.is_none() {
+            return Ok(None);
+        }
+        let opened = self.opened(vb, &mut slot).map(|file| Records::new(vb, file.snapshot()));
+        self.note(vb, &mut slot, opened).map(Some)
+    }
+
+    fn stored(&self, vb: VbId, slot: &mut MutexGuard<'_, Slot>) -> Result<StoredVb, Failure> {
+        let stored = self.opened(vb, slot).and_then(|file| file.stored(vb));
+        self.note(vb, slot, stored)
+    }
+}
+
+/// vBucket and revision of a file's name.
+fn parse_name(name: &str) -> Option<(VbId, u64)> {
+    let (vb, revision) = name.split_once(".couch.")?;
+    Some((VbId(vb.parse().ok()?), revision.parse().ok()?))
+}
+
+impl KvStore for Couch {
+    fn save(&self, vb: VbId, batch: SaveBatch<'_>) -> Result<Saved, Failure> {
+        batch.assert_sorted();
+        let slot = self.slot(vb);
+        let mut slot = slot.lock();
+        let result = if slot.revision.is_none() {
+            self.create(vb, &mut slot, batch)
+        } else {
+            let timestamp_ns = self.env.clock.unix_ns();
+            self.opened(vb, &mut slot).and_then(|file| file.save(vb, batch, timestamp_ns))
+        };
+        let saved = self.note(vb, &mut slot, result)?;
+        self.saves.fetch_add(1, Ordering::Relaxed);
+        self.items_saved.fetch_add(batch.items.len() as u64, Ordering::Relaxed);
+        Ok(saved)
+    }
+
+    fn get(&self, vb: VbId, key: DocKey<'_>) -> Result<Option<Version>, Failure> {
+        match self.records(vb)? {
+            None => Ok(None),
+            Some(records) => records.get(&key.to_stored().0),
+        }
+    }
+
+    fn scan(
+        &self,
+        vb: VbId,
+        from: Seqno,
+        visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
+    ) -> Result<(), Failure> {
+        self.records(vb)?.map_or(Ok(()), |records| records.scan(from, visit))
+    }
+
+    fn states(&self) -> Result<States, Failure> {
+        let slots: Vec<_> = self.vbuckets.lock().iter().map(|(vb, slot)| (*vb, slot.clone())).collect();
+        let mut states = Vec::with_capacity(slots.len());
+        for (vb, slot) in slots {
+            let mut slot = slot.lock();
+            if slot.revision.is_some() {
+                states.push((vb, self.stored(vb, &mut slot)));
+            }
+        }
+        Ok(states)
+    }
+
+    fn counts(&self, vb: VbId) -> Result<Counts, Failure> {
+        let slot = self.slot(vb);
+        let mut slot = slot.lock();
+        if slot.revision.is_none() {
+            return Ok(Counts::default());
+        }
+        let counts = self.opened(vb, &mut slot).map(|file| file.counts());
+        self.note(vb, &mut slot, counts)
+    }
+
+    fn delete_vbucket(&self, vb: VbId) -> Result<(), Failure> {
+        let slot = self.slot(vb);
+        let mut slot = slot.lock();
+        let Some(revision) = slot.revision else { return Ok(()) };
+        if slot.file.take().is_some() {
+            self.open_files.forget(vb);
+        }
+        let path = self.path(vb, revision);
+        let result = match self.env.disk.remove_file(&path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => self.disk("remove", &path, Err(e)),
+            _ => self.disk("sync folder of", &path, self.env.disk.sync_dir(&self.dir)),
+        };
+        self.note(vb, &mut slot, result)?;
+        slot.revision = None;
+        Ok(())
+    }
+
+    fn stats(&self) -> Stats {
+        let mut stats = self.open_files.stats();
+        stats.saves = self.saves.load(Ordering::Relaxed);
+        stats.items_saved = self.items_saved.load(Ordering::Relaxed);
+        stats.failures = self.failures.load(Ordering::Relaxed);
+        stats
+    }
+}

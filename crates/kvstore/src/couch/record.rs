@@ -1,0 +1,122 @@
+//! From records of a file to versions.
+
+use std::ops::ControlFlow;
+
+use base::limits::MAX_PREFIXED_KEY_BYTES;
+use base::{Cas, Datatype, DocKey, ItemKind, NewVersion, RevSeqno, Seqno, VbId, Version, VersionMeta};
+use couchstore::{DocInfo, RevMeta, Snapshot};
+
+use crate::collections::{PREPARES, SYSTEM};
+use crate::failure::Failure;
+
+/// The documents of a vBucket at one commit.
+pub(super) struct Records {
+    vb: VbId,
+    snapshot: Snapshot,
+}
+
+/// Space for a body, used again for the next one.
+#[derive(Default)]
+struct Scratch {
+    stored: Vec<u8>,
+    inflated: Vec<u8>,
+}
+
+/// So that one `?` serves failures of both floors while walking a tree.
+enum Trouble {
+    File(couchstore::Failure),
+    Ours(Failure),
+}
+
+impl From<couchstore::Failure> for Trouble {
+    fn from(failure: couchstore::Failure) -> Self {
+        Trouble::File(failure)
+    }
+}
+
+impl Records {
+    pub(super) fn new(vb: VbId, snapshot: Snapshot) -> Records {
+        Records { vb, snapshot }
+    }
+
+    fn failed(&self, source: couchstore::Failure) -> Failure {
+        Failure::File { vb: self.vb, source }
+    }
+
+    pub(super) fn get(&self, stored_key: &[u8]) -> Result<Option<Version>, Failure> {
+        let found = self
+            .snapshot
+            .get(stored_key, |info| self.version(&info, &mut Scratch::default()))
+            .map_err(|failure| self.failed(failure))?;
+        found.transpose()
+    }
+
+    pub(super) fn scan(
+        &self,
+        from: Seqno,
+        visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
+    ) -> Result<(), Failure> {
+        let mut scratch = Scratch::default();
+        let walked = self.snapshot.changes_since(from.0, |info| {
+            if DocKey::parse(info.id).is_some_and(|key| key.collection == PREPARES) {
+                return Ok(ControlFlow::Continue(()));
+            }
+            let version = self.version(&info, &mut scratch).map_err(Trouble::Ours)?;
+            Ok(visit(version))
+        });
+        walked.map_err(|trouble| match trouble {
+            Trouble::File(failure) => self.failed(failure),
+            Trouble::Ours(failure) => failure,
+        })
+    }
+
+    fn version(&self, info: &DocInfo<'_>, scratch: &mut Scratch) -> Result<Version, Failure> {
+        let unknown = |what| Failure::Record {
+            vb: self.vb,
+            path: self.snapshot.path().to_owned(),
+            seqno: Seqno(info.seqno),
+            what,
+        };
+        let key = DocKey::parse(info.id).ok_or_else(|| unknown("the key has no collection prefix"))?;
+        if info.id.len() > MAX_PREFIXED_KEY_BYTES {
+            return Err(unknown("the key is too long"));
+        }
+        let rev_meta = RevMeta::decode(info.rev_meta).ok_or_else(|| unknown("revision metadata"))?;
+        let datatype = datatype(info, &rev_meta).ok_or_else(|| unknown("datatype"))?;
+        let value = if datatype.is_snappy() {
+            self.snapshot.stored_body(info, &mut scratch.stored)
+        } else {
+            self.snapshot.body(info, &mut scratch.stored, &mut scratch.inflated)
+        };
+        let meta = VersionMeta {
+            cas: Cas(rev_meta.cas),
+            by_seqno: Seqno(info.seqno),
+            rev_seqno: RevSeqno(info.rev_seqno),
+            flags: rev_meta.flags,
+            expiry: rev_meta.expiry,
+            datatype,
+            kind: kind(info, &rev_meta, key),
+        };
+        let value = value.map_err(|failure| self.failed(failure))?;
+        Ok(NewVersion::new(meta, key, &[value]).publish())
+    }
+}
+
+/// Documents from before datatypes were stored say only whether they are JSON.
+fn datatype(info: &DocInfo<'_>, rev_meta: &RevMeta) -> Option<Datatype> {
+    match rev_meta.datatype {
+        Some(bits) => Datatype::from_wire(bits),
+        None if info.content_meta & 0x7f == couchstore::CONTENT_JSON => Some(Datatype::JSON),
+        None => Some(Datatype::RAW),
+    }
+}
+
+/// The drop of a collection is a deleted system event: its kind says deleted, its key says system event.
+fn kind(info: &DocInfo<'_>, rev_meta: &RevMeta, key: DocKey<'_>) -> ItemKind {
+    match (info.deleted, rev_meta.expired) {
+        (true, true) => ItemKind::Expiration,
+        (true, false) => ItemKind::Deletion,
+        (false, _) if key.collection == SYSTEM => ItemKind::SystemEvent,
+        (false, _) => ItemKind::Mutation,
+    }
+}

@@ -1,0 +1,57 @@
+//! What can go wrong with a bucket's documents on disk.
+
+use std::io;
+use std::path::PathBuf;
+
+use base::{Seqno, VbId};
+
+/// The disk or a file misbehaves. What names a vBucket concerns that vBucket only.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// A file cannot be read or written, or is damaged.
+    #[error("vBucket {vb}: {source}")]
+    File {
+        /// Whose file.
+        vb: VbId,
+        /// Operation, path and offset.
+        source: couchstore::Failure,
+    },
+    /// The disk refused an operation on the bucket's folder.
+    #[error("cannot {operation} {path}: {source}", path = path.display())]
+    Disk {
+        /// What was tried.
+        operation: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// What the disk said.
+        source: io::Error,
+    },
+    /// A record of a file is sound but not one that a key-value engine writes.
+    #[error("vBucket {vb}: unknown form of the record with seqno {seqno} in {path}: {what}", path = path.display())]
+    Record {
+        /// Whose file.
+        vb: VbId,
+        /// The file.
+        path: PathBuf,
+        /// Which record.
+        seqno: Seqno,
+        /// What is unknown.
+        what: &'static str,
+    },
+    /// The state document of a vBucket is missing or cannot be understood.
+    #[error("vBucket {vb}: no usable state document in {path}: {what}", path = path.display())]
+    State {
+        /// Whose file.
+        vb: VbId,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        what: String,
+    },
+    /// Nothing is stored for this vBucket.
+    #[error("vBucket {vb}: nothing is stored")]
+    NoVbucket {
+        /// Which vBucket.
+        vb: VbId,
+    },
+}

@@ -1,0 +1,151 @@
+//! The state of a vBucket as the JSON local document `_local/vbstate`, as the original writes it.
+
+use std::collections::BTreeMap;
+
+use base::VbState;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+
+/// Name of the local document.
+pub(crate) const STATE_ID: &[u8] = b"_local/vbstate";
+
+/// State of a vBucket. Fields are in the order in which they are written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct VbStateDoc {
+    /// What kind of snapshot the last save belongs to.
+    pub checkpoint_type: CheckpointType,
+    /// Highest seqno of a prepare that was committed or aborted.
+    #[serde(with = "decimal")]
+    pub completed_seqno: u64,
+    /// Histories of the vBucket, newest first.
+    pub failover_table: Vec<FailoverEntry>,
+    /// Highest seqno of a prepare on disk, all before it being on disk too.
+    #[serde(with = "decimal")]
+    pub high_prepared_seqno: u64,
+    /// First seqno whose CAS is a hybrid logical clock's.
+    #[serde(with = "decimal")]
+    pub hlc_epoch: i64,
+    /// Highest CAS given out.
+    #[serde(with = "decimal")]
+    pub max_cas: u64,
+    /// Highest revision seqno of a deleted document: revisions of re-created documents start above it.
+    #[serde(with = "decimal")]
+    pub max_deleted_seqno: u64,
+    /// Highest seqno of something a client may see: no prepare, no abort.
+    #[serde(with = "decimal")]
+    pub max_visible_seqno: u64,
+    /// Whether a document with xattrs was ever stored.
+    pub might_contain_xattrs: bool,
+    /// Whether keys have collection prefixes.
+    pub namespaces_supported: bool,
+    /// Bytes of prepares on disk.
+    #[serde(with = "decimal")]
+    pub on_disk_prepare_bytes: u64,
+    /// Prepares on disk.
+    #[serde(with = "decimal")]
+    pub on_disk_prepares: u64,
+    /// Highest seqno of a prepare.
+    #[serde(with = "decimal")]
+    pub prepared_seqno: u64,
+    /// Replication chains, as the cluster set them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replication_topology: Option<Value>,
+    /// End of the snapshot that the last save belongs to.
+    #[serde(with = "decimal")]
+    pub snap_end: u64,
+    /// Start of the snapshot that the last save belongs to.
+    #[serde(with = "decimal")]
+    pub snap_start: u64,
+    /// What the node does for the vBucket.
+    #[serde(serialize_with = "state_to_name", deserialize_with = "state_from_name")]
+    pub state: VbState,
+    /// Version of this document.
+    pub version: u32,
+    /// Fields that are not known here, kept as they are.
+    #[serde(flatten)]
+    pub other: BTreeMap<String, Value>,
+}
+
+/// What kind of snapshot was received.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CheckpointType {
+    /// Written by clients, or received as a memory snapshot.
+    #[default]
+    Memory,
+    /// Received as a disk snapshot.
+    Disk,
+    /// Received as the first disk snapshot, into an empty vBucket.
+    InitialDisk,
+}
+
+/// One history of a vBucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailoverEntry {
+    /// The history's UUID.
+    pub id: u64,
+    /// Seqno at which it began.
+    pub seq: u64,
+}
+
+impl Default for VbStateDoc {
+    fn default() -> Self {
+        VbStateDoc {
+            checkpoint_type: CheckpointType::Memory,
+            completed_seqno: 0,
+            failover_table: Vec::new(),
+            high_prepared_seqno: 0,
+            hlc_epoch: 0,
+            max_cas: 0,
+            max_deleted_seqno: 0,
+            max_visible_seqno: 0,
+            might_contain_xattrs: false,
+            namespaces_supported: true,
+            on_disk_prepare_bytes: 0,
+            on_disk_prepares: 0,
+            prepared_seqno: 0,
+            replication_topology: None,
+            snap_end: 0,
+            snap_start: 0,
+            state: VbState::Dead,
+            version: 4,
+            other: BTreeMap::new(),
+        }
+    }
+}
+
+impl VbStateDoc {
+    pub(crate) fn to_json(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("numbers, names and values always have a JSON form")
+    }
+
+    pub(crate) fn from_json(json: &[u8]) -> Result<VbStateDoc, serde_json::Error> {
+        serde_json::from_slice(json)
+    }
+}
+
+fn state_to_name<S: Serializer>(state: &VbState, s: S) -> Result<S::Ok, S::Error> {
+    s.serialize_str(state.name())
+}
+
+fn state_from_name<'de, D: Deserializer<'de>>(d: D) -> Result<VbState, D::Error> {
+    let name = String::deserialize(d)?;
+    VbState::from_name(&name).ok_or_else(|| serde::de::Error::custom("unknown vBucket state"))
+}
+
+/// 64-bit numbers are strings of digits in this document.
+mod decimal {
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<T: Display, S: Serializer>(n: &T, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(n)
+    }
+
+    pub(super) fn deserialize<'de, T: FromStr, D: Deserializer<'de>>(d: D) -> Result<T, D::Error> {
+        let digits = String::deserialize(d)?;
+        digits.parse().map_err(|_| serde::de::Error::custom("a number in quotes was expected"))
+    }
+}

@@ -1,0 +1,125 @@
+//! What an engine asks of the disk.
+
+use std::ops::ControlFlow;
+
+use base::{CollectionId, DocKey, Seqno, VbId, Version};
+
+use crate::collections::CollectionStats;
+use crate::failure::Failure;
+use crate::state::VbStateDoc;
+
+/// A bucket's documents on disk. All methods block and may be called from several threads; each vBucket is on its own.
+pub trait KvStore: Send + Sync {
+    /// Saves a batch and the state of its vBucket together. Durable when it returns.
+    /// After a failure nothing or all of it may be on disk; saving it again is right in either case.
+    fn save(&self, vb: VbId, batch: SaveBatch<'_>) -> Result<Saved, Failure>;
+
+    /// Saves the state of a vBucket alone, making the vBucket if there is none. Durable when it returns.
+    fn save_state(&self, vb: VbId, state: &VbStateDoc) -> Result<(), Failure> {
+        self.save(vb, SaveBatch { items: &[], state }).map(|_| ())
+    }
+
+    /// The newest stored version of a key; a tombstone is one too.
+    fn get(&self, vb: VbId, key: DocKey<'_>) -> Result<Option<Version>, Failure>;
+
+    /// Visits the newest version of each document with a seqno of `from` or more, in order of seqno, until `visit`
+    /// breaks. Sees one moment: what is saved meanwhile does not show. Prepares are not visited.
+    fn scan(
+        &self,
+        vb: VbId,
+        from: Seqno,
+        visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
+    ) -> Result<(), Failure>;
+
+    /// Every stored vBucket, lowest first; damage to one shows at that one only.
+    fn states(&self) -> Result<States, Failure>;
+
+    /// How much is stored for a vBucket.
+    fn counts(&self, vb: VbId) -> Result<Counts, Failure>;
+
+    /// Forgets a vBucket, durably; fine if there is none.
+    fn delete_vbucket(&self, vb: VbId) -> Result<(), Failure>;
+
+    /// What was done so far.
+    fn stats(&self) -> Stats;
+}
+
+/// Every vBucket found on disk, or what is wrong with it.
+pub type States = Vec<(VbId, Result<StoredVb, Failure>)>;
+
+/// What is saved together.
+#[derive(Clone, Copy)]
+pub struct SaveBatch<'a> {
+    /// Versions sorted by stored key, one for each key.
+    pub items: &'a [Version],
+    /// The vBucket's state as of these items.
+    pub state: &'a VbStateDoc,
+}
+
+impl SaveBatch<'_> {
+    /// Holds the caller to the order: an unsorted batch would make a tree that cannot be searched.
+    pub(crate) fn assert_sorted(&self) {
+        let sorted = self.items.is_sorted_by(|a, b| a.stored_key() < b.stored_key());
+        assert!(sorted, "a batch is sorted by key, with one version for each");
+    }
+}
+
+/// What saving a batch did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Saved {
+    /// Documents that were not there before, or only as tombstones.
+    pub inserted: u64,
+    /// Documents that were there and still are.
+    pub updated: u64,
+    /// Documents that were there and now are tombstones.
+    pub deleted: u64,
+    /// How much is stored now.
+    pub counts: Counts,
+}
+
+/// How much is stored for a vBucket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Committed documents that are no tombstones, over all collections.
+    pub documents: u64,
+    /// Tombstones, those of dropped collections included.
+    pub tombstones: u64,
+    /// Bytes that its file takes.
+    pub file_bytes: u64,
+    /// Bytes of them that are in use.
+    pub used_bytes: u64,
+}
+
+/// A vBucket as it was found on disk.
+#[derive(Clone, Debug)]
+pub struct StoredVb {
+    /// Its state document.
+    pub state: VbStateDoc,
+    /// Highest seqno saved.
+    pub high_seqno: Seqno,
+    /// Seqno up to which tombstones were purged.
+    pub purge_seqno: Seqno,
+    /// How much is stored.
+    pub counts: Counts,
+    /// Counts of each collection.
+    pub collections: Vec<(CollectionId, CollectionStats)>,
+}
+
+/// What a store did so far, and what it holds open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Batches saved.
+    pub saves: u64,
+    /// Items in them.
+    pub items_saved: u64,
+    /// Operations that failed.
+    pub failures: u64,
+    /// Files that are open.
+    pub open_files: u64,
+    /// Operations that found their file open.
+    pub file_hits: u64,
+    /// Operations that had to open their file.
+    pub file_misses: u64,
+    /// Files closed to make room for others.
+    pub file_evictions: u64,
+}

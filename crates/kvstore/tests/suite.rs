@@ -1,0 +1,75 @@
+//! The suite on each backend.
+
+use std::path::Path;
+
+use base::env::Env;
+use kvstore::suite::{self, Subject};
+use kvstore::{Couch, CouchConfig, KvStore, Memory};
+
+struct InMemory(Memory);
+
+impl Subject for InMemory {
+    fn store(&self) -> &dyn KvStore {
+        &self.0
+    }
+
+    fn restart(&mut self) {}
+}
+
+struct OnDisk {
+    dir: tempfile::TempDir,
+    config: CouchConfig,
+    store: Couch,
+}
+
+impl OnDisk {
+    fn new(config: CouchConfig) -> OnDisk {
+        let dir = tempfile::tempdir().expect("a folder");
+        let store = open(dir.path(), config);
+        OnDisk { dir, config, store }
+    }
+}
+
+fn open(dir: &Path, config: CouchConfig) -> Couch {
+    Couch::open(Env::real(), dir, config).expect("the bucket opens")
+}
+
+impl Subject for OnDisk {
+    fn store(&self) -> &dyn KvStore {
+        &self.store
+    }
+
+    fn restart(&mut self) {
+        self.store = open(self.dir.path(), self.config);
+    }
+}
+
+#[test]
+fn memory() {
+    suite::run(|| InMemory(Memory::default()));
+}
+
+#[test]
+fn couch() {
+    suite::run(|| OnDisk::new(CouchConfig::default()));
+}
+
+#[test]
+fn couch_with_few_descriptors_and_small_nodes() {
+    let tuning = couchstore::Tuning { leaf_bytes: 300, interior_bytes: 300, compress_nodes: true };
+    suite::run(|| OnDisk::new(CouchConfig { max_open_files: 2, tuning }));
+}
+
+#[test]
+fn open_files_are_bounded() {
+    let subject = OnDisk::new(CouchConfig { max_open_files: 4, ..CouchConfig::default() });
+    for round in 0..3 {
+        for vb in 0..10 {
+            let state = kvstore::VbStateDoc { max_cas: round, ..Default::default() };
+            subject.store.save_state(base::VbId(vb), &state).expect("a save");
+            assert!(subject.store.stats().open_files <= 4);
+        }
+    }
+    let stats = subject.store.stats();
+    assert_eq!((stats.saves, stats.file_evictions, stats.failures), (30, 16, 0));
+}

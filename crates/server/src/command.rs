@@ -1,0 +1,232 @@
+//! What the table says about a command: its layout on the wire, who may use it, what handles it.
+
+use base::Datatype;
+use protocol::{Request, Status};
+
+use crate::context::{Context, Outcome};
+use crate::privilege::Privilege;
+
+pub use crate::command_table::{ROWS, find};
+
+/// Handles a command whose request fits its row.
+pub type Handler = fn(&mut Context<'_>, &Request<'_>) -> Outcome;
+
+/// Which lengths the extras may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extras {
+    /// No extras.
+    None,
+    /// Exactly so many bytes.
+    Exactly(u8),
+    /// One of these lengths.
+    OneOf(&'static [u8]),
+    /// The handler looks at them.
+    Any,
+}
+
+/// What the key may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Key {
+    /// No key.
+    Forbidden,
+    /// A key, or none; not that of a document.
+    Optional,
+    /// A key; not that of a document.
+    Required,
+    /// The key of a document: starts with a collection if that was agreed on.
+    Document,
+}
+
+/// What the value may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ValueRule {
+    /// No value.
+    Forbidden,
+    /// Any, or none.
+    Optional,
+    /// At least a byte.
+    Required,
+    /// Exactly so many bytes.
+    Exactly(u8),
+}
+
+/// What the CAS may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CasRule {
+    /// Must be zero.
+    Forbidden,
+    /// Zero or not.
+    Optional,
+    /// Must not be zero.
+    Required,
+}
+
+/// Who may use a command at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Everybody who can connect.
+    Anybody,
+    /// Those who logged in.
+    User,
+    /// Those who logged in and selected a bucket; without one they get this status.
+    Bucket(Status),
+}
+
+/// Which answers are not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Silence {
+    /// All are sent.
+    None,
+    /// "Not found" is not sent: the quiet variants of reads.
+    Misses,
+    /// Success is not sent: the quiet variants of changes.
+    Success,
+}
+
+impl Silence {
+    /// Whether an answer with this status is not sent.
+    pub fn hides(self, status: Status) -> bool {
+        match self {
+            Silence::None => false,
+            Silence::Misses => status == Status::KeyEnoent,
+            Silence::Success => status == Status::Success,
+        }
+    }
+}
+
+/// Everything there is to know about a command.
+pub struct Row {
+    /// Its number.
+    pub opcode: u8,
+    /// Its name.
+    pub name: &'static str,
+    /// One line for the command reference.
+    pub doc: &'static str,
+    /// Which lengths the extras may have.
+    pub extras: Extras,
+    /// What the key may be.
+    pub key: Key,
+    /// What the value may be.
+    pub value: ValueRule,
+    /// What the CAS may be.
+    pub cas: CasRule,
+    /// The datatype bits the value may have.
+    pub datatype: u8,
+    /// Whether the vBucket must be 0.
+    pub is_vbucket_zero: bool,
+    /// Whether a durability requirement makes sense.
+    pub durability: bool,
+    /// Whether keeping the expiry time makes sense.
+    pub preserve_ttl: bool,
+    /// Whether it may be finished in another order than it came, if that was agreed on.
+    pub reorder: bool,
+    /// Which answers are not sent.
+    pub silence: Silence,
+    /// Who may use it at all.
+    pub access: Access,
+    /// What a user must be allowed to do.
+    pub privilege: Option<Privilege>,
+    /// What handles it.
+    pub handler: Handler,
+}
+
+impl Row {
+    /// A command without any part, for logged-in users.
+    pub(crate) const fn new(opcode: u8, handler: Handler, doc: &'static str) -> Row {
+        let Some(name) = protocol::opcode::name(opcode) else { panic!("an opcode without a name") };
+        Row {
+            opcode,
+            name,
+            doc,
+            extras: Extras::None,
+            key: Key::Forbidden,
+            value: ValueRule::Forbidden,
+            cas: CasRule::Forbidden,
+            datatype: 0,
+            is_vbucket_zero: false,
+            durability: false,
+            preserve_ttl: false,
+            reorder: false,
+            silence: Silence::None,
+            access: Access::User,
+            privilege: None,
+            handler,
+        }
+    }
+
+    /// A command on a document of the selected bucket.
+    pub(crate) const fn document(
+        opcode: u8,
+        handler: Handler,
+        privilege: Privilege,
+        doc: &'static str,
+    ) -> Row {
+        let row = Row::new(opcode, handler, doc);
+        Row { key: Key::Document, reorder: true, privilege: Some(privilege), ..row.in_bucket() }
+    }
+
+    pub(crate) const fn in_bucket(self) -> Row {
+        Row { access: Access::Bucket(Status::NoBucket), ..self }
+    }
+
+    pub(crate) const fn without_bucket(self, status: Status) -> Row {
+        Row { access: Access::Bucket(status), ..self }
+    }
+
+    pub(crate) const fn for_anybody(self) -> Row {
+        Row { access: Access::Anybody, ..self }
+    }
+
+    pub(crate) const fn needs(self, privilege: Privilege) -> Row {
+        Row { privilege: Some(privilege), ..self }
+    }
+
+    pub(crate) const fn extras(self, len: u8) -> Row {
+        Row { extras: Extras::Exactly(len), ..self }
+    }
+
+    pub(crate) const fn extras_of(self, lens: &'static [u8]) -> Row {
+        Row { extras: Extras::OneOf(lens), ..self }
+    }
+
+    pub(crate) const fn any_extras(self) -> Row {
+        Row { extras: Extras::Any, ..self }
+    }
+
+    pub(crate) const fn key(self, key: Key) -> Row {
+        Row { key, ..self }
+    }
+
+    pub(crate) const fn value(self, value: ValueRule) -> Row {
+        Row { value, ..self }
+    }
+
+    pub(crate) const fn cas(self, cas: CasRule) -> Row {
+        Row { cas, ..self }
+    }
+
+    pub(crate) const fn datatype(self, bits: u8) -> Row {
+        Row { datatype: bits, ..self }
+    }
+
+    /// The value of a document: JSON and Snappy bits make sense.
+    pub(crate) const fn document_value(self) -> Row {
+        Row { value: ValueRule::Optional, datatype: Datatype::JSON.0 | Datatype::SNAPPY.0, ..self }
+    }
+
+    pub(crate) const fn vbucket_zero(self) -> Row {
+        Row { is_vbucket_zero: true, ..self }
+    }
+
+    pub(crate) const fn durable(self) -> Row {
+        Row { durability: true, ..self }
+    }
+
+    pub(crate) const fn keeps_ttl(self) -> Row {
+        Row { preserve_ttl: true, ..self }
+    }
+
+    pub(crate) const fn quiet(self, silence: Silence) -> Row {
+        Row { silence, ..self }
+    }
+}

@@ -1,0 +1,449 @@
+//! THE table: one row per command.
+//!
+//! Validation, privilege check, dispatch and the command reference come from here. A number without a row is an
+//! unknown command, one in [`RETIRED`] a command that servers once had.
+
+use base::Datatype;
+use protocol::Status;
+use protocol::opcode::*;
+
+use crate::command::CasRule::{Optional as AnyCas, Required as NeedsCas};
+use crate::command::{Key, Row, Silence, ValueRule};
+use crate::commands::{admin, auth, collections, later_issue, session};
+use crate::privilege::Privilege::*;
+
+const XATTR: u8 = Datatype::XATTR.0;
+const JSON: u8 = Datatype::JSON.0;
+const SNAPPY: u8 = Datatype::SNAPPY.0;
+/// Flags, expiry, rev seqno, CAS; then options, the length of extended metadata, or both.
+const WITH_META: &[u8] = &[24, 26, 28, 30];
+/// Path length and flags; then document flags, expiry, or both.
+const ONE_PATH: &[u8] = &[3, 4, 7, 8];
+
+const fn with_meta(opcode: u8, doc: &'static str) -> Row {
+    Row::document(opcode, later_issue::not_supported, MetaWrite, doc)
+        .extras_of(WITH_META)
+        .value(ValueRule::Optional)
+        .datatype(JSON | SNAPPY | XATTR)
+        .cas(AnyCas)
+}
+
+const fn path_read(opcode: u8, doc: &'static str) -> Row {
+    Row::document(opcode, later_issue::not_supported, Read, doc)
+        .extras_of(ONE_PATH)
+        .value(ValueRule::Optional)
+        .cas(AnyCas)
+}
+
+const fn path_change(opcode: u8, doc: &'static str) -> Row {
+    Row::document(opcode, later_issue::not_supported, Upsert, doc)
+        .extras_of(ONE_PATH)
+        .value(ValueRule::Optional)
+        .cas(AnyCas)
+        .durable()
+        .keeps_ttl()
+}
+
+const fn dcp(opcode: u8, doc: &'static str) -> Row {
+    Row::new(opcode, later_issue::not_supported, doc).in_bucket().needs(DcpProducer)
+}
+
+/// Every command.
+pub static ROWS: &[Row] = &[
+    // Session
+    Row::new(HELLO, session::hello, "Agree on features")
+        .for_anybody()
+        .key(Key::Optional)
+        .value(ValueRule::Optional),
+    Row::new(SASL_LIST_MECHS, auth::list_mechanisms, "List the ways to log in").for_anybody(),
+    Row::new(SASL_AUTH, auth::auth, "Log in, or begin to")
+        .for_anybody()
+        .key(Key::Required)
+        .value(ValueRule::Optional),
+    Row::new(SASL_STEP, auth::step, "Go on with logging in")
+        .for_anybody()
+        .key(Key::Required)
+        .value(ValueRule::Optional),
+    Row::new(GET_ERROR_MAP, session::error_map, "What to do about each error")
+        .for_anybody()
+        .value(ValueRule::Exactly(2))
+        .vbucket_zero(),
+    Row::new(SELECT_BUCKET, session::select_bucket, "Choose the bucket for what follows").key(Key::Required),
+    Row::new(LIST_BUCKETS, session::list_buckets, "Names of the buckets that the user may select"),
+    Row::new(GET_CLUSTER_CONFIG, session::cluster_config, "Which node serves which vBucket")
+        .extras_of(&[0, 16]),
+    Row::new(NOOP, session::noop, "Nothing"),
+    Row::new(VERSION, session::version, "The server's version"),
+    Row::new(VERBOSITY, session::verbosity, "How much is logged; accepted and ignored").extras(4),
+    Row::new(QUIT, session::quit, "Answer and close the connection").for_anybody(),
+    Row::new(QUITQ, session::quit_quietly, "Close the connection").for_anybody().quiet(Silence::Success),
+    Row::new(DROP_PRIVILEGE, admin::drop_privilege, "Give up a privilege for this session")
+        .key(Key::Required),
+    // Documents
+    Row::document(GET, later_issue::not_supported, Read, "Read a document"),
+    Row::document(GETQ, later_issue::not_supported, Read, "Read a document, silent if there is none")
+        .quiet(Silence::Misses),
+    Row::document(GETK, later_issue::not_supported, Read, "Read a document with its key"),
+    Row::document(
+        GETKQ,
+        later_issue::not_supported,
+        Read,
+        "Read a document with its key, silent if there is none",
+    )
+    .quiet(Silence::Misses),
+    Row::document(GET_REPLICA, later_issue::not_supported, Read, "Read a document of a replica vBucket"),
+    Row::document(SET, later_issue::not_supported, Upsert, "Store a document")
+        .extras(8)
+        .document_value()
+        .cas(AnyCas)
+        .durable()
+        .keeps_ttl(),
+    Row::document(SETQ, later_issue::not_supported, Upsert, "Store a document, silent on success")
+        .extras(8)
+        .document_value()
+        .cas(AnyCas)
+        .durable()
+        .keeps_ttl()
+        .quiet(Silence::Success),
+    Row::document(ADD, later_issue::not_supported, Insert, "Store a document that does not exist")
+        .extras(8)
+        .document_value()
+        .durable(),
+    Row::document(
+        ADDQ,
+        later_issue::not_supported,
+        Insert,
+        "Store a document that does not exist, silent on success",
+    )
+    .extras(8)
+    .document_value()
+    .durable()
+    .quiet(Silence::Success),
+    Row::document(REPLACE, later_issue::not_supported, Upsert, "Store a document that exists")
+        .extras(8)
+        .document_value()
+        .cas(AnyCas)
+        .durable()
+        .keeps_ttl(),
+    Row::document(
+        REPLACEQ,
+        later_issue::not_supported,
+        Upsert,
+        "Store a document that exists, silent on success",
+    )
+    .extras(8)
+    .document_value()
+    .cas(AnyCas)
+    .durable()
+    .keeps_ttl()
+    .quiet(Silence::Success),
+    Row::document(APPEND, later_issue::not_supported, Upsert, "Add bytes behind a document")
+        .document_value()
+        .cas(AnyCas)
+        .durable()
+        .keeps_ttl(),
+    Row::document(
+        APPENDQ,
+        later_issue::not_supported,
+        Upsert,
+        "Add bytes behind a document, silent on success",
+    )
+    .document_value()
+    .cas(AnyCas)
+    .durable()
+    .keeps_ttl()
+    .quiet(Silence::Success),
+    Row::document(PREPEND, later_issue::not_supported, Upsert, "Add bytes before a document")
+        .document_value()
+        .cas(AnyCas)
+        .durable()
+        .keeps_ttl(),
+    Row::document(
+        PREPENDQ,
+        later_issue::not_supported,
+        Upsert,
+        "Add bytes before a document, silent on success",
+    )
+    .document_value()
+    .cas(AnyCas)
+    .durable()
+    .keeps_ttl()
+    .quiet(Silence::Success),
+    Row::document(INCREMENT, later_issue::not_supported, Upsert, "Add to a counter")
+        .extras(20)
+        .durable()
+        .keeps_ttl(),
+    Row::document(INCREMENTQ, later_issue::not_supported, Upsert, "Add to a counter, silent on success")
+        .extras(20)
+        .durable()
+        .keeps_ttl()
+        .quiet(Silence::Success),
+    Row::document(DECREMENT, later_issue::not_supported, Upsert, "Take away from a counter")
+        .extras(20)
+        .durable()
+        .keeps_ttl(),
+    Row::document(
+        DECREMENTQ,
+        later_issue::not_supported,
+        Upsert,
+        "Take away from a counter, silent on success",
+    )
+    .extras(20)
+    .durable()
+    .keeps_ttl()
+    .quiet(Silence::Success),
+    Row::document(DELETE, later_issue::not_supported, Delete, "Delete a document").cas(AnyCas).durable(),
+    Row::document(DELETEQ, later_issue::not_supported, Delete, "Delete a document, silent on success")
+        .cas(AnyCas)
+        .durable()
+        .quiet(Silence::Success),
+    Row::document(TOUCH, later_issue::not_supported, Upsert, "Set the expiry time of a document").extras(4),
+    Row::document(GAT, later_issue::not_supported, Read, "Read a document and set its expiry time").extras(4),
+    Row::document(
+        GATQ,
+        later_issue::not_supported,
+        Read,
+        "Read a document and set its expiry time, silent if there is none",
+    )
+    .extras(4)
+    .quiet(Silence::Misses),
+    Row::document(GET_LOCKED, later_issue::not_supported, Read, "Read a document and lock it")
+        .extras_of(&[0, 4]),
+    Row::document(UNLOCK_KEY, later_issue::not_supported, Read, "Unlock a document").cas(NeedsCas),
+    Row::new(GET_RANDOM_KEY, later_issue::not_supported, "Read a document chosen by chance")
+        .in_bucket()
+        .needs(Read)
+        .any_extras(),
+    // Documents with their metadata
+    Row::document(
+        GET_META,
+        later_issue::not_supported,
+        MetaRead,
+        "Read the metadata of a document or tombstone",
+    )
+    .extras_of(&[0, 1]),
+    Row::document(GETQ_META, later_issue::not_supported, MetaRead, "Read metadata, silent if there are none")
+        .extras_of(&[0, 1])
+        .quiet(Silence::Misses),
+    with_meta(SET_WITH_META, "Store a document with its metadata"),
+    with_meta(SETQ_WITH_META, "Store a document with its metadata, silent on success")
+        .quiet(Silence::Success),
+    with_meta(ADD_WITH_META, "Store a document that does not exist with its metadata"),
+    with_meta(ADDQ_WITH_META, "Store a document that does not exist with its metadata, silent on success")
+        .quiet(Silence::Success),
+    with_meta(DELETE_WITH_META, "Delete a document with the metadata of its tombstone"),
+    with_meta(DELETEQ_WITH_META, "Delete a document with the metadata of its tombstone, silent on success")
+        .quiet(Silence::Success),
+    Row::document(
+        RETURN_META,
+        later_issue::not_supported,
+        Upsert,
+        "Change a document and return its metadata",
+    )
+    .extras(12)
+    .document_value()
+    .cas(AnyCas),
+    // Parts of documents
+    path_read(SUBDOC_GET, "Read the value at a path"),
+    path_read(SUBDOC_EXISTS, "Look whether a path exists"),
+    path_read(SUBDOC_GET_COUNT, "Count the elements at a path"),
+    path_change(SUBDOC_DICT_ADD, "Add a field to an object"),
+    path_change(SUBDOC_DICT_UPSERT, "Set a field of an object"),
+    path_change(SUBDOC_DELETE, "Delete the value at a path"),
+    path_change(SUBDOC_REPLACE, "Replace the value at a path"),
+    path_change(SUBDOC_ARRAY_PUSH_LAST, "Add to the end of an array"),
+    path_change(SUBDOC_ARRAY_PUSH_FIRST, "Add to the beginning of an array"),
+    path_change(SUBDOC_ARRAY_INSERT, "Insert into an array"),
+    path_change(SUBDOC_ARRAY_ADD_UNIQUE, "Add to an array unless it is in it"),
+    path_change(SUBDOC_COUNTER, "Add to the number at a path"),
+    path_change(SUBDOC_REPLACE_BODY_WITH_XATTR, "Make an attribute the body"),
+    Row::document(SUBDOC_MULTI_LOOKUP, later_issue::not_supported, Read, "Read several paths")
+        .extras_of(&[0, 1])
+        .value(ValueRule::Optional)
+        .cas(AnyCas),
+    Row::document(SUBDOC_MULTI_MUTATION, later_issue::not_supported, Upsert, "Change several paths")
+        .extras_of(&[0, 1, 4, 5])
+        .value(ValueRule::Optional)
+        .cas(AnyCas)
+        .durable()
+        .keeps_ttl(),
+    // Where the changes are
+    Row::new(OBSERVE_SEQNO, later_issue::not_supported, "How far a vBucket has come, in memory and on disk")
+        .in_bucket()
+        .needs(MetaRead)
+        .value(ValueRule::Exactly(8)),
+    Row::new(OBSERVE, later_issue::not_supported, "Whether documents are on disk")
+        .in_bucket()
+        .needs(MetaRead)
+        .value(ValueRule::Required),
+    Row::new(GET_ALL_VB_SEQNOS, later_issue::not_supported, "How far all vBuckets have come")
+        .in_bucket()
+        .needs(MetaRead)
+        .extras_of(&[0, 4, 8]),
+    Row::new(SEQNO_PERSISTENCE, later_issue::not_supported, "Wait until a seqno is on disk")
+        .in_bucket()
+        .needs(MetaRead)
+        .extras(8),
+    Row::new(GET_FAILOVER_LOG, later_issue::not_supported, "The histories of a vBucket")
+        .in_bucket()
+        .needs(MetaRead),
+    Row::new(LAST_CLOSED_CHECKPOINT, later_issue::not_supported, "Number of the last closed checkpoint")
+        .in_bucket()
+        .needs(MetaRead),
+    Row::new(CREATE_CHECKPOINT, later_issue::not_supported, "Close the open checkpoint")
+        .in_bucket()
+        .needs(NodeSupervisor),
+    Row::document(EVICT_KEY, later_issue::not_supported, NodeSupervisor, "Take a value out of memory"),
+    Row::new(GET_KEYS, later_issue::not_supported, "Keys from one on")
+        .in_bucket()
+        .needs(Read)
+        .any_extras()
+        .key(Key::Required),
+    Row::new(STAT, later_issue::not_supported, "Counters and figures, by group")
+        .in_bucket()
+        .needs(SimpleStats)
+        .key(Key::Optional)
+        .value(ValueRule::Optional)
+        .datatype(JSON),
+    // vBuckets
+    Row::new(SET_VBUCKET, later_issue::not_supported, "Set the state of a vBucket")
+        .without_bucket(Status::NotSupported)
+        .needs(NodeSupervisor)
+        .any_extras()
+        .value(ValueRule::Optional)
+        .datatype(JSON)
+        .cas(AnyCas),
+    Row::new(GET_VBUCKET, later_issue::not_supported, "The state of a vBucket")
+        .without_bucket(Status::NotSupported)
+        .needs(MetaRead),
+    Row::new(DELETE_VBUCKET, later_issue::not_supported, "Delete a vBucket")
+        .without_bucket(Status::NotSupported)
+        .needs(NodeSupervisor)
+        .value(ValueRule::Optional)
+        .cas(AnyCas),
+    Row::new(COMPACT_DB, later_issue::not_supported, "Rewrite the file of a vBucket")
+        .in_bucket()
+        .needs(NodeSupervisor)
+        .extras(24),
+    // Collections
+    Row::new(GET_COLLECTIONS_MANIFEST, collections::manifest, "The scopes and collections of the bucket")
+        .in_bucket()
+        .vbucket_zero(),
+    Row::new(SET_COLLECTIONS_MANIFEST, collections::set_manifest, "Change scopes and collections")
+        .in_bucket()
+        .needs(Administrator)
+        .value(ValueRule::Required)
+        .datatype(JSON)
+        .vbucket_zero(),
+    Row::new(GET_COLLECTION_ID, collections::collection_id, "The number of a collection")
+        .in_bucket()
+        .key(Key::Optional)
+        .value(ValueRule::Optional)
+        .vbucket_zero(),
+    Row::new(GET_SCOPE_ID, collections::scope_id, "The number of a scope")
+        .in_bucket()
+        .key(Key::Optional)
+        .value(ValueRule::Optional)
+        .vbucket_zero(),
+    // Node and cluster
+    Row::new(GET_CTRL_TOKEN, admin::control_token, "The token that guards changes by the cluster")
+        .needs(NodeSupervisor),
+    Row::new(SET_CTRL_TOKEN, admin::set_control_token, "Change the token that guards changes by the cluster")
+        .needs(NodeSupervisor)
+        .extras(8)
+        .cas(AnyCas),
+    Row::new(SET_CLUSTER_CONFIG, later_issue::not_supported, "Change which node serves which vBucket")
+        .needs(NodeSupervisor)
+        .extras(16)
+        .key(Key::Optional)
+        .value(ValueRule::Required)
+        .datatype(JSON)
+        .cas(AnyCas),
+    Row::new(GET_CMD_TIMER, later_issue::not_supported, "How long commands took")
+        .needs(SimpleStats)
+        .extras(1)
+        .key(Key::Optional),
+    Row::new(
+        UPDATE_EXTERNAL_USER_PERMISSIONS,
+        later_issue::not_supported,
+        "Change rights of users of an outside service",
+    )
+    .needs(NodeSupervisor)
+    .value(ValueRule::Required)
+    .datatype(JSON),
+    Row::new(ADJUST_TIMEOFDAY, later_issue::not_supported, "Move the clock; only for tests of the original")
+        .needs(NodeSupervisor)
+        .extras(9),
+    Row::new(EWOULDBLOCK_CTL, later_issue::not_supported, "Make calls fail; only for tests of the original")
+        .needs(NodeSupervisor)
+        .extras(12)
+        .key(Key::Optional)
+        .value(ValueRule::Optional),
+    Row::new(ENABLE_TRAFFIC, later_issue::not_supported, "Let clients in").in_bucket().needs(NodeSupervisor),
+    Row::new(DISABLE_TRAFFIC, later_issue::not_supported, "Keep clients out")
+        .in_bucket()
+        .needs(NodeSupervisor),
+    Row::new(FLUSH, later_issue::not_supported, "Delete all documents; no longer offered")
+        .in_bucket()
+        .extras_of(&[0, 4]),
+    Row::new(FLUSHQ, later_issue::not_supported, "Delete all documents; no longer offered")
+        .in_bucket()
+        .extras_of(&[0, 4]),
+    // Streams
+    dcp(DCP_OPEN, "Make this a connection for streams")
+        .extras(8)
+        .key(Key::Required)
+        .value(ValueRule::Optional)
+        .datatype(JSON),
+    dcp(DCP_ADD_STREAM, "Ask the consumer for a stream").extras(4),
+    Row { handler: later_issue::only_on_dcp, ..dcp(DCP_CLOSE_STREAM, "End a stream") },
+    dcp(DCP_STREAM_REQ, "Begin a stream").extras(48).value(ValueRule::Optional).datatype(JSON),
+    Row { handler: later_issue::only_on_dcp, ..dcp(DCP_GET_FAILOVER_LOG, "The histories of a vBucket") },
+    dcp(DCP_STREAM_END, "A stream has ended").extras(4),
+    Row {
+        handler: later_issue::invalid,
+        ..dcp(DCP_SNAPSHOT_MARKER, "A snapshot begins").any_extras().value(ValueRule::Optional)
+    },
+    dcp(DCP_MUTATION, "A document was stored").extras(31).key(Key::Required).value(ValueRule::Optional),
+    dcp(DCP_DELETION, "A document was deleted").extras(21).key(Key::Required).value(ValueRule::Optional),
+    dcp(DCP_EXPIRATION, "A document expired").extras(20).key(Key::Required).value(ValueRule::Optional),
+    dcp(DCP_SET_VBUCKET_STATE, "Take over a vBucket").extras(1),
+    Row { handler: later_issue::only_on_dcp, ..dcp(DCP_NOOP, "Show that the connection lives") },
+    dcp(DCP_BUFFER_ACK, "More may be sent").extras(4),
+    dcp(DCP_CONTROL, "Agree on properties of a stream").key(Key::Required).value(ValueRule::Required),
+    dcp(DCP_SYSTEM_EVENT, "A collection came or went")
+        .extras(13)
+        .key(Key::Optional)
+        .value(ValueRule::Optional),
+    dcp(DCP_PREPARE, "A durable write is prepared").extras(31).key(Key::Required).value(ValueRule::Optional),
+    dcp(DCP_SEQNO_ACKNOWLEDGED, "Prepares are safe here").extras(8),
+    dcp(DCP_COMMIT, "A durable write is committed").extras(16).key(Key::Required),
+    dcp(DCP_ABORT, "A durable write is aborted").extras(16).key(Key::Required),
+];
+
+/// Commands that servers once had: answered as "not supported", not as "unknown".
+pub const RETIRED: &[u8] = &[
+    0x30, 0x31, 0x32, 0x33, 0x34, 0x35, 0x36, 0x37, 0x38, 0x39, 0x3a, 0x3b, 0x3c, 0x40, 0x41, 0x42, 0x43,
+    0x44, 0x45, 0x46, 0x47, 0x5a, 0x9e, 0x9f, 0xa6, 0xa7, 0xac, 0xb0, 0xb1, 0xc1, 0xc2,
+];
+
+const NO_ROW: u8 = u8::MAX;
+const _: () = assert!(ROWS_LEN < NO_ROW as usize);
+const ROWS_LEN: usize = ROWS.len();
+
+static BY_OPCODE: [u8; 256] = {
+    let mut index = [NO_ROW; 256];
+    let mut at = 0;
+    while at < ROWS.len() {
+        let opcode = ROWS[at].opcode as usize;
+        assert!(index[opcode] == NO_ROW, "two rows for one opcode");
+        index[opcode] = at as u8;
+        at += 1;
+    }
+    index
+};
+
+/// The row of a command, if it is known.
+pub fn find(opcode: u8) -> Option<&'static Row> {
+    ROWS.get(usize::from(BY_OPCODE[usize::from(opcode)]))
+}

@@ -1,0 +1,108 @@
+//! SASL: list, auth and step.
+
+use std::sync::Arc;
+
+use protocol::{Request, Status};
+
+use crate::context::{Context, Outcome};
+use crate::reply::Answer;
+use crate::sasl::digest::Mechanism;
+use crate::sasl::scram::{ClientFirst, Exchange};
+use crate::sasl::{LoginError, Method, OFFERED, plain};
+
+/// Bytes of a server's nonce.
+const NONCE_BYTES: usize = 18;
+
+/// Lists the ways to log in.
+pub fn list_mechanisms(ctx: &mut Context<'_>, _: &Request<'_>) -> Outcome {
+    ctx.reply.send(&Answer { value: OFFERED.as_bytes(), ..Answer::default() });
+    Outcome::Done
+}
+
+/// Logs in, or begins to. Whoever was logged in before is not any more, whatever comes of it.
+pub fn auth(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    ctx.session.log_out();
+    match Method::from_name(request.key) {
+        Some(Method::Plain) => auth_plain(ctx, request.value),
+        Some(Method::Scram(mechanism)) => auth_scram(ctx, mechanism, request.value),
+        None => failed(ctx, "", Status::AuthError),
+    }
+}
+
+fn auth_plain(ctx: &mut Context<'_>, message: &[u8]) -> Outcome {
+    let (name, password) = match plain::parse(message) {
+        Ok(parsed) => parsed,
+        Err(error) => return failed(ctx, "", status_of(error)),
+    };
+    match ctx.node.users().authenticate(name, password) {
+        Some(user) => {
+            ctx.session.log_in(Arc::clone(user));
+            ctx.status(Status::Success)
+        }
+        None => failed(ctx, &name.escape_ascii().to_string(), Status::AuthError),
+    }
+}
+
+fn auth_scram(ctx: &mut Context<'_>, mechanism: Mechanism, message: &[u8]) -> Outcome {
+    let first = match ClientFirst::parse(message) {
+        Ok(first) => first,
+        Err(error) => return failed(ctx, "", status_of(error)),
+    };
+    let users = ctx.node.users();
+    let keys = users
+        .get(&first.name)
+        .map_or_else(|| users.decoy(mechanism, &first.name), |user| user.scram(mechanism).clone());
+    let mut nonce = [0; NONCE_BYTES];
+    ctx.node.env().random.fill(&mut nonce);
+    let exchange = Exchange::start(&first, keys, &nonce);
+    let value = exchange.server_first().as_bytes();
+    ctx.reply.send(&Answer { status: Status::AuthContinue, value, ..Answer::default() });
+    ctx.session.exchange = Some(Box::new(exchange));
+    Outcome::Done
+}
+
+/// Goes on with a login that was begun.
+pub fn step(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    let Some(exchange) = ctx.session.exchange.take() else {
+        let context =
+            "Logic error: The server expects the client to start with SASL START before sending SASL STEP";
+        return ctx.invalid(context);
+    };
+    if Method::from_name(request.key) != Some(Method::Scram(exchange.mechanism())) {
+        return failed(ctx, "", Status::Einval);
+    }
+    let name = exchange.name().to_vec();
+    let finished = exchange.finish(request.value);
+    match (finished, ctx.node.users().get(&name).cloned()) {
+        (Ok(server_final), Some(user)) => {
+            ctx.session.log_in(user);
+            ctx.reply.send(&Answer { value: server_final.as_bytes(), ..Answer::default() });
+            Outcome::Done
+        }
+        (Ok(_), None) => failed(ctx, &name.escape_ascii().to_string(), Status::AuthError),
+        (Err(error), _) => failed(ctx, &name.escape_ascii().to_string(), status_of(error)),
+    }
+}
+
+fn status_of(error: LoginError) -> Status {
+    match error {
+        LoginError::Malformed => Status::Einval,
+        LoginError::Wrong => Status::AuthError,
+    }
+}
+
+/// Tells the client no more than a reference that also stands in the log.
+fn failed(ctx: &mut Context<'_>, name: &str, status: Status) -> Outcome {
+    let [a, b] = [ctx.node.env().random.next_u64(), ctx.node.env().random.next_u64()];
+    let reference = format!(
+        "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
+        a >> 32,
+        (a >> 16) & 0xffff,
+        (a & 0x0fff) | 0x4000,
+        (b >> 48 & 0x3fff) | 0x8000,
+        b & 0xffff_ffff_ffff
+    );
+    tracing::warn!(user = name, reference, status = status.name(), "a login failed");
+    ctx.reply.error_ref(status, &reference);
+    Outcome::Done
+}

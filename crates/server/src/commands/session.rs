@@ -1,0 +1,166 @@
+//! What a client says about itself and asks of the node.
+
+use base::VbId;
+use protocol::extras::ConfigVersion;
+use protocol::feature::{Feature, Features};
+use protocol::{Request, Status, error_map as map};
+
+use crate::connection::CloseReason;
+use crate::context::{Context, Outcome, send_cluster_map};
+use crate::reply::Answer;
+use crate::version::SERVER_VERSION;
+
+/// What is granted to those who ask: everything that is really done.
+///
+/// Not among them: pushes of cluster maps (0x0d, 0x1f), since the map of a single node never changes and clients
+/// that were promised pushes stop asking.
+const GRANTED: Features = Features::of(&[
+    Feature::TcpNoDelay,
+    Feature::MutationSeqno,
+    Feature::Xattr,
+    Feature::Xerror,
+    Feature::SelectBucket,
+    Feature::Snappy,
+    Feature::Json,
+    Feature::Duplex,
+    Feature::UnorderedExecution,
+    Feature::Tracing,
+    Feature::AltRequestSupport,
+    Feature::SyncReplication,
+    Feature::Collections,
+    Feature::SnappyEverywhere,
+    Feature::PreserveTtl,
+    Feature::Vattr,
+    Feature::SubdocCreateAsDeleted,
+    Feature::SubdocDocumentMacroSupport,
+    Feature::SubdocReplaceBodyWithXattr,
+    Feature::SubdocReplicaRead,
+    Feature::GetClusterConfigWithKnownVersion,
+    Feature::DedupeNotMyVbucketClustermap,
+]);
+
+/// Features that need another one.
+const NEEDS: [(Feature, Feature, &str); 4] = [
+    (Feature::ClustermapChangeNotification, Feature::Duplex, "Clustermap change notification needs Duplex"),
+    (
+        Feature::ClustermapChangeNotificationBrief,
+        Feature::Duplex,
+        "Clustermap change notification needs Duplex",
+    ),
+    (Feature::Vattr, Feature::Xattr, "VAttr needs XATTR"),
+    (Feature::SubdocDocumentMacroSupport, Feature::Xattr, "SubdocDocumentMacroSupport needs XATTR"),
+];
+
+/// Agrees on features; what was agreed on before is gone.
+pub fn hello(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    let Some(asked) = Features::decode(request.value) else {
+        return ctx.invalid("Request value must be a list of 16-bit numbers");
+    };
+    for (feature, needed, context) in NEEDS {
+        if asked.has(feature) && !asked.has(needed) {
+            return ctx.invalid(context);
+        }
+    }
+    if asked.has(Feature::TcpNoDelay) && asked.has(Feature::TcpDelay) {
+        return ctx.invalid("TcpNoDelay and TcpDelay cannot be enabled at the same time");
+    }
+    let granted = asked.and(GRANTED);
+    ctx.session.features = granted;
+    ctx.session.agent = (!request.key.is_empty()).then(|| agent(request.key));
+    ctx.reply.set_features(granted);
+    let value = granted.encode();
+    ctx.reply.send(&Answer { value: &value, ..Answer::default() });
+    Outcome::Done
+}
+
+/// How the client calls itself: as it is, or in the field `a` of an object.
+fn agent(key: &[u8]) -> Box<str> {
+    let object: Option<serde_json::Value> = serde_json::from_slice(key).ok();
+    let name = object.as_ref().and_then(|object| object["a"].as_str());
+    name.map_or_else(|| key.escape_ascii().to_string(), str::to_owned).into()
+}
+
+/// Sends the error map.
+pub fn error_map(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    let version = request.value.try_into().map_or(0, u16::from_be_bytes);
+    match map::json(version) {
+        Some(json) => ctx.reply.json(Status::Success, json.as_bytes()),
+        None => ctx.reply.status(Status::KeyEnoent),
+    }
+    Outcome::Done
+}
+
+/// Selects a bucket; after a failure the one selected before stays.
+pub fn select_bucket(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    if request.key == b"@no bucket@" {
+        ctx.session.select(None);
+        return ctx.status(Status::Success);
+    }
+    let user = ctx.session.user.clone().expect("only logged-in users get here");
+    let name = std::str::from_utf8(request.key).unwrap_or_default();
+    let status = match ctx.node.bucket(name) {
+        Some(bucket) if user.may_select(name) => {
+            ctx.session.select(Some(bucket));
+            Status::Success
+        }
+        None if user.is_admin() => Status::KeyEnoent,
+        _ => Status::Eaccess,
+    };
+    ctx.status(status)
+}
+
+/// Lists the buckets that the user may select.
+pub fn list_buckets(ctx: &mut Context<'_>, _: &Request<'_>) -> Outcome {
+    let user = ctx.session.user.clone().expect("only logged-in users get here");
+    let names: Vec<String> =
+        ctx.node.bucket_names().into_iter().filter(|name| user.may_select(name)).collect();
+    ctx.reply.send(&Answer { value: names.join(" ").as_bytes(), ..Answer::default() });
+    Outcome::Done
+}
+
+/// Sends the cluster map: of the bucket, or of the node if none is selected. Empty if the client knows it.
+pub fn cluster_config(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    let maps = ctx.node.cluster_map();
+    let known = ConfigVersion::decode(request.extras);
+    if known.is_some_and(|known| known >= maps.version()) {
+        ctx.session.sent_map = Some(maps.version());
+        return ctx.status(Status::Success);
+    }
+    match ctx.session.bucket.clone() {
+        Some(bucket) => send_cluster_map(&mut ctx.reply, ctx.session, ctx.node, &bucket, Status::Success),
+        None => maps.global().send(&mut ctx.reply, ctx.session, Status::Success),
+    }
+    Outcome::Done
+}
+
+/// Does nothing.
+pub fn noop(ctx: &mut Context<'_>, _: &Request<'_>) -> Outcome {
+    ctx.status(Status::Success)
+}
+
+/// Sends the version.
+pub fn version(ctx: &mut Context<'_>, _: &Request<'_>) -> Outcome {
+    ctx.reply.send(&Answer { value: SERVER_VERSION.as_bytes(), ..Answer::default() });
+    Outcome::Done
+}
+
+/// Accepts a level of verbosity; what is logged is decided when the node starts.
+pub fn verbosity(ctx: &mut Context<'_>, _: &Request<'_>) -> Outcome {
+    ctx.status(Status::Success)
+}
+
+/// Answers and closes.
+pub fn quit(ctx: &mut Context<'_>, _: &Request<'_>) -> Outcome {
+    ctx.reply.ok();
+    Outcome::Close(CloseReason::Quit)
+}
+
+/// Closes.
+pub fn quit_quietly(_: &mut Context<'_>, _: &Request<'_>) -> Outcome {
+    Outcome::Close(CloseReason::Quit)
+}
+
+/// Whether this node serves a vBucket of the selected bucket at all.
+pub fn has_vbucket(ctx: &Context<'_>, vb: VbId) -> bool {
+    vb.0 < ctx.bucket().vbuckets()
+}

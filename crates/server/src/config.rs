@@ -1,0 +1,373 @@
+//! What a node is started with: a TOML file under what the command line says, checked before anything is opened.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+/// Why a configuration is refused: what is wrong, and what to do about it.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum ConfigError {
+    /// The file is not what it should be.
+    #[error("the configuration file is not valid: {0}")]
+    File(String),
+    /// A bucket has a name that clients could not use.
+    #[error("bucket name {0:?}: use 1 to 100 letters, digits and the characters _ . % -")]
+    BucketName(String),
+    /// A bucket is named twice.
+    #[error("bucket {0:?} is given twice: give each bucket once")]
+    BucketTwice(String),
+    /// A bucket specification cannot be read.
+    #[error("bucket {0:?}: write NAME, NAME:QUOTA or NAME:QUOTA:TYPE, for example default:256MiB:couchstore")]
+    BucketSpec(String),
+    /// A quota cannot be read or is too small.
+    #[error("quota {0:?}: give at least 1MiB, as a number with KiB, MiB, GiB or TiB")]
+    Quota(String),
+    /// A bucket type that there is not.
+    #[error("bucket type {0:?}: the type there is now is couchstore")]
+    BucketType(String),
+    /// The number of vBuckets does not fit the clients' arithmetic.
+    #[error("{0} vBuckets: give a power of two from 1 to 1024")]
+    Vbuckets(u16),
+    /// No worker threads, or far too many.
+    #[error("{0} threads: give a number from 1 to 1024")]
+    Threads(usize),
+    /// A user that could not log in.
+    #[error("user {0:?}: names have 1 to 128 bytes and passwords at least 1")]
+    User(String),
+    /// A user is named twice.
+    #[error("user {0:?} is given twice: give each user once")]
+    UserTwice(String),
+    /// An address cannot be read.
+    #[error("address {0:?}: write IP:PORT, for example 127.0.0.1:11210 (port 0 takes a free one)")]
+    Address(String),
+    /// It would listen to the world with a password that nobody chose.
+    #[error("listening on {0}, beyond this machine, needs a password that you choose: give --password")]
+    OpenWithoutPassword(SocketAddr),
+}
+
+/// What kind of bucket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BucketType {
+    /// Documents are kept in couchstore files.
+    #[default]
+    Couchstore,
+}
+
+/// A bucket to be opened, and made if it is not there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BucketSpec {
+    /// Its name.
+    pub name: String,
+    /// The most memory its documents may use, in bytes.
+    pub quota_bytes: u64,
+    /// What kind of bucket.
+    pub kind: BucketType,
+}
+
+/// A quota for those who do not say.
+pub const DEFAULT_QUOTA_BYTES: u64 = 256 << 20;
+const SMALLEST_QUOTA_BYTES: u64 = 1 << 20;
+
+impl BucketSpec {
+    /// Reads `NAME[:QUOTA[:TYPE]]`.
+    pub fn parse(spec: &str) -> Result<BucketSpec, ConfigError> {
+        let mut parts = spec.split(':');
+        let name = parts.next().unwrap_or_default();
+        let quota_bytes = parts.next().map_or(Ok(DEFAULT_QUOTA_BYTES), parse_quota)?;
+        let kind = match parts.next() {
+            None | Some("couchstore" | "couchbase" | "membase") => BucketType::Couchstore,
+            Some(other) => return Err(ConfigError::BucketType(other.to_owned())),
+        };
+        if parts.next().is_some() {
+            return Err(ConfigError::BucketSpec(spec.to_owned()));
+        }
+        let valid = |byte: u8| byte.is_ascii_alphanumeric() || b"_.%-".contains(&byte);
+        if name.is_empty() || name.len() > 100 || name.starts_with('.') || !name.bytes().all(valid) {
+            return Err(ConfigError::BucketName(name.to_owned()));
+        }
+        Ok(BucketSpec { name: name.to_owned(), quota_bytes, kind })
+    }
+}
+
+fn parse_quota(text: &str) -> Result<u64, ConfigError> {
+    let refused = || ConfigError::Quota(text.to_owned());
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let number: u64 = text[..digits].parse().map_err(|_| refused())?;
+    let shift = match text[digits..].to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        "t" | "tb" | "tib" => 40,
+        _ => return Err(refused()),
+    };
+    let bytes = number.checked_mul(1 << shift).ok_or_else(refused)?;
+    if bytes < SMALLEST_QUOTA_BYTES { Err(refused()) } else { Ok(bytes) }
+}
+
+/// What a user may do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// Everything.
+    #[default]
+    Admin,
+    /// Read and change documents.
+    ReadWrite,
+    /// Read documents.
+    ReadOnly,
+}
+
+/// A user who may log in.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UserSpec {
+    /// The name.
+    pub name: String,
+    /// The password.
+    pub password: String,
+    /// What the user may do.
+    #[serde(default)]
+    pub role: Role,
+    /// In which buckets; nothing for all.
+    #[serde(default)]
+    pub buckets: Option<Vec<String>>,
+}
+
+impl std::fmt::Debug for UserSpec {
+    /// Leaves the password out: configurations end up in logs.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let UserSpec { name, role, buckets, .. } = self;
+        f.debug_struct("UserSpec")
+            .field("name", name)
+            .field("role", role)
+            .field("buckets", buckets)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Bounds that protect the node from its clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionLimits {
+    /// KV connections at the same time.
+    pub connections: usize,
+    /// From accept to logged in, in seconds.
+    pub login_timeout_s: u64,
+    /// From the first byte of a frame to its last, in seconds; large frames get longer.
+    pub frame_timeout_s: u64,
+    /// Without taking a byte of what was sent, in seconds.
+    pub write_timeout_s: u64,
+    /// Answers that may wait for a slow reader before no more requests are read, in bytes.
+    pub pending_output_bytes: usize,
+}
+
+impl Default for ConnectionLimits {
+    fn default() -> ConnectionLimits {
+        ConnectionLimits {
+            connections: 60_000,
+            login_timeout_s: 30,
+            frame_timeout_s: 60,
+            write_timeout_s: 60,
+            pending_output_bytes: 4 << 20,
+        }
+    }
+}
+
+/// A source of settings: the file, or the command line. What is missing is decided elsewhere.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Settings {
+    /// Where the data are.
+    pub data: Option<PathBuf>,
+    /// Address for clients.
+    pub kv: Option<String>,
+    /// Address for HTTP.
+    pub http: Option<String>,
+    /// Name of the administrator.
+    pub username: Option<String>,
+    /// Password of the administrator.
+    pub password: Option<String>,
+    /// Buckets, as `NAME[:QUOTA[:TYPE]]`.
+    pub buckets: Option<Vec<String>>,
+    /// vBuckets of each bucket.
+    pub vbuckets: Option<u16>,
+    /// Worker threads.
+    pub threads: Option<usize>,
+    /// The name or address that clients reach this node by; if missing, the one they connected to.
+    pub advertise: Option<String>,
+    /// KV connections at the same time.
+    pub max_connections: Option<usize>,
+    /// Seconds from accept to logged in.
+    pub login_timeout_s: Option<u64>,
+    /// Further users.
+    #[serde(default)]
+    pub user: Vec<UserSpec>,
+}
+
+impl Settings {
+    /// Reads a TOML file's text.
+    pub fn parse(text: &str) -> Result<Settings, ConfigError> {
+        toml::from_str(text).map_err(|error| ConfigError::File(error.to_string()))
+    }
+
+    /// These settings, and where they are silent, `other`'s.
+    pub fn over(self, other: Settings) -> Settings {
+        Settings {
+            data: self.data.or(other.data),
+            kv: self.kv.or(other.kv),
+            http: self.http.or(other.http),
+            username: self.username.or(other.username),
+            password: self.password.or(other.password),
+            buckets: self.buckets.or(other.buckets),
+            vbuckets: self.vbuckets.or(other.vbuckets),
+            threads: self.threads.or(other.threads),
+            advertise: self.advertise.or(other.advertise),
+            max_connections: self.max_connections.or(other.max_connections),
+            login_timeout_s: self.login_timeout_s.or(other.login_timeout_s),
+            user: if self.user.is_empty() { other.user } else { self.user },
+        }
+    }
+}
+
+/// What a node is started with.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where the data are.
+    pub data_dir: PathBuf,
+    /// Address for clients.
+    pub kv_addr: SocketAddr,
+    /// Address for HTTP.
+    pub http_addr: SocketAddr,
+    /// Users; the first is the administrator.
+    pub users: Vec<UserSpec>,
+    /// Whether the administrator's password was made up here and must be shown once.
+    pub password_was_generated: bool,
+    /// Buckets.
+    pub buckets: Vec<BucketSpec>,
+    /// vBuckets of each bucket.
+    pub vbuckets: u16,
+    /// Worker threads.
+    pub threads: usize,
+    /// The name or address that clients reach this node by; if missing, the one they connected to.
+    pub advertise: Option<String>,
+    /// Bounds that protect the node from its clients.
+    pub limits: ConnectionLimits,
+}
+
+impl Config {
+    /// Completes and checks settings. `data_dir` and `threads` are for those who do not say; `new_password` makes a
+    /// password up.
+    pub fn new(
+        settings: Settings,
+        data_dir: PathBuf,
+        threads: usize,
+        new_password: impl FnOnce() -> String,
+    ) -> Result<Config, ConfigError> {
+        let defaults = ConnectionLimits::default();
+        let password_was_generated = settings.password.is_none();
+        let administrator = UserSpec {
+            name: settings.username.unwrap_or_else(|| "Administrator".to_owned()),
+            password: settings.password.unwrap_or_else(new_password),
+            role: Role::Admin,
+            buckets: None,
+        };
+        let specs = settings.buckets.unwrap_or_else(|| vec!["default".to_owned()]);
+        let config = Config {
+            data_dir: settings.data.unwrap_or(data_dir),
+            kv_addr: parse_address(settings.kv.as_deref().unwrap_or("127.0.0.1:11210"))?,
+            http_addr: parse_address(settings.http.as_deref().unwrap_or("127.0.0.1:8091"))?,
+            users: std::iter::once(administrator).chain(settings.user).collect(),
+            password_was_generated,
+            buckets: specs.iter().map(|spec| BucketSpec::parse(spec)).collect::<Result<_, _>>()?,
+            vbuckets: settings.vbuckets.unwrap_or(base::limits::DEFAULT_VBUCKETS),
+            threads: settings.threads.unwrap_or(threads),
+            advertise: settings.advertise,
+            limits: ConnectionLimits {
+                connections: settings.max_connections.unwrap_or(defaults.connections),
+                login_timeout_s: settings.login_timeout_s.unwrap_or(defaults.login_timeout_s),
+                ..defaults
+            },
+        };
+        config.check()?;
+        Ok(config)
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        if !self.vbuckets.is_power_of_two() || self.vbuckets > 1024 {
+            return Err(ConfigError::Vbuckets(self.vbuckets));
+        }
+        if !(1..=1024).contains(&self.threads) {
+            return Err(ConfigError::Threads(self.threads));
+        }
+        for (at, bucket) in self.buckets.iter().enumerate() {
+            if self.buckets[..at].iter().any(|other| other.name == bucket.name) {
+                return Err(ConfigError::BucketTwice(bucket.name.clone()));
+            }
+        }
+        for (at, user) in self.users.iter().enumerate() {
+            if user.name.is_empty() || user.name.len() > 128 || user.password.is_empty() {
+                return Err(ConfigError::User(user.name.clone()));
+            }
+            if self.users[..at].iter().any(|other| other.name == user.name) {
+                return Err(ConfigError::UserTwice(user.name.clone()));
+            }
+        }
+        let open = [self.kv_addr, self.http_addr].into_iter().find(|addr| !addr.ip().is_loopback());
+        match open {
+            Some(addr) if self.password_was_generated => Err(ConfigError::OpenWithoutPassword(addr)),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn parse_address(text: &str) -> Result<SocketAddr, ConfigError> {
+    let text =
+        text.strip_prefix("localhost:").map_or_else(|| text.to_owned(), |port| format!("127.0.0.1:{port}"));
+    text.parse().map_err(|_| ConfigError::Address(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(toml: &str) -> Result<Config, ConfigError> {
+        Config::new(Settings::parse(toml)?, "/data".into(), 2, || "made-up".to_owned())
+    }
+
+    #[test]
+    fn nothing_said_gives_the_defaults() {
+        let config = config("").expect("the defaults are valid");
+        assert_eq!(config.kv_addr.to_string(), "127.0.0.1:11210");
+        assert_eq!(config.users[0].password, "made-up");
+        assert!(config.password_was_generated);
+        assert_eq!(config.buckets, [BucketSpec::parse("default:256MiB:couchstore").expect("valid")]);
+    }
+
+    #[test]
+    fn the_command_line_wins_over_the_file() {
+        let file = Settings::parse("kv = \"127.0.0.1:1\"\nthreads = 3").expect("valid");
+        let line = Settings { kv: Some("127.0.0.1:2".to_owned()), ..Settings::default() };
+        let both = line.over(file);
+        assert_eq!((both.kv.as_deref(), both.threads), (Some("127.0.0.1:2"), Some(3)));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        assert!(matches!(config("kvv = 1"), Err(ConfigError::File(_))));
+        assert_eq!(config("buckets = [\"a b\"]").err(), Some(ConfigError::BucketName("a b".to_owned())));
+        assert_eq!(config("buckets = [\"a:12\"]").err(), Some(ConfigError::Quota("12".to_owned())));
+        assert_eq!(config("buckets = [\"a\", \"a\"]").err(), Some(ConfigError::BucketTwice("a".to_owned())));
+        assert_eq!(config("vbuckets = 3").err(), Some(ConfigError::Vbuckets(3)));
+        assert_eq!(config("threads = 0").err(), Some(ConfigError::Threads(0)));
+        assert!(matches!(config("kv = \"x\"").err(), Some(ConfigError::Address(_))));
+        assert!(matches!(config("kv = \"0.0.0.0:0\"").err(), Some(ConfigError::OpenWithoutPassword(_))));
+        assert!(config("kv = \"0.0.0.0:0\"\npassword = \"chosen\"").is_ok());
+    }
+
+    #[test]
+    fn passwords_stay_out_of_debug_output() {
+        let config = config("password = \"canary\"").expect("valid");
+        assert!(!format!("{config:?}").contains("canary"));
+    }
+}

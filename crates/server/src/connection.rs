@@ -1,0 +1,228 @@
+//! One client's connection as a state machine: bytes in, answers out. Knows no socket and no runtime, so that a
+//! simulated network can drive it as well.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task;
+
+use base::Moment;
+use protocol::feature::Feature;
+use protocol::{FrameError, Limits, Parsed, Request, Status, parse};
+
+use crate::context::{LaterReply, Outcome};
+use crate::counters::WorkerCounters;
+use crate::dispatch::{Desk, dispatch, may_reorder};
+use crate::node::Node;
+use crate::output::Output;
+use crate::reply::{Envelope, Reply};
+use crate::session::Session;
+
+/// Requests of a connection that may wait for something at the same time.
+const MAX_LATER: usize = 64;
+/// Requests that a connection may make in one turn before others have theirs.
+const TURN_REQUESTS: usize = 256;
+
+/// Why a connection is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CloseReason {
+    /// The client said so.
+    Quit,
+    /// The client closed it.
+    ByClient,
+    /// The node stops.
+    Shutdown,
+    /// What came is not a frame.
+    Frame(FrameError),
+    /// The client has not agreed to the status that would have to be sent.
+    StatusNotUnderstood(Status),
+    /// The request cannot be answered by any server of this protocol.
+    Violation(&'static str),
+    /// The client took too long.
+    TooSlow(&'static str),
+    /// The network failed.
+    Network(std::io::ErrorKind),
+}
+
+impl fmt::Display for CloseReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CloseReason::Quit => f.write_str("the client quit"),
+            CloseReason::ByClient => f.write_str("the client closed the connection"),
+            CloseReason::Shutdown => f.write_str("the node stops"),
+            CloseReason::Frame(error) => write!(f, "malformed frame: {error}"),
+            CloseReason::StatusNotUnderstood(status) => {
+                write!(f, "{} would have to be sent without extended errors agreed on", status.name())
+            }
+            CloseReason::Violation(what) => write!(f, "protocol violation: {what}"),
+            CloseReason::TooSlow(what) => write!(f, "too slow: {what}"),
+            CloseReason::Network(kind) => write!(f, "network error: {kind}"),
+        }
+    }
+}
+
+/// What has to happen before the connection can go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Bytes must arrive: this many from where the next frame starts.
+    Bytes(usize),
+    /// Nothing: others should have a turn, then this one again with what it did not consume.
+    Turn,
+    /// An answer that comes later must be ready: see [`Connection::poll_later`].
+    Later,
+    /// It must be closed once everything is sent.
+    Close(CloseReason),
+}
+
+/// What came of received bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Bytes from the front that are done with; the rest must be given again.
+    pub consumed: usize,
+    /// What has to happen before the connection can go on.
+    pub next: Next,
+}
+
+struct Later {
+    envelope: Envelope,
+    started_ns: u64,
+    /// Nothing behind it may start before it is ready.
+    blocks: bool,
+    future: Pin<Box<dyn Future<Output = LaterReply>>>,
+}
+
+/// One client's connection.
+pub struct Connection {
+    session: Session,
+    node: Arc<Node>,
+    counters: Arc<WorkerCounters>,
+    later: Vec<Later>,
+    closing: Option<CloseReason>,
+}
+
+impl Connection {
+    /// A fresh connection to `node`.
+    pub fn new(node: Arc<Node>, counters: Arc<WorkerCounters>) -> Connection {
+        Connection { session: Session::default(), node, counters, later: Vec::new(), closing: None }
+    }
+
+    /// The client's session.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// The node it is connected to.
+    pub fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
+    /// Whether answers are still to come.
+    pub fn has_later(&self) -> bool {
+        !self.later.is_empty()
+    }
+
+    fn limits(&self) -> Limits {
+        if self.session.is_authenticated() { Limits::AUTHENTICATED } else { Limits::UNAUTHENTICATED }
+    }
+
+    /// Handles the whole requests at the front of `bytes`.
+    pub fn receive(&mut self, bytes: &[u8], out: &mut Output) -> Received {
+        let mut consumed = 0;
+        let mut last_ns = None;
+        let now = Moment(self.node.env().clock.unix_ns());
+        for _ in 0..TURN_REQUESTS {
+            if let Some(reason) = self.closing {
+                return Received { consumed, next: Next::Close(reason) };
+            }
+            if self.is_blocked() {
+                return Received { consumed, next: Next::Later };
+            }
+            if out.is_full() {
+                return Received { consumed, next: Next::Turn };
+            }
+            match parse(&bytes[consumed..], self.limits()) {
+                Parsed::Incomplete { need } => return Received { consumed, next: Next::Bytes(need) },
+                Parsed::Ignored { total_len } => consumed += total_len,
+                Parsed::Bad(error) => self.closing = Some(CloseReason::Frame(error)),
+                Parsed::Request { request, total_len } => {
+                    if !self.later.is_empty() && !self.may_overtake(&request) {
+                        return Received { consumed, next: Next::Later };
+                    }
+                    self.handle(&request, now, &mut last_ns, out);
+                    consumed += total_len;
+                }
+            }
+        }
+        let next = self.closing.map_or(Next::Turn, Next::Close);
+        Received { consumed, next }
+    }
+
+    fn is_blocked(&self) -> bool {
+        self.later.len() >= MAX_LATER || self.later.last().is_some_and(|later| later.blocks)
+    }
+
+    /// Whether a request may be handled while others wait for their answers.
+    fn may_overtake(&self, request: &Request<'_>) -> bool {
+        let is_barrier = request.decode_frame_infos().is_ok_and(|infos| infos.barrier);
+        may_reorder(&self.session, request.opcode) && !is_barrier
+    }
+
+    fn handle(&mut self, request: &Request<'_>, now: Moment, last_ns: &mut Option<u64>, out: &mut Output) {
+        self.counters.count(request.opcode);
+        let clock = &self.node.env().clock;
+        let wants_duration = self.session.has(Feature::Tracing);
+        // Within a turn a request starts when the one before it ended: one look at the clock each.
+        let started_ns = if wants_duration { last_ns.unwrap_or_else(|| clock.monotonic_ns()) } else { 0 };
+        let mut elapsed_us = || {
+            let now_ns = clock.monotonic_ns();
+            *last_ns = Some(now_ns);
+            now_ns.saturating_sub(started_ns) / 1000
+        };
+        let envelope = Envelope {
+            opcode: request.opcode,
+            opaque: request.opaque,
+            silence: crate::command::find(request.opcode)
+                .map_or(crate::command::Silence::None, |row| row.silence),
+            features: self.session.features,
+        };
+        let desk =
+            Desk { session: &mut self.session, node: &self.node, out, now, elapsed_us: &mut elapsed_us };
+        match dispatch(desk, request) {
+            Outcome::Done => {}
+            Outcome::Close(reason) => self.closing = Some(reason),
+            Outcome::Later(future) => {
+                let barrier = request.decode_frame_infos().is_ok_and(|infos| infos.barrier);
+                let blocks = barrier || !may_reorder(&self.session, request.opcode);
+                self.later.push(Later { envelope, started_ns, blocks, future });
+            }
+        }
+    }
+
+    /// Looks whether answers that come later are ready, and sends those that are, in the order in which they are
+    /// found ready. Returns whether there were any.
+    pub fn poll_later(&mut self, cx: &mut task::Context<'_>, out: &mut Output) -> bool {
+        let mut at = 0;
+        let before = self.later.len();
+        while at < self.later.len() {
+            match self.later[at].future.as_mut().poll(cx) {
+                task::Poll::Pending => at += 1,
+                task::Poll::Ready(answer) => {
+                    // The last one may block those behind it, so the order must stay.
+                    let later = self.later.remove(at);
+                    self.answer(&later, &answer, out);
+                }
+            }
+        }
+        self.later.len() < before
+    }
+
+    fn answer(&mut self, later: &Later, answer: &LaterReply, out: &mut Output) {
+        let clock = &self.node.env().clock;
+        let started_ns = later.started_ns;
+        let mut elapsed_us = || clock.monotonic_ns().saturating_sub(started_ns) / 1000;
+        let mut reply = Reply::new(out, later.envelope, &mut elapsed_us);
+        answer.send(&mut reply, &mut self.session, &self.node);
+        self.closing = self.closing.or(reply.must_close());
+    }
+}

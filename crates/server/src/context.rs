@@ -1,0 +1,171 @@
+//! What a handler gets to work with, and what it can answer.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use base::{Cas, Datatype, DocKey, Moment, Version};
+use engine::Bucket;
+use protocol::feature::Feature;
+use protocol::{FrameInfos, Status};
+
+use crate::command::Row;
+use crate::connection::CloseReason;
+use crate::node::Node;
+use crate::privilege::Privilege;
+use crate::reply::{Answer, Reply};
+use crate::session::Session;
+
+/// Everything a handler may use.
+pub struct Context<'a> {
+    /// The client's session.
+    pub session: &'a mut Session,
+    /// The node.
+    pub node: &'a Arc<Node>,
+    /// The command's row of the table.
+    pub row: &'static Row,
+    /// The framing extras.
+    pub infos: FrameInfos<'a>,
+    /// The key of a document command, without its collection prefix.
+    pub key: DocKey<'a>,
+    /// When this turn of the connection began.
+    pub now: Moment,
+    /// Where the answers go.
+    pub reply: Reply<'a>,
+}
+
+/// What a handler says when it returns.
+pub enum Outcome {
+    /// Everything that is to be answered was answered.
+    Done,
+    /// The answer comes when this is ready.
+    Later(Pin<Box<dyn Future<Output = LaterReply>>>),
+    /// Close the connection once everything before it is sent.
+    Close(CloseReason),
+}
+
+/// The value of an answer that comes later.
+pub enum LaterValue {
+    /// Bytes.
+    Bytes(Vec<u8>),
+    /// The value of a version from a byte on.
+    Version(Version, usize),
+    /// JSON, marked as such if that was agreed on.
+    Json(Vec<u8>),
+    /// The cluster map of the bucket: the answer to a request in the wrong place.
+    ClusterMap(Rc<Arc<Bucket>>),
+}
+
+/// An answer that comes later.
+pub struct LaterReply {
+    /// How it went.
+    pub status: Status,
+    /// What the value is made of, as the client may see it.
+    pub datatype: Datatype,
+    /// The document's CAS.
+    pub cas: Cas,
+    /// Fields of the command.
+    pub extras: Vec<u8>,
+    /// The key.
+    pub key: Vec<u8>,
+    /// The value.
+    pub value: LaterValue,
+}
+
+impl LaterReply {
+    /// A status without a body.
+    pub fn status(status: Status) -> LaterReply {
+        LaterReply {
+            status,
+            datatype: Datatype::RAW,
+            cas: Cas(0),
+            extras: Vec::new(),
+            key: Vec::new(),
+            value: LaterValue::Bytes(Vec::new()),
+        }
+    }
+
+    /// Sends it.
+    pub(crate) fn send(&self, reply: &mut Reply<'_>, session: &mut Session, node: &Node) {
+        let answer = Answer {
+            status: self.status,
+            datatype: self.datatype,
+            cas: self.cas,
+            extras: &self.extras,
+            key: &self.key,
+            value: &[],
+        };
+        match &self.value {
+            LaterValue::Bytes(value) => reply.send(&Answer { value, ..answer }),
+            LaterValue::Version(version, from) => reply.send_version(&answer, version, *from),
+            LaterValue::Json(json) => reply.json(self.status, json),
+            LaterValue::ClusterMap(bucket) => send_cluster_map(reply, session, node, bucket, self.status),
+        }
+    }
+}
+
+impl Context<'_> {
+    /// The selected bucket. The table says which commands need one, and the dispatcher sees to it.
+    pub fn bucket(&self) -> Rc<Arc<Bucket>> {
+        Rc::clone(self.session.bucket.as_ref().expect("the row says that a bucket is needed"))
+    }
+
+    /// Whether the client may do something beyond what the row asks for.
+    pub fn may(&self, privilege: Privilege) -> bool {
+        self.session.may(privilege)
+    }
+
+    /// Answers with a status and no body.
+    pub fn status(&mut self, status: Status) -> Outcome {
+        match status {
+            Status::NotMyVbucket => return self.not_my_vbucket(),
+            status => self.reply.status(status),
+        }
+        Outcome::Done
+    }
+
+    /// Answers with a status and a message.
+    pub fn error(&mut self, status: Status, context: &str) -> Outcome {
+        self.reply.error(status, context);
+        Outcome::Done
+    }
+
+    /// Answers "invalid arguments" with a message.
+    pub fn invalid(&mut self, context: &str) -> Outcome {
+        self.error(Status::Einval, context)
+    }
+
+    /// Answers that the engine refused.
+    pub fn refuse(&mut self, refusal: engine::Refusal) -> Outcome {
+        self.status(crate::status_map::status_of(refusal))
+    }
+
+    /// Answers that another node serves the vBucket, with the map that says which.
+    pub fn not_my_vbucket(&mut self) -> Outcome {
+        let bucket = self.bucket();
+        let session = &mut *self.session;
+        send_cluster_map(&mut self.reply, session, self.node, &bucket, Status::NotMyVbucket);
+        Outcome::Done
+    }
+}
+
+/// Sends a bucket's cluster map with a status; nothing but the status if the client has that map and agreed to that.
+pub(crate) fn send_cluster_map(
+    reply: &mut Reply<'_>,
+    session: &mut Session,
+    node: &Node,
+    bucket: &Bucket,
+    status: Status,
+) {
+    let maps = node.cluster_map();
+    let Some(map) = maps.bucket(bucket.name()) else { return reply.status(status) };
+    let knows = status == Status::NotMyVbucket
+        && session.has(Feature::DedupeNotMyVbucketClustermap)
+        && session.sent_map.is_some_and(|sent| sent >= maps.version());
+    if knows {
+        return reply.status(status);
+    }
+    session.sent_map = Some(maps.version());
+    map.send(reply, session, status);
+}

@@ -1,0 +1,106 @@
+//! What each worker counts: written by that worker alone, read by anybody.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// A counter with one writer: adding is a load and a store, without a locked instruction.
+#[derive(Default)]
+struct Owned(AtomicU64);
+
+impl Owned {
+    fn add(&self, n: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Counters of one worker.
+#[repr(align(128))]
+pub struct WorkerCounters {
+    requests: [Owned; 256],
+    received_bytes: Owned,
+    sent_bytes: Owned,
+    accepted: Owned,
+    cut: Owned,
+    /// Connections at this moment; also changed by the acceptor, when it hands one over.
+    pub(crate) connections: AtomicUsize,
+}
+
+impl Default for WorkerCounters {
+    fn default() -> WorkerCounters {
+        WorkerCounters {
+            requests: std::array::from_fn(|_| Owned::default()),
+            received_bytes: Owned::default(),
+            sent_bytes: Owned::default(),
+            accepted: Owned::default(),
+            cut: Owned::default(),
+            connections: AtomicUsize::new(0),
+        }
+    }
+}
+
+impl WorkerCounters {
+    pub(crate) fn count(&self, opcode: u8) {
+        self.requests[usize::from(opcode)].add(1);
+    }
+
+    pub(crate) fn received(&self, bytes: usize) {
+        self.received_bytes.add(bytes as u64);
+    }
+
+    pub(crate) fn sent(&self, bytes: usize) {
+        self.sent_bytes.add(bytes as u64);
+    }
+
+    pub(crate) fn accepted(&self) {
+        self.accepted.add(1);
+    }
+
+    pub(crate) fn cut(&self) {
+        self.cut.add(1);
+    }
+}
+
+/// Counters of all workers together.
+#[derive(Clone, Debug)]
+pub struct Totals {
+    /// Requests by opcode.
+    pub requests: [u64; 256],
+    /// Bytes from clients.
+    pub received_bytes: u64,
+    /// Bytes to clients.
+    pub sent_bytes: u64,
+    /// Connections ever.
+    pub accepted: u64,
+    /// Connections that were closed because of what the client did or failed to do.
+    pub cut: u64,
+    /// Connections at this moment.
+    pub connections: usize,
+}
+
+impl Totals {
+    /// Adds up.
+    pub fn of<'a>(workers: impl Iterator<Item = &'a WorkerCounters>) -> Totals {
+        let mut sum = Totals {
+            requests: [0; 256],
+            received_bytes: 0,
+            sent_bytes: 0,
+            accepted: 0,
+            cut: 0,
+            connections: 0,
+        };
+        for worker in workers {
+            for (total, counter) in sum.requests.iter_mut().zip(&worker.requests) {
+                *total += counter.get();
+            }
+            sum.received_bytes += worker.received_bytes.get();
+            sum.sent_bytes += worker.sent_bytes.get();
+            sum.accepted += worker.accepted.get();
+            sum.cut += worker.cut.get();
+            sum.connections += worker.connections.load(Ordering::Relaxed);
+        }
+        sum
+    }
+}

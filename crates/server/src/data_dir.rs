@@ -1,0 +1,106 @@
+//! The folder in which a node keeps everything, owned by one process at a time.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a lock is held on a real file")]
+
+use std::fs::{File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use base::env::{Env, OpenMode};
+
+/// Why the folder cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DataDirError {
+    /// The system said no.
+    #[error("cannot {operation} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        operation: &'static str,
+        /// On which file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Somebody else has it.
+    #[error("{} is in use by another process: stop it, or choose another folder with --data", path.display())]
+    InUse {
+        /// The folder.
+        path: PathBuf,
+    },
+}
+
+const LOCK: &str = "lock";
+const REVISION: &str = "cluster-revision";
+
+/// A folder that this process owns for as long as this value lives.
+pub struct DataDir {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl DataDir {
+    /// Makes the folder if it is not there, and takes it.
+    pub fn take(path: &Path, env: &Env) -> Result<DataDir, DataDirError> {
+        let failed = |operation, path: PathBuf| move |source| DataDirError::Io { operation, path, source };
+        env.disk.create_dir_all(path).map_err(failed("create", path.to_owned()))?;
+        let lock_path = path.join(LOCK);
+        let lock = File::options()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&lock_path)
+            .map_err(failed("open", lock_path.clone()))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(DataDir { path: path.to_owned(), _lock: lock }),
+            Err(TryLockError::WouldBlock) => Err(DataDirError::InUse { path: path.to_owned() }),
+            Err(TryLockError::Error(source)) => Err(failed("lock", lock_path)(source)),
+        }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where a bucket lives in it.
+    pub fn bucket(&self, name: &str) -> PathBuf {
+        self.path.join("buckets").join(name)
+    }
+
+    /// A number that is larger at each start: clients ignore a cluster map that is not newer than the one they have.
+    pub fn next_revision(&self, env: &Env) -> Result<i64, DataDirError> {
+        let path = self.path.join(REVISION);
+        let next = self.read_revision(env).unwrap_or(0) + 1;
+        let write = || {
+            let file = env.disk.open(&path, OpenMode::Create)?;
+            file.write_at(format!("{next:020}\n").as_bytes(), 0)?;
+            file.sync_data()?;
+            env.disk.sync_dir(&self.path)
+        };
+        write().map_err(|source| DataDirError::Io { operation: "write", path: path.clone(), source })?;
+        Ok(next)
+    }
+
+    fn read_revision(&self, env: &Env) -> Option<i64> {
+        let file = env.disk.open(&self.path.join(REVISION), OpenMode::Read).ok()?;
+        let mut digits = [0; 20];
+        file.read_at(&mut digits, 0).ok().filter(|read| *read == digits.len())?;
+        std::str::from_utf8(&digits).ok()?.parse().ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn has_one_owner_and_counts_its_starts() {
+        let folder = tempfile::tempdir().expect("a folder for the test");
+        let env = Env::real();
+        let dir = DataDir::take(folder.path(), &env).expect("nobody else has it");
+        assert!(matches!(DataDir::take(folder.path(), &env), Err(DataDirError::InUse { .. })));
+        assert_eq!(dir.next_revision(&env).expect("writable"), 1);
+        drop(dir);
+        let dir = DataDir::take(folder.path(), &env).expect("it was given back");
+        assert_eq!(dir.next_revision(&env).expect("writable"), 2);
+    }
+}

@@ -1,0 +1,174 @@
+//! From a request to its handler: who asks, is it well formed, may they, and then the handler.
+
+use std::sync::Arc;
+
+use base::{CollectionId, DocKey, Moment};
+use protocol::feature::Feature;
+use protocol::{FrameInfos, Request, Status};
+
+use crate::command::{Access, Row, Silence, find};
+use crate::command_table::RETIRED;
+use crate::connection::CloseReason;
+use crate::context::{Context, Outcome};
+use crate::node::Node;
+use crate::output::Output;
+use crate::privilege::Privileges;
+use crate::reply::{Envelope, Reply};
+use crate::session::Session;
+
+/// What a request is handled with.
+pub struct Desk<'a> {
+    /// The client's session.
+    pub session: &'a mut Session,
+    /// The node.
+    pub node: &'a Arc<Node>,
+    /// Where answers go.
+    pub out: &'a mut Output,
+    /// When this turn of the connection began.
+    pub now: Moment,
+    /// Microseconds the request took so far.
+    pub elapsed_us: &'a mut dyn FnMut() -> u64,
+}
+
+/// Why a request does not get to its handler.
+enum Refused {
+    Status(Status),
+    Error(Status, String),
+    UnknownCollection,
+}
+
+/// Handles one request.
+pub fn dispatch(desk: Desk<'_>, request: &Request<'_>) -> Outcome {
+    let row = find(request.opcode);
+    let envelope = Envelope {
+        opcode: request.opcode,
+        opaque: request.opaque,
+        silence: row.map_or(Silence::None, |row| row.silence),
+        features: desk.session.features,
+    };
+    let mut reply = Reply::new(desk.out, envelope, desk.elapsed_us);
+    let admitted = admit(row, desk.session, request);
+    let (row, infos, key) = match admitted {
+        Ok(admitted) => admitted,
+        Err(refused) => {
+            match refused {
+                Refused::Status(status) => reply.status(status),
+                Refused::Error(status, context) => reply.error(status, &context),
+                Refused::UnknownCollection => reply.unknown_collection(Status::UnknownCollection, 0),
+            }
+            return reply.must_close().map_or(Outcome::Done, Outcome::Close);
+        }
+    };
+    let mut ctx = Context { session: desk.session, node: desk.node, row, infos, key, now: desk.now, reply };
+    let outcome = match infos.impersonate {
+        None => (row.handler)(&mut ctx, request),
+        Some(user) => impersonated(&mut ctx, request, user),
+    };
+    match ctx.reply.must_close() {
+        Some(reason) => Outcome::Close(reason),
+        None => outcome,
+    }
+}
+
+type Admitted<'a> = (&'static Row, FrameInfos<'a>, DocKey<'a>);
+
+fn admit<'a>(
+    row: Option<&'static Row>,
+    session: &Session,
+    request: &Request<'a>,
+) -> Result<Admitted<'a>, Refused> {
+    if !session.is_authenticated() && row.is_none_or(|row| row.access != Access::Anybody) {
+        return Err(Refused::Status(Status::Eaccess));
+    }
+    let Some(row) = row else {
+        let retired = RETIRED.contains(&request.opcode);
+        return Err(Refused::Status(if retired { Status::NotSupported } else { Status::UnknownCommand }));
+    };
+    let infos = frame_infos(row, request)?;
+    let key = crate::layout::check(row, session, request)
+        .map_err(|context| Refused::Error(Status::Einval, context))?;
+    if let (Access::Bucket(status), None) = (row.access, &session.bucket) {
+        return Err(Refused::Status(status));
+    }
+    match row.privilege {
+        Some(privilege) if infos.impersonate.is_none() && !session.may(privilege) => {
+            let context = format!("{} needs the privilege {}", row.name, privilege.name());
+            return Err(Refused::Error(Status::Eaccess, context));
+        }
+        _ => {}
+    }
+    // Until collections can be made there is only the default one.
+    if key.collection != CollectionId::DEFAULT {
+        return Err(Refused::UnknownCollection);
+    }
+    Ok((row, infos, key))
+}
+
+fn frame_infos<'a>(row: &Row, request: &Request<'a>) -> Result<FrameInfos<'a>, Refused> {
+    if request.frame_infos.is_empty() {
+        return Ok(FrameInfos::default());
+    }
+    let infos = request.decode_frame_infos().map_err(|error| match error.status() {
+        Status::UnknownFrameInfo => Refused::Status(Status::UnknownFrameInfo),
+        status => Refused::Error(status, error.context()),
+    })?;
+    if infos.durability.is_some() && !row.durability {
+        let context = "The requested command does not support durability requirements";
+        return Err(Refused::Error(Status::Einval, context.to_owned()));
+    }
+    if infos.preserve_ttl && !row.preserve_ttl {
+        return Err(Refused::Error(
+            Status::NotSupported,
+            "This command does not support PreserveTtl".to_owned(),
+        ));
+    }
+    if infos.extra_privilege.is_some_and(|name| crate::privilege::Privilege::from_name(name).is_none()) {
+        return Err(Refused::Error(Status::Einval, "Failed to look up the privilege".to_owned()));
+    }
+    Ok(infos)
+}
+
+/// Runs the handler with another user's rights, which only those who may impersonate can ask for.
+fn impersonated(ctx: &mut Context<'_>, request: &Request<'_>, name: &[u8]) -> Outcome {
+    use crate::privilege::Privilege;
+    if !ctx.may(Privilege::Impersonate) {
+        return ctx.error(Status::Eaccess, "Impersonate needs the privilege Impersonate");
+    }
+    if name.first() == Some(&b'^') {
+        return ctx.error(Status::NotSupported, "External authentication service not configured");
+    }
+    let Some(user) = ctx.node.users().get(name).cloned() else {
+        let context = format!("User \"{}\" is not a Couchbase user", name.escape_ascii());
+        return ctx.error(Status::Eaccess, &context);
+    };
+    let extra = ctx.infos.extra_privilege.and_then(Privilege::from_name);
+    let mine: Privileges = ctx.session.privileges;
+    let theirs = extra
+        .filter(|extra| mine.has(*extra))
+        .map_or(user.privileges(), |extra| user.privileges().with(extra));
+    let selectable = ctx.session.bucket.as_ref().is_none_or(|bucket| user.may_select(bucket.name()));
+    if !selectable || ctx.row.privilege.is_some_and(|privilege| !theirs.has(privilege)) {
+        let context = format!("{} is not allowed to the user acted for", ctx.row.name);
+        return ctx.error(Status::Eaccess, &context);
+    }
+    ctx.session.privileges = theirs;
+    let outcome = (ctx.row.handler)(ctx, request);
+    // A handler that logs in or gives up a privilege changes the session's own rights, which then stay changed.
+    if ctx.session.privileges == theirs {
+        ctx.session.privileges = mine;
+    }
+    outcome
+}
+
+/// Whether a request may overtake others that were agreed to be unordered.
+pub fn may_reorder(session: &Session, opcode: u8) -> bool {
+    session.has(Feature::UnorderedExecution) && find(opcode).is_some_and(|row| row.reorder)
+}
+
+/// For tests and the reason of a close.
+impl CloseReason {
+    /// Whether somebody should look at it.
+    pub fn is_fault(&self) -> bool {
+        !matches!(self, CloseReason::Quit | CloseReason::ByClient | CloseReason::Shutdown)
+    }
+}

@@ -1,0 +1,178 @@
+//! The tree under `/pools`: cluster, nodes and buckets, with the fields without which some client gives up.
+
+use axum::Json;
+use axum::extract::{Extension, Path, State};
+use axum::response::{IntoResponse, Response};
+use engine::Bucket;
+use serde_json::{Value, json};
+
+use super::basic_auth::Caller;
+use super::{Shared, json_bytes, no_such_bucket};
+use crate::cluster_map::CAPABILITIES;
+use crate::config::BucketSpec;
+use crate::node::Node;
+use crate::version::SERVER_VERSION;
+
+/// `GET /`
+pub(super) async fn root() -> &'static str {
+    "Stave\n"
+}
+
+/// `GET /whoami`
+pub(super) async fn who_am_i(Extension(Caller(user)): Extension<Caller>) -> Json<Value> {
+    let role = if user.is_admin() { "admin" } else { "user" };
+    Json(json!({ "id": user.name(), "domain": "local", "roles": [{ "role": role }] }))
+}
+
+/// `GET /pools`
+pub(super) async fn pools() -> Json<Value> {
+    Json(json!({
+        "implementationVersion": SERVER_VERSION,
+        "isAdminCreds": true,
+        "pools": [{ "name": "default", "uri": "/pools/default", "streamingUri": "/poolsStreaming/default" }],
+        "componentsVersion": {},
+    }))
+}
+
+/// `GET /pools/default`
+pub(super) async fn cluster(State(shared): State<Shared>) -> Json<Value> {
+    let node = &shared.node;
+    let buckets = node.buckets();
+    let names: Vec<Value> = buckets
+        .iter()
+        .map(|(_, bucket)| json!({ "bucketName": bucket.name(), "uuid": bucket.uuid() }))
+        .collect();
+    Json(json!({
+        "name": "default",
+        "clusterName": "",
+        "balanced": true,
+        "rebalanceStatus": "none",
+        "bucketNames": names,
+        "buckets": { "uri": "/pools/default/buckets" },
+        "nodes": [node_json(node)],
+    }))
+}
+
+/// `GET /pools/nodes`
+pub(super) async fn nodes(State(shared): State<Shared>) -> Json<Value> {
+    Json(json!({ "name": "default", "nodes": [node_json(&shared.node)] }))
+}
+
+fn node_json(node: &Node) -> Value {
+    let address = node.address();
+    let host = address.host.clone().unwrap_or_else(|| "127.0.0.1".to_owned());
+    let hostname = format!(
+        "{}:{}",
+        if host.contains(':') { format!("[{host}]") } else { host.clone() },
+        address.http_port
+    );
+    json!({
+        "hostname": hostname,
+        "configuredHostname": hostname,
+        "otpNode": format!("n_0@{host}"),
+        "nodeUUID": "",
+        "thisNode": true,
+        "status": "healthy",
+        "clusterMembership": "active",
+        "version": SERVER_VERSION,
+        "os": std::env::consts::OS,
+        "cpuCount": node.threads(),
+        "uptime": node.uptime_s().to_string(),
+        "services": ["kv"],
+        "ports": { "direct": address.kv_port },
+        "recoveryType": "none",
+        "clusterCompatibility": 458_758,
+    })
+}
+
+/// `GET /pools/default/nodeServices`
+pub(super) async fn node_services(State(shared): State<Shared>) -> Response {
+    json_bytes(shared.node.cluster_map().global().json().to_vec())
+}
+
+/// `GET /pools/default/buckets`
+pub(super) async fn buckets(
+    State(shared): State<Shared>,
+    Extension(Caller(user)): Extension<Caller>,
+) -> Json<Value> {
+    let buckets = shared.node.buckets();
+    let visible = buckets.iter().filter(|(spec, _)| user.may_select(&spec.name));
+    Json(visible.map(|(spec, bucket)| bucket_json(&shared.node, spec, bucket)).collect())
+}
+
+/// `GET /pools/default/buckets/BUCKET`
+pub(super) async fn bucket(
+    State(shared): State<Shared>,
+    Extension(Caller(user)): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Response {
+    let buckets = shared.node.buckets();
+    match buckets.iter().find(|(spec, _)| spec.name == name && user.may_select(&name)) {
+        Some((spec, bucket)) => Json(bucket_json(&shared.node, spec, bucket)).into_response(),
+        None => no_such_bucket(),
+    }
+}
+
+fn bucket_json(node: &Node, spec: &BucketSpec, bucket: &Bucket) -> Value {
+    let name = &spec.name;
+    let uri = format!("/pools/default/buckets/{name}");
+    let map: Value = node
+        .cluster_map()
+        .bucket(name)
+        .and_then(|map| serde_json::from_slice(map.json()).ok())
+        .unwrap_or_default();
+    json!({
+        "name": name,
+        "uuid": bucket.uuid(),
+        "bucketType": "membase",
+        "storageBackend": "couchstore",
+        "nodeLocator": "vbucket",
+        "authType": "sasl",
+        "uri": uri,
+        "streamingUri": format!("/pools/default/bs/{name}"),
+        "quota": { "ram": spec.quota_bytes, "rawRAM": spec.quota_bytes },
+        "replicaNumber": 0,
+        "replicaIndex": false,
+        "threadsNumber": 3,
+        "evictionPolicy": "valueOnly",
+        "conflictResolutionType": "seqno",
+        "durabilityMinLevel": "none",
+        "compressionMode": "passive",
+        "maxTTL": 0,
+        "numVBuckets": bucket.vbuckets(),
+        "controllers": {},
+        "basicStats": {},
+        "stats": { "uri": format!("{uri}/stats") },
+        "bucketCapabilitiesVer": "",
+        "bucketCapabilities": CAPABILITIES,
+        "collectionsManifestUid": "0",
+        "vBucketServerMap": map["vBucketServerMap"],
+        "nodes": [node_json(node)],
+    })
+}
+
+/// `GET /pools/default/buckets/BUCKET/scopes`
+pub(super) async fn scopes(
+    State(shared): State<Shared>,
+    Extension(Caller(user)): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Response {
+    match shared.node.bucket(&name) {
+        Some(_) if user.may_select(&name) => {
+            json_bytes(crate::commands::collections::DEFAULT_MANIFEST.as_bytes().to_vec())
+        }
+        _ => no_such_bucket(),
+    }
+}
+
+/// `GET /pools/default/b/BUCKET`
+pub(super) async fn terse_bucket(
+    State(shared): State<Shared>,
+    Extension(Caller(user)): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Response {
+    match shared.node.cluster_map().bucket(&name) {
+        Some(map) if user.may_select(&name) => json_bytes(map.json().to_vec()),
+        _ => no_such_bucket(),
+    }
+}

@@ -1,0 +1,109 @@
+//! Checks whether a request has the layout that its row of the table asks for.
+
+use base::{DocKey, limits};
+use protocol::Request;
+use protocol::feature::Feature;
+
+use crate::command::{CasRule, Extras, Key, Row, ValueRule};
+use crate::session::Session;
+
+/// Checks a request in the order in which the original does, so that a request with several faults gets the answer
+/// that clients know. Returns the document key, if the row asks for one, or what to tell the client.
+pub fn check<'a>(row: &Row, session: &Session, request: &Request<'a>) -> Result<DocKey<'a>, String> {
+    check_extras(row.extras, request.extras.len())?;
+    let has_key = !request.key.is_empty();
+    match row.key {
+        Key::Forbidden if has_key => return Err("Request must not include key".to_owned()),
+        Key::Required | Key::Document if !has_key => return Err("Request must include key".to_owned()),
+        _ => {}
+    }
+    check_value(row.value, request.value.len())?;
+    match row.cas {
+        CasRule::Forbidden if request.cas.0 != 0 => return Err("Request CAS must not be set".to_owned()),
+        CasRule::Required if request.cas.0 == 0 => return Err("Request CAS must be set".to_owned()),
+        _ => {}
+    }
+    if request.datatype != 0 {
+        check_datatype(row.datatype, session, request.datatype)?;
+    }
+    if row.is_vbucket_zero && request.vbucket.0 != 0 {
+        return Err("Request vbucket id must be 0".to_owned());
+    }
+    match row.key {
+        Key::Document => document_key(session, request.key),
+        _ if request.key.len() > limits::MAX_KEY_BYTES => {
+            Err(format!("Key length exceeds {}", limits::MAX_KEY_BYTES))
+        }
+        _ => Ok(DocKey::new(&[])),
+    }
+}
+
+fn check_extras(extras: Extras, len: usize) -> Result<(), String> {
+    match extras {
+        Extras::None if len != 0 => Err("Request must not include extras".to_owned()),
+        Extras::Exactly(expected) if len != usize::from(expected) => {
+            Err(format!("Request must include extras of length {expected}"))
+        }
+        Extras::OneOf(lens) if !lens.iter().any(|expected| usize::from(*expected) == len) => {
+            let lens: Vec<String> = lens.iter().map(u8::to_string).collect();
+            Err(format!("Request extras must be of length {}", lens.join(" or ")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_value(rule: ValueRule, len: usize) -> Result<(), String> {
+    match rule {
+        ValueRule::Forbidden if len != 0 => Err("Request must not include value".to_owned()),
+        ValueRule::Required if len == 0 => Err("Request must include value".to_owned()),
+        ValueRule::Exactly(expected) if len != usize::from(expected) => {
+            Err(format!("Request value must be of length {expected}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_datatype(allowed: u8, session: &Session, datatype: u8) -> Result<(), String> {
+    if datatype & !allowed != 0 {
+        return Err("Request datatype invalid".to_owned());
+    }
+    let bits = [(Feature::Json, "json"), (Feature::Snappy, "snappy"), (Feature::Xattr, "xattr")];
+    let missing = bits
+        .iter()
+        .enumerate()
+        .find(|(bit, (feature, _))| datatype & (1 << bit) != 0 && !session.has(*feature));
+    match missing {
+        Some((_, (_, name))) => Err(format!("Datatype ({name}) not enabled for the connection")),
+        None => Ok(()),
+    }
+}
+
+/// The key of a document: with a collection in front of it if that was agreed on, else of the default collection.
+fn document_key<'a>(session: &Session, key: &'a [u8]) -> Result<DocKey<'a>, String> {
+    if !session.has(Feature::Collections) {
+        let key = DocKey::new(key);
+        let too_long = || format!("Key length exceeds {}", limits::MAX_KEY_BYTES);
+        return if key.is_valid_len() { Ok(key) } else { Err(too_long()) };
+    }
+    if key.len() < 2 {
+        return Err("Key length must be >= 2".to_owned());
+    }
+    if key.len() > limits::MAX_PREFIXED_KEY_BYTES {
+        return Err(format!("Key length exceeds {}", limits::MAX_PREFIXED_KEY_BYTES));
+    }
+    let Some(parsed) = DocKey::parse(key) else {
+        let terminated = key.iter().take(5).any(|byte| byte & 0x80 == 0);
+        let context = if terminated { "Key contains non-canonical leb128" } else { "No stop-byte found" };
+        return Err(context.to_owned());
+    };
+    if (1..8).contains(&parsed.collection.0) {
+        return Err(format!("Invalid collection-id:{}", parsed.collection));
+    }
+    if parsed.key.is_empty() {
+        return Err("No logical key found".to_owned());
+    }
+    if !parsed.is_valid_len() {
+        return Err(format!("Logical key exceeds {}", limits::MAX_COLLECTION_KEY_BYTES));
+    }
+    Ok(parsed)
+}

@@ -1,0 +1,258 @@
+//! Answers on their way out: bytes written in place, and values of documents that are sent from where they are.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+use base::Version;
+
+/// Values from this size on are sent from the version that holds them instead of being copied.
+pub const SHARED_VALUE_BYTES: usize = 16 << 10;
+/// What an output keeps for the next turn.
+const KEEP_BYTES: usize = 256 << 10;
+
+/// A value that follows the bytes before `at`.
+struct Shared {
+    at: usize,
+    version: Version,
+    /// The value starts here; before it are xattrs that are not sent.
+    from: usize,
+}
+
+/// What one turn of a connection answers. One per worker, used by its connections one after the other.
+#[derive(Default)]
+pub struct Output {
+    /// Everything but shared values, in order.
+    bytes: Vec<u8>,
+    shared: Vec<Shared>,
+    shared_bytes: usize,
+}
+
+impl Output {
+    /// Where to append bytes.
+    pub fn bytes(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// Appends the value of `version` from byte `from` on: by reference if it is large.
+    pub fn value(&mut self, version: &Version, from: usize) {
+        let value = &version.value()[from..];
+        if value.len() < SHARED_VALUE_BYTES {
+            self.bytes.extend_from_slice(value);
+        } else {
+            self.shared_bytes += value.len();
+            self.shared.push(Shared { at: self.bytes.len(), version: version.clone(), from });
+        }
+    }
+
+    /// Bytes to send.
+    pub fn len(&self) -> usize {
+        self.bytes.len() + self.shared_bytes
+    }
+
+    /// Whether there is nothing to send.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether the turn should end because enough has piled up.
+    pub fn is_full(&self) -> bool {
+        self.len() >= 1 << 20
+    }
+
+    /// Forgets everything, and gives back what an unusually large turn took.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.bytes.shrink_to(KEEP_BYTES);
+        self.shared.clear();
+        self.shared_bytes = 0;
+    }
+
+    /// Everything as one run of bytes, if no value is shared: the usual case.
+    pub fn as_bytes(&self) -> Option<&[u8]> {
+        self.shared.is_empty().then_some(&self.bytes[..])
+    }
+
+    /// The runs of bytes in order.
+    pub fn runs(&self) -> impl Iterator<Item = &[u8]> {
+        let mut from = 0;
+        let mixed = self.shared.iter().flat_map(move |shared| {
+            let before = &self.bytes[from..shared.at];
+            from = shared.at;
+            [before, &shared.version.value()[shared.from..]]
+        });
+        let last = self.shared.last().map_or(0, |shared| shared.at);
+        mixed.chain([&self.bytes[last..]]).filter(|run| !run.is_empty())
+    }
+
+    /// Fills `slices` with what comes first; returns how many were filled.
+    pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        let mut count = 0;
+        for (slot, run) in slices.iter_mut().zip(self.runs()) {
+            *slot = IoSlice::new(run);
+            count += 1;
+        }
+        count
+    }
+
+    /// All of it in one piece.
+    pub fn to_vec(&self) -> Vec<u8> {
+        self.runs().collect::<Vec<_>>().concat()
+    }
+}
+
+enum Chunk {
+    Bytes(Vec<u8>),
+    Value(Version),
+}
+
+impl Chunk {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Chunk::Bytes(bytes) => bytes,
+            Chunk::Value(version) => version.value(),
+        }
+    }
+}
+
+/// What a connection could not send yet. Costs nothing while it is empty.
+#[derive(Default)]
+pub struct Pending {
+    chunks: VecDeque<Chunk>,
+    /// Bytes of the first chunk that are sent or must not be sent.
+    skip: usize,
+    len: usize,
+}
+
+impl Pending {
+    /// Takes over all of `output` but its first `sent` bytes: copies bytes, shares values.
+    pub fn take(&mut self, output: &Output, sent: usize) {
+        let mut sent = sent;
+        let mut from = 0;
+        for shared in &output.shared {
+            self.push_bytes(&output.bytes[from..shared.at], &mut sent);
+            from = shared.at;
+            let len = shared.version.value().len() - shared.from;
+            let skipped = sent.min(len);
+            sent -= skipped;
+            if skipped < len {
+                // Only the first chunk can be partly sent, so a skip inside a later one must be a copy.
+                if self.chunks.is_empty() {
+                    self.skip = shared.from + skipped;
+                    self.chunks.push_back(Chunk::Value(shared.version.clone()));
+                } else if shared.from == 0 {
+                    self.chunks.push_back(Chunk::Value(shared.version.clone()));
+                } else {
+                    self.chunks.push_back(Chunk::Bytes(shared.version.value()[shared.from..].to_vec()));
+                }
+                self.len += len - skipped;
+            }
+        }
+        self.push_bytes(&output.bytes[from..], &mut sent);
+    }
+
+    fn push_bytes(&mut self, bytes: &[u8], sent: &mut usize) {
+        let skipped = (*sent).min(bytes.len());
+        *sent -= skipped;
+        let bytes = &bytes[skipped..];
+        self.len += bytes.len();
+        match self.chunks.back_mut() {
+            Some(Chunk::Bytes(last)) => last.extend_from_slice(bytes),
+            _ if bytes.is_empty() => {}
+            _ => self.chunks.push_back(Chunk::Bytes(bytes.to_vec())),
+        }
+    }
+
+    /// Bytes to send.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is nothing to send.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Fills `slices` with what comes first; returns how many were filled.
+    pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        let mut count = 0;
+        for (slot, chunk) in slices.iter_mut().zip(&self.chunks) {
+            let skip = if count == 0 { self.skip } else { 0 };
+            *slot = IoSlice::new(&chunk.bytes()[skip..]);
+            count += 1;
+        }
+        count
+    }
+
+    /// Drops the first `sent` bytes.
+    pub fn advance(&mut self, mut sent: usize) {
+        self.len -= sent;
+        while let Some(first) = self.chunks.front() {
+            let left = first.bytes().len() - self.skip;
+            if sent < left {
+                self.skip += sent;
+                return;
+            }
+            sent -= left;
+            self.skip = 0;
+            self.chunks.pop_front();
+        }
+        // All is sent: a connection that waits for nothing shall hold nothing.
+        self.chunks = VecDeque::new();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::{DocKey, NewVersion, VersionMeta};
+    use proptest::prelude::*;
+
+    fn output(parts: &[(usize, bool)]) -> (Output, Vec<u8>) {
+        let mut output = Output::default();
+        let mut plain = Vec::new();
+        for (at, (len, as_value)) in parts.iter().enumerate() {
+            let bytes: Vec<u8> = (0..*len).map(|i| (i + at) as u8).collect();
+            if *as_value {
+                let from = len.min(&3);
+                let version = NewVersion::new(VersionMeta::default(), DocKey::new(b"k"), &[&bytes]).publish();
+                output.value(&version, *from);
+                plain.extend_from_slice(&bytes[*from..]);
+            } else {
+                output.bytes().extend_from_slice(&bytes);
+                plain.extend_from_slice(&bytes);
+            }
+        }
+        (output, plain)
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_lost_or_reordered(
+            parts in proptest::collection::vec((prop_oneof![0usize..20, 16_380usize..16_400], any::<bool>()), 0..6),
+            sent in 0usize..60_000,
+            steps in proptest::collection::vec(1usize..20_000, 1..40),
+        ) {
+            let (output, plain) = output(&parts);
+            prop_assert_eq!(output.len(), plain.len());
+            prop_assert_eq!(output.to_vec(), plain.clone());
+            let sent = sent.min(plain.len());
+            let mut pending = Pending::default();
+            pending.take(&output, sent);
+            pending.take(&output, 0);
+            let expected = [&plain[sent..], &plain[..]].concat();
+            let mut got = Vec::new();
+            for step in steps.iter().cycle().take(10_000) {
+                prop_assert_eq!(pending.len(), expected.len() - got.len());
+                if pending.is_empty() {
+                    break;
+                }
+                let mut slices = [IoSlice::new(&[]); 4];
+                let count = pending.slices(&mut slices);
+                let run: Vec<u8> = slices[..count].iter().flat_map(|slice| slice.to_vec()).take(*step).collect();
+                got.extend_from_slice(&run);
+                pending.advance(run.len());
+            }
+            prop_assert_eq!(got, expected);
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Cuts connections whose clients take too long: one timer per worker, however many connections there are.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::task::{Context, Waker};
+
+use crate::connection::CloseReason;
+
+/// What a client may take too long for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Patience {
+    /// Logging in.
+    Login,
+    /// Sending the rest of a frame.
+    Frame,
+    /// Taking what is sent.
+    Write,
+}
+
+const WHAT: [&str; 3] =
+    ["not logged in in time", "a frame was not completed", "nothing was read of what was sent"];
+const NEVER: u64 = u64::MAX;
+
+/// The deadlines of one connection.
+pub struct Watch {
+    deadlines_s: [Cell<u64>; 3],
+    cut: Cell<Option<CloseReason>>,
+    waker: RefCell<Option<Waker>>,
+    place: Cell<usize>,
+}
+
+impl Watch {
+    /// Sets a deadline.
+    pub fn arm(&self, patience: Patience, deadline_s: u64) {
+        self.deadlines_s[patience as usize].set(deadline_s);
+    }
+
+    /// Whether a deadline is set.
+    pub fn is_armed(&self, patience: Patience) -> bool {
+        self.deadlines_s[patience as usize].get() != NEVER
+    }
+
+    /// Removes a deadline.
+    pub fn disarm(&self, patience: Patience) {
+        self.deadlines_s[patience as usize].set(NEVER);
+    }
+
+    /// Why the connection must be closed now, if it must.
+    pub fn cut(&self) -> Option<CloseReason> {
+        self.cut.get()
+    }
+
+    /// Remembers whom to wake.
+    pub fn register(&self, cx: &Context<'_>) {
+        let mut waker = self.waker.borrow_mut();
+        if !waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            *waker = Some(cx.waker().clone());
+        }
+    }
+
+    fn close(&self, reason: CloseReason) {
+        self.cut.set(Some(reason));
+        if let Some(waker) = &*self.waker.borrow() {
+            waker.wake_by_ref();
+        }
+    }
+}
+
+/// The deadlines of a worker's connections.
+#[derive(Default)]
+pub struct Reaper {
+    watches: RefCell<Vec<Rc<Watch>>>,
+    now_s: Cell<u64>,
+    stopping: Cell<bool>,
+}
+
+impl Reaper {
+    /// Watches a new connection.
+    pub fn watch(&self) -> Rc<Watch> {
+        let mut watches = self.watches.borrow_mut();
+        let watch = Rc::new(Watch {
+            deadlines_s: [Cell::new(NEVER), Cell::new(NEVER), Cell::new(NEVER)],
+            cut: Cell::new(self.stopping.get().then_some(CloseReason::Shutdown)),
+            waker: RefCell::new(None),
+            place: Cell::new(watches.len()),
+        });
+        watches.push(Rc::clone(&watch));
+        watch
+    }
+
+    /// Forgets a connection.
+    pub fn forget(&self, watch: &Watch) {
+        let mut watches = self.watches.borrow_mut();
+        let place = watch.place.get();
+        watches.swap_remove(place);
+        if let Some(moved) = watches.get(place) {
+            moved.place.set(place);
+        }
+    }
+
+    /// Seconds on the worker's coarse clock.
+    pub fn now_s(&self) -> u64 {
+        self.now_s.get()
+    }
+
+    /// Moves the coarse clock, and cuts whoever is late.
+    pub fn tick(&self, now_s: u64) {
+        self.now_s.set(now_s);
+        for watch in self.watches.borrow().iter() {
+            let late = watch.deadlines_s.iter().position(|deadline| deadline.get() <= now_s);
+            if let Some(late) = late {
+                watch.close(CloseReason::TooSlow(WHAT[late]));
+            }
+        }
+    }
+
+    /// Closes all connections, those to come as well.
+    pub fn shut_down(&self) {
+        self.stopping.set(true);
+        for watch in self.watches.borrow().iter() {
+            watch.close(CloseReason::Shutdown);
+        }
+    }
+
+    /// How many connections are watched.
+    pub fn len(&self) -> usize {
+        self.watches.borrow().len()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.watches.borrow().is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cuts_the_late_and_nobody_else() {
+        let reaper = Reaper::default();
+        let (a, b, c) = (reaper.watch(), reaper.watch(), reaper.watch());
+        a.arm(Patience::Login, 10);
+        b.arm(Patience::Write, 20);
+        reaper.tick(9);
+        assert_eq!((a.cut(), b.cut()), (None, None));
+        reaper.tick(10);
+        assert_eq!(a.cut(), Some(CloseReason::TooSlow("not logged in in time")));
+        reaper.forget(&a);
+        b.disarm(Patience::Write);
+        reaper.tick(30);
+        assert_eq!((b.cut(), c.cut(), reaper.len()), (None, None, 2));
+        reaper.shut_down();
+        assert_eq!(c.cut(), Some(CloseReason::Shutdown));
+        assert_eq!(reaper.watch().cut(), Some(CloseReason::Shutdown));
+    }
+}

@@ -1,0 +1,145 @@
+//! Writes the answers to one request, or keeps quiet where the protocol wants silence.
+
+use base::{Cas, Datatype, Version};
+use protocol::feature::{Feature, Features};
+use protocol::{Response, Status, server_duration};
+
+use crate::command::Silence;
+use crate::connection::CloseReason;
+use crate::output::Output;
+use crate::status_map;
+
+/// One answer.
+#[derive(Clone, Copy, Default)]
+pub struct Answer<'a> {
+    /// How it went.
+    pub status: Status,
+    /// What the value is made of, as the client may see it.
+    pub datatype: Datatype,
+    /// The document's CAS.
+    pub cas: Cas,
+    /// Fields of the command.
+    pub extras: &'a [u8],
+    /// The key.
+    pub key: &'a [u8],
+    /// The value.
+    pub value: &'a [u8],
+}
+
+/// What of a request is needed to answer it, whenever that is.
+#[derive(Clone, Copy)]
+pub struct Envelope {
+    /// The request's opcode.
+    pub opcode: u8,
+    /// The request's opaque.
+    pub opaque: u32,
+    /// Which answers are not sent.
+    pub silence: Silence,
+    /// What was agreed on when it came.
+    pub features: Features,
+}
+
+/// Writes answers to one request.
+pub struct Reply<'a> {
+    out: &'a mut Output,
+    envelope: Envelope,
+    /// Microseconds the request took so far; asked only if the client wants to know.
+    elapsed_us: &'a mut dyn FnMut() -> u64,
+    close: Option<CloseReason>,
+}
+
+impl<'a> Reply<'a> {
+    /// For one request.
+    pub fn new(out: &'a mut Output, envelope: Envelope, elapsed_us: &'a mut dyn FnMut() -> u64) -> Reply<'a> {
+        Reply { out, envelope, elapsed_us, close: None }
+    }
+
+    /// What is answered.
+    pub fn envelope(&self) -> Envelope {
+        self.envelope
+    }
+
+    /// From now on agreed on something else (HELLO).
+    pub fn set_features(&mut self, features: Features) {
+        self.envelope.features = features;
+    }
+
+    /// Why the connection must be closed after this, if it must.
+    pub fn must_close(&self) -> Option<CloseReason> {
+        self.close
+    }
+
+    fn response<'b>(&mut self, answer: &Answer<'b>) -> Option<Response<'b>> {
+        let has_xerror = self.envelope.features.has(Feature::Xerror);
+        let Some(status) = status_map::visible(answer.status, self.envelope.opcode, has_xerror) else {
+            self.close = Some(CloseReason::StatusNotUnderstood(answer.status));
+            return None;
+        };
+        if self.envelope.silence.hides(status) {
+            return None;
+        }
+        let wants_duration = self.envelope.features.has(Feature::Tracing);
+        Some(Response {
+            opcode: self.envelope.opcode,
+            status,
+            datatype: answer.datatype.0,
+            opaque: self.envelope.opaque,
+            cas: answer.cas,
+            server_duration: wants_duration.then(|| server_duration::encode((self.elapsed_us)())),
+            extras: answer.extras,
+            key: answer.key,
+            value: answer.value,
+        })
+    }
+
+    /// Sends an answer.
+    pub fn send(&mut self, answer: &Answer<'_>) {
+        if let Some(response) = self.response(answer) {
+            response.write(self.out.bytes());
+        }
+    }
+
+    /// Sends an answer whose value is that of `version` from byte `from` on; `answer.value` is ignored.
+    pub fn send_version(&mut self, answer: &Answer<'_>, version: &Version, from: usize) {
+        let len = version.value().len() - from;
+        if let Some(response) = self.response(answer) {
+            response.write_before_value(len, self.out.bytes());
+            self.out.value(version, from);
+        }
+    }
+
+    /// Sends success and nothing else.
+    pub fn ok(&mut self) {
+        self.send(&Answer::default());
+    }
+
+    /// Sends a status without a body.
+    pub fn status(&mut self, status: Status) {
+        self.send(&Answer { status, ..Answer::default() });
+    }
+
+    /// Sends JSON, marked as such if that was agreed on.
+    pub fn json(&mut self, status: Status, json: &[u8]) {
+        let datatype = if self.envelope.features.has(Feature::Json) { Datatype::JSON } else { Datatype::RAW };
+        self.send(&Answer { status, datatype, value: json, ..Answer::default() });
+    }
+
+    /// Sends an error with a message for whoever debugs the client.
+    pub fn error(&mut self, status: Status, context: &str) {
+        let body = serde_json::json!({ "error": { "context": context } });
+        self.json(status, body.to_string().as_bytes());
+    }
+
+    /// Sends an error with a reference that also stands in the log.
+    pub fn error_ref(&mut self, status: Status, reference: &str) {
+        let body = serde_json::json!({ "error": { "ref": reference } });
+        self.json(status, body.to_string().as_bytes());
+    }
+
+    /// Sends "no such collection" or "no such scope", with the manifest that says so.
+    pub fn unknown_collection(&mut self, status: Status, manifest_uid: u64) {
+        let context = "Unknown scope or collection in operation";
+        let body = serde_json::json!({ "error": { "context": context }, "manifest_uid": format!("{manifest_uid:x}") });
+        self.json(status, body.to_string().as_bytes());
+    }
+}

@@ -1,0 +1,226 @@
+//! The life of a node: start, run, stop.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+
+use base::env::Env;
+use engine::Bucket;
+use protocol::extras::ConfigVersion;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use crate::acceptor;
+use crate::cluster_map::NodeAddress;
+use crate::config::{BucketSpec, Config};
+use crate::counters::WorkerCounters;
+use crate::data_dir::{DataDir, DataDirError};
+use crate::http;
+use crate::node::{Node, Served};
+use crate::user::Users;
+use crate::worker::Worker;
+
+/// Why a node did not start, or did not stop as it should.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The folder cannot be used.
+    #[error(transparent)]
+    DataDir(#[from] DataDirError),
+    /// A bucket cannot be opened or closed.
+    #[error("bucket {name}: {source}")]
+    Bucket {
+        /// The bucket.
+        name: String,
+        /// What happened.
+        source: engine::Failure,
+    },
+    /// An address cannot be listened at.
+    #[error("cannot listen at {addr}: {source}; is another server running there?")]
+    Listen {
+        /// The address.
+        addr: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A thread or a runtime could not be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[from] io::Error),
+    /// A thread ended in a way it must not.
+    #[error("a thread of the node panicked")]
+    Panicked,
+}
+
+/// A running node.
+pub struct Server {
+    node: Arc<Node>,
+    kv_addr: SocketAddr,
+    http_addr: SocketAddr,
+    data_dir: DataDir,
+    stop: watch::Sender<bool>,
+    signals: mpsc::Receiver<()>,
+    control: JoinHandle<()>,
+    workers: Vec<JoinHandle<()>>,
+    flushers: Vec<JoinHandle<()>>,
+}
+
+/// Starts a node: takes its folder, opens its buckets, and listens.
+pub fn serve(config: Config, env: Env) -> Result<Server, Failure> {
+    let data_dir = DataDir::take(&config.data_dir, &env)?;
+    let buckets = config
+        .buckets
+        .iter()
+        .map(|spec| open(spec, &config, &data_dir, &env))
+        .collect::<Result<Vec<_>, _>>()?;
+    let listen = |addr| acceptor::listen(addr).map_err(|source| Failure::Listen { addr, source });
+    let kv = listen(config.kv_addr)?;
+    let http = listen(config.http_addr)?;
+    let (kv_addr, http_addr) = (kv.local_addr()?, http.local_addr()?);
+    let flushers =
+        buckets.iter().map(|served| start_flusher(&served.bucket)).collect::<Result<Vec<_>, _>>()?;
+    let counters: Vec<_> = (0..config.threads).map(|_| Arc::new(WorkerCounters::default())).collect();
+    let node = Arc::new(Node::new(
+        env.clone(),
+        Users::new(&config.users, &*env.random),
+        buckets,
+        NodeAddress::new(config.advertise.as_deref(), kv_addr, http_addr),
+        ConfigVersion { epoch: 1, revision: data_dir.next_revision(&env)? },
+        config.limits,
+        counters.clone(),
+    ));
+    let started =
+        counters.into_iter().enumerate().map(|(at, counters)| Worker::start(at, node.clone(), counters));
+    let (seats, workers) = started.collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
+    let (stop, stopping) = watch::channel(false);
+    let (signalled, signals) = mpsc::channel();
+    let control = Control { node: node.clone(), kv, http, seats, stopping, signalled };
+    let control = control.start()?;
+    Ok(Server { node, kv_addr, http_addr, data_dir, stop, signals, control, workers, flushers })
+}
+
+fn open(spec: &BucketSpec, config: &Config, data_dir: &DataDir, env: &Env) -> Result<Served, Failure> {
+    let mut bucket = engine::BucketConfig::new(&spec.name, data_dir.bucket(&spec.name));
+    bucket.quota_bytes = spec.quota_bytes;
+    bucket.vbuckets = config.vbuckets;
+    let failed = |source| Failure::Bucket { name: spec.name.clone(), source };
+    let bucket = Bucket::open(bucket, env.clone()).map_err(failed)?;
+    Ok(Served { spec: spec.clone(), bucket: Arc::new(bucket) })
+}
+
+fn start_flusher(bucket: &Arc<Bucket>) -> io::Result<JoinHandle<()>> {
+    let bucket = Arc::clone(bucket);
+    std::thread::Builder::new().name(format!("flush-{}", bucket.name())).spawn(move || bucket.run_flusher())
+}
+
+impl Server {
+    /// The node.
+    pub fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
+    /// Where clients connect to.
+    pub fn kv_addr(&self) -> SocketAddr {
+        self.kv_addr
+    }
+
+    /// Where HTTP is served.
+    pub fn http_addr(&self) -> SocketAddr {
+        self.http_addr
+    }
+
+    /// Where the data are.
+    pub fn data_dir(&self) -> PathBuf {
+        self.data_dir.path().to_owned()
+    }
+
+    /// The line that says that the node can be used.
+    pub fn ready_line(&self) -> String {
+        format!("ready kv={} http={} data={}", self.kv_addr, self.http_addr, self.data_dir.path().display())
+    }
+
+    /// Waits until the process is told to stop, by SIGTERM or Ctrl-C.
+    pub fn wait_for_signal(&self) {
+        // An error means that nobody can signal any more, which is a reason to stop, too.
+        let _ = self.signals.recv();
+    }
+
+    /// Stops: takes no more clients, answers what was asked, writes what is not written yet, and notes that the stop
+    /// was clean.
+    pub fn stop(self) -> Result<(), Failure> {
+        self.stop.send_replace(true);
+        join(self.control)?;
+        for worker in self.workers {
+            join(worker)?;
+        }
+        let buckets = self.node.buckets();
+        for (_, bucket) in &buckets {
+            bucket.stop_flusher();
+        }
+        for flusher in self.flushers {
+            join(flusher)?;
+        }
+        for (spec, bucket) in &buckets {
+            bucket.close().map_err(|source| Failure::Bucket { name: spec.name.clone(), source })?;
+        }
+        Ok(())
+    }
+}
+
+fn join(thread: JoinHandle<()>) -> Result<(), Failure> {
+    thread.join().map_err(|_| Failure::Panicked)
+}
+
+/// The thread that accepts clients, serves HTTP and hears signals.
+struct Control {
+    node: Arc<Node>,
+    kv: TcpListener,
+    http: TcpListener,
+    seats: Vec<Worker>,
+    stopping: watch::Receiver<bool>,
+    signalled: mpsc::Sender<()>,
+}
+
+impl Control {
+    fn start(self) -> io::Result<JoinHandle<()>> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        std::thread::Builder::new().name("control".to_owned()).spawn(move || runtime.block_on(self.run()))
+    }
+
+    async fn run(self) {
+        let Control { node, kv, http, seats, mut stopping, signalled } = self;
+        let max_connections = node.limits().connections;
+        let work = async {
+            tokio::join!(
+                report("accepting clients", acceptor::accept(kv, seats, max_connections)),
+                report("HTTP", http::serve(http, node, stopping.clone())),
+                report("waiting for signals", hear_signals(signalled)),
+            )
+        };
+        let mut told = stopping.clone();
+        tokio::select! {
+            _ = work => {}
+            // Dropping `work` drops the workers' seats, and with them the workers end.
+            _ = told.wait_for(|stop| *stop) => {}
+        }
+        let _ = stopping.wait_for(|stop| *stop).await;
+    }
+}
+
+async fn report(what: &str, work: impl Future<Output = io::Result<()>>) {
+    if let Err(error) = work.await {
+        tracing::error!(%error, "{what} ended");
+    }
+}
+
+async fn hear_signals(signalled: mpsc::Sender<()>) -> io::Result<()> {
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        // Nobody listens any more once the node is being stopped.
+        let _ = signalled.send(());
+    }
+}

@@ -1,0 +1,83 @@
+//! What a connection has agreed on with its client.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use engine::Bucket;
+use protocol::extras::ConfigVersion;
+use protocol::feature::{Feature, Features};
+
+use crate::privilege::{Privilege, Privileges};
+use crate::sasl::scram::Exchange;
+use crate::user::User;
+
+/// The state of one client's session.
+#[derive(Default)]
+pub struct Session {
+    /// What HELLO agreed on.
+    pub features: Features,
+    /// Who logged in.
+    pub user: Option<Arc<User>>,
+    /// What the user may do, less what the client gave up.
+    pub privileges: Privileges,
+    /// The selected bucket. Counted per worker, so that a request can hold it without touching a shared counter.
+    pub bucket: Option<Rc<Arc<Bucket>>>,
+    /// A login under way.
+    pub exchange: Option<Box<Exchange>>,
+    /// How the client calls itself.
+    pub agent: Option<Box<str>>,
+    /// The newest cluster map that was sent to the client.
+    pub sent_map: Option<ConfigVersion>,
+}
+
+impl Session {
+    /// Whether `feature` was agreed on.
+    pub fn has(&self, feature: Feature) -> bool {
+        self.features.has(feature)
+    }
+
+    /// Whether a user has logged in.
+    pub fn is_authenticated(&self) -> bool {
+        self.user.is_some()
+    }
+
+    /// Whether the client may do something.
+    pub fn may(&self, privilege: Privilege) -> bool {
+        self.privileges.has(privilege)
+    }
+
+    /// Logs a user in.
+    pub fn log_in(&mut self, user: Arc<User>) {
+        self.privileges = user.privileges();
+        self.user = Some(user);
+    }
+
+    /// Forgets who logged in, and what only that user could have chosen.
+    pub fn log_out(&mut self) {
+        self.user = None;
+        self.privileges = Privileges::NONE;
+        self.exchange = None;
+        self.select(None);
+    }
+
+    /// Selects a bucket, or none.
+    pub fn select(&mut self, bucket: Option<Arc<Bucket>>) {
+        self.bucket = bucket.map(Rc::new);
+        self.sent_map = None;
+    }
+
+    /// The datatype bits a client may see.
+    pub fn visible_datatype(&self, datatype: base::Datatype) -> base::Datatype {
+        let mut visible = datatype;
+        for (feature, bit) in [
+            (Feature::Json, base::Datatype::JSON),
+            (Feature::Snappy, base::Datatype::SNAPPY),
+            (Feature::Xattr, base::Datatype::XATTR),
+        ] {
+            if !self.has(feature) {
+                visible = visible.without(bit);
+            }
+        }
+        visible
+    }
+}

@@ -1,0 +1,258 @@
+//! Carries bytes between a socket and a connection.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
+use tokio::net::TcpStream;
+
+use crate::connection::{CloseReason, Connection, Next, Received};
+use crate::output::{Output, Pending};
+use crate::reaper::{Patience, Watch};
+use crate::worker::{Bench, SCRATCH_BYTES};
+
+/// Slices handed to one system call.
+const SLICES: usize = 16;
+/// Reads of one connection before others have their turn.
+const TURN_READS: usize = 4;
+/// A large frame gets a second more for each of these bytes.
+const SLOWEST_BYTES_PER_S: usize = 64 << 10;
+
+/// A connection and its socket.
+pub struct Socket {
+    stream: TcpStream,
+    connection: Connection,
+    bench: Rc<Bench>,
+    watch: Rc<Watch>,
+    /// What was received and not handled yet: nothing, while the client sends whole frames.
+    partial: Vec<u8>,
+    pending: Pending,
+    next: Next,
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        self.bench.reaper.forget(&self.watch);
+    }
+}
+
+/// Serves a client until the connection ends; returns why it did.
+pub async fn serve(stream: TcpStream, bench: Rc<Bench>) -> CloseReason {
+    let limits = bench.node.limits();
+    let watch = bench.reaper.watch();
+    watch.arm(Patience::Login, bench.reaper.now_s() + limits.login_timeout_s);
+    let connection = Connection::new(bench.node.clone(), bench.counters.clone());
+    let next = Next::Bytes(protocol::HEADER_BYTES);
+    let mut socket =
+        Socket { stream, connection, bench, watch, partial: Vec::new(), pending: Pending::default(), next };
+    let reason = std::future::poll_fn(|cx| socket.poll(cx)).await;
+    if reason == CloseReason::Quit {
+        // The client may still be sending; a plain close would then take back the answer.
+        let _ = socket.stream.shutdown().await;
+    }
+    reason
+}
+
+impl Socket {
+    /// Goes on as far as it can; ready when the connection has ended.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<CloseReason> {
+        self.watch.register(cx);
+        for _ in 0..TURN_READS {
+            match self.watch.cut() {
+                // What was asked before the node began to stop is still answered.
+                Some(CloseReason::Shutdown) if self.connection.has_later() => self.next = Next::Later,
+                Some(CloseReason::Shutdown) => self.next = Next::Close(CloseReason::Shutdown),
+                Some(reason) => return Poll::Ready(reason),
+                None => {}
+            }
+            if !self.pending.is_empty()
+                && let Poll::Ready(Err(error)) = self.poll_flush(cx)
+            {
+                return Poll::Ready(CloseReason::Network(error.kind()));
+            }
+            if self.connection.has_later() && self.poll_later(cx) {
+                continue;
+            }
+            match self.next {
+                Next::Close(reason) if self.pending.is_empty() => return Poll::Ready(reason),
+                Next::Close(_) | Next::Later => return Poll::Pending,
+                _ if self.pending.len() > self.bench.node.limits().pending_output_bytes => {
+                    return Poll::Pending;
+                }
+                Next::Turn => self.handle_partial(),
+                Next::Bytes(need) => {
+                    let read =
+                        if need > SCRATCH_BYTES { self.poll_large(cx, need) } else { self.poll_read(cx) };
+                    match ready!(read) {
+                        Ok(true) => {}
+                        Ok(false) => self.next = Next::Close(CloseReason::ByClient),
+                        Err(error) => return Poll::Ready(CloseReason::Network(error.kind())),
+                    }
+                }
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Reads into the worker's scratch buffer and handles what is whole there. False at the end of the stream.
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
+        let bench = Rc::clone(&self.bench);
+        let mut scratch = bench.scratch.borrow_mut();
+        let kept = self.partial.len();
+        scratch[..kept].copy_from_slice(&self.partial);
+        let mut buf = ReadBuf::new(&mut scratch[kept..]);
+        ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buf))?;
+        let read = buf.filled().len();
+        if read == 0 {
+            return Poll::Ready(Ok(false));
+        }
+        bench.counters.received(read);
+        let bytes = &scratch[..kept + read];
+        let received = self.handle(bytes);
+        self.keep(&bytes[received.consumed..]);
+        self.after(received);
+        Poll::Ready(Ok(true))
+    }
+
+    /// Reads a frame that is larger than the scratch buffer into memory that grows with what arrives.
+    fn poll_large(&mut self, cx: &mut Context<'_>, need: usize) -> Poll<io::Result<bool>> {
+        while self.partial.len() < need {
+            ready!(self.stream.poll_read_ready(cx))?;
+            if self.partial.len() == self.partial.capacity() {
+                let grow = self.partial.len().max(SCRATCH_BYTES);
+                self.partial.reserve_exact(grow.min(need - self.partial.len()));
+            }
+            match self.stream.try_read_buf(&mut self.partial) {
+                Ok(0) => return Poll::Ready(Ok(false)),
+                Ok(read) => self.bench.counters.received(read),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+        self.handle_partial();
+        Poll::Ready(Ok(true))
+    }
+
+    /// Handles what was received before.
+    fn handle_partial(&mut self) {
+        let mut bytes = std::mem::take(&mut self.partial);
+        let received = self.handle(&bytes);
+        if received.consumed < bytes.len() {
+            bytes.drain(..received.consumed);
+            bytes.shrink_to(SCRATCH_BYTES);
+            self.partial = bytes;
+        }
+        self.after(received);
+    }
+
+    /// Lets the connection handle bytes, and sends what it answers.
+    fn handle(&mut self, bytes: &[u8]) -> Received {
+        let bench = Rc::clone(&self.bench);
+        let mut output = bench.output.borrow_mut();
+        let received = self.connection.receive(bytes, &mut output);
+        self.send(&mut output);
+        received
+    }
+
+    fn poll_later(&mut self, cx: &mut Context<'_>) -> bool {
+        let bench = Rc::clone(&self.bench);
+        let mut output = bench.output.borrow_mut();
+        let any = self.connection.poll_later(cx, &mut output);
+        if any {
+            self.send(&mut output);
+            if self.next == Next::Later {
+                self.next = Next::Turn;
+            }
+        }
+        any
+    }
+
+    /// Keeps what is not handled yet; keeps no memory if that is nothing.
+    fn keep(&mut self, rest: &[u8]) {
+        if rest.is_empty() {
+            self.partial = Vec::new();
+        } else {
+            self.partial.clear();
+            self.partial.extend_from_slice(rest);
+        }
+    }
+
+    /// Notes what comes next and how long it may take.
+    fn after(&mut self, received: Received) {
+        self.next = received.next;
+        let limits = self.bench.node.limits();
+        let now_s = self.bench.reaper.now_s();
+        match received.next {
+            Next::Bytes(need) if !self.partial.is_empty() => {
+                // A frame has one deadline from its first byte on, however many pieces it comes in.
+                if received.consumed > 0 || !self.watch.is_armed(Patience::Frame) {
+                    let extra_s = (need / SLOWEST_BYTES_PER_S) as u64;
+                    self.watch.arm(Patience::Frame, now_s + limits.frame_timeout_s + extra_s);
+                }
+            }
+            _ => self.watch.disarm(Patience::Frame),
+        }
+        if self.connection.session().is_authenticated() {
+            self.watch.disarm(Patience::Login);
+        } else if !self.watch.is_armed(Patience::Login) {
+            self.watch.arm(Patience::Login, now_s + limits.login_timeout_s);
+        }
+    }
+
+    /// Sends as much of `output` as the socket takes at once; the rest waits.
+    fn send(&mut self, output: &mut Output) {
+        if output.is_empty() {
+            return;
+        }
+        let mut sent = 0;
+        if self.pending.is_empty() {
+            let written = match output.as_bytes() {
+                Some(bytes) => self.stream.try_write(bytes),
+                None => {
+                    let mut slices = [IoSlice::new(&[]); SLICES];
+                    let count = output.slices(&mut slices);
+                    self.stream.try_write_vectored(&slices[..count])
+                }
+            };
+            // A broken connection shows when the rest is to be sent.
+            sent = written.unwrap_or(0);
+            self.bench.counters.sent(sent);
+        }
+        if sent < output.len() {
+            if self.pending.is_empty() {
+                self.arm_write();
+            }
+            self.pending.take(output, sent);
+        }
+        output.clear();
+    }
+
+    fn arm_write(&self) {
+        let patience_s = self.bench.node.limits().write_timeout_s;
+        self.watch.arm(Patience::Write, self.bench.reaper.now_s() + patience_s);
+    }
+
+    /// Sends what waits. Ready when all is sent.
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.pending.is_empty() {
+            ready!(self.stream.poll_write_ready(cx))?;
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let count = self.pending.slices(&mut slices);
+            match self.stream.try_write_vectored(&slices[..count]) {
+                Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Ok(sent) => {
+                    self.bench.counters.sent(sent);
+                    self.pending.advance(sent);
+                    self.arm_write();
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+        self.watch.disarm(Patience::Write);
+        Poll::Ready(Ok(()))
+    }
+}

@@ -1,0 +1,36 @@
+//! The one place where the engine's refusals become statuses of the protocol.
+
+use engine::Refusal;
+use protocol::{Status, opcode};
+
+/// The status for a refusal.
+pub fn status_of(refusal: Refusal) -> Status {
+    match refusal {
+        Refusal::NotMyVbucket => Status::NotMyVbucket,
+        Refusal::NotFound | Refusal::OtherHistory => Status::KeyEnoent,
+        Refusal::Exists => Status::KeyEexists,
+        Refusal::Locked => Status::Locked,
+        Refusal::NotLocked => Status::NotLocked,
+        Refusal::TooBig => Status::E2big,
+        Refusal::NotANumber => Status::DeltaBadval,
+        Refusal::OverQuota | Refusal::Busy => Status::Etmpfail,
+        Refusal::BadSnappy | Refusal::Invalid => Status::Einval,
+        Refusal::BadXattr => Status::XattrEinval,
+    }
+}
+
+/// The status as a client may see it: one that did not negotiate extended errors knows only the old ones.
+/// Nothing if there is no old one that would not mislead it; then the connection is closed.
+pub fn visible(status: Status, opcode: u8, has_xerror: bool) -> Option<Status> {
+    if has_xerror {
+        return Some(status);
+    }
+    match status {
+        Status::Locked | Status::NotLocked if matches!(opcode, opcode::GET_LOCKED | opcode::UNLOCK_KEY) => {
+            Some(Status::Etmpfail)
+        }
+        Status::Locked => Some(Status::KeyEexists),
+        Status::NoBucket => None,
+        other => Some(other),
+    }
+}

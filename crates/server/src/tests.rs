@@ -1,0 +1,1 @@
+//! The command table, and whole conversations with an in-process node.

@@ -1,0 +1,149 @@
+//! A worker: one thread with its own runtime, and the connections it was given.
+
+use std::cell::RefCell;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::sync::Notify;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use crate::counters::WorkerCounters;
+use crate::node::Node;
+use crate::output::Output;
+use crate::reaper::Reaper;
+use crate::socket;
+
+/// Bytes that a worker reads at once; frames up to this size need no memory of their own.
+pub const SCRATCH_BYTES: usize = 64 << 10;
+/// How long connections may take to send their last answers when the node stops.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What a worker's connections share; they use it one after the other.
+pub struct Bench {
+    /// The node.
+    pub node: Arc<Node>,
+    /// What the worker counts.
+    pub counters: Arc<WorkerCounters>,
+    /// Where bytes are read to.
+    pub scratch: RefCell<Box<[u8]>>,
+    /// Where answers are put together.
+    pub output: RefCell<Output>,
+    /// The deadlines.
+    pub reaper: Reaper,
+    /// Told whenever a connection has ended.
+    ended: Notify,
+}
+
+/// A client that was accepted.
+pub struct Accepted {
+    /// Its socket, not blocking.
+    pub stream: std::net::TcpStream,
+    /// Where it comes from.
+    pub peer: SocketAddr,
+}
+
+/// The acceptor's side of a worker. Dropping it lets the worker close its connections and end.
+pub struct Worker {
+    sender: UnboundedSender<Accepted>,
+    counters: Arc<WorkerCounters>,
+}
+
+impl Worker {
+    /// Starts the thread.
+    pub fn start(
+        at: usize,
+        node: Arc<Node>,
+        counters: Arc<WorkerCounters>,
+    ) -> io::Result<(Worker, JoinHandle<()>)> {
+        let (sender, receiver) = unbounded_channel();
+        let worker = Worker { sender, counters: Arc::clone(&counters) };
+        let (report, reported) = mpsc::channel();
+        let thread = std::thread::Builder::new().name(format!("worker-{at}")).spawn(move || {
+            // The runtime belongs to its thread, so it is made there and its failure is told.
+            match Builder::new_current_thread().enable_all().build_local(LocalOptions::default()) {
+                Ok(runtime) => {
+                    drop(report);
+                    runtime.block_on(run(receiver, node, counters));
+                }
+                Err(error) => drop(report.send(error)),
+            }
+        })?;
+        match reported.recv() {
+            Ok(error) => Err(error),
+            Err(mpsc::RecvError) => Ok((worker, thread)),
+        }
+    }
+
+    /// Connections at this moment.
+    pub fn connections(&self) -> usize {
+        self.counters.connections.load(Ordering::Relaxed)
+    }
+
+    /// Hands a client over.
+    pub fn hand_over(&self, accepted: Accepted) {
+        self.counters.connections.fetch_add(1, Ordering::Relaxed);
+        if self.sender.send(accepted).is_err() {
+            self.counters.connections.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+async fn run(mut receiver: UnboundedReceiver<Accepted>, node: Arc<Node>, counters: Arc<WorkerCounters>) {
+    let bench = Rc::new(Bench {
+        node,
+        counters,
+        scratch: RefCell::new(vec![0; SCRATCH_BYTES].into_boxed_slice()),
+        output: RefCell::default(),
+        reaper: Reaper::default(),
+        ended: Notify::new(),
+    });
+    let ticking = tokio::task::spawn_local(tick(Rc::clone(&bench)));
+    while let Some(accepted) = receiver.recv().await {
+        tokio::task::spawn_local(serve(accepted, Rc::clone(&bench)));
+    }
+    bench.reaper.shut_down();
+    let drained = async {
+        while !bench.reaper.is_empty() {
+            bench.ended.notified().await;
+        }
+    };
+    if tokio::time::timeout(DRAIN_TIMEOUT, drained).await.is_err() {
+        tracing::warn!(connections = bench.reaper.len(), "connections did not end in time");
+    }
+    ticking.abort();
+}
+
+async fn tick(bench: Rc<Bench>) {
+    let mut second = tokio::time::interval(Duration::from_secs(1));
+    loop {
+        second.tick().await;
+        bench.reaper.tick(bench.node.env().clock.monotonic().as_secs());
+    }
+}
+
+async fn serve(accepted: Accepted, bench: Rc<Bench>) {
+    let Accepted { stream, peer } = accepted;
+    let counters = Arc::clone(&bench.counters);
+    counters.accepted();
+    match TcpStream::from_std(stream) {
+        Ok(stream) => {
+            let reason = socket::serve(stream, Rc::clone(&bench)).await;
+            if reason.is_fault() {
+                counters.cut();
+                tracing::warn!(%peer, %reason, "connection closed");
+            } else {
+                tracing::debug!(%peer, %reason, "connection closed");
+            }
+        }
+        Err(error) => tracing::warn!(%peer, %error, "cannot serve a connection"),
+    }
+    counters.connections.fetch_sub(1, Ordering::Relaxed);
+    bench.ended.notify_one();
+}

@@ -1,0 +1,413 @@
+//! The `couch` backend keeps, vBucket by vBucket, exactly a prefix of its batches and every one that it acknowledged.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+
+use base::env::sim::{Call, Effect, Fault, On, SimDisk, SimHandles, SplitMix64};
+use base::env::{Disk, Env};
+use base::{
+    Cas, Datatype, DocKey, ItemKind, NewVersion, RevSeqno, Seqno, VbId, VbState, Version, VersionMeta,
+};
+use kvstore::{Couch, CouchConfig, KvStore, SaveBatch, VbStateDoc};
+use sim::crash::{every_crash, every_fault, every_kill};
+use sim::ledger::Entry;
+use sim::{CrashPlan, Ledger, Restored, Verdict};
+
+const DIR: &str = "/data/bucket";
+const VBUCKETS: u16 = 3;
+const EIO: i32 = 5;
+const ENOSPC: i32 = 28;
+
+/// A store that had to make room already has files to open again.
+fn config() -> CouchConfig {
+    CouchConfig { max_open_files: 2, ..CouchConfig::default() }
+}
+
+fn env(disk: &SimDisk) -> Env {
+    SimHandles::new(0).with_disk(disk.clone()).env()
+}
+
+/// The folder that the bucket's is in must be there durably; that is its owner's business, not the store's.
+fn prepare(disk: &SimDisk) {
+    disk.create_dir_all(Path::new(DIR)).expect("no fault planned yet");
+    disk.sync_dir(Path::new("/")).expect("no fault planned yet");
+    disk.sync_dir(Path::new("/data")).expect("no fault planned yet");
+}
+
+fn open(disk: &SimDisk) -> Result<Couch, kvstore::Failure> {
+    Couch::open(env(disk), Path::new(DIR), config())
+}
+
+/// What was written to one vBucket besides documents.
+#[derive(Clone, Debug, Default)]
+struct VbRun {
+    seqno: u64,
+    /// Counts saves; every state document holds its number.
+    saves: u64,
+    promised_saves: Vec<(u64, u64)>,
+    /// Seqnos at which batches end.
+    ends: BTreeSet<u64>,
+}
+
+#[derive(Clone, Default)]
+struct Run {
+    ledger: Ledger,
+    vbuckets: BTreeMap<VbId, VbRun>,
+}
+
+fn version(rng: &mut SplitMix64, key: &[u8], seqno: u64) -> Version {
+    let deleted = rng.chance(1, 6);
+    let most = if rng.chance(1, 20) { 9000 } else { 200 };
+    let mut value = vec![b'v'; if deleted { 0 } else { rng.between(0, most) as usize }];
+    value.iter_mut().step_by(2).for_each(|b| *b = rng.next_u64() as u8);
+    let kind = match (deleted, rng.chance(1, 2)) {
+        (false, _) => ItemKind::Mutation,
+        (true, false) => ItemKind::Deletion,
+        (true, true) => ItemKind::Expiration,
+    };
+    let meta = VersionMeta {
+        cas: Cas(seqno << 16),
+        by_seqno: Seqno(seqno),
+        rev_seqno: RevSeqno(seqno),
+        flags: rng.next_u64() as u32,
+        expiry: rng.below(100) as u32,
+        datatype: if deleted {
+            Datatype::RAW
+        } else {
+            [Datatype::RAW, Datatype::JSON][rng.below(2) as usize]
+        },
+        kind,
+    };
+    NewVersion::new(meta, DocKey::new(key), &[&value]).publish()
+}
+
+/// One batch for one vBucket: sorted, one version a key. A few batches are empty: the state alone.
+fn batch(rng: &mut SplitMix64, vb: &mut VbRun) -> (Vec<Version>, VbStateDoc) {
+    let mut keys = BTreeSet::new();
+    if !rng.chance(1, 8) {
+        keys.extend((0..rng.between(1, 15)).map(|_| format!("k{}", rng.below(50))));
+    }
+    let mut items = Vec::new();
+    for key in &keys {
+        vb.seqno += 1;
+        items.push(version(rng, key.as_bytes(), vb.seqno));
+    }
+    vb.saves += 1;
+    vb.ends.insert(vb.seqno);
+    let state = VbStateDoc {
+        state: VbState::Active,
+        max_cas: vb.seqno << 16,
+        snap_end: vb.saves,
+        ..VbStateDoc::default()
+    };
+    (items, state)
+}
+
+impl Run {
+    fn batch(&mut self, rng: &mut SplitMix64, at: u64) -> (VbId, Vec<Version>, VbStateDoc) {
+        let vb = VbId(rng.below(u64::from(VBUCKETS)) as u16);
+        let (mut items, state) = batch(rng, self.vbuckets.entry(vb).or_default());
+        items.iter().for_each(|version| self.ledger.wrote(vb, version.stored_key(), Entry::of(version), at));
+        items.sort_by(|a, b| a.stored_key().cmp(b.stored_key()));
+        (vb, items, state)
+    }
+
+    fn saved(&mut self, vb: VbId, at: u64) {
+        let run = self.vbuckets.entry(vb).or_default();
+        run.promised_saves.push((at, run.saves));
+        self.ledger.promised(vb, Seqno(run.seqno), at);
+    }
+
+    /// Goes on from what a restart found.
+    fn restarted(&mut self, found: &BTreeMap<VbId, Found>) {
+        for (vb, run) in &mut self.vbuckets {
+            let found = found.get(vb);
+            run.seqno = found.map_or(0, |found| found.restored.high_seqno.0);
+            run.saves = found.map_or(0, |found| found.state.snap_end);
+            run.promised_saves = vec![(0, run.saves)];
+            self.ledger.restarted(*vb, Seqno(run.seqno));
+        }
+    }
+}
+
+/// Saves batches; one that fails is saved again, up to twice.
+fn go_on(run: &mut Run, rng: &mut SplitMix64, store: &Couch, batches: u64, disk: &SimDisk) {
+    for _ in 0..batches {
+        let (vb, items, state) = run.batch(rng, disk.changes());
+        let mut tries = 0;
+        while store.save(vb, SaveBatch { items: &items, state: &state }).is_err() {
+            tries += 1;
+            if tries == 3 {
+                return;
+            }
+        }
+        run.saved(vb, disk.changes());
+        if rng.chance(1, 5) {
+            let key = DocKey::new(b"k7");
+            store.get(vb, key).ok();
+        }
+    }
+}
+
+fn run(seed: u64, batches: u64, disk: &SimDisk) -> Run {
+    let mut run = Run::default();
+    if let Ok(store) = open(disk) {
+        go_on(&mut run, &mut SplitMix64::new(seed), &store, batches, disk);
+    }
+    run
+}
+
+/// What a restart finds of one vBucket.
+struct Found {
+    restored: Restored,
+    state: VbStateDoc,
+}
+
+fn restore(store: &Couch, wrong: &mut Vec<String>) -> Result<BTreeMap<VbId, Found>, kvstore::Failure> {
+    let mut all = BTreeMap::new();
+    for (vb, stored) in store.states()? {
+        let stored = stored?;
+        let mut restored = Restored::new(stored.high_seqno);
+        restored.purge_seqno = stored.purge_seqno;
+        let (mut documents, mut tombstones, mut last) = (0, 0, Seqno(0));
+        let mut versions = Vec::new();
+        store.scan(vb, Seqno(0), &mut |version| {
+            versions.push(version);
+            ControlFlow::Continue(())
+        })?;
+        for version in versions {
+            let seqno = version.meta().by_seqno;
+            if seqno <= last {
+                wrong.push(format!("{vb}: {seqno} is visited after {last}"));
+            }
+            last = seqno;
+            *(if version.is_deleted() { &mut tombstones } else { &mut documents }) += 1;
+            restored.add(version.stored_key(), Entry::of(&version));
+            let got = store.get(vb, version.key())?.map(|got| Entry::of(&got));
+            if got != Some(Entry::of(&version)) {
+                wrong.push(format!("{vb}: {:?} is visited, {got:?} is got", version));
+            }
+        }
+        let counts = stored.counts;
+        if (counts.documents, counts.tombstones) != (documents, tombstones) {
+            wrong.push(format!("{vb}: {counts:?}, but {documents} documents and {tombstones} tombstones"));
+        }
+        all.insert(vb, Found { restored, state: stored.state });
+    }
+    Ok(all)
+}
+
+fn check_vbucket(run: &Run, vb: VbId, found: Option<&Found>, at: u64, wrong: &mut Vec<String>) {
+    let none = Restored::default();
+    let restored = found.map_or(&none, |found| &found.restored);
+    wrong.extend(run.ledger.check(vb, restored, at).iter().map(|violation| format!("{vb}: {violation}")));
+    let written = &run.vbuckets[&vb];
+    let end = restored.high_seqno.0;
+    if end != 0 && !written.ends.contains(&end) {
+        wrong.push(format!("{vb}: {end} is inside a batch"));
+    }
+    let due =
+        written.promised_saves.iter().rev().find(|(promised_at, _)| *promised_at <= at).map_or(0, |p| p.1);
+    let saves = found.map_or(0, |found| found.state.snap_end);
+    if saves < due || saves > written.saves {
+        wrong.push(format!("{vb}: state {saves}, promised {due}, written {}", written.saves));
+    }
+    if let Some(found) = found.filter(|found| found.state.max_cas != end << 16) {
+        wrong.push(format!("{vb}: the state is not that of seqno {end}: {:?}", found.state));
+    }
+}
+
+fn check(run: &Run, disk: &SimDisk, at: u64) -> Vec<String> {
+    let mut wrong = Vec::new();
+    match open(disk).and_then(|store| restore(&store, &mut wrong)) {
+        Ok(found) => {
+            for vb in run.vbuckets.keys() {
+                check_vbucket(run, *vb, found.get(vb), at, &mut wrong);
+            }
+            let unknown = found.keys().filter(|vb| !run.vbuckets.contains_key(vb));
+            wrong.extend(unknown.map(|vb| format!("{vb}: found, never written")));
+        }
+        Err(failure) => wrong.push(format!("does not open: {failure}")),
+    }
+    wrong
+}
+
+fn report(what: &str, verdict: &Verdict) {
+    println!("kvstore {what}: {verdict}");
+    assert!(verdict.holds(), "kvstore {what}: {verdict}");
+}
+
+fn recorded(seed: u64, batches: u64) -> (Run, base::env::sim::Recording) {
+    let disk = SimDisk::new();
+    prepare(&disk);
+    disk.record();
+    let run = run(seed, batches, &disk);
+    (run, disk.recording().expect("it was started"))
+}
+
+#[test]
+fn power_loss_at_every_moment() {
+    let mut verdict = Verdict::default();
+    for seed in 0..5 {
+        let (run, recording) = recorded(seed, 20);
+        verdict.add(every_crash(&CrashPlan::new(seed), &recording, |disk, at| check(&run, disk, at)));
+    }
+    report("power loss", &verdict);
+}
+
+#[test]
+fn power_loss_after_a_fault_at_every_call() {
+    let kinds: [(&str, &dyn Fn(u64) -> Fault); 7] = [
+        ("power off", &|n| Fault::power_off_at(n)),
+        ("failed sync", &|n| Fault::once(On::Kind(Call::Sync), n, Effect::Errno(EIO))),
+        ("failed folder sync", &|n| Fault::once(On::Kind(Call::SyncDir), n, Effect::Errno(EIO))),
+        ("failed read", &|n| Fault::once(On::Kind(Call::Read), n, Effect::Errno(EIO))),
+        ("failed change", &|n| Fault::once(On::Changes, n, Effect::Errno(EIO))),
+        ("short write", &|n| {
+            Fault::once(On::Kind(Call::Write), n, Effect::Short { bytes: 700, errno: ENOSPC })
+        }),
+        ("full disk", &|n| Fault::for_ever(On::Changes, n, Effect::Errno(ENOSPC))),
+    ];
+    for (what, kind) in kinds {
+        let mut verdict = Verdict::default();
+        for seed in 0..2 {
+            // The folders are made before anything can fail.
+            let first = {
+                let disk = SimDisk::new();
+                prepare(&disk);
+                disk.calls(On::Changes)
+            };
+            let shifted = |n| match kind(n) {
+                fault if fault.on == On::Changes => Fault { nth: fault.nth + first, ..fault },
+                fault if fault.on == On::Kind(Call::SyncDir) => Fault { nth: fault.nth + 2, ..fault },
+                fault => fault,
+            };
+            let go = |disk: &SimDisk| {
+                prepare(disk);
+                run(seed, 12, disk)
+            };
+            verdict.add(every_fault(&CrashPlan::new(seed), shifted, go, check));
+        }
+        report(what, &verdict);
+    }
+}
+
+#[test]
+fn what_a_restart_claims_is_durable() {
+    let mut verdict = Verdict::default();
+    for seed in 0..4 {
+        let (first, recording) = recorded(seed, 12);
+        // What the restarted process finds, it reports as persisted, although it has written nothing yet.
+        let restart = |disk: &SimDisk, _| {
+            let mut second = first.clone();
+            let found = open(disk).and_then(|store| restore(&store, &mut Vec::new()));
+            second.restarted(&found.expect("only the process died"));
+            second
+        };
+        let plan = CrashPlan::new(seed);
+        verdict.add(every_kill(&plan, &recording, restart, |run, disk, _| check(run, disk, 0)));
+    }
+    report("kill, then power loss", &verdict);
+}
+
+#[test]
+fn crash_after_crash() {
+    let mut verdict = Verdict::default();
+    for seed in 0..25 {
+        let mut rng = SplitMix64::new(seed);
+        let mut disk = SimDisk::new();
+        prepare(&disk);
+        let mut run = run(seed, 5, &disk);
+        for generation in 0..12 {
+            let at = disk.changes();
+            disk = disk.crash(rng.next_u64());
+            let violations = check(&run, &disk, at);
+            verdict.tally(format_args!("seed {seed}, generation {generation}"), &violations);
+            let Ok(store) = open(&disk) else { break };
+            let Ok(found) = restore(&store, &mut Vec::new()) else { break };
+            run.restarted(&found);
+            disk.plan(Fault::power_off_at(rng.between(1, 40)));
+            let store: Arc<Couch> = Arc::new(store);
+            go_on(&mut run, &mut rng, &store, 10, &disk);
+        }
+    }
+    report("crash after crash", &verdict);
+}
+
+/// One life of a vBucket, from its first save to its deletion.
+#[derive(Default)]
+struct Life {
+    run: Run,
+    /// When its deletion began, and when it was acknowledged.
+    deletion: Option<u64>,
+    deleted: Option<u64>,
+}
+
+const VB: VbId = VbId(0);
+
+/// Saves batches and deletes the vBucket, again and again.
+fn lives(seed: u64, disk: &SimDisk) -> Vec<Life> {
+    let mut rng = SplitMix64::new(seed);
+    let mut lives = Vec::new();
+    let Ok(store) = open(disk) else { return lives };
+    for _ in 0..5 {
+        let mut life = Life::default();
+        for _ in 0..rng.between(1, 3) {
+            let run = life.run.vbuckets.entry(VB).or_default();
+            let (items, state) = batch(&mut rng, run);
+            for version in &items {
+                life.run.ledger.wrote(VB, version.stored_key(), Entry::of(version), disk.changes());
+            }
+            let sorted: BTreeMap<&[u8], &Version> = items.iter().map(|v| (v.stored_key(), v)).collect();
+            let items: Vec<Version> = sorted.into_values().cloned().collect();
+            if store.save(VB, SaveBatch { items: &items, state: &state }).is_err() {
+                lives.push(life);
+                return lives;
+            }
+            life.run.saved(VB, disk.changes());
+        }
+        life.deletion = Some(disk.changes());
+        let result = store.delete_vbucket(VB);
+        life.deleted = result.is_ok().then(|| disk.changes());
+        lives.push(life);
+        if result.is_err() {
+            return lives;
+        }
+    }
+    lives
+}
+
+/// What is found must be of the life that was not over yet; or nothing, if that one had promised nothing or was ending.
+fn check_lives(lives: &[Life], disk: &SimDisk, at: u64) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let found = match open(disk).and_then(|store| restore(&store, &mut wrong)) {
+        Ok(found) => found,
+        Err(failure) => return vec![format!("does not open: {failure}")],
+    };
+    let over = |moment: Option<u64>| moment.is_some_and(|moment| moment <= at);
+    let Some(life) = lives.iter().find(|life| !over(life.deleted)) else {
+        wrong.extend(found.keys().map(|vb| format!("{vb} is there after it was deleted")));
+        return wrong;
+    };
+    if found.is_empty() && over(life.deletion) {
+        return wrong;
+    }
+    check_vbucket(&life.run, VB, found.get(&VB), at, &mut wrong);
+    wrong
+}
+
+#[test]
+fn a_deleted_vbucket_stays_deleted() {
+    let mut verdict = Verdict::default();
+    for seed in 0..4 {
+        let disk = SimDisk::new();
+        prepare(&disk);
+        disk.record();
+        let lives = lives(seed, &disk);
+        let recording = disk.recording().expect("it was started");
+        verdict.add(every_crash(&CrashPlan::new(seed), &recording, |disk, at| check_lives(&lives, disk, at)));
+    }
+    report("deletion", &verdict);
+}

@@ -1,0 +1,25 @@
+//! The load generator: a closed loop of get and set over many connections, in the spirit of cbc-pillowfight.
+//!
+//! It is made to be cheap, because it usually shares a machine with the server it measures: keys are computed, values
+//! are slices of one pool, a wake-up of a connection costs one read, one write and one look at the clock.
+
+mod chart;
+mod connection;
+mod cpu;
+mod distribution;
+mod keys;
+mod plan;
+mod progress;
+mod report;
+mod rng;
+mod run;
+mod tally;
+mod traffic;
+mod values;
+mod worker;
+
+pub use distribution::Distribution;
+pub use plan::{Extent, Plan};
+pub use report::Report;
+pub use run::run;
+pub use values::{ValueKind, ValueSize};

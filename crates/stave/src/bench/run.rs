@@ -1,0 +1,210 @@
+//! A run from the first connection to the report: connect, load, warm up, measure.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use base::env::Env;
+use protocol::feature::Feature;
+
+use super::connection::Connection;
+use super::cpu;
+use super::plan::{Extent, Plan};
+use super::progress::Progress;
+use super::report::{Measured, Report};
+use super::tally::Tally;
+use super::traffic::{Purpose, Source, Traffic};
+use super::worker::{Signals, Worker};
+use crate::client::Client;
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// Does what `plan` says.
+pub fn run(env: &Env, plan: &Plan, quiet: bool) -> anyhow::Result<Report> {
+    plan.check().map_err(|why| anyhow!(why))?;
+    let mut progress = Progress::new(quiet);
+    let mut workers = open_workers(env, plan)?;
+    let loaded = if plan.populate {
+        let phase = PhasePlan {
+            what: "populate",
+            purpose: Purpose::Load,
+            end: plan.keys,
+            warmup_s: 0.0,
+            seconds: None,
+        };
+        Some(run_phase(env, plan, &mut workers, &phase, &mut progress)?)
+    } else {
+        None
+    };
+    let (end, seconds) = match plan.extent {
+        Extent::Seconds(seconds) => (u64::MAX / 2, Some(seconds)),
+        Extent::Operations(operations) => (operations, None),
+    };
+    let phase = PhasePlan { what: "bench", purpose: Purpose::Mix, end, warmup_s: plan.warmup_s, seconds };
+    let measured = run_phase(env, plan, &mut workers, &phase, &mut progress)?;
+    Ok(Report::new(plan, loaded.as_ref(), measured))
+}
+
+/// One thread's connections each; opened one after the other, which lets the server derive the log-in's key once.
+fn open_workers(env: &Env, plan: &Plan) -> anyhow::Result<Vec<Worker>> {
+    let mut workers = Vec::new();
+    let (mut collections, mut vbuckets) = (false, 1);
+    for number in 0..plan.threads {
+        // Threads get equal shares; the first ones take what is left over.
+        let share = plan.connections / plan.threads + u32::from(number < plan.connections % plan.threads);
+        let mut connections = Vec::with_capacity(share as usize);
+        for _ in 0..share {
+            let client = Client::open(env, &plan.target)?;
+            collections = client.features().has(Feature::Collections);
+            vbuckets = client.vbuckets();
+            connections.push(Connection::new(client.into_stream(), plan.pipeline).context("socket")?);
+        }
+        let traffic = Traffic::new(plan, number.into(), collections, vbuckets).map_err(|why| anyhow!(why))?;
+        workers.push(Worker::new(connections, traffic, env.clock.clone())?);
+    }
+    Ok(workers)
+}
+
+struct PhasePlan {
+    what: &'static str,
+    purpose: Purpose,
+    end: u64,
+    warmup_s: f64,
+    seconds: Option<f64>,
+}
+
+/// The clocks when measuring begins.
+struct Start {
+    at_ns: u64,
+    server_cpu_s: Option<f64>,
+    own_cpu_s: f64,
+}
+
+impl Start {
+    fn now(env: &Env, plan: &Plan) -> anyhow::Result<Start> {
+        let server_cpu_s = match plan.server_pid {
+            Some(pid) => Some(cpu::seconds(env, &pid.to_string())?),
+            None => None,
+        };
+        let own_cpu_s = cpu::seconds(env, "self")?;
+        Ok(Start { at_ns: env.clock.monotonic_ns(), server_cpu_s, own_cpu_s })
+    }
+
+    fn until_now(&self, env: &Env, plan: &Plan) -> anyhow::Result<Measured> {
+        let end = Start::now(env, plan)?;
+        let server_cpu_s = end.server_cpu_s.zip(self.server_cpu_s).map(|(end, start)| end - start);
+        let seconds = (end.at_ns - self.at_ns) as f64 / 1e9;
+        let client_cpu_s = end.own_cpu_s - self.own_cpu_s;
+        Ok(Measured { tally: Tally::new(), seconds, server_cpu_s, client_cpu_s })
+    }
+}
+
+fn run_phase(
+    env: &Env,
+    plan: &Plan,
+    workers: &mut [Worker],
+    phase: &PhasePlan,
+    progress: &mut Progress,
+) -> anyhow::Result<Measured> {
+    let signals = Signals::new(workers.len());
+    let next = AtomicU64::new(0);
+    // Without a warm-up the first request counts.
+    let start = if phase.warmup_s > 0.0 {
+        None
+    } else {
+        signals.measure();
+        Some(Start::now(env, plan)?)
+    };
+    std::thread::scope(|scope| {
+        let (ended, ends) = mpsc::channel();
+        for (number, worker) in workers.iter_mut().enumerate() {
+            let (ended, signals) = (ended.clone(), &signals);
+            let source = Source::new(phase.purpose, &next, phase.end);
+            std::thread::Builder::new()
+                .name(format!("bench-{number}"))
+                .spawn_scoped(scope, move || {
+                    // The receiver is gone only if another worker failed first.
+                    let _ = ended.send(worker.run(source, signals, number));
+                })
+                .context("cannot start a thread")?;
+        }
+        drop(ended);
+        let outcome = supervise(env, plan, phase, start, &signals, &ends, progress);
+        signals.stop();
+        progress.finish();
+        outcome
+    })
+}
+
+/// Watches the workers: ends the warm-up and the measured time, shows progress, collects what they counted.
+fn supervise(
+    env: &Env,
+    plan: &Plan,
+    phase: &PhasePlan,
+    start: Option<Start>,
+    signals: &Signals,
+    ends: &mpsc::Receiver<anyhow::Result<Tally>>,
+    progress: &mut Progress,
+) -> anyhow::Result<Measured> {
+    let mut tallies = Vec::new();
+    let start = match start {
+        Some(start) => start,
+        None => {
+            let until_ns = env.clock.monotonic_ns() + (phase.warmup_s * 1e9) as u64;
+            watch(env, "warm-up", until_ns, None, signals, ends, &mut tallies, progress)?;
+            signals.measure();
+            Start::now(env, plan)?
+        }
+    };
+    let until_ns = phase.seconds.map_or(u64::MAX, |seconds| start.at_ns + (seconds * 1e9) as u64);
+    let end = phase.seconds.is_none().then_some(phase.end);
+    watch(env, phase.what, until_ns, end, signals, ends, &mut tallies, progress)?;
+    let mut measured = start.until_now(env, plan)?;
+    signals.stop();
+    for tally in ends {
+        tallies.push(tally?);
+    }
+    for tally in &tallies {
+        measured.tally.add(tally);
+    }
+    Ok(measured)
+}
+
+/// Waits until a moment, or until all workers have ended.
+#[allow(clippy::too_many_arguments, reason = "one call's worth of state, told apart by its types")]
+fn watch(
+    env: &Env,
+    what: &str,
+    until_ns: u64,
+    end: Option<u64>,
+    signals: &Signals,
+    ends: &mpsc::Receiver<anyhow::Result<Tally>>,
+    tallies: &mut Vec<Tally>,
+    progress: &mut Progress,
+) -> anyhow::Result<()> {
+    let start_ns = env.clock.monotonic_ns();
+    let first = signals.answered();
+    let (mut shown_ns, mut shown) = (start_ns, first);
+    loop {
+        let now_ns = env.clock.monotonic_ns();
+        if now_ns >= until_ns {
+            return Ok(());
+        }
+        let next_ns = (shown_ns + SECOND_NS).min(until_ns);
+        match ends.recv_timeout(Duration::from_nanos(next_ns.saturating_sub(now_ns))) {
+            Ok(tally) => tallies.push(tally?),
+            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            Err(RecvTimeoutError::Timeout) => {
+                let (now_ns, answered) = (env.clock.monotonic_ns(), signals.answered());
+                let per_second = (answered - shown) as f64 * 1e9 / (now_ns - shown_ns).max(1) as f64;
+                let done = match end {
+                    Some(end) => answered as f64 / end.max(1) as f64,
+                    None => (now_ns - start_ns) as f64 / (until_ns - start_ns).max(1) as f64,
+                };
+                progress.show(what, answered - first, per_second, Some(done));
+                (shown_ns, shown) = (now_ns, answered);
+            }
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! One thread of the load generator: its connections, and the loop that keeps their pipelines full.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use anyhow::{Context, bail};
+use base::env::Clock;
+use protocol::Status;
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+use rustix::fd::OwnedFd;
+
+use super::connection::{Connection, Loss, Slot};
+use super::tally::Tally;
+use super::traffic::{Kind, Purpose, Source, Traffic};
+use crate::client::ClientError;
+
+const BUFFER_BYTES: usize = 256 << 10;
+const EVENTS: usize = 256;
+/// How long a thread sleeps at most before it looks whether it shall stop.
+const LOOK_UP: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+/// How long answers to what was asked before the end are waited for.
+const DRAIN_NS: u64 = 2_000_000_000;
+/// How long a load may go on being refused before it is given up.
+const PATIENCE_NS: u64 = 10_000_000_000;
+
+const GOING: u8 = 0;
+const MEASURING: u8 = 1;
+const STOPPED: u8 = 2;
+
+/// What the threads of a phase tell each other.
+#[derive(Debug)]
+pub struct Signals {
+    stage: AtomicU8,
+    answered: Vec<OwnLine>,
+}
+
+/// A counter that shares its cache line with no other.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct OwnLine(AtomicU64);
+
+impl Signals {
+    /// For so many workers. What is counted before [`Signals::measure`] is thrown away.
+    pub fn new(workers: usize) -> Signals {
+        Signals { stage: AtomicU8::new(GOING), answered: (0..workers).map(|_| OwnLine::default()).collect() }
+    }
+
+    /// The warm-up is over.
+    pub fn measure(&self) {
+        self.stage.store(MEASURING, Ordering::Relaxed);
+    }
+
+    /// Everything is over.
+    pub fn stop(&self) {
+        self.stage.store(STOPPED, Ordering::Relaxed);
+    }
+
+    /// Operations answered so far, by all workers.
+    pub fn answered(&self) -> u64 {
+        self.answered.iter().map(|count| count.0.load(Ordering::Relaxed)).sum()
+    }
+}
+
+/// One thread's share of the connections.
+pub struct Worker {
+    poll: OwnedFd,
+    connections: Vec<Option<Connection>>,
+    traffic: Traffic,
+    clock: Arc<dyn Clock>,
+    inbound: Vec<u8>,
+    outbound: Vec<u8>,
+}
+
+/// What changes while a phase goes on.
+struct Phase<'a> {
+    source: Source<'a>,
+    tally: Tally,
+    answered: u64,
+    outstanding: usize,
+    /// When something was last stored.
+    progress_ns: u64,
+    /// A refusal that ends the load.
+    fatal: Option<u16>,
+    lost: Option<Loss>,
+}
+
+impl Worker {
+    /// Takes over connections that have logged in.
+    pub fn new(
+        connections: Vec<Connection>,
+        traffic: Traffic,
+        clock: Arc<dyn Clock>,
+    ) -> anyhow::Result<Worker> {
+        let poll = epoll::create(epoll::CreateFlags::CLOEXEC).context("epoll")?;
+        for (at, connection) in connections.iter().enumerate() {
+            let data = epoll::EventData::new_u64(at as u64);
+            epoll::add(&poll, connection.stream(), data, epoll::EventFlags::IN).context("epoll")?;
+        }
+        Ok(Worker {
+            poll,
+            connections: connections.into_iter().map(Some).collect(),
+            traffic,
+            clock,
+            inbound: vec![0; BUFFER_BYTES],
+            outbound: Vec::with_capacity(BUFFER_BYTES),
+        })
+    }
+
+    /// Runs a phase to its end: until `source` has no more and everything is answered, or until it is told to stop.
+    pub fn run(&mut self, source: Source<'_>, signals: &Signals, number: usize) -> anyhow::Result<Tally> {
+        let now_ns = self.clock.monotonic_ns();
+        let tally = Tally::new();
+        let mut phase = Phase {
+            source,
+            tally,
+            answered: 0,
+            outstanding: 0,
+            progress_ns: now_ns,
+            fatal: None,
+            lost: None,
+        };
+        let mut stage = signals.stage.load(Ordering::Relaxed);
+        for at in 0..self.connections.len() {
+            self.refill(at, now_ns, &mut phase);
+        }
+        let mut events = Vec::with_capacity(EVENTS);
+        while phase.outstanding > 0 {
+            let next = signals.stage.load(Ordering::Relaxed);
+            if next == STOPPED {
+                return Ok(self.drain(phase));
+            }
+            if next != stage {
+                stage = next;
+                phase.tally = Tally::new();
+            }
+            self.wait(&mut events)?;
+            for event in events.drain(..) {
+                let flags = event.flags;
+                self.on_event(event.data.u64() as usize, flags, &mut phase);
+            }
+            signals.answered[number].0.store(phase.answered, Ordering::Relaxed);
+            self.give_up_if_hopeless(&phase)?;
+        }
+        match phase.lost {
+            Some(loss) if self.connections.iter().all(Option::is_none) => {
+                bail!("all connections of a thread are lost; the last one because {loss}")
+            }
+            Some(loss) if phase.source.purpose == Purpose::Load => {
+                bail!("populate: a connection was lost, and keys with it: {loss}")
+            }
+            _ => Ok(phase.tally),
+        }
+    }
+
+    fn wait(&self, events: &mut Vec<epoll::Event>) -> anyhow::Result<()> {
+        match epoll::wait(&self.poll, spare_capacity(events), Some(&LOOK_UP)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error).context("epoll"),
+        }
+    }
+
+    #[inline]
+    fn on_event(&mut self, at: usize, flags: epoll::EventFlags, phase: &mut Phase<'_>) {
+        let Some(connection) = self.connections.get_mut(at).and_then(Option::as_mut) else { return };
+        let mut now_ns = 0;
+        let outcome = if flags.contains(epoll::EventFlags::OUT) { connection.send_rest() } else { Ok(()) };
+        let outcome = outcome.and_then(|()| {
+            let clock = &self.clock;
+            connection.receive(&mut self.inbound, |slot, response| {
+                // One look at the clock for all answers of a read.
+                if now_ns == 0 {
+                    now_ns = clock.monotonic_ns();
+                }
+                phase.on_answer(slot, response.status_code, now_ns);
+            })
+        });
+        match outcome {
+            Err(loss) => self.lose(at, loss, phase),
+            Ok(count) => {
+                phase.tally.bytes_in += count as u64;
+                if now_ns == 0 {
+                    now_ns = self.clock.monotonic_ns();
+                }
+                self.refill(at, now_ns, phase);
+            }
+        }
+    }
+
+    /// Fills the pipeline in one write, if it is time to.
+    #[inline]
+    fn refill(&mut self, at: usize, now_ns: u64, phase: &mut Phase<'_>) {
+        let Some(connection) = self.connections.get_mut(at).and_then(Option::as_mut) else { return };
+        if connection.wants_requests() {
+            self.outbound.clear();
+            while connection.has_slot()
+                && let Some(operation) = self.traffic.next(&mut phase.source)
+                && let Some(opaque) = connection.take_slot(operation, now_ns)
+            {
+                phase.outstanding += 1;
+                self.traffic.write(operation, phase.source.purpose, opaque, &mut self.outbound);
+            }
+            if !self.outbound.is_empty() {
+                phase.tally.bytes_out += self.outbound.len() as u64;
+                if let Err(loss) = connection.send(&self.outbound) {
+                    return self.lose(at, loss, phase);
+                }
+            }
+        }
+        self.watch(at);
+    }
+
+    /// Asks for a wake-up when the socket takes more, as long as something is left to send.
+    #[inline]
+    fn watch(&mut self, at: usize) {
+        let Some(connection) = self.connections.get_mut(at).and_then(Option::as_mut) else { return };
+        let is_stuck = connection.wants_to_write();
+        if is_stuck != connection.watched_for_room {
+            connection.watched_for_room = is_stuck;
+            let mut flags = epoll::EventFlags::IN;
+            flags.set(epoll::EventFlags::OUT, is_stuck);
+            let data = epoll::EventData::new_u64(at as u64);
+            // The socket was added at the start and is open: nothing can fail here but memory.
+            let _ = epoll::modify(&self.poll, connection.stream(), data, flags);
+        }
+    }
+
+    fn lose(&mut self, at: usize, loss: Loss, phase: &mut Phase<'_>) {
+        if let Some(connection) = self.connections.get_mut(at).and_then(Option::take) {
+            // Dropping the socket takes it out of epoll.
+            phase.outstanding -= connection.outstanding();
+            phase.tally.cut += connection.outstanding() as u64;
+            phase.lost = Some(loss);
+        }
+    }
+
+    /// Waits a little for what is outstanding, so that the server is not left with answers nobody reads.
+    fn drain(&mut self, mut phase: Phase<'_>) -> Tally {
+        let tally = phase.tally.clone();
+        phase.source.stop();
+        let deadline_ns = self.clock.monotonic_ns() + DRAIN_NS;
+        let mut events = Vec::with_capacity(EVENTS);
+        while phase.outstanding > 0 && self.clock.monotonic_ns() < deadline_ns {
+            if self.wait(&mut events).is_err() {
+                break;
+            }
+            for event in events.drain(..) {
+                let flags = event.flags;
+                self.on_event(event.data.u64() as usize, flags, &mut phase);
+            }
+        }
+        tally
+    }
+
+    fn give_up_if_hopeless(&self, phase: &Phase<'_>) -> anyhow::Result<()> {
+        if phase.source.purpose != Purpose::Load {
+            return Ok(());
+        }
+        if let Some(status_code) = phase.fatal {
+            let operation = "populate";
+            bail!(ClientError::Refused { operation, status_code, context: String::new() });
+        }
+        let waited_ns = self.clock.monotonic_ns().saturating_sub(phase.progress_ns);
+        if waited_ns > PATIENCE_NS {
+            let why = phase.tally.refused.keys().map(|code| crate::client::status_name(*code));
+            let why = why.collect::<Vec<_>>().join(", ");
+            bail!(
+                "populate: nothing was stored for {} s (refusals: {}); does the bucket's quota hold the keys?",
+                PATIENCE_NS / 1_000_000_000,
+                if why.is_empty() { "none, no answers" } else { &why }
+            );
+        }
+        Ok(())
+    }
+}
+
+impl Phase<'_> {
+    #[inline]
+    fn on_answer(&mut self, slot: Slot, status_code: u16, now_ns: u64) {
+        const SUCCESS: u16 = Status::Success as u16;
+        const MISS: u16 = Status::KeyEnoent as u16;
+        let kind = slot.operation.kind;
+        self.outstanding -= 1;
+        if status_code != SUCCESS {
+            if !(status_code == MISS && kind == Kind::Get) {
+                return self.on_refusal(slot, status_code);
+            }
+            self.tally.misses += 1;
+        }
+        self.answered += 1;
+        self.progress_ns = now_ns;
+        self.tally.answered(kind, now_ns.saturating_sub(slot.sent_ns));
+    }
+
+    #[cold]
+    fn on_refusal(&mut self, slot: Slot, status_code: u16) {
+        self.tally.refused(status_code);
+        if self.source.purpose == Purpose::Load {
+            let passes = Status::from_code(status_code).is_some_and(|s| s.attributes().contains(&"temp"));
+            if passes {
+                self.source.give_back(slot.operation.key);
+            } else {
+                self.fatal = Some(status_code);
+            }
+        }
+    }
+}

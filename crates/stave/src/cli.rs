@@ -1,0 +1,173 @@
+//! The command line: what it takes, and what the process ends with.
+
+use std::process::ExitCode;
+
+use base::env::Env;
+use clap::{Args, Parser, Subcommand};
+
+use crate::client::{Dialect, Secret, Target};
+use crate::commands;
+
+/// How a command ended, beyond failing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It did what it should.
+    Done,
+    /// The document does not exist.
+    NotFound,
+}
+
+/// Exit codes. 2 is what the parser of the arguments ends with.
+const NOT_FOUND: u8 = 1;
+const FAILED: u8 = 3;
+
+/// A memory-first, persistent key-value engine that Couchbase SDKs connect to.
+#[derive(Debug, Parser)]
+#[command(
+    name = "stave",
+    version,
+    propagate_version = true,
+    after_help = "Exit codes: 0 done, 1 document not found, 2 wrong arguments, 3 anything else that failed."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a node
+    Serve(commands::serve::ServeFlags),
+    /// Measure a server under load
+    Bench(Box<commands::bench::BenchFlags>),
+    /// Print a document
+    Get(commands::document::GetFlags),
+    /// Write a document
+    Set(commands::document::SetFlags),
+    /// Delete a document
+    Delete(commands::document::DeleteFlags),
+    /// Print a server's figures
+    Stats(commands::stats::StatsFlags),
+}
+
+/// Which server, and as whom.
+#[derive(Clone, Debug, Args)]
+pub struct ServerFlags {
+    /// The server's KV address
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:11210")]
+    pub addr: String,
+    /// Who to log in as
+    #[arg(long, value_name = "USER", env = "STAVE_USERNAME", default_value = "Administrator")]
+    pub username: String,
+    /// The user's password; better in the environment, where others do not see it
+    #[arg(long, value_name = "PASSWORD", env = "STAVE_PASSWORD", hide_env_values = true)]
+    pub password: Option<Secret>,
+    /// The bucket to use
+    #[arg(long, value_name = "NAME", env = "STAVE_BUCKET", default_value = "default")]
+    pub bucket: String,
+}
+
+impl ServerFlags {
+    /// Whom these flags name. Plain memcached needs no password.
+    pub fn target(&self, dialect: Dialect) -> anyhow::Result<Target> {
+        let password = match (&self.password, dialect) {
+            (Some(password), _) => password.clone(),
+            (None, Dialect::Memcached) => Secret::default(),
+            (None, Dialect::Couchbase) => anyhow::bail!(
+                "a password is needed: set STAVE_PASSWORD or give --password (`stave serve` prints the one it made up)"
+            ),
+        };
+        let target = Target {
+            addr: with_port(&self.addr, dialect),
+            dialect,
+            username: self.username.clone(),
+            password,
+            bucket: self.bucket.clone(),
+            ..Target::default()
+        };
+        Ok(target)
+    }
+}
+
+/// The address with the dialect's usual port if it has none.
+fn with_port(addr: &str, dialect: Dialect) -> String {
+    let host = addr.strip_prefix('[').map_or(addr, |rest| rest.split_once(']').map_or(rest, |parts| parts.1));
+    if host.contains(':') {
+        return addr.to_owned();
+    }
+    let port = match dialect {
+        Dialect::Couchbase => 11210,
+        Dialect::Memcached => 11211,
+    };
+    format!("{addr}:{port}")
+}
+
+/// Runs the command that the process was started with.
+pub fn run() -> ExitCode {
+    let cli = Cli::parse();
+    let env = Env::real();
+    let outcome = match cli.command {
+        Command::Serve(flags) => commands::serve::run(&env, flags),
+        Command::Bench(flags) => commands::bench::run(&env, &flags),
+        Command::Get(flags) => commands::document::get(&env, &flags),
+        Command::Set(flags) => commands::document::set(&env, &flags),
+        Command::Delete(flags) => commands::document::delete(&env, &flags),
+        Command::Stats(flags) => commands::stats::run(&env, &flags),
+    };
+    match outcome {
+        Ok(Outcome::Done) => ExitCode::SUCCESS,
+        Ok(Outcome::NotFound) => ExitCode::from(NOT_FOUND),
+        // Somebody who reads only the beginning, like `head`, is no failure.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("stave: {error:#}");
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let io = error.downcast_ref::<std::io::Error>();
+    io.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+    use expect_test::{Expect, expect};
+
+    use super::*;
+
+    #[test]
+    fn the_arguments_are_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn ports_are_filled_in() {
+        let with = |addr| with_port(addr, Dialect::Couchbase);
+        assert_eq!(with("localhost"), "localhost:11210");
+        assert_eq!(with("localhost:1"), "localhost:1");
+        assert_eq!(with("[::1]"), "[::1]:11210");
+        assert_eq!(with("[::1]:7"), "[::1]:7");
+        assert_eq!(with_port("h", Dialect::Memcached), "h:11211");
+    }
+
+    fn check_error(arguments: &str, expect: Expect) {
+        let arguments = std::iter::once("stave").chain(arguments.split_ascii_whitespace());
+        let error = Cli::try_parse_from(arguments).expect_err("wrong arguments").to_string();
+        expect.assert_eq(error.lines().next().unwrap_or_default());
+    }
+
+    #[test]
+    fn wrong_arguments_are_explained() {
+        check_error("bench --distribution pareto", expect![[""]]);
+        check_error("bench --value-size 10:5", expect![[""]]);
+        check_error("bench --value-size 30MiB", expect![[""]]);
+        check_error("bench --seconds 5 --operations 7", expect![[""]]);
+        check_error("bench --durability all", expect![[""]]);
+        check_error("set key", expect![[""]]);
+        check_error("serve --bucket a:b", expect![[""]]);
+        check_error("serve --kv 11210", expect![[""]]);
+    }
+}

@@ -1,0 +1,419 @@
+//! One connection to one node: opening it, and one request after the other.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "the client's end is not part of a node"
+)]
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+use base::env::Env;
+use base::limits::{DEFAULT_VBUCKETS, MAX_FRAME_BODY_BYTES, MAX_KEY_BYTES};
+use base::vbucket_map::vbucket_of;
+use base::{Cas, VbId};
+use protocol::extras::{MutationToken, StoreExtras};
+use protocol::feature::{Feature, Features};
+use protocol::{ParsedResponse, RequestParts, Status, magic, opcode, parse_response, write_request};
+
+use super::scram::{self, Exchange};
+use super::{ClientError, Dialect, Target};
+
+/// How long to wait for a connection, and for an answer.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// No answer is larger: stats and documents stay below what a request may hold.
+const MAX_ANSWER_BODY_BYTES: usize = MAX_FRAME_BODY_BYTES;
+const READ_BYTES: usize = 64 << 10;
+
+/// What this client can do, and so what it asks for.
+/// Neither Snappy nor xattrs are among it: the server inflates and strips values for us.
+const WANTED: Features = Features::of(&[
+    Feature::TcpNoDelay,
+    Feature::MutationSeqno,
+    Feature::Xerror,
+    Feature::SelectBucket,
+    Feature::Json,
+    Feature::AltRequestSupport,
+    Feature::SyncReplication,
+    Feature::Collections,
+]);
+
+/// An answer of the server, whatever its status.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// The status on the wire.
+    pub status_code: u16,
+    /// Bits that describe the value.
+    pub datatype: u8,
+    /// The document's CAS.
+    pub cas: Cas,
+    /// Fields of the command.
+    pub extras: Vec<u8>,
+    /// The key, if the command answers with one.
+    pub key: Vec<u8>,
+    /// The value, or what is to be said about an error.
+    pub value: Vec<u8>,
+}
+
+impl Answer {
+    fn is(&self, status: Status) -> bool {
+        self.status_code == status.code()
+    }
+
+    /// The text in the JSON error context, if there is one.
+    fn context(&self) -> String {
+        let context = serde_json::from_slice::<serde_json::Value>(&self.value).ok();
+        let text = context.as_ref().and_then(|json| json.pointer("/error/context")?.as_str());
+        text.unwrap_or_default().to_owned()
+    }
+
+    fn refused(&self, operation: &'static str) -> ClientError {
+        ClientError::Refused { operation, status_code: self.status_code, context: self.context() }
+    }
+}
+
+/// A document as it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Document {
+    /// Its value.
+    pub value: Vec<u8>,
+    /// Its version.
+    pub cas: Cas,
+    /// The flags that its writer gave it.
+    pub flags: u32,
+    /// Bits that describe the value.
+    pub datatype: u8,
+}
+
+/// What became of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// The new version.
+    pub cas: Cas,
+    /// The document's vBucket.
+    pub vbucket: VbId,
+    /// Where the change stands in its vBucket's history, if the server says so.
+    pub token: Option<MutationToken>,
+}
+
+/// A connection that has logged in and selected its bucket.
+#[derive(Debug)]
+pub struct Client {
+    stream: TcpStream,
+    received: Vec<u8>,
+    sending: Vec<u8>,
+    features: Features,
+    vbuckets: u16,
+    opaque: u32,
+}
+
+impl Client {
+    /// Connects, says hello, logs in and selects the bucket.
+    pub fn open(env: &Env, target: &Target) -> Result<Client, ClientError> {
+        let mut client = Client {
+            stream: connect(&target.addr)?,
+            received: Vec::new(),
+            sending: Vec::new(),
+            features: Features::NONE,
+            vbuckets: 1,
+            opaque: 0,
+        };
+        if target.dialect == Dialect::Couchbase {
+            client.hello(env)?;
+            client.log_in(env, target)?;
+            client.select_bucket(target)?;
+            client.vbuckets = client.ask_vbuckets()?;
+        }
+        Ok(client)
+    }
+
+    /// What the server granted.
+    pub fn features(&self) -> Features {
+        self.features
+    }
+
+    /// vBuckets in the bucket; 1 for plain memcached.
+    pub fn vbuckets(&self) -> u16 {
+        self.vbuckets
+    }
+
+    /// Gives up the client for its connection, on which nothing is outstanding.
+    pub fn into_stream(self) -> TcpStream {
+        self.stream
+    }
+
+    /// Reads a document; nothing if there is none.
+    pub fn get(&mut self, key: &[u8]) -> Result<Option<Document>, ClientError> {
+        const OPERATION: &str = "get";
+        let answer = self.on_key(OPERATION, opcode::GET, key, &[], &[])?;
+        if answer.is(Status::KeyEnoent) {
+            return Ok(None);
+        }
+        if !answer.is(Status::Success) {
+            return Err(answer.refused(OPERATION));
+        }
+        let what = "it lacks the flags";
+        let flags = protocol::extras::decode_u32(&answer.extras)
+            .ok_or(ClientError::Answer { operation: OPERATION, what })?;
+        Ok(Some(Document { value: answer.value, cas: answer.cas, flags, datatype: answer.datatype }))
+    }
+
+    /// Writes a document, whether it exists or not. `expiry`: 0 never, up to 30 days relative, else seconds since 1970.
+    pub fn set(&mut self, key: &[u8], value: &[u8], expiry: u32) -> Result<Stored, ClientError> {
+        const OPERATION: &str = "set";
+        let extras = StoreExtras { flags: 0, expiry }.encode();
+        let answer = self.on_key(OPERATION, opcode::SET, key, &extras, value)?;
+        if answer.is(Status::Success) {
+            Ok(self.stored(key, &answer))
+        } else {
+            Err(answer.refused(OPERATION))
+        }
+    }
+
+    /// Deletes a document; nothing if there is none.
+    pub fn delete(&mut self, key: &[u8]) -> Result<Option<Stored>, ClientError> {
+        const OPERATION: &str = "delete";
+        let answer = self.on_key(OPERATION, opcode::DELETE, key, &[], &[])?;
+        match answer {
+            answer if answer.is(Status::Success) => Ok(Some(self.stored(key, &answer))),
+            answer if answer.is(Status::KeyEnoent) => Ok(None),
+            answer => Err(answer.refused(OPERATION)),
+        }
+    }
+
+    /// The server's figures; an empty group is the general one.
+    pub fn stats(&mut self, group: &str) -> Result<Vec<(String, String)>, ClientError> {
+        const OPERATION: &str = "stats";
+        let parts = RequestParts { opcode: opcode::STAT, key: group.as_bytes(), ..RequestParts::default() };
+        let opaque = self.send(OPERATION, parts)?;
+        let mut figures = Vec::new();
+        loop {
+            let answer = self.receive(OPERATION, opaque)?;
+            if !answer.is(Status::Success) {
+                return Err(answer.refused(OPERATION));
+            }
+            if answer.key.is_empty() {
+                return Ok(figures);
+            }
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            figures.push((text(&answer.key), text(&answer.value)));
+        }
+    }
+
+    /// Any request; its opaque is filled in. The answer may have any status.
+    pub fn request(
+        &mut self,
+        operation: &'static str,
+        parts: RequestParts<'_>,
+    ) -> Result<Answer, ClientError> {
+        let opaque = self.send(operation, parts)?;
+        self.receive(operation, opaque)
+    }
+
+    fn on_key(
+        &mut self,
+        operation: &'static str,
+        opcode: u8,
+        key: &[u8],
+        extras: &[u8],
+        value: &[u8],
+    ) -> Result<Answer, ClientError> {
+        if key.len() > MAX_KEY_BYTES {
+            return Err(ClientError::TooLong { operation });
+        }
+        let prefix: &[u8] = if self.features.has(Feature::Collections) { &[0] } else { &[] };
+        let prefixed = [prefix, key].concat();
+        let vbucket = vbucket_of(key, self.vbuckets);
+        let parts =
+            RequestParts { opcode, vbucket, key: &prefixed, extras, value, ..RequestParts::default() };
+        self.request(operation, parts)
+    }
+
+    fn stored(&self, key: &[u8], answer: &Answer) -> Stored {
+        let vbucket = vbucket_of(key, self.vbuckets);
+        Stored { cas: answer.cas, vbucket, token: MutationToken::decode(&answer.extras) }
+    }
+
+    fn hello(&mut self, env: &Env) -> Result<(), ClientError> {
+        const OPERATION: &str = "hello";
+        // The agent's form is the one that servers show in their list of connections (BinaryProtocol.md, Hello).
+        let agent = format!(
+            r#"{{"a":"stave/{}","i":"{:016X}/{:016X}"}}"#,
+            env!("CARGO_PKG_VERSION"),
+            env.random.next_u64(),
+            env.random.next_u64()
+        );
+        let value = WANTED.encode();
+        let parts = RequestParts {
+            opcode: opcode::HELLO,
+            key: agent.as_bytes(),
+            value: &value,
+            ..RequestParts::default()
+        };
+        let answer = self.request(OPERATION, parts)?;
+        if !answer.is(Status::Success) {
+            return Err(answer.refused(OPERATION));
+        }
+        let what = "its list of features has an odd length";
+        let granted =
+            Features::decode(&answer.value).ok_or(ClientError::Answer { operation: OPERATION, what })?;
+        self.features = granted.and(WANTED);
+        Ok(())
+    }
+
+    fn log_in(&mut self, env: &Env, target: &Target) -> Result<(), ClientError> {
+        let parts = RequestParts { opcode: opcode::SASL_LIST_MECHS, ..RequestParts::default() };
+        let answer = self.request("log-in", parts)?;
+        let offered = String::from_utf8_lossy(&answer.value).into_owned();
+        let offers = |mechanism: &str| offered.split_ascii_whitespace().any(|name| name == mechanism);
+        if offers(scram::MECHANISM) {
+            self.log_in_by_scram(env, target)
+        } else if offers("PLAIN") {
+            let payload = format!("\0{}\0{}", target.username, target.password.0);
+            let answer = self.sasl(opcode::SASL_AUTH, "PLAIN", &payload)?;
+            expect_login(&answer, Status::Success, target)
+        } else {
+            Err(ClientError::Mechanism { offered })
+        }
+    }
+
+    fn log_in_by_scram(&mut self, env: &Env, target: &Target) -> Result<(), ClientError> {
+        let nonce = format!("{:016x}{:016x}", env.random.next_u64(), env.random.next_u64());
+        let mut exchange = Exchange::new(&target.username, &nonce);
+        let challenge = self.sasl(opcode::SASL_AUTH, scram::MECHANISM, &exchange.first())?;
+        expect_login(&challenge, Status::AuthContinue, target)?;
+        let challenge = String::from_utf8_lossy(&challenge.value).into_owned();
+        let impostor = |_| ClientError::Impostor { username: target.username.clone() };
+        let answer = {
+            let mut known = target.known.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            exchange.answer(&challenge, &target.password.0, &mut known).map_err(impostor)?
+        };
+        let last = self.sasl(opcode::SASL_STEP, scram::MECHANISM, &answer)?;
+        expect_login(&last, Status::Success, target)?;
+        exchange.verify(&String::from_utf8_lossy(&last.value)).map_err(impostor)
+    }
+
+    fn sasl(&mut self, opcode: u8, mechanism: &str, payload: &str) -> Result<Answer, ClientError> {
+        let parts = RequestParts {
+            opcode,
+            key: mechanism.as_bytes(),
+            value: payload.as_bytes(),
+            ..RequestParts::default()
+        };
+        self.request("log-in", parts)
+    }
+
+    fn select_bucket(&mut self, target: &Target) -> Result<(), ClientError> {
+        const OPERATION: &str = "select bucket";
+        let key = target.bucket.as_bytes();
+        let parts = RequestParts { opcode: opcode::SELECT_BUCKET, key, ..RequestParts::default() };
+        let answer = self.request(OPERATION, parts)?;
+        match Status::from_code(answer.status_code) {
+            Some(Status::Success) => Ok(()),
+            Some(Status::Eaccess | Status::KeyEnoent) => {
+                Err(ClientError::Bucket { bucket: target.bucket.clone(), username: target.username.clone() })
+            }
+            _ => Err(answer.refused(OPERATION)),
+        }
+    }
+
+    /// The number of vBuckets, which is the length of the cluster map; the usual number if the server has no map.
+    fn ask_vbuckets(&mut self) -> Result<u16, ClientError> {
+        const OPERATION: &str = "cluster map";
+        let parts = RequestParts { opcode: opcode::GET_CLUSTER_CONFIG, ..RequestParts::default() };
+        let answer = self.request(OPERATION, parts)?;
+        if !answer.is(Status::Success) {
+            return Ok(DEFAULT_VBUCKETS);
+        }
+        let config = serde_json::from_slice::<serde_json::Value>(&answer.value).ok();
+        let map = config.as_ref().and_then(|json| json.pointer("/vBucketServerMap/vBucketMap")?.as_array());
+        let vbuckets = map.and_then(|map| u16::try_from(map.len()).ok()).filter(|n| n.is_power_of_two());
+        let what = "the number of vBuckets is not a power of two";
+        vbuckets.ok_or(ClientError::Answer { operation: OPERATION, what })
+    }
+
+    fn send(&mut self, operation: &'static str, mut parts: RequestParts<'_>) -> Result<u32, ClientError> {
+        self.opaque = self.opaque.wrapping_add(1);
+        parts.opaque = self.opaque;
+        self.sending.clear();
+        if !write_request(&mut self.sending, &parts) {
+            return Err(ClientError::TooLong { operation });
+        }
+        self.stream.write_all(&self.sending).map_err(|source| ClientError::Io { operation, source })?;
+        Ok(self.opaque)
+    }
+
+    /// The next answer with this opaque; what else the server sends (its own requests) is passed over.
+    fn receive(&mut self, operation: &'static str, opaque: u32) -> Result<Answer, ClientError> {
+        loop {
+            match parse_response(&self.received, MAX_ANSWER_BODY_BYTES) {
+                ParsedResponse::Bad(error) => return Err(ClientError::Frame(error)),
+                ParsedResponse::Incomplete { .. } => self.read_more(operation)?,
+                ParsedResponse::Response { response, total_len } => {
+                    let ours = response.magic != magic::SERVER_REQUEST && response.opaque == opaque;
+                    let answer = ours.then(|| Answer {
+                        status_code: response.status_code,
+                        datatype: response.datatype,
+                        cas: response.cas,
+                        extras: response.extras.to_vec(),
+                        key: response.key.to_vec(),
+                        value: response.value.to_vec(),
+                    });
+                    self.received.drain(..total_len);
+                    if let Some(answer) = answer {
+                        return Ok(answer);
+                    }
+                }
+            }
+        }
+    }
+
+    fn read_more(&mut self, operation: &'static str) -> Result<(), ClientError> {
+        let have = self.received.len();
+        self.received.resize(have + READ_BYTES, 0);
+        let outcome = loop {
+            match self.stream.read(&mut self.received[have..]) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                outcome => break outcome,
+            }
+        };
+        self.received.truncate(have + *outcome.as_ref().unwrap_or(&0));
+        match outcome {
+            Ok(0) => Err(ClientError::Closed { operation }),
+            Ok(_) => Ok(()),
+            Err(source) => Err(ClientError::Io { operation, source }),
+        }
+    }
+}
+
+fn expect_login(answer: &Answer, expected: Status, target: &Target) -> Result<(), ClientError> {
+    if answer.is(expected) {
+        Ok(())
+    } else if answer.is(Status::AuthError) {
+        Err(ClientError::Login { username: target.username.clone() })
+    } else {
+        Err(answer.refused("log-in"))
+    }
+}
+
+/// Tries every address of the host.
+fn connect(addr: &str) -> Result<TcpStream, ClientError> {
+    let failed = |source| ClientError::Connect { addr: addr.to_owned(), source };
+    let mut last = std::io::Error::new(ErrorKind::NotFound, "the host has no address");
+    for addr in addr.to_socket_addrs().map_err(failed)? {
+        match TcpStream::connect_timeout(&addr, CONNECT_TIMEOUT).and_then(with_options) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(failed(last))
+}
+
+fn with_options(stream: TcpStream) -> std::io::Result<TcpStream> {
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
+    Ok(stream)
+}

@@ -1,0 +1,108 @@
+//! Why a request of the client came to nothing.
+
+use std::io;
+
+use protocol::{FrameError, Status};
+use thiserror::Error;
+
+/// Why a request of the client came to nothing.
+#[derive(Debug, Error)]
+pub enum ClientError {
+    /// No connection.
+    #[error(
+        "cannot connect to {addr}: {source}; is the server running? `stave serve` starts one, --addr HOST:PORT names another"
+    )]
+    Connect {
+        /// Where to.
+        addr: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The connection broke.
+    #[error("{operation}: the connection to the server failed: {source}")]
+    Io {
+        /// What was under way.
+        operation: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// The server closed the connection.
+    #[error("{operation}: the server closed the connection")]
+    Closed {
+        /// What was under way.
+        operation: &'static str,
+    },
+    /// The server sent something that is no answer.
+    #[error("the server's bytes are not the memcached binary protocol ({0}); is this the KV port?")]
+    Frame(FrameError),
+    /// The server sent an answer that makes no sense.
+    #[error("{operation}: the server's answer cannot be read: {what}")]
+    Answer {
+        /// What was under way.
+        operation: &'static str,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// No log-in mechanism in common.
+    #[error(
+        "the server offers the log-in mechanisms `{offered}`, and this client knows SCRAM-SHA512 and PLAIN"
+    )]
+    Mechanism {
+        /// What the server offers.
+        offered: String,
+    },
+    /// Wrong user or password.
+    #[error(
+        "the server refused user `{username}` or the password; check --username, and --password or STAVE_PASSWORD"
+    )]
+    Login {
+        /// Who tried.
+        username: String,
+    },
+    /// The server did not prove that it knows the password.
+    #[error(
+        "the server did not prove that it knows the password of `{username}`; it may be somebody else's server"
+    )]
+    Impostor {
+        /// Who tried.
+        username: String,
+    },
+    /// No such bucket, or no right to it.
+    #[error("there is no bucket `{bucket}`, or `{username}` may not use it; --bucket NAME names another")]
+    Bucket {
+        /// Its name.
+        bucket: String,
+        /// Who tried.
+        username: String,
+    },
+    /// A part of the request is too long for the protocol.
+    #[error(
+        "{operation}: the request does not fit into a frame; a key has at most 250 bytes, a value 20 MiB"
+    )]
+    TooLong {
+        /// What was wanted.
+        operation: &'static str,
+    },
+    /// The server said no.
+    #[error("{operation}: the server answered {}{}", status_name(*.status_code), in_brackets(.context))]
+    Refused {
+        /// What was wanted.
+        operation: &'static str,
+        /// The status on the wire.
+        status_code: u16,
+        /// What the server added in words, maybe nothing.
+        context: String,
+    },
+}
+
+/// A status by its name in the error map and in words, or as a number.
+pub fn status_name(code: u16) -> String {
+    match Status::from_code(code) {
+        Some(status) => format!("{} ({})", status.name(), status.text()),
+        None => format!("status 0x{code:04x}"),
+    }
+}
+
+fn in_brackets(context: &str) -> String {
+    if context.is_empty() { String::new() } else { format!(": {context}") }
+}

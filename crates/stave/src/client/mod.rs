@@ -1,0 +1,12 @@
+//! A client of one node: one connection, one request at a time.
+//!
+//! For a quick look and for opening the load generator's connections; it follows no cluster map.
+
+mod connection;
+mod error;
+pub mod scram;
+mod target;
+
+pub use connection::{Answer, Client, Document, Stored};
+pub use error::{ClientError, status_name};
+pub use target::{Dialect, Secret, Target};

@@ -1,0 +1,62 @@
+//! Whom to talk to, and as whom.
+
+use std::sync::Mutex;
+
+use super::scram::SaltedPassword;
+
+/// Which of the two dialects of the memcached binary protocol a server speaks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Dialect {
+    /// With HELLO, log-in, buckets, vBuckets and collections.
+    #[default]
+    Couchbase,
+    /// Plain memcached: none of these.
+    Memcached,
+}
+
+impl Dialect {
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Dialect::Couchbase => "couchbase",
+            Dialect::Memcached => "memcached",
+        }
+    }
+}
+
+/// A password: it does not show itself when something that holds it is printed for debugging.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Secret(pub String);
+
+impl From<String> for Secret {
+    fn from(text: String) -> Secret {
+        Secret(text)
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("(secret)")
+    }
+}
+
+/// A server, and what is needed to be let in.
+#[derive(Debug, Default)]
+pub struct Target {
+    /// HOST:PORT.
+    pub addr: String,
+    /// What it speaks.
+    pub dialect: Dialect,
+    /// Who we are. Not used with plain memcached, nor are the next two.
+    pub username: String,
+    /// The user's password.
+    pub password: Secret,
+    /// The bucket to select.
+    pub bucket: String,
+    /// Filled by the first log-in: deriving a key takes milliseconds, and is done once for many connections.
+    pub known: KnownKey,
+}
+
+/// What was derived from the password for the last log-in.
+#[derive(Debug, Default)]
+pub struct KnownKey(pub(super) Mutex<Option<SaltedPassword>>);

@@ -1,0 +1,91 @@
+//! `stave stats`: a server's figures as a table or as JSON.
+
+use std::io::Write;
+
+use base::env::Env;
+use clap::Args;
+
+use crate::cli::{Outcome, ServerFlags};
+use crate::client::{Client, Dialect};
+
+/// Print a server's figures.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "Examples:
+  stave stats
+  stave stats vbucket-details
+  stave stats --json | jq .curr_items")]
+pub struct StatsFlags {
+    /// Which figures; the general ones if not given
+    #[arg(default_value = "", hide_default_value = true)]
+    group: String,
+    /// Which dialect of the binary protocol the server speaks
+    #[arg(long, value_enum, default_value_t = Dialect::Couchbase)]
+    protocol: Dialect,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: ServerFlags,
+}
+
+/// Runs the command.
+pub fn run(env: &Env, flags: &StatsFlags) -> anyhow::Result<Outcome> {
+    let mut client = Client::open(env, &flags.server.target(flags.protocol)?)?;
+    let figures = client.stats(&flags.group)?;
+    let mut out = std::io::stdout().lock();
+    let text = if flags.json { json(&figures) } else { table(&figures) };
+    out.write_all(text.as_bytes())?;
+    Ok(Outcome::Done)
+}
+
+/// Names to the left; numbers end in one column, texts begin in it.
+fn table(figures: &[(String, String)]) -> String {
+    let is_number = |value: &str| value.parse::<f64>().is_ok();
+    let name_width = figures.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+    let numbers = figures.iter().filter(|(_, value)| is_number(value));
+    let value_width = numbers.map(|(_, value)| value.len()).max().unwrap_or(0);
+    let mut out = String::new();
+    for (name, value) in figures {
+        if is_number(value) {
+            out.push_str(&format!("{name:<name_width$}  {value:>value_width$}\n"));
+        } else {
+            out.push_str(&format!("{name:<name_width$}  {value}\n"));
+        }
+    }
+    out
+}
+
+/// One object, in the server's order; numbers as numbers.
+fn json(figures: &[(String, String)]) -> String {
+    let text = |text: &str| serde_json::Value::from(text).to_string();
+    let members = figures.iter().map(|(name, value)| {
+        let number = value.parse::<u64>().map(|n| n.to_string());
+        format!("{}:{}", text(name), number.unwrap_or_else(|_| text(value)))
+    });
+    format!("{{{}}}\n", members.collect::<Vec<_>>().join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+
+    fn figures() -> Vec<(String, String)> {
+        let pairs = [("pid", "17"), ("uptime", "1200345"), ("version", "0.1.0"), ("say \"hi\"", "")];
+        pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec()
+    }
+
+    #[test]
+    fn prints_a_table() {
+        expect![[""]].assert_eq(&table(&figures()));
+        assert_eq!(table(&[]), "");
+    }
+
+    #[test]
+    fn prints_json() {
+        let json = json(&figures());
+        assert!(serde_json::from_str::<serde_json::Value>(&json).is_ok());
+        expect![[""]].assert_eq(&json);
+    }
+}

@@ -1,0 +1,9 @@
+//! The command line of Stave, the client it uses, and the load generator.
+//!
+//! Everything behind the binary stands in a library so that tests can use the same client.
+
+pub mod bench;
+pub mod cli;
+pub mod client;
+pub mod commands;
+pub mod units;

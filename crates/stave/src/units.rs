@@ -1,0 +1,92 @@
+//! How numbers with units are read from the command line and written to the terminal.
+
+/// Reads a number of bytes: a plain number, or one with B, KiB, MiB or GiB behind it (K, M and G mean the same).
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        _ => return Err(format!("`{text}` is not a size; write it like 512, 4KiB, 256MiB or 1GiB")),
+    };
+    let number: u64 = number
+        .parse()
+        .map_err(|_| format!("`{text}` is not a size; write it like 512, 4KiB, 256MiB or 1GiB"))?;
+    number.checked_mul(1 << shift).ok_or_else(|| format!("`{text}` is too large"))
+}
+
+/// A number with a comma at every third digit.
+pub fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at) % 3 == 0 {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// A time with three significant digits: `12.3 us`, `1.05 ms`, `2.50 s`.
+pub fn duration(ns: u64) -> String {
+    let us = ns as f64 / 1e3;
+    let (number, unit) = match us {
+        us if us < 999.5 => (us, "us"),
+        us if us < 999_500.0 => (us / 1e3, "ms"),
+        us => (us / 1e6, "s"),
+    };
+    format!("{} {unit}", three_digits(number))
+}
+
+/// A number of bytes with three significant digits: `512 B`, `1.25 GiB`.
+pub fn bytes(count: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut number = count as f64;
+    let mut unit = 0;
+    while number >= 1023.5 && unit + 1 < units.len() {
+        number /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{count} B") } else { format!("{} {}", three_digits(number), units[unit]) }
+}
+
+fn three_digits(number: f64) -> String {
+    let decimals = match number {
+        n if n < 9.995 => 2,
+        n if n < 99.95 => 1,
+        _ => 0,
+    };
+    format!("{number:.decimals$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_sizes() {
+        assert_eq!(parse_bytes("0"), Ok(0));
+        assert_eq!(parse_bytes("512"), Ok(512));
+        assert_eq!(parse_bytes("4KiB"), Ok(4096));
+        assert_eq!(parse_bytes("256M"), Ok(256 << 20));
+        assert_eq!(parse_bytes("1 gib"), Ok(1 << 30));
+        for bad in ["", "KiB", "-1", "1.5M", "12 apples", "99999999999999999999", "99999999999G"] {
+            assert!(parse_bytes(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn writes_numbers() {
+        assert_eq!(thousands(0), "0");
+        assert_eq!(thousands(999), "999");
+        assert_eq!(thousands(1_234_567), "1,234,567");
+        assert_eq!(duration(32_000), "32.0 us");
+        assert_eq!(duration(999_600), "1.00 ms");
+        assert_eq!(duration(2_500_000_000), "2.50 s");
+        assert_eq!(bytes(1023), "1023 B");
+        assert_eq!(bytes(5 << 28), "1.25 GiB");
+    }
+}

@@ -1,0 +1,188 @@
+#!/usr/bin/env bash
+# Runs the conformance suites against a server of their own:
+#   run.sh --stave PATH_TO_BINARY [python|go|rust]...
+set -uo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+usage="usage: $0 --stave PATH_TO_BINARY [python|go|rust]..."
+stave=
+suites=()
+
+while (($#)); do
+  case $1 in
+    --stave) stave=${2:?$usage}; shift 2 ;;
+    python | go | rust) suites+=("$1"); shift ;;
+    *) echo "$usage" >&2; exit 2 ;;
+  esac
+done
+[[ -n $stave ]] || { echo "$usage" >&2; exit 2; }
+[[ -x $stave ]] || { echo "$stave is not an executable file" >&2; exit 2; }
+((${#suites[@]})) || suites=(python go rust)
+
+work=$(mktemp -d)
+server=
+cleanup() {
+  [[ -n $server ]] && kill -KILL "$server" 2>/dev/null
+  rm -rf "$work"
+}
+trap cleanup EXIT
+
+# need TOOL PACKAGE TEST...: installs PACKAGE if TEST fails, or says what to install.
+need() {
+  local tool=$1 package=$2
+  shift 2
+  "$@" >/dev/null 2>&1 && return 0
+  if [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
+    echo "installing $package"
+    apt-get update -q >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -qy "$package" >/dev/null
+    "$@" >/dev/null 2>&1 && return 0
+  fi
+  echo "$tool is missing: install the package $package" >&2
+  return 1
+}
+
+prepare_python() {
+  # A venv needs ensurepip, which Debian keeps in a package of its own.
+  need "python3 with venv" python3-venv python3 -c 'import ensurepip, venv' || return 1
+  local venv=$here/python/.venv
+  [[ -x $venv/bin/pip ]] || python3 -m venv "$venv" || return 1
+  "$venv/bin/pip" install --quiet --disable-pip-version-check --requirement "$here/python/requirements.txt"
+}
+
+prepare_go() {
+  # Any go since 1.21 fetches the toolchain that go.mod asks for; older ones cannot read it.
+  need "go 1.21 or later" golang-go env -C "$here/go" go list -m || return 1
+  (cd "$here/go" && go mod download && go vet ./...)
+}
+
+prepare_rust() {
+  command -v cargo >/dev/null || { echo "cargo is missing: install Rust from https://rustup.rs" >&2; return 1; }
+  (cd "$here/rust" && cargo test --locked --no-run)
+}
+
+# Each suite writes to the terminal and to $1, and returns the status of its test tool.
+run_python() {
+  (cd "$here/python" && .venv/bin/python -m pytest -v --junit-xml="$1.xml" 2>&1) | tee "$1"
+  return "${PIPESTATUS[0]}"
+}
+
+run_go() {
+  (cd "$here/go" && go test -v -count=1 -timeout 15m ./... 2>&1) | tee "$1"
+  return "${PIPESTATUS[0]}"
+}
+
+run_rust() {
+  (cd "$here/rust" && cargo test --locked -- --show-output 2>&1) | tee "$1"
+  return "${PIPESTATUS[0]}"
+}
+
+# "PASSED FAILED", from the output of the test tool.
+totals_python() {
+  local passed failed errors
+  passed=$(tail -n 1 "$1" | grep -oE '[0-9]+ passed' | cut -d' ' -f1)
+  failed=$(tail -n 1 "$1" | grep -oE '[0-9]+ failed' | cut -d' ' -f1)
+  errors=$(tail -n 1 "$1" | grep -oE '[0-9]+ errors?' | cut -d' ' -f1)
+  echo "${passed:-0} $((${failed:-0} + ${errors:-0}))"
+}
+
+totals_go() {
+  # A test that is made of subtests counts as those.
+  awk '
+    /^ *--- (PASS|FAIL): / {
+      result[$3] = $2
+      if (sub(/\/.*/, "", $3)) parent[$3] = 1
+    }
+    END {
+      for (name in result) if (!(name in parent)) count[result[name]]++
+      print count["PASS:"] + 0, count["FAIL:"] + 0
+    }' "$1"
+}
+
+totals_rust() {
+  sed -nE 's/^test result: .* ([0-9]+) passed; ([0-9]+) failed;.*/\1 \2/p' "$1" |
+    awk '{ passed += $1; failed += $2 } END { print passed + 0, failed + 0 }'
+}
+
+# Durable writes that were honoured and refused; a refusal is the documented error, and both are conformant.
+durability_of() {
+  local answer
+  for answer in honoured refused; do
+    cat "$1" "$1.xml" 2>/dev/null |
+      grep -oE "durability( [A-Za-z]+)?: $answer|\"durability\" value=\"$answer\"" | wc -l
+  done | xargs
+}
+
+start_server() {
+  mkdir "$work/data"
+  mkfifo "$work/stdout"
+  "$stave" serve --data "$work/data" --kv 127.0.0.1:0 --http 127.0.0.1:0 \
+    --username Administrator --password password >"$work/stdout" 2>"$work/stderr" &
+  server=$!
+  local line
+  exec 3<"$work/stdout"
+  while IFS= read -r line <&3; do
+    if [[ $line =~ ^ready\ kv=([^ ]+)\ http=([^ ]+)\ data= ]]; then
+      export STAVE_CONN=couchbase://${BASH_REMATCH[1]} STAVE_HTTP=http://${BASH_REMATCH[2]}
+      export STAVE_USER=Administrator STAVE_PASSWORD=password STAVE_BUCKET=default
+      # Whatever else it prints is read, so that it never blocks on a full pipe.
+      cat <&3 >"$work/rest" &
+      return 0
+    fi
+    echo "$line"
+  done
+  echo "the server ended before it was ready:" >&2
+  cat "$work/stderr" >&2
+  return 1
+}
+
+# SIGTERM must be answered by a clean exit.
+stop_server() {
+  kill -TERM "$server" 2>/dev/null
+  wait "$server"
+  local status=$?
+  server=
+  ((status == 0)) && return 0
+  echo "the server ended with status $status instead of 0:" >&2
+  tail -n 50 "$work/stderr" >&2
+  return 1
+}
+
+failed=0
+ready=()
+table=$work/table
+printf 'suite\tpassed\tfailed\tdurable writes honoured / refused\tresult\n' >"$table"
+
+for suite in "${suites[@]}"; do
+  if "prepare_$suite"; then
+    ready+=("$suite")
+  else
+    printf '%s\t-\t-\t-\tnot run\n' "$suite" >>"$table"
+    failed=1
+  fi
+done
+
+((${#ready[@]})) || exit 1
+start_server || exit 1
+echo "server ready at $STAVE_CONN and $STAVE_HTTP"
+
+for suite in "${ready[@]}"; do
+  echo "== $suite"
+  log=$work/$suite.log
+  result=passed
+  "run_$suite" "$log" || { result=FAILED; failed=1; }
+  read -r passes failures < <("totals_$suite" "$log")
+  # A suite that found no test has not passed, whatever its tool says.
+  ((passes > 0 && failures == 0)) || { result=FAILED; failed=1; }
+  read -r honoured impossible < <(durability_of "$log")
+  printf '%s\t%s\t%s\t%s / %s\t%s\n' "$suite" "$passes" "$failures" "$honoured" "$impossible" "$result" >>"$table"
+done
+
+if stop_server; then
+  echo "server stopped with status 0"
+else
+  failed=1
+fi
+
+echo
+awk -F'\t' '{ printf "%-8s %7s %7s   %-34s %s\n", $1, $2, $3, $4, $5 }' "$table"
+exit $failed

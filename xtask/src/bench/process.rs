@@ -1,0 +1,32 @@
+//! What the kernel says about a process: `/proc/PID`.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+
+/// Resident memory of a process.
+pub fn resident_bytes(pid: u32) -> Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    resident(&status).context("/proc/PID/status has VmRSS")
+}
+
+fn resident(status: &str) -> Option<u64> {
+    let kib: u64 = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))?
+        .trim()
+        .strip_suffix(" kB")?
+        .parse()
+        .ok()?;
+    Some(kib << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_the_resident_memory() {
+        assert_eq!(resident("Name:\tx\nVmRSS:\t    3 kB\nThreads: 1\n"), Some(3 << 10));
+    }
+}

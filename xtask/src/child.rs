@@ -1,0 +1,64 @@
+//! Other programs: run them, pass on what they print, read totals out of it.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result};
+
+use crate::tree;
+
+/// Prints a headline, so that a log can be read from afar.
+pub fn headline(text: &str) {
+    println!("\n== {text}");
+}
+
+/// Cargo, run in the root.
+pub fn cargo(arguments: &[&str]) -> Command {
+    let mut command = Command::new(tree::cargo());
+    command.args(arguments).current_dir(tree::root());
+    command
+}
+
+/// Runs a command to its end; whether it succeeded.
+pub fn succeeds(command: &mut Command) -> Result<bool> {
+    Ok(command.status().with_context(|| format!("cannot run {command:?}"))?.success())
+}
+
+/// Runs a command, passes each line of its output on and shows it to `look`; whether it succeeded.
+pub fn each_line(command: &mut Command, mut look: impl FnMut(&str)) -> Result<bool> {
+    let mut child =
+        command.stdout(Stdio::piped()).spawn().with_context(|| format!("cannot run {command:?}"))?;
+    let output = child.stdout.take().context("the output is piped")?;
+    for line in BufReader::new(output).split(b'\n') {
+        let line = String::from_utf8_lossy(&line?).into_owned();
+        println!("{line}");
+        look(&line);
+    }
+    Ok(child.wait()?.success())
+}
+
+/// What a command prints, if it succeeds.
+pub fn output(command: &mut Command) -> Result<String> {
+    let output =
+        command.stderr(Stdio::inherit()).output().with_context(|| format!("cannot run {command:?}"))?;
+    anyhow::ensure!(output.status.success(), "{command:?} ended with {}", output.status);
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// Whether a program of this name can be found.
+pub fn is_installed(program: &str) -> bool {
+    std::env::var_os("PATH")
+        .is_some_and(|path| std::env::split_paths(&path).any(|folder| is_file(&folder.join(program))))
+}
+
+fn is_file(path: &Path) -> bool {
+    path.metadata().is_ok_and(|meta| meta.is_file())
+}
+
+/// The commit the tree stands at, with a mark if there are changes on top of it.
+pub fn commit() -> String {
+    let mut command = Command::new("git");
+    command.args(["describe", "--always", "--dirty", "--abbrev=12"]).current_dir(tree::root());
+    output(&mut command).map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
+}

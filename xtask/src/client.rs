@@ -1,0 +1,224 @@
+//! A small client of the key-value protocol: pipelined, blocking, no more than the tools here need.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use base::{Cas, Seqno, VbId};
+use protocol::extras::{MutationToken, StoreExtras};
+use protocol::feature::{Feature, Features};
+use protocol::response::ParsedResponse;
+use protocol::{RequestParts, Status, opcode, parse_response, write_request};
+
+use crate::stave::{BUCKET, PASSWORD, USER};
+
+/// Larger than any answer.
+const BODY_LIMIT_BYTES: usize = 64 << 20;
+/// A server that is silent for so long is broken.
+const SILENCE: Duration = Duration::from_secs(60);
+/// What makes a change wait until it is on the disks of a majority.
+const PERSIST_TO_MAJORITY: [u8; 2] = [0x11, 0x03];
+
+/// A connection, logged in.
+pub struct Client {
+    stream: TcpStream,
+    out: Vec<u8>,
+    received: Vec<u8>,
+    consumed: usize,
+}
+
+/// An answer.
+pub struct Answer {
+    /// How it went.
+    pub status: u16,
+    /// Fields of the command.
+    pub extras: Vec<u8>,
+    /// The value.
+    pub value: Vec<u8>,
+}
+
+impl Answer {
+    /// Whether it succeeded.
+    pub fn is_ok(&self) -> bool {
+        self.status == Status::Success.code()
+    }
+
+    /// The seqno of a change, if the answer carries a mutation token.
+    pub fn token(&self) -> Option<MutationToken> {
+        MutationToken::decode(&self.extras)
+    }
+}
+
+impl Client {
+    /// Connects, agrees on mutation tokens, logs in and selects the bucket.
+    pub fn connect(address: &str) -> Result<Client> {
+        let stream = TcpStream::connect(address).with_context(|| format!("cannot connect to {address}"))?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(SILENCE))?;
+        let mut client = Client { stream, out: Vec::new(), received: Vec::new(), consumed: 0 };
+        let features = Features::of(&[
+            Feature::TcpNoDelay,
+            Feature::MutationSeqno,
+            Feature::Xerror,
+            Feature::SelectBucket,
+            Feature::AltRequestSupport,
+            Feature::SyncReplication,
+        ]);
+        let login = format!("\0{USER}\0{PASSWORD}");
+        client.push(&RequestParts {
+            opcode: opcode::HELLO,
+            key: b"xtask",
+            value: &features.encode(),
+            ..RequestParts::default()
+        });
+        client.push(&RequestParts {
+            opcode: opcode::SASL_AUTH,
+            key: b"PLAIN",
+            value: login.as_bytes(),
+            ..RequestParts::default()
+        });
+        client.push(&RequestParts {
+            opcode: opcode::SELECT_BUCKET,
+            key: BUCKET.as_bytes(),
+            ..RequestParts::default()
+        });
+        client.flush()?;
+        for what in ["hello", "log in", "select the bucket"] {
+            let answer = client.answer()?;
+            ensure!(answer.is_ok(), "cannot {what}: status 0x{:02x}", answer.status);
+        }
+        Ok(client)
+    }
+
+    fn push(&mut self, parts: &RequestParts<'_>) {
+        assert!(write_request(&mut self.out, parts), "our own requests have short parts");
+    }
+
+    /// Queues a set; `durable` makes the server wait until it is on disk.
+    pub fn push_set(&mut self, vbucket: VbId, key: &[u8], flags: u32, value: &[u8], durable: bool) {
+        self.push(&RequestParts {
+            opcode: opcode::SET,
+            vbucket,
+            key,
+            value,
+            extras: &StoreExtras { flags, expiry: 0 }.encode(),
+            frame_infos: if durable { &PERSIST_TO_MAJORITY } else { &[] },
+            ..RequestParts::default()
+        });
+    }
+
+    /// Queues a delete.
+    pub fn push_delete(&mut self, vbucket: VbId, key: &[u8], durable: bool) {
+        self.push(&RequestParts {
+            opcode: opcode::DELETE,
+            vbucket,
+            key,
+            cas: Cas(0),
+            frame_infos: if durable { &PERSIST_TO_MAJORITY } else { &[] },
+            ..RequestParts::default()
+        });
+    }
+
+    /// Queues a get.
+    pub fn push_get(&mut self, vbucket: VbId, key: &[u8]) {
+        self.push(&RequestParts { opcode: opcode::GET, vbucket, key, ..RequestParts::default() });
+    }
+
+    /// Queues the wait until a vBucket's changes up to `seqno` are on disk.
+    pub fn push_seqno_persistence(&mut self, vbucket: VbId, seqno: Seqno) {
+        self.push(&RequestParts {
+            opcode: opcode::SEQNO_PERSISTENCE,
+            vbucket,
+            extras: &seqno.0.to_be_bytes(),
+            ..RequestParts::default()
+        });
+    }
+
+    /// Queues the question how far a vBucket's history `uuid` is on disk.
+    pub fn push_observe_seqno(&mut self, vbucket: VbId, uuid: u64) {
+        self.push(&RequestParts {
+            opcode: opcode::OBSERVE_SEQNO,
+            vbucket,
+            value: &uuid.to_be_bytes(),
+            ..RequestParts::default()
+        });
+    }
+
+    /// Sends what is queued.
+    pub fn flush(&mut self) -> Result<()> {
+        self.stream.write_all(&self.out)?;
+        self.out.clear();
+        Ok(())
+    }
+
+    /// The next answer.
+    pub fn answer(&mut self) -> Result<Answer> {
+        loop {
+            match parse_response(&self.received[self.consumed..], BODY_LIMIT_BYTES) {
+                ParsedResponse::Response { response, total_len } => {
+                    let answer = Answer {
+                        status: response.status_code,
+                        extras: response.extras.to_vec(),
+                        value: response.value.to_vec(),
+                    };
+                    self.consumed += total_len;
+                    return Ok(answer);
+                }
+                ParsedResponse::Incomplete { .. } => self.receive()?,
+                ParsedResponse::Bad(fault) => bail!("the server sent nonsense: {fault}"),
+            }
+        }
+    }
+
+    fn receive(&mut self) -> Result<()> {
+        self.received.drain(..self.consumed);
+        self.consumed = 0;
+        let mut chunk = [0; 64 << 10];
+        let n = self.stream.read(&mut chunk)?;
+        ensure!(n > 0, "the server closed the connection");
+        self.received.extend_from_slice(&chunk[..n]);
+        Ok(())
+    }
+
+    /// The highest seqno of each vBucket.
+    pub fn all_seqnos(&mut self) -> Result<Vec<(VbId, Seqno)>> {
+        self.push(&RequestParts { opcode: opcode::GET_ALL_VB_SEQNOS, ..RequestParts::default() });
+        self.flush()?;
+        let answer = self.answer()?;
+        ensure!(answer.is_ok(), "no seqnos of all vBuckets: status 0x{:02x}", answer.status);
+        let (records, rest) = answer.value.as_chunks::<10>();
+        ensure!(rest.is_empty(), "a list of seqnos has 10 bytes a vBucket");
+        let decode = |r: &[u8; 10]| {
+            let [a, b, seqno @ ..] = *r;
+            (VbId(u16::from_be_bytes([a, b])), Seqno(u64::from_be_bytes(seqno)))
+        };
+        Ok(records.iter().map(decode).collect())
+    }
+
+    /// Waits until everything is on disk.
+    pub fn await_persisted(&mut self) -> Result<()> {
+        for (vb, seqno) in self.all_seqnos()? {
+            loop {
+                self.push_seqno_persistence(vb, seqno);
+                self.flush()?;
+                let answer = self.answer()?;
+                if answer.is_ok() {
+                    break;
+                }
+                // Busy and temporary failure mean "ask again".
+                let again = [Status::Ebusy.code(), Status::Etmpfail.code()].contains(&answer.status);
+                ensure!(again, "vBucket {} is not persisted: status 0x{:02x}", vb.0, answer.status);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The persisted seqno in the answer to observe-seqno without failover: format byte 0, vBucket, uuid, persisted, current.
+pub fn observed_persisted(value: &[u8]) -> Option<Seqno> {
+    if value.first() != Some(&0) {
+        return None;
+    }
+    Some(Seqno(u64::from_be_bytes(value.get(11..19)?.try_into().ok()?)))
+}

@@ -1,0 +1,149 @@
+//! `kill -9` under load, round after round on one data folder, with a ledger of what the server promised.
+
+mod document;
+mod ledger;
+mod verify;
+mod writer;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use std::{process, thread};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use clap::Args;
+
+use crate::rng::Rng;
+use crate::stave::{Start, Stave};
+use crate::totals::Totals;
+use crate::tree::Scratch;
+use ledger::Ledger;
+use verify::Verified;
+
+/// How long and how hard.
+#[derive(Args)]
+pub struct Options {
+    /// How often the server is killed.
+    #[arg(long, default_value_t = 50)]
+    rounds: u32,
+    /// Connections that write; each has its own documents.
+    #[arg(long, default_value_t = 8)]
+    connections: u32,
+    /// Decides keys, values, deletes and the moments of death; the machine decides the rest.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// The longest time under load before a kill.
+    #[arg(long, default_value_t = 1500)]
+    load_ms: u64,
+}
+
+impl Options {
+    /// The defaults with this number of rounds.
+    pub fn rounds(rounds: u32) -> Options {
+        Options { rounds, connections: 8, seed: None, load_ms: 1500 }
+    }
+}
+
+/// The shortest time under load before a kill.
+const MIN_LOAD_MS: u64 = 50;
+
+/// How many lost documents a round prints.
+const SHOWN: usize = 10;
+
+/// Runs the rounds; each is one verdict.
+pub fn run(options: &Options) -> Result<Totals> {
+    ensure!(options.rounds > 0 && options.connections > 0, "at least one round and one connection");
+    let seed = options.seed.unwrap_or_else(|| u64::from(process::id()) ^ Rng::new(now_ns()).next());
+    println!("seed {seed}");
+    let mut scratch = Scratch::new("kill")?;
+    let result = rounds(options, seed, &scratch);
+    if !matches!(&result, Ok(totals) if totals.good()) {
+        scratch.keep();
+    }
+    result
+}
+
+fn now_ns() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_nanos() as u64)
+}
+
+fn rounds(options: &Options, seed: u64, scratch: &Scratch) -> Result<Totals> {
+    let mut rng = Rng::new(seed);
+    let mut ledgers: Vec<Ledger> =
+        (0..options.connections).map(|writer| Ledger::new(writer, rng.next())).collect();
+    let mut totals = Totals::default();
+    let mut sum = Verified::default();
+    println!(
+        "{:>5} {:>8} {:>10} {:>10} {:>10} {:>7} {:>5}",
+        "round", "load ms", "changes", "persisted", "verified", "newer", "lost"
+    );
+    let mut server = start(scratch, 0)?;
+    for round in 1..=options.rounds {
+        let load = Duration::from_millis(MIN_LOAD_MS + rng.below(options.load_ms.max(1)));
+        load_and_kill(server, &mut ledgers, load).with_context(|| format!("round {round}"))?;
+        server = start(scratch, round)?;
+        let verified = verify::all(&server.kv, &mut ledgers).with_context(|| format!("round {round}"))?;
+        print_round(round, load, &ledgers, &verified);
+        totals += Totals::one(verified.lost.is_empty());
+        sum.add(verified);
+    }
+    server.stop()?;
+    close(options, &ledgers, &sum);
+    Ok(totals)
+}
+
+fn start(scratch: &Scratch, round: u32) -> Result<Stave> {
+    let log = scratch.path().join(format!("server-{round}.log"));
+    Stave::start(&Start { data: &scratch.path().join("data"), log, more: &[] })
+}
+
+/// Writes through all connections at once and kills the server in the middle.
+fn load_and_kill(server: Stave, ledgers: &mut [Ledger], load: Duration) -> Result<()> {
+    let dying = AtomicBool::new(false);
+    let kv = server.kv.clone();
+    thread::scope(|scope| {
+        let (kv, dying) = (&kv, &dying);
+        let writers: Vec<_> = ledgers
+            .iter_mut()
+            .map(|ledger| scope.spawn(move || writer::run(kv, ledger, &|| dying.load(Ordering::SeqCst))))
+            .collect();
+        let begun = Instant::now();
+        // A writer that ends early met an error: no need to wait.
+        while begun.elapsed() < load && !writers.iter().any(|writer| writer.is_finished()) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        // From here on a lost connection is what the writers expect.
+        dying.store(true, Ordering::SeqCst);
+        let log = server.log_tail();
+        server.kill()?;
+        for writer in writers {
+            let written = writer.join().map_err(|_| anyhow!("a writer panicked"))?;
+            written.with_context(|| format!("the server failed under load; its log ends with:\n{log}"))?;
+        }
+        Ok(())
+    })
+}
+
+fn print_round(round: u32, load: Duration, ledgers: &[Ledger], verified: &Verified) {
+    let changes: u64 = ledgers.iter().map(Ledger::acknowledged).sum();
+    let persisted: u64 = ledgers.iter().map(Ledger::persisted).sum();
+    println!(
+        "{round:>5} {:>8} {changes:>10} {persisted:>10} {:>10} {:>7} {:>5}",
+        load.as_millis(),
+        verified.documents,
+        verified.newer,
+        verified.lost.len()
+    );
+    for lost in verified.lost.iter().take(SHOWN) {
+        println!("FAIL {lost}");
+    }
+}
+
+fn close(options: &Options, ledgers: &[Ledger], sum: &Verified) {
+    println!("rounds: {}", options.rounds);
+    println!("changes acknowledged: {}", ledgers.iter().map(Ledger::acknowledged).sum::<u64>());
+    println!("changes acknowledged as persisted: {}", ledgers.iter().map(Ledger::persisted).sum::<u64>());
+    println!("documents written: {}", ledgers.iter().map(Ledger::documents).sum::<u64>());
+    println!("documents verified after restarts: {}", sum.documents);
+    println!("documents lost: {}", sum.lost.len());
+}

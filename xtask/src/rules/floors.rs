@@ -1,0 +1,145 @@
+//! Floors: a crate depends only on lower ones, as the table in ARCHITECTURE.md says.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::{child, tree};
+
+/// Stands outside the floors.
+const OUTSIDE: &str = "xtask";
+/// What only the floors from `server` up may know: the async runtime and what is built on it.
+const RUNTIME: [&str; 5] = ["tokio", "axum", "hyper", "socket2", "tokio-rustls"];
+/// The first floor that may know the async runtime.
+const RUNTIME_FROM: &str = "server";
+
+/// A row of the table.
+#[derive(Debug, PartialEq, Eq)]
+struct Row {
+    floor: u32,
+    planned: bool,
+}
+
+/// Compares the workspace with the table.
+pub fn check() -> Result<Vec<String>> {
+    let document = fs::read_to_string(tree::root().join("ARCHITECTURE.md")).context("ARCHITECTURE.md")?;
+    let metadata = child::output(&mut child::cargo(&["metadata", "--format-version", "1", "--no-deps"]))?;
+    violations(&table(&document), &serde_json::from_str(&metadata)?)
+}
+
+/// Reads rows like `| 1 | `protocol` | ... |`; a crate that does not exist yet is marked `(planned)`.
+fn table(document: &str) -> BTreeMap<String, Row> {
+    let row = |line: &str| -> Option<(String, Row)> {
+        let mut cells = line.strip_prefix('|')?.split('|').map(str::trim);
+        let floor = cells.next()?.parse().ok()?;
+        let cell = cells.next()?;
+        let name = cell.strip_prefix('`')?.split('`').next()?;
+        Some((name.to_owned(), Row { floor, planned: cell.contains("(planned)") }))
+    };
+    document.lines().filter_map(row).collect()
+}
+
+fn violations(table: &BTreeMap<String, Row>, metadata: &Value) -> Result<Vec<String>> {
+    let packages = metadata["packages"].as_array().context("cargo metadata has packages")?;
+    let mut found = Vec::new();
+    let mut present = Vec::new();
+    for package in packages {
+        let name = package["name"].as_str().context("a package has a name")?;
+        present.push(name);
+        if name == OUTSIDE {
+            continue;
+        }
+        let Some(row) = table.get(name) else {
+            found.push(format!(
+                "floors: `{name}` has no row: give it a floor in the table of ARCHITECTURE.md"
+            ));
+            continue;
+        };
+        if row.planned {
+            found
+                .push(format!("floors: `{name}` exists: take `(planned)` out of its row in ARCHITECTURE.md"));
+        }
+        for dependency in dependencies(package)? {
+            found.extend(judge(table, name, row, dependency));
+        }
+    }
+    for (name, row) in table {
+        if !row.planned && !present.contains(&name.as_str()) {
+            found.push(format!("floors: `{name}` does not exist: remove its row, or mark it `(planned)`"));
+        }
+    }
+    Ok(found)
+}
+
+/// Names of what a package needs to run or to be built; dev-dependencies may reach anywhere.
+fn dependencies(package: &Value) -> Result<impl Iterator<Item = &str>> {
+    let all = package["dependencies"].as_array().context("a package has dependencies")?;
+    Ok(all.iter().filter(|d| d["kind"] != "dev").filter_map(|d| d["name"].as_str()))
+}
+
+fn judge(table: &BTreeMap<String, Row>, name: &str, row: &Row, dependency: &str) -> Option<String> {
+    let runtime_floor = table.get(RUNTIME_FROM).map_or(0, |server| server.floor);
+    if RUNTIME.contains(&dependency) && row.floor < runtime_floor {
+        return Some(format!(
+            "floors: `{name}` depends on `{dependency}`, but only `{RUNTIME_FROM}` and above know the runtime: \
+             return an effect or take a value, and let `{RUNTIME_FROM}` wait"
+        ));
+    }
+    let other = table.get(dependency)?;
+    (other.floor >= row.floor).then(|| {
+        format!(
+            "floors: `{name}` (floor {}) depends on `{dependency}` (floor {}): move what both need to a lower \
+             floor, or let a higher one join them",
+            row.floor, other.floor
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &str = "| floor | crate | rule |\n|---|---|---|\n| 0 | `low` | a |\n| 1 | `high` | b |\n\
+                         | 2 | `later` (planned) | c |\n| 3 | `server` | d |\n";
+
+    fn found(packages: &str) -> Vec<String> {
+        let metadata = serde_json::from_str(&format!("{{\"packages\":[{packages}]}}")).unwrap();
+        violations(&table(TABLE), &metadata).unwrap()
+    }
+
+    fn package(name: &str, needs: &[(&str, &str)]) -> String {
+        let needs: Vec<String> =
+            needs.iter().map(|(name, kind)| format!("{{\"name\":\"{name}\",\"kind\":{kind}}}")).collect();
+        format!("{{\"name\":\"{name}\",\"dependencies\":[{}]}}", needs.join(","))
+    }
+
+    fn workspace(low_needs: &[(&str, &str)]) -> Vec<String> {
+        let all = [package("low", low_needs), package("high", &[("low", "null")]), package("server", &[])];
+        found(&all.join(","))
+    }
+
+    #[test]
+    fn reads_the_table() {
+        let table = table(TABLE);
+        assert_eq!(table["high"], Row { floor: 1, planned: false });
+        assert_eq!(table["later"], Row { floor: 2, planned: true });
+    }
+
+    #[test]
+    fn downwards_is_fine_and_tests_may_reach_up() {
+        assert_eq!(workspace(&[("high", "\"dev\""), ("serde", "null")]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn upwards_is_not() {
+        assert_eq!(workspace(&[("high", "null")]).len(), 1);
+        assert_eq!(workspace(&[("tokio", "null")]).len(), 1);
+    }
+
+    #[test]
+    fn table_and_workspace_name_the_same_crates() {
+        assert_eq!(found(&package("stray", &[])).len(), 1 + 3);
+    }
+}

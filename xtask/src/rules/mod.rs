@@ -1,0 +1,14 @@
+//! The project's rules that no lint of the compiler knows, each with its cure in the message.
+
+mod floors;
+mod tidy;
+
+#[cfg(test)]
+mod tests;
+
+use anyhow::Result;
+
+/// Each rule's name and what violates it.
+pub fn all() -> Result<Vec<(&'static str, Vec<String>)>> {
+    Ok(vec![("floors", floors::check()?), ("tidy", tidy::check()?)])
+}

@@ -1,0 +1,163 @@
+//! What `check`, `test`, `ci` and `fix` consist of.
+
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::child::{cargo, each_line, headline, succeeds};
+use crate::totals::Totals;
+use crate::{kill, replay, rules, tree};
+
+/// Rounds of the kill -9 loop in `cargo xtask test`.
+const KILL_ROUNDS: u32 = 12;
+
+/// `cargo xtask check`.
+pub fn check() -> Result<bool> {
+    close(check_steps()?)
+}
+
+/// `cargo xtask test`.
+pub fn test(quick: bool) -> Result<bool> {
+    close(test_steps(quick)?)
+}
+
+/// `cargo xtask ci`.
+pub fn ci() -> Result<bool> {
+    let mut totals = check_steps()?;
+    totals += test_steps(false)?;
+    close(totals)
+}
+
+/// `cargo xtask replay`.
+pub fn replay(options: &replay::Options) -> Result<bool> {
+    let mut totals = build_release()?;
+    if totals.good() {
+        totals += replay::run(options)?;
+    }
+    close(totals)
+}
+
+/// `cargo xtask kill`.
+pub fn kill(options: &kill::Options) -> Result<bool> {
+    let mut totals = build_release()?;
+    if totals.good() {
+        totals += kill::run(options)?;
+    }
+    close(totals)
+}
+
+/// `cargo xtask fix`.
+pub fn fix() -> Result<bool> {
+    let clippy = ["clippy", "--fix", "--allow-dirty", "--allow-staged", "--workspace", "--all-targets"];
+    Ok(succeeds(&mut cargo(&clippy))? && succeeds(&mut cargo(&["fmt", "--all"]))?)
+}
+
+/// The closing line, alone on the last one: CI reads it.
+fn close(totals: Totals) -> Result<bool> {
+    println!("\n{totals}");
+    Ok(totals.good())
+}
+
+fn check_steps() -> Result<Totals> {
+    let mut totals = Totals::default();
+    headline("format");
+    totals += Totals::one(succeeds(&mut cargo(&["fmt", "--all", "--check"]))?);
+    headline("lints");
+    let clippy = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
+    totals += Totals::one(succeeds(&mut cargo(&clippy))?);
+    for (name, violations) in rules::all()? {
+        headline(name);
+        for violation in &violations {
+            println!("{violation}");
+        }
+        totals += Totals::one(violations.is_empty());
+    }
+    println!("checks: {totals}");
+    Ok(totals)
+}
+
+fn test_steps(quick: bool) -> Result<Totals> {
+    let mut totals = workspace_tests()?;
+    let built = build_release()?;
+    totals += built;
+    if !built.good() {
+        return Ok(totals);
+    }
+    totals += step("recordings", || replay::run(&replay::Options::default()));
+    if quick {
+        return Ok(totals);
+    }
+    totals += step("kill -9", || kill::run(&kill::Options::rounds(KILL_ROUNDS)));
+    totals += step("SDK conformance", conformance);
+    Ok(totals)
+}
+
+/// Runs a step; an error counts as one failure, so that the steps behind it still run.
+fn step(name: &str, run: impl FnOnce() -> Result<Totals>) -> Totals {
+    headline(name);
+    let totals = run().unwrap_or_else(|error| {
+        println!("FAIL {name}: {error:#}");
+        Totals::one(false)
+    });
+    println!("{name}: {totals}");
+    totals
+}
+
+fn workspace_tests() -> Result<Totals> {
+    headline("tests of the workspace");
+    let mut totals = Totals::default();
+    let mut command = cargo(&["test", "--workspace", "--no-fail-fast", "--locked"]);
+    let passed = each_line(&mut command, |line| {
+        totals += Totals::of_cargo_line(line).unwrap_or_default();
+    })?;
+    if !passed && totals.failed == 0 {
+        // A crate that does not compile, or a test program that died, prints no result.
+        totals += Totals::one(false);
+    }
+    println!("tests of the workspace: {totals}");
+    Ok(totals)
+}
+
+fn build_release() -> Result<Totals> {
+    headline("release build");
+    Ok(Totals::one(succeeds(&mut cargo(&["build", "--release", "--locked", "--package", "stave"]))?))
+}
+
+fn conformance() -> Result<Totals> {
+    let mut command = Command::new(tree::root().join("tests/conformance/run.sh"));
+    command.arg("--stave").arg(tree::release_binary()).current_dir(tree::root());
+    let mut totals = Totals::default();
+    let passed = each_line(&mut command, |line| {
+        totals += conformance_row(line).unwrap_or_default();
+    })?;
+    if !passed && totals.failed == 0 {
+        totals += Totals::one(false);
+    }
+    Ok(totals)
+}
+
+/// Reads a row of the closing table: `python   120   0 ...`, or `go - - ... not run`, which is a failure.
+fn conformance_row(line: &str) -> Option<Totals> {
+    let mut words = line.split_ascii_whitespace();
+    if !["python", "go", "rust"].contains(&words.next()?) {
+        return None;
+    }
+    match (words.next()?, words.next()?) {
+        ("-", "-") => Some(Totals::one(false)),
+        (passed, failed) => Some(Totals { passed: passed.parse().ok()?, failed: failed.parse().ok()? }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_table_of_the_sdks() {
+        let totals = |passed, failed| Some(Totals { passed, failed });
+        assert_eq!(conformance_row("python       120       1   20 / 0    FAILED"), totals(120, 1));
+        assert_eq!(conformance_row("rust           -       -   -         not run"), totals(0, 1));
+        assert_eq!(conformance_row("go: downloading x v1.0.0"), None);
+        assert_eq!(conformance_row("suite passed failed"), None);
+    }
+}
