@@ -25,6 +25,7 @@ pub mod sasl;
 pub mod server;
 pub mod session;
 pub mod socket;
+pub mod stats;
 pub mod status_map;
 pub mod user;
 pub mod version;

@@ -5,3 +5,4 @@ pub mod auth;
 pub mod collections;
 pub mod later_issue;
 pub mod session;
+pub mod stats;

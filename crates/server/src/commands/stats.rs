@@ -13,8 +13,7 @@ pub fn stat(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         return cx.invalid("The value must be JSON");
     }
     let bucket = cx.bucket();
-    let inquiry =
-        Inquiry { node: cx.node, bucket: &bucket, privileges: cx.session.privileges, now: cx.now };
+    let inquiry = Inquiry { node: cx.node, bucket: &bucket, privileges: cx.session.privileges, now: cx.now };
     match stats::produce(&inquiry, request.key) {
         Ok(sheet) => {
             for (name, value) in sheet.iter() {

@@ -42,7 +42,13 @@ pub struct Group {
     pub produce: Producer,
 }
 
-const fn group(name: &'static str, args: Args, privilege: Privilege, produce: Producer, doc: &'static str) -> Group {
+const fn group(
+    name: &'static str,
+    args: Args,
+    privilege: Privilege,
+    produce: Producer,
+    doc: &'static str,
+) -> Group {
     Group { name, args, privilege, doc, produce }
 }
 
@@ -50,14 +56,44 @@ use Privilege::{MetaRead, NodeSupervisor, SimpleStats, Stats};
 
 /// All groups.
 pub static GROUPS: &[Group] = &[
-    group("", NONE, SimpleStats, bucket::everything, "The bucket's main numbers, and those of the node around it"),
-    group("aggregate", NONE, SimpleStats, node::aggregate, "What clients asked of all buckets of the node together"),
+    group(
+        "",
+        NONE,
+        SimpleStats,
+        bucket::everything,
+        "The bucket's main numbers, and those of the node around it",
+    ),
+    group(
+        "aggregate",
+        NONE,
+        SimpleStats,
+        node::aggregate,
+        "What clients asked of all buckets of the node together",
+    ),
     group("bucket_details", NONE, NodeSupervisor, node::bucket_details, "All buckets of the node, as JSON"),
-    group("checkpoint", optional("[VB]"), Stats, vbucket::checkpoint, "Checkpoints and cursors of each vBucket"),
-    group("collections", optional("[SCOPE.COLLECTION]"), SimpleStats, collection::collections, "Each collection"),
+    group(
+        "checkpoint",
+        optional("[VB]"),
+        Stats,
+        vbucket::checkpoint,
+        "Checkpoints and cursors of each vBucket",
+    ),
+    group(
+        "collections",
+        optional("[SCOPE.COLLECTION]"),
+        SimpleStats,
+        collection::collections,
+        "Each collection",
+    ),
     group("connections", NONE, NodeSupervisor, node::connections, "How many connections the node has"),
     group("dcp", NONE, Stats, bucket::dcp, "Connections for streams"),
-    group("diskinfo", optional("[detail]"), Stats, disk::diskinfo, "Sizes of the files; `detail` for each vBucket"),
+    group(
+        "diskinfo",
+        optional("[detail]"),
+        Stats,
+        disk::diskinfo,
+        "Sizes of the files; `detail` for each vBucket",
+    ),
     group(
         "durability-monitor",
         Args { usage: "VB", least: 1, most: 1, missing: Status::NotSupported },
@@ -65,7 +101,13 @@ pub static GROUPS: &[Group] = &[
         vbucket::durability_monitor,
         "Durable writes under way in a vBucket",
     ),
-    group("eviction", NONE, Stats, nothing_measured, "How often which values were evicted; nothing is evicted yet"),
+    group(
+        "eviction",
+        NONE,
+        Stats,
+        nothing_measured,
+        "How often which values were evicted; nothing is evicted yet",
+    ),
     group("failovers", optional("[VB]"), SimpleStats, vbucket::failovers, "The histories of each vBucket"),
     group("hash", optional("[detail]"), Stats, vbucket::hash, "Hash tables; `detail` for each vBucket"),
     group("info", NONE, SimpleStats, node::info, "The node's version and process, as JSON"),

@@ -9,7 +9,8 @@ use super::{Inquiry, Refused, Sheet, parse_vbucket};
 /// `key KEY VB [SCOPE.COLLECTION|0xID]`: as it is now, a tombstone counting as no document.
 pub fn key(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     let (key, vb) = (DocKey::new(args[0]), args[1]);
-    let vb = parse_vbucket(vb).ok_or(Refused::Invalid("The second argument must be the number of a vBucket"))?;
+    let vb =
+        parse_vbucket(vb).ok_or(Refused::Invalid("The second argument must be the number of a vBucket"))?;
     if let Some(collection) = args.get(2) {
         check_collection(collection)?;
     }
@@ -18,7 +19,8 @@ pub fn key(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(
     }
     let refused = |refusal| Refused::Status(crate::status_map::status_of(refusal));
     let found = inquiry.bucket.peek(vb, key, inquiry.now).map_err(refused)?;
-    let found = found.filter(|found| !found.version.is_deleted()).ok_or(Refused::Status(Status::KeyEnoent))?;
+    let found =
+        found.filter(|found| !found.version.is_deleted()).ok_or(Refused::Status(Status::KeyEnoent))?;
     let meta = found.version.meta();
     let vbucket = inquiry.bucket.vbucket_stats(vb).ok_or(Refused::Status(Status::NotMyVbucket))?;
     sheet.put("key_cas", meta.cas);

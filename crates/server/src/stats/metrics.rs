@@ -18,7 +18,9 @@ pub fn render(node: &Node, out: &mut String) {
     let buckets: Vec<Numbers> = node.buckets().into_iter().map(|(_, bucket)| Numbers::of(bucket)).collect();
     let mut page = Page(out);
     // Writing to a string does not fail.
-    let _ = put_node(node, &mut page).and_then(|()| put_requests(node, &mut page)).and_then(|()| put_buckets(&buckets, &mut page));
+    let _ = put_node(node, &mut page)
+        .and_then(|()| put_requests(node, &mut page))
+        .and_then(|()| put_buckets(&buckets, &mut page));
 }
 
 struct Numbers {
@@ -78,7 +80,9 @@ impl Page<'_> {
         value: impl Fn(&Numbers) -> T,
     ) -> fmt::Result {
         self.head(name, kind, help)?;
-        buckets.iter().try_for_each(|numbers| self.sample(name, &[("bucket", numbers.bucket.name())], value(numbers)))
+        buckets
+            .iter()
+            .try_for_each(|numbers| self.sample(name, &[("bucket", numbers.bucket.name())], value(numbers)))
     }
 
     /// A metric with a number for each bucket and role of vBuckets.
@@ -126,10 +130,17 @@ fn put_node(node: &Node, page: &mut Page<'_>) -> fmt::Result {
     page.one("stave_connections_accepted_total", Counter, "KV connections ever accepted.", totals.accepted)?;
     let help = "KV connections closed because of what the client did or failed to do.";
     page.one("stave_connections_cut_total", Counter, help, totals.cut)?;
-    page.one("stave_received_bytes_total", Counter, "Bytes received from KV clients.", totals.received_bytes)?;
+    page.one(
+        "stave_received_bytes_total",
+        Counter,
+        "Bytes received from KV clients.",
+        totals.received_bytes,
+    )?;
     page.one("stave_sent_bytes_total", Counter, "Bytes sent to KV clients.", totals.sent_bytes)?;
     match process::resident_bytes(node.env()) {
-        Some(bytes) => page.one("process_resident_memory_bytes", Gauge, "Resident memory of the process.", bytes),
+        Some(bytes) => {
+            page.one("process_resident_memory_bytes", Gauge, "Resident memory of the process.", bytes)
+        }
         None => Ok(()),
     }
 }
@@ -209,6 +220,8 @@ fn put_persistence(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
     page.each(buckets, "stave_persistence_lag_seqnos", Gauge, help, |n| n.all.seqno_lag)?;
     page.each(buckets, "stave_disk_commits_total", Counter, "Batches committed to disk.", |n| n.store.saves)?;
     page.each(buckets, "stave_disk_items_total", Counter, "Items written to disk.", |n| n.store.items_saved)?;
-    page.each(buckets, "stave_disk_failures_total", Counter, "Disk operations that failed.", |n| n.store.failures)?;
+    page.each(buckets, "stave_disk_failures_total", Counter, "Disk operations that failed.", |n| {
+        n.store.failures
+    })?;
     page.each(buckets, "stave_disk_open_files", Gauge, "Files that are open.", |n| n.store.open_files)
 }

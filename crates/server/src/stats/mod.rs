@@ -89,6 +89,7 @@ fn parse_vbucket(text: &[u8]) -> Option<VbId> {
 
 fn parse_number<T: std::str::FromStr>(text: &[u8]) -> Option<T> {
     // `from_str` would also take a sign.
-    let digits = std::str::from_utf8(text).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?;
+    let digits =
+        std::str::from_utf8(text).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?;
     digits.parse().ok()
 }

@@ -9,8 +9,20 @@ use crate::counters::Totals;
 use crate::version::SERVER_VERSION;
 
 const GETS: &[u8] = &[GET, GETQ, GETK, GETKQ, GET_REPLICA, GAT, GATQ, GET_LOCKED];
-const SETS: &[u8] =
-    &[SET, SETQ, ADD, ADDQ, REPLACE, REPLACEQ, APPEND, APPENDQ, PREPEND, PREPENDQ, SET_WITH_META, SETQ_WITH_META];
+const SETS: &[u8] = &[
+    SET,
+    SETQ,
+    ADD,
+    ADDQ,
+    REPLACE,
+    REPLACEQ,
+    APPEND,
+    APPENDQ,
+    PREPEND,
+    PREPENDQ,
+    SET_WITH_META,
+    SETQ_WITH_META,
+];
 const OTHER_CHANGES: &[u8] = &[
     DELETE,
     DELETEQ,
@@ -104,8 +116,13 @@ pub fn connections(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Res
 /// `threads`: clients are served by workers; each bucket has one thread that writes. There are no others.
 pub fn threads(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     let writers = inquiry.node.bucket_names().len();
-    let kinds =
-        [("frontend", inquiry.node.threads()), ("writer", writers), ("reader", 0), ("auxio", 0), ("nonio", 0)];
+    let kinds = [
+        ("frontend", inquiry.node.threads()),
+        ("writer", writers),
+        ("reader", 0),
+        ("auxio", 0),
+        ("nonio", 0),
+    ];
     for (kind, threads) in kinds {
         sheet.put(format_args!("num_{kind}_threads_configured"), threads);
         sheet.put(format_args!("num_{kind}_threads_actual"), threads);

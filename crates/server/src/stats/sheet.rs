@@ -28,7 +28,9 @@ impl Sheet {
     /// All of them in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         let starts = std::iter::once(0).chain(self.ends.iter().map(|(_, end)| *end));
-        starts.zip(&self.ends).map(|(start, &(name_end, end))| (&self.text[start..name_end], &self.text[name_end..end]))
+        starts
+            .zip(&self.ends)
+            .map(|(start, &(name_end, end))| (&self.text[start..name_end], &self.text[name_end..end]))
     }
 }
 

@@ -39,7 +39,9 @@ pub fn details(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Resu
     each(inquiry, asked(args)?, |vb| {
         sheet.put(format_args!("vb_{}", vb.id), vb.state.name());
         put_details(vb, sheet);
-        if let Some(topology) = inquiry.bucket.with_vbucket(vb.id, |vb| vb.topology().map(str::to_owned)).flatten() {
+        if let Some(topology) =
+            inquiry.bucket.with_vbucket(vb.id, |vb| vb.topology().map(str::to_owned)).flatten()
+        {
             sheet.put(format_args!("vb_{}:topology", vb.id), topology);
         }
         Ok(())
