@@ -9,6 +9,7 @@ mod bench;
 mod child;
 mod client;
 mod kill;
+mod readme;
 mod replay;
 mod rng;
 mod rules;

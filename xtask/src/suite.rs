@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::child::{cargo, each_line, headline, succeeds};
 use crate::totals::Totals;
-use crate::{kill, replay, rules, tree};
+use crate::{kill, readme, replay, rules, tree};
 
 /// Rounds of the kill -9 loop in `cargo xtask test`.
 const KILL_ROUNDS: u32 = 12;
@@ -89,6 +89,7 @@ fn test_steps(quick: bool) -> Result<Totals> {
     }
     totals += step("kill -9", || kill::run(&kill::Options::rounds(KILL_ROUNDS)));
     totals += step("SDK conformance", conformance);
+    totals += step("the README's first session", readme::run);
     Ok(totals)
 }
 

@@ -25,7 +25,7 @@ pub struct Tuning {
 
 impl Default for Tuning {
     fn default() -> Self {
-        Tuning { leaf_bytes: 2048, interior_bytes: 4096, compress_nodes: false }
+        Tuning { leaf_bytes: 1024, interior_bytes: 2048, compress_nodes: false }
     }
 }
 
@@ -45,7 +45,7 @@ pub struct CouchFile {
     pub(crate) writer: Writer,
     /// What the next commit writes.
     pub(crate) header: Header,
-    committed: Header,
+    committed: Arc<Header>,
     pub(crate) tuning: Tuning,
     /// Whether nodes of the local tree may still be in the write buffer.
     pub(crate) locals_unwritten: bool,
@@ -62,6 +62,12 @@ impl CouchFile {
     /// Opens a file at its last valid header. Whatever comes after that header is left alone.
     pub fn open(disk: &dyn Disk, path: &Path) -> Result<CouchFile, Failure> {
         let mut source = open_source(disk, path, OpenMode::ReadWrite)?;
+        source.file.sync_data().map_err(|e| Failure::Io {
+            operation: "sync",
+            path: source.path.clone(),
+            offset: 0,
+            source: e,
+        })?;
         let end = file_len(&source)?;
         let header = Header::find_last(&mut source, end)?;
         Ok(CouchFile::at(source, header, end))
@@ -78,7 +84,7 @@ impl CouchFile {
     fn at(source: Source, header: Header, end: u64) -> CouchFile {
         CouchFile {
             writer: Writer::new(source, end),
-            committed: header.clone(),
+            committed: Arc::new(header.clone()),
             header,
             tuning: Tuning::default(),
             locals_unwritten: false,
@@ -98,7 +104,7 @@ impl CouchFile {
     /// The state as of the last commit. It stays valid and readable whatever is written afterwards.
     pub fn snapshot(&self) -> Snapshot {
         let source = self.writer.source().clone();
-        Snapshot::new(source, Arc::new(self.committed.clone()), self.writer.written_end())
+        Snapshot::new(source, self.committed.clone(), self.writer.written_end())
     }
 
     /// Makes everything saved durable: data, sync, header, sync. `timestamp_ns` is kept in the header.
@@ -115,7 +121,7 @@ impl CouchFile {
         self.writer.flush()?;
         self.writer.sync()?;
         self.locals_unwritten = false;
-        self.committed = self.header.clone();
+        self.committed = Arc::new(self.header.clone());
         Ok(())
     }
 }

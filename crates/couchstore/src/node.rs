@@ -67,6 +67,7 @@ pub(crate) struct NodeBuf {
     node: Vec<u8>,
     len: usize,
     offset: u64,
+    block_bytes: u64,
 }
 
 impl NodeBuf {
@@ -75,12 +76,22 @@ impl NodeBuf {
         // for a leaf the subtree is the node itself, so this is its exact size; not to be believed, only a hint
         let hint = (pointer.subtree_bytes as usize).saturating_sub(CHUNK_PREFIX).min(USUAL_NODE * 2);
         let block = source.read_chunk(pointer.offset, hint, limit, &mut self.chunk)?;
+        self.block_bytes = block.len() as u64;
         self.len = inflate(block, &mut self.node)
             .ok_or_else(|| source.damaged(pointer.offset, "a node cannot be inflated"))?;
         self.offset = pointer.offset;
         if !matches!(self.node[..self.len].first(), Some(0 | 1)) {
             return Err(source.damaged(pointer.offset, "a node is neither leaf nor interior"));
         }
+        Ok(())
+    }
+
+    /// Bytes it takes in the file. Each node of a tree is read once, so the sum of all stays below the file's length;
+    /// `budget` starts there, and a tree that shares nodes, which could be walked for ever, runs out of it.
+    pub(crate) fn spend(&self, source: &Source, budget: &mut u64) -> Result<(), Failure> {
+        *budget = budget
+            .checked_sub(self.block_bytes)
+            .ok_or_else(|| source.damaged(self.offset, "a tree is larger than its file"))?;
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 //!
 //! The first 16 bytes are described in couchstore's file_format.md ("Revision Metadata"); the bytes behind them are
 //! read off files that the original wrote: flex code 1 with the datatype, then the state of a sync write.
+//! No document or file at hand shows the bit for expired tombstones, nor the states committed and aborted: assumed.
 
 use crate::tree::{be, be48};
 

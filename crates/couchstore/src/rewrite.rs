@@ -81,6 +81,8 @@ pub(crate) struct Rewrite<'a, E> {
     tuning: Tuning,
     /// Nodes of the old tree end before this.
     limit: u64,
+    /// Bytes of nodes that may still be read.
+    budget: u64,
     /// `levels[0]` collects pointers to nodes at the root's depth, which are in `levels[1]` before, and so on.
     levels: Vec<Level>,
     buffers: Vec<NodeBuf>,
@@ -98,7 +100,18 @@ impl<'a, E: Edits> Rewrite<'a, E> {
         let limit = writer.written_end();
         let levels = vec![Level::new(), Level::new()];
         let packed = Vec::new();
-        Rewrite { source, writer, edits, tree, tuning, limit, levels, buffers: Vec::new(), packed }
+        Rewrite {
+            source,
+            writer,
+            edits,
+            tree,
+            tuning,
+            limit,
+            budget: limit,
+            levels,
+            buffers: Vec::new(),
+            packed,
+        }
     }
 
     /// Applies all edits to the tree under `root` and returns the new root.
@@ -122,6 +135,7 @@ impl<'a, E: Edits> Rewrite<'a, E> {
         }
         let mut node = self.buffers.pop().unwrap_or_default();
         node.read(self.source, pointer, self.limit)?;
+        node.spend(self.source, &mut self.budget)?;
         match node.kind() {
             NodeKind::Leaf => self.merge_leaf(depth, node.entries(), from, to, pointer.offset)?,
             NodeKind::Interior => self.merge_interior(depth, &node, from, to)?,

@@ -47,7 +47,8 @@ impl TreeView<'_> {
     pub(crate) fn walk(&self, from: &[u8], visit: &mut Visit<'_>) -> Result<(), Failure> {
         let Some(root) = self.root else { return Ok(()) };
         // the path from the root: each node with how much of it is still to do
-        let mut path = vec![self.open(root, NodeBuf::default())?];
+        let mut budget = self.limit;
+        let mut path = vec![self.open(root, NodeBuf::default(), &mut budget)?];
         let mut spare = Vec::new();
         while let Some((node, todo)) = path.last_mut() {
             let bytes = node.bytes();
@@ -72,15 +73,21 @@ impl TreeView<'_> {
                     if path.len() == MAX_DEPTH {
                         return Err(self.source.damaged(child.offset, "a tree is too deep"));
                     }
-                    path.push(self.open(child, spare.pop().unwrap_or_default())?);
+                    path.push(self.open(child, spare.pop().unwrap_or_default(), &mut budget)?);
                 }
             }
         }
         Ok(())
     }
 
-    fn open(&self, pointer: Pointer, mut node: NodeBuf) -> Result<(NodeBuf, usize), Failure> {
+    fn open(
+        &self,
+        pointer: Pointer,
+        mut node: NodeBuf,
+        budget: &mut u64,
+    ) -> Result<(NodeBuf, usize), Failure> {
         node.read(self.source, pointer, self.limit)?;
+        node.spend(self.source, budget)?;
         let todo = node.entries().remaining();
         Ok((node, todo))
     }

@@ -29,7 +29,9 @@ impl Bucket {
     /// A vBucket whose file is damaged is dead until somebody mends it; the others serve.
     pub fn open(config: BucketConfig, env: Env, store: Arc<dyn KvStore>) -> Result<Bucket, Failure> {
         assert!(config.vbuckets.is_power_of_two(), "the configuration checks the number of vBuckets");
-        env.disk.create_dir_all(&config.dir).map_err(|source| Failure::io("create", &config.dir, source))?;
+        env.disk
+            .create_dir_all_synced(&config.dir)
+            .map_err(|source| Failure::io("create", &config.dir, source))?;
         let uuid = identity(&config, &env)?;
         let clean = take_clean_mark(&config, &env)?;
         let seed = Arc::new(HashSeed::new(env.random.next_u64(), env.random.next_u64()));

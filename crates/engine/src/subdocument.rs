@@ -97,12 +97,10 @@ fn compute(
         return Err(Stop::Refused(Refusal::TooBig));
     }
     let old = found.map(|f| *f.version.meta()).unwrap_or_default();
-    let was_live = found.is_some_and(|f| f.version.is_live(now));
     let expiry = match request.expiry {
         _ if new.deleted => now.unix_s(),
-        Some(sent) => absolute_expiry(sent, now),
-        None if was_live => old.expiry,
-        None => 0,
+        // Without an expiry time the document keeps none, as with a whole-document store.
+        sent => absolute_expiry(sent.unwrap_or(0), now),
     };
     let meta = VersionMeta {
         flags: old.flags,

@@ -15,7 +15,7 @@ pub struct WithMetaRequest<'a> {
     pub value: &'a [u8],
     /// What the value is.
     pub datatype: Datatype,
-    /// CAS, revision, flags, expiry (absolute or relative as sent) and kind; the seqno is ignored.
+    /// CAS, revision, flags, expiry (absolute) and kind; the seqno is ignored.
     pub meta: VersionMeta,
     /// Refuse if the document exists.
     pub add: bool,

@@ -1,4 +1,4 @@
-//! What flushing costs: `flush [DIR] [leaf bytes] [interior bytes] [compress nodes 0|1] [value bytes]`.
+//! What flushing costs: `flush [DIR] [leaf bytes] [interior bytes] [compress nodes 0|1] [value bytes] [batch]`.
 //!
 //! For each batch size: a file of about 1,000 documents is changed at random, then items per second of wall clock
 //! and of the thread's CPU time are printed, with bytes written per item.
@@ -93,15 +93,21 @@ fn main() {
     let mut bench =
         Bench { store, numbers: Numbers(88_172_645_463_325_252), seqno: 0, value_bytes: number(4, 512) };
     println!("{config:?}");
-    for (vb, batch) in [1usize, 40, 400].into_iter().enumerate() {
+    // one batch size alone runs longer, for a profiler
+    let only = number(5, 0);
+    let sizes = if only == 0 { vec![1, 40, 400] } else { vec![only] };
+    for (vb, batch) in sizes.into_iter().enumerate() {
         let vb = VbId(vb as u16);
-        let rounds = 4000 / batch.max(10);
+        let rounds = if only == 0 { 4000 } else { 80_000 } / batch.max(10);
         let fill = [bench.batch(1000, 1000)];
         bench.run("fill 1,000", vb, &fill);
         let batches: Vec<_> = (0..rounds).map(|_| bench.batch(batch, 1000)).collect();
         bench.run(&format!("replace {batch} of 1,000"), vb, &batches);
         let batches: Vec<_> = (0..rounds).map(|_| bench.batch(batch, 1 << 40)).collect();
         bench.run(&format!("insert {batch} into 1,000 and more"), vb, &batches);
+    }
+    if only != 0 {
+        return;
     }
     let vb = VbId(10);
     let batches: Vec<_> = (0..10).map(|_| bench.batch(10_000, 1 << 40)).collect();

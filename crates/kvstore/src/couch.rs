@@ -13,10 +13,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::env::Env;
 use base::{DocKey, Seqno, VbId, Version};
-use parking_lot::{Mutex, MutexGuard};
+use couchstore::Snapshot;
+use parking_lot::Mutex;
 
 use crate::failure::Failure;
-use crate::store::{Counts, KvStore, SaveBatch, Saved, States, Stats, StoredVb};
+use crate::store::{Counts, KvStore, SaveBatch, Saved, States, Stats};
 use file::VbFile;
 use open_files::OpenFiles;
 use record::Records;
@@ -44,14 +45,21 @@ pub struct Couch {
     env: Env,
     dir: PathBuf,
     config: CouchConfig,
-    vbuckets: Mutex<BTreeMap<VbId, Arc<Mutex<Slot>>>>,
+    vbuckets: Mutex<BTreeMap<VbId, Arc<Vbucket>>>,
     open_files: OpenFiles,
     saves: AtomicU64,
     items_saved: AtomicU64,
     failures: AtomicU64,
 }
 
-/// One vBucket: at most one revision of its file is in use.
+/// One vBucket. Whoever writes holds the slot's lock, over syncs too; readers take only the latest commit.
+#[derive(Default)]
+struct Vbucket {
+    slot: Mutex<Slot>,
+    latest: Mutex<Option<Snapshot>>,
+}
+
+/// The file of a vBucket: at most one revision of its file is in use.
 #[derive(Default)]
 struct Slot {
     /// Revision of the file; nothing if there is none.
@@ -68,7 +76,8 @@ impl Couch {
             let path = path.to_owned();
             move |source| Failure::Disk { operation, path, source }
         };
-        env.disk.create_dir_all(dir).map_err(failed("make folder", dir))?;
+        env.disk.create_dir_all_synced(dir).map_err(failed("make folder", dir))?;
+        env.disk.sync_dir(dir).map_err(failed("sync", dir))?;
         let mut slots: BTreeMap<VbId, Slot> = BTreeMap::new();
         for name in env.disk.read_dir(dir).map_err(failed("list", dir))? {
             let path = dir.join(&name);
@@ -80,7 +89,10 @@ impl Couch {
                 slot.last_revision = slot.last_revision.max(revision);
             }
         }
-        let vbuckets = slots.into_iter().map(|(vb, slot)| (vb, Arc::new(Mutex::new(slot)))).collect();
+        let vbuckets = slots
+            .into_iter()
+            .map(|(vb, slot)| (vb, Arc::new(Vbucket { slot: Mutex::new(slot), ..Vbucket::default() })))
+            .collect();
         Ok(Couch {
             env,
             dir: dir.to_owned(),
@@ -97,7 +109,7 @@ impl Couch {
         self.dir.join(format!("{vb}.couch.{revision}"))
     }
 
-    fn slot(&self, vb: VbId) -> Arc<Mutex<Slot>> {
+    fn vbucket(&self, vb: VbId) -> Arc<Vbucket> {
         self.vbuckets.lock().entry(vb).or_default().clone()
     }
 
@@ -106,11 +118,17 @@ impl Couch {
     }
 
     /// Counts a failure. Whatever it was, nothing is known about the file any more: it is opened again next time.
-    fn note<T>(&self, vb: VbId, slot: &mut Slot, result: Result<T, Failure>) -> Result<T, Failure> {
+    fn note<T>(
+        &self,
+        vb: VbId,
+        vbucket: &Vbucket,
+        slot: &mut Slot,
+        result: Result<T, Failure>,
+    ) -> Result<T, Failure> {
         if let Err(failure) = &result {
             self.failures.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(%failure, "storage");
-            if slot.file.take().is_some() {
+            if vbucket.close(slot) {
                 self.open_files.forget(vb);
             }
         }
@@ -118,13 +136,14 @@ impl Couch {
     }
 
     /// The open file of a vBucket that has one.
-    fn opened<'s>(&self, vb: VbId, slot: &'s mut Slot) -> Result<&'s mut VbFile, Failure> {
+    fn opened<'s>(&self, vb: VbId, vbucket: &Vbucket, slot: &'s mut Slot) -> Result<&'s mut VbFile, Failure> {
         let revision = slot.revision.ok_or(Failure::NoVbucket { vb })?;
         if slot.file.is_none() {
             self.make_room(vb);
             let path = self.path(vb, revision);
             let file = VbFile::open(&*self.env.disk, vb, &path, self.config.tuning)?;
             self.open_files.opened(vb);
+            *vbucket.latest.lock() = Some(file.snapshot());
             slot.file = Some(file);
         } else {
             self.open_files.used(vb);
@@ -138,9 +157,9 @@ impl Couch {
             if victim == opening {
                 continue;
             }
-            let slot = self.slot(victim);
-            if let Some(mut slot) = slot.try_lock()
-                && slot.file.take().is_some()
+            let vbucket = self.vbucket(victim);
+            if let Some(mut slot) = vbucket.slot.try_lock()
+                && vbucket.close(&mut slot)
             {
                 self.open_files.evicted(victim);
             }
@@ -179,20 +198,43 @@ impl Couch {
         }
     }
 
-    /// The state of one vBucket at its last commit, to be read without its lock.
+    /// The state of one vBucket at its last commit. Waits for a writer only if the file is not open.
     fn records(&self, vb: VbId) -> Result<Option<Records>, Failure> {
-        let slot = self.slot(vb);
-        let mut slot = slot.lock();
+        let vbucket = self.vbucket(vb);
+        let latest = vbucket.latest.lock().clone();
+        if let Some(latest) = latest {
+            self.open_files.used(vb);
+            return Ok(Some(Records::new(vb, latest)));
+        }
+        let mut slot = vbucket.slot.lock();
         if slot.revision.is_none() {
             return Ok(None);
         }
-        let opened = self.opened(vb, &mut slot).map(|file| Records::new(vb, file.snapshot()));
-        self.note(vb, &mut slot, opened).map(Some)
+        let opened = self.opened(vb, &vbucket, &mut slot).map(|file| Records::new(vb, file.snapshot()));
+        self.note(vb, &vbucket, &mut slot, opened).map(Some)
     }
 
-    fn stored(&self, vb: VbId, slot: &mut MutexGuard<'_, Slot>) -> Result<StoredVb, Failure> {
-        let stored = self.opened(vb, slot).and_then(|file| file.stored(vb));
-        self.note(vb, slot, stored)
+    /// What `ask` reads from the open file of a vBucket; nothing if there is no file.
+    fn ask<T>(
+        &self,
+        vb: VbId,
+        vbucket: &Vbucket,
+        ask: impl FnOnce(&VbFile) -> Result<T, Failure>,
+    ) -> Result<Option<T>, Failure> {
+        let mut slot = vbucket.slot.lock();
+        if slot.revision.is_none() {
+            return Ok(None);
+        }
+        let answer = self.opened(vb, vbucket, &mut slot).and_then(|file| ask(file));
+        self.note(vb, vbucket, &mut slot, answer).map(Some)
+    }
+}
+
+impl Vbucket {
+    /// Closes the file; says whether it was open. Readers that are under way keep what they have.
+    fn close(&self, slot: &mut Slot) -> bool {
+        *self.latest.lock() = None;
+        slot.file.take().is_some()
     }
 }
 
@@ -205,15 +247,19 @@ fn parse_name(name: &str) -> Option<(VbId, u64)> {
 impl KvStore for Couch {
     fn save(&self, vb: VbId, batch: SaveBatch<'_>) -> Result<Saved, Failure> {
         batch.assert_sorted();
-        let slot = self.slot(vb);
-        let mut slot = slot.lock();
+        let vbucket = self.vbucket(vb);
+        let mut slot = vbucket.slot.lock();
         let result = if slot.revision.is_none() {
             self.create(vb, &mut slot, batch)
         } else {
             let timestamp_ns = self.env.clock.unix_ns();
-            self.opened(vb, &mut slot).and_then(|file| file.save(vb, batch, timestamp_ns))
+            self.opened(vb, &vbucket, &mut slot).and_then(|file| {
+                let saved = file.save(vb, batch, timestamp_ns)?;
+                *vbucket.latest.lock() = Some(file.snapshot());
+                Ok(saved)
+            })
         };
-        let saved = self.note(vb, &mut slot, result)?;
+        let saved = self.note(vb, &vbucket, &mut slot, result)?;
         self.saves.fetch_add(1, Ordering::Relaxed);
         self.items_saved.fetch_add(batch.items.len() as u64, Ordering::Relaxed);
         Ok(saved)
@@ -236,42 +282,41 @@ impl KvStore for Couch {
     }
 
     fn states(&self) -> Result<States, Failure> {
-        let slots: Vec<_> = self.vbuckets.lock().iter().map(|(vb, slot)| (*vb, slot.clone())).collect();
-        let mut states = Vec::with_capacity(slots.len());
-        for (vb, slot) in slots {
-            let mut slot = slot.lock();
-            if slot.revision.is_some() {
-                states.push((vb, self.stored(vb, &mut slot)));
-            }
-        }
-        Ok(states)
+        let vbuckets: Vec<_> = self.vbuckets.lock().iter().map(|(vb, one)| (*vb, one.clone())).collect();
+        let stored = |(vb, vbucket): &(VbId, Arc<Vbucket>)| {
+            let stored = self.ask(*vb, vbucket, |file| file.stored(*vb)).transpose()?;
+            Some((*vb, stored))
+        };
+        Ok(vbuckets.iter().filter_map(stored).collect())
     }
 
     fn counts(&self, vb: VbId) -> Result<Counts, Failure> {
-        let slot = self.slot(vb);
-        let mut slot = slot.lock();
-        if slot.revision.is_none() {
-            return Ok(Counts::default());
-        }
-        let counts = self.opened(vb, &mut slot).map(|file| file.counts());
-        self.note(vb, &mut slot, counts)
+        let counts = self.ask(vb, &self.vbucket(vb), |file| Ok(file.counts()))?;
+        Ok(counts.unwrap_or_default())
     }
 
     fn delete_vbucket(&self, vb: VbId) -> Result<(), Failure> {
-        let slot = self.slot(vb);
-        let mut slot = slot.lock();
-        let Some(revision) = slot.revision else { return Ok(()) };
-        if slot.file.take().is_some() {
+        let vbucket = self.vbucket(vb);
+        let mut slot = vbucket.slot.lock();
+        if vbucket.close(&mut slot) {
             self.open_files.forget(vb);
         }
-        let path = self.path(vb, revision);
-        let result = match self.env.disk.remove_file(&path) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => self.disk("remove", &path, Err(e)),
-            _ => self.disk("sync folder of", &path, self.env.disk.sync_dir(&self.dir)),
+        if slot.last_revision == 0 {
+            return Ok(());
+        }
+        let disk = &*self.env.disk;
+        let result = match slot.revision.map(|revision| self.path(vb, revision)) {
+            Some(path) => match disk.remove_file(&path) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => self.disk("remove", &path, Err(e)),
+                _ => Ok(()),
+            },
+            None => Ok(()),
         };
-        self.note(vb, &mut slot, result)?;
+        self.note(vb, &vbucket, &mut slot, result)?;
         slot.revision = None;
-        Ok(())
+        // synced even if the file was gone before: an earlier try may have failed here
+        let result = self.disk("sync folder", &self.dir, disk.sync_dir(&self.dir));
+        self.note(vb, &vbucket, &mut slot, result)
     }
 
     fn stats(&self) -> Stats {

@@ -4,25 +4,20 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use base::env::Env;
+use socket2::{SockRef, TcpKeepalive};
 
 use crate::worker::{Accepted, Worker};
 
-/// Clients that may wait to be accepted.
-const BACKLOG: i32 = 4096;
 /// How long to leave clients alone when the system has no descriptors left.
 const PAUSE: Duration = Duration::from_millis(50);
 /// A connection without traffic is probed after this long, so that dead clients go away.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
 /// Listens at `addr`.
-pub fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_reuse_address(true)?;
-    socket.bind(&addr.into())?;
-    socket.listen(BACKLOG)?;
-    socket.set_nonblocking(true)?;
-    Ok(socket.into())
+pub fn listen(env: &Env, addr: SocketAddr) -> io::Result<TcpListener> {
+    let unsupported = || io::Error::other("this network has no sockets of the operating system");
+    env.network.listen(addr)?.into_std().ok_or_else(unsupported)
 }
 
 /// Accepts clients until the future is dropped.

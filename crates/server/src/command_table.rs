@@ -8,8 +8,11 @@ use protocol::Status;
 use protocol::opcode::*;
 
 use crate::command::CasRule::{Optional as AnyCas, Required as NeedsCas};
-use crate::command::{Key, Row, Silence, ValueRule};
-use crate::commands::{admin, auth, collections, later_issue, session};
+use crate::command::{Handler, Key, Row, Silence, ValueRule};
+use crate::commands::{
+    admin, auth, collections, counter, delete, get, later_issue, lock, meta, observe, session, stats, store,
+    subdoc, touch, vbucket,
+};
 use crate::privilege::Privilege::*;
 
 const XATTR: u8 = Datatype::XATTR.0;
@@ -20,8 +23,8 @@ const WITH_META: &[u8] = &[24, 26, 28, 30];
 /// Path length and flags; then document flags, expiry, or both.
 const ONE_PATH: &[u8] = &[3, 4, 7, 8];
 
-const fn with_meta(opcode: u8, doc: &'static str) -> Row {
-    Row::document(opcode, later_issue::not_supported, MetaWrite, doc)
+const fn with_meta(opcode: u8, handler: Handler, doc: &'static str) -> Row {
+    Row::document(opcode, handler, MetaWrite, doc)
         .extras_of(WITH_META)
         .value(ValueRule::Optional)
         .datatype(JSON | SNAPPY | XATTR)
@@ -29,14 +32,14 @@ const fn with_meta(opcode: u8, doc: &'static str) -> Row {
 }
 
 const fn path_read(opcode: u8, doc: &'static str) -> Row {
-    Row::document(opcode, later_issue::not_supported, Read, doc)
+    Row::document(opcode, subdoc::lookup, Read, doc)
         .extras_of(ONE_PATH)
         .value(ValueRule::Optional)
         .cas(AnyCas)
 }
 
 const fn path_change(opcode: u8, doc: &'static str) -> Row {
-    Row::document(opcode, later_issue::not_supported, Upsert, doc)
+    Row::document(opcode, subdoc::mutate, Upsert, doc)
         .extras_of(ONE_PATH)
         .value(ValueRule::Optional)
         .cas(AnyCas)
@@ -80,169 +83,135 @@ pub static ROWS: &[Row] = &[
     Row::new(DROP_PRIVILEGE, admin::drop_privilege, "Give up a privilege for this session")
         .key(Key::Required),
     // Documents
-    Row::document(GET, later_issue::not_supported, Read, "Read a document"),
-    Row::document(GETQ, later_issue::not_supported, Read, "Read a document, silent if there is none")
+    Row::document(GET, get::get, Read, "Read a document"),
+    Row::document(GETQ, get::get, Read, "Read a document, silent if there is none").quiet(Silence::Misses),
+    Row::document(GETK, get::get, Read, "Read a document with its key"),
+    Row::document(GETKQ, get::get, Read, "Read a document with its key, silent if there is none")
         .quiet(Silence::Misses),
-    Row::document(GETK, later_issue::not_supported, Read, "Read a document with its key"),
-    Row::document(
-        GETKQ,
-        later_issue::not_supported,
-        Read,
-        "Read a document with its key, silent if there is none",
-    )
-    .quiet(Silence::Misses),
-    Row::document(GET_REPLICA, later_issue::not_supported, Read, "Read a document of a replica vBucket"),
-    Row::document(SET, later_issue::not_supported, Upsert, "Store a document")
+    Row::document(GET_REPLICA, get::get_replica, Read, "Read a document of a replica vBucket"),
+    Row::document(SET, store::set, Upsert, "Store a document")
         .extras(8)
         .document_value()
         .cas(AnyCas)
         .durable()
         .keeps_ttl(),
-    Row::document(SETQ, later_issue::not_supported, Upsert, "Store a document, silent on success")
+    Row::document(SETQ, store::set, Upsert, "Store a document, silent on success")
         .extras(8)
         .document_value()
         .cas(AnyCas)
         .durable()
         .keeps_ttl()
         .quiet(Silence::Success),
-    Row::document(ADD, later_issue::not_supported, Insert, "Store a document that does not exist")
+    Row::document(ADD, store::add, Insert, "Store a document that does not exist")
         .extras(8)
         .document_value()
         .durable(),
-    Row::document(
-        ADDQ,
-        later_issue::not_supported,
-        Insert,
-        "Store a document that does not exist, silent on success",
-    )
-    .extras(8)
-    .document_value()
-    .durable()
-    .quiet(Silence::Success),
-    Row::document(REPLACE, later_issue::not_supported, Upsert, "Store a document that exists")
+    Row::document(ADDQ, store::add, Insert, "Store a document that does not exist, silent on success")
+        .extras(8)
+        .document_value()
+        .durable()
+        .quiet(Silence::Success),
+    Row::document(REPLACE, store::replace, Upsert, "Store a document that exists")
         .extras(8)
         .document_value()
         .cas(AnyCas)
         .durable()
         .keeps_ttl(),
-    Row::document(
-        REPLACEQ,
-        later_issue::not_supported,
-        Upsert,
-        "Store a document that exists, silent on success",
-    )
-    .extras(8)
-    .document_value()
-    .cas(AnyCas)
-    .durable()
-    .keeps_ttl()
-    .quiet(Silence::Success),
-    Row::document(APPEND, later_issue::not_supported, Upsert, "Add bytes behind a document")
+    Row::document(REPLACEQ, store::replace, Upsert, "Store a document that exists, silent on success")
+        .extras(8)
+        .document_value()
+        .cas(AnyCas)
+        .durable()
+        .keeps_ttl()
+        .quiet(Silence::Success),
+    Row::document(APPEND, store::append, Upsert, "Add bytes behind a document")
         .document_value()
         .cas(AnyCas)
         .durable()
         .keeps_ttl(),
-    Row::document(
-        APPENDQ,
-        later_issue::not_supported,
-        Upsert,
-        "Add bytes behind a document, silent on success",
-    )
-    .document_value()
-    .cas(AnyCas)
-    .durable()
-    .keeps_ttl()
-    .quiet(Silence::Success),
-    Row::document(PREPEND, later_issue::not_supported, Upsert, "Add bytes before a document")
+    // The original answers these two on success, too, and clients have learned to cope.
+    Row::document(APPENDQ, store::append, Upsert, "Add bytes behind a document; answered all the same")
         .document_value()
         .cas(AnyCas)
         .durable()
         .keeps_ttl(),
-    Row::document(
-        PREPENDQ,
-        later_issue::not_supported,
-        Upsert,
-        "Add bytes before a document, silent on success",
-    )
-    .document_value()
-    .cas(AnyCas)
-    .durable()
-    .keeps_ttl()
-    .quiet(Silence::Success),
-    Row::document(INCREMENT, later_issue::not_supported, Upsert, "Add to a counter")
-        .extras(20)
+    Row::document(PREPEND, store::prepend, Upsert, "Add bytes before a document")
+        .document_value()
+        .cas(AnyCas)
         .durable()
         .keeps_ttl(),
-    Row::document(INCREMENTQ, later_issue::not_supported, Upsert, "Add to a counter, silent on success")
+    Row::document(PREPENDQ, store::prepend, Upsert, "Add bytes before a document; answered all the same")
+        .document_value()
+        .cas(AnyCas)
+        .durable()
+        .keeps_ttl(),
+    Row::document(INCREMENT, counter::increment, Upsert, "Add to a counter").extras(20).durable().keeps_ttl(),
+    Row::document(INCREMENTQ, counter::increment, Upsert, "Add to a counter, silent on success")
         .extras(20)
         .durable()
         .keeps_ttl()
         .quiet(Silence::Success),
-    Row::document(DECREMENT, later_issue::not_supported, Upsert, "Take away from a counter")
+    Row::document(DECREMENT, counter::decrement, Upsert, "Take away from a counter")
         .extras(20)
         .durable()
         .keeps_ttl(),
-    Row::document(
-        DECREMENTQ,
-        later_issue::not_supported,
-        Upsert,
-        "Take away from a counter, silent on success",
-    )
-    .extras(20)
-    .durable()
-    .keeps_ttl()
-    .quiet(Silence::Success),
-    Row::document(DELETE, later_issue::not_supported, Delete, "Delete a document").cas(AnyCas).durable(),
-    Row::document(DELETEQ, later_issue::not_supported, Delete, "Delete a document, silent on success")
+    Row::document(DECREMENTQ, counter::decrement, Upsert, "Take away from a counter, silent on success")
+        .extras(20)
+        .durable()
+        .keeps_ttl()
+        .quiet(Silence::Success),
+    Row::document(DELETE, delete::delete, Delete, "Delete a document").cas(AnyCas).durable(),
+    Row::document(DELETEQ, delete::delete, Delete, "Delete a document, silent on success")
         .cas(AnyCas)
         .durable()
         .quiet(Silence::Success),
-    Row::document(TOUCH, later_issue::not_supported, Upsert, "Set the expiry time of a document").extras(4),
-    Row::document(GAT, later_issue::not_supported, Read, "Read a document and set its expiry time").extras(4),
+    Row::document(TOUCH, touch::touch, Upsert, "Set the expiry time of a document").extras(4),
+    Row::document(GAT, touch::get_and_touch, Read, "Read a document and set its expiry time").extras(4),
     Row::document(
         GATQ,
-        later_issue::not_supported,
+        touch::get_and_touch,
         Read,
         "Read a document and set its expiry time, silent if there is none",
     )
     .extras(4)
     .quiet(Silence::Misses),
-    Row::document(GET_LOCKED, later_issue::not_supported, Read, "Read a document and lock it")
-        .extras_of(&[0, 4]),
-    Row::document(UNLOCK_KEY, later_issue::not_supported, Read, "Unlock a document").cas(NeedsCas),
-    Row::new(GET_RANDOM_KEY, later_issue::not_supported, "Read a document chosen by chance")
+    Row::document(GET_LOCKED, lock::get_and_lock, Read, "Read a document and lock it").extras_of(&[0, 4]),
+    Row::document(UNLOCK_KEY, lock::unlock, Read, "Unlock a document").cas(NeedsCas),
+    Row::new(GET_RANDOM_KEY, get::get_random_key, "Read a document chosen by chance")
         .in_bucket()
         .needs(Read)
         .any_extras(),
     // Documents with their metadata
-    Row::document(
-        GET_META,
-        later_issue::not_supported,
-        MetaRead,
-        "Read the metadata of a document or tombstone",
-    )
-    .extras_of(&[0, 1]),
-    Row::document(GETQ_META, later_issue::not_supported, MetaRead, "Read metadata, silent if there are none")
+    Row::document(GET_META, meta::get_meta, MetaRead, "Read the metadata of a document or tombstone")
+        .extras_of(&[0, 1]),
+    Row::document(GETQ_META, meta::get_meta, MetaRead, "Read metadata, silent if there are none")
         .extras_of(&[0, 1])
         .quiet(Silence::Misses),
-    with_meta(SET_WITH_META, "Store a document with its metadata"),
-    with_meta(SETQ_WITH_META, "Store a document with its metadata, silent on success")
+    with_meta(SET_WITH_META, meta::set_with_meta, "Store a document with its metadata"),
+    with_meta(SETQ_WITH_META, meta::set_with_meta, "Store a document with its metadata, silent on success")
         .quiet(Silence::Success),
-    with_meta(ADD_WITH_META, "Store a document that does not exist with its metadata"),
-    with_meta(ADDQ_WITH_META, "Store a document that does not exist with its metadata, silent on success")
-        .quiet(Silence::Success),
-    with_meta(DELETE_WITH_META, "Delete a document with the metadata of its tombstone"),
-    with_meta(DELETEQ_WITH_META, "Delete a document with the metadata of its tombstone, silent on success")
-        .quiet(Silence::Success),
-    Row::document(
-        RETURN_META,
-        later_issue::not_supported,
-        Upsert,
-        "Change a document and return its metadata",
+    with_meta(ADD_WITH_META, meta::add_with_meta, "Store a document that does not exist with its metadata"),
+    with_meta(
+        ADDQ_WITH_META,
+        meta::add_with_meta,
+        "Store a document that does not exist with its metadata, silent on success",
     )
-    .extras(12)
-    .document_value()
-    .cas(AnyCas),
+    .quiet(Silence::Success),
+    with_meta(
+        DELETE_WITH_META,
+        meta::delete_with_meta,
+        "Delete a document with the metadata of its tombstone",
+    ),
+    with_meta(
+        DELETEQ_WITH_META,
+        meta::delete_with_meta,
+        "Delete a document with the metadata of its tombstone, silent on success",
+    )
+    .quiet(Silence::Success),
+    Row::document(RETURN_META, meta::return_meta, Upsert, "Change a document and return its metadata")
+        .extras(12)
+        .document_value()
+        .cas(AnyCas),
     // Parts of documents
     path_read(SUBDOC_GET, "Read the value at a path"),
     path_read(SUBDOC_EXISTS, "Look whether a path exists"),
@@ -257,34 +226,34 @@ pub static ROWS: &[Row] = &[
     path_change(SUBDOC_ARRAY_ADD_UNIQUE, "Add to an array unless it is in it"),
     path_change(SUBDOC_COUNTER, "Add to the number at a path"),
     path_change(SUBDOC_REPLACE_BODY_WITH_XATTR, "Make an attribute the body"),
-    Row::document(SUBDOC_MULTI_LOOKUP, later_issue::not_supported, Read, "Read several paths")
+    Row::document(SUBDOC_MULTI_LOOKUP, subdoc::lookup, Read, "Read several paths")
         .extras_of(&[0, 1])
         .value(ValueRule::Optional)
         .cas(AnyCas),
-    Row::document(SUBDOC_MULTI_MUTATION, later_issue::not_supported, Upsert, "Change several paths")
+    Row::document(SUBDOC_MULTI_MUTATION, subdoc::mutate, Upsert, "Change several paths")
         .extras_of(&[0, 1, 4, 5])
         .value(ValueRule::Optional)
         .cas(AnyCas)
         .durable()
         .keeps_ttl(),
     // Where the changes are
-    Row::new(OBSERVE_SEQNO, later_issue::not_supported, "How far a vBucket has come, in memory and on disk")
+    Row::new(OBSERVE_SEQNO, observe::observe_seqno, "How far a vBucket has come, in memory and on disk")
         .in_bucket()
         .needs(MetaRead)
         .value(ValueRule::Exactly(8)),
-    Row::new(OBSERVE, later_issue::not_supported, "Whether documents are on disk")
+    Row::new(OBSERVE, observe::observe, "Whether documents are on disk")
         .in_bucket()
         .needs(MetaRead)
         .value(ValueRule::Required),
-    Row::new(GET_ALL_VB_SEQNOS, later_issue::not_supported, "How far all vBuckets have come")
+    Row::new(GET_ALL_VB_SEQNOS, observe::get_all_vb_seqnos, "How far all vBuckets have come")
         .in_bucket()
         .needs(MetaRead)
         .extras_of(&[0, 4, 8]),
-    Row::new(SEQNO_PERSISTENCE, later_issue::not_supported, "Wait until a seqno is on disk")
+    Row::new(SEQNO_PERSISTENCE, observe::seqno_persistence, "Wait until a seqno is on disk")
         .in_bucket()
         .needs(MetaRead)
         .extras(8),
-    Row::new(GET_FAILOVER_LOG, later_issue::not_supported, "The histories of a vBucket")
+    Row::new(GET_FAILOVER_LOG, observe::get_failover_log, "The histories of a vBucket")
         .in_bucket()
         .needs(MetaRead),
     Row::new(LAST_CLOSED_CHECKPOINT, later_issue::not_supported, "Number of the last closed checkpoint")
@@ -299,24 +268,24 @@ pub static ROWS: &[Row] = &[
         .needs(Read)
         .any_extras()
         .key(Key::Required),
-    Row::new(STAT, later_issue::not_supported, "Counters and figures, by group")
+    Row::new(STAT, stats::stat, "Counters and figures, by group")
         .in_bucket()
         .needs(SimpleStats)
         .key(Key::Optional)
         .value(ValueRule::Optional)
         .datatype(JSON),
     // vBuckets
-    Row::new(SET_VBUCKET, later_issue::not_supported, "Set the state of a vBucket")
+    Row::new(SET_VBUCKET, vbucket::set_vbucket, "Set the state of a vBucket")
         .without_bucket(Status::NotSupported)
         .needs(NodeSupervisor)
         .any_extras()
         .value(ValueRule::Optional)
         .datatype(JSON)
         .cas(AnyCas),
-    Row::new(GET_VBUCKET, later_issue::not_supported, "The state of a vBucket")
+    Row::new(GET_VBUCKET, vbucket::get_vbucket, "The state of a vBucket")
         .without_bucket(Status::NotSupported)
         .needs(MetaRead),
-    Row::new(DELETE_VBUCKET, later_issue::not_supported, "Delete a vBucket")
+    Row::new(DELETE_VBUCKET, vbucket::delete_vbucket, "Delete a vBucket")
         .without_bucket(Status::NotSupported)
         .needs(NodeSupervisor)
         .value(ValueRule::Optional)

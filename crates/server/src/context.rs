@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::{Cas, Datatype, DocKey, Moment, Version};
 use engine::Bucket;
@@ -116,6 +117,11 @@ impl Context<'_> {
         self.session.may(privilege)
     }
 
+    /// Ready after so many milliseconds.
+    pub fn timeout(&self, timeout_ms: u64) -> Pin<Box<dyn Future<Output = ()>>> {
+        self.node.timer().after(Duration::from_millis(timeout_ms))
+    }
+
     /// Answers with a status and no body.
     pub fn status(&mut self, status: Status) -> Outcome {
         match status {
@@ -138,7 +144,11 @@ impl Context<'_> {
 
     /// Answers that the engine refused.
     pub fn refuse(&mut self, refusal: engine::Refusal) -> Outcome {
-        self.status(crate::status_map::status_of(refusal))
+        let status = crate::status_map::status_of(refusal);
+        match crate::status_map::context_of(refusal) {
+            "" => self.status(status),
+            context => self.error(status, context),
+        }
     }
 
     /// Answers that another node serves the vBucket, with the map that says which.

@@ -12,6 +12,7 @@ use protocol::extras::ConfigVersion;
 use crate::cluster_map::{BucketShape, ClusterMap, NodeAddress};
 use crate::config::{BucketSpec, ConnectionLimits};
 use crate::counters::{Totals, WorkerCounters};
+use crate::timer::{RuntimeTimer, Timer};
 use crate::user::Users;
 
 /// A bucket that the node serves.
@@ -34,6 +35,7 @@ pub struct Node {
     /// Guards changes by the cluster; what the original starts with, too.
     control_token: AtomicU64,
     started_ns: u64,
+    timer: Box<dyn Timer>,
 }
 
 /// What the token that guards changes by the cluster is until somebody sets it.
@@ -62,6 +64,7 @@ impl Node {
             workers,
             control_token: AtomicU64::new(FIRST_CONTROL_TOKEN),
             started_ns: env.clock.monotonic_ns(),
+            timer: Box::new(RuntimeTimer),
             env,
         }
     }
@@ -69,6 +72,16 @@ impl Node {
     /// The outside world as the node sees it.
     pub fn env(&self) -> &Env {
         &self.env
+    }
+
+    /// The node with another source of time limits.
+    pub fn with_timer(self, timer: Box<dyn Timer>) -> Node {
+        Node { timer, ..self }
+    }
+
+    /// Where waiting handlers get their time limits from.
+    pub fn timer(&self) -> &dyn Timer {
+        &*self.timer
     }
 
     /// The users.

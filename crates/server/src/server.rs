@@ -4,10 +4,11 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
-use std::thread::JoinHandle;
+use std::time::Duration;
 
-use base::env::Env;
+use base::env::{Env, Task};
 use engine::Bucket;
+use kvstore::{Couch, CouchConfig};
 use protocol::extras::ConfigVersion;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -21,6 +22,9 @@ use crate::http;
 use crate::node::{Node, Served};
 use crate::user::Users;
 use crate::worker::Worker;
+
+/// How long HTTP clients may take with their last answers when the node stops.
+const HTTP_DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why a node did not start, or did not stop as it should.
 #[derive(Debug, thiserror::Error)]
@@ -60,9 +64,9 @@ pub struct Server {
     data_dir: DataDir,
     stop: watch::Sender<bool>,
     signals: mpsc::Receiver<()>,
-    control: JoinHandle<()>,
-    workers: Vec<JoinHandle<()>>,
-    flushers: Vec<JoinHandle<()>>,
+    control: Task,
+    workers: Vec<Task>,
+    flushers: Vec<Task>,
 }
 
 /// Starts a node: takes its folder, opens its buckets, and listens.
@@ -73,12 +77,12 @@ pub fn serve(config: Config, env: Env) -> Result<Server, Failure> {
         .iter()
         .map(|spec| open(spec, &config, &data_dir, &env))
         .collect::<Result<Vec<_>, _>>()?;
-    let listen = |addr| acceptor::listen(addr).map_err(|source| Failure::Listen { addr, source });
+    let listen = |addr| acceptor::listen(&env, addr).map_err(|source| Failure::Listen { addr, source });
     let kv = listen(config.kv_addr)?;
     let http = listen(config.http_addr)?;
     let (kv_addr, http_addr) = (kv.local_addr()?, http.local_addr()?);
     let flushers =
-        buckets.iter().map(|served| start_flusher(&served.bucket)).collect::<Result<Vec<_>, _>>()?;
+        buckets.iter().map(|served| start_flusher(&env, &served.bucket)).collect::<Result<Vec<_>, _>>()?;
     let counters: Vec<_> = (0..config.threads).map(|_| Arc::new(WorkerCounters::default())).collect();
     let node = Arc::new(Node::new(
         env.clone(),
@@ -104,13 +108,15 @@ fn open(spec: &BucketSpec, config: &Config, data_dir: &DataDir, env: &Env) -> Re
     bucket.quota_bytes = spec.quota_bytes;
     bucket.vbuckets = config.vbuckets;
     let failed = |source| Failure::Bucket { name: spec.name.clone(), source };
-    let bucket = Bucket::open(bucket, env.clone()).map_err(failed)?;
+    let store = Couch::open(env.clone(), &bucket.dir, CouchConfig::default());
+    let store = store.map_err(|failure| failed(failure.into()))?;
+    let bucket = Bucket::open(bucket, env.clone(), Arc::new(store)).map_err(failed)?;
     Ok(Served { spec: spec.clone(), bucket: Arc::new(bucket) })
 }
 
-fn start_flusher(bucket: &Arc<Bucket>) -> io::Result<JoinHandle<()>> {
-    let bucket = Arc::clone(bucket);
-    std::thread::Builder::new().name(format!("flush-{}", bucket.name())).spawn(move || bucket.run_flusher())
+fn start_flusher(env: &Env, bucket: &Arc<Bucket>) -> io::Result<Task> {
+    let flushing = Arc::clone(bucket);
+    env.spawn.spawn(&format!("flush-{}", bucket.name()), Box::new(move || flushing.run_flusher()))
 }
 
 impl Server {
@@ -167,8 +173,8 @@ impl Server {
     }
 }
 
-fn join(thread: JoinHandle<()>) -> Result<(), Failure> {
-    thread.join().map_err(|_| Failure::Panicked)
+fn join(thread: Task) -> Result<(), Failure> {
+    if thread.join() { Ok(()) } else { Err(Failure::Panicked) }
 }
 
 /// The thread that accepts clients, serves HTTP and hears signals.
@@ -182,34 +188,42 @@ struct Control {
 }
 
 impl Control {
-    fn start(self) -> io::Result<JoinHandle<()>> {
+    fn start(self) -> io::Result<Task> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        std::thread::Builder::new().name("control".to_owned()).spawn(move || runtime.block_on(self.run()))
+        let env = self.node.env().clone();
+        env.spawn.spawn("control", Box::new(move || runtime.block_on(self.run())))
     }
 
     async fn run(self) {
-        let Control { node, kv, http, seats, mut stopping, signalled } = self;
+        let Control { node, kv, http, seats, stopping, signalled } = self;
         let max_connections = node.limits().connections;
-        let work = async {
-            tokio::join!(
-                report("accepting clients", acceptor::accept(kv, seats, max_connections)),
-                report("HTTP", http::serve(http, node, stopping.clone())),
-                report("waiting for signals", hear_signals(signalled)),
-            )
+        let stopped = || {
+            let mut stopping = stopping.clone();
+            // An error means that whoever could stop the node is gone.
+            async move { drop(stopping.wait_for(|stop| *stop).await) }
         };
-        let mut told = stopping.clone();
-        tokio::select! {
-            _ = work => {}
-            // Dropping `work` drops the workers' seats, and with them the workers end.
-            _ = told.wait_for(|stop| *stop) => {}
-        }
-        let _ = stopping.wait_for(|stop| *stop).await;
+        let overdue = async {
+            stopped().await;
+            tokio::time::sleep(HTTP_DRAIN_TIMEOUT).await;
+        };
+        // When accepting ends, the workers' seats are dropped, and with them the workers end.
+        tokio::join!(
+            until(stopped(), "accepting clients", acceptor::accept(kv, seats, max_connections)),
+            until(overdue, "HTTP", http::serve(http, node, stopping.clone())),
+            until(stopped(), "waiting for signals", hear_signals(signalled)),
+        );
     }
 }
 
-async fn report(what: &str, work: impl Future<Output = io::Result<()>>) {
-    if let Err(error) = work.await {
-        tracing::error!(%error, "{what} ended");
+/// Works until the end comes first.
+async fn until(end: impl Future<Output = ()>, what: &str, work: impl Future<Output = io::Result<()>>) {
+    tokio::select! {
+        done = work => {
+            if let Err(error) = done {
+                tracing::error!(%error, "{what} ended");
+            }
+        }
+        () = end => {}
     }
 }
 

@@ -19,6 +19,15 @@ pub fn status_of(refusal: Refusal) -> Status {
     }
 }
 
+/// What to tell whoever debugs the client about a refusal, if there is something to tell.
+pub fn context_of(refusal: Refusal) -> &'static str {
+    match refusal {
+        Refusal::BadSnappy => "Failed to inflate payload",
+        Refusal::BadXattr => "The provided xattr segment is not valid",
+        _ => "",
+    }
+}
+
 /// The status as a client may see it: one that did not negotiate extended errors knows only the old ones.
 /// Nothing if there is no old one that would not mislead it; then the connection is closed.
 pub fn visible(status: Status, opcode: u8, has_xerror: bool) -> Option<Status> {

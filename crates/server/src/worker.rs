@@ -6,9 +6,9 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
+use base::env::Task;
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::Notify;
@@ -57,15 +57,12 @@ pub struct Worker {
 
 impl Worker {
     /// Starts the thread.
-    pub fn start(
-        at: usize,
-        node: Arc<Node>,
-        counters: Arc<WorkerCounters>,
-    ) -> io::Result<(Worker, JoinHandle<()>)> {
+    pub fn start(at: usize, node: Arc<Node>, counters: Arc<WorkerCounters>) -> io::Result<(Worker, Task)> {
         let (sender, receiver) = unbounded_channel();
         let worker = Worker { sender, counters: Arc::clone(&counters) };
         let (report, reported) = mpsc::channel();
-        let thread = std::thread::Builder::new().name(format!("worker-{at}")).spawn(move || {
+        let env = node.env().clone();
+        let job = move || {
             // The runtime belongs to its thread, so it is made there and its failure is told.
             match Builder::new_current_thread().enable_all().build_local(LocalOptions::default()) {
                 Ok(runtime) => {
@@ -74,7 +71,8 @@ impl Worker {
                 }
                 Err(error) => drop(report.send(error)),
             }
-        })?;
+        };
+        let thread = env.spawn.spawn(&format!("worker-{at}"), Box::new(job))?;
         match reported.recv() {
             Ok(error) => Err(error),
             Err(mpsc::RecvError) => Ok((worker, thread)),

@@ -24,6 +24,9 @@ const WORDS: [(&str, &str, &str); 7] = [
 /// Beginnings of paths that exist on one machine only, in two parts for the same reason.
 const MACHINE_PATHS: [(&str, &str); 4] = [("/ho", "me/"), ("/ro", "ot/"), ("/Us", "ers/"), ("/wo", "rk/")];
 
+/// Whose home examples and tests may name.
+const EXAMPLE_USER: &str = "ada";
+
 /// What makes a test wait for time to pass, in two parts for the same reason.
 const SLEEPS: [(&str, &str); 2] = [("thread::", "sleep"), ("time::", "sleep")];
 
@@ -48,6 +51,10 @@ fn violations(path: &Path, text: &str) -> Vec<String> {
     if extension == "md" && !path.starts_with("tests") {
         found.extend(sentences(text));
     }
+    // Decision records tell of their time and are not rewritten.
+    if extension == "md" && !path.starts_with("tests") && !path.starts_with("docs/adr") {
+        found.extend(dead_paths(text, |named| tree::root().join(named).exists()));
+    }
     found
 }
 
@@ -56,6 +63,7 @@ fn machine_paths(text: &str) -> Vec<String> {
     for (number, line) in numbered(text) {
         for (a, b) in MACHINE_PATHS {
             let path = format!("{a}{b}");
+            let line = line.replace(&format!("{path}{EXAMPLE_USER}"), "");
             // `https://example.org/home/` is an address, not a path.
             if line.split(&path).next().is_some_and(|before| before.len() < line.len() && begins_path(before))
             {
@@ -126,6 +134,25 @@ fn sentences(text: &str) -> Vec<String> {
     found
 }
 
+/// Folders of the tree; what begins with one in a document is a path that must exist.
+const FOLDERS: [&str; 5] = ["crates/", "docs/", "tests/", "xtask/", ".ci/"];
+
+/// Paths in backticks that lead nowhere.
+fn dead_paths(text: &str, exists: impl Fn(&str) -> bool) -> Vec<String> {
+    let mut found = Vec::new();
+    for (number, line) in numbered(text) {
+        // Every second piece stands between backticks.
+        for named in line.split('`').skip(1).step_by(2) {
+            let is_path =
+                FOLDERS.iter().any(|folder| named.starts_with(folder)) && !named.contains(['*', ' ']);
+            if is_path && !exists(named) {
+                found.push(format!(":{number}: `{named}` does not exist: name what took its place"));
+            }
+        }
+    }
+    found
+}
+
 fn has_second_sentence(line: &str) -> bool {
     line.match_indices(". ").any(|(at, _)| {
         let before = line[..at].chars().next_back().is_some_and(|c| c.is_lowercase() || ")`".contains(c));
@@ -173,6 +200,14 @@ mod tests {
         let (a, b) = MACHINE_PATHS[0];
         assert_eq!(count("a.md", &format!("see {a}{b}me/x\n")), 1);
         assert_eq!(count("a.md", &format!("see https://example.org{a}{b}me\n")), 0);
+        assert_eq!(count("a.md", &format!("see {a}{b}{EXAMPLE_USER}/x\n")), 0);
+    }
+
+    #[test]
+    fn a_document_points_at_what_exists() {
+        let dead = |text| dead_paths(text, |named| named == "crates/a/src/").len();
+        assert_eq!(dead("see `crates/a/src/` and `cargo test`, `crates/*/x`"), 0);
+        assert_eq!(dead("see `crates/b/src/`"), 1);
     }
 
     #[test]

@@ -28,6 +28,22 @@ pub trait Disk: Send + Sync {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>>;
     /// Makes a folder and its parents; fine if it is there.
     fn create_dir_all(&self, path: &Path) -> io::Result<()>;
+    /// Makes a folder and its parents, durably. Folders that were there are synced too: whoever made them may have
+    /// been killed before it could.
+    fn create_dir_all_synced(&self, path: &Path) -> io::Result<()> {
+        self.create_dir_all(path)?;
+        for folder in path.ancestors().skip(1) {
+            // The last ancestor of a relative path is empty and stands for where the process is.
+            let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+            match self.sync_dir(folder) {
+                Ok(()) => {}
+                // What may not even be read is not ours, and was not made here.
+                Err(e) if e.kind() == io::ErrorKind::PermissionDenied => break,
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
     /// The names in a folder, in no order.
     fn read_dir(&self, path: &Path) -> io::Result<Vec<String>>;
     /// Moves a file over another, atomically.

@@ -49,7 +49,10 @@ impl OpenFiles {
     pub(super) fn used(&self, vb: VbId) {
         let mut inner = self.inner.lock();
         inner.hits += 1;
-        inner.touch(vb);
+        // it may have been closed meanwhile by someone who needed room
+        if inner.last_use.contains_key(&vb) {
+            inner.touch(vb);
+        }
     }
 
     /// A file was opened.

@@ -32,7 +32,8 @@ pub fn auth(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
 fn auth_plain(ctx: &mut Context<'_>, message: &[u8]) -> Outcome {
     let (name, password) = match plain::parse(message) {
         Ok(parsed) => parsed,
-        Err(error) => return failed(ctx, "", status_of(error)),
+        // The original says no more than the status here.
+        Err(error) => return ctx.status(status_of(error)),
     };
     match ctx.node.users().authenticate(name, password) {
         Some(user) => {
@@ -44,6 +45,9 @@ fn auth_plain(ctx: &mut Context<'_>, message: &[u8]) -> Outcome {
 }
 
 fn auth_scram(ctx: &mut Context<'_>, mechanism: Mechanism, message: &[u8]) -> Outcome {
+    if message.is_empty() {
+        return ctx.status(Status::Einval);
+    }
     let first = match ClientFirst::parse(message) {
         Ok(first) => first,
         Err(error) => return failed(ctx, "", status_of(error)),

@@ -69,6 +69,11 @@ fn is_name(name: &[u8]) -> bool {
     name.len() <= MAX_NAME_BYTES && name.iter().all(valid)
 }
 
+/// Answers that a collection does not exist.
+pub fn unknown_collection(ctx: &mut Context<'_>) -> Outcome {
+    unknown(ctx, Status::UnknownCollection)
+}
+
 fn unknown(ctx: &mut Context<'_>, status: Status) -> Outcome {
     ctx.reply.unknown_collection(status, MANIFEST_UID);
     Outcome::Done

@@ -43,11 +43,11 @@ pub fn get_random_key(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     Outcome::Done
 }
 
-/// Answers with what was found or refused; the "K" variants name the key, as the client sent it.
+/// Answers with what was found or refused; the "K" variants and get replica name the key, as the client sent it.
 pub fn answer(cx: &mut Context<'_>, request: &Request<'_>, found: Result<Found, Refusal>) -> Outcome {
     match found {
         Ok(found) => {
-            let with_key = matches!(request.opcode, opcode::GETK | opcode::GETKQ);
+            let with_key = matches!(request.opcode, opcode::GETK | opcode::GETKQ | opcode::GET_REPLICA);
             send(cx, &found, if with_key { request.key } else { &[] });
             Outcome::Done
         }

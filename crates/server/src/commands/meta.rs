@@ -1,7 +1,7 @@
 //! Metadata: get meta, and changes that bring their own.
 
 use base::{Cas, Datatype, ItemKind, VbUuid, VersionMeta};
-use engine::{Mutated, Refusal, StoreMode, StoreRequest, WithMetaRequest, absolute_expiry};
+use engine::{Mutated, Refusal, StoreMode, StoreRequest, WithMetaRequest};
 use protocol::extras::{GetMetaExtras, MutationToken, WithMetaExtras};
 use protocol::feature::Feature;
 use protocol::{Request, Status};
@@ -78,7 +78,7 @@ fn with_meta(cx: &mut Context<'_>, request: &Request<'_>, add: bool, delete: boo
     let (value, datatype) = if delete {
         match tombstone_value(value, Datatype(request.datatype)) {
             Ok(tombstone) => tombstone,
-            Err(refusal) => return cx.refuse(refusal),
+            Err(_) => return cx.error(Status::XattrEinval, "The provided xattr segment is not valid"),
         }
     } else {
         (value.to_vec(), Datatype(request.datatype))
@@ -87,18 +87,31 @@ fn with_meta(cx: &mut Context<'_>, request: &Request<'_>, add: bool, delete: boo
         cas: extras.cas,
         rev_seqno: extras.rev_seqno,
         flags: extras.flags,
-        expiry: if delete { extras.expiry } else { absolute_expiry(extras.expiry, cx.now) },
+        // Always absolute: it was computed where the document was written.
+        expiry: extras.expiry,
         kind,
         ..VersionMeta::default()
     };
     let applied = bucket.apply_with_meta(
         request.vbucket,
-        &WithMetaRequest { key: cx.key, value: &value, datatype, meta, add, expected: request.cas, force, regenerate_cas },
+        &WithMetaRequest {
+            key: cx.key,
+            value: &value,
+            datatype,
+            meta,
+            add,
+            expected: request.cas,
+            force,
+            regenerate_cas,
+        },
         cx.now,
     );
     // A CAS that was made anew is not told for a document, as recorded: the client asked with its own.
     let shown = |m: Mutated| if delete { m } else { Mutated { cas: extras.cas, ..m } };
-    mutation::answer(cx, request, applied.map(shown), &[])
+    match applied {
+        Err(Refusal::BadXattr) => cx.error(Status::XattrEinval, "The provided xattr segment is not valid"),
+        applied => mutation::answer(cx, request, applied.map(shown), &[]),
+    }
 }
 
 /// What a tombstone keeps of a value: its system xattrs.

@@ -3,6 +3,17 @@
 pub mod admin;
 pub mod auth;
 pub mod collections;
+pub mod counter;
+pub mod delete;
+pub mod get;
 pub mod later_issue;
+pub mod lock;
+pub mod meta;
+pub mod mutation;
+pub mod observe;
 pub mod session;
 pub mod stats;
+pub mod store;
+pub mod subdoc;
+pub mod touch;
+pub mod vbucket;

@@ -31,7 +31,9 @@ fn reply_value(cx: &mut Context<'_>, value: &[u8]) -> Outcome {
 
 /// Observe seqno: how far a vBucket's history is in memory and on disk.
 pub fn observe_seqno(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
-    let Some(uuid) = decode_u64(request.value) else { return cx.invalid("Request value must be of length 8") };
+    let Some(uuid) = decode_u64(request.value) else {
+        return cx.invalid("Request value must be of length 8");
+    };
     let observed = match cx.bucket().observe_seqno(request.vbucket, VbUuid(uuid)) {
         Ok(observed) => observed,
         Err(refusal) => return cx.refuse(refusal),
@@ -57,11 +59,14 @@ pub fn observe(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     let mut value = Vec::new();
     while !reader.is_empty() {
         let header = reader.u16().zip(reader.u16());
-        let Some((vb, key)) = header.and_then(|(vb, len)| Some((VbId(vb), reader.bytes(usize::from(len))?))) else {
+        let Some((vb, key)) = header.and_then(|(vb, len)| Some((VbId(vb), reader.bytes(usize::from(len))?)))
+        else {
             return cx.invalid("A key is cut off");
         };
         let parsed = if with_collections { DocKey::parse(key) } else { Some(DocKey::new(key)) };
-        let Some(doc_key) = parsed.filter(|k| k.is_valid_len()) else { return cx.invalid("A key is not valid") };
+        let Some(doc_key) = parsed.filter(|k| k.is_valid_len()) else {
+            return cx.invalid("A key is not valid");
+        };
         if doc_key.collection != base::CollectionId::DEFAULT {
             return super::collections::unknown_collection(cx);
         }

@@ -47,7 +47,13 @@ pub fn lookup(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
             let shows_cas = has_results && (status.is_success() || !lookup.is_single);
             let cas = if shows_cas { cas } else { base::Cas(0) };
             let value: &[u8] = if shows_cas { &body } else { &[] };
-            cx.reply.send(&Answer { status, datatype: datatype(cx, is_json), cas, value, ..Answer::default() });
+            cx.reply.send(&Answer {
+                status,
+                datatype: datatype(cx, is_json),
+                cas,
+                value,
+                ..Answer::default()
+            });
             Outcome::Done
         }
         Err(refusal) => cx.refuse(refusal),

@@ -29,9 +29,7 @@ pub fn get_and_touch(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         return cx.invalid("Request must include extras of length 4");
     };
     let touched = cx.bucket().touch(request.vbucket, cx.key, expiry, cx.now);
-    let found = touched.map(|(mutated, version)| Found {
-        cas: mutated.map_or(version.meta().cas, |m| m.cas),
-        version,
-    });
+    let found = touched
+        .map(|(mutated, version)| Found { cas: mutated.map_or(version.meta().cas, |m| m.cas), version });
     get::answer(cx, request, found)
 }

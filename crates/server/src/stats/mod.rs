@@ -12,6 +12,7 @@ pub mod metrics;
 mod node;
 mod process;
 pub mod sheet;
+pub mod timings;
 mod vbucket;
 
 #[cfg(test)]

@@ -360,3 +360,17 @@ fn a_header_often_outlives_its_data() {
     let orphans = orphans.count();
     assert!(orphans > 8, "{orphans} of 300");
 }
+
+#[test]
+fn folders_can_be_made_durably() {
+    for folder in ["/a/b/c", "a/b/c"] {
+        let disk = SimDisk::new();
+        disk.create_dir_all_synced(Path::new(folder)).expect("fresh disk");
+        let after = disk.image(Survival::Synced);
+        assert_eq!(after.read_dir(Path::new(folder)).expect("it survived"), Vec::<String>::new());
+    }
+    let folder = tempfile::tempdir().expect("the machine has a disk");
+    let deep = folder.path().join("a/b");
+    crate::env::RealDisk.create_dir_all_synced(&deep).expect("it is ours");
+    assert!(crate::env::RealDisk.read_dir(&deep).is_ok());
+}
