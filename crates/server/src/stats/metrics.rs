@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use base::VbState;
 use engine::{Bucket, BucketStats, STATES, StateStats, StoreStats};
+use protocol::Status;
 
 use super::process;
 use crate::node::Node;
@@ -145,7 +146,7 @@ fn put_node(node: &Node, page: &mut Page<'_>) -> fmt::Result {
     }
 }
 
-/// Requests by opcode; those never seen are left out.
+/// Requests by opcode and answers by status; those never seen are left out.
 fn put_requests(node: &Node, page: &mut Page<'_>) -> fmt::Result {
     let name = "stave_requests_total";
     page.head(name, Kind::Counter, "Requests received, by command, whatever became of them.")?;
@@ -158,7 +159,18 @@ fn put_requests(node: &Node, page: &mut Page<'_>) -> fmt::Result {
             None => unknown += count,
         }
     }
-    if unknown > 0 { page.sample(name, &[("command", "unknown")], unknown) } else { Ok(()) }
+    if unknown > 0 {
+        page.sample(name, &[("command", "unknown")], unknown)?;
+    }
+    let name = "stave_responses_total";
+    page.head(name, Kind::Counter, "Answers sent, by status.")?;
+    for status in Status::ALL {
+        match totals.answers[usize::from(status.code() as u8)] {
+            0 => {}
+            count => page.sample(name, &[("status", status.name())], count)?,
+        }
+    }
+    Ok(())
 }
 
 fn put_buckets(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {

@@ -1,9 +1,11 @@
 //! Groups about the node: connections, requests, threads, background steps.
 
 use engine::OpCounts;
-use protocol::opcode::*;
+use protocol::Status;
+use protocol::opcode::{self, *};
 use serde_json::json;
 
+use super::timings::Histogram;
 use super::{Inquiry, Refused, Sheet, bucket, process};
 use crate::counters::Totals;
 use crate::version::SERVER_VERSION;
@@ -193,5 +195,44 @@ pub fn bucket_details(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> 
     });
     let buckets: Vec<serde_json::Value> = buckets.collect();
     sheet.put("bucket details", json!({ "buckets": buckets }));
+    Ok(())
+}
+
+/// `responses`
+pub fn responses(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let answers = inquiry.node.totals().answers;
+    let counts = Status::ALL.iter().map(|status| (status.name(), answers[usize::from(status.code() as u8)]));
+    let seen: serde_json::Map<String, serde_json::Value> =
+        counts.filter(|(_, count)| *count > 0).map(|(name, count)| (name.to_owned(), count.into())).collect();
+    sheet.put("responses", serde_json::Value::from(seen));
+    Ok(())
+}
+
+/// `timings`: buckets that are not empty, as `COMMAND_ns_FIRST,LAST`.
+pub fn timings(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let workers = inquiry.node.workers();
+    for code in 0..=u8::MAX {
+        let Some(name) = opcode::name(code) else { continue };
+        let histogram = Histogram::of(workers.iter().map(|worker| &worker.timings), code);
+        for (first, last, count) in histogram.buckets {
+            sheet.put(format_args!("{name}_ns_{first},{last}"), count);
+        }
+    }
+    Ok(())
+}
+
+/// `worker_thread_info`
+pub fn workers(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    for (at, worker) in inquiry.node.workers().iter().enumerate() {
+        let totals = Totals::of(std::iter::once(&**worker));
+        let numbers = json!({
+            "connections": totals.connections,
+            "accepted": totals.accepted,
+            "requests": totals.requests.iter().sum::<u64>(),
+            "received_bytes": totals.received_bytes,
+            "sent_bytes": totals.sent_bytes,
+        });
+        sheet.put(at, numbers);
+    }
     Ok(())
 }

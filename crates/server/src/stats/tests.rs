@@ -29,12 +29,10 @@ const DIFFERENT: &[(&str, &str)] = &[
     ("dcp", "not yet: streams"),
     ("durability-monitor_0", "not yet: replication chains of durable writes"),
     ("memory", "names of jemalloc's arenas"),
-    ("responses", "answers are not counted by status yet"),
     ("scopes", "not yet: collections"),
     ("scopes_inventory", "not yet: collections"),
     ("tracing", "names of a tracing library that is not used here"),
     ("unknown_group", "names of settings of other backends and of features that are not there"),
-    ("worker_thread_info", "workers are not told apart yet"),
     ("workload", "names of the queues of a task scheduler that is not there"),
 ];
 
@@ -314,4 +312,24 @@ fn metrics_are_well_formed_and_true() {
     ] {
         assert_eq!(samples.get(series), Some(&value), "{series}");
     }
+}
+
+#[test]
+fn every_status_has_its_own_counter() {
+    assert!(Status::ALL.iter().all(|status| status.code() < 256));
+}
+
+#[test]
+fn what_workers_measure_and_send_is_told() {
+    let world = World::new();
+    let [one, other] = world.node.workers() else { panic!("there are two") };
+    one.timings.record(0, 9);
+    other.timings.record(0, 9);
+    one.count_answer(Status::Success);
+    other.count_answer(Status::KeyEnoent);
+    assert_eq!(world.stats("timings"), BTreeMap::from([("Get_ns_9,9".to_owned(), "2".to_owned())]));
+    let responses: Value = serde_json::from_str(&world.stats("responses")["responses"]).expect("JSON");
+    let names = [Status::Success.name(), Status::KeyEnoent.name()];
+    assert_eq!(names.map(|name| responses[name].as_u64()), [Some(1), Some(1)]);
+    assert_eq!(world.stats("worker_thread_info").len(), 2);
 }

@@ -94,21 +94,6 @@ impl Histogram {
     pub fn total(&self) -> u64 {
         self.buckets.iter().map(|(_, _, count)| count).sum()
     }
-
-    /// As JSON in the form of kv_engine's `docs/HdrHistogramFormat.md`, in nanoseconds.
-    pub fn to_json(&self) -> serde_json::Value {
-        let (total, mut sum) = (self.total(), 0);
-        let data: Vec<serde_json::Value> = self
-            .buckets
-            .iter()
-            .map(|&(_, last, count)| {
-                sum += count;
-                serde_json::json!([last, count, sum as f64 * 100.0 / total as f64])
-            })
-            .collect();
-        let low = self.buckets.first().map_or(0, |(first, _, _)| *first);
-        serde_json::json!({ "total": total, "bucketsLow": low, "data": data })
-    }
 }
 
 #[cfg(test)]
@@ -136,7 +121,7 @@ mod tests {
         workers[1].record(2, 1);
         let histogram = Histogram::of(workers.iter(), 1);
         assert_eq!(histogram.buckets, [(5, 5, 2), (960, 1023, 1)]);
-        assert_eq!(histogram.to_json()["data"][1], serde_json::json!([1023, 3 - 2, 100.0]));
+        assert_eq!(histogram.total(), 3);
         assert_eq!(Histogram::of(workers.iter(), 3).total(), 0);
     }
 }
