@@ -38,9 +38,15 @@ pub fn detect(body: &[u8]) -> Datatype {
     if subdoc::json::is_json(body) { Datatype::JSON } else { Datatype::RAW }
 }
 
+/// No Snappy element makes more bytes out of one: 64 out of 3 is the most.
+const MOST_INFLATION: usize = 22;
+
 /// Inflates a raw Snappy block of at most `limit_bytes`, reading its declared length first.
 pub fn inflate(block: &[u8], limit_bytes: usize) -> Result<Vec<u8>, Refusal> {
     let len = snap::raw::decompress_len(block).map_err(|_| Refusal::BadSnappy)?;
+    if len > block.len().saturating_mul(MOST_INFLATION) {
+        return Err(Refusal::BadSnappy);
+    }
     if len > limit_bytes {
         return Err(Refusal::TooBig);
     }

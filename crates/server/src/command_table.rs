@@ -256,13 +256,13 @@ pub static ROWS: &[Row] = &[
     Row::new(GET_FAILOVER_LOG, observe::get_failover_log, "The histories of a vBucket")
         .in_bucket()
         .needs(MetaRead),
-    Row::new(LAST_CLOSED_CHECKPOINT, later_issue::not_supported, "Number of the last closed checkpoint")
+    Row::new(LAST_CLOSED_CHECKPOINT, vbucket::last_closed_checkpoint, "Number of the last closed checkpoint")
         .in_bucket()
         .needs(MetaRead),
     Row::new(CREATE_CHECKPOINT, later_issue::not_supported, "Close the open checkpoint")
         .in_bucket()
         .needs(NodeSupervisor),
-    Row::document(EVICT_KEY, later_issue::not_supported, NodeSupervisor, "Take a value out of memory"),
+    Row::document(EVICT_KEY, get::evict_key, NodeSupervisor, "Take a value out of memory"),
     Row::new(GET_KEYS, later_issue::not_supported, "Keys from one on")
         .in_bucket()
         .needs(Read)

@@ -144,6 +144,9 @@ impl Context<'_> {
 
     /// Answers that the engine refused.
     pub fn refuse(&mut self, refusal: engine::Refusal) -> Outcome {
+        if refusal == engine::Refusal::BadSnappy {
+            return self.error(Status::Einval, "Failed to inflate payload");
+        }
         let status = crate::status_map::status_of(refusal);
         match crate::status_map::context_of(refusal) {
             "" => self.status(status),

@@ -100,6 +100,12 @@ fn admit<'a>(
         }
         _ => {}
     }
+    if infos.durability.is_some()
+        && let Some(bucket) = &session.bucket
+        && !bucket.can_be_durable(request.vbucket)
+    {
+        return Err(Refused::Status(Status::DurabilityImpossible));
+    }
     // Until collections can be made there is only the default one.
     if key.collection != CollectionId::DEFAULT {
         return Err(Refused::UnknownCollection);

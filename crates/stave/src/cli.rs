@@ -161,13 +161,44 @@ mod tests {
 
     #[test]
     fn wrong_arguments_are_explained() {
-        check_error("bench --distribution pareto", expect![[""]]);
-        check_error("bench --value-size 10:5", expect![[""]]);
-        check_error("bench --value-size 30MiB", expect![[""]]);
-        check_error("bench --seconds 5 --operations 7", expect![[""]]);
-        check_error("bench --durability all", expect![[""]]);
-        check_error("set key", expect![[""]]);
-        check_error("serve --bucket a:b", expect![[""]]);
-        check_error("serve --kv 11210", expect![[""]]);
+        check_error(
+            "bench --distribution pareto",
+            expect![
+                "error: invalid value 'pareto' for '--distribution <uniform|zipf[:THETA]>': `pareto` is not a distribution; give uniform, zipf or zipf:0.99"
+            ],
+        );
+        check_error(
+            "bench --value-size 10:5",
+            expect![
+                "error: invalid value '10:5' for '--value-size <SIZE|MIN:MAX>': `10:5` is not a range of sizes; give the smaller one first, like 64:1024"
+            ],
+        );
+        check_error(
+            "bench --value-size 30MiB",
+            expect![
+                "error: invalid value '30MiB' for '--value-size <SIZE|MIN:MAX>': `30MiB` is more than a document may have: 20MiB"
+            ],
+        );
+        check_error(
+            "bench --seconds 5 --operations 7",
+            expect!["error: the argument '--seconds <SECONDS>' cannot be used with '--operations <N>'"],
+        );
+        check_error(
+            "bench --durability all",
+            expect!["error: invalid value 'all' for '--durability <DURABILITY>'"],
+        );
+        check_error("set key", expect!["error: the following required arguments were not provided:"]);
+        check_error(
+            "serve --bucket a:b",
+            expect![
+                "error: invalid value 'a:b' for '--bucket <NAME[:QUOTA[:TYPE]]>': `b` is not a size; write it like 512, 4KiB, 256MiB or 1GiB"
+            ],
+        );
+        check_error(
+            "serve --kv 11210",
+            expect![
+                "error: invalid value '11210' for '--kv <ADDR>': `11210` is not an address; write it like 127.0.0.1:11210 or [::1]:11210"
+            ],
+        );
     }
 }

@@ -233,6 +233,12 @@ impl VBucket {
         self.topology.as_deref()
     }
 
+    /// Whether the active node is a majority of every replication chain: no topology, or chains of one node.
+    pub fn is_majority_alone(&self) -> bool {
+        // The text was made from checked JSON: an array of chains of node names, which commas divide.
+        self.topology.as_deref().is_none_or(|chains| chains.split("],").all(|chain| !chain.contains(',')))
+    }
+
     /// The largest revision a tombstone had.
     pub fn max_deleted_rev(&self) -> RevSeqno {
         self.history.max_deleted_rev

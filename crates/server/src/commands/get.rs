@@ -43,6 +43,14 @@ pub fn get_random_key(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     Outcome::Done
 }
 
+/// Evict key: values stay in memory for now, so all there is to say is whether the document exists.
+pub fn evict_key(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    match cx.bucket().get(request.vbucket, cx.key, cx.now) {
+        Ok(_) => cx.status(Status::NotSupported),
+        Err(refusal) => cx.refuse(refusal),
+    }
+}
+
 /// Answers with what was found or refused; the "K" variants and get replica name the key, as the client sent it.
 pub fn answer(cx: &mut Context<'_>, request: &Request<'_>, found: Result<Found, Refusal>) -> Outcome {
     match found {

@@ -91,3 +91,14 @@ pub fn delete_vbucket(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         Err(refusal) => cx.refuse(refusal),
     }
 }
+
+/// Last closed checkpoint: its number in the vBucket.
+pub fn last_closed_checkpoint(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    match cx.bucket().with_vbucket(request.vbucket, |vb| vb.checkpoints().open_id() - 1) {
+        Some(id) => {
+            cx.reply.send(&Answer { value: &id.to_be_bytes(), ..Answer::default() });
+            Outcome::Done
+        }
+        None => cx.not_my_vbucket(),
+    }
+}

@@ -9,8 +9,10 @@ use crate::units::duration;
 const BAR_CELLS: f64 = 50.0;
 /// Eighths of a cell.
 const PARTS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
-/// Two rows a doubling, from 1 us: 1, 1.5, 2, 3, 4, 6 ...
-const FIRST_NS: u64 = 1_000;
+/// Where rows end within a decade, in tenths.
+const STEPS: [u64; 6] = [10, 15, 20, 30, 50, 70];
+/// A tenth of where the first row ends: 1 us.
+const FIRST_DECADE_NS: u64 = 100;
 /// Rows below this share of the largest one are left out at both ends.
 const SLIGHT: f64 = 0.000_05;
 
@@ -43,29 +45,20 @@ struct Row {
     count: u64,
 }
 
+/// All rows up to the one of the slowest operation.
 fn rows(histogram: &Histogram<u64>) -> Vec<Row> {
+    let decades = std::iter::successors(Some(FIRST_DECADE_NS), |decade| decade.checked_mul(10));
+    let mut ends = decades.flat_map(|decade| STEPS.map(|step| decade.saturating_mul(step)));
     let mut rows = Vec::new();
-    let (mut from_ns, mut to_ns, mut seen) = (0, FIRST_NS, 0);
-    while seen < histogram.len() && to_ns < u64::MAX / 2 {
-        let below = histogram.count_between(0, to_ns - 1);
-        let count = below.saturating_sub(seen);
-        rows.push(Row { from_ns, to_ns, count });
-        seen = seen.max(below);
-        from_ns = to_ns;
-        to_ns = if to_ns.is_power_of_two_of(FIRST_NS) { to_ns + to_ns / 2 } else { to_ns / 3 * 4 };
+    let (mut from_ns, mut seen) = (0, 0);
+    while seen < histogram.len()
+        && let Some(to_ns) = ends.next()
+    {
+        let below = histogram.count_between(0, to_ns - 1).max(seen);
+        rows.push(Row { from_ns, to_ns, count: below - seen });
+        (from_ns, seen) = (to_ns, below);
     }
     rows
-}
-
-/// Whether a number is a unit, doubled some number of times.
-trait Doubling {
-    fn is_power_of_two_of(self, unit: u64) -> bool;
-}
-
-impl Doubling for u64 {
-    fn is_power_of_two_of(self, unit: u64) -> bool {
-        self.is_multiple_of(unit) && (self / unit).is_power_of_two()
-    }
 }
 
 fn bar(share: f64) -> String {
@@ -85,10 +78,24 @@ mod tests {
     #[test]
     fn draws_bars() {
         let mut histogram = Tally::new().gets;
-        for (us, count) in [(30, 100), (40, 400), (50, 800), (70, 200), (100, 20), (3_000, 1)] {
+        for (us, count) in [(25, 100), (40, 400), (60, 800), (80, 200), (120, 20), (900, 1)] {
             histogram.record_n(us * 1_000, count).unwrap();
         }
-        expect![[""]].assert_eq(&draw(&histogram));
+        expect![[r#"
+            chart
+             20.0 us -  30.0 us   6.57 % ██████▎
+             30.0 us -  50.0 us  26.30 % █████████████████████████
+             50.0 us -  70.0 us  52.60 % ██████████████████████████████████████████████████
+             70.0 us -   100 us  13.15 % ████████████▌
+              100 us -   150 us   1.31 % █▎
+              150 us -   200 us   0.00 %
+              200 us -   300 us   0.00 %
+              300 us -   500 us   0.00 %
+              500 us -   700 us   0.00 %
+              700 us -  1.00 ms   0.07 % ▏
+        "#]]
+        // Without an unindented line `expect!` would take the columns' padding for indentation.
+        .assert_eq(&format!("chart\n{}", draw(&histogram)));
     }
 
     #[test]

@@ -1,9 +1,4 @@
 //! One connection under load: which requests are outstanding, and bytes that came or went only in part.
-#![allow(
-    clippy::disallowed_methods,
-    clippy::disallowed_types,
-    reason = "the client's end is not part of a node"
-)]
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;

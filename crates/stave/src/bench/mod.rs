@@ -18,6 +18,9 @@ mod traffic;
 mod values;
 mod worker;
 
+#[cfg(test)]
+mod tests;
+
 pub use distribution::Distribution;
 pub use plan::{Extent, Plan};
 pub use report::Report;

@@ -18,14 +18,14 @@ impl Progress {
         Progress { shown: !quiet, in_place: std::io::stderr().is_terminal(), width: 0 }
     }
 
-    /// Where the phase stands: `what`, operations in all and in the last second, and how far it is.
-    pub fn show(&mut self, what: &str, operations: u64, per_second: f64, done: Option<f64>) {
+    /// Where the phase stands: `what`, operations in all and in the last second, and the share that is done.
+    pub fn show(&mut self, what: &str, operations: u64, per_second: f64, done: f64) {
         if !self.shown {
             return;
         }
-        let done = done.map(|done| format!(", {:3.0} %", done.clamp(0.0, 1.0) * 100.0)).unwrap_or_default();
+        let percent = done.clamp(0.0, 1.0) * 100.0;
         let rate = thousands(per_second.max(0.0).round() as u64);
-        let line = format!("{what}: {} operations, {rate}/s{done}", thousands(operations));
+        let line = format!("{what}: {} operations, {rate}/s, {percent:3.0} %", thousands(operations));
         // A failure to write progress is no reason to stop.
         let _ = if self.in_place {
             let width = self.width;

@@ -236,17 +236,18 @@ impl Report {
             write!(out, " {column:>9}")?;
         }
         writeln!(out)?;
-        let histograms = [("get", &self.tally.gets, &self.get), ("set", &self.tally.sets, &self.set)];
-        for (name, _, latency) in histograms.iter().filter(|row| row.2.count > 0) {
-            write!(out, "{name:<7} {:>13}", thousands(latency.count))?;
-            let l = latency;
+        let kinds = [("get", &self.get), ("set", &self.set)];
+        for (name, l) in kinds.iter().filter(|row| row.1.count > 0) {
+            write!(out, "{name:<7} {:>13}", thousands(l.count))?;
             for us in [l.min_us, l.mean_us, l.p50_us, l.p90_us, l.p99_us, l.p999_us, l.max_us] {
                 write!(out, " {:>9}", duration((us * 1e3) as u64))?;
             }
             writeln!(out)?;
         }
-        for (name, histogram, _) in histograms.iter().filter(|row| row.2.count > 0) {
-            write!(out, "\n{name}\n{}", chart::draw(histogram))?;
+        let mut all = self.tally.gets.clone();
+        all.add(&self.tally.sets).expect("all histograms have the same bounds");
+        if !all.is_empty() {
+            write!(out, "\n{}", chart::draw(&all))?;
         }
         Ok(())
     }

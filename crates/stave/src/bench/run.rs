@@ -20,7 +20,7 @@ use crate::client::Client;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Does what `plan` says.
+/// Does what `plan` says; shows progress unless `quiet`.
 pub fn run(env: &Env, plan: &Plan, quiet: bool) -> anyhow::Result<Report> {
     plan.check().map_err(|why| anyhow!(why))?;
     let mut progress = Progress::new(quiet);
@@ -130,80 +130,74 @@ fn run_phase(
                 .context("cannot start a thread")?;
         }
         drop(ended);
-        let outcome = supervise(env, plan, phase, start, &signals, &ends, progress);
+        let watch = Watch { env, plan, signals: &signals, ends: &ends, tallies: Vec::new(), progress };
+        let outcome = watch.until_the_end(phase, start);
         signals.stop();
         progress.finish();
         outcome
     })
 }
 
-/// Watches the workers: ends the warm-up and the measured time, shows progress, collects what they counted.
-fn supervise(
-    env: &Env,
-    plan: &Plan,
-    phase: &PhasePlan,
-    start: Option<Start>,
-    signals: &Signals,
-    ends: &mpsc::Receiver<anyhow::Result<Tally>>,
-    progress: &mut Progress,
-) -> anyhow::Result<Measured> {
-    let mut tallies = Vec::new();
-    let start = match start {
-        Some(start) => start,
-        None => {
-            let until_ns = env.clock.monotonic_ns() + (phase.warmup_s * 1e9) as u64;
-            watch(env, "warm-up", until_ns, None, signals, ends, &mut tallies, progress)?;
-            signals.measure();
-            Start::now(env, plan)?
-        }
-    };
-    let until_ns = phase.seconds.map_or(u64::MAX, |seconds| start.at_ns + (seconds * 1e9) as u64);
-    let end = phase.seconds.is_none().then_some(phase.end);
-    watch(env, phase.what, until_ns, end, signals, ends, &mut tallies, progress)?;
-    let mut measured = start.until_now(env, plan)?;
-    signals.stop();
-    for tally in ends {
-        tallies.push(tally?);
-    }
-    for tally in &tallies {
-        measured.tally.add(tally);
-    }
-    Ok(measured)
+/// Watches the workers of a phase: ends the warm-up and the measured time, shows progress, collects what they counted.
+struct Watch<'a> {
+    env: &'a Env,
+    plan: &'a Plan,
+    signals: &'a Signals,
+    ends: &'a mpsc::Receiver<anyhow::Result<Tally>>,
+    tallies: Vec<Tally>,
+    progress: &'a mut Progress,
 }
 
-/// Waits until a moment, or until all workers have ended.
-#[allow(clippy::too_many_arguments, reason = "one call's worth of state, told apart by its types")]
-fn watch(
-    env: &Env,
-    what: &str,
-    until_ns: u64,
-    end: Option<u64>,
-    signals: &Signals,
-    ends: &mpsc::Receiver<anyhow::Result<Tally>>,
-    tallies: &mut Vec<Tally>,
-    progress: &mut Progress,
-) -> anyhow::Result<()> {
-    let start_ns = env.clock.monotonic_ns();
-    let first = signals.answered();
-    let (mut shown_ns, mut shown) = (start_ns, first);
-    loop {
-        let now_ns = env.clock.monotonic_ns();
-        if now_ns >= until_ns {
-            return Ok(());
+impl Watch<'_> {
+    fn until_the_end(mut self, phase: &PhasePlan, start: Option<Start>) -> anyhow::Result<Measured> {
+        let start = match start {
+            Some(start) => start,
+            None => {
+                let until_ns = self.env.clock.monotonic_ns() + (phase.warmup_s * 1e9) as u64;
+                self.until("warm-up", until_ns, None)?;
+                self.signals.measure();
+                Start::now(self.env, self.plan)?
+            }
+        };
+        let until_ns = phase.seconds.map_or(u64::MAX, |seconds| start.at_ns + (seconds * 1e9) as u64);
+        let end = phase.seconds.is_none().then_some(phase.end);
+        self.until(phase.what, until_ns, end)?;
+        let mut measured = start.until_now(self.env, self.plan)?;
+        self.signals.stop();
+        for tally in self.ends {
+            self.tallies.push(tally?);
         }
-        let next_ns = (shown_ns + SECOND_NS).min(until_ns);
-        match ends.recv_timeout(Duration::from_nanos(next_ns.saturating_sub(now_ns))) {
-            Ok(tally) => tallies.push(tally?),
-            Err(RecvTimeoutError::Disconnected) => return Ok(()),
-            Err(RecvTimeoutError::Timeout) => {
-                let (now_ns, answered) = (env.clock.monotonic_ns(), signals.answered());
-                let per_second = (answered - shown) as f64 * 1e9 / (now_ns - shown_ns).max(1) as f64;
-                let done = match end {
-                    Some(end) => answered as f64 / end.max(1) as f64,
-                    None => (now_ns - start_ns) as f64 / (until_ns - start_ns).max(1) as f64,
-                };
-                progress.show(what, answered - first, per_second, Some(done));
-                (shown_ns, shown) = (now_ns, answered);
+        for tally in &self.tallies {
+            measured.tally.add(tally);
+        }
+        Ok(measured)
+    }
+
+    /// Waits until a moment, or until all workers have ended; `end` is the number of operations, if it is known.
+    fn until(&mut self, what: &str, until_ns: u64, end: Option<u64>) -> anyhow::Result<()> {
+        let clock = &self.env.clock;
+        let start_ns = clock.monotonic_ns();
+        let first = self.signals.answered();
+        let (mut shown_ns, mut shown) = (start_ns, first);
+        loop {
+            let now_ns = clock.monotonic_ns();
+            if now_ns >= until_ns {
+                return Ok(());
+            }
+            let next_ns = (shown_ns + SECOND_NS).min(until_ns);
+            match self.ends.recv_timeout(Duration::from_nanos(next_ns.saturating_sub(now_ns))) {
+                Ok(tally) => self.tallies.push(tally?),
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                Err(RecvTimeoutError::Timeout) => {
+                    let (now_ns, answered) = (clock.monotonic_ns(), self.signals.answered());
+                    let per_second = (answered - shown) as f64 * 1e9 / (now_ns - shown_ns).max(1) as f64;
+                    let done = match end {
+                        Some(end) => (answered - first) as f64 / end.max(1) as f64,
+                        None => (now_ns - start_ns) as f64 / (until_ns - start_ns).max(1) as f64,
+                    };
+                    self.progress.show(what, answered - first, per_second, done);
+                    (shown_ns, shown) = (now_ns, answered);
+                }
             }
         }
     }

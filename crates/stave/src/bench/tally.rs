@@ -6,8 +6,8 @@ use hdrhistogram::Histogram;
 
 use super::traffic::Kind;
 
-/// Latencies are told apart to three digits, and to half a microsecond at the low end.
-const LOWEST_NS: u64 = 1_000;
+/// Latencies are told apart to three digits, and to 64 ns at the low end.
+const LOWEST_NS: u64 = 100;
 /// Whatever takes longer is counted as this long.
 const HIGHEST_NS: u64 = 100_000_000_000;
 const DIGITS: u8 = 3;

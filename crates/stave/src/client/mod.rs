@@ -7,6 +7,11 @@ mod error;
 pub mod scram;
 mod target;
 
+#[cfg(test)]
+pub(crate) mod fake_server;
+#[cfg(test)]
+mod tests;
+
 pub use connection::{Answer, Client, Document, Stored};
 pub use error::{ClientError, status_name};
 pub use target::{Dialect, Secret, Target};

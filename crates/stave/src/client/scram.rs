@@ -38,6 +38,11 @@ impl SaltedPassword {
         let key = pbkdf2::pbkdf2_hmac_array::<Sha512, 64>(password.as_bytes(), salt, iterations);
         SaltedPassword { salt: salt.to_vec(), iterations, key }
     }
+
+    /// The key it was stretched to.
+    pub fn key(&self) -> &[u8; 64] {
+        &self.key
+    }
 }
 
 /// What is wrong with what the server sent.

@@ -49,7 +49,8 @@ fn table(figures: &[(String, String)]) -> String {
         if is_number(value) {
             out.push_str(&format!("{name:<name_width$}  {value:>value_width$}\n"));
         } else {
-            out.push_str(&format!("{name:<name_width$}  {value}\n"));
+            out.push_str(format!("{name:<name_width$}  {value}").trim_end());
+            out.push('\n');
         }
     }
     out
@@ -78,7 +79,13 @@ mod tests {
 
     #[test]
     fn prints_a_table() {
-        expect![[""]].assert_eq(&table(&figures()));
+        expect![[r#"
+            pid            17
+            uptime    1200345
+            version   0.1.0
+            say "hi"
+        "#]]
+        .assert_eq(&table(&figures()));
         assert_eq!(table(&[]), "");
     }
 
@@ -86,6 +93,9 @@ mod tests {
     fn prints_json() {
         let json = json(&figures());
         assert!(serde_json::from_str::<serde_json::Value>(&json).is_ok());
-        expect![[""]].assert_eq(&json);
+        expect![[r#"
+            {"pid":17,"uptime":1200345,"version":"0.1.0","say \"hi\"":""}
+        "#]]
+        .assert_eq(&json);
     }
 }

@@ -1,0 +1,221 @@
+//! Whole runs against a fake server on a loopback port, and how the outcome is printed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use base::env::{Clock, Env};
+use expect_test::expect;
+use protocol::Status;
+
+use super::report::Measured;
+use super::tally::Tally;
+use super::*;
+use crate::client::Dialect;
+use crate::client::fake_server::{FakeServer, Habits};
+
+fn plan(server: &FakeServer, dialect: Dialect) -> Plan {
+    Plan {
+        target: server.target(dialect),
+        connections: 5,
+        pipeline: 4,
+        threads: 2,
+        keys: 300,
+        key_size_bytes: 12,
+        value_size: "10:100".parse().unwrap(),
+        value_kind: ValueKind::Random,
+        compressible_percent: 0,
+        set_percent: 25,
+        distribution: Distribution::Zipf { theta: 0.99 },
+        durability: None,
+        populate: true,
+        warmup_s: 0.0,
+        extent: Extent::Operations(2_000),
+        seed: 1,
+        server_pid: Some(std::process::id()),
+    }
+}
+
+fn run_plan(plan: &Plan) -> anyhow::Result<Report> {
+    run(&Env::real(), plan, true)
+}
+
+#[test]
+fn loads_every_key_once_and_counts_every_operation() {
+    for dialect in [Dialect::Couchbase, Dialect::Memcached] {
+        let server = FakeServer::start(Habits::default());
+        let report = run_plan(&plan(&server, dialect)).unwrap();
+        assert_eq!(server.keys().len(), 300);
+        assert_eq!(report.populate.as_ref().unwrap().keys, 300);
+        assert_eq!((report.operations, report.misses), (2_000, 0));
+        assert_eq!(report.get.count + report.set.count, 2_000);
+        assert!((300..700).contains(&report.set.count), "{}", report.set.count);
+        assert!(report.is_clean() && report.server_cpu_seconds.is_some());
+        assert!(report.bytes_in >= 2_000 * 24 && report.bytes_out >= 2_000 * 36);
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_requests() {
+    let sent = || {
+        let server = FakeServer::start(Habits::default());
+        let mut plan = plan(&server, Dialect::Couchbase);
+        (plan.threads, plan.populate) = (1, false);
+        run_plan(&plan).unwrap();
+        server.keys()
+    };
+    assert_eq!(sent(), sent());
+}
+
+#[test]
+fn a_time_limit_ends_the_run() {
+    let server = FakeServer::start(Habits::default());
+    let mut plan = plan(&server, Dialect::Couchbase);
+    (plan.extent, plan.warmup_s) = (Extent::Seconds(0.05), 0.05);
+    let report = run_plan(&plan).unwrap();
+    assert!(report.operations > 0 && report.seconds >= 0.05);
+}
+
+#[test]
+fn values_larger_than_the_buffers_come_and_go() {
+    let server = FakeServer::start(Habits::default());
+    let mut plan = plan(&server, Dialect::Couchbase);
+    (plan.keys, plan.extent) = (4, Extent::Operations(30));
+    plan.value_size = "3MiB".parse().unwrap();
+    let report = run_plan(&plan).unwrap();
+    assert!(report.is_clean() && report.operations == 30);
+    assert!(report.bytes_in > report.get.count * (3 << 20));
+}
+
+#[test]
+fn a_refusal_that_passes_is_tried_again_when_loading() {
+    let server = FakeServer::start(Habits { refuse_sets: (0x86, 50), ..Habits::default() });
+    let report = run_plan(&plan(&server, Dialect::Couchbase)).unwrap();
+    let loaded = report.populate.unwrap();
+    assert_eq!((loaded.keys, loaded.retries, server.keys().len()), (300, 50, 300));
+}
+
+#[test]
+fn a_refusal_that_stays_ends_the_load() {
+    let server = FakeServer::start(Habits { refuse_sets: (0x24, 1_000_000), ..Habits::default() });
+    let error = run_plan(&plan(&server, Dialect::Couchbase)).unwrap_err();
+    assert!(error.to_string().contains("populate: the server answered EACCESS"), "{error}");
+}
+
+/// Makes each look at it a tenth of a second later than the one before.
+struct HastyClock(AtomicU64);
+
+impl Clock for HastyClock {
+    fn unix_ns(&self) -> u64 {
+        self.monotonic_ns()
+    }
+
+    fn monotonic_ns(&self) -> u64 {
+        self.0.fetch_add(100_000_000, Ordering::Relaxed)
+    }
+}
+
+#[test]
+fn a_load_that_stands_still_is_given_up() {
+    let server = FakeServer::start(Habits { refuse_sets: (0x82, u32::MAX), ..Habits::default() });
+    let env = Env { clock: Arc::new(HastyClock(AtomicU64::new(0))), ..Env::real() };
+    let error = run(&env, &plan(&server, Dialect::Couchbase), true).unwrap_err().to_string();
+    assert!(error.contains("nothing was stored for 10 s (refusals: ENOMEM"), "{error}");
+    assert!(error.contains("quota"), "{error}");
+}
+
+#[test]
+fn refusals_are_counted_by_name() {
+    let server = FakeServer::start(Habits { refuse_sets: (0x86, 7), ..Habits::default() });
+    let mut plan = plan(&server, Dialect::Couchbase);
+    plan.populate = false;
+    let report = run_plan(&plan).unwrap();
+    assert_eq!(report.errors.get("ETMPFAIL"), Some(&7));
+    assert_eq!(report.operations, 1_993);
+    assert!(report.misses > 0);
+}
+
+#[test]
+fn lost_connections_end_the_run() {
+    let server = FakeServer::start(Habits { close_after: Some(50), ..Habits::default() });
+    let error = run_plan(&plan(&server, Dialect::Couchbase)).unwrap_err();
+    assert!(format!("{error:#}").contains("lost"), "{error:#}");
+}
+
+#[test]
+fn requests_of_the_server_are_passed_over() {
+    let server = FakeServer::start(Habits { chatty: true, ..Habits::default() });
+    assert!(run_plan(&plan(&server, Dialect::Couchbase)).unwrap().is_clean());
+}
+
+#[test]
+fn impossible_plans_are_explained() {
+    let server = FakeServer::start(Habits::default());
+    let check = |change: fn(&mut Plan), expected: &str| {
+        let mut plan = plan(&server, Dialect::Memcached);
+        change(&mut plan);
+        let why = plan.check().expect_err(expected);
+        assert!(why.contains(expected), "{why}");
+    };
+    check(|p| p.keys = 0, "--keys 0");
+    check(|p| p.threads = 9, "give at most 5");
+    check(|p| p.pipeline = 0, "--pipeline 0");
+    check(|p| p.connections = 70_000, "--connections");
+    check(|p| p.set_percent = 101, "--set-percent 101");
+    check(|p| p.key_size_bytes = 2, "give 3 to 250");
+    check(|p| p.extent = Extent::Seconds(0.0), "--seconds 0");
+    check(|p| p.warmup_s = -1.0, "--warmup -1");
+    check(|p| p.durability = Some(protocol::DurabilityLevel::Majority), "no durability");
+    check(|p| p.value_kind = ValueKind::Json, "too small for JSON");
+}
+
+fn report() -> Report {
+    let server = FakeServer::start(Habits::default());
+    let mut plan = plan(&server, Dialect::Couchbase);
+    plan.target.addr = "127.0.0.1:11210".into();
+    let mut tally = Tally::new();
+    for us in 0..800 {
+        tally.gets.record(30_000 + us * 100).unwrap();
+    }
+    for us in 0..200 {
+        tally.sets.record(40_000 + us * 1_000).unwrap();
+    }
+    (tally.misses, tally.cut, tally.bytes_in, tally.bytes_out) = (3, 1, 500_000, 120_000);
+    tally.refused(Status::Etmpfail.code());
+    let loaded = Measured { tally: tally.clone(), seconds: 0.5, server_cpu_s: Some(0.25), client_cpu_s: 0.1 };
+    let measured = Measured { tally, seconds: 2.0, server_cpu_s: Some(0.01), client_cpu_s: 0.005 };
+    Report::new(&plan, Some(&loaded), measured)
+}
+
+#[test]
+fn prints_tables_and_bars() {
+    expect![[r#"
+        127.0.0.1:11210 (couchbase): 5 connections, pipeline 4, 2 threads; 300 keys of 12 B, values of 10 to 100 B, 25 % set, zipf 0.99
+        populate: 1,000 keys in 0.50 s, 2,000 keys/s, 250.00 us of server CPU each, 2 refused for a time and tried again
+        1,000 operations in 2.00 s: 500 operations/s
+        server CPU 0.01 s: 10.00 us an operation
+        sent 117 KiB, received 488 KiB, client CPU 5.00 us an operation
+
+        latency         count       min      mean       p50       p90       p99     p99.9       max
+        get               800   30.0 us   70.0 us   70.0 us    102 us    109 us    110 us    110 us
+        set               200   40.0 us    140 us    139 us    219 us    237 us    239 us    239 us
+
+         20.0 us -  30.0 us   0.10 % ▏
+         30.0 us -  50.0 us  21.10 % ████████████████████████████████
+         50.0 us -  70.0 us  22.00 % █████████████████████████████████▍
+         70.0 us -   100 us  33.00 % ██████████████████████████████████████████████████
+          100 us -   150 us  14.90 % ██████████████████████▋
+          150 us -   200 us   5.00 % ███████▋
+          200 us -   300 us   3.90 % █████▉
+
+                    3 gets of documents that are not there
+                    1 ETMPFAIL
+                    1 connection lost
+    "#]].assert_eq(&report().table());
+}
+
+#[test]
+fn prints_one_line_of_json() {
+    let json = report().json();
+    assert!(!json.contains('\n'));
+    expect![[r#"{"name":"stave bench","addr":"127.0.0.1:11210","protocol":"couchbase","connections":5,"pipeline":4,"threads":2,"keys":300,"key_size":12,"value_size":"10 to 100","set_percent":25,"distribution":"zipf 0.99","populate":{"keys":1000,"seconds":0.5,"keys_per_second":2000.0,"retries":2,"server_cpu_us_per_operation":250.0},"seconds":2.0,"operations":1000,"operations_per_second":500.0,"get":{"count":800,"min_us":30.0,"mean_us":70.0,"p50_us":70.0,"p90_us":102.0,"p99_us":109.1,"p999_us":110.0,"max_us":110.0},"set":{"count":200,"min_us":40.0,"mean_us":139.5,"p50_us":139.0,"p90_us":219.0,"p99_us":237.1,"p999_us":239.1,"max_us":239.1},"misses":3,"errors":{"ETMPFAIL":1,"connection lost":1},"bytes_in":500000,"bytes_out":120000,"server_cpu_seconds":0.01,"server_cpu_us_per_operation":10.0,"client_cpu_us_per_operation":5.0}"#]].assert_eq(&json);
+}
