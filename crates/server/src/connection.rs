@@ -188,13 +188,6 @@ impl Connection {
             *last_ns = Some(now_ns);
             now_ns.saturating_sub(started_ns) / 1000
         };
-        let envelope = Envelope {
-            opcode: request.opcode,
-            opaque: request.opaque,
-            silence: crate::command::find(request.opcode)
-                .map_or(crate::command::Silence::None, |row| row.silence),
-            features: self.session.features,
-        };
         let desk = Desk {
             session: &mut self.session,
             node: &self.node,
@@ -214,6 +207,13 @@ impl Connection {
             Outcome::Later(future) => {
                 // What it took to begin with this one is not the next one's time.
                 *last_ns = None;
+                let envelope = Envelope {
+                    opcode: request.opcode,
+                    opaque: request.opaque,
+                    silence: crate::command::find(request.opcode)
+                        .map_or(crate::command::Silence::None, |row| row.silence),
+                    features: self.session.features,
+                };
                 let barrier = request.decode_frame_infos().is_ok_and(|infos| infos.barrier);
                 let blocks = barrier || !may_reorder(&self.session, request.opcode);
                 self.later.push(Later { envelope, started_ns, blocks, future });

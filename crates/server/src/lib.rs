@@ -6,6 +6,7 @@
 pub mod acceptor;
 pub mod cluster_map;
 pub mod command;
+pub mod command_reference;
 pub mod command_table;
 pub mod commands;
 pub mod config;

@@ -116,8 +116,8 @@ func TestLookupInADocumentThatIsNotJSON(t *testing.T) {
 	ok(t, upsertRaw(key, []byte("\x00not json")))
 	result := lookup(t, key, gocb.GetSpec("a", nil), gocb.CountSpec("a", nil))
 	var ignored any
-	wantErr(t, result.ContentAt(0, &ignored), gocb.ErrDocumentNotJSON)
-	wantErr(t, result.ContentAt(1, &ignored), gocb.ErrDocumentNotJSON)
+	wantErr(t, result.ContentAt(0, &ignored), gocb.ErrValueNotJSON)
+	wantErr(t, result.ContentAt(1, &ignored), gocb.ErrValueNotJSON)
 }
 
 func TestLookupInADocumentThatIsNestedTooDeeply(t *testing.T) {

@@ -139,7 +139,7 @@ func TestMutateOfADocumentThatIsNotJSON(t *testing.T) {
 	key := newKey(t)
 	ok(t, upsertRaw(key, []byte{0, 1}))
 	_, err := mutate(key, nil, gocb.UpsertSpec("a", 1, nil))
-	wantErr(t, err, gocb.ErrDocumentNotJSON)
+	wantErr(t, err, gocb.ErrValueNotJSON)
 }
 
 func TestMutateOfAMissingDocument(t *testing.T) {

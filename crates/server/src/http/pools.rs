@@ -2,6 +2,8 @@
 
 use axum::Json;
 use axum::extract::{Extension, Path, State};
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use engine::Bucket;
 use serde_json::{Value, json};
@@ -35,7 +37,7 @@ pub(super) async fn pools() -> Json<Value> {
 }
 
 /// `GET /pools/default`
-pub(super) async fn cluster(State(shared): State<Shared>) -> Json<Value> {
+pub(super) async fn cluster(State(shared): State<Shared>, headers: HeaderMap) -> Json<Value> {
     let node = &shared.node;
     let buckets = node.buckets();
     let names: Vec<Value> = buckets
@@ -49,18 +51,26 @@ pub(super) async fn cluster(State(shared): State<Shared>) -> Json<Value> {
         "rebalanceStatus": "none",
         "bucketNames": names,
         "buckets": { "uri": "/pools/default/buckets" },
-        "nodes": [node_json(node)],
+        "nodes": [node_json(node, &headers)],
     }))
 }
 
 /// `GET /pools/nodes`
-pub(super) async fn nodes(State(shared): State<Shared>) -> Json<Value> {
-    Json(json!({ "name": "default", "nodes": [node_json(&shared.node)] }))
+pub(super) async fn nodes(State(shared): State<Shared>, headers: HeaderMap) -> Json<Value> {
+    Json(json!({ "name": "default", "nodes": [node_json(&shared.node, &headers)] }))
 }
 
-fn node_json(node: &Node) -> Value {
+/// The host that the client asked for, from `Host: HOST[:PORT]`.
+fn asked_host(headers: &HeaderMap) -> Option<String> {
+    let text = headers.get(header::HOST)?.to_str().ok()?;
+    let authority: Authority = text.parse().ok()?;
+    Some(authority.host().trim_matches(['[', ']']).to_owned())
+}
+
+/// The node; one that listens everywhere is called what the client called it.
+fn node_json(node: &Node, headers: &HeaderMap) -> Value {
     let address = node.address();
-    let host = address.host.clone().unwrap_or_else(|| "127.0.0.1".to_owned());
+    let host = address.host.clone().or_else(|| asked_host(headers)).unwrap_or_else(|| "127.0.0.1".to_owned());
     let hostname = format!(
         "{}:{}",
         if host.contains(':') { format!("[{host}]") } else { host.clone() },
@@ -94,10 +104,11 @@ pub(super) async fn node_services(State(shared): State<Shared>) -> Response {
 pub(super) async fn buckets(
     State(shared): State<Shared>,
     Extension(Caller(user)): Extension<Caller>,
+    headers: HeaderMap,
 ) -> Json<Value> {
     let buckets = shared.node.buckets();
     let visible = buckets.iter().filter(|(spec, _)| user.may_select(&spec.name));
-    Json(visible.map(|(spec, bucket)| bucket_json(&shared.node, spec, bucket)).collect())
+    Json(visible.map(|(spec, bucket)| bucket_json(&shared.node, spec, bucket, &headers)).collect())
 }
 
 /// `GET /pools/default/buckets/BUCKET`
@@ -105,15 +116,16 @@ pub(super) async fn bucket(
     State(shared): State<Shared>,
     Extension(Caller(user)): Extension<Caller>,
     Path(name): Path<String>,
+    headers: HeaderMap,
 ) -> Response {
     let buckets = shared.node.buckets();
     match buckets.iter().find(|(spec, _)| spec.name == name && user.may_select(&name)) {
-        Some((spec, bucket)) => Json(bucket_json(&shared.node, spec, bucket)).into_response(),
+        Some((spec, bucket)) => Json(bucket_json(&shared.node, spec, bucket, &headers)).into_response(),
         None => no_such_bucket(),
     }
 }
 
-fn bucket_json(node: &Node, spec: &BucketSpec, bucket: &Bucket) -> Value {
+fn bucket_json(node: &Node, spec: &BucketSpec, bucket: &Bucket, headers: &HeaderMap) -> Value {
     let name = &spec.name;
     let uri = format!("/pools/default/buckets/{name}");
     let map: Value = node
@@ -147,7 +159,7 @@ fn bucket_json(node: &Node, spec: &BucketSpec, bucket: &Bucket) -> Value {
         "bucketCapabilities": CAPABILITIES,
         "collectionsManifestUid": "0",
         "vBucketServerMap": map["vBucketServerMap"],
-        "nodes": [node_json(node)],
+        "nodes": [node_json(node, headers)],
     })
 }
 
