@@ -13,6 +13,7 @@ mod open;
 mod persistence;
 mod read;
 mod refusal;
+mod stats;
 mod store;
 mod subdocument;
 mod update;
@@ -30,6 +31,9 @@ pub use memory::MemoryAccount;
 pub use persistence::MAX_WAITERS;
 pub use read::{Found, Observed};
 pub use refusal::Refusal;
+pub use stats::{
+    BucketStats, CheckpointStats, DiskCounts, DiskTotals, STATES, StateStats, StoreStats, VbStats,
+};
 pub use store::{StoreMode, StoreRequest};
 pub use update::{CounterRequest, End};
 pub use with_meta::WithMetaRequest;

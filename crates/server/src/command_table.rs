@@ -10,8 +10,8 @@ use protocol::opcode::*;
 use crate::command::CasRule::{Optional as AnyCas, Required as NeedsCas};
 use crate::command::{Handler, Key, Row, Silence, ValueRule};
 use crate::commands::{
-    admin, auth, collections, counter, delete, get, later_issue, lock, meta, observe, session, store, subdoc,
-    touch, vbucket,
+    admin, auth, collections, counter, delete, get, later_issue, lock, meta, observe, session, stats, store,
+    subdoc, touch, vbucket,
 };
 use crate::privilege::Privilege::*;
 
@@ -268,7 +268,7 @@ pub static ROWS: &[Row] = &[
         .needs(Read)
         .any_extras()
         .key(Key::Required),
-    Row::new(STAT, later_issue::not_supported, "Counters and figures, by group")
+    Row::new(STAT, stats::stat, "Counters and figures, by group")
         .in_bucket()
         .needs(SimpleStats)
         .key(Key::Optional)

@@ -131,6 +131,7 @@ impl Connection {
         let mut consumed = 0;
         let mut last_ns = None;
         let now = Moment(self.node.env().clock.unix_ns());
+        let measured = self.counters.timings.begin_turn();
         for _ in 0..TURN_REQUESTS {
             if let Some(reason) = self.closing {
                 return Received { consumed, next: Next::Close(reason) };
@@ -149,7 +150,7 @@ impl Connection {
                     if !self.later.is_empty() && !self.may_overtake(&request) {
                         return Received { consumed, next: Next::Later };
                     }
-                    self.handle(&request, now, &mut last_ns, out);
+                    self.handle(&request, now, measured, &mut last_ns, out);
                     consumed += total_len;
                 }
             }
@@ -168,23 +169,44 @@ impl Connection {
         may_reorder(&self.session, request.opcode) && !is_barrier
     }
 
-    fn handle(&mut self, request: &Request<'_>, now: Moment, last_ns: &mut Option<u64>, out: &mut Output) {
+    fn handle(
+        &mut self,
+        request: &Request<'_>,
+        now: Moment,
+        measured: bool,
+        last_ns: &mut Option<u64>,
+        out: &mut Output,
+    ) {
         self.counters.count(request.opcode);
         let clock = &self.node.env().clock;
         let wants_duration = self.session.has(Feature::Tracing);
         // Within a turn a request starts when the one before it ended: one look at the clock each.
-        let started_ns = if wants_duration { last_ns.unwrap_or_else(|| clock.monotonic_ns()) } else { 0 };
+        let started_ns =
+            if wants_duration || measured { last_ns.unwrap_or_else(|| clock.monotonic_ns()) } else { 0 };
         let mut elapsed_us = || {
             let now_ns = clock.monotonic_ns();
             *last_ns = Some(now_ns);
             now_ns.saturating_sub(started_ns) / 1000
         };
-        let desk =
-            Desk { session: &mut self.session, node: &self.node, out, now, elapsed_us: &mut elapsed_us };
+        let desk = Desk {
+            session: &mut self.session,
+            node: &self.node,
+            out,
+            counters: &self.counters,
+            now,
+            elapsed_us: &mut elapsed_us,
+        };
         match dispatch(desk, request) {
+            Outcome::Done if measured => {
+                let ended_ns = clock.monotonic_ns();
+                *last_ns = Some(ended_ns);
+                self.counters.timings.record(request.opcode, ended_ns.saturating_sub(started_ns));
+            }
             Outcome::Done => {}
             Outcome::Close(reason) => self.closing = Some(reason),
             Outcome::Later(future) => {
+                // What it took to begin with this one is not the next one's time.
+                *last_ns = None;
                 let envelope = Envelope {
                     opcode: request.opcode,
                     opaque: request.opaque,
@@ -221,7 +243,7 @@ impl Connection {
         let clock = &self.node.env().clock;
         let started_ns = later.started_ns;
         let mut elapsed_us = || clock.monotonic_ns().saturating_sub(started_ns) / 1000;
-        let mut reply = Reply::new(out, later.envelope, &mut elapsed_us);
+        let mut reply = Reply::new(out, &self.counters, later.envelope, &mut elapsed_us);
         answer.send(&mut reply, &mut self.session, &self.node);
         self.closing = self.closing.or(reply.must_close());
     }

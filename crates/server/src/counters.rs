@@ -2,6 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use protocol::Status;
+
+use crate::stats::timings::Timings;
+
 /// A counter with one writer: adding is a load and a store, without a locked instruction.
 #[derive(Default)]
 struct Owned(AtomicU64);
@@ -20,10 +24,14 @@ impl Owned {
 #[repr(align(128))]
 pub struct WorkerCounters {
     requests: [Owned; 256],
+    /// Answers sent by status, all of which are below 256.
+    answers: [Owned; 256],
     received_bytes: Owned,
     sent_bytes: Owned,
     accepted: Owned,
     cut: Owned,
+    /// How long commands take.
+    pub(crate) timings: Timings,
     /// Connections at this moment; also changed by the acceptor, when it hands one over.
     pub(crate) connections: AtomicUsize,
 }
@@ -32,10 +40,12 @@ impl Default for WorkerCounters {
     fn default() -> WorkerCounters {
         WorkerCounters {
             requests: std::array::from_fn(|_| Owned::default()),
+            answers: std::array::from_fn(|_| Owned::default()),
             received_bytes: Owned::default(),
             sent_bytes: Owned::default(),
             accepted: Owned::default(),
             cut: Owned::default(),
+            timings: Timings::default(),
             connections: AtomicUsize::new(0),
         }
     }
@@ -44,6 +54,10 @@ impl Default for WorkerCounters {
 impl WorkerCounters {
     pub(crate) fn count(&self, opcode: u8) {
         self.requests[usize::from(opcode)].add(1);
+    }
+
+    pub(crate) fn count_answer(&self, status: Status) {
+        self.answers[usize::from(status.code() as u8)].add(1);
     }
 
     pub(crate) fn received(&self, bytes: usize) {
@@ -68,6 +82,8 @@ impl WorkerCounters {
 pub struct Totals {
     /// Requests by opcode.
     pub requests: [u64; 256],
+    /// Answers sent by status.
+    pub answers: [u64; 256],
     /// Bytes from clients.
     pub received_bytes: u64,
     /// Bytes to clients.
@@ -85,6 +101,7 @@ impl Totals {
     pub fn of<'a>(workers: impl Iterator<Item = &'a WorkerCounters>) -> Totals {
         let mut sum = Totals {
             requests: [0; 256],
+            answers: [0; 256],
             received_bytes: 0,
             sent_bytes: 0,
             accepted: 0,
@@ -93,6 +110,9 @@ impl Totals {
         };
         for worker in workers {
             for (total, counter) in sum.requests.iter_mut().zip(&worker.requests) {
+                *total += counter.get();
+            }
+            for (total, counter) in sum.answers.iter_mut().zip(&worker.answers) {
                 *total += counter.get();
             }
             sum.received_bytes += worker.received_bytes.get();

@@ -10,6 +10,7 @@ use crate::command::{Access, Row, Silence, find};
 use crate::command_table::RETIRED;
 use crate::connection::CloseReason;
 use crate::context::{Context, Outcome};
+use crate::counters::WorkerCounters;
 use crate::node::Node;
 use crate::output::Output;
 use crate::privilege::Privileges;
@@ -24,6 +25,8 @@ pub struct Desk<'a> {
     pub node: &'a Arc<Node>,
     /// Where answers go.
     pub out: &'a mut Output,
+    /// Where answers are counted.
+    pub counters: &'a WorkerCounters,
     /// When this turn of the connection began.
     pub now: Moment,
     /// Microseconds the request took so far.
@@ -46,7 +49,7 @@ pub fn dispatch(desk: Desk<'_>, request: &Request<'_>) -> Outcome {
         silence: row.map_or(Silence::None, |row| row.silence),
         features: desk.session.features,
     };
-    let mut reply = Reply::new(desk.out, envelope, desk.elapsed_us);
+    let mut reply = Reply::new(desk.out, desk.counters, envelope, desk.elapsed_us);
     let admitted = admit(row, desk.session, request);
     let (row, infos, key) = match admitted {
         Ok(admitted) => admitted,

@@ -27,6 +27,7 @@ pub mod sasl;
 pub mod server;
 pub mod session;
 pub mod socket;
+pub mod stats;
 pub mod status_map;
 pub mod timer;
 pub mod user;

@@ -124,6 +124,11 @@ impl Node {
         Totals::of(self.workers.iter().map(|worker| &**worker))
     }
 
+    /// What each worker counts.
+    pub fn workers(&self) -> &[Arc<WorkerCounters>] {
+        &self.workers
+    }
+
     /// Worker threads.
     pub fn threads(&self) -> usize {
         self.workers.len()

@@ -6,6 +6,7 @@ use protocol::{Response, Status, server_duration};
 
 use crate::command::Silence;
 use crate::connection::CloseReason;
+use crate::counters::WorkerCounters;
 use crate::output::Output;
 use crate::status_map;
 
@@ -42,6 +43,7 @@ pub struct Envelope {
 /// Writes answers to one request.
 pub struct Reply<'a> {
     out: &'a mut Output,
+    counters: &'a WorkerCounters,
     envelope: Envelope,
     /// Microseconds the request took so far; asked only if the client wants to know.
     elapsed_us: &'a mut dyn FnMut() -> u64,
@@ -50,8 +52,13 @@ pub struct Reply<'a> {
 
 impl<'a> Reply<'a> {
     /// For one request.
-    pub fn new(out: &'a mut Output, envelope: Envelope, elapsed_us: &'a mut dyn FnMut() -> u64) -> Reply<'a> {
-        Reply { out, envelope, elapsed_us, close: None }
+    pub fn new(
+        out: &'a mut Output,
+        counters: &'a WorkerCounters,
+        envelope: Envelope,
+        elapsed_us: &'a mut dyn FnMut() -> u64,
+    ) -> Reply<'a> {
+        Reply { out, counters, envelope, elapsed_us, close: None }
     }
 
     /// What is answered.
@@ -78,6 +85,7 @@ impl<'a> Reply<'a> {
         if self.envelope.silence.hides(status) {
             return None;
         }
+        self.counters.count_answer(status);
         let wants_duration = self.envelope.features.has(Feature::Tracing);
         Some(Response {
             opcode: self.envelope.opcode,

@@ -12,6 +12,7 @@ pub mod meta;
 pub mod mutation;
 pub mod observe;
 pub mod session;
+pub mod stats;
 pub mod store;
 pub mod subdoc;
 pub mod touch;

@@ -1,0 +1,269 @@
+//! What a bucket can tell about itself: each vBucket, all of them by role, and what its store holds.
+
+use base::{Cas, RevSeqno, Seqno, VbId, VbState, VbUuid};
+
+use crate::bucket::{Bucket, Shard};
+use crate::config::BucketConfig;
+use crate::counters::OpCounts;
+use crate::failure::Failure;
+
+pub use kvstore::{Counts as DiskCounts, Stats as StoreStats};
+
+/// The roles in the order of their wire numbers.
+pub const STATES: [VbState; 4] = [VbState::Active, VbState::Replica, VbState::Pending, VbState::Dead];
+
+/// What a vBucket's checkpoints hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CheckpointStats {
+    /// Number of the open checkpoint.
+    pub open_id: u64,
+    /// Checkpoints in memory, the open one included.
+    pub checkpoints: u64,
+    /// Changes in memory.
+    pub items: u64,
+    /// Changes in the open checkpoint.
+    pub open_items: u64,
+    /// Bytes of the versions queued, which the hash table may hold as well.
+    pub item_bytes: u64,
+    /// Bytes of everything else that checkpoints and cursors need.
+    pub overhead_bytes: u64,
+    /// Changes that the flusher has not written yet.
+    pub unpersisted_items: u64,
+    /// Readers other than the flusher.
+    pub other_cursors: u64,
+}
+
+/// What one vBucket can tell, read in one piece under its lock.
+#[derive(Clone, Copy, Debug)]
+pub struct VbStats {
+    /// Its number.
+    pub id: VbId,
+    /// Its role.
+    pub state: VbState,
+    /// Its present history.
+    pub uuid: VbUuid,
+    /// The last change.
+    pub high_seqno: Seqno,
+    /// The last change that is on disk, synced.
+    pub persisted_seqno: Seqno,
+    /// Tombstones up to here may have been forgotten.
+    pub purge_seqno: Seqno,
+    /// The largest CAS given out or seen.
+    pub max_cas: Cas,
+    /// The largest revision a tombstone had.
+    pub max_deleted_rev: RevSeqno,
+    /// Whether any document may have xattrs.
+    pub might_contain_xattrs: bool,
+    /// Documents in memory, expired ones included until somebody notices.
+    pub documents: u64,
+    /// Tombstones in memory.
+    pub tombstones: u64,
+    /// Bytes of the versions that the hash table points at.
+    pub item_bytes: u64,
+    /// Bytes of the hash table without the versions.
+    pub table_bytes: u64,
+    /// Its checkpoints.
+    pub checkpoints: CheckpointStats,
+    /// What clients did.
+    pub ops: OpCounts,
+    /// Whether it waits for the flusher.
+    pub flush_queued: bool,
+}
+
+/// Sums over the vBuckets of one role.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StateStats {
+    /// vBuckets.
+    pub vbuckets: u64,
+    /// Documents in memory.
+    pub documents: u64,
+    /// Tombstones in memory.
+    pub tombstones: u64,
+    /// Bytes of the versions that the hash tables point at.
+    pub item_bytes: u64,
+    /// Bytes of the hash tables without the versions.
+    pub table_bytes: u64,
+    /// Checkpoints in memory.
+    pub checkpoints: u64,
+    /// Changes in checkpoints.
+    pub checkpoint_items: u64,
+    /// Bytes of the versions queued.
+    pub checkpoint_item_bytes: u64,
+    /// Bytes of everything else that checkpoints and cursors need.
+    pub checkpoint_overhead_bytes: u64,
+    /// Changes that the flusher has not written yet.
+    pub unpersisted_items: u64,
+    /// How far the disk is behind: high seqno less persisted seqno.
+    pub seqno_lag: u64,
+    /// What clients did.
+    pub ops: OpCounts,
+}
+
+/// What a bucket can tell, without a look at the disk.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BucketStats {
+    by_state: [StateStats; 4],
+    /// vBuckets in the flusher's queue.
+    pub flush_queue_vbuckets: u64,
+    /// Bytes charged to the bucket.
+    pub used_bytes: u64,
+    /// The most that may be charged.
+    pub quota_bytes: u64,
+}
+
+/// What the store holds for all vBuckets together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskTotals {
+    /// The sums.
+    pub counts: DiskCounts,
+    /// vBuckets whose file could not be looked at.
+    pub unreadable_vbuckets: u64,
+}
+
+impl Bucket {
+    /// What the bucket was made with.
+    pub fn config(&self) -> &BucketConfig {
+        &self.config
+    }
+
+    /// What one vBucket can tell; nothing if there is no such vBucket.
+    pub fn vbucket_stats(&self, vb: VbId) -> Option<VbStats> {
+        Some(VbStats::of(&*self.shard(vb).ok()?))
+    }
+
+    /// What the bucket can tell; locks each vBucket once, one after the other.
+    pub fn stats(&self) -> BucketStats {
+        let mut stats = BucketStats {
+            flush_queue_vbuckets: self.flush.len() as u64,
+            used_bytes: self.memory.used_bytes(),
+            quota_bytes: self.memory.quota_bytes(),
+            ..BucketStats::default()
+        };
+        for id in 0..self.vbuckets() {
+            if let Some(vb) = self.vbucket_stats(VbId(id)) {
+                stats.by_state[vb.state as usize - 1].enter(&vb);
+            }
+        }
+        stats
+    }
+
+    /// What the store has done so far.
+    pub fn store_stats(&self) -> StoreStats {
+        self.store.stats()
+    }
+
+    /// What the store holds for a vBucket; may read from disk.
+    pub fn disk_counts(&self, vb: VbId) -> Result<DiskCounts, Failure> {
+        Ok(self.store.counts(vb)?)
+    }
+
+    /// What the store holds for all vBuckets; may read from disk.
+    pub fn disk_totals(&self) -> DiskTotals {
+        let mut totals = DiskTotals::default();
+        for id in 0..self.vbuckets() {
+            match self.disk_counts(VbId(id)) {
+                Ok(counts) => add_disk(&mut totals.counts, &counts),
+                Err(_) => totals.unreadable_vbuckets += 1,
+            }
+        }
+        totals
+    }
+}
+
+impl VbStats {
+    fn of(shard: &Shard) -> VbStats {
+        let vb = &shard.vb;
+        let counts = vb.counts();
+        let manager = vb.checkpoints();
+        let mut checkpoints = CheckpointStats {
+            open_id: manager.open_id(),
+            checkpoints: manager.checkpoints(),
+            items: manager.items(),
+            open_items: manager.open_items(),
+            item_bytes: manager.bytes(),
+            overhead_bytes: manager.overhead_bytes(),
+            ..CheckpointStats::default()
+        };
+        for cursor in manager.cursors() {
+            match &*cursor.name {
+                "persistence" => checkpoints.unpersisted_items = cursor.items_behind,
+                _ => checkpoints.other_cursors += 1,
+            }
+        }
+        VbStats {
+            id: vb.id(),
+            state: vb.state(),
+            uuid: vb.uuid(),
+            high_seqno: vb.high_seqno(),
+            persisted_seqno: vb.persisted_seqno(),
+            purge_seqno: vb.purge_seqno(),
+            max_cas: vb.max_cas(),
+            max_deleted_rev: vb.max_deleted_rev(),
+            might_contain_xattrs: vb.might_contain_xattrs(),
+            documents: counts.documents,
+            tombstones: counts.tombstones,
+            item_bytes: counts.bytes,
+            table_bytes: vb.table().allocated_bytes() as u64,
+            checkpoints,
+            ops: shard.ops,
+            flush_queued: shard.flush_queued,
+        }
+    }
+}
+
+impl StateStats {
+    fn enter(&mut self, vb: &VbStats) {
+        let CheckpointStats { checkpoints, items, item_bytes, overhead_bytes, unpersisted_items, .. } =
+            vb.checkpoints;
+        self.add(&StateStats {
+            vbuckets: 1,
+            documents: vb.documents,
+            tombstones: vb.tombstones,
+            item_bytes: vb.item_bytes,
+            table_bytes: vb.table_bytes,
+            checkpoints,
+            checkpoint_items: items,
+            checkpoint_item_bytes: item_bytes,
+            checkpoint_overhead_bytes: overhead_bytes,
+            unpersisted_items,
+            seqno_lag: vb.high_seqno.0.saturating_sub(vb.persisted_seqno.0),
+            ops: vb.ops,
+        });
+    }
+
+    fn add(&mut self, other: &StateStats) {
+        self.vbuckets += other.vbuckets;
+        self.documents += other.documents;
+        self.tombstones += other.tombstones;
+        self.item_bytes += other.item_bytes;
+        self.table_bytes += other.table_bytes;
+        self.checkpoints += other.checkpoints;
+        self.checkpoint_items += other.checkpoint_items;
+        self.checkpoint_item_bytes += other.checkpoint_item_bytes;
+        self.checkpoint_overhead_bytes += other.checkpoint_overhead_bytes;
+        self.unpersisted_items += other.unpersisted_items;
+        self.seqno_lag += other.seqno_lag;
+        self.ops.add(&other.ops);
+    }
+}
+
+impl BucketStats {
+    /// The vBuckets of one role.
+    pub fn of(&self, state: VbState) -> &StateStats {
+        &self.by_state[state as usize - 1]
+    }
+
+    /// All vBuckets.
+    pub fn all(&self) -> StateStats {
+        let mut sum = StateStats::default();
+        self.by_state.iter().for_each(|state| sum.add(state));
+        sum
+    }
+}
+
+fn add_disk(sum: &mut DiskCounts, other: &DiskCounts) {
+    sum.documents += other.documents;
+    sum.tombstones += other.tombstones;
+    sum.file_bytes += other.file_bytes;
+    sum.used_bytes += other.used_bytes;
+}

@@ -1,0 +1,41 @@
+//! Stat: a packet for each stat of a group, and an empty one behind the last.
+
+use protocol::{Request, Status};
+
+use crate::context::{Context, Outcome};
+use crate::reply::Answer;
+use crate::stats::{self, Inquiry, Refused};
+
+/// Stat: the group is the first word of the key, what follows are its arguments.
+pub fn stat(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    let is_json = |value: &[u8]| serde_json::from_slice::<serde::de::IgnoredAny>(value).is_ok();
+    if !request.value.is_empty() && !is_json(request.value) {
+        return cx.invalid("The value must be JSON");
+    }
+    let bucket = cx.bucket();
+    let inquiry = Inquiry { node: cx.node, bucket: &bucket, privileges: cx.session.privileges, now: cx.now };
+    match stats::produce(&inquiry, request.key) {
+        Ok(sheet) => {
+            for (name, value) in sheet.iter() {
+                cx.reply.send(&Answer { key: name.as_bytes(), value: value.as_bytes(), ..Answer::default() });
+            }
+            cx.reply.ok();
+            Outcome::Done
+        }
+        Err(refused) => refuse(cx, refused),
+    }
+}
+
+fn refuse(cx: &mut Context<'_>, refused: Refused) -> Outcome {
+    match refused {
+        Refused::Status(status) => cx.status(status),
+        Refused::Invalid(context) => cx.invalid(context),
+        Refused::NoCollection(status) => {
+            cx.reply.unknown_collection(status, 0);
+            Outcome::Done
+        }
+        Refused::Denied(privilege) => {
+            cx.error(Status::Eaccess, &format!("The stat group needs the privilege {privilege}"))
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Groups about the bucket as a whole: the main numbers, memory, identity, streams.
+
+use base::limits;
+use engine::{BucketStats, OpCounts, STATES, StateStats};
+use vbucket::CheckpointLimits;
+use vbucket::failover_table::MAX_ENTRIES;
+
+use super::{Inquiry, Refused, Sheet, node};
+
+/// No name, or nothing but spaces: the node around the bucket, then the bucket.
+pub fn everything(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let stats = inquiry.bucket.stats();
+    let all = stats.all();
+    node::put_node(inquiry, sheet);
+    put_ops(&all.ops, sheet);
+    put_settings(inquiry, sheet);
+    put_memory(&stats, &all, sheet);
+    put_persistence(inquiry, &stats, &all, sheet);
+    put_items(&stats, &all, sheet);
+    Ok(())
+}
+
+/// What clients did in one bucket or several: found, stored and deleted documents, whatever the command was.
+pub(super) fn put_ops(ops: &OpCounts, sheet: &mut Sheet) {
+    sheet.put("cmd_get", ops.get_hits + ops.get_misses);
+    sheet.put("get_hits", ops.get_hits);
+    sheet.put("get_misses", ops.get_misses);
+    sheet.put("cmd_set", ops.stores);
+    sheet.put("delete_hits", ops.deletes);
+}
+
+/// What the bucket is, and the limits it is held to.
+fn put_settings(inquiry: &Inquiry<'_>, sheet: &mut Sheet) {
+    let (bucket, config) = (inquiry.bucket, inquiry.bucket.config());
+    let checkpoints = CheckpointLimits::default();
+    sheet.put("ep_version", env!("CARGO_PKG_VERSION"));
+    sheet.put("ep_couch_bucket", bucket.name());
+    sheet.put("ep_uuid", bucket.uuid());
+    sheet.put("ep_bucket_type", "persistent");
+    sheet.put("ep_backend", "couchstore");
+    sheet.put("ep_dbname", config.dir.display());
+    sheet.put("ep_conflict_resolution_type", "seqno");
+    sheet.put("ep_compression_mode", "passive");
+    sheet.put("ep_xattr_enabled", true);
+    sheet.put("ep_max_vbuckets", bucket.vbuckets());
+    sheet.put("ep_max_item_size", limits::MAX_VALUE_BYTES);
+    sheet.put("ep_max_item_privileged_bytes", limits::MAX_SYSTEM_XATTR_BYTES);
+    sheet.put("ep_max_failover_entries", MAX_ENTRIES);
+    sheet.put("ep_checkpoint_max_size", checkpoints.max_bytes);
+    sheet.put("ep_chk_max_items", checkpoints.max_items);
+    sheet.put("ep_flusher_total_batch_limit", config.flush_batch_items);
+}
+
+fn put_memory(stats: &BucketStats, all: &StateStats, sheet: &mut Sheet) {
+    let checkpoint_bytes = all.checkpoint_item_bytes + all.checkpoint_overhead_bytes;
+    sheet.put("mem_used", stats.used_bytes);
+    sheet.put("bytes", stats.used_bytes);
+    sheet.put("ep_max_size", stats.quota_bytes);
+    sheet.put("ep_kv_size", all.item_bytes);
+    sheet.put("ep_overhead", all.checkpoint_overhead_bytes);
+    sheet.put("ep_ht_item_memory", all.item_bytes);
+    sheet.put("ep_checkpoint_memory", checkpoint_bytes);
+}
+
+/// What waits for the disk, and what got there.
+fn put_persistence(inquiry: &Inquiry<'_>, stats: &BucketStats, all: &StateStats, sheet: &mut Sheet) {
+    let store = inquiry.bucket.store_stats();
+    sheet.put("ep_queue_size", all.unpersisted_items);
+    sheet.put("ep_diskqueue_items", all.unpersisted_items);
+    sheet.put("ep_flusher_queue_vbuckets", stats.flush_queue_vbuckets);
+    sheet.put("ep_persistence_seqno_lag", all.seqno_lag);
+    sheet.put("ep_commit_num", store.saves);
+    sheet.put("ep_total_persisted", store.items_saved);
+    sheet.put("ep_storage_failures", store.failures);
+}
+
+fn put_items(stats: &BucketStats, all: &StateStats, sheet: &mut Sheet) {
+    sheet.put("curr_items", stats.of(base::VbState::Active).documents);
+    sheet.put("curr_items_tot", all.documents);
+    sheet.put("ep_tombstones", all.tombstones);
+    // Expired documents are noticed when somebody asks for them.
+    sheet.put("ep_expired_access", all.ops.expirations);
+    sheet.put("ep_num_checkpoints", all.checkpoints);
+    sheet.put("ep_vb_total", all.vbuckets);
+    for state in STATES {
+        put_state(state.name(), stats.of(state), sheet);
+    }
+}
+
+fn put_state(state: &str, of: &StateStats, sheet: &mut Sheet) {
+    let mut put = |name: &str, value: u64| sheet.put(format_args!("vb_{state}_{name}"), value);
+    put("num", of.vbuckets);
+    if state == base::VbState::Dead.name() {
+        return;
+    }
+    put("curr_items", of.documents);
+    put("ht_memory", of.table_bytes);
+    put("ht_item_memory", of.item_bytes);
+    put("checkpoint_memory", of.checkpoint_item_bytes + of.checkpoint_overhead_bytes);
+    put("checkpoint_memory_queue", of.checkpoint_item_bytes);
+    put("checkpoint_memory_overhead", of.checkpoint_overhead_bytes);
+    put("queue_size", of.unpersisted_items);
+    put("expired", of.ops.expirations);
+    put("ops_get", of.ops.get_hits + of.ops.get_misses);
+    put("ops_store", of.ops.stores);
+    put("ops_delete", of.ops.deletes);
+    put("ops_reject", of.ops.conflicts);
+}
+
+/// `memory`
+pub fn memory(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let stats = inquiry.bucket.stats();
+    let all = stats.all();
+    put_memory(&stats, &all, sheet);
+    for state in STATES {
+        sheet.put(format_args!("ht_mem_used_{}", state.name()), stats.of(state).item_bytes);
+    }
+    Ok(())
+}
+
+/// `uuid`
+pub fn uuid(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    sheet.put("uuid", inquiry.bucket.uuid());
+    Ok(())
+}
+
+/// `dcp`: no connection for streams can be opened yet.
+pub fn dcp(_: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    sheet.put("ep_dcp_count", 0);
+    sheet.put("ep_dcp_producer_count", 0);
+    sheet.put("ep_dcp_consumer_count", 0);
+    Ok(())
+}

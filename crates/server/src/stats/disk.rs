@@ -1,0 +1,44 @@
+//! The group about files.
+
+use base::VbId;
+
+use super::{Inquiry, Refused, Sheet};
+
+/// `diskinfo [detail]`
+pub fn diskinfo(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    match args.first() {
+        None => summary(inquiry, sheet),
+        Some(&b"detail") => detail(inquiry, sheet),
+        Some(_) => return Err(Refused::Invalid("The only argument of this stat group is `detail`")),
+    }
+    Ok(())
+}
+
+fn summary(inquiry: &Inquiry<'_>, sheet: &mut Sheet) {
+    let totals = inquiry.bucket.disk_totals();
+    sheet.put("ep_db_data_size", totals.counts.used_bytes);
+    sheet.put("ep_db_file_size", totals.counts.file_bytes);
+    // Neither prepares nor old versions are kept on disk.
+    sheet.put("ep_db_prepare_size", 0);
+    sheet.put("ep_db_history_file_size", 0);
+    sheet.put("ep_db_history_start_timestamp", 0);
+    sheet.put("ep_db_unreadable_vbuckets", totals.unreadable_vbuckets);
+    let store = inquiry.bucket.store_stats();
+    sheet.put("ep_db_open_files", store.open_files);
+}
+
+fn detail(inquiry: &Inquiry<'_>, sheet: &mut Sheet) {
+    for id in 0..inquiry.bucket.vbuckets() {
+        let counts = inquiry.bucket.disk_counts(VbId(id));
+        let mut sheet = sheet.under(format_args!("vb_{id}"));
+        match counts {
+            Ok(counts) => {
+                sheet.put("data_size", counts.used_bytes);
+                sheet.put("file_size", counts.file_bytes);
+                sheet.put("num_items", counts.documents);
+                sheet.put("num_deleted_items", counts.tombstones);
+            }
+            Err(failure) => sheet.put("error", failure),
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! THE table of stats groups: name, arguments, privilege, doc line, and what makes the stats.
+
+use protocol::Status;
+
+use super::{Inquiry, Refused, Sheet};
+use super::{bucket, collection, disk, key, node, vbucket};
+use crate::privilege::Privilege;
+
+/// Makes the stats of a group.
+pub type Producer = fn(&Inquiry<'_>, &[&[u8]], &mut Sheet) -> Result<(), Refused>;
+
+/// What may follow the name of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Args {
+    /// How a person writes them.
+    pub usage: &'static str,
+    /// The fewest.
+    pub least: usize,
+    /// The most.
+    pub most: usize,
+    /// What is answered if there are fewer.
+    pub missing: Status,
+}
+
+const NONE: Args = Args { usage: "", least: 0, most: 0, missing: Status::Einval };
+
+const fn optional(usage: &'static str) -> Args {
+    Args { usage, least: 0, most: 1, missing: Status::Einval }
+}
+
+/// A group of stats.
+pub struct Group {
+    /// The first word of the request's key; empty for what is sent without a key.
+    pub name: &'static str,
+    /// What may follow it.
+    pub args: Args,
+    /// What a user must be allowed to do.
+    pub privilege: Privilege,
+    /// One line for the reference.
+    pub doc: &'static str,
+    /// What makes the stats.
+    pub produce: Producer,
+}
+
+const fn group(
+    name: &'static str,
+    args: Args,
+    privilege: Privilege,
+    produce: Producer,
+    doc: &'static str,
+) -> Group {
+    Group { name, args, privilege, doc, produce }
+}
+
+use Privilege::{MetaRead, NodeSupervisor, SimpleStats, Stats};
+
+/// All groups.
+pub static GROUPS: &[Group] = &[
+    group(
+        "",
+        NONE,
+        SimpleStats,
+        bucket::everything,
+        "The bucket's main numbers, and those of the node around it",
+    ),
+    group(
+        "aggregate",
+        NONE,
+        SimpleStats,
+        node::aggregate,
+        "What clients asked of all buckets of the node together",
+    ),
+    group("bucket_details", NONE, NodeSupervisor, node::bucket_details, "All buckets of the node, as JSON"),
+    group(
+        "checkpoint",
+        optional("[VB]"),
+        Stats,
+        vbucket::checkpoint,
+        "Checkpoints and cursors of each vBucket",
+    ),
+    group(
+        "collections",
+        optional("[SCOPE.COLLECTION]"),
+        SimpleStats,
+        collection::collections,
+        "Each collection",
+    ),
+    group("connections", NONE, NodeSupervisor, node::connections, "How many connections the node has"),
+    group("dcp", NONE, Stats, bucket::dcp, "Connections for streams"),
+    group(
+        "diskinfo",
+        optional("[detail]"),
+        Stats,
+        disk::diskinfo,
+        "Sizes of the files; `detail` for each vBucket",
+    ),
+    group(
+        "durability-monitor",
+        Args { usage: "VB", least: 1, most: 1, missing: Status::NotSupported },
+        Stats,
+        vbucket::durability_monitor,
+        "Durable writes under way in a vBucket",
+    ),
+    group(
+        "eviction",
+        NONE,
+        Stats,
+        nothing_measured,
+        "How often which values were evicted; nothing is evicted yet",
+    ),
+    group("failovers", optional("[VB]"), SimpleStats, vbucket::failovers, "The histories of each vBucket"),
+    group("hash", optional("[detail]"), Stats, vbucket::hash, "Hash tables; `detail` for each vBucket"),
+    group("info", NONE, SimpleStats, node::info, "The node's version and process, as JSON"),
+    group("json_validate", NONE, SimpleStats, nothing_measured, "How long JSON detection took; not measured"),
+    group(
+        "key",
+        Args { usage: "KEY VB [SCOPE.COLLECTION|0xID]", least: 2, most: 3, missing: Status::Einval },
+        MetaRead,
+        key::key,
+        "The state of one document",
+    ),
+    group("memory", NONE, SimpleStats, bucket::memory, "What the bucket's memory is used for"),
+    group("responses", NONE, Stats, node::responses, "Answers sent by status, as JSON"),
+    group("runtimes", NONE, Stats, nothing_measured, "How long background steps ran; not measured"),
+    group("scopes", optional("[SCOPE]"), SimpleStats, collection::scopes, "Each scope"),
+    group("tasks", NONE, Stats, node::tasks, "The background steps of all buckets, as JSON"),
+    group("threads", NONE, Stats, node::threads, "Threads by what they are for"),
+    group(
+        "timings",
+        NONE,
+        Stats,
+        node::timings,
+        "How long commands took, in nanoseconds, by the requests measured",
+    ),
+    group("uuid", NONE, SimpleStats, bucket::uuid, "The bucket's identity"),
+    group("vbucket", optional("[VB]"), SimpleStats, vbucket::states, "The state of each vBucket"),
+    group("vbucket-details", optional("[VB]"), Stats, vbucket::details, "Everything about each vBucket"),
+    group("vbucket-seqno", optional("[VB]"), SimpleStats, vbucket::seqnos, "How far each vBucket has come"),
+    group("worker_thread_info", NONE, NodeSupervisor, node::workers, "What each worker did, as JSON"),
+    group("workload", NONE, Stats, node::workload, "Threads that work in the background"),
+];
+
+/// The group with this name.
+pub fn find(name: &[u8]) -> Option<&'static Group> {
+    GROUPS.iter().find(|group| group.name.as_bytes() == name)
+}
+
+/// For groups of which nothing is measured: an empty list is the truth.
+fn nothing_measured(_: &Inquiry<'_>, _: &[&[u8]], _: &mut Sheet) -> Result<(), Refused> {
+    Ok(())
+}

@@ -1,0 +1,44 @@
+//! The group about one document.
+
+use base::DocKey;
+use protocol::Status;
+
+use super::collection::check_path;
+use super::{Inquiry, Refused, Sheet, parse_vbucket};
+
+/// `key KEY VB [SCOPE.COLLECTION|0xID]`: as it is now, a tombstone counting as no document.
+pub fn key(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let (key, vb) = (DocKey::new(args[0]), args[1]);
+    let vb =
+        parse_vbucket(vb).ok_or(Refused::Invalid("The second argument must be the number of a vBucket"))?;
+    if let Some(collection) = args.get(2) {
+        check_collection(collection)?;
+    }
+    if !key.is_valid_len() {
+        return Err(Refused::Invalid("The key is too long"));
+    }
+    let refused = |refusal| Refused::Status(crate::status_map::status_of(refusal));
+    let found = inquiry.bucket.peek(vb, key, inquiry.now).map_err(refused)?;
+    let found =
+        found.filter(|found| !found.version.is_deleted()).ok_or(Refused::Status(Status::KeyEnoent))?;
+    let meta = found.version.meta();
+    let vbucket = inquiry.bucket.vbucket_stats(vb).ok_or(Refused::Status(Status::NotMyVbucket))?;
+    sheet.put("key_cas", meta.cas);
+    sheet.put("key_exptime", meta.expiry);
+    sheet.put("key_flags", meta.flags);
+    sheet.put("key_is_dirty", meta.by_seqno > vbucket.persisted_seqno);
+    // What was found is the value itself.
+    sheet.put("key_is_resident", true);
+    sheet.put("key_vb_state", vbucket.state.name());
+    Ok(())
+}
+
+fn check_collection(collection: &[u8]) -> Result<(), Refused> {
+    let Some(hex) = collection.strip_prefix(b"0x") else { return check_path(collection) };
+    let id = std::str::from_utf8(hex).ok().and_then(|hex| u32::from_str_radix(hex, 16).ok());
+    match id {
+        Some(0) => Ok(()),
+        Some(_) => Err(Refused::NoCollection(Status::UnknownCollection)),
+        None => Err(Refused::Invalid("The number of a collection must be hexadecimal")),
+    }
+}

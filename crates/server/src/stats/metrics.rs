@@ -1,0 +1,239 @@
+//! The main numbers for Prometheus, in its text format (Prometheus documentation, Exposition formats, version 0.0.4).
+
+use std::fmt::{self, Display, Write};
+use std::sync::Arc;
+
+use base::VbState;
+use engine::{Bucket, BucketStats, STATES, StateStats, StoreStats};
+use protocol::Status;
+
+use super::process;
+use crate::node::Node;
+use crate::version::SERVER_VERSION;
+
+/// What the answer says it is.
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Writes the metrics of a node and its buckets. Looks at memory alone: each vBucket is locked once, no file is opened.
+pub fn render(node: &Node, out: &mut String) {
+    let buckets: Vec<Numbers> = node.buckets().into_iter().map(|(_, bucket)| Numbers::of(bucket)).collect();
+    let mut page = Page(out);
+    // Writing to a string does not fail.
+    let _ = put_node(node, &mut page)
+        .and_then(|()| put_requests(node, &mut page))
+        .and_then(|()| put_buckets(&buckets, &mut page));
+}
+
+struct Numbers {
+    bucket: Arc<Bucket>,
+    stats: BucketStats,
+    all: StateStats,
+    store: StoreStats,
+}
+
+impl Numbers {
+    fn of(bucket: Arc<Bucket>) -> Numbers {
+        let stats = bucket.stats();
+        Numbers { all: stats.all(), stats, store: bucket.store_stats(), bucket }
+    }
+}
+
+/// Kinds of metrics.
+#[derive(Clone, Copy)]
+enum Kind {
+    Gauge,
+    Counter,
+}
+
+struct Page<'a>(&'a mut String);
+
+impl Page<'_> {
+    fn head(&mut self, name: &str, kind: Kind, help: &str) -> fmt::Result {
+        let kind = match kind {
+            Kind::Gauge => "gauge",
+            Kind::Counter => "counter",
+        };
+        writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}")
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) -> fmt::Result {
+        self.0.write_str(name)?;
+        for (at, (label, value)) in labels.iter().enumerate() {
+            let open = if at == 0 { '{' } else { ',' };
+            write!(self.0, "{open}{label}=\"{}\"", Escaped(value))?;
+        }
+        writeln!(self.0, "{} {value}", if labels.is_empty() { "" } else { "}" })
+    }
+
+    /// A metric with one number.
+    fn one(&mut self, name: &str, kind: Kind, help: &str, value: impl Display) -> fmt::Result {
+        self.head(name, kind, help)?;
+        self.sample(name, &[], value)
+    }
+
+    /// A metric with a number for each bucket.
+    fn each<T: Display>(
+        &mut self,
+        buckets: &[Numbers],
+        name: &str,
+        kind: Kind,
+        help: &str,
+        value: impl Fn(&Numbers) -> T,
+    ) -> fmt::Result {
+        self.head(name, kind, help)?;
+        buckets
+            .iter()
+            .try_for_each(|numbers| self.sample(name, &[("bucket", numbers.bucket.name())], value(numbers)))
+    }
+
+    /// A metric with a number for each bucket and role of vBuckets.
+    fn by_state(
+        &mut self,
+        buckets: &[Numbers],
+        name: &str,
+        help: &str,
+        value: impl Fn(&StateStats) -> u64,
+    ) -> fmt::Result {
+        self.head(name, Kind::Gauge, help)?;
+        for numbers in buckets {
+            for state in STATES {
+                let labels = [("bucket", numbers.bucket.name()), ("state", VbState::name(state))];
+                self.sample(name, &labels, value(numbers.stats.of(state)))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A label's value: backslash, quote and line feed are escaped.
+struct Escaped<'a>(&'a str);
+
+impl Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|c| match c {
+            '\\' => f.write_str("\\\\"),
+            '"' => f.write_str("\\\""),
+            '\n' => f.write_str("\\n"),
+            c => f.write_char(c),
+        })
+    }
+}
+
+fn put_node(node: &Node, page: &mut Page<'_>) -> fmt::Result {
+    use Kind::{Counter, Gauge};
+    let totals = node.totals();
+    page.head("stave_info", Gauge, "The version, as labels.")?;
+    let labels = [("version", env!("CARGO_PKG_VERSION")), ("protocol_version", SERVER_VERSION)];
+    page.sample("stave_info", &labels, 1)?;
+    page.one("stave_uptime_seconds", Gauge, "Seconds since the node started.", node.uptime_s())?;
+    page.one("stave_worker_threads", Gauge, "Threads that serve clients.", node.threads())?;
+    page.one("stave_connections", Gauge, "KV connections at this moment.", totals.connections)?;
+    page.one("stave_connections_accepted_total", Counter, "KV connections ever accepted.", totals.accepted)?;
+    let help = "KV connections closed because of what the client did or failed to do.";
+    page.one("stave_connections_cut_total", Counter, help, totals.cut)?;
+    page.one(
+        "stave_received_bytes_total",
+        Counter,
+        "Bytes received from KV clients.",
+        totals.received_bytes,
+    )?;
+    page.one("stave_sent_bytes_total", Counter, "Bytes sent to KV clients.", totals.sent_bytes)?;
+    match process::resident_bytes(node.env()) {
+        Some(bytes) => {
+            page.one("process_resident_memory_bytes", Gauge, "Resident memory of the process.", bytes)
+        }
+        None => Ok(()),
+    }
+}
+
+/// Requests by opcode and answers by status; those never seen are left out.
+fn put_requests(node: &Node, page: &mut Page<'_>) -> fmt::Result {
+    let name = "stave_requests_total";
+    page.head(name, Kind::Counter, "Requests received, by command, whatever became of them.")?;
+    let totals = node.totals();
+    let mut unknown = 0;
+    for (opcode, count) in (0..=u8::MAX).zip(totals.requests) {
+        match protocol::opcode::name(opcode) {
+            Some(command) if count > 0 => page.sample(name, &[("command", command)], count)?,
+            Some(_) => {}
+            None => unknown += count,
+        }
+    }
+    if unknown > 0 {
+        page.sample(name, &[("command", "unknown")], unknown)?;
+    }
+    let name = "stave_responses_total";
+    page.head(name, Kind::Counter, "Answers sent, by status.")?;
+    for status in Status::ALL {
+        match totals.answers[usize::from(status.code() as u8)] {
+            0 => {}
+            count => page.sample(name, &[("status", status.name())], count)?,
+        }
+    }
+    Ok(())
+}
+
+fn put_buckets(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
+    put_items(buckets, page)?;
+    put_memory(buckets, page)?;
+    put_ops(buckets, page)?;
+    put_persistence(buckets, page)
+}
+
+fn put_items(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
+    page.by_state(buckets, "stave_vbuckets", "vBuckets.", |of| of.vbuckets)?;
+    page.by_state(buckets, "stave_items", "Documents in memory.", |of| of.documents)?;
+    page.by_state(buckets, "stave_tombstones", "Tombstones in memory.", |of| of.tombstones)
+}
+
+fn put_memory(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
+    use Kind::Gauge;
+    let help = "Memory charged to the bucket.";
+    page.each(buckets, "stave_memory_used_bytes", Gauge, help, |n| n.stats.used_bytes)?;
+    let help = "The most memory that may be charged to the bucket.";
+    page.each(buckets, "stave_memory_quota_bytes", Gauge, help, |n| n.stats.quota_bytes)?;
+    let help = "Memory of the newest versions of documents and tombstones.";
+    page.each(buckets, "stave_item_memory_bytes", Gauge, help, |n| n.all.item_bytes)?;
+    let help = "Memory of the hash tables without the versions.";
+    page.each(buckets, "stave_hash_table_memory_bytes", Gauge, help, |n| n.all.table_bytes)?;
+    let help = "Memory of checkpoints and cursors without the versions.";
+    page.each(buckets, "stave_checkpoint_overhead_bytes", Gauge, help, |n| n.all.checkpoint_overhead_bytes)?;
+    let help = "Changes in checkpoints.";
+    page.each(buckets, "stave_checkpoint_items", Gauge, help, |n| n.all.checkpoint_items)
+}
+
+fn put_ops(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
+    let name = "stave_ops_total";
+    page.head(name, Kind::Counter, "What clients did with documents.")?;
+    for numbers in buckets {
+        let ops = &numbers.all.ops;
+        let kinds = [
+            ("get_hit", ops.get_hits),
+            ("get_miss", ops.get_misses),
+            ("store", ops.stores),
+            ("delete", ops.deletes),
+            ("expire", ops.expirations),
+            ("conflict", ops.conflicts),
+        ];
+        for (kind, count) in kinds {
+            page.sample(name, &[("bucket", numbers.bucket.name()), ("op", kind)], count)?;
+        }
+    }
+    Ok(())
+}
+
+fn put_persistence(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
+    use Kind::{Counter, Gauge};
+    let help = "vBuckets that wait for the flusher.";
+    page.each(buckets, "stave_flush_queue_vbuckets", Gauge, help, |n| n.stats.flush_queue_vbuckets)?;
+    let help = "Changes that are not on disk yet.";
+    page.each(buckets, "stave_dirty_items", Gauge, help, |n| n.all.unpersisted_items)?;
+    let help = "High seqno less persisted seqno, summed over all vBuckets.";
+    page.each(buckets, "stave_persistence_lag_seqnos", Gauge, help, |n| n.all.seqno_lag)?;
+    page.each(buckets, "stave_disk_commits_total", Counter, "Batches committed to disk.", |n| n.store.saves)?;
+    page.each(buckets, "stave_disk_items_total", Counter, "Items written to disk.", |n| n.store.items_saved)?;
+    page.each(buckets, "stave_disk_failures_total", Counter, "Disk operations that failed.", |n| {
+        n.store.failures
+    })?;
+    page.each(buckets, "stave_disk_open_files", Gauge, "Files that are open.", |n| n.store.open_files)
+}

@@ -1,0 +1,96 @@
+//! Stats: what a node tells about itself, as groups of names and values and for Prometheus.
+//!
+//! Every value is measured or a real setting. Names are those of kv_engine (`engines/ep/docs/stats.org`) where they
+//! have the same meaning here; what has none here is left out.
+
+mod bucket;
+mod collection;
+mod disk;
+pub mod groups;
+mod key;
+pub mod metrics;
+mod node;
+mod process;
+pub mod sheet;
+pub mod timings;
+mod vbucket;
+
+#[cfg(test)]
+mod tests;
+
+use base::{Moment, VbId};
+use engine::Bucket;
+use protocol::Status;
+
+use crate::node::Node;
+use crate::privilege::Privileges;
+
+pub use groups::{GROUPS, Group};
+pub use sheet::Sheet;
+
+/// Who asks, and about what.
+pub struct Inquiry<'a> {
+    /// The node.
+    pub node: &'a Node,
+    /// The selected bucket.
+    pub bucket: &'a Bucket,
+    /// What the client may do.
+    pub privileges: Privileges,
+    /// When it asks.
+    pub now: Moment,
+}
+
+/// Why there are no stats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// A status says it all.
+    Status(Status),
+    /// The arguments are not valid.
+    Invalid(&'static str),
+    /// There is no such scope or collection; the status says which of them.
+    NoCollection(Status),
+    /// The client lacks the privilege for this group.
+    Denied(&'static str),
+}
+
+impl Refused {
+    /// The status to answer with.
+    pub fn status(self) -> Status {
+        match self {
+            Refused::Status(status) | Refused::NoCollection(status) => status,
+            Refused::Invalid(_) => Status::Einval,
+            Refused::Denied(_) => Status::Eaccess,
+        }
+    }
+}
+
+/// The stats that the key of a request asks for: a group and its arguments, separated by spaces.
+pub fn produce(inquiry: &Inquiry<'_>, key: &[u8]) -> Result<Sheet, Refused> {
+    let mut words = key.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
+    let group = groups::find(words.next().unwrap_or_default()).ok_or(Refused::Status(Status::KeyEnoent))?;
+    let args: Vec<&[u8]> = words.collect();
+    if !inquiry.privileges.has(group.privilege) {
+        return Err(Refused::Denied(group.privilege.name()));
+    }
+    if args.len() < group.args.least {
+        return Err(Refused::Status(group.args.missing));
+    }
+    if args.len() > group.args.most {
+        return Err(Refused::Invalid("The stat group does not take so many arguments"));
+    }
+    let mut sheet = Sheet::default();
+    (group.produce)(inquiry, &args, &mut sheet)?;
+    Ok(sheet)
+}
+
+/// The number of a vBucket, as text.
+fn parse_vbucket(text: &[u8]) -> Option<VbId> {
+    parse_number(text).map(VbId)
+}
+
+fn parse_number<T: std::str::FromStr>(text: &[u8]) -> Option<T> {
+    // `from_str` would also take a sign.
+    let digits =
+        std::str::from_utf8(text).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?;
+    digits.parse().ok()
+}

@@ -1,0 +1,238 @@
+//! Groups about the node: connections, requests, threads, background steps.
+
+use engine::OpCounts;
+use protocol::Status;
+use protocol::opcode::{self, *};
+use serde_json::json;
+
+use super::timings::Histogram;
+use super::{Inquiry, Refused, Sheet, bucket, process};
+use crate::counters::Totals;
+use crate::version::SERVER_VERSION;
+
+const GETS: &[u8] = &[GET, GETQ, GETK, GETKQ, GET_REPLICA, GAT, GATQ, GET_LOCKED];
+const SETS: &[u8] = &[
+    SET,
+    SETQ,
+    ADD,
+    ADDQ,
+    REPLACE,
+    REPLACEQ,
+    APPEND,
+    APPENDQ,
+    PREPEND,
+    PREPENDQ,
+    SET_WITH_META,
+    SETQ_WITH_META,
+];
+const OTHER_CHANGES: &[u8] = &[
+    DELETE,
+    DELETEQ,
+    INCREMENT,
+    INCREMENTQ,
+    DECREMENT,
+    DECREMENTQ,
+    TOUCH,
+    ADD_WITH_META,
+    ADDQ_WITH_META,
+    DELETE_WITH_META,
+    DELETEQ_WITH_META,
+    RETURN_META,
+];
+const SUBDOC_LOOKUPS: &[u8] = &[SUBDOC_GET, SUBDOC_EXISTS, SUBDOC_GET_COUNT, SUBDOC_MULTI_LOOKUP];
+const SUBDOC_CHANGES: &[u8] = &[
+    SUBDOC_DICT_ADD,
+    SUBDOC_DICT_UPSERT,
+    SUBDOC_DELETE,
+    SUBDOC_REPLACE,
+    SUBDOC_ARRAY_PUSH_LAST,
+    SUBDOC_ARRAY_PUSH_FIRST,
+    SUBDOC_ARRAY_INSERT,
+    SUBDOC_ARRAY_ADD_UNIQUE,
+    SUBDOC_COUNTER,
+    SUBDOC_REPLACE_BODY_WITH_XATTR,
+    SUBDOC_MULTI_MUTATION,
+];
+
+fn requests(totals: &Totals, opcodes: &[u8]) -> u64 {
+    opcodes.iter().map(|opcode| totals.requests[usize::from(*opcode)]).sum()
+}
+
+/// What belongs to the node around any bucket.
+pub(super) fn put_node(inquiry: &Inquiry<'_>, sheet: &mut Sheet) {
+    put_totals(inquiry, &inquiry.node.totals(), sheet);
+}
+
+fn put_totals(inquiry: &Inquiry<'_>, totals: &Totals, sheet: &mut Sheet) {
+    let node = inquiry.node;
+    let (now_s, uptime_s) = (node.env().clock.unix_s(), node.uptime_s());
+    sheet.put("pid", std::process::id());
+    sheet.put("uptime", uptime_s);
+    sheet.put("time", now_s);
+    sheet.put("ep_startup_time", u64::from(now_s).saturating_sub(uptime_s));
+    sheet.put("version", SERVER_VERSION);
+    sheet.put("memcached_version", SERVER_VERSION);
+    sheet.put("threads", node.threads());
+    sheet.put("curr_connections", totals.connections);
+    sheet.put("connection_structures", totals.connections);
+    sheet.put("total_connections", totals.accepted);
+    sheet.put("cut_connections", totals.cut);
+    sheet.put("bytes_read", totals.received_bytes);
+    sheet.put("bytes_written", totals.sent_bytes);
+    if let Some(bytes) = process::resident_bytes(node.env()) {
+        sheet.put("daemon_memory_resident", bytes);
+    }
+}
+
+/// `aggregate`: requests received of each kind, whatever became of them, and what they did in all buckets.
+pub fn aggregate(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let totals = inquiry.node.totals();
+    put_totals(inquiry, &totals, sheet);
+    let mut ops = OpCounts::default();
+    inquiry.node.buckets().iter().for_each(|(_, bucket)| ops.add(&bucket.op_counts()));
+    bucket::put_ops(&ops, sheet);
+    let lookups = requests(&totals, GETS) + requests(&totals, SUBDOC_LOOKUPS);
+    let changes =
+        requests(&totals, SETS) + requests(&totals, OTHER_CHANGES) + requests(&totals, SUBDOC_CHANGES);
+    sheet.put("auth_cmds", requests(&totals, &[SASL_AUTH]));
+    sheet.put("cmd_flush", requests(&totals, &[FLUSH, FLUSHQ]));
+    sheet.put("cmd_lock", requests(&totals, &[GET_LOCKED]));
+    sheet.put("cmd_subdoc_lookup", requests(&totals, SUBDOC_LOOKUPS));
+    sheet.put("cmd_subdoc_mutation", requests(&totals, SUBDOC_CHANGES));
+    sheet.put("cmd_lookup", lookups);
+    sheet.put("cmd_mutation", changes);
+    sheet.put("cmd_total_gets", lookups);
+    sheet.put("cmd_total_sets", changes);
+    sheet.put("cmd_total_ops", lookups + changes);
+    Ok(())
+}
+
+/// `connections`
+pub fn connections(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let totals = inquiry.node.totals();
+    sheet.put("curr_connections", totals.connections);
+    sheet.put("max_connections", inquiry.node.limits().connections);
+    Ok(())
+}
+
+/// `threads`: clients are served by workers; each bucket has one thread that writes. There are no others.
+pub fn threads(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let writers = inquiry.node.bucket_names().len();
+    let kinds = [
+        ("frontend", inquiry.node.threads()),
+        ("writer", writers),
+        ("reader", 0),
+        ("auxio", 0),
+        ("nonio", 0),
+    ];
+    for (kind, threads) in kinds {
+        sheet.put(format_args!("num_{kind}_threads_configured"), threads);
+        sheet.put(format_args!("num_{kind}_threads_actual"), threads);
+    }
+    Ok(())
+}
+
+/// `workload`
+pub fn workload(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let mut sheet = sheet.under("ep_workload");
+    sheet.put("num_writers", inquiry.node.bucket_names().len());
+    for kind in ["readers", "auxio", "nonio"] {
+        sheet.put(format_args!("num_{kind}"), 0);
+    }
+    Ok(())
+}
+
+/// `tasks`: the flusher is the one background step that each bucket has.
+pub fn tasks(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let buckets = inquiry.node.buckets();
+    let tasks = buckets.iter().map(|(_, bucket)| {
+        let waiting = bucket.stats().flush_queue_vbuckets;
+        json!({
+            "name": "Flusher",
+            "bucket": bucket.name(),
+            "type": "Writer",
+            "description": "Writes changes to the couchstore files",
+            "waiting_vbuckets": waiting,
+            "batches": bucket.store_stats().saves,
+        })
+    });
+    let tasks: Vec<serde_json::Value> = tasks.collect();
+    let mut sheet = sheet.under("ep_tasks");
+    sheet.put("cur_time", inquiry.node.env().clock.monotonic_ns());
+    sheet.put("tasks", serde_json::Value::from(tasks));
+    Ok(())
+}
+
+/// `info`
+pub fn info(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let info = json!({
+        "server": "stave",
+        "version": env!("CARGO_PKG_VERSION"),
+        "protocol_version": SERVER_VERSION,
+        "os": std::env::consts::OS,
+        "arch": std::env::consts::ARCH,
+        "pid": std::process::id(),
+        "uptime_s": inquiry.node.uptime_s(),
+        "threads": inquiry.node.threads(),
+    });
+    sheet.put("info", info);
+    Ok(())
+}
+
+/// `bucket_details`
+pub fn bucket_details(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let buckets = inquiry.node.buckets();
+    let buckets = buckets.iter().enumerate().map(|(index, (spec, bucket))| {
+        json!({
+            "index": index,
+            "name": bucket.name(),
+            "uuid": bucket.uuid(),
+            "state": "ready",
+            "type": "couchstore",
+            "quota_bytes": spec.quota_bytes,
+            "vbuckets": bucket.vbuckets(),
+        })
+    });
+    let buckets: Vec<serde_json::Value> = buckets.collect();
+    sheet.put("bucket details", json!({ "buckets": buckets }));
+    Ok(())
+}
+
+/// `responses`
+pub fn responses(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let answers = inquiry.node.totals().answers;
+    let counts = Status::ALL.iter().map(|status| (status.name(), answers[usize::from(status.code() as u8)]));
+    let seen: serde_json::Map<String, serde_json::Value> =
+        counts.filter(|(_, count)| *count > 0).map(|(name, count)| (name.to_owned(), count.into())).collect();
+    sheet.put("responses", serde_json::Value::from(seen));
+    Ok(())
+}
+
+/// `timings`: buckets that are not empty, as `COMMAND_ns_FIRST,LAST`.
+pub fn timings(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let workers = inquiry.node.workers();
+    for code in 0..=u8::MAX {
+        let Some(name) = opcode::name(code) else { continue };
+        let histogram = Histogram::of(workers.iter().map(|worker| &worker.timings), code);
+        for (first, last, count) in histogram.buckets {
+            sheet.put(format_args!("{name}_ns_{first},{last}"), count);
+        }
+    }
+    Ok(())
+}
+
+/// `worker_thread_info`
+pub fn workers(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    for (at, worker) in inquiry.node.workers().iter().enumerate() {
+        let totals = Totals::of(std::iter::once(&**worker));
+        let numbers = json!({
+            "connections": totals.connections,
+            "accepted": totals.accepted,
+            "requests": totals.requests.iter().sum::<u64>(),
+            "received_bytes": totals.received_bytes,
+            "sent_bytes": totals.sent_bytes,
+        });
+        sheet.put(at, numbers);
+    }
+    Ok(())
+}

@@ -1,0 +1,335 @@
+//! Groups against the recorded names, values against what was done, metrics against their format.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use base::env::{Env, SimHandles};
+use base::{Cas, Datatype, DocKey, VbId, VbState};
+use engine::{Bucket, BucketConfig, StoreMode, StoreRequest};
+use protocol::Status;
+use protocol::extras::ConfigVersion;
+use serde_json::Value;
+
+use super::{GROUPS, Inquiry, Refused, Sheet, metrics, produce};
+use crate::cluster_map::NodeAddress;
+use crate::config::{BucketSpec, ConnectionLimits};
+use crate::counters::WorkerCounters;
+use crate::node::{Node, Served};
+use crate::privilege::{Privilege, Privileges};
+use crate::user::Users;
+
+const RECORDED: &str = include_str!("../../../../tests/recordings/kv/stat.jsonl");
+
+/// Recorded scenarios that are answered differently, and why. Each must really differ.
+const DIFFERENT: &[(&str, &str)] = &[
+    ("aggregate", "names of counters that nobody counts here, and of jemalloc"),
+    ("checkpoint", "names of the index and allocators inside a checkpoint, which are not there"),
+    ("checkpoint_0", "names of the index and allocators inside a checkpoint, which are not there"),
+    ("collections_inventory_airline", "not yet: collections"),
+    ("dcp", "not yet: streams"),
+    ("durability-monitor_0", "not yet: replication chains of durable writes"),
+    ("memory", "names of jemalloc's arenas"),
+    ("scopes", "not yet: collections"),
+    ("scopes_inventory", "not yet: collections"),
+    ("tracing", "names of a tracing library that is not used here"),
+    ("unknown_group", "names of settings of other backends and of features that are not there"),
+    ("workload", "names of the queues of a task scheduler that is not there"),
+];
+
+struct World {
+    node: Node,
+    bucket: Arc<Bucket>,
+    _handles: SimHandles,
+}
+
+impl World {
+    fn new() -> World {
+        let (env, handles) = Env::sim(7);
+        let mut config = BucketConfig::new("travel", "/data/travel".into());
+        config.vbuckets = 8;
+        let store = Arc::new(kvstore::Memory::default());
+        let bucket = Arc::new(Bucket::open(config, env.clone(), store).expect("the simulated disk works"));
+        let spec = BucketSpec::parse("travel").expect("valid");
+        let address = NodeAddress { host: None, kv_port: 1, http_port: 2 };
+        let node = Node::new(
+            env.clone(),
+            Users::new(&[], &*env.random),
+            vec![Served { spec, bucket: Arc::clone(&bucket) }],
+            address,
+            ConfigVersion { epoch: 1, revision: 1 },
+            ConnectionLimits::default(),
+            vec![Arc::new(WorkerCounters::default()), Arc::new(WorkerCounters::default())],
+        );
+        World { node, bucket, _handles: handles }
+    }
+
+    fn set(&self, key: &str, vb: u16) {
+        let request = StoreRequest {
+            key: DocKey::new(key.as_bytes()),
+            body: b"v",
+            datatype: Datatype::RAW,
+            flags: 5,
+            expiry: 0,
+            mode: StoreMode::Set,
+            cas: Cas::ANY,
+            preserve_expiry: false,
+        };
+        self.bucket.store(VbId(vb), &request, self.bucket.now()).expect("there is room");
+    }
+
+    fn ask_as(&self, privileges: Privileges, key: &str) -> Result<Sheet, Refused> {
+        let inquiry = Inquiry { node: &self.node, bucket: &self.bucket, privileges, now: self.bucket.now() };
+        produce(&inquiry, key.as_bytes())
+    }
+
+    fn ask(&self, key: &str) -> Result<Sheet, Refused> {
+        self.ask_as(Privileges::all(), key)
+    }
+
+    fn stats(&self, key: &str) -> BTreeMap<String, String> {
+        let sheet = self.ask(key).unwrap_or_else(|refused| panic!("{key:?}: {refused:?}"));
+        sheet.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+    }
+
+    fn refusal(&self, key: &str) -> Option<Status> {
+        self.ask(key).err().map(Refused::status)
+    }
+}
+
+/// A name without what depends on the moment, as the recordings have it: numbers of vBuckets and checkpoints, bins.
+fn masked(name: &str) -> String {
+    let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
+    let name = match name.strip_prefix("vb_").map(|rest| (rest, digits(rest))) {
+        Some((rest, len)) if len > 0 => {
+            let rest = &rest[len..];
+            let entry = rest.strip_prefix(':').map_or(0, digits);
+            let is_entry = entry > 0 && rest[1 + entry..].starts_with(':');
+            format!("vb_N{}", if is_entry { &rest[1 + entry..] } else { rest })
+        }
+        _ => name.to_owned(),
+    };
+    match name.split_once(":id_") {
+        Some((front, back)) if digits(back) > 0 => format!("{front}:id_N{}", &back[digits(back)..]),
+        _ => name,
+    }
+}
+
+/// What of a recorded step is answered differently.
+fn difference(world: &World, step: &Value) -> Option<String> {
+    let key = step["req"]["key"]["t"].as_str().unwrap_or_default();
+    let expected = step["resp"]["status"].as_str()?;
+    let sheet = match world.ask(key) {
+        Ok(sheet) => sheet,
+        Err(refused) => {
+            let status = format!("0x{:02x}", refused.status() as u16);
+            return (status != expected).then(|| format!("{key:?}: {status} for {expected}"));
+        }
+    };
+    if expected != "0x00" {
+        return Some(format!("{key:?}: success for {expected}"));
+    }
+    let names: BTreeSet<String> = sheet.iter().map(|(name, _)| masked(name)).collect();
+    let recorded = step["resp"]["names"].as_array()?.iter().filter_map(Value::as_str);
+    let missing: Vec<&str> = recorded.filter(|name| !names.contains(*name)).collect();
+    (!missing.is_empty()).then(|| format!("{key:?} lacks {}", missing.join(" ")))
+}
+
+#[test]
+fn answers_as_recorded_or_is_listed_as_different() {
+    let world = World::new();
+    world.set("stat.key_stat.@RUN@@.k", 0);
+    let mut different: BTreeMap<String, String> = BTreeMap::new();
+    let mut scenarios = 0;
+    for line in RECORDED.lines() {
+        let step: Value = serde_json::from_str(line).expect("a recording is JSON");
+        if step["req"]["op"] == "0x10" {
+            scenarios += 1;
+            let scenario =
+                step["scenario"].as_str().unwrap_or_default().trim_start_matches("stat/").to_owned();
+            if let Some(difference) = difference(&world, &step) {
+                different.entry(scenario).or_insert(difference);
+            }
+        }
+    }
+    assert!(scenarios > 30, "the recordings are there");
+    let listed: BTreeSet<&str> = DIFFERENT.iter().map(|(scenario, _)| *scenario).collect();
+    let found: BTreeSet<&str> = different.keys().map(String::as_str).collect();
+    assert_eq!(found, listed, "{different:#?}");
+}
+
+#[test]
+fn names_are_masked_as_in_the_recordings() {
+    assert_eq!(masked("vb_12:3:id"), "vb_N:id");
+    assert_eq!(masked("vb_12:num_entries"), "vb_N:num_entries");
+    assert_eq!(masked("vb_1:id_33:state"), "vb_N:id_N:state");
+    assert_eq!(masked("vb_active_num"), "vb_active_num");
+}
+
+#[test]
+fn the_table_is_sorted_and_documented() {
+    assert!(GROUPS.is_sorted_by_key(|group| group.name), "groups are sorted by name");
+    for group in GROUPS {
+        assert!(!group.doc.is_empty() && !group.name.contains(' '), "{:?}", group.name);
+        assert!(group.args.least <= group.args.most);
+        assert_eq!(group.args.usage.is_empty(), group.args.most == 0, "{:?}", group.name);
+    }
+}
+
+#[test]
+fn bad_requests_get_their_status() {
+    let world = World::new();
+    for (key, status) in [
+        ("nosuchgroup", Status::KeyEnoent),
+        ("VBUCKET", Status::KeyEnoent),
+        ("uuid x", Status::Einval),
+        ("vbucket-details x", Status::Einval),
+        ("vbucket-details +1", Status::Einval),
+        ("vbucket-details 1 2", Status::Einval),
+        ("vbucket-details 99999", Status::Einval),
+        ("vbucket-details 8", Status::NotMyVbucket),
+        ("vbucket-seqno 99999", Status::NotMyVbucket),
+        ("durability-monitor", Status::NotSupported),
+        ("collections a", Status::Einval),
+        ("collections a.b", Status::UnknownScope),
+        ("collections _default.b", Status::UnknownCollection),
+        ("scopes a", Status::UnknownScope),
+        ("hash x", Status::Einval),
+        ("key a", Status::Einval),
+        ("key a x", Status::Einval),
+        ("key a 0", Status::KeyEnoent),
+        ("key a 9", Status::NotMyVbucket),
+        ("key a 0 0x8", Status::UnknownCollection),
+        ("key a 0 0xx", Status::Einval),
+    ] {
+        assert_eq!(world.refusal(key), Some(status), "{key:?}");
+    }
+}
+
+#[test]
+fn a_group_needs_its_privilege() {
+    let world = World::new();
+    let simple = Privileges::of(&[Privilege::SimpleStats]);
+    assert!(world.ask_as(simple, "").is_ok());
+    assert_eq!(world.ask_as(simple, "threads").err(), Some(Refused::Denied("Stats")));
+    assert_eq!(world.ask_as(simple, "bucket_details").err(), Some(Refused::Denied("NodeSupervisor")));
+    assert_eq!(world.ask_as(simple, "key a 0").err(), Some(Refused::Denied("MetaRead")));
+}
+
+#[test]
+fn values_follow_what_is_done() {
+    let world = World::new();
+    world.set("a", 1);
+    world.set("b", 1);
+    world.set("a", 1);
+    let now = world.bucket.now();
+    assert!(world.bucket.get(VbId(1), DocKey::new(b"a"), now).is_ok());
+    assert!(world.bucket.get(VbId(2), DocKey::new(b"a"), now).is_err());
+    world.bucket.delete(VbId(1), DocKey::new(b"b"), Cas::ANY, now).expect("it is there");
+    let dirty = world.stats("");
+    let expected = [
+        ("curr_items", "1"),
+        ("curr_items_tot", "1"),
+        ("ep_tombstones", "1"),
+        ("get_hits", "1"),
+        ("get_misses", "1"),
+        ("cmd_set", "3"),
+        ("delete_hits", "1"),
+        ("ep_queue_size", "2"),
+        ("ep_persistence_seqno_lag", "4"),
+        ("ep_total_persisted", "0"),
+        ("vb_active_num", "8"),
+        ("vb_dead_num", "0"),
+        ("threads", "2"),
+        ("ep_couch_bucket", "travel"),
+        ("ep_max_size", "268435456"),
+    ];
+    for (name, value) in expected {
+        assert_eq!(dirty.get(name).map(String::as_str), Some(value), "{name}");
+    }
+    assert_eq!(dirty["mem_used"], dirty["ep_kv_size"]);
+    assert_eq!(world.stats("key a 1")["key_is_dirty"], "true");
+    assert!(world.bucket.flush_all());
+    let clean = world.stats("");
+    assert_eq!((&*clean["ep_queue_size"], &*clean["ep_total_persisted"]), ("0", "2"));
+    assert_eq!(world.stats("key a 1 _default._default")["key_is_dirty"], "false");
+    assert_eq!(world.stats("vbucket-seqno 1")["vb_1:last_persisted_seqno"], "4");
+    assert_eq!(world.stats("vbucket-details 1")["vb_1:num_items"], "1");
+}
+
+#[test]
+fn a_deleted_vbucket_is_not_listed() {
+    let world = World::new();
+    world.bucket.set_vbucket_state(VbId(3), VbState::Replica, None).expect("it is there");
+    world.bucket.set_vbucket_state(VbId(4), VbState::Dead, None).expect("it is there");
+    assert!(matches!(world.bucket.delete_vbucket(VbId(4)), Ok(Ok(()))));
+    let states = world.stats("vbucket");
+    assert_eq!((states.len(), &*states["vb_3"]), (7, "replica"));
+    assert_eq!(world.refusal("vbucket 4"), Some(Status::NotMyVbucket));
+}
+
+/// A sample's name with labels, and its value.
+fn parse_metrics(text: &str) -> BTreeMap<String, f64> {
+    let mut samples = BTreeMap::new();
+    let (mut helped, mut typed) = (None, None);
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            let (name, help) = rest.split_once(' ').expect("a help text follows the name");
+            assert!(help.ends_with('.'), "{name}");
+            helped = Some(name.to_owned());
+        } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').expect("a type follows the name");
+            assert_eq!(helped.as_deref(), Some(name));
+            assert!(kind == "gauge" || kind == "counter", "{name}");
+            assert_eq!(kind == "counter", name.ends_with("_total"), "{name}");
+            typed = Some(name.to_owned());
+        } else {
+            let (series, value) = line.rsplit_once(' ').expect("a value follows the series");
+            let name = series.split('{').next();
+            assert_eq!(typed.as_deref(), name, "each sample stands under its type");
+            let value = value.parse().expect("a number");
+            assert!(samples.insert(series.to_owned(), value).is_none(), "{series} twice");
+        }
+    }
+    samples
+}
+
+#[test]
+fn metrics_are_well_formed_and_true() {
+    let world = World::new();
+    world.set("a", 1);
+    world.set("b", 2);
+    let mut text = String::new();
+    metrics::render(&world.node, &mut text);
+    let samples = parse_metrics(&text);
+    for (series, value) in [
+        ("stave_worker_threads", 2.0),
+        ("stave_items{bucket=\"travel\",state=\"active\"}", 2.0),
+        ("stave_vbuckets{bucket=\"travel\",state=\"active\"}", 8.0),
+        ("stave_ops_total{bucket=\"travel\",op=\"store\"}", 2.0),
+        ("stave_flush_queue_vbuckets{bucket=\"travel\"}", 2.0),
+        ("stave_dirty_items{bucket=\"travel\"}", 2.0),
+        ("stave_memory_quota_bytes{bucket=\"travel\"}", 268_435_456.0),
+    ] {
+        assert_eq!(samples.get(series), Some(&value), "{series}");
+    }
+}
+
+#[test]
+fn every_status_has_its_own_counter() {
+    assert!(Status::ALL.iter().all(|status| status.code() < 256));
+}
+
+#[test]
+fn what_workers_measure_and_send_is_told() {
+    let world = World::new();
+    let [one, other] = world.node.workers() else { panic!("there are two") };
+    one.timings.record(0, 9);
+    other.timings.record(0, 9);
+    one.count_answer(Status::Success);
+    other.count_answer(Status::KeyEnoent);
+    assert_eq!(world.stats("timings"), BTreeMap::from([("Get_ns_9,9".to_owned(), "2".to_owned())]));
+    let responses: Value = serde_json::from_str(&world.stats("responses")["responses"]).expect("JSON");
+    let names = [Status::Success.name(), Status::KeyEnoent.name()];
+    assert_eq!(names.map(|name| responses[name].as_u64()), [Some(1), Some(1)]);
+    assert_eq!(world.stats("worker_thread_info").len(), 2);
+}

@@ -1,0 +1,189 @@
+//! Groups about vBuckets: state, details, seqnos, failover table, checkpoints, hash table, durable writes.
+
+use base::{Seqno, VbId};
+use engine::VbStats;
+use protocol::Status;
+
+use super::{Inquiry, Refused, Sheet, parse_number, parse_vbucket};
+
+const NOT_A_VBUCKET: Refused = Refused::Invalid("The argument must be the number of a vBucket");
+
+/// Looks at the vBucket that is asked about, or at all that there are.
+fn each(
+    inquiry: &Inquiry<'_>,
+    asked: Option<VbId>,
+    mut put: impl FnMut(&VbStats) -> Result<(), Refused>,
+) -> Result<(), Refused> {
+    let bucket = inquiry.bucket;
+    if let Some(vb) = asked {
+        return put(&bucket.vbucket_stats(vb).ok_or(Refused::Status(Status::NotMyVbucket))?);
+    }
+    (0..bucket.vbuckets()).filter_map(|id| bucket.vbucket_stats(VbId(id))).try_for_each(|vb| put(&vb))
+}
+
+/// The vBucket named by the argument, if there is an argument.
+fn asked(args: &[&[u8]]) -> Result<Option<VbId>, Refused> {
+    args.first().map(|text| parse_vbucket(text).ok_or(NOT_A_VBUCKET)).transpose()
+}
+
+/// `vbucket [VB]`
+pub fn states(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    each(inquiry, asked(args)?, |vb| {
+        sheet.put(format_args!("vb_{}", vb.id), vb.state.name());
+        Ok(())
+    })
+}
+
+/// `vbucket-details [VB]`
+pub fn details(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    each(inquiry, asked(args)?, |vb| {
+        sheet.put(format_args!("vb_{}", vb.id), vb.state.name());
+        put_details(vb, sheet);
+        if let Some(topology) =
+            inquiry.bucket.with_vbucket(vb.id, |vb| vb.topology().map(str::to_owned)).flatten()
+        {
+            sheet.put(format_args!("vb_{}:topology", vb.id), topology);
+        }
+        Ok(())
+    })
+}
+
+fn put_details(vb: &VbStats, sheet: &mut Sheet) {
+    let mut sheet = sheet.under(format_args!("vb_{}", vb.id));
+    sheet.put("num_items", vb.documents);
+    sheet.put("ht_num_deleted_items", vb.tombstones);
+    sheet.put("ht_num_items", vb.documents + vb.tombstones);
+    sheet.put("ht_num_in_memory_items", vb.documents);
+    sheet.put("ht_item_memory", vb.item_bytes);
+    sheet.put("ht_memory", vb.table_bytes);
+    sheet.put("checkpoint_memory", vb.checkpoints.item_bytes + vb.checkpoints.overhead_bytes);
+    sheet.put("ops_get", vb.ops.get_hits + vb.ops.get_misses);
+    sheet.put("ops_store", vb.ops.stores);
+    sheet.put("ops_delete", vb.ops.deletes);
+    sheet.put("ops_reject", vb.ops.conflicts);
+    sheet.put("expired", vb.ops.expirations);
+    sheet.put("queue_size", vb.checkpoints.unpersisted_items);
+    sheet.put("flush_queued", vb.flush_queued);
+    sheet.put("high_seqno", vb.high_seqno);
+    sheet.put("last_persisted_seqno", vb.persisted_seqno);
+    sheet.put("purge_seqno", vb.purge_seqno);
+    sheet.put("uuid", vb.uuid);
+    sheet.put("max_cas", vb.max_cas);
+    sheet.put("max_deleted_revid", vb.max_deleted_rev);
+    sheet.put("might_contain_xattrs", vb.might_contain_xattrs);
+}
+
+/// `vbucket-seqno [VB]`: a number that no vBucket could have is answered like one that no vBucket has.
+pub fn seqnos(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let asked = match args.first() {
+        Some(text) => {
+            let number: u64 = parse_number(text).ok_or(NOT_A_VBUCKET)?;
+            Some(u16::try_from(number).map(VbId).map_err(|_| Refused::Status(Status::NotMyVbucket))?)
+        }
+        None => None,
+    };
+    each(inquiry, asked, |vb| {
+        let mut sheet = sheet.under(format_args!("vb_{}", vb.id));
+        sheet.put("abs_high_seqno", vb.high_seqno);
+        sheet.put("high_seqno", vb.high_seqno);
+        // Nothing is prepared here, so every change is visible, and no prepare has the seqno 0.
+        sheet.put("max_visible_seqno", vb.high_seqno);
+        sheet.put("high_prepared_seqno", Seqno(0));
+        sheet.put("high_completed_seqno", Seqno(0));
+        sheet.put("last_persisted_seqno", vb.persisted_seqno);
+        // What is on disk is one consistent snapshot that ends there: a batch is written whole or not at all.
+        sheet.put("last_persisted_snap_start", vb.persisted_seqno);
+        sheet.put("last_persisted_snap_end", vb.persisted_seqno);
+        sheet.put("purge_seqno", vb.purge_seqno);
+        sheet.put("uuid", vb.uuid);
+        Ok(())
+    })
+}
+
+/// `failovers [VB]`
+pub fn failovers(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    each(inquiry, asked(args)?, |vb| {
+        let entries = inquiry.bucket.with_vbucket(vb.id, |vb| vb.failover().to_entries()).unwrap_or_default();
+        let mut sheet = sheet.under(format_args!("vb_{}", vb.id));
+        sheet.put("num_entries", entries.len());
+        // A table that is not in order is replaced as a whole when it is read; single entries are never erased.
+        sheet.put("num_erroneous_entries_erased", 0);
+        for (at, entry) in entries.iter().enumerate() {
+            sheet.put(format_args!("{at}:id"), entry.uuid);
+            sheet.put(format_args!("{at}:seq"), entry.seqno);
+        }
+        Ok(())
+    })
+}
+
+/// `checkpoint [VB]`
+pub fn checkpoint(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    each(inquiry, asked(args)?, |vb| {
+        let checkpoints = &vb.checkpoints;
+        let mut sheet = sheet.under(format_args!("vb_{}", vb.id));
+        sheet.put("state", vb.state.name());
+        sheet.put("open_checkpoint_id", checkpoints.open_id);
+        sheet.put("last_closed_checkpoint_id", checkpoints.open_id - 1);
+        sheet.put("num_checkpoints", checkpoints.checkpoints);
+        sheet.put("num_checkpoint_items", checkpoints.items);
+        sheet.put("num_open_checkpoint_items", checkpoints.open_items);
+        sheet.put("num_items_for_persistence", checkpoints.unpersisted_items);
+        sheet.put("num_conn_cursors", checkpoints.other_cursors);
+        sheet.put("mem_usage", checkpoints.item_bytes + checkpoints.overhead_bytes);
+        let cursors = inquiry.bucket.with_vbucket(vb.id, |vb| vb.checkpoints().cursors().collect::<Vec<_>>());
+        for cursor in cursors.unwrap_or_default() {
+            sheet.put(format_args!("{}:cursor_seqno", cursor.name), cursor.position);
+            sheet.put(format_args!("{}:num_items_for_cursor", cursor.name), cursor.items_behind);
+        }
+        Ok(())
+    })
+}
+
+/// `hash [detail]`
+pub fn hash(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    match args.first() {
+        None => hash_summary(inquiry, sheet),
+        Some(&b"detail") => hash_detail(inquiry, sheet),
+        Some(_) => Err(Refused::Invalid("The only argument of this stat group is `detail`")),
+    }
+}
+
+fn hash_summary(inquiry: &Inquiry<'_>, sheet: &mut Sheet) -> Result<(), Refused> {
+    let mut counts = Vec::new();
+    each(inquiry, None, |vb| {
+        counts.push(vb.documents + vb.tombstones);
+        Ok(())
+    })?;
+    let total: u64 = counts.iter().sum();
+    sheet.put("avg_count", total / (counts.len() as u64).max(1));
+    sheet.put("max_count", counts.iter().max().unwrap_or(&0));
+    sheet.put("min_count", counts.iter().min().unwrap_or(&0));
+    sheet.put("total_counts", total);
+    Ok(())
+}
+
+fn hash_detail(inquiry: &Inquiry<'_>, sheet: &mut Sheet) -> Result<(), Refused> {
+    each(inquiry, None, |vb| {
+        let counts = inquiry.bucket.with_vbucket(vb.id, |vb| vb.table().bucket_counts());
+        let mut sheet = sheet.under(format_args!("vb_{}", vb.id));
+        sheet.put("state", vb.state.name());
+        if let Some((buckets, overflow)) = counts {
+            sheet.put("size", buckets);
+            sheet.put("overflow_lines", overflow);
+        }
+        sheet.put("reported", vb.documents + vb.tombstones);
+        sheet.put("mem_size", vb.item_bytes);
+        sheet.put("table_mem_size", vb.table_bytes);
+        Ok(())
+    })
+}
+
+/// `durability-monitor VB`: no write is tracked as pending yet, a durable one waits for the disk outside the vBucket.
+pub fn durability_monitor(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    each(inquiry, asked(args)?, |vb| {
+        let mut sheet = sheet.under(format_args!("vb_{}", vb.id));
+        sheet.put("state", vb.state.name());
+        sheet.put("num_tracked", 0);
+        Ok(())
+    })
+}
