@@ -10,7 +10,7 @@ use base::env::{Env, Task};
 use engine::Bucket;
 use kvstore::{Couch, CouchConfig};
 use protocol::extras::ConfigVersion;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::acceptor;
@@ -190,11 +190,16 @@ struct Control {
 impl Control {
     fn start(self) -> io::Result<Task> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        // Before anybody is told that the node is ready: a signal must not find the process without ears.
+        let ears = {
+            let _inside = runtime.enter();
+            Ears { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? }
+        };
         let env = self.node.env().clone();
-        env.spawn.spawn("control", Box::new(move || runtime.block_on(self.run())))
+        env.spawn.spawn("control", Box::new(move || runtime.block_on(self.run(ears))))
     }
 
-    async fn run(self) {
+    async fn run(self, ears: Ears) {
         let Control { node, kv, http, seats, stopping, signalled } = self;
         let max_connections = node.limits().connections;
         let stopped = || {
@@ -210,7 +215,7 @@ impl Control {
         tokio::join!(
             until(stopped(), "accepting clients", acceptor::accept(kv, seats, max_connections)),
             until(overdue, "HTTP", http::serve(http, node, stopping.clone())),
-            until(stopped(), "waiting for signals", hear_signals(signalled)),
+            until(stopped(), "waiting for signals", hear_signals(ears, signalled)),
         );
     }
 }
@@ -227,12 +232,17 @@ async fn until(end: impl Future<Output = ()>, what: &str, work: impl Future<Outp
     }
 }
 
-async fn hear_signals(signalled: mpsc::Sender<()>) -> io::Result<()> {
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+/// Where the process hears that it shall stop.
+struct Ears {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+async fn hear_signals(mut ears: Ears, signalled: mpsc::Sender<()>) -> io::Result<()> {
     loop {
         tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
+            _ = ears.terminate.recv() => {}
+            _ = ears.interrupt.recv() => {}
         }
         // Nobody listens any more once the node is being stopped.
         let _ = signalled.send(());
