@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use base::env::{Env, OpenMode};
 use clap::Args;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use server::{Config, Settings};
 
 use crate::cli::Outcome;
@@ -80,6 +81,7 @@ impl ServeFlags {
 /// Runs the command.
 pub fn run(env: &Env, flags: ServeFlags) -> anyhow::Result<Outcome> {
     start_log();
+    raise_descriptor_limit();
     let file = match &flags.config {
         Some(path) => read_file(env, path)?,
         None => Settings::default(),
@@ -107,6 +109,17 @@ fn start_log() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("STAVE_LOG").unwrap_or_else(|_| "info".into());
     // A second node in one process finds the log started.
     let _ = tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter(filter).try_init();
+}
+
+/// Takes as many descriptors as the system allows: shells usually start programs with room for about a thousand.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, ..limit };
+    if limit.current != limit.maximum
+        && let Err(error) = setrlimit(Resource::Nofile, raised)
+    {
+        tracing::warn!(%error, "the limit of open descriptors stays at {:?}", limit.current);
+    }
 }
 
 fn cpus() -> usize {
