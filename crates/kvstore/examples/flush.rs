@@ -1,6 +1,6 @@
 //! What flushing costs: `flush [DIR] [leaf bytes] [interior bytes] [compress nodes 0|1] [value bytes] [batch]`.
 //! With `syncs` instead of the numbers: what making groups of files durable costs, one by one and at once.
-//! With `groups [group] [batch]`: what saving groups of vBuckets costs.
+//! With `groups [group] [batch] [leaf bytes] [interior bytes]`: what saving groups of vBuckets costs.
 //!
 //! For each batch size: a file of about 1,000 documents is changed at random, then items per second of wall clock
 //! and of the thread's CPU time are printed, with bytes written per item.
@@ -127,6 +127,8 @@ fn groups(bench: &mut Bench, group: usize, batch: usize) {
         let items = bench.batch(1000, 1000);
         bench.store.save(VbId(vb as u16), SaveBatch { items: &items, state: &state }).expect("a save");
     }
+    let file_bytes = |vb| bench.store.counts(VbId(vb as u16)).expect("counts").file_bytes;
+    let filled: u64 = (0..vbuckets).map(file_bytes).sum();
     let (mut wall, mut cpu, mut items) = (0.0, 0.0, 0);
     for round in 0..(4 * vbuckets / group).max(8) {
         let batches: Vec<_> = (0..group).map(|_| bench.batch(batch, 1000)).collect();
@@ -143,10 +145,13 @@ fn groups(bench: &mut Bench, group: usize, batch: usize) {
         wall += seconds(ClockId::Monotonic) - before.0;
         cpu += process_cpu() - before.1;
     }
+    let file_bytes = |vb| bench.store.counts(VbId(vb as u16)).expect("counts").file_bytes;
+    let written = (0..vbuckets).map(file_bytes).sum::<u64>() - filled;
     println!(
-        "groups of {group:>3} vBuckets, {batch} of 1,000 documents each: {:>6.2} us CPU/item {:>6.2} us wall/item",
+        "groups of {group:>3} vBuckets, {batch} of 1,000 documents each: {:>6.2} us CPU/item {:>6.2} us wall/item {:>6} B written/item",
         cpu * 1e6 / items as f64,
         wall * 1e6 / items as f64,
+        written / items as u64,
     );
 }
 
@@ -156,9 +161,11 @@ fn main() {
     let parent = PathBuf::from(args.first().map_or("/tmp", String::as_str));
     let dir = tempfile::tempdir_in(parent).expect("a folder");
     let mut config = CouchConfig::default();
-    config.tuning.leaf_bytes = number(1, config.tuning.leaf_bytes);
-    config.tuning.interior_bytes = number(2, config.tuning.interior_bytes);
-    config.tuning.compress_nodes = number(3, usize::from(config.tuning.compress_nodes)) == 1;
+    let is_groups = args.get(1).is_some_and(|word| word == "groups");
+    let shape = if is_groups { 4 } else { 1 };
+    config.tuning.leaf_bytes = number(shape, config.tuning.leaf_bytes);
+    config.tuning.interior_bytes = number(shape + 1, config.tuning.interior_bytes);
+    config.tuning.compress_nodes = !is_groups && number(3, 0) == 1;
     let env = Env { disk: std::sync::Arc::new(RealDisk), ..Env::real() };
     let store = Couch::open(env, dir.path(), config).expect("the bucket opens");
     let mut bench =

@@ -167,7 +167,8 @@ impl GroupSync for SyncFileSystem {
             return SyncEach.sync_files(files);
         }
         rustix::fs::syncfs(&self.folder)?;
-        Ok(())
+        // Without a journal `syncfs` writes inodes after it has flushed the cache of the device: this flushes it again.
+        files.last().map_or(Ok(()), |file| file.sync_data())
     }
 }
 
