@@ -3,12 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use base::env::{Disk, OpenMode};
+use base::env::{Disk, File, OpenMode};
 
 use crate::chunk::{Checksum, Source};
 use crate::failure::Failure;
 use crate::header::{Header, VERSION};
 use crate::node::NodeKind;
+use crate::scratch::Scratch;
 use crate::snapshot::Snapshot;
 use crate::writer::Writer;
 
@@ -46,9 +47,24 @@ pub struct CouchFile {
     /// What the next commit writes.
     pub(crate) header: Header,
     committed: Arc<Header>,
+    is_committed: bool,
     pub(crate) tuning: Tuning,
     /// Whether nodes of the local tree may still be in the write buffer.
     pub(crate) locals_unwritten: bool,
+    pub(crate) scratch: Scratch,
+    stage: Stage,
+}
+
+/// A commit that is known to be durable; see [`CouchFile::open_at`].
+#[derive(Clone)]
+pub struct Commit(Arc<Header>);
+
+/// How far a commit is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Saving,
+    DataWritten,
+    HeaderWritten,
 }
 
 impl CouchFile {
@@ -56,7 +72,7 @@ impl CouchFile {
     /// only after a sync of the folder.
     pub fn create(disk: &dyn Disk, path: &Path) -> Result<CouchFile, Failure> {
         let source = open_source(disk, path, OpenMode::CreateNew)?;
-        Ok(CouchFile::at(source, Header::new(), 0))
+        Ok(CouchFile { is_committed: false, ..CouchFile::at(source, Header::new(), 0) })
     }
 
     /// Opens a file at its last valid header. Whatever comes after that header is left alone.
@@ -73,6 +89,20 @@ impl CouchFile {
         Ok(CouchFile::at(source, header, end))
     }
 
+    /// Opens a file at a commit that is known to be durable; what stands behind it is ignored, and appended to.
+    ///
+    /// After a failed sync this is the only right way: the last header that can be read may be in memory only, and no
+    /// later sync need write it.
+    pub fn open_at(disk: &dyn Disk, path: &Path, commit: &Commit) -> Result<CouchFile, Failure> {
+        let mut source = open_source(disk, path, OpenMode::ReadWrite)?;
+        source.checksum = Checksum::of_version(commit.0.version);
+        let end = file_len(&source)?;
+        if end <= commit.0.offset {
+            return Err(source.damaged(commit.0.offset, "the file ends before its last header"));
+        }
+        Ok(CouchFile::at(source, (*commit.0).clone(), end))
+    }
+
     /// Opens a file for reading, at its last valid header.
     pub fn open_read(disk: &dyn Disk, path: &Path) -> Result<Snapshot, Failure> {
         let mut source = open_source(disk, path, OpenMode::Read)?;
@@ -85,9 +115,12 @@ impl CouchFile {
         CouchFile {
             writer: Writer::new(source, end),
             committed: Arc::new(header.clone()),
+            is_committed: true,
             header,
             tuning: Tuning::default(),
             locals_unwritten: false,
+            scratch: Scratch::default(),
+            stage: Stage::Saving,
         }
     }
 
@@ -108,21 +141,75 @@ impl CouchFile {
     }
 
     /// Makes everything saved durable: data, sync, header, sync. `timestamp_ns` is kept in the header.
+    ///
+    /// Whoever commits several files at once does these steps by himself: [`CouchFile::write_data`], a sync of
+    /// [`CouchFile::file`], [`CouchFile::write_header`], another sync, [`CouchFile::finish_commit`].
     pub fn commit(&mut self, timestamp_ns: u64) -> Result<(), Failure> {
-        self.writer.flush()?;
+        self.write_data()?;
         self.writer.sync()?;
+        self.write_header(timestamp_ns)?;
+        self.writer.sync()?;
+        self.finish_commit();
+        Ok(())
+    }
+
+    /// First step of a commit: writes out everything saved. The caller syncs next.
+    pub fn write_data(&mut self) -> Result<(), Failure> {
+        self.writer.flush()?;
+        self.stage = Stage::DataWritten;
+        Ok(())
+    }
+
+    /// Second step of a commit: writes the header. The data must be synced, the header is to be synced by the caller.
+    pub fn write_header(&mut self, timestamp_ns: u64) -> Result<(), Failure> {
+        self.writer.check()?;
+        assert_eq!(self.stage, Stage::DataWritten, "data comes before its header");
         self.header.timestamp_ns = timestamp_ns;
         // version 12 has the same checksum as 13; a file of version 11 keeps its own
         if self.writer.source().checksum == Checksum::Crc32c {
             self.header.version = VERSION;
         }
         self.header.offset = self.writer.next_block();
-        self.writer.append_header(&self.header.encode());
-        self.writer.flush()?;
-        self.writer.sync()?;
-        self.locals_unwritten = false;
-        self.committed = Arc::new(self.header.clone());
+        self.writer.write_header(&self.header.encode())?;
+        self.stage = Stage::HeaderWritten;
         Ok(())
+    }
+
+    /// Last step of a commit: header and data are synced, from now on readers see them.
+    pub fn finish_commit(&mut self) {
+        assert_eq!(self.stage, Stage::HeaderWritten, "a commit ends with its header");
+        self.stage = Stage::Saving;
+        self.locals_unwritten = false;
+        self.is_committed = true;
+        self.committed = Arc::new(self.header.clone());
+    }
+
+    /// The file, to be synced. If that fails, this must be dropped.
+    pub fn file(&self) -> &Arc<dyn File> {
+        &self.writer.source().file
+    }
+
+    /// A sync by the caller failed: every further call fails.
+    pub fn poison(&mut self) {
+        self.writer.poison();
+    }
+
+    /// The last commit, which was durable when it was made or found; nothing if there is none yet.
+    pub fn last_commit(&self) -> Option<Commit> {
+        self.is_committed.then(|| Commit(self.committed.clone()))
+    }
+
+    /// Lends the buffers in which batches are put together, so that many files can share one set.
+    pub fn lend_scratch(&mut self, mut scratch: Scratch) {
+        self.writer.swap_buffer(&mut scratch.written);
+        self.scratch = scratch;
+    }
+
+    /// Takes the buffers back. Nothing may be saved that is not written yet, unless the file is given up.
+    pub fn take_scratch(&mut self) -> Scratch {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        self.writer.swap_buffer(&mut scratch.written);
+        scratch
     }
 }
 

@@ -15,15 +15,17 @@ mod rev_meta;
 mod rewrite;
 mod save;
 mod scan;
+mod scratch;
 mod snapshot;
 mod tree;
 mod writer;
 
 pub use failure::Failure;
-pub use file::{CouchFile, Tuning};
+pub use file::{Commit, CouchFile, Tuning};
 pub use record::DocInfo;
 pub use rev_meta::{Durability, RevMeta};
 pub use save::{Batch, Body, DocUpdate, LocalUpdate, RecordSummary};
+pub use scratch::Scratch;
 pub use snapshot::{FileInfo, Snapshot};
 
 /// Bit of `content_meta` that says the stored body is a Snappy block.

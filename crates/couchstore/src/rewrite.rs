@@ -9,6 +9,7 @@ use crate::chunk::Source;
 use crate::failure::Failure;
 use crate::file::Tuning;
 use crate::node::{Entries, Entry, MAX_DEPTH, NodeBuf, NodeKind, Pointer, ROOT_POINTER, entry_prefix};
+use crate::scratch::{NodeScratch, Packing};
 use crate::tree::{Reduce, Tree, be48};
 use crate::writer::Writer;
 
@@ -24,7 +25,7 @@ pub(crate) trait Edits {
 }
 
 /// Node under construction at one depth.
-struct Level {
+pub(crate) struct Level {
     kind: NodeKind,
     /// One byte for the node's kind, then entries.
     buf: Vec<u8>,
@@ -35,6 +36,12 @@ struct Level {
 impl Level {
     fn new() -> Level {
         Level { kind: NodeKind::Interior, buf: vec![0], ends: Vec::new() }
+    }
+
+    fn clear(&mut self) {
+        self.kind = NodeKind::Interior;
+        self.buf.truncate(1);
+        self.ends.clear();
     }
 
     fn bytes(&self) -> usize {
@@ -84,9 +91,9 @@ pub(crate) struct Rewrite<'a, E> {
     /// Bytes of nodes that may still be read.
     budget: u64,
     /// `levels[0]` collects pointers to nodes at the root's depth, which are in `levels[1]` before, and so on.
-    levels: Vec<Level>,
-    buffers: Vec<NodeBuf>,
-    packed: Vec<u8>,
+    levels: &'a mut Vec<Level>,
+    buffers: &'a mut Vec<NodeBuf>,
+    packing: &'a mut Packing,
 }
 
 impl<'a, E: Edits> Rewrite<'a, E> {
@@ -96,10 +103,13 @@ impl<'a, E: Edits> Rewrite<'a, E> {
         edits: &'a mut E,
         tree: Tree,
         tuning: Tuning,
+        scratch: &'a mut NodeScratch,
     ) -> Self {
         let limit = writer.written_end();
-        let levels = vec![Level::new(), Level::new()];
-        let packed = Vec::new();
+        let NodeScratch { levels, buffers, packing } = scratch;
+        levels.truncate(2);
+        levels.iter_mut().for_each(Level::clear);
+        levels.resize_with(2, Level::new);
         Rewrite {
             source,
             writer,
@@ -109,8 +119,8 @@ impl<'a, E: Edits> Rewrite<'a, E> {
             limit,
             budget: limit,
             levels,
-            buffers: Vec::new(),
-            packed,
+            buffers,
+            packing,
         }
     }
 
@@ -298,7 +308,7 @@ impl<'a, E: Edits> Rewrite<'a, E> {
         let last_key = Entries::of(&node[last..]).next().ok().flatten().expect("just built").key;
         let (reduce, below_bytes) = summary(self.tree, level.kind, &node[1..])
             .ok_or_else(|| self.source.damaged(self.limit, "a record is malformed"))?;
-        let placed = write_node(self.writer, node, self.tuning.compress_nodes, &mut self.packed)?;
+        let placed = write_node(self.writer, node, self.tuning.compress_nodes, self.packing)?;
         let subtree_bytes = u64::from(placed.bytes) + below_bytes;
         let pointer = Pointer { offset: placed.offset, subtree_bytes, reduce };
         above.push_pointer(self.tree, last_key, pointer);
@@ -352,17 +362,10 @@ fn write_node(
     writer: &mut Writer,
     node: &[u8],
     compress: bool,
-    packed: &mut Vec<u8>,
+    packing: &mut Packing,
 ) -> Result<crate::writer::Placed, Failure> {
     if compress {
-        let most = snap::raw::max_compress_len(node.len());
-        if packed.len() < most {
-            packed.resize(most, 0);
-        }
-        let len = snap::raw::Encoder::new()
-            .compress(node, packed)
-            .expect("the buffer holds the longest possible result");
-        return writer.append_chunk(&packed[..len], &[]);
+        return writer.append_chunk(packing.pack(node), &[]);
     }
     let (head, len) = literal_block(node.len());
     writer.append_chunk(&head[..len], node)

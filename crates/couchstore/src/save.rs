@@ -5,6 +5,7 @@ use crate::file::CouchFile;
 use crate::node::{MAX_KEY, MAX_VALUE};
 use crate::record::DocInfo;
 use crate::rewrite::{Edits, Rewrite};
+use crate::scratch::{NodeScratch, Packing, Scratch};
 use crate::tree::Tree;
 use crate::writer::Placed;
 
@@ -92,20 +93,28 @@ pub struct LocalUpdate<'a> {
 impl CouchFile {
     /// Saves documents. They become visible with the next [`CouchFile::commit`].
     pub fn save<B: Batch>(&mut self, batch: &mut B) -> Result<(), Failure> {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let result = self.save_with(batch, &mut scratch);
+        self.scratch = scratch;
+        result
+    }
+
+    fn save_with<B: Batch>(&mut self, batch: &mut B, scratch: &mut Scratch) -> Result<(), Failure> {
         self.writer.flush()?;
-        let mut placed = Vec::with_capacity(batch.len());
-        self.append_bodies(batch, &mut placed)?;
-        let mut by_seqno = Vec::with_capacity(batch.len());
-        let edits = ById { batch, placed: &placed, by_seqno: &mut by_seqno, rev_meta: Vec::new() };
-        self.header.by_id = self.rewrite(Tree::ById, edits)?;
+        let Scratch { placed, by_seqno, rev_meta, packing, nodes, .. } = scratch;
+        placed.clear();
+        by_seqno.clear();
+        self.append_bodies(batch, placed, packing)?;
+        let edits = ById { batch, placed, by_seqno, rev_meta };
+        self.header.by_id = self.rewrite(Tree::ById, edits, nodes)?;
         // of equal seqnos the new record comes first and the removal goes
         by_seqno.sort_unstable_by_key(|edit| (u64::from_be_bytes(edit.seqno_be), edit.index));
         by_seqno.dedup_by_key(|edit| edit.seqno_be);
         if let Some(last) = by_seqno.iter().rev().find(|edit| edit.index != REMOVE) {
             self.header.update_seqno = self.header.update_seqno.max(u64::from_be_bytes(last.seqno_be));
         }
-        let edits = BySeqno { batch, placed: &placed, edits: &by_seqno, rev_meta: Vec::new() };
-        self.header.by_seqno = self.rewrite(Tree::BySeqno, edits)?;
+        let edits = BySeqno { batch, placed, edits: by_seqno, rev_meta };
+        self.header.by_seqno = self.rewrite(Tree::BySeqno, edits, nodes)?;
         Ok(())
     }
 
@@ -115,7 +124,10 @@ impl CouchFile {
         if self.locals_unwritten {
             self.writer.flush()?;
         }
-        self.header.local = self.rewrite(Tree::Local, Locals(locals))?;
+        let mut nodes = std::mem::take(&mut self.scratch.nodes);
+        let root = self.rewrite(Tree::Local, Locals(locals), &mut nodes);
+        self.scratch.nodes = nodes;
+        self.header.local = root?;
         self.locals_unwritten = true;
         Ok(())
     }
@@ -124,6 +136,7 @@ impl CouchFile {
         &mut self,
         tree: Tree,
         mut edits: E,
+        nodes: &mut NodeScratch,
     ) -> Result<Option<crate::node::Pointer>, Failure> {
         self.writer.check()?;
         let root = self.header.root(tree);
@@ -131,26 +144,20 @@ impl CouchFile {
             return Ok(root);
         }
         let source = self.writer.source().clone();
-        Rewrite::new(&source, &mut self.writer, &mut edits, tree, self.tuning).run(root)
+        Rewrite::new(&source, &mut self.writer, &mut edits, tree, self.tuning, nodes).run(root)
     }
 
-    fn append_bodies<B: Batch>(&mut self, batch: &B, placed: &mut Vec<Placed>) -> Result<(), Failure> {
-        let mut packed = Vec::new();
-        let mut encoder = snap::raw::Encoder::new();
+    fn append_bodies<B: Batch>(
+        &mut self,
+        batch: &B,
+        placed: &mut Vec<Placed>,
+        packing: &mut Packing,
+    ) -> Result<(), Failure> {
         for i in 0..batch.len() {
             placed.push(match batch.doc(i).body {
                 Body::None => Placed::default(),
                 Body::Plain(body) | Body::Compressed(body) => self.append_body(body)?,
-                Body::Compress(body) => {
-                    let most = snap::raw::max_compress_len(body.len());
-                    if packed.len() < most {
-                        packed.resize(most, 0);
-                    }
-                    let len = encoder
-                        .compress(body, &mut packed)
-                        .expect("the buffer holds the longest possible result");
-                    self.append_body(&packed[..len])?
-                }
+                Body::Compress(body) => self.append_body(packing.pack(body))?,
             });
         }
         Ok(())
@@ -166,7 +173,7 @@ impl CouchFile {
 const REMOVE: u32 = u32::MAX;
 
 /// One edit of the by-seqno tree: 12 bytes an item, as large batches have a million of them.
-struct SeqnoEdit {
+pub(crate) struct SeqnoEdit {
     seqno_be: [u8; 8],
     /// Document of the batch, or [`REMOVE`].
     index: u32,
@@ -176,7 +183,7 @@ struct ById<'a, B> {
     batch: &'a mut B,
     placed: &'a [Placed],
     by_seqno: &'a mut Vec<SeqnoEdit>,
-    rev_meta: Vec<u8>,
+    rev_meta: &'a mut Vec<u8>,
 }
 
 fn doc_info<'a>(doc: &DocUpdate<'a>, placed: Placed, rev_meta: &'a [u8]) -> DocInfo<'a> {
@@ -204,10 +211,10 @@ impl<B: Batch> Edits for ById<'_, B> {
 
     fn apply(&mut self, i: usize, old: Option<&[u8]>, out: &mut Vec<u8>) -> Result<bool, &'static str> {
         self.rev_meta.clear();
-        self.batch.rev_meta(i, &mut self.rev_meta);
+        self.batch.rev_meta(i, self.rev_meta);
         let doc = self.batch.doc(i);
         assert!(doc.id.len() <= MAX_KEY, "callers keep to the limit of keys");
-        let new = doc_info(&doc, self.placed[i], &self.rev_meta);
+        let new = doc_info(&doc, self.placed[i], self.rev_meta);
         new.encode_by_id(out);
         self.by_seqno.push(SeqnoEdit { seqno_be: doc.seqno.to_be_bytes(), index: i as u32 });
         let replaced = match old {
@@ -228,7 +235,7 @@ struct BySeqno<'a, B> {
     batch: &'a B,
     placed: &'a [Placed],
     edits: &'a [SeqnoEdit],
-    rev_meta: Vec<u8>,
+    rev_meta: &'a mut Vec<u8>,
 }
 
 impl<B: Batch> Edits for BySeqno<'_, B> {
@@ -247,8 +254,8 @@ impl<B: Batch> Edits for BySeqno<'_, B> {
         }
         let index = index as usize;
         self.rev_meta.clear();
-        self.batch.rev_meta(index, &mut self.rev_meta);
-        doc_info(&self.batch.doc(index), self.placed[index], &self.rev_meta).encode_by_seqno(out);
+        self.batch.rev_meta(index, self.rev_meta);
+        doc_info(&self.batch.doc(index), self.placed[index], self.rev_meta).encode_by_seqno(out);
         Ok(true)
     }
 }

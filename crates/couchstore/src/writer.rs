@@ -100,11 +100,28 @@ impl Writer {
         self.outcome("sync", self.start, result)
     }
 
-    /// Buffers an encoded header at the next block boundary and returns its offset.
-    pub(crate) fn append_header(&mut self, header: &[u8]) {
-        let padding = self.next_block() - self.end();
-        self.buf.resize(self.buf.len() + padding as usize, 0);
-        self.buf.extend_from_slice(header);
+    /// Writes an encoded header at the next block boundary; the gap before it reads as zeros.
+    pub(crate) fn write_header(&mut self, header: &[u8]) -> Result<(), Failure> {
+        self.check()?;
+        assert!(self.buf.is_empty(), "a header is written after its data");
+        let offset = self.next_block();
+        let result = self.source.file.write_at(header, offset);
+        self.outcome("write", offset, result)?;
+        self.start = offset + header.len() as u64;
+        Ok(())
+    }
+
+    /// From now on every call fails.
+    pub(crate) fn poison(&mut self) {
+        self.poisoned = true;
+    }
+
+    /// Exchanges the buffer, which is empty unless the file is given up.
+    pub(crate) fn swap_buffer(&mut self, other: &mut Vec<u8>) {
+        assert!(self.buf.is_empty() || self.poisoned, "only a buffer that is written out is passed on");
+        self.buf.clear();
+        other.clear();
+        std::mem::swap(&mut self.buf, other);
     }
 
     /// The next block boundary: where a header would go.

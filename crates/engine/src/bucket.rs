@@ -11,7 +11,7 @@ use vbucket::{Garbage, HashSeed, Origin, VBucket};
 use crate::config::BucketConfig;
 use crate::counters::OpCounts;
 use crate::failure::Failure;
-use crate::flusher::FlushQueue;
+use crate::flush_queue::{FlushQueue, LARGE_BACKLOG};
 use crate::memory::MemoryAccount;
 use crate::persistence::PersistenceWaiters;
 use crate::refusal::Refusal;
@@ -23,6 +23,13 @@ pub(crate) struct Shard {
     pub(crate) exists: bool,
     pub(crate) flush_queued: bool,
     pub(crate) ops: OpCounts,
+}
+
+impl Shard {
+    /// Seqnos that are not on disk yet.
+    pub(crate) fn unflushed(&self) -> u64 {
+        self.vb.high_seqno().0 - self.vb.persisted_seqno().0
+    }
 }
 
 /// Receipt of a change: what a client needs to recognise it later.
@@ -103,7 +110,11 @@ impl Bucket {
     pub(crate) fn queue_flush(&self, shard: &mut Shard) {
         if !shard.flush_queued {
             shard.flush_queued = true;
-            self.flush.push(shard.vb.id());
+            self.flush.push(shard.vb.id(), self.env.clock.monotonic());
+        }
+        // exactly once on the way up
+        if shard.unflushed() == LARGE_BACKLOG {
+            self.flush.hurry(shard.vb.id());
         }
     }
 

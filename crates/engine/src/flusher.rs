@@ -1,34 +1,17 @@
-//! From the checkpoints to the disk: one step writes what one vBucket has waiting.
+//! From the checkpoints to the disk: one step writes what a group of vBuckets has waiting.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use base::{VbId, Version};
 use kvstore::{FailoverEntry, SaveBatch, VbStateDoc};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::MutexGuard;
 use vbucket::FlushBatch;
 
-use crate::bucket::Bucket;
+use crate::bucket::{Bucket, Shard};
+use crate::flush_queue::{Due, GROUP_VBUCKETS, LARGE_BACKLOG};
 
-/// How long the flusher lets changes gather while nobody waits for them.
-const GATHER: Duration = Duration::from_millis(100);
-/// How long it pauses after a failure before it tries again.
+/// How long the flusher pauses after a failure before it tries again.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
-
-#[derive(Default)]
-struct Queue {
-    waiting: VecDeque<VbId>,
-    /// vBuckets that somebody waits for; each stands in `waiting` too, where it will be found done.
-    urgent: VecDeque<VbId>,
-    stopping: bool,
-}
-
-/// Which vBuckets have something to write.
-#[derive(Default)]
-pub struct FlushQueue {
-    queue: Mutex<Queue>,
-    wake: Condvar,
-}
 
 /// What a step did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,84 +24,29 @@ pub enum Progress {
     Failed,
 }
 
-impl FlushQueue {
-    pub(crate) fn push(&self, vb: VbId) {
-        let mut queue = self.queue.lock();
-        queue.waiting.push_back(vb);
-        if queue.waiting.len() == 1 {
-            self.wake.notify_one();
-        }
-    }
-
-    /// Somebody waits for this vBucket: it goes first, and nothing gathers any longer.
-    pub(crate) fn hurry(&self, vb: VbId) {
-        self.queue.lock().urgent.push_back(vb);
-        self.wake.notify_one();
-    }
-
-    fn pop(&self) -> Option<VbId> {
-        let mut queue = self.queue.lock();
-        queue.urgent.pop_front().or_else(|| queue.waiting.pop_front())
-    }
-
-    /// vBuckets in the queue.
-    pub fn len(&self) -> usize {
-        self.queue.lock().waiting.len()
-    }
-
-    /// Whether no vBucket is queued.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Waits until there is something to write and a batch has gathered, or somebody is in a hurry.
-    /// False if the flusher shall stop.
-    fn wait_for_work(&self) -> bool {
-        let mut queue = self.queue.lock();
-        while queue.waiting.is_empty() && queue.urgent.is_empty() && !queue.stopping {
-            self.wake.wait(&mut queue);
-        }
-        if queue.urgent.is_empty() && !queue.stopping {
-            self.wake.wait_for(&mut queue, GATHER);
-        }
-        !queue.stopping
-    }
-
-    /// Waits a while, or until the flusher shall stop.
-    fn pause(&self) {
-        let mut queue = self.queue.lock();
-        if !queue.stopping {
-            self.wake.wait_for(&mut queue, PAUSE_AFTER_FAILURE);
-        }
-    }
-}
-
 impl Bucket {
-    /// Writes what the next queued vBucket has waiting.
+    /// Writes what the next queued vBuckets have waiting, those that somebody waits for first; gathers no longer.
     pub fn flush_step(&self) -> Progress {
-        match self.flush.pop() {
-            Some(vb) => self.flush_vbucket(vb),
-            None => Progress::Idle,
-        }
+        let mut group = Vec::new();
+        self.flush.take(&mut group, Due::Now);
+        if group.is_empty() { Progress::Idle } else { self.flush_group(&group) }
     }
 
     /// Runs flush steps until the bucket is closed; for a thread of its own.
     pub fn run_flusher(&self) {
-        while self.flush.wait_for_work() {
-            loop {
-                match self.flush_step() {
-                    Progress::Worked => {}
-                    Progress::Idle => break,
-                    Progress::Failed => self.flush.pause(),
-                }
+        let mut group = Vec::new();
+        while self.flush.wait_for_work(&*self.env.clock) {
+            self.flush.take(&mut group, Due::Gathered(self.env.clock.monotonic()));
+            if self.flush_group(&group) == Progress::Failed {
+                self.flush.pause(PAUSE_AFTER_FAILURE);
             }
+            group.clear();
         }
     }
 
     /// Lets the flusher thread end after its present step.
     pub fn stop_flusher(&self) {
-        self.flush.queue.lock().stopping = true;
-        self.flush.wake.notify_all();
+        self.flush.stop();
     }
 
     /// Writes everything that is queued now. False if the disk refused something.
@@ -132,48 +60,98 @@ impl Bucket {
         }
     }
 
-    fn flush_vbucket(&self, vb: VbId) -> Progress {
+    fn flush_group(&self, group: &[VbId]) -> Progress {
+        assert!(group.len() <= GROUP_VBUCKETS, "the queue gives no more");
         let _flushing = self.flushing.lock();
-        let shard = &self.shards[usize::from(vb.0)];
-        let batch = {
-            let mut shard = shard.lock();
-            shard.flush_queued = false;
-            shard.vb.take_flush_batch(self.config.flush_batch_items as u64)
-        };
-        let Some(batch) = batch else { return Progress::Worked };
-        let saved = self.save(&batch);
-        let mut guard = shard.lock();
-        match saved {
-            Ok(()) => {
-                let removed = guard.vb.flushed(batch.high_seqno);
-                if guard.vb.has_unflushed() {
-                    self.queue_flush(&mut guard);
+        let batches: Vec<FlushBatch> = group.iter().filter_map(|vb| self.take_batch(*vb)).collect();
+        if batches.is_empty() {
+            return Progress::Worked;
+        }
+        let outcomes = self.save(&batches);
+        let mut progress = Progress::Worked;
+        for (batch, saved) in batches.into_iter().zip(outcomes) {
+            match saved {
+                Ok(_) => self.saved(&batch),
+                Err(failure) => {
+                    tracing::error!(bucket = self.name(), %failure, "cannot write; the changes stay in memory, trying again");
+                    self.not_saved(&batch);
+                    progress = Progress::Failed;
                 }
-                drop(guard);
-                drop(removed);
-                self.waiters.persisted(vb, batch.high_seqno);
-                Progress::Worked
-            }
-            Err(failure) => {
-                tracing::error!(bucket = self.name(), %failure, "cannot write; the changes stay in memory, trying again");
-                guard.vb.flush_failed();
-                self.queue_flush(&mut guard);
-                Progress::Failed
             }
         }
+        progress
     }
 
-    fn save(&self, batch: &FlushBatch) -> Result<(), kvstore::Failure> {
-        let mut items: Vec<Version> = batch.range.iter().flat_map(|range| range.iter()).cloned().collect();
-        // By key; of versions of one key the newest first, which then is the only one kept.
-        items.sort_unstable_by(|a, b| {
-            a.stored_key().cmp(b.stored_key()).then_with(|| b.meta().by_seqno.cmp(&a.meta().by_seqno))
-        });
-        items.dedup_by(|later, kept| later.stored_key() == kept.stored_key());
-        let state = state_document(batch);
-        self.store.save(batch.id, SaveBatch { items: &items, state: &state })?;
-        Ok(())
+    fn flushing_shard(&self, vb: VbId) -> MutexGuard<'_, Shard> {
+        self.shards[usize::from(vb.0)].lock()
     }
+
+    fn take_batch(&self, vb: VbId) -> Option<FlushBatch> {
+        let mut shard = self.flushing_shard(vb);
+        shard.flush_queued = false;
+        shard.vb.take_flush_batch(self.config.flush_batch_items as u64)
+    }
+
+    fn saved(&self, batch: &FlushBatch) {
+        let removed = {
+            let mut shard = self.flushing_shard(batch.id);
+            let removed = shard.vb.flushed(batch.high_seqno);
+            if shard.vb.has_unflushed() {
+                self.queue_flush(&mut shard);
+            }
+            if shard.unflushed() > LARGE_BACKLOG {
+                self.flush.hurry(batch.id);
+            }
+            removed
+        };
+        drop(removed);
+        self.waiters.persisted(batch.id, batch.high_seqno);
+    }
+
+    fn not_saved(&self, batch: &FlushBatch) {
+        let mut shard = self.flushing_shard(batch.id);
+        shard.vb.flush_failed();
+        self.queue_flush(&mut shard);
+    }
+
+    fn save(&self, batches: &[FlushBatch]) -> Vec<Result<kvstore::Saved, kvstore::Failure>> {
+        let mut items: Vec<Version> = Vec::new();
+        let ends: Vec<usize> = batches
+            .iter()
+            .map(|batch| {
+                gather(batch, &mut items);
+                items.len()
+            })
+            .collect();
+        let states: Vec<VbStateDoc> = batches.iter().map(state_document).collect();
+        let mut start = 0;
+        let group: Vec<(VbId, SaveBatch<'_>)> = std::iter::zip(batches, &states)
+            .zip(ends)
+            .map(|((batch, state), end)| {
+                let items = &items[std::mem::replace(&mut start, end)..end];
+                (batch.id, SaveBatch { items, state })
+            })
+            .collect();
+        self.store.save_group(&group)
+    }
+}
+
+/// Appends the changes of a batch, by key, only the newest of each.
+fn gather(batch: &FlushBatch, items: &mut Vec<Version>) {
+    let from = items.len();
+    items.extend(batch.range.iter().flat_map(|range| range.iter()).cloned());
+    // of versions of one key the newest comes first, and the first is kept
+    items[from..].sort_unstable_by(|a, b| {
+        a.stored_key().cmp(b.stored_key()).then_with(|| b.meta().by_seqno.cmp(&a.meta().by_seqno))
+    });
+    let mut kept = from;
+    for i in from..items.len() {
+        if i == from || items[kept - 1].stored_key() != items[i].stored_key() {
+            items.swap(kept, i);
+            kept += 1;
+        }
+    }
+    items.truncate(kept);
 }
 
 fn state_document(batch: &FlushBatch) -> VbStateDoc {

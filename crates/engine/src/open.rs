@@ -13,7 +13,7 @@ use crate::bucket::{Bucket, Shard, dead, new_uuid};
 use crate::config::BucketConfig;
 use crate::counters::OpCounts;
 use crate::failure::Failure;
-use crate::flusher::FlushQueue;
+use crate::flush_queue::FlushQueue;
 use crate::memory::MemoryAccount;
 use crate::persistence::PersistenceWaiters;
 

@@ -1,13 +1,15 @@
 //! What flushing costs: `flush [DIR] [leaf bytes] [interior bytes] [compress nodes 0|1] [value bytes] [batch]`.
+//! With `syncs` instead of the numbers: what making groups of files durable costs, one by one and at once.
+//! With `groups [group] [batch] [leaf bytes] [interior bytes]`: what saving groups of vBuckets costs.
 //!
 //! For each batch size: a file of about 1,000 documents is changed at random, then items per second of wall clock
 //! and of the thread's CPU time are printed, with bytes written per item.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use base::env::{Env, RealDisk};
+use base::env::{Disk, Env, GroupSync, OpenMode, RealDisk, SyncEach};
 use base::{Cas, Datatype, DocKey, NewVersion, RevSeqno, Seqno, VbId, Version, VersionMeta};
-use kvstore::{Couch, CouchConfig, KvStore, SaveBatch, VbStateDoc};
+use kvstore::{Couch, CouchConfig, FailoverEntry, KvStore, SaveBatch, VbStateDoc};
 use rustix::time::{ClockId, clock_gettime};
 
 /// A small generator: the same work in each run.
@@ -79,20 +81,105 @@ impl Bench {
     }
 }
 
+/// CPU time of the whole process, that of the kernel on its behalf included.
+fn process_cpu() -> f64 {
+    seconds(ClockId::ProcessCPUTime)
+}
+
+/// Appends 60 kB and then 200 bytes to each of `n` files, making both durable.
+fn syncs(dir: &Path, n: usize, group: &dyn GroupSync) -> (f64, f64) {
+    let name = |i| dir.join(format!("sync-{i}"));
+    let files: Vec<_> =
+        (0..n).map(|i| RealDisk.open(&name(i), OpenMode::CreateNew).expect("a file")).collect();
+    let (data, rounds) = (vec![7; 60_000], (600 / n).clamp(4, 60));
+    let (mut wall, mut cpu) = (0.0, 0.0);
+    for round in 0..rounds as u64 {
+        for (bytes, at) in [(&data[..], 0), (&data[..200], 61_440)] {
+            for file in &files {
+                file.write_at(bytes, round * 65_536 + at).expect("a write");
+            }
+            let before = (seconds(ClockId::Monotonic), process_cpu());
+            group.sync_files(&files).expect("a sync");
+            wall += seconds(ClockId::Monotonic) - before.0;
+            cpu += process_cpu() - before.1;
+        }
+    }
+    (0..n).for_each(|i| RealDisk.remove_file(&name(i)).expect("it is there"));
+    let commits = (rounds * n) as f64;
+    (cpu * 1e6 / commits, wall * 1e6 / commits)
+}
+
+fn compare_syncs(dir: &Path) {
+    let group = RealDisk.group_sync(dir).expect("the folder is there");
+    for n in [1, 4, 8, 16, 64, 256] {
+        for (name, how) in [("one by one", &SyncEach as &dyn GroupSync), ("as a group", &*group)] {
+            let (cpu, wall) = syncs(dir, n, how);
+            println!("{n:>4} files, {name}: {cpu:>7.1} us CPU, {wall:>8.1} us wall for each file's two syncs");
+        }
+    }
+}
+
+/// Changes `batch` of 1,000 documents in each vBucket, `group` vBuckets at a time.
+fn groups(bench: &mut Bench, group: usize, batch: usize) {
+    let state = VbStateDoc { failover_table: vec![FailoverEntry { id: 1, seq: 0 }], ..VbStateDoc::default() };
+    let vbuckets = group.max(256);
+    for vb in 0..vbuckets {
+        let items = bench.batch(1000, 1000);
+        bench.store.save(VbId(vb as u16), SaveBatch { items: &items, state: &state }).expect("a save");
+    }
+    let file_bytes = |vb| bench.store.counts(VbId(vb as u16)).expect("counts").file_bytes;
+    let filled: u64 = (0..vbuckets).map(file_bytes).sum();
+    let (mut wall, mut cpu, mut items) = (0.0, 0.0, 0);
+    for round in 0..(4 * vbuckets / group).max(8) {
+        let batches: Vec<_> = (0..group).map(|_| bench.batch(batch, 1000)).collect();
+        items += group * batch;
+        let group: Vec<_> = batches
+            .iter()
+            .enumerate()
+            .map(|(i, items)| (VbId(((round * group + i) % vbuckets) as u16), SaveBatch { items, state: &state }))
+            .collect();
+        let before = (seconds(ClockId::Monotonic), process_cpu());
+        for saved in bench.store.save_group(&group) {
+            saved.expect("a save");
+        }
+        wall += seconds(ClockId::Monotonic) - before.0;
+        cpu += process_cpu() - before.1;
+    }
+    let file_bytes = |vb| bench.store.counts(VbId(vb as u16)).expect("counts").file_bytes;
+    let written = (0..vbuckets).map(file_bytes).sum::<u64>() - filled;
+    println!(
+        "groups of {group:>3} vBuckets, {batch} of 1,000 documents each: {:>6.2} us CPU/item {:>6.2} us wall/item {:>6} B written/item",
+        cpu * 1e6 / items as f64,
+        wall * 1e6 / items as f64,
+        written / items as u64,
+    );
+}
+
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let number = |i: usize, default: usize| args.get(i).and_then(|s| s.parse().ok()).unwrap_or(default);
     let parent = PathBuf::from(args.first().map_or("/tmp", String::as_str));
     let dir = tempfile::tempdir_in(parent).expect("a folder");
     let mut config = CouchConfig::default();
-    config.tuning.leaf_bytes = number(1, config.tuning.leaf_bytes);
-    config.tuning.interior_bytes = number(2, config.tuning.interior_bytes);
-    config.tuning.compress_nodes = number(3, usize::from(config.tuning.compress_nodes)) == 1;
+    let is_groups = args.get(1).is_some_and(|word| word == "groups");
+    let shape = if is_groups { 4 } else { 1 };
+    config.tuning.leaf_bytes = number(shape, config.tuning.leaf_bytes);
+    config.tuning.interior_bytes = number(shape + 1, config.tuning.interior_bytes);
+    config.tuning.compress_nodes = !is_groups && number(3, 0) == 1;
     let env = Env { disk: std::sync::Arc::new(RealDisk), ..Env::real() };
     let store = Couch::open(env, dir.path(), config).expect("the bucket opens");
     let mut bench =
         Bench { store, numbers: Numbers(88_172_645_463_325_252), seqno: 0, value_bytes: number(4, 512) };
     println!("{config:?}");
+    match args.get(1).map(String::as_str) {
+        Some("syncs") => return compare_syncs(dir.path()),
+        Some("groups") => {
+            let sizes = if number(2, 0) == 0 { vec![1, 4, 16, 64, 128] } else { vec![number(2, 0)] };
+            sizes.into_iter().for_each(|group| groups(&mut bench, group, number(3, 40)));
+            return;
+        }
+        _ => {}
+    }
     // one batch size alone runs longer, for a profiler
     let only = number(5, 0);
     let sizes = if only == 0 { vec![1, 40, 400] } else { vec![only] };

@@ -1,6 +1,7 @@
 //! Backend `couch`: a folder for each bucket, a couchstore file for each vBucket and revision.
 
 mod file;
+mod group;
 mod open_files;
 mod record;
 
@@ -11,14 +12,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use base::env::Env;
+use base::env::{Env, GroupSync};
 use base::{DocKey, Seqno, VbId, Version};
-use couchstore::Snapshot;
+use couchstore::{Scratch, Snapshot};
 use parking_lot::Mutex;
 
 use crate::failure::Failure;
 use crate::store::{Counts, KvStore, SaveBatch, Saved, States, Stats};
-use file::VbFile;
+use file::{Known, VbFile};
 use open_files::OpenFiles;
 use record::Records;
 
@@ -47,6 +48,9 @@ pub struct Couch {
     config: CouchConfig,
     vbuckets: Mutex<BTreeMap<VbId, Arc<Vbucket>>>,
     open_files: OpenFiles,
+    sync: Box<dyn GroupSync>,
+    /// Buffers of the group that is being saved.
+    scratch: Mutex<Scratch>,
     saves: AtomicU64,
     items_saved: AtomicU64,
     failures: AtomicU64,
@@ -67,6 +71,8 @@ struct Slot {
     /// Revision that was used last, so that none is used twice.
     last_revision: u64,
     file: Option<VbFile>,
+    /// Its last commit while it is closed; nothing if it was not opened yet.
+    known: Option<Known>,
 }
 
 impl Couch {
@@ -78,6 +84,7 @@ impl Couch {
         };
         env.disk.create_dir_all_synced(dir).map_err(failed("make folder", dir))?;
         env.disk.sync_dir(dir).map_err(failed("sync", dir))?;
+        let sync = env.disk.group_sync(dir).map_err(failed("open", dir))?;
         let mut slots: BTreeMap<VbId, Slot> = BTreeMap::new();
         for name in env.disk.read_dir(dir).map_err(failed("list", dir))? {
             let path = dir.join(&name);
@@ -99,6 +106,8 @@ impl Couch {
             config,
             vbuckets: Mutex::new(vbuckets),
             open_files: OpenFiles::new(config.max_open_files),
+            sync,
+            scratch: Mutex::default(),
             saves: AtomicU64::new(0),
             items_saved: AtomicU64::new(0),
             failures: AtomicU64::new(0),
@@ -128,7 +137,7 @@ impl Couch {
         if let Err(failure) = &result {
             self.failures.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(%failure, "storage");
-            if vbucket.close(slot) {
+            if vbucket.close(slot, true) {
                 self.open_files.forget(vb);
             }
         }
@@ -141,7 +150,8 @@ impl Couch {
         if slot.file.is_none() {
             self.make_room(vb);
             let path = self.path(vb, revision);
-            let file = VbFile::open(&*self.env.disk, vb, &path, self.config.tuning)?;
+            let known = slot.known.clone();
+            let file = VbFile::open(&*self.env.disk, vb, &path, self.config.tuning, known)?;
             self.open_files.opened(vb);
             *vbucket.latest.lock() = Some(file.snapshot());
             slot.file = Some(file);
@@ -159,41 +169,9 @@ impl Couch {
             }
             let vbucket = self.vbucket(victim);
             if let Some(mut slot) = vbucket.slot.try_lock()
-                && vbucket.close(&mut slot)
+                && vbucket.close(&mut slot, false)
             {
                 self.open_files.evicted(victim);
-            }
-        }
-    }
-
-    /// Makes the file of a vBucket that has none, with the batch in it. It gets its name only when its first header
-    /// is durable, so that a file without a valid header is always a damaged one.
-    fn create(&self, vb: VbId, slot: &mut Slot, batch: SaveBatch<'_>) -> Result<Saved, Failure> {
-        let revision = slot.last_revision + 1;
-        slot.last_revision = revision;
-        let path = self.path(vb, revision);
-        let mut unfinished = path.clone().into_os_string();
-        unfinished.push(UNFINISHED);
-        let unfinished = PathBuf::from(unfinished);
-        self.make_room(vb);
-        let disk = &*self.env.disk;
-        let result = VbFile::create(disk, vb, &unfinished, self.config.tuning)
-            .and_then(|mut file| file.save(vb, batch, self.env.clock.unix_ns()))
-            .and_then(|saved| {
-                self.disk("rename", &unfinished, disk.rename(&unfinished, &path))?;
-                self.disk("sync folder of", &path, disk.sync_dir(&self.dir))?;
-                Ok(saved)
-            });
-        match result {
-            Ok(saved) => {
-                slot.revision = Some(revision);
-                Ok(saved)
-            }
-            Err(failure) => {
-                // whichever of the two names it has; what cannot be removed now is not used again either
-                let _ = disk.remove_file(&unfinished);
-                let _ = disk.remove_file(&path);
-                Err(failure)
             }
         }
     }
@@ -232,9 +210,11 @@ impl Couch {
 
 impl Vbucket {
     /// Closes the file; says whether it was open. Readers that are under way keep what they have.
-    fn close(&self, slot: &mut Slot) -> bool {
+    fn close(&self, slot: &mut Slot, after_failure: bool) -> bool {
         *self.latest.lock() = None;
-        slot.file.take().is_some()
+        let Some(file) = slot.file.take() else { return false };
+        slot.known = file.into_known(after_failure);
+        true
     }
 }
 
@@ -245,24 +225,9 @@ fn parse_name(name: &str) -> Option<(VbId, u64)> {
 }
 
 impl KvStore for Couch {
-    fn save(&self, vb: VbId, batch: SaveBatch<'_>) -> Result<Saved, Failure> {
-        batch.assert_sorted();
-        let vbucket = self.vbucket(vb);
-        let mut slot = vbucket.slot.lock();
-        let result = if slot.revision.is_none() {
-            self.create(vb, &mut slot, batch)
-        } else {
-            let timestamp_ns = self.env.clock.unix_ns();
-            self.opened(vb, &vbucket, &mut slot).and_then(|file| {
-                let saved = file.save(vb, batch, timestamp_ns)?;
-                *vbucket.latest.lock() = Some(file.snapshot());
-                Ok(saved)
-            })
-        };
-        let saved = self.note(vb, &vbucket, &mut slot, result)?;
-        self.saves.fetch_add(1, Ordering::Relaxed);
-        self.items_saved.fetch_add(batch.items.len() as u64, Ordering::Relaxed);
-        Ok(saved)
+    fn save_group(&self, group: &[(VbId, SaveBatch<'_>)]) -> Vec<Result<Saved, Failure>> {
+        // all files of a part are open at once
+        group.chunks(self.config.max_open_files.max(1)).flat_map(|part| self.save_part(part)).collect()
     }
 
     fn get(&self, vb: VbId, key: DocKey<'_>) -> Result<Option<Version>, Failure> {
@@ -298,9 +263,10 @@ impl KvStore for Couch {
     fn delete_vbucket(&self, vb: VbId) -> Result<(), Failure> {
         let vbucket = self.vbucket(vb);
         let mut slot = vbucket.slot.lock();
-        if vbucket.close(&mut slot) {
+        if vbucket.close(&mut slot, false) {
             self.open_files.forget(vb);
         }
+        slot.known = None;
         if slot.last_revision == 0 {
             return Ok(());
         }

@@ -70,18 +70,12 @@ impl Vbucket {
     }
 }
 
-fn weight(version: &Version) -> Weight {
-    let bytes = version.stored_key().len() + version.value().len();
-    Weight { deleted: version.is_deleted(), disk_bytes: bytes as u64 + RECORD_BYTES }
-}
-
-impl KvStore for Memory {
-    fn save(&self, vb: VbId, batch: SaveBatch<'_>) -> Result<Saved, Failure> {
+impl Inner {
+    fn save(&mut self, vb: VbId, batch: SaveBatch<'_>) -> Saved {
         batch.assert_sorted();
-        let mut inner = self.inner.lock();
-        inner.stats.saves += 1;
-        inner.stats.items_saved += batch.items.len() as u64;
-        let vbucket = inner.vbuckets.entry(vb).or_default();
+        self.stats.saves += 1;
+        self.stats.items_saved += batch.items.len() as u64;
+        let vbucket = self.vbuckets.entry(vb).or_default();
         let mut saved = Saved::default();
         for version in batch.items {
             vbucket.save(version, &mut saved);
@@ -89,7 +83,19 @@ impl KvStore for Memory {
         vbucket.tally.take_changes();
         vbucket.state = batch.state.clone();
         saved.counts = vbucket.counts();
-        Ok(saved)
+        saved
+    }
+}
+
+fn weight(version: &Version) -> Weight {
+    let bytes = version.stored_key().len() + version.value().len();
+    Weight { deleted: version.is_deleted(), disk_bytes: bytes as u64 + RECORD_BYTES }
+}
+
+impl KvStore for Memory {
+    fn save_group(&self, group: &[(VbId, SaveBatch<'_>)]) -> Vec<Result<Saved, Failure>> {
+        let mut inner = self.inner.lock();
+        group.iter().map(|(vb, batch)| Ok(inner.save(*vb, *batch))).collect()
     }
 
     fn get(&self, vb: VbId, key: DocKey<'_>) -> Result<Option<Version>, Failure> {

@@ -12,7 +12,15 @@ use crate::state::VbStateDoc;
 pub trait KvStore: Send + Sync {
     /// Saves a batch and the state of its vBucket together. Durable when it returns.
     /// After a failure nothing or all of it may be on disk; saving it again is right in either case.
-    fn save(&self, vb: VbId, batch: SaveBatch<'_>) -> Result<Saved, Failure>;
+    fn save(&self, vb: VbId, batch: SaveBatch<'_>) -> Result<Saved, Failure> {
+        let mut all = self.save_group(&[(vb, batch)]);
+        all.pop().expect("an answer for each batch")
+    }
+
+    /// Saves batches of several vBuckets, each vBucket once, with what makes them durable shared among them.
+    /// Answers for each, in order; what succeeded is durable when this returns, for the others the same holds as for
+    /// a single [`KvStore::save`] that failed.
+    fn save_group(&self, group: &[(VbId, SaveBatch<'_>)]) -> Vec<Result<Saved, Failure>>;
 
     /// Saves the state of a vBucket alone, making the vBucket if there is none. Durable when it returns.
     fn save_state(&self, vb: VbId, state: &VbStateDoc) -> Result<(), Failure> {

@@ -33,6 +33,7 @@ pub fn run<S: Subject>(fresh: impl Fn() -> S) {
     saving_again_changes_nothing(fresh());
     vbuckets_are_apart(fresh());
     many_batches_end_in_the_newest_versions(fresh());
+    a_group_is_many_saves(fresh());
 }
 
 /// A version for tests.
@@ -334,5 +335,45 @@ fn many_batches_end_in_the_newest_versions(mut subject: impl Subject) {
     for version in &scanned {
         let key = String::from_utf8_lossy(version.key().key).into_owned();
         assert_same(version, &newest[&key]);
+    }
+}
+
+fn a_group_is_many_saves(mut subject: impl Subject) {
+    save(subject.store(), VbId(1), vec![version(0, "old", 1, b"")]);
+    assert!(subject.store().save_group(&[]).is_empty());
+    let vbuckets = [9, 1, 4, 7, 0, 12, 3];
+    for round in 0..3 {
+        let batches: Vec<(VbId, Vec<Version>, VbStateDoc)> = vbuckets
+            .iter()
+            .map(|&vb| {
+                // one of them has nothing but a state
+                let documents = if vb == 7 { 0 } else { u64::from(vb) + 1 };
+                let items = (0..documents).map(|i| {
+                    version(0, &format!("k{i:02}"), 2 + round * 20 + i, format!("{vb} {round}").as_bytes())
+                });
+                let state = VbStateDoc { max_cas: round, ..VbStateDoc::default() };
+                (VbId(vb), items.collect(), state)
+            })
+            .collect();
+        let group: Vec<_> =
+            batches.iter().map(|(vb, items, state)| (*vb, SaveBatch { items, state })).collect();
+        let saved = subject.store().save_group(&group);
+        assert_eq!(saved.len(), group.len());
+        for ((vb, batch), saved) in group.iter().zip(saved) {
+            let (saved, n) = (saved.expect("a save"), batch.items.len() as u64);
+            assert_eq!((saved.inserted, saved.updated), if round == 0 { (n, 0) } else { (0, n) });
+            assert_eq!(saved.counts.documents, n + u64::from(*vb == VbId(1)));
+        }
+        if round == 1 {
+            subject.restart();
+        }
+    }
+    subject.restart();
+    for vb in vbuckets {
+        let found = stored(subject.store(), VbId(vb)).expect("it is there");
+        assert_eq!(found.state.max_cas, 2);
+        let newest = scan(subject.store(), VbId(vb), 42);
+        assert_eq!(newest.len(), if vb == 7 { 0 } else { usize::from(vb) + 1 });
+        assert!(newest.iter().all(|version| version.value() == format!("{vb} 2").as_bytes()));
     }
 }

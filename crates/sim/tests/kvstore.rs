@@ -16,13 +16,13 @@ use sim::ledger::Entry;
 use sim::{CrashPlan, Ledger, Restored, Verdict};
 
 const DIR: &str = "/data/bucket";
-const VBUCKETS: u16 = 3;
+const VBUCKETS: u16 = 4;
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
 
-/// A store that had to make room already has files to open again.
+/// A store that had to make room already has files to open again; a group may be larger than that.
 fn config() -> CouchConfig {
-    CouchConfig { max_open_files: 2, ..CouchConfig::default() }
+    CouchConfig { max_open_files: 3, ..CouchConfig::default() }
 }
 
 fn env(disk: &SimDisk) -> Env {
@@ -106,8 +106,14 @@ fn batch(rng: &mut SplitMix64, vb: &mut VbRun) -> (Vec<Version>, VbStateDoc) {
 }
 
 impl Run {
-    fn batch(&mut self, rng: &mut SplitMix64, at: u64) -> (VbId, Vec<Version>, VbStateDoc) {
-        let vb = VbId(rng.below(u64::from(VBUCKETS)) as u16);
+    /// One batch for each of a few vBuckets, or of one alone.
+    fn group(&mut self, rng: &mut SplitMix64, at: u64) -> Vec<(VbId, Vec<Version>, VbStateDoc)> {
+        let first = rng.below(u64::from(VBUCKETS)) as u16;
+        let size = if rng.chance(1, 3) { 1 } else { rng.between(2, u64::from(VBUCKETS)) as u16 };
+        (first..first + size).map(|vb| self.batch(rng, VbId(vb % VBUCKETS), at)).collect()
+    }
+
+    fn batch(&mut self, rng: &mut SplitMix64, vb: VbId, at: u64) -> (VbId, Vec<Version>, VbStateDoc) {
         let (mut items, state) = batch(rng, self.vbuckets.entry(vb).or_default());
         items.iter().for_each(|version| self.ledger.wrote(vb, version.stored_key(), Entry::of(version), at));
         items.sort_by(|a, b| a.stored_key().cmp(b.stored_key()));
@@ -132,21 +138,33 @@ impl Run {
     }
 }
 
-/// Saves batches; one that fails is saved again, up to twice.
-fn go_on(run: &mut Run, rng: &mut SplitMix64, store: &Couch, batches: u64, disk: &SimDisk) {
-    for _ in 0..batches {
-        let (vb, items, state) = run.batch(rng, disk.changes());
-        let mut tries = 0;
-        while store.save(vb, SaveBatch { items: &items, state: &state }).is_err() {
-            tries += 1;
-            if tries == 3 {
-                return;
+/// Saves what is left of a group; what was saved leaves it.
+fn save(store: &Couch, left: &mut Vec<(VbId, Vec<Version>, VbStateDoc)>) -> Vec<VbId> {
+    let group: Vec<_> = left.iter().map(|(vb, items, state)| (*vb, SaveBatch { items, state })).collect();
+    let outcomes = store.save_group(&group);
+    let saved: Vec<VbId> =
+        group.iter().zip(outcomes).filter(|(_, outcome)| outcome.is_ok()).map(|((vb, _), _)| *vb).collect();
+    left.retain(|(vb, ..)| !saved.contains(vb));
+    saved
+}
+
+/// Saves groups of batches; those that fail are saved again, up to twice.
+fn go_on(run: &mut Run, rng: &mut SplitMix64, store: &Couch, groups: u64, disk: &SimDisk) {
+    for _ in 0..groups {
+        let mut left = run.group(rng, disk.changes());
+        for tries in 1.. {
+            for vb in save(store, &mut left) {
+                run.saved(vb, disk.changes());
+            }
+            match tries {
+                _ if left.is_empty() => break,
+                3 => return,
+                _ => {}
             }
         }
-        run.saved(vb, disk.changes());
         if rng.chance(1, 5) {
             let key = DocKey::new(b"k7");
-            store.get(vb, key).ok();
+            store.get(VbId(0), key).ok();
         }
     }
 }
@@ -410,4 +428,68 @@ fn a_deleted_vbucket_stays_deleted() {
         verdict.add(every_crash(&CrashPlan::new(seed), &recording, |disk, at| check_lives(&lives, disk, at)));
     }
     report("deletion", &verdict);
+}
+
+/// Three vBuckets that are there, one that is new, and a batch for each.
+fn four() -> (SimDisk, Couch, Vec<(VbId, Vec<Version>, VbStateDoc)>) {
+    let disk = SimDisk::new();
+    prepare(&disk);
+    let config = CouchConfig { max_open_files: 8, ..CouchConfig::default() };
+    let store = Couch::open(env(&disk), Path::new(DIR), config).expect("no fault planned yet");
+    for vb in 0..3 {
+        store.save_state(VbId(vb), &VbStateDoc::default()).expect("no fault planned yet");
+    }
+    // once more, so that all files are open
+    for vb in 0..3 {
+        store.save_state(VbId(vb), &VbStateDoc::default()).expect("no fault planned yet");
+    }
+    let mut run = Run::default();
+    let batches = (0..4).map(|vb| run.batch(&mut SplitMix64::new(1), VbId(vb), 0)).collect();
+    (disk, store, batches)
+}
+
+#[test]
+fn a_failed_write_fails_one_of_a_group() {
+    // four times data, four headers
+    for nth in 1..=8 {
+        let (disk, store, mut left) = four();
+        disk.plan(Fault::once(On::Kind(Call::Write), nth, Effect::DISK_FULL));
+        save(&store, &mut left);
+        let failed = VbId((nth - 1) as u16 % 4);
+        assert_eq!(left.iter().map(|(vb, ..)| *vb).collect::<Vec<_>>(), [failed], "write {nth}");
+        assert_eq!(save(&store, &mut left), [failed]);
+    }
+}
+
+#[test]
+fn a_failed_sync_fails_a_whole_group() {
+    for nth in 1..=8 {
+        let (disk, store, mut left) = four();
+        disk.plan(Fault::once(On::Kind(Call::Sync), nth, Effect::IO_ERROR));
+        assert!(save(&store, &mut left).is_empty(), "sync {nth}");
+        assert_eq!(store.stats().failures, 4);
+        assert_eq!(save(&store, &mut left).len(), 4);
+    }
+    let (disk, store, mut left) = four();
+    disk.plan(Fault::once(On::Kind(Call::SyncDir), 1, Effect::IO_ERROR));
+    assert_eq!(save(&store, &mut left).len(), 3, "the new file alone needs the folder");
+    assert_eq!(save(&store, &mut left), [VbId(3)]);
+}
+
+#[test]
+fn after_a_failed_sync_nothing_rests_on_what_may_be_lost() {
+    let (disk, store, mut left) = four();
+    disk.plan(Fault::once(On::Kind(Call::Sync), 8, Effect::IO_ERROR));
+    save(&store, &mut left);
+    // the retry changes other documents, so it would keep nodes of the failed batch
+    let mut again = Run::default();
+    let mut others: Vec<_> =
+        (0..4).map(|vb| again.batch(&mut SplitMix64::new(2), VbId(vb), 0)).collect();
+    assert_eq!(save(&store, &mut others).len(), 4);
+    let after = disk.image(base::env::sim::Survival::Synced);
+    let found = open(&after).and_then(|store| restore(&store, &mut Vec::new())).expect("every file is sound");
+    for vb in (0..4).map(VbId) {
+        check_vbucket(&again, vb, found.get(&vb), 0, &mut Vec::new());
+        assert_eq!(found[&vb].restored.high_seqno.0, again.vbuckets[&vb].seqno);
+    }
 }

@@ -12,7 +12,7 @@ pub mod spawn;
 use std::sync::Arc;
 
 pub use clock::{Clock, RealClock};
-pub use disk::{Disk, File, OpenMode, RealDisk};
+pub use disk::{Disk, File, GroupSync, OpenMode, RealDisk, SyncEach};
 pub use network::{Listener, Network, RealNetwork, Stream};
 pub use random::{Random, RealRandom};
 pub use sim::SimHandles;

@@ -1,12 +1,13 @@
 //! The open file of one vBucket, with the counts of its collections at hand.
 
 use std::path::Path;
+use std::sync::Arc;
 
-use base::env::Disk;
+use base::env::{Disk, File};
 use base::{ItemKind, Seqno, VbId, Version};
 use couchstore::{
-    Batch, Body, CONTENT_JSON, CONTENT_OPAQUE, CouchFile, DocUpdate, LocalUpdate, RecordSummary, RevMeta,
-    Snapshot, Tuning,
+    Batch, Body, CONTENT_JSON, CONTENT_OPAQUE, Commit, CouchFile, DocUpdate, LocalUpdate, RecordSummary,
+    RevMeta, Scratch, Snapshot, Tuning,
 };
 
 use crate::collections::{CollectionStats, Owner, Tally, Weight, owner};
@@ -17,6 +18,24 @@ use crate::store::{Counts, SaveBatch, Saved, StoredVb};
 pub(super) struct VbFile {
     file: CouchFile,
     tally: Tally,
+}
+
+#[derive(Clone)]
+/// What is known about a file that is closed: its last commit, which is durable, and the counts as of then.
+pub(super) struct Known {
+    commit: Commit,
+    tally: Option<Tally>,
+}
+
+fn load_tally(snapshot: &Snapshot) -> Result<Tally, couchstore::Failure> {
+    let mut tally = Tally::default();
+    snapshot.scan_locals(|id, value| {
+        let stats = CollectionStats::collection_of(id).zip(CollectionStats::decode(value));
+        if let Some((collection, stats)) = stats {
+            tally.load(collection, stats);
+        }
+    })?;
+    Ok(tally)
 }
 
 fn failed(vb: VbId) -> impl Fn(couchstore::Failure) -> Failure {
@@ -30,37 +49,60 @@ impl VbFile {
         Ok(VbFile { file, tally: Tally::default() })
     }
 
-    pub(super) fn open(disk: &dyn Disk, vb: VbId, path: &Path, tuning: Tuning) -> Result<VbFile, Failure> {
-        let mut file = CouchFile::open(disk, path).map_err(failed(vb))?;
+    /// Opens a file at the commit that is known from before, or at the last valid one.
+    pub(super) fn open(
+        disk: &dyn Disk,
+        vb: VbId,
+        path: &Path,
+        tuning: Tuning,
+        known: Option<Known>,
+    ) -> Result<VbFile, Failure> {
+        let (file, tally) = match known {
+            Some(known) => (CouchFile::open_at(disk, path, &known.commit), known.tally),
+            None => (CouchFile::open(disk, path), None),
+        };
+        let mut file = file.map_err(failed(vb))?;
         file.set_tuning(tuning);
-        let mut tally = Tally::default();
-        file.snapshot()
-            .scan_locals(|id, value| {
-                let stats = CollectionStats::collection_of(id).zip(CollectionStats::decode(value));
-                if let Some((collection, stats)) = stats {
-                    tally.load(collection, stats);
-                }
-            })
-            .map_err(failed(vb))?;
+        let tally = match tally {
+            Some(tally) => tally,
+            None => load_tally(&file.snapshot()).map_err(failed(vb))?,
+        };
         Ok(VbFile { file, tally })
+    }
+
+    /// What is worth knowing when the file is opened again. After a failure the counts are not to be trusted.
+    pub(super) fn into_known(self, after_failure: bool) -> Option<Known> {
+        let tally = (!after_failure).then_some(self.tally);
+        Some(Known { commit: self.file.last_commit()?, tally })
     }
 
     pub(super) fn snapshot(&self) -> Snapshot {
         self.file.snapshot()
     }
 
-    /// Saves and commits. After a failure this file and its counts must not be used again.
-    pub(super) fn save(
+    /// Saves a batch and writes all of it but the header. After a failure, now or in a later step of the commit, this
+    /// file and its counts must not be used again.
+    pub(super) fn write_data(
         &mut self,
         vb: VbId,
         batch: SaveBatch<'_>,
-        timestamp_ns: u64,
+        scratch: &mut Scratch,
     ) -> Result<Saved, Failure> {
+        self.file.lend_scratch(std::mem::take(scratch));
+        let saved = self.write_batch(&batch);
+        if saved.is_err() {
+            self.file.poison();
+        }
+        *scratch = self.file.take_scratch();
+        saved.map_err(failed(vb))
+    }
+
+    fn write_batch(&mut self, batch: &SaveBatch<'_>) -> Result<Saved, couchstore::Failure> {
         let mut docs = Docs { items: batch.items, tally: &mut self.tally, saved: Saved::default() };
         if !batch.items.is_empty() {
-            self.file.save(&mut docs).map_err(failed(vb))?;
+            self.file.save(&mut docs)?;
         }
-        let mut saved = docs.saved;
+        let saved = docs.saved;
         let changes = self.tally.take_changes();
         let state = batch.state.to_json();
         let mut locals = vec![LocalUpdate { id: STATE_ID, value: Some(&state) }];
@@ -68,10 +110,24 @@ impl VbFile {
             changes.iter().map(|(id, value)| LocalUpdate { id: id.as_bytes(), value: value.as_deref() }),
         );
         locals.sort_unstable_by_key(|local| local.id);
-        self.file.save_locals(&locals).map_err(failed(vb))?;
-        self.file.commit(timestamp_ns).map_err(failed(vb))?;
-        saved.counts = self.counts();
+        self.file.save_locals(&locals)?;
+        self.file.write_data()?;
         Ok(saved)
+    }
+
+    /// The data is synced: writes the header.
+    pub(super) fn write_header(&mut self, vb: VbId, timestamp_ns: u64) -> Result<(), Failure> {
+        self.file.write_header(timestamp_ns).map_err(failed(vb))
+    }
+
+    /// The header is synced.
+    pub(super) fn finish_commit(&mut self) {
+        self.file.finish_commit();
+    }
+
+    /// The file, to be synced.
+    pub(super) fn to_sync(&self) -> Arc<dyn File> {
+        self.file.file().clone()
     }
 
     pub(super) fn counts(&self) -> Counts {

@@ -1,0 +1,190 @@
+//! Which vBuckets have something to write, and when it is time to write it.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use base::VbId;
+use base::env::Clock;
+use parking_lot::{Condvar, Mutex};
+
+/// How long changes gather while nobody waits for them: the longer, the more of them share the tree nodes that are
+/// written for them, and the more the disk lags behind (docs/adr/0012-group-commit.md).
+const GATHER: Duration = Duration::from_secs(1);
+/// The most vBuckets that are written together.
+pub(crate) const GROUP_VBUCKETS: usize = 128;
+/// So many changes of one vBucket gather no longer.
+pub(crate) const LARGE_BACKLOG: u64 = 20_000;
+
+/// Which vBuckets have something to write.
+#[derive(Default)]
+pub struct FlushQueue {
+    queue: Mutex<Queue>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    /// Oldest first, with the moment since when each waits.
+    waiting: VecDeque<(Duration, VbId)>,
+    /// vBuckets that somebody waits for, or that have a large backlog; each stands in `waiting` too, where it will be
+    /// found done.
+    urgent: VecDeque<VbId>,
+    /// Whether the last group was an urgent one.
+    was_urgent: bool,
+    stopping: bool,
+}
+
+/// What may be taken from the queue.
+#[derive(Clone, Copy)]
+pub(crate) enum Due {
+    /// Everything.
+    Now,
+    /// What was urgent or has gathered for long enough, at this moment of the monotonic clock.
+    Gathered(Duration),
+}
+
+impl Queue {
+    /// Whether the oldest has gathered for long enough.
+    fn is_ripe(&self, due: Due) -> bool {
+        match (self.waiting.front(), due) {
+            (None, _) => false,
+            (Some(_), Due::Now) => true,
+            (Some((since, _)), Due::Gathered(now)) => now.saturating_sub(*since) >= GATHER,
+        }
+    }
+}
+
+impl FlushQueue {
+    /// Something of `vb` is to be written since `now`.
+    pub(crate) fn push(&self, vb: VbId, now: Duration) {
+        let mut queue = self.queue.lock();
+        queue.waiting.push_back((now, vb));
+        if queue.waiting.len() == 1 {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Somebody waits for this vBucket, or it has much to write: it goes first, and gathers no longer.
+    pub(crate) fn hurry(&self, vb: VbId) {
+        let mut queue = self.queue.lock();
+        queue.urgent.push_back(vb);
+        if queue.urgent.len() == 1 {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Appends a group of different vBuckets: the urgent ones alone, so that who waits waits for no others, or those
+    /// that wait for longest. While both are due they take turns.
+    pub(crate) fn take(&self, group: &mut Vec<VbId>, due: Due) {
+        let mut queue = self.queue.lock();
+        let queue = &mut *queue;
+        let is_ripe = queue.is_ripe(due);
+        queue.was_urgent = !(queue.urgent.is_empty() || is_ripe && queue.was_urgent);
+        if queue.was_urgent {
+            while group.len() < GROUP_VBUCKETS
+                && let Some(vb) = queue.urgent.pop_front()
+            {
+                // many may wait for the same one
+                if !group.contains(&vb) {
+                    group.push(vb);
+                }
+            }
+        } else if is_ripe {
+            while group.len() < GROUP_VBUCKETS
+                && let Some((_, vb)) = queue.waiting.pop_front()
+            {
+                // it was urgent meanwhile and is here again
+                if !group.contains(&vb) {
+                    group.push(vb);
+                }
+            }
+        }
+    }
+
+    /// vBuckets in the queue.
+    pub fn len(&self) -> usize {
+        self.queue.lock().waiting.len()
+    }
+
+    /// Whether no vBucket is queued.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Waits until something is urgent or has gathered for long enough. False if the flusher shall stop.
+    pub(crate) fn wait_for_work(&self, clock: &dyn Clock) -> bool {
+        let mut queue = self.queue.lock();
+        loop {
+            let now = clock.monotonic();
+            if queue.stopping || !queue.urgent.is_empty() || queue.is_ripe(Due::Gathered(now)) {
+                return !queue.stopping;
+            }
+            match queue.waiting.front() {
+                None => self.wake.wait(&mut queue),
+                Some((since, _)) => {
+                    let left = GATHER.saturating_sub(now.saturating_sub(*since));
+                    self.wake.wait_for(&mut queue, left);
+                }
+            }
+        }
+    }
+
+    /// Waits a while, or until the flusher shall stop.
+    pub(crate) fn pause(&self, time: Duration) {
+        let mut queue = self.queue.lock();
+        if !queue.stopping {
+            self.wake.wait_for(&mut queue, time);
+        }
+    }
+
+    /// Lets whoever waits for work go home.
+    pub(crate) fn stop(&self) {
+        self.queue.lock().stopping = true;
+        self.wake.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn take(queue: &FlushQueue, due: Due) -> Vec<u16> {
+        let mut group = Vec::new();
+        queue.take(&mut group, due);
+        group.into_iter().map(|vb| vb.0).collect()
+    }
+
+    #[test]
+    fn the_oldest_decides_when_a_group_goes() {
+        let queue = FlushQueue::default();
+        let at = |ms| Duration::from_millis(ms);
+        for vb in 0..200 {
+            queue.push(VbId(vb), at(5 * u64::from(vb)));
+        }
+        assert!(take(&queue, Due::Gathered(at(999))).is_empty());
+        assert_eq!(take(&queue, Due::Gathered(at(1000))), (0..128).collect::<Vec<_>>());
+        assert!(take(&queue, Due::Gathered(at(1639))).is_empty());
+        assert_eq!(take(&queue, Due::Gathered(at(1640))), (128..200).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_urgent_go_alone_and_nobody_starves() {
+        let queue = FlushQueue::default();
+        for vb in 0..4 {
+            queue.push(VbId(vb), Duration::ZERO);
+        }
+        for vb in [3, 1, 3] {
+            queue.hurry(VbId(vb));
+        }
+        let early = Due::Gathered(Duration::from_millis(10));
+        assert_eq!(take(&queue, early), [3, 1]);
+        assert!(take(&queue, early).is_empty());
+        let late = Due::Gathered(Duration::from_secs(2));
+        queue.hurry(VbId(2));
+        assert_eq!(take(&queue, late), [2]);
+        queue.hurry(VbId(2));
+        assert_eq!(take(&queue, late), [0, 1, 2, 3]);
+        assert_eq!(take(&queue, late), [2]);
+        assert!(take(&queue, Due::Now).is_empty());
+    }
+}
