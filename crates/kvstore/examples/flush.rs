@@ -114,7 +114,9 @@ fn compare_syncs(dir: &Path) {
     for n in [1, 4, 8, 16, 64, 256] {
         for (name, how) in [("one by one", &SyncEach as &dyn GroupSync), ("as a group", &*group)] {
             let (cpu, wall) = syncs(dir, n, how);
-            println!("{n:>4} files, {name}: {cpu:>7.1} us CPU, {wall:>8.1} us wall for each file's two syncs");
+            println!(
+                "{n:>4} files, {name}: {cpu:>7.1} us CPU, {wall:>8.1} us wall for each file's two syncs"
+            );
         }
     }
 }
@@ -136,7 +138,9 @@ fn groups(bench: &mut Bench, group: usize, batch: usize) {
         let group: Vec<_> = batches
             .iter()
             .enumerate()
-            .map(|(i, items)| (VbId(((round * group + i) % vbuckets) as u16), SaveBatch { items, state: &state }))
+            .map(|(i, items)| {
+                (VbId(((round * group + i) % vbuckets) as u16), SaveBatch { items, state: &state })
+            })
             .collect();
         let before = (seconds(ClockId::Monotonic), process_cpu());
         for saved in bench.store.save_group(&group) {

@@ -12,7 +12,9 @@ pub enum ConfigError {
     #[error("the configuration file is not valid: {0}")]
     File(String),
     /// A bucket has a name that clients could not use.
-    #[error("bucket name {0:?}: use 1 to 100 letters, digits and the characters _ . % -")]
+    #[error(
+        "bucket name {0:?}: use 1 to 100 letters, digits and the characters _ . % -, and no dot in front"
+    )]
     BucketName(String),
     /// A bucket is named twice.
     #[error("bucket {0:?} is given twice: give each bucket once")]
@@ -21,28 +23,44 @@ pub enum ConfigError {
     #[error("bucket {0:?}: write NAME, NAME:QUOTA or NAME:QUOTA:TYPE, for example default:256MiB:couchstore")]
     BucketSpec(String),
     /// A quota cannot be read or is too small.
-    #[error("quota {0:?}: give at least 1MiB, as a number with KiB, MiB, GiB or TiB")]
+    #[error("quota {0:?}: give a number with KiB, MiB, GiB or TiB, at least 1MiB, for example 256MiB")]
     Quota(String),
     /// A bucket type that there is not.
     #[error("bucket type {0:?}: the type there is now is couchstore")]
     BucketType(String),
+    /// No buckets at all.
+    #[error("buckets: the list is empty; give at least one, or leave it out for one named default")]
+    NoBuckets,
     /// The number of vBuckets does not fit the clients' arithmetic.
     #[error("{0} vBuckets: give a power of two from 1 to 1024")]
     Vbuckets(u16),
     /// No worker threads, or far too many.
     #[error("{0} threads: give a number from 1 to 1024")]
     Threads(usize),
+    /// A limit under which nobody could be served.
+    #[error("{0} = 0: give at least 1")]
+    Limit(&'static str),
     /// A user that could not log in.
     #[error("user {0:?}: names have 1 to 128 bytes and passwords at least 1")]
     User(String),
     /// A user is named twice.
     #[error("user {0:?} is given twice: give each user once")]
     UserTwice(String),
+    /// A user for a bucket that there is not.
+    #[error(
+        "user {user:?}: there is no bucket {bucket:?}; name one of `buckets`, or leave the list out for all"
+    )]
+    UserBucket {
+        /// The user.
+        user: String,
+        /// The bucket.
+        bucket: String,
+    },
     /// An address cannot be read.
     #[error("address {0:?}: write IP:PORT, for example 127.0.0.1:11210 (port 0 takes a free one)")]
     Address(String),
     /// It would listen to the world with a password that nobody chose.
-    #[error("listening on {0}, beyond this machine, needs a password that you choose: give --password")]
+    #[error("listening at {0}, beyond this machine, needs a password that you choose: give --password")]
     OpenWithoutPassword(SocketAddr),
 }
 
@@ -208,7 +226,7 @@ pub struct Settings {
 impl Settings {
     /// Reads a TOML file's text.
     pub fn parse(text: &str) -> Result<Settings, ConfigError> {
-        toml::from_str(text).map_err(|error| ConfigError::File(error.to_string()))
+        toml::from_str(text).map_err(|error| ConfigError::File(error.to_string().trim_end().to_owned()))
     }
 
     /// These settings, and where they are silent, `other`'s.
@@ -305,6 +323,24 @@ impl Config {
                 return Err(ConfigError::BucketTwice(bucket.name.clone()));
             }
         }
+        if self.buckets.is_empty() {
+            return Err(ConfigError::NoBuckets);
+        }
+        if self.limits.connections == 0 {
+            return Err(ConfigError::Limit("max-connections"));
+        }
+        if self.limits.login_timeout_s == 0 {
+            return Err(ConfigError::Limit("login-timeout-s"));
+        }
+        self.check_users()?;
+        let open = [self.kv_addr, self.http_addr].into_iter().find(|addr| !addr.ip().is_loopback());
+        match open {
+            Some(addr) if self.password_was_generated => Err(ConfigError::OpenWithoutPassword(addr)),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_users(&self) -> Result<(), ConfigError> {
         for (at, user) in self.users.iter().enumerate() {
             if user.name.is_empty() || user.name.len() > 128 || user.password.is_empty() {
                 return Err(ConfigError::User(user.name.clone()));
@@ -312,12 +348,13 @@ impl Config {
             if self.users[..at].iter().any(|other| other.name == user.name) {
                 return Err(ConfigError::UserTwice(user.name.clone()));
             }
+            let unknown = |name: &&String| self.buckets.iter().all(|bucket| bucket.name != **name);
+            if let Some(bucket) = user.buckets.iter().flatten().find(unknown) {
+                let (user, bucket) = (user.name.clone(), bucket.clone());
+                return Err(ConfigError::UserBucket { user, bucket });
+            }
         }
-        let open = [self.kv_addr, self.http_addr].into_iter().find(|addr| !addr.ip().is_loopback());
-        match open {
-            Some(addr) if self.password_was_generated => Err(ConfigError::OpenWithoutPassword(addr)),
-            _ => Ok(()),
-        }
+        Ok(())
     }
 }
 
@@ -360,6 +397,10 @@ mod tests {
         assert_eq!(config("buckets = [\"a\", \"a\"]").err(), Some(ConfigError::BucketTwice("a".to_owned())));
         assert_eq!(config("vbuckets = 3").err(), Some(ConfigError::Vbuckets(3)));
         assert_eq!(config("threads = 0").err(), Some(ConfigError::Threads(0)));
+        assert_eq!(config("max-connections = 0").err(), Some(ConfigError::Limit("max-connections")));
+        assert_eq!(config("buckets = []").err(), Some(ConfigError::NoBuckets));
+        let user = "[[user]]\nname = \"a\"\npassword = \"b\"\nbuckets = [\"c\"]";
+        assert!(matches!(config(user).err(), Some(ConfigError::UserBucket { .. })));
         assert!(matches!(config("kv = \"x\"").err(), Some(ConfigError::Address(_))));
         assert!(matches!(config("kv = \"0.0.0.0:0\"").err(), Some(ConfigError::OpenWithoutPassword(_))));
         assert!(config("kv = \"0.0.0.0:0\"\npassword = \"chosen\"").is_ok());

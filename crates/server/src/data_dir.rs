@@ -11,7 +11,7 @@ use base::env::{Env, OpenMode};
 #[derive(Debug, thiserror::Error)]
 pub enum DataDirError {
     /// The system said no.
-    #[error("cannot {operation} {}: {source}", path.display())]
+    #[error("cannot {operation} {}: {source}; --data names another folder", path.display())]
     Io {
         /// What was tried.
         operation: &'static str,
@@ -41,7 +41,7 @@ impl DataDir {
     /// Makes the folder if it is not there, and takes it.
     pub fn take(path: &Path, env: &Env) -> Result<DataDir, DataDirError> {
         let failed = |operation, path: PathBuf| move |source| DataDirError::Io { operation, path, source };
-        env.disk.create_dir_all(path).map_err(failed("create", path.to_owned()))?;
+        env.disk.create_dir_all(path).map_err(failed("make the folder", path.to_owned()))?;
         let lock_path = path.join(LOCK);
         let lock = File::options()
             .write(true)

@@ -41,7 +41,7 @@ pub enum Failure {
         source: engine::Failure,
     },
     /// An address cannot be listened at.
-    #[error("cannot listen at {addr}: {source}; is another server running there?")]
+    #[error("cannot listen at {addr}: {source}; {}", instead_of(.source))]
     Listen {
         /// The address.
         addr: SocketAddr,
@@ -54,6 +54,14 @@ pub enum Failure {
     /// A thread ended in a way it must not.
     #[error("a thread of the node panicked")]
     Panicked,
+}
+
+/// What to do about an address that cannot be listened at.
+fn instead_of(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "stop what listens there, or choose another address with --kv and --http",
+        _ => "choose another address with --kv and --http",
+    }
 }
 
 /// A running node.

@@ -483,8 +483,7 @@ fn after_a_failed_sync_nothing_rests_on_what_may_be_lost() {
     save(&store, &mut left);
     // the retry changes other documents, so it would keep nodes of the failed batch
     let mut again = Run::default();
-    let mut others: Vec<_> =
-        (0..4).map(|vb| again.batch(&mut SplitMix64::new(2), VbId(vb), 0)).collect();
+    let mut others: Vec<_> = (0..4).map(|vb| again.batch(&mut SplitMix64::new(2), VbId(vb), 0)).collect();
     assert_eq!(save(&store, &mut others).len(), 4);
     let after = disk.image(base::env::sim::Survival::Synced);
     let found = open(&after).and_then(|store| restore(&store, &mut Vec::new())).expect("every file is sound");

@@ -3,7 +3,9 @@
 use std::process::ExitCode;
 
 use base::env::Env;
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand};
+use server::ConfigError;
 
 use crate::client::{Dialect, Secret, Target};
 use crate::commands;
@@ -17,9 +19,15 @@ pub enum Outcome {
     NotFound,
 }
 
-/// Exit codes. 2 is what the parser of the arguments ends with.
 const NOT_FOUND: u8 = 1;
+/// What the parser of the arguments ends with, too.
+const WRONG_ARGUMENTS: u8 = 2;
 const FAILED: u8 = 3;
+
+/// Arguments that can be parsed and yet make no sense.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct WrongArguments(pub String);
 
 /// A memory-first, persistent key-value engine that Couchbase SDKs connect to.
 #[derive(Debug, Parser)]
@@ -27,7 +35,12 @@ const FAILED: u8 = 3;
     name = "stave",
     version,
     propagate_version = true,
-    after_help = "Exit codes: 0 done, 1 document not found, 2 wrong arguments, 3 anything else that failed."
+    after_help = "A first look:
+  STAVE_PASSWORD=secret1 stave serve
+  STAVE_PASSWORD=secret1 stave set hello '{\"to\":\"you\"}'
+  STAVE_PASSWORD=secret1 stave get hello
+
+Exit codes: 0 done, 1 document not found, 2 wrong arguments or configuration, 3 anything else that failed."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -54,7 +67,7 @@ enum Command {
 #[derive(Clone, Debug, Args)]
 pub struct ServerFlags {
     /// The server's KV address
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:11210")]
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:11210", value_parser = NonEmptyStringValueParser::new())]
     pub addr: String,
     /// Who to log in as
     #[arg(long, value_name = "USER", env = "STAVE_USERNAME", default_value = "Administrator")]
@@ -63,7 +76,7 @@ pub struct ServerFlags {
     #[arg(long, value_name = "PASSWORD", env = "STAVE_PASSWORD", hide_env_values = true)]
     pub password: Option<Secret>,
     /// The bucket to use
-    #[arg(long, value_name = "NAME", env = "STAVE_BUCKET", default_value = "default")]
+    #[arg(long, value_name = "NAME", env = "STAVE_BUCKET", default_value = "default", value_parser = NonEmptyStringValueParser::new())]
     pub bucket: String,
 }
 
@@ -73,9 +86,10 @@ impl ServerFlags {
         let password = match (&self.password, dialect) {
             (Some(password), _) => password.clone(),
             (None, Dialect::Memcached) => Secret::default(),
-            (None, Dialect::Couchbase) => anyhow::bail!(
+            (None, Dialect::Couchbase) => anyhow::bail!(WrongArguments(
                 "a password is needed: set STAVE_PASSWORD or give --password (`stave serve` prints the one it made up)"
-            ),
+                    .to_owned()
+            )),
         };
         let target = Target {
             addr: with_port(&self.addr, dialect),
@@ -120,10 +134,26 @@ pub fn run() -> ExitCode {
         // Somebody who reads only the beginning, like `head`, is no failure.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("stave: {error:#}");
-            ExitCode::from(FAILED)
+            eprintln!("stave: {}", explain(&error));
+            ExitCode::from(if is_wrong_arguments(&error) { WRONG_ARGUMENTS } else { FAILED })
         }
     }
+}
+
+/// The error and its causes, each said once: many errors quote their cause already.
+fn explain(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !text.contains(cause.trim_end()) {
+            text.push_str(if text.is_empty() { "" } else { ": " });
+            text.push_str(cause.trim_end());
+        }
+    }
+    text
+}
+
+fn is_wrong_arguments(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| cause.is::<WrongArguments>() || cause.is::<ConfigError>())
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
@@ -151,6 +181,19 @@ mod tests {
         assert_eq!(with("[::1]"), "[::1]:11210");
         assert_eq!(with("[::1]:7"), "[::1]:7");
         assert_eq!(with_port("h", Dialect::Memcached), "h:11211");
+    }
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let io = std::io::Error::other("disk on fire");
+        let error = anyhow::Error::new(io).context("cannot write: disk on fire").context("bucket b");
+        assert_eq!(explain(&error), "bucket b: cannot write: disk on fire");
+    }
+
+    #[test]
+    fn a_wrong_configuration_ends_like_wrong_arguments() {
+        assert!(is_wrong_arguments(&anyhow::Error::new(ConfigError::Threads(0)).context("stave.toml")));
+        assert!(!is_wrong_arguments(&anyhow::anyhow!("disk on fire")));
     }
 
     fn check_error(arguments: &str, expect: Expect) {

@@ -24,7 +24,8 @@ pub(super) async fn check(State(shared): State<Shared>, mut request: Request, ne
     });
     let Some(user) = user else {
         let challenge = [(header::WWW_AUTHENTICATE, "Basic realm=\"Stave\"")];
-        return (StatusCode::UNAUTHORIZED, challenge).into_response();
+        let what = "User and password are needed (basic authentication).\n";
+        return (StatusCode::UNAUTHORIZED, challenge, what).into_response();
     };
     request.extensions_mut().insert(Caller(user));
     next.run(request).await

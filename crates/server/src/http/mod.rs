@@ -60,6 +60,7 @@ fn router(shared: Shared) -> Router {
         .route("/healthz", get(healthz))
         .route("/metrics", get(metrics::metrics))
         .merge(protected)
+        .fallback(async || (StatusCode::NOT_FOUND, "Requested resource not found.\r\n"))
         .with_state(shared)
 }
 

@@ -27,10 +27,10 @@ pub(super) async fn who_am_i(Extension(Caller(user)): Extension<Caller>) -> Json
 }
 
 /// `GET /pools`
-pub(super) async fn pools() -> Json<Value> {
+pub(super) async fn pools(Extension(Caller(user)): Extension<Caller>) -> Json<Value> {
     Json(json!({
         "implementationVersion": SERVER_VERSION,
-        "isAdminCreds": true,
+        "isAdminCreds": user.is_admin(),
         "pools": [{ "name": "default", "uri": "/pools/default", "streamingUri": "/poolsStreaming/default" }],
         "componentsVersion": {},
     }))

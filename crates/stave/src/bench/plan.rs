@@ -93,6 +93,9 @@ impl Plan {
         {
             return Err(format!("--seconds {seconds} is out of range; give a number above 0"));
         }
+        if self.extent == Extent::Operations(0) {
+            return Err("--operations 0 is out of range; give 1 or more".into());
+        }
         if !(self.warmup_s >= 0.0 && self.warmup_s.is_finite()) {
             return Err(format!("--warmup {} is out of range; give 0 or more seconds", self.warmup_s));
         }

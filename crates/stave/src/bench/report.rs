@@ -217,19 +217,22 @@ impl Report {
         }
         let (operations, rate) = (thousands(self.operations), thousands(self.operations_per_second as u64));
         writeln!(out, "{operations} operations in {:.2} s: {rate} operations/s", self.seconds)?;
-        if let (Some(cpu_s), Some(cpu_us)) = (self.server_cpu_seconds, self.server_cpu_us_per_operation) {
+        if self.operations > 0
+            && let (Some(cpu_s), Some(cpu_us)) = (self.server_cpu_seconds, self.server_cpu_us_per_operation)
+        {
             writeln!(out, "server CPU {cpu_s:.2} s: {cpu_us:.2} us an operation")?;
         }
-        writeln!(
-            out,
-            "sent {}, received {}, client CPU {:.2} us an operation",
-            bytes(self.bytes_out),
-            bytes(self.bytes_in),
-            self.client_cpu_us_per_operation
-        )
+        write!(out, "sent {}, received {}", bytes(self.bytes_out), bytes(self.bytes_in))?;
+        if self.operations > 0 {
+            write!(out, ", client CPU {:.2} us an operation", self.client_cpu_us_per_operation)?;
+        }
+        writeln!(out)
     }
 
     fn write_latencies(&self, out: &mut String) -> std::fmt::Result {
+        if self.operations == 0 {
+            return Ok(());
+        }
         let columns = ["count", "min", "mean", "p50", "p90", "p99", "p99.9", "max"];
         write!(out, "\n{:<7} {:>13}", "latency", columns[0])?;
         for column in &columns[1..] {

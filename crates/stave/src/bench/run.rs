@@ -16,13 +16,14 @@ use super::report::{Measured, Report};
 use super::tally::Tally;
 use super::traffic::{Purpose, Source, Traffic};
 use super::worker::{Signals, Worker};
+use crate::cli::WrongArguments;
 use crate::client::Client;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// Does what `plan` says; shows progress unless `quiet`.
 pub fn run(env: &Env, plan: &Plan, quiet: bool) -> anyhow::Result<Report> {
-    plan.check().map_err(|why| anyhow!(why))?;
+    plan.check().map_err(WrongArguments)?;
     let mut progress = Progress::new(quiet);
     let mut workers = open_workers(env, plan)?;
     let loaded = if plan.populate {

@@ -9,9 +9,7 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum ClientError {
     /// No connection.
-    #[error(
-        "cannot connect to {addr}: {source}; is the server running? `stave serve` starts one, --addr HOST:PORT names another"
-    )]
+    #[error("cannot connect to {addr}: {source}; {}", after_no_connection(.source))]
     Connect {
         /// Where to.
         addr: String,
@@ -100,6 +98,17 @@ pub fn status_name(code: u16) -> String {
     match Status::from_code(code) {
         Some(status) => format!("{} ({})", status.name(), status.text()),
         None => format!("status 0x{code:04x}"),
+    }
+}
+
+/// What to try when there is no connection.
+fn after_no_connection(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => {
+            "is the server running? `stave serve` starts one, --addr HOST:PORT names another"
+        }
+        io::ErrorKind::InvalidInput => "write --addr HOST:PORT, for example --addr 127.0.0.1:11210",
+        _ => "is this the right address? --addr HOST:PORT names another",
     }
 }
 

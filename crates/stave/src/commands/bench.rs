@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use anyhow::bail;
 use base::env::Env;
 use clap::{Args, ValueEnum};
 use protocol::DurabilityLevel;
@@ -88,7 +89,13 @@ pub struct BenchFlags {
     #[arg(long, value_enum, default_value_t = DurabilityFlag::None)]
     durability: DurabilityFlag,
     /// Measure for so many seconds; 10 if neither this nor --operations is given
-    #[arg(long, short = 's', value_name = "SECONDS", conflicts_with = "operations")]
+    #[arg(
+        long,
+        short = 's',
+        value_name = "SECONDS",
+        conflicts_with = "operations",
+        allow_negative_numbers = true
+    )]
     seconds: Option<f64>,
     /// Measure so many operations
     #[arg(long, short = 'n', value_name = "N")]
@@ -149,6 +156,9 @@ pub fn run(env: &Env, flags: &BenchFlags) -> anyhow::Result<Outcome> {
         writeln!(out, "{}", report.json())?;
     } else {
         write!(out, "{}", report.table())?;
+    }
+    if report.operations == 0 {
+        bail!("not one operation was answered as it should be");
     }
     Ok(Outcome::Done)
 }

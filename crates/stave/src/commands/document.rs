@@ -36,10 +36,10 @@ pub struct SetFlags {
     /// The document's key
     #[arg(value_parser = parse_key)]
     key: String,
-    /// The value; `-` reads it from standard input
+    /// The value; `-` reads it from standard input; write `--` before one that begins with a dash
     value: String,
     /// Seconds until the document is gone, up to 30 days; more is taken as a moment in seconds since 1970
-    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, allow_negative_numbers = true)]
     expiry: u32,
     /// Refuse a value that is not JSON
     #[arg(long)]

@@ -1,6 +1,6 @@
 //! `stave serve`: runs a node until it is told to stop.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -9,7 +9,7 @@ use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use server::{Config, Settings};
 
-use crate::cli::Outcome;
+use crate::cli::{Outcome, WrongArguments};
 use crate::client::Secret;
 
 const MAX_CONFIG_BYTES: usize = 1 << 20;
@@ -28,35 +28,39 @@ const PASSWORD_LEN: usize = 20;
   stave serve --kv 0.0.0.0:11210 --http 0.0.0.0:8091 --password secret1 --bucket orders:2GiB --bucket sessions
   stave serve --config stave.toml
 
-The configuration file holds the same names (and `buckets` for the list); flags win over it:
+The configuration file holds the same names, the buckets as a list, and further users:
   data = \"/var/lib/stave\"
   kv = \"127.0.0.1:11210\"
   buckets = [\"orders:2GiB\", \"sessions:512MiB\"]
+  [[user]]
+  name = \"shop\"
+  password = \"secret2\"
+  role = \"read-write\"
 
-What it logs is set by STAVE_LOG: error, warn, info (the default), debug.")]
+The log goes to standard error; STAVE_LOG says how much: error, warn, info (the default), debug.")]
 pub struct ServeFlags {
     /// Where documents are kept [default: a folder of the user, like ~/.local/share/stave]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Where clients connect; port 0 takes a free one [default: 127.0.0.1:11210]
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "IP:PORT")]
     kv: Option<String>,
     /// Where metrics, health and the SDKs' questions are answered; port 0 takes a free one [default: 127.0.0.1:8091]
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "IP:PORT")]
     http: Option<String>,
     /// The user that may do everything [default: Administrator]
-    #[arg(long, value_name = "U")]
+    #[arg(long, value_name = "USER")]
     username: Option<String>,
-    /// The user's password [default: one is made up and printed once]
-    #[arg(long, value_name = "P", env = "STAVE_PASSWORD", hide_env_values = true)]
+    /// That user's password, needed to listen beyond this machine [default: one is made up and printed once]
+    #[arg(long, value_name = "PASSWORD", env = "STAVE_PASSWORD", hide_env_values = true)]
     password: Option<Secret>,
-    /// A bucket, its memory quota and its type; may be repeated [default: default:256MiB:couchbase]
+    /// A bucket, its memory quota and its type; may be repeated [default: default:256MiB:couchstore]
     #[arg(long, value_name = "NAME[:QUOTA[:TYPE]]")]
     bucket: Vec<String>,
     /// Threads that serve clients [default: one for each CPU]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// A file with any of these
+    /// A TOML file with any of these and more; flags win over it
     #[arg(long, value_name = "FILE.toml")]
     config: Option<PathBuf>,
 }
@@ -80,7 +84,7 @@ impl ServeFlags {
 
 /// Runs the command.
 pub fn run(env: &Env, flags: ServeFlags) -> anyhow::Result<Outcome> {
-    start_log();
+    start_log()?;
     raise_descriptor_limit();
     let file = match &flags.config {
         Some(path) => read_file(env, path)?,
@@ -92,11 +96,11 @@ pub fn run(env: &Env, flags: ServeFlags) -> anyhow::Result<Outcome> {
         None => Home::of_process().data_dir()?,
     };
     let config = Config::new(settings, data_dir, cpus(), || make_password(env))?;
-    if config.password_was_generated {
-        let user = &config.users[0];
+    let made_up = config.password_was_generated.then(|| config.users[0].clone());
+    let server = server::serve(config, env.clone())?;
+    if let Some(user) = made_up {
         eprintln!("user {}, password {} (printed only now)", user.name, user.password);
     }
-    let server = server::serve(config, env.clone())?;
     let mut stdout = std::io::stdout();
     // Whoever started the node may have stopped reading; that is no reason not to serve.
     let _ = writeln!(stdout, "{}", server.ready_line()).and_then(|()| stdout.flush());
@@ -105,10 +109,16 @@ pub fn run(env: &Env, flags: ServeFlags) -> anyhow::Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-fn start_log() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("STAVE_LOG").unwrap_or_else(|_| "info".into());
-    // A second node in one process finds the log started.
-    let _ = tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter(filter).try_init();
+fn start_log() -> anyhow::Result<()> {
+    let wanted = std::env::var("STAVE_LOG").unwrap_or_else(|_| "info".to_owned());
+    let filter = tracing_subscriber::EnvFilter::try_new(&wanted).map_err(|error| {
+        WrongArguments(format!("STAVE_LOG={wanted}: {error}; give error, warn, info or debug"))
+    })?;
+    // Colours are for people; a second node in one process finds the log started.
+    let log =
+        tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
+    let _ = log.with_env_filter(filter).try_init();
+    Ok(())
 }
 
 /// Takes as many descriptors as the system allows: shells usually start programs with room for about a thousand.
@@ -161,7 +171,7 @@ fn read_file(env: &Env, path: &Path) -> anyhow::Result<Settings> {
         bail!("{name} is larger than a configuration file may be: {MAX_CONFIG_BYTES} bytes");
     }
     let text = std::str::from_utf8(&bytes[..count]).with_context(|| format!("{name} is not text"))?;
-    Settings::parse(text).with_context(|| format!("{name} is not a configuration of `stave serve`"))
+    Settings::parse(text).with_context(|| name.to_string())
 }
 
 #[cfg(test)]
