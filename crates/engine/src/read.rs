@@ -45,9 +45,9 @@ impl Bucket {
             if shard.vb.state() != state {
                 return Err(Refusal::NotMyVbucket);
             }
-            let found = shard.vb.find(hash, key).filter(|v| !v.is_deleted()).map(|version| Found {
-                cas: shard.vb.visible_cas(key, &version, now),
-                version: version.clone(),
+            let found = shard.vb.find(hash, key).filter(|v| !v.is_deleted()).map(|version| {
+                version.prefetch_value();
+                Found { cas: shard.vb.visible_cas(key, &version, now), version: version.clone() }
             });
             match &found {
                 Some(_) => shard.ops.get_hits += 1,

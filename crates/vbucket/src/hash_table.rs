@@ -306,6 +306,8 @@ impl HashTable {
                 if word >> TAG_SHIFT != tag || !is_version(word) {
                     continue;
                 }
+                // The tag is as good as sure, and the key may begin in one line and end in the next.
+                prefetch(((word & ADDRESS) as *const u8).wrapping_add(64));
                 // SAFETY: the word is a version's, and `&self` keeps the slot as it is.
                 if key.matches(unsafe { view(word) }.stored_key()) {
                     return Some(Place { at, slot });
