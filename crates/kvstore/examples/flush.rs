@@ -64,7 +64,8 @@ impl Bench {
     /// What `writes` changes of 1,000 keys leave to be saved, some of which are changed far more often than others
     /// (about as Zipf has it).
     fn skewed_batch(&mut self, writes: usize) -> Vec<Version> {
-        let key = |number: u64| (1000_f64.powf((number % (1 << 20)) as f64 / (1 << 20) as f64) as u64 * 617) % 1000;
+        let key =
+            |number: u64| (1000_f64.powf((number % (1 << 20)) as f64 / (1 << 20) as f64) as u64 * 617) % 1000;
         let chosen: std::collections::BTreeSet<u64> = (0..writes).map(|_| key(self.numbers.next())).collect();
         chosen.into_iter().map(|key| self.version(key)).collect()
     }
@@ -122,7 +123,9 @@ fn compare_syncs(dir: &Path) {
     for n in [1, 4, 8, 16, 64, 256] {
         for (name, how) in [("one by one", &SyncEach as &dyn GroupSync), ("as a group", &*group)] {
             let (cpu, wall) = syncs(dir, n, how);
-            println!("{n:>4} files, {name}: {cpu:>7.1} us CPU, {wall:>8.1} us wall for each file's two syncs");
+            println!(
+                "{n:>4} files, {name}: {cpu:>7.1} us CPU, {wall:>8.1} us wall for each file's two syncs"
+            );
         }
     }
 }
@@ -145,7 +148,9 @@ fn groups(bench: &mut Bench, group: usize, batch: usize) {
         let group: Vec<_> = batches
             .iter()
             .enumerate()
-            .map(|(i, items)| (VbId(((round * group + i) % vbuckets) as u16), SaveBatch { items, state: &state }))
+            .map(|(i, items)| {
+                (VbId(((round * group + i) % vbuckets) as u16), SaveBatch { items, state: &state })
+            })
             .collect();
         let before = (seconds(ClockId::Monotonic), process_cpu());
         for saved in bench.store.save_group(&group) {

@@ -231,9 +231,13 @@ mod tests {
 
     #[test]
     fn kernels_before_5_8_are_told_apart() {
-        for (release, is_new) in
-            [("5.8.0", true), ("5.7.19-300.fc32", false), ("6.1", true), ("4.19.0-27-amd64", false), ("x", false)]
-        {
+        for (release, is_new) in [
+            ("5.8.0", true),
+            ("5.7.19-300.fc32", false),
+            ("6.1", true),
+            ("4.19.0-27-amd64", false),
+            ("x", false),
+        ] {
             assert_eq!(is_from_5_8(release), is_new, "{release}");
         }
     }
