@@ -26,7 +26,7 @@ pub struct Tuning {
 
 impl Default for Tuning {
     fn default() -> Self {
-        Tuning { leaf_bytes: 1024, interior_bytes: 2048, compress_nodes: false }
+        Tuning { leaf_bytes: 512, interior_bytes: 2048, compress_nodes: false }
     }
 }
 

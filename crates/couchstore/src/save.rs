@@ -18,7 +18,7 @@ pub enum Body<'a> {
     Plain(&'a [u8]),
     /// A Snappy block, stored as it is and marked compressed.
     Compressed(&'a [u8]),
-    /// Compressed on the way and marked so.
+    /// Compressed on the way and marked so, unless the bodies before gained nothing by it.
     Compress(&'a [u8]),
 }
 
@@ -157,7 +157,10 @@ impl CouchFile {
             placed.push(match batch.doc(i).body {
                 Body::None => Placed::default(),
                 Body::Plain(body) | Body::Compressed(body) => self.append_body(body)?,
-                Body::Compress(body) => self.append_body(packing.pack(body))?,
+                Body::Compress(body) => match packing.try_pack(body) {
+                    Some(block) => Placed { packed: true, ..self.append_body(block)? },
+                    None => self.append_body(body)?,
+                },
             });
         }
         Ok(())
@@ -187,7 +190,7 @@ struct ById<'a, B> {
 }
 
 fn doc_info<'a>(doc: &DocUpdate<'a>, placed: Placed, rev_meta: &'a [u8]) -> DocInfo<'a> {
-    let compressed = matches!(doc.body, Body::Compressed(_) | Body::Compress(_));
+    let compressed = placed.packed || matches!(doc.body, Body::Compressed(_));
     DocInfo {
         id: doc.id,
         seqno: doc.seqno,

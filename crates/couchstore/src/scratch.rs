@@ -32,7 +32,12 @@ pub(crate) struct NodeScratch {
 pub(crate) struct Packing {
     encoder: Option<Box<snap::raw::Encoder>>,
     out: Vec<u8>,
+    /// Bodies in a row, tried or not, since one gained by being compressed.
+    in_vain: usize,
 }
+
+/// After so many bodies in a row that gained nothing, only every so many one is tried.
+const IN_VAIN: usize = 16;
 
 impl Packing {
     /// The Snappy block of `bytes`.
@@ -45,5 +50,32 @@ impl Packing {
         let len =
             encoder.compress(bytes, &mut self.out).expect("the buffer holds the longest possible result");
         &self.out[..len]
+    }
+
+    /// The Snappy block of a body; nothing if it is likely not to be smaller, as those before it were not.
+    pub(crate) fn try_pack(&mut self, body: &[u8]) -> Option<&[u8]> {
+        self.in_vain += 1;
+        if self.in_vain > IN_VAIN && !self.in_vain.is_multiple_of(IN_VAIN) {
+            return None;
+        }
+        let len = self.pack(body).len();
+        if len < body.len() {
+            self.in_vain = 0;
+        }
+        Some(&self.out[..len])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bodies_are_tried_again_after_many_in_vain() {
+        let mut packing = Packing::default();
+        let tried = (0..100).filter(|_| packing.try_pack(b"short").is_some()).count();
+        assert_eq!(tried, IN_VAIN + 100 / IN_VAIN - 1);
+        while packing.try_pack(&[b'a'; 1000]).is_none() {}
+        assert_eq!((0..IN_VAIN).filter(|_| packing.try_pack(b"short").is_some()).count(), IN_VAIN);
     }
 }

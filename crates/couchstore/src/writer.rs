@@ -12,6 +12,8 @@ pub(crate) struct Placed {
     pub(crate) offset: u64,
     /// Length and checksum included, bytes at block starts not.
     pub(crate) bytes: u32,
+    /// Whether it is a body that was compressed on the way.
+    pub(crate) packed: bool,
 }
 
 /// The end of a file that is being appended to.
@@ -71,7 +73,7 @@ impl Writer {
         if self.end().is_multiple_of(BLOCK) {
             self.buf.push(DATA_BLOCK);
         }
-        let placed = Placed { offset: self.end(), bytes: (len + CHUNK_PREFIX) as u32 };
+        let placed = Placed { offset: self.end(), bytes: (len + CHUNK_PREFIX) as u32, packed: false };
         self.append(&prefix);
         self.append(head);
         self.append(tail);
