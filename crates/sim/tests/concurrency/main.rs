@@ -3,8 +3,8 @@
 
 mod history;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use base::env::sim::SplitMix64;
@@ -20,7 +20,7 @@ use kvstore::{Couch, CouchConfig, KvStore};
 const VBUCKETS: u16 = 2;
 const KEYS: u64 = 5;
 const CLIENTS: u64 = 4;
-const OPERATIONS: u64 = 6_000;
+const OPERATIONS: u64 = 25_000;
 
 struct World {
     bucket: Bucket,
@@ -58,10 +58,12 @@ struct Client<'a> {
     /// The last CAS seen of each key: a guess that is sometimes right.
     cas: [Cas; KEYS as usize],
     promised: Vec<Completion<()>>,
+    begin: Arc<Barrier>,
 }
 
 impl Client<'_> {
     fn run(mut self) -> Self {
+        self.begin.wait();
         for _ in 0..OPERATIONS {
             let key = self.rng.below(KEYS);
             if self.rng.chance(1, 8) {
@@ -70,6 +72,10 @@ impl Client<'_> {
             }
             let name = format!("key-{key}");
             let (start, now) = (self.world.step(), self.world.bucket.now());
+            // With few processors clients would otherwise run one after the other for long.
+            if self.rng.chance(1, 16) {
+                std::thread::yield_now();
+            }
             let told = self.operate(key, DocKey::new(name.as_bytes()), now);
             let (end, late) = (self.world.step(), self.world.bucket.now());
             if let Some(told) = told {
@@ -173,7 +179,7 @@ impl Client<'_> {
     }
 
     fn count(&mut self, vb: VbId, key: DocKey<'_>, now: Moment) -> Result<Told, Refusal> {
-        let (delta, initial) = (self.rng.below(5), 500 + self.rng.below(5));
+        let (delta, initial) = (self.rng.below(5), (1 << 40) + self.rng.below(1 << 20));
         let request = CounterRequest {
             key,
             increment: true,
@@ -194,13 +200,15 @@ fn wrote(mutated: Mutated, expected: Cas, expiry: Option<u32>, write: Write) -> 
 /// Lets all clients run at once, beside the flusher.
 fn run(world: &World, seed: u64) -> Vec<(u64, Event)> {
     let mut told = Vec::new();
+    let begin = Arc::new(Barrier::new(CLIENTS as usize));
     std::thread::scope(|scope| {
         let flusher = scope.spawn(|| world.bucket.run_flusher());
         let clients: Vec<_> = (0..CLIENTS)
             .map(|client| {
                 let rng = SplitMix64::new(seed * CLIENTS + client);
                 let cas = [Cas(1); KEYS as usize];
-                let client = Client { world, rng, told: Vec::new(), cas, promised: Vec::new() };
+                let client =
+                    Client { world, rng, told: Vec::new(), cas, promised: Vec::new(), begin: begin.clone() };
                 scope.spawn(|| client.run())
             })
             .collect();
@@ -279,6 +287,7 @@ fn what_clients_are_told_follows_from_one_order_of_events() {
         let mut histories: Vec<History> = (0..KEYS).map(|_| History::default()).collect();
         let told = run(&world, seed);
         let events = told.len();
+        let overlapping = told.iter().filter(|(_, event)| event.end > event.start + 1).count();
         for (key, event) in told {
             histories[key as usize].add(event);
         }
@@ -289,6 +298,9 @@ fn what_clients_are_told_follows_from_one_order_of_events() {
         check_seqnos(&world, &histories);
         check_counts(&world);
         check_nothing_is_left(&world);
-        println!("seed {seed}: {events} events of {CLIENTS} clients on {KEYS} documents");
+        println!(
+            "seed {seed}: {events} events of {CLIENTS} clients, {overlapping} of them at the same time as others, {} batches written",
+            world.bucket.store_stats().saves
+        );
     }
 }
