@@ -126,8 +126,8 @@ pub fn seqno_persistence(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome
 pub fn get_all_vb_seqnos(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     let (state, collection) = match request.extras {
         [] => (0, None),
-        [state @ ..] if state.len() == 4 => (decode_u32(state).unwrap_or(0), None),
-        [both @ ..] if both.len() == 8 => (decode_u32(&both[..4]).unwrap_or(0), decode_u32(&both[4..])),
+        state if state.len() == 4 => (decode_u32(state).unwrap_or(0), None),
+        both if both.len() == 8 => (decode_u32(&both[..4]).unwrap_or(0), decode_u32(&both[4..])),
         _ => return cx.invalid("Request extras must be of length 0 or 4 or 8"),
     };
     let wanted = match u8::try_from(state).ok().map(|n| (n, VbState::from_wire(n))) {
