@@ -43,6 +43,17 @@ pub struct Mutated {
     pub seqno: Seqno,
 }
 
+#[cfg(debug_assertions)]
+thread_local! {
+    static LOCKS_TAKEN: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// How often this thread has locked a vBucket for an operation: for tests that hold an operation to one lock.
+#[cfg(debug_assertions)]
+pub fn locks_taken() -> u64 {
+    LOCKS_TAKEN.get()
+}
+
 /// One bucket. All methods may be called from any thread.
 pub struct Bucket {
     pub(crate) config: BucketConfig,
@@ -96,6 +107,8 @@ impl Bucket {
 
     /// Locks a vBucket whatever its role.
     pub(crate) fn shard(&self, vb: VbId) -> Result<MutexGuard<'_, Shard>, Refusal> {
+        #[cfg(debug_assertions)]
+        LOCKS_TAKEN.set(LOCKS_TAKEN.get() + 1);
         let shard = self.shards.get(usize::from(vb.0)).ok_or(Refusal::NotMyVbucket)?.lock();
         if shard.exists { Ok(shard) } else { Err(Refusal::NotMyVbucket) }
     }
@@ -176,6 +189,7 @@ impl Bucket {
             std::mem::replace(&mut shard.vb, dead(vb, self.seed.clone(), &self.env))
         };
         self.memory.charge(usize::from(vb.0), -(old.counts().bytes as i64));
+        self.waiters.forget(vb);
         drop(old);
         Ok(self.store.delete_vbucket(vb).map_err(Failure::from))
     }

@@ -55,6 +55,12 @@ impl<T> Completion<T> {
     pub fn try_take(&self) -> Option<T> {
         self.0.lock().value.take()
     }
+
+    /// Whether the other side went away without a value.
+    pub fn is_abandoned(&self) -> bool {
+        let state = self.0.lock();
+        state.abandoned && state.value.is_none()
+    }
 }
 
 impl<T> Future for Completion<T> {

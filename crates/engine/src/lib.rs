@@ -22,6 +22,8 @@ pub mod value;
 mod with_meta;
 mod write;
 
+#[cfg(debug_assertions)]
+pub use bucket::locks_taken;
 pub use bucket::{Bucket, Mutated};
 pub use completion::{Completer, Completion, completion};
 pub use config::BucketConfig;

@@ -1,6 +1,6 @@
 //! From the disk to memory: opening a bucket, and closing it.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 use base::env::{Env, OpenMode};
@@ -72,6 +72,9 @@ impl Bucket {
                 Ok(loaded)
             });
             let mut shard = shard.lock();
+            if let Ok(loaded) = &loaded {
+                self.memory.charge(usize::from(vb.0), loaded.counts().bytes as i64);
+            }
             shard.vb = loaded.unwrap_or_else(|failure| {
                 tracing::error!(bucket = self.name(), %vb, %failure, "the vBucket is not served");
                 dead(vb, self.seed.clone(), &self.env)
@@ -104,7 +107,6 @@ impl Bucket {
     fn load(&self, vb: &mut VBucket) -> Result<(), kvstore::Failure> {
         let id = vb.id();
         self.store.scan(id, Seqno(0), &mut |version| {
-            self.memory.charge(usize::from(id.0), version.allocated_bytes() as i64);
             let hash = self.seed.hash(version.key());
             drop(vb.load(hash, version));
             std::ops::ControlFlow::Continue(())
@@ -125,7 +127,7 @@ impl Bucket {
     }
 }
 
-fn write_file(env: &Env, path: &PathBuf, bytes: &[u8]) -> Result<(), Failure> {
+fn write_file(env: &Env, path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     let write = || {
         let file = env.disk.open(path, OpenMode::Create)?;
         file.set_len(0)?;

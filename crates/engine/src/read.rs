@@ -142,14 +142,16 @@ impl Bucket {
 
     /// A document chosen by chance, if there is any in an active vBucket.
     pub fn random_key(&self, now: Moment) -> Option<Found> {
-        let first = self.env.random.next_u64() as usize;
-        (0..self.shards.len()).find_map(|i| {
-            let shard = self.shards[(first + i) % self.shards.len()].lock();
-            if shard.vb.state() != VbState::Active {
+        let random = self.env.random.next_u64();
+        let (before, from) = self.shards.split_at(random as usize % self.shards.len());
+        from.iter().chain(before).find_map(|shard| {
+            let shard = shard.lock();
+            if !shard.exists || shard.vb.state() != VbState::Active {
                 return None;
             }
-            let version = shard.vb.table().random(self.env.random.next_u64(), |v| v.is_live(now))?;
-            Some(Found { cas: version.meta().cas, version: version.clone() })
+            let version = shard.vb.table().random(random.rotate_left(32), |v| v.is_live(now))?;
+            let cas = shard.vb.visible_cas(version.key(), &version, now);
+            Some(Found { cas, version: version.clone() })
         })
     }
 }

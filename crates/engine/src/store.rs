@@ -93,6 +93,7 @@ impl Bucket {
             let xattrs = if old_type.is_xattr() { xattrs } else { &[] };
             let datatype = if xattrs.is_empty() { plain_type } else { plain_type.with(Datatype::XATTR) };
             let new = NewVersion::new(VersionMeta { datatype, ..meta }, request.key, &[xattrs, &body]);
+            value::check_size(new.value(), datatype)?;
             let preserve_expiry = request.preserve_expiry;
             Ok(Computed { preserve_expiry, ..Computed::new(new, ()) })
         })?;

@@ -1,7 +1,7 @@
 //! Sub-document look-ups and mutations: what `subdoc` computes from one version, applied to the bucket.
 
 use base::{
-    Cas, Datatype, DocKey, ItemKind, Moment, NewVersion, VbId, VbState, VbUuid, Version, VersionMeta, limits,
+    Cas, Datatype, DocKey, ItemKind, Moment, NewVersion, VbId, VbState, VbUuid, Version, VersionMeta,
 };
 use subdoc::exec::{self, ClockMode, Document, LookupOutcome, Metadata, MutationOutcome};
 use subdoc::request::{LookupRequest, MutationRequest, doc_flag};
@@ -93,9 +93,7 @@ fn compute(
     let current = found.map(|f| document(&f.version, &plain, uuid, now));
     let mut outcome = exec::mutate(current, request);
     let Some(new) = outcome.new.take() else { return Err(Stop::Answered(Box::new(outcome))) };
-    if new.value.len() > limits::MAX_VALUE_BYTES + limits::MAX_SYSTEM_XATTR_BYTES {
-        return Err(Stop::Refused(Refusal::TooBig));
-    }
+    value::check_size(&new.value, Datatype(new.datatype)).map_err(Stop::Refused)?;
     let old = found.map(|f| *f.version.meta()).unwrap_or_default();
     let expiry = match request.expiry {
         _ if new.deleted => now.unix_s(),

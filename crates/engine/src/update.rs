@@ -68,7 +68,9 @@ impl Bucket {
             let whole = [first, second].concat();
             let kept = old.meta().datatype.without(Datatype::JSON).without(Datatype::SNAPPY);
             let meta = VersionMeta { datatype: kept.with(value::detect(&whole)), ..*old.meta() };
-            Ok(Computed::new(NewVersion::new(meta, key, &[xattrs, &whole]), ()))
+            let new = NewVersion::new(meta, key, &[xattrs, &whole]);
+            value::check_size(new.value(), meta.datatype)?;
+            Ok(Computed::new(new, ()))
         })?;
         Ok(joined.0)
     }

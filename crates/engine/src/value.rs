@@ -64,6 +64,15 @@ pub fn plain(version: &Version) -> Cow<'_, [u8]> {
     Cow::Owned(inflate(version.value(), limit).unwrap_or_default())
 }
 
+/// Whether a plain value may be stored: system xattrs have an allowance of their own, everything else together one.
+pub fn check_size(plain: &[u8], datatype: Datatype) -> Result<(), Refusal> {
+    let may_exceed = datatype.is_xattr() && plain.len() > limits::MAX_SYSTEM_XATTR_BYTES;
+    let system_bytes = if may_exceed { split(plain, datatype).0.system_section().len() } else { 0 };
+    let is_within = system_bytes <= limits::MAX_SYSTEM_XATTR_BYTES
+        && plain.len() - system_bytes <= limits::MAX_VALUE_BYTES;
+    if is_within { Ok(()) } else { Err(Refusal::TooBig) }
+}
+
 /// The plain value cut into xattrs and body.
 pub fn split(plain: &[u8], datatype: Datatype) -> (Xattrs<'_>, &[u8]) {
     subdoc::xattr::split(plain, datatype.0).unwrap_or((Xattrs::default(), plain))

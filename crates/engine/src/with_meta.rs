@@ -1,7 +1,7 @@
 //! Set, add and delete with meta.
 
 use base::{Cas, Datatype, DocKey, Moment, NewVersion, VbId, VersionMeta};
-use vbucket::{ConflictRule, Existence, WithMeta};
+use vbucket::{ConflictRule, Existence, MAX_FOREIGN_CAS, MAX_REV_SEQNO, WithMeta};
 
 use crate::bucket::{Bucket, Mutated};
 use crate::refusal::Refusal;
@@ -35,8 +35,11 @@ impl Bucket {
         request: &WithMetaRequest<'_>,
         now: Moment,
     ) -> Result<Mutated, Refusal> {
-        if request.meta.cas == Cas::ANY || request.meta.cas == Cas::LOCKED {
+        if request.meta.cas == Cas::ANY || request.meta.cas > MAX_FOREIGN_CAS {
             return Err(Refusal::Exists);
+        }
+        if request.meta.rev_seqno.0 > MAX_REV_SEQNO {
+            return Err(Refusal::Invalid);
         }
         let mut datatype = request.datatype;
         let inflated;
@@ -85,6 +88,5 @@ fn check_xattrs(plain: &[u8], datatype: Datatype) -> Result<(), Refusal> {
     if datatype.is_xattr() {
         subdoc::xattr::validate(plain).map_err(|_| Refusal::BadXattr)?;
     }
-    let (_, body) = value::split(plain, datatype);
-    if body.len() > base::limits::MAX_VALUE_BYTES { Err(Refusal::TooBig) } else { Ok(()) }
+    value::check_size(plain, datatype)
 }

@@ -55,11 +55,14 @@ impl Bucket {
         let (outcome, uuid) = {
             let mut shard = self.active(vb)?;
             let outcome = shard.vb.apply(hash, change, now, finish);
-            if outcome.is_ok() {
-                count(&mut shard.ops);
-                self.queue_flush(&mut shard);
-            } else {
-                shard.ops.conflicts += 1;
+            match outcome.as_ref().map_err(|refused| refused.refusal) {
+                Ok(_) => {
+                    count(&mut shard.ops);
+                    self.queue_flush(&mut shard);
+                }
+                // It is computed again: nobody was refused anything yet.
+                Err(vbucket::Refusal::Changed) => {}
+                Err(_) => shard.ops.conflicts += 1,
             }
             (outcome, shard.vb.uuid())
         };

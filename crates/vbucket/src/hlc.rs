@@ -10,7 +10,9 @@ const LAST: u64 = Cas::LOCKED.0 - 1;
 /// Makes the CAS values of a vBucket: wall clock nanoseconds with the low 16 bits as a counter, strictly increasing.
 ///
 /// While the wall clock stands still or lies behind, the counter runs on and carries into the clock bits.
-/// Nothing here limits how far a foreign CAS may lie ahead: whoever accepts one asks [`Hlc::ahead_ns`] first.
+/// A foreign CAS may lie as far ahead as [`crate::MAX_FOREIGN_CAS`]: like the original with its defaults
+/// (`hlc_invalid_strategy` "ignore") we accept it, and from then on the clock only counts. [`Hlc::ahead_ns`] tells how
+/// far ahead one lies.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Hlc {
     max: u64,

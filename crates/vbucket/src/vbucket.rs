@@ -256,7 +256,7 @@ impl VBucket {
 
     /// The CAS that a reader sees: all ones while the document is locked.
     pub fn visible_cas(&self, key: DocKey<'_>, version: &Version, now: Moment) -> Cas {
-        if self.is_locked(key, now) { Cas::LOCKED } else { version.meta().cas }
+        if self.is_locked(key, now) && version.is_live(now) { Cas::LOCKED } else { version.meta().cas }
     }
 
     /// Whether the key is locked.

@@ -3,6 +3,7 @@
 use base::{Cas, DocKey, Moment, NewVersion, RevSeqno, Seqno, Version};
 
 use crate::locks::Locks;
+use crate::ops::with_meta::MAX_REV_SEQNO;
 use crate::vbucket::{Garbage, VBucket};
 
 /// Whether the document must exist.
@@ -105,7 +106,7 @@ impl VBucket {
         self.locks.remove(new.key());
         let meta = new.meta_mut();
         meta.cas = self.history.hlc.next(now.0);
-        meta.rev_seqno = RevSeqno(current.map_or(0, |v| v.meta().rev_seqno.0) + 1);
+        meta.rev_seqno = RevSeqno((current.map_or(0, |v| v.meta().rev_seqno.0) + 1).min(MAX_REV_SEQNO));
         meta.by_seqno = self.history.high_seqno.next();
         if let Some(old) = current.filter(|v| preserve_expiry && v.is_live(now)) {
             meta.expiry = old.meta().expiry;
@@ -131,6 +132,7 @@ fn check(current: Option<&Version>, existence: Existence, basis: Basis, now: Mom
 }
 
 /// A lock lets only its own CAS pass; without a lock the CAS is compared with that of the living document.
+/// The lock of a document that has expired meanwhile has nothing left to guard.
 fn check_cas(
     locks: &Locks,
     key: DocKey<'_>,
@@ -138,13 +140,14 @@ fn check_cas(
     cas: Cas,
     now: Moment,
 ) -> Result<(), Refusal> {
-    match locks.holder(key, now) {
+    let live = current.filter(|v| v.is_live(now));
+    match live.and_then(|_| locks.holder(key, now)) {
         Some(lock) if cas == lock.cas => return Ok(()),
         Some(_) => return Err(Refusal::Locked),
         None if cas == Cas::ANY => return Ok(()),
         None => {}
     }
-    match current.filter(|v| v.is_live(now)) {
+    match live {
         Some(v) if v.meta().cas == cas => Ok(()),
         Some(_) => Err(Refusal::CasMismatch),
         None => Err(Refusal::NotFound),

@@ -8,4 +8,4 @@ mod with_meta;
 pub use change::{Basis, Change, Existence, Refusal, Refused, Stored};
 pub use flush::FlushBatch;
 pub use lock::UnlockRefusal;
-pub use with_meta::{ConflictRule, WithMeta};
+pub use with_meta::{ConflictRule, MAX_FOREIGN_CAS, MAX_REV_SEQNO, WithMeta};

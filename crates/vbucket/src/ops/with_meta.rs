@@ -5,6 +5,12 @@ use base::{Cas, Moment, NewVersion, VersionMeta};
 use crate::ops::change::{Existence, Refusal, Refused, Stored};
 use crate::vbucket::VBucket;
 
+/// The highest revision: files have 48 bits for it (couchstore's file_format.md, by-id index). Counting stops there.
+pub const MAX_REV_SEQNO: u64 = (1 << 48) - 1;
+/// The highest CAS that a change may bring, nanoseconds in the year 2262: whatever it brings, the clock can count on
+/// from there, so that no two versions of a document ever have the same CAS.
+pub const MAX_FOREIGN_CAS: Cas = Cas(i64::MAX as u64);
+
 /// When the incoming version wins over the one that is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConflictRule {
@@ -36,7 +42,7 @@ impl VBucket {
         let current = slot.get();
         let current = current.as_deref();
         let live = current.filter(|v| v.is_live(now));
-        let lock = self.locks.holder(new.key(), now);
+        let lock = live.and_then(|_| self.locks.holder(new.key(), now));
         let refusal = match (lock, live) {
             (Some(lock), _) if lock.cas != expected => Some(Refusal::Locked),
             (None, Some(v)) if expected != Cas::ANY && v.meta().cas != expected => Some(Refusal::CasMismatch),

@@ -1,0 +1,216 @@
+//! What a get and a set may cost: allocations, locks and writes, counted while a connection serves them.
+#![cfg(debug_assertions)] // locks are counted only there
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+
+use base::VbId;
+use base::env::Env;
+use engine::{Bucket, BucketConfig};
+use protocol::extras::ConfigVersion;
+use protocol::feature::{Feature, Features};
+use protocol::response::ParsedResponse;
+use protocol::{RequestParts, Status, opcode, parse_response, write_request};
+use server::Node;
+use server::cluster_map::NodeAddress;
+use server::config::{BucketSpec, ConnectionLimits, Role, UserSpec};
+use server::connection::{Connection, Next};
+use server::counters::WorkerCounters;
+use server::fuzz::{feed, login};
+use server::node::Served;
+use server::output::Output;
+use server::user::Users;
+
+const VBUCKETS: u16 = 4;
+const KEYS: usize = 200;
+const VALUE: &[u8] = &[b'x'; 512];
+/// Requests in one batch.
+const DEPTH: usize = 50;
+const ROUNDS: usize = 400;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The system's allocator, which counts for each thread how often it was asked for memory.
+struct Counting;
+
+// SAFETY: every call is passed on unchanged to the system's allocator; counting touches no memory of its own but a
+// thread-local number that needs neither allocation nor destructor.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: as the caller promises.
+        unsafe { System.realloc(at, layout, new_size) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// A connection to a node of its own, logged in, and a document for each key.
+struct Desk {
+    node: Arc<Node>,
+    connection: Connection,
+    out: Output,
+}
+
+impl Desk {
+    fn new(features: &[Feature]) -> Desk {
+        let node = node();
+        let mut connection = Connection::new(Arc::clone(&node), Arc::new(WorkerCounters::default()));
+        let bytes = login("admin", "password", "default", &Features::of(features).encode());
+        let (answers, _) = feed(&mut connection, &bytes);
+        assert_eq!(successes(&answers), 3, "a login");
+        let mut desk = Desk { node, connection, out: Output::default() };
+        for _ in 0..2 {
+            desk.rounds(&batches(opcode::SET, b"x"), 1);
+        }
+        desk
+    }
+
+    /// Serves each batch so often; returns allocations and vBucket locks taken.
+    fn rounds(&mut self, batches: &[Vec<u8>], rounds: usize) -> (u64, u64) {
+        let before = (ALLOCATIONS.get(), engine::locks_taken());
+        for batch in batches.iter().cycle().take(batches.len() * rounds) {
+            let received = self.connection.receive(batch, &mut self.out);
+            assert_eq!((received.consumed, received.next), (batch.len(), Next::Bytes(24)));
+            let answers = self.out.as_bytes().expect("one run of bytes: one write");
+            assert_eq!(successes(answers), DEPTH);
+            self.out.clear();
+        }
+        (ALLOCATIONS.get() - before.0, engine::locks_taken() - before.1)
+    }
+}
+
+fn node() -> Arc<Node> {
+    let (env, _) = Env::sim(1);
+    let config = BucketConfig { vbuckets: VBUCKETS, ..BucketConfig::new("default", "/data/default".into()) };
+    let store = Arc::new(kvstore::Memory::default());
+    let bucket = Bucket::open(config, env.clone(), store).expect("an empty bucket opens");
+    let spec = BucketSpec::parse("default").expect("a valid name");
+    let admin = UserSpec {
+        name: "admin".to_owned(),
+        password: "password".to_owned(),
+        role: Role::Admin,
+        buckets: None,
+    };
+    let users = Users::new(&[admin], &*env.random);
+    let address = NodeAddress { host: None, kv_port: 11210, http_port: 8091 };
+    let version = ConfigVersion { epoch: 1, revision: 1 };
+    let served = vec![Served { spec, bucket: Arc::new(bucket) }];
+    Arc::new(Node::new(env, users, served, address, version, ConnectionLimits::default(), Vec::new()))
+}
+
+/// Requests of one kind for every key, in batches.
+fn batches(opcode: u8, value: &[u8]) -> Vec<Vec<u8>> {
+    let extras: &[u8] = if opcode == opcode::SET { &[0; 8] } else { &[] };
+    let keys: Vec<String> = (0..KEYS).map(|n| format!("key-{n:016}")).collect();
+    let batch = |keys: &[String]| {
+        let mut bytes = Vec::new();
+        for key in keys {
+            let key = key.as_bytes();
+            let vbucket: VbId = base::vbucket_map::vbucket_of(key, VBUCKETS);
+            let parts = RequestParts { opcode, key, value, extras, vbucket, ..RequestParts::default() };
+            assert!(write_request(&mut bytes, &parts));
+        }
+        bytes
+    };
+    keys.chunks(DEPTH).map(batch).collect()
+}
+
+/// Counts answers, all of which must be a success.
+fn successes(mut answers: &[u8]) -> usize {
+    let mut count = 0;
+    while let ParsedResponse::Response { response, total_len } = parse_response(answers, 1 << 20) {
+        assert_eq!(response.status(), Some(Status::Success));
+        count += 1;
+        answers = &answers[total_len..];
+    }
+    assert!(answers.is_empty(), "half an answer");
+    count
+}
+
+const PLAIN: &[Feature] = &[Feature::Xerror];
+const LIKE_AN_SDK: &[Feature] = &[
+    Feature::Xerror,
+    Feature::Json,
+    Feature::Snappy,
+    Feature::Xattr,
+    Feature::MutationSeqno,
+    Feature::Tracing,
+    Feature::AltRequestSupport,
+    Feature::UnorderedExecution,
+    Feature::PreserveTtl,
+];
+
+#[test]
+fn a_get_allocates_nothing_and_takes_one_lock() {
+    for features in [PLAIN, LIKE_AN_SDK] {
+        let mut desk = Desk::new(features);
+        desk.rounds(&batches(opcode::SET, VALUE), 1);
+        let gets = batches(opcode::GET, b"");
+        // Timings are sampled: until the first sample there is no histogram.
+        desk.rounds(&gets, 20);
+        let served = (KEYS * ROUNDS) as u64;
+        assert_eq!(desk.rounds(&gets, ROUNDS), (0, served), "{features:?}");
+    }
+}
+
+#[test]
+fn a_set_allocates_the_new_version_and_takes_one_lock() {
+    for features in [PLAIN, LIKE_AN_SDK] {
+        let mut desk = Desk::new(features);
+        let sets = batches(opcode::SET, VALUE);
+        desk.rounds(&sets, 20);
+        let served = (KEYS * ROUNDS) as u64;
+        let (allocations, locks) = desk.rounds(&sets, ROUNDS);
+        // On top of a version each: the chunks of the checkpoints, which hold 256 changes.
+        assert!((served..=served + served / 64).contains(&allocations), "{allocations} for {served} sets");
+        assert_eq!(locks, served);
+    }
+}
+
+#[test]
+fn locked_documents_make_nothing_dearer_for_others() {
+    let mut desk = Desk::new(PLAIN);
+    desk.rounds(&batches(opcode::SET, VALUE), 1);
+    let bucket = desk.node.bucket("default").expect("it is served");
+    for n in 0..20u32 {
+        let key = format!("locked-{n}");
+        let (key, vb) =
+            (base::DocKey::new(key.as_bytes()), base::vbucket_map::vbucket_of(key.as_bytes(), VBUCKETS));
+        let request = engine::StoreRequest {
+            key,
+            body: VALUE,
+            datatype: base::Datatype::RAW,
+            flags: 0,
+            expiry: 0,
+            mode: engine::StoreMode::Set,
+            cas: base::Cas::ANY,
+            preserve_expiry: false,
+        };
+        bucket.store(vb, &request, bucket.now()).expect("stored");
+        bucket.get_and_lock(vb, key, 30, bucket.now()).expect("locked");
+    }
+    let gets = batches(opcode::GET, b"");
+    desk.rounds(&gets, 20);
+    assert_eq!(desk.rounds(&gets, ROUNDS), (0, (KEYS * ROUNDS) as u64));
+    let sets = batches(opcode::SET, VALUE);
+    desk.rounds(&sets, 20);
+    let (allocations, _) = desk.rounds(&sets, ROUNDS);
+    let served = (KEYS * ROUNDS) as u64;
+    assert!(allocations <= served + served / 64, "{allocations} for {served} sets");
+}
