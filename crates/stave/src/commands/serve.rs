@@ -8,11 +8,9 @@ use base::env::{Env, OpenMode};
 use clap::Args;
 use server::{Config, Settings};
 
-use crate::cli::Outcome;
+use crate::cli::{Outcome, WrongArguments};
 use crate::client::Secret;
 
-/// What is logged if nobody says.
-const LOG_LEVEL: &str = "info";
 const MAX_CONFIG_BYTES: usize = 1 << 20;
 /// Without those that look alike.
 const PASSWORD_LETTERS: &[u8] = b"abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789";
@@ -85,7 +83,7 @@ impl ServeFlags {
 
 /// Runs the command.
 pub fn run(env: &Env, flags: ServeFlags) -> anyhow::Result<Outcome> {
-    start_log();
+    start_log()?;
     let file = match &flags.config {
         Some(path) => read_file(env, path)?,
         None => Settings::default(),
@@ -109,18 +107,16 @@ pub fn run(env: &Env, flags: ServeFlags) -> anyhow::Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-fn start_log() {
-    let wanted = std::env::var("STAVE_LOG").unwrap_or_else(|_| LOG_LEVEL.to_owned());
-    let filter = tracing_subscriber::EnvFilter::try_new(&wanted).unwrap_or_else(|error| {
-        eprintln!(
-            "stave: STAVE_LOG={wanted}: {error}; give error, warn, info or debug ({LOG_LEVEL} is taken)"
-        );
-        LOG_LEVEL.into()
-    });
-    // Colours are for people.
-    let log = tracing_subscriber::fmt().with_ansi(std::io::stderr().is_terminal()).with_env_filter(filter);
-    // A second node in one process finds the log started.
-    let _ = log.with_writer(std::io::stderr).try_init();
+fn start_log() -> anyhow::Result<()> {
+    let wanted = std::env::var("STAVE_LOG").unwrap_or_else(|_| "info".to_owned());
+    let filter = tracing_subscriber::EnvFilter::try_new(&wanted).map_err(|error| {
+        WrongArguments(format!("STAVE_LOG={wanted}: {error}; give error, warn, info or debug"))
+    })?;
+    // Colours are for people; a second node in one process finds the log started.
+    let log =
+        tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
+    let _ = log.with_env_filter(filter).try_init();
+    Ok(())
 }
 
 fn cpus() -> usize {
