@@ -1,6 +1,6 @@
 //! From the disk to memory: opening a bucket, and closing it.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 use base::env::{Env, OpenMode};
@@ -125,7 +125,7 @@ impl Bucket {
     }
 }
 
-fn write_file(env: &Env, path: &PathBuf, bytes: &[u8]) -> Result<(), Failure> {
+fn write_file(env: &Env, path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     let write = || {
         let file = env.disk.open(path, OpenMode::Create)?;
         file.set_len(0)?;

@@ -11,11 +11,14 @@ use crate::completion::{Completer, Completion, completion};
 /// The most waiters a bucket keeps; more are refused.
 pub const MAX_WAITERS: usize = 100_000;
 
+/// Who waits for which seqno of one vBucket.
+type Waiting = Vec<(Seqno, Completer<()>)>;
+
 /// Waiters by vBucket.
 #[derive(Default)]
 pub struct PersistenceWaiters {
     count: AtomicUsize,
-    by_vbucket: Mutex<HashMap<VbId, Vec<(Seqno, Completer<()>)>>>,
+    by_vbucket: Mutex<HashMap<VbId, Waiting>>,
 }
 
 impl PersistenceWaiters {
