@@ -243,7 +243,7 @@ impl Version {
     ///
     /// # Safety
     /// As for `from_raw`, and the count must stay in the number for as long as `'a`.
-    pub unsafe fn borrow_raw<'a>(address: &'a usize) -> &'a Version {
+    pub unsafe fn borrow_raw(address: &usize) -> &Version {
         // SAFETY: `Version` is a transparent non-null pointer, so a live address has the same representation.
         unsafe { &*(address as *const usize).cast::<Version>() }
     }

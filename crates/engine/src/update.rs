@@ -39,6 +39,7 @@ fn live(found: Option<&Found>, now: Moment) -> Option<&Version> {
 
 impl Bucket {
     /// Joins a value to a document's body; flags, expiry and xattrs stay.
+    #[expect(clippy::too_many_arguments, reason = "each is a field of the request, and there is one caller")]
     pub fn join(
         &self,
         vb: VbId,

@@ -4,6 +4,7 @@
 //!
 //! For each batch size: a file of about 1,000 documents is changed at random, then items per second of wall clock
 //! and of the thread's CPU time are printed, with bytes written per item.
+#![allow(clippy::disallowed_methods, reason = "it measures CPU time in the real world")]
 
 use std::path::{Path, PathBuf};
 

@@ -125,11 +125,10 @@ fn parse_quota(text: &str) -> Result<u64, ConfigError> {
 }
 
 /// What a user may do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
     /// Everything.
-    #[default]
     Admin,
     /// Read and change documents.
     ReadWrite,
@@ -145,8 +144,7 @@ pub struct UserSpec {
     pub name: String,
     /// The password.
     pub password: String,
-    /// What the user may do.
-    #[serde(default)]
+    /// What the user may do; to be said, so that nobody is let in further than was meant.
     pub role: Role,
     /// In which buckets; nothing for all.
     #[serde(default)]
@@ -399,7 +397,7 @@ mod tests {
         assert_eq!(config("threads = 0").err(), Some(ConfigError::Threads(0)));
         assert_eq!(config("max-connections = 0").err(), Some(ConfigError::Limit("max-connections")));
         assert_eq!(config("buckets = []").err(), Some(ConfigError::NoBuckets));
-        let user = "[[user]]\nname = \"a\"\npassword = \"b\"\nbuckets = [\"c\"]";
+        let user = "[[user]]\nname = \"a\"\npassword = \"b\"\nrole = \"read-only\"\nbuckets = [\"c\"]";
         assert!(matches!(config(user).err(), Some(ConfigError::UserBucket { .. })));
         assert!(matches!(config("kv = \"x\"").err(), Some(ConfigError::Address(_))));
         assert!(matches!(config("kv = \"0.0.0.0:0\"").err(), Some(ConfigError::OpenWithoutPassword(_))));

@@ -1,4 +1,8 @@
 //! The `couch` backend keeps, vBucket by vBucket, exactly a prefix of its batches and every one that it acknowledged.
+#![allow(
+    clippy::type_complexity,
+    reason = "a group is a list of what is saved together, and has no other name"
+)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;

@@ -192,7 +192,7 @@ impl Report {
     fn write_summary(&self, out: &mut String) -> std::fmt::Result {
         writeln!(
             out,
-            "{} ({}): {} connections, pipeline {}, {} threads; {} keys of {} B, values of {} B, {} % set, {}",
+            "{} ({}): {} connections, pipeline {}, {} threads\n{} keys of {} B, values of {} B, {} % set, {}",
             self.addr,
             self.protocol,
             self.connections,

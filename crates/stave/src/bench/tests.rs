@@ -189,7 +189,8 @@ fn report() -> Report {
 #[test]
 fn prints_tables_and_bars() {
     expect![[r#"
-        127.0.0.1:11210 (couchbase): 5 connections, pipeline 4, 2 threads; 300 keys of 12 B, values of 10 to 100 B, 25 % set, zipf 0.99
+        127.0.0.1:11210 (couchbase): 5 connections, pipeline 4, 2 threads
+        300 keys of 12 B, values of 10 to 100 B, 25 % set, zipf 0.99
         populate: 1,000 keys in 0.50 s, 2,000 keys/s, 250.00 us of server CPU each, 2 refused for a time and tried again
         1,000 operations in 2.00 s: 500 operations/s
         server CPU 0.01 s: 10.00 us an operation
