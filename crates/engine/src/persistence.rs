@@ -11,19 +11,13 @@ use crate::completion::{Completer, Completion, completion};
 /// The most waiters a bucket keeps; more are refused.
 pub const MAX_WAITERS: usize = 100_000;
 
-<<<<<<< HEAD
 /// Refusals between two looks for waiters whose clients have gone.
 const SWEEP_EVERY: usize = 1000;
-=======
-/// Who waits for which seqno of one vBucket.
-type Waiting = Vec<(Seqno, Completer<()>)>;
->>>>>>> newuser
 
 /// Waiters by vBucket.
 #[derive(Default)]
 pub struct PersistenceWaiters {
     count: AtomicUsize,
-<<<<<<< HEAD
     waiting: Mutex<Waiting>,
 }
 
@@ -66,9 +60,6 @@ impl Waiting {
         });
         swept
     }
-=======
-    by_vbucket: Mutex<HashMap<VbId, Waiting>>,
->>>>>>> newuser
 }
 
 impl PersistenceWaiters {
