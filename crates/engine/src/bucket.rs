@@ -65,6 +65,8 @@ pub struct Bucket {
     pub(crate) memory: MemoryAccount,
     pub(crate) waiters: PersistenceWaiters,
     pub(crate) flush: FlushQueue,
+    /// Held while the role of a vBucket changes. Taken before `flushing`.
+    pub(crate) roles: Mutex<()>,
     /// Held while a batch is written, so that no vBucket is deleted under it. Taken before any vBucket's lock.
     pub(crate) flushing: Mutex<()>,
 }
@@ -170,6 +172,7 @@ impl Bucket {
         state: VbState,
         topology: Option<String>,
     ) -> Result<(), Refusal> {
+        let _roles = self.roles.lock();
         let mut shard = self.shards.get(usize::from(vb.0)).ok_or(Refusal::NotMyVbucket)?.lock();
         shard.exists = true;
         shard.vb.set_state(state, topology, || self.new_uuid());
@@ -179,19 +182,27 @@ impl Bucket {
 
     /// Deletes a dead vBucket, its documents and its file.
     pub fn delete_vbucket(&self, vb: VbId) -> Result<Result<(), Failure>, Refusal> {
-        let _flushing = self.flushing.lock();
+        let (_roles, _flushing) = (self.roles.lock(), self.flushing.lock());
+        if self.shard(vb)?.vb.state() != VbState::Dead {
+            return Err(Refusal::Invalid);
+        }
+        // It is dead and stays so: nobody writes to it, and what is on disk goes first.
+        if let Err(failure) = self.store.delete_vbucket(vb) {
+            return Ok(Err(failure.into()));
+        }
         let old = {
             let mut shard = self.shard(vb)?;
-            if shard.vb.state() != VbState::Dead {
-                return Err(Refusal::Invalid);
-            }
+            let old = std::mem::replace(&mut shard.vb, dead(vb, self.seed.clone(), &self.env));
             shard.exists = false;
-            std::mem::replace(&mut shard.vb, dead(vb, self.seed.clone(), &self.env))
+            // What is written next says that it is dead, so that a restart does not make it anew.
+            shard.vb.set_state(VbState::Dead, None, || self.new_uuid());
+            self.queue_flush(&mut shard);
+            old
         };
         self.memory.charge(usize::from(vb.0), -(old.counts().bytes as i64));
         self.waiters.forget(vb);
         drop(old);
-        Ok(self.store.delete_vbucket(vb).map_err(Failure::from))
+        Ok(Ok(()))
     }
 
     /// A fresh identity for a history: never 0, and below 2^48 as the original's are.

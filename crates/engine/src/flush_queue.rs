@@ -10,6 +10,10 @@ use parking_lot::{Condvar, Mutex};
 /// How long changes gather while nobody waits for them: the longer, the more of them share the tree nodes that are
 /// written for them, and the more the disk lags behind (docs/adr/0012-group-commit.md).
 const GATHER: Duration = Duration::from_secs(1);
+/// The same while few vBuckets have something to write: then it costs little, whenever it is written.
+const GATHER_FEW: Duration = Duration::from_millis(200);
+/// So many vBuckets are few.
+const FEW_VBUCKETS: usize = 64;
 /// The most vBuckets that are written together.
 pub(crate) const GROUP_VBUCKETS: usize = 128;
 /// So many changes of one vBucket gather no longer.
@@ -44,12 +48,17 @@ pub(crate) enum Due {
 }
 
 impl Queue {
+    /// How long the oldest gathers as things are.
+    fn gather(&self) -> Duration {
+        if self.waiting.len() <= FEW_VBUCKETS { GATHER_FEW } else { GATHER }
+    }
+
     /// Whether the oldest has gathered for long enough.
     fn is_ripe(&self, due: Due) -> bool {
         match (self.waiting.front(), due) {
             (None, _) => false,
             (Some(_), Due::Now) => true,
-            (Some((since, _)), Due::Gathered(now)) => now.saturating_sub(*since) >= GATHER,
+            (Some((since, _)), Due::Gathered(now)) => now.saturating_sub(*since) >= self.gather(),
         }
     }
 }
@@ -67,6 +76,10 @@ impl FlushQueue {
     /// Somebody waits for this vBucket, or it has much to write: it goes first, and gathers no longer.
     pub(crate) fn hurry(&self, vb: VbId) {
         let mut queue = self.queue.lock();
+        // Many may wait for the same one; it stands here once, so there are never more than vBuckets.
+        if queue.urgent.contains(&vb) {
+            return;
+        }
         queue.urgent.push_back(vb);
         if queue.urgent.len() == 1 {
             self.wake.notify_one();
@@ -84,10 +97,7 @@ impl FlushQueue {
             while group.len() < GROUP_VBUCKETS
                 && let Some(vb) = queue.urgent.pop_front()
             {
-                // many may wait for the same one
-                if !group.contains(&vb) {
-                    group.push(vb);
-                }
+                group.push(vb);
             }
         } else if is_ripe {
             while group.len() < GROUP_VBUCKETS
@@ -122,7 +132,7 @@ impl FlushQueue {
             match queue.waiting.front() {
                 None => self.wake.wait(&mut queue),
                 Some((since, _)) => {
-                    let left = GATHER.saturating_sub(now.saturating_sub(*since));
+                    let left = queue.gather().saturating_sub(now.saturating_sub(*since));
                     self.wake.wait_for(&mut queue, left);
                 }
             }
@@ -155,6 +165,14 @@ mod tests {
     }
 
     #[test]
+    fn few_do_not_gather_for_long() {
+        let queue = FlushQueue::default();
+        queue.push(VbId(7), Duration::ZERO);
+        assert!(take(&queue, Due::Gathered(Duration::from_millis(199))).is_empty());
+        assert_eq!(take(&queue, Due::Gathered(Duration::from_millis(200))), [7]);
+    }
+
+    #[test]
     fn the_oldest_decides_when_a_group_goes() {
         let queue = FlushQueue::default();
         let at = |ms| Duration::from_millis(ms);
@@ -163,7 +181,7 @@ mod tests {
         }
         assert!(take(&queue, Due::Gathered(at(999))).is_empty());
         assert_eq!(take(&queue, Due::Gathered(at(1000))), (0..128).collect::<Vec<_>>());
-        assert!(take(&queue, Due::Gathered(at(1639))).is_empty());
+        assert!(take(&queue, Due::Gathered(at(1639))).is_empty(), "72 are left, which are not few");
         assert_eq!(take(&queue, Due::Gathered(at(1640))), (128..200).collect::<Vec<_>>());
     }
 

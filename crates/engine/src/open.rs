@@ -52,6 +52,7 @@ impl Bucket {
             store,
             waiters: PersistenceWaiters::default(),
             flush: FlushQueue::default(),
+            roles: Mutex::new(()),
             flushing: Mutex::new(()),
             env,
             config,

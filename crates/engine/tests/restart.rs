@@ -64,3 +64,21 @@ fn many_versions_of_a_key_are_written_as_one() {
     assert_eq!(world.get("k"), Ok("49".into()));
     assert_eq!(world.bucket.with_vbucket(VB, |vb| vb.counts().documents), Some(1));
 }
+
+#[test]
+fn a_deleted_vbucket_stays_dead_over_a_restart() {
+    let world = World::new(5);
+    world.set("k", "v").expect("stored");
+    assert!(world.bucket.flush_all());
+    assert_eq!(world.bucket.delete_vbucket(VB).err(), Some(engine::Refusal::Invalid));
+    world.bucket.set_vbucket_state(VB, base::VbState::Dead, None).expect("it is there");
+    world.bucket.delete_vbucket(VB).expect("it is dead").expect("the disk works");
+    assert_eq!(world.bucket.state_of(VB), None);
+    world.bucket.close().expect("closed");
+    let world = world.restart();
+    assert_eq!(world.bucket.state_of(VB), Some(base::VbState::Dead));
+    assert_eq!(world.get("k"), Err(engine::Refusal::NotMyVbucket));
+    world.bucket.set_vbucket_state(VB, base::VbState::Active, None).expect("it can be made again");
+    assert_eq!(world.get("k"), Err(engine::Refusal::NotFound));
+    assert_eq!(world.set("k", "new").expect("stored").seqno.0, 1);
+}

@@ -14,6 +14,9 @@ use crate::reply::Answer;
 /// How long a client may wait for a seqno to be on disk, in milliseconds.
 const PERSISTENCE_TIMEOUT_MS: u64 = 30_000;
 
+/// The most keys that one observe request may name.
+const MAX_OBSERVED_KEYS: usize = 1000;
+
 /// The state of a key in an observe reply (BinaryProtocol.md, Observe).
 #[derive(Clone, Copy)]
 #[repr(u8)]
@@ -57,7 +60,12 @@ pub fn observe(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     let with_collections = cx.session.has(Feature::Collections);
     let mut reader = Reader(request.value);
     let mut value = Vec::new();
+    let mut keys = 0;
     while !reader.is_empty() {
+        keys += 1;
+        if keys > MAX_OBSERVED_KEYS {
+            return cx.invalid("Request must name at most 1000 keys");
+        }
         let header = reader.u16().zip(reader.u16());
         let Some((vb, key)) = header.and_then(|(vb, len)| Some((VbId(vb), reader.bytes(usize::from(len))?)))
         else {
