@@ -11,7 +11,7 @@ const OLDEST_VERSION: u8 = 11;
 const FIXED: usize = 25;
 const TIMESTAMP: usize = 8;
 /// Headers are small: three roots of at most 28 bytes.
-const MAX_HEADER: usize = 1024;
+pub(crate) const MAX_HEADER: usize = 1024;
 /// How many blocks a search looks at in one read.
 const SEARCH_BLOCKS: u64 = 16;
 
@@ -99,6 +99,11 @@ impl Header {
             return Err(Undecodable::Version(version));
         }
         Header::decode_body(body, version, offset).ok_or(Undecodable::Damaged)
+    }
+
+    /// Whether a block that is marked as a header holds none. One of another version is none of ours to judge.
+    pub(crate) fn is_damaged(block: &[u8], offset: u64) -> bool {
+        matches!(Header::decode(block, offset), Err(Undecodable::Damaged))
     }
 
     fn decode_body(body: &[u8], version: u8, offset: u64) -> Option<Header> {

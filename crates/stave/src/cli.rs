@@ -15,11 +15,14 @@ pub enum Outcome {
     Done,
     /// The document does not exist.
     NotFound,
+    /// What was checked has faults.
+    Faults,
 }
 
 /// Exit codes. 2 is what the parser of the arguments ends with.
 const NOT_FOUND: u8 = 1;
 const FAILED: u8 = 3;
+const FAULTS: u8 = 4;
 
 /// A memory-first, persistent key-value engine that Couchbase SDKs connect to.
 #[derive(Debug, Parser)]
@@ -27,7 +30,8 @@ const FAILED: u8 = 3;
     name = "stave",
     version,
     propagate_version = true,
-    after_help = "Exit codes: 0 done, 1 document not found, 2 wrong arguments, 3 anything else that failed."
+    after_help = "Exit codes: 0 done, 1 document not found, 2 wrong arguments, 3 anything else that failed, \
+                  4 `stave check` found faults."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -48,6 +52,10 @@ enum Command {
     Delete(commands::document::DeleteFlags),
     /// Print a server's figures
     Stats(commands::stats::StatsFlags),
+    /// Look for damage in files of documents
+    Check(commands::check::CheckFlags),
+    /// Print what a file of documents holds
+    Dump(commands::dump::DumpFlags),
 }
 
 /// Which server, and as whom.
@@ -113,10 +121,13 @@ pub fn run() -> ExitCode {
         Command::Set(flags) => commands::document::set(&env, &flags),
         Command::Delete(flags) => commands::document::delete(&env, &flags),
         Command::Stats(flags) => commands::stats::run(&env, &flags),
+        Command::Check(flags) => commands::check::run(&env, &flags),
+        Command::Dump(flags) => commands::dump::run(&env, &flags),
     };
     match outcome {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::NotFound) => ExitCode::from(NOT_FOUND),
+        Ok(Outcome::Faults) => ExitCode::from(FAULTS),
         // Somebody who reads only the beginning, like `head`, is no failure.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
@@ -187,6 +198,8 @@ mod tests {
             "bench --durability all",
             expect!["error: invalid value 'all' for '--durability <DURABILITY>'"],
         );
+        check_error("check", expect!["error: the following required arguments were not provided:"]);
+        check_error("dump", expect!["error: the following required arguments were not provided:"]);
         check_error("set key", expect!["error: the following required arguments were not provided:"]);
         // What is wrong with the values of `serve` is said by the server's configuration, which knows.
         check_error(
