@@ -9,10 +9,10 @@ mod walk;
 use std::path::Path;
 use std::sync::Arc;
 
-use base::env::Disk;
+use base::env::{Disk, OpenMode};
 
 use crate::failure::Failure;
-use crate::file::CouchFile;
+use crate::file::{CouchFile, open_source};
 use crate::record::DocInfo;
 use crate::rev_meta::RevMeta;
 use crate::snapshot::Snapshot;
@@ -62,7 +62,7 @@ pub fn check(disk: &dyn Disk, path: &Path, watcher: &mut dyn Watcher) -> Finding
     match CouchFile::open_read(disk, path) {
         Err(failure) => {
             faults.failure(&failure);
-            findings.file_bytes = length(disk, path);
+            findings.file_bytes = without_header(disk, path, &failure, &mut faults);
         }
         Ok(file) => {
             findings.file_bytes = file.info().file_bytes;
@@ -74,9 +74,14 @@ pub fn check(disk: &dyn Disk, path: &Path, watcher: &mut dyn Watcher) -> Finding
     findings
 }
 
-/// Length of a file that holds no valid header; 0 if it cannot even be measured.
-fn length(disk: &dyn Disk, path: &Path) -> u64 {
-    disk.open(path, base::env::OpenMode::Read).and_then(|file| file.len()).unwrap_or(0)
+/// Tells why the headers of a file are not valid; returns the file's length, 0 if it cannot even be measured.
+fn without_header(disk: &dyn Disk, path: &Path, failure: &Failure, faults: &mut Faults<'_>) -> u64 {
+    let Ok(source) = open_source(disk, path, OpenMode::Read) else { return 0 };
+    let bytes = source.file.len().unwrap_or(0);
+    if matches!(failure, Failure::NoHeader { .. }) {
+        blocks::check(&source, bytes, None, faults);
+    }
+    bytes
 }
 
 /// Where faults go.
@@ -120,7 +125,8 @@ struct Check<'c, 'f> {
 
 impl Check<'_, '_> {
     fn run(&mut self) {
-        blocks::check(self.file, self.faults);
+        let file = self.file;
+        blocks::check(&file.source, file.file_bytes, Some(file.header.offset), self.faults);
         let mut walk = |tree, visit: &mut walk::Visit<'_>| walk::walk(self.file, tree, self.faults, visit);
         walk(Tree::Local, &mut |faults, _, _, _| faults.watcher.step(0));
 

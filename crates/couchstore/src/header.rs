@@ -101,9 +101,18 @@ impl Header {
         Header::decode_body(body, version, offset).ok_or(Undecodable::Damaged)
     }
 
-    /// Whether a block that is marked as a header holds none. One of another version is none of ours to judge.
-    pub(crate) fn is_damaged(block: &[u8], offset: u64) -> bool {
-        matches!(Header::decode(block, offset), Err(Undecodable::Damaged))
+    /// Why a block that is marked as a header holds no valid one. One of another version is none of ours to judge;
+    /// with `roots` what it points to is looked at, too.
+    pub(crate) fn fault_of(block: &[u8], offset: u64, source: &Source, roots: bool) -> Option<Failure> {
+        match Header::decode(block, offset) {
+            Err(Undecodable::Damaged) => Some(source.damaged(offset, "a header is damaged")),
+            Err(Undecodable::Version(_)) => None,
+            Ok(header) if roots => {
+                let source = Source { checksum: Checksum::of_version(header.version), ..source.clone() };
+                header.vouches(&source).err()
+            }
+            Ok(_) => None,
+        }
     }
 
     fn decode_body(body: &[u8], version: u8, offset: u64) -> Option<Header> {
