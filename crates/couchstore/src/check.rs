@@ -172,8 +172,7 @@ fn check_record(file: &Snapshot, faults: &mut Faults<'_>, place: Place, info: &D
         );
     }
     if RevMeta::decode(info.rev_meta).is_none() {
-        faults
-            .at(place.offset, format!("document {} has revision metadata of an unknown form", name(info)));
+        faults.at(place.offset, format!("document {} has revision metadata of an unknown form", name(info)));
     }
 }
 

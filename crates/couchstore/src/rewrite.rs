@@ -110,18 +110,7 @@ impl<'a, E: Edits> Rewrite<'a, E> {
         levels.truncate(2);
         levels.iter_mut().for_each(Level::clear);
         levels.resize_with(2, Level::new);
-        Rewrite {
-            source,
-            writer,
-            edits,
-            tree,
-            tuning,
-            limit,
-            budget: limit,
-            levels,
-            buffers,
-            packing,
-        }
+        Rewrite { source, writer, edits, tree, tuning, limit, budget: limit, levels, buffers, packing }
     }
 
     /// Applies all edits to the tree under `root` and returns the new root.

@@ -42,7 +42,8 @@ impl Packing {
             self.out.resize(most, 0);
         }
         let encoder = self.encoder.get_or_insert_with(|| Box::new(snap::raw::Encoder::new()));
-        let len = encoder.compress(bytes, &mut self.out).expect("the buffer holds the longest possible result");
+        let len =
+            encoder.compress(bytes, &mut self.out).expect("the buffer holds the longest possible result");
         &self.out[..len]
     }
 }

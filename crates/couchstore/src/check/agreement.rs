@@ -69,7 +69,8 @@ pub(super) fn compare(file: &Snapshot, faults: &mut Faults<'_>, bodies: &mut Bod
     again(Tree::BySeqno, &mut |faults, place, key, value| {
         let Some(info) = DocInfo::decode_by_seqno(key, value) else { return };
         if matches!(by_id(file, &info), Other::Missing) {
-            let what = format!("document {} with seqno {} is missing in the tree by id", name(&info), info.seqno);
+            let what =
+                format!("document {} with seqno {} is missing in the tree by id", name(&info), info.seqno);
             faults.at(place.offset, what);
         }
     });

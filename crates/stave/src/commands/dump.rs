@@ -27,7 +27,8 @@ use crate::units::{bytes, thousands};
 
 With --json each line is one object. Documents have the fields of couch_dbdump: id, seq, rev, cas, expiry, flags,
 content_meta, datatype, datatype_as_text, physical_size, body, and where they apply deleted, sync_write, level,
-isDelete, prepared_seqno. A body or value that is not text is given as body_base64 or value_base64.")]
+isDelete, prepared_seqno. A body or value that is not text, as one with xattrs,
+is given as body_base64 or value_base64.")]
 pub struct DumpFlags {
     /// A file like 17.couch.3
     #[arg(value_name = "FILE")]

@@ -57,7 +57,8 @@ impl Place {
     }
 
     fn all_buckets(disk: &dyn Disk, folder: &Path) -> anyhow::Result<Vec<BucketFiles>> {
-        let list = |path: &Path| disk.read_dir(path).with_context(|| format!("cannot read {}", path.display()));
+        let list =
+            |path: &Path| disk.read_dir(path).with_context(|| format!("cannot read {}", path.display()));
         let mut names = list(folder)?;
         names.sort();
         let bucket = |name: String| {

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use base::doc_key::{DocKey, decode_leb128};
 use base::Datatype;
+use base::doc_key::{DocKey, decode_leb128};
 use base64::Engine as _;
 use couchstore::{DocInfo, Durability, RevMeta};
 use serde_json::{Value, json};
@@ -23,8 +23,9 @@ pub(super) enum Shown {
 impl Shown {
     fn of(bytes: &[u8]) -> Shown {
         match std::str::from_utf8(bytes) {
-            Ok(text) => Shown::Text(text.to_owned()),
-            Err(_) => Shown::Binary(base64::engine::general_purpose::STANDARD.encode(bytes)),
+            // binary forms with few and small numbers are UTF-8, too
+            Ok(text) if !text.contains('\0') => Shown::Text(text.to_owned()),
+            _ => Shown::Binary(base64::engine::general_purpose::STANDARD.encode(bytes)),
         }
     }
 
@@ -102,8 +103,9 @@ fn document_key(stored: &[u8]) -> String {
     };
     match collection.0 {
         DEFAULT_COLLECTION => format!("(collection:0x0:default){}", key.escape_ascii()),
-        SYSTEM_EVENTS => system_event(key)
-            .unwrap_or_else(|| format!("(system-event-key:unknown){}", key.escape_ascii())),
+        SYSTEM_EVENTS => {
+            system_event(key).unwrap_or_else(|| format!("(system-event-key:unknown){}", key.escape_ascii()))
+        }
         id => format!("(collection:{id:#x}){}", key.escape_ascii()),
     }
 }
@@ -121,7 +123,8 @@ fn system_event(key: &[u8]) -> Option<String> {
 
 fn datatype_names(datatype: Datatype) -> Vec<&'static str> {
     let all = [(Datatype::SNAPPY, "snappy"), (Datatype::JSON, "json"), (Datatype::XATTR, "xattr")];
-    let names: Vec<_> = all.iter().filter(|(bit, _)| datatype.contains(*bit)).map(|(_, name)| *name).collect();
+    let names: Vec<_> =
+        all.iter().filter(|(bit, _)| datatype.contains(*bit)).map(|(_, name)| *name).collect();
     if names.is_empty() { vec!["raw"] } else { names }
 }
 
