@@ -4,13 +4,13 @@ mod place;
 mod progress;
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use base::env::Env;
 use clap::Args;
 use couchstore::check::{Fault, Findings, Watcher};
 use serde_json::json;
-use server::data_dir::DataDir;
+use server::data_dir::{DataDir, DataDirError};
 
 use crate::cli::Outcome;
 use crate::units::{bytes, thousands};
@@ -46,13 +46,19 @@ pub struct CheckFlags {
 pub fn run(env: &Env, flags: &CheckFlags) -> anyhow::Result<Outcome> {
     let place = Place::find(&*env.disk, &std::path::absolute(&flags.path)?)?;
     // held until the check is done, so that no node starts meanwhile
-    let _lock = match &place.data_dir {
-        Some(dir) => DataDir::take_existing(dir)?,
-        None => None,
-    };
+    let _lock = place.data_dir.as_deref().map(take).transpose()?;
     let mut out = io::stdout().lock();
     let progress = Progress::on_stderr(env.clock.clone(), place.file_count());
     check(env, &place, flags.json, progress, &mut out)
+}
+
+fn take(data_dir: &Path) -> anyhow::Result<Option<DataDir>> {
+    DataDir::take_existing(data_dir).map_err(|error| match error {
+        DataDirError::InUse { path } => {
+            anyhow::anyhow!("a node runs on {}: stop it first, or check a copy", path.display())
+        }
+        other => other.into(),
+    })
 }
 
 fn check(

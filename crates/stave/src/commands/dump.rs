@@ -60,7 +60,7 @@ pub fn run(env: &Env, flags: &DumpFlags) -> anyhow::Result<Outcome> {
 }
 
 fn dump(env: &Env, flags: &DumpFlags, out: &mut dyn Write) -> anyhow::Result<Outcome> {
-    let file = CouchFile::open_read(&*env.disk, &flags.file)?;
+    let file = CouchFile::open_read(&*env.disk, &flags.file).map_err(said_once)?;
     if flags.header {
         header(&file, flags, out)?;
     }
@@ -137,7 +137,8 @@ fn locals(file: &Snapshot, flags: &DumpFlags, out: &mut dyn Write) -> anyhow::Re
         } else {
             writeln!(out, "{id}  {value}")
         };
-    })?;
+    })
+    .map_err(said_once)?;
     Ok(written?)
 }
 
@@ -163,9 +164,14 @@ fn documents(file: &Snapshot, flags: &DumpFlags, out: &mut dyn Write) -> anyhow:
     };
     let done = if flags.by_seqno { file.changes_since(0, visit) } else { file.scan_ids(&[], visit) };
     done.map_err(|ended| match ended {
-        Ended::Unreadable(failure) => failure.into(),
+        Ended::Unreadable(failure) => said_once(failure),
         Ended::Unwritable(error) => error.into(),
     })
+}
+
+/// A failure names its source itself, so that the chain of sources would say it again.
+fn said_once(failure: Failure) -> anyhow::Error {
+    anyhow::Error::msg(failure.to_string())
 }
 
 /// Why not all documents were printed.

@@ -33,10 +33,11 @@ impl Place {
             Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Place::of_file(disk, path),
             Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
         };
-        let files = newest(path, &names);
-        if !files.is_empty() {
+        let (files, data_dir) = (newest(path, &names), data_dir_of(path));
+        // by its place, as nothing may have been written into it yet
+        if !files.is_empty() || data_dir.is_some() {
             let bucket = BucketFiles { name: last_name(path), files };
-            return Ok(Place { data_dir: data_dir_of(path), buckets: vec![bucket] });
+            return Ok(Place { data_dir, buckets: vec![bucket] });
         }
         if !names.iter().any(|name| name == BUCKETS) {
             bail!(

@@ -154,7 +154,7 @@ fn a_running_node_is_left_alone() {
     write_bucket(&env, &bucket);
     for path in [folder.path().to_owned(), bucket.clone(), bucket.join("1.couch.1")] {
         let error = run(&env, &CheckFlags { path, json: true }).expect_err("a node runs there");
-        assert!(error.to_string().contains("is in use by another process: stop it"), "{error}");
+        assert!(error.to_string().starts_with("a node runs on"), "{error}");
     }
     drop(data_dir);
     let flags = CheckFlags { path: folder.path().to_owned(), json: true };
