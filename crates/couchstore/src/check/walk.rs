@@ -65,6 +65,15 @@ pub(super) fn walk(file: &Snapshot, tree: Tree, faults: &mut Faults<'_>, visit: 
     walk.is_whole
 }
 
+fn said_of(tree: Tree, what: &str) -> String {
+    let tree = match tree {
+        Tree::ById => "tree by id",
+        Tree::BySeqno => "tree by seqno",
+        Tree::Local => "tree of local documents",
+    };
+    format!("{tree}: {what}")
+}
+
 impl Walk<'_, '_> {
     fn open(&mut self, claimed: Pointer, upper: Option<Vec<u8>>) {
         let mut node = self.spare.pop().unwrap_or_default();
@@ -98,7 +107,10 @@ impl Walk<'_, '_> {
 
     /// Goes on behind a node that cannot be read.
     fn skip(&mut self, failure: &Failure, upper: Option<Vec<u8>>) {
-        self.faults.failure(failure);
+        match failure {
+            Failure::Damaged { offset, what, .. } => self.faults.at(*offset, said_of(self.tree, what)),
+            other => self.faults.failure(other),
+        }
         self.is_whole = false;
         if upper.is_some() {
             self.last_key = upper;
@@ -123,7 +135,7 @@ impl Walk<'_, '_> {
         let is_below = frame.upper.as_deref().is_none_or(|upper| entry.key <= upper);
         if frame.is_ordered && !(is_above && is_below) {
             frame.is_ordered = false;
-            faults.at(place.offset, "keys of a node are out of order");
+            faults.at(place.offset, said_of(*tree, "keys of a node are out of order"));
         }
         match frame.node.kind() {
             NodeKind::Leaf => {
@@ -152,7 +164,8 @@ impl Walk<'_, '_> {
         if let Some(frame) = self.path.last_mut() {
             frame.todo = 0;
             frame.is_readable = false;
-            self.faults.at(frame.claimed.offset, "an entry of a node is malformed");
+            let what = said_of(self.tree, "an entry of a node is malformed");
+            self.faults.at(frame.claimed.offset, what);
         }
     }
 
@@ -162,10 +175,12 @@ impl Walk<'_, '_> {
         let Some(frame) = self.path.pop() else { return };
         let offset = frame.claimed.offset;
         if frame.is_readable && frame.reduce != frame.claimed.reduce {
-            self.faults.at(offset, "what a node holds adds up to something else than its parent says");
+            let what = "what a node holds adds up to something else than its parent says";
+            self.faults.at(offset, said_of(self.tree, what));
         }
         if frame.is_readable && frame.subtree_bytes != frame.claimed.subtree_bytes {
-            self.faults.at(offset, "the nodes below a node have another size than its parent says");
+            let what = "a node and those below it have another size than its parent says";
+            self.faults.at(offset, said_of(self.tree, what));
         }
         if frame.upper.is_some() {
             self.last_key = frame.upper;
