@@ -98,16 +98,15 @@ fn state_line(listing: &str) -> &str {
 fn a_table_has_a_row_for_each_document() {
     let table = dumped(5, DumpFlags { by_seqno: true, ..DumpFlags::default() });
     assert_eq!(table.lines().count(), 44);
-    let rows: Vec<&str> = table
-        .lines()
-        .filter(|line| ["id", "_scope", "::2", "route-10"].iter().any(|end| line.ends_with(end)))
-        .collect();
+    let is_shown = |line: &&str| ["id", "_scope", "::2", "route-10"].iter().any(|end| line.ends_with(end));
+    let rows: String = table.lines().filter(is_shown).map(|line| format!("|{line}\n")).collect();
     expect![[r#"
-             seqno     rev                  cas     expiry      flags  datatype    content     bytes  state    id
-                 1       1  1795181078583246848          0  0x1000000  raw            0x83        52  live     (system-event-key:scope:0x8)_scope
-                 6       1  1795181122028503040          0  0x2000006  json           0x80       281  live     (collection:0x0:default)json::2
-                50       5  1795181122101968896 1795181121  0x2000006  raw            0x03         0  deleted  (collection:0x9)route-10
-                62       8  1795181126117490688          0        0x0  json           0x80        26  pending  (prepare:collection:0x0:default)pending::2"#]].assert_eq(&rows.join("\n"));
+        |     seqno     rev                  cas     expiry      flags  datatype    content     bytes  state    id
+        |         1       1  1795181078583246848          0  0x1000000  raw            0x83        52  live     (system-event-key:scope:0x8)_scope
+        |         6       1  1795181122028503040          0  0x2000006  json           0x80       281  live     (collection:0x0:default)json::2
+        |        50       5  1795181122101968896 1795181121  0x2000006  raw            0x03         0  deleted  (collection:0x9)route-10
+        |        62       8  1795181126117490688          0        0x0  json           0x80        26  pending  (prepare:collection:0x0:default)pending::2
+    "#]].assert_eq(&rows);
 }
 
 #[test]
