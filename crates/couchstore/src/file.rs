@@ -213,7 +213,7 @@ impl CouchFile {
     }
 }
 
-fn open_source(disk: &dyn Disk, path: &Path, mode: OpenMode) -> Result<Source, Failure> {
+pub(crate) fn open_source(disk: &dyn Disk, path: &Path, mode: OpenMode) -> Result<Source, Failure> {
     let path: Arc<Path> = path.into();
     match disk.open(&path, mode) {
         Ok(file) => Ok(Source { file, path, checksum: Checksum::Crc32c }),

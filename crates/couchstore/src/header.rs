@@ -11,7 +11,7 @@ const OLDEST_VERSION: u8 = 11;
 const FIXED: usize = 25;
 const TIMESTAMP: usize = 8;
 /// Headers are small: three roots of at most 28 bytes.
-const MAX_HEADER: usize = 1024;
+pub(crate) const MAX_HEADER: usize = 1024;
 /// How many blocks a search looks at in one read.
 const SEARCH_BLOCKS: u64 = 16;
 
@@ -99,6 +99,20 @@ impl Header {
             return Err(Undecodable::Version(version));
         }
         Header::decode_body(body, version, offset).ok_or(Undecodable::Damaged)
+    }
+
+    /// Why a block that is marked as a header holds no valid one. One of another version is none of ours to judge;
+    /// with `roots` what it points to is looked at, too.
+    pub(crate) fn fault_of(block: &[u8], offset: u64, source: &Source, roots: bool) -> Option<Failure> {
+        match Header::decode(block, offset) {
+            Err(Undecodable::Damaged) => Some(source.damaged(offset, "a header is damaged")),
+            Err(Undecodable::Version(_)) => None,
+            Ok(header) if roots => {
+                let source = Source { checksum: Checksum::of_version(header.version), ..source.clone() };
+                header.vouches(&source).err()
+            }
+            Ok(_) => None,
+        }
     }
 
     fn decode_body(body: &[u8], version: u8, offset: u64) -> Option<Header> {

@@ -95,6 +95,11 @@ impl NodeBuf {
         Ok(())
     }
 
+    /// Bytes of the node as it is stored, without length and checksum.
+    pub(crate) fn block_bytes(&self) -> u64 {
+        self.block_bytes
+    }
+
     pub(crate) fn kind(&self) -> NodeKind {
         if self.node.first() == Some(&1) { NodeKind::Leaf } else { NodeKind::Interior }
     }

@@ -14,9 +14,9 @@ use crate::tree::{Tree, be48};
 /// A file as of one header. Cheap to clone.
 #[derive(Clone)]
 pub struct Snapshot {
-    source: Source,
-    header: Arc<Header>,
-    file_bytes: u64,
+    pub(crate) source: Source,
+    pub(crate) header: Arc<Header>,
+    pub(crate) file_bytes: u64,
 }
 
 /// What a header says about its file.
@@ -89,7 +89,7 @@ impl Snapshot {
         }
     }
 
-    fn view(&self, tree: Tree) -> TreeView<'_> {
+    pub(crate) fn view(&self, tree: Tree) -> TreeView<'_> {
         TreeView { source: &self.source, tree, root: self.header.root(tree), limit: self.header.offset }
     }
 

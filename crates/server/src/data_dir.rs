@@ -56,6 +56,21 @@ impl DataDir {
         }
     }
 
+    /// Takes the folder if a node ever ran on it, and changes nothing in it: for those who only look.
+    pub fn take_existing(path: &Path) -> Result<Option<DataDir>, DataDirError> {
+        let failed = |operation, source| DataDirError::Io { operation, path: path.join(LOCK), source };
+        let lock = match File::open(path.join(LOCK)) {
+            Ok(lock) => lock,
+            Err(source) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(failed("open", source)),
+        };
+        match lock.try_lock() {
+            Ok(()) => Ok(Some(DataDir { path: path.to_owned(), _lock: lock })),
+            Err(TryLockError::WouldBlock) => Err(DataDirError::InUse { path: path.to_owned() }),
+            Err(TryLockError::Error(source)) => Err(failed("lock", source)),
+        }
+    }
+
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
@@ -91,6 +106,20 @@ impl DataDir {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_only_looks_waits_for_the_owner_too() {
+        let folder = tempfile::tempdir().expect("a folder for the test");
+        let env = Env::real();
+        assert!(matches!(DataDir::take_existing(folder.path()), Ok(None)));
+        assert_eq!(env.disk.read_dir(folder.path()).expect("a list"), Vec::<String>::new());
+        let owner = DataDir::take(folder.path(), &env).expect("nobody else has it");
+        assert!(matches!(DataDir::take_existing(folder.path()), Err(DataDirError::InUse { .. })));
+        drop(owner);
+        let looking = DataDir::take_existing(folder.path()).expect("it was given back");
+        assert!(looking.is_some());
+        assert!(matches!(DataDir::take(folder.path(), &env), Err(DataDirError::InUse { .. })));
+    }
 
     #[test]
     fn has_one_owner_and_counts_its_starts() {

@@ -17,12 +17,15 @@ pub enum Outcome {
     Done,
     /// The document does not exist.
     NotFound,
+    /// What was checked has faults.
+    Faults,
 }
 
 const NOT_FOUND: u8 = 1;
 /// What the parser of the arguments ends with, too.
 const WRONG_ARGUMENTS: u8 = 2;
 const FAILED: u8 = 3;
+const FAULTS: u8 = 4;
 
 /// Arguments that can be parsed and yet make no sense.
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +43,7 @@ pub struct WrongArguments(pub String);
   STAVE_PASSWORD=secret1 stave set hello '{\"to\":\"you\"}'
   STAVE_PASSWORD=secret1 stave get hello
 
-Exit codes: 0 done, 1 document not found, 2 wrong arguments or configuration, 3 anything else that failed."
+Exit codes: 0 done, 1 document not found, 2 wrong arguments or configuration, 3 anything else that failed,\n4 `stave check` found faults."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -61,6 +64,10 @@ enum Command {
     Delete(commands::document::DeleteFlags),
     /// Print a server's figures
     Stats(commands::stats::StatsFlags),
+    /// Look for damage in files of documents
+    Check(commands::check::CheckFlags),
+    /// Print what a file of documents holds
+    Dump(commands::dump::DumpFlags),
 }
 
 /// Which server, and as whom.
@@ -127,10 +134,13 @@ pub fn run() -> ExitCode {
         Command::Set(flags) => commands::document::set(&env, &flags),
         Command::Delete(flags) => commands::document::delete(&env, &flags),
         Command::Stats(flags) => commands::stats::run(&env, &flags),
+        Command::Check(flags) => commands::check::run(&env, &flags),
+        Command::Dump(flags) => commands::dump::run(&env, &flags),
     };
     match outcome {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::NotFound) => ExitCode::from(NOT_FOUND),
+        Ok(Outcome::Faults) => ExitCode::from(FAULTS),
         // Somebody who reads only the beginning, like `head`, is no failure.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
@@ -230,6 +240,8 @@ mod tests {
             "bench --durability all",
             expect!["error: invalid value 'all' for '--durability <DURABILITY>'"],
         );
+        check_error("check", expect!["error: the following required arguments were not provided:"]);
+        check_error("dump", expect!["error: the following required arguments were not provided:"]);
         check_error("set key", expect!["error: the following required arguments were not provided:"]);
         // What is wrong with the values of `serve` is said by the server's configuration, which knows.
         check_error(

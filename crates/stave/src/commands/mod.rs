@@ -1,6 +1,8 @@
 //! The commands of the binary, a file for each family.
 
 pub mod bench;
+pub mod check;
 pub mod document;
+pub mod dump;
 pub mod serve;
 pub mod stats;

@@ -1,0 +1,101 @@
+//! What a path stands for: a data directory, a bucket's folder, or one file.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use base::env::{Disk, OpenMode};
+
+/// The folder in a data directory that holds a folder for each bucket.
+const BUCKETS: &str = "buckets";
+
+/// What is to be checked.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The data directory that it is in, if it is in one.
+    pub(super) data_dir: Option<PathBuf>,
+    pub(super) buckets: Vec<BucketFiles>,
+}
+
+/// The files of a bucket that are in use.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct BucketFiles {
+    pub(super) name: String,
+    pub(super) files: Vec<PathBuf>,
+}
+
+impl Place {
+    /// Looks at what is there.
+    pub(super) fn find(disk: &dyn Disk, path: &Path) -> anyhow::Result<Place> {
+        let names = match disk.read_dir(path) {
+            Ok(names) => names,
+            Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Place::of_file(disk, path),
+            Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
+        };
+        let (files, data_dir) = (newest(path, &names), data_dir_of(path));
+        // by its place, as nothing may have been written into it yet
+        if !files.is_empty() || data_dir.is_some() {
+            let bucket = BucketFiles { name: last_name(path), files };
+            return Ok(Place { data_dir, buckets: vec![bucket] });
+        }
+        if !names.iter().any(|name| name == BUCKETS) {
+            bail!(
+                "{} is no data directory (it holds no `{BUCKETS}`) and no bucket's folder (it holds no file like \
+                 0.couch.1)",
+                path.display()
+            );
+        }
+        let buckets = Place::all_buckets(disk, &path.join(BUCKETS))?;
+        Ok(Place { data_dir: Some(path.to_owned()), buckets })
+    }
+
+    fn of_file(disk: &dyn Disk, path: &Path) -> anyhow::Result<Place> {
+        disk.open(path, OpenMode::Read).with_context(|| format!("cannot read {}", path.display()))?;
+        let folder = path.parent().unwrap_or(path);
+        let bucket = BucketFiles { name: last_name(folder), files: vec![path.to_owned()] };
+        Ok(Place { data_dir: data_dir_of(folder), buckets: vec![bucket] })
+    }
+
+    fn all_buckets(disk: &dyn Disk, folder: &Path) -> anyhow::Result<Vec<BucketFiles>> {
+        let list =
+            |path: &Path| disk.read_dir(path).with_context(|| format!("cannot read {}", path.display()));
+        let mut names = list(folder)?;
+        names.sort();
+        let bucket = |name: String| {
+            let path = folder.join(&name);
+            let files = newest(&path, &list(&path)?);
+            Ok(BucketFiles { name, files })
+        };
+        names.into_iter().map(bucket).collect()
+    }
+
+    pub(super) fn file_count(&self) -> usize {
+        self.buckets.iter().map(|bucket| bucket.files.len()).sum()
+    }
+}
+
+/// The data directory that a bucket's folder is in, by its place.
+fn data_dir_of(bucket: &Path) -> Option<PathBuf> {
+    let buckets = bucket.parent()?;
+    (buckets.file_name()? == BUCKETS).then(|| buckets.parent().map(Path::to_owned))?
+}
+
+fn last_name(path: &Path) -> String {
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+}
+
+/// Of each vBucket the file with the highest revision, in order of vBuckets.
+fn newest(folder: &Path, names: &[String]) -> Vec<PathBuf> {
+    let mut revisions: BTreeMap<u16, u64> = BTreeMap::new();
+    for (vb, revision) in names.iter().filter_map(|name| vbucket_and_revision(name)) {
+        let newest = revisions.entry(vb).or_default();
+        *newest = revision.max(*newest);
+    }
+    revisions.into_iter().map(|(vb, revision)| folder.join(format!("{vb}.couch.{revision}"))).collect()
+}
+
+fn vbucket_and_revision(name: &str) -> Option<(u16, u64)> {
+    let (vb, revision) = name.split_once(".couch.")?;
+    Some((vb.parse().ok()?, revision.parse().ok()?))
+}

@@ -1,0 +1,197 @@
+//! Directories that an engine wrote are clean; damage is told with file and offset; a running node is respected.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use base::env::{Disk, OpenMode};
+use base::{Cas, Datatype, DocKey, VbId};
+use engine::{Bucket, BucketConfig, StoreMode, StoreRequest};
+use expect_test::expect;
+
+use super::*;
+use crate::units;
+
+/// A bucket with documents and tombstones in 4 vBuckets, written by an engine and closed.
+fn write_bucket(env: &Env, dir: &Path) {
+    let mut config = BucketConfig::new("orders", dir.into());
+    config.vbuckets = 4;
+    let store =
+        kvstore::Couch::open(env.clone(), dir, kvstore::CouchConfig::default()).expect("the disk works");
+    let bucket = Bucket::open(config, env.clone(), Arc::new(store)).expect("the disk works");
+    for round in 0..3u32 {
+        for i in 0..200u32 {
+            let (vb, key) = (VbId(i as u16 % 4), format!("key-{i}"));
+            let key = DocKey::new(key.as_bytes());
+            let now = bucket.now();
+            let body = format!("{{\"round\":{round},\"i\":{i}}}");
+            let request = StoreRequest {
+                key,
+                body: body.as_bytes(),
+                datatype: Datatype::JSON,
+                flags: 7,
+                expiry: 0,
+                mode: StoreMode::Set,
+                cas: Cas::ANY,
+                preserve_expiry: false,
+            };
+            bucket.store(vb, &request, now).expect("stored");
+            if i % 10 == 9 {
+                bucket.delete(vb, key, Cas::ANY, now).expect("deleted");
+            }
+        }
+        while bucket.flush_step() == engine::Progress::Worked {}
+    }
+    bucket.close().expect("closed");
+}
+
+fn checked(env: &Env, path: &str, json: bool) -> (Outcome, String) {
+    let place = Place::find(&*env.disk, Path::new(path)).expect("there is something to check");
+    let mut out = Vec::new();
+    let progress = Progress::new(env.clock.clone(), place.file_count(), Box::new(io::sink()), false);
+    let outcome = check(env, &place, json, progress, &mut out).expect("it can be read");
+    (outcome, String::from_utf8(out).expect("text"))
+}
+
+fn flip(disk: &dyn Disk, path: &Path, offset: u64) {
+    let file = disk.open(path, OpenMode::ReadWrite).expect("the file");
+    let mut byte = [0];
+    assert_eq!(file.read_at(&mut byte, offset).expect("a read"), 1);
+    file.write_at(&[byte[0] ^ 4], offset).expect("a write");
+}
+
+fn file_bytes(env: &Env, path: &str) -> u64 {
+    env.disk.open(Path::new(path), OpenMode::Read).and_then(|file| file.len()).expect("the file")
+}
+
+#[test]
+fn what_an_engine_wrote_is_clean() {
+    let (env, _) = Env::sim(1);
+    write_bucket(&env, Path::new("/data/buckets/orders"));
+    env.disk.create_dir_all(Path::new("/data/buckets/sessions")).expect("a folder");
+    let (outcome, out) = checked(&env, "/data", false);
+    assert_eq!(outcome, Outcome::Done, "{out}");
+    // how large the files are is not decided here
+    let bytes: u64 = (0..4).map(|vb| file_bytes(&env, &format!("/data/buckets/orders/{vb}.couch.1"))).sum();
+    let out = out.replace(&format!("{:>9}", units::bytes(bytes)), "(orders')");
+    expect![[r#"
+        bucket     files      documents     tombstones      bytes  faults
+        orders         4            180             20  (orders')       0
+        sessions       0              0              0        0 B       0
+    "#]]
+    .assert_eq(&out);
+    let (_, out) = checked(&env, "/data", true);
+    let rows: Vec<serde_json::Value> =
+        out.lines().map(|line| serde_json::from_str(line).expect("an object")).collect();
+    assert_eq!((&rows[0]["documents"], &rows[0]["tombstones"]), (&json!(180), &json!(20)));
+    for (path, files) in [("/data/buckets/orders", 4), ("/data/buckets/orders/1.couch.1", 1)] {
+        let (outcome, out) = checked(&env, path, true);
+        let row: serde_json::Value = serde_json::from_str(&out).expect("one object");
+        assert_eq!(
+            (outcome, &row["bucket"], &row["files"]),
+            (Outcome::Done, &json!("orders"), &json!(files))
+        );
+    }
+}
+
+#[test]
+fn a_flipped_bit_is_told_with_its_place() {
+    let (env, _) = Env::sim(2);
+    write_bucket(&env, Path::new("/data/buckets/orders"));
+    let path = Path::new("/data/buckets/orders/2.couch.1");
+    let file = couchstore::CouchFile::open_read(&*env.disk, path).expect("sound");
+    let body = file.get(b"\0key-2", |info| info.body_offset).expect("sound").expect("there");
+    flip(&*env.disk, path, body + 10);
+    let (outcome, out) = checked(&env, "/data", false);
+    assert_eq!(outcome, Outcome::Faults);
+    let fault = out.lines().next().expect("a fault");
+    assert_eq!(
+        fault,
+        format!(
+            "/data/buckets/orders/2.couch.1: offset {body}: body of document \\x00key-2: a checksum does not match"
+        )
+    );
+    let (_, out) = checked(&env, "/data/buckets/orders/2.couch.1", true);
+    let fault: serde_json::Value = serde_json::from_str(out.lines().next().expect("a fault")).expect("JSON");
+    assert_eq!((&fault["type"], &fault["offset"]), (&json!("fault"), &json!(body)));
+    assert!(out.ends_with("\"faults\":1,\"files\":1,\"tombstones\":0,\"type\":\"bucket\"}\n"), "{out}");
+}
+
+#[test]
+fn only_the_newest_file_of_a_vbucket_counts() {
+    let (env, _) = Env::sim(3);
+    for name in ["3.couch.9", "3.couch.10", "3.couch.11.new", "0.couch.2", "uuid", "clean"] {
+        env.disk.create_dir_all(Path::new("/b")).expect("a folder");
+        env.disk.open(&Path::new("/b").join(name), OpenMode::Create).expect("a file");
+    }
+    let place = Place::find(&*env.disk, Path::new("/b")).expect("a bucket");
+    assert_eq!(place.data_dir, None);
+    assert_eq!(place.buckets[0].files, [Path::new("/b/0.couch.2"), Path::new("/b/3.couch.10")]);
+    let (outcome, out) = checked(&env, "/b", false);
+    assert_eq!(outcome, Outcome::Faults);
+    assert!(out.starts_with("/b/0.couch.2: offset 0: the file holds no valid header\n"), "{out}");
+}
+
+#[test]
+fn what_cannot_be_checked_is_refused() {
+    let (env, _) = Env::sim(4);
+    env.disk.create_dir_all(Path::new("/empty")).expect("a folder");
+    let refused =
+        |path: &str| Place::find(&*env.disk, Path::new(path)).expect_err("nothing to check").to_string();
+    expect![
+        "/empty is no data directory (it holds no `buckets`) and no bucket's folder (it holds no file like 0.couch.1)"
+    ]
+    .assert_eq(&refused("/empty"));
+    assert_eq!(refused("/missing"), "cannot read /missing");
+}
+
+#[test]
+fn a_running_node_is_left_alone() {
+    let folder = tempfile::tempdir().expect("a folder for the test");
+    let env = Env::real();
+    let data_dir = DataDir::take(folder.path(), &env).expect("nobody else has it");
+    let bucket = data_dir.bucket("orders");
+    write_bucket(&env, &bucket);
+    for path in [folder.path().to_owned(), bucket.clone(), bucket.join("1.couch.1")] {
+        let error = run(&env, &CheckFlags { path, json: true }).expect_err("a node runs there");
+        assert!(error.to_string().starts_with("a node runs on"), "{error}");
+    }
+    drop(data_dir);
+    let flags = CheckFlags { path: folder.path().to_owned(), json: true };
+    assert_eq!(run(&env, &flags).expect("nobody has it any more"), Outcome::Done);
+}
+
+/// What was written, to be looked at.
+#[derive(Clone, Default)]
+struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("nobody panics").write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn who_waits_is_told_how_far_it_is() {
+    let (env, handles) = Env::sim(5);
+    let err = Written::default();
+    let mut progress = Progress::new(env.clock, 1024, Box::new(err.clone()), false);
+    progress.step(1);
+    handles.clock.advance(Duration::from_millis(1999));
+    progress.step(1);
+    progress.file_done(1 << 20);
+    assert!(err.0.lock().expect("nobody panics").is_empty());
+    handles.clock.advance(Duration::from_millis(1));
+    progress.step(1200);
+    progress.step(5);
+    progress.finish();
+    let text = err.0.lock().expect("nobody panics").clone();
+    assert_eq!(
+        String::from_utf8(text).expect("text"),
+        "checked 1 of 1,024 files, 1,202 documents, 1.00 MiB, 0 faults\n"
+    );
+}
