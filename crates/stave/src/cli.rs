@@ -43,7 +43,8 @@ pub struct WrongArguments(pub String);
   STAVE_PASSWORD=secret1 stave set hello '{\"to\":\"you\"}'
   STAVE_PASSWORD=secret1 stave get hello
 
-Exit codes: 0 done, 1 document not found, 2 wrong arguments or configuration, 3 anything else that failed,\n4 `stave check` found faults."
+Exit codes: 0 done, 1 document not found, 2 wrong arguments or configuration, 3 anything else that failed,
+4 `stave check` found faults."
 )]
 struct Cli {
     #[command(subcommand)]
