@@ -9,7 +9,7 @@ use parking_lot::{Condvar, Mutex};
 
 /// How long changes gather while nobody waits for them: the longer, the more of them share the tree nodes that are
 /// written for them, and the more the disk lags behind (docs/adr/0012-group-commit.md).
-const GATHER: Duration = Duration::from_secs(1);
+const GATHER: Duration = Duration::from_secs(2);
 /// The same while few vBuckets have something to write: then it costs little, whenever it is written.
 const GATHER_FEW: Duration = Duration::from_millis(200);
 /// So many vBuckets are few.
@@ -179,10 +179,10 @@ mod tests {
         for vb in 0..200 {
             queue.push(VbId(vb), at(5 * u64::from(vb)));
         }
-        assert!(take(&queue, Due::Gathered(at(999))).is_empty());
-        assert_eq!(take(&queue, Due::Gathered(at(1000))), (0..128).collect::<Vec<_>>());
-        assert!(take(&queue, Due::Gathered(at(1639))).is_empty(), "72 are left, which are not few");
-        assert_eq!(take(&queue, Due::Gathered(at(1640))), (128..200).collect::<Vec<_>>());
+        assert!(take(&queue, Due::Gathered(at(1999))).is_empty());
+        assert_eq!(take(&queue, Due::Gathered(at(2000))), (0..128).collect::<Vec<_>>());
+        assert!(take(&queue, Due::Gathered(at(2639))).is_empty(), "72 are left, which are not few");
+        assert_eq!(take(&queue, Due::Gathered(at(2640))), (128..200).collect::<Vec<_>>());
     }
 
     #[test]
