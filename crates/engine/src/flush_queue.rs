@@ -13,7 +13,7 @@ const GATHER: Duration = Duration::from_secs(2);
 /// The same while few vBuckets have something to write: then it costs little, whenever it is written.
 const GATHER_FEW: Duration = Duration::from_millis(200);
 /// So many vBuckets are few.
-const FEW_VBUCKETS: usize = 64;
+const FEW_VBUCKETS: usize = 256;
 /// The most vBuckets that are written together.
 pub(crate) const GROUP_VBUCKETS: usize = 128;
 /// So many changes of one vBucket gather no longer.
@@ -176,13 +176,13 @@ mod tests {
     fn the_oldest_decides_when_a_group_goes() {
         let queue = FlushQueue::default();
         let at = |ms| Duration::from_millis(ms);
-        for vb in 0..200 {
+        for vb in 0..600 {
             queue.push(VbId(vb), at(5 * u64::from(vb)));
         }
         assert!(take(&queue, Due::Gathered(at(1999))).is_empty());
         assert_eq!(take(&queue, Due::Gathered(at(2000))), (0..128).collect::<Vec<_>>());
-        assert!(take(&queue, Due::Gathered(at(2639))).is_empty(), "72 are left, which are not few");
-        assert_eq!(take(&queue, Due::Gathered(at(2640))), (128..200).collect::<Vec<_>>());
+        assert!(take(&queue, Due::Gathered(at(2639))).is_empty(), "472 are left, which are not few");
+        assert_eq!(take(&queue, Due::Gathered(at(2640))), (128..256).collect::<Vec<_>>());
     }
 
     #[test]
