@@ -87,8 +87,9 @@ impl FlushQueue {
     }
 
     /// Appends a group of different vBuckets: the urgent ones alone, so that who waits waits for no others, or those
-    /// that wait for longest. While both are due they take turns.
-    pub(crate) fn take(&self, group: &mut Vec<VbId>, due: Due) {
+    /// that wait for longest. While both are due they take turns. Says whether it took the urgent ones, which may
+    /// still stand among those that wait.
+    pub(crate) fn take(&self, group: &mut Vec<VbId>, due: Due) -> bool {
         let mut queue = self.queue.lock();
         let queue = &mut *queue;
         let is_ripe = queue.is_ripe(due);
@@ -103,12 +104,10 @@ impl FlushQueue {
             while group.len() < GROUP_VBUCKETS
                 && let Some((_, vb)) = queue.waiting.pop_front()
             {
-                // it was urgent meanwhile and is here again
-                if !group.contains(&vb) {
-                    group.push(vb);
-                }
+                group.push(vb);
             }
         }
+        queue.was_urgent
     }
 
     /// vBuckets in the queue.

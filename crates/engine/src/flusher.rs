@@ -28,16 +28,16 @@ impl Bucket {
     /// Writes what the next queued vBuckets have waiting, those that somebody waits for first; gathers no longer.
     pub fn flush_step(&self) -> Progress {
         let mut group = Vec::new();
-        self.flush.take(&mut group, Due::Now);
-        if group.is_empty() { Progress::Idle } else { self.flush_group(&group) }
+        let urgent = self.flush.take(&mut group, Due::Now);
+        if group.is_empty() { Progress::Idle } else { self.flush_group(&group, urgent) }
     }
 
     /// Runs flush steps until the bucket is closed; for a thread of its own.
     pub fn run_flusher(&self) {
         let mut group = Vec::new();
         while self.flush.wait_for_work(&*self.env.clock) {
-            self.flush.take(&mut group, Due::Gathered(self.env.clock.monotonic()));
-            if self.flush_group(&group) == Progress::Failed {
+            let urgent = self.flush.take(&mut group, Due::Gathered(self.env.clock.monotonic()));
+            if self.flush_group(&group, urgent) == Progress::Failed {
                 self.flush.pause(PAUSE_AFTER_FAILURE);
             }
             group.clear();
@@ -60,10 +60,10 @@ impl Bucket {
         }
     }
 
-    fn flush_group(&self, group: &[VbId]) -> Progress {
+    fn flush_group(&self, group: &[VbId], urgent: bool) -> Progress {
         assert!(group.len() <= GROUP_VBUCKETS, "the queue gives no more");
         let _flushing = self.flushing.lock();
-        let batches: Vec<FlushBatch> = group.iter().filter_map(|vb| self.take_batch(*vb)).collect();
+        let batches: Vec<FlushBatch> = group.iter().filter_map(|vb| self.take_batch(*vb, urgent)).collect();
         if batches.is_empty() {
             return Progress::Worked;
         }
@@ -86,9 +86,12 @@ impl Bucket {
         self.shards[usize::from(vb.0)].lock()
     }
 
-    fn take_batch(&self, vb: VbId) -> Option<FlushBatch> {
+    fn take_batch(&self, vb: VbId, urgent: bool) -> Option<FlushBatch> {
         let mut shard = self.flushing_shard(vb);
-        shard.flush_queued = false;
+        // An urgent one keeps its place among those that wait, so that it never stands there twice.
+        if !urgent {
+            shard.flush_queued = false;
+        }
         shard.vb.take_flush_batch(self.config.flush_batch_items as u64)
     }
 
