@@ -62,6 +62,15 @@ struct Header {
     meta: VersionMeta,
     key_len: u8,
     frequency: AtomicU8,
+    /// Whether the value is in the allocation; if not, `value_len` tells how long it is on disk.
+    resident: bool,
+}
+
+impl Header {
+    /// Bytes of the value that are in the allocation.
+    fn held_bytes(&self) -> usize {
+        if self.resident { self.value_len as usize } else { 0 }
+    }
 }
 
 const HEADER: usize = size_of::<Header>();
@@ -82,23 +91,39 @@ impl NewVersion {
     /// The key with its prefix must be at most 251 bytes and the value below 4 GiB; callers check the protocol's
     /// limits before.
     pub fn new(meta: VersionMeta, key: DocKey<'_>, value: &[&[u8]]) -> NewVersion {
+        let value_len: usize = value.iter().map(|part| part.len()).sum();
+        let value_len = u32::try_from(value_len).expect("callers check the value length");
+        NewVersion::allocate(meta, key, value, value_len, true)
+    }
+
+    /// Allocates a version whose value of `value_len` bytes stays on disk: its metadata and key alone.
+    pub fn without_value(meta: VersionMeta, key: DocKey<'_>, value_len: u32) -> NewVersion {
+        NewVersion::allocate(meta, key, &[], value_len, false)
+    }
+
+    fn allocate(
+        meta: VersionMeta,
+        key: DocKey<'_>,
+        value: &[&[u8]],
+        value_len: u32,
+        resident: bool,
+    ) -> NewVersion {
         let (prefix, prefix_len) = key.prefix();
         let key_len = prefix_len + key.key.len();
-        let value_len: usize = value.iter().map(|part| part.len()).sum();
         let key_byte = u8::try_from(key_len).expect("callers check the key length");
-        let value_u32 = u32::try_from(value_len).expect("callers check the value length");
-        let layout = layout(key_len, value_len);
+        let layout = layout(key_len, if resident { value_len as usize } else { 0 });
         // SAFETY: the layout is never empty, it holds at least the header.
         let raw = unsafe { alloc(layout) };
         let Some(ptr) = NonNull::new(raw.cast::<Header>()) else { handle_alloc_error(layout) };
         let header = Header {
             refs: AtomicU32::new(1),
-            value_len: value_u32,
+            value_len,
             meta,
             key_len: key_byte,
             frequency: AtomicU8::new(0),
+            resident,
         };
-        // SAFETY: `raw` points at `HEADER + key_len + value_len` fresh bytes, aligned for `Header`; the copies write
+        // SAFETY: `raw` points at `HEADER + key_len` fresh bytes and those of the value parts, aligned for `Header`; the copies write
         // prefix, key and parts one after the other, and their lengths add up to that size.
         unsafe {
             ptr.write(header);
@@ -120,7 +145,7 @@ impl NewVersion {
     /// The value, for filling in what is known only under the vBucket lock.
     pub fn value_mut(&mut self) -> &mut [u8] {
         let key_len = usize::from(self.0.header().key_len);
-        let value_len = self.0.header().value_len as usize;
+        let value_len = self.0.header().held_bytes();
         // SAFETY: a `NewVersion` is the only reference to its allocation, and the value lies behind header and key.
         unsafe {
             let at = self.0.0.as_ptr().cast::<u8>().add(HEADER + key_len);
@@ -178,9 +203,22 @@ impl Version {
     }
 
     /// The stored value: a Snappy block if the datatype says so, starting with xattrs if it says so.
+    /// Empty if the value is not resident.
     pub fn value(&self) -> &[u8] {
         let header = self.header();
-        self.bytes(usize::from(header.key_len), header.value_len as usize)
+        self.bytes(usize::from(header.key_len), header.held_bytes())
+    }
+
+    /// Whether the value is in memory. A version without it carries metadata and key, and stands for one that a store
+    /// can give back whole.
+    pub fn is_resident(&self) -> bool {
+        self.header().resident
+    }
+
+    /// Length of the stored value, in memory or not. Of a value on disk that the file itself compressed this is the
+    /// compressed length.
+    pub fn value_bytes(&self) -> u32 {
+        self.header().value_len
     }
 
     /// Whether it is a tombstone.
@@ -201,7 +239,7 @@ impl Version {
 
     /// Bytes of its allocation.
     pub fn allocated_bytes(&self) -> usize {
-        HEADER + usize::from(self.header().key_len) + self.header().value_len as usize
+        HEADER + usize::from(self.header().key_len) + self.header().held_bytes()
     }
 
     /// How often it was read lately: a small saturating counter for choosing what to evict.
@@ -274,7 +312,7 @@ impl Drop for Version {
             return;
         }
         fence(Ordering::Acquire);
-        let layout = layout(usize::from(self.header().key_len), self.header().value_len as usize);
+        let layout = layout(usize::from(self.header().key_len), self.header().held_bytes());
         // SAFETY: this was the last reference, and the allocation was made with this very layout.
         unsafe { dealloc(self.0.as_ptr().cast(), layout) }
     }
@@ -285,7 +323,8 @@ impl fmt::Debug for Version {
         f.debug_struct("Version")
             .field("key", &self.stored_key().escape_ascii().to_string())
             .field("meta", self.meta())
-            .field("value_len", &self.value().len())
+            .field("value_len", &self.value_bytes())
+            .field("resident", &self.is_resident())
             .finish()
     }
 }
@@ -308,6 +347,16 @@ mod tests {
         assert_eq!(other.value(), b"Value");
         assert_eq!(other.meta().by_seqno, Seqno(3));
         assert_eq!(other.meta().flags, 9);
+    }
+
+    #[test]
+    fn a_value_may_stay_on_disk() {
+        let version =
+            NewVersion::without_value(VersionMeta::default(), DocKey::new(b"key"), u32::MAX).publish();
+        assert!(!version.is_resident());
+        assert_eq!((version.value(), version.value_bytes()), (&b""[..], u32::MAX));
+        assert_eq!(version.key(), DocKey::new(b"key"));
+        assert!(version.allocated_bytes() < 64);
     }
 
     #[test]

@@ -107,7 +107,7 @@ impl Bucket {
 
     fn load(&self, vb: &mut VBucket) -> Result<(), kvstore::Failure> {
         let id = vb.id();
-        self.store.scan(id, Seqno(0), &mut |version| {
+        self.store.scan(id, Seqno(0), kvstore::Values::Read, &mut |version| {
             let hash = self.seed.hash(version.key());
             drop(vb.load(hash, version));
             std::ops::ControlFlow::Continue(())

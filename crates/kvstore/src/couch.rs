@@ -18,7 +18,7 @@ use couchstore::{Scratch, Snapshot};
 use parking_lot::Mutex;
 
 use crate::failure::Failure;
-use crate::store::{Counts, KvStore, SaveBatch, Saved, States, Stats};
+use crate::store::{Counts, KvStore, SaveBatch, Saved, States, Stats, Values};
 use file::{Known, VbFile};
 use open_files::OpenFiles;
 use record::Records;
@@ -241,9 +241,10 @@ impl KvStore for Couch {
         &self,
         vb: VbId,
         from: Seqno,
+        values: Values,
         visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
     ) -> Result<(), Failure> {
-        self.records(vb)?.map_or(Ok(()), |records| records.scan(from, visit))
+        self.records(vb)?.map_or(Ok(()), |records| records.scan(from, values, visit))
     }
 
     fn states(&self) -> Result<States, Failure> {

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use crate::collections::{Owner, PREPARES, Tally, Weight, owner};
 use crate::failure::Failure;
 use crate::state::VbStateDoc;
-use crate::store::{Counts, KvStore, SaveBatch, Saved, States, Stats, StoredVb};
+use crate::store::{Counts, KvStore, SaveBatch, Saved, States, Stats, StoredVb, Values};
 
 /// What a record costs beyond key and value on a disk of the other backend.
 const RECORD_BYTES: u64 = 18 + 8;
@@ -107,6 +107,7 @@ impl KvStore for Memory {
         &self,
         vb: VbId,
         from: Seqno,
+        _: Values,
         visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
     ) -> Result<(), Failure> {
         let moment: Vec<Version> = match self.inner.lock().vbuckets.get(&vb) {

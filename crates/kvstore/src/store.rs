@@ -30,12 +30,19 @@ pub trait KvStore: Send + Sync {
     /// The newest stored version of a key; a tombstone is one too.
     fn get(&self, vb: VbId, key: DocKey<'_>) -> Result<Option<Version>, Failure>;
 
+    /// The newest stored version of each of several keys of one vBucket, answered in the order of `keys`; read in the
+    /// order in which they stand on disk. Damage to one shows at that one only.
+    fn get_many(&self, vb: VbId, keys: &[DocKey<'_>]) -> Vec<Result<Option<Version>, Failure>> {
+        keys.iter().map(|key| self.get(vb, *key)).collect()
+    }
+
     /// Visits the newest version of each document with a seqno of `from` or more, in order of seqno, until `visit`
     /// breaks. Sees one moment: what is saved meanwhile does not show. Prepares are not visited.
     fn scan(
         &self,
         vb: VbId,
         from: Seqno,
+        values: Values,
         visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
     ) -> Result<(), Failure>;
 
@@ -50,6 +57,16 @@ pub trait KvStore: Send + Sync {
 
     /// What was done so far.
     fn stats(&self) -> Stats;
+}
+
+/// Whether a scan reads values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Values {
+    /// Versions are whole.
+    Read,
+    /// Versions come without values, as [`base::NewVersion::without_value`] makes them, and no value is read from
+    /// disk. One that happens to be in memory may come along.
+    Leave,
 }
 
 /// Every vBucket found on disk, or what is wrong with it.

@@ -78,7 +78,7 @@ fn get(store: &dyn KvStore, key: &str) -> Option<Version> {
 fn scan(store: &dyn KvStore, vb: VbId, from: u64) -> Vec<Version> {
     let mut all = Vec::new();
     store
-        .scan(vb, Seqno(from), &mut |version| {
+        .scan(vb, Seqno(from), crate::store::Values::Read, &mut |version| {
             all.push(version);
             ControlFlow::Continue(())
         })
@@ -232,7 +232,7 @@ fn a_scan_is_in_order_and_sees_one_moment(subject: impl Subject) {
     assert!(scan(store, VB, 52).is_empty());
     let mut seen = 0;
     store
-        .scan(VB, Seqno(49), &mut |_| {
+        .scan(VB, Seqno(49), crate::store::Values::Read, &mut |_| {
             // what is saved while the scan runs does not show
             seen += 1;
             save(store, VB, vec![version(0, "late", 100 + seen, b"")]);
@@ -242,7 +242,7 @@ fn a_scan_is_in_order_and_sees_one_moment(subject: impl Subject) {
     assert_eq!(seen, 3);
     let mut seen = 0;
     store
-        .scan(VB, Seqno(0), &mut |_| {
+        .scan(VB, Seqno(0), crate::store::Values::Read, &mut |_| {
             seen += 1;
             if seen == 5 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })

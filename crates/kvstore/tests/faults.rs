@@ -117,7 +117,7 @@ fn contents(dir: &Path) -> Model {
     let store = Couch::open(Env::real(), dir, CouchConfig::default()).expect("the bucket opens");
     let mut all = Model::new();
     store
-        .scan(VB, Seqno(0), &mut |v| {
+        .scan(VB, Seqno(0), kvstore::Values::Read, &mut |v| {
             all.insert(v.stored_key().to_vec(), v.value().to_vec());
             ControlFlow::Continue(())
         })

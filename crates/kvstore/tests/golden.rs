@@ -24,7 +24,7 @@ fn copy() -> (tempfile::TempDir, Couch) {
 fn versions(store: &Couch, vb: VbId) -> Vec<Version> {
     let mut all = Vec::new();
     store
-        .scan(vb, Seqno(0), &mut |version| {
+        .scan(vb, Seqno(0), kvstore::Values::Read, &mut |version| {
             all.push(version);
             ControlFlow::Continue(())
         })

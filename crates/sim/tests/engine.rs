@@ -156,7 +156,7 @@ fn restore(Node { bucket, files }: &Node, wrong: &mut Vec<String>) -> BTreeMap<V
             wrong.push(format!("{vb}: {state:?}, high {high_seqno}, persisted {}", restored.high_seqno));
         }
         let mut stored = 0;
-        let scanned = files.scan(vb, Seqno(0), &mut |_| {
+        let scanned = files.scan(vb, Seqno(0), kvstore::Values::Read, &mut |_| {
             stored += 1;
             ControlFlow::Continue(())
         });

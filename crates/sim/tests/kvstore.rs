@@ -198,7 +198,7 @@ fn restore(store: &Couch, wrong: &mut Vec<String>) -> Result<BTreeMap<VbId, Foun
         restored.purge_seqno = stored.purge_seqno;
         let (mut documents, mut tombstones, mut last) = (0, 0, Seqno(0));
         let mut versions = Vec::new();
-        store.scan(vb, Seqno(0), &mut |version| {
+        store.scan(vb, Seqno(0), kvstore::Values::Read, &mut |version| {
             versions.push(version);
             ControlFlow::Continue(())
         })?;

@@ -8,6 +8,7 @@ use couchstore::{DocInfo, RevMeta, Snapshot};
 
 use crate::collections::{PREPARES, SYSTEM};
 use crate::failure::Failure;
+use crate::store::Values;
 
 /// The documents of a vBucket at one commit.
 pub(super) struct Records {
@@ -46,7 +47,7 @@ impl Records {
     pub(super) fn get(&self, stored_key: &[u8]) -> Result<Option<Version>, Failure> {
         let found = self
             .snapshot
-            .get(stored_key, |info| self.version(&info, &mut Scratch::default()))
+            .get(stored_key, |info| self.version(&info, Values::Read, &mut Scratch::default()))
             .map_err(|failure| self.failed(failure))?;
         found.transpose()
     }
@@ -54,6 +55,7 @@ impl Records {
     pub(super) fn scan(
         &self,
         from: Seqno,
+        values: Values,
         visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
     ) -> Result<(), Failure> {
         let mut scratch = Scratch::default();
@@ -61,7 +63,7 @@ impl Records {
             if DocKey::parse(info.id).is_some_and(|key| key.collection == PREPARES) {
                 return Ok(ControlFlow::Continue(()));
             }
-            let version = self.version(&info, &mut scratch).map_err(Trouble::Ours)?;
+            let version = self.version(&info, values, &mut scratch).map_err(Trouble::Ours)?;
             Ok(visit(version))
         });
         walked.map_err(|trouble| match trouble {
@@ -70,7 +72,7 @@ impl Records {
         })
     }
 
-    fn version(&self, info: &DocInfo<'_>, scratch: &mut Scratch) -> Result<Version, Failure> {
+    fn version(&self, info: &DocInfo<'_>, values: Values, scratch: &mut Scratch) -> Result<Version, Failure> {
         let unknown = |what| Failure::Record {
             vb: self.vb,
             path: self.snapshot.path().to_owned(),
@@ -83,11 +85,6 @@ impl Records {
         }
         let rev_meta = RevMeta::decode(info.rev_meta).ok_or_else(|| unknown("revision metadata"))?;
         let datatype = datatype(info, &rev_meta).ok_or_else(|| unknown("datatype"))?;
-        let value = if datatype.is_snappy() {
-            self.snapshot.stored_body(info, &mut scratch.stored)
-        } else {
-            self.snapshot.body(info, &mut scratch.stored, &mut scratch.inflated)
-        };
         let meta = VersionMeta {
             cas: Cas(rev_meta.cas),
             by_seqno: Seqno(info.seqno),
@@ -96,6 +93,14 @@ impl Records {
             expiry: rev_meta.expiry,
             datatype,
             kind: kind(info, &rev_meta, key),
+        };
+        if values == Values::Leave && info.body_bytes > 0 {
+            return Ok(NewVersion::without_value(meta, key, info.body_bytes).publish());
+        }
+        let value = if datatype.is_snappy() {
+            self.snapshot.stored_body(info, &mut scratch.stored)
+        } else {
+            self.snapshot.body(info, &mut scratch.stored, &mut scratch.inflated)
         };
         let value = value.map_err(|failure| self.failed(failure))?;
         Ok(NewVersion::new(meta, key, &[value]).publish())

@@ -259,7 +259,7 @@ fn check_counts(world: &World) {
         assert_eq!(counts.bytes, item_bytes);
         bytes += item_bytes;
         let mut stored = 0;
-        let scan = world.files.scan(vb, Seqno(0), &mut |version| {
+        let scan = world.files.scan(vb, Seqno(0), kvstore::Values::Read, &mut |version| {
             let same = there.iter().find(|other| other.stored_key() == version.stored_key());
             let same = same.expect("it is in memory");
             assert_eq!((same.meta().by_seqno, same.value()), (version.meta().by_seqno, version.value()));
