@@ -8,6 +8,7 @@
 mod bench;
 mod child;
 mod client;
+mod crash;
 mod kill;
 mod readme;
 mod replay;
@@ -50,6 +51,8 @@ enum Command {
     Replay(replay::Options),
     /// Kill the server under load, again and again, and look for lost documents.
     Kill(kill::Options),
+    /// Try crash states, failing calls and flipped bits in great number, on a simulated disk.
+    Crash(crash::Options),
     /// Measure, side by side with others where there are others.
     Bench {
         #[command(subcommand)]
@@ -65,6 +68,7 @@ fn run(command: Command) -> Result<bool> {
         Command::Fix => suite::fix(),
         Command::Replay(options) => suite::replay(&options),
         Command::Kill(options) => suite::kill(&options),
+        Command::Crash(options) => crash::run(&options),
         Command::Bench { bench } => bench::run(&bench),
     }
 }

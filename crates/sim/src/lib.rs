@@ -1,6 +1,7 @@
 //! Whole nodes in one seeded thread: what was promised, what goes wrong, and whether the promises hold.
 
 pub mod crash;
+pub mod kv;
 pub mod ledger;
 
 pub use crash::{CrashPlan, Verdict};

@@ -44,6 +44,11 @@ impl FaultKind {
         for_ever("disk that cannot be written", On::Changes, Effect::IO_ERROR),
     ];
 
+    /// Whether it lasts until the disk is healed.
+    pub fn is_for_ever(&self) -> bool {
+        self.for_ever
+    }
+
     /// The fault that strikes the n-th call, from 1.
     pub fn at(&self, nth: u64) -> Fault {
         Fault { on: self.on, nth, for_ever: self.for_ever, effect: self.effect }

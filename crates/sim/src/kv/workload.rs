@@ -1,0 +1,246 @@
+//! Random changes of a store, noted in the model as they begin and as they are acknowledged.
+
+use std::collections::BTreeSet;
+
+use base::env::sim::{SimDisk, SplitMix64};
+use base::{
+    Cas, Datatype, DocKey, ItemKind, NewVersion, RevSeqno, Seqno, VbId, VbState, Version, VersionMeta,
+};
+use kvstore::{FailoverEntry, Failure, KvStore, SaveBatch, VbStateDoc};
+
+use super::model::{Content, Model};
+use crate::ledger::Entry;
+
+/// How large everything is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    pub vbuckets: u16,
+    pub keys: u64,
+    pub most_items: u64,
+    pub most_value_bytes: u64,
+}
+
+impl Shape {
+    /// Small enough that a state is looked at quickly; some have values that span sectors and blocks.
+    pub(super) fn choose(rng: &mut SplitMix64) -> Shape {
+        Shape {
+            vbuckets: rng.between(1, 3) as u16,
+            keys: rng.between(3, 14),
+            most_items: rng.between(1, 6),
+            most_value_bytes: [8, 60, 60, 300, 1500][rng.below(5) as usize],
+        }
+    }
+}
+
+/// One change of one vBucket.
+struct Change {
+    vb: VbId,
+    kind: Kind,
+    after: Content,
+}
+
+enum Kind {
+    Save { items: Vec<Version>, state: VbStateDoc },
+    Delete,
+}
+
+/// What is tried next.
+enum Op {
+    /// Changes of different vBuckets, all of one kind.
+    Change(Vec<Change>),
+    Get(VbId, String),
+}
+
+/// A store that is being changed.
+pub(super) struct Run<'a> {
+    pub disk: &'a SimDisk,
+    pub store: &'a dyn KvStore,
+    pub shape: Shape,
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// Everything was done.
+    Done,
+    /// A change failed this often.
+    GaveUp,
+}
+
+/// How often a change is tried.
+const TRIES: u32 = 4;
+
+impl Run<'_> {
+    /// Does `ops` things; what reads wrongly goes to `wrong`. `on_failure` is called whenever a change failed again
+    /// and again, and says whether to go on trying.
+    pub(super) fn go_on(
+        &self,
+        model: &mut Model,
+        rng: &mut SplitMix64,
+        ops: u64,
+        wrong: &mut Vec<String>,
+        on_failure: &mut dyn FnMut(&Model) -> bool,
+    ) -> End {
+        for _ in 0..ops {
+            match self.choose(model, rng) {
+                Op::Get(vb, key) => self.get(model, vb, &key, wrong),
+                Op::Change(changes) => {
+                    for change in &changes {
+                        model.begin(change.vb, change.after.clone(), self.disk.changes());
+                    }
+                    if !self.change(model, changes, wrong, on_failure) {
+                        return End::GaveUp;
+                    }
+                }
+            }
+        }
+        End::Done
+    }
+
+    /// Tries changes until all are acknowledged; false if it was given up.
+    fn change(
+        &self,
+        model: &mut Model,
+        mut left: Vec<Change>,
+        wrong: &mut Vec<String>,
+        on_failure: &mut dyn FnMut(&Model) -> bool,
+    ) -> bool {
+        let mut tries = 0;
+        loop {
+            left = self.attempt(model, left, wrong);
+            if left.is_empty() {
+                return true;
+            }
+            tries += 1;
+            if tries % TRIES == 0 && !on_failure(model) {
+                return false;
+            }
+        }
+    }
+
+    /// Does changes of one kind; answers those that failed.
+    fn attempt(&self, model: &mut Model, changes: Vec<Change>, wrong: &mut Vec<String>) -> Vec<Change> {
+        let mut left = Vec::new();
+        let outcomes = self.apply(&changes, wrong);
+        for (change, outcome) in changes.into_iter().zip(outcomes) {
+            match outcome {
+                Ok(()) => model.ack(change.vb, self.disk.changes()),
+                Err(_) => left.push(change),
+            }
+        }
+        left
+    }
+
+    fn apply(&self, changes: &[Change], wrong: &mut Vec<String>) -> Vec<Result<(), Failure>> {
+        let mut group = Vec::new();
+        let mut outcomes = Vec::new();
+        for Change { vb, kind, .. } in changes {
+            match kind {
+                Kind::Save { items, state } if items.is_empty() && changes.len() == 1 => {
+                    outcomes.push(self.store.save_state(*vb, state));
+                }
+                Kind::Save { items, state } => group.push((*vb, SaveBatch { items, state })),
+                Kind::Delete => outcomes.push(self.store.delete_vbucket(*vb)),
+            }
+        }
+        if !group.is_empty() {
+            let saved = self.store.save_group(&group);
+            for (change, saved) in changes.iter().zip(saved) {
+                outcomes.push(saved.map(|saved| {
+                    let counts = (saved.counts.documents, saved.counts.tombstones);
+                    if counts != change.after.counts() {
+                        wrong.push(format!(
+                            "{}: {saved:?}, but {:?} are there",
+                            change.vb,
+                            change.after.counts()
+                        ));
+                    }
+                }));
+            }
+        }
+        outcomes
+    }
+
+    /// A version that is read is one that may be there; a failure is fine.
+    fn get(&self, model: &Model, vb: VbId, key: &str, wrong: &mut Vec<String>) {
+        let key = DocKey::new(key.as_bytes());
+        let Ok(got) = self.store.get(vb, key) else { return };
+        let got = got.map(|version| Entry::of(&version));
+        let stored = key.to_stored();
+        let mut allowed = model.allowed(vb, self.disk.changes() + 1);
+        if !allowed.any(|content| content.docs.get(&*stored.0).copied() == got) {
+            wrong.push(format!("{vb}: {key:?} reads as {got:?}"));
+        }
+    }
+
+    fn choose(&self, model: &mut Model, rng: &mut SplitMix64) -> Op {
+        let vb = VbId(rng.below(u64::from(self.shape.vbuckets)) as u16);
+        match rng.below(20) {
+            0..=1 => Op::Get(vb, self.key(rng)),
+            2 if model.latest(vb).mark.is_some() => {
+                Op::Change(vec![Change { vb, kind: Kind::Delete, after: Content::default() }])
+            }
+            3 => Op::Change(vec![self.save(model, rng, vb, 0)]),
+            _ => {
+                let size =
+                    if rng.chance(1, 3) { 1 } else { rng.between(1, u64::from(self.shape.vbuckets)) as u16 };
+                let members = (vb.0..vb.0 + size).map(|vb| VbId(vb % self.shape.vbuckets));
+                let save = |vb| {
+                    let items = rng.between(1, self.shape.most_items);
+                    self.save(model, rng, vb, items)
+                };
+                Op::Change(members.map(save).collect())
+            }
+        }
+    }
+
+    fn key(&self, rng: &mut SplitMix64) -> String {
+        format!("k{}", rng.below(self.shape.keys))
+    }
+
+    /// One version a key, sorted by key, with seqnos in another order.
+    fn save(&self, model: &mut Model, rng: &mut SplitMix64, vb: VbId, items: u64) -> Change {
+        let before = model.latest(vb).clone();
+        let keys: BTreeSet<String> = (0..items).map(|_| self.key(rng)).collect();
+        let mut seqnos: Vec<u64> = (before.high_seqno.0 + 1..).take(keys.len()).collect();
+        let turn = rng.below(seqnos.len() as u64) as usize;
+        seqnos.rotate_left(turn);
+        let items: Vec<Version> =
+            keys.iter().zip(seqnos).map(|(key, seqno)| self.version(rng, key.as_bytes(), seqno)).collect();
+        model.last_mark += 1;
+        let after = before.saved(&items, model.last_mark);
+        let state = VbStateDoc {
+            state: VbState::Active,
+            max_cas: after.high_seqno.0 << 16,
+            failover_table: vec![FailoverEntry { id: 7, seq: 0 }],
+            snap_end: model.last_mark,
+            ..VbStateDoc::default()
+        };
+        Change { vb, kind: Kind::Save { items, state }, after }
+    }
+
+    fn version(&self, rng: &mut SplitMix64, key: &[u8], seqno: u64) -> Version {
+        let deleted = rng.chance(1, 6);
+        let mut value =
+            vec![b'v'; if deleted { 0 } else { rng.between(0, self.shape.most_value_bytes) as usize }];
+        value.iter_mut().step_by(2).for_each(|b| *b = rng.next_u64() as u8);
+        let meta = VersionMeta {
+            cas: Cas(rng.next_u64() | 1),
+            by_seqno: Seqno(seqno),
+            rev_seqno: RevSeqno(seqno),
+            flags: rng.next_u64() as u32,
+            expiry: rng.below(100) as u32,
+            datatype: if deleted {
+                Datatype::RAW
+            } else {
+                [Datatype::RAW, Datatype::JSON][rng.below(2) as usize]
+            },
+            kind: match (deleted, rng.chance(1, 2)) {
+                (false, _) => ItemKind::Mutation,
+                (true, false) => ItemKind::Deletion,
+                (true, true) => ItemKind::Expiration,
+            },
+        };
+        NewVersion::new(meta, DocKey::new(key), &[&value]).publish()
+    }
+}

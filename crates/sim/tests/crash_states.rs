@@ -1,0 +1,39 @@
+//! Stores keep what they acknowledged and show nothing else, wherever the power goes and whichever call fails.
+
+use sim::kv::subjects::couch;
+use sim::kv::{Depth, Subject, Tally, bit_flips, crash_states, fault_points};
+
+/// What an ordinary run of the tests looks at; `cargo xtask crash` looks at far more.
+const STATES: u64 = 10_000;
+
+fn report(what: &str, subject: &Subject<'_>, tally: &Tally) {
+    println!("{what} of {}: {tally}", subject.name);
+    assert!(tally.holds(), "{what} of {}: {tally}", subject.name);
+}
+
+fn every_state(subject: &Subject<'_>) {
+    let mut tally = Tally::default();
+    for seed in 0.. {
+        tally.add(crash_states(subject, &Depth::default(), seed));
+        if tally.states >= STATES {
+            break;
+        }
+    }
+    report("crash states", subject, &tally);
+    assert!(tally.second_crashes > STATES / 10);
+}
+
+#[test]
+fn couch_after_a_power_loss() {
+    every_state(&couch());
+}
+
+#[test]
+fn couch_with_failing_calls() {
+    report("fault points", &couch(), &fault_points(&couch(), 12, 1));
+}
+
+#[test]
+fn couch_with_rotten_bits() {
+    report("bit flips", &couch(), &bit_flips(&couch(), 6, 11, 1));
+}
