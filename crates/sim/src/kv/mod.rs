@@ -3,6 +3,7 @@
 mod bit_flips;
 mod crash_states;
 mod fault_points;
+mod lies;
 mod model;
 pub mod subjects;
 mod tally;
@@ -18,6 +19,7 @@ use kvstore::{Failure, KvStore};
 pub use bit_flips::bit_flips;
 pub use crash_states::{Depth, crash_states};
 pub use fault_points::fault_points;
+pub use lies::Lie;
 pub use tally::{Tally, place};
 
 /// The folder of the bucket on trial.

@@ -1,0 +1,43 @@
+//! The trials of stores find each lie that a disk tells.
+
+use std::path::Path;
+
+use base::env::Env;
+use kvstore::{Failure, KvStore};
+use sim::kv::{Depth, Lie, Subject, Tally, crash_states, fault_points, subjects};
+
+/// Workloads that are tried before a lie counts as not found.
+const SEEDS: u64 = 20;
+
+fn find(subject: &Subject<'_>, lie: Lie) -> Tally {
+    let open =
+        |env: Env, dir: &Path| -> Result<Box<dyn KvStore>, Failure> { (subject.open)(lie.told_to(env), dir) };
+    let lied_to = Subject { name: subject.name, open: &open, trusts_last_header: subject.trusts_last_header };
+    let depth = Depth { tries: 8, ..Depth::default() };
+    let mut tally = Tally::default();
+    for seed in 0..SEEDS {
+        tally.add(crash_states(&lied_to, &depth, seed));
+        if tally.holds() {
+            tally.add(fault_points(&lied_to, 12, seed));
+        }
+        if !tally.holds() {
+            break;
+        }
+    }
+    tally
+}
+
+#[test]
+fn every_lie_is_found() {
+    for subject in &subjects::all() {
+        for lie in Lie::ALL {
+            let tally = find(subject, lie);
+            let first = tally.examples.first();
+            println!(
+                "{lie:?} told to {}: after {} states and {} failing calls: {first:?}",
+                subject.name, tally.states, tally.fault_points
+            );
+            assert!(!tally.holds(), "{lie:?} told to {} was not found: {tally}", subject.name);
+        }
+    }
+}
