@@ -10,6 +10,7 @@ mod child;
 mod client;
 mod crash;
 mod kill;
+mod powercut;
 mod readme;
 mod replay;
 mod rng;
@@ -53,6 +54,8 @@ enum Command {
     Kill(kill::Options),
     /// Try crash states, failing calls and flipped bits in great number, on a simulated disk.
     Crash(crash::Options),
+    /// Cut the power of a real file system under load, again and again, and look for lost documents (as root, on Linux).
+    Powercut(powercut::Options),
     /// Measure, side by side with others where there are others.
     Bench {
         #[command(subcommand)]
@@ -69,6 +72,7 @@ fn run(command: Command) -> Result<bool> {
         Command::Replay(options) => suite::replay(&options),
         Command::Kill(options) => suite::kill(&options),
         Command::Crash(options) => crash::run(&options),
+        Command::Powercut(options) => suite::powercut(&options),
         Command::Bench { bench } => bench::run(&bench),
     }
 }
