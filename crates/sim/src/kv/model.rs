@@ -2,7 +2,7 @@
 //!
 //! Moments are positions: the number of disk changes that were done.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -17,8 +17,12 @@ pub(super) struct Content {
     pub docs: BTreeMap<Box<[u8]>, Entry>,
     /// Up to where it holds everything.
     pub high_seqno: Seqno,
+    /// Up to where tombstones may be gone.
+    pub purge_seqno: Seqno,
     /// Number of its state document; nothing if there is no vBucket.
     pub mark: Option<u64>,
+    /// What was changed into this; nothing if it began here.
+    pub parent: Option<Arc<Content>>,
 }
 
 /// Stands for all documents of a vBucket, in any order.
@@ -36,8 +40,8 @@ impl Digest {
 
 impl Content {
     /// The same after some versions were saved with a state document.
-    pub(super) fn saved(&self, items: &[Version], mark: u64) -> Content {
-        let mut after = Content { mark: Some(mark), ..self.clone() };
+    pub(super) fn saved(self: &Arc<Content>, items: &[Version], mark: u64) -> Content {
+        let mut after = Content { mark: Some(mark), parent: Some(self.clone()), ..(**self).clone() };
         for version in items {
             after.high_seqno = after.high_seqno.max(version.meta().by_seqno);
             after.docs.insert(version.stored_key().into(), Entry::of(version));
@@ -45,33 +49,39 @@ impl Content {
         after
     }
 
-    pub(super) fn digest(&self) -> Digest {
+    fn digest(&self) -> Digest {
         let mut digest = Digest::default();
         self.docs.iter().for_each(|(key, entry)| digest.add(key, entry));
         digest
     }
-
-    /// Documents and tombstones.
-    pub(super) fn counts(&self) -> (u64, u64) {
-        let tombstones = self.docs.values().filter(|entry| entry.is_deleted).count();
-        ((self.docs.len() - tombstones) as u64, tombstones as u64)
-    }
 }
 
-/// One state of a vBucket.
+/// What a vBucket may have become by one change.
 #[derive(Clone, Debug)]
 struct Step {
     /// The first position at which it may be found.
     from: u64,
     /// The position from which on nothing older may be found.
     acked: Option<u64>,
-    content: Arc<Content>,
-    digest: Digest,
+    /// One of these; which one shows when the change is acknowledged.
+    outcomes: Vec<(Arc<Content>, Digest)>,
 }
 
 impl Step {
-    fn new(from: u64, acked: Option<u64>, content: Arc<Content>) -> Step {
-        Step { from, acked, digest: content.digest(), content }
+    fn new(from: u64, acked: Option<u64>, outcomes: Vec<Arc<Content>>) -> Step {
+        let digested = |content: Arc<Content>| {
+            let digest = content.digest();
+            (content, digest)
+        };
+        Step { from, acked, outcomes: outcomes.into_iter().map(digested).collect() }
+    }
+
+    fn finds(&self, found: &Found) -> Option<&Arc<Content>> {
+        let is_it = |(content, digest): &&(Arc<Content>, Digest)| {
+            let same = (content.high_seqno, content.purge_seqno, content.mark);
+            *digest == found.digest && same == (found.high_seqno, found.purge_seqno, found.mark)
+        };
+        self.outcomes.iter().find(is_it).map(|(content, _)| content)
     }
 }
 
@@ -86,37 +96,32 @@ pub(super) struct History {
 pub(super) struct Found {
     pub digest: Digest,
     pub high_seqno: Seqno,
+    pub purge_seqno: Seqno,
     pub mark: Option<u64>,
     pub docs: Vec<Version>,
 }
 
 impl History {
     fn new() -> History {
-        History { steps: vec![Step::new(0, Some(0), Arc::default())] }
+        History { steps: vec![Step::new(0, Some(0), vec![Arc::default()])] }
     }
 
     /// Where a crash at position `at` may leave it.
     fn allowed(&self, at: u64) -> RangeInclusive<usize> {
-        let floor =
-            self.steps.iter().rposition(|step| step.acked.is_some_and(|acked| acked <= at)).unwrap_or(0);
-        let ceiling = self.steps.iter().rposition(|step| step.from <= at).unwrap_or(0);
-        floor..=ceiling.max(floor)
-    }
-
-    fn is_at(&self, step: usize, found: &Found) -> bool {
-        let Step { digest, content, .. } = &self.steps[step];
-        (*digest, content.high_seqno, content.mark) == (found.digest, found.high_seqno, found.mark)
+        let floor = self.steps.iter().rposition(|step| step.acked.is_some_and(|acked| acked <= at));
+        let ceiling = self.steps.iter().rposition(|step| step.from <= at);
+        let floor = floor.unwrap_or(0);
+        floor..=ceiling.unwrap_or(0).max(floor)
     }
 
     /// The newest state of those allowed at `at` that was found, or what is wrong with what was.
-    fn place(&self, found: &Found, at: u64) -> Result<usize, String> {
+    fn place(&self, found: &Found, at: u64) -> Result<&Arc<Content>, String> {
         let allowed = self.allowed(at);
-        if let Some(step) = allowed.clone().rev().find(|step| self.is_at(*step, found)) {
-            return Ok(step);
-        }
         let (floor, ceiling) = (*allowed.start(), *allowed.end());
-        let elsewhere = (0..self.steps.len()).rev().find(|step| self.is_at(*step, found));
-        Err(match elsewhere {
+        if let Some(content) = self.steps[allowed].iter().rev().find_map(|step| step.finds(found)) {
+            return Ok(content);
+        }
+        Err(match self.steps.iter().rposition(|step| step.finds(found).is_some()) {
             Some(step) if step < floor => format!("went back to state {step}, {floor} was acknowledged"),
             Some(step) => format!("is at state {step}, only {ceiling} was begun"),
             None => self.differences(found, floor),
@@ -125,29 +130,35 @@ impl History {
 
     /// How what was found differs from the state nearest to it.
     fn differences(&self, found: &Found, floor: usize) -> String {
-        let is_near =
-            |step: &Step| step.content.high_seqno == found.high_seqno && step.content.mark == found.mark;
-        let near = self.steps.iter().rposition(is_near).unwrap_or(floor);
-        let content = &self.steps[near].content;
+        let all = || self.steps.iter().flat_map(|step| &step.outcomes).map(|(content, _)| content).rev();
+        let near = all().find(|content| (content.high_seqno, content.mark) == (found.high_seqno, found.mark));
+        let near = near
+            .or(all().find(|content| content.mark == found.mark))
+            .unwrap_or(&self.steps[floor].outcomes[0].0);
+        let describe = |seqno, purged, mark, docs| {
+            format!("seqno {seqno}, purge seqno {purged}, state document {mark:?}, {docs} documents")
+        };
         let mut what = format!(
-            "no state that ever was (acknowledged {floor}): found seqno {}, mark {:?}, {} docs; state {near} has seqno {}, mark {:?}, {} docs",
-            found.high_seqno,
-            found.mark,
-            found.docs.len(),
-            content.high_seqno,
-            content.mark,
-            content.docs.len()
+            "no state that ever was: {}; nearest: {}",
+            describe(found.high_seqno, found.purge_seqno, found.mark, found.docs.len()),
+            describe(near.high_seqno, near.purge_seqno, near.mark, near.docs.len()),
         );
         let entries: BTreeMap<&[u8], Entry> =
             found.docs.iter().map(|v| (v.stored_key(), Entry::of(v))).collect();
-        for (key, entry) in &content.docs {
-            if entries.get(&**key) != Some(entry) {
-                what += &format!("; {}: {entry:?} is {:?}", key.escape_ascii(), entries.get(&**key));
+        let keys: BTreeSet<&[u8]> =
+            near.docs.keys().map(|key| &**key).chain(entries.keys().copied()).collect();
+        for key in keys {
+            let (expected, found) = (near.docs.get(key), entries.get(key));
+            if expected != found {
+                what += &format!("; {}: {found:?} instead of {expected:?}", key.escape_ascii());
             }
         }
         what
     }
 }
+
+/// The state of each vBucket.
+pub(super) type Places = BTreeMap<VbId, Arc<Content>>;
 
 /// What was done to every vBucket.
 #[derive(Clone, Debug)]
@@ -162,32 +173,40 @@ impl Model {
         Model { histories: (0..vbuckets).map(|vb| (VbId(vb), History::new())).collect(), last_mark: 0 }
     }
 
-    /// What a vBucket holds if everything that was begun succeeded.
+    /// What a vBucket holds, of which no change is open.
     pub(super) fn latest(&self, vb: VbId) -> &Arc<Content> {
-        &self.histories[&vb].steps.last().expect("there is a first one").content
+        let last = self.histories[&vb].steps.last().expect("there is a first one");
+        &last.outcomes[0].0
     }
 
     /// What a vBucket may hold at position `at`.
     pub(super) fn allowed(&self, vb: VbId, at: u64) -> impl Iterator<Item = &Arc<Content>> {
         let history = &self.histories[&vb];
-        history.allowed(at).map(|step| &history.steps[step].content)
+        history.steps[history.allowed(at)].iter().flat_map(|step| &step.outcomes).map(|(content, _)| content)
     }
 
-    /// A change begins when `at` disk changes are done.
-    pub(super) fn begin(&mut self, vb: VbId, content: Content, at: u64) {
-        let history = self.histories.get_mut(&vb).expect("it is one of those on trial");
-        history.steps.push(Step::new(at + 1, None, Arc::new(content)));
+    fn history(&mut self, vb: VbId) -> &mut History {
+        self.histories.get_mut(&vb).expect("it is one of those on trial")
     }
 
-    /// The last change of a vBucket was acknowledged when `at` disk changes were done.
-    pub(super) fn ack(&mut self, vb: VbId, at: u64) {
-        let history = self.histories.get_mut(&vb).expect("it is one of those on trial");
-        let last = history.steps.last_mut().expect("there is a first one");
+    /// A change begins when `at` disk changes are done, after which the vBucket will hold one of `outcomes`.
+    pub(super) fn begin(&mut self, vb: VbId, outcomes: Vec<Arc<Content>>, at: u64) {
+        self.history(vb).steps.push(Step::new(at + 1, None, outcomes));
+    }
+
+    /// The last change of a vBucket was acknowledged when `at` disk changes were done. False if no outcome that was
+    /// expected is one that `is_outcome` takes.
+    pub(super) fn ack(&mut self, vb: VbId, at: u64, is_outcome: impl Fn(&Content) -> bool) -> bool {
+        let last = self.history(vb).steps.last_mut().expect("there is a first one");
         last.acked.get_or_insert(at);
+        let outcome = last.outcomes.iter().find(|(content, _)| is_outcome(content)).cloned();
+        let is_expected = outcome.is_some();
+        last.outcomes.splice(.., outcome.or(last.outcomes.first().cloned()));
+        is_expected
     }
 
     /// Positions at which something was acknowledged.
-    pub(super) fn acks(&self) -> std::collections::BTreeSet<u64> {
+    pub(super) fn acks(&self) -> BTreeSet<u64> {
         self.histories
             .values()
             .flat_map(|history| history.steps.iter().filter_map(|step| step.acked))
@@ -197,23 +216,18 @@ impl Model {
     /// Whether what was found is a state that a vBucket was ever in.
     pub(super) fn was_once(&self, vb: VbId, found: &Found) -> Result<(), String> {
         let Some(history) = self.histories.get(&vb) else { return Err("found, never written".into()) };
-        let mut all = 0..history.steps.len();
-        if all.any(|step| history.is_at(step, found)) { Ok(()) } else { Err(history.differences(found, 0)) }
+        let is_known = history.steps.iter().any(|step| step.finds(found).is_some());
+        if is_known { Ok(()) } else { Err(history.differences(found, 0)) }
     }
 
     /// The states that were found of all vBuckets after a crash at position `at`.
-    pub(super) fn place(
-        &self,
-        found: &BTreeMap<VbId, Found>,
-        at: u64,
-        wrong: &mut Vec<String>,
-    ) -> BTreeMap<VbId, usize> {
+    pub(super) fn place(&self, found: &BTreeMap<VbId, Found>, at: u64, wrong: &mut Vec<String>) -> Places {
         let nothing = Found::default();
-        let mut places = BTreeMap::new();
+        let mut places = Places::new();
         for (vb, history) in &self.histories {
             match history.place(found.get(vb).unwrap_or(&nothing), at) {
-                Ok(step) => {
-                    places.insert(*vb, step);
+                Ok(content) => {
+                    places.insert(*vb, content.clone());
                 }
                 Err(what) => wrong.push(format!("{vb}: {what}")),
             }
@@ -225,7 +239,7 @@ impl Model {
 
     /// After a crash at position `at` a recovery found `places` and reported them when `now` changes of its own were
     /// done. Until then whatever the crash allowed may be found.
-    pub(super) fn recovered(&self, at: u64, places: &BTreeMap<VbId, usize>, now: u64) -> Model {
+    pub(super) fn recovered(&self, at: u64, places: &Places, now: u64) -> Model {
         let recovered = |(vb, history): (&VbId, &History)| {
             let allowed = history.allowed(at);
             let floor = *allowed.start();
@@ -236,7 +250,7 @@ impl Model {
                     ..history.steps[step].clone()
                 })
                 .collect();
-            steps.push(Step { from: 0, acked: Some(now), ..history.steps[places[vb]].clone() });
+            steps.push(Step::new(0, Some(now), vec![places[vb].clone()]));
             (*vb, History { steps })
         };
         Model { histories: self.histories.iter().map(recovered).collect(), last_mark: self.last_mark }

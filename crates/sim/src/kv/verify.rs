@@ -11,7 +11,7 @@ use couchstore::check::{Fault, Watcher, check};
 use kvstore::{Failure, KvStore, StoredVb, Values};
 
 use super::DIR;
-use super::model::{Found, Model};
+use super::model::{Found, Model, Places};
 use crate::ledger::Entry;
 
 /// Everything that a store holds; what it says in two ways that do not agree goes to `wrong`.
@@ -31,7 +31,8 @@ pub(super) fn read_vbucket(
     wrong: &mut Vec<String>,
 ) -> Result<Found, Failure> {
     let mark = Some(stored.state.snap_end);
-    let mut found = Found { high_seqno: stored.high_seqno, mark, ..Found::default() };
+    let (high_seqno, purge_seqno) = (stored.high_seqno, stored.purge_seqno);
+    let mut found = Found { high_seqno, purge_seqno, mark, ..Found::default() };
     let (mut tombstones, mut last) = (0, Seqno(0));
     store.scan(vb, Seqno(0), Values::Read, &mut |version| {
         let seqno = version.meta().by_seqno;
@@ -47,11 +48,13 @@ pub(super) fn read_vbucket(
     if last > stored.high_seqno {
         wrong.push(format!("{vb}: {last} is there, only {} is claimed", stored.high_seqno));
     }
-    let counts = (found.docs.len() as u64 - tombstones, tombstones);
-    if (stored.counts.documents, stored.counts.tombstones) != counts {
-        wrong.push(format!("{vb}: {:?}, but {counts:?} documents and tombstones", stored.counts));
-    }
     look_up(store, vb, &found.docs, wrong)?;
+    // last, as it may bring everything into the file
+    let counted = store.counts(vb)?;
+    let counts = (found.docs.len() as u64 - tombstones, tombstones);
+    if (counted.documents, counted.tombstones) != counts {
+        wrong.push(format!("{vb}: {counted:?}, but {counts:?} documents and tombstones"));
+    }
     Ok(found)
 }
 
@@ -71,17 +74,12 @@ fn look_up(store: &dyn KvStore, vb: VbId, docs: &[Version], wrong: &mut Vec<Stri
 }
 
 /// Compares what a store holds with what it may hold at position `at`.
-pub(super) fn compare(
-    store: &dyn KvStore,
-    model: &Model,
-    at: u64,
-    wrong: &mut Vec<String>,
-) -> BTreeMap<VbId, usize> {
+pub(super) fn compare(store: &dyn KvStore, model: &Model, at: u64, wrong: &mut Vec<String>) -> Places {
     match read(store, wrong) {
         Ok(found) => model.place(&found, at, wrong),
         Err(failure) => {
             wrong.push(format!("cannot be read: {failure}"));
-            BTreeMap::new()
+            Places::new()
         }
     }
 }
