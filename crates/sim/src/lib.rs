@@ -3,6 +3,7 @@
 pub mod crash;
 pub mod kv;
 pub mod ledger;
+pub mod turns;
 
 pub use crash::{CrashPlan, Verdict};
 pub use ledger::{Fingerprint, Ledger, Restored, Violation};

@@ -1,7 +1,7 @@
 //! Stores keep what they acknowledged and show nothing else, wherever the power goes and whichever call fails.
 
 use sim::kv::subjects::couch;
-use sim::kv::{Depth, Subject, Tally, bit_flips, crash_states, fault_points};
+use sim::kv::{Depth, Subject, Tally, bit_flips, crash_states, fault_points, interleave};
 
 /// What an ordinary run of the tests looks at; `cargo xtask crash` looks at far more.
 const STATES: u64 = 10_000;
@@ -36,4 +36,11 @@ fn couch_with_failing_calls() {
 #[test]
 fn couch_with_rotten_bits() {
     report("bit flips", &couch(), &bit_flips(&couch(), 6, 11, 1));
+}
+
+#[test]
+fn couch_with_threads_in_turns() {
+    let mut tally = Tally::default();
+    (0..20).for_each(|seed| tally.add(interleave(&couch(), seed)));
+    report("interleavings", &couch(), &tally);
 }

@@ -3,7 +3,9 @@
 mod bit_flips;
 mod crash_states;
 mod fault_points;
+mod interleave;
 mod lies;
+mod linear;
 mod model;
 pub mod subjects;
 mod tally;
@@ -19,6 +21,7 @@ use kvstore::{Failure, KvStore};
 pub use bit_flips::bit_flips;
 pub use crash_states::{Depth, crash_states};
 pub use fault_points::fault_points;
+pub use interleave::interleave;
 pub use lies::Lie;
 pub use tally::{Tally, place};
 

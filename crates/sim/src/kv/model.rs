@@ -26,7 +26,7 @@ pub(super) struct Content {
 }
 
 /// Stands for all documents of a vBucket, in any order.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Digest(u64);
 
 impl Digest {
@@ -49,7 +49,7 @@ impl Content {
         after
     }
 
-    fn digest(&self) -> Digest {
+    pub(super) fn digest(&self) -> Digest {
         let mut digest = Digest::default();
         self.docs.iter().for_each(|(key, entry)| digest.add(key, entry));
         digest

@@ -20,6 +20,8 @@ pub struct Tally {
     pub fault_points: u64,
     /// Bits that were turned over.
     pub bit_flips: u64,
+    /// Schedules of threads that used one store at the same time.
+    pub interleavings: u64,
     /// Restarts that broke a promise.
     pub violations: u64,
     /// What the first of them broke, and how to see it again.
@@ -39,6 +41,7 @@ impl Tally {
         self.second_crashes += other.second_crashes;
         self.fault_points += other.fault_points;
         self.bit_flips += other.bit_flips;
+        self.interleavings += other.interleavings;
         self.violations += other.violations;
         let room = MOST_EXAMPLES.saturating_sub(self.examples.len());
         self.examples.extend(other.examples.into_iter().take(room));
@@ -61,8 +64,14 @@ impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "runs={} states={} second_crashes={} fault_points={} bit_flips={} violations={}",
-            self.runs, self.states, self.second_crashes, self.fault_points, self.bit_flips, self.violations
+            "runs={} states={} second_crashes={} fault_points={} bit_flips={} interleavings={} violations={}",
+            self.runs,
+            self.states,
+            self.second_crashes,
+            self.fault_points,
+            self.bit_flips,
+            self.interleavings,
+            self.violations
         )?;
         self.examples.iter().try_for_each(|example| write!(f, "\n  {example}"))
     }

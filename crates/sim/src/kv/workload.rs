@@ -46,6 +46,17 @@ enum Kind {
     Delete,
 }
 
+/// A state document of this number.
+pub(super) fn state(high_seqno: Seqno, mark: u64) -> VbStateDoc {
+    VbStateDoc {
+        state: VbState::Active,
+        max_cas: high_seqno.0 << 16,
+        failover_table: vec![FailoverEntry { id: 7, seq: 0 }],
+        snap_end: mark,
+        ..VbStateDoc::default()
+    }
+}
+
 /// What is tried next.
 enum Op {
     /// Changes of different vBuckets, all of one kind.
@@ -163,53 +174,52 @@ impl Run<'_> {
     fn choose(&self, model: &mut Model, rng: &mut SplitMix64) -> Op {
         let vb = VbId(rng.below(u64::from(self.shape.vbuckets)) as u16);
         match rng.below(20) {
-            0..=1 => Op::Get(vb, self.key(rng)),
+            0..=1 => Op::Get(vb, self.shape.key(rng)),
             2 if model.latest(vb).mark.is_some() => {
                 Op::Change(vec![Change { vb, kind: Kind::Delete, outcomes: vec![Arc::default()] }])
             }
-            3 => Op::Change(vec![self.save(model, rng, vb, 0)]),
+            3 => Op::Change(vec![self.shape.save(model, rng, vb, 0)]),
             _ => {
                 let size =
                     if rng.chance(1, 3) { 1 } else { rng.between(1, u64::from(self.shape.vbuckets)) as u16 };
                 let members = (vb.0..vb.0 + size).map(|vb| VbId(vb % self.shape.vbuckets));
                 let save = |vb| {
                     let items = rng.between(1, self.shape.most_items);
-                    self.save(model, rng, vb, items)
+                    self.shape.save(model, rng, vb, items)
                 };
                 Op::Change(members.map(save).collect())
             }
         }
     }
+}
 
-    fn key(&self, rng: &mut SplitMix64) -> String {
-        format!("k{}", rng.below(self.shape.keys))
+impl Shape {
+    pub(super) fn key(&self, rng: &mut SplitMix64) -> String {
+        format!("k{}", rng.below(self.keys))
+    }
+
+    /// Saves versions of up to `items` keys.
+    fn save(&self, model: &mut Model, rng: &mut SplitMix64, vb: VbId, items: u64) -> Change {
+        let before = model.latest(vb).clone();
+        let items = self.batch(rng, items, before.high_seqno.0 + 1);
+        model.last_mark += 1;
+        let after = before.saved(&items, model.last_mark);
+        let state = state(after.high_seqno, model.last_mark);
+        Change { vb, kind: Kind::Save { items, state }, outcomes: vec![Arc::new(after)] }
     }
 
     /// One version a key, sorted by key, with seqnos in another order.
-    fn save(&self, model: &mut Model, rng: &mut SplitMix64, vb: VbId, items: u64) -> Change {
-        let before = model.latest(vb).clone();
+    pub(super) fn batch(&self, rng: &mut SplitMix64, items: u64, first_seqno: u64) -> Vec<Version> {
         let keys: BTreeSet<String> = (0..items).map(|_| self.key(rng)).collect();
-        let mut seqnos: Vec<u64> = (before.high_seqno.0 + 1..).take(keys.len()).collect();
+        let mut seqnos: Vec<u64> = (first_seqno..).take(keys.len()).collect();
         let turn = rng.below(seqnos.len() as u64) as usize;
         seqnos.rotate_left(turn);
-        let items: Vec<Version> =
-            keys.iter().zip(seqnos).map(|(key, seqno)| self.version(rng, key.as_bytes(), seqno)).collect();
-        model.last_mark += 1;
-        let after = before.saved(&items, model.last_mark);
-        let state = VbStateDoc {
-            state: VbState::Active,
-            max_cas: after.high_seqno.0 << 16,
-            failover_table: vec![FailoverEntry { id: 7, seq: 0 }],
-            snap_end: model.last_mark,
-            ..VbStateDoc::default()
-        };
-        Change { vb, kind: Kind::Save { items, state }, outcomes: vec![Arc::new(after)] }
+        keys.iter().zip(seqnos).map(|(key, seqno)| self.version(rng, key.as_bytes(), seqno)).collect()
     }
 
     fn version(&self, rng: &mut SplitMix64, key: &[u8], seqno: u64) -> Version {
         let deleted = rng.chance(1, 6);
-        let mut value =
-            vec![b'v'; if deleted { 0 } else { rng.between(0, self.shape.most_value_bytes) as usize }];
+        let mut value = vec![b'v'; if deleted { 0 } else { rng.between(0, self.most_value_bytes) as usize }];
         value.iter_mut().step_by(2).for_each(|b| *b = rng.next_u64() as u8);
         let meta = VersionMeta {
             cas: Cas(rng.next_u64() | 1),
