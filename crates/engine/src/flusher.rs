@@ -71,7 +71,7 @@ impl Bucket {
         let mut progress = Progress::Worked;
         for (batch, saved) in batches.into_iter().zip(outcomes) {
             match saved {
-                Ok(_) => self.saved(&batch),
+                Ok(()) => self.saved(&batch),
                 Err(failure) => {
                     tracing::error!(bucket = self.name(), %failure, "cannot write; the changes stay in memory, trying again");
                     self.not_saved(&batch);
@@ -117,7 +117,7 @@ impl Bucket {
         self.queue_flush(&mut shard);
     }
 
-    fn save(&self, batches: &[FlushBatch]) -> Vec<Result<kvstore::Saved, kvstore::Failure>> {
+    fn save(&self, batches: &[FlushBatch]) -> Vec<Result<(), kvstore::Failure>> {
         let mut items: Vec<Version> = Vec::new();
         let ends: Vec<usize> = batches
             .iter()

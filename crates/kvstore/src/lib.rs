@@ -14,4 +14,4 @@ pub use couch::{Couch, CouchConfig};
 pub use failure::Failure;
 pub use memory::Memory;
 pub use state::{CheckpointType, FailoverEntry, VbStateDoc};
-pub use store::{Counts, KvStore, SaveBatch, Saved, States, Stats, StoredVb, Values};
+pub use store::{Background, Counts, KvStore, SaveBatch, Snapshot, States, Stats, StoredVb, Values};
