@@ -8,7 +8,7 @@ use parking_lot::MutexGuard;
 use vbucket::FlushBatch;
 
 use crate::bucket::{Bucket, Shard};
-use crate::flush_queue::{Due, GROUP_VBUCKETS, LARGE_BACKLOG};
+use crate::flush_queue::{Due, LARGE_BACKLOG};
 
 /// How long the flusher pauses after a failure before it tries again.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
@@ -61,7 +61,7 @@ impl Bucket {
     }
 
     fn flush_group(&self, group: &[VbId], urgent: bool) -> Progress {
-        assert!(group.len() <= GROUP_VBUCKETS, "the queue gives no more");
+        assert!(group.len() <= self.flush.group_vbuckets(), "the queue gives no more");
         let _flushing = self.flushing.lock();
         let batches: Vec<FlushBatch> = group.iter().filter_map(|vb| self.take_batch(*vb, urgent)).collect();
         if batches.is_empty() {

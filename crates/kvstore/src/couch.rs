@@ -256,6 +256,19 @@ impl Couch {
         self.save_parts(group, Order::Recorded)
     }
 
+    /// Where the last header of each file is. Of a file that cannot be opened it is not known: the last place there
+    /// could be is given, where none is, so that the file stays damaged and stays.
+    pub(crate) fn positions(&self) -> Vec<(VbId, FileAt)> {
+        let vbuckets: Vec<_> = self.vbuckets.lock().iter().map(|(vb, one)| (*vb, one.clone())).collect();
+        let position = |(vb, vbucket): (VbId, Arc<Vbucket>)| {
+            let revision = vbucket.slot.lock().revision?;
+            let found = self.ask(vb, &vbucket, |file| Ok(file.header_offset()));
+            let header_offset = found.ok().flatten().unwrap_or(u64::MAX >> 16);
+            Some((vb, FileAt { revision, header_offset }))
+        };
+        vbuckets.into_iter().filter_map(position).collect()
+    }
+
     /// Opens every file that is on record and was not opened yet, so that none ends in something that is not.
     pub(crate) fn cut_all(&self) -> Result<(), Failure> {
         let vbuckets: Vec<_> = self.vbuckets.lock().iter().map(|(vb, one)| (*vb, one.clone())).collect();
@@ -295,6 +308,25 @@ impl KvStore for Couch {
             None => Ok(None),
             Some(records) => records.get(key),
         }
+    }
+
+    fn get_many(&self, vb: VbId, keys: &[DocKey<'_>]) -> Vec<Result<Option<Version>, Failure>> {
+        let records = match self.records(vb) {
+            Ok(Some(records)) => records,
+            Ok(None) => return keys.iter().map(|_| Ok(None)).collect(),
+            Err(failure) => {
+                let mut answers: Vec<_> = keys.iter().skip(1).map(|_| Err(failure.again())).collect();
+                answers.push(Err(failure));
+                return answers;
+            }
+        };
+        let mut order: Vec<usize> = (0..keys.len()).collect();
+        order.sort_unstable_by(|&a, &b| keys[a].to_stored().0.cmp(&keys[b].to_stored().0));
+        let mut answers: Vec<_> = keys.iter().map(|_| Ok(None)).collect();
+        for at in order {
+            answers[at] = records.get(keys[at]);
+        }
+        answers
     }
 
     fn snapshot(&self, vb: VbId) -> Result<Option<Box<dyn AnySnapshot>>, Failure> {

@@ -3,6 +3,7 @@
 mod collections;
 pub mod couch;
 mod failure;
+mod journaled;
 mod memory;
 mod state;
 mod store;
@@ -12,6 +13,7 @@ pub mod suite;
 pub use collections::CollectionStats;
 pub use couch::{Couch, CouchConfig};
 pub use failure::Failure;
+pub use journaled::{Journaled, JournaledConfig};
 pub use memory::Memory;
 pub use state::{CheckpointType, FailoverEntry, VbStateDoc};
 pub use store::{Background, Counts, KvStore, SaveBatch, Snapshot, States, Stats, StoredVb, Values};

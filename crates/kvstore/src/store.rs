@@ -6,6 +6,7 @@ use base::{CollectionId, DocKey, Seqno, VbId, Version};
 
 use crate::collections::CollectionStats;
 use crate::failure::Failure;
+use crate::journal::JournalStats;
 use crate::state::VbStateDoc;
 
 /// A bucket's documents on disk. All methods block and may be called from several threads; each vBucket is on its own.
@@ -67,6 +68,11 @@ pub trait KvStore: Send + Sync {
     /// while there is more to do. What fails is tried again in a later step; nothing that was saved is in danger.
     fn background_step(&self) -> Result<Background, Failure> {
         Ok(Background::Idle)
+    }
+
+    /// Whether a group of saves is one append to a journal: then small groups cost little.
+    fn is_journaled(&self) -> bool {
+        false
     }
 
     /// Brings everything into its final place, so that the files alone hold it. The store must not be used afterwards.
@@ -192,4 +198,8 @@ pub struct Stats {
     pub file_misses: u64,
     /// Files closed to make room for others.
     pub file_evictions: u64,
+    /// Bytes of versions that are durable in the journal and not in the files yet.
+    pub unfiled_bytes: u64,
+    /// What the journal did; nothing if there is none.
+    pub journal: Option<JournalStats>,
 }

@@ -1,6 +1,5 @@
 //! Saving a group of batches: data of all, one sync, headers of all, one sync; behind a journal one sync for both.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,7 +9,7 @@ use parking_lot::MutexGuard;
 
 use super::file::VbFile;
 use super::{Couch, FileAt, Slot, UNFINISHED, Vbucket};
-use crate::failure::Failure;
+use crate::failure::{Failure, again};
 use crate::store::SaveBatch;
 
 /// One vBucket of a group, locked until the group is done.
@@ -204,13 +203,5 @@ impl Couch {
         self.saves.fetch_add(1, Ordering::Relaxed);
         self.items_saved.fetch_add(items as u64, Ordering::Relaxed);
         Ok(at)
-    }
-}
-
-/// The same error for one more file.
-fn again(error: &io::Error) -> io::Error {
-    match error.raw_os_error() {
-        Some(errno) => io::Error::from_raw_os_error(errno),
-        None => io::Error::new(error.kind(), error.to_string()),
     }
 }
