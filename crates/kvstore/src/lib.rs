@@ -3,6 +3,8 @@
 mod collections;
 pub mod couch;
 mod failure;
+#[doc(hidden)]
+pub mod journal;
 mod memory;
 mod state;
 mod store;
