@@ -128,7 +128,7 @@ impl Walk<'_> {
     ) -> Result<End, Failure> {
         self.prove(head.first.saturating_sub(1))?;
         let limit = following.map_or(u64::MAX, |following| following.first);
-        let end = frames(disk, segment, head, limit, &mut |frame| self.frame(frame))?;
+        let end = frames(disk, segment, head, limit, &mut |frame| self.frame(head.first, frame))?;
         match end.bad {
             Some(bad) if bad.is_sound || following.is_some() => Err(segment.damaged(bad.offset, bad.what)),
             Some(bad) => match proof_of(disk, segment, Some(head.salt), end.offset, end.next)? {
@@ -142,8 +142,13 @@ impl Walk<'_> {
         }
     }
 
-    fn frame(&mut self, frame: ReadFrame) -> Result<(), Failure> {
+    fn frame(&mut self, first: u64, frame: ReadFrame) -> Result<(), Failure> {
         self.prove(frame.head.durable)?;
+        if frame.head.durable < first {
+            // the call that wrote it may have begun in a segment before, which is needed as long as this frame
+            let before = self.kept.iter_mut().rev().take_while(|kept| kept.free_at >= Some(first));
+            before.for_each(|kept| kept.free_at = Some(frame.head.number.saturating_add(1)));
+        }
         self.needed = self.needed.max(frame.head.needed);
         self.queue.push_back((frame.head.number, frame.parts));
         Ok(())
@@ -212,10 +217,12 @@ impl Journal {
         let tail = walk.tail()?;
         let (table, proven, needed) = (walk.table, walk.proven, walk.needed);
         let mut kept = walk.kept;
-        // what is written again is void in the old segment
+        // what is written again is void in the old segment, and its new number not known yet
         for kept in &mut kept {
-            kept.end = kept.end.map(|end| end.min(proven + 1));
-            kept.free_at = kept.end;
+            if kept.end > Some(proven + 1) {
+                (kept.end, kept.free_at) = (Some(proven + 1), Some(proven + 1));
+            }
+            kept.free_at = kept.free_at.filter(|at| *at <= proven + 1);
         }
         let journal = Journal::new(env, dir.to_owned(), config, &found, kept);
         journal.go_on_after(proven);
