@@ -60,6 +60,16 @@ pub enum Failure {
         /// Which vBucket.
         vb: VbId,
     },
+    /// The journal is damaged, or somebody else wrote it: what it vouched for cannot all be given back.
+    #[error("the journal is damaged at offset {offset} of {path}: {what}", path = path.display())]
+    Journal {
+        /// The segment.
+        path: PathBuf,
+        /// Where in it.
+        offset: u64,
+        /// What is wrong there.
+        what: &'static str,
+    },
 }
 
 impl Failure {

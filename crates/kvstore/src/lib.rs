@@ -3,6 +3,8 @@
 mod collections;
 pub mod couch;
 mod failure;
+#[doc(hidden)]
+pub mod journal;
 mod journaled;
 mod memory;
 mod state;
@@ -13,6 +15,7 @@ pub mod suite;
 pub use collections::CollectionStats;
 pub use couch::{Couch, CouchConfig};
 pub use failure::Failure;
+pub use journal::JournalStats;
 pub use journaled::{Journaled, JournaledConfig};
 pub use memory::Memory;
 pub use state::{CheckpointType, FailoverEntry, VbStateDoc};
