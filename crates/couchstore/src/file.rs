@@ -103,6 +103,22 @@ impl CouchFile {
         Ok(CouchFile::at(source, (*commit.0).clone(), end))
     }
 
+    /// Opens a file at the header at `offset` and durably cuts off what stands behind that. For whoever keeps a record
+    /// of the headers that are durable: later ones may point to data that never reached the disk.
+    pub fn open_cut(disk: &dyn Disk, path: &Path, offset: u64) -> Result<CouchFile, Failure> {
+        let mut source = open_source(disk, path, OpenMode::ReadWrite)?;
+        let (header, end) = Header::read_at(&mut source, offset)?;
+        if file_len(&source)? > end {
+            let failed = |operation| {
+                let path = source.path.clone();
+                move |source| Failure::Io { operation, path, offset: end, source }
+            };
+            source.file.set_len(end).map_err(failed("cut"))?;
+            source.file.sync_data().map_err(failed("sync"))?;
+        }
+        Ok(CouchFile::at(source, header, end))
+    }
+
     /// Opens a file for reading, at its last valid header.
     pub fn open_read(disk: &dyn Disk, path: &Path) -> Result<Snapshot, Failure> {
         let mut source = open_source(disk, path, OpenMode::Read)?;

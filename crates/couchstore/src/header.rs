@@ -149,6 +149,24 @@ impl Header {
         Ok(())
     }
 
+    /// The header at `offset`, which must be there and vouch for its roots, and where it ends.
+    pub(crate) fn read_at(source: &mut Source, offset: u64) -> Result<(Header, u64), Failure> {
+        let mut block = vec![0; MAX_HEADER];
+        let n = source.read_raw(&mut block, offset)?;
+        match Header::decode(&block[..n], offset) {
+            Ok(header) => {
+                source.checksum = Checksum::of_version(header.version);
+                header.vouches(source)?;
+                let end = offset + header.encode().len() as u64;
+                Ok((header, end))
+            }
+            Err(Undecodable::Version(version)) => {
+                Err(Failure::UnsupportedVersion { path: source.path.clone(), version })
+            }
+            Err(Undecodable::Damaged) => Err(source.damaged(offset, "there is no valid header")),
+        }
+    }
+
     /// The last header that vouches for its roots among the first `end` bytes.
     pub(crate) fn find_last(source: &mut Source, end: u64) -> Result<Header, Failure> {
         let mut blocks = end.div_ceil(BLOCK);

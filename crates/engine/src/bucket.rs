@@ -11,6 +11,7 @@ use vbucket::{Garbage, HashSeed, Origin, VBucket};
 use crate::config::BucketConfig;
 use crate::counters::OpCounts;
 use crate::failure::Failure;
+use crate::filer::Filer;
 use crate::flush_queue::{FlushQueue, LARGE_BACKLOG};
 use crate::memory::MemoryAccount;
 use crate::persistence::PersistenceWaiters;
@@ -65,6 +66,7 @@ pub struct Bucket {
     pub(crate) memory: MemoryAccount,
     pub(crate) waiters: PersistenceWaiters,
     pub(crate) flush: FlushQueue,
+    pub(crate) filer: Filer,
     /// Held while the role of a vBucket changes. Taken before `flushing`.
     pub(crate) roles: Mutex<()>,
     /// Held while a batch is written, so that no vBucket is deleted under it. Taken before any vBucket's lock.

@@ -7,21 +7,38 @@ use base::VbId;
 use base::env::Clock;
 use parking_lot::{Condvar, Mutex};
 
-/// How long changes gather while nobody waits for them: the longer, the more of them share the tree nodes that are
-/// written for them, and the more the disk lags behind (docs/adr/0012-group-commit.md).
-const GATHER: Duration = Duration::from_secs(2);
-/// The same while few vBuckets have something to write: then it costs little, whenever it is written.
-const GATHER_FEW: Duration = Duration::from_millis(200);
+/// How long changes gather while nobody waits for them, and how many vBuckets are written together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    /// The longer changes gather, the more of them share the tree nodes that are written for them, and the more the
+    /// disk lags behind (docs/adr/0012-group-commit.md).
+    gather: Duration,
+    /// The same while few vBuckets have something to write: then it costs little, whenever it is written.
+    gather_few: Duration,
+    /// The most vBuckets that are written together.
+    pub(crate) group_vbuckets: usize,
+}
+
+impl Pace {
+    /// Where each vBucket of a group commits in a file of its own.
+    pub(crate) const FILES: Pace =
+        Pace { gather: Duration::from_secs(2), gather_few: Duration::from_millis(200), group_vbuckets: 128 };
+    /// Where a group is one append, whatever it holds.
+    pub(crate) const JOURNAL: Pace = Pace {
+        gather: Duration::from_millis(200),
+        gather_few: Duration::from_millis(200),
+        group_vbuckets: 1024,
+    };
+}
+
 /// So many vBuckets are few.
 const FEW_VBUCKETS: usize = 256;
-/// The most vBuckets that are written together.
-pub(crate) const GROUP_VBUCKETS: usize = 128;
 /// So many changes of one vBucket gather no longer.
 pub(crate) const LARGE_BACKLOG: u64 = 20_000;
 
 /// Which vBuckets have something to write.
-#[derive(Default)]
 pub struct FlushQueue {
+    pace: Pace,
     queue: Mutex<Queue>,
     wake: Condvar,
 }
@@ -49,21 +66,30 @@ pub(crate) enum Due {
 
 impl Queue {
     /// How long the oldest gathers as things are.
-    fn gather(&self) -> Duration {
-        if self.waiting.len() <= FEW_VBUCKETS { GATHER_FEW } else { GATHER }
+    fn gather(&self, pace: Pace) -> Duration {
+        if self.waiting.len() <= FEW_VBUCKETS { pace.gather_few } else { pace.gather }
     }
 
     /// Whether the oldest has gathered for long enough.
-    fn is_ripe(&self, due: Due) -> bool {
+    fn is_ripe(&self, due: Due, pace: Pace) -> bool {
         match (self.waiting.front(), due) {
             (None, _) => false,
             (Some(_), Due::Now) => true,
-            (Some((since, _)), Due::Gathered(now)) => now.saturating_sub(*since) >= self.gather(),
+            (Some((since, _)), Due::Gathered(now)) => now.saturating_sub(*since) >= self.gather(pace),
         }
     }
 }
 
 impl FlushQueue {
+    pub(crate) fn new(pace: Pace) -> FlushQueue {
+        FlushQueue { pace, queue: Mutex::default(), wake: Condvar::new() }
+    }
+
+    /// The most vBuckets that it gives at once.
+    pub(crate) fn group_vbuckets(&self) -> usize {
+        self.pace.group_vbuckets
+    }
+
     /// Something of `vb` is to be written since `now`.
     pub(crate) fn push(&self, vb: VbId, now: Duration) {
         let mut queue = self.queue.lock();
@@ -92,16 +118,16 @@ impl FlushQueue {
     pub(crate) fn take(&self, group: &mut Vec<VbId>, due: Due) -> bool {
         let mut queue = self.queue.lock();
         let queue = &mut *queue;
-        let is_ripe = queue.is_ripe(due);
+        let is_ripe = queue.is_ripe(due, self.pace);
         queue.was_urgent = !(queue.urgent.is_empty() || is_ripe && queue.was_urgent);
         if queue.was_urgent {
-            while group.len() < GROUP_VBUCKETS
+            while group.len() < self.pace.group_vbuckets
                 && let Some(vb) = queue.urgent.pop_front()
             {
                 group.push(vb);
             }
         } else if is_ripe {
-            while group.len() < GROUP_VBUCKETS
+            while group.len() < self.pace.group_vbuckets
                 && let Some((_, vb)) = queue.waiting.pop_front()
             {
                 group.push(vb);
@@ -125,13 +151,13 @@ impl FlushQueue {
         let mut queue = self.queue.lock();
         loop {
             let now = clock.monotonic();
-            if queue.stopping || !queue.urgent.is_empty() || queue.is_ripe(Due::Gathered(now)) {
+            if queue.stopping || !queue.urgent.is_empty() || queue.is_ripe(Due::Gathered(now), self.pace) {
                 return !queue.stopping;
             }
             match queue.waiting.front() {
                 None => self.wake.wait(&mut queue),
                 Some((since, _)) => {
-                    let left = queue.gather().saturating_sub(now.saturating_sub(*since));
+                    let left = queue.gather(self.pace).saturating_sub(now.saturating_sub(*since));
                     self.wake.wait_for(&mut queue, left);
                 }
             }
@@ -165,7 +191,7 @@ mod tests {
 
     #[test]
     fn few_do_not_gather_for_long() {
-        let queue = FlushQueue::default();
+        let queue = FlushQueue::new(Pace::FILES);
         queue.push(VbId(7), Duration::ZERO);
         assert!(take(&queue, Due::Gathered(Duration::from_millis(199))).is_empty());
         assert_eq!(take(&queue, Due::Gathered(Duration::from_millis(200))), [7]);
@@ -173,7 +199,7 @@ mod tests {
 
     #[test]
     fn the_oldest_decides_when_a_group_goes() {
-        let queue = FlushQueue::default();
+        let queue = FlushQueue::new(Pace::FILES);
         let at = |ms| Duration::from_millis(ms);
         for vb in 0..600 {
             queue.push(VbId(vb), at(5 * u64::from(vb)));
@@ -186,7 +212,7 @@ mod tests {
 
     #[test]
     fn the_urgent_go_alone_and_nobody_starves() {
-        let queue = FlushQueue::default();
+        let queue = FlushQueue::new(Pace::FILES);
         for vb in 0..4 {
             queue.push(VbId(vb), Duration::ZERO);
         }

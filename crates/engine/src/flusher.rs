@@ -8,7 +8,7 @@ use parking_lot::MutexGuard;
 use vbucket::FlushBatch;
 
 use crate::bucket::{Bucket, Shard};
-use crate::flush_queue::{Due, GROUP_VBUCKETS, LARGE_BACKLOG};
+use crate::flush_queue::{Due, LARGE_BACKLOG};
 
 /// How long the flusher pauses after a failure before it tries again.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
@@ -61,7 +61,7 @@ impl Bucket {
     }
 
     fn flush_group(&self, group: &[VbId], urgent: bool) -> Progress {
-        assert!(group.len() <= GROUP_VBUCKETS, "the queue gives no more");
+        assert!(group.len() <= self.flush.group_vbuckets(), "the queue gives no more");
         let _flushing = self.flushing.lock();
         let batches: Vec<FlushBatch> = group.iter().filter_map(|vb| self.take_batch(*vb, urgent)).collect();
         if batches.is_empty() {
@@ -71,7 +71,7 @@ impl Bucket {
         let mut progress = Progress::Worked;
         for (batch, saved) in batches.into_iter().zip(outcomes) {
             match saved {
-                Ok(_) => self.saved(&batch),
+                Ok(()) => self.saved(&batch),
                 Err(failure) => {
                     tracing::error!(bucket = self.name(), %failure, "cannot write; the changes stay in memory, trying again");
                     self.not_saved(&batch);
@@ -117,7 +117,7 @@ impl Bucket {
         self.queue_flush(&mut shard);
     }
 
-    fn save(&self, batches: &[FlushBatch]) -> Vec<Result<kvstore::Saved, kvstore::Failure>> {
+    fn save(&self, batches: &[FlushBatch]) -> Vec<Result<(), kvstore::Failure>> {
         let mut items: Vec<Version> = Vec::new();
         let ends: Vec<usize> = batches
             .iter()

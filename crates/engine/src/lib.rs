@@ -6,6 +6,7 @@ mod config;
 mod counters;
 mod durability;
 mod failure;
+mod filer;
 mod flush_queue;
 mod flusher;
 mod lock;

@@ -13,7 +13,8 @@ use crate::bucket::{Bucket, Shard, dead, new_uuid};
 use crate::config::BucketConfig;
 use crate::counters::OpCounts;
 use crate::failure::Failure;
-use crate::flush_queue::FlushQueue;
+use crate::filer::Filer;
+use crate::flush_queue::{FlushQueue, Pace};
 use crate::memory::MemoryAccount;
 use crate::persistence::PersistenceWaiters;
 
@@ -49,9 +50,10 @@ impl Bucket {
             shards: shards.collect(),
             uuid,
             seed,
-            store,
             waiters: PersistenceWaiters::default(),
-            flush: FlushQueue::default(),
+            flush: FlushQueue::new(if store.is_journaled() { Pace::JOURNAL } else { Pace::FILES }),
+            filer: Filer::default(),
+            store,
             roles: Mutex::new(()),
             flushing: Mutex::new(()),
             env,
@@ -114,11 +116,12 @@ impl Bucket {
         })
     }
 
-    /// Writes what is left and marks the stop as clean. The flusher thread must have ended.
+    /// Writes what is left and marks the stop as clean. The flusher and the filer must have ended.
     pub fn close(&self) -> Result<(), Failure> {
         if !self.flush_all() {
             return Err(Failure::NotFlushed { bucket: self.name().to_owned() });
         }
+        self.store.close()?;
         let path = self.config.dir.join(CLEAN_MARK);
         write_file(&self.env, &path, b"clean\n")?;
         self.env

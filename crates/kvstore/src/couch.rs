@@ -7,19 +7,19 @@ mod record;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::env::{Env, GroupSync};
-use base::{DocKey, Seqno, VbId, Version};
+use base::{DocKey, VbId, Version};
 use couchstore::{Scratch, Snapshot};
 use parking_lot::Mutex;
 
 use crate::failure::Failure;
-use crate::store::{Counts, KvStore, SaveBatch, Saved, States, Stats, Values};
+use crate::store::{Counts, KvStore, SaveBatch, Snapshot as AnySnapshot, States, Stats};
 use file::{Known, VbFile};
+use group::Order;
 use open_files::OpenFiles;
 use record::Records;
 
@@ -63,6 +63,13 @@ struct Vbucket {
     latest: Mutex<Option<Snapshot>>,
 }
 
+/// A header that is durable: which revision of a vBucket's file, and where in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FileAt {
+    pub(crate) revision: u64,
+    pub(crate) header_offset: u64,
+}
+
 /// The file of a vBucket: at most one revision of its file is in use.
 #[derive(Default)]
 struct Slot {
@@ -73,11 +80,24 @@ struct Slot {
     file: Option<VbFile>,
     /// Its last commit while it is closed; nothing if it was not opened yet.
     known: Option<Known>,
+    /// Where its last durable header is, if that is on record and the file was not opened yet.
+    recorded: Option<u64>,
 }
 
 impl Couch {
     /// Opens a bucket's folder, made if missing. Files are looked at when they are needed.
     pub fn open(env: Env, dir: &Path, config: CouchConfig) -> Result<Couch, Failure> {
+        Couch::open_with(env, dir, config, None)
+    }
+
+    /// Opens a bucket's folder. With a record of what is durable each vBucket's file is the one on record, as of the
+    /// header on record, and files of which nothing is on record are removed.
+    pub(crate) fn open_with(
+        env: Env,
+        dir: &Path,
+        config: CouchConfig,
+        record: Option<&BTreeMap<VbId, FileAt>>,
+    ) -> Result<Couch, Failure> {
         let failed = |operation, path: &Path| {
             let path = path.to_owned();
             move |source| Failure::Disk { operation, path, source }
@@ -92,9 +112,20 @@ impl Couch {
                 env.disk.remove_file(&path).map_err(failed("remove", &path))?;
             } else if let Some((vb, revision)) = parse_name(&name) {
                 let slot = slots.entry(vb).or_default();
-                slot.revision = slot.revision.max(Some(revision));
                 slot.last_revision = slot.last_revision.max(revision);
+                match record {
+                    None => slot.revision = slot.revision.max(Some(revision)),
+                    Some(record) if record.get(&vb).is_some_and(|at| at.revision == revision) => {}
+                    Some(_) => env.disk.remove_file(&path).map_err(failed("remove", &path))?,
+                }
             }
+        }
+        for (vb, at) in record.into_iter().flatten() {
+            // whether it is really there shows when it is opened
+            let slot = slots.entry(*vb).or_default();
+            slot.revision = Some(at.revision);
+            slot.last_revision = slot.last_revision.max(at.revision);
+            slot.recorded = Some(at.header_offset);
         }
         let vbuckets = slots
             .into_iter()
@@ -150,8 +181,12 @@ impl Couch {
         if slot.file.is_none() {
             self.make_room(vb);
             let path = self.path(vb, revision);
-            let known = slot.known.clone();
-            let file = VbFile::open(&*self.env.disk, vb, &path, self.config.tuning, known)?;
+            let disk = &*self.env.disk;
+            let file = match slot.recorded {
+                Some(offset) => VbFile::open_recorded(disk, vb, &path, self.config.tuning, offset)?,
+                None => VbFile::open(disk, vb, &path, self.config.tuning, slot.known.clone())?,
+            };
+            slot.recorded = None;
             self.open_files.opened(vb);
             *vbucket.latest.lock() = Some(file.snapshot());
             slot.file = Some(file);
@@ -208,6 +243,44 @@ impl Couch {
     }
 }
 
+impl Couch {
+    fn save_parts(&self, group: &[(VbId, SaveBatch<'_>)], how: Order) -> Vec<Result<FileAt, Failure>> {
+        // all files of a part are open at once
+        let parts = group.chunks(self.config.max_open_files.max(1));
+        parts.flat_map(|part| self.save_part(part, how)).collect()
+    }
+
+    /// Saves batches of several vBuckets with one sync for data and headers together, and tells which headers are
+    /// durable now. After a crash only a header that is on record may be trusted: see [`Couch::open_with`].
+    pub(crate) fn file_group(&self, group: &[(VbId, SaveBatch<'_>)]) -> Vec<Result<FileAt, Failure>> {
+        self.save_parts(group, Order::Recorded)
+    }
+
+    /// Where the last header of each file is. Of a file that cannot be opened it is not known: the last place there
+    /// could be is given, where none is, so that the file stays damaged and stays.
+    pub(crate) fn positions(&self) -> Vec<(VbId, FileAt)> {
+        let vbuckets: Vec<_> = self.vbuckets.lock().iter().map(|(vb, one)| (*vb, one.clone())).collect();
+        let position = |(vb, vbucket): (VbId, Arc<Vbucket>)| {
+            let revision = vbucket.slot.lock().revision?;
+            let found = self.ask(vb, &vbucket, |file| Ok(file.header_offset()));
+            let header_offset = found.ok().flatten().unwrap_or(u64::MAX >> 16);
+            Some((vb, FileAt { revision, header_offset }))
+        };
+        vbuckets.into_iter().filter_map(position).collect()
+    }
+
+    /// Opens every file that is on record and was not opened yet, so that none ends in something that is not.
+    pub(crate) fn cut_all(&self) -> Result<(), Failure> {
+        let vbuckets: Vec<_> = self.vbuckets.lock().iter().map(|(vb, one)| (*vb, one.clone())).collect();
+        for (vb, vbucket) in vbuckets {
+            if vbucket.slot.lock().recorded.is_some() {
+                self.ask(vb, &vbucket, |_| Ok(()))?;
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Vbucket {
     /// Closes the file; says whether it was open. Readers that are under way keep what they have.
     fn close(&self, slot: &mut Slot, after_failure: bool) -> bool {
@@ -225,26 +298,39 @@ fn parse_name(name: &str) -> Option<(VbId, u64)> {
 }
 
 impl KvStore for Couch {
-    fn save_group(&self, group: &[(VbId, SaveBatch<'_>)]) -> Vec<Result<Saved, Failure>> {
-        // all files of a part are open at once
-        group.chunks(self.config.max_open_files.max(1)).flat_map(|part| self.save_part(part)).collect()
+    fn save_group(&self, group: &[(VbId, SaveBatch<'_>)]) -> Vec<Result<(), Failure>> {
+        let saved = self.save_parts(group, Order::DataFirst);
+        saved.into_iter().map(|saved| saved.map(drop)).collect()
     }
 
     fn get(&self, vb: VbId, key: DocKey<'_>) -> Result<Option<Version>, Failure> {
         match self.records(vb)? {
             None => Ok(None),
-            Some(records) => records.get(&key.to_stored().0),
+            Some(records) => records.get(key),
         }
     }
 
-    fn scan(
-        &self,
-        vb: VbId,
-        from: Seqno,
-        values: Values,
-        visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
-    ) -> Result<(), Failure> {
-        self.records(vb)?.map_or(Ok(()), |records| records.scan(from, values, visit))
+    fn get_many(&self, vb: VbId, keys: &[DocKey<'_>]) -> Vec<Result<Option<Version>, Failure>> {
+        let records = match self.records(vb) {
+            Ok(Some(records)) => records,
+            Ok(None) => return keys.iter().map(|_| Ok(None)).collect(),
+            Err(failure) => {
+                let mut answers: Vec<_> = keys.iter().skip(1).map(|_| Err(failure.again())).collect();
+                answers.push(Err(failure));
+                return answers;
+            }
+        };
+        let mut order: Vec<usize> = (0..keys.len()).collect();
+        order.sort_unstable_by(|&a, &b| keys[a].to_stored().0.cmp(&keys[b].to_stored().0));
+        let mut answers: Vec<_> = keys.iter().map(|_| Ok(None)).collect();
+        for at in order {
+            answers[at] = records.get(keys[at]);
+        }
+        answers
+    }
+
+    fn snapshot(&self, vb: VbId) -> Result<Option<Box<dyn AnySnapshot>>, Failure> {
+        Ok(self.records(vb)?.map(|records| Box::new(records) as Box<dyn AnySnapshot>))
     }
 
     fn states(&self) -> Result<States, Failure> {
@@ -268,6 +354,7 @@ impl KvStore for Couch {
             self.open_files.forget(vb);
         }
         slot.known = None;
+        slot.recorded = None;
         if slot.last_revision == 0 {
             return Ok(());
         }

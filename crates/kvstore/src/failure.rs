@@ -48,10 +48,47 @@ pub enum Failure {
         /// Why.
         what: String,
     },
+    /// A failure that concerned others too, which have it in full.
+    #[error("{what}")]
+    Shared {
+        /// In words.
+        what: String,
+    },
     /// Nothing is stored for this vBucket.
     #[error("vBucket {vb}: nothing is stored")]
     NoVbucket {
         /// Which vBucket.
         vb: VbId,
     },
+    /// The journal is damaged, or somebody else wrote it: what it vouched for cannot all be given back.
+    #[error("the journal is damaged at offset {offset} of {path}: {what}", path = path.display())]
+    Journal {
+        /// The segment.
+        path: PathBuf,
+        /// Where in it.
+        offset: u64,
+        /// What is wrong there.
+        what: &'static str,
+    },
+}
+
+impl Failure {
+    /// The same failure for one more vBucket or key that it concerns.
+    pub(crate) fn again(&self) -> Failure {
+        match self {
+            Failure::Disk { operation, path, source } => {
+                Failure::Disk { operation, path: path.clone(), source: again(source) }
+            }
+            Failure::NoVbucket { vb } => Failure::NoVbucket { vb: *vb },
+            other => Failure::Shared { what: other.to_string() },
+        }
+    }
+}
+
+/// The same error once more.
+pub(crate) fn again(error: &io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(errno) => io::Error::from_raw_os_error(errno),
+        None => io::Error::new(error.kind(), error.to_string()),
+    }
 }

@@ -3,6 +3,9 @@
 mod collections;
 pub mod couch;
 mod failure;
+#[doc(hidden)]
+pub mod journal;
+mod journaled;
 mod memory;
 mod state;
 mod store;
@@ -12,6 +15,8 @@ pub mod suite;
 pub use collections::CollectionStats;
 pub use couch::{Couch, CouchConfig};
 pub use failure::Failure;
+pub use journal::JournalStats;
+pub use journaled::{Journaled, JournaledConfig};
 pub use memory::Memory;
 pub use state::{CheckpointType, FailoverEntry, VbStateDoc};
-pub use store::{Counts, KvStore, SaveBatch, Saved, States, Stats, StoredVb, Values};
+pub use store::{Background, Counts, KvStore, SaveBatch, Snapshot, States, Stats, StoredVb, Values};

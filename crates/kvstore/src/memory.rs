@@ -1,15 +1,15 @@
 //! Backend `memory`: for tests and the simulator. Durable as long as the value lives.
 
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
+use std::ops::{Bound, ControlFlow};
 
 use base::{DocKey, Seqno, VbId, Version};
 use parking_lot::Mutex;
 
-use crate::collections::{Owner, PREPARES, Tally, Weight, owner};
+use crate::collections::{PREPARES, Tally, Weight};
 use crate::failure::Failure;
 use crate::state::VbStateDoc;
-use crate::store::{Counts, KvStore, SaveBatch, Saved, States, Stats, StoredVb, Values};
+use crate::store::{Counts, KvStore, SaveBatch, Snapshot, States, Stats, StoredVb, Values};
 
 /// What a record costs beyond key and value on a disk of the other backend.
 const RECORD_BYTES: u64 = 18 + 8;
@@ -47,7 +47,7 @@ impl Vbucket {
         }
     }
 
-    fn save(&mut self, version: &Version, saved: &mut Saved) {
+    fn save(&mut self, version: &Version) {
         let key = version.stored_key();
         let seqno = version.meta().by_seqno;
         let old = self.by_key.insert(key.into(), version.clone());
@@ -61,29 +61,68 @@ impl Vbucket {
         self.by_seqno.insert(seqno, version.clone());
         self.high_seqno = self.high_seqno.max(seqno);
         self.tally.change(key, seqno, weight(version), old.as_ref().map(weight));
-        if matches!(owner(key), Owner::Document(_)) {
-            let was = old.is_some_and(|old| !old.is_deleted());
-            saved.inserted += u64::from(!was && !version.is_deleted());
-            saved.updated += u64::from(was && !version.is_deleted());
-            saved.deleted += u64::from(was && version.is_deleted());
+    }
+
+    fn visible(versions: impl Iterator<Item = Version>, visit: &mut dyn FnMut(Version) -> ControlFlow<()>) {
+        for version in versions {
+            if version.key().collection != PREPARES && visit(version).is_break() {
+                break;
+            }
         }
     }
 }
 
+/// A copy of the maps: a moment that stays.
+impl Snapshot for Vbucket {
+    fn state(&self) -> Result<VbStateDoc, Failure> {
+        Ok(self.state.clone())
+    }
+
+    fn high_seqno(&self) -> Seqno {
+        self.high_seqno
+    }
+
+    fn purge_seqno(&self) -> Seqno {
+        Seqno(0)
+    }
+
+    fn get(&self, key: DocKey<'_>) -> Result<Option<Version>, Failure> {
+        Ok(self.by_key.get(&*key.to_stored().0).cloned())
+    }
+
+    fn scan(
+        &self,
+        from: Seqno,
+        _: Values,
+        visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
+    ) -> Result<(), Failure> {
+        Vbucket::visible(self.by_seqno.range(from..).map(|(_, version)| version.clone()), visit);
+        Ok(())
+    }
+
+    fn scan_keys(
+        &self,
+        from: &[u8],
+        _: Values,
+        visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
+    ) -> Result<(), Failure> {
+        let from = (Bound::Included(from), Bound::Unbounded);
+        Vbucket::visible(self.by_key.range::<[u8], _>(from).map(|(_, version)| version.clone()), visit);
+        Ok(())
+    }
+}
+
 impl Inner {
-    fn save(&mut self, vb: VbId, batch: SaveBatch<'_>) -> Saved {
+    fn save(&mut self, vb: VbId, batch: SaveBatch<'_>) {
         batch.assert_sorted();
         self.stats.saves += 1;
         self.stats.items_saved += batch.items.len() as u64;
         let vbucket = self.vbuckets.entry(vb).or_default();
-        let mut saved = Saved::default();
         for version in batch.items {
-            vbucket.save(version, &mut saved);
+            vbucket.save(version);
         }
         vbucket.tally.take_changes();
         vbucket.state = batch.state.clone();
-        saved.counts = vbucket.counts();
-        saved
     }
 }
 
@@ -93,7 +132,7 @@ fn weight(version: &Version) -> Weight {
 }
 
 impl KvStore for Memory {
-    fn save_group(&self, group: &[(VbId, SaveBatch<'_>)]) -> Vec<Result<Saved, Failure>> {
+    fn save_group(&self, group: &[(VbId, SaveBatch<'_>)]) -> Vec<Result<(), Failure>> {
         let mut inner = self.inner.lock();
         group.iter().map(|(vb, batch)| Ok(inner.save(*vb, *batch))).collect()
     }
@@ -103,23 +142,9 @@ impl KvStore for Memory {
         Ok(inner.vbuckets.get(&vb).and_then(|vbucket| vbucket.by_key.get(&*key.to_stored().0)).cloned())
     }
 
-    fn scan(
-        &self,
-        vb: VbId,
-        from: Seqno,
-        _: Values,
-        visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
-    ) -> Result<(), Failure> {
-        let moment: Vec<Version> = match self.inner.lock().vbuckets.get(&vb) {
-            None => return Ok(()),
-            Some(vbucket) => vbucket.by_seqno.range(from..).map(|(_, version)| version.clone()).collect(),
-        };
-        for version in moment {
-            if version.key().collection != PREPARES && visit(version).is_break() {
-                break;
-            }
-        }
-        Ok(())
+    fn snapshot(&self, vb: VbId) -> Result<Option<Box<dyn Snapshot>>, Failure> {
+        let inner = self.inner.lock();
+        Ok(inner.vbuckets.get(&vb).map(|vbucket| Box::new(vbucket.clone()) as Box<dyn Snapshot>))
     }
 
     fn states(&self) -> Result<States, Failure> {

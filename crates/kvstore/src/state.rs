@@ -124,6 +124,108 @@ impl VbStateDoc {
     }
 }
 
+impl VbStateDoc {
+    /// Whether at most numbers differ: those that [`StateNumbers`] carries.
+    pub fn same_structure(&self, other: &VbStateDoc) -> bool {
+        self.state == other.state
+            && self.version == other.version
+            && self.namespaces_supported == other.namespaces_supported
+            && self.failover_table == other.failover_table
+            && self.replication_topology == other.replication_topology
+            && self.other == other.other
+    }
+}
+
+/// What changes in a state document with nearly every save; the rest is its structure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateNumbers {
+    checkpoint_type: CheckpointType,
+    might_contain_xattrs: bool,
+    /// In the order of [`VbStateDoc`]; the signed one as its bits.
+    numbers: [u64; 11],
+}
+
+impl StateNumbers {
+    /// Bytes of the encoded form.
+    pub(crate) const BYTES: usize = 2 + 11 * 8;
+
+    /// The numbers of a document.
+    pub fn of(doc: &VbStateDoc) -> StateNumbers {
+        StateNumbers {
+            checkpoint_type: doc.checkpoint_type,
+            might_contain_xattrs: doc.might_contain_xattrs,
+            numbers: [
+                doc.completed_seqno,
+                doc.high_prepared_seqno,
+                doc.hlc_epoch.cast_unsigned(),
+                doc.max_cas,
+                doc.max_deleted_seqno,
+                doc.max_visible_seqno,
+                doc.on_disk_prepare_bytes,
+                doc.on_disk_prepares,
+                doc.prepared_seqno,
+                doc.snap_end,
+                doc.snap_start,
+            ],
+        }
+    }
+
+    /// Makes the document's numbers these.
+    pub fn apply(&self, doc: &mut VbStateDoc) {
+        doc.checkpoint_type = self.checkpoint_type;
+        doc.might_contain_xattrs = self.might_contain_xattrs;
+        [
+            doc.completed_seqno,
+            doc.high_prepared_seqno,
+            _,
+            doc.max_cas,
+            doc.max_deleted_seqno,
+            doc.max_visible_seqno,
+            doc.on_disk_prepare_bytes,
+            doc.on_disk_prepares,
+            doc.prepared_seqno,
+            doc.snap_end,
+            doc.snap_start,
+        ] = self.numbers;
+        doc.hlc_epoch = self.numbers[2].cast_signed();
+    }
+
+    /// Two bytes, then the numbers, little-endian.
+    pub(crate) fn encode(&self) -> [u8; Self::BYTES] {
+        let mut out = [0; Self::BYTES];
+        out[0] = match self.checkpoint_type {
+            CheckpointType::Memory => 0,
+            CheckpointType::Disk => 1,
+            CheckpointType::InitialDisk => 2,
+        };
+        out[1] = self.might_contain_xattrs.into();
+        for (place, number) in out[2..].chunks_exact_mut(8).zip(self.numbers) {
+            place.copy_from_slice(&number.to_le_bytes());
+        }
+        out
+    }
+
+    /// Nothing if the bytes are not what [`StateNumbers::encode`] writes.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<StateNumbers> {
+        let (head, rest) = bytes.split_first_chunk::<2>()?;
+        let (places, left) = rest.as_chunks::<8>();
+        let checkpoint_type = match head[0] {
+            0 => CheckpointType::Memory,
+            1 => CheckpointType::Disk,
+            2 => CheckpointType::InitialDisk,
+            _ => return None,
+        };
+        if head[1] > 1 || places.len() != 11 || !left.is_empty() {
+            return None;
+        }
+        let mut numbers = [0; 11];
+        for (number, place) in numbers.iter_mut().zip(places) {
+            *number = u64::from_le_bytes(*place);
+        }
+        Some(StateNumbers { checkpoint_type, might_contain_xattrs: head[1] == 1, numbers })
+    }
+}
+
 fn state_to_name<S: Serializer>(state: &VbState, s: S) -> Result<S::Ok, S::Error> {
     s.serialize_str(state.name())
 }

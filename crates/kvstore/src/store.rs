@@ -6,13 +6,14 @@ use base::{CollectionId, DocKey, Seqno, VbId, Version};
 
 use crate::collections::CollectionStats;
 use crate::failure::Failure;
+use crate::journal::JournalStats;
 use crate::state::VbStateDoc;
 
 /// A bucket's documents on disk. All methods block and may be called from several threads; each vBucket is on its own.
 pub trait KvStore: Send + Sync {
     /// Saves a batch and the state of its vBucket together. Durable when it returns.
     /// After a failure nothing or all of it may be on disk; saving it again is right in either case.
-    fn save(&self, vb: VbId, batch: SaveBatch<'_>) -> Result<Saved, Failure> {
+    fn save(&self, vb: VbId, batch: SaveBatch<'_>) -> Result<(), Failure> {
         let mut all = self.save_group(&[(vb, batch)]);
         all.pop().expect("an answer for each batch")
     }
@@ -20,11 +21,11 @@ pub trait KvStore: Send + Sync {
     /// Saves batches of several vBuckets, each vBucket once, with what makes them durable shared among them.
     /// Answers for each, in order; what succeeded is durable when this returns, for the others the same holds as for
     /// a single [`KvStore::save`] that failed.
-    fn save_group(&self, group: &[(VbId, SaveBatch<'_>)]) -> Vec<Result<Saved, Failure>>;
+    fn save_group(&self, group: &[(VbId, SaveBatch<'_>)]) -> Vec<Result<(), Failure>>;
 
     /// Saves the state of a vBucket alone, making the vBucket if there is none. Durable when it returns.
     fn save_state(&self, vb: VbId, state: &VbStateDoc) -> Result<(), Failure> {
-        self.save(vb, SaveBatch { items: &[], state }).map(|_| ())
+        self.save(vb, SaveBatch { items: &[], state })
     }
 
     /// The newest stored version of a key; a tombstone is one too.
@@ -36,20 +37,25 @@ pub trait KvStore: Send + Sync {
         keys.iter().map(|key| self.get(vb, *key)).collect()
     }
 
-    /// Visits the newest version of each document with a seqno of `from` or more, in order of seqno, until `visit`
-    /// breaks. Sees one moment: what is saved meanwhile does not show. Prepares are not visited.
+    /// A vBucket as it is at one moment, to be read at leisure: what is saved meanwhile does not show.
+    /// Nothing if there is none.
+    fn snapshot(&self, vb: VbId) -> Result<Option<Box<dyn Snapshot>>, Failure>;
+
+    /// [`Snapshot::scan`] of a snapshot taken now; nothing is visited if there is no such vBucket.
     fn scan(
         &self,
         vb: VbId,
         from: Seqno,
         values: Values,
         visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
-    ) -> Result<(), Failure>;
+    ) -> Result<(), Failure> {
+        self.snapshot(vb)?.map_or(Ok(()), |snapshot| snapshot.scan(from, values, visit))
+    }
 
     /// Every stored vBucket, lowest first; damage to one shows at that one only.
     fn states(&self) -> Result<States, Failure>;
 
-    /// How much is stored for a vBucket.
+    /// How much is stored for a vBucket, exactly. What is not in its file yet may be written there first.
     fn counts(&self, vb: VbId) -> Result<Counts, Failure>;
 
     /// Forgets a vBucket, durably; fine if there is none.
@@ -57,6 +63,64 @@ pub trait KvStore: Send + Sync {
 
     /// What was done so far.
     fn stats(&self) -> Stats;
+
+    /// Does a bounded piece of what can be done behind the saves: for a thread of its own, which calls again at once
+    /// while there is more to do. What fails is tried again in a later step; nothing that was saved is in danger.
+    fn background_step(&self) -> Result<Background, Failure> {
+        Ok(Background::Idle)
+    }
+
+    /// Whether a group of saves is one append to a journal: then small groups cost little.
+    fn is_journaled(&self) -> bool {
+        false
+    }
+
+    /// Brings everything into its final place, so that the files alone hold it. The store must not be used afterwards.
+    fn close(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+/// What a background step found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Background {
+    /// There is nothing to do now.
+    Idle,
+    /// Something was done, and there may be more.
+    Worked,
+}
+
+/// A vBucket at one moment. Files that it reads from stay until it is dropped.
+pub trait Snapshot: Send {
+    /// The vBucket's state.
+    fn state(&self) -> Result<VbStateDoc, Failure>;
+
+    /// Highest seqno saved.
+    fn high_seqno(&self) -> Seqno;
+
+    /// Seqno up to which tombstones were purged.
+    fn purge_seqno(&self) -> Seqno;
+
+    /// The newest version of a key; a tombstone is one too.
+    fn get(&self, key: DocKey<'_>) -> Result<Option<Version>, Failure>;
+
+    /// Visits the newest version of each document with a seqno of `from` or more, in order of seqno, until `visit`
+    /// breaks. Prepares are not visited.
+    fn scan(
+        &self,
+        from: Seqno,
+        values: Values,
+        visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
+    ) -> Result<(), Failure>;
+
+    /// Visits the newest version of each document whose stored key (collection prefix and key) is `from` or greater,
+    /// in order of stored key, until `visit` breaks. Prepares are not visited.
+    fn scan_keys(
+        &self,
+        from: &[u8],
+        values: Values,
+        visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
+    ) -> Result<(), Failure>;
 }
 
 /// Whether a scan reads values.
@@ -89,19 +153,6 @@ impl SaveBatch<'_> {
     }
 }
 
-/// What saving a batch did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Saved {
-    /// Documents that were not there before, or only as tombstones.
-    pub inserted: u64,
-    /// Documents that were there and still are.
-    pub updated: u64,
-    /// Documents that were there and now are tombstones.
-    pub deleted: u64,
-    /// How much is stored now.
-    pub counts: Counts,
-}
-
 /// How much is stored for a vBucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -124,9 +175,9 @@ pub struct StoredVb {
     pub high_seqno: Seqno,
     /// Seqno up to which tombstones were purged.
     pub purge_seqno: Seqno,
-    /// How much is stored.
+    /// How much its file holds; what waits to be written there is not counted yet.
     pub counts: Counts,
-    /// Counts of each collection.
+    /// The same for each collection.
     pub collections: Vec<(CollectionId, CollectionStats)>,
 }
 
@@ -147,4 +198,8 @@ pub struct Stats {
     pub file_misses: u64,
     /// Files closed to make room for others.
     pub file_evictions: u64,
+    /// Bytes of versions that are durable in the journal and not in the files yet.
+    pub unfiled_bytes: u64,
+    /// What the journal did; nothing if there is none.
+    pub journal: Option<JournalStats>,
 }

@@ -8,7 +8,7 @@ use base::{
 };
 
 use crate::state::{FailoverEntry, VbStateDoc};
-use crate::store::{KvStore, SaveBatch, Saved, StoredVb};
+use crate::store::{KvStore, SaveBatch, StoredVb};
 
 /// A store under test.
 pub trait Subject {
@@ -66,9 +66,15 @@ fn tombstone(collection: u32, key: &str, seqno: u64, kind: ItemKind) -> Version 
     })
 }
 
-fn save(store: &dyn KvStore, vb: VbId, mut items: Vec<Version>) -> Saved {
+fn save(store: &dyn KvStore, vb: VbId, mut items: Vec<Version>) {
     items.sort_by(|a, b| a.stored_key().cmp(b.stored_key()));
     store.save(vb, SaveBatch { items: &items, state: &VbStateDoc::default() }).expect("a save")
+}
+
+/// Documents and tombstones.
+fn counts(store: &dyn KvStore, vb: VbId) -> (u64, u64) {
+    let counts = store.counts(vb).expect("counts");
+    (counts.documents, counts.tombstones)
 }
 
 fn get(store: &dyn KvStore, key: &str) -> Option<Version> {
@@ -165,11 +171,10 @@ fn values_of_every_kind_come_back(mut subject: impl Subject) {
 
 fn counts_are_exact(mut subject: impl Subject) {
     let store = subject.store();
-    let saved = save(store, VB, vec![version(0, "a", 1, b"1"), version(0, "b", 2, b"2")]);
-    assert_eq!((saved.inserted, saved.updated, saved.deleted), (2, 0, 0));
-    assert_eq!((saved.counts.documents, saved.counts.tombstones), (2, 0));
+    save(store, VB, vec![version(0, "a", 1, b"1"), version(0, "b", 2, b"2")]);
+    assert_eq!(counts(store, VB), (2, 0));
     // a document updated, one deleted, one inserted, and a tombstone of something that never was
-    let saved = save(
+    save(
         store,
         VB,
         vec![
@@ -179,15 +184,12 @@ fn counts_are_exact(mut subject: impl Subject) {
             tombstone(0, "d", 6, ItemKind::Expiration),
         ],
     );
-    assert_eq!((saved.inserted, saved.updated, saved.deleted), (1, 1, 1));
-    assert_eq!((saved.counts.documents, saved.counts.tombstones), (2, 2));
+    assert_eq!(counts(store, VB), (2, 2));
     // from tombstone to tombstone, and back to life
-    let saved = save(store, VB, vec![tombstone(0, "b", 7, ItemKind::Deletion), version(0, "d", 8, b"8")]);
-    assert_eq!((saved.inserted, saved.updated, saved.deleted), (1, 0, 0));
-    assert_eq!((saved.counts.documents, saved.counts.tombstones), (3, 1));
+    save(store, VB, vec![tombstone(0, "b", 7, ItemKind::Deletion), version(0, "d", 8, b"8")]);
+    assert_eq!(counts(store, VB), (3, 1));
     subject.restart();
-    let counts = subject.store().counts(VB).expect("counts");
-    assert_eq!((counts.documents, counts.tombstones), (3, 1));
+    assert_eq!(counts(subject.store(), VB), (3, 1));
     assert_eq!(stored(subject.store(), VB).expect("it is there").high_seqno, Seqno(8));
 }
 
@@ -209,6 +211,7 @@ fn collections_are_counted_apart(mut subject: impl Subject) {
         ],
     );
     subject.restart();
+    assert_eq!(counts(subject.store(), VB).0, 3);
     let found = stored(subject.store(), VB).expect("it is there");
     let count = |id: u32, found: &StoredVb| {
         let one = found.collections.iter().find(|(c, _)| *c == CollectionId(id));
@@ -218,6 +221,7 @@ fn collections_are_counted_apart(mut subject: impl Subject) {
     assert_eq!(found.counts.documents, 3);
     save(subject.store(), VB, vec![event(true, 6)]);
     subject.restart();
+    assert_eq!(counts(subject.store(), VB).0, 1);
     let found = stored(subject.store(), VB).expect("it is there");
     assert_eq!((count(0, &found), count(9, &found)), (Some((1, 2)), None));
 }
@@ -287,8 +291,8 @@ fn a_deleted_vbucket_is_gone(mut subject: impl Subject) {
 fn saving_again_changes_nothing(subject: impl Subject) {
     let items: Vec<_> = (1..=20).map(|i| version(0, &format!("k{i}"), i, b"v")).collect();
     for _ in 0..3 {
-        let saved = save(subject.store(), VB, items.clone());
-        assert_eq!(saved.counts.documents, 20);
+        save(subject.store(), VB, items.clone());
+        assert_eq!(counts(subject.store(), VB), (20, 0));
     }
     assert_eq!(scan(subject.store(), VB, 0).len(), 20);
 }
@@ -324,9 +328,11 @@ fn many_batches_end_in_the_newest_versions(mut subject: impl Subject) {
             items.insert(key, item);
         }
         newest.extend(items.clone());
-        let saved = save(subject.store(), VB, items.into_values().collect());
+        save(subject.store(), VB, items.into_values().collect());
         let live = newest.values().filter(|version| !version.is_deleted()).count() as u64;
-        assert_eq!((saved.counts.documents, saved.counts.tombstones), (live, newest.len() as u64 - live));
+        if batch % 3 == 0 {
+            assert_eq!(counts(subject.store(), VB), (live, newest.len() as u64 - live));
+        }
     }
     subject.restart();
     let scanned = scan(subject.store(), VB, 0);
@@ -360,9 +366,9 @@ fn a_group_is_many_saves(mut subject: impl Subject) {
         let saved = subject.store().save_group(&group);
         assert_eq!(saved.len(), group.len());
         for ((vb, batch), saved) in group.iter().zip(saved) {
-            let (saved, n) = (saved.expect("a save"), batch.items.len() as u64);
-            assert_eq!((saved.inserted, saved.updated), if round == 0 { (n, 0) } else { (0, n) });
-            assert_eq!(saved.counts.documents, n + u64::from(*vb == VbId(1)));
+            saved.expect("a save");
+            let n = batch.items.len() as u64;
+            assert_eq!(counts(subject.store(), *vb).0, n + u64::from(*vb == VbId(1)));
         }
         if round == 1 {
             subject.restart();

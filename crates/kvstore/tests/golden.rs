@@ -126,8 +126,7 @@ fn writing_on_in_a_file_of_the_original_keeps_what_was_there() {
     let before = versions(&store, VbId(0));
     let state = store.states().expect("states").remove(0).1.expect("a sound vBucket").state;
     let new = kvstore::suite::version(0, "json::8", 73, b"changed");
-    let saved = store.save(VbId(0), SaveBatch { items: &[new], state: &state }).expect("a save");
-    assert_eq!((saved.inserted, saved.updated), (0, 1));
+    store.save(VbId(0), SaveBatch { items: &[new], state: &state }).expect("a save");
     drop(store);
     let store = Couch::open(Env::real(), dir.path(), CouchConfig::default()).expect("the bucket opens");
     let after = versions(&store, VbId(0));

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use base::env::Env;
 use kvstore::suite::{self, Subject};
-use kvstore::{Couch, CouchConfig, KvStore, Memory};
+use kvstore::{Couch, CouchConfig, Journaled, JournaledConfig, KvStore, Memory};
 
 struct InMemory(Memory);
 
@@ -58,6 +58,55 @@ fn couch() {
 fn couch_with_few_descriptors_and_small_nodes() {
     let tuning = couchstore::Tuning { leaf_bytes: 300, interior_bytes: 300, compress_nodes: true };
     suite::run(|| OnDisk::new(CouchConfig { max_open_files: 2, tuning }));
+}
+
+struct WithJournal {
+    dir: tempfile::TempDir,
+    config: JournaledConfig,
+    /// Whether it is closed before it is opened again, or just dropped.
+    closes: bool,
+    store: Option<Journaled>,
+}
+
+impl WithJournal {
+    fn new(config: JournaledConfig, closes: bool) -> WithJournal {
+        let dir = tempfile::tempdir().expect("a folder");
+        let store = Journaled::open(Env::real(), dir.path(), config).expect("the bucket opens");
+        WithJournal { dir, config, closes, store: Some(store) }
+    }
+}
+
+impl Subject for WithJournal {
+    fn store(&self) -> &dyn KvStore {
+        self.store.as_ref().expect("it is open")
+    }
+
+    fn restart(&mut self) {
+        let store = self.store.take().expect("it is open");
+        if self.closes {
+            store.close().expect("everything can be filed");
+        }
+        drop(store);
+        let store = Journaled::open(Env::real(), self.dir.path(), self.config).expect("the bucket opens");
+        self.store = Some(store);
+    }
+}
+
+#[test]
+fn journaled_and_closed() {
+    suite::run(|| WithJournal::new(JournaledConfig::default(), true));
+}
+
+#[test]
+fn journaled_and_killed() {
+    suite::run(|| WithJournal::new(JournaledConfig::default(), false));
+}
+
+#[test]
+fn journaled_with_little_room() {
+    let couch = CouchConfig { max_open_files: 2, ..CouchConfig::default() };
+    let config = JournaledConfig { couch, journal_bytes: 64 << 10, ..JournaledConfig::default() };
+    suite::run(|| WithJournal::new(config, false));
 }
 
 #[test]

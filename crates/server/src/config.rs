@@ -163,6 +163,28 @@ impl std::fmt::Debug for UserSpec {
     }
 }
 
+/// Something that is used or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Switch {
+    /// It is used.
+    On,
+    /// It is not.
+    Off,
+}
+
+impl std::str::FromStr for Switch {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Switch, &'static str> {
+        match text {
+            "on" => Ok(Switch::On),
+            "off" => Ok(Switch::Off),
+            _ => Err("write on or off"),
+        }
+    }
+}
+
 /// Bounds that protect the node from its clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionLimits {
@@ -216,6 +238,10 @@ pub struct Settings {
     pub max_connections: Option<usize>,
     /// Seconds from accept to logged in.
     pub login_timeout_s: Option<u64>,
+    /// Whether changes go to a journal before they go to the files.
+    pub journal: Option<Switch>,
+    /// Files of documents that may be open at the same time, of all buckets together.
+    pub max_open_files: Option<usize>,
     /// Further users.
     #[serde(default)]
     pub user: Vec<UserSpec>,
@@ -241,6 +267,8 @@ impl Settings {
             advertise: self.advertise.or(other.advertise),
             max_connections: self.max_connections.or(other.max_connections),
             login_timeout_s: self.login_timeout_s.or(other.login_timeout_s),
+            journal: self.journal.or(other.journal),
+            max_open_files: self.max_open_files.or(other.max_open_files),
             user: if self.user.is_empty() { other.user } else { self.user },
         }
     }
@@ -269,7 +297,14 @@ pub struct Config {
     pub advertise: Option<String>,
     /// Bounds that protect the node from its clients.
     pub limits: ConnectionLimits,
+    /// Whether changes go to a journal before they go to the files.
+    pub journal: Switch,
+    /// Files of documents that may be open at the same time, of all buckets together.
+    pub max_open_files: usize,
 }
+
+/// Files that may be open where nobody says and the limit of descriptors is not known.
+const DEFAULT_MAX_OPEN_FILES: usize = 400;
 
 impl Config {
     /// Completes and checks settings. `data_dir` and `threads` are for those who do not say; `new_password` makes a
@@ -304,6 +339,8 @@ impl Config {
                 login_timeout_s: settings.login_timeout_s.unwrap_or(defaults.login_timeout_s),
                 ..defaults
             },
+            journal: settings.journal.unwrap_or(Switch::On),
+            max_open_files: settings.max_open_files.unwrap_or(DEFAULT_MAX_OPEN_FILES),
         };
         config.check()?;
         Ok(config)
@@ -326,6 +363,9 @@ impl Config {
         }
         if self.limits.connections == 0 {
             return Err(ConfigError::Limit("max-connections"));
+        }
+        if self.max_open_files < 4 * self.buckets.len() {
+            return Err(ConfigError::Limit("max-open-files"));
         }
         if self.limits.login_timeout_s == 0 {
             return Err(ConfigError::Limit("login-timeout-s"));
@@ -395,6 +435,8 @@ mod tests {
         assert_eq!(config("buckets = [\"a\", \"a\"]").err(), Some(ConfigError::BucketTwice("a".to_owned())));
         assert_eq!(config("vbuckets = 3").err(), Some(ConfigError::Vbuckets(3)));
         assert_eq!(config("threads = 0").err(), Some(ConfigError::Threads(0)));
+        assert_eq!(config("max-open-files = 3").err(), Some(ConfigError::Limit("max-open-files")));
+        assert!(matches!(config("journal = true"), Err(ConfigError::File(_))));
         assert_eq!(config("max-connections = 0").err(), Some(ConfigError::Limit("max-connections")));
         assert_eq!(config("buckets = []").err(), Some(ConfigError::NoBuckets));
         let user = "[[user]]\nname = \"a\"\npassword = \"b\"\nrole = \"read-only\"\nbuckets = [\"c\"]";

@@ -37,6 +37,6 @@ pub mod worker;
 #[cfg(test)]
 mod tests;
 
-pub use config::{Config, ConfigError, Settings};
+pub use config::{Config, ConfigError, Settings, Switch};
 pub use node::Node;
 pub use server::{Failure, Server, serve};

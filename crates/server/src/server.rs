@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use base::env::{Env, Task};
 use engine::Bucket;
-use kvstore::{Couch, CouchConfig};
+use kvstore::{CouchConfig, Journaled, JournaledConfig, KvStore};
 use protocol::extras::ConfigVersion;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::acceptor;
 use crate::cluster_map::NodeAddress;
-use crate::config::{BucketSpec, Config};
+use crate::config::{BucketSpec, Config, Switch};
 use crate::counters::WorkerCounters;
 use crate::data_dir::{DataDir, DataDirError};
 use crate::http;
@@ -74,7 +74,7 @@ pub struct Server {
     signals: mpsc::Receiver<()>,
     control: Task,
     workers: Vec<Task>,
-    flushers: Vec<Task>,
+    flushers: Vec<[Task; 2]>,
 }
 
 /// Starts a node: takes its folder, opens its buckets, and listens.
@@ -116,15 +116,43 @@ fn open(spec: &BucketSpec, config: &Config, data_dir: &DataDir, env: &Env) -> Re
     bucket.quota_bytes = spec.quota_bytes;
     bucket.vbuckets = config.vbuckets;
     let failed = |source| Failure::Bucket { name: spec.name.clone(), source };
-    let store = Couch::open(env.clone(), &bucket.dir, CouchConfig::default());
-    let store = store.map_err(|failure| failed(failure.into()))?;
-    let bucket = Bucket::open(bucket, env.clone(), Arc::new(store)).map_err(failed)?;
+    let store = open_store(config, &bucket, env).map_err(|failure| failed(failure.into()))?;
+    let bucket = Bucket::open(bucket, env.clone(), store).map_err(failed)?;
     Ok(Served { spec: spec.clone(), bucket: Arc::new(bucket) })
 }
 
-fn start_flusher(env: &Env, bucket: &Arc<Bucket>) -> io::Result<Task> {
-    let flushing = Arc::clone(bucket);
-    env.spawn.spawn(&format!("flush-{}", bucket.name()), Box::new(move || flushing.run_flusher()))
+/// The most of a bucket's quota that its journal may take, as a divisor: what stands in the journal alone stays in
+/// memory.
+const JOURNAL_SHARE: u64 = 2;
+const SMALLEST_JOURNAL_BYTES: u64 = 16 << 20;
+
+/// The store of a bucket. Without journal every batch commits in the files of its vBuckets.
+fn open_store(
+    config: &Config,
+    bucket: &engine::BucketConfig,
+    env: &Env,
+) -> Result<Arc<dyn KvStore>, kvstore::Failure> {
+    let couch = CouchConfig {
+        max_open_files: config.max_open_files / config.buckets.len(),
+        ..CouchConfig::default()
+    };
+    let default = JournaledConfig::default();
+    let journal_bytes =
+        (bucket.quota_bytes / JOURNAL_SHARE).clamp(SMALLEST_JOURNAL_BYTES, default.journal_bytes);
+    let journaled = JournaledConfig { couch, journal_bytes, ..default };
+    match config.journal {
+        Switch::On => Ok(Arc::new(Journaled::open(env.clone(), &bucket.dir, journaled)?)),
+        Switch::Off => Ok(Arc::new(Journaled::without_journal(env.clone(), &bucket.dir, journaled)?)),
+    }
+}
+
+/// Starts the threads that write a bucket's changes: to where they are durable, and behind that to the files.
+fn start_flusher(env: &Env, bucket: &Arc<Bucket>) -> io::Result<[Task; 2]> {
+    let start = |name: &str, run: fn(&Bucket)| {
+        let bucket = Arc::clone(bucket);
+        env.spawn.spawn(&format!("{name}-{}", bucket.name()), Box::new(move || run(&bucket)))
+    };
+    Ok([start("flush", Bucket::run_flusher)?, start("file", Bucket::run_filer)?])
 }
 
 impl Server {
@@ -170,8 +198,9 @@ impl Server {
         let buckets = self.node.buckets();
         for (_, bucket) in &buckets {
             bucket.stop_flusher();
+            bucket.stop_filer();
         }
-        for flusher in self.flushers {
+        for flusher in self.flushers.into_iter().flatten() {
             join(flusher)?;
         }
         for (spec, bucket) in &buckets {

@@ -10,10 +10,10 @@ use couchstore::{
     RevMeta, Scratch, Snapshot, Tuning,
 };
 
-use crate::collections::{CollectionStats, Owner, Tally, Weight, owner};
+use crate::collections::{CollectionStats, Tally, Weight};
 use crate::failure::Failure;
 use crate::state::{STATE_ID, VbStateDoc};
-use crate::store::{Counts, SaveBatch, Saved, StoredVb};
+use crate::store::{Counts, SaveBatch, StoredVb};
 
 pub(super) struct VbFile {
     file: CouchFile,
@@ -47,6 +47,20 @@ impl VbFile {
         let mut file = CouchFile::create(disk, path).map_err(failed(vb))?;
         file.set_tuning(tuning);
         Ok(VbFile { file, tally: Tally::default() })
+    }
+
+    /// Opens a file at a header that is on record, and cuts off what stands behind it.
+    pub(super) fn open_recorded(
+        disk: &dyn Disk,
+        vb: VbId,
+        path: &Path,
+        tuning: Tuning,
+        header_offset: u64,
+    ) -> Result<VbFile, Failure> {
+        let mut file = CouchFile::open_cut(disk, path, header_offset).map_err(failed(vb))?;
+        file.set_tuning(tuning);
+        let tally = load_tally(&file.snapshot()).map_err(failed(vb))?;
+        Ok(VbFile { file, tally })
     }
 
     /// Opens a file at the commit that is known from before, or at the last valid one.
@@ -87,7 +101,7 @@ impl VbFile {
         vb: VbId,
         batch: SaveBatch<'_>,
         scratch: &mut Scratch,
-    ) -> Result<Saved, Failure> {
+    ) -> Result<(), Failure> {
         self.file.lend_scratch(std::mem::take(scratch));
         let saved = self.write_batch(&batch);
         if saved.is_err() {
@@ -97,12 +111,11 @@ impl VbFile {
         saved.map_err(failed(vb))
     }
 
-    fn write_batch(&mut self, batch: &SaveBatch<'_>) -> Result<Saved, couchstore::Failure> {
-        let mut docs = Docs { items: batch.items, tally: &mut self.tally, saved: Saved::default() };
+    fn write_batch(&mut self, batch: &SaveBatch<'_>) -> Result<(), couchstore::Failure> {
+        let mut docs = Docs { items: batch.items, tally: &mut self.tally };
         if !batch.items.is_empty() {
             self.file.save(&mut docs)?;
         }
-        let saved = docs.saved;
         let changes = self.tally.take_changes();
         let state = batch.state.to_json();
         let mut locals = vec![LocalUpdate { id: STATE_ID, value: Some(&state) }];
@@ -111,8 +124,7 @@ impl VbFile {
         );
         locals.sort_unstable_by_key(|local| local.id);
         self.file.save_locals(&locals)?;
-        self.file.write_data()?;
-        Ok(saved)
+        self.file.write_data()
     }
 
     /// The data is synced: writes the header.
@@ -123,6 +135,11 @@ impl VbFile {
     /// The header is synced.
     pub(super) fn finish_commit(&mut self) {
         self.file.finish_commit();
+    }
+
+    /// Where the header of the last commit stands.
+    pub(super) fn header_offset(&self) -> u64 {
+        self.file.snapshot().info().header_offset
     }
 
     /// The file, to be synced.
@@ -142,12 +159,9 @@ impl VbFile {
 
     pub(super) fn stored(&self, vb: VbId) -> Result<StoredVb, Failure> {
         let snapshot = self.file.snapshot();
-        let unusable = |what: String| Failure::State { vb, path: snapshot.path().to_owned(), what };
-        let json = snapshot.local(STATE_ID).map_err(failed(vb))?;
-        let json = json.ok_or_else(|| unusable("it is missing".to_owned()))?;
         let info = snapshot.info();
         Ok(StoredVb {
-            state: VbStateDoc::from_json(&json).map_err(|e| unusable(e.to_string()))?,
+            state: read_state(vb, &snapshot)?,
             high_seqno: Seqno(info.update_seqno),
             purge_seqno: Seqno(info.purge_seqno),
             counts: self.counts(),
@@ -156,11 +170,18 @@ impl VbFile {
     }
 }
 
+/// The state document of a vBucket as of one commit.
+pub(super) fn read_state(vb: VbId, snapshot: &Snapshot) -> Result<VbStateDoc, Failure> {
+    let unusable = |what: String| Failure::State { vb, path: snapshot.path().to_owned(), what };
+    let json = snapshot.local(STATE_ID).map_err(failed(vb))?;
+    let json = json.ok_or_else(|| unusable("it is missing".to_owned()))?;
+    VbStateDoc::from_json(&json).map_err(|e| unusable(e.to_string()))
+}
+
 /// A batch as couchstore sees it: documents are made from the versions when asked for, nothing is copied.
 struct Docs<'a> {
     items: &'a [Version],
     tally: &'a mut Tally,
-    saved: Saved,
 }
 
 fn body(version: &Version) -> Body<'_> {
@@ -210,11 +231,5 @@ impl Batch for Docs<'_> {
             disk_bytes: id.len() as u64 + record.rev_meta_bytes as u64 + u64::from(record.body_bytes),
         };
         self.tally.change(id, Seqno(new.seqno), weigh(new), old.map(weigh));
-        if matches!(owner(id), Owner::Document(_)) {
-            let was = old.is_some_and(|old| !old.deleted);
-            self.saved.inserted += u64::from(!was && !new.deleted);
-            self.saved.updated += u64::from(was && !new.deleted);
-            self.saved.deleted += u64::from(was && new.deleted);
-        }
     }
 }

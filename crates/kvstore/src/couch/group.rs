@@ -1,6 +1,5 @@
-//! Saving a group of batches: data of all, one sync, headers of all, one sync.
+//! Saving a group of batches: data of all, one sync, headers of all, one sync; behind a journal one sync for both.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,9 +8,9 @@ use base::VbId;
 use parking_lot::MutexGuard;
 
 use super::file::VbFile;
-use super::{Couch, Slot, UNFINISHED, Vbucket};
-use crate::failure::Failure;
-use crate::store::{SaveBatch, Saved};
+use super::{Couch, FileAt, Slot, UNFINISHED, Vbucket};
+use crate::failure::{Failure, again};
+use crate::store::SaveBatch;
 
 /// One vBucket of a group, locked until the group is done.
 struct Member<'g> {
@@ -21,7 +20,7 @@ struct Member<'g> {
     /// The file of a vBucket that had none.
     new: Option<NewFile>,
     /// How it stands; after a failure nothing more is done for it.
-    outcome: Result<Saved, Failure>,
+    outcome: Result<FileAt, Failure>,
 }
 
 /// A file gets its name only when its first header is durable, so that a file without a valid header is always a
@@ -47,9 +46,22 @@ impl Member<'_> {
     }
 }
 
+/// What makes a header trustworthy after a crash.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    /// The data were synced before it was written: it can be trusted wherever it is found.
+    DataFirst,
+    /// Somebody keeps a record of the headers that are durable; others are not trusted.
+    Recorded,
+}
+
 impl Couch {
     /// Saves batches of different vBuckets; all their files are open at once.
-    pub(super) fn save_part(&self, part: &[(VbId, SaveBatch<'_>)]) -> Vec<Result<Saved, Failure>> {
+    pub(super) fn save_part(
+        &self,
+        part: &[(VbId, SaveBatch<'_>)],
+        how: Order,
+    ) -> Vec<Result<FileAt, Failure>> {
         part.iter().for_each(|(_, batch)| batch.assert_sorted());
         let vbuckets: Vec<Arc<Vbucket>> = part.iter().map(|(vb, _)| self.vbucket(*vb)).collect();
         // in order of vBucket, whatever order the group has, so that two groups never wait for each other
@@ -60,7 +72,9 @@ impl Couch {
         let mut members: Vec<Member<'_>> = order.iter().map(lock).collect();
 
         self.write_data(&mut members, |k| part[order[k]].1);
-        self.sync_members(&mut members);
+        if how == Order::DataFirst {
+            self.sync_members(&mut members);
+        }
         self.write_headers(&mut members);
         self.sync_members(&mut members);
         self.name_new_files(&mut members);
@@ -75,10 +89,10 @@ impl Couch {
     fn lock_member<'g>(&self, vb: VbId, vbucket: &'g Vbucket) -> Member<'g> {
         let mut slot = vbucket.slot.lock();
         let (new, outcome) = if slot.revision.is_some() {
-            (None, self.opened(vb, vbucket, &mut slot).map(|_| Saved::default()))
+            (None, self.opened(vb, vbucket, &mut slot).map(|_| FileAt::default()))
         } else {
             match self.create(vb, &mut slot) {
-                Ok(new) => (Some(new), Ok(Saved::default())),
+                Ok(new) => (Some(new), Ok(FileAt::default())),
                 Err(failure) => (None, Err(failure)),
             }
         };
@@ -102,7 +116,9 @@ impl Couch {
         for (k, member) in members.iter_mut().enumerate() {
             let vb = member.vb;
             if let Some(file) = member.file() {
-                member.outcome = file.write_data(vb, batch(k), &mut scratch);
+                if let Err(failure) = file.write_data(vb, batch(k), &mut scratch) {
+                    member.fail(failure);
+                }
             }
         }
     }
@@ -158,21 +174,22 @@ impl Couch {
         }
     }
 
-    fn finish(&self, mut member: Member<'_>, items: usize) -> Result<Saved, Failure> {
+    fn finish(&self, mut member: Member<'_>, items: usize) -> Result<FileAt, Failure> {
         match (member.outcome.is_ok(), member.new.take()) {
             (true, Some(mut new)) => {
                 new.file.finish_commit();
-                member.outcome = member.outcome.map(|saved| Saved { counts: new.file.counts(), ..saved });
+                member.outcome =
+                    Ok(FileAt { revision: new.revision, header_offset: new.file.header_offset() });
                 member.slot.revision = Some(new.revision);
                 // it is closed, as its messages would go on naming the file as it was called first
                 member.slot.known = new.file.into_known(false);
             }
             (true, None) => {
+                let revision = member.slot.revision.expect("it has a file");
                 let file = member.slot.file.as_mut().expect("it was written to");
                 file.finish_commit();
                 *member.vbucket.latest.lock() = Some(file.snapshot());
-                let counts = file.counts();
-                member.outcome = member.outcome.map(|saved| Saved { counts, ..saved });
+                member.outcome = Ok(FileAt { revision, header_offset: file.header_offset() });
             }
             (false, Some(new)) => {
                 // whichever of the two names it has; what cannot be removed now is not used again either
@@ -182,17 +199,9 @@ impl Couch {
             }
             (false, None) => {}
         }
-        let saved = self.note(member.vb, member.vbucket, &mut member.slot, member.outcome)?;
+        let at = self.note(member.vb, member.vbucket, &mut member.slot, member.outcome)?;
         self.saves.fetch_add(1, Ordering::Relaxed);
         self.items_saved.fetch_add(items as u64, Ordering::Relaxed);
-        Ok(saved)
-    }
-}
-
-/// The same error for one more file.
-fn again(error: &io::Error) -> io::Error {
-    match error.raw_os_error() {
-        Some(errno) => io::Error::from_raw_os_error(errno),
-        None => io::Error::new(error.kind(), error.to_string()),
+        Ok(at)
     }
 }

@@ -6,8 +6,10 @@ use base::limits::MAX_PREFIXED_KEY_BYTES;
 use base::{Cas, Datatype, DocKey, ItemKind, NewVersion, RevSeqno, Seqno, VbId, Version, VersionMeta};
 use couchstore::{DocInfo, RevMeta, Snapshot};
 
+use super::file::read_state;
 use crate::collections::{PREPARES, SYSTEM};
 use crate::failure::Failure;
+use crate::state::VbStateDoc;
 use crate::store::Values;
 
 /// The documents of a vBucket at one commit.
@@ -44,22 +46,15 @@ impl Records {
         Failure::File { vb: self.vb, source }
     }
 
-    pub(super) fn get(&self, stored_key: &[u8]) -> Result<Option<Version>, Failure> {
-        let found = self
-            .snapshot
-            .get(stored_key, |info| self.version(&info, Values::Read, &mut Scratch::default()))
-            .map_err(|failure| self.failed(failure))?;
-        found.transpose()
-    }
-
-    pub(super) fn scan(
+    /// Visits records until `visit` breaks, prepares left out.
+    fn walk(
         &self,
-        from: Seqno,
         values: Values,
         visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
+        walk: impl FnOnce(&mut dyn FnMut(DocInfo<'_>) -> Result<ControlFlow<()>, Trouble>) -> Result<(), Trouble>,
     ) -> Result<(), Failure> {
         let mut scratch = Scratch::default();
-        let walked = self.snapshot.changes_since(from.0, |info| {
+        let walked = walk(&mut |info| {
             if DocKey::parse(info.id).is_some_and(|key| key.collection == PREPARES) {
                 return Ok(ControlFlow::Continue(()));
             }
@@ -104,6 +99,46 @@ impl Records {
         };
         let value = value.map_err(|failure| self.failed(failure))?;
         Ok(NewVersion::new(meta, key, &[value]).publish())
+    }
+}
+
+impl crate::store::Snapshot for Records {
+    fn state(&self) -> Result<VbStateDoc, Failure> {
+        read_state(self.vb, &self.snapshot)
+    }
+
+    fn high_seqno(&self) -> Seqno {
+        Seqno(self.snapshot.info().update_seqno)
+    }
+
+    fn purge_seqno(&self) -> Seqno {
+        Seqno(self.snapshot.info().purge_seqno)
+    }
+
+    fn get(&self, key: DocKey<'_>) -> Result<Option<Version>, Failure> {
+        let found = self
+            .snapshot
+            .get(&key.to_stored().0, |info| self.version(&info, Values::Read, &mut Scratch::default()))
+            .map_err(|failure| self.failed(failure))?;
+        found.transpose()
+    }
+
+    fn scan(
+        &self,
+        from: Seqno,
+        values: Values,
+        visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
+    ) -> Result<(), Failure> {
+        self.walk(values, visit, |each| self.snapshot.changes_since(from.0, each))
+    }
+
+    fn scan_keys(
+        &self,
+        from: &[u8],
+        values: Values,
+        visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
+    ) -> Result<(), Failure> {
+        self.walk(values, visit, |each| self.snapshot.scan_ids(from, each))
     }
 }
 

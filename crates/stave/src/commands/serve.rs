@@ -7,11 +7,13 @@ use anyhow::{Context, bail};
 use base::env::{Env, OpenMode};
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use server::{Config, Settings};
+use server::{Config, Settings, Switch};
 
 use crate::cli::{Outcome, WrongArguments};
 use crate::client::Secret;
 
+/// More than there are vBuckets in several buckets gains nothing.
+const MOST_OPEN_FILES: usize = 20_000;
 const MAX_CONFIG_BYTES: usize = 1 << 20;
 /// Without those that look alike.
 const PASSWORD_LETTERS: &[u8] = b"abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789";
@@ -60,6 +62,10 @@ pub struct ServeFlags {
     /// Threads that serve clients [default: one for each CPU]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
+    /// Whether a journal goes before the files: without it every batch of changes commits in the files of its vBuckets,
+    /// which is slow for durable writes [default: on]
+    #[arg(long, value_name = "on|off")]
+    journal: Option<Switch>,
     /// A TOML file with any of these and more; flags win over it
     #[arg(long, value_name = "FILE.toml")]
     config: Option<PathBuf>,
@@ -76,6 +82,7 @@ impl ServeFlags {
             password: self.password.map(|secret| secret.0),
             buckets: (!self.bucket.is_empty()).then_some(self.bucket),
             threads: self.threads,
+            journal: self.journal,
             ..Settings::default()
         };
         line.over(file)
@@ -85,12 +92,13 @@ impl ServeFlags {
 /// Runs the command.
 pub fn run(env: &Env, flags: ServeFlags) -> anyhow::Result<Outcome> {
     start_log()?;
-    raise_descriptor_limit();
+    let descriptors = raise_descriptor_limit();
     let file = match &flags.config {
         Some(path) => read_file(env, path)?,
         None => Settings::default(),
     };
-    let settings = flags.settings(file);
+    let mut settings = flags.settings(file);
+    settings.max_open_files = settings.max_open_files.or(descriptors.map(share_for_files));
     let data_dir = match &settings.data {
         Some(dir) => dir.clone(),
         None => Home::of_process().data_dir()?,
@@ -122,7 +130,8 @@ fn start_log() -> anyhow::Result<()> {
 }
 
 /// Takes as many descriptors as the system allows: shells usually start programs with room for about a thousand.
-fn raise_descriptor_limit() {
+/// Says how many there are now; nothing if there is no limit.
+fn raise_descriptor_limit() -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, ..limit };
     if limit.current != limit.maximum
@@ -130,6 +139,12 @@ fn raise_descriptor_limit() {
     {
         tracing::warn!(%error, "the limit of open descriptors stays at {:?}", limit.current);
     }
+    getrlimit(Resource::Nofile).current
+}
+
+/// How many of the descriptors files of documents may take: half of them, the rest is for clients.
+fn share_for_files(descriptors: u64) -> usize {
+    usize::try_from(descriptors / 2).unwrap_or(usize::MAX).min(MOST_OPEN_FILES)
 }
 
 fn cpus() -> usize {

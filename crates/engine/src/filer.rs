@@ -1,0 +1,70 @@
+//! Work of the store behind the saves, on a thread of its own: bringing the files up to date.
+
+use std::time::Duration;
+
+use kvstore::Background;
+use parking_lot::{Condvar, Mutex};
+
+use crate::bucket::Bucket;
+use crate::flusher::Progress;
+
+/// How often the filer looks whether there is something to do.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How long it pauses after a failure before it tries again.
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
+
+/// Lets the thread end.
+#[derive(Default)]
+pub(crate) struct Filer {
+    stopping: Mutex<bool>,
+    wake: Condvar,
+}
+
+impl Filer {
+    /// Waits a while; false if the filer shall stop.
+    fn pause(&self, time: Duration) -> bool {
+        let mut stopping = self.stopping.lock();
+        if !*stopping {
+            self.wake.wait_for(&mut stopping, time);
+        }
+        !*stopping
+    }
+
+    fn is_stopping(&self) -> bool {
+        *self.stopping.lock()
+    }
+}
+
+impl Bucket {
+    /// Does a bounded piece of the store's work behind the saves.
+    pub fn file_step(&self) -> Progress {
+        match self.store.background_step() {
+            Ok(Background::Idle) => Progress::Idle,
+            Ok(Background::Worked) => Progress::Worked,
+            Err(failure) => {
+                tracing::error!(bucket = self.name(), %failure, "cannot bring the files up to date; the changes are in the journal, trying again");
+                Progress::Failed
+            }
+        }
+    }
+
+    /// Runs such steps until the bucket is closed; for a thread of its own.
+    pub fn run_filer(&self) {
+        loop {
+            let go_on = match self.file_step() {
+                Progress::Worked => !self.filer.is_stopping(),
+                Progress::Idle => self.filer.pause(LOOK_EVERY),
+                Progress::Failed => self.filer.pause(PAUSE_AFTER_FAILURE),
+            };
+            if !go_on {
+                return;
+            }
+        }
+    }
+
+    /// Lets the filer's thread end after its present step.
+    pub fn stop_filer(&self) {
+        *self.filer.stopping.lock() = true;
+        self.filer.wake.notify_all();
+    }
+}

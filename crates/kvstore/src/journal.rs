@@ -1,0 +1,219 @@
+//! The log layer (docs/adr/0014-journal.md): records are appended and synced; recovery gives back what was synced, in
+//! order, or an error. The layout is in docs/journal_format.md.
+
+mod check;
+mod decode;
+mod encode;
+mod layout;
+mod read;
+mod recover;
+mod shelf;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use base::env::Env;
+use base::{VbId, Version};
+use parking_lot::Mutex;
+
+pub use check::{JournalReport, SegmentReport, check_journal};
+
+use crate::failure::Failure;
+use crate::state::{StateNumbers, VbStateDoc};
+use layout::Name;
+use shelf::{Preparing, Shelf};
+use writer::Writer;
+
+/// Number of a frame; counts on through all segments, the first is 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Frame(pub u64);
+
+/// The state of a vBucket's file that is durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Filed {
+    /// Whose file.
+    pub vb: VbId,
+    /// Everything of the vBucket in frames up to this is in the file.
+    pub through: Frame,
+    /// Revision of the file; 0: there is no file.
+    pub revision: u64,
+    /// Where its header is.
+    pub header_offset: u64,
+}
+
+/// What is appended.
+#[derive(Clone, Copy)]
+pub enum Record<'a> {
+    /// Versions of a vBucket, all with their values, and its state.
+    Save {
+        /// Of which vBucket.
+        vb: VbId,
+        /// As of these items.
+        state: State<'a>,
+        /// In any order.
+        items: &'a [Version],
+    },
+    /// A vBucket's file is durable.
+    Filed(Filed),
+    /// A vBucket is gone.
+    Dropped(VbId),
+    /// A vBucket's file is durable, and what was saved before and lies beyond is void.
+    RolledBack(Filed),
+}
+
+/// How much of a state document is written.
+#[derive(Clone, Copy)]
+pub enum State<'a> {
+    /// The whole document.
+    Whole(&'a VbStateDoc),
+    /// Only its numbers changed since the last whole one that was journaled or filed.
+    Numbers(&'a VbStateDoc),
+}
+
+/// How the journal uses its disk.
+#[derive(Clone, Copy, Debug)]
+pub struct JournalConfig {
+    /// A segment is not longer, unless one item is.
+    pub segment_bytes: u64,
+    /// A frame is not longer, unless one item or the table of filed states is.
+    pub frame_bytes: usize,
+    /// How many files are kept for use.
+    pub spare_segments: usize,
+}
+
+impl Default for JournalConfig {
+    fn default() -> JournalConfig {
+        JournalConfig { segment_bytes: 32 << 20, frame_bytes: 1 << 20, spare_segments: 2 }
+    }
+}
+
+/// What was appended once.
+#[derive(Clone, Debug)]
+pub enum Replayed {
+    /// [`Record::Save`].
+    Save {
+        /// Of which vBucket.
+        vb: VbId,
+        /// As of these items.
+        state: ReplayedState,
+        /// In the order in which they were appended.
+        items: Vec<Version>,
+    },
+    /// [`Record::Filed`], or an entry of a table.
+    Filed(Filed),
+    /// [`Record::Dropped`].
+    Dropped(VbId),
+    /// [`Record::RolledBack`].
+    RolledBack(Filed),
+}
+
+/// [`State`] as it was appended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReplayedState {
+    /// The whole document.
+    Whole(VbStateDoc),
+    /// What changed of the last one.
+    Numbers(StateNumbers),
+}
+
+/// What the journal holds, and what was done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct JournalStats {
+    /// Bytes of the segments that are needed, as far as they are written.
+    pub used_bytes: u64,
+    /// Those segments.
+    pub segments: u64,
+    /// Files that are kept for use.
+    pub spares: u64,
+    /// Frames appended.
+    pub frames: u64,
+    /// Bytes of their records.
+    pub payload_bytes: u64,
+    /// Bytes written: frames with their padding, and headers.
+    pub written_bytes: u64,
+    /// Syncs of segments for what was appended.
+    pub syncs: u64,
+    /// Bytes that were filled with zeros in advance.
+    pub prewritten_bytes: u64,
+    /// Segments that began in a file that was there.
+    pub recycled_segments: u64,
+    /// Segments given up after a failed write or sync.
+    pub given_up_segments: u64,
+}
+
+/// Counts without a lock.
+#[derive(Default)]
+struct Counters {
+    frames: AtomicU64,
+    payload_bytes: AtomicU64,
+    written_bytes: AtomicU64,
+    syncs: AtomicU64,
+    prewritten_bytes: AtomicU64,
+    recycled_segments: AtomicU64,
+    given_up_segments: AtomicU64,
+    /// What one call of append writes on average.
+    average_bytes: AtomicU64,
+}
+
+fn count(counter: &AtomicU64, n: u64) {
+    counter.fetch_add(n, Ordering::Relaxed);
+}
+
+/// A bucket's journal.
+///
+/// Locks, in the order in which they are taken: `releasing` or `preparing`, `writer`, `shelf`. Only `shelf` is never
+/// held during disk operations.
+pub struct Journal {
+    env: Env,
+    dir: PathBuf,
+    config: JournalConfig,
+    writer: Mutex<Writer>,
+    shelf: Mutex<Shelf>,
+    releasing: Mutex<shelf::Releasing>,
+    preparing: Mutex<Option<Preparing>>,
+    /// The next frame, while nothing is being appended.
+    next: AtomicU64,
+    /// What [`Journal::release`] was told.
+    needed: AtomicU64,
+    counters: Counters,
+}
+
+impl Journal {
+    /// Looks whether a folder has a journal.
+    pub fn exists(env: &Env, dir: &Path) -> Result<bool, Failure> {
+        let names = read::names(&*env.disk, dir)?;
+        Ok(names.iter().any(|name| matches!(name, Name::Segment(_))))
+    }
+
+    /// The frame that the next append begins with.
+    pub fn next_frame(&self) -> Frame {
+        Frame(self.next.load(Ordering::Acquire))
+    }
+
+    /// What the journal holds, and what was done so far.
+    pub fn stats(&self) -> JournalStats {
+        let counters = &self.counters;
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let shelf = self.shelf.lock();
+        JournalStats {
+            used_bytes: shelf.used_bytes(),
+            segments: shelf.kept() as u64,
+            spares: shelf.spares() as u64,
+            frames: count(&counters.frames),
+            payload_bytes: count(&counters.payload_bytes),
+            written_bytes: count(&counters.written_bytes),
+            syncs: count(&counters.syncs),
+            prewritten_bytes: count(&counters.prewritten_bytes),
+            recycled_segments: count(&counters.recycled_segments),
+            given_up_segments: count(&counters.given_up_segments),
+        }
+    }
+}
+
+fn on_disk<T>(operation: &'static str, path: &Path, result: io::Result<T>) -> Result<T, Failure> {
+    result.map_err(|source| Failure::Disk { operation, path: path.to_owned(), source })
+}

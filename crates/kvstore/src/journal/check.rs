@@ -1,0 +1,120 @@
+//! Reading a journal without changing it.
+
+use std::path::{Path, PathBuf};
+
+use base::env::Disk;
+
+use super::decode::Part;
+use super::layout::{BLOCK, BadHead, SegmentHead};
+use super::read::{Segment, find, frames, proof_of};
+use crate::failure::Failure;
+
+/// What is in a folder of a journal.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JournalReport {
+    /// Its segments, oldest first.
+    pub segments: Vec<SegmentReport>,
+    /// Files that are kept for use.
+    pub spares: u64,
+}
+
+impl JournalReport {
+    /// Whether nothing is wrong.
+    pub fn is_clean(&self) -> bool {
+        self.segments.iter().all(|segment| segment.damage.is_none())
+    }
+}
+
+/// What is in a segment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SegmentReport {
+    /// Its file.
+    pub path: PathBuf,
+    /// Number of its use.
+    pub generation: u64,
+    /// Number of its first frame; none if it has no header.
+    pub first_frame: Option<u64>,
+    /// Frames that count.
+    pub frames: u64,
+    /// Records in them.
+    pub records: u64,
+    /// Versions in those.
+    pub items: u64,
+    /// Bytes up to the end of the last frame that counts.
+    pub used_bytes: u64,
+    /// Bytes of the file.
+    pub file_bytes: u64,
+    /// Whether something that was not synced follows, as after a crash: no damage.
+    pub has_unsynced_end: bool,
+    /// What is wrong, and at which offset.
+    pub damage: Option<(u64, String)>,
+}
+
+/// Reads a journal without changing it, to the end whatever is wrong with it.
+pub fn check_journal(disk: &dyn Disk, dir: &Path) -> Result<JournalReport, Failure> {
+    let found = find(disk, dir)?;
+    let mut report = JournalReport { segments: Vec::new(), spares: found.spares.len() as u64 };
+    let (mut next, mut needed) = (1, 1);
+    for (i, segment) in found.segments.iter().enumerate() {
+        let following = found.segments[i + 1..].iter().find_map(|later| later.head.ok());
+        report.segments.push(check(disk, segment, following, &mut next, &mut needed)?);
+    }
+    let oldest = report.segments.iter_mut().find(|segment| segment.first_frame.is_some());
+    if let Some(oldest) = oldest.filter(|oldest| oldest.first_frame > Some(needed)) {
+        oldest.damage.get_or_insert_with(|| (0, "an older segment is missing".to_owned()));
+    }
+    Ok(report)
+}
+
+fn check(
+    disk: &dyn Disk,
+    segment: &Segment,
+    following: Option<SegmentHead>,
+    next: &mut u64,
+    needed: &mut u64,
+) -> Result<SegmentReport, Failure> {
+    let mut report = SegmentReport {
+        path: segment.path.clone(),
+        generation: segment.generation,
+        file_bytes: segment.len,
+        ..SegmentReport::default()
+    };
+    let damage = |offset, what: &str| Some((offset, what.to_owned()));
+    let head = match segment.head {
+        Ok(head) => head,
+        Err(BadHead::Version) => {
+            report.damage = damage(0, "the journal is of an unknown version");
+            return Ok(report);
+        }
+        Err(BadHead::Unreadable) => {
+            if following.is_none()
+                && let Some(at) = proof_of(disk, segment, None, BLOCK as u64, *next)?
+            {
+                report.damage = damage(at, "frames that were synced, in a segment without a header");
+            }
+            return Ok(report);
+        }
+    };
+    report.first_frame = Some(head.first);
+    let limit = following.map_or(u64::MAX, |following| following.first);
+    let end = frames(disk, segment, head, limit, &mut |frame| {
+        report.frames += 1;
+        report.records += frame.parts.len() as u64;
+        let items = |part: &Part| if let Part::Save(save) = part { save.items.len() as u64 } else { 0 };
+        report.items += frame.parts.iter().map(items).sum::<u64>();
+        *needed = frame.head.needed.max(*needed);
+        Ok(())
+    })?;
+    (report.used_bytes, *next) = (end.offset, end.next);
+    report.damage = match end.bad {
+        Some(bad) if bad.is_sound || following.is_some() => damage(bad.offset, bad.what),
+        Some(bad) => {
+            let proof = proof_of(disk, segment, Some(head.salt), end.offset, end.next)?;
+            report.has_unsynced_end = proof.is_none() && bad.what != super::read::NO_FRAME;
+            proof.and_then(|_| damage(bad.offset, bad.what))
+        }
+        None if end.next != limit => damage(end.offset, "the next segment does not go on here"),
+        None => None,
+    };
+    Ok(report)
+}

@@ -1,0 +1,197 @@
+//! From frames to records. Nothing that comes from a file is trusted before its checksum is seen.
+
+use base::limits::MAX_PREFIXED_KEY_BYTES;
+use base::{Cas, Datatype, DocKey, ItemKind, NewVersion, RevSeqno, Seqno, VbId, Version, VersionMeta};
+
+use super::layout::{Cursor, ITEM_HEAD, RECORD_HEAD, SAVE_HEAD, TABLE_ENTRY, flag, kind, seed};
+use super::{Filed, Frame, ReplayedState};
+use crate::state::{StateNumbers, VbStateDoc};
+
+/// What is wrong with a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Bad {
+    /// Where in the segment.
+    pub(super) offset: u64,
+    /// What is wrong there.
+    pub(super) what: &'static str,
+    /// Whether the bytes are as they were written, only not by this program.
+    pub(super) is_sound: bool,
+}
+
+/// A record of a frame; of a save maybe only a part.
+#[derive(Debug)]
+pub(super) enum Part {
+    Save(SavePart),
+    Filed(Filed),
+    Dropped(VbId),
+    RolledBack(Filed),
+    Table(Vec<Filed>),
+}
+
+/// What one frame holds of a save.
+#[derive(Debug)]
+pub(super) struct SavePart {
+    pub(super) vb: VbId,
+    /// With the first part only.
+    pub(super) state: Option<ReplayedState>,
+    pub(super) items: Vec<Version>,
+    pub(super) is_last: bool,
+}
+
+/// Reads the records of a frame.
+pub(super) struct Decoder<'a> {
+    /// All of them.
+    pub(super) payload: &'a [u8],
+    /// Where in the segment they begin.
+    pub(super) offset: u64,
+    pub(super) generation: u64,
+}
+
+impl Decoder<'_> {
+    fn damaged(&self, at: usize, what: &'static str) -> Bad {
+        Bad { offset: self.offset + at as u64, what, is_sound: false }
+    }
+
+    fn unknown(&self, at: usize, what: &'static str) -> Bad {
+        Bad { is_sound: true, ..self.damaged(at, what) }
+    }
+
+    pub(super) fn parts(&self, records: u32) -> Result<Vec<Part>, Bad> {
+        let mut parts = Vec::new();
+        let mut at = 0;
+        while at < self.payload.len() {
+            let len = Cursor(&self.payload[at..]).u32().map_or(0, |len| len as usize);
+            let end = at.checked_add(len).filter(|end| len >= RECORD_HEAD && *end <= self.payload.len());
+            let end = end.ok_or_else(|| self.damaged(at, "the length of a record"))?;
+            parts.push(self.record(at, end)?);
+            at = end;
+        }
+        if parts.len() != records as usize {
+            return Err(self.damaged(0, "the number of records"));
+        }
+        Ok(parts)
+    }
+
+    fn record(&self, at: usize, end: usize) -> Result<Part, Bad> {
+        let record = &self.payload[at..end];
+        let mut head = Cursor(&record[4..]);
+        let fields = || Some((head.u32()?, head.u8()?, head.u8()?, head.u16()?));
+        let (crc, kind, flags, vb) =
+            { fields }().ok_or_else(|| self.damaged(at, "the length of a record"))?;
+        let sealed = if kind == kind::SAVE {
+            let mut more = Cursor(&record[RECORD_HEAD..]);
+            let state = more.u32().and_then(|_| more.u32());
+            let sealed = state.and_then(|state| SAVE_HEAD.checked_add(state as usize));
+            sealed.filter(|s| *s <= record.len()).ok_or_else(|| self.damaged(at, "the length of a state"))?
+        } else {
+            record.len()
+        };
+        let found = crc32c::crc32c_append(seed(self.generation, vb), &record[..4]);
+        if crc32c::crc32c_append(found, &record[8..sealed]) != crc {
+            return Err(self.damaged(at, "the checksum of a record"));
+        }
+        let body = &record[RECORD_HEAD..];
+        let vb = VbId(vb);
+        let part = match kind {
+            kind::SAVE => return self.save(at, record, sealed, flags, vb),
+            kind::FILED => filed(vb, &mut Cursor(body)).filter(|_| body.len() == 24).map(Part::Filed),
+            kind::ROLLED_BACK => {
+                filed(vb, &mut Cursor(body)).filter(|_| body.len() == 24).map(Part::RolledBack)
+            }
+            kind::DROPPED => body.is_empty().then_some(Part::Dropped(vb)),
+            kind::TABLE => table(body).map(Part::Table),
+            _ => None,
+        };
+        part.filter(|_| flags == 0).ok_or_else(|| self.unknown(at, "a record of an unknown form"))
+    }
+
+    fn save(&self, at: usize, record: &[u8], sealed: usize, flags: u8, vb: VbId) -> Result<Part, Bad> {
+        let unknown = |what| self.unknown(at, what);
+        let count = Cursor(&record[RECORD_HEAD..]).u32().unwrap_or(0) as usize;
+        let is_first = flags & flag::FIRST != 0;
+        let state = match (flags & !flag::ALL, flags & (flag::WHOLE | flag::NUMBERS)) {
+            (0, 0) if !is_first && sealed == SAVE_HEAD => None,
+            (0, flag::WHOLE) if is_first => {
+                let doc = VbStateDoc::from_json(&record[SAVE_HEAD..sealed]);
+                Some(ReplayedState::Whole(doc.map_err(|_| unknown("a state that cannot be understood"))?))
+            }
+            (0, flag::NUMBERS) if is_first => {
+                let numbers = StateNumbers::decode(&record[SAVE_HEAD..sealed]);
+                Some(ReplayedState::Numbers(numbers.ok_or_else(|| unknown("a state of an unknown form"))?))
+            }
+            _ => return Err(unknown("a save of an unknown form")),
+        };
+        let items = self.items(at + sealed, &record[sealed..], count, vb)?;
+        Ok(Part::Save(SavePart { vb, state, items, is_last: flags & flag::LAST != 0 }))
+    }
+
+    fn items(&self, offset: usize, bytes: &[u8], count: usize, vb: VbId) -> Result<Vec<Version>, Bad> {
+        if count > bytes.len() / ITEM_HEAD {
+            return Err(self.unknown(offset, "more items than there is room for"));
+        }
+        let seed = seed(self.generation, vb.0);
+        let mut items = Vec::with_capacity(count);
+        let mut at = 0;
+        for _ in 0..count {
+            let rest = &bytes[at..];
+            let (version, len) = self.item(offset + at, rest, seed)?;
+            items.push(version);
+            at += len;
+        }
+        if at != bytes.len() {
+            return Err(self.unknown(offset + at, "something behind the items of a save"));
+        }
+        Ok(items)
+    }
+
+    /// An item at the front of some bytes, and how many it takes.
+    fn item(&self, offset: usize, bytes: &[u8], seed: u32) -> Result<(Version, usize), Bad> {
+        let lengths = |mut at: Cursor<'_>| Some((at.u32()?, at.u32()? as usize, at.u8()?, at.u8()?));
+        let damaged = || self.damaged(offset, "the length of an item");
+        let (crc, value, key, form) = lengths(Cursor(bytes)).ok_or_else(damaged)?;
+        let value_at = ITEM_HEAD + usize::from(key);
+        let len = value_at.checked_add(value).filter(|len| *len <= bytes.len()).ok_or_else(damaged)?;
+        if crc32c::crc32c_append(seed, &bytes[4..len]) != crc {
+            return Err(self.damaged(offset, "the checksum of an item"));
+        }
+        let meta = meta(Cursor(&bytes[10..ITEM_HEAD]), form);
+        let key = Some(&bytes[ITEM_HEAD..value_at]).filter(|key| key.len() <= MAX_PREFIXED_KEY_BYTES);
+        let (Some(meta), Some(key)) = (meta, key.and_then(DocKey::parse)) else {
+            return Err(self.unknown(offset, "an item of an unknown form"));
+        };
+        Ok((NewVersion::new(meta, key, &[&bytes[value_at..len]]).publish(), len))
+    }
+}
+
+fn meta(mut at: Cursor<'_>, form: u8) -> Option<VersionMeta> {
+    let kind = match form & 15 {
+        0 => ItemKind::Mutation,
+        1 => ItemKind::Deletion,
+        2 => ItemKind::Expiration,
+        3 => ItemKind::SystemEvent,
+        _ => return None,
+    };
+    Some(VersionMeta {
+        cas: Cas(at.u64()?),
+        by_seqno: Seqno(at.u64()?),
+        rev_seqno: RevSeqno(at.u64()?),
+        flags: at.u32()?,
+        expiry: at.u32()?,
+        datatype: Datatype::from_wire(form >> 4)?,
+        kind,
+    })
+}
+
+fn filed(vb: VbId, at: &mut Cursor<'_>) -> Option<Filed> {
+    Some(Filed { vb, through: Frame(at.u64()?), revision: at.u64()?, header_offset: at.u64()? })
+}
+
+fn table(body: &[u8]) -> Option<Vec<Filed>> {
+    let mut at = Cursor(body);
+    let count = at.u32()? as usize;
+    if at.0.len() != count.checked_mul(TABLE_ENTRY)? {
+        return None;
+    }
+    let mut entry = || filed(VbId(at.u16()?), &mut at);
+    (0..count).map(|_| entry()).collect()
+}

@@ -1,0 +1,205 @@
+//! Segments as they are found on disk.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use base::env::{Disk, File, OpenMode};
+
+use super::decode::{Bad, Decoder, Part};
+use super::layout::{
+    BLOCK, BadHead, FRAME_HEAD, FrameHead, MAX_FRAME, Name, SegmentHead, parse_name, segment_path,
+};
+use super::on_disk;
+use crate::failure::Failure;
+
+/// What is wrong where the frames just end.
+pub(super) const NO_FRAME: &str = "no frame begins here";
+/// How much is read at once, at least.
+const READ_BYTES: usize = 256 << 10;
+
+/// A segment, not open.
+#[derive(Debug)]
+pub(super) struct Segment {
+    pub(super) generation: u64,
+    pub(super) path: PathBuf,
+    pub(super) len: u64,
+    pub(super) head: Result<SegmentHead, BadHead>,
+}
+
+impl Segment {
+    pub(super) fn damaged(&self, offset: u64, what: &'static str) -> Failure {
+        Failure::Journal { path: self.path.clone(), offset, what }
+    }
+}
+
+/// What of a journal is in a folder.
+pub(super) struct Found {
+    /// Oldest first.
+    pub(super) segments: Vec<Segment>,
+    /// Numbers of files that are kept for use.
+    pub(super) spares: Vec<u64>,
+}
+
+/// The names of the journal's files.
+pub(super) fn names(disk: &dyn Disk, dir: &Path) -> Result<Vec<Name>, Failure> {
+    let names = on_disk("read folder", dir, disk.read_dir(dir))?;
+    Ok(names.iter().filter_map(|name| parse_name(name)).collect())
+}
+
+pub(super) fn find(disk: &dyn Disk, dir: &Path) -> Result<Found, Failure> {
+    let (mut generations, mut spares) = (Vec::new(), Vec::new());
+    for name in names(disk, dir)? {
+        match name {
+            Name::Segment(generation) => generations.push(generation),
+            Name::Spare(number) => spares.push(number),
+        }
+    }
+    generations.sort_unstable();
+    let segments = generations.into_iter().map(|generation| segment(disk, dir, generation));
+    Ok(Found { segments: segments.collect::<Result<_, _>>()?, spares })
+}
+
+fn segment(disk: &dyn Disk, dir: &Path, generation: u64) -> Result<Segment, Failure> {
+    let path = segment_path(dir, generation);
+    let file = on_disk("open", &path, disk.open(&path, OpenMode::Read))?;
+    let len = on_disk("measure", &path, file.len())?;
+    let mut block = [0; BLOCK];
+    let read = on_disk("read", &path, file.read_at(&mut block, 0))?;
+    // A file whose renaming was lost has the header of a later use under an old name: it holds nothing of this one.
+    let head = SegmentHead::decode(&block[..read])
+        .and_then(|head| if head.generation == generation { Ok(head) } else { Err(BadHead::Unreadable) });
+    Ok(Segment { generation, path, len, head })
+}
+
+/// What of a file was read last.
+struct Window<'a> {
+    file: Arc<dyn File>,
+    segment: &'a Segment,
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl<'a> Window<'a> {
+    fn open(disk: &dyn Disk, segment: &'a Segment) -> Result<Window<'a>, Failure> {
+        let file = on_disk("open", &segment.path, disk.open(&segment.path, OpenMode::Read))?;
+        Ok(Window { file, segment, start: 0, bytes: Vec::new() })
+    }
+
+    /// Bytes at `offset`; fewer than asked for if the file ends.
+    fn get(&mut self, offset: u64, len: usize) -> Result<&[u8], Failure> {
+        let rest = self.segment.len.saturating_sub(offset);
+        let len = len.min(usize::try_from(rest).unwrap_or(usize::MAX));
+        let from = offset.checked_sub(self.start).and_then(|from| usize::try_from(from).ok());
+        let held = from.filter(|from| from.checked_add(len).is_some_and(|end| end <= self.bytes.len()));
+        let from = match held {
+            Some(from) => from,
+            None => {
+                let wanted = len.max(READ_BYTES).min(usize::try_from(rest).unwrap_or(usize::MAX));
+                self.bytes.resize(wanted, 0);
+                self.start = offset;
+                let read = self.file.read_at(&mut self.bytes, offset);
+                let read = read.inspect_err(|_| self.bytes.clear());
+                let read = on_disk("read", &self.segment.path, read)?;
+                self.bytes.truncate(read);
+                0
+            }
+        };
+        let held = &self.bytes[from..];
+        Ok(&held[..len.min(held.len())])
+    }
+}
+
+/// A whole frame.
+pub(super) struct ReadFrame {
+    pub(super) head: FrameHead,
+    pub(super) parts: Vec<Part>,
+}
+
+/// Where the frames of a segment end, and why.
+pub(super) struct End {
+    /// Where the next frame would be.
+    pub(super) offset: u64,
+    /// Its number.
+    pub(super) next: u64,
+    /// Why there is none; nothing if the following segment has it.
+    pub(super) bad: Option<Bad>,
+}
+
+/// Reads the frames of a segment with the numbers from its first to one before `limit`, up to the first that is not
+/// whole.
+pub(super) fn frames(
+    disk: &dyn Disk,
+    segment: &Segment,
+    head: SegmentHead,
+    limit: u64,
+    visit: &mut dyn FnMut(ReadFrame) -> Result<(), Failure>,
+) -> Result<End, Failure> {
+    let mut window = Window::open(disk, segment)?;
+    let (mut offset, mut next) = (BLOCK as u64, head.first);
+    while next < limit {
+        match frame(&mut window, &head, offset, next)? {
+            Ok(frame) => {
+                offset += frame.head.disk_bytes();
+                next = next.checked_add(1).ok_or_else(|| segment.damaged(offset, "the number of a frame"))?;
+                visit(frame)?;
+            }
+            Err(bad) => return Ok(End { offset, next, bad: Some(bad) }),
+        }
+    }
+    Ok(End { offset, next, bad: None })
+}
+
+fn frame(
+    window: &mut Window<'_>,
+    segment: &SegmentHead,
+    offset: u64,
+    number: u64,
+) -> Result<Result<ReadFrame, Bad>, Failure> {
+    let bad = |what| Ok(Err(Bad { offset, what, is_sound: false }));
+    let Some(head) = FrameHead::decode(window.get(offset, FRAME_HEAD)?) else {
+        return bad(NO_FRAME);
+    };
+    if (head.generation, head.salt) != (segment.generation, segment.salt) {
+        return bad("the frame is of an earlier use of the segment");
+    }
+    if head.number != number {
+        return bad("the frame has another number");
+    }
+    let payload = head.payload as usize;
+    if payload > MAX_FRAME {
+        return bad("the frame is longer than any");
+    }
+    let payload_at = offset + FRAME_HEAD as u64;
+    let bytes = window.get(offset, FRAME_HEAD + payload)?;
+    let Some(bytes) = bytes.get(FRAME_HEAD..).filter(|bytes| bytes.len() == payload) else {
+        return bad("the segment ends inside a frame");
+    };
+    let decoder = Decoder { payload: bytes, offset: payload_at, generation: head.generation };
+    Ok(decoder.parts(head.records).map(|parts| ReadFrame { head, parts }))
+}
+
+/// Looks behind the last whole frame for one that was written when frame `missing` was durable. Without a salt, the
+/// header of the segment being unreadable, any that has the segment's generation counts.
+pub(super) fn proof_of(
+    disk: &dyn Disk,
+    segment: &Segment,
+    salt: Option<u64>,
+    from: u64,
+    mut missing: u64,
+) -> Result<Option<u64>, Failure> {
+    let mut window = Window::open(disk, segment)?;
+    let mut offset = from;
+    while offset < segment.len {
+        if let Some(head) = FrameHead::decode(window.get(offset, FRAME_HEAD)?)
+            && head.generation == segment.generation
+            && salt.is_none_or(|salt| salt == head.salt)
+        {
+            if head.durable >= missing {
+                return Ok(Some(offset));
+            }
+            missing = missing.min(head.number);
+        }
+        offset += BLOCK as u64;
+    }
+    Ok(None)
+}

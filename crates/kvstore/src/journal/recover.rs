@@ -1,0 +1,307 @@
+//! Recovery: what was synced, oldest first.
+//!
+//! Of the last group of frames nobody can tell whether it was synced: the process may have died before, and the page
+//! cache shows it all the same. So it is written again, into a new segment, before anybody hears of it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::{Path, PathBuf};
+
+use base::VbId;
+use base::env::{Disk, Env, OpenMode};
+use parking_lot::Mutex;
+
+use super::decode::{Part, SavePart};
+use super::layout::{BLOCK, BadHead, SegmentHead, spare_path};
+use super::read::{End, Found, ReadFrame, Segment, find, frames, proof_of};
+use super::shelf::{Kept, Shelf, Spare};
+use super::writer::Writer;
+use super::{Counters, Filed, Frame, Journal, JournalConfig, Record, Replayed, ReplayedState, State};
+use crate::failure::Failure;
+use crate::state::VbStateDoc;
+
+/// Who is told of what was appended.
+type Replay<'a> = &'a mut dyn FnMut(Frame, Replayed) -> Result<(), Failure>;
+
+/// Puts saves together that span frames.
+#[derive(Default)]
+struct Assembly {
+    open: Option<(VbId, ReplayedState, Vec<base::Version>)>,
+}
+
+impl Assembly {
+    /// Adds a record; answers what is complete with it. The parts of a save stand one behind the other, with nothing
+    /// but a table between them; a save that does not go on was never told to be durable.
+    fn add(
+        &mut self,
+        part: Part,
+        tell: &mut dyn FnMut(Replayed) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        match part {
+            Part::Save(part) => self.save(part).map_or(Ok(()), tell),
+            Part::Table(entries) => entries.into_iter().try_for_each(|filed| tell(Replayed::Filed(filed))),
+            other => {
+                self.open = None;
+                match other {
+                    Part::Filed(filed) => tell(Replayed::Filed(filed)),
+                    Part::RolledBack(filed) => tell(Replayed::RolledBack(filed)),
+                    Part::Dropped(vb) => tell(Replayed::Dropped(vb)),
+                    Part::Save(_) | Part::Table(_) => Ok(()),
+                }
+            }
+        }
+    }
+
+    fn save(&mut self, part: SavePart) -> Option<Replayed> {
+        let SavePart { vb, state, items, is_last } = part;
+        self.open = match (state, self.open.take()) {
+            (Some(state), _) => Some((vb, state, items)),
+            (None, Some((of, state, mut all))) if of == vb => {
+                all.extend(items);
+                Some((vb, state, all))
+            }
+            // its beginning was filed, and the segment with it is gone
+            (None, _) => None,
+        };
+        if !is_last {
+            return None;
+        }
+        let (vb, state, items) = self.open.take()?;
+        Some(Replayed::Save { vb, state, items })
+    }
+}
+
+/// Reads all segments.
+struct Walk<'a> {
+    replay: Replay<'a>,
+    assembly: Assembly,
+    table: BTreeMap<VbId, Filed>,
+    /// Frames that are not known to be durable yet.
+    queue: VecDeque<(u64, Vec<Part>)>,
+    /// The last frame that is known to be.
+    proven: u64,
+    needed: u64,
+    kept: Vec<Kept>,
+}
+
+impl Walk<'_> {
+    /// Answers whether there is any segment.
+    fn segments(&mut self, disk: &dyn Disk, segments: &[Segment]) -> Result<bool, Failure> {
+        if let Some(foreign) = segments.iter().find(|segment| segment.head == Err(BadHead::Version)) {
+            return Err(foreign.damaged(0, "the journal is of an unknown version"));
+        }
+        let mut next = 1;
+        let mut any = false;
+        for (i, segment) in segments.iter().enumerate() {
+            let following = segments[i + 1..].iter().find_map(|later| later.head.ok());
+            let mut bytes = 0;
+            if let Ok(head) = segment.head {
+                let end = self.segment(disk, segment, head, following)?;
+                (next, bytes, any) = (end.next, end.offset, true);
+            } else if following.is_none()
+                && let Some(at) = proof_of(disk, segment, None, BLOCK as u64, next)?
+            {
+                return Err(segment.damaged(at, "frames that were synced, in a segment without a header"));
+            }
+            self.kept.push(Kept {
+                generation: segment.generation,
+                end: Some(next),
+                free_at: Some(next),
+                bytes,
+                len: segment.len,
+            });
+        }
+        if let Some((oldest, head)) = segments.iter().find_map(|segment| Some((segment, segment.head.ok()?)))
+            && head.first > self.needed.max(1)
+        {
+            return Err(oldest.damaged(0, "an older segment is missing"));
+        }
+        self.prove(self.proven)?;
+        Ok(any)
+    }
+
+    fn segment(
+        &mut self,
+        disk: &dyn Disk,
+        segment: &Segment,
+        head: SegmentHead,
+        following: Option<SegmentHead>,
+    ) -> Result<End, Failure> {
+        self.prove(head.first.saturating_sub(1))?;
+        let limit = following.map_or(u64::MAX, |following| following.first);
+        let end = frames(disk, segment, head, limit, &mut |frame| self.frame(head.first, frame))?;
+        match end.bad {
+            Some(bad) if bad.is_sound || following.is_some() => Err(segment.damaged(bad.offset, bad.what)),
+            Some(bad) => match proof_of(disk, segment, Some(head.salt), end.offset, end.next)? {
+                Some(_) => Err(segment.damaged(bad.offset, bad.what)),
+                None => Ok(end),
+            },
+            None if end.next != limit => {
+                Err(segment.damaged(end.offset, "the next segment does not go on here"))
+            }
+            None => Ok(end),
+        }
+    }
+
+    fn frame(&mut self, first: u64, frame: ReadFrame) -> Result<(), Failure> {
+        self.prove(frame.head.durable)?;
+        if frame.head.durable < first {
+            // the call that wrote it may have begun in a segment before, which is needed as long as this frame
+            let before = self.kept.iter_mut().rev().take_while(|kept| kept.free_at >= Some(first));
+            before.for_each(|kept| kept.free_at = Some(frame.head.number.saturating_add(1)));
+        }
+        self.needed = self.needed.max(frame.head.needed);
+        self.queue.push_back((frame.head.number, frame.parts));
+        Ok(())
+    }
+
+    /// Tells of all frames up to this one.
+    fn prove(&mut self, through: u64) -> Result<(), Failure> {
+        self.proven = self.proven.max(through);
+        while let Some((number, parts)) = self.queue.pop_front_if(|(number, _)| *number <= through) {
+            for part in parts {
+                let (table, replay) = (&mut self.table, &mut self.replay);
+                self.assembly.add(part, &mut |told| {
+                    note(table, &told);
+                    replay(Frame(number), told)
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What is complete in the frames that are not known to be durable.
+    fn tail(&mut self) -> Result<Vec<Replayed>, Failure> {
+        let mut tail = Vec::new();
+        for part in self.queue.drain(..).flat_map(|(_, parts)| parts) {
+            self.assembly.add(part, &mut |told| {
+                tail.push(told);
+                Ok(())
+            })?;
+        }
+        Ok(tail)
+    }
+}
+
+fn note(table: &mut BTreeMap<VbId, Filed>, told: &Replayed) {
+    match told {
+        Replayed::Filed(filed) | Replayed::RolledBack(filed) => {
+            table.insert(filed.vb, *filed);
+        }
+        Replayed::Dropped(vb) => {
+            table.remove(vb);
+        }
+        Replayed::Save { .. } => {}
+    }
+}
+
+impl Journal {
+    /// Reads what was synced, oldest first, and goes on behind it in a new segment.
+    /// If nothing is replayed, nothing was ever told to be durable.
+    pub fn recover(
+        env: Env,
+        dir: &Path,
+        config: JournalConfig,
+        replay: &mut dyn FnMut(Frame, Replayed) -> Result<(), Failure>,
+    ) -> Result<Journal, Failure> {
+        let found = find(&*env.disk, dir)?;
+        let mut walk = Walk {
+            replay,
+            assembly: Assembly::default(),
+            table: BTreeMap::new(),
+            queue: VecDeque::new(),
+            proven: 0,
+            needed: 0,
+            kept: Vec::new(),
+        };
+        let any = walk.segments(&*env.disk, &found.segments)?;
+        let tail = walk.tail()?;
+        let (table, proven, needed) = (walk.table, walk.proven, walk.needed);
+        let mut kept = walk.kept;
+        // what is written again is void in the old segment, and its new number not known yet
+        for kept in &mut kept {
+            if kept.end > Some(proven + 1) {
+                (kept.end, kept.free_at) = (Some(proven + 1), Some(proven + 1));
+            }
+            kept.free_at = kept.free_at.filter(|at| *at <= proven + 1);
+        }
+        let journal = Journal::new(env, dir.to_owned(), config, &found, kept);
+        journal.go_on_after(proven);
+        journal.needed.store(needed.min(proven + 1), std::sync::atomic::Ordering::Relaxed);
+        if any {
+            let table: Vec<_> = table.into_values().collect();
+            let through = journal.write_again(&tail, &table)?;
+            tail.into_iter().try_for_each(|told| replay(through, told))?;
+        }
+        Ok(journal)
+    }
+
+    fn new(env: Env, dir: PathBuf, config: JournalConfig, found: &Found, kept: Vec<Kept>) -> Journal {
+        let spares = spares(&*env.disk, &dir, &config, &found.spares);
+        let last = found.segments.last().map_or(0, |segment| segment.generation);
+        Journal {
+            env,
+            dir,
+            config,
+            writer: Mutex::new(Writer::default()),
+            shelf: Mutex::new(Shelf::new(kept, spares, last)),
+            releasing: Mutex::default(),
+            preparing: Mutex::new(None),
+            next: 1.into(),
+            needed: 0.into(),
+            counters: Counters::default(),
+        }
+    }
+
+    fn write_again(&self, tail: &[Replayed], table: &[Filed]) -> Result<Frame, Failure> {
+        let docs: Vec<VbStateDoc> = tail.iter().map(state_doc).collect();
+        let records: Vec<Record<'_>> =
+            std::iter::zip(tail, &docs).map(|(told, doc)| record(told, doc)).collect();
+        self.append_again(&records, table)
+    }
+}
+
+/// What to append, to be told this again.
+fn record<'a>(told: &'a Replayed, doc: &'a VbStateDoc) -> Record<'a> {
+    match told {
+        Replayed::Save { vb, state: ReplayedState::Whole(_), items } => {
+            Record::Save { vb: *vb, state: State::Whole(doc), items }
+        }
+        Replayed::Save { vb, state: ReplayedState::Numbers(_), items } => {
+            Record::Save { vb: *vb, state: State::Numbers(doc), items }
+        }
+        Replayed::Filed(filed) => Record::Filed(*filed),
+        Replayed::Dropped(vb) => Record::Dropped(*vb),
+        Replayed::RolledBack(filed) => Record::RolledBack(*filed),
+    }
+}
+
+/// A document with the state of a save in it.
+fn state_doc(told: &Replayed) -> VbStateDoc {
+    match told {
+        Replayed::Save { state: ReplayedState::Whole(doc), .. } => doc.clone(),
+        Replayed::Save { state: ReplayedState::Numbers(numbers), .. } => {
+            let mut doc = VbStateDoc::default();
+            numbers.apply(&mut doc);
+            doc
+        }
+        _ => VbStateDoc::default(),
+    }
+}
+
+/// Spares that are fit for use; others go. They are a convenience: what fails here is left alone.
+fn spares(disk: &dyn Disk, dir: &Path, config: &JournalConfig, numbers: &[u64]) -> Vec<Spare> {
+    let mut spares = Vec::new();
+    for &number in numbers {
+        let path = spare_path(dir, number);
+        let len = disk.open(&path, OpenMode::Read).and_then(|file| file.len()).unwrap_or(0);
+        if len >= config.segment_bytes
+            && len / 2 <= config.segment_bytes
+            && spares.len() < config.spare_segments
+        {
+            spares.push(Spare { number, len });
+        } else if let Err(failure) = disk.remove_file(&path) {
+            tracing::warn!(path = %path.display(), %failure, "a spare segment stays");
+        }
+    }
+    spares
+}

@@ -1,0 +1,86 @@
+//! Every call of the disk fails, once and for ever.
+
+use base::env::sim::{Effect, Fault, On};
+use sim::crash::{CrashPlan, every_fault};
+
+use super::model::Subject;
+use super::*;
+
+/// A run that goes on after failures, as the caller would; what could not be begun has no subject.
+fn run(disk: &SimDisk, seed: u64) -> Option<Subject> {
+    disk.create_dir_all_synced(&dir()).ok()?;
+    let mut config = small();
+    config.segment_bytes = 16 << 10;
+    let mut subject = Subject::new(disk.clone(), config, seed).ok()?;
+    subject.maker.most_value = 600;
+    for _ in 0..14 {
+        let _ = match subject.maker.rng.below(8) {
+            0 => subject.release(),
+            1 => subject.journal.prepare_step().map(|_| ()),
+            _ => {
+                let through = Frame(subject.journal.next_frame().0 - 1);
+                let call = subject.maker.call(through);
+                subject.append_this(call, 3)
+            }
+        };
+        if subject.calls.last().is_some_and(|call| call.acknowledged.is_none()) {
+            break;
+        }
+    }
+    Some(subject)
+}
+
+fn check(subject: Option<&Subject>, image: &SimDisk, changes: u64) -> Vec<String> {
+    let Some(subject) = subject else { return Vec::new() };
+    match recover(image, subject.config) {
+        Err(failure) => vec![failure.to_string()],
+        Ok((_, told)) => subject.wrong(&told, changes),
+    }
+}
+
+fn fail_everywhere(fault: impl Fn(u64) -> Fault + Copy) {
+    for seed in 0..3 {
+        let plan = CrashPlan { seeds: 3, ..CrashPlan::new(seed) };
+        let verdict = every_fault(
+            &plan,
+            fault,
+            |disk| run(disk, seed),
+            |subject, image, at| check(subject.as_ref(), image, at),
+        );
+        assert!(verdict.holds(), "{verdict}");
+    }
+}
+
+#[test]
+fn one_failure_loses_nothing() {
+    fail_everywhere(|nth| Fault::once(On::Any, nth, Effect::IO_ERROR));
+    fail_everywhere(|nth| Fault::once(On::Changes, nth, Effect::Short { bytes: 1000, errno: 28 }));
+}
+
+#[test]
+fn a_disk_that_fails_for_ever_keeps_what_was_acknowledged() {
+    fail_everywhere(|nth| Fault::for_ever(On::Changes, nth, Effect::DISK_FULL));
+    fail_everywhere(|nth| Fault::for_ever(On::Any, nth, Effect::IO_ERROR));
+}
+
+#[test]
+fn a_failing_recovery_says_so_and_the_next_one_finds_everything() {
+    let disk = SimDisk::new();
+    let subject = run(&disk, 5).expect("a run");
+    for nth in 1.. {
+        let image = disk.image(base::env::sim::Survival::Synced);
+        image.plan(Fault::once(On::Any, nth, Effect::IO_ERROR));
+        let first = recover(&image, subject.config).map(|(_, told)| told);
+        if let Ok(told) = &first {
+            assert_eq!(subject.wrong(told, disk.changes()), Vec::<String>::new(), "fault {nth}");
+        }
+        let was_struck = image.was_struck();
+        image.heal();
+        let (_, told) = recover(&image, subject.config).expect("the second recovery");
+        assert_eq!(subject.wrong(&told, disk.changes()), Vec::<String>::new(), "fault {nth}");
+        if !was_struck {
+            assert!(nth > 10, "there is something to fail");
+            return;
+        }
+    }
+}

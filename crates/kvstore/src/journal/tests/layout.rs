@@ -1,0 +1,1 @@
+//! The example of docs/journal_format.md, byte by byte.

@@ -1,0 +1,415 @@
+//! Backend `journaled`: a journal for the whole bucket in front of a couchstore file for each vBucket.
+//!
+//! A save is durable once the journal is synced. What is in the journal only is kept in memory as runs of shared
+//! versions; the files follow behind, in larger batches (docs/adr/0014-journal.md).
+//!
+//! Locks, in this order: `filing` (one filing, rollback or delete at a time), `appending` (one append at a time), a
+//! vBucket's, `filed`.
+
+mod filing;
+mod overlay;
+mod recovery;
+mod runs;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use base::env::Env;
+use base::{DocKey, VbId, Version};
+use parking_lot::{Mutex, RwLock};
+
+use crate::couch::{Couch, CouchConfig};
+use crate::failure::Failure;
+use crate::journal::{Filed, Frame, Journal, JournalConfig, Record, State};
+use crate::state::VbStateDoc;
+use crate::store::{Background, Counts, KvStore, SaveBatch, Snapshot, States, Stats};
+use overlay::Overlay;
+use runs::Runs;
+
+/// Choices about a bucket with a journal.
+#[derive(Clone, Copy, Debug)]
+pub struct JournaledConfig {
+    /// The files behind it.
+    pub couch: CouchConfig,
+    /// How large the journal may become. At half of it filing begins, at all of it a save files first.
+    pub journal_bytes: u64,
+    /// How long something may stay in the journal alone while there is room.
+    pub file_after: Duration,
+}
+
+impl Default for JournaledConfig {
+    fn default() -> Self {
+        JournaledConfig {
+            couch: CouchConfig::default(),
+            journal_bytes: 512 << 20,
+            file_after: Duration::from_secs(15),
+        }
+    }
+}
+
+impl JournaledConfig {
+    fn journal(&self) -> JournalConfig {
+        JournalConfig {
+            segment_bytes: (self.journal_bytes / 16).clamp(16 << 10, 32 << 20),
+            frame_bytes: (self.journal_bytes / 16).clamp(4 << 10, 1 << 20) as usize,
+            spare_segments: 4,
+        }
+    }
+}
+
+/// A bucket's folder: files, and the journal in front of them.
+pub struct Journaled {
+    env: Env,
+    config: JournaledConfig,
+    files: Couch,
+    journal: Journal,
+    vbuckets: RwLock<Vec<Arc<Vb>>>,
+    /// What the files durably hold, as far as that is known.
+    filed: Mutex<FiledTable>,
+    appending: Mutex<()>,
+    filing: Mutex<()>,
+    /// Bytes of versions that are in the journal only.
+    unfiled_bytes: AtomicU64,
+    saves: AtomicU64,
+    items_saved: AtomicU64,
+    failures: AtomicU64,
+}
+
+#[derive(Default)]
+struct FiledTable {
+    by_vbucket: BTreeMap<VbId, Filed>,
+    /// Not yet on record in the journal.
+    news: Vec<Filed>,
+}
+
+impl FiledTable {
+    /// A file that was compacted meanwhile holds the same under its newer revision.
+    fn set(&mut self, mut filed: Filed) {
+        if let Some(present) =
+            self.by_vbucket.get(&filed.vb).filter(|present| present.revision > filed.revision)
+        {
+            filed = Filed { through: filed.through.max(present.through), ..*present };
+        }
+        self.by_vbucket.insert(filed.vb, filed);
+        self.news.push(filed);
+    }
+}
+
+#[derive(Default)]
+struct Vb {
+    unfiled: Mutex<Unfiled>,
+}
+
+/// What of a vBucket is in the journal only.
+#[derive(Default)]
+struct Unfiled {
+    runs: Runs,
+    /// The last state that was journaled.
+    state: Option<Arc<VbStateDoc>>,
+    /// The first frame whose content is not filed; nothing if everything is.
+    since: Option<Oldest>,
+    /// The last frame with something of it.
+    last: Frame,
+    /// Bytes of the versions in `runs`, those included that newer ones replaced meanwhile.
+    bytes: u64,
+    /// Counts filings that began: a reader that saw none begin may combine runs and file.
+    filings: u64,
+    /// It was deleted; if its file could not be removed yet, that is void.
+    file_is_void: bool,
+}
+
+/// Since when something waits to be filed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Oldest {
+    frame: Frame,
+    /// On the monotonic clock.
+    at: Duration,
+}
+
+impl Unfiled {
+    /// Takes what a save journaled; returns the bytes that came.
+    fn add(&mut self, items: &[Version], state: Arc<VbStateDoc>, since: Oldest, last: Frame) -> u64 {
+        let bytes = items.iter().map(|version| version.allocated_bytes() as u64).sum();
+        self.runs.push(items);
+        self.state = Some(state);
+        self.since.get_or_insert(since);
+        self.last = last;
+        self.bytes += bytes;
+        bytes
+    }
+}
+
+impl Journaled {
+    /// Opens a bucket's folder, made if missing, and takes in again what its journal holds.
+    pub fn open(env: Env, dir: &Path, config: JournaledConfig) -> Result<Journaled, Failure> {
+        recovery::open(env, dir, config)
+    }
+
+    /// Opens a bucket's folder to work without a journal. What a journal of before holds goes to the files first.
+    pub fn without_journal(env: Env, dir: &Path, config: JournaledConfig) -> Result<Couch, Failure> {
+        if recovery::exists(&env, dir)? {
+            Journaled::open(env.clone(), dir, config)?.close()?;
+        }
+        Couch::open(env, dir, config.couch)
+    }
+
+    fn vb(&self, vb: VbId) -> Arc<Vb> {
+        let at = usize::from(vb.0);
+        if let Some(found) = self.vbuckets.read().get(at) {
+            return found.clone();
+        }
+        let mut vbuckets = self.vbuckets.write();
+        if vbuckets.len() <= at {
+            vbuckets.resize_with(at + 1, Arc::default);
+        }
+        vbuckets[at].clone()
+    }
+
+    fn each_vb(&self) -> Vec<(VbId, Arc<Vb>)> {
+        let vbuckets = self.vbuckets.read();
+        vbuckets.iter().enumerate().map(|(i, vb)| (VbId(i as u16), vb.clone())).collect()
+    }
+
+    /// Appends records, with the news of what was filed in front of them, and lets go of segments that are not needed
+    /// any more. The caller holds `appending`.
+    fn append<'a>(&self, records: impl IntoIterator<Item = Record<'a>>) -> Result<Frame, Failure> {
+        // What is filed from here on is news for the next append, so its segments are needed until then.
+        let needed = self.oldest_unfiled();
+        let news = std::mem::take(&mut self.filed.lock().news);
+        let has_news = !news.is_empty();
+        let all: Vec<Record<'_>> = news.iter().map(|filed| Record::Filed(*filed)).chain(records).collect();
+        let table = || self.filed.lock().by_vbucket.values().copied().collect();
+        match self.journal.append(&all, &table) {
+            Ok(last) => {
+                if has_news && let Err(failure) = self.journal.release(needed) {
+                    // nothing is in danger: the segments stay and are released later
+                    tracing::warn!(%failure, "cannot release a journal segment");
+                }
+                Ok(last)
+            }
+            Err(failure) => {
+                self.failures.fetch_add(1, Ordering::Relaxed);
+                let mut filed = self.filed.lock();
+                let newer = std::mem::replace(&mut filed.news, news);
+                filed.news.extend(newer);
+                Err(failure)
+            }
+        }
+    }
+
+    /// The first frame that is not filed, of all vBuckets.
+    fn oldest_unfiled(&self) -> Frame {
+        let next = self.journal.next_frame();
+        let vbuckets = self.vbuckets.read();
+        let since = vbuckets.iter().filter_map(|vb| vb.unfiled.lock().since);
+        since.map(|since| since.frame).min().unwrap_or(next)
+    }
+
+    /// Journals a group; the caller made sure that there is room.
+    fn journal_group(
+        &self,
+        group: &[(VbId, SaveBatch<'_>)],
+        states: &[Arc<VbStateDoc>],
+    ) -> Result<(), Failure> {
+        let vbuckets: Vec<Arc<Vb>> = group.iter().map(|(vb, _)| self.vb(*vb)).collect();
+        let _appending = self.appending.lock();
+        let records = group.iter().zip(states).zip(&vbuckets).map(|(((vb, batch), state), unfiled)| {
+            let known = unfiled.unfiled.lock().state.clone();
+            let state = match known {
+                Some(known) if known.same_structure(state) => State::Numbers(state),
+                _ => State::Whole(state),
+            };
+            Record::Save { vb: *vb, state, items: batch.items }
+        });
+        let records: Vec<Record<'_>> = records.collect();
+        let since = Oldest { frame: self.journal.next_frame(), at: self.env.clock.monotonic() };
+        let last = self.append(records)?;
+        let mut added = 0;
+        for (((_, batch), state), vb) in group.iter().zip(states).zip(&vbuckets) {
+            added += vb.unfiled.lock().add(batch.items, state.clone(), since, last);
+        }
+        self.unfiled_bytes.fetch_add(added, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// A vBucket as it is now, in memory and on disk; nothing if there is none.
+    fn overlay(&self, vb: VbId) -> Result<Option<Overlay>, Failure> {
+        let unfiled = self.vb(vb);
+        loop {
+            let (runs, state, filings, is_void) = {
+                let unfiled = unfiled.unfiled.lock();
+                let state = unfiled.since.and(unfiled.state.clone());
+                (unfiled.runs.clone(), state, unfiled.filings, unfiled.file_is_void)
+            };
+            let file = if is_void { None } else { self.files.snapshot(vb)? };
+            // A filing that began meanwhile may have put newer versions into the file.
+            if unfiled.unfiled.lock().filings != filings {
+                continue;
+            }
+            if file.is_none() && state.is_none() {
+                return Ok(None);
+            }
+            let state = state.map(|state| VbStateDoc::clone(&state));
+            return Ok(Some(Overlay { unfiled: runs.merged(), state, file }));
+        }
+    }
+
+    /// The version of a key that is in the journal only, or whether to look into the file.
+    fn unfiled(&self, vb: VbId, stored_key: &[u8]) -> Unwritten {
+        let vb = self.vb(vb);
+        let unfiled = vb.unfiled.lock();
+        match unfiled.runs.get(stored_key) {
+            Some(version) => Unwritten::Here(version.clone()),
+            None if unfiled.file_is_void => Unwritten::Nowhere,
+            None => Unwritten::InFile,
+        }
+    }
+}
+
+/// Where the newest version of a key is.
+enum Unwritten {
+    Here(Version),
+    InFile,
+    Nowhere,
+}
+
+impl KvStore for Journaled {
+    fn save_group(&self, group: &[(VbId, SaveBatch<'_>)]) -> Vec<Result<(), Failure>> {
+        group.iter().for_each(|(_, batch)| batch.assert_sorted());
+        let states: Vec<Arc<VbStateDoc>> =
+            group.iter().map(|(_, batch)| Arc::new(batch.state.clone())).collect();
+        let journaled = self.make_room().and_then(|()| self.journal_group(group, &states));
+        match journaled {
+            Ok(()) => {
+                self.saves.fetch_add(group.len() as u64, Ordering::Relaxed);
+                let items: usize = group.iter().map(|(_, batch)| batch.items.len()).sum();
+                self.items_saved.fetch_add(items as u64, Ordering::Relaxed);
+                group.iter().map(|_| Ok(())).collect()
+            }
+            Err(failure) => {
+                let mut answers: Vec<_> = group.iter().skip(1).map(|_| Err(failure.again())).collect();
+                answers.push(Err(failure));
+                answers
+            }
+        }
+    }
+
+    fn get(&self, vb: VbId, key: DocKey<'_>) -> Result<Option<Version>, Failure> {
+        match self.unfiled(vb, &key.to_stored().0) {
+            Unwritten::Here(version) => Ok(Some(version)),
+            Unwritten::Nowhere => Ok(None),
+            // Filing puts a version into the file before it leaves memory, so it is in one of the two.
+            Unwritten::InFile => self.files.get(vb, key),
+        }
+    }
+
+    fn get_many(&self, vb: VbId, keys: &[DocKey<'_>]) -> Vec<Result<Option<Version>, Failure>> {
+        let mut answers: Vec<Option<Result<Option<Version>, Failure>>> = Vec::with_capacity(keys.len());
+        let (mut at, mut wanted) = (Vec::new(), Vec::new());
+        for (i, key) in keys.iter().enumerate() {
+            answers.push(match self.unfiled(vb, &key.to_stored().0) {
+                Unwritten::Here(version) => Some(Ok(Some(version))),
+                Unwritten::Nowhere => Some(Ok(None)),
+                Unwritten::InFile => {
+                    at.push(i);
+                    wanted.push(*key);
+                    None
+                }
+            });
+        }
+        for (i, answer) in at.into_iter().zip(self.files.get_many(vb, &wanted)) {
+            answers[i] = Some(answer);
+        }
+        answers.into_iter().map(|answer| answer.expect("each key was found or asked for")).collect()
+    }
+
+    fn snapshot(&self, vb: VbId) -> Result<Option<Box<dyn Snapshot>>, Failure> {
+        Ok(self.overlay(vb)?.map(|overlay| Box::new(overlay) as Box<dyn Snapshot>))
+    }
+
+    fn states(&self) -> Result<States, Failure> {
+        let mut states: BTreeMap<VbId, _> = self.files.states()?.into_iter().collect();
+        for (vb, unfiled) in self.each_vb() {
+            let unfiled = unfiled.unfiled.lock();
+            if unfiled.file_is_void {
+                states.remove(&vb);
+            }
+            let Some(state) = unfiled.since.and(unfiled.state.as_deref()) else { continue };
+            let high_seqno = unfiled.runs.high_seqno();
+            if let Ok(stored) = states.entry(vb).or_insert_with(|| Ok(recovery::without_file(state))) {
+                stored.state = state.clone();
+                stored.high_seqno = stored.high_seqno.max(high_seqno);
+            }
+        }
+        Ok(states.into_iter().collect())
+    }
+
+    fn counts(&self, vb: VbId) -> Result<Counts, Failure> {
+        let _filing = self.filing.lock();
+        self.file_one(vb)?;
+        self.files.counts(vb)
+    }
+
+    fn delete_vbucket(&self, vb: VbId) -> Result<(), Failure> {
+        let _filing = self.filing.lock();
+        let state = self.vb(vb);
+        {
+            let _appending = self.appending.lock();
+            self.append([Record::Dropped(vb)])?;
+            self.filed.lock().forget(vb);
+            let old = {
+                let mut unfiled = state.unfiled.lock();
+                let filings = unfiled.filings + 1;
+                std::mem::replace(
+                    &mut *unfiled,
+                    Unfiled { filings, file_is_void: true, ..Unfiled::default() },
+                )
+            };
+            self.unfiled_bytes.fetch_sub(old.bytes, Ordering::Relaxed);
+        }
+        self.remove_void_file(vb, &state)
+    }
+
+    fn stats(&self) -> Stats {
+        Stats {
+            saves: self.saves.load(Ordering::Relaxed),
+            items_saved: self.items_saved.load(Ordering::Relaxed),
+            failures: self.failures.load(Ordering::Relaxed) + self.files.stats().failures,
+            unfiled_bytes: self.unfiled_bytes.load(Ordering::Relaxed),
+            journal: Some(self.journal.stats()),
+            ..self.files.stats()
+        }
+    }
+
+    fn background_step(&self) -> Result<Background, Failure> {
+        if self.file_step()? || self.journal.prepare_step()? {
+            return Ok(Background::Worked);
+        }
+        Ok(Background::Idle)
+    }
+
+    fn is_journaled(&self) -> bool {
+        true
+    }
+
+    fn close(&self) -> Result<(), Failure> {
+        self.file_everything()?;
+        for (vb, state) in self.each_vb() {
+            if state.unfiled.lock().file_is_void {
+                self.remove_void_file(vb, &state)?;
+            }
+        }
+        self.files.cut_all()?;
+        self.journal.remove()
+    }
+}
+
+impl FiledTable {
+    fn forget(&mut self, vb: VbId) {
+        self.by_vbucket.remove(&vb);
+        self.news.retain(|filed| filed.vb != vb);
+    }
+}

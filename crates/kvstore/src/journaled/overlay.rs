@@ -1,0 +1,121 @@
+//! A vBucket at one moment: what is in the journal only, over what is in its file.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use base::{DocKey, Seqno, Version};
+
+use super::runs::find;
+use crate::collections::PREPARES;
+use crate::failure::Failure;
+use crate::state::VbStateDoc;
+use crate::store::{Snapshot, Values};
+
+/// Versions that are not filed, and a snapshot of the file, which may hold some of them already.
+pub(super) struct Overlay {
+    /// By key, one for each.
+    pub(super) unfiled: Vec<Version>,
+    /// The state that goes with them, if there is any that the file may not have.
+    pub(super) state: Option<VbStateDoc>,
+    pub(super) file: Option<Box<dyn Snapshot>>,
+}
+
+fn is_prepare(version: &Version) -> bool {
+    version.key().collection == PREPARES
+}
+
+impl Overlay {
+    /// Visits what the file has and the overlay does not replace; says whether the visitor broke off.
+    fn filed(
+        &self,
+        visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
+        scan: impl FnOnce(&dyn Snapshot, &mut dyn FnMut(Version) -> ControlFlow<()>) -> Result<(), Failure>,
+    ) -> Result<ControlFlow<()>, Failure> {
+        let mut flow = ControlFlow::Continue(());
+        if let Some(file) = &self.file {
+            scan(&**file, &mut |version| {
+                if find(&self.unfiled, version.stored_key()).is_none() {
+                    flow = visit(version);
+                }
+                flow
+            })?;
+        }
+        Ok(flow)
+    }
+}
+
+impl Snapshot for Overlay {
+    fn state(&self) -> Result<VbStateDoc, Failure> {
+        match (&self.state, &self.file) {
+            (Some(state), _) => Ok(state.clone()),
+            (None, Some(file)) => file.state(),
+            (None, None) => Ok(VbStateDoc::default()),
+        }
+    }
+
+    fn high_seqno(&self) -> Seqno {
+        let unfiled = self.unfiled.iter().map(|version| version.meta().by_seqno).max();
+        unfiled.max(self.file.as_ref().map(|file| file.high_seqno())).unwrap_or_default()
+    }
+
+    fn purge_seqno(&self) -> Seqno {
+        self.file.as_ref().map(|file| file.purge_seqno()).unwrap_or_default()
+    }
+
+    fn get(&self, key: DocKey<'_>) -> Result<Option<Version>, Failure> {
+        match (find(&self.unfiled, &key.to_stored().0), &self.file) {
+            (Some(version), _) => Ok(Some(version.clone())),
+            (None, Some(file)) => file.get(key),
+            (None, None) => Ok(None),
+        }
+    }
+
+    fn scan(
+        &self,
+        from: Seqno,
+        values: Values,
+        visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
+    ) -> Result<(), Failure> {
+        // what is not filed yet came after everything that is
+        if self.filed(visit, |file, each| file.scan(from, values, each))?.is_break() {
+            return Ok(());
+        }
+        let unfiled = self.unfiled.iter().filter(|version| version.meta().by_seqno >= from);
+        let by_seqno: BTreeMap<Seqno, &Version> = unfiled.map(|v| (v.meta().by_seqno, v)).collect();
+        for version in by_seqno.into_values() {
+            if !is_prepare(version) && visit(version.clone()).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn scan_keys(
+        &self,
+        from: &[u8],
+        values: Values,
+        visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
+    ) -> Result<(), Failure> {
+        let start = self.unfiled.partition_point(|version| version.stored_key() < from);
+        let mut unfiled = self.unfiled[start..].iter().filter(|version| !is_prepare(version)).peekable();
+        let flow = {
+            let mut both = |version: Version| {
+                while let Some(before) = unfiled.next_if(|next| next.stored_key() < version.stored_key()) {
+                    if visit(before.clone()).is_break() {
+                        return ControlFlow::Break(());
+                    }
+                }
+                visit(version)
+            };
+            self.filed(&mut both, |file, each| file.scan_keys(from, values, each))?
+        };
+        if flow.is_continue() {
+            for version in unfiled {
+                if visit(version.clone()).is_break() {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,153 @@
+//! From a folder to a store: the files as of their durable headers, and in memory what the journal holds beyond.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use base::env::Env;
+use base::{Seqno, VbId, Version};
+use parking_lot::{Mutex, RwLock};
+
+use super::{FiledTable, Journaled, JournaledConfig, Oldest, Unfiled, Vb};
+use crate::couch::{Couch, FileAt};
+use crate::failure::Failure;
+use crate::journal::{Filed, Frame, Journal, Replayed, ReplayedState};
+use crate::state::VbStateDoc;
+use crate::store::{Counts, KvStore, StoredVb};
+
+/// A vBucket as the journal tells of it.
+#[derive(Default)]
+struct Found {
+    filed: Option<Filed>,
+    saves: Vec<Save>,
+}
+
+struct Save {
+    frame: Frame,
+    state: ReplayedState,
+    items: Vec<Version>,
+}
+
+impl Found {
+    /// The file holds everything up to `filed.through`.
+    fn is_filed(&mut self, filed: Filed) {
+        self.filed = Some(filed);
+        self.saves.retain(|save| save.frame > filed.through);
+    }
+}
+
+pub(super) fn open(env: Env, dir: &Path, config: JournaledConfig) -> Result<Journaled, Failure> {
+    let has_journal = exists(&env, dir)?;
+    let mut found: BTreeMap<VbId, Found> = BTreeMap::new();
+    let take_in = &mut |frame: Frame, replayed: Replayed| {
+        match replayed {
+            Replayed::Save { vb, state, items } => {
+                found.entry(vb).or_default().saves.push(Save { frame, state, items });
+            }
+            Replayed::Filed(filed) => found.entry(filed.vb).or_default().is_filed(filed),
+            Replayed::Dropped(vb) => drop(found.remove(&vb)),
+            Replayed::RolledBack(filed) => {
+                let one = found.entry(filed.vb).or_default();
+                one.saves.clear();
+                one.filed = Some(filed);
+            }
+        }
+        Ok(())
+    };
+    if has_journal {
+        let journal = Journal::recover(env.clone(), dir, config.journal(), take_in)?;
+        let record = found.iter().filter_map(|(vb, found)| on_record(*vb, found)).collect();
+        let files = Couch::open_with(env.clone(), dir, config.couch, Some(&record))?;
+        return Ok(assemble(env, config, files, journal, found));
+    }
+    let files = Couch::open(env.clone(), dir, config.couch)?;
+    for (vb, at) in files.positions() {
+        let FileAt { revision, header_offset } = at;
+        let filed = Filed { vb, through: Frame(0), revision, header_offset };
+        found.insert(vb, Found { filed: Some(filed), saves: Vec::new() });
+    }
+    let journal = Journal::recover(env.clone(), dir, config.journal(), &mut |_, _| Ok(()))?;
+    Ok(assemble(env, config, files, journal, found))
+}
+
+/// Whether a folder, which may not be there, has a journal.
+pub(super) fn exists(env: &Env, dir: &Path) -> Result<bool, Failure> {
+    let made = env.disk.create_dir_all_synced(dir);
+    made.map_err(|source| Failure::Disk { operation: "make folder", path: dir.to_owned(), source })?;
+    Journal::exists(env, dir)
+}
+
+fn on_record(vb: VbId, found: &Found) -> Option<(VbId, FileAt)> {
+    let filed = found.filed.filter(|filed| filed.revision > 0)?;
+    Some((vb, FileAt { revision: filed.revision, header_offset: filed.header_offset }))
+}
+
+fn assemble(
+    env: Env,
+    config: JournaledConfig,
+    files: Couch,
+    journal: Journal,
+    found: BTreeMap<VbId, Found>,
+) -> Journaled {
+    let vbuckets = found.keys().last().map_or(0, |last| usize::from(last.0) + 1);
+    let vbuckets: Vec<Arc<Vb>> = std::iter::repeat_with(Arc::default).take(vbuckets).collect();
+    let mut filed = FiledTable::default();
+    let mut bytes = 0;
+    let now = env.clock.monotonic();
+    for (vb, found) in found {
+        filed.by_vbucket.extend(found.filed.map(|filed| (vb, filed)));
+        let mut unfiled = vbuckets[usize::from(vb.0)].unfiled.lock();
+        take_in(&mut unfiled, found, now, || state_of_file(&files, vb));
+        bytes += unfiled.bytes;
+    }
+    Journaled {
+        env,
+        config,
+        files,
+        journal,
+        vbuckets: RwLock::new(vbuckets),
+        filed: Mutex::new(filed),
+        appending: Mutex::new(()),
+        filing: Mutex::new(()),
+        unfiled_bytes: AtomicU64::new(bytes),
+        saves: AtomicU64::new(0),
+        items_saved: AtomicU64::new(0),
+        failures: AtomicU64::new(0),
+    }
+}
+
+/// Saves of one vBucket that its file does not hold, oldest first.
+fn take_in(unfiled: &mut Unfiled, found: Found, now: Duration, of_file: impl Fn() -> VbStateDoc) {
+    let mut state: Option<VbStateDoc> = None;
+    for save in found.saves {
+        let state = match save.state {
+            ReplayedState::Whole(whole) => state.insert(whole),
+            ReplayedState::Numbers(numbers) => {
+                let state = state.get_or_insert_with(&of_file);
+                numbers.apply(state);
+                state
+            }
+        };
+        let since = Oldest { frame: save.frame, at: now };
+        unfiled.add(&save.items, Arc::new(state.clone()), since, save.frame);
+    }
+}
+
+/// The state in a vBucket's file. If that is damaged, so is the vBucket, and what stands here is never looked at.
+fn state_of_file(files: &Couch, vb: VbId) -> VbStateDoc {
+    let snapshot = files.snapshot(vb).ok().flatten();
+    snapshot.and_then(|snapshot| snapshot.state().ok()).unwrap_or_default()
+}
+
+/// A vBucket of which nothing is filed yet.
+pub(super) fn without_file(state: &VbStateDoc) -> StoredVb {
+    StoredVb {
+        state: state.clone(),
+        high_seqno: Seqno(0),
+        purge_seqno: Seqno(0),
+        counts: Counts::default(),
+        collections: Vec::new(),
+    }
+}

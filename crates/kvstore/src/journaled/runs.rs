@@ -1,0 +1,157 @@
+//! Versions of one vBucket that are in the journal and not yet in its file, as sorted immutable runs.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use base::{Seqno, Version};
+
+/// Versions sorted by stored key, one for each key. Shared by those who read them.
+pub(super) type Run = Arc<[Version]>;
+
+/// Runs, oldest first. Of versions of one key that in the newest run counts.
+#[derive(Clone, Default)]
+pub(super) struct Runs {
+    runs: Vec<Run>,
+    /// So many of the oldest are being filed and stay as they are.
+    frozen: usize,
+}
+
+impl Runs {
+    /// Adds a newer run. Small neighbours are merged, so that there are never more runs than a logarithm of the items.
+    pub(super) fn push(&mut self, items: &[Version]) {
+        if items.is_empty() {
+            return;
+        }
+        let mut newest: Run = items.into();
+        while self.runs.len() > self.frozen
+            && let Some(before) = self.runs.last()
+            && before.len() <= 2 * newest.len()
+        {
+            newest = merge(before, &newest).into();
+            self.runs.pop();
+        }
+        self.runs.push(newest);
+    }
+
+    /// Keeps the present runs as they are until [`Runs::thaw`].
+    pub(super) fn freeze(&mut self) -> Vec<Run> {
+        self.frozen = self.runs.len();
+        self.runs.clone()
+    }
+
+    /// The frozen runs are filed, and go, or they are not, and stay. Returns what went, to be freed without a lock.
+    pub(super) fn thaw(&mut self, filed: bool) -> Vec<Run> {
+        let frozen = std::mem::take(&mut self.frozen);
+        if filed { self.runs.drain(..frozen).collect() } else { Vec::new() }
+    }
+
+    /// The newest version of a key.
+    pub(super) fn get(&self, stored_key: &[u8]) -> Option<&Version> {
+        self.runs.iter().rev().find_map(|run| find(run, stored_key))
+    }
+
+    /// The highest seqno; looks at every version.
+    pub(super) fn high_seqno(&self) -> Seqno {
+        let all = self.runs.iter().flat_map(|run| run.iter());
+        all.map(|version| version.meta().by_seqno).max().unwrap_or_default()
+    }
+
+    /// Everything, by key, the newest of each.
+    pub(super) fn merged(&self) -> Vec<Version> {
+        merged(&self.runs)
+    }
+}
+
+/// The version of a key in one run.
+pub(super) fn find<'r>(run: &'r [Version], stored_key: &[u8]) -> Option<&'r Version> {
+    run.binary_search_by(|version| version.stored_key().cmp(stored_key)).ok().map(|at| &run[at])
+}
+
+/// All runs as one: the newest of each key. The shortest, which are the newest, are merged first.
+pub(super) fn merged(runs: &[Run]) -> Vec<Version> {
+    let mut newer: Vec<Version> = Vec::new();
+    for run in runs.iter().rev() {
+        newer = if newer.is_empty() { run.to_vec() } else { merge(run, &newer) };
+    }
+    newer
+}
+
+fn merge(older: &[Version], newer: &[Version]) -> Vec<Version> {
+    let mut out = Vec::with_capacity(older.len() + newer.len());
+    let (mut o, mut n) = (older.iter().peekable(), newer.iter().peekable());
+    while let (Some(old), Some(new)) = (o.peek(), n.peek()) {
+        match old.stored_key().cmp(new.stored_key()) {
+            Ordering::Less => out.extend(o.next().cloned()),
+            Ordering::Greater => out.extend(n.next().cloned()),
+            Ordering::Equal => {
+                out.extend(n.next().cloned());
+                o.next();
+            }
+        }
+    }
+    out.extend(o.cloned());
+    out.extend(n.cloned());
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::suite::version;
+
+    fn batch(seqno: &mut u64, keys: &[u8]) -> Vec<Version> {
+        let mut keys = keys.to_vec();
+        keys.sort_unstable();
+        keys.dedup();
+        keys.iter()
+            .map(|key| {
+                *seqno += 1;
+                version(0, &format!("{key:03}"), *seqno, b"")
+            })
+            .collect()
+    }
+
+    proptest! {
+        #[test]
+        fn runs_are_a_map(
+            steps in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..20), 0..4u8), 1..60),
+        ) {
+            let (mut runs, mut model, mut seqno) = (Runs::default(), BTreeMap::new(), 0);
+            let mut frozen: Option<BTreeMap<Vec<u8>, u64>> = None;
+            for (keys, then) in steps {
+                let items = batch(&mut seqno, &keys);
+                runs.push(&items);
+                model.extend(items.iter().map(|v| (v.stored_key().to_vec(), v.meta().by_seqno.0)));
+                match (then, &frozen) {
+                    (1, None) => {
+                        let taken = merged(&runs.freeze());
+                        let taken = taken.iter().map(|v| (v.stored_key().to_vec(), v.meta().by_seqno.0));
+                        frozen = Some(taken.collect());
+                        prop_assert_eq!(frozen.as_ref(), Some(&model));
+                    }
+                    (2, Some(filed)) => {
+                        drop(runs.thaw(true));
+                        model.retain(|key, seqno| filed.get(key) != Some(seqno));
+                        frozen = None;
+                    }
+                    (3, Some(_)) => {
+                        prop_assert!(runs.thaw(false).is_empty());
+                        frozen = None;
+                    }
+                    _ => {}
+                }
+                let found: BTreeMap<_, _> =
+                    runs.merged().iter().map(|v| (v.stored_key().to_vec(), v.meta().by_seqno.0)).collect();
+                prop_assert_eq!(&found, &model);
+                prop_assert!(runs.runs.len() < 40);
+                for (key, seqno) in &model {
+                    prop_assert_eq!(runs.get(key).map(|v| v.meta().by_seqno.0), Some(*seqno));
+                }
+            }
+        }
+    }
+}
