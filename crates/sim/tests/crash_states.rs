@@ -1,6 +1,6 @@
 //! Stores keep what they acknowledged and show nothing else, wherever the power goes and whichever call fails.
 
-use sim::kv::subjects::couch;
+use sim::kv::subjects::{couch, journaled};
 use sim::kv::{Depth, Subject, Tally, bit_flips, crash_states, fault_points, interleave};
 
 /// What an ordinary run of the tests looks at; `cargo xtask crash` looks at far more.
@@ -23,6 +23,20 @@ fn every_state(subject: &Subject<'_>) {
     assert!(tally.second_crashes > STATES / 10);
 }
 
+fn every_fault(subject: &Subject<'_>) {
+    report("fault points", subject, &fault_points(subject, 12, 1));
+}
+
+fn every_bit(subject: &Subject<'_>) {
+    report("bit flips", subject, &bit_flips(subject, 6, 11, 1));
+}
+
+fn every_schedule(subject: &Subject<'_>) {
+    let mut tally = Tally::default();
+    (0..20).for_each(|seed| tally.add(interleave(subject, seed)));
+    report("interleavings", subject, &tally);
+}
+
 #[test]
 fn couch_after_a_power_loss() {
     every_state(&couch());
@@ -30,17 +44,35 @@ fn couch_after_a_power_loss() {
 
 #[test]
 fn couch_with_failing_calls() {
-    report("fault points", &couch(), &fault_points(&couch(), 12, 1));
+    every_fault(&couch());
 }
 
 #[test]
 fn couch_with_rotten_bits() {
-    report("bit flips", &couch(), &bit_flips(&couch(), 6, 11, 1));
+    every_bit(&couch());
 }
 
 #[test]
 fn couch_with_threads_in_turns() {
-    let mut tally = Tally::default();
-    (0..20).for_each(|seed| tally.add(interleave(&couch(), seed)));
-    report("interleavings", &couch(), &tally);
+    every_schedule(&couch());
+}
+
+#[test]
+fn journaled_after_a_power_loss() {
+    every_state(&journaled());
+}
+
+#[test]
+fn journaled_with_failing_calls() {
+    every_fault(&journaled());
+}
+
+#[test]
+fn journaled_with_rotten_bits() {
+    every_bit(&journaled());
+}
+
+#[test]
+fn journaled_with_threads_in_turns() {
+    every_schedule(&journaled());
 }

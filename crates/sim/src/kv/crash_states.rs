@@ -4,11 +4,13 @@ use std::collections::{BTreeSet, HashSet};
 
 use base::env::sim::{Recording, Replay, SimDisk, SplitMix64, Survival};
 
+use kvstore::KvStore;
+
 use super::model::Model;
 use super::tally::{Tally, Trying};
 use super::verify::{check_files, compare};
 use super::workload::{Run, Shape};
-use super::{Subject, prepared};
+use super::{Subject, prepared, subjects};
 
 /// How thoroughly to look at one run.
 #[derive(Clone, Copy, Debug)]
@@ -27,12 +29,16 @@ impl Default for Depth {
     }
 }
 
+/// How often the store is opened in a run. Before, it was closed, or its process was killed.
+const STARTS: u64 = 2;
 /// Changes and reads between a recovery and the second crash.
 const OPS_AFTER_RECOVERY: u64 = 3;
 /// Seeded power losses at each moment of the second crash.
 const SECOND_TRIES: u64 = 2;
 /// One state in so many has its files checked from end to end.
 const CHECKED_IN: u64 = 4;
+/// One state in so many is closed, and its files are looked at alone.
+const CLOSED_IN: u64 = 8;
 
 /// Runs the workload of `seed`, then opens the store on every disk that a power loss at any moment may have left.
 pub fn crash_states(subject: &Subject<'_>, depth: &Depth, seed: u64) -> Tally {
@@ -41,16 +47,23 @@ pub fn crash_states(subject: &Subject<'_>, depth: &Depth, seed: u64) -> Tally {
     let disk = prepared();
     disk.record();
     let mut tally = Tally { runs: 1, ..Tally::default() };
-    let mut model = Model::new(1);
-    let mut wrong = Vec::new();
     let shape = Shape::choose(&mut rng);
-    match subject.open(&disk) {
-        Ok(store) => {
-            model = Model::new(shape.vbuckets);
-            let run = Run { disk: &disk, store: &*store, shape };
-            run.go_on(&mut model, &mut rng, depth.ops, &mut wrong, &mut |_| false);
+    let mut model = Model::new(shape.vbuckets);
+    let mut wrong = Vec::new();
+    for _ in 0..STARTS {
+        match subject.open(&disk) {
+            Ok(store) => {
+                compare(&*store, &model, disk.changes(), &mut wrong);
+                let run = Run { disk: &disk, store: &*store, shape };
+                run.go_on(&mut model, &mut rng, depth.ops / STARTS, &mut wrong, &mut |_| false);
+                if rng.chance(1, 2)
+                    && let Err(failure) = store.close()
+                {
+                    wrong.push(format!("does not close: {failure}"));
+                }
+            }
+            Err(failure) => wrong.push(format!("does not open: {failure}")),
         }
-        Err(failure) => wrong.push(format!("does not open: {failure}")),
     }
     tally.judge(&wrong);
     let recording = disk.recording().expect("it was started");
@@ -112,11 +125,30 @@ impl Trial<'_> {
         match self.subject.open(image) {
             Ok(store) => {
                 compare(&*store, model, at, &mut wrong);
+                if self.rng.chance(1, CLOSED_IN) {
+                    self.close(&*store, image, model, at, &mut wrong);
+                }
             }
             Err(failure) => wrong.push(format!("does not open: {failure}")),
         }
         *(if is_second { &mut self.tally.second_crashes } else { &mut self.tally.states }) += 1;
         self.tally.judge(&wrong);
+    }
+
+    /// Once it is closed the files alone hold everything, and are clean.
+    fn close(&self, store: &dyn KvStore, disk: &SimDisk, model: &Model, at: u64, wrong: &mut Vec<String>) {
+        if let Err(failure) = store.close() {
+            return wrong.push(format!("does not close: {failure}"));
+        }
+        check_files(disk, wrong);
+        match subjects::couch().open(disk) {
+            Ok(files) => {
+                let mut of_files = Vec::new();
+                compare(&*files, model, at, &mut of_files);
+                wrong.extend(of_files.into_iter().map(|what| format!("closed, {what}")));
+            }
+            Err(failure) => wrong.push(format!("closed, does not open: {failure}")),
+        }
     }
 
     /// Recovers, changes a little, and crashes at every moment of all that. Half of the recoveries find a disk on

@@ -119,7 +119,7 @@ mod tests {
             // seen before it was begun
             [state(0, 1, Some(1)), save(2, 3, 1)],
         ] {
-            assert_eq!(explain(&Arc::default(), &wrong), Err(1));
+            assert!(explain(&Arc::default(), &wrong).is_err());
         }
         // seen and then not any more
         let wavering = [save(0, 9, 1), state(1, 2, Some(1)), state(3, 4, None)];

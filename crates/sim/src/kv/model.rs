@@ -121,9 +121,12 @@ impl History {
         if let Some(content) = self.steps[allowed].iter().rev().find_map(|step| step.finds(found)) {
             return Ok(content);
         }
-        Err(match self.steps.iter().rposition(|step| step.finds(found).is_some()) {
-            Some(step) if step < floor => format!("went back to state {step}, {floor} was acknowledged"),
-            Some(step) => format!("is at state {step}, only {ceiling} was begun"),
+        let what = if found.mark.is_some() { "" } else { " (nothing is there)" };
+        if let Some(step) = self.steps[..floor].iter().rposition(|step| step.finds(found).is_some()) {
+            return Err(format!("went back to state {step}{what}, {floor} was acknowledged"));
+        }
+        Err(match self.steps.iter().position(|step| step.finds(found).is_some()) {
+            Some(step) => format!("is at state {step}{what}, only {ceiling} was begun"),
             None => self.differences(found, floor),
         })
     }

@@ -62,6 +62,8 @@ enum Op {
     /// Changes of different vBuckets, all of one kind.
     Change(Vec<Change>),
     Get(VbId, String),
+    /// A step of what is done behind the saves.
+    Background,
 }
 
 /// A store that is being changed.
@@ -97,6 +99,8 @@ impl Run<'_> {
         for _ in 0..ops {
             match self.choose(model, rng) {
                 Op::Get(vb, key) => self.get(model, vb, &key, wrong),
+                // what failed is tried again in a later one
+                Op::Background => drop(self.store.background_step()),
                 Op::Change(changes) => {
                     for change in &changes {
                         model.begin(change.vb, change.outcomes.clone(), self.disk.changes());
@@ -174,6 +178,7 @@ impl Run<'_> {
     fn choose(&self, model: &mut Model, rng: &mut SplitMix64) -> Op {
         let vb = VbId(rng.below(u64::from(self.shape.vbuckets)) as u16);
         match rng.below(20) {
+            4..=7 => Op::Background,
             0..=1 => Op::Get(vb, self.shape.key(rng)),
             2 if model.latest(vb).mark.is_some() => {
                 Op::Change(vec![Change { vb, kind: Kind::Delete, outcomes: vec![Arc::default()] }])
