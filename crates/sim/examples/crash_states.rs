@@ -12,12 +12,14 @@ use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use sim::kv::subjects;
-use sim::kv::{Depth, Subject, Tally, bit_flips, crash_states, fault_points};
+use sim::kv::{Depth, Subject, Tally, bit_flips, crash_states, fault_points, interleave};
 
-/// For so many crash states one workload has every call fail.
-const STATES_PER_FAULT_RUN: u64 = 25_000;
-/// For so many crash states one workload has every bit of its files turned over.
-const STATES_PER_FLIP_RUN: u64 = 250_000;
+/// For so many crash states one run has a call fail.
+const STATES_PER_FAULT_POINT: u64 = 20;
+/// For so many crash states one bit is turned over.
+const STATES_PER_BIT_FLIP: u64 = 2;
+/// For so many crash states threads use a store in turns once.
+const STATES_PER_INTERLEAVING: u64 = 2000;
 /// Changes and reads of a workload in which every call fails once.
 const FAULT_OPS: u64 = 25;
 /// Changes and reads of a workload whose files are damaged.
@@ -49,63 +51,105 @@ fn options() -> Result<Options, String> {
     Ok(options)
 }
 
-/// Tries one subject until enough states were tried.
-struct Trial<'a> {
-    subject: &'a Subject<'a>,
-    options: &'a Options,
-    states: u64,
+/// One kind of trial of one subject.
+struct Phase<'a> {
+    name: &'static str,
+    /// What is tried with the seeds from the first on, beside each other.
+    trial: &'a (dyn Fn(u64) -> Tally + Sync),
+    /// What is counted, and how much of it is enough.
+    count: fn(&Tally) -> u64,
+    enough: u64,
+}
+
+/// A phase under way.
+struct Work<'a> {
+    phase: &'a Phase<'a>,
+    first_seed: u64,
+    next: AtomicU64,
     begun: Instant,
     shown: Mutex<Instant>,
-    next: AtomicU64,
     sum: Mutex<Tally>,
 }
 
-impl Trial<'_> {
-    fn run(&self) {
+impl Phase<'_> {
+    /// Runs it on all processors.
+    fn run(&self, subject: &Subject<'_>, first_seed: u64) -> Tally {
+        let begun = Instant::now();
+        let work = Work {
+            phase: self,
+            first_seed,
+            next: AtomicU64::new(0),
+            begun,
+            shown: Mutex::new(begun),
+            sum: Mutex::default(),
+        };
         let threads = available_parallelism().map_or(1, |threads| threads.get());
         std::thread::scope(|scope| {
             for _ in 0..threads {
-                scope.spawn(|| self.work());
+                scope.spawn(|| work.go_on(subject));
             }
         });
+        work.sum.into_inner().unwrap_or_default()
     }
+}
 
-    fn work(&self) {
-        let fault_runs = self.states.div_ceil(STATES_PER_FAULT_RUN);
-        let flip_runs = self.states.div_ceil(STATES_PER_FLIP_RUN);
-        loop {
-            let number = self.next.fetch_add(1, Ordering::Relaxed);
-            if self.sum.lock().is_ok_and(|sum| sum.states >= self.states) && number >= fault_runs {
-                return;
+impl Work<'_> {
+    fn go_on(&self, subject: &Subject<'_>) {
+        while self.sum.lock().is_ok_and(|sum| (self.phase.count)(&sum) < self.phase.enough) {
+            let seed = self.first_seed + self.next.fetch_add(1, Ordering::Relaxed);
+            let tally = (self.phase.trial)(seed);
+            let Ok(mut sum) = self.sum.lock() else { return };
+            sum.add(tally);
+            let Ok(mut shown) = self.shown.lock() else { return };
+            if shown.elapsed() >= PROGRESS {
+                *shown = Instant::now();
+                let count = (self.phase.count)(&sum);
+                let rate = count as f64 / self.begun.elapsed().as_secs_f64();
+                eprintln!(
+                    "{}: {count} of {} {}, {rate:.0} a second",
+                    subject.name, self.phase.enough, self.phase.name
+                );
             }
-            let seed = self.options.seed + number;
-            let mut tally = crash_states(self.subject, &Depth::default(), seed);
-            if number < fault_runs {
-                tally.add(fault_points(self.subject, FAULT_OPS, seed));
-            }
-            if number < flip_runs {
-                tally.add(bit_flips(self.subject, FLIP_OPS, 1, seed));
-            }
-            self.count(tally);
         }
     }
+}
 
-    fn count(&self, tally: Tally) {
-        let Ok(mut sum) = self.sum.lock() else { return };
-        sum.add(tally);
-        let Ok(mut shown) = self.shown.lock() else { return };
-        if shown.elapsed() >= PROGRESS {
-            *shown = Instant::now();
-            let rate = sum.states as f64 / self.begun.elapsed().as_secs_f64();
-            eprintln!("{}: {} of {} states, {rate:.0} a second", self.subject.name, sum.states, self.states);
-        }
-    }
+fn try_all(subject: &Subject<'_>, states: u64, seed: u64) -> Tally {
+    let phases = [
+        Phase {
+            name: "crash states",
+            trial: &|seed| crash_states(subject, &Depth::default(), seed),
+            count: |tally| tally.states,
+            enough: states,
+        },
+        Phase {
+            name: "failing calls",
+            trial: &|seed| fault_points(subject, FAULT_OPS, seed),
+            count: |tally| tally.fault_points,
+            enough: states / STATES_PER_FAULT_POINT,
+        },
+        Phase {
+            name: "bit flips",
+            trial: &|seed| bit_flips(subject, FLIP_OPS, 1, seed),
+            count: |tally| tally.bit_flips,
+            enough: states / STATES_PER_BIT_FLIP,
+        },
+        Phase {
+            name: "interleavings",
+            trial: &|seed| interleave(subject, seed),
+            count: |tally| tally.interleavings,
+            enough: states / STATES_PER_INTERLEAVING,
+        },
+    ];
+    let mut sum = Tally::default();
+    phases.iter().for_each(|phase| sum.add(phase.run(subject, seed)));
+    sum
 }
 
 fn print(subject: &Subject<'_>, tally: &Tally, seconds: f64, options: &Options) {
     if options.json {
         println!(
-            "{{\"store\":\"{}\",\"seed\":{},\"runs\":{},\"states\":{},\"second_crashes\":{},\"fault_points\":{},\"bit_flips\":{},\"violations\":{},\"seconds\":{seconds:.1}}}",
+            "{{\"store\":\"{}\",\"seed\":{},\"runs\":{},\"states\":{},\"second_crashes\":{},\"fault_points\":{},\"bit_flips\":{},\"interleavings\":{},\"violations\":{},\"seconds\":{seconds:.1}}}",
             subject.name,
             options.seed,
             tally.runs,
@@ -113,6 +157,7 @@ fn print(subject: &Subject<'_>, tally: &Tally, seconds: f64, options: &Options) 
             tally.second_crashes,
             tally.fault_points,
             tally.bit_flips,
+            tally.interleavings,
             tally.violations
         );
     } else {
@@ -122,6 +167,7 @@ fn print(subject: &Subject<'_>, tally: &Tally, seconds: f64, options: &Options) 
         println!("second crashes:       {}", tally.second_crashes);
         println!("I/O failure points:   {}", tally.fault_points);
         println!("bit flips:            {}", tally.bit_flips);
+        println!("interleavings:        {}", tally.interleavings);
         println!("violations:           {}", tally.violations);
         println!("seconds:              {seconds:.1}");
     }
@@ -142,17 +188,8 @@ fn main() -> ExitCode {
     let mut holds = true;
     for subject in &subjects {
         let begun = Instant::now();
-        let trial = Trial {
-            subject,
-            options: &options,
-            states: options.states.div_ceil(subjects.len() as u64),
-            begun,
-            shown: Mutex::new(begun),
-            next: AtomicU64::new(0),
-            sum: Mutex::default(),
-        };
-        trial.run();
-        let Ok(sum) = trial.sum.into_inner() else { return ExitCode::FAILURE };
+        let states = options.states.div_ceil(subjects.len() as u64);
+        let sum = try_all(subject, states, options.seed);
         print(subject, &sum, begun.elapsed().as_secs_f64(), &options);
         holds &= sum.holds();
     }

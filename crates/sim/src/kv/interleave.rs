@@ -155,7 +155,7 @@ impl<'a> World<'a> {
         // each key for itself: several need not be of one moment
         for (key, got) in keys.iter().zip(got) {
             let entry = got.map(|got| got.map(|version| Entry::of(&version)));
-            self.note(vb, start, entry.map(|entry| Did::Get(vec![(key.to_stored().0.into(), entry)])));
+            self.note(vb, start, entry.map(|entry| Did::Get(vec![(key.to_stored().0, entry)])));
         }
     }
 
