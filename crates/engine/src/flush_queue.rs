@@ -50,6 +50,8 @@ struct Queue {
     /// vBuckets that somebody waits for, or that have a large backlog; each stands in `waiting` too, where it will be
     /// found done.
     urgent: VecDeque<VbId>,
+    /// Which vBuckets stand in `urgent`, by number.
+    is_urgent: Vec<bool>,
     /// Whether the last group was an urgent one.
     was_urgent: bool,
     stopping: bool,
@@ -103,7 +105,11 @@ impl FlushQueue {
     pub(crate) fn hurry(&self, vb: VbId) {
         let mut queue = self.queue.lock();
         // Many may wait for the same one; it stands here once, so there are never more than vBuckets.
-        if queue.urgent.contains(&vb) {
+        let at = usize::from(vb.0);
+        if queue.is_urgent.len() <= at {
+            queue.is_urgent.resize(at + 1, false);
+        }
+        if std::mem::replace(&mut queue.is_urgent[at], true) {
             return;
         }
         queue.urgent.push_back(vb);
@@ -124,6 +130,7 @@ impl FlushQueue {
             while group.len() < self.pace.group_vbuckets
                 && let Some(vb) = queue.urgent.pop_front()
             {
+                queue.is_urgent[usize::from(vb.0)] = false;
                 group.push(vb);
             }
         } else if is_ripe {

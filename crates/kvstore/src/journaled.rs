@@ -177,9 +177,9 @@ impl Journaled {
     /// any more. The caller holds `appending`.
     fn append<'a>(&self, records: impl IntoIterator<Item = Record<'a>>) -> Result<Frame, Failure> {
         // What is filed from here on is news for the next append, so its segments are needed until then.
-        let needed = self.oldest_unfiled();
+        let has_news = !self.filed.lock().news.is_empty();
+        let needed = if has_news { self.oldest_unfiled() } else { Frame::default() };
         let news = std::mem::take(&mut self.filed.lock().news);
-        let has_news = !news.is_empty();
         let all: Vec<Record<'_>> = news.iter().map(|filed| Record::Filed(*filed)).chain(records).collect();
         let table = || self.filed.lock().by_vbucket.values().copied().collect();
         match self.journal.append(&all, &table) {

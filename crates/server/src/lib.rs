@@ -18,6 +18,7 @@ pub mod dispatch;
 pub mod fuzz;
 pub mod http;
 pub mod layout;
+pub mod mailbox;
 pub mod node;
 pub mod output;
 pub mod privilege;

@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::counters::WorkerCounters;
+use crate::mailbox;
 use crate::node::Node;
 use crate::output::Output;
 use crate::reaper::Reaper;
@@ -103,6 +104,7 @@ async fn run(mut receiver: UnboundedReceiver<Accepted>, node: Arc<Node>, counter
         ended: Notify::new(),
     });
     let ticking = tokio::task::spawn_local(tick(Rc::clone(&bench)));
+    let delivering = tokio::task::spawn_local(mailbox::deliver());
     while let Some(accepted) = receiver.recv().await {
         tokio::task::spawn_local(serve(accepted, Rc::clone(&bench)));
     }
@@ -116,6 +118,7 @@ async fn run(mut receiver: UnboundedReceiver<Accepted>, node: Arc<Node>, counter
         tracing::warn!(connections = bench.reaper.len(), "connections did not end in time");
     }
     ticking.abort();
+    delivering.abort();
 }
 
 async fn tick(bench: Rc<Bench>) {

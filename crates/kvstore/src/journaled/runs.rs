@@ -8,6 +8,9 @@ use base::{Seqno, Version};
 /// Versions sorted by stored key, one for each key. Shared by those who read them.
 pub(super) type Run = Arc<[Version]>;
 
+/// So many runs of about one size become one.
+const FAN_IN: usize = 8;
+
 /// Runs, oldest first. Of versions of one key that in the newest run counts.
 #[derive(Clone, Default)]
 pub(super) struct Runs {
@@ -17,20 +20,23 @@ pub(super) struct Runs {
 }
 
 impl Runs {
-    /// Adds a newer run. Small neighbours are merged, so that there are never more runs than a logarithm of the items.
+    /// Adds a newer run. As soon as there are [`FAN_IN`] neighbours of about one size they are merged, so that there
+    /// are never more runs than some times a logarithm of the items.
     pub(super) fn push(&mut self, items: &[Version]) {
         if items.is_empty() {
             return;
         }
-        let mut newest: Run = items.into();
-        while self.runs.len() > self.frozen
-            && let Some(before) = self.runs.last()
-            && before.len() <= 2 * newest.len()
-        {
-            newest = merge(before, &newest).into();
-            self.runs.pop();
+        self.runs.push(items.into());
+        while let Some(newest) = self.runs.last() {
+            let limit = newest.len().next_power_of_two() * FAN_IN;
+            let open = &self.runs[self.frozen..];
+            let alike = open.iter().rev().take_while(|run| run.len() < limit).count();
+            if alike < FAN_IN {
+                break;
+            }
+            let small = self.runs.split_off(self.runs.len() - alike);
+            self.runs.push(merged(&small).into());
         }
-        self.runs.push(newest);
     }
 
     /// Keeps the present runs as they are until [`Runs::thaw`].
@@ -147,7 +153,7 @@ mod tests {
                 let found: BTreeMap<_, _> =
                     runs.merged().iter().map(|v| (v.stored_key().to_vec(), v.meta().by_seqno.0)).collect();
                 prop_assert_eq!(&found, &model);
-                prop_assert!(runs.runs.len() < 40);
+                prop_assert!(runs.runs.len() < 8 * 8);
                 for (key, seqno) in &model {
                     prop_assert_eq!(runs.get(key).map(|v| v.meta().by_seqno.0), Some(*seqno));
                 }

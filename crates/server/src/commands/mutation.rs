@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::task::Poll;
+use std::task::{self, Poll};
 
 use base::{Cas, Datatype};
 use engine::{Completion, Mutated, Refusal};
@@ -11,6 +11,7 @@ use protocol::feature::Feature;
 use protocol::{Durability, DurabilityLevel, Request, Status};
 
 use crate::context::{Context, LaterReply, LaterValue, Outcome};
+use crate::mailbox;
 use crate::reply::Answer;
 
 /// How long a durable write may take if the client does not say, in milliseconds.
@@ -78,9 +79,10 @@ fn later(cx: &Context<'_>, answer: &Answer<'_>, waiting: Completion<()>, durabil
 
 /// What is waited for, or nothing if it was given up or the time is over.
 pub async fn first_of<T>(waiting: Completion<T>, timeout: Pin<Box<dyn Future<Output = ()>>>) -> Option<T> {
-    let (mut waiting, mut timeout) = (Box::pin(waiting), timeout);
+    let (mut waiting, mut timeout) = (waiting, timeout);
     std::future::poll_fn(move |cx| {
-        if let Poll::Ready(value) = waiting.as_mut().poll(cx) {
+        let waker = mailbox::through(cx.waker());
+        if let Poll::Ready(value) = Pin::new(&mut waiting).poll(&mut task::Context::from_waker(&waker)) {
             return Poll::Ready(value);
         }
         timeout.as_mut().poll(cx).map(|()| None)
