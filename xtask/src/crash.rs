@@ -14,6 +14,9 @@ pub struct Options {
     /// Seed of the first workload; the others follow. A violation names the one that it was found with.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Only this store: couch or journaled.
+    #[arg(long)]
+    store: Option<String>,
     /// Print counts as JSON, a line for each store.
     #[arg(long)]
     json: bool,
@@ -25,6 +28,9 @@ pub fn run(options: &Options) -> Result<bool> {
     let mut arguments =
         vec!["run", "--release", "--locked", "--quiet", "-p", "sim", "--example", "crash_states", "--"];
     arguments.extend(["--states", &states, "--seed", &seed]);
+    if let Some(store) = &options.store {
+        arguments.extend(["--store", store]);
+    }
     if options.json {
         arguments.push("--json");
     }

@@ -31,10 +31,12 @@ struct Options {
     states: u64,
     seed: u64,
     json: bool,
+    /// Only this store.
+    store: Option<String>,
 }
 
 fn options() -> Result<Options, String> {
-    let mut options = Options { states: 1_000_000, seed: 1, json: false };
+    let mut options = Options { states: 1_000_000, seed: 1, json: false, store: None };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut number = || {
@@ -44,6 +46,7 @@ fn options() -> Result<Options, String> {
         match argument.as_str() {
             "--states" => options.states = number()?,
             "--seed" => options.seed = number()?,
+            "--store" => options.store = arguments.next(),
             "--json" => options.json = true,
             other => return Err(format!("unknown argument {other}")),
         }
@@ -184,7 +187,12 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let subjects = subjects::all();
+    let mut subjects = subjects::all();
+    subjects.retain(|subject| options.store.as_ref().is_none_or(|name| name == subject.name));
+    if subjects.is_empty() {
+        eprintln!("error: there is no such store");
+        return ExitCode::FAILURE;
+    }
     let mut holds = true;
     for subject in &subjects {
         let begun = Instant::now();
