@@ -12,7 +12,7 @@ use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use sim::kv::subjects;
-use sim::kv::{Depth, Subject, Tally, bit_flips, crash_states, fault_points, interleave};
+use sim::kv::{Depth, Flips, Subject, Tally, bit_flips, crash_states, fault_points, interleave};
 
 /// For so many crash states one run has a call fail.
 const STATES_PER_FAULT_POINT: u64 = 20;
@@ -22,8 +22,8 @@ const STATES_PER_BIT_FLIP: u64 = 2;
 const STATES_PER_INTERLEAVING: u64 = 2000;
 /// Changes and reads of a workload in which every call fails once.
 const FAULT_OPS: u64 = 25;
-/// Changes and reads of a workload whose files are damaged.
-const FLIP_OPS: u64 = 6;
+/// Bits that are turned over in large files for each small bucket that has all of its bits turned over.
+const RANDOM_FLIPS: u64 = 3_000;
 /// How often progress is shown.
 const PROGRESS: Duration = Duration::from_secs(5);
 
@@ -133,7 +133,11 @@ fn try_all(subject: &Subject<'_>, states: u64, seed: u64) -> Tally {
         },
         Phase {
             name: "bit flips",
-            trial: &|seed| bit_flips(subject, FLIP_OPS, 1, seed),
+            trial: &|seed| {
+                let mut tally = bit_flips(subject, Flips::Every(1), seed);
+                tally.add(bit_flips(subject, Flips::Random(RANDOM_FLIPS), seed));
+                tally
+            },
             count: |tally| tally.bit_flips,
             enough: states / STATES_PER_BIT_FLIP,
         },

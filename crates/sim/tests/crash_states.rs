@@ -1,7 +1,7 @@
 //! Stores keep what they acknowledged and show nothing else, wherever the power goes and whichever call fails.
 
 use sim::kv::subjects::{couch, journaled};
-use sim::kv::{Depth, Subject, Tally, bit_flips, crash_states, fault_points, interleave};
+use sim::kv::{Depth, Flips, Subject, Tally, bit_flips, crash_states, fault_points, interleave};
 
 /// What an ordinary run of the tests looks at; `cargo xtask crash` looks at far more.
 const STATES: u64 = 10_000;
@@ -28,7 +28,8 @@ fn every_fault(subject: &Subject<'_>) {
 }
 
 fn every_bit(subject: &Subject<'_>) {
-    report("bit flips", subject, &bit_flips(subject, 6, 11, 1));
+    report("bit flips", subject, &bit_flips(subject, Flips::Every(11), 1));
+    report("random bit flips", subject, &bit_flips(subject, Flips::Random(500), 1));
 }
 
 fn every_schedule(subject: &Subject<'_>) {

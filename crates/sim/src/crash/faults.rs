@@ -6,6 +6,7 @@ use super::{CrashPlan, Verdict};
 
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
+const EMFILE: i32 = 24;
 
 /// One way in which the n-th call of a run goes wrong.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +31,7 @@ const SHORT_WRITE: Effect = Effect::Short { bytes: 700, errno: ENOSPC };
 
 impl FaultKind {
     /// All of them.
-    pub const ALL: [FaultKind; 11] = [
+    pub const ALL: [FaultKind; 13] = [
         once("power off", On::Changes, Effect::PowerOff),
         once("failed sync", On::Kind(Call::Sync), Effect::IO_ERROR),
         once("failed folder sync", On::Kind(Call::SyncDir), Effect::IO_ERROR),
@@ -38,6 +39,8 @@ impl FaultKind {
         once("failed call", On::Any, Effect::Errno(EIO)),
         once("full disk once", On::Changes, Effect::DISK_FULL),
         once("short write", On::Kind(Call::Write), SHORT_WRITE),
+        once("no descriptor once", On::Kind(Call::Open), Effect::Errno(EMFILE)),
+        for_ever("no descriptors", On::Kind(Call::Open), Effect::Errno(EMFILE)),
         for_ever("full disk", On::Changes, Effect::DISK_FULL),
         for_ever("short writes", On::Kind(Call::Write), SHORT_WRITE),
         for_ever("broken disk", On::Any, Effect::Errno(EIO)),

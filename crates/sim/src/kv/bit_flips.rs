@@ -10,12 +10,28 @@ use super::verify::read_vbucket;
 use super::workload::{Run, Shape};
 use super::{Subject, prepared};
 
-/// Turns over every `every`-th bit of what the workload of `seed` leaves.
-pub fn bit_flips(subject: &Subject<'_>, ops: u64, every: usize, seed: u64) -> Tally {
-    let _trying = Trying::new(format_args!("bit flips of {} with seed {seed}", subject.name));
+/// Which bits are turned over.
+#[derive(Clone, Copy, Debug)]
+pub enum Flips {
+    /// Every so manieth of what a few changes leave.
+    Every(usize),
+    /// So many at random, each alone, of what many changes leave.
+    Random(u64),
+}
+
+/// Changes and reads that leave small files, and large ones.
+const FEW_OPS: u64 = 6;
+const MANY_OPS: u64 = 300;
+
+/// Turns over bits of what the workload of `seed` leaves.
+pub fn bit_flips(subject: &Subject<'_>, flips: Flips, seed: u64) -> Tally {
+    let _trying = Trying::new(format_args!("bit flips of {} with seed {seed}, {flips:?}", subject.name));
     let mut rng = SplitMix64::new(seed);
     let disk = prepared();
-    let shape = Shape::choose(&mut rng);
+    let (shape, ops) = match flips {
+        Flips::Every(_) => (Shape::choose(&mut rng), FEW_OPS),
+        Flips::Random(_) => (Shape::large(), MANY_OPS),
+    };
     let mut model = Model::new(shape.vbuckets);
     let mut tally = Tally::default();
     let mut wrong = Vec::new();
@@ -27,9 +43,21 @@ pub fn bit_flips(subject: &Subject<'_>, ops: u64, every: usize, seed: u64) -> Ta
     run.go_on(&mut model, &mut rng, ops, &mut wrong, &mut |_| false);
     drop(store);
     tally.judge(&wrong);
-    for (path, bytes) in disk.contents() {
-        for bit in (0..bytes.len() * 8).step_by(every) {
-            flip(subject, &model, &disk, (&path, bit), &mut tally);
+    let files: Vec<(PathBuf, usize)> =
+        disk.contents().into_iter().map(|(path, bytes)| (path, bytes.len() * 8)).collect();
+    match flips {
+        Flips::Every(step) => {
+            for (path, bits) in &files {
+                (0..*bits)
+                    .step_by(step)
+                    .for_each(|bit| flip(subject, &model, &disk, (path, bit), &mut tally));
+            }
+        }
+        Flips::Random(count) => {
+            for _ in 0..count {
+                let (path, bits) = &files[rng.below(files.len() as u64) as usize];
+                flip(subject, &model, &disk, (path, rng.below(*bits as u64) as usize), &mut tally);
+            }
         }
     }
     tally

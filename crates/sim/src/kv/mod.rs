@@ -18,7 +18,7 @@ use base::env::sim::{SimDisk, SimHandles};
 use base::env::{Disk, Env};
 use kvstore::{Failure, KvStore};
 
-pub use bit_flips::bit_flips;
+pub use bit_flips::{Flips, bit_flips};
 pub use crash_states::{Depth, crash_states};
 pub use fault_points::fault_points;
 pub use interleave::interleave;

@@ -22,6 +22,11 @@ pub(super) struct Shape {
 }
 
 impl Shape {
+    /// Many documents with values of all lengths.
+    pub(super) fn large() -> Shape {
+        Shape { vbuckets: 2, keys: 400, most_items: 30, most_value_bytes: 3000 }
+    }
+
     /// Small enough that a state is looked at quickly; some have values that span sectors and blocks.
     pub(super) fn choose(rng: &mut SplitMix64) -> Shape {
         Shape {
