@@ -71,7 +71,13 @@ pub(super) fn open(env: Env, dir: &Path, config: JournaledConfig) -> Result<Jour
         let filed = Filed { vb, through: Frame(0), revision, header_offset };
         found.insert(vb, Found { filed: Some(filed), saves: Vec::new() });
     }
-    Ok(assemble(env, config, files, journal, found))
+    let journaled = assemble(env, config, files, journal, found);
+    {
+        // The journal may have begun already without them: its next frame puts them on record.
+        let mut filed = journaled.filed.lock();
+        filed.news = filed.by_vbucket.values().copied().collect();
+    }
+    Ok(journaled)
 }
 
 /// Whether a folder, which may not be there, has a journal.
