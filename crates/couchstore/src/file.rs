@@ -165,10 +165,11 @@ impl CouchFile {
         self.writer.check()?;
         assert_eq!(self.stage, Stage::DataWritten, "data comes before its header");
         self.header.timestamp_ns = timestamp_ns;
-        // version 12 has the same checksum as 13; a file of version 11 keeps its own
+        // version 12 has the same checksum as 13; a file of version 11 keeps its own, one of version 14 its links
         if self.writer.source().checksum == Checksum::Crc32c {
-            self.header.version = VERSION;
+            self.header.version = self.header.version.max(VERSION);
         }
+        self.header.previous = self.is_committed.then_some(self.committed.offset);
         self.header.offset = self.writer.next_block();
         self.writer.write_header(&self.header.encode())?;
         self.stage = Stage::HeaderWritten;
