@@ -33,6 +33,15 @@ impl CouchFile {
         self.header = Header { version: current.version, ..found };
         Ok(Some(self.header.update_seqno))
     }
+
+    /// Writes the next header, for which everything it points to is durable already, makes it durable and returns its
+    /// offset. It is in force after [`CouchFile::finish_commit`].
+    pub fn commit_header(&mut self, timestamp_ns: u64) -> Result<u64, Failure> {
+        self.write_data()?;
+        self.write_header(timestamp_ns)?;
+        self.writer.sync()?;
+        Ok(self.header.offset)
+    }
 }
 
 /// The newest header before `current` that fits. Links, where headers have them, only save the search.

@@ -1,27 +1,32 @@
 //! Backend `couch`: a folder for each bucket, a couchstore file for each vBucket and revision.
 
+mod compact;
 mod file;
 mod group;
 mod open_files;
 mod record;
+mod revisions;
+mod rollback;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use base::env::{Env, GroupSync};
 use base::{DocKey, Seqno, VbId, Version};
 use couchstore::{Scratch, Snapshot};
 use parking_lot::Mutex;
 
+use crate::compaction::{Compacted, Compaction, RolledBack};
 use crate::failure::Failure;
 use crate::store::{Counts, KvStore, SaveBatch, Saved, States, Stats, Values};
 use file::{Known, VbFile};
 use open_files::OpenFiles;
 use record::Records;
+use revisions::Revisions;
 
 /// Ends the name of a file that has no durable header yet; such files are removed when the bucket opens.
 const UNFINISHED: &str = ".new";
@@ -33,11 +38,32 @@ pub struct CouchConfig {
     pub max_open_files: usize,
     /// Shape of the nodes that are written.
     pub tuning: couchstore::Tuning,
+    /// Steps of compactions.
+    pub compaction: CompactionSteps,
+}
+
+/// How a compaction is divided.
+#[derive(Clone, Copy, Debug)]
+pub struct CompactionSteps {
+    /// How much is copied between two looks at whether to go on.
+    pub step_bytes: u64,
+    /// So few changes may be left for the end, when nobody can save.
+    pub last_changes: u64,
+}
+
+impl Default for CompactionSteps {
+    fn default() -> Self {
+        CompactionSteps { step_bytes: 1 << 20, last_changes: 500 }
+    }
 }
 
 impl Default for CouchConfig {
     fn default() -> Self {
-        CouchConfig { max_open_files: 256, tuning: couchstore::Tuning::default() }
+        CouchConfig {
+            max_open_files: 256,
+            tuning: couchstore::Tuning::default(),
+            compaction: CompactionSteps::default(),
+        }
     }
 }
 
@@ -61,6 +87,9 @@ pub struct Couch {
 struct Vbucket {
     slot: Mutex<Slot>,
     latest: Mutex<Option<Snapshot>>,
+    /// Grows with each change that is no save, under the slot's lock: what was copied before is not to be used then.
+    generation: AtomicU64,
+    is_compacting: AtomicBool,
 }
 
 /// The file of a vBucket: at most one revision of its file is in use.
@@ -73,6 +102,8 @@ struct Slot {
     file: Option<VbFile>,
     /// Its last commit while it is closed; nothing if it was not opened yet.
     known: Option<Known>,
+    /// Other revisions that may be on disk, though they should not.
+    strays: Vec<u64>,
 }
 
 impl Couch {
@@ -85,19 +116,17 @@ impl Couch {
         env.disk.create_dir_all_synced(dir).map_err(failed("make folder", dir))?;
         env.disk.sync_dir(dir).map_err(failed("sync", dir))?;
         let sync = env.disk.group_sync(dir).map_err(failed("open", dir))?;
-        let mut slots: BTreeMap<VbId, Slot> = BTreeMap::new();
+        let mut revisions = Revisions::default();
         for name in env.disk.read_dir(dir).map_err(failed("list", dir))? {
             let path = dir.join(&name);
             if name.ends_with(UNFINISHED) {
                 env.disk.remove_file(&path).map_err(failed("remove", &path))?;
             } else if let Some((vb, revision)) = parse_name(&name) {
-                let slot = slots.entry(vb).or_default();
-                slot.revision = slot.revision.max(Some(revision));
-                slot.last_revision = slot.last_revision.max(revision);
+                revisions.add(vb, revision);
             }
         }
-        let vbuckets = slots
-            .into_iter()
+        let vbuckets = revisions
+            .into_slots(&*env.disk, dir)?
             .map(|(vb, slot)| (vb, Arc::new(Vbucket { slot: Mutex::new(slot), ..Vbucket::default() })))
             .collect();
         Ok(Couch {
@@ -115,7 +144,12 @@ impl Couch {
     }
 
     fn path(&self, vb: VbId, revision: u64) -> PathBuf {
-        self.dir.join(format!("{vb}.couch.{revision}"))
+        self.dir.join(file_name(vb, revision))
+    }
+
+    /// What a file is called until it is complete.
+    fn unfinished_path(&self, vb: VbId, revision: u64) -> PathBuf {
+        self.dir.join(file_name(vb, revision) + UNFINISHED)
     }
 
     fn vbucket(&self, vb: VbId) -> Arc<Vbucket> {
@@ -218,6 +252,10 @@ impl Vbucket {
     }
 }
 
+fn file_name(vb: VbId, revision: u64) -> String {
+    format!("{vb}.couch.{revision}")
+}
+
 /// vBucket and revision of a file's name.
 fn parse_name(name: &str) -> Option<(VbId, u64)> {
     let (vb, revision) = name.split_once(".couch.")?;
@@ -267,23 +305,21 @@ impl KvStore for Couch {
         if vbucket.close(&mut slot, false) {
             self.open_files.forget(vb);
         }
+        vbucket.generation.fetch_add(1, Ordering::Relaxed);
         slot.known = None;
         if slot.last_revision == 0 {
             return Ok(());
         }
-        let disk = &*self.env.disk;
-        let result = match slot.revision.map(|revision| self.path(vb, revision)) {
-            Some(path) => match disk.remove_file(&path) {
-                Err(e) if e.kind() != io::ErrorKind::NotFound => self.disk("remove", &path, Err(e)),
-                _ => Ok(()),
-            },
-            None => Ok(()),
-        };
-        self.note(vb, &vbucket, &mut slot, result)?;
-        slot.revision = None;
-        // synced even if the file was gone before: an earlier try may have failed here
-        let result = self.disk("sync folder", &self.dir, disk.sync_dir(&self.dir));
-        self.note(vb, &vbucket, &mut slot, result)
+        let removed = self.remove_file_of(vb, &mut slot);
+        self.note(vb, &vbucket, &mut slot, removed)
+    }
+
+    fn rollback(&self, vb: VbId, to: Seqno) -> Result<RolledBack, Failure> {
+        self.rollback_with(vb, to, &|_| Ok(()))
+    }
+
+    fn compact(&self, vb: VbId, request: &Compaction<'_>) -> Result<Compacted, Failure> {
+        self.compact_with(vb, request, &|_| Ok(()))
     }
 
     fn stats(&self) -> Stats {

@@ -54,4 +54,18 @@ pub enum Failure {
         /// Which vBucket.
         vb: VbId,
     },
+    /// The vBucket is being compacted already.
+    #[error("vBucket {vb}: a compaction is under way")]
+    CompactionRuns {
+        /// Which vBucket.
+        vb: VbId,
+    },
+    /// A compaction gave up, through no fault of the disk; the vBucket is as it was.
+    #[error("vBucket {vb}: the compaction ended early: {why}")]
+    CompactionEnded {
+        /// Which vBucket.
+        vb: VbId,
+        /// Why.
+        why: &'static str,
+    },
 }

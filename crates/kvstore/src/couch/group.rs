@@ -9,7 +9,7 @@ use base::VbId;
 use parking_lot::MutexGuard;
 
 use super::file::VbFile;
-use super::{Couch, Slot, UNFINISHED, Vbucket};
+use super::{Couch, Slot, Vbucket};
 use crate::failure::Failure;
 use crate::store::{SaveBatch, Saved};
 
@@ -75,7 +75,9 @@ impl Couch {
     fn lock_member<'g>(&self, vb: VbId, vbucket: &'g Vbucket) -> Member<'g> {
         let mut slot = vbucket.slot.lock();
         let (new, outcome) = if slot.revision.is_some() {
-            (None, self.opened(vb, vbucket, &mut slot).map(|_| Saved::default()))
+            let settled = self.settle(vb, &mut slot);
+            let opened = settled.and_then(|()| self.opened(vb, vbucket, &mut slot).map(|_| Saved::default()));
+            (None, opened)
         } else {
             match self.create(vb, &mut slot) {
                 Ok(new) => (Some(new), Ok(Saved::default())),
@@ -88,10 +90,7 @@ impl Couch {
     fn create(&self, vb: VbId, slot: &mut Slot) -> Result<NewFile, Failure> {
         let revision = slot.last_revision + 1;
         slot.last_revision = revision;
-        let path = self.path(vb, revision);
-        let mut unfinished = path.clone().into_os_string();
-        unfinished.push(UNFINISHED);
-        let unfinished = PathBuf::from(unfinished);
+        let (path, unfinished) = (self.path(vb, revision), self.unfinished_path(vb, revision));
         self.make_room(vb);
         let file = VbFile::create(&*self.env.disk, vb, &unfinished, self.config.tuning)?;
         Ok(NewFile { file, revision, unfinished, path })

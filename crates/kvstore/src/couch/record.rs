@@ -18,7 +18,7 @@ pub(super) struct Records {
 
 /// Space for a body, used again for the next one.
 #[derive(Default)]
-struct Scratch {
+pub(super) struct Scratch {
     stored: Vec<u8>,
     inflated: Vec<u8>,
 }
@@ -72,7 +72,13 @@ impl Records {
         })
     }
 
-    fn version(&self, info: &DocInfo<'_>, values: Values, scratch: &mut Scratch) -> Result<Version, Failure> {
+    /// A record as a version.
+    pub(super) fn version(
+        &self,
+        info: &DocInfo<'_>,
+        values: Values,
+        scratch: &mut Scratch,
+    ) -> Result<Version, Failure> {
         let unknown = |what| Failure::Record {
             vb: self.vb,
             path: self.snapshot.path().to_owned(),
