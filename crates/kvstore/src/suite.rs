@@ -46,7 +46,8 @@ pub fn version(collection: u32, key: &str, seqno: u64, value: &[u8]) -> Version 
     tuned(collection, key, seqno, value, |_| ())
 }
 
-fn tuned(
+/// A version for tests, changed at will.
+pub fn tuned(
     collection: u32,
     key: &str,
     seqno: u64,

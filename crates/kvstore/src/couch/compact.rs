@@ -139,7 +139,9 @@ impl Run<'_> {
         let (disk, tuning) = (&*couch.env.disk, couch.config.tuning);
         let mut copy = couchstore::Compaction::start(disk, &self.unfinished, old, tuning)
             .map_err(|failure| self.failed(failure))?;
-        while self.look_up(copy.step(self.steps.step_bytes, &mut chooser).map_err(|failure| self.failed(failure))?)? {}
+        while self.look_up(
+            copy.step(self.steps.step_bytes, &mut chooser).map_err(|failure| self.failed(failure))?,
+        )? {}
         self.approach(&mut copy, &mut chooser)?;
         self.switch(copy, chooser, before_switch)
     }
@@ -152,8 +154,9 @@ impl Run<'_> {
             if copy.seqnos_behind(&newer) <= self.steps.last_changes {
                 break;
             }
-            let mut step =
-                || copy.catch_up(&newer, self.steps.step_bytes, chooser).map_err(|failure| self.failed(failure));
+            let mut step = || {
+                copy.catch_up(&newer, self.steps.step_bytes, chooser).map_err(|failure| self.failed(failure))
+            };
             while self.look_up(step()?)? {}
         }
         Ok(())

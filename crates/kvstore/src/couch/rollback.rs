@@ -23,7 +23,7 @@ impl Couch {
     ) -> Result<RolledBack, Failure> {
         let vbucket = self.vbucket(vb);
         let mut slot = vbucket.slot.lock();
-        if slot.revision.is_none() {
+        if slot.last_revision == 0 {
             return Ok(RolledBack::default());
         }
         let result = self.roll_back(vb, &vbucket, &mut slot, to, before);
@@ -39,7 +39,11 @@ impl Couch {
         before: &BeforeRollback<'_>,
     ) -> Result<RolledBack, Failure> {
         self.settle(vb, slot)?;
-        let revision = slot.revision.unwrap_or_default();
+        let Some(revision) = slot.revision else {
+            // an earlier try may have failed before it was durable
+            self.remove_file_of(vb, slot)?;
+            return Ok(RolledBack::default());
+        };
         let file = self.opened(vb, vbucket, slot)?;
         let highest = Seqno(file.snapshot().info().update_seqno);
         let Some(seqno) = file.rollback(vb, to)? else {
@@ -53,11 +57,24 @@ impl Couch {
         };
         if seqno < highest {
             let header_offset = file.write_rollback(vb, self.env.clock.unix_ns())?;
-            before(Some(FileAt { revision, header_offset }))?;
+            if let Err(failure) = before(Some(FileAt { revision, header_offset })) {
+                self.take_back(vb, vbucket, slot);
+                return Err(failure);
+            }
             vbucket.generation.fetch_add(1, Ordering::Relaxed);
             file.finish_rollback(vb)?;
             *vbucket.latest.lock() = Some(file.snapshot());
         }
         Ok(RolledBack { seqno, stored: Some(file.stored(vb)?) })
+    }
+
+    /// Cuts off what was written behind the last commit, as far as the disk lets it: a restart would find it.
+    fn take_back(&self, vb: VbId, vbucket: &Vbucket, slot: &mut Slot) {
+        if vbucket.close(slot, true) {
+            self.open_files.forget(vb);
+        }
+        if let Ok(file) = self.opened(vb, vbucket, slot) {
+            file.to_sync().sync_data().ok();
+        }
     }
 }
