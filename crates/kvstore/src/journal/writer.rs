@@ -139,11 +139,11 @@ impl Journal {
     fn begin(&self, first: u64, is_within_call: bool, is_recovery: bool) -> Result<Current, Failure> {
         let disk = &*self.env.disk;
         let (generation, spare) = self.shelf.lock().begin(first, is_within_call);
-        let spare = spare.map(|number| spare_path(&self.dir, number));
         let path = segment_path(&self.dir, generation);
-        let is_prewritten = spare.is_some();
+        let is_prewritten = spare.is_some_and(|spare| spare.len >= self.config.segment_bytes);
         let mode = match spare {
             Some(spare) => {
+                let spare = spare_path(&self.dir, spare.number);
                 on_disk("rename", &spare, disk.rename(&spare, &path))?;
                 count(&self.counters.recycled_segments, 1);
                 OpenMode::ReadWrite

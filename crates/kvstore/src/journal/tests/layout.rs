@@ -71,7 +71,9 @@ fn the_example_is_what_is_written() {
 fn only_names_of_the_journal_are_taken_for_its_files() {
     assert_eq!(parse_name("journal.12"), Some(Name::Segment(12)));
     assert_eq!(parse_name("journal.spare.1"), Some(Name::Spare(1)));
-    for name in ["journal", "journal.", "journal.01", "journal.+1", "journal.spare.", "1.couch.1", "journal.1.new"] {
+    for name in
+        ["journal", "journal.", "journal.01", "journal.+1", "journal.spare.", "1.couch.1", "journal.1.new"]
+    {
         assert_eq!(parse_name(name), None, "{name}");
     }
 }
