@@ -113,6 +113,10 @@ pub struct BucketStats {
     pub used_bytes: u64,
     /// The most that may be charged.
     pub quota_bytes: u64,
+    /// Up to here values are loaded ahead of their readers.
+    pub low_watermark_bytes: u64,
+    /// Up to here fetched values stay.
+    pub high_watermark_bytes: u64,
 }
 
 /// What the store holds for all vBuckets together.
@@ -141,6 +145,8 @@ impl Bucket {
             flush_queue_vbuckets: self.flush.len() as u64,
             used_bytes: self.memory.used_bytes(),
             quota_bytes: self.memory.quota_bytes(),
+            low_watermark_bytes: self.memory.low_watermark_bytes(),
+            high_watermark_bytes: self.memory.high_watermark_bytes(),
             ..BucketStats::default()
         };
         for id in 0..self.vbuckets() {
