@@ -86,8 +86,10 @@ impl Bucket {
 
     fn fetch_batch(&self, vb: VbId, keys: &[Arc<[u8]>]) -> Progress {
         let incarnation = self.shards[usize::from(vb.0)].lock().incarnation;
-        let doc_keys: Vec<DocKey<'_>> =
-            keys.iter().map(|key| DocKey::parse(key).expect("it was encoded when it was asked for")).collect();
+        let doc_keys: Vec<DocKey<'_>> = keys
+            .iter()
+            .map(|key| DocKey::parse(key).expect("it was encoded when it was asked for"))
+            .collect();
         let answers = self.store.get_many(vb, &doc_keys);
         assert_eq!(answers.len(), keys.len(), "a store answers for each key");
         let (mut fetched, mut failed) = (0, 0);

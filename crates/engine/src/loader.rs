@@ -152,7 +152,8 @@ impl Bucket {
                 self.warmup.stop_at_watermark(self.env.clock.monotonic());
                 break;
             }
-            values += u64::from(matches!(self.bring(slice.vb, slice.incarnation, version), Brought::Placed(_)));
+            values +=
+                u64::from(matches!(self.bring(slice.vb, slice.incarnation, version), Brought::Placed(_)));
         }
         self.warmup.warmed(slice, rest, values, self.env.clock.monotonic());
         Progress::Worked

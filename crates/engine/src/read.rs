@@ -148,13 +148,7 @@ impl Bucket {
 
     /// Turns an expired document into a tombstone that keeps its system xattrs, unless somebody changed it since.
     /// Refused if it has xattrs that are not in memory.
-    pub(crate) fn expire(
-        &self,
-        vb: VbId,
-        hash: u64,
-        version: &Version,
-        now: Moment,
-    ) -> Result<(), Refusal> {
+    pub(crate) fn expire(&self, vb: VbId, hash: u64, version: &Version, now: Moment) -> Result<(), Refusal> {
         let new = crate::write::tombstone_of(version, base::ItemKind::Expiration, now)?;
         let change = Change {
             new,

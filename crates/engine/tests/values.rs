@@ -81,7 +81,10 @@ fn what_nobody_waits_for_any_more_is_not_read() {
 }
 
 /// Does something while a value is being read, and returns what its reader finds then.
-fn during_the_read(seed: u64, act: impl FnOnce(&Watched) + Send + 'static) -> (Watched, Result<String, Refusal>) {
+fn during_the_read(
+    seed: u64,
+    act: impl FnOnce(&Watched) + Send + 'static,
+) -> (Watched, Result<String, Refusal>) {
     let world = Watched::new(seed);
     world.set_evicted("k", "old");
     let fetch = world.bucket.fetch(VB, doc("k")).expect("few wait");
@@ -201,7 +204,12 @@ fn metadata_are_enough_for_much() {
     world.set_evicted("k", "value");
     world.bucket.delete(VB, doc("k"), Cas::ANY, now()).expect("a plain document leaves a plain tombstone");
     world.set_evicted("k", "value");
-    let meta = VersionMeta { cas: Cas(5), rev_seqno: RevSeqno(100), kind: ItemKind::Mutation, ..VersionMeta::default() };
+    let meta = VersionMeta {
+        cas: Cas(5),
+        rev_seqno: RevSeqno(100),
+        kind: ItemKind::Mutation,
+        ..VersionMeta::default()
+    };
     let request = WithMetaRequest {
         key: doc("k"),
         value: b"foreign",

@@ -4,9 +4,7 @@ use std::fmt::{self, Display, Write};
 use std::sync::Arc;
 
 use base::VbState;
-use engine::{
-    Bucket, BucketStats, FetchStats, STATES, StateStats, StoreStats, WarmupState, WarmupStats,
-};
+use engine::{Bucket, BucketStats, FetchStats, STATES, StateStats, StoreStats, WarmupState, WarmupStats};
 use protocol::Status;
 
 use super::process;
