@@ -1,9 +1,9 @@
 //! How long a bucket takes from its start to the first correct read, to all metadata, and to all values.
 //!
-//! `cargo run --release -p engine --example warmup -- DIR [DOCUMENTS [VALUE_BYTES [VBUCKETS]]]`
+//! `cargo run --release -p engine --example warmup -- DIR [DOCUMENTS [VALUE_BYTES [VBUCKETS [QUOTA_MIB]]]]`
 //!
 //! Fills DIR if there is no bucket in it yet. Run it a second time with a cold page cache
-//! (`sync; echo 3 > /proc/sys/vm/drop_caches`) for the other half of the truth.
+//! (`sync; echo 3 > /proc/sys/vm/drop_caches`, or `posix_fadvise` of its files) for the other half of the truth.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -87,6 +87,8 @@ fn wait<T>(promise: Completion<T>) -> T {
 /// Reads a document as a handler does: waits for what has to come from the disk, and looks again.
 fn read(bucket: &Bucket, key: &str) -> Vec<u8> {
     let (vb, key) = (vb_of(key, bucket.vbuckets()), DocKey::new(key.as_bytes()));
+    // Held until the value was looked at: it may be in memory only for that.
+    let mut fetched;
     loop {
         match bucket.get(vb, key, bucket.now()) {
             Ok(found) => return found.version.value().to_vec(),
@@ -97,7 +99,8 @@ fn read(bucket: &Bucket, key: &str) -> Vec<u8> {
             }
             Err(Refusal::NotResident) => {
                 let fetch = bucket.fetch(vb, key).expect("few wait");
-                assert!(matches!(wait(fetch), Fetched::Look(_)), "the files are sound");
+                fetched = wait(fetch);
+                assert!(matches!(fetched, Fetched::Look(_)), "the files are sound");
             }
             Err(refusal) => panic!("{refusal:?}"),
         }
@@ -119,7 +122,8 @@ fn main() {
     }
     let began = env.clock.monotonic();
     let ms = || (env.clock.monotonic() - began).as_secs_f64() * 1000.0;
-    let bucket = Arc::new(open(&env, &dir, vbuckets, 64 << 30));
+    let quota_bytes = number(4, 64 << 10) << 20;
+    let bucket = Arc::new(open(&env, &dir, vbuckets, quota_bytes));
     println!("serving after           {:8.1} ms", ms());
     let start = |name: &str, run: fn(&Bucket)| {
         let bucket = bucket.clone();
