@@ -21,6 +21,8 @@ use crate::session::Session;
 
 /// Requests of a connection that may wait for something at the same time.
 const MAX_LATER: usize = 64;
+/// Bytes of such requests that are kept to be handled again; the request that exceeds them is the last one.
+const MAX_PARKED_BYTES: usize = 1 << 20;
 /// Requests that a connection may make in one turn before others have theirs.
 const TURN_REQUESTS: usize = 256;
 
@@ -106,13 +108,22 @@ pub struct Connection {
     node: Arc<Node>,
     counters: Arc<WorkerCounters>,
     later: Vec<Later>,
+    /// Bytes of requests that are kept to be handled again.
+    parked_bytes: usize,
     closing: Option<CloseReason>,
 }
 
 impl Connection {
     /// A fresh connection to `node`.
     pub fn new(node: Arc<Node>, counters: Arc<WorkerCounters>) -> Connection {
-        Connection { session: Session::default(), node, counters, later: Vec::new(), closing: None }
+        Connection {
+            session: Session::default(),
+            node,
+            counters,
+            later: Vec::new(),
+            parked_bytes: 0,
+            closing: None,
+        }
     }
 
     /// The client's session.
@@ -169,7 +180,9 @@ impl Connection {
     }
 
     fn is_blocked(&self) -> bool {
-        self.later.len() >= MAX_LATER || self.later.last().is_some_and(|later| later.blocks)
+        self.later.len() >= MAX_LATER
+            || self.parked_bytes >= MAX_PARKED_BYTES
+            || self.later.last().is_some_and(|later| later.blocks)
     }
 
     /// Whether a request may be handled while others wait for their answers.
@@ -220,7 +233,10 @@ impl Connection {
                 return;
             }
             Outcome::Later(answer) => Waits::Answer(answer),
-            Outcome::Again(ready) => Waits::Again { frame: frame.into(), looks: 1, ready },
+            Outcome::Again(ready) => {
+                self.parked_bytes += frame.len();
+                Waits::Again { frame: frame.into(), looks: 1, ready }
+            }
         };
         // What it took to begin with this one is not the next one's time.
         *last_ns = None;
@@ -269,6 +285,7 @@ impl Connection {
     /// Handles a request again for which something has come from the disk.
     fn handle_again(&mut self, later: Later, ready: Ready, out: &mut Output) -> Option<Later> {
         let Waits::Again { frame, looks, .. } = later.waits else { return None };
+        self.parked_bytes -= frame.len();
         let clock = &self.node.env().clock;
         let mut elapsed_us = || clock.monotonic_ns().saturating_sub(later.started_ns) / 1000;
         // Held until the request was handled: so long the value is there, room or not.
@@ -300,7 +317,10 @@ impl Connection {
                 return None;
             }
             Outcome::Later(answer) => Waits::Answer(answer),
-            Outcome::Again(ready) => Waits::Again { frame, looks: looks + 1, ready },
+            Outcome::Again(ready) => {
+                self.parked_bytes += frame.len();
+                Waits::Again { frame, looks: looks + 1, ready }
+            }
         };
         Some(Later { waits, ..later })
     }

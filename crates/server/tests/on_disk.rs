@@ -260,6 +260,22 @@ fn a_vbucket_that_is_being_loaded_is_waited_for() {
 }
 
 #[test]
+fn a_client_cannot_park_more_than_its_share() {
+    let mut desk = restarted(UNORDERED);
+    let value = "x".repeat(300_000);
+    let sets: Vec<_> = (0..10).map(|n| set("k2", &value, n)).collect();
+    let mut bytes = Vec::new();
+    sets.iter().for_each(|request| assert!(write_request(&mut bytes, request)));
+    let mut out = Output::default();
+    let received = desk.connection.receive(&bytes, &mut out);
+    assert_eq!(received.next, Next::Later);
+    assert!(received.consumed < 1_300_000 && out.is_empty());
+    assert_eq!(opaques(&desk.settle()), [0, 1, 2, 3]);
+    let (answers, _) = feed(&mut desk.connection, &bytes[received.consumed..]);
+    assert_eq!(opaques(&told(&answers)), [4, 5, 6, 7, 8, 9]);
+}
+
+#[test]
 fn what_names_no_key_works_while_loading() {
     let mut desk = restarted(PLAIN);
     let random = RequestParts { opcode: opcode::GET_RANDOM_KEY, ..RequestParts::default() };
