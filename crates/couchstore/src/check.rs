@@ -111,6 +111,7 @@ impl Faults<'_> {
             Failure::UnsupportedVersion { version, .. } => {
                 self.at(0, format!("the file has the unsupported version {version}"));
             }
+            Failure::Encrypted { .. } => self.at(0, "the file is encrypted, which is not supported"),
             Failure::Poisoned { .. } => unreachable!("nothing is written here"),
         }
     }

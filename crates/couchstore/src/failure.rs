@@ -43,6 +43,12 @@ pub enum Failure {
         /// Version in its last header.
         version: u8,
     },
+    /// An encrypted file.
+    #[error("{path} is encrypted, which is not supported", path = path.display())]
+    Encrypted {
+        /// The file.
+        path: Arc<Path>,
+    },
     /// An earlier write or sync failed, so nothing is known about the end of the file: it must be opened again.
     #[error("{path} must be opened again after a failed write", path = path.display())]
     Poisoned {

@@ -89,10 +89,10 @@ impl CouchFile {
         Ok(CouchFile::at(source, header, end))
     }
 
-    /// Opens a file at a commit that is known to be durable; what stands behind it is ignored, and appended to.
+    /// Opens a file at a commit that is known to be durable; what stands behind it is cut off.
     ///
     /// After a failed sync this is the only right way: the last header that can be read may be in memory only, and no
-    /// later sync need write it.
+    /// later sync need write it. Nor may it stay between those that follow, where a rollback would find it.
     pub fn open_at(disk: &dyn Disk, path: &Path, commit: &Commit) -> Result<CouchFile, Failure> {
         let mut source = open_source(disk, path, OpenMode::ReadWrite)?;
         source.checksum = Checksum::of_version(commit.0.version);
@@ -100,7 +100,16 @@ impl CouchFile {
         if end <= commit.0.offset {
             return Err(source.damaged(commit.0.offset, "the file ends before its last header"));
         }
-        Ok(CouchFile::at(source, (*commit.0).clone(), end))
+        let committed_end = commit.0.offset + commit.0.encode().len() as u64;
+        if end > committed_end {
+            source.file.set_len(committed_end).map_err(|e| Failure::Io {
+                operation: "cut",
+                path: source.path.clone(),
+                offset: committed_end,
+                source: e,
+            })?;
+        }
+        Ok(CouchFile::at(source, (*commit.0).clone(), end.min(committed_end)))
     }
 
     /// Opens a file at the header at `offset` and durably cuts off what stands behind that. For whoever keeps a record
@@ -181,10 +190,11 @@ impl CouchFile {
         self.writer.check()?;
         assert_eq!(self.stage, Stage::DataWritten, "data comes before its header");
         self.header.timestamp_ns = timestamp_ns;
-        // version 12 has the same checksum as 13; a file of version 11 keeps its own
+        // version 12 has the same checksum as 13; a file of version 11 keeps its own, one of version 14 its links
         if self.writer.source().checksum == Checksum::Crc32c {
-            self.header.version = VERSION;
+            self.header.version = self.header.version.max(VERSION);
         }
+        self.header.previous = self.is_committed.then_some(self.committed.offset);
         self.header.offset = self.writer.next_block();
         self.writer.write_header(&self.header.encode())?;
         self.stage = Stage::HeaderWritten;

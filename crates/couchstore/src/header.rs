@@ -5,11 +5,16 @@ use crate::failure::Failure;
 use crate::node::{NodeBuf, Pointer};
 use crate::tree::{Tree, be, be48};
 
-/// The version that is written, except into files that began with version 11 and keep its checksum.
+/// The version that is written, except into files that began with version 11 and keep its checksum, and into those
+/// of version 14, which keep their links.
 pub(crate) const VERSION: u8 = 13;
 const OLDEST_VERSION: u8 = 11;
+const NEWEST_VERSION: u8 = 14;
 const FIXED: usize = 25;
 const TIMESTAMP: usize = 8;
+/// 47 bits for the position of the header before, all ones without one, and a bit for encryption.
+const LINK: usize = 6;
+const NO_LINK: u64 = (1 << 47) - 1;
 /// Headers are small: three roots of at most 28 bytes.
 pub(crate) const MAX_HEADER: usize = 1024;
 /// How many blocks a search looks at in one read.
@@ -27,6 +32,8 @@ pub(crate) struct Header {
     pub(crate) local: Option<Pointer>,
     /// Where its block starts.
     pub(crate) offset: u64,
+    /// Where the header before is; only headers of version 14 say so.
+    pub(crate) previous: Option<u64>,
 }
 
 impl Header {
@@ -40,6 +47,7 @@ impl Header {
             by_id: None,
             local: None,
             offset: 0,
+            previous: None,
         }
     }
 
@@ -63,6 +71,9 @@ impl Header {
         }
         if self.version >= 13 {
             body.extend_from_slice(&self.timestamp_ns.to_be_bytes());
+        }
+        if self.version >= 14 {
+            body.extend_from_slice(&be48(self.previous.unwrap_or(NO_LINK) << 1));
         }
         for root in &roots {
             body.extend_from_slice(root);
@@ -95,10 +106,10 @@ impl Header {
         if kind != HEADER_BLOCK || Checksum::of_version(version).of(body) != u32::from_be_bytes(*crc) {
             return Err(Undecodable::Damaged);
         }
-        if !(OLDEST_VERSION..=VERSION).contains(&version) {
+        if !(OLDEST_VERSION..=NEWEST_VERSION).contains(&version) {
             return Err(Undecodable::Version(version));
         }
-        Header::decode_body(body, version, offset).ok_or(Undecodable::Damaged)
+        Header::decode_body(body, version, offset)
     }
 
     /// Why a block that is marked as a header holds no valid one. One of another version is none of ours to judge;
@@ -106,7 +117,7 @@ impl Header {
     pub(crate) fn fault_of(block: &[u8], offset: u64, source: &Source, roots: bool) -> Option<Failure> {
         match Header::decode(block, offset) {
             Err(Undecodable::Damaged) => Some(source.damaged(offset, "a header is damaged")),
-            Err(Undecodable::Version(_)) => None,
+            Err(Undecodable::Version(_) | Undecodable::Encrypted) => None,
             Ok(header) if roots => {
                 let source = Source { checksum: Checksum::of_version(header.version), ..source.clone() };
                 header.vouches(&source).err()
@@ -115,9 +126,31 @@ impl Header {
         }
     }
 
-    fn decode_body(body: &[u8], version: u8, offset: u64) -> Option<Header> {
-        let (fixed, rest) = body.split_at_checked(FIXED)?;
-        let (timestamp, roots) = rest.split_at_checked(if version >= 13 { TIMESTAMP } else { 0 })?;
+    fn decode_body(body: &[u8], version: u8, offset: u64) -> Result<Header, Undecodable> {
+        let (fixed, rest) = body.split_at_checked(FIXED).ok_or(Undecodable::Damaged)?;
+        let timestamp = if version >= 13 { TIMESTAMP } else { 0 };
+        let (timestamp, rest) = rest.split_at_checked(timestamp).ok_or(Undecodable::Damaged)?;
+        let link = if version >= 14 { LINK } else { 0 };
+        let (link, roots) = rest.split_at_checked(link).ok_or(Undecodable::Damaged)?;
+        if be(link) & 1 != 0 {
+            return Err(Undecodable::Encrypted);
+        }
+        let previous = Some(be(link) >> 1).filter(|at| !link.is_empty() && *at != NO_LINK);
+        let [by_seqno, by_id, local] = Header::decode_roots(fixed, roots).ok_or(Undecodable::Damaged)?;
+        Ok(Header {
+            version,
+            update_seqno: be(&fixed[1..7]),
+            purge_seqno: be(&fixed[7..13]),
+            timestamp_ns: be(timestamp),
+            by_seqno,
+            by_id,
+            local,
+            offset,
+            previous,
+        })
+    }
+
+    fn decode_roots(fixed: &[u8], roots: &[u8]) -> Option<[Option<Pointer>; 3]> {
         let sizes = [19, 21, 23].map(|at| be(&fixed[at..at + 2]) as usize);
         let (by_seqno, rest) = roots.split_at_checked(sizes[0])?;
         let (by_id, local) = rest.split_at_checked(sizes[1])?;
@@ -127,16 +160,7 @@ impl Header {
         let root = |tree, bytes: &[u8]| {
             if bytes.is_empty() { Some(None) } else { Pointer::decode_root(tree, bytes).map(Some) }
         };
-        Some(Header {
-            version,
-            update_seqno: be(&fixed[1..7]),
-            purge_seqno: be(&fixed[7..13]),
-            timestamp_ns: be(timestamp),
-            by_seqno: root(Tree::BySeqno, by_seqno)?,
-            by_id: root(Tree::ById, by_id)?,
-            local: root(Tree::Local, local)?,
-            offset,
-        })
+        Some([root(Tree::BySeqno, by_seqno)?, root(Tree::ById, by_id)?, root(Tree::Local, local)?])
     }
 
     /// Whether every root can be read and lies before the header. A header whose trees did not reach the disk is the
@@ -160,6 +184,7 @@ impl Header {
                 let end = offset + header.encode().len() as u64;
                 Ok((header, end))
             }
+            Err(Undecodable::Encrypted) => Err(Failure::Encrypted { path: source.path.clone() }),
             Err(Undecodable::Version(version)) => {
                 Err(Failure::UnsupportedVersion { path: source.path.clone(), version })
             }
@@ -169,6 +194,20 @@ impl Header {
 
     /// The last header that vouches for its roots among the first `end` bytes.
     pub(crate) fn find_last(source: &mut Source, end: u64) -> Result<Header, Failure> {
+        let found = Header::search(source, end, &mut |header, source| header.vouches(source))?;
+        let header = found.ok_or_else(|| Failure::NoHeader { path: source.path.clone() })?;
+        source.checksum = Checksum::of_version(header.version);
+        Ok(header)
+    }
+
+    /// The last header among the first `end` bytes that `accept` finds no fault with. It is given the file with the
+    /// checksum that goes with the header.
+    pub(crate) fn search(
+        source: &Source,
+        end: u64,
+        accept: &mut Accept<'_>,
+    ) -> Result<Option<Header>, Failure> {
+        let mut source = source.clone();
         let mut blocks = end.div_ceil(BLOCK);
         let mut slab = Vec::new();
         while blocks > 0 {
@@ -177,32 +216,40 @@ impl Header {
             slab.resize((end.min(blocks * BLOCK) - from) as usize, 0);
             let n = source.read_raw(&mut slab, from)?;
             for (i, block) in slab[..n].chunks(BLOCK as usize).enumerate().rev() {
-                if block.first() != Some(&HEADER_BLOCK) {
+                let Some(header) = Header::in_block(block, from + i as u64 * BLOCK, &source)? else {
                     continue;
-                }
-                let head = &block[..block.len().min(MAX_HEADER)];
-                match Header::decode(head, from + i as u64 * BLOCK) {
-                    Err(Undecodable::Damaged) => {}
-                    Err(Undecodable::Version(version)) => {
-                        return Err(Failure::UnsupportedVersion { path: source.path.clone(), version });
-                    }
-                    Ok(header) => {
-                        source.checksum = Checksum::of_version(header.version);
-                        match header.vouches(source) {
-                            Ok(()) => return Ok(header),
-                            Err(io @ Failure::Io { .. }) => return Err(io),
-                            Err(_) => {}
-                        }
-                    }
+                };
+                source.checksum = Checksum::of_version(header.version);
+                match accept(&header, &source) {
+                    Ok(()) => return Ok(Some(header)),
+                    Err(io @ Failure::Io { .. }) => return Err(io),
+                    Err(_) => {}
                 }
             }
             blocks = first;
         }
-        Err(Failure::NoHeader { path: source.path.clone() })
+        Ok(None)
+    }
+
+    fn in_block(block: &[u8], offset: u64, source: &Source) -> Result<Option<Header>, Failure> {
+        if block.first() != Some(&HEADER_BLOCK) {
+            return Ok(None);
+        }
+        let path = || source.path.clone();
+        match Header::decode(&block[..block.len().min(MAX_HEADER)], offset) {
+            Ok(header) => Ok(Some(header)),
+            Err(Undecodable::Damaged) => Ok(None),
+            Err(Undecodable::Version(version)) => Err(Failure::UnsupportedVersion { path: path(), version }),
+            Err(Undecodable::Encrypted) => Err(Failure::Encrypted { path: path() }),
+        }
     }
 }
+
+/// Says what is wrong with a header that was found.
+pub(crate) type Accept<'a> = dyn FnMut(&Header, &Source) -> Result<(), Failure> + 'a;
 
 enum Undecodable {
     Damaged,
     Version(u8),
+    Encrypted,
 }

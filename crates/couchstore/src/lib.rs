@@ -3,8 +3,10 @@
 //! A file holds three trees: documents by id, documents by seqno, and local documents.
 //! The layout is described in `docs/file_format.md`.
 
+mod bulk;
 pub mod check;
 mod chunk;
+mod compact;
 mod failure;
 mod file;
 #[doc(hidden)]
@@ -14,6 +16,7 @@ mod node;
 mod record;
 mod rev_meta;
 mod rewrite;
+mod rollback;
 mod save;
 mod scan;
 mod scratch;
@@ -21,6 +24,7 @@ mod snapshot;
 mod tree;
 mod writer;
 
+pub use compact::{Choice, Compaction, Fate, Progress};
 pub use failure::Failure;
 pub use file::{Commit, CouchFile, Tuning};
 pub use record::DocInfo;

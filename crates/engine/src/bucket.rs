@@ -11,22 +11,35 @@ use vbucket::{Garbage, HashSeed, Origin, VBucket};
 use crate::config::BucketConfig;
 use crate::counters::OpCounts;
 use crate::failure::Failure;
+use crate::fetch_queue::FetchQueue;
 use crate::filer::Filer;
 use crate::flush_queue::{FlushQueue, LARGE_BACKLOG};
 use crate::memory::MemoryAccount;
 use crate::persistence::PersistenceWaiters;
 use crate::refusal::Refusal;
+use crate::warmup::Warmup;
 
 /// A vBucket and what the engine keeps under the same lock.
 pub(crate) struct Shard {
     pub(crate) vb: VBucket,
     /// False once it was deleted, until somebody sets its state again.
     pub(crate) exists: bool,
+    /// How much is on disk, while its documents are not loaded yet; only what needs none of them can be done then.
+    pub(crate) unloaded: Option<kvstore::Counts>,
+    /// Counts up whenever another vBucket takes its place, so that what was read for the old one is recognised.
+    pub(crate) incarnation: u64,
     pub(crate) flush_queued: bool,
     pub(crate) ops: OpCounts,
 }
 
 impl Shard {
+    /// Puts another vBucket in the place of this one, which is to be dropped outside the lock.
+    pub(crate) fn replace(&mut self, vb: VBucket) -> VBucket {
+        self.unloaded = None;
+        self.incarnation += 1;
+        std::mem::replace(&mut self.vb, vb)
+    }
+
     /// Seqnos that are not on disk yet.
     pub(crate) fn unflushed(&self) -> u64 {
         self.vb.high_seqno().0 - self.vb.persisted_seqno().0
@@ -67,6 +80,8 @@ pub struct Bucket {
     pub(crate) waiters: PersistenceWaiters,
     pub(crate) flush: FlushQueue,
     pub(crate) filer: Filer,
+    pub(crate) fetching: Arc<FetchQueue>,
+    pub(crate) warmup: Warmup,
     /// Held while the role of a vBucket changes. Taken before `flushing`.
     pub(crate) roles: Mutex<()>,
     /// Held while a batch is written, so that no vBucket is deleted under it. Taken before any vBucket's lock.
@@ -117,9 +132,20 @@ impl Bucket {
         if shard.exists { Ok(shard) } else { Err(Refusal::NotMyVbucket) }
     }
 
-    /// Locks a vBucket that must be active.
+    /// Locks a vBucket whose documents are loaded, whatever its role.
+    pub(crate) fn documents(&self, vb: VbId) -> Result<MutexGuard<'_, Shard>, Refusal> {
+        let shard = self.shard(vb)?;
+        if shard.unloaded.is_none() { Ok(shard) } else { Err(Refusal::Loading) }
+    }
+
+    /// Locks a vBucket that must be active and whose documents are loaded.
     pub(crate) fn active(&self, vb: VbId) -> Result<MutexGuard<'_, Shard>, Refusal> {
         let shard = self.shard(vb)?;
+        if shard.unloaded.is_some() {
+            // Another role is told at once: there is nothing to wait for.
+            let is_active = shard.vb.state() == VbState::Active;
+            return Err(if is_active { Refusal::Loading } else { Refusal::NotMyVbucket });
+        }
         if shard.vb.state() == VbState::Active { Ok(shard) } else { Err(Refusal::NotMyVbucket) }
     }
 
@@ -194,7 +220,7 @@ impl Bucket {
         }
         let old = {
             let mut shard = self.shard(vb)?;
-            let old = std::mem::replace(&mut shard.vb, dead(vb, self.seed.clone(), &self.env));
+            let old = shard.replace(dead(vb, self.seed.clone(), &self.env));
             shard.exists = false;
             // What is written next says that it is dead, so that a restart does not make it anew.
             shard.vb.set_state(VbState::Dead, None, || self.new_uuid());
@@ -203,6 +229,7 @@ impl Bucket {
         };
         self.memory.charge(usize::from(vb.0), -(old.counts().bytes as i64));
         self.waiters.forget(vb);
+        self.warmup.forget(vb);
         drop(old);
         Ok(Ok(()))
     }

@@ -16,6 +16,10 @@ pub struct MemoryAccount {
 
 /// Writes are refused above this share of the quota.
 const REFUSE_ABOVE_PERCENT: u64 = 93;
+/// Values are loaded ahead of their readers up to this share of the quota.
+const LOW_WATERMARK_PERCENT: u64 = 75;
+/// Values that readers wait for stay in memory up to this share of the quota.
+const HIGH_WATERMARK_PERCENT: u64 = 85;
 
 impl MemoryAccount {
     /// An empty account.
@@ -44,5 +48,25 @@ impl MemoryAccount {
     /// Whether another `bytes` may be stored.
     pub fn admits(&self, bytes: usize) -> bool {
         self.used_bytes() + bytes as u64 <= self.quota_bytes() / 100 * REFUSE_ABOVE_PERCENT
+    }
+
+    /// Up to here values are loaded ahead of their readers.
+    pub fn low_watermark_bytes(&self) -> u64 {
+        self.quota_bytes() / 100 * LOW_WATERMARK_PERCENT
+    }
+
+    /// Up to here values that were fetched stay.
+    pub fn high_watermark_bytes(&self) -> u64 {
+        self.quota_bytes() / 100 * HIGH_WATERMARK_PERCENT
+    }
+
+    /// Whether there is no room for values that nobody waits for.
+    pub fn is_above_low_watermark(&self) -> bool {
+        self.used_bytes() >= self.low_watermark_bytes()
+    }
+
+    /// Whether fetched values cannot stay.
+    pub fn is_above_high_watermark(&self) -> bool {
+        self.used_bytes() >= self.high_watermark_bytes()
     }
 }

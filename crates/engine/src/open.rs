@@ -15,8 +15,10 @@ use crate::counters::OpCounts;
 use crate::failure::Failure;
 use crate::filer::Filer;
 use crate::flush_queue::{FlushQueue, Pace};
+use crate::flusher::Progress;
 use crate::memory::MemoryAccount;
 use crate::persistence::PersistenceWaiters;
+use crate::warmup::Warmup;
 
 /// Present while the last stop was a clean one.
 const CLEAN_MARK: &str = "clean";
@@ -24,11 +26,21 @@ const CLEAN_MARK: &str = "clean";
 const UUID_FILE: &str = "uuid";
 
 impl Bucket {
-    /// Opens a bucket: finds its vBuckets on disk, reads their documents, and begins a new history for each vBucket
-    /// whose last stop was not clean.
+    /// Opens a bucket and loads it: its documents, and their values as far as the memory allows. Nobody else has to
+    /// load anything then.
+    pub fn open(config: BucketConfig, env: Env, store: Arc<dyn KvStore>) -> Result<Bucket, Failure> {
+        let bucket = Bucket::open_cold(config, env, store)?;
+        while bucket.load_step() != Progress::Idle {}
+        while bucket.warm_step() != Progress::Idle {}
+        Ok(bucket)
+    }
+
+    /// Opens a bucket that can serve at once: finds the states of its vBuckets on disk, and begins a new history for
+    /// each vBucket whose last stop was not clean. Documents are loaded by [`Bucket::run_loader`], values that are not
+    /// in memory are brought by [`Bucket::run_fetcher`].
     ///
     /// A vBucket whose file is damaged is dead until somebody mends it; the others serve.
-    pub fn open(config: BucketConfig, env: Env, store: Arc<dyn KvStore>) -> Result<Bucket, Failure> {
+    pub fn open_cold(config: BucketConfig, env: Env, store: Arc<dyn KvStore>) -> Result<Bucket, Failure> {
         assert!(config.vbuckets.is_power_of_two(), "the configuration checks the number of vBuckets");
         env.disk
             .create_dir_all_synced(&config.dir)
@@ -41,6 +53,8 @@ impl Bucket {
             Mutex::new(Shard {
                 vb: VBucket::new(VbId(id), seed.clone(), origin),
                 exists: true,
+                unloaded: None,
+                incarnation: 0,
                 flush_queued: false,
                 ops: OpCounts::default(),
             })
@@ -54,39 +68,45 @@ impl Bucket {
             flush: FlushQueue::new(if store.is_journaled() { Pace::JOURNAL } else { Pace::FILES }),
             filer: Filer::default(),
             store,
+            fetching: Arc::default(),
+            warmup: Warmup::new(env.clock.monotonic()),
             roles: Mutex::new(()),
             flushing: Mutex::new(()),
             env,
             config,
         };
-        bucket.warm_up(clean)?;
+        bucket.find_vbuckets(clean)?;
         Ok(bucket)
     }
 
-    fn warm_up(&self, clean: bool) -> Result<(), Failure> {
+    fn find_vbuckets(&self, clean: bool) -> Result<(), Failure> {
         for (vb, found) in self.store.states()? {
             let Some(shard) = self.shards.get(usize::from(vb.0)) else {
                 tracing::error!(bucket = self.name(), %vb, "a file of a vBucket that this bucket does not have is left alone");
                 continue;
             };
-            let loaded = found.and_then(|stored| {
-                let mut loaded = VBucket::new(vb, self.seed.clone(), self.origin(stored));
-                self.load(&mut loaded)?;
-                Ok(loaded)
-            });
             let mut shard = shard.lock();
-            if let Ok(loaded) = &loaded {
-                self.memory.charge(usize::from(vb.0), loaded.counts().bytes as i64);
+            match found {
+                Ok(stored) => {
+                    let counts = stored.counts;
+                    shard.vb = VBucket::new(vb, self.seed.clone(), self.origin(stored));
+                    if counts.documents + counts.tombstones > 0 || shard.vb.high_seqno() > Seqno(0) {
+                        shard.unloaded = Some(counts);
+                        self.warmup.add(vb, &counts);
+                    }
+                }
+                Err(failure) => {
+                    tracing::error!(bucket = self.name(), %vb, %failure, "the vBucket is not served");
+                    self.warmup.count_failed();
+                    shard.vb = dead(vb, self.seed.clone(), &self.env);
+                }
             }
-            shard.vb = loaded.unwrap_or_else(|failure| {
-                tracing::error!(bucket = self.name(), %vb, %failure, "the vBucket is not served");
-                dead(vb, self.seed.clone(), &self.env)
-            });
             if !clean && shard.vb.state() == VbState::Active {
                 shard.vb.new_history(self.new_uuid());
                 self.queue_flush(&mut shard);
             }
         }
+        self.warmup.found_all(self.env.clock.monotonic());
         Ok(())
     }
 
@@ -107,16 +127,7 @@ impl Bucket {
         }
     }
 
-    fn load(&self, vb: &mut VBucket) -> Result<(), kvstore::Failure> {
-        let id = vb.id();
-        self.store.scan(id, Seqno(0), kvstore::Values::Read, &mut |version| {
-            let hash = self.seed.hash(version.key());
-            drop(vb.load(hash, version));
-            std::ops::ControlFlow::Continue(())
-        })
-    }
-
-    /// Writes what is left and marks the stop as clean. The flusher and the filer must have ended.
+    /// Writes what is left and marks the stop as clean. The flusher's and the filer's threads must have ended.
     pub fn close(&self) -> Result<(), Failure> {
         if !self.flush_all() {
             return Err(Failure::NotFlushed { bucket: self.name().to_owned() });

@@ -1,17 +1,46 @@
 //! Reading documents.
 
 use base::{Cas, DocKey, Moment, Seqno, VbId, VbState, VbUuid, Version};
+use parking_lot::MutexGuard;
 use vbucket::{Basis, Change, Existence};
 
-use crate::bucket::Bucket;
+use crate::bucket::{Bucket, Shard};
 use crate::refusal::Refusal;
+use crate::whole::Whole;
 
 /// A document as a reader sees it.
 pub struct Found {
-    /// The version; hold it as long as needed, it never changes.
+    /// The version with its value; hold it as long as needed, it never changes.
+    pub version: Whole,
+    /// The CAS to show: all ones while it is locked.
+    pub cas: Cas,
+}
+
+/// Whatever there is for a key, as one sees it who may need no more than the metadata.
+pub struct Seen {
+    /// The version, with or without its value.
     pub version: Version,
     /// The CAS to show: all ones while it is locked.
     pub cas: Cas,
+}
+
+impl Seen {
+    /// The version with its value, if that is in memory.
+    pub fn whole(&self) -> Result<Whole, Refusal> {
+        Whole::of(self.version.clone())
+    }
+}
+
+/// A document chosen by chance.
+pub enum ByChance {
+    /// It is this one.
+    Found(Found),
+    /// There is none.
+    None,
+    /// There are only such whose value has to be fetched first, like this one.
+    NotResident(VbId, Version),
+    /// None was found, but this vBucket is not loaded yet.
+    Loading(VbId),
 }
 
 /// Where a vBucket's history stands (observe seqno).
@@ -41,44 +70,54 @@ impl Bucket {
     fn get_in_state(&self, vb: VbId, key: DocKey<'_>, state: VbState, now: Moment) -> Result<Found, Refusal> {
         let hash = self.hash(key);
         let found = {
-            let mut shard = self.shard(vb)?;
-            if shard.vb.state() != state {
-                return Err(Refusal::NotMyVbucket);
-            }
+            let mut shard = self.in_state(vb, state)?;
             let found = shard.vb.find(hash, key).filter(|v| !v.is_deleted()).map(|version| {
                 version.prefetch_value();
-                Found { cas: shard.vb.visible_cas(key, &version, now), version: version.clone() }
+                Seen { cas: shard.vb.visible_cas(key, &version, now), version: version.clone() }
             });
             match &found {
-                Some(_) => shard.ops.get_hits += 1,
+                Some(seen) if seen.version.is_resident() => shard.ops.get_hits += 1,
+                // It is counted when its reader comes again.
+                Some(_) => {}
                 None => shard.ops.get_misses += 1,
             }
             found
         };
         match found {
-            Some(found) if !found.version.is_expired(now) => Ok(found),
+            Some(seen) if !seen.version.is_expired(now) => {
+                Ok(Found { version: Whole::of(seen.version)?, cas: seen.cas })
+            }
             Some(expired) => {
-                self.expire(vb, hash, &expired.version, now);
+                self.expire(vb, hash, &expired.version, now)?;
                 Err(Refusal::NotFound)
             }
             None => Err(Refusal::NotFound),
         }
     }
 
+    fn in_state(&self, vb: VbId, state: VbState) -> Result<MutexGuard<'_, Shard>, Refusal> {
+        let shard = self.shard(vb)?;
+        match shard.vb.state() == state {
+            true if shard.unloaded.is_none() => Ok(shard),
+            true => Err(Refusal::Loading),
+            false => Err(Refusal::NotMyVbucket),
+        }
+    }
+
     /// Reads whatever there is for a key of an active vBucket: document, tombstone, or nothing.
     /// A document whose expiry time has passed is made a tombstone first.
-    pub fn peek(&self, vb: VbId, key: DocKey<'_>, now: Moment) -> Result<Option<Found>, Refusal> {
+    pub fn peek(&self, vb: VbId, key: DocKey<'_>, now: Moment) -> Result<Option<Seen>, Refusal> {
         self.peek_in_state(vb, key, VbState::Active, now)
     }
 
     /// Reads whatever there is for a key of an active vBucket as it is, expired or not.
-    pub fn peek_as_is(&self, vb: VbId, key: DocKey<'_>, now: Moment) -> Result<Option<Found>, Refusal> {
+    pub fn peek_as_is(&self, vb: VbId, key: DocKey<'_>, now: Moment) -> Result<Option<Seen>, Refusal> {
         let hash = self.hash(key);
         let shard = self.active(vb)?;
         Ok(shard
             .vb
             .find(hash, key)
-            .map(|version| Found { cas: shard.vb.visible_cas(key, &version, now), version: version.clone() }))
+            .map(|version| Seen { cas: shard.vb.visible_cas(key, &version, now), version: version.clone() }))
     }
 
     pub(crate) fn peek_in_state(
@@ -87,22 +126,19 @@ impl Bucket {
         key: DocKey<'_>,
         state: VbState,
         now: Moment,
-    ) -> Result<Option<Found>, Refusal> {
+    ) -> Result<Option<Seen>, Refusal> {
         let hash = self.hash(key);
         for _ in 0..2 {
             let found = {
-                let shard = self.shard(vb)?;
-                if shard.vb.state() != state {
-                    return Err(Refusal::NotMyVbucket);
-                }
-                shard.vb.find(hash, key).map(|version| Found {
+                let shard = self.in_state(vb, state)?;
+                shard.vb.find(hash, key).map(|version| Seen {
                     cas: shard.vb.visible_cas(key, &version, now),
                     version: version.clone(),
                 })
             };
             match found {
                 Some(found) if found.version.is_expired(now) && state == VbState::Active => {
-                    self.expire(vb, hash, &found.version, now)
+                    self.expire(vb, hash, &found.version, now)?;
                 }
                 found => return Ok(found),
             }
@@ -111,8 +147,9 @@ impl Bucket {
     }
 
     /// Turns an expired document into a tombstone that keeps its system xattrs, unless somebody changed it since.
-    pub(crate) fn expire(&self, vb: VbId, hash: u64, version: &Version, now: Moment) {
-        let new = crate::write::tombstone_of(version, base::ItemKind::Expiration, now);
+    /// Refused if it has xattrs that are not in memory.
+    pub(crate) fn expire(&self, vb: VbId, hash: u64, version: &Version, now: Moment) -> Result<(), Refusal> {
+        let new = crate::write::tombstone_of(version, base::ItemKind::Expiration, now)?;
         let change = Change {
             new,
             existence: Existence::Any,
@@ -122,6 +159,7 @@ impl Bucket {
         };
         // Whoever changed it meanwhile has replaced the expired version: then there is nothing left to do.
         let _ = self.apply(vb, hash, change, now, |ops| ops.expirations += 1, |_| {});
+        Ok(())
     }
 
     /// Where the vBucket's history stands, asked by one that saw history `uuid`.
@@ -140,18 +178,40 @@ impl Bucket {
         })
     }
 
-    /// A document chosen by chance, if there is any in an active vBucket.
-    pub fn random_key(&self, now: Moment) -> Option<Found> {
+    /// A document chosen by chance among those of active vBuckets, one whose value is in memory if there is any.
+    pub fn random_key(&self, now: Moment) -> ByChance {
         let random = self.env.random.next_u64();
-        let (before, from) = self.shards.split_at(random as usize % self.shards.len());
-        from.iter().chain(before).find_map(|shard| {
+        let from = random as usize % self.shards.len();
+        let mut fallback = ByChance::None;
+        let (before, from) = self.shards.split_at(from);
+        for shard in from.iter().chain(before) {
             let shard = shard.lock();
             if !shard.exists || shard.vb.state() != VbState::Active {
-                return None;
+                continue;
             }
-            let version = shard.vb.table().random(random.rotate_left(32), |v| v.is_live(now))?;
-            let cas = shard.vb.visible_cas(version.key(), &version, now);
-            Some(Found { cas, version: version.clone() })
-        })
+            if shard.unloaded.is_some() {
+                if matches!(fallback, ByChance::None) {
+                    fallback = ByChance::Loading(shard.vb.id());
+                }
+                continue;
+            }
+            let choose = |resident: bool| {
+                let fits = |v: &Version| v.is_live(now) && (!resident || v.is_resident());
+                shard.vb.table().random(random.rotate_left(32), fits)
+            };
+            if let Some(version) = choose(true) {
+                let cas = shard.vb.visible_cas(version.key(), &version, now);
+                if let Ok(version) = Whole::of(version.clone()) {
+                    return ByChance::Found(Found { cas, version });
+                }
+            }
+            if !matches!(fallback, ByChance::NotResident(..))
+                && shard.vb.counts().without_value > 0
+                && let Some(version) = choose(false)
+            {
+                fallback = ByChance::NotResident(shard.vb.id(), version.clone());
+            }
+        }
+        fallback
     }
 }

@@ -29,6 +29,10 @@ pub enum Refusal {
     Invalid,
     /// The vBucket's history is another one.
     OtherHistory,
+    /// The document's value is not in memory: fetch it, and ask again.
+    NotResident,
+    /// The vBucket's documents are still being loaded: wait for them, and ask again.
+    Loading,
 }
 
 impl From<vbucket::Refusal> for Refusal {

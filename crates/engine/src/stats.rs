@@ -54,10 +54,12 @@ pub struct VbStats {
     pub max_deleted_rev: RevSeqno,
     /// Whether any document may have xattrs.
     pub might_contain_xattrs: bool,
-    /// Documents in memory, expired ones included until somebody notices.
+    /// Documents, expired ones included until somebody notices; those on disk while they are not loaded.
     pub documents: u64,
     /// Tombstones in memory.
     pub tombstones: u64,
+    /// Documents whose value is not in memory.
+    pub without_value: u64,
     /// Bytes of the versions that the hash table points at.
     pub item_bytes: u64,
     /// Bytes of the hash table without the versions.
@@ -79,6 +81,8 @@ pub struct StateStats {
     pub documents: u64,
     /// Tombstones in memory.
     pub tombstones: u64,
+    /// Documents whose value is not in memory.
+    pub without_value: u64,
     /// Bytes of the versions that the hash tables point at.
     pub item_bytes: u64,
     /// Bytes of the hash tables without the versions.
@@ -109,6 +113,10 @@ pub struct BucketStats {
     pub used_bytes: u64,
     /// The most that may be charged.
     pub quota_bytes: u64,
+    /// Up to here values are loaded ahead of their readers.
+    pub low_watermark_bytes: u64,
+    /// Up to here fetched values stay.
+    pub high_watermark_bytes: u64,
 }
 
 /// What the store holds for all vBuckets together.
@@ -137,6 +145,8 @@ impl Bucket {
             flush_queue_vbuckets: self.flush.len() as u64,
             used_bytes: self.memory.used_bytes(),
             quota_bytes: self.memory.quota_bytes(),
+            low_watermark_bytes: self.memory.low_watermark_bytes(),
+            high_watermark_bytes: self.memory.high_watermark_bytes(),
             ..BucketStats::default()
         };
         for id in 0..self.vbuckets() {
@@ -174,6 +184,7 @@ impl VbStats {
     fn of(shard: &Shard) -> VbStats {
         let vb = &shard.vb;
         let counts = vb.counts();
+        let (documents, tombstones) = shard.item_counts();
         let manager = vb.checkpoints();
         let mut checkpoints = CheckpointStats {
             open_id: manager.open_id(),
@@ -200,8 +211,9 @@ impl VbStats {
             max_cas: vb.max_cas(),
             max_deleted_rev: vb.max_deleted_rev(),
             might_contain_xattrs: vb.might_contain_xattrs(),
-            documents: counts.documents,
-            tombstones: counts.tombstones,
+            documents,
+            tombstones,
+            without_value: if shard.unloaded.is_some() { documents } else { counts.without_value },
             item_bytes: counts.bytes,
             table_bytes: vb.table().allocated_bytes() as u64,
             checkpoints,
@@ -219,6 +231,7 @@ impl StateStats {
             vbuckets: 1,
             documents: vb.documents,
             tombstones: vb.tombstones,
+            without_value: vb.without_value,
             item_bytes: vb.item_bytes,
             table_bytes: vb.table_bytes,
             checkpoints,
@@ -235,6 +248,7 @@ impl StateStats {
         self.vbuckets += other.vbuckets;
         self.documents += other.documents;
         self.tombstones += other.tombstones;
+        self.without_value += other.without_value;
         self.item_bytes += other.item_bytes;
         self.table_bytes += other.table_bytes;
         self.checkpoints += other.checkpoints;

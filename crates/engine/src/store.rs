@@ -4,6 +4,7 @@ use base::{Cas, Datatype, DocKey, Moment, NewVersion, VbId, VersionMeta};
 use vbucket::{Basis, Change, Existence};
 
 use crate::bucket::{Bucket, Mutated};
+use crate::read::Seen;
 use crate::refusal::Refusal;
 use crate::value::{self, Prepared};
 use crate::write::{Computed, absolute_expiry};
@@ -86,8 +87,10 @@ impl Bucket {
                 (StoreMode::Replace, None) => return Err(Refusal::NotFound),
                 _ => {}
             }
-            let plain = live.map(|f| value::plain(&f.version)).unwrap_or_default();
-            let old_type = live.map_or(Datatype::RAW, |f| f.version.meta().datatype);
+            // Of a document without xattrs nothing is kept, so its value is not needed.
+            let kept = live.filter(|f| f.version.meta().datatype.is_xattr()).map(Seen::whole).transpose()?;
+            let plain = kept.as_ref().map(value::plain).unwrap_or_default();
+            let old_type = kept.as_ref().map_or(Datatype::RAW, |old| old.meta().datatype);
             let xattrs = value::section(&plain, value::split(&plain, old_type).1);
             let plain_type = meta.datatype.without(Datatype::SNAPPY);
             let xattrs = if old_type.is_xattr() { xattrs } else { &[] };

@@ -7,7 +7,7 @@ use subdoc::exec::{self, ClockMode, Document, LookupOutcome, Metadata, MutationO
 use subdoc::request::{LookupRequest, MutationRequest, doc_flag};
 
 use crate::bucket::{Bucket, Mutated};
-use crate::read::Found;
+use crate::read::Seen;
 use crate::refusal::Refusal;
 use crate::value;
 use crate::write::{Computed, MAX_TRIES, absolute_expiry};
@@ -36,7 +36,8 @@ impl Bucket {
         if found.as_ref().is_some_and(|f| f.cas == Cas::LOCKED) {
             return Err(Refusal::Locked);
         }
-        let plain = found.as_ref().map(|f| value::plain(&f.version)).unwrap_or_default();
+        let whole = found.as_ref().map(Seen::whole).transpose()?;
+        let plain = whole.as_ref().map(value::plain).unwrap_or_default();
         let uuid = self.with_vbucket(vb, |vb| vb.uuid()).unwrap_or_default();
         let document = found.as_ref().map(|f| document(&f.version, &plain, uuid, now));
         let cas = found.as_ref().map_or(Cas(0), |f| f.cas);
@@ -79,7 +80,7 @@ impl Bucket {
 }
 
 fn compute(
-    found: Option<&Found>,
+    found: Option<&Seen>,
     key: DocKey<'_>,
     request: &MutationRequest<'_>,
     preserve_expiry: bool,
@@ -89,7 +90,8 @@ fn compute(
     if found.is_some_and(|f| f.cas == Cas::LOCKED && f.version.meta().cas != Cas(request.cas)) {
         return Err(Stop::Refused(Refusal::Locked));
     }
-    let plain = found.map(|f| value::plain(&f.version)).unwrap_or_default();
+    let whole = found.map(Seen::whole).transpose().map_err(Stop::Refused)?;
+    let plain = whole.as_ref().map(value::plain).unwrap_or_default();
     let current = found.map(|f| document(&f.version, &plain, uuid, now));
     let mut outcome = exec::mutate(current, request);
     let Some(new) = outcome.new.take() else { return Err(Stop::Answered(Box::new(outcome))) };

@@ -1,11 +1,12 @@
 //! Changes that build on the document's value: append, prepend, counters, touch.
 
-use base::{Cas, Datatype, DocKey, ItemKind, Moment, NewVersion, VbId, Version, VersionMeta, limits};
+use base::{Cas, Datatype, DocKey, ItemKind, Moment, NewVersion, VbId, VersionMeta, limits};
 
 use crate::bucket::{Bucket, Mutated};
-use crate::read::Found;
+use crate::read::Seen;
 use crate::refusal::Refusal;
 use crate::value;
+use crate::whole::Whole;
 use crate::write::{Computed, absolute_expiry};
 
 /// Which end a value is joined to.
@@ -33,8 +34,8 @@ pub struct CounterRequest<'a> {
     pub preserve_expiry: bool,
 }
 
-fn live(found: Option<&Found>, now: Moment) -> Option<&Version> {
-    found.map(|f| &f.version).filter(|v| v.is_live(now))
+fn live(found: Option<&Seen>, now: Moment) -> Option<&Seen> {
+    found.filter(|seen| seen.version.is_live(now))
 }
 
 impl Bucket {
@@ -58,8 +59,8 @@ impl Bucket {
             part
         };
         let joined = self.modify(vb, key, cas, now, |found| {
-            let old = live(found, now).ok_or(Refusal::NotFound)?;
-            let plain = value::plain(old);
+            let old = live(found, now).ok_or(Refusal::NotFound)?.whole()?;
+            let plain = value::plain(&old);
             let body = value::split(&plain, old.meta().datatype).1;
             let xattrs = value::section(&plain, body);
             if body.len() + part.len() > limits::MAX_VALUE_BYTES {
@@ -95,7 +96,8 @@ impl Bucket {
                     VersionMeta { expiry: absolute_expiry(request.expiry, now), ..VersionMeta::default() };
                 return Ok(Computed::new(number_version(meta, request.key, &[], number), number));
             };
-            let plain = value::plain(old);
+            let old = old.whole()?;
+            let plain = value::plain(&old);
             let body = value::split(&plain, old.meta().datatype).1;
             let xattrs = value::section(&plain, body);
             let present = parse_number(body).ok_or(Refusal::NotANumber)?;
@@ -119,7 +121,7 @@ impl Bucket {
         key: DocKey<'_>,
         expiry: u32,
         now: Moment,
-    ) -> Result<(Option<Mutated>, Version), Refusal> {
+    ) -> Result<(Option<Mutated>, Whole), Refusal> {
         let expiry = absolute_expiry(expiry, now);
         let found = self.get(vb, key, now)?;
         if found.cas == Cas::LOCKED {
@@ -129,9 +131,9 @@ impl Bucket {
             return Ok((None, found.version));
         }
         let touched = self.modify(vb, key, Cas::ANY, now, |found| {
-            let old = live(found, now).ok_or(Refusal::NotFound)?;
+            let old = live(found, now).ok_or(Refusal::NotFound)?.whole()?;
             let meta = VersionMeta { expiry, ..*old.meta() };
-            Ok(Computed::new(NewVersion::new(meta, key, &[old.value()]), old.clone()))
+            Ok(Computed::new(NewVersion::new(meta, key, &[old.value()]), old))
         })?;
         Ok((Some(touched.0), touched.1))
     }
@@ -140,7 +142,7 @@ impl Bucket {
     pub fn delete(&self, vb: VbId, key: DocKey<'_>, cas: Cas, now: Moment) -> Result<Mutated, Refusal> {
         let deleted = self.modify(vb, key, cas, now, |found| {
             let old = live(found, now).ok_or(Refusal::NotFound)?;
-            Ok(Computed::new(crate::write::tombstone_of(old, ItemKind::Deletion, now), ()))
+            Ok(Computed::new(crate::write::tombstone_of(&old.version, ItemKind::Deletion, now)?, ()))
         })?;
         Ok(deleted.0)
     }

@@ -2,10 +2,11 @@
 
 use std::borrow::Cow;
 
-use base::{Datatype, Version, limits};
+use base::{Datatype, limits};
 use subdoc::xattr::Xattrs;
 
 use crate::refusal::Refusal;
+use crate::whole::Whole;
 
 /// A value as a request brings it, made ready to be stored.
 pub struct Prepared<'a> {
@@ -56,7 +57,7 @@ pub fn inflate(block: &[u8], limit_bytes: usize) -> Result<Vec<u8>, Refusal> {
 /// A stored value without compression.
 ///
 /// A stored block was checked when it came in; one that has become unreadable reads as empty.
-pub fn plain(version: &Version) -> Cow<'_, [u8]> {
+pub fn plain(version: &Whole) -> Cow<'_, [u8]> {
     if !version.meta().datatype.is_snappy() {
         return Cow::Borrowed(version.value());
     }

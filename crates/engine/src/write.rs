@@ -6,9 +6,10 @@ use vbucket::{Basis, Change, Existence};
 
 use crate::bucket::{Bucket, Mutated};
 use crate::counters::OpCounts;
-use crate::read::Found;
+use crate::read::Seen;
 use crate::refusal::Refusal;
 use crate::value;
+use crate::whole::Whole;
 
 /// How often a change that is computed from the old version is computed again when others get in between.
 pub(crate) const MAX_TRIES: usize = 128;
@@ -26,9 +27,14 @@ pub fn absolute_expiry(sent: u32, now: Moment) -> u32 {
 }
 
 /// A tombstone in the place of `version`: only its system xattrs stay.
-pub(crate) fn tombstone_of(version: &Version, kind: ItemKind, now: Moment) -> NewVersion {
-    let plain = value::plain(version);
-    let system = value::split(&plain, version.meta().datatype).0.system_section();
+/// Refused if it has xattrs that are not in memory.
+pub(crate) fn tombstone_of(version: &Version, kind: ItemKind, now: Moment) -> Result<NewVersion, Refusal> {
+    let system = if version.meta().datatype.is_xattr() {
+        let whole = Whole::of(version.clone())?;
+        value::split(&value::plain(&whole), version.meta().datatype).0.system_section()
+    } else {
+        Vec::new()
+    };
     let datatype = if system.is_empty() { Datatype::RAW } else { Datatype::XATTR };
     let meta = VersionMeta {
         expiry: now.unix_s(),
@@ -37,7 +43,7 @@ pub(crate) fn tombstone_of(version: &Version, kind: ItemKind, now: Moment) -> Ne
         kind,
         ..VersionMeta::default()
     };
-    NewVersion::new(meta, version.key(), &[&system])
+    Ok(NewVersion::new(meta, version.key(), &[&system]))
 }
 
 impl Bucket {
@@ -85,7 +91,7 @@ impl Bucket {
         key: DocKey<'_>,
         cas: Cas,
         now: Moment,
-        mut compute: impl FnMut(Option<&Found>) -> Result<Computed<T>, Refusal>,
+        mut compute: impl FnMut(Option<&Seen>) -> Result<Computed<T>, Refusal>,
     ) -> Result<(Mutated, T), Refusal> {
         for _ in 0..MAX_TRIES {
             let found = self.peek(vb, key, now)?;
@@ -105,7 +111,7 @@ impl Bucket {
         vb: VbId,
         key: DocKey<'_>,
         cas: Cas,
-        found: Option<&Found>,
+        found: Option<&Seen>,
         computed: Computed<T>,
         now: Moment,
     ) -> Result<(Mutated, T), Refusal> {

@@ -1,6 +1,6 @@
 //! Counts of each collection, kept in local documents `|0x<id>|` as the original keeps them.
 
-use base::doc_key::{DocKey, decode_leb128};
+use base::doc_key::{DocKey, decode_leb128, encode_leb128};
 use base::{CollectionId, Seqno};
 
 /// Namespace of system events.
@@ -92,6 +92,20 @@ pub(crate) fn owner(stored_key: &[u8]) -> Owner {
     }
 }
 
+/// The collection that a stored key's document or prepare belongs to.
+pub(crate) fn collection_of(stored_key: &[u8]) -> Option<CollectionId> {
+    match owner(stored_key) {
+        Owner::Document(collection) | Owner::Prepare(collection) => Some(collection),
+        Owner::CollectionEvent(_) | Owner::Other => None,
+    }
+}
+
+/// What the stored key of a collection's system event begins with.
+pub(crate) fn event_prefix(collection: CollectionId) -> Vec<u8> {
+    let (id, len) = encode_leb128(collection.0);
+    [&[SYSTEM.0 as u8, COLLECTION_EVENT], &id[..len]].concat()
+}
+
 /// A record before or after a change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Weight {
@@ -156,6 +170,42 @@ impl Tally {
             let was = old.is_some_and(|old| !old.deleted);
             stats.item_count = (stats.item_count + u64::from(!new.deleted)).saturating_sub(u64::from(was));
         }
+    }
+
+    /// Notes that the record of a key is left out of the next file. Records of a collection that is not counted any
+    /// more never were in these counts.
+    pub(crate) fn leave_out(&mut self, stored_key: &[u8], weight: Weight) {
+        let owner = owner(stored_key);
+        let (Owner::Document(collection) | Owner::Prepare(collection) | Owner::CollectionEvent(collection)) =
+            owner
+        else {
+            return;
+        };
+        if matches!(owner, Owner::CollectionEvent(_)) && weight.deleted {
+            return;
+        }
+        if self.collections.iter().any(|(id, _)| *id == collection) {
+            let stats = self.entry(collection);
+            stats.disk_bytes = stats.disk_bytes.saturating_sub(weight.disk_bytes);
+            let is_counted = matches!(owner, Owner::Document(_)) && !weight.deleted;
+            stats.item_count = stats.item_count.saturating_sub(u64::from(is_counted));
+        }
+    }
+
+    /// Takes over from `newest`, the counts of the same documents and more, which collections there are and their
+    /// highest seqnos: these do not depend on what was left out.
+    pub(crate) fn align(&mut self, newest: &Tally) {
+        let own = |id: CollectionId| {
+            let found = self.collections.iter().find(|(own, _)| *own == id);
+            found.map(|(_, stats)| *stats).unwrap_or_default()
+        };
+        let aligned = |(id, stats): &(CollectionId, CollectionStats)| {
+            (*id, CollectionStats { high_seqno: stats.high_seqno, ..own(*id) })
+        };
+        self.collections = newest.collections.iter().map(aligned).collect();
+        self.changed = self.collections.iter().map(|(id, _)| *id).collect();
+        self.dropped.clear();
+        self.last = 0;
     }
 
     fn drop_collection(&mut self, collection: CollectionId) {

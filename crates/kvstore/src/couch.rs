@@ -1,27 +1,32 @@
 //! Backend `couch`: a folder for each bucket, a couchstore file for each vBucket and revision.
 
+mod compact;
 mod file;
 mod group;
 mod open_files;
 mod record;
+mod revisions;
+mod rollback;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use base::env::{Env, GroupSync};
-use base::{DocKey, VbId, Version};
+use base::{DocKey, Seqno, VbId, Version};
 use couchstore::{Scratch, Snapshot};
 use parking_lot::Mutex;
 
+use crate::compaction::{Compacted, Compaction, FileAt, RolledBack};
 use crate::failure::Failure;
 use crate::store::{Counts, KvStore, SaveBatch, Snapshot as AnySnapshot, States, Stats};
 use file::{Known, VbFile};
 use group::Order;
 use open_files::OpenFiles;
 use record::Records;
+use revisions::Revisions;
 
 /// Ends the name of a file that has no durable header yet; such files are removed when the bucket opens.
 const UNFINISHED: &str = ".new";
@@ -33,11 +38,32 @@ pub struct CouchConfig {
     pub max_open_files: usize,
     /// Shape of the nodes that are written.
     pub tuning: couchstore::Tuning,
+    /// Steps of compactions.
+    pub compaction: CompactionSteps,
+}
+
+/// How a compaction is divided.
+#[derive(Clone, Copy, Debug)]
+pub struct CompactionSteps {
+    /// How much is copied between two looks at whether to go on.
+    pub step_bytes: u64,
+    /// So few changes may be left for the end, when nobody can save.
+    pub last_changes: u64,
+}
+
+impl Default for CompactionSteps {
+    fn default() -> Self {
+        CompactionSteps { step_bytes: 1 << 20, last_changes: 500 }
+    }
 }
 
 impl Default for CouchConfig {
     fn default() -> Self {
-        CouchConfig { max_open_files: 256, tuning: couchstore::Tuning::default() }
+        CouchConfig {
+            max_open_files: 256,
+            tuning: couchstore::Tuning::default(),
+            compaction: CompactionSteps::default(),
+        }
     }
 }
 
@@ -61,13 +87,9 @@ pub struct Couch {
 struct Vbucket {
     slot: Mutex<Slot>,
     latest: Mutex<Option<Snapshot>>,
-}
-
-/// A header that is durable: which revision of a vBucket's file, and where in it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct FileAt {
-    pub(crate) revision: u64,
-    pub(crate) header_offset: u64,
+    /// Grows with each change that is no save, under the slot's lock: what was copied before is not to be used then.
+    generation: AtomicU64,
+    is_compacting: AtomicBool,
 }
 
 /// The file of a vBucket: at most one revision of its file is in use.
@@ -82,6 +104,8 @@ struct Slot {
     known: Option<Known>,
     /// Where its last durable header is, if that is on record and the file was not opened yet.
     recorded: Option<u64>,
+    /// Other revisions that may be on disk, though they should not.
+    strays: Vec<u64>,
 }
 
 impl Couch {
@@ -105,30 +129,17 @@ impl Couch {
         env.disk.create_dir_all_synced(dir).map_err(failed("make folder", dir))?;
         env.disk.sync_dir(dir).map_err(failed("sync", dir))?;
         let sync = env.disk.group_sync(dir).map_err(failed("open", dir))?;
-        let mut slots: BTreeMap<VbId, Slot> = BTreeMap::new();
+        let mut revisions = Revisions::default();
         for name in env.disk.read_dir(dir).map_err(failed("list", dir))? {
             let path = dir.join(&name);
             if name.ends_with(UNFINISHED) {
                 env.disk.remove_file(&path).map_err(failed("remove", &path))?;
             } else if let Some((vb, revision)) = parse_name(&name) {
-                let slot = slots.entry(vb).or_default();
-                slot.last_revision = slot.last_revision.max(revision);
-                match record {
-                    None => slot.revision = slot.revision.max(Some(revision)),
-                    Some(record) if record.get(&vb).is_some_and(|at| at.revision == revision) => {}
-                    Some(_) => env.disk.remove_file(&path).map_err(failed("remove", &path))?,
-                }
+                revisions.add(vb, revision);
             }
         }
-        for (vb, at) in record.into_iter().flatten() {
-            // whether it is really there shows when it is opened
-            let slot = slots.entry(*vb).or_default();
-            slot.revision = Some(at.revision);
-            slot.last_revision = slot.last_revision.max(at.revision);
-            slot.recorded = Some(at.header_offset);
-        }
-        let vbuckets = slots
-            .into_iter()
+        let vbuckets = revisions
+            .into_slots(&*env.disk, dir, record)?
             .map(|(vb, slot)| (vb, Arc::new(Vbucket { slot: Mutex::new(slot), ..Vbucket::default() })))
             .collect();
         Ok(Couch {
@@ -146,7 +157,12 @@ impl Couch {
     }
 
     fn path(&self, vb: VbId, revision: u64) -> PathBuf {
-        self.dir.join(format!("{vb}.couch.{revision}"))
+        self.dir.join(file_name(vb, revision))
+    }
+
+    /// What a file is called until it is complete.
+    fn unfinished_path(&self, vb: VbId, revision: u64) -> PathBuf {
+        self.dir.join(file_name(vb, revision) + UNFINISHED)
     }
 
     fn vbucket(&self, vb: VbId) -> Arc<Vbucket> {
@@ -263,7 +279,7 @@ impl Couch {
         let position = |(vb, vbucket): (VbId, Arc<Vbucket>)| {
             let revision = vbucket.slot.lock().revision?;
             let found = self.ask(vb, &vbucket, |file| Ok(file.header_offset()));
-            let header_offset = found.ok().flatten().unwrap_or(u64::MAX >> 16);
+            let header_offset = found.ok().flatten().unwrap_or(FileAt::LAST);
             Some((vb, FileAt { revision, header_offset }))
         };
         vbuckets.into_iter().filter_map(position).collect()
@@ -289,6 +305,10 @@ impl Vbucket {
         slot.known = file.into_known(after_failure);
         true
     }
+}
+
+fn file_name(vb: VbId, revision: u64) -> String {
+    format!("{vb}.couch.{revision}")
 }
 
 /// vBucket and revision of a file's name.
@@ -353,24 +373,22 @@ impl KvStore for Couch {
         if vbucket.close(&mut slot, false) {
             self.open_files.forget(vb);
         }
+        vbucket.generation.fetch_add(1, Ordering::Relaxed);
         slot.known = None;
         slot.recorded = None;
         if slot.last_revision == 0 {
             return Ok(());
         }
-        let disk = &*self.env.disk;
-        let result = match slot.revision.map(|revision| self.path(vb, revision)) {
-            Some(path) => match disk.remove_file(&path) {
-                Err(e) if e.kind() != io::ErrorKind::NotFound => self.disk("remove", &path, Err(e)),
-                _ => Ok(()),
-            },
-            None => Ok(()),
-        };
-        self.note(vb, &vbucket, &mut slot, result)?;
-        slot.revision = None;
-        // synced even if the file was gone before: an earlier try may have failed here
-        let result = self.disk("sync folder", &self.dir, disk.sync_dir(&self.dir));
-        self.note(vb, &vbucket, &mut slot, result)
+        let removed = self.remove_file_of(vb, &mut slot);
+        self.note(vb, &vbucket, &mut slot, removed)
+    }
+
+    fn rollback(&self, vb: VbId, to: Seqno) -> Result<RolledBack, Failure> {
+        self.rollback_with(vb, to, &|_| Ok(()))
+    }
+
+    fn compact(&self, vb: VbId, request: &Compaction<'_>) -> Result<Compacted, Failure> {
+        self.compact_with(vb, request, &|_| Ok(()))
     }
 
     fn stats(&self) -> Stats {

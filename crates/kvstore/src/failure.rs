@@ -70,6 +70,20 @@ pub enum Failure {
         /// What is wrong there.
         what: &'static str,
     },
+    /// The vBucket is being compacted already.
+    #[error("vBucket {vb}: a compaction is under way")]
+    CompactionRuns {
+        /// Which vBucket.
+        vb: VbId,
+    },
+    /// A compaction gave up, through no fault of the disk; the vBucket is as it was.
+    #[error("vBucket {vb}: the compaction ended early: {why}")]
+    CompactionEnded {
+        /// Which vBucket.
+        vb: VbId,
+        /// Why.
+        why: &'static str,
+    },
 }
 
 impl Failure {

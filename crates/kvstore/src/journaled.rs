@@ -7,6 +7,7 @@
 //! vBucket's, `filed`.
 
 mod filing;
+mod history;
 mod overlay;
 mod recovery;
 mod runs;
@@ -18,9 +19,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::env::Env;
-use base::{DocKey, VbId, Version};
+use base::{DocKey, Seqno, VbId, Version};
 use parking_lot::{Mutex, RwLock};
 
+use crate::compaction::{Compacted, Compaction, RolledBack};
 use crate::couch::{Couch, CouchConfig};
 use crate::failure::Failure;
 use crate::journal::{Filed, Frame, Journal, JournalConfig, Record, State};
@@ -371,6 +373,14 @@ impl KvStore for Journaled {
             self.unfiled_bytes.fetch_sub(old.bytes, Ordering::Relaxed);
         }
         self.remove_void_file(vb, &state)
+    }
+
+    fn rollback(&self, vb: VbId, to: Seqno) -> Result<RolledBack, Failure> {
+        self.roll_back(vb, to)
+    }
+
+    fn compact(&self, vb: VbId, request: &Compaction<'_>) -> Result<Compacted, Failure> {
+        self.compact_file(vb, request)
     }
 
     fn stats(&self) -> Stats {

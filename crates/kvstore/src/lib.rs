@@ -1,6 +1,7 @@
 //! A bucket's documents on disk: one trait, and the backends behind it.
 
 mod collections;
+mod compaction;
 pub mod couch;
 mod failure;
 #[doc(hidden)]
@@ -13,7 +14,8 @@ mod store;
 pub mod suite;
 
 pub use collections::CollectionStats;
-pub use couch::{Couch, CouchConfig};
+pub use compaction::{Compacted, Compaction, CompactionProgress, Expired, FileAt, RolledBack};
+pub use couch::{CompactionSteps, Couch, CouchConfig};
 pub use failure::Failure;
 pub use journal::JournalStats;
 pub use journaled::{Journaled, JournaledConfig};

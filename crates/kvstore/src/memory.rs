@@ -1,18 +1,23 @@
 //! Backend `memory`: for tests and the simulator. Durable as long as the value lives.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::{Bound, ControlFlow};
 
 use base::{DocKey, Seqno, VbId, Version};
 use parking_lot::Mutex;
 
-use crate::collections::{PREPARES, Tally, Weight};
+use crate::collections::{PREPARES, Tally, Weight, collection_of, event_prefix};
+use crate::compaction::{Candidate, Compacted, Compaction, CompactionProgress, Reason, RolledBack};
 use crate::failure::Failure;
 use crate::state::VbStateDoc;
 use crate::store::{Counts, KvStore, SaveBatch, Snapshot, States, Stats, StoredVb, Values};
 
 /// What a record costs beyond key and value on a disk of the other backend.
 const RECORD_BYTES: u64 = 18 + 8;
+/// So many commits can be gone back over.
+const MOST_COMMITS: usize = 200;
+/// So many records are looked at between two looks at whether a compaction goes on.
+const STEP_RECORDS: usize = 16;
 
 /// A bucket's documents in maps.
 #[derive(Default)]
@@ -23,67 +28,165 @@ pub struct Memory {
 #[derive(Default)]
 struct Inner {
     vbuckets: BTreeMap<VbId, Vbucket>,
+    /// Being compacted.
+    compacting: BTreeSet<VbId>,
+    /// Grow with each deletion and rollback.
+    generations: BTreeMap<VbId, u64>,
     stats: Stats,
 }
 
-#[derive(Clone, Default)]
+#[derive(Default)]
 struct Vbucket {
+    now: Content,
+    /// What each commit replaced, newest last; the one before them all cannot be gone back over.
+    history: VecDeque<Undo>,
+    has_commits: bool,
+}
+
+/// How things were before a commit.
+struct Undo {
+    /// Keys that the commit saved, each with the version before.
+    replaced: Vec<(Box<[u8]>, Option<Version>)>,
+    before: Totals,
+}
+
+#[derive(Clone, Default)]
+struct Content {
     by_key: BTreeMap<Box<[u8]>, Version>,
     by_seqno: BTreeMap<Seqno, Version>,
+    totals: Totals,
+}
+
+#[derive(Clone, Default)]
+struct Totals {
     tally: Tally,
     state: VbStateDoc,
     high_seqno: Seqno,
+    purge_seqno: Seqno,
     tombstones: u64,
     bytes: u64,
 }
 
-impl Vbucket {
+impl Content {
     fn counts(&self) -> Counts {
         Counts {
-            documents: self.tally.documents(),
-            tombstones: self.tombstones,
-            file_bytes: self.bytes,
-            used_bytes: self.bytes,
+            documents: self.totals.tally.documents(),
+            tombstones: self.totals.tombstones,
+            file_bytes: self.totals.bytes,
+            used_bytes: self.totals.bytes,
         }
     }
 
-    fn save(&mut self, version: &Version) {
+    fn stored(&self) -> StoredVb {
+        StoredVb {
+            state: self.totals.state.clone(),
+            high_seqno: self.totals.high_seqno,
+            purge_seqno: self.totals.purge_seqno,
+            counts: self.counts(),
+            collections: self.totals.tally.all().to_vec(),
+        }
+    }
+
+    fn save(&mut self, version: &Version) -> Option<Version> {
         let key = version.stored_key();
         let seqno = version.meta().by_seqno;
         let old = self.by_key.insert(key.into(), version.clone());
+        let totals = &mut self.totals;
         if let Some(old) = &old {
             self.by_seqno.remove(&old.meta().by_seqno);
-            self.tombstones -= u64::from(old.is_deleted());
-            self.bytes -= weight(old).disk_bytes;
+            totals.tombstones -= u64::from(old.is_deleted());
+            totals.bytes -= weight(old).disk_bytes;
         }
-        self.tombstones += u64::from(version.is_deleted());
-        self.bytes += weight(version).disk_bytes;
+        totals.tombstones += u64::from(version.is_deleted());
+        totals.bytes += weight(version).disk_bytes;
         self.by_seqno.insert(seqno, version.clone());
-        self.high_seqno = self.high_seqno.max(seqno);
-        self.tally.change(key, seqno, weight(version), old.as_ref().map(weight));
+        totals.high_seqno = totals.high_seqno.max(seqno);
+        totals.tally.change(key, seqno, weight(version), old.as_ref().map(weight));
+        old
     }
 
-    fn visible(versions: impl Iterator<Item = Version>, visit: &mut dyn FnMut(Version) -> ControlFlow<()>) {
-        for version in versions {
-            if version.key().collection != PREPARES && visit(version).is_break() {
-                break;
+    /// Forgets a version that a compaction leaves out, unless it was replaced meanwhile.
+    fn leave_out(&mut self, version: &Version, is_counted: bool) {
+        if self.by_seqno.remove(&version.meta().by_seqno).is_none() {
+            return;
+        }
+        self.by_key.remove(version.stored_key());
+        self.totals.tombstones -= u64::from(version.is_deleted());
+        self.totals.bytes -= weight(version).disk_bytes;
+        if is_counted {
+            self.totals.tally.leave_out(version.stored_key(), weight(version));
+            self.totals.tally.take_changes();
+        }
+    }
+
+    /// Whether a version is of a collection that was dropped and created again since.
+    fn is_of_former(&self, version: &Version) -> bool {
+        let Some(collection) = collection_of(version.stored_key()) else { return false };
+        let prefix = event_prefix(collection);
+        let event = self.by_key.range(prefix.clone().into_boxed_slice()..).next();
+        event.is_some_and(|(key, event)| {
+            key.starts_with(&prefix) && !event.is_deleted() && version.meta().by_seqno < event.meta().by_seqno
+        })
+    }
+}
+
+impl Vbucket {
+    fn save(&mut self, batch: SaveBatch<'_>) {
+        let before = self.now.totals.clone();
+        let mut replaced = Vec::with_capacity(batch.items.len());
+        for version in batch.items {
+            replaced.push((version.stored_key().into(), self.now.save(version)));
+        }
+        self.now.totals.tally.take_changes();
+        self.now.totals.state = batch.state.clone();
+        if self.has_commits {
+            self.history.push_back(Undo { replaced, before });
+        }
+        self.has_commits = true;
+        if self.history.len() > MOST_COMMITS {
+            self.history.pop_front();
+        }
+    }
+
+    /// Goes back over commits; false if none fits.
+    fn rollback(&mut self, to: Seqno) -> bool {
+        while self.now.totals.high_seqno > to {
+            let Some(Undo { replaced, before }) = self.history.pop_back() else { return false };
+            for (key, old) in replaced {
+                if let Some(gone) = self.now.by_key.remove(&key) {
+                    self.now.by_seqno.remove(&gone.meta().by_seqno);
+                }
+                if let Some(old) = old {
+                    self.now.by_seqno.insert(old.meta().by_seqno, old.clone());
+                    self.now.by_key.insert(key, old);
+                }
             }
+            self.now.totals = before;
+        }
+        true
+    }
+}
+
+fn visible(versions: impl Iterator<Item = Version>, visit: &mut dyn FnMut(Version) -> ControlFlow<()>) {
+    for version in versions {
+        if version.key().collection != PREPARES && visit(version).is_break() {
+            break;
         }
     }
 }
 
 /// A copy of the maps: a moment that stays.
-impl Snapshot for Vbucket {
+impl Snapshot for Content {
     fn state(&self) -> Result<VbStateDoc, Failure> {
-        Ok(self.state.clone())
+        Ok(self.totals.state.clone())
     }
 
     fn high_seqno(&self) -> Seqno {
-        self.high_seqno
+        self.totals.high_seqno
     }
 
     fn purge_seqno(&self) -> Seqno {
-        Seqno(0)
+        self.totals.purge_seqno
     }
 
     fn get(&self, key: DocKey<'_>) -> Result<Option<Version>, Failure> {
@@ -96,7 +199,7 @@ impl Snapshot for Vbucket {
         _: Values,
         visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
     ) -> Result<(), Failure> {
-        Vbucket::visible(self.by_seqno.range(from..).map(|(_, version)| version.clone()), visit);
+        visible(self.by_seqno.range(from..).map(|(_, version)| version.clone()), visit);
         Ok(())
     }
 
@@ -107,7 +210,7 @@ impl Snapshot for Vbucket {
         visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
     ) -> Result<(), Failure> {
         let from = (Bound::Included(from), Bound::Unbounded);
-        Vbucket::visible(self.by_key.range::<[u8], _>(from).map(|(_, version)| version.clone()), visit);
+        visible(self.by_key.range::<[u8], _>(from).map(|(_, version)| version.clone()), visit);
         Ok(())
     }
 }
@@ -117,12 +220,7 @@ impl Inner {
         batch.assert_sorted();
         self.stats.saves += 1;
         self.stats.items_saved += batch.items.len() as u64;
-        let vbucket = self.vbuckets.entry(vb).or_default();
-        for version in batch.items {
-            vbucket.save(version);
-        }
-        vbucket.tally.take_changes();
-        vbucket.state = batch.state.clone();
+        self.vbuckets.entry(vb).or_default().save(batch)
     }
 }
 
@@ -139,36 +237,115 @@ impl KvStore for Memory {
 
     fn get(&self, vb: VbId, key: DocKey<'_>) -> Result<Option<Version>, Failure> {
         let inner = self.inner.lock();
-        Ok(inner.vbuckets.get(&vb).and_then(|vbucket| vbucket.by_key.get(&*key.to_stored().0)).cloned())
+        Ok(inner.vbuckets.get(&vb).and_then(|vbucket| vbucket.now.by_key.get(&*key.to_stored().0)).cloned())
     }
 
     fn snapshot(&self, vb: VbId) -> Result<Option<Box<dyn Snapshot>>, Failure> {
         let inner = self.inner.lock();
-        Ok(inner.vbuckets.get(&vb).map(|vbucket| Box::new(vbucket.clone()) as Box<dyn Snapshot>))
+        Ok(inner.vbuckets.get(&vb).map(|vbucket| Box::new(vbucket.now.clone()) as Box<dyn Snapshot>))
     }
 
     fn states(&self) -> Result<States, Failure> {
         let inner = self.inner.lock();
-        let stored = |vbucket: &Vbucket| StoredVb {
-            state: vbucket.state.clone(),
-            high_seqno: vbucket.high_seqno,
-            purge_seqno: Seqno(0),
-            counts: vbucket.counts(),
-            collections: vbucket.tally.all().to_vec(),
-        };
-        Ok(inner.vbuckets.iter().map(|(vb, vbucket)| (*vb, Ok(stored(vbucket)))).collect())
+        Ok(inner.vbuckets.iter().map(|(vb, vbucket)| (*vb, Ok(vbucket.now.stored()))).collect())
     }
 
     fn counts(&self, vb: VbId) -> Result<Counts, Failure> {
-        Ok(self.inner.lock().vbuckets.get(&vb).map(Vbucket::counts).unwrap_or_default())
+        Ok(self.inner.lock().vbuckets.get(&vb).map(|vbucket| vbucket.now.counts()).unwrap_or_default())
     }
 
     fn delete_vbucket(&self, vb: VbId) -> Result<(), Failure> {
-        self.inner.lock().vbuckets.remove(&vb);
+        let mut inner = self.inner.lock();
+        *inner.generations.entry(vb).or_default() += 1;
+        inner.vbuckets.remove(&vb);
         Ok(())
+    }
+
+    fn rollback(&self, vb: VbId, to: Seqno) -> Result<RolledBack, Failure> {
+        let mut inner = self.inner.lock();
+        *inner.generations.entry(vb).or_default() += 1;
+        let Some(vbucket) = inner.vbuckets.get_mut(&vb) else { return Ok(RolledBack::default()) };
+        if !vbucket.rollback(to) {
+            inner.vbuckets.remove(&vb);
+            return Ok(RolledBack::default());
+        }
+        let stored = vbucket.now.stored();
+        Ok(RolledBack { seqno: stored.high_seqno, stored: Some(stored) })
+    }
+
+    fn compact(&self, vb: VbId, request: &Compaction<'_>) -> Result<Compacted, Failure> {
+        if !self.inner.lock().compacting.insert(vb) {
+            return Err(Failure::CompactionRuns { vb });
+        }
+        let result = self.compact_alone(vb, request);
+        self.inner.lock().compacting.remove(&vb);
+        result
     }
 
     fn stats(&self) -> Stats {
         self.inner.lock().stats
+    }
+}
+
+impl Memory {
+    fn compact_alone(&self, vb: VbId, request: &Compaction<'_>) -> Result<Compacted, Failure> {
+        let (all, highest, generation): (Vec<Version>, _, _) = {
+            let inner = self.inner.lock();
+            let now = &inner.vbuckets.get(&vb).ok_or(Failure::NoVbucket { vb })?.now;
+            (
+                now.by_seqno.values().cloned().collect(),
+                now.totals.high_seqno,
+                inner.generations.get(&vb).copied(),
+            )
+        };
+        let mut left_out = Vec::new();
+        for (i, version) in all.iter().enumerate() {
+            let progress = CompactionProgress { done_bytes: i as u64, total_bytes: all.len() as u64 };
+            if i % STEP_RECORDS == 0 && (request.observe)(progress).is_break() {
+                return Err(Failure::CompactionEnded { vb, why: "it was told to end" });
+            }
+            if version.meta().by_seqno != highest
+                && let Some(reason) = request.judge(candidate(version), || Some(version.clone()))
+            {
+                left_out.push((version, reason));
+            }
+        }
+        let mut inner = self.inner.lock();
+        if inner.generations.get(&vb).copied() != generation {
+            let why = "the vBucket was deleted or rolled back";
+            return Err(Failure::CompactionEnded { vb, why });
+        }
+        let vbucket = inner.vbuckets.get_mut(&vb).ok_or(Failure::NoVbucket { vb })?;
+        Ok(vbucket.leave_out(&left_out))
+    }
+}
+
+fn candidate(version: &Version) -> Candidate<'_> {
+    let meta = version.meta();
+    Candidate {
+        stored_key: version.stored_key(),
+        seqno: meta.by_seqno,
+        deleted: version.is_deleted(),
+        expiry: Some(meta.expiry),
+    }
+}
+
+impl Vbucket {
+    fn leave_out(&mut self, versions: &[(&Version, Reason)]) -> Compacted {
+        let mut compacted = Compacted { before_bytes: self.now.totals.bytes, ..Compacted::default() };
+        for (version, reason) in versions {
+            let is_counted = *reason != Reason::Dropped || !self.now.is_of_former(version);
+            self.now.leave_out(version, is_counted);
+            compacted.count(*reason);
+            if *reason == Reason::Purged {
+                let purge_seqno = &mut self.now.totals.purge_seqno;
+                *purge_seqno = version.meta().by_seqno.max(*purge_seqno);
+            }
+        }
+        // as after a real one: there is one commit only
+        self.history.clear();
+        compacted.after_bytes = self.now.totals.bytes;
+        compacted.purge_seqno = self.now.totals.purge_seqno;
+        compacted
     }
 }

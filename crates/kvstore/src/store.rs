@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use base::{CollectionId, DocKey, Seqno, VbId, Version};
 
 use crate::collections::CollectionStats;
+use crate::compaction::{Compacted, Compaction, RolledBack};
 use crate::failure::Failure;
 use crate::journal::JournalStats;
 use crate::state::VbStateDoc;
@@ -60,6 +61,15 @@ pub trait KvStore: Send + Sync {
 
     /// Forgets a vBucket, durably; fine if there is none.
     fn delete_vbucket(&self, vb: VbId) -> Result<(), Failure>;
+
+    /// Goes back to the newest commit with a seqno of `to` or less, durably. Without one, nothing is stored afterwards.
+    fn rollback(&self, vb: VbId, to: Seqno) -> Result<RolledBack, Failure>;
+
+    /// Gives back space that is not in use, and leaves out what `request` says. Batches may be saved meanwhile.
+    ///
+    /// Ends with [`Failure::CompactionRuns`] if another one of the vBucket is under way, and with
+    /// [`Failure::CompactionEnded`] if it is told to end or the vBucket is deleted or rolled back meanwhile.
+    fn compact(&self, vb: VbId, request: &Compaction<'_>) -> Result<Compacted, Failure>;
 
     /// What was done so far.
     fn stats(&self) -> Stats;

@@ -1,5 +1,8 @@
 //! What every backend must do; each backend's tests run it.
 
+mod compact;
+mod rollback;
+
 use std::ops::ControlFlow;
 
 use base::{
@@ -34,6 +37,8 @@ pub fn run<S: Subject>(fresh: impl Fn() -> S) {
     vbuckets_are_apart(fresh());
     many_batches_end_in_the_newest_versions(fresh());
     a_group_is_many_saves(fresh());
+    rollback::run(&fresh);
+    compact::run(&fresh);
 }
 
 /// A version for tests.
@@ -41,7 +46,8 @@ pub fn version(collection: u32, key: &str, seqno: u64, value: &[u8]) -> Version 
     tuned(collection, key, seqno, value, |_| ())
 }
 
-fn tuned(
+/// A version for tests, changed at will.
+pub fn tuned(
     collection: u32,
     key: &str,
     seqno: u64,

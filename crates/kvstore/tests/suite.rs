@@ -4,7 +4,7 @@ use std::path::Path;
 
 use base::env::Env;
 use kvstore::suite::{self, Subject};
-use kvstore::{Couch, CouchConfig, Journaled, JournaledConfig, KvStore, Memory};
+use kvstore::{CompactionSteps, Couch, CouchConfig, Journaled, JournaledConfig, KvStore, Memory};
 
 struct InMemory(Memory);
 
@@ -57,7 +57,8 @@ fn couch() {
 #[test]
 fn couch_with_few_descriptors_and_small_nodes() {
     let tuning = couchstore::Tuning { leaf_bytes: 300, interior_bytes: 300, compress_nodes: true };
-    suite::run(|| OnDisk::new(CouchConfig { max_open_files: 2, tuning }));
+    let compaction = CompactionSteps { step_bytes: 500, last_changes: 3 };
+    suite::run(|| OnDisk::new(CouchConfig { max_open_files: 2, tuning, compaction }));
 }
 
 struct WithJournal {

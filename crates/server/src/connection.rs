@@ -11,7 +11,7 @@ use base::Moment;
 use protocol::feature::Feature;
 use protocol::{FrameError, Limits, Parsed, Request, Status, parse};
 
-use crate::context::{LaterReply, Outcome};
+use crate::context::{LaterReply, Outcome, Ready};
 use crate::counters::WorkerCounters;
 use crate::dispatch::{Desk, dispatch, may_reorder};
 use crate::node::Node;
@@ -21,6 +21,8 @@ use crate::session::Session;
 
 /// Requests of a connection that may wait for something at the same time.
 const MAX_LATER: usize = 64;
+/// Bytes of such requests that are kept to be handled again; the request that exceeds them is the last one.
+const MAX_PARKED_BYTES: usize = 1 << 20;
 /// Requests that a connection may make in one turn before others have theirs.
 const TURN_REQUESTS: usize = 256;
 
@@ -89,7 +91,15 @@ struct Later {
     started_ns: u64,
     /// Nothing behind it may start before it is ready.
     blocks: bool,
-    future: Pin<Box<dyn Future<Output = LaterReply>>>,
+    waits: Waits,
+}
+
+/// What a request waits for.
+enum Waits {
+    /// Its answer.
+    Answer(Pin<Box<dyn Future<Output = LaterReply>>>),
+    /// Something from the disk; then it is handled again.
+    Again { frame: Box<[u8]>, looks: u8, ready: Pin<Box<dyn Future<Output = Ready>>> },
 }
 
 /// One client's connection.
@@ -98,13 +108,22 @@ pub struct Connection {
     node: Arc<Node>,
     counters: Arc<WorkerCounters>,
     later: Vec<Later>,
+    /// Bytes of requests that are kept to be handled again.
+    parked_bytes: usize,
     closing: Option<CloseReason>,
 }
 
 impl Connection {
     /// A fresh connection to `node`.
     pub fn new(node: Arc<Node>, counters: Arc<WorkerCounters>) -> Connection {
-        Connection { session: Session::default(), node, counters, later: Vec::new(), closing: None }
+        Connection {
+            session: Session::default(),
+            node,
+            counters,
+            later: Vec::new(),
+            parked_bytes: 0,
+            closing: None,
+        }
     }
 
     /// The client's session.
@@ -150,7 +169,8 @@ impl Connection {
                     if !self.later.is_empty() && !self.may_overtake(&request) {
                         return Received { consumed, next: Next::Later };
                     }
-                    self.handle(&request, now, measured, &mut last_ns, out);
+                    let frame = &bytes[consumed..consumed + total_len];
+                    self.handle(&request, frame, now, measured, &mut last_ns, out);
                     consumed += total_len;
                 }
             }
@@ -160,7 +180,9 @@ impl Connection {
     }
 
     fn is_blocked(&self) -> bool {
-        self.later.len() >= MAX_LATER || self.later.last().is_some_and(|later| later.blocks)
+        self.later.len() >= MAX_LATER
+            || self.parked_bytes >= MAX_PARKED_BYTES
+            || self.later.last().is_some_and(|later| later.blocks)
     }
 
     /// Whether a request may be handled while others wait for their answers.
@@ -172,6 +194,7 @@ impl Connection {
     fn handle(
         &mut self,
         request: &Request<'_>,
+        frame: &[u8],
         now: Moment,
         measured: bool,
         last_ns: &mut Option<u64>,
@@ -194,31 +217,39 @@ impl Connection {
             out,
             counters: &self.counters,
             now,
+            looks: 0,
             elapsed_us: &mut elapsed_us,
         };
-        match dispatch(desk, request) {
+        let waits = match dispatch(desk, request) {
             Outcome::Done if measured => {
                 let ended_ns = clock.monotonic_ns();
                 *last_ns = Some(ended_ns);
                 self.counters.timings.record(request.opcode, ended_ns.saturating_sub(started_ns));
+                return;
             }
-            Outcome::Done => {}
-            Outcome::Close(reason) => self.closing = Some(reason),
-            Outcome::Later(future) => {
-                // What it took to begin with this one is not the next one's time.
-                *last_ns = None;
-                let envelope = Envelope {
-                    opcode: request.opcode,
-                    opaque: request.opaque,
-                    silence: crate::command::find(request.opcode)
-                        .map_or(crate::command::Silence::None, |row| row.silence),
-                    features: self.session.features,
-                };
-                let barrier = request.decode_frame_infos().is_ok_and(|infos| infos.barrier);
-                let blocks = barrier || !may_reorder(&self.session, request.opcode);
-                self.later.push(Later { envelope, started_ns, blocks, future });
+            Outcome::Done => return,
+            Outcome::Close(reason) => {
+                self.closing = Some(reason);
+                return;
             }
-        }
+            Outcome::Later(answer) => Waits::Answer(answer),
+            Outcome::Again(ready) => {
+                self.parked_bytes += frame.len();
+                Waits::Again { frame: frame.into(), looks: 1, ready }
+            }
+        };
+        // What it took to begin with this one is not the next one's time.
+        *last_ns = None;
+        let envelope = Envelope {
+            opcode: request.opcode,
+            opaque: request.opaque,
+            silence: crate::command::find(request.opcode)
+                .map_or(crate::command::Silence::None, |row| row.silence),
+            features: self.session.features,
+        };
+        let barrier = request.decode_frame_infos().is_ok_and(|infos| infos.barrier);
+        let blocks = barrier || !may_reorder(&self.session, request.opcode);
+        self.later.push(Later { envelope, started_ns, blocks, waits });
     }
 
     /// Looks whether answers that come later are ready, and sends those that are, in the order in which they are
@@ -227,16 +258,71 @@ impl Connection {
         let mut at = 0;
         let before = self.later.len();
         while at < self.later.len() {
-            match self.later[at].future.as_mut().poll(cx) {
-                task::Poll::Pending => at += 1,
-                task::Poll::Ready(answer) => {
-                    // The last one may block those behind it, so the order must stay.
-                    let later = self.later.remove(at);
-                    self.answer(&later, &answer, out);
-                }
+            match &mut self.later[at].waits {
+                Waits::Answer(answer) => match answer.as_mut().poll(cx) {
+                    task::Poll::Pending => at += 1,
+                    task::Poll::Ready(answer) => {
+                        // The last one may block those behind it, so the order must stay.
+                        let later = self.later.remove(at);
+                        self.answer(&later, &answer, out);
+                    }
+                },
+                Waits::Again { ready, .. } => match ready.as_mut().poll(cx) {
+                    task::Poll::Pending => at += 1,
+                    task::Poll::Ready(ready) => {
+                        let later = self.later.remove(at);
+                        // If it has to wait for more, it does so in its old place, and is polled there at once.
+                        if let Some(later) = self.handle_again(later, ready, out) {
+                            self.later.insert(at, later);
+                        }
+                    }
+                },
             }
         }
         self.later.len() < before
+    }
+
+    /// Handles a request again for which something has come from the disk.
+    fn handle_again(&mut self, later: Later, ready: Ready, out: &mut Output) -> Option<Later> {
+        let Waits::Again { frame, looks, .. } = later.waits else { return None };
+        self.parked_bytes -= frame.len();
+        let clock = &self.node.env().clock;
+        let mut elapsed_us = || clock.monotonic_ns().saturating_sub(later.started_ns) / 1000;
+        // Held until the request was handled: so long the value is there, room or not.
+        let _loan = match ready {
+            Ready::Look(loan) => loan,
+            Ready::Failed(status) => {
+                let mut reply = Reply::new(out, &self.counters, later.envelope, &mut elapsed_us);
+                reply.status(status);
+                self.closing = self.closing.or(reply.must_close());
+                return None;
+            }
+        };
+        let Parsed::Request { request, .. } = parse(&frame, Limits::AUTHENTICATED) else {
+            unreachable!("the frame was a whole request when it came");
+        };
+        let desk = Desk {
+            session: &mut self.session,
+            node: &self.node,
+            out,
+            counters: &self.counters,
+            now: Moment(clock.unix_ns()),
+            looks,
+            elapsed_us: &mut elapsed_us,
+        };
+        let waits = match dispatch(desk, &request) {
+            Outcome::Done => return None,
+            Outcome::Close(reason) => {
+                self.closing = self.closing.or(Some(reason));
+                return None;
+            }
+            Outcome::Later(answer) => Waits::Answer(answer),
+            Outcome::Again(ready) => {
+                self.parked_bytes += frame.len();
+                Waits::Again { frame, looks: looks + 1, ready }
+            }
+        };
+        Some(Later { waits, ..later })
     }
 
     fn answer(&mut self, later: &Later, answer: &LaterReply, out: &mut Output) {

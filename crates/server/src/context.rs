@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Cas, Datatype, DocKey, Moment, Version};
-use engine::Bucket;
+use base::{Cas, Datatype, DocKey, Moment, VbId};
+use engine::{Bucket, Fetched, Loan, Refusal, Whole};
 use protocol::feature::Feature;
 use protocol::{FrameInfos, Status};
 
@@ -26,6 +26,10 @@ pub struct Context<'a> {
     pub node: &'a Arc<Node>,
     /// The command's row of the table.
     pub row: &'static Row,
+    /// The request's vBucket.
+    pub vbucket: VbId,
+    /// How often the request was handled before, and had to wait for something that the disk has.
+    pub looks: u8,
     /// The framing extras.
     pub infos: FrameInfos<'a>,
     /// The key of a document command, without its collection prefix.
@@ -42,16 +46,31 @@ pub enum Outcome {
     Done,
     /// The answer comes when this is ready.
     Later(Pin<Box<dyn Future<Output = LaterReply>>>),
+    /// Nothing was done or answered, because something has to come from the disk first: the request is to be handled
+    /// again when this is ready.
+    Again(Pin<Box<dyn Future<Output = Ready>>>),
     /// Close the connection once everything before it is sent.
     Close(CloseReason),
 }
+
+/// What has become of a wait for the disk.
+pub enum Ready {
+    /// The request can be handled again. A value for which there is no room stays as long as the loan is held.
+    Look(Option<Loan>),
+    /// It cannot be carried out.
+    Failed(Status),
+}
+
+/// How often a request is handled again before it is answered with a temporary failure: it is unlucky if each time
+/// somebody else changes or evicts what was fetched for it.
+const MAX_LOOKS: u8 = 8;
 
 /// The value of an answer that comes later.
 pub enum LaterValue {
     /// Bytes.
     Bytes(Vec<u8>),
     /// The value of a version from a byte on.
-    Version(Version, usize),
+    Version(Whole, usize),
     /// JSON, marked as such if that was agreed on.
     Json(Vec<u8>),
     /// The cluster map of the bucket: the answer to a request in the wrong place.
@@ -142,15 +161,50 @@ impl Context<'_> {
         self.error(Status::Einval, context)
     }
 
-    /// Answers that the engine refused.
-    pub fn refuse(&mut self, refusal: engine::Refusal) -> Outcome {
-        if refusal == engine::Refusal::BadSnappy {
-            return self.error(Status::Einval, "Failed to inflate payload");
+    /// Answers that the engine refused, or waits if it refused because something has to come from the disk first.
+    pub fn refuse(&mut self, refusal: Refusal) -> Outcome {
+        self.refuse_key(self.vbucket, self.key, refusal)
+    }
+
+    /// The same for an operation on another key than that of the request.
+    pub fn refuse_key(&mut self, vb: VbId, key: DocKey<'_>, refusal: Refusal) -> Outcome {
+        match refusal {
+            Refusal::BadSnappy => return self.error(Status::Einval, "Failed to inflate payload"),
+            Refusal::NotResident | Refusal::Loading if self.looks < MAX_LOOKS => {
+                return self.look_again(vb, key, refusal);
+            }
+            _ => {}
         }
         let status = crate::status_map::status_of(refusal);
         match crate::status_map::context_of(refusal) {
             "" => self.status(status),
             context => self.error(status, context),
+        }
+    }
+
+    /// Waits for a value or for a vBucket's documents. The operation was refused as a whole, so that handling the
+    /// request again repeats nothing.
+    fn look_again(&mut self, vb: VbId, key: DocKey<'_>, refusal: Refusal) -> Outcome {
+        let bucket = self.bucket();
+        if refusal == Refusal::Loading {
+            let loaded = bucket.loaded(vb);
+            return Outcome::Again(Box::pin(async move {
+                let loaded = match loaded {
+                    Some(loaded) => loaded.await,
+                    None => Some(()),
+                };
+                loaded.map_or(Ready::Failed(Status::Etmpfail), |()| Ready::Look(None))
+            }));
+        }
+        match bucket.fetch(vb, key) {
+            Ok(fetched) => Outcome::Again(Box::pin(async move {
+                match fetched.await {
+                    Some(Fetched::Look(loan)) => Ready::Look(loan),
+                    Some(Fetched::Failed) => Ready::Failed(Status::Einternal),
+                    None => Ready::Failed(Status::Etmpfail),
+                }
+            })),
+            Err(refusal) => self.refuse(refusal),
         }
     }
 

@@ -29,6 +29,8 @@ pub struct Desk<'a> {
     pub counters: &'a WorkerCounters,
     /// When this turn of the connection began.
     pub now: Moment,
+    /// How often the request was handled before.
+    pub looks: u8,
     /// Microseconds the request took so far.
     pub elapsed_us: &'a mut dyn FnMut() -> u64,
 }
@@ -62,7 +64,17 @@ pub fn dispatch(desk: Desk<'_>, request: &Request<'_>) -> Outcome {
             return reply.must_close().map_or(Outcome::Done, Outcome::Close);
         }
     };
-    let mut ctx = Context { session: desk.session, node: desk.node, row, infos, key, now: desk.now, reply };
+    let mut ctx = Context {
+        session: desk.session,
+        node: desk.node,
+        row,
+        vbucket: request.vbucket,
+        looks: desk.looks,
+        infos,
+        key,
+        now: desk.now,
+        reply,
+    };
     let outcome = match infos.impersonate {
         None => (row.handler)(&mut ctx, request),
         Some(user) => impersonated(&mut ctx, request, user),

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-use base::Version;
+use engine::Whole;
 
 /// Values from this size on are sent from the version that holds them instead of being copied.
 pub const SHARED_VALUE_BYTES: usize = 16 << 10;
@@ -13,7 +13,7 @@ const KEEP_BYTES: usize = 256 << 10;
 /// A value that follows the bytes before `at`.
 struct Shared {
     at: usize,
-    version: Version,
+    version: Whole,
     /// The value starts here; before it are xattrs that are not sent.
     from: usize,
 }
@@ -34,7 +34,7 @@ impl Output {
     }
 
     /// Appends the value of `version` from byte `from` on: by reference if it is large.
-    pub fn value(&mut self, version: &Version, from: usize) {
+    pub fn value(&mut self, version: &Whole, from: usize) {
         let value = &version.value()[from..];
         if value.len() < SHARED_VALUE_BYTES {
             self.bytes.extend_from_slice(value);
@@ -102,7 +102,7 @@ impl Output {
 
 enum Chunk {
     Bytes(Vec<u8>),
-    Value(Version),
+    Value(Whole),
 }
 
 impl Chunk {
@@ -215,6 +215,7 @@ mod tests {
             if *as_value {
                 let from = len.min(&3);
                 let version = NewVersion::new(VersionMeta::default(), DocKey::new(b"k"), &[&bytes]).publish();
+                let version = Whole::of(version).expect("it has its value");
                 output.value(&version, *from);
                 plain.extend_from_slice(&bytes[*from..]);
             } else {

@@ -1,6 +1,7 @@
 //! Writes the answers to one request, or keeps quiet where the protocol wants silence.
 
-use base::{Cas, Datatype, Version};
+use base::{Cas, Datatype};
+use engine::Whole;
 use protocol::feature::{Feature, Features};
 use protocol::{Response, Status, server_duration};
 
@@ -108,7 +109,7 @@ impl<'a> Reply<'a> {
     }
 
     /// Sends an answer whose value is that of `version` from byte `from` on; `answer.value` is ignored.
-    pub fn send_version(&mut self, answer: &Answer<'_>, version: &Version, from: usize) {
+    pub fn send_version(&mut self, answer: &Answer<'_>, version: &Whole, from: usize) {
         let len = version.value().len() - from;
         if let Some(response) = self.response(answer) {
             response.write_before_value(len, self.out.bytes());

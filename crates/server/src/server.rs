@@ -26,6 +26,13 @@ use crate::worker::Worker;
 /// How long HTTP clients may take with their last answers when the node stops.
 const HTTP_DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Threads of a bucket that read values which clients wait for.
+const FETCHERS: usize = 2;
+/// Threads of a bucket that load documents after the start, and end then.
+const LOADERS: usize = 2;
+/// Threads of a bucket that read.
+pub(crate) const READERS: usize = FETCHERS + LOADERS;
+
 /// Why a node did not start, or did not stop as it should.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
@@ -75,6 +82,7 @@ pub struct Server {
     control: Task,
     workers: Vec<Task>,
     flushers: Vec<[Task; 2]>,
+    readers: Vec<Task>,
 }
 
 /// Starts a node: takes its folder, opens its buckets, and listens.
@@ -91,6 +99,9 @@ pub fn serve(config: Config, env: Env) -> Result<Server, Failure> {
     let (kv_addr, http_addr) = (kv.local_addr()?, http.local_addr()?);
     let flushers =
         buckets.iter().map(|served| start_flusher(&env, &served.bucket)).collect::<Result<Vec<_>, _>>()?;
+    let readers =
+        buckets.iter().map(|served| start_readers(&env, &served.bucket)).collect::<Result<Vec<_>, _>>()?;
+    let readers = readers.into_iter().flatten().collect();
     let counters: Vec<_> = (0..config.threads).map(|_| Arc::new(WorkerCounters::default())).collect();
     let node = Arc::new(Node::new(
         env.clone(),
@@ -108,7 +119,7 @@ pub fn serve(config: Config, env: Env) -> Result<Server, Failure> {
     let (signalled, signals) = mpsc::channel();
     let control = Control { node: node.clone(), kv, http, seats, stopping, signalled };
     let control = control.start()?;
-    Ok(Server { node, kv_addr, http_addr, data_dir, stop, signals, control, workers, flushers })
+    Ok(Server { node, kv_addr, http_addr, data_dir, stop, signals, control, workers, flushers, readers })
 }
 
 fn open(spec: &BucketSpec, config: &Config, data_dir: &DataDir, env: &Env) -> Result<Served, Failure> {
@@ -117,7 +128,7 @@ fn open(spec: &BucketSpec, config: &Config, data_dir: &DataDir, env: &Env) -> Re
     bucket.vbuckets = config.vbuckets;
     let failed = |source| Failure::Bucket { name: spec.name.clone(), source };
     let store = open_store(config, &bucket, env).map_err(|failure| failed(failure.into()))?;
-    let bucket = Bucket::open(bucket, env.clone(), store).map_err(failed)?;
+    let bucket = Bucket::open_cold(bucket, env.clone(), store).map_err(failed)?;
     Ok(Served { spec: spec.clone(), bucket: Arc::new(bucket) })
 }
 
@@ -153,6 +164,17 @@ fn start_flusher(env: &Env, bucket: &Arc<Bucket>) -> io::Result<[Task; 2]> {
         env.spawn.spawn(&format!("{name}-{}", bucket.name()), Box::new(move || run(&bucket)))
     };
     Ok([start("flush", Bucket::run_flusher)?, start("file", Bucket::run_filer)?])
+}
+
+/// Starts the threads that read values and those that load documents, which end when everything is loaded.
+fn start_readers(env: &Env, bucket: &Arc<Bucket>) -> io::Result<Vec<Task>> {
+    let start = |name: &str, at: usize, run: fn(&Bucket)| {
+        let bucket = Arc::clone(bucket);
+        env.spawn.spawn(&format!("{name}{at}-{}", bucket.name()), Box::new(move || run(&bucket)))
+    };
+    let fetchers = (0..FETCHERS).map(|at| start("fetch", at, Bucket::run_fetcher));
+    let loaders = (0..LOADERS).map(|at| start("load", at, Bucket::run_loader));
+    fetchers.chain(loaders).collect()
 }
 
 impl Server {
@@ -197,11 +219,13 @@ impl Server {
         }
         let buckets = self.node.buckets();
         for (_, bucket) in &buckets {
+            bucket.stop_loaders();
+            bucket.stop_fetchers();
             bucket.stop_flusher();
             bucket.stop_filer();
         }
-        for flusher in self.flushers.into_iter().flatten() {
-            join(flusher)?;
+        for thread in self.readers.into_iter().chain(self.flushers.into_iter().flatten()) {
+            join(thread)?;
         }
         for (spec, bucket) in &buckets {
             bucket.close().map_err(|source| Failure::Bucket { name: spec.name.clone(), source })?;

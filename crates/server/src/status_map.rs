@@ -13,7 +13,7 @@ pub fn status_of(refusal: Refusal) -> Status {
         Refusal::NotLocked => Status::NotLocked,
         Refusal::TooBig => Status::E2big,
         Refusal::NotANumber => Status::DeltaBadval,
-        Refusal::OverQuota | Refusal::Busy => Status::Etmpfail,
+        Refusal::OverQuota | Refusal::Busy | Refusal::NotResident | Refusal::Loading => Status::Etmpfail,
         Refusal::BadSnappy | Refusal::Invalid => Status::Einval,
         Refusal::BadXattr => Status::XattrEinval,
     }

@@ -146,6 +146,15 @@ impl HashTable {
         HashTable { buckets: Lines::default(), overflow: Lines::default(), free: 0, len: 0, seed }
     }
 
+    /// An empty table that `items` versions fit into before it has to split a bucket.
+    pub fn with_room(seed: Arc<HashSeed>, items: usize) -> HashTable {
+        let mut table = HashTable::new(seed);
+        for _ in 0..items.div_ceil(GROW_ABOVE) {
+            table.buckets.push();
+        }
+        table
+    }
+
     /// The hash of a key, which may be computed before the vBucket is locked.
     #[inline]
     pub fn hash(&self, key: DocKey<'_>) -> u64 {

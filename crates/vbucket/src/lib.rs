@@ -23,7 +23,7 @@ pub use hash_seed::HashSeed;
 pub use hash_table::{HashTable, Slot, VersionRef};
 pub use hlc::Hlc;
 pub use ops::{
-    Basis, Change, ConflictRule, Existence, FlushBatch, MAX_FOREIGN_CAS, MAX_REV_SEQNO, Refusal, Refused,
-    Stored, UnlockRefusal, WithMeta,
+    Basis, Change, ConflictRule, Existence, FlushBatch, Loaded, MAX_FOREIGN_CAS, MAX_REV_SEQNO, Placed,
+    Refusal, Refused, Stored, UnlockRefusal, WithMeta,
 };
 pub use vbucket::{Counts, Garbage, Origin, VBucket};

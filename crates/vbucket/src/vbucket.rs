@@ -34,6 +34,8 @@ pub struct Counts {
     pub documents: u64,
     /// Tombstones.
     pub tombstones: u64,
+    /// Documents whose value is not in memory.
+    pub without_value: u64,
     /// Bytes of the versions that the table points at.
     pub bytes: u64,
 }
@@ -90,6 +92,7 @@ impl History {
     pub(crate) fn record(&mut self, slot: Slot<'_>, new: NewVersion) -> Stored {
         let version = new.publish();
         let meta = *version.meta();
+        assert!(version.is_resident(), "a change brings its value");
         assert_eq!(
             meta.by_seqno,
             self.high_seqno.next(),
@@ -127,7 +130,7 @@ pub struct VBucket {
 }
 
 impl VBucket {
-    /// A vBucket without documents; warmup brings them with [`VBucket::load`].
+    /// A vBucket without documents; warmup brings them with [`VBucket::install`].
     pub fn new(id: VbId, seed: Arc<HashSeed>, origin: Origin) -> VBucket {
         let mut checkpoints = CheckpointManager::new(origin.high_seqno, CheckpointLimits::default());
         let persistence = checkpoints
@@ -263,31 +266,18 @@ impl VBucket {
     pub fn is_locked(&self, key: DocKey<'_>, now: Moment) -> bool {
         self.locks.holder(key, now).is_some()
     }
-
-    /// Puts in a version read from disk during warmup, unless a newer one is there.
-    pub fn load(&mut self, hash: u64, version: Version) -> Garbage {
-        let incoming = version.clone();
-        let slot = self.table.find_slot(hash, incoming.key());
-        if slot.get().is_some_and(|there| there.meta().by_seqno >= version.meta().by_seqno) {
-            return Garbage { replaced: None, merged: Some(version) };
-        }
-        let replaced = slot.set(version);
-        if let Some(old) = &replaced {
-            self.history.counts.leave(old);
-        }
-        self.history.counts.enter(&incoming);
-        Garbage { replaced, merged: None }
-    }
 }
 
 impl Counts {
     pub(crate) fn enter(&mut self, version: &Version) {
         *self.of(version) += 1;
+        self.without_value += u64::from(!version.is_resident() && !version.is_deleted());
         self.bytes += version.allocated_bytes() as u64;
     }
 
     pub(crate) fn leave(&mut self, version: &Version) {
         *self.of(version) -= 1;
+        self.without_value -= u64::from(!version.is_resident() && !version.is_deleted());
         self.bytes -= version.allocated_bytes() as u64;
     }
 

@@ -1,6 +1,8 @@
 //! A bucket in a simulated world, for tests.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub mod spy;
+
 use std::sync::Arc;
 
 use base::env::{Env, SimHandles};
@@ -72,4 +74,99 @@ pub fn open(env: &Env) -> Bucket {
     let store = kvstore::Couch::open(env.clone(), &config.dir, kvstore::CouchConfig::default())
         .expect("the disk works");
     Bucket::open(config, env.clone(), Arc::new(store)).expect("the disk works")
+}
+
+/// A bucket on a store that can be watched.
+pub struct Watched {
+    pub env: Env,
+    pub handles: SimHandles,
+    pub bucket: Arc<Bucket>,
+    pub spy: Arc<spy::Spy>,
+}
+
+pub fn doc(key: &str) -> DocKey<'_> {
+    DocKey::new(key.as_bytes())
+}
+
+impl Watched {
+    /// Opens a bucket that has loaded nothing yet.
+    pub fn open(env: Env, handles: SimHandles, quota_bytes: u64) -> Watched {
+        let mut config = BucketConfig::new("test", "/data/test".into());
+        (config.vbuckets, config.quota_bytes) = (8, quota_bytes);
+        let store = kvstore::Couch::open(env.clone(), &config.dir, kvstore::CouchConfig::default());
+        let spy = Arc::new(spy::Spy::new(Arc::new(store.expect("the disk works"))));
+        let bucket = Bucket::open_cold(config, env.clone(), spy.clone()).expect("the disk works");
+        Watched { env, handles, bucket: Arc::new(bucket), spy }
+    }
+
+    pub fn new(seed: u64) -> Watched {
+        let (env, handles) = Env::sim(seed);
+        Watched::open(env, handles, 256 << 20)
+    }
+
+    /// Opens it again after a clean stop.
+    pub fn restart(self, quota_bytes: u64) -> Watched {
+        self.bucket.close().expect("the disk works");
+        let Watched { env, handles, .. } = self;
+        Watched::open(env, handles, quota_bytes)
+    }
+
+    pub fn set_in(&self, vb: VbId, key: &str, value: &str) -> Result<Mutated, Refusal> {
+        let request = StoreRequest {
+            key: doc(key),
+            body: value.as_bytes(),
+            datatype: Datatype::RAW,
+            flags: 7,
+            expiry: 0,
+            mode: StoreMode::Set,
+            cas: Cas::ANY,
+            preserve_expiry: false,
+        };
+        self.bucket.store(vb, &request, self.bucket.now())
+    }
+
+    pub fn set(&self, key: &str, value: &str) -> Mutated {
+        self.set_in(VB, key, value).expect("stored")
+    }
+
+    pub fn get(&self, key: &str) -> Result<String, Refusal> {
+        let found = self.bucket.get(VB, doc(key), self.bucket.now())?;
+        Ok(String::from_utf8_lossy(found.version.value()).into_owned())
+    }
+
+    /// Stores a document and takes its value out of memory.
+    pub fn set_evicted(&self, key: &str, value: &str) -> Mutated {
+        let mutated = self.set(key, value);
+        assert!(self.bucket.flush_all());
+        assert_eq!(self.bucket.evict_value(VB, doc(key)), Ok(true));
+        mutated
+    }
+
+    /// Does what the server does with an operation on a key: waits for what has to come from the disk, and asks again.
+    pub fn settle<T>(&self, key: &str, mut ask: impl FnMut() -> Result<T, Refusal>) -> Result<T, Refusal> {
+        for _ in 0..8 {
+            match ask() {
+                Err(Refusal::NotResident) => {
+                    let fetch = self.bucket.fetch(VB, doc(key)).expect("few wait");
+                    while fetch.try_take().is_none() {
+                        assert_ne!(self.bucket.fetch_step(), engine::Progress::Idle, "somebody waits");
+                    }
+                }
+                Err(Refusal::Loading) => while self.bucket.load_step() != engine::Progress::Idle {},
+                answer => return answer,
+            }
+        }
+        panic!("it does not settle");
+    }
+
+    pub fn used(&self) -> u64 {
+        self.bucket.memory().used_bytes()
+    }
+
+    /// What the account has to say: the versions that the tables point at.
+    pub fn table_bytes(&self) -> u64 {
+        let mut bytes = 0;
+        self.bucket.each_vbucket(|vb| bytes += vb.counts().bytes);
+        bytes
+    }
 }

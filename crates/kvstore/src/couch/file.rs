@@ -27,7 +27,7 @@ pub(super) struct Known {
     tally: Option<Tally>,
 }
 
-fn load_tally(snapshot: &Snapshot) -> Result<Tally, couchstore::Failure> {
+pub(super) fn load_tally(snapshot: &Snapshot) -> Result<Tally, couchstore::Failure> {
     let mut tally = Tally::default();
     snapshot.scan_locals(|id, value| {
         let stats = CollectionStats::collection_of(id).zip(CollectionStats::decode(value));
@@ -88,6 +88,34 @@ impl VbFile {
     pub(super) fn into_known(self, after_failure: bool) -> Option<Known> {
         let tally = (!after_failure).then_some(self.tally);
         Some(Known { commit: self.file.last_commit()?, tally })
+    }
+
+    /// A file that was put together elsewhere and is committed, with its counts; it is to be opened by its last name.
+    pub(super) fn known(file: &CouchFile, tally: Tally) -> Option<Known> {
+        Some(Known { commit: file.last_commit()?, tally: Some(tally) })
+    }
+
+    /// Prepares to go back to a commit; see [`CouchFile::rollback`].
+    pub(super) fn rollback(&mut self, vb: VbId, to: Seqno) -> Result<Option<Seqno>, Failure> {
+        let found = self.file.rollback(to.0).map_err(failed(vb))?;
+        Ok(found.map(Seqno))
+    }
+
+    /// Writes the header that a rollback prepared, durably, and says where. It is in force after
+    /// [`VbFile::finish_rollback`].
+    pub(super) fn write_rollback(&mut self, vb: VbId, timestamp_ns: u64) -> Result<u64, Failure> {
+        self.file.commit_header(timestamp_ns).map_err(failed(vb))
+    }
+
+    /// The header of a rollback is in force: the counts are those of then.
+    pub(super) fn finish_rollback(&mut self, vb: VbId) -> Result<(), Failure> {
+        self.file.finish_commit();
+        self.tally = load_tally(&self.file.snapshot()).map_err(failed(vb))?;
+        Ok(())
+    }
+
+    pub(super) fn tally(&self) -> &Tally {
+        &self.tally
     }
 
     pub(super) fn snapshot(&self) -> Snapshot {

@@ -8,7 +8,8 @@ use base::VbId;
 use parking_lot::MutexGuard;
 
 use super::file::VbFile;
-use super::{Couch, FileAt, Slot, UNFINISHED, Vbucket};
+use super::{Couch, Slot, Vbucket};
+use crate::compaction::FileAt;
 use crate::failure::{Failure, again};
 use crate::store::SaveBatch;
 
@@ -89,7 +90,10 @@ impl Couch {
     fn lock_member<'g>(&self, vb: VbId, vbucket: &'g Vbucket) -> Member<'g> {
         let mut slot = vbucket.slot.lock();
         let (new, outcome) = if slot.revision.is_some() {
-            (None, self.opened(vb, vbucket, &mut slot).map(|_| FileAt::default()))
+            let settled = self.settle(vb, &mut slot);
+            let opened =
+                settled.and_then(|()| self.opened(vb, vbucket, &mut slot).map(|_| FileAt::default()));
+            (None, opened)
         } else {
             match self.create(vb, &mut slot) {
                 Ok(new) => (Some(new), Ok(FileAt::default())),
@@ -102,10 +106,7 @@ impl Couch {
     fn create(&self, vb: VbId, slot: &mut Slot) -> Result<NewFile, Failure> {
         let revision = slot.last_revision + 1;
         slot.last_revision = revision;
-        let path = self.path(vb, revision);
-        let mut unfinished = path.clone().into_os_string();
-        unfinished.push(UNFINISHED);
-        let unfinished = PathBuf::from(unfinished);
+        let (path, unfinished) = (self.path(vb, revision), self.unfinished_path(vb, revision));
         self.make_room(vb);
         let file = VbFile::create(&*self.env.disk, vb, &unfinished, self.config.tuning)?;
         Ok(NewFile { file, revision, unfinished, path })

@@ -20,7 +20,7 @@ pub(super) struct Records {
 
 /// Space for a body, used again for the next one.
 #[derive(Default)]
-struct Scratch {
+pub(super) struct Scratch {
     stored: Vec<u8>,
     inflated: Vec<u8>,
 }
@@ -67,7 +67,13 @@ impl Records {
         })
     }
 
-    fn version(&self, info: &DocInfo<'_>, values: Values, scratch: &mut Scratch) -> Result<Version, Failure> {
+    /// A record as a version.
+    pub(super) fn version(
+        &self,
+        info: &DocInfo<'_>,
+        values: Values,
+        scratch: &mut Scratch,
+    ) -> Result<Version, Failure> {
         let unknown = |what| Failure::Record {
             vb: self.vb,
             path: self.snapshot.path().to_owned(),

@@ -24,6 +24,8 @@ pub(super) const ITEM_HEAD: usize = 42;
 pub(super) const TABLE_ENTRY: usize = 26;
 /// Bytes of a record that tells a file's state.
 pub(super) const FILED_BYTES: usize = RECORD_HEAD + 24;
+/// Generations and frames are never numbered this high: what claims to be is not believed.
+const MAX_NUMBER: u64 = 1 << 62;
 /// No frame is larger; what claims to be is not one.
 pub(super) const MAX_FRAME: usize = 64 << 20;
 
@@ -77,7 +79,7 @@ pub(super) fn parse_name(name: &str) -> Option<Name> {
         Some(digits) => (digits, Name::Spare),
         None => (rest, Name::Segment),
     };
-    let number = digits.parse().ok().filter(|n: &u64| n.to_string() == digits)?;
+    let number = digits.parse().ok().filter(|n: &u64| *n < MAX_NUMBER && n.to_string() == digits)?;
     Some(make(number))
 }
 
@@ -203,7 +205,9 @@ impl SegmentHead {
             return Err(BadHead::Version);
         }
         let mut number = || at.u64().ok_or(BadHead::Unreadable);
-        Ok(SegmentHead { generation: number()?, first: number()?, salt: number()? })
+        let head = SegmentHead { generation: number()?, first: number()?, salt: number()? };
+        let is_possible = (1..MAX_NUMBER).contains(&head.first);
+        if is_possible { Ok(head) } else { Err(BadHead::Unreadable) }
     }
 }
 
@@ -252,7 +256,7 @@ impl FrameHead {
         if crc.u32()? != crc32c::crc32c(fields) {
             return None;
         }
-        Some(FrameHead {
+        let head = FrameHead {
             payload: at.u32()?,
             generation: at.u64()?,
             number: at.u64()?,
@@ -260,7 +264,8 @@ impl FrameHead {
             needed: at.u64()?,
             salt: at.u64()?,
             records: at.u32()?,
-        })
+        };
+        (head.durable < head.number && head.number < MAX_NUMBER).then_some(head)
     }
 
     /// Bytes of the frame on disk.

@@ -65,7 +65,7 @@ fn segment(disk: &dyn Disk, dir: &Path, generation: u64) -> Result<Segment, Fail
     let len = on_disk("measure", &path, file.len())?;
     let mut block = [0; BLOCK];
     let read = on_disk("read", &path, file.read_at(&mut block, 0))?;
-    // A file whose renaming was lost has the header of a later use under an old name: it holds nothing of this one.
+    // A file that was renamed and not written to since has the header of an earlier use: it holds nothing of this one.
     let head = SegmentHead::decode(&block[..read])
         .and_then(|head| if head.generation == generation { Ok(head) } else { Err(BadHead::Unreadable) });
     Ok(Segment { generation, path, len, head })

@@ -83,7 +83,19 @@ struct Walk<'a> {
     kept: Vec<Kept>,
 }
 
-impl Walk<'_> {
+impl<'a> Walk<'a> {
+    fn new(replay: Replay<'a>) -> Walk<'a> {
+        Walk {
+            replay,
+            assembly: Assembly::default(),
+            table: BTreeMap::new(),
+            queue: VecDeque::new(),
+            proven: 0,
+            needed: 0,
+            kept: Vec::new(),
+        }
+    }
+
     /// Answers whether there is any segment.
     fn segments(&mut self, disk: &dyn Disk, segments: &[Segment]) -> Result<bool, Failure> {
         if let Some(foreign) = segments.iter().find(|segment| segment.head == Err(BadHead::Version)) {
@@ -204,15 +216,7 @@ impl Journal {
         replay: &mut dyn FnMut(Frame, Replayed) -> Result<(), Failure>,
     ) -> Result<Journal, Failure> {
         let found = find(&*env.disk, dir)?;
-        let mut walk = Walk {
-            replay,
-            assembly: Assembly::default(),
-            table: BTreeMap::new(),
-            queue: VecDeque::new(),
-            proven: 0,
-            needed: 0,
-            kept: Vec::new(),
-        };
+        let mut walk = Walk::new(replay);
         let any = walk.segments(&*env.disk, &found.segments)?;
         let tail = walk.tail()?;
         let (table, proven, needed) = (walk.table, walk.proven, walk.needed);
@@ -233,6 +237,20 @@ impl Journal {
             tail.into_iter().try_for_each(|told| replay(through, told))?;
         }
         Ok(journal)
+    }
+
+    /// Reads once more what is durable and not released, oldest first. Nothing is appended meanwhile.
+    pub fn reread(
+        &self,
+        replay: &mut dyn FnMut(Frame, Replayed) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let _releasing = self.releasing.lock();
+        let writer = self.writer.lock();
+        let disk = &*self.env.disk;
+        let found = find(disk, &self.dir)?;
+        let mut walk = Walk::new(replay);
+        walk.segments(disk, &found.segments)?;
+        walk.prove(writer.durable)
     }
 
     fn new(env: Env, dir: PathBuf, config: JournalConfig, found: &Found, kept: Vec<Kept>) -> Journal {

@@ -76,7 +76,7 @@ impl Shelf {
     }
 
     /// A new segment begins: its generation, and the spare that it is to be made of.
-    pub(super) fn begin(&mut self, first: u64, is_within_call: bool) -> (u64, Option<u64>) {
+    pub(super) fn begin(&mut self, first: u64, is_within_call: bool) -> (u64, Option<Spare>) {
         if let Some(last) = self.kept.back_mut().filter(|last| last.end.is_none()) {
             last.end = Some(first);
             last.free_at = if is_within_call { None } else { Some(first) };
@@ -86,7 +86,7 @@ impl Shelf {
         self.last_generation += 1;
         let (generation, len) = (self.last_generation, spare.map_or(0, |spare| spare.len));
         self.kept.push_back(Kept { generation, end: None, free_at: None, bytes: 0, len });
-        (generation, spare.map(|spare| spare.number))
+        (generation, spare)
     }
 
     /// The segment that is written to is durable up to `offset`, and in it that all below `vouched` may go.

@@ -5,6 +5,7 @@ mod damage;
 mod faults;
 mod layout;
 mod model;
+mod threads;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

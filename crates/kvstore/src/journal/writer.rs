@@ -35,7 +35,7 @@ struct Current {
     head: SegmentHead,
     /// Where the next frame goes.
     offset: u64,
-    /// Whether its name and header are durable.
+    /// Whether its header is durable.
     is_established: bool,
     /// Whether it was written before, so that its blocks are there.
     is_prewritten: bool,
@@ -139,11 +139,11 @@ impl Journal {
     fn begin(&self, first: u64, is_within_call: bool, is_recovery: bool) -> Result<Current, Failure> {
         let disk = &*self.env.disk;
         let (generation, spare) = self.shelf.lock().begin(first, is_within_call);
-        let spare = spare.map(|number| spare_path(&self.dir, number));
         let path = segment_path(&self.dir, generation);
-        let is_prewritten = spare.is_some();
+        let is_prewritten = spare.is_some_and(|spare| spare.len >= self.config.segment_bytes);
         let mode = match spare {
             Some(spare) => {
+                let spare = spare_path(&self.dir, spare.number);
                 on_disk("rename", &spare, disk.rename(&spare, &path))?;
                 count(&self.counters.recycled_segments, 1);
                 OpenMode::ReadWrite
@@ -151,6 +151,8 @@ impl Journal {
             None => OpenMode::CreateNew,
         };
         let file = on_disk("open", &path, disk.open(&path, mode))?;
+        // before anything is written: else a crash may leave a spare with a header of a generation to come
+        on_disk("sync folder", &self.dir, disk.sync_dir(&self.dir))?;
         let head = SegmentHead { generation, first, salt: self.env.random.next_u64() };
         let current =
             Current { file, path, head, offset: BLOCK as u64, is_established: false, is_prewritten };
@@ -297,7 +299,6 @@ impl<'a> Call<'a> {
             return Ok(());
         }
         let journal = self.journal;
-        let disk = &*journal.env.disk;
         let Some(current) = &mut self.writer.current else { unreachable!("written to since the last sync") };
         on_disk("sync", &current.path, current.file.sync_data())?;
         count(&journal.counters.syncs, 1);
@@ -305,10 +306,7 @@ impl<'a> Call<'a> {
             journal.write_head(current)?;
             on_disk("sync", &current.path, current.file.sync_data())?;
         }
-        if !current.is_established {
-            on_disk("sync folder", &journal.dir, disk.sync_dir(&journal.dir))?;
-            current.is_established = true;
-        }
+        current.is_established = true;
         self.is_unsynced = false;
         let (offset, last) = (current.offset, self.number - 1);
         self.writer.durable = last;

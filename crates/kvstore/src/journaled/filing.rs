@@ -7,7 +7,7 @@ use base::{VbId, Version};
 
 use super::runs::{Run, merged};
 use super::{Journaled, Oldest, Vb};
-use crate::couch::FileAt;
+use crate::compaction::FileAt;
 use crate::failure::Failure;
 use crate::journal::{Filed, Frame};
 use crate::state::VbStateDoc;

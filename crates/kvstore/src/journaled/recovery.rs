@@ -11,7 +11,8 @@ use base::{Seqno, VbId, Version};
 use parking_lot::{Mutex, RwLock};
 
 use super::{FiledTable, Journaled, JournaledConfig, Oldest, Unfiled, Vb};
-use crate::couch::{Couch, FileAt};
+use crate::compaction::FileAt;
+use crate::couch::Couch;
 use crate::failure::Failure;
 use crate::journal::{Filed, Frame, Journal, Replayed, ReplayedState};
 use crate::state::VbStateDoc;
@@ -49,13 +50,11 @@ pub(super) fn open(env: Env, dir: &Path, config: JournaledConfig) -> Result<Jour
             Replayed::Save { vb, state, items } => {
                 found.entry(vb).or_default().saves.push(Save { frame, state, items });
             }
-            Replayed::Filed(filed) => found.entry(filed.vb).or_default().is_filed(filed),
-            Replayed::Dropped(vb) => drop(found.remove(&vb)),
-            Replayed::RolledBack(filed) => {
-                let one = found.entry(filed.vb).or_default();
-                one.saves.clear();
-                one.filed = Some(filed);
+            // what a rollback kept was saved again behind what it made void
+            Replayed::Filed(filed) | Replayed::RolledBack(filed) => {
+                found.entry(filed.vb).or_default().is_filed(filed);
             }
+            Replayed::Dropped(vb) => drop(found.remove(&vb)),
         }
         Ok(())
     };
@@ -133,7 +132,14 @@ fn assemble(
 /// Saves of one vBucket that its file does not hold, oldest first.
 fn take_in(unfiled: &mut Unfiled, found: Found, now: Duration, of_file: impl Fn() -> VbStateDoc) {
     let mut state: Option<VbStateDoc> = None;
+    let mut high_seqno = Seqno(0);
     for save in found.saves {
+        let highest = save.items.iter().map(|version| version.meta().by_seqno).max();
+        if highest.is_some_and(|highest| highest < high_seqno) {
+            // a rollback that was not completed had begun to journal again what it would keep
+            continue;
+        }
+        high_seqno = high_seqno.max(highest.unwrap_or_default());
         let state = match save.state {
             ReplayedState::Whole(whole) => state.insert(whole),
             ReplayedState::Numbers(numbers) => {

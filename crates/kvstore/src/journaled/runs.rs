@@ -11,7 +11,8 @@ pub(super) type Run = Arc<[Version]>;
 /// So many runs of about one size become one.
 const FAN_IN: usize = 8;
 
-/// Runs, oldest first. Of versions of one key that in the newest run counts.
+/// Runs, oldest first. Of versions of one key that with the highest seqno counts, which is in the newest run except
+/// while a rollback is not complete.
 #[derive(Clone, Default)]
 pub(super) struct Runs {
     runs: Vec<Run>,
@@ -90,8 +91,10 @@ fn merge(older: &[Version], newer: &[Version]) -> Vec<Version> {
             Ordering::Less => out.extend(o.next().cloned()),
             Ordering::Greater => out.extend(n.next().cloned()),
             Ordering::Equal => {
-                out.extend(n.next().cloned());
-                o.next();
+                // a rollback journals older versions once more
+                let newest = if old.meta().by_seqno > new.meta().by_seqno { old } else { new };
+                out.push(Version::clone(newest));
+                (o.next(), n.next());
             }
         }
     }

@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-use base::{Datatype, Version};
-use engine::{Found, Refusal, value};
+use base::{Datatype, DocKey, Version};
+use engine::{ByChance, Found, Refusal, value};
 use protocol::feature::Feature;
 use protocol::{Request, Status, opcode};
 
@@ -36,17 +36,23 @@ pub fn get_random_key(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         }
         _ => return cx.invalid("Request must not include extras without collections"),
     }
-    let Some(found) = cx.bucket().random_key(cx.now) else { return cx.status(Status::KeyEnoent) };
+    let found = match cx.bucket().random_key(cx.now) {
+        ByChance::Found(found) => found,
+        ByChance::None => return cx.status(Status::KeyEnoent),
+        ByChance::NotResident(vb, version) => return cx.refuse_key(vb, version.key(), Refusal::NotResident),
+        ByChance::Loading(vb) => return cx.refuse_key(vb, DocKey::new(&[]), Refusal::Loading),
+    };
     let stored = found.version.clone();
     let key = if with_collections { stored.stored_key() } else { stored.key().key };
     send(cx, &found, key);
     Outcome::Done
 }
 
-/// Evict key: values stay in memory for now, so all there is to say is whether the document exists.
+/// Evict key: takes the value out of memory. While it is locked or not on disk yet it has to stay.
 pub fn evict_key(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
-    match cx.bucket().get(request.vbucket, cx.key, cx.now) {
-        Ok(_) => cx.status(Status::NotSupported),
+    match cx.bucket().evict_value(request.vbucket, cx.key) {
+        Ok(true) => cx.status(Status::Success),
+        Ok(false) => cx.status(Status::Etmpfail),
         Err(refusal) => cx.refuse(refusal),
     }
 }

@@ -80,7 +80,7 @@ pub fn observe(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         }
         let (state, cas) = match observe_key(&bucket, vb, doc_key, cx) {
             Ok(observed) => observed,
-            Err(refusal) => return cx.refuse(refusal),
+            Err(refusal) => return cx.refuse_key(vb, doc_key, refusal),
         };
         value.extend_from_slice(&vb.0.to_be_bytes());
         value.extend_from_slice(&(key.len() as u16).to_be_bytes());

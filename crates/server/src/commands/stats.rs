@@ -1,5 +1,6 @@
 //! Stat: a packet for each stat of a group, and an empty one behind the last.
 
+use base::DocKey;
 use protocol::{Request, Status};
 
 use crate::context::{Context, Outcome};
@@ -30,6 +31,7 @@ fn refuse(cx: &mut Context<'_>, refused: Refused) -> Outcome {
     match refused {
         Refused::Status(status) => cx.status(status),
         Refused::Invalid(context) => cx.invalid(context),
+        Refused::Engine(vb, key, refusal) => cx.refuse_key(vb, DocKey::new(&key), refusal),
         Refused::NoCollection(status) => {
             cx.reply.unknown_collection(status, 0);
             Outcome::Done

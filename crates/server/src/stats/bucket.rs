@@ -1,7 +1,7 @@
 //! Groups about the bucket as a whole: the main numbers, memory, identity, streams.
 
 use base::limits;
-use engine::{BucketStats, OpCounts, STATES, StateStats};
+use engine::{BucketStats, OpCounts, STATES, StateStats, WarmupState};
 use vbucket::CheckpointLimits;
 use vbucket::failover_table::MAX_ENTRIES;
 
@@ -56,6 +56,8 @@ fn put_memory(stats: &BucketStats, all: &StateStats, sheet: &mut Sheet) {
     sheet.put("mem_used", stats.used_bytes);
     sheet.put("bytes", stats.used_bytes);
     sheet.put("ep_max_size", stats.quota_bytes);
+    sheet.put("ep_mem_low_wat", stats.low_watermark_bytes);
+    sheet.put("ep_mem_high_wat", stats.high_watermark_bytes);
     sheet.put("ep_kv_size", all.item_bytes);
     sheet.put("ep_overhead", all.checkpoint_overhead_bytes);
     sheet.put("ep_ht_item_memory", all.item_bytes);
@@ -72,12 +74,17 @@ fn put_persistence(inquiry: &Inquiry<'_>, stats: &BucketStats, all: &StateStats,
     sheet.put("ep_commit_num", store.saves);
     sheet.put("ep_total_persisted", store.items_saved);
     sheet.put("ep_storage_failures", store.failures);
+    let fetches = inquiry.bucket.fetch_stats();
+    sheet.put("ep_bg_fetched", fetches.fetched);
+    sheet.put("ep_bg_num_samples", fetches.batches);
+    sheet.put("ep_bg_remaining_items", fetches.waiting);
 }
 
 fn put_items(stats: &BucketStats, all: &StateStats, sheet: &mut Sheet) {
     sheet.put("curr_items", stats.of(base::VbState::Active).documents);
     sheet.put("curr_items_tot", all.documents);
     sheet.put("ep_tombstones", all.tombstones);
+    sheet.put("ep_num_non_resident", all.without_value);
     // Expired documents are noticed when somebody asks for them.
     sheet.put("ep_expired_access", all.ops.expirations);
     sheet.put("ep_num_checkpoints", all.checkpoints);
@@ -94,6 +101,8 @@ fn put_state(state: &str, of: &StateStats, sheet: &mut Sheet) {
         return;
     }
     put("curr_items", of.documents);
+    put("num_non_resident", of.without_value);
+    put("perc_mem_resident", resident_percent(of));
     put("ht_memory", of.table_bytes);
     put("ht_item_memory", of.item_bytes);
     put("checkpoint_memory", of.checkpoint_item_bytes + of.checkpoint_overhead_bytes);
@@ -107,6 +116,11 @@ fn put_state(state: &str, of: &StateStats, sheet: &mut Sheet) {
     put("ops_reject", of.ops.conflicts);
 }
 
+/// How many of a hundred documents have their value in memory; all of them where there are none.
+fn resident_percent(of: &StateStats) -> u64 {
+    100 - (of.without_value * 100).checked_div(of.documents).unwrap_or(0).min(100)
+}
+
 /// `memory`
 pub fn memory(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     let stats = inquiry.bucket.stats();
@@ -115,6 +129,33 @@ pub fn memory(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(
     for state in STATES {
         sheet.put(format_args!("ht_mem_used_{}", state.name()), stats.of(state).item_bytes);
     }
+    Ok(())
+}
+
+/// `warmup`: how far loading is after a start. Everything is served from the beginning, so traffic waits for nothing.
+pub fn warmup(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let stats = inquiry.bucket.warmup_stats();
+    let (state, thread) = match stats.state {
+        WarmupState::LoadingKeys => ("loading keys", "running"),
+        WarmupState::LoadingValues => ("loading data", "running"),
+        WarmupState::Done => ("done", "complete"),
+    };
+    sheet.put("ep_warmup", "enabled");
+    sheet.put("ep_warmup_state", state);
+    sheet.put("ep_warmup_thread", thread);
+    sheet.put("ep_warmup_estimated_key_count", stats.estimated_keys);
+    sheet.put("ep_warmup_key_count", stats.keys);
+    sheet.put("ep_warmup_estimated_value_count", stats.estimated_values);
+    sheet.put("ep_warmup_value_count", stats.values);
+    sheet.put("ep_warmup_vbuckets", stats.vbuckets);
+    sheet.put("ep_warmup_vbuckets_loaded", stats.vbuckets_loaded);
+    sheet.put("ep_warmup_vbuckets_failed", stats.vbuckets_failed);
+    sheet.put("ep_warmup_at_watermark", stats.at_watermark);
+    sheet.put("ep_warmup_states_time", stats.states_us);
+    if let Some(keys_us) = stats.keys_us {
+        sheet.put("ep_warmup_keys_time", keys_us);
+    }
+    sheet.put("ep_warmup_time", stats.total_us);
     Ok(())
 }
 

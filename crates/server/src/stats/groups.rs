@@ -136,6 +136,13 @@ pub static GROUPS: &[Group] = &[
     group("vbucket", optional("[VB]"), SimpleStats, vbucket::states, "The state of each vBucket"),
     group("vbucket-details", optional("[VB]"), Stats, vbucket::details, "Everything about each vBucket"),
     group("vbucket-seqno", optional("[VB]"), SimpleStats, vbucket::seqnos, "How far each vBucket has come"),
+    group(
+        "warmup",
+        NONE,
+        Stats,
+        bucket::warmup,
+        "How far documents and their values are loaded after a start",
+    ),
     group("worker_thread_info", NONE, NodeSupervisor, node::workers, "What each worker did, as JSON"),
     group("workload", NONE, Stats, node::workload, "Threads that work in the background"),
 ];

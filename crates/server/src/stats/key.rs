@@ -17,7 +17,7 @@ pub fn key(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(
     if !key.is_valid_len() {
         return Err(Refused::Invalid("The key is too long"));
     }
-    let refused = |refusal| Refused::Status(crate::status_map::status_of(refusal));
+    let refused = |refusal| Refused::Engine(vb, key.key.into(), refusal);
     let found = inquiry.bucket.peek(vb, key, inquiry.now).map_err(refused)?;
     let found =
         found.filter(|found| !found.version.is_deleted()).ok_or(Refused::Status(Status::KeyEnoent))?;
@@ -27,8 +27,7 @@ pub fn key(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(
     sheet.put("key_exptime", meta.expiry);
     sheet.put("key_flags", meta.flags);
     sheet.put("key_is_dirty", meta.by_seqno > vbucket.persisted_seqno);
-    // What was found is the value itself.
-    sheet.put("key_is_resident", true);
+    sheet.put("key_is_resident", found.version.is_resident());
     sheet.put("key_vb_state", vbucket.state.name());
     Ok(())
 }

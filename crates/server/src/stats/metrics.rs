@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Write};
 use std::sync::Arc;
 
 use base::VbState;
-use engine::{Bucket, BucketStats, STATES, StateStats, StoreStats};
+use engine::{Bucket, BucketStats, FetchStats, STATES, StateStats, StoreStats, WarmupState, WarmupStats};
 use protocol::Status;
 
 use super::process;
@@ -29,12 +29,21 @@ struct Numbers {
     stats: BucketStats,
     all: StateStats,
     store: StoreStats,
+    fetches: FetchStats,
+    warmup: WarmupStats,
 }
 
 impl Numbers {
     fn of(bucket: Arc<Bucket>) -> Numbers {
         let stats = bucket.stats();
-        Numbers { all: stats.all(), stats, store: bucket.store_stats(), bucket }
+        Numbers {
+            all: stats.all(),
+            stats,
+            store: bucket.store_stats(),
+            fetches: bucket.fetch_stats(),
+            warmup: bucket.warmup_stats(),
+            bucket,
+        }
     }
 }
 
@@ -177,12 +186,38 @@ fn put_buckets(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
     put_items(buckets, page)?;
     put_memory(buckets, page)?;
     put_ops(buckets, page)?;
-    put_persistence(buckets, page)
+    put_persistence(buckets, page)?;
+    put_loading(buckets, page)
+}
+
+/// What comes from the disk: values that were waited for, and all that is loaded after a start.
+fn put_loading(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
+    use Kind::{Counter, Gauge};
+    let help = "Values read from disk because a client waited for them.";
+    page.each(buckets, "stave_fetches_total", Counter, help, |n| n.fetches.fetched)?;
+    let help = "Values that a client waited for and that could not be read.";
+    page.each(buckets, "stave_fetch_failures_total", Counter, help, |n| n.fetches.failed)?;
+    let help = "Batches of values read.";
+    page.each(buckets, "stave_fetch_batches_total", Counter, help, |n| n.fetches.batches)?;
+    let help = "Requests that wait for a value.";
+    page.each(buckets, "stave_fetch_waiting", Gauge, help, |n| n.fetches.waiting)?;
+    let help = "Documents and tombstones whose metadata were loaded since the start.";
+    page.each(buckets, "stave_warmup_keys", Gauge, help, |n| n.warmup.keys)?;
+    let help = "Documents and tombstones that were on disk at the start.";
+    page.each(buckets, "stave_warmup_estimated_keys", Gauge, help, |n| n.warmup.estimated_keys)?;
+    let help = "Values loaded ahead of their readers since the start.";
+    page.each(buckets, "stave_warmup_values", Gauge, help, |n| n.warmup.values)?;
+    let help = "Whether loading after the start is done.";
+    page.each(buckets, "stave_warmup_done", Gauge, help, |n| u8::from(n.warmup.state == WarmupState::Done))?;
+    let help = "vBuckets that could not be loaded.";
+    page.each(buckets, "stave_warmup_failed_vbuckets", Gauge, help, |n| n.warmup.vbuckets_failed)
 }
 
 fn put_items(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
     page.by_state(buckets, "stave_vbuckets", "vBuckets.", |of| of.vbuckets)?;
-    page.by_state(buckets, "stave_items", "Documents in memory.", |of| of.documents)?;
+    page.by_state(buckets, "stave_items", "Documents.", |of| of.documents)?;
+    let help = "Documents whose value is not in memory.";
+    page.by_state(buckets, "stave_non_resident_items", help, |of| of.without_value)?;
     page.by_state(buckets, "stave_tombstones", "Tombstones in memory.", |of| of.tombstones)
 }
 

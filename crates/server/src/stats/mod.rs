@@ -19,7 +19,7 @@ mod vbucket;
 mod tests;
 
 use base::{Moment, VbId};
-use engine::Bucket;
+use engine::{Bucket, Refusal};
 use protocol::Status;
 
 use crate::node::Node;
@@ -41,12 +41,14 @@ pub struct Inquiry<'a> {
 }
 
 /// Why there are no stats.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// A status says it all.
     Status(Status),
     /// The arguments are not valid.
     Invalid(&'static str),
+    /// The engine refused, asked for a key of a vBucket.
+    Engine(VbId, Box<[u8]>, Refusal),
     /// There is no such scope or collection; the status says which of them.
     NoCollection(Status),
     /// The client lacks the privilege for this group.
@@ -57,6 +59,7 @@ impl Refused {
     /// The status to answer with.
     pub fn status(self) -> Status {
         match self {
+            Refused::Engine(_, _, refusal) => crate::status_map::status_of(refusal),
             Refused::Status(status) | Refused::NoCollection(status) => status,
             Refused::Invalid(_) => Status::Einval,
             Refused::Denied(_) => Status::Eaccess,

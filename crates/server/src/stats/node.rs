@@ -115,13 +115,13 @@ pub fn connections(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Res
     Ok(())
 }
 
-/// `threads`: clients are served by workers; each bucket has one thread that writes. There are no others.
+/// `threads`: clients are served by workers; each bucket has one thread that writes and some that read.
 pub fn threads(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     let writers = inquiry.node.bucket_names().len();
     let kinds = [
         ("frontend", inquiry.node.threads()),
         ("writer", writers),
-        ("reader", 0),
+        ("reader", writers * crate::server::READERS),
         ("auxio", 0),
         ("nonio", 0),
     ];
@@ -136,25 +136,36 @@ pub fn threads(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<
 pub fn workload(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     let mut sheet = sheet.under("ep_workload");
     sheet.put("num_writers", inquiry.node.bucket_names().len());
-    for kind in ["readers", "auxio", "nonio"] {
+    sheet.put("num_readers", inquiry.node.bucket_names().len() * crate::server::READERS);
+    for kind in ["auxio", "nonio"] {
         sheet.put(format_args!("num_{kind}"), 0);
     }
     Ok(())
 }
 
-/// `tasks`: the flusher is the one background step that each bucket has.
+/// `tasks`: the flusher, and the fetcher of values.
 pub fn tasks(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     let buckets = inquiry.node.buckets();
-    let tasks = buckets.iter().map(|(_, bucket)| {
+    let tasks = buckets.iter().flat_map(|(_, bucket)| {
         let waiting = bucket.stats().flush_queue_vbuckets;
-        json!({
+        let fetches = bucket.fetch_stats();
+        let flusher = json!({
             "name": "Flusher",
             "bucket": bucket.name(),
             "type": "Writer",
             "description": "Writes changes to the couchstore files",
             "waiting_vbuckets": waiting,
             "batches": bucket.store_stats().saves,
-        })
+        });
+        let fetcher = json!({
+            "name": "Fetcher",
+            "bucket": bucket.name(),
+            "type": "Reader",
+            "description": "Reads values that clients wait for",
+            "waiting_readers": fetches.waiting,
+            "batches": fetches.batches,
+        });
+        [flusher, fetcher]
     });
     let tasks: Vec<serde_json::Value> = tasks.collect();
     let mut sheet = sheet.under("ep_tasks");

@@ -128,3 +128,31 @@ fn a_crash_during_recovery_loses_nothing() {
     }
     assert!(total.holds(), "{total}");
 }
+
+#[test]
+fn a_crash_while_the_journal_is_removed_leaves_all_or_what_still_holds() {
+    let mut total = Verdict::default();
+    for seed in 0..4 {
+        let mut subject = recorded(200 + seed, 25);
+        subject.disk.record();
+        let (config, disk, table) = (subject.config, subject.disk.clone(), subject.table.clone());
+        // everything is filed: nothing before is needed
+        subject.releases.push((0, Frame(u64::MAX)));
+        subject.calls.iter_mut().for_each(|call| {
+            (call.began, call.acknowledged) = (0, call.acknowledged.map(|(_, frame)| (0, frame)));
+        });
+        let Subject { journal, calls, releases, maker, needed, .. } = subject;
+        journal.remove().expect("a removal");
+        let (journal, _) = recover(&fresh_disk(), config).expect("another journal");
+        let subject = Subject { disk: disk.clone(), config, journal, maker, calls, table, needed, releases };
+        let recording = disk.recording().expect("it is recorded");
+        let verdict = every_crash(&CrashPlan::new(seed), &recording, |image, at| {
+            if !Journal::exists(&env_on(image), &dir()).expect("a folder") {
+                return Vec::new();
+            }
+            check(&subject, image, at)
+        });
+        total.add(verdict);
+    }
+    assert!(total.holds(), "{total}");
+}

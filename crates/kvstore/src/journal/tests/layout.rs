@@ -1,1 +1,79 @@
 //! The example of docs/journal_format.md, byte by byte.
+
+use base::env::{OpenMode, Random};
+
+use super::super::layout::{Name, parse_name, segment_path};
+use super::*;
+
+const PAGE: &str = include_str!("../../../../../docs/journal_format.md");
+
+/// Makes every salt the same.
+struct Same;
+
+impl Random for Same {
+    fn fill(&self, bytes: &mut [u8]) {
+        for (i, byte) in bytes.iter_mut().enumerate() {
+            *byte = 0xa0 + i as u8;
+        }
+    }
+}
+
+/// One document, key `k`, value `{"a":1}`, in vBucket 7; then its file is durable.
+fn example() -> Vec<u8> {
+    let disk = fresh_disk();
+    let env = Env { random: Arc::new(Same), ..env_on(&disk) };
+    let (journal, _) = recover_in(env, &dir(), JournalConfig::default()).expect("a journal");
+    let meta = VersionMeta {
+        cas: Cas(0x18e9_c3b8_1dff_0000),
+        by_seqno: Seqno(1),
+        rev_seqno: RevSeqno(1),
+        flags: 0x0200_0006,
+        datatype: Datatype::JSON,
+        ..VersionMeta::default()
+    };
+    let items = [NewVersion::new(meta, DocKey::new(b"k"), &[b"{\"a\":1}"]).publish()];
+    let doc = VbStateDoc { max_cas: 0x18e9_c3b8_1dff_0000, snap_end: 1, ..VbStateDoc::default() };
+    let before = Filed { vb: VbId(3), through: Frame(0), revision: 1, header_offset: 4096 };
+    let save = Record::Save { vb: VbId(7), state: State::Numbers(&doc), items: &items };
+    journal.append(&[save], &|| vec![before]).expect("a call");
+    let filed = Filed { vb: VbId(7), through: Frame(1), revision: 1, header_offset: 0x5000 };
+    journal.append(&[Record::Filed(filed)], &|| vec![before]).expect("a call");
+    let file = disk.open(&segment_path(&dir(), 1), OpenMode::Read).expect("it is there");
+    let mut bytes = vec![0; file.len().expect("a length") as usize];
+    file.read_at(&mut bytes, 0).expect("a read");
+    bytes
+}
+
+/// Lines of the listing: where, and which bytes.
+fn listing() -> Vec<(usize, Vec<u8>)> {
+    let hex = |digits: &str| usize::from_str_radix(digits, 16).expect("a hexadecimal number");
+    let listing = PAGE.split("```text").nth(1).and_then(|rest| rest.split("```").next()).expect("a listing");
+    let line = |line: &str| {
+        let (bytes, _) = line.split_once("  ")?;
+        let (at, bytes) = bytes.split_once(' ')?;
+        Some((hex(at), bytes.split(' ').map(|byte| hex(byte) as u8).collect()))
+    };
+    listing.lines().filter_map(line).collect()
+}
+
+#[test]
+fn the_example_is_what_is_written() {
+    let written = example();
+    let mut listed = vec![0; written.len()];
+    for (at, bytes) in listing() {
+        listed[at..at + bytes.len()].copy_from_slice(&bytes);
+    }
+    let differs = std::iter::zip(&written, &listed).position(|(written, listed)| written != listed);
+    assert_eq!(differs.map(|at| format!("{at:#x}: {:02x?}", &written[at..written.len().min(at + 16)])), None);
+}
+
+#[test]
+fn only_names_of_the_journal_are_taken_for_its_files() {
+    assert_eq!(parse_name("journal.12"), Some(Name::Segment(12)));
+    assert_eq!(parse_name("journal.spare.1"), Some(Name::Spare(1)));
+    for name in
+        ["journal", "journal.", "journal.01", "journal.+1", "journal.spare.", "1.couch.1", "journal.1.new"]
+    {
+        assert_eq!(parse_name(name), None, "{name}");
+    }
+}

@@ -142,7 +142,8 @@ impl Subject {
                 .push(format!("saves {must_from}..{must_until} were acknowledged, {first}..{end} are there"));
         }
         let unacknowledged_first = self.calls.iter().filter(began).all(|call| !is_acknowledged(call));
-        if !tables.contains(&told.table) && !(unacknowledged_first && told.table.is_empty()) {
+        let is_known = tables.contains(&told.table) || (unacknowledged_first && told.table.is_empty());
+        if !is_known {
             wrong.push(format!("the table is {:?} instead of one of {tables:?}", told.table));
         }
         wrong

@@ -1,0 +1,218 @@
+//! Which values somebody waits for.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use base::{DocKey, VbId, Version};
+use parking_lot::{Condvar, Mutex};
+
+use crate::completion::{Completer, Completion, completion};
+
+/// The most keys of one vBucket that are read together.
+const BATCH_KEYS: usize = 64;
+/// The most readers that may wait in a bucket; more are refused.
+pub(crate) const MAX_WAITING: usize = 100_000;
+
+/// What became of a fetch.
+#[derive(Clone)]
+pub enum Fetched {
+    /// Look again: the value is in memory now, or the document has changed. A value that there is no room for stays
+    /// until the last holder of its loan drops it.
+    Look(Option<Loan>),
+    /// The value cannot be read; the reason is in the log.
+    Failed,
+}
+
+/// A value that was brought into memory although there is no room to keep it.
+#[derive(Clone)]
+pub struct Loan(#[expect(dead_code, reason = "what matters is when the last one is dropped")] Arc<Lent>);
+
+struct Lent {
+    queue: Arc<FetchQueue>,
+    vb: VbId,
+    version: Option<Version>,
+}
+
+impl Loan {
+    pub(crate) fn new(queue: &Arc<FetchQueue>, vb: VbId, version: Version) -> Loan {
+        Loan(Arc::new(Lent { queue: queue.clone(), vb, version: Some(version) }))
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if let Some(version) = self.version.take() {
+            self.queue.give_back(self.vb, version);
+        }
+    }
+}
+
+/// Keys to read, those who wait for them, and values that were given back.
+#[derive(Default)]
+pub(crate) struct FetchQueue {
+    queue: Mutex<Queue>,
+    wake: Condvar,
+    /// Values read.
+    pub(crate) fetched: AtomicU64,
+    /// Values that could not be read.
+    pub(crate) failed: AtomicU64,
+    /// Batches read.
+    pub(crate) batches: AtomicU64,
+}
+
+#[derive(Default)]
+struct Queue {
+    vbuckets: HashMap<VbId, Keys>,
+    /// vBuckets with keys that nobody reads yet, each once, in turn.
+    turns: VecDeque<VbId>,
+    waiting: usize,
+    given_back: Vec<(VbId, Version)>,
+    stopping: bool,
+}
+
+#[derive(Default)]
+struct Keys {
+    /// Not being read yet, oldest first.
+    unread: VecDeque<Arc<[u8]>>,
+    /// Who waits for which key, read already or not.
+    waiters: HashMap<Arc<[u8]>, Vec<Completer<Fetched>>>,
+}
+
+/// What a fetcher has to do next.
+#[derive(Default)]
+pub(crate) struct Work {
+    /// Values that were lent and are not needed any more.
+    pub(crate) given_back: Vec<(VbId, Version)>,
+    /// Keys of one vBucket, in order.
+    pub(crate) batch: Option<(VbId, Vec<Arc<[u8]>>)>,
+}
+
+impl FetchQueue {
+    /// Waits for the value of a key; nothing if too many wait already, or nobody fetches any more.
+    pub(crate) fn wait(&self, vb: VbId, key: DocKey<'_>) -> Option<Completion<Fetched>> {
+        let stored = key.to_stored().0;
+        let mut queue = self.queue.lock();
+        let queue = &mut *queue;
+        if queue.waiting >= MAX_WAITING || queue.stopping {
+            return None;
+        }
+        queue.waiting += 1;
+        let (completer, promised) = completion();
+        let keys = queue.vbuckets.entry(vb).or_default();
+        if let Some(waiters) = keys.waiters.get_mut(&stored[..]) {
+            waiters.push(completer);
+            return Some(promised);
+        }
+        let key: Arc<[u8]> = stored[..].into();
+        keys.waiters.insert(key.clone(), vec![completer]);
+        keys.unread.push_back(key);
+        if keys.unread.len() == 1 {
+            queue.turns.push_back(vb);
+        }
+        self.wake.notify_one();
+        Some(promised)
+    }
+
+    fn give_back(&self, vb: VbId, version: Version) {
+        let mut queue = self.queue.lock();
+        if !queue.stopping {
+            queue.given_back.push((vb, version));
+            self.wake.notify_one();
+        }
+    }
+
+    /// What is to be done next, if there is anything.
+    pub(crate) fn take(&self) -> Option<Work> {
+        self.queue.lock().take()
+    }
+
+    /// Waits until there is something to do; nothing once it is stopped.
+    pub(crate) fn wait_for_work(&self) -> Option<Work> {
+        let mut queue = self.queue.lock();
+        loop {
+            if queue.stopping {
+                return None;
+            }
+            match queue.take() {
+                None => self.wake.wait(&mut queue),
+                work => return work,
+            }
+        }
+    }
+
+    /// A key was read, or never will be: those who wait for it.
+    pub(crate) fn finish(&self, vb: VbId, key: &[u8]) -> Vec<Completer<Fetched>> {
+        let mut queue = self.queue.lock();
+        let Some(keys) = queue.vbuckets.get_mut(&vb) else { return Vec::new() };
+        let waiters = keys.waiters.remove(key).unwrap_or_default();
+        if keys.waiters.is_empty() {
+            queue.vbuckets.remove(&vb);
+        }
+        queue.waiting -= waiters.len();
+        waiters
+    }
+
+    /// Lets fetchers end; those who still wait are told that nobody comes.
+    pub(crate) fn stop(&self) {
+        let left = {
+            let mut queue = self.queue.lock();
+            queue.stopping = true;
+            queue.waiting = 0;
+            queue.turns.clear();
+            (std::mem::take(&mut queue.vbuckets), std::mem::take(&mut queue.given_back))
+        };
+        self.wake.notify_all();
+        drop(left);
+    }
+
+    /// Readers that wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.queue.lock().waiting
+    }
+
+    /// Counts what a batch did.
+    pub(crate) fn count(&self, fetched: u64, failed: u64) {
+        self.batches.fetch_add(1, Ordering::Relaxed);
+        self.fetched.fetch_add(fetched, Ordering::Relaxed);
+        self.failed.fetch_add(failed, Ordering::Relaxed);
+    }
+}
+
+impl Queue {
+    fn take(&mut self) -> Option<Work> {
+        let given_back = std::mem::take(&mut self.given_back);
+        let batch = self.take_batch();
+        (batch.is_some() || !given_back.is_empty()).then_some(Work { given_back, batch })
+    }
+
+    /// The oldest keys of the vBucket whose turn it is, without those whose readers have all gone.
+    fn take_batch(&mut self) -> Option<(VbId, Vec<Arc<[u8]>>)> {
+        while let Some(vb) = self.turns.pop_front() {
+            let Some(keys) = self.vbuckets.get_mut(&vb) else { continue };
+            let mut batch = Vec::new();
+            while batch.len() < BATCH_KEYS
+                && let Some(key) = keys.unread.pop_front()
+            {
+                let waiters = keys.waiters.get(&key).map_or(&[][..], Vec::as_slice);
+                if waiters.iter().all(Completer::is_unwanted) {
+                    self.waiting -= waiters.len();
+                    keys.waiters.remove(&key);
+                } else {
+                    batch.push(key);
+                }
+            }
+            if !keys.unread.is_empty() {
+                self.turns.push_back(vb);
+            }
+            if keys.waiters.is_empty() {
+                self.vbuckets.remove(&vb);
+            }
+            if !batch.is_empty() {
+                batch.sort_unstable();
+                return Some((vb, batch));
+            }
+        }
+        None
+    }
+}

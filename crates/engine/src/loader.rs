@@ -1,0 +1,176 @@
+//! From the disk to memory after a start: metadata of one vBucket a step, then values, those changed last first.
+
+use std::ops::ControlFlow;
+
+use base::{Seqno, VbId, Version};
+use kvstore::{Counts, Values};
+use vbucket::Loaded;
+
+use crate::bucket::{Bucket, Shard, dead};
+use crate::completion::Completion;
+use crate::fetcher::Brought;
+use crate::flusher::Progress;
+use crate::warmup::{Slice, WarmupStats};
+
+/// Values read before they are put in place, in bytes: what a step holds beyond what the account knows.
+const STEP_BYTES: usize = 4 << 20;
+/// Items between two looks whether the bucket is being closed.
+const ITEMS_PER_LOOK: u64 = 4096;
+/// No record of a file takes fewer bytes in it.
+const LEAST_RECORD_BYTES: u64 = 16;
+
+impl Bucket {
+    /// Waits until a vBucket's documents are loaded; it is then loaded before others. Nothing: they are.
+    pub fn loaded(&self, vb: VbId) -> Option<Completion<()>> {
+        let shard = self.shards.get(usize::from(vb.0))?.lock();
+        shard.unloaded.as_ref()?;
+        Some(self.warmup.want(vb))
+    }
+
+    /// How far loading is.
+    pub fn warmup_stats(&self) -> WarmupStats {
+        self.warmup.stats(self.env.clock.monotonic())
+    }
+
+    /// Runs steps until everything is loaded that there is room for, or the bucket is closed; for threads of their own.
+    pub fn run_loader(&self) {
+        while self.load_step() != Progress::Idle || self.warm_step() != Progress::Idle {}
+    }
+
+    /// Lets the loader threads end soon; whoever still waits is told that nobody comes.
+    pub fn stop_loaders(&self) {
+        self.warmup.stop();
+    }
+
+    /// Loads the metadata of one vBucket, of one that somebody waits for if there is any.
+    pub fn load_step(&self) -> Progress {
+        let Some(vb) = self.warmup.take_vbucket() else { return Progress::Idle };
+        let index = usize::from(vb.0);
+        let (incarnation, counts) = {
+            let shard = self.shards[index].lock();
+            match shard.unloaded {
+                Some(counts) => (shard.incarnation, counts),
+                None => return self.load_done(vb, None),
+            }
+        };
+        let mut loaded = Loaded::new(self.seed.clone(), room(&counts));
+        let mut until_look = ITEMS_PER_LOOK;
+        let mut stopped = false;
+        let scanned = self.store.scan(vb, Seqno(0), Values::Leave, &mut |version| {
+            loaded.insert(self.seed.hash(version.key()), version);
+            until_look -= 1;
+            if until_look == 0 {
+                until_look = ITEMS_PER_LOOK;
+                stopped = self.warmup.is_stopping();
+            }
+            if stopped { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        if let Err(failure) = scanned {
+            self.give_up(vb, incarnation, &failure);
+            return self.load_done(vb, None);
+        }
+        if stopped {
+            return self.load_done(vb, None);
+        }
+        self.install(vb, incarnation, loaded)
+    }
+
+    fn install(&self, vb: VbId, incarnation: u64, loaded: Loaded) -> Progress {
+        let counts = loaded.counts();
+        let (old, high_seqno) = {
+            let mut shard = self.shards[usize::from(vb.0)].lock();
+            if shard.incarnation != incarnation {
+                drop(shard);
+                return self.load_done(vb, None);
+            }
+            shard.unloaded = None;
+            (shard.vb.install(loaded), shard.vb.high_seqno())
+        };
+        drop(old);
+        self.memory.charge(usize::from(vb.0), counts.bytes as i64);
+        let items = counts.documents + counts.tombstones;
+        let slice = (counts.without_value > 0).then(|| Slice::newest(vb, incarnation, high_seqno, items));
+        self.load_done(vb, Some((counts, slice)))
+    }
+
+    fn load_done(&self, vb: VbId, loaded: Option<(vbucket::Counts, Option<Slice>)>) -> Progress {
+        let (counts, slice) = loaded.unwrap_or_default();
+        let keys = counts.documents + counts.tombstones;
+        let values = counts.documents - counts.without_value;
+        self.warmup.loaded(vb, keys, values, slice, self.env.clock.monotonic());
+        Progress::Worked
+    }
+
+    /// The documents of a vBucket cannot be read: it is dead until somebody mends it.
+    fn give_up(&self, vb: VbId, incarnation: u64, failure: &kvstore::Failure) {
+        // Nothing of it may be on its way to disk while it is replaced.
+        let (_roles, _flushing) = (self.roles.lock(), self.flushing.lock());
+        let old = {
+            let mut shard = self.shards[usize::from(vb.0)].lock();
+            if shard.incarnation != incarnation {
+                return;
+            }
+            shard.replace(dead(vb, self.seed.clone(), &self.env))
+        };
+        drop(old);
+        self.waiters.forget(vb);
+        self.warmup.count_failed();
+        tracing::error!(bucket = self.name(), %vb, %failure, "the vBucket is not served");
+    }
+
+    /// Loads a slice of values of one vBucket that nobody waits for, while there is room.
+    pub fn warm_step(&self) -> Progress {
+        if self.memory.is_above_low_watermark() {
+            self.warmup.stop_at_watermark(self.env.clock.monotonic());
+        }
+        let Some(slice) = self.warmup.take_slice() else { return Progress::Idle };
+        let mut read: Vec<Version> = Vec::new();
+        let mut bytes = 0;
+        let mut rest = None;
+        let scanned = self.store.scan(slice.vb, slice.from, Values::Read, &mut |version| {
+            let seqno = version.meta().by_seqno;
+            if seqno > slice.end {
+                return ControlFlow::Break(());
+            }
+            if bytes >= STEP_BYTES || self.warmup.is_stopping() {
+                rest = Some(seqno);
+                return ControlFlow::Break(());
+            }
+            if version.value_bytes() > 0 {
+                bytes += version.allocated_bytes();
+                read.push(version);
+            }
+            ControlFlow::Continue(())
+        });
+        if let Err(failure) = scanned {
+            // Whoever asks for one of these values is told about its own.
+            tracing::warn!(bucket = self.name(), %failure, "some values are not loaded ahead");
+        }
+        let mut values = 0;
+        for version in read {
+            if self.memory.is_above_low_watermark() {
+                self.warmup.stop_at_watermark(self.env.clock.monotonic());
+                break;
+            }
+            values +=
+                u64::from(matches!(self.bring(slice.vb, slice.incarnation, version), Brought::Placed(_)));
+        }
+        self.warmup.warmed(slice, rest, values, self.env.clock.monotonic());
+        Progress::Worked
+    }
+}
+
+impl Shard {
+    /// Documents and tombstones: in memory, or on disk while they are not loaded.
+    pub(crate) fn item_counts(&self) -> (u64, u64) {
+        match &self.unloaded {
+            Some(stored) => (stored.documents, stored.tombstones),
+            None => (self.vb.counts().documents, self.vb.counts().tombstones),
+        }
+    }
+}
+
+/// Items that there will be, as the file says, but not more than fit into it.
+fn room(counts: &Counts) -> usize {
+    (counts.documents.saturating_add(counts.tombstones)).min(counts.file_bytes / LEAST_RECORD_BYTES) as usize
+}

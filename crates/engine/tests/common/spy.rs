@@ -1,0 +1,121 @@
+//! A store that counts and delays what is read from it, and fails where it is told to.
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use base::{DocKey, Seqno, VbId, Version};
+use kvstore::{
+    Compacted, Compaction, Counts, Failure, KvStore, RolledBack, SaveBatch, Snapshot, States, Stats, Values,
+};
+use parking_lot::Mutex;
+
+type Hook = Box<dyn FnOnce() + Send>;
+
+/// The store around another one.
+pub struct Spy {
+    inner: Arc<dyn KvStore>,
+    /// Keys of each batch that was read.
+    pub batches: Mutex<Vec<(VbId, Vec<String>)>>,
+    /// vBuckets in the order in which they were scanned for metadata, and for values.
+    pub scans: Mutex<Vec<(VbId, Seqno, Values)>>,
+    /// Run after the next batch is read, before it is given to whoever asked.
+    pub after_read: Mutex<Option<Hook>>,
+    /// Run in the middle of the next scan.
+    pub in_scan: Mutex<Option<Hook>>,
+    /// Keys that cannot be read.
+    pub unreadable: Mutex<BTreeSet<String>>,
+    /// vBuckets that cannot be scanned.
+    pub damaged: Mutex<BTreeSet<VbId>>,
+}
+
+impl Spy {
+    pub fn new(inner: Arc<dyn KvStore>) -> Spy {
+        Spy {
+            inner,
+            batches: Mutex::default(),
+            scans: Mutex::default(),
+            after_read: Mutex::default(),
+            in_scan: Mutex::default(),
+            unreadable: Mutex::default(),
+            damaged: Mutex::default(),
+        }
+    }
+}
+
+fn name(key: &DocKey<'_>) -> String {
+    String::from_utf8_lossy(key.key).into_owned()
+}
+
+impl KvStore for Spy {
+    fn save_group(&self, group: &[(VbId, SaveBatch<'_>)]) -> Vec<Result<(), Failure>> {
+        self.inner.save_group(group)
+    }
+
+    fn get(&self, vb: VbId, key: DocKey<'_>) -> Result<Option<Version>, Failure> {
+        self.inner.get(vb, key)
+    }
+
+    fn get_many(&self, vb: VbId, keys: &[DocKey<'_>]) -> Vec<Result<Option<Version>, Failure>> {
+        self.batches.lock().push((vb, keys.iter().map(name).collect()));
+        let mut answers = self.inner.get_many(vb, keys);
+        for (key, answer) in keys.iter().zip(&mut answers) {
+            if self.unreadable.lock().contains(&name(key)) {
+                *answer = Err(Failure::NoVbucket { vb });
+            }
+        }
+        let hook = self.after_read.lock().take();
+        if let Some(hook) = hook {
+            hook();
+        }
+        answers
+    }
+
+    fn scan(
+        &self,
+        vb: VbId,
+        from: Seqno,
+        values: Values,
+        visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
+    ) -> Result<(), Failure> {
+        self.scans.lock().push((vb, from, values));
+        let mut seen = 0;
+        self.inner.scan(vb, from, values, &mut |version| {
+            seen += 1;
+            let hook = if seen == 2 { self.in_scan.lock().take() } else { None };
+            if let Some(hook) = hook {
+                hook();
+            }
+            visit(version)
+        })?;
+        if self.damaged.lock().contains(&vb) { Err(Failure::NoVbucket { vb }) } else { Ok(()) }
+    }
+
+    fn snapshot(&self, vb: VbId) -> Result<Option<Box<dyn Snapshot>>, Failure> {
+        self.inner.snapshot(vb)
+    }
+
+    fn rollback(&self, vb: VbId, to: Seqno) -> Result<RolledBack, Failure> {
+        self.inner.rollback(vb, to)
+    }
+
+    fn compact(&self, vb: VbId, request: &Compaction<'_>) -> Result<Compacted, Failure> {
+        self.inner.compact(vb, request)
+    }
+
+    fn states(&self) -> Result<States, Failure> {
+        self.inner.states()
+    }
+
+    fn counts(&self, vb: VbId) -> Result<Counts, Failure> {
+        self.inner.counts(vb)
+    }
+
+    fn delete_vbucket(&self, vb: VbId) -> Result<(), Failure> {
+        self.inner.delete_vbucket(vb)
+    }
+
+    fn stats(&self) -> Stats {
+        self.inner.stats()
+    }
+}

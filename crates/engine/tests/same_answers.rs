@@ -1,0 +1,230 @@
+//! Where values are makes no difference: the same operations on two buckets get the same answers, although one of them
+//! loses values from memory all the time.
+
+mod common;
+
+use std::time::Duration;
+
+use base::{Cas, Datatype, ItemKind, RevSeqno, VersionMeta};
+use common::{VB, Watched, doc};
+use engine::{CounterRequest, End, Refusal, StoreMode, StoreRequest, WithMetaRequest};
+use proptest::prelude::*;
+use subdoc::request::{self, Features};
+
+const KEYS: [&str; 3] = ["a", "b", "c"];
+const FEATURES: Features = Features { xattr: true, multiple_xattr_keys: false };
+const SUBDOC_GET: u8 = 0xc5;
+const SUBDOC_DICT_UPSERT: u8 = 0xc8;
+/// Path flags: the path is in an xattr; missing parents are made.
+const XATTR: u8 = 0x04;
+const MKDIR_P: u8 = 0x01;
+/// Document flag: the document is made if it is not there.
+const MKDOC: u8 = 0x01;
+
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    Get,
+    Peek,
+    Store { mode: StoreMode, cas: bool, json: bool, expires: bool },
+    Join { front: bool, cas: bool },
+    Count,
+    Touch { soon: bool },
+    Delete { cas: bool },
+    Lock,
+    Unlock,
+    SubdocSet { path: &'static str, xattr: bool },
+    SubdocGet { path: &'static str, xattr: bool },
+    WithMeta { delete: bool, rev: u64 },
+    Evict,
+    Flush,
+    Wait,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let mode = prop_oneof![Just(StoreMode::Set), Just(StoreMode::Add), Just(StoreMode::Replace)];
+    let path = prop_oneof![Just(("_sys.x", true)), Just(("user.x", true)), Just(("x", false))];
+    let same = path.clone();
+    prop_oneof![
+        3 => Just(Op::Get),
+        1 => Just(Op::Peek),
+        3 => (mode, any::<bool>(), any::<bool>(), any::<bool>())
+            .prop_map(|(mode, cas, json, expires)| Op::Store { mode, cas, json, expires }),
+        1 => (any::<bool>(), any::<bool>()).prop_map(|(front, cas)| Op::Join { front, cas }),
+        1 => Just(Op::Count),
+        1 => any::<bool>().prop_map(|soon| Op::Touch { soon }),
+        1 => any::<bool>().prop_map(|cas| Op::Delete { cas }),
+        1 => Just(Op::Lock),
+        1 => Just(Op::Unlock),
+        2 => path.prop_map(|(path, xattr)| Op::SubdocSet { path, xattr }),
+        2 => same.prop_map(|(path, xattr)| Op::SubdocGet { path, xattr }),
+        1 => (any::<bool>(), 1..20u64).prop_map(|(delete, rev)| Op::WithMeta { delete, rev }),
+        4 => Just(Op::Evict),
+        1 => Just(Op::Flush),
+        1 => Just(Op::Wait),
+    ]
+}
+
+/// A bucket, and the CAS that its client has last seen of each key.
+struct Side {
+    world: Watched,
+    seen: [Cas; KEYS.len()],
+    evicts: bool,
+}
+
+/// What an operation told its client.
+fn told<T>(result: Result<T, Refusal>, tell: impl FnOnce(T) -> String) -> String {
+    result.map_or_else(|refusal| format!("{refusal:?}"), tell)
+}
+
+impl Side {
+    fn new(evicts: bool) -> Side {
+        Side { world: Watched::new(5), seen: [Cas::ANY; KEYS.len()], evicts }
+    }
+
+    fn run(&mut self, at: usize, op: Op) -> String {
+        let (world, key) = (&self.world, doc(KEYS[at]));
+        let bucket = &world.bucket;
+        let now = bucket.now();
+        let cas_if = |wanted: bool| if wanted { self.seen[at] } else { Cas::ANY };
+        let mut cas = None;
+        let answer = match op {
+            Op::Get => told(world.settle(KEYS[at], || bucket.get(VB, key, now)), |found| {
+                cas = Some(found.cas);
+                format!("{:?} {:?} {:?}", found.cas, found.version.meta(), found.version.value())
+            }),
+            Op::Peek => told(world.settle(KEYS[at], || bucket.peek(VB, key, now)), |seen| {
+                format!("{:?}", seen.map(|seen| (seen.cas, *seen.version.meta())))
+            }),
+            Op::Store { mode, cas: with_cas, json, expires } => {
+                let body: &[u8] = if json { b"{\"x\": 1}" } else { b"17" };
+                let request = StoreRequest {
+                    key,
+                    body,
+                    datatype: Datatype::RAW,
+                    flags: 3,
+                    expiry: if expires { 5 } else { 0 },
+                    mode,
+                    cas: cas_if(with_cas),
+                    preserve_expiry: json && expires,
+                };
+                told(world.settle(KEYS[at], || bucket.store(VB, &request, now)), |mutated| {
+                    cas = Some(mutated.cas);
+                    format!("{mutated:?}")
+                })
+            }
+            Op::Join { front, cas: with_cas } => {
+                let end = if front { End::Front } else { End::Back };
+                let join = || bucket.join(VB, key, b"8", Datatype::RAW, end, cas_if(with_cas), now);
+                told(world.settle(KEYS[at], join), |mutated| format!("{mutated:?}"))
+            }
+            Op::Count => {
+                let request = CounterRequest {
+                    key,
+                    increment: true,
+                    delta: 3,
+                    initial: Some(1),
+                    expiry: 0,
+                    preserve_expiry: false,
+                };
+                told(world.settle(KEYS[at], || bucket.count(VB, &request, now)), |done| format!("{done:?}"))
+            }
+            Op::Touch { soon } => {
+                let expiry = if soon { 4 } else { 0 };
+                told(world.settle(KEYS[at], || bucket.touch(VB, key, expiry, now)), |(mutated, old)| {
+                    format!("{mutated:?} {:?} {:?}", old.meta(), old.value())
+                })
+            }
+            Op::Delete { cas: with_cas } => {
+                let delete = || bucket.delete(VB, key, cas_if(with_cas), now);
+                told(world.settle(KEYS[at], delete), |mutated| format!("{mutated:?}"))
+            }
+            Op::Lock => told(world.settle(KEYS[at], || bucket.get_and_lock(VB, key, 2, now)), |found| {
+                cas = Some(found.cas);
+                format!("{:?} {:?}", found.cas, found.version.value())
+            }),
+            Op::Unlock => told(bucket.unlock(VB, key, self.seen[at], now), |()| "unlocked".into()),
+            Op::SubdocSet { path, xattr } => self.subdoc_set(at, path, xattr),
+            Op::SubdocGet { path, xattr } => self.subdoc_get(at, path, xattr),
+            Op::WithMeta { delete, rev } => {
+                let kind = if delete { ItemKind::Deletion } else { ItemKind::Mutation };
+                let meta =
+                    VersionMeta { cas: Cas(99), rev_seqno: RevSeqno(rev), kind, ..VersionMeta::default() };
+                let request = WithMetaRequest {
+                    key,
+                    value: if delete { b"" } else { b"foreign" },
+                    datatype: Datatype::RAW,
+                    meta,
+                    add: false,
+                    expected: Cas::ANY,
+                    force: false,
+                    regenerate_cas: false,
+                };
+                let apply = || bucket.apply_with_meta(VB, &request, now);
+                told(world.settle(KEYS[at], apply), |mutated| format!("{mutated:?}"))
+            }
+            Op::Evict => {
+                assert!(bucket.flush_all());
+                if self.evicts {
+                    let _ = bucket.evict_value(VB, key);
+                }
+                String::new()
+            }
+            Op::Flush => {
+                assert!(bucket.flush_all());
+                String::new()
+            }
+            Op::Wait => {
+                world.handles.clock.advance(Duration::from_secs(3));
+                String::new()
+            }
+        };
+        assert_eq!(world.used(), world.table_bytes(), "the account is right");
+        self.seen[at] = cas.unwrap_or(self.seen[at]);
+        answer
+    }
+
+    fn subdoc_set(&self, at: usize, path: &str, xattr: bool) -> String {
+        let flags = MKDIR_P | if xattr { XATTR } else { 0 };
+        let extras = [0, path.len() as u8, flags, MKDOC];
+        let value = [path.as_bytes(), b"42"].concat();
+        let parsed = request::parse_single_mutation(SUBDOC_DICT_UPSERT, &extras, &value, &FEATURES);
+        let request = parsed.unwrap_or_else(|refusal| panic!("{}", refusal.context));
+        let bucket = &self.world.bucket;
+        let now = bucket.now();
+        let mutate = || bucket.subdoc_mutate(VB, doc(KEYS[at]), &request, false, now);
+        told(self.world.settle(KEYS[at], mutate), |(mutated, outcome)| {
+            format!("{mutated:?} {}", outcome.status)
+        })
+    }
+
+    fn subdoc_get(&self, at: usize, path: &str, xattr: bool) -> String {
+        let extras = [0, path.len() as u8, if xattr { XATTR } else { 0 }];
+        let parsed = request::parse_single_lookup(SUBDOC_GET, &extras, path.as_bytes(), &FEATURES);
+        let request = parsed.unwrap_or_else(|refusal| panic!("{}", refusal.context));
+        let bucket = &self.world.bucket;
+        let now = bucket.now();
+        let look = || {
+            bucket.subdoc_lookup(VB, doc(KEYS[at]), &request, now, |outcome, cas| {
+                let mut body = Vec::new();
+                let is_json = outcome.has_results() && subdoc::reply::write_lookup(outcome, &mut body);
+                format!("{} {is_json} {body:?} {cas:?}", outcome.status)
+            })
+        };
+        told(self.world.settle(KEYS[at], look), |answer| answer)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #[test]
+    fn evictions_change_no_answer(ops in proptest::collection::vec((0..KEYS.len(), op()), 1..80)) {
+        let (mut full, mut losing) = (Side::new(false), Side::new(true));
+        for (at, op) in ops {
+            prop_assert_eq!(full.run(at, op), losing.run(at, op), "{:?} of {}", op, KEYS[at]);
+        }
+        for at in 0..KEYS.len() {
+            prop_assert_eq!(full.run(at, Op::Get), losing.run(at, Op::Get));
+        }
+        prop_assert_eq!(full.world.bucket.fetch_stats().fetched, 0);
+    }
+}

@@ -1,0 +1,248 @@
+//! Values that are not in memory: who waits for them, and what happens meanwhile.
+
+mod common;
+
+use base::{Cas, Datatype, ItemKind, NewVersion, RevSeqno, VbState, VersionMeta};
+use common::{VB, Watched, doc};
+use engine::{ByChance, End, Fetched, Progress, Refusal, StoreMode, StoreRequest, WithMetaRequest};
+
+#[test]
+fn an_evicted_value_comes_back_and_the_account_is_right() {
+    let world = Watched::new(1);
+    world.set("k", &"v".repeat(1000));
+    let full = world.used();
+    assert!(world.bucket.flush_all());
+    assert_eq!(world.bucket.evict_value(VB, doc("k")), Ok(true));
+    assert_eq!(world.used(), world.table_bytes());
+    assert!(world.used() + 1000 <= full);
+    assert_eq!(world.bucket.with_vbucket(VB, |vb| vb.counts().without_value), Some(1));
+    assert_eq!(world.get("k"), Err(Refusal::NotResident));
+    let fetch = world.bucket.fetch(VB, doc("k")).expect("few wait");
+    assert!(fetch.try_take().is_none());
+    assert_eq!(world.bucket.fetch_step(), Progress::Worked);
+    assert!(matches!(fetch.try_take(), Some(Fetched::Look(None))));
+    assert_eq!(world.get("k"), Ok("v".repeat(1000)));
+    assert_eq!(world.bucket.fetch_step(), Progress::Idle);
+    assert_eq!((world.used(), world.table_bytes()), (full, full));
+    assert_eq!(world.bucket.fetch_stats().fetched, 1);
+    let ops = world.bucket.op_counts();
+    assert_eq!((ops.get_hits, ops.get_misses), (1, 0), "a read that has to wait is counted once");
+}
+
+#[test]
+fn only_what_is_on_disk_and_free_leaves_memory() {
+    let world = Watched::new(2);
+    assert_eq!(world.bucket.evict_value(VB, doc("none")), Err(Refusal::NotFound));
+    world.set("dirty", "v");
+    assert_eq!(world.bucket.evict_value(VB, doc("dirty")), Ok(false));
+    world.set("locked", "v");
+    world.set("empty", "");
+    assert!(world.bucket.flush_all());
+    let lock = world.bucket.get_and_lock(VB, doc("locked"), 10, world.bucket.now()).expect("locked");
+    assert_eq!(world.bucket.evict_value(VB, doc("locked")), Ok(false));
+    assert_eq!(world.bucket.evict_value(VB, doc("empty")), Ok(false));
+    assert_eq!(world.bucket.evict_value(VB, doc("dirty")), Ok(true), "clean by now");
+    assert_eq!(world.bucket.evict_value(VB, doc("dirty")), Ok(true), "out already");
+    world.bucket.unlock(VB, doc("locked"), lock.cas, world.bucket.now()).expect("unlocked");
+    assert_eq!(world.bucket.evict_value(VB, doc("locked")), Ok(true));
+    // The disk knows nothing of the CAS that the lock gave it.
+    let found = world.settle("locked", || world.bucket.get(VB, doc("locked"), world.bucket.now()));
+    let found = found.expect("it is there");
+    assert_eq!((found.cas, found.version.value()), (lock.cas, &b"v"[..]));
+    assert_eq!(world.used(), world.table_bytes());
+}
+
+#[test]
+fn readers_of_a_key_share_a_read_and_keys_of_a_vbucket_share_a_batch() {
+    let world = Watched::new(3);
+    for key in ["b", "a", "c"] {
+        world.set_evicted(key, key);
+    }
+    let waiting: Vec<_> = ["b", "a", "b", "c", "b", "a"]
+        .iter()
+        .map(|key| world.bucket.fetch(VB, doc(key)).expect("few wait"))
+        .collect();
+    assert_eq!(world.bucket.fetch_stats().waiting, 6);
+    assert_eq!(world.bucket.fetch_step(), Progress::Worked);
+    assert_eq!(*world.spy.batches.lock(), [(VB, vec!["a".to_owned(), "b".to_owned(), "c".to_owned()])]);
+    assert!(waiting.iter().all(|one| matches!(one.try_take(), Some(Fetched::Look(None)))));
+    assert_eq!(["a", "b", "c"].map(|key| world.get(key)), ["a", "b", "c"].map(|value| Ok(value.to_owned())));
+    assert_eq!(world.bucket.fetch_stats().waiting, 0);
+}
+
+#[test]
+fn what_nobody_waits_for_any_more_is_not_read() {
+    let world = Watched::new(4);
+    world.set_evicted("a", "a");
+    drop(world.bucket.fetch(VB, doc("a")));
+    assert_eq!(world.bucket.fetch_step(), Progress::Idle);
+    assert!(world.spy.batches.lock().is_empty());
+    assert_eq!(world.bucket.fetch_stats().waiting, 0);
+}
+
+/// Does something while a value is being read, and returns what its reader finds then.
+fn during_the_read(
+    seed: u64,
+    act: impl FnOnce(&Watched) + Send + 'static,
+) -> (Watched, Result<String, Refusal>) {
+    let world = Watched::new(seed);
+    world.set_evicted("k", "old");
+    let fetch = world.bucket.fetch(VB, doc("k")).expect("few wait");
+    let other = Watched {
+        env: world.env.clone(),
+        handles: base::env::SimHandles::new(0),
+        bucket: world.bucket.clone(),
+        spy: world.spy.clone(),
+    };
+    *world.spy.after_read.lock() = Some(Box::new(move || act(&other)));
+    assert_eq!(world.bucket.fetch_step(), Progress::Worked);
+    assert!(matches!(fetch.try_take(), Some(Fetched::Look(None))));
+    let got = world.get("k");
+    assert_eq!(world.used(), world.table_bytes());
+    (world, got)
+}
+
+#[test]
+fn a_write_during_the_read_wins() {
+    let (_, got) = during_the_read(5, |world| assert_eq!(world.set("k", "new").seqno.0, 2));
+    assert_eq!(got, Ok("new".into()));
+    let (world, got) = during_the_read(6, |world| assert_eq!(world.set_evicted("k", "new").seqno.0, 2));
+    assert_eq!(got, Err(Refusal::NotResident), "the reader looks again, and asks again");
+    assert_eq!(world.settle("k", || world.get("k")), Ok("new".into()));
+}
+
+#[test]
+fn a_deletion_during_the_read_wins() {
+    let (_, got) = during_the_read(7, |world| {
+        let now = world.bucket.now();
+        world.bucket.delete(VB, doc("k"), Cas::ANY, now).expect("deleted");
+    });
+    assert_eq!(got, Err(Refusal::NotFound));
+}
+
+#[test]
+fn a_vbucket_that_is_made_anew_during_the_read_gets_nothing_of_the_old_one() {
+    let (world, got) = during_the_read(8, |world| {
+        world.bucket.set_vbucket_state(VB, VbState::Dead, None).expect("it is there");
+        world.bucket.delete_vbucket(VB).expect("it is dead").expect("the disk works");
+        world.bucket.set_vbucket_state(VB, VbState::Active, None).expect("made again");
+        assert_eq!(world.set_evicted("k", "new").seqno.0, 1);
+    });
+    assert_eq!(got, Err(Refusal::NotResident));
+    assert_eq!(world.settle("k", || world.get("k")), Ok("new".into()));
+}
+
+#[test]
+fn a_value_that_cannot_be_read_fails_its_readers_alone() {
+    let world = Watched::new(9);
+    for key in ["bad", "good"] {
+        world.set_evicted(key, key);
+    }
+    world.spy.unreadable.lock().insert("bad".into());
+    let waiting = ["bad", "good", "bad"].map(|key| world.bucket.fetch(VB, doc(key)).expect("few wait"));
+    assert_eq!(world.bucket.fetch_step(), Progress::Failed);
+    let [bad, good, also_bad] = waiting.map(|one| one.try_take());
+    assert!(matches!((bad, also_bad), (Some(Fetched::Failed), Some(Fetched::Failed))));
+    assert!(matches!(good, Some(Fetched::Look(None))));
+    assert_eq!((world.get("good"), world.get("bad")), (Ok("good".into()), Err(Refusal::NotResident)));
+    assert_eq!(world.bucket.fetch_stats().failed, 1);
+    world.spy.unreadable.lock().clear();
+    assert_eq!(world.settle("bad", || world.get("bad")), Ok("bad".into()));
+}
+
+#[test]
+fn a_value_without_room_is_lent_and_goes_when_its_readers_have_it() {
+    let (env, handles) = base::env::Env::sim(10);
+    let world = Watched::open(env, handles, 95_000);
+    for n in 0..80 {
+        world.set(&format!("k{n}"), &"v".repeat(1000));
+    }
+    assert!(world.bucket.flush_all());
+    assert_eq!(world.bucket.evict_value(VB, doc("k0")), Ok(true));
+    let hollow = world.used();
+    assert!(world.bucket.memory().is_above_high_watermark());
+    let waiting = [0, 0].map(|_| world.bucket.fetch(VB, doc("k0")).expect("few wait"));
+    assert_eq!(world.bucket.fetch_step(), Progress::Worked);
+    let [first, second] = waiting.map(|one| one.try_take().expect("read"));
+    assert!(matches!((&first, &second), (Fetched::Look(Some(_)), Fetched::Look(Some(_)))));
+    assert_eq!(world.get("k0"), Ok("v".repeat(1000)));
+    drop(first);
+    assert_eq!(world.bucket.fetch_step(), Progress::Idle, "the other one still needs it");
+    assert!(world.get("k0").is_ok());
+    drop(second);
+    assert_eq!(world.bucket.fetch_step(), Progress::Worked);
+    assert_eq!(world.get("k0"), Err(Refusal::NotResident));
+    assert_eq!((world.used(), world.table_bytes()), (hollow, hollow));
+}
+
+#[test]
+fn metadata_are_enough_for_much() {
+    let world = Watched::new(11);
+    let now = || world.bucket.now();
+    let store = |mode, cas| {
+        let request = StoreRequest {
+            key: doc("k"),
+            body: b"new",
+            datatype: Datatype::RAW,
+            flags: 0,
+            expiry: 0,
+            mode,
+            cas,
+            preserve_expiry: false,
+        };
+        world.bucket.store(VB, &request, now())
+    };
+    let old = world.set_evicted("k", "value");
+    assert_eq!(store(StoreMode::Add, Cas::ANY).err(), Some(Refusal::Exists));
+    assert_eq!(store(StoreMode::Replace, Cas(1)).err(), Some(Refusal::Exists));
+    let seen = world.bucket.peek(VB, doc("k"), now()).expect("served").expect("there");
+    assert_eq!((seen.cas, seen.version.value_bytes()), (old.cas, 5));
+    assert_eq!(seen.whole().err(), Some(Refusal::NotResident));
+    assert_eq!(world.bucket.unlock(VB, doc("k"), Cas(1), now()), Err(Refusal::NotLocked));
+    store(StoreMode::Replace, old.cas).expect("stored");
+    assert_eq!(world.get("k"), Ok("new".into()));
+    world.set_evicted("k", "value");
+    world.bucket.delete(VB, doc("k"), Cas::ANY, now()).expect("a plain document leaves a plain tombstone");
+    world.set_evicted("k", "value");
+    let meta = VersionMeta {
+        cas: Cas(5),
+        rev_seqno: RevSeqno(100),
+        kind: ItemKind::Mutation,
+        ..VersionMeta::default()
+    };
+    let request = WithMetaRequest {
+        key: doc("k"),
+        value: b"foreign",
+        datatype: Datatype::RAW,
+        meta,
+        add: false,
+        expected: Cas::ANY,
+        force: false,
+        regenerate_cas: false,
+    };
+    world.bucket.apply_with_meta(VB, &request, now()).expect("it wins by revision");
+    assert_eq!(world.get("k"), Ok("foreign".into()));
+    assert!(world.spy.batches.lock().is_empty(), "nothing of this needed a value");
+    assert_eq!(world.used(), world.table_bytes());
+}
+
+#[test]
+fn values_are_asked_for_where_they_matter() {
+    let world = Watched::new(12);
+    let now = || world.bucket.now();
+    world.set_evicted("k", "41");
+    let join = world.bucket.join(VB, doc("k"), b"!", Datatype::RAW, End::Back, Cas::ANY, now());
+    let touch = world.bucket.touch(VB, doc("k"), 100, now()).map(|_| ());
+    let lock = world.bucket.get_and_lock(VB, doc("k"), 10, now()).map(|_| ());
+    assert_eq!(join.err(), Some(Refusal::NotResident));
+    assert_eq!((touch, lock), (Err(Refusal::NotResident), Err(Refusal::NotResident)));
+    assert!(matches!(world.bucket.random_key(now()), ByChance::NotResident(VB, _)));
+    world.set("other", "there");
+    let chosen = (0..20).all(|_| match world.bucket.random_key(now()) {
+        ByChance::Found(found) => found.version.key() == doc("other"),
+        _ => false,
+    });
+    assert!(chosen, "what is in memory is preferred");
+    let whole = NewVersion::new(VersionMeta::default(), doc("k"), &[b"v"]).publish();
+    assert!(engine::Whole::of(whole).is_ok());
+}

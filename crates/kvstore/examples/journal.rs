@@ -1,0 +1,224 @@
+//! What appending to the journal costs: `journal [DIR] [rounds]`.
+//!
+//! Commits of one item with prewritten segments, with segments that grow, and as a plain append with one fdatasync;
+//! then batches, in MB/s and in nanoseconds of CPU for each item.
+#![allow(clippy::disallowed_methods, reason = "it measures time in the real world")]
+
+use std::path::{Path, PathBuf};
+
+use base::env::{Disk, Env, OpenMode, RealDisk};
+use base::{Cas, Datatype, DocKey, NewVersion, RevSeqno, Seqno, VbId, Version, VersionMeta};
+use kvstore::VbStateDoc;
+use kvstore::journal::{Filed, Frame, Journal, JournalConfig, JournalStats, Record, State};
+use rustix::time::{ClockId, clock_gettime};
+
+fn seconds(clock: ClockId) -> f64 {
+    let t = clock_gettime(clock);
+    t.tv_sec as f64 + t.tv_nsec as f64 / 1e9
+}
+
+fn versions(n: u64, value_bytes: usize) -> Vec<Version> {
+    let mut random = 88_172_645_463_325_252_u64;
+    let mut version = |seqno| {
+        let meta = VersionMeta {
+            cas: Cas(seqno << 16),
+            by_seqno: Seqno(seqno),
+            rev_seqno: RevSeqno(1),
+            datatype: Datatype::RAW,
+            ..VersionMeta::default()
+        };
+        let value: Vec<u8> = (0..value_bytes.div_ceil(8))
+            .flat_map(|_| {
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                random.to_le_bytes()
+            })
+            .collect();
+        let key = format!("key-{:015}", seqno % 1_000_000);
+        NewVersion::new(meta, DocKey::new(key.as_bytes()), &[&value[..value_bytes]]).publish()
+    };
+    (1..=n).map(&mut version).collect()
+}
+
+/// Percentiles of some latencies in microseconds.
+fn percentiles(mut all: Vec<f64>) -> String {
+    all.sort_by(f64::total_cmp);
+    let at = |share: f64| all[((all.len() - 1) as f64 * share) as usize] * 1e6;
+    format!("p50 {:.0} p99 {:.0} p99.9 {:.0} us", at(0.5), at(0.99), at(0.999))
+}
+
+fn plain(dir: &Path, rounds: usize, bytes: usize) {
+    let file = RealDisk.open(&dir.join("plain"), OpenMode::CreateNew).expect("a file");
+    let data = vec![7; bytes];
+    let start = seconds(ClockId::Monotonic);
+    let mut each = Vec::new();
+    for round in 0..rounds {
+        let before = seconds(ClockId::Monotonic);
+        file.write_at(&data, (round * bytes) as u64).expect("a write");
+        file.sync_data().expect("a sync");
+        each.push(seconds(ClockId::Monotonic) - before);
+    }
+    let wall = seconds(ClockId::Monotonic) - start;
+    println!(
+        "plain append of {bytes} bytes + fdatasync {:>27.0} commits/s  {}",
+        rounds as f64 / wall,
+        percentiles(each)
+    );
+}
+
+struct Bench {
+    env: Env,
+    config: JournalConfig,
+    doc: VbStateDoc,
+}
+
+impl Bench {
+    fn journal(&self, dir: &Path) -> Journal {
+        self.env.disk.create_dir_all(dir).expect("a folder");
+        Journal::recover(self.env.clone(), dir, self.config, &mut |_, _| Ok(())).expect("a journal")
+    }
+
+    fn append(&self, journal: &Journal, items: &[Version]) -> Frame {
+        let table = || -> Vec<Filed> {
+            let filed = |vb| Filed { vb: VbId(vb), through: Frame(1), revision: 1, header_offset: 4096 };
+            (0..1024).map(filed).collect()
+        };
+        let save = Record::Save { vb: VbId(7), state: State::Numbers(&self.doc), items };
+        journal.append(&[save], &table).expect("an append")
+    }
+
+    /// Commits of one item each; what is not needed goes every 1,000 commits.
+    fn singles(&self, name: &str, dir: &Path, items: &[Version], is_prewritten: bool) {
+        let journal = self.journal(dir);
+        let prepare = || while is_prewritten && journal.prepare_step().expect("a step") {};
+        self.append(&journal, &items[..1]);
+        prepare();
+        let (mut wall, mut each) = (0.0, Vec::new());
+        for some in items.chunks(1000) {
+            let start = seconds(ClockId::Monotonic);
+            let mut last = Frame(0);
+            for item in some {
+                let before = seconds(ClockId::Monotonic);
+                last = self.append(&journal, std::slice::from_ref(item));
+                each.push(seconds(ClockId::Monotonic) - before);
+            }
+            wall += seconds(ClockId::Monotonic) - start;
+            // a step between, as a background thread would do it
+            journal.release(last).expect("a release");
+            prepare();
+        }
+        println!("{name:<56} {:>9.0} commits/s  {}", items.len() as f64 / wall, percentiles(each));
+        println!("    {:?}", journal.stats());
+        journal.remove().expect("a removal");
+    }
+
+    fn batches(&self, dir: &Path, items: &[Version], batch: usize, rounds: usize) {
+        let journal = self.journal(dir);
+        let (mut wall, mut cpu) = (0.0, 0.0);
+        let mut at = 0;
+        for _ in 0..rounds {
+            at = if at + batch > items.len() { 0 } else { at };
+            let before = (seconds(ClockId::Monotonic), seconds(ClockId::ThreadCPUTime));
+            let last = self.append(&journal, &items[at..at + batch]);
+            wall += seconds(ClockId::Monotonic) - before.0;
+            cpu += seconds(ClockId::ThreadCPUTime) - before.1;
+            at += batch;
+            journal.release(last).expect("a release");
+        }
+        let JournalStats { payload_bytes, written_bytes, .. } = journal.stats();
+        let n = (batch * rounds) as f64;
+        println!(
+            "batches of {batch:>6}: {:>8.0} commits/s {:>9.0} items/s {:>6.0} MB/s  {:>5.0} ns CPU/item  {:.0} B/item, {:.0} written",
+            rounds as f64 / wall,
+            n / wall,
+            written_bytes as f64 / wall / 1e6,
+            cpu * 1e9 / n,
+            payload_bytes as f64 / n,
+            written_bytes as f64 / n,
+        );
+        journal.remove().expect("a removal");
+    }
+}
+
+/// Encoding without a disk behind it.
+struct Nowhere;
+
+impl base::env::File for Nowhere {
+    fn read_at(&self, _: &mut [u8], _: u64) -> std::io::Result<usize> {
+        Ok(0)
+    }
+    fn write_at(&self, buf: &[u8], _: u64) -> std::io::Result<()> {
+        std::hint::black_box(buf);
+        Ok(())
+    }
+    fn sync_data(&self) -> std::io::Result<()> {
+        Ok(())
+    }
+    fn len(&self) -> std::io::Result<u64> {
+        Ok(0)
+    }
+    fn set_len(&self, _: u64) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Disk for Nowhere {
+    fn open(&self, _: &Path, _: OpenMode) -> std::io::Result<std::sync::Arc<dyn base::env::File>> {
+        Ok(std::sync::Arc::new(Nowhere))
+    }
+    fn create_dir_all(&self, _: &Path) -> std::io::Result<()> {
+        Ok(())
+    }
+    fn read_dir(&self, _: &Path) -> std::io::Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+    fn rename(&self, _: &Path, _: &Path) -> std::io::Result<()> {
+        Ok(())
+    }
+    fn remove_file(&self, _: &Path) -> std::io::Result<()> {
+        Ok(())
+    }
+    fn sync_dir(&self, _: &Path) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let parent = PathBuf::from(args.first().map_or("/tmp", String::as_str));
+    let rounds = args.get(1).and_then(|s| s.parse().ok()).unwrap_or(20_000);
+    let dir = tempfile::tempdir_in(parent).expect("a folder");
+    let items = versions(rounds.max(200_000), 512);
+    let bench = Bench { env: Env::real(), config: JournalConfig::default(), doc: VbStateDoc::default() };
+    let nowhere = Env { disk: std::sync::Arc::new(Nowhere), ..Env::real() };
+    let nowhere = Bench { env: nowhere, config: bench.config, doc: VbStateDoc::default() };
+    println!("no disk:");
+    for batch in [1, 128, 10_000] {
+        nowhere.batches(
+            &dir.path().join(format!("n{batch}")),
+            &items,
+            batch,
+            (1_000_000 / batch).min(100_000),
+        );
+    }
+    println!("{}:", dir.path().display());
+    plain(dir.path(), rounds as usize, 700);
+    plain_again(dir.path(), rounds as usize);
+    bench.singles("one item, prewritten segments", &dir.path().join("a"), &items[..rounds as usize], true);
+    bench.singles(
+        "one item, growing segments at first",
+        &dir.path().join("b"),
+        &items[..rounds as usize],
+        false,
+    );
+    for (batch, rounds) in [(128, 4000), (2000, 300), (10_000, 60), (100_000, 8)] {
+        bench.batches(&dir.path().join(format!("d{batch}")), &items, batch, rounds);
+    }
+}
+
+/// The same with blocks of 4,096 bytes.
+fn plain_again(dir: &Path, rounds: usize) {
+    std::fs::remove_file(dir.join("plain")).expect("it is there");
+    plain(dir, rounds, 4096);
+}

@@ -1,0 +1,156 @@
+//! What is asked of a compaction and what it came to.
+
+use std::ops::ControlFlow;
+
+use base::{CollectionId, Seqno, Version};
+
+use crate::collections::{Owner, owner};
+use crate::store::StoredVb;
+
+/// What a compaction leaves out, and who watches it. The document with the highest seqno always stays.
+///
+/// The callbacks are called without any lock of the store, so they may use the store, except where said.
+#[derive(Clone, Copy)]
+pub struct Compaction<'a> {
+    /// Tombstones that were deleted before this are left out, and the purge seqno moves over them. Nothing if all
+    /// stay. A tombstone without a time of deletion stays.
+    pub purge_before_s: Option<u32>,
+    /// Whether what a collection held at a seqno is dropped: it is left out. May be called under the vBucket's lock.
+    pub is_dropped: &'a dyn Fn(CollectionId, Seqno) -> bool,
+    /// Documents that expired before this are shown to `on_expired`.
+    pub expired_before_s: Option<u32>,
+    /// Decides about an expired document; its value is not read.
+    pub on_expired: &'a dyn Fn(&Version) -> Expired,
+    /// Is told how far it is, and may end it.
+    pub observe: &'a dyn Fn(CompactionProgress) -> ControlFlow<()>,
+}
+
+impl Default for Compaction<'_> {
+    /// Leaves nothing out.
+    fn default() -> Self {
+        Compaction {
+            purge_before_s: None,
+            is_dropped: &|_, _| false,
+            expired_before_s: None,
+            on_expired: &|_| Expired::Keep,
+            observe: &|_| ControlFlow::Continue(()),
+        }
+    }
+}
+
+/// What becomes of an expired document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expired {
+    /// It stays, for instance because its deletion is on its way.
+    Keep,
+    /// It is left out. No tombstone stands for it, and the purge seqno does not move.
+    LeaveOut,
+}
+
+/// How far a compaction is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CompactionProgress {
+    /// Bytes in use that were looked at.
+    pub done_bytes: u64,
+    /// Bytes in use when it began.
+    pub total_bytes: u64,
+}
+
+/// What a compaction came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Compacted {
+    /// Bytes of the file before.
+    pub before_bytes: u64,
+    /// Bytes of the file now.
+    pub after_bytes: u64,
+    /// Tombstones left out for their age.
+    pub tombstones_purged: u64,
+    /// Records of dropped collections left out: documents, tombstones and prepares.
+    pub documents_dropped: u64,
+    /// Expired documents left out.
+    pub documents_expired: u64,
+    /// Seqno up to which tombstones are purged now.
+    pub purge_seqno: Seqno,
+}
+
+/// What a rollback came to.
+#[derive(Clone, Debug, Default)]
+pub struct RolledBack {
+    /// Highest seqno that is stored now; 0 if nothing is.
+    pub seqno: Seqno,
+    /// The vBucket as it is stored now; nothing if no commit fits and it must start empty.
+    pub stored: Option<StoredVb>,
+}
+
+/// A commit of a vBucket's file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileAt {
+    /// Revision of the file.
+    pub revision: u64,
+    /// Where the commit's header is.
+    pub header_offset: u64,
+}
+
+impl FileAt {
+    /// Stands for the last valid header of a file, wherever it is: that of a file that could not be read.
+    pub(crate) const LAST: u64 = (1 << 48) - 1;
+}
+
+/// Why a record is left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    Purged,
+    Dropped,
+    Expired,
+}
+
+/// A record as far as it matters here.
+#[derive(Clone, Copy)]
+pub(crate) struct Candidate<'a> {
+    pub(crate) stored_key: &'a [u8],
+    pub(crate) seqno: Seqno,
+    pub(crate) deleted: bool,
+    /// Expiry time, or the time of deletion; nothing if it is unknown.
+    pub(crate) expiry: Option<u32>,
+}
+
+impl Compaction<'_> {
+    /// Why a record is left out, if it is. `version` makes it a version, if it can be.
+    pub(crate) fn judge(
+        &self,
+        record: Candidate<'_>,
+        version: impl FnOnce() -> Option<Version>,
+    ) -> Option<Reason> {
+        if self.drops(record.stored_key, record.seqno) {
+            return Some(Reason::Dropped);
+        }
+        let expiry = record.expiry.filter(|expiry| *expiry != 0)?;
+        let is_before = |limit: Option<u32>| limit.is_some_and(|limit| expiry < limit);
+        if record.deleted {
+            return is_before(self.purge_before_s).then_some(Reason::Purged);
+        }
+        let is_document = matches!(owner(record.stored_key), Owner::Document(_));
+        let is_expired = is_document && is_before(self.expired_before_s);
+        let goes =
+            is_expired && version().is_some_and(|version| (self.on_expired)(&version) == Expired::LeaveOut);
+        goes.then_some(Reason::Expired)
+    }
+
+    /// Whether a record belongs to a dropped collection.
+    pub(crate) fn drops(&self, stored_key: &[u8], seqno: Seqno) -> bool {
+        match owner(stored_key) {
+            Owner::Document(collection) | Owner::Prepare(collection) => (self.is_dropped)(collection, seqno),
+            Owner::CollectionEvent(_) | Owner::Other => false,
+        }
+    }
+}
+
+impl Compacted {
+    pub(crate) fn count(&mut self, reason: Reason) {
+        match reason {
+            Reason::Purged => self.tombstones_purged += 1,
+            Reason::Dropped => self.documents_dropped += 1,
+            Reason::Expired => self.documents_expired += 1,
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! Compacting the file of a vBucket into its next revision while batches are saved.
+//!
+//! The slot's lock is held to take snapshots, and once more for the last few changes and the switch.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use base::{CollectionId, Seqno, VbId};
+use couchstore::{Choice, DocInfo, Fate, LocalUpdate, RecordSummary, RevMeta, Snapshot};
+
+use super::file::{VbFile, load_tally};
+use super::record::{self, Records};
+use super::{CompactionSteps, Couch, Slot, Vbucket};
+use crate::collections::{Tally, Weight, event_prefix};
+use crate::compaction::{Candidate, Compacted, Compaction, CompactionProgress, FileAt, Reason};
+use crate::failure::Failure;
+use crate::store::Values;
+
+/// Whoever saves faster than a compaction catches up waits for it after so many rounds.
+const MOST_ROUNDS: u32 = 16;
+
+/// Is called when the new file is durable and named, before it is in use.
+pub(super) type BeforeSwitch<'a> = dyn Fn(FileAt) -> Result<(), Failure> + 'a;
+
+/// One compaction from its first look at the old file.
+struct Run<'c> {
+    couch: &'c Couch,
+    vb: VbId,
+    vbucket: &'c Vbucket,
+    request: &'c Compaction<'c>,
+    revision: u64,
+    generation: u64,
+    unfinished: PathBuf,
+    steps: CompactionSteps,
+}
+
+/// No other compaction of the vBucket begins while this lives.
+struct Turn<'v>(&'v Vbucket);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.is_compacting.store(false, Ordering::Release);
+    }
+}
+
+impl Couch {
+    /// Compacts as [`crate::KvStore::compact`] does, and calls `before_switch` with the new file's commit when it is
+    /// durable and has its name, before it is in use and the old one goes, under the vBucket's lock. If that fails, the
+    /// old file stays and the new one goes.
+    pub fn compact_with(
+        &self,
+        vb: VbId,
+        request: &Compaction<'_>,
+        before_switch: &dyn Fn(FileAt) -> Result<(), Failure>,
+    ) -> Result<Compacted, Failure> {
+        let vbucket: Arc<Vbucket> = self.vbucket(vb);
+        if vbucket.is_compacting.swap(true, Ordering::Acquire) {
+            return Err(Failure::CompactionRuns { vb });
+        }
+        let _turn = Turn(&vbucket);
+        let (run, old) = self.begin_compaction(vb, &vbucket, request)?;
+        let result = run.go(old, before_switch);
+        if let Err(failure) = &result {
+            // what cannot be removed now is removed when the bucket opens
+            self.env.disk.remove_file(&run.unfinished).ok();
+            if !matches!(failure, Failure::CompactionEnded { .. }) {
+                self.failures.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(%failure, "compaction");
+            }
+        }
+        result
+    }
+
+    fn begin_compaction<'c>(
+        &'c self,
+        vb: VbId,
+        vbucket: &'c Vbucket,
+        request: &'c Compaction<'c>,
+    ) -> Result<(Run<'c>, Snapshot), Failure> {
+        let mut slot = vbucket.slot.lock();
+        if slot.revision.is_none() {
+            return Err(Failure::NoVbucket { vb });
+        }
+        let settled = self.remove_strays(vb, &mut slot);
+        let opened = settled.and_then(|()| Ok(self.opened(vb, vbucket, &mut slot)?.snapshot()));
+        let old = self.note(vb, vbucket, &mut slot, opened)?;
+        let revision = slot.last_revision + 1;
+        slot.last_revision = revision;
+        let run = Run {
+            couch: self,
+            vb,
+            vbucket,
+            request,
+            revision,
+            generation: vbucket.generation.load(Ordering::Relaxed),
+            unfinished: self.unfinished_path(vb, revision),
+            steps: self.config.compaction,
+        };
+        Ok((run, old))
+    }
+}
+
+impl Run<'_> {
+    fn failed(&self, source: couchstore::Failure) -> Failure {
+        Failure::File { vb: self.vb, source }
+    }
+
+    fn check_generation(&self) -> Result<(), Failure> {
+        if self.vbucket.generation.load(Ordering::Relaxed) == self.generation {
+            return Ok(());
+        }
+        let why = "the vBucket was deleted or rolled back";
+        Err(Failure::CompactionEnded { vb: self.vb, why })
+    }
+
+    /// Between two steps: whether to go on.
+    fn look_up(&self, progress: couchstore::Progress) -> Result<bool, Failure> {
+        let couchstore::Progress { done_bytes, total_bytes, is_done } = progress;
+        if (self.request.observe)(CompactionProgress { done_bytes, total_bytes }).is_break() {
+            return Err(Failure::CompactionEnded { vb: self.vb, why: "it was told to end" });
+        }
+        self.check_generation()?;
+        Ok(!is_done)
+    }
+
+    fn go(&self, old: Snapshot, before_switch: &BeforeSwitch<'_>) -> Result<Compacted, Failure> {
+        let couch = self.couch;
+        couch.make_room(self.vb);
+        let tally = load_tally(&old).map_err(|failure| self.failed(failure))?;
+        let mut chooser = Chooser {
+            request: self.request,
+            records: Records::new(self.vb, old.clone()),
+            old: old.clone(),
+            tally,
+            created: Vec::new(),
+            compacted: Compacted::default(),
+        };
+        let (disk, tuning) = (&*couch.env.disk, couch.config.tuning);
+        let mut copy = couchstore::Compaction::start(disk, &self.unfinished, old, tuning)
+            .map_err(|failure| self.failed(failure))?;
+        while self.look_up(
+            copy.step(self.steps.step_bytes, &mut chooser).map_err(|failure| self.failed(failure))?,
+        )? {}
+        self.approach(&mut copy, &mut chooser)?;
+        self.switch(copy, chooser, before_switch)
+    }
+
+    /// Makes durable what was copied and brings over what was saved meanwhile, until there is little left.
+    fn approach(&self, copy: &mut couchstore::Compaction, chooser: &mut Chooser<'_>) -> Result<(), Failure> {
+        for _ in 0..MOST_ROUNDS {
+            copy.sync().map_err(|failure| self.failed(failure))?;
+            let newer = self.newest(&mut self.vbucket.slot.lock())?;
+            if copy.seqnos_behind(&newer) <= self.steps.last_changes {
+                break;
+            }
+            let mut step = || {
+                copy.catch_up(&newer, self.steps.step_bytes, chooser).map_err(|failure| self.failed(failure))
+            };
+            while self.look_up(step()?)? {}
+        }
+        Ok(())
+    }
+
+    /// The file as of its last commit, unless it is not the one that is being compacted any more.
+    fn newest(&self, slot: &mut Slot) -> Result<Snapshot, Failure> {
+        self.check_generation()?;
+        let opened = self.couch.opened(self.vb, self.vbucket, slot).map(|file| file.snapshot());
+        self.couch.note(self.vb, self.vbucket, slot, opened)
+    }
+
+    /// Brings over the rest while nobody can save, and puts the new file in the old one's place.
+    fn switch(
+        &self,
+        mut copy: couchstore::Compaction,
+        mut chooser: Chooser<'_>,
+        before_switch: &BeforeSwitch<'_>,
+    ) -> Result<Compacted, Failure> {
+        let mut slot = self.vbucket.slot.lock();
+        let newest = self.newest(&mut slot)?;
+        let failed = |failure| self.failed(failure);
+        while !copy.catch_up(&newest, self.steps.step_bytes, &mut chooser).map_err(failed)?.is_done {}
+        let Chooser { mut tally, compacted, .. } = chooser;
+        if let Some(file) = &slot.file {
+            tally.align(file.tally());
+        }
+        let mut counts: Vec<_> = tally.take_changes();
+        counts.sort_unstable();
+        let locals: Vec<_> = counts
+            .iter()
+            .map(|(id, value)| LocalUpdate { id: id.as_bytes(), value: value.as_deref() })
+            .collect();
+        let mut file = copy.finish(&newest, &locals).map_err(failed)?;
+        file.commit(self.couch.env.clock.unix_ns()).map_err(failed)?;
+        let info = file.snapshot().info();
+        let at = FileAt { revision: self.revision, header_offset: info.header_offset };
+        if let Err(failure) = self.name().and_then(|()| before_switch(at)) {
+            // a restart would take it for the file in use: before that one changes, it must be gone
+            slot.strays.push(self.revision);
+            self.couch.remove_strays(self.vb, &mut slot).ok();
+            return Err(failure);
+        }
+        self.take_over(&mut slot, VbFile::known(&file, tally));
+        Ok(Compacted {
+            before_bytes: newest.info().file_bytes,
+            after_bytes: info.file_bytes,
+            purge_seqno: Seqno(info.purge_seqno),
+            ..compacted
+        })
+    }
+
+    fn name(&self) -> Result<(), Failure> {
+        let path = self.couch.path(self.vb, self.revision);
+        let renamed = self.couch.env.disk.rename(&self.unfinished, &path);
+        self.couch.disk("rename", &self.unfinished, renamed)?;
+        self.couch.sync_folder()
+    }
+
+    /// From now on the new file is the one in use. Readers of the old one keep what they have open.
+    fn take_over(&self, slot: &mut Slot, known: Option<super::file::Known>) {
+        if self.vbucket.close(slot, false) {
+            self.couch.open_files.forget(self.vb);
+        }
+        slot.strays.extend(slot.revision.replace(self.revision));
+        // closed for now, as its messages would go on naming the file as it was called first
+        slot.known = known;
+        // if the old one cannot be removed now, later will do
+        self.couch.remove_strays(self.vb, slot).ok();
+    }
+}
+
+/// Decides what is copied, and keeps the counts of the new file.
+struct Chooser<'c> {
+    request: &'c Compaction<'c>,
+    records: Records,
+    old: Snapshot,
+    tally: Tally,
+    /// When collections that were met were created, as the old file has it.
+    created: Vec<(CollectionId, Option<Seqno>)>,
+    compacted: Compacted,
+}
+
+fn weigh(id: &[u8], deleted: bool, rev_meta_bytes: usize, body_bytes: u32) -> Weight {
+    Weight { deleted, disk_bytes: id.len() as u64 + rev_meta_bytes as u64 + u64::from(body_bytes) }
+}
+
+impl Chooser<'_> {
+    /// Whether a record is of a collection that was dropped and created again since: it is not counted then.
+    fn is_of_former(&mut self, info: &DocInfo<'_>) -> bool {
+        let Some(collection) = crate::collections::collection_of(info.id) else { return false };
+        let known = self.created.iter().find(|(id, _)| *id == collection).map(|(_, created)| *created);
+        let created = known.unwrap_or_else(|| {
+            let created = created_at(&self.old, collection);
+            self.created.push((collection, created));
+            created
+        });
+        created.is_some_and(|created| info.seqno < created.0)
+    }
+}
+
+/// Seqno of the event that created a collection.
+fn created_at(file: &Snapshot, collection: CollectionId) -> Option<Seqno> {
+    let prefix = event_prefix(collection);
+    let mut created = None;
+    let scanned = file.scan_ids(&prefix, |info| {
+        if info.id.starts_with(&prefix) && !info.deleted {
+            created = Some(Seqno(info.seqno));
+        }
+        Ok::<_, couchstore::Failure>(std::ops::ControlFlow::Break(()))
+    });
+    // damage shows again when that part is copied
+    scanned.ok().and(created)
+}
+
+impl Choice for Chooser<'_> {
+    fn fate(&mut self, info: &DocInfo<'_>) -> Fate {
+        // what is not understood stays as it is
+        let rev_meta = RevMeta::decode(info.rev_meta);
+        let candidate = Candidate {
+            stored_key: info.id,
+            seqno: Seqno(info.seqno),
+            deleted: info.deleted,
+            expiry: rev_meta.map(|meta| meta.expiry),
+        };
+        let version = || self.records.version(info, Values::Leave, &mut record::Scratch::default()).ok();
+        let Some(reason) = self.request.judge(candidate, version) else { return Fate::Keep };
+        self.compacted.count(reason);
+        if reason != Reason::Dropped || !self.is_of_former(info) {
+            let weight = weigh(info.id, info.deleted, info.rev_meta.len(), info.body_bytes);
+            self.tally.leave_out(info.id, weight);
+        }
+        if reason == Reason::Purged { Fate::Purge } else { Fate::LeaveOut }
+    }
+
+    fn leaves_out_late(&mut self, info: &DocInfo<'_>) -> bool {
+        self.request.drops(info.id, Seqno(info.seqno))
+    }
+
+    fn brought_over(&mut self, id: &[u8], new: RecordSummary, old: Option<RecordSummary>) {
+        let weigh =
+            |record: RecordSummary| weigh(id, record.deleted, record.rev_meta_bytes, record.body_bytes);
+        self.tally.change(id, Seqno(new.seqno), weigh(new), old.map(weigh));
+    }
+}

@@ -1,0 +1,80 @@
+//! Going back to an older commit of a vBucket's file.
+
+use std::sync::atomic::Ordering;
+
+use base::{Seqno, VbId};
+
+use super::{Couch, Slot, Vbucket};
+use crate::compaction::{FileAt, RolledBack};
+use crate::failure::Failure;
+
+/// Is told of the commit that is about to be in force, which is durable; nothing if the file is about to be removed.
+pub(super) type BeforeRollback<'a> = dyn Fn(Option<FileAt>) -> Result<(), Failure> + 'a;
+
+impl Couch {
+    /// Goes back as [`crate::KvStore::rollback`] does, and calls `before` with the commit that is about to be in
+    /// force, under the vBucket's lock; with nothing if none fits and the file is about to be removed. Not called if
+    /// nothing changes. If it fails, everything stays.
+    pub fn rollback_with(
+        &self,
+        vb: VbId,
+        to: Seqno,
+        before: &dyn Fn(Option<FileAt>) -> Result<(), Failure>,
+    ) -> Result<RolledBack, Failure> {
+        let vbucket = self.vbucket(vb);
+        let mut slot = vbucket.slot.lock();
+        if slot.last_revision == 0 {
+            return Ok(RolledBack::default());
+        }
+        let result = self.roll_back(vb, &vbucket, &mut slot, to, before);
+        self.note(vb, &vbucket, &mut slot, result)
+    }
+
+    fn roll_back(
+        &self,
+        vb: VbId,
+        vbucket: &Vbucket,
+        slot: &mut Slot,
+        to: Seqno,
+        before: &BeforeRollback<'_>,
+    ) -> Result<RolledBack, Failure> {
+        self.settle(vb, slot)?;
+        let Some(revision) = slot.revision else {
+            // an earlier try may have failed before it was durable
+            self.remove_file_of(vb, slot)?;
+            return Ok(RolledBack::default());
+        };
+        let file = self.opened(vb, vbucket, slot)?;
+        let highest = Seqno(file.snapshot().info().update_seqno);
+        let Some(seqno) = file.rollback(vb, to)? else {
+            before(None)?;
+            vbucket.generation.fetch_add(1, Ordering::Relaxed);
+            vbucket.close(slot, false);
+            self.open_files.forget(vb);
+            slot.known = None;
+            self.remove_file_of(vb, slot)?;
+            return Ok(RolledBack::default());
+        };
+        if seqno < highest {
+            let header_offset = file.write_rollback(vb, self.env.clock.unix_ns())?;
+            if let Err(failure) = before(Some(FileAt { revision, header_offset })) {
+                self.take_back(vb, vbucket, slot);
+                return Err(failure);
+            }
+            vbucket.generation.fetch_add(1, Ordering::Relaxed);
+            file.finish_rollback(vb)?;
+            *vbucket.latest.lock() = Some(file.snapshot());
+        }
+        Ok(RolledBack { seqno, stored: Some(file.stored(vb)?) })
+    }
+
+    /// Cuts off what was written behind the last commit, as far as the disk lets it: a restart would find it.
+    fn take_back(&self, vb: VbId, vbucket: &Vbucket, slot: &mut Slot) {
+        if vbucket.close(slot, true) {
+            self.open_files.forget(vb);
+        }
+        if let Ok(file) = self.opened(vb, vbucket, slot) {
+            file.to_sync().sync_data().ok();
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! What changes a vBucket's past: rollback, and the file that a compaction puts in place of the old one.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use base::{Seqno, VbId, Version};
+
+use super::{Journaled, Oldest, Unfiled};
+use crate::compaction::{Compacted, Compaction, FileAt, RolledBack};
+use crate::failure::Failure;
+use crate::journal::{Filed, Frame, Record, Replayed, ReplayedState, State};
+use crate::state::VbStateDoc;
+use crate::store::{KvStore, Snapshot};
+
+/// A save as it was journaled.
+struct Save {
+    state: Arc<VbStateDoc>,
+    items: Vec<Version>,
+}
+
+impl Journaled {
+    pub(super) fn roll_back(&self, vb: VbId, to: Seqno) -> Result<RolledBack, Failure> {
+        let _filing = self.filing.lock();
+        let unfiled = self.vb(vb);
+        if unfiled.unfiled.lock().file_is_void {
+            self.remove_void_file(vb, &unfiled)?;
+        }
+        let high = self.overlay(vb)?.map(|now| now.high_seqno());
+        if high.is_none_or(|high| high <= to) {
+            return Ok(RolledBack { seqno: high.unwrap_or_default(), stored: self.stored(vb)? });
+        }
+        let filed = self.files.snapshot(vb)?.map(|file| file.high_seqno());
+        if filed.is_some_and(|filed| filed > to) {
+            return self.files.rollback_with(vb, to, &|at| self.void_unfiled(vb, at));
+        }
+        let kept = self.saves_through(vb, to)?;
+        let seqnos = kept.iter().flat_map(|save| &save.items).map(|version| version.meta().by_seqno);
+        let seqno = seqnos.max().max(filed).unwrap_or_default();
+        self.keep_only(vb, kept)?;
+        Ok(RolledBack { seqno, stored: self.stored(vb)? })
+    }
+
+    fn stored(&self, vb: VbId) -> Result<Option<crate::StoredVb>, Failure> {
+        self.states()?.into_iter().find(|(id, _)| *id == vb).map(|(_, stored)| stored).transpose()
+    }
+
+    /// The file goes back to an older commit, or goes: what was journaled behind it is void.
+    fn void_unfiled(&self, vb: VbId, at: Option<FileAt>) -> Result<(), Failure> {
+        let _appending = self.appending.lock();
+        let through = Frame(self.journal.next_frame().0 - 1);
+        match at {
+            Some(FileAt { revision, header_offset }) => {
+                let filed = Filed { vb, through, revision, header_offset };
+                self.append([Record::RolledBack(filed)])?;
+                self.filed.lock().by_vbucket.insert(vb, filed);
+            }
+            None => {
+                self.append([Record::Dropped(vb)])?;
+                self.filed.lock().forget(vb);
+            }
+        }
+        self.replace(vb, Unfiled::default());
+        Ok(())
+    }
+
+    /// Puts something else in the place of what is in the journal only.
+    fn replace(&self, vb: VbId, new: Unfiled) {
+        let vb = self.vb(vb);
+        let mut unfiled = vb.unfiled.lock();
+        let filings = unfiled.filings + 1;
+        self.unfiled_bytes.fetch_add(new.bytes, Ordering::Relaxed);
+        let old = std::mem::replace(&mut *unfiled, Unfiled { filings, ..new });
+        drop(unfiled);
+        self.unfiled_bytes.fetch_sub(old.bytes, Ordering::Relaxed);
+    }
+
+    /// The saves of a vBucket that are in the journal only, up to the first that goes beyond a seqno: runs in memory
+    /// have merged them, the journal has not.
+    fn saves_through(&self, vb: VbId, to: Seqno) -> Result<Vec<Save>, Failure> {
+        let filed = self.filed.lock().by_vbucket.get(&vb).map_or(Frame(0), |filed| filed.through);
+        let mut of_file = None;
+        let mut state: Option<VbStateDoc> = None;
+        let mut kept: Vec<(Frame, Save)> = Vec::new();
+        self.journal.reread(&mut |frame, replayed| {
+            match replayed {
+                Replayed::Save { vb: of, state: change, items } if of == vb => {
+                    let state = match change {
+                        ReplayedState::Whole(whole) => state.insert(whole),
+                        ReplayedState::Numbers(numbers) => {
+                            let base = || of_file.take().unwrap_or_default();
+                            let state = state.get_or_insert_with(base);
+                            numbers.apply(state);
+                            state
+                        }
+                    };
+                    kept.push((frame, Save { state: Arc::new(state.clone()), items }));
+                }
+                Replayed::Dropped(of) if of == vb => {
+                    kept.clear();
+                    state = None;
+                }
+                Replayed::RolledBack(filed) if filed.vb == vb => {
+                    kept.retain(|(frame, _)| *frame > filed.through)
+                }
+                Replayed::Filed(filed) if filed.vb == vb && of_file.is_none() => {
+                    of_file = self.files.snapshot(vb)?.map(|file| file.state()).transpose()?;
+                }
+                _ => {}
+            }
+            Ok(())
+        })?;
+        let within = |save: &Save| save.items.iter().all(|version| version.meta().by_seqno <= to);
+        let saves = kept.into_iter().filter(|(frame, _)| *frame > filed).map(|(_, save)| save);
+        Ok(saves.take_while(within).collect())
+    }
+
+    /// Journals what is kept once more, and then that everything before is void.
+    fn keep_only(&self, vb: VbId, kept: Vec<Save>) -> Result<(), Failure> {
+        let _appending = self.appending.lock();
+        let next = self.journal.next_frame();
+        let records =
+            kept.iter().map(|save| Record::Save { vb, state: State::Whole(&save.state), items: &save.items });
+        let last = if kept.is_empty() { next } else { self.append(records)? };
+        let through = Frame(next.0 - 1);
+        let filed = self.filed.lock().by_vbucket.get(&vb).copied();
+        let filed =
+            Filed { through, ..filed.unwrap_or(Filed { vb, through, revision: 0, header_offset: 0 }) };
+        self.append([Record::RolledBack(filed)])?;
+        if filed.revision > 0 {
+            self.filed.lock().by_vbucket.insert(vb, filed);
+        }
+        let since = Oldest { frame: next, at: self.env.clock.monotonic() };
+        let mut new = Unfiled::default();
+        for save in kept {
+            new.add(&save.items, save.state, since, last);
+        }
+        self.replace(vb, new);
+        Ok(())
+    }
+
+    pub(super) fn compact_file(&self, vb: VbId, request: &Compaction<'_>) -> Result<Compacted, Failure> {
+        {
+            let _filing = self.filing.lock();
+            self.file_one(vb)?;
+        }
+        self.files.compact_with(vb, request, &|at| {
+            let _appending = self.appending.lock();
+            let through = self.filed.lock().by_vbucket.get(&vb).map_or(Frame(0), |filed| filed.through);
+            let FileAt { revision, header_offset } = at;
+            let filed = Filed { vb, through, revision, header_offset };
+            self.append([Record::Filed(filed)])?;
+            self.filed.lock().by_vbucket.insert(vb, filed);
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,107 @@
+//! Values that leave memory and come back, and tables that are filled before anybody uses them.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use base::{DocKey, Moment, NewVersion, Seqno, Version};
+
+use crate::hash_seed::HashSeed;
+use crate::hash_table::HashTable;
+use crate::vbucket::{Counts, VBucket};
+
+/// Documents on their way from disk into a vBucket: filled without its lock, put in place at once.
+pub struct Loaded {
+    table: HashTable,
+    counts: Counts,
+}
+
+impl Loaded {
+    /// An empty one with room for so many items.
+    pub fn new(seed: Arc<HashSeed>, items: usize) -> Loaded {
+        Loaded { table: HashTable::with_room(seed, items), counts: Counts::default() }
+    }
+
+    /// Puts in a version read from disk, unless a newer one of its key is there.
+    pub fn insert(&mut self, hash: u64, version: Version) {
+        let slot = self.table.find_slot(hash, version.key());
+        if slot.get().is_some_and(|there| there.meta().by_seqno >= version.meta().by_seqno) {
+            return;
+        }
+        self.counts.enter(&version);
+        if let Some(old) = slot.set(version) {
+            self.counts.leave(&old);
+        }
+    }
+
+    /// What is in it.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+}
+
+/// What became of a value that was read from disk.
+pub enum Placed {
+    /// It is in memory now; the version without it is to be dropped outside the lock.
+    Placed(Version),
+    /// The version that it belongs to has a value already, was replaced, or is gone.
+    NotNeeded,
+    /// The present version has no value, and what was read belongs to another change of the document.
+    Other,
+}
+
+impl VBucket {
+    /// Puts loaded documents in place, before anybody has written any. Drop what is returned outside the lock.
+    pub fn install(&mut self, loaded: Loaded) -> Loaded {
+        assert_eq!(self.table.len(), 0, "documents are loaded before any is written");
+        let Loaded { table, counts } = loaded;
+        Loaded {
+            table: std::mem::replace(&mut self.table, table),
+            counts: std::mem::replace(&mut self.history.counts, counts),
+        }
+    }
+
+    /// Puts a value that was read from disk into the version that it belongs to.
+    ///
+    /// `whole` is that version with its value: same seqno and same metadata, as [`VBucket::hollow`] shows them.
+    pub fn put_value(&mut self, hash: u64, whole: &Version) -> Placed {
+        assert!(whole.is_resident(), "a value is what is brought");
+        let slot = self.table.find_slot(hash, whole.key());
+        let Some(there) = slot.get().filter(|there| !there.is_resident()) else { return Placed::NotNeeded };
+        if there.meta() != whole.meta() {
+            return Placed::Other;
+        }
+        whole.frequency().store(there.frequency().load(Ordering::Relaxed), Ordering::Relaxed);
+        self.history.counts.leave(&there);
+        self.history.counts.enter(whole);
+        Placed::Placed(slot.replace(whole.clone()))
+    }
+
+    /// The version of a key if its value is not in memory.
+    pub fn hollow(&self, hash: u64, key: DocKey<'_>) -> Option<Version> {
+        self.table.find(hash, key).filter(|version| !version.is_resident()).map(|version| version.clone())
+    }
+
+    /// Whether the value of a key's version could leave memory: it is on disk, and nothing rests on it.
+    pub fn is_evictable(&self, version: &Version, now: Moment) -> bool {
+        version.is_resident()
+            && version.value_bytes() > 0
+            && version.meta().by_seqno != Seqno(0)
+            && version.meta().by_seqno <= self.persisted_seqno
+            && !self.is_locked(version.key(), now)
+    }
+
+    /// Takes the value of a key's version out of memory: `hollow` is that version without its value.
+    ///
+    /// Returns what was there, to be dropped outside the lock; nothing if it is another version by now, or has to stay.
+    pub fn take_value(&mut self, hash: u64, hollow: NewVersion, now: Moment) -> Option<Version> {
+        let there = self.table.find(hash, hollow.key())?.clone();
+        if there.meta() != hollow.meta() || !self.is_evictable(&there, now) {
+            return None;
+        }
+        assert!(!hollow.is_resident(), "the value is what goes");
+        let hollow = hollow.publish();
+        self.history.counts.leave(&there);
+        self.history.counts.enter(&hollow);
+        Some(self.table.find_slot(hash, there.key()).replace(hollow))
+    }
+}
