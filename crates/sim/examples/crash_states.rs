@@ -173,6 +173,9 @@ fn print(subject: &Subject<'_>, tally: &Tally, seconds: f64, options: &Options) 
         println!("crash states:         {}", tally.states);
         println!("second crashes:       {}", tally.second_crashes);
         println!("I/O failure points:   {}", tally.fault_points);
+        for (kind, count) in &tally.by_kind {
+            println!("  {kind}: {count}");
+        }
         println!("bit flips:            {}", tally.bit_flips);
         println!("interleavings:        {}", tally.interleavings);
         println!("violations:           {}", tally.violations);

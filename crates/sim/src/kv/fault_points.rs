@@ -24,6 +24,7 @@ pub fn fault_points(subject: &Subject<'_>, ops: u64, seed: u64) -> Tally {
                 break;
             }
             tally.fault_points += 1;
+            *tally.by_kind.entry(kind.name).or_default() += 1;
             tally.judge(&trial.wrong);
         }
     }

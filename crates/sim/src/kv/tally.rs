@@ -1,6 +1,7 @@
 //! How much was tried, and what of it broke a promise.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Once;
 
@@ -18,6 +19,8 @@ pub struct Tally {
     pub second_crashes: u64,
     /// Runs in which one call, or all from one call on, failed.
     pub fault_points: u64,
+    /// The same by kind of fault.
+    pub by_kind: BTreeMap<&'static str, u64>,
     /// Bits that were turned over.
     pub bit_flips: u64,
     /// Schedules of threads that used one store at the same time.
@@ -40,6 +43,7 @@ impl Tally {
         self.states += other.states;
         self.second_crashes += other.second_crashes;
         self.fault_points += other.fault_points;
+        other.by_kind.into_iter().for_each(|(kind, count)| *self.by_kind.entry(kind).or_default() += count);
         self.bit_flips += other.bit_flips;
         self.interleavings += other.interleavings;
         self.violations += other.violations;
