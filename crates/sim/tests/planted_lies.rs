@@ -12,7 +12,12 @@ const SEEDS: u64 = 20;
 fn find(subject: &Subject<'_>, lie: Lie) -> Tally {
     let open =
         |env: Env, dir: &Path| -> Result<Box<dyn KvStore>, Failure> { (subject.open)(lie.told_to(env), dir) };
-    let lied_to = Subject { name: subject.name, open: &open, trusts_last_header: subject.trusts_last_header };
+    let lied_to = Subject {
+        rolls_back_exactly: subject.rolls_back_exactly,
+        name: subject.name,
+        open: &open,
+        trusts_last_header: subject.trusts_last_header,
+    };
     let depth = Depth { tries: 8, ..Depth::default() };
     let mut tally = Tally::default();
     for seed in 0..SEEDS {

@@ -7,7 +7,7 @@ use base::env::sim::{SimDisk, SplitMix64, Survival};
 use super::model::Model;
 use super::tally::{Tally, Trying};
 use super::verify::read_vbucket;
-use super::workload::{Run, Shape};
+use super::workload::Shape;
 use super::{Subject, prepared};
 
 /// Which bits are turned over.
@@ -39,7 +39,7 @@ pub fn bit_flips(subject: &Subject<'_>, flips: Flips, seed: u64) -> Tally {
         tally.judge(&["does not open".into()]);
         return tally;
     };
-    let run = Run { disk: &disk, store: &*store, shape };
+    let run = subject.run(&disk, &*store, shape);
     run.go_on(&mut model, &mut rng, ops, &mut wrong, &mut |_| false);
     drop(store);
     tally.judge(&wrong);

@@ -9,7 +9,7 @@ use kvstore::KvStore;
 use super::model::Model;
 use super::tally::{Tally, Trying};
 use super::verify::{check_files, compare};
-use super::workload::{Run, Shape};
+use super::workload::Shape;
 use super::{Subject, prepared, subjects};
 
 /// How thoroughly to look at one run.
@@ -54,7 +54,7 @@ pub fn crash_states(subject: &Subject<'_>, depth: &Depth, seed: u64) -> Tally {
         match subject.open(&disk) {
             Ok(store) => {
                 compare(&*store, &model, disk.changes(), &mut wrong);
-                let run = Run { disk: &disk, store: &*store, shape };
+                let run = subject.run(&disk, &*store, shape);
                 run.go_on(&mut model, &mut rng, depth.ops / STARTS, &mut wrong, &mut |_| false);
                 if rng.chance(1, 2)
                     && let Err(failure) = store.close()
@@ -163,7 +163,7 @@ impl Trial<'_> {
         let places = compare(&*store, model, at, &mut wrong);
         if wrong.is_empty() {
             let mut model = model.recovered(at, &places, disk.changes());
-            let run = Run { disk: &disk, store: &*store, shape: self.shape };
+            let run = self.subject.run(&disk, &*store, self.shape);
             let mut rng = self.rng.fork();
             run.go_on(&mut model, &mut rng, OPS_AFTER_RECOVERY, &mut wrong, &mut |_| false);
             drop(store);

@@ -6,7 +6,7 @@ use kvstore::KvStore;
 use super::model::Model;
 use super::tally::{Tally, Trying};
 use super::verify::compare;
-use super::workload::{End, Run, Shape};
+use super::workload::{End, Shape};
 use super::{Subject, prepared};
 use crate::crash::FaultKind;
 
@@ -48,7 +48,7 @@ impl Trial<'_> {
             return;
         };
         let disk = self.disk.clone();
-        let run = Run { disk: &disk, store: &*store, shape };
+        let run = self.subject.run(&disk, &*store, shape);
         let mut wrong = std::mem::take(&mut self.wrong);
         let mut healed = false;
         let end = run.go_on(&mut model, &mut rng, ops, &mut wrong, &mut |model| {

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use super::linear::{Did, Operation, explain};
 use super::model::Digest;
 use super::tally::{Tally, Trying};
-use super::workload::{Shape, state};
+use super::workload::{Shape, compaction, state};
 use super::{DIR, Subject, prepared};
 use crate::ledger::Entry;
 use crate::turns::{TurnsDisk, run_in_turns, take_turn};
@@ -28,13 +28,23 @@ const OPERATIONS: u64 = 5;
 enum Role {
     Saver,
     Deleter,
+    RollerBack,
+    Compactor,
     Getter,
     Scanner,
 }
 
 /// Who takes part: more than one of each kind that reads.
-const ROLES: [Role; 6] =
-    [Role::Saver, Role::Deleter, Role::Getter, Role::Getter, Role::Scanner, Role::Scanner];
+const ROLES: [Role; 8] = [
+    Role::Saver,
+    Role::Deleter,
+    Role::RollerBack,
+    Role::Compactor,
+    Role::Compactor,
+    Role::Getter,
+    Role::Scanner,
+    Role::Scanner,
+];
 
 struct World<'a> {
     store: &'a dyn KvStore,
@@ -62,12 +72,17 @@ pub fn interleave(subject: &Subject<'_>, seed: u64) -> Tally {
     };
     let world = World {
         store: &*store,
-        shape: Shape::choose(&mut rng),
+        shape: Shape { has_old: false, ..Shape::choose(&mut rng) },
         moment: AtomicU64::new(0),
         last: AtomicU64::new(0),
         told: Mutex::default(),
         wrong: Mutex::default(),
     };
+    // something old that a compaction leaves out, and something newer behind it
+    let with_old = Shape { has_old: true, ..world.shape };
+    for shape in [with_old, world.shape, world.shape] {
+        (0..VBUCKETS).for_each(|vb| world.save(VbId(vb), &shape, &mut rng));
+    }
     let jobs = ROLES.iter().map(|role| world.job(*role, rng.fork())).collect();
     run_in_turns(&mut rng, jobs);
     world.read_all(&*store);
@@ -112,27 +127,29 @@ impl<'a> World<'a> {
     fn act(&self, role: Role, rng: &mut SplitMix64) {
         let vb = VbId(rng.below(u64::from(VBUCKETS)) as u16);
         match role {
-            Role::Saver => self.save(vb, rng),
+            Role::Saver => self.save(vb, &self.shape, rng),
             Role::Deleter if rng.chance(1, 4) => {
                 let start = self.now();
                 self.note(vb, start, self.store.delete_vbucket(vb).map(|()| Did::Delete));
             }
             Role::Deleter => self.state(self.store, vb),
+            Role::RollerBack => self.roll_back(vb, rng),
+            Role::Compactor => self.compact(vb),
             Role::Getter => self.get(vb, rng),
             Role::Scanner => self.scan(self.store, vb),
         }
     }
 
     /// Saves a batch for one vBucket or one for each.
-    fn save(&self, vb: VbId, rng: &mut SplitMix64) {
+    fn save(&self, vb: VbId, shape: &Shape, rng: &mut SplitMix64) {
         let all = rng.chance(1, 2);
         let members = (0..VBUCKETS).map(VbId).filter(|other| all || *other == vb);
         let batches: Vec<_> = members
             .map(|vb| {
                 // seqnos of all vBuckets from one counter: each grows
-                let items = rng.between(1, self.shape.most_items);
+                let items = rng.between(1, shape.most_items);
                 let first = self.last.fetch_add(items + 1, Ordering::SeqCst) + 1;
-                let items = self.shape.batch(rng, items, first);
+                let items = shape.batch(rng, items, first);
                 let high_seqno = Seqno(first + items.len() as u64 - 1);
                 (vb, items, state(high_seqno, first))
             })
@@ -143,6 +160,28 @@ impl<'a> World<'a> {
         let saved = self.store.save_group(&group);
         for ((vb, items, state), saved) in batches.iter().zip(saved) {
             self.note(*vb, start, saved.map(|_| Did::Save(items.clone(), state.snap_end)));
+        }
+    }
+
+    fn roll_back(&self, vb: VbId, rng: &mut SplitMix64) {
+        let to = Seqno(rng.between(self.last.load(Ordering::SeqCst) / 2, self.last.load(Ordering::SeqCst)));
+        let start = self.now();
+        let told = self
+            .store
+            .rollback(vb, to)
+            .map(|back| Did::RollBack(to, back.seqno, back.stored.map(|stored| stored.state.snap_end)));
+        self.note(vb, start, told);
+    }
+
+    /// A compaction may be told that there is nothing to compact, or that it is not alone.
+    fn compact(&self, vb: VbId) {
+        let start = self.now();
+        match self.store.compact(vb, &compaction()) {
+            Ok(_) => self.note(vb, start, Ok(Did::Compact)),
+            Err(
+                Failure::NoVbucket { .. } | Failure::CompactionRuns { .. } | Failure::CompactionEnded { .. },
+            ) => {}
+            Err(failure) => self.note(vb, start, Err(failure)),
         }
     }
 

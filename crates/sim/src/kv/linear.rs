@@ -4,9 +4,10 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use base::Version;
+use base::{Seqno, Version};
 
 use super::model::{Content, Digest};
+use super::workload::OLD_BEFORE_S;
 use crate::ledger::Entry;
 
 /// What a thread did to a vBucket, and what it was told.
@@ -15,6 +16,10 @@ pub(super) enum Did {
     Save(Vec<Version>, u64),
     /// It deleted the vBucket.
     Delete,
+    /// It went back to a seqno and was told what is there now: seqno and number of the state document.
+    RollBack(Seqno, Seqno, Option<u64>),
+    /// It compacted.
+    Compact,
     /// It looked for keys and was told these entries.
     Get(Vec<(Box<[u8]>, Option<Entry>)>),
     /// It read everything.
@@ -31,17 +36,37 @@ pub(super) struct Operation {
 }
 
 impl Did {
-    /// What the vBucket holds after it was done to `content`; nothing if it would have been told something else.
-    fn apply(&self, content: &Arc<Content>) -> Option<Arc<Content>> {
+    /// What the vBucket may hold after it was done to `content`; nothing if it would have been told something else.
+    fn apply(&self, content: &Arc<Content>) -> Vec<Arc<Content>> {
         let agrees = match self {
-            Did::Save(items, mark) => return Some(Arc::new(content.saved(items, *mark))),
-            Did::Delete => return Some(Arc::default()),
-            Did::Get(told) => told.iter().all(|(key, entry)| content.docs.get(key) == entry.as_ref()),
+            Did::Save(items, mark) => return vec![Arc::new(content.saved(items, *mark))],
+            Did::Delete => return vec![Arc::default()],
+            Did::RollBack(to, seqno, mark) => return roll_back(content, *to, *seqno, *mark),
+            Did::Compact => {
+                // a compaction that catches up keeps older commits, compacted
+                let parent = content.parent.clone();
+                return vec![Arc::new(Content { parent, ..content.compacted(OLD_BEFORE_S) })];
+            }
+            Did::Get(told) => told.iter().all(|(key, entry)| content.entry(key) == *entry),
             Did::Scan(digest) => content.digest() == *digest,
             Did::State(state) => content.mark.map(|mark| (content.high_seqno.0, mark)) == *state,
         };
-        agrees.then(|| content.clone())
+        if agrees { vec![content.clone()] } else { Vec::new() }
     }
+}
+
+/// Every earlier state that fits what was told, as it was and as a compaction would have left it.
+fn roll_back(content: &Arc<Content>, to: Seqno, seqno: Seqno, mark: Option<u64>) -> Vec<Arc<Content>> {
+    let is_it = |content: &&Arc<Content>| content.mark == mark && content.high_seqno == seqno && seqno <= to;
+    let mut states: Vec<Arc<Content>> = content.lineage().filter(is_it).cloned().collect();
+    for i in 0..states.len() {
+        let parent = states[i].parent.clone();
+        states.push(Arc::new(Content { parent, ..states[i].compacted(OLD_BEFORE_S) }));
+    }
+    if mark.is_none() {
+        states.push(Arc::default());
+    }
+    states
 }
 
 /// Looks for an order that explains all operations; answers how many could be explained at most if there is none.
@@ -75,8 +100,8 @@ impl Search<'_> {
             .filter(|i| first_end.is_some_and(|end| self.operations[*i].start <= end))
             .collect();
         next.into_iter().any(|i| {
-            let after = self.operations[i].did.apply(content);
-            after.is_some_and(|after| self.from(done | 1 << i, &after))
+            let outcomes = self.operations[i].did.apply(content);
+            outcomes.iter().any(|after| self.from(done | 1 << i, after))
         })
     }
 }
@@ -89,7 +114,7 @@ mod tests {
 
     fn save(start: u64, end: u64, seqno: u64) -> Operation {
         let mut rng = SplitMix64::new(seqno);
-        let shape = Shape { vbuckets: 1, keys: 1, most_items: 1, most_value_bytes: 9 };
+        let shape = Shape { vbuckets: 1, keys: 1, most_items: 1, most_value_bytes: 9, has_old: false };
         Operation { start, end, did: Did::Save(shape.batch(&mut rng, 1, seqno), seqno) }
     }
 

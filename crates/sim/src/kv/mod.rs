@@ -18,6 +18,8 @@ use base::env::sim::{SimDisk, SimHandles};
 use base::env::{Disk, Env};
 use kvstore::{Failure, KvStore};
 
+use workload::{Run, Shape};
+
 pub use bit_flips::{Flips, bit_flips};
 pub use crash_states::{Depth, crash_states};
 pub use fault_points::fault_points;
@@ -36,12 +38,18 @@ pub struct Subject<'a> {
     pub open: &'a Open<'a>,
     /// Whether every file is trusted at its last valid header, so that this one must be clean wherever the power went.
     pub trusts_last_header: bool,
+    /// Whether a rollback goes to the newest commit at or below its seqno, not only to some.
+    pub rolls_back_exactly: bool,
 }
 
 /// Opens a store.
 pub type Open<'a> = dyn Fn(Env, &Path) -> Result<Box<dyn KvStore>, Failure> + Sync + 'a;
 
 impl Subject<'_> {
+    fn run<'r>(&self, disk: &'r SimDisk, store: &'r dyn KvStore, shape: Shape) -> Run<'r> {
+        Run { disk, store, shape, rolls_back_exactly: self.rolls_back_exactly }
+    }
+
     fn open(&self, disk: &SimDisk) -> Result<Box<dyn KvStore>, Failure> {
         (self.open)(SimHandles::new(0).with_disk(disk.clone()).env(), Path::new(DIR))
     }

@@ -10,11 +10,19 @@ use base::{Seqno, VbId, Version};
 
 use crate::ledger::Entry;
 
+/// One version as the model knows it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Doc {
+    pub entry: Entry,
+    /// When it expires or was deleted; 0 for never.
+    pub expiry: u32,
+}
+
 /// What a vBucket holds.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Content {
     /// Documents and tombstones by stored key.
-    pub docs: BTreeMap<Box<[u8]>, Entry>,
+    pub docs: BTreeMap<Box<[u8]>, Doc>,
     /// Up to where it holds everything.
     pub high_seqno: Seqno,
     /// Up to where tombstones may be gone.
@@ -44,14 +52,38 @@ impl Content {
         let mut after = Content { mark: Some(mark), parent: Some(self.clone()), ..(**self).clone() };
         for version in items {
             after.high_seqno = after.high_seqno.max(version.meta().by_seqno);
-            after.docs.insert(version.stored_key().into(), Entry::of(version));
+            let doc = Doc { entry: Entry::of(version), expiry: version.meta().expiry };
+            after.docs.insert(version.stored_key().into(), doc);
         }
+        after
+    }
+
+    /// The version of a key.
+    pub(super) fn entry(&self, stored_key: &[u8]) -> Option<Entry> {
+        self.docs.get(stored_key).map(|doc| doc.entry)
+    }
+
+    /// This and everything that became this, newest first.
+    pub(super) fn lineage(self: &Arc<Content>) -> impl Iterator<Item = &Arc<Content>> {
+        std::iter::successors(Some(self), |content| content.parent.as_ref())
+    }
+
+    /// The same after a compaction that leaves out what expired or was deleted before a time.
+    pub(super) fn compacted(&self, before_s: u32) -> Content {
+        let mut after = Content { parent: None, ..self.clone() };
+        after.docs.retain(|_, doc| {
+            let goes = doc.expiry != 0 && doc.expiry < before_s && doc.entry.seqno != self.high_seqno;
+            if goes && doc.entry.is_deleted {
+                after.purge_seqno = after.purge_seqno.max(doc.entry.seqno);
+            }
+            !goes
+        });
         after
     }
 
     pub(super) fn digest(&self) -> Digest {
         let mut digest = Digest::default();
-        self.docs.iter().for_each(|(key, entry)| digest.add(key, entry));
+        self.docs.iter().for_each(|(key, doc)| digest.add(key, &doc.entry));
         digest
     }
 }
@@ -151,7 +183,7 @@ impl History {
         let keys: BTreeSet<&[u8]> =
             near.docs.keys().map(|key| &**key).chain(entries.keys().copied()).collect();
         for key in keys {
-            let (expected, found) = (near.docs.get(key), entries.get(key));
+            let (expected, found) = (near.entry(key), entries.get(key).copied());
             if expected != found {
                 what += &format!("; {}: {found:?} instead of {expected:?}", key.escape_ascii());
             }

@@ -7,7 +7,7 @@ use base::env::sim::{SimDisk, SplitMix64};
 use base::{
     Cas, Datatype, DocKey, ItemKind, NewVersion, RevSeqno, Seqno, VbId, VbState, Version, VersionMeta,
 };
-use kvstore::{FailoverEntry, Failure, KvStore, SaveBatch, VbStateDoc};
+use kvstore::{Compaction, Expired, FailoverEntry, Failure, KvStore, SaveBatch, VbStateDoc};
 
 use super::model::{Content, Model};
 use crate::ledger::Entry;
@@ -19,12 +19,14 @@ pub(super) struct Shape {
     pub keys: u64,
     pub most_items: u64,
     pub most_value_bytes: u64,
+    /// Whether some versions are so old that a compaction leaves them out.
+    pub has_old: bool,
 }
 
 impl Shape {
     /// Many documents with values of all lengths.
     pub(super) fn large() -> Shape {
-        Shape { vbuckets: 2, keys: 400, most_items: 30, most_value_bytes: 3000 }
+        Shape { vbuckets: 2, keys: 400, most_items: 30, most_value_bytes: 3000, has_old: true }
     }
 
     /// Small enough that a state is looked at quickly; some have values that span sectors and blocks.
@@ -34,6 +36,7 @@ impl Shape {
             keys: rng.between(3, 14),
             most_items: rng.between(1, 6),
             most_value_bytes: [8, 60, 60, 300, 1500][rng.below(5) as usize],
+            has_old: true,
         }
     }
 }
@@ -49,6 +52,28 @@ struct Change {
 enum Kind {
     Save { items: Vec<Version>, state: VbStateDoc },
     Delete,
+    Rollback(Seqno),
+    Compact,
+}
+
+/// What a change was answered.
+enum Answer {
+    Done,
+    /// Seqno and number of the state document that are there now.
+    RolledBack(Seqno, Option<u64>),
+}
+
+/// What expired or was deleted before this is left out by compactions.
+pub(super) const OLD_BEFORE_S: u32 = 50;
+
+/// A compaction that leaves out what is old.
+pub(super) fn compaction() -> Compaction<'static> {
+    Compaction {
+        purge_before_s: Some(OLD_BEFORE_S),
+        expired_before_s: Some(OLD_BEFORE_S),
+        on_expired: &|_| Expired::LeaveOut,
+        ..Compaction::default()
+    }
 }
 
 /// A state document of this number.
@@ -76,6 +101,8 @@ pub(super) struct Run<'a> {
     pub disk: &'a SimDisk,
     pub store: &'a dyn KvStore,
     pub shape: Shape,
+    /// Whether a rollback goes to the newest commit that fits.
+    pub rolls_back_exactly: bool,
 }
 
 /// How a run ended.
@@ -110,7 +137,7 @@ impl Run<'_> {
                     for change in &changes {
                         model.begin(change.vb, change.outcomes.clone(), self.disk.changes());
                     }
-                    if !self.change(model, changes, on_failure) {
+                    if !self.change(model, changes, wrong, on_failure) {
                         return End::GaveUp;
                     }
                 }
@@ -124,11 +151,12 @@ impl Run<'_> {
         &self,
         model: &mut Model,
         mut left: Vec<Change>,
+        wrong: &mut Vec<String>,
         on_failure: &mut dyn FnMut(&Model) -> bool,
     ) -> bool {
         let mut tries = 0;
         loop {
-            left = self.attempt(model, left);
+            left = self.attempt(model, left, wrong);
             if left.is_empty() {
                 return true;
             }
@@ -140,32 +168,47 @@ impl Run<'_> {
     }
 
     /// Does changes of one kind; answers those that failed.
-    fn attempt(&self, model: &mut Model, changes: Vec<Change>) -> Vec<Change> {
+    fn attempt(&self, model: &mut Model, changes: Vec<Change>, wrong: &mut Vec<String>) -> Vec<Change> {
         let mut left = Vec::new();
-        let outcomes = self.apply(&changes);
-        for (change, outcome) in changes.into_iter().zip(outcomes) {
-            match outcome {
-                Ok(()) => {
-                    model.ack(change.vb, self.disk.changes(), |_| true);
+        let answers = self.apply(&changes);
+        for (change, answer) in changes.into_iter().zip(answers) {
+            let at = self.disk.changes();
+            let is_expected = match answer {
+                Ok(Answer::Done) => model.ack(change.vb, at, |_| true),
+                Ok(Answer::RolledBack(seqno, mark)) => {
+                    model.ack(change.vb, at, |content| (content.high_seqno, content.mark) == (seqno, mark))
                 }
-                Err(_) => left.push(change),
+                Err(_) => {
+                    left.push(change);
+                    continue;
+                }
+            };
+            if !is_expected {
+                wrong.push(format!("{}: rolled back to what was never there", change.vb));
             }
         }
         left
     }
 
-    fn apply(&self, changes: &[Change]) -> Vec<Result<(), Failure>> {
+    fn apply(&self, changes: &[Change]) -> Vec<Result<Answer, Failure>> {
+        let done = |result: Result<(), Failure>| result.map(|()| Answer::Done);
         let mut group = Vec::new();
         for Change { vb, kind, .. } in changes {
             match kind {
                 Kind::Save { items, state } if items.is_empty() && changes.len() == 1 => {
-                    return vec![self.store.save_state(*vb, state)];
+                    return vec![done(self.store.save_state(*vb, state))];
                 }
                 Kind::Save { items, state } => group.push((*vb, SaveBatch { items, state })),
-                Kind::Delete => return vec![self.store.delete_vbucket(*vb)],
+                Kind::Delete => return vec![done(self.store.delete_vbucket(*vb))],
+                Kind::Rollback(to) => {
+                    return vec![self.store.rollback(*vb, *to).map(|back| {
+                        Answer::RolledBack(back.seqno, back.stored.map(|stored| stored.state.snap_end))
+                    })];
+                }
+                Kind::Compact => return vec![done(self.store.compact(*vb, &compaction()).map(|_| ()))],
             }
         }
-        self.store.save_group(&group).into_iter().map(|saved| saved.map(|_| ())).collect()
+        self.store.save_group(&group).into_iter().map(|saved| done(saved.map(|_| ()))).collect()
     }
 
     /// A version that is read is one that may be there; a failure is fine.
@@ -175,7 +218,7 @@ impl Run<'_> {
         let got = got.map(|version| Entry::of(&version));
         let stored = key.to_stored();
         let mut allowed = model.allowed(vb, self.disk.changes() + 1);
-        if !allowed.any(|content| content.docs.get(&*stored.0).copied() == got) {
+        if !allowed.any(|content| content.entry(&stored.0) == got) {
             wrong.push(format!("{vb}: {key:?} reads as {got:?}"));
         }
     }
@@ -187,6 +230,11 @@ impl Run<'_> {
             0..=1 => Op::Get(vb, self.shape.key(rng)),
             2 if model.latest(vb).mark.is_some() => {
                 Op::Change(vec![Change { vb, kind: Kind::Delete, outcomes: vec![Arc::default()] }])
+            }
+            8..=9 if model.latest(vb).mark.is_some() => Op::Change(vec![self.roll_back(model, rng, vb)]),
+            10..=11 if model.latest(vb).mark.is_some() => {
+                let after = Arc::new(model.latest(vb).compacted(OLD_BEFORE_S));
+                Op::Change(vec![Change { vb, kind: Kind::Compact, outcomes: vec![after] }])
             }
             3 => Op::Change(vec![self.shape.save(model, rng, vb, 0)]),
             _ => {
@@ -200,6 +248,27 @@ impl Run<'_> {
                 Op::Change(members.map(save).collect())
             }
         }
+    }
+}
+
+impl Run<'_> {
+    /// Back to some seqno: to the newest commit at or below it, or to one of those before if the store promises no
+    /// more; to nothing if there is none.
+    fn roll_back(&self, model: &Model, rng: &mut SplitMix64, vb: VbId) -> Change {
+        let now = model.latest(vb);
+        let to = Seqno(rng.between(0, now.high_seqno.0 + 1));
+        let mut outcomes: Vec<Arc<Content>> = now
+            .lineage()
+            .filter(|content| content.mark.is_some() && content.high_seqno <= to)
+            .cloned()
+            .collect();
+        if self.rolls_back_exactly {
+            outcomes.truncate(1);
+        }
+        if !self.rolls_back_exactly || outcomes.is_empty() {
+            outcomes.push(Arc::default());
+        }
+        Change { vb, kind: Kind::Rollback(to), outcomes }
     }
 }
 
@@ -236,7 +305,7 @@ impl Shape {
             by_seqno: Seqno(seqno),
             rev_seqno: RevSeqno(seqno),
             flags: rng.next_u64() as u32,
-            expiry: rng.below(100) as u32,
+            expiry: if self.has_old { rng.below(100) as u32 } else { OLD_BEFORE_S + 1 },
             datatype: if deleted {
                 Datatype::RAW
             } else {
