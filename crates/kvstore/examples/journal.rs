@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use base::env::{Disk, Env, OpenMode, RealDisk};
 use base::{Cas, Datatype, DocKey, NewVersion, RevSeqno, Seqno, VbId, Version, VersionMeta};
 use kvstore::VbStateDoc;
-use kvstore::journal::{Filed, Frame, Journal, JournalConfig, JournalStats, Record, State};
+use kvstore::journal::{Filed, Frame, Journal, JournalConfig, JournalStats, Record, Replayed, State};
 use rustix::time::{ClockId, clock_gettime};
 
 fn seconds(clock: ClockId) -> f64 {
@@ -48,8 +48,14 @@ fn percentiles(mut all: Vec<f64>) -> String {
     format!("p50 {:.0} p99 {:.0} p99.9 {:.0} us", at(0.5), at(0.99), at(0.999))
 }
 
-fn plain(dir: &Path, rounds: usize, bytes: usize) {
-    let file = RealDisk.open(&dir.join("plain"), OpenMode::CreateNew).expect("a file");
+/// A write and a sync for each commit, in blocks that were written before or not.
+fn plain(dir: &Path, rounds: usize, bytes: usize, is_prewritten: bool) {
+    let path = dir.join("plain");
+    let file = RealDisk.open(&path, OpenMode::CreateNew).expect("a file");
+    if is_prewritten {
+        file.write_at(&vec![0; rounds * bytes], 0).expect("a write");
+        file.sync_data().expect("a sync");
+    }
     let data = vec![7; bytes];
     let start = seconds(ClockId::Monotonic);
     let mut each = Vec::new();
@@ -60,11 +66,14 @@ fn plain(dir: &Path, rounds: usize, bytes: usize) {
         each.push(seconds(ClockId::Monotonic) - before);
     }
     let wall = seconds(ClockId::Monotonic) - start;
+    let name = if is_prewritten { "overwrite" } else { "append" };
     println!(
-        "plain append of {bytes} bytes + fdatasync {:>27.0} commits/s  {}",
+        "{:<56} {:>9.0} commits/s  {}",
+        format!("plain {name} of {bytes} bytes + fdatasync"),
         rounds as f64 / wall,
         percentiles(each)
     );
+    RealDisk.remove_file(&path).expect("it is there");
 }
 
 struct Bench {
@@ -141,6 +150,32 @@ impl Bench {
     }
 }
 
+/// What reading a journal costs.
+fn recovery(bench: &Bench, dir: &Path, items: &[Version]) {
+    let journal = bench.journal(dir);
+    items.chunks(2000).for_each(|some| {
+        bench.append(&journal, some);
+    });
+    let bytes = journal.stats().used_bytes;
+    drop(journal);
+    let start = seconds(ClockId::Monotonic);
+    let mut n = 0;
+    let journal = Journal::recover(bench.env.clone(), dir, bench.config, &mut |_, told| {
+        if let Replayed::Save { items, .. } = told {
+            n += items.len();
+        }
+        Ok(())
+    });
+    let journal = journal.expect("a recovery");
+    let wall = seconds(ClockId::Monotonic) - start;
+    println!(
+        "recovery: {n} items, {:.0} MB/s, {:.0} ns/item",
+        bytes as f64 / wall / 1e6,
+        wall * 1e9 / n as f64
+    );
+    journal.remove().expect("a removal");
+}
+
 /// Encoding without a disk behind it.
 struct Nowhere;
 
@@ -203,8 +238,9 @@ fn main() {
         );
     }
     println!("{}:", dir.path().display());
-    plain(dir.path(), rounds as usize, 700);
-    plain_again(dir.path(), rounds as usize);
+    for (bytes, is_prewritten) in [(700, false), (4096, false), (4096, true)] {
+        plain(dir.path(), rounds as usize, bytes, is_prewritten);
+    }
     bench.singles("one item, prewritten segments", &dir.path().join("a"), &items[..rounds as usize], true);
     bench.singles(
         "one item, growing segments at first",
@@ -215,10 +251,5 @@ fn main() {
     for (batch, rounds) in [(128, 4000), (2000, 300), (10_000, 60), (100_000, 8)] {
         bench.batches(&dir.path().join(format!("d{batch}")), &items, batch, rounds);
     }
-}
-
-/// The same with blocks of 4,096 bytes.
-fn plain_again(dir: &Path, rounds: usize) {
-    std::fs::remove_file(dir.join("plain")).expect("it is there");
-    plain(dir, rounds, 4096);
+    recovery(&bench, &dir.path().join("r"), &items);
 }
