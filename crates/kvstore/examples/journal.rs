@@ -48,32 +48,49 @@ fn percentiles(mut all: Vec<f64>) -> String {
     format!("p50 {:.0} p99 {:.0} p99.9 {:.0} us", at(0.5), at(0.99), at(0.999))
 }
 
+/// A way to commit one item, and how long each took.
+struct Way<'a> {
+    name: String,
+    commit: Box<dyn FnMut(usize) + 'a>,
+    between: Box<dyn FnMut() + 'a>,
+    each: Vec<f64>,
+}
+
+/// All ways by turns: what else the machine does meets them alike.
+fn compare(mut ways: Vec<Way<'_>>, rounds: usize) {
+    const TURN: usize = 100;
+    for turn in 0..rounds.div_ceil(TURN) {
+        for way in &mut ways {
+            for i in 0..TURN {
+                let before = seconds(ClockId::Monotonic);
+                (way.commit)(turn * TURN + i);
+                way.each.push(seconds(ClockId::Monotonic) - before);
+            }
+            (way.between)();
+        }
+    }
+    for way in ways {
+        let wall: f64 = way.each.iter().sum();
+        let mean = way.each.len() as f64 / wall;
+        println!("{:<56} {mean:>9.0} commits/s  {}", way.name, percentiles(way.each));
+    }
+}
+
 /// A write and a sync for each commit, in blocks that were written before or not.
-fn plain(dir: &Path, rounds: usize, bytes: usize, is_prewritten: bool) {
-    let path = dir.join("plain");
-    let file = RealDisk.open(&path, OpenMode::CreateNew).expect("a file");
+fn plain(dir: &Path, rounds: usize, bytes: usize, is_prewritten: bool) -> Way<'static> {
+    let word = if is_prewritten { "overwrite" } else { "append" };
+    let name = format!("plain {word} of {bytes} bytes + fdatasync");
+    let file = RealDisk.open(&dir.join(&name), OpenMode::CreateNew).expect("a file");
     if is_prewritten {
-        file.write_at(&vec![0; rounds * bytes], 0).expect("a write");
+        file.write_at(&vec![0; (rounds + 100) * bytes], 0).expect("a write");
         file.sync_data().expect("a sync");
     }
     let data = vec![7; bytes];
-    let start = seconds(ClockId::Monotonic);
-    let mut each = Vec::new();
-    for round in 0..rounds {
-        let before = seconds(ClockId::Monotonic);
-        file.write_at(&data, (round * bytes) as u64).expect("a write");
+    let commit = move |i: usize| {
+        file.write_at(&data, (i * bytes) as u64).expect("a write");
         file.sync_data().expect("a sync");
-        each.push(seconds(ClockId::Monotonic) - before);
-    }
-    let wall = seconds(ClockId::Monotonic) - start;
-    let name = if is_prewritten { "overwrite" } else { "append" };
-    println!(
-        "{:<56} {:>9.0} commits/s  {}",
-        format!("plain {name} of {bytes} bytes + fdatasync"),
-        rounds as f64 / wall,
-        percentiles(each)
-    );
-    RealDisk.remove_file(&path).expect("it is there");
+    };
+    Way { name, commit: Box::new(commit), between: Box::new(|| ()), each: Vec::new() }
 }
 
 struct Bench {
@@ -97,29 +114,18 @@ impl Bench {
         journal.append(&[save], &table).expect("an append")
     }
 
-    /// Commits of one item each; what is not needed goes every 1,000 commits.
-    fn singles(&self, name: &str, dir: &Path, items: &[Version], is_prewritten: bool) {
-        let journal = self.journal(dir);
-        let prepare = || while is_prewritten && journal.prepare_step().expect("a step") {};
-        self.append(&journal, &items[..1]);
-        prepare();
-        let (mut wall, mut each) = (0.0, Vec::new());
-        for some in items.chunks(1000) {
-            let start = seconds(ClockId::Monotonic);
-            let mut last = Frame(0);
-            for item in some {
-                let before = seconds(ClockId::Monotonic);
-                last = self.append(&journal, std::slice::from_ref(item));
-                each.push(seconds(ClockId::Monotonic) - before);
-            }
-            wall += seconds(ClockId::Monotonic) - start;
-            // a step between, as a background thread would do it
-            journal.release(last).expect("a release");
-            prepare();
-        }
-        println!("{name:<56} {:>9.0} commits/s  {}", items.len() as f64 / wall, percentiles(each));
-        println!("    {:?}", journal.stats());
-        journal.remove().expect("a removal");
+    /// Commits of one item each; what is not needed goes now and then, as a background thread would do it.
+    fn singles<'a>(&'a self, journal: &'a Journal, items: &'a [Version], is_prewritten: bool) -> Way<'a> {
+        let between = move || {
+            journal.release(journal.next_frame()).expect("a release");
+            while is_prewritten && journal.prepare_step().expect("a step") {}
+        };
+        let commit = move |i: usize| {
+            self.append(journal, &items[i..=i]);
+        };
+        let word = if is_prewritten { "prewritten" } else { "growing" };
+        let name = format!("journal, {word} segments");
+        Way { name, commit: Box::new(commit), between: Box::new(between), each: Vec::new() }
     }
 
     fn batches(&self, dir: &Path, items: &[Version], batch: usize, rounds: usize) {
@@ -238,16 +244,18 @@ fn main() {
         );
     }
     println!("{}:", dir.path().display());
-    for (bytes, is_prewritten) in [(700, false), (4096, false), (4096, true)] {
-        plain(dir.path(), rounds as usize, bytes, is_prewritten);
-    }
-    bench.singles("one item, prewritten segments", &dir.path().join("a"), &items[..rounds as usize], true);
-    bench.singles(
-        "one item, growing segments at first",
-        &dir.path().join("b"),
-        &items[..rounds as usize],
-        false,
-    );
+    let once = rounds as usize;
+    let (fresh, ready) = (bench.journal(&dir.path().join("a")), bench.journal(&dir.path().join("b")));
+    bench.append(&ready, &items[..1]);
+    while ready.prepare_step().expect("a step") {}
+    let mut ways: Vec<Way<'_>> = [(700, false), (4096, false), (4096, true)]
+        .map(|(bytes, is_prewritten)| plain(dir.path(), once, bytes, is_prewritten))
+        .into();
+    ways.push(bench.singles(&fresh, &items, false));
+    ways.push(bench.singles(&ready, &items, true));
+    compare(ways, once);
+    println!("    {:?}", ready.stats());
+    drop((fresh, ready));
     for (batch, rounds) in [(128, 4000), (2000, 300), (10_000, 60), (100_000, 8)] {
         bench.batches(&dir.path().join(format!("d{batch}")), &items, batch, rounds);
     }
