@@ -115,7 +115,7 @@ impl Pair<'_> {
                 let seqno = self.seqno.get();
                 let key = format!("k{:02}", (seqno * 7 + i) % 40);
                 let collection = if i % 4 == 3 { 9 } else { 0 };
-                let is_deleted = seqno % 3 == 0;
+                let is_deleted = seqno.is_multiple_of(3);
                 let value = vec![seqno as u8; if is_deleted { 0 } else { seqno as usize % 60 }];
                 tuned(collection, &key, seqno, &value, |meta| {
                     meta.expiry = if is_deleted { 100 } else { 0 };
@@ -203,7 +203,10 @@ impl Pair<'_> {
     }
 }
 
-fn run(disk: &SimDisk, tries: u32) -> Option<(Vec<(u64, Content)>, Option<Content>)> {
+/// What was acknowledged and after how many changes, and what may be there instead.
+type Outcome = (Vec<(u64, Content)>, Option<Content>);
+
+fn run(disk: &SimDisk, tries: u32) -> Option<Outcome> {
     let pair = Pair {
         disk,
         couch: open(disk).ok()?,
