@@ -234,3 +234,6 @@ enum Undecodable {
     Version(u8),
     Encrypted,
 }
+
+#[cfg(test)]
+mod tests;
