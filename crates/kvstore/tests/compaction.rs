@@ -398,3 +398,28 @@ fn a_damaged_file_is_not_replaced_by_an_older_one() {
     couch.delete_vbucket(VB).expect("a delete");
     assert!(disk.read_dir(Path::new(DIR)).expect("a list").is_empty());
 }
+
+#[test]
+fn what_is_in_use_is_what_a_compaction_keeps() {
+    let disk = fresh();
+    let couch = open(&disk).expect("the bucket opens");
+    let state = VbStateDoc::default();
+    for round in 0..10 {
+        let items: Vec<Version> =
+            (0..300).map(|i| version(0, &format!("k{i:03}"), round * 300 + i + 1, &[7; 200])).collect();
+        couch.save(VB, SaveBatch { items: &items, state: &state }).expect("a save");
+    }
+    let on_disk = || disk.contents().iter().map(|(_, bytes)| bytes.len() as u64).collect::<Vec<_>>();
+    let before = couch.counts(VB).expect("counts");
+    assert_eq!(on_disk(), [before.file_bytes]);
+    assert!(before.used_bytes * 5 < before.file_bytes, "{before:?}");
+    let compacted = couch.compact(VB, &Compaction::default()).expect("a compaction");
+    let after = couch.counts(VB).expect("counts");
+    assert_eq!(on_disk(), [after.file_bytes]);
+    assert_eq!((compacted.before_bytes, compacted.after_bytes), (before.file_bytes, after.file_bytes));
+    // besides what is in use there are a byte at the start of each block and the room before the header
+    let overhead = after.file_bytes - after.used_bytes;
+    assert!(overhead < after.file_bytes / 4096 + 2 * 4096, "{after:?}");
+    // the trees are built anew, so they may differ a little in size
+    assert!(after.used_bytes.abs_diff(before.used_bytes) < before.used_bytes / 10, "{before:?} {after:?}");
+}
