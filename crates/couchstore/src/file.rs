@@ -75,6 +75,15 @@ impl CouchFile {
         Ok(CouchFile { is_committed: false, ..CouchFile::at(source, Header::new(), 0) })
     }
 
+    /// Makes a new file of another version than the usual one.
+    #[cfg(test)]
+    pub(crate) fn create_of_version(disk: &dyn Disk, path: &Path, version: u8) -> Result<CouchFile, Failure> {
+        let mut source = open_source(disk, path, OpenMode::CreateNew)?;
+        source.checksum = Checksum::of_version(version);
+        let header = Header { version, ..Header::new() };
+        Ok(CouchFile { is_committed: false, ..CouchFile::at(source, header, 0) })
+    }
+
     /// Opens a file at its last valid header. Whatever comes after that header is left alone.
     pub fn open(disk: &dyn Disk, path: &Path) -> Result<CouchFile, Failure> {
         let mut source = open_source(disk, path, OpenMode::ReadWrite)?;

@@ -100,10 +100,15 @@ pub(crate) fn collection_of(stored_key: &[u8]) -> Option<CollectionId> {
     }
 }
 
+/// What the stored keys of all system events of collections begin with.
+pub(crate) fn collection_events() -> [u8; 2] {
+    [SYSTEM.0 as u8, COLLECTION_EVENT]
+}
+
 /// What the stored key of a collection's system event begins with.
 pub(crate) fn event_prefix(collection: CollectionId) -> Vec<u8> {
     let (id, len) = encode_leb128(collection.0);
-    [&[SYSTEM.0 as u8, COLLECTION_EVENT], &id[..len]].concat()
+    [&collection_events(), &id[..len]].concat()
 }
 
 /// A record before or after a change.
