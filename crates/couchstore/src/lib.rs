@@ -10,6 +10,7 @@ mod file;
 #[doc(hidden)]
 pub mod fuzz;
 mod header;
+mod level;
 mod node;
 mod record;
 mod rev_meta;
@@ -17,8 +18,10 @@ mod rewrite;
 mod save;
 mod scan;
 mod scratch;
+mod seqnos;
 mod snapshot;
 mod tree;
+mod window;
 mod writer;
 
 pub use failure::Failure;

@@ -4,6 +4,7 @@ mod collections;
 pub mod couch;
 mod failure;
 mod memory;
+mod sort;
 mod state;
 mod store;
 #[doc(hidden)]
@@ -13,5 +14,6 @@ pub use collections::CollectionStats;
 pub use couch::{Couch, CouchConfig};
 pub use failure::Failure;
 pub use memory::Memory;
+pub use sort::{sort_newest, sort_newest_from};
 pub use state::{CheckpointType, FailoverEntry, VbStateDoc};
 pub use store::{Counts, KvStore, SaveBatch, Saved, States, Stats, StoredVb, Values};

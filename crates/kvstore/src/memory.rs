@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use base::{DocKey, Seqno, VbId, Version};
 use parking_lot::Mutex;
 
-use crate::collections::{Owner, PREPARES, Tally, Weight, owner};
+use crate::collections::{Owner, PREPARES, Tally, Weight};
 use crate::failure::Failure;
 use crate::state::VbStateDoc;
 use crate::store::{Counts, KvStore, SaveBatch, Saved, States, Stats, StoredVb, Values};
@@ -60,8 +60,8 @@ impl Vbucket {
         self.bytes += weight(version).disk_bytes;
         self.by_seqno.insert(seqno, version.clone());
         self.high_seqno = self.high_seqno.max(seqno);
-        self.tally.change(key, seqno, weight(version), old.as_ref().map(weight));
-        if matches!(owner(key), Owner::Document(_)) {
+        let owner = self.tally.change(key, seqno, weight(version), old.as_ref().map(weight));
+        if matches!(owner, Owner::Document(_)) {
             let was = old.is_some_and(|old| !old.is_deleted());
             saved.inserted += u64::from(!was && !version.is_deleted());
             saved.updated += u64::from(was && !version.is_deleted());

@@ -10,7 +10,7 @@ use couchstore::{
     RevMeta, Scratch, Snapshot, Tuning,
 };
 
-use crate::collections::{CollectionStats, Owner, Tally, Weight, owner};
+use crate::collections::{CollectionStats, Owner, Tally, Weight};
 use crate::failure::Failure;
 use crate::state::{STATE_ID, VbStateDoc};
 use crate::store::{Counts, SaveBatch, Saved, StoredVb};
@@ -203,14 +203,18 @@ impl Batch for Docs<'_> {
         out.extend_from_slice(&bytes[..len]);
     }
 
+    fn prefetch(&self, i: usize) {
+        self.items[i].prefetch();
+    }
+
     fn saved(&mut self, i: usize, new: RecordSummary, old: Option<RecordSummary>) {
         let id = self.items[i].stored_key();
         let weigh = |record: RecordSummary| Weight {
             deleted: record.deleted,
             disk_bytes: id.len() as u64 + record.rev_meta_bytes as u64 + u64::from(record.body_bytes),
         };
-        self.tally.change(id, Seqno(new.seqno), weigh(new), old.map(weigh));
-        if matches!(owner(id), Owner::Document(_)) {
+        let owner = self.tally.change(id, Seqno(new.seqno), weigh(new), old.map(weigh));
+        if matches!(owner, Owner::Document(_)) {
             let was = old.is_some_and(|old| !old.deleted);
             self.saved.inserted += u64::from(!was && !new.deleted);
             self.saved.updated += u64::from(was && !new.deleted);

@@ -50,7 +50,6 @@ impl Member<'_> {
 impl Couch {
     /// Saves batches of different vBuckets; all their files are open at once.
     pub(super) fn save_part(&self, part: &[(VbId, SaveBatch<'_>)]) -> Vec<Result<Saved, Failure>> {
-        part.iter().for_each(|(_, batch)| batch.assert_sorted());
         let vbuckets: Vec<Arc<Vbucket>> = part.iter().map(|(vb, _)| self.vbucket(*vb)).collect();
         // in order of vBucket, whatever order the group has, so that two groups never wait for each other
         let mut order: Vec<usize> = (0..part.len()).collect();
