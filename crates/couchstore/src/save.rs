@@ -160,7 +160,9 @@ impl CouchFile {
             return Ok(root);
         }
         let source = self.writer.source().clone();
-        Rewrite::new(&source, &mut self.writer, &mut edits, tree, self.tuning, nodes).run(root)
+        let records = root.map_or(0, |root| root.reduce.live.saturating_add(root.reduce.deleted));
+        let tuning = self.tuning.fit(edits.len() as u64, records);
+        Rewrite::new(&source, &mut self.writer, &mut edits, tree, tuning, nodes).run(root)
     }
 
     /// Writes the bodies; returns the lowest and the highest seqno of the batch.

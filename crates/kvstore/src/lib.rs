@@ -14,6 +14,6 @@ pub use collections::CollectionStats;
 pub use couch::{Couch, CouchConfig};
 pub use failure::Failure;
 pub use memory::Memory;
-pub use sort::{sort_newest, sort_newest_from};
+pub use sort::{newest_of, release, sort_newest, sort_newest_from};
 pub use state::{CheckpointType, FailoverEntry, VbStateDoc};
 pub use store::{Counts, KvStore, SaveBatch, Saved, States, Stats, StoredVb, Values};

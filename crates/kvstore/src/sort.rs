@@ -1,16 +1,21 @@
 //! Putting the changes of a vBucket into the order of their keys, only the newest of each.
 //!
 //! Changes come in the order in which they were made.
-//! Keys that grow with time come in a few ascending runs, which are merged; others are sorted by eight bytes of the key
-//! that are kept at hand, so that keys themselves are looked at only where these are the same.
+//! Keys that grow with time come in a few ascending runs, which are merged; others are sorted.
+//! Either way works on eight bytes of each key, so that a version is looked at once and its key again only where these
+//! do not tell.
 
 mod merge;
+mod part;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Borrow;
 use std::cmp::Ordering;
 
 use base::Version;
+use merge::Merge;
+use part::Parts;
 
 /// More ascending runs than this are sorted, fewer are merged.
 const MOST_RUNS: usize = 32;
@@ -18,65 +23,99 @@ const MOST_RUNS: usize = 32;
 const FEW: usize = 48;
 /// So many versions ahead of the one that is looked at are asked for.
 const AHEAD: usize = 12;
-/// So many keys are looked at to guess what all of them begin with.
-const SAMPLES: usize = 64;
 
 /// Sorts versions by stored key and keeps, of each key, the one with the highest seqno.
 ///
 /// Takes at most 16 bytes of memory for each version while it works.
-pub fn sort_newest(items: &mut Vec<Version>) {
+pub fn sort_newest<V: Borrow<Version>>(items: &mut Vec<V>) {
     sort_newest_from(items, 0);
 }
 
 /// Does the same with `items[from..]` alone.
-pub fn sort_newest_from(items: &mut Vec<Version>, from: usize) {
+pub fn sort_newest_from<V: Borrow<Version>>(items: &mut Vec<V>, from: usize) {
     let tail = &mut items[from..];
     if tail.len() < FEW {
-        tail.sort_unstable_by(by_key_newest_first);
-        return keep_first(items, from, |_, _| true);
+        tail.sort_unstable_by(|a, b| key(a).cmp(key(b)).then_with(|| newest_first(a, b)));
+        return keep_first(items, from, |a, b, _, _| key(a) == key(b));
     }
-    match ascending_runs(tail) {
-        Some(starts) if starts.len() == 1 => keep_newest(items, from),
-        Some(starts) => {
-            let mut merged = merge::merge(items.drain(from..).map(Some).collect(), &starts);
-            if from == 0 { *items = merged } else { items.append(&mut merged) }
-        }
-        None => {
-            let keys = sort_by_parts(tail);
-            keep_first(items, from, |a, b| keys[a - from].part == keys[b - from].part);
-        }
+    let (parts, runs) = ascending_runs(tail);
+    let Some((starts, numbers)) = runs else { return sort(items, from, parts) };
+    // a single run has each key once
+    if starts.len() > 1 {
+        let order = Merge { items: tail, parts: &parts, numbers: &numbers }.run(&starts);
+        drop(numbers);
+        let tail = if from == 0 { std::mem::take(items) } else { items.split_off(from) };
+        // the same memory again, as the option takes no room
+        let mut tail: Vec<Option<V>> = tail.into_iter().map(Some).collect();
+        items.reserve_exact(order.len());
+        items.extend(order.iter().filter_map(|&i| tail[i as usize].take()));
     }
 }
 
-fn by_key_newest_first(a: &Version, b: &Version) -> Ordering {
-    a.stored_key().cmp(b.stored_key()).then_with(|| b.meta().by_seqno.cmp(&a.meta().by_seqno))
+/// The newest version of each key, in order, of versions that somebody else holds: only what stays is counted.
+pub fn newest_of<'a>(items: impl Iterator<Item = &'a Version>) -> Vec<Version> {
+    let mut newest: Vec<&Version> = items.collect();
+    sort_newest(&mut newest);
+    let take = |(i, version): (usize, &&Version)| {
+        prefetch(&newest, i + AHEAD);
+        Version::clone(version)
+    };
+    newest.iter().enumerate().map(take).collect()
 }
 
-/// Where ascending runs start; nothing if there are too many.
-fn ascending_runs(items: &[Version]) -> Option<Vec<usize>> {
-    let mut starts = vec![0];
-    let mut before = items[0].stored_key();
-    for (i, item) in items.iter().enumerate().skip(1) {
-        if let Some(soon) = items.get(i + AHEAD) {
-            soon.prefetch();
-        }
-        let key = item.stored_key();
-        if key < before {
-            if starts.len() == MOST_RUNS {
-                return None;
+/// Lets go of versions that lie scattered in memory: counting each down would otherwise wait for it.
+pub fn release(mut items: Vec<Version>) {
+    while let Some(last) = items.pop() {
+        prefetch(&items, items.len().wrapping_sub(AHEAD));
+        drop(last);
+    }
+}
+
+fn key<V: Borrow<Version>>(item: &V) -> &[u8] {
+    item.borrow().stored_key()
+}
+
+fn newest_first<V: Borrow<Version>>(a: &V, b: &V) -> Ordering {
+    b.borrow().meta().by_seqno.cmp(&a.borrow().meta().by_seqno)
+}
+
+fn prefetch<V: Borrow<Version>>(items: &[V], i: usize) {
+    if let Some(item) = items.get(i) {
+        item.borrow().prefetch();
+    }
+}
+
+/// Where ascending runs start, and the parts of all keys.
+type Runs = (Vec<u32>, Vec<u64>);
+
+/// Ascending runs, each key once in each of them; nothing if there are too many.
+fn ascending_runs<V: Borrow<Version>>(items: &[V]) -> (Parts, Option<Runs>) {
+    let mut parts = Parts::guess(items);
+    loop {
+        let mut starts = vec![0];
+        let mut numbers: Vec<u64> = Vec::with_capacity(items.len());
+        let looked = parts.each(items, |parts, i, part| {
+            if let Some(&before) = numbers.last()
+                && parts.compare((part, key(&items[i])), (before, key(&items[i - 1]))).is_le()
+            {
+                starts.push(u32::try_from(i).expect("a batch has fewer versions"));
             }
-            starts.push(i);
+            numbers.push(part);
+            starts.len() <= MOST_RUNS
+        });
+        match looked {
+            Ok(true) => return (parts, Some((starts, numbers))),
+            Ok(false) => return (parts, None),
+            Err(weaker) => parts = weaker,
         }
-        before = key;
     }
-    Some(starts)
 }
 
-/// Of neighbours with the same key in `items[from..]` keeps the first. Keys are compared only where `may_be_same`.
-fn keep_first(items: &mut Vec<Version>, from: usize, may_be_same: impl Fn(usize, usize) -> bool) {
+/// Of neighbours with the same key in `items[from..]` keeps the first.
+fn keep_first<V>(items: &mut Vec<V>, from: usize, same: impl Fn(&V, &V, usize, usize) -> bool) {
     let (mut kept, mut last) = (from, from);
     for i in from + 1..items.len() {
-        if may_be_same(last, i) && items[kept].stored_key() == items[i].stored_key() {
+        if same(&items[kept], &items[i], last - from, i - from) {
             continue;
         }
         kept += 1;
@@ -86,96 +125,63 @@ fn keep_first(items: &mut Vec<Version>, from: usize, may_be_same: impl Fn(usize,
     items.truncate(kept + 1);
 }
 
-/// Of neighbours with the same key in `items[from..]`, which is in order, keeps the newest.
-fn keep_newest(items: &mut Vec<Version>, from: usize) {
-    let mut kept = from;
-    for i in from + 1..items.len() {
-        if items[kept].stored_key() != items[i].stored_key() {
-            kept += 1;
-            items.swap(kept, i);
-        } else if items[kept].meta().by_seqno < items[i].meta().by_seqno {
-            items.swap(kept, i);
-        }
-    }
-    items.truncate(kept + 1);
-}
-
-/// Eight bytes of a key, and where its version stands.
+/// A part of a key, in two halves as that takes less room, and where its version stands.
 #[derive(Clone, Copy)]
-struct Part {
-    part: u64,
+struct Place {
+    high: u32,
+    low: u32,
     index: u32,
 }
 
-/// How many bytes all of `keys` begin with in common.
-fn common_prefix<'a>(mut keys: impl Iterator<Item = &'a [u8]>) -> usize {
-    let Some(first) = keys.next() else { return 0 };
-    keys.fold(first.len(), |len, key| first[..len].iter().zip(key).take_while(|(a, b)| a == b).count())
-}
-
-/// The eight bytes of a key from `at` on, as a number that compares as they do; behind its end come zeros.
-fn part_of(key: &[u8], at: usize) -> u64 {
-    let rest = key.get(at..).unwrap_or_default();
-    match rest.first_chunk() {
-        Some(bytes) => u64::from_be_bytes(*bytes),
-        None => {
-            let mut bytes = [0; 8];
-            bytes[..rest.len()].copy_from_slice(rest);
-            u64::from_be_bytes(bytes)
-        }
+impl Place {
+    fn part(&self) -> u64 {
+        u64::from(self.high) << 32 | u64::from(self.low)
     }
 }
 
-/// Sorts versions by key, newest first, and returns the parts of their keys in the same order.
-fn sort_by_parts(items: &mut [Version]) -> Vec<Part> {
-    let step = items.len().div_ceil(SAMPLES);
-    let mut shared = common_prefix(items.iter().step_by(step).map(Version::stored_key));
-    let mut parts = loop {
-        match parts_of(items, shared) {
-            Ok(parts) => break parts,
-            Err(less) => shared = less,
+/// Sorts `items[from..]` and keeps the newest version of each key.
+fn sort<V: Borrow<Version>>(items: &mut Vec<V>, from: usize, mut parts: Parts) {
+    let tail = &mut items[from..];
+    let mut places = loop {
+        let mut places = Vec::with_capacity(tail.len());
+        let looked = parts.each(tail, |_, i, part| {
+            let index = u32::try_from(i).expect("a batch has fewer versions");
+            places.push(Place { high: (part >> 32) as u32, low: part as u32, index });
+            true
+        });
+        match looked {
+            Ok(_) => break places,
+            Err(weaker) => parts = weaker,
         }
     };
-    // keys whose parts are the same are compared whole: some may be longer, and zeros may be part of a key
-    parts.sort_unstable_by(|a, b| {
-        a.part
-            .cmp(&b.part)
-            .then_with(|| by_key_newest_first(&items[a.index as usize], &items[b.index as usize]))
-    });
-    permute(items, &mut parts);
-    parts
-}
-
-/// The parts of all keys behind the first `shared` bytes; if a key does not begin as the first one does, how many
-/// bytes they have in common.
-fn parts_of(items: &[Version], shared: usize) -> Result<Vec<Part>, usize> {
-    let prefix = &items[0].stored_key()[..shared];
-    let mut parts = Vec::with_capacity(items.len());
-    for (index, item) in items.iter().enumerate() {
-        if let Some(soon) = items.get(index + AHEAD) {
-            soon.prefetch();
-        }
-        let key = item.stored_key();
-        if !key.starts_with(prefix) {
-            return Err(common_prefix([prefix, key].into_iter()));
-        }
-        let index = u32::try_from(index).expect("a batch has fewer versions");
-        parts.push(Part { part: part_of(key, shared), index });
+    if parts.exact && parts.in_order {
+        places.sort_unstable_by_key(|place| u128::from(place.part()) << 32 | u128::from(!place.index));
+    } else {
+        places.sort_unstable_by(|a, b| {
+            a.part().cmp(&b.part()).then_with(|| {
+                let (a, b) = (&tail[a.index as usize], &tail[b.index as usize]);
+                let order = if parts.exact { Ordering::Equal } else { parts.behind(key(a), key(b)) };
+                order.then_with(|| newest_first(a, b))
+            })
+        });
     }
-    Ok(parts)
+    permute(tail, &mut places);
+    keep_first(items, from, |a, b, i, j| {
+        places[i].part() == places[j].part() && (parts.exact || parts.behind(key(a), key(b)).is_eq())
+    });
 }
 
-/// Moves each version to the place of the part that names it.
-fn permute(items: &mut [Version], parts: &mut [Part]) {
-    for start in 0..parts.len() {
-        let mut place = start;
+/// Moves each version to the place that names it.
+fn permute<V>(items: &mut [V], places: &mut [Place]) {
+    for start in 0..places.len() {
+        let mut at = start;
         loop {
-            let from = std::mem::replace(&mut parts[place].index, place as u32) as usize;
+            let from = std::mem::replace(&mut places[at].index, at as u32) as usize;
             if from == start {
                 break;
             }
-            items.swap(place, from);
-            place = from;
+            items.swap(at, from);
+            at = from;
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What flushing costs.
 //! `flush shape [--json] [--dir DIR] [--batch N] [--long]`: the original's benchmark shape beside a raw sorted append.
+//! `flush sort`: what sorting alone costs.
 //! `flush random [--dir DIR] [--batches N] [--leaf BYTES] [--interior BYTES]`: batches of 10,000 random keys, 512-byte values, growing.
 //! `flush small [--dir DIR] [--leaf BYTES] [--interior BYTES]`: batches of 30 to 1,000 in files of 1,000 to 10,000.
 //! `flush [DIR] [leaf bytes] [interior bytes] [compress nodes 0|1] [value bytes] [batch]`.
@@ -219,6 +220,10 @@ fn option<'a>(args: &'a [String], name: &str) -> Option<&'a str> {
 fn run_mode(args: &[String]) -> bool {
     let number = |name| option(args, name).and_then(|n| n.parse::<usize>().ok());
     let mode = args.first().map_or("", String::as_str);
+    if mode == "sort" {
+        shape::sorts();
+        return true;
+    }
     if !matches!(mode, "shape" | "random" | "small") {
         return false;
     }

@@ -66,10 +66,9 @@ pub fn open(dir: &Path, config: CouchConfig) -> Couch {
 
 /// What a flusher does with what is queued.
 pub fn flush(store: &Couch, vb: VbId, queue: &[Version]) {
-    let mut items = Vec::with_capacity(queue.len());
-    items.extend(queue.iter().cloned());
-    kvstore::sort_newest(&mut items);
+    let items = kvstore::newest_of(queue.iter());
     store.save(vb, SaveBatch { items: &items, state: &VbStateDoc::default() }).expect("a save");
+    kvstore::release(items);
 }
 
 /// The least that keeps versions in order and safe: sort, append with checksums, sync, and sync again.
@@ -223,6 +222,35 @@ fn growth(dir: &Path, config: CouchConfig, docs: usize, batch: usize, rounds: us
         "documents": docs, "batch": batch, "replace_per_s": n / median(&replace.wall),
         "replace_cpu_us": median(&replace.cpu) * 1e6 / n, "bytes_per_item": replace.written as f64 / n,
     })
+}
+
+/// What sorting alone costs, for each version that stays.
+pub fn sorts() {
+    for n in [1_000, 10_000, 1_000_000] {
+        for (order, shuffled) in [("ascending", false), ("random", true)] {
+            let mut queue = Queue::new(1);
+            let mut once = Vec::new();
+            let mut sort = |twice: bool| {
+                let mut items = if shuffled { queue.shuffled(n) } else { queue.keys(n) };
+                if twice {
+                    items.extend(if shuffled { queue.shuffled(n) } else { queue.keys(n) });
+                }
+                let clocks = Clocks::start();
+                let newest = kvstore::newest_of(items.iter());
+                let sorted = clocks.stop().1;
+                assert_eq!(newest.len(), n);
+                let clocks = Clocks::start();
+                kvstore::release(newest);
+                (sorted * 1e9 / n as f64, clocks.stop().1 * 1e9 / n as f64)
+            };
+            for twice in [false, true] {
+                let rounds: Vec<_> = (0..5).map(|_| sort(twice)).collect();
+                let (sorts, releases): (Vec<f64>, Vec<f64>) = rounds.into_iter().unzip();
+                once.push((median(&sorts), median(&releases)));
+            }
+            println!("{n:>8} {order:<9} (sort, release) ns once {:.0?}, twice {:.0?}", once[0], once[1]);
+        }
+    }
 }
 
 /// Runs everything; `sizes` alone if given.
