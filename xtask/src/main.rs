@@ -8,7 +8,9 @@
 mod bench;
 mod child;
 mod client;
+mod crash;
 mod kill;
+mod powercut;
 mod readme;
 mod replay;
 mod rng;
@@ -50,6 +52,10 @@ enum Command {
     Replay(replay::Options),
     /// Kill the server under load, again and again, and look for lost documents.
     Kill(kill::Options),
+    /// Try crash states, failing calls and flipped bits in great number, on a simulated disk.
+    Crash(crash::Options),
+    /// Cut the power of a real file system under load, again and again, and look for lost documents (as root, on Linux).
+    Powercut(powercut::Options),
     /// Measure, side by side with others where there are others.
     Bench {
         #[command(subcommand)]
@@ -65,6 +71,8 @@ fn run(command: Command) -> Result<bool> {
         Command::Fix => suite::fix(),
         Command::Replay(options) => suite::replay(&options),
         Command::Kill(options) => suite::kill(&options),
+        Command::Crash(options) => crash::run(&options),
+        Command::Powercut(options) => suite::powercut(&options),
         Command::Bench { bench } => bench::run(&bench),
     }
 }

@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::child::{cargo, each_line, headline, succeeds};
 use crate::totals::Totals;
-use crate::{kill, readme, replay, rules, tree};
+use crate::{kill, powercut, readme, replay, rules, tree};
 
 /// Rounds of the kill -9 loop in `cargo xtask test`.
 const KILL_ROUNDS: u32 = 12;
@@ -42,6 +42,19 @@ pub fn kill(options: &kill::Options) -> Result<bool> {
     let mut totals = build_release()?;
     if totals.good() {
         totals += kill::run(options)?;
+    }
+    close(totals)
+}
+
+/// `cargo xtask powercut`.
+pub fn powercut(options: &powercut::Options) -> Result<bool> {
+    if let Some(why) = powercut::cannot() {
+        println!("skipped: {why}");
+        return Ok(true);
+    }
+    let mut totals = build_release()?;
+    if totals.good() {
+        totals += powercut::run(options)?;
     }
     close(totals)
 }

@@ -1,4 +1,5 @@
 //! Damaged bytes lead to a failure or to nothing, never to a wrong value or a panic.
+#![allow(clippy::disallowed_methods, reason = "a test reads the file that it made")]
 
 mod common;
 
@@ -61,6 +62,47 @@ fn no_flipped_bit_makes_a_wrong_value() {
         }
     }
     assert!(failed > 1000 && older > 100, "failed {failed}, older {older}");
+}
+
+/// A file of some hundred kilobytes with deep trees, and what it held after each commit.
+fn large_file() -> (Vec<u8>, Vec<Docs>) {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("0.couch.1");
+    let mut file = CouchFile::create(&RealDisk, &path).expect("a new file");
+    file.set_tuning(Tuning { leaf_bytes: 1000, interior_bytes: 300, compress_nodes: true });
+    let (mut model, mut states) = (Docs::new(), Vec::new());
+    for round in 0..4u64 {
+        let mut batch = Docs::new();
+        for i in 0..400u64 {
+            let (key, seqno) = ((i * 7 + round * 131) % 1500, round * 400 + i + 1);
+            let body = format!("{key}.{round} ").into_bytes().repeat((key % 97) as usize);
+            let doc = Doc { seqno, deleted: body.is_empty(), rev_seqno: 1, cas: seqno, body };
+            batch.insert(format!("key-{key:05}").into_bytes(), doc);
+        }
+        model.extend(batch.clone());
+        file.save(&mut TestBatch::new(&batch)).expect("a save");
+        file.commit(round).expect("a commit");
+        states.push(model.clone());
+    }
+    (std::fs::read(&path).expect("the file"), states)
+}
+
+#[test]
+fn flipped_bits_of_a_large_file_make_no_wrong_value() {
+    let (bytes, states) = large_file();
+    assert!(bytes.len() > 200_000, "{} bytes", bytes.len());
+    let mut failed = 0;
+    // a step that meets every bit of a byte and every part of the file
+    for bit in (0..bytes.len() * 8).step_by(bytes.len() * 8 / 400 | 1) {
+        let mut damaged = bytes.clone();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        let disk = OneFile(damaged.into());
+        match CouchFile::open_read(&disk, Path::new("damaged")).and_then(|file| read_all(&file)) {
+            Err(_) => failed += 1,
+            Ok(docs) => assert!(states.contains(&docs), "bit {bit} makes documents that never were"),
+        }
+    }
+    assert!(failed > 50, "{failed} reads failed");
 }
 
 #[test]

@@ -1,8 +1,12 @@
 //! Crashes at every moment of a run, and runs with a fault at every call.
 
+mod faults;
+
 use std::fmt;
 
-use base::env::sim::{Fault, Recording, SimDisk, SplitMix64, Survival};
+use base::env::sim::{Recording, SimDisk, SplitMix64, Survival};
+
+pub use faults::{FaultKind, every_fault, every_kind_of_fault};
 
 /// How thoroughly to look.
 #[derive(Clone, Copy, Debug)]
@@ -61,6 +65,12 @@ impl Verdict {
         self.examples.extend(other.examples.into_iter().take(room));
     }
 
+    /// Prints what came of `what`, and ends the test unless everything held.
+    pub fn report(&self, what: &str) {
+        println!("{what}: {self}");
+        assert!(self.holds(), "{what}: {self}");
+    }
+
     /// Counts one restart, at a moment of its own.
     pub fn tally(&mut self, moment: impl fmt::Display, violations: &[String]) {
         self.moments += 1;
@@ -85,6 +95,15 @@ impl fmt::Display for Verdict {
         write!(f, "moments={} states={} violations={}", self.moments, self.states, self.violated)?;
         self.examples.iter().try_for_each(|example| write!(f, "\n  {example}"))
     }
+}
+
+/// What `run` does to a disk that `prepare` made ready, and every change that it made there.
+pub fn recorded<T>(prepare: impl Fn(&SimDisk), run: impl FnOnce(&SimDisk) -> T) -> (T, Recording) {
+    let disk = SimDisk::new();
+    prepare(&disk);
+    disk.record();
+    let done = run(&disk);
+    (done, disk.recording().expect("it was started"))
 }
 
 /// Crashes after every `plan.every` changes of a recorded run and lets `check` restart from what is left;
@@ -138,30 +157,4 @@ pub fn every_kill<T>(
             return verdict;
         }
     }
-}
-
-/// Runs `run` on fresh disks, each time with the fault a few calls later, until it comes too late to strike.
-/// After each run the power goes, and `check` restarts from what is left, knowing what the run answered.
-pub fn every_fault<T>(
-    plan: &CrashPlan,
-    fault: impl Fn(u64) -> Fault,
-    mut run: impl FnMut(&SimDisk) -> T,
-    mut check: impl FnMut(&T, &SimDisk, u64) -> Vec<String>,
-) -> Verdict {
-    let mut verdict = Verdict::default();
-    for nth in (1..).step_by(plan.every as usize) {
-        let disk = SimDisk::new();
-        let fault = fault(nth);
-        disk.plan(fault);
-        let answer = run(&disk);
-        if !disk.was_struck() {
-            break;
-        }
-        verdict.moments += 1;
-        for survival in plan.survivals(nth) {
-            let violations = check(&answer, &disk.image(survival), disk.changes());
-            verdict.count(format_args!("{fault:?}, {survival:?}"), &violations);
-        }
-    }
-    verdict
 }

@@ -4,20 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use base::env::Disk;
-use base::env::sim::{Call, Effect, Fault, On, SimDisk, SplitMix64, Survival};
+use base::env::sim::{Fault, SimDisk, SplitMix64, Survival};
 use base::{Seqno, VbId};
 use couchstore::{
     Batch, Body, CONTENT_OPAQUE, CouchFile, DocUpdate, Failure, LocalUpdate, RecordSummary, RevMeta, Snapshot,
 };
-use sim::crash::{every_crash, every_fault, every_kill};
+use sim::crash::{every_crash, every_kill, every_kind_of_fault, recorded};
 use sim::ledger::Entry;
 use sim::{CrashPlan, Fingerprint, Ledger, Restored, Verdict, Violation};
 
 const VB: VbId = VbId(0);
 const FILE: &str = "/0.couch.1";
 const LOCAL: &[u8] = b"_local/vbstate";
-const EIO: i32 = 5;
-const ENOSPC: i32 = 28;
 
 struct Doc {
     key: Vec<u8>,
@@ -209,54 +207,27 @@ fn check(run: &Run, disk: &SimDisk, at: u64) -> Vec<String> {
     wrong
 }
 
-fn report(what: &str, verdict: &Verdict) {
-    println!("couchstore {what}: {verdict}");
-    assert!(verdict.holds(), "couchstore {what}: {verdict}");
-}
-
 #[test]
 fn power_loss_at_every_moment() {
     let mut verdict = Verdict::default();
     for seed in 0..6 {
-        let disk = SimDisk::new();
-        disk.record();
-        let run = run(seed, [5, 40, 400][seed as usize % 3], 20, &disk);
-        let recording = disk.recording().expect("it was started");
+        let keys = [5, 40, 400][seed as usize % 3];
+        let (run, recording) = recorded(|_| {}, |disk| run(seed, keys, 20, disk));
         verdict.add(every_crash(&CrashPlan::new(seed), &recording, |disk, at| check(&run, disk, at)));
     }
-    report("power loss", &verdict);
+    verdict.report("couchstore, power loss");
 }
 
 #[test]
 fn power_loss_after_a_fault_at_every_call() {
-    let kinds: [(&str, &dyn Fn(u64) -> Fault); 6] = [
-        ("power off", &|n| Fault::power_off_at(n)),
-        ("failed sync", &|n| Fault::once(On::Kind(Call::Sync), n, Effect::Errno(EIO))),
-        ("failed read", &|n| Fault::once(On::Kind(Call::Read), n, Effect::Errno(EIO))),
-        ("failed change", &|n| Fault::once(On::Changes, n, Effect::Errno(EIO))),
-        ("short write", &|n| {
-            Fault::once(On::Kind(Call::Write), n, Effect::Short { bytes: 700, errno: ENOSPC })
-        }),
-        ("full disk", &|n| Fault::for_ever(On::Changes, n, Effect::Errno(ENOSPC))),
-    ];
-    for (what, kind) in kinds {
-        let mut verdict = Verdict::default();
-        for seed in 0..3 {
-            let plan = CrashPlan::new(seed);
-            verdict.add(every_fault(&plan, kind, |disk| run(seed, 40, 12, disk), check));
-        }
-        report(what, &verdict);
-    }
+    every_kind_of_fault("couchstore", 0..3, |_| {}, |seed, disk| run(seed, 40, 12, disk), check);
 }
 
 #[test]
 fn a_process_that_restarts_before_the_power_goes_builds_on_durable_ground() {
     let mut verdict = Verdict::default();
     for seed in 0..4 {
-        let disk = SimDisk::new();
-        disk.record();
-        let first = run(seed, 40, 12, &disk);
-        let recording = disk.recording().expect("it was started");
+        let (first, recording) = recorded(|_| {}, |disk| run(seed, 40, 12, disk));
         let restart = |disk: &SimDisk, at: u64| {
             let restored = restore(disk, &mut Vec::new());
             let mut second = Run { ledger: first.ledger.clone(), ends: first.ends.clone() };
@@ -276,7 +247,7 @@ fn a_process_that_restarts_before_the_power_goes_builds_on_durable_ground() {
         let plan = CrashPlan::new(seed);
         verdict.add(every_kill(&plan, &recording, restart, |run, disk, _| check(run, disk, 0)));
     }
-    report("kill, then power loss", &verdict);
+    verdict.report("couchstore, kill, then power loss");
 }
 
 #[test]
@@ -300,7 +271,7 @@ fn crash_after_crash() {
             go_on(&mut run, &mut workload, file, 10, &disk);
         }
     }
-    report("crash after crash", &verdict);
+    verdict.report("couchstore, crash after crash");
 }
 
 #[test]
@@ -321,5 +292,5 @@ fn rotten_bits_never_turn_into_documents() {
         let violations: Vec<String> = violations.iter().map(ToString::to_string).collect();
         verdict.tally(format_args!("bit at {offset}"), &violations);
     }
-    report("rotten bits", &verdict);
+    verdict.report("couchstore, rotten bits");
 }

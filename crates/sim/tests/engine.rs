@@ -6,26 +6,22 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::env::sim::{Call, Effect, Fault, On, Recording, SimDisk, SimHandles, SplitMix64};
+use base::env::sim::{Fault, SimDisk, SimHandles, SplitMix64};
 use base::env::{Disk, SimHandles as World};
 use base::{Cas, Datatype, DocKey, Seqno, VbId, VbUuid};
 use engine::{Bucket, BucketConfig, Failure, Mutated, Progress, Refusal, StoreMode, StoreRequest};
 use kvstore::{Couch, CouchConfig, KvStore};
-use sim::crash::{every_crash, every_fault, every_kill};
+use sim::crash::{every_crash, every_kill, every_kind_of_fault, recorded};
 use sim::ledger::Entry;
 use sim::{CrashPlan, Ledger, Restored, Verdict};
 
 const DIR: &str = "/data/bucket";
 const VBUCKETS: u16 = 4;
 const KEYS: u64 = 30;
-const EIO: i32 = 5;
-const ENOSPC: i32 = 28;
 
 /// The folder that the bucket's is in must be there durably; that is its owner's business.
 fn prepare(disk: &SimDisk) {
-    disk.create_dir_all(Path::new(DIR)).expect("no fault planned yet");
-    disk.sync_dir(Path::new("/")).expect("no fault planned yet");
-    disk.sync_dir(Path::new("/data")).expect("no fault planned yet");
+    disk.create_dir_all_synced(Path::new(DIR)).expect("no fault planned yet");
 }
 
 fn world(seed: u64, disk: &SimDisk) -> World {
@@ -226,66 +222,26 @@ fn check(run: &Run, disk: &SimDisk, at: u64) -> Vec<String> {
     wrong
 }
 
-fn report(what: &str, verdict: &Verdict) {
-    println!("engine {what}: {verdict}");
-    assert!(verdict.holds(), "engine {what}: {verdict}");
-}
-
-fn recorded(seed: u64, steps: u64) -> (Run, Recording) {
-    let disk = SimDisk::new();
-    prepare(&disk);
-    disk.record();
-    let run = run(seed, steps, &disk);
-    (run, disk.recording().expect("it was started"))
-}
-
 #[test]
 fn power_loss_at_every_moment() {
     let mut verdict = Verdict::default();
     for seed in 0..4 {
-        let (run, recording) = recorded(seed, 150);
+        let (run, recording) = recorded(prepare, |disk| run(seed, 150, disk));
         verdict.add(every_crash(&CrashPlan::new(seed), &recording, |disk, at| check(&run, disk, at)));
     }
-    report("power loss", &verdict);
+    verdict.report("engine, power loss");
 }
 
 #[test]
 fn power_loss_after_a_fault_at_every_call() {
-    let kinds: [(&str, &dyn Fn(u64) -> Fault); 6] = [
-        ("power off", &|n| Fault::power_off_at(n)),
-        ("failed sync", &|n| Fault::once(On::Kind(Call::Sync), n, Effect::Errno(EIO))),
-        ("failed read", &|n| Fault::once(On::Kind(Call::Read), n, Effect::Errno(EIO))),
-        ("failed change", &|n| Fault::once(On::Changes, n, Effect::Errno(EIO))),
-        ("short write", &|n| {
-            Fault::once(On::Kind(Call::Write), n, Effect::Short { bytes: 700, errno: ENOSPC })
-        }),
-        ("full disk", &|n| Fault::for_ever(On::Changes, n, Effect::Errno(ENOSPC))),
-    ];
-    // The folders are made before anything can fail.
-    let prepared = {
-        let disk = SimDisk::new();
-        prepare(&disk);
-        disk.calls(On::Changes)
-    };
-    for (what, kind) in kinds {
-        let shifted = |n| match kind(n) {
-            fault if fault.on == On::Changes => Fault { nth: fault.nth + prepared, ..fault },
-            fault => fault,
-        };
-        let go = |disk: &SimDisk| {
-            prepare(disk);
-            run(1, 120, disk)
-        };
-        let verdict = every_fault(&CrashPlan::new(1), shifted, go, check);
-        report(what, &verdict);
-    }
+    every_kind_of_fault("engine", 1..2, prepare, |seed, disk| run(seed, 120, disk), check);
 }
 
 #[test]
 fn what_a_restart_claims_is_durable() {
     let mut verdict = Verdict::default();
     for seed in 0..3 {
-        let (first, recording) = recorded(seed, 100);
+        let (first, recording) = recorded(prepare, |disk| run(seed, 100, disk));
         let restart = |disk: &SimDisk, at: u64| {
             let mut second = first.clone();
             let world = world(at, disk);
@@ -297,7 +253,7 @@ fn what_a_restart_claims_is_durable() {
         let plan = CrashPlan::new(seed);
         verdict.add(every_kill(&plan, &recording, restart, |run, disk, _| check(run, disk, 0)));
     }
-    report("kill, then power loss", &verdict);
+    verdict.report("engine, kill, then power loss");
 }
 
 #[test]
@@ -321,7 +277,7 @@ fn crash_after_crash() {
             go_on(&mut run, &mut rng, &world, &node.bucket, 120);
         }
     }
-    report("crash after crash", &verdict);
+    verdict.report("engine, crash after crash");
 }
 
 #[test]
@@ -353,15 +309,12 @@ fn a_clean_stop_keeps_everything() {
         }
         verdict.tally(format_args!("seed {seed}"), &wrong);
     }
-    report("clean stop", &verdict);
+    verdict.report("engine, clean stop");
 }
 
 #[test]
 fn a_bucket_on_a_fresh_disk_makes_its_folders_durable() {
-    let disk = SimDisk::new();
-    disk.record();
-    let run = run(1, 60, &disk);
-    let recording = disk.recording().expect("it was started");
+    let (run, recording) = recorded(|_| {}, |disk| run(1, 60, disk));
     let verdict = every_crash(&CrashPlan::new(1), &recording, |disk, at| check(&run, disk, at));
-    report("fresh disk", &verdict);
+    verdict.report("engine, fresh disk");
 }

@@ -15,14 +15,12 @@ use base::{
     Cas, Datatype, DocKey, ItemKind, NewVersion, RevSeqno, Seqno, VbId, VbState, Version, VersionMeta,
 };
 use kvstore::{Couch, CouchConfig, KvStore, SaveBatch, VbStateDoc};
-use sim::crash::{every_crash, every_fault, every_kill};
+use sim::crash::{every_crash, every_kill, every_kind_of_fault, recorded};
 use sim::ledger::Entry;
 use sim::{CrashPlan, Ledger, Restored, Verdict};
 
 const DIR: &str = "/data/bucket";
 const VBUCKETS: u16 = 4;
-const EIO: i32 = 5;
-const ENOSPC: i32 = 28;
 
 /// A store that had to make room already has files to open again; a group may be larger than that.
 fn config() -> CouchConfig {
@@ -35,9 +33,7 @@ fn env(disk: &SimDisk) -> Env {
 
 /// The folder that the bucket's is in must be there durably; that is its owner's business, not the store's.
 fn prepare(disk: &SimDisk) {
-    disk.create_dir_all(Path::new(DIR)).expect("no fault planned yet");
-    disk.sync_dir(Path::new("/")).expect("no fault planned yet");
-    disk.sync_dir(Path::new("/data")).expect("no fault planned yet");
+    disk.create_dir_all_synced(Path::new(DIR)).expect("no fault planned yet");
 }
 
 fn open(disk: &SimDisk) -> Result<Couch, kvstore::Failure> {
@@ -259,71 +255,26 @@ fn check(run: &Run, disk: &SimDisk, at: u64) -> Vec<String> {
     wrong
 }
 
-fn report(what: &str, verdict: &Verdict) {
-    println!("kvstore {what}: {verdict}");
-    assert!(verdict.holds(), "kvstore {what}: {verdict}");
-}
-
-fn recorded(seed: u64, batches: u64) -> (Run, base::env::sim::Recording) {
-    let disk = SimDisk::new();
-    prepare(&disk);
-    disk.record();
-    let run = run(seed, batches, &disk);
-    (run, disk.recording().expect("it was started"))
-}
-
 #[test]
 fn power_loss_at_every_moment() {
     let mut verdict = Verdict::default();
     for seed in 0..5 {
-        let (run, recording) = recorded(seed, 20);
+        let (run, recording) = recorded(prepare, |disk| run(seed, 20, disk));
         verdict.add(every_crash(&CrashPlan::new(seed), &recording, |disk, at| check(&run, disk, at)));
     }
-    report("power loss", &verdict);
+    verdict.report("kvstore, power loss");
 }
 
 #[test]
 fn power_loss_after_a_fault_at_every_call() {
-    let kinds: [(&str, &dyn Fn(u64) -> Fault); 7] = [
-        ("power off", &|n| Fault::power_off_at(n)),
-        ("failed sync", &|n| Fault::once(On::Kind(Call::Sync), n, Effect::Errno(EIO))),
-        ("failed folder sync", &|n| Fault::once(On::Kind(Call::SyncDir), n, Effect::Errno(EIO))),
-        ("failed read", &|n| Fault::once(On::Kind(Call::Read), n, Effect::Errno(EIO))),
-        ("failed change", &|n| Fault::once(On::Changes, n, Effect::Errno(EIO))),
-        ("short write", &|n| {
-            Fault::once(On::Kind(Call::Write), n, Effect::Short { bytes: 700, errno: ENOSPC })
-        }),
-        ("full disk", &|n| Fault::for_ever(On::Changes, n, Effect::Errno(ENOSPC))),
-    ];
-    for (what, kind) in kinds {
-        let mut verdict = Verdict::default();
-        for seed in 0..2 {
-            // The folders are made before anything can fail.
-            let first = {
-                let disk = SimDisk::new();
-                prepare(&disk);
-                disk.calls(On::Changes)
-            };
-            let shifted = |n| match kind(n) {
-                fault if fault.on == On::Changes => Fault { nth: fault.nth + first, ..fault },
-                fault if fault.on == On::Kind(Call::SyncDir) => Fault { nth: fault.nth + 2, ..fault },
-                fault => fault,
-            };
-            let go = |disk: &SimDisk| {
-                prepare(disk);
-                run(seed, 12, disk)
-            };
-            verdict.add(every_fault(&CrashPlan::new(seed), shifted, go, check));
-        }
-        report(what, &verdict);
-    }
+    every_kind_of_fault("kvstore", 0..1, prepare, |seed, disk| run(seed, 12, disk), check);
 }
 
 #[test]
 fn what_a_restart_claims_is_durable() {
     let mut verdict = Verdict::default();
     for seed in 0..4 {
-        let (first, recording) = recorded(seed, 12);
+        let (first, recording) = recorded(prepare, |disk| run(seed, 12, disk));
         // What the restarted process finds, it reports as persisted, although it has written nothing yet.
         let restart = |disk: &SimDisk, _| {
             let mut second = first.clone();
@@ -334,7 +285,7 @@ fn what_a_restart_claims_is_durable() {
         let plan = CrashPlan::new(seed);
         verdict.add(every_kill(&plan, &recording, restart, |run, disk, _| check(run, disk, 0)));
     }
-    report("kill, then power loss", &verdict);
+    verdict.report("kvstore, kill, then power loss");
 }
 
 #[test]
@@ -358,7 +309,7 @@ fn crash_after_crash() {
             go_on(&mut run, &mut rng, &store, 10, &disk);
         }
     }
-    report("crash after crash", &verdict);
+    verdict.report("kvstore, crash after crash");
 }
 
 /// One life of a vBucket, from its first save to its deletion.
@@ -427,14 +378,10 @@ fn check_lives(lives: &[Life], disk: &SimDisk, at: u64) -> Vec<String> {
 fn a_deleted_vbucket_stays_deleted() {
     let mut verdict = Verdict::default();
     for seed in 0..4 {
-        let disk = SimDisk::new();
-        prepare(&disk);
-        disk.record();
-        let lives = lives(seed, &disk);
-        let recording = disk.recording().expect("it was started");
+        let (lives, recording) = recorded(prepare, |disk| lives(seed, disk));
         verdict.add(every_crash(&CrashPlan::new(seed), &recording, |disk, at| check_lives(&lives, disk, at)));
     }
-    report("deletion", &verdict);
+    verdict.report("kvstore, deletion");
 }
 
 /// Three vBuckets that are there, one that is new, and a batch for each.

@@ -2,14 +2,12 @@
 
 mod toy;
 
-use base::env::sim::{Call, Effect, Fault, On, SimDisk};
-use sim::crash::{every_crash, every_fault};
+use base::env::sim::SimDisk;
+use sim::crash::{FaultKind, every_crash, every_fault, recorded};
 use sim::{CrashPlan, Ledger, Verdict};
 use toy::{Bug, VB};
 
 const BATCHES: u64 = 12;
-const EIO: i32 = 5;
-const ENOSPC: i32 = 28;
 
 fn check(bug: Bug, ledger: &Ledger, disk: &SimDisk, at: u64) -> Vec<String> {
     let violations = ledger.check(VB, &toy::restore(bug, disk), at);
@@ -19,28 +17,18 @@ fn check(bug: Bug, ledger: &Ledger, disk: &SimDisk, at: u64) -> Vec<String> {
 fn crashes(bug: Bug) -> Verdict {
     let mut verdict = Verdict::default();
     for seed in 0..8 {
-        let disk = SimDisk::new();
-        disk.record();
-        let ledger = toy::run(bug, seed, BATCHES, &disk);
-        let recording = disk.recording().expect("it was started");
+        let (ledger, recording) = recorded(|_| {}, |disk| toy::run(bug, seed, BATCHES, disk));
         verdict.add(every_crash(&CrashPlan::new(seed), &recording, |d, at| check(bug, &ledger, d, at)));
     }
     verdict
 }
 
 fn faults(bug: Bug) -> Verdict {
-    let kinds: [&dyn Fn(u64) -> Fault; 5] = [
-        &|n| Fault::power_off_at(n),
-        &|n| Fault::once(On::Kind(Call::Sync), n, Effect::Errno(EIO)),
-        &|n| Fault::once(On::Changes, n, Effect::Errno(EIO)),
-        &|n| Fault::once(On::Kind(Call::Write), n, Effect::Short { bytes: 100, errno: ENOSPC }),
-        &|n| Fault::for_ever(On::Changes, n, Effect::Errno(ENOSPC)),
-    ];
     let mut verdict = Verdict::default();
-    for kind in kinds {
-        let plan = CrashPlan::new(1);
+    for kind in &FaultKind::ALL {
         let run = |disk: &SimDisk| toy::run(bug, 1, BATCHES, disk);
-        verdict.add(every_fault(&plan, kind, run, |ledger, disk, at| check(bug, ledger, disk, at)));
+        let check = |ledger: &Ledger, disk: &SimDisk, at| check(bug, ledger, disk, at);
+        verdict.add(every_fault(&CrashPlan::new(1), kind, |_| {}, run, check));
     }
     verdict
 }

@@ -5,6 +5,7 @@ mod ledger;
 mod verify;
 mod writer;
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use std::{process, thread};
@@ -41,6 +42,11 @@ impl Options {
     pub fn rounds(rounds: u32) -> Options {
         Options { rounds, connections: 8, seed: None, load_ms: 1500 }
     }
+
+    /// The same with this seed, if there is one, and this longest time under load.
+    pub fn with(self, seed: Option<u64>, load_ms: u64) -> Options {
+        Options { seed, load_ms, ..self }
+    }
 }
 
 /// The shortest time under load before a kill.
@@ -49,13 +55,21 @@ const MIN_LOAD_MS: u64 = 50;
 /// How many lost documents a round prints.
 const SHOWN: usize = 10;
 
+/// Where the server lives, and how it dies.
+pub struct Place<'a> {
+    /// Its data folder.
+    pub data: &'a Path,
+    /// Where its logs go.
+    pub logs: &'a Path,
+    /// Ends it without a warning; answers when it may be started again.
+    pub kill: &'a dyn Fn(Stave) -> Result<()>,
+}
+
 /// Runs the rounds; each is one verdict.
 pub fn run(options: &Options) -> Result<Totals> {
-    ensure!(options.rounds > 0 && options.connections > 0, "at least one round and one connection");
-    let seed = options.seed.unwrap_or_else(|| u64::from(process::id()) ^ Rng::new(now_ns()).next());
-    println!("seed {seed}");
     let mut scratch = Scratch::new("kill")?;
-    let result = rounds(options, seed, &scratch);
+    let data = scratch.path().join("data");
+    let result = rounds(options, &Place { data: &data, logs: scratch.path(), kill: &Stave::kill });
     if !matches!(&result, Ok(totals) if totals.good()) {
         scratch.keep();
     }
@@ -67,7 +81,11 @@ fn now_ns() -> u64 {
     since.map_or(0, |since| since.as_nanos() as u64)
 }
 
-fn rounds(options: &Options, seed: u64, scratch: &Scratch) -> Result<Totals> {
+/// Kills the server under load, again and again, in a place of the caller's choice.
+pub fn rounds(options: &Options, place: &Place<'_>) -> Result<Totals> {
+    ensure!(options.rounds > 0 && options.connections > 0, "at least one round and one connection");
+    let seed = options.seed.unwrap_or_else(|| u64::from(process::id()) ^ Rng::new(now_ns()).next());
+    println!("seed {seed}");
     let mut rng = Rng::new(seed);
     let mut ledgers: Vec<Ledger> =
         (0..options.connections).map(|writer| Ledger::new(writer, rng.next())).collect();
@@ -77,11 +95,11 @@ fn rounds(options: &Options, seed: u64, scratch: &Scratch) -> Result<Totals> {
         "{:>5} {:>8} {:>10} {:>10} {:>10} {:>7} {:>5}",
         "round", "load ms", "changes", "persisted", "verified", "newer", "lost"
     );
-    let mut server = start(scratch, 0)?;
+    let mut server = start(place, 0)?;
     for round in 1..=options.rounds {
         let load = Duration::from_millis(MIN_LOAD_MS + rng.below(options.load_ms.max(1)));
-        load_and_kill(server, &mut ledgers, load).with_context(|| format!("round {round}"))?;
-        server = start(scratch, round)?;
+        load_and_kill(server, &mut ledgers, load, place).with_context(|| format!("round {round}"))?;
+        server = start(place, round)?;
         let verified = verify::all(&server.kv, &mut ledgers).with_context(|| format!("round {round}"))?;
         print_round(round, load, &ledgers, &verified);
         totals += Totals::one(verified.lost.is_empty());
@@ -92,13 +110,13 @@ fn rounds(options: &Options, seed: u64, scratch: &Scratch) -> Result<Totals> {
     Ok(totals)
 }
 
-fn start(scratch: &Scratch, round: u32) -> Result<Stave> {
-    let log = scratch.path().join(format!("server-{round}.log"));
-    Stave::start(&Start { data: &scratch.path().join("data"), log, more: &[] })
+fn start(place: &Place<'_>, round: u32) -> Result<Stave> {
+    let log = place.logs.join(format!("server-{round}.log"));
+    Stave::start(&Start { data: place.data, log, more: &[] })
 }
 
 /// Writes through all connections at once and kills the server in the middle.
-fn load_and_kill(server: Stave, ledgers: &mut [Ledger], load: Duration) -> Result<()> {
+fn load_and_kill(server: Stave, ledgers: &mut [Ledger], load: Duration, place: &Place<'_>) -> Result<()> {
     let dying = AtomicBool::new(false);
     let kv = server.kv.clone();
     thread::scope(|scope| {
@@ -115,7 +133,7 @@ fn load_and_kill(server: Stave, ledgers: &mut [Ledger], load: Duration) -> Resul
         // From here on a lost connection is what the writers expect.
         dying.store(true, Ordering::SeqCst);
         let log = server.log_tail();
-        server.kill()?;
+        (place.kill)(server)?;
         for writer in writers {
             let written = writer.join().map_err(|_| anyhow!("a writer panicked"))?;
             written.with_context(|| format!("the server failed under load; its log ends with:\n{log}"))?;

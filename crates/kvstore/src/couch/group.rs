@@ -192,10 +192,11 @@ impl Couch {
                 member.outcome = Ok(FileAt { revision, header_offset: file.header_offset() });
             }
             (false, Some(new)) => {
-                // whichever of the two names it has; what cannot be removed now is not used again either
+                // whichever of the two names it has; what cannot be removed now must not come up after a deletion
                 let remove = |path: &Path| self.env.disk.remove_file(path).ok();
                 remove(&new.unfinished);
                 remove(&new.path);
+                member.slot.strays.push(new.revision);
             }
             (false, None) => {}
         }

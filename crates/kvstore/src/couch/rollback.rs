@@ -57,24 +57,12 @@ impl Couch {
         };
         if seqno < highest {
             let header_offset = file.write_rollback(vb, self.env.clock.unix_ns())?;
-            if let Err(failure) = before(Some(FileAt { revision, header_offset })) {
-                self.take_back(vb, vbucket, slot);
-                return Err(failure);
-            }
+            // If this fails, nobody knows whether a restart will find the commit on record: it is not cut off.
+            before(Some(FileAt { revision, header_offset }))?;
             vbucket.generation.fetch_add(1, Ordering::Relaxed);
             file.finish_rollback(vb)?;
             *vbucket.latest.lock() = Some(file.snapshot());
         }
         Ok(RolledBack { seqno, stored: Some(file.stored(vb)?) })
-    }
-
-    /// Cuts off what was written behind the last commit, as far as the disk lets it: a restart would find it.
-    fn take_back(&self, vb: VbId, vbucket: &Vbucket, slot: &mut Slot) {
-        if vbucket.close(slot, true) {
-            self.open_files.forget(vb);
-        }
-        if let Ok(file) = self.opened(vb, vbucket, slot) {
-            file.to_sync().sync_data().ok();
-        }
     }
 }

@@ -1,16 +1,17 @@
 //! What changes a vBucket's past: rollback, and the file that a compaction puts in place of the old one.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use base::{Seqno, VbId, Version};
 
-use super::{Journaled, Oldest, Unfiled};
+use super::{Journaled, Unfiled};
 use crate::compaction::{Compacted, Compaction, FileAt, RolledBack};
 use crate::failure::Failure;
-use crate::journal::{Filed, Frame, Record, Replayed, ReplayedState, State};
+use crate::journal::{Filed, Frame, Record, Replayed, ReplayedState};
 use crate::state::VbStateDoc;
-use crate::store::{KvStore, Snapshot};
+use crate::store::{KvStore, SaveBatch, Snapshot};
 
 /// A save as it was journaled.
 struct Save {
@@ -114,27 +115,31 @@ impl Journaled {
         Ok(saves.take_while(within).collect())
     }
 
-    /// Journals what is kept once more, and then that everything before is void.
+    /// Files what is kept, and then journals that everything else before is void: one record, so that a power loss
+    /// leaves the vBucket as it was or as it shall be.
     fn keep_only(&self, vb: VbId, kept: Vec<Save>) -> Result<(), Failure> {
+        let at = self.filed.lock().by_vbucket.get(&vb).map(|filed| (filed.revision, filed.header_offset));
+        let mut at = at.unwrap_or_default();
+        if let Some(last) = kept.last() {
+            let newest: BTreeMap<&[u8], &Version> = kept
+                .iter()
+                .flat_map(|save| &save.items)
+                .map(|version| (version.stored_key(), version))
+                .collect();
+            let items: Vec<Version> = newest.into_values().cloned().collect();
+            let batch = SaveBatch { items: &items, state: &last.state };
+            let mut filed = self.files.file_group(&[(vb, batch)]);
+            let FileAt { revision, header_offset } = filed.pop().expect("an answer for each batch")?;
+            at = (revision, header_offset);
+        }
         let _appending = self.appending.lock();
-        let next = self.journal.next_frame();
-        let records =
-            kept.iter().map(|save| Record::Save { vb, state: State::Whole(&save.state), items: &save.items });
-        let last = if kept.is_empty() { next } else { self.append(records)? };
-        let through = Frame(next.0 - 1);
-        let filed = self.filed.lock().by_vbucket.get(&vb).copied();
-        let filed =
-            Filed { through, ..filed.unwrap_or(Filed { vb, through, revision: 0, header_offset: 0 }) };
+        let through = Frame(self.journal.next_frame().0 - 1);
+        let filed = Filed { vb, through, revision: at.0, header_offset: at.1 };
         self.append([Record::RolledBack(filed)])?;
         if filed.revision > 0 {
             self.filed.lock().by_vbucket.insert(vb, filed);
         }
-        let since = Oldest { frame: next, at: self.env.clock.monotonic() };
-        let mut new = Unfiled::default();
-        for save in kept {
-            new.add(&save.items, save.state, since, last);
-        }
-        self.replace(vb, new);
+        self.replace(vb, Unfiled::default());
         Ok(())
     }
 

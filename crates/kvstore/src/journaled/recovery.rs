@@ -40,9 +40,12 @@ impl Found {
 }
 
 pub(super) fn open(env: Env, dir: &Path, config: JournaledConfig) -> Result<Journaled, Failure> {
-    let has_journal = exists(&env, dir)?;
+    made(&env, dir)?;
     let mut found: BTreeMap<VbId, Found> = BTreeMap::new();
+    // A journal that was begun and got no further tells nothing: the files are as their last headers have it.
+    let mut tells_of_files = false;
     let take_in = &mut |frame: Frame, replayed: Replayed| {
+        tells_of_files = true;
         match replayed {
             Replayed::Save { vb, state, items } => {
                 found.entry(vb).or_default().saves.push(Save { frame, state, items });
@@ -55,8 +58,8 @@ pub(super) fn open(env: Env, dir: &Path, config: JournaledConfig) -> Result<Jour
         }
         Ok(())
     };
-    if has_journal {
-        let journal = Journal::recover(env.clone(), dir, config.journal(), take_in)?;
+    let journal = Journal::recover(env.clone(), dir, config.journal(), take_in)?;
+    if tells_of_files {
         let record = found.iter().filter_map(|(vb, found)| on_record(*vb, found)).collect();
         let files = Couch::open_with(env.clone(), dir, config.couch, Some(&record))?;
         return Ok(assemble(env, config, files, journal, found));
@@ -67,15 +70,24 @@ pub(super) fn open(env: Env, dir: &Path, config: JournaledConfig) -> Result<Jour
         let filed = Filed { vb, through: Frame(0), revision, header_offset };
         found.insert(vb, Found { filed: Some(filed), saves: Vec::new() });
     }
-    let journal = Journal::recover(env.clone(), dir, config.journal(), &mut |_, _| Ok(()))?;
-    Ok(assemble(env, config, files, journal, found))
+    let journaled = assemble(env, config, files, journal, found);
+    {
+        // The journal may have begun already without them: its next frame puts them on record.
+        let mut filed = journaled.filed.lock();
+        filed.news = filed.by_vbucket.values().copied().collect();
+    }
+    Ok(journaled)
 }
 
 /// Whether a folder, which may not be there, has a journal.
 pub(super) fn exists(env: &Env, dir: &Path) -> Result<bool, Failure> {
-    let made = env.disk.create_dir_all_synced(dir);
-    made.map_err(|source| Failure::Disk { operation: "make folder", path: dir.to_owned(), source })?;
+    made(env, dir)?;
     Journal::exists(env, dir)
+}
+
+fn made(env: &Env, dir: &Path) -> Result<(), Failure> {
+    let made = env.disk.create_dir_all_synced(dir);
+    made.map_err(|source| Failure::Disk { operation: "make folder", path: dir.to_owned(), source })
 }
 
 fn on_record(vb: VbId, found: &Found) -> Option<(VbId, FileAt)> {

@@ -53,6 +53,13 @@ impl Content {
         len
     }
 
+    /// The bytes of one sector; zeros where the file does not reach.
+    pub(super) fn sector(&self, sector: u64) -> [u8; super::SECTOR_BYTES as usize] {
+        let mut bytes = [0; super::SECTOR_BYTES as usize];
+        self.read_at(&mut bytes, sector * super::SECTOR_BYTES);
+        bytes
+    }
+
     /// Writes, growing the file if need be.
     pub(super) fn write_at(&mut self, buf: &[u8], offset: u64) {
         for (page, start, range) in cut(offset, buf.len(), PAGE) {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::SECTOR_BYTES;
 use super::content::{Content, sectors};
 use super::crash::Survival;
-use super::random::SplitMix64;
+use super::random::{SplitMix64, mix};
 
 /// What one operation did to one sector.
 #[derive(Clone, Debug)]
@@ -129,6 +129,28 @@ impl Inode {
             Survival::Everything => self.current.clone(),
             Survival::Seeded(_) => self.seeded(rng),
         }
+    }
+
+    /// Whether anything waits for a sync.
+    pub(super) fn is_unsynced(&self) -> bool {
+        !self.pending.is_empty() || !self.lengths.is_empty()
+    }
+
+    /// A number for where `content`, one of those that a power loss may leave, differs from what is durable.
+    pub(super) fn mark_of(&self, content: &Content) -> u64 {
+        let mut mark = mix(content.len() ^ self.durable.len().rotate_left(32));
+        if content.len() == self.durable.len() {
+            mark = 0;
+        }
+        for &sector in self.pending.keys() {
+            let (now, then) = (content.sector(sector), self.durable.sector(sector));
+            if now != then {
+                let words =
+                    now.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")));
+                mark = mark.wrapping_add(words.fold(mix(sector), |sum, word| mix(sum ^ word)));
+            }
+        }
+        mark
     }
 
     fn seeded(&self, rng: &mut SplitMix64) -> Content {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
 use super::crash::Survival;
-use super::random::SplitMix64;
+use super::random::{SplitMix64, mix};
 
 /// Number of a file, whatever its name.
 pub(super) type InodeId = u64;
@@ -113,6 +113,27 @@ impl Names {
         }
         let names = without_orphans(names);
         Names { live: names.clone(), durable: names, pending: Vec::new() }
+    }
+
+    /// Whether any name waits for a sync of its folder.
+    pub(super) fn is_unsynced(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// A number for all names and what they stand for.
+    pub(super) fn mark(&self) -> u64 {
+        let mut mark = 0;
+        for (path, node) in &self.live {
+            let start = match node {
+                Node::Folder => u64::MAX,
+                Node::File(id) => *id,
+            };
+            let bytes = path.as_os_str().as_encoded_bytes();
+            mark = bytes.iter().fold(mix(mark ^ start), |sum, byte| {
+                (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+            });
+        }
+        mark
     }
 
     /// Every file that a name leads to.

@@ -374,3 +374,31 @@ fn folders_can_be_made_durably() {
     crate::env::RealDisk.create_dir_all_synced(&deep).expect("it is ours");
     assert!(crate::env::RealDisk.read_dir(&deep).is_ok());
 }
+
+#[test]
+fn images_are_told_apart_by_their_marks() {
+    let disk = SimDisk::new();
+    disk.record();
+    let file = create(&disk, "f");
+    let mut rng = SplitMix64::new(5);
+    for _ in 0..6 {
+        let bytes = vec![rng.next_u64() as u8; rng.between(1, 2000) as usize];
+        file.write_at(&bytes, rng.below(3000)).expect("no fault planned");
+    }
+    let recording = disk.recording().expect("it was started");
+    let mut replay = recording.replay();
+    let mut by_mark = BTreeMap::new();
+    while replay.step() {
+        if !replay.next_is_sync() && replay.done() > 2 {
+            assert!(replay.is_unsynced());
+            for seed in 0..50 {
+                let (image, mark) = replay.image_marked(Survival::Seeded(seed));
+                let contents = image.contents();
+                assert_eq!(by_mark.entry(mark).or_insert_with(|| contents.clone()), &contents);
+            }
+        }
+    }
+    let distinct: std::collections::BTreeSet<_> = by_mark.values().collect();
+    assert_eq!(distinct.len(), by_mark.len());
+    assert!(by_mark.len() > 50);
+}

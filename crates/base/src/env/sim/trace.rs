@@ -79,15 +79,30 @@ impl State {
 
     /// What is there after the power went, all of it durable.
     pub(super) fn after_power_loss(&self, survival: Survival) -> State {
+        self.after_power_loss_marked(survival).0
+    }
+
+    /// The same, and a number that tells states apart which differ in what is durable now.
+    fn after_power_loss_marked(&self, survival: Survival) -> (State, u64) {
         let mut rng = SplitMix64::new(survival.seed());
         let names = self.names.after_power_loss(survival, &mut rng);
+        let mut mark = names.mark();
         let mut inodes = BTreeMap::new();
         for (_, id) in names.files() {
             let mut own = rng.fork();
-            let mut content = || self.inode(id).after_power_loss(survival, &mut own);
-            inodes.entry(id).or_insert_with(|| Inode::durable(content()));
+            let mut content = || {
+                let content = self.inode(id).after_power_loss(survival, &mut own);
+                mark = mark.wrapping_add(self.inode(id).mark_of(&content).wrapping_mul(2 * id + 1));
+                Inode::durable(content)
+            };
+            inodes.entry(id).or_insert_with(&mut content);
         }
-        State { names, inodes, next_inode: self.next_inode }
+        (State { names, inodes, next_inode: self.next_inode }, mark)
+    }
+
+    /// Whether a power loss now could leave more than one state.
+    fn is_unsynced(&self) -> bool {
+        self.names.is_unsynced() || self.inodes.values().any(Inode::is_unsynced)
     }
 }
 
@@ -144,6 +159,23 @@ impl Replay<'_> {
 
     /// The disk as a restart finds it if the power goes now.
     pub fn image(&self, survival: Survival) -> SimDisk {
-        SimDisk::from_state(self.state.after_power_loss(survival))
+        self.image_marked(survival).0
+    }
+
+    /// The same, and a number for what is on it: until the next sync, images with the same number are the same.
+    pub fn image_marked(&self, survival: Survival) -> (SimDisk, u64) {
+        let (state, mark) = self.state.after_power_loss_marked(survival);
+        (SimDisk::from_state(state), mark)
+    }
+
+    /// Whether the power loss now could leave more than one state.
+    pub fn is_unsynced(&self) -> bool {
+        self.state.is_unsynced()
+    }
+
+    /// Whether the next change makes something durable, or fails to.
+    pub fn next_is_sync(&self) -> bool {
+        let next = self.events.get(self.done);
+        matches!(next, Some(Event::Sync { .. } | Event::FailedSync { .. } | Event::SyncDir { .. }))
     }
 }

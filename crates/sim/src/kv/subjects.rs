@@ -1,0 +1,42 @@
+//! The stores that are put on trial.
+
+use std::path::Path;
+use std::time::Duration;
+
+use base::env::Env;
+use kvstore::{CompactionSteps, Couch, CouchConfig, Failure, Journaled, JournaledConfig, KvStore};
+
+use super::Subject;
+
+/// A file for each vBucket; every batch commits in its file. Small nodes, so that small trees are deep; few open
+/// files, so that they are opened again.
+pub fn couch() -> Subject<'static> {
+    Subject { name: "couch", open: &open_couch, trusts_last_header: true, rolls_back_exactly: true }
+}
+
+fn open_couch(env: Env, dir: &Path) -> Result<Box<dyn KvStore>, Failure> {
+    Ok(Box::new(Couch::open(env, dir, couch_config())?))
+}
+
+fn couch_config() -> CouchConfig {
+    let tuning = couchstore::Tuning { leaf_bytes: 300, interior_bytes: 300, compress_nodes: true };
+    let compaction = CompactionSteps { step_bytes: 300, last_changes: 2 };
+    CouchConfig { max_open_files: 2, tuning, compaction }
+}
+
+/// The same behind a journal of small segments, which are recycled after a few batches. Whatever is in the journal may
+/// be filed at once, in any background step.
+pub fn journaled() -> Subject<'static> {
+    Subject { name: "journaled", open: &open_journaled, trusts_last_header: false, rolls_back_exactly: false }
+}
+
+fn open_journaled(env: Env, dir: &Path) -> Result<Box<dyn KvStore>, Failure> {
+    let config =
+        JournaledConfig { couch: couch_config(), journal_bytes: 128 << 10, file_after: Duration::ZERO };
+    Ok(Box::new(Journaled::open(env, dir, config)?))
+}
+
+/// All of them.
+pub fn all() -> Vec<Subject<'static>> {
+    vec![couch(), journaled()]
+}

@@ -1,0 +1,144 @@
+//! `cargo xtask powercut`: the server under load on a real file system that is shut down without a warning, as by a
+//! power cut, mounted again and looked through for documents that it had promised.
+//!
+//! What was synced stays, what was not goes; sectors are neither torn nor reordered, which `cargo xtask crash` does.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use clap::Args;
+
+use crate::child::{headline, is_installed, output};
+use crate::kill::{self, Place};
+use crate::stave::Stave;
+use crate::totals::Totals;
+use crate::tree::Scratch;
+
+/// How often and on what.
+#[derive(Args)]
+pub struct Options {
+    /// How often the power goes, on each file system.
+    #[arg(long, default_value_t = 50)]
+    rounds: u32,
+    /// Decides keys, values, deletes and the moments of the cuts; the machine decides the rest.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// The longest time under load before a cut.
+    #[arg(long, default_value_t = 600)]
+    load_ms: u64,
+    /// Only this file system: ext4 or xfs.
+    #[arg(long)]
+    only: Option<String>,
+}
+
+/// File systems that can be shut down, and the program that makes them.
+const FILE_SYSTEMS: [(&str, &str, &[&str]); 2] =
+    [("ext4", "mkfs.ext4", &["-q", "-F"]), ("xfs", "mkfs.xfs", &["-q", "-f"])];
+/// Size of the image; it is sparse.
+const IMAGE_BYTES: u64 = 2 << 30;
+
+/// Why it cannot be done here, if so.
+pub fn cannot() -> Option<&'static str> {
+    if !rustix::process::getuid().is_root() {
+        Some("only root can mount a file system")
+    } else if !Path::new("/dev/loop-control").exists() {
+        Some("there are no loop devices")
+    } else if !["mount", "umount"].iter().all(|program| is_installed(program)) {
+        Some("mount or umount is missing")
+    } else if !FILE_SYSTEMS.iter().any(|(_, make, _)| is_installed(make)) {
+        Some("neither mkfs.ext4 nor mkfs.xfs is installed")
+    } else {
+        None
+    }
+}
+
+/// Cuts the power on each file system that can be made here; each cut is one verdict.
+pub fn run(options: &Options) -> Result<Totals> {
+    let mut totals = Totals::default();
+    for (name, make, arguments) in FILE_SYSTEMS {
+        if options.only.as_ref().is_some_and(|only| only != name) {
+            continue;
+        }
+        headline(&format!("power cuts on {name}"));
+        if !is_installed(make) {
+            println!("skipped: {make} is not installed");
+            continue;
+        }
+        totals += cut(options, make, arguments)?;
+    }
+    Ok(totals)
+}
+
+fn cut(options: &Options, make: &str, arguments: &[&str]) -> Result<Totals> {
+    let mut scratch = Scratch::new("powercut")?;
+    let result = on_image(options, make, arguments, scratch.path());
+    if !matches!(&result, Ok(totals) if totals.good()) {
+        scratch.keep();
+    }
+    result
+}
+
+fn on_image(options: &Options, make: &str, arguments: &[&str], scratch: &Path) -> Result<Totals> {
+    let image = scratch.join("image");
+    File::create(&image)?.set_len(IMAGE_BYTES)?;
+    output(Command::new(make).args(arguments).arg(&image))?;
+    let mounted = Mounted::new(image, scratch.join("mounted"))?;
+    let kill = |server: Stave| {
+        mounted.power_off()?;
+        server.kill()?;
+        mounted.mount_again()
+    };
+    let place = Place { data: &mounted.at.join("data"), logs: scratch, kill: &kill };
+    kill::rounds(&kill::Options::rounds(options.rounds).with(options.seed, options.load_ms), &place)
+}
+
+/// A mounted image; unmounted when it is dropped.
+struct Mounted {
+    image: PathBuf,
+    at: PathBuf,
+}
+
+impl Mounted {
+    fn new(image: PathBuf, at: PathBuf) -> Result<Mounted> {
+        std::fs::create_dir_all(&at)?;
+        let mounted = Mounted { image, at };
+        mounted.mount()?;
+        Ok(mounted)
+    }
+
+    fn mount(&self) -> Result<()> {
+        output(Command::new("mount").args(["-o", "loop"]).arg(&self.image).arg(&self.at))?;
+        Ok(())
+    }
+
+    /// From now on nothing reaches the image, not even what the file system's journal holds in memory.
+    fn power_off(&self) -> Result<()> {
+        /// `EXT4_IOC_SHUTDOWN` and `XFS_IOC_GOINGDOWN`: `_IOR('X', 125, u32)` (Linux, fs/ext4/ext4.h, xfs_fs.h).
+        const SHUTDOWN: rustix::ioctl::Opcode = rustix::ioctl::opcode::read::<u32>(b'X', 125);
+        /// `EXT4_GOING_FLAGS_NOLOGFLUSH` and `XFS_FSOP_GOING_FLAGS_NOLOGFLUSH`.
+        const WITHOUT_LOG: u32 = 2;
+        let folder = File::open(&self.at)?;
+        // SAFETY: both file systems define this number as an ioctl that reads one u32 through its argument.
+        let done = unsafe {
+            rustix::ioctl::ioctl(&folder, rustix::ioctl::Setter::<SHUTDOWN, u32>::new(WITHOUT_LOG))
+        };
+        done.context("the file system cannot be shut down")
+    }
+
+    fn mount_again(&self) -> Result<()> {
+        output(Command::new("umount").arg(&self.at))?;
+        self.mount()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // A server that did not end yet would keep it busy: lazily, it goes with the last user.
+        let gone = Command::new("umount").arg("-l").arg(&self.at).status();
+        if !gone.is_ok_and(|status| status.success()) {
+            eprintln!("{} is still mounted", self.at.display());
+        }
+    }
+}
