@@ -36,7 +36,7 @@ impl Engine for RocksDb {
         }
         let mut options = WriteOptions::default();
         options.set_sync(true);
-        self.database.write_opt(&batch, &options)?;
+        self.database.write_opt(batch, &options)?;
         Ok(())
     }
 
