@@ -18,6 +18,8 @@ pub enum Part {
     Random,
     /// One batch, one commit: keys in order, values of one byte.
     Shape,
+    /// Commits of one item each.
+    Single,
 }
 
 impl Part {
@@ -26,6 +28,7 @@ impl Part {
         match self {
             Part::Random => "random",
             Part::Shape => "shape",
+            Part::Single => "single",
         }
     }
 }
@@ -45,6 +48,9 @@ pub struct Extent {
     /// Sizes of the single batches
     #[arg(long, value_delimiter = ',', default_value = "10000,1000000")]
     pub shapes: Vec<usize>,
+    /// Commits of one item each
+    #[arg(long, default_value_t = 3_000)]
+    pub singles: u32,
     /// Where the random numbers begin
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -109,7 +115,8 @@ pub struct Measured {
 /// Measures, and prints a line of JSON.
 pub fn run(options: &Options) -> Result<()> {
     let measured = match options.part {
-        Part::Random => vec![random(options)?],
+        Part::Random => vec![random(options, options.extent.batches, options.extent.batch)?],
+        Part::Single => vec![random(options, options.extent.singles, 1)?],
         Part::Shape => {
             let shapes = options.extent.shapes.iter();
             shapes.map(|items| single_batch(options, *items)).collect::<Result<_>>()?
@@ -140,8 +147,8 @@ fn timed_save(engine: &mut dyn Engine) -> Result<f64> {
     Ok(begun.elapsed().as_secs_f64())
 }
 
-fn random(options: &Options) -> Result<Measured> {
-    let Extent { batches, batch, value_bytes, seed, .. } = options.extent;
+fn random(options: &Options, batches: u32, batch: u32) -> Result<Measured> {
+    let Extent { value_bytes, seed, .. } = options.extent;
     let mut random = Random::new(batches * batch, value_bytes, seed);
     let resident = resident_bytes()?;
     let mut engine = engine::open(&options.engine, &options.dir)?;

@@ -51,8 +51,11 @@ pub fn run(options: &Options) -> Result<()> {
     if let Some(unknown) = engines.iter().find(|engine| !NAMES.contains(&engine.as_str())) {
         bail!("no engine is called `{unknown}`; there are {}", NAMES.join(", "));
     }
-    let parts =
-        if options.parts.is_empty() { vec![Part::Random, Part::Shape] } else { options.parts.clone() };
+    let parts = if options.parts.is_empty() {
+        vec![Part::Random, Part::Shape, Part::Single]
+    } else {
+        options.parts.clone()
+    };
     let mut out = serde_json::Map::new();
     for part in parts {
         let results = measure(options, part, &engines)?;
@@ -99,12 +102,13 @@ fn one(options: &Options, part: Part, engine: &str) -> Result<Vec<Measured>> {
 }
 
 fn child_output(options: &Options, part: Part, engine: &str, dir: &Path) -> Result<String> {
-    let Extent { batches, batch, value_bytes, shapes, seed } = &options.extent;
+    let Extent { batches, batch, value_bytes, shapes, singles, seed } = &options.extent;
     let shapes: Vec<_> = shapes.iter().map(ToString::to_string).collect();
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("child").arg("--dir").arg(dir).args(["--engine", engine, "--part", part.name()]);
     command.args(["--batches", &batches.to_string(), "--batch", &batch.to_string()]);
     command.args(["--value-bytes", &value_bytes.to_string(), "--seed", &seed.to_string()]);
+    command.args(["--singles", &singles.to_string()]);
     command.args(["--shapes", &shapes.join(",")]).stdout(Stdio::piped());
     let mut child = command.spawn().context("cannot run myself")?;
     let begun = Instant::now();

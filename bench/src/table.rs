@@ -78,7 +78,13 @@ pub fn draw(part: Part, extent: &Extent, engines: &[String], results: &Results) 
     // Writing to a string does not fail.
     let _ = match part {
         Part::Random => draw_random(&mut out, extent, &rows),
-        Part::Shape => draw_shape(&mut out, &rows),
+        Part::Shape => {
+            draw_beside_raw(&mut out, "One batch, one commit: keys `key<i>`, values of 1 byte.", &rows)
+        }
+        Part::Single => {
+            let title = format!("Commits of one item each, values of {} random bytes.", extent.value_bytes);
+            draw_beside_raw(&mut out, &title, &rows)
+        }
     };
     out
 }
@@ -105,8 +111,8 @@ fn draw_random(out: &mut String, extent: &Extent, rows: &[Row<'_>]) -> std::fmt:
     draw_ratios(out, rows)
 }
 
-fn draw_shape(out: &mut String, rows: &[Row<'_>]) -> std::fmt::Result {
-    writeln!(out, "One batch, one commit: keys `key<i>`, values of 1 byte.")?;
+fn draw_beside_raw(out: &mut String, title: &str, rows: &[Row<'_>]) -> std::fmt::Result {
+    writeln!(out, "{title}")?;
     let columns = ["batch", "insert/s", "to raw", "replace/s", "to raw", "peak B/item"];
     let [a, b, c, d, e, f] = columns;
     writeln!(out, "{:<12} {a:>9} {b:>10} {c:>7} {d:>10} {e:>7} {f:>11}", "engine")?;
@@ -197,7 +203,8 @@ mod tests {
     #[test]
     fn the_table_has_medians_and_ratios() {
         let (engines, results) = results();
-        let extent = Extent { batches: 100, batch: 10, value_bytes: 512, shapes: vec![], seed: 1 };
+        let extent =
+            Extent { batches: 100, batch: 10, value_bytes: 512, shapes: vec![], singles: 1, seed: 1 };
         let table = draw(Part::Random, &extent, &engines, &results);
         let line = table.lines().find(|line| line.starts_with("stave-files ")).unwrap();
         let words: Vec<_> = line.split_ascii_whitespace().collect();

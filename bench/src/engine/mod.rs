@@ -31,6 +31,7 @@ pub trait Engine {
 
 /// All of them, by name, ours first; the raw append is no engine but what the machine can do.
 pub const NAMES: &[&str] = &[
+    "stave",
     "stave-files",
     "fjall",
     #[cfg(feature = "rocksdb")]
@@ -43,6 +44,7 @@ pub const NAMES: &[&str] = &[
 /// Opens an engine in an empty folder.
 pub fn open(name: &str, dir: &Path) -> Result<Box<dyn Engine>> {
     Ok(match name {
+        "stave" => Box::new(stave::Stave::journaled(dir)?),
         "stave-files" => Box::new(stave::Stave::files(dir)?),
         "fjall" => Box::new(fjall::Fjall::open(dir)?),
         #[cfg(feature = "rocksdb")]
