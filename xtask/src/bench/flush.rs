@@ -29,6 +29,12 @@ const PEAK_GOAL_BYTES: f64 = 100.0;
 const PEAK_FROM_BATCH: u64 = 10_000;
 /// A key that is queued twice may cost so much more than one that is queued once.
 const DEDUP_GOAL: f64 = 1.10;
+/// Lines of the example `journal`, and how many commits it shall do.
+const PREWRITTEN: &str = "one item, prewritten segments";
+const PLAIN: &str = "plain append of 700 bytes";
+const SINGLE_COMMITS: &str = "5000";
+/// 12,000 commits a second where a plain append with one sync does 9,000.
+const SINGLE_GOAL: f64 = 1.33;
 
 /// Measures.
 pub fn run(options: &Options) -> Result<Report> {
@@ -51,10 +57,14 @@ pub fn run(options: &Options) -> Result<Report> {
 
 /// Runs an example of `kvstore`; what it printed as JSON.
 fn example(name: &str, arguments: &[&str]) -> Result<Value> {
+    let text = run_example(name, arguments)?;
+    last_json(&text).with_context(|| format!("the example `{name}` printed no line of JSON"))
+}
+
+fn run_example(name: &str, arguments: &[&str]) -> Result<String> {
     println!("running crates/kvstore/examples: {name} {}", arguments.join(" "));
     let fixed = ["run", "--quiet", "--release", "--locked", "--package", "kvstore", "--example", name, "--"];
-    let text = output(&mut cargo(&[&fixed[..], arguments].concat()))?;
-    last_json(&text).with_context(|| format!("the example `{name}` printed no line of JSON"))
+    output(&mut cargo(&[&fixed[..], arguments].concat()))
 }
 
 fn figure(row: &Value, name: &str) -> f64 {
@@ -174,14 +184,26 @@ fn add_growth(report: &mut Report, measured: &Value) {
 }
 
 /// Single commits through the journal beside a plain append with one sync.
-fn add_single(report: &mut Report, _dir: &str) -> Result<()> {
+fn add_single(report: &mut Report, dir: &str) -> Result<()> {
     if !has_example(&tree::root(), "journal") {
         println!("\ncrates/kvstore has no example `journal`: the row of single commits is missing");
         return Ok(());
     }
-    let measured = example("journal", &["--json"])?;
-    report.detail("journal", measured);
+    println!();
+    let text = run_example("journal", &[dir, SINGLE_COMMITS])?;
+    let of =
+        |line| commits_per_s(&text, line).with_context(|| format!("the journal says nothing of `{line}`"));
+    let (journal, plain) = (of(PREWRITTEN)?, of(PLAIN)?);
+    println!("single commits of 512 bytes: {journal:.0}/s, plain append and one sync: {plain:.0}/s");
+    report.add("single_commits_per_s", journal, None);
+    report.figure("single_commits_to_plain_append", journal / plain, Some(Goal::AtLeast(SINGLE_GOAL)));
     Ok(())
+}
+
+/// The figure in front of `commits/s` in the line that begins so.
+fn commits_per_s(text: &str, line: &str) -> Option<f64> {
+    let (before, _) = text.lines().find(|l| l.starts_with(line))?.split_once(" commits/s")?;
+    before.split_ascii_whitespace().last()?.parse().ok()
 }
 
 fn has_example(root: &Path, name: &str) -> bool {
@@ -230,6 +252,15 @@ mod tests {
         let mut figures_missing = measured(0.3);
         figures_missing["rows"][1]["insert_ratio"] = Value::Null;
         assert!(!holds(&figures_missing), "what is missing does not hold");
+    }
+
+    #[test]
+    fn commits_are_read_from_the_journals_lines() {
+        let text = "no disk:\nplain append of 700 bytes + fdatasync   7000 commits/s  p50 9 p99 9 us\n\
+                    one item, prewritten segments      12345 commits/s  p50 1 us\n    JournalStats {}\n";
+        assert_eq!(commits_per_s(text, PREWRITTEN), Some(12_345.0));
+        assert_eq!(commits_per_s(text, PLAIN), Some(7_000.0));
+        assert_eq!(commits_per_s("one item, prewritten segments: none\n", PREWRITTEN), None);
     }
 
     #[test]

@@ -34,6 +34,9 @@ pub struct Options {
     /// Stop the server politely before each restart; otherwise it is killed.
     #[arg(long)]
     polite: bool,
+    /// Make the kernel forget the files before each restart (as root only), so that they are read from the disk.
+    #[arg(long)]
+    cold: bool,
     /// Chooses the documents that are read.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -75,7 +78,7 @@ pub fn run(options: &Options) -> Result<Report> {
         } else {
             server.kill()?
         }
-        let cold = drop_page_cache(Path::new("/proc/sys/vm/drop_caches"));
+        let cold = options.cold && drop_page_cache(Path::new("/proc/sys/vm/drop_caches"));
         if number == 1 {
             print_head(options, cold);
         }
@@ -177,7 +180,11 @@ fn milliseconds(time: Duration) -> f64 {
 }
 
 fn print_head(options: &Options, cold: bool) {
-    let cache = if cold { "the page cache dropped" } else { "the page cache warm (only root may drop it)" };
+    let cache = match (options.cold, cold) {
+        (_, true) => "the page cache dropped",
+        (true, false) => "the page cache warm (only root may drop it)",
+        (false, false) => "the page cache warm",
+    };
     let how = if options.polite { "stopped" } else { "killed" };
     println!("server {how}, {cache}\n");
     println!(
