@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 use crate::engine::{self, Engine};
-use crate::meter::{Written, peak_resident_bytes, resident_bytes};
+use crate::meter::{Written, begin_peak, peak_resident_bytes};
 use crate::work::{Random, shape};
 
 /// Which work is done.
@@ -49,7 +49,7 @@ pub struct Extent {
     #[arg(long, value_delimiter = ',', default_value = "10000,1000000")]
     pub shapes: Vec<usize>,
     /// Commits of one item each
-    #[arg(long, default_value_t = 3_000)]
+    #[arg(long, default_value_t = 2_000)]
     pub singles: u32,
     /// Where the random numbers begin
     #[arg(long, default_value_t = 1)]
@@ -150,7 +150,7 @@ fn timed_save(engine: &mut dyn Engine) -> Result<f64> {
 fn random(options: &Options, batches: u32, batch: u32) -> Result<Measured> {
     let Extent { value_bytes, seed, .. } = options.extent;
     let mut random = Random::new(batches * batch, value_bytes, seed);
-    let resident = resident_bytes()?;
+    let resident = begin_peak()?;
     let mut engine = engine::open(&options.engine, &options.dir)?;
     let items = u64::from(batches) * u64::from(batch);
     let mut last = None;
@@ -195,9 +195,9 @@ fn single_batch_once(options: &Options, items: usize, time: usize) -> Result<Mea
     let mut peak_bytes = 0;
     let mut one = |value| {
         engine.stage(shape(items, value));
-        let resident = resident_bytes()?;
+        let resident = begin_peak()?;
         let phase = phase(&mut *engine, items as u64, timed_save)?;
-        peak_bytes = peak_resident_bytes()?.saturating_sub(resident);
+        peak_bytes = peak_bytes.max(peak_resident_bytes()?.saturating_sub(resident));
         anyhow::Ok(phase)
     };
     let (insert, replace) = (one(b'a')?, one(b'b')?);

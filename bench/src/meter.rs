@@ -36,14 +36,15 @@ impl Written {
     }
 }
 
-/// The most resident memory that this process had.
-pub fn peak_resident_bytes() -> Result<u64> {
-    from_status("VmHWM:")
+/// Forgets the most that it had so far (proc(5), `/proc/PID/clear_refs`); what is resident now.
+pub fn begin_peak() -> Result<u64> {
+    fs::write("/proc/self/clear_refs", "5").context("/proc/self/clear_refs")?;
+    from_status("VmRSS:")
 }
 
-/// Its resident memory now.
-pub fn resident_bytes() -> Result<u64> {
-    from_status("VmRSS:")
+/// The most resident memory that this process had since.
+pub fn peak_resident_bytes() -> Result<u64> {
+    from_status("VmHWM:")
 }
 
 fn from_status(name: &str) -> Result<u64> {
@@ -72,6 +73,7 @@ mod tests {
 
     #[test]
     fn reads_our_own() {
+        assert!(begin_peak().is_ok_and(|bytes| bytes > 0));
         assert!(Written::now().is_ok() && peak_resident_bytes().is_ok_and(|bytes| bytes > 0));
     }
 }
