@@ -30,7 +30,7 @@ pub fn run(options: &Options) -> Result<bool> {
     let rocksdb = !options.without_rocksdb && can_build_rocksdb();
     let folder = tree::root().join("bench");
     let mut build = Command::new(tree::cargo());
-    build.args(["build", "--release", "--locked"]).current_dir(&folder);
+    build.args(["build", "--release"]).current_dir(&folder);
     if !rocksdb {
         build.arg("--no-default-features");
     }
