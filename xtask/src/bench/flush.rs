@@ -143,7 +143,7 @@ fn add_rows(report: &mut Report, measured: &Value) {
 
 /// How much more an item may cost at `large` than at `small`, if cost is the logarithm.
 fn logarithmic(small: f64, large: f64) -> f64 {
-    large.ln() / small.ln()
+    (large.ln() / small.ln() * 1e3).round() / 1e3
 }
 
 fn add_dedup(report: &mut Report, measured: &Value) {
