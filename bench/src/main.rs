@@ -1,4 +1,9 @@
 //! Stave's storage beside other embedded engines: the same work, in turn, each engine in a process of its own.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "this tool stands outside the server: it measures in the real world"
+)]
 
 mod child;
 mod engine;

@@ -1,5 +1,9 @@
 //! Whole runs against a fake server on a loopback port, and how the outcome is printed.
-#![allow(clippy::disallowed_types, reason = "the other end of the client's socket")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "the other end of the client's socket"
+)]
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
