@@ -146,6 +146,23 @@ impl FetchQueue {
         }
     }
 
+    /// Whether so much is lent that what comes next has to wait.
+    pub(crate) fn is_lent_out(&self) -> bool {
+        self.queue.lock().lent_bytes >= MAX_LENT_BYTES
+    }
+
+    /// Keys that were taken and not read: they are next again.
+    pub(crate) fn put_back(&self, vb: VbId, keys: &[Arc<[u8]>]) {
+        let mut queue = self.queue.lock();
+        let queue = &mut *queue;
+        let Some(waiting) = queue.vbuckets.get_mut(&vb) else { return };
+        if waiting.unread.is_empty() {
+            queue.turns.push_front(vb);
+        }
+        keys.iter().rev().for_each(|key| waiting.unread.push_front(key.clone()));
+        self.wake.notify_one();
+    }
+
     /// A key was read, or never will be: those who wait for it.
     pub(crate) fn finish(&self, vb: VbId, key: &[u8]) -> Vec<Completer<Fetched>> {
         let mut queue = self.queue.lock();

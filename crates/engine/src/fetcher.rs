@@ -92,7 +92,7 @@ impl Bucket {
         let incarnation = self.shards[usize::from(vb.0)].lock().incarnation;
         let mut progress = Progress::Worked;
         let (mut part, mut part_bytes) = (Vec::new(), 0);
-        for key in keys {
+        for (at, key) in keys.iter().enumerate() {
             let Some(value_bytes) = self.hollow_bytes(vb, incarnation, parse(key)) else {
                 self.tell(vb, key, &Fetched::Look(None));
                 continue;
@@ -100,6 +100,10 @@ impl Bucket {
             if !part.is_empty() && part_bytes + value_bytes > READ_BYTES {
                 progress = worse(progress, self.fetch_part(vb, incarnation, &std::mem::take(&mut part)));
                 part_bytes = 0;
+                if self.fetching.is_lent_out() {
+                    self.fetching.put_back(vb, &keys[at..]);
+                    return progress;
+                }
             }
             part.push(key);
             part_bytes += value_bytes;

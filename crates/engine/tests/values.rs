@@ -195,7 +195,11 @@ fn large_values_are_read_in_parts_and_lent_a_few_at_a_time() {
         (0..9).map(|n| world.bucket.fetch(VB, doc(&format!("k{n}"))).expect("few wait")).collect();
     world.spy.batches.lock().clear();
     assert_eq!(world.bucket.fetch_step(), Progress::Worked);
-    assert!(world.spy.batches.lock().iter().all(|(_, keys)| keys.len() == 1), "one at a time");
+    let read: Vec<usize> = world.spy.batches.lock().iter().map(|(_, keys)| keys.len()).collect();
+    assert!(
+        read.len() < 9 && read.iter().all(|keys| *keys == 1),
+        "{read:?}: one at a time, and not all of them"
+    );
     let again = world.set_in(VB, "k0", "small");
     assert_eq!(again, Err(Refusal::OverQuota), "{} of {}", world.used(), world.bucket.memory().quota_bytes());
     let late = world.bucket.fetch(VB, doc("full0")).expect("few wait");
