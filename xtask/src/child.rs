@@ -20,6 +20,13 @@ pub fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
+/// Builds the release binary.
+pub fn release_build() -> Result<()> {
+    let built = succeeds(&mut cargo(&["build", "--release", "--locked", "--package", "stave"]))?;
+    anyhow::ensure!(built, "the release binary could not be built");
+    Ok(())
+}
+
 /// Runs a command to its end; whether it succeeded.
 pub fn succeeds(command: &mut Command) -> Result<bool> {
     Ok(command.status().with_context(|| format!("cannot run {command:?}"))?.success())

@@ -19,6 +19,8 @@ const BODY_LIMIT_BYTES: usize = 64 << 20;
 const SILENCE: Duration = Duration::from_secs(60);
 /// What makes a change wait until it is on the disks of a majority.
 const PERSIST_TO_MAJORITY: [u8; 2] = [0x11, 0x03];
+/// Purge before this time, purge before this seqno, drop deletes, padding, file, padding: 8, 8, 1, 1, 2 and 4 bytes.
+const COMPACT_EXTRAS_BYTES: usize = 24;
 
 /// A connection, logged in.
 pub struct Client {
@@ -34,6 +36,8 @@ pub struct Answer {
     pub status: u16,
     /// Fields of the command.
     pub extras: Vec<u8>,
+    /// The key, where the answer has one.
+    pub key: Vec<u8>,
     /// The value.
     pub value: Vec<u8>,
 }
@@ -145,6 +149,16 @@ impl Client {
         });
     }
 
+    /// Queues the compaction of a vBucket's file; nothing is purged that would not be purged by itself.
+    pub fn push_compact(&mut self, vbucket: VbId) {
+        self.push(&RequestParts {
+            opcode: opcode::COMPACT_DB,
+            vbucket,
+            extras: &[0; COMPACT_EXTRAS_BYTES],
+            ..RequestParts::default()
+        });
+    }
+
     /// Sends what is queued.
     pub fn flush(&mut self) -> Result<()> {
         self.stream.write_all(&self.out)?;
@@ -160,6 +174,7 @@ impl Client {
                     let answer = Answer {
                         status: response.status_code,
                         extras: response.extras.to_vec(),
+                        key: response.key.to_vec(),
                         value: response.value.to_vec(),
                     };
                     self.consumed += total_len;
@@ -194,6 +209,24 @@ impl Client {
             (VbId(u16::from_be_bytes([a, b])), Seqno(u64::from_be_bytes(seqno)))
         };
         Ok(records.iter().map(decode).collect())
+    }
+
+    /// The figures of a group; nothing if the server does not know the group.
+    pub fn stats(&mut self, group: &str) -> Result<Option<Vec<(String, String)>>> {
+        self.push(&RequestParts { opcode: opcode::STAT, key: group.as_bytes(), ..RequestParts::default() });
+        self.flush()?;
+        let mut figures = Vec::new();
+        loop {
+            let answer = self.answer()?;
+            if !answer.is_ok() {
+                return Ok(None);
+            }
+            if answer.key.is_empty() {
+                return Ok(Some(figures));
+            }
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            figures.push((text(&answer.key), text(&answer.value)));
+        }
     }
 
     /// Waits until everything is on disk.

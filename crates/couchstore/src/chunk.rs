@@ -7,6 +7,7 @@ use std::sync::Arc;
 use base::env::File;
 
 use crate::failure::Failure;
+use crate::window::Window;
 
 /// Bytes of a block; the first one tells data from header.
 pub(crate) const BLOCK: u64 = 4096;
@@ -100,17 +101,6 @@ impl Source {
         })
     }
 
-    /// Appends file content from `offset` to `buf`, `content` bytes of it or fewer at the end of the file;
-    /// returns the offset behind what was read.
-    fn read_content(&self, buf: &mut Vec<u8>, offset: u64, content: usize) -> Result<u64, Failure> {
-        let from = buf.len();
-        buf.resize(from + span(offset, content as u64) as usize, 0);
-        let n = self.read_raw(&mut buf[from..], offset)?;
-        buf.truncate(from + n);
-        strip_block_bytes(buf, from, offset);
-        Ok(offset + n as u64)
-    }
-
     /// Reads the chunk at `offset`, which must end at or before `limit`, into `buf` and returns its body.
     /// `hint` is the body's likely length: a good one makes this a single read.
     pub(crate) fn read_chunk<'b>(
@@ -120,12 +110,51 @@ impl Source {
         limit: u64,
         buf: &'b mut Vec<u8>,
     ) -> Result<&'b [u8], Failure> {
+        self.read_chunk_with(offset, hint, limit, buf, |buf, offset, len| {
+            let from = buf.len();
+            buf.resize(from + len, 0);
+            let n = self.read_raw(&mut buf[from..], offset)?;
+            buf.truncate(from + n);
+            Ok(n)
+        })
+    }
+
+    /// The same with raw bytes that come through `window`.
+    pub(crate) fn read_chunk_ahead<'b>(
+        &self,
+        offset: u64,
+        hint: usize,
+        limit: u64,
+        buf: &'b mut Vec<u8>,
+        window: &mut Window,
+    ) -> Result<&'b [u8], Failure> {
+        let read = |buf: &mut Vec<u8>, offset, len| window.read(self, buf, offset, len, limit);
+        self.read_chunk_with(offset, hint, limit, buf, read)
+    }
+
+    /// `read` appends raw bytes from an offset to the buffer, as many as it is told or fewer at the end of the file,
+    /// and returns how many.
+    fn read_chunk_with<'b>(
+        &self,
+        offset: u64,
+        hint: usize,
+        limit: u64,
+        buf: &'b mut Vec<u8>,
+        mut read: impl FnMut(&mut Vec<u8>, u64, usize) -> Result<usize, Failure>,
+    ) -> Result<&'b [u8], Failure> {
+        // appends `content` bytes of the file's content or fewer; returns the offset behind what was read
+        let mut read_content = |buf: &mut Vec<u8>, offset: u64, content: usize| -> Result<u64, Failure> {
+            let from = buf.len();
+            let n = read(buf, offset, span(offset, content as u64) as usize)?;
+            strip_block_bytes(buf, from, offset);
+            Ok(offset + n as u64)
+        };
         buf.clear();
         if offset == 0 || offset >= limit {
             return Err(self.damaged(offset, "a chunk is said to lie outside the file"));
         }
         let hint = hint.min((limit - offset) as usize);
-        let end = self.read_content(buf, offset, CHUNK_PREFIX + hint)?;
+        let end = read_content(buf, offset, CHUNK_PREFIX + hint)?;
         let Some((length, crc)) = chunk_prefix(buf) else {
             return Err(self.damaged(offset, "the file ends within a chunk"));
         };
@@ -139,7 +168,7 @@ impl Source {
         }
         if buf.len() < content {
             let missing = content - buf.len();
-            self.read_content(buf, end, missing)?;
+            read_content(buf, end, missing)?;
         }
         let Some(body) = buf.get(CHUNK_PREFIX..content) else {
             return Err(self.damaged(offset, "the file ends within a chunk"));
@@ -156,6 +185,24 @@ fn chunk_prefix(bytes: &[u8]) -> Option<(u32, u32)> {
     let (length, rest) = bytes.split_first_chunk::<4>()?;
     let (crc, _) = rest.split_first_chunk::<4>()?;
     Some((u32::from_be_bytes(*length), u32::from_be_bytes(*crc)))
+}
+
+/// The content of a Snappy block that is a single literal, as most nodes are: nothing to inflate.
+pub(crate) fn literal(block: &[u8]) -> Option<&[u8]> {
+    let (len, used) = base::doc_key::decode_leb128(block)?;
+    let (&tag, rest) = block.get(used..)?.split_first()?;
+    // Snappy format description, "Literals": up to 60 bytes their length is in the tag, from there on in 1 to 4 bytes
+    let (literal, extra) = match tag {
+        _ if tag & 3 != 0 => return None,
+        0..0xf0 => (u64::from(tag >> 2), 0),
+        _ => {
+            let extra = usize::from(tag >> 2) - 59;
+            let bytes = rest.get(..extra)?;
+            (bytes.iter().rev().fold(0, |n, &byte| n << 8 | u64::from(byte)), extra)
+        }
+    };
+    let content = &rest[extra..];
+    (literal + 1 == u64::from(len) && content.len() as u64 == u64::from(len)).then_some(content)
 }
 
 /// Inflates a Snappy block after checking that its declared length is possible at all.

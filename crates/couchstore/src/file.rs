@@ -13,12 +13,12 @@ use crate::scratch::Scratch;
 use crate::snapshot::Snapshot;
 use crate::writer::Writer;
 
-/// Choices about the shape of what is written; the defaults were measured.
+/// Choices about the shape of what is written; the defaults were measured (docs/adr/0015-node-sizes.md).
 #[derive(Clone, Copy, Debug)]
 pub struct Tuning {
-    /// Inflated size above which a leaf is divided.
+    /// Inflated size above which a leaf is divided; twice as much where a large batch changes most of a tree.
     pub leaf_bytes: usize,
-    /// Inflated size above which an interior node is divided.
+    /// Inflated size above which an interior node is divided; less where a batch changes little of a tree.
     pub interior_bytes: usize,
     /// Whether nodes are really compressed, or stored as a Snappy block of one literal.
     pub compress_nodes: bool,
@@ -30,7 +30,27 @@ impl Default for Tuning {
     }
 }
 
+/// Batches of fewer edits do not count as large.
+const LARGE_BATCH: u64 = 1024;
+/// A large batch is dense if it is at least one of so many of the records.
+const DENSE: u64 = 4;
+/// A batch is sparse if it is less than one of so many of the records.
+const SPARSE: u64 = 32;
+
 impl Tuning {
+    /// The shape for `edits` edits of a tree of `records`: what is changed as a whole is cheaper in large nodes, and
+    /// where each edit changes a node of its own it writes less in small ones.
+    pub(crate) fn fit(self, edits: u64, records: u64) -> Tuning {
+        if edits >= LARGE_BATCH && edits.saturating_mul(DENSE) >= records {
+            Tuning { leaf_bytes: self.leaf_bytes * 2, ..self }
+        } else if edits.saturating_mul(SPARSE) < records {
+            let interior_bytes = self.interior_bytes.min(self.leaf_bytes + self.leaf_bytes / 4);
+            Tuning { interior_bytes, ..self }
+        } else {
+            self
+        }
+    }
+
     pub(crate) fn node_bytes(&self, kind: NodeKind) -> usize {
         match kind {
             NodeKind::Leaf => self.leaf_bytes,
@@ -73,6 +93,15 @@ impl CouchFile {
     pub fn create(disk: &dyn Disk, path: &Path) -> Result<CouchFile, Failure> {
         let source = open_source(disk, path, OpenMode::CreateNew)?;
         Ok(CouchFile { is_committed: false, ..CouchFile::at(source, Header::new(), 0) })
+    }
+
+    /// Makes a new file of another version than the usual one.
+    #[cfg(test)]
+    pub(crate) fn create_of_version(disk: &dyn Disk, path: &Path, version: u8) -> Result<CouchFile, Failure> {
+        let mut source = open_source(disk, path, OpenMode::CreateNew)?;
+        source.checksum = Checksum::of_version(version);
+        let header = Header { version, ..Header::new() };
+        Ok(CouchFile { is_committed: false, ..CouchFile::at(source, header, 0) })
     }
 
     /// Opens a file at its last valid header. Whatever comes after that header is left alone.

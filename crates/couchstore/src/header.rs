@@ -253,3 +253,6 @@ enum Undecodable {
     Version(u8),
     Encrypted,
 }
+
+#[cfg(test)]
+mod tests;

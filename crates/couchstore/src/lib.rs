@@ -12,6 +12,7 @@ mod file;
 #[doc(hidden)]
 pub mod fuzz;
 mod header;
+mod level;
 mod node;
 mod record;
 mod rev_meta;
@@ -20,8 +21,10 @@ mod rollback;
 mod save;
 mod scan;
 mod scratch;
+mod seqnos;
 mod snapshot;
 mod tree;
+mod window;
 mod writer;
 
 pub use compact::{Choice, Compaction, Fate, Progress};

@@ -1,8 +1,9 @@
 //! Tree nodes: lists of keys with values or pointers (couchstore file_format.md, "Nodes On Disk").
 
-use crate::chunk::{CHUNK_PREFIX, Source, inflate};
+use crate::chunk::{CHUNK_PREFIX, Source, inflate, literal};
 use crate::failure::Failure;
 use crate::tree::{Reduce, Tree, be};
+use crate::window::Window;
 
 /// What a node holds; the number is its first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,8 +65,12 @@ pub(crate) fn entry_prefix(key: usize, value: usize) -> [u8; ENTRY_PREFIX] {
 #[derive(Default)]
 pub(crate) struct NodeBuf {
     chunk: Vec<u8>,
-    node: Vec<u8>,
-    len: usize,
+    /// The node, where it had to be inflated.
+    inflated: Vec<u8>,
+    is_inflated: bool,
+    /// Where the node is in the one or the other.
+    start: usize,
+    end: usize,
     offset: u64,
     block_bytes: u64,
 }
@@ -73,14 +78,45 @@ pub(crate) struct NodeBuf {
 impl NodeBuf {
     /// Reads the node at `pointer`, which must end before `limit`.
     pub(crate) fn read(&mut self, source: &Source, pointer: Pointer, limit: u64) -> Result<(), Failure> {
+        self.read_with(source, pointer, |hint, chunk| source.read_chunk(pointer.offset, hint, limit, chunk))
+    }
+
+    /// The same for somebody who reads many: through `window`.
+    pub(crate) fn read_ahead(
+        &mut self,
+        source: &Source,
+        pointer: Pointer,
+        limit: u64,
+        window: &mut Window,
+    ) -> Result<(), Failure> {
+        self.read_with(source, pointer, |hint, chunk| {
+            source.read_chunk_ahead(pointer.offset, hint, limit, chunk, window)
+        })
+    }
+
+    fn read_with(
+        &mut self,
+        source: &Source,
+        pointer: Pointer,
+        read: impl for<'b> FnOnce(usize, &'b mut Vec<u8>) -> Result<&'b [u8], Failure>,
+    ) -> Result<(), Failure> {
         // for a leaf the subtree is the node itself, so this is its exact size; not to be believed, only a hint
         let hint = (pointer.subtree_bytes as usize).saturating_sub(CHUNK_PREFIX).min(USUAL_NODE * 2);
-        let block = source.read_chunk(pointer.offset, hint, limit, &mut self.chunk)?;
+        // nothing is left of the node before, should this one fail
+        (self.start, self.end, self.is_inflated) = (0, 0, false);
+        let block = read(hint, &mut self.chunk)?;
         self.block_bytes = block.len() as u64;
-        self.len = inflate(block, &mut self.node)
-            .ok_or_else(|| source.damaged(pointer.offset, "a node cannot be inflated"))?;
+        let (start, end, is_inflated) = match literal(block) {
+            Some(node) => (CHUNK_PREFIX + block.len() - node.len(), CHUNK_PREFIX + block.len(), false),
+            None => {
+                let len = inflate(block, &mut self.inflated)
+                    .ok_or_else(|| source.damaged(pointer.offset, "a node cannot be inflated"))?;
+                (0, len, true)
+            }
+        };
+        (self.start, self.end, self.is_inflated) = (start, end, is_inflated);
         self.offset = pointer.offset;
-        if !matches!(self.node[..self.len].first(), Some(0 | 1)) {
+        if !matches!(self.bytes().first(), Some(0 | 1)) {
             return Err(source.damaged(pointer.offset, "a node is neither leaf nor interior"));
         }
         Ok(())
@@ -101,11 +137,12 @@ impl NodeBuf {
     }
 
     pub(crate) fn kind(&self) -> NodeKind {
-        if self.node.first() == Some(&1) { NodeKind::Leaf } else { NodeKind::Interior }
+        if self.bytes().first() == Some(&1) { NodeKind::Leaf } else { NodeKind::Interior }
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
-        &self.node[..self.len]
+        let buf = if self.is_inflated { &self.inflated } else { &self.chunk };
+        &buf[self.start..self.end]
     }
 
     pub(crate) fn entries(&self) -> Entries<'_> {

@@ -7,9 +7,9 @@ use crate::tree::{be, be48};
 
 const DELETED: u64 = 1 << 47;
 /// Bytes of a by-id value in front of the revision metadata.
-const BY_ID_FIXED: usize = 23;
+pub(crate) const BY_ID_FIXED: usize = 23;
 /// Bytes of a by-seqno value in front of the id.
-const BY_SEQNO_FIXED: usize = 18;
+pub(crate) const BY_SEQNO_FIXED: usize = 18;
 
 /// What the trees know about one document, body excluded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,14 +42,21 @@ impl<'a> DocInfo<'a> {
         be48(self.body_offset | if self.deleted { DELETED } else { 0 })
     }
 
-    pub(crate) fn encode_by_id(&self, out: &mut Vec<u8>) {
+    /// A by-id value in front of the revision metadata.
+    pub(crate) fn by_id_fixed(&self) -> [u8; BY_ID_FIXED] {
         let mut fixed = [0; BY_ID_FIXED];
         fixed[..6].copy_from_slice(&be48(self.seqno));
         fixed[6..10].copy_from_slice(&self.body_bytes.to_be_bytes());
         fixed[10..16].copy_from_slice(&self.position());
         fixed[16..22].copy_from_slice(&be48(self.rev_seqno));
         fixed[22] = self.content_meta;
-        out.extend_from_slice(&fixed);
+        fixed
+    }
+
+    /// A whole by-id value.
+    #[allow(dead_code, reason = "what copies records from file to file calls it")]
+    pub(crate) fn encode_by_id(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.by_id_fixed());
         out.extend_from_slice(self.rev_meta);
     }
 
@@ -68,14 +75,21 @@ impl<'a> DocInfo<'a> {
         })
     }
 
-    pub(crate) fn encode_by_seqno(&self, out: &mut Vec<u8>) {
+    /// A by-seqno value in front of the id.
+    pub(crate) fn by_seqno_fixed(&self) -> [u8; BY_SEQNO_FIXED] {
         let mut fixed = [0; BY_SEQNO_FIXED];
         let sizes = ((self.id.len() as u64) << 28 | u64::from(self.body_bytes)).to_be_bytes();
         fixed[..5].copy_from_slice(&sizes[3..]);
         fixed[5..11].copy_from_slice(&self.position());
         fixed[11..17].copy_from_slice(&be48(self.rev_seqno));
         fixed[17] = self.content_meta;
-        out.extend_from_slice(&fixed);
+        fixed
+    }
+
+    /// A whole by-seqno value.
+    #[allow(dead_code, reason = "what copies records from file to file calls it")]
+    pub(crate) fn encode_by_seqno(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.by_seqno_fixed());
         out.extend_from_slice(self.id);
         out.extend_from_slice(self.rev_meta);
     }

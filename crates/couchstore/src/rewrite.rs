@@ -5,77 +5,35 @@
 //! Subtrees without edits are passed on as pointers, unless what stands before them is too small to be a node of its
 //! own, in which case the neighbour is opened and joined with it.
 
+use std::cmp::Ordering;
+
 use crate::chunk::Source;
 use crate::failure::Failure;
 use crate::file::Tuning;
-use crate::node::{Entries, Entry, MAX_DEPTH, NodeBuf, NodeKind, Pointer, ROOT_POINTER, entry_prefix};
+use crate::level::Level;
+use crate::node::{Entries, Entry, MAX_DEPTH, NodeBuf, NodeKind, Pointer};
 use crate::scratch::{NodeScratch, Packing};
-use crate::tree::{Reduce, Tree, be48};
+use crate::tree::Tree;
+use crate::window::Window;
 use crate::writer::Writer;
 
 /// Sorted edits of one tree, each key once.
 pub(crate) trait Edits {
     fn len(&self) -> usize;
 
-    fn key(&self, i: usize) -> &[u8];
+    /// How the key of edit `i` compares with another one.
+    fn compare(&self, i: usize, key: &[u8]) -> Ordering;
 
-    /// Called once for each edit, in order, with the record that stands there now. Writes the new record to `out`;
-    /// writing nothing and returning false removes the record.
-    fn apply(&mut self, i: usize, old: Option<&[u8]>, out: &mut Vec<u8>) -> Result<bool, &'static str>;
-}
+    /// Called once for each edit, in order, with the record that stands there now. Appends the new record to `out` as
+    /// an entry of a leaf and returns its weight ([`Tree::weight_of_record`]); nothing removes the record.
+    fn apply(&mut self, i: usize, old: Option<&[u8]>, out: &mut Vec<u8>)
+    -> Result<Option<u32>, &'static str>;
 
-/// Node under construction at one depth.
-pub(crate) struct Level {
-    kind: NodeKind,
-    /// One byte for the node's kind, then entries.
-    buf: Vec<u8>,
-    /// Where each entry ends in `buf`.
-    ends: Vec<u32>,
-}
-
-impl Level {
-    fn new() -> Level {
-        Level { kind: NodeKind::Interior, buf: vec![0], ends: Vec::new() }
-    }
-
-    fn clear(&mut self) {
-        self.kind = NodeKind::Interior;
-        self.buf.truncate(1);
-        self.ends.clear();
-    }
-
-    fn bytes(&self) -> usize {
-        self.buf.len() - 1
-    }
-
-    fn is_empty(&self) -> bool {
-        self.ends.is_empty()
-    }
-
-    fn push_raw(&mut self, entry: &[u8]) {
-        self.buf.extend_from_slice(entry);
-        self.ends.push(self.buf.len() as u32);
-    }
-
-    fn push_pointer(&mut self, tree: Tree, key: &[u8], pointer: Pointer) {
-        self.kind = NodeKind::Interior;
-        let reduce_len = tree.reduce_len();
-        self.buf.extend_from_slice(&entry_prefix(key.len(), ROOT_POINTER + 2 + reduce_len));
-        self.buf.extend_from_slice(key);
-        self.buf.extend_from_slice(&be48(pointer.offset));
-        self.buf.extend_from_slice(&be48(pointer.subtree_bytes));
-        self.buf.extend_from_slice(&(reduce_len as u16).to_be_bytes());
-        tree.encode_reduce(pointer.reduce, &mut self.buf);
-        self.ends.push(self.buf.len() as u32);
-    }
-
-    /// Forgets the first `entries`, which end at `end`.
-    fn consume(&mut self, entries: usize, end: usize) {
-        self.buf.drain(1..end);
-        self.ends.drain(..entries);
-        for e in &mut self.ends {
-            *e -= end as u32 - 1;
-        }
+    /// Whether nothing is left of a subtree with `records` records once the edits `from..to`, which are all that
+    /// concern it, are applied. Such a subtree is not even read.
+    fn removes_all(&self, from: usize, to: usize, records: u64) -> bool {
+        let _ = (from, to, records);
+        false
     }
 }
 
@@ -93,6 +51,8 @@ pub(crate) struct Rewrite<'a, E> {
     /// `levels[0]` collects pointers to nodes at the root's depth, which are in `levels[1]` before, and so on.
     levels: &'a mut Vec<Level>,
     buffers: &'a mut Vec<NodeBuf>,
+    /// What was read of the nodes at each depth.
+    windows: &'a mut Vec<Window>,
     packing: &'a mut Packing,
 }
 
@@ -106,11 +66,24 @@ impl<'a, E: Edits> Rewrite<'a, E> {
         scratch: &'a mut NodeScratch,
     ) -> Self {
         let limit = writer.written_end();
-        let NodeScratch { levels, buffers, packing } = scratch;
+        let NodeScratch { levels, buffers, windows, packing } = scratch;
         levels.truncate(2);
         levels.iter_mut().for_each(Level::clear);
         levels.resize_with(2, Level::new);
-        Rewrite { source, writer, edits, tree, tuning, limit, budget: limit, levels, buffers, packing }
+        windows.iter_mut().for_each(Window::clear);
+        Rewrite {
+            source,
+            writer,
+            edits,
+            tree,
+            tuning,
+            limit,
+            budget: limit,
+            levels,
+            buffers,
+            windows,
+            packing,
+        }
     }
 
     /// Applies all edits to the tree under `root` and returns the new root.
@@ -132,8 +105,11 @@ impl<'a, E: Edits> Rewrite<'a, E> {
         if self.levels.len() == depth {
             self.levels.push(Level::new());
         }
+        if self.windows.len() < depth {
+            self.windows.resize_with(depth, Window::default);
+        }
         let mut node = self.buffers.pop().unwrap_or_default();
-        node.read(self.source, pointer, self.limit)?;
+        node.read_ahead(self.source, pointer, self.limit, &mut self.windows[depth - 1])?;
         node.spend(self.source, &mut self.budget)?;
         match node.kind() {
             NodeKind::Leaf => self.merge_leaf(depth, node.entries(), from, to, pointer.offset)?,
@@ -156,11 +132,13 @@ impl<'a, E: Edits> Rewrite<'a, E> {
             let child = node.child(self.source, self.tree, entry.value)?;
             // what is beyond the last key belongs to the last child
             let end = if entries.remaining() == 0 { to } else { self.edits_upto(entry.key, next, to) };
-            if end > next || self.is_runt(depth + 1) {
+            if end > next && self.edits.removes_all(next, end, child.reduce.live) {
+                // nothing of it stays
+            } else if end > next || self.is_runt(depth + 1) {
                 self.descend(depth + 1, child, next, end)?;
             } else {
                 self.prepare(depth, NodeKind::Interior)?;
-                self.levels[depth].push_raw(entry.raw);
+                self.levels[depth].push_raw(entry.raw, 0);
                 self.emit_if_full(depth)?;
             }
             next = end;
@@ -181,14 +159,14 @@ impl<'a, E: Edits> Rewrite<'a, E> {
     /// The first edit in `from..to` whose key lies behind `key`; searched in growing steps, as it tends to be near.
     fn edits_upto(&self, key: &[u8], from: usize, to: usize) -> usize {
         let (mut low, mut step) = (from, 1);
-        while low + step <= to && self.edits.key(low + step - 1) <= key {
+        while low + step <= to && self.edits.compare(low + step - 1, key).is_le() {
             low += step;
             step *= 2;
         }
         let mut high = (low + step - 1).min(to);
         while low < high {
             let mid = low + (high - low) / 2;
-            if self.edits.key(mid) <= key { low = mid + 1 } else { high = mid }
+            if self.edits.compare(mid, key).is_le() { low = mid + 1 } else { high = mid }
         }
         low
     }
@@ -202,22 +180,20 @@ impl<'a, E: Edits> Rewrite<'a, E> {
         offset: u64,
     ) -> Result<(), Failure> {
         self.prepare(depth, NodeKind::Leaf)?;
+        let source = self.source;
+        let mut take = || old.next().map_err(|_| source.damaged(offset, "a leaf is malformed"));
         let mut next = from;
-        while let Some(entry) = old.next().map_err(|_| self.source.damaged(offset, "a leaf is malformed"))? {
-            let mut replaced = false;
-            while next < to && !replaced {
-                match self.edits.key(next).cmp(entry.key) {
-                    std::cmp::Ordering::Greater => break,
-                    order => {
-                        replaced = order.is_eq();
-                        self.put(depth, next, replaced.then_some(entry), offset)?;
-                        next += 1;
-                    }
-                }
+        let mut current = take()?;
+        while let Some(entry) = current {
+            let order = if next < to { self.edits.compare(next, entry.key) } else { Ordering::Greater };
+            if order.is_gt() {
+                self.keep(depth, entry, offset)?;
+            } else {
+                self.put(depth, next, order.is_eq().then_some(entry), offset)?;
+                next += 1;
             }
-            if !replaced {
-                self.levels[depth].push_raw(entry.raw);
-                self.emit_if_full(depth)?;
+            if order.is_ge() {
+                current = take()?;
             }
         }
         for i in next..to {
@@ -226,28 +202,25 @@ impl<'a, E: Edits> Rewrite<'a, E> {
         Ok(())
     }
 
+    /// Puts an old record at the end of the leaf under construction.
+    fn keep(&mut self, depth: usize, entry: Entry<'_>, offset: u64) -> Result<(), Failure> {
+        let weight = self.tree.weight_of_record(entry.value);
+        let weight = weight.ok_or_else(|| self.source.damaged(offset, "a record is malformed"))?;
+        self.levels[depth].push_raw(entry.raw, weight);
+        self.emit_if_full(depth)
+    }
+
     /// Puts edit `i` at the end of the leaf under construction.
     fn put(&mut self, depth: usize, i: usize, old: Option<Entry<'_>>, offset: u64) -> Result<(), Failure> {
         let level = &mut self.levels[depth];
-        let start = level.buf.len();
-        level.buf.extend_from_slice(&[0; crate::node::ENTRY_PREFIX]);
-        let key_len = {
-            let key = self.edits.key(i);
-            level.buf.extend_from_slice(key);
-            key.len()
-        };
-        let value = level.buf.len();
         let kept = self
             .edits
-            .apply(i, old.map(|entry| entry.value), &mut level.buf)
+            .apply(i, old.map(|entry| entry.value), level.buf())
             .map_err(|what| self.source.damaged(offset, what))?;
-        if !kept {
-            level.buf.truncate(start);
-            return Ok(());
+        match kept {
+            Some(weight) => level.pushed(weight),
+            None => return Ok(()),
         }
-        let sizes = entry_prefix(key_len, level.buf.len() - value);
-        level.buf[start..start + sizes.len()].copy_from_slice(&sizes);
-        level.ends.push(level.buf.len() as u32);
         self.emit_if_full(depth)
     }
 
@@ -284,24 +257,15 @@ impl<'a, E: Edits> Rewrite<'a, E> {
     fn emit(&mut self, depth: usize, bytes: usize) -> Result<(), Failure> {
         let (above, below) = self.levels.split_at_mut(depth);
         let (above, level) = (&mut above[depth - 1], &mut below[0]);
-        let mut entries = level.ends.partition_point(|&end| (end as usize) <= bytes) + 1;
-        if level.kind == NodeKind::Interior {
-            // a node with one child would make no progress towards a single root
-            entries = entries.max(2);
-        }
-        let entries = entries.min(level.ends.len());
-        let end = level.ends[entries - 1] as usize;
-        level.buf[0] = level.kind as u8;
-        let node = &level.buf[..end];
-        let last = if entries == 1 { 1 } else { level.ends[entries - 2] as usize };
-        let last_key = Entries::of(&node[last..]).next().ok().flatten().expect("just built").key;
-        let (reduce, below_bytes) = summary(self.tree, level.kind, &node[1..])
+        let entries = level.entries_of(bytes);
+        let cut = level
+            .cut(self.tree, entries)
             .ok_or_else(|| self.source.damaged(self.limit, "a record is malformed"))?;
-        let placed = write_node(self.writer, node, self.tuning.compress_nodes, self.packing)?;
-        let subtree_bytes = u64::from(placed.bytes) + below_bytes;
-        let pointer = Pointer { offset: placed.offset, subtree_bytes, reduce };
-        above.push_pointer(self.tree, last_key, pointer);
-        level.consume(entries, end);
+        let placed = write_node(self.writer, cut.node, self.tuning.compress_nodes, self.packing)?;
+        let subtree_bytes = u64::from(placed.bytes) + cut.below_bytes;
+        let pointer = Pointer { offset: placed.offset, subtree_bytes, reduce: cut.reduce };
+        above.push_pointer(self.tree, cut.last_key, pointer);
+        level.spend(entries);
         if depth > 1 { self.emit_if_full(depth - 1) } else { Ok(()) }
     }
 
@@ -312,39 +276,20 @@ impl<'a, E: Edits> Rewrite<'a, E> {
         self.levels.truncate(2);
         // a root with a single child is not needed: the child becomes the root
         let lone = &self.levels[1];
-        let roots = if self.levels[0].is_empty() && lone.kind == NodeKind::Interior && lone.ends.len() == 1 {
+        let roots = if self.levels[0].is_empty() && lone.kind == NodeKind::Interior && lone.entries() == 1 {
             1
         } else {
             self.emit_all(1)?;
-            while self.levels[0].ends.len() > 1 {
+            while self.levels[0].entries() > 1 {
                 self.levels.swap(0, 1);
                 self.emit_all(1)?;
             }
             0
         };
-        let mut entries = Entries::of(&self.levels[roots].buf[1..]);
-        let root = entries.next().ok().flatten();
+        let root = self.levels[roots].first_entry();
         Ok(root
             .map(|entry| Pointer::decode(self.tree, entry.value).expect("built above or read and checked")))
     }
-}
-
-/// Reduce value of a node and, for an interior one, bytes of the subtrees below.
-fn summary(tree: Tree, kind: NodeKind, entries: &[u8]) -> Option<(Reduce, u64)> {
-    let mut reduce = Reduce::default();
-    let mut below = 0;
-    let mut entries = Entries::of(entries);
-    while let Some(entry) = entries.next().ok()? {
-        match kind {
-            NodeKind::Leaf => reduce.add(tree.reduce_of_record(entry.value)?),
-            NodeKind::Interior => {
-                let child = Pointer::decode(tree, entry.value)?;
-                reduce.add(child.reduce);
-                below += child.subtree_bytes;
-            }
-        }
-    }
-    Some((reduce, below))
 }
 
 fn write_node(

@@ -1,13 +1,19 @@
 //! Saving a batch: bodies first, then the by-id tree, then the by-seqno tree.
 
+use std::cmp::Ordering;
+
 use crate::failure::Failure;
 use crate::file::CouchFile;
-use crate::node::{MAX_KEY, MAX_VALUE};
-use crate::record::DocInfo;
+use crate::node::{ENTRY_PREFIX, MAX_KEY, MAX_VALUE, entry_prefix};
+use crate::record::{BY_ID_FIXED, BY_SEQNO_FIXED, DocInfo};
 use crate::rewrite::{Edits, Rewrite};
 use crate::scratch::{NodeScratch, Packing, Scratch};
-use crate::tree::Tree;
+use crate::seqnos::SeqnoEdits;
+use crate::tree::{Tree, be, be48, weight};
 use crate::writer::Placed;
+
+/// So many documents ahead of the one that is worked on are asked for.
+const AHEAD: usize = 8;
 
 /// The body of a document that is to be saved.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +59,10 @@ pub trait Batch {
     fn doc(&self, i: usize) -> DocUpdate<'_>;
     /// Appends the revision metadata of document `i`.
     fn rev_meta(&self, i: usize, out: &mut Vec<u8>);
+    /// Document `i` will be asked for soon: whoever keeps it in slow memory may bring it closer.
+    fn prefetch(&self, i: usize) {
+        let _ = i;
+    }
     /// Told once for each document, in order: the document as it is now, and the one it replaces, if there was one.
     fn saved(&mut self, i: usize, new: RecordSummary, old: Option<RecordSummary>);
 }
@@ -71,12 +81,12 @@ pub struct RecordSummary {
 }
 
 impl RecordSummary {
-    fn of(info: &DocInfo<'_>) -> RecordSummary {
+    fn of(info: &DocInfo<'_>, rev_meta_bytes: usize) -> RecordSummary {
         RecordSummary {
             seqno: info.seqno,
             deleted: info.deleted,
             body_bytes: info.body_bytes,
-            rev_meta_bytes: info.rev_meta.len(),
+            rev_meta_bytes,
         }
     }
 }
@@ -101,20 +111,26 @@ impl CouchFile {
 
     fn save_with<B: Batch>(&mut self, batch: &mut B, scratch: &mut Scratch) -> Result<(), Failure> {
         self.writer.flush()?;
-        let Scratch { placed, by_seqno, rev_meta, packing, nodes, .. } = scratch;
-        placed.clear();
-        by_seqno.clear();
-        self.append_bodies(batch, placed, packing)?;
-        let edits = ById { batch, placed, by_seqno, rev_meta };
-        self.header.by_id = self.rewrite(Tree::ById, edits, nodes)?;
-        // of equal seqnos the new record comes first and the removal goes
-        by_seqno.sort_unstable_by_key(|edit| (u64::from_be_bytes(edit.seqno_be), edit.index));
-        by_seqno.dedup_by_key(|edit| edit.seqno_be);
-        if let Some(last) = by_seqno.iter().rev().find(|edit| edit.index != REMOVE) {
-            self.header.update_seqno = self.header.update_seqno.max(u64::from_be_bytes(last.seqno_be));
+        if batch.is_empty() {
+            return Ok(());
         }
-        let edits = BySeqno { batch, placed, edits: by_seqno, rev_meta };
-        self.header.by_seqno = self.rewrite(Tree::BySeqno, edits, nodes)?;
+        let Scratch { placed, seqnos, packing, nodes, .. } = scratch;
+        let (lowest, highest) = self.append_bodies(batch, placed, packing)?;
+        seqnos.begin(batch.len(), lowest, highest);
+        self.header.by_id = self.rewrite(Tree::ById, ById { batch, placed, seqnos }, nodes)?;
+        seqnos.finish();
+        self.header.update_seqno = self.header.update_seqno.max(seqnos.highest());
+        let (removed, order) = (seqnos.removed(), seqnos.order());
+        let edits = |removed, order| BySeqno { batch, placed, removed, order };
+        if seqnos.is_apart() {
+            self.header.by_seqno = self.rewrite(Tree::BySeqno, edits(removed, order), nodes)?;
+        } else {
+            self.header.by_seqno = self.rewrite(Tree::BySeqno, edits(removed, &[]), nodes)?;
+            // the second time round the tree is read as the first has left it
+            self.writer.flush()?;
+            self.header.by_seqno = self.rewrite(Tree::BySeqno, edits(&[], order), nodes)?;
+        }
+        scratch.trim();
         Ok(())
     }
 
@@ -144,17 +160,32 @@ impl CouchFile {
             return Ok(root);
         }
         let source = self.writer.source().clone();
-        Rewrite::new(&source, &mut self.writer, &mut edits, tree, self.tuning, nodes).run(root)
+        let records = root.map_or(0, |root| root.reduce.live.saturating_add(root.reduce.deleted));
+        let tuning = self.tuning.fit(edits.len() as u64, records);
+        Rewrite::new(&source, &mut self.writer, &mut edits, tree, tuning, nodes).run(root)
     }
 
+    /// Writes the bodies; returns the lowest and the highest seqno of the batch.
     fn append_bodies<B: Batch>(
         &mut self,
         batch: &B,
         placed: &mut Vec<Placed>,
         packing: &mut Packing,
-    ) -> Result<(), Failure> {
+    ) -> Result<(u64, u64), Failure> {
+        placed.clear();
+        placed.reserve_exact(batch.len());
+        let (mut lowest, mut highest) = (u64::MAX, 0);
+        let mut before: Option<&[u8]> = None;
         for i in 0..batch.len() {
-            placed.push(match batch.doc(i).body {
+            if i + AHEAD < batch.len() {
+                batch.prefetch(i + AHEAD);
+            }
+            let doc = batch.doc(i);
+            // an unsorted batch would make a tree that cannot be searched
+            assert!(before.is_none_or(|id| id < doc.id), "a batch is sorted by id, each id once");
+            before = Some(doc.id);
+            (lowest, highest) = (lowest.min(doc.seqno), highest.max(doc.seqno));
+            placed.push(match doc.body {
                 Body::None => Placed::default(),
                 Body::Plain(body) | Body::Compressed(body) => self.append_body(body)?,
                 Body::Compress(body) => match packing.try_pack(body) {
@@ -163,7 +194,7 @@ impl CouchFile {
                 },
             });
         }
-        Ok(())
+        Ok((lowest, highest))
     }
 
     fn append_body(&mut self, body: &[u8]) -> Result<Placed, Failure> {
@@ -172,24 +203,8 @@ impl CouchFile {
     }
 }
 
-/// Marks an edit that removes an old seqno.
-const REMOVE: u32 = u32::MAX;
-
-/// One edit of the by-seqno tree: 12 bytes an item, as large batches have a million of them.
-pub(crate) struct SeqnoEdit {
-    seqno_be: [u8; 8],
-    /// Document of the batch, or [`REMOVE`].
-    index: u32,
-}
-
-struct ById<'a, B> {
-    batch: &'a mut B,
-    placed: &'a [Placed],
-    by_seqno: &'a mut Vec<SeqnoEdit>,
-    rev_meta: &'a mut Vec<u8>,
-}
-
-fn doc_info<'a>(doc: &DocUpdate<'a>, placed: Placed, rev_meta: &'a [u8]) -> DocInfo<'a> {
+/// What a record says of a document, except for its revision metadata, which is appended behind.
+fn doc_info<'a>(doc: &DocUpdate<'a>, placed: Placed) -> DocInfo<'a> {
     let compressed = placed.packed || matches!(doc.body, Body::Compressed(_));
     DocInfo {
         id: doc.id,
@@ -199,8 +214,20 @@ fn doc_info<'a>(doc: &DocUpdate<'a>, placed: Placed, rev_meta: &'a [u8]) -> DocI
         content_meta: doc.content_meta | if compressed { crate::CONTENT_COMPRESSED } else { 0 },
         body_bytes: placed.bytes,
         body_offset: placed.offset,
-        rev_meta,
+        rev_meta: &[],
     }
+}
+
+/// Fills in the sizes in front of an entry that begins at `start` and ends where `out` does.
+fn set_sizes(out: &mut [u8], start: usize, key_len: usize) {
+    let value_len = out.len() - start - ENTRY_PREFIX - key_len;
+    out[start..start + ENTRY_PREFIX].copy_from_slice(&entry_prefix(key_len, value_len));
+}
+
+struct ById<'a, B> {
+    batch: &'a mut B,
+    placed: &'a [Placed],
+    seqnos: &'a mut SeqnoEdits,
 }
 
 impl<B: Batch> Edits for ById<'_, B> {
@@ -208,60 +235,100 @@ impl<B: Batch> Edits for ById<'_, B> {
         self.batch.len()
     }
 
-    fn key(&self, i: usize) -> &[u8] {
-        self.batch.doc(i).id
+    fn compare(&self, i: usize, key: &[u8]) -> Ordering {
+        self.batch.doc(i).id.cmp(key)
     }
 
-    fn apply(&mut self, i: usize, old: Option<&[u8]>, out: &mut Vec<u8>) -> Result<bool, &'static str> {
-        self.rev_meta.clear();
-        self.batch.rev_meta(i, self.rev_meta);
+    fn apply(
+        &mut self,
+        i: usize,
+        old: Option<&[u8]>,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<u32>, &'static str> {
+        let left = self.batch.len() - 1 - i;
+        if left >= AHEAD {
+            self.batch.prefetch(i + AHEAD);
+        }
         let doc = self.batch.doc(i);
         assert!(doc.id.len() <= MAX_KEY, "callers keep to the limit of keys");
-        let new = doc_info(&doc, self.placed[i], self.rev_meta);
-        new.encode_by_id(out);
-        self.by_seqno.push(SeqnoEdit { seqno_be: doc.seqno.to_be_bytes(), index: i as u32 });
+        let info = doc_info(&doc, self.placed[i]);
+        let start = out.len();
+        out.extend_from_slice(&[0; ENTRY_PREFIX]);
+        out.extend_from_slice(doc.id);
+        out.extend_from_slice(&info.by_id_fixed());
+        let fixed_end = out.len();
+        self.batch.rev_meta(i, out);
+        set_sizes(out, start, doc.id.len());
+        self.seqnos.add(doc.seqno, i as u32);
         let replaced = match old {
             None => None,
             Some(value) => {
                 let old = DocInfo::decode_by_id(doc.id, value).ok_or("a by-id record is malformed")?;
-                self.by_seqno.push(SeqnoEdit { seqno_be: old.seqno.to_be_bytes(), index: REMOVE });
-                Some(RecordSummary::of(&old))
+                self.seqnos.remove(old.seqno, left);
+                Some(RecordSummary::of(&old, value.len() - BY_ID_FIXED))
             }
         };
-        let new = RecordSummary::of(&new);
+        let new = RecordSummary::of(&info, out.len() - fixed_end);
         self.batch.saved(i, new, replaced);
-        Ok(true)
+        Ok(Some(weight(new.body_bytes, new.deleted)))
     }
 }
 
+/// First the seqnos that go, then the documents that come, all of which lie behind.
 struct BySeqno<'a, B> {
     batch: &'a B,
     placed: &'a [Placed],
-    edits: &'a [SeqnoEdit],
-    rev_meta: &'a mut Vec<u8>,
+    removed: &'a [u64],
+    order: &'a [u32],
+}
+
+impl<B: Batch> BySeqno<'_, B> {
+    fn seqno(&self, i: usize) -> u64 {
+        match self.removed.get(i) {
+            Some(seqno) => *seqno,
+            None => self.batch.doc(self.order[i - self.removed.len()] as usize).seqno,
+        }
+    }
 }
 
 impl<B: Batch> Edits for BySeqno<'_, B> {
     fn len(&self) -> usize {
-        self.edits.len()
+        self.removed.len() + self.order.len()
     }
 
-    fn key(&self, i: usize) -> &[u8] {
-        &self.edits[i].seqno_be[2..]
+    fn compare(&self, i: usize, key: &[u8]) -> Ordering {
+        let seqno = self.seqno(i);
+        if key.len() == SEQNO_KEY { seqno.cmp(&be(key)) } else { be48(seqno)[..].cmp(key) }
     }
 
-    fn apply(&mut self, i: usize, _old: Option<&[u8]>, out: &mut Vec<u8>) -> Result<bool, &'static str> {
-        let index = self.edits[i].index;
-        if index == REMOVE {
-            return Ok(false);
+    fn apply(&mut self, i: usize, _: Option<&[u8]>, out: &mut Vec<u8>) -> Result<Option<u32>, &'static str> {
+        let Some(at) = i.checked_sub(self.removed.len()) else { return Ok(None) };
+        if let Some(&soon) = self.order.get(at + AHEAD) {
+            self.batch.prefetch(soon as usize);
         }
-        let index = index as usize;
-        self.rev_meta.clear();
-        self.batch.rev_meta(index, self.rev_meta);
-        doc_info(&self.batch.doc(index), self.placed[index], self.rev_meta).encode_by_seqno(out);
-        Ok(true)
+        let index = self.order[at] as usize;
+        let doc = self.batch.doc(index);
+        let start = out.len();
+        let mut head = [0; ENTRY_PREFIX + SEQNO_KEY + BY_SEQNO_FIXED];
+        head[ENTRY_PREFIX..][..SEQNO_KEY].copy_from_slice(&be48(doc.seqno));
+        head[ENTRY_PREFIX + SEQNO_KEY..]
+            .copy_from_slice(&doc_info(&doc, self.placed[index]).by_seqno_fixed());
+        out.extend_from_slice(&head);
+        out.extend_from_slice(doc.id);
+        self.batch.rev_meta(index, out);
+        set_sizes(out, start, SEQNO_KEY);
+        Ok(Some(0))
+    }
+
+    /// Both trees hold the same documents, so every seqno that is to go is there, and each once: if they are as many
+    /// as a subtree has records, they are its records.
+    fn removes_all(&self, from: usize, to: usize, records: u64) -> bool {
+        to <= self.removed.len() && (to - from) as u64 == records
     }
 }
+
+/// Bytes of a key of the by-seqno tree.
+const SEQNO_KEY: usize = 6;
 
 struct Locals<'a>(&'a [LocalUpdate<'a>]);
 
@@ -270,15 +337,16 @@ impl Edits for Locals<'_> {
         self.0.len()
     }
 
-    fn key(&self, i: usize) -> &[u8] {
-        self.0[i].id
+    fn compare(&self, i: usize, key: &[u8]) -> Ordering {
+        self.0[i].id.cmp(key)
     }
 
-    fn apply(&mut self, i: usize, _old: Option<&[u8]>, out: &mut Vec<u8>) -> Result<bool, &'static str> {
-        match self.0[i].value {
-            Some(value) => out.extend_from_slice(value),
-            None => return Ok(false),
-        }
-        Ok(true)
+    fn apply(&mut self, i: usize, _: Option<&[u8]>, out: &mut Vec<u8>) -> Result<Option<u32>, &'static str> {
+        let LocalUpdate { id, value } = self.0[i];
+        let Some(value) = value else { return Ok(None) };
+        out.extend_from_slice(&entry_prefix(id.len(), value.len()));
+        out.extend_from_slice(id);
+        out.extend_from_slice(value);
+        Ok(Some(0))
     }
 }

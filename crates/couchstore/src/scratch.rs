@@ -1,20 +1,31 @@
 //! Buffers in which a batch is put together, to be used again for the next one.
 
+use crate::level::Level;
 use crate::node::NodeBuf;
-use crate::rewrite::Level;
-use crate::save::SeqnoEdit;
+use crate::seqnos::SeqnoEdits;
+use crate::window::Window;
 use crate::writer::Placed;
 
-/// Buffers for saving, whichever file it is to. They grow to what the largest batch needed.
+/// What is kept for the next batch: room for so many documents.
+const KEPT_DOCUMENTS: usize = 1 << 14;
+
+/// Buffers for saving, whichever file it is to. They grow to what usual batches need; a large one gives back the rest.
 #[derive(Default)]
 pub struct Scratch {
     /// What is to be written.
     pub(crate) written: Vec<u8>,
     pub(crate) placed: Vec<Placed>,
-    pub(crate) by_seqno: Vec<SeqnoEdit>,
-    pub(crate) rev_meta: Vec<u8>,
+    pub(crate) seqnos: SeqnoEdits,
     pub(crate) packing: Packing,
     pub(crate) nodes: NodeScratch,
+}
+
+impl Scratch {
+    pub(crate) fn trim(&mut self) {
+        self.placed.clear();
+        self.placed.shrink_to(KEPT_DOCUMENTS);
+        self.seqnos.trim(KEPT_DOCUMENTS);
+    }
 }
 
 /// Buffers for rewriting a tree.
@@ -24,6 +35,8 @@ pub(crate) struct NodeScratch {
     pub(crate) levels: Vec<Level>,
     /// Nodes that were read.
     pub(crate) buffers: Vec<NodeBuf>,
+    /// What was read ahead, by depth; cleared before use.
+    pub(crate) windows: Vec<Window>,
     pub(crate) packing: Packing,
 }
 

@@ -47,6 +47,36 @@ impl Tree {
         }
     }
 
+    /// What one record of a leaf adds, in short: bytes of its body, and in the highest bit whether it is deleted.
+    /// Nothing if it cannot be one.
+    pub(crate) fn weight_of_record(self, value: &[u8]) -> Option<u32> {
+        match self {
+            Tree::BySeqno | Tree::Local => Some(0),
+            Tree::ById => {
+                let body_bytes = u32::from_be_bytes(*value.get(6..10)?.first_chunk()?);
+                // bodies have 28 bits of length
+                (body_bytes < WEIGHT_DELETED).then_some(weight(body_bytes, value.get(10)? >> 7 != 0))
+            }
+        }
+    }
+
+    /// What the records of a leaf come to.
+    pub(crate) fn reduce_of_weights(self, weights: impl ExactSizeIterator<Item = u32>) -> Reduce {
+        let records = weights.len() as u64;
+        match self {
+            Tree::Local => Reduce::default(),
+            Tree::BySeqno => Reduce { live: records, ..Reduce::default() },
+            Tree::ById => {
+                let (mut deleted, mut body_bytes) = (0, 0);
+                for weight in weights {
+                    deleted += u64::from(weight >> 31);
+                    body_bytes += u64::from(weight & !WEIGHT_DELETED);
+                }
+                Reduce { live: records - deleted, deleted, body_bytes }
+            }
+        }
+    }
+
     pub(crate) fn encode_reduce(self, reduce: Reduce, out: &mut Vec<u8>) {
         match self {
             Tree::Local => {}
@@ -72,6 +102,13 @@ impl Tree {
             }
         })
     }
+}
+
+const WEIGHT_DELETED: u32 = 1 << 31;
+
+/// A record's share of the counts; see [`Tree::weight_of_record`].
+pub(crate) fn weight(body_bytes: u32, deleted: bool) -> u32 {
+    body_bytes | if deleted { WEIGHT_DELETED } else { 0 }
 }
 
 /// A big-endian number of up to eight bytes.

@@ -66,21 +66,29 @@ impl Writer {
         self.check()?;
         let len = head.len() + tail.len();
         let checksum = self.source.checksum;
-        let crc = checksum.extend(checksum.of(head), tail);
+        let crc = checksum.of(head);
+        let crc = if tail.is_empty() { crc } else { checksum.extend(crc, tail) };
         let mut prefix = [0; CHUNK_PREFIX];
         prefix[..4].copy_from_slice(&(len as u32 | LENGTH_MARK).to_be_bytes());
         prefix[4..].copy_from_slice(&crc.to_be_bytes());
         if self.end().is_multiple_of(BLOCK) {
             self.buf.push(DATA_BLOCK);
         }
-        let placed = Placed { offset: self.end(), bytes: (len + CHUNK_PREFIX) as u32, packed: false };
-        self.append(&prefix);
-        self.append(head);
-        self.append(tail);
+        let offset = self.end();
+        if (BLOCK - offset % BLOCK) as usize >= CHUNK_PREFIX + len {
+            self.buf.reserve(CHUNK_PREFIX + len);
+            self.buf.extend_from_slice(&prefix);
+            self.buf.extend_from_slice(head);
+            self.buf.extend_from_slice(tail);
+        } else {
+            self.append(&prefix);
+            self.append(head);
+            self.append(tail);
+        }
         if self.buf.len() >= BUFFER_BYTES {
             self.flush()?;
         }
-        Ok(placed)
+        Ok(Placed { offset, bytes: (len + CHUNK_PREFIX) as u32, packed: false })
     }
 
     /// Writes what is buffered.

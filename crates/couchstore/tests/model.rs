@@ -7,6 +7,7 @@ use std::path::Path;
 
 use base::env::RealDisk;
 use common::{Doc, Docs, TestBatch, read_all};
+use couchstore::check::{Fault, Watcher, check};
 use couchstore::{CouchFile, Failure, LocalUpdate, Tuning};
 use proptest::prelude::*;
 
@@ -38,8 +39,100 @@ fn apply(model: &mut Docs, batch: &BTreeMap<u16, (bool, usize)>, seqno: &mut u64
     docs
 }
 
+/// A batch that changes every so many one of a range of keys: whole subtrees go, come, and are passed over.
+#[derive(Clone, Debug)]
+struct Sweep {
+    from: usize,
+    step: usize,
+    len: usize,
+    deleted: bool,
+    /// In which order seqnos are given out: that of the keys, against it, or in none.
+    order: usize,
+    /// How far seqnos are apart.
+    gap: u64,
+    /// Saved a second time, with the same seqnos, before the commit.
+    again: bool,
+}
+
+fn sweeps() -> impl Strategy<Value = Vec<Sweep>> {
+    let sweep = (0usize..900, 1usize..5, 1usize..900, any::<bool>(), 0usize..3, 0usize..3, any::<bool>());
+    let sweep = sweep.prop_map(|(from, step, len, deleted, order, gap, again)| Sweep {
+        from,
+        step,
+        len,
+        deleted,
+        order,
+        gap: [1, 1, 1000][gap],
+        again,
+    });
+    proptest::collection::vec(sweep, 1..9)
+}
+
+fn sweep(model: &mut Docs, sweep: &Sweep, seqno: &mut u64) -> Docs {
+    let mut keys: Vec<usize> = (sweep.from..).step_by(sweep.step).take(sweep.len).collect();
+    keys.sort_by_key(|key| match sweep.order {
+        0 => *key,
+        1 => usize::MAX - key,
+        _ => key * 7919 % 10_007,
+    });
+    let mut docs = Docs::new();
+    for key in keys {
+        *seqno += sweep.gap;
+        let id = format!("key-{key:05}").into_bytes();
+        let body = if sweep.deleted { Vec::new() } else { seqno.to_be_bytes().to_vec() };
+        let rev_seqno = model.get(&id).map_or(1, |old| old.rev_seqno + 1);
+        docs.insert(id, Doc { seqno: *seqno, deleted: sweep.deleted, rev_seqno, cas: *seqno, body });
+    }
+    model.extend(docs.clone());
+    docs
+}
+
+#[derive(Default)]
+struct Faults(Vec<Fault>);
+
+impl Watcher for Faults {
+    fn fault(&mut self, fault: Fault) {
+        self.0.push(fault);
+    }
+
+    fn step(&mut self, _: u64) {}
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn sweeps_leave_a_sound_file(sweeps in sweeps(), tuning in tunings(), reopen: bool) {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("0.couch.1");
+        let mut file = CouchFile::create(&RealDisk, &path).expect("a new file");
+        let (mut model, mut seqno) = (Docs::new(), 0);
+        for one in &sweeps {
+            file.set_tuning(tuning);
+            let before = model.clone();
+            let docs = sweep(&mut model, one, &mut seqno);
+            let mut saved = TestBatch::new(&docs);
+            file.save(&mut saved).expect("a save");
+            for ((id, _), replaced) in saved.docs.iter().zip(&saved.replaced) {
+                prop_assert_eq!(before.get(id).map(|doc| doc.seqno), replaced.map(|old| old.seqno));
+            }
+            if one.again {
+                // with a few new ones among those that are there with the same seqnos
+                let mut more = docs.clone();
+                more.extend(sweep(&mut model, &Sweep { len: 20, step: 3, ..one.clone() }, &mut seqno));
+                file.save(&mut TestBatch::new(&more)).expect("a save");
+            }
+            file.commit(0).expect("a commit");
+            prop_assert_eq!(&read_all(&file.snapshot()).expect("a sound file"), &model);
+            if reopen {
+                file = CouchFile::open(&RealDisk, &path).expect("the file opens");
+            }
+        }
+        let mut faults = Faults::default();
+        let findings = check(&RealDisk, &path, &mut faults);
+        prop_assert_eq!(faults.0.iter().map(|fault| fault.what.clone()).collect::<Vec<_>>(), Vec::<String>::new());
+        prop_assert_eq!(findings.documents + findings.tombstones, model.len() as u64);
+    }
 
     #[test]
     fn what_is_saved_comes_out(batches in batches(), tuning in tunings(), reopen: bool) {

@@ -13,6 +13,8 @@ use crate::completion::{Completer, Completion, completion};
 const BATCH_KEYS: usize = 64;
 /// The most readers that may wait in a bucket; more are refused.
 pub(crate) const MAX_WAITING: usize = 100_000;
+/// The most that may be lent before the next batch is read, in bytes.
+const MAX_LENT_BYTES: usize = 32 << 20;
 
 /// What became of a fetch.
 #[derive(Clone)]
@@ -36,6 +38,7 @@ struct Lent {
 
 impl Loan {
     pub(crate) fn new(queue: &Arc<FetchQueue>, vb: VbId, version: Version) -> Loan {
+        queue.queue.lock().lent_bytes += version.allocated_bytes();
         Loan(Arc::new(Lent { queue: queue.clone(), vb, version: Some(version) }))
     }
 }
@@ -68,6 +71,7 @@ struct Queue {
     turns: VecDeque<VbId>,
     waiting: usize,
     given_back: Vec<(VbId, Version)>,
+    lent_bytes: usize,
     stopping: bool,
 }
 
@@ -116,6 +120,7 @@ impl FetchQueue {
 
     fn give_back(&self, vb: VbId, version: Version) {
         let mut queue = self.queue.lock();
+        queue.lent_bytes -= version.allocated_bytes();
         if !queue.stopping {
             queue.given_back.push((vb, version));
             self.wake.notify_one();
@@ -139,6 +144,23 @@ impl FetchQueue {
                 work => return work,
             }
         }
+    }
+
+    /// Whether so much is lent that what comes next has to wait.
+    pub(crate) fn is_lent_out(&self) -> bool {
+        self.queue.lock().lent_bytes >= MAX_LENT_BYTES
+    }
+
+    /// Keys that were taken and not read: they are next again.
+    pub(crate) fn put_back(&self, vb: VbId, keys: &[Arc<[u8]>]) {
+        let mut queue = self.queue.lock();
+        let queue = &mut *queue;
+        let Some(waiting) = queue.vbuckets.get_mut(&vb) else { return };
+        if waiting.unread.is_empty() {
+            queue.turns.push_front(vb);
+        }
+        keys.iter().rev().for_each(|key| waiting.unread.push_front(key.clone()));
+        self.wake.notify_one();
     }
 
     /// A key was read, or never will be: those who wait for it.
@@ -182,7 +204,8 @@ impl FetchQueue {
 impl Queue {
     fn take(&mut self) -> Option<Work> {
         let given_back = std::mem::take(&mut self.given_back);
-        let batch = self.take_batch();
+        // Whoever has a loan is about to look: what comes next waits for that rather than for memory.
+        let batch = if self.lent_bytes < MAX_LENT_BYTES { self.take_batch() } else { None };
         (batch.is_some() || !given_back.is_empty()).then_some(Work { given_back, batch })
     }
 

@@ -12,6 +12,9 @@ use crate::fetch_queue::{Fetched, Loan, Work};
 use crate::flusher::Progress;
 use crate::refusal::Refusal;
 
+/// Values of one batch that are read at once, in bytes as far as they are known; one value may be larger.
+const READ_BYTES: u64 = 4 << 20;
+
 /// What fetchers did so far, and what waits for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FetchStats {
@@ -84,19 +87,48 @@ impl Bucket {
         work.batch.map_or(Progress::Worked, |(vb, keys)| self.fetch_batch(vb, &keys))
     }
 
+    /// Reads a batch in parts of limited size. What is not needed any more is not read.
     fn fetch_batch(&self, vb: VbId, keys: &[Arc<[u8]>]) -> Progress {
         let incarnation = self.shards[usize::from(vb.0)].lock().incarnation;
-        let doc_keys: Vec<DocKey<'_>> = keys
-            .iter()
-            .map(|key| DocKey::parse(key).expect("it was encoded when it was asked for"))
-            .collect();
+        let mut progress = Progress::Worked;
+        let (mut part, mut part_bytes) = (Vec::new(), 0);
+        for (at, key) in keys.iter().enumerate() {
+            let Some(value_bytes) = self.hollow_bytes(vb, incarnation, parse(key)) else {
+                self.tell(vb, key, &Fetched::Look(None));
+                continue;
+            };
+            if !part.is_empty() && part_bytes + value_bytes > READ_BYTES {
+                progress = worse(progress, self.fetch_part(vb, incarnation, &std::mem::take(&mut part)));
+                part_bytes = 0;
+                if self.fetching.is_lent_out() {
+                    self.fetching.put_back(vb, &keys[at..]);
+                    return progress;
+                }
+            }
+            part.push(key);
+            part_bytes += value_bytes;
+        }
+        if part.is_empty() {
+            return progress;
+        }
+        worse(progress, self.fetch_part(vb, incarnation, &part))
+    }
+
+    fn tell(&self, vb: VbId, key: &[u8], outcome: &Fetched) {
+        for waiter in self.fetching.finish(vb, key) {
+            waiter.complete(outcome.clone());
+        }
+    }
+
+    fn fetch_part(&self, vb: VbId, incarnation: u64, keys: &[&Arc<[u8]>]) -> Progress {
+        let doc_keys: Vec<DocKey<'_>> = keys.iter().map(|key| parse(key)).collect();
         let answers = self.store.get_many(vb, &doc_keys);
         assert_eq!(answers.len(), keys.len(), "a store answers for each key");
         let (mut fetched, mut failed) = (0, 0);
         for ((key, doc_key), answer) in std::iter::zip(keys, doc_keys).zip(answers) {
             let outcome = match answer {
                 Ok(Some(version)) => self.deliver(vb, incarnation, version),
-                Ok(None) if !self.is_hollow(vb, incarnation, doc_key) => Fetched::Look(None),
+                Ok(None) if self.hollow_bytes(vb, incarnation, doc_key).is_none() => Fetched::Look(None),
                 Ok(None) => {
                     tracing::error!(bucket = self.name(), %vb, "the value of a document is not on disk");
                     Fetched::Failed
@@ -107,9 +139,7 @@ impl Bucket {
                 }
             };
             *(if matches!(outcome, Fetched::Failed) { &mut failed } else { &mut fetched }) += 1;
-            for waiter in self.fetching.finish(vb, key) {
-                waiter.complete(outcome.clone());
-            }
+            self.tell(vb, key, &outcome);
         }
         self.fetching.count(fetched, failed);
         if failed == 0 { Progress::Worked } else { Progress::Failed }
@@ -170,9 +200,19 @@ impl Bucket {
         Brought::Placed(whole)
     }
 
-    fn is_hollow(&self, vb: VbId, incarnation: u64, key: DocKey<'_>) -> bool {
+    /// How long the value of a key is, if it is not in memory.
+    fn hollow_bytes(&self, vb: VbId, incarnation: u64, key: DocKey<'_>) -> Option<u64> {
         let hash = self.hash(key);
         let shard = self.shards[usize::from(vb.0)].lock();
-        shard.incarnation == incarnation && shard.vb.hollow(hash, key).is_some()
+        let found = if shard.incarnation == incarnation { shard.vb.find(hash, key) } else { None };
+        found.filter(|version| !version.is_resident()).map(|version| u64::from(version.value_bytes()))
     }
+}
+
+fn worse(one: Progress, other: Progress) -> Progress {
+    if one == Progress::Failed { one } else { other }
+}
+
+fn parse(key: &[u8]) -> DocKey<'_> {
+    DocKey::parse(key).expect("it was encoded when it was asked for")
 }

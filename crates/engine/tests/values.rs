@@ -176,6 +176,43 @@ fn a_value_without_room_is_lent_and_goes_when_its_readers_have_it() {
 }
 
 #[test]
+fn large_values_are_read_in_parts_and_lent_a_few_at_a_time() {
+    const MIB: usize = 1 << 20;
+    let (env, handles) = base::env::Env::sim(13);
+    let world = Watched::open(env, handles, 60 * MIB as u64);
+    // The quota has room for a few of them, above the high watermark for none.
+    for n in 0..9 {
+        world.set_evicted(&format!("k{n}"), &"v".repeat(6 * MIB));
+    }
+    for n in 0..9 {
+        let key = format!("full{n}");
+        match world.set_in(VB, &key, &"v".repeat(6 * MIB)) {
+            Ok(_) => assert!(world.bucket.flush_all()),
+            Err(refusal) => assert_eq!(refusal, Refusal::OverQuota),
+        }
+    }
+    let waiting: Vec<_> =
+        (0..9).map(|n| world.bucket.fetch(VB, doc(&format!("k{n}"))).expect("few wait")).collect();
+    world.spy.batches.lock().clear();
+    assert_eq!(world.bucket.fetch_step(), Progress::Worked);
+    let read: Vec<usize> = world.spy.batches.lock().iter().map(|(_, keys)| keys.len()).collect();
+    assert!(
+        read.len() < 9 && read.iter().all(|keys| *keys == 1),
+        "{read:?}: one at a time, and not all of them"
+    );
+    let again = world.set_in(VB, "k0", "small");
+    assert_eq!(again, Err(Refusal::OverQuota), "{} of {}", world.used(), world.bucket.memory().quota_bytes());
+    let late = world.bucket.fetch(VB, doc("full0")).expect("few wait");
+    assert_eq!(world.bucket.evict_value(VB, doc("full0")), Ok(true));
+    assert_eq!(world.bucket.fetch_step(), Progress::Idle, "too much is lent");
+    drop(waiting);
+    assert_eq!(world.bucket.fetch_step(), Progress::Worked);
+    while world.bucket.fetch_step() != Progress::Idle {}
+    assert!(matches!(late.try_take(), Some(Fetched::Look(_))));
+    assert_eq!(world.used(), world.table_bytes());
+}
+
+#[test]
 fn metadata_are_enough_for_much() {
     let world = Watched::new(11);
     let now = || world.bucket.now();

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use base::env::{Disk, Env, OpenMode, RealDisk};
 use base::{Cas, Datatype, DocKey, NewVersion, RevSeqno, Seqno, VbId, Version, VersionMeta};
 use kvstore::VbStateDoc;
-use kvstore::journal::{Filed, Frame, Journal, JournalConfig, JournalStats, Record, State};
+use kvstore::journal::{Filed, Frame, Journal, JournalConfig, JournalStats, Record, Replayed, State};
 use rustix::time::{ClockId, clock_gettime};
 
 fn seconds(clock: ClockId) -> f64 {
@@ -48,23 +48,49 @@ fn percentiles(mut all: Vec<f64>) -> String {
     format!("p50 {:.0} p99 {:.0} p99.9 {:.0} us", at(0.5), at(0.99), at(0.999))
 }
 
-fn plain(dir: &Path, rounds: usize, bytes: usize) {
-    let file = RealDisk.open(&dir.join("plain"), OpenMode::CreateNew).expect("a file");
-    let data = vec![7; bytes];
-    let start = seconds(ClockId::Monotonic);
-    let mut each = Vec::new();
-    for round in 0..rounds {
-        let before = seconds(ClockId::Monotonic);
-        file.write_at(&data, (round * bytes) as u64).expect("a write");
-        file.sync_data().expect("a sync");
-        each.push(seconds(ClockId::Monotonic) - before);
+/// A way to commit one item, and how long each took.
+struct Way<'a> {
+    name: String,
+    commit: Box<dyn FnMut(usize) + 'a>,
+    between: Box<dyn FnMut() + 'a>,
+    each: Vec<f64>,
+}
+
+/// All ways by turns: what else the machine does meets them alike.
+fn compare(mut ways: Vec<Way<'_>>, rounds: usize) {
+    const TURN: usize = 100;
+    for turn in 0..rounds.div_ceil(TURN) {
+        for way in &mut ways {
+            for i in 0..TURN {
+                let before = seconds(ClockId::Monotonic);
+                (way.commit)(turn * TURN + i);
+                way.each.push(seconds(ClockId::Monotonic) - before);
+            }
+            (way.between)();
+        }
     }
-    let wall = seconds(ClockId::Monotonic) - start;
-    println!(
-        "plain append of {bytes} bytes + fdatasync {:>27.0} commits/s  {}",
-        rounds as f64 / wall,
-        percentiles(each)
-    );
+    for way in ways {
+        let wall: f64 = way.each.iter().sum();
+        let mean = way.each.len() as f64 / wall;
+        println!("{:<56} {mean:>9.0} commits/s  {}", way.name, percentiles(way.each));
+    }
+}
+
+/// A write and a sync for each commit, in blocks that were written before or not.
+fn plain(dir: &Path, rounds: usize, bytes: usize, is_prewritten: bool) -> Way<'static> {
+    let word = if is_prewritten { "overwrite" } else { "append" };
+    let name = format!("plain {word} of {bytes} bytes + fdatasync");
+    let file = RealDisk.open(&dir.join(&name), OpenMode::CreateNew).expect("a file");
+    if is_prewritten {
+        file.write_at(&vec![0; (rounds + 100) * bytes], 0).expect("a write");
+        file.sync_data().expect("a sync");
+    }
+    let data = vec![7; bytes];
+    let commit = move |i: usize| {
+        file.write_at(&data, (i * bytes) as u64).expect("a write");
+        file.sync_data().expect("a sync");
+    };
+    Way { name, commit: Box::new(commit), between: Box::new(|| ()), each: Vec::new() }
 }
 
 struct Bench {
@@ -88,29 +114,18 @@ impl Bench {
         journal.append(&[save], &table).expect("an append")
     }
 
-    /// Commits of one item each; what is not needed goes every 1,000 commits.
-    fn singles(&self, name: &str, dir: &Path, items: &[Version], is_prewritten: bool) {
-        let journal = self.journal(dir);
-        let prepare = || while is_prewritten && journal.prepare_step().expect("a step") {};
-        self.append(&journal, &items[..1]);
-        prepare();
-        let (mut wall, mut each) = (0.0, Vec::new());
-        for some in items.chunks(1000) {
-            let start = seconds(ClockId::Monotonic);
-            let mut last = Frame(0);
-            for item in some {
-                let before = seconds(ClockId::Monotonic);
-                last = self.append(&journal, std::slice::from_ref(item));
-                each.push(seconds(ClockId::Monotonic) - before);
-            }
-            wall += seconds(ClockId::Monotonic) - start;
-            // a step between, as a background thread would do it
-            journal.release(last).expect("a release");
-            prepare();
-        }
-        println!("{name:<56} {:>9.0} commits/s  {}", items.len() as f64 / wall, percentiles(each));
-        println!("    {:?}", journal.stats());
-        journal.remove().expect("a removal");
+    /// Commits of one item each; what is not needed goes now and then, as a background thread would do it.
+    fn singles<'a>(&'a self, journal: &'a Journal, items: &'a [Version], is_prewritten: bool) -> Way<'a> {
+        let between = move || {
+            journal.release(journal.next_frame()).expect("a release");
+            while is_prewritten && journal.prepare_step().expect("a step") {}
+        };
+        let commit = move |i: usize| {
+            self.append(journal, &items[i..=i]);
+        };
+        let word = if is_prewritten { "prewritten" } else { "growing" };
+        let name = format!("journal, {word} segments");
+        Way { name, commit: Box::new(commit), between: Box::new(between), each: Vec::new() }
     }
 
     fn batches(&self, dir: &Path, items: &[Version], batch: usize, rounds: usize) {
@@ -139,6 +154,32 @@ impl Bench {
         );
         journal.remove().expect("a removal");
     }
+}
+
+/// What reading a journal costs.
+fn recovery(bench: &Bench, dir: &Path, items: &[Version]) {
+    let journal = bench.journal(dir);
+    items.chunks(2000).for_each(|some| {
+        bench.append(&journal, some);
+    });
+    let bytes = journal.stats().used_bytes;
+    drop(journal);
+    let start = seconds(ClockId::Monotonic);
+    let mut n = 0;
+    let journal = Journal::recover(bench.env.clone(), dir, bench.config, &mut |_, told| {
+        if let Replayed::Save { items, .. } = told {
+            n += items.len();
+        }
+        Ok(())
+    });
+    let journal = journal.expect("a recovery");
+    let wall = seconds(ClockId::Monotonic) - start;
+    println!(
+        "recovery: {n} items, {:.0} MB/s, {:.0} ns/item",
+        bytes as f64 / wall / 1e6,
+        wall * 1e9 / n as f64
+    );
+    journal.remove().expect("a removal");
 }
 
 /// Encoding without a disk behind it.
@@ -203,22 +244,20 @@ fn main() {
         );
     }
     println!("{}:", dir.path().display());
-    plain(dir.path(), rounds as usize, 700);
-    plain_again(dir.path(), rounds as usize);
-    bench.singles("one item, prewritten segments", &dir.path().join("a"), &items[..rounds as usize], true);
-    bench.singles(
-        "one item, growing segments at first",
-        &dir.path().join("b"),
-        &items[..rounds as usize],
-        false,
-    );
+    let once = rounds as usize;
+    let (fresh, ready) = (bench.journal(&dir.path().join("a")), bench.journal(&dir.path().join("b")));
+    bench.append(&ready, &items[..1]);
+    while ready.prepare_step().expect("a step") {}
+    let mut ways: Vec<Way<'_>> = [(700, false), (4096, false), (4096, true)]
+        .map(|(bytes, is_prewritten)| plain(dir.path(), once, bytes, is_prewritten))
+        .into();
+    ways.push(bench.singles(&fresh, &items, false));
+    ways.push(bench.singles(&ready, &items, true));
+    compare(ways, once);
+    println!("    {:?}", ready.stats());
+    drop((fresh, ready));
     for (batch, rounds) in [(128, 4000), (2000, 300), (10_000, 60), (100_000, 8)] {
         bench.batches(&dir.path().join(format!("d{batch}")), &items, batch, rounds);
     }
-}
-
-/// The same with blocks of 4,096 bytes.
-fn plain_again(dir: &Path, rounds: usize) {
-    std::fs::remove_file(dir.join("plain")).expect("it is there");
-    plain(dir, rounds, 4096);
+    recovery(&bench, &dir.path().join("r"), &items);
 }

@@ -100,10 +100,15 @@ pub(crate) fn collection_of(stored_key: &[u8]) -> Option<CollectionId> {
     }
 }
 
+/// What the stored keys of all system events of collections begin with.
+pub(crate) fn collection_events() -> [u8; 2] {
+    [SYSTEM.0 as u8, COLLECTION_EVENT]
+}
+
 /// What the stored key of a collection's system event begins with.
 pub(crate) fn event_prefix(collection: CollectionId) -> Vec<u8> {
     let (id, len) = encode_leb128(collection.0);
-    [&[SYSTEM.0 as u8, COLLECTION_EVENT], &id[..len]].concat()
+    [&collection_events(), &id[..len]].concat()
 }
 
 /// A record before or after a change.
@@ -150,17 +155,23 @@ impl Tally {
         &mut self.collections[self.last].1
     }
 
-    /// Notes that the record of a key changed.
-    pub(crate) fn change(&mut self, stored_key: &[u8], seqno: Seqno, new: Weight, old: Option<Weight>) {
+    /// Notes that the record of a key changed; says what the key belongs to.
+    pub(crate) fn change(
+        &mut self,
+        stored_key: &[u8],
+        seqno: Seqno,
+        new: Weight,
+        old: Option<Weight>,
+    ) -> Owner {
         let owner = owner(stored_key);
         let (Owner::Document(collection) | Owner::Prepare(collection) | Owner::CollectionEvent(collection)) =
             owner
         else {
-            return;
+            return owner;
         };
         if matches!(owner, Owner::CollectionEvent(_)) && new.deleted {
             self.drop_collection(collection);
-            return;
+            return owner;
         }
         let stats = self.entry(collection);
         stats.high_seqno = stats.high_seqno.max(seqno);
@@ -170,6 +181,7 @@ impl Tally {
             let was = old.is_some_and(|old| !old.deleted);
             stats.item_count = (stats.item_count + u64::from(!new.deleted)).saturating_sub(u64::from(was));
         }
+        owner
     }
 
     /// Notes that the record of a key is left out of the next file. Records of a collection that is not counted any

@@ -3,6 +3,7 @@
 mod compact;
 mod file;
 mod group;
+mod offline;
 mod open_files;
 mod record;
 mod revisions;
@@ -128,7 +129,6 @@ impl Couch {
         };
         env.disk.create_dir_all_synced(dir).map_err(failed("make folder", dir))?;
         env.disk.sync_dir(dir).map_err(failed("sync", dir))?;
-        let sync = env.disk.group_sync(dir).map_err(failed("open", dir))?;
         let mut revisions = Revisions::default();
         for name in env.disk.read_dir(dir).map_err(failed("list", dir))? {
             let path = dir.join(&name);
@@ -142,6 +142,21 @@ impl Couch {
             .into_slots(&*env.disk, dir, record)?
             .map(|(vb, slot)| (vb, Arc::new(Vbucket { slot: Mutex::new(slot), ..Vbucket::default() })))
             .collect();
+        Couch::over(env, dir, config, vbuckets)
+    }
+
+    /// A bucket of these vBuckets, whose folder is there.
+    fn over(
+        env: Env,
+        dir: &Path,
+        config: CouchConfig,
+        vbuckets: BTreeMap<VbId, Arc<Vbucket>>,
+    ) -> Result<Couch, Failure> {
+        let sync = env.disk.group_sync(dir).map_err(|source| Failure::Disk {
+            operation: "open",
+            path: dir.to_owned(),
+            source,
+        })?;
         Ok(Couch {
             env,
             dir: dir.to_owned(),

@@ -4,6 +4,7 @@
 mod check;
 mod decode;
 mod encode;
+pub mod fuzz;
 mod layout;
 mod read;
 mod recover;

@@ -135,7 +135,7 @@ impl Unfiled {
     /// Takes what a save journaled; returns the bytes that came.
     fn add(&mut self, items: &[Version], state: Arc<VbStateDoc>, since: Oldest, last: Frame) -> u64 {
         let bytes = items.iter().map(|version| version.allocated_bytes() as u64).sum();
-        self.runs.push(items);
+        self.runs.push(items, last);
         self.state = Some(state);
         self.since.get_or_insert(since);
         self.last = last;

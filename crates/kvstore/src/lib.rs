@@ -8,6 +8,7 @@ mod failure;
 pub mod journal;
 mod journaled;
 mod memory;
+mod sort;
 mod state;
 mod store;
 #[doc(hidden)]
@@ -20,5 +21,6 @@ pub use failure::Failure;
 pub use journal::JournalStats;
 pub use journaled::{Journaled, JournaledConfig};
 pub use memory::Memory;
+pub use sort::{newest_of, release, sort_newest, sort_newest_from};
 pub use state::{CheckpointType, FailoverEntry, VbStateDoc};
 pub use store::{Background, Counts, KvStore, SaveBatch, Snapshot, States, Stats, StoredVb, Values};

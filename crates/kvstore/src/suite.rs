@@ -19,6 +19,10 @@ pub trait Subject {
     fn store(&self) -> &dyn KvStore;
     /// Stops and starts it: only what is durable stays.
     fn restart(&mut self);
+    /// Whether it can go back to every save, or whether some are made one on the way to their final place.
+    fn keeps_commits(&self) -> bool {
+        true
+    }
 }
 
 const VB: VbId = VbId(3);
@@ -101,6 +105,12 @@ fn scan(store: &dyn KvStore, vb: VbId, from: u64) -> Vec<Version> {
 fn stored(store: &dyn KvStore, vb: VbId) -> Option<StoredVb> {
     let states = store.states().expect("states");
     states.into_iter().find(|(id, _)| *id == vb).map(|(_, stored)| stored.expect("a sound vBucket"))
+}
+
+/// The same, with everything counted.
+fn settled(store: &dyn KvStore, vb: VbId) -> StoredVb {
+    store.counts(vb).expect("counts");
+    stored(store, vb).expect("it is there")
 }
 
 #[track_caller]

@@ -115,7 +115,7 @@ impl Pair<'_> {
                 let seqno = self.seqno.get();
                 let key = format!("k{:02}", (seqno * 7 + i) % 40);
                 let collection = if i % 4 == 3 { 9 } else { 0 };
-                let is_deleted = seqno % 3 == 0;
+                let is_deleted = seqno.is_multiple_of(3);
                 let value = vec![seqno as u8; if is_deleted { 0 } else { seqno as usize % 60 }];
                 tuned(collection, &key, seqno, &value, |meta| {
                     meta.expiry = if is_deleted { 100 } else { 0 };
@@ -203,7 +203,10 @@ impl Pair<'_> {
     }
 }
 
-fn run(disk: &SimDisk, tries: u32) -> Option<(Vec<(u64, Content)>, Option<Content>)> {
+/// What was acknowledged and after how many changes, and what may be there instead.
+type Outcome = (Vec<(u64, Content)>, Option<Content>);
+
+fn run(disk: &SimDisk, tries: u32) -> Option<Outcome> {
     let pair = Pair {
         disk,
         couch: open(disk).ok()?,
@@ -394,4 +397,29 @@ fn a_damaged_file_is_not_replaced_by_an_older_one() {
     assert_eq!(disk.read_dir(Path::new(DIR)).expect("a list").len(), 2);
     couch.delete_vbucket(VB).expect("a delete");
     assert!(disk.read_dir(Path::new(DIR)).expect("a list").is_empty());
+}
+
+#[test]
+fn what_is_in_use_is_what_a_compaction_keeps() {
+    let disk = fresh();
+    let couch = open(&disk).expect("the bucket opens");
+    let state = VbStateDoc::default();
+    for round in 0..10 {
+        let items: Vec<Version> =
+            (0..300).map(|i| version(0, &format!("k{i:03}"), round * 300 + i + 1, &[7; 200])).collect();
+        couch.save(VB, SaveBatch { items: &items, state: &state }).expect("a save");
+    }
+    let on_disk = || disk.contents().iter().map(|(_, bytes)| bytes.len() as u64).collect::<Vec<_>>();
+    let before = couch.counts(VB).expect("counts");
+    assert_eq!(on_disk(), [before.file_bytes]);
+    assert!(before.used_bytes * 5 < before.file_bytes, "{before:?}");
+    let compacted = couch.compact(VB, &Compaction::default()).expect("a compaction");
+    let after = couch.counts(VB).expect("counts");
+    assert_eq!(on_disk(), [after.file_bytes]);
+    assert_eq!((compacted.before_bytes, compacted.after_bytes), (before.file_bytes, after.file_bytes));
+    // besides what is in use there are a byte at the start of each block and the room before the header
+    let overhead = after.file_bytes - after.used_bytes;
+    assert!(overhead < after.file_bytes / 4096 + 2 * 4096, "{after:?}");
+    // the trees are built anew, so they may differ a little in size
+    assert!(after.used_bytes.abs_diff(before.used_bytes) < before.used_bytes / 10, "{before:?} {after:?}");
 }

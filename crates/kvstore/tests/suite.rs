@@ -78,6 +78,10 @@ impl WithJournal {
 }
 
 impl Subject for WithJournal {
+    fn keeps_commits(&self) -> bool {
+        false
+    }
+
     fn store(&self) -> &dyn KvStore {
         self.store.as_ref().expect("it is open")
     }

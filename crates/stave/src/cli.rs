@@ -67,6 +67,8 @@ enum Command {
     Stats(commands::stats::StatsFlags),
     /// Look for damage in files of documents
     Check(commands::check::CheckFlags),
+    /// Make a file of documents smaller
+    Compact(commands::compact::CompactFlags),
     /// Print what a file of documents holds
     Dump(commands::dump::DumpFlags),
 }
@@ -136,6 +138,7 @@ pub fn run() -> ExitCode {
         Command::Delete(flags) => commands::document::delete(&env, &flags),
         Command::Stats(flags) => commands::stats::run(&env, &flags),
         Command::Check(flags) => commands::check::run(&env, &flags),
+        Command::Compact(flags) => commands::compact::run(&env, &flags),
         Command::Dump(flags) => commands::dump::run(&env, &flags),
     };
     match outcome {

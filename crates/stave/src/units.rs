@@ -17,6 +17,20 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| format!("`{text}` is too large"))
 }
 
+/// Reads a moment as seconds since 1970: as such, or as an age like 90s, 15m, 12h or 3d before `now_s`.
+pub fn parse_moment(text: &str, now_s: u32) -> Result<u32, String> {
+    let wrong = || format!("`{text}` is no time; write it like 3d, 12h, 15m, 90s or in seconds since 1970");
+    let (digits, unit_s) = match text.char_indices().next_back() {
+        Some((at, 's')) => (&text[..at], 1),
+        Some((at, 'm')) => (&text[..at], 60),
+        Some((at, 'h')) => (&text[..at], 3600),
+        Some((at, 'd')) => (&text[..at], 24 * 3600),
+        _ => return text.parse().map_err(|_| wrong()),
+    };
+    let age_s = digits.parse::<u32>().ok().and_then(|n| n.checked_mul(unit_s)).ok_or_else(wrong)?;
+    Ok(now_s.saturating_sub(age_s))
+}
+
 /// A number with a comma at every third digit.
 pub fn thousands(number: u64) -> String {
     let digits = number.to_string();
@@ -75,6 +89,20 @@ mod tests {
         assert_eq!(parse_bytes("1 gib"), Ok(1 << 30));
         for bad in ["", "KiB", "-1", "1.5M", "12 apples", "99999999999999999999", "99999999999G"] {
             assert!(parse_bytes(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn reads_moments() {
+        let now_s = 1_000_000;
+        assert_eq!(parse_moment("12345", now_s), Ok(12345));
+        assert_eq!(parse_moment("10s", now_s), Ok(999_990));
+        assert_eq!(parse_moment("2m", now_s), Ok(999_880));
+        assert_eq!(parse_moment("1h", now_s), Ok(996_400));
+        assert_eq!(parse_moment("3d", now_s), Ok(740_800));
+        assert_eq!(parse_moment("3000d", now_s), Ok(0));
+        for bad in ["", "d", "-1d", "1.5h", "3 d", "99999999d", "yesterday", "3\u{e9}"] {
+            assert!(parse_moment(bad, now_s).is_err(), "{bad}");
         }
     }
 

@@ -5,16 +5,17 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde_json::Value;
 
 use super::Output;
+use super::load::{Peer, ensure_clean, number};
 use super::report::{Report, median};
-use crate::child::{cargo, is_installed, succeeds};
+use crate::child::{is_installed, release_build};
 use crate::client::Client;
-use crate::stave::{BUCKET, PASSWORD, Start, Stave, USER};
-use crate::tree::{self, Scratch};
+use crate::stave::{BUCKET, Start, Stave};
+use crate::tree::Scratch;
 
 /// How long and how much.
 #[derive(Args)]
@@ -48,14 +49,6 @@ struct Run {
     p99_us: f64,
 }
 
-/// A server under load.
-struct Peer {
-    name: &'static str,
-    protocol: &'static str,
-    address: String,
-    pid: u32,
-}
-
 /// Ends memcached when the measurement is over.
 struct Memcached(Child);
 
@@ -74,7 +67,7 @@ pub fn run(options: &Options) -> Result<Report> {
         "memcached is not installed: this measurement runs beside it (`apt-get install memcached`)"
     );
     ensure!(options.rounds > 0, "at least one round");
-    ensure!(succeeds(&mut cargo(&["build", "--release", "--locked", "--package", "stave"]))?, "no binary");
+    release_build()?;
     let scratch = Scratch::new("memcached")?;
     let threads = options.threads.to_string();
     let bucket = format!("{BUCKET}:{MEMORY_MIB}MiB");
@@ -85,7 +78,7 @@ pub fn run(options: &Options) -> Result<Report> {
     })?;
     let (memcached, address) = start_memcached(&threads)?;
     let peers = [
-        Peer { name: "stave", protocol: "couchbase", address: server.kv.clone(), pid: server.pid() },
+        Peer::stave("stave", &server),
         Peer { name: "memcached", protocol: "memcached", address, pid: memcached.0.id() },
     ];
     for peer in &peers {
@@ -119,38 +112,24 @@ fn start_memcached(threads: &str) -> Result<(Memcached, String)> {
 
 /// Runs `stave bench` against a server; what it printed as JSON.
 fn client(peer: &Peer, options: &Options, more: &[&str]) -> Result<Value> {
-    let mut command = Command::new(tree::release_binary());
-    command.args(["bench", "--json", "--quiet", "--addr", &peer.address, "--protocol", peer.protocol]);
-    command.args(["--username", USER, "--password", PASSWORD, "--bucket", BUCKET]);
-    command.args(["--connections", "50", "--threads", &options.threads.to_string()]);
-    command.args(["--keys", &options.keys.to_string(), "--key-size", "20", "--value-size", "512"]);
-    command.args(["--set-percent", "20", "--distribution", "zipf"]);
-    command.args(["--server-pid", &peer.pid.to_string()]).args(more);
-    let output = command.stderr(Stdio::inherit()).output().context("cannot run stave bench")?;
-    ensure!(output.status.success(), "stave bench against {} ended with {}", peer.name, output.status);
-    let text = String::from_utf8_lossy(&output.stdout);
-    let last = text.lines().rfind(|line| line.starts_with('{')).context("stave bench printed no JSON")?;
-    Ok(serde_json::from_str(last)?)
+    let (threads, keys) = (options.threads.to_string(), options.keys.to_string());
+    let mut arguments = vec!["--connections", "50", "--threads", &threads];
+    arguments.extend(["--keys", &keys, "--key-size", "20", "--value-size", "512"]);
+    arguments.extend(["--set-percent", "20", "--distribution", "zipf"]);
+    arguments.extend(more);
+    peer.load(&arguments)
 }
 
 fn measure(peer: &Peer, options: &Options, depth: u32) -> Result<Run> {
     let (depth, seconds) = (depth.to_string(), options.seconds.to_string());
     let result = client(peer, options, &["--pipeline", &depth, "--warmup", "1", "--seconds", &seconds])?;
-    let (misses, errors) = (number(&result, "/misses")?, &result["errors"]);
-    if misses > 0.0 || errors.as_object().is_none_or(|errors| !errors.is_empty()) {
-        bail!("{}: {misses} keys were not found, errors {errors}: the figures would say nothing", peer.name);
-    }
+    ensure_clean(peer.name, &result)?;
     Ok(Run {
         operations_per_s: number(&result, "/operations_per_second")?,
         cpu_us: number(&result, "/server_cpu_us_per_operation")?,
         p50_us: number(&result, "/get/p50_us")?,
         p99_us: number(&result, "/get/p99_us")?,
     })
-}
-
-fn number(result: &Value, pointer: &str) -> Result<f64> {
-    let value = result.pointer(pointer).and_then(Value::as_f64);
-    value.with_context(|| format!("stave bench reports no `{pointer}`"))
 }
 
 fn compare(peers: &[Peer; 2], options: &Options) -> Result<Report> {

@@ -1,10 +1,18 @@
-//! Measurements with a threshold: beside memcached in the same run, and of the start.
+//! Measurements, most with a threshold: beside others in the same run where there are others.
 
+mod compact;
+mod durable;
+mod engines;
+mod filling;
+mod flush;
 mod idle;
+mod load;
 mod memcached;
 mod process;
+mod redis;
 mod report;
 mod start;
+mod warmup;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -16,6 +24,16 @@ pub enum Bench {
     Memcached(memcached::Options),
     /// From exec to ready, memory when ready, size of the binary, memory of idle connections.
     Start(start::Options),
+    /// Clients that wait until each write is on disk: journal on, journal off, and Redis with appendfsync always.
+    Durable(durable::Options),
+    /// Saving batches of one vBucket, and single commits, beside a raw append.
+    Flush(flush::Options),
+    /// The storage beside fjall, RocksDB, LMDB and redb (the workspace in `bench/`).
+    Engines(engines::Options),
+    /// A restart with many documents: time to ready, to the first correct read, until everything is in memory.
+    Warmup(warmup::Options),
+    /// The front end while all files are compacted, and the disk space before, during and after.
+    Compact(compact::Options),
 }
 
 /// How to print.
@@ -31,6 +49,11 @@ pub fn run(bench: &Bench) -> Result<bool> {
     let report = match bench {
         Bench::Memcached(options) => memcached::run(options)?,
         Bench::Start(options) => start::run(options)?,
+        Bench::Durable(options) => durable::run(options)?,
+        Bench::Flush(options) => flush::run(options)?,
+        Bench::Engines(options) => return engines::run(options),
+        Bench::Warmup(options) => warmup::run(options)?,
+        Bench::Compact(options) => compact::run(options)?,
     };
     Ok(report.close())
 }

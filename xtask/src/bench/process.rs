@@ -10,6 +10,11 @@ pub fn resident_bytes(pid: u32) -> Result<u64> {
     resident(&status).context("/proc/PID/status has VmRSS")
 }
 
+/// Descriptors that a process has open.
+pub fn descriptors(pid: u32) -> Result<usize> {
+    Ok(fs::read_dir(format!("/proc/{pid}/fd"))?.count())
+}
+
 fn resident(status: &str) -> Option<u64> {
     let kib: u64 = status
         .lines()
@@ -24,6 +29,13 @@ fn resident(status: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counts_our_own_descriptors() {
+        let file = fs::File::open("/proc/self/status").unwrap();
+        assert!(descriptors(std::process::id()).unwrap() > 1);
+        drop(file);
+    }
 
     #[test]
     fn finds_the_resident_memory() {

@@ -1,14 +1,43 @@
 //! What a measurement found, against its thresholds.
 
+use std::fmt;
+
 use serde_json::{Map, Value, json};
 
 use crate::child;
 
 /// A figure with or without a threshold.
 struct Figure {
-    name: &'static str,
+    name: String,
     value: f64,
-    at_most: Option<f64>,
+    goal: Option<Goal>,
+}
+
+/// What a figure should be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Goal {
+    /// This or less.
+    AtMost(f64),
+    /// This or more.
+    AtLeast(f64),
+}
+
+impl Goal {
+    fn holds(self, value: f64) -> bool {
+        match self {
+            Goal::AtMost(most) => value <= most,
+            Goal::AtLeast(least) => value >= least,
+        }
+    }
+}
+
+impl fmt::Display for Goal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Goal::AtMost(most) => write!(f, "at most {most}"),
+            Goal::AtLeast(least) => write!(f, "at least {least}"),
+        }
+    }
 }
 
 /// All figures of a measurement.
@@ -16,27 +45,38 @@ pub struct Report {
     bench: &'static str,
     json: bool,
     figures: Vec<Figure>,
+    details: Map<String, Value>,
 }
 
 impl Report {
     /// An empty one; `json` makes it close with a line of JSON.
     pub fn new(bench: &'static str, json: bool) -> Report {
-        Report { bench, json, figures: Vec::new() }
+        Report { bench, json, figures: Vec::new(), details: Map::new() }
     }
 
     /// Adds a figure, and what it may be at most.
-    pub fn add(&mut self, name: &'static str, value: f64, at_most: Option<f64>) {
-        self.figures.push(Figure { name, value, at_most });
+    pub fn add(&mut self, name: &str, value: f64, at_most: Option<f64>) {
+        self.figure(name, value, at_most.map(Goal::AtMost));
+    }
+
+    /// Adds a figure, and what it should be.
+    pub fn figure(&mut self, name: &str, value: f64, goal: Option<Goal>) {
+        self.figures.push(Figure { name: name.to_owned(), value, goal });
+    }
+
+    /// Adds what shows in the line of JSON only.
+    pub fn detail(&mut self, name: &str, value: Value) {
+        self.details.insert(name.to_owned(), value);
     }
 
     /// Prints figures and verdicts; whether all thresholds hold.
     pub fn close(&self) -> bool {
         println!();
         for figure in &self.figures {
-            let verdict = match figure.at_most {
+            let verdict = match figure.goal {
                 None => String::new(),
-                Some(most) if figure.value <= most => format!("  holds: at most {most}"),
-                Some(most) => format!("  FAILS: at most {most}"),
+                Some(goal) if figure.holds() => format!("  holds: {goal}"),
+                Some(goal) => format!("  FAILS: {goal}"),
             };
             println!("{:<38} {:>10.3}{verdict}", figure.name, figure.value);
         }
@@ -50,18 +90,23 @@ impl Report {
         let mut ratios = Map::new();
         let mut holds = Map::new();
         for figure in &self.figures {
-            ratios.insert(figure.name.to_owned(), json!((figure.value * 1000.0).round() / 1000.0));
-            if figure.at_most.is_some() {
-                holds.insert(figure.name.to_owned(), json!(figure.holds()));
+            ratios.insert(figure.name.clone(), json!((figure.value * 1000.0).round() / 1000.0));
+            if figure.goal.is_some() {
+                holds.insert(figure.name.clone(), json!(figure.holds()));
             }
         }
-        json!({ "bench": self.bench, "commit": commit, "ratios": ratios, "holds": holds })
+        let mut all = self.details.clone();
+        all.insert("bench".to_owned(), json!(self.bench));
+        all.insert("commit".to_owned(), json!(commit));
+        all.insert("ratios".to_owned(), ratios.into());
+        all.insert("holds".to_owned(), holds.into());
+        all.into()
     }
 }
 
 impl Figure {
     fn holds(&self) -> bool {
-        self.at_most.is_none_or(|most| self.value <= most)
+        self.goal.is_none_or(|goal| goal.holds(self.value))
     }
 }
 
@@ -82,9 +127,11 @@ mod tests {
         let mut report = Report::new("x", true);
         report.add("cpu", 1.2, Some(1.15));
         report.add("p50", 0.5, None);
+        report.figure("throughput", 2.0, Some(Goal::AtLeast(1.5)));
+        report.detail("rows", json!([1]));
         assert_eq!(
             report.to_json("c").to_string(),
-            r#"{"bench":"x","commit":"c","holds":{"cpu":false},"ratios":{"cpu":1.2,"p50":0.5}}"#
+            r#"{"bench":"x","commit":"c","holds":{"cpu":false,"throughput":true},"ratios":{"cpu":1.2,"p50":0.5,"throughput":2.0},"rows":[1]}"#
         );
     }
 

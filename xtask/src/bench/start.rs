@@ -7,7 +7,7 @@ use super::Output;
 use super::idle;
 use super::process::resident_bytes;
 use super::report::{Report, median};
-use crate::child::{cargo, succeeds};
+use crate::child::release_build;
 use crate::stave::{Start, Stave};
 use crate::tree::{self, Scratch};
 
@@ -30,10 +30,7 @@ const KIB: f64 = 1024.0;
 /// Measures.
 pub fn run(options: &Options) -> Result<Report> {
     anyhow::ensure!(options.starts > 0, "at least one start");
-    anyhow::ensure!(
-        succeeds(&mut cargo(&["build", "--release", "--locked", "--package", "stave"]))?,
-        "no binary"
-    );
+    release_build()?;
     let scratch = Scratch::new("start")?;
     let mut report = Report::new("start", options.output.json);
     let (mut ready_ms, mut resident_mib) = (Vec::new(), Vec::new());

@@ -252,6 +252,10 @@ impl Batch for Docs<'_> {
         out.extend_from_slice(&bytes[..len]);
     }
 
+    fn prefetch(&self, i: usize) {
+        self.items[i].prefetch();
+    }
+
     fn saved(&mut self, i: usize, new: RecordSummary, old: Option<RecordSummary>) {
         let id = self.items[i].stored_key();
         let weigh = |record: RecordSummary| Weight {

@@ -63,7 +63,6 @@ impl Couch {
         part: &[(VbId, SaveBatch<'_>)],
         how: Order,
     ) -> Vec<Result<FileAt, Failure>> {
-        part.iter().for_each(|(_, batch)| batch.assert_sorted());
         let vbuckets: Vec<Arc<Vbucket>> = part.iter().map(|(vb, _)| self.vbucket(*vb)).collect();
         // in order of vBucket, whatever order the group has, so that two groups never wait for each other
         let mut order: Vec<usize> = (0..part.len()).collect();

@@ -7,6 +7,7 @@ use base::env::Disk;
 use super::decode::Part;
 use super::layout::{BLOCK, BadHead, SegmentHead};
 use super::read::{Segment, find, frames, proof_of};
+use super::recover::following;
 use crate::failure::Failure;
 
 /// What is in a folder of a journal.
@@ -56,7 +57,7 @@ pub fn check_journal(disk: &dyn Disk, dir: &Path) -> Result<JournalReport, Failu
     let mut report = JournalReport { segments: Vec::new(), spares: found.spares.len() as u64 };
     let (mut next, mut needed) = (1, 1);
     for (i, segment) in found.segments.iter().enumerate() {
-        let following = found.segments[i + 1..].iter().find_map(|later| later.head.ok());
+        let following = following(&found.segments[i + 1..]);
         report.segments.push(check(disk, segment, following, &mut next, &mut needed)?);
     }
     let oldest = report.segments.iter_mut().find(|segment| segment.first_frame.is_some());

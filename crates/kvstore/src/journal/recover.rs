@@ -10,9 +10,9 @@ use base::VbId;
 use base::env::{Disk, Env, OpenMode};
 use parking_lot::Mutex;
 
-use super::decode::{Part, SavePart};
+use super::decode::{Bad, Part, SavePart};
 use super::layout::{BLOCK, BadHead, SegmentHead, spare_path};
-use super::read::{End, Found, ReadFrame, Segment, find, frames, proof_of};
+use super::read::{End, Found, NO_FRAME, ReadFrame, Segment, find, frames, proof_of};
 use super::shelf::{Kept, Shelf, Spare};
 use super::writer::Writer;
 use super::{Counters, Filed, Frame, Journal, JournalConfig, Record, Replayed, ReplayedState, State};
@@ -104,10 +104,10 @@ impl<'a> Walk<'a> {
         let mut next = 1;
         let mut any = false;
         for (i, segment) in segments.iter().enumerate() {
-            let following = segments[i + 1..].iter().find_map(|later| later.head.ok());
+            let following = following(&segments[i + 1..]);
             let mut bytes = 0;
             if let Ok(head) = segment.head {
-                let end = self.segment(disk, segment, head, following)?;
+                let end = self.segment(disk, segment, head, &segments[i + 1..])?;
                 (next, bytes, any) = (end.next, end.offset, true);
             } else if following.is_none()
                 && let Some(at) = proof_of(disk, segment, None, BLOCK as u64, next)?
@@ -136,13 +136,14 @@ impl<'a> Walk<'a> {
         disk: &dyn Disk,
         segment: &Segment,
         head: SegmentHead,
-        following: Option<SegmentHead>,
+        later: &[Segment],
     ) -> Result<End, Failure> {
+        let following = following(later);
         self.prove(head.first.saturating_sub(1))?;
         let limit = following.map_or(u64::MAX, |following| following.first);
         let end = frames(disk, segment, head, limit, &mut |frame| self.frame(head.first, frame))?;
         match end.bad {
-            Some(bad) if bad.is_sound || following.is_some() => Err(segment.damaged(bad.offset, bad.what)),
+            Some(bad) if bad.is_sound || following.is_some() => Err(damage(segment, bad, later)),
             Some(bad) => match proof_of(disk, segment, Some(head.salt), end.offset, end.next)? {
                 Some(_) => Err(segment.damaged(bad.offset, bad.what)),
                 None => Ok(end),
@@ -191,6 +192,19 @@ impl<'a> Walk<'a> {
             })?;
         }
         Ok(tail)
+    }
+}
+
+/// The head of the next segment that has one.
+pub(super) fn following(later: &[Segment]) -> Option<SegmentHead> {
+    later.iter().find_map(|later| later.head.ok())
+}
+
+/// Where frames are missing: they just end here if a segment without a header comes before the next with one.
+fn damage(segment: &Segment, bad: Bad, later: &[Segment]) -> Failure {
+    match later.first() {
+        Some(next) if bad.what == NO_FRAME && next.head.is_err() => next.damaged(0, "the header"),
+        _ => segment.damaged(bad.offset, bad.what),
     }
 }
 

@@ -90,12 +90,17 @@ impl Journaled {
         Ok(true)
     }
 
-    /// Files one vBucket, if there is something of it to file. The caller holds `filing`.
+    /// Files what there is of one vBucket now. The caller holds `filing`.
     pub(super) fn file_one(&self, vb: VbId) -> Result<(), Failure> {
-        match self.take(vb)? {
-            Some(part) => self.file(vec![part]),
-            None => Ok(()),
+        let end = self.journal.next_frame();
+        let state = self.vb(vb);
+        let is_left = || state.unfiled.lock().since.is_some_and(|since| since.frame < end);
+        while is_left()
+            && let Some(part) = self.take(vb)?
+        {
+            self.file(vec![part])?;
         }
+        Ok(())
     }
 
     /// Takes what there is to file of a vBucket; it stays visible until it is filed.
@@ -107,8 +112,8 @@ impl Journaled {
         let mut now = unfiled.unfiled.lock();
         let (Some(_), Some(state)) = (now.since, now.state.clone()) else { return Ok(None) };
         now.filings += 1;
-        let runs = now.runs.freeze();
-        let (through, bytes) = (now.last, std::mem::take(&mut now.bytes));
+        let (runs, barrier) = now.runs.freeze();
+        let (through, bytes) = (barrier.unwrap_or(now.last), std::mem::take(&mut now.bytes));
         drop(now);
         let items = merged(&runs);
         Ok(Some(Part { vb, unfiled, runs, items, state, through, bytes }))

@@ -5,6 +5,9 @@ use std::sync::Arc;
 
 use base::{Seqno, Version};
 
+use crate::collections::SYSTEM;
+use crate::journal::Frame;
+
 /// Versions sorted by stored key, one for each key. Shared by those who read them.
 pub(super) type Run = Arc<[Version]>;
 
@@ -18,19 +21,30 @@ pub(super) struct Runs {
     runs: Vec<Run>,
     /// So many of the oldest are being filed and stay as they are.
     frozen: usize,
+    /// Behind which runs a save ended that changed the collections, and the frame of that save: what came before is
+    /// filed before what came after, since a drop merged with a new beginning would count as neither.
+    barriers: Vec<(usize, Frame)>,
 }
 
 impl Runs {
     /// Adds a newer run. As soon as there are [`FAN_IN`] neighbours of about one size they are merged, so that there
     /// are never more runs than some times a logarithm of the items.
-    pub(super) fn push(&mut self, items: &[Version]) {
+    pub(super) fn push(&mut self, items: &[Version], frame: Frame) {
         if items.is_empty() {
             return;
         }
         self.runs.push(items.into());
+        self.merge_small();
+        if items.iter().any(|version| version.key().collection == SYSTEM) {
+            self.barriers.push((self.runs.len(), frame));
+        }
+    }
+
+    fn merge_small(&mut self) {
+        let floor = self.barriers.last().map_or(0, |(end, _)| *end).max(self.frozen);
         while let Some(newest) = self.runs.last() {
             let limit = newest.len().next_power_of_two() * FAN_IN;
-            let open = &self.runs[self.frozen..];
+            let open = &self.runs[floor..];
             let alike = open.iter().rev().take_while(|run| run.len() < limit).count();
             if alike < FAN_IN {
                 break;
@@ -40,16 +54,24 @@ impl Runs {
         }
     }
 
-    /// Keeps the present runs as they are until [`Runs::thaw`].
-    pub(super) fn freeze(&mut self) -> Vec<Run> {
-        self.frozen = self.runs.len();
-        self.runs.clone()
+    /// Keeps the oldest runs as they are until [`Runs::thaw`], and says through which frame they go if that is not all.
+    pub(super) fn freeze(&mut self) -> (Vec<Run>, Option<Frame>) {
+        let barrier = self.barriers.first().copied();
+        self.frozen = barrier.map_or(self.runs.len(), |(end, _)| end);
+        (self.runs[..self.frozen].to_vec(), barrier.map(|(_, frame)| frame))
     }
 
     /// The frozen runs are filed, and go, or they are not, and stay. Returns what went, to be freed without a lock.
     pub(super) fn thaw(&mut self, filed: bool) -> Vec<Run> {
         let frozen = std::mem::take(&mut self.frozen);
-        if filed { self.runs.drain(..frozen).collect() } else { Vec::new() }
+        if !filed {
+            return Vec::new();
+        }
+        self.barriers.retain_mut(|(end, _)| {
+            *end -= frozen.min(*end);
+            *end > 0
+        });
+        self.runs.drain(..frozen).collect()
     }
 
     /// The newest version of a key.
@@ -133,11 +155,11 @@ mod tests {
             let mut frozen: Option<BTreeMap<Vec<u8>, u64>> = None;
             for (keys, then) in steps {
                 let items = batch(&mut seqno, &keys);
-                runs.push(&items);
+                runs.push(&items, Frame(seqno));
                 model.extend(items.iter().map(|v| (v.stored_key().to_vec(), v.meta().by_seqno.0)));
                 match (then, &frozen) {
                     (1, None) => {
-                        let taken = merged(&runs.freeze());
+                        let taken = merged(&runs.freeze().0);
                         let taken = taken.iter().map(|v| (v.stored_key().to_vec(), v.meta().by_seqno.0));
                         frozen = Some(taken.collect());
                         prop_assert_eq!(frozen.as_ref(), Some(&model));

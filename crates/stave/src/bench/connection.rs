@@ -1,12 +1,15 @@
 //! One connection under load: which requests are outstanding, and bytes that came or went only in part.
 
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 
 use base::limits::MAX_FRAME_BODY_BYTES;
-use protocol::{FrameError, ParsedResponse, ResponseView, magic, parse_response};
+use protocol::{FrameError, ParsedResponse, magic, parse_response};
 
+use super::resp;
 use super::traffic::{Kind, Operation};
+use super::wire::Protocol;
 
 /// Why a connection is of no more use.
 #[derive(Debug)]
@@ -17,6 +20,8 @@ pub enum Loss {
     Io(io::Error),
     /// The server sent what is no answer.
     Frame(FrameError),
+    /// The server, which should be Redis, sent what is no answer.
+    NotResp,
     /// The server answered what was not asked.
     Opaque(u32),
 }
@@ -27,6 +32,7 @@ impl std::fmt::Display for Loss {
             Loss::Closed => f.write_str("the server closed it"),
             Loss::Io(error) => write!(f, "{error}"),
             Loss::Frame(error) => write!(f, "the server's bytes are no answer: {error}"),
+            Loss::NotResp => f.write_str("the server's bytes are no answer of Redis"),
             Loss::Opaque(opaque) => {
                 write!(f, "the server answered request {opaque}, which is not outstanding")
             }
@@ -47,10 +53,27 @@ pub struct Slot {
 const UNUSED: Slot =
     Slot { operation: Operation { kind: Kind::Get, key: 0 }, sent_ns: 0, outstanding: false };
 
-/// A non-blocking connection. A request's opaque is the number of its slot.
+/// How answers find their slot.
+#[derive(Debug)]
+enum Framing {
+    /// By the opaque, which is the slot's number.
+    Binary,
+    /// They come in the order of the requests.
+    Resp { asked: VecDeque<u32> },
+}
+
+/// What received bytes begin with.
+enum Next {
+    Answer { slot: Slot, status_code: u16, len: usize },
+    NotForUs { len: usize },
+    Incomplete { need: usize },
+}
+
+/// A non-blocking connection.
 #[derive(Debug)]
 pub struct Connection {
     stream: TcpStream,
+    framing: Framing,
     slots: Vec<Slot>,
     free: Vec<u32>,
     /// The beginning of an answer whose end has not come yet.
@@ -65,10 +88,15 @@ pub struct Connection {
 
 impl Connection {
     /// With up to `pipeline` requests outstanding.
-    pub fn new(stream: TcpStream, pipeline: u32) -> io::Result<Connection> {
+    pub fn new(stream: TcpStream, protocol: Protocol, pipeline: u32) -> io::Result<Connection> {
         stream.set_nonblocking(true)?;
+        let framing = match protocol {
+            Protocol::Couchbase | Protocol::Memcached => Framing::Binary,
+            Protocol::Redis => Framing::Resp { asked: VecDeque::with_capacity(pipeline as usize) },
+        };
         Ok(Connection {
             stream,
+            framing,
             slots: vec![UNUSED; pipeline as usize],
             free: (0..pipeline).rev().collect(),
             carry: Vec::new(),
@@ -95,11 +123,14 @@ impl Connection {
         self.unsent.is_empty() && self.free.len() * 2 >= self.slots.len()
     }
 
-    /// Takes a slot for `operation`; its number is the request's opaque.
+    /// Takes a slot for `operation`, whose request is sent next; its number is the request's opaque.
     #[inline]
     pub fn take_slot(&mut self, operation: Operation, sent_ns: u64) -> Option<u32> {
         let number = self.free.pop()?;
         self.slots[number as usize] = Slot { operation, sent_ns, outstanding: true };
+        if let Framing::Resp { asked } = &mut self.framing {
+            asked.push_back(number);
+        }
         Some(number)
     }
 
@@ -131,13 +162,13 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads once into `buffer`, which connections share so that it stays in the cache, and hands out every whole answer.
-    /// Returns the number of bytes read.
+    /// Reads once into `buffer`, which connections share so that it stays in the cache, and hands out the slot and the
+    /// status of every whole answer. Returns the number of bytes read.
     #[inline]
     pub fn receive(
         &mut self,
         buffer: &mut Vec<u8>,
-        mut on_answer: impl FnMut(Slot, &ResponseView<'_>),
+        mut on_answer: impl FnMut(Slot, u16),
     ) -> Result<usize, Loss> {
         let kept = self.carry.len();
         // An answer that is larger than the buffer makes it larger, for all connections.
@@ -156,24 +187,47 @@ impl Connection {
         let mut rest = &buffer[..kept + count];
         self.need = 0;
         while !rest.is_empty() {
-            match parse_response(rest, MAX_FRAME_BODY_BYTES) {
-                ParsedResponse::Bad(error) => return Err(Loss::Frame(error)),
-                ParsedResponse::Incomplete { need } => {
+            let taken = match self.next_answer(rest)? {
+                Next::Incomplete { need } => {
                     self.need = need;
                     break;
                 }
-                ParsedResponse::Response { response, total_len } => {
-                    rest = &rest[total_len..];
-                    if response.magic != magic::SERVER_REQUEST {
-                        let slot = self.release(response.opaque)?;
-                        on_answer(slot, &response);
-                    }
+                Next::NotForUs { len } => len,
+                Next::Answer { slot, status_code, len } => {
+                    on_answer(slot, status_code);
+                    len
                 }
-            }
+            };
+            rest = &rest[taken..];
         }
         self.carry.clear();
         self.carry.extend_from_slice(rest);
         Ok(count)
+    }
+
+    #[inline]
+    fn next_answer(&mut self, bytes: &[u8]) -> Result<Next, Loss> {
+        if let Framing::Resp { asked } = &mut self.framing {
+            return match resp::parse(bytes) {
+                resp::Parsed::Bad => Err(Loss::NotResp),
+                resp::Parsed::Incomplete { need } => Ok(Next::Incomplete { need }),
+                resp::Parsed::Answer { status_code, len } => {
+                    let number = asked.pop_front().ok_or(Loss::NotResp)?;
+                    Ok(Next::Answer { slot: self.release(number)?, status_code, len })
+                }
+            };
+        }
+        match parse_response(bytes, MAX_FRAME_BODY_BYTES) {
+            ParsedResponse::Bad(error) => Err(Loss::Frame(error)),
+            ParsedResponse::Incomplete { need } => Ok(Next::Incomplete { need }),
+            ParsedResponse::Response { response, total_len } if response.magic == magic::SERVER_REQUEST => {
+                Ok(Next::NotForUs { len: total_len })
+            }
+            ParsedResponse::Response { response, total_len } => {
+                let slot = self.release(response.opaque)?;
+                Ok(Next::Answer { slot, status_code: response.status_code, len: total_len })
+            }
+        }
     }
 
     #[inline]

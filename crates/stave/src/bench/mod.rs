@@ -11,11 +11,13 @@ mod keys;
 mod plan;
 mod progress;
 mod report;
+mod resp;
 mod rng;
 mod run;
 mod tally;
 mod traffic;
 mod values;
+mod wire;
 mod worker;
 
 #[cfg(test)]
@@ -26,3 +28,4 @@ pub use plan::{Extent, Plan};
 pub use report::Report;
 pub use run::run;
 pub use values::{ValueKind, ValueSize};
+pub use wire::Protocol;

@@ -5,7 +5,8 @@ use protocol::DurabilityLevel;
 use super::distribution::Distribution;
 use super::keys::KeySpace;
 use super::values::{ValueKind, ValuePool, ValueSize};
-use crate::client::{Dialect, Target};
+use super::wire::Protocol;
+use crate::client::Target;
 
 /// Requests that a connection may have outstanding at most.
 pub const MAX_PIPELINE: u32 = 4_096;
@@ -27,6 +28,8 @@ pub enum Extent {
 pub struct Plan {
     /// The server.
     pub target: Target,
+    /// What it speaks.
+    pub protocol: Protocol,
     /// Connections in all.
     pub connections: u32,
     /// Requests that each connection keeps outstanding.
@@ -99,8 +102,11 @@ impl Plan {
         if !(self.warmup_s >= 0.0 && self.warmup_s.is_finite()) {
             return Err(format!("--warmup {} is out of range; give 0 or more seconds", self.warmup_s));
         }
-        if self.durability.is_some() && self.target.dialect == Dialect::Memcached {
-            return Err("plain memcached knows no durability; leave --durability out, or --protocol".into());
+        if self.durability.is_some() && self.protocol != Protocol::Couchbase {
+            return Err(format!(
+                "requests to {} cannot ask for durability; leave --durability out, or --protocol",
+                self.protocol.name()
+            ));
         }
         self.key_space()?;
         self.value_pool()?;

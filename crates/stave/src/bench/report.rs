@@ -9,8 +9,9 @@ use serde::Serialize;
 
 use super::chart;
 use super::plan::Plan;
+use super::resp;
 use super::tally::Tally;
-use crate::client::Dialect;
+use super::wire::Protocol;
 use crate::units::{bytes, duration, thousands};
 
 /// What a phase measured.
@@ -86,7 +87,7 @@ pub struct Report {
     name: &'static str,
     /// Where to.
     pub addr: String,
-    /// Which dialect was spoken.
+    /// What was spoken.
     pub protocol: &'static str,
     /// Connections.
     pub connections: u32,
@@ -143,7 +144,7 @@ impl Report {
         Report {
             name: "stave bench",
             addr: plan.target.addr.clone(),
-            protocol: plan.target.dialect.name(),
+            protocol: plan.protocol.name(),
             connections: plan.connections,
             pipeline: plan.pipeline,
             threads: plan.threads,
@@ -159,7 +160,7 @@ impl Report {
             get: Latency::of(&tally.gets),
             set: Latency::of(&tally.sets),
             misses: tally.misses,
-            errors: errors(&tally, plan.target.dialect),
+            errors: errors(&tally, plan.protocol),
             bytes_in: tally.bytes_in,
             bytes_out: tally.bytes_out,
             server_cpu_seconds: server_cpu_s.map(|cpu_s| round(cpu_s, 2)),
@@ -284,9 +285,10 @@ impl Loaded {
     }
 }
 
-fn errors(tally: &Tally, dialect: Dialect) -> BTreeMap<String, u64> {
-    let name = |code: &u16| match Status::from_code(*code).filter(|_| dialect == Dialect::Couchbase) {
+fn errors(tally: &Tally, protocol: Protocol) -> BTreeMap<String, u64> {
+    let name = |code: &u16| match Status::from_code(*code).filter(|_| protocol == Protocol::Couchbase) {
         Some(status) => status.name().to_owned(),
+        None if protocol == Protocol::Redis && *code == resp::ERROR => "error answer".to_owned(),
         // The same numbers do not always mean the same to memcached.
         None => format!("status 0x{code:04x}"),
     };

@@ -59,7 +59,8 @@ fn open_workers(env: &Env, plan: &Plan) -> anyhow::Result<Vec<Worker>> {
             let client = Client::open(env, &plan.target)?;
             collections = client.features().has(Feature::Collections);
             vbuckets = client.vbuckets();
-            connections.push(Connection::new(client.into_stream(), plan.pipeline).context("socket")?);
+            let connection = Connection::new(client.into_stream(), plan.protocol, plan.pipeline);
+            connections.push(connection.context("socket")?);
         }
         let traffic = Traffic::new(plan, number.into(), collections, vbuckets).map_err(|why| anyhow!(why))?;
         workers.push(Worker::new(connections, traffic, env.clock.clone())?);

@@ -1,5 +1,13 @@
 //! Whole runs against a fake server on a loopback port, and how the outcome is printed.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "the other end of the client's socket"
+)]
 
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,12 +18,12 @@ use protocol::Status;
 use super::report::Measured;
 use super::tally::Tally;
 use super::*;
-use crate::client::Dialect;
 use crate::client::fake_server::{FakeServer, Habits};
 
-fn plan(server: &FakeServer, dialect: Dialect) -> Plan {
+fn plan(server: &FakeServer, protocol: Protocol) -> Plan {
     Plan {
-        target: server.target(dialect),
+        target: server.target(protocol.dialect()),
+        protocol,
         connections: 5,
         pipeline: 4,
         threads: 2,
@@ -41,9 +49,9 @@ fn run_plan(plan: &Plan) -> anyhow::Result<Report> {
 
 #[test]
 fn loads_every_key_once_and_counts_every_operation() {
-    for dialect in [Dialect::Couchbase, Dialect::Memcached] {
+    for protocol in [Protocol::Couchbase, Protocol::Memcached] {
         let server = FakeServer::start(Habits::default());
-        let report = run_plan(&plan(&server, dialect)).unwrap();
+        let report = run_plan(&plan(&server, protocol)).unwrap();
         assert_eq!(server.keys().len(), 300);
         assert_eq!(report.populate.as_ref().unwrap().keys, 300);
         assert_eq!((report.operations, report.misses), (2_000, 0));
@@ -54,11 +62,54 @@ fn loads_every_key_once_and_counts_every_operation() {
     }
 }
 
+/// Answers SET and GET on one connection as Redis does, for requests that are not split; the second SET is refused.
+fn serve_resp(mut stream: std::net::TcpStream) {
+    let (mut documents, mut sets) = (HashMap::new(), 0);
+    let mut received = vec![0; 1 << 20];
+    while let Ok(count @ 1..) = stream.read(&mut received) {
+        let text = String::from_utf8_lossy(&received[..count]).into_owned();
+        let mut words = text.split("\r\n").filter(|word| !word.starts_with(['*', '$']));
+        let mut answers = String::new();
+        while let (Some(command), Some(key)) = (words.next(), words.next()) {
+            answers += &match command {
+                "SET" => {
+                    let value = words.next().unwrap_or_default();
+                    documents.insert(key.to_owned(), value.to_owned());
+                    sets += 1;
+                    if sets == 2 { "-ERR no\r\n".to_owned() } else { "+OK\r\n".to_owned() }
+                }
+                _ => match documents.get(key) {
+                    Some(value) => format!("${}\r\n{value}\r\n", value.len()),
+                    None => "$-1\r\n".to_owned(),
+                },
+            };
+        }
+        stream.write_all(answers.as_bytes()).expect("the client reads");
+    }
+}
+
+#[test]
+fn speaks_to_redis() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || listener.incoming().flatten().for_each(serve_resp));
+    let server = FakeServer::start(Habits::default());
+    let mut plan = plan(&server, Protocol::Redis);
+    plan.target.addr = addr;
+    (plan.connections, plan.threads, plan.populate) = (1, 1, false);
+    plan.value_kind = ValueKind::Json;
+    plan.value_size = "30:100".parse().unwrap();
+    let report = run_plan(&plan).unwrap();
+    assert_eq!((report.operations, report.protocol), (1_999, "redis"));
+    assert_eq!(report.errors, [("error answer".to_owned(), 1)].into());
+    assert!(report.misses > 0 && report.misses < report.get.count);
+}
+
 #[test]
 fn the_same_seed_gives_the_same_requests() {
     let sent = || {
         let server = FakeServer::start(Habits::default());
-        let mut plan = plan(&server, Dialect::Couchbase);
+        let mut plan = plan(&server, Protocol::Couchbase);
         (plan.threads, plan.populate) = (1, false);
         run_plan(&plan).unwrap();
         server.keys()
@@ -69,7 +120,7 @@ fn the_same_seed_gives_the_same_requests() {
 #[test]
 fn a_time_limit_ends_the_run() {
     let server = FakeServer::start(Habits::default());
-    let mut plan = plan(&server, Dialect::Couchbase);
+    let mut plan = plan(&server, Protocol::Couchbase);
     (plan.extent, plan.warmup_s) = (Extent::Seconds(0.05), 0.05);
     let report = run_plan(&plan).unwrap();
     assert!(report.operations > 0 && report.seconds >= 0.05);
@@ -78,7 +129,7 @@ fn a_time_limit_ends_the_run() {
 #[test]
 fn values_larger_than_the_buffers_come_and_go() {
     let server = FakeServer::start(Habits::default());
-    let mut plan = plan(&server, Dialect::Couchbase);
+    let mut plan = plan(&server, Protocol::Couchbase);
     (plan.keys, plan.extent) = (4, Extent::Operations(30));
     plan.value_size = "3MiB".parse().unwrap();
     let report = run_plan(&plan).unwrap();
@@ -89,7 +140,7 @@ fn values_larger_than_the_buffers_come_and_go() {
 #[test]
 fn a_refusal_that_passes_is_tried_again_when_loading() {
     let server = FakeServer::start(Habits { refuse_sets: (0x86, 50), ..Habits::default() });
-    let report = run_plan(&plan(&server, Dialect::Couchbase)).unwrap();
+    let report = run_plan(&plan(&server, Protocol::Couchbase)).unwrap();
     let loaded = report.populate.unwrap();
     assert_eq!((loaded.keys, loaded.retries, server.keys().len()), (300, 50, 300));
 }
@@ -97,7 +148,7 @@ fn a_refusal_that_passes_is_tried_again_when_loading() {
 #[test]
 fn a_refusal_that_stays_ends_the_load() {
     let server = FakeServer::start(Habits { refuse_sets: (0x24, 1_000_000), ..Habits::default() });
-    let error = run_plan(&plan(&server, Dialect::Couchbase)).unwrap_err();
+    let error = run_plan(&plan(&server, Protocol::Couchbase)).unwrap_err();
     assert!(error.to_string().contains("populate: the server answered EACCESS"), "{error}");
 }
 
@@ -118,7 +169,7 @@ impl Clock for HastyClock {
 fn a_load_that_stands_still_is_given_up() {
     let server = FakeServer::start(Habits { refuse_sets: (0x82, u32::MAX), ..Habits::default() });
     let env = Env { clock: Arc::new(HastyClock(AtomicU64::new(0))), ..Env::real() };
-    let error = run(&env, &plan(&server, Dialect::Couchbase), true).unwrap_err().to_string();
+    let error = run(&env, &plan(&server, Protocol::Couchbase), true).unwrap_err().to_string();
     assert!(error.contains("nothing was stored for 10 s (refusals: ENOMEM"), "{error}");
     assert!(error.contains("quota"), "{error}");
 }
@@ -126,7 +177,7 @@ fn a_load_that_stands_still_is_given_up() {
 #[test]
 fn refusals_are_counted_by_name() {
     let server = FakeServer::start(Habits { refuse_sets: (0x86, 7), ..Habits::default() });
-    let mut plan = plan(&server, Dialect::Couchbase);
+    let mut plan = plan(&server, Protocol::Couchbase);
     plan.populate = false;
     let report = run_plan(&plan).unwrap();
     assert_eq!(report.errors.get("ETMPFAIL"), Some(&7));
@@ -137,21 +188,21 @@ fn refusals_are_counted_by_name() {
 #[test]
 fn lost_connections_end_the_run() {
     let server = FakeServer::start(Habits { close_after: Some(50), ..Habits::default() });
-    let error = run_plan(&plan(&server, Dialect::Couchbase)).unwrap_err();
+    let error = run_plan(&plan(&server, Protocol::Couchbase)).unwrap_err();
     assert!(format!("{error:#}").contains("lost"), "{error:#}");
 }
 
 #[test]
 fn requests_of_the_server_are_passed_over() {
     let server = FakeServer::start(Habits { chatty: true, ..Habits::default() });
-    assert!(run_plan(&plan(&server, Dialect::Couchbase)).unwrap().is_clean());
+    assert!(run_plan(&plan(&server, Protocol::Couchbase)).unwrap().is_clean());
 }
 
 #[test]
 fn impossible_plans_are_explained() {
     let server = FakeServer::start(Habits::default());
     let check = |change: fn(&mut Plan), expected: &str| {
-        let mut plan = plan(&server, Dialect::Memcached);
+        let mut plan = plan(&server, Protocol::Memcached);
         change(&mut plan);
         let why = plan.check().expect_err(expected);
         assert!(why.contains(expected), "{why}");
@@ -164,13 +215,13 @@ fn impossible_plans_are_explained() {
     check(|p| p.key_size_bytes = 2, "give 3 to 250");
     check(|p| p.extent = Extent::Seconds(0.0), "--seconds 0");
     check(|p| p.warmup_s = -1.0, "--warmup -1");
-    check(|p| p.durability = Some(protocol::DurabilityLevel::Majority), "no durability");
+    check(|p| p.durability = Some(protocol::DurabilityLevel::Majority), "cannot ask for durability");
     check(|p| p.value_kind = ValueKind::Json, "too small for JSON");
 }
 
 fn report() -> Report {
     let server = FakeServer::start(Habits::default());
-    let mut plan = plan(&server, Dialect::Couchbase);
+    let mut plan = plan(&server, Protocol::Couchbase);
     plan.target.addr = "127.0.0.1:11210".into();
     let mut tally = Tally::new();
     for us in 0..800 {

@@ -10,8 +10,10 @@ use protocol::{RequestParts, opcode, write_request};
 use super::distribution::KeyChoice;
 use super::keys::{KeyBuffer, KeySpace};
 use super::plan::Plan;
+use super::resp;
 use super::rng::Rng;
 use super::values::ValuePool;
+use super::wire::Protocol;
 
 /// Operations that a worker claims at once, so that the shared counter is seldom touched.
 const CLAIM: u64 = 64;
@@ -93,6 +95,7 @@ impl<'a> Source<'a> {
 /// Chooses operations and writes their requests. Each worker has its own.
 #[derive(Debug)]
 pub struct Traffic {
+    protocol: Protocol,
     choice: KeyChoice,
     keys: KeySpace,
     values: ValuePool,
@@ -116,6 +119,7 @@ impl Traffic {
         }
         let keys = plan.key_space()?;
         Ok(Traffic {
+            protocol: plan.protocol,
             choice: KeyChoice::new(plan.distribution, plan.keys),
             key: keys.buffer(),
             keys,
@@ -147,6 +151,9 @@ impl Traffic {
     #[inline]
     pub fn write(&mut self, operation: Operation, purpose: Purpose, opaque: u32, out: &mut Vec<u8>) {
         self.keys.write(operation.key, &mut self.key);
+        if self.protocol == Protocol::Redis {
+            return self.write_resp(operation.kind, out);
+        }
         let key = if self.collections { self.key.prefixed() } else { self.key.plain() };
         let vbucket = vbucket_of(self.key.plain(), self.vbuckets);
         let extras = StoreExtras::default().encode();
@@ -161,5 +168,16 @@ impl Traffic {
         }
         let fits = write_request(out, &parts);
         assert!(fits, "the sizes of keys and values were checked");
+    }
+
+    #[inline]
+    fn write_resp(&mut self, kind: Kind, out: &mut Vec<u8>) {
+        match kind {
+            Kind::Get => resp::write_get(out, self.key.plain()),
+            Kind::Set => {
+                let value = self.values.next(&mut self.rng, &mut self.value);
+                resp::write_set(out, self.key.plain(), value);
+            }
+        }
     }
 }

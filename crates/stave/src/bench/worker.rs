@@ -167,12 +167,12 @@ impl Worker {
         let outcome = if flags.contains(epoll::EventFlags::OUT) { connection.send_rest() } else { Ok(()) };
         let outcome = outcome.and_then(|()| {
             let clock = &self.clock;
-            connection.receive(&mut self.inbound, |slot, response| {
+            connection.receive(&mut self.inbound, |slot, status_code| {
                 // One look at the clock for all answers of a read.
                 if now_ns == 0 {
                     now_ns = clock.monotonic_ns();
                 }
-                phase.on_answer(slot, response.status_code, now_ns);
+                phase.on_answer(slot, status_code, now_ns);
             })
         });
         match outcome {

@@ -7,11 +7,12 @@ use base::env::Env;
 use clap::{Args, ValueEnum};
 use protocol::DurabilityLevel;
 
-use crate::bench::{self, Distribution, Extent, Plan, ValueKind, ValueSize};
+use crate::bench::{self, Distribution, Extent, Plan, Protocol, ValueKind, ValueSize};
 use crate::cli::{Outcome, ServerFlags};
-use crate::client::Dialect;
+use crate::client::Target;
 
 const DEFAULT_SECONDS: f64 = 10.0;
+const REDIS_PORT: &str = ":6379";
 
 /// How safe a write must be before it is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -52,9 +53,9 @@ impl DurabilityFlag {
 pub struct BenchFlags {
     #[command(flatten)]
     server: ServerFlags,
-    /// Which dialect of the binary protocol the server speaks
-    #[arg(long, value_enum, default_value_t = Dialect::Couchbase)]
-    protocol: Dialect,
+    /// What the server speaks
+    #[arg(long, value_enum, default_value_t = Protocol::Couchbase)]
+    protocol: Protocol,
     /// Connections in all
     #[arg(long, short = 'c', value_name = "N", default_value_t = 50)]
     connections: u32,
@@ -121,13 +122,22 @@ pub struct BenchFlags {
 }
 
 impl BenchFlags {
+    fn target(&self) -> anyhow::Result<Target> {
+        let mut server = self.server.clone();
+        if self.protocol == Protocol::Redis && !server.addr.contains(':') {
+            server.addr.push_str(REDIS_PORT);
+        }
+        server.target(self.protocol.dialect())
+    }
+
     fn plan(&self) -> anyhow::Result<Plan> {
         let extent = match (self.operations, self.seconds) {
             (Some(operations), _) => Extent::Operations(operations),
             (None, seconds) => Extent::Seconds(seconds.unwrap_or(DEFAULT_SECONDS)),
         };
         Ok(Plan {
-            target: self.server.target(self.protocol)?,
+            target: self.target()?,
+            protocol: self.protocol,
             connections: self.connections,
             pipeline: self.pipeline,
             threads: self.threads.unwrap_or(self.connections.clamp(1, 2)),

@@ -1,6 +1,6 @@
 //! `stave check`: looks for damage in a data directory, a bucket's folder or one file.
 
-mod place;
+pub(super) mod place;
 mod progress;
 
 use std::io::{self, Write};

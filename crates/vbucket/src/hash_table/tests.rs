@@ -214,3 +214,16 @@ proptest! {
         prop_assert_eq!(all, expected);
     }
 }
+
+#[test]
+fn a_table_with_room_splits_no_bucket_and_shrinks_again() {
+    for items in [1_u64, 5, 6, 7, 1000, 6 * 257] {
+        let mut table = HashTable::with_room(Arc::new(HashSeed::new(1, 2)), items as usize);
+        let (buckets, _) = table.bucket_counts();
+        (0..items).for_each(|i| assert_eq!(set(&mut table, &i.to_be_bytes(), i), None));
+        assert_eq!(table.bucket_counts().0, buckets, "{items} fit in");
+        assert!((0..items).all(|i| get(&table, &i.to_be_bytes()) == Some(i)));
+        (0..items).for_each(|i| assert_eq!(remove(&mut table, &i.to_be_bytes()), Some(i)));
+        assert!(table.is_empty());
+    }
+}

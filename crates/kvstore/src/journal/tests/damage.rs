@@ -18,7 +18,7 @@ fn small_journal() -> (SimDisk, Told) {
     let mut maker = Maker::new(3);
     maker.most_value = 60;
     let mut table = Table::new();
-    for i in 0..5 {
+    for i in 0..7 {
         let filed =
             Owned::Filed(Filed { vb: VbId(1), through: Frame(i), revision: 1, header_offset: 4096 * i });
         let call = [maker.save(3), filed];
@@ -77,6 +77,28 @@ fn a_missing_segment_is_damage() {
         let last = image.contents().len() == usize::try_from(generation).expect("a small number") - 1;
         let failure = recover(&image, tiny()).map(|_| ());
         assert!(last || matches!(failure, Err(Failure::Journal { .. })), "{generation} {failure:?}");
+    }
+}
+
+#[test]
+fn a_segment_whose_header_is_lost_is_named() {
+    let (disk, _) = small_journal();
+    let count = disk.contents().len() as u64;
+    assert!(count > 3, "there is one in the middle");
+    for generation in 1..=count {
+        let image = disk.image(base::env::sim::Survival::Synced);
+        let path = segment_path(&dir(), generation);
+        for at in [0, 2048] {
+            image.rot(&path, at, 1).expect("a file");
+        }
+        match recover(&image, tiny()).map(|_| ()) {
+            Err(failure @ Failure::Journal { .. }) => {
+                let named = failure.to_string().contains(&path.display().to_string());
+                assert!(named || generation == 1, "{generation}: {failure}");
+            }
+            // it may hold nothing but a group of which nobody knows whether it was synced
+            other => assert!(other.is_ok() && generation == count, "{generation}: {other:?}"),
+        }
     }
 }
 

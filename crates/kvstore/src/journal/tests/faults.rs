@@ -1,6 +1,6 @@
 //! Every call of the disk fails, once and for ever.
 
-use base::env::sim::{Effect, Fault, On};
+use base::env::sim::{Call, Effect, Fault, On};
 use sim::crash::{CrashPlan, every_fault};
 
 use super::model::Subject;
@@ -82,5 +82,46 @@ fn a_failing_recovery_says_so_and_the_next_one_finds_everything() {
             assert!(nth > 10, "there is something to fail");
             return;
         }
+    }
+}
+
+/// A failed sync may leave in the page cache what no later sync makes durable; a restart must not take it for that.
+#[test]
+fn after_a_failed_sync_a_killed_process_leaves_nothing_that_is_told_and_then_lost() {
+    for seed in 0..4 {
+        let plan = CrashPlan { seeds: 3, ..CrashPlan::new(seed) };
+        let verdict = every_fault(
+            &plan,
+            |nth| Fault::for_ever(On::Kind(Call::Sync), nth, Effect::IO_ERROR),
+            |disk| {
+                let subject = run(disk, seed)?;
+                disk.heal();
+                let told = recover(disk, subject.config)
+                    .map(|(_, told)| told)
+                    .map_err(|failure| failure.to_string());
+                Some((subject, told))
+            },
+            |answer, image, at| {
+                let Some((subject, claim)) = answer else { return Vec::new() };
+                let claim = match claim {
+                    Ok(claim) => claim,
+                    Err(failure) => return vec![failure.clone()],
+                };
+                let mut wrong = subject.wrong(claim, at);
+                match recover(image, subject.config) {
+                    Err(failure) => wrong.push(failure.to_string()),
+                    Ok((_, told)) => {
+                        wrong.extend(subject.wrong(&told, at));
+                        let is_there =
+                            |(_, save): &(Frame, String)| told.saves.iter().any(|(_, other)| other == save);
+                        if !claim.saves.iter().all(is_there) || claim.table != told.table {
+                            wrong.push("told after the kill, gone after the crash".to_owned());
+                        }
+                    }
+                }
+                wrong
+            },
+        );
+        assert!(verdict.holds(), "{verdict}");
     }
 }

@@ -76,7 +76,7 @@ impl Place {
 }
 
 /// The data directory that a bucket's folder is in, by its place.
-fn data_dir_of(bucket: &Path) -> Option<PathBuf> {
+pub(in crate::commands) fn data_dir_of(bucket: &Path) -> Option<PathBuf> {
     let buckets = bucket.parent()?;
     (buckets.file_name()? == BUCKETS).then(|| buckets.parent().map(Path::to_owned))?
 }

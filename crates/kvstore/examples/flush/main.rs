@@ -1,10 +1,19 @@
-//! What flushing costs: `flush [DIR] [leaf bytes] [interior bytes] [compress nodes 0|1] [value bytes] [batch]`.
+//! What flushing costs.
+//! `flush shape [--json] [--dir DIR] [--batch N] [--long]`: the original's benchmark shape beside a raw sorted append.
+//! `flush sort`: what sorting alone costs.
+//! `flush random [--dir DIR] [--batches N] [--leaf BYTES] [--interior BYTES]`: batches of 10,000 random keys, 512-byte values, growing.
+//! `flush small [--dir DIR] [--leaf BYTES] [--interior BYTES]`: batches of 30 to 1,000 in files of 1,000 to 10,000.
+//! `flush [DIR] [leaf bytes] [interior bytes] [compress nodes 0|1] [value bytes] [batch]`.
 //! With `syncs` instead of the numbers: what making groups of files durable costs, one by one and at once.
 //! With `groups [group] [batch] [leaf bytes] [interior bytes]`: what saving groups of vBuckets costs.
 //!
 //! For each batch size: a file of about 1,000 documents is changed at random, then items per second of wall clock
 //! and of the thread's CPU time are printed, with bytes written per item.
 #![allow(clippy::disallowed_methods, reason = "it measures CPU time in the real world")]
+
+mod counted;
+mod random;
+mod shape;
 
 use std::path::{Path, PathBuf};
 
@@ -13,10 +22,17 @@ use base::{Cas, Datatype, DocKey, NewVersion, RevSeqno, Seqno, VbId, Version, Ve
 use kvstore::{Couch, CouchConfig, FailoverEntry, KvStore, SaveBatch, VbStateDoc};
 use rustix::time::{ClockId, clock_gettime};
 
+#[global_allocator]
+static ALLOCATOR: counted::Counted = counted::Counted;
+
 /// A small generator: the same work in each run.
 struct Numbers(u64);
 
 impl Numbers {
+    fn new() -> Numbers {
+        Numbers(88_172_645_463_325_252)
+    }
+
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -28,6 +44,29 @@ impl Numbers {
 fn seconds(clock: ClockId) -> f64 {
     let t = clock_gettime(clock);
     t.tv_sec as f64 + t.tv_nsec as f64 / 1e9
+}
+
+/// Wall clock and the thread's CPU time since a moment.
+struct Clocks {
+    wall: f64,
+    cpu: f64,
+}
+
+impl Clocks {
+    fn start() -> Clocks {
+        Clocks { wall: seconds(ClockId::Monotonic), cpu: seconds(ClockId::ThreadCPUTime) }
+    }
+
+    fn stop(self) -> (f64, f64) {
+        let now = Clocks::start();
+        (now.wall - self.wall, now.cpu - self.cpu)
+    }
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
 }
 
 struct Bench {
@@ -53,8 +92,9 @@ impl Bench {
         NewVersion::new(meta, DocKey::new(key.as_bytes()), &[&value[..self.value_bytes]]).publish()
     }
 
-    /// A batch of `n` different keys below `keys`, sorted.
+    /// A batch of `n` different keys below `keys`, sorted; of all keys if there are no more.
     fn batch(&mut self, n: usize, keys: u64) -> Vec<Version> {
+        let n = n.min(usize::try_from(keys).unwrap_or(n));
         let mut chosen = std::collections::BTreeSet::new();
         while chosen.len() < n {
             chosen.insert(self.numbers.next() % keys);
@@ -171,8 +211,43 @@ fn groups(bench: &mut Bench, group: usize, batch: usize) {
     );
 }
 
+/// The word behind `name`.
+fn option<'a>(args: &'a [String], name: &str) -> Option<&'a str> {
+    args.iter().position(|arg| arg == name).and_then(|i| args.get(i + 1)).map(String::as_str)
+}
+
+/// The modes that are chosen by a word; false if the first word is none of theirs.
+fn run_mode(args: &[String]) -> bool {
+    let number = |name| option(args, name).and_then(|n| n.parse::<usize>().ok());
+    let mode = args.first().map_or("", String::as_str);
+    if mode == "sort" {
+        shape::sorts();
+        return true;
+    }
+    if !matches!(mode, "shape" | "random" | "small") {
+        return false;
+    }
+    let dir = tempfile::tempdir_in(option(args, "--dir").unwrap_or(".")).expect("a folder");
+    let mut config = CouchConfig::default();
+    config.tuning.leaf_bytes = number("--leaf").unwrap_or(config.tuning.leaf_bytes);
+    config.tuning.interior_bytes = number("--interior").unwrap_or(config.tuning.interior_bytes);
+    let has = |name| args.iter().any(|arg| arg == name);
+    match mode {
+        "shape" => {
+            let measured = shape::run(dir.path(), config, number("--batch"), has("--long"));
+            if has("--json") { println!("{measured}") } else { shape::print(&measured) }
+        }
+        "random" => random::run(dir.path(), config, number("--batches").unwrap_or(100)),
+        _ => random::small(dir.path(), config),
+    }
+    true
+}
+
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
+    if run_mode(&args) {
+        return;
+    }
     let number = |i: usize, default: usize| args.get(i).and_then(|s| s.parse().ok()).unwrap_or(default);
     let parent = PathBuf::from(args.first().map_or("/tmp", String::as_str));
     let dir = tempfile::tempdir_in(parent).expect("a folder");
@@ -184,8 +259,7 @@ fn main() {
     config.tuning.compress_nodes = !is_groups && number(3, 0) == 1;
     let env = Env { disk: std::sync::Arc::new(RealDisk), ..Env::real() };
     let store = Couch::open(env, dir.path(), config).expect("the bucket opens");
-    let mut bench =
-        Bench { store, numbers: Numbers(88_172_645_463_325_252), seqno: 0, value_bytes: number(4, 512) };
+    let mut bench = Bench { store, numbers: Numbers::new(), seqno: 0, value_bytes: number(4, 512) };
     println!("{config:?}");
     match args.get(1).map(String::as_str) {
         Some("syncs") => return compare_syncs(dir.path()),

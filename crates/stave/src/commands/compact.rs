@@ -1,0 +1,184 @@
+//! `stave compact`: copies what a file of documents still needs into its next revision.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io::{IsTerminal, Write};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use base::env::Env;
+use base::{CollectionId, Seqno};
+use clap::Args;
+use kvstore::{Compacted, Compaction, CompactionProgress, Couch, CouchConfig, KvStore};
+use serde_json::json;
+use server::data_dir::{DataDir, DataDirError};
+
+use super::check::place::data_dir_of;
+use crate::cli::{Outcome, WrongArguments};
+use crate::units::{bytes, parse_moment, thousands};
+
+/// Make a file of documents smaller.
+///
+/// What is in use is copied into the file's next revision, which takes its place when it is complete and safe on disk;
+/// what was overwritten goes, and so does what dropped collections held.
+/// No node may run on the data directory meanwhile.
+#[derive(Clone, Debug, Default, Args)]
+#[command(after_help = "Examples:
+  stave compact data/buckets/default/17.couch.3
+  stave compact --purge-before 3d data/buckets/default/17.couch.3
+  stave compact --json 17.couch.3 | jq .after_bytes
+
+From 17.couch.3 comes 17.couch.4, and 17.couch.3 is removed. If anything fails, 17.couch.3 stays as it was.
+Whoever streams changes and has not seen a tombstone that is purged must begin from nothing: purge only what all of
+them have seen. The document or tombstone with the highest seqno always stays.")]
+pub struct CompactFlags {
+    /// A file like 17.couch.3, the newest of its vBucket
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Leave out tombstones that were deleted before this: an age like 3d, 12h, 15m or 90s, or seconds since 1970
+    #[arg(long, value_name = "TIME")]
+    purge_before: Option<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(env: &Env, flags: &CompactFlags) -> anyhow::Result<Outcome> {
+    let err = std::io::stderr();
+    let in_place = err.is_terminal();
+    let progress = Progress::new(env, Box::new(err), in_place);
+    compact(env, flags, progress, &mut std::io::stdout().lock())
+}
+
+fn compact(
+    env: &Env,
+    flags: &CompactFlags,
+    progress: Progress<'_>,
+    out: &mut dyn Write,
+) -> anyhow::Result<Outcome> {
+    let purge_before_s = flags
+        .purge_before
+        .as_deref()
+        .map(|text| parse_moment(text, env.clock.unix_s()))
+        .transpose()
+        .map_err(|what| WrongArguments(format!("--purge-before: {what}")))?;
+    let file = std::path::absolute(&flags.file)?;
+    let folder = file.parent().unwrap_or(&file);
+    // held until all is done, so that no node starts meanwhile
+    let _lock = data_dir_of(folder).map(|data_dir| take(&data_dir)).transpose()?;
+    refuse_journal(env, folder)?;
+
+    let (couch, vb) = Couch::open_file(env.clone(), &file, CouchConfig::default())?;
+    let dropped: BTreeMap<CollectionId, Seqno> = couch.dropped_collections(vb)?;
+    let progress = RefCell::new(progress);
+    let request = Compaction {
+        purge_before_s,
+        is_dropped: &|collection, seqno| dropped.get(&collection).is_some_and(|drop| seqno < *drop),
+        observe: &|now| {
+            progress.borrow_mut().step(now);
+            ControlFlow::Continue(())
+        },
+        ..Compaction::default()
+    };
+    let compacted = couch.compact(vb, &request)?;
+    progress.borrow_mut().finish();
+    let new = couch.file_of(vb).unwrap_or(file);
+    out.write_all(said(&new, &compacted, flags.json).as_bytes())?;
+    Ok(Outcome::Done)
+}
+
+fn take(data_dir: &Path) -> anyhow::Result<Option<DataDir>> {
+    DataDir::take_existing(data_dir).map_err(|error| match error {
+        DataDirError::InUse { path } => {
+            anyhow::anyhow!("a node runs on {}: stop it first; nothing was changed", path.display())
+        }
+        other => other.into(),
+    })
+}
+
+/// A journal names the revision and the header of each file that it goes with.
+fn refuse_journal(env: &Env, folder: &Path) -> anyhow::Result<()> {
+    let names = env.disk.read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    if let Some(journal) = names.iter().find(|name| name.starts_with("journal.")) {
+        bail!(
+            "{} holds what is not in the files yet: start the node and stop it cleanly first; nothing was changed",
+            folder.join(journal).display()
+        );
+    }
+    Ok(())
+}
+
+fn said(new: &Path, compacted: &Compacted, json: bool) -> String {
+    let new = new.display().to_string();
+    let Compacted { before_bytes, after_bytes, purge_seqno, .. } = *compacted;
+    if json {
+        let line = json!({
+            "file": new,
+            "before_bytes": before_bytes,
+            "after_bytes": after_bytes,
+            "tombstones_purged": compacted.tombstones_purged,
+            "documents_dropped": compacted.documents_dropped,
+            "purge_seqno": purge_seqno.0,
+        });
+        return format!("{line}\n");
+    }
+    let lines = [
+        ("file", new),
+        ("before", bytes(before_bytes)),
+        ("after", bytes(after_bytes)),
+        ("tombstones purged", thousands(compacted.tombstones_purged)),
+        ("documents of dropped collections", thousands(compacted.documents_dropped)),
+        ("purge seqno", purge_seqno.0.to_string()),
+    ];
+    lines.map(|(name, value)| format!("{name:<32}  {value}\n")).concat()
+}
+
+/// Who waits no longer than this needs no line.
+const FIRST: Duration = Duration::from_secs(2);
+const EACH: Duration = Duration::from_secs(1);
+
+/// A line on standard error, once it takes longer than a moment.
+struct Progress<'e> {
+    env: &'e Env,
+    next: Duration,
+    err: Box<dyn Write>,
+    in_place: bool,
+    /// Width of the line that stands on the terminal.
+    width: usize,
+}
+
+impl<'e> Progress<'e> {
+    fn new(env: &'e Env, err: Box<dyn Write>, in_place: bool) -> Progress<'e> {
+        Progress { env, next: env.clock.monotonic() + FIRST, err, in_place, width: 0 }
+    }
+
+    fn step(&mut self, now: CompactionProgress) {
+        let at = self.env.clock.monotonic();
+        if at < self.next {
+            return;
+        }
+        self.next = at + EACH;
+        let line = format!("{} of {} copied", bytes(now.done_bytes), bytes(now.total_bytes));
+        // a failure to write progress is no reason to stop
+        let _ = if self.in_place {
+            let width = self.width;
+            write!(self.err, "\r{line:<width$}")
+        } else {
+            writeln!(self.err, "{line}")
+        };
+        self.width = line.len();
+    }
+
+    fn finish(&mut self) {
+        if self.in_place && self.width > 0 {
+            let _ = write!(self.err, "\r{:width$}\r", "", width = self.width);
+        }
+        self.width = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests;

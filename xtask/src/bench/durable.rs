@@ -1,0 +1,356 @@
+//! `bench durable`: clients that wait until each of their writes is on disk. Stave with its journal and without, and
+//! Redis, take turns under the same load generator, each time with an empty folder.
+
+use std::fs;
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::Output;
+use super::idle::{SPARE, raise_descriptor_limit};
+use super::load::{Peer, ensure_clean, number};
+use super::redis::{self, Redis};
+use super::report::{Goal, Report, median};
+use crate::child::{self, release_build};
+use crate::client::Client;
+use crate::stave::{BUCKET, Start, Stave};
+use crate::tree::{self, Scratch};
+
+/// How long and how much.
+#[derive(Args)]
+pub struct Options {
+    /// Seconds of each single run.
+    #[arg(long, default_value_t = 5)]
+    seconds: u32,
+    /// Numbers of clients, each with one request outstanding.
+    #[arg(long, value_delimiter = ',', default_value = "1,16,256,2000")]
+    clients: Vec<u32>,
+    /// Rounds; each runs all servers with all numbers of clients, another server first each time.
+    #[arg(long, default_value_t = 3)]
+    rounds: u32,
+    /// Keys, all there before the clock starts.
+    #[arg(long, default_value_t = 100_000)]
+    keys: u32,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Memory for the documents: nothing is evicted.
+const MEMORY: &str = "4GiB";
+/// How much faster the journal must be at this many clients.
+const MANY_CLIENTS: u32 = 2000;
+const JOURNAL_GAIN: f64 = 30.0;
+
+/// Who takes part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Contender {
+    JournalOn,
+    JournalOff,
+    /// Of a time when there was no journal.
+    NoJournal,
+    Redis,
+}
+
+impl Contender {
+    fn name(self) -> &'static str {
+        match self {
+            Contender::JournalOn => "stave, journal on",
+            Contender::JournalOff | Contender::NoJournal => "stave, journal off",
+            Contender::Redis => "redis",
+        }
+    }
+
+    /// Those there are, in the order of the table.
+    fn all(has_journal: bool) -> Vec<Contender> {
+        if has_journal {
+            vec![Contender::JournalOn, Contender::JournalOff, Contender::Redis]
+        } else {
+            vec![Contender::NoJournal, Contender::Redis]
+        }
+    }
+}
+
+/// A contender that runs.
+enum Running {
+    Stave(Stave),
+    Redis(Redis),
+}
+
+/// One run.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    operations_per_s: f64,
+    p50_us: f64,
+    p99_us: f64,
+    p999_us: f64,
+    server_cpu_us: f64,
+    client_cpu_us: f64,
+}
+
+/// The runs of a contender with a number of clients, one for each round.
+struct Row {
+    contender: Contender,
+    clients: u32,
+    runs: Vec<Run>,
+}
+
+impl Row {
+    fn median(&self, figure: fn(&Run) -> f64) -> f64 {
+        median(&mut self.runs.iter().map(figure).collect::<Vec<_>>())
+    }
+
+    fn medians(&self) -> Run {
+        Run {
+            operations_per_s: self.median(|run| run.operations_per_s),
+            p50_us: self.median(|run| run.p50_us),
+            p99_us: self.median(|run| run.p99_us),
+            p999_us: self.median(|run| run.p999_us),
+            server_cpu_us: self.median(|run| run.server_cpu_us),
+            client_cpu_us: self.median(|run| run.client_cpu_us),
+        }
+    }
+}
+
+/// Measures.
+pub fn run(options: &Options) -> Result<Report> {
+    ensure!(options.rounds > 0 && options.seconds > 0, "at least one round of one second");
+    let redis_version = redis::version()?;
+    release_build()?;
+    let most = options.clients.iter().copied().max().unwrap_or(1);
+    let allowed = raise_descriptor_limit(u64::from(most) + SPARE);
+    ensure!(allowed >= u64::from(most) + SPARE, "the system allows {allowed} descriptors only (ulimit -Hn)");
+    let contenders = Contender::all(has_journal()?);
+    if !contenders.contains(&Contender::JournalOn) {
+        println!("`stave serve` has no --journal: the row with the journal is missing");
+    }
+    println!("Redis {redis_version}, appendfsync always; Stave: persist to majority, 1,024 vBuckets");
+    let mut report = Report::new("durable", options.output.json);
+    let rows = measure_all(options, &contenders)?;
+    print_table(&rows);
+    report.detail("redis", json!(redis_version));
+    report.detail("rows", rows.iter().map(row_json).collect());
+    add_ratios(&mut report, &rows, &options.clients);
+    Ok(report)
+}
+
+fn has_journal() -> Result<bool> {
+    Ok(child::output(Command::new(tree::release_binary()).args(["serve", "--help"]))?.contains("--journal"))
+}
+
+fn measure_all(options: &Options, contenders: &[Contender]) -> Result<Vec<Row>> {
+    let scratch = Scratch::new("durable")?;
+    let mut rows: Vec<Row> = options
+        .clients
+        .iter()
+        .flat_map(|clients| {
+            contenders.iter().map(|contender| Row {
+                contender: *contender,
+                clients: *clients,
+                runs: Vec::new(),
+            })
+        })
+        .collect();
+    print_head("round");
+    for round in 0..options.rounds {
+        for rows in rows.chunks_mut(contenders.len()) {
+            let first = round as usize % rows.len();
+            rows.rotate_left(first);
+            for row in rows.iter_mut() {
+                let run = measure(row.contender, row.clients, options, &scratch)?;
+                print_run(&format!("{}", round + 1), row.clients, row.contender, &run);
+                row.runs.push(run);
+            }
+            rows.rotate_right(first);
+        }
+    }
+    Ok(rows)
+}
+
+/// A fresh server with all keys in it, under load; its folder goes with it.
+fn measure(contender: Contender, clients: u32, options: &Options, scratch: &Scratch) -> Result<Run> {
+    let dir = scratch.path().join("data");
+    // Nobody pays for what the one before left to the kernel.
+    rustix::fs::sync();
+    let server = start(contender, &dir, scratch)?;
+    let peer = server.peer(contender);
+    let keys = options.keys.to_string();
+    let common = ["--keys", &keys, "--key-size", "20", "--value-size", "512", "--set-percent", "100"];
+    let populate = ["--populate", "--connections", "50", "--pipeline", "64", "--operations", "50"];
+    peer.load(&[&common[..], &populate].concat())?;
+    let (clients, seconds) = (clients.to_string(), options.seconds.to_string());
+    let mut arguments = [&common[..], &["--connections", &clients, "--threads", "1"]].concat();
+    arguments.extend(["--distribution", "uniform", "--warmup", "1", "--seconds", &seconds]);
+    if let Running::Stave(server) = &server {
+        Client::connect(&server.kv)?.await_persisted()?;
+        arguments.extend(["--durability", "persist-majority"]);
+    }
+    let result = peer.load(&arguments)?;
+    ensure_clean(peer.name, &result)?;
+    server.end()?;
+    fs::remove_dir_all(&dir)?;
+    Run::of(&result)
+}
+
+fn start(contender: Contender, dir: &std::path::Path, scratch: &Scratch) -> Result<Running> {
+    let bucket = format!("{BUCKET}:{MEMORY}");
+    let mut more = vec!["--bucket", &bucket];
+    match contender {
+        Contender::Redis => return Ok(Running::Redis(Redis::start(dir)?)),
+        Contender::JournalOn => more.extend(["--journal", "on"]),
+        Contender::JournalOff => more.extend(["--journal", "off"]),
+        Contender::NoJournal => {}
+    }
+    let log = scratch.path().join("server.log");
+    Ok(Running::Stave(Stave::start(&Start { data: dir, log, more: &more })?))
+}
+
+impl Running {
+    fn peer(&self, contender: Contender) -> Peer {
+        match self {
+            Running::Stave(server) => Peer::stave(contender.name(), server),
+            Running::Redis(redis) => redis.peer(contender.name()),
+        }
+    }
+
+    /// At once: what it holds is thrown away.
+    fn end(self) -> Result<()> {
+        match self {
+            Running::Stave(server) => server.kill(),
+            Running::Redis(redis) => {
+                drop(redis);
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Run {
+    fn of(result: &Value) -> Result<Run> {
+        Ok(Run {
+            operations_per_s: number(result, "/operations_per_second")?,
+            p50_us: number(result, "/set/p50_us")?,
+            p99_us: number(result, "/set/p99_us")?,
+            p999_us: number(result, "/set/p999_us")?,
+            server_cpu_us: number(result, "/server_cpu_us_per_operation")?,
+            client_cpu_us: number(result, "/client_cpu_us_per_operation")?,
+        })
+    }
+}
+
+fn print_head(first: &str) {
+    println!(
+        "\n{first:<6} {:>7} {:<18} {:>9} {:>9} {:>9} {:>9} {:>10} {:>10}",
+        "clients", "server", "writes/s", "p50 ms", "p99 ms", "p99.9 ms", "CPU us/op", "client us"
+    );
+}
+
+fn print_run(first: &str, clients: u32, contender: Contender, run: &Run) {
+    println!(
+        "{first:<6} {clients:>7} {:<18} {:>9.0} {:>9.2} {:>9.2} {:>9.2} {:>10.1} {:>10.1}",
+        contender.name(),
+        run.operations_per_s,
+        run.p50_us / 1e3,
+        run.p99_us / 1e3,
+        run.p999_us / 1e3,
+        run.server_cpu_us,
+        run.client_cpu_us
+    );
+}
+
+fn print_table(rows: &[Row]) {
+    print_head("median");
+    for row in rows {
+        print_run("", row.clients, row.contender, &row.medians());
+    }
+}
+
+fn row_json(row: &Row) -> Value {
+    let run = row.medians();
+    json!({
+        "server": row.contender.name(),
+        "clients": row.clients,
+        "writes_per_s": run.operations_per_s,
+        "p50_us": run.p50_us,
+        "p99_us": run.p99_us,
+        "p999_us": run.p999_us,
+        "server_cpu_us_per_write": run.server_cpu_us,
+        "client_cpu_us_per_write": run.client_cpu_us,
+    })
+}
+
+/// Medians of the ratios of the rounds, as far as there are both sides.
+fn add_ratios(report: &mut Report, rows: &[Row], clients: &[u32]) {
+    for &clients in clients {
+        let runs = |contender| {
+            let row = rows.iter().find(|row| row.contender == contender && row.clients == clients);
+            row.map(|row| &row.runs[..])
+        };
+        let on = runs(Contender::JournalOn);
+        let off = runs(Contender::JournalOff).or(runs(Contender::NoJournal));
+        let redis = runs(Contender::Redis);
+        let ahead = Some(Goal::AtLeast(1.0));
+        let gain = (clients == MANY_CLIENTS).then_some(Goal::AtLeast(JOURNAL_GAIN));
+        for (name, ours, theirs, goal) in [
+            ("on_to_redis", on, redis, ahead),
+            ("off_to_redis", off, redis, None),
+            ("on_to_off", on, off, gain),
+        ] {
+            if let (Some(ours), Some(theirs)) = (ours, theirs) {
+                report.figure(&format!("{name}_{clients}"), throughput_ratio(ours, theirs), goal);
+            }
+        }
+    }
+}
+
+fn throughput_ratio(ours: &[Run], theirs: &[Run]) -> f64 {
+    let ratio = |(ours, theirs): (&Run, &Run)| ours.operations_per_s / theirs.operations_per_s;
+    median(&mut ours.iter().zip(theirs).map(ratio).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(contender: Contender, writes: [f64; 3]) -> Row {
+        let run = |operations_per_s| Run {
+            operations_per_s,
+            p50_us: 1.0,
+            p99_us: 2.0,
+            p999_us: 3.0,
+            server_cpu_us: 4.0,
+            client_cpu_us: 5.0,
+        };
+        Row { contender, clients: 2000, runs: writes.map(run).to_vec() }
+    }
+
+    #[test]
+    fn ratios_are_of_the_same_round() {
+        let ours = row(Contender::JournalOn, [10.0, 100.0, 60.0]);
+        let theirs = row(Contender::Redis, [5.0, 100.0, 20.0]);
+        assert_eq!(throughput_ratio(&ours.runs, &theirs.runs), 2.0);
+        assert_eq!(ours.medians().operations_per_s, 60.0);
+    }
+
+    #[test]
+    fn without_a_journal_its_rows_are_missing() {
+        assert_eq!(Contender::all(false), [Contender::NoJournal, Contender::Redis]);
+        let rows = [row(Contender::NoJournal, [1.0; 3]), row(Contender::Redis, [2.0; 3])];
+        let mut report = Report::new("durable", false);
+        add_ratios(&mut report, &rows, &[2000]);
+        assert!(report.close(), "nothing is asked of what is not there");
+    }
+
+    #[test]
+    fn a_run_is_read_from_the_report() {
+        let result = json!({
+            "operations_per_second": 7.0,
+            "set": { "p50_us": 1.0, "p99_us": 2.0, "p999_us": 3.0 },
+            "server_cpu_us_per_operation": 4.0,
+            "client_cpu_us_per_operation": 5.0,
+        });
+        assert_eq!(Run::of(&result).unwrap().operations_per_s, 7.0);
+        assert!(Run::of(&json!({})).is_err());
+    }
+}

@@ -1,0 +1,81 @@
+//! Redis as a child process: everything it acknowledges is in its file and synced.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use super::load::Peer;
+use crate::child::{is_installed, output};
+
+const READY_WITHIN: Duration = Duration::from_secs(10);
+
+/// A running Redis; killed when it is dropped.
+pub struct Redis {
+    child: Child,
+    address: String,
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Says how to get it if it is not there; its version if it is.
+pub fn version() -> Result<String> {
+    ensure!(
+        is_installed("redis-server"),
+        "redis-server is not installed: this measurement runs beside Redis 7 (`apt-get install redis-server`)"
+    );
+    let text = output(Command::new("redis-server").arg("--version"))?;
+    let word = text.split_ascii_whitespace().find_map(|word| word.strip_prefix("v="));
+    Ok(word.unwrap_or("of unknown version").to_owned())
+}
+
+impl Redis {
+    /// With an append-only file in `dir`, which is made, synced before each answer.
+    pub fn start(dir: &Path) -> Result<Redis> {
+        fs::create_dir_all(dir)?;
+        // Redis cannot choose a port and tell: let the kernel choose, and hand it over.
+        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let mut command = Command::new("redis-server");
+        command.args(["--bind", "127.0.0.1", "--port", &address.port().to_string()]).arg("--dir").arg(dir);
+        command.args(["--appendonly", "yes", "--appendfsync", "always", "--save", ""]);
+        // No rewriting of its file: it would take the processor while we measure.
+        command.args(["--auto-aof-rewrite-percentage", "0", "--maxclients", "60000"]);
+        let log = File::create(dir.join("log"))?;
+        let child = command.stdin(Stdio::null()).stdout(log).spawn().context("cannot run redis-server")?;
+        let redis = Redis { child, address: address.to_string() };
+        let begun = Instant::now();
+        while !redis.answers() {
+            ensure!(begun.elapsed() < READY_WITHIN, "redis-server does not answer");
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(redis)
+    }
+
+    /// The load generator's other end.
+    pub fn peer(&self, name: &'static str) -> Peer {
+        Peer { name, protocol: "redis", address: self.address.clone(), pid: self.child.id() }
+    }
+
+    fn answers(&self) -> bool {
+        let ping = || -> std::io::Result<bool> {
+            let mut stream = TcpStream::connect(&self.address)?;
+            stream.set_read_timeout(Some(READY_WITHIN))?;
+            stream.write_all(b"PING\r\n")?;
+            let mut answer = [0; 7];
+            stream.read_exact(&mut answer)?;
+            Ok(&answer == b"+PONG\r\n")
+        };
+        ping().unwrap_or(false)
+    }
+}
