@@ -19,15 +19,17 @@ pub struct FaultKind {
     effect: Effect,
 }
 
-const fn once(name: &'static str, on: On, effect: Effect) -> FaultKind {
+const SHORT_WRITE: Effect = Effect::Short { bytes: 700, errno: ENOSPC };
+
+/// It strikes one call.
+pub const fn once(name: &'static str, on: On, effect: Effect) -> FaultKind {
     FaultKind { name, on, for_ever: false, effect }
 }
 
-const fn for_ever(name: &'static str, on: On, effect: Effect) -> FaultKind {
+/// It strikes a call and all that follow.
+pub const fn for_ever(name: &'static str, on: On, effect: Effect) -> FaultKind {
     FaultKind { name, on, for_ever: true, effect }
 }
-
-const SHORT_WRITE: Effect = Effect::Short { bytes: 700, errno: ENOSPC };
 
 impl FaultKind {
     /// All of them.

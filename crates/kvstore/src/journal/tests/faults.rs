@@ -1,7 +1,7 @@
 //! Every call of the disk fails, once and for ever.
 
 use base::env::sim::{Call, Effect, Fault, On};
-use sim::crash::{CrashPlan, every_fault};
+use sim::crash::{CrashPlan, FaultKind, every_fault, for_ever, once};
 
 use super::model::Subject;
 use super::*;
@@ -38,12 +38,13 @@ fn check(subject: Option<&Subject>, image: &SimDisk, changes: u64) -> Vec<String
     }
 }
 
-fn fail_everywhere(fault: impl Fn(u64) -> Fault + Copy) {
+fn fail_everywhere(kind: FaultKind) {
     for seed in 0..3 {
         let plan = CrashPlan { seeds: 3, ..CrashPlan::new(seed) };
         let verdict = every_fault(
             &plan,
-            fault,
+            &kind,
+            |_| {},
             |disk| run(disk, seed),
             |subject, image, at| check(subject.as_ref(), image, at),
         );
@@ -53,14 +54,14 @@ fn fail_everywhere(fault: impl Fn(u64) -> Fault + Copy) {
 
 #[test]
 fn one_failure_loses_nothing() {
-    fail_everywhere(|nth| Fault::once(On::Any, nth, Effect::IO_ERROR));
-    fail_everywhere(|nth| Fault::once(On::Changes, nth, Effect::Short { bytes: 1000, errno: 28 }));
+    fail_everywhere(once("failed call", On::Any, Effect::IO_ERROR));
+    fail_everywhere(once("short write", On::Changes, Effect::Short { bytes: 1000, errno: 28 }));
 }
 
 #[test]
 fn a_disk_that_fails_for_ever_keeps_what_was_acknowledged() {
-    fail_everywhere(|nth| Fault::for_ever(On::Changes, nth, Effect::DISK_FULL));
-    fail_everywhere(|nth| Fault::for_ever(On::Any, nth, Effect::IO_ERROR));
+    fail_everywhere(for_ever("full disk", On::Changes, Effect::DISK_FULL));
+    fail_everywhere(for_ever("broken disk", On::Any, Effect::IO_ERROR));
 }
 
 #[test]
@@ -92,7 +93,8 @@ fn after_a_failed_sync_a_killed_process_leaves_nothing_that_is_told_and_then_los
         let plan = CrashPlan { seeds: 3, ..CrashPlan::new(seed) };
         let verdict = every_fault(
             &plan,
-            |nth| Fault::for_ever(On::Kind(Call::Sync), nth, Effect::IO_ERROR),
+            &for_ever("failed syncs", On::Kind(Call::Sync), Effect::IO_ERROR),
+            |_| {},
             |disk| {
                 let subject = run(disk, seed)?;
                 disk.heal();
