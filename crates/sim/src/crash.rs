@@ -6,7 +6,7 @@ use std::fmt;
 
 use base::env::sim::{Recording, SimDisk, SplitMix64, Survival};
 
-pub use faults::{FaultKind, every_fault, every_kind_of_fault, for_ever, once};
+pub use faults::{FaultKind, every_fault, every_kind_of_fault};
 
 /// How thoroughly to look.
 #[derive(Clone, Copy, Debug)]

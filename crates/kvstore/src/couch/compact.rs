@@ -194,14 +194,19 @@ impl Run<'_> {
         file.commit(self.couch.env.clock.unix_ns()).map_err(failed)?;
         let info = file.snapshot().info();
         let at = FileAt { revision: self.revision, header_offset: info.header_offset };
-        if let Err(failure) = self.name() {
-            // a restart would take it for the file in use: before that one changes, it must be gone
-            slot.strays.push(self.revision);
-            self.couch.remove_strays(self.vb, &mut slot).ok();
+        let (is_named, switched) = match self.name() {
+            Ok(()) => (true, before_switch(at)),
+            named => (false, named),
+        };
+        if let Err(failure) = switched {
+            // If it could not be put on record, nobody knows whether a restart will find it there: it must stay until
+            // one has looked. Otherwise a restart would take it for the file in use.
+            if !is_named || matches!(failure, Failure::CompactionEnded { .. }) {
+                slot.strays.push(self.revision);
+                self.couch.remove_strays(self.vb, &mut slot).ok();
+            }
             return Err(failure);
         }
-        // If this fails, nobody knows whether a restart will find it on record: it must stay until one has looked.
-        before_switch(at)?;
         self.take_over(&mut slot, VbFile::known(&file, tally));
         Ok(Compacted {
             before_bytes: newest.info().file_bytes,

@@ -11,7 +11,7 @@ use crate::compaction::{Compacted, Compaction, FileAt, RolledBack};
 use crate::failure::Failure;
 use crate::journal::{Filed, Frame, Record, Replayed, ReplayedState};
 use crate::state::VbStateDoc;
-use crate::store::{KvStore, SaveBatch, Snapshot};
+use crate::store::{KvStore, SaveBatch, StoredVb};
 
 /// A save as it was journaled.
 struct Save {
@@ -26,22 +26,22 @@ impl Journaled {
         if unfiled.unfiled.lock().file_is_void {
             self.remove_void_file(vb, &unfiled)?;
         }
-        let high = self.overlay(vb)?.map(|now| now.high_seqno());
+        // read once, as saves go on meanwhile
+        let now = self.stored(vb)?;
+        let high = now.as_ref().map(|now| now.high_seqno);
         if high.is_none_or(|high| high <= to) {
-            return Ok(RolledBack { seqno: high.unwrap_or_default(), stored: self.stored(vb)? });
+            return Ok(RolledBack { seqno: high.unwrap_or_default(), stored: now });
         }
         let filed = self.files.snapshot(vb)?.map(|file| file.high_seqno());
         if filed.is_some_and(|filed| filed > to) {
             return self.files.rollback_with(vb, to, &|at| self.void_unfiled(vb, at));
         }
         let kept = self.saves_through(vb, to)?;
-        let seqnos = kept.iter().flat_map(|save| &save.items).map(|version| version.meta().by_seqno);
-        let seqno = seqnos.max().max(filed).unwrap_or_default();
-        self.keep_only(vb, kept)?;
-        Ok(RolledBack { seqno, stored: self.stored(vb)? })
+        let stored = self.keep_only(vb, kept)?;
+        Ok(RolledBack { seqno: stored.as_ref().map_or(Seqno(0), |stored| stored.high_seqno), stored })
     }
 
-    fn stored(&self, vb: VbId) -> Result<Option<crate::StoredVb>, Failure> {
+    fn stored(&self, vb: VbId) -> Result<Option<StoredVb>, Failure> {
         self.states()?.into_iter().find(|(id, _)| *id == vb).map(|(_, stored)| stored).transpose()
     }
 
@@ -117,7 +117,7 @@ impl Journaled {
 
     /// Files what is kept, and then journals that everything else before is void: one record, so that a power loss
     /// leaves the vBucket as it was or as it shall be.
-    fn keep_only(&self, vb: VbId, kept: Vec<Save>) -> Result<(), Failure> {
+    fn keep_only(&self, vb: VbId, kept: Vec<Save>) -> Result<Option<StoredVb>, Failure> {
         let at = self.filed.lock().by_vbucket.get(&vb).map(|filed| (filed.revision, filed.header_offset));
         let mut at = at.unwrap_or_default();
         if let Some(last) = kept.last() {
@@ -132,15 +132,23 @@ impl Journaled {
             let FileAt { revision, header_offset } = filed.pop().expect("an answer for each batch")?;
             at = (revision, header_offset);
         }
+        // before the record, as saves go on behind it; the files stay as they are while `filing` is held
+        let stored = self.files.states()?.into_iter().find(|(id, _)| *id == vb);
+        let stored = stored.map(|(_, stored)| stored).transpose()?;
         let _appending = self.appending.lock();
         let through = Frame(self.journal.next_frame().0 - 1);
+        // a file that was compacted meanwhile holds the same under its newer revision
+        let present = self.filed.lock().by_vbucket.get(&vb).copied();
+        if let Some(present) = present.filter(|present| present.revision > at.0) {
+            at = (present.revision, present.header_offset);
+        }
         let filed = Filed { vb, through, revision: at.0, header_offset: at.1 };
         self.append([Record::RolledBack(filed)])?;
         if filed.revision > 0 {
             self.filed.lock().by_vbucket.insert(vb, filed);
         }
         self.replace(vb, Unfiled::default());
-        Ok(())
+        Ok(stored)
     }
 
     pub(super) fn compact_file(&self, vb: VbId, request: &Compaction<'_>) -> Result<Compacted, Failure> {
@@ -150,6 +158,9 @@ impl Journaled {
         }
         self.files.compact_with(vb, request, &|at| {
             let _appending = self.appending.lock();
+            if self.vb(vb).unfiled.lock().file_is_void {
+                return Err(Failure::CompactionEnded { vb, why: "the vBucket was deleted" });
+            }
             let through = self.filed.lock().by_vbucket.get(&vb).map_or(Frame(0), |filed| filed.through);
             let FileAt { revision, header_offset } = at;
             let filed = Filed { vb, through, revision, header_offset };

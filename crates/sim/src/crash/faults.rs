@@ -21,32 +21,32 @@ pub struct FaultKind {
 
 const SHORT_WRITE: Effect = Effect::Short { bytes: 700, errno: ENOSPC };
 
-/// It strikes one call.
-pub const fn once(name: &'static str, on: On, effect: Effect) -> FaultKind {
-    FaultKind { name, on, for_ever: false, effect }
-}
-
-/// It strikes a call and all that follow.
-pub const fn for_ever(name: &'static str, on: On, effect: Effect) -> FaultKind {
-    FaultKind { name, on, for_ever: true, effect }
-}
-
 impl FaultKind {
+    /// Fails once.
+    pub const fn once(name: &'static str, on: On, effect: Effect) -> FaultKind {
+        FaultKind { name, on, for_ever: false, effect }
+    }
+
+    /// Fails from then on.
+    pub const fn for_ever(name: &'static str, on: On, effect: Effect) -> FaultKind {
+        FaultKind { name, on, for_ever: true, effect }
+    }
+
     /// All of them.
     pub const ALL: [FaultKind; 13] = [
-        once("power off", On::Changes, Effect::PowerOff),
-        once("failed sync", On::Kind(Call::Sync), Effect::IO_ERROR),
-        once("failed folder sync", On::Kind(Call::SyncDir), Effect::IO_ERROR),
-        once("failed read", On::Kind(Call::Read), Effect::IO_ERROR),
-        once("failed call", On::Any, Effect::Errno(EIO)),
-        once("full disk once", On::Changes, Effect::DISK_FULL),
-        once("short write", On::Kind(Call::Write), SHORT_WRITE),
-        once("no descriptor once", On::Kind(Call::Open), Effect::Errno(EMFILE)),
-        for_ever("no descriptors", On::Kind(Call::Open), Effect::Errno(EMFILE)),
-        for_ever("full disk", On::Changes, Effect::DISK_FULL),
-        for_ever("short writes", On::Kind(Call::Write), SHORT_WRITE),
-        for_ever("broken disk", On::Any, Effect::Errno(EIO)),
-        for_ever("disk that cannot be written", On::Changes, Effect::IO_ERROR),
+        FaultKind::once("power off", On::Changes, Effect::PowerOff),
+        FaultKind::once("failed sync", On::Kind(Call::Sync), Effect::IO_ERROR),
+        FaultKind::once("failed folder sync", On::Kind(Call::SyncDir), Effect::IO_ERROR),
+        FaultKind::once("failed read", On::Kind(Call::Read), Effect::IO_ERROR),
+        FaultKind::once("failed call", On::Any, Effect::Errno(EIO)),
+        FaultKind::once("full disk once", On::Changes, Effect::DISK_FULL),
+        FaultKind::once("short write", On::Kind(Call::Write), SHORT_WRITE),
+        FaultKind::once("no descriptor once", On::Kind(Call::Open), Effect::Errno(EMFILE)),
+        FaultKind::for_ever("no descriptors", On::Kind(Call::Open), Effect::Errno(EMFILE)),
+        FaultKind::for_ever("full disk", On::Changes, Effect::DISK_FULL),
+        FaultKind::for_ever("short writes", On::Kind(Call::Write), SHORT_WRITE),
+        FaultKind::for_ever("broken disk", On::Any, Effect::Errno(EIO)),
+        FaultKind::for_ever("disk that cannot be written", On::Changes, Effect::IO_ERROR),
     ];
 
     /// Whether it lasts until the disk is healed.

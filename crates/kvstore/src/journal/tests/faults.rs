@@ -1,7 +1,7 @@
 //! Every call of the disk fails, once and for ever.
 
 use base::env::sim::{Call, Effect, Fault, On};
-use sim::crash::{CrashPlan, FaultKind, every_fault, for_ever, once};
+use sim::crash::{CrashPlan, FaultKind, every_fault};
 
 use super::model::Subject;
 use super::*;
@@ -54,14 +54,15 @@ fn fail_everywhere(kind: FaultKind) {
 
 #[test]
 fn one_failure_loses_nothing() {
-    fail_everywhere(once("failed call", On::Any, Effect::IO_ERROR));
-    fail_everywhere(once("short write", On::Changes, Effect::Short { bytes: 1000, errno: 28 }));
+    fail_everywhere(FaultKind::once("failed call", On::Any, Effect::IO_ERROR));
+    let short = Effect::Short { bytes: 1000, errno: 28 };
+    fail_everywhere(FaultKind::once("short write", On::Changes, short));
 }
 
 #[test]
 fn a_disk_that_fails_for_ever_keeps_what_was_acknowledged() {
-    fail_everywhere(for_ever("full disk", On::Changes, Effect::DISK_FULL));
-    fail_everywhere(for_ever("broken disk", On::Any, Effect::IO_ERROR));
+    fail_everywhere(FaultKind::for_ever("full disk", On::Changes, Effect::DISK_FULL));
+    fail_everywhere(FaultKind::for_ever("broken disk", On::Any, Effect::IO_ERROR));
 }
 
 #[test]
@@ -93,7 +94,7 @@ fn after_a_failed_sync_a_killed_process_leaves_nothing_that_is_told_and_then_los
         let plan = CrashPlan { seeds: 3, ..CrashPlan::new(seed) };
         let verdict = every_fault(
             &plan,
-            &for_ever("failed syncs", On::Kind(Call::Sync), Effect::IO_ERROR),
+            &FaultKind::for_ever("failing syncs", On::Kind(Call::Sync), Effect::IO_ERROR),
             |_| {},
             |disk| {
                 let subject = run(disk, seed)?;
