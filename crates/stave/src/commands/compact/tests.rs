@@ -3,7 +3,7 @@
 use std::io;
 
 use base::env::sim::SimHandles;
-use base::env::{Disk, OpenMode};
+use base::env::OpenMode;
 use base::{ItemKind, VbId, Version};
 use expect_test::expect;
 use kvstore::suite::tuned;
