@@ -2,8 +2,8 @@
 
 use std::io;
 
-use base::env::sim::SimHandles;
 use base::env::OpenMode;
+use base::env::sim::SimHandles;
 use base::{ItemKind, VbId, Version};
 use expect_test::expect;
 use kvstore::suite::tuned;
