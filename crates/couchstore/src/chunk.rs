@@ -234,6 +234,29 @@ mod tests {
     }
 
     #[test]
+    fn a_single_literal_is_read_in_place_and_nothing_else() {
+        let mut state = 1u32;
+        let noise: Vec<u8> = std::iter::repeat_with(|| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        })
+        .take(70_000)
+        .collect();
+        for len in [1, 2, 59, 60, 61, 62, 255, 256, 257, 258, 5_000, 65_535] {
+            let content = &noise[..len];
+            let block = snap::raw::Encoder::new().compress_vec(content).expect("it is short");
+            assert_eq!(literal(&block), Some(content), "noise is stored as a literal: {len}");
+            assert_eq!(literal(&block[..block.len() - 1]), None);
+            assert_eq!(literal(&[&block[..], b"x"].concat()), None);
+        }
+        let copies = snap::raw::Encoder::new().compress_vec(&[7; 1000]).expect("it is short");
+        assert_eq!(literal(&copies), None);
+        for block in [&[][..], &[0], &[1], &[5, 0xf4], &[5, 0xfc, 1], &[0xff; 12]] {
+            assert_eq!(literal(block), None);
+        }
+    }
+
+    #[test]
     fn block_bytes_are_stripped() {
         let mut raw: Vec<u8> = Vec::new();
         for at in 4090..12300u64 {

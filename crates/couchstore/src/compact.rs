@@ -125,7 +125,7 @@ impl Compaction {
             body: Vec::new(),
             record: Vec::new(),
             late: Late::default(),
-            old,
+            old: old.read_ahead(),
         })
     }
 

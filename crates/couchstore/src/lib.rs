@@ -3,6 +3,7 @@
 //! A file holds three trees: documents by id, documents by seqno, and local documents.
 //! The layout is described in `docs/file_format.md`.
 
+mod ahead;
 mod bulk;
 pub mod check;
 mod chunk;

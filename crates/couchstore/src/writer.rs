@@ -1,10 +1,13 @@
 //! Appending to a file: one buffer, written in large pieces, with the byte at each block's start filled in.
 
-use crate::chunk::{BLOCK, CHUNK_PREFIX, DATA_BLOCK, LENGTH_MARK, Source};
+use crate::chunk::{BLOCK, CHUNK_PREFIX, DATA_BLOCK, LENGTH_MARK, Source, span};
 use crate::failure::Failure;
 
 /// The buffer is written out when it holds this much.
 const BUFFER_BYTES: usize = 256 << 10;
+
+/// What the buffer may hold above that, so that it need not grow for a usual chunk.
+const SLACK_BYTES: usize = 16 << 10;
 
 /// Where an appended chunk went.
 #[derive(Clone, Copy, Debug, Default)]
@@ -71,12 +74,12 @@ impl Writer {
         let mut prefix = [0; CHUNK_PREFIX];
         prefix[..4].copy_from_slice(&(len as u32 | LENGTH_MARK).to_be_bytes());
         prefix[4..].copy_from_slice(&crc.to_be_bytes());
+        self.make_room(CHUNK_PREFIX + len);
         if self.end().is_multiple_of(BLOCK) {
             self.buf.push(DATA_BLOCK);
         }
         let offset = self.end();
         if (BLOCK - offset % BLOCK) as usize >= CHUNK_PREFIX + len {
-            self.buf.reserve(CHUNK_PREFIX + len);
             self.buf.extend_from_slice(&prefix);
             self.buf.extend_from_slice(head);
             self.buf.extend_from_slice(tail);
@@ -89,6 +92,15 @@ impl Writer {
             self.flush()?;
         }
         Ok(Placed { offset, bytes: (len + CHUNK_PREFIX) as u32, packed: false })
+    }
+
+    /// Lets the buffer grow for `content` bytes: doubled while it is small, but not far beyond where it is written out.
+    fn make_room(&mut self, content: usize) {
+        let needed = self.buf.len() + span(self.end(), content as u64) as usize + 1;
+        if needed > self.buf.capacity() {
+            let doubled = (2 * self.buf.capacity()).min(BUFFER_BYTES + SLACK_BYTES);
+            self.buf.reserve_exact(needed.max(doubled) - self.buf.len());
+        }
     }
 
     /// Writes what is buffered.

@@ -177,3 +177,15 @@ fn a_vbucket_that_is_deleted_while_it_is_loaded_stays_away() {
     assert_eq!(world.get("k1"), Ok("new".into()));
     assert_eq!(world.used(), world.table_bytes());
 }
+
+#[test]
+fn values_that_cannot_be_loaded_ahead_stop_nothing() {
+    let world = stopped(9, 600, PLENTY);
+    while world.bucket.load_step() != Progress::Idle {}
+    world.spy.damaged.lock().insert(VB);
+    world.spy.unreadable.lock().insert("k0".into());
+    while world.bucket.warm_step() != Progress::Idle {}
+    assert_eq!(world.bucket.warmup_stats().state, WarmupState::Done);
+    assert_eq!(world.bucket.state_of(VB), Some(VbState::Active));
+    assert!(read(&world, 5, "k0").is_ok() && read(&world, 3, "k599").is_ok());
+}

@@ -25,7 +25,6 @@ pub use check::{JournalReport, SegmentReport, check_journal};
 
 use crate::failure::Failure;
 use crate::state::{StateNumbers, VbStateDoc};
-use layout::Name;
 use shelf::{Preparing, Shelf};
 use writer::Writer;
 
@@ -184,10 +183,10 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Looks whether a folder has a journal.
+    /// Looks whether a folder has a journal: one that has told its table, or is damaged. What a first append that was
+    /// never acknowledged left is none: it vouches for nothing, and knows of no file.
     pub fn exists(env: &Env, dir: &Path) -> Result<bool, Failure> {
-        let names = read::names(&*env.disk, dir)?;
-        Ok(names.iter().any(|name| matches!(name, Name::Segment(_))))
+        read::is_any_begun(&*env.disk, dir)
     }
 
     /// The frame that the next append begins with.

@@ -423,3 +423,67 @@ fn what_is_in_use_is_what_a_compaction_keeps() {
     // the trees are built anew, so they may differ a little in size
     assert!(after.used_bytes.abs_diff(before.used_bytes) < before.used_bytes / 10, "{before:?} {after:?}");
 }
+
+#[test]
+fn saves_reads_and_compactions_go_on_beside_each_other() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let compaction = CompactionSteps { step_bytes: 20_000, last_changes: 20 };
+    let config = CouchConfig { compaction, max_open_files: 2, ..CouchConfig::default() };
+    let couch = Couch::open(Env::real(), dir.path(), config).expect("the bucket opens");
+    let state = VbStateDoc::default();
+    let save = |vb: VbId, round: u64| {
+        let mut items: Vec<Version> = (0..50)
+            .map(|i| version(0, &format!("k{:03}", (round * 31 + i * 7) % 400), round * 50 + i + 1, &[1; 90]))
+            .collect();
+        items.sort_by(|a, b| a.stored_key().cmp(b.stored_key()));
+        couch.save(vb, SaveBatch { items: &items, state: &state }).expect("a save");
+    };
+    let vbuckets = [VbId(1), VbId(2), VbId(3)];
+    vbuckets.iter().for_each(|vb| save(*vb, 0));
+    let (couch, save) = (&couch, &save);
+    std::thread::scope(|scope| {
+        for vb in vbuckets {
+            scope.spawn(move || (1..120).for_each(|round| save(vb, round)));
+            scope.spawn(move || {
+                let mut highest = 0;
+                for _ in 0..60 {
+                    let (mut keys, mut last) = (std::collections::BTreeSet::new(), 0);
+                    let scanned = couch.scan(vb, Seqno(0), Values::Read, &mut |version| {
+                        assert!(
+                            version.meta().by_seqno.0 > last && keys.insert(version.stored_key().to_vec())
+                        );
+                        assert_eq!(version.value(), [1; 90]);
+                        last = version.meta().by_seqno.0;
+                        ControlFlow::Continue(())
+                    });
+                    scanned.expect("a scan");
+                    // no scan sees less than one before
+                    assert!(last >= highest && last.is_multiple_of(50));
+                    highest = last;
+                }
+            });
+        }
+        for _ in 0..2 {
+            scope.spawn(move || {
+                for i in 0..30 {
+                    match couch.compact(vbuckets[i % 3], &Compaction::default()) {
+                        Ok(_) | Err(Failure::CompactionRuns { .. }) => {}
+                        Err(failure) => panic!("{failure}"),
+                    }
+                }
+            });
+        }
+    });
+    let couch = Couch::open(Env::real(), dir.path(), config).expect("the bucket opens");
+    for (vb, stored) in couch.states().expect("states") {
+        let stored = stored.expect("sound");
+        assert_eq!((stored.high_seqno, stored.counts.documents), (Seqno(6_000), 400), "{vb}");
+        let mut seen = 0;
+        let scanned = couch.scan(vb, Seqno(0), Values::Read, &mut |_| {
+            seen += 1;
+            ControlFlow::Continue(())
+        });
+        scanned.expect("a scan");
+        assert_eq!(seen, 400);
+    }
+}

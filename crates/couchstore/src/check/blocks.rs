@@ -32,6 +32,8 @@ pub(super) fn check(source: &Source, end: u64, in_use: Option<u64>, faults: &mut
 fn check_block(source: &Source, offset: u64, block: &[u8], in_use: Option<u64>, faults: &mut Faults<'_>) {
     let is_behind = in_use.is_none_or(|in_use| offset > in_use);
     match block.first() {
+        // a compaction by the original's tools marks the first block so, though it holds data
+        Some(&HEADER_BLOCK) if offset == 0 && block.get(1).is_some_and(|length| length & 0x80 != 0) => {}
         Some(&HEADER_BLOCK) => {
             let head = &block[..block.len().min(MAX_HEADER)];
             let Some(failure) = Header::fault_of(head, offset, source, is_behind) else { return };

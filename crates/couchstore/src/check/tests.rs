@@ -206,3 +206,41 @@ fn what_is_no_file_of_this_kind_is_a_fault() {
         assert_eq!(faults[0].what, "the file holds no valid header");
     }
 }
+
+#[test]
+fn sizes_as_the_original_counts_them_are_no_fault() {
+    let mut crossing = 0;
+    for first in 0..60 {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("0.couch.1");
+        let mut file = CouchFile::create(&RealDisk, &path).expect("a new file");
+        file.save(&mut Some30::new(first, 1)).expect("a save");
+        let padding = vec![7; first as usize * 100];
+        let local = [crate::LocalUpdate { id: b"_local/padding", value: Some(&padding) }];
+        file.save_locals(&local).expect("a save");
+        file.save(&mut Some30::new(0, 31)).expect("a save");
+        let root = file.header.by_id.expect("there are documents");
+        let mut node = crate::node::NodeBuf::default();
+        file.write_data().expect("a write");
+        node.read(file.writer.source(), root, file.writer.end()).expect("a node");
+        let len = node.block_bytes() + crate::chunk::CHUNK_PREFIX as u64;
+        let extra = crate::chunk::span(root.offset, len) - len;
+        crossing += extra;
+        for (over, faults) in [(0, 0), (extra, 0), (2, 1)] {
+            let root = crate::node::Pointer { subtree_bytes: root.subtree_bytes + over, ..root };
+            file.header.by_id = Some(root);
+            file.commit(1).expect("a commit");
+            assert_eq!(check_bytes(&read(&path)).1.len(), faults, "{over} more at {}", root.offset);
+        }
+    }
+    assert!(crossing > 0, "no root lies across two blocks");
+}
+
+#[test]
+fn the_first_block_may_be_marked_as_the_original_does() {
+    let mut bytes = file();
+    bytes[0] = 1;
+    assert_eq!(check_bytes(&bytes).1, []);
+    bytes[0] = 2;
+    assert_eq!(check_bytes(&bytes).1.len(), 1);
+}

@@ -1,7 +1,7 @@
 //! Walks a whole tree and holds every node against what its parent says; a damaged node does not end the walk.
 
 use crate::check::Faults;
-use crate::chunk::CHUNK_PREFIX;
+use crate::chunk::{BLOCK, CHUNK_PREFIX, span};
 use crate::failure::Failure;
 use crate::node::{Entries, MAX_DEPTH, NodeBuf, NodeKind, Pointer};
 use crate::snapshot::Snapshot;
@@ -30,6 +30,21 @@ struct Frame {
     subtree_bytes: u64,
     is_readable: bool,
     is_ordered: bool,
+}
+
+impl Frame {
+    /// Bytes at block starts that the node takes besides its own.
+    fn own_extra(&self) -> u64 {
+        let (at, len) = (self.claimed.offset, self.node.block_bytes() + CHUNK_PREFIX as u64);
+        // a position right behind the start of a block may stand for the block
+        span(at, len) - len + u64::from(at % BLOCK == 1)
+    }
+
+    /// Whether a node and those below it can have this size. The original counts bytes at block starts, too, where a
+    /// node lies across one.
+    fn may_have(&self, subtree_bytes: u64) -> bool {
+        (self.subtree_bytes..=self.subtree_bytes + self.own_extra()).contains(&subtree_bytes)
+    }
 }
 
 struct Walk<'w, 'f> {
@@ -178,7 +193,7 @@ impl Walk<'_, '_> {
             let what = "what a node holds adds up to something else than its parent says";
             self.faults.at(offset, said_of(self.tree, what));
         }
-        if frame.is_readable && frame.subtree_bytes != frame.claimed.subtree_bytes {
+        if frame.is_readable && !frame.may_have(frame.claimed.subtree_bytes) {
             let what = "a node and those below it have another size than its parent says";
             self.faults.at(offset, said_of(self.tree, what));
         }

@@ -1,7 +1,8 @@
 //! What flushing costs.
 //! `flush shape [--json] [--dir DIR] [--batch N] [--long]`: the original's benchmark shape beside a raw sorted append.
 //! `flush sort`: what sorting alone costs.
-//! `flush random [--dir DIR] [--batches N] [--leaf BYTES] [--interior BYTES]`: batches of 10,000 random keys, 512-byte values, growing.
+//! `flush random [--dir DIR] [--documents N] [--batch N] [--leaf BYTES] [--interior BYTES]`: batches of random keys,
+//! 512-byte values, a growing file.
 //! `flush small [--dir DIR] [--leaf BYTES] [--interior BYTES]`: batches of 30 to 1,000 in files of 1,000 to 10,000.
 //! `flush [DIR] [leaf bytes] [interior bytes] [compress nodes 0|1] [value bytes] [batch]`.
 //! With `syncs` instead of the numbers: what making groups of files durable costs, one by one and at once.
@@ -237,7 +238,10 @@ fn run_mode(args: &[String]) -> bool {
             let measured = shape::run(dir.path(), config, number("--batch"), has("--long"));
             if has("--json") { println!("{measured}") } else { shape::print(&measured) }
         }
-        "random" => random::run(dir.path(), config, number("--batches").unwrap_or(100)),
+        "random" => {
+            let (documents, batch) = (number("--documents"), number("--batch"));
+            random::run(dir.path(), config, documents.unwrap_or(1_000_000), batch.unwrap_or(10_000));
+        }
         _ => random::small(dir.path(), config),
     }
     true

@@ -9,18 +9,16 @@ use kvstore::{Couch, CouchConfig, KvStore, SaveBatch, VbStateDoc};
 use crate::shape::{Queue, flush, open};
 use crate::{Clocks, process_cpu};
 
-const BATCH: usize = 10_000;
-
 /// A key that says nothing of its number's order.
 fn scattered(i: usize) -> String {
     format!("{:020}", (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
-fn batches(store: &Couch, queue: &mut Queue, name: &str, order: &[usize]) {
+fn batches(store: &Couch, queue: &mut Queue, name: &str, order: &[usize], batch: usize) {
     let vb = VbId(0);
     let (mut wall, mut cpu) = (0.0, 0.0);
     let before = store.counts(vb).expect("counts").file_bytes;
-    for keys in order.chunks(BATCH) {
+    for keys in order.chunks(batch) {
         let items: Vec<Version> = keys.iter().map(|&i| queue.version(&scattered(i))).collect();
         let clocks = Clocks::start();
         flush(store, vb, &items);
@@ -38,18 +36,18 @@ fn batches(store: &Couch, queue: &mut Queue, name: &str, order: &[usize]) {
     );
 }
 
-/// Inserts batches of 10,000 random keys of 20 bytes with values of 512, then replaces each in another order.
-pub fn run(dir: &Path, config: CouchConfig, rounds: usize) {
+/// Inserts `documents` documents in batches, keys of 20 random digits and values of 512 bytes, then replaces each in another order.
+pub fn run(dir: &Path, config: CouchConfig, documents: usize, batch: usize) {
     let store = open(&dir.join("bucket"), config);
     store.save_state(VbId(0), &VbStateDoc::default()).expect("a vBucket");
     let mut queue = Queue::new(512);
-    let mut order: Vec<usize> = (0..rounds * BATCH).collect();
+    let mut order: Vec<usize> = (0..documents).collect();
     println!("{config:?}");
-    batches(&store, &mut queue, "insert ", &order);
+    batches(&store, &mut queue, "insert ", &order, batch);
     for i in (1..order.len()).rev() {
         order.swap(i, (queue.numbers.next() % (i as u64 + 1)) as usize);
     }
-    batches(&store, &mut queue, "replace", &order);
+    batches(&store, &mut queue, "replace", &order, batch);
 }
 
 /// Random batches in 64 files at a time, committed as a group.

@@ -124,6 +124,11 @@ impl Run<'_> {
         Ok(!is_done)
     }
 
+    /// How much is brought over at once: more than is copied in a step, as it is saved into trees that are there.
+    fn late_bytes(&self) -> u64 {
+        self.steps.step_bytes * 16
+    }
+
     fn go(&self, old: Snapshot, before_switch: &BeforeSwitch<'_>) -> Result<Compacted, Failure> {
         let couch = self.couch;
         couch.make_room(self.vb);
@@ -154,9 +159,8 @@ impl Run<'_> {
             if copy.seqnos_behind(&newer) <= self.steps.last_changes {
                 break;
             }
-            let mut step = || {
-                copy.catch_up(&newer, self.steps.step_bytes, chooser).map_err(|failure| self.failed(failure))
-            };
+            let mut step =
+                || copy.catch_up(&newer, self.late_bytes(), chooser).map_err(|failure| self.failed(failure));
             while self.look_up(step()?)? {}
         }
         Ok(())
@@ -179,7 +183,7 @@ impl Run<'_> {
         let mut slot = self.vbucket.slot.lock();
         let newest = self.newest(&mut slot)?;
         let failed = |failure| self.failed(failure);
-        while !copy.catch_up(&newest, self.steps.step_bytes, &mut chooser).map_err(failed)?.is_done {}
+        while !copy.catch_up(&newest, self.late_bytes(), &mut chooser).map_err(failed)?.is_done {}
         let Chooser { mut tally, compacted, .. } = chooser;
         if let Some(file) = &slot.file {
             tally.align(file.tally());

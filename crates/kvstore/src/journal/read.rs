@@ -40,18 +40,34 @@ pub(super) struct Found {
     pub(super) spares: Vec<u64>,
 }
 
-/// The names of the journal's files.
-pub(super) fn names(disk: &dyn Disk, dir: &Path) -> Result<Vec<Name>, Failure> {
-    let names = on_disk("read folder", dir, disk.read_dir(dir))?;
-    Ok(names.iter().filter_map(|name| parse_name(name)).collect())
+/// Whether any segment has a whole frame, or should have one.
+pub(super) fn is_any_begun(disk: &dyn Disk, dir: &Path) -> Result<bool, Failure> {
+    for segment in &find(disk, dir)?.segments {
+        let is_begun = match segment.head {
+            Ok(head) => {
+                let is_whole =
+                    || Ok(frame(&mut Window::open(disk, segment)?, &head, BLOCK as u64, head.first)?.is_ok());
+                head.first > 1
+                    || is_whole()?
+                    || proof_of(disk, segment, Some(head.salt), BLOCK as u64, 1)?.is_some()
+            }
+            Err(BadHead::Unreadable) => proof_of(disk, segment, None, BLOCK as u64, 1)?.is_some(),
+            Err(BadHead::Version) => true,
+        };
+        if is_begun {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 pub(super) fn find(disk: &dyn Disk, dir: &Path) -> Result<Found, Failure> {
     let (mut generations, mut spares) = (Vec::new(), Vec::new());
-    for name in names(disk, dir)? {
-        match name {
-            Name::Segment(generation) => generations.push(generation),
-            Name::Spare(number) => spares.push(number),
+    for name in on_disk("read folder", dir, disk.read_dir(dir))? {
+        match parse_name(&name) {
+            Some(Name::Segment(generation)) => generations.push(generation),
+            Some(Name::Spare(number)) => spares.push(number),
+            None => {}
         }
     }
     generations.sort_unstable();

@@ -156,3 +156,34 @@ fn a_crash_while_the_journal_is_removed_leaves_all_or_what_still_holds() {
     }
     assert!(total.holds(), "{total}");
 }
+
+/// A reader takes files of which an existing journal knows nothing for leftovers.
+#[test]
+fn a_journal_that_exists_knows_the_files_that_were_there_before_it() {
+    let mut total = Verdict::default();
+    for seed in 0..8 {
+        let disk = fresh_disk();
+        disk.record();
+        let (journal, _) = recover(&disk, small()).expect("a journal");
+        let mut maker = Maker::new(seed);
+        let file = |vb| Filed { vb: VbId(vb), through: Frame(0), revision: 1, header_offset: 4096 };
+        let table: Table = (0..20).map(|vb| (VbId(vb), file(vb))).collect();
+        let call = [maker.save(30)];
+        journal.append(&records(&call), &|| entries(&table)).expect("a call");
+        let acknowledged = disk.changes();
+        journal.append(&records(&[maker.save(3)]), &|| entries(&table)).expect("a call");
+        let recording = disk.recording().expect("it is recorded");
+        let verdict = every_crash(&CrashPlan::new(seed), &recording, |image, at| {
+            let exists = Journal::exists(&env_on(image), &dir()).expect("a folder");
+            match recover(image, small()) {
+                Err(failure) => vec![failure.to_string()],
+                Ok((_, told)) if exists && told.table != table => vec!["the table is not told".to_owned()],
+                Ok((_, told)) if !exists && told.any => vec!["told by no journal".to_owned()],
+                Ok(_) if !exists && at >= acknowledged => vec!["it is lost".to_owned()],
+                Ok(_) => Vec::new(),
+            }
+        });
+        total.add(verdict);
+    }
+    assert!(total.holds(), "{total}");
+}
