@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use base::env::Env;
 use base::{DocKey, Seqno, VbId, Version};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::compaction::{Compacted, Compaction, RolledBack};
 use crate::couch::{Couch, CouchConfig};
@@ -117,8 +117,10 @@ struct Unfiled {
     last: Frame,
     /// Bytes of the versions in `runs`, those included that newer ones replaced meanwhile.
     bytes: u64,
-    /// Counts filings that began: a reader that saw none begin may combine runs and file.
+    /// Counts filings and rollbacks that began: a reader that saw none begin may combine runs and file.
     filings: u64,
+    /// A rollback changes runs and file, and readers wait for its end.
+    is_rolling_back: bool,
     /// It was deleted; if its file could not be removed yet, that is void.
     file_is_void: bool,
 }
@@ -242,7 +244,7 @@ impl Journaled {
         let unfiled = self.vb(vb);
         loop {
             let (runs, state, filings, is_void) = {
-                let unfiled = unfiled.unfiled.lock();
+                let unfiled = self.settled(&unfiled);
                 let state = unfiled.since.and(unfiled.state.clone());
                 (unfiled.runs.clone(), state, unfiled.filings, unfiled.file_is_void)
             };
@@ -259,10 +261,23 @@ impl Journaled {
         }
     }
 
+    /// What of a vBucket is in the journal only, while no rollback changes it.
+    fn settled<'v>(&self, vb: &'v Vb) -> MutexGuard<'v, Unfiled> {
+        loop {
+            let unfiled = vb.unfiled.lock();
+            if !unfiled.is_rolling_back {
+                return unfiled;
+            }
+            drop(unfiled);
+            // held by the rollback to its end
+            drop(self.filing.lock());
+        }
+    }
+
     /// The version of a key that is in the journal only, or whether to look into the file.
     fn unfiled(&self, vb: VbId, stored_key: &[u8]) -> Unwritten {
         let vb = self.vb(vb);
-        let unfiled = vb.unfiled.lock();
+        let unfiled = self.settled(&vb);
         match unfiled.runs.get(stored_key) {
             Some(version) => Unwritten::Here(version.clone()),
             None if unfiled.file_is_void => Unwritten::Nowhere,

@@ -38,7 +38,7 @@ pub fn journaled() -> Subject<'static> {
         open: &open_journaled,
         trusts_last_header: false,
         rolls_back_exactly: false,
-        rollbacks_are_alone: true,
+        rollbacks_are_alone: false,
     }
 }
 
