@@ -36,9 +36,10 @@ use runs::Runs;
 pub struct JournaledConfig {
     /// The files behind it.
     pub couch: CouchConfig,
-    /// How large the journal may become. At half of it filing begins, at all of it a save files first.
+    /// How large the journal may become. At three quarters of it filing begins, at all of it a save files first.
     pub journal_bytes: u64,
-    /// How long something may stay in the journal alone while there is room.
+    /// How long something may stay in the journal alone while there is room and more is saved all the time. Once
+    /// nothing is saved for a while everything is filed.
     pub file_after: Duration,
 }
 
@@ -46,7 +47,7 @@ impl Default for JournaledConfig {
     fn default() -> Self {
         JournaledConfig {
             couch: CouchConfig::default(),
-            journal_bytes: 512 << 20,
+            journal_bytes: 1 << 30,
             file_after: Duration::from_secs(15),
         }
     }
@@ -75,6 +76,8 @@ pub struct Journaled {
     filing: Mutex<()>,
     /// Bytes of versions that are in the journal only.
     unfiled_bytes: AtomicU64,
+    /// When something was saved last, in nanoseconds on the monotonic clock.
+    saved_at_ns: AtomicU64,
     saves: AtomicU64,
     items_saved: AtomicU64,
     failures: AtomicU64,
@@ -301,6 +304,7 @@ impl KvStore for Journaled {
         let journaled = self.make_room().and_then(|()| self.journal_group(group, &states));
         match journaled {
             Ok(()) => {
+                self.saved_at_ns.store(self.env.clock.monotonic_ns(), Ordering::Relaxed);
                 self.saves.fetch_add(group.len() as u64, Ordering::Relaxed);
                 let items: usize = group.iter().map(|(_, batch)| batch.items.len()).sum();
                 self.items_saved.fetch_add(items as u64, Ordering::Relaxed);
