@@ -105,14 +105,25 @@ impl CouchFile {
     }
 
     /// Opens a file at its last valid header. Whatever comes after that header is left alone.
+    ///
+    /// The file is synced first: what a killed process wrote may be in memory only, and is not to be built upon.
     pub fn open(disk: &dyn Disk, path: &Path) -> Result<CouchFile, Failure> {
-        let mut source = open_source(disk, path, OpenMode::ReadWrite)?;
+        let source = open_source(disk, path, OpenMode::ReadWrite)?;
         source.file.sync_data().map_err(|e| Failure::Io {
             operation: "sync",
             path: source.path.clone(),
             offset: 0,
             source: e,
         })?;
+        CouchFile::open_last(source)
+    }
+
+    /// The same for a file that the caller has synced since the process started.
+    pub fn open_synced(disk: &dyn Disk, path: &Path) -> Result<CouchFile, Failure> {
+        CouchFile::open_last(open_source(disk, path, OpenMode::ReadWrite)?)
+    }
+
+    fn open_last(mut source: Source) -> Result<CouchFile, Failure> {
         let end = file_len(&source)?;
         let header = Header::find_last(&mut source, end)?;
         Ok(CouchFile::at(source, header, end))

@@ -118,43 +118,21 @@ impl Bucket {
     }
 
     fn save(&self, batches: &[FlushBatch]) -> Vec<Result<(), kvstore::Failure>> {
-        let mut items: Vec<Version> = Vec::new();
-        let ends: Vec<usize> = batches
-            .iter()
-            .map(|batch| {
-                gather(batch, &mut items);
-                items.len()
-            })
-            .collect();
+        let items: Vec<Vec<Version>> = batches.iter().map(newest).collect();
         let states: Vec<VbStateDoc> = batches.iter().map(state_document).collect();
-        let mut start = 0;
         let group: Vec<(VbId, SaveBatch<'_>)> = std::iter::zip(batches, &states)
-            .zip(ends)
-            .map(|((batch, state), end)| {
-                let items = &items[std::mem::replace(&mut start, end)..end];
-                (batch.id, SaveBatch { items, state })
-            })
+            .zip(&items)
+            .map(|((batch, state), items)| (batch.id, SaveBatch { items, state }))
             .collect();
-        self.store.save_group(&group)
+        let saved = self.store.save_group(&group);
+        items.into_iter().for_each(kvstore::release);
+        saved
     }
 }
 
-/// Appends the changes of a batch, by key, only the newest of each.
-fn gather(batch: &FlushBatch, items: &mut Vec<Version>) {
-    let from = items.len();
-    items.extend(batch.range.iter().flat_map(|range| range.iter()).cloned());
-    // of versions of one key the newest comes first, and the first is kept
-    items[from..].sort_unstable_by(|a, b| {
-        a.stored_key().cmp(b.stored_key()).then_with(|| b.meta().by_seqno.cmp(&a.meta().by_seqno))
-    });
-    let mut kept = from;
-    for i in from..items.len() {
-        if i == from || items[kept - 1].stored_key() != items[i].stored_key() {
-            items.swap(kept, i);
-            kept += 1;
-        }
-    }
-    items.truncate(kept);
+/// The changes of a batch by key, only the newest of each.
+fn newest(batch: &FlushBatch) -> Vec<Version> {
+    kvstore::newest_of(batch.range.iter().flat_map(|range| range.iter()))
 }
 
 fn state_document(batch: &FlushBatch) -> VbStateDoc {

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use base::env::{Env, GroupSync};
+use base::env::{Env, GroupSync, OpenMode};
 use base::{DocKey, Seqno, VbId, Version};
 use couchstore::{Scratch, Snapshot};
 use parking_lot::Mutex;
@@ -75,6 +75,8 @@ pub struct Couch {
     config: CouchConfig,
     vbuckets: Mutex<BTreeMap<VbId, Arc<Vbucket>>>,
     open_files: OpenFiles,
+    /// Whether everything found when the bucket was opened is durable.
+    is_synced: bool,
     sync: Box<dyn GroupSync>,
     /// Buffers of the group that is being saved.
     scratch: Mutex<Scratch>,
@@ -142,7 +144,25 @@ impl Couch {
             .into_slots(&*env.disk, dir, record)?
             .map(|(vb, slot)| (vb, Arc::new(Vbucket { slot: Mutex::new(slot), ..Vbucket::default() })))
             .collect();
-        Couch::over(env, dir, config, vbuckets)
+        let mut couch = Couch::over(env, dir, config, vbuckets)?;
+        couch.is_synced = record.is_none() && couch.sync_all();
+        Ok(couch)
+    }
+
+    /// Makes durable what a process before may have left in memory, all files at once. Says whether that is sure; if
+    /// not, each file is synced when it is opened, so that a failure shows at its vBucket only.
+    fn sync_all(&self) -> bool {
+        let paths: Vec<PathBuf> = self
+            .vbuckets
+            .lock()
+            .iter()
+            .filter_map(|(vb, vbucket)| Some(self.path(*vb, vbucket.slot.lock().revision?)))
+            .collect();
+        paths.chunks(self.config.max_open_files.max(1)).all(|paths| {
+            let files = paths.iter().map(|path| self.env.disk.open(path, OpenMode::Read));
+            let files: io::Result<Vec<_>> = files.collect();
+            files.and_then(|files| self.sync.sync_files(&files)).is_ok()
+        })
     }
 
     /// A bucket of these vBuckets, whose folder is there.
@@ -162,6 +182,7 @@ impl Couch {
             dir: dir.to_owned(),
             config,
             vbuckets: Mutex::new(vbuckets),
+            is_synced: false,
             open_files: OpenFiles::new(config.max_open_files),
             sync,
             scratch: Mutex::default(),
@@ -215,7 +236,9 @@ impl Couch {
             let disk = &*self.env.disk;
             let file = match slot.recorded {
                 Some(offset) => VbFile::open_recorded(disk, vb, &path, self.config.tuning, offset)?,
-                None => VbFile::open(disk, vb, &path, self.config.tuning, slot.known.clone())?,
+                None => {
+                    VbFile::open(disk, vb, &path, self.config.tuning, slot.known.clone(), self.is_synced)?
+                }
             };
             slot.recorded = None;
             self.open_files.opened(vb);

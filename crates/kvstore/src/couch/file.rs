@@ -63,16 +63,19 @@ impl VbFile {
         Ok(VbFile { file, tally })
     }
 
-    /// Opens a file at the commit that is known from before, or at the last valid one.
+    /// Opens a file at the commit that is known from before, or at the last valid one, which is durable if the file
+    /// was synced since the process started.
     pub(super) fn open(
         disk: &dyn Disk,
         vb: VbId,
         path: &Path,
         tuning: Tuning,
         known: Option<Known>,
+        is_synced: bool,
     ) -> Result<VbFile, Failure> {
         let (file, tally) = match known {
             Some(known) => (CouchFile::open_at(disk, path, &known.commit), known.tally),
+            None if is_synced => (CouchFile::open_synced(disk, path), None),
             None => (CouchFile::open(disk, path), None),
         };
         let mut file = file.map_err(failed(vb))?;
