@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use base::VbId;
 use base::env::Disk;
 
+use super::Filed;
 use super::decode::Part;
 use super::layout::{BLOCK, BadHead, SegmentHead};
-use super::Filed;
 use super::read::{Segment, find, frames, proof_of};
 use super::recover::following;
 use crate::failure::Failure;
