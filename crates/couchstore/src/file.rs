@@ -183,6 +183,13 @@ impl CouchFile {
         Ok(Snapshot::new(source, Arc::new(header), end))
     }
 
+    /// Opens a file for reading, at the header at `offset`, as if nothing stood behind it.
+    pub fn open_read_at(disk: &dyn Disk, path: &Path, offset: u64) -> Result<Snapshot, Failure> {
+        let mut source = open_source(disk, path, OpenMode::Read)?;
+        let (header, end) = Header::read_at(&mut source, offset)?;
+        Ok(Snapshot::new(source, Arc::new(header), end))
+    }
+
     fn at(source: Source, header: Header, end: u64) -> CouchFile {
         CouchFile {
             writer: Writer::new(source, end),
