@@ -10,6 +10,7 @@ use vbucket::{Garbage, HashSeed, Origin, VBucket};
 
 use crate::config::BucketConfig;
 use crate::counters::OpCounts;
+use crate::disk_state::DiskState;
 use crate::failure::Failure;
 use crate::fetch_queue::FetchQueue;
 use crate::filer::Filer;
@@ -79,6 +80,7 @@ pub struct Bucket {
     pub(crate) memory: MemoryAccount,
     pub(crate) waiters: PersistenceWaiters,
     pub(crate) flush: FlushQueue,
+    pub(crate) disk: DiskState,
     pub(crate) filer: Filer,
     pub(crate) fetching: Arc<FetchQueue>,
     pub(crate) warmup: Warmup,

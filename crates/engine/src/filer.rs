@@ -1,5 +1,6 @@
 //! Work of the store behind the saves, on a thread of its own: bringing the files up to date.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kvstore::Background;
@@ -18,6 +19,8 @@ const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
 pub(crate) struct Filer {
     stopping: Mutex<bool>,
     wake: Condvar,
+    /// Whether the last step failed: what stays wrong is logged once.
+    is_failing: AtomicBool,
 }
 
 impl Filer {
@@ -39,10 +42,16 @@ impl Bucket {
     /// Does a bounded piece of the store's work behind the saves.
     pub fn file_step(&self) -> Progress {
         match self.store.background_step() {
-            Ok(Background::Idle) => Progress::Idle,
-            Ok(Background::Worked) => Progress::Worked,
+            Ok(done) => {
+                if self.filer.is_failing.swap(false, Ordering::Relaxed) {
+                    tracing::info!(bucket = self.name(), "the files are being brought up to date again");
+                }
+                if done == Background::Idle { Progress::Idle } else { Progress::Worked }
+            }
             Err(failure) => {
-                tracing::error!(bucket = self.name(), %failure, "cannot bring the files up to date; the changes are in the journal, trying again");
+                if !self.filer.is_failing.swap(true, Ordering::Relaxed) {
+                    tracing::error!(bucket = self.name(), %failure, "cannot bring the files up to date; the changes are in the journal, trying again");
+                }
                 Progress::Failed
             }
         }

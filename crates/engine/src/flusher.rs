@@ -68,15 +68,16 @@ impl Bucket {
             return Progress::Worked;
         }
         let outcomes = self.save(&batches);
-        let mut progress = Progress::Worked;
+        self.note_saves(&outcomes);
+        // One vBucket that cannot be saved holds up no others.
+        let mut progress = Progress::Failed;
         for (batch, saved) in batches.into_iter().zip(outcomes) {
             match saved {
-                Ok(()) => self.saved(&batch),
-                Err(failure) => {
-                    tracing::error!(bucket = self.name(), %failure, "cannot write; the changes stay in memory, trying again");
-                    self.not_saved(&batch);
-                    progress = Progress::Failed;
+                Ok(()) => {
+                    self.saved(&batch);
+                    progress = Progress::Worked;
                 }
+                Err(_) => self.not_saved(&batch),
             }
         }
         progress

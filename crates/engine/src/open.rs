@@ -12,6 +12,7 @@ use vbucket::{FailoverEntry, FailoverTable, HashSeed, Origin, VBucket};
 use crate::bucket::{Bucket, Shard, dead, new_uuid};
 use crate::config::BucketConfig;
 use crate::counters::OpCounts;
+use crate::disk_state::DiskState;
 use crate::failure::Failure;
 use crate::filer::Filer;
 use crate::flush_queue::{FlushQueue, Pace};
@@ -66,6 +67,7 @@ impl Bucket {
             seed,
             waiters: PersistenceWaiters::default(),
             flush: FlushQueue::new(if store.is_journaled() { Pace::JOURNAL } else { Pace::FILES }),
+            disk: DiskState::default(),
             filer: Filer::default(),
             store,
             fetching: Arc::default(),

@@ -19,6 +19,8 @@ pub enum Refusal {
     NotANumber,
     /// The bucket's memory is used up for now.
     OverQuota,
+    /// The disk is full: nothing is taken that could not be saved.
+    DiskFull,
     /// Too many others changed the document at the same time; try again.
     Busy,
     /// The value is not a valid Snappy block.

@@ -125,8 +125,11 @@ impl Bucket {
         Ok((mutated, outcome))
     }
 
-    /// Whether the quota has room for a new version; tombstones are always admitted.
+    /// Whether the disk takes changes, and the quota has room for a new version; there it is for tombstones.
     pub(crate) fn admit(&self, new: &NewVersion) -> Result<(), Refusal> {
+        if self.disk.is_full() {
+            return Err(Refusal::DiskFull);
+        }
         if new.is_deleted() || self.memory.admits(new.allocated_bytes()) {
             Ok(())
         } else {

@@ -53,6 +53,8 @@ pub enum Failure {
     Shared {
         /// In words.
         what: String,
+        /// Whether the disk is full.
+        is_disk_full: bool,
     },
     /// Nothing is stored for this vBucket.
     #[error("vBucket {vb}: nothing is stored")]
@@ -87,6 +89,18 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// Whether there is no room left on the disk, so that it may be mended by making room.
+    pub fn is_disk_full(&self) -> bool {
+        match self {
+            Failure::File { source: couchstore::Failure::Io { source, .. }, .. }
+            | Failure::Disk { source, .. } => {
+                matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+            }
+            Failure::Shared { is_disk_full, .. } => *is_disk_full,
+            _ => false,
+        }
+    }
+
     /// The same failure for one more vBucket or key that it concerns.
     pub(crate) fn again(&self) -> Failure {
         match self {
@@ -94,7 +108,7 @@ impl Failure {
                 Failure::Disk { operation, path: path.clone(), source: again(source) }
             }
             Failure::NoVbucket { vb } => Failure::NoVbucket { vb: *vb },
-            other => Failure::Shared { what: other.to_string() },
+            other => Failure::Shared { what: other.to_string(), is_disk_full: other.is_disk_full() },
         }
     }
 }

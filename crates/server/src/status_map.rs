@@ -13,7 +13,9 @@ pub fn status_of(refusal: Refusal) -> Status {
         Refusal::NotLocked => Status::NotLocked,
         Refusal::TooBig => Status::E2big,
         Refusal::NotANumber => Status::DeltaBadval,
-        Refusal::OverQuota | Refusal::Busy | Refusal::NotResident | Refusal::Loading => Status::Etmpfail,
+        Refusal::OverQuota | Refusal::DiskFull | Refusal::Busy | Refusal::NotResident | Refusal::Loading => {
+            Status::Etmpfail
+        }
         Refusal::BadSnappy | Refusal::Invalid => Status::Einval,
         Refusal::BadXattr => Status::XattrEinval,
     }
@@ -22,6 +24,7 @@ pub fn status_of(refusal: Refusal) -> Status {
 /// What to tell whoever debugs the client about a refusal, if there is something to tell.
 pub fn context_of(refusal: Refusal) -> &'static str {
     match refusal {
+        Refusal::DiskFull => "The disk is full",
         Refusal::BadSnappy => "Failed to inflate payload",
         Refusal::BadXattr => "The provided xattr segment is not valid",
         _ => "",

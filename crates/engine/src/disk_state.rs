@@ -1,0 +1,73 @@
+//! Whether the disk takes what is saved: what is told once when that changes, and what is refused while it is full.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use kvstore::Failure;
+
+use crate::bucket::Bucket;
+
+/// What is known of the disk from the last saves.
+#[derive(Default)]
+pub(crate) struct DiskState {
+    is_full: AtomicBool,
+    is_failing: AtomicBool,
+    failed_saves: AtomicU64,
+    times_full: AtomicU64,
+}
+
+/// What became of saves, since the start and lately.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SaveStats {
+    /// Whether the disk is full, so that changes are refused for now.
+    pub is_disk_full: bool,
+    /// Whether something could not be saved when it was tried last.
+    pub is_failing: bool,
+    /// Saves of a vBucket that failed; each is tried again.
+    pub failed_saves: u64,
+    /// How often the disk became full.
+    pub times_full: u64,
+}
+
+impl DiskState {
+    /// Whether changes are refused, because they could not be saved.
+    pub(crate) fn is_full(&self) -> bool {
+        self.is_full.load(Ordering::Relaxed)
+    }
+}
+
+impl Bucket {
+    /// What became of saves.
+    pub fn save_stats(&self) -> SaveStats {
+        SaveStats {
+            is_disk_full: self.disk.is_full(),
+            is_failing: self.disk.is_failing.load(Ordering::Relaxed),
+            failed_saves: self.disk.failed_saves.load(Ordering::Relaxed),
+            times_full: self.disk.times_full.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Looks at what became of a group that was saved. Whatever is wrong is logged when it begins and when it is over,
+    /// not at each try.
+    pub(crate) fn note_saves(&self, outcomes: &[Result<(), Failure>]) {
+        let disk = &self.disk;
+        let failures = || outcomes.iter().filter_map(|outcome| outcome.as_ref().err());
+        let failed = failures().count() as u64;
+        disk.failed_saves.fetch_add(failed, Ordering::Relaxed);
+        if let Some(full) = failures().find(|failure| failure.is_disk_full()) {
+            if !disk.is_full.swap(true, Ordering::Relaxed) {
+                disk.times_full.fetch_add(1, Ordering::Relaxed);
+                tracing::error!(bucket = self.name(), failure = %full, "the disk is full; changes are refused until there is room");
+            }
+        } else if failed < outcomes.len() as u64 && disk.is_full.swap(false, Ordering::Relaxed) {
+            tracing::info!(bucket = self.name(), "the disk has room again; changes are taken again");
+        }
+        match failures().next() {
+            Some(failure) => {
+                if !disk.is_failing.swap(true, Ordering::Relaxed) && !failure.is_disk_full() {
+                    tracing::error!(bucket = self.name(), %failure, "cannot write; the changes stay in memory, trying again");
+                }
+            }
+            None => disk.is_failing.store(false, Ordering::Relaxed),
+        }
+    }
+}
