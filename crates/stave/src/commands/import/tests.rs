@@ -1,4 +1,5 @@
 //! Files that the original wrote, sent to a node of this process.
+#![allow(clippy::disallowed_methods, reason = "a test reads its fixtures")]
 
 use std::fmt::Write as _;
 
