@@ -141,12 +141,7 @@ impl CouchFile {
     /// After a failed sync this is the only right way: the last header that can be read may be in memory only, and no
     /// later sync need write it. Nor may it stay between those that follow, where a rollback would find it.
     pub fn open_at(disk: &dyn Disk, path: &Path, commit: &Commit) -> Result<CouchFile, Failure> {
-        let mut source = open_source(disk, path, OpenMode::ReadWrite)?;
-        source.checksum = Checksum::of_version(commit.0.version);
-        let end = file_len(&source)?;
-        if end <= commit.0.offset {
-            return Err(source.damaged(commit.0.offset, "the file ends before its last header"));
-        }
+        let (source, end) = open_commit(disk, path, commit)?;
         let committed_end = commit.0.offset + commit.0.encode().len() as u64;
         if end > committed_end {
             source.file.set_len(committed_end).map_err(|e| Failure::Io {
@@ -157,6 +152,12 @@ impl CouchFile {
             })?;
         }
         Ok(CouchFile::at(source, (*commit.0).clone(), end.min(committed_end)))
+    }
+
+    /// Opens a file at a commit that is known to be durable, and appends behind whatever stands there.
+    pub fn open_behind(disk: &dyn Disk, path: &Path, commit: &Commit) -> Result<CouchFile, Failure> {
+        let (source, end) = open_commit(disk, path, commit)?;
+        Ok(CouchFile::at(source, (*commit.0).clone(), end))
     }
 
     /// Opens a file at the header at `offset` and durably cuts off what stands behind that. For whoever keeps a record
@@ -292,6 +293,17 @@ impl CouchFile {
         self.writer.swap_buffer(&mut scratch.written);
         scratch
     }
+}
+
+/// A file that holds a commit, and where it ends.
+fn open_commit(disk: &dyn Disk, path: &Path, commit: &Commit) -> Result<(Source, u64), Failure> {
+    let mut source = open_source(disk, path, OpenMode::ReadWrite)?;
+    source.checksum = Checksum::of_version(commit.0.version);
+    let end = file_len(&source)?;
+    if end <= commit.0.offset {
+        return Err(source.damaged(commit.0.offset, "the file ends before its last header"));
+    }
+    Ok((source, end))
 }
 
 pub(crate) fn open_source(disk: &dyn Disk, path: &Path, mode: OpenMode) -> Result<Source, Failure> {

@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 
 use crate::compaction::{Compacted, Compaction, FileAt, RolledBack};
 use crate::failure::Failure;
-use crate::store::{Counts, KvStore, SaveBatch, Snapshot as AnySnapshot, States, Stats};
+use crate::store::{Counts, KvStore, SaveBatch, Snapshot as AnySnapshot, States, Stats, StoredVb};
 use file::{Known, VbFile};
 use group::Order;
 use open_files::OpenFiles;
@@ -107,6 +107,8 @@ struct Slot {
     known: Option<Known>,
     /// Where its last durable header is, if that is on record and the file was not opened yet.
     recorded: Option<u64>,
+    /// Behind its last commit stands one that a restart may find on record: it is not cut off.
+    keeps_tail: bool,
     /// Other revisions that may be on disk, though they should not.
     strays: Vec<u64>,
 }
@@ -237,7 +239,8 @@ impl Couch {
             let file = match slot.recorded {
                 Some(offset) => VbFile::open_recorded(disk, vb, &path, self.config.tuning, offset)?,
                 None => {
-                    VbFile::open(disk, vb, &path, self.config.tuning, slot.known.clone(), self.is_synced)?
+                    let known = slot.known.clone().map(|known| (known, slot.keeps_tail));
+                    VbFile::open(disk, vb, &path, self.config.tuning, known, self.is_synced)?
                 }
             };
             slot.recorded = None;
@@ -323,6 +326,17 @@ impl Couch {
         vbuckets.into_iter().filter_map(position).collect()
     }
 
+    /// The vBuckets that may have a file, lowest first.
+    pub(crate) fn known(&self) -> Vec<VbId> {
+        self.vbuckets.lock().keys().copied().collect()
+    }
+
+    /// A vBucket as its file has it; nothing if there is none.
+    pub(crate) fn stored(&self, vb: VbId) -> Result<Option<StoredVb>, Failure> {
+        let vbucket = self.vbuckets.lock().get(&vb).cloned();
+        vbucket.map_or(Ok(None), |vbucket| self.ask(vb, &vbucket, |file| file.stored(vb)))
+    }
+
     /// Opens every file that is on record and was not opened yet, so that none ends in something that is not.
     pub(crate) fn cut_all(&self) -> Result<(), Failure> {
         let vbuckets: Vec<_> = self.vbuckets.lock().iter().map(|(vb, one)| (*vb, one.clone())).collect();
@@ -392,12 +406,8 @@ impl KvStore for Couch {
     }
 
     fn states(&self) -> Result<States, Failure> {
-        let vbuckets: Vec<_> = self.vbuckets.lock().iter().map(|(vb, one)| (*vb, one.clone())).collect();
-        let stored = |(vb, vbucket): &(VbId, Arc<Vbucket>)| {
-            let stored = self.ask(*vb, vbucket, |file| file.stored(*vb)).transpose()?;
-            Some((*vb, stored))
-        };
-        Ok(vbuckets.iter().filter_map(stored).collect())
+        let one = |vb| Some((vb, self.stored(vb).transpose()?));
+        Ok(self.known().into_iter().filter_map(one).collect())
     }
 
     fn counts(&self, vb: VbId) -> Result<Counts, Failure> {

@@ -12,7 +12,7 @@ mod overlay;
 mod recovery;
 mod runs;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +27,7 @@ use crate::couch::{Couch, CouchConfig};
 use crate::failure::Failure;
 use crate::journal::{Filed, Frame, Journal, JournalConfig, Record, State};
 use crate::state::VbStateDoc;
-use crate::store::{Background, Counts, KvStore, SaveBatch, Snapshot, States, Stats};
+use crate::store::{Background, Counts, KvStore, SaveBatch, Snapshot, States, Stats, StoredVb};
 use overlay::Overlay;
 use runs::Runs;
 
@@ -106,6 +106,25 @@ impl FiledTable {
 #[derive(Default)]
 struct Vb {
     unfiled: Mutex<Unfiled>,
+}
+
+impl Vb {
+    /// What is in the journal only, while no rollback changes it; `filing` is held by a rollback to its end.
+    fn settled<'v>(&'v self, filing: &Mutex<()>) -> MutexGuard<'v, Unfiled> {
+        loop {
+            let unfiled = self.unfiled.lock();
+            if !unfiled.is_rolling_back {
+                return unfiled;
+            }
+            drop(unfiled);
+            drop(filing.lock());
+        }
+    }
+
+    /// The same at once, for the rollback itself.
+    fn at_once<'v>(&'v self, _: &Mutex<()>) -> MutexGuard<'v, Unfiled> {
+        self.unfiled.lock()
+    }
 }
 
 /// What of a vBucket is in the journal only.
@@ -247,7 +266,7 @@ impl Journaled {
         let unfiled = self.vb(vb);
         loop {
             let (runs, state, filings, is_void) = {
-                let unfiled = self.settled(&unfiled);
+                let unfiled = unfiled.settled(&self.filing);
                 let state = unfiled.since.and(unfiled.state.clone());
                 (unfiled.runs.clone(), state, unfiled.filings, unfiled.file_is_void)
             };
@@ -264,23 +283,33 @@ impl Journaled {
         }
     }
 
-    /// What of a vBucket is in the journal only, while no rollback changes it.
-    fn settled<'v>(&self, vb: &'v Vb) -> MutexGuard<'v, Unfiled> {
+    /// A vBucket as file and journal have it, at one moment; nothing if there is none.
+    fn stored(
+        &self,
+        vb: VbId,
+        look: for<'v> fn(&'v Vb, &Mutex<()>) -> MutexGuard<'v, Unfiled>,
+    ) -> Result<Option<StoredVb>, Failure> {
+        let vbucket = self.vb(vb);
         loop {
-            let unfiled = vb.unfiled.lock();
-            if !unfiled.is_rolling_back {
-                return unfiled;
+            let filings = look(&vbucket, &self.filing).filings;
+            let file = self.files.stored(vb)?;
+            let unfiled = look(&vbucket, &self.filing);
+            if unfiled.filings != filings {
+                continue;
             }
-            drop(unfiled);
-            // held by the rollback to its end
-            drop(self.filing.lock());
+            let file = file.filter(|_| !unfiled.file_is_void);
+            let Some(state) = unfiled.since.and(unfiled.state.as_deref()) else { return Ok(file) };
+            let mut stored = file.unwrap_or_else(|| recovery::without_file(state));
+            stored.state = state.clone();
+            stored.high_seqno = stored.high_seqno.max(unfiled.runs.high_seqno());
+            return Ok(Some(stored));
         }
     }
 
     /// The version of a key that is in the journal only, or whether to look into the file.
     fn unfiled(&self, vb: VbId, stored_key: &[u8]) -> Unwritten {
         let vb = self.vb(vb);
-        let unfiled = self.settled(&vb);
+        let unfiled = vb.settled(&self.filing);
         match unfiled.runs.get(stored_key) {
             Some(version) => Unwritten::Here(version.clone()),
             None if unfiled.file_is_void => Unwritten::Nowhere,
@@ -352,20 +381,10 @@ impl KvStore for Journaled {
     }
 
     fn states(&self) -> Result<States, Failure> {
-        let mut states: BTreeMap<VbId, _> = self.files.states()?.into_iter().collect();
-        for (vb, unfiled) in self.each_vb() {
-            let unfiled = unfiled.unfiled.lock();
-            if unfiled.file_is_void {
-                states.remove(&vb);
-            }
-            let Some(state) = unfiled.since.and(unfiled.state.as_deref()) else { continue };
-            let high_seqno = unfiled.runs.high_seqno();
-            if let Ok(stored) = states.entry(vb).or_insert_with(|| Ok(recovery::without_file(state))) {
-                stored.state = state.clone();
-                stored.high_seqno = stored.high_seqno.max(high_seqno);
-            }
-        }
-        Ok(states.into_iter().collect())
+        let mut all: BTreeSet<VbId> = self.files.known().into_iter().collect();
+        all.extend(self.each_vb().into_iter().map(|(vb, _)| vb));
+        let one = |vb| Some((vb, self.stored(vb, Vb::settled).transpose()?));
+        Ok(all.into_iter().filter_map(one).collect())
     }
 
     fn counts(&self, vb: VbId) -> Result<Counts, Failure> {

@@ -63,18 +63,19 @@ impl VbFile {
         Ok(VbFile { file, tally })
     }
 
-    /// Opens a file at the commit that is known from before, or at the last valid one, which is durable if the file
+    /// Opens a file at the commit that is known from before, with what stands behind it or without, or at the last valid one, which is durable if the file
     /// was synced since the process started.
     pub(super) fn open(
         disk: &dyn Disk,
         vb: VbId,
         path: &Path,
         tuning: Tuning,
-        known: Option<Known>,
+        known: Option<(Known, bool)>,
         is_synced: bool,
     ) -> Result<VbFile, Failure> {
         let (file, tally) = match known {
-            Some(known) => (CouchFile::open_at(disk, path, &known.commit), known.tally),
+            Some((known, true)) => (CouchFile::open_behind(disk, path, &known.commit), known.tally),
+            Some((known, false)) => (CouchFile::open_at(disk, path, &known.commit), known.tally),
             None if is_synced => (CouchFile::open_synced(disk, path), None),
             None => (CouchFile::open(disk, path), None),
         };

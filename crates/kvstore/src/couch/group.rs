@@ -186,6 +186,7 @@ impl Couch {
             }
             (true, None) => {
                 let revision = member.slot.revision.expect("it has a file");
+                member.slot.keeps_tail = false;
                 let file = member.slot.file.as_mut().expect("it was written to");
                 file.finish_commit();
                 *member.vbucket.latest.lock() = Some(file.snapshot());

@@ -58,7 +58,10 @@ impl Couch {
         if seqno < highest {
             let header_offset = file.write_rollback(vb, self.env.clock.unix_ns())?;
             // If this fails, nobody knows whether a restart will find the commit on record: it is not cut off.
-            before(Some(FileAt { revision, header_offset }))?;
+            if let Err(failure) = before(Some(FileAt { revision, header_offset })) {
+                slot.keeps_tail = true;
+                return Err(failure);
+            }
             vbucket.generation.fetch_add(1, Ordering::Relaxed);
             file.finish_rollback(vb)?;
             *vbucket.latest.lock() = Some(file.snapshot());

@@ -46,7 +46,7 @@ impl Journaled {
             self.remove_void_file(vb, &unfiled)?;
         }
         // read once, as saves go on meanwhile
-        let now = self.stored(vb)?;
+        let now = self.stored(vb, Vb::at_once)?;
         let high = now.as_ref().map(|now| now.high_seqno);
         if high.is_none_or(|high| high <= to) {
             return Ok(RolledBack { seqno: high.unwrap_or_default(), stored: now });
@@ -58,10 +58,6 @@ impl Journaled {
         let kept = self.saves_through(vb, to)?;
         let stored = self.keep_only(vb, kept)?;
         Ok(RolledBack { seqno: stored.as_ref().map_or(Seqno(0), |stored| stored.high_seqno), stored })
-    }
-
-    fn stored(&self, vb: VbId) -> Result<Option<StoredVb>, Failure> {
-        self.states()?.into_iter().find(|(id, _)| *id == vb).map(|(_, stored)| stored).transpose()
     }
 
     /// The file goes back to an older commit, or goes: what was journaled behind it is void.
@@ -153,8 +149,7 @@ impl Journaled {
             at = (revision, header_offset);
         }
         // before the record, as saves go on behind it; the files stay as they are while `filing` is held
-        let stored = self.files.states()?.into_iter().find(|(id, _)| *id == vb);
-        let stored = stored.map(|(_, stored)| stored).transpose()?;
+        let stored = self.files.stored(vb)?;
         let _appending = self.appending.lock();
         let through = Frame(self.journal.next_frame().0 - 1);
         // a file that was compacted meanwhile holds the same under its newer revision

@@ -53,6 +53,8 @@ pub fn bit_flips(subject: &Subject<'_>, flips: Flips, seed: u64) -> Tally {
                     .for_each(|bit| flip(subject, &model, &disk, (path, bit), &mut tally));
             }
         }
+        // everything may have been deleted
+        Flips::Random(_) if files.is_empty() => {}
         Flips::Random(count) => {
             for _ in 0..count {
                 let (path, bits) = &files[rng.below(files.len() as u64) as usize];
