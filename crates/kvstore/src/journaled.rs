@@ -27,7 +27,7 @@ use crate::couch::{Couch, CouchConfig};
 use crate::failure::Failure;
 use crate::journal::{Filed, Frame, Journal, JournalConfig, Record, State};
 use crate::state::VbStateDoc;
-use crate::store::{Background, Counts, KvStore, SaveBatch, Snapshot, States, Stats};
+use crate::store::{Background, Counts, KvStore, SaveBatch, Snapshot, States, Stats, Usage};
 use overlay::Overlay;
 use runs::Runs;
 
@@ -353,6 +353,10 @@ impl KvStore for Journaled {
         let _filing = self.filing.lock();
         self.file_one(vb)?;
         self.files.counts(vb)
+    }
+
+    fn usage(&self, vb: VbId) -> Option<Usage> {
+        self.files.usage(vb)
     }
 
     fn delete_vbucket(&self, vb: VbId) -> Result<(), Failure> {
