@@ -10,6 +10,8 @@ use crate::{kill, powercut, readme, replay, rules, tree};
 
 /// Rounds of the kill -9 loop in `cargo xtask test`.
 const KILL_ROUNDS: u32 = 12;
+/// Rounds of the same without a journal.
+const KILL_ROUNDS_WITHOUT_JOURNAL: u32 = 4;
 
 /// `cargo xtask check`.
 pub fn check() -> Result<bool> {
@@ -101,6 +103,8 @@ fn test_steps(quick: bool) -> Result<Totals> {
         return Ok(totals);
     }
     totals += step("kill -9", || kill::run(&kill::Options::rounds(KILL_ROUNDS)));
+    let without = kill::Options::rounds(KILL_ROUNDS_WITHOUT_JOURNAL).without_journal();
+    totals += step("kill -9 without a journal", || kill::run(&without));
     totals += step("SDK conformance", conformance);
     totals += step("the README's first session", readme::run);
     Ok(totals)

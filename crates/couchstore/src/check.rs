@@ -57,9 +57,23 @@ pub trait Watcher {
 ///
 /// A file that cannot be opened at all is a fault, too.
 pub fn check(disk: &dyn Disk, path: &Path, watcher: &mut dyn Watcher) -> Findings {
+    check_opened(disk, path, CouchFile::open_read(disk, path), watcher)
+}
+
+/// The same as of the header at `offset`. What stands behind it is not looked at: it may be incomplete.
+pub fn check_at(disk: &dyn Disk, path: &Path, offset: u64, watcher: &mut dyn Watcher) -> Findings {
+    check_opened(disk, path, CouchFile::open_read_at(disk, path, offset), watcher)
+}
+
+fn check_opened(
+    disk: &dyn Disk,
+    path: &Path,
+    opened: Result<Snapshot, Failure>,
+    watcher: &mut dyn Watcher,
+) -> Findings {
     let mut faults = Faults { path: path.into(), watcher, count: 0, muted: false };
     let mut findings = Findings::default();
-    match CouchFile::open_read(disk, path) {
+    match opened {
         Err(failure) => {
             faults.failure(&failure);
             findings.file_bytes = without_header(disk, path, &failure, &mut faults);

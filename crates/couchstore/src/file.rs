@@ -20,7 +20,7 @@ pub struct Tuning {
     pub leaf_bytes: usize,
     /// Inflated size above which an interior node is divided; less where a batch changes little of a tree.
     pub interior_bytes: usize,
-    /// Whether nodes are really compressed, or stored as a Snappy block of one literal.
+    /// Whether nodes are always really compressed, or mostly stored as a Snappy block of one literal.
     pub compress_nodes: bool,
 }
 
@@ -34,15 +34,20 @@ impl Default for Tuning {
 const LARGE_BATCH: u64 = 1024;
 /// A large batch is dense if it is at least one of so many of the records.
 const DENSE: u64 = 4;
+/// From so many bytes of a body on nodes are compressed in dense batches.
+const LARGE_BODY: u64 = 128;
 /// A batch is sparse if it is less than one of so many of the records.
 const SPARSE: u64 = 32;
 
 impl Tuning {
     /// The shape for `edits` edits of a tree of `records`: what is changed as a whole is cheaper in large nodes, and
     /// where each edit changes a node of its own it writes less in small ones.
-    pub(crate) fn fit(self, edits: u64, records: u64) -> Tuning {
+    /// Beside large bodies compressing what is changed as a whole costs little, and saves half of what nodes take.
+    pub(crate) fn fit(self, edits: u64, records: u64, body_bytes: u64) -> Tuning {
         if edits >= LARGE_BATCH && edits.saturating_mul(DENSE) >= records {
-            Tuning { leaf_bytes: self.leaf_bytes * 2, ..self }
+            let compress_nodes = self.compress_nodes || body_bytes >= LARGE_BODY;
+            let factor = if compress_nodes { 4 } else { 2 };
+            Tuning { leaf_bytes: self.leaf_bytes * factor, compress_nodes, ..self }
         } else if edits.saturating_mul(SPARSE) < records {
             let interior_bytes = self.interior_bytes.min(self.leaf_bytes + self.leaf_bytes / 4);
             Tuning { interior_bytes, ..self }
@@ -69,6 +74,8 @@ pub struct CouchFile {
     committed: Arc<Header>,
     is_committed: bool,
     pub(crate) tuning: Tuning,
+    /// What a body of the batch that is saved takes on average.
+    pub(crate) body_bytes: u64,
     /// Whether nodes of the local tree may still be in the write buffer.
     pub(crate) locals_unwritten: bool,
     pub(crate) scratch: Scratch,
@@ -176,6 +183,13 @@ impl CouchFile {
         Ok(Snapshot::new(source, Arc::new(header), end))
     }
 
+    /// Opens a file for reading, at the header at `offset`, as if nothing stood behind it.
+    pub fn open_read_at(disk: &dyn Disk, path: &Path, offset: u64) -> Result<Snapshot, Failure> {
+        let mut source = open_source(disk, path, OpenMode::Read)?;
+        let (header, end) = Header::read_at(&mut source, offset)?;
+        Ok(Snapshot::new(source, Arc::new(header), end))
+    }
+
     fn at(source: Source, header: Header, end: u64) -> CouchFile {
         CouchFile {
             writer: Writer::new(source, end),
@@ -183,6 +197,7 @@ impl CouchFile {
             is_committed: true,
             header,
             tuning: Tuning::default(),
+            body_bytes: 0,
             locals_unwritten: false,
             scratch: Scratch::default(),
             stage: Stage::Saving,

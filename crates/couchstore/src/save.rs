@@ -115,7 +115,9 @@ impl CouchFile {
             return Ok(());
         }
         let Scratch { placed, seqnos, packing, nodes, .. } = scratch;
+        let start = self.writer.end();
         let (lowest, highest) = self.append_bodies(batch, placed, packing)?;
+        self.body_bytes = (self.writer.end() - start) / batch.len() as u64;
         seqnos.begin(batch.len(), lowest, highest);
         self.header.by_id = self.rewrite(Tree::ById, ById { batch, placed, seqnos }, nodes)?;
         seqnos.finish();
@@ -141,6 +143,7 @@ impl CouchFile {
             self.writer.flush()?;
         }
         let mut nodes = std::mem::take(&mut self.scratch.nodes);
+        self.body_bytes = 0;
         let root = self.rewrite(Tree::Local, Locals(locals), &mut nodes);
         self.scratch.nodes = nodes;
         self.header.local = root?;
@@ -161,7 +164,7 @@ impl CouchFile {
         }
         let source = self.writer.source().clone();
         let records = root.map_or(0, |root| root.reduce.live.saturating_add(root.reduce.deleted));
-        let tuning = self.tuning.fit(edits.len() as u64, records);
+        let tuning = self.tuning.fit(edits.len() as u64, records, self.body_bytes);
         Rewrite::new(&source, &mut self.writer, &mut edits, tree, tuning, nodes).run(root)
     }
 

@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 
 pub use check::{JournalReport, SegmentReport, check_journal};
 
+use crate::compaction::FileAt;
 use crate::failure::Failure;
 use crate::state::{StateNumbers, VbStateDoc};
 use shelf::{Preparing, Shelf};
@@ -43,6 +44,13 @@ pub struct Filed {
     pub revision: u64,
     /// Where its header is.
     pub header_offset: u64,
+}
+
+impl Filed {
+    /// Where its header is; nothing if that was not known, and the last one counts.
+    pub fn known_header_offset(&self) -> Option<u64> {
+        Some(self.header_offset).filter(|offset| *offset != FileAt::LAST)
+    }
 }
 
 /// What is appended.

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use base::env::Env;
 use base::{DocKey, Seqno, VbId, Version};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::compaction::{Compacted, Compaction, RolledBack};
 use crate::couch::{Couch, CouchConfig};
@@ -36,9 +36,10 @@ use runs::Runs;
 pub struct JournaledConfig {
     /// The files behind it.
     pub couch: CouchConfig,
-    /// How large the journal may become. At half of it filing begins, at all of it a save files first.
+    /// How large the journal may become. At three quarters of it filing begins, at all of it a save files first.
     pub journal_bytes: u64,
-    /// How long something may stay in the journal alone while there is room.
+    /// How long something may stay in the journal alone while there is room and more is saved all the time. Once
+    /// nothing is saved for a while everything is filed.
     pub file_after: Duration,
 }
 
@@ -46,7 +47,7 @@ impl Default for JournaledConfig {
     fn default() -> Self {
         JournaledConfig {
             couch: CouchConfig::default(),
-            journal_bytes: 512 << 20,
+            journal_bytes: 1 << 30,
             file_after: Duration::from_secs(15),
         }
     }
@@ -75,6 +76,8 @@ pub struct Journaled {
     filing: Mutex<()>,
     /// Bytes of versions that are in the journal only.
     unfiled_bytes: AtomicU64,
+    /// When something was saved last, in nanoseconds on the monotonic clock.
+    saved_at_ns: AtomicU64,
     saves: AtomicU64,
     items_saved: AtomicU64,
     failures: AtomicU64,
@@ -117,8 +120,10 @@ struct Unfiled {
     last: Frame,
     /// Bytes of the versions in `runs`, those included that newer ones replaced meanwhile.
     bytes: u64,
-    /// Counts filings that began: a reader that saw none begin may combine runs and file.
+    /// Counts filings and rollbacks that began: a reader that saw none begin may combine runs and file.
     filings: u64,
+    /// A rollback changes runs and file, and readers wait for its end.
+    is_rolling_back: bool,
     /// It was deleted; if its file could not be removed yet, that is void.
     file_is_void: bool,
 }
@@ -242,7 +247,7 @@ impl Journaled {
         let unfiled = self.vb(vb);
         loop {
             let (runs, state, filings, is_void) = {
-                let unfiled = unfiled.unfiled.lock();
+                let unfiled = self.settled(&unfiled);
                 let state = unfiled.since.and(unfiled.state.clone());
                 (unfiled.runs.clone(), state, unfiled.filings, unfiled.file_is_void)
             };
@@ -259,10 +264,23 @@ impl Journaled {
         }
     }
 
+    /// What of a vBucket is in the journal only, while no rollback changes it.
+    fn settled<'v>(&self, vb: &'v Vb) -> MutexGuard<'v, Unfiled> {
+        loop {
+            let unfiled = vb.unfiled.lock();
+            if !unfiled.is_rolling_back {
+                return unfiled;
+            }
+            drop(unfiled);
+            // held by the rollback to its end
+            drop(self.filing.lock());
+        }
+    }
+
     /// The version of a key that is in the journal only, or whether to look into the file.
     fn unfiled(&self, vb: VbId, stored_key: &[u8]) -> Unwritten {
         let vb = self.vb(vb);
-        let unfiled = vb.unfiled.lock();
+        let unfiled = self.settled(&vb);
         match unfiled.runs.get(stored_key) {
             Some(version) => Unwritten::Here(version.clone()),
             None if unfiled.file_is_void => Unwritten::Nowhere,
@@ -286,6 +304,7 @@ impl KvStore for Journaled {
         let journaled = self.make_room().and_then(|()| self.journal_group(group, &states));
         match journaled {
             Ok(()) => {
+                self.saved_at_ns.store(self.env.clock.monotonic_ns(), Ordering::Relaxed);
                 self.saves.fetch_add(group.len() as u64, Ordering::Relaxed);
                 let items: usize = group.iter().map(|(_, batch)| batch.items.len()).sum();
                 self.items_saved.fetch_add(items as u64, Ordering::Relaxed);

@@ -137,7 +137,7 @@ fn open(spec: &BucketSpec, config: &Config, data_dir: &DataDir, env: &Env) -> Re
 
 /// The most of a bucket's quota that its journal may take, as a divisor: what stands in the journal alone stays in
 /// memory.
-const JOURNAL_SHARE: u64 = 2;
+const JOURNAL_SHARE: u64 = 4;
 const SMALLEST_JOURNAL_BYTES: u64 = 16 << 20;
 
 /// The store of a bucket. Without journal every batch commits in the files of its vBuckets.

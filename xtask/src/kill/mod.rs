@@ -6,6 +6,7 @@ mod verify;
 mod writer;
 
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use std::{process, thread};
@@ -14,9 +15,9 @@ use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 
 use crate::rng::Rng;
-use crate::stave::{Start, Stave};
+use crate::stave::{BUCKET, Start, Stave};
 use crate::totals::Totals;
-use crate::tree::Scratch;
+use crate::tree::{self, Scratch};
 use ledger::Ledger;
 use verify::Verified;
 
@@ -35,17 +36,35 @@ pub struct Options {
     /// The longest time under load before a kill.
     #[arg(long, default_value_t = 1500)]
     load_ms: u64,
+    /// The bucket's memory quota, as of `stave serve --bucket`; with a small one the journal is small, too.
+    #[arg(long, value_name = "SIZE")]
+    quota: Option<String>,
+    /// Whether the server has a journal, as of `stave serve --journal`.
+    #[arg(long, value_name = "on|off")]
+    journal: Option<String>,
 }
 
 impl Options {
     /// The defaults with this number of rounds.
     pub fn rounds(rounds: u32) -> Options {
-        Options { rounds, connections: 8, seed: None, load_ms: 1500 }
+        Options { rounds, connections: 8, seed: None, load_ms: 1500, quota: None, journal: None }
+    }
+
+    /// The same without a journal.
+    pub fn without_journal(self) -> Options {
+        Options { journal: Some("off".to_owned()), ..self }
     }
 
     /// The same with this seed, if there is one, and this longest time under load.
     pub fn with(self, seed: Option<u64>, load_ms: u64) -> Options {
         Options { seed, load_ms, ..self }
+    }
+
+    /// What the server is started with beside its place.
+    fn arguments(&self) -> Vec<String> {
+        let bucket = self.quota.iter().flat_map(|quota| ["--bucket".to_owned(), format!("{BUCKET}:{quota}")]);
+        let journal = self.journal.iter().flat_map(|journal| ["--journal".to_owned(), journal.clone()]);
+        bucket.chain(journal).collect()
     }
 }
 
@@ -95,11 +114,14 @@ pub fn rounds(options: &Options, place: &Place<'_>) -> Result<Totals> {
         "{:>5} {:>8} {:>10} {:>10} {:>10} {:>7} {:>5}",
         "round", "load ms", "changes", "persisted", "verified", "newer", "lost"
     );
-    let mut server = start(place, 0)?;
+    let mut server = start(options, place, 0)?;
     for round in 1..=options.rounds {
         let load = Duration::from_millis(MIN_LOAD_MS + rng.below(options.load_ms.max(1)));
         load_and_kill(server, &mut ledgers, load, place).with_context(|| format!("round {round}"))?;
-        server = start(place, round)?;
+        if round == options.rounds {
+            totals += Totals::one(check(place)?);
+        }
+        server = start(options, place, round)?;
         let verified = verify::all(&server.kv, &mut ledgers).with_context(|| format!("round {round}"))?;
         print_round(round, load, &ledgers, &verified);
         totals += Totals::one(verified.lost.is_empty());
@@ -110,9 +132,20 @@ pub fn rounds(options: &Options, place: &Place<'_>) -> Result<Totals> {
     Ok(totals)
 }
 
-fn start(place: &Place<'_>, round: u32) -> Result<Stave> {
+fn start(options: &Options, place: &Place<'_>, round: u32) -> Result<Stave> {
     let log = place.logs.join(format!("server-{round}.log"));
-    Stave::start(&Start { data: place.data, log, more: &[] })
+    let arguments = options.arguments();
+    let more: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    Stave::start(&Start { data: place.data, log, more: &more })
+}
+
+/// Whether what a killed server left is sound: its journal, and its files as of what the journal says.
+fn check(place: &Place<'_>) -> Result<bool> {
+    let status = Command::new(tree::release_binary()).arg("check").arg(place.data).status()?;
+    if !status.success() {
+        println!("FAIL stave check: {status}");
+    }
+    Ok(status.success())
 }
 
 /// Writes through all connections at once and kills the server in the middle.

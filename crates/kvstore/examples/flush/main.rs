@@ -230,6 +230,7 @@ fn run_mode(args: &[String]) -> bool {
     }
     let dir = tempfile::tempdir_in(option(args, "--dir").unwrap_or(".")).expect("a folder");
     let mut config = CouchConfig::default();
+    config.tuning.compress_nodes = args.iter().any(|arg| arg == "--compress");
     config.tuning.leaf_bytes = number("--leaf").unwrap_or(config.tuning.leaf_bytes);
     config.tuning.interior_bytes = number("--interior").unwrap_or(config.tuning.interior_bytes);
     let has = |name| args.iter().any(|arg| arg == name);

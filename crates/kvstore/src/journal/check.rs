@@ -1,9 +1,12 @@
 //! Reading a journal without changing it.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use base::VbId;
 use base::env::Disk;
 
+use super::Filed;
 use super::decode::Part;
 use super::layout::{BLOCK, BadHead, SegmentHead};
 use super::read::{Segment, find, frames, proof_of};
@@ -17,6 +20,9 @@ pub struct JournalReport {
     pub segments: Vec<SegmentReport>,
     /// Files that are kept for use.
     pub spares: u64,
+    /// Of each vBucket the state of its file that the journal vouches for; nothing if the journal tells of no vBucket,
+    /// so that each file is as its last header has it.
+    pub files: Option<BTreeMap<VbId, Filed>>,
 }
 
 impl JournalReport {
@@ -54,11 +60,11 @@ pub struct SegmentReport {
 /// Reads a journal without changing it, to the end whatever is wrong with it.
 pub fn check_journal(disk: &dyn Disk, dir: &Path) -> Result<JournalReport, Failure> {
     let found = find(disk, dir)?;
-    let mut report = JournalReport { segments: Vec::new(), spares: found.spares.len() as u64 };
+    let mut report = JournalReport { spares: found.spares.len() as u64, ..JournalReport::default() };
     let (mut next, mut needed) = (1, 1);
     for (i, segment) in found.segments.iter().enumerate() {
         let following = following(&found.segments[i + 1..]);
-        report.segments.push(check(disk, segment, following, &mut next, &mut needed)?);
+        report.segments.push(check(disk, segment, following, &mut next, &mut needed, &mut report.files)?);
     }
     let oldest = report.segments.iter_mut().find(|segment| segment.first_frame.is_some());
     if let Some(oldest) = oldest.filter(|oldest| oldest.first_frame > Some(needed)) {
@@ -73,6 +79,7 @@ fn check(
     following: Option<SegmentHead>,
     next: &mut u64,
     needed: &mut u64,
+    files: &mut Option<BTreeMap<VbId, Filed>>,
 ) -> Result<SegmentReport, Failure> {
     let mut report = SegmentReport {
         path: segment.path.clone(),
@@ -103,6 +110,7 @@ fn check(
         report.records += frame.parts.len() as u64;
         let items = |part: &Part| if let Part::Save(save) = part { save.items.len() as u64 } else { 0 };
         report.items += frame.parts.iter().map(items).sum::<u64>();
+        frame.parts.iter().for_each(|part| note(part, files));
         *needed = frame.head.needed.max(*needed);
         Ok(())
     })?;
@@ -118,4 +126,23 @@ fn check(
         None => None,
     };
     Ok(report)
+}
+
+/// Keeps what a record says about files.
+fn note(part: &Part, files: &mut Option<BTreeMap<VbId, Filed>>) {
+    match part {
+        Part::Filed(filed) | Part::RolledBack(filed) => {
+            files.get_or_insert_default().insert(filed.vb, *filed);
+        }
+        Part::Dropped(vb) => {
+            files.get_or_insert_default().remove(vb);
+        }
+        Part::Table(entries) if !entries.is_empty() => {
+            files.get_or_insert_default().extend(entries.iter().map(|filed| (filed.vb, *filed)));
+        }
+        Part::Save(save) if save.is_last => {
+            files.get_or_insert_default();
+        }
+        Part::Table(_) | Part::Save(_) => {}
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use base::{VbId, Version};
 
@@ -15,6 +16,8 @@ use crate::store::{KvStore, SaveBatch};
 
 /// The most vBuckets that are filed together: they share a sync.
 const GROUP_VBUCKETS: usize = 128;
+/// When nothing was saved for so long there is time to file.
+const IDLE: Duration = Duration::from_secs(1);
 /// So many bytes of versions make a group, too.
 const GROUP_BYTES: u64 = 32 << 20;
 
@@ -32,10 +35,14 @@ struct Part {
 impl Journaled {
     /// Files the vBuckets that wait for longest if it is time to. Says whether it did.
     pub(super) fn file_step(&self) -> Result<bool, Failure> {
-        let is_full = self.unfiled_bytes.load(Ordering::Relaxed) > self.config.journal_bytes / 2
-            || self.journal.stats().used_bytes > self.config.journal_bytes / 2;
+        let much = self.config.journal_bytes / 4 * 3;
+        let is_full =
+            self.unfiled_bytes.load(Ordering::Relaxed) > much || self.journal.stats().used_bytes > much;
         let now = self.env.clock.monotonic();
-        let is_due = |oldest: Oldest| is_full || now.saturating_sub(oldest.at) >= self.config.file_after;
+        let saved_at = Duration::from_nanos(self.saved_at_ns.load(Ordering::Relaxed));
+        let is_idle = now.saturating_sub(saved_at) >= IDLE;
+        let is_old = |oldest: Oldest| now.saturating_sub(oldest.at) >= self.config.file_after;
+        let is_due = |oldest: Oldest| is_full || is_idle || is_old(oldest);
         let _filing = self.filing.lock();
         self.file_oldest(is_due)
     }
@@ -75,15 +82,21 @@ impl Journaled {
         }
         let mut parts = Vec::new();
         let mut bytes = 0;
+        let mut failed = Ok(());
         for (_, vb) in waiting {
-            let part = self.take(vb)?;
-            bytes += part.as_ref().map_or(0, |part| part.bytes);
-            parts.extend(part);
+            match self.take(vb) {
+                Ok(part) => {
+                    bytes += part.as_ref().map_or(0, |part| part.bytes);
+                    parts.extend(part);
+                }
+                // the others go on
+                Err(failure) => failed = Err(failure),
+            }
             if bytes > GROUP_BYTES {
                 break;
             }
         }
-        self.file(parts)?;
+        self.file(parts).and(failed)?;
         // on record at once, so that the journal can let go of what was filed
         let _appending = self.appending.lock();
         self.append([])?;

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use base::{Seqno, VbId, Version};
 
-use super::{Journaled, Unfiled};
+use super::{Journaled, Unfiled, Vb};
 use crate::compaction::{Compacted, Compaction, FileAt, RolledBack};
 use crate::failure::Failure;
 use crate::journal::{Filed, Frame, Record, Replayed, ReplayedState};
@@ -19,10 +19,29 @@ struct Save {
     items: Vec<Version>,
 }
 
+/// While it lives, readers of a vBucket wait. The owner holds `filing`.
+struct ReadersWait<'v>(&'v Vb);
+
+impl<'v> ReadersWait<'v> {
+    fn begin(vb: &'v Vb) -> ReadersWait<'v> {
+        let mut unfiled = vb.unfiled.lock();
+        unfiled.is_rolling_back = true;
+        unfiled.filings += 1;
+        ReadersWait(vb)
+    }
+}
+
+impl Drop for ReadersWait<'_> {
+    fn drop(&mut self) {
+        self.0.unfiled.lock().is_rolling_back = false;
+    }
+}
+
 impl Journaled {
     pub(super) fn roll_back(&self, vb: VbId, to: Seqno) -> Result<RolledBack, Failure> {
         let _filing = self.filing.lock();
         let unfiled = self.vb(vb);
+        let _readers_wait = ReadersWait::begin(&unfiled);
         if unfiled.unfiled.lock().file_is_void {
             self.remove_void_file(vb, &unfiled)?;
         }
@@ -70,7 +89,8 @@ impl Journaled {
         let mut unfiled = vb.unfiled.lock();
         let filings = unfiled.filings + 1;
         self.unfiled_bytes.fetch_add(new.bytes, Ordering::Relaxed);
-        let old = std::mem::replace(&mut *unfiled, Unfiled { filings, ..new });
+        let is_rolling_back = unfiled.is_rolling_back;
+        let old = std::mem::replace(&mut *unfiled, Unfiled { filings, is_rolling_back, ..new });
         drop(unfiled);
         self.unfiled_bytes.fetch_sub(old.bytes, Ordering::Relaxed);
     }

@@ -123,6 +123,7 @@ fn assemble(
         appending: Mutex::new(()),
         filing: Mutex::new(()),
         unfiled_bytes: AtomicU64::new(bytes),
+        saved_at_ns: AtomicU64::new(now.as_nanos() as u64),
         saves: AtomicU64::new(0),
         items_saved: AtomicU64::new(0),
         failures: AtomicU64::new(0),

@@ -1,3 +1,5 @@
+//! Versions are sorted by key, and of each key the newest stays, as a map would have it.
+
 use std::collections::BTreeMap;
 
 use base::{CollectionId, DocKey, NewVersion, Seqno, VersionMeta};

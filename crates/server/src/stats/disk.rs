@@ -1,4 +1,4 @@
-//! The group about files.
+//! The groups about files and the journal in front of them.
 
 use base::VbId;
 
@@ -47,6 +47,28 @@ fn summary(inquiry: &Inquiry<'_>, sheet: &mut Sheet) {
     sheet.put("ep_db_unreadable_vbuckets", totals.unreadable_vbuckets);
     let store = inquiry.bucket.store_stats();
     sheet.put("ep_db_open_files", store.open_files);
+    sheet.put("ep_db_file_hits", store.file_hits);
+    sheet.put("ep_db_file_misses", store.file_misses);
+    sheet.put("ep_db_file_evictions", store.file_evictions);
+}
+
+/// `journal`: nothing but whether there is one if there is none.
+pub fn journal(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let store = inquiry.bucket.store_stats();
+    sheet.put("journal_enabled", store.journal.is_some());
+    let Some(journal) = store.journal else { return Ok(()) };
+    sheet.put("journal_unfiled_bytes", store.unfiled_bytes);
+    sheet.put("journal_used_bytes", journal.used_bytes);
+    sheet.put("journal_segments", journal.segments);
+    sheet.put("journal_spares", journal.spares);
+    sheet.put("journal_frames", journal.frames);
+    sheet.put("journal_payload_bytes", journal.payload_bytes);
+    sheet.put("journal_written_bytes", journal.written_bytes);
+    sheet.put("journal_syncs", journal.syncs);
+    sheet.put("journal_prewritten_bytes", journal.prewritten_bytes);
+    sheet.put("journal_recycled_segments", journal.recycled_segments);
+    sheet.put("journal_given_up_segments", journal.given_up_segments);
+    Ok(())
 }
 
 fn detail(inquiry: &Inquiry<'_>, sheet: &mut Sheet) {

@@ -99,7 +99,7 @@ pub static GROUPS: &[Group] = &[
         optional("[detail]"),
         Stats,
         disk::diskinfo,
-        "Sizes of the files; `detail` for each vBucket",
+        "Sizes of the files, and how often one was open already; `detail` for each vBucket",
     ),
     group(
         "durability-monitor",
@@ -118,6 +118,13 @@ pub static GROUPS: &[Group] = &[
     group("failovers", optional("[VB]"), SimpleStats, vbucket::failovers, "The histories of each vBucket"),
     group("hash", optional("[detail]"), Stats, vbucket::hash, "Hash tables; `detail` for each vBucket"),
     group("info", NONE, SimpleStats, node::info, "The node's version and process, as JSON"),
+    group(
+        "journal",
+        NONE,
+        Stats,
+        disk::journal,
+        "What is in the journal and not in the files yet, and what the journal did",
+    ),
     group("json_validate", NONE, SimpleStats, nothing_measured, "How long JSON detection took; not measured"),
     group(
         "key",

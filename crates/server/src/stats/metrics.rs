@@ -300,5 +300,41 @@ fn put_persistence(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
     page.each(buckets, "stave_disk_failures_total", Counter, "Disk operations that failed.", |n| {
         n.store.failures
     })?;
-    page.each(buckets, "stave_disk_open_files", Gauge, "Files that are open.", |n| n.store.open_files)
+    put_files(buckets, page)?;
+    put_journal(buckets, page)
+}
+
+fn put_files(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
+    use Kind::{Counter, Gauge};
+    page.each(buckets, "stave_disk_open_files", Gauge, "Files that are open.", |n| n.store.open_files)?;
+    let help = "Operations that found their file open.";
+    page.each(buckets, "stave_disk_file_hits_total", Counter, help, |n| n.store.file_hits)?;
+    let help = "Operations that had to open their file.";
+    page.each(buckets, "stave_disk_file_misses_total", Counter, help, |n| n.store.file_misses)?;
+    let help = "Files closed to make room for others.";
+    page.each(buckets, "stave_disk_file_evictions_total", Counter, help, |n| n.store.file_evictions)
+}
+
+/// All zero in a bucket without a journal.
+fn put_journal(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
+    use Kind::{Counter, Gauge};
+    let of = |n: &Numbers| n.store.journal.unwrap_or_default();
+    let help = "Memory of versions that are in the journal and not in the files yet.";
+    page.each(buckets, "stave_journal_unfiled_bytes", Gauge, help, |n| n.store.unfiled_bytes)?;
+    let help = "Bytes of the segments that are needed.";
+    page.each(buckets, "stave_journal_used_bytes", Gauge, help, |n| of(n).used_bytes)?;
+    page.each(buckets, "stave_journal_segments", Gauge, "Segments that are needed.", |n| of(n).segments)?;
+    page.each(buckets, "stave_journal_spares", Gauge, "Files that are kept for use.", |n| of(n).spares)?;
+    page.each(buckets, "stave_journal_frames_total", Counter, "Frames appended.", |n| of(n).frames)?;
+    let help = "Bytes of the records appended.";
+    page.each(buckets, "stave_journal_payload_bytes_total", Counter, help, |n| of(n).payload_bytes)?;
+    let help = "Bytes written for them, with padding and headers.";
+    page.each(buckets, "stave_journal_written_bytes_total", Counter, help, |n| of(n).written_bytes)?;
+    page.each(buckets, "stave_journal_syncs_total", Counter, "Syncs of segments.", |n| of(n).syncs)?;
+    let help = "Bytes filled with zeros in advance.";
+    page.each(buckets, "stave_journal_prewritten_bytes_total", Counter, help, |n| of(n).prewritten_bytes)?;
+    let help = "Segments that began in a file that was there.";
+    page.each(buckets, "stave_journal_recycled_segments_total", Counter, help, |n| of(n).recycled_segments)?;
+    let help = "Segments given up after a failed write or sync.";
+    page.each(buckets, "stave_journal_given_up_segments_total", Counter, help, |n| of(n).given_up_segments)
 }

@@ -9,9 +9,9 @@ use base::env::Env;
 use base::env::sim::{SimDisk, SimHandles, SplitMix64, Survival};
 use base::{DocKey, Seqno, VbId};
 use kvstore::{Failure, KvStore, SaveBatch, Values};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
-use super::linear::{Did, Operation, explain};
+use super::linear::{Did, Operation, describe, explain};
 use super::model::Digest;
 use super::tally::{Tally, Trying};
 use super::workload::{Shape, compaction, state};
@@ -55,6 +55,9 @@ struct World<'a> {
     last: AtomicU64,
     told: Mutex<Vec<(VbId, Operation)>>,
     wrong: Mutex<Vec<String>>,
+    /// Held alone by a rollback that must be alone, otherwise together.
+    company: RwLock<()>,
+    rollbacks_are_alone: bool,
 }
 
 /// Interleaves what threads do to the vBuckets of one store, as `seed` decides.
@@ -77,6 +80,8 @@ pub fn interleave(subject: &Subject<'_>, seed: u64) -> Tally {
         last: AtomicU64::new(0),
         told: Mutex::default(),
         wrong: Mutex::default(),
+        company: RwLock::default(),
+        rollbacks_are_alone: subject.rollbacks_are_alone,
     };
     // something old that a compaction leaves out, and something newer behind it
     let with_old = Shape { has_old: true, ..world.shape };
@@ -126,6 +131,9 @@ impl<'a> World<'a> {
 
     fn act(&self, role: Role, rng: &mut SplitMix64) {
         let vb = VbId(rng.below(u64::from(VBUCKETS)) as u16);
+        let is_alone = self.rollbacks_are_alone && matches!(role, Role::RollerBack);
+        let _alone = is_alone.then(|| self.company.write());
+        let _together = (!is_alone).then(|| self.company.read());
         match role {
             Role::Saver => self.save(vb, &self.shape, rng),
             Role::Deleter if rng.chance(1, 4) => {
@@ -233,8 +241,9 @@ impl<'a> World<'a> {
         for (vb, operations) in by_vb.iter().enumerate() {
             if let Err(most) = explain(&Arc::default(), operations) {
                 wrong.push(format!(
-                    "{vb}: no order explains more than {most} of {} operations",
-                    operations.len()
+                    "{vb}: no order explains more than {most} of {} operations:\n{}",
+                    operations.len(),
+                    describe(operations)
                 ));
             }
         }

@@ -69,6 +69,33 @@ fn roll_back(content: &Arc<Content>, to: Seqno, seqno: Seqno, mark: Option<u64>)
     states
 }
 
+/// All operations in the order in which they were called, for whoever looks for the reason.
+pub(super) fn describe(operations: &[Operation]) -> String {
+    let mut sorted: Vec<&Operation> = operations.iter().collect();
+    sorted.sort_by_key(|operation| operation.start);
+    let told = |operation: &Operation| match &operation.did {
+        Did::Save(items, mark) => {
+            let keys =
+                items.iter().map(|v| format!("{}={}", v.stored_key().escape_ascii(), v.meta().by_seqno));
+            format!("save {mark}: {}", keys.collect::<Vec<_>>().join(" "))
+        }
+        Did::Delete => "delete".to_owned(),
+        Did::RollBack(to, seqno, mark) => format!("roll back to {to}: at {seqno}, state {mark:?}"),
+        Did::Compact => "compact".to_owned(),
+        Did::Get(told) => {
+            let of = |(key, entry): &(Box<[u8]>, Option<Entry>)| {
+                format!("{}={:?}", key.escape_ascii(), entry.map(|entry| entry.seqno.0))
+            };
+            format!("get {}", told.iter().map(of).collect::<Vec<_>>().join(" "))
+        }
+        Did::Scan(digest) => format!("scan {digest:?}"),
+        Did::State(state) => format!("state {state:?}"),
+    };
+    let line =
+        |operation: &&Operation| format!("    {}-{} {}", operation.start, operation.end, told(operation));
+    sorted.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
 /// Looks for an order that explains all operations; answers how many could be explained at most if there is none.
 pub(super) fn explain(start: &Arc<Content>, operations: &[Operation]) -> Result<(), usize> {
     assert!(operations.len() <= 128, "operations are numbered by bits");

@@ -31,6 +31,8 @@ pub(super) struct Content {
     pub mark: Option<u64>,
     /// What was changed into this; nothing if it began here.
     pub parent: Option<Arc<Content>>,
+    /// Whether a compaction made it, which may have taken what was before out of reach.
+    pub is_compacted: bool,
 }
 
 /// Stands for all documents of a vBucket, in any order.
@@ -49,7 +51,8 @@ impl Digest {
 impl Content {
     /// The same after some versions were saved with a state document.
     pub(super) fn saved(self: &Arc<Content>, items: &[Version], mark: u64) -> Content {
-        let mut after = Content { mark: Some(mark), parent: Some(self.clone()), ..(**self).clone() };
+        let parent = Some(self.clone());
+        let mut after = Content { mark: Some(mark), parent, is_compacted: false, ..(**self).clone() };
         for version in items {
             after.high_seqno = after.high_seqno.max(version.meta().by_seqno);
             let doc = Doc { entry: Entry::of(version), expiry: version.meta().expiry };
@@ -69,8 +72,9 @@ impl Content {
     }
 
     /// The same after a compaction that leaves out what expired or was deleted before a time.
-    pub(super) fn compacted(&self, before_s: u32) -> Content {
-        let mut after = Content { parent: None, ..self.clone() };
+    pub(super) fn compacted(self: &Arc<Content>, before_s: u32) -> Content {
+        let parent = Some(self.clone());
+        let mut after = Content { parent, is_compacted: true, ..(**self).clone() };
         after.docs.retain(|_, doc| {
             let goes = doc.expiry != 0 && doc.expiry < before_s && doc.entry.seqno != self.high_seqno;
             if goes && doc.entry.is_deleted {

@@ -265,7 +265,9 @@ impl Run<'_> {
         if self.rolls_back_exactly {
             outcomes.truncate(1);
         }
-        if !self.rolls_back_exactly || outcomes.is_empty() {
+        let is_out_of_reach =
+            now.lineage().take_while(|content| content.high_seqno > to).any(|c| c.is_compacted);
+        if !self.rolls_back_exactly || outcomes.is_empty() || is_out_of_reach {
             outcomes.push(Arc::default());
         }
         Change { vb, kind: Kind::Rollback(to), outcomes }

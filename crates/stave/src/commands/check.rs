@@ -1,5 +1,6 @@
 //! `stave check`: looks for damage in a data directory, a bucket's folder or one file.
 
+pub(super) mod journal;
 pub(super) mod place;
 mod progress;
 
@@ -8,19 +9,21 @@ use std::path::{Path, PathBuf};
 
 use base::env::Env;
 use clap::Args;
-use couchstore::check::{Fault, Findings, Watcher};
-use serde_json::json;
+use couchstore::check::{Fault, Findings, Watcher, check_at};
+use serde_json::{Value, json};
 use server::data_dir::{DataDir, DataDirError};
 
 use crate::cli::Outcome;
 use crate::units::{bytes, thousands};
-use place::{BucketFiles, Place};
+use place::Place;
 use progress::Progress;
 
 /// Look for damage in files of documents.
 ///
-/// Every file in use is read as of its last valid header: checksums of all nodes and bodies, the order of keys, the
+/// Every file in use is read as of its last valid header, behind a journal as of the header that the journal names:
+/// checksums of all nodes and bodies, the order of keys, the
 /// counts in the nodes, whether the documents by id and by seqno are the same, and whether headers are sound.
+/// The journal is read, too: its segments, frames and records.
 /// Nothing is changed. No node may run on the data directory meanwhile.
 #[derive(Clone, Debug, Default, Args)]
 #[command(after_help = "Examples:
@@ -30,8 +33,10 @@ use progress::Progress;
   stave check --json data | jq 'select(.type == \"fault\")'
 
 Of each vBucket the newest file is checked; files that end in .new were never in use and are left out.
-A fault is a line with file, offset and what is wrong; a table with a row for each bucket comes last.
-With --json each line is one object, of the type `fault` or `bucket`.
+After a crash there is a journal: files are checked as of the headers that it names, as what is behind is in the
+journal; documents and tombstones are counted as they are in the files.
+A fault is a line with file, offset and what is wrong; tables with a row for each bucket and journal come last.
+With --json each line is one object, of the type `fault`, `bucket` or `journal`.
 Exit codes: 0 no faults, 3 the check could not be made, 4 faults were found.")]
 pub struct CheckFlags {
     /// A data directory, a bucket's folder in it, or one file
@@ -70,21 +75,41 @@ fn check(
 ) -> anyhow::Result<Outcome> {
     let mut report = Report { json, progress, out, failed: None };
     let mut rows = Vec::new();
+    let mut journals = Vec::new();
     for bucket in &place.buckets {
         let mut total = Findings::default();
-        for file in &bucket.files {
-            let found = couchstore::check::check(&*env.disk, file, &mut report);
+        let journal = journal::read(&*env.disk, bucket)?;
+        for fault in journal.iter().filter(|_| bucket.is_whole).flat_map(journal::faults) {
+            total.faults += 1;
+            report.fault(fault);
+        }
+        let files = journal::files_in_use(bucket, journal.as_ref());
+        for (file, header) in &files {
+            let found = match header {
+                Some(offset) => check_at(&*env.disk, file, *offset, &mut report),
+                None => couchstore::check::check(&*env.disk, file, &mut report),
+            };
             report.progress.file_done(found.file_bytes);
             add(&mut total, &found);
             if let Some(error) = report.failed.take() {
                 return Err(error.into());
             }
         }
-        rows.push((bucket, total));
+        rows.push(Row { bucket: &bucket.name, files: files.len() as u64, total });
+        journals.extend(journal.filter(|_| bucket.is_whole).map(|journal| (&*bucket.name, journal)));
     }
     report.progress.finish();
-    out.write_all(if json { json_rows(&rows) } else { table(&rows) }.as_bytes())?;
-    let is_clean = rows.iter().all(|(_, total)| total.faults == 0);
+    let said = if json {
+        rows.iter()
+            .map(Row::json)
+            .chain(journals.iter().map(|(of, journal)| journal::json_row(of, journal)))
+            .map(|row| format!("{row}\n"))
+            .collect()
+    } else {
+        table(&rows) + &journal::table(&journals)
+    };
+    out.write_all(said.as_bytes())?;
+    let is_clean = rows.iter().all(|row| row.total.faults == 0);
     Ok(if is_clean { Outcome::Done } else { Outcome::Faults })
 }
 
@@ -125,17 +150,37 @@ impl Watcher for Report<'_> {
     }
 }
 
-fn table(rows: &[(&BucketFiles, Findings)]) -> String {
-    let width = rows.iter().map(|(bucket, _)| bucket.name.chars().count()).max().unwrap_or(0).max(6);
+/// What was found in a bucket.
+struct Row<'b> {
+    bucket: &'b str,
+    files: u64,
+    total: Findings,
+}
+
+impl Row<'_> {
+    fn json(&self) -> Value {
+        json!({
+            "type": "bucket",
+            "bucket": self.bucket,
+            "files": self.files,
+            "documents": self.total.documents,
+            "tombstones": self.total.tombstones,
+            "bytes": self.total.file_bytes,
+            "faults": self.total.faults,
+        })
+    }
+}
+
+fn table(rows: &[Row<'_>]) -> String {
+    let width = rows.iter().map(|row| row.bucket.chars().count()).max().unwrap_or(0).max(6);
     let mut out = format!(
         "{:width$}  {:>6}  {:>13}  {:>13}  {:>9}  {:>6}\n",
         "bucket", "files", "documents", "tombstones", "bytes", "faults"
     );
-    for (bucket, total) in rows {
+    for Row { bucket, files, total } in rows {
         out.push_str(&format!(
-            "{:width$}  {:>6}  {:>13}  {:>13}  {:>9}  {:>6}\n",
-            bucket.name,
-            thousands(bucket.files.len() as u64),
+            "{bucket:width$}  {:>6}  {:>13}  {:>13}  {:>9}  {:>6}\n",
+            thousands(*files),
             thousands(total.documents),
             thousands(total.tombstones),
             bytes(total.file_bytes),
@@ -143,22 +188,6 @@ fn table(rows: &[(&BucketFiles, Findings)]) -> String {
         ));
     }
     out
-}
-
-fn json_rows(rows: &[(&BucketFiles, Findings)]) -> String {
-    let line = |(bucket, total): &(&BucketFiles, Findings)| {
-        let row = json!({
-            "type": "bucket",
-            "bucket": bucket.name,
-            "files": bucket.files.len(),
-            "documents": total.documents,
-            "tombstones": total.tombstones,
-            "bytes": total.file_bytes,
-            "faults": total.faults,
-        });
-        format!("{row}\n")
-    };
-    rows.iter().map(line).collect()
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use clap::Args;
 use couchstore::{CouchFile, DocInfo, Failure, FileInfo, Snapshot};
 use serde_json::{Value, json};
 
+use super::check::journal::lies_beside;
 use crate::cli::Outcome;
 use crate::units::{bytes, thousands};
 
@@ -52,6 +53,11 @@ pub struct DumpFlags {
 
 /// Runs the command.
 pub fn run(env: &Env, flags: &DumpFlags) -> anyhow::Result<Outcome> {
+    if lies_beside(&*env.disk, &std::path::absolute(&flags.file)?) {
+        eprintln!(
+            "stave: newer changes may be in the journal beside the file; start the node and stop it to file them"
+        );
+    }
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let dumped = dump(env, flags, &mut out);
     // what was read before a failure is worth to be seen

@@ -22,7 +22,11 @@ pub(super) struct Place {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct BucketFiles {
     pub(super) name: String,
+    pub(super) folder: PathBuf,
+    /// Of each vBucket the newest.
     pub(super) files: Vec<PathBuf>,
+    /// Whether it is the whole bucket, and not one file of it.
+    pub(super) is_whole: bool,
 }
 
 impl Place {
@@ -35,8 +39,9 @@ impl Place {
         };
         let (files, data_dir) = (newest(path, &names), data_dir_of(path));
         // by its place, as nothing may have been written into it yet
-        if !files.is_empty() || data_dir.is_some() {
-            let bucket = BucketFiles { name: last_name(path), files };
+        if !files.is_empty() || names.iter().any(|name| is_segment(name)) || data_dir.is_some() {
+            let bucket =
+                BucketFiles { name: last_name(path), folder: path.to_owned(), files, is_whole: true };
             return Ok(Place { data_dir, buckets: vec![bucket] });
         }
         if !names.iter().any(|name| name == BUCKETS) {
@@ -53,7 +58,12 @@ impl Place {
     fn of_file(disk: &dyn Disk, path: &Path) -> anyhow::Result<Place> {
         disk.open(path, OpenMode::Read).with_context(|| format!("cannot read {}", path.display()))?;
         let folder = path.parent().unwrap_or(path);
-        let bucket = BucketFiles { name: last_name(folder), files: vec![path.to_owned()] };
+        let bucket = BucketFiles {
+            name: last_name(folder),
+            folder: folder.to_owned(),
+            files: vec![path.to_owned()],
+            is_whole: false,
+        };
         Ok(Place { data_dir: data_dir_of(folder), buckets: vec![bucket] })
     }
 
@@ -65,7 +75,7 @@ impl Place {
         let bucket = |name: String| {
             let path = folder.join(&name);
             let files = newest(&path, &list(&path)?);
-            Ok(BucketFiles { name, files })
+            Ok(BucketFiles { name, folder: path, files, is_whole: true })
         };
         names.into_iter().map(bucket).collect()
     }
@@ -79,6 +89,12 @@ impl Place {
 pub(in crate::commands) fn data_dir_of(bucket: &Path) -> Option<PathBuf> {
     let buckets = bucket.parent()?;
     (buckets.file_name()? == BUCKETS).then(|| buckets.parent().map(Path::to_owned))?
+}
+
+/// Whether a file's name is that of a segment of a journal (docs/journal_format.md).
+pub(super) fn is_segment(name: &str) -> bool {
+    let number = name.strip_prefix("journal.").unwrap_or_default();
+    !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit())
 }
 
 fn last_name(path: &Path) -> String {
@@ -95,7 +111,7 @@ fn newest(folder: &Path, names: &[String]) -> Vec<PathBuf> {
     revisions.into_iter().map(|(vb, revision)| folder.join(format!("{vb}.couch.{revision}"))).collect()
 }
 
-fn vbucket_and_revision(name: &str) -> Option<(u16, u64)> {
+pub(super) fn vbucket_and_revision(name: &str) -> Option<(u16, u64)> {
     let (vb, revision) = name.split_once(".couch.")?;
     Some((vb.parse().ok()?, revision.parse().ok()?))
 }

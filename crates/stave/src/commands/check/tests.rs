@@ -8,18 +8,33 @@ use base::env::{Disk, OpenMode};
 use base::{Cas, Datatype, DocKey, VbId};
 use engine::{Bucket, BucketConfig, StoreMode, StoreRequest};
 use expect_test::expect;
+use kvstore::{Background, Journaled, JournaledConfig, KvStore};
 
 use super::*;
 use crate::units;
 
 /// A bucket with documents and tombstones in 4 vBuckets, written by an engine and closed.
 fn write_bucket(env: &Env, dir: &Path) {
-    let mut config = BucketConfig::new("orders", dir.into());
-    config.vbuckets = 4;
     let store =
         kvstore::Couch::open(env.clone(), dir, kvstore::CouchConfig::default()).expect("the disk works");
-    let bucket = Bucket::open(config, env.clone(), Arc::new(store)).expect("the disk works");
+    write_into(env, dir, Arc::new(store), &|| {}).close().expect("closed");
+}
+
+/// The same with a journal, and nobody closes it. The last round of changes is in the journal only.
+fn write_and_die(env: &Env, dir: &Path, files_early: bool) {
+    let config = JournaledConfig { file_after: Duration::ZERO, ..JournaledConfig::default() };
+    let store = Arc::new(Journaled::open(env.clone(), dir, config).expect("the disk works"));
+    let file = || while files_early && store.background_step().expect("filed") == Background::Worked {};
+    drop(write_into(env, dir, store.clone(), &file));
+}
+
+/// Calls `between` before each round of changes.
+fn write_into(env: &Env, dir: &Path, store: Arc<dyn KvStore>, between: &dyn Fn()) -> Bucket {
+    let mut config = BucketConfig::new("orders", dir.into());
+    config.vbuckets = 4;
+    let bucket = Bucket::open(config, env.clone(), store).expect("the disk works");
     for round in 0..3u32 {
+        between();
         for i in 0..200u32 {
             let (vb, key) = (VbId(i as u16 % 4), format!("key-{i}"));
             let key = DocKey::new(key.as_bytes());
@@ -42,7 +57,7 @@ fn write_bucket(env: &Env, dir: &Path) {
         }
         while bucket.flush_step() == engine::Progress::Worked {}
     }
-    bucket.close().expect("closed");
+    bucket
 }
 
 fn checked(env: &Env, path: &str, json: bool) -> (Outcome, String) {
@@ -115,6 +130,62 @@ fn a_flipped_bit_is_told_with_its_place() {
     let fault: serde_json::Value = serde_json::from_str(out.lines().next().expect("a fault")).expect("JSON");
     assert_eq!((&fault["type"], &fault["offset"]), (&json!("fault"), &json!(body)));
     assert!(out.ends_with("\"faults\":1,\"files\":1,\"tombstones\":0,\"type\":\"bucket\"}\n"), "{out}");
+}
+
+#[test]
+fn a_killed_directory_is_clean_whatever_is_in_the_journal_only() {
+    for (seed, files_early) in [(10, false), (11, true)] {
+        let (env, _) = Env::sim(seed);
+        write_and_die(&env, Path::new("/data/buckets/orders"), files_early);
+        let (outcome, out) = checked(&env, "/data", true);
+        assert_eq!(outcome, Outcome::Done, "{out}");
+        let rows: Vec<serde_json::Value> =
+            out.lines().map(|line| serde_json::from_str(line).expect("an object")).collect();
+        let [bucket, journal] = &rows[..] else { panic!("a bucket and its journal: {out}") };
+        assert_eq!((&journal["type"], &journal["faults"]), (&json!("journal"), &json!(0)));
+        assert!(journal["versions"].as_u64() > Some(0), "{out}");
+        let is_filed = bucket["documents"].as_u64() > Some(0);
+        assert_eq!(is_filed, files_early, "{out}");
+    }
+}
+
+#[test]
+fn what_lies_behind_the_header_on_record_is_not_looked_at() {
+    let (env, _) = Env::sim(13);
+    write_and_die(&env, Path::new("/b"), true);
+    let journal = kvstore::journal::check_journal(&*env.disk, Path::new("/b")).expect("sound");
+    let on_record = journal.files.expect("some were filed");
+    let filed = on_record.values().find(|filed| filed.revision > 0).expect("one of them");
+    let path = format!("/b/{}.couch.{}", filed.vb.0, filed.revision);
+    let file = env.disk.open(Path::new(&path), OpenMode::ReadWrite).expect("the file");
+    // a filing that was under way: a header whose trees never arrived
+    let end = file.len().expect("a length").next_multiple_of(4096);
+    file.write_at(&[1; 4096], end).expect("a write");
+    for path in ["/b", &path] {
+        let (outcome, out) = checked(&env, path, false);
+        assert_eq!(outcome, Outcome::Done, "{out}");
+    }
+    let at = filed.known_header_offset().expect("where it is");
+    flip(&*env.disk, Path::new(&path), at + 9);
+    let (outcome, out) = checked(&env, "/b", false);
+    assert_eq!(outcome, Outcome::Faults);
+    assert!(out.starts_with(&format!("{path}: offset {at}: ")), "{out}");
+}
+
+#[test]
+fn a_damaged_segment_is_told_with_its_place() {
+    let (env, _) = Env::sim(14);
+    write_and_die(&env, Path::new("/b"), false);
+    let journal = kvstore::journal::check_journal(&*env.disk, Path::new("/b")).expect("sound");
+    let segment = &journal.segments[0].path;
+    // behind the segment's header and the first frame's, with frames behind it
+    flip(&*env.disk, segment, 4096 + 100);
+    let (outcome, out) = checked(&env, "/b", false);
+    assert_eq!(outcome, Outcome::Faults, "{out}");
+    assert!(out.starts_with(&format!("{}: offset 4", segment.display())), "{out}");
+    let (_, out) = checked(&env, "/b", true);
+    let fault: serde_json::Value = serde_json::from_str(out.lines().next().expect("a fault")).expect("JSON");
+    assert_eq!((&fault["type"], &fault["file"]), (&json!("fault"), &json!(segment.to_str())));
 }
 
 #[test]
