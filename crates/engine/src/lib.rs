@@ -22,6 +22,7 @@ mod open;
 mod persistence;
 mod read;
 mod refusal;
+mod rollback;
 mod stats;
 mod store;
 mod subdocument;

@@ -115,7 +115,7 @@ impl Bucket {
     }
 
     /// What a vBucket starts from as stored; a damaged failover table begins anew.
-    fn origin(&self, stored: StoredVb) -> Origin {
+    pub(crate) fn origin(&self, stored: StoredVb) -> Origin {
         let entry = |e: &kvstore::FailoverEntry| FailoverEntry { uuid: VbUuid(e.id), seqno: Seqno(e.seq) };
         let entries = stored.state.failover_table.iter().map(entry).collect();
         Origin {
