@@ -93,7 +93,7 @@ fn flipped_bits_of_a_large_file_make_no_wrong_value() {
     assert!(bytes.len() > 200_000, "{} bytes", bytes.len());
     let mut failed = 0;
     // a step that meets every bit of a byte and every part of the file
-    for bit in (0..bytes.len() * 8).step_by(bytes.len() * 8 / 400 | 1) {
+    for bit in (0..bytes.len() * 8).step_by((bytes.len() * 8 / 400) | 1) {
         let mut damaged = bytes.clone();
         damaged[bit / 8] ^= 1 << (bit % 8);
         let disk = OneFile(damaged.into());

@@ -232,7 +232,11 @@ fn weight(version: &Version) -> Weight {
 impl KvStore for Memory {
     fn save_group(&self, group: &[(VbId, SaveBatch<'_>)]) -> Vec<Result<(), Failure>> {
         let mut inner = self.inner.lock();
-        group.iter().map(|(vb, batch)| Ok(inner.save(*vb, *batch))).collect()
+        let save = |(vb, batch): &(VbId, SaveBatch<'_>)| {
+            inner.save(*vb, *batch);
+            Ok(())
+        };
+        group.iter().map(save).collect()
     }
 
     fn get(&self, vb: VbId, key: DocKey<'_>) -> Result<Option<Version>, Failure> {

@@ -71,6 +71,8 @@ enum Command {
     Compact(commands::compact::CompactFlags),
     /// Print what a file of documents holds
     Dump(commands::dump::DumpFlags),
+    /// Send the documents of a bucket's files to a running node
+    Import(commands::import::ImportFlags),
 }
 
 /// Which server, and as whom.
@@ -140,6 +142,7 @@ pub fn run() -> ExitCode {
         Command::Check(flags) => commands::check::run(&env, &flags),
         Command::Compact(flags) => commands::compact::run(&env, &flags),
         Command::Dump(flags) => commands::dump::run(&env, &flags),
+        Command::Import(flags) => commands::import::run(&env, &flags),
     };
     match outcome {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
@@ -245,6 +248,7 @@ mod tests {
             expect!["error: invalid value 'all' for '--durability <DURABILITY>'"],
         );
         check_error("check", expect!["error: the following required arguments were not provided:"]);
+        check_error("import", expect!["error: the following required arguments were not provided:"]);
         check_error("dump", expect!["error: the following required arguments were not provided:"]);
         check_error("set key", expect!["error: the following required arguments were not provided:"]);
         // What is wrong with the values of `serve` is said by the server's configuration, which knows.

@@ -115,10 +115,10 @@ impl Couch {
         let mut scratch = self.scratch.lock();
         for (k, member) in members.iter_mut().enumerate() {
             let vb = member.vb;
-            if let Some(file) = member.file() {
-                if let Err(failure) = file.write_data(vb, batch(k), &mut scratch) {
-                    member.fail(failure);
-                }
+            if let Some(file) = member.file()
+                && let Err(failure) = file.write_data(vb, batch(k), &mut scratch)
+            {
+                member.fail(failure);
             }
         }
     }

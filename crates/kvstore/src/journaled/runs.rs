@@ -121,7 +121,8 @@ fn merge(older: &[Version], newer: &[Version]) -> Vec<Version> {
                 // a rollback journals older versions once more
                 let newest = if old.meta().by_seqno > new.meta().by_seqno { old } else { new };
                 out.push(Version::clone(newest));
-                (o.next(), n.next());
+                o.next();
+                n.next();
             }
         }
     }

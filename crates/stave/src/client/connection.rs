@@ -58,7 +58,8 @@ pub struct Answer {
 }
 
 impl Answer {
-    fn is(&self, status: Status) -> bool {
+    /// Whether it has this status.
+    pub fn is(&self, status: Status) -> bool {
         self.status_code == status.code()
     }
 
@@ -69,7 +70,8 @@ impl Answer {
         text.unwrap_or_default().to_owned()
     }
 
-    fn refused(&self, operation: &'static str) -> ClientError {
+    /// The answer as an error.
+    pub fn refused(&self, operation: &'static str) -> ClientError {
         ClientError::Refused { operation, status_code: self.status_code, context: self.context() }
     }
 }
@@ -112,6 +114,11 @@ pub struct Client {
 impl Client {
     /// Connects, says hello, logs in and selects the bucket.
     pub fn open(env: &Env, target: &Target) -> Result<Client, ClientError> {
+        Client::open_with(env, target, &[])
+    }
+
+    /// The same for who can do more, and so asks for more.
+    pub fn open_with(env: &Env, target: &Target, more: &[Feature]) -> Result<Client, ClientError> {
         let mut client = Client {
             stream: connect(&target.addr)?,
             received: Vec::new(),
@@ -121,7 +128,9 @@ impl Client {
             opaque: 0,
         };
         if target.dialect == Dialect::Couchbase {
-            client.hello(env)?;
+            let mut wanted = WANTED;
+            more.iter().for_each(|feature| wanted.insert(*feature));
+            client.hello(env, wanted)?;
             client.log_in(env, target)?;
             client.select_bucket(target)?;
             client.vbuckets = client.ask_vbuckets()?;
@@ -212,6 +221,33 @@ impl Client {
         self.receive(operation, opaque)
     }
 
+    /// Takes a request without sending it; returns its opaque. Many of them go out together with [`Client::flush`].
+    pub fn queue(
+        &mut self,
+        operation: &'static str,
+        mut parts: RequestParts<'_>,
+    ) -> Result<u32, ClientError> {
+        self.opaque = self.opaque.wrapping_add(1);
+        parts.opaque = self.opaque;
+        if write_request(&mut self.sending, &parts) {
+            Ok(self.opaque)
+        } else {
+            Err(ClientError::TooLong { operation })
+        }
+    }
+
+    /// Sends what was queued.
+    pub fn flush(&mut self, operation: &'static str) -> Result<(), ClientError> {
+        let sent = self.stream.write_all(&self.sending);
+        self.sending.clear();
+        sent.map_err(|source| ClientError::Io { operation, source })
+    }
+
+    /// Waits for the answer to a queued request. Answers come in the order of the requests.
+    pub fn answer(&mut self, operation: &'static str, opaque: u32) -> Result<Answer, ClientError> {
+        self.receive(operation, opaque)
+    }
+
     fn on_key(
         &mut self,
         operation: &'static str,
@@ -236,7 +272,7 @@ impl Client {
         Stored { cas: answer.cas, vbucket, token: MutationToken::decode(&answer.extras) }
     }
 
-    fn hello(&mut self, env: &Env) -> Result<(), ClientError> {
+    fn hello(&mut self, env: &Env, wanted: Features) -> Result<(), ClientError> {
         const OPERATION: &str = "hello";
         // The agent's form is the one that servers show in their list of connections (BinaryProtocol.md, Hello).
         let agent = format!(
@@ -245,7 +281,7 @@ impl Client {
             env.random.next_u64(),
             env.random.next_u64()
         );
-        let value = WANTED.encode();
+        let value = wanted.encode();
         let parts = RequestParts {
             opcode: opcode::HELLO,
             key: agent.as_bytes(),
@@ -259,7 +295,7 @@ impl Client {
         let what = "its list of features has an odd length";
         let granted =
             Features::decode(&answer.value).ok_or(ClientError::Answer { operation: OPERATION, what })?;
-        self.features = granted.and(WANTED);
+        self.features = granted.and(wanted);
         Ok(())
     }
 

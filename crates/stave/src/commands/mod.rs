@@ -5,5 +5,6 @@ pub mod check;
 pub mod compact;
 pub mod document;
 pub mod dump;
+pub mod import;
 pub mod serve;
 pub mod stats;

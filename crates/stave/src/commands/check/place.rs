@@ -12,26 +12,26 @@ const BUCKETS: &str = "buckets";
 
 /// What is to be checked.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(in crate::commands) struct Place {
     /// The data directory that it is in, if it is in one.
-    pub(super) data_dir: Option<PathBuf>,
-    pub(super) buckets: Vec<BucketFiles>,
+    pub(in crate::commands) data_dir: Option<PathBuf>,
+    pub(in crate::commands) buckets: Vec<BucketFiles>,
 }
 
 /// The files of a bucket that are in use.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct BucketFiles {
-    pub(super) name: String,
-    pub(super) folder: PathBuf,
+pub(in crate::commands) struct BucketFiles {
+    pub(in crate::commands) name: String,
+    pub(in crate::commands) folder: PathBuf,
     /// Of each vBucket the newest.
-    pub(super) files: Vec<PathBuf>,
+    pub(in crate::commands) files: Vec<PathBuf>,
     /// Whether it is the whole bucket, and not one file of it.
     pub(super) is_whole: bool,
 }
 
 impl Place {
     /// Looks at what is there.
-    pub(super) fn find(disk: &dyn Disk, path: &Path) -> anyhow::Result<Place> {
+    pub(in crate::commands) fn find(disk: &dyn Disk, path: &Path) -> anyhow::Result<Place> {
         let names = match disk.read_dir(path) {
             Ok(names) => names,
             Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Place::of_file(disk, path),
@@ -80,7 +80,7 @@ impl Place {
         names.into_iter().map(bucket).collect()
     }
 
-    pub(super) fn file_count(&self) -> usize {
+    pub(in crate::commands) fn file_count(&self) -> usize {
         self.buckets.iter().map(|bucket| bucket.files.len()).sum()
     }
 }
@@ -92,7 +92,7 @@ pub(in crate::commands) fn data_dir_of(bucket: &Path) -> Option<PathBuf> {
 }
 
 /// Whether a file's name is that of a segment of a journal (docs/journal_format.md).
-pub(super) fn is_segment(name: &str) -> bool {
+pub(in crate::commands) fn is_segment(name: &str) -> bool {
     let number = name.strip_prefix("journal.").unwrap_or_default();
     !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit())
 }

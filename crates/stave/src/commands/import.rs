@@ -1,0 +1,210 @@
+//! `stave import`: sends the documents of a bucket's files, from wherever they are, to a running node.
+
+mod record;
+mod sender;
+
+use std::collections::BTreeMap;
+use std::io::{IsTerminal, Write};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use base::env::Env;
+use clap::{Args, ValueEnum};
+use couchstore::{CouchFile, DocInfo, Failure};
+use protocol::feature::Feature;
+use serde_json::json;
+
+use super::check::place::{BucketFiles, Place, is_segment};
+use crate::cli::{Outcome, ServerFlags};
+use crate::client::{Client, Dialect};
+use crate::units::thousands;
+use record::{Record, Skipped};
+use sender::Sender;
+
+/// Send the documents of a bucket's files to a running node.
+///
+/// The folder holds couchstore files, as a node of this or of the original's kind leaves them; it is only read.
+/// Documents and tombstones keep CAS, revision, expiry, flags and attributes; numbers of vBuckets may differ.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "Examples:
+  stave import backup/travel --bucket travel
+  stave import backup/travel --bucket travel --conflict overwrite --json
+
+Of each vBucket the file with the highest revision is read, as of its last valid header.
+Left out and counted: pending durable writes, events of collections, and documents of collections that the
+bucket lacks.
+An import that was broken off can be made again: what is there already is left alone.")]
+pub struct ImportFlags {
+    /// A bucket's folder with files like 17.couch.3
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// What happens to documents that the bucket has already
+    #[arg(long, value_enum, default_value_t = Conflict::Resolve)]
+    conflict: Conflict,
+    /// Print the summary as a JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: ServerFlags,
+}
+
+/// What happens to documents that the bucket has already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Conflict {
+    /// The one that was changed more often stays, as between clusters
+    Resolve,
+    /// The bucket's stays; tombstones are left out
+    Skip,
+    /// The file's replaces it
+    Overwrite,
+}
+
+/// What became of the records of all files.
+#[derive(Debug, Default)]
+struct Summary {
+    files: u64,
+    documents: u64,
+    tombstones: u64,
+    /// The bucket's were kept.
+    conflicts: u64,
+    skipped: BTreeMap<Skipped, u64>,
+}
+
+/// Runs the command.
+pub fn run(env: &Env, flags: &ImportFlags) -> anyhow::Result<Outcome> {
+    let bucket = bucket_at(env, &std::path::absolute(&flags.dir)?)?;
+    let target = flags.server.target(Dialect::Couchbase)?;
+    let client = Client::open_with(env, &target, &[Feature::Xattr, Feature::Snappy])?;
+    let summary = import(env, &bucket, client, flags.conflict)?;
+    let mut out = std::io::stdout().lock();
+    out.write_all(if flags.json { as_json(&summary) } else { as_text(&summary) }.as_bytes())?;
+    Ok(Outcome::Done)
+}
+
+/// The one bucket in a folder.
+fn bucket_at(env: &Env, dir: &Path) -> anyhow::Result<BucketFiles> {
+    let mut place = Place::find(&*env.disk, dir)?;
+    let bucket = match (place.buckets.pop(), place.buckets.is_empty()) {
+        (Some(bucket), true) if bucket.folder == *dir => bucket,
+        _ => bail!("{} is no bucket's folder: give one with files like 0.couch.1", dir.display()),
+    };
+    let names = env.disk.read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
+    if let Some(journal) = names.iter().find(|name| is_segment(name)) {
+        bail!(
+            "{} holds what is not in the files yet: start the node of this folder and stop it cleanly first",
+            dir.join(journal).display()
+        );
+    }
+    Ok(bucket)
+}
+
+fn import(env: &Env, bucket: &BucketFiles, client: Client, conflict: Conflict) -> anyhow::Result<Summary> {
+    let mut sender = Sender::new(client, conflict);
+    let mut progress = Progress { env, next: env.clock.monotonic() + FIRST, files: bucket.files.len() };
+    for path in &bucket.files {
+        send_file(env, path, &mut sender, &mut progress)
+            .with_context(|| format!("{} documents were sent before", thousands(sender.summary.documents)))?;
+        sender.summary.files += 1;
+    }
+    sender.finish()?;
+    Ok(sender.summary)
+}
+
+fn send_file(env: &Env, path: &Path, sender: &mut Sender, progress: &mut Progress<'_>) -> anyhow::Result<()> {
+    let file = CouchFile::open_read(&*env.disk, path).map_err(said_once)?;
+    let (mut stored, mut inflated) = (Vec::new(), Vec::new());
+    let visit = |info: DocInfo<'_>| -> Result<ControlFlow<()>, Ended> {
+        progress.step(&sender.summary);
+        match Record::read(&file, &info, sender.takes_snappy(), &mut stored, &mut inflated)? {
+            Ok(record) => sender.send(&record)?,
+            Err(skipped) => sender.skip(skipped),
+        }
+        Ok(ControlFlow::Continue(()))
+    };
+    file.changes_since(0, visit).map_err(|ended| match ended {
+        Ended::Unreadable(failure) => said_once(failure),
+        Ended::Unsent(error) => error,
+    })
+}
+
+/// A failure names its source itself, so that the chain of sources would say it again.
+fn said_once(failure: Failure) -> anyhow::Error {
+    anyhow::Error::msg(failure.to_string())
+}
+
+/// Why a file was not sent to its end.
+enum Ended {
+    Unreadable(Failure),
+    Unsent(anyhow::Error),
+}
+
+impl From<Failure> for Ended {
+    fn from(failure: Failure) -> Ended {
+        Ended::Unreadable(failure)
+    }
+}
+
+impl From<anyhow::Error> for Ended {
+    fn from(error: anyhow::Error) -> Ended {
+        Ended::Unsent(error)
+    }
+}
+
+fn as_text(summary: &Summary) -> String {
+    let mut lines = vec![
+        ("files", summary.files),
+        ("documents", summary.documents),
+        ("tombstones", summary.tombstones),
+        ("left as the bucket had them", summary.conflicts),
+    ];
+    lines.extend(summary.skipped.iter().map(|(why, count)| (why.text(), *count)));
+    lines.iter().map(|(name, count)| format!("{name:<46}  {}\n", thousands(*count))).collect()
+}
+
+fn as_json(summary: &Summary) -> String {
+    let skipped: serde_json::Map<_, _> =
+        summary.skipped.iter().map(|(why, count)| (why.name().to_owned(), json!(count))).collect();
+    let line = json!({
+        "files": summary.files,
+        "documents": summary.documents,
+        "tombstones": summary.tombstones,
+        "conflicts": summary.conflicts,
+        "skipped": skipped,
+    });
+    format!("{line}\n")
+}
+
+/// Who waits no longer than this needs no line.
+const FIRST: Duration = Duration::from_secs(2);
+const EACH: Duration = Duration::from_secs(1);
+
+/// A line on standard error, once it takes longer than a moment.
+struct Progress<'e> {
+    env: &'e Env,
+    next: Duration,
+    files: usize,
+}
+
+impl Progress<'_> {
+    fn step(&mut self, now: &Summary) {
+        let at = self.env.clock.monotonic();
+        if at < self.next {
+            return;
+        }
+        self.next = at + EACH;
+        let mut err = std::io::stderr().lock();
+        let line = format!(
+            "{} of {} files, {} documents",
+            thousands(now.files),
+            thousands(self.files as u64),
+            thousands(now.documents)
+        );
+        // a failure to write progress is no reason to stop
+        let _ = if err.is_terminal() { write!(err, "\r{line} ") } else { writeln!(err, "{line}") };
+    }
+}
+
+#[cfg(test)]
+mod tests;

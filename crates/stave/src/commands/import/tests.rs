@@ -1,0 +1,186 @@
+//! Files that the original wrote, sent to a node of this process.
+#![allow(clippy::disallowed_methods, reason = "a test reads its fixtures")]
+
+use std::fmt::Write as _;
+
+use base64::Engine as _;
+use protocol::extras::GetMetaExtras;
+use protocol::{RequestParts, Status, opcode};
+use serde_json::Value;
+use server::{Config, Server, Settings};
+use sha2::{Digest, Sha256};
+
+use super::*;
+use crate::client::{Secret, Target};
+
+fn golden() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/format/couchstore-13")
+}
+
+/// A node on free ports, with a bucket that has another number of vBuckets than the files.
+struct World {
+    env: Env,
+    server: Server,
+    _folder: tempfile::TempDir,
+}
+
+impl World {
+    fn new() -> World {
+        let (env, folder) = (Env::real(), tempfile::tempdir().expect("a folder"));
+        let text = "kv = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\npassword = \"secret1\"\nvbuckets = 16";
+        let settings = Settings::parse(text).expect("valid");
+        let config = Config::new(settings, folder.path().into(), 1, || unreachable!("a password is given"));
+        let server = server::serve(config.expect("valid"), env.clone()).expect("a node");
+        World { env, server, _folder: folder }
+    }
+
+    fn client(&self) -> Client {
+        let target = Target {
+            addr: self.server.kv_addr().to_string(),
+            username: "Administrator".into(),
+            password: Secret("secret1".into()),
+            bucket: "default".into(),
+            ..Target::default()
+        };
+        Client::open_with(&self.env, &target, &[Feature::Xattr, Feature::Snappy]).expect("a connection")
+    }
+
+    fn import(&self, conflict: Conflict) -> Summary {
+        let bucket = bucket_at(&self.env, &golden()).expect("files");
+        import(&self.env, &bucket, self.client(), conflict).expect("imported")
+    }
+}
+
+fn get_meta(client: &mut Client, key: &[u8]) -> Option<(u64, GetMetaExtras)> {
+    let parts = RequestParts {
+        opcode: opcode::GET_META,
+        vbucket: base::vbucket_map::vbucket_of(key, client.vbuckets()),
+        extras: &[2],
+        key: &[&[0], key].concat(),
+        ..RequestParts::default()
+    };
+    let answer = client.request("get meta", parts).expect("an answer");
+    let number = |at: usize, len: usize| {
+        answer.extras[at..at + len].iter().fold(0, |n: u64, byte| n << 8 | u64::from(*byte))
+    };
+    answer.is(Status::Success).then(|| {
+        let extras = GetMetaExtras {
+            deleted: number(0, 4) != 0,
+            flags: number(4, 4) as u32,
+            expiry: number(8, 4) as u32,
+            rev_seqno: base::RevSeqno(number(12, 8)),
+            datatype: number(20, 1) as u8,
+        };
+        (answer.cas.0, extras)
+    })
+}
+
+/// Documents that expire may have done so by now: of those only the metadata is compared.
+fn compare(client: &mut Client, expected: &Value) {
+    let number = |name: &str| expected[name].as_u64().expect("a number");
+    let key = expected["key"].as_str().expect("a key");
+    let key = base64::engine::general_purpose::STANDARD.decode(key).expect("base64");
+    let (cas, meta) = get_meta(client, &key).expect("metadata");
+    assert_eq!(
+        (cas, u64::from(meta.flags), meta.rev_seqno.0, u64::from(meta.expiry)),
+        (number("cas"), number("flags"), number("rev_seqno"), number("expiry")),
+        "{expected}"
+    );
+    let was_deleted = expected["deleted"] == json!(true);
+    assert!(meta.deleted || !was_deleted, "{expected}");
+    if number("get_status") == 0 && number("expiry") == 0 {
+        assert_eq!(u64::from(meta.datatype), number("datatype"), "{expected}");
+        let value = without_xattrs(client.get(&key).expect("an answer").expect("a document"));
+        assert_eq!(value.len() as u64, number("value_len"), "{expected}");
+        let mut sha = String::new();
+        Sha256::digest(&value).iter().for_each(|byte| write!(sha, "{byte:02x}").expect("text"));
+        assert_eq!(sha, expected["value_sha256"].as_str().expect("a hash"), "{expected}");
+    }
+}
+
+fn without_xattrs(document: crate::client::Document) -> Vec<u8> {
+    assert_eq!(document.datatype & 2, 0, "no value of the files is compressed for good");
+    match document.datatype & 4 {
+        0 => document.value,
+        _ => {
+            let len = u32::from_be_bytes(document.value[..4].try_into().expect("four bytes")) as usize;
+            document.value[4 + len..].to_vec()
+        }
+    }
+}
+
+#[test]
+fn everything_arrives_as_it_was() {
+    let world = World::new();
+    let summary = world.import(Conflict::Resolve);
+    assert_eq!((summary.files, summary.conflicts), (4, 0), "{summary:?}");
+    assert_eq!(summary.skipped[&Skipped::Prepare], 3, "{summary:?}");
+    assert!(summary.skipped[&Skipped::SystemEvent] > 0, "{summary:?}");
+    let expected = std::fs::read_to_string(golden().join("expected.jsonl")).expect("the fixture");
+    let expected = expected.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    let mut client = world.client();
+    let mut compared = 0;
+    for expected in expected.filter(|line| line["collection"] == json!(0) && !line["deleted"].is_null()) {
+        compare(&mut client, &expected);
+        compared += 1;
+    }
+    assert!(compared > 100, "{compared}");
+
+    // once more: everything is there
+    let again = world.import(Conflict::Resolve);
+    assert_eq!((again.documents, again.tombstones), (0, 0), "{again:?}");
+    assert_eq!(again.conflicts, summary.documents + summary.tombstones);
+    drop(client);
+    world.server.stop().expect("stopped");
+}
+
+#[test]
+fn a_conflict_ends_as_was_asked() {
+    let world = World::new();
+    let mut client = world.client();
+    // a document of the files that has one change there
+    let key = b"json::2";
+    for n in 0..3 {
+        client.set(key, format!("{n}").as_bytes(), 0).expect("stored");
+    }
+    let skipped = world.import(Conflict::Skip);
+    assert_eq!((skipped.conflicts, skipped.tombstones), (1, 0), "{skipped:?}");
+    assert!(skipped.skipped[&Skipped::Tombstone] > 0, "{skipped:?}");
+    assert_eq!(client.get(key).expect("an answer").expect("a document").value, b"2");
+    assert!(world.import(Conflict::Resolve).tombstones > 0);
+    assert_eq!(client.get(key).expect("an answer").expect("a document").value, b"2");
+    let overwritten = world.import(Conflict::Overwrite);
+    assert_eq!(overwritten.conflicts, 0, "{overwritten:?}");
+    assert_eq!(client.get(key).expect("an answer").expect("a document").value.len(), 535);
+    drop(client);
+    world.server.stop().expect("stopped");
+}
+
+#[test]
+fn what_is_no_bucket_is_refused() {
+    let (env, _) = Env::sim(1);
+    let open = |name: &str| {
+        let path = Path::new("/b").join(name);
+        env.disk.open(&path, base::env::OpenMode::Create).expect("a file");
+    };
+    env.disk.create_dir_all(Path::new("/b")).expect("a folder");
+    open("0.couch.1");
+    assert!(bucket_at(&env, Path::new("/b")).is_ok());
+    let error = bucket_at(&env, Path::new("/b/0.couch.1")).expect_err("a file").to_string();
+    assert_eq!(error, "/b/0.couch.1 is no bucket's folder: give one with files like 0.couch.1");
+    open("journal.1");
+    let error = bucket_at(&env, Path::new("/b")).expect_err("a journal").to_string();
+    assert!(error.starts_with("/b/journal.1 holds what is not in the files yet"), "{error}");
+}
+
+#[test]
+fn a_file_of_another_kind_is_named() {
+    let world = World::new();
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("0.couch.1"), "no couchstore file").expect("written");
+    let bucket = bucket_at(&world.env, folder.path()).expect("a file");
+    let error = import(&world.env, &bucket, world.client(), Conflict::Resolve).expect_err("no header");
+    let said = format!("{error:#}");
+    assert!(said.contains("0.couch.1") && said.contains("no valid header"), "{said}");
+    world.server.stop().expect("stopped");
+}
