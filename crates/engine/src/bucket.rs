@@ -8,6 +8,7 @@ use kvstore::KvStore;
 use parking_lot::{Mutex, MutexGuard};
 use vbucket::{Garbage, HashSeed, Origin, VBucket};
 
+use crate::compaction_queue::CompactionQueue;
 use crate::config::BucketConfig;
 use crate::counters::OpCounts;
 use crate::disk_state::DiskState;
@@ -82,6 +83,7 @@ pub struct Bucket {
     pub(crate) flush: FlushQueue,
     pub(crate) disk: DiskState,
     pub(crate) filer: Filer,
+    pub(crate) compacting: CompactionQueue,
     pub(crate) fetching: Arc<FetchQueue>,
     pub(crate) warmup: Warmup,
     /// Held while the role of a vBucket changes. Taken before `flushing`.

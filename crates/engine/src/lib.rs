@@ -1,6 +1,8 @@
 //! One bucket: joins memory and disk and runs the background steps; knows no protocol and no socket.
 
 mod bucket;
+mod compaction_queue;
+mod compactor;
 mod completion;
 mod config;
 mod counters;
@@ -20,6 +22,7 @@ mod open;
 mod persistence;
 mod read;
 mod refusal;
+mod rollback;
 mod stats;
 mod store;
 mod subdocument;
@@ -33,8 +36,11 @@ mod write;
 #[cfg(debug_assertions)]
 pub use bucket::locks_taken;
 pub use bucket::{Bucket, Mutated};
+pub use compaction_queue::{CompactOutcome, CompactRequest, CompactionRun, CompactionStats};
 pub use completion::{Completer, Completion, completion};
-pub use config::BucketConfig;
+pub use config::{
+    BucketConfig, DEFAULT_COMPACT_MIN_WASTE_BYTES, DEFAULT_COMPACT_PERCENT, DEFAULT_PURGE_AGE_S,
+};
 pub use counters::OpCounts;
 pub use disk_state::SaveStats;
 pub use failure::Failure;

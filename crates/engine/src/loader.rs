@@ -53,10 +53,26 @@ impl Bucket {
                 None => return self.load_done(vb, None),
             }
         };
-        let mut loaded = Loaded::new(self.seed.clone(), room(&counts));
+        match self.read_documents(vb, &counts) {
+            Ok(Some(loaded)) => self.install(vb, incarnation, loaded),
+            Ok(None) => self.load_done(vb, None),
+            Err(failure) => {
+                self.give_up(vb, incarnation, &failure);
+                self.load_done(vb, None)
+            }
+        }
+    }
+
+    /// The documents of a vBucket without their values; nothing if the bucket is being closed.
+    pub(crate) fn read_documents(
+        &self,
+        vb: VbId,
+        counts: &Counts,
+    ) -> Result<Option<Loaded>, kvstore::Failure> {
+        let mut loaded = Loaded::new(self.seed.clone(), room(counts));
         let mut until_look = ITEMS_PER_LOOK;
         let mut stopped = false;
-        let scanned = self.store.scan(vb, Seqno(0), Values::Leave, &mut |version| {
+        self.store.scan(vb, Seqno(0), Values::Leave, &mut |version| {
             loaded.insert(self.seed.hash(version.key()), version);
             until_look -= 1;
             if until_look == 0 {
@@ -64,15 +80,8 @@ impl Bucket {
                 stopped = self.warmup.is_stopping();
             }
             if stopped { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        });
-        if let Err(failure) = scanned {
-            self.give_up(vb, incarnation, &failure);
-            return self.load_done(vb, None);
-        }
-        if stopped {
-            return self.load_done(vb, None);
-        }
-        self.install(vb, incarnation, loaded)
+        })?;
+        Ok((!stopped).then_some(loaded))
     }
 
     fn install(&self, vb: VbId, incarnation: u64, loaded: Loaded) -> Progress {

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use vbucket::{FailoverEntry, FailoverTable, HashSeed, Origin, VBucket};
 
 use crate::bucket::{Bucket, Shard, dead, new_uuid};
+use crate::compaction_queue::CompactionQueue;
 use crate::config::BucketConfig;
 use crate::counters::OpCounts;
 use crate::disk_state::DiskState;
@@ -69,6 +70,7 @@ impl Bucket {
             flush: FlushQueue::new(if store.is_journaled() { Pace::JOURNAL } else { Pace::FILES }),
             disk: DiskState::default(),
             filer: Filer::default(),
+            compacting: CompactionQueue::default(),
             store,
             fetching: Arc::default(),
             warmup: Warmup::new(env.clock.monotonic()),
@@ -113,7 +115,7 @@ impl Bucket {
     }
 
     /// What a vBucket starts from as stored; a damaged failover table begins anew.
-    fn origin(&self, stored: StoredVb) -> Origin {
+    pub(crate) fn origin(&self, stored: StoredVb) -> Origin {
         let entry = |e: &kvstore::FailoverEntry| FailoverEntry { uuid: VbUuid(e.id), seqno: Seqno(e.seq) };
         let entries = stored.state.failover_table.iter().map(entry).collect();
         Origin {

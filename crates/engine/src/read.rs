@@ -149,7 +149,19 @@ impl Bucket {
     /// Turns an expired document into a tombstone that keeps its system xattrs, unless somebody changed it since.
     /// Refused if it has xattrs that are not in memory.
     pub(crate) fn expire(&self, vb: VbId, hash: u64, version: &Version, now: Moment) -> Result<(), Refusal> {
-        let new = crate::write::tombstone_of(version, base::ItemKind::Expiration, now)?;
+        self.expire_as(vb, hash, version, version, now)
+    }
+
+    /// The same with the value of `whole`, which is that version as the disk has it.
+    pub(crate) fn expire_as(
+        &self,
+        vb: VbId,
+        hash: u64,
+        version: &Version,
+        whole: &Version,
+        now: Moment,
+    ) -> Result<(), Refusal> {
+        let new = crate::write::tombstone_of(whole, base::ItemKind::Expiration, now)?;
         let change = Change {
             new,
             existence: Existence::Any,

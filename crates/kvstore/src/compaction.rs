@@ -15,6 +15,8 @@ pub struct Compaction<'a> {
     /// Tombstones that were deleted before this are left out, and the purge seqno moves over them. Nothing if all
     /// stay. A tombstone without a time of deletion stays.
     pub purge_before_s: Option<u32>,
+    /// Of them only those with a seqno up to here; nothing if it does not matter.
+    pub purge_through: Option<Seqno>,
     /// Whether what a collection held at a seqno is dropped: it is left out. May be called under the vBucket's lock.
     pub is_dropped: &'a dyn Fn(CollectionId, Seqno) -> bool,
     /// Documents that expired before this are shown to `on_expired`.
@@ -30,6 +32,7 @@ impl Default for Compaction<'_> {
     fn default() -> Self {
         Compaction {
             purge_before_s: None,
+            purge_through: None,
             is_dropped: &|_, _| false,
             expired_before_s: None,
             on_expired: &|_| Expired::Keep,
@@ -127,7 +130,9 @@ impl Compaction<'_> {
         let expiry = record.expiry.filter(|expiry| *expiry != 0)?;
         let is_before = |limit: Option<u32>| limit.is_some_and(|limit| expiry < limit);
         if record.deleted {
-            return is_before(self.purge_before_s).then_some(Reason::Purged);
+            let goes = self.purge_through.is_none_or(|through| record.seqno <= through)
+                && is_before(self.purge_before_s);
+            return goes.then_some(Reason::Purged);
         }
         let is_document = matches!(owner(record.stored_key), Owner::Document(_));
         let is_expired = is_document && is_before(self.expired_before_s);

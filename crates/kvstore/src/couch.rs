@@ -22,8 +22,8 @@ use parking_lot::Mutex;
 
 use crate::compaction::{Compacted, Compaction, FileAt, RolledBack};
 use crate::failure::Failure;
-use crate::store::{Counts, KvStore, SaveBatch, Snapshot as AnySnapshot, States, Stats, StoredVb};
-use file::{Known, VbFile};
+use crate::store::{Counts, KvStore, SaveBatch, Snapshot as AnySnapshot, States, Stats, StoredVb, Usage};
+use file::{Known, VbFile, usage_of};
 use group::Order;
 use open_files::OpenFiles;
 use record::Records;
@@ -413,6 +413,16 @@ impl KvStore for Couch {
     fn counts(&self, vb: VbId) -> Result<Counts, Failure> {
         let counts = self.ask(vb, &self.vbucket(vb), |file| Ok(file.counts()))?;
         Ok(counts.unwrap_or_default())
+    }
+
+    fn usage(&self, vb: VbId) -> Option<Usage> {
+        let vbucket = self.vbuckets.lock().get(&vb)?.clone();
+        if let Some(latest) = &*vbucket.latest.lock() {
+            return Some(usage_of(latest));
+        }
+        // Whoever writes holds the lock over syncs; then the next question is soon enough.
+        let slot = vbucket.slot.try_lock()?;
+        Some(slot.known.as_ref()?.usage())
     }
 
     fn delete_vbucket(&self, vb: VbId) -> Result<(), Failure> {

@@ -101,6 +101,12 @@ impl Failure {
         }
     }
 
+    /// Whether a file is at fault that others do not depend on.
+    pub(crate) fn is_of_one_file(&self) -> bool {
+        let names_one = matches!(self, Failure::File { .. } | Failure::Record { .. } | Failure::State { .. });
+        names_one && !self.is_disk_full()
+    }
+
     /// The same failure for one more vBucket or key that it concerns.
     pub(crate) fn again(&self) -> Failure {
         match self {

@@ -27,7 +27,7 @@ use crate::couch::{Couch, CouchConfig};
 use crate::failure::Failure;
 use crate::journal::{Filed, Frame, Journal, JournalConfig, Record, State};
 use crate::state::VbStateDoc;
-use crate::store::{Background, Counts, KvStore, SaveBatch, Snapshot, States, Stats, StoredVb};
+use crate::store::{Background, Counts, KvStore, SaveBatch, Snapshot, States, Stats, StoredVb, Usage};
 use overlay::Overlay;
 use runs::Runs;
 
@@ -145,6 +145,8 @@ struct Unfiled {
     is_rolling_back: bool,
     /// It was deleted; if its file could not be removed yet, that is void.
     file_is_void: bool,
+    /// Until when its file, which is at fault, is left alone; stays until it is filed.
+    left_alone_until: Option<Duration>,
 }
 
 /// Since when something waits to be filed.
@@ -232,6 +234,26 @@ impl Journaled {
         let vbuckets = self.vbuckets.read();
         let since = vbuckets.iter().filter_map(|vb| vb.unfiled.lock().since);
         since.map(|since| since.frame).min().unwrap_or(next)
+    }
+
+    fn save_taken(&self, group: &[(VbId, SaveBatch<'_>)]) -> Vec<Result<(), Failure>> {
+        let states: Vec<Arc<VbStateDoc>> =
+            group.iter().map(|(_, batch)| Arc::new(batch.state.clone())).collect();
+        let journaled = self.make_room().and_then(|()| self.journal_group(group, &states));
+        match journaled {
+            Ok(()) => {
+                self.saved_at_ns.store(self.env.clock.monotonic_ns(), Ordering::Relaxed);
+                self.saves.fetch_add(group.len() as u64, Ordering::Relaxed);
+                let items: usize = group.iter().map(|(_, batch)| batch.items.len()).sum();
+                self.items_saved.fetch_add(items as u64, Ordering::Relaxed);
+                group.iter().map(|_| Ok(())).collect()
+            }
+            Err(failure) => {
+                let mut answers: Vec<_> = group.iter().skip(1).map(|_| Err(failure.again())).collect();
+                answers.push(Err(failure));
+                answers
+            }
+        }
     }
 
     /// Journals a group; the caller made sure that there is room.
@@ -328,23 +350,17 @@ enum Unwritten {
 impl KvStore for Journaled {
     fn save_group(&self, group: &[(VbId, SaveBatch<'_>)]) -> Vec<Result<(), Failure>> {
         group.iter().for_each(|(_, batch)| batch.assert_sorted());
-        let states: Vec<Arc<VbStateDoc>> =
-            group.iter().map(|(_, batch)| Arc::new(batch.state.clone())).collect();
-        let journaled = self.make_room().and_then(|()| self.journal_group(group, &states));
-        match journaled {
-            Ok(()) => {
-                self.saved_at_ns.store(self.env.clock.monotonic_ns(), Ordering::Relaxed);
-                self.saves.fetch_add(group.len() as u64, Ordering::Relaxed);
-                let items: usize = group.iter().map(|(_, batch)| batch.items.len()).sum();
-                self.items_saved.fetch_add(items as u64, Ordering::Relaxed);
-                group.iter().map(|_| Ok(())).collect()
-            }
-            Err(failure) => {
-                let mut answers: Vec<_> = group.iter().skip(1).map(|_| Err(failure.again())).collect();
-                answers.push(Err(failure));
-                answers
-            }
+        // a vBucket that cannot be filed is on its own
+        let mut answers: Vec<_> = group.iter().map(|(vb, _)| self.is_stuck(*vb)).collect();
+        let taken = group.iter().zip(&answers).filter(|(_, answer)| answer.is_ok());
+        let taken: Vec<(VbId, SaveBatch<'_>)> = taken.map(|(one, _)| *one).collect();
+        if !taken.is_empty() {
+            let mut saved = self.save_taken(&taken).into_iter();
+            answers.iter_mut().filter(|answer| answer.is_ok()).for_each(|answer| {
+                *answer = saved.next().expect("an answer for each batch");
+            });
         }
+        answers
     }
 
     fn get(&self, vb: VbId, key: DocKey<'_>) -> Result<Option<Version>, Failure> {
@@ -391,6 +407,10 @@ impl KvStore for Journaled {
         let _filing = self.filing.lock();
         self.file_one(vb)?;
         self.files.counts(vb)
+    }
+
+    fn usage(&self, vb: VbId) -> Option<Usage> {
+        self.files.usage(vb)
     }
 
     fn delete_vbucket(&self, vb: VbId) -> Result<(), Failure> {

@@ -23,4 +23,4 @@ pub use journaled::{Journaled, JournaledConfig};
 pub use memory::Memory;
 pub use sort::{newest_of, release, sort_newest, sort_newest_from};
 pub use state::{CheckpointType, FailoverEntry, VbStateDoc};
-pub use store::{Background, Counts, KvStore, SaveBatch, Snapshot, States, Stats, StoredVb, Values};
+pub use store::{Background, Counts, KvStore, SaveBatch, Snapshot, States, Stats, StoredVb, Usage, Values};

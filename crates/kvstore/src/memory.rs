@@ -10,7 +10,7 @@ use crate::collections::{PREPARES, Tally, Weight, collection_of, event_prefix};
 use crate::compaction::{Candidate, Compacted, Compaction, CompactionProgress, Reason, RolledBack};
 use crate::failure::Failure;
 use crate::state::VbStateDoc;
-use crate::store::{Counts, KvStore, SaveBatch, Snapshot, States, Stats, StoredVb, Values};
+use crate::store::{Counts, KvStore, SaveBatch, Snapshot, States, Stats, StoredVb, Usage, Values};
 
 /// What a record costs beyond key and value on a disk of the other backend.
 const RECORD_BYTES: u64 = 18 + 8;
@@ -256,6 +256,11 @@ impl KvStore for Memory {
 
     fn counts(&self, vb: VbId) -> Result<Counts, Failure> {
         Ok(self.inner.lock().vbuckets.get(&vb).map(|vbucket| vbucket.now.counts()).unwrap_or_default())
+    }
+
+    fn usage(&self, vb: VbId) -> Option<Usage> {
+        let bytes = self.inner.lock().vbuckets.get(&vb)?.now.totals.bytes;
+        Some(Usage { file_bytes: bytes, used_bytes: bytes })
     }
 
     fn delete_vbucket(&self, vb: VbId) -> Result<(), Failure> {

@@ -59,6 +59,12 @@ pub trait KvStore: Send + Sync {
     /// How much is stored for a vBucket, exactly. What is not in its file yet may be written there first.
     fn counts(&self, vb: VbId) -> Result<Counts, Failure>;
 
+    /// How large a vBucket's file is and how much of it is in use, as of its last commit: from memory, so that it can be
+    /// asked often. Nothing if there is no file, or nobody has looked at it yet.
+    fn usage(&self, _: VbId) -> Option<Usage> {
+        None
+    }
+
     /// Forgets a vBucket, durably; fine if there is none.
     fn delete_vbucket(&self, vb: VbId) -> Result<(), Failure>;
 
@@ -173,6 +179,15 @@ pub struct Counts {
     /// Bytes that its file takes.
     pub file_bytes: u64,
     /// Bytes of them that are in use.
+    pub used_bytes: u64,
+}
+
+/// What a vBucket's file takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes of it.
+    pub file_bytes: u64,
+    /// Bytes that are in use: what a compaction would keep, about.
     pub used_bytes: u64,
 }
 

@@ -290,7 +290,7 @@ pub static ROWS: &[Row] = &[
         .needs(NodeSupervisor)
         .value(ValueRule::Optional)
         .cas(AnyCas),
-    Row::new(COMPACT_DB, later_issue::not_supported, "Rewrite the file of a vBucket")
+    Row::new(COMPACT_DB, vbucket::compact, "Rewrite the file of a vBucket without what is not in use")
         .in_bucket()
         .needs(NodeSupervisor)
         .extras(24),

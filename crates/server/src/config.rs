@@ -40,6 +40,12 @@ pub enum ConfigError {
     /// A limit under which nobody could be served.
     #[error("{0} = 0: give at least 1")]
     Limit(&'static str),
+    /// A share of a file from which on it is compacted.
+    #[error("compaction-fragmentation-percent = {0}: give a number from 10 to 100")]
+    Fragmentation(u8),
+    /// A size cannot be read.
+    #[error("size {0:?}: give a number with KiB, MiB, GiB or TiB, for example 1MiB")]
+    Size(String),
     /// A user that could not log in.
     #[error("user {0:?}: names have 1 to 128 bytes and passwords at least 1")]
     User(String),
@@ -110,6 +116,11 @@ impl BucketSpec {
 
 fn parse_quota(text: &str) -> Result<u64, ConfigError> {
     let refused = || ConfigError::Quota(text.to_owned());
+    parse_size(text).ok().filter(|bytes| *bytes >= SMALLEST_QUOTA_BYTES).ok_or_else(refused)
+}
+
+fn parse_size(text: &str) -> Result<u64, ConfigError> {
+    let refused = || ConfigError::Size(text.to_owned());
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let number: u64 = text[..digits].parse().map_err(|_| refused())?;
     let shift = match text[digits..].to_ascii_lowercase().as_str() {
@@ -120,8 +131,7 @@ fn parse_quota(text: &str) -> Result<u64, ConfigError> {
         "t" | "tb" | "tib" => 40,
         _ => return Err(refused()),
     };
-    let bytes = number.checked_mul(1 << shift).ok_or_else(refused)?;
-    if bytes < SMALLEST_QUOTA_BYTES { Err(refused()) } else { Ok(bytes) }
+    number.checked_mul(1 << shift).ok_or_else(refused)
 }
 
 /// What a user may do.
@@ -242,6 +252,12 @@ pub struct Settings {
     pub journal: Option<Switch>,
     /// Files of documents that may be open at the same time, of all buckets together.
     pub max_open_files: Option<usize>,
+    /// A file is compacted when so many of a hundred bytes of it are not in use.
+    pub compaction_fragmentation_percent: Option<u8>,
+    /// And at least so many bytes, as `1MiB`.
+    pub compaction_min_waste: Option<String>,
+    /// Tombstones older than so many seconds are forgotten when their file is compacted.
+    pub purge_age_s: Option<u32>,
     /// Further users.
     #[serde(default)]
     pub user: Vec<UserSpec>,
@@ -269,6 +285,11 @@ impl Settings {
             login_timeout_s: self.login_timeout_s.or(other.login_timeout_s),
             journal: self.journal.or(other.journal),
             max_open_files: self.max_open_files.or(other.max_open_files),
+            compaction_fragmentation_percent: self
+                .compaction_fragmentation_percent
+                .or(other.compaction_fragmentation_percent),
+            compaction_min_waste: self.compaction_min_waste.or(other.compaction_min_waste),
+            purge_age_s: self.purge_age_s.or(other.purge_age_s),
             user: if self.user.is_empty() { other.user } else { self.user },
         }
     }
@@ -301,6 +322,34 @@ pub struct Config {
     pub journal: Switch,
     /// Files of documents that may be open at the same time, of all buckets together.
     pub max_open_files: usize,
+    /// When files are compacted.
+    pub compaction: CompactionRules,
+}
+
+/// When files are compacted, and what is forgotten then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompactionRules {
+    /// So many of a hundred bytes are not in use,
+    pub percent: u8,
+    /// and at least so many.
+    pub min_waste_bytes: u64,
+    /// Tombstones older than so many seconds are forgotten.
+    pub purge_age_s: u32,
+}
+
+impl CompactionRules {
+    fn new(settings: &Settings) -> Result<CompactionRules, ConfigError> {
+        let percent = settings.compaction_fragmentation_percent.unwrap_or(engine::DEFAULT_COMPACT_PERCENT);
+        if !(10..=100).contains(&percent) {
+            return Err(ConfigError::Fragmentation(percent));
+        }
+        let min_waste = settings.compaction_min_waste.as_deref().map(parse_size);
+        Ok(CompactionRules {
+            percent,
+            min_waste_bytes: min_waste.transpose()?.unwrap_or(engine::DEFAULT_COMPACT_MIN_WASTE_BYTES),
+            purge_age_s: settings.purge_age_s.unwrap_or(engine::DEFAULT_PURGE_AGE_S),
+        })
+    }
 }
 
 /// Files that may be open where nobody says and the limit of descriptors is not known.
@@ -316,6 +365,7 @@ impl Config {
         new_password: impl FnOnce() -> String,
     ) -> Result<Config, ConfigError> {
         let defaults = ConnectionLimits::default();
+        let compaction = CompactionRules::new(&settings)?;
         let password_was_generated = settings.password.is_none();
         let administrator = UserSpec {
             name: settings.username.unwrap_or_else(|| "Administrator".to_owned()),
@@ -341,6 +391,7 @@ impl Config {
             },
             journal: settings.journal.unwrap_or(Switch::On),
             max_open_files: settings.max_open_files.unwrap_or(DEFAULT_MAX_OPEN_FILES),
+            compaction,
         };
         config.check()?;
         Ok(config)
@@ -436,6 +487,9 @@ mod tests {
         assert_eq!(config("vbuckets = 3").err(), Some(ConfigError::Vbuckets(3)));
         assert_eq!(config("threads = 0").err(), Some(ConfigError::Threads(0)));
         assert_eq!(config("max-open-files = 3").err(), Some(ConfigError::Limit("max-open-files")));
+        let error = config("compaction-fragmentation-percent = 5").err();
+        assert_eq!(error, Some(ConfigError::Fragmentation(5)));
+        assert_eq!(config("compaction-min-waste = \"x\"").err(), Some(ConfigError::Size("x".to_owned())));
         assert!(matches!(config("journal = true"), Err(ConfigError::File(_))));
         assert_eq!(config("max-connections = 0").err(), Some(ConfigError::Limit("max-connections")));
         assert_eq!(config("buckets = []").err(), Some(ConfigError::NoBuckets));

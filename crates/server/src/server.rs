@@ -81,7 +81,7 @@ pub struct Server {
     signals: mpsc::Receiver<()>,
     control: Task,
     workers: Vec<Task>,
-    flushers: Vec<[Task; 2]>,
+    writers: Vec<[Task; 3]>,
     readers: Vec<Task>,
 }
 
@@ -97,8 +97,8 @@ pub fn serve(config: Config, env: Env) -> Result<Server, Failure> {
     let kv = listen(config.kv_addr)?;
     let http = listen(config.http_addr)?;
     let (kv_addr, http_addr) = (kv.local_addr()?, http.local_addr()?);
-    let flushers =
-        buckets.iter().map(|served| start_flusher(&env, &served.bucket)).collect::<Result<Vec<_>, _>>()?;
+    let writers =
+        buckets.iter().map(|served| start_writers(&env, &served.bucket)).collect::<Result<Vec<_>, _>>()?;
     let readers =
         buckets.iter().map(|served| start_readers(&env, &served.bucket)).collect::<Result<Vec<_>, _>>()?;
     let readers = readers.into_iter().flatten().collect();
@@ -119,13 +119,16 @@ pub fn serve(config: Config, env: Env) -> Result<Server, Failure> {
     let (signalled, signals) = mpsc::channel();
     let control = Control { node: node.clone(), kv, http, seats, stopping, signalled };
     let control = control.start()?;
-    Ok(Server { node, kv_addr, http_addr, data_dir, stop, signals, control, workers, flushers, readers })
+    Ok(Server { node, kv_addr, http_addr, data_dir, stop, signals, control, workers, writers, readers })
 }
 
 fn open(spec: &BucketSpec, config: &Config, data_dir: &DataDir, env: &Env) -> Result<Served, Failure> {
     let mut bucket = engine::BucketConfig::new(&spec.name, data_dir.bucket(&spec.name));
     bucket.quota_bytes = spec.quota_bytes;
     bucket.vbuckets = config.vbuckets;
+    bucket.compact_percent = config.compaction.percent;
+    bucket.compact_min_waste_bytes = config.compaction.min_waste_bytes;
+    bucket.purge_age_s = config.compaction.purge_age_s;
     let failed = |source| Failure::Bucket { name: spec.name.clone(), source };
     let store = open_store(config, &bucket, env).map_err(|failure| failed(failure.into()))?;
     let bucket = Bucket::open_cold(bucket, env.clone(), store).map_err(failed)?;
@@ -157,13 +160,18 @@ fn open_store(
     }
 }
 
-/// Starts the threads that write a bucket's changes: to where they are durable, and behind that to the files.
-fn start_flusher(env: &Env, bucket: &Arc<Bucket>) -> io::Result<[Task; 2]> {
+/// Starts the threads that write a bucket's changes: to where they are durable, and behind that to the
+/// files; and the one that compacts those.
+fn start_writers(env: &Env, bucket: &Arc<Bucket>) -> io::Result<[Task; 3]> {
     let start = |name: &str, run: fn(&Bucket)| {
         let bucket = Arc::clone(bucket);
         env.spawn.spawn(&format!("{name}-{}", bucket.name()), Box::new(move || run(&bucket)))
     };
-    Ok([start("flush", Bucket::run_flusher)?, start("file", Bucket::run_filer)?])
+    Ok([
+        start("flush", Bucket::run_flusher)?,
+        start("file", Bucket::run_filer)?,
+        start("compact", Bucket::run_compactor)?,
+    ])
 }
 
 /// Starts the threads that read values and those that load documents, which end when everything is loaded.
@@ -221,10 +229,11 @@ impl Server {
         for (_, bucket) in &buckets {
             bucket.stop_loaders();
             bucket.stop_fetchers();
+            bucket.stop_compactor();
             bucket.stop_flusher();
             bucket.stop_filer();
         }
-        for thread in self.readers.into_iter().chain(self.flushers.into_iter().flatten()) {
+        for thread in self.readers.into_iter().chain(self.writers.into_iter().flatten()) {
             join(thread)?;
         }
         for (spec, bucket) in &buckets {

@@ -305,3 +305,28 @@ fn what_names_no_key_works_while_loading() {
     assert!(answers.iter().any(|(.., value)| value == "done"));
     assert_eq!(desk.node.buckets().len(), 1);
 }
+
+#[test]
+fn a_compaction_is_answered_when_it_is_done() {
+    let mut desk = Desk::new(PLAIN);
+    desk.send(&[set("k", "v", 0), request(opcode::DELETE, "k", 0), set("k2", "v", 0)]);
+    assert!(desk.bucket.flush_all());
+    let all = [[0; 16].as_slice(), &[1], &[0; 7]].concat();
+    let compact = RequestParts { opcode: opcode::COMPACT_DB, vbucket: vb("k"), ..RequestParts::default() };
+    let compact = RequestParts { extras: &all, opaque: 7, ..compact };
+    assert_eq!(desk.send(&[compact]), []);
+    let mut other = client(&desk.node, PLAIN);
+    let mut bytes = Vec::new();
+    assert!(write_request(&mut bytes, &compact));
+    let (answers, _) = feed(&mut other, &bytes);
+    assert_eq!(told(&answers)[0].1, Status::Etmpfail, "it is under way already");
+    assert!(desk.poll().is_empty());
+    assert_eq!(desk.bucket.compact_step(), Progress::Worked);
+    assert_eq!(desk.poll(), [(opcode::COMPACT_DB, Status::Success, 7, String::new())]);
+    assert_eq!(desk.bucket.compaction_stats().runs, 1);
+    let wrong = [[0; 16].as_slice(), &[2], &[0; 7]].concat();
+    let answers = desk.send(&[RequestParts { extras: &wrong, ..compact }]);
+    assert_eq!(answers[0].1, Status::Einval);
+    let nowhere = RequestParts { vbucket: VbId(VBUCKETS), ..compact };
+    assert_eq!(desk.send(&[nowhere])[0].1, Status::NotMyVbucket);
+}

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use base::{DocKey, Seqno, VbId, Version};
 use kvstore::{
-    Compacted, Compaction, Counts, Failure, KvStore, RolledBack, SaveBatch, Snapshot, States, Stats, Values,
+    Compacted, Compaction, Counts, Failure, KvStore, RolledBack, SaveBatch, Snapshot, States, Stats, Usage,
+    Values,
 };
 use parking_lot::Mutex;
 
@@ -109,6 +110,10 @@ impl KvStore for Spy {
 
     fn counts(&self, vb: VbId) -> Result<Counts, Failure> {
         self.inner.counts(vb)
+    }
+
+    fn usage(&self, vb: VbId) -> Option<Usage> {
+        self.inner.usage(vb)
     }
 
     fn delete_vbucket(&self, vb: VbId) -> Result<(), Failure> {

@@ -13,7 +13,7 @@ use couchstore::{
 use crate::collections::{CollectionStats, Tally, Weight};
 use crate::failure::Failure;
 use crate::state::{STATE_ID, VbStateDoc};
-use crate::store::{Counts, SaveBatch, StoredVb};
+use crate::store::{Counts, SaveBatch, StoredVb, Usage};
 
 pub(super) struct VbFile {
     file: CouchFile,
@@ -25,6 +25,20 @@ pub(super) struct VbFile {
 pub(super) struct Known {
     commit: Commit,
     tally: Option<Tally>,
+    usage: Usage,
+}
+
+impl Known {
+    /// What the file takes.
+    pub(super) fn usage(&self) -> Usage {
+        self.usage
+    }
+}
+
+/// What a file takes as of a commit.
+pub(super) fn usage_of(snapshot: &Snapshot) -> Usage {
+    let info = snapshot.info();
+    Usage { file_bytes: info.file_bytes, used_bytes: info.used_bytes() }
 }
 
 pub(super) fn load_tally(snapshot: &Snapshot) -> Result<Tally, couchstore::Failure> {
@@ -91,12 +105,12 @@ impl VbFile {
     /// What is worth knowing when the file is opened again. After a failure the counts are not to be trusted.
     pub(super) fn into_known(self, after_failure: bool) -> Option<Known> {
         let tally = (!after_failure).then_some(self.tally);
-        Some(Known { commit: self.file.last_commit()?, tally })
+        Some(Known { commit: self.file.last_commit()?, tally, usage: usage_of(&self.file.snapshot()) })
     }
 
     /// A file that was put together elsewhere and is committed, with its counts; it is to be opened by its last name.
     pub(super) fn known(file: &CouchFile, tally: Tally) -> Option<Known> {
-        Some(Known { commit: file.last_commit()?, tally: Some(tally) })
+        Some(Known { commit: file.last_commit()?, tally: Some(tally), usage: usage_of(&file.snapshot()) })
     }
 
     /// Prepares to go back to a commit; see [`CouchFile::rollback`].

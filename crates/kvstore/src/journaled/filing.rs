@@ -1,5 +1,6 @@
 //! Bringing the files up to date behind the journal.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use super::runs::{Run, merged};
 use super::{Journaled, Oldest, Vb};
 use crate::compaction::FileAt;
 use crate::failure::Failure;
-use crate::journal::{Filed, Frame};
+use crate::journal::{Filed, Frame, Record, State};
 use crate::state::VbStateDoc;
 use crate::store::{KvStore, SaveBatch};
 
@@ -20,6 +21,26 @@ const GROUP_VBUCKETS: usize = 128;
 const IDLE: Duration = Duration::from_secs(1);
 /// So many bytes of versions make a group, too.
 const GROUP_BYTES: u64 = 32 << 20;
+
+/// A vBucket whose file is at fault is tried again after so long.
+const LEAVE_ALONE: Duration = Duration::from_secs(10);
+/// What cannot be filed is journaled again when the journal is full, unless it is more than this share of it.
+const CARRIED_SHARE: u64 = 4;
+/// What one vBucket may have in the journal that cannot be filed, as a share of the journal.
+const STUCK_SHARE: u64 = 16;
+
+/// vBuckets that are not filed now, and why not if it was tried just now.
+type Skipped = BTreeMap<VbId, Option<Failure>>;
+
+/// What a look for something to file found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    Nothing,
+    /// Something, and some of it is filed.
+    Some,
+    /// Something, and none of it could be filed.
+    Failed,
+}
 
 /// What is filed of one vBucket.
 struct Part {
@@ -44,7 +65,17 @@ impl Journaled {
         let is_old = |oldest: Oldest| now.saturating_sub(oldest.at) >= self.config.file_after;
         let is_due = |oldest: Oldest| is_full || is_idle || is_old(oldest);
         let _filing = self.filing.lock();
-        self.file_oldest(is_due)
+        let is_left_alone = |(vb, state): (VbId, Arc<Vb>)| {
+            let until = state.unfiled.lock().left_alone_until;
+            until.filter(|until| now < *until).map(|_| (vb, None))
+        };
+        let mut skip: Skipped = self.each_vb().into_iter().filter_map(is_left_alone).collect();
+        let found = self.file_oldest(is_due, &mut skip)?;
+        // what was filed beside one that failed is progress
+        match skip.into_values().flatten().next() {
+            Some(failure) if found == Found::Failed => Err(failure),
+            _ => Ok(found != Found::Nothing),
+        }
     }
 
     /// Files first if the journal has reached its limit.
@@ -57,50 +88,125 @@ impl Journaled {
             return Ok(());
         }
         let _filing = self.filing.lock();
-        while is_full() && self.file_oldest(|_| true)? {}
-        Ok(())
+        let mut failed = Skipped::new();
+        while is_full() && self.file_oldest(|_| true, &mut failed)? != Found::Nothing {}
+        if is_full() && !failed.is_empty() { self.carry_forward(failed) } else { Ok(()) }
     }
 
     /// Files everything that was journaled before.
     pub(super) fn file_everything(&self) -> Result<(), Failure> {
         let _filing = self.filing.lock();
-        while self.file_oldest(|_| true)? {}
+        let mut failed = Skipped::new();
+        while self.file_oldest(|_| true, &mut failed)? != Found::Nothing {}
+        failed.into_values().flatten().next().map_or(Ok(()), Err)
+    }
+
+    /// Journals once more what cannot be filed, because the files of some vBuckets are damaged: so the old segments can
+    /// go, and the others go on. Only as long as that is little. The caller holds `filing`.
+    fn carry_forward(&self, failed: Skipped) -> Result<(), Failure> {
+        let states: Vec<(VbId, Arc<Vb>)> = failed.keys().map(|vb| (*vb, self.vb(*vb))).collect();
+        let _appending = self.appending.lock();
+        let (mut bytes, mut runs, mut has_void) = (0, Vec::new(), false);
+        for (vb, state) in &states {
+            let unfiled = state.unfiled.lock();
+            bytes += unfiled.bytes;
+            has_void |= unfiled.file_is_void;
+            if let Some(state) = unfiled.state.clone().filter(|_| unfiled.since.is_some()) {
+                runs.push((*vb, state, unfiled.runs.all()));
+            }
+        }
+        if has_void || bytes > self.config.journal_bytes / CARRIED_SHARE {
+            return failed.into_values().flatten().next().map_or(Ok(()), Err);
+        }
+        let since = self.journal.next_frame();
+        let records = runs.iter().flat_map(|(vb, state, runs)| {
+            let nothing = runs.is_empty().then_some(&[][..]);
+            let all = runs.iter().map(|run| &run[..]).chain(nothing);
+            all.map(|items| Record::Save { vb: *vb, state: State::Whole(state), items })
+        });
+        let last = self.append(records.collect::<Vec<_>>())?;
+        for (_, state) in &states {
+            let mut unfiled = state.unfiled.lock();
+            if let Some(oldest) = &mut unfiled.since {
+                oldest.frame = since;
+                unfiled.last = last;
+            }
+        }
+        if let Err(failure) = self.journal.release(self.oldest_unfiled()) {
+            tracing::warn!(%failure, "cannot release a journal segment");
+        }
         Ok(())
     }
 
-    /// Files a group, the oldest of those that are due. Says whether there were any.
-    fn file_oldest(&self, is_due: impl Fn(Oldest) -> bool) -> Result<bool, Failure> {
+    /// Whether a vBucket takes no more saves, because what it has in the journal cannot be filed and is much already.
+    pub(super) fn is_stuck(&self, vb: VbId) -> Result<(), Failure> {
+        let state = self.vb(vb);
+        let is_stuck = || {
+            let unfiled = state.unfiled.lock();
+            unfiled.left_alone_until.is_some() && unfiled.bytes > self.config.journal_bytes / STUCK_SHARE
+        };
+        if !is_stuck() {
+            return Ok(());
+        }
+        let _filing = self.filing.lock();
+        self.file_one(vb)
+    }
+
+    /// Files a group, the oldest of those that are due and not to be skipped. Those that cannot be filed because of
+    /// their own files are to be skipped then.
+    fn file_oldest(&self, is_due: impl Fn(Oldest) -> bool, skip: &mut Skipped) -> Result<Found, Failure> {
         let mut waiting: Vec<(Frame, VbId)> = Vec::new();
         for (vb, state) in self.each_vb() {
-            let since = state.unfiled.lock().since;
+            let since = state.unfiled.lock().since.filter(|_| !skip.contains_key(&vb));
             waiting.extend(since.filter(|since| is_due(*since)).map(|since| (since.frame, vb)));
         }
         waiting.sort_unstable();
         waiting.truncate(GROUP_VBUCKETS);
         if waiting.is_empty() {
-            return Ok(false);
+            return Ok(Found::Nothing);
         }
         let mut parts = Vec::new();
         let mut bytes = 0;
-        let mut failed = Ok(());
+        let mut outcomes: Vec<(VbId, Result<(), Failure>)> = Vec::new();
         for (_, vb) in waiting {
             match self.take(vb) {
                 Ok(part) => {
                     bytes += part.as_ref().map_or(0, |part| part.bytes);
                     parts.extend(part);
                 }
-                // the others go on
-                Err(failure) => failed = Err(failure),
+                Err(failure) => outcomes.push((vb, Err(failure))),
             }
             if bytes > GROUP_BYTES {
                 break;
             }
         }
-        self.file(parts).and(failed)?;
+        outcomes.extend(self.file(parts));
+        let found =
+            if outcomes.iter().any(|(_, outcome)| outcome.is_ok()) { Found::Some } else { Found::Failed };
+        let mut failed = Ok(());
+        for (vb, outcome) in outcomes {
+            let Err(failure) = outcome else { continue };
+            if failure.is_of_one_file() {
+                self.leave_alone(vb, &failure);
+                skip.insert(vb, Some(failure));
+            } else {
+                failed = Err(failure);
+            }
+        }
+        failed?;
         // on record at once, so that the journal can let go of what was filed
         let _appending = self.appending.lock();
         self.append([])?;
-        Ok(true)
+        Ok(found)
+    }
+
+    /// The file of a vBucket is at fault: it is tried again later, and holds up no others.
+    fn leave_alone(&self, vb: VbId, failure: &Failure) {
+        let until = self.env.clock.monotonic() + LEAVE_ALONE;
+        let before = self.vb(vb).unfiled.lock().left_alone_until.replace(until);
+        if before.is_none() {
+            tracing::error!(%vb, %failure, "cannot bring the file up to date; the changes stay in the journal");
+        }
     }
 
     /// Files what there is of one vBucket now. The caller holds `filing`.
@@ -111,7 +217,7 @@ impl Journaled {
         while is_left()
             && let Some(part) = self.take(vb)?
         {
-            self.file(vec![part])?;
+            self.file(vec![part]).into_iter().try_for_each(|(_, outcome)| outcome)?;
         }
         Ok(())
     }
@@ -132,25 +238,29 @@ impl Journaled {
         Ok(Some(Part { vb, unfiled, runs, items, state, through, bytes }))
     }
 
-    fn file(&self, parts: Vec<Part>) -> Result<(), Failure> {
+    fn file(&self, parts: Vec<Part>) -> Vec<(VbId, Result<(), Failure>)> {
         let group: Vec<(VbId, SaveBatch<'_>)> = parts
             .iter()
             .map(|part| (part.vb, SaveBatch { items: &part.items, state: &part.state }))
             .collect();
-        let outcomes = self.files.file_group(&group);
-        let mut failed = Ok(());
-        for (part, outcome) in parts.into_iter().zip(outcomes) {
-            match outcome {
-                Ok(at) => self.is_filed(part, at),
+        let filed = self.files.file_group(&group);
+        let settle = |(part, filed): (Part, Result<FileAt, Failure>)| {
+            let vb = part.vb;
+            let outcome = match filed {
+                Ok(at) => {
+                    self.is_filed(part, at);
+                    Ok(())
+                }
                 Err(failure) => {
                     let mut unfiled = part.unfiled.unfiled.lock();
                     drop(unfiled.runs.thaw(false));
                     unfiled.bytes += part.bytes;
-                    failed = Err(failure);
+                    Err(failure)
                 }
-            }
-        }
-        failed
+            };
+            (vb, outcome)
+        };
+        parts.into_iter().zip(filed).map(settle).collect()
     }
 
     fn is_filed(&self, part: Part, at: FileAt) {
@@ -162,6 +272,7 @@ impl Journaled {
         });
         let mut unfiled = part.unfiled.unfiled.lock();
         let gone = unfiled.runs.thaw(true);
+        unfiled.left_alone_until = None;
         // what came meanwhile is in the frames after
         let at = self.env.clock.monotonic();
         let next = Oldest { frame: Frame(part.through.0 + 1), at };

@@ -74,6 +74,11 @@ impl Runs {
         self.runs.drain(..frozen).collect()
     }
 
+    /// All of them, oldest first.
+    pub(super) fn all(&self) -> Vec<Run> {
+        self.runs.clone()
+    }
+
     /// The newest version of a key.
     pub(super) fn get(&self, stored_key: &[u8]) -> Option<&Version> {
         self.runs.iter().rev().find_map(|run| find(run, stored_key))

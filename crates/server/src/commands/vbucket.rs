@@ -1,9 +1,11 @@
 //! Administration of vBuckets: get, set and delete their state.
 
-use base::VbState;
+use base::{Seqno, VbState};
+use engine::{CompactOutcome, CompactRequest};
+use protocol::reader::Reader;
 use protocol::{Request, Status};
 
-use crate::context::{Context, Outcome};
+use crate::context::{Context, LaterReply, Outcome};
 use crate::reply::Answer;
 
 /// Get vBucket: its state as a number of four bytes.
@@ -88,6 +90,35 @@ pub fn delete_vbucket(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         Err(engine::Refusal::Invalid) => {
             cx.error(Status::Einval, "Only a dead vbucket can be deleted; set its state to dead first")
         }
+        Err(refusal) => cx.refuse(refusal),
+    }
+}
+
+/// Compact: rewrites the file of a vBucket, and answers when that is done.
+///
+/// The extras (BinaryProtocol.md, Compact DB): purge before this time, purge up to this seqno, whether all tombstones
+/// go, and padding.
+pub fn compact(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    let mut extras = Reader(request.extras);
+    let fields = (|| Some((extras.u64()?, extras.u64()?, extras.u8()?)))();
+    let Some((purge_before_s, purge_through, drop_deletes)) = fields else {
+        return cx.invalid("Request must include extras of length 24");
+    };
+    let purge_before_s = match drop_deletes {
+        0 => (purge_before_s > 0).then(|| u32::try_from(purge_before_s).unwrap_or(u32::MAX)),
+        1 => Some(u32::MAX),
+        _ => return cx.invalid("Whether to drop deletes is 0 or 1"),
+    };
+    let purge_through = (purge_through > 0).then_some(Seqno(purge_through));
+    match cx.bucket().compact(request.vbucket, CompactRequest { purge_before_s, purge_through }) {
+        Ok(compacted) => Outcome::Later(Box::pin(async move {
+            LaterReply::status(match compacted.await {
+                Some(CompactOutcome::Done) => Status::Success,
+                Some(CompactOutcome::Ended) | None => Status::Etmpfail,
+                Some(CompactOutcome::Failed) => Status::Einternal,
+            })
+        })),
+        Err(engine::Refusal::Busy) => cx.error(Status::Etmpfail, "The vbucket is being compacted already"),
         Err(refusal) => cx.refuse(refusal),
     }
 }

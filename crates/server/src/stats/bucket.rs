@@ -16,7 +16,7 @@ pub fn everything(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Resu
     put_settings(inquiry, sheet);
     put_memory(&stats, &all, sheet);
     put_persistence(inquiry, &stats, &all, sheet);
-    put_items(&stats, &all, sheet);
+    put_items(inquiry.bucket.compaction_stats().documents_expired, &stats, &all, sheet);
     Ok(())
 }
 
@@ -74,19 +74,25 @@ fn put_persistence(inquiry: &Inquiry<'_>, stats: &BucketStats, all: &StateStats,
     sheet.put("ep_commit_num", store.saves);
     sheet.put("ep_total_persisted", store.items_saved);
     sheet.put("ep_storage_failures", store.failures);
+    let compactions = inquiry.bucket.compaction_stats();
+    sheet.put("ep_pending_compactions", compactions.waiting + u64::from(compactions.running.is_some()));
+    let saves = inquiry.bucket.save_stats();
+    sheet.put("ep_disk_full", saves.is_disk_full);
+    sheet.put("ep_item_flush_failed", saves.failed_saves);
     let fetches = inquiry.bucket.fetch_stats();
     sheet.put("ep_bg_fetched", fetches.fetched);
     sheet.put("ep_bg_num_samples", fetches.batches);
     sheet.put("ep_bg_remaining_items", fetches.waiting);
 }
 
-fn put_items(stats: &BucketStats, all: &StateStats, sheet: &mut Sheet) {
+fn put_items(by_compaction: u64, stats: &BucketStats, all: &StateStats, sheet: &mut Sheet) {
     sheet.put("curr_items", stats.of(base::VbState::Active).documents);
     sheet.put("curr_items_tot", all.documents);
     sheet.put("ep_tombstones", all.tombstones);
     sheet.put("ep_num_non_resident", all.without_value);
-    // Expired documents are noticed when somebody asks for them.
-    sheet.put("ep_expired_access", all.ops.expirations);
+    // Expired documents are noticed when somebody asks for them, or their file is compacted.
+    sheet.put("ep_expired_access", all.ops.expirations.saturating_sub(by_compaction));
+    sheet.put("ep_expired_compactor", by_compaction);
     sheet.put("ep_num_checkpoints", all.checkpoints);
     sheet.put("ep_vb_total", all.vbuckets);
     for state in STATES {

@@ -4,6 +4,28 @@ use base::VbId;
 
 use super::{Inquiry, Refused, Sheet};
 
+/// `compaction`
+pub fn compaction(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let stats = inquiry.bucket.compaction_stats();
+    let config = inquiry.bucket.config();
+    sheet.put("ep_compaction_fragmentation_percent", config.compact_percent);
+    sheet.put("ep_compaction_min_waste", config.compact_min_waste_bytes);
+    sheet.put("ep_purge_age", config.purge_age_s);
+    sheet.put("ep_compaction_runs", stats.runs);
+    sheet.put("ep_compaction_failed", stats.failed);
+    sheet.put("ep_pending_compactions", stats.waiting + u64::from(stats.running.is_some()));
+    sheet.put("ep_compaction_bytes_before", stats.before_bytes);
+    sheet.put("ep_compaction_bytes_after", stats.after_bytes);
+    sheet.put("ep_compaction_tombstones_purged", stats.tombstones_purged);
+    sheet.put("ep_expired_compactor", stats.documents_expired);
+    if let Some(running) = stats.running {
+        sheet.put("ep_compaction_running_vb", running.vb);
+        sheet.put("ep_compaction_running_done_bytes", running.progress.done_bytes);
+        sheet.put("ep_compaction_running_total_bytes", running.progress.total_bytes);
+    }
+    Ok(())
+}
+
 /// `diskinfo [detail]`
 pub fn diskinfo(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     match args.first() {

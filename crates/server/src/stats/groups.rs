@@ -85,6 +85,13 @@ pub static GROUPS: &[Group] = &[
         collection::collections,
         "Each collection",
     ),
+    group(
+        "compaction",
+        NONE,
+        Stats,
+        disk::compaction,
+        "What compactions came to, and how far the one under way is",
+    ),
     group("connections", NONE, NodeSupervisor, node::connections, "How many connections the node has"),
     group("dcp", NONE, Stats, bucket::dcp, "Connections for streams"),
     group(

@@ -4,7 +4,10 @@ use std::fmt::{self, Display, Write};
 use std::sync::Arc;
 
 use base::VbState;
-use engine::{Bucket, BucketStats, FetchStats, STATES, StateStats, StoreStats, WarmupState, WarmupStats};
+use engine::{
+    Bucket, BucketStats, CompactionStats, FetchStats, STATES, SaveStats, StateStats, StoreStats, WarmupState,
+    WarmupStats,
+};
 use protocol::Status;
 
 use super::process;
@@ -30,6 +33,8 @@ struct Numbers {
     all: StateStats,
     store: StoreStats,
     fetches: FetchStats,
+    compactions: CompactionStats,
+    saves: SaveStats,
     warmup: WarmupStats,
 }
 
@@ -41,6 +46,8 @@ impl Numbers {
             stats,
             store: bucket.store_stats(),
             fetches: bucket.fetch_stats(),
+            compactions: bucket.compaction_stats(),
+            saves: bucket.save_stats(),
             warmup: bucket.warmup_stats(),
             bucket,
         }
@@ -187,7 +194,30 @@ fn put_buckets(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
     put_memory(buckets, page)?;
     put_ops(buckets, page)?;
     put_persistence(buckets, page)?;
+    put_compactions(buckets, page)?;
     put_loading(buckets, page)
+}
+
+fn put_compactions(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
+    use Kind::{Counter, Gauge};
+    let help = "Compactions that were finished.";
+    page.each(buckets, "stave_compactions_total", Counter, help, |n| n.compactions.runs)?;
+    let help = "Compactions that failed.";
+    page.each(buckets, "stave_compaction_failures_total", Counter, help, |n| n.compactions.failed)?;
+    let help = "Compactions that wait or are under way.";
+    page.each(buckets, "stave_compactions_pending", Gauge, help, |n| {
+        n.compactions.waiting + u64::from(n.compactions.running.is_some())
+    })?;
+    let help = "Bytes of files before they were compacted.";
+    page.each(buckets, "stave_compaction_before_bytes_total", Counter, help, |n| n.compactions.before_bytes)?;
+    let help = "Bytes of files after they were compacted.";
+    page.each(buckets, "stave_compaction_after_bytes_total", Counter, help, |n| n.compactions.after_bytes)?;
+    let help = "Tombstones forgotten for their age.";
+    page.each(buckets, "stave_tombstones_purged_total", Counter, help, |n| n.compactions.tombstones_purged)?;
+    let help = "Whether the disk is full, so that changes are refused.";
+    page.each(buckets, "stave_disk_full", Gauge, help, |n| u8::from(n.saves.is_disk_full))?;
+    let help = "Saves of a vBucket that failed and were tried again.";
+    page.each(buckets, "stave_failed_saves_total", Counter, help, |n| n.saves.failed_saves)
 }
 
 /// What comes from the disk: values that were waited for, and all that is loaded after a start.

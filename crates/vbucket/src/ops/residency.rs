@@ -81,6 +81,25 @@ impl VBucket {
         self.table.find(hash, key).filter(|version| !version.is_resident()).map(|version| version.clone())
     }
 
+    /// Tombstones up to here may have been forgotten, by whoever keeps the documents on disk.
+    pub fn raise_purge_seqno(&mut self, purged: Seqno) {
+        assert!(purged <= self.history.high_seqno, "what was purged has been there");
+        self.purge_seqno = self.purge_seqno.max(purged);
+    }
+
+    /// Forgets exactly this tombstone, which is not on disk any more; nothing if there is another version by now, or
+    /// it has to stay. Drop what is returned outside the lock.
+    pub fn forget_tombstone(&mut self, hash: u64, tombstone: &Version) -> Option<Version> {
+        let slot = self.table.find_slot(hash, tombstone.key());
+        let there = slot.get()?;
+        let is_it = there.is_deleted() && there.meta().by_seqno == tombstone.meta().by_seqno;
+        if !is_it || there.meta().by_seqno > self.persisted_seqno {
+            return None;
+        }
+        self.history.counts.leave(&there);
+        Some(slot.remove())
+    }
+
     /// Whether the value of a key's version could leave memory: it is on disk, and nothing rests on it.
     pub fn is_evictable(&self, version: &Version, now: Moment) -> bool {
         version.is_resident()

@@ -1,0 +1,175 @@
+//! Compactions: those that somebody asks for, and those of files that waste much.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use base::{Seqno, VbId, Version};
+use kvstore::{Compaction, Expired, Usage};
+
+use crate::bucket::Bucket;
+use crate::compaction_queue::{CompactOutcome, CompactRequest, CompactionStats, Job};
+use crate::completion::Completion;
+use crate::flush_queue::LARGE_BACKLOG;
+use crate::flusher::Progress;
+use crate::refusal::Refusal;
+
+/// How often the compactor looks for files that waste much.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// How long it pauses after a failure.
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(10);
+/// Items that are looked at under a vBucket's lock at once.
+const SLICE_ITEMS: usize = 256;
+
+impl Bucket {
+    /// Asks for a compaction of a vBucket's file. Refused as busy if one is under way or waiting already.
+    pub fn compact(&self, vb: VbId, request: CompactRequest) -> Result<Completion<CompactOutcome>, Refusal> {
+        drop(self.shard(vb)?);
+        self.compacting.ask(vb, request).ok_or(Refusal::Busy)
+    }
+
+    /// What compactions came to.
+    pub fn compaction_stats(&self) -> CompactionStats {
+        self.compacting.stats()
+    }
+
+    /// Compacts one vBucket: the next that somebody asked for, or else the one whose file wastes most.
+    pub fn compact_step(&self) -> Progress {
+        let Some(job) = self.compacting.begin(|| self.most_fragmented()) else { return Progress::Idle };
+        let (outcome, progress) = self.compact_now(job.vb, job.request);
+        if let Some(completer) = job.completer {
+            completer.complete(outcome);
+        }
+        progress
+    }
+
+    /// Runs such steps until the bucket is closed; for a thread of its own.
+    pub fn run_compactor(&self) {
+        let mut pause = LOOK_EVERY;
+        while self.compacting.pause(pause) {
+            pause = match self.compact_step() {
+                Progress::Worked => Duration::ZERO,
+                Progress::Idle => LOOK_EVERY,
+                Progress::Failed => PAUSE_AFTER_FAILURE,
+            };
+        }
+    }
+
+    /// Lets the compactor's thread end soon.
+    pub fn stop_compactor(&self) {
+        self.compacting.stop();
+    }
+
+    /// The vBucket whose file wastes most, of those that waste enough. Asks for nothing that is not in memory.
+    fn most_fragmented(&self) -> Option<Job> {
+        let now = self.env.clock.monotonic();
+        let worth = |usage: &Usage| {
+            let wasted = usage.file_bytes.saturating_sub(usage.used_bytes);
+            let is_much = u128::from(wasted) * 100
+                >= u128::from(usage.file_bytes) * u128::from(self.config.compact_percent);
+            (is_much && wasted >= self.config.compact_min_waste_bytes).then_some(wasted)
+        };
+        let usage = (0..self.vbuckets()).map(VbId).filter_map(|vb| Some((vb, self.store.usage(vb)?)));
+        let wasteful = usage.filter_map(|(vb, usage)| Some((worth(&usage)?, vb)));
+        let (_, vb) = wasteful.filter(|(_, vb)| !self.compacting.is_left_alone(*vb, now)).max()?;
+        let purge_before_s = self.now().unix_s().checked_sub(self.config.purge_age_s);
+        let request = CompactRequest { purge_before_s, ..CompactRequest::default() };
+        Some(Job { vb, request, completer: None })
+    }
+
+    fn compact_now(&self, vb: VbId, request: CompactRequest) -> (CompactOutcome, Progress) {
+        let now = self.now();
+        let incarnation = self.shards[usize::from(vb.0)].lock().incarnation;
+        let expired = Cell::new(0);
+        let on_expired = |version: &Version| {
+            expired.set(expired.get() + u64::from(self.expire_stored(vb, version)));
+            // its tombstone comes through the flusher and takes its place
+            Expired::Keep
+        };
+        let compaction = Compaction {
+            purge_before_s: request.purge_before_s,
+            purge_through: request.purge_through,
+            expired_before_s: Some(now.unix_s()),
+            on_expired: &on_expired,
+            observe: &|progress| self.compacting.progress(progress),
+            ..Compaction::default()
+        };
+        match self.store.compact(vb, &compaction) {
+            Ok(compacted) => {
+                self.forget_purged(vb, incarnation, compacted.purge_seqno, &request);
+                self.compacting.done(vb, &compacted, expired.get());
+                (CompactOutcome::Done, Progress::Worked)
+            }
+            Err(kvstore::Failure::NoVbucket { .. }) => {
+                // Nothing is on disk yet, so there is nothing to give back.
+                self.compacting.gave_up(vb, self.env.clock.monotonic(), false);
+                (CompactOutcome::Done, Progress::Worked)
+            }
+            Err(kvstore::Failure::CompactionEnded { .. } | kvstore::Failure::CompactionRuns { .. }) => {
+                self.compacting.gave_up(vb, self.env.clock.monotonic(), false);
+                (CompactOutcome::Ended, Progress::Failed)
+            }
+            Err(failure) => {
+                tracing::error!(bucket = self.name(), %vb, %failure, "cannot compact; the file stays as it is");
+                self.compacting.gave_up(vb, self.env.clock.monotonic(), true);
+                (CompactOutcome::Failed, Progress::Failed)
+            }
+        }
+    }
+
+    /// Makes a tombstone of an expired document that a compaction came across, as a reader would have done. Says
+    /// whether it did: not if the document was changed since, or the flusher is far behind.
+    fn expire_stored(&self, vb: VbId, stored: &Version) -> bool {
+        let now = self.now();
+        let hash = self.hash(stored.key());
+        let version = {
+            let Ok(shard) = self.active(vb) else { return false };
+            let found = shard.vb.find(hash, stored.key());
+            match found.filter(|version| version.is_expired(now)) {
+                Some(version) if shard.unflushed() < LARGE_BACKLOG => version.clone(),
+                _ => return false,
+            }
+        };
+        match self.expire(vb, hash, &version, now) {
+            // Its system xattrs stay, so they have to be read.
+            Err(Refusal::NotResident) => match self.store.get(vb, version.key()) {
+                Ok(Some(whole)) if whole.meta().by_seqno == version.meta().by_seqno => {
+                    self.expire_as(vb, hash, &version, &whole, now).is_ok()
+                }
+                _ => false,
+            },
+            expired => expired.is_ok(),
+        }
+    }
+
+    /// Tombstones that a compaction left out leave memory too, a slice at a time.
+    fn forget_purged(&self, vb: VbId, incarnation: u64, through: Seqno, request: &CompactRequest) {
+        let Some(before_s) = request.purge_before_s else { return };
+        let index = usize::from(vb.0);
+        let purged = |version: &Version| {
+            let meta = version.meta();
+            version.is_deleted() && meta.by_seqno <= through && (1..before_s).contains(&meta.expiry)
+        };
+        let mut cursor = Some(0);
+        let mut found = Vec::with_capacity(SLICE_ITEMS);
+        while let Some(at) = cursor {
+            let mut freed = Vec::with_capacity(SLICE_ITEMS);
+            {
+                let mut shard = self.shards[index].lock();
+                if shard.incarnation != incarnation {
+                    return;
+                }
+                shard.vb.raise_purge_seqno(through);
+                cursor = shard.vb.table().visit(at, SLICE_ITEMS, |version| {
+                    if purged(version) {
+                        found.push(version.clone());
+                    }
+                });
+                for version in found.drain(..) {
+                    freed.extend(shard.vb.forget_tombstone(self.hash(version.key()), &version));
+                }
+            }
+            let bytes: usize = freed.iter().map(Version::allocated_bytes).sum();
+            self.memory.charge(index, -(bytes as i64));
+        }
+    }
+}

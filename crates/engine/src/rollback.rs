@@ -1,0 +1,81 @@
+//! Going back: a vBucket forgets what came after a seqno, on disk and in memory.
+
+use base::{Seqno, VbId, VbState};
+use kvstore::StoredVb;
+use vbucket::VBucket;
+
+use crate::bucket::{Bucket, dead};
+use crate::failure::Failure;
+use crate::refusal::Refusal;
+
+impl Bucket {
+    /// Goes back to the newest commit with a seqno of `to` or less, and says which seqno that is; to nothing if there
+    /// is no such commit. For whoever follows another node: active vBuckets do not go back.
+    ///
+    /// Blocks while the disk works; meanwhile operations on documents wait as while they are loaded.
+    pub fn rollback(&self, vb: VbId, to: Seqno) -> Result<Result<Seqno, Failure>, Refusal> {
+        // Nothing of it may be on its way to disk, and its role stays as it is.
+        let (_roles, _flushing) = (self.roles.lock(), self.flushing.lock());
+        if self.shard(vb)?.vb.state() == VbState::Active {
+            return Err(Refusal::Invalid);
+        }
+        let rolled_back = match self.store.rollback(vb, to) {
+            Ok(rolled_back) => rolled_back,
+            Err(failure) => return Ok(Err(failure.into())),
+        };
+        self.begin_again(vb, rolled_back.stored)?;
+        self.waiters.forget(vb);
+        let reloaded = self.reload(vb);
+        // Whoever waited for documents to be loaded looks again.
+        self.warmup.forget(vb);
+        Ok(reloaded.map(|()| rolled_back.seqno).map_err(Failure::from))
+    }
+
+    /// Puts what is stored now in the place of a vBucket, without its documents.
+    fn begin_again(&self, vb: VbId, stored: Option<StoredVb>) -> Result<(), Refusal> {
+        let counts = stored.as_ref().map(|stored| stored.counts);
+        let new = match stored {
+            Some(stored) => VBucket::new(vb, self.seed.clone(), self.origin(stored)),
+            None => dead(vb, self.seed.clone(), &self.env),
+        };
+        let old = {
+            let mut shard = self.shard(vb)?;
+            let (state, topology) = (shard.vb.state(), shard.vb.topology().map(str::to_owned));
+            let old = shard.replace(new);
+            // The role that it has, not the one of back then.
+            shard.vb.set_state(state, topology, || self.new_uuid());
+            shard.unloaded = counts;
+            self.queue_flush(&mut shard);
+            old
+        };
+        self.memory.charge(usize::from(vb.0), -(old.counts().bytes as i64));
+        drop(old);
+        Ok(())
+    }
+
+    /// Loads the documents of a vBucket that has none in memory; one whose documents cannot be read is dead.
+    fn reload(&self, vb: VbId) -> Result<(), kvstore::Failure> {
+        let index = usize::from(vb.0);
+        let Some(counts) = self.shards[index].lock().unloaded else { return Ok(()) };
+        match self.read_documents(vb, &counts) {
+            Ok(Some(loaded)) => {
+                let bytes = loaded.counts().bytes;
+                let mut shard = self.shards[index].lock();
+                shard.unloaded = None;
+                let nothing = shard.vb.install(loaded);
+                drop(shard);
+                self.memory.charge(index, bytes as i64);
+                drop(nothing);
+                Ok(())
+            }
+            // The bucket is being closed: nobody will ask.
+            Ok(None) => Ok(()),
+            Err(failure) => {
+                tracing::error!(bucket = self.name(), %vb, %failure, "the vBucket is not served");
+                let old = self.shards[index].lock().replace(dead(vb, self.seed.clone(), &self.env));
+                drop(old);
+                Err(failure)
+            }
+        }
+    }
+}
