@@ -14,7 +14,7 @@ use super::{Filed, Frame, Journal, Record, count, on_disk};
 use crate::failure::Failure;
 
 /// Commits that write less than this on average gain from blocks that are written in advance.
-const SMALL_COMMIT_BYTES: u64 = 128 << 10;
+const SMALL_COMMIT_BYTES: u64 = 16 << 10;
 /// The buffer is not kept larger than this beyond a frame.
 const SPARE_BUFFER_BYTES: usize = 1 << 20;
 

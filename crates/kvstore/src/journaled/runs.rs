@@ -1,12 +1,12 @@
 //! Versions of one vBucket that are in the journal and not yet in its file, as sorted immutable runs.
 
-use std::cmp::Ordering;
 use std::sync::Arc;
 
 use base::{Seqno, Version};
 
 use crate::collections::SYSTEM;
 use crate::journal::Frame;
+use crate::sort::newest_of;
 
 /// Versions sorted by stored key, one for each key. Shared by those who read them.
 pub(super) type Run = Arc<[Version]>;
@@ -101,34 +101,13 @@ pub(super) fn find<'r>(run: &'r [Version], stored_key: &[u8]) -> Option<&'r Vers
     run.binary_search_by(|version| version.stored_key().cmp(stored_key)).ok().map(|at| &run[at])
 }
 
-/// All runs as one: the newest of each key. The shortest, which are the newest, are merged first.
+/// All runs as one: the newest of each key.
 pub(super) fn merged(runs: &[Run]) -> Vec<Version> {
-    let mut newer: Vec<Version> = Vec::new();
-    for run in runs.iter().rev() {
-        newer = if newer.is_empty() { run.to_vec() } else { merge(run, &newer) };
+    match runs {
+        [] => Vec::new(),
+        [only] => only.to_vec(),
+        _ => newest_of(runs.iter().flat_map(|run| run.iter())),
     }
-    newer
-}
-
-fn merge(older: &[Version], newer: &[Version]) -> Vec<Version> {
-    let mut out = Vec::with_capacity(older.len() + newer.len());
-    let (mut o, mut n) = (older.iter().peekable(), newer.iter().peekable());
-    while let (Some(old), Some(new)) = (o.peek(), n.peek()) {
-        match old.stored_key().cmp(new.stored_key()) {
-            Ordering::Less => out.extend(o.next().cloned()),
-            Ordering::Greater => out.extend(n.next().cloned()),
-            Ordering::Equal => {
-                // a rollback journals older versions once more
-                let newest = if old.meta().by_seqno > new.meta().by_seqno { old } else { new };
-                out.push(Version::clone(newest));
-                o.next();
-                n.next();
-            }
-        }
-    }
-    out.extend(o.cloned());
-    out.extend(n.cloned());
-    out
 }
 
 #[cfg(test)]
