@@ -14,7 +14,6 @@ fn find(subject: &Subject<'_>, lie: Lie) -> Tally {
         |env: Env, dir: &Path| -> Result<Box<dyn KvStore>, Failure> { (subject.open)(lie.told_to(env), dir) };
     let lied_to = Subject {
         rolls_back_exactly: subject.rolls_back_exactly,
-        rollbacks_are_alone: subject.rollbacks_are_alone,
         name: subject.name,
         open: &open,
         trusts_last_header: subject.trusts_last_header,

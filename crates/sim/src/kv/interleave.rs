@@ -9,7 +9,7 @@ use base::env::Env;
 use base::env::sim::{SimDisk, SimHandles, SplitMix64, Survival};
 use base::{DocKey, Seqno, VbId};
 use kvstore::{Failure, KvStore, SaveBatch, Values};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 
 use super::linear::{Did, Operation, describe, explain};
 use super::model::Digest;
@@ -55,9 +55,6 @@ struct World<'a> {
     last: AtomicU64,
     told: Mutex<Vec<(VbId, Operation)>>,
     wrong: Mutex<Vec<String>>,
-    /// Held alone by a rollback that must be alone, otherwise together.
-    company: RwLock<()>,
-    rollbacks_are_alone: bool,
 }
 
 /// Interleaves what threads do to the vBuckets of one store, as `seed` decides.
@@ -80,8 +77,6 @@ pub fn interleave(subject: &Subject<'_>, seed: u64) -> Tally {
         last: AtomicU64::new(0),
         told: Mutex::default(),
         wrong: Mutex::default(),
-        company: RwLock::default(),
-        rollbacks_are_alone: subject.rollbacks_are_alone,
     };
     // something old that a compaction leaves out, and something newer behind it
     let with_old = Shape { has_old: true, ..world.shape };
@@ -131,9 +126,6 @@ impl<'a> World<'a> {
 
     fn act(&self, role: Role, rng: &mut SplitMix64) {
         let vb = VbId(rng.below(u64::from(VBUCKETS)) as u16);
-        let is_alone = self.rollbacks_are_alone && matches!(role, Role::RollerBack);
-        let _alone = is_alone.then(|| self.company.write());
-        let _together = (!is_alone).then(|| self.company.read());
         match role {
             Role::Saver => self.save(vb, &self.shape, rng),
             Role::Deleter if rng.chance(1, 4) => {

@@ -40,8 +40,6 @@ pub struct Subject<'a> {
     pub trusts_last_header: bool,
     /// Whether a rollback goes to the newest commit at or below its seqno, not only to some.
     pub rolls_back_exactly: bool,
-    /// Whether nobody may use a store while it rolls back: a reader could see the file without the journal.
-    pub rollbacks_are_alone: bool,
 }
 
 /// Opens a store.

@@ -11,13 +11,7 @@ use super::Subject;
 /// A file for each vBucket; every batch commits in its file. Small nodes, so that small trees are deep; few open
 /// files, so that they are opened again.
 pub fn couch() -> Subject<'static> {
-    Subject {
-        name: "couch",
-        open: &open_couch,
-        trusts_last_header: true,
-        rolls_back_exactly: true,
-        rollbacks_are_alone: false,
-    }
+    Subject { name: "couch", open: &open_couch, trusts_last_header: true, rolls_back_exactly: true }
 }
 
 fn open_couch(env: Env, dir: &Path) -> Result<Box<dyn KvStore>, Failure> {
@@ -33,13 +27,7 @@ fn couch_config() -> CouchConfig {
 /// The same behind a journal of small segments, which are recycled after a few batches. Whatever is in the journal may
 /// be filed at once, in any background step.
 pub fn journaled() -> Subject<'static> {
-    Subject {
-        name: "journaled",
-        open: &open_journaled,
-        trusts_last_header: false,
-        rolls_back_exactly: false,
-        rollbacks_are_alone: false,
-    }
+    Subject { name: "journaled", open: &open_journaled, trusts_last_header: false, rolls_back_exactly: false }
 }
 
 fn open_journaled(env: Env, dir: &Path) -> Result<Box<dyn KvStore>, Failure> {
