@@ -11,10 +11,12 @@ use base::{Seqno, VbId, Version};
 use parking_lot::{Mutex, RwLock};
 
 use super::{FiledTable, Journaled, JournaledConfig, Oldest, Unfiled, Vb};
+use crate::collections::SYSTEM;
 use crate::compaction::FileAt;
 use crate::couch::Couch;
 use crate::failure::Failure;
 use crate::journal::{Filed, Frame, Journal, Replayed, ReplayedState};
+use crate::sort::newest_of;
 use crate::state::VbStateDoc;
 use crate::store::{Counts, KvStore, StoredVb};
 
@@ -134,6 +136,7 @@ fn assemble(
 fn take_in(unfiled: &mut Unfiled, found: Found, now: Duration, of_file: impl Fn() -> VbStateDoc) {
     let mut state: Option<VbStateDoc> = None;
     let mut high_seqno = Seqno(0);
+    let mut gathered: Vec<Version> = Vec::new();
     for save in found.saves {
         let highest = save.items.iter().map(|version| version.meta().by_seqno).max();
         if highest.is_some_and(|highest| highest < high_seqno) {
@@ -150,7 +153,15 @@ fn take_in(unfiled: &mut Unfiled, found: Found, now: Duration, of_file: impl Fn(
             }
         };
         let since = Oldest { frame: save.frame, at: now };
-        unfiled.add(&save.items, Arc::new(state.clone()), since, save.frame);
+        let state = Arc::new(state.clone());
+        // many saves become one run, but none together with what came before a change of the collections
+        let is_end = save.items.iter().any(|version| version.key().collection == SYSTEM);
+        gathered.extend(save.items);
+        let items = if is_end { newest_of(std::mem::take(&mut gathered).iter()) } else { Vec::new() };
+        unfiled.add(&items, state, since, save.frame);
+    }
+    if let (Some(state), Some(since)) = (unfiled.state.clone(), unfiled.since) {
+        unfiled.add(&newest_of(gathered.iter()), state, since, unfiled.last);
     }
 }
 
