@@ -30,7 +30,7 @@ const PEAK_FROM_BATCH: u64 = 10_000;
 /// A key that is queued twice may cost so much more than one that is queued once.
 const DEDUP_GOAL: f64 = 1.10;
 /// Lines of the example `journal`, and how many commits it shall do.
-const PREWRITTEN: &str = "one item, prewritten segments";
+const PREWRITTEN: &str = "journal, prewritten segments";
 const PLAIN: &str = "plain append of 700 bytes";
 const SINGLE_COMMITS: &str = "5000";
 /// 12,000 commits a second where a plain append with one sync does 9,000.
@@ -257,10 +257,10 @@ mod tests {
     #[test]
     fn commits_are_read_from_the_journals_lines() {
         let text = "no disk:\nplain append of 700 bytes + fdatasync   7000 commits/s  p50 9 p99 9 us\n\
-                    one item, prewritten segments      12345 commits/s  p50 1 us\n    JournalStats {}\n";
+                    journal, prewritten segments      12345 commits/s  p50 1 us\n    JournalStats {}\n";
         assert_eq!(commits_per_s(text, PREWRITTEN), Some(12_345.0));
         assert_eq!(commits_per_s(text, PLAIN), Some(7_000.0));
-        assert_eq!(commits_per_s("one item, prewritten segments: none\n", PREWRITTEN), None);
+        assert_eq!(commits_per_s("journal, prewritten segments: none\n", PREWRITTEN), None);
     }
 
     #[test]
