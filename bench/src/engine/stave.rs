@@ -107,7 +107,7 @@ impl Engine for Stave {
                     datatype: Datatype::RAW,
                     ..VersionMeta::default()
                 };
-                NewVersion::new(meta, DocKey::new(&item.key), &[&item.value]).publish()
+                NewVersion::new(&base::Heap::default(), meta, DocKey::new(&item.key), &[&item.value]).publish()
             })
             .collect();
     }

@@ -7,10 +7,13 @@ pub mod doc_key;
 pub mod env;
 pub mod ids;
 pub mod limits;
+pub mod memory;
 pub mod vbucket_map;
 pub mod version;
 
 pub use datatype::Datatype;
 pub use doc_key::{DocKey, StoredKey};
+
 pub use ids::{Cas, CollectionId, Moment, RevSeqno, ScopeId, Seqno, VbId, VbState, VbUuid};
+pub use memory::{Account, Heap, Part};
 pub use version::{ItemKind, NewVersion, Version, VersionMeta};

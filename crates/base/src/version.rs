@@ -5,7 +5,6 @@
 //! A version is written by exactly one owner ([`NewVersion`]) and never again once shared ([`Version`]);
 //! only its reference count and its access frequency change, atomically.
 
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering, fence};
@@ -13,6 +12,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, Ordering, fence};
 use crate::datatype::Datatype;
 use crate::doc_key::DocKey;
 use crate::ids::{Cas, Moment, RevSeqno, Seqno};
+use crate::memory::Heap;
 
 /// What kind of change a version is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -76,32 +76,27 @@ impl Header {
 const HEADER: usize = size_of::<Header>();
 const _: () = assert!(HEADER <= 56, "the header decides the memory per item");
 
-fn layout(key_len: usize, value_len: usize) -> Layout {
-    let size = HEADER + key_len + value_len;
-    Layout::from_size_align(size, align_of::<Header>())
-        .expect("a version is far smaller than the address space")
-}
-
 /// A version that is still private to its creator and may be changed.
 pub struct NewVersion(Version);
 
 impl NewVersion {
-    /// Allocates a version, once, and copies key and value parts (in order) into it.
+    /// Allocates a version in `heap`, once, and copies key and value parts (in order) into it.
     ///
     /// The key with its prefix must be at most 251 bytes and the value below 4 GiB; callers check the protocol's
     /// limits before.
-    pub fn new(meta: VersionMeta, key: DocKey<'_>, value: &[&[u8]]) -> NewVersion {
+    pub fn new(heap: &Heap, meta: VersionMeta, key: DocKey<'_>, value: &[&[u8]]) -> NewVersion {
         let value_len: usize = value.iter().map(|part| part.len()).sum();
         let value_len = u32::try_from(value_len).expect("callers check the value length");
-        NewVersion::allocate(meta, key, value, value_len, true)
+        NewVersion::allocate(heap, meta, key, value, value_len, true)
     }
 
     /// Allocates a version whose value of `value_len` bytes stays on disk: its metadata and key alone.
-    pub fn without_value(meta: VersionMeta, key: DocKey<'_>, value_len: u32) -> NewVersion {
-        NewVersion::allocate(meta, key, &[], value_len, false)
+    pub fn without_value(heap: &Heap, meta: VersionMeta, key: DocKey<'_>, value_len: u32) -> NewVersion {
+        NewVersion::allocate(heap, meta, key, &[], value_len, false)
     }
 
     fn allocate(
+        heap: &Heap,
         meta: VersionMeta,
         key: DocKey<'_>,
         value: &[&[u8]],
@@ -111,10 +106,9 @@ impl NewVersion {
         let (prefix, prefix_len) = key.prefix();
         let key_len = prefix_len + key.key.len();
         let key_byte = u8::try_from(key_len).expect("callers check the key length");
-        let layout = layout(key_len, if resident { value_len as usize } else { 0 });
-        // SAFETY: the layout is never empty, it holds at least the header.
-        let raw = unsafe { alloc(layout) };
-        let Some(ptr) = NonNull::new(raw.cast::<Header>()) else { handle_alloc_error(layout) };
+        let held = if resident { value_len as usize } else { 0 };
+        let raw = heap.allocate(HEADER + key_len + held);
+        let ptr = raw.cast::<Header>();
         let header = Header {
             refs: AtomicU32::new(1),
             value_len,
@@ -129,7 +123,7 @@ impl NewVersion {
             ptr.write(header);
             let mut at = raw.add(HEADER);
             for part in [&prefix[..prefix_len], key.key].into_iter().chain(value.iter().copied()) {
-                at.copy_from_nonoverlapping(part.as_ptr(), part.len());
+                at.as_ptr().copy_from_nonoverlapping(part.as_ptr(), part.len());
                 at = at.add(part.len());
             }
         }
@@ -188,8 +182,9 @@ impl Version {
     }
 
     /// Its metadata.
-    pub fn meta(&self) -> &VersionMeta {
-        &self.header().meta
+    #[inline]
+    pub fn meta(&self) -> VersionMeta {
+        self.header().meta
     }
 
     /// Collection prefix and key.
@@ -237,8 +232,12 @@ impl Version {
         self.meta().kind == ItemKind::Mutation && !self.is_expired(now)
     }
 
-    /// Bytes of its allocation.
+    /// Bytes that its account is charged with.
     pub fn allocated_bytes(&self) -> usize {
+        Heap::charged_bytes(self.unrounded_bytes())
+    }
+
+    fn unrounded_bytes(&self) -> usize {
         HEADER + usize::from(self.header().key_len) + self.header().held_bytes()
     }
 
@@ -312,9 +311,9 @@ impl Drop for Version {
             return;
         }
         fence(Ordering::Acquire);
-        let layout = layout(usize::from(self.header().key_len), self.header().held_bytes());
-        // SAFETY: this was the last reference, and the allocation was made with this very layout.
-        unsafe { dealloc(self.0.as_ptr().cast(), layout) }
+        let bytes = self.unrounded_bytes();
+        // SAFETY: this was the last reference, and the allocation was made with this very size.
+        unsafe { Heap::free(self.0.cast(), bytes) }
     }
 }
 
@@ -322,7 +321,7 @@ impl fmt::Debug for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Version")
             .field("key", &self.stored_key().escape_ascii().to_string())
-            .field("meta", self.meta())
+            .field("meta", &self.meta())
             .field("value_len", &self.value_bytes())
             .field("resident", &self.is_resident())
             .finish()
@@ -336,7 +335,7 @@ mod tests {
     #[test]
     fn keeps_what_it_was_given() {
         let meta = VersionMeta { cas: Cas(7), flags: 9, ..VersionMeta::default() };
-        let mut new = NewVersion::new(meta, DocKey::new(b"key"), &[b"va", b"", b"lue"]);
+        let mut new = NewVersion::new(&Heap::default(), meta, DocKey::new(b"key"), &[b"va", b"", b"lue"]);
         new.meta_mut().by_seqno = Seqno(3);
         new.value_mut()[0] = b'V';
         let version = new.publish();
@@ -351,17 +350,23 @@ mod tests {
 
     #[test]
     fn a_value_may_stay_on_disk() {
-        let version =
-            NewVersion::without_value(VersionMeta::default(), DocKey::new(b"key"), u32::MAX).publish();
+        let version = NewVersion::without_value(
+            &Heap::default(),
+            VersionMeta::default(),
+            DocKey::new(b"key"),
+            u32::MAX,
+        )
+        .publish();
         assert!(!version.is_resident());
         assert_eq!((version.value(), version.value_bytes()), (&b""[..], u32::MAX));
         assert_eq!(version.key(), DocKey::new(b"key"));
-        assert!(version.allocated_bytes() < 64);
+        assert!(version.allocated_bytes() < 72);
     }
 
     #[test]
     fn survives_the_way_through_a_number() {
-        let version = NewVersion::new(VersionMeta::default(), DocKey::new(b"k"), &[b"v"]).publish();
+        let version =
+            NewVersion::new(&Heap::default(), VersionMeta::default(), DocKey::new(b"k"), &[b"v"]).publish();
         let raw = version.clone().into_raw();
         // SAFETY: the count is in `raw`, which stays untouched while borrowed.
         assert_eq!(unsafe { Version::borrow_raw(&raw) }.value(), b"v");

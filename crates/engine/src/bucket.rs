@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use base::env::Env;
-use base::{DocKey, Moment, Seqno, VbId, VbState, VbUuid, Version};
+use base::{DocKey, Moment, Seqno, VbId, VbState, VbUuid};
 use kvstore::KvStore;
 use parking_lot::{Mutex, MutexGuard};
-use vbucket::{Garbage, HashSeed, Origin, VBucket};
+use vbucket::{BucketContext, Origin, VBucket};
 
 use crate::compaction_queue::CompactionQueue;
 use crate::config::BucketConfig;
@@ -75,7 +75,7 @@ pub struct Bucket {
     pub(crate) config: BucketConfig,
     pub(crate) uuid: String,
     pub(crate) env: Env,
-    pub(crate) seed: Arc<HashSeed>,
+    pub(crate) context: BucketContext,
     pub(crate) shards: Box<[Mutex<Shard>]>,
     pub(crate) store: Arc<dyn KvStore>,
     pub(crate) memory: MemoryAccount,
@@ -120,7 +120,7 @@ impl Bucket {
 
     /// The hash of a key, computed before any lock is taken.
     pub fn hash(&self, key: DocKey<'_>) -> u64 {
-        self.seed.hash(key)
+        self.context.seed.hash(key)
     }
 
     /// The role of a vBucket; nothing if there is no such vBucket.
@@ -163,14 +163,6 @@ impl Bucket {
         if shard.unflushed() == LARGE_BACKLOG {
             self.flush.hurry(shard.vb.id());
         }
-    }
-
-    /// Frees what a change left over and settles the memory account. Call it without the vBucket's lock.
-    pub(crate) fn settle(&self, vb: VbId, added: usize, garbage: Garbage) {
-        let freed = garbage.replaced.as_ref().map_or(0, Version::allocated_bytes);
-        let delta = added as i64 - freed as i64;
-        self.memory.charge(usize::from(vb.0), delta);
-        drop(garbage);
     }
 
     /// Looks at all vBuckets one after the other.
@@ -224,14 +216,13 @@ impl Bucket {
         }
         let old = {
             let mut shard = self.shard(vb)?;
-            let old = shard.replace(dead(vb, self.seed.clone(), &self.env));
+            let old = shard.replace(dead(vb, &self.context, &self.env));
             shard.exists = false;
             // What is written next says that it is dead, so that a restart does not make it anew.
             shard.vb.set_state(VbState::Dead, None, || self.new_uuid());
             self.queue_flush(&mut shard);
             old
         };
-        self.memory.charge(usize::from(vb.0), -(old.counts().bytes as i64));
         self.waiters.forget(vb);
         self.warmup.forget(vb);
         drop(old);
@@ -255,6 +246,6 @@ pub(crate) fn new_uuid(env: &Env) -> VbUuid {
 }
 
 /// An empty, dead vBucket, in the place of one that is deleted or damaged.
-pub(crate) fn dead(id: VbId, seed: Arc<HashSeed>, env: &Env) -> VBucket {
-    VBucket::new(id, seed, Origin::empty(VbState::Dead, new_uuid(env)))
+pub(crate) fn dead(id: VbId, context: &BucketContext, env: &Env) -> VBucket {
+    VBucket::new(id, context, Origin::empty(VbState::Dead, new_uuid(env)))
 }

@@ -168,8 +168,7 @@ impl Bucket {
                     freed.extend(shard.vb.forget_tombstone(self.hash(version.key()), &version));
                 }
             }
-            let bytes: usize = freed.iter().map(Version::allocated_bytes).sum();
-            self.memory.charge(index, -(bytes as i64));
+            drop(freed);
         }
     }
 }

@@ -18,7 +18,7 @@ pub struct BucketConfig {
     pub name: String,
     /// Its folder.
     pub dir: PathBuf,
-    /// The most memory its documents may use, in bytes.
+    /// The most memory it may use, in bytes.
     pub quota_bytes: u64,
     /// How many vBuckets it has; a power of two.
     pub vbuckets: u16,

@@ -28,14 +28,16 @@ impl Bucket {
 
     /// Takes out the value of exactly this version, if it may go.
     pub(crate) fn evict_version(&self, vb: VbId, hash: u64, version: &Version) -> bool {
-        let hollow = NewVersion::without_value(*version.meta(), version.key(), version.value_bytes());
-        let added = hollow.allocated_bytes() as i64;
+        let hollow = NewVersion::without_value(
+            &self.context.heap,
+            version.meta(),
+            version.key(),
+            version.value_bytes(),
+        );
         let now = self.now();
         let Ok(mut shard) = self.documents(vb) else { return false };
         let taken = shard.vb.take_value(hash, hollow, now);
         drop(shard);
-        let Some(taken) = taken else { return false };
-        self.memory.charge(usize::from(vb.0), added - taken.allocated_bytes() as i64);
-        true
+        taken.is_some()
     }
 }

@@ -171,7 +171,8 @@ impl Bucket {
             match shard.vb.put_value(hash, &read) {
                 Placed::Placed(old) => {
                     drop(shard);
-                    return self.brought(vb, read, &old);
+                    drop(old);
+                    return Brought::Placed(read);
                 }
                 Placed::NotNeeded => return Brought::NotNeeded,
                 Placed::Other => shard.vb.hollow(hash, read.key()),
@@ -184,19 +185,14 @@ impl Bucket {
         if hollow.meta().datatype != read.meta().datatype {
             return Brought::Unfitting;
         }
-        let whole = NewVersion::new(*hollow.meta(), read.key(), &[read.value()]).publish();
+        let whole = NewVersion::new(&self.context.heap, hollow.meta(), read.key(), &[read.value()]).publish();
         let mut shard = self.shards[usize::from(vb.0)].lock();
         if shard.incarnation != incarnation {
             return Brought::NotNeeded;
         }
         let Placed::Placed(old) = shard.vb.put_value(hash, &whole) else { return Brought::NotNeeded };
         drop(shard);
-        self.brought(vb, whole, &old)
-    }
-
-    fn brought(&self, vb: VbId, whole: Version, old: &Version) -> Brought {
-        let more = whole.allocated_bytes() as i64 - old.allocated_bytes() as i64;
-        self.memory.charge(usize::from(vb.0), more);
+        drop(old);
         Brought::Placed(whole)
     }
 

@@ -69,11 +69,11 @@ impl Bucket {
         vb: VbId,
         counts: &Counts,
     ) -> Result<Option<Loaded>, kvstore::Failure> {
-        let mut loaded = Loaded::new(self.seed.clone(), room(counts));
+        let mut loaded = Loaded::new(&self.context, room(counts));
         let mut until_look = ITEMS_PER_LOOK;
         let mut stopped = false;
         self.store.scan(vb, Seqno(0), Values::Leave, &mut |version| {
-            loaded.insert(self.seed.hash(version.key()), version);
+            loaded.insert(self.hash(version.key()), version);
             until_look -= 1;
             if until_look == 0 {
                 until_look = ITEMS_PER_LOOK;
@@ -96,7 +96,6 @@ impl Bucket {
             (shard.vb.install(loaded), shard.vb.high_seqno())
         };
         drop(old);
-        self.memory.charge(usize::from(vb.0), counts.bytes as i64);
         let items = counts.documents + counts.tombstones;
         let slice = (counts.without_value > 0).then(|| Slice::newest(vb, incarnation, high_seqno, items));
         self.load_done(vb, Some((counts, slice)))
@@ -119,7 +118,7 @@ impl Bucket {
             if shard.incarnation != incarnation {
                 return;
             }
-            shard.replace(dead(vb, self.seed.clone(), &self.env))
+            shard.replace(dead(vb, &self.context, &self.env))
         };
         drop(old);
         self.waiters.forget(vb);

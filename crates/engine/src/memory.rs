@@ -1,17 +1,13 @@
 //! How much memory a bucket uses, and whether it may use more.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counters that several processors add to without meeting.
-const STRIPES: usize = 16;
+use base::Account;
 
-#[repr(align(64))]
-struct Stripe(AtomicI64);
-
-/// The memory account of one bucket.
+/// The memory account of one bucket, and its limits.
 pub struct MemoryAccount {
     quota_bytes: AtomicU64,
-    stripes: [Stripe; STRIPES],
+    account: Account,
 }
 
 /// Writes are refused above this share of the quota.
@@ -22,22 +18,20 @@ const LOW_WATERMARK_PERCENT: u64 = 75;
 const HIGH_WATERMARK_PERCENT: u64 = 85;
 
 impl MemoryAccount {
-    /// An empty account.
-    pub fn new(quota_bytes: u64) -> MemoryAccount {
-        MemoryAccount {
-            quota_bytes: AtomicU64::new(quota_bytes),
-            stripes: std::array::from_fn(|_| Stripe(AtomicI64::new(0))),
-        }
+    /// The limits of `account`.
+    pub fn new(quota_bytes: u64, account: Account) -> MemoryAccount {
+        MemoryAccount { quota_bytes: AtomicU64::new(quota_bytes), account }
     }
 
-    /// Charges (or, negative, releases) bytes; `hint` spreads callers over the stripes.
-    pub fn charge(&self, hint: usize, bytes: i64) {
-        self.stripes[hint % STRIPES].0.fetch_add(bytes, Ordering::Relaxed);
+    /// What is charged.
+    pub fn account(&self) -> &Account {
+        &self.account
     }
 
-    /// Bytes in use.
+    /// About how many bytes are in use.
+    #[inline]
     pub fn used_bytes(&self) -> u64 {
-        self.stripes.iter().map(|s| s.0.load(Ordering::Relaxed)).sum::<i64>().max(0) as u64
+        self.account.estimate()
     }
 
     /// The most the bucket may use.
@@ -45,9 +39,9 @@ impl MemoryAccount {
         self.quota_bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether another `bytes` may be stored.
-    pub fn admits(&self, bytes: usize) -> bool {
-        self.used_bytes() + bytes as u64 <= self.quota_bytes() / 100 * REFUSE_ABOVE_PERCENT
+    /// Whether what has been allocated may be stored.
+    pub fn admits(&self) -> bool {
+        self.used_bytes() <= self.quota_bytes() / 100 * REFUSE_ABOVE_PERCENT
     }
 
     /// Up to here values are loaded ahead of their readers.

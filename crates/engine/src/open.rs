@@ -7,7 +7,7 @@ use base::env::{Env, OpenMode};
 use base::{Cas, RevSeqno, Seqno, VbId, VbState, VbUuid};
 use kvstore::{KvStore, StoredVb};
 use parking_lot::Mutex;
-use vbucket::{FailoverEntry, FailoverTable, HashSeed, Origin, VBucket};
+use vbucket::{BucketContext, FailoverEntry, FailoverTable, Origin, VBucket};
 
 use crate::bucket::{Bucket, Shard, dead, new_uuid};
 use crate::compaction_queue::CompactionQueue;
@@ -49,11 +49,11 @@ impl Bucket {
             .map_err(|source| Failure::io("create", &config.dir, source))?;
         let uuid = identity(&config, &env)?;
         let clean = take_clean_mark(&config, &env)?;
-        let seed = Arc::new(HashSeed::new(env.random.next_u64(), env.random.next_u64()));
+        let context = BucketContext::new(env.random.next_u64(), env.random.next_u64(), env.heap.clone());
         let shards = (0..config.vbuckets).map(|id| {
             let origin = Origin::empty(VbState::Active, new_uuid(&env));
             Mutex::new(Shard {
-                vb: VBucket::new(VbId(id), seed.clone(), origin),
+                vb: VBucket::new(VbId(id), &context, origin),
                 exists: true,
                 unloaded: None,
                 incarnation: 0,
@@ -62,10 +62,10 @@ impl Bucket {
             })
         });
         let bucket = Bucket {
-            memory: MemoryAccount::new(config.quota_bytes),
+            memory: MemoryAccount::new(config.quota_bytes, context.account().clone()),
             shards: shards.collect(),
             uuid,
-            seed,
+            context,
             waiters: PersistenceWaiters::default(),
             flush: FlushQueue::new(if store.is_journaled() { Pace::JOURNAL } else { Pace::FILES }),
             disk: DiskState::default(),
@@ -93,7 +93,7 @@ impl Bucket {
             match found {
                 Ok(stored) => {
                     let counts = stored.counts;
-                    shard.vb = VBucket::new(vb, self.seed.clone(), self.origin(stored));
+                    shard.vb = VBucket::new(vb, &self.context, self.origin(stored));
                     if counts.documents + counts.tombstones > 0 || shard.vb.high_seqno() > Seqno(0) {
                         shard.unloaded = Some(counts);
                         self.warmup.add(vb, &counts);
@@ -102,7 +102,7 @@ impl Bucket {
                 Err(failure) => {
                     tracing::error!(bucket = self.name(), %vb, %failure, "the vBucket is not served");
                     self.warmup.count_failed();
-                    shard.vb = dead(vb, self.seed.clone(), &self.env);
+                    shard.vb = dead(vb, &self.context, &self.env);
                 }
             }
             if !clean && shard.vb.state() == VbState::Active {

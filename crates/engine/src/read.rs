@@ -161,7 +161,7 @@ impl Bucket {
         whole: &Version,
         now: Moment,
     ) -> Result<(), Refusal> {
-        let new = crate::write::tombstone_of(whole, base::ItemKind::Expiration, now)?;
+        let new = crate::write::tombstone_of(&self.context.heap, whole, base::ItemKind::Expiration, now)?;
         let change = Change {
             new,
             existence: Existence::Any,

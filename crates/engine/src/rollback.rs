@@ -35,8 +35,8 @@ impl Bucket {
     fn begin_again(&self, vb: VbId, stored: Option<StoredVb>) -> Result<(), Refusal> {
         let counts = stored.as_ref().map(|stored| stored.counts);
         let new = match stored {
-            Some(stored) => VBucket::new(vb, self.seed.clone(), self.origin(stored)),
-            None => dead(vb, self.seed.clone(), &self.env),
+            Some(stored) => VBucket::new(vb, &self.context, self.origin(stored)),
+            None => dead(vb, &self.context, &self.env),
         };
         let old = {
             let mut shard = self.shard(vb)?;
@@ -48,7 +48,6 @@ impl Bucket {
             self.queue_flush(&mut shard);
             old
         };
-        self.memory.charge(usize::from(vb.0), -(old.counts().bytes as i64));
         drop(old);
         Ok(())
     }
@@ -59,12 +58,10 @@ impl Bucket {
         let Some(counts) = self.shards[index].lock().unloaded else { return Ok(()) };
         match self.read_documents(vb, &counts) {
             Ok(Some(loaded)) => {
-                let bytes = loaded.counts().bytes;
                 let mut shard = self.shards[index].lock();
                 shard.unloaded = None;
                 let nothing = shard.vb.install(loaded);
                 drop(shard);
-                self.memory.charge(index, bytes as i64);
                 drop(nothing);
                 Ok(())
             }
@@ -72,7 +69,7 @@ impl Bucket {
             Ok(None) => Ok(()),
             Err(failure) => {
                 tracing::error!(bucket = self.name(), %vb, %failure, "the vBucket is not served");
-                let old = self.shards[index].lock().replace(dead(vb, self.seed.clone(), &self.env));
+                let old = self.shards[index].lock().replace(dead(vb, &self.context, &self.env));
                 drop(old);
                 Err(failure)
             }

@@ -50,7 +50,7 @@ impl Bucket {
             datatype: prepared.datatype,
             ..VersionMeta::default()
         };
-        let new = NewVersion::new(meta, request.key, &[&prepared.bytes]);
+        let new = NewVersion::new(&self.context.heap, meta, request.key, &[&prepared.bytes]);
         self.admit(&new)?;
         let change = Change {
             new,
@@ -95,7 +95,12 @@ impl Bucket {
             let plain_type = meta.datatype.without(Datatype::SNAPPY);
             let xattrs = if old_type.is_xattr() { xattrs } else { &[] };
             let datatype = if xattrs.is_empty() { plain_type } else { plain_type.with(Datatype::XATTR) };
-            let new = NewVersion::new(VersionMeta { datatype, ..meta }, request.key, &[xattrs, &body]);
+            let new = NewVersion::new(
+                &self.context.heap,
+                VersionMeta { datatype, ..meta },
+                request.key,
+                &[xattrs, &body],
+            );
             value::check_size(new.value(), datatype)?;
             let preserve_expiry = request.preserve_expiry;
             Ok(Computed { preserve_expiry, ..Computed::new(new, ()) })

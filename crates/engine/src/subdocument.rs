@@ -1,7 +1,7 @@
 //! Sub-document look-ups and mutations: what `subdoc` computes from one version, applied to the bucket.
 
 use base::{
-    Cas, Datatype, DocKey, ItemKind, Moment, NewVersion, VbId, VbState, VbUuid, Version, VersionMeta,
+    Cas, Datatype, DocKey, Heap, ItemKind, Moment, NewVersion, VbId, VbState, VbUuid, Version, VersionMeta,
 };
 use subdoc::exec::{self, ClockMode, Document, LookupOutcome, Metadata, MutationOutcome};
 use subdoc::request::{LookupRequest, MutationRequest, doc_flag};
@@ -60,7 +60,8 @@ impl Bucket {
             let live = found.as_ref().is_some_and(|f| f.version.is_live(now));
             // The CAS of a tombstone is compared by the computation; the vBucket compares that of a document.
             let cas = if live { Cas(request.cas) } else { Cas::ANY };
-            let computed = compute(found.as_ref(), key, request, preserve_expiry, uuid, now);
+            let computed =
+                compute(&self.context.heap, found.as_ref(), key, request, preserve_expiry, uuid, now);
             let computed = match computed {
                 Ok(computed) => computed,
                 Err(Stop::Refused(refusal)) => return Err(refusal),
@@ -80,6 +81,7 @@ impl Bucket {
 }
 
 fn compute(
+    heap: &Heap,
     found: Option<&Seen>,
     key: DocKey<'_>,
     request: &MutationRequest<'_>,
@@ -96,7 +98,7 @@ fn compute(
     let mut outcome = exec::mutate(current, request);
     let Some(new) = outcome.new.take() else { return Err(Stop::Answered(Box::new(outcome))) };
     value::check_size(&new.value, Datatype(new.datatype)).map_err(Stop::Refused)?;
-    let old = found.map(|f| *f.version.meta()).unwrap_or_default();
+    let old = found.map(|f| f.version.meta()).unwrap_or_default();
     let expiry = match request.expiry {
         _ if new.deleted => now.unix_s(),
         // Without an expiry time the document keeps none, as with a whole-document store.
@@ -110,7 +112,12 @@ fn compute(
         ..VersionMeta::default()
     };
     let preserve_expiry = preserve_expiry && !new.deleted;
-    Ok(Computed { new: NewVersion::new(meta, key, &[&new.value]), preserve_expiry, late: new.late, outcome })
+    Ok(Computed {
+        new: NewVersion::new(heap, meta, key, &[&new.value]),
+        preserve_expiry,
+        late: new.late,
+        outcome,
+    })
 }
 
 fn document<'a>(version: &Version, plain: &'a [u8], uuid: VbUuid, now: Moment) -> Document<'a> {

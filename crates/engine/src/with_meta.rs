@@ -55,10 +55,14 @@ impl Bucket {
         } else {
             check_xattrs(bytes, datatype)?;
         }
-        let new = NewVersion::new(VersionMeta { datatype, ..request.meta }, request.key, &[bytes]);
+        let new = NewVersion::new(
+            &self.context.heap,
+            VersionMeta { datatype, ..request.meta },
+            request.key,
+            &[bytes],
+        );
         self.admit(&new)?;
         let hash = self.hash(request.key);
-        let added = new.allocated_bytes();
         let change = WithMeta {
             new,
             existence: if request.add { Existence::Absent } else { Existence::Any },
@@ -76,7 +80,7 @@ impl Bucket {
         };
         match outcome {
             Ok(stored) => {
-                self.settle(vb, added, stored.garbage);
+                drop(stored.garbage);
                 Ok(Mutated { cas: stored.cas, uuid, seqno: stored.by_seqno })
             }
             Err(refused) => Err(refused.refusal.into()),

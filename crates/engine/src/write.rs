@@ -1,6 +1,6 @@
 //! What every change of a document goes through.
 
-use base::{Cas, Datatype, DocKey, ItemKind, Moment, NewVersion, VbId, Version, VersionMeta};
+use base::{Cas, Datatype, DocKey, Heap, ItemKind, Moment, NewVersion, VbId, Version, VersionMeta};
 use subdoc::exec::Late;
 use vbucket::{Basis, Change, Existence};
 
@@ -28,7 +28,12 @@ pub fn absolute_expiry(sent: u32, now: Moment) -> u32 {
 
 /// A tombstone in the place of `version`: only its system xattrs stay.
 /// Refused if it has xattrs that are not in memory.
-pub(crate) fn tombstone_of(version: &Version, kind: ItemKind, now: Moment) -> Result<NewVersion, Refusal> {
+pub(crate) fn tombstone_of(
+    heap: &Heap,
+    version: &Version,
+    kind: ItemKind,
+    now: Moment,
+) -> Result<NewVersion, Refusal> {
     let system = if version.meta().datatype.is_xattr() {
         let whole = Whole::of(version.clone())?;
         value::split(&value::plain(&whole), version.meta().datatype).0.system_section()
@@ -43,7 +48,7 @@ pub(crate) fn tombstone_of(version: &Version, kind: ItemKind, now: Moment) -> Re
         kind,
         ..VersionMeta::default()
     };
-    Ok(NewVersion::new(meta, version.key(), &[&system]))
+    Ok(NewVersion::new(heap, meta, version.key(), &[&system]))
 }
 
 impl Bucket {
@@ -57,7 +62,6 @@ impl Bucket {
         count: impl FnOnce(&mut OpCounts),
         finish: impl FnOnce(&mut NewVersion),
     ) -> Result<Mutated, Refusal> {
-        let added = change.new.allocated_bytes();
         let (outcome, uuid) = {
             let mut shard = self.active(vb)?;
             let outcome = shard.vb.apply(hash, change, now, finish);
@@ -74,7 +78,7 @@ impl Bucket {
         };
         match outcome {
             Ok(stored) => {
-                self.settle(vb, added, stored.garbage);
+                drop(stored.garbage);
                 Ok(Mutated { cas: stored.cas, uuid, seqno: stored.by_seqno })
             }
             Err(refused) => Err(refused.refusal.into()),
@@ -130,11 +134,7 @@ impl Bucket {
         if self.disk.is_full() {
             return Err(Refusal::DiskFull);
         }
-        if new.is_deleted() || self.memory.admits(new.allocated_bytes()) {
-            Ok(())
-        } else {
-            Err(Refusal::OverQuota)
-        }
+        if new.is_deleted() || self.memory.admits() { Ok(()) } else { Err(Refusal::OverQuota) }
     }
 }
 

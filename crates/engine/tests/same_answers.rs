@@ -93,7 +93,7 @@ impl Side {
                 format!("{:?} {:?} {:?}", found.cas, found.version.meta(), found.version.value())
             }),
             Op::Peek => told(world.settle(KEYS[at], || bucket.peek(VB, key, now)), |seen| {
-                format!("{:?}", seen.map(|seen| (seen.cas, *seen.version.meta())))
+                format!("{:?}", seen.map(|seen| (seen.cas, seen.version.meta())))
             }),
             Op::Store { mode, cas: with_cas, json, expires } => {
                 let body: &[u8] = if json { b"{\"x\": 1}" } else { b"17" };

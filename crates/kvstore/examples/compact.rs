@@ -45,7 +45,13 @@ impl Load {
         let value: Vec<u8> =
             (0..self.value_bytes.div_ceil(8)).flat_map(|_| self.next().to_le_bytes()).collect();
         let key = format!("key-{key:016}");
-        NewVersion::new(meta, DocKey::new(key.as_bytes()), &[&value[..self.value_bytes]]).publish()
+        NewVersion::new(
+            &base::Heap::default(),
+            meta,
+            DocKey::new(key.as_bytes()),
+            &[&value[..self.value_bytes]],
+        )
+        .publish()
     }
 
     fn save(&mut self, store: &Couch, keys: impl Iterator<Item = u64>) {

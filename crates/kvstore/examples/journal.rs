@@ -36,7 +36,8 @@ fn versions(n: u64, value_bytes: usize) -> Vec<Version> {
             })
             .collect();
         let key = format!("key-{:015}", seqno % 1_000_000);
-        NewVersion::new(meta, DocKey::new(key.as_bytes()), &[&value[..value_bytes]]).publish()
+        NewVersion::new(&base::Heap::default(), meta, DocKey::new(key.as_bytes()), &[&value[..value_bytes]])
+            .publish()
     };
     (1..=n).map(&mut version).collect()
 }

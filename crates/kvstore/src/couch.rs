@@ -274,13 +274,15 @@ impl Couch {
         let latest = vbucket.latest.lock().clone();
         if let Some(latest) = latest {
             self.open_files.used(vb);
-            return Ok(Some(Records::new(vb, latest)));
+            return Ok(Some(Records::new(vb, latest, self.env.heap.clone())));
         }
         let mut slot = vbucket.slot.lock();
         if slot.revision.is_none() {
             return Ok(None);
         }
-        let opened = self.opened(vb, &vbucket, &mut slot).map(|file| Records::new(vb, file.snapshot()));
+        let opened = self
+            .opened(vb, &vbucket, &mut slot)
+            .map(|file| Records::new(vb, file.snapshot(), self.env.heap.clone()));
         self.note(vb, &vbucket, &mut slot, opened).map(Some)
     }
 

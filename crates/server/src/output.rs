@@ -214,7 +214,13 @@ mod tests {
             let bytes: Vec<u8> = (0..*len).map(|i| (i + at) as u8).collect();
             if *as_value {
                 let from = len.min(&3);
-                let version = NewVersion::new(VersionMeta::default(), DocKey::new(b"k"), &[&bytes]).publish();
+                let version = NewVersion::new(
+                    &base::Heap::default(),
+                    VersionMeta::default(),
+                    DocKey::new(b"k"),
+                    &[&bytes],
+                )
+                .publish();
                 let version = Whole::of(version).expect("it has its value");
                 output.value(&version, *from);
                 plain.extend_from_slice(&bytes[*from..]);

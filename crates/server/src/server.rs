@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use base::Heap;
 use base::env::{Env, Task};
 use engine::Bucket;
 use kvstore::{CouchConfig, Journaled, JournaledConfig, KvStore};
@@ -123,6 +124,7 @@ pub fn serve(config: Config, env: Env) -> Result<Server, Failure> {
 }
 
 fn open(spec: &BucketSpec, config: &Config, data_dir: &DataDir, env: &Env) -> Result<Served, Failure> {
+    let env = &env.with_heap(Heap::default());
     let mut bucket = engine::BucketConfig::new(&spec.name, data_dir.bucket(&spec.name));
     bucket.quota_bytes = spec.quota_bytes;
     bucket.vbuckets = config.vbuckets;

@@ -1,11 +1,10 @@
 //! Measures the hash table and the checkpoint manager: `cargo run --release -p vbucket --example table [ITEMS]`.
 
 use std::hint::black_box;
-use std::sync::Arc;
 
 use base::env::{Clock, RealClock};
 use base::{DocKey, NewVersion, Seqno, Version, VersionMeta};
-use vbucket::{CheckpointLimits, CheckpointManager, HashSeed, HashTable};
+use vbucket::{BucketContext, CheckpointLimits, CheckpointManager, HashTable};
 
 fn key(i: u64) -> [u8; 20] {
     let mut key = *b"key-0000000000000000";
@@ -19,7 +18,7 @@ fn key(i: u64) -> [u8; 20] {
 
 fn version(i: u64, seqno: u64) -> Version {
     let meta = VersionMeta { by_seqno: Seqno(seqno), ..VersionMeta::default() };
-    NewVersion::new(meta, DocKey::new(&key(i)), &[&[b'v'; 512]]).publish()
+    NewVersion::new(&base::Heap::default(), meta, DocKey::new(&key(i)), &[&[b'v'; 512]]).publish()
 }
 
 /// A fixed walk through all numbers below `n` in an order that no cache expects.
@@ -73,8 +72,8 @@ impl Bench {
 
     fn table(&self) {
         let n = self.n;
-        let seed = Arc::new(HashSeed::new(0x1234_5678, 0x9abc_def0));
-        let mut table = HashTable::new(seed);
+        let context = BucketContext::new(0x1234_5678, 0x9abc_def0, base::Heap::default());
+        let mut table = HashTable::new(&context);
         println!("empty table: {} bytes", size_of::<HashTable>() + table.allocated_bytes());
         let order = shuffled(n);
         let versions: Vec<(u64, Version)> = order.iter().copied().map(|i| (i, version(i, i + 1))).collect();

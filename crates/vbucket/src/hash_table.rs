@@ -9,11 +9,11 @@
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
-use std::sync::Arc;
 
 use base::version::prefetch;
 use base::{DocKey, Version};
 
+use crate::bucket_context::BucketContext;
 use crate::hash_seed::HashSeed;
 use crate::lines::{Line, Lines};
 
@@ -42,7 +42,7 @@ pub struct HashTable {
     /// Head of the list of unused overflow lines, as a link; 0 if there is none.
     free: u64,
     len: usize,
-    seed: Arc<HashSeed>,
+    context: BucketContext,
 }
 
 /// A borrowed version of a table; dereferences to [`Version`], and `clone()` gives a counted one.
@@ -142,13 +142,14 @@ unsafe fn take_word(word: u64) -> Version {
 
 impl HashTable {
     /// An empty table; allocates nothing.
-    pub fn new(seed: Arc<HashSeed>) -> HashTable {
-        HashTable { buckets: Lines::default(), overflow: Lines::default(), free: 0, len: 0, seed }
+    pub fn new(context: &BucketContext) -> HashTable {
+        let context = context.clone();
+        HashTable { buckets: Lines::default(), overflow: Lines::default(), free: 0, len: 0, context }
     }
 
     /// An empty table that `items` versions fit into before it has to split a bucket.
-    pub fn with_room(seed: Arc<HashSeed>, items: usize) -> HashTable {
-        let mut table = HashTable::new(seed);
+    pub fn with_room(context: &BucketContext, items: usize) -> HashTable {
+        let mut table = HashTable::new(context);
         for _ in 0..items.div_ceil(GROW_ABOVE) {
             table.buckets.push();
         }
@@ -158,12 +159,12 @@ impl HashTable {
     /// The hash of a key, which may be computed before the vBucket is locked.
     #[inline]
     pub fn hash(&self, key: DocKey<'_>) -> u64 {
-        self.seed.hash(key)
+        self.context.seed.hash(key)
     }
 
     /// The seed of this table's hashes.
-    pub fn seed(&self) -> &Arc<HashSeed> {
-        &self.seed
+    pub fn seed(&self) -> &HashSeed {
+        &self.context.seed
     }
 
     /// How many versions it holds.
@@ -194,7 +195,7 @@ impl HashTable {
 
     /// Puts an empty table in its place, so that the versions can be freed outside the vBucket lock.
     pub fn take(&mut self) -> HashTable {
-        let empty = HashTable::new(self.seed.clone());
+        let empty = HashTable::new(&self.context);
         std::mem::replace(self, empty)
     }
 

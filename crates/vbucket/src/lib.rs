@@ -3,6 +3,7 @@
 //! No I/O, no threads, no locks: whoever owns a vBucket calls these through `&mut self`, and whatever costs more than
 //! a constant is handed out to be done elsewhere.
 
+pub mod bucket_context;
 pub mod checkpoint;
 pub mod checkpoint_manager;
 pub mod cursor;
@@ -15,6 +16,7 @@ pub mod locks;
 pub mod ops;
 pub mod vbucket;
 
+pub use bucket_context::BucketContext;
 pub use checkpoint::{CheckpointLimits, CheckpointView, Range, Removed};
 pub use checkpoint_manager::CheckpointManager;
 pub use cursor::{CursorId, CursorState, RegisterRefusal};

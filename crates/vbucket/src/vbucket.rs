@@ -3,15 +3,13 @@
 //! Every method is bounded: no I/O, no waiting, and nothing whose cost grows with the number of items.
 //! What is no longer needed is handed back as [`Garbage`], so that it is freed after the lock is released.
 
-use std::sync::Arc;
-
 use base::{Cas, DocKey, Moment, NewVersion, RevSeqno, Seqno, VbId, VbState, VbUuid, Version};
 
+use crate::bucket_context::BucketContext;
 use crate::checkpoint::CheckpointLimits;
 use crate::checkpoint_manager::CheckpointManager;
 use crate::cursor::CursorId;
 use crate::failover_table::FailoverTable;
-use crate::hash_seed::HashSeed;
 use crate::hash_table::{HashTable, Slot, VersionRef};
 use crate::hlc::Hlc;
 use crate::locks::Locks;
@@ -91,7 +89,7 @@ impl History {
     /// Puts a complete version in place and queues it. Its seqno must be the next one.
     pub(crate) fn record(&mut self, slot: Slot<'_>, new: NewVersion) -> Stored {
         let version = new.publish();
-        let meta = *version.meta();
+        let meta = version.meta();
         assert!(version.is_resident(), "a change brings its value");
         assert_eq!(
             meta.by_seqno,
@@ -131,7 +129,7 @@ pub struct VBucket {
 
 impl VBucket {
     /// A vBucket without documents; warmup brings them with [`VBucket::install`].
-    pub fn new(id: VbId, seed: Arc<HashSeed>, origin: Origin) -> VBucket {
+    pub fn new(id: VbId, context: &BucketContext, origin: Origin) -> VBucket {
         let mut checkpoints = CheckpointManager::new(origin.high_seqno, CheckpointLimits::default());
         let persistence = checkpoints
             .register_cursor("persistence", origin.high_seqno)
@@ -140,7 +138,7 @@ impl VBucket {
         VBucket {
             id,
             state: origin.state,
-            table: HashTable::new(seed),
+            table: HashTable::new(context),
             history: History {
                 checkpoints,
                 hlc,

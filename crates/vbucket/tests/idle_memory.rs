@@ -1,9 +1,7 @@
 //! What an idle vBucket costs: there are thousands of them in a node.
 
-use std::sync::Arc;
-
 use base::{DocKey, NewVersion, Seqno, VbUuid, VersionMeta};
-use vbucket::{CheckpointLimits, CheckpointManager, FailoverEntry, FailoverTable, HashSeed, HashTable};
+use vbucket::{BucketContext, CheckpointLimits, CheckpointManager, FailoverEntry, FailoverTable, HashTable};
 
 struct Idle {
     table: HashTable,
@@ -21,9 +19,9 @@ impl Idle {
 
 #[test]
 fn an_idle_vbucket_is_small_before_and_after_work() {
-    let seed = Arc::new(HashSeed::new(1, 2));
+    let context = BucketContext::new(1, 2, base::Heap::default());
     let mut idle = Idle {
-        table: HashTable::new(seed.clone()),
+        table: HashTable::new(&context),
         checkpoints: CheckpointManager::new(Seqno(0), CheckpointLimits::default()),
         failover: FailoverTable::new(VbUuid(1)),
     };
@@ -34,8 +32,8 @@ fn an_idle_vbucket_is_small_before_and_after_work() {
         let meta = VersionMeta { by_seqno: Seqno(seqno), ..VersionMeta::default() };
         let bytes = (seqno % 1500).to_be_bytes();
         let key = DocKey::new(&bytes);
-        let version = NewVersion::new(meta, key, &[b"value"]).publish();
-        let old = idle.table.find_slot(seed.hash(key), key).set(version.clone());
+        let version = NewVersion::new(&base::Heap::default(), meta, key, &[b"value"]).publish();
+        let old = idle.table.find_slot(context.seed.hash(key), key).set(version.clone());
         drop(idle.checkpoints.queue(version, old.map(|old| old.meta().by_seqno)));
         if seqno % 300 == 0 {
             let range = idle.checkpoints.take_range(cursor, u64::MAX).expect("there are changes");

@@ -1,33 +1,31 @@
 //! Values that leave a vBucket and come back, and documents that are put in place after a start.
 
-use std::sync::Arc;
-
 use base::{Cas, DocKey, Moment, NewVersion, Seqno, VbId, VbState, VbUuid, Version, VersionMeta};
-use vbucket::{Basis, Change, Counts, Existence, HashSeed, Loaded, Origin, Placed, VBucket};
+use vbucket::{Basis, BucketContext, Change, Counts, Existence, Loaded, Origin, Placed, VBucket};
 
 fn key(key: &[u8]) -> DocKey<'_> {
     DocKey::new(key)
 }
 
 struct World {
-    seed: Arc<HashSeed>,
+    context: BucketContext,
     vb: VBucket,
 }
 
 impl World {
     fn new(high: u64) -> World {
-        let seed = Arc::new(HashSeed::new(1, 2));
+        let context = BucketContext::new(1, 2, base::Heap::default());
         let origin = Origin { high_seqno: Seqno(high), ..Origin::empty(VbState::Active, VbUuid(1)) };
-        World { vb: VBucket::new(VbId(0), seed.clone(), origin), seed }
+        World { vb: VBucket::new(VbId(0), &context, origin), context }
     }
 
     fn hash(&self, name: &[u8]) -> u64 {
-        self.seed.hash(key(name))
+        self.context.seed.hash(key(name))
     }
 
     fn set(&mut self, name: &[u8], value: &[u8]) {
         let change = Change {
-            new: NewVersion::new(VersionMeta::default(), key(name), &[value]),
+            new: NewVersion::new(&base::Heap::default(), VersionMeta::default(), key(name), &[value]),
             existence: Existence::Any,
             cas: Cas::ANY,
             basis: Basis::Nothing,
@@ -48,7 +46,8 @@ impl World {
 
     fn evict(&mut self, name: &[u8]) -> Option<Version> {
         let there = self.find(name);
-        let hollow = NewVersion::without_value(*there.meta(), there.key(), there.value_bytes());
+        let hollow =
+            NewVersion::without_value(&base::Heap::default(), there.meta(), there.key(), there.value_bytes());
         self.vb.take_value(self.hash(name), hollow, Moment(1))
     }
 }
@@ -56,8 +55,8 @@ impl World {
 fn disk(name: &[u8], seqno: u64, value: Option<&[u8]>) -> Version {
     let meta = VersionMeta { by_seqno: Seqno(seqno), ..VersionMeta::default() };
     match value {
-        Some(value) => NewVersion::new(meta, key(name), &[value]).publish(),
-        None => NewVersion::without_value(meta, key(name), 5).publish(),
+        Some(value) => NewVersion::new(&base::Heap::default(), meta, key(name), &[value]).publish(),
+        None => NewVersion::without_value(&base::Heap::default(), meta, key(name), 5).publish(),
     }
 }
 
@@ -97,11 +96,11 @@ fn a_value_belongs_to_one_version_only() {
 #[test]
 fn loaded_documents_are_put_in_place_at_once() {
     let mut world = World::new(9);
-    let mut loaded = Loaded::new(world.seed.clone(), 2);
+    let mut loaded = Loaded::new(&world.context, 2);
     for version in
         [disk(b"a", 3, None), disk(b"b", 4, Some(b"v")), disk(b"a", 7, Some(b"w")), disk(b"a", 5, None)]
     {
-        loaded.insert(world.seed.hash(version.key()), version);
+        loaded.insert(world.context.seed.hash(version.key()), version);
     }
     let counts = loaded.counts();
     assert_eq!((counts.documents, counts.without_value), (2, 0));

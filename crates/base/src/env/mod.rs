@@ -11,6 +11,8 @@ pub mod spawn;
 
 use std::sync::Arc;
 
+use crate::memory::Heap;
+
 pub use clock::{Clock, RealClock};
 pub use disk::{Disk, File, GroupSync, OpenMode, RealDisk, SyncEach};
 pub use network::{Listener, Network, RealNetwork, Stream};
@@ -31,6 +33,8 @@ pub struct Env {
     pub network: Arc<dyn Network>,
     /// Where threads come from.
     pub spawn: Arc<dyn Spawn>,
+    /// Where the versions of documents come from; a bucket has its own.
+    pub heap: Heap,
 }
 
 impl Env {
@@ -42,7 +46,13 @@ impl Env {
             disk: Arc::new(RealDisk),
             network: Arc::new(RealNetwork),
             spawn: Arc::new(RealSpawn),
+            heap: Heap::default(),
         }
+    }
+
+    /// The same world, in which another account pays for memory.
+    pub fn with_heap(&self, heap: Heap) -> Env {
+        Env { heap, ..self.clone() }
     }
 
     /// A world that `seed` decides, and the handles that move it.

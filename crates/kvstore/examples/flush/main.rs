@@ -90,7 +90,13 @@ impl Bench {
         let value: Vec<u8> =
             (0..self.value_bytes.div_ceil(8)).flat_map(|_| self.numbers.next().to_le_bytes()).collect();
         let key = format!("key-{key:016}");
-        NewVersion::new(meta, DocKey::new(key.as_bytes()), &[&value[..self.value_bytes]]).publish()
+        NewVersion::new(
+            &base::Heap::default(),
+            meta,
+            DocKey::new(key.as_bytes()),
+            &[&value[..self.value_bytes]],
+        )
+        .publish()
     }
 
     /// A batch of `n` different keys below `keys`, sorted; of all keys if there are no more.

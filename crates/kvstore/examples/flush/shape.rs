@@ -41,7 +41,13 @@ impl Queue {
         };
         let value: Vec<u8> =
             (0..self.value_bytes.div_ceil(8)).flat_map(|_| self.numbers.next().to_le_bytes()).collect();
-        NewVersion::new(meta, DocKey::new(key.as_bytes()), &[&value[..self.value_bytes]]).publish()
+        NewVersion::new(
+            &base::Heap::default(),
+            meta,
+            DocKey::new(key.as_bytes()),
+            &[&value[..self.value_bytes]],
+        )
+        .publish()
     }
 
     /// One version of each of `n` keys, in order of their numbers.

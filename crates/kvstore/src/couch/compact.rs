@@ -135,7 +135,7 @@ impl Run<'_> {
         let tally = load_tally(&old).map_err(|failure| self.failed(failure))?;
         let mut chooser = Chooser {
             request: self.request,
-            records: Records::new(self.vb, old.clone()),
+            records: Records::new(self.vb, old.clone(), couch.env.heap.clone()),
             old: old.clone(),
             tally,
             created: Vec::new(),

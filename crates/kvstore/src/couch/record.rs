@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use base::limits::MAX_PREFIXED_KEY_BYTES;
-use base::{Cas, Datatype, DocKey, ItemKind, NewVersion, RevSeqno, Seqno, VbId, Version, VersionMeta};
+use base::{Cas, Datatype, DocKey, Heap, ItemKind, NewVersion, RevSeqno, Seqno, VbId, Version, VersionMeta};
 use couchstore::{DocInfo, RevMeta, Snapshot};
 
 use super::file::read_state;
@@ -16,6 +16,7 @@ use crate::store::Values;
 pub(super) struct Records {
     vb: VbId,
     snapshot: Snapshot,
+    heap: Heap,
 }
 
 /// Space for a body, used again for the next one.
@@ -38,8 +39,8 @@ impl From<couchstore::Failure> for Trouble {
 }
 
 impl Records {
-    pub(super) fn new(vb: VbId, snapshot: Snapshot) -> Records {
-        Records { vb, snapshot }
+    pub(super) fn new(vb: VbId, snapshot: Snapshot, heap: Heap) -> Records {
+        Records { vb, snapshot, heap }
     }
 
     fn failed(&self, source: couchstore::Failure) -> Failure {
@@ -96,7 +97,7 @@ impl Records {
             kind: kind(info, &rev_meta, key),
         };
         if values == Values::Leave && info.body_bytes > 0 {
-            return Ok(NewVersion::without_value(meta, key, info.body_bytes).publish());
+            return Ok(NewVersion::without_value(&self.heap, meta, key, info.body_bytes).publish());
         }
         let value = if datatype.is_snappy() {
             self.snapshot.stored_body(info, &mut scratch.stored)
@@ -104,7 +105,7 @@ impl Records {
             self.snapshot.body(info, &mut scratch.stored, &mut scratch.inflated)
         };
         let value = value.map_err(|failure| self.failed(failure))?;
-        Ok(NewVersion::new(meta, key, &[value]).publish())
+        Ok(NewVersion::new(&self.heap, meta, key, &[value]).publish())
     }
 }
 

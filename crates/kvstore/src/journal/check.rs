@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use base::VbId;
 use base::env::Disk;
+use base::{Heap, VbId};
 
 use super::Filed;
 use super::decode::Part;
@@ -105,7 +105,7 @@ fn check(
     };
     report.first_frame = Some(head.first);
     let limit = following.map_or(u64::MAX, |following| following.first);
-    let end = frames(disk, segment, head, limit, &mut |frame| {
+    let end = frames(&Heap::default(), disk, segment, head, limit, &mut |frame| {
         report.frames += 1;
         report.records += frame.parts.len() as u64;
         let items = |part: &Part| if let Part::Save(save) = part { save.items.len() as u64 } else { 0 };

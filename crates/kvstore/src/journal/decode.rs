@@ -1,7 +1,7 @@
 //! From frames to records. Nothing that comes from a file is trusted before its checksum is seen.
 
 use base::limits::MAX_PREFIXED_KEY_BYTES;
-use base::{Cas, Datatype, DocKey, ItemKind, NewVersion, RevSeqno, Seqno, VbId, Version, VersionMeta};
+use base::{Cas, Datatype, DocKey, Heap, ItemKind, NewVersion, RevSeqno, Seqno, VbId, Version, VersionMeta};
 
 use super::layout::{Cursor, ITEM_HEAD, RECORD_HEAD, SAVE_HEAD, TABLE_ENTRY, flag, kind, seed};
 use super::{Filed, Frame, ReplayedState};
@@ -40,6 +40,8 @@ pub(super) struct SavePart {
 
 /// Reads the records of a frame.
 pub(super) struct Decoder<'a> {
+    /// Where the versions come from.
+    pub(super) heap: &'a Heap,
     /// All of them.
     pub(super) payload: &'a [u8],
     /// Where in the segment they begin.
@@ -159,7 +161,7 @@ impl Decoder<'_> {
         let (Some(meta), Some(key)) = (meta, key.and_then(DocKey::parse)) else {
             return Err(self.unknown(offset, "an item of an unknown form"));
         };
-        Ok((NewVersion::new(meta, key, &[&bytes[value_at..len]]).publish(), len))
+        Ok((NewVersion::new(self.heap, meta, key, &[&bytes[value_at..len]]).publish(), len))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use base::Heap;
 use base::env::{Disk, File, OpenMode};
 
 use super::decode::{Bad, Decoder, Part};
@@ -45,8 +46,16 @@ pub(super) fn is_any_begun(disk: &dyn Disk, dir: &Path) -> Result<bool, Failure>
     for segment in &find(disk, dir)?.segments {
         let is_begun = match segment.head {
             Ok(head) => {
-                let is_whole =
-                    || Ok(frame(&mut Window::open(disk, segment)?, &head, BLOCK as u64, head.first)?.is_ok());
+                let is_whole = || {
+                    Ok(frame(
+                        &Heap::default(),
+                        &mut Window::open(disk, segment)?,
+                        &head,
+                        BLOCK as u64,
+                        head.first,
+                    )?
+                    .is_ok())
+                };
                 head.first > 1
                     || is_whole()?
                     || proof_of(disk, segment, Some(head.salt), BLOCK as u64, 1)?.is_some()
@@ -144,6 +153,7 @@ pub(super) struct End {
 /// Reads the frames of a segment with the numbers from its first to one before `limit`, up to the first that is not
 /// whole.
 pub(super) fn frames(
+    heap: &Heap,
     disk: &dyn Disk,
     segment: &Segment,
     head: SegmentHead,
@@ -153,7 +163,7 @@ pub(super) fn frames(
     let mut window = Window::open(disk, segment)?;
     let (mut offset, mut next) = (BLOCK as u64, head.first);
     while next < limit {
-        match frame(&mut window, &head, offset, next)? {
+        match frame(heap, &mut window, &head, offset, next)? {
             Ok(frame) => {
                 offset += frame.head.disk_bytes();
                 next = next.checked_add(1).ok_or_else(|| segment.damaged(offset, "the number of a frame"))?;
@@ -166,6 +176,7 @@ pub(super) fn frames(
 }
 
 fn frame(
+    heap: &Heap,
     window: &mut Window<'_>,
     segment: &SegmentHead,
     offset: u64,
@@ -190,7 +201,7 @@ fn frame(
     let Some(bytes) = bytes.get(FRAME_HEAD..).filter(|bytes| bytes.len() == payload) else {
         return bad("the segment ends inside a frame");
     };
-    let decoder = Decoder { payload: bytes, offset: payload_at, generation: head.generation };
+    let decoder = Decoder { heap, payload: bytes, offset: payload_at, generation: head.generation };
     Ok(decoder.parts(head.records).map(|parts| ReadFrame { head, parts }))
 }
 

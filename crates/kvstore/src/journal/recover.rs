@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 
-use base::VbId;
 use base::env::{Disk, Env, OpenMode};
+use base::{Heap, VbId};
 use parking_lot::Mutex;
 
 use super::decode::{Bad, Part, SavePart};
@@ -72,6 +72,7 @@ impl Assembly {
 
 /// Reads all segments.
 struct Walk<'a> {
+    heap: &'a Heap,
     replay: Replay<'a>,
     assembly: Assembly,
     table: BTreeMap<VbId, Filed>,
@@ -84,8 +85,9 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    fn new(replay: Replay<'a>) -> Walk<'a> {
+    fn new(heap: &'a Heap, replay: Replay<'a>) -> Walk<'a> {
         Walk {
+            heap,
             replay,
             assembly: Assembly::default(),
             table: BTreeMap::new(),
@@ -141,7 +143,7 @@ impl<'a> Walk<'a> {
         let following = following(later);
         self.prove(head.first.saturating_sub(1))?;
         let limit = following.map_or(u64::MAX, |following| following.first);
-        let end = frames(disk, segment, head, limit, &mut |frame| self.frame(head.first, frame))?;
+        let end = frames(self.heap, disk, segment, head, limit, &mut |frame| self.frame(head.first, frame))?;
         match end.bad {
             Some(bad) if bad.is_sound || following.is_some() => Err(damage(segment, bad, later)),
             Some(bad) => match proof_of(disk, segment, Some(head.salt), end.offset, end.next)? {
@@ -230,7 +232,7 @@ impl Journal {
         replay: &mut dyn FnMut(Frame, Replayed) -> Result<(), Failure>,
     ) -> Result<Journal, Failure> {
         let found = find(&*env.disk, dir)?;
-        let mut walk = Walk::new(replay);
+        let mut walk = Walk::new(&env.heap, replay);
         let any = walk.segments(&*env.disk, &found.segments)?;
         let tail = walk.tail()?;
         let (table, proven, needed) = (walk.table, walk.proven, walk.needed);
@@ -262,7 +264,7 @@ impl Journal {
         let writer = self.writer.lock();
         let disk = &*self.env.disk;
         let found = find(disk, &self.dir)?;
-        let mut walk = Walk::new(replay);
+        let mut walk = Walk::new(&self.env.heap, replay);
         walk.segments(disk, &found.segments)?;
         walk.prove(writer.durable)
     }

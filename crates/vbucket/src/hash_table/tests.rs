@@ -1,21 +1,25 @@
 //! The table against `HashMap`, through growth and shrinking.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use base::{DocKey, NewVersion, Seqno, Version, VersionMeta};
 use proptest::prelude::*;
 
+use crate::bucket_context::BucketContext;
 use crate::hash_seed::HashSeed;
 use crate::hash_table::HashTable;
 
 fn version(key: &[u8], seqno: u64) -> Version {
     let meta = VersionMeta { by_seqno: Seqno(seqno), ..VersionMeta::default() };
-    NewVersion::new(meta, DocKey::new(key), &[b"v"]).publish()
+    NewVersion::new(&base::Heap::default(), meta, DocKey::new(key), &[b"v"]).publish()
+}
+
+fn context() -> BucketContext {
+    BucketContext::new(1, 2, base::Heap::default())
 }
 
 fn table() -> HashTable {
-    HashTable::new(Arc::new(HashSeed::new(1, 2)))
+    HashTable::new(&context())
 }
 
 fn set(table: &mut HashTable, key: &[u8], seqno: u64) -> Option<u64> {
@@ -218,7 +222,7 @@ proptest! {
 #[test]
 fn a_table_with_room_splits_no_bucket_and_shrinks_again() {
     for items in [1_u64, 5, 6, 7, 1000, 6 * 257] {
-        let mut table = HashTable::with_room(Arc::new(HashSeed::new(1, 2)), items as usize);
+        let mut table = HashTable::with_room(&context(), items as usize);
         let (buckets, _) = table.bucket_counts();
         (0..items).for_each(|i| assert_eq!(set(&mut table, &i.to_be_bytes(), i), None));
         assert_eq!(table.bucket_counts().0, buckets, "{items} fit in");

@@ -1,11 +1,10 @@
 //! Values that leave memory and come back, and tables that are filled before anybody uses them.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use base::{DocKey, Moment, NewVersion, Seqno, Version};
 
-use crate::hash_seed::HashSeed;
+use crate::bucket_context::BucketContext;
 use crate::hash_table::HashTable;
 use crate::vbucket::{Counts, VBucket};
 
@@ -17,8 +16,8 @@ pub struct Loaded {
 
 impl Loaded {
     /// An empty one with room for so many items.
-    pub fn new(seed: Arc<HashSeed>, items: usize) -> Loaded {
-        Loaded { table: HashTable::with_room(seed, items), counts: Counts::default() }
+    pub fn new(context: &BucketContext, items: usize) -> Loaded {
+        Loaded { table: HashTable::with_room(context, items), counts: Counts::default() }
     }
 
     /// Puts in a version read from disk, unless a newer one of its key is there.

@@ -49,7 +49,7 @@ impl VBucket {
             (None, None) if expected != Cas::ANY => Some(Refusal::NotFound),
             (_, Some(_)) if existence == Existence::Absent => Some(Refusal::Exists),
             _ => current
-                .filter(|v| rule == ConflictRule::RevisionWins && !wins(new.meta(), v.meta()))
+                .filter(|v| rule == ConflictRule::RevisionWins && !wins(&new.meta(), &v.meta()))
                 .map(|_| Refusal::CasMismatch),
         };
         if let Some(refusal) = refusal {

@@ -71,6 +71,7 @@ impl SimHandles {
             disk: Arc::new(self.disk.clone()),
             network: Arc::new(self.network.clone()),
             spawn: Arc::new(self.spawn.clone()),
+            heap: crate::memory::Heap::default(),
         }
     }
 
