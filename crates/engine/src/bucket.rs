@@ -16,9 +16,11 @@ use crate::failure::Failure;
 use crate::fetch_queue::FetchQueue;
 use crate::filer::Filer;
 use crate::flush_queue::{FlushQueue, LARGE_BACKLOG};
+use crate::keeper::Keeper;
 use crate::memory::MemoryAccount;
 use crate::persistence::PersistenceWaiters;
 use crate::refusal::Refusal;
+use crate::settings::Settings;
 use crate::warmup::Warmup;
 
 /// A vBucket and what the engine keeps under the same lock.
@@ -79,6 +81,8 @@ pub struct Bucket {
     pub(crate) shards: Box<[Mutex<Shard>]>,
     pub(crate) store: Arc<dyn KvStore>,
     pub(crate) memory: MemoryAccount,
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) keeper: Keeper,
     pub(crate) waiters: PersistenceWaiters,
     pub(crate) flush: FlushQueue,
     pub(crate) disk: DiskState,

@@ -4,12 +4,37 @@ use std::path::PathBuf;
 
 use base::limits;
 
+use crate::settings::Settings;
+
 /// A file is compacted when half of it is not in use.
 pub const DEFAULT_COMPACT_PERCENT: u8 = 50;
 /// A file that wastes less is left as it is.
 pub const DEFAULT_COMPACT_MIN_WASTE_BYTES: u64 = 1 << 20;
 /// Three days, as the field has it: whoever was away for longer starts anew.
 pub const DEFAULT_PURGE_AGE_S: u32 = 3 * 24 * 3600;
+
+/// What kind of bucket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BucketKind {
+    /// Documents are kept on disk, too.
+    #[default]
+    Persistent,
+    /// Documents are in memory only.
+    Ephemeral,
+}
+
+/// What leaves memory when it runs short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EvictionPolicy {
+    /// Values; keys and metadata stay.
+    ValueOnly,
+    /// Whole documents.
+    Full,
+    /// Whole documents, for good: each leaves a tombstone. Of an ephemeral bucket.
+    AutoDelete,
+    /// Nothing: changes are refused. Of an ephemeral bucket.
+    FailNewData,
+}
 
 /// A bucket's fixed properties and limits.
 #[derive(Clone, Debug)]
@@ -18,8 +43,12 @@ pub struct BucketConfig {
     pub name: String,
     /// Its folder.
     pub dir: PathBuf,
-    /// The most memory it may use, in bytes.
+    /// What kind of bucket.
+    pub kind: BucketKind,
+    /// The most memory it may use when it is opened, in bytes.
     pub quota_bytes: u64,
+    /// What may be changed later.
+    pub settings: Settings,
     /// How many vBuckets it has; a power of two.
     pub vbuckets: u16,
     /// The most changes of one vBucket that one batch writes.
@@ -38,7 +67,9 @@ impl BucketConfig {
         BucketConfig {
             name: name.to_owned(),
             dir,
+            kind: BucketKind::Persistent,
             quota_bytes: 256 << 20,
+            settings: Settings::default(),
             vbuckets: limits::DEFAULT_VBUCKETS,
             flush_batch_items: 100_000,
             compact_percent: DEFAULT_COMPACT_PERCENT,

@@ -1,31 +1,40 @@
 //! One bucket: joins memory and disk and runs the background steps; knows no protocol and no socket.
 
+mod account_check;
 mod bucket;
+mod checkpoint_recovery;
 mod compaction_queue;
 mod compactor;
 mod completion;
+mod compressor;
 mod config;
 mod counters;
+mod defragmenter;
 mod disk_state;
 mod durability;
 mod evict;
+mod expiry_pager;
 mod failure;
 mod fetch_queue;
 mod fetcher;
 mod filer;
 mod flush_queue;
 mod flusher;
+mod keeper;
 mod loader;
 mod lock;
 mod memory;
 mod open;
+mod pager;
 mod persistence;
 mod read;
 mod refusal;
 mod rollback;
+pub mod settings;
 mod stats;
 mod store;
 mod subdocument;
+mod tombstone_purger;
 mod update;
 pub mod value;
 mod warmup;
@@ -39,7 +48,8 @@ pub use bucket::{Bucket, Mutated};
 pub use compaction_queue::{CompactOutcome, CompactRequest, CompactionRun, CompactionStats};
 pub use completion::{Completer, Completion, completion};
 pub use config::{
-    BucketConfig, DEFAULT_COMPACT_MIN_WASTE_BYTES, DEFAULT_COMPACT_PERCENT, DEFAULT_PURGE_AGE_S,
+    BucketConfig, BucketKind, DEFAULT_COMPACT_MIN_WASTE_BYTES, DEFAULT_COMPACT_PERCENT, DEFAULT_PURGE_AGE_S,
+    EvictionPolicy,
 };
 pub use counters::OpCounts;
 pub use disk_state::SaveStats;
@@ -48,10 +58,12 @@ pub use fetch_queue::{Fetched, Loan};
 pub use fetcher::FetchStats;
 pub use flush_queue::FlushQueue;
 pub use flusher::Progress;
+pub use keeper::{Chore, ChoreId, ChoreStats, Next, Slice, TIME_SLICE};
 pub use memory::MemoryAccount;
 pub use persistence::MAX_WAITERS;
 pub use read::{ByChance, Found, Observed, Seen};
 pub use refusal::Refusal;
+pub use settings::{SettingError, Settings};
 pub use stats::{
     BucketStats, CheckpointStats, DiskCounts, DiskTotals, STATES, StateStats, StoreStats, VbStats,
 };

@@ -1,26 +1,21 @@
 //! How much memory a bucket uses, and whether it may use more.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 
 use base::Account;
 
+use crate::settings::{Key, Settings};
+
 /// The memory account of one bucket, and its limits.
 pub struct MemoryAccount {
-    quota_bytes: AtomicU64,
+    settings: Arc<Settings>,
     account: Account,
 }
 
-/// Writes are refused above this share of the quota.
-const REFUSE_ABOVE_PERCENT: u64 = 93;
-/// Values are loaded ahead of their readers up to this share of the quota.
-const LOW_WATERMARK_PERCENT: u64 = 75;
-/// Values that readers wait for stay in memory up to this share of the quota.
-const HIGH_WATERMARK_PERCENT: u64 = 85;
-
 impl MemoryAccount {
     /// The limits of `account`.
-    pub fn new(quota_bytes: u64, account: Account) -> MemoryAccount {
-        MemoryAccount { quota_bytes: AtomicU64::new(quota_bytes), account }
+    pub fn new(settings: Arc<Settings>, account: Account) -> MemoryAccount {
+        MemoryAccount { settings, account }
     }
 
     /// What is charged.
@@ -36,22 +31,22 @@ impl MemoryAccount {
 
     /// The most the bucket may use.
     pub fn quota_bytes(&self) -> u64 {
-        self.quota_bytes.load(Ordering::Relaxed)
+        self.settings.get(Key::MaxSize)
     }
 
     /// Whether what has been allocated may be stored.
     pub fn admits(&self) -> bool {
-        self.used_bytes() <= self.quota_bytes() / 100 * REFUSE_ABOVE_PERCENT
+        self.used_bytes() <= self.quota_bytes() / 1000 * self.settings.get(Key::MutationRatio)
     }
 
     /// Up to here values are loaded ahead of their readers.
     pub fn low_watermark_bytes(&self) -> u64 {
-        self.quota_bytes() / 100 * LOW_WATERMARK_PERCENT
+        self.quota_bytes() / 100 * self.settings.get(Key::LowWatermark)
     }
 
     /// Up to here values that were fetched stay.
     pub fn high_watermark_bytes(&self) -> u64 {
-        self.quota_bytes() / 100 * HIGH_WATERMARK_PERCENT
+        self.quota_bytes() / 100 * self.settings.get(Key::HighWatermark)
     }
 
     /// Whether there is no room for values that nobody waits for.

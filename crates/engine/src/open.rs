@@ -18,8 +18,10 @@ use crate::failure::Failure;
 use crate::filer::Filer;
 use crate::flush_queue::{FlushQueue, Pace};
 use crate::flusher::Progress;
+use crate::keeper::Keeper;
 use crate::memory::MemoryAccount;
 use crate::persistence::PersistenceWaiters;
+use crate::settings::Key;
 use crate::warmup::Warmup;
 
 /// Present while the last stop was a clean one.
@@ -49,6 +51,8 @@ impl Bucket {
             .map_err(|source| Failure::io("create", &config.dir, source))?;
         let uuid = identity(&config, &env)?;
         let clean = take_clean_mark(&config, &env)?;
+        let settings = Arc::new(config.settings.clone());
+        settings.put(Key::MaxSize, config.quota_bytes);
         let context = BucketContext::new(env.random.next_u64(), env.random.next_u64(), env.heap.clone());
         let shards = (0..config.vbuckets).map(|id| {
             let origin = Origin::empty(VbState::Active, new_uuid(&env));
@@ -62,7 +66,9 @@ impl Bucket {
             })
         });
         let bucket = Bucket {
-            memory: MemoryAccount::new(config.quota_bytes, context.account().clone()),
+            memory: MemoryAccount::new(settings.clone(), context.account().clone()),
+            settings,
+            keeper: Keeper::default(),
             shards: shards.collect(),
             uuid,
             context,

@@ -82,7 +82,7 @@ pub struct Server {
     signals: mpsc::Receiver<()>,
     control: Task,
     workers: Vec<Task>,
-    writers: Vec<[Task; 3]>,
+    writers: Vec<[Task; 4]>,
     readers: Vec<Task>,
 }
 
@@ -164,7 +164,7 @@ fn open_store(
 
 /// Starts the threads that write a bucket's changes: to where they are durable, and behind that to the
 /// files; and the one that compacts those.
-fn start_writers(env: &Env, bucket: &Arc<Bucket>) -> io::Result<[Task; 3]> {
+fn start_writers(env: &Env, bucket: &Arc<Bucket>) -> io::Result<[Task; 4]> {
     let start = |name: &str, run: fn(&Bucket)| {
         let bucket = Arc::clone(bucket);
         env.spawn.spawn(&format!("{name}-{}", bucket.name()), Box::new(move || run(&bucket)))
@@ -173,6 +173,7 @@ fn start_writers(env: &Env, bucket: &Arc<Bucket>) -> io::Result<[Task; 3]> {
         start("flush", Bucket::run_flusher)?,
         start("file", Bucket::run_filer)?,
         start("compact", Bucket::run_compactor)?,
+        start("keep", Bucket::run_keeper)?,
     ])
 }
 
@@ -232,6 +233,7 @@ impl Server {
             bucket.stop_loaders();
             bucket.stop_fetchers();
             bucket.stop_compactor();
+            bucket.stop_keeper();
             bucket.stop_flusher();
             bucket.stop_filer();
         }
