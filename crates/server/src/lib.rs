@@ -19,6 +19,7 @@ pub mod fuzz;
 pub mod http;
 pub mod layout;
 pub mod mailbox;
+pub mod naming;
 pub mod node;
 pub mod output;
 pub mod privilege;
