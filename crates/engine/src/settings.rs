@@ -376,7 +376,9 @@ pub enum SettingError {
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Kind::Bytes { least, most } => write!(f, "bytes from {least} to {most}, also as 512MiB"),
+            Kind::Bytes { least, most } => {
+                write!(f, "bytes from {} to {}, for example 512MiB", size(*least), size(*most))
+            }
             Kind::Percent { least, most } => write!(f, "whole percent from {least} to {most}"),
             Kind::Seconds { least, most } => write!(f, "seconds from {least} to {most}"),
             Kind::Milliseconds { least, most } => write!(f, "milliseconds from {least} to {most}"),
@@ -387,6 +389,16 @@ impl fmt::Display for Kind {
             Kind::Switch => f.write_str("true or false"),
             Kind::Choice(words) => write!(f, "one of {}", words.join(", ")),
         }
+    }
+}
+
+/// A number of bytes in the largest unit that leaves no rest.
+fn size(bytes: u64) -> String {
+    let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let whole = |(shift, _): &(u32, _)| bytes > 0 && bytes.trailing_zeros() >= *shift;
+    match units.into_iter().find(whole) {
+        Some((shift, unit)) => format!("{}{unit}", bytes >> shift),
+        None => bytes.to_string(),
     }
 }
 
@@ -417,6 +429,14 @@ impl Kind {
             }
         };
         (least..=most).contains(&value).then_some(value)
+    }
+
+    /// Writes a value for people, so that it can be read again.
+    pub fn pretty(&self, value: u64) -> String {
+        match self {
+            Kind::Bytes { .. } => size(value),
+            _ => self.show(value),
+        }
     }
 
     /// Writes a value so that it can be read again.
@@ -639,6 +659,8 @@ mod tests {
             assert_eq!(setting.key as usize, at);
             let shown = setting.kind.show(setting.default);
             assert_eq!(setting.kind.parse(&shown), Some(setting.default), "{}", setting.name);
+            let pretty = setting.kind.pretty(setting.default);
+            assert_eq!(setting.kind.parse(&pretty), Some(setting.default), "{}", setting.name);
         }
     }
 

@@ -28,6 +28,7 @@ pub mod reply;
 pub mod sasl;
 pub mod server;
 pub mod session;
+pub mod settings_reference;
 pub mod socket;
 pub mod stats;
 pub mod status_map;

@@ -81,7 +81,7 @@ pub fn hash(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<
 }
 
 fn summary(inquiry: &Inquiry<'_>, sheet: &mut Sheet) -> Result<(), Refused> {
-    let (mut counts, mut sizes) = (Range::new("count"), Range::new("size"));
+    let (mut counts, mut sizes) = (Range::new("count"), Range::new("buckets"));
     let (mut longest, mut shortest) = (Range::new("max"), Range::new("min"));
     let (mut items, mut tables, mut overflow) = (0, 0, 0);
     let (mut buckets, mut versions) = (0, 0);
@@ -103,7 +103,7 @@ fn summary(inquiry: &Inquiry<'_>, sheet: &mut Sheet) -> Result<(), Refused> {
     counts.put(sheet);
     sheet.put("total_counts", counts.sum);
     sizes.put(sheet);
-    sheet.put("total_size", sizes.sum);
+    sheet.put("total_buckets", sizes.sum);
     sheet.put("overflow_lines", overflow);
     sheet.put("table_mem_size", tables);
     sheet.put("mem_size", items);

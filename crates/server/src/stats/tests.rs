@@ -331,10 +331,10 @@ fn hash_tables_are_measured() {
     let hash = world.stats("hash");
     let number = |name: &str| hash[name].parse::<f64>().expect("a number");
     assert_eq!((number("total_counts"), number("max_count"), number("min_count")), (3001.0, 3000.0, 0.0));
-    assert!(number("max_size") >= 3000.0 / 8.0 && number("min_size") == 0.0);
+    assert!(number("max_buckets") >= 3000.0 / 8.0 && number("min_buckets") == 0.0);
     // What was looked at in the large table, and the one bucket of the small one.
     assert_eq!(number("depth_sampled_buckets"), 129.0);
-    let mean = 3000.0 / number("max_size");
+    let mean = 3000.0 / number("max_buckets");
     assert!((number("avg_depth") - mean).abs() < mean / 4.0, "{} for {mean}", number("avg_depth"));
     assert!(number("largest_max") > mean);
     let detail = world.stats("hash detail");
