@@ -201,7 +201,7 @@ pub static SETTINGS: &[Setting] = &[
         "checkpoint_memory_recovery_lower_mark",
         Kind::Decimal { least: 0, most: 1000 },
         600,
-        "and down to this part of their share",
+        "Recovery of checkpoint memory ends at this part of their share",
     ),
     row(
         Key::CheckpointMaxSize,

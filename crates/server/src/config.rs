@@ -569,6 +569,17 @@ mod tests {
     }
 
     #[test]
+    fn the_readmes_file_is_valid() {
+        let readme = include_str!("../../../README.md");
+        let block = readme.split_once("```toml\n").and_then(|(_, rest)| rest.split_once("```"));
+        let config = config(block.expect("there is one").0).expect("valid");
+        assert_eq!(config.buckets.len(), 3);
+        // All that is said of compaction there are the defaults.
+        let defaults = CompactionRules::new(&Settings::default()).expect("valid");
+        assert_eq!(config.compaction, defaults);
+    }
+
+    #[test]
     fn passwords_stay_out_of_debug_output() {
         let config = config("password = \"canary\"").expect("valid");
         assert!(!format!("{config:?}").contains("canary"));
