@@ -294,6 +294,12 @@ pub static ROWS: &[Row] = &[
         .in_bucket()
         .needs(NodeSupervisor)
         .extras(24),
+    Row::new(SET_PARAM, admin::set_param, "Change a setting of the bucket until the node stops")
+        .in_bucket()
+        .needs(NodeSupervisor)
+        .extras(4)
+        .key(Key::Required)
+        .value(ValueRule::Required),
     // Collections
     Row::new(GET_COLLECTIONS_MANIFEST, collections::manifest, "The scopes and collections of the bucket")
         .in_bucket()

@@ -168,6 +168,7 @@ fn shape_of(bucket: &Bucket) -> BucketShape {
     BucketShape {
         name: bucket.name().to_owned(),
         uuid: bucket.uuid().to_owned(),
+        kind: bucket.config().kind,
         vbuckets: bucket.vbuckets(),
     }
 }
