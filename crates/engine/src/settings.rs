@@ -282,7 +282,7 @@ pub static SETTINGS: &[Setting] = &[
         Key::CompressionMode,
         "compression_mode",
         Kind::Choice(&["off", "passive", "active"]),
-        0,
+        1,
         "off: values are held plain; passive: as they came; active: cold values are compressed in the background",
     ),
     row(

@@ -1,7 +1,7 @@
 //! Groups about the bucket as a whole: the main numbers, memory, identity, streams.
 
 use base::limits;
-use engine::{BucketStats, OpCounts, STATES, StateStats, WarmupState};
+use engine::{BucketStats, ExpiryStats, OpCounts, STATES, StateStats, WarmupState};
 use vbucket::CheckpointLimits;
 use vbucket::failover_table::MAX_ENTRIES;
 
@@ -16,7 +16,7 @@ pub fn everything(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Resu
     put_settings(inquiry, sheet);
     put_memory(&stats, &all, sheet);
     put_persistence(inquiry, &stats, &all, sheet);
-    put_items(inquiry.bucket.compaction_stats().documents_expired, &stats, &all, sheet);
+    put_items(&inquiry.bucket.expiry_stats(), &stats, &all, sheet);
     Ok(())
 }
 
@@ -85,14 +85,15 @@ fn put_persistence(inquiry: &Inquiry<'_>, stats: &BucketStats, all: &StateStats,
     sheet.put("ep_bg_remaining_items", fetches.waiting);
 }
 
-fn put_items(by_compaction: u64, stats: &BucketStats, all: &StateStats, sheet: &mut Sheet) {
+fn put_items(expiry: &ExpiryStats, stats: &BucketStats, all: &StateStats, sheet: &mut Sheet) {
     sheet.put("curr_items", stats.of(base::VbState::Active).documents);
     sheet.put("curr_items_tot", all.documents);
     sheet.put("ep_tombstones", all.tombstones);
     sheet.put("ep_num_non_resident", all.without_value);
-    // Expired documents are noticed when somebody asks for them, or their file is compacted.
-    sheet.put("ep_expired_access", all.ops.expirations.saturating_sub(by_compaction));
-    sheet.put("ep_expired_compactor", by_compaction);
+    sheet.put("ep_expired_access", expiry.by_access);
+    sheet.put("ep_expired_pager", expiry.by_pager);
+    sheet.put("ep_expired_compactor", expiry.by_compactor);
+    sheet.put("ep_num_expiry_pager_runs", expiry.passes);
     sheet.put("ep_num_checkpoints", all.checkpoints);
     sheet.put("ep_vb_total", all.vbuckets);
     for state in STATES {
