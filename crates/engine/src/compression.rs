@@ -48,11 +48,20 @@ pub(crate) struct CompressionCounters {
     pub(crate) rounds: AtomicU64,
 }
 
+impl CompressionCounters {
+    /// A value was compressed: its version took so many bytes before, and so many afterwards.
+    pub(crate) fn count_compressed(&self, before_bytes: usize, after_bytes: usize) {
+        self.compressed.fetch_add(1, Ordering::Relaxed);
+        self.before_bytes.fetch_add(before_bytes as u64, Ordering::Relaxed);
+        self.after_bytes.fetch_add(after_bytes as u64, Ordering::Release);
+    }
+}
+
 impl Bucket {
     /// What the compressor did so far.
     pub fn compression_stats(&self) -> CompressionStats {
         let counters = &self.compression;
-        // First what is smaller, so that nothing negative is ever saved.
+        // First what is added last, so that nothing negative is ever saved.
         let after_bytes = counters.after_bytes.load(Ordering::Acquire);
         CompressionStats {
             visited: counters.visited.load(Ordering::Relaxed),

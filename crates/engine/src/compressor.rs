@@ -4,13 +4,14 @@
 //! is tried once, when it has not changed since the round before; from time to time a round tries all of them again,
 //! because what was read a lot may have become cold, and what comes back from disk comes back plain.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use base::{Datatype, DocKey, Moment, NewVersion, Seqno, VbId, Version, VersionMeta};
 
 use crate::bucket::{Bucket, Shard};
 use crate::keeper::{Chore, Next, Slice};
+use crate::refusal::Refusal;
 use crate::settings::Key;
 
 /// Items that are looked at under a vBucket's lock at once: a cache miss each.
@@ -35,9 +36,7 @@ const KEEP_BYTES: usize = 64 << 10;
 /// Compresses values that are cold.
 #[derive(Default)]
 pub(crate) struct Compressor {
-    encoder: Option<Box<snap::raw::Encoder>>,
-    /// Where values are compressed.
-    space: Vec<u8>,
+    press: Press,
     /// What the last round came to, by vBucket.
     known: Vec<Known>,
     round: Option<Round>,
@@ -99,8 +98,7 @@ impl Chore for Compressor {
                 break;
             }
         }
-        self.space.truncate(KEEP_BYTES);
-        self.space.shrink_to(KEEP_BYTES);
+        self.press.shrink();
         Next::After(Duration::from_millis(bucket.settings.get(Key::CompressorInterval)))
     }
 }
@@ -185,26 +183,11 @@ impl Compressor {
 
     fn compress(&mut self, bucket: &Bucket, visit: &Visit, version: &Version) {
         let stats = &bucket.compression;
-        let count = |counter: &AtomicU64, by: usize| counter.fetch_add(by as u64, Ordering::Release);
-        let plain = version.value();
-        let encoder = self.encoder.get_or_insert_with(|| Box::new(snap::raw::Encoder::new()));
-        let most = snap::raw::max_compress_len(plain.len());
-        if self.space.len() < most {
-            self.space.resize(most, 0);
-        }
-        let len = encoder.compress(plain, &mut self.space).unwrap_or(usize::MAX);
-        if (len as u64).saturating_mul(self.ratio) > plain.len() as u64 * 1000 {
-            count(&stats.gained_little, 1);
+        let Some(new) = self.press.compressed(bucket, version) else {
+            stats.gained_little.fetch_add(1, Ordering::Relaxed);
             return;
-        }
-        let old_meta = version.meta();
-        let meta = VersionMeta { datatype: old_meta.datatype.with(Datatype::SNAPPY), ..old_meta };
-        let new = NewVersion::new(&bucket.context.heap, meta, version.key(), &[&self.space[..len]]);
-        let (before, after) = (version.allocated_bytes(), new.allocated_bytes());
-        if after >= before {
-            count(&stats.gained_little, 1);
-            return;
-        }
+        };
+        let saved = (version.allocated_bytes(), new.allocated_bytes());
         let (hash, now) = (bucket.hash(version.key()), bucket.now());
         let swapped = {
             let Some(mut shard) = visit.shard(bucket) else { return };
@@ -213,15 +196,68 @@ impl Compressor {
         match swapped {
             Ok(old) => {
                 drop(old);
-                count(&stats.compressed, 1);
-                count(&stats.before_bytes, before);
-                count(&stats.after_bytes, after);
+                stats.count_compressed(saved.0, saved.1);
             }
             Err(unused) => {
                 drop(unused);
-                count(&stats.overtaken, 1);
+                stats.overtaken.fetch_add(1, Ordering::Relaxed);
             }
         }
+    }
+}
+
+/// Where values are compressed.
+#[derive(Default)]
+struct Press {
+    encoder: Option<Box<snap::raw::Encoder>>,
+    space: Vec<u8>,
+}
+
+impl Press {
+    /// The same version with its value compressed; nothing if that gains too little.
+    fn compressed(&mut self, bucket: &Bucket, version: &Version) -> Option<NewVersion> {
+        let plain = version.value();
+        let most = snap::raw::max_compress_len(plain.len());
+        if self.space.len() < most {
+            self.space.resize(most, 0);
+        }
+        let encoder = self.encoder.get_or_insert_with(|| Box::new(snap::raw::Encoder::new()));
+        let len = encoder.compress(plain, &mut self.space).ok()?;
+        let ratio = bucket.settings.get(Key::MinCompressionRatio);
+        if (len as u64).saturating_mul(ratio) > plain.len() as u64 * 1000 {
+            return None;
+        }
+        let meta = version.meta();
+        let meta = VersionMeta { datatype: meta.datatype.with(Datatype::SNAPPY), ..meta };
+        let new = NewVersion::new(&bucket.context.heap, meta, version.key(), &[&self.space[..len]]);
+        // The heap rounds sizes, so a few bytes may be no gain at all.
+        (new.allocated_bytes() < version.allocated_bytes()).then_some(new)
+    }
+
+    /// Gives back what unusually large values took.
+    fn shrink(&mut self) {
+        self.space.truncate(KEEP_BYTES);
+        self.space.shrink_to(KEEP_BYTES);
+    }
+}
+
+impl Bucket {
+    /// Compresses the value of a key in memory, however hot and short it is. False if it has to stay as it is: it is
+    /// not on disk yet, locked, not in memory, compressed already, or gains too little.
+    pub fn compress_value(&self, vb: VbId, key: DocKey<'_>) -> Result<bool, Refusal> {
+        let (hash, now) = (self.hash(key), self.now());
+        let found = self.documents(vb)?.vb.find(hash, key).map(|version| version.clone());
+        let version = found.filter(|version| version.is_live(now)).ok_or(Refusal::NotFound)?;
+        if !version.is_resident() || version.meta().datatype.is_snappy() {
+            return Ok(false);
+        }
+        let Some(new) = Press::default().compressed(self, &version) else { return Ok(false) };
+        // What was there, or what was not used, goes when the lock is released.
+        let swapped = {
+            let mut shard = self.documents(vb)?;
+            shard.vb.recode_value(hash, &version, new, now)
+        };
+        Ok(swapped.is_ok())
     }
 }
 
