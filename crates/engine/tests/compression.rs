@@ -421,6 +421,13 @@ fn hostile_blocks_are_refused_wherever_they_come() {
     }
     assert_eq!(held(&world, "k").meta(), before.meta());
     assert_eq!(world.bucket.vbucket_stats(VB).expect("there").documents, 1);
+    // One that is stored nevertheless, by whoever wrote the file, does no harm either.
+    for (what, block) in hostile() {
+        let meta = VersionMeta { datatype: JSON_SNAPPY, ..VersionMeta::default() };
+        let stored = base::NewVersion::new(&base::Heap::default(), meta, doc("k"), &[&block]).publish();
+        let whole = engine::Whole::of(stored).expect("it is in memory");
+        assert!(value::plain(&whole).len() <= 25_600_001, "{what}");
+    }
     assert_eq!(value::inflate(&[0], 10), Ok(vec![]), "an empty block is a block");
     assert_eq!(value::inflate(&pack(&[7; 11]), 10), Err(Refusal::TooBig));
 }

@@ -185,29 +185,67 @@ fn the_pagers_settings_take_effect_at_once() {
     assert_eq!((stats(&world).passes, stats(&world).by_pager), (2, 2));
 }
 
+/// Expired documents with system xattrs that are only on disk.
+fn store_hollow(world: &Watched, documents: usize) {
+    for n in 0..documents {
+        let key = format!("k{n}");
+        store(world, &key, 0);
+        set_xattr(world, &key, "_system.x", 0);
+        set_xattr(world, &key, "user.x", 10);
+    }
+    assert!(world.bucket.flush_all());
+    for n in 0..documents {
+        assert_eq!(world.bucket.evict_value(VB, doc(&format!("k{n}"))), Ok(true));
+    }
+}
+
+/// Has everything fetched, and lets the pager see it.
+fn fetch(world: &Watched) {
+    while world.bucket.fetch_step() != engine::Progress::Idle {}
+    world.handles.clock.advance(Duration::from_millis(10));
+    keep(world);
+}
+
+#[test]
+fn a_pass_that_is_cut_short_leaves_the_rest_to_the_next() {
+    for by_role in [true, false] {
+        let world = Watched::new(13);
+        keep(&world);
+        store_hollow(&world, 300);
+        wait(&world, 600);
+        keep(&world);
+        let set_state = |state| world.bucket.set_vbucket_state(VB, state, None).expect("set");
+        if by_role {
+            set_state(VbState::Replica);
+            fetch(&world);
+            set_state(VbState::Active);
+        } else {
+            world.bucket.set_param("exp_pager_enabled", "false").expect("a good value");
+            keep(&world);
+            world.bucket.set_param("exp_pager_enabled", "true").expect("a good value");
+        }
+        fetch(&world);
+        let expired = stats(&world).by_pager;
+        assert!(expired < 300, "{expired}");
+        wait(&world, 600);
+        keep(&world);
+        (0..10).for_each(|_| fetch(&world));
+        assert_eq!(stats(&world).by_pager, 300);
+    }
+}
+
 #[test]
 fn system_xattrs_stay_and_are_fetched_if_need_be_a_few_at_a_time() {
     const DOCUMENTS: usize = 150;
     let world = Watched::new(6);
     keep(&world);
-    for n in 0..DOCUMENTS {
-        let key = format!("k{n}");
-        store(&world, &key, 0);
-        set_xattr(&world, &key, "_system.x", 0);
-        set_xattr(&world, &key, "user.x", 10);
-    }
-    assert!(world.bucket.flush_all());
-    for n in 0..DOCUMENTS {
-        assert_eq!(world.bucket.evict_value(VB, doc(&format!("k{n}"))), Ok(true));
-    }
+    store_hollow(&world, DOCUMENTS);
     wait(&world, 600);
     keep(&world);
     assert_eq!((world.bucket.fetch_stats().waiting, stats(&world).by_pager), (64, 0), "no more at once");
     let mut rounds = 0;
     while stats(&world).passes == 0 {
-        while world.bucket.fetch_step() != engine::Progress::Idle {}
-        world.handles.clock.advance(Duration::from_millis(10));
-        keep(&world);
+        fetch(&world);
         rounds += 1;
     }
     assert_eq!((rounds, world.bucket.fetch_stats().batches), (3, 3), "read in batches");
@@ -240,9 +278,7 @@ fn xattrs_that_cannot_be_read_are_tried_again_at_the_next_pass() {
     let pass = |world: &Watched| {
         wait(world, 600);
         keep(world);
-        while world.bucket.fetch_step() != engine::Progress::Idle {}
-        world.handles.clock.advance(Duration::from_millis(10));
-        keep(world);
+        fetch(world);
     };
     pass(&world);
     assert_eq!((stats(&world).passes, stats(&world).by_pager), (1, 0));
@@ -263,9 +299,7 @@ fn what_is_changed_while_it_is_fetched_stays() {
     keep(&world);
     let meta = VersionMeta { cas: Cas(7), rev_seqno: RevSeqno(50), ..VersionMeta::default() };
     with_meta(&world, "k", meta).expect("applied");
-    while world.bucket.fetch_step() != engine::Progress::Idle {}
-    world.handles.clock.advance(Duration::from_millis(10));
-    keep(&world);
+    fetch(&world);
     assert_eq!((stats(&world).passes, stats(&world).by_pager), (1, 0));
     assert_eq!(world.get("k"), Ok("foreign".into()));
 }

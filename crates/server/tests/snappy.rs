@@ -192,6 +192,8 @@ fn hostile() -> Vec<Vec<u8>> {
         vec![0xff, 0xff, 0xff, 0xff, 0x0f, 0, b'x'],
         two_gib,
         vec![0xff; 12],
+        // 16 MiB, which would be allowed, out of three bytes
+        vec![0x80, 0x80, 0x80, 0x08, 0, b'x', 0xfe],
         // 20 MiB and one byte
         vec![0x81, 0x80, 0x80, 0x0a, 0, b'x'],
         honest[..honest.len() - 1].to_vec(),
