@@ -302,11 +302,11 @@ impl Visit {
         let now = bucket.now();
         let left = std::mem::take(&mut self.left);
         let shard = self.shard(bucket)?;
-        let find = |stored: &Box<[u8]>| {
+        let find = |stored: &[u8]| {
             let key = DocKey::parse(stored)?;
             let found = shard.vb.find(bucket.hash(key), key)?;
             self.wants(&shard, &found, now).then(|| found.clone())
         };
-        Some(left.iter().filter_map(find).collect())
+        Some(left.iter().filter_map(|stored| find(stored)).collect())
     }
 }
