@@ -1,9 +1,12 @@
 //! What the expiry pager and the compressor do to those who read meanwhile.
 //!
-//! `cargo run --release -p engine --example background -- [DOCUMENTS [VALUE_BYTES]]`
+//! `cargo run --release -p engine --example background -- DIR [DOCUMENTS [VALUE_BYTES]]`
+//!
+//! DIR gets no more than the bucket's identity.
 //!
 //! All documents are in one vBucket, half of them have expired; a reader reads the others all the time.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -51,7 +54,7 @@ fn read_all_the_time(bucket: &Bucket, documents: u64, stop: &AtomicBool) -> Vec<
         let (now, begin) = (bucket.now(), clock.monotonic_ns());
         assert!(bucket.get(VB, DocKey::new(key.as_bytes()), now).is_ok(), "it never expires");
         times.push(clock.monotonic_ns() - begin);
-        n = (n + 7918) % documents | 1;
+        n = ((n + 7918) % documents) | 1;
     }
     times.sort_unstable();
     times
@@ -87,12 +90,12 @@ fn measure(bucket: &Arc<Bucket>, documents: u64, what: &str, is_done: impl Fn() 
 }
 
 fn main() {
-    let args: Vec<u64> = std::env::args().skip(1).map(|arg| arg.parse().expect("a number")).collect();
-    let documents = args.first().copied().unwrap_or(1_000_000);
-    let value_bytes = args.get(1).copied().unwrap_or(512) as usize;
-    let config = BucketConfig { vbuckets: 1, quota_bytes: 64 << 30, ..BucketConfig::new("b", "b".into()) };
-    let dir = std::env::temp_dir().join(format!("stave-background-{}", std::process::id()));
-    let config = BucketConfig { dir: dir.clone(), ..config };
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let dir = PathBuf::from(args.first().expect("a folder"));
+    let number =
+        |at: usize, default: u64| args.get(at).map_or(default, |text| text.parse().expect("a number"));
+    let (documents, value_bytes) = (number(1, 1_000_000), number(2, 512) as usize);
+    let config = BucketConfig { vbuckets: 1, quota_bytes: 64 << 30, ..BucketConfig::new("background", dir) };
     let bucket = Bucket::open(config, Env::real(), Arc::new(kvstore::Memory::default()));
     let bucket = Arc::new(bucket.expect("the folder can be made"));
     let set = |name, value| bucket.set_param(name, value).expect("a good value");
@@ -110,6 +113,4 @@ fn main() {
     measure(&bucket, documents, "compressor", || bucket.compression_stats().rounds >= 2);
     println!("  {:?}", bucket.compression_stats());
     println!("items: {before} MiB before, {} MiB now", item_bytes());
-    let removed = std::fs::remove_dir_all(&dir);
-    assert!(removed.is_ok(), "the folder was ours");
 }
