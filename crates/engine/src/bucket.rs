@@ -10,9 +10,11 @@ use vbucket::{BucketContext, Origin, VBucket};
 
 use crate::backfill::BackfillQueue;
 use crate::compaction_queue::CompactionQueue;
+use crate::compression::CompressionCounters;
 use crate::config::BucketConfig;
 use crate::counters::OpCounts;
 use crate::disk_state::DiskState;
+use crate::expiry::ExpiryCounters;
 use crate::failure::Failure;
 use crate::fetch_queue::FetchQueue;
 use crate::filer::Filer;
@@ -101,6 +103,8 @@ pub struct Bucket {
     pub(crate) memory: MemoryAccount,
     pub(crate) settings: Arc<Settings>,
     pub(crate) keeper: Keeper,
+    pub(crate) expiry: ExpiryCounters,
+    pub(crate) compression: CompressionCounters,
     pub(crate) waiters: PersistenceWaiters,
     pub(crate) flush: FlushQueue,
     pub(crate) disk: DiskState,

@@ -9,6 +9,7 @@ use kvstore::{Compaction, Expired, Usage};
 use crate::bucket::Bucket;
 use crate::compaction_queue::{CompactOutcome, CompactRequest, CompactionStats, Job};
 use crate::completion::Completion;
+use crate::expiry::ExpiredBy;
 use crate::flush_queue::LARGE_BACKLOG;
 use crate::flusher::Progress;
 use crate::refusal::Refusal;
@@ -129,15 +130,16 @@ impl Bucket {
                 _ => return false,
             }
         };
-        match self.expire(vb, hash, &version, now) {
+        let by = ExpiredBy::Compactor;
+        match self.expire_as(vb, hash, &version, &version, by, now) {
             // Its system xattrs stay, so they have to be read.
             Err(Refusal::NotResident) => match self.store.get(vb, version.key()) {
                 Ok(Some(whole)) if whole.meta().by_seqno == version.meta().by_seqno => {
-                    self.expire_as(vb, hash, &version, &whole, now).is_ok()
+                    self.expire_as(vb, hash, &version, &whole, by, now) == Ok(true)
                 }
                 _ => false,
             },
-            expired => expired.is_ok(),
+            expired => expired == Ok(true),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use base::{DocKey, NewVersion, VbId, Version};
+use base::{Datatype, DocKey, NewVersion, VbId, Version, VersionMeta};
 use vbucket::Placed;
 
 use crate::bucket::Bucket;
@@ -182,10 +182,13 @@ impl Bucket {
         let Some(hollow) = hollow.filter(|hollow| hollow.meta().by_seqno == read.meta().by_seqno) else {
             return Brought::NotNeeded;
         };
-        if hollow.meta().datatype != read.meta().datatype {
+        let datatype = read.meta().datatype;
+        // The disk may have the value in another form than memory had it.
+        if hollow.meta().datatype.without(Datatype::SNAPPY) != datatype.without(Datatype::SNAPPY) {
             return Brought::Unfitting;
         }
-        let whole = NewVersion::new(&self.context.heap, hollow.meta(), read.key(), &[read.value()]).publish();
+        let meta = VersionMeta { datatype, ..hollow.meta() };
+        let whole = NewVersion::new(&self.context.heap, meta, read.key(), &[read.value()]).publish();
         let mut shard = self.shards[usize::from(vb.0)].lock();
         if shard.incarnation != incarnation {
             return Brought::NotNeeded;

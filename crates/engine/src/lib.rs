@@ -7,6 +7,7 @@ mod checkpoint_recovery;
 mod compaction_queue;
 mod compactor;
 mod completion;
+mod compression;
 mod compressor;
 mod config;
 mod counters;
@@ -14,6 +15,7 @@ mod defragmenter;
 mod disk_state;
 mod durability;
 mod evict;
+mod expiry;
 mod expiry_pager;
 mod failure;
 mod fetch_queue;
@@ -51,12 +53,14 @@ pub use bucket::locks_taken;
 pub use bucket::{Bucket, Mutated};
 pub use compaction_queue::{CompactOutcome, CompactRequest, CompactionRun, CompactionStats};
 pub use completion::{Completer, Completion, completion};
+pub use compression::CompressionStats;
 pub use config::{
     BucketConfig, BucketKind, DEFAULT_COMPACT_MIN_WASTE_BYTES, DEFAULT_COMPACT_PERCENT, DEFAULT_PURGE_AGE_S,
     EvictionPolicy,
 };
 pub use counters::OpCounts;
 pub use disk_state::SaveStats;
+pub use expiry::ExpiryStats;
 pub use failure::Failure;
 pub use fetch_queue::{Fetched, Loan};
 pub use fetcher::FetchStats;

@@ -12,9 +12,11 @@ use vbucket::{BucketContext, FailoverEntry, FailoverTable, Origin, VBucket};
 use crate::backfill::BackfillQueue;
 use crate::bucket::{Bucket, Shard, dead, new_uuid};
 use crate::compaction_queue::CompactionQueue;
+use crate::compression::CompressionCounters;
 use crate::config::BucketConfig;
 use crate::counters::OpCounts;
 use crate::disk_state::DiskState;
+use crate::expiry::ExpiryCounters;
 use crate::failure::Failure;
 use crate::filer::Filer;
 use crate::flush_queue::{FlushQueue, Pace};
@@ -71,6 +73,8 @@ impl Bucket {
             memory: MemoryAccount::new(settings.clone(), context.account().clone()),
             settings,
             keeper: Keeper::default(),
+            expiry: ExpiryCounters::default(),
+            compression: CompressionCounters::default(),
             shards: shards.collect(),
             uuid,
             context,

@@ -5,6 +5,7 @@ use parking_lot::MutexGuard;
 use vbucket::{Basis, Change, Existence};
 
 use crate::bucket::{Bucket, Shard};
+use crate::expiry::ExpiredBy;
 use crate::refusal::Refusal;
 use crate::whole::Whole;
 
@@ -149,18 +150,19 @@ impl Bucket {
     /// Turns an expired document into a tombstone that keeps its system xattrs, unless somebody changed it since.
     /// Refused if it has xattrs that are not in memory.
     pub(crate) fn expire(&self, vb: VbId, hash: u64, version: &Version, now: Moment) -> Result<(), Refusal> {
-        self.expire_as(vb, hash, version, version, now)
+        self.expire_as(vb, hash, version, version, ExpiredBy::Access, now).map(drop)
     }
 
-    /// The same with the value of `whole`, which is that version as the disk has it.
+    /// The same with the value of `whole`, which is that version as the disk has it. Says whether it did.
     pub(crate) fn expire_as(
         &self,
         vb: VbId,
         hash: u64,
         version: &Version,
         whole: &Version,
+        by: ExpiredBy,
         now: Moment,
-    ) -> Result<(), Refusal> {
+    ) -> Result<bool, Refusal> {
         let new = crate::write::tombstone_of(&self.context.heap, whole, base::ItemKind::Expiration, now)?;
         let change = Change {
             new,
@@ -170,8 +172,11 @@ impl Bucket {
             preserve_expiry: false,
         };
         // Whoever changed it meanwhile has replaced the expired version: then there is nothing left to do.
-        let _ = self.apply(vb, hash, change, now, |ops| ops.expirations += 1, |_| {});
-        Ok(())
+        let expired = self.apply(vb, hash, change, now, |ops| ops.expirations += 1, |_| {}).is_ok();
+        if expired {
+            self.expiry.count(by);
+        }
+        Ok(expired)
     }
 
     /// Where the vBucket's history stands, asked by one that saw history `uuid`.

@@ -57,11 +57,12 @@ impl Bucket {
         &self,
         vb: VbId,
         hash: u64,
-        change: Change,
+        mut change: Change,
         now: Moment,
         count: impl FnOnce(&mut OpCounts),
         finish: impl FnOnce(&mut NewVersion),
     ) -> Result<Mutated, Refusal> {
+        change.new.meta_mut().expiry = self.capped_expiry(&change.new.meta(), now);
         let (outcome, uuid) = {
             let mut shard = self.active(vb)?;
             let outcome = shard.vb.apply(hash, change, now, finish);

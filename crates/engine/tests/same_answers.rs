@@ -1,5 +1,5 @@
-//! Where values are makes no difference: the same operations on two buckets get the same answers, although one of them
-//! loses values from memory all the time.
+//! Where values are, and in which form, makes no difference: the same operations on several buckets get the same
+//! answers, although some of them lose values from memory, or compress them there, all the time.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use base::{Cas, Datatype, ItemKind, RevSeqno, VersionMeta};
 use common::{VB, Watched, doc};
-use engine::{CounterRequest, End, Refusal, StoreMode, StoreRequest, WithMetaRequest};
+use engine::{CounterRequest, End, Refusal, StoreMode, StoreRequest, Whole, WithMetaRequest, value};
 use proptest::prelude::*;
 use subdoc::request::{self, Features};
 
@@ -25,8 +25,8 @@ const MKDOC: u8 = 0x01;
 enum Op {
     Get,
     Peek,
-    Store { mode: StoreMode, cas: bool, json: bool, expires: bool },
-    Join { front: bool, cas: bool },
+    Store { mode: StoreMode, cas: bool, json: bool, expires: bool, packed: bool },
+    Join { front: bool, cas: bool, packed: bool },
     Count,
     Touch { soon: bool },
     Delete { cas: bool },
@@ -34,8 +34,9 @@ enum Op {
     Unlock,
     SubdocSet { path: &'static str, xattr: bool },
     SubdocGet { path: &'static str, xattr: bool },
-    WithMeta { delete: bool, rev: u64 },
+    WithMeta { delete: bool, rev: u64, packed: bool },
     Evict,
+    Compress,
     Flush,
     Wait,
 }
@@ -47,9 +48,10 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         3 => Just(Op::Get),
         1 => Just(Op::Peek),
-        3 => (mode, any::<bool>(), any::<bool>(), any::<bool>())
-            .prop_map(|(mode, cas, json, expires)| Op::Store { mode, cas, json, expires }),
-        1 => (any::<bool>(), any::<bool>()).prop_map(|(front, cas)| Op::Join { front, cas }),
+        3 => (mode, any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>())
+            .prop_map(|(mode, cas, json, expires, packed)| Op::Store { mode, cas, json, expires, packed }),
+        1 => (any::<bool>(), any::<bool>(), any::<bool>())
+            .prop_map(|(front, cas, packed)| Op::Join { front, cas, packed }),
         1 => Just(Op::Count),
         1 => any::<bool>().prop_map(|soon| Op::Touch { soon }),
         1 => any::<bool>().prop_map(|cas| Op::Delete { cas }),
@@ -57,8 +59,10 @@ fn op() -> impl Strategy<Value = Op> {
         1 => Just(Op::Unlock),
         2 => path.prop_map(|(path, xattr)| Op::SubdocSet { path, xattr }),
         2 => same.prop_map(|(path, xattr)| Op::SubdocGet { path, xattr }),
-        1 => (any::<bool>(), 1..20u64).prop_map(|(delete, rev)| Op::WithMeta { delete, rev }),
+        1 => (any::<bool>(), 1..20u64, any::<bool>())
+            .prop_map(|(delete, rev, packed)| Op::WithMeta { delete, rev, packed }),
         4 => Just(Op::Evict),
+        4 => Just(Op::Compress),
         1 => Just(Op::Flush),
         1 => Just(Op::Wait),
     ]
@@ -69,6 +73,23 @@ struct Side {
     world: Watched,
     seen: [Cas; KEYS.len()],
     evicts: bool,
+    compresses: bool,
+}
+
+/// What a client without compression sees of a version.
+fn shown(version: &Whole) -> (VersionMeta, Vec<u8>) {
+    (plain(version.meta()), value::plain(version).into_owned())
+}
+
+/// Metadata without the form of the value.
+fn plain(meta: VersionMeta) -> VersionMeta {
+    VersionMeta { datatype: meta.datatype.without(Datatype::SNAPPY), ..meta }
+}
+
+/// A body as it is sent, compressed or not.
+fn sent(body: &[u8], packed: bool) -> (Vec<u8>, Datatype) {
+    let pack = || snap::raw::Encoder::new().compress_vec(body).expect("it is short");
+    if packed { (pack(), Datatype::SNAPPY) } else { (body.to_vec(), Datatype::RAW) }
 }
 
 /// What an operation told its client.
@@ -77,8 +98,10 @@ fn told<T>(result: Result<T, Refusal>, tell: impl FnOnce(T) -> String) -> String
 }
 
 impl Side {
-    fn new(evicts: bool) -> Side {
-        Side { world: Watched::new(5), seen: [Cas::ANY; KEYS.len()], evicts }
+    fn new(evicts: bool, compresses: bool, mode: &str) -> Side {
+        let world = Watched::new(5);
+        world.bucket.set_param("compression_mode", mode).expect("a good value");
+        Side { world, seen: [Cas::ANY; KEYS.len()], evicts, compresses }
     }
 
     fn run(&mut self, at: usize, op: Op) -> String {
@@ -90,17 +113,19 @@ impl Side {
         let answer = match op {
             Op::Get => told(world.settle(KEYS[at], || bucket.get(VB, key, now)), |found| {
                 cas = Some(found.cas);
-                format!("{:?} {:?} {:?}", found.cas, found.version.meta(), found.version.value())
+                format!("{:?} {:?}", found.cas, shown(&found.version))
             }),
             Op::Peek => told(world.settle(KEYS[at], || bucket.peek(VB, key, now)), |seen| {
-                format!("{:?}", seen.map(|seen| (seen.cas, seen.version.meta())))
+                format!("{:?}", seen.map(|seen| (seen.cas, plain(seen.version.meta()))))
             }),
-            Op::Store { mode, cas: with_cas, json, expires } => {
-                let body: &[u8] = if json { b"{\"x\": 1}" } else { b"17" };
+            Op::Store { mode, cas: with_cas, json, expires, packed } => {
+                let body = if json { "{\"x\": 1}" } else { "17" };
+                // Long enough that compression gains something.
+                let (body, datatype) = sent(format!("{body:200}").as_bytes(), packed);
                 let request = StoreRequest {
                     key,
-                    body,
-                    datatype: Datatype::RAW,
+                    body: &body,
+                    datatype,
                     flags: 3,
                     expiry: if expires { 5 } else { 0 },
                     mode,
@@ -112,9 +137,10 @@ impl Side {
                     format!("{mutated:?}")
                 })
             }
-            Op::Join { front, cas: with_cas } => {
+            Op::Join { front, cas: with_cas, packed } => {
                 let end = if front { End::Front } else { End::Back };
-                let join = || bucket.join(VB, key, b"8", Datatype::RAW, end, cas_if(with_cas), now);
+                let (part, datatype) = sent(b"8", packed);
+                let join = || bucket.join(VB, key, &part, datatype, end, cas_if(with_cas), now);
                 told(world.settle(KEYS[at], join), |mutated| format!("{mutated:?}"))
             }
             Op::Count => {
@@ -131,7 +157,7 @@ impl Side {
             Op::Touch { soon } => {
                 let expiry = if soon { 4 } else { 0 };
                 told(world.settle(KEYS[at], || bucket.touch(VB, key, expiry, now)), |(mutated, old)| {
-                    format!("{mutated:?} {:?} {:?}", old.meta(), old.value())
+                    format!("{mutated:?} {:?}", shown(&old))
                 })
             }
             Op::Delete { cas: with_cas } => {
@@ -140,19 +166,20 @@ impl Side {
             }
             Op::Lock => told(world.settle(KEYS[at], || bucket.get_and_lock(VB, key, 2, now)), |found| {
                 cas = Some(found.cas);
-                format!("{:?} {:?}", found.cas, found.version.value())
+                format!("{:?} {:?}", found.cas, shown(&found.version))
             }),
             Op::Unlock => told(bucket.unlock(VB, key, self.seen[at], now), |()| "unlocked".into()),
             Op::SubdocSet { path, xattr } => self.subdoc_set(at, path, xattr),
             Op::SubdocGet { path, xattr } => self.subdoc_get(at, path, xattr),
-            Op::WithMeta { delete, rev } => {
+            Op::WithMeta { delete, rev, packed } => {
+                let (value, datatype) = sent(&b"foreign".repeat(20), packed && !delete);
                 let kind = if delete { ItemKind::Deletion } else { ItemKind::Mutation };
                 let meta =
                     VersionMeta { cas: Cas(99), rev_seqno: RevSeqno(rev), kind, ..VersionMeta::default() };
                 let request = WithMetaRequest {
                     key,
-                    value: if delete { b"" } else { b"foreign" },
-                    datatype: Datatype::RAW,
+                    value: if delete { b"" } else { &value },
+                    datatype,
                     meta,
                     add: false,
                     expected: Cas::ANY,
@@ -166,6 +193,13 @@ impl Side {
                 assert!(bucket.flush_all());
                 if self.evicts {
                     let _ = bucket.evict_value(VB, key);
+                }
+                String::new()
+            }
+            Op::Compress => {
+                assert!(bucket.flush_all());
+                if self.compresses {
+                    let _ = bucket.compress_value(VB, key);
                 }
                 String::new()
             }
@@ -217,14 +251,26 @@ impl Side {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
     #[test]
-    fn evictions_change_no_answer(ops in proptest::collection::vec((0..KEYS.len(), op()), 1..80)) {
-        let (mut full, mut losing) = (Side::new(false), Side::new(true));
+    fn neither_evictions_nor_compression_change_an_answer(ops in proptest::collection::vec((0..KEYS.len(), op()), 1..80)) {
+        // What it does to a bucket that never loses or compresses anything is what it shall do to each.
+        let mut plain = Side::new(false, false, "off");
+        let mut others = [
+            Side::new(true, false, "passive"),
+            Side::new(true, true, "active"),
+            Side::new(false, true, "off"),
+        ];
         for (at, op) in ops {
-            prop_assert_eq!(full.run(at, op), losing.run(at, op), "{:?} of {}", op, KEYS[at]);
+            let told = plain.run(at, op);
+            for other in &mut others {
+                prop_assert_eq!(&told, &other.run(at, op), "{:?} of {}", op, KEYS[at]);
+            }
         }
         for at in 0..KEYS.len() {
-            prop_assert_eq!(full.run(at, Op::Get), losing.run(at, Op::Get));
+            let told = plain.run(at, Op::Get);
+            for other in &mut others {
+                prop_assert_eq!(&told, &other.run(at, Op::Get));
+            }
         }
-        prop_assert_eq!(full.world.bucket.fetch_stats().fetched, 0);
+        prop_assert_eq!(plain.world.bucket.fetch_stats().fetched, 0);
     }
 }

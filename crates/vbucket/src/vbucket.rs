@@ -3,7 +3,7 @@
 //! Every method is bounded: no I/O, no waiting, and nothing whose cost grows with the number of items.
 //! What is no longer needed is handed back as [`Garbage`], so that it is freed after the lock is released.
 
-use base::{Cas, DocKey, Moment, NewVersion, RevSeqno, Seqno, VbId, VbState, VbUuid, Version};
+use base::{Cas, DocKey, ItemKind, Moment, NewVersion, RevSeqno, Seqno, VbId, VbState, VbUuid, Version};
 
 use crate::bucket_context::BucketContext;
 use crate::checkpoint::CheckpointLimits;
@@ -36,6 +36,8 @@ pub struct Counts {
     pub without_value: u64,
     /// Bytes of the versions that the table points at.
     pub bytes: u64,
+    /// No document expires before this, in seconds since 1970; 0: none expires at all. A bound, not the exact time.
+    pub earliest_expiry: u32,
 }
 
 /// What a vBucket starts from: nothing, or what was found on disk.
@@ -276,6 +278,16 @@ impl Counts {
         *self.of(version) += 1;
         self.without_value += u64::from(!version.is_resident() && !version.is_deleted());
         self.bytes += version.allocated_bytes() as u64;
+        if version.meta().kind == ItemKind::Mutation {
+            self.note_expiry(version.meta().expiry);
+        }
+    }
+
+    /// There is a document that expires then; 0: it never does.
+    pub(crate) fn note_expiry(&mut self, expiry: u32) {
+        // one less, so that "never" is the largest
+        let soonest = (self.earliest_expiry.wrapping_sub(1)).min(expiry.wrapping_sub(1));
+        self.earliest_expiry = soonest.wrapping_add(1);
     }
 
     pub(crate) fn leave(&mut self, version: &Version) {

@@ -9,7 +9,6 @@ use protocol::{Request, Status, opcode};
 
 use crate::context::{Context, Outcome};
 use crate::reply::Answer;
-use crate::session::Session;
 
 /// Get: flags, value and CAS of a document.
 pub fn get(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
@@ -75,7 +74,7 @@ fn send(cx: &mut Context<'_>, found: &Found, key: &[u8]) {
     let flags = meta.flags.to_be_bytes();
     let datatype = cx.session.visible_datatype(meta.datatype.without(Datatype::XATTR));
     let answer = Answer { datatype, cas: found.cas, extras: &flags, key, ..Answer::default() };
-    if is_sent_as_stored(cx.session, &found.version) {
+    if is_sent_as_stored(cx, &found.version) {
         return cx.reply.send_version(&answer, &found.version, 0);
     }
     let plain = value::plain(&found.version);
@@ -87,7 +86,9 @@ fn send(cx: &mut Context<'_>, found: &Found, key: &[u8]) {
     cx.reply.send(&Answer { datatype: datatype.without(Datatype::SNAPPY), value: body, ..answer });
 }
 
-fn is_sent_as_stored(session: &Session, version: &Version) -> bool {
+/// With compression switched off nothing is sent compressed, although values may still be held so.
+fn is_sent_as_stored(cx: &Context<'_>, version: &Version) -> bool {
     let datatype = version.meta().datatype;
-    !datatype.is_xattr() && (!datatype.is_snappy() || session.has(Feature::Snappy))
+    let takes_snappy = || cx.session.has(Feature::Snappy) && cx.bucket().keeps_compressed();
+    !datatype.is_xattr() && (!datatype.is_snappy() || takes_snappy())
 }

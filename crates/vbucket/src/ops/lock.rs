@@ -41,8 +41,12 @@ impl VBucket {
         let cas = self.history.hlc.next(now.0);
         copy.meta_mut().cas = cas;
         self.locks.put(copy.key(), Lock { cas, until }, now);
-        let replaced = Some(slot.replace(copy.publish()));
-        Ok((cas, Garbage { replaced, merged: None }))
+        // The version there may have lost its value, or got it in another form, since the copy was made.
+        let copy = copy.publish();
+        self.history.counts.enter(&copy);
+        let replaced = slot.replace(copy);
+        self.history.counts.leave(&replaced);
+        Ok((cas, Garbage { replaced: Some(replaced), merged: None }))
     }
 
     /// Ends the lock on a document.

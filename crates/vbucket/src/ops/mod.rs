@@ -1,8 +1,10 @@
 //! The changes that a vBucket accepts, one family a file.
 
 mod change;
+mod expiry;
 mod flush;
 mod lock;
+mod recode;
 mod residency;
 mod with_meta;
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use base::{DocKey, Moment, NewVersion, Seqno, Version};
+use base::{Datatype, DocKey, Moment, NewVersion, Seqno, Version, VersionMeta};
 
 use crate::bucket_context::BucketContext;
 use crate::hash_table::HashTable;
@@ -48,6 +48,11 @@ pub enum Placed {
     Other,
 }
 
+/// Metadata without the mark of compression, which is about the form of a value and not about the document.
+fn plain(meta: VersionMeta) -> VersionMeta {
+    VersionMeta { datatype: meta.datatype.without(Datatype::SNAPPY), ..meta }
+}
+
 impl VBucket {
     /// Puts loaded documents in place, before anybody has written any. Drop what is returned outside the lock.
     pub fn install(&mut self, loaded: Loaded) -> Loaded {
@@ -61,12 +66,13 @@ impl VBucket {
 
     /// Puts a value that was read from disk into the version that it belongs to.
     ///
-    /// `whole` is that version with its value: same seqno and same metadata, as [`VBucket::hollow`] shows them.
+    /// `whole` is that version with its value: same seqno and same metadata, as [`VBucket::hollow`] shows them, but in
+    /// the form that the disk has, compressed or not.
     pub fn put_value(&mut self, hash: u64, whole: &Version) -> Placed {
         assert!(whole.is_resident(), "a value is what is brought");
         let slot = self.table.find_slot(hash, whole.key());
         let Some(there) = slot.get().filter(|there| !there.is_resident()) else { return Placed::NotNeeded };
-        if there.meta() != whole.meta() {
+        if plain(there.meta()) != plain(whole.meta()) {
             return Placed::Other;
         }
         whole.frequency().store(there.frequency().load(Ordering::Relaxed), Ordering::Relaxed);
