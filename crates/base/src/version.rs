@@ -114,7 +114,7 @@ impl NewVersion {
             value_len,
             meta,
             key_len: key_byte,
-            frequency: AtomicU8::new(0),
+            frequency: AtomicU8::new(crate::frequency::INITIAL_FREQUENCY),
             resident,
         };
         // SAFETY: `raw` points at `HEADER + key_len` fresh bytes and those of the value parts, aligned for `Header`; the copies write

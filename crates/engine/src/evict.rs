@@ -34,6 +34,7 @@ impl Bucket {
             version.key(),
             version.value_bytes(),
         );
+        base::frequency::copy_frequency(version.frequency(), hollow.frequency());
         let now = self.now();
         let Ok(mut shard) = self.documents(vb) else { return false };
         let taken = shard.vb.take_value(hash, hollow, now);

@@ -77,15 +77,17 @@ impl Bucket {
             });
             match &found {
                 Some(seen) if seen.version.is_resident() => shard.ops.get_hits += 1,
-                // It is counted when its reader comes again.
-                Some(_) => {}
+                // It is a hit when its reader comes again.
+                Some(_) => shard.ops.get_not_resident += 1,
                 None => shard.ops.get_misses += 1,
             }
             found
         };
         match found {
             Some(seen) if !seen.version.is_expired(now) => {
-                Ok(Found { version: Whole::of(seen.version)?, cas: seen.cas })
+                let version = Whole::of(seen.version)?;
+                self.context.frequency.raise(&version);
+                Ok(Found { version, cas: seen.cas })
             }
             Some(expired) => {
                 self.expire(vb, hash, &expired.version, now)?;
