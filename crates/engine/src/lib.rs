@@ -31,12 +31,14 @@ mod read;
 mod refusal;
 mod rollback;
 pub mod settings;
+mod shard_guard;
 mod stats;
 mod store;
 mod subdocument;
 mod tombstone_purger;
 mod update;
 pub mod value;
+mod victims;
 mod warmup;
 mod whole;
 mod with_meta;
@@ -53,6 +55,7 @@ pub use config::{
 };
 pub use counters::OpCounts;
 pub use disk_state::SaveStats;
+pub use evict::EvictionStats;
 pub use failure::Failure;
 pub use fetch_queue::{Fetched, Loan};
 pub use fetcher::FetchStats;
@@ -64,6 +67,7 @@ pub use persistence::MAX_WAITERS;
 pub use read::{ByChance, Found, Observed, Seen};
 pub use refusal::Refusal;
 pub use settings::{SettingError, Settings};
+pub use shard_guard::{HOLDERS, Holder, LOCK_TIME_BUCKETS, LockTimes};
 pub use stats::{
     BucketStats, CheckpointStats, DiskCounts, DiskTotals, STATES, StateStats, StoreStats, VbStats,
 };

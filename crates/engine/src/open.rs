@@ -14,6 +14,7 @@ use crate::compaction_queue::CompactionQueue;
 use crate::config::BucketConfig;
 use crate::counters::OpCounts;
 use crate::disk_state::DiskState;
+use crate::evict::Eviction;
 use crate::failure::Failure;
 use crate::filer::Filer;
 use crate::flush_queue::{FlushQueue, Pace};
@@ -22,6 +23,7 @@ use crate::keeper::Keeper;
 use crate::memory::MemoryAccount;
 use crate::persistence::PersistenceWaiters;
 use crate::settings::Key;
+use crate::shard_guard::{Holder, LockClock};
 use crate::warmup::Warmup;
 
 /// Present while the last stop was a clean one.
@@ -54,6 +56,7 @@ impl Bucket {
         let settings = Arc::new(config.settings.clone());
         settings.put(Key::MaxSize, config.quota_bytes);
         let context = BucketContext::new(env.random.next_u64(), env.random.next_u64(), env.heap.clone());
+        context.frequency.set(settings.get(Key::FreqCounterIncrementFactor));
         let shards = (0..config.vbuckets).map(|id| {
             let origin = Origin::empty(VbState::Active, new_uuid(&env));
             Mutex::new(Shard {
@@ -62,10 +65,13 @@ impl Bucket {
                 unloaded: None,
                 incarnation: 0,
                 flush_queued: false,
+                held: 0,
                 ops: OpCounts::default(),
             })
         });
         let bucket = Bucket {
+            eviction: Eviction::default(),
+            lock_clock: LockClock::default(),
             memory: MemoryAccount::new(settings.clone(), context.account().clone()),
             settings,
             keeper: Keeper::default(),
@@ -91,11 +97,11 @@ impl Bucket {
 
     fn find_vbuckets(&self, clean: bool) -> Result<(), Failure> {
         for (vb, found) in self.store.states()? {
-            let Some(shard) = self.shards.get(usize::from(vb.0)) else {
+            if vb.0 >= self.vbuckets() {
                 tracing::error!(bucket = self.name(), %vb, "a file of a vBucket that this bucket does not have is left alone");
                 continue;
-            };
-            let mut shard = shard.lock();
+            }
+            let mut shard = self.hold(vb, Holder::Roles);
             match found {
                 Ok(stored) => {
                     let counts = stored.counts;

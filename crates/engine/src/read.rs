@@ -1,11 +1,11 @@
 //! Reading documents.
 
 use base::{Cas, DocKey, Moment, Seqno, VbId, VbState, VbUuid, Version};
-use parking_lot::MutexGuard;
 use vbucket::{Basis, Change, Existence};
 
-use crate::bucket::{Bucket, Shard};
+use crate::bucket::Bucket;
 use crate::refusal::Refusal;
+use crate::shard_guard::{Holder, ShardGuard};
 use crate::whole::Whole;
 
 /// A document as a reader sees it.
@@ -97,7 +97,7 @@ impl Bucket {
         }
     }
 
-    fn in_state(&self, vb: VbId, state: VbState) -> Result<MutexGuard<'_, Shard>, Refusal> {
+    fn in_state(&self, vb: VbId, state: VbState) -> Result<ShardGuard<'_>, Refusal> {
         let shard = self.shard(vb)?;
         match shard.vb.state() == state {
             true if shard.unloaded.is_none() => Ok(shard),
@@ -195,11 +195,10 @@ impl Bucket {
     /// A document chosen by chance among those of active vBuckets, one whose value is in memory if there is any.
     pub fn random_key(&self, now: Moment) -> ByChance {
         let random = self.env.random.next_u64();
-        let from = random as usize % self.shards.len();
+        let from = (random % u64::from(self.vbuckets())) as u16;
         let mut fallback = ByChance::None;
-        let (before, from) = self.shards.split_at(from);
-        for shard in from.iter().chain(before) {
-            let shard = shard.lock();
+        for vb in (from..self.vbuckets()).chain(0..from).map(VbId) {
+            let shard = self.hold(vb, Holder::FrontEnd);
             if !shard.exists || shard.vb.state() != VbState::Active {
                 continue;
             }
