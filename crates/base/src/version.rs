@@ -241,6 +241,11 @@ impl Version {
         HEADER + usize::from(self.header().key_len) + self.header().held_bytes()
     }
 
+    /// Whether anybody else holds it too, at this moment.
+    pub fn is_shared(&self) -> bool {
+        self.header().refs.load(Ordering::Relaxed) > 1
+    }
+
     /// How often it was read lately: a small saturating counter for choosing what to evict.
     pub fn frequency(&self) -> &AtomicU8 {
         &self.header().frequency

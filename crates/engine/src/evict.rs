@@ -28,8 +28,11 @@ pub struct EvictionStats {
     pub deleted_documents: u64,
     /// Bytes that all this gave back.
     pub freed_bytes: u64,
-    /// Documents that stayed because they are not on disk yet, or a checkpoint in memory holds them.
+    /// Documents that stayed because they are not on disk yet.
     pub kept_dirty: u64,
+    /// that stayed because somebody else holds them in memory anyway: a checkpoint, the store until its files are up to
+    /// date, a stream, a reader.
+    pub kept_held: u64,
     /// that stayed because they are locked.
     pub kept_locked: u64,
     /// that stayed because they are used too often.
@@ -51,6 +54,8 @@ pub struct EvictionStats {
 pub(crate) struct Eviction {
     /// The pager knows that memory runs short; nobody has to wake it.
     pub(crate) is_awake: AtomicBool,
+    /// A value was fetched that there is no room for: it is lent, and goes again before the pager looks.
+    pub(crate) is_room_wanted: AtomicBool,
     pub(crate) passes: AtomicU64,
     pub(crate) visited: AtomicU64,
     pub(crate) evicted_values: AtomicU64,
@@ -58,6 +63,7 @@ pub(crate) struct Eviction {
     pub(crate) deleted_documents: AtomicU64,
     pub(crate) freed_bytes: AtomicU64,
     pub(crate) kept_dirty: AtomicU64,
+    pub(crate) kept_held: AtomicU64,
     pub(crate) kept_locked: AtomicU64,
     pub(crate) kept_hot: AtomicU64,
     pub(crate) kept_young: AtomicU64,
@@ -86,6 +92,7 @@ impl Bucket {
             deleted_documents: of(&e.deleted_documents),
             freed_bytes: of(&e.freed_bytes),
             kept_dirty: of(&e.kept_dirty),
+            kept_held: of(&e.kept_held),
             kept_locked: of(&e.kept_locked),
             kept_hot: of(&e.kept_hot),
             kept_young: of(&e.kept_young),

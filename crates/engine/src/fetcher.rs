@@ -152,6 +152,7 @@ impl Bucket {
             Brought::Placed(whole) => {
                 let lent = self.memory.is_above_high_watermark();
                 if lent {
+                    self.eviction.is_room_wanted.store(true, Ordering::Relaxed);
                     self.wake_pager();
                 }
                 Fetched::Look(lent.then(|| Loan::new(&self.fetching, vb, whole)))

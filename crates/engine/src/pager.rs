@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use base::{Cas, Moment, Part, Seqno, VbId, VbState, Version};
+use base::{Cas, Moment, Part, VbId, VbState, Version};
 
 use crate::bucket::{Bucket, Shard};
 use crate::config::EvictionPolicy;
@@ -115,6 +115,7 @@ struct Seen {
     metadata_bytes: u64,
     saturated: u64,
     dirty: u64,
+    held: u64,
     locked: u64,
     hot: u64,
     young: u64,
@@ -134,6 +135,7 @@ impl Seen {
         };
         add(&eviction.visited, self.visited);
         add(&eviction.kept_dirty, self.dirty);
+        add(&eviction.kept_held, self.held);
         add(&eviction.kept_locked, self.locked);
         add(&eviction.kept_hot, self.hot);
         add(&eviction.kept_young, self.young);
@@ -217,7 +219,8 @@ impl Pager {
     fn begin(&mut self, bucket: &Bucket) -> bool {
         let used_at_begin = bucket.memory.used_bytes();
         let (low, high) = (bucket.memory.low_watermark_bytes(), bucket.memory.high_watermark_bytes());
-        let begins_at = if self.is_unfinished { low + high.saturating_sub(low) / NEAR_LOW_ONE_IN } else { high };
+        let is_room_wanted = bucket.eviction.is_room_wanted.swap(false, Ordering::Relaxed);
+        let begins_at = if self.is_unfinished || is_room_wanted { low + high.saturating_sub(low) / NEAR_LOW_ONE_IN } else { high };
         self.is_unfinished = false;
         if bucket.eviction_policy() == EvictionPolicy::FailNewData || used_at_begin < begins_at {
             return false;
@@ -411,8 +414,12 @@ impl Look<'_> {
             return;
         }
         let meta = version.meta();
-        if self.policy != EvictionPolicy::AutoDelete && is_needed(shard, meta.by_seqno) {
+        let goes_to_disk = self.policy != EvictionPolicy::AutoDelete;
+        if goes_to_disk && meta.by_seqno > shard.vb.persisted_seqno() {
             self.seen.dirty += 1;
+        } else if goes_to_disk && version.is_shared() {
+            // The open checkpoint is one of those who may hold it; nothing would be gained.
+            self.seen.held += 1;
         } else if shard.vb.is_locked(version.key(), self.now) {
             self.seen.locked += 1;
         } else {
@@ -435,11 +442,6 @@ impl Look<'_> {
         }
         version.frequency().store(frequency.saturating_sub(1), Ordering::Relaxed);
     }
-}
-
-/// Whether a version is not on disk yet, or held by a checkpoint, so that nothing would be gained.
-fn is_needed(shard: &Shard, seqno: Seqno) -> bool {
-    seqno > shard.vb.persisted_seqno() || seqno >= shard.vb.checkpoints().memory_start()
 }
 
 /// Lowers the frequencies of some documents. Whether there are more.
