@@ -39,7 +39,7 @@ pub struct EvictionStats {
     pub kept_hot: u64,
     /// that stayed because they were written since the pass before.
     pub kept_young: u64,
-    /// Times that all frequencies were lowered because too many were as high as can be.
+    /// Times that all frequencies were lowered, with time or because too many were as high as can be.
     pub decays: u64,
     /// Documents used less often than this went last, in active vBuckets
     pub active_threshold: u64,

@@ -3,6 +3,7 @@
 //! A pass learns from some documents what is cold, goes through the vBuckets, replicas first, the largest first, a few documents at a time, and takes from each
 //! the share of its coldest bytes that has to go. [`crate::victims`] says which those are.
 
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -31,8 +32,12 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 const MOST_OF_FAIR_SHARE: f64 = 2.0;
 /// It is content when such a part of the way from the high watermark to the low one is left.
 const NEAR_LOW_ONE_IN: u64 = 16;
-/// Frequencies are lowered when one in so many documents has the highest there is.
+/// Frequencies are lowered by [`Key::FreqDecayPercent`] when one in so many documents has the highest there is.
 const SATURATED_ONE_IN: u64 = 16;
+/// What is in memory has been exchanged so many times when all frequencies are lowered to this: what was popular once is
+/// forgotten, and what is read steadily is not (docs/adr/0022-eviction.md has the figures).
+const EXCHANGES_PER_AGING: u64 = 3;
+const AGED_PERCENT: u64 = 75;
 
 /// vBuckets of one kind are learnt about and evicted from together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,10 +61,12 @@ pub(crate) struct Pager {
     work: Work,
     /// What is known of each class.
     victims: [Victims; 2],
-    /// When the last pass began; what was written since is young.
+    /// When the last pass began; what was written between two passes is young in the second.
     last_pass_ns: u64,
     /// The last pass helped, and did not come down to the low watermark.
     is_unfinished: bool,
+    /// Documents evicted since frequencies were last lowered.
+    evicted_since_aging: u64,
     /// Nothing is done before that.
     rest_until_ns: u64,
     /// The last pause after passes that freed little.
@@ -74,7 +81,8 @@ enum Work {
     /// Not enough is known of one class of vBuckets: some documents are looked at first.
     Learn(Pass),
     Pass(Pass),
-    Decay(Walk),
+    /// All frequencies are lowered to so many percent.
+    Decay(Walk, u64),
 }
 
 /// A way through the tables of vBuckets.
@@ -91,6 +99,7 @@ struct Stop {
     class: Class,
     incarnation: u64,
     bytes: u64,
+    residents: u64,
 }
 
 struct Pass {
@@ -99,9 +108,11 @@ struct Pass {
     bytes_ahead: [u64; 2],
     /// The most of what is evictable that is taken from a class, once it is known.
     most_ratio: [Option<f64>; 2],
-    /// Documents written after this are young.
-    young_since_ns: u64,
+    /// Documents written in this time are young.
+    young: RangeInclusive<u64>,
     used_at_begin: u64,
+    /// Documents that were in memory with their values when it began.
+    residents: u64,
     freed_bytes: u64,
     seen: Seen,
 }
@@ -149,8 +160,14 @@ impl Walk {
         for vb in (0..bucket.vbuckets()).map(VbId) {
             let shard = bucket.hold(vb, Holder::Pager);
             if shard.exists && shard.unloaded.is_none() && !shard.vb.table().is_empty() {
-                let (class, bytes) = (Class::of(shard.vb.state()), shard.vb.counts().bytes);
-                vbuckets.push(Stop { vb, class, incarnation: shard.incarnation, bytes });
+                let (class, counts) = (Class::of(shard.vb.state()), shard.vb.counts());
+                vbuckets.push(Stop {
+                    vb,
+                    class,
+                    incarnation: shard.incarnation,
+                    bytes: counts.bytes,
+                    residents: counts.documents - counts.without_value,
+                });
             }
         }
         vbuckets.sort_by_key(|stop| (stop.class as usize, std::cmp::Reverse(stop.bytes)));
@@ -200,9 +217,9 @@ impl Chore for Pager {
                         return Next::After(pause);
                     }
                 }
-                Work::Decay(mut walk) => {
-                    if decay(bucket, &mut walk) {
-                        self.work = Work::Decay(walk);
+                Work::Decay(mut walk, percent) => {
+                    if decay(bucket, &mut walk, percent) {
+                        self.work = Work::Decay(walk, percent);
                     }
                 }
             }
@@ -230,15 +247,19 @@ impl Pager {
         let walk = Walk::new(bucket);
         let mut bytes_ahead = [0; 2];
         walk.vbuckets.iter().for_each(|stop| bytes_ahead[stop.class as usize] += stop.bytes);
+        let residents = walk.vbuckets.iter().map(|stop| stop.residents).sum();
         self.victims.iter_mut().for_each(Victims::begin_pass);
-        let young_since_ns = std::mem::replace(&mut self.last_pass_ns, bucket.now().0);
-        let young_since_ns = if young_since_ns == 0 { u64::MAX } else { young_since_ns };
+        let now_ns = bucket.now().0;
+        let before_ns = std::mem::replace(&mut self.last_pass_ns, now_ns);
+        // At the first pass nobody knows what is young.
+        let young = if before_ns == 0 { RangeInclusive::new(1, 0) } else { before_ns..=now_ns };
         self.work = Work::Learn(Pass {
             walk,
             bytes_ahead,
             most_ratio: [None; 2],
-            young_since_ns,
+            young,
             used_at_begin,
+            residents,
             freed_bytes: 0,
             seen: Seen::default(),
         });
@@ -263,7 +284,7 @@ impl Pager {
                 pass.walk.at += 1;
                 continue;
             }
-            let mut look = Look::new(bucket, pass.young_since_ns, victims);
+            let mut look = Look::new(bucket, pass.young.clone(), victims);
             look.learns_only = true;
             pass.walk.look(bucket, stop, |shard, version| look.at(shard, version));
             return true;
@@ -284,7 +305,7 @@ impl Pager {
         }
         let victims = &mut self.victims[stop.class as usize];
         victims.aim(pass.ratio(victims, stop.class, left));
-        let mut look = Look::new(bucket, pass.young_since_ns, victims);
+        let mut look = Look::new(bucket, pass.young.clone(), victims);
         pass.walk.look(bucket, stop, |shard, version| look.at(shard, version));
         let Look { seen, found, .. } = look;
         seen.add_to(&bucket.eviction);
@@ -296,7 +317,9 @@ impl Pager {
         let ahead = &mut pass.bytes_ahead[stop.class as usize];
         *ahead = ahead.saturating_sub(seen.bytes);
         pass.seen.add(&seen);
-        pass.freed_bytes += bucket.evict(policy, stop.vb, &found).freed_bytes;
+        let evicted = bucket.evict(policy, stop.vb, &found);
+        pass.freed_bytes += evicted.freed_bytes;
+        self.evicted_since_aging += evicted.documents;
         false
     }
 
@@ -305,8 +328,9 @@ impl Pager {
         let used = bucket.memory.used_bytes();
         let has_seen_all = pass.walk.stop().is_none();
         if pass.seen.saturated * SATURATED_ONE_IN > pass.seen.visited {
-            bucket.eviction.decays.fetch_add(1, Ordering::Relaxed);
-            self.work = Work::Decay(Walk::new(bucket));
+            self.lower(bucket, bucket.settings.get(Key::FreqDecayPercent));
+        } else if self.evicted_since_aging >= EXCHANGES_PER_AGING * pass.residents {
+            self.lower(bucket, AGED_PERCENT);
         }
         // What was freed may not be to be seen: the heap has it in pages that it cannot give back, or others were
         // quicker.
@@ -327,6 +351,13 @@ impl Pager {
         }
         self.pause = (self.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
         Some(self.pause)
+    }
+
+    fn lower(&mut self, bucket: &Bucket, percent: u64) {
+        bucket.eviction.decays.fetch_add(1, Ordering::Relaxed);
+        self.evicted_since_aging = 0;
+        self.victims = Default::default();
+        self.work = Work::Decay(Walk::new(bucket), percent);
     }
 
     /// Metadata alone that pass the high watermark are nothing that value eviction can do anything about.
@@ -380,7 +411,7 @@ impl Pass {
 struct Look<'a> {
     policy: EvictionPolicy,
     now: Moment,
-    young_since_ns: u64,
+    young: RangeInclusive<u64>,
     learns_only: bool,
     victims: &'a mut Victims,
     seen: Seen,
@@ -388,11 +419,11 @@ struct Look<'a> {
 }
 
 impl Look<'_> {
-    fn new<'a>(bucket: &Bucket, young_since_ns: u64, victims: &'a mut Victims) -> Look<'a> {
+    fn new<'a>(bucket: &Bucket, young: RangeInclusive<u64>, victims: &'a mut Victims) -> Look<'a> {
         Look {
             policy: bucket.eviction_policy(),
             now: bucket.now(),
-            young_since_ns,
+            young,
             learns_only: false,
             victims,
             seen: Seen::default(),
@@ -431,8 +462,8 @@ impl Look<'_> {
     }
 
     fn choose(&mut self, version: &Version, frequency: u8, cas: Cas) {
-        // A CAS may be foreign and lie in the future: what is not used at all goes whatever its age.
-        if frequency > 0 && cas.0 > self.young_since_ns {
+        // What is not used at all goes whatever its age. A CAS may be foreign and lie in the future.
+        if frequency > 0 && self.young.contains(&cas.0) {
             self.seen.young += 1;
         } else if self.victims.is_cold(frequency) {
             self.found.push(version.clone());
@@ -440,18 +471,17 @@ impl Look<'_> {
         } else {
             self.seen.hot += 1;
         }
-        version.frequency().store(frequency.saturating_sub(1), Ordering::Relaxed);
     }
 }
 
-/// Lowers the frequencies of some documents. Whether there are more.
-fn decay(bucket: &Bucket, walk: &mut Walk) -> bool {
+/// Lowers the frequencies of some documents, with their values or without. Whether there are more.
+fn decay(bucket: &Bucket, walk: &mut Walk, percent: u64) -> bool {
     let Some(stop) = walk.stop() else { return false };
-    let percent = bucket.settings.get(Key::FreqDecayPercent);
     walk.look(bucket, stop, |_, version| {
         let frequency = version.frequency();
-        let left = u64::from(frequency.load(Ordering::Relaxed)) * percent / 100;
-        frequency.store(left as u8, Ordering::Relaxed);
+        let count = frequency.load(Ordering::Relaxed);
+        let lowered = u64::from(count) * percent / 100;
+        frequency.store(count.saturating_sub(1).min(lowered as u8), Ordering::Relaxed);
     });
     true
 }
