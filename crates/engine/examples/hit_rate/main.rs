@@ -34,7 +34,7 @@ fn main() {
         }
     }
     if json {
-        println!("{}", serde_json::Value::from(rows));
+        println!("{}", serde_json::json!({ "rows": rows }));
     }
 }
 
