@@ -17,8 +17,8 @@ use crate::settings::Key;
 use crate::shard_guard::Holder;
 use crate::victims::Victims;
 
-/// Versions that are looked at under a vBucket's lock at once: a cache miss each, so some 20 microseconds.
-const CHUNK_VERSIONS: usize = 128;
+/// Versions that are looked at under a vBucket's lock at once: a cache miss each, so some 10 microseconds.
+const CHUNK_VERSIONS: usize = 64;
 /// Smaller values stay: the heap's sizes are multiples of this, so nothing may be gained.
 const LEAST_VALUE_BYTES: u64 = 16;
 /// How long the pager rests when nobody wakes it.
@@ -207,7 +207,8 @@ impl Chore for Pager {
                 Work::Nothing if !self.begin(bucket) => return self.rest(bucket, LOOK_EVERY),
                 Work::Nothing => {}
                 Work::Learn(mut pass) => {
-                    self.work = if self.learn(bucket, &mut pass) { Work::Learn(pass) } else { Work::Pass(pass) };
+                    self.work =
+                        if self.learn(bucket, &mut pass) { Work::Learn(pass) } else { Work::Pass(pass) };
                 }
                 Work::Pass(mut pass) => {
                     if !self.chunk(bucket, &mut pass) {
@@ -237,7 +238,11 @@ impl Pager {
         let used_at_begin = bucket.memory.used_bytes();
         let (low, high) = (bucket.memory.low_watermark_bytes(), bucket.memory.high_watermark_bytes());
         let is_room_wanted = bucket.eviction.is_room_wanted.swap(false, Ordering::Relaxed);
-        let begins_at = if self.is_unfinished || is_room_wanted { low + high.saturating_sub(low) / NEAR_LOW_ONE_IN } else { high };
+        let begins_at = if self.is_unfinished || is_room_wanted {
+            low + high.saturating_sub(low) / NEAR_LOW_ONE_IN
+        } else {
+            high
+        };
         self.is_unfinished = false;
         if bucket.eviction_policy() == EvictionPolicy::FailNewData || used_at_begin < begins_at {
             return false;
@@ -368,7 +373,11 @@ impl Pager {
             return;
         }
         if bucket.settings.is_on(Key::AutoEviction) {
-            tracing::warn!(bucket = bucket.name(), metadata_bytes, "metadata alone fill the memory: full eviction");
+            tracing::warn!(
+                bucket = bucket.name(),
+                metadata_bytes,
+                "metadata alone fill the memory: full eviction"
+            );
             if let Err(error) = bucket.set_param("item_eviction_policy", "full_eviction") {
                 tracing::error!(bucket = bucket.name(), %error, "cannot change to full eviction");
             }

@@ -5,7 +5,9 @@
 
 use std::sync::Arc;
 
-use base::{Cas, DocKey, FrequencyFactor, Moment, NewVersion, RevSeqno, Seqno, VbId, VbState, VbUuid, Version};
+use base::{
+    Cas, DocKey, FrequencyFactor, Moment, NewVersion, RevSeqno, Seqno, VbId, VbState, VbUuid, Version,
+};
 
 use crate::bucket_context::BucketContext;
 use crate::checkpoint::CheckpointLimits;

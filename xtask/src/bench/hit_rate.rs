@@ -63,7 +63,8 @@ fn add_row(report: &mut Report, row: &Value) {
 /// Runs an example of `engine`, shows what it prints, and gives back its line of JSON.
 fn example(name: &str, arguments: &[&str]) -> Result<Value> {
     println!("running crates/engine/examples: {name} {}", arguments.join(" "));
-    let fixed = ["run", "--quiet", "--release", "--locked", "--package", "engine", "--example", name, "--", "--json"];
+    let fixed =
+        ["run", "--quiet", "--release", "--locked", "--package", "engine", "--example", name, "--", "--json"];
     let text = output(&mut cargo(&[&fixed[..], arguments].concat()))?;
     let is_table = |line: &&str| !line.starts_with('{');
     text.lines().filter(is_table).for_each(|line| println!("{line}"));

@@ -23,12 +23,16 @@ fn main() {
     let documents = numbers.first().copied().unwrap_or(20_000);
     let reads = documents as usize * numbers.get(1).copied().unwrap_or(30) as usize;
     let mut rows = Vec::new();
-    println!("{documents} documents, {reads} reads, the last two thirds of them measured; hit rates in percent\n");
+    println!(
+        "{documents} documents, {reads} reads, the last two thirds of them measured; hit rates in percent\n"
+    );
     println!(
         "{:<18} {:>9} {:>7} {:>7} {:>11} {:>8} {:>7} {:>12}",
         "trace", "resident", "Stave", "LRU", "unchanging", "optimum", "passes", "evictions"
     );
-    for trace in [zipf(documents, reads, 1), scanned_zipf(documents, reads, 1), moving_zipf(documents, reads, 1)] {
+    for trace in
+        [zipf(documents, reads, 1), scanned_zipf(documents, reads, 1), moving_zipf(documents, reads, 1)]
+    {
         for percent in RESIDENT_PERCENT {
             rows.push(row(&trace, percent));
         }

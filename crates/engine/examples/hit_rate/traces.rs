@@ -68,7 +68,8 @@ pub fn scanned_zipf(documents: u32, reads: usize, seed: u64) -> Trace {
 
 /// Zipf whose popular documents become others half-way: how quickly the old ones are forgotten.
 pub fn moving_zipf(documents: u32, reads: usize, seed: u64) -> Trace {
-    let (mut first, second) = (zipf(documents, reads / 2, seed), zipf(documents, reads - reads / 2, seed + 1));
+    let (mut first, second) =
+        (zipf(documents, reads / 2, seed), zipf(documents, reads - reads / 2, seed + 1));
     first.reads.extend(second.reads);
     Trace { name: "zipf 0.99, moving", documents, unmeasured: reads / 3, reads: first.reads }
 }
