@@ -116,7 +116,8 @@ impl Bucket {
     /// Somebody saw that the bucket is above the high watermark.
     #[cold]
     pub(crate) fn wake_pager(&self) {
-        if !self.eviction.is_awake.load(Ordering::Relaxed) {
+        let has_victims = self.eviction_policy() != EvictionPolicy::FailNewData;
+        if has_victims && !self.eviction.is_awake.load(Ordering::Relaxed) {
             self.eviction.is_awake.store(true, Ordering::Relaxed);
             self.keeper.wake(ChoreId::Pager);
         }

@@ -3,24 +3,23 @@
 //! A pass learns from some documents what is cold, goes through the vBuckets, replicas first, the largest first, a few documents at a time, and takes from each
 //! the share of its coldest bytes that has to go. [`crate::victims`] says which those are.
 
+mod look;
+mod walk;
+
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use base::{Cas, Moment, Part, VbId, VbState, Version};
+use base::Part;
 
-use crate::bucket::{Bucket, Shard};
+use self::look::{Look, Seen};
+use self::walk::{Class, Walk};
+use crate::bucket::Bucket;
 use crate::config::EvictionPolicy;
-use crate::evict::Eviction;
 use crate::keeper::{Chore, ChoreId, Next, Slice};
 use crate::settings::Key;
-use crate::shard_guard::Holder;
 use crate::victims::Victims;
 
-/// Versions that are looked at under a vBucket's lock at once: a cache miss each, so some 10 microseconds.
-const CHUNK_VERSIONS: usize = 64;
-/// Smaller values stay: the heap's sizes are multiples of this, so nothing may be gained.
-const LEAST_VALUE_BYTES: u64 = 16;
 /// How long the pager rests when nobody wakes it.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long it waits, after a pass that freed little, for the flusher and for those who hold what was evicted; twice as
@@ -38,22 +37,6 @@ const SATURATED_ONE_IN: u64 = 16;
 /// forgotten, and what is read steadily is not (docs/adr/0022-eviction.md has the figures).
 const EXCHANGES_PER_AGING: u64 = 3;
 const AGED_PERCENT: u64 = 75;
-
-/// vBuckets of one kind are learnt about and evicted from together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(usize)]
-enum Class {
-    /// Replica, pending and dead ones: nobody reads them, so they come first.
-    Replica,
-    /// Those that clients read.
-    Active,
-}
-
-impl Class {
-    fn of(state: VbState) -> Class {
-        if state == VbState::Active { Class::Active } else { Class::Replica }
-    }
-}
 
 /// Evicts what is cold above the high watermark, down to the low one.
 #[derive(Default)]
@@ -85,23 +68,6 @@ enum Work {
     Decay(Walk, u64),
 }
 
-/// A way through the tables of vBuckets.
-#[derive(Default)]
-struct Walk {
-    vbuckets: Vec<Stop>,
-    at: usize,
-    cursor: u64,
-}
-
-#[derive(Clone, Copy)]
-struct Stop {
-    vb: VbId,
-    class: Class,
-    incarnation: u64,
-    bytes: u64,
-    residents: u64,
-}
-
 struct Pass {
     walk: Walk,
     /// Bytes of each class that are still to be looked at.
@@ -115,84 +81,6 @@ struct Pass {
     residents: u64,
     freed_bytes: u64,
     seen: Seen,
-}
-
-/// What the pager came across.
-#[derive(Clone, Copy, Default)]
-struct Seen {
-    visited: u64,
-    bytes: u64,
-    /// Bytes that value eviction cannot free.
-    metadata_bytes: u64,
-    saturated: u64,
-    dirty: u64,
-    held: u64,
-    locked: u64,
-    hot: u64,
-    young: u64,
-}
-
-impl Seen {
-    fn add(&mut self, other: &Seen) {
-        self.visited += other.visited;
-        self.bytes += other.bytes;
-        self.metadata_bytes += other.metadata_bytes;
-        self.saturated += other.saturated;
-    }
-
-    fn add_to(&self, eviction: &Eviction) {
-        let add = |sum: &AtomicU64, count| {
-            sum.fetch_add(count, Ordering::Relaxed);
-        };
-        add(&eviction.visited, self.visited);
-        add(&eviction.kept_dirty, self.dirty);
-        add(&eviction.kept_held, self.held);
-        add(&eviction.kept_locked, self.locked);
-        add(&eviction.kept_hot, self.hot);
-        add(&eviction.kept_young, self.young);
-    }
-}
-
-impl Walk {
-    /// All vBuckets that have documents in memory: replicas before active ones, the largest of each first.
-    fn new(bucket: &Bucket) -> Walk {
-        let mut vbuckets = Vec::with_capacity(usize::from(bucket.vbuckets()));
-        for vb in (0..bucket.vbuckets()).map(VbId) {
-            let shard = bucket.hold(vb, Holder::Pager);
-            if shard.exists && shard.unloaded.is_none() && !shard.vb.table().is_empty() {
-                let (class, counts) = (Class::of(shard.vb.state()), shard.vb.counts());
-                vbuckets.push(Stop {
-                    vb,
-                    class,
-                    incarnation: shard.incarnation,
-                    bytes: counts.bytes,
-                    residents: counts.documents - counts.without_value,
-                });
-            }
-        }
-        vbuckets.sort_by_key(|stop| (stop.class as usize, std::cmp::Reverse(stop.bytes)));
-        Walk { vbuckets, at: 0, cursor: 0 }
-    }
-
-    fn stop(&self) -> Option<Stop> {
-        self.vbuckets.get(self.at).copied()
-    }
-
-    /// Looks at some versions of the present vBucket, and goes on. Whether that was its end.
-    fn look(&mut self, bucket: &Bucket, stop: Stop, mut see: impl FnMut(&Shard, &Version)) -> bool {
-        let next = {
-            let shard = bucket.hold(stop.vb, Holder::Pager);
-            let is_same = shard.exists && shard.unloaded.is_none() && shard.incarnation == stop.incarnation;
-            if is_same {
-                shard.vb.table().visit(self.cursor, CHUNK_VERSIONS, |version| see(&shard, version))
-            } else {
-                None
-            }
-        };
-        self.cursor = next.unwrap_or(0);
-        self.at += usize::from(next.is_none());
-        next.is_none()
-    }
 }
 
 impl Chore for Pager {
@@ -274,7 +162,8 @@ impl Pager {
     fn rest(&mut self, bucket: &Bucket, pause: Duration) -> Next {
         bucket.eviction.is_awake.store(false, Ordering::Relaxed);
         // Whoever passed the watermark before that has not woken anybody.
-        let is_short = bucket.memory.is_above_high_watermark();
+        let is_short =
+            bucket.memory.is_above_high_watermark() || bucket.eviction.is_room_wanted.load(Ordering::Relaxed);
         if is_short && bucket.eviction_policy() != EvictionPolicy::FailNewData {
             return Next::Again;
         }
@@ -413,73 +302,6 @@ impl Pass {
             self.bytes_ahead[stop.class as usize] -= stop.bytes;
         }
         (self.walk.at, self.walk.cursor) = (self.walk.at + 1, 0);
-    }
-}
-
-/// What is done with each version under the vBucket's lock.
-struct Look<'a> {
-    policy: EvictionPolicy,
-    now: Moment,
-    young: RangeInclusive<u64>,
-    learns_only: bool,
-    victims: &'a mut Victims,
-    seen: Seen,
-    found: Vec<Version>,
-}
-
-impl Look<'_> {
-    fn new<'a>(bucket: &Bucket, young: RangeInclusive<u64>, victims: &'a mut Victims) -> Look<'a> {
-        Look {
-            policy: bucket.eviction_policy(),
-            now: bucket.now(),
-            young,
-            learns_only: false,
-            victims,
-            seen: Seen::default(),
-            found: Vec::with_capacity(2 * CHUNK_VERSIONS),
-        }
-    }
-
-    fn at(&mut self, shard: &Shard, version: &Version) {
-        let bytes = version.allocated_bytes() as u64;
-        let value_bytes = if version.is_resident() { u64::from(version.value_bytes()) } else { 0 };
-        let frequency = version.frequency().load(Ordering::Relaxed);
-        self.seen.visited += 1;
-        self.seen.bytes += bytes;
-        self.seen.saturated += u64::from(frequency == u8::MAX);
-        self.seen.metadata_bytes += bytes - value_bytes;
-        self.victims.visit(bytes);
-        let freed = if self.policy == EvictionPolicy::ValueOnly { value_bytes } else { bytes };
-        if freed < LEAST_VALUE_BYTES || version.is_deleted() {
-            return;
-        }
-        let meta = version.meta();
-        let goes_to_disk = self.policy != EvictionPolicy::AutoDelete;
-        if goes_to_disk && meta.by_seqno > shard.vb.persisted_seqno() {
-            self.seen.dirty += 1;
-        } else if goes_to_disk && version.is_shared() {
-            // The open checkpoint is one of those who may hold it; nothing would be gained.
-            self.seen.held += 1;
-        } else if shard.vb.is_locked(version.key(), self.now) {
-            self.seen.locked += 1;
-        } else {
-            self.victims.learn(frequency, freed);
-            if !self.learns_only {
-                self.choose(version, frequency, meta.cas);
-            }
-        }
-    }
-
-    fn choose(&mut self, version: &Version, frequency: u8, cas: Cas) {
-        // What is not used at all goes whatever its age. A CAS may be foreign and lie in the future.
-        if frequency > 0 && self.young.contains(&cas.0) {
-            self.seen.young += 1;
-        } else if self.victims.is_cold(frequency) {
-            self.found.push(version.clone());
-            return;
-        } else {
-            self.seen.hot += 1;
-        }
     }
 }
 

@@ -160,7 +160,7 @@ impl<'a> ShardGuard<'a> {
         let mut shard = shard.lock();
         let is_timed = holder != Holder::FrontEnd || {
             shard.held = shard.held.wrapping_add(1);
-            shard.held % FRONT_END_SAMPLE == 0
+            shard.held.is_multiple_of(FRONT_END_SAMPLE)
         };
         let timing = if is_timed { Some(Timing::begin(bucket, holder)) } else { None };
         ShardGuard { shard, _timing: timing }
