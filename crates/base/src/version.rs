@@ -114,7 +114,7 @@ impl NewVersion {
             value_len,
             meta,
             key_len: key_byte,
-            frequency: AtomicU8::new(0),
+            frequency: AtomicU8::new(crate::frequency::INITIAL_FREQUENCY),
             resident,
         };
         // SAFETY: `raw` points at `HEADER + key_len` fresh bytes and those of the value parts, aligned for `Header`; the copies write
@@ -239,6 +239,11 @@ impl Version {
 
     fn unrounded_bytes(&self) -> usize {
         HEADER + usize::from(self.header().key_len) + self.header().held_bytes()
+    }
+
+    /// Whether anybody else holds it too, at this moment.
+    pub fn is_shared(&self) -> bool {
+        self.header().refs.load(Ordering::Relaxed) > 1
     }
 
     /// How often it was read lately: a small saturating counter for choosing what to evict.

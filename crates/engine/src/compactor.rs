@@ -13,6 +13,7 @@ use crate::expiry::ExpiredBy;
 use crate::flush_queue::LARGE_BACKLOG;
 use crate::flusher::Progress;
 use crate::refusal::Refusal;
+use crate::shard_guard::Holder;
 
 /// How often the compactor looks for files that waste much.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
@@ -79,7 +80,7 @@ impl Bucket {
 
     fn compact_now(&self, vb: VbId, request: CompactRequest) -> (CompactOutcome, Progress) {
         let now = self.now();
-        let incarnation = self.shards[usize::from(vb.0)].lock().incarnation;
+        let incarnation = self.hold(vb, Holder::Compactor).incarnation;
         let expired = Cell::new(0);
         let on_expired = |version: &Version| {
             expired.set(expired.get() + u64::from(self.expire_stored(vb, version)));
@@ -146,7 +147,6 @@ impl Bucket {
     /// Tombstones that a compaction left out leave memory too, a slice at a time.
     fn forget_purged(&self, vb: VbId, incarnation: u64, through: Seqno, request: &CompactRequest) {
         let Some(before_s) = request.purge_before_s else { return };
-        let index = usize::from(vb.0);
         let purged = |version: &Version| {
             let meta = version.meta();
             version.is_deleted() && meta.by_seqno <= through && (1..before_s).contains(&meta.expiry)
@@ -156,7 +156,7 @@ impl Bucket {
         while let Some(at) = cursor {
             let mut freed = Vec::with_capacity(SLICE_ITEMS);
             {
-                let mut shard = self.shards[index].lock();
+                let mut shard = self.hold(vb, Holder::Compactor);
                 if shard.incarnation != incarnation {
                     return;
                 }

@@ -13,6 +13,7 @@ use crate::bucket::{Bucket, Shard};
 use crate::keeper::{Chore, Next, Slice};
 use crate::refusal::Refusal;
 use crate::settings::Key;
+use crate::shard_guard::{Holder, ShardGuard};
 
 /// Items that are looked at under a vBucket's lock at once: a cache miss each.
 const CHUNK_ITEMS: usize = 128;
@@ -143,7 +144,7 @@ impl Compressor {
         while round.next_vb < bucket.vbuckets() {
             let vb = VbId(round.next_vb);
             round.next_vb += 1;
-            let Ok(shard) = bucket.documents(vb) else { continue };
+            let Ok(shard) = bucket.documents_for(vb, Holder::Compressor) else { continue };
             let (incarnation, persisted) = (shard.incarnation, shard.vb.persisted_seqno());
             drop(shard);
             let known = &mut self.known[usize::from(vb.0)];
@@ -263,8 +264,11 @@ impl Bucket {
 
 impl Visit {
     /// The vBucket's lock, if it still is the same vBucket.
-    fn shard<'b>(&self, bucket: &'b Bucket) -> Option<parking_lot::MutexGuard<'b, Shard>> {
-        bucket.documents(self.vb).ok().filter(|shard| shard.incarnation == self.incarnation)
+    fn shard<'b>(&self, bucket: &'b Bucket) -> Option<ShardGuard<'b>> {
+        bucket
+            .documents_for(self.vb, Holder::Compressor)
+            .ok()
+            .filter(|shard| shard.incarnation == self.incarnation)
     }
 
     /// Whether a version is one to try.

@@ -17,6 +17,7 @@ use crate::flush_queue::LARGE_BACKLOG;
 use crate::keeper::{Chore, Next, Slice};
 use crate::refusal::Refusal;
 use crate::settings::Key;
+use crate::shard_guard::Holder;
 
 /// Items that are looked at under a vBucket's lock at once: a cache miss each.
 const CHUNK_ITEMS: usize = 128;
@@ -237,7 +238,7 @@ impl Visit {
     }
 
     fn with_shard(&self, bucket: &Bucket, change: impl FnOnce(&mut Shard)) {
-        let mut shard = bucket.shards[usize::from(self.vb.0)].lock();
+        let mut shard = bucket.hold(self.vb, Holder::ExpiryPager);
         if shard.incarnation == self.incarnation {
             change(&mut shard);
         }

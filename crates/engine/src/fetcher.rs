@@ -11,6 +11,7 @@ use crate::completion::Completion;
 use crate::fetch_queue::{Fetched, Loan, Work};
 use crate::flusher::Progress;
 use crate::refusal::Refusal;
+use crate::shard_guard::Holder;
 
 /// Values of one batch that are read at once, in bytes as far as they are known; one value may be larger.
 const READ_BYTES: u64 = 4 << 20;
@@ -89,7 +90,7 @@ impl Bucket {
 
     /// Reads a batch in parts of limited size. What is not needed any more is not read.
     fn fetch_batch(&self, vb: VbId, keys: &[Arc<[u8]>]) -> Progress {
-        let incarnation = self.shards[usize::from(vb.0)].lock().incarnation;
+        let incarnation = self.hold(vb, Holder::Fetcher).incarnation;
         let mut progress = Progress::Worked;
         let (mut part, mut part_bytes) = (Vec::new(), 0);
         for (at, key) in keys.iter().enumerate() {
@@ -150,6 +151,10 @@ impl Bucket {
         match self.bring(vb, incarnation, read) {
             Brought::Placed(whole) => {
                 let lent = self.memory.is_above_high_watermark();
+                if lent {
+                    self.eviction.is_room_wanted.store(true, Ordering::Relaxed);
+                    self.wake_pager();
+                }
                 Fetched::Look(lent.then(|| Loan::new(&self.fetching, vb, whole)))
             }
             Brought::NotNeeded => Fetched::Look(None),
@@ -164,7 +169,7 @@ impl Bucket {
     pub(crate) fn bring(&self, vb: VbId, incarnation: u64, read: Version) -> Brought {
         let hash = self.hash(read.key());
         let hollow = {
-            let mut shard = self.shards[usize::from(vb.0)].lock();
+            let mut shard = self.hold(vb, Holder::Fetcher);
             if shard.incarnation != incarnation {
                 return Brought::NotNeeded;
             }
@@ -189,7 +194,7 @@ impl Bucket {
         }
         let meta = VersionMeta { datatype, ..hollow.meta() };
         let whole = NewVersion::new(&self.context.heap, meta, read.key(), &[read.value()]).publish();
-        let mut shard = self.shards[usize::from(vb.0)].lock();
+        let mut shard = self.hold(vb, Holder::Fetcher);
         if shard.incarnation != incarnation {
             return Brought::NotNeeded;
         }
@@ -202,7 +207,7 @@ impl Bucket {
     /// How long the value of a key is, if it is not in memory.
     fn hollow_bytes(&self, vb: VbId, incarnation: u64, key: DocKey<'_>) -> Option<u64> {
         let hash = self.hash(key);
-        let shard = self.shards[usize::from(vb.0)].lock();
+        let shard = self.hold(vb, Holder::Fetcher);
         let found = if shard.incarnation == incarnation { shard.vb.find(hash, key) } else { None };
         found.filter(|version| !version.is_resident()).map(|version| u64::from(version.value_bytes()))
     }

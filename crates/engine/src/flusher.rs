@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use base::{VbId, Version};
 use kvstore::{FailoverEntry, SaveBatch, VbStateDoc};
-use parking_lot::MutexGuard;
 use vbucket::FlushBatch;
 
-use crate::bucket::{Bucket, Shard};
+use crate::bucket::Bucket;
 use crate::flush_queue::{Due, LARGE_BACKLOG};
+use crate::shard_guard::{Holder, ShardGuard};
 
 /// How long the flusher pauses after a failure before it tries again.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
@@ -83,8 +83,8 @@ impl Bucket {
         progress
     }
 
-    fn flushing_shard(&self, vb: VbId) -> MutexGuard<'_, Shard> {
-        self.shards[usize::from(vb.0)].lock()
+    fn flushing_shard(&self, vb: VbId) -> ShardGuard<'_> {
+        self.hold(vb, Holder::Flusher)
     }
 
     fn take_batch(&self, vb: VbId, urgent: bool) -> Option<FlushBatch> {

@@ -35,6 +35,7 @@ mod read;
 mod refusal;
 mod rollback;
 pub mod settings;
+mod shard_guard;
 mod stats;
 mod store;
 mod stream;
@@ -42,6 +43,7 @@ mod subdocument;
 mod tombstone_purger;
 mod update;
 pub mod value;
+mod victims;
 mod warmup;
 mod whole;
 mod with_meta;
@@ -60,6 +62,7 @@ pub use config::{
 };
 pub use counters::OpCounts;
 pub use disk_state::SaveStats;
+pub use evict::EvictionStats;
 pub use expiry::ExpiryStats;
 pub use failure::Failure;
 pub use fetch_queue::{Fetched, Loan};
@@ -73,6 +76,7 @@ pub use persistence::MAX_WAITERS;
 pub use read::{ByChance, Found, Observed, Seen};
 pub use refusal::Refusal;
 pub use settings::{Changed, SettingError, Settings};
+pub use shard_guard::{HOLDERS, Holder, LOCK_TIME_BUCKETS, LockTimes};
 pub use stats::{
     BucketStats, CheckpointStats, DiskCounts, DiskTotals, STATES, StateStats, StoreStats, VbStats,
 };

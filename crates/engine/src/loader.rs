@@ -10,6 +10,7 @@ use crate::bucket::{Bucket, Shard, dead};
 use crate::completion::Completion;
 use crate::fetcher::Brought;
 use crate::flusher::Progress;
+use crate::shard_guard::Holder;
 use crate::warmup::{Slice, WarmupStats};
 
 /// Values read before they are put in place, in bytes: what a step holds beyond what the account knows.
@@ -22,7 +23,10 @@ const LEAST_RECORD_BYTES: u64 = 16;
 impl Bucket {
     /// Waits until a vBucket's documents are loaded; it is then loaded before others. Nothing: they are.
     pub fn loaded(&self, vb: VbId) -> Option<Completion<()>> {
-        let shard = self.shards.get(usize::from(vb.0))?.lock();
+        if vb.0 >= self.vbuckets() {
+            return None;
+        }
+        let shard = self.hold(vb, Holder::FrontEnd);
         shard.unloaded.as_ref()?;
         Some(self.warmup.want(vb))
     }
@@ -45,9 +49,8 @@ impl Bucket {
     /// Loads the metadata of one vBucket, of one that somebody waits for if there is any.
     pub fn load_step(&self) -> Progress {
         let Some(vb) = self.warmup.take_vbucket() else { return Progress::Idle };
-        let index = usize::from(vb.0);
         let (incarnation, counts) = {
-            let shard = self.shards[index].lock();
+            let shard = self.hold(vb, Holder::Loader);
             match shard.unloaded {
                 Some(counts) => (shard.incarnation, counts),
                 None => return self.load_done(vb, None),
@@ -87,7 +90,7 @@ impl Bucket {
     fn install(&self, vb: VbId, incarnation: u64, loaded: Loaded) -> Progress {
         let counts = loaded.counts();
         let (old, high_seqno) = {
-            let mut shard = self.shards[usize::from(vb.0)].lock();
+            let mut shard = self.hold(vb, Holder::Loader);
             if shard.incarnation != incarnation {
                 drop(shard);
                 return self.load_done(vb, None);
@@ -114,7 +117,7 @@ impl Bucket {
         // Nothing of it may be on its way to disk while it is replaced.
         let (_roles, _flushing) = (self.roles.lock(), self.flushing.lock());
         let old = {
-            let mut shard = self.shards[usize::from(vb.0)].lock();
+            let mut shard = self.hold(vb, Holder::Loader);
             if shard.incarnation != incarnation {
                 return;
             }

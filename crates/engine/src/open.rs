@@ -16,6 +16,7 @@ use crate::compression::CompressionCounters;
 use crate::config::BucketConfig;
 use crate::counters::OpCounts;
 use crate::disk_state::DiskState;
+use crate::evict::Eviction;
 use crate::expiry::ExpiryCounters;
 use crate::failure::Failure;
 use crate::filer::Filer;
@@ -25,6 +26,7 @@ use crate::keeper::Keeper;
 use crate::memory::MemoryAccount;
 use crate::persistence::PersistenceWaiters;
 use crate::settings::Key;
+use crate::shard_guard::{Holder, LockClock};
 use crate::warmup::Warmup;
 
 /// Present while the last stop was a clean one.
@@ -57,6 +59,7 @@ impl Bucket {
         let settings = Arc::new(config.settings.clone());
         settings.put(Key::MaxSize, config.quota_bytes);
         let context = BucketContext::new(env.random.next_u64(), env.random.next_u64(), env.heap.clone());
+        context.frequency.set(settings.get(Key::FreqCounterIncrementFactor));
         let shards = (0..config.vbuckets).map(|id| {
             let origin = Origin::empty(VbState::Active, new_uuid(&env));
             Mutex::new(Shard {
@@ -66,10 +69,13 @@ impl Bucket {
                 incarnation: 0,
                 flush_queued: false,
                 followers: Vec::new(),
+                held: 0,
                 ops: OpCounts::default(),
             })
         });
         let bucket = Bucket {
+            eviction: Eviction::default(),
+            lock_clock: LockClock::default(),
             memory: MemoryAccount::new(settings.clone(), context.account().clone()),
             settings,
             keeper: Keeper::default(),
@@ -98,11 +104,11 @@ impl Bucket {
 
     fn find_vbuckets(&self, clean: bool) -> Result<(), Failure> {
         for (vb, found) in self.store.states()? {
-            let Some(shard) = self.shards.get(usize::from(vb.0)) else {
+            if vb.0 >= self.vbuckets() {
                 tracing::error!(bucket = self.name(), %vb, "a file of a vBucket that this bucket does not have is left alone");
                 continue;
-            };
-            let mut shard = shard.lock();
+            }
+            let mut shard = self.hold(vb, Holder::Roles);
             match found {
                 Ok(stored) => {
                     let counts = stored.counts;

@@ -1,12 +1,12 @@
 //! Reading documents.
 
 use base::{Cas, DocKey, Moment, Seqno, VbId, VbState, VbUuid, Version};
-use parking_lot::MutexGuard;
 use vbucket::{Basis, Change, Existence};
 
-use crate::bucket::{Bucket, Shard};
+use crate::bucket::Bucket;
 use crate::expiry::ExpiredBy;
 use crate::refusal::Refusal;
+use crate::shard_guard::{Holder, ShardGuard};
 use crate::whole::Whole;
 
 /// A document as a reader sees it.
@@ -78,15 +78,17 @@ impl Bucket {
             });
             match &found {
                 Some(seen) if seen.version.is_resident() => shard.ops.get_hits += 1,
-                // It is counted when its reader comes again.
-                Some(_) => {}
+                // It is a hit when its reader comes again.
+                Some(_) => shard.ops.get_not_resident += 1,
                 None => shard.ops.get_misses += 1,
             }
             found
         };
         match found {
             Some(seen) if !seen.version.is_expired(now) => {
-                Ok(Found { version: Whole::of(seen.version)?, cas: seen.cas })
+                let version = Whole::of(seen.version)?;
+                self.context.frequency.raise(&version);
+                Ok(Found { version, cas: seen.cas })
             }
             Some(expired) => {
                 self.expire(vb, hash, &expired.version, now)?;
@@ -96,7 +98,7 @@ impl Bucket {
         }
     }
 
-    fn in_state(&self, vb: VbId, state: VbState) -> Result<MutexGuard<'_, Shard>, Refusal> {
+    fn in_state(&self, vb: VbId, state: VbState) -> Result<ShardGuard<'_>, Refusal> {
         let shard = self.shard(vb)?;
         match shard.vb.state() == state {
             true if shard.unloaded.is_none() => Ok(shard),
@@ -198,11 +200,10 @@ impl Bucket {
     /// A document chosen by chance among those of active vBuckets, one whose value is in memory if there is any.
     pub fn random_key(&self, now: Moment) -> ByChance {
         let random = self.env.random.next_u64();
-        let from = random as usize % self.shards.len();
+        let from = (random % u64::from(self.vbuckets())) as u16;
         let mut fallback = ByChance::None;
-        let (before, from) = self.shards.split_at(from);
-        for shard in from.iter().chain(before) {
-            let shard = shard.lock();
+        for vb in (from..self.vbuckets()).chain(0..from).map(VbId) {
+            let shard = self.hold(vb, Holder::FrontEnd);
             if !shard.exists || shard.vb.state() != VbState::Active {
                 continue;
             }

@@ -6,6 +6,7 @@ use crate::bucket::{Bucket, Shard};
 use crate::config::BucketConfig;
 use crate::counters::OpCounts;
 use crate::failure::Failure;
+use crate::shard_guard::Holder;
 
 pub use kvstore::{Counts as DiskCounts, Stats as StoreStats};
 
@@ -136,7 +137,7 @@ impl Bucket {
 
     /// What one vBucket can tell; nothing if there is no such vBucket.
     pub fn vbucket_stats(&self, vb: VbId) -> Option<VbStats> {
-        Some(VbStats::of(&*self.shard(vb).ok()?))
+        Some(VbStats::of(&*self.shard_for(vb, Holder::Stats).ok()?))
     }
 
     /// What the bucket can tell; locks each vBucket once, one after the other.

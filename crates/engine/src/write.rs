@@ -135,7 +135,11 @@ impl Bucket {
         if self.disk.is_full() {
             return Err(Refusal::DiskFull);
         }
-        if new.is_deleted() || self.memory.admits() { Ok(()) } else { Err(Refusal::OverQuota) }
+        let used_bytes = self.memory.used_bytes();
+        if used_bytes >= self.memory.high_watermark_bytes() {
+            self.wake_pager();
+        }
+        if new.is_deleted() || self.memory.admits(used_bytes) { Ok(()) } else { Err(Refusal::OverQuota) }
     }
 }
 

@@ -2,23 +2,25 @@
 
 use std::sync::Arc;
 
-use base::{Account, Heap};
+use base::{Account, FrequencyFactor, Heap};
 
 use crate::hash_seed::HashSeed;
 
-/// What all vBuckets of a bucket share: the seed of their hashes, and where their memory comes from.
+/// What all vBuckets of a bucket share: the seed of their hashes, where their memory comes from, and how frequencies rise.
 #[derive(Clone)]
 pub struct BucketContext {
     /// The seed of the hash tables.
     pub seed: Arc<HashSeed>,
     /// Where versions come from. Its account is charged with everything else, too.
     pub heap: Heap,
+    /// How quickly access frequencies rise.
+    pub frequency: Arc<FrequencyFactor>,
 }
 
 impl BucketContext {
     /// A context whose hashes begin with these random numbers.
     pub fn new(first: u64, second: u64, heap: Heap) -> BucketContext {
-        BucketContext { seed: Arc::new(HashSeed::new(first, second)), heap }
+        BucketContext { seed: Arc::new(HashSeed::new(first, second)), heap, frequency: Arc::default() }
     }
 
     /// What is charged with all memory.

@@ -3,7 +3,12 @@
 //! Every method is bounded: no I/O, no waiting, and nothing whose cost grows with the number of items.
 //! What is no longer needed is handed back as [`Garbage`], so that it is freed after the lock is released.
 
-use base::{Cas, DocKey, ItemKind, Moment, NewVersion, RevSeqno, Seqno, VbId, VbState, VbUuid, Version};
+use std::sync::Arc;
+
+use base::{
+    Cas, DocKey, FrequencyFactor, ItemKind, Moment, NewVersion, RevSeqno, Seqno, VbId, VbState, VbUuid,
+    Version,
+};
 
 use crate::bucket_context::BucketContext;
 use crate::checkpoint::CheckpointLimits;
@@ -85,6 +90,7 @@ pub(crate) struct History {
     pub(crate) high_seqno: Seqno,
     pub(crate) max_deleted_rev: RevSeqno,
     pub(crate) might_contain_xattrs: bool,
+    pub(crate) frequency: Arc<FrequencyFactor>,
 }
 
 impl History {
@@ -108,6 +114,9 @@ impl History {
         let replaced = slot.set(version);
         if let Some(old) = &replaced {
             self.counts.leave(old);
+            if !old.is_deleted() {
+                self.frequency.carry_over(old, &queued);
+            }
         }
         let merged = self.checkpoints.queue(queued, replaced.as_ref().map(|v| v.meta().by_seqno));
         Stored { cas: meta.cas, by_seqno: meta.by_seqno, garbage: Garbage { replaced, merged } }
@@ -148,6 +157,7 @@ impl VBucket {
                 high_seqno: origin.high_seqno,
                 max_deleted_rev: origin.max_deleted_rev,
                 might_contain_xattrs: origin.might_contain_xattrs,
+                frequency: context.frequency.clone(),
             },
             persistence,
             failover: origin.failover,

@@ -5,6 +5,7 @@ mod durable;
 mod engines;
 mod filling;
 mod flush;
+mod hit_rate;
 mod idle;
 mod load;
 mod memcached;
@@ -32,6 +33,8 @@ pub enum Bench {
     Engines(engines::Options),
     /// A restart with many documents: time to ready, to the first correct read, until everything is in memory.
     Warmup(warmup::Options),
+    /// What the pager keeps in memory, beside plain LRU and the optimum, and how long it holds locks.
+    HitRate(hit_rate::Options),
     /// The front end while all files are compacted, and the disk space before, during and after.
     Compact(compact::Options),
 }
@@ -53,6 +56,7 @@ pub fn run(bench: &Bench) -> Result<bool> {
         Bench::Flush(options) => flush::run(options)?,
         Bench::Engines(options) => return engines::run(options),
         Bench::Warmup(options) => warmup::run(options)?,
+        Bench::HitRate(options) => hit_rate::run(options)?,
         Bench::Compact(options) => compact::run(options)?,
     };
     Ok(report.close())
