@@ -8,6 +8,7 @@ use kvstore::KvStore;
 use parking_lot::{Mutex, MutexGuard};
 use vbucket::{BucketContext, Origin, VBucket};
 
+use crate::checkpoint_recovery::CheckpointRelief;
 use crate::compaction_queue::CompactionQueue;
 use crate::config::BucketConfig;
 use crate::counters::OpCounts;
@@ -83,6 +84,7 @@ pub struct Bucket {
     pub(crate) memory: MemoryAccount,
     pub(crate) settings: Arc<Settings>,
     pub(crate) keeper: Keeper,
+    pub(crate) relief: CheckpointRelief,
     pub(crate) waiters: PersistenceWaiters,
     pub(crate) flush: FlushQueue,
     pub(crate) disk: DiskState,

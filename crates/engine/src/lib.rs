@@ -11,6 +11,7 @@ mod config;
 mod counters;
 mod defragmenter;
 mod disk_state;
+mod disposal;
 mod durability;
 mod evict;
 mod expiry_pager;
@@ -33,6 +34,7 @@ mod rollback;
 pub mod settings;
 mod stats;
 mod store;
+mod streams;
 mod subdocument;
 mod tombstone_purger;
 mod update;
@@ -45,6 +47,7 @@ mod write;
 #[cfg(debug_assertions)]
 pub use bucket::locks_taken;
 pub use bucket::{Bucket, Mutated};
+pub use checkpoint_recovery::CheckpointMemoryStats;
 pub use compaction_queue::{CompactOutcome, CompactRequest, CompactionRun, CompactionStats};
 pub use completion::{Completer, Completion, completion};
 pub use config::{
@@ -68,6 +71,7 @@ pub use stats::{
     BucketStats, CheckpointStats, DiskCounts, DiskTotals, STATES, StateStats, StoreStats, VbStats,
 };
 pub use store::{StoreMode, StoreRequest};
+pub use streams::StreamCursor;
 pub use update::{CounterRequest, End};
 pub use warmup::{WarmupState, WarmupStats};
 pub use whole::Whole;

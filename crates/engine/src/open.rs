@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use vbucket::{BucketContext, FailoverEntry, FailoverTable, Origin, VBucket};
 
 use crate::bucket::{Bucket, Shard, dead, new_uuid};
+use crate::checkpoint_recovery::CheckpointRelief;
 use crate::compaction_queue::CompactionQueue;
 use crate::config::BucketConfig;
 use crate::counters::OpCounts;
@@ -69,6 +70,7 @@ impl Bucket {
             memory: MemoryAccount::new(settings.clone(), context.account().clone()),
             settings,
             keeper: Keeper::default(),
+            relief: CheckpointRelief::default(),
             shards: shards.collect(),
             uuid,
             context,
@@ -85,6 +87,7 @@ impl Bucket {
             env,
             config,
         };
+        bucket.set_checkpoint_limits();
         bucket.find_vbuckets(clean)?;
         Ok(bucket)
     }

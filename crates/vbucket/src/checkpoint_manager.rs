@@ -25,8 +25,11 @@ use crate::removed::Removed;
 
 /// The open and the closed checkpoints of a vBucket, and the cursors that read them.
 pub struct CheckpointManager {
-    /// The oldest node in memory.
+    /// The oldest node in memory,
     oldest: Arc<Node>,
+    /// its beginning, and the number of its checkpoint: nobody needs to look at it, it may be far from any cache.
+    memory_start: Seqno,
+    oldest_id: u64,
     /// The open checkpoint's first node.
     open: Arc<Node>,
     tip: Tip,
@@ -55,6 +58,8 @@ impl CheckpointManager {
         let open = tip.node().clone();
         CheckpointManager {
             oldest: open.clone(),
+            memory_start: open.start,
+            oldest_id: open.checkpoint,
             open_node_bytes: open.overhead_bytes(),
             open,
             tip,
@@ -77,7 +82,7 @@ impl CheckpointManager {
 
     /// Every change from here on is in memory, or was de-duplicated.
     pub fn memory_start(&self) -> Seqno {
-        self.oldest.start
+        self.memory_start
     }
 
     /// Number of the open checkpoint.
@@ -87,7 +92,7 @@ impl CheckpointManager {
 
     /// Checkpoints in memory, the open one included.
     pub fn checkpoints(&self) -> u64 {
-        self.open.checkpoint - self.oldest.checkpoint + 1
+        self.open.checkpoint - self.oldest_id + 1
     }
 
     /// Changes in memory.
@@ -251,14 +256,17 @@ impl CheckpointManager {
         true
     }
 
-    /// Drops the slowest cursor if it is one that may be dropped and keeps memory that a lasting one does not need:
-    /// its name and id. Its reader is told when it comes to take what follows.
-    pub fn drop_slowest_cursor(&mut self) -> Option<(CursorId, Arc<str>)> {
+    /// Drops the slowest cursor if it is one that may be dropped, and keeps so many bytes at least that no lasting one
+    /// needs: its name and id. Its reader is told when it comes to take what follows.
+    pub fn drop_slowest_cursor(&mut self, least_bytes: u64) -> Option<(CursorId, Arc<str>)> {
         self.settle();
         let lasting = self.cursors.iter().filter(|cursor| !cursor.is_droppable);
-        let needed = lasting.map(|cursor| cursor.near.start).min().unwrap_or(self.open.start);
+        let needed = lasting.map(|cursor| &cursor.near).min_by_key(|node| node.start);
+        let needed = self.before(needed.unwrap_or(&self.open));
         let slowest = self.cursors.iter().filter(|cursor| cursor.is_droppable).min_by_key(|c| c.position)?;
-        if slowest.near.start >= needed {
+        let before = self.before(&slowest.near);
+        let won = (needed.bytes + needed.overhead).saturating_sub(before.bytes + before.overhead);
+        if won < least_bytes.max(1) {
             return None;
         }
         let (id, name) = (slowest.id, slowest.name.clone());
@@ -283,7 +291,7 @@ impl CheckpointManager {
             self.close();
             self.open.clone()
         });
-        let items = next.sealed().map_or(self.closed.items, |sealed| sealed.before.items) - read.items;
+        let items = self.before(&next).items - read.items;
         let cursor = &mut self.cursors[at];
         let (start, end) = (cursor.position.next(), Seqno(next.start.0 - 1));
         let range = Range { first: cursor.near.clone(), start, end, items };
@@ -368,17 +376,18 @@ impl CheckpointManager {
     }
 
     fn remove_before(&mut self, needed: Arc<Node>) -> Removed {
-        if needed.start <= self.oldest.start {
+        if needed.start <= self.memory_start {
             return Removed::default();
         }
         let forgotten = self.tip.forget_before(&needed);
-        let until = needed.sealed().map_or(self.closed, |sealed| sealed.before);
+        let until = self.before(&needed);
         let sums = until - self.removed;
         self.removed = until;
-        let oldest = std::mem::replace(&mut self.oldest, needed);
-        let checkpoints = self.oldest.checkpoint - oldest.checkpoint;
+        self.memory_start = needed.start;
+        let before = std::mem::replace(&mut self.oldest_id, needed.checkpoint);
+        let oldest = Some(std::mem::replace(&mut self.oldest, needed));
         self.tell();
-        Removed { forgotten, oldest: Some(oldest), checkpoints, sums }
+        Removed { forgotten, oldest, checkpoints: self.oldest_id - before, sums }
     }
 
     fn cursor(&self, id: CursorId) -> Option<&Cursor> {
@@ -390,11 +399,14 @@ impl CheckpointManager {
         self.closed + self.changes.sums()
     }
 
+    /// What was ever in the closed checkpoints before a node.
+    fn before(&self, node: &Node) -> Sums {
+        node.sealed().map_or(self.closed, |sealed| sealed.before)
+    }
+
     /// What is before the cursor's position; the bytes only up to the chunk it is in.
     fn read_by(&self, cursor: &Cursor) -> Sums {
-        let before = cursor.near.sealed().map_or(self.closed, |sealed| sealed.before);
-        let items = self.total().items - self.behind(cursor);
-        Sums { items, ..before }
+        Sums { items: self.total().items - self.behind(cursor), ..self.before(&cursor.near) }
     }
 
     fn behind(&self, cursor: &Cursor) -> u64 {

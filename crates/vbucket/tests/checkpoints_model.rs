@@ -255,7 +255,7 @@ impl Model {
     }
 
     fn drop_slowest(&mut self) -> Result<(), TestCaseError> {
-        let dropped = self.real.drop_slowest_cursor();
+        let dropped = self.real.drop_slowest_cursor(1);
         let slowest = self.cursors.iter().filter(|c| !c.lasts).map(|c| c.position).min();
         let lasting = self.cursors.iter().filter(|c| c.lasts).map(|c| c.position).min();
         let Some((id, _)) = dropped else {
@@ -445,7 +445,7 @@ fn many_checkpoints_are_freed_without_recursion_and_found_again() {
     assert!(manager.advance(late, Seqno(n / 2 + 12_345)));
     assert_eq!(manager.items_behind(late), Some(n / 2 - 12_345));
     assert!(manager.remove_closed().is_empty());
-    assert_eq!(manager.drop_slowest_cursor().map(|(id, _)| id), Some(slow));
+    assert_eq!(manager.drop_slowest_cursor(1).map(|(id, _)| id), Some(slow));
     let mut removed = manager.remove_closed();
     assert_eq!((removed.checkpoints(), removed.items()), (n / 2 + 12_345, n / 2 + 12_345));
     let mut steps = 1;

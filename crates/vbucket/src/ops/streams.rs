@@ -47,9 +47,10 @@ impl VBucket {
         self.history.checkpoints.expel()
     }
 
-    /// Drops the slowest stream, if that wins memory, and takes out what only it needed.
-    pub fn drop_slowest_stream(&mut self) -> Option<(Arc<str>, Removed)> {
-        let (_, name) = self.history.checkpoints.drop_slowest_cursor()?;
+    /// Drops the slowest stream if it needs at least so many bytes that the flusher has passed, and takes out what
+    /// only it needed.
+    pub fn drop_slowest_stream(&mut self, least_bytes: u64) -> Option<(Arc<str>, Removed)> {
+        let (_, name) = self.history.checkpoints.drop_slowest_cursor(least_bytes)?;
         Some((name, self.history.checkpoints.expel()))
     }
 }

@@ -164,8 +164,8 @@ impl Player for Checkpoints {
             }
             ["remove"] => Checkpoints::removed(&self.manager.remove_closed()),
             ["expel"] => Checkpoints::removed(&self.manager.expel()),
-            ["drop-slowest"] => {
-                let dropped = self.manager.drop_slowest_cursor();
+            ["drop-slowest", ..] => {
+                let dropped = self.manager.drop_slowest_cursor(number(words, "bytes").unwrap_or(1));
                 dropped.map_or("nobody".to_owned(), |(_, name)| name.to_string())
             }
             ["fill", n] => {
