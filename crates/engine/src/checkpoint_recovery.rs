@@ -181,9 +181,9 @@ impl Pass {
         let relief = &bucket.relief;
         match self.stage {
             Stage::RemoveClosed => take_out(bucket, vb, &relief.removed_items, |vb| {
-                Some(vb.remove_closed_checkpoints())
+                Some(vb.checkpoints_mut().remove_closed())
             }),
-            Stage::Expel => take_out(bucket, vb, &relief.expelled_items, |vb| Some(vb.expel_checkpoints())),
+            Stage::Expel => take_out(bucket, vb, &relief.expelled_items, |vb| Some(vb.checkpoints_mut().expel())),
             Stage::DropSlowest => drop_slowest(bucket, vb),
         }
     }
@@ -216,9 +216,9 @@ fn drop_slowest(bucket: &Bucket, vb: VbId) {
         let least_bytes = too_much / u64::from(bucket.vbuckets());
         let mut name = None;
         take_out(bucket, vb, &bucket.relief.removed_items, |vb| {
-            let (dropped, removed) = vb.drop_slowest_stream(least_bytes)?;
+            let (_, dropped) = vb.checkpoints_mut().drop_slowest_cursor(least_bytes)?;
             name = Some(dropped);
-            Some(removed)
+            Some(vb.checkpoints_mut().expel())
         });
         let Some(name) = name else { return };
         bucket.relief.dropped_streams.fetch_add(1, Ordering::Relaxed);

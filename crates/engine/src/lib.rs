@@ -34,7 +34,6 @@ mod rollback;
 pub mod settings;
 mod stats;
 mod store;
-mod streams;
 mod subdocument;
 mod tombstone_purger;
 mod update;
@@ -71,7 +70,6 @@ pub use stats::{
     BucketStats, CheckpointStats, DiskCounts, DiskTotals, STATES, StateStats, StoreStats, VbStats,
 };
 pub use store::{StoreMode, StoreRequest};
-pub use streams::StreamCursor;
 pub use update::{CounterRequest, End};
 pub use warmup::{WarmupState, WarmupStats};
 pub use whole::Whole;

@@ -123,7 +123,12 @@ fn the_quota_refuses_documents_but_not_deletions() {
         };
         bucket.store(VB, &request, bucket.now())
     };
-    let refused = (0..200).find(|n| store(*n) == Err(Refusal::OverQuota)).expect("the quota is reached");
+    let is_refused = |n: &u32| {
+        let stored = store(*n);
+        assert!(bucket.flush_all(), "what waits for the disk is not in the way");
+        stored == Err(Refusal::OverQuota)
+    };
+    let refused = (0..200).find(is_refused).expect("the quota is reached");
     assert!(refused > 70);
     bucket.delete(VB, key("key0"), Cas::ANY, bucket.now()).expect("deletions always have room");
     assert!(store(0).is_ok());

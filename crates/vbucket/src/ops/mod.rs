@@ -4,7 +4,6 @@ mod change;
 mod flush;
 mod lock;
 mod residency;
-mod streams;
 mod with_meta;
 
 pub use change::{Basis, Change, Existence, Refusal, Refused, Stored};
