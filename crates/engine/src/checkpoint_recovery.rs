@@ -84,8 +84,9 @@ impl Bucket {
 
     /// So many thousandths of the checkpoints' share of the quota.
     fn checkpoint_share(&self, thousandths: u64) -> u64 {
-        let share = self.memory.quota_bytes() / 1000 * self.settings.get(Key::CheckpointRatio);
-        share / 1000 * thousandths
+        let ratio = self.settings.get(Key::CheckpointRatio);
+        let share = u128::from(self.memory.quota_bytes()) * u128::from(ratio * thousandths) / 1_000_000;
+        u64::try_from(share).unwrap_or(u64::MAX)
     }
 
     /// Brings limits and marks of the checkpoints up to date with the settings.
@@ -180,10 +181,12 @@ impl Pass {
     fn visit(&self, bucket: &Bucket, vb: VbId) {
         let relief = &bucket.relief;
         match self.stage {
-            Stage::RemoveClosed => take_out(bucket, vb, &relief.removed_items, |vb| {
-                Some(vb.checkpoints_mut().remove_closed())
-            }),
-            Stage::Expel => take_out(bucket, vb, &relief.expelled_items, |vb| Some(vb.checkpoints_mut().expel())),
+            Stage::RemoveClosed => {
+                take_out(bucket, vb, &relief.removed_items, |vb| Some(vb.checkpoints_mut().remove_closed()))
+            }
+            Stage::Expel => {
+                take_out(bucket, vb, &relief.expelled_items, |vb| Some(vb.checkpoints_mut().expel()))
+            }
             Stage::DropSlowest => drop_slowest(bucket, vb),
         }
     }
@@ -270,3 +273,6 @@ impl Chore for CheckpointRecovery {
         Next::After(CALM_PAUSE)
     }
 }
+
+#[cfg(test)]
+mod tests;
