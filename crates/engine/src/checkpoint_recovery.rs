@@ -2,8 +2,9 @@
 //!
 //! Above the upper mark it recovers memory down to the lower one, from the vBuckets with the most first: closed
 //! checkpoints that nobody needs any more, then changes that every cursor has passed, then what only the slowest
-//! streams need, which go on from the disk. What the flusher needs stays, and above the share changes are refused
-//! until it has caught up; it gathers no longer when half of the share is taken.
+//! streams need, which go on from the disk. What the flusher needs stays; it gathers no longer when half of the share
+//! is taken. Above the share changes are refused until it has caught up, but only while memory is short: most of what
+//! is queued are versions that the hash table holds anyway, and below the low watermark they are in nobody's way.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -56,7 +57,7 @@ pub struct CheckpointMemoryStats {
     pub expelled_items: u64,
     /// Streams whose cursor was dropped.
     pub dropped_streams: u64,
-    /// Changes that were refused because the checkpoints were above their share.
+    /// Changes that were refused because the checkpoints were above their share while memory was short.
     pub refused: u64,
     /// Changes that have left the checkpoints and wait to be freed.
     pub unfreed_items: u64,
@@ -116,14 +117,11 @@ impl Bucket {
     #[inline]
     pub(crate) fn have_checkpoints_room(&self) -> bool {
         let pressure = self.context.checkpoints.pressure();
-        if pressure != Pressure::Calm {
-            self.relieve(pressure);
-        }
-        pressure != Pressure::Full
+        pressure == Pressure::Calm || self.relieve(pressure)
     }
 
     #[cold]
-    fn relieve(&self, pressure: Pressure) {
+    fn relieve(&self, pressure: Pressure) -> bool {
         self.flush.hurry_all();
         let called = &self.relief.is_called;
         if pressure >= Pressure::Recover
@@ -132,9 +130,11 @@ impl Bucket {
         {
             self.keeper.wake(ChoreId::CheckpointRecovery);
         }
-        if pressure == Pressure::Full {
+        let has_room = pressure < Pressure::Full || !self.memory.is_above_low_watermark();
+        if !has_room {
             self.relief.refused.fetch_add(1, Ordering::Relaxed);
         }
+        has_room
     }
 
     /// Frees what has left the checkpoints, now if it is little. Not to be called under a vBucket's lock.

@@ -18,7 +18,15 @@ const VALUE: [u8; 512] = [b'v'; 512];
 
 /// What is measured, in nanoseconds an operation: the median of all rounds.
 const COLUMNS: [&str; 9] = [
-    "extract", "free", "take", "take_half", "register", "register_mid", "advance_mid", "behind_mid", "expel",
+    "extract",
+    "free",
+    "take",
+    "take_half",
+    "register",
+    "register_mid",
+    "advance_mid",
+    "behind_mid",
+    "expel",
 ];
 
 struct World {

@@ -100,7 +100,7 @@ impl Drop for Node {
 
 /// The last node from `from` on for which `is_before` holds, or `from` itself. If it holds for a node it must hold for
 /// all before it. Takes steps as the logarithm of the distance.
-pub(crate) fn last_before<'a>(from: &'a Arc<Node>, is_before: impl Fn(&Node) -> bool) -> &'a Arc<Node> {
+pub(crate) fn last_before(from: &Arc<Node>, is_before: impl Fn(&Node) -> bool) -> &Arc<Node> {
     let mut at = from;
     loop {
         let ahead = at.ahead.iter().rev().chain([&at.next]);

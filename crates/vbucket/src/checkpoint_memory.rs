@@ -31,7 +31,7 @@ pub struct CheckpointMarks {
     pub hurry_bytes: u64,
     /// Memory is recovered.
     pub recover_bytes: u64,
-    /// Changes are refused.
+    /// Changes are refused if memory is short.
     pub full_bytes: u64,
 }
 
@@ -51,7 +51,7 @@ pub enum Pressure {
     Hurry,
     /// Memory is recovered.
     Recover,
-    /// Changes are refused.
+    /// Changes are refused if memory is short.
     Full,
 }
 
@@ -264,7 +264,9 @@ mod tests {
 
     #[test]
     fn sizes_are_rounded_as_the_allocator_does() {
-        for (bytes, takes) in [(1, 16), (64, 64), (160, 160), (250, 256), (257, 288), (2048, 2048), (2100, 2304)] {
+        for (bytes, takes) in
+            [(1, 16), (64, 64), (160, 160), (250, 256), (257, 288), (2048, 2048), (2100, 2304)]
+        {
             assert_eq!(rounded(bytes), takes, "{bytes}");
         }
     }

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use base::{DocKey, ItemKind, NewVersion, Seqno, Version, VersionMeta};
 use proptest::prelude::*;
 use vbucket::{
-    BucketContext, CheckpointLimits, CheckpointManager, CursorId, Dropped, Range, RangeLimit, RegisterRefusal,
-    Removed,
+    BucketContext, CheckpointLimits, CheckpointManager, CursorId, Dropped, Range, RangeLimit,
+    RegisterRefusal, Removed,
 };
 
 /// Slots of a chunk: so much of what all have passed may stay when changes are expelled.

@@ -36,7 +36,8 @@ fn an_idle_vbucket_is_small_before_and_after_work() {
         let old = idle.table.find_slot(context.seed.hash(key), key).set(version.clone());
         drop(idle.checkpoints.queue(version, old.map(|old| old.meta().by_seqno)));
         if seqno % 300 == 0 {
-            let range = idle.checkpoints.take_range(cursor, RangeLimit::NONE).expect("it is there").expect("changes");
+            let range =
+                idle.checkpoints.take_range(cursor, RangeLimit::NONE).expect("it is there").expect("changes");
             idle.checkpoints.advance(cursor, range.end());
         }
     }

@@ -4,7 +4,10 @@ use std::collections::HashMap;
 use std::fmt::Write;
 
 use base::{DocKey, ItemKind, NewVersion, Seqno, VersionMeta};
-use vbucket::{BucketContext, CheckpointLimits, CheckpointManager, CursorId, Dropped, RangeLimit, RegisterRefusal, Removed};
+use vbucket::{
+    BucketContext, CheckpointLimits, CheckpointManager, CursorId, Dropped, RangeLimit, RegisterRefusal,
+    Removed,
+};
 
 use crate::{Player, number};
 
@@ -169,7 +172,8 @@ impl Player for Checkpoints {
                 dropped.map_or("nobody".to_owned(), |(_, name)| name.to_string())
             }
             ["fill", n] => {
-                (0..n.parse().expect("a number")).for_each(|i| _ = self.queue(ItemKind::Mutation, &format!("fill{i}"), None));
+                (0..n.parse().expect("a number"))
+                    .for_each(|i| _ = self.queue(ItemKind::Mutation, &format!("fill{i}"), None));
                 format!("the last change is {}", self.manager.high_seqno())
             }
             ["last", name, ..] => {
