@@ -2,9 +2,12 @@
 //!
 //! Above the upper mark it recovers memory down to the lower one, from the vBuckets with the most first: closed
 //! checkpoints that nobody needs any more, then changes that every cursor has passed, then what only the slowest
-//! streams need, which go on from the disk. What the flusher needs stays; it gathers no longer when half of the share
-//! is taken. Above the share changes are refused until it has caught up, but only while memory is short: most of what
-//! is queued are versions that the hash table holds anyway, and below the low watermark they are in nobody's way.
+//! streams need, which go on from the disk.
+//!
+//! What the flusher needs stays. While the bucket is above its low watermark, it gathers no longer when half of the
+//! share is taken, and above the share changes are refused until it has caught up. Below the low watermark what is
+//! queued is in nobody's way: most of it are versions that the hash table holds anyway, and a flusher that hurries
+//! writes more, because less is de-duplicated.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -122,7 +125,10 @@ impl Bucket {
 
     #[cold]
     fn relieve(&self, pressure: Pressure) -> bool {
-        self.flush.hurry_all();
+        let is_short = self.memory.is_above_low_watermark();
+        if is_short {
+            self.flush.hurry_all();
+        }
         let called = &self.relief.is_called;
         if pressure >= Pressure::Recover
             && !called.load(Ordering::Relaxed)
@@ -130,7 +136,7 @@ impl Bucket {
         {
             self.keeper.wake(ChoreId::CheckpointRecovery);
         }
-        let has_room = pressure < Pressure::Full || !self.memory.is_above_low_watermark();
+        let has_room = pressure < Pressure::Full || !is_short;
         if !has_room {
             self.relief.refused.fetch_add(1, Ordering::Relaxed);
         }

@@ -170,8 +170,9 @@ fn what_the_disk_has_not_taken_is_never_given_up_and_changes_are_refused() {
     }
     let stored = refused.expect("the share is full, and memory is short");
     let memory = world.bucket.memory();
-    assert!(memory.is_above_low_watermark(), "{stored}");
+    assert!(memory.used_bytes() + 2000 > memory.low_watermark_bytes(), "{stored}");
     assert!(memory.used_bytes() < memory.low_watermark_bytes() + 10_000, "the quota has room");
+    world.bucket.set_param("mem_low_wat_percent", "50").expect("it may be changed");
     assert_eq!(world.bucket.flush_step(), Progress::Failed);
     world.keep();
     let stats = world.stats();
@@ -193,8 +194,9 @@ fn what_the_disk_has_not_taken_is_never_given_up_and_changes_are_refused() {
 }
 
 #[test]
-fn the_flusher_gathers_no_longer_when_half_of_the_share_is_taken() {
+fn the_flusher_gathers_no_longer_when_half_of_the_share_is_taken_and_memory_is_short() {
     let world = World::new();
+    world.bucket.set_param("mem_low_wat_percent", "1").expect("it may be changed");
     let mut n = 0;
     while world.stats().pressure == Pressure::Calm {
         world.set_in(VbId(n % 8), &format!("k{n}"), 1000).expect("there is room");
@@ -205,6 +207,11 @@ fn the_flusher_gathers_no_longer_when_half_of_the_share_is_taken() {
     let early = crate::flush_queue::Due::Gathered(world.bucket.env.clock.monotonic());
     world.bucket.flush.take(&mut group, early);
     assert!(group.is_empty(), "nobody has called yet");
+    world.bucket.set_param("mem_low_wat_percent", "75").expect("it may be changed");
+    world.set_in(VB, "one more", 10).expect("there is room");
+    world.bucket.flush.take(&mut group, early);
+    assert!(group.is_empty(), "it may go on gathering while there is memory");
+    world.bucket.set_param("mem_low_wat_percent", "1").expect("it may be changed");
     world.set_in(VB, "one more", 10).expect("there is room");
     world.bucket.flush.take(&mut group, early);
     assert_eq!(group.len(), 8);
