@@ -25,7 +25,8 @@ const CALM_PAUSE: Duration = Duration::from_secs(1);
 /// Between two passes while it does.
 const PRESSED_PAUSE: Duration = Duration::from_millis(10);
 /// Bounds of the size of a checkpoint that adapts to the quota.
-/// Smaller ones would hardly de-duplicate, and a larger one is much for a reader to take at once.
+/// One that is closed early de-duplicates less, however large a part of the share its vBucket has; a larger one is
+/// much for a reader to take at once.
 const ADAPTED_BYTES: std::ops::RangeInclusive<u64> = 256 << 10..=16 << 20;
 
 /// What of the checkpoints is no vBucket's own business.
@@ -98,8 +99,7 @@ impl Bucket {
         let share = self.checkpoint_share(1000);
         let vbuckets = u64::from(self.vbuckets());
         let max_bytes = match self.settings.get(Key::CheckpointMaxSize) {
-            // two of them for each vBucket
-            0 => (share / vbuckets / 2).clamp(*ADAPTED_BYTES.start(), *ADAPTED_BYTES.end()),
+            0 => (share / 16).clamp(*ADAPTED_BYTES.start(), *ADAPTED_BYTES.end()),
             fixed => fixed,
         };
         let whole = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
