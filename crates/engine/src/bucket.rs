@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use vbucket::{BucketContext, Origin, VBucket};
 
 use crate::backfill::BackfillQueue;
+use crate::checkpoint_recovery::CheckpointRelief;
 use crate::compaction_queue::CompactionQueue;
 use crate::compression::CompressionCounters;
 use crate::config::BucketConfig;
@@ -111,6 +112,7 @@ pub struct Bucket {
     pub(crate) keeper: Keeper,
     pub(crate) expiry: ExpiryCounters,
     pub(crate) compression: CompressionCounters,
+    pub(crate) relief: CheckpointRelief,
     pub(crate) waiters: PersistenceWaiters,
     pub(crate) flush: FlushQueue,
     pub(crate) disk: DiskState,

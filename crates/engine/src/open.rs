@@ -11,6 +11,7 @@ use vbucket::{BucketContext, FailoverEntry, FailoverTable, Origin, VBucket};
 
 use crate::backfill::BackfillQueue;
 use crate::bucket::{Bucket, Shard, dead, new_uuid};
+use crate::checkpoint_recovery::CheckpointRelief;
 use crate::compaction_queue::CompactionQueue;
 use crate::compression::CompressionCounters;
 use crate::config::BucketConfig;
@@ -81,6 +82,7 @@ impl Bucket {
             keeper: Keeper::default(),
             expiry: ExpiryCounters::default(),
             compression: CompressionCounters::default(),
+            relief: CheckpointRelief::default(),
             shards: shards.collect(),
             uuid,
             context,
@@ -98,6 +100,7 @@ impl Bucket {
             env,
             config,
         };
+        bucket.set_checkpoint_limits();
         bucket.find_vbuckets(clean)?;
         Ok(bucket)
     }

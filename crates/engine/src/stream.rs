@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use base::{Seqno, VbId, VbState, VbUuid};
-use vbucket::{CursorId, FailoverEntry, Range, RegisterRefusal, Resume, ResumePoint};
+use vbucket::{CursorId, FailoverEntry, Range, RangeLimit, RegisterRefusal, Resume, ResumePoint};
 
 use crate::bucket::Bucket;
 use crate::follower::Follower;
@@ -121,20 +121,22 @@ impl Bucket {
         if shard.incarnation != cursor.incarnation {
             return Changes::Dropped;
         }
-        let checkpoints = shard.vb.checkpoints_mut();
-        if checkpoints.position(cursor.id).is_none() {
-            return Changes::Dropped;
+        match shard.vb.checkpoints_mut().take_range(cursor.id, RangeLimit::items(max_items)) {
+            Ok(Some(range)) => Changes::Range(range),
+            Ok(None) => Changes::Nothing,
+            Err(_) => Changes::Dropped,
         }
-        checkpoints.take_range(cursor.id, max_items).map_or(Changes::Nothing, Changes::Range)
     }
 
     /// Everything up to `to` of the range taken last was worked on.
     pub fn advance_stream(&self, vb: VbId, cursor: &StreamCursor, to: Seqno) {
-        if let Ok(mut shard) = self.shard(vb)
-            && shard.incarnation == cursor.incarnation
-        {
-            shard.vb.checkpoints_mut().advance(cursor.id, to);
-        }
+        let of_cursor = self.shard(vb).ok().filter(|shard| shard.incarnation == cursor.incarnation);
+        let removed = of_cursor.map(|mut shard| {
+            let checkpoints = shard.vb.checkpoints_mut();
+            checkpoints.advance(cursor.id, to);
+            checkpoints.remove_closed()
+        });
+        removed.into_iter().for_each(|removed| self.dispose(removed));
     }
 
     /// Gives up a stream's place in memory.
@@ -145,7 +147,7 @@ impl Bucket {
                 checkpoints.drop_cursor(cursor.id);
                 checkpoints.remove_closed()
             });
-        drop(removed);
+        removed.into_iter().for_each(|removed| self.dispose(removed));
     }
 
     /// `follower` is told of nothing more that happens to this vBucket.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use base::{Account, FrequencyFactor, Heap};
 
+use crate::checkpoint_memory::CheckpointMemory;
 use crate::hash_seed::HashSeed;
 
 /// What all vBuckets of a bucket share: the seed of their hashes, where their memory comes from, and how frequencies rise.
@@ -15,12 +16,16 @@ pub struct BucketContext {
     pub heap: Heap,
     /// How quickly access frequencies rise.
     pub frequency: Arc<FrequencyFactor>,
+    /// What all checkpoints take together, and the limits they are held to.
+    pub checkpoints: Arc<CheckpointMemory>,
 }
 
 impl BucketContext {
     /// A context whose hashes begin with these random numbers.
     pub fn new(first: u64, second: u64, heap: Heap) -> BucketContext {
-        BucketContext { seed: Arc::new(HashSeed::new(first, second)), heap, frequency: Arc::default() }
+        let checkpoints = Arc::new(CheckpointMemory::new(heap.account().clone()));
+        let seed = Arc::new(HashSeed::new(first, second));
+        BucketContext { seed, heap, frequency: Arc::default(), checkpoints }
     }
 
     /// What is charged with all memory.

@@ -1,5 +1,6 @@
 //! Measurements, most with a threshold: beside others in the same run where there are others.
 
+mod checkpoints;
 mod compact;
 mod durable;
 mod engines;
@@ -35,6 +36,8 @@ pub enum Bench {
     Warmup(warmup::Options),
     /// What the pager keeps in memory, beside plain LRU and the optimum, and how long it holds locks.
     HitRate(hit_rate::Options),
+    /// The checkpoint manager: taking checkpoints out, queueing, ranges, cursors, at 1 to 100,000 checkpoints.
+    Checkpoints(checkpoints::Options),
     /// The front end while all files are compacted, and the disk space before, during and after.
     Compact(compact::Options),
 }
@@ -57,6 +60,7 @@ pub fn run(bench: &Bench) -> Result<bool> {
         Bench::Engines(options) => return engines::run(options),
         Bench::Warmup(options) => warmup::run(options)?,
         Bench::HitRate(options) => hit_rate::run(options)?,
+        Bench::Checkpoints(options) => checkpoints::run(options)?,
         Bench::Compact(options) => compact::run(options)?,
     };
     Ok(report.close())
