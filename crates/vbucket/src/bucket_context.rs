@@ -13,12 +13,19 @@ pub struct BucketContext {
     pub seed: Arc<HashSeed>,
     /// Where versions come from. Its account is charged with everything else, too.
     pub heap: Heap,
+    /// Whether the bucket has no disk: its vBuckets keep their items in seqno order, too.
+    pub is_ephemeral: bool,
 }
 
 impl BucketContext {
     /// A context whose hashes begin with these random numbers.
     pub fn new(first: u64, second: u64, heap: Heap) -> BucketContext {
-        BucketContext { seed: Arc::new(HashSeed::new(first, second)), heap }
+        BucketContext { seed: Arc::new(HashSeed::new(first, second)), heap, is_ephemeral: false }
+    }
+
+    /// The context of a bucket that has no disk.
+    pub fn ephemeral(self) -> BucketContext {
+        BucketContext { is_ephemeral: true, ..self }
     }
 
     /// What is charged with all memory.

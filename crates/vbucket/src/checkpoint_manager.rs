@@ -27,6 +27,8 @@ pub struct CheckpointManager {
     /// The open checkpoint's changes.
     changes: Changes,
     high: Seqno,
+    /// The last change that was passed over.
+    passed: Seqno,
     cursors: Vec<Cursor>,
     next_cursor: u32,
     limits: CheckpointLimits,
@@ -41,6 +43,7 @@ impl CheckpointManager {
             open,
             changes: Changes::new(high.next()),
             high,
+            passed: Seqno(0),
             cursors: Vec::new(),
             next_cursor: 0,
             limits,
@@ -54,7 +57,7 @@ impl CheckpointManager {
 
     /// Every change from here on is in memory, or was de-duplicated.
     pub fn memory_start(&self) -> Seqno {
-        self.oldest.start
+        self.oldest.start.max(self.passed.next())
     }
 
     /// Number of the open checkpoint.
@@ -110,6 +113,40 @@ impl CheckpointManager {
         self.append(version, old)
     }
 
+    /// Whether anybody reads.
+    pub fn has_cursors(&self) -> bool {
+        !self.cursors.is_empty()
+    }
+
+    /// Notes a change that is not queued, because nobody reads and whoever comes later finds it elsewhere. What is still
+    /// in memory is returned to be dropped outside the lock.
+    #[inline]
+    pub fn pass_over(&mut self, seqno: Seqno) -> Removed {
+        assert!(self.cursors.is_empty() && seqno > self.high, "changes are passed over when nobody reads");
+        let removed = if self.is_empty() { Removed::default() } else { self.remove_all() };
+        (self.high, self.passed) = (seqno, seqno);
+        removed
+    }
+
+    fn is_empty(&self) -> bool {
+        self.changes.is_unused() && Arc::ptr_eq(&self.oldest, &self.open)
+    }
+
+    /// Takes out everything; there must be no cursors.
+    fn remove_all(&mut self) -> Removed {
+        self.close();
+        self.remove_closed()
+    }
+
+    /// After changes were passed over the open checkpoint begins behind them.
+    fn begin_behind_passed(&mut self) {
+        if self.open.start <= self.passed {
+            self.open = Node::first(self.open.id + 1, self.high.next());
+            self.oldest = self.open.clone();
+            self.changes = Changes::new(self.high.next());
+        }
+    }
+
     #[inline]
     fn append(&mut self, version: Version, old: Option<Seqno>) -> Option<Version> {
         let seqno = version.meta().by_seqno;
@@ -157,6 +194,7 @@ impl CheckpointManager {
         if from > self.high {
             return Err(RegisterRefusal::AboveHigh { high: self.high });
         }
+        self.begin_behind_passed();
         let id = CursorId(self.next_cursor);
         self.next_cursor += 1;
         let near = if from.next() >= self.open.start { &self.open } else { &self.oldest };

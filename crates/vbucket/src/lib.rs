@@ -14,6 +14,7 @@ pub mod hlc;
 mod lines;
 pub mod locks;
 pub mod ops;
+pub mod seq_list;
 pub mod vbucket;
 
 pub use bucket_context::BucketContext;
@@ -28,4 +29,5 @@ pub use ops::{
     Basis, Change, ConflictRule, Existence, FlushBatch, Loaded, MAX_FOREIGN_CAS, MAX_REV_SEQNO, Placed,
     Refusal, Refused, Stored, UnlockRefusal, WithMeta,
 };
+pub use seq_list::{MAX_READS, ReadId, SeqList, SeqListCounts, SliceLimits, TombstoneLimits};
 pub use vbucket::{Counts, Garbage, Origin, VBucket};

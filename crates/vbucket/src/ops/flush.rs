@@ -31,9 +31,9 @@ pub struct FlushBatch {
 }
 
 impl VBucket {
-    /// Takes what is not on disk yet; nothing if there is nothing. Constant time per checkpoint taken.
+    /// Takes what is not on disk yet; nothing if there is nothing, or no disk. Constant time per checkpoint taken.
     pub fn take_flush_batch(&mut self, max_items: u64) -> Option<FlushBatch> {
-        let range = self.history.checkpoints.take_range(self.persistence, max_items);
+        let range = self.history.checkpoints.take_range(self.persistence?, max_items);
         if range.is_none() && !self.state_changed {
             return None;
         }
@@ -60,7 +60,9 @@ impl VBucket {
             "only what was taken is flushed"
         );
         self.persisted_seqno = seqno;
-        self.history.checkpoints.advance(self.persistence, seqno);
+        if let Some(cursor) = self.persistence {
+            self.history.checkpoints.advance(cursor, seqno);
+        }
         self.history.checkpoints.remove_closed()
     }
 

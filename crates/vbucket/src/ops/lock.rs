@@ -41,8 +41,11 @@ impl VBucket {
         let cas = self.history.hlc.next(now.0);
         copy.meta_mut().cas = cas;
         self.locks.put(copy.key(), Lock { cas, until }, now);
-        let replaced = Some(slot.replace(copy.publish()));
-        Ok((cas, Garbage { replaced, merged: None }))
+        let copy = copy.publish();
+        // A reader of the list may meet the document with either CAS.
+        let unlisted = self.history.seq_list.as_mut().map(|list| list.swap(copy.clone()));
+        let replaced = Some(slot.replace(copy));
+        Ok((cas, Garbage { replaced, unlisted, ..Garbage::default() }))
     }
 
     /// Ends the lock on a document.

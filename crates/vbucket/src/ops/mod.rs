@@ -1,6 +1,7 @@
 //! The changes that a vBucket accepts, one family a file.
 
 mod change;
+mod ephemeral;
 mod flush;
 mod lock;
 mod residency;
