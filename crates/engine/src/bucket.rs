@@ -44,7 +44,7 @@ impl Shard {
         std::mem::replace(&mut self.vb, vb)
     }
 
-    /// Seqnos that are not on disk yet.
+    /// Seqnos that are not on disk yet; none will be if there is no disk.
     pub(crate) fn unflushed(&self) -> u64 {
         self.vb.high_seqno().0 - self.vb.persisted_seqno().0
     }
@@ -157,8 +157,11 @@ impl Bucket {
         if shard.vb.state() == VbState::Active { Ok(shard) } else { Err(Refusal::NotMyVbucket) }
     }
 
-    /// Notes under its lock that a vBucket has something for the flusher.
+    /// Notes under its lock that a vBucket has something for the flusher, if there is a disk.
     pub(crate) fn queue_flush(&self, shard: &mut Shard) {
+        if self.is_ephemeral() {
+            return;
+        }
         if !shard.flush_queued {
             shard.flush_queued = true;
             self.flush.push(shard.vb.id(), self.env.clock.monotonic());

@@ -32,8 +32,11 @@ impl Bucket {
         if group.is_empty() { Progress::Idle } else { self.flush_group(&group, urgent) }
     }
 
-    /// Runs flush steps until the bucket is closed; for a thread of its own.
+    /// Runs flush steps until the bucket is closed; for a thread of its own. Ends at once if there is no disk.
     pub fn run_flusher(&self) {
+        if self.is_ephemeral() {
+            return;
+        }
         let mut group = Vec::new();
         while self.flush.wait_for_work(&*self.env.clock) {
             let urgent = self.flush.take(&mut group, Due::Gathered(self.env.clock.monotonic()));

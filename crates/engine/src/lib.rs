@@ -12,6 +12,7 @@ mod counters;
 mod defragmenter;
 mod disk_state;
 mod durability;
+mod ephemeral;
 mod evict;
 mod expiry_pager;
 mod failure;
@@ -53,6 +54,7 @@ pub use config::{
 };
 pub use counters::OpCounts;
 pub use disk_state::SaveStats;
+pub use ephemeral::{MemoryRange, Resumed};
 pub use failure::Failure;
 pub use fetch_queue::{Fetched, Loan};
 pub use fetcher::FetchStats;
