@@ -72,7 +72,8 @@ impl TombstonePurger {
             let age_s = u32::try_from(bucket.settings.get(Key::PurgeAge)).unwrap_or(u32::MAX);
             bucket.now().unix_s().saturating_sub(age_s).saturating_add(1)
         });
-        let mut pass = Pass { vb: 0, before_s, purging: None, sweeping: None, is_seconds_turn: false, is_split: false };
+        let mut pass =
+            Pass { vb: 0, before_s, purging: None, sweeping: None, is_seconds_turn: false, is_split: false };
         pass.begin_vbucket();
         pass
     }
@@ -113,7 +114,8 @@ impl Pass {
                 }
                 _ => {
                     let next = self.sweeping.and_then(|from| {
-                        let is_needed = from > Seqno(0) || shard.vb.seq_list().is_some_and(SeqList::needs_sweep);
+                        let is_needed =
+                            from > Seqno(0) || shard.vb.seq_list().is_some_and(SeqList::needs_sweep);
                         is_needed.then(|| shard.vb.sweep_stale(from, SWEPT_AT_ONCE, &mut forgotten))?
                     });
                     self.sweeping = next.or(self.purging);
