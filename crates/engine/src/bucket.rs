@@ -78,7 +78,7 @@ pub struct Bucket {
     pub(crate) uuid: String,
     pub(crate) env: Env,
     pub(crate) context: BucketContext,
-    pub(crate) shards: Box<[Mutex<Shard>]>,
+    pub(crate) shards: Arc<[Mutex<Shard>]>,
     pub(crate) store: Arc<dyn KvStore>,
     pub(crate) memory: MemoryAccount,
     pub(crate) settings: Arc<Settings>,
@@ -174,7 +174,7 @@ impl Bucket {
 
     /// Looks at all vBuckets one after the other.
     pub fn each_vbucket(&self, mut look: impl FnMut(&VBucket)) {
-        for shard in &self.shards {
+        for shard in self.shards.iter() {
             let shard = shard.lock();
             if shard.exists {
                 look(&shard.vb);
@@ -190,7 +190,7 @@ impl Bucket {
     /// Sums what clients did.
     pub fn op_counts(&self) -> OpCounts {
         let mut sum = OpCounts::default();
-        for shard in &self.shards {
+        for shard in self.shards.iter() {
             sum.add(&shard.lock().ops);
         }
         sum

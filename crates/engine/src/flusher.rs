@@ -139,7 +139,8 @@ fn newest(batch: &FlushBatch) -> Vec<Version> {
     kvstore::newest_of(batch.range.iter().flat_map(|range| range.iter()))
 }
 
-fn state_document(batch: &FlushBatch) -> VbStateDoc {
+/// The state document that goes with a batch.
+pub(crate) fn state_document(batch: &FlushBatch) -> VbStateDoc {
     let high_seqno = batch.high_seqno.0;
     VbStateDoc {
         failover_table: batch

@@ -2,7 +2,7 @@
 //!
 //! A pass goes over all vBuckets, in two stages for each: tombstones that are old enough leave the hash table and become
 //! stale in the list of items, and stale copies that no range read needs are freed.
-//! A pass that somebody asked for, because a range read has ended, does the second stage alone.
+//! Tombstones are looked for as often as the setting says; passes in between do the second stage alone.
 
 use std::time::Duration;
 
@@ -14,15 +14,13 @@ use crate::keeper::{Chore, Next, Slice};
 use crate::settings::Key;
 
 /// What is looked at under a vBucket's lock at once in the first stage: some tens of microseconds.
-const FIRST_STAGE: TombstoneLimits = TombstoneLimits { looked: 256, found: 64 };
+const FIRST_STAGE: TombstoneLimits = TombstoneLimits { looked: 128, found: 32 };
 /// Stale copies that are looked at under a vBucket's lock at once in the second stage.
-const SWEPT_AT_ONCE: usize = 128;
+const SWEPT_AT_ONCE: usize = 64;
 /// How long it rests in a bucket with a disk.
 const NEVER: Duration = Duration::from_secs(24 * 3600);
-/// How long it rests after a pass of more than one step.
-const REST_AFTER_SPLIT: Duration = Duration::from_secs(1);
-/// How long it rests if there are no tombstones to be forgotten.
-const REST: Duration = Duration::from_secs(60);
+/// How long it rests at most: stale copies are freed that long after the read they stayed for.
+const REST: Duration = Duration::from_secs(1);
 
 /// Forgets old tombstones of ephemeral buckets, and frees stale copies.
 #[derive(Default)]
@@ -42,8 +40,6 @@ struct Pass {
     /// Where the second stage is.
     sweeping: Option<Seqno>,
     is_seconds_turn: bool,
-    /// Whether it took more than one step.
-    is_split: bool,
 }
 
 impl Chore for TombstonePurger {
@@ -55,12 +51,11 @@ impl Chore for TombstonePurger {
         while pass.vb < bucket.vbuckets() {
             pass.work(bucket);
             if slice.is_over() {
-                self.pass = Some(Pass { is_split: true, ..pass });
+                self.pass = Some(pass);
                 return Next::Again;
             }
         }
-        // A read may have ended in a vBucket that the pass had behind it.
-        if pass.is_split { Next::After(REST_AFTER_SPLIT) } else { self.until_next(bucket) }
+        Next::After(self.until_due(bucket).map_or(REST, |left| left.min(REST)))
     }
 }
 
@@ -72,8 +67,7 @@ impl TombstonePurger {
             let age_s = u32::try_from(bucket.settings.get(Key::PurgeAge)).unwrap_or(u32::MAX);
             bucket.now().unix_s().saturating_sub(age_s).saturating_add(1)
         });
-        let mut pass =
-            Pass { vb: 0, before_s, purging: None, sweeping: None, is_seconds_turn: false, is_split: false };
+        let mut pass = Pass { vb: 0, before_s, purging: None, sweeping: None, is_seconds_turn: false };
         pass.begin_vbucket();
         pass
     }
@@ -85,11 +79,6 @@ impl TombstonePurger {
         let since = bucket.env.clock.monotonic().saturating_sub(last);
         (!interval.is_zero())
             .then(|| if self.last_purge.is_none() { Duration::ZERO } else { interval.saturating_sub(since) })
-    }
-
-    fn until_next(&self, bucket: &Bucket) -> Next {
-        let left = self.until_due(bucket).unwrap_or(REST);
-        if left.is_zero() { Next::Again } else { Next::After(left) }
     }
 }
 

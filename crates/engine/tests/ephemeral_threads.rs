@@ -11,6 +11,7 @@ use base::env::Env;
 use base::{Cas, Datatype, Seqno};
 use common::{VB, doc};
 use engine::{Bucket, BucketConfig, BucketKind, StoreMode, StoreRequest};
+use kvstore::Snapshot;
 
 const WRITERS: u64 = 2;
 const READERS: usize = 2;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use base::{CollectionId, DocKey, Moment};
 use protocol::feature::Feature;
-use protocol::{DurabilityLevel, FrameInfos, Request, Status};
+use protocol::{FrameInfos, Request, Status};
 
 use crate::command::{Access, Row, Silence, find};
 use crate::command_table::RETIRED;
@@ -112,13 +112,11 @@ fn admit<'a>(
         }
         _ => {}
     }
-    if let (Some(durability), Some(bucket)) = (&infos.durability, &session.bucket) {
-        if bucket.is_ephemeral() && durability.level != DurabilityLevel::Majority {
-            return Err(Refused::Status(Status::DurabilityInvalidLevel));
-        }
-        if !bucket.can_be_durable(request.vbucket) {
-            return Err(Refused::Status(Status::DurabilityImpossible));
-        }
+    if infos.durability.is_some()
+        && let Some(bucket) = &session.bucket
+        && !bucket.can_be_durable(request.vbucket)
+    {
+        return Err(Refused::Status(Status::DurabilityImpossible));
     }
     // Until collections can be made there is only the default one.
     if key.collection != CollectionId::DEFAULT {

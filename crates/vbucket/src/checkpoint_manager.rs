@@ -121,21 +121,14 @@ impl CheckpointManager {
     /// Notes a change that is not queued, because nobody reads and whoever comes later finds it elsewhere. What is still
     /// in memory is returned to be dropped outside the lock.
     #[inline]
-    pub fn pass_over(&mut self, seqno: Seqno) -> Removed {
+    pub fn pass_over(&mut self, seqno: Seqno) -> Option<Box<Removed>> {
         assert!(self.cursors.is_empty() && seqno > self.high, "changes are passed over when nobody reads");
-        let removed = if self.is_empty() { Removed::default() } else { self.remove_all() };
         (self.high, self.passed) = (seqno, seqno);
-        removed
-    }
-
-    fn is_empty(&self) -> bool {
-        self.changes.is_unused() && Arc::ptr_eq(&self.oldest, &self.open)
-    }
-
-    /// Takes out everything; there must be no cursors.
-    fn remove_all(&mut self) -> Removed {
-        self.close();
-        self.remove_closed()
+        let is_empty = self.changes.is_unused() && Arc::ptr_eq(&self.oldest, &self.open);
+        (!is_empty).then(|| {
+            self.close();
+            Box::new(self.remove_closed())
+        })
     }
 
     /// After changes were passed over the open checkpoint begins behind them.

@@ -27,7 +27,7 @@ pub struct Garbage {
     /// The version that left the list of an ephemeral bucket.
     pub unlisted: Option<Version>,
     /// Checkpoints that nobody reads.
-    pub checkpoints: Removed,
+    pub checkpoints: Option<Box<Removed>>,
 }
 
 /// How many items of each kind a vBucket holds in memory, and how large they are.

@@ -90,7 +90,12 @@ impl Model {
         let new = self.new_version(key, value, at_s);
         let hash = self.real.table().hash(DocKey::new(&[key]));
         // whoever changes a locked document needs its CAS
-        let cas = self.real.find(hash, DocKey::new(&[key])).filter(|v| v.is_live(NOW)).map(|v| v.meta().cas);
+        let cas = self
+            .real
+            .table()
+            .find(hash, DocKey::new(&[key]))
+            .filter(|v| v.is_live(NOW))
+            .map(|v| v.meta().cas);
         let change = Change { cas: cas.unwrap_or(Cas::ANY), ..change(new) };
         let Ok(stored) = self.real.apply(hash, change, NOW, |_| {}) else {
             panic!("nothing speaks against it")
@@ -117,7 +122,8 @@ impl Model {
 
     fn lock(&mut self, key: u8) {
         let hash = self.real.table().hash(DocKey::new(&[key]));
-        let Some(version) = self.real.find(hash, DocKey::new(&[key])).map(|version| version.clone()) else {
+        let Some(version) = self.real.table().find(hash, DocKey::new(&[key])).map(|version| version.clone())
+        else {
             return;
         };
         let copy = NewVersion::new(&self.heap, version.meta(), version.key(), &[version.value()]);
@@ -207,7 +213,7 @@ impl Model {
         assert_eq!((self.real.checkpoints().items(), self.real.checkpoints().checkpoints()), (0, 1));
         for (key, (seqno, _, item)) in &self.items {
             let key = DocKey::new(std::slice::from_ref(key));
-            let found = self.real.find(self.real.table().hash(key), key).expect("it was not purged");
+            let found = self.real.table().find(self.real.table().hash(key), key).expect("it was not purged");
             assert_eq!((found.meta().by_seqno.0, item_of(&found)), (*seqno, *item));
         }
     }
@@ -269,6 +275,6 @@ fn a_purged_key_is_not_taken_for_an_older_one() {
     model.purge(11, 10);
     model.write(1, Some(9), 0);
     let key = DocKey::new(&[1]);
-    let found = model.real.find(model.real.table().hash(key), key).expect("it was stored");
+    let found = model.real.table().find(model.real.table().hash(key), key).expect("it was stored");
     assert_eq!(found.meta().rev_seqno.0, 7);
 }

@@ -9,8 +9,8 @@ use vbucket::{Basis, BucketContext, Change, Existence, Origin, SliceLimits, Tomb
 
 const NOW: Moment = Moment(1_800_000_000_000_000_000);
 /// As the tombstone purger and range reads have them.
-const PURGED: TombstoneLimits = TombstoneLimits { looked: 256, found: 64 };
-const SWEPT: usize = 128;
+const PURGED: TombstoneLimits = TombstoneLimits { looked: 128, found: 32 };
+const SWEPT: usize = 64;
 const READ: SliceLimits = SliceLimits { items: 256, bytes: usize::MAX };
 
 struct One {

@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 use base::env::Env;
 use base::{Cas, Datatype, DocKey, Seqno, VbId, vbucket_map};
 use engine::{Bucket, BucketConfig, BucketKind, StoreMode, StoreRequest};
+use kvstore::Snapshot;
 
 /// Of so many changes one is a deletion.
 const DELETIONS: u64 = 4;
 /// Items that the reader takes at once; it rests between two slices, as a stream does whose client is slow.
-const SLICE_ITEMS: usize = 1000;
+const SLICE_ITEMS: usize = 100;
 const SLICE_BYTES: usize = 1 << 20;
-const REST: Duration = Duration::from_micros(500);
+const REST: Duration = Duration::from_millis(2);
 
 #[derive(Default)]
 struct Counts {

@@ -39,7 +39,16 @@ impl VBucket {
         }
         self.state_changed = false;
         let high_seqno = range.as_ref().map_or(self.persisted_seqno, Range::end);
-        Some(FlushBatch {
+        Some(self.batch(range, high_seqno))
+    }
+
+    /// The state as of now, without any changes.
+    pub fn present_state(&self) -> FlushBatch {
+        self.batch(None, self.history.high_seqno)
+    }
+
+    fn batch(&self, range: Option<Range>, high_seqno: Seqno) -> FlushBatch {
+        FlushBatch {
             range,
             id: self.id,
             state: self.state,
@@ -50,7 +59,7 @@ impl VBucket {
             max_deleted_rev: self.history.max_deleted_rev,
             might_contain_xattrs: self.history.might_contain_xattrs,
             topology: self.topology.clone(),
-        })
+        }
     }
 
     /// The batch up to `seqno` is on disk, synced. Drop what is returned outside the lock.
