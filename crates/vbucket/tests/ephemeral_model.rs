@@ -8,8 +8,8 @@ use base::{
 };
 use proptest::prelude::*;
 use vbucket::{
-    Basis, BucketContext, Change, ConflictRule, Existence, Origin, ReadId, Resume, ResumePoint, SliceLimits,
-    TombstoneLimits, VBucket, WithMeta,
+    Basis, BucketContext, Change, ConflictRule, Existence, Origin, ReadId, RegisterRefusal, Resume,
+    ResumePoint, SliceLimits, TombstoneLimits, VBucket, WithMeta,
 };
 
 const NOW: Moment = Moment(1_800_000_000_000_000_000);
@@ -277,4 +277,39 @@ fn a_purged_key_is_not_taken_for_an_older_one() {
     let key = DocKey::new(&[1]);
     let found = model.real.table().find(model.real.table().hash(key), key).expect("it was stored");
     assert_eq!(found.meta().rev_seqno.0, 7);
+}
+
+/// While nobody reads, changes are not queued; a stream that comes then begins behind them, and misses none from there.
+#[test]
+fn changes_that_nobody_reads_are_not_queued() {
+    let mut model = Model::new();
+    let held = |model: &Model| {
+        let checkpoints = model.real.checkpoints();
+        (checkpoints.items(), checkpoints.checkpoints(), checkpoints.memory_start().0)
+    };
+    for round in 0..3 {
+        (0..20).for_each(|key| model.write(key, Some(1), 0));
+        let high = model.high;
+        assert_eq!(held(&model), (0, 1, high + 1));
+        let checkpoints = model.real.checkpoints_mut();
+        let below = checkpoints.register_cursor("stream", Seqno(high - 1));
+        assert_eq!(below, Err(RegisterRefusal::BelowMemory { memory_start: Seqno(high + 1) }));
+        let id = checkpoints.register_cursor("stream", Seqno(high)).expect("memory begins there");
+        let ids = checkpoints.open_id();
+        [1, 2, 1].into_iter().for_each(|key| model.write(key, Some(2), 0));
+        let checkpoints = model.real.checkpoints_mut();
+        let range = checkpoints.take_range(id, u64::MAX).expect("there is something");
+        let seqnos: Vec<u64> = range.iter().map(|version| version.meta().by_seqno.0).collect();
+        assert_eq!(
+            (seqnos, range.snapshot_start(), range.end()),
+            (vec![high + 2, high + 3], Seqno(high + 1), Seqno(high + 3))
+        );
+        assert!(checkpoints.advance(id, range.end()) && checkpoints.open_id() > ids);
+        model.write(3, Some(3), 0);
+        model.real.checkpoints_mut().drop_cursor(id);
+        assert!(held(&model).0 > 0, "round {round}");
+    }
+    model.write(4, Some(4), 0);
+    assert_eq!(held(&model), (0, 1, model.high + 1));
+    model.check();
 }
