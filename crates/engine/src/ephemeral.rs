@@ -45,7 +45,7 @@ struct Position {
 /// What becomes of a client that asks for a stream.
 pub enum Resumed {
     /// It may go on where it stands, with this.
-    Range(MemoryRange),
+    Range(Box<MemoryRange>),
     /// It must first forget everything after this seqno.
     RollBack(Seqno),
 }
@@ -69,7 +69,10 @@ impl Bucket {
         let mut shard = self.shard(vb)?;
         let (high, purge) = (shard.vb.high_seqno(), shard.vb.purge_seqno());
         match shard.vb.failover().rollback_point(client, high, purge) {
-            Resume::Accept => Ok(Resumed::Range(self.open_range(&mut shard, client.start.next())?)),
+            Resume::Accept => {
+                let range = self.open_range(&mut shard, client.start.next())?;
+                Ok(Resumed::Range(Box::new(range)))
+            }
             Resume::RollBack(to) => Ok(Resumed::RollBack(to)),
         }
     }
