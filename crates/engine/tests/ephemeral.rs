@@ -412,3 +412,66 @@ proptest! {
         world.end();
     }
 }
+
+/// The whole way of a stream: the past from the list, what comes meanwhile from checkpoints, and no gap between them.
+#[test]
+fn a_stream_reads_the_list_then_memory_and_misses_nothing() {
+    let world = World::new(14);
+    let bucket = &world.bucket;
+    (0..2000).for_each(|key| {
+        world.set(&key.to_string(), &"v".repeat(500));
+    });
+    world.delete("7");
+    let follower = engine::Follower::new(8, || {});
+    let start = bucket.begin_stream(VB, &follower, &ResumePoint::default(), true).expect("from the start");
+    let cursor = bucket.join_memory(VB, "s", Seqno(0), start.incarnation).expect("a place in memory");
+    assert_eq!((start.high_seqno, cursor.from), (Seqno(2001), Seqno(2001)));
+    world.set("8", "later");
+    let backfill = bucket.begin_backfill(VB, Seqno(0), Values::Read, &follower);
+    assert_eq!(bucket.backfill_step(), Progress::Worked);
+    // what happens while it reads does not show
+    (0..2000).for_each(|key| {
+        world.set(&key.to_string(), "new");
+    });
+    world.delete("9");
+    world.set("10", "last");
+    world.pass(130);
+    let mut read = Vec::new();
+    let scope = loop {
+        let taken = bucket.take_backfilled(&backfill, 100_000);
+        assert!(!taken.has_failed);
+        read.extend(seqnos(&taken.items));
+        if taken.is_done {
+            break taken.scope.expect("it has begun");
+        }
+        while bucket.backfill_step() != Progress::Idle {}
+    };
+    assert_eq!((scope.high_seqno, scope.purge_seqno), (Seqno(2002), Seqno(0)));
+    assert_eq!(read, (1..2003).filter(|seqno| ![8, 9].contains(seqno)).collect::<Vec<u64>>());
+    let mut from_memory = std::collections::BTreeMap::new();
+    while let engine::Changes::Range(range) = bucket.take_changes(VB, &cursor, 100) {
+        let new = range.iter().filter(|version| version.meta().by_seqno > scope.high_seqno);
+        from_memory.extend(new.map(|v| (v.meta().by_seqno.0, v.is_deleted())));
+        bucket.advance_stream(VB, &cursor, range.end());
+    }
+    assert_eq!(from_memory.len() as u64, 2000, "two of 2002 changes were replaced in the checkpoint");
+    assert!(
+        from_memory.get(&4003).is_some_and(|deleted| *deleted),
+        "it was purged, and is in the checkpoint still"
+    );
+    bucket.leave_memory(VB, &cursor);
+    bucket.unfollow(VB, &follower);
+    drop(backfill);
+    world.pass(2);
+    assert_eq!(world.counts().2, 0);
+    let missed = ResumePoint {
+        start: Seqno(3000),
+        uuid: start.failover[0].uuid,
+        snapshot_start: Seqno(3000),
+        snapshot_end: Seqno(3000),
+        ..ResumePoint::default()
+    };
+    let begun = bucket.begin_stream(VB, &follower, &missed, true);
+    assert_eq!(begun.err(), Some(engine::StreamRefusal::RollBack(Seqno(0))));
+    world.end();
+}

@@ -14,6 +14,7 @@ pub mod connection;
 pub mod context;
 pub mod counters;
 pub mod data_dir;
+pub mod dcp;
 pub mod dispatch;
 pub mod fuzz;
 pub mod http;

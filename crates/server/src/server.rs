@@ -29,10 +29,12 @@ const HTTP_DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Threads of a bucket that read values which clients wait for.
 const FETCHERS: usize = 2;
+/// Threads of a bucket that read for streams.
+const BACKFILLERS: usize = 2;
 /// Threads of a bucket that load documents after the start, and end then.
 const LOADERS: usize = 2;
 /// Threads of a bucket that read.
-pub(crate) const READERS: usize = FETCHERS + LOADERS;
+pub(crate) const READERS: usize = FETCHERS + LOADERS + BACKFILLERS;
 
 /// Why a node did not start, or did not stop as it should.
 #[derive(Debug, thiserror::Error)]
@@ -185,7 +187,8 @@ fn start_readers(env: &Env, bucket: &Arc<Bucket>) -> io::Result<Vec<Task>> {
     };
     let fetchers = (0..FETCHERS).map(|at| start("fetch", at, Bucket::run_fetcher));
     let loaders = (0..LOADERS).map(|at| start("load", at, Bucket::run_loader));
-    fetchers.chain(loaders).collect()
+    let backfillers = (0..BACKFILLERS).map(|at| start("backfill", at, Bucket::run_backfiller));
+    fetchers.chain(loaders).chain(backfillers).collect()
 }
 
 impl Server {
@@ -232,6 +235,7 @@ impl Server {
         for (_, bucket) in &buckets {
             bucket.stop_loaders();
             bucket.stop_fetchers();
+            bucket.stop_backfillers();
             bucket.stop_compactor();
             bucket.stop_keeper();
             bucket.stop_flusher();

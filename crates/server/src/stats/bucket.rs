@@ -1,6 +1,7 @@
 //! Groups about the bucket as a whole: the main numbers, memory, identity, streams.
 
 use base::limits;
+use dcp::Side;
 use engine::{BucketStats, OpCounts, STATES, StateStats, WarmupState};
 use vbucket::CheckpointLimits;
 use vbucket::failover_table::MAX_ENTRIES;
@@ -171,10 +172,22 @@ pub fn uuid(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(),
     Ok(())
 }
 
-/// `dcp`: no connection for streams can be opened yet.
-pub fn dcp(_: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
-    sheet.put("ep_dcp_count", 0);
-    sheet.put("ep_dcp_producer_count", 0);
-    sheet.put("ep_dcp_consumer_count", 0);
+/// `dcp`: the connections that stream this bucket's changes.
+pub fn dcp(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let name = inquiry.bucket.name();
+    let mut all = inquiry.node.streams().all();
+    all.retain(|handle| handle.bucket() == name);
+    let producers = all.iter().filter(|handle| handle.side() == Side::Producer).count();
+    sheet.put("ep_dcp_count", all.len());
+    sheet.put("ep_dcp_producer_count", producers);
+    sheet.put("ep_dcp_consumer_count", all.len() - producers);
+    for handle in all {
+        let name = handle.name();
+        let side = if handle.side() == Side::Producer { "producer" } else { "consumer" };
+        sheet.put(&format!("eq_dcpq:{name}:type"), side);
+        sheet.put(&format!("eq_dcpq:{name}:num_streams"), handle.streams());
+        sheet.put(&format!("eq_dcpq:{name}:unacked_bytes"), handle.unacknowledged_bytes());
+        sheet.put(&format!("eq_dcpq:{name}:total_bytes_sent"), handle.sent_bytes());
+    }
     Ok(())
 }
