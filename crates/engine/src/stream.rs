@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use base::{Seqno, VbId, VbState, VbUuid};
-use vbucket::{CursorId, FailoverEntry, Range, RegisterRefusal, Resume, ResumePoint};
+use vbucket::{CursorId, FailoverEntry, Range, RangeLimit, RegisterRefusal, Resume, ResumePoint};
 
 use crate::bucket::Bucket;
 use crate::follower::Follower;
@@ -125,7 +125,11 @@ impl Bucket {
         if checkpoints.position(cursor.id).is_none() {
             return Changes::Dropped;
         }
-        checkpoints.take_range(cursor.id, max_items).map_or(Changes::Nothing, Changes::Range)
+        match checkpoints.take_range(cursor.id, RangeLimit::items(max_items)) {
+            Ok(Some(range)) => Changes::Range(range),
+            Ok(None) => Changes::Nothing,
+            Err(_) => Changes::Dropped,
+        }
     }
 
     /// Everything up to `to` of the range taken last was worked on.

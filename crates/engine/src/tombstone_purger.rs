@@ -114,7 +114,10 @@ impl Pass {
             },
             Err(_) => (self.purging, self.sweeping) = (None, None),
         }
-        drop((forgotten, removed));
+        drop(forgotten);
+        if let Some(removed) = removed {
+            bucket.dispose(removed);
+        }
         if self.purging.is_none() && self.sweeping.is_none() {
             self.vb += 1;
             self.begin_vbucket();

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use base::{Account, Heap};
 
+use crate::checkpoint_memory::CheckpointMemory;
 use crate::hash_seed::HashSeed;
 
 /// What all vBuckets of a bucket share: the seed of their hashes, and where their memory comes from.
@@ -15,12 +16,15 @@ pub struct BucketContext {
     pub heap: Heap,
     /// Whether the bucket has no disk: its vBuckets keep their items in seqno order, too.
     pub is_ephemeral: bool,
+    /// What all checkpoints take together, and the limits they are held to.
+    pub checkpoints: Arc<CheckpointMemory>,
 }
 
 impl BucketContext {
     /// A context whose hashes begin with these random numbers.
     pub fn new(first: u64, second: u64, heap: Heap) -> BucketContext {
-        BucketContext { seed: Arc::new(HashSeed::new(first, second)), heap, is_ephemeral: false }
+        let checkpoints = Arc::new(CheckpointMemory::new(heap.account().clone()));
+        BucketContext { seed: Arc::new(HashSeed::new(first, second)), heap, is_ephemeral: false, checkpoints }
     }
 
     /// The context of a bucket that has no disk.

@@ -6,7 +6,6 @@
 use base::{Cas, DocKey, Moment, NewVersion, RevSeqno, Seqno, VbId, VbState, VbUuid, Version};
 
 use crate::bucket_context::BucketContext;
-use crate::checkpoint::{CheckpointLimits, Removed};
 use crate::checkpoint_manager::CheckpointManager;
 use crate::cursor::CursorId;
 use crate::failover_table::FailoverTable;
@@ -14,6 +13,7 @@ use crate::hash_table::{HashTable, Slot, VersionRef};
 use crate::hlc::Hlc;
 use crate::locks::Locks;
 use crate::ops::Stored;
+use crate::removed::Removed;
 use crate::seq_list::SeqList;
 
 /// Versions that nobody reaches through the vBucket any more; drop it outside the lock.
@@ -152,13 +152,13 @@ pub struct VBucket {
 impl VBucket {
     /// A vBucket without documents; warmup brings them with [`VBucket::install`].
     pub fn new(id: VbId, context: &BucketContext, origin: Origin) -> VBucket {
-        let mut checkpoints = CheckpointManager::new(origin.high_seqno, CheckpointLimits::default());
+        let mut checkpoints = CheckpointManager::new(context, origin.high_seqno);
         let mut seq_list = None;
         let mut persistence = None;
         if context.is_ephemeral {
             seq_list = Some(Box::new(SeqList::new(origin.high_seqno, context.account())));
         } else {
-            let cursor = checkpoints.register_cursor("persistence", origin.high_seqno);
+            let cursor = checkpoints.register_lasting_cursor("persistence", origin.high_seqno);
             persistence = Some(cursor.expect("a new manager accepts a cursor at its high seqno"));
         }
         let hlc = Hlc::new(origin.max_cas);

@@ -8,8 +8,8 @@ use base::{
 };
 use proptest::prelude::*;
 use vbucket::{
-    Basis, BucketContext, Change, ConflictRule, Existence, Origin, ReadId, RegisterRefusal, Resume,
-    ResumePoint, SliceLimits, TombstoneLimits, VBucket, WithMeta,
+    Basis, BucketContext, Change, ConflictRule, Existence, Origin, RangeLimit, ReadId, RegisterRefusal,
+    Resume, ResumePoint, SliceLimits, TombstoneLimits, VBucket, WithMeta,
 };
 
 const NOW: Moment = Moment(1_800_000_000_000_000_000);
@@ -298,7 +298,10 @@ fn changes_that_nobody_reads_are_not_queued() {
         let ids = checkpoints.open_id();
         [1, 2, 1].into_iter().for_each(|key| model.write(key, Some(2), 0));
         let checkpoints = model.real.checkpoints_mut();
-        let range = checkpoints.take_range(id, u64::MAX).expect("there is something");
+        let range = checkpoints
+            .take_range(id, RangeLimit::items(u64::MAX))
+            .expect("it was not dropped")
+            .expect("there is something");
         let seqnos: Vec<u64> = range.iter().map(|version| version.meta().by_seqno.0).collect();
         assert_eq!(
             (seqnos, range.snapshot_start(), range.end()),

@@ -2,7 +2,7 @@
 
 use base::{Seqno, Version};
 
-use crate::checkpoint::Removed;
+use crate::removed::Removed;
 use crate::seq_list::{ReadId, SeqList, SliceLimits, TombstoneLimits};
 use crate::vbucket::VBucket;
 
