@@ -69,7 +69,7 @@ impl Shard {
         }
     }
 
-    /// Seqnos that are not on disk yet.
+    /// Seqnos that are not on disk yet; none will be if there is no disk.
     pub(crate) fn unflushed(&self) -> u64 {
         self.vb.high_seqno().0 - self.vb.persisted_seqno().0
     }
@@ -103,7 +103,7 @@ pub struct Bucket {
     pub(crate) uuid: String,
     pub(crate) env: Env,
     pub(crate) context: BucketContext,
-    pub(crate) shards: Box<[Mutex<Shard>]>,
+    pub(crate) shards: Arc<[Mutex<Shard>]>,
     pub(crate) store: Arc<dyn KvStore>,
     pub(crate) eviction: Eviction,
     pub(crate) lock_clock: LockClock,
@@ -188,9 +188,12 @@ impl Bucket {
         if shard.vb.state() == VbState::Active { Ok(shard) } else { Err(Refusal::NotMyVbucket) }
     }
 
-    /// Notes under its lock that a vBucket has something for the flusher, and for those who follow it.
+    /// Notes under its lock that a vBucket has something for those who follow it, and for the flusher if there is a disk.
     pub(crate) fn queue_flush(&self, shard: &mut Shard) {
         shard.tell_followers();
+        if self.is_ephemeral() {
+            return;
+        }
         if !shard.flush_queued {
             shard.flush_queued = true;
             self.flush.push(shard.vb.id(), self.env.clock.monotonic());

@@ -26,6 +26,9 @@ impl Bucket {
     /// Asks for a compaction of a vBucket's file. Refused as busy if one is under way or waiting already.
     pub fn compact(&self, vb: VbId, request: CompactRequest) -> Result<Completion<CompactOutcome>, Refusal> {
         drop(self.shard(vb)?);
+        if self.is_ephemeral() {
+            return Err(Refusal::NoDisk);
+        }
         self.compacting.ask(vb, request).ok_or(Refusal::Busy)
     }
 
@@ -44,8 +47,11 @@ impl Bucket {
         progress
     }
 
-    /// Runs such steps until the bucket is closed; for a thread of its own.
+    /// Runs such steps until the bucket is closed; for a thread of its own. Ends at once if there is no disk.
     pub fn run_compactor(&self) {
+        if self.is_ephemeral() {
+            return;
+        }
         let mut pause = LOOK_EVERY;
         while self.compacting.pause(pause) {
             pause = match self.compact_step() {

@@ -57,8 +57,11 @@ impl Bucket {
         }
     }
 
-    /// Runs such steps until the bucket is closed; for a thread of its own.
+    /// Runs such steps until the bucket is closed; for a thread of its own. Ends at once if there is no disk.
     pub fn run_filer(&self) {
+        if self.is_ephemeral() {
+            return;
+        }
         loop {
             let go_on = match self.file_step() {
                 Progress::Worked => !self.filer.is_stopping(),

@@ -32,8 +32,11 @@ impl Bucket {
         if group.is_empty() { Progress::Idle } else { self.flush_group(&group, urgent) }
     }
 
-    /// Runs flush steps until the bucket is closed; for a thread of its own.
+    /// Runs flush steps until the bucket is closed; for a thread of its own. Ends at once if there is no disk.
     pub fn run_flusher(&self) {
+        if self.is_ephemeral() {
+            return;
+        }
         let mut group = Vec::new();
         while self.flush.wait_for_work(&*self.env.clock) {
             let urgent = self.flush.take(&mut group, Due::Gathered(self.env.clock.monotonic()));
@@ -141,7 +144,8 @@ fn newest(batch: &FlushBatch) -> Vec<Version> {
     kvstore::newest_of(batch.range.iter().flat_map(|range| range.iter()))
 }
 
-fn state_document(batch: &FlushBatch) -> VbStateDoc {
+/// The state document that goes with a batch.
+pub(crate) fn state_document(batch: &FlushBatch) -> VbStateDoc {
     let high_seqno = batch.high_seqno.0;
     VbStateDoc {
         failover_table: batch

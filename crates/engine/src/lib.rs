@@ -15,6 +15,7 @@ mod defragmenter;
 mod disk_state;
 mod disposal;
 mod durability;
+mod ephemeral;
 mod evict;
 mod expiry;
 mod expiry_pager;
@@ -64,6 +65,7 @@ pub use config::{
 };
 pub use counters::OpCounts;
 pub use disk_state::SaveStats;
+pub use ephemeral::{MemoryRange, Resumed};
 pub use evict::EvictionStats;
 pub use expiry::ExpiryStats;
 pub use failure::Failure;

@@ -14,7 +14,7 @@ use crate::bucket::{Bucket, Shard, dead, new_uuid};
 use crate::checkpoint_recovery::CheckpointRelief;
 use crate::compaction_queue::CompactionQueue;
 use crate::compression::CompressionCounters;
-use crate::config::BucketConfig;
+use crate::config::{BucketConfig, BucketKind};
 use crate::counters::OpCounts;
 use crate::disk_state::DiskState;
 use crate::evict::Eviction;
@@ -50,17 +50,24 @@ impl Bucket {
     /// in memory are brought by [`Bucket::run_fetcher`].
     ///
     /// A vBucket whose file is damaged is dead until somebody mends it; the others serve.
+    ///
+    /// An ephemeral bucket begins empty, with vBuckets that nobody has met before; its store is [`kvstore::Nothing`].
     pub fn open_cold(config: BucketConfig, env: Env, store: Arc<dyn KvStore>) -> Result<Bucket, Failure> {
         assert!(config.vbuckets.is_power_of_two(), "the configuration checks the number of vBuckets");
         env.disk
             .create_dir_all_synced(&config.dir)
             .map_err(|source| Failure::io("create", &config.dir, source))?;
         let uuid = identity(&config, &env)?;
-        let clean = take_clean_mark(&config, &env)?;
+        let is_ephemeral = config.kind == BucketKind::Ephemeral;
+        let clean = is_ephemeral || take_clean_mark(&config, &env)?;
         let settings = Arc::new(config.settings.clone());
         settings.put(Key::MaxSize, config.quota_bytes);
+        if is_ephemeral {
+            settings.be_ephemeral();
+        }
         let context = BucketContext::new(env.random.next_u64(), env.random.next_u64(), env.heap.clone());
         context.frequency.set(settings.get(Key::FreqCounterIncrementFactor));
+        let context = if is_ephemeral { context.ephemeral() } else { context };
         let shards = (0..config.vbuckets).map(|id| {
             let origin = Origin::empty(VbState::Active, new_uuid(&env));
             Mutex::new(Shard {
@@ -153,8 +160,11 @@ impl Bucket {
         }
     }
 
-    /// Writes what is left and marks the stop as clean. The flusher's and the filer's threads must have ended.
+    /// Writes what is left and marks the stop as clean, if there is a disk. The flusher's and the filer's threads must have ended.
     pub fn close(&self) -> Result<(), Failure> {
+        if self.is_ephemeral() {
+            return Ok(());
+        }
         if !self.flush_all() {
             return Err(Failure::NotFlushed { bucket: self.name().to_owned() });
         }

@@ -35,6 +35,8 @@ pub enum Refusal {
     NotResident,
     /// The vBucket's documents are still being loaded: wait for them, and ask again.
     Loading,
+    /// The bucket has no disk, so this cannot be.
+    NoDisk,
 }
 
 impl From<vbucket::Refusal> for Refusal {

@@ -11,7 +11,7 @@ use crate::shard_guard::Holder;
 
 impl Bucket {
     /// Goes back to the newest commit with a seqno of `to` or less, and says which seqno that is; to nothing if there
-    /// is no such commit. For whoever follows another node: active vBuckets do not go back.
+    /// is no such commit, or no disk. For whoever follows another node: active vBuckets do not go back.
     ///
     /// Blocks while the disk works; meanwhile operations on documents wait as while they are loaded.
     pub fn rollback(&self, vb: VbId, to: Seqno) -> Result<Result<Seqno, Failure>, Refusal> {
@@ -19,6 +19,9 @@ impl Bucket {
         let (_roles, _flushing) = (self.roles.lock(), self.flushing.lock());
         if self.shard(vb)?.vb.state() == VbState::Active {
             return Err(Refusal::Invalid);
+        }
+        if self.is_ephemeral() && self.shard(vb)?.vb.high_seqno() <= to {
+            return Ok(Ok(self.shard(vb)?.vb.high_seqno()));
         }
         let rolled_back = match self.store.rollback(vb, to) {
             Ok(rolled_back) => rolled_back,

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use crate::bucket::Bucket;
-use crate::config::BucketKind;
+use crate::config::{BucketKind, EvictionPolicy};
 
 /// Which setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -559,6 +559,13 @@ impl Settings {
     /// Changes a setting without asking whether it fits the others; for those who make a bucket.
     pub fn put(&self, key: Key, value: u64) {
         self.values[key as usize].store(value, Ordering::Relaxed);
+    }
+
+    /// Gives an ephemeral bucket that was told no policy the one that loses nothing: changes are refused.
+    pub(crate) fn be_ephemeral(&self) {
+        if self.get(Key::EvictionPolicy) < EvictionPolicy::AutoDelete as u64 {
+            self.put(Key::EvictionPolicy, EvictionPolicy::FailNewData as u64);
+        }
     }
 
     /// Changes a setting by name, if the value can be read and goes together with the others.

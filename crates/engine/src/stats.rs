@@ -71,6 +71,8 @@ pub struct VbStats {
     pub ops: OpCounts,
     /// Whether it waits for the flusher.
     pub flush_queued: bool,
+    /// Its list of items in seqno order; nothing if it has a disk.
+    pub seq_list: Option<vbucket::SeqListCounts>,
 }
 
 /// Sums over the vBuckets of one role.
@@ -102,6 +104,14 @@ pub struct StateStats {
     pub seqno_lag: u64,
     /// What clients did.
     pub ops: OpCounts,
+    /// Items in the lists of an ephemeral bucket.
+    pub seq_list_items: u64,
+    /// Stale copies in them.
+    pub stale_items: u64,
+    /// Bytes of the stale copies.
+    pub stale_bytes: u64,
+    /// Bytes of the lists without the versions.
+    pub seq_list_bytes: u64,
 }
 
 /// What a bucket can tell, without a look at the disk.
@@ -220,6 +230,7 @@ impl VbStats {
             checkpoints,
             ops: shard.ops,
             flush_queued: shard.flush_queued,
+            seq_list: vb.seq_list().map(vbucket::SeqList::counts),
         }
     }
 }
@@ -228,6 +239,7 @@ impl StateStats {
     fn enter(&mut self, vb: &VbStats) {
         let CheckpointStats { checkpoints, items, item_bytes, overhead_bytes, unpersisted_items, .. } =
             vb.checkpoints;
+        let list = vb.seq_list.unwrap_or_default();
         self.add(&StateStats {
             vbuckets: 1,
             documents: vb.documents,
@@ -240,8 +252,16 @@ impl StateStats {
             checkpoint_item_bytes: item_bytes,
             checkpoint_overhead_bytes: overhead_bytes,
             unpersisted_items,
-            seqno_lag: vb.high_seqno.0.saturating_sub(vb.persisted_seqno.0),
+            seqno_lag: if vb.seq_list.is_some() {
+                0
+            } else {
+                vb.high_seqno.0.saturating_sub(vb.persisted_seqno.0)
+            },
             ops: vb.ops,
+            seq_list_items: list.items,
+            stale_items: list.stale_items,
+            stale_bytes: list.stale_bytes,
+            seq_list_bytes: list.bytes,
         });
     }
 
@@ -259,6 +279,10 @@ impl StateStats {
         self.unpersisted_items += other.unpersisted_items;
         self.seqno_lag += other.seqno_lag;
         self.ops.add(&other.ops);
+        self.seq_list_items += other.seq_list_items;
+        self.stale_items += other.stale_items;
+        self.stale_bytes += other.stale_bytes;
+        self.seq_list_bytes += other.seq_list_bytes;
     }
 }
 

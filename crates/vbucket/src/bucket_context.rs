@@ -16,6 +16,8 @@ pub struct BucketContext {
     pub heap: Heap,
     /// How quickly access frequencies rise.
     pub frequency: Arc<FrequencyFactor>,
+    /// Whether the bucket has no disk: its vBuckets keep their items in seqno order, too.
+    pub is_ephemeral: bool,
     /// What all checkpoints take together, and the limits they are held to.
     pub checkpoints: Arc<CheckpointMemory>,
 }
@@ -25,7 +27,12 @@ impl BucketContext {
     pub fn new(first: u64, second: u64, heap: Heap) -> BucketContext {
         let checkpoints = Arc::new(CheckpointMemory::new(heap.account().clone()));
         let seed = Arc::new(HashSeed::new(first, second));
-        BucketContext { seed, heap, frequency: Arc::default(), checkpoints }
+        BucketContext { seed, heap, frequency: Arc::default(), is_ephemeral: false, checkpoints }
+    }
+
+    /// The context of a bucket that has no disk.
+    pub fn ephemeral(self) -> BucketContext {
+        BucketContext { is_ephemeral: true, ..self }
     }
 
     /// What is charged with all memory.

@@ -18,6 +18,7 @@ pub mod locks;
 pub mod ops;
 pub mod range;
 pub mod removed;
+pub mod seq_list;
 pub mod vbucket;
 
 pub use bucket_context::BucketContext;
@@ -34,4 +35,5 @@ pub use ops::{
 };
 pub use range::{CheckpointView, Range, RangeLimit};
 pub use removed::Removed;
+pub use seq_list::{MAX_READS, ReadId, SeqList, SeqListCounts, SliceLimits, TombstoneLimits};
 pub use vbucket::{Counts, Garbage, Origin, VBucket};

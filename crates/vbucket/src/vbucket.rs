@@ -18,6 +18,8 @@ use crate::hash_table::{HashTable, Slot, VersionRef};
 use crate::hlc::Hlc;
 use crate::locks::Locks;
 use crate::ops::Stored;
+use crate::removed::Removed;
+use crate::seq_list::SeqList;
 
 /// Versions that nobody reaches through the vBucket any more; drop it outside the lock.
 #[derive(Default)]
@@ -27,6 +29,10 @@ pub struct Garbage {
     pub replaced: Option<Version>,
     /// The version that left the open checkpoint by de-duplication.
     pub merged: Option<Version>,
+    /// The version that left the list of an ephemeral bucket.
+    pub unlisted: Option<Version>,
+    /// Checkpoints that nobody reads.
+    pub checkpoints: Option<Box<Removed>>,
 }
 
 /// How many items of each kind a vBucket holds in memory, and how large they are.
@@ -84,6 +90,8 @@ impl Origin {
 /// What every change goes through: clock, seqno, counts, queue.
 pub(crate) struct History {
     pub(crate) checkpoints: CheckpointManager,
+    /// The items in seqno order, if there is no disk.
+    pub(crate) seq_list: Option<Box<SeqList>>,
     pub(crate) hlc: Hlc,
     pub(crate) counts: Counts,
     pub(crate) high_seqno: Seqno,
@@ -117,8 +125,22 @@ impl History {
                 self.frequency.carry_over(old, &queued);
             }
         }
-        let merged = self.checkpoints.queue(queued, replaced.as_ref().map(|v| v.meta().by_seqno));
-        Stored { cas: meta.cas, by_seqno: meta.by_seqno, garbage: Garbage { replaced, merged } }
+        let old = replaced.as_ref().map(|v| v.meta().by_seqno);
+        let mut garbage = Garbage { replaced, ..Garbage::default() };
+        let queued = match &mut self.seq_list {
+            Some(list) => {
+                garbage.unlisted = old.and_then(|old| list.replaced(old));
+                list.append(queued.clone());
+                // Whoever comes later reads the past from the list.
+                if self.checkpoints.has_cursors() { Some(queued) } else { None }
+            }
+            None => Some(queued),
+        };
+        match queued {
+            Some(queued) => garbage.merged = self.checkpoints.queue(queued, old),
+            None => garbage.checkpoints = self.checkpoints.pass_over(meta.by_seqno),
+        }
+        Stored { cas: meta.cas, by_seqno: meta.by_seqno, garbage }
     }
 }
 
@@ -128,7 +150,8 @@ pub struct VBucket {
     pub(crate) state: VbState,
     pub(crate) table: HashTable,
     pub(crate) history: History,
-    pub(crate) persistence: CursorId,
+    /// How far the disk is; nothing if there is none.
+    pub(crate) persistence: Option<CursorId>,
     pub(crate) failover: FailoverTable,
     pub(crate) locks: Locks,
     pub(crate) persisted_seqno: Seqno,
@@ -141,9 +164,14 @@ impl VBucket {
     /// A vBucket without documents; warmup brings them with [`VBucket::install`].
     pub fn new(id: VbId, context: &BucketContext, origin: Origin) -> VBucket {
         let mut checkpoints = CheckpointManager::new(context, origin.high_seqno);
-        let persistence = checkpoints
-            .register_lasting_cursor("persistence", origin.high_seqno)
-            .expect("a new manager accepts a cursor at its high seqno");
+        let mut seq_list = None;
+        let mut persistence = None;
+        if context.is_ephemeral {
+            seq_list = Some(Box::new(SeqList::new(origin.high_seqno, context.account())));
+        } else {
+            let cursor = checkpoints.register_lasting_cursor("persistence", origin.high_seqno);
+            persistence = Some(cursor.expect("a new manager accepts a cursor at its high seqno"));
+        }
         let hlc = Hlc::new(origin.max_cas);
         VBucket {
             id,
@@ -151,6 +179,7 @@ impl VBucket {
             table: HashTable::new(context),
             history: History {
                 checkpoints,
+                seq_list,
                 hlc,
                 counts: Counts::default(),
                 high_seqno: origin.high_seqno,
@@ -210,7 +239,7 @@ impl VBucket {
         self.history.high_seqno
     }
 
-    /// The last change that is on disk, synced.
+    /// The last change that is on disk, synced; 0 for ever if there is no disk.
     pub fn persisted_seqno(&self) -> Seqno {
         self.persisted_seqno
     }

@@ -1,6 +1,7 @@
 //! The changes that a vBucket accepts, one family a file.
 
 mod change;
+mod ephemeral;
 mod expiry;
 mod flush;
 mod lock;
