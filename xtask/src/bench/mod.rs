@@ -8,6 +8,7 @@ mod flush;
 mod idle;
 mod load;
 mod memcached;
+mod pressure;
 mod process;
 mod redis;
 mod report;
@@ -34,6 +35,8 @@ pub enum Bench {
     Warmup(warmup::Options),
     /// The front end while all files are compacted, and the disk space before, during and after.
     Compact(compact::Options),
+    /// Twice the quota of incoming data under a limit of memory: nothing is killed, no read refused, hot reads stay fast.
+    Pressure(pressure::Options),
 }
 
 /// How to print.
@@ -54,6 +57,7 @@ pub fn run(bench: &Bench) -> Result<bool> {
         Bench::Engines(options) => return engines::run(options),
         Bench::Warmup(options) => warmup::run(options)?,
         Bench::Compact(options) => compact::run(options)?,
+        Bench::Pressure(options) => pressure::run(options)?,
     };
     Ok(report.close())
 }
