@@ -30,7 +30,7 @@ fn cell(ns: u64) -> usize {
 /// The largest latency of a cell.
 fn end_of(cell: usize) -> u64 {
     let (power, step) = (cell as u64 / STEPS, cell as u64 % STEPS);
-    if power == 0 { step } else { ((STEPS + step + 1) << (power - 1)) - 1 }
+    if power == 0 { step } else { ((STEPS + step) << (power - 1)) + ((1 << (power - 1)) - 1) }
 }
 
 impl Latencies {
