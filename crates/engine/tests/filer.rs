@@ -2,21 +2,14 @@
 
 mod common;
 
-use std::sync::Arc;
-
 use base::env::Env;
-use common::World;
-use engine::{Bucket, BucketConfig, Progress};
-use kvstore::{Journaled, JournaledConfig};
+use common::{World, stores};
+use engine::Progress;
 
 /// A bucket with a journal, and so many documents of a kilobyte that are journaled and not filed.
 fn filled(quota_bytes: u64, documents: u32) -> World {
     let (env, handles) = Env::sim(1);
-    let mut config = BucketConfig::new("test", "/data/test".into());
-    (config.vbuckets, config.quota_bytes) = (8, quota_bytes);
-    let store = Journaled::open(env.clone(), &config.dir, JournaledConfig::default());
-    let bucket = Bucket::open(config, env.clone(), Arc::new(store.expect("the disk works")));
-    let world = World { env, handles, bucket: bucket.expect("the disk works") };
+    let world = stores::open(env, handles, stores::journaled, |config| config.quota_bytes = quota_bytes);
     for number in 0..documents {
         world.set(&format!("key{number}"), &"v".repeat(1000)).expect("there is room");
     }
