@@ -8,6 +8,7 @@ use kvstore::KvStore;
 use parking_lot::{Mutex, MutexGuard};
 use vbucket::{BucketContext, Origin, VBucket};
 
+use crate::backfill::BackfillQueue;
 use crate::compaction_queue::CompactionQueue;
 use crate::config::BucketConfig;
 use crate::counters::OpCounts;
@@ -16,6 +17,7 @@ use crate::failure::Failure;
 use crate::fetch_queue::FetchQueue;
 use crate::filer::Filer;
 use crate::flush_queue::{FlushQueue, LARGE_BACKLOG};
+use crate::follower::Follower;
 use crate::keeper::Keeper;
 use crate::memory::MemoryAccount;
 use crate::persistence::PersistenceWaiters;
@@ -33,6 +35,8 @@ pub(crate) struct Shard {
     /// Counts up whenever another vBucket takes its place, so that what was read for the old one is recognised.
     pub(crate) incarnation: u64,
     pub(crate) flush_queued: bool,
+    /// Connections that stream its changes.
+    pub(crate) followers: Vec<Arc<Follower>>,
     pub(crate) ops: OpCounts,
 }
 
@@ -42,6 +46,20 @@ impl Shard {
         self.unloaded = None;
         self.incarnation += 1;
         std::mem::replace(&mut self.vb, vb)
+    }
+
+    /// Has a connection told of what happens from now on.
+    pub(crate) fn follow(&mut self, follower: &Arc<Follower>) {
+        if !self.followers.iter().any(|other| Arc::ptr_eq(other, follower)) {
+            self.followers.push(Arc::clone(follower));
+        }
+    }
+
+    /// Tells those who follow that something happened.
+    pub(crate) fn tell_followers(&self) {
+        for follower in &self.followers {
+            follower.mark(self.vb.id());
+        }
     }
 
     /// Seqnos that are not on disk yet.
@@ -89,6 +107,7 @@ pub struct Bucket {
     pub(crate) filer: Filer,
     pub(crate) compacting: CompactionQueue,
     pub(crate) fetching: Arc<FetchQueue>,
+    pub(crate) backfills: BackfillQueue,
     pub(crate) warmup: Warmup,
     /// Held while the role of a vBucket changes. Taken before `flushing`.
     pub(crate) roles: Mutex<()>,
@@ -157,8 +176,9 @@ impl Bucket {
         if shard.vb.state() == VbState::Active { Ok(shard) } else { Err(Refusal::NotMyVbucket) }
     }
 
-    /// Notes under its lock that a vBucket has something for the flusher.
+    /// Notes under its lock that a vBucket has something for the flusher, and for those who follow it.
     pub(crate) fn queue_flush(&self, shard: &mut Shard) {
+        shard.tell_followers();
         if !shard.flush_queued {
             shard.flush_queued = true;
             self.flush.push(shard.vb.id(), self.env.clock.monotonic());

@@ -1,6 +1,7 @@
 //! One bucket: joins memory and disk and runs the background steps; knows no protocol and no socket.
 
 mod account_check;
+mod backfill;
 mod bucket;
 mod checkpoint_recovery;
 mod compaction_queue;
@@ -20,6 +21,7 @@ mod fetcher;
 mod filer;
 mod flush_queue;
 mod flusher;
+mod follower;
 mod keeper;
 mod loader;
 mod lock;
@@ -33,6 +35,7 @@ mod rollback;
 pub mod settings;
 mod stats;
 mod store;
+mod stream;
 mod subdocument;
 mod tombstone_purger;
 mod update;
@@ -42,6 +45,7 @@ mod whole;
 mod with_meta;
 mod write;
 
+pub use backfill::{Backfill, BackfillScope, Backfilled};
 #[cfg(debug_assertions)]
 pub use bucket::locks_taken;
 pub use bucket::{Bucket, Mutated};
@@ -58,6 +62,7 @@ pub use fetch_queue::{Fetched, Loan};
 pub use fetcher::FetchStats;
 pub use flush_queue::FlushQueue;
 pub use flusher::Progress;
+pub use follower::Follower;
 pub use keeper::{Chore, ChoreId, ChoreStats, Next, Slice, TIME_SLICE};
 pub use memory::MemoryAccount;
 pub use persistence::MAX_WAITERS;
@@ -68,6 +73,7 @@ pub use stats::{
     BucketStats, CheckpointStats, DiskCounts, DiskTotals, STATES, StateStats, StoreStats, VbStats,
 };
 pub use store::{StoreMode, StoreRequest};
+pub use stream::{Changes, StreamCursor, StreamRefusal, StreamStart};
 pub use update::{CounterRequest, End};
 pub use warmup::{WarmupState, WarmupStats};
 pub use whole::Whole;

@@ -9,6 +9,7 @@ use kvstore::{KvStore, StoredVb};
 use parking_lot::Mutex;
 use vbucket::{BucketContext, FailoverEntry, FailoverTable, Origin, VBucket};
 
+use crate::backfill::BackfillQueue;
 use crate::bucket::{Bucket, Shard, dead, new_uuid};
 use crate::compaction_queue::CompactionQueue;
 use crate::config::BucketConfig;
@@ -62,6 +63,7 @@ impl Bucket {
                 unloaded: None,
                 incarnation: 0,
                 flush_queued: false,
+                followers: Vec::new(),
                 ops: OpCounts::default(),
             })
         });
@@ -79,6 +81,7 @@ impl Bucket {
             compacting: CompactionQueue::default(),
             store,
             fetching: Arc::default(),
+            backfills: BackfillQueue::default(),
             warmup: Warmup::new(env.clock.monotonic()),
             roles: Mutex::new(()),
             flushing: Mutex::new(()),

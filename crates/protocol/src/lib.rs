@@ -4,6 +4,7 @@
 //! The format is described in kv_engine's `docs/BinaryProtocol.md`; where the recorded behaviour of servers says
 //! more than the document, the recordings decide (`tests/recordings`).
 
+pub mod dcp;
 pub mod error_map;
 pub mod extras;
 pub mod feature;

@@ -229,6 +229,11 @@ impl VBucket {
         &self.history.checkpoints
     }
 
+    /// The queue of changes, for streams that take from it.
+    pub fn checkpoints_mut(&mut self) -> &mut CheckpointManager {
+        &mut self.history.checkpoints
+    }
+
     /// The replication topology as JSON text.
     pub fn topology(&self) -> Option<&str> {
         self.topology.as_deref()

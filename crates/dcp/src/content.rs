@@ -1,0 +1,184 @@
+//! What of a version goes to a consumer, as was agreed on: the value or not, xattrs or not, compressed or not.
+
+use std::borrow::Cow;
+
+use base::{Datatype, ItemKind, Version};
+use engine::{Whole, value};
+use protocol::dcp::{Deletion, Message, Mutation, OpenFlags, What};
+
+use crate::agreement::Agreement;
+use crate::sink::Sink;
+
+/// Values below this are not worth compressing.
+const SMALLEST_TO_COMPRESS: usize = 64;
+
+/// What the two ends of a connection have agreed on beside the stream itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Features {
+    /// Keys carry their collection.
+    pub collections: bool,
+    /// Values may be compressed.
+    pub snappy: bool,
+    /// Datatypes may say JSON.
+    pub json: bool,
+}
+
+/// The part of a version's value that is sent.
+enum Content<'a> {
+    Nothing,
+    /// The stored value from a byte on.
+    Stored(usize),
+    Made(Cow<'a, [u8]>),
+}
+
+/// Writes `version` as a message of the stream that `head` belongs to; returns how many bytes it took.
+pub fn write_version(
+    out: &mut dyn Sink,
+    head: Message<'_>,
+    version: &Version,
+    agreed: &Agreement,
+    features: Features,
+) -> usize {
+    let key = if features.collections { version.stored_key() } else { version.key().key };
+    let message = finish(head, version, key, agreed, features);
+    if let Ok(whole) = Whole::of(version.clone()) {
+        let (content, datatype) = content(&whole, agreed, features);
+        return send(out, message, &whole, content, datatype, features);
+    }
+    // Read without its value because nobody wants it.
+    let with_datatype = agreed.flags.has(OpenFlags::NO_VALUE_WITH_DATATYPE);
+    let datatype = if with_datatype { version.meta().datatype } else { Datatype::RAW };
+    let datatype = visible(datatype.without(Datatype::SNAPPY).without(Datatype::XATTR), features).0;
+    let message = Message { datatype, ..message };
+    message.write(out.bytes());
+    message.wire_bytes()
+}
+
+fn finish<'a>(
+    head: Message<'a>,
+    version: &Version,
+    key: &'a [u8],
+    agreed: &Agreement,
+    features: Features,
+) -> Message<'a> {
+    let meta = version.meta();
+    let deletion = |delete_time| Deletion { by_seqno: meta.by_seqno, rev_seqno: meta.rev_seqno, delete_time };
+    let what = match meta.kind {
+        ItemKind::Expiration if agreed.expirations => What::Expiration(deletion(Some(meta.expiry))),
+        ItemKind::Deletion | ItemKind::Expiration => {
+            let times = agreed.flags.has(OpenFlags::DELETE_TIMES);
+            What::Deletion(deletion(if times {
+                Some(meta.expiry)
+            } else {
+                features.collections.then_some(0)
+            }))
+        }
+        _ => What::Mutation(Mutation {
+            by_seqno: meta.by_seqno,
+            rev_seqno: meta.rev_seqno,
+            flags: meta.flags,
+            expiry: meta.expiry,
+            lock_time: 0,
+            nru: version.frequency().load(std::sync::atomic::Ordering::Relaxed),
+        }),
+    };
+    Message { cas: meta.cas, key, what, ..head }
+}
+
+fn send(
+    out: &mut dyn Sink,
+    message: Message<'_>,
+    whole: &Whole,
+    content: Content<'_>,
+    datatype: Datatype,
+    features: Features,
+) -> usize {
+    let datatype = visible(datatype, features).0;
+    match content {
+        Content::Nothing => {
+            let message = Message { datatype, value: b"", ..message };
+            message.write(out.bytes());
+            message.wire_bytes()
+        }
+        Content::Stored(from) => {
+            let message = Message { datatype, value: &whole.value()[from..], ..message };
+            message.write_head(out.bytes());
+            out.value(whole, from);
+            message.wire_bytes()
+        }
+        Content::Made(value) => {
+            let message = Message { datatype, value: &value, ..message };
+            message.write(out.bytes());
+            message.wire_bytes()
+        }
+    }
+}
+
+/// Only what the consumer knows of.
+fn visible(datatype: Datatype, features: Features) -> Datatype {
+    let datatype = if features.json { datatype } else { datatype.without(Datatype::JSON) };
+    if features.snappy { datatype } else { datatype.without(Datatype::SNAPPY) }
+}
+
+fn content<'a>(whole: &'a Whole, agreed: &Agreement, features: Features) -> (Content<'a>, Datatype) {
+    let datatype = whole.meta().datatype;
+    let has_xattrs = datatype.is_xattr();
+    let wants_xattrs = agreed.flags.has(OpenFlags::XATTRS);
+    let no_value = agreed.flags.has(OpenFlags::NO_VALUE);
+    let no_value_with_datatype = agreed.flags.has(OpenFlags::NO_VALUE_WITH_DATATYPE);
+    let is_tombstone = whole.is_deleted();
+    if no_value || no_value_with_datatype {
+        let kept = if no_value_with_datatype { datatype.without(Datatype::SNAPPY) } else { Datatype::RAW };
+        if !(has_xattrs && wants_xattrs) {
+            let kept = if wants_xattrs { kept } else { kept.without(Datatype::XATTR) };
+            return (Content::Nothing, kept);
+        }
+        let plain = value::plain(whole);
+        let (_, body) = value::split(&plain, datatype);
+        let section = value::section(&plain, body).to_vec();
+        let kept = if no_value_with_datatype { kept } else { Datatype::XATTR };
+        return pack(Cow::Owned(section), kept, agreed, features);
+    }
+    if has_xattrs && !wants_xattrs {
+        let plain = value::plain(whole);
+        let body_len = value::split(&plain, datatype).1.len();
+        let kept = datatype.without(Datatype::XATTR).without(Datatype::SNAPPY);
+        return match plain {
+            Cow::Borrowed(stored) => (Content::Stored(stored.len() - body_len), kept),
+            Cow::Owned(plain) => {
+                pack(Cow::Owned(plain[plain.len() - body_len..].to_vec()), kept, agreed, features)
+            }
+        };
+    }
+    if is_tombstone && has_xattrs && !agreed.flags.has(OpenFlags::DELETED_USER_XATTRS) {
+        let plain = value::plain(whole);
+        let system = value::split(&plain, datatype).0.system_section();
+        let kept = if system.is_empty() { Datatype::RAW } else { Datatype::XATTR };
+        return pack(Cow::Owned(system), kept, agreed, features);
+    }
+    if datatype.is_snappy() && !features.snappy {
+        return (Content::Made(value::plain(whole)), datatype.without(Datatype::SNAPPY));
+    }
+    if agreed.force_compression && !datatype.is_snappy() {
+        return pack(Cow::Borrowed(whole.value()), datatype, agreed, features);
+    }
+    (Content::Stored(0), datatype)
+}
+
+/// Compresses a plain value if that was agreed on and helps.
+fn pack<'a>(
+    plain: Cow<'a, [u8]>,
+    datatype: Datatype,
+    agreed: &Agreement,
+    features: Features,
+) -> (Content<'a>, Datatype) {
+    if agreed.force_compression
+        && features.snappy
+        && plain.len() >= SMALLEST_TO_COMPRESS
+        && let Ok(packed) = snap::raw::Encoder::new().compress_vec(&plain)
+        && packed.len() < plain.len()
+    {
+        return (Content::Made(Cow::Owned(packed)), datatype.with(Datatype::SNAPPY));
+    }
+    (Content::Made(plain), datatype)
+}

@@ -1,0 +1,14 @@
+//! DCP: from cursors to messages, and from messages to applied items. State machines without sockets and threads.
+
+mod agreement;
+mod content;
+mod filter;
+mod producer;
+mod sink;
+mod stream;
+
+pub use agreement::{Agreement, BackfillOrder, OutOfOrder, Priority, Side};
+pub use content::Features;
+pub use filter::{Filter, FilterRefusal};
+pub use producer::{Producer, Step, StreamRequestRefusal, Tick};
+pub use sink::Sink;

@@ -1,0 +1,163 @@
+//! What streams of changes ask of a bucket: where they may begin, and what comes next.
+
+use std::sync::Arc;
+
+use base::{Seqno, VbId, VbState, VbUuid};
+use vbucket::{CursorId, FailoverEntry, Range, RegisterRefusal, Resume, ResumePoint};
+
+use crate::bucket::Bucket;
+use crate::follower::Follower;
+use crate::refusal::Refusal;
+
+/// Why a stream cannot begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamRefusal {
+    /// The vBucket is not served here, or not in this role.
+    NotMyVbucket,
+    /// Its documents are not loaded yet.
+    Loading,
+    /// The consumer has to forget everything after this seqno first.
+    RollBack(Seqno),
+}
+
+impl From<Refusal> for StreamRefusal {
+    fn from(refusal: Refusal) -> StreamRefusal {
+        match refusal {
+            Refusal::Loading => StreamRefusal::Loading,
+            _ => StreamRefusal::NotMyVbucket,
+        }
+    }
+}
+
+/// Where a vBucket stands when a stream begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamStart {
+    /// Its histories, newest first.
+    pub failover: Vec<FailoverEntry>,
+    /// The last change.
+    pub high_seqno: Seqno,
+    /// The last change that is on disk.
+    pub persisted_seqno: Seqno,
+    /// Tombstones up to here may be gone.
+    pub purge_seqno: Seqno,
+    /// The role it has.
+    pub state: VbState,
+    /// Counts up whenever another vBucket takes its place.
+    pub incarnation: u64,
+}
+
+/// What comes next from memory.
+pub enum Changes {
+    /// Nothing yet.
+    Nothing,
+    /// These, sealed.
+    Range(Range),
+    /// The cursor is gone: memory was short, or the vBucket was replaced.
+    Dropped,
+}
+
+/// A stream's place in the memory of a vBucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamCursor {
+    id: CursorId,
+    incarnation: u64,
+    /// Everything after this is seen by the cursor.
+    pub from: Seqno,
+}
+
+impl Bucket {
+    /// Asks whether a stream may begin where its consumer stands, and has `follower` told of what happens from now on.
+    pub fn begin_stream(
+        &self,
+        vb: VbId,
+        follower: &Arc<Follower>,
+        at: &ResumePoint,
+        only_active: bool,
+    ) -> Result<StreamStart, StreamRefusal> {
+        let mut shard = self.shard(vb)?;
+        let state = shard.vb.state();
+        if state == VbState::Dead || (only_active && state != VbState::Active) {
+            return Err(StreamRefusal::NotMyVbucket);
+        }
+        let (high_seqno, purge_seqno) = (shard.vb.high_seqno(), shard.vb.purge_seqno());
+        match shard.vb.failover().rollback_point(at, high_seqno, purge_seqno) {
+            Resume::RollBack(to) => return Err(StreamRefusal::RollBack(to)),
+            Resume::Accept => {}
+        }
+        shard.follow(follower);
+        Ok(StreamStart {
+            failover: shard.vb.failover().to_entries(),
+            high_seqno,
+            persisted_seqno: shard.vb.persisted_seqno(),
+            purge_seqno,
+            state,
+            incarnation: shard.incarnation,
+        })
+    }
+
+    /// Gives a stream a place in memory: behind `after` if everything since is in memory, else where memory begins.
+    /// Nothing if another vBucket has taken the place of the one that the stream began with.
+    pub fn join_memory(&self, vb: VbId, name: &str, after: Seqno, incarnation: u64) -> Option<StreamCursor> {
+        let mut shard = self.shard(vb).ok()?;
+        if shard.incarnation != incarnation {
+            return None;
+        }
+        let checkpoints = shard.vb.checkpoints_mut();
+        let (id, from) = match checkpoints.register_cursor(name, after) {
+            Ok(id) => (id, after),
+            Err(RegisterRefusal::BelowMemory { memory_start }) => {
+                let from = Seqno(memory_start.0 - 1);
+                (checkpoints.register_cursor(name, from).ok()?, from)
+            }
+            Err(RegisterRefusal::AboveHigh { .. }) => return None,
+        };
+        Some(StreamCursor { id, incarnation, from })
+    }
+
+    /// What a stream gets next from memory, at least `max_items` if there are so many; the same again until
+    /// [`Bucket::advance_stream`] says that it was taken.
+    pub fn take_changes(&self, vb: VbId, cursor: &StreamCursor, max_items: u64) -> Changes {
+        let Ok(mut shard) = self.shard(vb) else { return Changes::Dropped };
+        if shard.incarnation != cursor.incarnation {
+            return Changes::Dropped;
+        }
+        let checkpoints = shard.vb.checkpoints_mut();
+        if checkpoints.position(cursor.id).is_none() {
+            return Changes::Dropped;
+        }
+        checkpoints.take_range(cursor.id, max_items).map_or(Changes::Nothing, Changes::Range)
+    }
+
+    /// Everything up to `to` of the range taken last was worked on.
+    pub fn advance_stream(&self, vb: VbId, cursor: &StreamCursor, to: Seqno) {
+        if let Ok(mut shard) = self.shard(vb)
+            && shard.incarnation == cursor.incarnation
+        {
+            shard.vb.checkpoints_mut().advance(cursor.id, to);
+        }
+    }
+
+    /// Gives up a stream's place in memory.
+    pub fn leave_memory(&self, vb: VbId, cursor: &StreamCursor) {
+        let removed =
+            self.shard(vb).ok().filter(|shard| shard.incarnation == cursor.incarnation).map(|mut shard| {
+                let checkpoints = shard.vb.checkpoints_mut();
+                checkpoints.drop_cursor(cursor.id);
+                checkpoints.remove_closed()
+            });
+        drop(removed);
+    }
+
+    /// `follower` is told of nothing more that happens to this vBucket.
+    pub fn unfollow(&self, vb: VbId, follower: &Arc<Follower>) {
+        if let Some(shard) = self.shards.get(usize::from(vb.0)) {
+            shard.lock().followers.retain(|other| !Arc::ptr_eq(other, follower));
+        }
+    }
+
+    /// Where a vBucket's history stands, for a stream that wants to know whether it is still the one it began with.
+    pub fn stream_state(&self, vb: VbId) -> Option<(VbState, u64, VbUuid, Seqno)> {
+        let shard = self.shard(vb).ok()?;
+        Some((shard.vb.state(), shard.incarnation, shard.vb.uuid(), shard.vb.high_seqno()))
+    }
+}

@@ -1,0 +1,116 @@
+//! What streams ask of a bucket: where they may begin, memory, disk, and the switch between them.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use base::{Seqno, VbState, VbUuid};
+use common::{VB, Watched};
+use engine::{Changes, Follower, Progress, StreamRefusal};
+use kvstore::Values;
+use vbucket::ResumePoint;
+
+fn follower() -> (Arc<Follower>, Arc<AtomicUsize>) {
+    let wakes = Arc::new(AtomicUsize::new(0));
+    let counter = wakes.clone();
+    let follower = Follower::new(8, move || {
+        counter.fetch_add(1, Ordering::Relaxed);
+    });
+    (follower, wakes)
+}
+
+fn keys(versions: &[base::Version]) -> Vec<String> {
+    versions.iter().map(|v| String::from_utf8_lossy(v.key().key).into_owned()).collect()
+}
+
+#[test]
+fn a_stream_reads_the_disk_then_memory_and_misses_nothing() {
+    let world = Watched::new(1);
+    let bucket = &world.bucket;
+    for key in ["a", "b", "c"] {
+        world.set(key, "1");
+    }
+    assert!(bucket.flush_all());
+    let (follower, wakes) = follower();
+    let start = bucket.begin_stream(VB, &follower, &ResumePoint::default(), true).expect("from the start");
+    assert_eq!((start.high_seqno, start.state), (Seqno(3), VbState::Active));
+    // What comes while it reads the disk is kept in memory for it.
+    let cursor = bucket.join_memory(VB, "s", Seqno(0), start.incarnation).expect("a place in memory");
+    world.set("d", "2");
+    world.set("a", "2");
+    assert!(bucket.flush_all());
+    assert_eq!(wakes.load(Ordering::Relaxed), 1);
+    let backfill = bucket.begin_backfill(VB, Seqno(0), Values::Read, &follower);
+    assert_eq!(bucket.backfill_step(), Progress::Worked);
+    let read = bucket.take_backfilled(&backfill, usize::MAX);
+    let scope = read.scope.expect("it has begun");
+    assert!(read.is_done && !read.has_failed);
+    assert_eq!(
+        (scope.high_seqno, keys(&read.items)),
+        (Seqno(5), vec!["b".into(), "c".into(), "d".into(), "a".into()])
+    );
+    assert!(cursor.from <= scope.high_seqno, "there is no gap");
+    let mut from_memory = Vec::new();
+    world.set("e", "3");
+    while let Changes::Range(range) = bucket.take_changes(VB, &cursor, 1) {
+        from_memory.extend(range.iter().filter(|v| v.meta().by_seqno > scope.high_seqno).cloned());
+        bucket.advance_stream(VB, &cursor, range.end());
+    }
+    assert_eq!(keys(&from_memory), ["e"]);
+    bucket.leave_memory(VB, &cursor);
+    assert!(matches!(bucket.take_changes(VB, &cursor, 1), Changes::Dropped));
+    bucket.unfollow(VB, &follower);
+    follower.take(|_| {});
+    world.set("f", "4");
+    assert!(!follower.is_marked());
+    drop((from_memory, read, backfill));
+    world.check_account();
+}
+
+#[test]
+fn a_stream_is_refused_where_histories_part() {
+    let world = Watched::new(2);
+    world.set("a", "1");
+    let (follower, _) = follower();
+    let begin = |at: &ResumePoint| world.bucket.begin_stream(VB, &follower, at, true);
+    let unknown = ResumePoint { start: Seqno(1), uuid: VbUuid(1), ..ResumePoint::default() };
+    assert_eq!(begin(&unknown).err(), Some(StreamRefusal::RollBack(Seqno(0))));
+    world.bucket.set_vbucket_state(VB, VbState::Replica, None).expect("there is one");
+    assert_eq!(begin(&ResumePoint::default()).err(), Some(StreamRefusal::NotMyVbucket));
+    assert!(!follower.is_marked(), "who was refused follows nothing");
+}
+
+#[test]
+fn a_backfill_waits_for_its_reader_and_ends_when_told() {
+    let world = Watched::new(3);
+    let value = "v".repeat(10_000);
+    for at in 0..600 {
+        world.set(&format!("k{at}"), &value);
+    }
+    assert!(world.bucket.flush_all());
+    let (follower, _) = follower();
+    let backfill = world.bucket.begin_backfill(VB, Seqno(0), Values::Read, &follower);
+    let mut steps = 0;
+    while world.bucket.backfill_step() == Progress::Worked {
+        steps += 1;
+    }
+    assert!(steps < 10, "it holds a bounded part of 6 MB ready: {steps} slices");
+    let mut read = Vec::new();
+    loop {
+        let more = world.bucket.take_backfilled(&backfill, 100_000);
+        read.extend(keys(&more.items));
+        if more.is_done {
+            break;
+        }
+        world.bucket.backfill_step();
+    }
+    assert_eq!(read.len(), 600);
+    let cancelled = world.bucket.begin_backfill(VB, Seqno(0), Values::Read, &follower);
+    world.bucket.backfill_step();
+    cancelled.cancel();
+    while world.bucket.backfill_step() == Progress::Worked {}
+    assert!(world.bucket.take_backfilled(&cancelled, usize::MAX).items.is_empty());
+    drop((backfill, cancelled));
+    world.check_account();
+}
