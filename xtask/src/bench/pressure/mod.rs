@@ -62,6 +62,9 @@ pub struct Options {
     /// Whether a journal goes before the files.
     #[arg(long, value_enum, default_value = "on")]
     journal: Switch,
+    /// What the cgroup allows beyond the quota and an empty node, in percent of the quota.
+    #[arg(long, default_value_t = 5)]
+    allowance_percent: u64,
     /// Seconds between two rows of the table.
     #[arg(long, default_value_t = 10)]
     every: u64,
@@ -85,8 +88,6 @@ enum Switch {
     Off,
 }
 
-/// What the cgroup allows beyond the quota and an empty node.
-const ALLOWANCE_PERCENT: u64 = 5;
 /// How much slower hot reads may be under pressure.
 const SLOWER_GOAL: f64 = 3.0;
 /// How long an empty node settles before its memory counts.
@@ -122,7 +123,7 @@ pub fn run(options: &Options) -> Result<Report> {
     let scratch = Scratch::new("pressure")?;
     let fixed = fixed_cost(options, &scratch)?;
     let quota = options.quota_mib * MIB;
-    let limit = quota / 100 * (100 + ALLOWANCE_PERCENT) + fixed;
+    let limit = quota / 100 * (100 + options.allowance_percent) + fixed;
     let cgroup = make_cgroup();
     if let Some(cgroup) = &cgroup {
         cgroup.limit(limit)?;
