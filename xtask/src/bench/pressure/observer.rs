@@ -27,6 +27,8 @@ pub struct Observer {
     most_used: u64,
     most_fixed: u64,
     last: Charged,
+    /// When most was not charged to the bucket: how much, and what the server said then.
+    worst: (u64, Vec<(String, String)>),
 }
 
 /// What the server counts since it started.
@@ -105,7 +107,18 @@ impl Observer {
     pub fn new(server: Stave, cgroup: Option<Cgroup>, every: Duration) -> Result<Observer> {
         let client = Client::connect(&server.kv)?;
         let (begun, last) = (Instant::now(), Charged::default());
-        Ok(Observer { server, client, cgroup, every, begun, most_anon: 0, most_used: 0, most_fixed: 0, last })
+        Ok(Observer {
+            server,
+            client,
+            cgroup,
+            every,
+            begun,
+            most_anon: 0,
+            most_used: 0,
+            most_fixed: 0,
+            last,
+            worst: Default::default(),
+        })
     }
 
     /// Where the server listens.
@@ -197,6 +210,10 @@ impl Observer {
             refused: tally.refused.load(Ordering::Relaxed),
         };
         self.most_used = self.most_used.max(counted.used);
+        let not_charged = self.last.anon.saturating_sub(counted.used);
+        if not_charged > self.worst.0 {
+            self.worst = (not_charged, self.client.stats("memory")?.unwrap_or_default());
+        }
         Ok(counted)
     }
 
@@ -229,6 +246,9 @@ impl Observer {
         report.add("limit_mib", mib(limit), None);
         report.add("used_most_mib", mib(self.most_used), None);
         report.add("anon_peak_mib", mib(self.most_anon), Some(mib(limit)));
+        report.add("not_charged_most_mib", mib(self.worst.0), None);
+        println!("\n`stats memory` when most was not charged:");
+        self.worst.1.iter().for_each(|(name, value)| println!("  {name:<40} {value}"));
         report.add("not_reclaimable_peak_mib", mib(self.most_fixed), None);
         if let Some(charged) = self.cgroup.as_ref().and_then(|cgroup| cgroup.charged().ok()) {
             report.add("cgroup_peak_mib", mib(charged.peak), None);
