@@ -40,7 +40,7 @@ pub fn write_version(
     features: Features,
 ) -> usize {
     let key = if features.collections { version.stored_key() } else { version.key().key };
-    let message = finish(head, version, key, agreed, features);
+    let message = finish(head, version, key, agreed);
     if let Ok(whole) = Whole::of(version.clone()) {
         let (content, datatype) = content(&whole, agreed, features);
         return send(out, message, &whole, content, datatype, features);
@@ -54,24 +54,14 @@ pub fn write_version(
     message.wire_bytes()
 }
 
-fn finish<'a>(
-    head: Message<'a>,
-    version: &Version,
-    key: &'a [u8],
-    agreed: &Agreement,
-    features: Features,
-) -> Message<'a> {
+fn finish<'a>(head: Message<'a>, version: &Version, key: &'a [u8], agreed: &Agreement) -> Message<'a> {
     let meta = version.meta();
     let deletion = |delete_time| Deletion { by_seqno: meta.by_seqno, rev_seqno: meta.rev_seqno, delete_time };
     let what = match meta.kind {
         ItemKind::Expiration if agreed.expirations => What::Expiration(deletion(Some(meta.expiry))),
         ItemKind::Deletion | ItemKind::Expiration => {
             let times = agreed.flags.has(OpenFlags::DELETE_TIMES);
-            What::Deletion(deletion(if times {
-                Some(meta.expiry)
-            } else {
-                features.collections.then_some(0)
-            }))
+            What::Deletion(deletion(times.then_some(meta.expiry)))
         }
         _ => What::Mutation(Mutation {
             by_seqno: meta.by_seqno,

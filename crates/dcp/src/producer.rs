@@ -334,9 +334,11 @@ impl Producer {
         Tick::Noop(self.noop_opaque)
     }
 
-    /// The consumer answered a noop.
-    pub fn noop_answered(&mut self) {
-        self.noop_sent = false;
+    /// The consumer answered a message.
+    pub fn answered(&mut self, opcode: u8, opaque: u32, _status: u16) {
+        if opcode == protocol::opcode::DCP_NOOP && opaque == self.noop_opaque {
+            self.noop_sent = false;
+        }
     }
 }
 

@@ -93,8 +93,10 @@ pub(crate) struct Stream {
     phase: Phase,
     /// Changes of the present snapshot that are not sent yet, in order.
     pending: VecDeque<Version>,
-    /// Where the cursor is to be once `pending` is sent.
+    /// Up to where everything is sent once `pending` is.
     pending_end: Option<Seqno>,
+    /// Whether the cursor moves there, too: what is pending was taken with it.
+    moves_cursor: bool,
 }
 
 impl Stream {
@@ -127,6 +129,7 @@ impl Stream {
             phase: if request.start >= end { Phase::Done(EndReason::Ok) } else { Phase::Begin },
             pending: VecDeque::new(),
             pending_end: None,
+            moves_cursor: false,
         }
     }
 
@@ -169,7 +172,9 @@ impl Stream {
             }
             if let Some(end) = self.pending_end.take() {
                 self.sent = self.sent.max(end);
-                if let Phase::Memory { cursor } = &self.phase {
+                if let (Phase::Memory { cursor }, true) =
+                    (&self.phase, std::mem::take(&mut self.moves_cursor))
+                {
                     common.bucket.advance_stream(self.vb, cursor, end);
                 }
             }
@@ -365,6 +370,7 @@ impl Stream {
         let end = range.end();
         self.phase = Phase::Memory { cursor };
         self.pending_end = Some(end);
+        self.moves_cursor = true;
         if newest.is_empty() {
             return More::Some;
         }

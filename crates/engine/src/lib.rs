@@ -68,7 +68,7 @@ pub use memory::MemoryAccount;
 pub use persistence::MAX_WAITERS;
 pub use read::{ByChance, Found, Observed, Seen};
 pub use refusal::Refusal;
-pub use settings::{SettingError, Settings};
+pub use settings::{Changed, SettingError, Settings};
 pub use stats::{
     BucketStats, CheckpointStats, DiskCounts, DiskTotals, STATES, StateStats, StoreStats, VbStats,
 };

@@ -5,6 +5,8 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use parking_lot::Mutex;
+
 use crate::bucket::Bucket;
 use crate::config::BucketKind;
 
@@ -122,7 +124,7 @@ pub enum Kind {
 }
 
 /// One row of the table.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Setting {
     /// Which.
     pub key: Key,
@@ -199,7 +201,7 @@ pub static SETTINGS: &[Setting] = &[
         "checkpoint_memory_recovery_lower_mark",
         Kind::Decimal { least: 0, most: 1000 },
         600,
-        "and down to this part of their share",
+        "Recovery of checkpoint memory ends at this part of their share",
     ),
     row(
         Key::CheckpointMaxSize,
@@ -282,7 +284,7 @@ pub static SETTINGS: &[Setting] = &[
         Key::CompressionMode,
         "compression_mode",
         Kind::Choice(&["off", "passive", "active"]),
-        0,
+        1,
         "off: values are held plain; passive: as they came; active: cold values are compressed in the background",
     ),
     row(
@@ -374,7 +376,9 @@ pub enum SettingError {
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Kind::Bytes { least, most } => write!(f, "bytes from {least} to {most}, also as 512MiB"),
+            Kind::Bytes { least, most } => {
+                write!(f, "bytes from {} to {}, for example 512MiB", size(*least), size(*most))
+            }
             Kind::Percent { least, most } => write!(f, "whole percent from {least} to {most}"),
             Kind::Seconds { least, most } => write!(f, "seconds from {least} to {most}"),
             Kind::Milliseconds { least, most } => write!(f, "milliseconds from {least} to {most}"),
@@ -385,6 +389,16 @@ impl fmt::Display for Kind {
             Kind::Switch => f.write_str("true or false"),
             Kind::Choice(words) => write!(f, "one of {}", words.join(", ")),
         }
+    }
+}
+
+/// A number of bytes in the largest unit that leaves no rest.
+fn size(bytes: u64) -> String {
+    let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let whole = |(shift, _): &(u32, _)| bytes > 0 && bytes.trailing_zeros() >= *shift;
+    match units.into_iter().find(whole) {
+        Some((shift, unit)) => format!("{}{unit}", bytes >> shift),
+        None => bytes.to_string(),
     }
 }
 
@@ -415,6 +429,14 @@ impl Kind {
             }
         };
         (least..=most).contains(&value).then_some(value)
+    }
+
+    /// Writes a value for people, so that it can be read again.
+    pub fn pretty(&self, value: u64) -> String {
+        match self {
+            Kind::Bytes { .. } => size(value),
+            _ => self.show(value),
+        }
     }
 
     /// Writes a value so that it can be read again.
@@ -453,25 +475,74 @@ fn parse_bytes(text: &str) -> Option<u64> {
 
 /// The values of all settings of a bucket; reading one is a relaxed load.
 #[derive(Debug)]
-pub struct Settings(Box<[AtomicU64]>);
+pub struct Settings {
+    values: Box<[AtomicU64]>,
+    /// Held while settings are changed, so that those that must fit each other do.
+    changing: Mutex<()>,
+}
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings(SETTINGS.iter().map(|setting| AtomicU64::new(setting.default)).collect())
+        Settings::of(SETTINGS.iter().map(|setting| setting.default))
     }
 }
 
 impl Clone for Settings {
     fn clone(&self) -> Settings {
-        Settings(self.0.iter().map(|value| AtomicU64::new(value.load(Ordering::Relaxed))).collect())
+        Settings::of(SETTINGS.iter().map(|setting| self.get(setting.key)))
+    }
+}
+
+impl PartialEq for Settings {
+    fn eq(&self, other: &Settings) -> bool {
+        SETTINGS.iter().all(|setting| self.get(setting.key) == other.get(setting.key))
+    }
+}
+
+impl Eq for Settings {}
+
+/// A setting that was changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Changed {
+    /// Which.
+    pub setting: &'static Setting,
+    /// Its value before, as text.
+    pub old: String,
+    /// Its value now, as text.
+    pub new: String,
+}
+
+/// The row of the setting with this name.
+pub fn find(name: &str) -> Result<&'static Setting, SettingError> {
+    let setting = SETTINGS.iter().find(|setting| setting.name == name);
+    setting.ok_or_else(|| SettingError::Unknown(name.to_owned()))
+}
+
+impl Setting {
+    /// Reads a value of this setting.
+    pub fn parse(&self, text: &str) -> Result<u64, SettingError> {
+        self.kind.parse(text).ok_or_else(|| SettingError::Value {
+            name: self.name,
+            value: text.to_owned(),
+            wanted: self.kind.to_string(),
+        })
+    }
+
+    /// Writes a value of this setting so that it can be read again.
+    pub fn show(&self, value: u64) -> String {
+        self.kind.show(value)
     }
 }
 
 impl Settings {
+    fn of(values: impl Iterator<Item = u64>) -> Settings {
+        Settings { values: values.map(AtomicU64::new).collect(), changing: Mutex::new(()) }
+    }
+
     /// A setting's value.
     #[inline]
     pub fn get(&self, key: Key) -> u64 {
-        self.0[key as usize].load(Ordering::Relaxed)
+        self.values[key as usize].load(Ordering::Relaxed)
     }
 
     /// Whether a switch is on.
@@ -480,36 +551,74 @@ impl Settings {
         self.get(key) != 0
     }
 
+    /// A setting's value as text.
+    pub fn show(&self, key: Key) -> String {
+        SETTINGS[key as usize].show(self.get(key))
+    }
+
     /// Changes a setting without asking whether it fits the others; for those who make a bucket.
     pub fn put(&self, key: Key, value: u64) {
-        self.0[key as usize].store(value, Ordering::Relaxed);
+        self.values[key as usize].store(value, Ordering::Relaxed);
     }
 
     /// Changes a setting by name, if the value can be read and goes together with the others.
-    pub fn set(&self, kind: BucketKind, name: &str, text: &str) -> Result<Key, SettingError> {
-        let setting = SETTINGS.iter().find(|setting| setting.name == name);
-        let setting = setting.ok_or_else(|| SettingError::Unknown(name.to_owned()))?;
-        let value = setting.kind.parse(text).ok_or_else(|| SettingError::Value {
-            name: setting.name,
-            value: text.to_owned(),
-            wanted: setting.kind.to_string(),
-        })?;
-        if let Some(why) = self.conflict(kind, setting.key, value) {
-            return Err(SettingError::Conflict { name: setting.name, value: text.to_owned(), why });
-        }
-        self.put(setting.key, value);
-        Ok(setting.key)
+    pub fn set(&self, kind: BucketKind, name: &str, text: &str) -> Result<Changed, SettingError> {
+        let mut changed = self.set_all(kind, &[(name, text)]).map_err(|mut errors| errors.remove(0))?;
+        Ok(changed.remove(0))
     }
 
-    fn conflict(&self, kind: BucketKind, key: Key, value: u64) -> Option<&'static str> {
+    /// Changes several settings by name, all or none: each value must be readable, and all together must fit.
+    /// What is wrong with any of them is told at once.
+    pub fn set_all(
+        &self,
+        kind: BucketKind,
+        pairs: &[(&str, &str)],
+    ) -> Result<Vec<Changed>, Vec<SettingError>> {
+        let _changing = self.changing.lock();
+        let after = self.clone();
+        let mut errors = Vec::new();
+        let mut read = Vec::new();
+        for (name, text) in pairs {
+            match find(name).and_then(|setting| Ok((setting, setting.parse(text)?))) {
+                Ok((setting, value)) => {
+                    after.put(setting.key, value);
+                    read.push((setting, value, *text));
+                }
+                Err(error) => errors.push(error),
+            }
+        }
+        errors.extend(read.iter().filter_map(|(setting, _, text)| {
+            let why = after.conflict(kind, setting.key)?;
+            Some(SettingError::Conflict { name: setting.name, value: (*text).to_owned(), why })
+        }));
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        let change = |(setting, value, _): (&'static Setting, u64, &str)| {
+            let old = self.show(setting.key);
+            self.put(setting.key, value);
+            Changed { setting, old, new: setting.show(value) }
+        };
+        Ok(read.into_iter().map(change).collect())
+    }
+
+    /// What is wrong with a setting beside the others.
+    fn conflict(&self, kind: BucketKind, key: Key) -> Option<&'static str> {
+        let is_crossed = |lower, upper| self.get(lower) >= self.get(upper);
         match key {
-            Key::LowWatermark if value >= self.get(Key::HighWatermark) => {
+            Key::LowWatermark if is_crossed(Key::LowWatermark, Key::HighWatermark) => {
                 Some("give less than mem_high_wat_percent")
             }
-            Key::HighWatermark if value <= self.get(Key::LowWatermark) => {
+            Key::HighWatermark if is_crossed(Key::LowWatermark, Key::HighWatermark) => {
                 Some("give more than mem_low_wat_percent")
             }
-            Key::EvictionPolicy if (value < 2) != (kind == BucketKind::Persistent) => Some(
+            Key::CheckpointLowerMark if is_crossed(Key::CheckpointLowerMark, Key::CheckpointUpperMark) => {
+                Some("give less than checkpoint_memory_recovery_upper_mark")
+            }
+            Key::CheckpointUpperMark if is_crossed(Key::CheckpointLowerMark, Key::CheckpointUpperMark) => {
+                Some("give more than checkpoint_memory_recovery_lower_mark")
+            }
+            Key::EvictionPolicy if (self.get(key) < 2) != (kind == BucketKind::Persistent) => Some(
                 "give value_only or full_eviction for a bucket on disk, auto_delete or fail_new_data for an ephemeral one",
             ),
             _ => None,
@@ -524,12 +633,19 @@ impl Bucket {
     }
 
     /// Changes a setting by name while the bucket serves.
-    pub fn set_param(&self, name: &str, value: &str) -> Result<(), SettingError> {
-        let key = self.settings.set(self.config.kind, name, value)?;
+    pub fn set_param(&self, name: &str, value: &str) -> Result<Changed, SettingError> {
+        let mut changed = self.set_params(&[(name, value)]).map_err(|mut errors| errors.remove(0))?;
+        Ok(changed.remove(0))
+    }
+
+    /// Changes several settings by name while the bucket serves, all or none.
+    pub fn set_params(&self, pairs: &[(&str, &str)]) -> Result<Vec<Changed>, Vec<SettingError>> {
+        let changed = self.settings.set_all(self.config.kind, pairs)?;
         self.keeper.wake_all();
-        tracing::info!(bucket = self.name(), name, value, "a setting was changed");
-        debug_assert_eq!(SETTINGS[key as usize].key, key, "rows stand in the order of their keys");
-        Ok(())
+        for Changed { setting, old, new } in &changed {
+            tracing::info!(bucket = self.name(), setting = setting.name, old, new, "a setting was changed");
+        }
+        Ok(changed)
     }
 }
 
@@ -543,6 +659,8 @@ mod tests {
             assert_eq!(setting.key as usize, at);
             let shown = setting.kind.show(setting.default);
             assert_eq!(setting.kind.parse(&shown), Some(setting.default), "{}", setting.name);
+            let pretty = setting.kind.pretty(setting.default);
+            assert_eq!(setting.kind.parse(&pretty), Some(setting.default), "{}", setting.name);
         }
     }
 
@@ -550,11 +668,15 @@ mod tests {
     fn a_value_is_checked_before_it_is_taken() {
         let settings = Settings::default();
         let set = |name, value| settings.set(BucketKind::Persistent, name, value);
-        assert_eq!(set("mem_high_wat_percent", "90"), Ok(Key::HighWatermark));
+        let changed = set("mem_high_wat_percent", "90").expect("it fits");
+        assert_eq!((changed.old.as_str(), changed.new.as_str()), ("85", "90"));
         assert_eq!(settings.get(Key::HighWatermark), 90);
-        assert_eq!(set("mutation_mem_ratio", "0.95"), Ok(Key::MutationRatio));
-        assert_eq!(settings.get(Key::MutationRatio), 950);
-        assert_eq!(set("max_size", "512MiB"), Ok(Key::MaxSize));
+        assert!(set("mutation_mem_ratio", "0.95").is_ok());
+        assert_eq!(
+            (settings.get(Key::MutationRatio), settings.show(Key::MutationRatio)),
+            (950, "0.95".into())
+        );
+        assert!(set("max_size", "512MiB").is_ok());
         for (name, value) in [
             ("max_sise", "1"),
             ("max_size", "12 apples"),
@@ -562,8 +684,31 @@ mod tests {
             ("mem_low_wat_percent", "95"),
             ("item_eviction_policy", "auto_delete"),
             ("mutation_mem_ratio", "0.9999"),
+            ("checkpoint_memory_recovery_lower_mark", "0.9"),
         ] {
             assert!(set(name, value).is_err(), "{name} {value}");
         }
+    }
+
+    #[test]
+    fn several_are_changed_together_or_not_at_all() {
+        let settings = Settings::default();
+        let set = |pairs: &[_]| settings.set_all(BucketKind::Ephemeral, pairs);
+        // Neither watermark could go first.
+        let both = [("mem_low_wat_percent", "90"), ("mem_high_wat_percent", "95")];
+        assert_eq!(set(&both).map(|changed| changed.len()), Ok(2));
+        let before = settings.clone();
+        let errors = set(&[
+            ("max_ttl", "5"),
+            ("max_sise", "1"),
+            ("bfilter_enabled", "maybe"),
+            ("item_eviction_policy", "value_only"),
+        ])
+        .expect_err("three are wrong");
+        assert!(matches!(
+            &errors[..],
+            [SettingError::Unknown(_), SettingError::Value { .. }, SettingError::Conflict { .. }]
+        ));
+        assert_eq!(settings, before);
     }
 }

@@ -38,14 +38,27 @@ pub enum Parsed<'a> {
         /// Bytes it took.
         total_len: usize,
     },
-    /// A whole frame that clients have no reason to send to a server and that is passed over in silence: a response
-    /// (magic 0x81, 0x18), or the answer to a request of the server (0x83).
-    Ignored {
+    /// The client's answer: to a message of a stream (magic 0x81, 0x18), or to another request of the server (0x83).
+    /// One that nobody waits for is passed over in silence.
+    Answer {
+        /// What it says.
+        answer: ClientAnswer,
         /// Bytes it took.
         total_len: usize,
     },
     /// Not a frame. Nothing behind it can be trusted: the connection must be closed.
     Bad(FrameError),
+}
+
+/// What a client answers to a request of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientAnswer {
+    /// To which command.
+    pub opcode: u8,
+    /// How it went, see [`crate::Status`].
+    pub status: u16,
+    /// The opaque of the request.
+    pub opaque: u32,
 }
 
 /// Why bytes are not a frame.
@@ -150,8 +163,8 @@ impl Header {
 pub fn parse(bytes: &[u8], limits: Limits) -> Parsed<'_> {
     let Some(&first) = bytes.first() else { return Parsed::Incomplete { need: HEADER_BYTES } };
     let is_request = matches!(first, magic::REQUEST | magic::ALT_REQUEST);
-    let is_ignored = matches!(first, magic::RESPONSE | magic::ALT_RESPONSE | magic::SERVER_RESPONSE);
-    if !is_request && !is_ignored {
+    let is_answer = matches!(first, magic::RESPONSE | magic::ALT_RESPONSE | magic::SERVER_RESPONSE);
+    if !is_request && !is_answer {
         return Parsed::Bad(FrameError::Magic(first));
     }
     let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
@@ -171,8 +184,10 @@ pub fn parse(bytes: &[u8], limits: Limits) -> Parsed<'_> {
     let Some([frame_infos, extras, key, value]) = parts else {
         return Parsed::Incomplete { need: total_len };
     };
-    if is_ignored {
-        return Parsed::Ignored { total_len };
+    if is_answer {
+        let answer =
+            ClientAnswer { opcode: header.opcode, status: header.vbucket_or_status, opaque: header.opaque };
+        return Parsed::Answer { answer, total_len };
     }
     let request = Request {
         magic: header.magic,

@@ -15,7 +15,7 @@ pub fn requests(mut bytes: &[u8]) -> usize {
                 return count;
             }
             Parsed::Bad(_) => return count,
-            Parsed::Ignored { total_len } => total_len,
+            Parsed::Answer { total_len, .. } => total_len,
             Parsed::Request { request, total_len } => {
                 count += 1;
                 assert_eq!(total_len, crate::HEADER_BYTES + request.body_len());

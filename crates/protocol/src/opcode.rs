@@ -77,6 +77,7 @@ opcodes! {
     0x63 DCP_ABORT "DcpAbort",
     0x64 DCP_SEQNO_ADVANCED "DcpSeqnoAdvanced",
     0x65 DCP_OSO_SNAPSHOT "DcpOsoSnapshot",
+    0x82 SET_PARAM "SetParam",
     0x83 GET_REPLICA "GetReplica",
     0x87 LIST_BUCKETS "ListBuckets",
     0x89 SELECT_BUCKET "SelectBucket",

@@ -4,16 +4,18 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 
 use base::Datatype;
+use engine::BucketKind;
 use protocol::Status;
 use protocol::extras::ConfigVersion;
 use protocol::feature::Feature;
 use serde_json::{Value, json};
 
+use crate::naming;
 use crate::reply::{Answer, Reply};
 use crate::session::Session;
 
 /// What clients may rely on; each name unlocks something in some client.
-pub const CAPABILITIES: [&str; 18] = [
+const CAPABILITIES: [&str; 18] = [
     "cbhello",
     "cccp",
     "collections",
@@ -69,12 +71,23 @@ impl Map {
     }
 }
 
+/// What needs files: only buckets on disk have it. Clients take a bucket without it for an ephemeral one.
+const OF_FILES: &str = "couchapi";
+
+/// What clients may rely on in a bucket of this kind.
+pub fn capabilities(kind: BucketKind) -> Vec<&'static str> {
+    let has = |name: &&str| kind == BucketKind::Persistent || *name != OF_FILES;
+    CAPABILITIES.into_iter().filter(has).collect()
+}
+
 /// A bucket as the map shows it.
 pub struct BucketShape {
     /// Its name.
     pub name: String,
     /// Its identity.
     pub uuid: String,
+    /// What kind it is of.
+    pub kind: BucketKind,
     /// How many vBuckets it has.
     pub vbuckets: u16,
 }
@@ -174,20 +187,20 @@ fn bucket_json(version: ConfigVersion, address: &NodeAddress, bucket: &BucketSha
     let host = address.host_or_placeholder();
     let (kv_port, name) = (address.kv_port, &bucket.name);
     let map: Vec<[i32; 1]> = vec![[0]; usize::from(bucket.vbuckets)];
+    let mut node = json!({ "hostname": address.http(), "ports": { "direct": kv_port } });
+    if bucket.kind == BucketKind::Persistent {
+        node["couchApiBase"] = json!(format!("http://{host}:8092/{name}"));
+    }
     json!({
         "rev": version.revision,
         "revEpoch": version.epoch,
         "name": name,
         "uuid": bucket.uuid,
         "nodeLocator": "vbucket",
-        "bucketType": "membase",
-        "storageBackend": "couchstore",
+        "bucketType": naming::bucket_type(bucket.kind),
+        "storageBackend": naming::storage_backend(bucket.kind),
         "collectionsManifestUid": "0",
-        "nodes": [{
-            "hostname": address.http(),
-            "ports": { "direct": kv_port },
-            "couchApiBase": format!("http://{host}:8092/{name}"),
-        }],
+        "nodes": [node],
         "nodesExt": nodes_ext(address),
         "vBucketServerMap": {
             "hashAlgorithm": "CRC",
@@ -196,7 +209,7 @@ fn bucket_json(version: ConfigVersion, address: &NodeAddress, bucket: &BucketSha
             "vBucketMap": map,
         },
         "bucketCapabilitiesVer": "",
-        "bucketCapabilities": CAPABILITIES,
+        "bucketCapabilities": capabilities(bucket.kind),
         "clusterCapabilitiesVer": [1, 0],
         "clusterCapabilities": {},
     })
@@ -212,15 +225,26 @@ mod tests {
 
     #[test]
     fn has_what_clients_insist_on() {
-        let bucket = BucketShape { name: "b".to_owned(), uuid: "0".repeat(32), vbuckets: 4 };
+        let bucket = |name: &str, kind| {
+            let (name, uuid) = (name.to_owned(), "0".repeat(32));
+            BucketShape { name, uuid, kind, vbuckets: 4 }
+        };
+        let buckets = [bucket("b", BucketKind::Persistent), bucket("e", BucketKind::Ephemeral)];
         let version = ConfigVersion { epoch: 1, revision: 7 };
-        let maps = ClusterMap::single_node(version, &address(Some("127.0.0.1")), &[bucket]);
+        let maps = ClusterMap::single_node(version, &address(Some("127.0.0.1")), &buckets);
         let map: Value =
             serde_json::from_slice(maps.bucket("b").expect("it was given").json()).expect("JSON");
         assert_eq!((&map["rev"], &map["revEpoch"]), (&json!(7), &json!(1)));
         assert_eq!(map["vBucketServerMap"]["vBucketMap"], json!([[0], [0], [0], [0]]));
         assert_eq!(map["nodesExt"][0]["services"], json!({ "kv": 11210, "mgmt": 8091 }));
         assert_eq!(map["nodes"][0]["hostname"], "127.0.0.1:8091");
+        let has_files =
+            |map: &Value| map["bucketCapabilities"].as_array().expect("a list").contains(&json!("couchapi"));
+        assert_eq!((&map["bucketType"], has_files(&map)), (&json!("membase"), true));
+        let map: Value =
+            serde_json::from_slice(maps.bucket("e").expect("it was given").json()).expect("JSON");
+        assert_eq!((&map["bucketType"], has_files(&map)), (&json!("ephemeral"), false));
+        assert!(map["nodes"][0].get("couchApiBase").is_none());
         let global: Value = serde_json::from_slice(maps.global().json()).expect("JSON");
         assert!(global.get("uuid").is_none() && global.get("nodeLocator").is_none());
     }

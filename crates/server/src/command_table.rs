@@ -10,8 +10,8 @@ use protocol::opcode::*;
 use crate::command::CasRule::{Optional as AnyCas, Required as NeedsCas};
 use crate::command::{Handler, Key, Row, Silence, ValueRule};
 use crate::commands::{
-    admin, auth, collections, counter, delete, get, later_issue, lock, meta, observe, session, stats, store,
-    subdoc, touch, vbucket,
+    admin, auth, collections, counter, dcp as streams, delete, get, later_issue, lock, meta, observe,
+    session, stats, store, subdoc, touch, vbucket,
 };
 use crate::privilege::Privilege::*;
 
@@ -47,8 +47,8 @@ const fn path_change(opcode: u8, doc: &'static str) -> Row {
         .keeps_ttl()
 }
 
-const fn dcp(opcode: u8, doc: &'static str) -> Row {
-    Row::new(opcode, later_issue::not_supported, doc).in_bucket().needs(DcpProducer)
+const fn dcp(opcode: u8, handler: Handler, doc: &'static str) -> Row {
+    Row::new(opcode, handler, doc).in_bucket().needs(DcpProducer)
 }
 
 /// Every command.
@@ -294,6 +294,12 @@ pub static ROWS: &[Row] = &[
         .in_bucket()
         .needs(NodeSupervisor)
         .extras(24),
+    Row::new(SET_PARAM, admin::set_param, "Change a setting of the bucket until the node stops")
+        .in_bucket()
+        .needs(NodeSupervisor)
+        .extras(4)
+        .key(Key::Required)
+        .value(ValueRule::Required),
     // Collections
     Row::new(GET_COLLECTIONS_MANIFEST, collections::manifest, "The scopes and collections of the bucket")
         .in_bucket()
@@ -359,35 +365,51 @@ pub static ROWS: &[Row] = &[
         .in_bucket()
         .extras_of(&[0, 4]),
     // Streams
-    dcp(DCP_OPEN, "Make this a connection for streams")
+    dcp(DCP_OPEN, streams::open, "Make this a connection for streams")
         .extras(8)
         .key(Key::Required)
         .value(ValueRule::Optional)
         .datatype(JSON),
-    dcp(DCP_ADD_STREAM, "Ask the consumer for a stream").extras(4),
-    Row { handler: later_issue::only_on_dcp, ..dcp(DCP_CLOSE_STREAM, "End a stream") },
-    dcp(DCP_STREAM_REQ, "Begin a stream").extras(48).value(ValueRule::Optional).datatype(JSON),
-    Row { handler: later_issue::only_on_dcp, ..dcp(DCP_GET_FAILOVER_LOG, "The histories of a vBucket") },
-    dcp(DCP_STREAM_END, "A stream has ended").extras(4),
-    Row {
-        handler: later_issue::invalid,
-        ..dcp(DCP_SNAPSHOT_MARKER, "A snapshot begins").any_extras().value(ValueRule::Optional)
-    },
-    dcp(DCP_MUTATION, "A document was stored").extras(31).key(Key::Required).value(ValueRule::Optional),
-    dcp(DCP_DELETION, "A document was deleted").extras(21).key(Key::Required).value(ValueRule::Optional),
-    dcp(DCP_EXPIRATION, "A document expired").extras(20).key(Key::Required).value(ValueRule::Optional),
-    dcp(DCP_SET_VBUCKET_STATE, "Take over a vBucket").extras(1),
-    Row { handler: later_issue::only_on_dcp, ..dcp(DCP_NOOP, "Show that the connection lives") },
-    dcp(DCP_BUFFER_ACK, "More may be sent").extras(4),
-    dcp(DCP_CONTROL, "Agree on properties of a stream").key(Key::Required).value(ValueRule::Required),
-    dcp(DCP_SYSTEM_EVENT, "A collection came or went")
+    dcp(DCP_ADD_STREAM, streams::only_to_consumers, "Ask the consumer for a stream").extras(4),
+    dcp(DCP_CLOSE_STREAM, streams::close_stream, "End a stream"),
+    dcp(DCP_STREAM_REQ, streams::stream_request, "Begin a stream")
+        .extras(48)
+        .value(ValueRule::Optional)
+        .datatype(JSON),
+    dcp(DCP_GET_FAILOVER_LOG, streams::get_failover_log, "The histories of a vBucket"),
+    dcp(DCP_STREAM_END, streams::only_to_consumers, "A stream has ended").extras(4),
+    dcp(DCP_SNAPSHOT_MARKER, streams::only_to_consumers, "A snapshot begins")
+        .any_extras()
+        .value(ValueRule::Optional),
+    dcp(DCP_MUTATION, streams::only_to_consumers, "A document was stored")
+        .extras(31)
+        .key(Key::Required)
+        .value(ValueRule::Optional),
+    dcp(DCP_DELETION, streams::only_to_consumers, "A document was deleted")
+        .extras(21)
+        .key(Key::Required)
+        .value(ValueRule::Optional),
+    dcp(DCP_EXPIRATION, streams::only_to_consumers, "A document expired")
+        .extras(20)
+        .key(Key::Required)
+        .value(ValueRule::Optional),
+    dcp(DCP_SET_VBUCKET_STATE, streams::only_to_consumers, "Take over a vBucket").extras(1),
+    dcp(DCP_NOOP, streams::only_to_consumers, "Show that the connection lives"),
+    dcp(DCP_BUFFER_ACK, streams::buffer_acknowledgement, "More may be sent").extras(4),
+    dcp(DCP_CONTROL, streams::control, "Agree on properties of a stream")
+        .key(Key::Required)
+        .value(ValueRule::Required),
+    dcp(DCP_SYSTEM_EVENT, streams::only_to_consumers, "A collection came or went")
         .extras(13)
         .key(Key::Optional)
         .value(ValueRule::Optional),
-    dcp(DCP_PREPARE, "A durable write is prepared").extras(31).key(Key::Required).value(ValueRule::Optional),
-    dcp(DCP_SEQNO_ACKNOWLEDGED, "Prepares are safe here").extras(8),
-    dcp(DCP_COMMIT, "A durable write is committed").extras(16).key(Key::Required),
-    dcp(DCP_ABORT, "A durable write is aborted").extras(16).key(Key::Required),
+    dcp(DCP_PREPARE, streams::only_to_consumers, "A durable write is prepared")
+        .extras(31)
+        .key(Key::Required)
+        .value(ValueRule::Optional),
+    dcp(DCP_SEQNO_ACKNOWLEDGED, streams::only_to_consumers, "Prepares are safe here").extras(8),
+    dcp(DCP_COMMIT, streams::only_to_consumers, "A durable write is committed").extras(16).key(Key::Required),
+    dcp(DCP_ABORT, streams::only_to_consumers, "A durable write is aborted").extras(16).key(Key::Required),
 ];
 
 /// Commands that servers once had: answered as "not supported", not as "unknown".

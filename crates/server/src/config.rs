@@ -1,9 +1,15 @@
 //! What a node is started with: a TOML file under what the command line says, checked before anything is opened.
 
+mod bucket;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use engine::SettingError;
 use serde::Deserialize;
+
+use bucket::parse_size;
+pub use bucket::{BucketSpec, BucketTable, DEFAULT_QUOTA_BYTES};
 
 /// Why a configuration is refused: what is wrong, and what to do about it.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -26,8 +32,30 @@ pub enum ConfigError {
     #[error("quota {0:?}: give a number with KiB, MiB, GiB or TiB, at least 1MiB, for example 256MiB")]
     Quota(String),
     /// A bucket type that there is not.
-    #[error("bucket type {0:?}: the type there is now is couchstore")]
+    #[error(
+        "bucket type {0:?}: give couchstore (also called couchbase or membase), which keeps documents on disk, or ephemeral, which does not"
+    )]
     BucketType(String),
+    /// A setting of a bucket is not known, or its value is not valid.
+    #[error("bucket {bucket:?}: {error}")]
+    Setting {
+        /// The bucket.
+        bucket: String,
+        /// What is wrong.
+        error: SettingError,
+    },
+    /// A setting of a bucket that has a key of its own.
+    #[error(
+        "bucket {bucket:?}: write {key} beside the name of the bucket instead of {setting} among its settings"
+    )]
+    SettingElsewhere {
+        /// The bucket.
+        bucket: String,
+        /// What was given.
+        setting: &'static str,
+        /// The key to use.
+        key: &'static str,
+    },
     /// No buckets at all.
     #[error("buckets: the list is empty; give at least one, or leave it out for one named default")]
     NoBuckets,
@@ -68,70 +96,6 @@ pub enum ConfigError {
     /// It would listen to the world with a password that nobody chose.
     #[error("listening at {0}, beyond this machine, needs a password that you choose: give --password")]
     OpenWithoutPassword(SocketAddr),
-}
-
-/// What kind of bucket.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum BucketType {
-    /// Documents are kept in couchstore files.
-    #[default]
-    Couchstore,
-}
-
-/// A bucket to be opened, and made if it is not there.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BucketSpec {
-    /// Its name.
-    pub name: String,
-    /// The most memory its documents may use, in bytes.
-    pub quota_bytes: u64,
-    /// What kind of bucket.
-    pub kind: BucketType,
-}
-
-/// A quota for those who do not say.
-pub const DEFAULT_QUOTA_BYTES: u64 = 256 << 20;
-const SMALLEST_QUOTA_BYTES: u64 = 1 << 20;
-
-impl BucketSpec {
-    /// Reads `NAME[:QUOTA[:TYPE]]`.
-    pub fn parse(spec: &str) -> Result<BucketSpec, ConfigError> {
-        let mut parts = spec.split(':');
-        let name = parts.next().unwrap_or_default();
-        let quota_bytes = parts.next().map_or(Ok(DEFAULT_QUOTA_BYTES), parse_quota)?;
-        let kind = match parts.next() {
-            None | Some("couchstore" | "couchbase" | "membase") => BucketType::Couchstore,
-            Some(other) => return Err(ConfigError::BucketType(other.to_owned())),
-        };
-        if parts.next().is_some() {
-            return Err(ConfigError::BucketSpec(spec.to_owned()));
-        }
-        let valid = |byte: u8| byte.is_ascii_alphanumeric() || b"_.%-".contains(&byte);
-        if name.is_empty() || name.len() > 100 || name.starts_with('.') || !name.bytes().all(valid) {
-            return Err(ConfigError::BucketName(name.to_owned()));
-        }
-        Ok(BucketSpec { name: name.to_owned(), quota_bytes, kind })
-    }
-}
-
-fn parse_quota(text: &str) -> Result<u64, ConfigError> {
-    let refused = || ConfigError::Quota(text.to_owned());
-    parse_size(text).ok().filter(|bytes| *bytes >= SMALLEST_QUOTA_BYTES).ok_or_else(refused)
-}
-
-fn parse_size(text: &str) -> Result<u64, ConfigError> {
-    let refused = || ConfigError::Size(text.to_owned());
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let number: u64 = text[..digits].parse().map_err(|_| refused())?;
-    let shift = match text[digits..].to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kb" | "kib" => 10,
-        "m" | "mb" | "mib" => 20,
-        "g" | "gb" | "gib" => 30,
-        "t" | "tb" | "tib" => 40,
-        _ => return Err(refused()),
-    };
-    number.checked_mul(1 << shift).ok_or_else(refused)
 }
 
 /// What a user may do.
@@ -258,6 +222,9 @@ pub struct Settings {
     pub compaction_min_waste: Option<String>,
     /// Tombstones older than so many seconds are forgotten when their file is compacted.
     pub purge_age_s: Option<u32>,
+    /// Buckets that need more words, beside those in `buckets`.
+    #[serde(default)]
+    pub bucket: Vec<BucketTable>,
     /// Further users.
     #[serde(default)]
     pub user: Vec<UserSpec>,
@@ -269,15 +236,19 @@ impl Settings {
         toml::from_str(text).map_err(|error| ConfigError::File(error.to_string().trim_end().to_owned()))
     }
 
-    /// These settings, and where they are silent, `other`'s.
+    /// These settings, and where they are silent, `other`'s. Whoever names buckets names all of them.
     pub fn over(self, other: Settings) -> Settings {
+        let names_buckets = self.buckets.is_some() || !self.bucket.is_empty();
+        let (buckets, bucket) =
+            if names_buckets { (self.buckets, self.bucket) } else { (other.buckets, other.bucket) };
         Settings {
             data: self.data.or(other.data),
             kv: self.kv.or(other.kv),
             http: self.http.or(other.http),
             username: self.username.or(other.username),
             password: self.password.or(other.password),
-            buckets: self.buckets.or(other.buckets),
+            buckets,
+            bucket,
             vbuckets: self.vbuckets.or(other.vbuckets),
             threads: self.threads.or(other.threads),
             advertise: self.advertise.or(other.advertise),
@@ -373,14 +344,14 @@ impl Config {
             role: Role::Admin,
             buckets: None,
         };
-        let specs = settings.buckets.unwrap_or_else(|| vec!["default".to_owned()]);
+        let buckets = bucket_specs(settings.buckets, settings.bucket)?;
         let config = Config {
             data_dir: settings.data.unwrap_or(data_dir),
             kv_addr: parse_address(settings.kv.as_deref().unwrap_or("127.0.0.1:11210"))?,
             http_addr: parse_address(settings.http.as_deref().unwrap_or("127.0.0.1:8091"))?,
             users: std::iter::once(administrator).chain(settings.user).collect(),
             password_was_generated,
-            buckets: specs.iter().map(|spec| BucketSpec::parse(spec)).collect::<Result<_, _>>()?,
+            buckets,
             vbuckets: settings.vbuckets.unwrap_or(base::limits::DEFAULT_VBUCKETS),
             threads: settings.threads.unwrap_or(threads),
             advertise: settings.advertise,
@@ -447,6 +418,14 @@ impl Config {
     }
 }
 
+/// The buckets of a list and of tables; one called `default` if there is neither.
+fn bucket_specs(list: Option<Vec<String>>, tables: Vec<BucketTable>) -> Result<Vec<BucketSpec>, ConfigError> {
+    let unsaid = || if tables.is_empty() { vec!["default".to_owned()] } else { Vec::new() };
+    let list = list.unwrap_or_else(unsaid);
+    let listed = list.iter().map(|spec| BucketSpec::parse(spec));
+    listed.chain(tables.iter().map(BucketTable::spec)).collect()
+}
+
 fn parse_address(text: &str) -> Result<SocketAddr, ConfigError> {
     let text =
         text.strip_prefix("localhost:").map_or_else(|| text.to_owned(), |port| format!("127.0.0.1:{port}"));
@@ -455,6 +434,8 @@ fn parse_address(text: &str) -> Result<SocketAddr, ConfigError> {
 
 #[cfg(test)]
 mod tests {
+    use engine::BucketKind;
+
     use super::*;
 
     fn config(toml: &str) -> Result<Config, ConfigError> {
@@ -493,11 +474,109 @@ mod tests {
         assert!(matches!(config("journal = true"), Err(ConfigError::File(_))));
         assert_eq!(config("max-connections = 0").err(), Some(ConfigError::Limit("max-connections")));
         assert_eq!(config("buckets = []").err(), Some(ConfigError::NoBuckets));
+        assert!(matches!(config("buckets = [\"a:1GiB:memcached\"]").err(), Some(ConfigError::BucketType(_))));
+        assert!(matches!(
+            config("buckets = [\"a:1GiB:ephemeral:x\"]").err(),
+            Some(ConfigError::BucketSpec(_))
+        ));
         let user = "[[user]]\nname = \"a\"\npassword = \"b\"\nrole = \"read-only\"\nbuckets = [\"c\"]";
         assert!(matches!(config(user).err(), Some(ConfigError::UserBucket { .. })));
         assert!(matches!(config("kv = \"x\"").err(), Some(ConfigError::Address(_))));
         assert!(matches!(config("kv = \"0.0.0.0:0\"").err(), Some(ConfigError::OpenWithoutPassword(_))));
         assert!(config("kv = \"0.0.0.0:0\"\npassword = \"chosen\"").is_ok());
+    }
+
+    #[test]
+    fn a_bucket_can_have_a_table_of_its_own() {
+        let config = config(
+            "buckets = [\"a\", \"b:1GiB:ephemeral\"]
+            [[bucket]]
+            name = \"c\"
+            quota = \"512MiB\"
+            type = \"ephemeral\"
+            eviction-policy = \"nruEviction\"
+            max-ttl = 3600
+            compression-mode = \"active\"
+            [bucket.settings]
+            mem_high_wat_percent = 95
+            mem_low_wat_percent = 90
+            mutation_mem_ratio = 0.97
+            exp_pager_enabled = false
+            checkpoint_max_size = \"1MiB\"",
+        );
+        let buckets = config.expect("valid").buckets;
+        let kinds: Vec<_> = buckets.iter().map(|spec| (spec.name.as_str(), spec.kind)).collect();
+        let (disk, memory) = (BucketKind::Persistent, BucketKind::Ephemeral);
+        assert_eq!(kinds, [("a", disk), ("b", memory), ("c", memory)]);
+        let show = |bucket: usize, name| {
+            let setting = engine::settings::find(name).expect("there is one");
+            buckets[bucket].settings.show(setting.key)
+        };
+        assert_eq!(buckets[2].quota_bytes, 512 << 20);
+        for (name, value) in [
+            ("max_size", "536870912"),
+            ("item_eviction_policy", "auto_delete"),
+            ("max_ttl", "3600"),
+            ("compression_mode", "active"),
+            ("mem_high_wat_percent", "95"),
+            ("mem_low_wat_percent", "90"),
+            ("mutation_mem_ratio", "0.97"),
+            ("exp_pager_enabled", "false"),
+            ("checkpoint_max_size", "1048576"),
+        ] {
+            assert_eq!(show(2, name), value, "{name}");
+        }
+        // Nothing is lost unless somebody asks for that.
+        assert_eq!(show(0, "item_eviction_policy"), "value_only");
+        assert_eq!(show(1, "item_eviction_policy"), "fail_new_data");
+    }
+
+    #[test]
+    fn a_table_of_a_bucket_says_what_is_wrong_with_it() {
+        for (table, said) in [
+            ("", "missing field `name`"),
+            ("name = \"a\"\nquotta = 1", "unknown field `quotta`"),
+            ("name = \"a b\"", "bucket name \"a b\""),
+            ("name = \"a\"\nquota = \"much\"", "quota \"much\""),
+            ("name = \"a\"\ntype = \"magma\"", "bucket type \"magma\""),
+            ("name = \"a\"\neviction-policy = \"lru\"", "item_eviction_policy = \"lru\": give one of"),
+            (
+                "name = \"a\"\neviction-policy = \"noEviction\"",
+                "value_only or full_eviction for a bucket on disk",
+            ),
+            ("name = \"a\"\nmax-ttl = -1", "max_ttl = \"-1\""),
+            ("name = \"a\"\n[bucket.settings]\nmax_sise = 1", "there is no setting \"max_sise\""),
+            ("name = \"a\"\n[bucket.settings]\nmax_size = 1", "write quota beside"),
+            ("name = \"a\"\nmax-ttl = 5\n[bucket.settings]\nmax_ttl = 1", "write max-ttl beside"),
+            (
+                "name = \"a\"\n[bucket.settings]\nmem_high_wat_percent = 50",
+                "give more than mem_low_wat_percent",
+            ),
+            ("name = \"a\"\n[bucket.settings]\nchk_max_items = [1]", "did not match"),
+            ("name = \"default\"\n[[bucket]]\nname = \"default\"", "is given twice"),
+        ] {
+            let error = config(&format!("[[bucket]]\n{table}")).expect_err(table).to_string();
+            assert!(error.contains(said), "{error}");
+        }
+    }
+
+    #[test]
+    fn buckets_of_the_command_line_replace_those_of_the_file() {
+        let file = Settings::parse("[[bucket]]\nname = \"a\"").expect("valid");
+        let line = Settings { buckets: Some(vec!["b".to_owned()]), ..Settings::default() };
+        let config = Config::new(line.over(file), "/data".into(), 1, || "made-up".to_owned()).expect("valid");
+        assert_eq!(config.buckets, [BucketSpec::parse("b").expect("valid")]);
+    }
+
+    #[test]
+    fn the_readmes_file_is_valid() {
+        let readme = include_str!("../../../README.md");
+        let block = readme.split_once("```toml\n").and_then(|(_, rest)| rest.split_once("```"));
+        let config = config(block.expect("there is one").0).expect("valid");
+        assert_eq!(config.buckets.len(), 3);
+        // All that is said of compaction there are the defaults.
+        let defaults = CompactionRules::new(&Settings::default()).expect("valid");
+        assert_eq!(config.compaction, defaults);
     }
 
     #[test]

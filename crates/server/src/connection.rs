@@ -6,6 +6,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task;
+use std::time::Duration;
 
 use base::Moment;
 use protocol::feature::Feature;
@@ -43,6 +44,8 @@ pub enum CloseReason {
     Violation(&'static str),
     /// The client took too long.
     TooSlow(&'static str),
+    /// Another connection that streams took its name.
+    Replaced,
     /// The network failed.
     Network(std::io::ErrorKind),
 }
@@ -59,6 +62,7 @@ impl fmt::Display for CloseReason {
             }
             CloseReason::Violation(what) => write!(f, "protocol violation: {what}"),
             CloseReason::TooSlow(what) => write!(f, "too slow: {what}"),
+            CloseReason::Replaced => f.write_str("another connection took its name"),
             CloseReason::Network(kind) => write!(f, "network error: {kind}"),
         }
     }
@@ -163,7 +167,12 @@ impl Connection {
             }
             match parse(&bytes[consumed..], self.limits()) {
                 Parsed::Incomplete { need } => return Received { consumed, next: Next::Bytes(need) },
-                Parsed::Ignored { total_len } => consumed += total_len,
+                Parsed::Answer { answer, total_len } => {
+                    if let Some(connection) = &mut self.session.dcp {
+                        connection.answered(&answer);
+                    }
+                    consumed += total_len;
+                }
                 Parsed::Bad(error) => self.closing = Some(CloseReason::Frame(error)),
                 Parsed::Request { request, total_len } => {
                     if !self.later.is_empty() && !self.may_overtake(&request) {
@@ -250,6 +259,38 @@ impl Connection {
         let barrier = request.decode_frame_infos().is_ok_and(|infos| infos.barrier);
         let blocks = barrier || !may_reorder(&self.session, request.opcode);
         self.later.push(Later { envelope, started_ns, blocks, waits });
+    }
+
+    /// Whether it streams changes.
+    pub fn is_streaming(&self) -> bool {
+        self.session.dcp.is_some()
+    }
+
+    /// Sends changes, if it streams them, up to some size. Whether there is more at once.
+    pub fn stream(&mut self, cx: &task::Context<'_>, out: &mut Output) -> bool {
+        let Some(connection) = &mut self.session.dcp else { return false };
+        connection.register(cx.waker());
+        if connection.is_replaced() {
+            self.closing = self.closing.or(Some(CloseReason::Replaced));
+        }
+        self.closing.is_none() && connection.step(out) == dcp::Step::More
+    }
+
+    /// Does what is due at `now` on the monotonic clock; answers when to look again.
+    pub fn tick(&mut self, now: Duration, out: &mut Output) -> Option<Duration> {
+        let connection = self.session.dcp.as_mut()?;
+        match connection.tick(now, out) {
+            Ok(next) => next,
+            Err(what) => {
+                self.closing = self.closing.or(Some(CloseReason::TooSlow(what)));
+                None
+            }
+        }
+    }
+
+    /// Why it must be closed, if it must.
+    pub fn closing(&self) -> Option<CloseReason> {
+        self.closing
     }
 
     /// Looks whether answers that come later are ready, and sends those that are, in the order in which they are

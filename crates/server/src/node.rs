@@ -12,6 +12,7 @@ use protocol::extras::ConfigVersion;
 use crate::cluster_map::{BucketShape, ClusterMap, NodeAddress};
 use crate::config::{BucketSpec, ConnectionLimits};
 use crate::counters::{Totals, WorkerCounters};
+use crate::dcp::Registry;
 use crate::timer::{RuntimeTimer, Timer};
 use crate::user::Users;
 
@@ -36,6 +37,7 @@ pub struct Node {
     control_token: AtomicU64,
     started_ns: u64,
     timer: Box<dyn Timer>,
+    streams: Arc<Registry>,
 }
 
 /// What the token that guards changes by the cluster is until somebody sets it.
@@ -65,6 +67,7 @@ impl Node {
             control_token: AtomicU64::new(FIRST_CONTROL_TOKEN),
             started_ns: env.clock.monotonic_ns(),
             timer: Box::new(RuntimeTimer),
+            streams: Arc::default(),
             env,
         }
     }
@@ -82,6 +85,11 @@ impl Node {
     /// Where waiting handlers get their time limits from.
     pub fn timer(&self) -> &dyn Timer {
         &*self.timer
+    }
+
+    /// The connections that stream changes.
+    pub fn streams(&self) -> &Arc<Registry> {
+        &self.streams
     }
 
     /// The users.
@@ -160,6 +168,7 @@ fn shape_of(bucket: &Bucket) -> BucketShape {
     BucketShape {
         name: bucket.name().to_owned(),
         uuid: bucket.uuid().to_owned(),
+        kind: bucket.config().kind,
         vbuckets: bucket.vbuckets(),
     }
 }

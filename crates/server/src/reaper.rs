@@ -26,6 +26,8 @@ const NEVER: u64 = u64::MAX;
 pub struct Watch {
     deadlines_s: [Cell<u64>; 3],
     cut: Cell<Option<CloseReason>>,
+    /// When the connection wants to be woken to look at its own times.
+    alarm_s: Cell<u64>,
     waker: RefCell<Option<Waker>>,
     place: Cell<usize>,
 }
@@ -51,6 +53,11 @@ impl Watch {
         self.cut.get()
     }
 
+    /// Wakes the connection when the coarse clock shows this.
+    pub fn set_alarm(&self, at_s: u64) {
+        self.alarm_s.set(at_s);
+    }
+
     /// Remembers whom to wake.
     pub fn register(&self, cx: &Context<'_>) {
         let mut waker = self.waker.borrow_mut();
@@ -61,6 +68,10 @@ impl Watch {
 
     fn close(&self, reason: CloseReason) {
         self.cut.set(Some(reason));
+        self.wake();
+    }
+
+    fn wake(&self) {
         if let Some(waker) = &*self.waker.borrow() {
             waker.wake_by_ref();
         }
@@ -81,6 +92,7 @@ impl Reaper {
         let mut watches = self.watches.borrow_mut();
         let watch = Rc::new(Watch {
             deadlines_s: [Cell::new(NEVER), Cell::new(NEVER), Cell::new(NEVER)],
+            alarm_s: Cell::new(NEVER),
             cut: Cell::new(self.stopping.get().then_some(CloseReason::Shutdown)),
             waker: RefCell::new(None),
             place: Cell::new(watches.len()),
@@ -111,6 +123,9 @@ impl Reaper {
             let late = watch.deadlines_s.iter().position(|deadline| deadline.get() <= now_s);
             if let Some(late) = late {
                 watch.close(CloseReason::TooSlow(WHAT[late]));
+            } else if watch.alarm_s.get() <= now_s {
+                watch.alarm_s.set(NEVER);
+                watch.wake();
             }
         }
     }

@@ -127,6 +127,11 @@ impl<'a> Reply<'a> {
         self.send(&Answer { status, ..Answer::default() });
     }
 
+    /// Appends messages that follow what was answered.
+    pub fn append(&mut self, messages: &[u8]) {
+        self.out.bytes().extend_from_slice(messages);
+    }
+
     /// Sends JSON, marked as such if that was agreed on.
     pub fn json(&mut self, status: Status, json: &[u8]) {
         let datatype = if self.envelope.features.has(Feature::Json) { Datatype::JSON } else { Datatype::RAW };

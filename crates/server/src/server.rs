@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use base::Heap;
 use base::env::{Env, Task};
-use engine::Bucket;
+use engine::{Bucket, BucketKind};
 use kvstore::{CouchConfig, Journaled, JournaledConfig, KvStore};
 use protocol::extras::ConfigVersion;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -29,10 +29,12 @@ const HTTP_DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Threads of a bucket that read values which clients wait for.
 const FETCHERS: usize = 2;
+/// Threads of a bucket that read for streams.
+const BACKFILLERS: usize = 2;
 /// Threads of a bucket that load documents after the start, and end then.
 const LOADERS: usize = 2;
 /// Threads of a bucket that read.
-pub(crate) const READERS: usize = FETCHERS + LOADERS;
+pub(crate) const READERS: usize = FETCHERS + LOADERS + BACKFILLERS;
 
 /// Why a node did not start, or did not stop as it should.
 #[derive(Debug, thiserror::Error)]
@@ -126,7 +128,9 @@ pub fn serve(config: Config, env: Env) -> Result<Server, Failure> {
 fn open(spec: &BucketSpec, config: &Config, data_dir: &DataDir, env: &Env) -> Result<Served, Failure> {
     let env = &env.with_heap(Heap::default());
     let mut bucket = engine::BucketConfig::new(&spec.name, data_dir.bucket(&spec.name));
+    bucket.kind = spec.kind;
     bucket.quota_bytes = spec.quota_bytes;
+    bucket.settings = spec.settings.clone();
     bucket.vbuckets = config.vbuckets;
     bucket.compact_percent = config.compaction.percent;
     bucket.compact_min_waste_bytes = config.compaction.min_waste_bytes;
@@ -142,8 +146,20 @@ fn open(spec: &BucketSpec, config: &Config, data_dir: &DataDir, env: &Env) -> Re
 const JOURNAL_SHARE: u64 = 4;
 const SMALLEST_JOURNAL_BYTES: u64 = 16 << 20;
 
-/// The store of a bucket. Without journal every batch commits in the files of its vBuckets.
+/// The store of a bucket.
 fn open_store(
+    config: &Config,
+    bucket: &engine::BucketConfig,
+    env: &Env,
+) -> Result<Arc<dyn KvStore>, kvstore::Failure> {
+    match bucket.kind {
+        BucketKind::Persistent => open_files(config, bucket, env),
+        BucketKind::Ephemeral => Ok(Arc::new(kvstore::Memory::default())),
+    }
+}
+
+/// The store of a bucket on disk. Without journal every batch commits in the files of its vBuckets.
+fn open_files(
     config: &Config,
     bucket: &engine::BucketConfig,
     env: &Env,
@@ -185,7 +201,8 @@ fn start_readers(env: &Env, bucket: &Arc<Bucket>) -> io::Result<Vec<Task>> {
     };
     let fetchers = (0..FETCHERS).map(|at| start("fetch", at, Bucket::run_fetcher));
     let loaders = (0..LOADERS).map(|at| start("load", at, Bucket::run_loader));
-    fetchers.chain(loaders).collect()
+    let backfillers = (0..BACKFILLERS).map(|at| start("backfill", at, Bucket::run_backfiller));
+    fetchers.chain(loaders).chain(backfillers).collect()
 }
 
 impl Server {
@@ -232,6 +249,7 @@ impl Server {
         for (_, bucket) in &buckets {
             bucket.stop_loaders();
             bucket.stop_fetchers();
+            bucket.stop_backfillers();
             bucket.stop_compactor();
             bucket.stop_keeper();
             bucket.stop_flusher();

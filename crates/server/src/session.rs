@@ -7,6 +7,7 @@ use engine::Bucket;
 use protocol::extras::ConfigVersion;
 use protocol::feature::{Feature, Features};
 
+use crate::dcp::DcpConnection;
 use crate::privilege::{Privilege, Privileges};
 use crate::sasl::scram::Exchange;
 use crate::user::User;
@@ -26,6 +27,8 @@ pub struct Session {
     pub exchange: Option<Box<Exchange>>,
     /// How the client calls itself.
     pub agent: Option<Box<str>>,
+    /// What makes it a connection for streams.
+    pub dcp: Option<Box<DcpConnection>>,
     /// The newest cluster map that was sent to the client.
     pub sent_map: Option<ConfigVersion>,
 }

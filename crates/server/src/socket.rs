@@ -17,6 +17,8 @@ use crate::worker::{Bench, SCRATCH_BYTES};
 const SLICES: usize = 16;
 /// Reads of one connection before others have their turn.
 const TURN_READS: usize = 4;
+/// While so much waits to be sent, no more changes are taken from the streams.
+const STREAM_PENDING_BYTES: usize = 512 << 10;
 /// A large frame gets a second more for each of these bytes.
 const SLOWEST_BYTES_PER_S: usize = 64 << 10;
 
@@ -73,6 +75,9 @@ impl Socket {
                 return Poll::Ready(CloseReason::Network(error.kind()));
             }
             if self.connection.has_later() && self.poll_later(cx) {
+                continue;
+            }
+            if self.connection.is_streaming() && self.poll_streams(cx) {
                 continue;
             }
             match self.next {
@@ -155,6 +160,25 @@ impl Socket {
         let received = self.connection.receive(bytes, &mut output);
         self.send(&mut output);
         received
+    }
+
+    /// Sends changes, if the connection streams them, unless the client has enough to read. Whether there is more.
+    fn poll_streams(&mut self, cx: &Context<'_>) -> bool {
+        if self.pending.len() > STREAM_PENDING_BYTES || matches!(self.next, Next::Close(_)) {
+            return false;
+        }
+        let bench = Rc::clone(&self.bench);
+        let now = bench.node.env().clock.monotonic();
+        let mut output = bench.output.borrow_mut();
+        let next = self.connection.tick(now, &mut output);
+        self.watch
+            .set_alarm(next.map_or(u64::MAX, |next| next.as_secs() + u64::from(next.subsec_nanos() > 0)));
+        let more = self.connection.stream(cx, &mut output);
+        self.send(&mut output);
+        if let Some(reason) = self.connection.closing() {
+            self.next = Next::Close(reason);
+        }
+        more
     }
 
     fn poll_later(&mut self, cx: &mut Context<'_>) -> bool {

@@ -63,6 +63,8 @@ enum Command {
     Set(commands::document::SetFlags),
     /// Delete a document
     Delete(commands::document::DeleteFlags),
+    /// Change a setting of a bucket while it serves
+    SetParam(commands::set_param::SetParamFlags),
     /// Print a server's figures
     Stats(commands::stats::StatsFlags),
     /// Look for damage in files of documents
@@ -138,6 +140,7 @@ pub fn run() -> ExitCode {
         Command::Get(flags) => commands::document::get(&env, &flags),
         Command::Set(flags) => commands::document::set(&env, &flags),
         Command::Delete(flags) => commands::document::delete(&env, &flags),
+        Command::SetParam(flags) => commands::set_param::run(&env, &flags),
         Command::Stats(flags) => commands::stats::run(&env, &flags),
         Command::Check(flags) => commands::check::run(&env, &flags),
         Command::Compact(flags) => commands::compact::run(&env, &flags),
@@ -250,6 +253,11 @@ mod tests {
         check_error("check", expect!["error: the following required arguments were not provided:"]);
         check_error("import", expect!["error: the following required arguments were not provided:"]);
         check_error("dump", expect!["error: the following required arguments were not provided:"]);
+        check_error("set-param", expect!["error: the following required arguments were not provided:"]);
+        check_error(
+            "set-param --list max_size",
+            expect!["error: the argument '--list' cannot be used with '[NAME]'"],
+        );
         check_error("set key", expect!["error: the following required arguments were not provided:"]);
         // What is wrong with the values of `serve` is said by the server's configuration, which knows.
         check_error(

@@ -14,6 +14,28 @@ pub fn drop_privilege(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     ctx.status(Status::Success)
 }
 
+/// What parameters a Set Param is about (kv_engine's `cbepctl`: flush, replication, checkpoint, DCP, vBucket).
+/// The first four look in one table, whose names are unique.
+const PARAMETERS_OF_BUCKET: std::ops::RangeInclusive<u32> = 1..=4;
+const PARAMETERS_OF_VBUCKET: u32 = 5;
+
+/// Changes a setting of the bucket: the key is its name, the value its new value as text.
+pub fn set_param(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    match extras::decode_u32(request.extras) {
+        Some(kind) if PARAMETERS_OF_BUCKET.contains(&kind) => {}
+        Some(PARAMETERS_OF_VBUCKET) => return ctx.invalid("No parameter of a vBucket can be changed"),
+        _ => return ctx.invalid("There is no such kind of parameters"),
+    }
+    let text = |bytes| std::str::from_utf8(bytes).ok();
+    let (Some(name), Some(value)) = (text(request.key), text(request.value)) else {
+        return ctx.invalid("Name and value of a setting are text");
+    };
+    match ctx.bucket().set_param(name, value.trim()) {
+        Ok(_) => ctx.status(Status::Success),
+        Err(error) => ctx.invalid(&error.to_string()),
+    }
+}
+
 /// Shows the token that guards changes by the cluster, as the CAS.
 pub fn control_token(ctx: &mut Context<'_>, _: &Request<'_>) -> Outcome {
     let token = Cas(ctx.node.control_token());

@@ -4,6 +4,7 @@ pub mod admin;
 pub mod auth;
 pub mod collections;
 pub mod counter;
+pub mod dcp;
 pub mod delete;
 pub mod get;
 pub mod later_issue;

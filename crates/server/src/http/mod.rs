@@ -1,8 +1,10 @@
-//! HTTP: what SDKs ask of the management port, read only, and what operators look at.
+//! HTTP: what SDKs ask of the management port, what operators look at, and the settings of buckets.
 
 mod basic_auth;
+mod form;
 mod metrics;
 mod pools;
+mod settings;
 mod stream;
 
 use std::io;
@@ -51,8 +53,12 @@ fn router(shared: Shared) -> Router {
         .route("/pools/default/nodeServices", get(pools::node_services))
         .route("/pools/default/nodeServicesStreaming", get(stream::node_services))
         .route("/pools/default/buckets", get(pools::buckets))
-        .route("/pools/default/buckets/{bucket}", get(pools::bucket))
+        .route("/pools/default/buckets/{bucket}", get(pools::bucket).post(settings::update_bucket))
         .route("/pools/default/buckets/{bucket}/scopes", get(pools::scopes))
+        .route(
+            "/v1/buckets/{bucket}/settings",
+            get(settings::list).patch(settings::change).post(settings::change),
+        )
         .route("/pools/default/b/{bucket}", get(pools::terse_bucket))
         .route("/pools/default/bs/{bucket}", get(stream::terse_bucket))
         .route_layer(middleware::from_fn_with_state(shared.clone(), basic_auth::check));

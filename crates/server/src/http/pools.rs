@@ -6,12 +6,14 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use engine::Bucket;
+use engine::settings::Key;
 use serde_json::{Value, json};
 
 use super::basic_auth::Caller;
 use super::{Shared, json_bytes, no_such_bucket};
-use crate::cluster_map::CAPABILITIES;
+use crate::cluster_map::capabilities;
 use crate::config::BucketSpec;
+use crate::naming;
 use crate::node::Node;
 use crate::version::SERVER_VERSION;
 
@@ -127,6 +129,7 @@ pub(super) async fn bucket(
 
 fn bucket_json(node: &Node, spec: &BucketSpec, bucket: &Bucket, headers: &HeaderMap) -> Value {
     let name = &spec.name;
+    let (settings, quota_bytes) = (bucket.settings(), bucket.memory().quota_bytes());
     let uri = format!("/pools/default/buckets/{name}");
     let map: Value = node
         .cluster_map()
@@ -136,27 +139,27 @@ fn bucket_json(node: &Node, spec: &BucketSpec, bucket: &Bucket, headers: &Header
     json!({
         "name": name,
         "uuid": bucket.uuid(),
-        "bucketType": "membase",
-        "storageBackend": "couchstore",
+        "bucketType": naming::bucket_type(spec.kind),
+        "storageBackend": naming::storage_backend(spec.kind),
         "nodeLocator": "vbucket",
         "authType": "sasl",
         "uri": uri,
         "streamingUri": format!("/pools/default/bs/{name}"),
-        "quota": { "ram": spec.quota_bytes, "rawRAM": spec.quota_bytes },
+        "quota": { "ram": quota_bytes, "rawRAM": quota_bytes },
         "replicaNumber": 0,
         "replicaIndex": false,
         "threadsNumber": 3,
-        "evictionPolicy": "valueOnly",
+        "evictionPolicy": naming::eviction_policy(settings),
         "conflictResolutionType": "seqno",
         "durabilityMinLevel": "none",
-        "compressionMode": "passive",
-        "maxTTL": 0,
+        "compressionMode": settings.show(Key::CompressionMode),
+        "maxTTL": settings.get(Key::MaxTtl),
         "numVBuckets": bucket.vbuckets(),
         "controllers": {},
         "basicStats": {},
         "stats": { "uri": format!("{uri}/stats") },
         "bucketCapabilitiesVer": "",
-        "bucketCapabilities": CAPABILITIES,
+        "bucketCapabilities": capabilities(spec.kind),
         "collectionsManifestUid": "0",
         "vBucketServerMap": map["vBucketServerMap"],
         "nodes": [node_json(node, headers)],

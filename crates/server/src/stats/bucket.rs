@@ -1,10 +1,14 @@
-//! Groups about the bucket as a whole: the main numbers, memory, identity, streams.
+//! Groups about the bucket as a whole: the main numbers, identity, loading after a start, streams.
 
 use base::limits;
-use engine::{BucketStats, OpCounts, STATES, StateStats, WarmupState};
-use vbucket::CheckpointLimits;
+use dcp::Side;
+use engine::{BucketKind, BucketStats, OpCounts, STATES, StateStats, WarmupState};
 use vbucket::failover_table::MAX_ENTRIES;
 
+use super::checkpoint::put_checkpoints;
+use super::config::put_settings;
+use super::eviction::{put_eviction, put_expiry, resident_percent};
+use super::memory::put_memory;
 use super::{Inquiry, Refused, Sheet, node};
 
 /// No name, or nothing but spaces: the node around the bucket, then the bucket.
@@ -13,10 +17,14 @@ pub fn everything(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Resu
     let all = stats.all();
     node::put_node(inquiry, sheet);
     put_ops(&all.ops, sheet);
-    put_settings(inquiry, sheet);
-    put_memory(&stats, &all, sheet);
+    put_identity(inquiry, sheet);
+    put_settings(inquiry.bucket, sheet);
+    put_memory(inquiry.bucket, &stats, &all, sheet);
+    put_checkpoints(inquiry.bucket, &all, sheet);
     put_persistence(inquiry, &stats, &all, sheet);
-    put_items(inquiry.bucket.compaction_stats().documents_expired, &stats, &all, sheet);
+    put_eviction(inquiry.bucket, &all, sheet);
+    put_expiry(inquiry.bucket, &all, sheet);
+    put_items(&stats, &all, sheet);
     Ok(())
 }
 
@@ -29,39 +37,27 @@ pub(super) fn put_ops(ops: &OpCounts, sheet: &mut Sheet) {
     sheet.put("delete_hits", ops.deletes);
 }
 
-/// What the bucket is, and the limits it is held to.
-fn put_settings(inquiry: &Inquiry<'_>, sheet: &mut Sheet) {
+/// What the bucket is, and what of it never changes.
+fn put_identity(inquiry: &Inquiry<'_>, sheet: &mut Sheet) {
     let (bucket, config) = (inquiry.bucket, inquiry.bucket.config());
-    let checkpoints = CheckpointLimits::default();
     sheet.put("ep_version", env!("CARGO_PKG_VERSION"));
     sheet.put("ep_couch_bucket", bucket.name());
     sheet.put("ep_uuid", bucket.uuid());
-    sheet.put("ep_bucket_type", "persistent");
-    sheet.put("ep_backend", "couchstore");
+    match config.kind {
+        BucketKind::Persistent => {
+            sheet.put("ep_bucket_type", "persistent");
+            sheet.put("ep_backend", "couchstore");
+        }
+        BucketKind::Ephemeral => sheet.put("ep_bucket_type", "ephemeral"),
+    }
     sheet.put("ep_dbname", config.dir.display());
     sheet.put("ep_conflict_resolution_type", "seqno");
-    sheet.put("ep_compression_mode", "passive");
     sheet.put("ep_xattr_enabled", true);
     sheet.put("ep_max_vbuckets", bucket.vbuckets());
     sheet.put("ep_max_item_size", limits::MAX_VALUE_BYTES);
     sheet.put("ep_max_item_privileged_bytes", limits::MAX_SYSTEM_XATTR_BYTES);
     sheet.put("ep_max_failover_entries", MAX_ENTRIES);
-    sheet.put("ep_checkpoint_max_size", checkpoints.max_bytes);
-    sheet.put("ep_chk_max_items", checkpoints.max_items);
     sheet.put("ep_flusher_total_batch_limit", config.flush_batch_items);
-}
-
-fn put_memory(stats: &BucketStats, all: &StateStats, sheet: &mut Sheet) {
-    let checkpoint_bytes = all.checkpoint_item_bytes + all.checkpoint_overhead_bytes;
-    sheet.put("mem_used", stats.used_bytes);
-    sheet.put("bytes", stats.used_bytes);
-    sheet.put("ep_max_size", stats.quota_bytes);
-    sheet.put("ep_mem_low_wat", stats.low_watermark_bytes);
-    sheet.put("ep_mem_high_wat", stats.high_watermark_bytes);
-    sheet.put("ep_kv_size", all.item_bytes);
-    sheet.put("ep_overhead", all.checkpoint_overhead_bytes);
-    sheet.put("ep_ht_item_memory", all.item_bytes);
-    sheet.put("ep_checkpoint_memory", checkpoint_bytes);
 }
 
 /// What waits for the disk, and what got there.
@@ -79,21 +75,12 @@ fn put_persistence(inquiry: &Inquiry<'_>, stats: &BucketStats, all: &StateStats,
     let saves = inquiry.bucket.save_stats();
     sheet.put("ep_disk_full", saves.is_disk_full);
     sheet.put("ep_item_flush_failed", saves.failed_saves);
-    let fetches = inquiry.bucket.fetch_stats();
-    sheet.put("ep_bg_fetched", fetches.fetched);
-    sheet.put("ep_bg_num_samples", fetches.batches);
-    sheet.put("ep_bg_remaining_items", fetches.waiting);
 }
 
-fn put_items(by_compaction: u64, stats: &BucketStats, all: &StateStats, sheet: &mut Sheet) {
+fn put_items(stats: &BucketStats, all: &StateStats, sheet: &mut Sheet) {
     sheet.put("curr_items", stats.of(base::VbState::Active).documents);
     sheet.put("curr_items_tot", all.documents);
     sheet.put("ep_tombstones", all.tombstones);
-    sheet.put("ep_num_non_resident", all.without_value);
-    // Expired documents are noticed when somebody asks for them, or their file is compacted.
-    sheet.put("ep_expired_access", all.ops.expirations.saturating_sub(by_compaction));
-    sheet.put("ep_expired_compactor", by_compaction);
-    sheet.put("ep_num_checkpoints", all.checkpoints);
     sheet.put("ep_vb_total", all.vbuckets);
     for state in STATES {
         put_state(state.name(), stats.of(state), sheet);
@@ -120,22 +107,6 @@ fn put_state(state: &str, of: &StateStats, sheet: &mut Sheet) {
     put("ops_store", of.ops.stores);
     put("ops_delete", of.ops.deletes);
     put("ops_reject", of.ops.conflicts);
-}
-
-/// How many of a hundred documents have their value in memory; all of them where there are none.
-fn resident_percent(of: &StateStats) -> u64 {
-    100 - (of.without_value * 100).checked_div(of.documents).unwrap_or(0).min(100)
-}
-
-/// `memory`
-pub fn memory(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
-    let stats = inquiry.bucket.stats();
-    let all = stats.all();
-    put_memory(&stats, &all, sheet);
-    for state in STATES {
-        sheet.put(format_args!("ht_mem_used_{}", state.name()), stats.of(state).item_bytes);
-    }
-    Ok(())
 }
 
 /// `warmup`: how far loading is after a start. Everything is served from the beginning, so traffic waits for nothing.
@@ -171,10 +142,22 @@ pub fn uuid(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(),
     Ok(())
 }
 
-/// `dcp`: no connection for streams can be opened yet.
-pub fn dcp(_: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
-    sheet.put("ep_dcp_count", 0);
-    sheet.put("ep_dcp_producer_count", 0);
-    sheet.put("ep_dcp_consumer_count", 0);
+/// `dcp`: the connections that stream this bucket's changes.
+pub fn dcp(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let name = inquiry.bucket.name();
+    let mut all = inquiry.node.streams().all();
+    all.retain(|handle| handle.bucket() == name);
+    let producers = all.iter().filter(|handle| handle.side() == Side::Producer).count();
+    sheet.put("ep_dcp_count", all.len());
+    sheet.put("ep_dcp_producer_count", producers);
+    sheet.put("ep_dcp_consumer_count", all.len() - producers);
+    for handle in all {
+        let name = handle.name();
+        let side = if handle.side() == Side::Producer { "producer" } else { "consumer" };
+        sheet.put(&format!("eq_dcpq:{name}:type"), side);
+        sheet.put(&format!("eq_dcpq:{name}:num_streams"), handle.streams());
+        sheet.put(&format!("eq_dcpq:{name}:unacked_bytes"), handle.unacknowledged_bytes());
+        sheet.put(&format!("eq_dcpq:{name}:total_bytes_sent"), handle.sent_bytes());
+    }
     Ok(())
 }

@@ -3,7 +3,9 @@
 use protocol::Status;
 
 use super::{Inquiry, Refused, Sheet};
-use super::{bucket, collection, disk, key, node, vbucket};
+use super::{
+    bucket, checkpoint, chores, collection, config, disk, eviction, hash, key, memory, node, vbucket,
+};
 use crate::privilege::Privilege;
 
 /// Makes the stats of a group.
@@ -75,8 +77,15 @@ pub static GROUPS: &[Group] = &[
         "checkpoint",
         optional("[VB]"),
         Stats,
-        vbucket::checkpoint,
-        "Checkpoints and cursors of each vBucket",
+        checkpoint::checkpoint,
+        "The share of memory that checkpoints take; checkpoints and cursors of each vBucket",
+    ),
+    group(
+        "chores",
+        NONE,
+        Stats,
+        chores::chores,
+        "How often each background step over memory ran, and how long",
     ),
     group(
         "collections",
@@ -92,6 +101,8 @@ pub static GROUPS: &[Group] = &[
         disk::compaction,
         "What compactions came to, and how far the one under way is",
     ),
+    group("compression", NONE, Stats, eviction::compression, "How values are compressed"),
+    group("config", NONE, SimpleStats, config::config, "The settings that can be changed, as they are now"),
     group("connections", NONE, NodeSupervisor, node::connections, "How many connections the node has"),
     group("dcp", NONE, Stats, bucket::dcp, "Connections for streams"),
     group(
@@ -112,11 +123,18 @@ pub static GROUPS: &[Group] = &[
         "eviction",
         NONE,
         Stats,
-        nothing_measured,
-        "How often which values were evicted; nothing is evicted yet",
+        eviction::eviction,
+        "How much is in memory, how much had to be read from disk, what the pager does",
     ),
+    group("expiry", NONE, Stats, eviction::expiry, "How expired documents are found"),
     group("failovers", optional("[VB]"), SimpleStats, vbucket::failovers, "The histories of each vBucket"),
-    group("hash", optional("[detail]"), Stats, vbucket::hash, "Hash tables; `detail` for each vBucket"),
+    group(
+        "hash",
+        optional("[detail]"),
+        Stats,
+        hash::hash,
+        "Hash tables, depths by a sample; `detail` for each vBucket",
+    ),
     group("info", NONE, SimpleStats, node::info, "The node's version and process, as JSON"),
     group(
         "journal",
@@ -133,7 +151,7 @@ pub static GROUPS: &[Group] = &[
         key::key,
         "The state of one document",
     ),
-    group("memory", NONE, SimpleStats, bucket::memory, "What the bucket's memory is used for"),
+    group("memory", NONE, SimpleStats, memory::memory, "What the bucket's memory is used for"),
     group("responses", NONE, Stats, node::responses, "Answers sent by status, as JSON"),
     group("runtimes", NONE, Stats, nothing_measured, "How long background steps ran; not measured"),
     group("scopes", optional("[SCOPE]"), SimpleStats, collection::scopes, "Each scope"),

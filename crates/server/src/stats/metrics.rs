@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use base::VbState;
 use engine::{
-    Bucket, BucketStats, CompactionStats, FetchStats, STATES, SaveStats, StateStats, StoreStats, WarmupState,
-    WarmupStats,
+    Bucket, BucketStats, ChoreStats, CompactionStats, FetchStats, STATES, SaveStats, StateStats, StoreStats,
+    WarmupState, WarmupStats,
 };
 use protocol::Status;
 
+use super::checkpoint::Share;
+use super::memory::parts;
 use super::process;
 use crate::node::Node;
 use crate::version::SERVER_VERSION;
@@ -195,6 +197,7 @@ fn put_buckets(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
     put_ops(buckets, page)?;
     put_persistence(buckets, page)?;
     put_compactions(buckets, page)?;
+    put_chores(buckets, page)?;
     put_loading(buckets, page)
 }
 
@@ -257,6 +260,13 @@ fn put_memory(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
     page.each(buckets, "stave_memory_used_bytes", Gauge, help, |n| n.stats.used_bytes)?;
     let help = "The most memory that may be charged to the bucket.";
     page.each(buckets, "stave_memory_quota_bytes", Gauge, help, |n| n.stats.quota_bytes)?;
+    let help = "Above this, memory is given up.";
+    page.each(buckets, "stave_memory_high_watermark_bytes", Gauge, help, |n| n.stats.high_watermark_bytes)?;
+    let help = "Down to this, memory is given up.";
+    page.each(buckets, "stave_memory_low_watermark_bytes", Gauge, help, |n| n.stats.low_watermark_bytes)?;
+    put_parts(buckets, page)?;
+    let help = "The share of the quota that checkpoints may take.";
+    page.each(buckets, "stave_checkpoint_quota_bytes", Gauge, help, |n| Share::of(&n.bucket).quota_bytes)?;
     let help = "Memory of the newest versions of documents and tombstones.";
     page.each(buckets, "stave_item_memory_bytes", Gauge, help, |n| n.all.item_bytes)?;
     let help = "Memory of the hash tables without the versions.";
@@ -265,6 +275,38 @@ fn put_memory(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
     page.each(buckets, "stave_checkpoint_overhead_bytes", Gauge, help, |n| n.all.checkpoint_overhead_bytes)?;
     let help = "Changes in checkpoints.";
     page.each(buckets, "stave_checkpoint_items", Gauge, help, |n| n.all.checkpoint_items)
+}
+
+fn put_parts(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
+    let name = "stave_memory_part_bytes";
+    page.head(name, Kind::Gauge, "Memory charged to the bucket, by what it is held for.")?;
+    for numbers in buckets {
+        for (part, bytes) in parts(&numbers.bucket) {
+            page.sample(name, &[("bucket", numbers.bucket.name()), ("part", part)], bytes)?;
+        }
+    }
+    Ok(())
+}
+
+/// The housekeeper's chores.
+fn put_chores(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
+    let seconds = |ns: u64| ns as f64 / 1e9;
+    let mut each = |name: &str, kind, help: &str, value: &dyn Fn(&ChoreStats) -> f64| {
+        page.head(name, kind, help)?;
+        for numbers in buckets {
+            for chore in numbers.bucket.chore_stats() {
+                let labels = [("bucket", numbers.bucket.name()), ("chore", chore.name)];
+                page.sample(name, &labels, value(&chore))?;
+            }
+        }
+        Ok(())
+    };
+    let help = "Steps that a background chore ran.";
+    each("stave_chore_steps_total", Kind::Counter, help, &|chore| chore.steps as f64)?;
+    let help = "Time that a background chore took.";
+    each("stave_chore_seconds_total", Kind::Counter, help, &|chore| seconds(chore.total_ns))?;
+    let help = "The longest step of a background chore.";
+    each("stave_chore_longest_step_seconds", Kind::Gauge, help, &|chore| seconds(chore.longest_ns))
 }
 
 fn put_ops(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {

@@ -4,10 +4,16 @@
 //! have the same meaning here; what has none here is left out.
 
 mod bucket;
+mod checkpoint;
+mod chores;
 mod collection;
+mod config;
 mod disk;
+mod eviction;
 pub mod groups;
+mod hash;
 mod key;
+mod memory;
 pub mod metrics;
 mod node;
 mod process;

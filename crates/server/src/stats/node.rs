@@ -8,6 +8,7 @@ use serde_json::json;
 use super::timings::Histogram;
 use super::{Inquiry, Refused, Sheet, bucket, process};
 use crate::counters::Totals;
+use crate::naming;
 use crate::version::SERVER_VERSION;
 
 const GETS: &[u8] = &[GET, GETQ, GETK, GETKQ, GET_REPLICA, GAT, GATQ, GET_LOCKED];
@@ -115,7 +116,8 @@ pub fn connections(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Res
     Ok(())
 }
 
-/// `threads`: clients are served by workers; each bucket has one thread that writes and some that read.
+/// `threads`: clients are served by workers; each bucket has one thread that writes, some that read, and one
+/// that keeps its memory in order.
 pub fn threads(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     let writers = inquiry.node.bucket_names().len();
     let kinds = [
@@ -123,7 +125,7 @@ pub fn threads(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<
         ("writer", writers),
         ("reader", writers * crate::server::READERS),
         ("auxio", 0),
-        ("nonio", 0),
+        ("nonio", writers),
     ];
     for (kind, threads) in kinds {
         sheet.put(format_args!("num_{kind}_threads_configured"), threads);
@@ -137,13 +139,12 @@ pub fn workload(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result
     let mut sheet = sheet.under("ep_workload");
     sheet.put("num_writers", inquiry.node.bucket_names().len());
     sheet.put("num_readers", inquiry.node.bucket_names().len() * crate::server::READERS);
-    for kind in ["auxio", "nonio"] {
-        sheet.put(format_args!("num_{kind}"), 0);
-    }
+    sheet.put("num_auxio", 0);
+    sheet.put("num_nonio", inquiry.node.bucket_names().len());
     Ok(())
 }
 
-/// `tasks`: the flusher, and the fetcher of values.
+/// `tasks`: the flusher, the fetcher of values, and the housekeeper's chores.
 pub fn tasks(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     let buckets = inquiry.node.buckets();
     let tasks = buckets.iter().flat_map(|(_, bucket)| {
@@ -165,7 +166,19 @@ pub fn tasks(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<()
             "waiting_readers": fetches.waiting,
             "batches": fetches.batches,
         });
-        [flusher, fetcher]
+        let chores = bucket.chore_stats();
+        let chores = chores.iter().map(|chore| {
+            json!({
+                "name": chore.name,
+                "bucket": bucket.name(),
+                "type": "NonIO",
+                "description": "Keeps memory in order",
+                "steps": chore.steps,
+                "total_us": chore.total_ns / 1000,
+                "longest_us": chore.longest_ns / 1000,
+            })
+        });
+        [flusher, fetcher].into_iter().chain(chores).collect::<Vec<_>>()
     });
     let tasks: Vec<serde_json::Value> = tasks.collect();
     let mut sheet = sheet.under("ep_tasks");
@@ -199,8 +212,8 @@ pub fn bucket_details(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> 
             "name": bucket.name(),
             "uuid": bucket.uuid(),
             "state": "ready",
-            "type": "couchstore",
-            "quota_bytes": spec.quota_bytes,
+            "type": naming::type_name(spec.kind),
+            "quota_bytes": bucket.memory().quota_bytes(),
             "vbuckets": bucket.vbuckets(),
         })
     });

@@ -246,7 +246,11 @@ fn values_follow_what_is_done() {
     for (name, value) in expected {
         assert_eq!(dirty.get(name).map(String::as_str), Some(value), "{name}");
     }
-    assert_eq!(dirty["mem_used"], dirty["ep_kv_size"]);
+    let memory = world.stats("memory");
+    let parts = base::Part::ALL.map(|part| memory[&format!("mem_used_{}", part.name())].parse::<u64>());
+    let used: u64 = parts.into_iter().map(|part| part.expect("a number")).sum();
+    assert!(used > 0);
+    assert_eq!((&dirty["mem_used"], &memory["mem_used"]), (&used.to_string(), &used.to_string()));
     assert_eq!(world.stats("key a 1")["key_is_dirty"], "true");
     assert!(world.bucket.flush_all());
     let clean = world.stats("");
@@ -254,6 +258,101 @@ fn values_follow_what_is_done() {
     assert_eq!(world.stats("key a 1 _default._default")["key_is_dirty"], "false");
     assert_eq!(world.stats("vbucket-seqno 1")["vb_1:last_persisted_seqno"], "4");
     assert_eq!(world.stats("vbucket-details 1")["vb_1:num_items"], "1");
+}
+
+#[test]
+fn no_name_comes_twice() {
+    let world = World::new();
+    world.set("a", 1);
+    for group in GROUPS {
+        let args = if group.args.least > 0 { " a 1" } else { "" };
+        let key = if group.name == "durability-monitor" {
+            "durability-monitor 1".to_owned()
+        } else {
+            format!("{}{args}", group.name)
+        };
+        let sheet = world.ask(&key).unwrap_or_else(|refused| panic!("{key}: {refused:?}"));
+        let names: BTreeSet<&str> = sheet.iter().map(|(name, _)| name).collect();
+        assert_eq!(names.len(), sheet.iter().count(), "{key}");
+    }
+}
+
+#[test]
+fn settings_are_told_as_they_are() {
+    let world = World::new();
+    let config = world.stats("config");
+    assert_eq!(config.len(), engine::settings::SETTINGS.len());
+    assert_eq!(
+        (&*config["ep_mem_high_wat_percent"], &*config["ep_item_eviction_policy"]),
+        ("85", "value_only")
+    );
+    world.bucket.set_param("max_size", "100MiB").expect("it fits");
+    world.bucket.set_param("mem_high_wat_percent", "90").expect("it fits");
+    world.bucket.set_param("checkpoint_memory_ratio", "0.1").expect("it fits");
+    let all = world.stats("");
+    for (name, value) in [
+        ("ep_max_size", 100 << 20),
+        ("ep_mem_high_wat_percent", 90),
+        ("ep_mem_high_wat", (100 << 20) / 100 * 90),
+        ("ep_checkpoint_memory_quota", (100 << 20) / 1000 * 100),
+    ] {
+        assert_eq!(all[name], value.to_string(), "{name}");
+    }
+    assert_eq!(world.stats("checkpoint")["ep_checkpoint_memory_quota"], all["ep_checkpoint_memory_quota"]);
+    assert!(!world.stats("checkpoint 1").contains_key("ep_checkpoint_memory_quota"));
+}
+
+#[test]
+fn what_is_evicted_and_fetched_is_told() {
+    let world = World::new();
+    world.set("a", 1);
+    world.set("b", 2);
+    assert!(world.bucket.flush_all());
+    assert_eq!(world.bucket.evict_value(VbId(1), DocKey::new(b"a")), Ok(true));
+    let eviction = world.stats("eviction");
+    let expected = [
+        ("ep_num_non_resident", "1"),
+        ("perc_mem_resident", "50"),
+        ("vb_active_perc_mem_resident", "50"),
+        ("ep_bg_fetched", "0"),
+    ];
+    for (name, value) in expected {
+        assert_eq!(eviction[name], value, "{name}");
+    }
+    assert_eq!(world.stats("")["ep_num_non_resident"], "1");
+}
+
+#[test]
+fn hash_tables_are_measured() {
+    let world = World::new();
+    assert!(!world.stats("hash").contains_key("avg_depth"), "there are no buckets to look at");
+    (0..3000).for_each(|n| world.set(&format!("k{n}"), 1));
+    world.set("a", 2);
+    let hash = world.stats("hash");
+    let number = |name: &str| hash[name].parse::<f64>().expect("a number");
+    assert_eq!((number("total_counts"), number("max_count"), number("min_count")), (3001.0, 3000.0, 0.0));
+    assert!(number("max_buckets") >= 3000.0 / 8.0 && number("min_buckets") == 0.0);
+    // What was looked at in the large table, and the one bucket of the small one.
+    assert_eq!(number("depth_sampled_buckets"), 129.0);
+    let mean = 3000.0 / number("max_buckets");
+    assert!((number("avg_depth") - mean).abs() < mean / 4.0, "{} for {mean}", number("avg_depth"));
+    assert!(number("largest_max") > mean);
+    let detail = world.stats("hash detail");
+    assert_eq!((&*detail["vb_2:max_depth"], &*detail["vb_1:reported"]), ("1", "3000"));
+}
+
+#[test]
+fn chores_are_counted() {
+    let world = World::new();
+    assert_eq!(world.stats("chores")["pager:steps"], "0");
+    assert!(world.bucket.keep_step());
+    let chores = world.stats("chores");
+    for chore in world.bucket.chore_stats() {
+        assert_eq!(chores[&format!("{}:steps", chore.name)], "1");
+    }
+    assert_eq!(world.stats("eviction")["pager:steps"], "1");
+    let tasks: Value = serde_json::from_str(&world.stats("tasks")["ep_tasks:tasks"]).expect("JSON");
+    assert_eq!(tasks.as_array().map(Vec::len), Some(2 + world.bucket.chore_stats().len()));
 }
 
 #[test]
@@ -301,6 +400,7 @@ fn metrics_are_well_formed_and_true() {
     let mut text = String::new();
     metrics::render(&world.node, &mut text);
     let samples = parse_metrics(&text);
+    let documents = world.bucket.memory().account().exact()[base::Part::Documents as usize];
     for (series, value) in [
         ("stave_worker_threads", 2.0),
         ("stave_items{bucket=\"travel\",state=\"active\"}", 2.0),
@@ -309,6 +409,9 @@ fn metrics_are_well_formed_and_true() {
         ("stave_flush_queue_vbuckets{bucket=\"travel\"}", 2.0),
         ("stave_dirty_items{bucket=\"travel\"}", 2.0),
         ("stave_memory_quota_bytes{bucket=\"travel\"}", 268_435_456.0),
+        ("stave_memory_high_watermark_bytes{bucket=\"travel\"}", (268_435_456 / 100 * 85) as f64),
+        ("stave_chore_steps_total{bucket=\"travel\",chore=\"pager\"}", 0.0),
+        ("stave_memory_part_bytes{bucket=\"travel\",part=\"documents\"}", documents as f64),
     ] {
         assert_eq!(samples.get(series), Some(&value), "{series}");
     }

@@ -1,4 +1,4 @@
-//! Groups about vBuckets: state, details, seqnos, failover table, checkpoints, hash table, durable writes.
+//! Groups about vBuckets: state, details, seqnos, failover table, durable writes.
 
 use base::{Seqno, VbId};
 use engine::VbStats;
@@ -9,7 +9,7 @@ use super::{Inquiry, Refused, Sheet, parse_number, parse_vbucket};
 const NOT_A_VBUCKET: Refused = Refused::Invalid("The argument must be the number of a vBucket");
 
 /// Looks at the vBucket that is asked about, or at all that there are.
-fn each(
+pub(super) fn each(
     inquiry: &Inquiry<'_>,
     asked: Option<VbId>,
     mut put: impl FnMut(&VbStats) -> Result<(), Refused>,
@@ -22,7 +22,7 @@ fn each(
 }
 
 /// The vBucket named by the argument, if there is an argument.
-fn asked(args: &[&[u8]]) -> Result<Option<VbId>, Refused> {
+pub(super) fn asked(args: &[&[u8]]) -> Result<Option<VbId>, Refused> {
     args.first().map(|text| parse_vbucket(text).ok_or(NOT_A_VBUCKET)).transpose()
 }
 
@@ -113,68 +113,6 @@ pub fn failovers(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Re
             sheet.put(format_args!("{at}:id"), entry.uuid);
             sheet.put(format_args!("{at}:seq"), entry.seqno);
         }
-        Ok(())
-    })
-}
-
-/// `checkpoint [VB]`
-pub fn checkpoint(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
-    each(inquiry, asked(args)?, |vb| {
-        let checkpoints = &vb.checkpoints;
-        let mut sheet = sheet.under(format_args!("vb_{}", vb.id));
-        sheet.put("state", vb.state.name());
-        sheet.put("open_checkpoint_id", checkpoints.open_id);
-        sheet.put("last_closed_checkpoint_id", checkpoints.open_id - 1);
-        sheet.put("num_checkpoints", checkpoints.checkpoints);
-        sheet.put("num_checkpoint_items", checkpoints.items);
-        sheet.put("num_open_checkpoint_items", checkpoints.open_items);
-        sheet.put("num_items_for_persistence", checkpoints.unpersisted_items);
-        sheet.put("num_conn_cursors", checkpoints.other_cursors);
-        sheet.put("mem_usage", checkpoints.item_bytes + checkpoints.overhead_bytes);
-        let cursors = inquiry.bucket.with_vbucket(vb.id, |vb| vb.checkpoints().cursors().collect::<Vec<_>>());
-        for cursor in cursors.unwrap_or_default() {
-            sheet.put(format_args!("{}:cursor_seqno", cursor.name), cursor.position);
-            sheet.put(format_args!("{}:num_items_for_cursor", cursor.name), cursor.items_behind);
-        }
-        Ok(())
-    })
-}
-
-/// `hash [detail]`
-pub fn hash(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
-    match args.first() {
-        None => hash_summary(inquiry, sheet),
-        Some(&b"detail") => hash_detail(inquiry, sheet),
-        Some(_) => Err(Refused::Invalid("The only argument of this stat group is `detail`")),
-    }
-}
-
-fn hash_summary(inquiry: &Inquiry<'_>, sheet: &mut Sheet) -> Result<(), Refused> {
-    let mut counts = Vec::new();
-    each(inquiry, None, |vb| {
-        counts.push(vb.documents + vb.tombstones);
-        Ok(())
-    })?;
-    let total: u64 = counts.iter().sum();
-    sheet.put("avg_count", total / (counts.len() as u64).max(1));
-    sheet.put("max_count", counts.iter().max().unwrap_or(&0));
-    sheet.put("min_count", counts.iter().min().unwrap_or(&0));
-    sheet.put("total_counts", total);
-    Ok(())
-}
-
-fn hash_detail(inquiry: &Inquiry<'_>, sheet: &mut Sheet) -> Result<(), Refused> {
-    each(inquiry, None, |vb| {
-        let counts = inquiry.bucket.with_vbucket(vb.id, |vb| vb.table().bucket_counts());
-        let mut sheet = sheet.under(format_args!("vb_{}", vb.id));
-        sheet.put("state", vb.state.name());
-        if let Some((buckets, overflow)) = counts {
-            sheet.put("size", buckets);
-            sheet.put("overflow_lines", overflow);
-        }
-        sheet.put("reported", vb.documents + vb.tombstones);
-        sheet.put("mem_size", vb.item_bytes);
-        sheet.put("table_mem_size", vb.table_bytes);
         Ok(())
     })
 }

@@ -211,6 +211,17 @@ impl Client {
         }
     }
 
+    /// Changes a setting of the bucket until the node stops.
+    pub fn set_param(&mut self, name: &str, value: &str) -> Result<(), ClientError> {
+        const OPERATION: &str = "set-param";
+        // All settings are found as those of the flusher (kv_engine's `cbepctl`, flush_param).
+        let (opcode, extras) = (opcode::SET_PARAM, 1_u32.to_be_bytes());
+        let (key, value) = (name.as_bytes(), value.as_bytes());
+        let parts = RequestParts { opcode, extras: &extras, key, value, ..RequestParts::default() };
+        let answer = self.request(OPERATION, parts)?;
+        if answer.is(Status::Success) { Ok(()) } else { Err(answer.refused(OPERATION)) }
+    }
+
     /// Any request; its opaque is filled in. The answer may have any status.
     pub fn request(
         &mut self,

@@ -5,7 +5,7 @@
     reason = "the other end of the client's socket"
 )]
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -57,24 +57,32 @@ impl Default for Habits {
 pub struct FakeServer {
     addr: String,
     documents: Arc<Mutex<HashMap<Vec<u8>, Vec<u8>>>>,
+    settings: Settings,
 }
+
+/// Settings by the names that they have in stats.
+type Settings = Arc<Mutex<BTreeMap<String, String>>>;
 
 impl FakeServer {
     pub fn start(habits: Habits) -> FakeServer {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap().to_string();
         let documents = Arc::new(Mutex::new(HashMap::new()));
-        let shared = documents.clone();
+        let settings = [("ep_max_size", "268435456"), ("ep_mem_high_wat_percent", "85"), ("ep_novel", "1")];
+        let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let settings: Settings = Arc::new(Mutex::new(settings.into()));
+        let (shared, shared_settings) = (documents.clone(), settings.clone());
         std::thread::spawn(move || {
             let refusals = Arc::new(Mutex::new(habits.refuse_sets.1));
             for stream in listener.incoming().flatten() {
                 let (documents, habits, refusals) = (shared.clone(), habits.clone(), refusals.clone());
-                let session =
-                    Session { documents, habits, refusals, challenge: None, features: Features::NONE };
+                let (challenge, features) = (None, Features::NONE);
+                let settings = shared_settings.clone();
+                let session = Session { documents, settings, habits, refusals, challenge, features };
                 std::thread::spawn(move || session.serve(stream));
             }
         });
-        FakeServer { addr, documents }
+        FakeServer { addr, documents, settings }
     }
 
     pub fn target(&self, dialect: Dialect) -> Target {
@@ -88,6 +96,11 @@ impl FakeServer {
         }
     }
 
+    /// The value of a setting.
+    pub fn setting(&self, name: &str) -> Option<String> {
+        self.settings.lock().unwrap().get(&format!("ep_{name}")).cloned()
+    }
+
     pub fn keys(&self) -> Vec<Vec<u8>> {
         let mut keys: Vec<_> = self.documents.lock().unwrap().keys().cloned().collect();
         keys.sort();
@@ -97,6 +110,7 @@ impl FakeServer {
 
 struct Session {
     documents: Arc<Mutex<HashMap<Vec<u8>, Vec<u8>>>>,
+    settings: Settings,
     habits: Habits,
     refusals: Arc<Mutex<u32>>,
     /// The client's first message without its header, and the server's.
@@ -156,6 +170,15 @@ impl Session {
                 value = br#"{"error":{"context":"no such group"}}"#.to_vec();
                 Status::KeyEnoent
             }
+            opcode::STAT if request.key == b"config" => {
+                let (opcode, opaque) = (opcode::STAT, request.opaque);
+                for (name, value) in &*self.settings.lock().unwrap() {
+                    let (key, value) = (name.as_bytes(), value.as_bytes());
+                    Response { opcode, opaque, key, value, ..Response::default() }.write(out);
+                }
+                Status::Success
+            }
+            opcode::SET_PARAM => self.set_param(request, &mut value),
             opcode::STAT => {
                 for (key, value) in [("curr_items", "2"), ("version", "fake")] {
                     let (key, value) = (key.as_bytes(), value.as_bytes());
@@ -181,6 +204,24 @@ impl Session {
         let (opcode, opaque) = (request.opcode, request.opaque);
         let cas = Cas(42);
         Response { opcode, opaque, status, cas, extras, value: &value, ..Response::default() }.write(out);
+    }
+
+    /// Takes values of settings that it has, and of those numbers only.
+    fn set_param(&self, request: &Request<'_>, answer: &mut Vec<u8>) -> Status {
+        let text = |bytes| std::str::from_utf8(bytes).unwrap();
+        let (name, value) = (format!("ep_{}", text(request.key)), text(request.value));
+        assert_eq!(request.extras, [0, 0, 0, 1]);
+        let mut settings = self.settings.lock().unwrap();
+        match settings.get_mut(&name).filter(|_| value.parse::<u64>().is_ok()) {
+            Some(setting) => {
+                value.clone_into(setting);
+                Status::Success
+            }
+            None => {
+                answer.extend_from_slice(br#"{"error":{"context":"this is why"}}"#);
+                Status::Einval
+            }
+        }
     }
 
     fn on_document(&mut self, request: &Request<'_>, value: &mut Vec<u8>) -> Status {

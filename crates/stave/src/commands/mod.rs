@@ -7,4 +7,5 @@ pub mod document;
 pub mod dump;
 pub mod import;
 pub mod serve;
+pub mod set_param;
 pub mod stats;

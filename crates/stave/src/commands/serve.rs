@@ -30,10 +30,15 @@ const PASSWORD_LEN: usize = 20;
   stave serve --kv 0.0.0.0:11210 --http 0.0.0.0:8091 --password secret1 --bucket orders:2GiB --bucket sessions
   stave serve --config stave.toml
 
-The configuration file holds the same names, the buckets as a list, and further users:
+The configuration file holds the same names, the buckets as a list or each with settings, and further users:
   data = \"/var/lib/stave\"
   kv = \"127.0.0.1:11210\"
   buckets = [\"orders:2GiB\", \"sessions:512MiB\"]
+  [[bucket]]
+  name = \"cache\"
+  quota = \"1GiB\"
+  type = \"ephemeral\"
+  eviction-policy = \"auto_delete\"
   [[user]]
   name = \"shop\"
   password = \"secret2\"
@@ -56,7 +61,8 @@ pub struct ServeFlags {
     /// That user's password, needed to listen beyond this machine [default: one is made up and printed once]
     #[arg(long, value_name = "PASSWORD", env = "STAVE_PASSWORD", hide_env_values = true)]
     password: Option<Secret>,
-    /// A bucket, its memory quota and its type; may be repeated [default: default:256MiB:couchstore]
+    /// A bucket, its memory quota and its type (couchstore, or ephemeral for memory alone); may be repeated; replaces all
+    /// buckets of the configuration file [default: default:256MiB:couchstore]
     #[arg(long, value_name = "NAME[:QUOTA[:TYPE]]")]
     bucket: Vec<String>,
     /// Threads that serve clients [default: one for each CPU]

@@ -1,0 +1,142 @@
+//! DCP: what turns a connection into one for streams, and what it is asked then.
+
+use ::dcp::{Agreement, Features, StreamRequestRefusal};
+use base::Datatype;
+use protocol::dcp::{OpenFlags, StreamRequest};
+use protocol::extras::decode_u32;
+use protocol::feature::Feature;
+use protocol::{Request, Status};
+
+use crate::connection::CloseReason;
+use crate::context::{Context, Outcome};
+use crate::dcp::DcpConnection;
+use crate::reply::Answer;
+
+const NOT_DCP: &str = "The command can only be sent on a DCP connection";
+const CONSUMES: CloseReason = CloseReason::Violation("a consumer was asked for changes");
+
+/// What opening with a value says: the name under which the other end takes part in durable writes.
+enum Value {
+    None,
+    ConsumerName,
+    Empty,
+}
+
+fn value_of(request: &Request<'_>) -> Option<Value> {
+    if request.value.is_empty() {
+        return Some(Value::None);
+    }
+    if request.datatype != Datatype::JSON.0 {
+        return None;
+    }
+    let value: serde_json::Value = serde_json::from_slice(request.value).ok()?;
+    match value.as_object()? {
+        fields if fields.is_empty() => Some(Value::Empty),
+        fields => fields.get("consumer_name")?.is_string().then_some(Value::ConsumerName),
+    }
+}
+
+/// DCP open: from here on the connection streams changes.
+pub fn open(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    let Some(flags) = OpenFlags::decode(request.extras) else {
+        return cx.invalid("Request must include extras of length 8");
+    };
+    if cx.session.dcp.is_some() {
+        return cx.invalid("The connection is a DCP connection already");
+    }
+    let is_producer = flags.has(OpenFlags::PRODUCER);
+    match value_of(request) {
+        Some(Value::None) => {}
+        Some(Value::Empty) if is_producer => {}
+        Some(Value::ConsumerName) if !is_producer => {}
+        Some(Value::Empty) => return Outcome::Close(CloseReason::Violation("a consumer without a name")),
+        _ => return cx.invalid("The value must be JSON with the name of a consumer"),
+    }
+    let session = &cx.session;
+    let features = Features {
+        collections: session.has(Feature::Collections),
+        snappy: session.has(Feature::Snappy),
+        json: session.has(Feature::Json),
+    };
+    let agreed = match Agreement::open(flags, request.key, features.snappy) {
+        Ok(agreed) => agreed,
+        Err(status) => return cx.status(status),
+    };
+    let bucket = cx.bucket();
+    let connection = DcpConnection::open(cx.node.streams(), &bucket, request.key, agreed, features);
+    cx.session.dcp = Some(Box::new(connection));
+    cx.status(Status::Success)
+}
+
+/// DCP control: agrees on a property.
+pub fn control(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    let Some(connection) = &mut cx.session.dcp else { return cx.invalid(NOT_DCP) };
+    let Some(producer) = connection.producer() else { return Outcome::Close(CONSUMES) };
+    let status = producer.control(request.key, request.value);
+    cx.status(status)
+}
+
+/// DCP stream request: begins a stream.
+pub fn stream_request(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    let Some(connection) = &mut cx.session.dcp else { return cx.invalid(NOT_DCP) };
+    let Some(producer) = connection.producer() else { return Outcome::Close(CONSUMES) };
+    let Some(wanted) = StreamRequest::decode(request.extras) else {
+        return cx.invalid("Request must include extras of length 48");
+    };
+    match producer.request(request.vbucket, request.opaque, &wanted, request.value) {
+        Ok(log) => {
+            cx.reply.send(&Answer { value: &log, ..Answer::default() });
+            Outcome::Done
+        }
+        Err(StreamRequestRefusal::RollBack(to)) => {
+            let value = to.0.to_be_bytes();
+            cx.reply.send(&Answer { status: Status::Rollback, value: &value, ..Answer::default() });
+            Outcome::Done
+        }
+        Err(StreamRequestRefusal::Status(status @ (Status::UnknownCollection | Status::UnknownScope))) => {
+            cx.reply.unknown_collection(status, 0);
+            Outcome::Done
+        }
+        Err(StreamRequestRefusal::Status(status)) => cx.status(status),
+    }
+}
+
+/// DCP close stream: the consumer wants no more of it.
+pub fn close_stream(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    let stream_id = cx.infos.stream_id;
+    let Some(connection) = &mut cx.session.dcp else { return cx.invalid(NOT_DCP) };
+    let Some(producer) = connection.producer() else { return Outcome::Close(CONSUMES) };
+    // The answer comes first, then the end of the stream.
+    let mut end = Vec::new();
+    let status = producer.close_stream(request.vbucket, stream_id, &mut end);
+    let outcome = cx.status(status);
+    cx.reply.append(&end);
+    outcome
+}
+
+/// DCP buffer acknowledgement: so many bytes are worked on. Has no answer.
+pub fn buffer_acknowledgement(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    let Some(connection) = &mut cx.session.dcp else { return cx.invalid(NOT_DCP) };
+    let Some(producer) = connection.producer() else { return Outcome::Close(CONSUMES) };
+    match decode_u32(request.extras) {
+        Some(bytes) => producer.acknowledge(bytes),
+        None => return cx.invalid("Request must include extras of length 4"),
+    }
+    Outcome::Done
+}
+
+/// DCP get failover log: as on any connection, but only here.
+pub fn get_failover_log(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    if cx.session.dcp.is_none() {
+        return cx.invalid(NOT_DCP);
+    }
+    super::observe::get_failover_log(cx, request)
+}
+
+/// What only a producer sends, and we are not a consumer.
+pub fn only_to_consumers(cx: &mut Context<'_>, _: &Request<'_>) -> Outcome {
+    match cx.session.dcp {
+        Some(_) => Outcome::Close(CloseReason::Violation("a producer was sent a message of a stream")),
+        None => cx.invalid(NOT_DCP),
+    }
+}

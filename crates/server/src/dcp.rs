@@ -1,0 +1,200 @@
+//! Connections that stream changes: what the server keeps of them, and how the rest of the node finds them.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::task::Waker;
+use std::time::Duration;
+
+use dcp::{Agreement, Features, Producer, Side, Sink, Step, Tick};
+use engine::{Bucket, Whole};
+use parking_lot::Mutex;
+use protocol::frame::ClientAnswer;
+use protocol::{RequestParts, opcode, write_request};
+
+use crate::mailbox;
+use crate::output::Output;
+
+/// Bytes of messages that are made before the socket gets them.
+pub const STEP_BYTES: usize = 256 << 10;
+
+impl Sink for Output {
+    fn bytes(&mut self) -> &mut Vec<u8> {
+        Output::bytes(self)
+    }
+
+    fn value(&mut self, version: &Whole, from: usize) {
+        Output::value(self, version, from);
+    }
+}
+
+/// What other threads know of a connection that streams.
+pub struct Handle {
+    bucket: String,
+    name: Vec<u8>,
+    side: Side,
+    waker: Mutex<Option<Waker>>,
+    is_replaced: AtomicBool,
+    streams: AtomicUsize,
+    unacknowledged_bytes: AtomicU64,
+    sent_bytes: AtomicU64,
+}
+
+impl Handle {
+    fn wake(&self) {
+        if let Some(waker) = &*self.waker.lock() {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Its bucket.
+    pub fn bucket(&self) -> &str {
+        &self.bucket
+    }
+
+    /// Its name, as text.
+    pub fn name(&self) -> String {
+        String::from_utf8_lossy(&self.name).into_owned()
+    }
+
+    /// Which end of the streams we are.
+    pub fn side(&self) -> Side {
+        self.side
+    }
+
+    /// Streams it has.
+    pub fn streams(&self) -> usize {
+        self.streams.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that were sent and not acknowledged.
+    pub fn unacknowledged_bytes(&self) -> u64 {
+        self.unacknowledged_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of messages that were sent.
+    pub fn sent_bytes(&self) -> u64 {
+        self.sent_bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// The connections of a node that stream, by bucket and name: of two with the same name the first is closed.
+#[derive(Default)]
+pub struct Registry(Mutex<HashMap<(String, Vec<u8>), Weak<Handle>>>);
+
+impl Registry {
+    fn enter(&self, handle: &Arc<Handle>) {
+        let key = (handle.bucket.clone(), handle.name.clone());
+        let before = self.0.lock().insert(key, Arc::downgrade(handle));
+        if let Some(before) = before.and_then(|before| before.upgrade()) {
+            before.is_replaced.store(true, Ordering::Relaxed);
+            before.wake();
+        }
+    }
+
+    fn leave(&self, handle: &Arc<Handle>) {
+        let key = (handle.bucket.clone(), handle.name.clone());
+        let mut all = self.0.lock();
+        if all.get(&key).is_some_and(|there| there.as_ptr() == Arc::as_ptr(handle)) {
+            all.remove(&key);
+        }
+    }
+
+    /// All that are connected.
+    pub fn all(&self) -> Vec<Arc<Handle>> {
+        self.0.lock().values().filter_map(Weak::upgrade).collect()
+    }
+}
+
+/// The part of a connection that streams changes.
+pub struct DcpConnection {
+    handle: Arc<Handle>,
+    registry: Arc<Registry>,
+    producer: Option<Producer>,
+}
+
+impl Drop for DcpConnection {
+    fn drop(&mut self) {
+        self.registry.leave(&self.handle);
+    }
+}
+
+impl DcpConnection {
+    /// Opens one under a name, as was agreed on.
+    pub fn open(
+        registry: &Arc<Registry>,
+        bucket: &Arc<Bucket>,
+        name: &[u8],
+        agreed: Agreement,
+        features: Features,
+    ) -> DcpConnection {
+        let handle = Arc::new(Handle {
+            bucket: bucket.name().to_owned(),
+            name: name.to_vec(),
+            side: agreed.side,
+            waker: Mutex::new(None),
+            is_replaced: AtomicBool::new(false),
+            streams: AtomicUsize::new(0),
+            unacknowledged_bytes: AtomicU64::new(0),
+            sent_bytes: AtomicU64::new(0),
+        });
+        registry.enter(&handle);
+        let producer = (agreed.side == Side::Producer).then(|| {
+            let woken = Arc::clone(&handle);
+            Producer::new(Arc::clone(bucket), handle.name(), agreed, features, move || woken.wake())
+        });
+        DcpConnection { handle, registry: Arc::clone(registry), producer }
+    }
+
+    /// The producing half; nothing if the connection consumes.
+    pub fn producer(&mut self) -> Option<&mut Producer> {
+        self.producer.as_mut()
+    }
+
+    /// Remembers whom to wake when there is something to send.
+    pub fn register(&self, waker: &Waker) {
+        let mut registered = self.handle.waker.lock();
+        if registered.is_none() {
+            *registered = Some(mailbox::through(waker));
+        }
+    }
+
+    /// Whether another connection took its name.
+    pub fn is_replaced(&self) -> bool {
+        self.handle.is_replaced.load(Ordering::Relaxed)
+    }
+
+    /// Sends what there is, up to some size.
+    pub fn step(&mut self, out: &mut Output) -> Step {
+        let Some(producer) = &mut self.producer else { return Step::Idle };
+        let before = out.len();
+        let step = producer.step(out, STEP_BYTES);
+        self.handle.streams.store(producer.streams(), Ordering::Relaxed);
+        self.handle.unacknowledged_bytes.store(producer.unacknowledged_bytes(), Ordering::Relaxed);
+        self.handle.sent_bytes.fetch_add((out.len() - before) as u64, Ordering::Relaxed);
+        step
+    }
+
+    /// Takes the client's answer to a message.
+    pub fn answered(&mut self, answer: &ClientAnswer) {
+        if let Some(producer) = &mut self.producer {
+            producer.answered(answer.opcode, answer.opaque, answer.status);
+        }
+    }
+
+    /// What is due at `now`: a noop is written, or the connection is found dead. Answers when to look again.
+    pub fn tick(&mut self, now: Duration, out: &mut Output) -> Result<Option<Duration>, &'static str> {
+        let Some(producer) = &mut self.producer else { return Ok(None) };
+        loop {
+            match producer.tick(now) {
+                Tick::Never => return Ok(None),
+                Tick::Wait(until) => return Ok(Some(until)),
+                Tick::Dead => return Err("a noop was not answered"),
+                Tick::Noop(opaque) => {
+                    let parts = RequestParts { opcode: opcode::DCP_NOOP, opaque, ..RequestParts::default() };
+                    write_request(out.bytes(), &parts);
+                }
+            }
+        }
+    }
+}

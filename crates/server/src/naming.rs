@@ -1,0 +1,78 @@
+//! What clients and their management tools call kinds of buckets and policies, where the settings have other words.
+
+use engine::BucketKind;
+use engine::settings::{Key, SETTINGS, Settings};
+
+/// The words for eviction policies in REST and in the settings, in the order of the setting's choices.
+const POLICIES: [(&str, &str); 4] = [
+    ("valueOnly", "value_only"),
+    ("fullEviction", "full_eviction"),
+    ("nruEviction", "auto_delete"),
+    ("noEviction", "fail_new_data"),
+];
+
+/// The kind that a configuration means: the field has several words for buckets on disk.
+pub fn kind_from(text: &str) -> Option<BucketKind> {
+    match text {
+        "couchstore" | "couchbase" | "membase" => Some(BucketKind::Persistent),
+        "ephemeral" => Some(BucketKind::Ephemeral),
+        _ => None,
+    }
+}
+
+/// The kind as cluster maps and bucket descriptions have it.
+pub fn bucket_type(kind: BucketKind) -> &'static str {
+    match kind {
+        BucketKind::Persistent => "membase",
+        BucketKind::Ephemeral => "ephemeral",
+    }
+}
+
+/// The kind as a configuration has it.
+pub fn type_name(kind: BucketKind) -> &'static str {
+    match kind {
+        BucketKind::Persistent => "couchstore",
+        BucketKind::Ephemeral => "ephemeral",
+    }
+}
+
+/// What keeps the documents, as bucket descriptions have it.
+pub fn storage_backend(kind: BucketKind) -> &'static str {
+    match kind {
+        BucketKind::Persistent => "couchstore",
+        BucketKind::Ephemeral => "undefined",
+    }
+}
+
+/// The eviction policy as bucket descriptions have it.
+pub fn eviction_policy(settings: &Settings) -> &'static str {
+    POLICIES.get(settings.get(Key::EvictionPolicy) as usize).map_or("", |(rest, _)| rest)
+}
+
+/// The setting's word for a policy that is written in either way; other words are left as they are.
+pub fn policy_from(text: &str) -> &str {
+    POLICIES.iter().find(|(rest, _)| *rest == text).map_or(text, |(_, setting)| setting)
+}
+
+/// The name of a setting.
+pub fn name_of(key: Key) -> &'static str {
+    SETTINGS[key as usize].name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_stand_in_the_order_of_the_setting() {
+        let policy = &SETTINGS[Key::EvictionPolicy as usize];
+        for (at, (rest, word)) in POLICIES.iter().enumerate() {
+            assert_eq!(policy.kind.parse(policy_from(rest)), Some(at as u64));
+            assert_eq!(policy_from(word), *word);
+            let settings = Settings::default();
+            settings.put(Key::EvictionPolicy, at as u64);
+            assert_eq!(eviction_policy(&settings), *rest);
+        }
+        assert_eq!(policy_from("lru"), "lru");
+    }
+}

@@ -1,0 +1,33 @@
+//! The reference of settings: the engine's table, as Markdown.
+
+use std::fmt::Write;
+
+use engine::settings::SETTINGS;
+
+/// One line for each setting.
+pub fn markdown() -> String {
+    let mut out = String::from("| setting | default | takes | meaning |\n|---|---|---|---|\n");
+    for setting in SETTINGS {
+        let _ = writeln!(
+            out,
+            "| `{}` | {} | {} | {} |",
+            setting.name,
+            setting.kind.pretty(setting.default),
+            setting.kind,
+            setting.doc
+        );
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_readme_has_the_table_as_it_is() {
+        let readme = include_str!("../../../README.md");
+        let table = markdown();
+        assert!(readme.contains(&table), "put this into README.md, section Settings:\n{table}");
+    }
+}

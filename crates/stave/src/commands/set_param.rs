@@ -1,0 +1,220 @@
+//! `stave set-param`: shows and changes the settings of a bucket while it serves.
+
+use std::io::Write;
+
+use anyhow::bail;
+use base::env::Env;
+use clap::Args;
+use engine::settings::{SETTINGS, Setting, find};
+use protocol::Status;
+
+use crate::cli::{Outcome, ServerFlags, WrongArguments};
+use crate::client::{Client, ClientError, Dialect};
+
+/// Change a setting of a bucket while it serves.
+///
+/// The change holds until the node stops. To keep it, write it into the configuration file, under `[bucket.settings]`
+/// of the bucket's table.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "Examples:
+  stave set-param --list                     # all settings, with what they take
+  stave set-param max_size 2GiB --bucket orders
+  stave set-param mem_high_wat_percent 90
+  stave set-param mem_high_wat_percent       # shows it
+
+`stave stats config` shows what all settings are now.")]
+pub struct SetParamFlags {
+    /// The setting
+    #[arg(required_unless_present = "list")]
+    name: Option<String>,
+    /// Its new value; shows the present one if not given
+    #[arg(allow_negative_numbers = true)]
+    value: Option<String>,
+    /// Show all settings with their defaults and what they take; needs no server
+    #[arg(long, conflicts_with_all = ["name", "value"])]
+    list: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: ServerFlags,
+}
+
+/// Runs the command.
+pub fn run(env: &Env, flags: &SetParamFlags) -> anyhow::Result<Outcome> {
+    let text = match &flags.name {
+        Some(name) => {
+            let mut client = Client::open(env, &flags.server.target(Dialect::Couchbase)?)?;
+            let told = change(&mut client, name, flags.value.as_deref())?;
+            if flags.json { told.json(&flags.server.bucket) } else { told.text(&flags.server.bucket) }
+        }
+        None if flags.json => list_json(),
+        None => list(),
+    };
+    std::io::stdout().lock().write_all(text.as_bytes())?;
+    if flags.value.is_some() {
+        eprintln!(
+            "until the node stops; to keep it, write it under [bucket.settings] in the configuration file"
+        );
+    }
+    Ok(Outcome::Done)
+}
+
+/// A setting, before and after.
+#[derive(Debug, PartialEq, Eq)]
+struct Told {
+    name: String,
+    /// Nothing if it was not to be changed.
+    old: Option<String>,
+    value: String,
+}
+
+/// Changes a setting if there is a value for it, and says what it is then.
+fn change(client: &mut Client, name: &str, value: Option<&str>) -> anyhow::Result<Told> {
+    let present = ask(client, name)?;
+    let Some(value) = value else {
+        let Some(value) = present else {
+            bail!(WrongArguments(format!("there is no setting {name:?}; `stave set-param --list` shows all")))
+        };
+        return Ok(Told { name: name.to_owned(), old: None, value });
+    };
+    match client.set_param(name, value) {
+        Err(ClientError::Refused { status_code, context, .. })
+            if status_code == Status::Einval.code() && !context.is_empty() =>
+        {
+            bail!(WrongArguments(context))
+        }
+        outcome => outcome?,
+    }
+    // What the node says that it is, which may be written in another way.
+    let value = ask(client, name)?.unwrap_or_else(|| value.to_owned());
+    Ok(Told { name: name.to_owned(), old: present, value })
+}
+
+/// What a setting is now; nothing if there is none with this name.
+fn ask(client: &mut Client, name: &str) -> anyhow::Result<Option<String>> {
+    let config = client.stats("config")?;
+    let is = |stat: &str| stat.strip_prefix("ep_") == Some(name);
+    Ok(config.into_iter().find(|(stat, _)| is(stat)).map(|(_, value)| value))
+}
+
+impl Told {
+    fn text(&self, bucket: &str) -> String {
+        let Told { name, old, value } = self;
+        let value = pretty(name, value);
+        match old {
+            Some(old) => format!("{name} of {bucket}: {} -> {value}\n", pretty(name, old)),
+            None => format!("{name} of {bucket}: {value}\n{}", about(name)),
+        }
+    }
+
+    fn json(&self, bucket: &str) -> String {
+        let Told { name, old, value } = self;
+        let json = match old {
+            Some(old) => serde_json::json!({ "bucket": bucket, "name": name, "old": old, "new": value }),
+            None => serde_json::json!({ "bucket": bucket, "name": name, "value": value }),
+        };
+        format!("{json}\n")
+    }
+}
+
+/// A value as people write it, if the setting is one that this program knows: the node may be newer.
+fn pretty(name: &str, value: &str) -> String {
+    let kind = find(name).map(|setting| setting.kind);
+    let known = kind.ok().and_then(|kind| Some(kind.pretty(kind.parse(value)?)));
+    known.unwrap_or_else(|| value.to_owned())
+}
+
+fn about(name: &str) -> String {
+    find(name).map(explain).unwrap_or_default()
+}
+
+fn explain(setting: &Setting) -> String {
+    let default = setting.kind.pretty(setting.default);
+    format!("    {}.\n    Default {default}; takes {}.\n", setting.doc, setting.kind)
+}
+
+/// Each setting with its default and what it takes.
+fn list() -> String {
+    let lines = SETTINGS.iter().map(|setting| format!("{}\n{}", setting.name, explain(setting)));
+    lines.collect()
+}
+
+fn list_json() -> String {
+    let settings = SETTINGS.iter().map(|setting| {
+        serde_json::json!({
+            "name": setting.name,
+            "default": setting.kind.show(setting.default),
+            "takes": setting.kind.to_string(),
+            "doc": setting.doc,
+        })
+    });
+    format!("{}\n", serde_json::Value::from(settings.collect::<Vec<_>>()))
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+    use crate::client::fake_server::{FakeServer, Habits};
+
+    fn open() -> (FakeServer, Client) {
+        let server = FakeServer::start(Habits::default());
+        let client = Client::open(&Env::real(), &server.target(Dialect::Couchbase)).expect("it listens");
+        (server, client)
+    }
+
+    #[test]
+    fn a_change_is_told_as_it_became() {
+        let (server, mut client) = open();
+        let told = change(&mut client, "max_size", Some("536870912")).expect("a setting");
+        assert_eq!(told.text("orders"), "max_size of orders: 256MiB -> 512MiB\n");
+        assert_eq!(
+            told.json("orders"),
+            "{\"bucket\":\"orders\",\"name\":\"max_size\",\"new\":\"536870912\",\"old\":\"268435456\"}\n"
+        );
+        assert_eq!(server.setting("max_size").as_deref(), Some("536870912"));
+        // One that only the node knows.
+        let told = change(&mut client, "novel", Some("7")).expect("a setting");
+        assert_eq!(told.text("orders"), "novel of orders: 1 -> 7\n");
+    }
+
+    #[test]
+    fn without_a_value_it_is_shown() {
+        let (server, mut client) = open();
+        let told = change(&mut client, "mem_high_wat_percent", None).expect("a setting");
+        expect![[r#"
+            mem_high_wat_percent of b: 85
+                Eviction begins when more of the quota than this is in use.
+                Default 85; takes whole percent from 2 to 100.
+        "#]]
+        .assert_eq(&told.text("b"));
+        assert_eq!(told.json("b"), "{\"bucket\":\"b\",\"name\":\"mem_high_wat_percent\",\"value\":\"85\"}\n");
+        assert_eq!(server.setting("mem_high_wat_percent").as_deref(), Some("85"));
+    }
+
+    #[test]
+    fn a_refusal_says_why_and_counts_as_wrong_arguments() {
+        let (_server, mut client) = open();
+        for (name, value, why) in [
+            ("max_size", Some("much"), "this is why"),
+            ("max_sise", Some("1"), "this is why"),
+            ("max_sise", None, "there is no setting \"max_sise\""),
+        ] {
+            let error = change(&mut client, name, value).expect_err("refused");
+            assert!(error.is::<WrongArguments>() && error.to_string().contains(why), "{error}");
+        }
+    }
+
+    #[test]
+    fn every_setting_is_listed() {
+        let (text, json) = (list(), list_json());
+        let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+        assert_eq!(json.as_array().map(Vec::len), Some(SETTINGS.len()));
+        for (at, setting) in SETTINGS.iter().enumerate() {
+            assert_eq!(text.lines().nth(3 * at), Some(setting.name));
+            assert_eq!((&json[at]["name"], &json[at]["doc"]), (&setting.name.into(), &setting.doc.into()));
+        }
+    }
+}
