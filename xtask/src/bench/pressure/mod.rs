@@ -7,6 +7,7 @@ mod latencies;
 mod load;
 mod observer;
 
+use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -82,6 +83,15 @@ enum Policy {
     FullEviction,
 }
 
+impl Policy {
+    fn name(self) -> &'static str {
+        match self {
+            Policy::ValueOnly => "value_only",
+            Policy::FullEviction => "full_eviction",
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Switch {
     On,
@@ -134,7 +144,7 @@ pub fn run(options: &Options) -> Result<Report> {
     let documents = Documents::new();
     let outcomes = run_phases(options, &documents, &mut observer)?;
     let mut report = Report::new("pressure", options.output.json);
-    report.detail("policy", json!(format!("{:?}", options.policy)));
+    report.detail("policy", json!(options.policy.name()));
     report.detail("journal", json!(format!("{:?}", options.journal)));
     sum_up(options, &mut report, &outcomes);
     observer.sum_up(&mut report, limit, fixed);
@@ -157,12 +167,17 @@ fn make_cgroup() -> Option<Cgroup> {
 }
 
 fn start(options: &Options, scratch: &Scratch, name: &str, cgroup: Option<&Cgroup>) -> Result<Stave> {
-    let bucket = format!("{BUCKET}:{}MiB", options.quota_mib);
+    let (quota, policy) = (options.quota_mib, options.policy.name());
+    let config = scratch.path().join("stave.toml");
+    let bucket =
+        format!("[[bucket]]\nname = \"{BUCKET}\"\nquota = \"{quota}MiB\"\neviction-policy = \"{policy}\"\n");
+    fs::write(&config, bucket)?;
+    let config = config.to_string_lossy();
     let journal = match options.journal {
         Switch::On => "on",
         Switch::Off => "off",
     };
-    let mut more = vec!["--bucket", &bucket, "--journal", journal];
+    let mut more = vec!["--config", &config, "--journal", journal];
     more.extend(options.serve.iter().map(String::as_str));
     let (data, log) = (scratch.path().join(name), scratch.path().join(format!("{name}.log")));
     let procs = cgroup.map(Cgroup::procs);
