@@ -10,6 +10,7 @@ mod hit_rate;
 mod idle;
 mod load;
 mod memcached;
+mod pressure;
 mod process;
 mod redis;
 mod report;
@@ -40,6 +41,8 @@ pub enum Bench {
     Checkpoints(checkpoints::Options),
     /// The front end while all files are compacted, and the disk space before, during and after.
     Compact(compact::Options),
+    /// Twice the quota of incoming data under a limit of memory: nothing is killed, no read refused, hot reads stay fast.
+    Pressure(pressure::Options),
 }
 
 /// How to print.
@@ -62,6 +65,7 @@ pub fn run(bench: &Bench) -> Result<bool> {
         Bench::HitRate(options) => hit_rate::run(options)?,
         Bench::Checkpoints(options) => checkpoints::run(options)?,
         Bench::Compact(options) => compact::run(options)?,
+        Bench::Pressure(options) => pressure::run(options)?,
     };
     Ok(report.close())
 }
