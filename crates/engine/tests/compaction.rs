@@ -10,8 +10,8 @@ use base::env::{Env, SimHandles};
 use base::{Cas, Seqno, VbId, VbState};
 use common::stores::{self, files, journaled};
 use common::{VB, World, doc};
-use engine::{Bucket, BucketConfig, CompactOutcome, CompactRequest, Progress, Refusal, StoreMode};
-use kvstore::{Couch, CouchConfig, Journaled, JournaledConfig, KvStore};
+use engine::{CompactOutcome, CompactRequest, Progress, Refusal, StoreMode};
+use kvstore::KvStore;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 

@@ -8,8 +8,8 @@ use base::env::{Env, SimHandles};
 use base::{Cas, Seqno, VbState};
 use common::stores::{self, files, journaled};
 use common::{VB, World, doc};
-use engine::{Bucket, BucketConfig, Refusal};
-use kvstore::{Couch, CouchConfig, Journaled, JournaledConfig, KvStore};
+use engine::Refusal;
+use kvstore::KvStore;
 
 fn open(env: Env, handles: SimHandles, store: fn(&Env) -> Arc<dyn KvStore>) -> World {
     stores::open(env, handles, store, |_| ())
