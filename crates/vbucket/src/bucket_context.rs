@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use base::{Account, Heap};
 
+use crate::filter::FilterSettings;
 use crate::hash_seed::HashSeed;
 
 /// What all vBuckets of a bucket share: the seed of their hashes, and where their memory comes from.
@@ -13,12 +14,14 @@ pub struct BucketContext {
     pub seed: Arc<HashSeed>,
     /// Where versions come from. Its account is charged with everything else, too.
     pub heap: Heap,
+    /// What filters of evicted keys are made with.
+    pub filters: Arc<FilterSettings>,
 }
 
 impl BucketContext {
     /// A context whose hashes begin with these random numbers.
     pub fn new(first: u64, second: u64, heap: Heap) -> BucketContext {
-        BucketContext { seed: Arc::new(HashSeed::new(first, second)), heap }
+        BucketContext { seed: Arc::new(HashSeed::new(first, second)), heap, filters: Arc::default() }
     }
 
     /// What is charged with all memory.

@@ -7,13 +7,16 @@ pub mod bucket_context;
 pub mod checkpoint;
 pub mod checkpoint_manager;
 pub mod cursor;
+mod evicted;
 pub mod failover_table;
+pub mod filter;
 pub mod hash_seed;
 pub mod hash_table;
 pub mod hlc;
 mod lines;
 pub mod locks;
 pub mod ops;
+mod ties;
 pub mod vbucket;
 
 pub use bucket_context::BucketContext;
@@ -21,11 +24,12 @@ pub use checkpoint::{CheckpointLimits, CheckpointView, Range, Removed};
 pub use checkpoint_manager::CheckpointManager;
 pub use cursor::{CursorId, CursorState, RegisterRefusal};
 pub use failover_table::{FailoverEntry, FailoverTable, Resume, ResumePoint};
+pub use filter::{Filter, FilterSettings};
 pub use hash_seed::HashSeed;
 pub use hash_table::{HashTable, Slot, VersionRef};
 pub use hlc::Hlc;
 pub use ops::{
-    Basis, Change, ConflictRule, Existence, FlushBatch, Loaded, MAX_FOREIGN_CAS, MAX_REV_SEQNO, Placed,
+    Basis, Change, ConflictRule, Existence, FlushBatch, Loaded, Look, MAX_FOREIGN_CAS, MAX_REV_SEQNO, Placed,
     Refusal, Refused, Stored, UnlockRefusal, WithMeta,
 };
-pub use vbucket::{Counts, Garbage, Origin, VBucket};
+pub use vbucket::{Counts, Garbage, Origin, Unknown, VBucket};

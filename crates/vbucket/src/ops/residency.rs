@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use base::{DocKey, Moment, NewVersion, Seqno, Version};
 
 use crate::bucket_context::BucketContext;
+use crate::evicted::Evicted;
 use crate::hash_table::HashTable;
 use crate::vbucket::{Counts, VBucket};
 
@@ -12,12 +13,17 @@ use crate::vbucket::{Counts, VBucket};
 pub struct Loaded {
     table: HashTable,
     counts: Counts,
+    evicted: Evicted,
 }
 
 impl Loaded {
     /// An empty one with room for so many items.
     pub fn new(context: &BucketContext, items: usize) -> Loaded {
-        Loaded { table: HashTable::with_room(context, items), counts: Counts::default() }
+        Loaded {
+            table: HashTable::with_room(context, items),
+            counts: Counts::default(),
+            evicted: Evicted::new(context),
+        }
     }
 
     /// Puts in a version read from disk, unless a newer one of its key is there.
@@ -32,9 +38,14 @@ impl Loaded {
         }
     }
 
-    /// What is in it.
+    /// Notes a version on disk that there is no room for. There must be no other one of its key.
+    pub fn leave_out(&mut self, hash: u64, version: &Version) {
+        self.evicted.enter(hash, version);
+    }
+
+    /// What is in it, and what was left out.
     pub fn counts(&self) -> Counts {
-        self.counts
+        self.counts.with(self.evicted.out())
     }
 }
 
@@ -52,8 +63,9 @@ impl VBucket {
     /// Puts loaded documents in place, before anybody has written any. Drop what is returned outside the lock.
     pub fn install(&mut self, loaded: Loaded) -> Loaded {
         assert_eq!(self.table.len(), 0, "documents are loaded before any is written");
-        let Loaded { table, counts } = loaded;
+        let Loaded { table, counts, evicted } = loaded;
         Loaded {
+            evicted: std::mem::replace(&mut self.evicted, evicted),
             table: std::mem::replace(&mut self.table, table),
             counts: std::mem::replace(&mut self.history.counts, counts),
         }
@@ -84,6 +96,7 @@ impl VBucket {
     pub fn raise_purge_seqno(&mut self, purged: Seqno) {
         assert!(purged <= self.history.high_seqno, "what was purged has been there");
         self.purge_seqno = self.purge_seqno.max(purged);
+        self.evicted.purges += 1;
     }
 
     /// Forgets exactly this tombstone, which is not on disk any more; nothing if there is another version by now, or
