@@ -13,6 +13,7 @@ mod defragmenter;
 mod disk_state;
 mod durability;
 mod evict;
+mod evicted;
 mod expiry_pager;
 mod failure;
 mod fetch_queue;
@@ -61,7 +62,7 @@ pub use flusher::Progress;
 pub use keeper::{Chore, ChoreId, ChoreStats, Next, Slice, TIME_SLICE};
 pub use memory::MemoryAccount;
 pub use persistence::MAX_WAITERS;
-pub use read::{ByChance, Found, Observed, Seen};
+pub use read::{ANY_KEY, ByChance, Found, Observed, Seen};
 pub use refusal::Refusal;
 pub use settings::{SettingError, Settings};
 pub use stats::{

@@ -18,6 +18,8 @@ const STEP_BYTES: usize = 4 << 20;
 const ITEMS_PER_LOOK: u64 = 4096;
 /// No record of a file takes fewer bytes in it.
 const LEAST_RECORD_BYTES: u64 = 16;
+/// No item takes fewer bytes in memory.
+const LEAST_ITEM_BYTES: u64 = 64;
 
 impl Bucket {
     /// Waits until a vBucket's documents are loaded; it is then loaded before others. Nothing: they are.
@@ -69,11 +71,16 @@ impl Bucket {
         vb: VbId,
         counts: &Counts,
     ) -> Result<Option<Loaded>, kvstore::Failure> {
-        let mut loaded = Loaded::new(&self.context, room(counts));
+        let mut loaded = Loaded::new(&self.context, self.room(counts));
         let mut until_look = ITEMS_PER_LOOK;
         let mut stopped = false;
         self.store.scan(vb, Seqno(0), Values::Leave, &mut |version| {
-            loaded.insert(self.hash(version.key()), version);
+            let hash = self.hash(version.key());
+            if self.evicts_whole() && self.memory.is_above_low_watermark() {
+                loaded.leave_out(hash, &version);
+            } else {
+                loaded.insert(hash, version);
+            }
             until_look -= 1;
             if until_look == 0 {
                 until_look = ITEMS_PER_LOOK;
@@ -82,6 +89,16 @@ impl Bucket {
             if stopped { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
         Ok((!stopped).then_some(loaded))
+    }
+
+    /// Items that there will be, as the file says, but not more than fit into it, and, if not all have to be, into
+    /// memory.
+    fn room(&self, counts: &Counts) -> usize {
+        let items = counts.documents.saturating_add(counts.tombstones);
+        let items = items.min(counts.file_bytes / LEAST_RECORD_BYTES);
+        let left = self.memory.low_watermark_bytes().saturating_sub(self.memory.used_bytes());
+        let fit = if self.evicts_whole() { left / LEAST_ITEM_BYTES } else { u64::MAX };
+        items.min(fit) as usize
     }
 
     fn install(&self, vb: VbId, incarnation: u64, loaded: Loaded) -> Progress {
@@ -97,6 +114,9 @@ impl Bucket {
         };
         drop(old);
         let items = counts.documents + counts.tombstones;
+        if counts.evicted_documents + counts.evicted_tombstones > 0 {
+            self.warmup.found_no_room();
+        }
         let slice = (counts.without_value > 0).then(|| Slice::newest(vb, incarnation, high_seqno, items));
         self.load_done(vb, Some((counts, slice)))
     }
@@ -104,7 +124,7 @@ impl Bucket {
     fn load_done(&self, vb: VbId, loaded: Option<(vbucket::Counts, Option<Slice>)>) -> Progress {
         let (counts, slice) = loaded.unwrap_or_default();
         let keys = counts.documents + counts.tombstones;
-        let values = counts.documents - counts.without_value;
+        let values = counts.documents - counts.without_value - counts.evicted_documents;
         self.warmup.loaded(vb, keys, values, slice, self.env.clock.monotonic());
         Progress::Worked
     }
@@ -178,7 +198,3 @@ impl Shard {
     }
 }
 
-/// Items that there will be, as the file says, but not more than fit into it.
-fn room(counts: &Counts) -> usize {
-    (counts.documents.saturating_add(counts.tombstones)).min(counts.file_bytes / LEAST_RECORD_BYTES) as usize
-}

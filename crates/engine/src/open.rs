@@ -85,6 +85,7 @@ impl Bucket {
             env,
             config,
         };
+        bucket.follow_filter_settings();
         bucket.find_vbuckets(clean)?;
         Ok(bucket)
     }

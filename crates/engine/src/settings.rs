@@ -526,6 +526,7 @@ impl Bucket {
     /// Changes a setting by name while the bucket serves.
     pub fn set_param(&self, name: &str, value: &str) -> Result<(), SettingError> {
         let key = self.settings.set(self.config.kind, name, value)?;
+        self.follow_filter_settings();
         self.keeper.wake_all();
         tracing::info!(bucket = self.name(), name, value, "a setting was changed");
         debug_assert_eq!(SETTINGS[key as usize].key, key, "rows stand in the order of their keys");
