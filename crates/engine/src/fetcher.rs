@@ -208,7 +208,12 @@ impl Bucket {
     }
 
     /// Puts what the disk answered in place for those who wait for it.
-    fn receive(&self, vb: VbId, wanted: &Wanted, answer: Result<Option<Version>, kvstore::Failure>) -> Fetched {
+    fn receive(
+        &self,
+        vb: VbId,
+        wanted: &Wanted,
+        answer: Result<Option<Version>, kvstore::Failure>,
+    ) -> Fetched {
         let found = match answer {
             Ok(found) => found,
             Err(failure) => {

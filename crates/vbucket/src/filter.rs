@@ -6,8 +6,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use base::memory::Part;
 use base::Account;
+use base::memory::Part;
 
 #[cfg(test)]
 mod tests;

@@ -48,7 +48,10 @@ fn it_is_wrong_as_often_as_it_may_be_however_it_grew() {
         assert!(measured <= wrong_share, "{measured} instead of {wrong_share}, room {room}");
         let bits = filter.bytes() as f64 * 8.0 / 100_000.0;
         assert!(bits < 40.0, "{bits} bits a key for {wrong_share}, room {room}");
-        println!("wrong {measured:.5} of {wrong_share}, {bits:.1} bits a key, {} layers", filter.layers.len());
+        println!(
+            "wrong {measured:.5} of {wrong_share}, {bits:.1} bits a key, {} layers",
+            filter.layers.len()
+        );
         assert_eq!(account.exact()[Part::Storage as usize], filter.bytes() as i64);
         drop(filter);
         assert_eq!(account.exact()[Part::Storage as usize], 0);

@@ -45,7 +45,10 @@ impl VBucket {
     /// Finds out where the version of a key is that somebody waits for. A key that may be on disk is tied: ask the
     /// disk, tell [`VBucket::bring_back`] or [`VBucket::found_nothing`], and [`VBucket::end_look`].
     pub fn begin_look(&mut self, hash: u64, key: DocKey<'_>) -> Look {
-        match self.find(hash, key).map(|found| found.map(|version| (version.is_resident(), version.value_bytes()))) {
+        match self
+            .find(hash, key)
+            .map(|found| found.map(|version| (version.is_resident(), version.value_bytes())))
+        {
             Ok(Some((false, bytes))) => Look::Value(bytes),
             Ok(None) if self.evicted.ties.know(key) => {
                 self.evicted.ties.look(key);
