@@ -13,7 +13,7 @@ use crate::refusal::Refusal;
 use crate::settings::Key;
 
 /// Items that are counted under a vBucket's lock at once.
-const SLICE_ITEMS: usize = 256;
+const SLICE_ITEMS: usize = 128;
 
 impl Bucket {
     /// Whether whole documents leave memory when it runs short.

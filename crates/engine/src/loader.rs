@@ -72,6 +72,7 @@ impl Bucket {
         counts: &Counts,
     ) -> Result<Option<Loaded>, kvstore::Failure> {
         let mut loaded = Loaded::new(&self.context, self.room(counts));
+        loaded.expect(items_in(counts));
         let mut until_look = ITEMS_PER_LOOK;
         let mut stopped = false;
         self.store.scan(vb, Seqno(0), Values::Leave, &mut |version| {
@@ -91,11 +92,9 @@ impl Bucket {
         Ok((!stopped).then_some(loaded))
     }
 
-    /// Items that there will be, as the file says, but not more than fit into it, and, if not all have to be, into
-    /// memory.
+    /// Items that there will be in memory: not more than fit into it, if not all have to be there.
     fn room(&self, counts: &Counts) -> usize {
-        let items = counts.documents.saturating_add(counts.tombstones);
-        let items = items.min(counts.file_bytes / LEAST_RECORD_BYTES);
+        let items = items_in(counts);
         let left = self.memory.low_watermark_bytes().saturating_sub(self.memory.used_bytes());
         let fit = if self.evicts_whole() { left / LEAST_ITEM_BYTES } else { u64::MAX };
         items.min(fit) as usize
@@ -196,4 +195,9 @@ impl Shard {
             None => (self.vb.counts().documents, self.vb.counts().tombstones),
         }
     }
+}
+
+/// Items that there will be, as the file says, but not more than fit into it.
+fn items_in(counts: &Counts) -> u64 {
+    counts.documents.saturating_add(counts.tombstones).min(counts.file_bytes / LEAST_RECORD_BYTES)
 }

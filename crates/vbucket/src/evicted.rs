@@ -111,10 +111,10 @@ impl Evicted {
             || self.recount.as_ref().is_some_and(|recount| version.meta().by_seqno > recount.newest)
     }
 
-    /// A version leaves the table.
-    pub(crate) fn enter(&mut self, hash: u64, version: &Version) {
+    /// A version leaves the table, or is not put there; about so many more may follow.
+    pub(crate) fn enter(&mut self, hash: u64, version: &Version, more: u64) {
         if self.out == Out::default() {
-            self.filter = new_filter(&self.context, 0);
+            self.filter = new_filter(&self.context, more);
         } else if self.context.filters.wrong_share().is_none() {
             // It would not be complete any more.
             self.filter = None;

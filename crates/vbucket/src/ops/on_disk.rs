@@ -9,6 +9,9 @@ use base::{DocKey, Moment, Seqno, Version};
 use crate::filter::Filter;
 use crate::vbucket::VBucket;
 
+/// A filter is made for one of so many documents of a vBucket at first.
+const FIRST_SHARE: u64 = 8;
+
 /// Where the version of a key is that somebody waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
@@ -38,8 +41,9 @@ impl VBucket {
             return None;
         }
         self.history.counts.leave(&there);
-        self.evicted.enter(hash, &there);
-        Some(slot.remove())
+        let gone = slot.remove();
+        self.evicted.enter(hash, &gone, self.table.len() as u64 / FIRST_SHARE);
+        Some(gone)
     }
 
     /// Finds out where the version of a key is that somebody waits for. A key that may be on disk is tied: ask the

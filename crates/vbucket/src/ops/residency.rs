@@ -14,6 +14,8 @@ pub struct Loaded {
     table: HashTable,
     counts: Counts,
     evicted: Evicted,
+    /// About how many are still to come.
+    to_come: u64,
 }
 
 impl Loaded {
@@ -23,11 +25,18 @@ impl Loaded {
             table: HashTable::with_room(context, items),
             counts: Counts::default(),
             evicted: Evicted::new(context),
+            to_come: 0,
         }
+    }
+
+    /// Notes about how many versions there will be, with those that are left out.
+    pub fn expect(&mut self, items: u64) {
+        self.to_come = items;
     }
 
     /// Puts in a version read from disk, unless a newer one of its key is there.
     pub fn insert(&mut self, hash: u64, version: Version) {
+        self.to_come = self.to_come.saturating_sub(1);
         let slot = self.table.find_slot(hash, version.key());
         if slot.get().is_some_and(|there| there.meta().by_seqno >= version.meta().by_seqno) {
             return;
@@ -40,7 +49,8 @@ impl Loaded {
 
     /// Notes a version on disk that there is no room for. There must be no other one of its key.
     pub fn leave_out(&mut self, hash: u64, version: &Version) {
-        self.evicted.enter(hash, version);
+        self.evicted.enter(hash, version, self.to_come);
+        self.to_come = self.to_come.saturating_sub(1);
     }
 
     /// What is in it, and what was left out.
@@ -63,8 +73,9 @@ impl VBucket {
     /// Puts loaded documents in place, before anybody has written any. Drop what is returned outside the lock.
     pub fn install(&mut self, loaded: Loaded) -> Loaded {
         assert_eq!(self.table.len(), 0, "documents are loaded before any is written");
-        let Loaded { table, counts, evicted } = loaded;
+        let Loaded { table, counts, evicted, .. } = loaded;
         Loaded {
+            to_come: 0,
             evicted: std::mem::replace(&mut self.evicted, evicted),
             table: std::mem::replace(&mut self.table, table),
             counts: std::mem::replace(&mut self.history.counts, counts),
