@@ -159,7 +159,9 @@ impl Bucket {
             if seqno > slice.end {
                 return ControlFlow::Break(());
             }
-            if bytes >= STEP_BYTES || self.warmup.is_stopping() {
+            // What was read is charged already.
+            let is_full = bytes >= STEP_BYTES || self.memory.is_above_low_watermark();
+            if is_full || self.warmup.is_stopping() {
                 rest = Some(seqno);
                 return ControlFlow::Break(());
             }
@@ -175,10 +177,6 @@ impl Bucket {
         }
         let mut values = 0;
         for version in read {
-            if self.memory.is_above_low_watermark() {
-                self.warmup.stop_at_watermark(self.env.clock.monotonic());
-                break;
-            }
             values +=
                 u64::from(matches!(self.bring(slice.vb, slice.incarnation, version), Brought::Placed(_)));
         }
