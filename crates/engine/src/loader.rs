@@ -153,15 +153,15 @@ impl Bucket {
         let Some(slice) = self.warmup.take_slice() else { return Progress::Idle };
         let mut read: Vec<Version> = Vec::new();
         let mut bytes = 0;
-        let mut rest = None;
+        let (mut rest, mut has_room) = (None, true);
         let scanned = self.store.scan(slice.vb, slice.from, Values::Read, &mut |version| {
             let seqno = version.meta().by_seqno;
             if seqno > slice.end {
                 return ControlFlow::Break(());
             }
             // What was read is charged already.
-            let is_full = bytes >= STEP_BYTES || self.memory.is_above_low_watermark();
-            if is_full || self.warmup.is_stopping() {
+            has_room = !self.memory.is_above_low_watermark();
+            if !has_room || bytes >= STEP_BYTES || self.warmup.is_stopping() {
                 rest = Some(seqno);
                 return ControlFlow::Break(());
             }
@@ -179,6 +179,9 @@ impl Bucket {
         for version in read {
             values +=
                 u64::from(matches!(self.bring(slice.vb, slice.incarnation, version), Brought::Placed(_)));
+        }
+        if !has_room {
+            self.warmup.stop_at_watermark(self.env.clock.monotonic());
         }
         self.warmup.warmed(slice, rest, values, self.env.clock.monotonic());
         Progress::Worked
