@@ -37,9 +37,10 @@ impl Bucket {
         self.compacting.stats()
     }
 
-    /// Compacts one vBucket: the next that somebody asked for, or else the one whose file wastes most.
+    /// Compacts one vBucket: the next that somebody asked for, or else the one whose file wastes most. If there is
+    /// none, makes a filter of evicted keys anew that is stale.
     pub fn compact_step(&self) -> Progress {
-        let Some(job) = self.compacting.begin(|| self.most_fragmented()) else { return Progress::Idle };
+        let Some(job) = self.compacting.begin(|| self.most_fragmented()) else { return self.filter_step() };
         let (outcome, progress) = self.compact_now(job.vb, job.request);
         if let Some(completer) = job.completer {
             completer.complete(outcome);
@@ -101,9 +102,19 @@ impl Bucket {
             observe: &|progress| self.compacting.progress(progress),
             ..Compaction::default()
         };
-        match self.store.compact(vb, &compaction) {
+        let purges = request.purge_before_s.is_some();
+        self.set_purging(vb, incarnation, purges);
+        let compacted = self.store.compact(vb, &compaction);
+        if let Ok(compacted) = &compacted {
+            self.forget_purged(vb, incarnation, compacted.purge_seqno, &request);
+        }
+        self.set_purging(vb, incarnation, false);
+        match compacted {
             Ok(compacted) => {
-                self.forget_purged(vb, incarnation, compacted.purge_seqno, &request);
+                if compacted.tombstones_purged > 0 {
+                    // Those of them that were not in memory could not be found there.
+                    self.recount_evicted(vb, incarnation);
+                }
                 self.compacting.done(vb, &compacted, expired.get());
                 (CompactOutcome::Done, Progress::Worked)
             }
@@ -129,9 +140,15 @@ impl Bucket {
     fn expire_stored(&self, vb: VbId, stored: &Version) -> bool {
         let now = self.now();
         let hash = self.hash(stored.key());
+        // If nothing of it is in memory, it has to come back before it can change.
+        let _held = match self.is_evicted(vb, stored.key()) {
+            Ok(false) => None,
+            Ok(true) => Some(self.fetch_now(vb, stored.key())),
+            Err(_) => return false,
+        };
         let version = {
             let Ok(shard) = self.active(vb) else { return false };
-            let found = shard.vb.find(hash, stored.key());
+            let Ok(found) = shard.vb.find(hash, stored.key()) else { return false };
             match found.filter(|version| version.is_expired(now)) {
                 Some(version) if shard.unflushed() < LARGE_BACKLOG => version.clone(),
                 _ => return false,
@@ -166,7 +183,9 @@ impl Bucket {
                 if shard.incarnation != incarnation {
                     return;
                 }
-                shard.vb.raise_purge_seqno(through);
+                if at == 0 {
+                    shard.vb.raise_purge_seqno(through);
+                }
                 cursor = shard.vb.table().visit(at, SLICE_ITEMS, |version| {
                     if purged(version) {
                         found.push(version.clone());

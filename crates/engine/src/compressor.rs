@@ -247,7 +247,7 @@ impl Bucket {
     /// not on disk yet, locked, not in memory, compressed already, or gains too little.
     pub fn compress_value(&self, vb: VbId, key: DocKey<'_>) -> Result<bool, Refusal> {
         let (hash, now) = (self.hash(key), self.now());
-        let found = self.documents(vb)?.vb.find(hash, key).map(|version| version.clone());
+        let found = self.documents(vb)?.vb.find(hash, key)?.map(|version| version.clone());
         let version = found.filter(|version| version.is_live(now)).ok_or(Refusal::NotFound)?;
         if !version.is_resident() || version.meta().datatype.is_snappy() {
             return Ok(false);
@@ -308,7 +308,7 @@ impl Visit {
         let shard = self.shard(bucket)?;
         let find = |stored: &[u8]| {
             let key = DocKey::parse(stored)?;
-            let found = shard.vb.find(bucket.hash(key), key)?;
+            let found = shard.vb.find(bucket.hash(key), key).ok()??;
             self.wants(&shard, &found, now).then(|| found.clone())
         };
         Some(left.iter().filter_map(|stored| find(stored)).collect())

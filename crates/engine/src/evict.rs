@@ -123,15 +123,21 @@ impl Bucket {
         }
     }
 
-    /// Takes the value of a key out of memory; its metadata stay. False if it has to stay: it is not on disk yet,
+    /// Takes the value of a key out of memory; its metadata stay, unless whole documents are evicted.
+    /// False if it has to stay: it is not on disk yet,
     /// locked, or empty. Fine if it is out already.
     pub fn evict_value(&self, vb: VbId, key: DocKey<'_>) -> Result<bool, Refusal> {
         let hash = self.hash(key);
         let now = self.now();
         let version = {
             let shard = self.documents(vb)?;
-            let found = shard.vb.find(hash, key).filter(|version| !version.is_deleted());
+            let found = shard.vb.find(hash, key)?.filter(|version| !version.is_deleted());
             let version = found.ok_or(Refusal::NotFound)?;
+            if self.evicts_whole() {
+                let version = version.clone();
+                drop(shard);
+                return Ok(self.evict_document(vb, hash, &version));
+            }
             if !version.is_resident() {
                 return Ok(true);
             }
@@ -143,8 +149,11 @@ impl Bucket {
         Ok(self.evict_version(vb, hash, &version))
     }
 
-    /// Takes out the value of exactly this version, if it may go.
+    /// Takes out the value of exactly this version, or all of it, as the policy has it, if it may go.
     pub(crate) fn evict_version(&self, vb: VbId, hash: u64, version: &Version) -> bool {
+        if self.evicts_whole() {
+            return self.evict_document(vb, hash, version);
+        }
         let hollow = self.hollow_of(version);
         let now = self.now();
         let Ok(mut shard) = self.documents_for(vb, Holder::Fetcher) else { return false };
@@ -164,10 +173,7 @@ impl Bucket {
     pub(crate) fn evict(&self, policy: EvictionPolicy, vb: VbId, versions: &[Version]) -> Evicted {
         let (evicted, counter) = match policy {
             EvictionPolicy::ValueOnly => (self.evict_values(vb, versions), &self.eviction.evicted_values),
-            EvictionPolicy::Full => {
-                let out = |version: &Version| self.evict_document(vb, self.hash(version.key()), version);
-                (self.one_by_one(versions, out), &self.eviction.evicted_documents)
-            }
+            EvictionPolicy::Full => (self.evict_documents(vb, versions), &self.eviction.evicted_documents),
             EvictionPolicy::AutoDelete => {
                 let out = |version: &Version| self.delete_cold(vb, self.hash(version.key()), version);
                 (self.one_by_one(versions, out), &self.eviction.deleted_documents)
@@ -203,6 +209,21 @@ impl Bucket {
         evicted
     }
 
+    /// Takes whole documents out, under one lock.
+    fn evict_documents(&self, vb: VbId, versions: &[Version]) -> Evicted {
+        let hashes: Vec<u64> = versions.iter().map(|version| self.hash(version.key())).collect();
+        let mut taken = Vec::with_capacity(versions.len());
+        let now = self.now();
+        {
+            let Ok(mut shard) = self.documents_for(vb, Holder::Pager) else { return Evicted::default() };
+            for (hash, version) in std::iter::zip(hashes, versions) {
+                taken.extend(shard.vb.evict_whole(hash, version, now));
+            }
+        }
+        let freed_bytes = taken.iter().map(|version: &Version| version.allocated_bytes() as u64).sum();
+        Evicted { documents: taken.len() as u64, freed_bytes }
+    }
+
     fn one_by_one(&self, versions: &[Version], out: impl Fn(&Version) -> bool) -> Evicted {
         let mut evicted = Evicted::default();
         for version in versions.iter().filter(|version| out(version)) {
@@ -210,11 +231,6 @@ impl Bucket {
             evicted.freed_bytes += version.allocated_bytes() as u64;
         }
         evicted
-    }
-
-    /// Takes exactly this version out of memory, metadata and all, if it may go. Full eviction fills this in.
-    pub(crate) fn evict_document(&self, _vb: VbId, _hash: u64, _version: &Version) -> bool {
-        false
     }
 
     /// Deletes exactly this version of a document of an active vBucket for good, because there is no room for it: a

@@ -87,7 +87,7 @@ impl Bucket {
     /// xattrs that are not in memory.
     pub(crate) fn expire_if_due(&self, vb: VbId, key: DocKey<'_>, by: ExpiredBy) -> Result<bool, Refusal> {
         let (now, hash) = (self.now(), self.hash(key));
-        let found = self.active(vb)?.vb.find(hash, key).map(|version| version.clone());
+        let found = self.active(vb)?.vb.find(hash, key)?.map(|version| version.clone());
         match found.filter(|version| version.is_expired(now)) {
             Some(version) => self.expire_as(vb, hash, &version, &version, by, now),
             None => Ok(false),

@@ -108,6 +108,7 @@ impl Bucket {
             config,
         };
         bucket.set_checkpoint_limits();
+        bucket.follow_filter_settings();
         bucket.find_vbuckets(clean)?;
         Ok(bucket)
     }

@@ -32,6 +32,9 @@ impl Seen {
     }
 }
 
+/// Stands for any document of a vBucket when one is to be fetched: no document has an empty key.
+pub const ANY_KEY: DocKey<'static> = DocKey { collection: base::CollectionId::DEFAULT, key: &[] };
+
 /// A document chosen by chance.
 pub enum ByChance {
     /// It is this one.
@@ -40,6 +43,8 @@ pub enum ByChance {
     None,
     /// There are only such whose value has to be fetched first, like this one.
     NotResident(VbId, Version),
+    /// There are only such of which nothing is in memory, in this vBucket: fetch [`ANY_KEY`], and look again.
+    Evicted(VbId),
     /// None was found, but this vBucket is not loaded yet.
     Loading(VbId),
 }
@@ -72,7 +77,7 @@ impl Bucket {
         let hash = self.hash(key);
         let found = {
             let mut shard = self.in_state(vb, state)?;
-            let found = shard.vb.find(hash, key).filter(|v| !v.is_deleted()).map(|version| {
+            let found = shard.vb.find(hash, key)?.filter(|v| !v.is_deleted()).map(|version| {
                 version.prefetch_value();
                 Seen { cas: shard.vb.visible_cas(key, &version, now), version: version.clone() }
             });
@@ -119,7 +124,7 @@ impl Bucket {
         let shard = self.active(vb)?;
         Ok(shard
             .vb
-            .find(hash, key)
+            .find(hash, key)?
             .map(|version| Seen { cas: shard.vb.visible_cas(key, &version, now), version: version.clone() }))
     }
 
@@ -134,7 +139,7 @@ impl Bucket {
         for _ in 0..2 {
             let found = {
                 let shard = self.in_state(vb, state)?;
-                shard.vb.find(hash, key).map(|version| Seen {
+                shard.vb.find(hash, key)?.map(|version| Seen {
                     cas: shard.vb.visible_cas(key, &version, now),
                     version: version.clone(),
                 })
@@ -174,7 +179,10 @@ impl Bucket {
             preserve_expiry: false,
         };
         // Whoever changed it meanwhile has replaced the expired version: then there is nothing left to do.
-        let expired = self.apply(vb, hash, change, now, |ops| ops.expirations += 1, |_| {}).is_ok();
+        let expired = match self.apply(vb, hash, change, now, |ops| ops.expirations += 1, |_| {}) {
+            Err(Refusal::NotResident) => return Err(Refusal::NotResident),
+            applied => applied.is_ok(),
+        };
         if expired {
             self.expiry.count(by);
         }
@@ -222,6 +230,9 @@ impl Bucket {
                 if let Ok(version) = Whole::of(version.clone()) {
                     return ByChance::Found(Found { cas, version });
                 }
+            }
+            if shard.vb.counts().evicted_documents > 0 && !matches!(fallback, ByChance::NotResident(..)) {
+                fallback = ByChance::Evicted(shard.vb.id());
             }
             if !matches!(fallback, ByChance::NotResident(..))
                 && shard.vb.counts().without_value > 0

@@ -31,7 +31,7 @@ pub enum Refusal {
     Invalid,
     /// The vBucket's history is another one.
     OtherHistory,
-    /// The document's value is not in memory: fetch it, and ask again.
+    /// The document, or its value, is not in memory: fetch it, and ask again.
     NotResident,
     /// The vBucket's documents are still being loaded: wait for them, and ask again.
     Loading,
@@ -46,6 +46,7 @@ impl From<vbucket::Refusal> for Refusal {
             vbucket::Refusal::Exists | vbucket::Refusal::CasMismatch => Refusal::Exists,
             vbucket::Refusal::Locked => Refusal::Locked,
             vbucket::Refusal::Changed => Refusal::Busy,
+            vbucket::Refusal::Unknown => Refusal::NotResident,
         }
     }
 }
@@ -56,6 +57,13 @@ impl From<vbucket::UnlockRefusal> for Refusal {
             vbucket::UnlockRefusal::NotFound => Refusal::NotFound,
             vbucket::UnlockRefusal::NotLocked => Refusal::NotLocked,
             vbucket::UnlockRefusal::WrongCas => Refusal::Locked,
+            vbucket::UnlockRefusal::Unknown => Refusal::NotResident,
         }
+    }
+}
+
+impl From<vbucket::Unknown> for Refusal {
+    fn from(_: vbucket::Unknown) -> Refusal {
+        Refusal::NotResident
     }
 }

@@ -648,6 +648,7 @@ impl Bucket {
     /// Changes several settings by name while the bucket serves, all or none.
     pub fn set_params(&self, pairs: &[(&str, &str)]) -> Result<Vec<Changed>, Vec<SettingError>> {
         let changed = self.settings.set_all(self.config.kind, pairs)?;
+        self.follow_filter_settings();
         self.keeper.wake_all();
         for Changed { setting, old, new } in &changed {
             tracing::info!(bucket = self.name(), setting = setting.name, old, new, "a setting was changed");

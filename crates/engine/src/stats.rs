@@ -57,10 +57,16 @@ pub struct VbStats {
     pub might_contain_xattrs: bool,
     /// Documents, expired ones included until somebody notices; those on disk while they are not loaded.
     pub documents: u64,
-    /// Tombstones in memory.
+    /// Tombstones, in memory or not.
     pub tombstones: u64,
     /// Documents whose value is not in memory.
     pub without_value: u64,
+    /// Those of them of which nothing is in memory.
+    pub evicted_documents: u64,
+    /// Tombstones of which nothing is in memory.
+    pub evicted_tombstones: u64,
+    /// Bytes of the filter of keys of which nothing is in memory.
+    pub filter_bytes: u64,
     /// Bytes of the versions that the hash table points at.
     pub item_bytes: u64,
     /// Bytes of the hash table without the versions.
@@ -80,12 +86,18 @@ pub struct VbStats {
 pub struct StateStats {
     /// vBuckets.
     pub vbuckets: u64,
-    /// Documents in memory.
+    /// Documents, in memory or not.
     pub documents: u64,
-    /// Tombstones in memory.
+    /// Tombstones, in memory or not.
     pub tombstones: u64,
     /// Documents whose value is not in memory.
     pub without_value: u64,
+    /// Those of them of which nothing is in memory.
+    pub evicted_documents: u64,
+    /// Tombstones of which nothing is in memory.
+    pub evicted_tombstones: u64,
+    /// Bytes of the filters of keys of which nothing is in memory.
+    pub filter_bytes: u64,
     /// Bytes of the versions that the hash tables point at.
     pub item_bytes: u64,
     /// Bytes of the hash tables without the versions.
@@ -224,7 +236,13 @@ impl VbStats {
             might_contain_xattrs: vb.might_contain_xattrs(),
             documents,
             tombstones,
-            without_value: if shard.unloaded.is_some() { documents } else { counts.without_value },
+            without_value: match shard.unloaded {
+                Some(_) => documents,
+                None => counts.without_value + counts.evicted_documents,
+            },
+            evicted_documents: counts.evicted_documents,
+            evicted_tombstones: counts.evicted_tombstones,
+            filter_bytes: vb.filter_bytes() as u64,
             item_bytes: counts.bytes,
             table_bytes: vb.table().allocated_bytes() as u64,
             checkpoints,
@@ -245,6 +263,9 @@ impl StateStats {
             documents: vb.documents,
             tombstones: vb.tombstones,
             without_value: vb.without_value,
+            evicted_documents: vb.evicted_documents,
+            evicted_tombstones: vb.evicted_tombstones,
+            filter_bytes: vb.filter_bytes,
             item_bytes: vb.item_bytes,
             table_bytes: vb.table_bytes,
             checkpoints,
@@ -270,6 +291,9 @@ impl StateStats {
         self.documents += other.documents;
         self.tombstones += other.tombstones;
         self.without_value += other.without_value;
+        self.evicted_documents += other.evicted_documents;
+        self.evicted_tombstones += other.evicted_tombstones;
+        self.filter_bytes += other.filter_bytes;
         self.item_bytes += other.item_bytes;
         self.table_bytes += other.table_bytes;
         self.checkpoints += other.checkpoints;

@@ -72,7 +72,7 @@ impl Bucket {
                     self.queue_flush(&mut shard);
                 }
                 // It is computed again: nobody was refused anything yet.
-                Err(vbucket::Refusal::Changed) => {}
+                Err(vbucket::Refusal::Changed | vbucket::Refusal::Unknown) => {}
                 Err(_) => shard.ops.conflicts += 1,
             }
             (outcome, shard.vb.uuid())

@@ -68,7 +68,7 @@ fn with_meta(world: &Watched, key: &str, value: &[u8], datatype: Datatype) -> Re
 /// What is in memory.
 fn held(world: &Watched, key: &str) -> Version {
     let hash = world.bucket.hash(doc(key));
-    let find = |vb: &vbucket::VBucket| vb.find(hash, doc(key)).map(|found| found.clone());
+    let find = |vb: &vbucket::VBucket| vb.find(hash, doc(key)).ok().flatten().map(|found| found.clone());
     world.bucket.with_vbucket(VB, find).expect("served").expect("there")
 }
 

@@ -42,7 +42,8 @@ fn fill(world: &Watched, vb: VbId) -> usize {
 
 fn is_resident(world: &Watched, vb: VbId, key: &str) -> bool {
     let hash = world.bucket.hash(doc(key));
-    let found = world.bucket.with_vbucket(vb, |vb| vb.find(hash, doc(key)).map(|v| v.is_resident()));
+    let found =
+        world.bucket.with_vbucket(vb, |vb| vb.find(hash, doc(key)).ok().flatten().map(|v| v.is_resident()));
     found.flatten().expect("it is there")
 }
 
@@ -52,9 +53,9 @@ fn residents(world: &Watched, vb: VbId, documents: usize) -> usize {
 
 fn frequency(world: &Watched, key: &str) -> u8 {
     let hash = world.bucket.hash(doc(key));
-    let found = world
-        .bucket
-        .with_vbucket(VB, |vb| vb.find(hash, doc(key)).map(|v| v.frequency().load(Ordering::Relaxed)));
+    let found = world.bucket.with_vbucket(VB, |vb| {
+        vb.find(hash, doc(key)).ok().flatten().map(|v| v.frequency().load(Ordering::Relaxed))
+    });
     found.flatten().expect("it is there")
 }
 

@@ -69,7 +69,11 @@ impl World {
         let look = |vb: &vbucket::VBucket| {
             let find = |key: &u8| {
                 let name = name(*key);
-                let found = vb.find(bucket.hash(doc(&name)), doc(&name)).map(|version| version.clone());
+                let found = vb
+                    .find(bucket.hash(doc(&name)), doc(&name))
+                    .ok()
+                    .flatten()
+                    .map(|version| version.clone());
                 found.filter(|version| version.is_resident() && !version.is_deleted())
             };
             let residents: Vec<u8> = (0..KEYS).filter(|key| find(key).is_some()).collect();

@@ -46,7 +46,10 @@ fn set_xattr(world: &Watched, key: &str, path: &str, expiry: u32) {
 
 fn find(world: &Watched, vb: VbId, key: &str) -> Option<Version> {
     let hash = world.bucket.hash(doc(key));
-    world.bucket.with_vbucket(vb, |vb| vb.find(hash, doc(key)).map(|found| found.clone())).expect("there")
+    world
+        .bucket
+        .with_vbucket(vb, |vb| vb.find(hash, doc(key)).ok().flatten().map(|found| found.clone()))
+        .expect("there")
 }
 
 fn wait(world: &Watched, seconds: u64) {

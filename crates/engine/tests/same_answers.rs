@@ -1,13 +1,19 @@
-//! Where values are, and in which form, makes no difference: the same operations on several buckets get the same
-//! answers, although some of them lose values from memory, or compress them there, all the time.
+//! Where documents are, and in which form, makes no difference: the same operations on several buckets get the same
+//! answers, although some of them lose values or whole documents from memory, or compress them there, all the time.
 
 mod common;
 
 use std::time::Duration;
 
+use base::env::Env;
 use base::{Cas, Datatype, ItemKind, RevSeqno, VersionMeta};
+
 use common::{VB, Watched, doc};
-use engine::{CounterRequest, End, Refusal, StoreMode, StoreRequest, Whole, WithMetaRequest, value};
+use engine::settings::Key;
+use engine::{
+    CompactOutcome, CompactRequest, CounterRequest, End, EvictionPolicy, Progress, Refusal, Settings,
+    StoreMode, StoreRequest, Whole, WithMetaRequest, value,
+};
 use proptest::prelude::*;
 use subdoc::request::{self, Features};
 
@@ -39,6 +45,16 @@ enum Op {
     Compress,
     Flush,
     Wait,
+    Restart,
+    Purge,
+}
+
+/// What a bucket loses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Loses {
+    Nothing,
+    Values,
+    Documents { filtered: bool },
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -65,14 +81,16 @@ fn op() -> impl Strategy<Value = Op> {
         4 => Just(Op::Compress),
         1 => Just(Op::Flush),
         1 => Just(Op::Wait),
+        1 => Just(Op::Restart),
+        1 => Just(Op::Purge),
     ]
 }
 
 /// A bucket, and the CAS that its client has last seen of each key.
 struct Side {
-    world: Watched,
+    world: Option<Watched>,
     seen: [Cas; KEYS.len()],
-    evicts: bool,
+    loses: Loses,
     compresses: bool,
 }
 
@@ -92,20 +110,58 @@ fn sent(body: &[u8], packed: bool) -> (Vec<u8>, Datatype) {
     if packed { (pack(), Datatype::SNAPPY) } else { (body.to_vec(), Datatype::RAW) }
 }
 
+const QUOTA_BYTES: u64 = 256 << 20;
+
 /// What an operation told its client.
 fn told<T>(result: Result<T, Refusal>, tell: impl FnOnce(T) -> String) -> String {
     result.map_or_else(|refusal| format!("{refusal:?}"), tell)
 }
 
 impl Side {
-    fn new(evicts: bool, compresses: bool, mode: &str) -> Side {
-        let world = Watched::new(5);
+    fn new(loses: Loses, compresses: bool, mode: &str) -> Side {
+        let settings = Settings::default();
+        if let Loses::Documents { filtered } = loses {
+            settings.put(Key::EvictionPolicy, EvictionPolicy::Full as u64);
+            settings.put(Key::BfilterEnabled, u64::from(filtered));
+        }
+        let (env, handles) = Env::sim(5);
+        let world = Watched::open_with(env, handles, QUOTA_BYTES, &settings);
         world.bucket.set_param("compression_mode", mode).expect("a good value");
-        Side { world, seen: [Cas::ANY; KEYS.len()], evicts, compresses }
+        Side { world: Some(world), seen: [Cas::ANY; KEYS.len()], loses, compresses }
+    }
+
+    fn world(&self) -> &Watched {
+        self.world.as_ref().expect("it is open")
+    }
+
+    /// Starts anew, with hardly any room while it loads if it loses documents.
+    fn restart(&mut self) {
+        let room = if matches!(self.loses, Loses::Documents { .. }) { 350 } else { QUOTA_BYTES };
+        let world = self.world.take().expect("it is open").restart(room);
+        world.load();
+        world.bucket.settings().put(Key::MaxSize, QUOTA_BYTES);
+        self.world = Some(world);
+    }
+
+    fn purge(&self) -> String {
+        let world = self.world();
+        assert!(world.bucket.flush_all());
+        let request = CompactRequest { purge_before_s: Some(u32::MAX), ..CompactRequest::default() };
+        let waiting = world.bucket.compact(VB, request).expect("none is under way");
+        while world.bucket.compact_step() != Progress::Idle {}
+        assert_eq!(waiting.try_take(), Some(CompactOutcome::Done));
+        assert!(world.bucket.flush_all());
+        let stats = world.bucket.vbucket_stats(VB).expect("it is there");
+        let disk = world.bucket.disk_counts(VB).expect("readable");
+        assert_eq!((stats.documents, stats.tombstones), (disk.documents, disk.tombstones));
+        String::new()
     }
 
     fn run(&mut self, at: usize, op: Op) -> String {
-        let (world, key) = (&self.world, doc(KEYS[at]));
+        if let Op::Restart = op {
+            self.restart();
+        }
+        let (world, key) = (self.world(), doc(KEYS[at]));
         let bucket = &world.bucket;
         let now = bucket.now();
         let cas_if = |wanted: bool| if wanted { self.seen[at] } else { Cas::ANY };
@@ -168,7 +224,10 @@ impl Side {
                 cas = Some(found.cas);
                 format!("{:?} {:?}", found.cas, shown(&found.version))
             }),
-            Op::Unlock => told(bucket.unlock(VB, key, self.seen[at], now), |()| "unlocked".into()),
+            Op::Unlock => {
+                let unlock = || bucket.unlock(VB, key, self.seen[at], now);
+                told(world.settle(KEYS[at], unlock), |()| "unlocked".into())
+            }
             Op::SubdocSet { path, xattr } => self.subdoc_set(at, path, xattr),
             Op::SubdocGet { path, xattr } => self.subdoc_get(at, path, xattr),
             Op::WithMeta { delete, rev, packed } => {
@@ -191,9 +250,13 @@ impl Side {
             }
             Op::Evict => {
                 assert!(bucket.flush_all());
-                if self.evicts {
-                    let _ = bucket.evict_value(VB, key);
-                }
+                // What was lent goes back.
+                while bucket.fetch_step() != Progress::Idle {}
+                let _ = match self.loses {
+                    Loses::Nothing => Ok(false),
+                    Loses::Values => bucket.evict_value(VB, key),
+                    Loses::Documents { .. } => bucket.evict_whole(VB, key),
+                };
                 String::new()
             }
             Op::Compress => {
@@ -211,7 +274,11 @@ impl Side {
                 world.handles.clock.advance(Duration::from_secs(3));
                 String::new()
             }
+            Op::Restart => String::new(),
+            Op::Purge => self.purge(),
         };
+        let stats = bucket.vbucket_stats(VB).expect("it is there");
+        let answer = format!("{answer} {} {} {}", stats.documents, stats.tombstones, stats.high_seqno);
         assert!(world.used() >= world.table_bytes(), "what is in the table is charged");
         self.seen[at] = cas.unwrap_or(self.seen[at]);
         answer
@@ -223,10 +290,10 @@ impl Side {
         let value = [path.as_bytes(), b"42"].concat();
         let parsed = request::parse_single_mutation(SUBDOC_DICT_UPSERT, &extras, &value, &FEATURES);
         let request = parsed.unwrap_or_else(|refusal| panic!("{}", refusal.context));
-        let bucket = &self.world.bucket;
+        let bucket = &self.world().bucket;
         let now = bucket.now();
         let mutate = || bucket.subdoc_mutate(VB, doc(KEYS[at]), &request, false, now);
-        told(self.world.settle(KEYS[at], mutate), |(mutated, outcome)| {
+        told(self.world().settle(KEYS[at], mutate), |(mutated, outcome)| {
             format!("{mutated:?} {}", outcome.status)
         })
     }
@@ -235,7 +302,7 @@ impl Side {
         let extras = [0, path.len() as u8, if xattr { XATTR } else { 0 }];
         let parsed = request::parse_single_lookup(SUBDOC_GET, &extras, path.as_bytes(), &FEATURES);
         let request = parsed.unwrap_or_else(|refusal| panic!("{}", refusal.context));
-        let bucket = &self.world.bucket;
+        let bucket = &self.world().bucket;
         let now = bucket.now();
         let look = || {
             bucket.subdoc_lookup(VB, doc(KEYS[at]), &request, now, |outcome, cas| {
@@ -244,33 +311,48 @@ impl Side {
                 format!("{} {is_json} {body:?} {cas:?}", outcome.status)
             })
         };
-        told(self.world.settle(KEYS[at], look), |answer| answer)
+        told(self.world().settle(KEYS[at], look), |answer| answer)
     }
+}
+
+/// Runs the same on a bucket that keeps everything as it is and on others, which lose or compress something.
+fn compare(others: &[(Loses, bool, &str)], ops: Vec<(usize, Op)>) {
+    // What tombstones keep is not loaded ahead.
+    let restarts = ops.iter().any(|(_, op)| matches!(op, Op::Restart));
+    let mut keeping = Side::new(Loses::Nothing, false, "off");
+    let mut others: Vec<Side> =
+        others.iter().map(|(loses, compresses, mode)| Side::new(*loses, *compresses, mode)).collect();
+    for (at, op) in ops {
+        let told = keeping.run(at, op);
+        for other in &mut others {
+            assert_eq!(told, other.run(at, op), "{op:?} of {}", KEYS[at]);
+        }
+    }
+    for at in 0..KEYS.len() {
+        let told = keeping.run(at, Op::Get);
+        others.iter_mut().for_each(|other| assert_eq!(told, other.run(at, Op::Get)));
+    }
+    assert!(restarts || keeping.world().bucket.fetch_stats().fetched == 0);
+    others.into_iter().chain([keeping]).for_each(|side| side.world.expect("it is open").end());
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
     #[test]
-    fn neither_evictions_nor_compression_change_an_answer(ops in proptest::collection::vec((0..KEYS.len(), op()), 1..80)) {
-        // What it does to a bucket that never loses or compresses anything is what it shall do to each.
-        let mut plain = Side::new(false, false, "off");
-        let mut others = [
-            Side::new(true, false, "passive"),
-            Side::new(true, true, "active"),
-            Side::new(false, true, "off"),
-        ];
-        for (at, op) in ops {
-            let told = plain.run(at, op);
-            for other in &mut others {
-                prop_assert_eq!(&told, &other.run(at, op), "{:?} of {}", op, KEYS[at]);
-            }
-        }
-        for at in 0..KEYS.len() {
-            let told = plain.run(at, Op::Get);
-            for other in &mut others {
-                prop_assert_eq!(&told, &other.run(at, Op::Get));
-            }
-        }
-        prop_assert_eq!(plain.world.bucket.fetch_stats().fetched, 0);
+    fn neither_evictions_nor_compression_change_an_answer(
+        ops in proptest::collection::vec((0..KEYS.len(), op()), 1..80),
+    ) {
+        let others =
+            [(Loses::Values, false, "passive"), (Loses::Values, true, "active"), (Loses::Nothing, true, "off")];
+        compare(&others, ops);
+    }
+
+    #[test]
+    fn evicted_documents_change_no_answer(
+        ops in proptest::collection::vec((0..KEYS.len(), op()), 1..80),
+        filtered in any::<bool>(),
+    ) {
+        let loses = Loses::Documents { filtered };
+        compare(&[(loses, false, "off"), (loses, true, "active")], ops);
     }
 }

@@ -1,4 +1,4 @@
-//! Readers, writers, evictions, the flusher and fetchers at once: no reader ever sees an older or another value.
+//! Readers, writers, evictions, the flusher, fetchers at once: no reader ever sees an older or another value.
 
 mod common;
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use base::{Account, FrequencyFactor, Heap};
 
 use crate::checkpoint_memory::CheckpointMemory;
+use crate::filter::FilterSettings;
 use crate::hash_seed::HashSeed;
 
 /// What all vBuckets of a bucket share: the seed of their hashes, where their memory comes from, and how frequencies rise.
@@ -20,6 +21,8 @@ pub struct BucketContext {
     pub is_ephemeral: bool,
     /// What all checkpoints take together, and the limits they are held to.
     pub checkpoints: Arc<CheckpointMemory>,
+    /// What filters of evicted keys are made with.
+    pub filters: Arc<FilterSettings>,
 }
 
 impl BucketContext {
@@ -27,7 +30,14 @@ impl BucketContext {
     pub fn new(first: u64, second: u64, heap: Heap) -> BucketContext {
         let checkpoints = Arc::new(CheckpointMemory::new(heap.account().clone()));
         let seed = Arc::new(HashSeed::new(first, second));
-        BucketContext { seed, heap, frequency: Arc::default(), is_ephemeral: false, checkpoints }
+        BucketContext {
+            seed,
+            heap,
+            frequency: Arc::default(),
+            is_ephemeral: false,
+            filters: Arc::default(),
+            checkpoints,
+        }
     }
 
     /// The context of a bucket that has no disk.

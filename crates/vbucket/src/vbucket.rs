@@ -13,6 +13,7 @@ use base::{
 use crate::bucket_context::BucketContext;
 use crate::checkpoint_manager::CheckpointManager;
 use crate::cursor::CursorId;
+use crate::evicted::{Evicted, Out};
 use crate::failover_table::FailoverTable;
 use crate::hash_table::{HashTable, Slot, VersionRef};
 use crate::hlc::Hlc;
@@ -35,20 +36,28 @@ pub struct Garbage {
     pub checkpoints: Option<Box<Removed>>,
 }
 
-/// How many items of each kind a vBucket holds in memory, and how large they are.
+/// How many items of each kind a vBucket has, how many of them are in memory, and how large those are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Documents, expired ones included until somebody notices.
+    /// Documents, in memory or not, expired ones included until somebody notices.
     pub documents: u64,
-    /// Tombstones.
+    /// Tombstones, in memory or not.
     pub tombstones: u64,
-    /// Documents whose value is not in memory.
+    /// Documents in memory whose value is not.
     pub without_value: u64,
+    /// Documents of which nothing is in memory.
+    pub evicted_documents: u64,
+    /// Tombstones of which nothing is in memory.
+    pub evicted_tombstones: u64,
     /// Bytes of the versions that the table points at.
     pub bytes: u64,
     /// No document expires before this, in seconds since 1970; 0: none expires at all. A bound, not the exact time.
     pub earliest_expiry: u32,
 }
+
+/// Of a key that the table does not know: it may be on disk. Nothing was changed; have it brought, and ask again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unknown;
 
 /// What a vBucket starts from: nothing, or what was found on disk.
 #[derive(Clone, Debug)]
@@ -93,6 +102,7 @@ pub(crate) struct History {
     /// The items in seqno order, if there is no disk.
     pub(crate) seq_list: Option<Box<SeqList>>,
     pub(crate) hlc: Hlc,
+    /// What is in the table.
     pub(crate) counts: Counts,
     pub(crate) high_seqno: Seqno,
     pub(crate) max_deleted_rev: RevSeqno,
@@ -149,6 +159,7 @@ pub struct VBucket {
     pub(crate) id: VbId,
     pub(crate) state: VbState,
     pub(crate) table: HashTable,
+    pub(crate) evicted: Evicted,
     pub(crate) history: History,
     /// How far the disk is; nothing if there is none.
     pub(crate) persistence: Option<CursorId>,
@@ -177,6 +188,7 @@ impl VBucket {
             id,
             state: origin.state,
             table: HashTable::new(context),
+            evicted: Evicted::new(context),
             history: History {
                 checkpoints,
                 seq_list,
@@ -254,9 +266,14 @@ impl VBucket {
         self.history.hlc.max()
     }
 
-    /// Items in memory.
+    /// How many items it has.
     pub fn counts(&self) -> Counts {
-        self.history.counts
+        self.history.counts.with(self.evicted.out())
+    }
+
+    /// Bytes of the filter of keys that are on disk alone.
+    pub fn filter_bytes(&self) -> usize {
+        self.evicted.filter_bytes()
     }
 
     /// The table of documents, for stats and background steps.
@@ -296,8 +313,12 @@ impl VBucket {
     }
 
     /// Looks a key up, tombstones and expired documents included.
-    pub fn find(&self, hash: u64, key: DocKey<'_>) -> Option<VersionRef<'_>> {
-        self.table.find(hash, key)
+    #[inline]
+    pub fn find(&self, hash: u64, key: DocKey<'_>) -> Result<Option<VersionRef<'_>>, Unknown> {
+        match self.table.find(hash, key) {
+            None if self.evicted.may_hold(hash, key) => Err(Unknown),
+            found => Ok(found),
+        }
     }
 
     /// The CAS that a reader sees: all ones while the document is locked.
@@ -332,6 +353,17 @@ impl Counts {
         *self.of(version) -= 1;
         self.without_value -= u64::from(!version.is_resident() && !version.is_deleted());
         self.bytes -= version.allocated_bytes() as u64;
+    }
+
+    /// The same with what is out of memory.
+    pub(crate) fn with(self, out: Out) -> Counts {
+        Counts {
+            documents: self.documents + out.documents,
+            tombstones: self.tombstones + out.tombstones,
+            evicted_documents: out.documents,
+            evicted_tombstones: out.tombstones,
+            ..self
+        }
     }
 
     fn of(&mut self, version: &Version) -> &mut u64 {

@@ -41,7 +41,7 @@ impl World {
     }
 
     fn find(&self, name: &[u8]) -> Version {
-        self.vb.find(self.hash(name), key(name)).expect("it is there").clone()
+        self.vb.find(self.hash(name), key(name)).expect("it is known").expect("it is there").clone()
     }
 
     fn evict(&mut self, name: &[u8]) -> Option<Version> {

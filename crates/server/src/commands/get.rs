@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use base::{Datatype, DocKey, Version};
-use engine::{ByChance, Found, Refusal, value};
+use engine::{ANY_KEY, ByChance, Found, Refusal, value};
 use protocol::feature::Feature;
 use protocol::{Request, Status, opcode};
 
@@ -39,6 +39,7 @@ pub fn get_random_key(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         ByChance::Found(found) => found,
         ByChance::None => return cx.status(Status::KeyEnoent),
         ByChance::NotResident(vb, version) => return cx.refuse_key(vb, version.key(), Refusal::NotResident),
+        ByChance::Evicted(vb) => return cx.refuse_key(vb, ANY_KEY, Refusal::NotResident),
         ByChance::Loading(vb) => return cx.refuse_key(vb, DocKey::new(&[]), Refusal::Loading),
     };
     let stored = found.version.clone();

@@ -41,6 +41,9 @@ impl VBucket {
         let slot = self.table.find_slot(hash, new.key());
         let current = slot.get();
         let current = current.as_deref();
+        if current.is_none() && self.evicted.may_hold(hash, new.key()) {
+            return Err(Refused { refusal: Refusal::Unknown, new });
+        }
         let live = current.filter(|v| v.is_live(now));
         let lock = live.and_then(|_| self.locks.holder(new.key(), now));
         let refusal = match (lock, live) {
@@ -56,6 +59,7 @@ impl VBucket {
             return Err(Refused { refusal, new });
         }
         self.locks.remove(new.key());
+        self.evicted.ties.changed(new.key());
         if regenerate_cas {
             new.meta_mut().cas = self.history.hlc.next(now.0);
         } else {
