@@ -1,57 +1,61 @@
 //! What somebody holds in memory, by what it is held for.
 
+use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 
-/// What memory is held for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Part {
-    /// Versions: metadata, keys and values, whoever holds them.
-    Documents,
-    /// Hash tables, without the versions.
-    HashTables,
-    /// Checkpoints and cursors, without the versions.
-    Checkpoints,
-    /// Buffers of streams, without the versions.
-    Streams,
-    /// What the store keeps: batches on their way to the files, filters, buffers.
-    Storage,
-    /// Everything else: failover tables, locks, waiting readers.
-    Other,
+use super::ledger::{Ledger, Ledgers, Sums};
+use super::part::{Part, Parts};
+
+#[cfg(test)]
+mod tests;
+
+static LEDGERS: Ledgers = Ledgers::new();
+
+thread_local! {
+    /// This thread's ledger. Needs no destructor, so that looking at it costs nothing.
+    static LEDGER: Cell<Option<&'static Ledger>> = const { Cell::new(None) };
+    /// Gives the ledger back when the thread ends.
+    static TURN: Turn = const { Turn };
 }
 
-/// How many parts there are.
-pub const PARTS: usize = 6;
+struct Turn;
 
-impl Part {
-    /// All of them, in the order of [`Parts`].
-    pub const ALL: [Part; PARTS] =
-        [Part::Documents, Part::HashTables, Part::Checkpoints, Part::Streams, Part::Storage, Part::Other];
-
-    /// Its name in stats.
-    pub fn name(self) -> &'static str {
-        match self {
-            Part::Documents => "documents",
-            Part::HashTables => "hash_tables",
-            Part::Checkpoints => "checkpoints",
-            Part::Streams => "streams",
-            Part::Storage => "storage",
-            Part::Other => "other",
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if let Some(ledger) = LEDGER.take() {
+            LEDGERS.give_back(ledger);
         }
     }
 }
 
-/// Bytes by part.
-pub type Parts = [i64; PARTS];
+/// This thread's ledger; nothing if the thread is about to end.
+#[inline]
+fn ledger() -> Option<&'static Ledger> {
+    LEDGER.get().or_else(take_ledger)
+}
 
-struct Inner {
-    parts: [AtomicI64; PARTS],
+#[cold]
+fn take_ledger() -> Option<&'static Ledger> {
+    // Destructors of thread locals that run after that of `TURN` find none, and go without.
+    TURN.try_with(|_| ()).ok()?;
+    LEDGER.set(Some(LEDGERS.take()));
+    LEDGER.get()
+}
+
+/// A small number that no other running thread has; threads about to end share 0 with somebody.
+#[inline]
+pub(super) fn thread_number() -> usize {
+    ledger().map_or(0, Ledger::number)
 }
 
 /// A memory account; a clone is the same account.
+///
+/// Each thread adds to an entry of its own with plain loads and stores, and tells the estimate when it has drifted by
+/// a threshold.
+/// The exact total is the sum of all entries; reading changes nothing, so any number of readers at the same time
+/// neither lose nor double anything, which folding entries by exchanging them with zero would have to take care of.
 #[derive(Clone)]
-pub struct Account(Arc<Inner>);
+pub struct Account(Arc<Sums<'static>>);
 
 impl Default for Account {
     fn default() -> Account {
@@ -62,29 +66,39 @@ impl Default for Account {
 impl Account {
     /// An empty account.
     pub fn new() -> Account {
-        Account(Arc::new(Inner { parts: std::array::from_fn(|_| AtomicI64::new(0)) }))
+        Account(Arc::new(Sums::new(&LEDGERS)))
     }
 
     /// Charges so many bytes.
     #[inline]
     pub fn charge(&self, part: Part, bytes: usize) {
-        self.0.parts[part as usize].fetch_add(bytes as i64, Ordering::Relaxed);
+        self.0.add(ledger(), part, bytes as i64);
     }
 
     /// Gives so many bytes back that were charged before.
     #[inline]
     pub fn release(&self, part: Part, bytes: usize) {
-        self.0.parts[part as usize].fetch_sub(bytes as i64, Ordering::Relaxed);
+        self.0.add(ledger(), part, (bytes as i64).wrapping_neg());
     }
 
-    /// About how many bytes are in use.
+    /// About how many bytes are in use: off by at most [`Account::deviation_bytes`].
     #[inline]
     pub fn estimate(&self) -> u64 {
-        self.exact().iter().sum::<i64>().max(0) as u64
+        self.0.estimate().max(0) as u64
     }
 
-    /// Exactly how many bytes are in use, by part.
+    /// How many bytes are in use, by part: exactly, but for what is charged at this very moment.
     pub fn exact(&self) -> Parts {
-        std::array::from_fn(|part| self.0.parts[part].load(Ordering::Relaxed))
+        self.0.exact()
+    }
+
+    /// The most by which the estimate can be off now.
+    pub fn deviation_bytes(&self) -> u64 {
+        self.0.deviation().max(0) as u64
+    }
+
+    /// Chooses thresholds so that the estimate is off by at most 0.5 % of the quota.
+    pub fn scale_to(&self, quota_bytes: u64) {
+        self.0.scale_to(quota_bytes);
     }
 }

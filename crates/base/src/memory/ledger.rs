@@ -1,0 +1,241 @@
+//! Ledgers, one a thread, and the accounts' entries in them: each entry has one writer, so that charging is a plain
+//! load and store.
+//!
+//! A ledger outlives its thread: what the thread charged stays in it and counts, and the next thread to start goes on
+//! with it.
+//! Entries only ever count on, no reader resets them, so readers cannot disturb each other or a writer.
+//! All orderings are relaxed but those that hand something over: a ledger from thread to thread, a number from
+//! account to account.
+
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+use super::atomics::{AtomicBool, AtomicI64, AtomicPtr, AtomicU64};
+use super::part::{PARTS, Part, Parts};
+
+/// Accounts that can have entries in ledgers at the same time; further ones are charged with atomic additions.
+pub(super) const ACCOUNTS: usize = 64;
+/// Ledgers among which the allowed deviation is shared even if there are fewer.
+const LEAST_LEDGERS: i64 = 32;
+/// The estimate may be off by one such part of the quota.
+const DEVIATION_OF_QUOTA: i64 = 200;
+/// Bytes that an entry may be ahead of the estimate, before somebody says what the quota is, and at most.
+const FIRST_DRIFT: i64 = 4 << 10;
+const MOST_DRIFT: i64 = 64 << 10;
+
+/// What one thread charged to one account: a cache line.
+#[repr(C, align(64))]
+struct Entry {
+    parts: [AtomicI64; PARTS],
+    /// What the estimate has not been told yet.
+    drift: AtomicI64,
+}
+
+/// The entries of one thread at a time.
+pub(super) struct Ledger {
+    entries: [Entry; ACCOUNTS],
+    is_taken: AtomicBool,
+    number: usize,
+    next: *const Ledger,
+}
+
+// SAFETY: `next` is written before the ledger is shared; all else is atomic.
+unsafe impl Sync for Ledger {}
+// SAFETY: as above.
+unsafe impl Send for Ledger {}
+
+impl Ledger {
+    /// Its number: small, and of no two threads at the same time.
+    pub(super) fn number(&self) -> usize {
+        self.number
+    }
+}
+
+/// All ledgers, and the numbers of the accounts that have entries in them.
+pub(super) struct Ledgers {
+    /// The newest; ledgers are never removed from the list while it is used.
+    newest: AtomicPtr<Ledger>,
+    /// A bit for each number that is in use.
+    numbers: AtomicU64,
+}
+
+impl Ledgers {
+    pub(super) const fn new() -> Ledgers {
+        Ledgers { newest: AtomicPtr::new(std::ptr::null_mut()), numbers: AtomicU64::new(0) }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Ledger> {
+        let mut at = self.newest.load(Acquire).cast_const();
+        std::iter::from_fn(move || {
+            // SAFETY: a ledger in the list is whole and lives as long as the list.
+            let ledger = unsafe { at.as_ref() }?;
+            at = ledger.next;
+            Some(ledger)
+        })
+    }
+
+    /// A ledger for the calling thread: one that another thread gave back, or a new one.
+    pub(super) fn take(&self) -> &Ledger {
+        // Acquire: goes on from what the former owner wrote last.
+        let is_free = |ledger: &&Ledger| {
+            ledger.is_taken.compare_exchange(false, true, Acquire, Relaxed).is_ok()
+        };
+        if let Some(ledger) = self.iter().find(is_free) {
+            return ledger;
+        }
+        let entry = |_| Entry { parts: std::array::from_fn(|_| AtomicI64::new(0)), drift: AtomicI64::new(0) };
+        let ledger = Box::into_raw(Box::new(Ledger {
+            entries: std::array::from_fn(entry),
+            is_taken: AtomicBool::new(true),
+            number: 0,
+            next: std::ptr::null(),
+        }));
+        let mut head = self.newest.load(Acquire);
+        loop {
+            // SAFETY: nobody else knows it before it is in the list; heads of the list are whole.
+            unsafe {
+                (*ledger).next = head;
+                (*ledger).number = head.as_ref().map_or(0, |head| head.number + 1);
+            }
+            match self.newest.compare_exchange(head, ledger, AcqRel, Acquire) {
+                // SAFETY: from now on it lives as long as the list.
+                Ok(_) => return unsafe { &*ledger },
+                Err(other) => head = other,
+            }
+        }
+    }
+
+    /// Leaves a ledger, with everything in it, to the next thread.
+    pub(super) fn give_back(&self, ledger: &Ledger) {
+        ledger.is_taken.store(false, Release);
+    }
+
+    fn claim_number(&self) -> Option<usize> {
+        let mut numbers = self.numbers.load(Relaxed);
+        while numbers != u64::MAX {
+            let number = numbers.trailing_ones() as usize;
+            // Acquire: sees all that was charged to the last account with this number.
+            match self.numbers.compare_exchange(numbers, numbers | 1 << number, Acquire, Relaxed) {
+                Ok(_) => return Some(number),
+                Err(other) => numbers = other,
+            }
+        }
+        None
+    }
+
+    /// What all threads charged to the account of this number, and to those that had it before; and their drift.
+    fn sum(&self, number: usize) -> (Parts, i64) {
+        let (mut parts, mut drift) = ([0_i64; PARTS], 0_i64);
+        for ledger in self.iter() {
+            let entry = &ledger.entries[number];
+            for (sum, part) in parts.iter_mut().zip(&entry.parts) {
+                *sum = sum.wrapping_add(part.load(Relaxed));
+            }
+            drift = drift.wrapping_add(entry.drift.load(Relaxed));
+        }
+        (parts, drift)
+    }
+
+    fn count(&self) -> i64 {
+        self.iter().next().map_or(0, |newest| newest.number as i64 + 1)
+    }
+}
+
+impl Drop for Ledgers {
+    fn drop(&mut self) {
+        let mut at = self.newest.load(Acquire);
+        while !at.is_null() {
+            // SAFETY: each ledger of the list came from a box, and nobody borrows the list any more.
+            let ledger = unsafe { Box::from_raw(at) };
+            at = ledger.next.cast_mut();
+        }
+    }
+}
+
+/// The sums of one account.
+pub(super) struct Sums<'a> {
+    ledgers: &'a Ledgers,
+    /// The account's place in each ledger; `ACCOUNTS` if all were in use.
+    number: usize,
+    /// What is not in ledgers: what threads without one charged, less what the last account of this number left.
+    shared: [AtomicI64; PARTS],
+    /// The sum of everything but the drifts.
+    published: AtomicI64,
+    most_drift: AtomicI64,
+}
+
+impl<'a> Sums<'a> {
+    /// Empty sums.
+    pub(super) fn new(ledgers: &'a Ledgers) -> Sums<'a> {
+        let number = ledgers.claim_number();
+        // Nobody writes the entries now: nobody has had the number since it was given back, and it is ours now.
+        let (left, drift) = number.map_or(([0; PARTS], 0), |number| ledgers.sum(number));
+        Sums {
+            ledgers,
+            number: number.unwrap_or(ACCOUNTS),
+            shared: std::array::from_fn(|part| AtomicI64::new(left[part].wrapping_neg())),
+            published: AtomicI64::new(drift.wrapping_neg()),
+            most_drift: AtomicI64::new(FIRST_DRIFT),
+        }
+    }
+
+    /// Adds to a part, from the thread that has `ledger`.
+    #[inline]
+    pub(super) fn add(&self, ledger: Option<&Ledger>, part: Part, bytes: i64) {
+        let Some(entry) = ledger.and_then(|ledger| ledger.entries.get(self.number)) else {
+            return self.add_shared(part, bytes);
+        };
+        let sum = &entry.parts[part as usize];
+        sum.store(sum.load(Relaxed).wrapping_add(bytes), Relaxed);
+        let drift = entry.drift.load(Relaxed).wrapping_add(bytes);
+        if drift.unsigned_abs() <= self.most_drift.load(Relaxed) as u64 {
+            entry.drift.store(drift, Relaxed);
+        } else {
+            self.publish(entry, drift);
+        }
+    }
+
+    #[cold]
+    fn publish(&self, entry: &Entry, drift: i64) {
+        entry.drift.store(0, Relaxed);
+        self.published.fetch_add(drift, Relaxed);
+    }
+
+    #[cold]
+    fn add_shared(&self, part: Part, bytes: i64) {
+        self.shared[part as usize].fetch_add(bytes, Relaxed);
+        self.published.fetch_add(bytes, Relaxed);
+    }
+
+    /// The sum of all parts, off by at most the drifts.
+    #[inline]
+    pub(super) fn estimate(&self) -> i64 {
+        self.published.load(Relaxed)
+    }
+
+    /// The parts: exactly, if nobody charges meanwhile.
+    pub(super) fn exact(&self) -> Parts {
+        let in_ledgers = if self.number < ACCOUNTS { self.ledgers.sum(self.number).0 } else { [0; PARTS] };
+        std::array::from_fn(|part| in_ledgers[part].wrapping_add(self.shared[part].load(Relaxed)))
+    }
+
+    /// The most by which the estimate can be off now.
+    pub(super) fn deviation(&self) -> i64 {
+        self.most_drift.load(Relaxed) * self.ledgers.count()
+    }
+
+    /// Lets the estimate be off by what is allowed under this quota.
+    pub(super) fn scale_to(&self, quota_bytes: u64) {
+        let allowed = i64::try_from(quota_bytes).unwrap_or(i64::MAX) / DEVIATION_OF_QUOTA;
+        let each = (allowed / self.ledgers.count().max(LEAST_LEDGERS)).min(MOST_DRIFT);
+        self.most_drift.store(each, Relaxed);
+    }
+}
+
+impl Drop for Sums<'_> {
+    fn drop(&mut self) {
+        if self.number < ACCOUNTS {
+            // Release: whoever gets the number next sees all that was charged.
+            self.ledgers.numbers.fetch_and(!(1 << self.number), Release);
+        }
+    }
+}
