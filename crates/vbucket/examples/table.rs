@@ -18,7 +18,12 @@ fn key(i: u64) -> [u8; 20] {
 
 fn version(i: u64, seqno: u64) -> Version {
     let meta = VersionMeta { by_seqno: Seqno(seqno), ..VersionMeta::default() };
-    NewVersion::new(&base::Heap::default(), meta, DocKey::new(&key(i)), &[&[b'v'; 512]]).publish()
+    HEAP.with(|heap| NewVersion::new(heap, meta, DocKey::new(&key(i)), &[&[b'v'; 512]]).publish())
+}
+
+thread_local! {
+    /// One for all versions, as a bucket has it.
+    static HEAP: base::Heap = base::Heap::default();
 }
 
 /// A fixed walk through all numbers below `n` in an order that no cache expects.

@@ -6,7 +6,6 @@ pub(super) const SLAB_BYTES: usize = 128 << 10;
 const GRAIN: usize = 16;
 /// Up to here each multiple of the grain is a class.
 const FINE_BYTES: usize = 1024;
-const FINE: usize = FINE_BYTES / GRAIN;
 /// The largest slot: above it, the system's allocator wastes less.
 pub(super) const MOST_BYTES: usize = SLAB_BYTES / 8;
 /// How much larger the next class is at least, in percent.

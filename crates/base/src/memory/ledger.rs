@@ -3,7 +3,8 @@
 //!
 //! A ledger outlives its thread: what the thread charged stays in it and counts, and the next thread to start goes on
 //! with it.
-//! Entries only ever count on, no reader resets them, so readers cannot disturb each other or a writer.
+//! Entries only ever count on while the account lives, no reader resets them, so readers cannot disturb each other or
+//! a writer.
 //! All orderings are relaxed but those that hand something over: a ledger from thread to thread, a number from
 //! account to account.
 
@@ -122,17 +123,22 @@ impl Ledgers {
         None
     }
 
-    /// What all threads charged to the account of this number, and to those that had it before; and their drift.
-    fn sum(&self, number: usize) -> (Parts, i64) {
-        let (mut parts, mut drift) = ([0_i64; PARTS], 0_i64);
+    /// What all threads charged to the account of this number.
+    fn sum(&self, number: usize) -> Parts {
+        let mut parts = [0_i64; PARTS];
         for ledger in self.iter() {
-            let entry = &ledger.entries[number];
-            for (sum, part) in parts.iter_mut().zip(&entry.parts) {
+            for (sum, part) in parts.iter_mut().zip(&ledger.entries[number].parts) {
                 *sum = sum.wrapping_add(part.load(Relaxed));
             }
-            drift = drift.wrapping_add(entry.drift.load(Relaxed));
         }
-        (parts, drift)
+        parts
+    }
+
+    /// Makes all entries of a number zero that nobody but the caller has.
+    fn clear(&self, number: usize) {
+        for entry in self.iter().map(|ledger| &ledger.entries[number]) {
+            entry.parts.iter().chain([&entry.drift]).for_each(|sum| sum.store(0, Relaxed));
+        }
     }
 
     fn count(&self) -> i64 {
@@ -156,7 +162,7 @@ pub(super) struct Sums<'a> {
     ledgers: &'a Ledgers,
     /// The account's place in each ledger; `ACCOUNTS` if all were in use.
     number: usize,
-    /// What is not in ledgers: what threads without one charged, less what the last account of this number left.
+    /// What is not in ledgers: what threads without one charged.
     shared: [AtomicI64; PARTS],
     /// The sum of everything but the drifts.
     published: AtomicI64,
@@ -167,13 +173,16 @@ impl<'a> Sums<'a> {
     /// Empty sums.
     pub(super) fn new(ledgers: &'a Ledgers) -> Sums<'a> {
         let number = ledgers.claim_number();
-        // Nobody writes the entries now: nobody has had the number since it was given back, and it is ours now.
-        let (left, drift) = number.map_or(([0; PARTS], 0), |number| ledgers.sum(number));
+        // Drift stays when an account ends, and so does what was charged and not released. Nobody else writes the
+        // entries now, and whoever will gets to know the account from us.
+        if let Some(number) = number {
+            ledgers.clear(number);
+        }
         Sums {
             ledgers,
             number: number.unwrap_or(ACCOUNTS),
-            shared: std::array::from_fn(|part| AtomicI64::new(left[part].wrapping_neg())),
-            published: AtomicI64::new(drift.wrapping_neg()),
+            shared: std::array::from_fn(|_| AtomicI64::new(0)),
+            published: AtomicI64::new(0),
             most_drift: AtomicI64::new(FIRST_DRIFT),
         }
     }
@@ -214,7 +223,7 @@ impl<'a> Sums<'a> {
 
     /// The parts: exactly, if nobody charges meanwhile.
     pub(super) fn exact(&self) -> Parts {
-        let in_ledgers = if self.number < ACCOUNTS { self.ledgers.sum(self.number).0 } else { [0; PARTS] };
+        let in_ledgers = if self.number < ACCOUNTS { self.ledgers.sum(self.number) } else { [0; PARTS] };
         std::array::from_fn(|part| in_ledgers[part].wrapping_add(self.shared[part].load(Relaxed)))
     }
 

@@ -7,6 +7,7 @@ mod part {
     pub(super) use super::super::part::*;
 }
 #[path = "ledger.rs"]
+#[allow(clippy::duplicate_mod, dead_code, reason = "the same source, with other atomics beside it")]
 mod ledger;
 
 use std::sync::Arc;

@@ -11,7 +11,12 @@ use crate::hash_table::HashTable;
 
 fn version(key: &[u8], seqno: u64) -> Version {
     let meta = VersionMeta { by_seqno: Seqno(seqno), ..VersionMeta::default() };
-    NewVersion::new(&base::Heap::default(), meta, DocKey::new(key), &[b"v"]).publish()
+    HEAP.with(|heap| NewVersion::new(heap, meta, DocKey::new(key), &[b"v"]).publish())
+}
+
+thread_local! {
+    /// One for all versions of a test, as a bucket has it.
+    static HEAP: base::Heap = base::Heap::default();
 }
 
 fn context() -> BucketContext {
