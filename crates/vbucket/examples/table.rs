@@ -18,12 +18,7 @@ fn key(i: u64) -> [u8; 20] {
 
 fn version(i: u64, seqno: u64) -> Version {
     let meta = VersionMeta { by_seqno: Seqno(seqno), ..VersionMeta::default() };
-    HEAP.with(|heap| NewVersion::new(heap, meta, DocKey::new(&key(i)), &[&[b'v'; 512]]).publish())
-}
-
-thread_local! {
-    /// One for all versions, as a bucket has it.
-    static HEAP: base::Heap = base::Heap::default();
+    NewVersion::new(base::Heap::shared(), meta, DocKey::new(&key(i)), &[&[b'v'; 512]]).publish()
 }
 
 /// A fixed walk through all numbers below `n` in an order that no cache expects.

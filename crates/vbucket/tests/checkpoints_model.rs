@@ -115,7 +115,7 @@ impl Model {
         let kind = if event { ItemKind::SystemEvent } else { ItemKind::Mutation };
         let meta = VersionMeta { by_seqno: Seqno(seqno), kind, ..VersionMeta::default() };
         let version =
-            NewVersion::new(&base::Heap::default(), meta, DocKey::new(&[key]), &[b"value"]).publish();
+            NewVersion::new(base::Heap::shared(), meta, DocKey::new(&[key]), &[b"value"]).publish();
         let old = self.changes.iter().rposition(|c| c.key == key && c.event == event);
         let old_seqno = old.map(|at| Seqno(self.changes[at].seqno));
         let open_id = self.real.open_id();
@@ -302,7 +302,7 @@ fn a_large_checkpoint_merges_and_counts_right() {
     for seqno in 1..=5000_u64 {
         let key = (seqno * seqno % 251) as usize;
         let meta = VersionMeta { by_seqno: Seqno(seqno), ..VersionMeta::default() };
-        let version = NewVersion::new(&base::Heap::default(), meta, DocKey::new(&[key as u8]), &[]).publish();
+        let version = NewVersion::new(base::Heap::shared(), meta, DocKey::new(&[key as u8]), &[]).publish();
         let merged = manager.queue(version, last[key]);
         assert_eq!(merged.map(|version| version.meta().by_seqno), last[key]);
         last[key] = Some(Seqno(seqno));
@@ -328,7 +328,7 @@ fn many_checkpoints_are_freed_without_recursion_and_found_again() {
     for seqno in 1..=n {
         let meta = VersionMeta { by_seqno: Seqno(seqno), ..VersionMeta::default() };
         manager.queue(
-            NewVersion::new(&base::Heap::default(), meta, DocKey::new(b"k"), &[]).publish(),
+            NewVersion::new(base::Heap::shared(), meta, DocKey::new(b"k"), &[]).publish(),
             Some(Seqno(seqno - 1)),
         );
         manager.close();

@@ -25,7 +25,7 @@ impl World {
 
     fn set(&mut self, name: &[u8], value: &[u8]) {
         let change = Change {
-            new: NewVersion::new(&base::Heap::default(), VersionMeta::default(), key(name), &[value]),
+            new: NewVersion::new(base::Heap::shared(), VersionMeta::default(), key(name), &[value]),
             existence: Existence::Any,
             cas: Cas::ANY,
             basis: Basis::Nothing,
@@ -47,7 +47,7 @@ impl World {
     fn evict(&mut self, name: &[u8]) -> Option<Version> {
         let there = self.find(name);
         let hollow =
-            NewVersion::without_value(&base::Heap::default(), there.meta(), there.key(), there.value_bytes());
+            NewVersion::without_value(base::Heap::shared(), there.meta(), there.key(), there.value_bytes());
         self.vb.take_value(self.hash(name), hollow, Moment(1))
     }
 }
@@ -55,8 +55,8 @@ impl World {
 fn disk(name: &[u8], seqno: u64, value: Option<&[u8]>) -> Version {
     let meta = VersionMeta { by_seqno: Seqno(seqno), ..VersionMeta::default() };
     match value {
-        Some(value) => NewVersion::new(&base::Heap::default(), meta, key(name), &[value]).publish(),
-        None => NewVersion::without_value(&base::Heap::default(), meta, key(name), 5).publish(),
+        Some(value) => NewVersion::new(base::Heap::shared(), meta, key(name), &[value]).publish(),
+        None => NewVersion::without_value(base::Heap::shared(), meta, key(name), 5).publish(),
     }
 }
 

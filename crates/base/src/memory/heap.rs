@@ -3,7 +3,7 @@
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::account::{Account, thread_number};
@@ -125,6 +125,12 @@ impl Heap {
             handles: AtomicUsize::new(1),
             large_bytes: AtomicU64::new(0),
         }))
+    }
+
+    /// A heap of nobody in particular, for versions that belong to no bucket.
+    pub fn shared() -> &'static Heap {
+        static SHARED: LazyLock<Heap> = LazyLock::new(Heap::default);
+        &SHARED
     }
 
     /// The account that it charges.

@@ -91,7 +91,7 @@ impl Bench {
             (0..self.value_bytes.div_ceil(8)).flat_map(|_| self.numbers.next().to_le_bytes()).collect();
         let key = format!("key-{key:016}");
         NewVersion::new(
-            &base::Heap::default(),
+            base::Heap::shared(),
             meta,
             DocKey::new(key.as_bytes()),
             &[&value[..self.value_bytes]],

@@ -42,7 +42,7 @@ impl Queue {
         let value: Vec<u8> =
             (0..self.value_bytes.div_ceil(8)).flat_map(|_| self.numbers.next().to_le_bytes()).collect();
         NewVersion::new(
-            &base::Heap::default(),
+            base::Heap::shared(),
             meta,
             DocKey::new(key.as_bytes()),
             &[&value[..self.value_bytes]],

@@ -10,7 +10,7 @@ use super::*;
 fn version(seqno: u64, collection: u32, key: &[u8]) -> Version {
     let meta = VersionMeta { by_seqno: Seqno(seqno), ..VersionMeta::default() };
     NewVersion::new(
-        &base::Heap::default(),
+        base::Heap::shared(),
         meta,
         DocKey { collection: CollectionId(collection), key },
         &[b"v"],

@@ -11,12 +11,7 @@ use crate::hash_table::HashTable;
 
 fn version(key: &[u8], seqno: u64) -> Version {
     let meta = VersionMeta { by_seqno: Seqno(seqno), ..VersionMeta::default() };
-    HEAP.with(|heap| NewVersion::new(heap, meta, DocKey::new(key), &[b"v"]).publish())
-}
-
-thread_local! {
-    /// One for all versions of a test, as a bucket has it.
-    static HEAP: base::Heap = base::Heap::default();
+    NewVersion::new(base::Heap::shared(), meta, DocKey::new(key), &[b"v"]).publish()
 }
 
 fn context() -> BucketContext {
