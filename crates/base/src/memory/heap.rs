@@ -11,7 +11,7 @@ use super::chunks::CHUNKS;
 use super::classes::{CLASSES, SIZES, class_of};
 use super::part::Part;
 use super::shard::{Emptied, Shard};
-use super::slab::{Slab, Standing};
+use super::slab::{Slab, SlotList, Standing};
 
 #[cfg(test)]
 mod tests;
@@ -88,10 +88,8 @@ impl Clone for Heap {
 impl Drop for Heap {
     fn drop(&mut self) {
         if self.0.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
-            for shard in &self.0.shards {
-                let emptied = shard.lock().close();
-                emptied.into_iter().for_each(Inner::give_back);
-            }
+            self.0.shards.iter().for_each(|shard| shard.lock().close());
+            self.trim();
         }
     }
 }
@@ -147,22 +145,36 @@ impl Heap {
 
     /// What it holds.
     pub fn usage(&self) -> HeapUsage {
-        let mut classes = [(0, 0); CLASSES];
+        let mut classes = [(0, 0_i64); CLASSES];
         for shard in &self.0.shards {
             let shard = shard.lock();
             for (sum, bin) in classes.iter_mut().zip(shard.bins()) {
-                *sum = (sum.0 + bin.begun, sum.1 + bin.used);
+                *sum = (sum.0 + bin.begun, sum.1 + bin.used());
             }
         }
         let large = self.0.large_bytes.load(Ordering::Relaxed);
         let mut usage = HeapUsage { used_bytes: large, held_bytes: large, classes: Vec::new() };
         for (size, (slots, used)) in SIZES.iter().zip(classes).filter(|(_, sum)| sum.0 > 0) {
-            let slot_bytes = u64::from(*size);
+            // Shards are looked at one after the other: what moved between them meanwhile may be seen twice.
+            let (slot_bytes, used) = (u64::from(*size), used.clamp(0, slots as i64) as u64);
             usage.used_bytes += used * slot_bytes;
             usage.held_bytes += slots * slot_bytes;
             usage.classes.push(ClassUsage { slot_bytes, slots, used });
         }
         usage
+    }
+
+    /// Gives back what lies at hand for threads that may not come back soon, and what is empty by that.
+    pub fn trim(&self) {
+        let inner = &*self.0;
+        for shard in &inner.shards {
+            let lists = shard.lock().drain();
+            lists.into_iter().for_each(|list| inner.put_back(list));
+        }
+        for shard in &inner.shards {
+            let emptied = shard.lock().retire();
+            emptied.into_iter().for_each(Inner::give_back);
+        }
     }
 
     /// Allocates `bytes` bytes, aligned to 8.
@@ -240,18 +252,11 @@ impl Heap {
         // SAFETY: each slab in use counts as a reference to its heap.
         let inner = unsafe { &*slab.heap().cast::<Inner>() };
         inner.account.release(Part::Documents, SIZES[slab.class()] as usize);
-        let emptied = loop {
-            let owner = slab.owner.load(Ordering::Relaxed);
-            let mut shard = inner.shards[owner as usize].lock();
-            // Only who holds the owner's lock makes another one the owner.
-            if slab.owner.load(Ordering::Relaxed) == owner {
-                // SAFETY: the slot is of this slab, whose owner we hold, and the caller gives it up.
-                break unsafe { shard.put(slab, at) };
-            }
-        };
-        // If others remain in the slab, they may be freed and the heap with them by now.
-        if let Some(emptied) = emptied {
-            Inner::give_back(emptied);
+        let own = &inner.shards[thread_number() & (inner.shards.len() - 1)];
+        // SAFETY: the slot is of this heap, and the caller gives it up.
+        let too_much = unsafe { own.lock().keep(slab.class(), at) };
+        if too_much.count > 0 {
+            inner.put_back(too_much);
         }
     }
 
@@ -286,6 +291,38 @@ impl Heap {
 }
 
 impl Inner {
+    /// Puts slots back into their slabs.
+    #[cold]
+    fn put_back(&self, mut list: SlotList) {
+        let mut emptied: Option<Emptied> = None;
+        let mut next = list.pop();
+        while let Some(first) = next {
+            // SAFETY: a slot that is not back in its slab counts as used, so the slab is in use.
+            let owner = unsafe { Slab::of(first) }.owner.load(Ordering::Relaxed);
+            let mut shard = self.shards[owner as usize].lock();
+            while let Some(slot) = next {
+                // SAFETY: as above.
+                let slab = unsafe { Slab::of(slot) };
+                // Only who holds the owner's lock makes another one the owner. The system is told without the lock.
+                if slab.owner.load(Ordering::Relaxed) != owner || emptied.is_some() {
+                    break;
+                }
+                next = list.pop();
+                // SAFETY: the slot is of this slab, whose owner we hold, and nobody uses it.
+                emptied = unsafe { shard.put(slab, slot) };
+            }
+            // If others remain in their slabs, they may be freed as soon as the lock is, and the heap with them: an
+            // emptied slab, or a slot that is not back yet, keeps it.
+            drop(shard);
+            if let Some(emptied) = emptied.take() {
+                if next.is_none() {
+                    return Inner::give_back(emptied);
+                }
+                Inner::give_back(emptied);
+            }
+        }
+    }
+
     /// Gives an empty slab back, and with it its reference to the heap.
     fn give_back(Emptied(slab): Emptied) {
         // SAFETY: nobody else knows the slab any more; it was begun with a counted reference.

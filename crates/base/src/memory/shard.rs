@@ -3,24 +3,61 @@
 use std::ptr::{null, NonNull};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use super::classes::CLASSES;
+use super::classes::{CLASSES, SIZES};
 use super::lock::{Guard, Lock};
-use super::slab::{Slab, Standing};
+use super::slab::{Slab, SlotList, Standing};
 
 /// A slab is allocated from again when one of so many of its slots is free: each visit to a slab then serves many
 /// allocations, and what is not used of full slabs is at most this share.
 const REUSE_SHARE: u32 = 32;
 
-/// The slabs of one class.
+/// Bytes of slots that a list at hand holds at most, and how many slots at least and at most.
+const LIST_BYTES: u32 = 16 << 10;
+const LEAST_LISTED: u32 = 2;
+const MOST_LISTED: u32 = 64;
+
+/// Slots of a class that a list at hand holds at most.
+static LISTED: [u32; CLASSES] = {
+    let mut listed = [0; CLASSES];
+    let mut class = 0;
+    while class < CLASSES {
+        let fit = LIST_BYTES / SIZES[class];
+        listed[class] = if fit < LEAST_LISTED {
+            LEAST_LISTED
+        } else if fit > MOST_LISTED {
+            MOST_LISTED
+        } else {
+            fit
+        };
+        class += 1;
+    }
+    listed
+};
+
+/// The slabs of one class, and slots at hand.
+///
+/// What a thread frees goes to its own shard's lists, whoever owns the slab: only one list in so many slots goes back
+/// to the slabs, and so to the lock of another shard. Two lists, so that a thread at the boundary does not empty and
+/// fill the same one again and again.
 #[derive(Clone, Copy)]
+#[repr(align(64))]
 pub(super) struct Bin {
+    hot: SlotList,
+    spare: SlotList,
     current: *const Slab,
     /// A list of slabs with room.
     partial: *const Slab,
-    /// Slots in use.
-    pub(super) used: u64,
+    /// Slots that slabs gave away: in use, or in lists at hand, here or in other shards.
+    used: u64,
     /// Slots that were handed out at least once.
     pub(super) begun: u64,
+}
+
+impl Bin {
+    /// Slots that slabs gave away, less those in the lists here.
+    pub(super) fn used(&self) -> i64 {
+        self.used as i64 - i64::from(self.hot.count + self.spare.count)
+    }
 }
 
 /// What the lock of a shard guards.
@@ -40,13 +77,18 @@ pub(super) struct Shard {
     partials: [AtomicU32; CLASSES],
 }
 
+fn has_room(slab: &Slab) -> bool {
+    slab.room() - slab.used() > slab.room() / REUSE_SHARE
+}
+
 /// A slab that nobody owns any more; it goes back to the chunks when the lock is released.
 #[must_use]
 pub(super) struct Emptied(pub(super) NonNull<Slab>);
 
 impl Shard {
     pub(super) fn new() -> Shard {
-        let bin = Bin { current: null(), partial: null(), used: 0, begun: 0 };
+        let (hot, spare) = (SlotList::EMPTY, SlotList::EMPTY);
+        let bin = Bin { hot, spare, current: null(), partial: null(), used: 0, begun: 0 };
         Shard {
             bins: Lock::new(Bins { bins: [bin; CLASSES], is_closed: false }),
             partials: [const { AtomicU32::new(0) }; CLASSES],
@@ -75,18 +117,58 @@ pub(super) struct Locked<'a> {
 }
 
 impl Locked<'_> {
-    /// A slot from the slab at hand.
+    /// A slot from what is at hand.
     #[inline]
     pub(super) fn take(&mut self, class: usize) -> Option<NonNull<u8>> {
+        let slot = self.bins.bins[class].hot.pop();
+        slot.or_else(|| self.take_from_slab(class))
+    }
+
+    fn take_from_slab(&mut self, class: usize) -> Option<NonNull<u8>> {
         let bin = &mut self.bins.bins[class];
+        bin.hot = std::mem::replace(&mut bin.spare, SlotList::EMPTY);
+        if let Some(slot) = bin.hot.pop() {
+            return Some(slot);
+        }
         // SAFETY: slabs in a bin are in use, and we hold their lock.
         let slab = unsafe { bin.current.as_ref() }?;
-        let begun = slab.begun();
         // SAFETY: as above.
-        let slot = unsafe { slab.take() }?;
-        bin.used += 1;
-        bin.begun += u64::from(slab.begun() - begun);
-        Some(slot)
+        if let Some(slot) = unsafe { slab.take_fresh() } {
+            bin.used += 1;
+            bin.begun += 1;
+            return Some(slot);
+        }
+        // SAFETY: as above.
+        bin.hot = unsafe { slab.take_freed() };
+        bin.used += u64::from(bin.hot.count);
+        bin.hot.pop()
+    }
+
+    /// Keeps a freed slot at hand. Returns what is too much: to be put back into slabs after the lock is released.
+    ///
+    /// # Safety
+    /// The slot is of a slab of this heap and class, and is not used any more.
+    #[inline]
+    pub(super) unsafe fn keep(&mut self, class: usize, slot: NonNull<u8>) -> SlotList {
+        let bins = &mut *self.bins;
+        let bin = &mut bins.bins[class];
+        // SAFETY: the caller's promise.
+        unsafe { bin.hot.push(slot) };
+        if bins.is_closed {
+            return std::mem::replace(&mut bin.hot, SlotList::EMPTY);
+        }
+        if bin.hot.count < LISTED[class] {
+            return SlotList::EMPTY;
+        }
+        let full = std::mem::replace(&mut bin.hot, SlotList::EMPTY);
+        std::mem::replace(&mut bin.spare, full)
+    }
+
+    /// All slots at hand, to be put back into slabs after the lock is released.
+    pub(super) fn drain(&mut self) -> Vec<SlotList> {
+        let bins = self.bins.bins.iter_mut();
+        let lists = bins.flat_map(|bin| [&mut bin.hot, &mut bin.spare]).filter(|list| list.count > 0);
+        lists.map(|list| std::mem::replace(list, SlotList::EMPTY)).collect()
     }
 
     /// Puts another slab of the list at hand, in the place of one that is full. False if the list is empty.
@@ -140,7 +222,7 @@ impl Locked<'_> {
         match slab.standing() {
             Standing::Current => None,
             standing if used == 0 => Some(self.remove(slab, standing)),
-            Standing::Full if slab.room() - used > slab.room() / REUSE_SHARE => {
+            Standing::Full if has_room(slab) => {
                 self.link(slab);
                 None
             }
@@ -148,17 +230,25 @@ impl Locked<'_> {
         }
     }
 
-    /// From now on nobody allocates: nothing is at hand any more. Returns what is empty.
-    pub(super) fn close(&mut self) -> Vec<Emptied> {
+    /// From now on nothing is kept at hand, because nobody will allocate.
+    pub(super) fn close(&mut self) {
         self.bins.is_closed = true;
+    }
+
+    /// Takes the slabs at hand away. Returns those that are empty.
+    pub(super) fn retire(&mut self) -> Vec<Emptied> {
         let mut emptied = Vec::new();
         for class in 0..CLASSES {
             let bin = &mut self.bins.bins[class];
             // SAFETY: slabs in a bin are in use.
-            let Some(slab) = (unsafe { std::mem::replace(&mut bin.current, null()).as_ref() }) else { continue };
+            let Some(slab) = (unsafe { std::mem::replace(&mut bin.current, null()).as_ref() }) else {
+                continue;
+            };
             slab.set_standing(Standing::Full);
             if slab.used() == 0 {
                 emptied.push(self.remove(slab, Standing::Full));
+            } else if has_room(slab) {
+                self.link(slab);
             }
         }
         emptied

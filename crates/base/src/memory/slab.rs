@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 
 use super::chunks::{HEAD_BYTES, Raw, head_of};
 use super::classes::{SIZES, SLAB_BYTES};
+use crate::version::prefetch;
 
 /// Where a slab stands with the shard that owns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +44,42 @@ const _: () = assert!(size_of::<Slab>() == HEAD_BYTES);
 /// What is in a free slot.
 struct FreeSlot {
     next: *mut FreeSlot,
+}
+
+/// Free slots of one class, each with a link to the next.
+#[derive(Clone, Copy)]
+pub(super) struct SlotList {
+    head: *mut FreeSlot,
+    pub(super) count: u32,
+}
+
+impl SlotList {
+    pub(super) const EMPTY: SlotList = SlotList { head: null_mut(), count: 0 };
+
+    /// Adds a slot.
+    ///
+    /// # Safety
+    /// The slot is nobody else's.
+    #[inline]
+    pub(super) unsafe fn push(&mut self, slot: NonNull<u8>) {
+        let link = slot.cast::<FreeSlot>();
+        // SAFETY: by the caller's promise the slot is ours; it is large enough, and aligned, for a link.
+        unsafe { link.write(FreeSlot { next: self.head }) };
+        self.head = link.as_ptr();
+        self.count += 1;
+    }
+
+    /// Takes out the slot that was added last.
+    #[inline]
+    pub(super) fn pop(&mut self) -> Option<NonNull<u8>> {
+        let slot = NonNull::new(self.head)?;
+        // SAFETY: a slot in the list is free, and begins with a link.
+        self.head = unsafe { slot.as_ref() }.next;
+        self.count -= 1;
+        // The next one will be wanted soon, and may not have been touched for long.
+        prefetch(self.head.cast());
+        Some(slot.cast())
+    }
 }
 
 impl Slab {
@@ -86,28 +123,31 @@ impl Slab {
         Raw { head: NonNull::from(self).cast(), begin: self.begin, bytes }
     }
 
-    /// A free slot, if there is one.
+    /// All slots that were freed, which count as used from now on.
+    ///
+    /// # Safety
+    /// The caller holds the lock of the owner.
+    pub(super) unsafe fn take_freed(&self) -> SlotList {
+        let count = self.begun.get() - self.used();
+        self.used.store(self.begun.get(), Relaxed);
+        SlotList { head: self.free.replace(null_mut()), count }
+    }
+
+    /// A slot that was never used, if there is one.
     ///
     /// # Safety
     /// The caller holds the lock of the owner.
     #[inline]
-    pub(super) unsafe fn take(&self) -> Option<NonNull<u8>> {
-        let slot = if let Some(slot) = NonNull::new(self.free.get()) {
-            // SAFETY: a slot in the list is free, and begins with a link.
-            self.free.set(unsafe { slot.as_ref() }.next);
-            slot.cast()
-        } else {
-            let begun = self.begun.get();
-            if begun == self.room {
-                return None;
-            }
-            self.begun.set(begun + 1);
-            let offset = begun as usize * SIZES[self.class()] as usize;
-            // SAFETY: slots below `room` lie within the slab.
-            unsafe { NonNull::new_unchecked(self.begin.add(offset)) }
-        };
-        self.used.store(self.used.load(Relaxed) + 1, Relaxed);
-        Some(slot)
+    pub(super) unsafe fn take_fresh(&self) -> Option<NonNull<u8>> {
+        let begun = self.begun.get();
+        if begun == self.room {
+            return None;
+        }
+        self.begun.set(begun + 1);
+        self.used.store(self.used() + 1, Relaxed);
+        let offset = begun as usize * SIZES[self.class()] as usize;
+        // SAFETY: slots below `room` lie within the slab.
+        Some(unsafe { NonNull::new_unchecked(self.begin.add(offset)) })
     }
 
     /// Takes a slot back. Returns how many are still used.
