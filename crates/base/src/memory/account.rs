@@ -10,10 +10,11 @@ use super::part::{Part, Parts};
 mod tests;
 
 static LEDGERS: Ledgers = Ledgers::new();
+static NOBODY: Ledger = Ledger::nobody();
 
 thread_local! {
     /// This thread's ledger. Needs no destructor, so that looking at it costs nothing.
-    static LEDGER: Cell<Option<&'static Ledger>> = const { Cell::new(None) };
+    static LEDGER: Cell<&'static Ledger> = const { Cell::new(&NOBODY) };
     /// Gives the ledger back when the thread ends.
     static TURN: Turn = const { Turn };
 }
@@ -22,30 +23,30 @@ struct Turn;
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        if let Some(ledger) = LEDGER.take() {
+        let ledger = LEDGER.replace(&NOBODY);
+        if !std::ptr::eq(ledger, &NOBODY) {
             LEDGERS.give_back(ledger);
         }
     }
 }
 
-/// This thread's ledger; nothing if the thread is about to end.
-#[inline]
-fn ledger() -> Option<&'static Ledger> {
-    LEDGER.get().or_else(take_ledger)
-}
-
+/// Gets this thread a ledger if it has none. False if the thread is about to end: destructors of thread locals that
+/// run after that of `TURN` go without.
 #[cold]
-fn take_ledger() -> Option<&'static Ledger> {
-    // Destructors of thread locals that run after that of `TURN` find none, and go without.
-    TURN.try_with(|_| ()).ok()?;
-    LEDGER.set(Some(LEDGERS.take()));
-    LEDGER.get()
+fn take_ledger() -> bool {
+    if TURN.try_with(|_| ()).is_err() {
+        return false;
+    }
+    if std::ptr::eq(LEDGER.get(), &NOBODY) {
+        LEDGER.set(LEDGERS.take());
+    }
+    true
 }
 
-/// A small number that no other running thread has; threads about to end share 0 with somebody.
+/// A small number that few other running threads have.
 #[inline]
 pub(super) fn thread_number() -> usize {
-    ledger().map_or(0, Ledger::number)
+    LEDGER.get().number()
 }
 
 /// A memory account; a clone is the same account.
@@ -72,13 +73,27 @@ impl Account {
     /// Charges so many bytes.
     #[inline]
     pub fn charge(&self, part: Part, bytes: usize) {
-        self.0.add(ledger(), part, bytes as i64);
+        self.add(part, bytes as i64);
     }
 
     /// Gives so many bytes back that were charged before.
     #[inline]
     pub fn release(&self, part: Part, bytes: usize) {
-        self.0.add(ledger(), part, (bytes as i64).wrapping_neg());
+        self.add(part, (bytes as i64).wrapping_neg());
+    }
+
+    #[inline]
+    fn add(&self, part: Part, bytes: i64) {
+        if !self.0.try_add(LEDGER.get(), part, bytes) {
+            self.add_without_ledger(part, bytes);
+        }
+    }
+
+    #[cold]
+    fn add_without_ledger(&self, part: Part, bytes: i64) {
+        if !take_ledger() || !self.0.try_add(LEDGER.get(), part, bytes) {
+            self.0.add_shared(part, bytes);
+        }
     }
 
     /// About how many bytes are in use: off by at most [`Account::deviation_bytes`].

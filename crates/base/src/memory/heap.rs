@@ -65,6 +65,16 @@ pub struct HeapUsage {
     pub classes: Vec<ClassUsage>,
 }
 
+/// Guard of [`Heap::moving`].
+#[must_use]
+pub struct Moving<'a>(&'a Shard);
+
+impl Drop for Moving<'_> {
+    fn drop(&mut self) {
+        self.0.lock().end_bypass();
+    }
+}
+
 impl HeapUsage {
     /// Bytes held and not used.
     pub fn slack_bytes(&self) -> u64 {
@@ -88,7 +98,7 @@ impl Clone for Heap {
 impl Drop for Heap {
     fn drop(&mut self) {
         if self.0.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.shards.iter().for_each(|shard| shard.lock().close());
+            self.0.shards.iter().for_each(|shard| shard.lock().begin_bypass());
             self.trim();
         }
     }
@@ -175,6 +185,14 @@ impl Heap {
             let emptied = shard.lock().retire();
             emptied.into_iter().for_each(Inner::give_back);
         }
+    }
+
+    /// As long as the guard lives, what this thread frees goes back to its slab, and not to who allocates next: for
+    /// moving versions out of sparse slabs.
+    pub fn moving(&self) -> Moving<'_> {
+        let shard = &self.0.shards[thread_number() & (self.0.shards.len() - 1)];
+        shard.lock().begin_bypass();
+        Moving(shard)
     }
 
     /// Allocates `bytes` bytes, aligned to 8.

@@ -10,11 +10,9 @@
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-use super::atomics::{AtomicBool, AtomicI64, AtomicPtr, AtomicU64};
+use super::atomics::{ACCOUNTS, AtomicBool, AtomicI64, AtomicPtr, AtomicU64};
 use super::part::{PARTS, Part, Parts};
 
-/// Accounts that can have entries in ledgers at the same time; further ones are charged with atomic additions.
-pub(super) const ACCOUNTS: usize = 64;
 /// Ledgers among which the allowed deviation is shared even if there are fewer.
 const LEAST_LEDGERS: i64 = 32;
 /// The estimate may be off by one such part of the quota.
@@ -29,11 +27,21 @@ struct Entry {
     parts: [AtomicI64; PARTS],
     /// What the estimate has not been told yet.
     drift: AtomicI64,
+    /// How much that may be. Negative where there is nothing to write: so one comparison tells all that is special.
+    most_drift: AtomicI64,
+}
+
+impl Entry {
+    const fn new(most_drift: i64) -> Entry {
+        let zero = [const { AtomicI64::new(0) }; PARTS];
+        Entry { parts: zero, drift: AtomicI64::new(0), most_drift: AtomicI64::new(most_drift) }
+    }
 }
 
 /// The entries of one thread at a time.
 pub(super) struct Ledger {
-    entries: [Entry; ACCOUNTS],
+    /// The last one is of all accounts that have no number; nobody writes it.
+    entries: [Entry; ACCOUNTS + 1],
     is_taken: AtomicBool,
     number: usize,
     next: *const Ledger,
@@ -45,10 +53,32 @@ unsafe impl Sync for Ledger {}
 unsafe impl Send for Ledger {}
 
 impl Ledger {
+    /// The ledger of threads that have none: in it, nothing is written.
+    pub(super) const fn nobody() -> Ledger {
+        Ledger {
+            entries: [const { Entry::new(-1) }; ACCOUNTS + 1],
+            is_taken: AtomicBool::new(true),
+            number: 0,
+            next: std::ptr::null(),
+        }
+    }
+
+    fn new() -> Ledger {
+        let mut ledger = Ledger::nobody();
+        ledger.entries[..ACCOUNTS].iter_mut().for_each(|entry| *entry = Entry::new(0));
+        ledger
+    }
+
     /// Its number: small, and of no two threads at the same time.
     pub(super) fn number(&self) -> usize {
         self.number
     }
+}
+
+/// Adds to what only this thread writes.
+#[inline]
+fn add_to(sum: &AtomicI64, bytes: i64) {
+    sum.store(sum.load(Relaxed).wrapping_add(bytes), Relaxed);
 }
 
 /// All ledgers, and the numbers of the accounts that have entries in them.
@@ -83,13 +113,7 @@ impl Ledgers {
         if let Some(ledger) = self.iter().find(is_free) {
             return ledger;
         }
-        let entry = |_| Entry { parts: std::array::from_fn(|_| AtomicI64::new(0)), drift: AtomicI64::new(0) };
-        let ledger = Box::into_raw(Box::new(Ledger {
-            entries: std::array::from_fn(entry),
-            is_taken: AtomicBool::new(true),
-            number: 0,
-            next: std::ptr::null(),
-        }));
+        let ledger = Box::into_raw(Box::new(Ledger::new()));
         let mut head = self.newest.load(Acquire);
         loop {
             // SAFETY: nobody else knows it before it is in the list; heads of the list are whole.
@@ -112,7 +136,7 @@ impl Ledgers {
 
     fn claim_number(&self) -> Option<usize> {
         let mut numbers = self.numbers.load(Relaxed);
-        while numbers != u64::MAX {
+        while (numbers.trailing_ones() as usize) < ACCOUNTS {
             let number = numbers.trailing_ones() as usize;
             // Acquire: sees all that was charged to the last account with this number.
             match self.numbers.compare_exchange(numbers, numbers | 1 << number, Acquire, Relaxed) {
@@ -137,7 +161,7 @@ impl Ledgers {
     /// Makes all entries of a number zero that nobody but the caller has.
     fn clear(&self, number: usize) {
         for entry in self.iter().map(|ledger| &ledger.entries[number]) {
-            entry.parts.iter().chain([&entry.drift]).for_each(|sum| sum.store(0, Relaxed));
+            entry.parts.iter().chain([&entry.drift, &entry.most_drift]).for_each(|sum| sum.store(0, Relaxed));
         }
     }
 
@@ -157,15 +181,19 @@ impl Drop for Ledgers {
     }
 }
 
+/// What changes often, away from what is only read.
+#[repr(align(128))]
+struct Apart<T>(T);
+
 /// The sums of one account.
 pub(super) struct Sums<'a> {
-    ledgers: &'a Ledgers,
     /// The account's place in each ledger; `ACCOUNTS` if all were in use.
     number: usize,
+    ledgers: &'a Ledgers,
     /// What is not in ledgers: what threads without one charged.
     shared: [AtomicI64; PARTS],
     /// The sum of everything but the drifts.
-    published: AtomicI64,
+    published: Apart<AtomicI64>,
     most_drift: AtomicI64,
 }
 
@@ -182,43 +210,49 @@ impl<'a> Sums<'a> {
             ledgers,
             number: number.unwrap_or(ACCOUNTS),
             shared: std::array::from_fn(|_| AtomicI64::new(0)),
-            published: AtomicI64::new(0),
+            published: Apart(AtomicI64::new(0)),
             most_drift: AtomicI64::new(FIRST_DRIFT),
         }
     }
 
-    /// Adds to a part, from the thread that has `ledger`.
+    /// Adds to a part, from the thread that has `ledger`, which may be [`Ledger::nobody`]. False if that thread has none
+    /// and this did nothing.
     #[inline]
-    pub(super) fn add(&self, ledger: Option<&Ledger>, part: Part, bytes: i64) {
-        let Some(entry) = ledger.and_then(|ledger| ledger.entries.get(self.number)) else {
-            return self.add_shared(part, bytes);
-        };
-        let sum = &entry.parts[part as usize];
-        sum.store(sum.load(Relaxed).wrapping_add(bytes), Relaxed);
+    pub(super) fn try_add(&self, ledger: &Ledger, part: Part, bytes: i64) -> bool {
+        let Some(entry) = ledger.entries.get(self.number) else { return false };
         let drift = entry.drift.load(Relaxed).wrapping_add(bytes);
-        if drift.unsigned_abs() <= self.most_drift.load(Relaxed) as u64 {
-            entry.drift.store(drift, Relaxed);
-        } else {
-            self.publish(entry, drift);
+        if drift.wrapping_abs() > entry.most_drift.load(Relaxed) {
+            return self.try_publish(entry, part, bytes);
         }
+        entry.drift.store(drift, Relaxed);
+        add_to(&entry.parts[part as usize], bytes);
+        true
     }
 
     #[cold]
-    fn publish(&self, entry: &Entry, drift: i64) {
+    fn try_publish(&self, entry: &Entry, part: Part, bytes: i64) -> bool {
+        if entry.most_drift.load(Relaxed) < 0 {
+            return false;
+        }
+        entry.most_drift.store(self.most_drift.load(Relaxed), Relaxed);
+        let drift = entry.drift.load(Relaxed).wrapping_add(bytes);
         entry.drift.store(0, Relaxed);
-        self.published.fetch_add(drift, Relaxed);
+        self.published.0.fetch_add(drift, Relaxed);
+        add_to(&entry.parts[part as usize], bytes);
+        true
     }
 
+    /// Adds to a part, from a thread that has no ledger, or to an account that has no number.
     #[cold]
-    fn add_shared(&self, part: Part, bytes: i64) {
+    pub(super) fn add_shared(&self, part: Part, bytes: i64) {
         self.shared[part as usize].fetch_add(bytes, Relaxed);
-        self.published.fetch_add(bytes, Relaxed);
+        self.published.0.fetch_add(bytes, Relaxed);
     }
 
     /// The sum of all parts, off by at most the drifts.
     #[inline]
     pub(super) fn estimate(&self) -> i64 {
-        self.published.load(Relaxed)
+        self.published.0.load(Relaxed)
     }
 
     /// The parts: exactly, if nobody charges meanwhile.
@@ -237,6 +271,9 @@ impl<'a> Sums<'a> {
         let allowed = i64::try_from(quota_bytes).unwrap_or(i64::MAX) / DEVIATION_OF_QUOTA;
         let each = (allowed / self.ledgers.count().max(LEAST_LEDGERS)).min(MOST_DRIFT);
         self.most_drift.store(each, Relaxed);
+        if self.number < ACCOUNTS {
+            self.ledgers.iter().for_each(|ledger| ledger.entries[self.number].most_drift.store(each, Relaxed));
+        }
     }
 }
 

@@ -13,11 +13,14 @@ mod slab;
 /// The atomics of ledgers: the same source is compiled with those of a scheduler in tests.
 mod atomics {
     pub(super) use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU64};
+
+    /// Accounts that can have entries in ledgers at the same time; further ones are charged with atomic additions.
+    pub(super) const ACCOUNTS: usize = 64;
 }
 
 #[cfg(test)]
 mod ledger_model;
 
 pub use account::Account;
-pub use heap::{ClassUsage, Heap, HeapUsage};
+pub use heap::{ClassUsage, Heap, HeapUsage, Moving};
 pub use part::{PARTS, Part, Parts};

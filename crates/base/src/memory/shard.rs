@@ -63,7 +63,8 @@ impl Bin {
 /// What the lock of a shard guards.
 pub(super) struct Bins {
     bins: [Bin; CLASSES],
-    is_closed: bool,
+    /// Nothing is kept at hand while this is not zero.
+    bypassing: u32,
 }
 
 // SAFETY: slabs are reached through whoever holds the lock of their owner, from any thread.
@@ -90,7 +91,7 @@ impl Shard {
         let (hot, spare) = (SlotList::EMPTY, SlotList::EMPTY);
         let bin = Bin { hot, spare, current: null(), partial: null(), used: 0, begun: 0 };
         Shard {
-            bins: Lock::new(Bins { bins: [bin; CLASSES], is_closed: false }),
+            bins: Lock::new(Bins { bins: [bin; CLASSES], bypassing: 0 }),
             partials: [const { AtomicU32::new(0) }; CLASSES],
         }
     }
@@ -154,7 +155,7 @@ impl Locked<'_> {
         let bin = &mut bins.bins[class];
         // SAFETY: the caller's promise.
         unsafe { bin.hot.push(slot) };
-        if bins.is_closed {
+        if bins.bypassing > 0 {
             return std::mem::replace(&mut bin.hot, SlotList::EMPTY);
         }
         if bin.hot.count < LISTED[class] {
@@ -230,9 +231,14 @@ impl Locked<'_> {
         }
     }
 
-    /// From now on nothing is kept at hand, because nobody will allocate.
-    pub(super) fn close(&mut self) {
-        self.bins.is_closed = true;
+    /// From now on nothing is kept at hand: nobody will allocate, or not from where it was freed.
+    pub(super) fn begin_bypass(&mut self) {
+        self.bins.bypassing += 1;
+    }
+
+    /// From now on slots are kept at hand again.
+    pub(super) fn end_bypass(&mut self) {
+        self.bins.bypassing -= 1;
     }
 
     /// Takes the slabs at hand away. Returns those that are empty.

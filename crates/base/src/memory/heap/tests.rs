@@ -121,11 +121,13 @@ fn sparse_is_what_could_be_moved_together() {
     let held = heap.usage().held_bytes;
     let sparse = blocks.iter().filter(|block| block.is_sparse(50)).count();
     assert!(sparse > 1_000, "{sparse}");
+    let moving = heap.moving();
     for block in &mut blocks {
         if block.is_sparse(50) {
             *block = Block::new(&heap, 500, 1);
         }
     }
+    drop(moving);
     heap.trim();
     let now = heap.usage().held_bytes;
     assert!(now < held / 2, "{held} became {now}");
