@@ -327,6 +327,11 @@ impl Version {
         self.header().refs.load(Ordering::Acquire) == 1
     }
 
+    /// Whether both are references to one and the same version.
+    pub fn is_same(&self, other: &Version) -> bool {
+        self.0 == other.0
+    }
+
     /// Whether it lies in a slab of its heap of which less than `percent` is used, so that moving it helps to empty
     /// the slab.
     pub fn is_sparse(&self, percent: u32) -> bool {

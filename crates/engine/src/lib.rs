@@ -42,6 +42,7 @@ mod whole;
 mod with_meta;
 mod write;
 
+pub use account_check::AccountFigures;
 #[cfg(debug_assertions)]
 pub use bucket::locks_taken;
 pub use bucket::{Bucket, Mutated};

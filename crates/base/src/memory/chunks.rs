@@ -126,6 +126,15 @@ impl Chunks {
     }
 }
 
+impl Chunks {
+    /// Bytes of chunks, and of them the bytes of slabs in use.
+    pub(super) fn bytes(&self) -> (u64, u64) {
+        let state = self.0.lock();
+        let used: u64 = state.chunks.values().map(|chunk| u64::from(chunk.free.count_zeros())).sum();
+        ((state.chunks.len() * CHUNK_BYTES) as u64, used * SLAB_BYTES as u64)
+    }
+}
+
 /// A mapping of a chunk's size at a multiple of it.
 fn map_chunk() -> NonNull<u8> {
     // SAFETY: a new mapping at an address of the system's choice touches nothing that is there.

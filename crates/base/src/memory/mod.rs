@@ -7,6 +7,7 @@ mod heap;
 mod ledger;
 mod lock;
 mod part;
+mod process;
 mod shard;
 mod slab;
 
@@ -23,4 +24,5 @@ mod ledger_model;
 
 pub use account::Account;
 pub use heap::{ClassUsage, Heap, HeapUsage, Moving};
+pub use process::ProcessMemory;
 pub use part::{PARTS, Part, Parts};

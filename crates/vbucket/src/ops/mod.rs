@@ -3,6 +3,7 @@
 mod change;
 mod flush;
 mod lock;
+mod relocation;
 mod residency;
 mod with_meta;
 
