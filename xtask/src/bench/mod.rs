@@ -1,5 +1,6 @@
 //! Measurements, most with a threshold: beside others in the same run where there are others.
 
+mod accounting;
 mod compact;
 mod durable;
 mod engines;
@@ -8,6 +9,7 @@ mod flush;
 mod idle;
 mod load;
 mod memcached;
+mod memory;
 mod process;
 mod redis;
 mod report;
@@ -32,6 +34,10 @@ pub enum Bench {
     Engines(engines::Options),
     /// A restart with many documents: time to ready, to the first correct read, until everything is in memory.
     Warmup(warmup::Options),
+    /// What accounts and the heap cost: charging, the estimate under load, versions beside the system's allocator.
+    Accounting(accounting::Options),
+    /// Bytes that a document costs beyond key and value, beside memcached and Redis.
+    Memory(memory::Options),
     /// The front end while all files are compacted, and the disk space before, during and after.
     Compact(compact::Options),
 }
@@ -53,6 +59,8 @@ pub fn run(bench: &Bench) -> Result<bool> {
         Bench::Flush(options) => flush::run(options)?,
         Bench::Engines(options) => return engines::run(options),
         Bench::Warmup(options) => warmup::run(options)?,
+        Bench::Accounting(options) => accounting::run(options)?,
+        Bench::Memory(options) => memory::run(options)?,
         Bench::Compact(options) => compact::run(options)?,
     };
     Ok(report.close())
