@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use base::memory::{HeapUsage, Parts, ProcessMemory};
+use base::memory::{HeapUsage, Parts, ProcessMemory, trim_system};
 use base::Part;
 
 use crate::bucket::Bucket;
@@ -50,12 +50,43 @@ impl Bucket {
     }
 }
 
-/// Compares the account with what the heap says.
+/// How often the chore looks whether the bucket came to rest.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Compares the account with what the heap says, and gives back what was needed only while there was work.
 #[derive(Default)]
-pub(crate) struct AccountCheck;
+pub(crate) struct AccountCheck {
+    /// When the account was compared last.
+    compared: Option<Duration>,
+    /// How much was in use at the last look.
+    used_bytes: u64,
+    /// Whether what was free has been given back since there was work.
+    is_trimmed: bool,
+}
+
+impl AccountCheck {
+    /// Once the bucket rests, buffers of saves and bursts are not needed any more; they lie free between what stays,
+    /// where neither allocator gives them back by itself.
+    fn trim(&mut self, bucket: &Bucket) {
+        let used = bucket.memory.used_bytes();
+        if std::mem::replace(&mut self.used_bytes, used) != used {
+            self.is_trimmed = false;
+        } else if !std::mem::replace(&mut self.is_trimmed, true) {
+            bucket.context.heap.trim();
+            trim_system();
+        }
+    }
+}
 
 impl Chore for AccountCheck {
     fn step(&mut self, bucket: &Bucket, _slice: &Slice<'_>) -> Next {
+        self.trim(bucket);
+        let now = bucket.env.clock.monotonic();
+        let interval = Duration::from_secs(bucket.settings.get(Key::AccountCheckInterval));
+        if self.compared.is_some_and(|compared| now < compared + interval) {
+            return Next::After(LOOK_EVERY);
+        }
+        self.compared = Some(now);
         // The quota may be another one by now, and the estimate has to be as good as it demands.
         bucket.context.account().scale_to(bucket.memory.quota_bytes());
         let figures = bucket.account_check();
@@ -67,6 +98,6 @@ impl Chore for AccountCheck {
                 "the account of documents is not what the heap says"
             );
         }
-        Next::After(Duration::from_secs(bucket.settings.get(Key::AccountCheckInterval)))
+        Next::After(LOOK_EVERY)
     }
 }

@@ -11,7 +11,7 @@ pub struct ProcessMemory {
     pub chunk_bytes: u64,
     /// Bytes that the system's allocator has handed out, if it says so.
     pub system_used_bytes: Option<u64>,
-    /// Bytes that it holds for that.
+    /// Addresses that it holds for that. What it gave back from between its allocations still counts.
     pub system_held_bytes: Option<u64>,
 }
 
@@ -26,6 +26,16 @@ impl ProcessMemory {
             system_used_bytes: system.map(|(used, _)| used),
             system_held_bytes: system.map(|(_, held)| held),
         }
+    }
+}
+
+/// Makes the system's allocator give free pages back to the system, wherever they lie. Takes milliseconds, and who
+/// allocates meanwhile waits: for quiet moments.
+pub fn trim_system() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: it may be called at any time, from any thread.
+    unsafe {
+        libc::malloc_trim(0);
     }
 }
 
