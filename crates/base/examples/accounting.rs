@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, mpsc};
 use std::thread;
 
-use rustix::time::{ClockId, clock_gettime};
 use base::{Account, DocKey, Heap, NewVersion, Part, Version, VersionMeta};
+use rustix::time::{ClockId, clock_gettime};
 
 const CHARGES: u64 = 100_000_000;
 const QUOTA: u64 = 256 << 20;

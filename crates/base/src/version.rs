@@ -466,14 +466,17 @@ mod tests {
             datatype: Datatype::SNAPPY,
             kind: ItemKind::SystemEvent,
         };
-        let odd = VersionMeta { by_seqno: Seqno(0x1234_5678_9abc), rev_seqno: RevSeqno(0x8001_0000_0002), ..most };
+        let odd =
+            VersionMeta { by_seqno: Seqno(0x1234_5678_9abc), rev_seqno: RevSeqno(0x8001_0000_0002), ..most };
         for meta in [most, odd, VersionMeta::default()] {
-            for kind in [ItemKind::Mutation, ItemKind::Deletion, ItemKind::Expiration, ItemKind::SystemEvent] {
+            for kind in [ItemKind::Mutation, ItemKind::Deletion, ItemKind::Expiration, ItemKind::SystemEvent]
+            {
                 let meta = VersionMeta { kind, ..meta };
                 let heap = Heap::default();
                 let version = NewVersion::new(&heap, meta, DocKey::new(b"key"), &[b"v"]);
                 assert_eq!((version.meta(), version.is_resident()), (meta, true));
-                let mut hollow = NewVersion::without_value(&heap, VersionMeta::default(), DocKey::new(b"key"), 1);
+                let mut hollow =
+                    NewVersion::without_value(&heap, VersionMeta::default(), DocKey::new(b"key"), 1);
                 *hollow.meta_mut() = meta;
                 assert_eq!((hollow.meta(), hollow.is_resident()), (meta, false));
             }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use base::memory::{HeapUsage, Parts, ProcessMemory, trim_system};
 use base::Part;
+use base::memory::{HeapUsage, Parts, ProcessMemory, trim_system};
 
 use crate::bucket::Bucket;
 use crate::keeper::{Chore, Next, Slice};

@@ -114,8 +114,7 @@ impl Model {
         let seqno = self.high + 1 + gap;
         let kind = if event { ItemKind::SystemEvent } else { ItemKind::Mutation };
         let meta = VersionMeta { by_seqno: Seqno(seqno), kind, ..VersionMeta::default() };
-        let version =
-            NewVersion::new(base::Heap::shared(), meta, DocKey::new(&[key]), &[b"value"]).publish();
+        let version = NewVersion::new(base::Heap::shared(), meta, DocKey::new(&[key]), &[b"value"]).publish();
         let old = self.changes.iter().rposition(|c| c.key == key && c.event == event);
         let old_seqno = old.map(|at| Seqno(self.changes[at].seqno));
         let open_id = self.real.open_id();

@@ -84,9 +84,8 @@ fn stave(options: &Options, scratch: &Scratch) -> Result<Resident> {
         log: scratch.path().join("server.log"),
         more: &["--threads", &threads, "--bucket", &bucket],
     })?;
-    let resident = load(options, &Peer::stave("stave", &server), || {
-        Client::connect(&server.kv)?.await_persisted()
-    })?;
+    let resident =
+        load(options, &Peer::stave("stave", &server), || Client::connect(&server.kv)?.await_persisted())?;
     server.stop()?;
     Ok(resident)
 }
@@ -146,7 +145,10 @@ fn at_rest(pid: u32) -> Result<u64> {
 fn report(options: &Options, all: &[Resident; 3]) -> Report {
     let documents = f64::from(options.documents);
     println!("\nbytes a document beyond key and value, {documents} documents:");
-    println!("{:<10} {:>22} {:>22} {:>22}", "", "at rest, whole process", "without the empty one", "at most, whole");
+    println!(
+        "{:<10} {:>22} {:>22} {:>22}",
+        "", "at rest, whole process", "without the empty one", "at most, whole"
+    );
     for r in all {
         println!(
             "{:<10} {:>22.1} {:>22.1} {:>22.1}",

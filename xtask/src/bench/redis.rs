@@ -44,7 +44,8 @@ impl Redis {
     /// With an append-only file in `dir`, which is made, synced before each answer.
     pub fn start(dir: &Path) -> Result<Redis> {
         // No rewriting of its file: it would take the processor while we measure.
-        let durable = ["--appendonly", "yes", "--appendfsync", "always", "--auto-aof-rewrite-percentage", "0"];
+        let durable =
+            ["--appendonly", "yes", "--appendfsync", "always", "--auto-aof-rewrite-percentage", "0"];
         Redis::start_with(dir, &durable)
     }
 

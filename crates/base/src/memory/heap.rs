@@ -3,8 +3,8 @@
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::{Arc, LazyLock};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use super::account::{Account, thread_number};
 use super::chunks::CHUNKS;

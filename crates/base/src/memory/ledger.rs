@@ -107,9 +107,8 @@ impl Ledgers {
     /// A ledger for the calling thread: one that another thread gave back, or a new one.
     pub(super) fn take(&self) -> &Ledger {
         // Acquire: goes on from what the former owner wrote last.
-        let is_free = |ledger: &&Ledger| {
-            ledger.is_taken.compare_exchange(false, true, Acquire, Relaxed).is_ok()
-        };
+        let is_free =
+            |ledger: &&Ledger| ledger.is_taken.compare_exchange(false, true, Acquire, Relaxed).is_ok();
         if let Some(ledger) = self.iter().find(is_free) {
             return ledger;
         }
@@ -272,7 +271,9 @@ impl<'a> Sums<'a> {
         let each = (allowed / self.ledgers.count().max(LEAST_LEDGERS)).min(MOST_DRIFT);
         self.most_drift.store(each, Relaxed);
         if self.number < ACCOUNTS {
-            self.ledgers.iter().for_each(|ledger| ledger.entries[self.number].most_drift.store(each, Relaxed));
+            self.ledgers
+                .iter()
+                .for_each(|ledger| ledger.entries[self.number].most_drift.store(each, Relaxed));
         }
     }
 }

@@ -24,5 +24,5 @@ mod ledger_model;
 
 pub use account::Account;
 pub use heap::{ClassUsage, Heap, HeapUsage, Moving};
-pub use process::{ProcessMemory, trim_system};
 pub use part::{PARTS, Part, Parts};
+pub use process::{ProcessMemory, trim_system};

@@ -1,6 +1,6 @@
 //! A shard of a heap: the slabs that one thread, or few, allocate from, behind one lock.
 
-use std::ptr::{null, NonNull};
+use std::ptr::{NonNull, null};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use super::classes::{CLASSES, SIZES};

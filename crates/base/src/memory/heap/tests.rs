@@ -83,7 +83,10 @@ fn a_thread_allocates_from_what_others_left() {
     });
     let held = heap.usage().held_bytes;
     let mut n = 0;
-    blocks.retain(|_| { n += 1; n % 2 == 0 });
+    blocks.retain(|_| {
+        n += 1;
+        n % 2 == 0
+    });
     blocks.extend((0..20_000).map(|_| Block::new(&heap, 500, 1)));
     let now = heap.usage().held_bytes;
     assert!(now <= held + held / 20, "{held} became {now}");
@@ -116,7 +119,10 @@ fn sparse_is_what_could_be_moved_together() {
     let mut blocks: Vec<Block> = (0..5_000).map(|_| Block::new(&heap, 500, 1)).collect();
     assert!(blocks.iter().all(|block| !block.is_sparse(50)), "all are full, or allocated from");
     let mut n = 0;
-    blocks.retain(|_| { n += 1; n % 4 == 0 });
+    blocks.retain(|_| {
+        n += 1;
+        n % 4 == 0
+    });
     heap.trim();
     let held = heap.usage().held_bytes;
     let sparse = blocks.iter().filter(|block| block.is_sparse(50)).count();
