@@ -145,15 +145,15 @@ fn the_memory_account_survives_restarts_and_ends_at_nothing() {
     for n in 0..100 {
         world.set(&format!("key{}", n % 30), &"v".repeat(n)).expect("stored");
     }
-    let used = world.bucket.memory().used_bytes();
+    let used = world.bucket.memory().account().exact()[base::Part::Documents as usize] as u64;
     assert!(used > 0 && world.bucket.flush_all());
     let world = world.restart();
-    assert_eq!(world.bucket.memory().used_bytes(), used);
+    assert_eq!(world.bucket.memory().account().exact()[base::Part::Documents as usize] as u64, used);
     let waiting = world.bucket.persisted(VB, Seqno(1000)).expect("few wait").expect("it is far away");
     world.bucket.set_vbucket_state(VB, VbState::Dead, None).expect("it is there");
     assert!(waiting.try_take().is_none());
     world.bucket.delete_vbucket(VB).expect("it is dead").expect("the disk works");
-    assert_eq!(world.bucket.memory().used_bytes(), 0);
+    assert_eq!(world.bucket.memory().account().exact()[base::Part::Documents as usize] as u64, 0);
     assert!(waiting.is_abandoned(), "nobody waits for what will never be");
     assert_eq!(world.bucket.persisted(VB, Seqno(1)).err(), Some(Refusal::NotMyVbucket));
 }
@@ -165,6 +165,6 @@ fn a_tiny_quota_refuses_and_nothing_else() {
         let config = BucketConfig { vbuckets: 8, quota_bytes, ..BucketConfig::new("b", "/data/b".into()) };
         let bucket = Bucket::open(config, env, Arc::new(kvstore::Memory::default())).expect("opened");
         assert_eq!(with_meta(&bucket, &[b'v'; 100], Datatype::RAW, 1, 1), Err(Refusal::OverQuota));
-        assert_eq!(bucket.memory().used_bytes(), 0);
+        assert_eq!(bucket.memory().account().exact()[base::Part::Documents as usize] as u64, 0);
     }
 }

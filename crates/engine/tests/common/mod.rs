@@ -160,7 +160,7 @@ impl Watched {
     }
 
     pub fn used(&self) -> u64 {
-        self.bucket.memory().used_bytes()
+        self.bucket.memory().account().exact()[base::Part::Documents as usize] as u64
     }
 
     /// What the account has to say: the versions that the tables point at.
