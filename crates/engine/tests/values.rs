@@ -13,7 +13,7 @@ fn an_evicted_value_comes_back_and_the_account_is_right() {
     let full = world.used();
     assert!(world.bucket.flush_all());
     assert_eq!(world.bucket.evict_value(VB, doc("k")), Ok(true));
-    assert_eq!(world.used(), world.table_bytes());
+    world.check_account();
     assert!(world.used() + 1000 <= full);
     assert_eq!(world.bucket.with_vbucket(VB, |vb| vb.counts().without_value), Some(1));
     assert_eq!(world.get("k"), Err(Refusal::NotResident));
@@ -49,7 +49,8 @@ fn only_what_is_on_disk_and_free_leaves_memory() {
     let found = world.settle("locked", || world.bucket.get(VB, doc("locked"), world.bucket.now()));
     let found = found.expect("it is there");
     assert_eq!((found.cas, found.version.value()), (lock.cas, &b"v"[..]));
-    assert_eq!(world.used(), world.table_bytes());
+    drop((found, lock));
+    world.check_account();
 }
 
 #[test]
@@ -98,7 +99,7 @@ fn during_the_read(
     assert_eq!(world.bucket.fetch_step(), Progress::Worked);
     assert!(matches!(fetch.try_take(), Some(Fetched::Look(None))));
     let got = world.get("k");
-    assert_eq!(world.used(), world.table_bytes());
+    world.check_account();
     (world, got)
 }
 
@@ -209,7 +210,7 @@ fn large_values_are_read_in_parts_and_lent_a_few_at_a_time() {
     assert_eq!(world.bucket.fetch_step(), Progress::Worked);
     while world.bucket.fetch_step() != Progress::Idle {}
     assert!(matches!(late.try_take(), Some(Fetched::Look(_))));
-    assert_eq!(world.used(), world.table_bytes());
+    world.check_account();
 }
 
 #[test]
@@ -235,6 +236,7 @@ fn metadata_are_enough_for_much() {
     let seen = world.bucket.peek(VB, doc("k"), now()).expect("served").expect("there");
     assert_eq!((seen.cas, seen.version.value_bytes()), (old.cas, 5));
     assert_eq!(seen.whole().err(), Some(Refusal::NotResident));
+    drop(seen);
     assert_eq!(world.bucket.unlock(VB, doc("k"), Cas(1), now()), Err(Refusal::NotLocked));
     store(StoreMode::Replace, old.cas).expect("stored");
     assert_eq!(world.get("k"), Ok("new".into()));
@@ -260,7 +262,7 @@ fn metadata_are_enough_for_much() {
     world.bucket.apply_with_meta(VB, &request, now()).expect("it wins by revision");
     assert_eq!(world.get("k"), Ok("foreign".into()));
     assert!(world.spy.batches.lock().is_empty(), "nothing of this needed a value");
-    assert_eq!(world.used(), world.table_bytes());
+    world.check_account();
 }
 
 #[test]

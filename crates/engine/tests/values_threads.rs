@@ -131,7 +131,7 @@ fn race(quota_bytes: u64) {
         fetchers.into_iter().for_each(|fetcher| fetcher.join().expect("fetchers end"));
     });
     assert!(world.bucket.fetch_stats().fetched > 0, "some values had to be read");
-    assert_eq!(world.used(), world.table_bytes());
+    world.check_account();
 }
 
 #[test]

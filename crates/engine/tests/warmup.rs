@@ -46,7 +46,7 @@ fn whoever_waits_for_a_vbucket_has_it_loaded_first() {
     assert_eq!(world.bucket.load_step(), Progress::Worked);
     assert_eq!(world.bucket.load_step(), Progress::Idle);
     assert_eq!(read(&world, 5, "k1"), Ok("new".into()));
-    assert_eq!(world.used(), world.table_bytes());
+    world.check_account();
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn values_come_newest_first_and_vbuckets_take_turns() {
     let stats = world.bucket.warmup_stats();
     assert_eq!((stats.state, stats.values, stats.at_watermark), (WarmupState::Done, 1799, false));
     assert_eq!(world.bucket.stats().all().without_value, 0);
-    assert_eq!(world.used(), world.table_bytes());
+    world.check_account();
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn values_stop_at_the_low_watermark_and_reads_go_on() {
     let memory = world.bucket.memory();
     assert!(memory.used_bytes() < memory.low_watermark_bytes() + 1000);
     assert_eq!(world.settle("k0", || read(&world, 3, "k0")), Ok("value 0".repeat(10)));
-    assert_eq!(world.used(), world.table_bytes());
+    world.check_account();
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn a_vbucket_that_cannot_be_read_is_dead_and_the_others_serve() {
     assert_eq!(world.settle("k1", || read(&world, 3, "k1")), Ok("value 1".repeat(10)));
     assert_eq!(world.bucket.warmup_stats().vbuckets_failed, 1);
     assert!(world.bucket.flush_all());
-    assert_eq!(world.used(), world.table_bytes());
+    world.check_account();
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn a_vbucket_that_is_deleted_while_it_is_loaded_stays_away() {
     assert_eq!(world.set("k1", "new").seqno, Seqno(1));
     while world.bucket.warm_step() != Progress::Idle {}
     assert_eq!(world.get("k1"), Ok("new".into()));
-    assert_eq!(world.used(), world.table_bytes());
+    world.check_account();
 }
 
 #[test]

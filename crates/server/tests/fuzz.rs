@@ -245,7 +245,7 @@ fn check(bucket: &Bucket) {
         });
         used += bytes;
     });
-    assert_eq!(bucket.memory().used_bytes(), used);
+    assert!(bucket.memory().used_bytes() >= used, "what is in the tables is charged");
 }
 
 #[test]

@@ -6,7 +6,7 @@ pub mod spy;
 use std::sync::Arc;
 
 use base::env::{Env, SimHandles};
-use base::{Cas, Datatype, DocKey, Moment, VbId};
+use base::{Cas, Datatype, DocKey, Heap, Moment, Part, VbId};
 use engine::{Bucket, BucketConfig, Mutated, Refusal, StoreMode, StoreRequest};
 
 /// A node's disk and clock, and the bucket on it.
@@ -91,6 +91,7 @@ pub fn doc(key: &str) -> DocKey<'_> {
 impl Watched {
     /// Opens a bucket that has loaded nothing yet.
     pub fn open(env: Env, handles: SimHandles, quota_bytes: u64) -> Watched {
+        let env = env.with_heap(Heap::default());
         let mut config = BucketConfig::new("test", "/data/test".into());
         (config.vbuckets, config.quota_bytes) = (8, quota_bytes);
         let store = kvstore::Couch::open(env.clone(), &config.dir, kvstore::CouchConfig::default());
@@ -107,7 +108,8 @@ impl Watched {
     /// Opens it again after a clean stop.
     pub fn restart(self, quota_bytes: u64) -> Watched {
         self.bucket.close().expect("the disk works");
-        let Watched { env, handles, .. } = self;
+        let Watched { env, handles, bucket, .. } = self;
+        drop(bucket);
         Watched::open(env, handles, quota_bytes)
     }
 
@@ -163,7 +165,14 @@ impl Watched {
         self.bucket.memory().account().exact()[base::Part::Documents as usize] as u64
     }
 
-    /// What the account has to say: the versions that the tables point at.
+    /// Once everything is on disk the account knows of no versions but those that the tables point at.
+    pub fn check_account(&self) {
+        assert!(self.bucket.flush_all());
+        let documents = self.bucket.memory().account().exact()[Part::Documents as usize];
+        assert_eq!(documents as u64, self.table_bytes());
+    }
+
+    /// Bytes of the versions that the tables point at.
     pub fn table_bytes(&self) -> u64 {
         let mut bytes = 0;
         self.bucket.each_vbucket(|vb| bytes += vb.counts().bytes);
