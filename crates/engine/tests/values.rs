@@ -154,7 +154,7 @@ fn a_value_that_cannot_be_read_fails_its_readers_alone() {
 #[test]
 fn a_value_without_room_is_lent_and_goes_when_its_readers_have_it() {
     let (env, handles) = base::env::Env::sim(10);
-    let world = Watched::open(env, handles, 95_000);
+    let world = Watched::open(env, handles, 98_000);
     for n in 0..80 {
         world.set(&format!("k{n}"), &"v".repeat(1000));
     }
