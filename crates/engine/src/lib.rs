@@ -52,6 +52,7 @@ mod whole;
 mod with_meta;
 mod write;
 
+pub use account_check::AccountFigures;
 pub use backfill::{Backfill, BackfillScope, Backfilled};
 #[cfg(debug_assertions)]
 pub use bucket::locks_taken;

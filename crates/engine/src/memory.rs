@@ -15,6 +15,7 @@ pub struct MemoryAccount {
 impl MemoryAccount {
     /// The limits of `account`.
     pub fn new(settings: Arc<Settings>, account: Account) -> MemoryAccount {
+        account.scale_to(settings.get(Key::MaxSize));
         MemoryAccount { settings, account }
     }
 

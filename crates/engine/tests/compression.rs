@@ -426,7 +426,7 @@ fn hostile_blocks_are_refused_wherever_they_come() {
     // One that is stored nevertheless, by whoever wrote the file, does no harm either.
     for (what, block) in hostile() {
         let meta = VersionMeta { datatype: JSON_SNAPPY, ..VersionMeta::default() };
-        let stored = base::NewVersion::new(&base::Heap::default(), meta, doc("k"), &[&block]).publish();
+        let stored = base::NewVersion::new(base::Heap::shared(), meta, doc("k"), &[&block]).publish();
         let whole = engine::Whole::of(stored).expect("it is in memory");
         assert!(value::plain(&whole).len() <= 25_600_001, "{what}");
     }

@@ -66,7 +66,7 @@ pub fn tuned(
     };
     tune(&mut meta);
     let key = DocKey { collection: CollectionId(collection), key: key.as_ref() };
-    NewVersion::new(&base::Heap::default(), meta, key, &[value]).publish()
+    NewVersion::new(base::Heap::shared(), meta, key, &[value]).publish()
 }
 
 fn tombstone(collection: u32, key: &str, seqno: u64, kind: ItemKind) -> Version {

@@ -22,7 +22,7 @@ fn version(i: u64, seqno: u64) -> Version {
 
 fn sized(i: u64, seqno: u64, value: &[u8]) -> Version {
     let meta = VersionMeta { by_seqno: Seqno(seqno), ..VersionMeta::default() };
-    NewVersion::new(&base::Heap::default(), meta, DocKey::new(&key(i)), &[value]).publish()
+    NewVersion::new(base::Heap::shared(), meta, DocKey::new(&key(i)), &[value]).publish()
 }
 
 /// How often the same growing and shrinking is done.

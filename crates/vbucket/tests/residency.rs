@@ -25,7 +25,7 @@ impl World {
 
     fn set(&mut self, name: &[u8], value: &[u8]) {
         let change = Change {
-            new: NewVersion::new(&base::Heap::default(), VersionMeta::default(), key(name), &[value]),
+            new: NewVersion::new(base::Heap::shared(), VersionMeta::default(), key(name), &[value]),
             existence: Existence::Any,
             cas: Cas::ANY,
             basis: Basis::Nothing,
@@ -47,7 +47,7 @@ impl World {
     fn evict(&mut self, name: &[u8]) -> Option<Version> {
         let there = self.find(name);
         let hollow =
-            NewVersion::without_value(&base::Heap::default(), there.meta(), there.key(), there.value_bytes());
+            NewVersion::without_value(base::Heap::shared(), there.meta(), there.key(), there.value_bytes());
         self.vb.take_value(self.hash(name), hollow, Moment(1))
     }
 }
@@ -55,27 +55,28 @@ impl World {
 fn disk(name: &[u8], seqno: u64, value: Option<&[u8]>) -> Version {
     let meta = VersionMeta { by_seqno: Seqno(seqno), ..VersionMeta::default() };
     match value {
-        Some(value) => NewVersion::new(&base::Heap::default(), meta, key(name), &[value]).publish(),
-        None => NewVersion::without_value(&base::Heap::default(), meta, key(name), 5).publish(),
+        Some(value) => NewVersion::new(base::Heap::shared(), meta, key(name), &[value]).publish(),
+        None => NewVersion::without_value(base::Heap::shared(), meta, key(name), 5).publish(),
     }
 }
 
 #[test]
 fn counts_follow_a_value_out_and_in_again() {
     let mut world = World::new(0);
-    world.set(b"k", b"value");
+    let value = &[b'v'; 160];
+    world.set(b"k", value);
     assert!(world.evict(b"k").is_none(), "it is dirty");
     world.flush();
     let before = world.vb.counts();
     let whole = world.evict(b"k").expect("it is clean");
     assert!(world.evict(b"k").is_none(), "it is out");
-    assert_eq!(world.vb.counts(), Counts { without_value: 1, bytes: before.bytes - 5, ..before });
+    assert_eq!(world.vb.counts(), Counts { without_value: 1, bytes: before.bytes - 160, ..before });
     assert!(
         matches!(world.vb.put_value(world.hash(b"k"), &whole), Placed::Placed(old) if !old.is_resident())
     );
     assert!(matches!(world.vb.put_value(world.hash(b"k"), &whole), Placed::NotNeeded));
     assert_eq!(world.vb.counts(), before);
-    assert_eq!(world.find(b"k").value(), b"value");
+    assert_eq!(world.find(b"k").value(), value);
 }
 
 #[test]
@@ -114,7 +115,7 @@ fn loaded_documents_are_put_in_place_at_once() {
 /// The version of a key with its value in another form, as a compressor makes it.
 fn recoded(old: &Version, value: &[u8]) -> NewVersion {
     let meta = VersionMeta { datatype: Datatype::SNAPPY, ..old.meta() };
-    NewVersion::new(&base::Heap::default(), meta, old.key(), &[value])
+    NewVersion::new(base::Heap::shared(), meta, old.key(), &[value])
 }
 
 #[test]
@@ -138,7 +139,7 @@ fn a_value_changes_its_form_and_the_document_does_not_notice() {
     assert!(!world.vb.has_unflushed());
     // It comes back from disk in the form that it has there.
     assert!(world.evict(b"k").is_some());
-    let whole = NewVersion::new(&base::Heap::default(), old.meta(), old.key(), &[old.value()]).publish();
+    let whole = NewVersion::new(base::Heap::shared(), old.meta(), old.key(), &[old.value()]).publish();
     assert!(matches!(world.vb.put_value(hash, &whole), Placed::Placed(_)));
     assert_eq!(world.vb.counts(), before);
     // Nobody brings another form of a version that is gone, changed or locked.
@@ -148,7 +149,7 @@ fn a_value_changes_its_form_and_the_document_does_not_notice() {
     world.flush();
     assert!(world.vb.recode_value(hash, &old, recoded(&old, b"short"), Moment(1)).is_err());
     let old = world.find(b"k");
-    let copy = NewVersion::new(&base::Heap::default(), old.meta(), old.key(), &[old.value()]);
+    let copy = NewVersion::new(base::Heap::shared(), old.meta(), old.key(), &[old.value()]);
     let locked = world.vb.lock(hash, copy, Basis::of(Some(&old)), Moment(9_000_000_000), Moment(1));
     drop(locked.map_err(|refused| refused.refusal).expect("nothing is in the way").1);
     let old = world.find(b"k");
@@ -162,7 +163,7 @@ fn a_lock_brings_back_a_value_that_left_since_it_was_copied() {
     world.flush();
     let old = world.find(b"k");
     let before = world.vb.counts();
-    let copy = NewVersion::new(&base::Heap::default(), old.meta(), old.key(), &[old.value()]);
+    let copy = NewVersion::new(base::Heap::shared(), old.meta(), old.key(), &[old.value()]);
     assert!(world.evict(b"k").is_some());
     let locked =
         world.vb.lock(world.hash(b"k"), copy, Basis::of(Some(&old)), Moment(9_000_000_000), Moment(1));
@@ -176,7 +177,7 @@ fn the_earliest_expiry_is_a_bound_that_a_pass_makes_exact() {
     let expires = |world: &mut World, name: &[u8], expiry| {
         let meta = VersionMeta { expiry, ..VersionMeta::default() };
         let change = Change {
-            new: NewVersion::new(&base::Heap::default(), meta, key(name), &[b"value"]),
+            new: NewVersion::new(base::Heap::shared(), meta, key(name), &[b"value"]),
             existence: Existence::Any,
             cas: Cas::ANY,
             basis: Basis::Nothing,

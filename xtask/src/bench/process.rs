@@ -19,6 +19,11 @@ fn of_status(pid: u32, name: &str) -> Result<u64> {
     field(&status, name).with_context(|| format!("/proc/PID/status has {name}"))
 }
 
+/// The most resident memory that a process ever had.
+pub fn peak_resident_bytes(pid: u32) -> Result<u64> {
+    of_status(pid, "VmHWM:")
+}
+
 /// Descriptors that a process has open.
 pub fn descriptors(pid: u32) -> Result<usize> {
     Ok(fs::read_dir(format!("/proc/{pid}/fd"))?.count())

@@ -114,13 +114,14 @@ impl VBucket {
         let purged = self.purge_seqno > Seqno(0) || self.evicted.may_be_purged();
         let forgotten = if purged { self.history.max_deleted_rev.0 } else { 0 };
         let last_rev = current.map_or(forgotten, |version| version.meta().rev_seqno.0);
-        let meta = new.meta_mut();
+        let mut meta = new.meta_mut();
         meta.cas = self.history.hlc.next(now.0);
         meta.rev_seqno = RevSeqno((last_rev + 1).min(MAX_REV_SEQNO));
         meta.by_seqno = self.history.high_seqno.next();
         if let Some(old) = current.filter(|v| preserve_expiry && v.is_live(now)) {
             meta.expiry = old.meta().expiry;
         }
+        drop(meta);
         finish(&mut new);
         Ok(self.history.record(slot, new))
     }

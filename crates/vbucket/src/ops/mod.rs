@@ -8,6 +8,7 @@ mod lock;
 mod on_disk;
 mod recode;
 mod recount;
+mod relocation;
 mod residency;
 mod with_meta;
 

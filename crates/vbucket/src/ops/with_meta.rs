@@ -6,7 +6,7 @@ use crate::ops::change::{Existence, Refusal, Refused, Stored};
 use crate::vbucket::VBucket;
 
 /// The highest revision: files have 48 bits for it (couchstore's file_format.md, by-id index). Counting stops there.
-pub const MAX_REV_SEQNO: u64 = (1 << 48) - 1;
+pub const MAX_REV_SEQNO: u64 = base::version::MAX_SEQNO;
 /// The highest CAS that a change may bring, nanoseconds in the year 2262: whatever it brings, the clock can count on
 /// from there, so that no two versions of a document ever have the same CAS.
 pub const MAX_FOREIGN_CAS: Cas = Cas(i64::MAX as u64);
