@@ -65,9 +65,9 @@ impl Bucket {
         if is_ephemeral {
             settings.be_ephemeral();
         }
-        let context = BucketContext::new(env.random.next_u64(), env.random.next_u64(), env.heap.clone());
+        let new = if is_ephemeral { BucketContext::ephemeral } else { BucketContext::new };
+        let context = new(env.random.next_u64(), env.random.next_u64(), env.heap.clone());
         context.frequency.set(settings.get(Key::FreqCounterIncrementFactor));
-        let context = if is_ephemeral { context.ephemeral() } else { context };
         let shards = (0..config.vbuckets).map(|id| {
             let origin = Origin::empty(VbState::Active, new_uuid(&env));
             Mutex::new(Shard {

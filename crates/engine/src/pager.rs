@@ -256,9 +256,10 @@ impl Pager {
 
     /// Metadata alone that pass the high watermark are nothing that value eviction can do anything about.
     fn check_metadata(&mut self, bucket: &Bucket, metadata_bytes: u64) {
-        let tables = bucket.context.account().exact()[Part::HashTables as usize].max(0) as u64;
+        let parts = bucket.context.account().exact();
+        let others = (parts.iter().sum::<i64>() - parts[Part::Documents as usize]).max(0) as u64;
         let is_value_eviction = bucket.eviction_policy() == EvictionPolicy::ValueOnly;
-        if !is_value_eviction || metadata_bytes + tables < bucket.memory.high_watermark_bytes() {
+        if !is_value_eviction || metadata_bytes + others < bucket.memory.high_watermark_bytes() {
             return;
         }
         if bucket.settings.is_on(Key::AutoEviction) {

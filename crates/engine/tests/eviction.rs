@@ -31,11 +31,17 @@ fn key(n: usize) -> String {
 
 /// Writes until the bucket is above the high watermark, and says how many documents that were.
 fn fill(world: &Watched, vb: VbId) -> usize {
+    fill_and(world, vb, || assert!(world.bucket.flush_all()))
+}
+
+/// The same, with something done after each document.
+fn fill_and(world: &Watched, vb: VbId, each: impl Fn()) -> usize {
     for n in 0.. {
         if world.bucket.memory().is_above_high_watermark() {
             return n;
         }
         world.set_in(vb, &key(n), &value(n)).expect("there is room");
+        each();
     }
     unreachable!("memory is finite")
 }
@@ -100,7 +106,10 @@ fn a_write_above_the_high_watermark_wakes_the_pager_and_the_cold_leave() {
 #[test]
 fn what_is_not_on_disk_or_locked_stays() {
     let world = world(2);
-    let documents = fill(&world, VB);
+    // What is not on disk has a share of the memory, here all of it.
+    world.bucket.set_param("checkpoint_memory_ratio", "1").expect("a good value");
+    world.bucket.keep_step();
+    let documents = fill_and(&world, VB, || {});
     keep(&world);
     assert_eq!(residents(&world, VB, documents), documents, "nothing of it is on disk");
     assert!(world.bucket.eviction_stats().kept_dirty > 0);
@@ -124,11 +133,12 @@ fn replicas_go_first() {
     for n in 0..each {
         world.set_in(VB, &key(n), &value(n)).expect("stored");
         world.set_in(replica, &key(n), &value(n)).expect("stored");
+        assert!(world.bucket.flush_all());
     }
     world.bucket.set_vbucket_state(replica, VbState::Replica, None).expect("there is such a vBucket");
     let more = (1000..1100).find(|n| {
         let is_above = world.bucket.memory().is_above_high_watermark();
-        is_above || world.set_in(VbId(1), &key(*n), &value(*n)).is_err()
+        is_above || world.set_in(VbId(1), &key(*n), &value(*n)).is_err() || !world.bucket.flush_all()
     });
     assert!(more.is_some() && world.bucket.flush_all());
     world.set("above", &value(0));
@@ -262,8 +272,8 @@ fn metadata_alone_above_the_watermark_lead_to_full_eviction_only_if_that_is_allo
                 break;
             }
             world.set_in(VB, &key(n), "").expect("there is room");
+            assert!(world.bucket.flush_all());
         }
-        assert!(world.bucket.flush_all());
         world.set_in(VB, "above", "").expect("there is room");
         keep(&world);
         let expected = if allowed { EvictionPolicy::Full } else { EvictionPolicy::ValueOnly };

@@ -254,9 +254,10 @@ fn a_document_that_cannot_be_read_fails_its_readers_and_is_not_taken_for_absent(
 #[test]
 fn without_room_a_document_is_lent_and_goes_whole() {
     let (env, handles) = Env::sim(9);
-    let world = Watched::open_with(env, handles, 95_000, &settings());
+    let world = Watched::open_with(env, handles, 100_000, &settings());
     for n in 0..80 {
         world.set(&format!("k{n}"), &"v".repeat(1000));
+        assert!(world.bucket.flush_all());
     }
     assert!(evict(&world, "k0"));
     assert!(world.bucket.memory().is_above_high_watermark());

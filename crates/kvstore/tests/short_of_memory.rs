@@ -58,5 +58,5 @@ fn what_is_held_is_charged_and_given_back() {
     drop(snapshot);
     assert_eq!(storage(), 0);
     drop(store);
-    assert_eq!(env.heap.account().estimate(), 0);
+    assert_eq!(env.heap.account().exact(), [0; base::memory::PARTS]);
 }

@@ -67,7 +67,7 @@ fn change(new: NewVersion) -> Change {
 impl Model {
     fn new() -> Model {
         let heap = Heap::new(Account::new());
-        let context = BucketContext::new(1, 2, heap.clone()).ephemeral();
+        let context = BucketContext::ephemeral(1, 2, heap.clone());
         let real = VBucket::new(VbId(0), &context, Origin::empty(VbState::Active, VbUuid(1)));
         Model { heap, real, items: BTreeMap::new(), high: 0, purge: 0, reads: Vec::new() }
     }

@@ -76,7 +76,7 @@ pub fn random(below: u64) -> impl FnMut() -> u64 {
 /// Shows what the list costs for so many items.
 pub fn run(keys: u64) {
     let heap = Heap::new(Account::new());
-    let context = BucketContext::new(1, 2, heap.clone()).ephemeral();
+    let context = BucketContext::ephemeral(1, 2, heap.clone());
     let mut one =
         One { heap, vb: VBucket::new(VbId(0), &context, Origin::empty(VbState::Active, VbUuid(1))) };
     println!("One vBucket, {keys} items of 20 + 100 bytes; pieces are what happens under one lock.\n");
