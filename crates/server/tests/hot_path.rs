@@ -170,15 +170,15 @@ fn a_get_allocates_nothing_and_takes_one_lock() {
 }
 
 #[test]
-fn a_set_allocates_the_new_version_and_takes_one_lock() {
+fn a_set_takes_one_version_from_the_heap_and_one_lock() {
     for features in [PLAIN, LIKE_AN_SDK] {
         let mut desk = Desk::new(features);
         let sets = batches(opcode::SET, VALUE);
         desk.rounds(&sets, 20);
         let served = (KEYS * ROUNDS) as u64;
         let (allocations, locks) = desk.rounds(&sets, ROUNDS);
-        // On top of a version each: the chunks of the checkpoints, which hold 256 changes.
-        assert!((served..=served + served / 64).contains(&allocations), "{allocations} for {served} sets");
+        // The versions come from the bucket's heap; the chunks of the checkpoints hold 256 changes.
+        assert!(allocations <= served / 64, "{allocations} for {served} sets");
         assert_eq!(locks, served);
     }
 }
@@ -212,5 +212,5 @@ fn locked_documents_make_nothing_dearer_for_others() {
     desk.rounds(&sets, 20);
     let (allocations, _) = desk.rounds(&sets, ROUNDS);
     let served = (KEYS * ROUNDS) as u64;
-    assert!(allocations <= served + served / 64, "{allocations} for {served} sets");
+    assert!(allocations <= served / 64, "{allocations} for {served} sets");
 }
