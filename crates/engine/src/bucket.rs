@@ -9,6 +9,7 @@ use parking_lot::{Mutex, MutexGuard};
 use vbucket::{BucketContext, Origin, VBucket};
 
 use crate::backfill::BackfillQueue;
+use crate::checkpoint_recovery::CheckpointRelief;
 use crate::compaction_queue::CompactionQueue;
 use crate::config::BucketConfig;
 use crate::counters::OpCounts;
@@ -101,6 +102,7 @@ pub struct Bucket {
     pub(crate) memory: MemoryAccount,
     pub(crate) settings: Arc<Settings>,
     pub(crate) keeper: Keeper,
+    pub(crate) relief: CheckpointRelief,
     pub(crate) waiters: PersistenceWaiters,
     pub(crate) flush: FlushQueue,
     pub(crate) disk: DiskState,

@@ -1,6 +1,7 @@
 //! Which vBuckets have something to write, and when it is time to write it.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use base::VbId;
@@ -41,6 +42,8 @@ pub struct FlushQueue {
     pace: Pace,
     queue: Mutex<Queue>,
     wake: Condvar,
+    /// Memory is short: nothing gathers.
+    is_hurried: AtomicBool,
 }
 
 #[derive(Default)]
@@ -84,7 +87,7 @@ impl Queue {
 
 impl FlushQueue {
     pub(crate) fn new(pace: Pace) -> FlushQueue {
-        FlushQueue { pace, queue: Mutex::default(), wake: Condvar::new() }
+        FlushQueue { pace, queue: Mutex::default(), wake: Condvar::new(), is_hurried: AtomicBool::new(false) }
     }
 
     /// The most vBuckets that it gives at once.
@@ -118,13 +121,37 @@ impl FlushQueue {
         }
     }
 
+    /// Memory is short: nothing gathers until somebody calls [`FlushQueue::hurry_no_longer`].
+    pub(crate) fn hurry_all(&self) {
+        if self.is_hurried.load(Ordering::Relaxed) || self.is_hurried.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        // Whoever is about to wait has either seen it or waits once the lock is released.
+        drop(self.queue.lock());
+        self.wake.notify_one();
+    }
+
+    /// There is memory again.
+    pub(crate) fn hurry_no_longer(&self) {
+        self.is_hurried.store(false, Ordering::Relaxed);
+    }
+
+    /// How long changes gather now.
+    fn pace(&self) -> Pace {
+        if self.is_hurried.load(Ordering::Relaxed) {
+            Pace { gather: Duration::ZERO, gather_few: Duration::ZERO, ..self.pace }
+        } else {
+            self.pace
+        }
+    }
+
     /// Appends a group of different vBuckets: the urgent ones alone, so that who waits waits for no others, or those
     /// that wait for longest. While both are due they take turns. Says whether it took the urgent ones, which may
     /// still stand among those that wait.
     pub(crate) fn take(&self, group: &mut Vec<VbId>, due: Due) -> bool {
         let mut queue = self.queue.lock();
         let queue = &mut *queue;
-        let is_ripe = queue.is_ripe(due, self.pace);
+        let is_ripe = queue.is_ripe(due, self.pace());
         queue.was_urgent = !(queue.urgent.is_empty() || is_ripe && queue.was_urgent);
         if queue.was_urgent {
             while group.len() < self.pace.group_vbuckets
@@ -157,14 +184,14 @@ impl FlushQueue {
     pub(crate) fn wait_for_work(&self, clock: &dyn Clock) -> bool {
         let mut queue = self.queue.lock();
         loop {
-            let now = clock.monotonic();
-            if queue.stopping || !queue.urgent.is_empty() || queue.is_ripe(Due::Gathered(now), self.pace) {
+            let (now, pace) = (clock.monotonic(), self.pace());
+            if queue.stopping || !queue.urgent.is_empty() || queue.is_ripe(Due::Gathered(now), pace) {
                 return !queue.stopping;
             }
             match queue.waiting.front() {
                 None => self.wake.wait(&mut queue),
                 Some((since, _)) => {
-                    let left = queue.gather(self.pace).saturating_sub(now.saturating_sub(*since));
+                    let left = queue.gather(pace).saturating_sub(now.saturating_sub(*since));
                     self.wake.wait_for(&mut queue, left);
                 }
             }
@@ -215,6 +242,17 @@ mod tests {
         assert_eq!(take(&queue, Due::Gathered(at(2000))), (0..128).collect::<Vec<_>>());
         assert!(take(&queue, Due::Gathered(at(2639))).is_empty(), "472 are left, which are not few");
         assert_eq!(take(&queue, Due::Gathered(at(2640))), (128..256).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn nothing_gathers_while_memory_is_short() {
+        let queue = FlushQueue::new(Pace::FILES);
+        (0..600).for_each(|vb| queue.push(VbId(vb), Duration::ZERO));
+        assert!(take(&queue, Due::Gathered(Duration::ZERO)).is_empty());
+        queue.hurry_all();
+        assert_eq!(take(&queue, Due::Gathered(Duration::ZERO)).len(), 128);
+        queue.hurry_no_longer();
+        assert!(take(&queue, Due::Gathered(Duration::ZERO)).is_empty());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use base::{VbId, Version};
 use kvstore::{FailoverEntry, SaveBatch, VbStateDoc};
 use parking_lot::MutexGuard;
-use vbucket::FlushBatch;
+use vbucket::{FlushBatch, Pressure};
 
 use crate::bucket::{Bucket, Shard};
 use crate::flush_queue::{Due, LARGE_BACKLOG};
@@ -41,6 +41,9 @@ impl Bucket {
                 self.flush.pause(PAUSE_AFTER_FAILURE);
             }
             group.clear();
+            if self.context.checkpoints.pressure() == Pressure::Calm {
+                self.flush.hurry_no_longer();
+            }
         }
     }
 
@@ -74,7 +77,7 @@ impl Bucket {
         for (batch, saved) in batches.into_iter().zip(outcomes) {
             match saved {
                 Ok(()) => {
-                    self.saved(&batch);
+                    self.saved(batch);
                     progress = Progress::Worked;
                 }
                 Err(_) => self.not_saved(&batch),
@@ -96,7 +99,7 @@ impl Bucket {
         shard.vb.take_flush_batch(self.config.flush_batch_items as u64)
     }
 
-    fn saved(&self, batch: &FlushBatch) {
+    fn saved(&self, batch: FlushBatch) {
         let removed = {
             let mut shard = self.flushing_shard(batch.id);
             let removed = shard.vb.flushed(batch.high_seqno);
@@ -108,8 +111,10 @@ impl Bucket {
             }
             removed
         };
-        drop(removed);
         self.waiters.persisted(batch.id, batch.high_seqno);
+        // The batch holds what was removed: it goes first, so that not it is what frees everything.
+        drop(batch);
+        self.dispose(removed);
     }
 
     fn not_saved(&self, batch: &FlushBatch) {

@@ -12,6 +12,7 @@ mod config;
 mod counters;
 mod defragmenter;
 mod disk_state;
+mod disposal;
 mod durability;
 mod evict;
 mod expiry_pager;
@@ -49,6 +50,7 @@ pub use backfill::{Backfill, BackfillScope, Backfilled};
 #[cfg(debug_assertions)]
 pub use bucket::locks_taken;
 pub use bucket::{Bucket, Mutated};
+pub use checkpoint_recovery::CheckpointMemoryStats;
 pub use compaction_queue::{CompactOutcome, CompactRequest, CompactionRun, CompactionStats};
 pub use completion::{Completer, Completion, completion};
 pub use config::{

@@ -11,6 +11,7 @@ use vbucket::{BucketContext, FailoverEntry, FailoverTable, Origin, VBucket};
 
 use crate::backfill::BackfillQueue;
 use crate::bucket::{Bucket, Shard, dead, new_uuid};
+use crate::checkpoint_recovery::CheckpointRelief;
 use crate::compaction_queue::CompactionQueue;
 use crate::config::BucketConfig;
 use crate::counters::OpCounts;
@@ -71,6 +72,7 @@ impl Bucket {
             memory: MemoryAccount::new(settings.clone(), context.account().clone()),
             settings,
             keeper: Keeper::default(),
+            relief: CheckpointRelief::default(),
             shards: shards.collect(),
             uuid,
             context,
@@ -88,6 +90,7 @@ impl Bucket {
             env,
             config,
         };
+        bucket.set_checkpoint_limits();
         bucket.find_vbuckets(clean)?;
         Ok(bucket)
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use base::{Seqno, VbId, VbState, VbUuid};
-use vbucket::{CursorId, FailoverEntry, Range, RegisterRefusal, Resume, ResumePoint};
+use vbucket::{CursorId, Dropped, FailoverEntry, Range, RangeLimit, RegisterRefusal, Resume, ResumePoint};
 
 use crate::bucket::Bucket;
 use crate::follower::Follower;
@@ -114,18 +114,17 @@ impl Bucket {
         Some(StreamCursor { id, incarnation, from })
     }
 
-    /// What a stream gets next from memory, at least `max_items` if there are so many; the same again until
+    /// What a stream gets next from memory, up to the checkpoint with which the limit is reached; the same again until
     /// [`Bucket::advance_stream`] says that it was taken.
-    pub fn take_changes(&self, vb: VbId, cursor: &StreamCursor, max_items: u64) -> Changes {
+    pub fn take_changes(&self, vb: VbId, cursor: &StreamCursor, limit: RangeLimit) -> Changes {
         let Ok(mut shard) = self.shard(vb) else { return Changes::Dropped };
         if shard.incarnation != cursor.incarnation {
             return Changes::Dropped;
         }
-        let checkpoints = shard.vb.checkpoints_mut();
-        if checkpoints.position(cursor.id).is_none() {
-            return Changes::Dropped;
+        match shard.vb.checkpoints_mut().take_range(cursor.id, limit) {
+            Ok(range) => range.map_or(Changes::Nothing, Changes::Range),
+            Err(Dropped) => Changes::Dropped,
         }
-        checkpoints.take_range(cursor.id, max_items).map_or(Changes::Nothing, Changes::Range)
     }
 
     /// Everything up to `to` of the range taken last was worked on.
@@ -143,9 +142,11 @@ impl Bucket {
             self.shard(vb).ok().filter(|shard| shard.incarnation == cursor.incarnation).map(|mut shard| {
                 let checkpoints = shard.vb.checkpoints_mut();
                 checkpoints.drop_cursor(cursor.id);
-                checkpoints.remove_closed()
+                checkpoints.remove_closed_but_newest()
             });
-        drop(removed);
+        if let Some(removed) = removed {
+            self.dispose(removed);
+        }
     }
 
     /// `follower` is told of nothing more that happens to this vBucket.

@@ -129,12 +129,14 @@ impl Bucket {
         Ok((mutated, outcome))
     }
 
-    /// Whether the disk takes changes, and the quota has room for a new version; there it is for tombstones.
+    /// Whether the disk takes changes, and the quota has room for a new version; there it is for tombstones,
+    /// as long as what waits for the disk has not filled its share.
     pub(crate) fn admit(&self, new: &NewVersion) -> Result<(), Refusal> {
         if self.disk.is_full() {
             return Err(Refusal::DiskFull);
         }
-        if new.is_deleted() || self.memory.admits() { Ok(()) } else { Err(Refusal::OverQuota) }
+        let is_room = (new.is_deleted() || self.memory.admits()) && self.have_checkpoints_room();
+        if is_room { Ok(()) } else { Err(Refusal::OverQuota) }
     }
 }
 

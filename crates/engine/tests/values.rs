@@ -154,11 +154,11 @@ fn a_value_that_cannot_be_read_fails_its_readers_alone() {
 #[test]
 fn a_value_without_room_is_lent_and_goes_when_its_readers_have_it() {
     let (env, handles) = base::env::Env::sim(10);
-    let world = Watched::open(env, handles, 95_000);
+    let world = Watched::open(env, handles, 100_000);
     for n in 0..80 {
         world.set(&format!("k{n}"), &"v".repeat(1000));
+        assert!(world.bucket.flush_all());
     }
-    assert!(world.bucket.flush_all());
     assert_eq!(world.bucket.evict_value(VB, doc("k0")), Ok(true));
     let hollow = world.used();
     assert!(world.bucket.memory().is_above_high_watermark());

@@ -97,7 +97,7 @@ fn values_come_newest_first_and_vbuckets_take_turns() {
 
 #[test]
 fn values_stop_at_the_low_watermark_and_reads_go_on() {
-    let world = stopped(4, 600, 200_000);
+    let world = stopped(4, 600, 300_000);
     while world.bucket.load_step() != Progress::Idle {}
     while world.bucket.warm_step() != Progress::Idle {}
     let stats = world.bucket.warmup_stats();

@@ -1,10 +1,10 @@
-//! Measures the hash table and the checkpoint manager: `cargo run --release -p vbucket --example table [ITEMS]`.
+//! Measures the hash table: `cargo run --release -p vbucket --example table [ITEMS]`.
 
 use std::hint::black_box;
 
 use base::env::{Clock, RealClock};
 use base::{DocKey, NewVersion, Seqno, Version, VersionMeta};
-use vbucket::{BucketContext, CheckpointLimits, CheckpointManager, HashTable};
+use vbucket::{BucketContext, HashTable};
 
 fn key(i: u64) -> [u8; 20] {
     let mut key = *b"key-0000000000000000";
@@ -127,64 +127,6 @@ impl Bench {
         });
         assert_eq!(found as u64, self.n);
     }
-
-    fn checkpoints(&self) {
-        let n = self.n;
-        println!("empty checkpoint manager: {} bytes and one node", size_of::<CheckpointManager>());
-        let mut manager = CheckpointManager::new(Seqno(0), CheckpointLimits::default());
-        let versions: Vec<Version> = (0..n).map(|i| version(i, i + 1)).collect();
-        self.each("queue, each", versions.clone().into_iter(), |version| _ = manager.queue(version, None));
-        drop(manager.remove_closed());
-        let mut manager = CheckpointManager::new(Seqno(0), CheckpointLimits::default());
-        let queued = versions.clone();
-        self.time("queue, new keys", n, || {
-            queued.into_iter().for_each(|version| _ = manager.queue(version, None));
-        });
-        drop(manager);
-        let mut manager = CheckpointManager::new(Seqno(0), CheckpointLimits::default());
-        let queued: Vec<Version> = (0..n).map(|i| version(i % 5000, i + 1)).collect();
-        let merged: Vec<_> = self.time("queue, each key of 5,000 again and again", n, || {
-            let old = |seqno: u64| seqno.checked_sub(5000).map(Seqno);
-            let queued = queued.into_iter();
-            queued
-                .filter_map(|version| {
-                    let old = old(version.meta().by_seqno.0);
-                    manager.queue(version, old)
-                })
-                .collect()
-        });
-        println!("merged {} of {n}", merged.len());
-        for count in [1, 10, 100, 1_000, 10_000, 100_000].into_iter().filter(|count| *count <= n) {
-            self.removal(count, &versions);
-        }
-    }
-
-    fn removal(&self, count: u64, versions: &[Version]) {
-        let limits = CheckpointLimits { max_items: 1, ..CheckpointLimits::default() };
-        let rounds = (100_000 / count).min(1000);
-        let (mut taking, mut removing) = (0, 0);
-        for _ in 0..rounds {
-            let mut manager = CheckpointManager::new(Seqno(0), limits);
-            let id = manager.register_cursor("reader", Seqno(0)).expect("memory starts there");
-            for version in versions.iter().take(count as usize) {
-                manager.queue(version.clone(), None);
-            }
-            let start = self.clock.monotonic_ns();
-            let range = manager.take_range(id, u64::MAX).expect("there are changes");
-            taking += self.clock.monotonic_ns() - start;
-            manager.advance(id, range.end());
-            let start = self.clock.monotonic_ns();
-            let removed = manager.remove_closed();
-            removing += self.clock.monotonic_ns() - start;
-            assert_eq!(removed.checkpoints(), count);
-        }
-        let per = |ns: u64| ns as f64 / rounds as f64;
-        println!(
-            "{count:>7} checkpoints: take the range {:>6.0} ns, take them out {:>6.0} ns (clock included)",
-            per(taking),
-            per(removing)
-        );
-    }
 }
 
 fn insert(table: &mut HashTable, i: u64, version: Version) -> Option<Version> {
@@ -208,5 +150,4 @@ fn main() {
     let bench = Bench { clock: RealClock::new(), n };
     println!("{n} items, keys of 20 bytes, values of 512 bytes");
     bench.table();
-    bench.checkpoints();
 }

@@ -6,44 +6,81 @@
 //! been promised never changes under it, so every closed checkpoint is one consistent snapshot; de-duplication reaches
 //! back only to the last seal, and a reader that comes later may meet a key twice, in two snapshots.
 //!
-//! Nothing here costs more when there are more changes or checkpoints: ranges and removed checkpoints are handed out
-//! as counted pointers, to be walked and freed outside the vBucket lock.
-//! No cursor ever stands inside the open checkpoint with a promise to keep, and closed checkpoints have a limited size,
-//! so memory is recovered by taking out whole checkpoints, and by dropping the slowest cursor where that is not enough.
+//! Nothing here costs more when there are more changes or checkpoints, but for searches, which cost the logarithm:
+//! ranges and removed checkpoints are handed out as counted pointers, to be walked and freed outside the vBucket lock.
+//! Memory is recovered by taking out whole checkpoints that all cursors have passed, then the chunks that they have
+//! passed of the next one, then by dropping the slowest cursor. All three leave the ranges alone that readers hold.
 
 use std::sync::Arc;
 
 use base::{Seqno, Version};
 
-use crate::checkpoint::{Changes, CheckpointLimits, NODE_BYTES, Node, Range, Removed};
-use crate::cursor::{Cursor, CursorId, CursorState, MOST_STEPS, RegisterRefusal};
+use crate::bucket_context::BucketContext;
+use crate::changes::{Changes, Sums};
+use crate::checkpoint_list::{Node, Tip, last_before, node_of};
+use crate::checkpoint_memory::{Charge, CheckpointMemory, rounded};
+use crate::cursor::{Cursor, CursorId, CursorState, Dropped, RegisterRefusal};
+use crate::range::{Range, RangeLimit};
+use crate::removed::Removed;
 
 /// The open and the closed checkpoints of a vBucket, and the cursors that read them.
 pub struct CheckpointManager {
-    /// The oldest checkpoint in memory.
+    /// The oldest node in memory,
     oldest: Arc<Node>,
-    /// The open checkpoint's place in the list.
+    /// its beginning, and the number of its checkpoint: nobody needs to look at it, it may be far from any cache.
+    memory_start: Seqno,
+    oldest_id: u64,
+    /// The open checkpoint's first node.
     open: Arc<Node>,
+    tip: Tip,
     /// The open checkpoint's changes.
     changes: Changes,
+    /// What was ever in closed checkpoints.
+    closed: Sums,
+    /// What has left them.
+    removed: Sums,
+    /// Bytes of the open checkpoint's nodes.
+    open_node_bytes: u64,
     high: Seqno,
     cursors: Vec<Cursor>,
+    cursor_charge: Charge,
     next_cursor: u32,
-    limits: CheckpointLimits,
+    memory: Arc<CheckpointMemory>,
+    /// What the bucket knows of what this one takes.
+    told_bytes: u64,
+    /// Bytes of closed checkpoints that nobody needs, kept for streams that come back soon, and since when.
+    kept: Kept,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Kept {
+    bytes: u64,
+    since: u32,
 }
 
 impl CheckpointManager {
     /// An empty one for a vBucket whose last change was `high`.
-    pub fn new(high: Seqno, limits: CheckpointLimits) -> CheckpointManager {
-        let open = Node::first(1, high.next());
+    pub fn new(context: &BucketContext, high: Seqno) -> CheckpointManager {
+        let memory = &context.checkpoints;
+        let tip = Tip::new(memory.clone(), high.next());
+        let open = tip.node().clone();
         CheckpointManager {
             oldest: open.clone(),
+            memory_start: open.start,
+            oldest_id: open.checkpoint,
+            open_node_bytes: open.overhead_bytes(),
             open,
-            changes: Changes::new(high.next()),
+            tip,
+            changes: Changes::new(high.next(), memory.clone()),
+            closed: Sums::default(),
+            removed: Sums::default(),
             high,
             cursors: Vec::new(),
+            cursor_charge: Charge::new(memory, 0),
             next_cursor: 0,
-            limits,
+            memory: memory.clone(),
+            told_bytes: 0,
+            kept: Kept::default(),
         }
     }
 
@@ -54,44 +91,38 @@ impl CheckpointManager {
 
     /// Every change from here on is in memory, or was de-duplicated.
     pub fn memory_start(&self) -> Seqno {
-        self.oldest.start
+        self.memory_start
     }
 
     /// Number of the open checkpoint.
     pub fn open_id(&self) -> u64 {
-        self.open.id
+        self.open.checkpoint
     }
 
     /// Checkpoints in memory, the open one included.
     pub fn checkpoints(&self) -> u64 {
-        self.open.id - self.oldest.id + 1
+        self.open.checkpoint - self.oldest_id + 1
     }
 
     /// Changes in memory.
     pub fn items(&self) -> u64 {
-        self.total() - self.oldest.items_before
+        self.total().items - self.removed.items
     }
 
     /// Changes in the open checkpoint.
     pub fn open_items(&self) -> u64 {
-        self.changes.live()
+        self.changes.sums().items
     }
 
     /// Bytes of the versions in memory, which the hash table may hold as well.
     pub fn bytes(&self) -> u64 {
-        self.open.bytes_before + self.changes.bytes() - self.oldest.bytes_before
+        self.total().bytes - self.removed.bytes
     }
 
-    /// Bytes allocated for checkpoints and cursors, without the versions; looks at each chunk of the open checkpoint.
+    /// Bytes allocated for checkpoints and cursors, without the versions.
     pub fn overhead_bytes(&self) -> u64 {
-        let cursors = self.cursors.capacity() * size_of::<Cursor>();
-        let open = NODE_BYTES + (self.changes.slot_bytes() + cursors) as u64;
-        self.open.overhead_before - self.oldest.overhead_before + open
-    }
-
-    /// Changes the limits, from the next queued change on.
-    pub fn set_limits(&mut self, limits: CheckpointLimits) {
-        self.limits = limits;
+        let cursors = self.cursor_charge.bytes() as u64;
+        self.total().overhead - self.removed.overhead + self.open_node_bytes + cursors
     }
 
     /// Queues the change `version`, whose seqno must be the one after the last.
@@ -124,16 +155,38 @@ impl CheckpointManager {
         if let Some(merged) = &merged {
             assert_eq!(merged.stored_key(), version.stored_key(), "only changes of one key are merged");
         }
-        self.changes.push(seqno, version);
+        if self.changes.push(seqno, version) {
+            self.tip.extend(self.high.next());
+            self.open_node_bytes += self.tip.node().overhead_bytes();
+        }
         self.high = seqno;
+        self.tell();
         merged
     }
 
     #[inline]
     fn is_full(&self, version: &Version) -> bool {
-        let bytes = self.changes.bytes() + version.allocated_bytes() as u64;
-        self.changes.slots() >= self.limits.max_items
-            || (bytes > u64::from(self.limits.max_bytes) && !self.changes.is_unused())
+        let limits = self.memory.limits();
+        let bytes = self.changes.sums().bytes + version.allocated_bytes() as u64;
+        !self.changes.is_unused()
+            && (self.changes.slots() >= limits.max_items
+                || bytes > u64::from(limits.max_bytes)
+                || self.changes.is_full())
+    }
+
+    /// Tells the bucket what this one takes, if that has changed enough.
+    #[inline]
+    fn tell(&mut self) {
+        let bytes = self.bytes() + self.overhead_bytes();
+        if bytes.abs_diff(self.told_bytes) > self.memory.drift_bytes() {
+            self.tell_exactly(bytes);
+        }
+    }
+
+    #[cold]
+    fn tell_exactly(&mut self, bytes: u64) {
+        self.memory.add(bytes as i64 - self.told_bytes as i64);
+        self.told_bytes = bytes;
     }
 
     /// Closes the open checkpoint, unless it never held anything.
@@ -141,15 +194,46 @@ impl CheckpointManager {
         if self.changes.is_unused() {
             return;
         }
-        let changes = std::mem::replace(&mut self.changes, Changes::new(self.high.next()));
-        self.open = self.open.close(self.high, changes);
+        let next = Changes::new(self.high.next(), self.memory.clone());
+        let changes = std::mem::replace(&mut self.changes, next);
+        self.tip.begin(self.high.next());
+        let mut at = &self.open;
+        for chunk in changes.into_chunks() {
+            let sums = chunk.sums();
+            let overhead = sums.overhead + at.overhead_bytes();
+            at.seal(chunk, self.high, self.closed);
+            self.closed = self.closed + Sums { overhead, ..sums };
+            at = at.next().expect("a node for each chunk, and one for the next checkpoint");
+        }
+        assert!(Arc::ptr_eq(at, self.tip.node()), "a chunk for each node");
+        self.open = self.tip.node().clone();
+        self.open_node_bytes = self.open.overhead_bytes();
     }
 
-    /// Registers a reader that knows everything up to `from`, and wants what follows.
+    /// Registers a reader that knows everything up to `from`, and wants what follows. It is dropped if memory runs
+    /// short and it is the slowest one.
     pub fn register_cursor(
         &mut self,
         name: impl Into<Arc<str>>,
         from: Seqno,
+    ) -> Result<CursorId, RegisterRefusal> {
+        self.register(name.into(), from, true)
+    }
+
+    /// Registers a reader that is never dropped, whatever it costs: that of the flusher.
+    pub fn register_lasting_cursor(
+        &mut self,
+        name: impl Into<Arc<str>>,
+        from: Seqno,
+    ) -> Result<CursorId, RegisterRefusal> {
+        self.register(name.into(), from, false)
+    }
+
+    fn register(
+        &mut self,
+        name: Arc<str>,
+        from: Seqno,
+        is_droppable: bool,
     ) -> Result<CursorId, RegisterRefusal> {
         if from.next() < self.memory_start() {
             return Err(RegisterRefusal::BelowMemory { memory_start: self.memory_start() });
@@ -159,43 +243,86 @@ impl CheckpointManager {
         }
         let id = CursorId(self.next_cursor);
         self.next_cursor += 1;
-        let near = if from.next() >= self.open.start { &self.open } else { &self.oldest };
-        let mut cursor = Cursor { id, name: name.into(), position: from, near: near.clone(), taken: None };
-        cursor.settle();
-        self.cursors.push(cursor);
+        let begin = if from.next() >= self.open.start { &self.open } else { &self.oldest };
+        let near = node_of(begin, from.next()).clone();
+        let first = node_of(begin, near.checkpoint_start).clone();
+        self.cursors.push(Cursor { id, name, is_droppable, position: from, near, first, taken: None });
+        self.charge_cursors();
         Ok(id)
+    }
+
+    fn charge_cursors(&mut self) {
+        let table = self.cursors.capacity() * size_of::<Cursor>();
+        let names = self.cursors.iter().map(|cursor| rounded(cursor.name.len() + 2 * size_of::<usize>()));
+        self.cursor_charge.resize(rounded(table) + names.sum::<usize>());
     }
 
     /// Forgets a cursor; false if it is not there any more.
     pub fn drop_cursor(&mut self, id: CursorId) -> bool {
-        let at = self.cursors.iter().position(|cursor| cursor.id == id);
-        at.map(|at| self.cursors.swap_remove(at)).is_some()
+        let Some(at) = self.cursors.iter().position(|cursor| cursor.id == id) else { return false };
+        self.cursors.swap_remove(at);
+        self.charge_cursors();
+        true
     }
 
-    /// Takes what follows the cursor's position, sealing it; nothing if there is nothing, or no such cursor.
-    ///
-    /// The range ends at the end of a checkpoint, the first one with which `max_items` are reached.
-    /// The cursor stays where it is until [`CheckpointManager::advance`]; taking again begins at the same place.
-    pub fn take_range(&mut self, id: CursorId, max_items: u64) -> Option<Range> {
-        let high = self.high;
-        let at = self.cursors.iter().position(|cursor| cursor.id == id)?;
-        if self.cursors[at].position >= high {
+    /// Drops the slowest cursor if it is one that may be dropped, and keeps so many bytes at least that no lasting one
+    /// needs: its name and id. Its reader is told when it comes to take what follows.
+    pub fn drop_slowest_cursor(&mut self, least_bytes: u64) -> Option<(CursorId, Arc<str>)> {
+        self.settle();
+        let lasting = self.cursors.iter().filter(|cursor| !cursor.is_droppable);
+        let needed = lasting.map(|cursor| &cursor.near).min_by_key(|node| node.start);
+        let needed = self.before(needed.unwrap_or(&self.open));
+        let slowest = self.cursors.iter().filter(|cursor| cursor.is_droppable).min_by_key(|c| c.position)?;
+        let before = self.before(&slowest.near);
+        let won = (needed.bytes + needed.overhead).saturating_sub(before.bytes + before.overhead);
+        if won < least_bytes.max(1) {
             return None;
         }
-        let settled = self.cursors[at].settle();
-        let cursor = &self.cursors[at];
-        // mostly all that follows is few enough, and then nothing but the cursor's own checkpoint is looked at
-        let limited = settled && self.total() - cursor.near.items_before > max_items;
-        let next = if limited { range_end(cursor, max_items) } else { None };
-        let next = next.unwrap_or_else(|| {
+        let (id, name) = (slowest.id, slowest.name.clone());
+        self.drop_cursor(id);
+        Some((id, name))
+    }
+
+    /// Takes what follows the cursor's position, sealing it; nothing if there is nothing.
+    ///
+    /// The range ends at the end of a checkpoint, the first one with which the limit is reached.
+    /// The cursor stays where it is until [`CheckpointManager::advance`]; taking again begins at the same place.
+    pub fn take_range(&mut self, id: CursorId, limit: RangeLimit) -> Result<Option<Range>, Dropped> {
+        let high = self.high;
+        let at = self.cursors.iter().position(|cursor| cursor.id == id).ok_or(Dropped)?;
+        let cursor = &mut self.cursors[at];
+        if cursor.position >= high {
+            return Ok(None);
+        }
+        cursor.settle();
+        let read = self.read_by(&self.cursors[at]);
+        let next = self.range_end(&self.cursors[at], read, limit).unwrap_or_else(|| {
             self.close();
             self.open.clone()
         });
+        let items = self.before(&next).items - read.items;
         let cursor = &mut self.cursors[at];
         let (start, end) = (cursor.position.next(), Seqno(next.start.0 - 1));
-        let range = Range { first: cursor.near.clone(), start, end, items_until: next.items_before };
+        let range = Range { first: cursor.near.clone(), start, end, items };
         cursor.taken = Some((end, next));
-        Some(range)
+        Ok(Some(range))
+    }
+
+    /// The node after the checkpoint with which `limit` is reached; nothing if that is the open one.
+    fn range_end(&self, cursor: &Cursor, read: Sums, limit: RangeLimit) -> Option<Arc<Node>> {
+        // Who is in the open checkpoint takes the rest of that.
+        cursor.near.sealed()?;
+        let is_few = |until: Sums| {
+            let taken = until - read;
+            taken.items < limit.items.max(1) && taken.bytes < limit.bytes.max(1)
+        };
+        // mostly all that follows is few enough, and nothing needs to be searched
+        if is_few(self.closed) {
+            return None;
+        }
+        let sealed = last_before(&cursor.near, |n| n.sealed().is_some_and(|s| is_few(s.before))).sealed()?;
+        let after = sealed.checkpoint_end.next();
+        Some(node_of(&cursor.near, after).clone())
     }
 
     /// Moves the cursor: everything up to `to` was worked on. False if the cursor is not there any more.
@@ -213,7 +340,7 @@ impl CheckpointManager {
         self.cursor(id).map(|cursor| cursor.position)
     }
 
-    /// Changes in memory behind the cursor: exact, or too high if it was registered far behind.
+    /// Changes in memory behind the cursor.
     pub fn items_behind(&self, id: CursorId) -> Option<u64> {
         self.cursor(id).map(|cursor| self.behind(cursor))
     }
@@ -228,53 +355,126 @@ impl CheckpointManager {
         })
     }
 
-    /// Takes out the closed checkpoints that every cursor has passed, to be dropped outside the lock.
+    /// Takes out the closed checkpoints that every cursor has passed, to be freed outside the lock.
     pub fn remove_closed(&mut self) -> Removed {
-        self.cursors.iter_mut().for_each(|cursor| {
-            cursor.settle();
-        });
+        let needed = self.needed();
+        self.keep(0);
+        self.remove_before(needed)
+    }
+
+    /// The same, but for the newest ones, as far as the bucket has room for them: who comes back soon finds its place.
+    pub fn remove_closed_but_newest(&mut self) -> Removed {
+        let needed = self.needed();
+        let most = self.memory.may_keep(self.kept.bytes);
+        let until = self.before(&needed);
+        let is_too_far = |node: &Node| {
+            let kept = until - self.before(node);
+            kept.bytes + kept.overhead > most
+        };
+        let from = if is_too_far(&self.oldest) {
+            let last = last_before(&self.oldest, |node| node.start < needed.start && is_too_far(node));
+            match last.sealed() {
+                Some(sealed) => node_of(last, sealed.checkpoint_end.next()).clone(),
+                None => needed,
+            }
+        } else {
+            self.oldest.clone()
+        };
+        let kept = until - self.before(&from);
+        self.keep(kept.bytes + kept.overhead);
+        self.remove_before(from)
+    }
+
+    /// Takes out what is kept since an earlier time than `since`, which is counted as the bucket does.
+    pub fn remove_kept_before(&mut self, since: u32) -> Removed {
+        if self.kept.bytes > 0 && self.kept.since < since { self.remove_closed() } else { Removed::default() }
+    }
+
+    fn keep(&mut self, bytes: u64) {
+        self.memory.keep(bytes as i64 - self.kept.bytes as i64);
+        self.kept = Kept { bytes, since: self.memory.epoch() };
+    }
+
+    /// The first node of the oldest checkpoint that a cursor has not passed.
+    fn needed(&mut self) -> Arc<Node> {
+        self.settle();
+        let needed = self.cursors.iter().map(|cursor| &cursor.first).min_by_key(|node| node.start);
+        needed.unwrap_or(&self.open).clone()
+    }
+
+    /// Takes out everything that every cursor has passed: of the checkpoint that the slowest one is in what lies
+    /// before it, in whole chunks, too. Readers hold on to what they have taken, but nobody can register there again.
+    pub fn expel(&mut self) -> Removed {
+        if self.cursors.iter().all(|cursor| cursor.position == self.high) {
+            self.close();
+        }
+        self.settle();
         let needed = self.cursors.iter().map(|cursor| &cursor.near).min_by_key(|node| node.start);
-        let needed = needed.unwrap_or(&self.open).clone();
-        if Arc::ptr_eq(&needed, &self.oldest) {
+        let needed = needed.filter(|node| node.start < self.open.start).unwrap_or(&self.open).clone();
+        self.keep(0);
+        for cursor in &mut self.cursors {
+            if cursor.first.start < needed.start {
+                cursor.first = needed.clone();
+            }
+        }
+        self.remove_before(needed)
+    }
+
+    fn settle(&mut self) {
+        self.cursors.iter_mut().for_each(Cursor::settle);
+    }
+
+    fn remove_before(&mut self, needed: Arc<Node>) -> Removed {
+        if needed.start <= self.memory_start {
             return Removed::default();
         }
-        let oldest = std::mem::replace(&mut self.oldest, needed);
-        Removed {
-            checkpoints: self.oldest.id - oldest.id,
-            items: self.oldest.items_before - oldest.items_before,
-            bytes: self.oldest.bytes_before - oldest.bytes_before,
-            oldest: Some(oldest),
-        }
+        let forgotten = self.tip.forget_before(&needed);
+        let until = self.before(&needed);
+        let sums = until - self.removed;
+        self.removed = until;
+        self.memory_start = needed.start;
+        let before = std::mem::replace(&mut self.oldest_id, needed.checkpoint);
+        let oldest = Some(std::mem::replace(&mut self.oldest, needed));
+        self.tell();
+        Removed { forgotten, oldest, checkpoints: self.oldest_id - before, sums }
     }
 
     fn cursor(&self, id: CursorId) -> Option<&Cursor> {
         self.cursors.iter().find(|cursor| cursor.id == id)
     }
 
-    /// Changes ever queued and not merged away.
-    fn total(&self) -> u64 {
-        self.open.items_before + self.changes.live()
+    /// Everything that was ever queued and not merged away.
+    fn total(&self) -> Sums {
+        self.closed + self.changes.sums()
+    }
+
+    /// What was ever in the closed checkpoints before a node.
+    fn before(&self, node: &Node) -> Sums {
+        node.sealed().map_or(self.closed, |sealed| sealed.before)
+    }
+
+    /// What is before the cursor's position; the bytes only up to the chunk it is in.
+    fn read_by(&self, cursor: &Cursor) -> Sums {
+        Sums { items: self.total().items - self.behind(cursor), ..self.before(&cursor.near) }
     }
 
     fn behind(&self, cursor: &Cursor) -> u64 {
         let from = cursor.position.next();
-        let items = match (cursor.near.unread_when_closed(from), cursor.near.next()) {
-            (Some(unread), Some(next)) => self.total() - next.items_before + unread,
-            _ => self.changes.live_from(from),
-        };
-        items.min(self.high.0 - cursor.position.0)
+        let near = node_of(&cursor.near, from);
+        match near.sealed() {
+            None => self.changes.live_from(from),
+            Some(sealed) => {
+                let chunk = &sealed.chunk;
+                let until = sealed.before.items + chunk.sums().items;
+                self.total().items - until + chunk.live_from(from)
+            }
+        }
     }
 }
 
-/// The checkpoint after the first one with which `max_items` are reached; nothing if that is the open one.
-fn range_end(cursor: &Cursor, max_items: u64) -> Option<Arc<Node>> {
-    let mut next = cursor.near.next()?;
-    let read = next.items_before - cursor.near.unread_when_closed(cursor.position.next())?;
-    for _ in 0..MOST_STEPS {
-        if next.items_before - read >= max_items {
-            break;
-        }
-        next = next.next()?;
+impl Drop for CheckpointManager {
+    fn drop(&mut self) {
+        self.memory.add(-(self.told_bytes as i64));
+        self.memory.keep(-(self.kept.bytes as i64));
     }
-    Some(next.clone())
 }

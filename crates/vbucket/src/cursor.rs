@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use base::Seqno;
 
-use crate::checkpoint::Node;
+use crate::checkpoint_list::{Node, node_of};
 
 /// Names a cursor of one vBucket; never used again after the cursor is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -25,6 +25,11 @@ pub enum RegisterRefusal {
     },
 }
 
+/// The cursor is not there any more: it was dropped because memory ran short, or by its owner.
+/// Its reader goes on from the disk, and registers again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dropped;
+
 /// What a statistics page shows about a cursor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CursorState {
@@ -38,18 +43,19 @@ pub struct CursorState {
     pub items_behind: u64,
 }
 
-/// Most checkpoints that one call walks over for a cursor.
-pub(crate) const MOST_STEPS: usize = 64;
-
-/// A reader's position, a number, and a checkpoint near it so that nobody needs to search.
+/// A reader's position, a number, and the place in the list where it is, so that nobody needs to search.
 pub(crate) struct Cursor {
     pub(crate) id: CursorId,
     pub(crate) name: Arc<str>,
+    /// Whether it may be dropped when memory runs short.
+    pub(crate) is_droppable: bool,
     /// Everything up to here was read and worked on.
     pub(crate) position: Seqno,
-    /// A checkpoint that begins at or before `position + 1`: usually the one which holds that seqno, never a later one.
+    /// The node that `position + 1` was in, or would have been in, when somebody looked last.
     pub(crate) near: Arc<Node>,
-    /// The end of the range taken last, and the checkpoint after it.
+    /// The first node in memory of that one's checkpoint.
+    pub(crate) first: Arc<Node>,
+    /// The end of the range taken last, and the node after it.
     pub(crate) taken: Option<(Seqno, Arc<Node>)>,
 }
 
@@ -59,19 +65,21 @@ impl Cursor {
         assert!(to >= self.position, "a cursor never goes back");
         self.position = to;
         if let Some((_, next)) = self.taken.take_if(|(end, _)| *end <= to) {
+            self.first = next.clone();
             self.near = next;
         }
         self.settle();
     }
 
-    /// Brings `near` closer to the position, in bounded time. Whether it is there now.
-    pub(crate) fn settle(&mut self) -> bool {
-        for _ in 0..MOST_STEPS {
-            match self.near.next() {
-                Some(next) if self.near.is_passed_by(self.position) => self.near = next.clone(),
-                _ => return true,
-            }
+    /// Finds the node that `position + 1` is in now.
+    pub(crate) fn settle(&mut self) {
+        let wanted = self.position.next();
+        if self.near.next().is_none_or(|next| next.start > wanted) {
+            return;
         }
-        !self.near.is_passed_by(self.position)
+        self.near = node_of(&self.near, wanted).clone();
+        if self.first.checkpoint != self.near.checkpoint {
+            self.first = node_of(&self.first, self.near.checkpoint_start).clone();
+        }
     }
 }

@@ -4,8 +4,10 @@
 //! a constant is handed out to be done elsewhere.
 
 pub mod bucket_context;
-pub mod checkpoint;
+mod changes;
+mod checkpoint_list;
 pub mod checkpoint_manager;
+pub mod checkpoint_memory;
 pub mod cursor;
 pub mod failover_table;
 pub mod hash_seed;
@@ -14,12 +16,14 @@ pub mod hlc;
 mod lines;
 pub mod locks;
 pub mod ops;
+pub mod range;
+pub mod removed;
 pub mod vbucket;
 
 pub use bucket_context::BucketContext;
-pub use checkpoint::{CheckpointLimits, CheckpointView, Range, Removed};
 pub use checkpoint_manager::CheckpointManager;
-pub use cursor::{CursorId, CursorState, RegisterRefusal};
+pub use checkpoint_memory::{CheckpointLimits, CheckpointMarks, CheckpointMemory, Pressure};
+pub use cursor::{CursorId, CursorState, Dropped, RegisterRefusal};
 pub use failover_table::{FailoverEntry, FailoverTable, Resume, ResumePoint};
 pub use hash_seed::HashSeed;
 pub use hash_table::{HashTable, Slot, VersionRef};
@@ -28,4 +32,6 @@ pub use ops::{
     Basis, Change, ConflictRule, Existence, FlushBatch, Loaded, MAX_FOREIGN_CAS, MAX_REV_SEQNO, Placed,
     Refusal, Refused, Stored, UnlockRefusal, WithMeta,
 };
+pub use range::{CheckpointView, Range, RangeLimit};
+pub use removed::Removed;
 pub use vbucket::{Counts, Garbage, Origin, VBucket};

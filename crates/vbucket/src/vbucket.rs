@@ -6,7 +6,6 @@
 use base::{Cas, DocKey, Moment, NewVersion, RevSeqno, Seqno, VbId, VbState, VbUuid, Version};
 
 use crate::bucket_context::BucketContext;
-use crate::checkpoint::CheckpointLimits;
 use crate::checkpoint_manager::CheckpointManager;
 use crate::cursor::CursorId;
 use crate::failover_table::FailoverTable;
@@ -130,9 +129,9 @@ pub struct VBucket {
 impl VBucket {
     /// A vBucket without documents; warmup brings them with [`VBucket::install`].
     pub fn new(id: VbId, context: &BucketContext, origin: Origin) -> VBucket {
-        let mut checkpoints = CheckpointManager::new(origin.high_seqno, CheckpointLimits::default());
+        let mut checkpoints = CheckpointManager::new(context, origin.high_seqno);
         let persistence = checkpoints
-            .register_cursor("persistence", origin.high_seqno)
+            .register_lasting_cursor("persistence", origin.high_seqno)
             .expect("a new manager accepts a cursor at its high seqno");
         let hlc = Hlc::new(origin.max_cas);
         VBucket {

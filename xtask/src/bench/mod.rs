@@ -1,5 +1,6 @@
 //! Measurements, most with a threshold: beside others in the same run where there are others.
 
+mod checkpoints;
 mod compact;
 mod durable;
 mod engines;
@@ -32,6 +33,8 @@ pub enum Bench {
     Engines(engines::Options),
     /// A restart with many documents: time to ready, to the first correct read, until everything is in memory.
     Warmup(warmup::Options),
+    /// The checkpoint manager: taking checkpoints out, queueing, ranges, cursors, at 1 to 100,000 checkpoints.
+    Checkpoints(checkpoints::Options),
     /// The front end while all files are compacted, and the disk space before, during and after.
     Compact(compact::Options),
 }
@@ -53,6 +56,7 @@ pub fn run(bench: &Bench) -> Result<bool> {
         Bench::Flush(options) => flush::run(options)?,
         Bench::Engines(options) => return engines::run(options),
         Bench::Warmup(options) => warmup::run(options)?,
+        Bench::Checkpoints(options) => checkpoints::run(options)?,
         Bench::Compact(options) => compact::run(options)?,
     };
     Ok(report.close())

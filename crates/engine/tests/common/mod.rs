@@ -162,7 +162,7 @@ impl Watched {
     }
 
     pub fn used(&self) -> u64 {
-        self.bucket.memory().used_bytes()
+        self.bucket.memory().account().exact()[base::Part::Documents as usize] as u64
     }
 
     /// Once everything is on disk the account knows of no versions but those that the tables point at.

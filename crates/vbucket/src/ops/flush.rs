@@ -2,8 +2,9 @@
 
 use base::{Cas, RevSeqno, Seqno, VbId, VbState};
 
-use crate::checkpoint::{Range, Removed};
 use crate::failover_table::FailoverEntry;
+use crate::range::{Range, RangeLimit};
+use crate::removed::Removed;
 use crate::vbucket::VBucket;
 
 /// A sealed range of changes and the vBucket's state as of its end.
@@ -31,9 +32,11 @@ pub struct FlushBatch {
 }
 
 impl VBucket {
-    /// Takes what is not on disk yet; nothing if there is nothing. Constant time per checkpoint taken.
+    /// Takes what is not on disk yet; nothing if there is nothing. Constant time.
     pub fn take_flush_batch(&mut self, max_items: u64) -> Option<FlushBatch> {
-        let range = self.history.checkpoints.take_range(self.persistence, max_items);
+        let limit = RangeLimit::items(max_items);
+        let range = self.history.checkpoints.take_range(self.persistence, limit);
+        let range = range.expect("the flusher's cursor is never dropped");
         if range.is_none() && !self.state_changed {
             return None;
         }
@@ -61,7 +64,7 @@ impl VBucket {
         );
         self.persisted_seqno = seqno;
         self.history.checkpoints.advance(self.persistence, seqno);
-        self.history.checkpoints.remove_closed()
+        self.history.checkpoints.remove_closed_but_newest()
     }
 
     /// The batch did not reach the disk: it stays queued, and the state is written again with the next one.

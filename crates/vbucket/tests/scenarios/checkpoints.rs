@@ -4,7 +4,10 @@ use std::collections::HashMap;
 use std::fmt::Write;
 
 use base::{DocKey, ItemKind, NewVersion, Seqno, VersionMeta};
-use vbucket::{CheckpointLimits, CheckpointManager, CursorId, RegisterRefusal};
+use vbucket::{
+    BucketContext, CheckpointLimits, CheckpointManager, CursorId, Dropped, RangeLimit, RegisterRefusal,
+    Removed,
+};
 
 use crate::{Player, number};
 
@@ -17,8 +20,14 @@ pub struct Checkpoints {
 
 impl Checkpoints {
     pub fn new() -> Checkpoints {
+        Checkpoints::with(CheckpointLimits::default(), Seqno(0))
+    }
+
+    fn with(limits: CheckpointLimits, high: Seqno) -> Checkpoints {
+        let context = BucketContext::new(1, 2, base::Heap::default());
+        context.checkpoints.set_limits(limits);
         Checkpoints {
-            manager: CheckpointManager::new(Seqno(0), CheckpointLimits::default()),
+            manager: CheckpointManager::new(&context, high),
             table: HashMap::new(),
             cursors: Vec::new(),
         }
@@ -29,16 +38,23 @@ impl Checkpoints {
         if let Some(items) = number(words, "items") {
             limits.max_items = items as u32;
         }
-        *self = Checkpoints::new();
-        self.manager = CheckpointManager::new(Seqno(number(words, "high").unwrap_or(0)), limits);
+        if let Some(bytes) = number(words, "bytes") {
+            limits.max_bytes = bytes as u32;
+        }
+        *self = Checkpoints::with(limits, Seqno(number(words, "high").unwrap_or(0)));
         String::new()
     }
 
     fn queue(&mut self, kind: ItemKind, key: &str, received: Option<u64>) -> String {
+        self.queue_sized(kind, key, received, 5)
+    }
+
+    fn queue_sized(&mut self, kind: ItemKind, key: &str, received: Option<u64>, size: u64) -> String {
+        let value = vec![b'v'; size as usize];
         let by_seqno = received.map_or(self.manager.high_seqno().next(), Seqno);
         let meta = VersionMeta { by_seqno, kind, ..VersionMeta::default() };
         let version =
-            NewVersion::new(&base::Heap::default(), meta, DocKey::new(key.as_bytes()), &[b"value"]).publish();
+            NewVersion::new(&base::Heap::default(), meta, DocKey::new(key.as_bytes()), &[&value]).publish();
         let old = self.table.insert(key.to_owned(), by_seqno);
         let merged = if received.is_some() {
             self.manager.queue_received(version, old)
@@ -71,14 +87,20 @@ impl Checkpoints {
 
     fn take(&mut self, name: &str, max: Option<u64>) -> String {
         let id = self.cursor(name);
-        let Some(range) = self.manager.take_range(id, max.unwrap_or(u64::MAX)) else {
-            return "nothing".to_owned();
+        let range = match self.manager.take_range(id, RangeLimit::items(max.unwrap_or(u64::MAX))) {
+            Ok(Some(range)) => range,
+            Ok(None) => return "nothing".to_owned(),
+            Err(Dropped) => return "dropped".to_owned(),
         };
         let mut answer = format!("{} to {}\n", range.start(), range.end());
         for view in range.checkpoints() {
             let bounds = (view.snapshot_start(), view.snapshot_end());
             _ = write!(answer, "checkpoint {}, snapshot {} to {}:", view.id(), bounds.0, bounds.1);
-            for version in view.iter() {
+            let changes = view.iter().count();
+            if changes > 20 {
+                _ = write!(answer, " {changes} changes");
+            }
+            for version in view.iter().filter(|_| changes <= 20) {
                 let mark = match version.meta().kind {
                     ItemKind::Mutation => "",
                     ItemKind::Deletion | ItemKind::Expiration => " deleted",
@@ -92,8 +114,7 @@ impl Checkpoints {
         answer
     }
 
-    fn remove(&mut self) -> String {
-        let removed = self.manager.remove_closed();
+    fn removed(removed: &Removed) -> String {
         format!("{} checkpoints with {} changes", removed.checkpoints(), removed.items())
     }
 
@@ -121,6 +142,9 @@ impl Player for Checkpoints {
         match words {
             ["vbucket", ..] => self.restart(words),
             ["set", key] => self.queue(ItemKind::Mutation, key, None),
+            ["set", key, _] => {
+                self.queue_sized(ItemKind::Mutation, key, None, number(words, "size").expect("a size"))
+            }
             ["delete", key] => self.queue(ItemKind::Deletion, key, None),
             ["event", key] => self.queue(ItemKind::SystemEvent, key, None),
             ["receive", _, key] => self.queue(ItemKind::Mutation, key, Some(nth(1))),
@@ -141,7 +165,23 @@ impl Player for Checkpoints {
                 self.manager.close();
                 String::new()
             }
-            ["remove"] => self.remove(),
+            ["remove"] => Checkpoints::removed(&self.manager.remove_closed()),
+            ["expel"] => Checkpoints::removed(&self.manager.expel()),
+            ["drop-slowest", ..] => {
+                let dropped = self.manager.drop_slowest_cursor(number(words, "bytes").unwrap_or(1));
+                dropped.map_or("nobody".to_owned(), |(_, name)| name.to_string())
+            }
+            ["fill", n] => {
+                (0..n.parse().expect("a number"))
+                    .for_each(|i| _ = self.queue(ItemKind::Mutation, &format!("fill{i}"), None));
+                format!("the last change is {}", self.manager.high_seqno())
+            }
+            ["last", name, ..] => {
+                // as `register`, but never dropped
+                let id = self.manager.register_lasting_cursor(*name, Seqno(nth(3))).expect("in memory");
+                self.cursors.push(((*name).to_owned(), id));
+                String::new()
+            }
             ["state"] => self.state(),
             _ => panic!("unknown command {words:?}"),
         }
