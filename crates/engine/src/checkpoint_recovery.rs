@@ -119,7 +119,8 @@ impl Bucket {
         };
         self.context.checkpoints.set_marks(marks, vbuckets);
         // While memory is short everything that can go goes.
-        let kept = if self.memory.is_above_low_watermark() { 0 } else { self.memory.quota_bytes() / KEPT_PART };
+        let kept =
+            if self.memory.is_above_low_watermark() { 0 } else { self.memory.quota_bytes() / KEPT_PART };
         self.context.checkpoints.set_most_kept(kept);
     }
 

@@ -123,6 +123,14 @@ pub fn compact(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     }
 }
 
+/// Create checkpoint: closes the open one.
+pub fn create_checkpoint(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    match cx.bucket().create_checkpoint(request.vbucket) {
+        Ok(()) => cx.status(Status::Success),
+        Err(refusal) => cx.refuse(refusal),
+    }
+}
+
 /// Last closed checkpoint: its number in the vBucket.
 pub fn last_closed_checkpoint(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     match cx.bucket().with_vbucket(request.vbucket, |vb| vb.checkpoints().open_id() - 1) {
