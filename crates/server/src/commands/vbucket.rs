@@ -40,6 +40,9 @@ pub fn set_vbucket(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     } else {
         None
     };
+    if request.vbucket.0 >= cx.bucket().vbuckets() {
+        return cx.error(Status::Erange, "There is no such vbucket");
+    }
     match cx.bucket().set_vbucket_state(request.vbucket, state, topology) {
         Ok(()) => {
             cx.reply.ok();
