@@ -60,7 +60,9 @@ fn finish<'a>(head: Message<'a>, version: &Version, key: &'a [u8], agreed: &Agre
     let deletion = |delete_time| Deletion { by_seqno: meta.by_seqno, rev_seqno: meta.rev_seqno, delete_time };
     let what = match meta.kind {
         // Only for those who also want to know when.
-        ItemKind::Expiration if agreed.expirations && agreed.flags.has(OpenFlags::DELETE_TIMES) => What::Expiration(deletion(Some(meta.expiry))),
+        ItemKind::Expiration if agreed.expirations && agreed.flags.has(OpenFlags::DELETE_TIMES) => {
+            What::Expiration(deletion(Some(meta.expiry)))
+        }
         ItemKind::Deletion | ItemKind::Expiration => {
             let times = agreed.flags.has(OpenFlags::DELETE_TIMES);
             What::Deletion(deletion(times.then_some(meta.expiry)))

@@ -250,8 +250,8 @@ pub(crate) struct CheckpointRecovery {
     pass: Option<Pass>,
     /// When what is kept is looked at next, on the monotonic clock.
     kept_until: Duration,
-    /// What is kept since earlier goes, and the next vBucket where it does.
-    ageing: Option<(u32, u16)>,
+    /// What is kept for so many stretches of time goes, and the next vBucket where it does.
+    ageing: Option<(u16, u16)>,
 }
 
 impl CheckpointRecovery {
@@ -286,17 +286,17 @@ impl CheckpointRecovery {
         let is_short = bucket.memory.is_above_low_watermark();
         if self.ageing.is_none() && memory.kept_bytes() > 0 && (is_short || now >= self.kept_until) {
             self.kept_until = now + KEPT_TIME;
-            let epoch = memory.next_epoch();
-            self.ageing = Some((if is_short { epoch } else { epoch - 1 }, 0));
+            memory.begin_epoch();
+            self.ageing = Some((if is_short { 0 } else { 2 }, 0));
         }
-        let Some((since, first)) = self.ageing.take() else { return true };
+        let Some((epochs, first)) = self.ageing.take() else { return true };
         for vb in first..bucket.vbuckets() {
             if slice.is_over() {
-                self.ageing = Some((since, vb));
+                self.ageing = Some((epochs, vb));
                 return false;
             }
             take_out(bucket, VbId(vb), &bucket.relief.removed_items, |vb| {
-                Some(vb.checkpoints_mut().remove_kept_before(since))
+                Some(vb.checkpoints_mut().remove_kept(epochs))
             });
         }
         true

@@ -48,14 +48,23 @@ pub struct CheckpointManager {
     memory: Arc<CheckpointMemory>,
     /// What the bucket knows of what this one takes.
     told_bytes: u64,
-    /// Bytes of closed checkpoints that nobody needs, kept for streams that come back soon, and since when.
+    /// Closed checkpoints that nobody needs, kept for streams that come back soon.
     kept: Kept,
 }
 
+/// Small, because each vBucket has it.
 #[derive(Clone, Copy, Default)]
 struct Kept {
-    bytes: u64,
-    since: u32,
+    /// Their size in KiB, rounded up.
+    kib: u16,
+    /// The bucket's epoch when it was looked at last.
+    since: u16,
+}
+
+impl Kept {
+    fn bytes(self) -> u64 {
+        u64::from(self.kib) << 10
+    }
 }
 
 impl CheckpointManager {
@@ -365,7 +374,7 @@ impl CheckpointManager {
     /// The same, but for the newest ones, as far as the bucket has room for them: who comes back soon finds its place.
     pub fn remove_closed_but_newest(&mut self) -> Removed {
         let needed = self.needed();
-        let most = self.memory.may_keep(self.kept.bytes);
+        let most = self.memory.may_keep(self.kept.bytes());
         let until = self.before(&needed);
         let is_too_far = |node: &Node| {
             let kept = until - self.before(node);
@@ -385,14 +394,17 @@ impl CheckpointManager {
         self.remove_before(from)
     }
 
-    /// Takes out what is kept since an earlier time than `since`, which is counted as the bucket does.
-    pub fn remove_kept_before(&mut self, since: u32) -> Removed {
-        if self.kept.bytes > 0 && self.kept.since < since { self.remove_closed() } else { Removed::default() }
+    /// Takes out what is kept for so many epochs of the bucket.
+    pub fn remove_kept(&mut self, epochs: u16) -> Removed {
+        let age = self.memory.epoch().wrapping_sub(self.kept.since);
+        if self.kept.kib > 0 && age >= epochs { self.remove_closed() } else { Removed::default() }
     }
 
     fn keep(&mut self, bytes: u64) {
-        self.memory.keep(bytes as i64 - self.kept.bytes as i64);
-        self.kept = Kept { bytes, since: self.memory.epoch() };
+        let kib = bytes.div_ceil(1 << 10).try_into().unwrap_or(u16::MAX);
+        let kept = Kept { kib, since: self.memory.epoch() };
+        self.memory.keep(kept.bytes() as i64 - self.kept.bytes() as i64);
+        self.kept = kept;
     }
 
     /// The first node of the oldest checkpoint that a cursor has not passed.
@@ -475,6 +487,6 @@ impl CheckpointManager {
 impl Drop for CheckpointManager {
     fn drop(&mut self) {
         self.memory.add(-(self.told_bytes as i64));
-        self.memory.keep(-(self.kept.bytes as i64));
+        self.memory.keep(-(self.kept.bytes() as i64));
     }
 }

@@ -5,7 +5,7 @@
 //! What checkpoints allocate themselves is charged to the bucket's account as well.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use base::{Account, Part};
 
@@ -84,11 +84,13 @@ pub struct CheckpointMemory {
 struct Kept {
     most_bytes: AtomicU64,
     bytes: AtomicI64,
-    epoch: AtomicU32,
+    epoch: AtomicU16,
 }
 
-/// One vBucket may keep this part of what all may keep.
+/// One vBucket may keep this part of what all may keep,
 const KEPT_BY_ONE: u64 = 16;
+/// and no more than this.
+const MOST_KEPT_BY_ONE: u64 = 32 << 20;
 
 impl CheckpointMemory {
     /// No checkpoints yet, no marks, and `account` for what they allocate.
@@ -148,12 +150,12 @@ impl CheckpointMemory {
         self.kept.bytes.load(Ordering::Relaxed).max(0) as u64
     }
 
-    /// Begins another stretch of time, by which the age of what is kept is told; its number.
-    pub fn next_epoch(&self) -> u32 {
-        self.kept.epoch.fetch_add(1, Ordering::Relaxed) + 1
+    /// Begins another stretch of time, by which the age of what is kept is told.
+    pub fn begin_epoch(&self) {
+        self.kept.epoch.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn epoch(&self) -> u32 {
+    pub(crate) fn epoch(&self) -> u16 {
         self.kept.epoch.load(Ordering::Relaxed)
     }
 
@@ -164,7 +166,7 @@ impl CheckpointMemory {
         }
         let most = self.kept.most_bytes.load(Ordering::Relaxed);
         let others = self.kept_bytes().saturating_sub(own);
-        most.saturating_sub(others).min(most / KEPT_BY_ONE)
+        most.saturating_sub(others).min(most / KEPT_BY_ONE).min(MOST_KEPT_BY_ONE)
     }
 
     pub(crate) fn keep(&self, bytes: i64) {
