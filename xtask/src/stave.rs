@@ -45,13 +45,27 @@ pub struct Start<'a> {
     pub more: &'a [&'a str],
 }
 
+/// The program, or a shell that writes its id into `procs` and then becomes the program: so all its memory is charged
+/// to that cgroup from the first byte.
+fn program(binary: &Path, procs: Option<&Path>) -> Command {
+    let Some(procs) = procs else { return Command::new(binary) };
+    let mut command = Command::new("sh");
+    command.arg("-c").arg("echo $$ > \"$0\" && exec \"$@\"").arg(procs).arg(binary);
+    command
+}
+
 impl Stave {
     /// Starts the release binary and waits until it can serve.
     pub fn start(start: &Start<'_>) -> Result<Stave> {
+        Stave::start_in(start, None)
+    }
+
+    /// The same in a cgroup, whose `cgroup.procs` is given.
+    pub fn start_in(start: &Start<'_>, procs: Option<&Path>) -> Result<Stave> {
         let binary = tree::release_binary();
         ensure!(binary.exists(), "{} is missing: run `cargo build --release` first", binary.display());
         let log = File::create(&start.log)?;
-        let mut command = Command::new(binary);
+        let mut command = program(&binary, procs);
         command.arg("serve").arg("--data").arg(start.data);
         command.args(["--kv", "127.0.0.1:0", "--http", "127.0.0.1:0"]);
         command.args(["--username", USER, "--password", PASSWORD]).args(start.more);
@@ -73,6 +87,11 @@ impl Stave {
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Whether it ended by itself, or was ended by somebody else.
+    pub fn has_ended(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_some())
     }
 
     /// `kill -9`.

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use base::env::Env;
-use base::{Cas, Datatype, DocKey, NewVersion, RevSeqno, Seqno, VbId, Version, VersionMeta};
+use base::{DocKey, VbId, Version};
+use kvstore::suite::version;
 use kvstore::{
     Background, Couch, CouchConfig, FailoverEntry, Failure, Journaled, JournaledConfig, KvStore, SaveBatch,
     VbStateDoc,
@@ -100,14 +101,7 @@ impl Engine for Stave {
             .into_iter()
             .map(|item| {
                 self.seqno += 1;
-                let meta = VersionMeta {
-                    cas: Cas(self.seqno << 16),
-                    by_seqno: Seqno(self.seqno),
-                    rev_seqno: RevSeqno(1),
-                    datatype: Datatype::RAW,
-                    ..VersionMeta::default()
-                };
-                NewVersion::new(&base::Heap::default(), meta, DocKey::new(&item.key), &[&item.value]).publish()
+                version(0, &item.key, self.seqno, &item.value)
             })
             .collect();
     }

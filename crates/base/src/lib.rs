@@ -5,6 +5,7 @@
 pub mod datatype;
 pub mod doc_key;
 pub mod env;
+pub mod frequency;
 pub mod ids;
 pub mod limits;
 pub mod memory;
@@ -14,6 +15,7 @@ pub mod version;
 pub use datatype::Datatype;
 pub use doc_key::{DocKey, StoredKey};
 
+pub use frequency::{FrequencyFactor, INITIAL_FREQUENCY};
 pub use ids::{Cas, CollectionId, Moment, RevSeqno, ScopeId, Seqno, VbId, VbState, VbUuid};
 pub use memory::{Account, Heap, Part};
 pub use version::{ItemKind, NewVersion, Version, VersionMeta};

@@ -55,26 +55,108 @@ pub struct VersionMeta {
     pub kind: ItemKind,
 }
 
+/// The highest seqno and revision: files have 48 bits for them (couchstore's file_format.md, by-id index).
+pub const MAX_SEQNO: u64 = (1 << 48) - 1;
+
+/// The bits of a header's `kind` that say what kind of change it is. The rest of the lower half is for changes that are
+/// prepared, committed or aborted.
+const KIND: u8 = 0x03;
+/// The bit of a header's `kind` that says that the value is in the allocation.
+const RESIDENT: u8 = 0x80;
+
+/// What is before key and value, packed: it decides the memory per item.
 #[repr(C)]
 struct Header {
     refs: AtomicU32,
+    /// Length of the value, in the allocation or on disk.
     value_len: u32,
-    meta: VersionMeta,
+    cas: u64,
+    /// Seqno and revision have 48 bits; the upper 16 of both are further down.
+    by_seqno: u32,
+    rev_seqno: u32,
+    flags: u32,
+    expiry: u32,
+    by_seqno_high: u16,
+    rev_seqno_high: u16,
+    datatype: Datatype,
+    kind: u8,
     key_len: u8,
     frequency: AtomicU8,
-    /// Whether the value is in the allocation; if not, `value_len` tells how long it is on disk.
-    resident: bool,
 }
 
 impl Header {
+    fn is_resident(&self) -> bool {
+        self.kind & RESIDENT != 0
+    }
+
     /// Bytes of the value that are in the allocation.
     fn held_bytes(&self) -> usize {
-        if self.resident { self.value_len as usize } else { 0 }
+        if self.is_resident() { self.value_len as usize } else { 0 }
+    }
+
+    fn kind(&self) -> ItemKind {
+        match self.kind & KIND {
+            0 => ItemKind::Mutation,
+            1 => ItemKind::Deletion,
+            2 => ItemKind::Expiration,
+            _ => ItemKind::SystemEvent,
+        }
+    }
+
+    #[inline]
+    fn meta(&self) -> VersionMeta {
+        VersionMeta {
+            cas: Cas(self.cas),
+            by_seqno: Seqno(u64::from(self.by_seqno) | u64::from(self.by_seqno_high) << 32),
+            rev_seqno: RevSeqno(u64::from(self.rev_seqno) | u64::from(self.rev_seqno_high) << 32),
+            flags: self.flags,
+            expiry: self.expiry,
+            datatype: self.datatype,
+            kind: self.kind(),
+        }
+    }
+
+    #[inline]
+    fn set_meta(&mut self, meta: &VersionMeta) {
+        let (by_seqno, rev_seqno) = (meta.by_seqno.0, meta.rev_seqno.0);
+        assert!(by_seqno <= MAX_SEQNO && rev_seqno <= MAX_SEQNO, "seqnos and revisions have 48 bits");
+        self.cas = meta.cas.0;
+        (self.by_seqno, self.by_seqno_high) = (by_seqno as u32, (by_seqno >> 32) as u16);
+        (self.rev_seqno, self.rev_seqno_high) = (rev_seqno as u32, (rev_seqno >> 32) as u16);
+        (self.flags, self.expiry, self.datatype) = (meta.flags, meta.expiry, meta.datatype);
+        self.kind = self.kind & !KIND | meta.kind as u8;
     }
 }
 
 const HEADER: usize = size_of::<Header>();
-const _: () = assert!(HEADER <= 56, "the header decides the memory per item");
+const _: () = assert!(HEADER == 40, "the header decides the memory per item");
+
+/// The metadata of a version that is not shared yet; packed when it is dropped.
+pub struct MetaMut<'a> {
+    version: &'a mut NewVersion,
+    meta: VersionMeta,
+}
+
+impl std::ops::Deref for MetaMut<'_> {
+    type Target = VersionMeta;
+
+    fn deref(&self) -> &VersionMeta {
+        &self.meta
+    }
+}
+
+impl std::ops::DerefMut for MetaMut<'_> {
+    fn deref_mut(&mut self) -> &mut VersionMeta {
+        &mut self.meta
+    }
+}
+
+impl Drop for MetaMut<'_> {
+    fn drop(&mut self) {
+        // SAFETY: a `NewVersion` is the only reference to its allocation.
+        unsafe { self.version.0.0.as_mut() }.set_meta(&self.meta);
+    }
+}
 
 /// A version that is still private to its creator and may be changed.
 pub struct NewVersion(Version);
@@ -109,14 +191,22 @@ impl NewVersion {
         let held = if resident { value_len as usize } else { 0 };
         let raw = heap.allocate(HEADER + key_len + held);
         let ptr = raw.cast::<Header>();
-        let header = Header {
+        let mut header = Header {
             refs: AtomicU32::new(1),
             value_len,
-            meta,
+            cas: 0,
+            by_seqno: 0,
+            rev_seqno: 0,
+            flags: 0,
+            expiry: 0,
+            by_seqno_high: 0,
+            rev_seqno_high: 0,
+            datatype: Datatype::default(),
+            kind: if resident { RESIDENT } else { 0 },
             key_len: key_byte,
-            frequency: AtomicU8::new(0),
-            resident,
+            frequency: AtomicU8::new(crate::frequency::INITIAL_FREQUENCY),
         };
+        header.set_meta(&meta);
         // SAFETY: `raw` points at `HEADER + key_len` fresh bytes and those of the value parts, aligned for `Header`; the copies write
         // prefix, key and parts one after the other, and their lengths add up to that size.
         unsafe {
@@ -131,9 +221,9 @@ impl NewVersion {
     }
 
     /// The metadata, to be completed under the vBucket lock.
-    pub fn meta_mut(&mut self) -> &mut VersionMeta {
-        // SAFETY: a `NewVersion` is the only reference to its allocation.
-        unsafe { &mut self.0.0.as_mut().meta }
+    #[inline]
+    pub fn meta_mut(&mut self) -> MetaMut<'_> {
+        MetaMut { meta: self.meta(), version: self }
     }
 
     /// The value, for filling in what is known only under the vBucket lock.
@@ -184,7 +274,7 @@ impl Version {
     /// Its metadata.
     #[inline]
     pub fn meta(&self) -> VersionMeta {
-        self.header().meta
+        self.header().meta()
     }
 
     /// Collection prefix and key.
@@ -207,7 +297,7 @@ impl Version {
     /// Whether the value is in memory. A version without it carries metadata and key, and stands for one that a store
     /// can give back whole.
     pub fn is_resident(&self) -> bool {
-        self.header().resident
+        self.header().is_resident()
     }
 
     /// Length of the stored value, in memory or not. Of a value on disk that the file itself compressed this is the
@@ -218,7 +308,7 @@ impl Version {
 
     /// Whether it is a tombstone.
     pub fn is_deleted(&self) -> bool {
-        self.meta().kind.is_deleted()
+        self.header().kind().is_deleted()
     }
 
     /// Whether it is a document whose expiry time has passed.
@@ -232,6 +322,23 @@ impl Version {
         self.meta().kind == ItemKind::Mutation && !self.is_expired(now)
     }
 
+    /// Whether this is the only reference to it. Another thread may make it more, if it can reach a reference.
+    pub fn is_unique(&self) -> bool {
+        self.header().refs.load(Ordering::Acquire) == 1
+    }
+
+    /// Whether both are references to one and the same version.
+    pub fn is_same(&self, other: &Version) -> bool {
+        self.0 == other.0
+    }
+
+    /// Whether it lies in a slab of its heap of which less than `percent` is used, so that moving it helps to empty
+    /// the slab.
+    pub fn is_sparse(&self, percent: u32) -> bool {
+        // SAFETY: the allocation is in use, and was made with this very size.
+        unsafe { Heap::is_sparse(self.0.cast(), self.unrounded_bytes(), percent) }
+    }
+
     /// Bytes that its account is charged with.
     pub fn allocated_bytes(&self) -> usize {
         Heap::charged_bytes(self.unrounded_bytes())
@@ -239,6 +346,11 @@ impl Version {
 
     fn unrounded_bytes(&self) -> usize {
         HEADER + usize::from(self.header().key_len) + self.header().held_bytes()
+    }
+
+    /// Whether anybody else holds it too, at this moment.
+    pub fn is_shared(&self) -> bool {
+        self.header().refs.load(Ordering::Relaxed) > 1
     }
 
     /// How often it was read lately: a small saturating counter for choosing what to evict.
@@ -346,6 +458,45 @@ mod tests {
         assert_eq!(other.value(), b"Value");
         assert_eq!(other.meta().by_seqno, Seqno(3));
         assert_eq!(other.meta().flags, 9);
+    }
+
+    #[test]
+    fn metadata_survive_being_packed() {
+        let most = VersionMeta {
+            cas: Cas(u64::MAX - 1),
+            by_seqno: Seqno(MAX_SEQNO),
+            rev_seqno: RevSeqno(MAX_SEQNO),
+            flags: u32::MAX,
+            expiry: u32::MAX,
+            datatype: Datatype::SNAPPY,
+            kind: ItemKind::SystemEvent,
+        };
+        let odd =
+            VersionMeta { by_seqno: Seqno(0x1234_5678_9abc), rev_seqno: RevSeqno(0x8001_0000_0002), ..most };
+        for meta in [most, odd, VersionMeta::default()] {
+            for kind in [ItemKind::Mutation, ItemKind::Deletion, ItemKind::Expiration, ItemKind::SystemEvent]
+            {
+                let meta = VersionMeta { kind, ..meta };
+                let heap = Heap::default();
+                let version = NewVersion::new(&heap, meta, DocKey::new(b"key"), &[b"v"]);
+                assert_eq!((version.meta(), version.is_resident()), (meta, true));
+                let mut hollow =
+                    NewVersion::without_value(&heap, VersionMeta::default(), DocKey::new(b"key"), 1);
+                *hollow.meta_mut() = meta;
+                assert_eq!((hollow.meta(), hollow.is_resident()), (meta, false));
+            }
+        }
+    }
+
+    #[test]
+    fn a_version_knows_whether_it_is_shared() {
+        let version =
+            NewVersion::new(&Heap::default(), VersionMeta::default(), DocKey::new(b"k"), &[b"v"]).publish();
+        assert!(version.is_unique());
+        let other = version.clone();
+        assert!(!version.is_unique());
+        drop(version);
+        assert!(other.is_unique());
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! Building a tree from records that come in order of their keys: each node is written once, from left to right.
 
+use crate::append_node::append_node;
 use crate::failure::Failure;
 use crate::file::Tuning;
 use crate::node::{NodeKind, Pointer, ROOT_POINTER, entry_prefix};
 use crate::scratch::Packing;
 use crate::tree::{Reduce, Tree, be48};
-use crate::writer::{Placed, Writer};
+use crate::writer::Writer;
 
 /// A tree under construction: one unfinished node at each height, leaves first.
 pub(crate) struct Bulk {
@@ -156,25 +157,4 @@ impl Bulk {
         level.consume(entries, end);
         Ok(())
     }
-}
-
-fn append_node(
-    writer: &mut Writer,
-    node: &[u8],
-    compress: bool,
-    packing: &mut Packing,
-) -> Result<Placed, Failure> {
-    if compress {
-        return writer.append_chunk(packing.pack(node), &[]);
-    }
-    // a Snappy block of one literal, its length in two bytes whatever it is
-    let len = u32::try_from(node.len()).expect("nodes are far smaller");
-    let (varint, used) = base::doc_key::encode_leb128(len);
-    let mut head = [0; 10];
-    head[..used].copy_from_slice(&varint[..used]);
-    let last = len - 1;
-    let extra = if last < 1 << 16 { 2 } else { 4 };
-    head[used] = (59 + extra as u8) << 2;
-    head[used + 1..used + 1 + extra].copy_from_slice(&last.to_le_bytes()[..extra]);
-    writer.append_chunk(&head[..used + 1 + extra], node)
 }

@@ -257,6 +257,28 @@ mod tests {
     }
 
     #[test]
+    fn a_block_that_claims_too_much_takes_no_memory() {
+        let claims: [&[u8]; 5] = [
+            &[0xff, 0xff, 0xff, 0xff, 0x0f, 0, b'x'],
+            &[0x80, 0x80, 0x80, 0x80, 0x08, 0, b'x'],
+            // 16 MiB, which would be allowed, out of three bytes
+            &[0x80, 0x80, 0x80, 0x08, 0, b'x', 0xfe],
+            &[0xff; 12],
+            &[],
+        ];
+        let mut out = Vec::new();
+        for block in claims {
+            assert_eq!(inflate(block, &mut out), None);
+            assert_eq!(out.capacity(), 0);
+        }
+        let long = [&[0x81, 0x80, 0x80, 0x40][..], &vec![0; 8 << 20]].concat();
+        assert_eq!(inflate(&long, &mut out), None, "a byte more than the longest body");
+        assert_eq!(out.capacity(), 0);
+        assert_eq!(inflate(&[64, 0, b'x', 0xfe, 0, 0], &mut out), None, "a copy from nowhere");
+        assert_eq!(inflate(&[0], &mut out), Some(0));
+    }
+
+    #[test]
     fn block_bytes_are_stripped() {
         let mut raw: Vec<u8> = Vec::new();
         for at in 4090..12300u64 {

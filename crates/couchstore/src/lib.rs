@@ -4,6 +4,7 @@
 //! The layout is described in `docs/file_format.md`.
 
 mod ahead;
+mod append_node;
 mod bulk;
 pub mod check;
 mod chunk;

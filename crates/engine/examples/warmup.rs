@@ -5,15 +5,17 @@
 //! Fills DIR if there is no bucket in it yet. Run it a second time with a cold page cache
 //! (`sync; echo 3 > /proc/sys/vm/drop_caches`, or `posix_fadvise` of its files) for the other half of the truth.
 
-use std::future::Future;
+#[path = "../tests/common/wait.rs"]
+mod wait;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use base::env::{Env, OpenMode};
 use base::{Cas, Datatype, DocKey, VbId, vbucket_map};
-use engine::{Bucket, BucketConfig, Completion, Fetched, Refusal, StoreMode, StoreRequest};
+use engine::{Bucket, BucketConfig, Fetched, Refusal, StoreMode, StoreRequest};
 use kvstore::{Couch, CouchConfig};
+use wait::wait;
 
 /// Threads of each kind, as a node has them.
 const THREADS: usize = 2;
@@ -63,25 +65,6 @@ fn fill(env: &Env, dir: &Path, documents: u64, value_bytes: usize, vbuckets: u16
 
 fn vb_of(key: &str, vbuckets: u16) -> VbId {
     vbucket_map::vbucket_of(key.as_bytes(), vbuckets)
-}
-
-struct Unpark(std::thread::Thread);
-
-impl std::task::Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-fn wait<T>(promise: Completion<T>) -> T {
-    let waker = Arc::new(Unpark(std::thread::current())).into();
-    let mut promise = std::pin::pin!(promise);
-    loop {
-        match promise.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(value) => return value.expect("nobody gives up"),
-            Poll::Pending => std::thread::park(),
-        }
-    }
 }
 
 /// Reads a document as a handler does: waits for what has to come from the disk, and looks again.

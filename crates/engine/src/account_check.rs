@@ -1,16 +1,103 @@
-//! Compares the account with what the heap says.
+//! Compares the account with what the heap says, and tells what else the process holds.
 
 use std::time::Duration;
 
+use base::Part;
+use base::memory::{HeapUsage, Parts, ProcessMemory, trim_system};
+
 use crate::bucket::Bucket;
 use crate::keeper::{Chore, Next, Slice};
+use crate::settings::Key;
 
-/// Compares the account with what the heap says.
+/// How far the account may be from the heap: versions are allocated and freed while both are read.
+const TOLERANCE_PERCENT: u64 = 1;
+const TOLERANCE_BYTES: u64 = 1 << 20;
+
+/// The account beside the figures of those who hand out the memory.
+#[derive(Clone, Debug, Default)]
+pub struct AccountFigures {
+    /// What is charged, by part.
+    pub charged: Parts,
+    /// The sum of it, as decisions are taken by.
+    pub estimate_bytes: u64,
+    /// What the bucket's heap holds.
+    pub heap: HeapUsage,
+    /// What the process holds, for all buckets.
+    pub process: ProcessMemory,
+}
+
+impl AccountFigures {
+    /// By how many bytes the account of documents is off.
+    pub fn difference_bytes(&self) -> u64 {
+        (self.charged[Part::Documents as usize].max(0) as u64).abs_diff(self.heap.used_bytes)
+    }
+
+    /// Whether the account says what the heap says.
+    pub fn is_right(&self) -> bool {
+        self.difference_bytes() <= self.heap.used_bytes / 100 * TOLERANCE_PERCENT + TOLERANCE_BYTES
+    }
+}
+
+impl Bucket {
+    /// The account beside the figures of those who hand out the memory.
+    pub fn account_check(&self) -> AccountFigures {
+        AccountFigures {
+            charged: self.context.account().exact(),
+            estimate_bytes: self.memory.used_bytes(),
+            heap: self.context.heap.usage(),
+            process: ProcessMemory::now(),
+        }
+    }
+}
+
+/// How often the chore looks whether the bucket came to rest.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Compares the account with what the heap says, and gives back what was needed only while there was work.
 #[derive(Default)]
-pub(crate) struct AccountCheck;
+pub(crate) struct AccountCheck {
+    /// When the account was compared last.
+    compared: Option<Duration>,
+    /// How much was in use at the last look.
+    used_bytes: u64,
+    /// Whether what was free has been given back since there was work.
+    is_trimmed: bool,
+}
+
+impl AccountCheck {
+    /// Once the bucket rests, buffers of saves and bursts are not needed any more; they lie free between what stays,
+    /// where neither allocator gives them back by itself.
+    fn trim(&mut self, bucket: &Bucket) {
+        let used = bucket.memory.used_bytes();
+        if std::mem::replace(&mut self.used_bytes, used) != used {
+            self.is_trimmed = false;
+        } else if !std::mem::replace(&mut self.is_trimmed, true) {
+            bucket.context.heap.trim();
+            trim_system();
+        }
+    }
+}
 
 impl Chore for AccountCheck {
-    fn step(&mut self, _bucket: &Bucket, _slice: &Slice<'_>) -> Next {
-        Next::After(Duration::from_secs(1))
+    fn step(&mut self, bucket: &Bucket, _slice: &Slice<'_>) -> Next {
+        self.trim(bucket);
+        let now = bucket.env.clock.monotonic();
+        let interval = Duration::from_secs(bucket.settings.get(Key::AccountCheckInterval));
+        if self.compared.is_some_and(|compared| now < compared + interval) {
+            return Next::After(LOOK_EVERY);
+        }
+        self.compared = Some(now);
+        // The quota may be another one by now, and the estimate has to be as good as it demands.
+        bucket.context.account().scale_to(bucket.memory.quota_bytes());
+        let figures = bucket.account_check();
+        if !figures.is_right() {
+            tracing::warn!(
+                bucket = bucket.name(),
+                charged_bytes = figures.charged[Part::Documents as usize],
+                heap_bytes = figures.heap.used_bytes,
+                "the account of documents is not what the heap says"
+            );
+        }
+        Next::After(LOOK_EVERY)
     }
 }

@@ -1,4 +1,4 @@
-//! From the disk to a stream: a few threads read what is no longer in memory, a slice at a time, into bounded buffers.
+//! From the disk, or the list of an ephemeral bucket, to a stream: a few threads read what is no longer in checkpoints, a slice at a time, into bounded buffers.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -341,7 +341,7 @@ impl Bucket {
         }
         let opened = match snapshot {
             Some(snapshot) => Ok(Some(snapshot)),
-            None => self.store.snapshot(backfill.vb),
+            None => self.past(backfill.vb, next),
         };
         let mut items = Vec::new();
         let mut bytes = 0;

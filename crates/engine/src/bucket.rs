@@ -5,16 +5,19 @@ use std::sync::Arc;
 use base::env::Env;
 use base::{DocKey, Moment, Seqno, VbId, VbState, VbUuid};
 use kvstore::KvStore;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use vbucket::{BucketContext, Origin, Removed, VBucket};
 
 use crate::backfill::BackfillQueue;
 use crate::checkpoint_recovery::CheckpointRelief;
 use crate::compaction_queue::CompactionQueue;
 use crate::completion::Completion;
+use crate::compression::CompressionCounters;
 use crate::config::BucketConfig;
 use crate::counters::OpCounts;
 use crate::disk_state::DiskState;
+use crate::evict::Eviction;
+use crate::expiry::ExpiryCounters;
 use crate::failure::Failure;
 use crate::fetch_queue::FetchQueue;
 use crate::filer::Filer;
@@ -25,6 +28,7 @@ use crate::memory::MemoryAccount;
 use crate::persistence::PersistenceWaiters;
 use crate::refusal::Refusal;
 use crate::settings::Settings;
+use crate::shard_guard::{Holder, LockClock, ShardGuard};
 use crate::warmup::Warmup;
 
 /// A vBucket and what the engine keeps under the same lock.
@@ -39,6 +43,8 @@ pub(crate) struct Shard {
     pub(crate) flush_queued: bool,
     /// Connections that stream its changes.
     pub(crate) followers: Vec<Arc<Follower>>,
+    /// Holds by the front end, around and around: which of them are timed.
+    pub(crate) held: u8,
     pub(crate) ops: OpCounts,
 }
 
@@ -64,7 +70,7 @@ impl Shard {
         }
     }
 
-    /// Seqnos that are not on disk yet.
+    /// Seqnos that are not on disk yet; none will be if there is no disk.
     pub(crate) fn unflushed(&self) -> u64 {
         self.vb.high_seqno().0 - self.vb.persisted_seqno().0
     }
@@ -98,11 +104,15 @@ pub struct Bucket {
     pub(crate) uuid: String,
     pub(crate) env: Env,
     pub(crate) context: BucketContext,
-    pub(crate) shards: Box<[Mutex<Shard>]>,
+    pub(crate) shards: Arc<[Mutex<Shard>]>,
     pub(crate) store: Arc<dyn KvStore>,
+    pub(crate) eviction: Eviction,
+    pub(crate) lock_clock: LockClock,
     pub(crate) memory: MemoryAccount,
     pub(crate) settings: Arc<Settings>,
     pub(crate) keeper: Keeper,
+    pub(crate) expiry: ExpiryCounters,
+    pub(crate) compression: CompressionCounters,
     pub(crate) relief: CheckpointRelief,
     pub(crate) waiters: PersistenceWaiters,
     /// Who waits until a pending vBucket has another role; the seqno means nothing here.
@@ -156,22 +166,22 @@ impl Bucket {
         self.with_vbucket(vb, VBucket::state)
     }
 
-    /// Locks a vBucket whatever its role.
-    pub(crate) fn shard(&self, vb: VbId) -> Result<MutexGuard<'_, Shard>, Refusal> {
+    /// Locks a vBucket whatever its role, for an operation.
+    #[inline]
+    pub(crate) fn shard(&self, vb: VbId) -> Result<ShardGuard<'_>, Refusal> {
         #[cfg(debug_assertions)]
         LOCKS_TAKEN.set(LOCKS_TAKEN.get() + 1);
-        let shard = self.shards.get(usize::from(vb.0)).ok_or(Refusal::NotMyVbucket)?.lock();
-        if shard.exists { Ok(shard) } else { Err(Refusal::NotMyVbucket) }
+        self.shard_for(vb, Holder::FrontEnd)
     }
 
-    /// Locks a vBucket whose documents are loaded, whatever its role.
-    pub(crate) fn documents(&self, vb: VbId) -> Result<MutexGuard<'_, Shard>, Refusal> {
+    /// Locks a vBucket whose documents are loaded, whatever its role, for an operation.
+    pub(crate) fn documents(&self, vb: VbId) -> Result<ShardGuard<'_>, Refusal> {
         let shard = self.shard(vb)?;
         if shard.unloaded.is_none() { Ok(shard) } else { Err(Refusal::Loading) }
     }
 
-    /// Locks a vBucket that must be active and whose documents are loaded.
-    pub(crate) fn active(&self, vb: VbId) -> Result<MutexGuard<'_, Shard>, Refusal> {
+    /// Locks a vBucket that must be active and whose documents are loaded, for an operation.
+    pub(crate) fn active(&self, vb: VbId) -> Result<ShardGuard<'_>, Refusal> {
         let shard = self.shard(vb)?;
         if shard.unloaded.is_some() {
             // Another role is told at once: there is nothing to wait for.
@@ -186,9 +196,12 @@ impl Bucket {
         }
     }
 
-    /// Notes under its lock that a vBucket has something for the flusher, and for those who follow it.
+    /// Notes under its lock that a vBucket has something for those who follow it, and for the flusher if there is a disk.
     pub(crate) fn queue_flush(&self, shard: &mut Shard) {
         shard.tell_followers();
+        if self.is_ephemeral() {
+            return;
+        }
         if !shard.flush_queued {
             shard.flush_queued = true;
             self.flush.push(shard.vb.id(), self.env.clock.monotonic());
@@ -201,8 +214,8 @@ impl Bucket {
 
     /// Looks at all vBuckets one after the other.
     pub fn each_vbucket(&self, mut look: impl FnMut(&VBucket)) {
-        for shard in &self.shards {
-            let shard = shard.lock();
+        for vb in (0..self.vbuckets()).map(VbId) {
+            let shard = self.hold(vb, Holder::Stats);
             if shard.exists {
                 look(&shard.vb);
             }
@@ -217,8 +230,8 @@ impl Bucket {
     /// Sums what clients did.
     pub fn op_counts(&self) -> OpCounts {
         let mut sum = OpCounts::default();
-        for shard in &self.shards {
-            sum.add(&shard.lock().ops);
+        for vb in (0..self.vbuckets()).map(VbId) {
+            sum.add(&self.hold(vb, Holder::Stats).ops);
         }
         sum
     }
@@ -231,7 +244,10 @@ impl Bucket {
         topology: Option<String>,
     ) -> Result<(), Refusal> {
         let _roles = self.roles.lock();
-        let mut shard = self.shards.get(usize::from(vb.0)).ok_or(Refusal::NotMyVbucket)?.lock();
+        if vb.0 >= self.vbuckets() {
+            return Err(Refusal::NotMyVbucket);
+        }
+        let mut shard = self.hold(vb, Holder::Roles);
         let removed = self.set_role(&mut shard, state, topology);
         drop(shard);
         self.dispose(removed);
@@ -297,7 +313,7 @@ impl Bucket {
             return Ok(Err(failure.into()));
         }
         let old = {
-            let mut shard = self.shard(vb)?;
+            let mut shard = self.shard_for(vb, Holder::Roles)?;
             let old = shard.replace(dead(vb, &self.context, &self.env));
             shard.exists = false;
             // What is written next says that it is dead, so that a restart does not make it anew.

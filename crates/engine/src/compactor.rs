@@ -9,9 +9,11 @@ use kvstore::{Compaction, Expired, Usage};
 use crate::bucket::Bucket;
 use crate::compaction_queue::{CompactOutcome, CompactRequest, CompactionStats, Job};
 use crate::completion::Completion;
+use crate::expiry::ExpiredBy;
 use crate::flush_queue::LARGE_BACKLOG;
 use crate::flusher::Progress;
 use crate::refusal::Refusal;
+use crate::shard_guard::Holder;
 
 /// How often the compactor looks for files that waste much.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
@@ -24,6 +26,9 @@ impl Bucket {
     /// Asks for a compaction of a vBucket's file. Refused as busy if one is under way or waiting already.
     pub fn compact(&self, vb: VbId, request: CompactRequest) -> Result<Completion<CompactOutcome>, Refusal> {
         drop(self.shard(vb)?);
+        if self.is_ephemeral() {
+            return Err(Refusal::NoDisk);
+        }
         self.compacting.ask(vb, request).ok_or(Refusal::Busy)
     }
 
@@ -32,9 +37,10 @@ impl Bucket {
         self.compacting.stats()
     }
 
-    /// Compacts one vBucket: the next that somebody asked for, or else the one whose file wastes most.
+    /// Compacts one vBucket: the next that somebody asked for, or else the one whose file wastes most. If there is
+    /// none, makes a filter of evicted keys anew that is stale.
     pub fn compact_step(&self) -> Progress {
-        let Some(job) = self.compacting.begin(|| self.most_fragmented()) else { return Progress::Idle };
+        let Some(job) = self.compacting.begin(|| self.most_fragmented()) else { return self.filter_step() };
         let (outcome, progress) = self.compact_now(job.vb, job.request);
         if let Some(completer) = job.completer {
             completer.complete(outcome);
@@ -42,8 +48,11 @@ impl Bucket {
         progress
     }
 
-    /// Runs such steps until the bucket is closed; for a thread of its own.
+    /// Runs such steps until the bucket is closed; for a thread of its own. Ends at once if there is no disk.
     pub fn run_compactor(&self) {
+        if self.is_ephemeral() {
+            return;
+        }
         let mut pause = LOOK_EVERY;
         while self.compacting.pause(pause) {
             pause = match self.compact_step() {
@@ -78,7 +87,7 @@ impl Bucket {
 
     fn compact_now(&self, vb: VbId, request: CompactRequest) -> (CompactOutcome, Progress) {
         let now = self.now();
-        let incarnation = self.shards[usize::from(vb.0)].lock().incarnation;
+        let incarnation = self.hold(vb, Holder::Compactor).incarnation;
         let expired = Cell::new(0);
         let on_expired = |version: &Version| {
             expired.set(expired.get() + u64::from(self.expire_stored(vb, version)));
@@ -93,9 +102,19 @@ impl Bucket {
             observe: &|progress| self.compacting.progress(progress),
             ..Compaction::default()
         };
-        match self.store.compact(vb, &compaction) {
+        let purges = request.purge_before_s.is_some();
+        self.set_purging(vb, incarnation, purges);
+        let compacted = self.store.compact(vb, &compaction);
+        if let Ok(compacted) = &compacted {
+            self.forget_purged(vb, incarnation, compacted.purge_seqno, &request);
+        }
+        self.set_purging(vb, incarnation, false);
+        match compacted {
             Ok(compacted) => {
-                self.forget_purged(vb, incarnation, compacted.purge_seqno, &request);
+                if compacted.tombstones_purged > 0 {
+                    // Those of them that were not in memory could not be found there.
+                    self.recount_evicted(vb, incarnation);
+                }
                 self.compacting.done(vb, &compacted, expired.get());
                 (CompactOutcome::Done, Progress::Worked)
             }
@@ -121,30 +140,36 @@ impl Bucket {
     fn expire_stored(&self, vb: VbId, stored: &Version) -> bool {
         let now = self.now();
         let hash = self.hash(stored.key());
+        // If nothing of it is in memory, it has to come back before it can change.
+        let _held = match self.is_evicted(vb, stored.key()) {
+            Ok(false) => None,
+            Ok(true) => Some(self.fetch_now(vb, stored.key())),
+            Err(_) => return false,
+        };
         let version = {
             let Ok(shard) = self.active(vb) else { return false };
-            let found = shard.vb.find(hash, stored.key());
+            let Ok(found) = shard.vb.find(hash, stored.key()) else { return false };
             match found.filter(|version| version.is_expired(now)) {
                 Some(version) if shard.unflushed() < LARGE_BACKLOG => version.clone(),
                 _ => return false,
             }
         };
-        match self.expire(vb, hash, &version, now) {
+        let by = ExpiredBy::Compactor;
+        match self.expire_as(vb, hash, &version, &version, by, now) {
             // Its system xattrs stay, so they have to be read.
             Err(Refusal::NotResident) => match self.store.get(vb, version.key()) {
                 Ok(Some(whole)) if whole.meta().by_seqno == version.meta().by_seqno => {
-                    self.expire_as(vb, hash, &version, &whole, now).is_ok()
+                    self.expire_as(vb, hash, &version, &whole, by, now) == Ok(true)
                 }
                 _ => false,
             },
-            expired => expired.is_ok(),
+            expired => expired == Ok(true),
         }
     }
 
     /// Tombstones that a compaction left out leave memory too, a slice at a time.
     fn forget_purged(&self, vb: VbId, incarnation: u64, through: Seqno, request: &CompactRequest) {
         let Some(before_s) = request.purge_before_s else { return };
-        let index = usize::from(vb.0);
         let purged = |version: &Version| {
             let meta = version.meta();
             version.is_deleted() && meta.by_seqno <= through && (1..before_s).contains(&meta.expiry)
@@ -154,11 +179,13 @@ impl Bucket {
         while let Some(at) = cursor {
             let mut freed = Vec::with_capacity(SLICE_ITEMS);
             {
-                let mut shard = self.shards[index].lock();
+                let mut shard = self.hold(vb, Holder::Compactor);
                 if shard.incarnation != incarnation {
                     return;
                 }
-                shard.vb.raise_purge_seqno(through);
+                if at == 0 {
+                    shard.vb.raise_purge_seqno(through);
+                }
                 cursor = shard.vb.table().visit(at, SLICE_ITEMS, |version| {
                     if purged(version) {
                         found.push(version.clone());

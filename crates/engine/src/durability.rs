@@ -14,9 +14,13 @@ impl Bucket {
     }
 
     /// Waits until `seqno` of a vBucket is on disk, synced. Nothing: it is there already.
+    /// Refused if there is no disk.
     pub fn persisted(&self, vb: VbId, seqno: Seqno) -> Result<Option<Completion<()>>, Refusal> {
         let waiting = {
             let shard = self.shard(vb)?;
+            if self.is_ephemeral() {
+                return Err(Refusal::NoDisk);
+            }
             if shard.vb.persisted_seqno() >= seqno {
                 return Ok(None);
             }

@@ -1,20 +1,143 @@
-//! Taking values out of memory.
+//! Taking documents out of memory: values, whole documents, or for good, as the bucket's policy says.
 
-use base::{DocKey, NewVersion, VbId, Version};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use base::frequency::copy_frequency;
+use base::{Cas, DocKey, ItemKind, NewVersion, VbId, Version};
+use vbucket::{Basis, Change, Existence};
 
 use crate::bucket::Bucket;
+use crate::config::EvictionPolicy;
+use crate::keeper::ChoreId;
 use crate::refusal::Refusal;
+use crate::settings::Key;
+use crate::shard_guard::Holder;
+
+/// What eviction did so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EvictionStats {
+    /// Passes of the pager over the table, ended or not.
+    pub passes: u64,
+    /// Versions that it looked at.
+    pub visited: u64,
+    /// Values taken out of memory.
+    pub evicted_values: u64,
+    /// Whole documents taken out of memory.
+    pub evicted_documents: u64,
+    /// Documents deleted for good, of an ephemeral bucket.
+    pub deleted_documents: u64,
+    /// Bytes that all this gave back.
+    pub freed_bytes: u64,
+    /// Documents that stayed because they are not on disk yet.
+    pub kept_dirty: u64,
+    /// that stayed because somebody else holds them in memory anyway: a checkpoint, the store until its files are up to
+    /// date, a stream, a reader.
+    pub kept_held: u64,
+    /// that stayed because they are locked.
+    pub kept_locked: u64,
+    /// that stayed because they are used too often.
+    pub kept_hot: u64,
+    /// that stayed because they were written since the pass before.
+    pub kept_young: u64,
+    /// Times that all frequencies were lowered, with time or because too many were as high as can be.
+    pub decays: u64,
+    /// Documents used less often than this went last, in active vBuckets
+    pub active_threshold: u64,
+    /// and in others.
+    pub replica_threshold: u64,
+    /// The longest that the pager held a vBucket's lock, in nanoseconds.
+    pub longest_hold_ns: u64,
+}
+
+/// Counts of what eviction does.
+#[derive(Default)]
+pub(crate) struct Eviction {
+    /// The pager knows that memory runs short; nobody has to wake it.
+    pub(crate) is_awake: AtomicBool,
+    /// A value was fetched that there is no room for: it is lent, and goes again before the pager looks.
+    pub(crate) is_room_wanted: AtomicBool,
+    pub(crate) passes: AtomicU64,
+    pub(crate) visited: AtomicU64,
+    pub(crate) evicted_values: AtomicU64,
+    pub(crate) evicted_documents: AtomicU64,
+    pub(crate) deleted_documents: AtomicU64,
+    pub(crate) freed_bytes: AtomicU64,
+    pub(crate) kept_dirty: AtomicU64,
+    pub(crate) kept_held: AtomicU64,
+    pub(crate) kept_locked: AtomicU64,
+    pub(crate) kept_hot: AtomicU64,
+    pub(crate) kept_young: AtomicU64,
+    pub(crate) decays: AtomicU64,
+    pub(crate) active_threshold: AtomicU64,
+    pub(crate) replica_threshold: AtomicU64,
+}
+
+/// What evicting some documents came to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Evicted {
+    pub(crate) documents: u64,
+    pub(crate) freed_bytes: u64,
+}
 
 impl Bucket {
-    /// Takes the value of a key out of memory; its metadata stay. False if it has to stay: it is not on disk yet,
+    /// What eviction did so far.
+    pub fn eviction_stats(&self) -> EvictionStats {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let e = &self.eviction;
+        EvictionStats {
+            passes: of(&e.passes),
+            visited: of(&e.visited),
+            evicted_values: of(&e.evicted_values),
+            evicted_documents: of(&e.evicted_documents),
+            deleted_documents: of(&e.deleted_documents),
+            freed_bytes: of(&e.freed_bytes),
+            kept_dirty: of(&e.kept_dirty),
+            kept_held: of(&e.kept_held),
+            kept_locked: of(&e.kept_locked),
+            kept_hot: of(&e.kept_hot),
+            kept_young: of(&e.kept_young),
+            decays: of(&e.decays),
+            active_threshold: of(&e.active_threshold),
+            replica_threshold: of(&e.replica_threshold),
+            longest_hold_ns: self.lock_times_of(Holder::Pager).longest_ns,
+        }
+    }
+
+    /// What leaves memory when it runs short.
+    pub fn eviction_policy(&self) -> EvictionPolicy {
+        match self.settings.get(Key::EvictionPolicy) {
+            0 => EvictionPolicy::ValueOnly,
+            1 => EvictionPolicy::Full,
+            2 => EvictionPolicy::AutoDelete,
+            _ => EvictionPolicy::FailNewData,
+        }
+    }
+
+    /// Somebody saw that the bucket is above the high watermark.
+    #[cold]
+    pub(crate) fn wake_pager(&self) {
+        let has_victims = self.eviction_policy() != EvictionPolicy::FailNewData;
+        if has_victims && !self.eviction.is_awake.load(Ordering::Relaxed) {
+            self.eviction.is_awake.store(true, Ordering::Relaxed);
+            self.keeper.wake(ChoreId::Pager);
+        }
+    }
+
+    /// Takes the value of a key out of memory; its metadata stay, unless whole documents are evicted.
+    /// False if it has to stay: it is not on disk yet,
     /// locked, or empty. Fine if it is out already.
     pub fn evict_value(&self, vb: VbId, key: DocKey<'_>) -> Result<bool, Refusal> {
         let hash = self.hash(key);
         let now = self.now();
         let version = {
             let shard = self.documents(vb)?;
-            let found = shard.vb.find(hash, key).filter(|version| !version.is_deleted());
+            let found = shard.vb.find(hash, key)?.filter(|version| !version.is_deleted());
             let version = found.ok_or(Refusal::NotFound)?;
+            if self.evicts_whole() {
+                let version = version.clone();
+                drop(shard);
+                return Ok(self.evict_document(vb, hash, &version));
+            }
             if !version.is_resident() {
                 return Ok(true);
             }
@@ -26,18 +149,103 @@ impl Bucket {
         Ok(self.evict_version(vb, hash, &version))
     }
 
-    /// Takes out the value of exactly this version, if it may go.
+    /// Takes out the value of exactly this version, or all of it, as the policy has it, if it may go.
     pub(crate) fn evict_version(&self, vb: VbId, hash: u64, version: &Version) -> bool {
-        let hollow = NewVersion::without_value(
-            &self.context.heap,
-            version.meta(),
-            version.key(),
-            version.value_bytes(),
-        );
+        if self.evicts_whole() {
+            return self.evict_document(vb, hash, version);
+        }
+        let hollow = self.hollow_of(version);
         let now = self.now();
-        let Ok(mut shard) = self.documents(vb) else { return false };
+        let Ok(mut shard) = self.documents_for(vb, Holder::Fetcher) else { return false };
         let taken = shard.vb.take_value(hash, hollow, now);
         drop(shard);
         taken.is_some()
+    }
+
+    fn hollow_of(&self, version: &Version) -> NewVersion {
+        let (meta, key) = (version.meta(), version.key());
+        let hollow = NewVersion::without_value(&self.context.heap, meta, key, version.value_bytes());
+        copy_frequency(version.frequency(), hollow.frequency());
+        hollow
+    }
+
+    /// Evicts those of these versions that still stand in the table and may go, as the policy says.
+    pub(crate) fn evict(&self, policy: EvictionPolicy, vb: VbId, versions: &[Version]) -> Evicted {
+        let (evicted, counter) = match policy {
+            EvictionPolicy::ValueOnly => (self.evict_values(vb, versions), &self.eviction.evicted_values),
+            EvictionPolicy::Full => (self.evict_documents(vb, versions), &self.eviction.evicted_documents),
+            EvictionPolicy::AutoDelete => {
+                let out = |version: &Version| self.delete_cold(vb, self.hash(version.key()), version);
+                (self.one_by_one(versions, out), &self.eviction.deleted_documents)
+            }
+            EvictionPolicy::FailNewData => return Evicted::default(),
+        };
+        counter.fetch_add(evicted.documents, Ordering::Relaxed);
+        self.eviction.freed_bytes.fetch_add(evicted.freed_bytes, Ordering::Relaxed);
+        evicted
+    }
+
+    /// Takes values out: what is left of each version is made before the lock is taken, and what went is freed after.
+    fn evict_values(&self, vb: VbId, versions: &[Version]) -> Evicted {
+        let hollows: Vec<(u64, NewVersion)> =
+            versions.iter().map(|version| (self.hash(version.key()), self.hollow_of(version))).collect();
+        let mut taken: Vec<Option<Version>> = Vec::with_capacity(versions.len());
+        let mut left = Vec::with_capacity(versions.len());
+        let now = self.now();
+        {
+            let Ok(mut shard) = self.documents_for(vb, Holder::Pager) else { return Evicted::default() };
+            for (hash, hollow) in hollows {
+                left.push(hollow.allocated_bytes());
+                taken.push(shard.vb.take_value(hash, hollow, now));
+            }
+        }
+        let mut evicted = Evicted::default();
+        for (old, left) in std::iter::zip(&taken, left) {
+            if let Some(old) = old {
+                evicted.documents += 1;
+                evicted.freed_bytes += (old.allocated_bytes() - left) as u64;
+            }
+        }
+        evicted
+    }
+
+    /// Takes whole documents out, under one lock.
+    fn evict_documents(&self, vb: VbId, versions: &[Version]) -> Evicted {
+        let hashes: Vec<u64> = versions.iter().map(|version| self.hash(version.key())).collect();
+        let mut taken = Vec::with_capacity(versions.len());
+        let now = self.now();
+        {
+            let Ok(mut shard) = self.documents_for(vb, Holder::Pager) else { return Evicted::default() };
+            for (hash, version) in std::iter::zip(hashes, versions) {
+                taken.extend(shard.vb.evict_whole(hash, version, now));
+            }
+        }
+        let freed_bytes = taken.iter().map(|version: &Version| version.allocated_bytes() as u64).sum();
+        Evicted { documents: taken.len() as u64, freed_bytes }
+    }
+
+    fn one_by_one(&self, versions: &[Version], out: impl Fn(&Version) -> bool) -> Evicted {
+        let mut evicted = Evicted::default();
+        for version in versions.iter().filter(|version| out(version)) {
+            evicted.documents += 1;
+            evicted.freed_bytes += version.allocated_bytes() as u64;
+        }
+        evicted
+    }
+
+    /// Deletes exactly this version of a document of an active vBucket for good, because there is no room for it: a
+    /// deletion like any other, with a seqno of its own.
+    pub(crate) fn delete_cold(&self, vb: VbId, hash: u64, version: &Version) -> bool {
+        let now = self.now();
+        let tombstone = crate::write::tombstone_of(&self.context.heap, version, ItemKind::Deletion, now);
+        let Ok(new) = tombstone else { return false };
+        let change = Change {
+            new,
+            existence: Existence::Any,
+            cas: Cas::ANY,
+            basis: Basis::of(Some(version)),
+            preserve_expiry: false,
+        };
+        self.apply(vb, hash, change, now, |_| {}, |_| {}).is_ok()
     }
 }

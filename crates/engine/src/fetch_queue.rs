@@ -19,34 +19,52 @@ const MAX_LENT_BYTES: usize = 32 << 20;
 /// What became of a fetch.
 #[derive(Clone)]
 pub enum Fetched {
-    /// Look again: the value is in memory now, or the document has changed. A value that there is no room for stays
-    /// until the last holder of its loan drops it.
+    /// Look again: it is in memory now, or it is known that there is nothing, or it has changed. What there is no room
+    /// for, and what is not there, stays so until the last holder of the loan drops it.
     Look(Option<Loan>),
     /// The value cannot be read; the reason is in the log.
     Failed,
 }
 
-/// A value that was brought into memory although there is no room to keep it.
+/// What stays in memory as long as those who waited for it have not looked: a document for which there is no room, or
+/// the certainty that there is none.
 #[derive(Clone)]
 pub struct Loan(#[expect(dead_code, reason = "what matters is when the last one is dropped")] Arc<Lent>);
 
 struct Lent {
     queue: Arc<FetchQueue>,
     vb: VbId,
-    version: Option<Version>,
+    held: Option<Held>,
+}
+
+/// What is lent.
+pub(crate) enum Held {
+    /// A document.
+    Version(Version),
+    /// The absence of a key from a vBucket, and which of those that were in its place it was.
+    Absence(Arc<[u8]>, u64),
+}
+
+impl Held {
+    fn bytes(&self) -> usize {
+        match self {
+            Held::Version(version) => version.allocated_bytes(),
+            Held::Absence(key, _) => key.len(),
+        }
+    }
 }
 
 impl Loan {
-    pub(crate) fn new(queue: &Arc<FetchQueue>, vb: VbId, version: Version) -> Loan {
-        queue.queue.lock().lent_bytes += version.allocated_bytes();
-        Loan(Arc::new(Lent { queue: queue.clone(), vb, version: Some(version) }))
+    pub(crate) fn new(queue: &Arc<FetchQueue>, vb: VbId, held: Held) -> Loan {
+        queue.queue.lock().lent_bytes += held.bytes();
+        Loan(Arc::new(Lent { queue: queue.clone(), vb, held: Some(held) }))
     }
 }
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        if let Some(version) = self.version.take() {
-            self.queue.give_back(self.vb, version);
+        if let Some(held) = self.held.take() {
+            self.queue.give_back(self.vb, held);
         }
     }
 }
@@ -62,6 +80,8 @@ pub(crate) struct FetchQueue {
     pub(crate) failed: AtomicU64,
     /// Batches read.
     pub(crate) batches: AtomicU64,
+    /// The largest value of the last batch, in bytes: as large may be what nothing is known about.
+    pub(crate) lately_bytes: AtomicU64,
 }
 
 #[derive(Default)]
@@ -70,7 +90,7 @@ struct Queue {
     /// vBuckets with keys that nobody reads yet, each once, in turn.
     turns: VecDeque<VbId>,
     waiting: usize,
-    given_back: Vec<(VbId, Version)>,
+    given_back: Vec<(VbId, Held)>,
     lent_bytes: usize,
     stopping: bool,
 }
@@ -86,8 +106,8 @@ struct Keys {
 /// What a fetcher has to do next.
 #[derive(Default)]
 pub(crate) struct Work {
-    /// Values that were lent and are not needed any more.
-    pub(crate) given_back: Vec<(VbId, Version)>,
+    /// What was lent and is not needed any more.
+    pub(crate) given_back: Vec<(VbId, Held)>,
     /// Keys of one vBucket, in order.
     pub(crate) batch: Option<(VbId, Vec<Arc<[u8]>>)>,
 }
@@ -118,11 +138,11 @@ impl FetchQueue {
         Some(promised)
     }
 
-    fn give_back(&self, vb: VbId, version: Version) {
+    fn give_back(&self, vb: VbId, held: Held) {
         let mut queue = self.queue.lock();
-        queue.lent_bytes -= version.allocated_bytes();
+        queue.lent_bytes -= held.bytes();
         if !queue.stopping {
-            queue.given_back.push((vb, version));
+            queue.given_back.push((vb, held));
             self.wake.notify_one();
         }
     }

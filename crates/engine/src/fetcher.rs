@@ -3,14 +3,16 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use base::{DocKey, NewVersion, VbId, Version};
-use vbucket::Placed;
+use base::{Datatype, DocKey, NewVersion, VbId, Version, VersionMeta};
+use vbucket::{Look, Placed};
 
 use crate::bucket::Bucket;
 use crate::completion::Completion;
-use crate::fetch_queue::{Fetched, Loan, Work};
+use crate::fetch_queue::{Fetched, Held, Loan, Work};
 use crate::flusher::Progress;
+use crate::read::ANY_KEY;
 use crate::refusal::Refusal;
+use crate::shard_guard::Holder;
 
 /// Values of one batch that are read at once, in bytes as far as they are known; one value may be larger.
 const READ_BYTES: u64 = 4 << 20;
@@ -36,6 +38,18 @@ pub(crate) enum Brought {
     NotNeeded,
     /// What was read cannot be the document's value.
     Unfitting,
+}
+
+/// What the disk is asked for.
+struct Wanted {
+    key: Arc<[u8]>,
+    incarnation: u64,
+    /// How often tombstones had been purged by then.
+    purges: u64,
+    /// About how long the value is.
+    bytes: u64,
+    /// Whether nothing of it is in memory, and the key is tied until it is told what the disk has.
+    is_tied: bool,
 }
 
 impl Bucket {
@@ -79,9 +93,13 @@ impl Bucket {
     }
 
     fn fetch_work(&self, work: Work) -> Progress {
-        for (vb, version) in work.given_back {
-            if self.memory.is_above_high_watermark() {
-                self.evict_version(vb, self.hash(version.key()), &version);
+        for (vb, held) in work.given_back {
+            match held {
+                Held::Version(version) if self.memory.is_above_high_watermark() => {
+                    self.evict_version(vb, self.hash(version.key()), &version);
+                }
+                Held::Version(_) => {}
+                Held::Absence(key, incarnation) => self.end_look(vb, &key, incarnation),
             }
         }
         work.batch.map_or(Progress::Worked, |(vb, keys)| self.fetch_batch(vb, &keys))
@@ -89,29 +107,36 @@ impl Bucket {
 
     /// Reads a batch in parts of limited size. What is not needed any more is not read.
     fn fetch_batch(&self, vb: VbId, keys: &[Arc<[u8]>]) -> Progress {
-        let incarnation = self.shards[usize::from(vb.0)].lock().incarnation;
         let mut progress = Progress::Worked;
         let (mut part, mut part_bytes) = (Vec::new(), 0);
         for (at, key) in keys.iter().enumerate() {
-            let Some(value_bytes) = self.hollow_bytes(vb, incarnation, parse(key)) else {
-                self.tell(vb, key, &Fetched::Look(None));
+            if parse(key) == ANY_KEY {
+                self.tell(vb, key, &self.fetch_any(vb));
                 continue;
+            }
+            let wanted = match self.want(vb, key) {
+                Ok(wanted) => wanted,
+                Err(outcome) => {
+                    self.tell(vb, key, &outcome);
+                    continue;
+                }
             };
-            if !part.is_empty() && part_bytes + value_bytes > READ_BYTES {
-                progress = worse(progress, self.fetch_part(vb, incarnation, &std::mem::take(&mut part)));
+            if !part.is_empty() && part_bytes + wanted.bytes > READ_BYTES {
+                progress = worse(progress, self.fetch_part(vb, &std::mem::take(&mut part)));
                 part_bytes = 0;
                 if self.fetching.is_lent_out() {
+                    self.forgo(vb, &wanted);
                     self.fetching.put_back(vb, &keys[at..]);
                     return progress;
                 }
             }
-            part.push(key);
-            part_bytes += value_bytes;
+            part_bytes += wanted.bytes;
+            part.push(wanted);
         }
         if part.is_empty() {
             return progress;
         }
-        worse(progress, self.fetch_part(vb, incarnation, &part))
+        worse(progress, self.fetch_part(vb, &part))
     }
 
     fn tell(&self, vb: VbId, key: &[u8], outcome: &Fetched) {
@@ -120,38 +145,128 @@ impl Bucket {
         }
     }
 
-    fn fetch_part(&self, vb: VbId, incarnation: u64, keys: &[&Arc<[u8]>]) -> Progress {
-        let doc_keys: Vec<DocKey<'_>> = keys.iter().map(|key| parse(key)).collect();
-        let answers = self.store.get_many(vb, &doc_keys);
+    fn fetch_part(&self, vb: VbId, part: &[Wanted]) -> Progress {
+        let keys: Vec<DocKey<'_>> = part.iter().map(|wanted| parse(&wanted.key)).collect();
+        let answers = self.store.get_many(vb, &keys);
         assert_eq!(answers.len(), keys.len(), "a store answers for each key");
-        let (mut fetched, mut failed) = (0, 0);
-        for ((key, doc_key), answer) in std::iter::zip(keys, doc_keys).zip(answers) {
-            let outcome = match answer {
-                Ok(Some(version)) => self.deliver(vb, incarnation, version),
-                Ok(None) if self.hollow_bytes(vb, incarnation, doc_key).is_none() => Fetched::Look(None),
-                Ok(None) => {
-                    tracing::error!(bucket = self.name(), %vb, "the value of a document is not on disk");
-                    Fetched::Failed
-                }
-                Err(failure) => {
-                    tracing::error!(bucket = self.name(), %failure, "cannot read a value");
-                    Fetched::Failed
-                }
-            };
+        let (mut fetched, mut failed, mut largest) = (0, 0, 0);
+        for (wanted, answer) in std::iter::zip(part, answers) {
+            largest = largest.max(answer.as_ref().map_or(0, value_bytes));
+            let outcome = self.receive(vb, wanted, answer);
             *(if matches!(outcome, Fetched::Failed) { &mut failed } else { &mut fetched }) += 1;
-            self.tell(vb, key, &outcome);
+            self.tell(vb, &wanted.key, &outcome);
         }
         self.fetching.count(fetched, failed);
+        self.fetching.lately_bytes.store(largest, Ordering::Relaxed);
         if failed == 0 { Progress::Worked } else { Progress::Failed }
+    }
+
+    /// Fetches what there is for a key, for a background step.
+    pub(crate) fn fetch_now(&self, vb: VbId, key: DocKey<'_>) -> Fetched {
+        match self.want(vb, &key.to_stored().0.into()) {
+            Ok(wanted) => self.receive(vb, &wanted, self.store.get(vb, key)),
+            Err(outcome) => outcome,
+        }
+    }
+
+    /// Finds out what the disk is to be asked for; what is to be told otherwise. Tell [`Bucket::receive`] the answer,
+    /// or [`Bucket::forgo`] it.
+    fn want(&self, vb: VbId, key: &Arc<[u8]>) -> Result<Wanted, Fetched> {
+        let (doc_key, hash) = (parse(key), self.hash(parse(key)));
+        let mut shard = self.hold(vb, Holder::Fetcher);
+        if shard.unloaded.is_some() {
+            return Err(Fetched::Look(None));
+        }
+        let (incarnation, purges) = (shard.incarnation, shard.vb.purges());
+        let look = shard.vb.begin_look(hash, doc_key);
+        drop(shard);
+        let (bytes, is_tied) = match look {
+            Look::InMemory => return Err(Fetched::Look(None)),
+            Look::Nowhere => return Err(self.absent(vb, key.clone(), incarnation)),
+            Look::Value(bytes) => (u64::from(bytes), false),
+            Look::OnDisk => (self.fetching.lately_bytes.load(Ordering::Relaxed), true),
+        };
+        Ok(Wanted { key: key.clone(), incarnation, purges, bytes, is_tied })
+    }
+
+    /// Does not ask the disk after all.
+    fn forgo(&self, vb: VbId, wanted: &Wanted) {
+        if wanted.is_tied {
+            self.end_look(vb, &wanted.key, wanted.incarnation);
+        }
+    }
+
+    fn end_look(&self, vb: VbId, key: &[u8], incarnation: u64) {
+        let mut shard = self.hold(vb, Holder::Fetcher);
+        if shard.incarnation == incarnation {
+            shard.vb.end_look(parse(key));
+        }
+    }
+
+    /// There is nothing for a key, and its tie lasts as long as the loan.
+    fn absent(&self, vb: VbId, key: Arc<[u8]>, incarnation: u64) -> Fetched {
+        Fetched::Look(Some(Loan::new(&self.fetching, vb, Held::Absence(key, incarnation))))
+    }
+
+    /// Puts what the disk answered in place for those who wait for it.
+    fn receive(
+        &self,
+        vb: VbId,
+        wanted: &Wanted,
+        answer: Result<Option<Version>, kvstore::Failure>,
+    ) -> Fetched {
+        let found = match answer {
+            Ok(found) => found,
+            Err(failure) => {
+                tracing::error!(bucket = self.name(), %failure, "cannot read a document");
+                self.forgo(vb, wanted);
+                return Fetched::Failed;
+            }
+        };
+        match found {
+            found if wanted.is_tied => self.bring_back(vb, wanted, found),
+            Some(version) => self.deliver(vb, wanted.incarnation, version),
+            None if !self.is_hollow(vb, wanted) => Fetched::Look(None),
+            None => {
+                tracing::error!(bucket = self.name(), %vb, "the value of a document is not on disk");
+                Fetched::Failed
+            }
+        }
+    }
+
+    /// Puts what the disk has of a key of which nothing was in memory in the table.
+    fn bring_back(&self, vb: VbId, wanted: &Wanted, found: Option<Version>) -> Fetched {
+        let key = parse(&wanted.key);
+        let mut shard = self.hold(vb, Holder::Fetcher);
+        if shard.incarnation != wanted.incarnation {
+            return Fetched::Look(None);
+        }
+        let Some(version) = found else {
+            shard.vb.found_nothing(key);
+            drop(shard);
+            return self.absent(vb, wanted.key.clone(), wanted.incarnation);
+        };
+        let (is_there, filter) = shard.vb.bring_back(self.hash(key), &version, wanted.purges);
+        shard.vb.end_look(key);
+        drop(shard);
+        drop(filter);
+        Fetched::Look(if is_there { self.lend(vb, version) } else { None })
+    }
+
+    /// Sees to it that a version that was brought goes again if there is no room for it.
+    fn lend(&self, vb: VbId, version: Version) -> Option<Loan> {
+        let is_lent = self.memory.is_above_high_watermark();
+        if is_lent {
+            self.eviction.is_room_wanted.store(true, Ordering::Relaxed);
+            self.wake_pager();
+        }
+        is_lent.then(|| Loan::new(&self.fetching, vb, Held::Version(version)))
     }
 
     /// Puts a value in place for those who wait for it.
     fn deliver(&self, vb: VbId, incarnation: u64, read: Version) -> Fetched {
         match self.bring(vb, incarnation, read) {
-            Brought::Placed(whole) => {
-                let lent = self.memory.is_above_high_watermark();
-                Fetched::Look(lent.then(|| Loan::new(&self.fetching, vb, whole)))
-            }
+            Brought::Placed(whole) => Fetched::Look(self.lend(vb, whole)),
             Brought::NotNeeded => Fetched::Look(None),
             Brought::Unfitting => {
                 tracing::error!(bucket = self.name(), %vb, "what is on disk is not the value of its document");
@@ -164,7 +279,7 @@ impl Bucket {
     pub(crate) fn bring(&self, vb: VbId, incarnation: u64, read: Version) -> Brought {
         let hash = self.hash(read.key());
         let hollow = {
-            let mut shard = self.shards[usize::from(vb.0)].lock();
+            let mut shard = self.hold(vb, Holder::Fetcher);
             if shard.incarnation != incarnation {
                 return Brought::NotNeeded;
             }
@@ -182,11 +297,14 @@ impl Bucket {
         let Some(hollow) = hollow.filter(|hollow| hollow.meta().by_seqno == read.meta().by_seqno) else {
             return Brought::NotNeeded;
         };
-        if hollow.meta().datatype != read.meta().datatype {
+        let datatype = read.meta().datatype;
+        // The disk may have the value in another form than memory had it.
+        if hollow.meta().datatype.without(Datatype::SNAPPY) != datatype.without(Datatype::SNAPPY) {
             return Brought::Unfitting;
         }
-        let whole = NewVersion::new(&self.context.heap, hollow.meta(), read.key(), &[read.value()]).publish();
-        let mut shard = self.shards[usize::from(vb.0)].lock();
+        let meta = VersionMeta { datatype, ..hollow.meta() };
+        let whole = NewVersion::new(&self.context.heap, meta, read.key(), &[read.value()]).publish();
+        let mut shard = self.hold(vb, Holder::Fetcher);
         if shard.incarnation != incarnation {
             return Brought::NotNeeded;
         }
@@ -196,13 +314,16 @@ impl Bucket {
         Brought::Placed(whole)
     }
 
-    /// How long the value of a key is, if it is not in memory.
-    fn hollow_bytes(&self, vb: VbId, incarnation: u64, key: DocKey<'_>) -> Option<u64> {
-        let hash = self.hash(key);
-        let shard = self.shards[usize::from(vb.0)].lock();
-        let found = if shard.incarnation == incarnation { shard.vb.find(hash, key) } else { None };
-        found.filter(|version| !version.is_resident()).map(|version| u64::from(version.value_bytes()))
+    /// Whether the version of a key is in memory without its value.
+    fn is_hollow(&self, vb: VbId, wanted: &Wanted) -> bool {
+        let key = parse(&wanted.key);
+        let shard = self.hold(vb, Holder::Fetcher);
+        shard.incarnation == wanted.incarnation && shard.vb.hollow(self.hash(key), key).is_some()
     }
+}
+
+fn value_bytes(found: &Option<Version>) -> u64 {
+    found.as_ref().map_or(0, |version| u64::from(version.value_bytes()))
 }
 
 fn worse(one: Progress, other: Progress) -> Progress {

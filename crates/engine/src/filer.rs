@@ -14,6 +14,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How long it pauses after a failure before it tries again.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
 
+/// While memory is short, versions that only wait for their files may take this part of the quota: evicting their
+/// documents frees nothing until they are filed.
+const UNFILED_ONE_IN: u64 = 16;
+
 /// Lets the thread end.
 #[derive(Default)]
 pub(crate) struct Filer {
@@ -41,6 +45,9 @@ impl Filer {
 impl Bucket {
     /// Does a bounded piece of the store's work behind the saves.
     pub fn file_step(&self) -> Progress {
+        let is_short = self.memory.is_above_low_watermark();
+        let most = if is_short { self.memory.quota_bytes() / UNFILED_ONE_IN } else { u64::MAX };
+        self.store.hold_at_most(most);
         match self.store.background_step() {
             Ok(done) => {
                 if self.filer.is_failing.swap(false, Ordering::Relaxed) {
@@ -57,8 +64,11 @@ impl Bucket {
         }
     }
 
-    /// Runs such steps until the bucket is closed; for a thread of its own.
+    /// Runs such steps until the bucket is closed; for a thread of its own. Ends at once if there is no disk.
     pub fn run_filer(&self) {
+        if self.is_ephemeral() {
+            return;
+        }
         loop {
             let go_on = match self.file_step() {
                 Progress::Worked => !self.filer.is_stopping(),

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use base::{VbId, Version};
 use kvstore::{FailoverEntry, SaveBatch, VbStateDoc};
-use parking_lot::MutexGuard;
 use vbucket::{FlushBatch, Pressure};
 
-use crate::bucket::{Bucket, Shard};
+use crate::bucket::Bucket;
 use crate::flush_queue::{Due, LARGE_BACKLOG};
+use crate::shard_guard::{Holder, ShardGuard};
 
 /// How long the flusher pauses after a failure before it tries again.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
@@ -32,8 +32,11 @@ impl Bucket {
         if group.is_empty() { Progress::Idle } else { self.flush_group(&group, urgent) }
     }
 
-    /// Runs flush steps until the bucket is closed; for a thread of its own.
+    /// Runs flush steps until the bucket is closed; for a thread of its own. Ends at once if there is no disk.
     pub fn run_flusher(&self) {
+        if self.is_ephemeral() {
+            return;
+        }
         let mut group = Vec::new();
         while self.flush.wait_for_work(&*self.env.clock) {
             let urgent = self.flush.take(&mut group, Due::Gathered(self.env.clock.monotonic()));
@@ -91,8 +94,8 @@ impl Bucket {
         progress
     }
 
-    fn flushing_shard(&self, vb: VbId) -> MutexGuard<'_, Shard> {
-        self.shards[usize::from(vb.0)].lock()
+    fn flushing_shard(&self, vb: VbId) -> ShardGuard<'_> {
+        self.hold(vb, Holder::Flusher)
     }
 
     fn take_batch(&self, vb: VbId, urgent: bool) -> Option<FlushBatch> {
@@ -146,7 +149,8 @@ fn newest(batch: &FlushBatch) -> Vec<Version> {
     kvstore::newest_of(batch.range.iter().flat_map(|range| range.iter()))
 }
 
-fn state_document(batch: &FlushBatch) -> VbStateDoc {
+/// The state document that goes with a batch.
+pub(crate) fn state_document(batch: &FlushBatch) -> VbStateDoc {
     let high_seqno = batch.high_seqno.0;
     VbStateDoc {
         failover_table: batch

@@ -19,6 +19,8 @@ use crate::tombstone_purger::TombstonePurger;
 
 /// The longest a step works before it lets others run.
 pub const TIME_SLICE: Duration = Duration::from_millis(25);
+/// When it is told to end, so that what it has begun ends in time, too.
+const END_AFTER: Duration = Duration::from_millis(22);
 /// The longest the thread sleeps while nobody wakes it.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -173,7 +175,7 @@ impl Bucket {
         }
         // Whoever wakes it during the step makes it due again.
         post.due_ns.store(u64::MAX, Ordering::Relaxed);
-        let slice = Slice { clock, end_ns: begin + TIME_SLICE.as_nanos() as u64 };
+        let slice = Slice { clock, end_ns: begin + END_AFTER.as_nanos() as u64 };
         let next = post.chore.lock().step(self, &slice);
         let end = clock.monotonic_ns();
         let due = match next {

@@ -10,6 +10,7 @@ use crate::bucket::{Bucket, Shard, dead};
 use crate::completion::Completion;
 use crate::fetcher::Brought;
 use crate::flusher::Progress;
+use crate::shard_guard::Holder;
 use crate::warmup::{Slice, WarmupStats};
 
 /// Values read before they are put in place, in bytes: what a step holds beyond what the account knows.
@@ -18,11 +19,16 @@ const STEP_BYTES: usize = 4 << 20;
 const ITEMS_PER_LOOK: u64 = 4096;
 /// No record of a file takes fewer bytes in it.
 const LEAST_RECORD_BYTES: u64 = 16;
+/// No item takes fewer bytes in memory.
+const LEAST_ITEM_BYTES: u64 = 64;
 
 impl Bucket {
     /// Waits until a vBucket's documents are loaded; it is then loaded before others. Nothing: they are.
     pub fn loaded(&self, vb: VbId) -> Option<Completion<()>> {
-        let shard = self.shards.get(usize::from(vb.0))?.lock();
+        if vb.0 >= self.vbuckets() {
+            return None;
+        }
+        let shard = self.hold(vb, Holder::FrontEnd);
         shard.unloaded.as_ref()?;
         Some(self.warmup.want(vb))
     }
@@ -45,9 +51,8 @@ impl Bucket {
     /// Loads the metadata of one vBucket, of one that somebody waits for if there is any.
     pub fn load_step(&self) -> Progress {
         let Some(vb) = self.warmup.take_vbucket() else { return Progress::Idle };
-        let index = usize::from(vb.0);
         let (incarnation, counts) = {
-            let shard = self.shards[index].lock();
+            let shard = self.hold(vb, Holder::Loader);
             match shard.unloaded {
                 Some(counts) => (shard.incarnation, counts),
                 None => return self.load_done(vb, None),
@@ -69,11 +74,17 @@ impl Bucket {
         vb: VbId,
         counts: &Counts,
     ) -> Result<Option<Loaded>, kvstore::Failure> {
-        let mut loaded = Loaded::new(&self.context, room(counts));
+        let mut loaded = Loaded::new(&self.context, self.room(counts));
+        loaded.expect(items_in(counts));
         let mut until_look = ITEMS_PER_LOOK;
         let mut stopped = false;
         self.store.scan(vb, Seqno(0), Values::Leave, &mut |version| {
-            loaded.insert(self.hash(version.key()), version);
+            let hash = self.hash(version.key());
+            if self.evicts_whole() && self.memory.is_above_low_watermark() {
+                loaded.leave_out(hash, &version);
+            } else {
+                loaded.insert(hash, version);
+            }
             until_look -= 1;
             if until_look == 0 {
                 until_look = ITEMS_PER_LOOK;
@@ -84,10 +95,18 @@ impl Bucket {
         Ok((!stopped).then_some(loaded))
     }
 
+    /// Items that there will be in memory: not more than fit into it, if not all have to be there.
+    fn room(&self, counts: &Counts) -> usize {
+        let items = items_in(counts);
+        let left = self.memory.low_watermark_bytes().saturating_sub(self.memory.used_bytes());
+        let fit = if self.evicts_whole() { left / LEAST_ITEM_BYTES } else { u64::MAX };
+        items.min(fit) as usize
+    }
+
     fn install(&self, vb: VbId, incarnation: u64, loaded: Loaded) -> Progress {
         let counts = loaded.counts();
         let (old, high_seqno) = {
-            let mut shard = self.shards[usize::from(vb.0)].lock();
+            let mut shard = self.hold(vb, Holder::Loader);
             if shard.incarnation != incarnation {
                 drop(shard);
                 return self.load_done(vb, None);
@@ -97,6 +116,9 @@ impl Bucket {
         };
         drop(old);
         let items = counts.documents + counts.tombstones;
+        if counts.evicted_documents + counts.evicted_tombstones > 0 {
+            self.warmup.found_no_room();
+        }
         let slice = (counts.without_value > 0).then(|| Slice::newest(vb, incarnation, high_seqno, items));
         self.load_done(vb, Some((counts, slice)))
     }
@@ -104,7 +126,7 @@ impl Bucket {
     fn load_done(&self, vb: VbId, loaded: Option<(vbucket::Counts, Option<Slice>)>) -> Progress {
         let (counts, slice) = loaded.unwrap_or_default();
         let keys = counts.documents + counts.tombstones;
-        let values = counts.documents - counts.without_value;
+        let values = counts.documents - counts.without_value - counts.evicted_documents;
         self.warmup.loaded(vb, keys, values, slice, self.env.clock.monotonic());
         Progress::Worked
     }
@@ -114,7 +136,7 @@ impl Bucket {
         // Nothing of it may be on its way to disk while it is replaced.
         let (_roles, _flushing) = (self.roles.lock(), self.flushing.lock());
         let old = {
-            let mut shard = self.shards[usize::from(vb.0)].lock();
+            let mut shard = self.hold(vb, Holder::Loader);
             if shard.incarnation != incarnation {
                 return;
             }
@@ -134,13 +156,15 @@ impl Bucket {
         let Some(slice) = self.warmup.take_slice() else { return Progress::Idle };
         let mut read: Vec<Version> = Vec::new();
         let mut bytes = 0;
-        let mut rest = None;
+        let (mut rest, mut has_room) = (None, true);
         let scanned = self.store.scan(slice.vb, slice.from, Values::Read, &mut |version| {
             let seqno = version.meta().by_seqno;
             if seqno > slice.end {
                 return ControlFlow::Break(());
             }
-            if bytes >= STEP_BYTES || self.warmup.is_stopping() {
+            // What was read is charged already.
+            has_room = !self.memory.is_above_low_watermark();
+            if !has_room || bytes >= STEP_BYTES || self.warmup.is_stopping() {
                 rest = Some(seqno);
                 return ControlFlow::Break(());
             }
@@ -156,12 +180,11 @@ impl Bucket {
         }
         let mut values = 0;
         for version in read {
-            if self.memory.is_above_low_watermark() {
-                self.warmup.stop_at_watermark(self.env.clock.monotonic());
-                break;
-            }
             values +=
                 u64::from(matches!(self.bring(slice.vb, slice.incarnation, version), Brought::Placed(_)));
+        }
+        if !has_room {
+            self.warmup.stop_at_watermark(self.env.clock.monotonic());
         }
         self.warmup.warmed(slice, rest, values, self.env.clock.monotonic());
         Progress::Worked
@@ -179,6 +202,6 @@ impl Shard {
 }
 
 /// Items that there will be, as the file says, but not more than fit into it.
-fn room(counts: &Counts) -> usize {
-    (counts.documents.saturating_add(counts.tombstones)).min(counts.file_bytes / LEAST_RECORD_BYTES) as usize
+fn items_in(counts: &Counts) -> u64 {
+    counts.documents.saturating_add(counts.tombstones).min(counts.file_bytes / LEAST_RECORD_BYTES)
 }

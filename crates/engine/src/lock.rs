@@ -32,6 +32,7 @@ impl Bucket {
             let old = found.version;
             // A lock is a version of its own because it shows another CAS; the value is copied outside the lock.
             let copy = NewVersion::new(&self.context.heap, old.meta(), key, &[old.value()]);
+            base::frequency::copy_frequency(old.frequency(), copy.frequency());
             let outcome = self.active(vb)?.vb.lock(hash, copy, Basis::of(Some(&old)), until, now);
             match outcome.map_err(|refused| Refusal::from(refused.refusal)) {
                 Ok((cas, garbage)) => {

@@ -15,6 +15,7 @@ pub struct MemoryAccount {
 impl MemoryAccount {
     /// The limits of `account`.
     pub fn new(settings: Arc<Settings>, account: Account) -> MemoryAccount {
+        account.scale_to(settings.get(Key::MaxSize));
         MemoryAccount { settings, account }
     }
 
@@ -34,9 +35,9 @@ impl MemoryAccount {
         self.settings.get(Key::MaxSize)
     }
 
-    /// Whether what has been allocated may be stored.
-    pub fn admits(&self) -> bool {
-        self.used_bytes() <= self.quota_bytes() / 1000 * self.settings.get(Key::MutationRatio)
+    /// Whether what has been allocated may be stored while so much is in use.
+    pub fn admits(&self, used_bytes: u64) -> bool {
+        used_bytes <= self.quota_bytes() / 1000 * self.settings.get(Key::MutationRatio)
     }
 
     /// Up to here values are loaded ahead of their readers.

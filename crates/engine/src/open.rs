@@ -13,9 +13,12 @@ use crate::backfill::BackfillQueue;
 use crate::bucket::{Bucket, Shard, dead, new_uuid};
 use crate::checkpoint_recovery::CheckpointRelief;
 use crate::compaction_queue::CompactionQueue;
-use crate::config::BucketConfig;
+use crate::compression::CompressionCounters;
+use crate::config::{BucketConfig, BucketKind};
 use crate::counters::OpCounts;
 use crate::disk_state::DiskState;
+use crate::evict::Eviction;
+use crate::expiry::ExpiryCounters;
 use crate::failure::Failure;
 use crate::filer::Filer;
 use crate::flush_queue::{FlushQueue, Pace};
@@ -24,6 +27,7 @@ use crate::keeper::Keeper;
 use crate::memory::MemoryAccount;
 use crate::persistence::PersistenceWaiters;
 use crate::settings::Key;
+use crate::shard_guard::{Holder, LockClock};
 use crate::warmup::Warmup;
 
 /// Present while the last stop was a clean one.
@@ -46,16 +50,24 @@ impl Bucket {
     /// in memory are brought by [`Bucket::run_fetcher`].
     ///
     /// A vBucket whose file is damaged is dead until somebody mends it; the others serve.
+    ///
+    /// An ephemeral bucket begins empty, with vBuckets that nobody has met before; its store is [`kvstore::Nothing`].
     pub fn open_cold(config: BucketConfig, env: Env, store: Arc<dyn KvStore>) -> Result<Bucket, Failure> {
         assert!(config.vbuckets.is_power_of_two(), "the configuration checks the number of vBuckets");
         env.disk
             .create_dir_all_synced(&config.dir)
             .map_err(|source| Failure::io("create", &config.dir, source))?;
         let uuid = identity(&config, &env)?;
-        let clean = take_clean_mark(&config, &env)?;
+        let is_ephemeral = config.kind == BucketKind::Ephemeral;
+        let clean = is_ephemeral || take_clean_mark(&config, &env)?;
         let settings = Arc::new(config.settings.clone());
         settings.put(Key::MaxSize, config.quota_bytes);
-        let context = BucketContext::new(env.random.next_u64(), env.random.next_u64(), env.heap.clone());
+        if is_ephemeral {
+            settings.be_ephemeral();
+        }
+        let new = if is_ephemeral { BucketContext::ephemeral } else { BucketContext::new };
+        let context = new(env.random.next_u64(), env.random.next_u64(), env.heap.clone());
+        context.frequency.set(settings.get(Key::FreqCounterIncrementFactor));
         let shards = (0..config.vbuckets).map(|id| {
             let origin = Origin::empty(VbState::Active, new_uuid(&env));
             Mutex::new(Shard {
@@ -65,13 +77,18 @@ impl Bucket {
                 incarnation: 0,
                 flush_queued: false,
                 followers: Vec::new(),
+                held: 0,
                 ops: OpCounts::default(),
             })
         });
         let bucket = Bucket {
+            eviction: Eviction::default(),
+            lock_clock: LockClock::default(),
             memory: MemoryAccount::new(settings.clone(), context.account().clone()),
             settings,
             keeper: Keeper::default(),
+            expiry: ExpiryCounters::default(),
+            compression: CompressionCounters::default(),
             relief: CheckpointRelief::default(),
             shards: shards.collect(),
             uuid,
@@ -92,17 +109,18 @@ impl Bucket {
             config,
         };
         bucket.set_checkpoint_limits();
+        bucket.follow_filter_settings();
         bucket.find_vbuckets(clean)?;
         Ok(bucket)
     }
 
     fn find_vbuckets(&self, clean: bool) -> Result<(), Failure> {
         for (vb, found) in self.store.states()? {
-            let Some(shard) = self.shards.get(usize::from(vb.0)) else {
+            if vb.0 >= self.vbuckets() {
                 tracing::error!(bucket = self.name(), %vb, "a file of a vBucket that this bucket does not have is left alone");
                 continue;
-            };
-            let mut shard = shard.lock();
+            }
+            let mut shard = self.hold(vb, Holder::Roles);
             match found {
                 Ok(stored) => {
                     let counts = stored.counts;
@@ -144,8 +162,11 @@ impl Bucket {
         }
     }
 
-    /// Writes what is left and marks the stop as clean. The flusher's and the filer's threads must have ended.
+    /// Writes what is left and marks the stop as clean, if there is a disk. The flusher's and the filer's threads must have ended.
     pub fn close(&self) -> Result<(), Failure> {
+        if self.is_ephemeral() {
+            return Ok(());
+        }
         if !self.flush_all() {
             return Err(Failure::NotFlushed { bucket: self.name().to_owned() });
         }

@@ -1,11 +1,12 @@
 //! Reading documents.
 
 use base::{Cas, DocKey, Moment, Seqno, VbId, VbState, VbUuid, Version};
-use parking_lot::MutexGuard;
 use vbucket::{Basis, Change, Existence};
 
-use crate::bucket::{Bucket, Shard};
+use crate::bucket::Bucket;
+use crate::expiry::ExpiredBy;
 use crate::refusal::Refusal;
+use crate::shard_guard::{Holder, ShardGuard};
 use crate::whole::Whole;
 
 /// A document as a reader sees it.
@@ -31,6 +32,9 @@ impl Seen {
     }
 }
 
+/// Stands for any document of a vBucket when one is to be fetched: no document has an empty key.
+pub const ANY_KEY: DocKey<'static> = DocKey { collection: base::CollectionId::DEFAULT, key: &[] };
+
 /// A document chosen by chance.
 pub enum ByChance {
     /// It is this one.
@@ -39,6 +43,8 @@ pub enum ByChance {
     None,
     /// There are only such whose value has to be fetched first, like this one.
     NotResident(VbId, Version),
+    /// There are only such of which nothing is in memory, in this vBucket: fetch [`ANY_KEY`], and look again.
+    Evicted(VbId),
     /// None was found, but this vBucket is not loaded yet.
     Loading(VbId),
 }
@@ -71,21 +77,23 @@ impl Bucket {
         let hash = self.hash(key);
         let found = {
             let mut shard = self.in_state(vb, state)?;
-            let found = shard.vb.find(hash, key).filter(|v| !v.is_deleted()).map(|version| {
+            let found = shard.vb.find(hash, key)?.filter(|v| !v.is_deleted()).map(|version| {
                 version.prefetch_value();
                 Seen { cas: shard.vb.visible_cas(key, &version, now), version: version.clone() }
             });
             match &found {
                 Some(seen) if seen.version.is_resident() => shard.ops.get_hits += 1,
-                // It is counted when its reader comes again.
-                Some(_) => {}
+                // It is a hit when its reader comes again.
+                Some(_) => shard.ops.get_not_resident += 1,
                 None => shard.ops.get_misses += 1,
             }
             found
         };
         match found {
             Some(seen) if !seen.version.is_expired(now) => {
-                Ok(Found { version: Whole::of(seen.version)?, cas: seen.cas })
+                let version = Whole::of(seen.version)?;
+                self.context.frequency.raise(&version);
+                Ok(Found { version, cas: seen.cas })
             }
             Some(expired) => {
                 self.expire(vb, hash, &expired.version, now)?;
@@ -95,7 +103,7 @@ impl Bucket {
         }
     }
 
-    fn in_state(&self, vb: VbId, state: VbState) -> Result<MutexGuard<'_, Shard>, Refusal> {
+    fn in_state(&self, vb: VbId, state: VbState) -> Result<ShardGuard<'_>, Refusal> {
         let shard = self.shard(vb)?;
         match shard.vb.state() == state {
             true if shard.unloaded.is_none() => Ok(shard),
@@ -119,7 +127,7 @@ impl Bucket {
         let shard = self.active(vb)?;
         Ok(shard
             .vb
-            .find(hash, key)
+            .find(hash, key)?
             .map(|version| Seen { cas: shard.vb.visible_cas(key, &version, now), version: version.clone() }))
     }
 
@@ -134,7 +142,7 @@ impl Bucket {
         for _ in 0..2 {
             let found = {
                 let shard = self.in_state(vb, state)?;
-                shard.vb.find(hash, key).map(|version| Seen {
+                shard.vb.find(hash, key)?.map(|version| Seen {
                     cas: shard.vb.visible_cas(key, &version, now),
                     version: version.clone(),
                 })
@@ -152,18 +160,19 @@ impl Bucket {
     /// Turns an expired document into a tombstone that keeps its system xattrs, unless somebody changed it since.
     /// Refused if it has xattrs that are not in memory.
     pub(crate) fn expire(&self, vb: VbId, hash: u64, version: &Version, now: Moment) -> Result<(), Refusal> {
-        self.expire_as(vb, hash, version, version, now)
+        self.expire_as(vb, hash, version, version, ExpiredBy::Access, now).map(drop)
     }
 
-    /// The same with the value of `whole`, which is that version as the disk has it.
+    /// The same with the value of `whole`, which is that version as the disk has it. Says whether it did.
     pub(crate) fn expire_as(
         &self,
         vb: VbId,
         hash: u64,
         version: &Version,
         whole: &Version,
+        by: ExpiredBy,
         now: Moment,
-    ) -> Result<(), Refusal> {
+    ) -> Result<bool, Refusal> {
         let new = crate::write::tombstone_of(&self.context.heap, whole, base::ItemKind::Expiration, now)?;
         let change = Change {
             new,
@@ -173,8 +182,14 @@ impl Bucket {
             preserve_expiry: false,
         };
         // Whoever changed it meanwhile has replaced the expired version: then there is nothing left to do.
-        let _ = self.apply(vb, hash, change, now, |ops| ops.expirations += 1, |_| {});
-        Ok(())
+        let expired = match self.apply(vb, hash, change, now, |ops| ops.expirations += 1, |_| {}) {
+            Err(Refusal::NotResident) => return Err(Refusal::NotResident),
+            applied => applied.is_ok(),
+        };
+        if expired {
+            self.expiry.count(by);
+        }
+        Ok(expired)
     }
 
     /// Where the vBucket's history stands, asked by one that saw history `uuid`.
@@ -196,11 +211,10 @@ impl Bucket {
     /// A document chosen by chance among those of active vBuckets, one whose value is in memory if there is any.
     pub fn random_key(&self, now: Moment) -> ByChance {
         let random = self.env.random.next_u64();
-        let from = random as usize % self.shards.len();
+        let from = (random % u64::from(self.vbuckets())) as u16;
         let mut fallback = ByChance::None;
-        let (before, from) = self.shards.split_at(from);
-        for shard in from.iter().chain(before) {
-            let shard = shard.lock();
+        for vb in (from..self.vbuckets()).chain(0..from).map(VbId) {
+            let shard = self.hold(vb, Holder::FrontEnd);
             if !shard.exists || shard.vb.state() != VbState::Active {
                 continue;
             }
@@ -219,6 +233,9 @@ impl Bucket {
                 if let Ok(version) = Whole::of(version.clone()) {
                     return ByChance::Found(Found { cas, version });
                 }
+            }
+            if shard.vb.counts().evicted_documents > 0 && !matches!(fallback, ByChance::NotResident(..)) {
+                fallback = ByChance::Evicted(shard.vb.id());
             }
             if !matches!(fallback, ByChance::NotResident(..))
                 && shard.vb.counts().without_value > 0

@@ -31,12 +31,14 @@ pub enum Refusal {
     Invalid,
     /// The vBucket's history is another one.
     OtherHistory,
-    /// The document's value is not in memory: fetch it, and ask again.
+    /// The document, or its value, is not in memory: fetch it, and ask again.
     NotResident,
     /// The vBucket is about to get another role: wait for that, and ask again.
     Pending,
     /// The vBucket's documents are still being loaded: wait for them, and ask again.
     Loading,
+    /// The bucket has no disk, so this cannot be.
+    NoDisk,
 }
 
 impl From<vbucket::Refusal> for Refusal {
@@ -46,6 +48,7 @@ impl From<vbucket::Refusal> for Refusal {
             vbucket::Refusal::Exists | vbucket::Refusal::CasMismatch => Refusal::Exists,
             vbucket::Refusal::Locked => Refusal::Locked,
             vbucket::Refusal::Changed => Refusal::Busy,
+            vbucket::Refusal::Unknown => Refusal::NotResident,
         }
     }
 }
@@ -56,6 +59,13 @@ impl From<vbucket::UnlockRefusal> for Refusal {
             vbucket::UnlockRefusal::NotFound => Refusal::NotFound,
             vbucket::UnlockRefusal::NotLocked => Refusal::NotLocked,
             vbucket::UnlockRefusal::WrongCas => Refusal::Locked,
+            vbucket::UnlockRefusal::Unknown => Refusal::NotResident,
         }
+    }
+}
+
+impl From<vbucket::Unknown> for Refusal {
+    fn from(_: vbucket::Unknown) -> Refusal {
+        Refusal::NotResident
     }
 }

@@ -7,10 +7,11 @@ use vbucket::VBucket;
 use crate::bucket::{Bucket, dead};
 use crate::failure::Failure;
 use crate::refusal::Refusal;
+use crate::shard_guard::Holder;
 
 impl Bucket {
     /// Goes back to the newest commit with a seqno of `to` or less, and says which seqno that is; to nothing if there
-    /// is no such commit. For whoever follows another node: active vBuckets do not go back.
+    /// is no such commit, or no disk. For whoever follows another node: active vBuckets do not go back.
     ///
     /// Blocks while the disk works; meanwhile operations on documents wait as while they are loaded.
     pub fn rollback(&self, vb: VbId, to: Seqno) -> Result<Result<Seqno, Failure>, Refusal> {
@@ -18,6 +19,9 @@ impl Bucket {
         let (_roles, _flushing) = (self.roles.lock(), self.flushing.lock());
         if self.shard(vb)?.vb.state() == VbState::Active {
             return Err(Refusal::Invalid);
+        }
+        if self.is_ephemeral() && self.shard(vb)?.vb.high_seqno() <= to {
+            return Ok(Ok(self.shard(vb)?.vb.high_seqno()));
         }
         let rolled_back = match self.store.rollback(vb, to) {
             Ok(rolled_back) => rolled_back,
@@ -39,7 +43,7 @@ impl Bucket {
             None => dead(vb, &self.context, &self.env),
         };
         let old = {
-            let mut shard = self.shard(vb)?;
+            let mut shard = self.shard_for(vb, Holder::Roles)?;
             let (state, topology) = (shard.vb.state(), shard.vb.topology().map(str::to_owned));
             let old = shard.replace(new);
             // The role that it has, not the one of back then.
@@ -54,11 +58,10 @@ impl Bucket {
 
     /// Loads the documents of a vBucket that has none in memory; one whose documents cannot be read is dead.
     fn reload(&self, vb: VbId) -> Result<(), kvstore::Failure> {
-        let index = usize::from(vb.0);
-        let Some(counts) = self.shards[index].lock().unloaded else { return Ok(()) };
+        let Some(counts) = self.hold(vb, Holder::Roles).unloaded else { return Ok(()) };
         match self.read_documents(vb, &counts) {
             Ok(Some(loaded)) => {
-                let mut shard = self.shards[index].lock();
+                let mut shard = self.hold(vb, Holder::Roles);
                 shard.unloaded = None;
                 let nothing = shard.vb.install(loaded);
                 drop(shard);
@@ -69,7 +72,7 @@ impl Bucket {
             Ok(None) => Ok(()),
             Err(failure) => {
                 tracing::error!(bucket = self.name(), %vb, %failure, "the vBucket is not served");
-                let old = self.shards[index].lock().replace(dead(vb, &self.context, &self.env));
+                let old = self.hold(vb, Holder::Roles).replace(dead(vb, &self.context, &self.env));
                 drop(old);
                 Err(failure)
             }

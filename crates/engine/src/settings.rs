@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use crate::bucket::Bucket;
-use crate::config::BucketKind;
+use crate::config::{BucketKind, EvictionPolicy};
 
 /// Which setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -561,6 +561,13 @@ impl Settings {
         self.values[key as usize].store(value, Ordering::Relaxed);
     }
 
+    /// Gives an ephemeral bucket that was told no policy the one that loses nothing: changes are refused.
+    pub(crate) fn be_ephemeral(&self) {
+        if self.get(Key::EvictionPolicy) < EvictionPolicy::AutoDelete as u64 {
+            self.put(Key::EvictionPolicy, EvictionPolicy::FailNewData as u64);
+        }
+    }
+
     /// Changes a setting by name, if the value can be read and goes together with the others.
     pub fn set(&self, kind: BucketKind, name: &str, text: &str) -> Result<Changed, SettingError> {
         let mut changed = self.set_all(kind, &[(name, text)]).map_err(|mut errors| errors.remove(0))?;
@@ -641,6 +648,7 @@ impl Bucket {
     /// Changes several settings by name while the bucket serves, all or none.
     pub fn set_params(&self, pairs: &[(&str, &str)]) -> Result<Vec<Changed>, Vec<SettingError>> {
         let changed = self.settings.set_all(self.config.kind, pairs)?;
+        self.follow_filter_settings();
         self.keeper.wake_all();
         for Changed { setting, old, new } in &changed {
             tracing::info!(bucket = self.name(), setting = setting.name, old, new, "a setting was changed");

@@ -6,6 +6,7 @@ use crate::bucket::{Bucket, Shard};
 use crate::config::BucketConfig;
 use crate::counters::OpCounts;
 use crate::failure::Failure;
+use crate::shard_guard::Holder;
 
 pub use kvstore::{Counts as DiskCounts, Stats as StoreStats};
 
@@ -56,10 +57,16 @@ pub struct VbStats {
     pub might_contain_xattrs: bool,
     /// Documents, expired ones included until somebody notices; those on disk while they are not loaded.
     pub documents: u64,
-    /// Tombstones in memory.
+    /// Tombstones, in memory or not.
     pub tombstones: u64,
     /// Documents whose value is not in memory.
     pub without_value: u64,
+    /// Those of them of which nothing is in memory.
+    pub evicted_documents: u64,
+    /// Tombstones of which nothing is in memory.
+    pub evicted_tombstones: u64,
+    /// Bytes of the filter of keys of which nothing is in memory.
+    pub filter_bytes: u64,
     /// Bytes of the versions that the hash table points at.
     pub item_bytes: u64,
     /// Bytes of the hash table without the versions.
@@ -70,6 +77,8 @@ pub struct VbStats {
     pub ops: OpCounts,
     /// Whether it waits for the flusher.
     pub flush_queued: bool,
+    /// Its list of items in seqno order; nothing if it has a disk.
+    pub seq_list: Option<vbucket::SeqListCounts>,
 }
 
 /// Sums over the vBuckets of one role.
@@ -77,12 +86,18 @@ pub struct VbStats {
 pub struct StateStats {
     /// vBuckets.
     pub vbuckets: u64,
-    /// Documents in memory.
+    /// Documents, in memory or not.
     pub documents: u64,
-    /// Tombstones in memory.
+    /// Tombstones, in memory or not.
     pub tombstones: u64,
     /// Documents whose value is not in memory.
     pub without_value: u64,
+    /// Those of them of which nothing is in memory.
+    pub evicted_documents: u64,
+    /// Tombstones of which nothing is in memory.
+    pub evicted_tombstones: u64,
+    /// Bytes of the filters of keys of which nothing is in memory.
+    pub filter_bytes: u64,
     /// Bytes of the versions that the hash tables point at.
     pub item_bytes: u64,
     /// Bytes of the hash tables without the versions.
@@ -101,6 +116,14 @@ pub struct StateStats {
     pub seqno_lag: u64,
     /// What clients did.
     pub ops: OpCounts,
+    /// Items in the lists of an ephemeral bucket.
+    pub seq_list_items: u64,
+    /// Stale copies in them.
+    pub stale_items: u64,
+    /// Bytes of the stale copies.
+    pub stale_bytes: u64,
+    /// Bytes of the lists without the versions.
+    pub seq_list_bytes: u64,
 }
 
 /// What a bucket can tell, without a look at the disk.
@@ -136,7 +159,7 @@ impl Bucket {
 
     /// What one vBucket can tell; nothing if there is no such vBucket.
     pub fn vbucket_stats(&self, vb: VbId) -> Option<VbStats> {
-        Some(VbStats::of(&*self.shard(vb).ok()?))
+        Some(VbStats::of(&*self.shard_for(vb, Holder::Stats).ok()?))
     }
 
     /// What the bucket can tell; locks each vBucket once, one after the other.
@@ -213,12 +236,19 @@ impl VbStats {
             might_contain_xattrs: vb.might_contain_xattrs(),
             documents,
             tombstones,
-            without_value: if shard.unloaded.is_some() { documents } else { counts.without_value },
+            without_value: match shard.unloaded {
+                Some(_) => documents,
+                None => counts.without_value + counts.evicted_documents,
+            },
+            evicted_documents: counts.evicted_documents,
+            evicted_tombstones: counts.evicted_tombstones,
+            filter_bytes: vb.filter_bytes() as u64,
             item_bytes: counts.bytes,
             table_bytes: vb.table().allocated_bytes() as u64,
             checkpoints,
             ops: shard.ops,
             flush_queued: shard.flush_queued,
+            seq_list: vb.seq_list().map(vbucket::SeqList::counts),
         }
     }
 }
@@ -227,11 +257,15 @@ impl StateStats {
     fn enter(&mut self, vb: &VbStats) {
         let CheckpointStats { checkpoints, items, item_bytes, overhead_bytes, unpersisted_items, .. } =
             vb.checkpoints;
+        let list = vb.seq_list.unwrap_or_default();
         self.add(&StateStats {
             vbuckets: 1,
             documents: vb.documents,
             tombstones: vb.tombstones,
             without_value: vb.without_value,
+            evicted_documents: vb.evicted_documents,
+            evicted_tombstones: vb.evicted_tombstones,
+            filter_bytes: vb.filter_bytes,
             item_bytes: vb.item_bytes,
             table_bytes: vb.table_bytes,
             checkpoints,
@@ -239,8 +273,16 @@ impl StateStats {
             checkpoint_item_bytes: item_bytes,
             checkpoint_overhead_bytes: overhead_bytes,
             unpersisted_items,
-            seqno_lag: vb.high_seqno.0.saturating_sub(vb.persisted_seqno.0),
+            seqno_lag: if vb.seq_list.is_some() {
+                0
+            } else {
+                vb.high_seqno.0.saturating_sub(vb.persisted_seqno.0)
+            },
             ops: vb.ops,
+            seq_list_items: list.items,
+            stale_items: list.stale_items,
+            stale_bytes: list.stale_bytes,
+            seq_list_bytes: list.bytes,
         });
     }
 
@@ -249,6 +291,9 @@ impl StateStats {
         self.documents += other.documents;
         self.tombstones += other.tombstones;
         self.without_value += other.without_value;
+        self.evicted_documents += other.evicted_documents;
+        self.evicted_tombstones += other.evicted_tombstones;
+        self.filter_bytes += other.filter_bytes;
         self.item_bytes += other.item_bytes;
         self.table_bytes += other.table_bytes;
         self.checkpoints += other.checkpoints;
@@ -258,6 +303,10 @@ impl StateStats {
         self.unpersisted_items += other.unpersisted_items;
         self.seqno_lag += other.seqno_lag;
         self.ops.add(&other.ops);
+        self.seq_list_items += other.seq_list_items;
+        self.stale_items += other.stale_items;
+        self.stale_bytes += other.stale_bytes;
+        self.seq_list_bytes += other.seq_list_bytes;
     }
 }
 

@@ -43,7 +43,7 @@ pub struct StoreRequest<'a> {
 impl Bucket {
     /// Stores a document. Xattrs that the document has stay with it.
     pub fn store(&self, vb: VbId, request: &StoreRequest<'_>, now: Moment) -> Result<Mutated, Refusal> {
-        let prepared = value::prepare(request.body, request.datatype)?;
+        let prepared = value::prepare(request.body, request.datatype, self.keeps_compressed())?;
         let meta = VersionMeta {
             flags: request.flags,
             expiry: absolute_expiry(request.expiry, now),

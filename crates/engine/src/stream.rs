@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use base::{Seqno, VbId, VbState, VbUuid};
-use parking_lot::MutexGuard;
 use vbucket::{CursorId, Dropped, FailoverEntry, Range, RangeLimit, RegisterRefusal, Resume, ResumePoint};
 
-use crate::bucket::{Bucket, Shard};
+use crate::bucket::Bucket;
 use crate::follower::Follower;
 use crate::refusal::Refusal;
+use crate::shard_guard::ShardGuard;
 
 /// Why a stream cannot begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,7 +106,7 @@ impl Bucket {
         })
     }
 
-    fn stream_shard(&self, place: StreamPlace) -> Option<MutexGuard<'_, Shard>> {
+    fn stream_shard(&self, place: StreamPlace) -> Option<ShardGuard<'_>> {
         self.shard(place.vb).ok().filter(|shard| shard.incarnation == place.incarnation)
     }
 
@@ -138,8 +138,13 @@ impl Bucket {
 
     /// Everything up to `to` of the range taken last was worked on.
     pub fn advance_stream(&self, place: StreamPlace, cursor: CursorId, to: Seqno) {
-        if let Some(mut shard) = self.stream_shard(place) {
-            shard.vb.checkpoints_mut().advance(cursor, to);
+        let removed = self.stream_shard(place).map(|mut shard| {
+            let checkpoints = shard.vb.checkpoints_mut();
+            checkpoints.advance(cursor, to);
+            checkpoints.remove_closed_but_newest()
+        });
+        if let Some(removed) = removed {
+            self.dispose(removed);
         }
     }
 

@@ -37,6 +37,9 @@ impl Bucket {
             return Err(Refusal::Locked);
         }
         let whole = found.as_ref().map(Seen::whole).transpose()?;
+        if let Some(whole) = &whole {
+            self.context.frequency.raise(whole);
+        }
         let plain = whole.as_ref().map(value::plain).unwrap_or_default();
         let uuid = self.with_vbucket(vb, |vb| vb.uuid()).unwrap_or_default();
         let document = found.as_ref().map(|f| document(&f.version, &plain, uuid, now));

@@ -1,16 +1,126 @@
 //! Forgets old tombstones of ephemeral buckets, and frees stale copies.
+//!
+//! A pass goes over all vBuckets, in two stages for each: tombstones that are old enough leave the hash table and become
+//! stale in the list of items, and stale copies that no range read needs are freed.
+//! Tombstones are looked for as often as the setting says; passes in between do the second stage alone.
 
 use std::time::Duration;
 
+use base::{Seqno, VbId, Version};
+use vbucket::{SeqList, TombstoneLimits};
+
 use crate::bucket::Bucket;
 use crate::keeper::{Chore, Next, Slice};
+use crate::settings::Key;
+
+/// What is looked at under a vBucket's lock at once in the first stage: some tens of microseconds.
+const FIRST_STAGE: TombstoneLimits = TombstoneLimits { looked: 128, found: 32 };
+/// Stale copies that are looked at under a vBucket's lock at once in the second stage.
+const SWEPT_AT_ONCE: usize = 64;
+/// How long it rests in a bucket with a disk.
+const NEVER: Duration = Duration::from_secs(24 * 3600);
+/// How long it rests at most: stale copies are freed that long after the read they stayed for.
+const REST: Duration = Duration::from_secs(1);
 
 /// Forgets old tombstones of ephemeral buckets, and frees stale copies.
 #[derive(Default)]
-pub(crate) struct TombstonePurger;
+pub(crate) struct TombstonePurger {
+    pass: Option<Pass>,
+    /// When the last pass with a first stage began.
+    last_purge: Option<Duration>,
+}
+
+/// How far a pass is.
+struct Pass {
+    vb: u16,
+    /// Tombstones that were deleted before this are forgotten; nothing if there is no first stage.
+    before_s: Option<u32>,
+    /// Where the first stage is in the present vBucket; nothing once it is through.
+    purging: Option<Seqno>,
+    /// Where the second stage is.
+    sweeping: Option<Seqno>,
+    is_seconds_turn: bool,
+}
 
 impl Chore for TombstonePurger {
-    fn step(&mut self, _bucket: &Bucket, _slice: &Slice<'_>) -> Next {
-        Next::After(Duration::from_secs(1))
+    fn step(&mut self, bucket: &Bucket, slice: &Slice<'_>) -> Next {
+        if !bucket.is_ephemeral() {
+            return Next::After(NEVER);
+        }
+        let mut pass = self.pass.take().unwrap_or_else(|| self.begin(bucket));
+        while pass.vb < bucket.vbuckets() {
+            pass.work(bucket);
+            if slice.is_over() {
+                self.pass = Some(pass);
+                return Next::Again;
+            }
+        }
+        Next::After(self.until_due(bucket).map_or(REST, |left| left.min(REST)))
+    }
+}
+
+impl TombstonePurger {
+    fn begin(&mut self, bucket: &Bucket) -> Pass {
+        let is_due = self.until_due(bucket).is_some_and(|left| left.is_zero());
+        let before_s = is_due.then(|| {
+            self.last_purge = Some(bucket.env.clock.monotonic());
+            let age_s = u32::try_from(bucket.settings.get(Key::PurgeAge)).unwrap_or(u32::MAX);
+            bucket.now().unix_s().saturating_sub(age_s).saturating_add(1)
+        });
+        let mut pass = Pass { vb: 0, before_s, purging: None, sweeping: None, is_seconds_turn: false };
+        pass.begin_vbucket();
+        pass
+    }
+
+    /// How long until tombstones are looked for again; nothing if they never are.
+    fn until_due(&self, bucket: &Bucket) -> Option<Duration> {
+        let interval = Duration::from_secs(bucket.settings.get(Key::PurgeInterval));
+        let last = self.last_purge.unwrap_or_default();
+        let since = bucket.env.clock.monotonic().saturating_sub(last);
+        (!interval.is_zero())
+            .then(|| if self.last_purge.is_none() { Duration::ZERO } else { interval.saturating_sub(since) })
+    }
+}
+
+impl Pass {
+    fn begin_vbucket(&mut self) {
+        self.purging = self.before_s.map(|_| Seqno(0));
+        self.sweeping = Some(Seqno(0));
+        self.is_seconds_turn = false;
+    }
+
+    /// Takes one look at the present vBucket, or goes on to the next. While the first stage goes on the second follows
+    /// behind it, so that there are never many stale copies because of it.
+    fn work(&mut self, bucket: &Bucket) {
+        // Dropped after the lock is released.
+        let mut forgotten: Vec<Version> = Vec::new();
+        let mut removed = None;
+        match bucket.shard(VbId(self.vb)) {
+            Ok(mut shard) => match (self.purging, self.before_s) {
+                (Some(from), Some(before_s)) if !self.is_seconds_turn => {
+                    self.purging = shard.vb.purge_tombstones(from, before_s, FIRST_STAGE, &mut forgotten);
+                    self.is_seconds_turn = true;
+                }
+                _ => {
+                    let next = self.sweeping.and_then(|from| {
+                        let is_needed =
+                            from > Seqno(0) || shard.vb.seq_list().is_some_and(SeqList::needs_sweep);
+                        is_needed.then(|| shard.vb.sweep_stale(from, SWEPT_AT_ONCE, &mut forgotten))?
+                    });
+                    self.sweeping = next.or(self.purging);
+                    self.is_seconds_turn = false;
+                    removed = Some(shard.vb.remove_read_checkpoints());
+                }
+            },
+            Err(_) => (self.purging, self.sweeping) = (None, None),
+        }
+        drop(forgotten);
+        if let Some(removed) = removed {
+            bucket.dispose(removed);
+        }
+        if self.purging.is_none() && self.sweeping.is_none() {
+            self.vb += 1;
+            self.begin_vbucket();
+        }
     }
 }

@@ -125,7 +125,8 @@ impl Bucket {
         expiry: u32,
         now: Moment,
     ) -> Result<(Option<Mutated>, Whole), Refusal> {
-        let expiry = absolute_expiry(expiry, now);
+        let wanted = VersionMeta { expiry: absolute_expiry(expiry, now), ..VersionMeta::default() };
+        let expiry = self.capped_expiry(&wanted, now);
         let found = self.get(vb, key, now)?;
         if found.cas == Cas::LOCKED {
             return Err(Refusal::Locked);

@@ -17,8 +17,8 @@ pub struct Prepared<'a> {
 }
 
 /// Checks a body that a client sent (`sent` tells only whether it is compressed), finds out whether it is JSON, and
-/// keeps the compressed form only where it is smaller.
-pub fn prepare(body: &[u8], sent: Datatype) -> Result<Prepared<'_>, Refusal> {
+/// keeps the compressed form, if it may, where that is smaller.
+pub fn prepare(body: &[u8], sent: Datatype, may_keep: bool) -> Result<Prepared<'_>, Refusal> {
     if !sent.is_snappy() {
         if body.len() > limits::MAX_VALUE_BYTES {
             return Err(Refusal::TooBig);
@@ -27,7 +27,7 @@ pub fn prepare(body: &[u8], sent: Datatype) -> Result<Prepared<'_>, Refusal> {
     }
     let plain = inflate(body, limits::MAX_VALUE_BYTES)?;
     let datatype = detect(&plain);
-    if body.len() < plain.len() {
+    if may_keep && body.len() < plain.len() {
         Ok(Prepared { bytes: Cow::Borrowed(body), datatype: datatype.with(Datatype::SNAPPY) })
     } else {
         Ok(Prepared { bytes: Cow::Owned(plain), datatype })

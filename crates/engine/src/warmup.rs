@@ -235,6 +235,11 @@ impl Warmup {
         Some(slice)
     }
 
+    /// Not everything that was found could be kept.
+    pub(crate) fn found_no_room(&self) {
+        self.todo.lock().at_watermark = true;
+    }
+
     /// Loads no more values: there is no room for them.
     pub(crate) fn stop_at_watermark(&self, now: Duration) {
         let mut todo = self.todo.lock();

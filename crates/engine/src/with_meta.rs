@@ -48,7 +48,7 @@ impl Bucket {
             inflated =
                 value::inflate(bytes, base::limits::MAX_VALUE_BYTES + base::limits::MAX_SYSTEM_XATTR_BYTES)?;
             check_xattrs(&inflated, datatype)?;
-            if inflated.len() <= bytes.len() {
+            if !self.keeps_compressed() || inflated.len() <= bytes.len() {
                 bytes = &inflated;
                 datatype = datatype.without(Datatype::SNAPPY);
             }
@@ -57,7 +57,7 @@ impl Bucket {
         }
         let new = NewVersion::new(
             &self.context.heap,
-            VersionMeta { datatype, ..request.meta },
+            VersionMeta { datatype, expiry: self.capped_expiry(&request.meta, now), ..request.meta },
             request.key,
             &[bytes],
         );

@@ -57,11 +57,12 @@ impl Bucket {
         &self,
         vb: VbId,
         hash: u64,
-        change: Change,
+        mut change: Change,
         now: Moment,
         count: impl FnOnce(&mut OpCounts),
         finish: impl FnOnce(&mut NewVersion),
     ) -> Result<Mutated, Refusal> {
+        change.new.meta_mut().expiry = self.capped_expiry(&change.new.meta(), now);
         let (outcome, uuid) = {
             let mut shard = self.active(vb)?;
             let outcome = shard.vb.apply(hash, change, now, finish);
@@ -71,7 +72,7 @@ impl Bucket {
                     self.queue_flush(&mut shard);
                 }
                 // It is computed again: nobody was refused anything yet.
-                Err(vbucket::Refusal::Changed) => {}
+                Err(vbucket::Refusal::Changed | vbucket::Refusal::Unknown) => {}
                 Err(_) => shard.ops.conflicts += 1,
             }
             (outcome, shard.vb.uuid())
@@ -135,7 +136,11 @@ impl Bucket {
         if self.disk.is_full() {
             return Err(Refusal::DiskFull);
         }
-        let is_room = (new.is_deleted() || self.memory.admits()) && self.have_checkpoints_room();
+        let used_bytes = self.memory.used_bytes();
+        if used_bytes >= self.memory.high_watermark_bytes() {
+            self.wake_pager();
+        }
+        let is_room = (new.is_deleted() || self.memory.admits(used_bytes)) && self.have_checkpoints_room();
         if is_room { Ok(()) } else { Err(Refusal::OverQuota) }
     }
 }

@@ -8,27 +8,15 @@ use std::time::Duration;
 use base::env::sim::{Call, Effect, Fault, On};
 use base::env::{Env, SimHandles};
 use base::{Cas, Seqno, VbId, VbState};
+use common::stores::{self, files, journaled};
 use common::{VB, World, doc};
-use engine::{Bucket, BucketConfig, CompactOutcome, CompactRequest, Progress, Refusal, StoreMode};
-use kvstore::{Couch, CouchConfig, Journaled, JournaledConfig, KvStore};
+use engine::{CompactOutcome, CompactRequest, Progress, Refusal, StoreMode};
+use kvstore::KvStore;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-fn journaled(env: &Env) -> Arc<dyn KvStore> {
-    let store = Journaled::open(env.clone(), "/data/test".as_ref(), JournaledConfig::default());
-    Arc::new(store.expect("the disk works"))
-}
-
-fn files(env: &Env) -> Arc<dyn KvStore> {
-    let store = Couch::open(env.clone(), "/data/test".as_ref(), CouchConfig::default());
-    Arc::new(store.expect("the disk works"))
-}
-
 fn open(env: Env, handles: SimHandles, store: fn(&Env) -> Arc<dyn KvStore>) -> World {
-    let mut config = BucketConfig::new("test", "/data/test".into());
-    (config.vbuckets, config.compact_min_waste_bytes) = (8, 16 << 10);
-    let bucket = Bucket::open(config, env.clone(), store(&env)).expect("the disk works");
-    World { env, handles, bucket }
+    stores::open(env, handles, store, |config| config.compact_min_waste_bytes = 16 << 10)
 }
 
 fn world(seed: u64) -> World {

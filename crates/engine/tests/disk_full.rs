@@ -36,7 +36,10 @@ fn fill(world: &World) {
 /// Changes of every kind are refused, and leave nothing behind.
 fn assert_refuses(world: &World, cas: Cas) {
     let (bucket, now) = (&world.bucket, world.now());
-    let before = (bucket.memory().used_bytes(), bucket.with_vbucket(VB, |vb| vb.high_seqno()));
+    let before = (
+        bucket.memory().account().exact()[base::Part::Documents as usize] as u64,
+        bucket.with_vbucket(VB, |vb| vb.high_seqno()),
+    );
     assert_eq!(world.set("k", "other").map(drop), Err(Refusal::DiskFull));
     assert_eq!(world.set("new", "other").map(drop), Err(Refusal::DiskFull));
     assert_eq!(world.store("k", "other", StoreMode::Replace, cas, 0).map(drop), Err(Refusal::DiskFull));
@@ -58,7 +61,10 @@ fn assert_refuses(world: &World, cas: Cas) {
         regenerate_cas: false,
     };
     assert_eq!(bucket.apply_with_meta(VB, &foreign, now).map(drop), Err(Refusal::DiskFull));
-    let after = (bucket.memory().used_bytes(), bucket.with_vbucket(VB, |vb| vb.high_seqno()));
+    let after = (
+        bucket.memory().account().exact()[base::Part::Documents as usize] as u64,
+        bucket.with_vbucket(VB, |vb| vb.high_seqno()),
+    );
     assert_eq!(before, after);
 }
 

@@ -6,25 +6,13 @@ use std::sync::Arc;
 
 use base::env::{Env, SimHandles};
 use base::{Cas, Seqno, VbState};
+use common::stores::{self, files, journaled};
 use common::{VB, World, doc};
-use engine::{Bucket, BucketConfig, Refusal};
-use kvstore::{Couch, CouchConfig, Journaled, JournaledConfig, KvStore};
-
-fn journaled(env: &Env) -> Arc<dyn KvStore> {
-    let store = Journaled::open(env.clone(), "/data/test".as_ref(), JournaledConfig::default());
-    Arc::new(store.expect("the disk works"))
-}
-
-fn files(env: &Env) -> Arc<dyn KvStore> {
-    let store = Couch::open(env.clone(), "/data/test".as_ref(), CouchConfig::default());
-    Arc::new(store.expect("the disk works"))
-}
+use engine::Refusal;
+use kvstore::KvStore;
 
 fn open(env: Env, handles: SimHandles, store: fn(&Env) -> Arc<dyn KvStore>) -> World {
-    let mut config = BucketConfig::new("test", "/data/test".into());
-    config.vbuckets = 8;
-    let bucket = Bucket::open(config, env.clone(), store(&env)).expect("the disk works");
-    World { env, handles, bucket }
+    stores::open(env, handles, store, |_| ())
 }
 
 fn goes_back(store: fn(&Env) -> Arc<dyn KvStore>) {

@@ -282,6 +282,6 @@ fn values_are_asked_for_where_they_matter() {
         _ => false,
     });
     assert!(chosen, "what is in memory is preferred");
-    let whole = NewVersion::new(&base::Heap::default(), VersionMeta::default(), doc("k"), &[b"v"]).publish();
+    let whole = NewVersion::new(base::Heap::shared(), VersionMeta::default(), doc("k"), &[b"v"]).publish();
     assert!(engine::Whole::of(whole).is_ok());
 }

@@ -1,39 +1,17 @@
-//! Readers, writers, evictions, the flusher and fetchers at once: no reader ever sees an older or another value.
+//! Readers, writers, evictions, the flusher, fetchers at once: no reader ever sees an older or another value.
 
 mod common;
 
-use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Wake};
-use std::thread::Thread;
 
 use base::env::Env;
+use common::wait::wait;
 use common::{VB, Watched, doc};
-use engine::{Completion, Refusal};
+use engine::Refusal;
 
 const KEYS: usize = 40;
 const WRITES: u64 = 3_000;
 const READS: u64 = 10_000;
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-fn wait<T>(promise: Completion<T>) -> T {
-    let waker = Arc::new(Unpark(std::thread::current())).into();
-    let mut promise = std::pin::pin!(promise);
-    loop {
-        match promise.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(value) => return value.expect("nobody gives up"),
-            Poll::Pending => std::thread::park(),
-        }
-    }
-}
 
 fn name(key: usize) -> String {
     format!("key{key}")

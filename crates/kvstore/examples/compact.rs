@@ -46,7 +46,7 @@ impl Load {
             (0..self.value_bytes.div_ceil(8)).flat_map(|_| self.next().to_le_bytes()).collect();
         let key = format!("key-{key:016}");
         NewVersion::new(
-            &base::Heap::default(),
+            base::Heap::shared(),
             meta,
             DocKey::new(key.as_bytes()),
             &[&value[..self.value_bytes]],

@@ -36,7 +36,7 @@ fn versions(n: u64, value_bytes: usize) -> Vec<Version> {
             })
             .collect();
         let key = format!("key-{:015}", seqno % 1_000_000);
-        NewVersion::new(&base::Heap::default(), meta, DocKey::new(key.as_bytes()), &[&value[..value_bytes]])
+        NewVersion::new(base::Heap::shared(), meta, DocKey::new(key.as_bytes()), &[&value[..value_bytes]])
             .publish()
     };
     (1..=n).map(&mut version).collect()

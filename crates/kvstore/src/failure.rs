@@ -62,6 +62,18 @@ pub enum Failure {
         /// Which vBucket.
         vb: VbId,
     },
+    /// What was asked for needs an order of keys, and what is in memory has none.
+    #[error("vBucket {vb}: it is in memory alone, where items are in the order of their seqnos only")]
+    SeqnosOnly {
+        /// Which vBucket.
+        vb: VbId,
+    },
+    /// So many read the vBucket from memory that nobody else can.
+    #[error("vBucket {vb}: too many read it already")]
+    TooManyReaders {
+        /// Which vBucket.
+        vb: VbId,
+    },
     /// The journal is damaged, or somebody else wrote it: what it vouched for cannot all be given back.
     #[error("the journal is damaged at offset {offset} of {path}: {what}", path = path.display())]
     Journal {

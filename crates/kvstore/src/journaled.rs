@@ -6,6 +6,7 @@
 //! Locks, in this order: `filing` (one filing, rollback or delete at a time), `appending` (one append at a time), a
 //! vBucket's, `filed`.
 
+mod charged;
 mod filing;
 mod history;
 mod overlay;
@@ -19,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::env::Env;
-use base::{DocKey, Seqno, VbId, Version};
+use base::{Account, DocKey, Seqno, VbId, Version};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::compaction::{Compacted, Compaction, RolledBack};
@@ -28,6 +29,7 @@ use crate::failure::Failure;
 use crate::journal::{Filed, Frame, Journal, JournalConfig, Record, State};
 use crate::state::VbStateDoc;
 use crate::store::{Background, Counts, KvStore, SaveBatch, Snapshot, States, Stats, StoredVb, Usage};
+use charged::Charged;
 use overlay::Overlay;
 use runs::Runs;
 
@@ -76,6 +78,8 @@ pub struct Journaled {
     filing: Mutex<()>,
     /// Bytes of versions that are in the journal only.
     unfiled_bytes: AtomicU64,
+    /// Filing begins when they are more.
+    unfiled_limit: AtomicU64,
     /// When something was saved last, in nanoseconds on the monotonic clock.
     saved_at_ns: AtomicU64,
     saves: AtomicU64,
@@ -159,9 +163,16 @@ struct Oldest {
 
 impl Unfiled {
     /// Takes what a save journaled; returns the bytes that came.
-    fn add(&mut self, items: &[Version], state: Arc<VbStateDoc>, since: Oldest, last: Frame) -> u64 {
+    fn add(
+        &mut self,
+        account: &Account,
+        items: &[Version],
+        state: Arc<VbStateDoc>,
+        since: Oldest,
+        last: Frame,
+    ) -> u64 {
         let bytes = items.iter().map(|version| version.allocated_bytes() as u64).sum();
-        self.runs.push(items, last);
+        self.runs.push(items, last, account);
         self.state = Some(state);
         self.since.get_or_insert(since);
         self.last = last;
@@ -182,6 +193,11 @@ impl Journaled {
             Journaled::open(env.clone(), dir, config)?.close()?;
         }
         Couch::open(env, dir, config.couch)
+    }
+
+    /// Who is charged for what is kept here.
+    fn account(&self) -> &Account {
+        self.env.heap.account()
     }
 
     fn vb(&self, vb: VbId) -> Arc<Vb> {
@@ -277,7 +293,7 @@ impl Journaled {
         let last = self.append(records)?;
         let mut added = 0;
         for (((_, batch), state), vb) in group.iter().zip(states).zip(&vbuckets) {
-            added += vb.unfiled.lock().add(batch.items, state.clone(), since, last);
+            added += vb.unfiled.lock().add(self.account(), batch.items, state.clone(), since, last);
         }
         self.unfiled_bytes.fetch_add(added, Ordering::Relaxed);
         Ok(())
@@ -301,7 +317,7 @@ impl Journaled {
                 return Ok(None);
             }
             let state = state.map(|state| VbStateDoc::clone(&state));
-            return Ok(Some(Overlay { unfiled: runs.merged(), state, file }));
+            return Ok(Some(Overlay { unfiled: Charged::new(runs.merged(), self.account()), state, file }));
         }
     }
 
@@ -457,6 +473,10 @@ impl KvStore for Journaled {
             return Ok(Background::Worked);
         }
         Ok(Background::Idle)
+    }
+
+    fn hold_at_most(&self, bytes: u64) {
+        self.unfiled_limit.store(bytes, Ordering::Relaxed);
     }
 
     fn is_journaled(&self) -> bool {

@@ -145,6 +145,25 @@ pub struct StateNumbers {
     numbers: [u64; 11],
 }
 
+/// The numbers of a document in the order in which they are journaled: a list to read, or to assign to.
+macro_rules! numbers_of {
+    ($doc:expr, $hlc_epoch:expr) => {
+        [
+            $doc.completed_seqno,
+            $doc.high_prepared_seqno,
+            $hlc_epoch,
+            $doc.max_cas,
+            $doc.max_deleted_seqno,
+            $doc.max_visible_seqno,
+            $doc.on_disk_prepare_bytes,
+            $doc.on_disk_prepares,
+            $doc.prepared_seqno,
+            $doc.snap_end,
+            $doc.snap_start,
+        ]
+    };
+}
+
 impl StateNumbers {
     /// Bytes of the encoded form.
     pub(crate) const BYTES: usize = 2 + 11 * 8;
@@ -154,19 +173,7 @@ impl StateNumbers {
         StateNumbers {
             checkpoint_type: doc.checkpoint_type,
             might_contain_xattrs: doc.might_contain_xattrs,
-            numbers: [
-                doc.completed_seqno,
-                doc.high_prepared_seqno,
-                doc.hlc_epoch.cast_unsigned(),
-                doc.max_cas,
-                doc.max_deleted_seqno,
-                doc.max_visible_seqno,
-                doc.on_disk_prepare_bytes,
-                doc.on_disk_prepares,
-                doc.prepared_seqno,
-                doc.snap_end,
-                doc.snap_start,
-            ],
+            numbers: numbers_of!(doc, doc.hlc_epoch.cast_unsigned()),
         }
     }
 
@@ -174,20 +181,9 @@ impl StateNumbers {
     pub fn apply(&self, doc: &mut VbStateDoc) {
         doc.checkpoint_type = self.checkpoint_type;
         doc.might_contain_xattrs = self.might_contain_xattrs;
-        [
-            doc.completed_seqno,
-            doc.high_prepared_seqno,
-            _,
-            doc.max_cas,
-            doc.max_deleted_seqno,
-            doc.max_visible_seqno,
-            doc.on_disk_prepare_bytes,
-            doc.on_disk_prepares,
-            doc.prepared_seqno,
-            doc.snap_end,
-            doc.snap_start,
-        ] = self.numbers;
-        doc.hlc_epoch = self.numbers[2].cast_signed();
+        let hlc_epoch;
+        numbers_of!(doc, hlc_epoch) = self.numbers;
+        doc.hlc_epoch = u64::cast_signed(hlc_epoch);
     }
 
     /// Two bytes, then the numbers, little-endian.

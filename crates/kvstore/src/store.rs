@@ -86,6 +86,10 @@ pub trait KvStore: Send + Sync {
         Ok(Background::Idle)
     }
 
+    /// From now on the store hurries to let go of versions that nobody but itself may need any more, once they take more
+    /// than this. The default keeps none.
+    fn hold_at_most(&self, _bytes: u64) {}
+
     /// Whether a group of saves is one append to a journal: then small groups cost little.
     fn is_journaled(&self) -> bool {
         false

@@ -46,14 +46,14 @@ pub fn run<S: Subject>(fresh: impl Fn() -> S) {
 }
 
 /// A version for tests.
-pub fn version(collection: u32, key: &str, seqno: u64, value: &[u8]) -> Version {
+pub fn version(collection: u32, key: &(impl AsRef<[u8]> + ?Sized), seqno: u64, value: &[u8]) -> Version {
     tuned(collection, key, seqno, value, |_| ())
 }
 
 /// A version for tests, changed at will.
 pub fn tuned(
     collection: u32,
-    key: &str,
+    key: &(impl AsRef<[u8]> + ?Sized),
     seqno: u64,
     value: &[u8],
     tune: impl FnOnce(&mut VersionMeta),
@@ -65,8 +65,8 @@ pub fn tuned(
         ..VersionMeta::default()
     };
     tune(&mut meta);
-    let key = DocKey { collection: CollectionId(collection), key: key.as_bytes() };
-    NewVersion::new(&base::Heap::default(), meta, key, &[value]).publish()
+    let key = DocKey { collection: CollectionId(collection), key: key.as_ref() };
+    NewVersion::new(base::Heap::shared(), meta, key, &[value]).publish()
 }
 
 fn tombstone(collection: u32, key: &str, seqno: u64, kind: ItemKind) -> Version {

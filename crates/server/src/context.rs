@@ -63,7 +63,7 @@ pub enum Ready {
 
 /// How often a request is handled again before it is answered with a temporary failure: it is unlucky if each time
 /// somebody else changes or evicts what was fetched for it.
-const MAX_LOOKS: u8 = 8;
+pub(crate) const MAX_LOOKS: u8 = 8;
 
 /// The value of an answer that comes later.
 pub enum LaterValue {

@@ -215,7 +215,7 @@ mod tests {
             if *as_value {
                 let from = len.min(&3);
                 let version = NewVersion::new(
-                    &base::Heap::default(),
+                    base::Heap::shared(),
                     VersionMeta::default(),
                     DocKey::new(b"k"),
                     &[&bytes],

@@ -154,7 +154,7 @@ fn open_store(
 ) -> Result<Arc<dyn KvStore>, kvstore::Failure> {
     match bucket.kind {
         BucketKind::Persistent => open_files(config, bucket, env),
-        BucketKind::Ephemeral => Ok(Arc::new(kvstore::Memory::default())),
+        BucketKind::Ephemeral => Ok(Arc::new(kvstore::Nothing)),
     }
 }
 

@@ -18,6 +18,7 @@ pub fn status_of(refusal: Refusal) -> Status {
         }
         Refusal::BadSnappy | Refusal::Invalid => Status::Einval,
         Refusal::BadXattr => Status::XattrEinval,
+        Refusal::NoDisk => Status::NotSupported,
     }
 }
 
@@ -26,6 +27,7 @@ pub fn context_of(refusal: Refusal) -> &'static str {
     match refusal {
         Refusal::DiskFull => "The disk is full",
         Refusal::BadSnappy => "Failed to inflate payload",
+        Refusal::NoDisk => "The bucket is ephemeral: it has no disk",
         Refusal::BadXattr => "The provided xattr segment is not valid",
         _ => "",
     }

@@ -5,7 +5,8 @@ use std::task::{Context, Waker};
 
 use base::env::Env;
 use base::{DocKey, VbId};
-use engine::{Bucket, BucketConfig, Progress};
+use engine::settings::Key;
+use engine::{Bucket, BucketConfig, EvictionPolicy, Progress};
 use kvstore::{Couch, CouchConfig, KvStore};
 use protocol::extras::ConfigVersion;
 use protocol::feature::{Feature, Features};
@@ -304,6 +305,41 @@ fn what_names_no_key_works_while_loading() {
     let answers = desk.send(&[stat]);
     assert!(answers.iter().any(|(.., value)| value == "done"));
     assert_eq!(desk.node.buckets().len(), 1);
+}
+
+#[test]
+fn what_is_on_disk_alone_is_answered_as_if_it_were_not() {
+    let mut desk = Desk::new(PLAIN);
+    desk.bucket.settings().put(Key::EvictionPolicy, EvictionPolicy::Full as u64);
+    let names: Vec<String> = (0..30).map(|n| format!("k{n}")).collect();
+    names.iter().for_each(|name| desk.set_evicted(name, "v"));
+    assert_eq!(desk.bucket.stats().all().evicted_documents, 30);
+    let random = RequestParts { opcode: opcode::GET_RANDOM_KEY, ..RequestParts::default() };
+    assert_eq!(desk.send(&[random]), []);
+    assert_eq!(desk.settle()[0].3, "v");
+    let key = |name: &str| [&vb(name).0.to_be_bytes()[..], &[0, name.len() as u8], name.as_bytes()].concat();
+    let mut observed: Vec<u8> = names.iter().flat_map(|name| key(name)).collect();
+    observed.extend(key("none"));
+    let observe = RequestParts { opcode: opcode::OBSERVE, value: &observed, ..RequestParts::default() };
+    assert_eq!(desk.send(&[observe]), [], "more keys than a request may look for one after the other");
+    let answers = desk.settle();
+    assert_eq!(answers[0].1, Status::Success);
+    assert_eq!(desk.bucket.stats().all().evicted_documents, 0);
+    for (name, opcode, expected) in [
+        ("k1", opcode::ADD, Status::KeyEexists),
+        ("k2", opcode::DELETE, Status::Success),
+        ("k3", opcode::UNLOCK_KEY, Status::NotLocked),
+        ("k4", opcode::GET_META, Status::Success),
+        ("k5", opcode::EVICT_KEY, Status::Success),
+        ("k6", opcode::REPLACE, Status::Success),
+    ] {
+        assert!(desk.bucket.flush_all());
+        desk.bucket.evict_whole(vb(name), DocKey::new(name.as_bytes())).expect("it is there");
+        let extras: &[u8] = if matches!(opcode, opcode::ADD | opcode::REPLACE) { &[0; 8] } else { &[] };
+        let cas = if opcode == opcode::UNLOCK_KEY { base::Cas(1) } else { base::Cas::ANY };
+        assert_eq!(desk.send(&[RequestParts { extras, cas, ..request(opcode, name, 0) }]), [], "{name}");
+        assert_eq!(desk.settle()[0].1, expected, "{name}");
+    }
 }
 
 #[test]

@@ -83,7 +83,7 @@ fn version(rng: &mut SplitMix64, key: &[u8], seqno: u64) -> Version {
         },
         kind,
     };
-    NewVersion::new(&base::Heap::default(), meta, DocKey::new(key), &[&value]).publish()
+    NewVersion::new(base::Heap::shared(), meta, DocKey::new(key), &[&value]).publish()
 }
 
 /// One batch for one vBucket: sorted, one version a key. A few batches are empty: the state alone.

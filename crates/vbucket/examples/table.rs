@@ -17,9 +17,16 @@ fn key(i: u64) -> [u8; 20] {
 }
 
 fn version(i: u64, seqno: u64) -> Version {
-    let meta = VersionMeta { by_seqno: Seqno(seqno), ..VersionMeta::default() };
-    NewVersion::new(&base::Heap::default(), meta, DocKey::new(&key(i)), &[&[b'v'; 512]]).publish()
+    sized(i, seqno, &[b'v'; 512])
 }
+
+fn sized(i: u64, seqno: u64, value: &[u8]) -> Version {
+    let meta = VersionMeta { by_seqno: Seqno(seqno), ..VersionMeta::default() };
+    NewVersion::new(base::Heap::shared(), meta, DocKey::new(&key(i)), &[value]).publish()
+}
+
+/// How often the same growing and shrinking is done.
+const PASSES: usize = 5;
 
 /// A fixed walk through all numbers below `n` in an order that no cache expects.
 fn shuffled(n: u64) -> Vec<u64> {
@@ -113,6 +120,37 @@ impl Bench {
         });
     }
 
+    /// Grows a table to all items and shrinks it to nothing, several times: what an operation took at least is its own,
+    /// what it took more now and then is due to who else runs here.
+    fn pauses(&self) {
+        let order = shuffled(self.n);
+        let (mut growing, mut shrinking) = (Vec::new(), Vec::new());
+        let mut idle = Vec::new();
+        for _ in 0..PASSES {
+            let mut table = HashTable::new(&BucketContext::new(1, 2, base::Heap::default()));
+            let versions: Vec<(u64, Version)> = order.iter().map(|i| (*i, sized(*i, i + 1, b""))).collect();
+            self.least(&mut idle, order.iter(), |i| _ = black_box(i));
+            self.least(&mut growing, versions.into_iter(), |(i, version)| {
+                insert(&mut table, i, version);
+            });
+            let mut removed = Vec::with_capacity(order.len());
+            self.least(&mut shrinking, order.iter(), |i| removed.push(remove(&mut table, *i)));
+        }
+        println!("the least of {PASSES} times for each operation, in ns:");
+        print_spread("nothing", idle);
+        print_spread("insert, growing from empty", growing);
+        print_spread("remove, shrinking to empty", shrinking);
+    }
+
+    fn least<T>(&self, least: &mut Vec<u64>, items: impl Iterator<Item = T>, mut work: impl FnMut(T)) {
+        least.resize(self.n as usize, u64::MAX);
+        for (item, least) in items.zip(least) {
+            let start = self.clock.monotonic_ns();
+            work(item);
+            *least = (self.clock.monotonic_ns() - start).min(*least);
+        }
+    }
+
     fn prefetched(&self, table: &HashTable, present: &[[u8; 20]]) {
         let found = self.time("find, present, batches of 16 prefetched", self.n, || {
             let mut found = 0;
@@ -126,6 +164,17 @@ impl Bench {
             found
         });
         assert_eq!(found as u64, self.n);
+    }
+}
+
+/// Prints how many took how long, by powers of two.
+fn print_spread(name: &str, ns: Vec<u64>) {
+    let longest = ns.iter().copied().max().unwrap_or_default();
+    println!("{name}: longest {longest}");
+    let mut counts = [0_u64; 64];
+    ns.iter().for_each(|ns| counts[(ns | 1).ilog2() as usize] += 1);
+    for (power, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+        println!("    below {:>9}: {count:>8}", 1_u64 << (power + 1));
     }
 }
 
@@ -149,5 +198,6 @@ fn main() {
     let n = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(1_000_000);
     let bench = Bench { clock: RealClock::new(), n };
     println!("{n} items, keys of 20 bytes, values of 512 bytes");
+    bench.pauses();
     bench.table();
 }

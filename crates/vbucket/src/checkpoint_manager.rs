@@ -42,6 +42,8 @@ pub struct CheckpointManager {
     /// Bytes of the open checkpoint's nodes.
     open_node_bytes: u64,
     high: Seqno,
+    /// The last change that was passed over.
+    passed: Seqno,
     cursors: Vec<Cursor>,
     cursor_charge: Charge,
     next_cursor: u32,
@@ -84,6 +86,7 @@ impl CheckpointManager {
             closed: Sums::default(),
             removed: Sums::default(),
             high,
+            passed: Seqno(0),
             cursors: Vec::new(),
             cursor_charge: Charge::new(memory, 0),
             next_cursor: 0,
@@ -100,7 +103,7 @@ impl CheckpointManager {
 
     /// Every change from here on is in memory, or was de-duplicated.
     pub fn memory_start(&self) -> Seqno {
-        self.memory_start
+        self.memory_start.max(self.passed.next())
     }
 
     /// Number of the open checkpoint.
@@ -148,6 +151,35 @@ impl CheckpointManager {
     pub fn queue_received(&mut self, version: Version, old: Option<Seqno>) -> Option<Version> {
         assert!(version.meta().by_seqno > self.high, "received changes come in seqno order");
         self.append(version, old)
+    }
+
+    /// Whether anybody reads.
+    pub fn has_cursors(&self) -> bool {
+        !self.cursors.is_empty()
+    }
+
+    /// Notes a change that is not queued, because nobody reads and whoever comes later finds it elsewhere. What is still
+    /// in memory is returned to be dropped outside the lock.
+    #[inline]
+    pub fn pass_over(&mut self, seqno: Seqno) -> Option<Box<Removed>> {
+        assert!(self.cursors.is_empty() && seqno > self.high, "changes are passed over when nobody reads");
+        (self.high, self.passed) = (seqno, seqno);
+        let is_empty = self.changes.is_unused() && Arc::ptr_eq(&self.oldest, &self.open);
+        (!is_empty).then(|| {
+            self.close();
+            Box::new(self.remove_closed())
+        })
+    }
+
+    /// After changes were passed over the open checkpoint begins behind them.
+    fn begin_behind_passed(&mut self) {
+        if self.open.start <= self.passed {
+            self.changes = Changes::new(self.high.next(), self.memory.clone());
+            self.tip.begin(self.high.next());
+            self.open = self.tip.node().clone();
+            self.open_node_bytes = self.open.overhead_bytes();
+            drop(self.remove_before(self.open.clone()));
+        }
     }
 
     #[inline]
@@ -250,6 +282,7 @@ impl CheckpointManager {
         if from > self.high {
             return Err(RegisterRefusal::AboveHigh { high: self.high });
         }
+        self.begin_behind_passed();
         let id = CursorId(self.next_cursor);
         self.next_cursor += 1;
         let begin = if from.next() >= self.open.start { &self.open } else { &self.oldest };

@@ -144,7 +144,8 @@ impl HashTable {
     /// An empty table; allocates nothing.
     pub fn new(context: &BucketContext) -> HashTable {
         let context = context.clone();
-        HashTable { buckets: Lines::default(), overflow: Lines::default(), free: 0, len: 0, context }
+        let lines = || Lines::new(context.account());
+        HashTable { buckets: lines(), overflow: lines(), free: 0, len: 0, context }
     }
 
     /// An empty table that `items` versions fit into before it has to split a bucket.

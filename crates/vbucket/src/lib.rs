@@ -9,7 +9,9 @@ mod checkpoint_list;
 pub mod checkpoint_manager;
 pub mod checkpoint_memory;
 pub mod cursor;
+mod evicted;
 pub mod failover_table;
+pub mod filter;
 pub mod hash_seed;
 pub mod hash_table;
 pub mod hlc;
@@ -18,6 +20,8 @@ pub mod locks;
 pub mod ops;
 pub mod range;
 pub mod removed;
+pub mod seq_list;
+mod ties;
 pub mod vbucket;
 
 pub use bucket_context::BucketContext;
@@ -25,13 +29,15 @@ pub use checkpoint_manager::CheckpointManager;
 pub use checkpoint_memory::{CheckpointLimits, CheckpointMarks, CheckpointMemory, Pressure};
 pub use cursor::{CursorId, CursorState, Dropped, RegisterRefusal};
 pub use failover_table::{FailoverEntry, FailoverTable, Resume, ResumePoint};
+pub use filter::{Filter, FilterSettings};
 pub use hash_seed::HashSeed;
 pub use hash_table::{HashTable, Slot, VersionRef};
 pub use hlc::Hlc;
 pub use ops::{
-    Basis, Change, ConflictRule, Existence, FlushBatch, Loaded, MAX_FOREIGN_CAS, MAX_REV_SEQNO, Placed,
+    Basis, Change, ConflictRule, Existence, FlushBatch, Loaded, Look, MAX_FOREIGN_CAS, MAX_REV_SEQNO, Placed,
     Refusal, Refused, Stored, UnlockRefusal, WithMeta,
 };
 pub use range::{CheckpointView, Range, RangeLimit};
 pub use removed::Removed;
-pub use vbucket::{Counts, Garbage, Origin, VBucket};
+pub use seq_list::{MAX_READS, ReadId, SeqList, SeqListCounts, SliceLimits, TombstoneLimits};
+pub use vbucket::{Counts, Garbage, Origin, Unknown, VBucket};

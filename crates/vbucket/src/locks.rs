@@ -25,7 +25,7 @@ pub struct Locks {
 const MAX_ENCODED_BYTES: usize = 255;
 
 /// Calls `look` with the encoded key.
-fn with_encoded<T>(key: DocKey<'_>, look: impl FnOnce(&[u8]) -> T) -> T {
+pub(crate) fn with_encoded<T>(key: DocKey<'_>, look: impl FnOnce(&[u8]) -> T) -> T {
     let (prefix, prefix_len) = key.prefix();
     let len = prefix_len + key.key.len();
     let mut buffer = [0; MAX_ENCODED_BYTES];

@@ -3,16 +3,24 @@
 //! Every method is bounded: no I/O, no waiting, and nothing whose cost grows with the number of items.
 //! What is no longer needed is handed back as [`Garbage`], so that it is freed after the lock is released.
 
-use base::{Cas, DocKey, Moment, NewVersion, RevSeqno, Seqno, VbId, VbState, VbUuid, Version};
+use std::sync::Arc;
+
+use base::{
+    Cas, DocKey, FrequencyFactor, ItemKind, Moment, NewVersion, RevSeqno, Seqno, VbId, VbState, VbUuid,
+    Version,
+};
 
 use crate::bucket_context::BucketContext;
 use crate::checkpoint_manager::CheckpointManager;
 use crate::cursor::CursorId;
+use crate::evicted::{Evicted, Out};
 use crate::failover_table::FailoverTable;
 use crate::hash_table::{HashTable, Slot, VersionRef};
 use crate::hlc::Hlc;
 use crate::locks::Locks;
 use crate::ops::Stored;
+use crate::removed::Removed;
+use crate::seq_list::SeqList;
 
 /// Versions that nobody reaches through the vBucket any more; drop it outside the lock.
 #[derive(Default)]
@@ -22,20 +30,34 @@ pub struct Garbage {
     pub replaced: Option<Version>,
     /// The version that left the open checkpoint by de-duplication.
     pub merged: Option<Version>,
+    /// The version that left the list of an ephemeral bucket.
+    pub unlisted: Option<Version>,
+    /// Checkpoints that nobody reads.
+    pub checkpoints: Option<Box<Removed>>,
 }
 
-/// How many items of each kind a vBucket holds in memory, and how large they are.
+/// How many items of each kind a vBucket has, how many of them are in memory, and how large those are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Documents, expired ones included until somebody notices.
+    /// Documents, in memory or not, expired ones included until somebody notices.
     pub documents: u64,
-    /// Tombstones.
+    /// Tombstones, in memory or not.
     pub tombstones: u64,
-    /// Documents whose value is not in memory.
+    /// Documents in memory whose value is not.
     pub without_value: u64,
+    /// Documents of which nothing is in memory.
+    pub evicted_documents: u64,
+    /// Tombstones of which nothing is in memory.
+    pub evicted_tombstones: u64,
     /// Bytes of the versions that the table points at.
     pub bytes: u64,
+    /// No document expires before this, in seconds since 1970; 0: none expires at all. A bound, not the exact time.
+    pub earliest_expiry: u32,
 }
+
+/// Of a key that the table does not know: it may be on disk. Nothing was changed; have it brought, and ask again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unknown;
 
 /// What a vBucket starts from: nothing, or what was found on disk.
 #[derive(Clone, Debug)]
@@ -77,11 +99,15 @@ impl Origin {
 /// What every change goes through: clock, seqno, counts, queue.
 pub(crate) struct History {
     pub(crate) checkpoints: CheckpointManager,
+    /// The items in seqno order, if there is no disk.
+    pub(crate) seq_list: Option<Box<SeqList>>,
     pub(crate) hlc: Hlc,
+    /// What is in the table.
     pub(crate) counts: Counts,
     pub(crate) high_seqno: Seqno,
     pub(crate) max_deleted_rev: RevSeqno,
     pub(crate) might_contain_xattrs: bool,
+    pub(crate) frequency: Arc<FrequencyFactor>,
 }
 
 impl History {
@@ -105,9 +131,26 @@ impl History {
         let replaced = slot.set(version);
         if let Some(old) = &replaced {
             self.counts.leave(old);
+            if !old.is_deleted() {
+                self.frequency.carry_over(old, &queued);
+            }
         }
-        let merged = self.checkpoints.queue(queued, replaced.as_ref().map(|v| v.meta().by_seqno));
-        Stored { cas: meta.cas, by_seqno: meta.by_seqno, garbage: Garbage { replaced, merged } }
+        let old = replaced.as_ref().map(|v| v.meta().by_seqno);
+        let mut garbage = Garbage { replaced, ..Garbage::default() };
+        let queued = match &mut self.seq_list {
+            Some(list) => {
+                garbage.unlisted = old.and_then(|old| list.replaced(old));
+                list.append(queued.clone());
+                // Whoever comes later reads the past from the list.
+                if self.checkpoints.has_cursors() { Some(queued) } else { None }
+            }
+            None => Some(queued),
+        };
+        match queued {
+            Some(queued) => garbage.merged = self.checkpoints.queue(queued, old),
+            None => garbage.checkpoints = self.checkpoints.pass_over(meta.by_seqno),
+        }
+        Stored { cas: meta.cas, by_seqno: meta.by_seqno, garbage }
     }
 }
 
@@ -116,8 +159,10 @@ pub struct VBucket {
     pub(crate) id: VbId,
     pub(crate) state: VbState,
     pub(crate) table: HashTable,
+    pub(crate) evicted: Evicted,
     pub(crate) history: History,
-    pub(crate) persistence: CursorId,
+    /// How far the disk is; nothing if there is none.
+    pub(crate) persistence: Option<CursorId>,
     pub(crate) failover: FailoverTable,
     pub(crate) locks: Locks,
     pub(crate) persisted_seqno: Seqno,
@@ -130,21 +175,29 @@ impl VBucket {
     /// A vBucket without documents; warmup brings them with [`VBucket::install`].
     pub fn new(id: VbId, context: &BucketContext, origin: Origin) -> VBucket {
         let mut checkpoints = CheckpointManager::new(context, origin.high_seqno);
-        let persistence = checkpoints
-            .register_lasting_cursor("persistence", origin.high_seqno)
-            .expect("a new manager accepts a cursor at its high seqno");
+        let mut seq_list = None;
+        let mut persistence = None;
+        if context.is_ephemeral {
+            seq_list = Some(Box::new(SeqList::new(origin.high_seqno, context.account())));
+        } else {
+            let cursor = checkpoints.register_lasting_cursor("persistence", origin.high_seqno);
+            persistence = Some(cursor.expect("a new manager accepts a cursor at its high seqno"));
+        }
         let hlc = Hlc::new(origin.max_cas);
         VBucket {
             id,
             state: origin.state,
             table: HashTable::new(context),
+            evicted: Evicted::new(context),
             history: History {
                 checkpoints,
+                seq_list,
                 hlc,
                 counts: Counts::default(),
                 high_seqno: origin.high_seqno,
                 max_deleted_rev: origin.max_deleted_rev,
                 might_contain_xattrs: origin.might_contain_xattrs,
+                frequency: context.frequency.clone(),
             },
             persistence,
             failover: origin.failover,
@@ -203,7 +256,7 @@ impl VBucket {
         self.history.high_seqno
     }
 
-    /// The last change that is on disk, synced.
+    /// The last change that is on disk, synced; 0 for ever if there is no disk.
     pub fn persisted_seqno(&self) -> Seqno {
         self.persisted_seqno
     }
@@ -218,9 +271,14 @@ impl VBucket {
         self.history.hlc.max()
     }
 
-    /// Items in memory.
+    /// How many items it has.
     pub fn counts(&self) -> Counts {
-        self.history.counts
+        self.history.counts.with(self.evicted.out())
+    }
+
+    /// Bytes of the filter of keys that are on disk alone.
+    pub fn filter_bytes(&self) -> usize {
+        self.evicted.filter_bytes()
     }
 
     /// The table of documents, for stats and background steps.
@@ -260,8 +318,12 @@ impl VBucket {
     }
 
     /// Looks a key up, tombstones and expired documents included.
-    pub fn find(&self, hash: u64, key: DocKey<'_>) -> Option<VersionRef<'_>> {
-        self.table.find(hash, key)
+    #[inline]
+    pub fn find(&self, hash: u64, key: DocKey<'_>) -> Result<Option<VersionRef<'_>>, Unknown> {
+        match self.table.find(hash, key) {
+            None if self.evicted.may_hold(hash, key) => Err(Unknown),
+            found => Ok(found),
+        }
     }
 
     /// The CAS that a reader sees: all ones while the document is locked.
@@ -280,12 +342,33 @@ impl Counts {
         *self.of(version) += 1;
         self.without_value += u64::from(!version.is_resident() && !version.is_deleted());
         self.bytes += version.allocated_bytes() as u64;
+        if version.meta().kind == ItemKind::Mutation {
+            self.note_expiry(version.meta().expiry);
+        }
+    }
+
+    /// There is a document that expires then; 0: it never does.
+    pub(crate) fn note_expiry(&mut self, expiry: u32) {
+        // one less, so that "never" is the largest
+        let soonest = (self.earliest_expiry.wrapping_sub(1)).min(expiry.wrapping_sub(1));
+        self.earliest_expiry = soonest.wrapping_add(1);
     }
 
     pub(crate) fn leave(&mut self, version: &Version) {
         *self.of(version) -= 1;
         self.without_value -= u64::from(!version.is_resident() && !version.is_deleted());
         self.bytes -= version.allocated_bytes() as u64;
+    }
+
+    /// The same with what is out of memory.
+    pub(crate) fn with(self, out: Out) -> Counts {
+        Counts {
+            documents: self.documents + out.documents,
+            tombstones: self.tombstones + out.tombstones,
+            evicted_documents: out.documents,
+            evicted_tombstones: out.tombstones,
+            ..self
+        }
     }
 
     fn of(&mut self, version: &Version) -> &mut u64 {

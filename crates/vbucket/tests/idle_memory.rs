@@ -25,14 +25,14 @@ fn an_idle_vbucket_is_small_before_and_after_work() {
         checkpoints: CheckpointManager::new(&context, Seqno(0)),
         failover: FailoverTable::new(VbUuid(1)),
     };
-    assert!(size_of::<FailoverEntry>() == 16 && idle.bytes() < 750, "{} bytes", idle.bytes());
+    assert!(size_of::<FailoverEntry>() == 16 && idle.bytes() < 770, "{} bytes", idle.bytes());
 
     let cursor = idle.checkpoints.register_cursor("flusher", Seqno(0)).expect("memory starts there");
     for seqno in 1..=2000_u64 {
         let meta = VersionMeta { by_seqno: Seqno(seqno), ..VersionMeta::default() };
         let bytes = (seqno % 1500).to_be_bytes();
         let key = DocKey::new(&bytes);
-        let version = NewVersion::new(&base::Heap::default(), meta, key, &[b"value"]).publish();
+        let version = NewVersion::new(base::Heap::shared(), meta, key, &[b"value"]).publish();
         let old = idle.table.find_slot(context.seed.hash(key), key).set(version.clone());
         drop(idle.checkpoints.queue(version, old.map(|old| old.meta().by_seqno)));
         if seqno % 300 == 0 {

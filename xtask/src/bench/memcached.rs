@@ -50,7 +50,14 @@ struct Run {
 }
 
 /// Ends memcached when the measurement is over.
-struct Memcached(Child);
+pub(super) struct Memcached(Child);
+
+impl Memcached {
+    /// Its process.
+    pub(super) fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
 
 impl Drop for Memcached {
     fn drop(&mut self) {
@@ -79,7 +86,7 @@ pub fn run(options: &Options) -> Result<Report> {
     let (memcached, address) = start_memcached(&threads)?;
     let peers = [
         Peer::stave("stave", &server),
-        Peer { name: "memcached", protocol: "memcached", address, pid: memcached.0.id() },
+        Peer { name: "memcached", protocol: "memcached", address, pid: memcached.pid() },
     ];
     for peer in &peers {
         println!("populating {} with {} keys", peer.name, options.keys);
@@ -91,7 +98,8 @@ pub fn run(options: &Options) -> Result<Report> {
     Ok(report)
 }
 
-fn start_memcached(threads: &str) -> Result<(Memcached, String)> {
+/// Starts memcached on a free port; where it listens.
+pub(super) fn start_memcached(threads: &str) -> Result<(Memcached, String)> {
     // memcached cannot choose a port and tell: let the kernel choose, and hand it over.
     let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     let port = address.port().to_string();

@@ -1,14 +1,18 @@
 //! Measurements, most with a threshold: beside others in the same run where there are others.
 
+mod accounting;
 mod checkpoints;
 mod compact;
 mod durable;
 mod engines;
 mod filling;
 mod flush;
+mod hit_rate;
 mod idle;
 mod load;
 mod memcached;
+mod memory;
+mod pressure;
 mod process;
 mod redis;
 mod report;
@@ -33,10 +37,18 @@ pub enum Bench {
     Engines(engines::Options),
     /// A restart with many documents: time to ready, to the first correct read, until everything is in memory.
     Warmup(warmup::Options),
+    /// What the pager keeps in memory, beside plain LRU and the optimum, and how long it holds locks.
+    HitRate(hit_rate::Options),
     /// The checkpoint manager: taking checkpoints out, queueing, ranges, cursors, at 1 to 100,000 checkpoints.
     Checkpoints(checkpoints::Options),
+    /// What accounts and the heap cost: charging, the estimate under load, versions beside the system's allocator.
+    Accounting(accounting::Options),
+    /// Bytes that a document costs beyond key and value, beside memcached and Redis.
+    Memory(memory::Options),
     /// The front end while all files are compacted, and the disk space before, during and after.
     Compact(compact::Options),
+    /// Twice the quota of incoming data under a limit of memory: nothing is killed, no read refused, hot reads stay fast.
+    Pressure(pressure::Options),
 }
 
 /// How to print.
@@ -56,8 +68,12 @@ pub fn run(bench: &Bench) -> Result<bool> {
         Bench::Flush(options) => flush::run(options)?,
         Bench::Engines(options) => return engines::run(options),
         Bench::Warmup(options) => warmup::run(options)?,
+        Bench::HitRate(options) => hit_rate::run(options)?,
         Bench::Checkpoints(options) => checkpoints::run(options)?,
+        Bench::Accounting(options) => accounting::run(options)?,
+        Bench::Memory(options) => memory::run(options)?,
         Bench::Compact(options) => compact::run(options)?,
+        Bench::Pressure(options) => pressure::run(options)?,
     };
     Ok(report.close())
 }

@@ -43,14 +43,24 @@ pub fn version() -> Result<String> {
 impl Redis {
     /// With an append-only file in `dir`, which is made, synced before each answer.
     pub fn start(dir: &Path) -> Result<Redis> {
+        // No rewriting of its file: it would take the processor while we measure.
+        let durable =
+            ["--appendonly", "yes", "--appendfsync", "always", "--auto-aof-rewrite-percentage", "0"];
+        Redis::start_with(dir, &durable)
+    }
+
+    /// Without any file.
+    pub fn start_in_memory(dir: &Path) -> Result<Redis> {
+        Redis::start_with(dir, &["--appendonly", "no"])
+    }
+
+    fn start_with(dir: &Path, arguments: &[&str]) -> Result<Redis> {
         fs::create_dir_all(dir)?;
         // Redis cannot choose a port and tell: let the kernel choose, and hand it over.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let mut command = Command::new("redis-server");
         command.args(["--bind", "127.0.0.1", "--port", &address.port().to_string()]).arg("--dir").arg(dir);
-        command.args(["--appendonly", "yes", "--appendfsync", "always", "--save", ""]);
-        // No rewriting of its file: it would take the processor while we measure.
-        command.args(["--auto-aof-rewrite-percentage", "0", "--maxclients", "60000"]);
+        command.args(["--save", "", "--maxclients", "60000"]).args(arguments);
         let log = File::create(dir.join("log"))?;
         let child = command.stdin(Stdio::null()).stdout(log).spawn().context("cannot run redis-server")?;
         let redis = Redis { child, address: address.to_string() };

@@ -1,57 +1,62 @@
 //! What somebody holds in memory, by what it is held for.
 
+use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 
-/// What memory is held for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Part {
-    /// Versions: metadata, keys and values, whoever holds them.
-    Documents,
-    /// Hash tables, without the versions.
-    HashTables,
-    /// Checkpoints and cursors, without the versions.
-    Checkpoints,
-    /// Buffers of streams, without the versions.
-    Streams,
-    /// What the store keeps: batches on their way to the files, filters, buffers.
-    Storage,
-    /// Everything else: failover tables, locks, waiting readers.
-    Other,
+use super::ledger::{Ledger, Ledgers, Sums};
+use super::part::{Part, Parts};
+
+#[cfg(test)]
+mod tests;
+
+static LEDGERS: Ledgers = Ledgers::new();
+static NOBODY: Ledger = Ledger::nobody();
+
+thread_local! {
+    /// This thread's ledger. Needs no destructor, so that looking at it costs nothing.
+    static LEDGER: Cell<&'static Ledger> = const { Cell::new(&NOBODY) };
+    /// Gives the ledger back when the thread ends.
+    static TURN: Turn = const { Turn };
 }
 
-/// How many parts there are.
-pub const PARTS: usize = 6;
+struct Turn;
 
-impl Part {
-    /// All of them, in the order of [`Parts`].
-    pub const ALL: [Part; PARTS] =
-        [Part::Documents, Part::HashTables, Part::Checkpoints, Part::Streams, Part::Storage, Part::Other];
-
-    /// Its name in stats.
-    pub fn name(self) -> &'static str {
-        match self {
-            Part::Documents => "documents",
-            Part::HashTables => "hash_tables",
-            Part::Checkpoints => "checkpoints",
-            Part::Streams => "streams",
-            Part::Storage => "storage",
-            Part::Other => "other",
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let ledger = LEDGER.replace(&NOBODY);
+        if !std::ptr::eq(ledger, &NOBODY) {
+            LEDGERS.give_back(ledger);
         }
     }
 }
 
-/// Bytes by part.
-pub type Parts = [i64; PARTS];
+/// Gets this thread a ledger if it has none. False if the thread is about to end: destructors of thread locals that
+/// run after that of `TURN` go without.
+#[cold]
+fn take_ledger() -> bool {
+    if TURN.try_with(|_| ()).is_err() {
+        return false;
+    }
+    if std::ptr::eq(LEDGER.get(), &NOBODY) {
+        LEDGER.set(LEDGERS.take());
+    }
+    true
+}
 
-struct Inner {
-    parts: [AtomicI64; PARTS],
+/// A small number that few other running threads have.
+#[inline]
+pub(super) fn thread_number() -> usize {
+    LEDGER.get().number()
 }
 
 /// A memory account; a clone is the same account.
+///
+/// Each thread adds to an entry of its own with plain loads and stores, and tells the estimate when it has drifted by
+/// a threshold.
+/// The exact total is the sum of all entries; reading changes nothing, so any number of readers at the same time
+/// neither lose nor double anything, which folding entries by exchanging them with zero would have to take care of.
 #[derive(Clone)]
-pub struct Account(Arc<Inner>);
+pub struct Account(Arc<Sums<'static>>);
 
 impl Default for Account {
     fn default() -> Account {
@@ -62,29 +67,53 @@ impl Default for Account {
 impl Account {
     /// An empty account.
     pub fn new() -> Account {
-        Account(Arc::new(Inner { parts: std::array::from_fn(|_| AtomicI64::new(0)) }))
+        Account(Arc::new(Sums::new(&LEDGERS)))
     }
 
     /// Charges so many bytes.
     #[inline]
     pub fn charge(&self, part: Part, bytes: usize) {
-        self.0.parts[part as usize].fetch_add(bytes as i64, Ordering::Relaxed);
+        self.add(part, bytes as i64);
     }
 
     /// Gives so many bytes back that were charged before.
     #[inline]
     pub fn release(&self, part: Part, bytes: usize) {
-        self.0.parts[part as usize].fetch_sub(bytes as i64, Ordering::Relaxed);
+        self.add(part, (bytes as i64).wrapping_neg());
     }
 
-    /// About how many bytes are in use.
+    #[inline]
+    fn add(&self, part: Part, bytes: i64) {
+        if !self.0.try_add(LEDGER.get(), part, bytes) {
+            self.add_without_ledger(part, bytes);
+        }
+    }
+
+    #[cold]
+    fn add_without_ledger(&self, part: Part, bytes: i64) {
+        if !take_ledger() || !self.0.try_add(LEDGER.get(), part, bytes) {
+            self.0.add_shared(part, bytes);
+        }
+    }
+
+    /// About how many bytes are in use: off by at most [`Account::deviation_bytes`].
     #[inline]
     pub fn estimate(&self) -> u64 {
-        self.exact().iter().sum::<i64>().max(0) as u64
+        self.0.estimate().max(0) as u64
     }
 
-    /// Exactly how many bytes are in use, by part.
+    /// How many bytes are in use, by part: exactly, but for what is charged at this very moment.
     pub fn exact(&self) -> Parts {
-        std::array::from_fn(|part| self.0.parts[part].load(Ordering::Relaxed))
+        self.0.exact()
+    }
+
+    /// The most by which the estimate can be off now.
+    pub fn deviation_bytes(&self) -> u64 {
+        self.0.deviation().max(0) as u64
+    }
+
+    /// Chooses thresholds so that the estimate is off by at most 0.5 % of the quota.
+    pub fn scale_to(&self, quota_bytes: u64) {
+        self.0.scale_to(quota_bytes);
     }
 }

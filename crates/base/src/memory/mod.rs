@@ -1,7 +1,28 @@
 //! Memory that is charged to somebody: accounts, and the heap that document versions come from.
 
 mod account;
+mod chunks;
+mod classes;
 mod heap;
+mod ledger;
+mod lock;
+mod part;
+mod process;
+mod shard;
+mod slab;
 
-pub use account::{Account, PARTS, Part, Parts};
-pub use heap::Heap;
+/// The atomics of ledgers: the same source is compiled with those of a scheduler in tests.
+mod atomics {
+    pub(super) use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU64};
+
+    /// Accounts that can have entries in ledgers at the same time; further ones are charged with atomic additions.
+    pub(super) const ACCOUNTS: usize = 64;
+}
+
+#[cfg(test)]
+mod ledger_model;
+
+pub use account::Account;
+pub use heap::{ClassUsage, Heap, HeapUsage, Moving};
+pub use part::{PARTS, Part, Parts};
+pub use process::{ProcessMemory, trim_system};

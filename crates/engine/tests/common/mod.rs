@@ -2,12 +2,14 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 pub mod spy;
+pub mod stores;
+pub mod wait;
 
 use std::sync::Arc;
 
 use base::env::{Env, SimHandles};
 use base::{Cas, Datatype, DocKey, Heap, Moment, Part, VbId};
-use engine::{Bucket, BucketConfig, Mutated, Refusal, StoreMode, StoreRequest};
+use engine::{Bucket, BucketConfig, Mutated, Refusal, Settings, StoreMode, StoreRequest};
 
 /// A node's disk and clock, and the bucket on it.
 pub struct World {
@@ -91,9 +93,15 @@ pub fn doc(key: &str) -> DocKey<'_> {
 impl Watched {
     /// Opens a bucket that has loaded nothing yet.
     pub fn open(env: Env, handles: SimHandles, quota_bytes: u64) -> Watched {
+        Watched::open_with(env, handles, quota_bytes, &Settings::default())
+    }
+
+    /// Opens a bucket with other settings that has loaded nothing yet.
+    pub fn open_with(env: Env, handles: SimHandles, quota_bytes: u64, settings: &Settings) -> Watched {
         let env = env.with_heap(Heap::default());
         let mut config = BucketConfig::new("test", "/data/test".into());
         (config.vbuckets, config.quota_bytes) = (8, quota_bytes);
+        config.settings = settings.clone();
         let store = kvstore::Couch::open(env.clone(), &config.dir, kvstore::CouchConfig::default());
         let spy = Arc::new(spy::Spy::new(Arc::new(store.expect("the disk works"))));
         let bucket = Bucket::open_cold(config, env.clone(), spy.clone()).expect("the disk works");
@@ -116,8 +124,22 @@ impl Watched {
     pub fn restart(self, quota_bytes: u64) -> Watched {
         self.bucket.close().expect("the disk works");
         let Watched { env, handles, bucket, .. } = self;
+        let settings = bucket.settings().clone();
         drop(bucket);
-        Watched::open(env, handles, quota_bytes)
+        Watched::open_with(env, handles, quota_bytes, &settings)
+    }
+
+    /// Loads what there is room for.
+    pub fn load(&self) {
+        while self.bucket.load_step() != engine::Progress::Idle {}
+        while self.bucket.warm_step() != engine::Progress::Idle {}
+    }
+
+    /// Ends the bucket, which has used no memory then.
+    pub fn end(self) {
+        let account = self.bucket.memory().account().clone();
+        drop((self.bucket, self.spy, self.env));
+        assert_eq!(account.exact(), [0; base::memory::PARTS]);
     }
 
     pub fn set_in(&self, vb: VbId, key: &str, value: &str) -> Result<Mutated, Refusal> {
@@ -153,12 +175,18 @@ impl Watched {
 
     /// Does what the server does with an operation on a key: waits for what has to come from the disk, and asks again.
     pub fn settle<T>(&self, key: &str, mut ask: impl FnMut() -> Result<T, Refusal>) -> Result<T, Refusal> {
+        // What was fetched is held until it was looked at.
+        let mut held = None;
         for _ in 0..8 {
             match ask() {
                 Err(Refusal::NotResident) => {
                     let fetch = self.bucket.fetch(VB, doc(key)).expect("few wait");
-                    while fetch.try_take().is_none() {
+                    loop {
                         assert_ne!(self.bucket.fetch_step(), engine::Progress::Idle, "somebody waits");
+                        if let Some(fetched) = fetch.try_take() {
+                            held.replace(fetched);
+                            break;
+                        }
                     }
                 }
                 Err(Refusal::Loading) => while self.bucket.load_step() != engine::Progress::Idle {},

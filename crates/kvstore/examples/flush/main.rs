@@ -19,9 +19,10 @@ mod shape;
 use std::path::{Path, PathBuf};
 
 use base::env::{Disk, Env, GroupSync, OpenMode, RealDisk, SyncEach};
-use base::{Cas, Datatype, DocKey, NewVersion, RevSeqno, Seqno, VbId, Version, VersionMeta};
+use base::{VbId, Version};
 use kvstore::{Couch, CouchConfig, FailoverEntry, KvStore, SaveBatch, VbStateDoc};
 use rustix::time::{ClockId, clock_gettime};
+use shape::Queue;
 
 #[global_allocator]
 static ALLOCATOR: counted::Counted = counted::Counted;
@@ -72,31 +73,12 @@ fn median(values: &[f64]) -> f64 {
 
 struct Bench {
     store: Couch,
-    numbers: Numbers,
-    seqno: u64,
-    value_bytes: usize,
+    queue: Queue,
 }
 
 impl Bench {
     fn version(&mut self, key: u64) -> Version {
-        self.seqno += 1;
-        let meta = VersionMeta {
-            cas: Cas(self.seqno << 16),
-            by_seqno: Seqno(self.seqno),
-            rev_seqno: RevSeqno(1),
-            datatype: Datatype::RAW,
-            ..VersionMeta::default()
-        };
-        let value: Vec<u8> =
-            (0..self.value_bytes.div_ceil(8)).flat_map(|_| self.numbers.next().to_le_bytes()).collect();
-        let key = format!("key-{key:016}");
-        NewVersion::new(
-            &base::Heap::default(),
-            meta,
-            DocKey::new(key.as_bytes()),
-            &[&value[..self.value_bytes]],
-        )
-        .publish()
+        self.queue.version(&format!("key-{key:016}"))
     }
 
     /// A batch of `n` different keys below `keys`, sorted; of all keys if there are no more.
@@ -104,7 +86,7 @@ impl Bench {
         let n = n.min(usize::try_from(keys).unwrap_or(n));
         let mut chosen = std::collections::BTreeSet::new();
         while chosen.len() < n {
-            chosen.insert(self.numbers.next() % keys);
+            chosen.insert(self.queue.numbers.next() % keys);
         }
         chosen.into_iter().map(|key| self.version(key)).collect()
     }
@@ -114,7 +96,8 @@ impl Bench {
     fn skewed_batch(&mut self, writes: usize) -> Vec<Version> {
         let key =
             |number: u64| (1000_f64.powf((number % (1 << 20)) as f64 / (1 << 20) as f64) as u64 * 617) % 1000;
-        let chosen: std::collections::BTreeSet<u64> = (0..writes).map(|_| key(self.numbers.next())).collect();
+        let chosen: std::collections::BTreeSet<u64> =
+            (0..writes).map(|_| key(self.queue.numbers.next())).collect();
         chosen.into_iter().map(|key| self.version(key)).collect()
     }
 
@@ -270,7 +253,7 @@ fn main() {
     config.tuning.compress_nodes = !is_groups && number(3, 0) == 1;
     let env = Env { disk: std::sync::Arc::new(RealDisk), ..Env::real() };
     let store = Couch::open(env, dir.path(), config).expect("the bucket opens");
-    let mut bench = Bench { store, numbers: Numbers::new(), seqno: 0, value_bytes: number(4, 512) };
+    let mut bench = Bench { store, queue: Queue::new(number(4, 512)) };
     println!("{config:?}");
     match args.get(1).map(String::as_str) {
         Some("syncs") => return compare_syncs(dir.path()),

@@ -7,7 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use base::env::{Disk, Env, File, OpenMode, RealDisk};
-use base::{Cas, Datatype, DocKey, NewVersion, RevSeqno, Seqno, VbId, Version, VersionMeta};
+use base::{VbId, Version};
+use kvstore::suite::version;
 use kvstore::{Couch, CouchConfig, KvStore, SaveBatch, VbStateDoc};
 use serde_json::{Value, json};
 
@@ -32,22 +33,9 @@ impl Queue {
 
     pub fn version(&mut self, key: &str) -> Version {
         self.seqno += 1;
-        let meta = VersionMeta {
-            cas: Cas(self.seqno << 16),
-            by_seqno: Seqno(self.seqno),
-            rev_seqno: RevSeqno(1),
-            datatype: Datatype::RAW,
-            ..VersionMeta::default()
-        };
         let value: Vec<u8> =
             (0..self.value_bytes.div_ceil(8)).flat_map(|_| self.numbers.next().to_le_bytes()).collect();
-        NewVersion::new(
-            &base::Heap::default(),
-            meta,
-            DocKey::new(key.as_bytes()),
-            &[&value[..self.value_bytes]],
-        )
-        .publish()
+        version(0, key, self.seqno, &value[..self.value_bytes])
     }
 
     /// One version of each of `n` keys, in order of their numbers.

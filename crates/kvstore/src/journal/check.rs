@@ -105,7 +105,7 @@ fn check(
     };
     report.first_frame = Some(head.first);
     let limit = following.map_or(u64::MAX, |following| following.first);
-    let end = frames(&Heap::default(), disk, segment, head, limit, &mut |frame| {
+    let end = frames(Heap::shared(), disk, segment, head, limit, &mut |frame| {
         report.frames += 1;
         report.records += frame.parts.len() as u64;
         let items = |part: &Part| if let Part::Save(save) = part { save.items.len() as u64 } else { 0 };

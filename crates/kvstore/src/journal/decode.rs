@@ -1,6 +1,7 @@
 //! From frames to records. Nothing that comes from a file is trusted before its checksum is seen.
 
 use base::limits::MAX_PREFIXED_KEY_BYTES;
+use base::version::MAX_SEQNO;
 use base::{Cas, Datatype, DocKey, Heap, ItemKind, NewVersion, RevSeqno, Seqno, VbId, Version, VersionMeta};
 
 use super::layout::{Cursor, ITEM_HEAD, RECORD_HEAD, SAVE_HEAD, TABLE_ENTRY, flag, kind, seed};
@@ -173,10 +174,11 @@ fn meta(mut at: Cursor<'_>, form: u8) -> Option<VersionMeta> {
         3 => ItemKind::SystemEvent,
         _ => return None,
     };
+    let seqno = |number: u64| (number <= MAX_SEQNO).then_some(number);
     Some(VersionMeta {
         cas: Cas(at.u64()?),
-        by_seqno: Seqno(at.u64()?),
-        rev_seqno: RevSeqno(at.u64()?),
+        by_seqno: Seqno(seqno(at.u64()?)?),
+        rev_seqno: RevSeqno(seqno(at.u64()?)?),
         flags: at.u32()?,
         expiry: at.u32()?,
         datatype: Datatype::from_wire(form >> 4)?,

@@ -48,7 +48,7 @@ pub(super) fn is_any_begun(disk: &dyn Disk, dir: &Path) -> Result<bool, Failure>
             Ok(head) => {
                 let is_whole = || {
                     Ok(frame(
-                        &Heap::default(),
+                        Heap::shared(),
                         &mut Window::open(disk, segment)?,
                         &head,
                         BLOCK as u64,

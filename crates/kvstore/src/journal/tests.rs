@@ -49,7 +49,7 @@ pub(super) fn version(key: &str, seqno: u64, value: &[u8]) -> Version {
             [(seqno % 4) as usize],
     };
     let key = DocKey { collection: CollectionId((seqno % 300) as u32), key: key.as_bytes() };
-    NewVersion::new(&base::Heap::default(), meta, key, &[value]).publish()
+    NewVersion::new(base::Heap::shared(), meta, key, &[value]).publish()
 }
 
 /// A record that owns what it is made of.

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use base::{VbId, Version};
+use base::VbId;
 
+use super::charged::Charged;
 use super::runs::{Run, merged};
 use super::{Journaled, Oldest, Vb};
 use crate::compaction::FileAt;
@@ -47,7 +48,7 @@ struct Part {
     vb: VbId,
     unfiled: Arc<Vb>,
     runs: Vec<Run>,
-    items: Vec<Version>,
+    items: Charged,
     state: Arc<VbStateDoc>,
     through: Frame,
     bytes: u64,
@@ -57,8 +58,9 @@ impl Journaled {
     /// Files the vBuckets that wait for longest if it is time to. Says whether it did.
     pub(super) fn file_step(&self) -> Result<bool, Failure> {
         let much = self.config.journal_bytes / 4 * 3;
+        let most = much.min(self.unfiled_limit.load(Ordering::Relaxed));
         let is_full =
-            self.unfiled_bytes.load(Ordering::Relaxed) > much || self.journal.stats().used_bytes > much;
+            self.unfiled_bytes.load(Ordering::Relaxed) > most || self.journal.stats().used_bytes > much;
         let now = self.env.clock.monotonic();
         let saved_at = Duration::from_nanos(self.saved_at_ns.load(Ordering::Relaxed));
         let is_idle = now.saturating_sub(saved_at) >= IDLE;
@@ -234,7 +236,7 @@ impl Journaled {
         let (runs, barrier) = now.runs.freeze();
         let (through, bytes) = (barrier.unwrap_or(now.last), std::mem::take(&mut now.bytes));
         drop(now);
-        let items = merged(&runs);
+        let items = Charged::new(merged(&runs), self.account());
         Ok(Some(Part { vb, unfiled, runs, items, state, through, bytes }))
     }
 

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 
 use base::{DocKey, Seqno, Version};
 
+use super::charged::Charged;
 use super::runs::find;
 use crate::collections::PREPARES;
 use crate::failure::Failure;
@@ -14,7 +15,7 @@ use crate::store::{Snapshot, Values};
 /// Versions that are not filed, and a snapshot of the file, which may hold some of them already.
 pub(super) struct Overlay {
     /// By key, one for each.
-    pub(super) unfiled: Vec<Version>,
+    pub(super) unfiled: Charged,
     /// The state that goes with them, if there is any that the file may not have.
     pub(super) state: Option<VbStateDoc>,
     pub(super) file: Option<Box<dyn Snapshot>>,

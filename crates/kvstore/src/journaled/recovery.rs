@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use base::env::Env;
-use base::{Seqno, VbId, Version};
+use base::{Account, Seqno, VbId, Version};
 use parking_lot::{Mutex, RwLock};
 
 use super::{FiledTable, Journaled, JournaledConfig, Oldest, Unfiled, Vb};
@@ -112,7 +112,7 @@ fn assemble(
     for (vb, found) in found {
         filed.by_vbucket.extend(found.filed.map(|filed| (vb, filed)));
         let mut unfiled = vbuckets[usize::from(vb.0)].unfiled.lock();
-        take_in(&mut unfiled, found, now, || state_of_file(&files, vb));
+        take_in(&mut unfiled, env.heap.account(), found, now, || state_of_file(&files, vb));
         bytes += unfiled.bytes;
     }
     Journaled {
@@ -125,6 +125,7 @@ fn assemble(
         appending: Mutex::new(()),
         filing: Mutex::new(()),
         unfiled_bytes: AtomicU64::new(bytes),
+        unfiled_limit: AtomicU64::new(u64::MAX),
         saved_at_ns: AtomicU64::new(now.as_nanos() as u64),
         saves: AtomicU64::new(0),
         items_saved: AtomicU64::new(0),
@@ -133,7 +134,13 @@ fn assemble(
 }
 
 /// Saves of one vBucket that its file does not hold, oldest first.
-fn take_in(unfiled: &mut Unfiled, found: Found, now: Duration, of_file: impl Fn() -> VbStateDoc) {
+fn take_in(
+    unfiled: &mut Unfiled,
+    account: &Account,
+    found: Found,
+    now: Duration,
+    of_file: impl Fn() -> VbStateDoc,
+) {
     let mut state: Option<VbStateDoc> = None;
     let mut high_seqno = Seqno(0);
     let mut gathered: Vec<Version> = Vec::new();
@@ -158,10 +165,10 @@ fn take_in(unfiled: &mut Unfiled, found: Found, now: Duration, of_file: impl Fn(
         let is_end = save.items.iter().any(|version| version.key().collection == SYSTEM);
         gathered.extend(save.items);
         let items = if is_end { newest_of(std::mem::take(&mut gathered).iter()) } else { Vec::new() };
-        unfiled.add(&items, state, since, save.frame);
+        unfiled.add(account, &items, state, since, save.frame);
     }
     if let (Some(state), Some(since)) = (unfiled.state.clone(), unfiled.since) {
-        unfiled.add(&newest_of(gathered.iter()), state, since, unfiled.last);
+        unfiled.add(account, &newest_of(gathered.iter()), state, since, unfiled.last);
     }
 }
 

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use base::{Seqno, Version};
+use base::{Account, Seqno, Version};
 
+use super::charged::Charged;
 use crate::collections::SYSTEM;
 use crate::journal::Frame;
 use crate::sort::newest_of;
 
 /// Versions sorted by stored key, one for each key. Shared by those who read them.
-pub(super) type Run = Arc<[Version]>;
+pub(super) type Run = Arc<Charged>;
 
 /// So many runs of about one size become one.
 const FAN_IN: usize = 8;
@@ -29,18 +30,18 @@ pub(super) struct Runs {
 impl Runs {
     /// Adds a newer run. As soon as there are [`FAN_IN`] neighbours of about one size they are merged, so that there
     /// are never more runs than some times a logarithm of the items.
-    pub(super) fn push(&mut self, items: &[Version], frame: Frame) {
+    pub(super) fn push(&mut self, items: &[Version], frame: Frame, account: &Account) {
         if items.is_empty() {
             return;
         }
-        self.runs.push(items.into());
-        self.merge_small();
+        self.runs.push(Arc::new(Charged::new(items.to_vec(), account)));
+        self.merge_small(account);
         if items.iter().any(|version| version.key().collection == SYSTEM) {
             self.barriers.push((self.runs.len(), frame));
         }
     }
 
-    fn merge_small(&mut self) {
+    fn merge_small(&mut self, account: &Account) {
         let floor = self.barriers.last().map_or(0, |(end, _)| *end).max(self.frozen);
         while let Some(newest) = self.runs.last() {
             let limit = newest.len().next_power_of_two() * FAN_IN;
@@ -50,7 +51,7 @@ impl Runs {
                 break;
             }
             let small = self.runs.split_off(self.runs.len() - alike);
-            self.runs.push(merged(&small).into());
+            self.runs.push(Arc::new(Charged::new(merged(&small), account)));
         }
     }
 
@@ -114,6 +115,7 @@ pub(super) fn merged(runs: &[Run]) -> Vec<Version> {
 mod tests {
     use std::collections::BTreeMap;
 
+    use base::Part;
     use proptest::prelude::*;
 
     use super::*;
@@ -138,9 +140,10 @@ mod tests {
         ) {
             let (mut runs, mut model, mut seqno) = (Runs::default(), BTreeMap::new(), 0);
             let mut frozen: Option<BTreeMap<Vec<u8>, u64>> = None;
+            let account = Account::new();
             for (keys, then) in steps {
                 let items = batch(&mut seqno, &keys);
-                runs.push(&items, Frame(seqno));
+                runs.push(&items, Frame(seqno), &account);
                 model.extend(items.iter().map(|v| (v.stored_key().to_vec(), v.meta().by_seqno.0)));
                 match (then, &frozen) {
                     (1, None) => {
@@ -167,7 +170,12 @@ mod tests {
                 for (key, seqno) in &model {
                     prop_assert_eq!(runs.get(key).map(|v| v.meta().by_seqno.0), Some(*seqno));
                 }
+                let kept: usize = runs.runs.iter().map(|run| run.len()).sum();
+                let charged = account.exact()[Part::Storage as usize] as usize;
+                prop_assert!(charged >= 8 * kept && (kept > 0 || charged == 0), "{charged} for {kept}");
             }
+            drop(runs);
+            prop_assert_eq!(account.exact(), [0; base::memory::PARTS], "what is charged is given back");
         }
     }
 }

@@ -9,13 +9,8 @@ use super::*;
 
 fn version(seqno: u64, collection: u32, key: &[u8]) -> Version {
     let meta = VersionMeta { by_seqno: Seqno(seqno), ..VersionMeta::default() };
-    NewVersion::new(
-        &base::Heap::default(),
-        meta,
-        DocKey { collection: CollectionId(collection), key },
-        &[b"v"],
-    )
-    .publish()
+    NewVersion::new(base::Heap::shared(), meta, DocKey { collection: CollectionId(collection), key }, &[b"v"])
+        .publish()
 }
 
 fn check(mut items: Vec<Version>, from: usize) {

@@ -3,13 +3,12 @@
 use std::borrow::Cow;
 
 use base::{Datatype, DocKey, Version};
-use engine::{ByChance, Found, Refusal, value};
+use engine::{ANY_KEY, ByChance, Found, Refusal, value};
 use protocol::feature::Feature;
 use protocol::{Request, Status, opcode};
 
 use crate::context::{Context, Outcome};
 use crate::reply::Answer;
-use crate::session::Session;
 
 /// Get: flags, value and CAS of a document.
 pub fn get(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
@@ -40,6 +39,7 @@ pub fn get_random_key(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         ByChance::Found(found) => found,
         ByChance::None => return cx.status(Status::KeyEnoent),
         ByChance::NotResident(vb, version) => return cx.refuse_key(vb, version.key(), Refusal::NotResident),
+        ByChance::Evicted(vb) => return cx.refuse_key(vb, ANY_KEY, Refusal::NotResident),
         ByChance::Loading(vb) => return cx.refuse_key(vb, DocKey::new(&[]), Refusal::Loading),
     };
     let stored = found.version.clone();
@@ -75,7 +75,7 @@ fn send(cx: &mut Context<'_>, found: &Found, key: &[u8]) {
     let flags = meta.flags.to_be_bytes();
     let datatype = cx.session.visible_datatype(meta.datatype.without(Datatype::XATTR));
     let answer = Answer { datatype, cas: found.cas, extras: &flags, key, ..Answer::default() };
-    if is_sent_as_stored(cx.session, &found.version) {
+    if is_sent_as_stored(cx, &found.version) {
         return cx.reply.send_version(&answer, &found.version, 0);
     }
     let plain = value::plain(&found.version);
@@ -87,7 +87,9 @@ fn send(cx: &mut Context<'_>, found: &Found, key: &[u8]) {
     cx.reply.send(&Answer { datatype: datatype.without(Datatype::SNAPPY), value: body, ..answer });
 }
 
-fn is_sent_as_stored(session: &Session, version: &Version) -> bool {
+/// With compression switched off nothing is sent compressed, although values may still be held so.
+fn is_sent_as_stored(cx: &Context<'_>, version: &Version) -> bool {
     let datatype = version.meta().datatype;
-    !datatype.is_xattr() && (!datatype.is_snappy() || session.has(Feature::Snappy))
+    let takes_snappy = || cx.session.has(Feature::Snappy) && cx.bucket().keeps_compressed();
+    !datatype.is_xattr() && (!datatype.is_snappy() || takes_snappy())
 }

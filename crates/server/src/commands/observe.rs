@@ -1,21 +1,26 @@
 //! What is on disk: observe, observe-seqno, wait for seqno persistence, all vBucket seqnos, failover log.
 
-use base::{DocKey, Seqno, VbId, VbState, VbUuid};
-use engine::Bucket;
+use base::{DocKey, Moment, Seqno, StoredKey, VbId, VbState, VbUuid};
+use engine::{Bucket, Fetched, Refusal};
 use protocol::extras::{decode_u32, decode_u64};
 use protocol::feature::Feature;
 use protocol::reader::Reader;
 use protocol::{Request, Status};
 
 use crate::commands::mutation::first_of;
-use crate::context::{Context, LaterReply, Outcome};
+use crate::context::{Context, LaterReply, LaterValue, MAX_LOOKS, Outcome};
+use crate::node::Node;
 use crate::reply::Answer;
+use crate::status_map::status_of;
 
 /// How long a client may wait for a seqno to be on disk, in milliseconds.
 const PERSISTENCE_TIMEOUT_MS: u64 = 30_000;
 
 /// The most keys that one observe request may name.
 const MAX_OBSERVED_KEYS: usize = 1000;
+
+/// Bytes of a key's state and CAS in an observe reply.
+const STATE_BYTES: usize = 9;
 
 /// The state of a key in an observe reply (BinaryProtocol.md, Observe).
 #[derive(Clone, Copy)]
@@ -60,6 +65,7 @@ pub fn observe(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     let with_collections = cx.session.has(Feature::Collections);
     let mut reader = Reader(request.value);
     let mut value = Vec::new();
+    let mut missing = Vec::new();
     let mut keys = 0;
     while !reader.is_empty() {
         keys += 1;
@@ -78,26 +84,83 @@ pub fn observe(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         if doc_key.collection != base::CollectionId::DEFAULT {
             return super::collections::unknown_collection(cx);
         }
-        let (state, cas) = match observe_key(&bucket, vb, doc_key, cx) {
-            Ok(observed) => observed,
-            Err(refusal) => return cx.refuse_key(vb, doc_key, refusal),
-        };
         value.extend_from_slice(&vb.0.to_be_bytes());
         value.extend_from_slice(&(key.len() as u16).to_be_bytes());
         value.extend_from_slice(key);
-        value.push(state as u8);
-        value.extend_from_slice(&cas.to_be_bytes());
+        match observe_key(&bucket, vb, doc_key, cx.now) {
+            Ok(state) => value.extend_from_slice(&state),
+            Err(Refusal::NotResident) => {
+                missing.push(Missing { vb, key: doc_key.to_stored(), at: value.len() });
+                value.extend_from_slice(&[0; STATE_BYTES]);
+            }
+            Err(refusal) => return cx.refuse_key(vb, doc_key, refusal),
+        }
     }
-    reply_value(cx, &value)
+    if missing.is_empty() {
+        return reply_value(cx, &value);
+    }
+    let node = cx.node.clone();
+    Outcome::Later(Box::pin(async move {
+        for missing in missing {
+            match observe_on_disk(&node, &bucket, &missing).await {
+                Ok(state) => value[missing.at..][..STATE_BYTES].copy_from_slice(&state),
+                Err(Status::NotMyVbucket) => {
+                    let value = LaterValue::ClusterMap(bucket);
+                    return LaterReply { value, ..LaterReply::status(Status::NotMyVbucket) };
+                }
+                Err(status) => return LaterReply::status(status),
+            }
+        }
+        LaterReply { value: LaterValue::Bytes(value), ..LaterReply::status(Status::Success) }
+    }))
 }
 
+/// A key of which nothing is in memory, and where its state belongs in the answer.
+struct Missing {
+    vb: VbId,
+    key: StoredKey,
+    at: usize,
+}
+
+/// Observes a key that has to come from the disk first. One after the other, because a request that waits for one
+/// while it holds what came of another could wait for itself.
+async fn observe_on_disk(
+    node: &Node,
+    bucket: &Bucket,
+    missing: &Missing,
+) -> Result<[u8; STATE_BYTES], Status> {
+    let key = DocKey::parse(&missing.key.0).ok_or(Status::Einternal)?;
+    for _ in 0..MAX_LOOKS {
+        let fetch = bucket.fetch(missing.vb, key).map_err(status_of)?;
+        let _loan = match fetch.await {
+            Some(Fetched::Look(loan)) => loan,
+            Some(Fetched::Failed) => return Err(Status::Einternal),
+            None => return Err(Status::Etmpfail),
+        };
+        match observe_key(bucket, missing.vb, key, Moment(node.env().clock.unix_ns())) {
+            Err(Refusal::NotResident) => {}
+            observed => return observed.map_err(status_of),
+        }
+    }
+    Err(Status::Etmpfail)
+}
+
+/// State and CAS of a key, as they stand in the answer.
 fn observe_key(
     bucket: &Bucket,
     vb: VbId,
     key: DocKey<'_>,
-    cx: &Context<'_>,
-) -> Result<(KeyState, u64), engine::Refusal> {
-    let Some(found) = bucket.peek(vb, key, cx.now)? else { return Ok((KeyState::NotFound, 0)) };
+    now: Moment,
+) -> Result<[u8; STATE_BYTES], Refusal> {
+    let mut encoded = [0; STATE_BYTES];
+    let (state, cas) = state_of(bucket, vb, key, now)?;
+    encoded[0] = state as u8;
+    encoded[1..].copy_from_slice(&cas.to_be_bytes());
+    Ok(encoded)
+}
+
+fn state_of(bucket: &Bucket, vb: VbId, key: DocKey<'_>, now: Moment) -> Result<(KeyState, u64), Refusal> {
+    let Some(found) = bucket.peek(vb, key, now)? else { return Ok((KeyState::NotFound, 0)) };
     let meta = found.version.meta();
     let persisted = bucket.with_vbucket(vb, |vb| vb.persisted_seqno()).is_some_and(|p| p >= meta.by_seqno);
     let state = match (found.version.is_deleted(), persisted) {

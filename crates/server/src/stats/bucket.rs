@@ -23,7 +23,7 @@ pub fn everything(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Resu
     put_checkpoints(inquiry.bucket, &all, sheet);
     put_persistence(inquiry, &stats, &all, sheet);
     put_eviction(inquiry.bucket, &all, sheet);
-    put_expiry(inquiry.bucket, &all, sheet);
+    put_expiry(inquiry.bucket, sheet);
     put_items(&stats, &all, sheet);
     Ok(())
 }

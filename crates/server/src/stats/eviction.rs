@@ -23,12 +23,14 @@ pub(super) fn put_eviction(bucket: &Bucket, all: &StateStats, sheet: &mut Sheet)
     sheet.put("ep_bg_remaining_items", fetches.waiting);
 }
 
-/// What the main group says about documents that expired: they are noticed when somebody asks for them, or their file
-/// is compacted.
-pub(super) fn put_expiry(bucket: &Bucket, all: &StateStats, sheet: &mut Sheet) {
-    let by_compaction = bucket.compaction_stats().documents_expired;
-    sheet.put("ep_expired_access", all.ops.expirations.saturating_sub(by_compaction));
-    sheet.put("ep_expired_compactor", by_compaction);
+/// What the main group says about documents that expired: noticed by somebody who asked for them, by the expiry pager,
+/// or by a compaction of their file.
+pub(super) fn put_expiry(bucket: &Bucket, sheet: &mut Sheet) {
+    let expired = bucket.expiry_stats();
+    sheet.put("ep_expired_access", expired.by_access);
+    sheet.put("ep_expired_pager", expired.by_pager);
+    sheet.put("ep_expired_compactor", expired.by_compactor);
+    sheet.put("ep_num_expiry_pager_runs", expired.passes);
 }
 
 /// `eviction`
@@ -62,7 +64,7 @@ pub fn expiry(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(
     for key in [Key::ExpiryPagerEnabled, Key::ExpiryPagerInterval, Key::MaxTtl] {
         put_setting(bucket, key, sheet);
     }
-    put_expiry(bucket, &bucket.stats().all(), sheet);
+    put_expiry(bucket, sheet);
     put_chore(bucket, "expiry_pager", sheet);
     Ok(())
 }
@@ -73,6 +75,15 @@ pub fn compression(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Res
     for key in [Key::CompressionMode, Key::MinCompressionRatio, Key::CompressorInterval] {
         put_setting(bucket, key, sheet);
     }
+    let done = bucket.compression_stats();
+    sheet.put("ep_compressor_num_visited", done.visited);
+    sheet.put("ep_compressor_num_compressed", done.compressed);
+    sheet.put("ep_compressor_before_bytes", done.before_bytes);
+    sheet.put("ep_compressor_after_bytes", done.after_bytes);
+    sheet.put("ep_compressor_saved_bytes", done.saved_bytes());
+    sheet.put("ep_compressor_gained_little", done.gained_little);
+    sheet.put("ep_compressor_overtaken", done.overtaken);
+    sheet.put("ep_compressor_num_rounds", done.rounds);
     put_chore(bucket, "compressor", sheet);
     Ok(())
 }

@@ -54,7 +54,7 @@ fn put_details(vb: &VbStats, sheet: &mut Sheet) {
     sheet.put("ht_num_deleted_items", vb.tombstones);
     sheet.put("ht_num_items", vb.documents + vb.tombstones);
     sheet.put("ht_num_in_memory_items", vb.documents - vb.without_value.min(vb.documents));
-    sheet.put("ht_num_in_memory_non_resident_items", vb.without_value);
+    sheet.put("ht_num_in_memory_non_resident_items", vb.without_value.saturating_sub(vb.evicted_documents));
     sheet.put("ht_item_memory", vb.item_bytes);
     sheet.put("ht_memory", vb.table_bytes);
     sheet.put("checkpoint_memory", vb.checkpoints.item_bytes + vb.checkpoints.overhead_bytes);

@@ -319,6 +319,6 @@ impl Shape {
                 (true, true) => ItemKind::Expiration,
             },
         };
-        NewVersion::new(&base::Heap::default(), meta, DocKey::new(key), &[&value]).publish()
+        NewVersion::new(base::Heap::shared(), meta, DocKey::new(key), &[&value]).publish()
     }
 }

@@ -11,7 +11,7 @@ use crate::hash_table::HashTable;
 
 fn version(key: &[u8], seqno: u64) -> Version {
     let meta = VersionMeta { by_seqno: Seqno(seqno), ..VersionMeta::default() };
-    NewVersion::new(&base::Heap::default(), meta, DocKey::new(key), &[b"v"]).publish()
+    NewVersion::new(base::Heap::shared(), meta, DocKey::new(key), &[b"v"]).publish()
 }
 
 fn context() -> BucketContext {

@@ -63,6 +63,8 @@ pub enum Refusal {
     Locked,
     /// The document is not the one that the change was computed from: compute again.
     Changed,
+    /// The key may be on disk alone: have it brought, and ask again.
+    Unknown,
 }
 
 /// A refusal, with the version that was not used, to be dropped outside the lock.
@@ -98,22 +100,28 @@ impl VBucket {
         let slot = self.table.find_slot(hash, new.key());
         let current = slot.get();
         let current = current.as_deref();
+        if current.is_none() && self.evicted.may_hold(hash, new.key()) {
+            return Err(Refused { refusal: Refusal::Unknown, new });
+        }
         let verdict = check(current, existence, basis, now)
             .and_then(|()| check_cas(&self.locks, new.key(), current, cas, now));
         if let Err(refusal) = verdict {
             return Err(Refused { refusal, new });
         }
         self.locks.remove(new.key());
+        self.evicted.ties.changed(new.key());
         // A tombstone of the key may have been purged; other nodes may still have it, and must not prefer it.
-        let forgotten = if self.purge_seqno > Seqno(0) { self.history.max_deleted_rev.0 } else { 0 };
+        let purged = self.purge_seqno > Seqno(0) || self.evicted.may_be_purged();
+        let forgotten = if purged { self.history.max_deleted_rev.0 } else { 0 };
         let last_rev = current.map_or(forgotten, |version| version.meta().rev_seqno.0);
-        let meta = new.meta_mut();
+        let mut meta = new.meta_mut();
         meta.cas = self.history.hlc.next(now.0);
         meta.rev_seqno = RevSeqno((last_rev + 1).min(MAX_REV_SEQNO));
         meta.by_seqno = self.history.high_seqno.next();
         if let Some(old) = current.filter(|v| preserve_expiry && v.is_live(now)) {
             meta.expiry = old.meta().expiry;
         }
+        drop(meta);
         finish(&mut new);
         Ok(self.history.record(slot, new))
     }

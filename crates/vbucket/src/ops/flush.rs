@@ -32,17 +32,26 @@ pub struct FlushBatch {
 }
 
 impl VBucket {
-    /// Takes what is not on disk yet; nothing if there is nothing. Constant time.
+    /// Takes what is not on disk yet; nothing if there is nothing, or no disk. Constant time.
     pub fn take_flush_batch(&mut self, max_items: u64) -> Option<FlushBatch> {
         let limit = RangeLimit::items(max_items);
-        let range = self.history.checkpoints.take_range(self.persistence, limit);
+        let range = self.history.checkpoints.take_range(self.persistence?, limit);
         let range = range.expect("the flusher's cursor is never dropped");
         if range.is_none() && !self.state_changed {
             return None;
         }
         self.state_changed = false;
         let high_seqno = range.as_ref().map_or(self.persisted_seqno, Range::end);
-        Some(FlushBatch {
+        Some(self.batch(range, high_seqno))
+    }
+
+    /// The state as of now, without any changes.
+    pub fn present_state(&self) -> FlushBatch {
+        self.batch(None, self.history.high_seqno)
+    }
+
+    fn batch(&self, range: Option<Range>, high_seqno: Seqno) -> FlushBatch {
+        FlushBatch {
             range,
             id: self.id,
             state: self.state,
@@ -53,7 +62,7 @@ impl VBucket {
             max_deleted_rev: self.history.max_deleted_rev,
             might_contain_xattrs: self.history.might_contain_xattrs,
             topology: self.topology.clone(),
-        })
+        }
     }
 
     /// The batch up to `seqno` is on disk, synced. Drop what is returned outside the lock.
@@ -63,7 +72,9 @@ impl VBucket {
             "only what was taken is flushed"
         );
         self.persisted_seqno = seqno;
-        self.history.checkpoints.advance(self.persistence, seqno);
+        if let Some(cursor) = self.persistence {
+            self.history.checkpoints.advance(cursor, seqno);
+        }
         self.history.checkpoints.remove_closed_but_newest()
     }
 

@@ -4,7 +4,7 @@ use base::{Cas, DocKey, Moment, NewVersion};
 
 use crate::locks::Lock;
 use crate::ops::change::{Basis, Refusal, Refused};
-use crate::vbucket::{Garbage, VBucket};
+use crate::vbucket::{Garbage, Unknown, VBucket};
 
 /// Why a document was not unlocked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +15,8 @@ pub enum UnlockRefusal {
     NotLocked,
     /// It is locked with another CAS.
     WrongCas,
+    /// The key may be on disk alone: have it brought, and ask again.
+    Unknown,
 }
 
 impl VBucket {
@@ -30,6 +32,7 @@ impl VBucket {
     ) -> Result<(Cas, Garbage), Refused> {
         let slot = self.table.find_slot(hash, copy.key());
         let refusal = match slot.get().filter(|v| v.is_live(now)) {
+            None if slot.get().is_none() && self.evicted.may_hold(hash, copy.key()) => Some(Refusal::Unknown),
             None => Some(Refusal::NotFound),
             Some(_) if self.locks.holder(copy.key(), now).is_some() => Some(Refusal::Locked),
             Some(v) if Basis::of(Some(&v)) != basis => Some(Refusal::Changed),
@@ -41,13 +44,22 @@ impl VBucket {
         let cas = self.history.hlc.next(now.0);
         copy.meta_mut().cas = cas;
         self.locks.put(copy.key(), Lock { cas, until }, now);
-        let replaced = Some(slot.replace(copy.publish()));
-        Ok((cas, Garbage { replaced, merged: None }))
+        // The disk has another CAS: this one must not be forgotten before the next change.
+        self.evicted.ties.relock(copy.key());
+        // The version there may have lost its value, or got it in another form, since the copy was made.
+        let copy = copy.publish();
+        self.history.counts.enter(&copy);
+        // A reader of the list may meet the document with either CAS.
+        let unlisted = self.history.seq_list.as_mut().map(|list| list.swap(copy.clone()));
+        let replaced = slot.replace(copy);
+        self.history.counts.leave(&replaced);
+        Ok((cas, Garbage { replaced: Some(replaced), unlisted, ..Garbage::default() }))
     }
 
     /// Ends the lock on a document.
     pub fn unlock(&mut self, hash: u64, key: DocKey<'_>, cas: Cas, now: Moment) -> Result<(), UnlockRefusal> {
-        if !self.table.find(hash, key).is_some_and(|v| v.is_live(now)) {
+        let found = self.find(hash, key).map_err(|Unknown| UnlockRefusal::Unknown)?;
+        if !found.is_some_and(|v| v.is_live(now)) {
             return Err(UnlockRefusal::NotFound);
         }
         match self.locks.holder(key, now) {

@@ -1,13 +1,20 @@
 //! The changes that a vBucket accepts, one family a file.
 
 mod change;
+mod ephemeral;
+mod expiry;
 mod flush;
 mod lock;
+mod on_disk;
+mod recode;
+mod recount;
+mod relocation;
 mod residency;
 mod with_meta;
 
 pub use change::{Basis, Change, Existence, Refusal, Refused, Stored};
 pub use flush::FlushBatch;
 pub use lock::UnlockRefusal;
+pub use on_disk::Look;
 pub use residency::{Loaded, Placed};
 pub use with_meta::{ConflictRule, MAX_FOREIGN_CAS, MAX_REV_SEQNO, WithMeta};

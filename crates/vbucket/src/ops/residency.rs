@@ -2,9 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
-use base::{DocKey, Moment, NewVersion, Seqno, Version};
+use base::{Datatype, DocKey, Moment, NewVersion, Seqno, Version, VersionMeta};
 
 use crate::bucket_context::BucketContext;
+use crate::evicted::Evicted;
 use crate::hash_table::HashTable;
 use crate::vbucket::{Counts, VBucket};
 
@@ -12,16 +13,30 @@ use crate::vbucket::{Counts, VBucket};
 pub struct Loaded {
     table: HashTable,
     counts: Counts,
+    evicted: Evicted,
+    /// About how many are still to come.
+    to_come: u64,
 }
 
 impl Loaded {
     /// An empty one with room for so many items.
     pub fn new(context: &BucketContext, items: usize) -> Loaded {
-        Loaded { table: HashTable::with_room(context, items), counts: Counts::default() }
+        Loaded {
+            table: HashTable::with_room(context, items),
+            counts: Counts::default(),
+            evicted: Evicted::new(context),
+            to_come: 0,
+        }
+    }
+
+    /// Notes about how many versions there will be, with those that are left out.
+    pub fn expect(&mut self, items: u64) {
+        self.to_come = items;
     }
 
     /// Puts in a version read from disk, unless a newer one of its key is there.
     pub fn insert(&mut self, hash: u64, version: Version) {
+        self.to_come = self.to_come.saturating_sub(1);
         let slot = self.table.find_slot(hash, version.key());
         if slot.get().is_some_and(|there| there.meta().by_seqno >= version.meta().by_seqno) {
             return;
@@ -32,9 +47,15 @@ impl Loaded {
         }
     }
 
-    /// What is in it.
+    /// Notes a version on disk that there is no room for. There must be no other one of its key.
+    pub fn leave_out(&mut self, hash: u64, version: &Version) {
+        self.evicted.enter(hash, version, self.to_come);
+        self.to_come = self.to_come.saturating_sub(1);
+    }
+
+    /// What is in it, and what was left out.
     pub fn counts(&self) -> Counts {
-        self.counts
+        self.counts.with(self.evicted.out())
     }
 }
 
@@ -48,12 +69,19 @@ pub enum Placed {
     Other,
 }
 
+/// Metadata without the mark of compression, which is about the form of a value and not about the document.
+fn plain(meta: VersionMeta) -> VersionMeta {
+    VersionMeta { datatype: meta.datatype.without(Datatype::SNAPPY), ..meta }
+}
+
 impl VBucket {
     /// Puts loaded documents in place, before anybody has written any. Drop what is returned outside the lock.
     pub fn install(&mut self, loaded: Loaded) -> Loaded {
         assert_eq!(self.table.len(), 0, "documents are loaded before any is written");
-        let Loaded { table, counts } = loaded;
+        let Loaded { table, counts, evicted, .. } = loaded;
         Loaded {
+            to_come: 0,
+            evicted: std::mem::replace(&mut self.evicted, evicted),
             table: std::mem::replace(&mut self.table, table),
             counts: std::mem::replace(&mut self.history.counts, counts),
         }
@@ -61,12 +89,13 @@ impl VBucket {
 
     /// Puts a value that was read from disk into the version that it belongs to.
     ///
-    /// `whole` is that version with its value: same seqno and same metadata, as [`VBucket::hollow`] shows them.
+    /// `whole` is that version with its value: same seqno and same metadata, as [`VBucket::hollow`] shows them, but in
+    /// the form that the disk has, compressed or not.
     pub fn put_value(&mut self, hash: u64, whole: &Version) -> Placed {
         assert!(whole.is_resident(), "a value is what is brought");
         let slot = self.table.find_slot(hash, whole.key());
         let Some(there) = slot.get().filter(|there| !there.is_resident()) else { return Placed::NotNeeded };
-        if there.meta() != whole.meta() {
+        if plain(there.meta()) != plain(whole.meta()) {
             return Placed::Other;
         }
         whole.frequency().store(there.frequency().load(Ordering::Relaxed), Ordering::Relaxed);
@@ -84,6 +113,7 @@ impl VBucket {
     pub fn raise_purge_seqno(&mut self, purged: Seqno) {
         assert!(purged <= self.history.high_seqno, "what was purged has been there");
         self.purge_seqno = self.purge_seqno.max(purged);
+        self.evicted.purges += 1;
     }
 
     /// Forgets exactly this tombstone, which is not on disk any more; nothing if there is another version by now, or

@@ -6,7 +6,7 @@ use crate::ops::change::{Existence, Refusal, Refused, Stored};
 use crate::vbucket::VBucket;
 
 /// The highest revision: files have 48 bits for it (couchstore's file_format.md, by-id index). Counting stops there.
-pub const MAX_REV_SEQNO: u64 = (1 << 48) - 1;
+pub const MAX_REV_SEQNO: u64 = base::version::MAX_SEQNO;
 /// The highest CAS that a change may bring, nanoseconds in the year 2262: whatever it brings, the clock can count on
 /// from there, so that no two versions of a document ever have the same CAS.
 pub const MAX_FOREIGN_CAS: Cas = Cas(i64::MAX as u64);
@@ -41,6 +41,9 @@ impl VBucket {
         let slot = self.table.find_slot(hash, new.key());
         let current = slot.get();
         let current = current.as_deref();
+        if current.is_none() && self.evicted.may_hold(hash, new.key()) {
+            return Err(Refused { refusal: Refusal::Unknown, new });
+        }
         let live = current.filter(|v| v.is_live(now));
         let lock = live.and_then(|_| self.locks.holder(new.key(), now));
         let refusal = match (lock, live) {
@@ -56,6 +59,7 @@ impl VBucket {
             return Err(Refused { refusal, new });
         }
         self.locks.remove(new.key());
+        self.evicted.ties.changed(new.key());
         if regenerate_cas {
             new.meta_mut().cas = self.history.hlc.next(now.0);
         } else {

@@ -54,7 +54,7 @@ impl Checkpoints {
         let by_seqno = received.map_or(self.manager.high_seqno().next(), Seqno);
         let meta = VersionMeta { by_seqno, kind, ..VersionMeta::default() };
         let version =
-            NewVersion::new(&base::Heap::default(), meta, DocKey::new(key.as_bytes()), &[&value]).publish();
+            NewVersion::new(base::Heap::shared(), meta, DocKey::new(key.as_bytes()), &[&value]).publish();
         let old = self.table.insert(key.to_owned(), by_seqno);
         let merged = if received.is_some() {
             self.manager.queue_received(version, old)

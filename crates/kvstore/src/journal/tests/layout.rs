@@ -31,7 +31,7 @@ fn example() -> Vec<u8> {
         datatype: Datatype::JSON,
         ..VersionMeta::default()
     };
-    let items = [NewVersion::new(&base::Heap::default(), meta, DocKey::new(b"k"), &[b"{\"a\":1}"]).publish()];
+    let items = [NewVersion::new(base::Heap::shared(), meta, DocKey::new(b"k"), &[b"{\"a\":1}"]).publish()];
     let doc = VbStateDoc { max_cas: 0x18e9_c3b8_1dff_0000, snap_end: 1, ..VbStateDoc::default() };
     let before = Filed { vb: VbId(3), through: Frame(0), revision: 1, header_offset: 4096 };
     let save = Record::Save { vb: VbId(7), state: State::Numbers(&doc), items: &items };

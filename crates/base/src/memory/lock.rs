@@ -1,0 +1,76 @@
+//! A lock for some nanoseconds: taken with one atomic exchange and left with a plain store.
+
+use std::cell::UnsafeCell;
+use std::hint::spin_loop;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Looks at the lock before the processor is left to somebody else, who may be its holder.
+const SPINS: u32 = 100;
+
+/// What it guards may only be held for a few dozen instructions, without a call of the system.
+pub(super) struct Lock<T> {
+    is_held: AtomicBool,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is reached only through a guard, and there is one guard at a time.
+unsafe impl<T: Send> Sync for Lock<T> {}
+
+pub(super) struct Guard<'a, T>(&'a Lock<T>);
+
+impl<T> Lock<T> {
+    pub(super) const fn new(value: T) -> Lock<T> {
+        Lock { is_held: AtomicBool::new(false), value: UnsafeCell::new(value) }
+    }
+
+    #[inline]
+    pub(super) fn lock(&self) -> Guard<'_, T> {
+        if self.is_held.swap(true, Ordering::Acquire) {
+            self.wait();
+        }
+        Guard(self)
+    }
+
+    pub(super) fn try_lock(&self) -> Option<Guard<'_, T>> {
+        (!self.is_held.swap(true, Ordering::Acquire)).then_some(Guard(self))
+    }
+
+    #[cold]
+    fn wait(&self) {
+        loop {
+            for _ in 0..SPINS {
+                if !self.is_held.load(Ordering::Relaxed) && !self.is_held.swap(true, Ordering::Acquire) {
+                    return;
+                }
+                spin_loop();
+            }
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.is_held.store(false, Ordering::Release);
+    }
+}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: there is one guard at a time, and it is borrowed.
+        unsafe { &*self.0.value.get() }
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: there is one guard at a time, and it is borrowed exclusively.
+        unsafe { &mut *self.0.value.get() }
+    }
+}

@@ -1,0 +1,68 @@
+//! What the whole process has from the system.
+
+use super::chunks::CHUNKS;
+
+/// What the whole process has from the system, all buckets together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProcessMemory {
+    /// Bytes of slabs that heaps hold; those of which nothing was used yet take no memory.
+    pub slab_bytes: u64,
+    /// Addresses set aside for slabs, in bytes.
+    pub chunk_bytes: u64,
+    /// Bytes that the system's allocator has handed out, if it says so.
+    pub system_used_bytes: Option<u64>,
+    /// Addresses that it holds for that. What it gave back from between its allocations still counts.
+    pub system_held_bytes: Option<u64>,
+}
+
+impl ProcessMemory {
+    /// As it is now.
+    pub fn now() -> ProcessMemory {
+        let (chunk_bytes, slab_bytes) = CHUNKS.bytes();
+        let system = system_bytes();
+        ProcessMemory {
+            slab_bytes,
+            chunk_bytes,
+            system_used_bytes: system.map(|(used, _)| used),
+            system_held_bytes: system.map(|(_, held)| held),
+        }
+    }
+}
+
+/// Makes the system's allocator give free pages back to the system, wherever they lie. Takes milliseconds, and who
+/// allocates meanwhile waits: for quiet moments.
+pub fn trim_system() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: it may be called at any time, from any thread.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn system_bytes() -> Option<(u64, u64)> {
+    // SAFETY: it only reads the allocator's own figures, under its locks.
+    let info = unsafe { libc::mallinfo2() };
+    Some(((info.uordblks + info.hblkhd) as u64, (info.arena + info.hblkhd) as u64))
+}
+
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+fn system_bytes() -> Option<(u64, u64)> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::Heap;
+
+    #[test]
+    fn a_heap_shows_in_the_process() {
+        let heap = Heap::default();
+        let block = heap.allocate(100);
+        let now = ProcessMemory::now();
+        assert!(now.slab_bytes > 0 && now.chunk_bytes > now.slab_bytes, "{now:?}");
+        // SAFETY: it was allocated with this size, and is not used.
+        unsafe { Heap::free(block, 100) };
+    }
+}

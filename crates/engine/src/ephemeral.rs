@@ -1,0 +1,218 @@
+//! Buckets without a disk: reading a vBucket's past from memory.
+
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use base::{DocKey, Seqno, VbId, Version};
+use kvstore::{Failure, Snapshot, Values, VbStateDoc};
+use parking_lot::{Mutex, MutexGuard};
+use vbucket::{ReadId, Resume, ResumePoint, SliceLimits};
+
+use crate::bucket::{Bucket, Shard};
+use crate::config::BucketKind;
+use crate::flusher::state_document;
+use crate::refusal::Refusal;
+
+/// Items that are looked at under a vBucket's lock at once.
+const SLICE_ITEMS: usize = 256;
+
+/// The past of a vBucket of an ephemeral bucket at one moment, to be read once, forwards, at leisure: a [`Snapshot`] for
+/// whoever reads in order of seqno. Changes go on meanwhile and do not show.
+///
+/// What is replaced while it is open stays in memory until it has come by, so nobody should keep one for no reason.
+/// Dropping it locks the vBucket for a moment.
+pub struct MemoryRange {
+    shards: Arc<[Mutex<Shard>]>,
+    vb: VbId,
+    incarnation: u64,
+    id: ReadId,
+    state: VbStateDoc,
+    high_seqno: Seqno,
+    purge_seqno: Seqno,
+    position: Mutex<Position>,
+}
+
+/// How far a range is read.
+#[derive(Default)]
+struct Position {
+    /// Taken out of the list and not visited yet.
+    ready: VecDeque<Version>,
+    /// Whether the list has nothing more.
+    is_read: bool,
+}
+
+/// What becomes of a client that asks for a stream.
+pub enum Resumed {
+    /// It may go on where it stands, with this.
+    Range(Box<MemoryRange>),
+    /// It must first forget everything after this seqno.
+    RollBack(Seqno),
+}
+
+impl Bucket {
+    /// Whether documents are in memory only.
+    pub fn is_ephemeral(&self) -> bool {
+        self.config.kind == BucketKind::Ephemeral
+    }
+
+    /// A vBucket's items with a seqno of `from` or more, as they are now. Refused if the bucket has a disk to read them
+    /// from, and as busy if too many read already.
+    pub fn memory_range(&self, vb: VbId, from: Seqno) -> Result<MemoryRange, Refusal> {
+        let mut shard = self.shard(vb)?;
+        self.open_range(&mut shard, from)
+    }
+
+    /// The items that a client lacks, if it may go on where it stands. What it is judged by and what it gets are of the
+    /// same moment: no tombstone is purged in between.
+    pub fn resume_from_memory(&self, vb: VbId, client: &ResumePoint) -> Result<Resumed, Refusal> {
+        let mut shard = self.shard(vb)?;
+        let (high, purge) = (shard.vb.high_seqno(), shard.vb.purge_seqno());
+        match shard.vb.failover().rollback_point(client, high, purge) {
+            Resume::Accept => {
+                let range = self.open_range(&mut shard, client.start.next())?;
+                Ok(Resumed::Range(Box::new(range)))
+            }
+            Resume::RollBack(to) => Ok(Resumed::RollBack(to)),
+        }
+    }
+
+    /// The past of a vBucket from `from` on, wherever the bucket has it; nothing if there is none.
+    pub fn past(&self, vb: VbId, from: Seqno) -> Result<Option<Box<dyn Snapshot>>, Failure> {
+        if !self.is_ephemeral() {
+            return self.store.snapshot(vb);
+        }
+        match self.memory_range(vb, from) {
+            Ok(range) => Ok(Some(Box::new(range))),
+            Err(Refusal::Busy) => Err(Failure::TooManyReaders { vb }),
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn open_range(&self, shard: &mut Shard, from: Seqno) -> Result<MemoryRange, Refusal> {
+        if !self.is_ephemeral() {
+            return Err(Refusal::Invalid);
+        }
+        let id = shard.vb.open_range(from).ok_or(Refusal::Busy)?;
+        Ok(MemoryRange {
+            shards: Arc::clone(&self.shards),
+            vb: shard.vb.id(),
+            incarnation: shard.incarnation,
+            id,
+            state: state_document(&shard.vb.present_state()),
+            high_seqno: shard.vb.high_seqno(),
+            purge_seqno: shard.vb.purge_seqno(),
+            position: Mutex::default(),
+        })
+    }
+}
+
+impl MemoryRange {
+    /// Whether everything was delivered.
+    pub fn is_done(&self) -> bool {
+        let position = self.position.lock();
+        position.is_read && position.ready.is_empty()
+    }
+
+    /// The next items, up to `max_items` of them, and so many that they have about `max_bytes`; at least one if there is
+    /// any. Empty once everything was delivered. Locks the vBucket for some items at a time.
+    ///
+    /// Refused once the vBucket was deleted or rolled back: then the stream has nothing to go on with.
+    pub fn next(&mut self, max_items: usize, max_bytes: usize) -> Result<Vec<Version>, Refusal> {
+        let mut position = self.position.lock();
+        let mut items = Vec::new();
+        let mut bytes = 0;
+        while items.len() < max_items.max(1) && (items.is_empty() || bytes < max_bytes) {
+            let limits = SliceLimits {
+                items: SLICE_ITEMS.min(max_items.max(1) - items.len()),
+                bytes: max_bytes.saturating_sub(bytes),
+            };
+            let Some(version) = self.first(&mut position, limits)? else { break };
+            bytes += version.allocated_bytes();
+            items.push(version);
+            position.ready.pop_front();
+        }
+        Ok(items)
+    }
+
+    /// What comes next, without a step.
+    fn first(&self, position: &mut Position, limits: SliceLimits) -> Result<Option<Version>, Refusal> {
+        while position.ready.is_empty() && !position.is_read {
+            let mut items = Vec::new();
+            let more = self.shard()?.vb.read_range(self.id, limits, &mut items);
+            position.is_read = !more.ok_or(Refusal::NotMyVbucket)?;
+            position.ready.extend(items);
+            if position.is_read {
+                self.close();
+            }
+        }
+        Ok(position.ready.front().cloned())
+    }
+
+    fn shard(&self) -> Result<MutexGuard<'_, Shard>, Refusal> {
+        let shard = self.shards.get(usize::from(self.vb.0)).ok_or(Refusal::NotMyVbucket)?.lock();
+        let is_same = shard.exists && shard.incarnation == self.incarnation;
+        if is_same { Ok(shard) } else { Err(Refusal::NotMyVbucket) }
+    }
+
+    fn close(&self) {
+        if let Ok(mut shard) = self.shard() {
+            shard.vb.close_range(self.id);
+        }
+    }
+}
+
+impl Snapshot for MemoryRange {
+    fn state(&self) -> Result<VbStateDoc, Failure> {
+        Ok(self.state.clone())
+    }
+
+    fn high_seqno(&self) -> Seqno {
+        self.high_seqno
+    }
+
+    fn purge_seqno(&self) -> Seqno {
+        self.purge_seqno
+    }
+
+    fn get(&self, _: DocKey<'_>) -> Result<Option<Version>, Failure> {
+        Err(Failure::SeqnosOnly { vb: self.vb })
+    }
+
+    /// Goes on where the last scan ended: what it visited is not kept.
+    fn scan(
+        &self,
+        from: Seqno,
+        _: Values,
+        visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
+    ) -> Result<(), Failure> {
+        let mut position = self.position.lock();
+        let limits = SliceLimits { items: SLICE_ITEMS, bytes: usize::MAX };
+        loop {
+            let next = self.first(&mut position, limits).map_err(|_| Failure::NoVbucket { vb: self.vb })?;
+            let Some(version) = next else { return Ok(()) };
+            // One at which the visitor broke off stays: it may ask for it again.
+            if version.meta().by_seqno >= from && visit(version).is_break() {
+                return Ok(());
+            }
+            position.ready.pop_front();
+        }
+    }
+
+    fn scan_keys(
+        &self,
+        _: &[u8],
+        _: Values,
+        _: &mut dyn FnMut(Version) -> ControlFlow<()>,
+    ) -> Result<(), Failure> {
+        Err(Failure::SeqnosOnly { vb: self.vb })
+    }
+}
+
+impl Drop for MemoryRange {
+    fn drop(&mut self) {
+        if !self.position.get_mut().is_read {
+            self.close();
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Documents and tombstones of which nothing is in memory: how they leave, and how filters of their keys stay right.
+
+use std::ops::ControlFlow;
+
+use base::{DocKey, Seqno, VbId, Version};
+use kvstore::Values;
+
+use crate::bucket::Bucket;
+use crate::config::EvictionPolicy;
+use crate::fetch_queue::Fetched;
+use crate::flusher::Progress;
+use crate::refusal::Refusal;
+use crate::settings::Key;
+use crate::shard_guard::Holder;
+
+/// Items that are counted under a vBucket's lock at once.
+const SLICE_ITEMS: usize = 128;
+
+impl Bucket {
+    /// Whether whole documents leave memory when it runs short.
+    pub fn evicts_whole(&self) -> bool {
+        self.settings.get(Key::EvictionPolicy) == EvictionPolicy::Full as u64
+    }
+
+    /// Lets filters be made as the settings say.
+    pub(crate) fn follow_filter_settings(&self) {
+        let wrong = self.settings.get(Key::BfilterFpProb);
+        self.context.filters.set(self.settings.is_on(Key::BfilterEnabled).then_some(wrong));
+    }
+
+    /// Takes whatever there is for a key out of memory, a tombstone too. False if it has to stay.
+    pub fn evict_whole(&self, vb: VbId, key: DocKey<'_>) -> Result<bool, Refusal> {
+        let hash = self.hash(key);
+        let found = self.documents(vb)?.vb.find(hash, key)?.map(|version| version.clone());
+        let version = found.ok_or(Refusal::NotFound)?;
+        Ok(self.evict_document(vb, hash, &version))
+    }
+
+    /// Takes out exactly this version, if it may go.
+    pub(crate) fn evict_document(&self, vb: VbId, hash: u64, version: &Version) -> bool {
+        let now = self.now();
+        let Ok(mut shard) = self.documents_for(vb, Holder::Fetcher) else { return false };
+        let taken = shard.vb.evict_whole(hash, version, now);
+        drop(shard);
+        taken.is_some()
+    }
+
+    /// Whether there may be something for a key, of which nothing is in memory.
+    pub(crate) fn is_evicted(&self, vb: VbId, key: DocKey<'_>) -> Result<bool, Refusal> {
+        let hash = self.hash(key);
+        Ok(self.documents(vb)?.vb.find(hash, key).is_err())
+    }
+
+    /// Brings some living document of a vBucket into memory: the first one that was changed after a change chosen by
+    /// chance.
+    pub(crate) fn fetch_any(&self, vb: VbId) -> Fetched {
+        let now = self.now();
+        let high = self.hold(vb, Holder::Compactor).vb.high_seqno();
+        let from = Seqno(self.env.random.next_u64() % high.0.max(1) + 1);
+        let mut chosen = None;
+        for from in [from, Seqno(0)] {
+            let scanned = self.store.scan(vb, from, Values::Leave, &mut |version| {
+                if !version.is_live(now) {
+                    return ControlFlow::Continue(());
+                }
+                chosen = Some(version);
+                ControlFlow::Break(())
+            });
+            if let Err(failure) = scanned {
+                tracing::error!(bucket = self.name(), %failure, "cannot read a document");
+                return Fetched::Failed;
+            }
+            if chosen.is_some() {
+                break;
+            }
+        }
+        chosen.map_or(Fetched::Look(None), |version| self.fetch_now(vb, version.key()))
+    }
+
+    /// Makes anew a filter of evicted keys that is stale or missing.
+    pub(crate) fn filter_step(&self) -> Progress {
+        for vb in (0..self.vbuckets()).map(VbId) {
+            let incarnation = {
+                let shard = self.hold(vb, Holder::Compactor);
+                if !shard.exists || shard.unloaded.is_some() || !shard.vb.wants_recount() {
+                    continue;
+                }
+                shard.incarnation
+            };
+            return if self.recount_evicted(vb, incarnation) { Progress::Worked } else { Progress::Failed };
+        }
+        Progress::Idle
+    }
+
+    /// Notes whether tombstones of a vBucket are being purged.
+    pub(crate) fn set_purging(&self, vb: VbId, incarnation: u64, is_purging: bool) {
+        let mut shard = self.hold(vb, Holder::Compactor);
+        if shard.incarnation == incarnation {
+            shard.vb.set_purging(is_purging);
+        }
+    }
+
+    /// Counts anew what of a vBucket is on disk alone, with a new filter, from all keys on disk. False if it failed;
+    /// then the count is what it was.
+    pub(crate) fn recount_evicted(&self, vb: VbId, incarnation: u64) -> bool {
+        let ticket = {
+            let mut shard = self.hold(vb, Holder::Compactor);
+            let counts = shard.vb.counts();
+            if shard.incarnation != incarnation || counts.evicted_documents + counts.evicted_tombstones == 0 {
+                return true;
+            }
+            shard.vb.begin_recount()
+        };
+        let counted = self.count_keys(vb, incarnation, ticket);
+        if let Err(failure) = &counted {
+            tracing::warn!(bucket = self.name(), %vb, %failure, "a filter of evicted keys stays as it is");
+        }
+        let mut shard = self.hold(vb, Holder::Compactor);
+        let is_same = shard.incarnation == incarnation;
+        let old = if is_same { shard.vb.end_recount(ticket, counted.is_ok()) } else { None };
+        drop(shard);
+        drop(old);
+        counted.is_ok()
+    }
+
+    fn count_keys(&self, vb: VbId, incarnation: u64, ticket: u64) -> Result<(), kvstore::Failure> {
+        let Some(snapshot) = self.store.snapshot(vb)? else { return Ok(()) };
+        let newest = snapshot.high_seqno();
+        let begun = {
+            let mut shard = self.hold(vb, Holder::Compactor);
+            shard.incarnation == incarnation && shard.vb.recount_through(ticket, newest)
+        };
+        let mut slice = Vec::with_capacity(SLICE_ITEMS);
+        let show = |slice: &mut Vec<(u64, Version)>| {
+            let mut shard = self.hold(vb, Holder::Compactor);
+            let goes_on = shard.incarnation == incarnation && shard.vb.recount_slice(ticket, slice);
+            drop(shard);
+            slice.clear();
+            if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        };
+        if !begun {
+            return Ok(());
+        }
+        snapshot.scan_keys(&[], Values::Leave, &mut |version| {
+            slice.push((self.hash(version.key()), version));
+            if slice.len() == SLICE_ITEMS { show(&mut slice) } else { ControlFlow::Continue(()) }
+        })?;
+        let _ = show(&mut slice);
+        Ok(())
+    }
+}

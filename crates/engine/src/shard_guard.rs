@@ -1,0 +1,256 @@
+//! A vBucket's lock while somebody holds it: who, and for how long.
+//!
+//! Each hold by background work is timed; of those by operations of clients one in 64 of each vBucket, so that the
+//! clock costs them next to nothing.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use base::VbId;
+use base::env::Clock;
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::bucket::{Bucket, Shard};
+use crate::refusal::Refusal;
+
+/// Who holds a vBucket's lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(usize)]
+pub enum Holder {
+    /// An operation of a client.
+    FrontEnd,
+    /// Takes batches, and notes what is on disk.
+    Flusher,
+    /// Brings values that readers wait for.
+    Fetcher,
+    /// Loads documents and values after a start.
+    Loader,
+    /// Looks for what a compaction left out or found expired.
+    Compactor,
+    /// Evicts what is cold.
+    Pager,
+    /// Makes tombstones of expired documents.
+    ExpiryPager,
+    /// Forgets old tombstones.
+    TombstonePurger,
+    /// Compresses cold values.
+    Compressor,
+    /// Moves aged versions together.
+    Defragmenter,
+    /// Recovers memory of checkpoints.
+    CheckpointRecovery,
+    /// Stats.
+    Stats,
+    /// Changes of roles, deletion, rollback.
+    Roles,
+}
+
+/// All of them, in their order.
+pub const HOLDERS: [Holder; 13] = [
+    Holder::FrontEnd,
+    Holder::Flusher,
+    Holder::Fetcher,
+    Holder::Loader,
+    Holder::Compactor,
+    Holder::Pager,
+    Holder::ExpiryPager,
+    Holder::TombstonePurger,
+    Holder::Compressor,
+    Holder::Defragmenter,
+    Holder::CheckpointRecovery,
+    Holder::Stats,
+    Holder::Roles,
+];
+
+impl Holder {
+    /// Its name in stats.
+    pub fn name(self) -> &'static str {
+        match self {
+            Holder::FrontEnd => "front_end",
+            Holder::Flusher => "flusher",
+            Holder::Fetcher => "fetcher",
+            Holder::Loader => "loader",
+            Holder::Compactor => "compactor",
+            Holder::Pager => "pager",
+            Holder::ExpiryPager => "expiry_pager",
+            Holder::TombstonePurger => "tombstone_purger",
+            Holder::Compressor => "compressor",
+            Holder::Defragmenter => "defragmenter",
+            Holder::CheckpointRecovery => "checkpoint_recovery",
+            Holder::Stats => "stats",
+            Holder::Roles => "roles",
+        }
+    }
+}
+
+/// One in so many holds by the front end is timed.
+const FRONT_END_SAMPLE: u8 = 64;
+/// Buckets of a histogram: the n-th counts holds below 2^n ns that the one before does not count, the last all longer.
+pub const LOCK_TIME_BUCKETS: usize = 32;
+
+/// How long holders of one kind held a vBucket's lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockTimes {
+    /// Who.
+    pub holder: Holder,
+    /// Holds that were timed: all of them, of the front end one in 64.
+    pub holds: u64,
+    /// Their time together, in nanoseconds.
+    pub total_ns: u64,
+    /// The longest, in nanoseconds.
+    pub longest_ns: u64,
+    /// The n-th counts holds of at least 2^(n-1) and less than 2^n nanoseconds, the last all longer ones.
+    pub histogram: [u64; LOCK_TIME_BUCKETS],
+}
+
+#[derive(Default)]
+struct Times {
+    total_ns: AtomicU64,
+    longest_ns: AtomicU64,
+    histogram: [AtomicU64; LOCK_TIME_BUCKETS],
+}
+
+/// How long whom held the locks of a bucket's vBuckets.
+#[derive(Default)]
+pub(crate) struct LockClock {
+    times: [Times; HOLDERS.len()],
+}
+
+impl LockClock {
+    fn note(&self, holder: Holder, held_ns: u64) {
+        let times = &self.times[holder as usize];
+        let bucket = (u64::BITS - held_ns.leading_zeros()) as usize;
+        times.histogram[bucket.min(LOCK_TIME_BUCKETS - 1)].fetch_add(1, Ordering::Relaxed);
+        times.total_ns.fetch_add(held_ns, Ordering::Relaxed);
+        if held_ns > times.longest_ns.load(Ordering::Relaxed) {
+            times.longest_ns.fetch_max(held_ns, Ordering::Relaxed);
+        }
+    }
+
+    fn times(&self, holder: Holder) -> LockTimes {
+        let times = &self.times[holder as usize];
+        let histogram = std::array::from_fn(|at| times.histogram[at].load(Ordering::Relaxed));
+        LockTimes {
+            holder,
+            holds: histogram.iter().sum(),
+            total_ns: times.total_ns.load(Ordering::Relaxed),
+            longest_ns: times.longest_ns.load(Ordering::Relaxed),
+            histogram,
+        }
+    }
+}
+
+/// A vBucket that is locked; unlocked when it is dropped.
+pub(crate) struct ShardGuard<'a> {
+    shard: MutexGuard<'a, Shard>,
+    /// Dropped after the lock is released.
+    _timing: Option<Timing<'a>>,
+}
+
+struct Timing<'a> {
+    locks: &'a LockClock,
+    clock: &'a dyn Clock,
+    holder: Holder,
+    since_ns: u64,
+}
+
+impl<'a> ShardGuard<'a> {
+    #[inline]
+    fn lock(bucket: &'a Bucket, shard: &'a Mutex<Shard>, holder: Holder) -> ShardGuard<'a> {
+        let mut shard = shard.lock();
+        let is_timed = holder != Holder::FrontEnd || {
+            shard.held = shard.held.wrapping_add(1);
+            shard.held.is_multiple_of(FRONT_END_SAMPLE)
+        };
+        let timing = if is_timed { Some(Timing::begin(bucket, holder)) } else { None };
+        ShardGuard { shard, _timing: timing }
+    }
+}
+
+impl<'a> Timing<'a> {
+    #[cold]
+    fn begin(bucket: &'a Bucket, holder: Holder) -> Timing<'a> {
+        let clock = &*bucket.env.clock;
+        Timing { locks: &bucket.lock_clock, clock, holder, since_ns: clock.monotonic_ns() }
+    }
+}
+
+impl Drop for Timing<'_> {
+    #[cold]
+    fn drop(&mut self) {
+        self.locks.note(self.holder, self.clock.monotonic_ns().saturating_sub(self.since_ns));
+    }
+}
+
+impl Deref for ShardGuard<'_> {
+    type Target = Shard;
+
+    #[inline]
+    fn deref(&self) -> &Shard {
+        &self.shard
+    }
+}
+
+impl DerefMut for ShardGuard<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Shard {
+        &mut self.shard
+    }
+}
+
+impl Bucket {
+    /// Locks a vBucket of this bucket, there or deleted, for background work. Operations go through
+    /// [`Bucket::shard`], [`Bucket::documents`] and [`Bucket::active`].
+    pub(crate) fn hold(&self, vb: VbId, holder: Holder) -> ShardGuard<'_> {
+        ShardGuard::lock(self, &self.shards[usize::from(vb.0)], holder)
+    }
+
+    /// Locks a vBucket whatever its role, if it is there.
+    #[inline]
+    pub(crate) fn shard_for(&self, vb: VbId, holder: Holder) -> Result<ShardGuard<'_>, Refusal> {
+        let shard = self.shards.get(usize::from(vb.0)).ok_or(Refusal::NotMyVbucket)?;
+        let shard = ShardGuard::lock(self, shard, holder);
+        if shard.exists { Ok(shard) } else { Err(Refusal::NotMyVbucket) }
+    }
+
+    /// Locks a vBucket whose documents are loaded, whatever its role.
+    pub(crate) fn documents_for(&self, vb: VbId, holder: Holder) -> Result<ShardGuard<'_>, Refusal> {
+        let shard = self.shard_for(vb, holder)?;
+        if shard.unloaded.is_none() { Ok(shard) } else { Err(Refusal::Loading) }
+    }
+
+    /// How long holders of this kind held the locks of vBuckets so far.
+    pub fn lock_times_of(&self, holder: Holder) -> LockTimes {
+        self.lock_clock.times(holder)
+    }
+
+    /// How long whom held the locks of vBuckets so far.
+    pub fn lock_times(&self) -> Vec<LockTimes> {
+        HOLDERS.iter().map(|holder| self.lock_clock.times(*holder)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hold_is_counted_by_its_power_of_two() {
+        let clock = LockClock::default();
+        for held_ns in [0, 1, 1023, 1024, 100_000, u64::MAX] {
+            clock.note(Holder::Pager, held_ns);
+        }
+        let times = clock.times(Holder::Pager);
+        let counted: Vec<usize> = (0..LOCK_TIME_BUCKETS).filter(|at| times.histogram[*at] > 0).collect();
+        assert_eq!(counted, [0, 1, 10, 11, 17, LOCK_TIME_BUCKETS - 1]);
+        assert_eq!((times.holds, times.longest_ns), (6, u64::MAX));
+        assert_eq!(clock.times(Holder::Flusher).holds, 0);
+    }
+
+    #[test]
+    fn holders_stand_in_their_order() {
+        for (at, holder) in HOLDERS.iter().enumerate() {
+            assert_eq!(*holder as usize, at);
+        }
+    }
+}

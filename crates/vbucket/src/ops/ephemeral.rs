@@ -1,0 +1,69 @@
+//! What an ephemeral bucket does with the list of its items: range reads, and tombstones that are forgotten.
+
+use base::{Seqno, Version};
+
+use crate::removed::Removed;
+use crate::seq_list::{ReadId, SeqList, SliceLimits, TombstoneLimits};
+use crate::vbucket::VBucket;
+
+impl VBucket {
+    /// The items in seqno order; nothing if the bucket has a disk.
+    pub fn seq_list(&self) -> Option<&SeqList> {
+        self.history.seq_list.as_deref()
+    }
+
+    /// Opens a read of the items from `from` on as they are now; nothing if there is no list, or too many read it.
+    pub fn open_range(&mut self, from: Seqno) -> Option<ReadId> {
+        self.history.seq_list.as_mut()?.open_range(from)
+    }
+
+    /// Delivers what comes next in a range read. Whether there is more; nothing if no such read is open.
+    pub fn read_range(&mut self, id: ReadId, limits: SliceLimits, out: &mut Vec<Version>) -> Option<bool> {
+        self.history.seq_list.as_mut()?.read(id, limits, out)
+    }
+
+    /// Ends a range read.
+    pub fn close_range(&mut self, id: ReadId) {
+        if let Some(list) = &mut self.history.seq_list {
+            list.close_range(id);
+        }
+    }
+
+    /// Forgets some tombstones from `from` on that were deleted before a time: they leave the hash table, and become
+    /// stale copies in the list, which [`VBucket::sweep_stale`] frees. Whoever stood before one of them cannot go on
+    /// from there, which the purge seqno says.
+    ///
+    /// Puts those that it forgot into `out`, which must be empty, to be dropped outside the lock. Returns where to go on.
+    pub fn purge_tombstones(
+        &mut self,
+        from: Seqno,
+        before_s: u32,
+        most: TombstoneLimits,
+        out: &mut Vec<Version>,
+    ) -> Option<Seqno> {
+        assert!(out.is_empty(), "what is in it is taken for a tombstone to be forgotten");
+        let list = self.history.seq_list.as_mut()?;
+        let next = list.old_tombstones(from, before_s, most, out);
+        for tombstone in out.iter() {
+            let seqno = tombstone.meta().by_seqno;
+            let hash = self.table.hash(tombstone.key());
+            let forgotten = self.table.find_slot(hash, tombstone.key()).remove();
+            assert_eq!(forgotten.meta().by_seqno, seqno, "what is in the list and not stale is in the table");
+            self.history.counts.leave(&forgotten);
+            list.retire(seqno);
+            self.purge_seqno = self.purge_seqno.max(seqno);
+        }
+        next
+    }
+
+    /// Takes out stale copies from `from` on that no range read needs, to be dropped outside the lock. Returns where to
+    /// go on.
+    pub fn sweep_stale(&mut self, from: Seqno, most: usize, out: &mut Vec<Version>) -> Option<Seqno> {
+        self.history.seq_list.as_mut()?.sweep(from, most, out)
+    }
+
+    /// Takes out the checkpoints that nobody reads, to be dropped outside the lock.
+    pub fn remove_read_checkpoints(&mut self) -> Removed {
+        self.history.checkpoints.remove_closed()
+    }
+}

@@ -1,0 +1,98 @@
+//! Whole documents and tombstones that leave memory, and come back for somebody who needs them.
+//!
+//! Whoever asks the disk for a key that is not in the table *ties* it first: from then on no version of the key leaves
+//! the table, so what the disk answers later still fits. A key without a version in the table that the disk has
+//! nothing for is *known* to be absent until the tie ends, which is when those who asked have looked again.
+
+use base::{DocKey, Moment, Seqno, Version};
+
+use crate::filter::Filter;
+use crate::vbucket::VBucket;
+
+/// A filter is made for one of so many documents of a vBucket at first.
+const FIRST_SHARE: u64 = 8;
+
+/// Where the version of a key is that somebody waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// In the table, or nowhere: look there.
+    InMemory,
+    /// Its value, of so many bytes, is on disk.
+    Value(u32),
+    /// It may be on disk, all of it. The key is tied.
+    OnDisk,
+    /// It is known to be nowhere, as long as it is tied; it is tied once more.
+    Nowhere,
+}
+
+impl VBucket {
+    /// Takes a document or tombstone out of memory: exactly `version`, with its value or without.
+    ///
+    /// Returns what was there, to be dropped outside the lock; nothing if it is another version by now, or has to
+    /// stay: it is not on disk yet, it is locked or its CAS is that of an earlier lock, or somebody looks for its key.
+    pub fn evict_whole(&mut self, hash: u64, version: &Version, now: Moment) -> Option<Version> {
+        let slot = self.table.find_slot(hash, version.key());
+        let there = slot.get()?;
+        let meta = there.meta();
+        // What is on disk is in no open checkpoint: that one is closed before its changes are taken.
+        let is_clean = meta.by_seqno != Seqno(0) && meta.by_seqno <= self.persisted_seqno;
+        let is_locked = self.locks.holder(there.key(), now).is_some();
+        if meta != version.meta() || !is_clean || is_locked || self.evicted.keeps(&there) {
+            return None;
+        }
+        self.history.counts.leave(&there);
+        let gone = slot.remove();
+        self.evicted.enter(hash, &gone, self.table.len() as u64 / FIRST_SHARE);
+        Some(gone)
+    }
+
+    /// Finds out where the version of a key is that somebody waits for. A key that may be on disk is tied: ask the
+    /// disk, tell [`VBucket::bring_back`] or [`VBucket::found_nothing`], and [`VBucket::end_look`].
+    pub fn begin_look(&mut self, hash: u64, key: DocKey<'_>) -> Look {
+        match self
+            .find(hash, key)
+            .map(|found| found.map(|version| (version.is_resident(), version.value_bytes())))
+        {
+            Ok(Some((false, bytes))) => Look::Value(bytes),
+            Ok(None) if self.evicted.ties.know(key) => {
+                self.evicted.ties.look(key);
+                Look::Nowhere
+            }
+            Ok(_) => Look::InMemory,
+            Err(_) => {
+                self.evicted.ties.look(key);
+                Look::OnDisk
+            }
+        }
+    }
+
+    /// How often tombstones were purged: note it before the disk is asked, for [`VBucket::bring_back`].
+    pub fn purges(&self) -> u64 {
+        self.evicted.purges
+    }
+
+    /// Puts in the table what the disk holds of a tied key. Says whether it is there; otherwise ask again: the key is
+    /// in the table already, or it is a tombstone that may have been purged since there were so many `purges`.
+    pub fn bring_back(&mut self, hash: u64, version: &Version, purges: u64) -> (bool, Option<Filter>) {
+        assert!(self.evicted.ties.hold(version.key()), "a key is tied before the disk is asked");
+        let slot = self.table.find_slot(hash, version.key());
+        if slot.get().is_some() || (version.is_deleted() && purges != self.evicted.purges) {
+            return (false, None);
+        }
+        let filter = self.evicted.leave(version);
+        self.history.counts.enter(version);
+        slot.insert(version.clone());
+        self.evicted.ties.found(version.key());
+        (true, filter)
+    }
+
+    /// The disk has nothing of a tied key.
+    pub fn found_nothing(&mut self, key: DocKey<'_>) {
+        self.evicted.ties.found(key);
+    }
+
+    /// Who looked for the key has seen what came of it.
+    pub fn end_look(&mut self, key: DocKey<'_>) {
+        self.evicted.ties.release(key);
+    }
+}
