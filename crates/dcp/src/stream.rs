@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{Seqno, VbState, Version};
-use engine::{Backfill, BackfillReading, Bucket, Changes, Follower, StreamPlace, StreamStart};
+use engine::{Backfill, BackfillReading, Bucket, BucketKind, Changes, Follower, StreamPlace, StreamStart};
 use kvstore::Values;
 use protocol::dcp::{EndReason, Marker, MarkerMore, Message, OpenFlags, StreamFlags, StreamRequest, What};
 use vbucket::{CursorId, RangeLimit};
@@ -410,7 +410,9 @@ impl Stream {
         let may = common.agreed.out_of_order != OutOfOrder::No
             && self.sent == Seqno(0)
             && self.end == Seqno(u64::MAX)
-            && !self.flags.has(StreamFlags::DISK_ONLY);
+            && !self.flags.has(StreamFlags::DISK_ONLY)
+            // Without a disk there is nothing in that order.
+            && common.bucket.config().kind == BucketKind::Persistent;
         let wanted = self.filter.as_ref()?.collections.as_deref()?;
         let (_, _, _, high) = common.bucket.stream_state(self.place.vb)?;
         match wanted {

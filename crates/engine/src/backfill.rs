@@ -71,6 +71,16 @@ enum Place {
     Key(CollectionId, Vec<u8>),
 }
 
+impl Place {
+    /// Nothing below it is read.
+    fn seqno(&self) -> Seqno {
+        match self {
+            Place::Seqno(seqno) => *seqno,
+            Place::Key(..) => Seqno(1),
+        }
+    }
+}
+
 struct State {
     snapshot: Option<Box<dyn Snapshot>>,
     scope: Option<BackfillScope>,
@@ -341,7 +351,7 @@ impl Bucket {
         }
         let opened = match snapshot {
             Some(snapshot) => Ok(Some(snapshot)),
-            None => self.past(backfill.vb, next),
+            None => self.past(backfill.vb, next.seqno()),
         };
         let mut items = Vec::new();
         let mut bytes = 0;
