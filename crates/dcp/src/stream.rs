@@ -440,6 +440,13 @@ impl Stream {
                 return More::Nothing;
             }
         };
+        // Tombstones of documents that the consumer has may be gone since it came.
+        let is_purged = self.sent > Seqno(0) && self.sent < scope.purge_seqno;
+        if is_purged && !disk.has_marker && !self.flags.has(StreamFlags::IGNORE_PURGED) {
+            self.phase = Phase::Disk(disk);
+            self.leave(common, Phase::Done(EndReason::Rollback));
+            return More::Some;
+        }
         let mut pending = Pending::new(common.bucket);
         pending.is_out_of_order = disk.is_out_of_order;
         pending.extend(taken.items.into_iter().filter(|version| self.is_wanted(version, common.features)));
@@ -447,7 +454,7 @@ impl Stream {
             disk.has_marker = true;
             if disk.is_out_of_order {
                 self.send(What::OutOfOrder(true), allowance, out);
-                self.is_first_marker = true;
+                self.snapshot_start = scope.high_seqno.next();
             } else {
                 let flags = Marker::DISK | Marker::CHECKPOINT;
                 self.marker(common, scope.high_seqno, scope.purge_seqno, flags, allowance, out);
