@@ -8,7 +8,7 @@ use base::{Seqno, VbState, Version};
 use engine::{Backfill, BackfillReading, Bucket, BucketKind, Changes, Follower, StreamPlace, StreamStart};
 use kvstore::Values;
 use protocol::dcp::{EndReason, Marker, MarkerMore, Message, OpenFlags, StreamFlags, StreamRequest, What};
-use vbucket::{CursorId, RangeLimit};
+use vbucket::{CursorId, Range, RangeLimit};
 
 use crate::agreement::{Agreement, BackfillOrder, OutOfOrder, Priority};
 use crate::content::{Features, write_version};
@@ -81,6 +81,8 @@ struct Disk {
     is_out_of_order: bool,
     /// The last change of the snapshot that the consumer wanted.
     last_wanted: Seqno,
+    /// What belongs to the snapshot although it is not on disk yet.
+    rest: Option<Range>,
 }
 
 /// Where a stream gets its changes from. What is large and seldom is boxed: there are many streams, mostly idle.
@@ -104,6 +106,9 @@ pub(crate) struct Stream {
     end: Seqno,
     /// Where the next snapshot begins, as the consumer sees it.
     snapshot_start: Seqno,
+    /// The first snapshot must not end before this: the consumer has a part of one that goes so far, from which changes
+    /// are missing that later ones replaced.
+    must_reach: Seqno,
     phase: Phase,
     /// Nothing if it is about everything.
     filter: Option<Box<Filter>>,
@@ -141,6 +146,7 @@ impl Stream {
             sent: request.start,
             end,
             snapshot_start: request.snapshot_start,
+            must_reach: if request.start > request.snapshot_start { request.snapshot_end } else { Seqno(0) },
             is_first_marker: true,
             phase: if is_done { Phase::Done(EndReason::Ok) } else { Phase::Begin },
             pending: None,
@@ -400,6 +406,7 @@ impl Stream {
             has_marker: false,
             is_out_of_order: by_key.is_some(),
             last_wanted: Seqno(0),
+            rest: None,
         }));
         More::Nothing
     }
@@ -452,12 +459,17 @@ impl Stream {
         pending.extend(taken.items.into_iter().filter(|version| self.is_wanted(version, common.features)));
         if !disk.has_marker && !pending.is_empty() {
             disk.has_marker = true;
+            disk.rest = self.rest_of_snapshot(common, &disk, scope.high_seqno);
             if disk.is_out_of_order {
                 self.send(What::OutOfOrder(true), allowance, out);
                 self.snapshot_start = scope.high_seqno.next();
             } else {
-                let flags = Marker::DISK | Marker::CHECKPOINT;
-                self.marker(common, scope.high_seqno, scope.purge_seqno, flags, allowance, out);
+                let (end, more) = match &disk.rest {
+                    Some(rest) => (rest.end(), Marker::MAY_DUPLICATE),
+                    None => (scope.high_seqno, 0),
+                };
+                let flags = Marker::DISK | Marker::CHECKPOINT | more;
+                self.marker(common, end, scope.purge_seqno, flags, allowance, out);
             }
         }
         pending.last_wanted = pending.last_wanted.max(disk.last_wanted);
@@ -465,6 +477,15 @@ impl Stream {
         let got_any = !pending.is_empty();
         if taken.is_done {
             pending.end = Some(scope.high_seqno.max(self.sent));
+            if let Some(rest) = disk.rest.take() {
+                let after = scope.high_seqno;
+                let fresh = rest.iter().filter(|version| version.meta().by_seqno > after);
+                let mut newest = kvstore::newest_of(fresh);
+                newest.sort_unstable_by_key(|version| version.meta().by_seqno);
+                pending.extend(newest.into_iter().filter(|version| self.is_wanted(version, common.features)));
+                pending.end = Some(rest.end());
+                pending.moves_cursor = true;
+            }
             pending.is_announced = disk.has_marker && self.filter.is_some();
             pending.is_out_of_order &= disk.has_marker;
             self.pending = Some(Box::new(pending));
@@ -477,6 +498,15 @@ impl Stream {
             return More::Some;
         }
         More::Nothing
+    }
+
+    /// What follows the disk's state in memory, if that is older than the snapshot that the consumer has a part of.
+    fn rest_of_snapshot(&self, common: &Common<'_>, disk: &Disk, high: Seqno) -> Option<Range> {
+        let (cursor, _) = disk.cursor.filter(|(_, from)| *from <= high && high < self.must_reach)?;
+        match common.bucket.take_changes(self.place, cursor, RangeLimit::NONE) {
+            Changes::Range(range) => Some(range),
+            Changes::Nothing | Changes::Dropped => None,
+        }
     }
 
     fn leave_disk(&mut self, common: &Common<'_>, disk: Disk, high: Seqno) {
@@ -501,7 +531,12 @@ impl Stream {
         out: &mut dyn Sink,
     ) -> More {
         let limit = if self.is_first_marker { FIRST_RANGE } else { RANGE };
-        let range = match common.bucket.take_changes(self.place, cursor, limit) {
+        let take = |limit| common.bucket.take_changes(self.place, cursor, limit);
+        let range = match take(limit) {
+            Changes::Range(range) if range.end() < self.must_reach => match take(RangeLimit::NONE) {
+                Changes::Range(whole) => whole,
+                Changes::Nothing | Changes::Dropped => range,
+            },
             Changes::Range(range) => range,
             Changes::Nothing => {
                 self.phase = Phase::Memory(cursor);
@@ -580,6 +615,6 @@ mod tests {
     #[test]
     fn an_idle_stream_is_small() {
         // Beside it there are its slot, its cursor and its place among the followers: see docs/adr/0026-dcp.md.
-        assert!(size_of::<Stream>() <= 112, "{} bytes", size_of::<Stream>());
+        assert!(size_of::<Stream>() <= 120, "{} bytes", size_of::<Stream>());
     }
 }

@@ -60,7 +60,9 @@ impl Copy {
 
     /// Everything up to `end` is here.
     fn is_whole(&mut self, vb: VbId, end: u64, world: &World) {
-        assert_eq!(self.documents, world.documents(vb, end), "{vb:?}: the snapshot up to {end}");
+        let wanted = world.documents(vb, end);
+        assert_eq!(seqnos(&self.documents), seqnos(&wanted), "{vb:?}: the snapshot up to {end}");
+        assert!(self.documents == wanted, "{vb:?}: a value of the snapshot up to {end}");
         (self.last, self.snapshot) = (end, (end, end));
         self.whole.insert(end, self.documents.clone());
     }
@@ -134,6 +136,9 @@ impl Consumer {
         let copy = &mut self.copies[usize::from(vb.0)];
         let filter: &[u8] = if copy.last == 0 { br#"{"collections":["0"]}"# } else { b"" };
         let request = copy.request();
+        if std::env::var_os("DCP_SHOW").is_some() {
+            println!("{} {vb:?} {request:?}", self.at);
+        }
         match producer.request(vb, u32::from(vb.0), &request, filter) {
             Ok(log) => {
                 copy.snapshot = (request.snapshot_start.0, request.snapshot_end.0);
@@ -206,6 +211,9 @@ impl Consumer {
     }
 
     fn take(&mut self, message: &Message<'_>, world: &World) {
+        if std::env::var_os("DCP_SHOW").is_some() {
+            println!("{} {:?} {:?}", self.at, message.vb, message.what);
+        }
         let vb = message.vb;
         let copy = &mut self.copies[usize::from(vb.0)];
         assert!(copy.is_open, "{vb:?}: nothing comes after the end");
@@ -244,7 +252,12 @@ impl Consumer {
                 assert!(std::mem::take(&mut copy.is_out_of_order));
                 copy.is_whole(vb, copy.highest_out_of_order, world);
             }
-            What::End(_) => copy.is_open = false,
+            What::End(_) => {
+                copy.is_open = false;
+                if std::mem::take(&mut copy.is_out_of_order) {
+                    copy.roll_back(0);
+                }
+            }
             _ => panic!("{message:?}"),
         }
     }
@@ -268,6 +281,11 @@ impl Consumer {
             }
         }
     }
+}
+
+/// Documents without their values, to be shown.
+pub fn seqnos(documents: &Documents) -> Vec<(&str, u64)> {
+    documents.iter().map(|(key, (seqno, _))| (key.as_str(), *seqno)).collect()
 }
 
 fn key_of(message: &Message<'_>) -> String {
