@@ -48,7 +48,7 @@ pub fn write_version(
     // Read without its value because nobody wants it.
     let with_datatype = agreed.flags.has(OpenFlags::NO_VALUE_WITH_DATATYPE);
     let datatype = if with_datatype { version.meta().datatype } else { Datatype::RAW };
-    let datatype = visible(datatype.without(Datatype::SNAPPY).without(Datatype::XATTR), features).0;
+    let datatype = visible(datatype.without(Datatype::SNAPPY), features).0;
     let message = Message { datatype, ..message };
     message.write(out.bytes());
     message.wire_bytes()
@@ -56,9 +56,13 @@ pub fn write_version(
 
 fn finish<'a>(head: Message<'a>, version: &Version, key: &'a [u8], agreed: &Agreement) -> Message<'a> {
     let meta = version.meta();
+    let frequency = version.frequency().load(std::sync::atomic::Ordering::Relaxed);
     let deletion = |delete_time| Deletion { by_seqno: meta.by_seqno, rev_seqno: meta.rev_seqno, delete_time };
     let what = match meta.kind {
-        ItemKind::Expiration if agreed.expirations => What::Expiration(deletion(Some(meta.expiry))),
+        // Only for those who also want to know when.
+        ItemKind::Expiration if agreed.expirations && agreed.flags.has(OpenFlags::DELETE_TIMES) => {
+            What::Expiration(deletion(Some(meta.expiry)))
+        }
         ItemKind::Deletion | ItemKind::Expiration => {
             let times = agreed.flags.has(OpenFlags::DELETE_TIMES);
             What::Deletion(deletion(times.then_some(meta.expiry)))
@@ -69,10 +73,15 @@ fn finish<'a>(head: Message<'a>, version: &Version, key: &'a [u8], agreed: &Agre
             flags: meta.flags,
             expiry: meta.expiry,
             lock_time: 0,
-            nru: version.frequency().load(std::sync::atomic::Ordering::Relaxed),
+            nru: if agreed.full_frequencies { frequency } else { not_used(frequency) },
         }),
     };
     Message { cas: meta.cas, key, what, ..head }
+}
+
+/// How long a document was not used, in the four steps that older consumers know: 0 for lately.
+fn not_used(frequency: u8) -> u8 {
+    3 - frequency / 64
 }
 
 fn send(
@@ -119,8 +128,8 @@ fn content<'a>(whole: &'a Whole, agreed: &Agreement, features: Features) -> (Con
     let is_tombstone = whole.is_deleted();
     if no_value || no_value_with_datatype {
         let kept = if no_value_with_datatype { datatype.without(Datatype::SNAPPY) } else { Datatype::RAW };
+        // The datatype is that of the document, whatever of it is sent.
         if !(has_xattrs && wants_xattrs) {
-            let kept = if wants_xattrs { kept } else { kept.without(Datatype::XATTR) };
             return (Content::Nothing, kept);
         }
         let plain = value::plain(whole);

@@ -3,6 +3,8 @@
 mod agreement;
 mod content;
 mod filter;
+mod handover;
+mod pending;
 mod producer;
 mod sink;
 mod stream;

@@ -1,13 +1,14 @@
 //! A connection that sends changes: its streams by vBucket, whose turn it is, and how much the consumer takes.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::{Seqno, VbId, VbUuid};
 use engine::{Bucket, Follower, StreamRefusal};
-use protocol::Status;
-use protocol::dcp::{EndReason, FailoverLog, StreamFlags, StreamRequest};
+use protocol::dcp::{EndReason, FailoverLog, OpenFlags, StreamFlags, StreamRequest};
+use protocol::{Status, opcode};
 use vbucket::ResumePoint;
 
 use crate::agreement::Agreement;
@@ -56,28 +57,43 @@ pub enum Step {
     More,
 }
 
-#[derive(Default)]
-struct Slot {
-    streams: Vec<Stream>,
-    is_queued: bool,
-}
+/// The consumer is dead if nothing was heard of it for so long while it owes an answer (kv_engine's configuration,
+/// dcp_idle_timeout).
+const MOST_SILENT: Duration = Duration::from_secs(360);
+/// Between two looks at streams whose consumer may have stopped reading.
+const STALL_LOOK: Duration = Duration::from_secs(60);
+/// A collection is sent in the order of keys, if that was agreed on, from so many changes of the vBucket on: below
+/// that everything is read about as quickly.
+const OUT_OF_ORDER_FROM: u64 = 10_000;
 
 /// A connection that sends changes.
 pub struct Producer {
     bucket: Arc<Bucket>,
-    name: String,
+    name: Arc<str>,
     agreed: Agreement,
     features: Features,
     follower: Arc<Follower>,
     /// By vBucket; nothing for those without streams.
-    slots: Box<[Option<Box<Slot>>]>,
+    slots: Box<[Option<Box<Stream>>]>,
+    /// vBuckets whose streams want a turn, and which they are.
     queue: VecDeque<VbId>,
+    is_queued: Box<[bool]>,
+    /// Those that wait until another one is done with the disk.
+    line: VecDeque<VbId>,
     streams: usize,
+    /// Streams that read from disk.
+    on_disk: Cell<usize>,
+    out_of_order_from: u64,
     /// Bytes that were sent and not acknowledged.
     unacknowledged: u64,
     noop_sent: bool,
     noop_at: Option<Duration>,
     noop_opaque: u32,
+    /// Whether anything was heard since the last look,
+    is_heard: bool,
+    /// and when it was, on the monotonic clock.
+    heard_at: Duration,
+    stall_look_at: Option<Duration>,
 }
 
 impl Producer {
@@ -93,8 +109,12 @@ impl Producer {
         Producer {
             follower: Follower::new(vbuckets, wake),
             slots: (0..vbuckets).map(|_| None).collect(),
+            is_queued: vec![false; usize::from(vbuckets)].into_boxed_slice(),
+            line: VecDeque::new(),
+            on_disk: Cell::new(0),
+            out_of_order_from: OUT_OF_ORDER_FROM,
             bucket,
-            name,
+            name: name.into(),
             agreed,
             features,
             queue: VecDeque::new(),
@@ -103,6 +123,9 @@ impl Producer {
             noop_sent: false,
             noop_at: None,
             noop_opaque: 0,
+            is_heard: true,
+            heard_at: Duration::ZERO,
+            stall_look_at: None,
         }
     }
 
@@ -128,11 +151,20 @@ impl Producer {
 
     /// A control message.
     pub fn control(&mut self, key: &[u8], value: &[u8]) -> Status {
+        self.is_heard = true;
+        // The interval may be another one from now on.
+        self.noop_at = None;
         self.agreed.control(key, value)
+    }
+
+    /// Has collections sent in the order of keys, if that was agreed on, from so many changes of the vBucket on.
+    pub fn set_out_of_order_from(&mut self, changes: u64) {
+        self.out_of_order_from = changes;
     }
 
     /// The consumer has worked on so many bytes.
     pub fn acknowledge(&mut self, bytes: u32) {
+        self.is_heard = true;
         self.unacknowledged = self.unacknowledged.saturating_sub(bytes.into());
     }
 
@@ -144,33 +176,33 @@ impl Producer {
         request: &StreamRequest,
         value: &[u8],
     ) -> Result<Vec<u8>, StreamRequestRefusal> {
-        if request.flags.has(StreamFlags::NO_VALUE) {
+        self.is_heard = true;
+        if request.flags.has(StreamFlags::NO_VALUE) || is_contradictory(request.flags) {
             return Err(Status::Einval.into());
         }
-        let slot = self.slots.get(usize::from(vb.0)).ok_or(Status::NotMyVbucket)?;
-        if self.bucket.state_of(vb).is_none() {
+        if self.slots.get(usize::from(vb.0)).is_none() || self.bucket.state_of(vb).is_none() {
             return Err(Status::NotMyVbucket.into());
         }
-        if self.features.collections && !self.agreed.noop {
-            // Whoever knows of collections has to show that it lives.
+        let knows_much = self.features.collections || self.agreed.flags.has(OpenFlags::XATTRS);
+        if knows_much && !self.agreed.noop {
+            // Whoever knows of collections or xattrs has to show that it lives.
             return Err(Status::NotSupported.into());
         }
-        if !value.is_empty() && !self.features.collections {
-            return Err(Status::Einval.into());
-        }
-        let filter = Filter::parse(value).map_err(Status::from)?;
-        self.check_filter(&filter)?;
-        let has_one = |slot: &Slot| slot.streams.iter().any(|stream| stream.stream_id == filter.stream_id);
-        if slot.as_deref().is_some_and(has_one) {
-            return Err(Status::KeyEexists.into());
-        }
-        let mut request = *request;
         let in_order = request.start <= request.end
             && (request.start == Seqno(0)
                 || (request.snapshot_start <= request.start && request.start <= request.snapshot_end));
         if !in_order {
             return Err(Status::Erange.into());
         }
+        if !value.is_empty() && !self.features.collections {
+            return Err(Status::Einval.into());
+        }
+        let filter = Filter::parse(value).map_err(Status::from)?;
+        self.check_filter(&filter)?;
+        if self.streams_of(vb).any(|stream| stream.stream_id == filter.stream_id) {
+            return Err(Status::KeyEexists.into());
+        }
+        let mut request = *request;
         if request.flags.has(StreamFlags::FROM_LATEST)
             && let Some((_, _, uuid, high)) = self.bucket.stream_state(vb)
         {
@@ -195,20 +227,21 @@ impl Producer {
         };
         let log = start.failover.iter().map(|entry| (VbUuid(entry.uuid.0), entry.seqno));
         let log = FailoverLog::encode(log);
-        let stream = Stream::new(vb, opaque, &request, filter, &start);
-        self.slots[usize::from(vb.0)].get_or_insert_default().streams.push(stream);
+        let mut stream = Box::new(Stream::new(opaque, &request, filter, &start));
+        let slot = &mut self.slots[usize::from(vb.0)];
+        stream.next = slot.take();
+        *slot = Some(stream);
         self.streams += 1;
         self.enqueue(vb);
         Ok(log)
     }
 
+    fn streams_of(&self, vb: VbId) -> impl Iterator<Item = &Stream> {
+        let first = self.slots.get(usize::from(vb.0)).and_then(Option::as_deref);
+        std::iter::successors(first, |stream| stream.next.as_deref())
+    }
+
     fn check_filter(&self, filter: &Filter) -> Result<(), Status> {
-        if filter.stream_id.is_some() != self.agreed.stream_ids {
-            return Err(Status::DcpStreamIdInvalid);
-        }
-        if !filter.is_everything() && self.agreed.sync_writes {
-            return Err(Status::NotSupported);
-        }
         let is_unknown = |id: &base::CollectionId| *id != base::CollectionId::DEFAULT;
         if filter.collections.iter().flatten().any(is_unknown) {
             return Err(Status::UnknownCollection);
@@ -216,41 +249,57 @@ impl Producer {
         if filter.scope.is_some_and(|scope| scope != base::ScopeId(0)) {
             return Err(Status::UnknownScope);
         }
+        if filter.stream_id.is_some() != self.agreed.stream_ids {
+            return Err(Status::DcpStreamIdInvalid);
+        }
+        if !filter.is_everything() && self.agreed.sync_writes {
+            return Err(Status::NotSupported);
+        }
         Ok(())
     }
 
     /// Ends a stream because the consumer says so.
     pub fn close_stream(&mut self, vb: VbId, stream_id: Option<u16>, out: &mut dyn Sink) -> Status {
-        let Some(slot) = self.slots.get_mut(usize::from(vb.0)).and_then(Option::as_deref_mut) else {
-            return Status::KeyEnoent;
-        };
-        let Some(at) = slot.streams.iter().position(|stream| stream.stream_id == stream_id) else {
-            return Status::KeyEnoent;
-        };
-        let mut stream = slot.streams.swap_remove(at);
-        stream.close(&self.bucket);
+        self.is_heard = true;
+        let Some(mut at) = self.slots.get_mut(usize::from(vb.0)) else { return Status::KeyEnoent };
+        while at.as_ref().is_some_and(|stream| stream.stream_id != stream_id) {
+            at = &mut at.as_mut().expect("it was looked at").next;
+        }
+        let Some(mut stream) = at.take() else { return Status::KeyEnoent };
+        *at = stream.next.take();
+        stream.close(&self.bucket, &self.on_disk);
         self.streams -= 1;
         if self.agreed.end_on_close {
             let mut allowance = Allowance::new(u64::MAX);
             stream.finish(EndReason::Closed, &mut allowance, out);
         }
         self.forget_if_empty(vb);
+        self.serve_line();
         Status::Success
     }
 
-    fn forget_if_empty(&mut self, vb: VbId) {
-        let slot = &mut self.slots[usize::from(vb.0)];
-        if slot.as_ref().is_some_and(|slot| slot.streams.is_empty()) {
+    fn forget_if_empty(&self, vb: VbId) {
+        if self.slots[usize::from(vb.0)].is_none() {
             self.bucket.unfollow(vb, &self.follower);
-            *slot = None;
         }
     }
 
     fn enqueue(&mut self, vb: VbId) {
-        if let Some(slot) = &mut self.slots[usize::from(vb.0)]
-            && !std::mem::replace(&mut slot.is_queued, true)
-        {
+        let at = usize::from(vb.0);
+        if self.slots[at].is_some() && !std::mem::replace(&mut self.is_queued[at], true) {
             self.queue.push_back(vb);
+        }
+    }
+
+    /// Lets the next one to the disk, if vBuckets go there one after the other.
+    fn serve_line(&mut self) {
+        while self.on_disk.get() == 0
+            && let Some(vb) = self.line.pop_front()
+        {
+            self.enqueue(vb);
+            if self.slots[usize::from(vb.0)].is_some() {
+                return;
+            }
         }
     }
 
@@ -277,8 +326,7 @@ impl Producer {
 
     /// Lets the streams of a vBucket have their turn.
     fn turn(&mut self, vb: VbId, out: &mut dyn Sink) -> usize {
-        let Some(slot) = self.slots[usize::from(vb.0)].as_deref_mut() else { return 0 };
-        slot.is_queued = false;
+        self.is_queued[usize::from(vb.0)] = false;
         let room = match self.agreed.buffer_bytes {
             0 => u64::MAX,
             size => size.saturating_sub(self.unacknowledged),
@@ -289,22 +337,27 @@ impl Producer {
             agreed: &self.agreed,
             features: self.features,
             name: &self.name,
+            on_disk: &self.on_disk,
+            out_of_order_from: self.out_of_order_from,
         };
         let mut allowance = Allowance::new(room.min(TURN_BYTES));
-        let mut again = false;
-        let mut ended = 0;
-        slot.streams.retain_mut(|stream| match stream.turn(&common, &mut allowance, out) {
-            Turn::Idle => true,
-            Turn::More => {
-                again = true;
-                true
+        let (mut again, mut waits, mut ended) = (false, false, 0);
+        let mut at = &mut self.slots[usize::from(vb.0)];
+        while let Some(stream) = at {
+            match stream.turn(&common, &mut allowance, out) {
+                Turn::Idle => {}
+                Turn::Queued => waits = true,
+                Turn::More => again = true,
+                Turn::Ended => {
+                    stream.close(common.bucket, common.on_disk);
+                    ended += 1;
+                    let next = stream.next.take();
+                    *at = next;
+                    continue;
+                }
             }
-            Turn::Ended => {
-                stream.close(common.bucket);
-                ended += 1;
-                false
-            }
-        });
+            at = &mut at.as_mut().expect("it had its turn").next;
+        }
         let bytes = allowance.used as usize;
         self.streams -= ended;
         self.unacknowledged += bytes as u64;
@@ -312,21 +365,32 @@ impl Producer {
         if again {
             self.enqueue(vb);
         }
+        if waits && !self.line.contains(&vb) {
+            self.line.push_back(vb);
+        }
+        self.serve_line();
         bytes
     }
 
     /// What is to be done about the consumer's life at `now` on the monotonic clock.
     pub fn tick(&mut self, now: Duration) -> Tick {
+        if std::mem::take(&mut self.is_heard) {
+            self.heard_at = now;
+        }
+        let stalled = self.look_for_stalled(now);
         if !self.agreed.noop {
-            return Tick::Never;
+            return stalled.map_or(Tick::Never, Tick::Wait);
         }
         let interval = Duration::from_secs(self.agreed.noop_interval_s.into());
         let due = *self.noop_at.get_or_insert(now + interval);
-        if now < due {
-            return Tick::Wait(due);
-        }
+        let wait = |until: Duration| Tick::Wait(stalled.map_or(until, |look| look.min(until)));
         if self.noop_sent {
-            return Tick::Dead;
+            // The next one is sent when this one is answered.
+            let dead_at = self.heard_at + MOST_SILENT.max(interval);
+            return if now >= dead_at { Tick::Dead } else { wait(dead_at) };
+        }
+        if now < due {
+            return wait(due);
         }
         self.noop_sent = true;
         self.noop_at = Some(now + interval);
@@ -334,20 +398,78 @@ impl Producer {
         Tick::Noop(self.noop_opaque)
     }
 
+    /// Gives up backfills whose consumer takes nothing. When to look again, if there are backfills at all.
+    fn look_for_stalled(&mut self, now: Duration) -> Option<Duration> {
+        if self.on_disk.get() == 0 {
+            self.stall_look_at = None;
+            return None;
+        }
+        let look_at = *self.stall_look_at.get_or_insert(now + STALL_LOOK);
+        if now < look_at {
+            return Some(look_at);
+        }
+        for at in 0..self.slots.len() {
+            let mut any = false;
+            let mut next = self.slots[at].as_deref_mut();
+            while let Some(stream) = next {
+                any |= stream.is_on_disk() && stream.give_up_if_stalled(&self.bucket, &self.on_disk, now);
+                next = stream.next.as_deref_mut();
+            }
+            if any {
+                self.enqueue(VbId(at as u16));
+            }
+        }
+        self.serve_line();
+        self.stall_look_at = Some(now + STALL_LOOK);
+        self.stall_look_at
+    }
+
     /// The consumer answered a message.
     pub fn answered(&mut self, opcode: u8, opaque: u32, _status: u16) {
-        if opcode == protocol::opcode::DCP_NOOP && opaque == self.noop_opaque {
-            self.noop_sent = false;
+        self.is_heard = true;
+        match opcode {
+            opcode::DCP_NOOP if opaque == self.noop_opaque => self.noop_sent = false,
+            opcode::DCP_SNAPSHOT_MARKER | opcode::DCP_SET_VBUCKET_STATE => self.step_answered(opcode, opaque),
+            _ => {}
         }
     }
+
+    /// One step of a handover is done. There are few of these, so nobody keeps an index of opaques.
+    fn step_answered(&mut self, opcode: u8, opaque: u32) {
+        for at in 0..self.slots.len() {
+            let mut next = self.slots[at].as_deref_mut();
+            while let Some(stream) = next {
+                if stream.opaque == opaque {
+                    match opcode {
+                        opcode::DCP_SNAPSHOT_MARKER => stream.marker_acknowledged(),
+                        _ => stream.state_acknowledged(&self.bucket),
+                    }
+                    self.enqueue(VbId(at as u16));
+                    return;
+                }
+                next = stream.next.as_deref_mut();
+            }
+        }
+    }
+}
+
+/// Flags that cannot be meant: a vBucket is not handed over without its latest changes.
+fn is_contradictory(flags: StreamFlags) -> bool {
+    flags.has(StreamFlags::TAKEOVER | StreamFlags::DISK_ONLY)
 }
 
 impl Drop for Producer {
     fn drop(&mut self) {
         for (at, slot) in self.slots.iter_mut().enumerate() {
-            let Some(slot) = slot else { continue };
-            slot.streams.iter_mut().for_each(|stream| stream.close(&self.bucket));
-            self.bucket.unfollow(VbId(at as u16), &self.follower);
+            let mut any = false;
+            while let Some(mut stream) = slot.take() {
+                stream.close(&self.bucket, &self.on_disk);
+                *slot = stream.next.take();
+                any = true;
+            }
+            if any {
+                self.bucket.unfollow(VbId(at as u16), &self.follower);
+            }
         }
     }
 }

@@ -4,8 +4,10 @@ use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
-use base::{Account, Part, Seqno, VbId, Version};
+use base::doc_key::encode_leb128;
+use base::{Account, CollectionId, Part, Seqno, VbId, Version};
 use kvstore::{Snapshot, Values};
 use parking_lot::{Condvar, Mutex};
 
@@ -17,6 +19,13 @@ use crate::follower::Follower;
 const SLICE_BYTES: usize = 256 << 10;
 /// What a backfill holds ready at most, in bytes, before it waits for its stream.
 const BUFFER_BYTES: usize = 1 << 20;
+/// All backfills of a bucket hold no more ready than this part of its quota, but for a slice a connection,
+const SHARE_PART: u64 = 32;
+/// and those of one connection no more than this part of that.
+const CONNECTION_PART: usize = 4;
+/// A backfill whose stream takes nothing for so long is given up: its snapshot keeps what a compaction has replaced
+/// on the disk.
+const MOST_STALLED: Duration = Duration::from_secs(720);
 /// What the account is charged for a version in a buffer, beside the version itself.
 const SLOT_BYTES: usize = size_of::<Version>();
 
@@ -29,12 +38,23 @@ pub struct BackfillScope {
     pub purge_seqno: Seqno,
 }
 
+/// How a backfill reads.
+#[derive(Clone, Copy, Debug)]
+pub struct BackfillReading {
+    /// Whether values are wanted.
+    pub values: Values,
+    /// This collection in the order of keys; else everything in the order of seqnos.
+    pub by_key: Option<CollectionId>,
+    /// Whether it goes before others.
+    pub is_urgent: bool,
+}
+
 /// What a stream got out of a backfill.
 #[derive(Debug, Default)]
 pub struct Backfilled {
     /// What is read; known from the first step on.
     pub scope: Option<BackfillScope>,
-    /// Documents in order of seqno.
+    /// Documents in order of seqno, or of keys.
     pub items: Vec<Version>,
     /// Whether that was all.
     pub is_done: bool,
@@ -42,38 +62,61 @@ pub struct Backfilled {
     pub has_failed: bool,
 }
 
-#[derive(Default)]
+/// Where a backfill goes on, which is also how it reads.
+#[derive(Clone, Debug)]
+enum Place {
+    /// By seqno, from this one on.
+    Seqno(Seqno),
+    /// One collection by key, from this stored key on.
+    Key(CollectionId, Vec<u8>),
+}
+
+impl Place {
+    /// Nothing below it is read.
+    fn seqno(&self) -> Seqno {
+        match self {
+            Place::Seqno(seqno) => *seqno,
+            Place::Key(..) => Seqno(1),
+        }
+    }
+}
+
 struct State {
     snapshot: Option<Box<dyn Snapshot>>,
     scope: Option<BackfillScope>,
-    /// The next seqno to read.
-    next: Seqno,
+    /// What is to be read next.
+    next: Place,
     items: VecDeque<Version>,
     bytes: usize,
     is_done: bool,
     has_failed: bool,
+    /// Since when it waits for its stream, on the monotonic clock.
+    waits_since: Option<Duration>,
     /// Whether it stands in the queue, or a thread works on it.
     is_busy: bool,
 }
 
-/// One stream's reading from disk. Dropping the stream's reference does not end it: see [`Backfill::cancel`].
+/// One stream's reading from disk. Dropping the stream's reference does not end it: see [`Bucket::cancel_backfill`].
 pub struct Backfill {
     vb: VbId,
     follower: Arc<Follower>,
     account: Account,
     values: Values,
+    /// Whether it goes before others.
+    is_urgent: bool,
+    total: Arc<AtomicUsize>,
     is_cancelled: AtomicBool,
     state: Mutex<State>,
 }
 
 impl Backfill {
-    /// Ends it: nothing more is read.
-    pub fn cancel(&self) {
+    fn cancel(&self) {
         self.is_cancelled.store(true, Ordering::Relaxed);
+        self.follower.parked.lock().retain(|other| !std::ptr::eq(&**other, self));
         let (items, snapshot) = {
             let mut state = self.state.lock();
             state.is_done = true;
-            (state.take_all(&self.account), state.snapshot.take())
+            (self.take_all(&mut state), state.snapshot.take())
         };
         drop((items, snapshot));
     }
@@ -81,21 +124,34 @@ impl Backfill {
     fn wants_more(&self, state: &State) -> bool {
         !state.is_done && !state.is_busy && state.bytes <= BUFFER_BYTES / 2
     }
-}
 
-impl State {
-    fn take_all(&mut self, account: &Account) -> Vec<Version> {
-        let items: Vec<Version> = std::mem::take(&mut self.items).into();
-        account.release(Part::Streams, items.len() * SLOT_BYTES);
-        self.bytes = 0;
+    fn hold(&self, state: &mut State, items: Vec<Version>, bytes: usize) {
+        self.account.charge(Part::Streams, items.len() * SLOT_BYTES);
+        self.total.fetch_add(bytes, Ordering::Relaxed);
+        self.follower.buffered.fetch_add(bytes, Ordering::Relaxed);
+        state.bytes += bytes;
+        state.items.extend(items);
+    }
+
+    fn let_go(&self, state: &mut State, items: usize, bytes: usize) {
+        self.account.release(Part::Streams, items * SLOT_BYTES);
+        self.total.fetch_sub(bytes, Ordering::Relaxed);
+        self.follower.buffered.fetch_sub(bytes, Ordering::Relaxed);
+        state.bytes -= bytes;
+    }
+
+    fn take_all(&self, state: &mut State) -> Vec<Version> {
+        let items: Vec<Version> = std::mem::take(&mut state.items).into();
+        let bytes = state.bytes;
+        self.let_go(state, items.len(), bytes);
         items
     }
 }
 
 impl Drop for Backfill {
     fn drop(&mut self) {
-        let state = self.state.get_mut();
-        drop(state.take_all(&self.account));
+        let items = self.take_all(&mut self.state.lock());
+        drop(items);
     }
 }
 
@@ -106,12 +162,14 @@ pub(crate) struct BackfillQueue {
     wake: Condvar,
     is_stopping: AtomicBool,
     running: AtomicUsize,
+    /// Bytes that all backfills hold ready.
+    buffered: Arc<AtomicUsize>,
 }
 
 impl BackfillQueue {
-    fn push(&self, backfill: Arc<Backfill>, first: bool) {
+    fn push(&self, backfill: Arc<Backfill>) {
         let mut waiting = self.waiting.lock();
-        if first {
+        if backfill.is_urgent {
             waiting.push_front(backfill);
         } else {
             waiting.push_back(backfill);
@@ -141,19 +199,35 @@ impl Bucket {
         &self,
         vb: VbId,
         after: Seqno,
-        values: Values,
+        reading: BackfillReading,
         follower: &Arc<Follower>,
     ) -> Arc<Backfill> {
-        let state = State { next: after.next(), is_busy: true, ..State::default() };
+        let next = match reading.by_key {
+            None => Place::Seqno(after.next()),
+            Some(collection) => Place::Key(collection, prefix_of(collection)),
+        };
+        let state = State {
+            snapshot: None,
+            scope: None,
+            next,
+            items: VecDeque::new(),
+            bytes: 0,
+            is_done: false,
+            has_failed: false,
+            waits_since: None,
+            is_busy: true,
+        };
         let backfill = Arc::new(Backfill {
             vb,
             follower: Arc::clone(follower),
             account: self.memory.account().clone(),
-            values,
+            values: reading.values,
+            is_urgent: reading.is_urgent,
+            total: Arc::clone(&self.backfills.buffered),
             is_cancelled: AtomicBool::new(false),
             state: Mutex::new(state),
         });
-        self.backfills.push(Arc::clone(&backfill), false);
+        self.backfills.push(Arc::clone(&backfill));
         backfill
     }
 
@@ -168,7 +242,10 @@ impl Bucket {
             bytes += item.allocated_bytes();
             items.push(item);
         }
-        state.bytes -= bytes;
+        backfill.let_go(&mut state, items.len(), bytes);
+        if bytes > 0 {
+            state.waits_since = None;
+        }
         let wants_more = backfill.wants_more(&state);
         state.is_busy |= wants_more;
         let is_empty = state.items.is_empty();
@@ -179,11 +256,47 @@ impl Bucket {
             items,
         };
         drop(state);
-        backfill.account.release(Part::Streams, taken.items.len() * SLOT_BYTES);
         if wants_more {
-            self.backfills.push(Arc::clone(backfill), false);
+            self.backfills.push(Arc::clone(backfill));
+        }
+        if bytes > 0 {
+            self.unpark(&backfill.follower);
         }
         taken
+    }
+
+    /// Ends a backfill whose stream is gone: nothing more is read.
+    pub fn cancel_backfill(&self, backfill: &Backfill) {
+        backfill.cancel();
+        self.unpark(&backfill.follower);
+    }
+
+    fn unpark(&self, follower: &Follower) {
+        let parked = std::mem::take(&mut *follower.parked.lock());
+        parked.into_iter().for_each(|parked| self.backfills.push(parked));
+    }
+
+    /// Whether a backfill has waited for its stream for so long at `now` on the monotonic clock that it is given up.
+    pub fn is_backfill_stalled(&self, backfill: &Backfill, now: Duration) -> bool {
+        let mut state = backfill.state.lock();
+        if state.items.is_empty() {
+            state.waits_since = None;
+            return false;
+        }
+        now.saturating_sub(*state.waits_since.get_or_insert(now)) >= MOST_STALLED
+    }
+
+    /// Bytes that backfills hold ready for their streams.
+    pub fn backfilled_bytes(&self) -> usize {
+        self.backfills.buffered.load(Ordering::Relaxed)
+    }
+
+    /// Whether there is room for another slice. A connection that holds nothing has always room for one, so that
+    /// those who do not take theirs hold up nobody else.
+    fn has_backfill_room(&self, follower: &Follower) -> bool {
+        let share = usize::try_from(self.memory.quota_bytes() / SHARE_PART).unwrap_or(usize::MAX);
+        let own = follower.buffered.load(Ordering::Relaxed);
+        own == 0 || (own < share / CONNECTION_PART && self.backfilled_bytes() < share)
     }
 
     /// Reads a slice for the next backfill that wants to.
@@ -212,6 +325,14 @@ impl Bucket {
     }
 
     fn backfill_slice(&self, backfill: &Arc<Backfill>) -> Progress {
+        let follower = &backfill.follower;
+        let mut parked = follower.parked.lock();
+        // Under the lock: whoever takes something afterwards finds it parked.
+        if !self.has_backfill_room(follower) && !backfill.is_cancelled.load(Ordering::Relaxed) {
+            parked.push(Arc::clone(backfill));
+            return Progress::Worked;
+        }
+        drop(parked);
         self.backfills.running.fetch_add(1, Ordering::Relaxed);
         let progress = self.read_slice(backfill);
         self.backfills.running.fetch_sub(1, Ordering::Relaxed);
@@ -223,29 +344,38 @@ impl Bucket {
     fn read_slice(&self, backfill: &Arc<Backfill>) -> Progress {
         let (snapshot, next) = {
             let mut state = backfill.state.lock();
-            (state.snapshot.take(), state.next)
+            (state.snapshot.take(), state.next.clone())
         };
         if backfill.is_cancelled.load(Ordering::Relaxed) {
             return Progress::Worked;
         }
         let opened = match snapshot {
             Some(snapshot) => Ok(Some(snapshot)),
-            None => self.past(backfill.vb, next),
+            None => self.past(backfill.vb, next.seqno()),
         };
         let mut items = Vec::new();
         let mut bytes = 0;
         let mut rest = None;
         let scanned = opened.and_then(|snapshot| {
             let Some(snapshot) = snapshot else { return Ok(None) };
-            snapshot.scan(next, backfill.values, &mut |version| {
+            let mut take = |version: Version| {
                 if bytes >= SLICE_BYTES {
-                    rest = Some(version.meta().by_seqno);
+                    rest = Some(version);
                     return ControlFlow::Break(());
                 }
                 bytes += version.allocated_bytes();
                 items.push(version);
                 ControlFlow::Continue(())
-            })?;
+            };
+            match &next {
+                Place::Seqno(from) => snapshot.scan(*from, backfill.values, &mut take)?,
+                Place::Key(collection, from) => {
+                    snapshot.scan_keys(from, backfill.values, &mut |version| {
+                        let is_over = version.key().collection != *collection;
+                        if is_over { ControlFlow::Break(()) } else { take(version) }
+                    })?
+                }
+            }
             Ok(Some(snapshot))
         });
         let mut state = backfill.state.lock();
@@ -261,16 +391,20 @@ impl Bucket {
                 );
                 state.scope.get_or_insert(scope);
                 state.is_done = rest.is_none() || backfill.is_cancelled.load(Ordering::Relaxed);
-                state.next = rest.unwrap_or(state.next);
+                state.next = match (next, rest) {
+                    (Place::Seqno(_), Some(rest)) => Place::Seqno(rest.meta().by_seqno),
+                    (Place::Key(collection, _), Some(rest)) => {
+                        Place::Key(collection, rest.stored_key().to_vec())
+                    }
+                    (next, None) => next,
+                };
                 state.snapshot = snapshot.filter(|_| !state.is_done);
-                state.bytes += bytes;
-                backfill.account.charge(Part::Streams, items.len() * SLOT_BYTES);
-                state.items.extend(items);
+                backfill.hold(&mut state, items, bytes);
                 let again = backfill.wants_more(&state);
                 state.is_busy |= again;
                 drop(state);
                 if again {
-                    self.backfills.push(Arc::clone(backfill), false);
+                    self.backfills.push(Arc::clone(backfill));
                 }
                 Progress::Worked
             }
@@ -282,4 +416,10 @@ impl Bucket {
             }
         }
     }
+}
+
+/// The first bytes of the stored keys of a collection.
+fn prefix_of(collection: CollectionId) -> Vec<u8> {
+    let (bytes, len) = encode_leb128(collection.0);
+    bytes[..len].to_vec()
 }

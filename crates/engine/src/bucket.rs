@@ -6,11 +6,12 @@ use base::env::Env;
 use base::{DocKey, Moment, Seqno, VbId, VbState, VbUuid};
 use kvstore::KvStore;
 use parking_lot::Mutex;
-use vbucket::{BucketContext, Origin, VBucket};
+use vbucket::{BucketContext, Origin, Removed, VBucket};
 
 use crate::backfill::BackfillQueue;
 use crate::checkpoint_recovery::CheckpointRelief;
 use crate::compaction_queue::CompactionQueue;
+use crate::completion::Completion;
 use crate::compression::CompressionCounters;
 use crate::config::BucketConfig;
 use crate::counters::OpCounts;
@@ -114,6 +115,8 @@ pub struct Bucket {
     pub(crate) compression: CompressionCounters,
     pub(crate) relief: CheckpointRelief,
     pub(crate) waiters: PersistenceWaiters,
+    /// Who waits until a pending vBucket has another role; the seqno means nothing here.
+    pub(crate) parked: PersistenceWaiters,
     pub(crate) flush: FlushQueue,
     pub(crate) disk: DiskState,
     pub(crate) filer: Filer,
@@ -185,7 +188,12 @@ impl Bucket {
             let is_active = shard.vb.state() == VbState::Active;
             return Err(if is_active { Refusal::Loading } else { Refusal::NotMyVbucket });
         }
-        if shard.vb.state() == VbState::Active { Ok(shard) } else { Err(Refusal::NotMyVbucket) }
+        match shard.vb.state() {
+            VbState::Active => Ok(shard),
+            // It will be told soon who serves it.
+            VbState::Pending => Err(Refusal::Pending),
+            VbState::Replica | VbState::Dead => Err(Refusal::NotMyVbucket),
+        }
     }
 
     /// Notes under its lock that a vBucket has something for those who follow it, and for the flusher if there is a disk.
@@ -240,9 +248,57 @@ impl Bucket {
             return Err(Refusal::NotMyVbucket);
         }
         let mut shard = self.hold(vb, Holder::Roles);
-        shard.exists = true;
-        shard.vb.set_state(state, topology, || self.new_uuid());
+        let removed = self.set_role(&mut shard, state, topology);
+        drop(shard);
+        self.dispose(removed);
+        self.parked.persisted(vb, Seqno(u64::MAX));
+        Ok(())
+    }
+
+    fn set_role(&self, shard: &mut Shard, state: VbState, topology: Option<String>) -> Removed {
+        let mut removed = Removed::default();
+        if !std::mem::replace(&mut shard.exists, true) {
+            shard.vb.begin_in(state, topology);
+        } else {
+            if shard.vb.state() != state {
+                // What streams find in memory belongs to one stretch of one role.
+                shard.vb.checkpoints_mut().close();
+                removed = shard.vb.checkpoints_mut().remove_closed();
+            }
+            shard.vb.set_state(state, topology, || self.new_uuid());
+        }
+        self.queue_flush(shard);
+        removed
+    }
+
+    /// Makes an active vBucket dead whose changes another node has, all but the last few: nothing more is written here.
+    /// False if it is not active, or another vBucket than when the stream began.
+    pub fn give_away(&self, vb: VbId, incarnation: u64) -> bool {
+        let _roles = self.roles.lock();
+        let Ok(mut shard) = self.shard(vb) else { return false };
+        if shard.incarnation != incarnation || shard.vb.state() != VbState::Active {
+            return false;
+        }
+        shard.vb.set_state(VbState::Dead, None, || self.new_uuid());
         self.queue_flush(&mut shard);
+        true
+    }
+
+    /// Waits until a pending vBucket has another role; nothing if it has one, or too many wait.
+    pub fn role_change(&self, vb: VbId) -> Option<Completion<()>> {
+        let shard = self.shard(vb).ok()?;
+        if shard.vb.state() == VbState::Pending { self.parked.wait(vb, Seqno(0)) } else { None }
+    }
+
+    /// Closes the open checkpoint of a vBucket, and lets go of those that nobody needs.
+    pub fn create_checkpoint(&self, vb: VbId) -> Result<(), Refusal> {
+        let removed = {
+            let mut shard = self.shard(vb)?;
+            let checkpoints = shard.vb.checkpoints_mut();
+            checkpoints.close();
+            checkpoints.remove_closed()
+        };
+        self.dispose(removed);
         Ok(())
     }
 
@@ -266,6 +322,7 @@ impl Bucket {
             old
         };
         self.waiters.forget(vb);
+        self.parked.forget(vb);
         self.warmup.forget(vb);
         drop(old);
         Ok(Ok(()))

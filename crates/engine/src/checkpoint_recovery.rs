@@ -29,6 +29,11 @@ const PRESSED_PAUSE: Duration = Duration::from_millis(10);
 /// much for a reader to take at once.
 const ADAPTED_BYTES: std::ops::RangeInclusive<u64> = 256 << 10..=16 << 20;
 
+/// This part of the quota may hold checkpoints that are on disk already, for streams that come back soon,
+const KEPT_PART: u64 = 100;
+/// and no longer than between one and two of these.
+const KEPT_TIME: Duration = Duration::from_secs(5);
+
 /// What of the checkpoints is no vBucket's own business.
 #[derive(Default)]
 pub(crate) struct CheckpointRelief {
@@ -113,6 +118,10 @@ impl Bucket {
             full_bytes: share,
         };
         self.context.checkpoints.set_marks(marks, vbuckets);
+        // While memory is short everything that can go goes.
+        let kept =
+            if self.memory.is_above_low_watermark() { 0 } else { self.memory.quota_bytes() / KEPT_PART };
+        self.context.checkpoints.set_most_kept(kept);
     }
 
     /// Whether the checkpoints have room for another change; if it gets tight, those are called who can do something
@@ -239,6 +248,10 @@ fn drop_slowest(bucket: &Bucket, vb: VbId) {
 #[derive(Default)]
 pub(crate) struct CheckpointRecovery {
     pass: Option<Pass>,
+    /// When what is kept is looked at next, on the monotonic clock.
+    kept_until: Duration,
+    /// What is kept for so many stretches of time goes, and the next vBucket where it does.
+    ageing: Option<(u16, u16)>,
 }
 
 impl CheckpointRecovery {
@@ -265,10 +278,35 @@ impl CheckpointRecovery {
     }
 }
 
+impl CheckpointRecovery {
+    /// Lets go of what was kept for long enough, or of all of it if memory is short. Whether it has come to an end.
+    fn age(&mut self, bucket: &Bucket, slice: &Slice<'_>) -> bool {
+        let memory = &bucket.context.checkpoints;
+        let now = bucket.env.clock.monotonic();
+        let is_short = bucket.memory.is_above_low_watermark();
+        if self.ageing.is_none() && memory.kept_bytes() > 0 && (is_short || now >= self.kept_until) {
+            self.kept_until = now + KEPT_TIME;
+            memory.begin_epoch();
+            self.ageing = Some((if is_short { 0 } else { 2 }, 0));
+        }
+        let Some((epochs, first)) = self.ageing.take() else { return true };
+        for vb in first..bucket.vbuckets() {
+            if slice.is_over() {
+                self.ageing = Some((epochs, vb));
+                return false;
+            }
+            take_out(bucket, VbId(vb), &bucket.relief.removed_items, |vb| {
+                Some(vb.checkpoints_mut().remove_kept(epochs))
+            });
+        }
+        true
+    }
+}
+
 impl Chore for CheckpointRecovery {
     fn step(&mut self, bucket: &Bucket, slice: &Slice<'_>) -> Next {
         bucket.set_checkpoint_limits();
-        let has_recovered = self.recover(bucket, slice);
+        let has_recovered = self.recover(bucket, slice) && self.age(bucket, slice);
         if !bucket.relief.disposal.free(|| slice.is_over()) || !has_recovered {
             return Next::Again;
         }

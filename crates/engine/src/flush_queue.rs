@@ -58,6 +58,8 @@ struct Queue {
     /// Whether the last group was an urgent one.
     was_urgent: bool,
     stopping: bool,
+    /// Somebody asked for nothing to be written.
+    is_held: bool,
 }
 
 /// What may be taken from the queue.
@@ -185,6 +187,10 @@ impl FlushQueue {
         let mut queue = self.queue.lock();
         loop {
             let (now, pace) = (clock.monotonic(), self.pace());
+            if queue.is_held && !queue.stopping {
+                self.wake.wait(&mut queue);
+                continue;
+            }
             if queue.stopping || !queue.urgent.is_empty() || queue.is_ripe(Due::Gathered(now), pace) {
                 return !queue.stopping;
             }
@@ -196,6 +202,12 @@ impl FlushQueue {
                 }
             }
         }
+    }
+
+    /// Lets nothing be written by the flusher's thread, or lets it go on.
+    pub(crate) fn hold(&self, is_held: bool) {
+        self.queue.lock().is_held = is_held;
+        self.wake.notify_all();
     }
 
     /// Waits a while, or until the flusher shall stop.

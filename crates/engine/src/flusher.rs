@@ -55,6 +55,11 @@ impl Bucket {
         self.flush.stop();
     }
 
+    /// Lets the flusher write nothing, or go on; what it has begun is finished. For tests of clients.
+    pub fn hold_flusher(&self, is_held: bool) {
+        self.flush.hold(is_held);
+    }
+
     /// Writes everything that is queued now. False if the disk refused something.
     pub fn flush_all(&self) -> bool {
         loop {

@@ -1,9 +1,12 @@
 //! Who wants to know which vBuckets have news: one for each connection that streams changes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use base::VbId;
+use parking_lot::Mutex;
+
+use crate::backfill::Backfill;
 
 /// Bits of a word.
 const BITS: usize = u64::BITS as usize;
@@ -16,6 +19,10 @@ pub struct Follower {
     /// Whether anything was marked since the last look.
     is_marked: AtomicBool,
     wake: Box<dyn Fn() + Send + Sync>,
+    /// Bytes that its backfills hold ready.
+    pub(crate) buffered: AtomicUsize,
+    /// Its backfills that wait until it has taken some of that.
+    pub(crate) parked: Mutex<Vec<Arc<Backfill>>>,
 }
 
 impl Follower {
@@ -23,7 +30,13 @@ impl Follower {
     /// marked for the first time since the last look: it must be short and take no lock that is held while marking.
     pub fn new(vbuckets: u16, wake: impl Fn() + Send + Sync + 'static) -> Arc<Follower> {
         let words = (0..usize::from(vbuckets).div_ceil(BITS)).map(|_| AtomicU64::new(0)).collect();
-        Arc::new(Follower { words, is_marked: AtomicBool::new(false), wake: Box::new(wake) })
+        Arc::new(Follower {
+            words,
+            is_marked: AtomicBool::new(false),
+            wake: Box::new(wake),
+            buffered: AtomicUsize::new(0),
+            parked: Mutex::default(),
+        })
     }
 
     /// Notes that a vBucket has something.
@@ -60,8 +73,6 @@ impl Follower {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicUsize;
-
     use super::*;
 
     fn taken(follower: &Follower) -> Vec<u16> {

@@ -53,7 +53,7 @@ mod with_meta;
 mod write;
 
 pub use account_check::AccountFigures;
-pub use backfill::{Backfill, BackfillScope, Backfilled};
+pub use backfill::{Backfill, BackfillReading, BackfillScope, Backfilled};
 #[cfg(debug_assertions)]
 pub use bucket::locks_taken;
 pub use bucket::{Bucket, Mutated};
@@ -87,7 +87,7 @@ pub use stats::{
     BucketStats, CheckpointStats, DiskCounts, DiskTotals, STATES, StateStats, StoreStats, VbStats,
 };
 pub use store::{StoreMode, StoreRequest};
-pub use stream::{Changes, StreamCursor, StreamRefusal, StreamStart};
+pub use stream::{Changes, StreamCursor, StreamPlace, StreamRefusal, StreamStart};
 pub use update::{CounterRequest, End};
 pub use warmup::{WarmupState, WarmupStats};
 pub use whole::Whole;

@@ -94,6 +94,7 @@ impl Bucket {
             uuid,
             context,
             waiters: PersistenceWaiters::default(),
+            parked: PersistenceWaiters::default(),
             flush: FlushQueue::new(if store.is_journaled() { Pace::JOURNAL } else { Pace::FILES }),
             disk: DiskState::default(),
             filer: Filer::default(),

@@ -108,6 +108,9 @@ impl Bucket {
         match shard.vb.state() == state {
             true if shard.unloaded.is_none() => Ok(shard),
             true => Err(Refusal::Loading),
+            false if state == VbState::Active && shard.vb.state() == VbState::Pending => {
+                Err(Refusal::Pending)
+            }
             false => Err(Refusal::NotMyVbucket),
         }
     }

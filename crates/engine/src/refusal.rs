@@ -33,6 +33,8 @@ pub enum Refusal {
     OtherHistory,
     /// The document, or its value, is not in memory: fetch it, and ask again.
     NotResident,
+    /// The vBucket is about to get another role: wait for that, and ask again.
+    Pending,
     /// The vBucket's documents are still being loaded: wait for them, and ask again.
     Loading,
     /// The bucket has no disk, so this cannot be.

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use base::{Seqno, VbId, VbState, VbUuid};
-use vbucket::{CursorId, FailoverEntry, Range, RangeLimit, RegisterRefusal, Resume, ResumePoint};
+use vbucket::{CursorId, Dropped, FailoverEntry, Range, RangeLimit, RegisterRefusal, Resume, ResumePoint};
 
 use crate::bucket::Bucket;
 use crate::follower::Follower;
 use crate::refusal::Refusal;
+use crate::shard_guard::ShardGuard;
 
 /// Why a stream cannot begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,8 +43,8 @@ pub struct StreamStart {
     pub purge_seqno: Seqno,
     /// The role it has.
     pub state: VbState,
-    /// Counts up whenever another vBucket takes its place.
-    pub incarnation: u64,
+    /// Which vBucket.
+    pub place: StreamPlace,
 }
 
 /// What comes next from memory.
@@ -56,11 +57,20 @@ pub enum Changes {
     Dropped,
 }
 
-/// A stream's place in the memory of a vBucket.
+/// The vBucket of a stream: with this incarnation it is the one that the stream began with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamPlace {
+    /// Its number.
+    pub vb: VbId,
+    /// Counts up whenever another vBucket takes its place.
+    pub incarnation: u64,
+}
+
+/// A stream's place in the memory of a vBucket, just registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamCursor {
-    id: CursorId,
-    incarnation: u64,
+    /// Names it.
+    pub id: CursorId,
     /// Everything after this is seen by the cursor.
     pub from: Seqno,
 }
@@ -76,12 +86,13 @@ impl Bucket {
     ) -> Result<StreamStart, StreamRefusal> {
         let mut shard = self.shard(vb)?;
         let state = shard.vb.state();
-        if state == VbState::Dead || (only_active && state != VbState::Active) {
+        if only_active && state != VbState::Active {
             return Err(StreamRefusal::NotMyVbucket);
         }
         let (high_seqno, purge_seqno) = (shard.vb.high_seqno(), shard.vb.purge_seqno());
         match shard.vb.failover().rollback_point(at, high_seqno, purge_seqno) {
             Resume::RollBack(to) => return Err(StreamRefusal::RollBack(to)),
+            Resume::Accept if state == VbState::Dead => return Err(StreamRefusal::NotMyVbucket),
             Resume::Accept => {}
         }
         shard.follow(follower);
@@ -91,63 +102,72 @@ impl Bucket {
             persisted_seqno: shard.vb.persisted_seqno(),
             purge_seqno,
             state,
-            incarnation: shard.incarnation,
+            place: StreamPlace { vb, incarnation: shard.incarnation },
         })
+    }
+
+    fn stream_shard(&self, place: StreamPlace) -> Option<ShardGuard<'_>> {
+        self.shard(place.vb).ok().filter(|shard| shard.incarnation == place.incarnation)
     }
 
     /// Gives a stream a place in memory: behind `after` if everything since is in memory, else where memory begins.
     /// Nothing if another vBucket has taken the place of the one that the stream began with.
-    pub fn join_memory(&self, vb: VbId, name: &str, after: Seqno, incarnation: u64) -> Option<StreamCursor> {
-        let mut shard = self.shard(vb).ok()?;
-        if shard.incarnation != incarnation {
-            return None;
-        }
+    pub fn join_memory(&self, place: StreamPlace, name: &Arc<str>, after: Seqno) -> Option<StreamCursor> {
+        let mut shard = self.stream_shard(place)?;
         let checkpoints = shard.vb.checkpoints_mut();
-        let (id, from) = match checkpoints.register_cursor(name, after) {
+        let (id, from) = match checkpoints.register_cursor(Arc::clone(name), after) {
             Ok(id) => (id, after),
             Err(RegisterRefusal::BelowMemory { memory_start }) => {
                 let from = Seqno(memory_start.0 - 1);
-                (checkpoints.register_cursor(name, from).ok()?, from)
+                (checkpoints.register_cursor(Arc::clone(name), from).ok()?, from)
             }
             Err(RegisterRefusal::AboveHigh { .. }) => return None,
         };
-        Some(StreamCursor { id, incarnation, from })
+        Some(StreamCursor { id, from })
     }
 
-    /// What a stream gets next from memory, at least `max_items` if there are so many; the same again until
+    /// What a stream gets next from memory, up to the checkpoint with which the limit is reached; the same again until
     /// [`Bucket::advance_stream`] says that it was taken.
-    pub fn take_changes(&self, vb: VbId, cursor: &StreamCursor, max_items: u64) -> Changes {
-        let Ok(mut shard) = self.shard(vb) else { return Changes::Dropped };
-        if shard.incarnation != cursor.incarnation {
-            return Changes::Dropped;
-        }
-        match shard.vb.checkpoints_mut().take_range(cursor.id, RangeLimit::items(max_items)) {
-            Ok(Some(range)) => Changes::Range(range),
-            Ok(None) => Changes::Nothing,
-            Err(_) => Changes::Dropped,
+    pub fn take_changes(&self, place: StreamPlace, cursor: CursorId, limit: RangeLimit) -> Changes {
+        let Some(mut shard) = self.stream_shard(place) else { return Changes::Dropped };
+        match shard.vb.checkpoints_mut().take_range(cursor, limit) {
+            Ok(range) => range.map_or(Changes::Nothing, Changes::Range),
+            Err(Dropped) => Changes::Dropped,
         }
     }
 
     /// Everything up to `to` of the range taken last was worked on.
-    pub fn advance_stream(&self, vb: VbId, cursor: &StreamCursor, to: Seqno) {
-        let of_cursor = self.shard(vb).ok().filter(|shard| shard.incarnation == cursor.incarnation);
-        let removed = of_cursor.map(|mut shard| {
+    pub fn advance_stream(&self, place: StreamPlace, cursor: CursorId, to: Seqno) {
+        let removed = self.stream_shard(place).map(|mut shard| {
             let checkpoints = shard.vb.checkpoints_mut();
-            checkpoints.advance(cursor.id, to);
-            checkpoints.remove_closed()
+            checkpoints.advance(cursor, to);
+            checkpoints.remove_closed_but_newest()
         });
-        removed.into_iter().for_each(|removed| self.dispose(removed));
+        if let Some(removed) = removed {
+            self.dispose(removed);
+        }
     }
 
     /// Gives up a stream's place in memory.
-    pub fn leave_memory(&self, vb: VbId, cursor: &StreamCursor) {
-        let removed =
-            self.shard(vb).ok().filter(|shard| shard.incarnation == cursor.incarnation).map(|mut shard| {
-                let checkpoints = shard.vb.checkpoints_mut();
-                checkpoints.drop_cursor(cursor.id);
-                checkpoints.remove_closed()
-            });
-        removed.into_iter().for_each(|removed| self.dispose(removed));
+    pub fn leave_memory(&self, place: StreamPlace, cursor: CursorId) {
+        let removed = self.stream_shard(place).map(|mut shard| {
+            let checkpoints = shard.vb.checkpoints_mut();
+            checkpoints.drop_cursor(cursor);
+            checkpoints.remove_closed_but_newest()
+        });
+        if let Some(removed) = removed {
+            self.dispose(removed);
+        }
+    }
+
+    /// Drops all streams' places in the memory of a vBucket, as when memory runs short.
+    pub fn drop_stream_cursors(&self, vb: VbId) {
+        let Ok(mut shard) = self.shard(vb) else { return };
+        let checkpoints = shard.vb.checkpoints_mut();
+        while checkpoints.drop_slowest_cursor(0).is_some() {}
+        let removed = checkpoints.remove_closed();
+        drop(shard);
+        self.dispose(removed);
     }
 
     /// `follower` is told of nothing more that happens to this vBucket.

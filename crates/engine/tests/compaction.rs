@@ -95,6 +95,7 @@ fn old_tombstones_leave_disk_and_memory_together() {
     let stats = world.bucket.vbucket_stats(VB).expect("it is there");
     assert_eq!(stats.purge_seqno, Seqno(1500));
     assert_eq!(world.bucket.compaction_stats().tombstones_purged, 500);
+    world.bucket.create_checkpoint(VB).expect("it is there");
     let documents = world.bucket.memory().account().exact()[base::Part::Documents as usize];
     assert_eq!(documents, stats.item_bytes as i64, "the account is right");
     // The key can be used again, with a revision beyond that of its tombstone.

@@ -7,9 +7,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base::{Seqno, VbState, VbUuid};
 use common::{VB, Watched};
-use engine::{Changes, Follower, Progress, StreamRefusal};
+use engine::{BackfillReading, Changes, Follower, Progress, StreamRefusal};
 use kvstore::Values;
-use vbucket::ResumePoint;
+use vbucket::{RangeLimit, ResumePoint};
+
+const READING: BackfillReading = BackfillReading { values: Values::Read, by_key: None, is_urgent: false };
 
 fn follower() -> (Arc<Follower>, Arc<AtomicUsize>) {
     let wakes = Arc::new(AtomicUsize::new(0));
@@ -36,12 +38,12 @@ fn a_stream_reads_the_disk_then_memory_and_misses_nothing() {
     let start = bucket.begin_stream(VB, &follower, &ResumePoint::default(), true).expect("from the start");
     assert_eq!((start.high_seqno, start.state), (Seqno(3), VbState::Active));
     // What comes while it reads the disk is kept in memory for it.
-    let cursor = bucket.join_memory(VB, "s", Seqno(0), start.incarnation).expect("a place in memory");
+    let cursor = bucket.join_memory(start.place, &"s".into(), Seqno(0)).expect("a place in memory");
     world.set("d", "2");
     world.set("a", "2");
     assert!(bucket.flush_all());
     assert_eq!(wakes.load(Ordering::Relaxed), 1);
-    let backfill = bucket.begin_backfill(VB, Seqno(0), Values::Read, &follower);
+    let backfill = bucket.begin_backfill(VB, Seqno(0), READING, &follower);
     assert_eq!(bucket.backfill_step(), Progress::Worked);
     let read = bucket.take_backfilled(&backfill, usize::MAX);
     let scope = read.scope.expect("it has begun");
@@ -53,13 +55,13 @@ fn a_stream_reads_the_disk_then_memory_and_misses_nothing() {
     assert!(cursor.from <= scope.high_seqno, "there is no gap");
     let mut from_memory = Vec::new();
     world.set("e", "3");
-    while let Changes::Range(range) = bucket.take_changes(VB, &cursor, 1) {
+    while let Changes::Range(range) = bucket.take_changes(start.place, cursor.id, RangeLimit::items(1)) {
         from_memory.extend(range.iter().filter(|v| v.meta().by_seqno > scope.high_seqno).cloned());
-        bucket.advance_stream(VB, &cursor, range.end());
+        bucket.advance_stream(start.place, cursor.id, range.end());
     }
     assert_eq!(keys(&from_memory), ["e"]);
-    bucket.leave_memory(VB, &cursor);
-    assert!(matches!(bucket.take_changes(VB, &cursor, 1), Changes::Dropped));
+    bucket.leave_memory(start.place, cursor.id);
+    assert!(matches!(bucket.take_changes(start.place, cursor.id, RangeLimit::items(1)), Changes::Dropped));
     bucket.unfollow(VB, &follower);
     follower.take(|_| {});
     world.set("f", "4");
@@ -90,7 +92,7 @@ fn a_backfill_waits_for_its_reader_and_ends_when_told() {
     }
     assert!(world.bucket.flush_all());
     let (follower, _) = follower();
-    let backfill = world.bucket.begin_backfill(VB, Seqno(0), Values::Read, &follower);
+    let backfill = world.bucket.begin_backfill(VB, Seqno(0), READING, &follower);
     let mut steps = 0;
     while world.bucket.backfill_step() == Progress::Worked {
         steps += 1;
@@ -106,11 +108,59 @@ fn a_backfill_waits_for_its_reader_and_ends_when_told() {
         world.bucket.backfill_step();
     }
     assert_eq!(read.len(), 600);
-    let cancelled = world.bucket.begin_backfill(VB, Seqno(0), Values::Read, &follower);
+    let cancelled = world.bucket.begin_backfill(VB, Seqno(0), READING, &follower);
     world.bucket.backfill_step();
-    cancelled.cancel();
+    world.bucket.cancel_backfill(&cancelled);
     while world.bucket.backfill_step() == Progress::Worked {}
     assert!(world.bucket.take_backfilled(&cancelled, usize::MAX).items.is_empty());
     drop((backfill, cancelled));
     world.check_account();
+}
+
+#[test]
+fn those_who_take_nothing_hold_up_nobody() {
+    let world = Watched::open_with_quota(4, 32 << 20);
+    let value = "v".repeat(10_000);
+    for at in 0..100 {
+        world.set(&format!("k{at}"), &value);
+    }
+    assert!(world.bucket.flush_all());
+    let begin = |follower: &Arc<Follower>| world.bucket.begin_backfill(VB, Seqno(0), READING, follower);
+    let (idle, _) = follower();
+    let stalled: Vec<_> = (0..8).map(|_| begin(&idle)).collect();
+    while world.bucket.backfill_step() == Progress::Worked {}
+    let held = world.bucket.backfilled_bytes();
+    assert!((1..=1 << 20).contains(&held), "{held} bytes of a share of a MiB, of which one has a part");
+    let (busy, _) = follower();
+    let read = begin(&busy);
+    let mut items = 0;
+    loop {
+        world.bucket.backfill_step();
+        let taken = world.bucket.take_backfilled(&read, usize::MAX);
+        items += taken.items.len();
+        if taken.is_done {
+            break;
+        }
+    }
+    assert_eq!(items, 100);
+    // Once the first one is gone, the others go on.
+    for backfill in &stalled {
+        world.bucket.cancel_backfill(backfill);
+    }
+    assert_eq!(world.bucket.backfilled_bytes(), 0);
+    assert_eq!(world.bucket.memory().account().exact()[base::Part::Streams as usize], 0);
+}
+
+#[test]
+fn a_pending_vbucket_makes_clients_wait_until_it_is_another() {
+    let world = Watched::new(5);
+    world.bucket.set_vbucket_state(VB, VbState::Pending, None).expect("there is one");
+    assert_eq!(world.get("a"), Err(engine::Refusal::Pending));
+    assert_eq!(world.set_in(VB, "a", "1").err(), Some(engine::Refusal::Pending));
+    let change = world.bucket.role_change(VB).expect("it is pending");
+    assert_eq!(change.try_take(), None);
+    world.bucket.set_vbucket_state(VB, VbState::Active, None).expect("there is one");
+    assert_eq!(change.try_take(), Some(()));
+    assert!(world.bucket.role_change(VB).is_none());
+    world.set("a", "1");
 }

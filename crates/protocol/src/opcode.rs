@@ -77,6 +77,8 @@ opcodes! {
     0x63 DCP_ABORT "DcpAbort",
     0x64 DCP_SEQNO_ADVANCED "DcpSeqnoAdvanced",
     0x65 DCP_OSO_SNAPSHOT "DcpOsoSnapshot",
+    0x80 STOP_PERSISTENCE "StopPersistence",
+    0x81 START_PERSISTENCE "StartPersistence",
     0x82 SET_PARAM "SetParam",
     0x83 GET_REPLICA "GetReplica",
     0x87 LIST_BUCKETS "ListBuckets",

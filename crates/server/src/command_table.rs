@@ -48,7 +48,8 @@ const fn path_change(opcode: u8, doc: &'static str) -> Row {
 }
 
 const fn dcp(opcode: u8, handler: Handler, doc: &'static str) -> Row {
-    Row::new(opcode, handler, doc).in_bucket().needs(DcpProducer)
+    // Who has no bucket has no connection for streams either, and is told that.
+    Row::new(opcode, handler, doc).without_bucket(Status::Einval).needs(DcpProducer)
 }
 
 /// Every command.
@@ -259,7 +260,13 @@ pub static ROWS: &[Row] = &[
     Row::new(LAST_CLOSED_CHECKPOINT, vbucket::last_closed_checkpoint, "Number of the last closed checkpoint")
         .in_bucket()
         .needs(MetaRead),
-    Row::new(CREATE_CHECKPOINT, later_issue::not_supported, "Close the open checkpoint")
+    Row::new(CREATE_CHECKPOINT, vbucket::create_checkpoint, "Close the open checkpoint of a vBucket")
+        .in_bucket()
+        .needs(NodeSupervisor),
+    Row::new(STOP_PERSISTENCE, admin::stop_persistence, "Let the flusher rest; for tests of clients")
+        .in_bucket()
+        .needs(NodeSupervisor),
+    Row::new(START_PERSISTENCE, admin::start_persistence, "Let the flusher work again")
         .in_bucket()
         .needs(NodeSupervisor),
     Row::document(EVICT_KEY, get::evict_key, NodeSupervisor, "Take a value out of memory"),
@@ -365,17 +372,16 @@ pub static ROWS: &[Row] = &[
         .in_bucket()
         .extras_of(&[0, 4]),
     // Streams
-    dcp(DCP_OPEN, streams::open, "Make this a connection for streams")
+    Row::new(DCP_OPEN, streams::open, "Make this a connection for streams")
+        .in_bucket()
+        .needs(DcpProducer)
         .extras(8)
         .key(Key::Required)
         .value(ValueRule::Optional)
         .datatype(JSON),
     dcp(DCP_ADD_STREAM, streams::only_to_consumers, "Ask the consumer for a stream").extras(4),
     dcp(DCP_CLOSE_STREAM, streams::close_stream, "End a stream"),
-    dcp(DCP_STREAM_REQ, streams::stream_request, "Begin a stream")
-        .extras(48)
-        .value(ValueRule::Optional)
-        .datatype(JSON),
+    dcp(DCP_STREAM_REQ, streams::stream_request, "Begin a stream").extras(48).value(ValueRule::Optional),
     dcp(DCP_GET_FAILOVER_LOG, streams::get_failover_log, "The histories of a vBucket"),
     dcp(DCP_STREAM_END, streams::only_to_consumers, "A stream has ended").extras(4),
     dcp(DCP_SNAPSHOT_MARKER, streams::only_to_consumers, "A snapshot begins")

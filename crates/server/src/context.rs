@@ -170,7 +170,7 @@ impl Context<'_> {
     pub fn refuse_key(&mut self, vb: VbId, key: DocKey<'_>, refusal: Refusal) -> Outcome {
         match refusal {
             Refusal::BadSnappy => return self.error(Status::Einval, "Failed to inflate payload"),
-            Refusal::NotResident | Refusal::Loading if self.looks < MAX_LOOKS => {
+            Refusal::NotResident | Refusal::Loading | Refusal::Pending if self.looks < MAX_LOOKS => {
                 return self.look_again(vb, key, refusal);
             }
             _ => {}
@@ -194,6 +194,16 @@ impl Context<'_> {
                     None => Some(()),
                 };
                 loaded.map_or(Ready::Failed(Status::Etmpfail), |()| Ready::Look(None))
+            }));
+        }
+        if refusal == Refusal::Pending {
+            let changed = bucket.role_change(vb);
+            return Outcome::Again(Box::pin(async move {
+                let changed = match changed {
+                    Some(changed) => changed.await,
+                    None => Some(()),
+                };
+                changed.map_or(Ready::Failed(Status::NotMyVbucket), |()| Ready::Look(None))
             }));
         }
         match bucket.fetch(vb, key) {

@@ -6,7 +6,7 @@ use protocol::{Status, opcode};
 /// The status for a refusal.
 pub fn status_of(refusal: Refusal) -> Status {
     match refusal {
-        Refusal::NotMyVbucket => Status::NotMyVbucket,
+        Refusal::NotMyVbucket | Refusal::Pending => Status::NotMyVbucket,
         Refusal::NotFound | Refusal::OtherHistory => Status::KeyEnoent,
         Refusal::Exists => Status::KeyEexists,
         Refusal::Locked => Status::Locked,

@@ -50,6 +50,23 @@ pub struct CheckpointManager {
     memory: Arc<CheckpointMemory>,
     /// What the bucket knows of what this one takes.
     told_bytes: u64,
+    /// Closed checkpoints that nobody needs, kept for streams that come back soon.
+    kept: Kept,
+}
+
+/// Small, because each vBucket has it.
+#[derive(Clone, Copy, Default)]
+struct Kept {
+    /// Their size in KiB, rounded up.
+    kib: u16,
+    /// The bucket's epoch when it was looked at last.
+    since: u16,
+}
+
+impl Kept {
+    fn bytes(self) -> u64 {
+        u64::from(self.kib) << 10
+    }
 }
 
 impl CheckpointManager {
@@ -75,6 +92,7 @@ impl CheckpointManager {
             next_cursor: 0,
             memory: memory.clone(),
             told_bytes: 0,
+            kept: Kept::default(),
         }
     }
 
@@ -381,10 +399,52 @@ impl CheckpointManager {
 
     /// Takes out the closed checkpoints that every cursor has passed, to be freed outside the lock.
     pub fn remove_closed(&mut self) -> Removed {
+        let needed = self.needed();
+        self.keep(0);
+        self.remove_before(needed)
+    }
+
+    /// The same, but for the newest ones, as far as the bucket has room for them: who comes back soon finds its place.
+    pub fn remove_closed_but_newest(&mut self) -> Removed {
+        let needed = self.needed();
+        let most = self.memory.may_keep(self.kept.bytes());
+        let until = self.before(&needed);
+        let is_too_far = |node: &Node| {
+            let kept = until - self.before(node);
+            kept.bytes + kept.overhead > most
+        };
+        let from = if is_too_far(&self.oldest) {
+            let last = last_before(&self.oldest, |node| node.start < needed.start && is_too_far(node));
+            match last.sealed() {
+                Some(sealed) => node_of(last, sealed.checkpoint_end.next()).clone(),
+                None => needed,
+            }
+        } else {
+            self.oldest.clone()
+        };
+        let kept = until - self.before(&from);
+        self.keep(kept.bytes + kept.overhead);
+        self.remove_before(from)
+    }
+
+    /// Takes out what is kept for so many epochs of the bucket.
+    pub fn remove_kept(&mut self, epochs: u16) -> Removed {
+        let age = self.memory.epoch().wrapping_sub(self.kept.since);
+        if self.kept.kib > 0 && age >= epochs { self.remove_closed() } else { Removed::default() }
+    }
+
+    fn keep(&mut self, bytes: u64) {
+        let kib = bytes.div_ceil(1 << 10).try_into().unwrap_or(u16::MAX);
+        let kept = Kept { kib, since: self.memory.epoch() };
+        self.memory.keep(kept.bytes() as i64 - self.kept.bytes() as i64);
+        self.kept = kept;
+    }
+
+    /// The first node of the oldest checkpoint that a cursor has not passed.
+    fn needed(&mut self) -> Arc<Node> {
         self.settle();
         let needed = self.cursors.iter().map(|cursor| &cursor.first).min_by_key(|node| node.start);
-        let needed = needed.unwrap_or(&self.open).clone();
-        self.remove_before(needed)
+        needed.unwrap_or(&self.open).clone()
     }
 
     /// Takes out everything that every cursor has passed: of the checkpoint that the slowest one is in what lies
@@ -396,6 +456,7 @@ impl CheckpointManager {
         self.settle();
         let needed = self.cursors.iter().map(|cursor| &cursor.near).min_by_key(|node| node.start);
         let needed = needed.filter(|node| node.start < self.open.start).unwrap_or(&self.open).clone();
+        self.keep(0);
         for cursor in &mut self.cursors {
             if cursor.first.start < needed.start {
                 cursor.first = needed.clone();
@@ -459,5 +520,6 @@ impl CheckpointManager {
 impl Drop for CheckpointManager {
     fn drop(&mut self) {
         self.memory.add(-(self.told_bytes as i64));
+        self.memory.keep(-(self.kept.bytes() as i64));
     }
 }

@@ -5,7 +5,7 @@
 //! What checkpoints allocate themselves is charged to the bucket's account as well.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use base::{Account, Part};
 
@@ -76,7 +76,21 @@ pub struct CheckpointMemory {
     account: Account,
     limits: Limits,
     used: Used,
+    kept: Kept,
 }
+
+/// What is kept although it is on disk and nobody needs it at the moment.
+#[derive(Default)]
+struct Kept {
+    most_bytes: AtomicU64,
+    bytes: AtomicI64,
+    epoch: AtomicU16,
+}
+
+/// One vBucket may keep this part of what all may keep,
+const KEPT_BY_ONE: u64 = 16;
+/// and no more than this.
+const MOST_KEPT_BY_ONE: u64 = 32 << 20;
 
 impl CheckpointMemory {
     /// No checkpoints yet, no marks, and `account` for what they allocate.
@@ -93,6 +107,7 @@ impl CheckpointMemory {
                 pressure: AtomicU8::new(0),
             },
             used: Used::default(),
+            kept: Kept::default(),
         };
         memory.set_limits(CheckpointLimits::default());
         memory.set_marks(CheckpointMarks::default(), 1);
@@ -123,6 +138,41 @@ impl CheckpointMemory {
         let drift = (marks.full_bytes / 32 / vbuckets.max(1)).clamp(64, 64 << 10);
         self.limits.drift_bytes.store(drift, Ordering::Relaxed);
         self.judge();
+    }
+
+    /// Changes how many bytes may be kept for streams that come back soon; none at first.
+    pub fn set_most_kept(&self, bytes: u64) {
+        self.kept.most_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// About how many bytes are kept so.
+    pub fn kept_bytes(&self) -> u64 {
+        self.kept.bytes.load(Ordering::Relaxed).max(0) as u64
+    }
+
+    /// Begins another stretch of time, by which the age of what is kept is told.
+    pub fn begin_epoch(&self) {
+        self.kept.epoch.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn epoch(&self) -> u16 {
+        self.kept.epoch.load(Ordering::Relaxed)
+    }
+
+    /// How many bytes a manager may keep that keeps `own` now.
+    pub(crate) fn may_keep(&self, own: u64) -> u64 {
+        if self.pressure() >= Pressure::Recover {
+            return 0;
+        }
+        let most = self.kept.most_bytes.load(Ordering::Relaxed);
+        let others = self.kept_bytes().saturating_sub(own);
+        most.saturating_sub(others).min(most / KEPT_BY_ONE).min(MOST_KEPT_BY_ONE)
+    }
+
+    pub(crate) fn keep(&self, bytes: i64) {
+        if bytes != 0 {
+            self.kept.bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
     }
 
     /// How far a manager may drift before it says so.

@@ -219,12 +219,17 @@ impl VBucket {
         self.state
     }
 
-    /// Changes the role; a vBucket that becomes active begins a new history if it followed another node before.
+    /// Changes the role; a vBucket that becomes active begins a new history: while it was not, changes may have been
+    /// made elsewhere.
     pub fn set_state(&mut self, state: VbState, topology: Option<String>, uuid: impl FnOnce() -> VbUuid) {
-        let promoted = state == VbState::Active && matches!(self.state, VbState::Replica | VbState::Pending);
-        if promoted {
+        if state == VbState::Active && self.state != VbState::Active {
             self.failover.new_entry(uuid(), self.history.high_seqno);
         }
+        self.begin_in(state, topology);
+    }
+
+    /// Gives its first role to a vBucket that nobody had before.
+    pub fn begin_in(&mut self, state: VbState, topology: Option<String>) {
         self.state = state;
         self.topology = topology;
         self.state_changed = true;

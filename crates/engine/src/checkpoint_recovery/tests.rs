@@ -222,6 +222,7 @@ fn large_amounts_are_freed_in_steps_by_the_housekeeper() {
     let mut world = World::new();
     world.bucket.set_param("max_size", "1GiB").expect("it may be changed");
     world.keep();
+    world.bucket.context.checkpoints.set_most_kept(0);
     let before = world.account.exact();
     for n in 0..3000 {
         world.set_in(VB, &format!("k{}", n % 10), 100).expect("there is room");
@@ -244,4 +245,35 @@ fn large_amounts_are_freed_in_steps_by_the_housekeeper() {
     let World { bucket, handles, account, .. } = world;
     drop((bucket, handles));
     assert_eq!(account.exact(), [0; PARTS], "a bucket that is gone has nothing");
+}
+
+#[test]
+fn what_is_on_disk_is_kept_for_a_while_and_within_a_part_of_the_quota() {
+    let mut world = World::new();
+    world.bucket.set_param("max_size", "100MiB").expect("it may be changed");
+    world.keep();
+    for n in 0..2000 {
+        world.set_in(VB, &format!("k{n}"), 1000).expect("there is room");
+        if n % 10 == 0 {
+            assert!(world.bucket.flush_all());
+        }
+    }
+    assert!(world.bucket.flush_all());
+    let start = || world.bucket.shard(VB).expect("there").vb.checkpoints().memory_start();
+    let kept = world.bucket.context.checkpoints.kept_bytes();
+    assert!((16 << 10..=1 << 16).contains(&kept), "{kept} bytes: a sixteenth of a hundredth for one vBucket");
+    assert!(start() <= Seqno(1960), "those sealed last are there: {:?}", start());
+    // It is forgotten when it has become old, and at once when memory is short.
+    for _ in 0..3 {
+        world.handles.clock.advance(KEPT_TIME);
+        world.keep();
+    }
+    assert_eq!((start(), world.bucket.context.checkpoints.kept_bytes()), (Seqno(2001), 0));
+    world.set_in(VB, "one more", 10).expect("there is room");
+    assert!(world.bucket.flush_all());
+    assert_eq!(start(), Seqno(2001));
+    world.bucket.set_param("mem_low_wat_percent", "1").expect("it may be changed");
+    world.handles.clock.advance(CALM_PAUSE);
+    world.keep();
+    assert_eq!(start(), Seqno(2002));
 }

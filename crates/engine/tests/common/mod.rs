@@ -113,6 +113,13 @@ impl Watched {
         Watched::open(env, handles, 256 << 20)
     }
 
+    pub fn open_with_quota(seed: u64, quota_bytes: u64) -> Watched {
+        let (env, handles) = Env::sim(seed);
+        let world = Watched::open(env, handles, quota_bytes);
+        while world.bucket.load_step() != engine::Progress::Idle {}
+        world
+    }
+
     /// Opens it again after a clean stop.
     pub fn restart(self, quota_bytes: u64) -> Watched {
         self.bucket.close().expect("the disk works");
@@ -194,8 +201,12 @@ impl Watched {
     }
 
     /// Once everything is on disk the account knows of no versions but those that the tables point at.
+    /// Nothing is kept for streams that may come back, either.
     pub fn check_account(&self) {
         assert!(self.bucket.flush_all());
+        for vb in 0..self.bucket.vbuckets() {
+            self.bucket.create_checkpoint(VbId(vb)).expect("there is one");
+        }
         let documents = self.bucket.memory().account().exact()[Part::Documents as usize];
         assert_eq!(documents as u64, self.table_bytes());
     }

@@ -36,6 +36,18 @@ pub fn set_param(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     }
 }
 
+/// Lets the flusher rest: nothing is written until [`start_persistence`].
+pub fn stop_persistence(ctx: &mut Context<'_>, _: &Request<'_>) -> Outcome {
+    ctx.bucket().hold_flusher(true);
+    ctx.status(Status::Success)
+}
+
+/// Lets the flusher work again.
+pub fn start_persistence(ctx: &mut Context<'_>, _: &Request<'_>) -> Outcome {
+    ctx.bucket().hold_flusher(false);
+    ctx.status(Status::Success)
+}
+
 /// Shows the token that guards changes by the cluster, as the CAS.
 pub fn control_token(ctx: &mut Context<'_>, _: &Request<'_>) -> Outcome {
     let token = Cas(ctx.node.control_token());

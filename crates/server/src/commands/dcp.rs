@@ -23,7 +23,7 @@ enum Value {
 }
 
 fn value_of(request: &Request<'_>) -> Option<Value> {
-    if request.value.is_empty() {
+    if request.value.is_empty() && request.datatype == 0 {
         return Some(Value::None);
     }
     if request.datatype != Datatype::JSON.0 {

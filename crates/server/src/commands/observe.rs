@@ -206,6 +206,9 @@ pub fn get_all_vb_seqnos(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome
         Some((_, Some(state))) => Some(state),
         _ => return cx.invalid("Request vbucket state invalid"),
     };
+    if collection.is_some() && !cx.session.has(Feature::Collections) {
+        return cx.invalid("Collections were not agreed on");
+    }
     if collection.is_some_and(|id| id != 0) {
         return super::collections::unknown_collection(cx);
     }
@@ -222,10 +225,8 @@ pub fn get_all_vb_seqnos(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome
 
 /// Get failover log: the histories of a vBucket, newest first.
 pub fn get_failover_log(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
-    let log = cx.bucket().with_vbucket(request.vbucket, |vb| {
-        (vb.state() != VbState::Dead).then(|| vb.failover().to_entries())
-    });
-    let Some(entries) = log.flatten() else { return cx.not_my_vbucket() };
+    let log = cx.bucket().with_vbucket(request.vbucket, |vb| vb.failover().to_entries());
+    let Some(entries) = log else { return cx.not_my_vbucket() };
     let mut value = Vec::with_capacity(entries.len() * 16);
     for entry in entries {
         value.extend_from_slice(&entry.uuid.0.to_be_bytes());

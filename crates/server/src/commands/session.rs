@@ -92,6 +92,9 @@ pub fn error_map(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
 
 /// Selects a bucket; after a failure the one selected before stays.
 pub fn select_bucket(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    if ctx.session.dcp.is_some() {
+        return ctx.error(Status::NotSupported, "The connection streams the changes of its bucket");
+    }
     if request.key == b"@no bucket@" {
         ctx.session.select(None);
         return ctx.status(Status::Success);

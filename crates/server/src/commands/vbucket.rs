@@ -40,6 +40,9 @@ pub fn set_vbucket(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     } else {
         None
     };
+    if request.vbucket.0 >= cx.bucket().vbuckets() {
+        return cx.error(Status::Erange, "There is no such vbucket");
+    }
     match cx.bucket().set_vbucket_state(request.vbucket, state, topology) {
         Ok(()) => {
             cx.reply.ok();
@@ -119,6 +122,14 @@ pub fn compact(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
             })
         })),
         Err(engine::Refusal::Busy) => cx.error(Status::Etmpfail, "The vbucket is being compacted already"),
+        Err(refusal) => cx.refuse(refusal),
+    }
+}
+
+/// Create checkpoint: closes the open one.
+pub fn create_checkpoint(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    match cx.bucket().create_checkpoint(request.vbucket) {
+        Ok(()) => cx.status(Status::Success),
         Err(refusal) => cx.refuse(refusal),
     }
 }

@@ -75,7 +75,7 @@ impl VBucket {
         if let Some(cursor) = self.persistence {
             self.history.checkpoints.advance(cursor, seqno);
         }
-        self.history.checkpoints.remove_closed()
+        self.history.checkpoints.remove_closed_but_newest()
     }
 
     /// The batch did not reach the disk: it stays queued, and the state is written again with the next one.

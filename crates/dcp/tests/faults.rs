@@ -1,0 +1,240 @@
+//! Producers, strict consumers and faults in a simulated world.
+//!
+//! Each seed is a history of writes, deletes, flushes, compactions that purge, evictions, dropped cursors, changes of
+//! role, crashes and time, while consumers connect, read slowly, break off anywhere and come back where they were, or
+//! roll back. A consumer checks every message, compares each whole snapshot with what the bucket held at its end, and at
+//! the end has exactly the bucket's documents.
+//! `DCP_SEEDS=100000 cargo test -p dcp --test faults` tries more; with `DCP_FIRST_SEED=159 DCP_SEEDS=1 DCP_SHOW=1` it
+//! shows what one of them sends.
+
+mod consumer;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::env::{Env, SimHandles};
+use base::{Cas, Datatype, DocKey, Heap, Part, Seqno, VbId, VbState};
+use consumer::{Consumer, Documents, seqnos};
+use engine::{Bucket, BucketConfig, CompactRequest, Progress, StoreMode, StoreRequest};
+
+const VBUCKETS: u16 = 4;
+/// Keys of each vBucket: few, so that changes meet each other.
+const KEYS: u64 = 12;
+const CONSUMERS: usize = 3;
+const STEPS: usize = 250;
+const SEEDS: u64 = 400;
+
+/// Numbers from a seed (splitmix64).
+pub struct Dice(u64);
+
+impl Dice {
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % end
+    }
+
+    pub fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}
+
+/// What happened to a vBucket, in order: a value, or nothing for a deletion.
+type Changes = Vec<(u64, String, Option<String>)>;
+
+/// A node, and what its documents must be.
+pub struct World {
+    env: Env,
+    _handles: SimHandles,
+    clock: Arc<base::env::sim::SimClock>,
+    pub bucket: Arc<Bucket>,
+    changes: Vec<Changes>,
+    written: u64,
+    counts: Counts,
+}
+
+/// How often what happened.
+#[derive(Debug, Default)]
+pub struct Counts {
+    crashes: u64,
+    role_changes: u64,
+    purges: u64,
+    dropped: u64,
+    pub disconnects: u64,
+    pub rollbacks: u64,
+    pub snapshots: u64,
+    pub out_of_order: u64,
+}
+
+fn open(env: &Env) -> Arc<Bucket> {
+    let config = BucketConfig { vbuckets: VBUCKETS, ..BucketConfig::new("test", "/data/test".into()) };
+    let store = kvstore::Couch::open(env.clone(), &config.dir, kvstore::CouchConfig::default());
+    Arc::new(Bucket::open(config, env.clone(), Arc::new(store.expect("the disk works"))).expect("it opens"))
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        let (env, handles) = Env::sim(seed);
+        let env = env.with_heap(Heap::default());
+        let bucket = open(&env);
+        let changes = (0..VBUCKETS).map(|_| Changes::new()).collect();
+        let clock = Arc::clone(&handles.clock);
+        World { env, _handles: handles, clock, bucket, changes, written: 0, counts: Counts::default() }
+    }
+
+    /// The documents of a vBucket as of a seqno.
+    pub fn documents(&self, vb: VbId, until: u64) -> Documents {
+        let mut documents = BTreeMap::new();
+        for (seqno, key, value) in &self.changes[usize::from(vb.0)] {
+            if *seqno > until {
+                break;
+            }
+            match value {
+                Some(value) => documents.insert(key.clone(), (*seqno, value.clone())),
+                None => documents.remove(key),
+            };
+        }
+        documents
+    }
+
+    fn change(&mut self, dice: &mut Dice) {
+        let vb = VbId(dice.below(VBUCKETS.into()) as u16);
+        let key = format!("k{}", dice.below(KEYS));
+        let now = self.bucket.now();
+        let doc = DocKey::new(key.as_bytes());
+        self.written += 1;
+        let (changed, value) = if dice.one_in(4) {
+            (self.bucket.delete(vb, doc, Cas::ANY, now), None)
+        } else {
+            let size = if dice.one_in(20) { 40_000 } else { 20 };
+            let value = format!("{}:{}", self.written, "v".repeat(dice.below(size) as usize));
+            let request = StoreRequest {
+                key: doc,
+                body: value.as_bytes(),
+                datatype: Datatype::RAW,
+                flags: 0,
+                expiry: 0,
+                mode: StoreMode::Set,
+                cas: Cas::ANY,
+                preserve_expiry: false,
+            };
+            (self.bucket.store(vb, &request, now), Some(value))
+        };
+        if let Ok(changed) = changed {
+            self.changes[usize::from(vb.0)].push((changed.seqno.0, key, value));
+        }
+    }
+
+    fn set_state(&mut self, vb: VbId, state: VbState) {
+        self.counts.role_changes += 1;
+        self.bucket.set_vbucket_state(vb, state, None).expect("there is one");
+    }
+
+    /// The process ends without a word; what is on disk is what it wakes up with.
+    fn crash(&mut self) {
+        self.counts.crashes += 1;
+        for vb in 0..VBUCKETS {
+            let persisted = self.bucket.with_vbucket(VbId(vb), |vb| vb.persisted_seqno().0);
+            let persisted = persisted.expect("there is one");
+            self.changes[usize::from(vb)].retain(|(seqno, ..)| *seqno <= persisted);
+        }
+        self.bucket = open(&self.env);
+    }
+
+    fn happen(&mut self, dice: &mut Dice) {
+        let vb = VbId(dice.below(VBUCKETS.into()) as u16);
+        match dice.below(100) {
+            0..50 => (0..dice.below(8) + 1).for_each(|_| self.change(dice)),
+            50..62 => _ = self.bucket.flush_step(),
+            62..78 => _ = self.bucket.backfill_step(),
+            78..81 => {
+                self.counts.purges += 1;
+                let request = CompactRequest { purge_before_s: Some(u32::MAX), purge_through: None };
+                drop(self.bucket.compact(vb, request));
+                self.bucket.compact_step();
+            }
+            81..84 => {
+                self.counts.dropped += 1;
+                self.bucket.drop_stream_cursors(vb);
+            }
+            84..86 => self.bucket.create_checkpoint(vb).expect("there is one"),
+            86..88 => {
+                let key = format!("k{}", dice.below(KEYS));
+                // Refused if there is no such value in memory.
+                let _ = self.bucket.evict_value(vb, DocKey::new(key.as_bytes()));
+            }
+            88..90 => {
+                let state = [VbState::Replica, VbState::Pending, VbState::Dead][dice.below(3) as usize];
+                self.set_state(vb, state);
+                if !dice.one_in(3) {
+                    self.set_state(vb, VbState::Active);
+                }
+            }
+            90..92 => self.set_state(vb, VbState::Active),
+            92..93 if dice.one_in(2) => self.crash(),
+            _ => {
+                self.clock.advance(Duration::from_secs(dice.below(4)));
+                self.bucket.keep_step();
+            }
+        }
+    }
+}
+
+fn run(seed: u64) -> Counts {
+    let mut dice = Dice(seed);
+    let mut world = World::new(seed);
+    let mut consumers: Vec<Consumer> = (0..CONSUMERS).map(|at| Consumer::new(at, VBUCKETS)).collect();
+    for _ in 0..STEPS {
+        let crashes = world.counts.crashes;
+        world.happen(&mut dice);
+        if world.counts.crashes > crashes {
+            consumers.iter_mut().for_each(|consumer| consumer.disconnect(&mut dice));
+        }
+        let consumer = &mut consumers[dice.below(CONSUMERS as u64) as usize];
+        consumer.act(&world.bucket.clone(), &world, &mut dice);
+    }
+    (0..VBUCKETS).for_each(|vb| world.set_state(VbId(vb), VbState::Active));
+    for consumer in &mut consumers {
+        consumer.finish(&world, &mut dice);
+        for vb in (0..VBUCKETS).map(VbId) {
+            let (has, wanted) = (consumer.documents(vb), world.documents(vb, u64::MAX));
+            assert_eq!(seqnos(&has), seqnos(&wanted), "{vb:?} of {}", consumer.name());
+            assert!(has == wanted, "a value of {vb:?} of {}", consumer.name());
+        }
+        world.counts.disconnects += consumer.counts.disconnects;
+        world.counts.rollbacks += consumer.counts.rollbacks;
+        world.counts.snapshots += consumer.counts.snapshots;
+        world.counts.out_of_order += consumer.counts.out_of_order;
+    }
+    drop(consumers);
+    assert_eq!(world.bucket.backfilled_bytes(), 0);
+    while world.bucket.backfill_step() != Progress::Idle {}
+    assert_eq!(world.bucket.memory().account().exact()[Part::Streams as usize], 0, "all is given back");
+    world.counts
+}
+
+#[test]
+fn strict_consumers_end_with_the_documents_of_the_bucket() {
+    let seeds = std::env::var("DCP_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(SEEDS);
+    let mut sum = Counts::default();
+    let first = std::env::var("DCP_FIRST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
+    for seed in first..first + seeds {
+        let counts = std::panic::catch_unwind(|| run(seed));
+        let counts = counts.unwrap_or_else(|_| panic!("seed {seed} failed"));
+        sum.crashes += counts.crashes;
+        sum.role_changes += counts.role_changes;
+        sum.purges += counts.purges;
+        sum.dropped += counts.dropped;
+        sum.disconnects += counts.disconnects;
+        sum.rollbacks += counts.rollbacks;
+        sum.snapshots += counts.snapshots;
+        sum.out_of_order += counts.out_of_order;
+    }
+    println!("{seeds} seeds: {sum:?}");
+    let rare = [sum.crashes, sum.purges, sum.dropped, sum.disconnects, sum.rollbacks, sum.out_of_order];
+    assert!(rare.iter().all(|count| *count > seeds / 20), "everything happens: {sum:?}");
+    assert_ne!(Seqno(sum.snapshots), Seqno(0));
+}
