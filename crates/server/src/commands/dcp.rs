@@ -134,9 +134,11 @@ pub fn get_failover_log(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome 
 }
 
 /// What only a producer sends, and we are not a consumer.
-pub fn only_to_consumers(cx: &mut Context<'_>, _: &Request<'_>) -> Outcome {
+pub fn only_to_consumers(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     match cx.session.dcp {
         Some(_) => Outcome::Close(CloseReason::Violation("a producer was sent a message of a stream")),
+        // As recorded, without a message.
+        None if request.opcode == protocol::opcode::DCP_SNAPSHOT_MARKER => cx.status(Status::Einval),
         None => cx.invalid(NOT_DCP),
     }
 }
