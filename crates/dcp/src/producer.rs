@@ -393,7 +393,8 @@ impl Producer {
             return wait(due);
         }
         self.noop_sent = true;
-        self.noop_at = Some(now + interval);
+        // By the plan, not by when somebody came to look: being late does not add up.
+        self.noop_at = Some((due + interval).max(now));
         self.noop_opaque = self.noop_opaque.wrapping_add(1);
         Tick::Noop(self.noop_opaque)
     }
