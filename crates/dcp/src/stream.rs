@@ -267,9 +267,9 @@ impl Stream {
                 More::End(reason)
             }
             Phase::Disk { backfill, cursor, has_marker } => {
-                self.from_disk(common, backfill, cursor, has_marker, allowance, out)
+                self.take_from_disk(common, backfill, cursor, has_marker, allowance, out)
             }
-            Phase::Memory { cursor } => self.from_memory(common, cursor, allowance, out),
+            Phase::Memory { cursor } => self.take_from_memory(common, cursor, allowance, out),
         }
     }
 
@@ -298,7 +298,7 @@ impl Stream {
         More::Nothing
     }
 
-    fn from_disk(
+    fn take_from_disk(
         &mut self,
         common: &Common<'_>,
         backfill: Arc<Backfill>,
@@ -345,7 +345,7 @@ impl Stream {
         More::Some
     }
 
-    fn from_memory(
+    fn take_from_memory(
         &mut self,
         common: &Common<'_>,
         cursor: StreamCursor,

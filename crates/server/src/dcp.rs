@@ -80,7 +80,9 @@ impl Handle {
 
 /// The connections of a node that stream, by bucket and name: of two with the same name the first is closed.
 #[derive(Default)]
-pub struct Registry(Mutex<HashMap<(String, Vec<u8>), Weak<Handle>>>);
+pub struct Registry(Mutex<ByName>);
+
+type ByName = HashMap<(String, Vec<u8>), Weak<Handle>>;
 
 impl Registry {
     fn enter(&self, handle: &Arc<Handle>) {

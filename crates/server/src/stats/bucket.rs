@@ -154,10 +154,10 @@ pub fn dcp(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), 
     for handle in all {
         let name = handle.name();
         let side = if handle.side() == Side::Producer { "producer" } else { "consumer" };
-        sheet.put(&format!("eq_dcpq:{name}:type"), side);
-        sheet.put(&format!("eq_dcpq:{name}:num_streams"), handle.streams());
-        sheet.put(&format!("eq_dcpq:{name}:unacked_bytes"), handle.unacknowledged_bytes());
-        sheet.put(&format!("eq_dcpq:{name}:total_bytes_sent"), handle.sent_bytes());
+        sheet.put(format!("eq_dcpq:{name}:type"), side);
+        sheet.put(format!("eq_dcpq:{name}:num_streams"), handle.streams());
+        sheet.put(format!("eq_dcpq:{name}:unacked_bytes"), handle.unacknowledged_bytes());
+        sheet.put(format!("eq_dcpq:{name}:total_bytes_sent"), handle.sent_bytes());
     }
     Ok(())
 }
