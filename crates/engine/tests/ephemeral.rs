@@ -194,6 +194,7 @@ fn a_range_stays_as_it_was_opened() {
     world.pass(121);
     let (documents, tombstones, stale, purged) = world.counts();
     assert_eq!((documents, tombstones, stale, purged), (999, 0, 501, 1001));
+    assert_eq!(world.bucket.purge_stats().tombstones, 501, "a counter says so, too");
     let first = range.next(300, usize::MAX).expect("it is there");
     assert_eq!(first.len(), 300);
     let mut rest = Vec::new();
