@@ -14,11 +14,37 @@ use crate::totals::Totals;
 use crate::tree::{self, Scratch};
 
 /// What to replay.
-#[derive(Args, Default)]
+#[derive(Args)]
 pub struct Options {
     /// Only scenarios whose `group/name` matches this pattern.
     #[arg(long)]
     pub only: Option<String>,
+    /// Eviction policy of the bucket.
+    #[arg(long, default_value = "value_only")]
+    pub eviction_policy: String,
+    /// Compression mode of the bucket; `off` answers what the recordings have compressed.
+    #[arg(long, default_value = "passive")]
+    pub compression_mode: String,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            only: None,
+            eviction_policy: "value_only".to_owned(),
+            compression_mode: "passive".to_owned(),
+        }
+    }
+}
+
+impl Options {
+    /// The server's configuration file.
+    fn config(&self) -> String {
+        let Options { eviction_policy, compression_mode, .. } = self;
+        format!(
+            "[[bucket]]\nname = {BUCKET:?}\neviction-policy = {eviction_policy:?}\ncompression-mode = {compression_mode:?}\n"
+        )
+    }
 }
 
 /// What became of a group's scenarios.
@@ -35,7 +61,10 @@ pub fn run(options: &Options) -> Result<Totals> {
     let mut scratch = Scratch::new("replay")?;
     let data = scratch.path().join("data");
     let log = scratch.path().join("server.log");
-    let server = Stave::start(&Start { data: &data, log, more: &[] })?;
+    let config = scratch.path().join("stave.toml");
+    fs::write(&config, options.config())?;
+    let config = config.to_str().context("the scratch folder has a name in UTF-8")?;
+    let server = Stave::start(&Start { data: &data, log, more: &["--config", config] })?;
     let judged =
         replay(&server.kv, options).and_then(|verdicts| judge(verdicts, options, &KV)).and_then(|kv| {
             let verdicts = replay_dcp(&server.kv, options)?;

@@ -7,6 +7,8 @@
 //! `DCP_SEEDS=100000 cargo test -p dcp --test faults` tries more; with `DCP_FIRST_SEED=159 DCP_SEEDS=1 DCP_SHOW=1` it
 //! shows what one of them sends.
 
+#![allow(missing_docs, reason = "a test is read as a whole")]
+
 mod consumer;
 
 use std::collections::BTreeMap;

@@ -15,6 +15,7 @@ use crate::completion::Completion;
 use crate::compression::CompressionCounters;
 use crate::config::BucketConfig;
 use crate::counters::OpCounts;
+use crate::defragmenter::DefragmenterCounters;
 use crate::disk_state::DiskState;
 use crate::evict::Eviction;
 use crate::expiry::ExpiryCounters;
@@ -29,6 +30,7 @@ use crate::persistence::PersistenceWaiters;
 use crate::refusal::Refusal;
 use crate::settings::Settings;
 use crate::shard_guard::{Holder, LockClock, ShardGuard};
+use crate::tombstone_purger::PurgeCounters;
 use crate::warmup::Warmup;
 
 /// A vBucket and what the engine keeps under the same lock.
@@ -113,6 +115,8 @@ pub struct Bucket {
     pub(crate) keeper: Keeper,
     pub(crate) expiry: ExpiryCounters,
     pub(crate) compression: CompressionCounters,
+    pub(crate) defragmented: DefragmenterCounters,
+    pub(crate) purged: PurgeCounters,
     pub(crate) relief: CheckpointRelief,
     pub(crate) waiters: PersistenceWaiters,
     /// Who waits until a pending vBucket has another role; the seqno means nothing here.
@@ -222,7 +226,12 @@ impl Bucket {
         }
     }
 
-    /// Looks at one vBucket; nothing if there is no such vBucket.
+    /// Looks at one vBucket for stats; nothing if there is no such vBucket.
+    pub fn inspect<T>(&self, vb: VbId, look: impl FnOnce(&VBucket) -> T) -> Option<T> {
+        self.shard_for(vb, Holder::Stats).ok().map(|shard| look(&shard.vb))
+    }
+
+    /// Looks at one vBucket for an operation; nothing if there is no such vBucket.
     pub fn with_vbucket<T>(&self, vb: VbId, look: impl FnOnce(&VBucket) -> T) -> Option<T> {
         self.shard(vb).ok().map(|shard| look(&shard.vb))
     }

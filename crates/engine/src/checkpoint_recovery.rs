@@ -19,6 +19,7 @@ use crate::bucket::Bucket;
 use crate::disposal::Disposal;
 use crate::keeper::{Chore, ChoreId, Next, Slice};
 use crate::settings::Key;
+use crate::shard_guard::Holder;
 
 /// Between two passes while nothing presses.
 const CALM_PAUSE: Duration = Duration::from_secs(1);
@@ -213,7 +214,7 @@ fn take_out(
     count: &AtomicU64,
     take: impl FnOnce(&mut VBucket) -> Option<Removed>,
 ) {
-    let Ok(mut shard) = bucket.shard(vb) else { return };
+    let Ok(mut shard) = bucket.shard_for(vb, Holder::CheckpointRecovery) else { return };
     let removed = take(&mut shard.vb);
     drop(shard);
     if let Some(removed) = removed.filter(|removed| !removed.is_empty()) {

@@ -147,7 +147,7 @@ impl Bucket {
             Err(_) => return false,
         };
         let version = {
-            let Ok(shard) = self.active(vb) else { return false };
+            let Ok(shard) = self.active_for(vb, Holder::Compactor) else { return false };
             let Ok(found) = shard.vb.find(hash, stored.key()) else { return false };
             match found.filter(|version| version.is_expired(now)) {
                 Some(version) if shard.unflushed() < LARGE_BACKLOG => version.clone(),

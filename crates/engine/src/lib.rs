@@ -66,6 +66,7 @@ pub use config::{
     EvictionPolicy,
 };
 pub use counters::OpCounts;
+pub use defragmenter::DefragmenterStats;
 pub use disk_state::SaveStats;
 pub use ephemeral::{MemoryRange, Resumed};
 pub use evict::EvictionStats;
@@ -82,12 +83,13 @@ pub use persistence::MAX_WAITERS;
 pub use read::{ANY_KEY, ByChance, Found, Observed, Seen};
 pub use refusal::Refusal;
 pub use settings::{Changed, SettingError, Settings};
-pub use shard_guard::{HOLDERS, Holder, LOCK_TIME_BUCKETS, LockTimes};
+pub use shard_guard::{FRONT_END_SAMPLE, HOLDERS, Holder, LOCK_TIME_BUCKETS, LockTimes};
 pub use stats::{
     BucketStats, CheckpointStats, DiskCounts, DiskTotals, STATES, StateStats, StoreStats, VbStats,
 };
 pub use store::{StoreMode, StoreRequest};
 pub use stream::{Changes, StreamCursor, StreamPlace, StreamRefusal, StreamStart};
+pub use tombstone_purger::PurgeStats;
 pub use update::{CounterRequest, End};
 pub use warmup::{WarmupState, WarmupStats};
 pub use whole::Whole;

@@ -16,6 +16,7 @@ use crate::compaction_queue::CompactionQueue;
 use crate::compression::CompressionCounters;
 use crate::config::{BucketConfig, BucketKind};
 use crate::counters::OpCounts;
+use crate::defragmenter::DefragmenterCounters;
 use crate::disk_state::DiskState;
 use crate::evict::Eviction;
 use crate::expiry::ExpiryCounters;
@@ -28,6 +29,7 @@ use crate::memory::MemoryAccount;
 use crate::persistence::PersistenceWaiters;
 use crate::settings::Key;
 use crate::shard_guard::{Holder, LockClock};
+use crate::tombstone_purger::PurgeCounters;
 use crate::warmup::Warmup;
 
 /// Present while the last stop was a clean one.
@@ -89,6 +91,8 @@ impl Bucket {
             keeper: Keeper::default(),
             expiry: ExpiryCounters::default(),
             compression: CompressionCounters::default(),
+            defragmented: DefragmenterCounters::default(),
+            purged: PurgeCounters::default(),
             relief: CheckpointRelief::default(),
             shards: shards.collect(),
             uuid,

@@ -6,8 +6,8 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use base::VbId;
 use base::env::Clock;
+use base::{VbId, VbState};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::bucket::{Bucket, Shard};
@@ -84,7 +84,7 @@ impl Holder {
 }
 
 /// One in so many holds by the front end is timed.
-const FRONT_END_SAMPLE: u8 = 64;
+pub const FRONT_END_SAMPLE: u8 = 64;
 /// Buckets of a histogram: the n-th counts holds below 2^n ns that the one before does not count, the last all longer.
 pub const LOCK_TIME_BUCKETS: usize = 32;
 
@@ -101,6 +101,27 @@ pub struct LockTimes {
     pub longest_ns: u64,
     /// The n-th counts holds of at least 2^(n-1) and less than 2^n nanoseconds, the last all longer ones.
     pub histogram: [u64; LOCK_TIME_BUCKETS],
+}
+
+impl LockTimes {
+    /// The mean, in nanoseconds.
+    pub fn mean_ns(&self) -> u64 {
+        self.total_ns.checked_div(self.holds).unwrap_or(0)
+    }
+
+    /// So many of a thousand holds took no longer than this, in nanoseconds: the end of a bucket, so at most twice
+    /// what is true.
+    pub fn percentile_ns(&self, per_mille: u64) -> u64 {
+        let wanted = (self.holds * per_mille).div_ceil(1000).max(1);
+        let mut counted = 0;
+        let bucket = self.histogram.iter().position(|holds| {
+            counted += holds;
+            counted >= wanted
+        });
+        let is_last = |at: &usize| *at == LOCK_TIME_BUCKETS - 1;
+        let end = bucket.filter(|at| !is_last(at)).map_or(u64::MAX, |at| (1 << at) - 1);
+        end.min(self.longest_ns)
+    }
 }
 
 #[derive(Default)]
@@ -219,6 +240,12 @@ impl Bucket {
         if shard.unloaded.is_none() { Ok(shard) } else { Err(Refusal::Loading) }
     }
 
+    /// Locks a vBucket that must be active and whose documents are loaded, for background work.
+    pub(crate) fn active_for(&self, vb: VbId, holder: Holder) -> Result<ShardGuard<'_>, Refusal> {
+        let shard = self.documents_for(vb, holder)?;
+        if shard.vb.state() == VbState::Active { Ok(shard) } else { Err(Refusal::NotMyVbucket) }
+    }
+
     /// How long holders of this kind held the locks of vBuckets so far.
     pub fn lock_times_of(&self, holder: Holder) -> LockTimes {
         self.lock_clock.times(holder)
@@ -245,6 +272,19 @@ mod tests {
         assert_eq!(counted, [0, 1, 10, 11, 17, LOCK_TIME_BUCKETS - 1]);
         assert_eq!((times.holds, times.longest_ns), (6, u64::MAX));
         assert_eq!(clock.times(Holder::Flusher).holds, 0);
+    }
+
+    #[test]
+    fn percentiles_are_ends_of_buckets_and_never_above_the_longest() {
+        let clock = LockClock::default();
+        let of = |per_mille| clock.times(Holder::Pager).percentile_ns(per_mille);
+        assert_eq!((of(500), clock.times(Holder::Pager).mean_ns()), (0, 0), "nothing was measured");
+        (0..990).for_each(|_| clock.note(Holder::Pager, 700));
+        (0..9).for_each(|_| clock.note(Holder::Pager, 5000));
+        assert_eq!((of(500), of(990), of(991), of(999), of(1000)), (1023, 1023, 5000, 5000, 5000));
+        clock.note(Holder::Pager, 1 << 40);
+        assert_eq!((of(990), of(999), of(1000)), (1023, 8191, 1 << 40));
+        assert_eq!(clock.times(Holder::Pager).mean_ns(), ((1 << 40) + 990 * 700 + 9 * 5000) / 1000);
     }
 
     #[test]

@@ -69,6 +69,8 @@ pub struct VbStats {
     pub filter_bytes: u64,
     /// Bytes of the versions that the hash table points at.
     pub item_bytes: u64,
+    /// Documents and tombstones in the hash table, with or without their values.
+    pub table_items: u64,
     /// Bytes of the hash table without the versions.
     pub table_bytes: u64,
     /// Its checkpoints.
@@ -244,6 +246,7 @@ impl VbStats {
             evicted_tombstones: counts.evicted_tombstones,
             filter_bytes: vb.filter_bytes() as u64,
             item_bytes: counts.bytes,
+            table_items: vb.table().len() as u64,
             table_bytes: vb.table().allocated_bytes() as u64,
             checkpoints,
             ops: shard.ops,

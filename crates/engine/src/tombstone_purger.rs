@@ -4,6 +4,7 @@
 //! stale in the list of items, and stale copies that no range read needs are freed.
 //! Tombstones are looked for as often as the setting says; passes in between do the second stage alone.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::{Seqno, VbId, Version};
@@ -12,6 +13,7 @@ use vbucket::{SeqList, TombstoneLimits};
 use crate::bucket::Bucket;
 use crate::keeper::{Chore, Next, Slice};
 use crate::settings::Key;
+use crate::shard_guard::Holder;
 
 /// What is looked at under a vBucket's lock at once in the first stage: some tens of microseconds.
 const FIRST_STAGE: TombstoneLimits = TombstoneLimits { looked: 128, found: 32 };
@@ -21,6 +23,34 @@ const SWEPT_AT_ONCE: usize = 64;
 const NEVER: Duration = Duration::from_secs(24 * 3600);
 /// How long it rests at most: stale copies are freed that long after the read they stayed for.
 const REST: Duration = Duration::from_secs(1);
+
+/// What was purged so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PurgeStats {
+    /// Passes that looked for old tombstones and were begun.
+    pub passes: u64,
+    /// Tombstones that were forgotten for their age.
+    pub tombstones: u64,
+    /// Stale copies that were freed, those of forgotten tombstones included.
+    pub stale_copies: u64,
+}
+
+/// The counts behind [`PurgeStats`].
+#[derive(Default)]
+pub(crate) struct PurgeCounters {
+    passes: AtomicU64,
+    tombstones: AtomicU64,
+    stale_copies: AtomicU64,
+}
+
+impl Bucket {
+    /// What was purged so far; nothing in a bucket with a disk, where compaction does it.
+    pub fn purge_stats(&self) -> PurgeStats {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let PurgeCounters { passes, tombstones, stale_copies } = &self.purged;
+        PurgeStats { passes: of(passes), tombstones: of(tombstones), stale_copies: of(stale_copies) }
+    }
+}
 
 /// Forgets old tombstones of ephemeral buckets, and frees stale copies.
 #[derive(Default)]
@@ -63,6 +93,7 @@ impl TombstonePurger {
     fn begin(&mut self, bucket: &Bucket) -> Pass {
         let is_due = self.until_due(bucket).is_some_and(|left| left.is_zero());
         let before_s = is_due.then(|| {
+            bucket.purged.passes.fetch_add(1, Ordering::Relaxed);
             self.last_purge = Some(bucket.env.clock.monotonic());
             let age_s = u32::try_from(bucket.settings.get(Key::PurgeAge)).unwrap_or(u32::MAX);
             bucket.now().unix_s().saturating_sub(age_s).saturating_add(1)
@@ -95,10 +126,11 @@ impl Pass {
         // Dropped after the lock is released.
         let mut forgotten: Vec<Version> = Vec::new();
         let mut removed = None;
-        match bucket.shard(VbId(self.vb)) {
+        match bucket.shard_for(VbId(self.vb), Holder::TombstonePurger) {
             Ok(mut shard) => match (self.purging, self.before_s) {
                 (Some(from), Some(before_s)) if !self.is_seconds_turn => {
                     self.purging = shard.vb.purge_tombstones(from, before_s, FIRST_STAGE, &mut forgotten);
+                    bucket.purged.tombstones.fetch_add(forgotten.len() as u64, Ordering::Relaxed);
                     self.is_seconds_turn = true;
                 }
                 _ => {
@@ -107,6 +139,7 @@ impl Pass {
                             from > Seqno(0) || shard.vb.seq_list().is_some_and(SeqList::needs_sweep);
                         is_needed.then(|| shard.vb.sweep_stale(from, SWEPT_AT_ONCE, &mut forgotten))?
                     });
+                    bucket.purged.stale_copies.fetch_add(forgotten.len() as u64, Ordering::Relaxed);
                     self.sweeping = next.or(self.purging);
                     self.is_seconds_turn = false;
                     removed = Some(shard.vb.remove_read_checkpoints());

@@ -61,11 +61,14 @@ fn sparse_slabs_are_emptied_and_answers_stay() {
     world.bucket.set_param("defragmenter_enabled", "false").expect("a switch");
     keep(&world, 3);
     assert!(world.bucket.account_check().heap.held_bytes > held / 10 * 9, "nothing moves while it is off");
+    assert_eq!(world.bucket.defragmenter_stats().moved, 0);
     world.bucket.set_param("defragmenter_enabled", "true").expect("a switch");
     keep(&world, 3);
     let usage = world.bucket.account_check().heap;
     assert!(usage.held_bytes < held / 2, "{held} became {}", usage.held_bytes);
     assert!(usage.slack_bytes() <= usage.held_bytes / 5, "{usage:?}");
+    let stats = world.bucket.defragmenter_stats();
+    assert!(stats.moved > 0 && stats.visited > stats.moved, "{stats:?}");
     assert_eq!(world.bucket.account_check().difference_bytes(), 0);
     check_answers(&world);
     let world = world.restart();

@@ -194,6 +194,8 @@ fn a_range_stays_as_it_was_opened() {
     world.pass(121);
     let (documents, tombstones, stale, purged) = world.counts();
     assert_eq!((documents, tombstones, stale, purged), (999, 0, 501, 1001));
+    let stats = world.bucket.purge_stats();
+    assert_eq!((stats.tombstones, stats.stale_copies), (1, 0), "the range read needs them all");
     let first = range.next(300, usize::MAX).expect("it is there");
     assert_eq!(first.len(), 300);
     let mut rest = Vec::new();
@@ -217,6 +219,7 @@ fn a_range_stays_as_it_was_opened() {
     assert_eq!((range.high_seqno(), range.purge_seqno(), purge_seqno), (Seqno(1001), Seqno(0), Seqno(0)));
     world.pass(1);
     assert_eq!(world.counts().2, 0, "nobody needs them any more");
+    assert_eq!(world.bucket.purge_stats().stale_copies, 501);
     let mut later = world.bucket.memory_range(VB, Seqno(1001)).expect("few are open");
     assert_eq!(seqnos(&later.next(usize::MAX, usize::MAX).expect("it is there")).len(), 500);
     assert_eq!(later.purge_seqno(), Seqno(1001));
@@ -413,6 +416,9 @@ proptest! {
     }
 }
 
+const READING: engine::BackfillReading =
+    engine::BackfillReading { values: Values::Read, by_key: None, is_urgent: false };
+
 /// The whole way of a stream: the past from the list, what comes meanwhile from checkpoints, and no gap between them.
 #[test]
 fn a_stream_reads_the_list_then_memory_and_misses_nothing() {
@@ -424,10 +430,10 @@ fn a_stream_reads_the_list_then_memory_and_misses_nothing() {
     world.delete("7");
     let follower = engine::Follower::new(8, || {});
     let start = bucket.begin_stream(VB, &follower, &ResumePoint::default(), true).expect("from the start");
-    let cursor = bucket.join_memory(VB, "s", Seqno(0), start.incarnation).expect("a place in memory");
+    let cursor = bucket.join_memory(start.place, &"s".into(), Seqno(0)).expect("a place in memory");
     assert_eq!((start.high_seqno, cursor.from), (Seqno(2001), Seqno(2001)));
     world.set("8", "later");
-    let backfill = bucket.begin_backfill(VB, Seqno(0), Values::Read, &follower);
+    let backfill = bucket.begin_backfill(VB, Seqno(0), READING, &follower);
     assert_eq!(bucket.backfill_step(), Progress::Worked);
     // what happens while it reads does not show
     (0..2000).for_each(|key| {
@@ -449,17 +455,19 @@ fn a_stream_reads_the_list_then_memory_and_misses_nothing() {
     assert_eq!((scope.high_seqno, scope.purge_seqno), (Seqno(2002), Seqno(0)));
     assert_eq!(read, (1..2003).filter(|seqno| ![8, 9].contains(seqno)).collect::<Vec<u64>>());
     let mut from_memory = std::collections::BTreeMap::new();
-    while let engine::Changes::Range(range) = bucket.take_changes(VB, &cursor, 100) {
+    while let engine::Changes::Range(range) =
+        bucket.take_changes(start.place, cursor.id, vbucket::RangeLimit::items(100))
+    {
         let new = range.iter().filter(|version| version.meta().by_seqno > scope.high_seqno);
         from_memory.extend(new.map(|v| (v.meta().by_seqno.0, v.is_deleted())));
-        bucket.advance_stream(VB, &cursor, range.end());
+        bucket.advance_stream(start.place, cursor.id, range.end());
     }
     assert_eq!(from_memory.len() as u64, 2000, "two of 2002 changes were replaced in the checkpoint");
     assert!(
         from_memory.get(&4003).is_some_and(|deleted| *deleted),
         "it was purged, and is in the checkpoint still"
     );
-    bucket.leave_memory(VB, &cursor);
+    bucket.leave_memory(start.place, cursor.id);
     bucket.unfollow(VB, &follower);
     drop(backfill);
     world.pass(2);

@@ -384,7 +384,7 @@ pub static ROWS: &[Row] = &[
     dcp(DCP_STREAM_REQ, streams::stream_request, "Begin a stream").extras(48).value(ValueRule::Optional),
     dcp(DCP_GET_FAILOVER_LOG, streams::get_failover_log, "The histories of a vBucket"),
     dcp(DCP_STREAM_END, streams::only_to_consumers, "A stream has ended").extras(4),
-    dcp(DCP_SNAPSHOT_MARKER, streams::only_to_consumers, "A snapshot begins")
+    dcp(DCP_SNAPSHOT_MARKER, streams::snapshot_marker, "A snapshot begins")
         .any_extras()
         .value(ValueRule::Optional),
     dcp(DCP_MUTATION, streams::only_to_consumers, "A document was stored")

@@ -46,7 +46,7 @@ fn write(bucket: &Bucket, keys: u64, counts: &Counts) {
         let name = format!("key-{:016}", chance / DELETIONS);
         let (key, now) = (DocKey::new(name.as_bytes()), bucket.now());
         let vb = vbucket_map::vbucket_of(name.as_bytes(), bucket.vbuckets());
-        if chance % DELETIONS == 0 {
+        if chance.is_multiple_of(DELETIONS) {
             let deleted = bucket.delete(vb, key, Cas::ANY, now).is_ok();
             counts.deletions.fetch_add(u64::from(deleted), Ordering::Relaxed);
             continue;

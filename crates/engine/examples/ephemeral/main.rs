@@ -1,6 +1,7 @@
 //! An ephemeral bucket at work: its list of items alone, then under load with a reader of ranges and the purger.
 //!
 //! `cargo run --release -p engine --example ephemeral -- [SECONDS [KEYS [VBUCKETS]]]`
+#![allow(clippy::disallowed_methods, reason = "it measures time in the real world")]
 
 mod list;
 mod load;

@@ -133,6 +133,18 @@ pub fn get_failover_log(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome 
     super::observe::get_failover_log(cx, request)
 }
 
+/// Lengths of a snapshot marker's extras: all of it, or the version of what the value holds (DCP documentation,
+/// Snapshot Marker).
+const MARKER_EXTRAS: [usize; 2] = [20, 1];
+
+/// A snapshot marker; the original says nothing about one that is malformed.
+pub fn snapshot_marker(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    if !MARKER_EXTRAS.contains(&request.extras.len()) {
+        return cx.status(Status::Einval);
+    }
+    only_to_consumers(cx, request)
+}
+
 /// What only a producer sends, and we are not a consumer.
 pub fn only_to_consumers(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     match cx.session.dcp {

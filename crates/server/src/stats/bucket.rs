@@ -95,6 +95,8 @@ fn put_state(state: &str, of: &StateStats, sheet: &mut Sheet) {
     }
     put("curr_items", of.documents);
     put("num_non_resident", of.without_value);
+    put("num_evicted", of.evicted_documents);
+    put("bloom_filter_memory", of.filter_bytes);
     put("perc_mem_resident", resident_percent(of));
     put("ht_memory", of.table_bytes);
     put("ht_item_memory", of.item_bytes);

@@ -2,41 +2,41 @@
 
 use engine::settings::Key;
 use engine::{Bucket, StateStats};
+use vbucket::Pressure;
 
 use super::chores::put_chore;
 use super::config::put_setting;
 use super::vbucket::{asked, each};
 use super::{Inquiry, Refused, Sheet};
 
-/// The share of the quota that checkpoints may take, and the marks of it between which memory is recovered, in bytes.
-pub(super) struct Share {
-    pub quota_bytes: u64,
-    pub upper_mark_bytes: u64,
-    pub lower_mark_bytes: u64,
-}
-
-impl Share {
-    pub(super) fn of(bucket: &Bucket) -> Share {
-        let part = |bytes: u64, key| bytes / 1000 * bucket.settings().get(key);
-        let quota_bytes = part(bucket.memory().quota_bytes(), Key::CheckpointRatio);
-        Share {
-            quota_bytes,
-            upper_mark_bytes: part(quota_bytes, Key::CheckpointUpperMark),
-            lower_mark_bytes: part(quota_bytes, Key::CheckpointLowerMark),
-        }
+fn pressure_name(pressure: Pressure) -> &'static str {
+    match pressure {
+        Pressure::Calm => "calm",
+        Pressure::Hurry => "hurry",
+        Pressure::Recover => "recover",
+        Pressure::Full => "full",
     }
 }
 
 /// What the main group says about checkpoints.
 pub(super) fn put_checkpoints(bucket: &Bucket, all: &StateStats, sheet: &mut Sheet) {
-    let share = Share::of(bucket);
+    let share = bucket.checkpoint_memory();
     sheet.put("ep_num_checkpoints", all.checkpoints);
     sheet.put("ep_checkpoint_memory", all.checkpoint_item_bytes + all.checkpoint_overhead_bytes);
     sheet.put("ep_checkpoint_memory_queue", all.checkpoint_item_bytes);
     sheet.put("ep_checkpoint_memory_overhead", all.checkpoint_overhead_bytes);
-    sheet.put("ep_checkpoint_memory_quota", share.quota_bytes);
+    sheet.put("ep_checkpoint_memory_estimate", share.used_bytes);
+    sheet.put("ep_checkpoint_memory_quota", share.share_bytes);
     sheet.put("ep_checkpoint_memory_recovery_upper_mark_bytes", share.upper_mark_bytes);
     sheet.put("ep_checkpoint_memory_recovery_lower_mark_bytes", share.lower_mark_bytes);
+    sheet.put("ep_checkpoint_memory_pressure", pressure_name(share.pressure));
+    sheet.put("ep_items_rm_from_checkpoints", share.removed_items);
+    sheet.put("ep_items_expelled_from_checkpoints", share.expelled_items);
+    sheet.put("ep_cursors_dropped", share.dropped_streams);
+    sheet.put("ep_checkpoint_memory_refused", share.refused);
+    sheet.put("ep_checkpoint_unfreed_items", share.unfreed_items);
+    sheet.put("ep_checkpoint_limit_bytes", share.limits.max_bytes);
+    sheet.put("ep_checkpoint_limit_items", share.limits.max_items);
 }
 
 /// `checkpoint [VB]`: all together first, unless one vBucket is asked about.
@@ -57,7 +57,7 @@ pub fn checkpoint(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> R
         sheet.put("num_items_for_persistence", checkpoints.unpersisted_items);
         sheet.put("num_conn_cursors", checkpoints.other_cursors);
         sheet.put("mem_usage", checkpoints.item_bytes + checkpoints.overhead_bytes);
-        let cursors = inquiry.bucket.with_vbucket(vb.id, |vb| vb.checkpoints().cursors().collect::<Vec<_>>());
+        let cursors = inquiry.bucket.inspect(vb.id, |vb| vb.checkpoints().cursors().collect::<Vec<_>>());
         for cursor in cursors.unwrap_or_default() {
             sheet.put(format_args!("{}:cursor_seqno", cursor.name), cursor.position);
             sheet.put(format_args!("{}:num_items_for_cursor", cursor.name), cursor.items_behind);

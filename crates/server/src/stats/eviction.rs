@@ -1,7 +1,10 @@
 //! The groups about what leaves memory or changes its form there: eviction, expiry, compression.
 
+use std::sync::atomic::Ordering;
+
+use base::{VbId, Version};
 use engine::settings::Key;
-use engine::{Bucket, BucketStats, STATES, StateStats};
+use engine::{Bucket, BucketStats, EvictionStats, STATES, StateStats};
 
 use super::bucket::put_ops;
 use super::chores::put_chore;
@@ -16,7 +19,12 @@ pub(super) fn resident_percent(of: &StateStats) -> u64 {
 
 /// What the main group says about documents that left memory, and those that came back.
 pub(super) fn put_eviction(bucket: &Bucket, all: &StateStats, sheet: &mut Sheet) {
+    let done = bucket.eviction_stats();
+    sheet.put("ep_num_value_ejects", done.evicted_values + done.evicted_documents);
     sheet.put("ep_num_non_resident", all.without_value);
+    sheet.put("ep_num_evicted_documents", all.evicted_documents);
+    sheet.put("ep_num_evicted_tombstones", all.evicted_tombstones);
+    sheet.put("ep_bloom_filter_memory", all.filter_bytes);
     let fetches = bucket.fetch_stats();
     sheet.put("ep_bg_fetched", fetches.fetched);
     sheet.put("ep_bg_num_samples", fetches.batches);
@@ -45,8 +53,76 @@ pub fn eviction(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result
     sheet.put("ep_bg_fetch_failed", bucket.fetch_stats().failed);
     put_residency(&stats, &all, sheet);
     put_ops(&all.ops, sheet);
+    sheet.put("get_not_resident", all.ops.get_not_resident);
+    put_pager(&bucket.eviction_stats(), sheet);
+    for key in [Key::FreqDecayPercent, Key::FreqCounterIncrementFactor, Key::AutoEviction] {
+        put_setting(bucket, key, sheet);
+    }
+    for key in [Key::BfilterEnabled, Key::BfilterFpProb] {
+        put_setting(bucket, key, sheet);
+    }
+    Frequencies::of(bucket).put(sheet);
     put_chore(bucket, "pager", sheet);
     Ok(())
+}
+
+fn put_pager(done: &EvictionStats, sheet: &mut Sheet) {
+    sheet.put("pager_passes", done.passes);
+    sheet.put("pager_visited", done.visited);
+    sheet.put("pager_evicted_values", done.evicted_values);
+    sheet.put("pager_evicted_documents", done.evicted_documents);
+    sheet.put("pager_deleted_documents", done.deleted_documents);
+    sheet.put("pager_freed_bytes", done.freed_bytes);
+    sheet.put("pager_kept_dirty", done.kept_dirty);
+    sheet.put("pager_kept_held", done.kept_held);
+    sheet.put("pager_kept_locked", done.kept_locked);
+    sheet.put("pager_kept_hot", done.kept_hot);
+    sheet.put("pager_kept_young", done.kept_young);
+    sheet.put("pager_decays", done.decays);
+    sheet.put("pager_active_threshold", done.active_threshold);
+    sheet.put("pager_replica_threshold", done.replica_threshold);
+    sheet.put("pager_longest_hold_ns", done.longest_hold_ns);
+}
+
+/// Documents of all vBuckets together whose frequency is looked at; where they stand depends on hashes alone, so they
+/// stand for all.
+const SAMPLED_DOCUMENTS: usize = 16_384;
+/// under one lock at most so many.
+const SAMPLED_AT_ONCE: usize = 256;
+/// Frequencies of 0, of 1, and those between a power of two and the next.
+const BINS: usize = 9;
+
+/// How often some of the documents in memory are used.
+#[derive(Default)]
+struct Frequencies([u64; BINS]);
+
+impl Frequencies {
+    fn of(bucket: &Bucket) -> Frequencies {
+        let mut counts = Frequencies::default();
+        let share = SAMPLED_DOCUMENTS / usize::from(bucket.vbuckets().max(1));
+        for vb in (0..bucket.vbuckets()).map(VbId) {
+            bucket.inspect(vb, |vb| {
+                vb.table().visit(0, share.clamp(1, SAMPLED_AT_ONCE), |version| counts.enter(version));
+            });
+        }
+        counts
+    }
+
+    fn enter(&mut self, version: &Version) {
+        if !version.is_deleted() && version.is_resident() {
+            let frequency = version.frequency().load(Ordering::Relaxed);
+            self.0[(u8::BITS - frequency.leading_zeros()) as usize] += 1;
+        }
+    }
+
+    /// As `frequency_FIRST,LAST`.
+    fn put(&self, sheet: &mut Sheet) {
+        sheet.put("frequency_sampled", self.0.iter().sum::<u64>());
+        for (bin, count) in self.0.iter().enumerate() {
+            let first = if bin == 0 { 0 } else { 1 << (bin - 1) };
+            sheet.put(format_args!("frequency_{first},{}", (1 << bin) - 1), count);
+        }
+    }
 }
 
 fn put_residency(stats: &BucketStats, all: &StateStats, sheet: &mut Sheet) {

@@ -4,7 +4,8 @@ use protocol::Status;
 
 use super::{Inquiry, Refused, Sheet};
 use super::{
-    bucket, checkpoint, chores, collection, config, disk, eviction, hash, key, memory, node, vbucket,
+    bucket, checkpoint, chores, collection, config, disk, eviction, hash, heap, key, locks, memory, node,
+    vbucket,
 };
 use crate::privilege::Privilege;
 
@@ -120,11 +121,18 @@ pub static GROUPS: &[Group] = &[
         "Durable writes under way in a vBucket",
     ),
     group(
+        "ephemeral",
+        NONE,
+        Stats,
+        heap::ephemeral,
+        "The items of an ephemeral bucket in their order, stale copies, and what was purged",
+    ),
+    group(
         "eviction",
         NONE,
         Stats,
         eviction::eviction,
-        "How much is in memory, how much had to be read from disk, what the pager does",
+        "How much is in memory, how much had to be read from disk, what the pager did, how often what is in memory is used",
     ),
     group("expiry", NONE, Stats, eviction::expiry, "How expired documents are found"),
     group("failovers", optional("[VB]"), SimpleStats, vbucket::failovers, "The histories of each vBucket"),
@@ -134,6 +142,13 @@ pub static GROUPS: &[Group] = &[
         Stats,
         hash::hash,
         "Hash tables, depths by a sample; `detail` for each vBucket",
+    ),
+    group(
+        "heap",
+        NONE,
+        Stats,
+        heap::heap,
+        "What the heap of versions holds by size, what of it is not in use, what moves versions together",
     ),
     group("info", NONE, SimpleStats, node::info, "The node's version and process, as JSON"),
     group(
@@ -150,6 +165,13 @@ pub static GROUPS: &[Group] = &[
         MetaRead,
         key::key,
         "The state of one document",
+    ),
+    group(
+        "locks",
+        optional("[histogram]"),
+        Stats,
+        locks::locks,
+        "How long whom held the locks of vBuckets; `histogram` for counts by powers of two",
     ),
     group("memory", NONE, SimpleStats, memory::memory, "What the bucket's memory is used for"),
     group("responses", NONE, Stats, node::responses, "Answers sent by status, as JSON"),

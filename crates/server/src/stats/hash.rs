@@ -22,7 +22,7 @@ struct Depths {
 impl Depths {
     fn of(bucket: &Bucket, vb: VbId) -> Depths {
         let mut depths = Depths { least: u64::MAX, ..Depths::default() };
-        bucket.with_vbucket(vb, |vb| {
+        bucket.inspect(vb, |vb| {
             let mut at = Some(0);
             while let Some(cursor) = at.filter(|_| depths.buckets < SAMPLED_BUCKETS && !vb.table().is_empty())
             {
@@ -86,10 +86,10 @@ fn summary(inquiry: &Inquiry<'_>, sheet: &mut Sheet) -> Result<(), Refused> {
     let (mut items, mut tables, mut overflow) = (0, 0, 0);
     let (mut buckets, mut versions) = (0, 0);
     each(inquiry, None, |vb| {
-        counts.enter(vb.documents + vb.tombstones);
+        counts.enter(vb.table_items);
         items += vb.item_bytes;
         tables += vb.table_bytes;
-        if let Some((size, lines)) = inquiry.bucket.with_vbucket(vb.id, |vb| vb.table().bucket_counts()) {
+        if let Some((size, lines)) = inquiry.bucket.inspect(vb.id, |vb| vb.table().bucket_counts()) {
             sizes.enter(size as u64);
             overflow += lines;
         }
@@ -120,7 +120,7 @@ fn summary(inquiry: &Inquiry<'_>, sheet: &mut Sheet) -> Result<(), Refused> {
 
 fn detail(inquiry: &Inquiry<'_>, sheet: &mut Sheet) -> Result<(), Refused> {
     each(inquiry, None, |vb| {
-        let counts = inquiry.bucket.with_vbucket(vb.id, |vb| vb.table().bucket_counts());
+        let counts = inquiry.bucket.inspect(vb.id, |vb| vb.table().bucket_counts());
         let depths = Depths::of(inquiry.bucket, vb.id);
         let mut sheet = sheet.under(format_args!("vb_{}", vb.id));
         sheet.put("state", vb.state.name());
@@ -132,7 +132,7 @@ fn detail(inquiry: &Inquiry<'_>, sheet: &mut Sheet) -> Result<(), Refused> {
             sheet.put("min_depth", depths.least);
             sheet.put("max_depth", depths.most);
         }
-        sheet.put("reported", vb.documents + vb.tombstones);
+        sheet.put("reported", vb.table_items);
         sheet.put("mem_size", vb.item_bytes);
         sheet.put("table_mem_size", vb.table_bytes);
         Ok(())

@@ -5,6 +5,7 @@ use engine::settings::Key;
 use engine::{Bucket, BucketStats, STATES, StateStats};
 
 use super::config::put_setting;
+use super::heap::put_heap;
 use super::{Inquiry, Refused, Sheet, process};
 
 /// Bytes by part of the account, exact at this moment.
@@ -38,6 +39,7 @@ pub fn memory(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(
     for (part, bytes) in parts(bucket) {
         sheet.put(format_args!("mem_used_{part}"), bytes);
     }
+    put_heap(bucket, sheet);
     for state in STATES {
         sheet.put(format_args!("ht_mem_used_{}", state.name()), stats.of(state).item_bytes);
     }

@@ -5,13 +5,12 @@ use std::sync::Arc;
 
 use base::VbState;
 use engine::{
-    Bucket, BucketStats, ChoreStats, CompactionStats, FetchStats, STATES, SaveStats, StateStats, StoreStats,
-    WarmupState, WarmupStats,
+    AccountFigures, Bucket, BucketStats, CheckpointMemoryStats, ChoreStats, CompactionStats,
+    CompressionStats, DefragmenterStats, EvictionStats, ExpiryStats, FetchStats, PurgeStats, STATES,
+    SaveStats, StateStats, StoreStats, WarmupState, WarmupStats,
 };
 use protocol::Status;
 
-use super::checkpoint::Share;
-use super::memory::parts;
 use super::process;
 use crate::node::Node;
 use crate::version::SERVER_VERSION;
@@ -29,15 +28,22 @@ pub fn render(node: &Node, out: &mut String) {
         .and_then(|()| put_buckets(&buckets, &mut page));
 }
 
-struct Numbers {
-    bucket: Arc<Bucket>,
-    stats: BucketStats,
-    all: StateStats,
-    store: StoreStats,
-    fetches: FetchStats,
-    compactions: CompactionStats,
-    saves: SaveStats,
-    warmup: WarmupStats,
+pub(super) struct Numbers {
+    pub(super) bucket: Arc<Bucket>,
+    pub(super) stats: BucketStats,
+    pub(super) all: StateStats,
+    pub(super) store: StoreStats,
+    pub(super) fetches: FetchStats,
+    pub(super) compactions: CompactionStats,
+    pub(super) saves: SaveStats,
+    pub(super) warmup: WarmupStats,
+    pub(super) eviction: EvictionStats,
+    pub(super) checkpoints: CheckpointMemoryStats,
+    pub(super) account: AccountFigures,
+    pub(super) expiry: ExpiryStats,
+    pub(super) compression: CompressionStats,
+    pub(super) purged: PurgeStats,
+    pub(super) moved: DefragmenterStats,
 }
 
 impl Numbers {
@@ -51,6 +57,13 @@ impl Numbers {
             compactions: bucket.compaction_stats(),
             saves: bucket.save_stats(),
             warmup: bucket.warmup_stats(),
+            eviction: bucket.eviction_stats(),
+            checkpoints: bucket.checkpoint_memory(),
+            account: bucket.account_check(),
+            expiry: bucket.expiry_stats(),
+            compression: bucket.compression_stats(),
+            purged: bucket.purge_stats(),
+            moved: bucket.defragmenter_stats(),
             bucket,
         }
     }
@@ -58,15 +71,15 @@ impl Numbers {
 
 /// Kinds of metrics.
 #[derive(Clone, Copy)]
-enum Kind {
+pub(super) enum Kind {
     Gauge,
     Counter,
 }
 
-struct Page<'a>(&'a mut String);
+pub(super) struct Page<'a>(&'a mut String);
 
 impl Page<'_> {
-    fn head(&mut self, name: &str, kind: Kind, help: &str) -> fmt::Result {
+    pub(super) fn head(&mut self, name: &str, kind: Kind, help: &str) -> fmt::Result {
         let kind = match kind {
             Kind::Gauge => "gauge",
             Kind::Counter => "counter",
@@ -74,7 +87,7 @@ impl Page<'_> {
         writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}")
     }
 
-    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) -> fmt::Result {
+    pub(super) fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) -> fmt::Result {
         self.0.write_str(name)?;
         for (at, (label, value)) in labels.iter().enumerate() {
             let open = if at == 0 { '{' } else { ',' };
@@ -90,7 +103,7 @@ impl Page<'_> {
     }
 
     /// A metric with a number for each bucket.
-    fn each<T: Display>(
+    pub(super) fn each<T: Display>(
         &mut self,
         buckets: &[Numbers],
         name: &str,
@@ -105,7 +118,7 @@ impl Page<'_> {
     }
 
     /// A metric with a number for each bucket and role of vBuckets.
-    fn by_state(
+    pub(super) fn by_state(
         &mut self,
         buckets: &[Numbers],
         name: &str,
@@ -193,10 +206,10 @@ fn put_requests(node: &Node, page: &mut Page<'_>) -> fmt::Result {
 
 fn put_buckets(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
     put_items(buckets, page)?;
-    put_memory(buckets, page)?;
     put_ops(buckets, page)?;
     put_persistence(buckets, page)?;
     put_compactions(buckets, page)?;
+    super::metrics_memory::put(buckets, page)?;
     put_chores(buckets, page)?;
     put_loading(buckets, page)
 }
@@ -251,41 +264,7 @@ fn put_items(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
     page.by_state(buckets, "stave_items", "Documents.", |of| of.documents)?;
     let help = "Documents whose value is not in memory.";
     page.by_state(buckets, "stave_non_resident_items", help, |of| of.without_value)?;
-    page.by_state(buckets, "stave_tombstones", "Tombstones in memory.", |of| of.tombstones)
-}
-
-fn put_memory(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
-    use Kind::Gauge;
-    let help = "Memory charged to the bucket.";
-    page.each(buckets, "stave_memory_used_bytes", Gauge, help, |n| n.stats.used_bytes)?;
-    let help = "The most memory that may be charged to the bucket.";
-    page.each(buckets, "stave_memory_quota_bytes", Gauge, help, |n| n.stats.quota_bytes)?;
-    let help = "Above this, memory is given up.";
-    page.each(buckets, "stave_memory_high_watermark_bytes", Gauge, help, |n| n.stats.high_watermark_bytes)?;
-    let help = "Down to this, memory is given up.";
-    page.each(buckets, "stave_memory_low_watermark_bytes", Gauge, help, |n| n.stats.low_watermark_bytes)?;
-    put_parts(buckets, page)?;
-    let help = "The share of the quota that checkpoints may take.";
-    page.each(buckets, "stave_checkpoint_quota_bytes", Gauge, help, |n| Share::of(&n.bucket).quota_bytes)?;
-    let help = "Memory of the newest versions of documents and tombstones.";
-    page.each(buckets, "stave_item_memory_bytes", Gauge, help, |n| n.all.item_bytes)?;
-    let help = "Memory of the hash tables without the versions.";
-    page.each(buckets, "stave_hash_table_memory_bytes", Gauge, help, |n| n.all.table_bytes)?;
-    let help = "Memory of checkpoints and cursors without the versions.";
-    page.each(buckets, "stave_checkpoint_overhead_bytes", Gauge, help, |n| n.all.checkpoint_overhead_bytes)?;
-    let help = "Changes in checkpoints.";
-    page.each(buckets, "stave_checkpoint_items", Gauge, help, |n| n.all.checkpoint_items)
-}
-
-fn put_parts(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
-    let name = "stave_memory_part_bytes";
-    page.head(name, Kind::Gauge, "Memory charged to the bucket, by what it is held for.")?;
-    for numbers in buckets {
-        for (part, bytes) in parts(&numbers.bucket) {
-            page.sample(name, &[("bucket", numbers.bucket.name()), ("part", part)], bytes)?;
-        }
-    }
-    Ok(())
+    page.by_state(buckets, "stave_tombstones", "Tombstones, in memory or not.", |of| of.tombstones)
 }
 
 /// The housekeeper's chores.

@@ -42,6 +42,19 @@ struct World {
     _handles: SimHandles,
 }
 
+fn request(key: &str) -> StoreRequest<'_> {
+    StoreRequest {
+        key: DocKey::new(key.as_bytes()),
+        body: b"v",
+        datatype: Datatype::RAW,
+        flags: 5,
+        expiry: 0,
+        mode: StoreMode::Set,
+        cas: Cas::ANY,
+        preserve_expiry: false,
+    }
+}
+
 impl World {
     fn new() -> World {
         let (env, handles) = Env::sim(7);
@@ -64,17 +77,7 @@ impl World {
     }
 
     fn set(&self, key: &str, vb: u16) {
-        let request = StoreRequest {
-            key: DocKey::new(key.as_bytes()),
-            body: b"v",
-            datatype: Datatype::RAW,
-            flags: 5,
-            expiry: 0,
-            mode: StoreMode::Set,
-            cas: Cas::ANY,
-            preserve_expiry: false,
-        };
-        self.bucket.store(VbId(vb), &request, self.bucket.now()).expect("there is room");
+        self.bucket.store(VbId(vb), &request(key), self.bucket.now()).expect("there is room");
     }
 
     fn ask_as(&self, privileges: Privileges, key: &str) -> Result<Sheet, Refused> {
@@ -294,7 +297,7 @@ fn settings_are_told_as_they_are() {
         ("ep_max_size", 100 << 20),
         ("ep_mem_high_wat_percent", 90),
         ("ep_mem_high_wat", (100 << 20) / 100 * 90),
-        ("ep_checkpoint_memory_quota", (100 << 20) / 1000 * 100),
+        ("ep_checkpoint_memory_quota", (100 << 20) / 10),
     ] {
         assert_eq!(all[name], value.to_string(), "{name}");
     }
@@ -320,6 +323,118 @@ fn what_is_evicted_and_fetched_is_told() {
         assert_eq!(eviction[name], value, "{name}");
     }
     assert_eq!(world.stats("")["ep_num_non_resident"], "1");
+}
+
+#[test]
+fn what_the_pager_and_the_filter_know_is_told() {
+    let world = World::new();
+    world.bucket.set_param("item_eviction_policy", "full_eviction").expect("it has a disk");
+    for n in 0..100 {
+        world.set(&format!("k{n}"), 1);
+    }
+    assert!(world.bucket.flush_all());
+    for n in 0..40 {
+        assert_eq!(world.bucket.evict_whole(VbId(1), DocKey::new(format!("k{n}").as_bytes())), Ok(true));
+    }
+    let eviction = world.stats("eviction");
+    for (name, value) in [
+        ("ep_num_evicted_documents", "40"),
+        ("ep_num_evicted_tombstones", "0"),
+        ("perc_mem_resident", "60"),
+        ("get_not_resident", "0"),
+        ("pager_passes", "0"),
+        ("frequency_sampled", "60"),
+        // Where documents begin.
+        ("frequency_4,7", "60"),
+        ("frequency_128,255", "0"),
+    ] {
+        assert_eq!(eviction[name], value, "{name}");
+    }
+    assert_ne!(eviction["ep_bloom_filter_memory"], "0");
+    let details = world.stats("vbucket-details 1");
+    for (name, value) in [
+        ("num_items", "100"),
+        ("ht_num_items", "60"),
+        ("evicted_items", "40"),
+        ("ht_num_in_memory_items", "60"),
+        ("ht_num_in_memory_non_resident_items", "0"),
+    ] {
+        assert_eq!(details[&format!("vb_1:{name}")], value, "{name}");
+    }
+    assert_eq!(world.stats("hash")["total_counts"], "60");
+}
+
+#[test]
+fn frequencies_are_a_sample_of_bounded_size() {
+    let world = World::new();
+    (0..8).for_each(|vb| (0..600).for_each(|n| world.set(&format!("k{n}"), vb)));
+    let sampled: u64 = world.stats("eviction")["frequency_sampled"].parse().expect("a number");
+    assert!((8 * 256..8 * 300).contains(&sampled), "{sampled}");
+}
+
+#[test]
+fn locks_are_told_by_holder() {
+    let world = World::new();
+    let before = world.stats("locks");
+    assert_eq!((&*before["front_end:count"], &*before["front_end_sample"]), ("0", "64"));
+    assert_eq!(before["pager:count"], "0");
+    (0..64).for_each(|n| world.set(&format!("k{n}"), 1));
+    assert!(world.bucket.flush_all());
+    assert!(world.bucket.keep_step());
+    assert_eq!(world.stats("")["curr_items"], "64");
+    let locks = world.stats("locks");
+    let number = |name: &str| locks[name].parse::<u64>().expect("a number");
+    assert_eq!(number("front_end:count"), 1, "one of 64 is timed");
+    assert!(number("flusher:count") > 0 && number("stats:count") >= 8);
+    for holder in engine::HOLDERS {
+        let of = |what: &str| number(&format!("{}:{what}", holder.name()));
+        let steps = ["p50_ns", "p99_ns", "p99.9_ns", "max_ns"].map(of);
+        assert!(steps.is_sorted(), "{}: {steps:?}", holder.name());
+        assert!(of("mean_ns") <= of("max_ns"));
+    }
+    let histogram = world.stats("locks histogram");
+    let counted = |holder: &str| {
+        let of = histogram.iter().filter(|(name, _)| name.starts_with(&format!("{holder}_ns_")));
+        of.map(|(_, count)| count.parse::<u64>().expect("a number")).sum::<u64>()
+    };
+    assert_eq!(counted("flusher"), number("flusher:count"));
+    assert_eq!(world.refusal("locks x"), Some(Status::Einval));
+}
+
+#[test]
+fn the_heap_is_told_by_size() {
+    let world = World::new();
+    (0..1000).for_each(|n| world.set(&format!("k{n:04}"), 1));
+    let heap = world.stats("heap");
+    let number = |name: &str| heap[name].parse::<u64>().expect("a number");
+    assert_eq!(number("heap_held") - number("heap_used"), number("heap_slack"));
+    assert_eq!(number("heap_account_difference_bytes"), 0);
+    let used = heap.iter().filter(|(name, _)| name.starts_with("slot_") && name.ends_with(":used"));
+    let slots: u64 = used.clone().map(|(_, count)| count.parse::<u64>().expect("a number")).sum();
+    assert_eq!(slots, 1000);
+    let bytes = used.map(|(name, count)| {
+        let size = name.trim_start_matches("slot_").trim_end_matches(":used");
+        size.parse::<u64>().expect("a size") * count.parse::<u64>().expect("a number")
+    });
+    assert_eq!(bytes.sum::<u64>(), number("heap_used"));
+    assert_eq!(world.stats("memory")["heap_used"], heap["heap_used"]);
+}
+
+#[test]
+fn checkpoints_are_told_with_their_share() {
+    let world = World::new();
+    (0..100).for_each(|n| world.set(&format!("k{n}"), 1));
+    let checkpoint = world.stats("checkpoint");
+    assert_eq!(checkpoint["ep_checkpoint_memory_pressure"], "calm");
+    assert_eq!(checkpoint["ep_items_rm_from_checkpoints"], "0");
+    assert!(world.bucket.flush_all());
+    assert!(world.bucket.keep_step());
+    world.bucket.set_param("max_size", "8MiB").expect("it fits");
+    world.bucket.set_param("checkpoint_memory_ratio", "0.01").expect("it fits");
+    (0..2000).for_each(|n| world.set(&format!("k{n}"), 1));
+    let checkpoint = world.stats("checkpoint");
+    assert_ne!(checkpoint["ep_checkpoint_memory_pressure"], "calm");
+    assert_eq!(checkpoint["ep_checkpoint_memory_quota"], ((8 << 20) / 100).to_string());
 }
 
 #[test]

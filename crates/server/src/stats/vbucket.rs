@@ -39,8 +39,7 @@ pub fn details(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Resu
     each(inquiry, asked(args)?, |vb| {
         sheet.put(format_args!("vb_{}", vb.id), vb.state.name());
         put_details(vb, sheet);
-        if let Some(topology) =
-            inquiry.bucket.with_vbucket(vb.id, |vb| vb.topology().map(str::to_owned)).flatten()
+        if let Some(topology) = inquiry.bucket.inspect(vb.id, |vb| vb.topology().map(str::to_owned)).flatten()
         {
             sheet.put(format_args!("vb_{}:topology", vb.id), topology);
         }
@@ -51,10 +50,17 @@ pub fn details(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Resu
 fn put_details(vb: &VbStats, sheet: &mut Sheet) {
     let mut sheet = sheet.under(format_args!("vb_{}", vb.id));
     sheet.put("num_items", vb.documents);
-    sheet.put("ht_num_deleted_items", vb.tombstones);
-    sheet.put("ht_num_items", vb.documents + vb.tombstones);
+    sheet
+        .put("ht_num_deleted_items", vb.tombstones.saturating_sub(vb.evicted_tombstones).min(vb.table_items));
+    sheet.put("ht_num_items", vb.table_items);
+    sheet.put("evicted_items", vb.evicted_documents);
+    sheet.put("evicted_deleted_items", vb.evicted_tombstones);
+    sheet.put("bloom_filter_memory", vb.filter_bytes);
     sheet.put("ht_num_in_memory_items", vb.documents - vb.without_value.min(vb.documents));
-    sheet.put("ht_num_in_memory_non_resident_items", vb.without_value.saturating_sub(vb.evicted_documents));
+    sheet.put(
+        "ht_num_in_memory_non_resident_items",
+        vb.without_value.saturating_sub(vb.evicted_documents).min(vb.table_items),
+    );
     sheet.put("ht_item_memory", vb.item_bytes);
     sheet.put("ht_memory", vb.table_bytes);
     sheet.put("checkpoint_memory", vb.checkpoints.item_bytes + vb.checkpoints.overhead_bytes);
@@ -72,6 +78,16 @@ fn put_details(vb: &VbStats, sheet: &mut Sheet) {
     sheet.put("max_cas", vb.max_cas);
     sheet.put("max_deleted_revid", vb.max_deleted_rev);
     sheet.put("might_contain_xattrs", vb.might_contain_xattrs);
+    if let Some(list) = vb.seq_list {
+        sheet.put("seqlist_count", list.items);
+        sheet.put("seqlist_deleted_count", vb.tombstones);
+        sheet.put("seqlist_high_seqno", vb.high_seqno);
+        sheet.put("seqlist_stale_count", list.stale_items);
+        sheet.put("seqlist_stale_bytes", list.stale_bytes);
+        sheet.put("seqlist_bytes", list.bytes);
+        sheet.put("seqlist_reads", list.reads);
+        sheet.put("seqlist_read_range_begin", list.oldest_read.unwrap_or(Seqno(0)));
+    }
 }
 
 /// `vbucket-seqno [VB]`: a number that no vBucket could have is answered like one that no vBucket has.
@@ -104,7 +120,7 @@ pub fn seqnos(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Resul
 /// `failovers [VB]`
 pub fn failovers(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     each(inquiry, asked(args)?, |vb| {
-        let entries = inquiry.bucket.with_vbucket(vb.id, |vb| vb.failover().to_entries()).unwrap_or_default();
+        let entries = inquiry.bucket.inspect(vb.id, |vb| vb.failover().to_entries()).unwrap_or_default();
         let mut sheet = sheet.under(format_args!("vb_{}", vb.id));
         sheet.put("num_entries", entries.len());
         // A table that is not in order is replaced as a whole when it is read; single entries are never erased.

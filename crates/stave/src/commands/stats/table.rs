@@ -115,16 +115,21 @@ fn human(name: &str, value: &str) -> Option<String> {
 }
 
 /// What names of sizes end with; stats carry no units.
-const SIZES: [&str; 22] = [
+const SIZES: [&str; 31] = [
+    "_held",
+    "_slack",
     "bytes",
     "bytes_after",
     "bytes_before",
     "bytes_read",
     "bytes_written",
     "checkpoint_max_size",
+    "checkpoint_memory_estimate",
     "data_size",
     "ep_max_size",
     "file_size",
+    "filter_memory",
+    "heap_used",
     "item_size",
     "kv_size",
     "mem_size",
@@ -137,6 +142,10 @@ const SIZES: [&str; 22] = [
     "min_waste",
     "overhead",
     "prepare_size",
+    "process_chunks",
+    "process_slabs",
+    "process_system_used",
+    "seqlist_stale_bytes",
     "_wat",
 ];
 

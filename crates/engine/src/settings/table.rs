@@ -1,0 +1,287 @@
+//! THE table of settings: name, bounds, default and meaning of each.
+
+use super::Kind;
+
+/// Which setting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(usize)]
+pub enum Key {
+    /// The most memory the bucket may use, in bytes.
+    MaxSize,
+    /// Eviction ends when no more than this is in use.
+    LowWatermark,
+    /// Eviction begins when more than this is in use.
+    HighWatermark,
+    /// Changes are refused when more than this is in use.
+    MutationRatio,
+    /// What leaves memory when it runs short.
+    EvictionPolicy,
+    /// Share of the quota that checkpoints may take.
+    CheckpointRatio,
+    /// Memory of checkpoints is recovered when more of their share than this is in use.
+    CheckpointUpperMark,
+    /// and down to this part of their share.
+    CheckpointLowerMark,
+    /// An open checkpoint is closed when it holds more bytes than this; 0 for one that adapts to the quota.
+    CheckpointMaxSize,
+    /// An open checkpoint is closed when it holds more changes than this.
+    CheckpointMaxItems,
+    /// What is left of an access frequency when frequencies decay.
+    FreqDecayPercent,
+    /// How quickly an access frequency stops rising with more accesses.
+    FreqCounterIncrementFactor,
+    /// How long the pager rests between two time slices.
+    PagerVisitPause,
+    /// Whether a filter spares the disk for keys that are not there, under full eviction.
+    BfilterEnabled,
+    /// How often the filter may be wrong.
+    BfilterFpProb,
+    /// Whether value eviction becomes full eviction by itself when metadata alone fill the quota.
+    AutoEviction,
+    /// Whether expired documents are looked for in the background.
+    ExpiryPagerEnabled,
+    /// Seconds between two passes of the expiry pager.
+    ExpiryPagerInterval,
+    /// The longest a document may live, in seconds; 0 for no limit.
+    MaxTtl,
+    /// off: values are held plain; passive: as they came; active: cold values are compressed in the background.
+    CompressionMode,
+    /// A value is held compressed only if it becomes smaller by this factor.
+    MinCompressionRatio,
+    /// Milliseconds between two steps of the compressor.
+    CompressorInterval,
+    /// Seconds after which an ephemeral bucket forgets a tombstone.
+    PurgeAge,
+    /// Seconds between two passes of the tombstone purger; 0 for none.
+    PurgeInterval,
+    /// Whether versions are moved together when the heap wastes much.
+    DefragmenterEnabled,
+    /// Seconds between two passes of the defragmenter.
+    DefragmenterInterval,
+    /// The defragmenter works when more of the heap than this is wasted.
+    DefragmenterThreshold,
+    /// Seconds between two comparisons of the account with the heap.
+    AccountCheckInterval,
+}
+
+/// One row of the table.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// Which.
+    pub key: Key,
+    /// Its name.
+    pub name: &'static str,
+    /// How it is written.
+    pub kind: Kind,
+    /// What it is if nobody says.
+    pub default: u64,
+    /// One line for the reference.
+    pub doc: &'static str,
+}
+
+/// The words of [`Key::EvictionPolicy`], in the order of [`crate::EvictionPolicy`].
+const POLICIES: &[&str] = &["value_only", "full_eviction", "auto_delete", "fail_new_data"];
+
+const fn row(key: Key, name: &'static str, kind: Kind, default: u64, doc: &'static str) -> Setting {
+    Setting { key, name, kind, default, doc }
+}
+
+/// All settings, in the order of [`Key`].
+pub static SETTINGS: &[Setting] = &[
+    row(
+        Key::MaxSize,
+        "max_size",
+        Kind::Bytes { least: 1 << 20, most: 1 << 50 },
+        256 << 20,
+        "The most memory that the bucket may use",
+    ),
+    row(
+        Key::LowWatermark,
+        "mem_low_wat_percent",
+        Kind::Percent { least: 1, most: 99 },
+        75,
+        "Eviction ends when no more of the quota than this is in use",
+    ),
+    row(
+        Key::HighWatermark,
+        "mem_high_wat_percent",
+        Kind::Percent { least: 2, most: 100 },
+        85,
+        "Eviction begins when more of the quota than this is in use",
+    ),
+    row(
+        Key::MutationRatio,
+        "mutation_mem_ratio",
+        Kind::Decimal { least: 10, most: 1000 },
+        930,
+        "Changes are refused with a temporary failure when more of the quota than this is in use",
+    ),
+    row(
+        Key::EvictionPolicy,
+        "item_eviction_policy",
+        Kind::Choice(POLICIES),
+        0,
+        "What leaves memory when it runs short; auto_delete and fail_new_data are for ephemeral buckets",
+    ),
+    row(
+        Key::CheckpointRatio,
+        "checkpoint_memory_ratio",
+        Kind::Decimal { least: 10, most: 1000 },
+        200,
+        "Share of the quota that checkpoints may take",
+    ),
+    row(
+        Key::CheckpointUpperMark,
+        "checkpoint_memory_recovery_upper_mark",
+        Kind::Decimal { least: 10, most: 1000 },
+        900,
+        "Memory of checkpoints is recovered when more of their share than this is in use",
+    ),
+    row(
+        Key::CheckpointLowerMark,
+        "checkpoint_memory_recovery_lower_mark",
+        Kind::Decimal { least: 0, most: 1000 },
+        600,
+        "Recovery of checkpoint memory ends at this part of their share",
+    ),
+    row(
+        Key::CheckpointMaxSize,
+        "checkpoint_max_size",
+        Kind::Bytes { least: 0, most: 1 << 40 },
+        0,
+        "An open checkpoint is closed when it holds more bytes than this; 0 for one that adapts to the quota",
+    ),
+    row(
+        Key::CheckpointMaxItems,
+        "chk_max_items",
+        Kind::Count { least: 1, most: 10_000_000 },
+        10_000,
+        "An open checkpoint is closed when it holds more changes than this",
+    ),
+    row(
+        Key::FreqDecayPercent,
+        "item_freq_decayer_percent",
+        Kind::Percent { least: 0, most: 100 },
+        50,
+        "What is left of an access frequency when frequencies decay",
+    ),
+    row(
+        Key::FreqCounterIncrementFactor,
+        "freq_counter_increment_factor",
+        Kind::Decimal { least: 0, most: 100_000 },
+        12,
+        "How quickly an access frequency stops rising with more accesses",
+    ),
+    row(
+        Key::PagerVisitPause,
+        "paging_visitor_pause_ms",
+        Kind::Milliseconds { least: 0, most: 60_000 },
+        0,
+        "How long the pager rests between two time slices",
+    ),
+    row(
+        Key::BfilterEnabled,
+        "bfilter_enabled",
+        Kind::Switch,
+        1,
+        "Whether a filter spares the disk for keys that are not there, under full eviction",
+    ),
+    row(
+        Key::BfilterFpProb,
+        "bfilter_fp_prob",
+        Kind::Decimal { least: 1, most: 500 },
+        10,
+        "How often the filter may be wrong",
+    ),
+    row(
+        Key::AutoEviction,
+        "auto_eviction_policy",
+        Kind::Switch,
+        0,
+        "Whether value eviction becomes full eviction by itself when metadata alone fill the quota",
+    ),
+    row(
+        Key::ExpiryPagerEnabled,
+        "exp_pager_enabled",
+        Kind::Switch,
+        1,
+        "Whether expired documents are looked for in the background",
+    ),
+    row(
+        Key::ExpiryPagerInterval,
+        "exp_pager_stime",
+        Kind::Seconds { least: 1, most: 30 * 24 * 3600 },
+        600,
+        "Seconds between two passes of the expiry pager",
+    ),
+    row(
+        Key::MaxTtl,
+        "max_ttl",
+        Kind::Seconds { least: 0, most: 2_147_483_647 },
+        0,
+        "The longest a document may live, in seconds; 0 for no limit",
+    ),
+    row(
+        Key::CompressionMode,
+        "compression_mode",
+        Kind::Choice(&["off", "passive", "active"]),
+        1,
+        "off: values are held plain; passive: as they came; active: cold values are compressed in the background",
+    ),
+    row(
+        Key::MinCompressionRatio,
+        "min_compression_ratio",
+        Kind::Decimal { least: 1000, most: 100_000 },
+        1200,
+        "A value is held compressed only if it becomes smaller by this factor",
+    ),
+    row(
+        Key::CompressorInterval,
+        "item_compressor_interval",
+        Kind::Milliseconds { least: 1, most: 3_600_000 },
+        250,
+        "Milliseconds between two steps of the compressor",
+    ),
+    row(
+        Key::PurgeAge,
+        "ephemeral_metadata_purge_age",
+        Kind::Seconds { least: 0, most: 30 * 24 * 3600 },
+        60,
+        "Seconds after which an ephemeral bucket forgets a tombstone",
+    ),
+    row(
+        Key::PurgeInterval,
+        "ephemeral_metadata_purge_interval",
+        Kind::Seconds { least: 0, most: 24 * 3600 },
+        60,
+        "Seconds between two passes of the tombstone purger; 0 for none",
+    ),
+    row(
+        Key::DefragmenterEnabled,
+        "defragmenter_enabled",
+        Kind::Switch,
+        1,
+        "Whether versions are moved together when the heap wastes much",
+    ),
+    row(
+        Key::DefragmenterInterval,
+        "defragmenter_interval",
+        Kind::Decimal { least: 10, most: 3_600_000 },
+        10_000,
+        "Seconds between two passes of the defragmenter",
+    ),
+    row(
+        Key::DefragmenterThreshold,
+        "defragmenter_threshold_percent",
+        Kind::Percent { least: 1, most: 99 },
+        15,
+        "The defragmenter works when more of the heap than this is wasted",
+    ),
+    row(
+        Key::AccountCheckInterval,
+        "mem_used_check_interval",
+        Kind::Seconds { least: 1, most: 24 * 3600 },
+        60,
+        "Seconds between two comparisons of the account with the heap",
+    ),
+];
