@@ -249,7 +249,7 @@ fn large_amounts_are_freed_in_steps_by_the_housekeeper() {
 
 #[test]
 fn what_is_on_disk_is_kept_for_a_while_and_within_a_part_of_the_quota() {
-    let mut world = World::new();
+    let world = World::new();
     world.bucket.set_param("max_size", "100MiB").expect("it may be changed");
     world.keep();
     for n in 0..2000 {
