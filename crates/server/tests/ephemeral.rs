@@ -168,8 +168,10 @@ fn nothing_is_promised_of_the_disk() {
     let (status, _, observed) = client.ask(&observe);
     // Behind vBucket, length and key stands the state: in memory and not persisted.
     assert_eq!((status, observed[5]), (Status::Success, 0));
-    let log = client.ask(&about(opcode::GET_FAILOVER_LOG, "k")).2;
-    let ask = RequestParts { value: &log[..8], ..about(opcode::OBSERVE_SEQNO, "k") };
+    let of_vbucket = RequestParts { key: &[], ..about(opcode::GET_FAILOVER_LOG, "k") };
+    let (status, _, log) = client.ask(&of_vbucket);
+    assert_eq!((status, log.len()), (Status::Success, 16));
+    let ask = RequestParts { opcode: opcode::OBSERVE_SEQNO, value: &log[..8], ..of_vbucket };
     let (status, _, observed) = client.ask(&ask);
     assert_eq!(status, Status::Success);
     assert_eq!(number(&observed[19..27]), seqno.0, "what is in memory is told");

@@ -1,3 +1,5 @@
+//! Recovery of checkpoint memory in a bucket: its order, where it ends, what is refused meanwhile.
+
 use std::sync::Arc;
 
 use base::env::sim::{Call, Effect, Fault, On};

@@ -1,3 +1,5 @@
+//! Filters: no key that was put in is denied, few others are admitted, and what they take is charged.
+
 use base::memory::Part;
 use base::{Account, DocKey};
 use proptest::prelude::*;

@@ -1,3 +1,5 @@
+//! The list of items against a plain model: range reads, stale copies, tombstones.
+
 use base::{DocKey, Heap, ItemKind, NewVersion, VersionMeta};
 use proptest::prelude::*;
 
