@@ -167,6 +167,8 @@ impl Feed {
 
     /// Appends some of what there is.
     pub fn step(&mut self, out: &mut Vec<u8>) -> Progress {
+        // That histories parted is told before anything of the new one.
+        out.append(&mut self.notes);
         let mut messages = std::mem::take(&mut self.messages);
         let step = self.producer.step(&mut messages, STEP_BYTES);
         let mut rest = &messages[..];
