@@ -1,6 +1,7 @@
 //! Measurements, most with a threshold: beside others in the same run where there are others.
 
 mod compact;
+mod dcp;
 mod durable;
 mod engines;
 mod filling;
@@ -34,6 +35,8 @@ pub enum Bench {
     Warmup(warmup::Options),
     /// The front end while all files are compacted, and the disk space before, during and after.
     Compact(compact::Options),
+    /// Streams of changes: look-up, from memory beside the front end, from disk, and what idle ones cost.
+    Dcp(dcp::Options),
 }
 
 /// How to print.
@@ -54,6 +57,7 @@ pub fn run(bench: &Bench) -> Result<bool> {
         Bench::Engines(options) => return engines::run(options),
         Bench::Warmup(options) => warmup::run(options)?,
         Bench::Compact(options) => compact::run(options)?,
+        Bench::Dcp(options) => dcp::run(options)?,
     };
     Ok(report.close())
 }
