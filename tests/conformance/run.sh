@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
 # Runs the conformance suites against a server of their own:
-#   run.sh --stave PATH_TO_BINARY [python|go|rust]...
+#   run.sh --stave PATH_TO_BINARY [python|go|rust|java]...
 set -uo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-usage="usage: $0 --stave PATH_TO_BINARY [python|go|rust]..."
+usage="usage: $0 --stave PATH_TO_BINARY [python|go|rust|java]..."
 stave=
 suites=()
 
 while (($#)); do
   case $1 in
     --stave) stave=${2:?$usage}; shift 2 ;;
-    python | go | rust) suites+=("$1"); shift ;;
+    python | go | rust | java) suites+=("$1"); shift ;;
     *) echo "$usage" >&2; exit 2 ;;
   esac
 done
 [[ -n $stave ]] || { echo "$usage" >&2; exit 2; }
 [[ -x $stave ]] || { echo "$stave is not an executable file" >&2; exit 2; }
-((${#suites[@]})) || suites=(python go rust)
+((${#suites[@]})) || suites=(python go rust java)
 
 work=$(mktemp -d)
 server=
@@ -60,6 +60,13 @@ prepare_rust() {
   (cd "$here/rust" && cargo test --locked --no-run)
 }
 
+prepare_java() {
+  need "a JDK of 17 or later" default-jdk-headless javac --version || return 1
+  need maven maven mvn --version || return 1
+  # What the tests need is fetched here, so that the run itself needs no network.
+  (cd "$here/java" && mvn -B -q -ntp test-compile surefire:help >/dev/null)
+}
+
 # Each suite writes to the terminal and to $1, and returns the status of its test tool.
 run_python() {
   (cd "$here/python" && .venv/bin/python -m pytest -v --junit-xml="$1.xml" 2>&1) | tee "$1"
@@ -73,6 +80,11 @@ run_go() {
 
 run_rust() {
   (cd "$here/rust" && cargo test --locked -- --show-output 2>&1) | tee "$1"
+  return "${PIPESTATUS[0]}"
+}
+
+run_java() {
+  (cd "$here/java" && mvn -B -ntp test 2>&1) | tee "$1"
   return "${PIPESTATUS[0]}"
 }
 
@@ -101,6 +113,11 @@ totals_go() {
 totals_rust() {
   sed -nE 's/^test result: .* ([0-9]+) passed; ([0-9]+) failed;.*/\1 \2/p' "$1" |
     awk '{ passed += $1; failed += $2 } END { print passed + 0, failed + 0 }'
+}
+
+totals_java() {
+  sed -nE 's/^\[.*Tests run: ([0-9]+), Failures: ([0-9]+), Errors: ([0-9]+), Skipped: ([0-9]+)$/\1 \2 \3 \4/p' "$1" |
+    awk '{ failed += $2 + $3; passed += $1 - $2 - $3 - $4 } END { print passed + 0, failed + 0 }'
 }
 
 # Durable writes that were honoured and refused; a refusal is the documented error, and both are conformant.

@@ -95,7 +95,13 @@ impl Client {
         Ok(client)
     }
 
-    fn push(&mut self, parts: &RequestParts<'_>) {
+    /// Gives up the client for its connection, and what was received on it and not asked for.
+    pub fn into_parts(self) -> (TcpStream, Vec<u8>) {
+        (self.stream, self.received[self.consumed..].to_vec())
+    }
+
+    /// Queues any request.
+    pub fn push(&mut self, parts: &RequestParts<'_>) {
         assert!(write_request(&mut self.out, parts), "our own requests have short parts");
     }
 

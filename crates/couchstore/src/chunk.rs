@@ -7,6 +7,7 @@ use std::sync::Arc;
 use base::env::File;
 
 use crate::failure::Failure;
+use crate::pieces::Pieces;
 use crate::window::Window;
 
 /// Bytes of a block; the first one tells data from header.
@@ -129,6 +130,19 @@ impl Source {
         window: &mut Window,
     ) -> Result<&'b [u8], Failure> {
         let read = |buf: &mut Vec<u8>, offset, len| window.read(self, buf, offset, len, limit);
+        self.read_chunk_with(offset, hint, limit, buf, read)
+    }
+
+    /// The same with raw bytes that come through `pieces`.
+    pub(crate) fn read_chunk_in_pieces<'b>(
+        &self,
+        offset: u64,
+        hint: usize,
+        limit: u64,
+        buf: &'b mut Vec<u8>,
+        pieces: &mut Pieces,
+    ) -> Result<&'b [u8], Failure> {
+        let read = |buf: &mut Vec<u8>, offset, len| pieces.read(self, buf, offset, len, limit);
         self.read_chunk_with(offset, hint, limit, buf, read)
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::chunk::{CHUNK_PREFIX, Source, inflate};
 use crate::failure::Failure;
 use crate::header::Header;
+use crate::pieces::Pieces;
 use crate::record::DocInfo;
 use crate::scan::TreeView;
 use crate::tree::{Tree, be48};
@@ -17,6 +18,11 @@ pub struct Snapshot {
     pub(crate) source: Source,
     pub(crate) header: Arc<Header>,
     pub(crate) file_bytes: u64,
+}
+
+/// How long a body is: its record counts what stands in front of it, too.
+fn body_hint(info: &DocInfo<'_>) -> usize {
+    (info.body_bytes as usize).saturating_sub(CHUNK_PREFIX)
 }
 
 /// What a header says about its file.
@@ -108,14 +114,31 @@ impl Snapshot {
         if info.body_offset == 0 {
             return Ok(&[]);
         }
-        let hint = (info.body_bytes as usize).saturating_sub(CHUNK_PREFIX);
-        let body = self.source.read_chunk(info.body_offset, hint, self.header.offset, buf)?;
-        if body.len() != hint {
-            return Err(self
-                .source
-                .damaged(info.body_offset, "a body has another length than its record says"));
+        let (hint, limit) = (body_hint(info), self.header.offset);
+        let body = self.source.read_chunk(info.body_offset, hint, limit, buf)?;
+        self.whole_body(info, body)
+    }
+
+    /// The same while many bodies are looked at: what lies close together is read together.
+    pub fn stored_body_in_pieces<'b>(
+        &self,
+        info: &DocInfo<'_>,
+        buf: &'b mut Vec<u8>,
+        pieces: &mut Pieces,
+    ) -> Result<&'b [u8], Failure> {
+        if info.body_offset == 0 {
+            return Ok(&[]);
         }
-        Ok(body)
+        let (hint, limit) = (body_hint(info), self.header.offset);
+        let body = self.source.read_chunk_in_pieces(info.body_offset, hint, limit, buf, pieces)?;
+        self.whole_body(info, body)
+    }
+
+    fn whole_body<'b>(&self, info: &DocInfo<'_>, body: &'b [u8]) -> Result<&'b [u8], Failure> {
+        if body.len() == body_hint(info) {
+            return Ok(body);
+        }
+        Err(self.source.damaged(info.body_offset, "a body has another length than its record says"))
     }
 
     /// The body of a document in `buf`, inflated where it is stored compressed; `stored` is scratch space.
@@ -125,7 +148,26 @@ impl Snapshot {
         stored: &'b mut Vec<u8>,
         buf: &'b mut Vec<u8>,
     ) -> Result<&'b [u8], Failure> {
-        let block = self.stored_body(info, stored)?;
+        self.inflated(info, self.stored_body(info, stored)?, buf)
+    }
+
+    /// The same while many bodies are looked at.
+    pub fn body_in_pieces<'b>(
+        &self,
+        info: &DocInfo<'_>,
+        stored: &'b mut Vec<u8>,
+        buf: &'b mut Vec<u8>,
+        pieces: &mut Pieces,
+    ) -> Result<&'b [u8], Failure> {
+        self.inflated(info, self.stored_body_in_pieces(info, stored, pieces)?, buf)
+    }
+
+    fn inflated<'b>(
+        &self,
+        info: &DocInfo<'_>,
+        block: &'b [u8],
+        buf: &'b mut Vec<u8>,
+    ) -> Result<&'b [u8], Failure> {
         if !info.is_compressed() || block.is_empty() {
             return Ok(block);
         }

@@ -144,6 +144,12 @@ impl Producer {
         self.streams
     }
 
+    /// Whether a vBucket is streamed: one look into its slot.
+    #[inline]
+    pub fn has_stream(&self, vb: VbId) -> bool {
+        self.slots.get(usize::from(vb.0)).is_some_and(Option::is_some)
+    }
+
     /// Bytes on their way that are not acknowledged.
     pub fn unacknowledged_bytes(&self) -> u64 {
         self.unacknowledged

@@ -75,11 +75,15 @@ enum Command {
     Dump(commands::dump::DumpFlags),
     /// Send the documents of a bucket's files to a running node
     Import(commands::import::ImportFlags),
+    /// Follow a bucket's changes in the terminal
+    DcpTail(commands::dcp_tail::DcpTailFlags),
+    /// Read a whole bucket by DCP, as fast as it comes
+    Drain(commands::drain::DrainFlags),
 }
 
-/// Which server, and as whom.
+/// Which node, and as whom.
 #[derive(Clone, Debug, Args)]
-pub struct ServerFlags {
+pub struct NodeFlags {
     /// The server's KV address
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:11210", value_parser = NonEmptyStringValueParser::new())]
     pub addr: String,
@@ -89,6 +93,13 @@ pub struct ServerFlags {
     /// The user's password; better in the environment, where others do not see it
     #[arg(long, value_name = "PASSWORD", env = "STAVE_PASSWORD", hide_env_values = true)]
     pub password: Option<Secret>,
+}
+
+/// Which node and bucket, and as whom.
+#[derive(Clone, Debug, Args)]
+pub struct ServerFlags {
+    #[command(flatten)]
+    pub(crate) node: NodeFlags,
     /// The bucket to use
     #[arg(long, value_name = "NAME", env = "STAVE_BUCKET", default_value = "default", value_parser = NonEmptyStringValueParser::new())]
     pub bucket: String,
@@ -97,6 +108,13 @@ pub struct ServerFlags {
 impl ServerFlags {
     /// Whom these flags name. Plain memcached needs no password.
     pub fn target(&self, dialect: Dialect) -> anyhow::Result<Target> {
+        self.node.target(&self.bucket, dialect)
+    }
+}
+
+impl NodeFlags {
+    /// A bucket of the node. Plain memcached needs no password.
+    pub fn target(&self, bucket: &str, dialect: Dialect) -> anyhow::Result<Target> {
         let password = match (&self.password, dialect) {
             (Some(password), _) => password.clone(),
             (None, Dialect::Memcached) => Secret::default(),
@@ -110,7 +128,7 @@ impl ServerFlags {
             dialect,
             username: self.username.clone(),
             password,
-            bucket: self.bucket.clone(),
+            bucket: bucket.to_owned(),
             ..Target::default()
         };
         Ok(target)
@@ -146,6 +164,8 @@ pub fn run() -> ExitCode {
         Command::Compact(flags) => commands::compact::run(&env, &flags),
         Command::Dump(flags) => commands::dump::run(&env, &flags),
         Command::Import(flags) => commands::import::run(&env, &flags),
+        Command::DcpTail(flags) => commands::dcp_tail::run(&env, &flags),
+        Command::Drain(flags) => commands::drain::run(&env, &flags),
     };
     match outcome {
         Ok(Outcome::Done) => ExitCode::SUCCESS,

@@ -6,4 +6,6 @@ pub mod bench;
 pub mod cli;
 pub mod client;
 pub mod commands;
+#[cfg(test)]
+mod test_server;
 pub mod units;

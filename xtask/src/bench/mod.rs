@@ -3,6 +3,7 @@
 mod accounting;
 mod checkpoints;
 mod compact;
+mod dcp;
 mod durable;
 mod engines;
 mod filling;
@@ -49,6 +50,8 @@ pub enum Bench {
     Compact(compact::Options),
     /// Twice the quota of incoming data under a limit of memory: nothing is killed, no read refused, hot reads stay fast.
     Pressure(pressure::Options),
+    /// Streams of changes: look-up, from memory beside the front end, from disk, and what idle ones cost.
+    Dcp(dcp::Options),
 }
 
 /// How to print.
@@ -74,6 +77,7 @@ pub fn run(bench: &Bench) -> Result<bool> {
         Bench::Memory(options) => memory::run(options)?,
         Bench::Compact(options) => compact::run(options)?,
         Bench::Pressure(options) => pressure::run(options)?,
+        Bench::Dcp(options) => dcp::run(options)?,
     };
     Ok(report.close())
 }

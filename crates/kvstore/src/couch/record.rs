@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use base::limits::MAX_PREFIXED_KEY_BYTES;
 use base::{Cas, Datatype, DocKey, Heap, ItemKind, NewVersion, RevSeqno, Seqno, VbId, Version, VersionMeta};
-use couchstore::{DocInfo, RevMeta, Snapshot};
+use couchstore::{DocInfo, Pieces, RevMeta, Snapshot};
 
 use super::file::read_state;
 use crate::collections::{PREPARES, SYSTEM};
@@ -24,6 +24,8 @@ pub(super) struct Records {
 pub(super) struct Scratch {
     stored: Vec<u8>,
     inflated: Vec<u8>,
+    /// Only where many are looked at: for one body a piece is too much.
+    pieces: Option<Pieces>,
 }
 
 /// So that one `?` serves failures of both floors while walking a tree.
@@ -54,7 +56,7 @@ impl Records {
         visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
         walk: impl FnOnce(&mut dyn FnMut(DocInfo<'_>) -> Result<ControlFlow<()>, Trouble>) -> Result<(), Trouble>,
     ) -> Result<(), Failure> {
-        let mut scratch = Scratch::default();
+        let mut scratch = Scratch { pieces: Some(Pieces::default()), ..Scratch::default() };
         let walked = walk(&mut |info| {
             if DocKey::parse(info.id).is_some_and(|key| key.collection == PREPARES) {
                 return Ok(ControlFlow::Continue(()));
@@ -99,10 +101,12 @@ impl Records {
         if values == Values::Leave && info.body_bytes > 0 {
             return Ok(NewVersion::without_value(&self.heap, meta, key, info.body_bytes).publish());
         }
-        let value = if datatype.is_snappy() {
-            self.snapshot.stored_body(info, &mut scratch.stored)
-        } else {
-            self.snapshot.body(info, &mut scratch.stored, &mut scratch.inflated)
+        let Scratch { stored, inflated, pieces } = scratch;
+        let value = match (datatype.is_snappy(), pieces) {
+            (true, Some(pieces)) => self.snapshot.stored_body_in_pieces(info, stored, pieces),
+            (false, Some(pieces)) => self.snapshot.body_in_pieces(info, stored, inflated, pieces),
+            (true, None) => self.snapshot.stored_body(info, stored),
+            (false, None) => self.snapshot.body(info, stored, inflated),
         };
         let value = value.map_err(|failure| self.failed(failure))?;
         Ok(NewVersion::new(&self.heap, meta, key, &[value]).publish())

@@ -1,6 +1,7 @@
-//! HTTP: what SDKs ask of the management port, what operators look at, and the settings of buckets.
+//! HTTP: what SDKs ask of the management port, what operators look at, the settings of buckets, and their changes.
 
 mod basic_auth;
+mod changes;
 mod form;
 mod metrics;
 mod pools;
@@ -58,6 +59,12 @@ fn router(shared: Shared) -> Router {
         .route(
             "/v1/buckets/{bucket}/settings",
             get(settings::list).patch(settings::change).post(settings::change),
+        )
+        .route("/v1/buckets/{bucket}/changes", get(changes::changes))
+        .route("/v1/buckets/{bucket}/cursors", get(changes::list))
+        .route(
+            "/v1/buckets/{bucket}/cursors/{name}",
+            get(changes::show).put(changes::create).post(changes::move_to).delete(changes::remove),
         )
         .route("/pools/default/b/{bucket}", get(pools::terse_bucket))
         .route("/pools/default/bs/{bucket}", get(stream::terse_bucket))

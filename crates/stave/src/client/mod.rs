@@ -3,6 +3,7 @@
 //! For a quick look and for opening the load generator's connections; it follows no cluster map.
 
 mod connection;
+pub mod dcp;
 mod error;
 pub mod scram;
 mod target;

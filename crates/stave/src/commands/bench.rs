@@ -124,8 +124,8 @@ pub struct BenchFlags {
 impl BenchFlags {
     fn target(&self) -> anyhow::Result<Target> {
         let mut server = self.server.clone();
-        if self.protocol == Protocol::Redis && !server.addr.contains(':') {
-            server.addr.push_str(REDIS_PORT);
+        if self.protocol == Protocol::Redis && !server.node.addr.contains(':') {
+            server.node.addr.push_str(REDIS_PORT);
         }
         server.target(self.protocol.dialect())
     }

@@ -3,7 +3,9 @@
 pub mod bench;
 pub mod check;
 pub mod compact;
+pub mod dcp_tail;
 pub mod document;
+pub mod drain;
 pub mod dump;
 pub mod import;
 pub mod serve;

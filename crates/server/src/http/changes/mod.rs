@@ -1,0 +1,221 @@
+//! `GET /v1/buckets/BUCKET/changes`: a bucket's changes as lines of JSON or as server-sent events.
+
+mod cursors;
+mod event;
+mod feed;
+mod token;
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::{Body, Bytes};
+use axum::extract::{Extension, Path, Query, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use engine::Bucket;
+use http_body::Frame;
+use protocol::Status;
+use serde_json::{Value, json};
+use tokio::time::Sleep;
+
+pub(super) use self::cursors::{create, list, move_to, remove, show};
+use self::event::{Format, Writer};
+use self::feed::{Bell, Feed, Progress, Wishes};
+use self::token::{Place, Token};
+use super::basic_auth::Caller;
+use super::{Shared, no_such_bucket};
+use crate::privilege::Privilege;
+use crate::user::User;
+
+/// How long nothing happens before a sign of life.
+const HEARTBEAT: Duration = Duration::from_secs(15);
+/// Steps of a reader before others have their turn.
+const MOST_STEPS: u32 = 16;
+
+type Refused = Box<Response>;
+
+fn refuse(status: StatusCode, message: &str) -> Refused {
+    Box::new((status, Json(json!({ "message": message }))).into_response())
+}
+
+/// The bucket, if the caller may stream its changes.
+fn find(shared: &Shared, user: &User, name: &str) -> Result<Arc<Bucket>, Refused> {
+    let visible = shared.node.bucket(name).filter(|_| user.may_select(name));
+    let bucket = visible.ok_or_else(|| Box::new(no_such_bucket()))?;
+    if !user.privileges().has(Privilege::DcpProducer) {
+        let message = json!({
+            "message": "Forbidden. User needs the privilege to stream changes",
+            "permissions": ["DcpProducer"],
+        });
+        return Err(Box::new((StatusCode::FORBIDDEN, Json(message)).into_response()));
+    }
+    Ok(bucket)
+}
+
+/// A place to begin: `start`, `now` or a token.
+fn since(bucket: &Bucket, text: &str) -> Result<Token, Refused> {
+    match text {
+        "" | "start" | "0" => Ok(Token::start(bucket.vbuckets())),
+        "now" => Ok(now(bucket)),
+        _ => Token::decode(text, bucket.vbuckets()).ok_or_else(|| {
+            let message = "`since` is no place in this bucket: give start, now or a token of its events";
+            refuse(StatusCode::BAD_REQUEST, message)
+        }),
+    }
+}
+
+fn now(bucket: &Bucket) -> Token {
+    let mut token = Token::start(bucket.vbuckets());
+    bucket.each_vbucket(|vb| {
+        if let Some(place) = token.place(vb.id()) {
+            *place = Place::at(vb.uuid(), vb.high_seqno());
+        }
+    });
+    token
+}
+
+/// The value of a stream request for collections that are named like `scope.collection` or `0x8`.
+fn filter(manifest: &str, names: &str) -> Result<Vec<u8>, Refused> {
+    let unknown = |name: &str| refuse(StatusCode::BAD_REQUEST, &format!("there is no collection `{name}`"));
+    let manifest: Value = serde_json::from_str(manifest).unwrap_or_default();
+    let mut ids = Vec::new();
+    for name in names.split(',').filter(|name| !name.is_empty()) {
+        let id = match name.strip_prefix("0x") {
+            Some(id) => Some(id.to_owned()),
+            None => collection_id(&manifest, name),
+        };
+        ids.push(id.ok_or_else(|| unknown(name))?);
+    }
+    Ok(if ids.is_empty() { Vec::new() } else { json!({ "collections": ids }).to_string().into_bytes() })
+}
+
+fn collection_id(manifest: &Value, name: &str) -> Option<String> {
+    let (scope, collection) = name.split_once('.').unwrap_or(("_default", name));
+    let named = |list: &Value, name: &str| {
+        list.as_array()?.iter().find(|one| one["name"].as_str() == Some(name)).cloned()
+    };
+    let scope = named(manifest.get("scopes")?, scope)?;
+    Some(named(scope.get("collections")?, collection)?["uid"].as_str()?.to_owned())
+}
+
+fn wishes(bucket: &Bucket, query: &BTreeMap<String, String>, headers: &HeaderMap) -> Result<Wishes, Refused> {
+    let wrong = |message: String| refuse(StatusCode::BAD_REQUEST, &message);
+    let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let accepts_events =
+        header(header::ACCEPT.as_str()).is_some_and(|types| types.contains("text/event-stream"));
+    let mut format = if accepts_events { Format::Sse } else { Format::Ndjson };
+    if query.contains_key("since") && query.contains_key("cursor") {
+        return Err(wrong("`since` and `cursor` exclude each other".to_owned()));
+    }
+    let (mut follow, mut values, mut place, mut collections) = (true, false, None, Vec::new());
+    for (name, value) in query {
+        match (name.as_str(), value.as_str()) {
+            ("since", text) => place = Some(since(bucket, text)?),
+            ("cursor", name) => place = Some(cursors::place(bucket, name)?),
+            ("collections", names) => {
+                collections = filter(crate::commands::collections::DEFAULT_MANIFEST, names)?;
+            }
+            ("follow", "true") => follow = true,
+            ("follow", "false") => follow = false,
+            ("format", "ndjson") => format = Format::Ndjson,
+            ("format", "sse") => format = Format::Sse,
+            ("include", "values") => values = true,
+            ("include", "") => {}
+            (name, value) => return Err(wrong(format!("`{name}={value}` is not understood"))),
+        }
+    }
+    // Whoever comes back by itself, as browsers do, says where it was.
+    if let Some(last) = header("last-event-id").filter(|last| !last.is_empty()) {
+        place = Some(since(bucket, last)?);
+    }
+    let since = place.unwrap_or_else(|| Token::start(bucket.vbuckets()));
+    Ok(Wishes { writer: Writer { format, values }, follow, since, filter: collections })
+}
+
+/// `GET /v1/buckets/BUCKET/changes`
+pub(super) async fn changes(
+    State(shared): State<Shared>,
+    Extension(Caller(user)): Extension<Caller>,
+    Path(name): Path<String>,
+    Query(query): Query<BTreeMap<String, String>>,
+    headers: HeaderMap,
+) -> Response {
+    let begun = find(&shared, &user, &name).and_then(|bucket| {
+        let wishes = wishes(&bucket, &query, &headers)?;
+        let format = wishes.writer.format;
+        let feed = Feed::begin(bucket, wishes).map_err(refused)?;
+        Ok((feed, format))
+    });
+    let (feed, format) = match begun {
+        Ok(begun) => begun,
+        Err(response) => return *response,
+    };
+    let mut stopping = shared.stopping.clone();
+    let stopped = async move {
+        // An error means that whoever could stop the node is gone.
+        let _ = stopping.wait_for(|stop| *stop).await;
+    };
+    let bell = Arc::clone(feed.bell());
+    let heartbeat = Box::pin(tokio::time::sleep(HEARTBEAT));
+    let body = Changes { feed, bell, is_finished: false, stopped: Box::pin(stopped), heartbeat };
+    let head = [(header::CONTENT_TYPE, format.content_type()), (header::CACHE_CONTROL, "no-store")];
+    (head, Body::new(body)).into_response()
+}
+
+fn refused(status: Status) -> Refused {
+    let code = match status {
+        Status::Etmpfail => StatusCode::SERVICE_UNAVAILABLE,
+        Status::UnknownCollection | Status::UnknownScope => StatusCode::NOT_FOUND,
+        _ => StatusCode::BAD_REQUEST,
+    };
+    refuse(code, status.text())
+}
+
+/// The events of a reader; what it does not take is not made.
+struct Changes {
+    feed: Feed,
+    bell: Arc<Bell>,
+    is_finished: bool,
+    stopped: Pin<Box<dyn Future<Output = ()> + Send>>,
+    heartbeat: Pin<Box<Sleep>>,
+}
+
+impl http_body::Body for Changes {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if self.is_finished || self.stopped.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(None);
+        }
+        self.bell.listen(cx.waker());
+        let mut out = Vec::new();
+        for _ in 0..MOST_STEPS {
+            let progress = self.feed.step(&mut out);
+            self.is_finished = progress == Progress::Finished;
+            if !out.is_empty() || self.is_finished {
+                self.heartbeat = Box::pin(tokio::time::sleep(HEARTBEAT));
+                let frame = (!out.is_empty()).then(|| Ok(Frame::data(out.into())));
+                return Poll::Ready(frame);
+            }
+            if progress == Progress::Idle {
+                if self.heartbeat.as_mut().poll(cx).is_pending() {
+                    return Poll::Pending;
+                }
+                self.heartbeat = Box::pin(tokio::time::sleep(HEARTBEAT));
+                self.feed.heartbeat(&mut out);
+                return Poll::Ready(Some(Ok(Frame::data(out.into()))));
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}

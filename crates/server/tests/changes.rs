@@ -1,0 +1,298 @@
+//! Changes over HTTP: events, positions, cursors, rollback, and who may read them.
+#![allow(clippy::disallowed_methods, reason = "this is a client, outside the server")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+
+use base::env::Env;
+use base::vbucket_map::vbucket_of;
+use base::{Cas, Datatype, DocKey, VbId, VbState};
+use engine::{StoreMode, StoreRequest};
+use serde_json::Value;
+use server::{Config, Server, Settings};
+
+const CONFIG: &str = r#"
+kv = "127.0.0.1:0"
+http = "127.0.0.1:0"
+password = "password"
+vbuckets = 4
+
+[[user]]
+name = "reader"
+password = "password"
+role = "read-only"
+"#;
+/// "Administrator:password"
+const ADMIN: &str = "Basic QWRtaW5pc3RyYXRvcjpwYXNzd29yZA==";
+/// "reader:password"
+const READER: &str = "Basic cmVhZGVyOnBhc3N3b3Jk";
+
+fn start(folder: &Path) -> Server {
+    let settings = Settings::parse(CONFIG).expect("valid settings");
+    let config = Config::new(settings, folder.to_owned(), 1, String::new).expect("a valid configuration");
+    server::serve(config, Env::real()).expect("the node starts")
+}
+
+fn set(server: &Server, key: &str, value: &str) -> VbId {
+    let vb = vbucket_of(key.as_bytes(), 4);
+    let bucket = server.node().bucket("default").expect("it is served");
+    let is_json = serde_json::from_str::<Value>(value).is_ok();
+    let request = StoreRequest {
+        key: DocKey::new(key.as_bytes()),
+        body: value.as_bytes(),
+        datatype: if is_json { Datatype::JSON } else { Datatype::RAW },
+        flags: 0,
+        expiry: 0,
+        mode: StoreMode::Set,
+        cas: Cas::ANY,
+        preserve_expiry: false,
+    };
+    bucket.store(vb, &request, bucket.now()).expect("stored");
+    vb
+}
+
+/// An answer that is read line by line: the chunks of its body are put together.
+struct Answer {
+    status: u16,
+    head: String,
+    reader: BufReader<Unchunked>,
+}
+
+struct Unchunked {
+    stream: BufReader<TcpStream>,
+    chunk_left: usize,
+    is_chunked: bool,
+}
+
+impl Read for Unchunked {
+    fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
+        if !self.is_chunked {
+            return self.stream.read(buf);
+        }
+        if self.chunk_left == 0 {
+            let mut size = String::new();
+            while size.trim().is_empty() {
+                size.clear();
+                if self.stream.read_line(&mut size)? == 0 {
+                    return Ok(0);
+                }
+            }
+            self.chunk_left = usize::from_str_radix(size.trim(), 16).expect("a chunk's size");
+            if self.chunk_left == 0 {
+                return Ok(0);
+            }
+        }
+        let most = buf.len().min(self.chunk_left);
+        let count = self.stream.read(&mut buf[..most])?;
+        self.chunk_left -= count;
+        Ok(count)
+    }
+}
+
+fn ask(server: &Server, method: &str, path: &str, authorization: &str, body: &str) -> Answer {
+    let mut stream = TcpStream::connect(server.http_addr()).expect("the server listens");
+    let request = format!(
+        "{method} /v1/buckets/{path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: {authorization}\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).expect("the server takes it");
+    let mut stream = BufReader::new(stream);
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        assert!(stream.read_line(&mut head).expect("a head") > 0, "{head}");
+    }
+    let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status");
+    let is_chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
+    let reader = BufReader::new(Unchunked { stream, chunk_left: 0, is_chunked });
+    Answer { status, head, reader }
+}
+
+impl Answer {
+    fn text(mut self) -> String {
+        let mut text = String::new();
+        self.reader.read_to_string(&mut text).expect("text");
+        text
+    }
+
+    fn event(&mut self) -> Value {
+        let mut line = String::new();
+        assert!(self.reader.read_line(&mut line).expect("a line") > 0, "it ended");
+        serde_json::from_str(&line).expect("JSON")
+    }
+
+    /// The next event with this name.
+    fn next(&mut self, name: &str) -> Value {
+        loop {
+            let event = self.event();
+            if event["event"] == name {
+                return event;
+            }
+        }
+    }
+}
+
+fn get(server: &Server, path: &str) -> Answer {
+    ask(server, "GET", path, ADMIN, "")
+}
+
+/// Everything up to now, and the last position.
+fn all(server: &Server, query: &str) -> (Vec<Value>, String) {
+    let text = get(server, &format!("default/changes?follow=false{query}")).text();
+    let mut events: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let last = events.iter().rposition(|event| event["event"] == "position").expect("a position");
+    let token = events[last]["token"].as_str().expect("a token").to_owned();
+    events.retain(|event| event["event"] != "position");
+    (events, token)
+}
+
+fn keys(events: &[Value]) -> Vec<&str> {
+    let mut keys: Vec<&str> = events.iter().filter_map(|event| event["key"].as_str()).collect();
+    keys.sort_unstable();
+    keys
+}
+
+#[test]
+fn everything_then_only_what_is_new() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path());
+    let vb = set(&server, "a", r#"{"n":1}"#);
+    set(&server, "b", "plain");
+    let (events, token) = all(&server, "&include=values");
+    assert_eq!(keys(&events), ["a", "b"]);
+    let of = |key: &str| events.iter().find(|event| event["key"] == key).expect("an event");
+    assert_eq!((&of("a")["value"]["n"], &of("b")["value_base64"]), (&1.into(), &"cGxhaW4=".into()));
+    assert_eq!((&of("a")["vbucket"], &of("a")["seqno"]), (&vb.0.into(), &1.into()));
+    assert!(all(&server, "").0.iter().all(|event| event.get("value").is_none()));
+    // Up to here the reader has everything, also after a restart.
+    assert!(all(&server, &format!("&since={token}")).0.is_empty());
+    server.stop().expect("a clean stop");
+    let server = start(folder.path());
+    set(&server, "c", "1");
+    assert_eq!(keys(&all(&server, &format!("&since={token}")).0), ["c"]);
+    assert_eq!(keys(&all(&server, "&collections=_default").0), ["a", "b", "c"]);
+    assert!(all(&server, "&since=now").0.is_empty());
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn what_comes_later_is_sent_when_it_comes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path());
+    set(&server, "before", "1");
+    let mut following = get(&server, "default/changes?since=now");
+    assert_eq!(following.status, 200);
+    assert!(following.head.contains("application/x-ndjson"), "{}", following.head);
+    following.next("position");
+    for at in 0..5 {
+        set(&server, &format!("k{at}"), "1");
+        assert_eq!(following.next("mutation")["key"], format!("k{at}"));
+    }
+    let bucket = server.node().bucket("default").expect("it is served");
+    let vb = set(&server, "last", "1");
+    following.next("mutation");
+    bucket.set_vbucket_state(vb, VbState::Dead, None).expect("there is one");
+    assert_eq!(following.next("ended")["vbucket"], vb.0);
+    // It ends when the node stops.
+    server.stop().expect("a clean stop");
+    following.text();
+}
+
+#[test]
+fn server_sent_events_by_what_the_reader_accepts() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path());
+    set(&server, "a", "1");
+    let answer = get(&server, "default/changes?follow=false&format=sse");
+    assert!(answer.head.contains("text/event-stream"), "{}", answer.head);
+    let text = answer.text();
+    let events: Vec<&str> = text.split("\n\n").filter(|event| !event.is_empty()).collect();
+    assert!(events[0].starts_with("event: mutation\ndata: {"), "{text}");
+    assert!(events.last().is_some_and(|last| last.starts_with("event: position\nid: ")), "{text}");
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn a_position_that_is_not_part_of_history_is_rolled_back_explicitly() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path());
+    let vb = set(&server, "a", "1");
+    let (_, token) = all(&server, "");
+    // Another vBucket takes its place: the history is a new one.
+    let bucket = server.node().bucket("default").expect("it is served");
+    bucket.set_vbucket_state(vb, VbState::Dead, None).expect("there is one");
+    bucket.delete_vbucket(vb).expect("there is one").expect("the disk works");
+    bucket.set_vbucket_state(vb, VbState::Active, None).expect("made anew");
+    set(&server, "a", "2");
+    let (events, token) = all(&server, &format!("&since={token}"));
+    assert_eq!((&events[0]["event"], &events[0]["seqno"]), (&"rollback".into(), &0.into()));
+    assert_eq!((events[0]["vbucket"].as_u64(), keys(&events)), (Some(vb.0.into()), vec!["a"]));
+    assert!(all(&server, &format!("&since={token}")).0.is_empty());
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn cursors_are_kept_for_their_readers() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path());
+    set(&server, "a", "1");
+    let status = |method: &str, path: &str, body: &str| ask(&server, method, path, ADMIN, body).status;
+    assert_eq!(status("GET", "default/cursors/c", ""), 404);
+    assert_eq!(status("GET", "default/changes?cursor=c", ""), 404);
+    assert_eq!(status("PUT", "default/cursors/c", ""), 201);
+    assert_eq!(status("PUT", "default/cursors/c?since=now", ""), 200);
+    let (events, token) = all(&server, "&cursor=c");
+    assert_eq!(keys(&events), ["a"]);
+    assert_eq!(status("POST", "default/cursors/c", "nonsense"), 400);
+    assert_eq!(status("POST", "default/cursors/d", &token), 404);
+    assert_eq!(status("POST", "default/cursors/c", &token), 204);
+    assert_eq!(status("PUT", "default/cursors/d?since=now", ""), 201);
+    assert_eq!(get(&server, "default/cursors").text(), r#"{"cursors":["c","d"]}"#);
+    server.stop().expect("a clean stop");
+    let server = start(folder.path());
+    set(&server, "b", "1");
+    assert_eq!(keys(&all(&server, "&cursor=c").0), ["b"]);
+    let shown: Value = serde_json::from_str(&get(&server, "default/cursors/c").text()).expect("JSON");
+    assert_eq!((&shown["name"], &shown["token"]), (&"c".into(), &token.into()));
+    let status = |method: &str, path: &str| ask(&server, method, path, ADMIN, "").status;
+    assert_eq!((status("DELETE", "default/cursors/c"), status("DELETE", "default/cursors/c")), (204, 404));
+    assert_eq!(status("PUT", "default/cursors/.."), 400);
+    assert_eq!(status("PUT", "default/cursors/a.b"), 400);
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn not_everybody_may_read_changes_and_not_everything_is_understood() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path());
+    let status = |path: &str, who: &str| ask(&server, "GET", path, who, "").status;
+    assert_eq!(status("default/changes", "Basic eDp5"), 401);
+    assert_eq!(status("default/changes", READER), 403);
+    assert_eq!(status("default/cursors/c", READER), 403);
+    assert_eq!(status("none/changes", ADMIN), 404);
+    for wrong in
+        ["since=x", "format=xml", "follow=maybe", "color=red", "collections=none", "since=now&cursor=c"]
+    {
+        assert_eq!(status(&format!("default/changes?{wrong}"), ADMIN), 400, "{wrong}");
+    }
+    server.stop().expect("a clean stop");
+}
+
+/// More than all buffers between the two hold: the server makes what is taken, and a reader that leaves is left.
+#[test]
+fn a_reader_may_be_slow_or_leave() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path());
+    let value = "x".repeat(100_000);
+    for at in 0..300 {
+        set(&server, &format!("k{at}"), &value);
+    }
+    let left = get(&server, "default/changes?include=values");
+    let mut slow = get(&server, "default/changes?include=values");
+    drop(left);
+    for _ in 0..300 {
+        slow.next("mutation");
+    }
+    server.stop().expect("a clean stop");
+}

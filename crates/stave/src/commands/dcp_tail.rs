@@ -1,0 +1,275 @@
+//! `stave dcp-tail`: follows a bucket's changes in the terminal, as text or as lines of JSON.
+
+mod line;
+#[cfg(test)]
+mod tests;
+
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, bail};
+use base::env::Env;
+use base::{Seqno, VbId};
+use clap::Args;
+use protocol::dcp::{EndReason, OpenFlags, What};
+use protocol::{RequestParts, Status, opcode};
+
+use crate::cli::{NodeFlags, Outcome, WrongArguments};
+use crate::client::dcp::{
+    Event, Position, Session, Start, Watch, Wishes, follow, high_seqnos, newest_histories,
+};
+use crate::client::{Client, ClientError, Dialect, Target};
+
+/// Bytes on their way to a terminal, which reads slowly.
+const BUFFER_BYTES: u32 = 1 << 20;
+const NOOP_INTERVAL_S: u32 = 20;
+
+/// Follow a bucket's changes in the terminal.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "Examples:
+  stave dcp-tail default
+  stave dcp-tail default --from start --count 10
+  stave dcp-tail default --vbucket 115 --from 42
+  stave dcp-tail default --json --keys-only | jq .key
+
+Each line is one change: what happened, vBucket, seqno, key and value.
+Ctrl-C ends it. A connection that breaks is made again, and the streams go on where they were.")]
+pub struct DcpTailFlags {
+    /// The bucket to follow
+    #[arg(value_name = "BUCKET")]
+    pub(crate) bucket: String,
+    /// Where to begin: at what is changed from now on, at the start, or behind a seqno (with --vbucket)
+    #[arg(long, value_name = "now|start|SEQNO", default_value = "now", value_parser = parse_from)]
+    pub(crate) from: From,
+    /// Only this vBucket
+    #[arg(long, value_name = "N")]
+    pub(crate) vbucket: Option<u16>,
+    /// Only these collections, by name like `scope.collection` or by hexadecimal number like 0x8
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub(crate) collections: Vec<String>,
+    /// Leave the values out; they are not sent at all
+    #[arg(long)]
+    pub(crate) keys_only: bool,
+    /// Stop after so many changes
+    #[arg(long, value_name = "N")]
+    pub(crate) count: Option<u64>,
+    /// Print a JSON object for each change
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) node: NodeFlags,
+}
+
+/// Where to begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum From {
+    Now,
+    Start,
+    Seqno(u64),
+}
+
+fn parse_from(text: &str) -> Result<From, String> {
+    match text {
+        "now" => Ok(From::Now),
+        "start" => Ok(From::Start),
+        _ => text
+            .parse()
+            .map(From::Seqno)
+            .map_err(|_| format!("`{text}` is no place to begin; write now, start or a seqno")),
+    }
+}
+
+/// Runs the command.
+pub fn run(env: &Env, flags: &DcpTailFlags) -> anyhow::Result<Outcome> {
+    let interrupted = watch_interrupt(env)?;
+    tail(env, flags, &interrupted, &mut std::io::stdout().lock(), &mut |line| eprintln!("stave: {line}"))
+}
+
+/// Follows until it is told to end; `say` takes what is to be said beside the changes.
+pub(crate) fn tail(
+    env: &Env,
+    flags: &DcpTailFlags,
+    interrupted: &AtomicBool,
+    out: &mut dyn Write,
+    say: &mut dyn FnMut(&str),
+) -> anyhow::Result<Outcome> {
+    let target = flags.node.target(&flags.bucket, Dialect::Couchbase)?;
+    let (mut session, mut tail) = begin(env, flags, &target, interrupted, out, say)?;
+    if flags.count == Some(0) {
+        return Ok(Outcome::Done);
+    }
+    follow(env, &target, &mut session, &mut tail)?;
+    if let Some(error) = tail.failed {
+        return Err(error.into());
+    }
+    tail.out.flush()?;
+    Ok(Outcome::Done)
+}
+
+fn begin<'a>(
+    env: &Env,
+    flags: &'a DcpTailFlags,
+    target: &Target,
+    interrupted: &'a AtomicBool,
+    out: &'a mut dyn Write,
+    say: &'a mut dyn FnMut(&str),
+) -> anyhow::Result<(Session, Tail<'a>)> {
+    if matches!(flags.from, From::Seqno(_)) && flags.vbucket.is_none() {
+        bail!(WrongArguments("a seqno counts in one vBucket: give --vbucket N, too".to_owned()));
+    }
+    let mut client = Client::open(env, target)?;
+    let starts = starts(&mut client, flags)?;
+    let wishes = Wishes {
+        name: format!("stave-dcp-tail:{:016x}", env.random.next_u64()),
+        flags: OpenFlags(if flags.keys_only { OpenFlags::NO_VALUE } else { 0 }),
+        buffer_bytes: BUFFER_BYTES,
+        noop_interval_s: NOOP_INTERVAL_S,
+        filter: filter(&mut client, &flags.collections)?,
+    };
+    let session = Session::new(wishes, &starts);
+    Ok((session, Tail { flags, interrupted, out, say, printed: 0, failed: None }))
+}
+
+fn starts(client: &mut Client, flags: &DcpTailFlags) -> anyhow::Result<Vec<Start>> {
+    let mut all = high_seqnos(client)?;
+    if let Some(wanted) = flags.vbucket {
+        all.retain(|(vb, _)| vb.0 == wanted);
+        if all.is_empty() {
+            bail!(WrongArguments(format!("the node has no active vBucket {wanted}")));
+        }
+    }
+    let position = |uuid, seqno| Position::at(uuid, seqno);
+    let vbuckets: Vec<VbId> = all.iter().map(|(vb, _)| *vb).collect();
+    let histories = match flags.from {
+        From::Start => vec![base::VbUuid(0); all.len()],
+        From::Now | From::Seqno(_) => newest_histories(client, &vbuckets)?,
+    };
+    let start = |((vb, high), uuid): ((VbId, Seqno), _)| {
+        let position = match flags.from {
+            From::Start => Position::START,
+            From::Now => position(uuid, high),
+            From::Seqno(seqno) => position(uuid, Seqno(seqno)),
+        };
+        Start { vb, position, end: Start::FOR_EVER }
+    };
+    Ok(all.into_iter().zip(histories).map(start).collect())
+}
+
+/// The value of a stream request that asks for these collections.
+fn filter(client: &mut Client, collections: &[String]) -> anyhow::Result<Vec<u8>> {
+    const OPERATION: &str = "collection";
+    let mut ids = Vec::new();
+    for name in collections {
+        if let Some(id) = name.strip_prefix("0x") {
+            u32::from_str_radix(id, 16).map_err(|_| WrongArguments(format!("`{name}` is no collection")))?;
+            ids.push(id.to_owned());
+            continue;
+        }
+        let path = if name.contains('.') { name.clone() } else { format!("_default.{name}") };
+        let parts = RequestParts {
+            opcode: opcode::GET_COLLECTION_ID,
+            value: path.as_bytes(),
+            ..RequestParts::default()
+        };
+        let answer = client.request(OPERATION, parts)?;
+        if !answer.is(Status::Success) {
+            return Err(answer.refused(OPERATION)).with_context(|| format!("collection `{path}`"));
+        }
+        // The manifest's number, then the collection's.
+        let id = answer.extras.get(8..12).and_then(|id| id.try_into().ok()).map(u32::from_be_bytes);
+        ids.push(format!("{:x}", id.context("the answer lacks the collection's number")?));
+    }
+    Ok(if ids.is_empty() {
+        Vec::new()
+    } else {
+        serde_json::json!({ "collections": ids }).to_string().into_bytes()
+    })
+}
+
+/// Prints what happens.
+struct Tail<'a> {
+    flags: &'a DcpTailFlags,
+    interrupted: &'a AtomicBool,
+    out: &'a mut dyn Write,
+    say: &'a mut dyn FnMut(&str),
+    printed: u64,
+    failed: Option<std::io::Error>,
+}
+
+impl Tail<'_> {
+    fn write(&mut self, line: &str) -> ControlFlow<()> {
+        if let Err(error) = writeln!(self.out, "{line}") {
+            self.failed = Some(error);
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+impl Watch for Tail<'_> {
+    fn event(&mut self, event: Event<'_>) -> ControlFlow<()> {
+        let is_change = match event {
+            Event::Message(message) => matches!(
+                message.what,
+                What::Mutation(_) | What::Deletion(_) | What::Expiration(_) | What::SystemEvent(..)
+            ),
+            Event::RolledBack(..) | Event::Ended(..) => false,
+        };
+        if let Some(line) = line::of(&event, self.flags.json, self.flags.keys_only) {
+            self.write(&line)?;
+        }
+        if let Event::Ended(vb, reason) = event
+            && reason != EndReason::Ok
+        {
+            (self.say)(&format!("vBucket {vb}: the stream ended, {reason:?}"));
+        }
+        self.printed += u64::from(is_change);
+        if self.flags.count.is_some_and(|count| self.printed >= count) {
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn idle(&mut self) -> ControlFlow<()> {
+        if let Err(error) = self.out.flush() {
+            self.failed = Some(error);
+            return ControlFlow::Break(());
+        }
+        if self.interrupted.load(Ordering::Relaxed) {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    }
+
+    fn disconnected(&mut self, error: &ClientError) -> ControlFlow<()> {
+        (self.say)(&format!("{error}; trying again"));
+        ControlFlow::Continue(())
+    }
+}
+
+/// Set once the process was told to end by Ctrl-C or SIGTERM.
+pub(crate) fn watch_interrupt(env: &Env) -> anyhow::Result<Arc<AtomicBool>> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (mut interrupt, mut terminate) = {
+        let _inside = runtime.enter();
+        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
+    };
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let told = interrupted.clone();
+    // Ends with the process.
+    let listen = move || {
+        runtime.block_on(async {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+        });
+        told.store(true, Ordering::Relaxed);
+    };
+    env.spawn.spawn("signals", Box::new(listen))?;
+    Ok(interrupted)
+}

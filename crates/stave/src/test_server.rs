@@ -1,0 +1,66 @@
+//! A whole node in the test's own process, on ports that the system chose.
+
+use std::sync::atomic::AtomicBool;
+
+use base::env::Env;
+use server::{Config, Server, Settings};
+
+use crate::cli::NodeFlags;
+use crate::client::{Client, Dialect, Target};
+
+/// The bucket that is there from the start.
+pub const BUCKET: &str = "default";
+/// Never told to end.
+pub static NOT_INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// A node with few vBuckets, in a folder of its own.
+pub struct TestServer {
+    server: Option<Server>,
+    folder: tempfile::TempDir,
+}
+
+impl TestServer {
+    pub fn start() -> TestServer {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut server = TestServer { server: None, folder };
+        server.start_again();
+        server
+    }
+
+    fn start_again(&mut self) {
+        let settings =
+            "kv = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\npassword = \"password\"\nvbuckets = 4\n";
+        let settings = Settings::parse(settings).expect("valid settings");
+        let folder = self.folder.path().to_owned();
+        let config = Config::new(settings, folder, 2, String::new).expect("a valid configuration");
+        self.server = Some(server::serve(config, Env::real()).expect("the node starts"));
+    }
+
+    /// Stops it and starts it again in the same folder, at another port.
+    pub fn restart(&mut self) {
+        self.stop();
+        self.start_again();
+    }
+
+    pub fn stop(&mut self) {
+        self.server.take().map(Server::stop).transpose().expect("a clean stop");
+    }
+
+    /// What the commands are given to find it.
+    pub fn flags(&self) -> NodeFlags {
+        let server = self.server.as_ref().expect("it runs");
+        NodeFlags {
+            addr: server.kv_addr().to_string(),
+            username: "Administrator".to_owned(),
+            password: Some("password".to_owned().into()),
+        }
+    }
+
+    pub fn target(&self) -> Target {
+        self.flags().target(BUCKET, Dialect::Couchbase).expect("a password")
+    }
+
+    pub fn client(&self) -> Client {
+        Client::open(&Env::real(), &self.target()).expect("the node lets us in")
+    }
+}
