@@ -419,10 +419,13 @@ impl Clone for Version {
 
 impl Drop for Version {
     fn drop(&mut self) {
-        if self.header().refs.fetch_sub(1, Ordering::Release) != 1 {
-            return;
+        // Who holds the only reference needs no exchange to find that out: nobody else can make another.
+        if !self.is_unique() {
+            if self.header().refs.fetch_sub(1, Ordering::Release) != 1 {
+                return;
+            }
+            fence(Ordering::Acquire);
         }
-        fence(Ordering::Acquire);
         let bytes = self.unrounded_bytes();
         // SAFETY: this was the last reference, and the allocation was made with this very size.
         unsafe { Heap::free(self.0.cast(), bytes) }

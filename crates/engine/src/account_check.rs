@@ -73,6 +73,7 @@ impl AccountCheck {
             self.is_trimmed = false;
         } else if !std::mem::replace(&mut self.is_trimmed, true) {
             bucket.context.heap.trim();
+            bucket.context.tables.trim();
             trim_system();
         }
     }

@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use base::{Account, FrequencyFactor, Heap};
+use base::{Account, FrequencyFactor, Heap, Part};
 
 use crate::checkpoint_memory::CheckpointMemory;
 use crate::filter::FilterSettings;
@@ -19,6 +19,8 @@ pub struct Shared {
     pub seed: HashSeed,
     /// Where versions come from. Its account is charged with everything else, too.
     pub heap: Heap,
+    /// Where the lines of the hash tables come from; charges the same account.
+    pub tables: Heap,
     /// How quickly access frequencies rise.
     pub frequency: Arc<FrequencyFactor>,
     /// Whether the bucket has no disk: its vBuckets keep their items in seqno order, too.
@@ -53,6 +55,7 @@ impl BucketContext {
         let checkpoints = Arc::new(CheckpointMemory::new(heap.account().clone()));
         BucketContext(Arc::new(Shared {
             seed: HashSeed::new(first, second),
+            tables: Heap::of_part(heap.account().clone(), Part::HashTables),
             heap,
             frequency: Arc::default(),
             is_ephemeral,

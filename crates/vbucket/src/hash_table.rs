@@ -144,7 +144,7 @@ impl HashTable {
     /// An empty table; allocates nothing.
     pub fn new(context: &BucketContext) -> HashTable {
         let context = context.clone();
-        let lines = || Lines::new(context.account());
+        let lines = || Lines::new(&context.tables);
         HashTable { buckets: lines(), overflow: lines(), free: 0, len: 0, context }
     }
 

@@ -34,9 +34,11 @@ pub struct Options {
 const KEY_AND_VALUE_BYTES: f64 = 20.0 + 512.0;
 /// The goal for a clean document, and what a document that is not saved yet may cost more.
 const DIRTY_BYTES: f64 = 24.0;
-/// Memory has come to rest when it changes by less than this in so long.
+/// Memory has come to rest when it changes by less than this in so long, some times in a row: work that goes on in the
+/// background changes little in a few seconds on a busy machine.
 const REST_BYTES: u64 = 256 << 10;
 const REST: Duration = Duration::from_secs(3);
+const RESTS: u32 = 3;
 const REST_WITHIN: Duration = Duration::from_secs(180);
 
 /// Resident bytes of one server.
@@ -130,11 +132,12 @@ fn mib(bytes: u64) -> f64 {
 /// Resident memory once it does not change any more.
 fn at_rest(pid: u32) -> Result<u64> {
     let begun = Instant::now();
-    let mut last = resident_bytes(pid)?;
+    let (mut last, mut rests) = (resident_bytes(pid)?, 0);
     loop {
         thread::sleep(REST);
         let now = resident_bytes(pid)?;
-        if now.abs_diff(last) < REST_BYTES {
+        rests = if now.abs_diff(last) < REST_BYTES { rests + 1 } else { 0 };
+        if rests == RESTS {
             return Ok(now);
         }
         ensure!(begun.elapsed() < REST_WITHIN, "the memory of process {pid} does not come to rest");

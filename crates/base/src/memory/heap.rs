@@ -30,6 +30,8 @@ const PAGE: usize = 4096;
 
 pub(super) struct Inner {
     account: Account,
+    /// What its memory is charged as.
+    part: Part,
     shards: Box<[Shard]>,
     /// Handles; slabs and large allocations count as references only.
     handles: AtomicUsize,
@@ -124,11 +126,17 @@ fn large_layout(bytes: usize) -> Layout {
 impl Heap {
     /// A heap that charges `account`.
     pub fn new(account: Account) -> Heap {
+        Heap::of_part(account, Part::Documents)
+    }
+
+    /// A heap of something else than documents.
+    pub fn of_part(account: Account, part: Part) -> Heap {
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         let shards = (SHARDS_A_CORE * cores).next_power_of_two().min(MOST_SHARDS);
         let shards = (0..shards).map(|_| Shard::new()).collect();
         Heap(Arc::new(Inner {
             account,
+            part,
             shards,
             handles: AtomicUsize::new(1),
             large_bytes: AtomicU64::new(0),
@@ -199,7 +207,7 @@ impl Heap {
     #[inline]
     pub(crate) fn allocate(&self, bytes: usize) -> NonNull<u8> {
         let Some(class) = class_of(bytes) else { return self.allocate_large(bytes) };
-        self.0.account.charge(Part::Documents, SIZES[class] as usize);
+        self.0.account.charge(self.0.part, SIZES[class] as usize);
         let at = thread_number() & (self.0.shards.len() - 1);
         let slot = self.0.shards[at].lock().take(class);
         slot.unwrap_or_else(|| self.refill(at, class))
@@ -246,7 +254,7 @@ impl Heap {
         // SAFETY: the layout is never empty, it holds at least the prefix.
         let raw = unsafe { alloc(layout) };
         let Some(raw) = NonNull::new(raw) else { handle_alloc_error(layout) };
-        self.0.account.charge(Part::Documents, large_bytes(bytes));
+        self.0.account.charge(self.0.part, large_bytes(bytes));
         self.0.large_bytes.fetch_add(large_bytes(bytes) as u64, Ordering::Relaxed);
         // SAFETY: the prefix is the first of the fresh bytes, and aligned.
         unsafe {
@@ -269,7 +277,7 @@ impl Heap {
         let slab = unsafe { Slab::of(at) };
         // SAFETY: each slab in use counts as a reference to its heap.
         let inner = unsafe { &*slab.heap().cast::<Inner>() };
-        inner.account.release(Part::Documents, SIZES[slab.class()] as usize);
+        inner.account.release(inner.part, SIZES[slab.class()] as usize);
         let own = &inner.shards[thread_number() & (inner.shards.len() - 1)];
         // SAFETY: the slot is of this heap, and the caller gives it up.
         let too_much = unsafe { own.lock().keep(slab.class(), at) };
@@ -287,7 +295,7 @@ impl Heap {
         unsafe {
             let raw = at.sub(PREFIX);
             let inner = Arc::from_raw(raw.cast::<*const Inner>().read());
-            inner.account.release(Part::Documents, large_bytes(bytes));
+            inner.account.release(inner.part, large_bytes(bytes));
             inner.large_bytes.fetch_sub(large_bytes(bytes) as u64, Ordering::Relaxed);
             dealloc(raw.as_ptr(), large_layout(bytes));
         }

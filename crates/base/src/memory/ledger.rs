@@ -10,7 +10,7 @@
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-use super::atomics::{ACCOUNTS, AtomicBool, AtomicI64, AtomicPtr, AtomicU64};
+use super::atomics::{ACCOUNTS, AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64};
 use super::part::{PARTS, Part, Parts};
 
 /// Ledgers among which the allowed deviation is shared even if there are fewer.
@@ -18,23 +18,41 @@ const LEAST_LEDGERS: i64 = 32;
 /// The estimate may be off by one such part of the quota.
 const DEVIATION_OF_QUOTA: i64 = 200;
 /// Bytes that an entry may be ahead of the estimate, before somebody says what the quota is, and at most.
-const FIRST_DRIFT: i64 = 4 << 10;
-const MOST_DRIFT: i64 = 64 << 10;
+const FIRST_DRIFT: u32 = 4 << 10;
+const MOST_DRIFT: u32 = 64 << 10;
+
+/// The middle of entries that nobody writes.
+const NOBODYS: u32 = u32::MAX;
 
 /// What one thread charged to one account: a cache line.
 #[repr(C, align(64))]
 struct Entry {
     parts: [AtomicI64; PARTS],
-    /// What the estimate has not been told yet.
+    /// What the estimate has not been told yet, and `middle` more.
     drift: AtomicI64,
-    /// How much that may be. Negative where there is nothing to write: so one comparison tells all that is special.
-    most_drift: AtomicI64,
+    /// The most that `drift` may be; it may not be negative either, so one comparison without sign tells all that is
+    /// special. Nothing where there is nothing to write.
+    span: AtomicU32,
+    middle: AtomicU32,
 }
 
 impl Entry {
-    const fn new(most_drift: i64) -> Entry {
+    /// An entry that has to ask for its span first.
+    fn fresh() -> Entry {
         let zero = [const { AtomicI64::new(0) }; PARTS];
-        Entry { parts: zero, drift: AtomicI64::new(0), most_drift: AtomicI64::new(most_drift) }
+        Entry { parts: zero, drift: AtomicI64::new(0), span: AtomicU32::new(0), middle: AtomicU32::new(0) }
+    }
+
+    /// An entry in which nothing is written: it drifted too far, whatever is added.
+    const fn nobodys() -> Entry {
+        let zero = [const { AtomicI64::new(0) }; PARTS];
+        let drift = AtomicI64::new(i64::MAX / 2);
+        Entry { parts: zero, drift, span: AtomicU32::new(0), middle: AtomicU32::new(NOBODYS) }
+    }
+
+    fn clear(&self) {
+        self.parts.iter().chain([&self.drift]).for_each(|sum| sum.store(0, Relaxed));
+        [&self.span, &self.middle].into_iter().for_each(|bound| bound.store(0, Relaxed));
     }
 }
 
@@ -56,7 +74,7 @@ impl Ledger {
     /// The ledger of threads that have none: in it, nothing is written.
     pub(super) const fn nobody() -> Ledger {
         Ledger {
-            entries: [const { Entry::new(-1) }; ACCOUNTS + 1],
+            entries: [const { Entry::nobodys() }; ACCOUNTS + 1],
             is_taken: AtomicBool::new(true),
             number: 0,
             next: std::ptr::null(),
@@ -65,7 +83,7 @@ impl Ledger {
 
     fn new() -> Ledger {
         let mut ledger = Ledger::nobody();
-        ledger.entries[..ACCOUNTS].iter_mut().for_each(|entry| *entry = Entry::new(0));
+        ledger.entries[..ACCOUNTS].iter_mut().for_each(|entry| *entry = Entry::fresh());
         ledger
     }
 
@@ -159,9 +177,7 @@ impl Ledgers {
 
     /// Makes all entries of a number zero that nobody but the caller has.
     fn clear(&self, number: usize) {
-        for entry in self.iter().map(|ledger| &ledger.entries[number]) {
-            entry.parts.iter().chain([&entry.drift, &entry.most_drift]).for_each(|sum| sum.store(0, Relaxed));
-        }
+        self.iter().for_each(|ledger| ledger.entries[number].clear());
     }
 
     fn count(&self) -> i64 {
@@ -193,7 +209,8 @@ pub(super) struct Sums<'a> {
     shared: [AtomicI64; PARTS],
     /// The sum of everything but the drifts.
     published: Apart<AtomicI64>,
-    most_drift: AtomicI64,
+    /// Bytes that an entry may be ahead of the estimate, either way.
+    most_drift: AtomicU32,
 }
 
 impl<'a> Sums<'a> {
@@ -210,7 +227,7 @@ impl<'a> Sums<'a> {
             number: number.unwrap_or(ACCOUNTS),
             shared: std::array::from_fn(|_| AtomicI64::new(0)),
             published: Apart(AtomicI64::new(0)),
-            most_drift: AtomicI64::new(FIRST_DRIFT),
+            most_drift: AtomicU32::new(FIRST_DRIFT),
         }
     }
 
@@ -218,9 +235,10 @@ impl<'a> Sums<'a> {
     /// and this did nothing.
     #[inline]
     pub(super) fn try_add(&self, ledger: &Ledger, part: Part, bytes: i64) -> bool {
-        let Some(entry) = ledger.entries.get(self.number) else { return false };
+        // SAFETY: a number is at most `ACCOUNTS`, and never changes.
+        let entry = unsafe { ledger.entries.get_unchecked(self.number) };
         let drift = entry.drift.load(Relaxed).wrapping_add(bytes);
-        if drift.wrapping_abs() > entry.most_drift.load(Relaxed) {
+        if drift as u64 > u64::from(entry.span.load(Relaxed)) {
             return self.try_publish(entry, part, bytes);
         }
         entry.drift.store(drift, Relaxed);
@@ -230,12 +248,15 @@ impl<'a> Sums<'a> {
 
     #[cold]
     fn try_publish(&self, entry: &Entry, part: Part, bytes: i64) -> bool {
-        if entry.most_drift.load(Relaxed) < 0 {
+        let middle = entry.middle.load(Relaxed);
+        if middle == NOBODYS {
             return false;
         }
-        entry.most_drift.store(self.most_drift.load(Relaxed), Relaxed);
-        let drift = entry.drift.load(Relaxed).wrapping_add(bytes);
-        entry.drift.store(0, Relaxed);
+        let drift = entry.drift.load(Relaxed).wrapping_sub(middle.into()).wrapping_add(bytes);
+        let most = self.most_drift.load(Relaxed);
+        entry.span.store(2 * most, Relaxed);
+        entry.middle.store(most, Relaxed);
+        entry.drift.store(most.into(), Relaxed);
         self.published.0.fetch_add(drift, Relaxed);
         add_to(&entry.parts[part as usize], bytes);
         true
@@ -262,18 +283,17 @@ impl<'a> Sums<'a> {
 
     /// The most by which the estimate can be off now.
     pub(super) fn deviation(&self) -> i64 {
-        self.most_drift.load(Relaxed) * self.ledgers.count()
+        i64::from(self.most_drift.load(Relaxed)) * self.ledgers.count()
     }
 
     /// Lets the estimate be off by what is allowed under this quota.
     pub(super) fn scale_to(&self, quota_bytes: u64) {
         let allowed = i64::try_from(quota_bytes).unwrap_or(i64::MAX) / DEVIATION_OF_QUOTA;
-        let each = (allowed / self.ledgers.count().max(LEAST_LEDGERS)).min(MOST_DRIFT);
-        self.most_drift.store(each, Relaxed);
-        if self.number < ACCOUNTS {
-            self.ledgers
-                .iter()
-                .for_each(|ledger| ledger.entries[self.number].most_drift.store(each, Relaxed));
+        let each = allowed / self.ledgers.count().max(LEAST_LEDGERS);
+        let each = u32::try_from(each).unwrap_or(MOST_DRIFT).min(MOST_DRIFT);
+        if self.most_drift.swap(each, Relaxed) != each && self.number < ACCOUNTS {
+            // Each asks for the new one when it is written next.
+            self.ledgers.iter().for_each(|ledger| ledger.entries[self.number].span.store(0, Relaxed));
         }
     }
 }

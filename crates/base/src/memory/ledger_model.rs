@@ -1,7 +1,7 @@
 //! Ledgers under a scheduler that tries interleavings: the same source, compiled with the scheduler's atomics.
 
 mod atomics {
-    pub(super) use shuttle::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU64};
+    pub(super) use shuttle::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64};
 
     /// So few that some accounts get no number.
     pub(super) const ACCOUNTS: usize = 2;
