@@ -56,6 +56,8 @@ pub(crate) struct Eviction {
     pub(crate) is_awake: AtomicBool,
     /// A value was fetched that there is no room for: it is lent, and goes again before the pager looks.
     pub(crate) is_room_wanted: AtomicBool,
+    /// The defragmenter knows that slack is in the way.
+    pub(crate) is_defragmenter_called: AtomicBool,
     pub(crate) passes: AtomicU64,
     pub(crate) visited: AtomicU64,
     pub(crate) evicted_values: AtomicU64,
@@ -110,6 +112,21 @@ impl Bucket {
             1 => EvictionPolicy::Full,
             2 => EvictionPolicy::AutoDelete,
             _ => EvictionPolicy::FailNewData,
+        }
+    }
+
+    /// Somebody saw that memory is short: those are called who can do something about it.
+    #[cold]
+    pub(crate) fn make_room(&self) {
+        if self.memory.is_above_high_watermark() {
+            self.wake_pager();
+        }
+        let called = &self.eviction.is_defragmenter_called;
+        if self.memory.is_slack_in_the_way()
+            && !called.load(Ordering::Relaxed)
+            && !called.swap(true, Ordering::Relaxed)
+        {
+            self.keeper.wake(ChoreId::Defragmenter);
         }
     }
 

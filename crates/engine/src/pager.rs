@@ -126,13 +126,13 @@ impl Pager {
         let used_at_begin = bucket.memory.used_bytes();
         let (low, high) = (bucket.memory.low_watermark_bytes(), bucket.memory.high_watermark_bytes());
         let is_room_wanted = bucket.eviction.is_room_wanted.swap(false, Ordering::Relaxed);
-        let begins_at = if self.is_unfinished || is_room_wanted {
-            low + high.saturating_sub(low) / NEAR_LOW_ONE_IN
+        let is_short = if self.is_unfinished || is_room_wanted {
+            used_at_begin >= low + high.saturating_sub(low) / NEAR_LOW_ONE_IN
         } else {
-            high
+            bucket.memory.is_above_high_watermark()
         };
         self.is_unfinished = false;
-        if bucket.eviction_policy() == EvictionPolicy::FailNewData || used_at_begin < begins_at {
+        if bucket.eviction_policy() == EvictionPolicy::FailNewData || !is_short {
             return false;
         }
         bucket.eviction.is_awake.store(true, Ordering::Relaxed);
@@ -233,15 +233,15 @@ impl Pager {
         if has_helped {
             self.pause = Duration::ZERO;
         }
-        let is_above = used >= bucket.memory.high_watermark_bytes();
+        let is_above = bucket.memory.is_above_high_watermark();
         if is_above && has_seen_all {
             self.check_metadata(bucket, pass.seen.metadata_bytes);
         }
+        if bucket.memory.is_slack_in_the_way() || (!has_helped && is_above && pass.freed_bytes > 0) {
+            bucket.keeper.wake(ChoreId::Defragmenter);
+        }
         if has_helped || !is_above {
             return None;
-        }
-        if pass.freed_bytes > 0 {
-            bucket.keeper.wake(ChoreId::Defragmenter);
         }
         self.pause = (self.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
         Some(self.pause)

@@ -25,4 +25,4 @@ mod ledger_model;
 pub use account::Account;
 pub use heap::{ClassUsage, Heap, HeapUsage, Moving};
 pub use part::{PARTS, Part, Parts};
-pub use process::{ProcessMemory, trim_system};
+pub use process::{ProcessMemory, settle_system, trim_system};

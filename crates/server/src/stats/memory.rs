@@ -38,6 +38,16 @@ pub fn memory(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(
     for (part, bytes) in parts(bucket) {
         sheet.put(format_args!("mem_used_{part}"), bytes);
     }
+    let figures = bucket.account_check();
+    sheet.put("heap_used", figures.heap.used_bytes);
+    sheet.put("heap_held", figures.heap.held_bytes);
+    sheet.put("heap_slack", figures.heap.slack_bytes());
+    sheet.put("mem_held_estimate", bucket.memory().held_bytes());
+    sheet.put("process_slabs", figures.process.slab_bytes);
+    if let (Some(used), Some(held)) = (figures.process.system_used_bytes, figures.process.system_held_bytes) {
+        sheet.put("process_system_used", used);
+        sheet.put("process_system_held", held);
+    }
     for state in STATES {
         sheet.put(format_args!("ht_mem_used_{}", state.name()), stats.of(state).item_bytes);
     }
