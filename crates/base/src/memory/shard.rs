@@ -18,7 +18,7 @@ const LEAST_LISTED: u32 = 2;
 const MOST_LISTED: u32 = 64;
 
 /// All shards of a heap are told of free slots when their number in one has changed by so many bytes.
-const SLACK_DRIFT: i64 = 16 << 10;
+pub(super) const SLACK_DRIFT: i64 = 16 << 10;
 
 /// Slots of a class that a list at hand holds at most.
 static LISTED: [u32; CLASSES] = {
