@@ -10,7 +10,6 @@ use base::{NewVersion, VbId, Version};
 
 use crate::bucket::Bucket;
 use crate::keeper::{Chore, Next, Slice};
-use crate::memory::LEAST_SLACK_BYTES;
 use crate::settings::Key;
 
 /// Versions looked at, and at most moved, while a vBucket is locked once.
@@ -49,7 +48,8 @@ impl Defragmenter {
         let is_pressed = bucket.memory.is_slack_in_the_way();
         let threshold = if is_pressed { (threshold / PRESSED_DIVISOR).max(1) } else { threshold };
         let usage = heap.usage();
-        if usage.slack_bytes() <= (usage.held_bytes / 100 * threshold).max(LEAST_SLACK_BYTES) {
+        if usage.slack_bytes() <= (usage.held_bytes / 100 * threshold).max(bucket.memory.little_slack_bytes())
+        {
             return false;
         }
         heap.trim();
@@ -65,11 +65,13 @@ impl Defragmenter {
     /// How long it rests.
     fn rest(&mut self, bucket: &Bucket, has_helped: bool) -> Next {
         let regular = Duration::from_millis(bucket.settings.get(Key::DefragmenterInterval));
-        let pressed = if has_helped { PRESSED_PAUSE } else { FUTILE_PAUSE };
-        self.rest_until_ns = bucket.env.clock.monotonic_ns() + pressed.as_nanos() as u64;
-        let called = &bucket.eviction.is_defragmenter_called;
         let is_pressed = bucket.memory.is_slack_in_the_way();
-        called.store(is_pressed, Ordering::Relaxed);
+        let is_refusing = !bucket.memory.admits(bucket.memory.held_bytes());
+        if is_refusing && !has_helped {
+            bucket.squeeze();
+        }
+        let pressed = if has_helped || is_refusing { PRESSED_PAUSE } else { FUTILE_PAUSE };
+        bucket.eviction.is_defragmenter_called.store(is_pressed, Ordering::Relaxed);
         Next::After(if is_pressed { pressed } else { regular })
     }
 }
@@ -105,7 +107,12 @@ impl Chore for Defragmenter {
         let slack_at_begin = pass.slack_at_begin;
         self.pass = None;
         let has_helped = heap.usage().slack_bytes() < slack_at_begin - slack_at_begin / HELP_ONE_IN;
-        self.rest(bucket, has_helped)
+        let next = self.rest(bucket, has_helped);
+        if let Next::After(pause) = next {
+            let pause = pause.min(FUTILE_PAUSE);
+            self.rest_until_ns = bucket.env.clock.monotonic_ns() + pause.as_nanos() as u64;
+        }
+        next
     }
 }
 

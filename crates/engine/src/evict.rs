@@ -56,6 +56,8 @@ pub(crate) struct Eviction {
     pub(crate) is_awake: AtomicBool,
     /// A value was fetched that there is no room for: it is lent, and goes again before the pager looks.
     pub(crate) is_room_wanted: AtomicBool,
+    /// Changes are refused because of slack that cannot be moved together: fewer documents need fewer slabs.
+    pub(crate) is_squeezed: AtomicBool,
     /// The defragmenter knows that slack is in the way.
     pub(crate) is_defragmenter_called: AtomicBool,
     pub(crate) passes: AtomicU64,
@@ -128,6 +130,13 @@ impl Bucket {
         {
             self.keeper.wake(ChoreId::Defragmenter);
         }
+    }
+
+    /// Changes are refused because of slack, and moving versions together does not help: there are too few of a size to
+    /// fill a slab. Some more have to go.
+    pub(crate) fn squeeze(&self) {
+        self.eviction.is_squeezed.store(true, Ordering::Relaxed);
+        self.keeper.wake(ChoreId::Pager);
     }
 
     /// Somebody saw that the bucket is above the high watermark.

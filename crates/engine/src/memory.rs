@@ -1,13 +1,17 @@
 //! How much memory a bucket uses, and whether it may use more.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use base::{Account, Heap};
 
 use crate::settings::{Key, Settings};
 
-/// Slack below this is in nobody's way.
-pub(crate) const LEAST_SLACK_BYTES: u64 = 1 << 20;
+/// Slack below such a part of the quota is in nobody's way,
+const LITTLE_SLACK_ONE_IN: u64 = 64;
+/// within these bounds: the heap does not tell each byte, and of a large bucket a page fault is as much work as of a
+/// small one.
+const LITTLE_SLACK_BYTES: RangeInclusive<u64> = 128 << 10..=1 << 20;
 
 /// The memory account of one bucket, and its limits.
 pub struct MemoryAccount {
@@ -39,11 +43,17 @@ impl MemoryAccount {
         self.heap.slack_estimate()
     }
 
+    /// Slack that is not worth any work.
+    pub(crate) fn little_slack_bytes(&self) -> u64 {
+        let part = self.quota_bytes() / LITTLE_SLACK_ONE_IN;
+        part.clamp(*LITTLE_SLACK_BYTES.start(), *LITTLE_SLACK_BYTES.end())
+    }
+
     /// About how many bytes are taken from the system: what is in use, and what the heap holds beyond. A little slack
-    /// does not count: there is always some, and it is not worth any work.
+    /// does not count: there is always some.
     #[inline]
     pub fn held_bytes(&self) -> u64 {
-        self.used_bytes() + self.slack_bytes().saturating_sub(LEAST_SLACK_BYTES)
+        self.used_bytes() + self.slack_bytes().saturating_sub(self.little_slack_bytes())
     }
 
     /// The most the bucket may use.

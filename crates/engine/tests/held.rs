@@ -5,10 +5,11 @@ mod common;
 use std::time::Duration;
 
 use base::env::Env;
+use common::wait::wait;
 use common::{VB, Watched, doc};
 use engine::Refusal;
 
-const QUOTA: u64 = 8 << 20;
+const QUOTA: u64 = 16 << 20;
 /// What a bucket may hold at most, whatever happens.
 const LIMIT: u64 = QUOTA + QUOTA / 20;
 
@@ -52,12 +53,22 @@ fn write_mixed(world: &Watched, documents: usize) -> u64 {
     let mut refused = 0;
     for n in 0..documents {
         let mut tries = 0;
+        let mut loan = None;
         while let Err(refusal) = world.set_in(VB, &key(n), &mixed(n)) {
+            tries += 1;
+            if refusal == Refusal::NotResident {
+                // The filter of evicted keys is not sure.
+                let fetched = world.bucket.fetch(VB, doc(&key(n))).expect("few wait");
+                world.bucket.fetch_step();
+                loan = Some(wait(fetched));
+                continue;
+            }
             assert_eq!(refusal, Refusal::OverQuota);
-            (refused, tries) = (refused + 1, tries + 1);
+            refused += 1;
             assert!(tries < 200, "refused for ever: {:?}", world.bucket.account_check());
             work(world);
         }
+        drop(loan);
         if n % 32 == 0 {
             work(world);
         }
@@ -78,7 +89,7 @@ fn mixed_sizes_beyond_the_quota_stay_within_it() {
     for policy in ["value_only", "full_eviction"] {
         let world = world(1);
         world.bucket.set_param("item_eviction_policy", policy).expect("a policy");
-        let documents = 24_000;
+        let documents = 48_000;
         assert!(written_bytes(documents) > 2 * QUOTA);
         let refused = write_mixed(&world, documents);
         assert!(refused < documents as u64, "{refused}");
@@ -125,9 +136,9 @@ fn slack_refuses_changes_until_the_defragmenter_has_taken_it_away() {
 fn a_little_slack_does_not_count() {
     let world = world(3);
     let memory = world.bucket.memory();
-    (0..500).for_each(|n| _ = world.set_in(VB, &key(n), &"v".repeat(1000)).expect("there is room"));
+    (0..200).for_each(|n| _ = world.set_in(VB, &key(n), &"v".repeat(1000)).expect("there is room"));
     assert!(world.bucket.flush_all());
-    (0..500).for_each(|n| _ = world.bucket.evict_value(VB, doc(&key(n))));
-    assert!(memory.slack_bytes() < 1 << 20);
+    (0..200).for_each(|n| _ = world.bucket.evict_value(VB, doc(&key(n))));
+    assert!((1..256 << 10).contains(&memory.slack_bytes()), "{}", memory.slack_bytes());
     assert_eq!(memory.held_bytes(), memory.used_bytes());
 }
