@@ -15,8 +15,14 @@ use crate::shard_guard::Holder;
 
 /// Versions looked at, and at most moved, while a vBucket is locked once.
 const VERSIONS_A_LOCK: usize = 64;
-/// Waste below this is not worth a pass.
-const LEAST_SLACK_BYTES: u64 = 1 << 20;
+/// When slack is in the way of changes, it works from so many times less waste on.
+const PRESSED_DIVISOR: u64 = 2;
+/// Between two passes while slack is in the way,
+const PRESSED_PAUSE: Duration = Duration::from_millis(100);
+/// and after one that hardly helped, because of what others hold.
+const FUTILE_PAUSE: Duration = Duration::from_secs(1);
+/// A pass that takes less than such a part of the slack away hardly helped.
+const HELP_ONE_IN: u64 = 8;
 
 /// What the defragmenter did so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,43 +46,94 @@ pub(crate) struct DefragmenterCounters {
 /// Moves versions together when the heap wastes much.
 #[derive(Default)]
 pub(crate) struct Defragmenter {
-    /// Where the pass goes on: vBucket, and cursor in its table.
-    at: Option<(u16, u64)>,
+    pass: Option<Pass>,
+    /// Nothing is done before that.
+    rest_until_ns: u64,
+}
+
+/// One way through all tables.
+struct Pass {
+    vb: VbId,
+    /// In the table of `vb`.
+    cursor: u64,
+    /// Slabs of which less is used are emptied.
+    percent: u32,
+    slack_at_begin: u64,
+}
+
+impl Defragmenter {
+    /// Begins a pass if so much is wasted.
+    fn begin(&mut self, bucket: &Bucket) -> bool {
+        let (heap, threshold) = (&bucket.context.heap, bucket.settings.get(Key::DefragmenterThreshold));
+        let is_pressed = bucket.memory.is_slack_in_the_way();
+        let threshold = if is_pressed { (threshold / PRESSED_DIVISOR).max(1) } else { threshold };
+        let usage = heap.usage();
+        if usage.slack_bytes() <= (usage.held_bytes / 100 * threshold).max(bucket.memory.little_slack_bytes())
+        {
+            return false;
+        }
+        bucket.defragmented.passes.fetch_add(1, Ordering::Relaxed);
+        heap.trim();
+        self.pass = Some(Pass {
+            vb: VbId(0),
+            cursor: 0,
+            percent: 100 - threshold as u32,
+            slack_at_begin: usage.slack_bytes(),
+        });
+        true
+    }
+
+    /// How long it rests.
+    fn rest(&mut self, bucket: &Bucket, has_helped: bool) -> Next {
+        let regular = Duration::from_millis(bucket.settings.get(Key::DefragmenterInterval));
+        let is_pressed = bucket.memory.is_slack_in_the_way();
+        let is_refusing = !bucket.memory.admits(bucket.memory.held_bytes());
+        if is_refusing && !has_helped {
+            bucket.squeeze();
+        }
+        let pressed = if has_helped || is_refusing { PRESSED_PAUSE } else { FUTILE_PAUSE };
+        bucket.eviction.is_defragmenter_called.store(is_pressed, Ordering::Relaxed);
+        Next::After(if is_pressed { pressed } else { regular })
+    }
 }
 
 impl Chore for Defragmenter {
     fn step(&mut self, bucket: &Bucket, slice: &Slice<'_>) -> Next {
-        let settings = &bucket.settings;
-        let pause = Next::After(Duration::from_millis(settings.get(Key::DefragmenterInterval)));
-        let threshold = settings.get(Key::DefragmenterThreshold);
-        if !settings.is_on(Key::DefragmenterEnabled) {
-            self.at = None;
-            return pause;
+        if !bucket.settings.is_on(Key::DefragmenterEnabled) {
+            self.pass = None;
+            return self.rest(bucket, false);
+        }
+        let now_ns = bucket.env.clock.monotonic_ns();
+        if now_ns < self.rest_until_ns {
+            return Next::After(Duration::from_nanos(self.rest_until_ns - now_ns));
+        }
+        if self.pass.is_none() && !self.begin(bucket) {
+            return self.rest(bucket, false);
         }
         let heap = &bucket.context.heap;
-        if self.at.is_none() {
-            let usage = heap.usage();
-            if usage.slack_bytes() <= (usage.held_bytes / 100 * threshold).max(LEAST_SLACK_BYTES) {
-                return pause;
-            }
-            bucket.defragmented.passes.fetch_add(1, Ordering::Relaxed);
-            heap.trim();
-        }
-        let (mut vb, mut cursor) = self.at.take().unwrap_or_default();
-        let moving = heap.moving();
-        while vb < bucket.vbuckets() {
-            if slice.is_over() {
-                self.at = Some((vb, cursor));
-                return Next::Again;
-            }
-            match bucket.move_some(VbId(vb), cursor, 100 - threshold as u32) {
-                Some(next) => cursor = next,
-                None => (vb, cursor) = (vb + 1, 0),
+        let Some(pass) = &mut self.pass else { return Next::Again };
+        {
+            let _moving = heap.moving();
+            while pass.vb.0 < bucket.vbuckets() {
+                if slice.is_over() {
+                    return Next::Again;
+                }
+                match bucket.move_some(pass.vb, pass.cursor, pass.percent) {
+                    Some(next) => pass.cursor = next,
+                    None => (pass.vb, pass.cursor) = (VbId(pass.vb.0 + 1), 0),
+                }
             }
         }
-        drop(moving);
         heap.trim();
-        pause
+        let slack_at_begin = pass.slack_at_begin;
+        self.pass = None;
+        let has_helped = heap.usage().slack_bytes() < slack_at_begin - slack_at_begin / HELP_ONE_IN;
+        let next = self.rest(bucket, has_helped);
+        if let Next::After(pause) = next {
+            let pause = pause.min(FUTILE_PAUSE);
+            self.rest_until_ns = bucket.env.clock.monotonic_ns() + pause.as_nanos() as u64;
+        }
+        next
     }
 }
 

@@ -56,6 +56,10 @@ pub(crate) struct Eviction {
     pub(crate) is_awake: AtomicBool,
     /// A value was fetched that there is no room for: it is lent, and goes again before the pager looks.
     pub(crate) is_room_wanted: AtomicBool,
+    /// Changes are refused because of slack that cannot be moved together: fewer documents need fewer slabs.
+    pub(crate) is_squeezed: AtomicBool,
+    /// The defragmenter knows that slack is in the way.
+    pub(crate) is_defragmenter_called: AtomicBool,
     pub(crate) passes: AtomicU64,
     pub(crate) visited: AtomicU64,
     pub(crate) evicted_values: AtomicU64,
@@ -111,6 +115,28 @@ impl Bucket {
             2 => EvictionPolicy::AutoDelete,
             _ => EvictionPolicy::FailNewData,
         }
+    }
+
+    /// Somebody saw that memory is short: those are called who can do something about it.
+    #[cold]
+    pub(crate) fn make_room(&self) {
+        if self.memory.is_above_high_watermark() {
+            self.wake_pager();
+        }
+        let called = &self.eviction.is_defragmenter_called;
+        if self.memory.is_slack_in_the_way()
+            && !called.load(Ordering::Relaxed)
+            && !called.swap(true, Ordering::Relaxed)
+        {
+            self.keeper.wake(ChoreId::Defragmenter);
+        }
+    }
+
+    /// Changes are refused because of slack, and moving versions together does not help: there are too few of a size to
+    /// fill a slab. Some more have to go.
+    pub(crate) fn squeeze(&self) {
+        self.eviction.is_squeezed.store(true, Ordering::Relaxed);
+        self.keeper.wake(ChoreId::Pager);
     }
 
     /// Somebody saw that the bucket is above the high watermark.

@@ -86,7 +86,7 @@ impl Bucket {
         let bucket = Bucket {
             eviction: Eviction::default(),
             lock_clock: LockClock::default(),
-            memory: MemoryAccount::new(settings.clone(), context.account().clone()),
+            memory: MemoryAccount::new(settings.clone(), context.heap.clone()),
             settings,
             keeper: Keeper::default(),
             expiry: ExpiryCounters::default(),

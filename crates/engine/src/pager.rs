@@ -31,6 +31,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 const MOST_OF_FAIR_SHARE: f64 = 2.0;
 /// It is content when such a part of the way from the high watermark to the low one is left.
 const NEAR_LOW_ONE_IN: u64 = 16;
+/// When slack that cannot be moved together is in the way, such a part of the quota goes at once.
+const SQUEEZED_ONE_IN: u64 = 32;
 /// Frequencies are lowered by [`Key::FreqDecayPercent`] when one in so many documents has the highest there is.
 const SATURATED_ONE_IN: u64 = 16;
 /// What is in memory has been exchanged so many times when all frequencies are lowered to this: what was popular once is
@@ -77,6 +79,8 @@ struct Pass {
     /// Documents written in this time are young.
     young: RangeInclusive<u64>,
     used_at_begin: u64,
+    /// How much is to be in use when it ends.
+    target: u64,
     /// Documents that were in memory with their values when it began.
     residents: u64,
     freed_bytes: u64,
@@ -126,13 +130,21 @@ impl Pager {
         let used_at_begin = bucket.memory.used_bytes();
         let (low, high) = (bucket.memory.low_watermark_bytes(), bucket.memory.high_watermark_bytes());
         let is_room_wanted = bucket.eviction.is_room_wanted.swap(false, Ordering::Relaxed);
-        let begins_at = if self.is_unfinished || is_room_wanted {
-            low + high.saturating_sub(low) / NEAR_LOW_ONE_IN
+        let is_short = if self.is_unfinished || is_room_wanted {
+            used_at_begin >= low + high.saturating_sub(low) / NEAR_LOW_ONE_IN
         } else {
-            high
+            bucket.memory.is_above_high_watermark()
         };
         self.is_unfinished = false;
-        if bucket.eviction_policy() == EvictionPolicy::FailNewData || used_at_begin < begins_at {
+        // One small pass each time that the defragmenter says so, and not without end.
+        let is_squeezed = bucket.eviction.is_squeezed.swap(false, Ordering::Relaxed);
+        let target = if is_short || !is_squeezed {
+            low
+        } else {
+            used_at_begin.saturating_sub(bucket.memory.quota_bytes() / SQUEEZED_ONE_IN).max(low / 2)
+        };
+        let is_short = is_short || used_at_begin > target && is_squeezed;
+        if bucket.eviction_policy() == EvictionPolicy::FailNewData || !is_short {
             return false;
         }
         bucket.eviction.is_awake.store(true, Ordering::Relaxed);
@@ -152,6 +164,7 @@ impl Pager {
             most_ratio: [None; 2],
             young,
             used_at_begin,
+            target,
             residents,
             freed_bytes: 0,
             seen: Seen::default(),
@@ -233,15 +246,15 @@ impl Pager {
         if has_helped {
             self.pause = Duration::ZERO;
         }
-        let is_above = used >= bucket.memory.high_watermark_bytes();
+        let is_above = bucket.memory.is_above_high_watermark();
         if is_above && has_seen_all {
             self.check_metadata(bucket, pass.seen.metadata_bytes);
         }
+        if bucket.memory.is_slack_in_the_way() || (!has_helped && is_above && pass.freed_bytes > 0) {
+            bucket.keeper.wake(ChoreId::Defragmenter);
+        }
         if has_helped || !is_above {
             return None;
-        }
-        if pass.freed_bytes > 0 {
-            bucket.keeper.wake(ChoreId::Defragmenter);
         }
         self.pause = (self.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
         Some(self.pause)
@@ -284,10 +297,9 @@ impl Pager {
 impl Pass {
     /// Bytes that are still to be freed.
     fn left_to_free(&self, bucket: &Bucket) -> u64 {
-        let low = bucket.memory.low_watermark_bytes();
         // What was evicted may still be held by a reader, or be waste of the heap for a while.
-        let planned = self.used_at_begin.saturating_sub(low).saturating_sub(self.freed_bytes);
-        bucket.memory.used_bytes().saturating_sub(low).min(planned)
+        let planned = self.used_at_begin.saturating_sub(self.target).saturating_sub(self.freed_bytes);
+        bucket.memory.used_bytes().saturating_sub(self.target).min(planned)
     }
 
     /// The share of what is evictable in the rest of a class that has to go.

@@ -136,11 +136,11 @@ impl Bucket {
         if self.disk.is_full() {
             return Err(Refusal::DiskFull);
         }
-        let used_bytes = self.memory.used_bytes();
-        if used_bytes >= self.memory.high_watermark_bytes() {
-            self.wake_pager();
+        let held_bytes = self.memory.held_bytes();
+        if held_bytes >= self.memory.high_watermark_bytes() {
+            self.make_room();
         }
-        let is_room = (new.is_deleted() || self.memory.admits(used_bytes)) && self.have_checkpoints_room();
+        let is_room = (new.is_deleted() || self.memory.admits(held_bytes)) && self.have_checkpoints_room();
         if is_room { Ok(()) } else { Err(Refusal::OverQuota) }
     }
 }

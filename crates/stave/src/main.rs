@@ -3,5 +3,6 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    base::memory::settle_system();
     stave::cli::run()
 }

@@ -37,7 +37,10 @@ impl CacheLines {
 
     /// An array of 1 to 16 lines, or of [`CacheLines::MOST`].
     pub fn new(heap: &Heap, len: usize) -> CacheLines {
-        assert!((1..=MOST_FINE).contains(&len) || len == CacheLines::MOST, "sizes whose slots begin at lines");
+        assert!(
+            (1..=MOST_FINE).contains(&len) || len == CacheLines::MOST,
+            "sizes whose slots begin at lines"
+        );
         let at = heap.allocate(len * size_of::<CacheLine>()).cast::<CacheLine>();
         assert!(at.is_aligned(), "slots of whole lines begin at lines");
         // SAFETY: the memory is large enough, aligned, and ours alone.
@@ -88,7 +91,9 @@ mod tests {
             first[len - 1].0[7] = len as u64;
             drop(first);
             let again: Vec<CacheLines> = (0..300).map(|_| CacheLines::new(&heap, len)).collect();
-            assert!(again.iter().all(|lines| lines.len() == len && lines.iter().all(|line| line.0 == [0; 8])));
+            assert!(
+                again.iter().all(|lines| lines.len() == len && lines.iter().all(|line| line.0 == [0; 8]))
+            );
             all.push(again);
         }
         drop(all);

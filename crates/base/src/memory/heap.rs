@@ -3,13 +3,14 @@
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use super::account::{Account, thread_number};
 use super::chunks::CHUNKS;
 use super::classes::{CLASSES, SIZES, class_of};
 use super::part::Part;
+use super::process::SYSTEM_PAGES_FROM;
 use super::shard::{Emptied, Shard};
 use super::slab::{Slab, SlotList, Standing};
 
@@ -24,8 +25,6 @@ const PREFIX: usize = 16;
 /// What the system's allocator needs for itself, and what it rounds to.
 const SYSTEM_HEAD: usize = 8;
 const SYSTEM_GRAIN: usize = 16;
-/// From here the system's allocator hands out pages.
-const SYSTEM_PAGES_FROM: usize = 128 << 10;
 const PAGE: usize = 4096;
 
 pub(super) struct Inner {
@@ -37,6 +36,8 @@ pub(super) struct Inner {
     handles: AtomicUsize,
     /// Bytes of allocations that are too large for slots.
     large_bytes: AtomicU64,
+    /// About how many bytes of slots are held and not used.
+    slack: Arc<AtomicI64>,
 }
 
 /// Allocates the versions of one bucket and charges them to its account; a clone is the same heap.
@@ -133,13 +134,15 @@ impl Heap {
     pub fn of_part(account: Account, part: Part) -> Heap {
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         let shards = (SHARDS_A_CORE * cores).next_power_of_two().min(MOST_SHARDS);
-        let shards = (0..shards).map(|_| Shard::new()).collect();
+        let slack = Arc::new(AtomicI64::new(0));
+        let shards = (0..shards).map(|_| Shard::new(slack.clone())).collect();
         Heap(Arc::new(Inner {
             account,
             part,
             shards,
             handles: AtomicUsize::new(1),
             large_bytes: AtomicU64::new(0),
+            slack,
         }))
     }
 
@@ -159,6 +162,13 @@ impl Heap {
     #[inline]
     pub fn charged_bytes(bytes: usize) -> usize {
         class_of(bytes).map_or_else(|| large_bytes(bytes), |class| SIZES[class] as usize)
+    }
+
+    /// About how many bytes it holds that are not in use: free slots, but for the few in the first list at hand of each
+    /// shard. One load, for whoever decides by it.
+    #[inline]
+    pub fn slack_estimate(&self) -> u64 {
+        self.0.slack.load(Ordering::Relaxed).max(0) as u64
     }
 
     /// What it holds.

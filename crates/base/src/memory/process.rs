@@ -2,6 +2,9 @@
 
 use super::chunks::CHUNKS;
 
+/// From here on the system's allocator hands out pages of their own, which it gives back when they are freed.
+pub(super) const SYSTEM_PAGES_FROM: usize = 64 << 10;
+
 /// What the whole process has from the system, all buckets together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessMemory {
@@ -28,6 +31,29 @@ impl ProcessMemory {
         }
     }
 }
+
+/// Tells the system's allocator how to be used by a process that must not pass a limit. To be called before threads are
+/// begun.
+///
+/// By default it has eight arenas a core, each with free memory that the others cannot use, and once something large
+/// was freed it keeps what is as large for the next one, between others that stay.
+pub fn settle_system() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        let arenas = i32::try_from(cores.max(2)).unwrap_or(i32::MAX);
+        // SAFETY: it may be called at any time. What is refused stays as it was.
+        unsafe {
+            libc::mallopt(libc::M_ARENA_MAX, arenas);
+            libc::mallopt(libc::M_MMAP_THRESHOLD, SYSTEM_PAGES_FROM as i32);
+            libc::mallopt(libc::M_TRIM_THRESHOLD, MOST_FREE_ON_TOP);
+        }
+    }
+}
+
+/// What an arena keeps at its end, in bytes.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+const MOST_FREE_ON_TOP: i32 = 512 << 10;
 
 /// Makes the system's allocator give free pages back to the system, wherever they lie. Takes milliseconds, and who
 /// allocates meanwhile waits: for quiet moments.

@@ -1,7 +1,8 @@
 //! A shard of a heap: the slabs that one thread, or few, allocate from, behind one lock.
 
 use std::ptr::{NonNull, null};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering::Relaxed};
 
 use super::classes::{CLASSES, SIZES};
 use super::lock::{Guard, Lock};
@@ -15,6 +16,9 @@ const REUSE_SHARE: u32 = 32;
 const LIST_BYTES: u32 = 16 << 10;
 const LEAST_LISTED: u32 = 2;
 const MOST_LISTED: u32 = 64;
+
+/// All shards of a heap are told of free slots when their number in one has changed by so many bytes.
+pub(super) const SLACK_DRIFT: i64 = 16 << 10;
 
 /// Slots of a class that a list at hand holds at most.
 static LISTED: [u32; CLASSES] = {
@@ -65,6 +69,35 @@ pub(super) struct Bins {
     bins: [Bin; CLASSES],
     /// Nothing is kept at hand while this is not zero.
     bypassing: u32,
+    /// Bytes of free slots, in slabs and in spare lists, that `slack` does not know of yet.
+    drift: i64,
+    /// The sum of all shards.
+    slack: Arc<AtomicI64>,
+}
+
+impl Bins {
+    /// There are so many more free slots of a class.
+    #[inline]
+    fn add_slack(&mut self, class: usize, slots: u32) {
+        self.drift += i64::from(slots) * i64::from(SIZES[class]);
+        if self.drift.abs() >= SLACK_DRIFT {
+            self.tell_slack();
+        }
+    }
+
+    /// There are so many fewer.
+    #[inline]
+    fn take_slack(&mut self, class: usize, slots: u32) {
+        self.drift -= i64::from(slots) * i64::from(SIZES[class]);
+        if self.drift.abs() >= SLACK_DRIFT {
+            self.tell_slack();
+        }
+    }
+
+    #[cold]
+    fn tell_slack(&mut self) {
+        self.slack.fetch_add(std::mem::take(&mut self.drift), Relaxed);
+    }
 }
 
 // SAFETY: slabs are reached through whoever holds the lock of their owner, from any thread.
@@ -87,11 +120,12 @@ fn has_room(slab: &Slab) -> bool {
 pub(super) struct Emptied(pub(super) NonNull<Slab>);
 
 impl Shard {
-    pub(super) fn new() -> Shard {
+    /// A shard without slabs, which tells `slack` how many bytes of its slots are free.
+    pub(super) fn new(slack: Arc<AtomicI64>) -> Shard {
         let (hot, spare) = (SlotList::EMPTY, SlotList::EMPTY);
         let bin = Bin { hot, spare, current: null(), partial: null(), used: 0, begun: 0 };
         Shard {
-            bins: Lock::new(Bins { bins: [bin; CLASSES], bypassing: 0 }),
+            bins: Lock::new(Bins { bins: [bin; CLASSES], bypassing: 0, drift: 0, slack }),
             partials: [const { AtomicU32::new(0) }; CLASSES],
         }
     }
@@ -126,8 +160,10 @@ impl Locked<'_> {
     }
 
     fn take_from_slab(&mut self, class: usize) -> Option<NonNull<u8>> {
+        let spare = std::mem::replace(&mut self.bins.bins[class].spare, SlotList::EMPTY);
+        self.bins.take_slack(class, spare.count);
         let bin = &mut self.bins.bins[class];
-        bin.hot = std::mem::replace(&mut bin.spare, SlotList::EMPTY);
+        bin.hot = spare;
         if let Some(slot) = bin.hot.pop() {
             return Some(slot);
         }
@@ -142,7 +178,11 @@ impl Locked<'_> {
         // SAFETY: as above.
         bin.hot = unsafe { slab.take_freed() };
         bin.used += u64::from(bin.hot.count);
-        bin.hot.pop()
+        let (slot, taken) = (bin.hot.pop(), bin.hot.count + 1);
+        if slot.is_some() {
+            self.bins.take_slack(class, taken);
+        }
+        slot
     }
 
     /// Keeps a freed slot at hand. Returns what is too much: to be put back into slabs after the lock is released.
@@ -162,11 +202,19 @@ impl Locked<'_> {
             return SlotList::EMPTY;
         }
         let full = std::mem::replace(&mut bin.hot, SlotList::EMPTY);
-        std::mem::replace(&mut bin.spare, full)
+        let count = full.count;
+        let too_much = std::mem::replace(&mut bin.spare, full);
+        bins.add_slack(class, count);
+        bins.take_slack(class, too_much.count);
+        too_much
     }
 
     /// All slots at hand, to be put back into slabs after the lock is released.
     pub(super) fn drain(&mut self) -> Vec<SlotList> {
+        for class in 0..CLASSES {
+            let spare = self.bins.bins[class].spare.count;
+            self.bins.take_slack(class, spare);
+        }
         let bins = self.bins.bins.iter_mut();
         let lists = bins.flat_map(|bin| [&mut bin.hot, &mut bin.spare]).filter(|list| list.count > 0);
         lists.map(|list| std::mem::replace(list, SlotList::EMPTY)).collect()
@@ -220,6 +268,7 @@ impl Locked<'_> {
         // SAFETY: we hold the lock of the owner; the rest is the caller's promise.
         let used = unsafe { slab.put(slot) };
         self.bins.bins[slab.class()].used -= 1;
+        self.bins.add_slack(slab.class(), 1);
         match slab.standing() {
             Standing::Current => None,
             standing if used == 0 => Some(self.remove(slab, standing)),
@@ -275,6 +324,8 @@ impl Locked<'_> {
             self.unlink(slab);
         }
         self.bins.bins[slab.class()].begun -= u64::from(slab.begun());
+        // It was free to the last slot.
+        self.bins.take_slack(slab.class(), slab.begun());
         Emptied(NonNull::from(slab))
     }
 

@@ -40,6 +40,7 @@ pub fn memory(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(
         sheet.put(format_args!("mem_used_{part}"), bytes);
     }
     put_heap(bucket, sheet);
+    sheet.put("mem_held_estimate", bucket.memory().held_bytes());
     for state in STATES {
         sheet.put(format_args!("ht_mem_used_{}", state.name()), stats.of(state).item_bytes);
     }

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::memory::classes::MOST_BYTES;
+use crate::memory::shard::SLACK_DRIFT;
 
 /// An allocation that knows what is written in it.
 struct Block {
@@ -103,6 +104,27 @@ fn what_empties_is_given_back() {
 }
 
 #[test]
+fn slack_is_told_as_it_comes_and_goes() {
+    let heap = Heap::default();
+    let mut blocks: Vec<Block> = (0..10_000).map(|n| Block::new(&heap, 400 + n % 3 * 100, 1)).collect();
+    let most_off = heap.0.shards.len() as u64 * SLACK_DRIFT as u64;
+    assert!(heap.slack_estimate() <= most_off, "all is used");
+    let mut n = 0;
+    blocks.retain(|_| {
+        n += 1;
+        n % 4 == 0
+    });
+    heap.trim();
+    let slack = heap.usage().slack_bytes();
+    assert!(slack > 3_000_000 && slack.abs_diff(heap.slack_estimate()) <= most_off, "{slack}");
+    blocks.extend((0..7_500).map(|n| Block::new(&heap, 400 + n % 3 * 100, 1)));
+    assert!(heap.slack_estimate() <= slack / 10, "{} of {slack}", heap.slack_estimate());
+    drop(blocks);
+    heap.trim();
+    assert!(heap.slack_estimate() <= most_off, "{}", heap.slack_estimate());
+}
+
+#[test]
 fn a_version_outlives_its_heap() {
     let account = Account::new();
     let heap = Heap::new(account.clone());
@@ -192,6 +214,10 @@ proptest! {
         drop(senders);
         let used: usize = left.iter().map(|block| Heap::charged_bytes(block.bytes)).sum();
         prop_assert_eq!((documents(&heap), heap.usage().used_bytes), (used, used as u64));
+        heap.trim();
+        let slack = heap.usage().slack_bytes();
+        let off = slack.abs_diff(heap.slack_estimate());
+        prop_assert!(off <= heap.0.shards.len() as u64 * SLACK_DRIFT as u64, "{} of {}", off, slack);
         drop(left);
         prop_assert_eq!((documents(&heap), heap.usage().used_bytes), (0, 0));
     }
