@@ -17,7 +17,8 @@ while (($#)); do
 done
 [[ -n $stave ]] || { echo "$usage" >&2; exit 2; }
 [[ -x $stave ]] || { echo "$stave is not an executable file" >&2; exit 2; }
-((${#suites[@]})) || suites=(python go rust java)
+# The Java suite needs a JDK and Maven: by name only.
+((${#suites[@]})) || suites=(python go rust)
 
 work=$(mktemp -d)
 server=
