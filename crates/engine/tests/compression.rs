@@ -97,9 +97,7 @@ fn stats(world: &Watched) -> CompressionStats {
 }
 
 fn check_account(world: &Watched) {
-    assert!(world.bucket.flush_all());
-    let documents = world.bucket.memory().account().exact()[base::Part::Documents as usize];
-    assert_eq!(documents as u64, world.table_bytes(), "what is charged is what is there");
+    world.check_account();
 }
 
 #[test]
