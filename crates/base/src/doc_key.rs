@@ -30,6 +30,17 @@ impl<'a> DocKey<'a> {
         encode_leb128(self.collection.0)
     }
 
+    /// Prefix and key, and how long they are: the key of the document's prepare in [`CollectionId::PREPARES`].
+    ///
+    /// The key must have a valid length.
+    pub fn to_prepared(&self) -> ([u8; limits::MAX_PREFIXED_KEY_BYTES], usize) {
+        let (prefix, prefix_len) = self.prefix();
+        let mut out = [0; limits::MAX_PREFIXED_KEY_BYTES];
+        out[..prefix_len].copy_from_slice(&prefix[..prefix_len]);
+        out[prefix_len..prefix_len + self.key.len()].copy_from_slice(self.key);
+        (out, prefix_len + self.key.len())
+    }
+
     /// Bytes of prefix and key together.
     pub fn encoded_len(&self) -> usize {
         self.prefix().1 + self.key.len()

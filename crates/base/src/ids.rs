@@ -54,6 +54,10 @@ number!(
 impl CollectionId {
     /// The collection of keys that name none.
     pub const DEFAULT: CollectionId = CollectionId(0);
+    /// Where system events are kept: changes of the collections manifest. No client reaches it.
+    pub const SYSTEM: CollectionId = CollectionId(1);
+    /// Where prepares are kept, each under its document's whole prefixed key. No client reaches it.
+    pub const PREPARES: CollectionId = CollectionId(2);
 }
 
 impl Seqno {

@@ -9,6 +9,7 @@ pub mod frequency;
 pub mod ids;
 pub mod limits;
 pub mod memory;
+pub mod sync_write;
 pub mod vbucket_map;
 pub mod version;
 
@@ -18,4 +19,5 @@ pub use doc_key::{DocKey, StoredKey};
 pub use frequency::{FrequencyFactor, INITIAL_FREQUENCY};
 pub use ids::{Cas, CollectionId, Moment, RevSeqno, ScopeId, Seqno, VbId, VbState, VbUuid};
 pub use memory::{Account, Heap, Part};
+pub use sync_write::{DurabilityLevel, SyncWrite};
 pub use version::{ItemKind, NewVersion, Version, VersionMeta};

@@ -6,6 +6,8 @@ pub const MAX_KEY_BYTES: usize = 250;
 pub const MAX_COLLECTION_KEY_BYTES: usize = 246;
 /// Longest key with its collection prefix.
 pub const MAX_PREFIXED_KEY_BYTES: usize = 251;
+/// Longest key that is stored: that of a prepare, which has one more prefix.
+pub const MAX_STORED_KEY_BYTES: usize = MAX_PREFIXED_KEY_BYTES + 1;
 /// Largest document value in bytes, inflated, system xattrs included in their own allowance.
 pub const MAX_VALUE_BYTES: usize = 20 << 20;
 /// Largest total of a document's system xattrs in bytes, on top of [`MAX_VALUE_BYTES`].

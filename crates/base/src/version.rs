@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicU8, AtomicU32, Ordering, fence};
 
 use crate::datatype::Datatype;
 use crate::doc_key::DocKey;
-use crate::ids::{Cas, Moment, RevSeqno, Seqno};
+use crate::ids::{Cas, CollectionId, Moment, RevSeqno, Seqno};
 use crate::memory::Heap;
+use crate::sync_write::SyncWrite;
 
 /// What kind of change a version is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -53,14 +54,20 @@ pub struct VersionMeta {
     pub datatype: Datatype,
     /// Document, tombstone or system event.
     pub kind: ItemKind,
+    /// Its part in a sync write. Whether it has one is decided when the version is made, and never changes.
+    pub sync_write: SyncWrite,
 }
 
 /// The highest seqno and revision: files have 48 bits for them (couchstore's file_format.md, by-id index).
 pub const MAX_SEQNO: u64 = (1 << 48) - 1;
 
-/// The bits of a header's `kind` that say what kind of change it is. The rest of the lower half is for changes that are
-/// prepared, committed or aborted.
+/// The bits of a header's `kind` that say what kind of change it is.
 const KIND: u8 = 0x03;
+/// The bits of a header's `kind` that say which part it plays in a sync write; the rest of that is in the trailer.
+const SYNC_WRITE: u8 = 0x0c;
+const SYNC_WRITE_SHIFT: u32 = 2;
+/// Bytes between header and key of a version that plays a part in a sync write: the rest of [`SyncWrite::to_parts`].
+const TRAILER: usize = size_of::<u64>();
 /// The bit of a header's `kind` that says that the value is in the allocation.
 const RESIDENT: u8 = 0x80;
 
@@ -103,6 +110,27 @@ impl Header {
         }
     }
 
+    /// Bytes between header and key.
+    fn trailer_bytes(&self) -> usize {
+        if self.kind & SYNC_WRITE == 0 { 0 } else { TRAILER }
+    }
+
+    /// Bytes before the key.
+    fn key_at(&self) -> usize {
+        HEADER + self.trailer_bytes()
+    }
+
+    #[inline]
+    fn sync_write(&self) -> SyncWrite {
+        let bits = (self.kind & SYNC_WRITE) >> SYNC_WRITE_SHIFT;
+        if bits == 0 {
+            return SyncWrite::No;
+        }
+        // SAFETY: with these bits the allocation has a trailer right behind the header, filled when it was made.
+        let rest = unsafe { (&raw const *self).add(1).cast::<u64>().read() };
+        SyncWrite::from_parts(bits, rest).expect("it was made from one")
+    }
+
     #[inline]
     fn meta(&self) -> VersionMeta {
         VersionMeta {
@@ -113,11 +141,15 @@ impl Header {
             expiry: self.expiry,
             datatype: self.datatype,
             kind: self.kind(),
+            sync_write: self.sync_write(),
         }
     }
 
     #[inline]
     fn set_meta(&mut self, meta: &VersionMeta) {
+        let (sync_write, _) = meta.sync_write.to_parts();
+        let is_same_part = sync_write == (self.kind & SYNC_WRITE) >> SYNC_WRITE_SHIFT;
+        assert!(is_same_part, "a version's part in a sync write is decided when it is made");
         let (by_seqno, rev_seqno) = (meta.by_seqno.0, meta.rev_seqno.0);
         assert!(by_seqno <= MAX_SEQNO && rev_seqno <= MAX_SEQNO, "seqnos and revisions have 48 bits");
         self.cas = meta.cas.0;
@@ -189,7 +221,9 @@ impl NewVersion {
         let key_len = prefix_len + key.key.len();
         let key_byte = u8::try_from(key_len).expect("callers check the key length");
         let held = if resident { value_len as usize } else { 0 };
-        let raw = heap.allocate(HEADER + key_len + held);
+        let (sync_write, rest) = meta.sync_write.to_parts();
+        let trailer = if sync_write == 0 { 0 } else { TRAILER };
+        let raw = heap.allocate(HEADER + trailer + key_len + held);
         let ptr = raw.cast::<Header>();
         let mut header = Header {
             refs: AtomicU32::new(1),
@@ -202,16 +236,20 @@ impl NewVersion {
             by_seqno_high: 0,
             rev_seqno_high: 0,
             datatype: Datatype::default(),
-            kind: if resident { RESIDENT } else { 0 },
+            kind: sync_write << SYNC_WRITE_SHIFT | if resident { RESIDENT } else { 0 },
             key_len: key_byte,
             frequency: AtomicU8::new(crate::frequency::INITIAL_FREQUENCY),
         };
         header.set_meta(&meta);
-        // SAFETY: `raw` points at `HEADER + key_len` fresh bytes and those of the value parts, aligned for `Header`; the copies write
-        // prefix, key and parts one after the other, and their lengths add up to that size.
+        // SAFETY: `raw` points at fresh bytes for header, trailer, key and value parts, aligned for `Header` and so for
+        // the trailer behind it; the copies write prefix, key and parts one after the other, and their lengths add up to
+        // that size.
         unsafe {
             ptr.write(header);
-            let mut at = raw.add(HEADER);
+            if trailer > 0 {
+                raw.add(HEADER).cast::<u64>().write(rest);
+            }
+            let mut at = raw.add(HEADER + trailer);
             for part in [&prefix[..prefix_len], key.key].into_iter().chain(value.iter().copied()) {
                 at.as_ptr().copy_from_nonoverlapping(part.as_ptr(), part.len());
                 at = at.add(part.len());
@@ -230,9 +268,10 @@ impl NewVersion {
     pub fn value_mut(&mut self) -> &mut [u8] {
         let key_len = usize::from(self.0.header().key_len);
         let value_len = self.0.header().held_bytes();
+        let key_at = self.0.header().key_at();
         // SAFETY: a `NewVersion` is the only reference to its allocation, and the value lies behind header and key.
         unsafe {
-            let at = self.0.0.as_ptr().cast::<u8>().add(HEADER + key_len);
+            let at = self.0.0.as_ptr().cast::<u8>().add(key_at + key_len);
             std::slice::from_raw_parts_mut(at, value_len)
         }
     }
@@ -268,7 +307,9 @@ impl Version {
 
     fn bytes(&self, from: usize, len: usize) -> &[u8] {
         // SAFETY: callers pass ranges inside the allocation that `NewVersion::new` filled.
-        unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast::<u8>().add(HEADER + from), len) }
+        unsafe {
+            std::slice::from_raw_parts(self.0.as_ptr().cast::<u8>().add(self.header().key_at() + from), len)
+        }
     }
 
     /// Its metadata.
@@ -285,6 +326,15 @@ impl Version {
     /// The key, split into collection and bytes.
     pub fn key(&self) -> DocKey<'_> {
         DocKey::parse(self.stored_key()).expect("the key was encoded when the version was made")
+    }
+
+    /// The document's key, also of a prepare or an abort.
+    pub fn document_key(&self) -> DocKey<'_> {
+        let key = self.key();
+        if key.collection != CollectionId::PREPARES {
+            return key;
+        }
+        DocKey::parse(key.key).expect("a prepare is kept under its document's key")
     }
 
     /// The stored value: a Snappy block if the datatype says so, starting with xattrs if it says so.
@@ -345,7 +395,7 @@ impl Version {
     }
 
     fn unrounded_bytes(&self) -> usize {
-        HEADER + usize::from(self.header().key_len) + self.header().held_bytes()
+        self.header().key_at() + usize::from(self.header().key_len) + self.header().held_bytes()
     }
 
     /// Whether anybody else holds it too, at this moment.
@@ -446,6 +496,7 @@ impl fmt::Debug for Version {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sync_write::DurabilityLevel;
 
     #[test]
     fn keeps_what_it_was_given() {
@@ -461,6 +512,37 @@ mod tests {
         assert_eq!(other.value(), b"Value");
         assert_eq!(other.meta().by_seqno, Seqno(3));
         assert_eq!(other.meta().flags, 9);
+    }
+
+    #[test]
+    fn a_sync_write_takes_eight_bytes_more_and_nobody_else_does() {
+        let heap = Heap::default();
+        let made = |sync_write| {
+            let meta = VersionMeta { sync_write, flags: 9, ..VersionMeta::default() };
+            NewVersion::new(&heap, meta, DocKey::new(b"key"), &[b"value"]).publish()
+        };
+        let plain = made(SyncWrite::No);
+        for sync_write in [
+            SyncWrite::Prepare(DurabilityLevel::PersistToMajority),
+            SyncWrite::Commit { prepared: Seqno(MAX_SEQNO) },
+            SyncWrite::Abort { prepared: Seqno(1) },
+        ] {
+            let version = made(sync_write);
+            assert_eq!(version.meta(), VersionMeta { sync_write, ..plain.meta() });
+            assert_eq!((version.stored_key(), version.value()), (&b"\0key"[..], &b"value"[..]));
+            assert_eq!(version.unrounded_bytes(), plain.unrounded_bytes() + TRAILER);
+        }
+    }
+
+    #[test]
+    fn a_prepare_knows_its_document() {
+        let document = DocKey { collection: CollectionId(0x89), key: b"key" };
+        let (prepared, len) = document.to_prepared();
+        let key = DocKey { collection: CollectionId::PREPARES, key: &prepared[..len] };
+        let sync_write = SyncWrite::Prepare(DurabilityLevel::Majority);
+        let meta = VersionMeta { sync_write, ..VersionMeta::default() };
+        let version = NewVersion::new(&Heap::default(), meta, key, &[]).publish();
+        assert_eq!((version.key(), version.document_key()), (key, document));
     }
 
     #[test]

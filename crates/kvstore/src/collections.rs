@@ -4,9 +4,9 @@ use base::doc_key::{DocKey, decode_leb128, encode_leb128};
 use base::{CollectionId, Seqno};
 
 /// Namespace of system events.
-pub(crate) const SYSTEM: CollectionId = CollectionId(1);
+pub(crate) const SYSTEM: CollectionId = CollectionId::SYSTEM;
 /// Namespace of prepares; a whole prefixed key follows.
-pub(crate) const PREPARES: CollectionId = CollectionId(2);
+pub(crate) const PREPARES: CollectionId = CollectionId::PREPARES;
 
 /// What a vBucket holds of a collection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -6,8 +6,8 @@ mod rollback;
 use std::ops::ControlFlow;
 
 use base::{
-    Cas, CollectionId, Datatype, DocKey, ItemKind, NewVersion, RevSeqno, Seqno, VbId, VbState, Version,
-    VersionMeta,
+    Cas, CollectionId, Datatype, DocKey, ItemKind, NewVersion, RevSeqno, Seqno, SyncWrite, VbId, VbState,
+    Version, VersionMeta,
 };
 
 use crate::state::{FailoverEntry, VbStateDoc};
@@ -140,6 +140,7 @@ fn metadata_comes_back_whole(mut subject: impl Subject) {
             expiry: u32::MAX,
             datatype: Datatype::JSON,
             kind: ItemKind::Mutation,
+            sync_write: SyncWrite::No,
         }
     });
     let deleted = tombstone(0, "deleted", 8, ItemKind::Deletion);

@@ -4,32 +4,10 @@
 //! Each is a byte of identifier (high half) and length (low half), then its value; 15 in a half means that a further
 //! byte is added to it, the identifier's before the length's.
 
+use base::DurabilityLevel;
+
 use crate::reader::Reader;
 use crate::status::Status;
-
-/// How safe a write must be before it is acknowledged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum DurabilityLevel {
-    /// In the memory of a majority of nodes.
-    Majority = 1,
-    /// In the memory of a majority, on disk on the active node.
-    MajorityAndPersistOnActive = 2,
-    /// On the disks of a majority.
-    PersistToMajority = 3,
-}
-
-impl DurabilityLevel {
-    /// The level with this wire number, if there is one.
-    pub fn from_wire(level: u8) -> Option<DurabilityLevel> {
-        Some(match level {
-            1 => DurabilityLevel::Majority,
-            2 => DurabilityLevel::MajorityAndPersistOnActive,
-            3 => DurabilityLevel::PersistToMajority,
-            _ => return None,
-        })
-    }
-}
 
 /// A durability requirement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

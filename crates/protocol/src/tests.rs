@@ -4,9 +4,10 @@ use base::{Cas, VbId};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use crate::DurabilityLevel;
 use crate::extras::*;
 use crate::feature::{Feature, Features};
-use crate::frame_info::{Durability, DurabilityLevel, FrameInfoError, FrameInfos};
+use crate::frame_info::{Durability, FrameInfoError, FrameInfos};
 use crate::response::ParsedResponse;
 use crate::*;
 

@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use base::env::{Disk, File};
-use base::{ItemKind, Seqno, VbId, Version};
+use base::{ItemKind, Seqno, SyncWrite, VbId, Version, VersionMeta};
 use couchstore::{
-    Batch, Body, CONTENT_JSON, CONTENT_OPAQUE, Commit, CouchFile, DocUpdate, LocalUpdate, RecordSummary,
-    RevMeta, Scratch, Snapshot, Tuning,
+    Batch, Body, CONTENT_JSON, CONTENT_OPAQUE, Commit, CouchFile, DocUpdate, Durability, LocalUpdate,
+    RecordSummary, RevMeta, Scratch, Snapshot, Tuning,
 };
 
 use crate::collections::{CollectionStats, Tally, Weight};
@@ -238,6 +238,17 @@ fn body(version: &Version) -> Body<'_> {
     if version.meta().datatype.is_snappy() { Body::Compressed(value) } else { Body::Compress(value) }
 }
 
+fn durability(meta: &VersionMeta) -> Option<Durability> {
+    Some(match meta.sync_write {
+        SyncWrite::No => return None,
+        SyncWrite::Prepare(level) => {
+            Durability::Pending { level: level as u8, is_delete: meta.kind.is_deleted() }
+        }
+        SyncWrite::Commit { prepared } => Durability::Commit { prepared_seqno: prepared.0 },
+        SyncWrite::Abort { prepared } => Durability::Abort { prepared_seqno: prepared.0 },
+    })
+}
+
 impl Batch for Docs<'_> {
     fn len(&self) -> usize {
         self.items.len()
@@ -250,7 +261,12 @@ impl Batch for Docs<'_> {
             id: version.stored_key(),
             seqno: meta.by_seqno.0,
             rev_seqno: meta.rev_seqno.0,
-            deleted: version.is_deleted(),
+            // A prepared deletion is a record that is there, an abort one that is gone.
+            deleted: match meta.sync_write {
+                SyncWrite::Prepare(_) => false,
+                SyncWrite::Abort { .. } => true,
+                SyncWrite::No | SyncWrite::Commit { .. } => version.is_deleted(),
+            },
             content_meta: if meta.datatype.is_json() { CONTENT_JSON } else { CONTENT_OPAQUE },
             body: body(version),
         }
@@ -264,7 +280,7 @@ impl Batch for Docs<'_> {
             flags: meta.flags,
             datatype: Some(meta.datatype.0),
             expired: meta.kind == ItemKind::Expiration,
-            durability: None,
+            durability: durability(&meta),
         };
         let (bytes, len) = rev_meta.encode();
         out.extend_from_slice(&bytes[..len]);

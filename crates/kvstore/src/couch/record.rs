@@ -2,9 +2,12 @@
 
 use std::ops::ControlFlow;
 
-use base::limits::MAX_PREFIXED_KEY_BYTES;
-use base::{Cas, Datatype, DocKey, Heap, ItemKind, NewVersion, RevSeqno, Seqno, VbId, Version, VersionMeta};
-use couchstore::{DocInfo, Pieces, RevMeta, Snapshot};
+use base::limits::MAX_STORED_KEY_BYTES;
+use base::{
+    Cas, Datatype, DocKey, DurabilityLevel, Heap, ItemKind, NewVersion, RevSeqno, Seqno, SyncWrite, VbId,
+    Version, VersionMeta,
+};
+use couchstore::{DocInfo, Durability, Pieces, RevMeta, Snapshot};
 
 use super::file::read_state;
 use crate::collections::{PREPARES, SYSTEM};
@@ -84,7 +87,7 @@ impl Records {
             what,
         };
         let key = DocKey::parse(info.id).ok_or_else(|| unknown("the key has no collection prefix"))?;
-        if info.id.len() > MAX_PREFIXED_KEY_BYTES {
+        if info.id.len() > MAX_STORED_KEY_BYTES {
             return Err(unknown("the key is too long"));
         }
         let rev_meta = RevMeta::decode(info.rev_meta).ok_or_else(|| unknown("revision metadata"))?;
@@ -97,6 +100,7 @@ impl Records {
             expiry: rev_meta.expiry,
             datatype,
             kind: kind(info, &rev_meta, key),
+            sync_write: sync_write(&rev_meta).ok_or_else(|| unknown("the state of a sync write"))?,
         };
         if values == Values::Leave && info.body_bytes > 0 {
             return Ok(NewVersion::without_value(&self.heap, meta, key, info.body_bytes).publish());
@@ -164,10 +168,23 @@ fn datatype(info: &DocInfo<'_>, rev_meta: &RevMeta) -> Option<Datatype> {
 
 /// The drop of a collection is a deleted system event: its kind says deleted, its key says system event.
 fn kind(info: &DocInfo<'_>, rev_meta: &RevMeta, key: DocKey<'_>) -> ItemKind {
+    if matches!(rev_meta.durability, Some(Durability::Pending { is_delete: true, .. })) {
+        return ItemKind::Deletion;
+    }
     match (info.deleted, rev_meta.expired) {
         (true, true) => ItemKind::Expiration,
         (true, false) => ItemKind::Deletion,
         (false, _) if key.collection == SYSTEM => ItemKind::SystemEvent,
         (false, _) => ItemKind::Mutation,
     }
+}
+
+/// Nothing if the level is unknown.
+fn sync_write(rev_meta: &RevMeta) -> Option<SyncWrite> {
+    Some(match rev_meta.durability {
+        None => SyncWrite::No,
+        Some(Durability::Pending { level, .. }) => SyncWrite::Prepare(DurabilityLevel::from_wire(level)?),
+        Some(Durability::Commit { prepared_seqno }) => SyncWrite::Commit { prepared: Seqno(prepared_seqno) },
+        Some(Durability::Abort { prepared_seqno }) => SyncWrite::Abort { prepared: Seqno(prepared_seqno) },
+    })
 }

@@ -1,10 +1,14 @@
 //! From frames to records. Nothing that comes from a file is trusted before its checksum is seen.
 
-use base::limits::MAX_PREFIXED_KEY_BYTES;
+use base::limits::MAX_STORED_KEY_BYTES;
 use base::version::MAX_SEQNO;
-use base::{Cas, Datatype, DocKey, Heap, ItemKind, NewVersion, RevSeqno, Seqno, VbId, Version, VersionMeta};
+use base::{
+    Cas, Datatype, DocKey, Heap, ItemKind, NewVersion, RevSeqno, Seqno, SyncWrite, VbId, Version, VersionMeta,
+};
 
-use super::layout::{Cursor, ITEM_HEAD, RECORD_HEAD, SAVE_HEAD, TABLE_ENTRY, flag, kind, seed};
+use super::layout::{
+    Cursor, ITEM_HEAD, ITEM_SYNC_WRITE, RECORD_HEAD, SAVE_HEAD, TABLE_ENTRY, flag, kind, seed,
+};
 use super::{Filed, Frame, ReplayedState};
 use crate::state::{StateNumbers, VbStateDoc};
 
@@ -152,13 +156,15 @@ impl Decoder<'_> {
         let lengths = |mut at: Cursor<'_>| Some((at.u32()?, at.u32()? as usize, at.u8()?, at.u8()?));
         let damaged = || self.damaged(offset, "the length of an item");
         let (crc, value, key, form) = lengths(Cursor(bytes)).ok_or_else(damaged)?;
-        let value_at = ITEM_HEAD + usize::from(key);
+        let key_end = ITEM_HEAD + usize::from(key);
+        let value_at = key_end + if form & SYNC_WRITE == 0 { 0 } else { ITEM_SYNC_WRITE };
         let len = value_at.checked_add(value).filter(|len| *len <= bytes.len()).ok_or_else(damaged)?;
         if crc32c::crc32c_append(seed, &bytes[4..len]) != crc {
             return Err(self.damaged(offset, "the checksum of an item"));
         }
-        let meta = meta(Cursor(&bytes[10..ITEM_HEAD]), form);
-        let key = Some(&bytes[ITEM_HEAD..value_at]).filter(|key| key.len() <= MAX_PREFIXED_KEY_BYTES);
+        let sync_write = Cursor(&bytes[key_end..value_at]).u64().unwrap_or(0);
+        let meta = meta(Cursor(&bytes[10..ITEM_HEAD]), form, sync_write);
+        let key = Some(&bytes[ITEM_HEAD..key_end]).filter(|key| key.len() <= MAX_STORED_KEY_BYTES);
         let (Some(meta), Some(key)) = (meta, key.and_then(DocKey::parse)) else {
             return Err(self.unknown(offset, "an item of an unknown form"));
         };
@@ -166,13 +172,15 @@ impl Decoder<'_> {
     }
 }
 
-fn meta(mut at: Cursor<'_>, form: u8) -> Option<VersionMeta> {
-    let kind = match form & 15 {
+/// The bits of an item's form that say which part it plays in a sync write.
+const SYNC_WRITE: u8 = 0x0c;
+
+fn meta(mut at: Cursor<'_>, form: u8, sync_write: u64) -> Option<VersionMeta> {
+    let kind = match form & 3 {
         0 => ItemKind::Mutation,
         1 => ItemKind::Deletion,
         2 => ItemKind::Expiration,
-        3 => ItemKind::SystemEvent,
-        _ => return None,
+        _ => ItemKind::SystemEvent,
     };
     let seqno = |number: u64| (number <= MAX_SEQNO).then_some(number);
     Some(VersionMeta {
@@ -183,6 +191,7 @@ fn meta(mut at: Cursor<'_>, form: u8) -> Option<VersionMeta> {
         expiry: at.u32()?,
         datatype: Datatype::from_wire(form >> 4)?,
         kind,
+        sync_write: SyncWrite::from_parts((form & SYNC_WRITE) >> 2, seqno(sync_write)?)?,
     })
 }
 

@@ -1,10 +1,10 @@
 //! From records to frames.
 
-use base::Version;
+use base::{SyncWrite, Version};
 
 use super::layout::{
-    FILED_BYTES, FRAME_HEAD, FrameHead, ITEM_HEAD, Pen, RECORD_HEAD, SAVE_HEAD, TABLE_ENTRY, flag, kind,
-    padded, seed,
+    FILED_BYTES, FRAME_HEAD, FrameHead, ITEM_HEAD, ITEM_SYNC_WRITE, Pen, RECORD_HEAD, SAVE_HEAD, TABLE_ENTRY,
+    flag, kind, padded, seed,
 };
 use super::{Filed, Record, State};
 use crate::state::StateNumbers;
@@ -117,7 +117,8 @@ impl FrameBuffer {
             return false;
         }
         for (i, version) in items.iter().enumerate().skip(begin) {
-            let bytes = ITEM_HEAD + version.stored_key().len() + version.value().len();
+            let sync_write = if version.meta().sync_write == SyncWrite::No { 0 } else { ITEM_SYNC_WRITE };
+            let bytes = ITEM_HEAD + version.stored_key().len() + sync_write + version.value().len();
             if !must && self.bytes.len() + bytes > limit {
                 break;
             }
@@ -163,10 +164,11 @@ impl FrameBuffer {
     fn item(&mut self, seed: u32, version: &Version, bytes: usize) {
         assert!(version.is_resident(), "what is journaled has its value in memory");
         let (meta, key, value) = (version.meta(), version.stored_key(), version.value());
+        let (sync_write, rest) = meta.sync_write.to_parts();
         let head: [u8; ITEM_HEAD] = Pen::new()
             .put(&[0; 4])
             .put(&(value.len() as u32).to_le_bytes())
-            .put(&[key.len() as u8, meta.kind as u8 | meta.datatype.0 << 4])
+            .put(&[key.len() as u8, meta.kind as u8 | sync_write << 2 | meta.datatype.0 << 4])
             .put(&meta.cas.0.to_le_bytes())
             .put(&meta.by_seqno.0.to_le_bytes())
             .put(&meta.rev_seqno.0.to_le_bytes())
@@ -177,6 +179,9 @@ impl FrameBuffer {
         self.bytes.reserve(bytes);
         self.bytes.extend_from_slice(&head);
         self.bytes.extend_from_slice(key);
+        if sync_write != 0 {
+            self.bytes.extend_from_slice(&rest.to_le_bytes());
+        }
         self.bytes.extend_from_slice(value);
         let crc = crc32c::crc32c_append(seed, &self.bytes[start + 4..]);
         self.bytes[start..start + 4].copy_from_slice(&crc.to_le_bytes());

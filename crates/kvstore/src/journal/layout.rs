@@ -20,6 +20,8 @@ pub(super) const RECORD_HEAD: usize = 12;
 pub(super) const SAVE_HEAD: usize = 20;
 /// Bytes of an item before its key.
 pub(super) const ITEM_HEAD: usize = 42;
+/// Bytes between key and value of an item that plays a part in a sync write.
+pub(super) const ITEM_SYNC_WRITE: usize = 8;
 /// Bytes of a vBucket in a table.
 pub(super) const TABLE_ENTRY: usize = 26;
 /// Bytes of a record that tells a file's state.

@@ -318,6 +318,7 @@ impl Shape {
                 (true, false) => ItemKind::Deletion,
                 (true, true) => ItemKind::Expiration,
             },
+            ..VersionMeta::default()
         };
         NewVersion::new(base::Heap::shared(), meta, DocKey::new(key), &[&value]).publish()
     }
