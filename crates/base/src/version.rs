@@ -555,6 +555,7 @@ mod tests {
             expiry: u32::MAX,
             datatype: Datatype::SNAPPY,
             kind: ItemKind::SystemEvent,
+            sync_write: SyncWrite::No,
         };
         let odd =
             VersionMeta { by_seqno: Seqno(0x1234_5678_9abc), rev_seqno: RevSeqno(0x8001_0000_0002), ..most };

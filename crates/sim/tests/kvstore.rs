@@ -82,6 +82,7 @@ fn version(rng: &mut SplitMix64, key: &[u8], seqno: u64) -> Version {
             [Datatype::RAW, Datatype::JSON][rng.below(2) as usize]
         },
         kind,
+        ..VersionMeta::default()
     };
     NewVersion::new(base::Heap::shared(), meta, DocKey::new(key), &[&value]).publish()
 }

@@ -47,6 +47,7 @@ pub(super) fn version(key: &str, seqno: u64, value: &[u8]) -> Version {
         datatype: Datatype((seqno % 8) as u8),
         kind: [ItemKind::Mutation, ItemKind::Deletion, ItemKind::Expiration, ItemKind::SystemEvent]
             [(seqno % 4) as usize],
+        sync_write: base::SyncWrite::No,
     };
     let key = DocKey { collection: CollectionId((seqno % 300) as u32), key: key.as_bytes() };
     NewVersion::new(base::Heap::shared(), meta, key, &[value]).publish()
