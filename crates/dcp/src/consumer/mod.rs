@@ -28,7 +28,7 @@ use controls::OTHER_OPAQUES;
 pub use disconnect::Disconnect;
 pub use settle::{RollBack, Settled};
 pub use track::{Mode, Stage, Trouble};
-use track::{Queued, Track, Work};
+use track::Track;
 
 /// The opaque under which the producer is asked for its last changes.
 const SEQNOS_OPAQUE: u32 = u32::MAX;
@@ -107,6 +107,8 @@ pub struct Consumer {
     next_opaque: u32,
     /// vBuckets with something to apply, in the order in which it came.
     due: Vec<VbId>,
+    /// Rollbacks that are to be done elsewhere.
+    rollbacks: Vec<RollBack>,
     /// vBuckets that are asked for again, by when.
     pausing: BTreeSet<(Duration, VbId)>,
     /// Bytes of messages that are not applied.
@@ -130,6 +132,7 @@ impl Consumer {
             config,
             next_opaque: 0,
             due: Vec::new(),
+            rollbacks: Vec::new(),
             pausing: BTreeSet::new(),
             held_bytes: 0,
             applied_bytes: 0,
@@ -203,14 +206,9 @@ impl Consumer {
         self.pausing.remove(&(track.again_at, vb));
         self.give_up_queue(&mut track);
         if matches!(track.stage, Stage::Asked | Stage::Streaming) {
-            let parts = RequestParts {
-                opcode: opcode::DCP_CLOSE_STREAM,
-                vbucket: vb,
-                opaque: OTHER_OPAQUES,
-                ..RequestParts::default()
-            };
-            send(out, &parts);
+            close_stream(vb, out);
         }
+        self.rollbacks.retain(|rollback| rollback.vb != vb);
         self.acknowledge(out);
     }
 
@@ -240,6 +238,7 @@ impl Consumer {
         track.opaque = opaque;
         track.applied = position.start;
         track.acknowledge_at = None;
+        track.stream = None;
         let flags = match track.mode {
             Mode::Replicate => 0,
             Mode::TakeOver => StreamFlags::TAKEOVER,
@@ -261,6 +260,9 @@ impl Consumer {
             ..RequestParts::default()
         };
         send(out, &parts);
+        if let Some(track) = self.track(vb) {
+            track.position = Some(position);
+        }
     }
 
     /// A rollback that was to be done is done, or was not possible: why.
@@ -323,6 +325,16 @@ impl Consumer {
         let extras = bytes.to_be_bytes();
         send(out, &RequestParts { opcode: opcode::DCP_BUFFER_ACK, extras: &extras, ..RequestParts::default() });
     }
+}
+
+fn close_stream(vb: VbId, out: &mut Vec<u8>) {
+    let parts = RequestParts {
+        opcode: opcode::DCP_CLOSE_STREAM,
+        vbucket: vb,
+        opaque: OTHER_OPAQUES,
+        ..RequestParts::default()
+    };
+    send(out, &parts);
 }
 
 fn send(out: &mut Vec<u8>, parts: &RequestParts<'_>) {

@@ -3,13 +3,13 @@
 use base::limits::MAX_FRAME_BODY_BYTES;
 use base::version::MAX_SEQNO;
 use base::{Seqno, VbId, VbState, VbUuid};
-use engine::{FailoverEntry, IncomingSnapshot, SnapshotKind};
 use protocol::dcp::{FailoverLog, Marker, Message, What};
 use protocol::reader::Reader;
 use protocol::{
     Limits, Parsed, ParsedResponse, Request, Response, ResponseView, Status, magic, opcode, parse,
     parse_response,
 };
+use vbucket::{FailoverEntry, IncomingSnapshot, SnapshotKind};
 
 use super::controls::{self, OTHER_OPAQUES};
 use super::decode::{self, Brought};

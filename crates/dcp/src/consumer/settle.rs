@@ -4,6 +4,7 @@ use base::{Seqno, VbId, VbState};
 use engine::{Incoming, Refusal, ReplicaRefusal};
 use protocol::dcp::EndReason;
 use protocol::{Response, opcode};
+use vbucket::{FailoverEntry, Misplaced};
 
 use super::track::{Queued, Stage, Trouble, Work};
 use super::{Consumer, Disconnect, MOST_ROLLBACKS};
@@ -146,7 +147,7 @@ impl Consumer {
             Work::Unsupported(what) => {
                 self.counts.unsupported += 1;
                 tracing::warn!(bucket = self.bucket.name(), %vb, what, "a stream ends");
-                self.close(vb, out);
+                super::close_stream(vb, out);
                 return Ok(Done::Ended(Trouble::Here(what)));
             }
         };
@@ -160,7 +161,7 @@ impl Consumer {
                 Some(what) => Err(Disconnect::Violation(vb, what)),
                 None => {
                     self.counts.unsupported += u64::from(refusal == ReplicaRefusal::NotSupported);
-                    self.close(vb, out);
+                    super::close_stream(vb, out);
                     Ok(Done::Ended(Trouble::Here(why_not(refusal))))
                 }
             },
@@ -170,7 +171,7 @@ impl Consumer {
     fn accepted(
         &mut self,
         track: &mut super::Track,
-        log: Vec<engine::FailoverEntry>,
+        log: Vec<FailoverEntry>,
     ) -> Result<(), ReplicaRefusal> {
         let position = track.position.take().ok_or(ReplicaRefusal::NotReplica)?;
         track.stream = Some(self.bucket.adopt_failover(&position, log)?);
@@ -200,7 +201,7 @@ impl Consumer {
         if self.bucket.state_of(vb) != Some(state)
             && self.bucket.set_vbucket_state(vb, state, None).is_err()
         {
-            self.close(vb, out);
+            super::close_stream(vb, out);
             return Done::Ended(Trouble::Here("the vBucket cannot be given its role"));
         }
         let (opcode, opaque) = (opcode::DCP_SET_VBUCKET_STATE, track.opaque);
@@ -212,11 +213,6 @@ impl Consumer {
         }
         track.blocked_for = track.blocked_since.take().map(|since| self.now().saturating_sub(since));
         Done::TakenOver
-    }
-
-    /// Tells the producer that a stream is not wanted any more.
-    fn close(&self, vb: VbId, out: &mut Vec<u8>) {
-        super::close_stream(vb, out);
     }
 
     /// A vBucket has to forget what the producer's history does not have.
@@ -252,7 +248,6 @@ fn acknowledge_snapshot(track: &mut super::Track, out: &mut Vec<u8>) {
 
 /// What the producer did wrong, if it did.
 fn broken(refusal: ReplicaRefusal) -> Option<&'static str> {
-    use engine::Misplaced;
     Some(match refusal {
         ReplicaRefusal::Misplaced(Misplaced::NoSnapshot) => "a change without a snapshot",
         ReplicaRefusal::Misplaced(Misplaced::NotRising) => "a seqno that does not rise",

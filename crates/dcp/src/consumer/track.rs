@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use base::{Seqno, VbState};
-use engine::{FailoverEntry, Incoming, IncomingSnapshot};
+use engine::{Incoming, ReplicaPosition, ReplicaStream};
 use protocol::dcp::EndReason;
+use vbucket::{FailoverEntry, IncomingSnapshot};
 
 /// What is to become of a vBucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +76,12 @@ pub(super) struct Track {
     pub(super) stage: Stage,
     /// Of its stream, or of the request for it.
     pub(super) opaque: u32,
+    /// What was asked for.
+    pub(super) position: Option<ReplicaPosition>,
+    /// The stream as the bucket knows it.
+    pub(super) stream: Option<ReplicaStream>,
+    /// Rollbacks since the last stream.
+    pub(super) rollbacks: u32,
     /// What is not applied yet, in order.
     pub(super) queue: VecDeque<Queued>,
     /// Whether it waits for its turn to be applied.
@@ -134,6 +141,9 @@ impl Track {
             mode,
             stage: Stage::Pausing,
             opaque: 0,
+            position: None,
+            stream: None,
+            rollbacks: 0,
             queue: VecDeque::new(),
             is_due: false,
             acknowledge_at: None,
