@@ -18,9 +18,9 @@ use crate::pending::Pending;
 use crate::sink::Sink;
 
 /// Changes of the first range, which are merged into one snapshot; a larger one is sent as it is sealed.
-const FIRST_RANGE: RangeLimit = RangeLimit { items: 100_000, bytes: 16 << 20 };
+const FIRST_RANGE: RangeLimit = RangeLimit { items: 100_000, bytes: 16 << 20, ..RangeLimit::NONE };
 /// Changes taken from memory at once.
-const RANGE: RangeLimit = RangeLimit { items: 10_000, bytes: 2 << 20 };
+const RANGE: RangeLimit = RangeLimit { items: 10_000, bytes: 2 << 20, ..RangeLimit::NONE };
 /// Bytes taken from a backfill at once.
 const TAKE_BYTES: usize = 512 << 10;
 
