@@ -99,11 +99,12 @@ impl<'a> Drive<'a> {
     }
 
     async fn wait(&mut self, wait: Duration) -> Result<Woken, LinkError> {
-        let room = self.is_full.then(|| self.link.bucket.replica_room()).flatten();
+        let room = self.is_full.then(|| self.link.bucket.replica_room());
         let has_room = async {
             match room {
-                Some(room) => drop(room.await),
-                // There is, or somebody looks when the time has come.
+                Some(Some(room)) => drop(room.await),
+                // There is room by now.
+                Some(None) => {}
                 None => std::future::pending().await,
             }
         };
