@@ -234,45 +234,42 @@ impl Bucket {
         changes: &mut Vec<Incoming>,
     ) -> Result<Applied, ReplicaRefusal> {
         let mut applied = Applied::default();
-        loop {
-            if !changes.is_empty() && !self.has_replica_room() {
-                return Err(ReplicaRefusal::Full);
+        let mut rest = std::mem::take(changes).into_iter();
+        let outcome = loop {
+            if rest.len() > 0 && !self.has_replica_room() {
+                break Err(ReplicaRefusal::Full);
             }
-            let some = changes.len().min(CHANGES_PER_LOCK);
-            let hashes: Vec<u64> = changes[..some].iter().map(|change| self.hash_of(change)).collect();
-            let mut garbage = Vec::with_capacity(some);
-            let mut refused = None;
-            {
-                let mut shard = self.replica(stream)?;
-                let mut next = changes.drain(..some).zip(hashes);
-                // Only what is refused is left over, and what comes behind it.
-                let left = next.find_map(|(change, hash)| match apply(&mut shard.vb, change, hash) {
-                    Ok(stored) => {
-                        garbage.push(stored);
-                        None
+            let some: Vec<(u64, Incoming)> =
+                rest.by_ref().take(CHANGES_PER_LOCK).map(|change| (self.hash_of(&change), change)).collect();
+            let mut some = some.into_iter();
+            let mut garbage = Vec::with_capacity(some.len());
+            let refused = match self.replica(stream) {
+                Ok(mut shard) => {
+                    let refused = some.find_map(|(hash, change)| {
+                        apply(&mut shard.vb, change, hash).map(|stored| garbage.push(stored)).err()
+                    });
+                    applied.note(&shard.vb, garbage.len());
+                    if !garbage.is_empty() {
+                        self.queue_flush(&mut shard);
                     }
-                    Err((refusal, change)) => {
-                        refused = Some(refusal);
-                        Some(change)
-                    }
-                });
-                let rest: Vec<Incoming> = left.into_iter().chain(next.map(|(change, _)| change)).collect();
-                changes.splice(..0, rest);
-                applied.note(&shard.vb, garbage.len());
-                if !garbage.is_empty() {
-                    self.queue_flush(&mut shard);
                     if shard.unflushed() > LARGE_BACKLOG {
                         self.flush.hurry(stream.vb);
                     }
+                    refused.map(|(refusal, change)| (refusal, Some(change)))
                 }
-            }
+                Err(refusal) => Some((refusal, None)),
+            };
             drop(garbage);
-            match refused {
-                Some(refusal) => return Err(refusal),
-                None if changes.is_empty() => return Ok(applied),
-                None => {}
+            if let Some((refusal, change)) = refused {
+                changes.extend(change.into_iter().chain(some.map(|(_, change)| change)));
+                break Err(refusal);
             }
-        }
+            if rest.len() == 0 {
+                break Ok(applied);
+            }
+        };
+        changes.extend(rest);
+        outcome
     }
 
     fn hash_of(&self, change: &Incoming) -> u64 {

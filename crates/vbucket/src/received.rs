@@ -84,7 +84,7 @@ impl CheckpointManager {
     }
 
     /// Whoever asks now may be told the end of the snapshot that is being received.
-    pub(crate) fn promise(&mut self) {
+    pub fn promise(&mut self) {
         if let Some(received) = &mut self.received {
             received.is_promised = true;
         }
