@@ -82,6 +82,7 @@ impl Bucket {
                 incarnation: 0,
                 flush_queued: false,
                 replica_stream: 0,
+                is_half_given: false,
                 followers: Vec::new(),
                 held: 0,
                 ops: OpCounts::default(),

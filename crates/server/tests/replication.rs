@@ -321,8 +321,8 @@ fn a_link_that_breaks_again_and_again_loses_and_repeats_nothing() {
     let name = replica.link().name;
     for round in 0..12 {
         (round * 400..(round + 1) * 400).for_each(|at| change(&active.bucket(), at));
-        let connections = replica.link().connections;
         eventually("it is connected", || replica.link().streaming() > 0);
+        let connections = replica.link().connections;
         // Of two connections with one name the first is closed.
         let agreed = Agreement::open(OpenFlags(OpenFlags::PRODUCER), name.as_bytes(), true).expect("valid");
         let registry = active.server().node().streams();
