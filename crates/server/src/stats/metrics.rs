@@ -11,7 +11,7 @@ use engine::{
 };
 use protocol::Status;
 
-use super::process;
+use super::{metrics_replication, process};
 use crate::node::Node;
 use crate::version::SERVER_VERSION;
 
@@ -25,7 +25,8 @@ pub fn render(node: &Node, out: &mut String) {
     // Writing to a string does not fail.
     let _ = put_node(node, &mut page)
         .and_then(|()| put_requests(node, &mut page))
-        .and_then(|()| put_buckets(&buckets, &mut page));
+        .and_then(|()| put_buckets(&buckets, &mut page))
+        .and_then(|()| metrics_replication::put(node, &mut page));
 }
 
 pub(super) struct Numbers {
