@@ -250,7 +250,6 @@ impl Model {
         drop(self.real.checkpoints_mut().remove_closed());
         if self.reader.has == self.reader.end {
             assert_eq!(self.reader.items, state_at(&self.active, self.reader.has), "its snapshot is whole");
-            self.reader.may_break = false;
         }
     }
 
@@ -261,12 +260,13 @@ impl Model {
         let end = self.real.snapshot().end.0;
         self.real.checkpoints_mut().promise();
         // Its producer is gone: another one may go on with a larger snapshot.
-        let may_break = self.coming.is_empty();
+        let may_break = self.reader.may_break || self.coming.is_empty();
         self.reader = Reader { cursor, items: self.items.clone(), has: self.high, end, may_break };
     }
 
     fn reconnect(&mut self) {
-        self.reader.may_break |= !self.coming.is_empty();
+        // From now on its snapshots may be parts of larger ones.
+        self.reader.may_break = true;
         self.coming.clear();
         let histories = self.real.failover().clone();
         self.real.adopt_failover(histories);
