@@ -8,6 +8,7 @@ mod changes;
 mod checkpoint_list;
 pub mod checkpoint_manager;
 pub mod checkpoint_memory;
+pub mod collections;
 pub mod cursor;
 mod evicted;
 pub mod failover_table;
