@@ -20,9 +20,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::env::Env;
-use base::{Account, DocKey, Seqno, VbId, Version};
+use base::{Account, CollectionId, DocKey, Seqno, VbId, Version};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
+use crate::collections::CollectionStats;
 use crate::compaction::{Compacted, Compaction, RolledBack};
 use crate::couch::{Couch, CouchConfig};
 use crate::failure::Failure;
@@ -340,6 +341,8 @@ impl Journaled {
             let mut stored = file.unwrap_or_else(|| recovery::without_file(state));
             stored.state = state.clone();
             stored.high_seqno = stored.high_seqno.max(unfiled.runs.high_seqno());
+            // Whether anything has to be erased is known when it is filed.
+            unfiled.runs.events().for_each(|event| stored.manifest.apply(event, |_| true));
             return Ok(Some(stored));
         }
     }
@@ -427,6 +430,10 @@ impl KvStore for Journaled {
 
     fn usage(&self, vb: VbId) -> Option<Usage> {
         self.files.usage(vb)
+    }
+
+    fn collections(&self, vb: VbId) -> Vec<(CollectionId, CollectionStats)> {
+        self.files.collections(vb)
     }
 
     fn delete_vbucket(&self, vb: VbId) -> Result<(), Failure> {

@@ -140,6 +140,21 @@ impl Evicted {
         if self.out == Out::default() { self.filter.take() } else { None }
     }
 
+    /// Documents on disk that nobody will ask for any more are not counted.
+    pub(crate) fn forget_documents(&mut self, documents: u64) {
+        self.out.documents = self.out.documents.checked_sub(documents).expect("what is forgotten was counted");
+    }
+
+    /// A count that is under way comes to nothing. What is returned is to be dropped outside the lock.
+    pub(crate) fn give_up_recount(&mut self) -> Option<Filter> {
+        self.recount.take()?.filter
+    }
+
+    /// What the bucket's vBuckets share.
+    pub(crate) fn context(&self) -> &BucketContext {
+        &self.context
+    }
+
     /// Whether the filter is worth to be made anew, or missing.
     pub(crate) fn wants_recount(&self) -> bool {
         let out = self.out.all();

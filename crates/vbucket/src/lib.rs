@@ -34,8 +34,12 @@ pub use filter::{Filter, FilterSettings};
 pub use hash_seed::HashSeed;
 pub use hash_table::{HashTable, Slot, VersionRef};
 pub use hlc::Hlc;
+pub use collections::{
+    Collection, CollectionOps, Collections, DroppedCollection, EventRefusal, Held, Manifest, ManifestUid,
+    OpenCollection, OpenScope, Scope, SystemEvent,
+};
 pub use ops::{
-    Basis, Change, ConflictRule, Existence, FlushBatch, Loaded, Look, MAX_FOREIGN_CAS, MAX_REV_SEQNO, Placed,
+    Basis, Change, ConflictRule, EventGarbage, Existence, FlushBatch, Loaded, Look, MAX_FOREIGN_CAS, MAX_REV_SEQNO, Placed,
     Refusal, Refused, Stored, UnlockRefusal, WithMeta,
 };
 pub use range::{CheckpointView, Range, RangeLimit};

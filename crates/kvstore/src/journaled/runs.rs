@@ -7,6 +7,7 @@ use base::{Account, Seqno, Version};
 use super::charged::Charged;
 use crate::collections::SYSTEM;
 use crate::journal::Frame;
+use crate::manifest::events_in;
 use crate::sort::newest_of;
 
 /// Versions sorted by stored key, one for each key. Shared by those who read them.
@@ -78,6 +79,11 @@ impl Runs {
     /// All of them, oldest first.
     pub(super) fn all(&self) -> Vec<Run> {
         self.runs.clone()
+    }
+
+    /// The events about collections in them, in the order in which they happened.
+    pub(super) fn events(&self) -> impl Iterator<Item = &Version> {
+        self.runs.iter().flat_map(|run| events_in(run))
     }
 
     /// The newest version of a key.
