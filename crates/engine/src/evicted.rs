@@ -55,12 +55,15 @@ impl Bucket {
     /// chance.
     pub(crate) fn fetch_any(&self, vb: VbId) -> Fetched {
         let now = self.now();
-        let high = self.hold(vb, Holder::Compactor).vb.high_seqno();
+        let (high, collections) = {
+            let shard = self.hold(vb, Holder::Compactor);
+            (shard.vb.high_seqno(), shard.vb.collections().clone())
+        };
         let from = Seqno(self.env.random.next_u64() % high.0.max(1) + 1);
         let mut chosen = None;
         for from in [from, Seqno(0)] {
             let scanned = self.store.scan(vb, from, Values::Leave, &mut |version| {
-                if !version.is_live(now) {
+                if !version.is_live(now) || collections.hides(&version) {
                     return ControlFlow::Continue(());
                 }
                 chosen = Some(version);
@@ -109,7 +112,9 @@ impl Bucket {
             if shard.incarnation != incarnation || counts.evicted_documents + counts.evicted_tombstones == 0 {
                 return true;
             }
-            shard.vb.begin_recount()
+            // What is dropped leaves memory first; the compaction that follows counts again.
+            let Some(ticket) = shard.vb.begin_recount() else { return true };
+            ticket
         };
         let counted = self.count_keys(vb, incarnation, ticket);
         if let Err(failure) = &counted {

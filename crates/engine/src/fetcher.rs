@@ -241,7 +241,8 @@ impl Bucket {
         if shard.incarnation != wanted.incarnation {
             return Fetched::Look(None);
         }
-        let Some(version) = found else {
+        // What is dropped is nothing, even if there is a new collection under the same number.
+        let Some(version) = found.filter(|version| !shard.vb.collections().hides(version)) else {
             shard.vb.found_nothing(key);
             drop(shard);
             return self.absent(vb, wanted.key.clone(), wanted.incarnation);

@@ -1,6 +1,6 @@
 //! Reading documents.
 
-use base::{Cas, DocKey, Moment, Seqno, VbId, VbState, VbUuid, Version};
+use base::{Cas, CollectionId, DocKey, Moment, Seqno, VbId, VbState, VbUuid, Version};
 use vbucket::{Basis, Change, Existence};
 
 use crate::bucket::Bucket;
@@ -76,7 +76,7 @@ impl Bucket {
     fn get_in_state(&self, vb: VbId, key: DocKey<'_>, state: VbState, now: Moment) -> Result<Found, Refusal> {
         let hash = self.hash(key);
         let found = {
-            let mut shard = self.in_state(vb, state)?;
+            let mut shard = self.in_state(vb, state, key.collection)?;
             let found = shard.vb.find(hash, key)?.filter(|v| !v.is_deleted()).map(|version| {
                 version.prefetch_value();
                 Seen { cas: shard.vb.visible_cas(key, &version, now), version: version.clone() }
@@ -86,6 +86,9 @@ impl Bucket {
                 // It is a hit when its reader comes again.
                 Some(_) => shard.ops.get_not_resident += 1,
                 None => shard.ops.get_misses += 1,
+            }
+            if found.as_ref().is_none_or(|seen| seen.version.is_resident()) {
+                shard.vb.collections_mut().count_op(key.collection, |ops| ops.gets += 1);
             }
             found
         };
@@ -103,11 +106,12 @@ impl Bucket {
         }
     }
 
-    fn in_state(&self, vb: VbId, state: VbState) -> Result<ShardGuard<'_>, Refusal> {
+    fn in_state(&self, vb: VbId, state: VbState, id: CollectionId) -> Result<ShardGuard<'_>, Refusal> {
         let shard = self.shard(vb)?;
         match shard.vb.state() == state {
-            true if shard.unloaded.is_none() => Ok(shard),
-            true => Err(Refusal::Loading),
+            true if shard.unloaded.is_some() => Err(Refusal::Loading),
+            true if shard.vb.collections().is_open(id) => Ok(shard),
+            true => Err(Refusal::UnknownCollection),
             false if state == VbState::Active && shard.vb.state() == VbState::Pending => {
                 Err(Refusal::Pending)
             }
@@ -124,7 +128,7 @@ impl Bucket {
     /// Reads whatever there is for a key of an active vBucket as it is, expired or not.
     pub fn peek_as_is(&self, vb: VbId, key: DocKey<'_>, now: Moment) -> Result<Option<Seen>, Refusal> {
         let hash = self.hash(key);
-        let shard = self.active(vb)?;
+        let shard = self.active_with(vb, key.collection)?;
         Ok(shard
             .vb
             .find(hash, key)?
@@ -141,7 +145,7 @@ impl Bucket {
         let hash = self.hash(key);
         for _ in 0..2 {
             let found = {
-                let shard = self.in_state(vb, state)?;
+                let shard = self.in_state(vb, state, key.collection)?;
                 shard.vb.find(hash, key)?.map(|version| Seen {
                     cas: shard.vb.visible_cas(key, &version, now),
                     version: version.clone(),
@@ -225,7 +229,10 @@ impl Bucket {
                 continue;
             }
             let choose = |resident: bool| {
-                let fits = |v: &Version| v.is_live(now) && (!resident || v.is_resident());
+                let collections = shard.vb.collections();
+                let fits = |v: &Version| {
+                    v.is_live(now) && !collections.hides(v) && (!resident || v.is_resident())
+                };
                 shard.vb.table().random(random.rotate_left(32), fits)
             };
             if let Some(version) = choose(true) {

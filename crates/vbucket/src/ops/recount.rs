@@ -3,7 +3,7 @@
 //! Who counts takes a snapshot of the disk after [`VBucket::begin_recount`], tells how new it is, shows all its keys
 //! in order, a slice at a time, and ends the count. Meanwhile only versions that the snapshot has may leave memory.
 
-use base::{ItemKind, Seqno, Version};
+use base::{CollectionId, Seqno, Version};
 
 use crate::filter::Filter;
 use crate::vbucket::VBucket;
@@ -30,7 +30,7 @@ impl VBucket {
         let Some(recount) = self.evicted.recount(ticket) else { return false };
         for (hash, version) in slice {
             let is_counted =
-                version.meta().kind != ItemKind::SystemEvent && !self.history.collections.hides(version);
+                version.key().collection != CollectionId::SYSTEM && !self.history.collections.hides(version);
             if is_counted && self.table.find(*hash, version.key()).is_none() {
                 recount.note(*hash, version);
             }
