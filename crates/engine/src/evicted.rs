@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use base::{DocKey, Seqno, VbId, Version};
+use base::{CollectionId, DocKey, Seqno, VbId, Version};
 use kvstore::Values;
 
 use crate::bucket::Bucket;
@@ -51,9 +51,9 @@ impl Bucket {
         Ok(self.documents(vb)?.vb.find(hash, key).is_err())
     }
 
-    /// Brings some living document of a vBucket into memory: the first one that was changed after a change chosen by
-    /// chance.
-    pub(crate) fn fetch_any(&self, vb: VbId) -> Fetched {
+    /// Brings some living document of a collection into memory: the first one of a vBucket that was changed after a change
+    /// chosen by chance.
+    pub(crate) fn fetch_any(&self, vb: VbId, collection: CollectionId) -> Fetched {
         let now = self.now();
         let (high, collections) = {
             let shard = self.hold(vb, Holder::Compactor);
@@ -63,7 +63,8 @@ impl Bucket {
         let mut chosen = None;
         for from in [from, Seqno(0)] {
             let scanned = self.store.scan(vb, from, Values::Leave, &mut |version| {
-                if !version.is_live(now) || collections.hides(&version) {
+                let is_of_it = version.key().collection == collection && !collections.hides(&version);
+                if !version.is_live(now) || !is_of_it {
                     return ControlFlow::Continue(());
                 }
                 chosen = Some(version);

@@ -82,7 +82,7 @@ pub use follower::Follower;
 pub use keeper::{Chore, ChoreId, ChoreStats, Next, Slice, TIME_SLICE};
 pub use memory::MemoryAccount;
 pub use persistence::MAX_WAITERS;
-pub use read::{ANY_KEY, ByChance, Found, Observed, Seen};
+pub use read::{ByChance, Found, Observed, Seen};
 pub use refusal::Refusal;
 pub use settings::{Changed, SettingError, Settings};
 pub use shard_guard::{FRONT_END_SAMPLE, HOLDERS, Holder, LOCK_TIME_BUCKETS, LockTimes};

@@ -32,9 +32,6 @@ impl Seen {
     }
 }
 
-/// Stands for any document of a vBucket when one is to be fetched: no document has an empty key.
-pub const ANY_KEY: DocKey<'static> = DocKey { collection: base::CollectionId::DEFAULT, key: &[] };
-
 /// A document chosen by chance.
 pub enum ByChance {
     /// It is this one.
@@ -43,7 +40,8 @@ pub enum ByChance {
     None,
     /// There are only such whose value has to be fetched first, like this one.
     NotResident(VbId, Version),
-    /// There are only such of which nothing is in memory, in this vBucket: fetch [`ANY_KEY`], and look again.
+    /// There are only such of which nothing is in memory, in this vBucket: fetch an empty key of the collection, which
+    /// no document has, and look again.
     Evicted(VbId),
     /// None was found, but this vBucket is not loaded yet.
     Loading(VbId),
@@ -212,8 +210,9 @@ impl Bucket {
         })
     }
 
-    /// A document chosen by chance among those of active vBuckets, one whose value is in memory if there is any.
-    pub fn random_key(&self, now: Moment) -> ByChance {
+    /// A document of a collection chosen by chance among those of active vBuckets, one whose value is in memory if there
+    /// is any.
+    pub fn random_key(&self, collection: CollectionId, now: Moment) -> ByChance {
         let random = self.env.random.next_u64();
         let from = (random % u64::from(self.vbuckets())) as u16;
         let mut fallback = ByChance::None;
@@ -231,7 +230,10 @@ impl Bucket {
             let choose = |resident: bool| {
                 let collections = shard.vb.collections();
                 let fits = |v: &Version| {
-                    v.is_live(now) && !collections.hides(v) && (!resident || v.is_resident())
+                    v.is_live(now)
+                        && v.key().collection == collection
+                        && !collections.hides(v)
+                        && (!resident || v.is_resident())
                 };
                 shard.vb.table().random(random.rotate_left(32), fits)
             };
@@ -241,7 +243,7 @@ impl Bucket {
                     return ByChance::Found(Found { cas, version });
                 }
             }
-            if shard.vb.counts().evicted_documents > 0 && !matches!(fallback, ByChance::NotResident(..)) {
+            if shard.vb.held_by(collection).evicted > 0 && !matches!(fallback, ByChance::NotResident(..)) {
                 fallback = ByChance::Evicted(shard.vb.id());
             }
             if !matches!(fallback, ByChance::NotResident(..))
