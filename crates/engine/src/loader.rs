@@ -81,9 +81,7 @@ impl Bucket {
         let mut stopped = false;
         self.store.scan(vb, Seqno(0), Values::Leave, &mut |version| {
             let hash = self.hash(version.key());
-            if version.key().collection == CollectionId::SYSTEM
-                || collections.hides(&version)
-            {
+            if version.key().collection == CollectionId::SYSTEM || collections.hides(&version) {
                 // Events are in no table, and what is dropped comes back no more.
             } else if self.evicts_whole() && self.memory.is_above_low_watermark() {
                 loaded.leave_out(hash, &version);

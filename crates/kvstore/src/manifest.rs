@@ -137,9 +137,10 @@ impl StoredManifest {
             [Field::U64(start.0), Field::U32(scope.id.0), Field::Text(&scope.name)]
         });
         let scopes: Vec<[Field<'_>; 3]> = scopes.collect();
-        let dropped = self.dropped.iter().map(|StoredDrop { id, start, end }| {
-            [Field::U64(start.0), Field::U64(end.0), Field::U32(id.0)]
-        });
+        let dropped = self
+            .dropped
+            .iter()
+            .map(|StoredDrop { id, start, end }| [Field::U64(start.0), Field::U64(end.0), Field::U32(id.0)]);
         let dropped: Vec<[Field<'_>; 3]> = dropped.collect();
         let has_dropped = !dropped.is_empty();
         [

@@ -142,7 +142,8 @@ impl Evicted {
 
     /// Documents on disk that nobody will ask for any more are not counted.
     pub(crate) fn forget_documents(&mut self, documents: u64) {
-        self.out.documents = self.out.documents.checked_sub(documents).expect("what is forgotten was counted");
+        self.out.documents =
+            self.out.documents.checked_sub(documents).expect("what is forgotten was counted");
     }
 
     /// A count that is under way comes to nothing. What is returned is to be dropped outside the lock.

@@ -166,7 +166,12 @@ impl World {
                 });
             }
             Op::Purge => self.purge(),
-            Op::BeginCount => self.count = Some(Count { ticket: self.vb.begin_recount().expect("nothing is dropped"), snapshot: None }),
+            Op::BeginCount => {
+                self.count = Some(Count {
+                    ticket: self.vb.begin_recount().expect("nothing is dropped"),
+                    snapshot: None,
+                })
+            }
             Op::TakeSnapshot => {
                 let Some(Count { ticket, snapshot: snapshot @ None }) = &mut self.count else { return };
                 let all: Vec<Version> = self.disk.values().cloned().collect();

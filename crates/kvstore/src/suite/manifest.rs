@@ -61,10 +61,8 @@ fn a_vbucket_begins_with_the_default_collection(mut subject: impl Subject) {
 }
 
 fn events_make_the_manifest(mut subject: impl Subject) {
-    let changed = SystemEvent::CollectionChanged {
-        manifest: ManifestUid(3),
-        collection: collection(9, Some(60)),
-    };
+    let changed =
+        SystemEvent::CollectionChanged { manifest: ManifestUid(3), collection: collection(9, Some(60)) };
     save(
         subject.store(),
         VB,

@@ -31,9 +31,10 @@ pub fn set_manifest(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
             ctx.reply.ok();
             Outcome::Done
         }
-        Err(ManifestRefusal::Successor(SuccessorRefusal::UidOutOfRange)) => {
-            ctx.error(Status::Erange, "The manifest is older than the present one, or differs under the same uid")
-        }
+        Err(ManifestRefusal::Successor(SuccessorRefusal::UidOutOfRange)) => ctx.error(
+            Status::Erange,
+            "The manifest is older than the present one, or differs under the same uid",
+        ),
         Err(ManifestRefusal::Successor(SuccessorRefusal::IdReused)) => {
             ctx.invalid("An id of the present manifest stands for another scope or collection")
         }

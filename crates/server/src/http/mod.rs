@@ -61,10 +61,7 @@ fn router(shared: Shared) -> Router {
             get(scopes::list).post(scopes::create_scope).put(scopes::replace),
         )
         .route("/pools/default/buckets/{bucket}/scopes/{scope}", delete(scopes::drop_scope))
-        .route(
-            "/pools/default/buckets/{bucket}/scopes/{scope}/collections",
-            post(scopes::create_collection),
-        )
+        .route("/pools/default/buckets/{bucket}/scopes/{scope}/collections", post(scopes::create_collection))
         .route(
             "/pools/default/buckets/{bucket}/scopes/{scope}/collections/{collection}",
             delete(scopes::drop_collection).patch(scopes::change_collection),

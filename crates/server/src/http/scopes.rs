@@ -111,12 +111,7 @@ impl Draft {
         Ok(id)
     }
 
-    fn add_collection(
-        &mut self,
-        scope: &Scope,
-        name: &str,
-        max_ttl_s: Option<u32>,
-    ) -> Result<(), Refused> {
+    fn add_collection(&mut self, scope: &Scope, name: &str, max_ttl_s: Option<u32>) -> Result<(), Refused> {
         check_name(name)?;
         if self.collections.iter().any(|one| one.scope == scope.id && one.name == name) {
             let scope = &scope.name;
@@ -370,7 +365,8 @@ fn all_of(wanted: &WantedScopes, present: &Manifest, draft: Draft) -> Result<Man
             }
         }
     }
-    let is_same = next.scopes.iter().eq(present.scopes()) && next.collections.iter().eq(present.collections());
+    let is_same =
+        next.scopes.iter().eq(present.scopes()) && next.collections.iter().eq(present.collections());
     if is_same { Ok(present.clone()) } else { next.finish() }
 }
 

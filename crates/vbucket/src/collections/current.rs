@@ -424,10 +424,12 @@ impl Collections {
                 }
                 [None; 2]
             }
-            SystemEvent::ScopeEnd { id, .. } => match self.scopes.binary_search_by_key(id, |scope| scope.id) {
-                Ok(at) => [past(self.scopes.remove(at).start), None],
-                Err(_) => [None; 2],
-            },
+            SystemEvent::ScopeEnd { id, .. } => {
+                match self.scopes.binary_search_by_key(id, |scope| scope.id) {
+                    Ok(at) => [past(self.scopes.remove(at).start), None],
+                    Err(_) => [None; 2],
+                }
+            }
             SystemEvent::CollectionBegin { collection, .. } => {
                 let new = OpenCollection::new(collection.id, collection.scope, collection.max_ttl_s, seqno);
                 // One that is there already has missed its end.
