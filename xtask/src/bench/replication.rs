@@ -136,7 +136,8 @@ fn lag(options: &Options, from: &Stave, to: &Stave, report: &mut Report) -> Resu
     let seconds = options.seconds.to_string();
     let (result, mut lags) = thread::scope(|scope| -> Result<_> {
         let load = scope.spawn(move || {
-            let arguments = ["--connections", "20", "--threads", "1", "--keys", "200000", "--value-size", "512"];
+            let arguments =
+                ["--connections", "20", "--threads", "1", "--keys", "200000", "--value-size", "512"];
             let more = ["--set-percent", "100", "--pipeline", "8", "--warmup", "0.5", "--seconds", &seconds];
             peer.load(&[&arguments[..], &more].concat())
         });
@@ -163,9 +164,8 @@ fn take_over(options: &Options, from: &Stave, to: &Stave, report: &mut Report) -
     let begun = Instant::now();
     let vbuckets = format!("0-{}", options.vbuckets - 1);
     declare(from, to, &vbuckets, "takeover")?;
-    let link = await_status("not all are taken over", to, |link| {
-        link["taken_over"] == u64::from(options.vbuckets)
-    })?;
+    let link =
+        await_status("not all are taken over", to, |link| link["taken_over"] == u64::from(options.vbuckets))?;
     let seconds = begun.elapsed().as_secs_f64();
     let then = ledger.writes();
     ledger.await_writes(then + 1000)?;

@@ -12,9 +12,6 @@ mod status;
 mod supervisor;
 mod wire;
 
-#[cfg(test)]
-mod tests;
-
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
@@ -141,7 +138,8 @@ impl Replication {
             match links.get(&key) {
                 Some(link) => link.want(wanted.vbuckets),
                 None => {
-                    let link = Arc::new(Link::new(self.env.clone(), bucket, &self.node, key.1.clone(), wanted));
+                    let link =
+                        Arc::new(Link::new(self.env.clone(), bucket, &self.node, key.1.clone(), wanted));
                     links.insert(key, Arc::clone(&link));
                     new.push(link);
                 }

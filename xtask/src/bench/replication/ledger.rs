@@ -85,7 +85,8 @@ impl Ledger {
     /// Ends them.
     pub(super) fn stop(self) -> Result<Written> {
         self.stop.store(true, Ordering::Relaxed);
-        let join = |writer: JoinHandle<Result<Pages>>| writer.join().map_err(|_| anyhow!("a writer panicked"))?;
+        let join =
+            |writer: JoinHandle<Result<Pages>>| writer.join().map_err(|_| anyhow!("a writer panicked"))?;
         let pages = self.writers.into_iter().map(join).collect::<Result<Vec<Pages>>>()?;
         Ok(Written {
             count: pages.iter().flat_map(|page| &page.counts).sum(),
