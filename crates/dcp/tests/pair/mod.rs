@@ -52,9 +52,9 @@ impl Node {
     }
 
     pub fn get(&self, vb: VbId, key: &str) -> Option<Vec<u8>> {
-        let now = self.bucket.now();
-        let found = self.bucket.peek_as_is(vb, DocKey::new(key.as_bytes()), now).ok()??;
-        Some(found.whole().ok()?.value().to_vec())
+        let (now, key) = (self.bucket.now(), DocKey::new(key.as_bytes()));
+        let found = self.bucket.get(vb, key, now).or_else(|_| self.bucket.get_replica(vb, key, now)).ok()?;
+        Some(found.version.value().to_vec())
     }
 
     pub fn role(&self, vb: VbId) -> Option<VbState> {
