@@ -66,6 +66,8 @@ pub(super) struct Inner {
     pub(super) before: ConsumerCounts,
     /// Connections that were made.
     pub(super) connections: u64,
+    /// Connections that were given up because the source broke the protocol.
+    pub(super) violations: u64,
     pub(super) last_error: Option<String>,
 }
 
@@ -198,6 +200,7 @@ impl Link {
         tracing::warn!(bucket = self.bucket.name(), source = self.node, %error, "a link to another node is down");
         let mut inner = self.inner.lock();
         inner.state = LinkState::Waiting;
+        inner.violations += u64::from(matches!(error, LinkError::Consumer(broken) if broken.is_violation()));
         inner.last_error = Some(error.to_string());
         let Some(consumer) = inner.consumer.take() else { return false };
         // Also what was taken over with the last bytes before it broke.

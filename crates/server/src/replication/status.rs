@@ -42,6 +42,8 @@ pub struct LinkStatus {
     pub unacknowledged_bytes: u64,
     /// Connections that were made.
     pub connections: u64,
+    /// Connections that were given up because the source broke the protocol.
+    pub violations: u64,
     /// Why the last connection broke.
     pub last_error: Option<String>,
 }
@@ -76,6 +78,7 @@ impl LinkStatus {
             counts,
             unacknowledged_bytes: inner.consumer.as_ref().map_or(0, dcp::Consumer::unacknowledged_bytes),
             connections: inner.connections,
+            violations: inner.violations,
             last_error: inner.last_error.clone(),
         }
     }
