@@ -68,7 +68,15 @@ impl<'a> Drive<'a> {
         inner.state = LinkState::Connected;
         inner.connections += 1;
         drop(inner);
-        Drive { link, wire, rollbacks, followed: BTreeMap::new(), declared: 0, has_line: false, is_full: false }
+        Drive {
+            link,
+            wire,
+            rollbacks,
+            followed: BTreeMap::new(),
+            declared: 0,
+            has_line: false,
+            is_full: false,
+        }
     }
 
     /// Follows until the link is closed, or the connection breaks.
