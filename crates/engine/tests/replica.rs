@@ -29,10 +29,7 @@ fn crash(world: World, store: fn(&Env) -> Arc<dyn KvStore>) -> World {
 }
 
 fn log(entries: &[(u64, u64)]) -> Vec<FailoverEntry> {
-    entries
-        .iter()
-        .map(|(uuid, seqno)| FailoverEntry { uuid: VbUuid(*uuid), seqno: Seqno(*seqno) })
-        .collect()
+    entries.iter().map(|(uuid, seqno)| FailoverEntry { uuid: VbUuid(*uuid), seqno: Seqno(*seqno) }).collect()
 }
 
 fn position(world: &World) -> ReplicaPosition {

@@ -15,13 +15,25 @@ use vbucket::{
 #[derive(Clone, Debug)]
 enum Op {
     /// Changes of the active vBucket: keys, and whether each is deleted.
-    Write { keys: Vec<(u8, bool)> },
+    Write {
+        keys: Vec<(u8, bool)>,
+    },
     /// So many of its changes become a snapshot.
-    Announce { share: f64, begins_checkpoint: bool, disk: bool },
+    Announce {
+        share: f64,
+        begins_checkpoint: bool,
+        disk: bool,
+    },
     /// So many of the announced changes arrive.
-    Receive { changes: usize },
-    Flush { max_items: u64 },
-    Stream { max_items: u64 },
+    Receive {
+        changes: usize,
+    },
+    Flush {
+        max_items: u64,
+    },
+    Stream {
+        max_items: u64,
+    },
     Expel,
     /// The connection breaks, and another one goes on.
     Reconnect,
@@ -141,7 +153,8 @@ impl Model {
             return;
         }
         let end = least + ((most - least) as f64 * share) as u64;
-        let mut coming: Vec<u64> = state_at(&self.active, end).into_values().map(|(seqno, _)| seqno).collect();
+        let mut coming: Vec<u64> =
+            state_at(&self.active, end).into_values().map(|(seqno, _)| seqno).collect();
         coming.retain(|seqno| *seqno > self.high);
         coming.sort_unstable();
         let kind = if disk { SnapshotKind::Disk } else { SnapshotKind::Memory };
@@ -175,7 +188,11 @@ impl Model {
             if Some(seqno) == self.announced {
                 assert!(self.coming.is_empty(), "the last one is the end");
                 (self.complete, self.announced) = (seqno, None);
-                assert_eq!(self.items, state_at(&self.active, seqno), "a whole snapshot is the active's state");
+                assert_eq!(
+                    self.items,
+                    state_at(&self.active, seqno),
+                    "a whole snapshot is the active's state"
+                );
                 if (self.active.len() as u64) > seqno {
                     assert_eq!(self.apply(seqno + 1), Err(Misplaced::NoSnapshot));
                 }
@@ -196,7 +213,10 @@ impl Model {
         let before = state_at(&self.active, start.0);
         for (key, item) in &before {
             let saved = self.saved.items.get(key);
-            assert!(saved.is_some_and(|saved| saved.0 >= item.0), "{key}: everything up to {start:?} is there");
+            assert!(
+                saved.is_some_and(|saved| saved.0 >= item.0),
+                "{key}: everything up to {start:?} is there"
+            );
         }
         if end == self.saved.high {
             assert_eq!(self.saved.items, state_at(&self.active, end.0), "{end:?} is said to be whole");
@@ -230,7 +250,6 @@ impl Model {
         drop(self.real.checkpoints_mut().remove_closed());
         if self.reader.has == self.reader.end {
             assert_eq!(self.reader.items, state_at(&self.active, self.reader.has), "its snapshot is whole");
-            self.reader.may_break = false;
         }
     }
 
@@ -241,12 +260,13 @@ impl Model {
         let end = self.real.snapshot().end.0;
         self.real.checkpoints_mut().promise();
         // Its producer is gone: another one may go on with a larger snapshot.
-        let may_break = self.coming.is_empty();
+        let may_break = self.reader.may_break || self.coming.is_empty();
         self.reader = Reader { cursor, items: self.items.clone(), has: self.high, end, may_break };
     }
 
     fn reconnect(&mut self) {
-        self.reader.may_break |= !self.coming.is_empty();
+        // From now on its snapshots may be parts of larger ones.
+        self.reader.may_break = true;
         self.coming.clear();
         let histories = self.real.failover().clone();
         self.real.adopt_failover(histories);

@@ -44,6 +44,20 @@ pub struct Options {
     quota: String,
 }
 
+impl Options {
+    /// The defaults with this many changes of a tenth as many documents.
+    pub fn small(mutations: u64) -> Options {
+        Options {
+            mutations,
+            documents: mutations / 10,
+            value_bytes: 100,
+            between_ms: 1500,
+            seed: None,
+            quota: "512MiB".to_owned(),
+        }
+    }
+}
+
 /// A replica that gets no nearer for so long has lost its way.
 const STUCK: Duration = Duration::from_secs(60);
 /// Between two looks at how far the replica is.

@@ -37,11 +37,14 @@ impl VBucket {
         // What is on disk is in no open checkpoint: that one is closed before its changes are taken.
         let is_clean = meta.by_seqno != Seqno(0) && meta.by_seqno <= self.persisted_seqno;
         let is_locked = self.locks.holder(there.key(), now).is_some();
+        // What is dropped is erased instead.
+        let is_clean = is_clean && !self.history.collections.hides(&there);
         if meta != version.meta() || !is_clean || is_locked || self.evicted.keeps(&there) {
             return None;
         }
-        self.history.counts.leave(&there);
+        self.history.leave(&there);
         let gone = slot.remove();
+        self.history.collections.evict(&gone);
         self.evicted.enter(hash, &gone, self.table.len() as u64 / FIRST_SHARE);
         Some(gone)
     }
@@ -80,7 +83,8 @@ impl VBucket {
             return (false, None);
         }
         let filter = self.evicted.leave(version);
-        self.history.counts.enter(version);
+        self.history.collections.bring_back(version);
+        self.history.enter(version);
         slot.insert(version.clone());
         self.evicted.ties.found(version.key());
         (true, filter)

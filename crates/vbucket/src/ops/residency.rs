@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use base::{Datatype, DocKey, Moment, NewVersion, Seqno, Version, VersionMeta};
 
 use crate::bucket_context::BucketContext;
+use crate::collections::Collections;
 use crate::evicted::Evicted;
 use crate::hash_table::HashTable;
 use crate::vbucket::{Counts, VBucket};
@@ -13,6 +14,8 @@ use crate::vbucket::{Counts, VBucket};
 pub struct Loaded {
     table: HashTable,
     counts: Counts,
+    /// What of each collection was met.
+    collections: Collections,
     evicted: Evicted,
     /// About how many are still to come.
     to_come: u64,
@@ -24,6 +27,7 @@ impl Loaded {
         Loaded {
             table: HashTable::with_room(context, items),
             counts: Counts::default(),
+            collections: Collections::default(),
             evicted: Evicted::new(context),
             to_come: 0,
         }
@@ -41,14 +45,19 @@ impl Loaded {
         if slot.get().is_some_and(|there| there.meta().by_seqno >= version.meta().by_seqno) {
             return;
         }
+        self.collections.meet(version.key(), version.meta().by_seqno);
         self.counts.enter(&version);
+        self.collections.enter(&version);
         if let Some(old) = slot.set(version) {
             self.counts.leave(&old);
+            self.collections.leave(&old);
         }
     }
 
     /// Notes a version on disk that there is no room for. There must be no other one of its key.
     pub fn leave_out(&mut self, hash: u64, version: &Version) {
+        self.collections.meet(version.key(), version.meta().by_seqno);
+        self.collections.evict(version);
         self.evicted.enter(hash, version, self.to_come);
         self.to_come = self.to_come.saturating_sub(1);
     }
@@ -78,9 +87,11 @@ impl VBucket {
     /// Puts loaded documents in place, before anybody has written any. Drop what is returned outside the lock.
     pub fn install(&mut self, loaded: Loaded) -> Loaded {
         assert_eq!(self.table.len(), 0, "documents are loaded before any is written");
-        let Loaded { table, counts, evicted, .. } = loaded;
+        let Loaded { table, counts, collections, evicted, .. } = loaded;
+        self.history.collections.found(&collections);
         Loaded {
             to_come: 0,
+            collections,
             evicted: std::mem::replace(&mut self.evicted, evicted),
             table: std::mem::replace(&mut self.table, table),
             counts: std::mem::replace(&mut self.history.counts, counts),
@@ -99,8 +110,8 @@ impl VBucket {
             return Placed::Other;
         }
         whole.frequency().store(there.frequency().load(Ordering::Relaxed), Ordering::Relaxed);
-        self.history.counts.leave(&there);
-        self.history.counts.enter(whole);
+        self.history.leave(&there);
+        self.history.enter(whole);
         Placed::Placed(slot.replace(whole.clone()))
     }
 
@@ -125,7 +136,7 @@ impl VBucket {
         if !is_it || there.meta().by_seqno > self.persisted_seqno {
             return None;
         }
-        self.history.counts.leave(&there);
+        self.history.leave(&there);
         Some(slot.remove())
     }
 
@@ -148,8 +159,8 @@ impl VBucket {
         }
         assert!(!hollow.is_resident(), "the value is what goes");
         let hollow = hollow.publish();
-        self.history.counts.leave(&there);
-        self.history.counts.enter(&hollow);
+        self.history.leave(&there);
+        self.history.enter(&hollow);
         Some(self.table.find_slot(hash, there.key()).replace(hollow))
     }
 }
