@@ -291,7 +291,9 @@ fn change(bucket: &Bucket, at: u64) {
             assert_eq!(found.err(), Some(Refusal::NotFound));
         }
         3 => set(bucket, &key, at.to_string().as_bytes(), 4_000_000_000).map(drop).expect("stored"),
-        4 if at % 7 == 0 => set(bucket, &key, &vec![at as u8; 300_000], 0).map(drop).expect("stored"),
+        4 if at.is_multiple_of(7) => {
+            set(bucket, &key, &vec![at as u8; 300_000], 0).map(drop).expect("stored")
+        }
         _ => set(bucket, &key, format!("{{\"n\":{at}}}").as_bytes(), 0).map(drop).expect("stored"),
     }
 }

@@ -22,6 +22,13 @@ pub enum Disconnect {
     Silent,
 }
 
+impl Disconnect {
+    /// Whether the producer broke the protocol.
+    pub fn is_violation(&self) -> bool {
+        !matches!(self, Disconnect::Refused(..) | Disconnect::Silent)
+    }
+}
+
 impl fmt::Display for Disconnect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -10,9 +10,6 @@ mod receive;
 mod settle;
 mod track;
 
-#[cfg(test)]
-mod tests;
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -174,9 +171,12 @@ impl Consumer {
         &self.config
     }
 
-    /// Whether any vBucket was taken over.
-    pub fn has_taken_over(&self) -> bool {
-        self.counts.taken_over > 0
+    /// vBuckets that are being taken over just now.
+    pub fn taking_over(&self) -> usize {
+        let is_under_way = |track: &Track| {
+            track.mode == Mode::TakeOver && !matches!(track.stage, Stage::Pausing | Stage::TakenOver)
+        };
+        self.tracks.iter().flatten().filter(|track| is_under_way(track)).count()
     }
 
     /// Bytes that came and are not acknowledged.

@@ -1,5 +1,7 @@
 //! What came is applied, in its order, and what follows from it is said.
 
+use std::time::Duration;
+
 use base::{Seqno, VbId, VbState};
 use engine::{Incoming, Refusal, ReplicaRefusal};
 use protocol::dcp::EndReason;
@@ -23,6 +25,8 @@ pub struct RollBack {
 pub struct Settled {
     /// To be done elsewhere, and told by [`Consumer::rolled_back`].
     pub rollbacks: Vec<RollBack>,
+    /// What is this node's now, and for how long nobody could write meanwhile.
+    pub taken_over: Vec<(VbId, Option<Duration>)>,
     /// Whether something could not be applied for want of memory: to be settled again when there is room
     /// ([`engine::Bucket::replica_room`]).
     pub is_full: bool,
@@ -45,20 +49,26 @@ impl Consumer {
     ///
     /// An error means that the producer broke the protocol: the connection is to be closed.
     pub fn settle(&mut self, out: &mut Vec<u8>) -> Result<Settled, Disconnect> {
-        let mut settled = Settled { rollbacks: std::mem::take(&mut self.rollbacks), is_full: false };
+        let mut settled = Settled::default();
         for vb in std::mem::take(&mut self.due) {
-            if self.settle_vbucket(vb, out)? {
+            if self.settle_vbucket(vb, &mut settled, out)? {
                 settled.is_full = true;
                 self.due.push(vb);
             }
         }
+        settled.rollbacks = std::mem::take(&mut self.rollbacks);
         self.counts.full += u64::from(settled.is_full);
         self.acknowledge(out);
         Ok(settled)
     }
 
     /// Applies what came for one vBucket; whether something is left for want of memory.
-    fn settle_vbucket(&mut self, vb: VbId, out: &mut Vec<u8>) -> Result<bool, Disconnect> {
+    fn settle_vbucket(
+        &mut self,
+        vb: VbId,
+        settled: &mut Settled,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, Disconnect> {
         // It is taken out while it is worked on, so that the rest of the consumer can be used.
         let Some(mut track) = self.tracks.get_mut(usize::from(vb.0)).and_then(Option::take) else {
             return Ok(false);
@@ -93,6 +103,7 @@ impl Consumer {
                     track.stage = Stage::TakenOver;
                     track.trouble = None;
                     self.counts.taken_over += 1;
+                    settled.taken_over.push((vb, track.blocked_for));
                 }
                 Err(disconnect) => {
                     self.held_bytes -= before;

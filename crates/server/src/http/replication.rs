@@ -189,6 +189,7 @@ fn describe(link: &LinkStatus, detail: bool) -> Value {
         "rollbacks": link.counts.rollbacks,
         "unsupported": link.counts.unsupported,
         "connections": link.connections,
+        "violations": link.violations,
         "last_error": link.last_error,
         "trouble": trouble.map(|(vb, trouble)| format!("vBucket {vb}: {trouble}")),
     });

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::VbId;
-use dcp::{Consumer, ConsumerConfig, Features, Mode, Stage};
+use dcp::{Consumer, ConsumerConfig, Features, Mode};
 
 use super::link::{Inner, Link, LinkState};
 use super::login::LinkError;
@@ -18,6 +18,8 @@ const BUFFER_BYTES: u32 = 10 << 20;
 const NOOP_INTERVAL_S: u32 = 10;
 /// A source that takes nothing of what we say is not read any more beyond this.
 const MOST_UNSENT_BYTES: usize = 1 << 20;
+/// vBuckets that are taken over at once: each waits for the bytes of those before it while nobody can write to it.
+const MOST_TAKEN_OVER_AT_ONCE: usize = 16;
 /// When to look again whether there is room, if nobody tells.
 const LOOK_FOR_ROOM: Duration = Duration::from_millis(100);
 
@@ -28,6 +30,10 @@ pub(super) struct Drive<'a> {
     rollbacks: &'a mut Rollbacks,
     /// What the consumer was told to follow.
     followed: BTreeMap<VbId, Mode>,
+    /// The declaration that this is by.
+    declared: u64,
+    /// Whether some wait for others to be taken over.
+    has_line: bool,
     is_full: bool,
 }
 
@@ -62,7 +68,15 @@ impl<'a> Drive<'a> {
         inner.state = LinkState::Connected;
         inner.connections += 1;
         drop(inner);
-        Drive { link, wire, rollbacks, followed: BTreeMap::new(), is_full: false }
+        Drive {
+            link,
+            wire,
+            rollbacks,
+            followed: BTreeMap::new(),
+            declared: 0,
+            has_line: false,
+            is_full: false,
+        }
     }
 
     /// Follows until the link is closed, or the connection breaks.
@@ -78,7 +92,7 @@ impl<'a> Drive<'a> {
     /// Works on everything there is; for how long there is nothing more to do, or nothing if the link is closed.
     fn step(&mut self, woken: Woken) -> Result<Option<Duration>, LinkError> {
         let mut inner = self.link.inner.lock();
-        let Inner { wanted, taken_over, consumer, is_closed, .. } = &mut *inner;
+        let Inner { wanted, declared, taken_over, consumer, is_closed, .. } = &mut *inner;
         let Some(consumer) = consumer.as_mut().filter(|_| !*is_closed) else { return Ok(None) };
         let (received, out) = self.wire.parts();
         if let Woken::RolledBack((vb, outcome)) = woken {
@@ -86,7 +100,10 @@ impl<'a> Drive<'a> {
         }
         let consumed = consumer.receive(received, out)?;
         let settled = consumer.settle(out)?;
-        follow(consumer, wanted, taken_over, &mut self.followed, out);
+        taken_over.extend(settled.taken_over);
+        if std::mem::replace(&mut self.declared, *declared) != *declared || self.has_line {
+            self.has_line = follow(consumer, wanted, taken_over, &mut self.followed, out);
+        }
         let now = self.link.env.clock.monotonic();
         let next = consumer.tick(now, out)?;
         self.wire.consume(consumed);
@@ -119,19 +136,15 @@ impl<'a> Drive<'a> {
     }
 }
 
-/// Has the consumer follow what is wanted; what was taken over is noted, and not followed again.
+/// Has the consumer follow what is wanted; what was taken over is not followed again. Whether some have to wait
+/// for others.
 fn follow(
     consumer: &mut Consumer,
     wanted: &BTreeMap<VbId, Mode>,
-    taken_over: &mut BTreeMap<VbId, Option<Duration>>,
+    taken_over: &BTreeMap<VbId, Option<Duration>>,
     followed: &mut BTreeMap<VbId, Mode>,
     out: &mut Vec<u8>,
-) {
-    if consumer.has_taken_over() {
-        for progress in consumer.progress().filter(|progress| progress.stage == Stage::TakenOver) {
-            taken_over.insert(progress.vb, progress.blocked_for);
-        }
-    }
+) -> bool {
     followed.retain(|vb, mode| {
         let stays = wanted.get(vb) == Some(mode);
         if !stays {
@@ -139,10 +152,21 @@ fn follow(
         }
         stays
     });
+    let mut taking_over = consumer.taking_over();
+    let mut has_line = false;
     for (vb, mode) in wanted {
-        if followed.get(vb) != Some(mode) && !taken_over.contains_key(vb) {
-            consumer.want(*vb, *mode, out);
-            followed.insert(*vb, *mode);
+        if followed.get(vb) == Some(mode) || taken_over.contains_key(vb) {
+            continue;
         }
+        if *mode == Mode::TakeOver {
+            if taking_over >= MOST_TAKEN_OVER_AT_ONCE {
+                has_line = true;
+                continue;
+            }
+            taking_over += 1;
+        }
+        consumer.want(*vb, *mode, out);
+        followed.insert(*vb, *mode);
     }
+    has_line
 }

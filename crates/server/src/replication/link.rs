@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use base::VbId;
 use base::env::Env;
-use dcp::{Consumer, ConsumerCounts, Mode};
+use dcp::{Consumer, ConsumerCounts, Mode, Stage};
 use engine::Bucket;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -54,6 +54,8 @@ impl LinkState {
 pub(super) struct Inner {
     /// What it is to follow.
     pub(super) wanted: BTreeMap<VbId, Mode>,
+    /// Counts up whenever that is another one.
+    pub(super) declared: u64,
     /// What was taken over, and for how long nobody could write meanwhile.
     pub(super) taken_over: BTreeMap<VbId, Option<Duration>>,
     pub(super) is_closed: bool,
@@ -64,6 +66,8 @@ pub(super) struct Inner {
     pub(super) before: ConsumerCounts,
     /// Connections that were made.
     pub(super) connections: u64,
+    /// Connections that were given up because the source broke the protocol.
+    pub(super) violations: u64,
     pub(super) last_error: Option<String>,
 }
 
@@ -83,7 +87,7 @@ pub(super) struct Link {
 
 impl Link {
     pub(super) fn new(env: Env, bucket: &Arc<Bucket>, own_name: &str, node: String, wanted: Wanted) -> Link {
-        let inner = Inner { wanted: wanted.vbuckets, ..Inner::default() };
+        let inner = Inner { wanted: wanted.vbuckets, declared: 1, ..Inner::default() };
         Link {
             env,
             bucket: Arc::clone(bucket),
@@ -127,6 +131,7 @@ impl Link {
         let Inner { wanted, taken_over, .. } = &mut *inner;
         taken_over.retain(|vb, _| wanted.get(vb).is_some() && wanted.get(vb) == vbuckets.get(vb));
         *wanted = vbuckets;
+        inner.declared += 1;
         drop(inner);
         self.changed.notify_one();
     }
@@ -195,8 +200,12 @@ impl Link {
         tracing::warn!(bucket = self.bucket.name(), source = self.node, %error, "a link to another node is down");
         let mut inner = self.inner.lock();
         inner.state = LinkState::Waiting;
+        inner.violations += u64::from(matches!(error, LinkError::Consumer(broken) if broken.is_violation()));
         inner.last_error = Some(error.to_string());
         let Some(consumer) = inner.consumer.take() else { return false };
+        // Also what was taken over with the last bytes before it broke.
+        let taken_over = consumer.progress().filter(|progress| progress.stage == Stage::TakenOver);
+        inner.taken_over.extend(taken_over.map(|progress| (progress.vb, progress.blocked_for)));
         let counts = consumer.counts();
         inner.before.add(&counts);
         counts.bytes > 0

@@ -12,9 +12,6 @@ mod status;
 mod supervisor;
 mod wire;
 
-#[cfg(test)]
-mod tests;
-
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;

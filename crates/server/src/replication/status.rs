@@ -1,5 +1,6 @@
 //! Where links stand, for people and for whoever declares what is replicated.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use base::{Seqno, VbId};
@@ -41,6 +42,8 @@ pub struct LinkStatus {
     pub unacknowledged_bytes: u64,
     /// Connections that were made.
     pub connections: u64,
+    /// Connections that were given up because the source broke the protocol.
+    pub violations: u64,
     /// Why the last connection broke.
     pub last_error: Option<String>,
 }
@@ -52,10 +55,13 @@ impl LinkStatus {
         if let Some(consumer) = &inner.consumer {
             counts.add(&consumer.counts());
             vbuckets.extend(consumer.progress().filter(|progress| progress.stage != Stage::TakenOver));
-        } else {
-            let wanted = inner.wanted.iter().filter(|(vb, _)| !inner.taken_over.contains_key(vb));
-            vbuckets.extend(wanted.map(|(vb, mode)| waiting(link, *vb, *mode)));
         }
+        // Those that wait for a connection, or for others to be taken over.
+        let is_told: BTreeSet<VbId> = vbuckets.iter().map(|progress| progress.vb).collect();
+        let is_waiting = |vb: &VbId| !inner.taken_over.contains_key(vb) && !is_told.contains(vb);
+        let wanted = inner.wanted.iter().filter(|(vb, _)| is_waiting(vb));
+        vbuckets.extend(wanted.map(|(vb, mode)| waiting(link, *vb, *mode)));
+        vbuckets.sort_unstable_by_key(|progress| progress.vb);
         let blocked = || inner.taken_over.values().flatten().copied();
         LinkStatus {
             bucket: link.bucket.name().to_owned(),
@@ -72,6 +78,7 @@ impl LinkStatus {
             counts,
             unacknowledged_bytes: inner.consumer.as_ref().map_or(0, dcp::Consumer::unacknowledged_bytes),
             connections: inner.connections,
+            violations: inner.violations,
             last_error: inner.last_error.clone(),
         }
     }

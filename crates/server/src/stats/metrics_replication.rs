@@ -34,6 +34,8 @@ pub(super) fn put(node: &Node, page: &mut Page<'_>) -> fmt::Result {
     page.each("stave_replication_rollbacks_total", Counter, help, |link| link.counts.rollbacks)?;
     let help = "Streams ended by a message that this node cannot take.";
     page.each("stave_replication_unsupported_total", Counter, help, |link| link.counts.unsupported)?;
+    let help = "Connections given up because the source broke the protocol.";
+    page.each("stave_replication_violations_total", Counter, help, |link| link.violations)?;
     let help = "Connections made.";
     page.each("stave_replication_connections_total", Counter, help, |link| link.connections)?;
     let help = "vBuckets taken over from another node.";
