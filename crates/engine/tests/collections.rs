@@ -365,7 +365,9 @@ fn what_is_dropped_is_gone_at_once_and_erased_later() {
 fn what_is_dropped_stays_so_over_a_restart() {
     for kind in ON_DISK {
         let world = World::with_collections(kind);
-        (0..100).for_each(|i| drop(world.set(A, &format!("k{i}"))));
+        for i in 0..100 {
+            world.set(A, &format!("k{i}"));
+        }
         world.set(DEFAULT, "d");
         assert!(world.bucket.flush_all());
         world.take(2, &[(DEFAULT, None)]);

@@ -53,7 +53,7 @@ fn queued(vb: &mut VBucket) -> Vec<(Version, bool)> {
         let end = range.end();
         vb.checkpoints_mut().advance(cursor, end);
     }
-    drop(vb.checkpoints_mut().drop_cursor(cursor));
+    vb.checkpoints_mut().drop_cursor(cursor);
     all
 }
 
