@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use base::VbState;
 use engine::{
-    AccountFigures, Bucket, BucketStats, CheckpointMemoryStats, ChoreStats, CollectionTotals,
-    CompactionStats, CompressionStats, DefragmenterStats, EvictionStats, ExpiryStats, FetchStats, PurgeStats,
-    STATES, SaveStats, StateStats, StoreStats, WarmupState, WarmupStats,
+    AccountFigures, Bucket, BucketStats, CheckpointMemoryStats, CompactionStats, CompressionStats,
+    DefragmenterStats, EvictionStats, ExpiryStats, FetchStats, PurgeStats, STATES, SaveStats, StateStats,
+    StoreStats, WarmupState, WarmupStats,
 };
 use protocol::Status;
 
-use super::process;
+use super::{metrics_replication, process};
 use crate::node::Node;
 use crate::version::SERVER_VERSION;
 
@@ -25,7 +25,8 @@ pub fn render(node: &Node, out: &mut String) {
     // Writing to a string does not fail.
     let _ = put_node(node, &mut page)
         .and_then(|()| put_requests(node, &mut page))
-        .and_then(|()| put_buckets(&buckets, &mut page));
+        .and_then(|()| put_buckets(&buckets, &mut page))
+        .and_then(|()| metrics_replication::put(node, &mut page));
 }
 
 pub(super) struct Numbers {
@@ -115,6 +116,23 @@ impl Page<'_> {
         buckets
             .iter()
             .try_for_each(|numbers| self.sample(name, &[("bucket", numbers.bucket.name())], value(numbers)))
+    }
+
+    /// A metric with a number for each bucket and each of the things of one kind that it has, under the label `what`.
+    pub(super) fn each_of<I, T: Display>(
+        &mut self,
+        buckets: &[Numbers],
+        (what, things): (&str, impl Fn(&Numbers) -> Vec<(&'static str, I)>),
+        (name, kind, help): (&str, Kind, &str),
+        value: impl Fn(&I) -> T,
+    ) -> fmt::Result {
+        self.head(name, kind, help)?;
+        for numbers in buckets {
+            for (thing, of) in things(numbers) {
+                self.sample(name, &[("bucket", numbers.bucket.name()), (what, thing)], value(&of))?;
+            }
+        }
+        Ok(())
     }
 
     /// A metric with a number for each bucket and role of vBuckets.
@@ -210,7 +228,7 @@ fn put_buckets(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
     put_persistence(buckets, page)?;
     put_compactions(buckets, page)?;
     super::metrics_memory::put(buckets, page)?;
-    put_collections(buckets, page)?;
+    super::metrics_collections::put(buckets, page)?;
     put_chores(buckets, page)?;
     put_loading(buckets, page)
 }
@@ -268,57 +286,22 @@ fn put_items(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
     page.by_state(buckets, "stave_tombstones", "Tombstones, in memory or not.", |of| of.tombstones)
 }
 
-/// What each collection holds, and what clients did with it.
-fn put_collections(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
-    let all: Vec<_> = buckets
-        .iter()
-        .map(|numbers| (numbers.bucket.name(), numbers.bucket.manifest(), numbers.bucket.collection_totals()))
-        .collect();
-    let mut each = |name: &str, kind, help: &str, value: &dyn Fn(&CollectionTotals) -> u64| {
-        page.head(name, kind, help)?;
-        for (bucket, manifest, totals) in &all {
-            for (id, totals) in totals {
-                let Some(one) = manifest.collection(*id) else { continue };
-                let scope = manifest.scope(one.scope).map_or("", |scope| &scope.name);
-                let labels = [("bucket", *bucket), ("scope", scope), ("collection", &*one.name)];
-                page.sample(name, &labels, value(totals))?;
-            }
-        }
-        Ok(())
-    };
-    use Kind::{Counter, Gauge};
-    each("stave_collection_items", Gauge, "Documents of a collection.", &|of| of.documents)?;
-    let help = "Bytes of a collection's documents and tombstones in memory.";
-    each("stave_collection_memory_bytes", Gauge, help, &|of| of.memory_bytes)?;
-    let help = "Bytes of a collection in files.";
-    each("stave_collection_disk_bytes", Gauge, help, &|of| of.disk_bytes)?;
-    let help = "Documents of a collection that clients read, found or not.";
-    each("stave_collection_gets_total", Counter, help, &|of| of.ops.gets)?;
-    let help = "Documents that clients stored in a collection.";
-    each("stave_collection_stores_total", Counter, help, &|of| of.ops.stores)?;
-    let help = "Documents that clients deleted from a collection.";
-    each("stave_collection_deletes_total", Counter, help, &|of| of.ops.deletes)
-}
-
 /// The housekeeper's chores.
 fn put_chores(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
-    let seconds = |ns: u64| ns as f64 / 1e9;
-    let mut each = |name: &str, kind, help: &str, value: &dyn Fn(&ChoreStats) -> f64| {
-        page.head(name, kind, help)?;
-        for numbers in buckets {
-            for chore in numbers.bucket.chore_stats() {
-                let labels = [("bucket", numbers.bucket.name()), ("chore", chore.name)];
-                page.sample(name, &labels, value(&chore))?;
-            }
-        }
-        Ok(())
+    use Kind::{Counter, Gauge};
+    let chores = |numbers: &Numbers| -> Vec<_> {
+        numbers.bucket.chore_stats().into_iter().map(|chore| (chore.name, chore)).collect()
     };
-    let help = "Steps that a background chore ran.";
-    each("stave_chore_steps_total", Kind::Counter, help, &|chore| chore.steps as f64)?;
-    let help = "Time that a background chore took.";
-    each("stave_chore_seconds_total", Kind::Counter, help, &|chore| seconds(chore.total_ns))?;
-    let help = "The longest step of a background chore.";
-    each("stave_chore_longest_step_seconds", Kind::Gauge, help, &|chore| seconds(chore.longest_ns))
+    let head = ("stave_chore_steps_total", Counter, "Steps that a background chore ran.");
+    page.each_of(buckets, ("chore", chores), head, |chore| chore.steps)?;
+    let head = ("stave_chore_seconds_total", Counter, "Time that a background chore took.");
+    page.each_of(buckets, ("chore", chores), head, |chore| seconds(chore.total_ns))?;
+    let head = ("stave_chore_longest_step_seconds", Gauge, "The longest step of a background chore.");
+    page.each_of(buckets, ("chore", chores), head, |chore| seconds(chore.longest_ns))
+}
+
+pub(super) fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
 }
 
 fn put_ops(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
