@@ -12,7 +12,7 @@ use parking_lot::{Mutex, RwLock};
 use serde_json::{Value, json};
 use vbucket::collections::manifest::SuccessorRefusal;
 use vbucket::{
-    CollectionOps, Collections, DroppedCollection, EventGarbage, Held, Manifest, OpenCollection, OpenScope,
+    CollectionOps, Collections, DroppedCollection, Garbage, Held, Manifest, OpenCollection, OpenScope,
 };
 
 use crate::bucket::{Bucket, Shard};
@@ -200,7 +200,7 @@ impl Bucket {
     }
 
     /// An active vBucket takes over a manifest that is newer than its own.
-    pub(crate) fn take_over_manifest(&self, shard: &mut Shard, manifest: &Manifest) -> Option<EventGarbage> {
+    pub(crate) fn take_over_manifest(&self, shard: &mut Shard, manifest: &Manifest) -> Option<Vec<Garbage>> {
         if !shard.exists || shard.vb.state() != VbState::Active {
             return None;
         }

@@ -104,7 +104,6 @@ impl Bucket {
             expired_before_s: Some(now.unix_s()),
             on_expired: &on_expired,
             observe: &|progress| self.compacting.progress(progress),
-            ..Compaction::default()
         };
         let purges = request.purge_before_s.is_some();
         self.set_purging(vb, incarnation, purges);

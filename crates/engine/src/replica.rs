@@ -208,11 +208,13 @@ impl Bucket {
     ) -> Result<NewVersion, ReplicaRefusal> {
         let is_numbered = (1..=MAX_SEQNO).contains(&meta.by_seqno.0) && meta.rev_seqno.0 <= MAX_REV_SEQNO;
         let is_timed = meta.cas != Cas::ANY && meta.cas <= MAX_FOREIGN_CAS;
-        let is_event = meta.kind == ItemKind::SystemEvent;
+        // What ends something is a tombstone among events.
+        let is_event = key.collection == CollectionId::SYSTEM;
         let is_key = if is_event {
-            key.collection == CollectionId::SYSTEM && key.encoded_len() <= limits::MAX_PREFIXED_KEY_BYTES
+            matches!(meta.kind, ItemKind::SystemEvent | ItemKind::Deletion)
+                && key.encoded_len() <= limits::MAX_PREFIXED_KEY_BYTES
         } else {
-            let is_document = ![CollectionId::SYSTEM, CollectionId::PREPARES].contains(&key.collection);
+            let is_document = key.collection != CollectionId::PREPARES && meta.kind != ItemKind::SystemEvent;
             is_document && key.is_valid_len()
         };
         if !is_numbered || !is_key || !(is_timed || is_event) {

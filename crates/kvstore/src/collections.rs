@@ -116,8 +116,16 @@ pub(crate) fn event_prefix(collection: CollectionId) -> Vec<u8> {
 /// A record before or after a change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Weight {
+    pub(crate) seqno: Seqno,
     pub(crate) deleted: bool,
     pub(crate) disk_bytes: u64,
+}
+
+/// The collection that an event makes though it is there already: the former one was dropped meanwhile, by an event under
+/// the same key.
+pub(crate) fn former_of(event: &Version, manifest: &StoredManifest) -> Option<CollectionId> {
+    let Owner::CollectionEvent(id) = owner(event.stored_key()) else { return None };
+    (!event.is_deleted() && manifest.is_open_before(id, event.meta().by_seqno)).then_some(id)
 }
 
 /// Whether counts say that anything was ever saved in a collection.
@@ -141,6 +149,8 @@ pub(crate) struct Tally {
     changed: Vec<CollectionId>,
     dropped: Vec<CollectionId>,
     last: usize,
+    /// What the default collection has below was in a former one under that number, and is not counted.
+    default_start: Seqno,
 }
 
 impl Tally {
@@ -188,6 +198,12 @@ impl Tally {
             self.drop_collection(collection);
             return owner;
         }
+        let default_start = self.default_start;
+        let is_former = |record: &Weight| collection == CollectionId::DEFAULT && record.seqno < default_start;
+        if is_former(&new) {
+            return owner;
+        }
+        let old = old.filter(|old| !is_former(old));
         let stats = self.entry(collection);
         stats.high_seqno = stats.high_seqno.max(seqno);
         let old_bytes = old.map_or(0, |old| old.disk_bytes);
@@ -251,7 +267,12 @@ impl Tally {
         }
     }
 
-    fn drop_collection(&mut self, collection: CollectionId) {
+    /// From now on the default collection is the one that began at this seqno.
+    pub(crate) fn begin_default(&mut self, manifest: &StoredManifest) {
+        self.default_start = manifest.default_start();
+    }
+
+    pub(crate) fn drop_collection(&mut self, collection: CollectionId) {
         self.collections.retain(|(id, _)| *id != collection);
         self.changed.retain(|id| *id != collection);
         self.dropped.push(collection);

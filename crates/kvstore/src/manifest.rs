@@ -202,6 +202,17 @@ impl StoredManifest {
         }
     }
 
+    /// Seqno of the event that made the default collection; 0 if it has always been there, or is not there.
+    pub(crate) fn default_start(&self) -> Seqno {
+        let default = self.open.iter().find(|there| there.collection.id == CollectionId::DEFAULT);
+        default.map_or(Seqno(0), |there| there.start)
+    }
+
+    /// Whether a collection is there, since before a seqno.
+    pub(crate) fn is_open_before(&self, id: CollectionId, seqno: Seqno) -> bool {
+        self.open.iter().any(|there| there.collection.id == id && there.start < seqno)
+    }
+
     /// Whether a collection is there.
     pub(crate) fn is_open(&self, id: CollectionId) -> bool {
         self.open.iter().any(|there| there.collection.id == id)

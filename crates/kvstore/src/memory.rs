@@ -6,7 +6,7 @@ use std::ops::{Bound, ControlFlow};
 use base::{CollectionId, DocKey, Seqno, VbId, Version};
 use parking_lot::Mutex;
 
-use crate::collections::{CollectionStats, PREPARES, Tally, Weight, collection_of, event_prefix};
+use crate::collections::{CollectionStats, PREPARES, Tally, Weight, collection_of, event_prefix, former_of};
 use crate::compaction::{Candidate, Compacted, Compaction, CompactionProgress, Reason, RolledBack};
 use crate::failure::Failure;
 use crate::manifest::{StoredManifest, events_in};
@@ -139,9 +139,12 @@ impl Vbucket {
         let mut replaced = Vec::with_capacity(batch.items.len());
         let events = events_in(batch.items);
         let totals = &mut self.now.totals;
-        events.iter().for_each(|event| {
+        for event in &events {
+            let former = former_of(event, &totals.manifest);
             totals.manifest.apply(event, |one| totals.tally.is_written(one, batch.items));
-        });
+            former.into_iter().for_each(|id| totals.tally.drop_collection(id));
+        }
+        totals.tally.begin_default(&totals.manifest);
         for version in batch.items {
             replaced.push((version.stored_key().into(), self.now.save(version)));
         }
@@ -236,7 +239,11 @@ impl Inner {
 
 fn weight(version: &Version) -> Weight {
     let bytes = version.stored_key().len() + version.value().len();
-    Weight { deleted: version.is_deleted(), disk_bytes: bytes as u64 + RECORD_BYTES }
+    Weight {
+        seqno: version.meta().by_seqno,
+        deleted: version.is_deleted(),
+        disk_bytes: bytes as u64 + RECORD_BYTES,
+    }
 }
 
 impl KvStore for Memory {

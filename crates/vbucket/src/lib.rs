@@ -30,8 +30,8 @@ pub use bucket_context::BucketContext;
 pub use checkpoint_manager::CheckpointManager;
 pub use checkpoint_memory::{CheckpointLimits, CheckpointMarks, CheckpointMemory, Pressure};
 pub use collections::{
-    Collection, CollectionOps, Collections, DroppedCollection, EventRefusal, Held, Manifest, ManifestUid,
-    OpenCollection, OpenScope, Scope, SystemEvent,
+    Collection, CollectionOps, Collections, DroppedCollection, Held, Manifest, ManifestUid, OpenCollection,
+    OpenScope, Scope, SystemEvent,
 };
 pub use cursor::{CursorId, CursorState, Dropped, RegisterRefusal};
 pub use failover_table::{FailoverEntry, FailoverTable, Resume, ResumePoint};
@@ -40,9 +40,8 @@ pub use hash_seed::HashSeed;
 pub use hash_table::{HashTable, Slot, VersionRef};
 pub use hlc::Hlc;
 pub use ops::{
-    Basis, Change, ConflictRule, EventGarbage, Existence, FlushBatch, IncomingSnapshot, Loaded, Look,
-    MAX_FOREIGN_CAS, MAX_REV_SEQNO, Misplaced, Placed, Refusal, Refused, SnapshotKind, Stored, UnlockRefusal,
-    WithMeta,
+    Basis, Change, ConflictRule, Existence, FlushBatch, IncomingSnapshot, Loaded, Look, MAX_FOREIGN_CAS,
+    MAX_REV_SEQNO, Misplaced, Placed, Refusal, Refused, SnapshotKind, Stored, UnlockRefusal, WithMeta,
 };
 pub use range::{CheckpointView, Range, RangeLimit};
 pub use received::SnapshotBounds;

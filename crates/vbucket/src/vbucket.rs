@@ -16,6 +16,7 @@ use crate::collections::Collections;
 use crate::cursor::CursorId;
 use crate::evicted::{Evicted, Out};
 use crate::failover_table::FailoverTable;
+use crate::filter::Filter;
 use crate::hash_table::{HashTable, Slot, VersionRef};
 use crate::hlc::Hlc;
 use crate::locks::Locks;
@@ -36,6 +37,8 @@ pub struct Garbage {
     pub unlisted: Option<Version>,
     /// Checkpoints that nobody reads.
     pub checkpoints: Option<Box<Removed>>,
+    /// The filter of a count that came to nothing.
+    pub filter: Option<Filter>,
 }
 
 /// How many items of each kind a vBucket has, how many of them are in memory, and how large those are.

@@ -5,8 +5,8 @@ use base::{
     VersionMeta,
 };
 use vbucket::{
-    Basis, BucketContext, Change, Collection, EventRefusal, Existence, Manifest, ManifestUid, Origin,
-    RangeLimit, Scope, SystemEvent, VBucket,
+    Basis, BucketContext, Change, Collection, Existence, IncomingSnapshot, Manifest, ManifestUid, Misplaced,
+    Origin, RangeLimit, Scope, SystemEvent, VBucket,
 };
 
 fn vbucket(context: &BucketContext) -> VBucket {
@@ -104,8 +104,11 @@ fn events_make_the_same_of_another_vbucket() {
     let copy =
         |version: &Version| NewVersion::new(&context.heap, version.meta(), version.key(), &[version.value()]);
     let events: Vec<Version> = queued(&mut active).into_iter().map(|(version, _)| version).collect();
+    replica.begin_in(VbState::Replica, None);
+    let snapshot = IncomingSnapshot { end: Seqno(100), ..IncomingSnapshot::default() };
+    replica.begin_snapshot(&snapshot).expect("it may begin");
     for version in &events {
-        assert!(replica.apply_event(copy(version)).is_ok());
+        assert!(replica.apply_replicated(0, copy(version)).is_ok());
     }
     let shape = |vb: &VBucket| {
         let collections = vb.collections();
@@ -113,12 +116,14 @@ fn events_make_the_same_of_another_vbucket() {
         (collections.uid(), open, collections.scopes().to_vec(), vb.high_seqno())
     };
     assert_eq!(shape(&replica), shape(&active));
-    let again = replica.apply_event(copy(&events[0]));
-    assert_eq!(again.err(), Some(EventRefusal::Order));
+    let refused = |replica: &mut VBucket, new: NewVersion| {
+        replica.apply_replicated(0, new).map_err(|(misplaced, _)| misplaced).map(|stored| stored.by_seqno)
+    };
+    assert_eq!(refused(&mut replica, copy(&events[0])), Err(Misplaced::NotRising));
     let meta = VersionMeta { by_seqno: Seqno(100), kind: ItemKind::SystemEvent, ..VersionMeta::default() };
     let key = DocKey { collection: CollectionId::SYSTEM, key: b"\x00\x08_collection" };
     let damaged = NewVersion::new(&context.heap, meta, key, &[b"?"]);
-    assert_eq!(replica.apply_event(damaged).err(), Some(EventRefusal::Malformed));
+    assert_eq!(refused(&mut replica, damaged), Err(Misplaced::BadEvent));
     assert_eq!(shape(&replica), shape(&active), "nothing of it was taken");
 }
 

@@ -1,7 +1,10 @@
 package conformance
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/couchbase/gocb/v2"
 )
@@ -34,6 +37,53 @@ func TestDefaultCollectionWorksAfterAnUnknownOne(t *testing.T) {
 	wantErr(t, err, gocb.ErrCollectionNotFound, gocb.ErrTimeout)
 	upsert(t, key, 1)
 	wantEqual(t, content[int](t, key), 1)
+}
+
+// newScope makes a scope that is gone after the test.
+func newScope(t *testing.T) (*gocb.CollectionManagerV2, string) {
+	manager, name := bucket.CollectionsV2(), fmt.Sprintf("go-%08x", rand.Uint32())
+	ok(t, manager.CreateScope(name, nil))
+	t.Cleanup(func() { _ = manager.DropScope(name, nil) })
+	return manager, name
+}
+
+func TestCollectionsComeAndGo(t *testing.T) {
+	manager, scope := newScope(t)
+	settings := gocb.CreateCollectionSettings{MaxExpiry: time.Minute}
+	ok(t, manager.CreateCollection(scope, "one", &settings, nil))
+	wantErr(t, manager.CreateCollection(scope, "one", &settings, nil), gocb.ErrCollectionExists)
+	wantErr(t, manager.CreateScope(scope, nil), gocb.ErrScopeExists)
+	wantErr(t, manager.DropCollection(scope, "absent", nil), gocb.ErrCollectionNotFound)
+	wantErr(t, manager.DropCollection("absent", "one", nil), gocb.ErrScopeNotFound)
+	found := false
+	for _, one := range must(manager.GetAllScopes(nil))(t) {
+		if one.Name == scope {
+			found = true
+			wantEqual(t, len(one.Collections), 1)
+			wantEqual(t, one.Collections[0].Name, "one")
+			wantEqual(t, one.Collections[0].MaxExpiry, time.Minute)
+		}
+	}
+	wantTrue(t, found, "the scope is listed")
+	ok(t, manager.DropCollection(scope, "one", nil))
+	ok(t, manager.DropScope(scope, nil))
+	wantErr(t, manager.DropScope(scope, nil), gocb.ErrScopeNotFound)
+}
+
+func TestDocumentsOfCollectionsAreApart(t *testing.T) {
+	manager, scope := newScope(t)
+	ok(t, manager.CreateCollection(scope, "one", nil, nil))
+	key, one := newKey(t), bucket.Scope(scope).Collection("one")
+	upsert(t, key, 1)
+	must(one.Insert(key, 2, nil))(t)
+	wantEqual(t, content[int](t, key), 1)
+	must(one.Remove(key, nil))(t)
+	_, err := one.Get(key, nil)
+	wantErr(t, err, gocb.ErrDocumentNotFound)
+	wantEqual(t, content[int](t, key), 1)
+	ok(t, manager.DropCollection(scope, "one", nil))
+	_, err = one.Get(key, &gocb.GetOptions{Timeout: short})
+	wantErr(t, err, gocb.ErrCollectionNotFound, gocb.ErrTimeout)
 }
 
 func TestListOfDocument(t *testing.T) {

@@ -256,8 +256,12 @@ struct Chooser<'c> {
     compacted: Compacted,
 }
 
-fn weigh(id: &[u8], deleted: bool, rev_meta_bytes: usize, body_bytes: u32) -> Weight {
-    Weight { deleted, disk_bytes: id.len() as u64 + rev_meta_bytes as u64 + u64::from(body_bytes) }
+fn weigh(id: &[u8], seqno: u64, deleted: bool, rev_meta_bytes: usize, body_bytes: u32) -> Weight {
+    Weight {
+        seqno: Seqno(seqno),
+        deleted,
+        disk_bytes: id.len() as u64 + rev_meta_bytes as u64 + u64::from(body_bytes),
+    }
 }
 
 impl Chooser<'_> {
@@ -302,7 +306,7 @@ impl Choice for Chooser<'_> {
         let Some(reason) = self.request.judge(candidate, version) else { return Fate::Keep };
         self.compacted.count(reason);
         if reason != Reason::Dropped || !self.is_of_former(info) {
-            let weight = weigh(info.id, info.deleted, info.rev_meta.len(), info.body_bytes);
+            let weight = weigh(info.id, info.seqno, info.deleted, info.rev_meta.len(), info.body_bytes);
             self.tally.leave_out(info.id, weight);
         }
         if reason == Reason::Purged { Fate::Purge } else { Fate::LeaveOut }
@@ -313,8 +317,9 @@ impl Choice for Chooser<'_> {
     }
 
     fn brought_over(&mut self, id: &[u8], new: RecordSummary, old: Option<RecordSummary>) {
-        let weigh =
-            |record: RecordSummary| weigh(id, record.deleted, record.rev_meta_bytes, record.body_bytes);
+        let weigh = |record: RecordSummary| {
+            weigh(id, record.seqno, record.deleted, record.rev_meta_bytes, record.body_bytes)
+        };
         self.tally.change(id, Seqno(new.seqno), weigh(new), old.map(weigh));
     }
 }

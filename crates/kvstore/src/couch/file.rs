@@ -10,7 +10,7 @@ use couchstore::{
     RecordSummary, RevMeta, Scratch, Snapshot, Tuning,
 };
 
-use crate::collections::{CollectionStats, Tally, Weight};
+use crate::collections::{CollectionStats, Tally, Weight, former_of};
 use crate::failure::Failure;
 use crate::manifest::{StoredManifest, events_in};
 use crate::state::{STATE_ID, VbStateDoc};
@@ -55,6 +55,7 @@ pub(super) fn load_tally(snapshot: &Snapshot) -> Result<Tally, couchstore::Failu
             tally.load(collection, stats);
         }
     })?;
+    tally.begin_default(&read_manifest(snapshot)?);
     Ok(tally)
 }
 
@@ -168,7 +169,12 @@ impl VbFile {
         let mut manifest = None;
         if !events.is_empty() {
             let mut now = read_manifest(&self.file.snapshot())?;
-            events.iter().for_each(|event| now.apply(event, |one| self.tally.is_written(one, batch.items)));
+            for event in &events {
+                let former = former_of(event, &now);
+                now.apply(event, |one| self.tally.is_written(one, batch.items));
+                former.into_iter().for_each(|id| self.tally.drop_collection(id));
+            }
+            self.tally.begin_default(&now);
             manifest = Some(now);
         }
         let mut docs = Docs { items: batch.items, tally: &mut self.tally };
@@ -327,6 +333,7 @@ impl Batch for Docs<'_> {
     fn saved(&mut self, i: usize, new: RecordSummary, old: Option<RecordSummary>) {
         let id = self.items[i].stored_key();
         let weigh = |record: RecordSummary| Weight {
+            seqno: Seqno(record.seqno),
             deleted: record.deleted,
             disk_bytes: id.len() as u64 + record.rev_meta_bytes as u64 + u64::from(record.body_bytes),
         };

@@ -12,6 +12,7 @@ pub(super) fn run<S: Subject>(fresh: &impl Fn() -> S) {
     events_make_the_manifest(fresh());
     what_was_never_written_needs_no_erasing(fresh());
     going_back_brings_back_collections(fresh());
+    one_that_comes_back_under_its_number_is_another(fresh());
 }
 
 fn event(seqno: u64, event: &SystemEvent) -> Version {
@@ -128,4 +129,30 @@ fn going_back_brings_back_collections(mut subject: impl Subject) {
         assert!(high_seqno == 3 || !subject.keeps_commits());
         subject.restart();
     }
+}
+
+fn one_that_comes_back_under_its_number_is_another(mut subject: impl Subject) {
+    let of = |uid| SystemEvent::CollectionBegin {
+        manifest: ManifestUid(uid),
+        collection: StoredManifest::default().open[0].collection.clone(),
+    };
+    save(subject.store(), VB, vec![version(0, "a", 1, b""), version(0, "b", 2, b"")]);
+    save(subject.store(), VB, vec![version(0, "c", 3, b"")]);
+    // Its end, with seqno 4, is under the same key as its new beginning.
+    save(subject.store(), VB, vec![event(5, &of(2)), version(0, "b", 6, b"")]);
+    for _ in 0..2 {
+        let found = manifest(&subject);
+        let dropped = [StoredDrop { id: CollectionId(0), start: Seqno(0), end: Seqno(4) }];
+        assert_eq!((open(&found), &found.dropped[..]), (vec![(0, 5, None)], &dropped[..]));
+        assert_eq!(counts(subject.store(), VB).0, 1);
+        subject.restart();
+    }
+    save(subject.store(), VB, vec![version(0, "c", 7, b"")]);
+    assert_eq!(counts(subject.store(), VB).0, 2);
+    let is_dropped = |id: CollectionId, seqno: Seqno| id == CollectionId(0) && seqno <= Seqno(4);
+    let request = Compaction { is_dropped: &is_dropped, ..Compaction::default() };
+    assert_eq!(subject.store().compact(VB, &request).expect("a compaction").documents_dropped, 1);
+    assert_eq!((counts(subject.store(), VB).0, manifest(&subject).dropped.len()), (2, 0));
+    save(subject.store(), VB, vec![tombstone(0, "c", 8, ItemKind::Deletion)]);
+    assert_eq!(counts(subject.store(), VB).0, 1);
 }

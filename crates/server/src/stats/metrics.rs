@@ -228,6 +228,7 @@ fn put_buckets(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
     put_persistence(buckets, page)?;
     put_compactions(buckets, page)?;
     super::metrics_memory::put(buckets, page)?;
+    super::metrics_collections::put(buckets, page)?;
     put_chores(buckets, page)?;
     put_loading(buckets, page)
 }

@@ -17,6 +17,7 @@ mod key;
 mod locks;
 mod memory;
 pub mod metrics;
+mod metrics_collections;
 mod metrics_memory;
 mod metrics_replication;
 mod node;

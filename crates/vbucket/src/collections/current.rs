@@ -112,15 +112,6 @@ pub struct Collections {
     pass: Option<Pass>,
 }
 
-/// Why an event of another node cannot be taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EventRefusal {
-    /// It cannot be read.
-    Malformed,
-    /// Its seqno is not above the last change.
-    Order,
-}
-
 impl Default for Collections {
     /// What a new vBucket has.
     fn default() -> Collections {

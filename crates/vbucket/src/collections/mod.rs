@@ -5,8 +5,6 @@ pub mod event;
 pub mod flat;
 pub mod manifest;
 
-pub use current::{
-    CollectionOps, Collections, DroppedCollection, EventRefusal, Held, OpenCollection, OpenScope,
-};
+pub use current::{CollectionOps, Collections, DroppedCollection, Held, OpenCollection, OpenScope};
 pub use event::SystemEvent;
 pub use manifest::{Collection, InvalidManifest, Manifest, ManifestUid, Scope, SuccessorRefusal, difference};

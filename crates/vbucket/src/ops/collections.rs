@@ -3,19 +3,9 @@
 
 use base::{CollectionId, Moment, NewVersion, RevSeqno, Seqno, Version};
 
-use crate::collections::{Collections, EventRefusal, Held, Manifest, SystemEvent};
-use crate::filter::Filter;
+use crate::collections::{Collections, Held, Manifest, SystemEvent};
+use crate::ops::change::Stored;
 use crate::vbucket::{Garbage, VBucket};
-
-/// What is left over when collections changed; drop it outside the lock.
-#[derive(Default)]
-#[must_use = "drop it after the vBucket's lock is released"]
-pub struct EventGarbage {
-    /// Of each event.
-    pub garbage: Vec<Garbage>,
-    /// Of a count that came to nothing.
-    pub filters: Vec<Filter>,
-}
 
 impl VBucket {
     /// Its collections.
@@ -47,11 +37,11 @@ impl VBucket {
 
     /// Takes over a manifest, as an active vBucket does: each difference is an event with a seqno of its own. Costs as
     /// much as there are collections. Nothing if it has this one or a later one already.
-    pub fn apply_manifest(&mut self, manifest: &Manifest, now: Moment) -> Option<EventGarbage> {
+    pub fn apply_manifest(&mut self, manifest: &Manifest, now: Moment) -> Option<Vec<Garbage>> {
         if manifest.uid() <= self.history.collections.uid() {
             return None;
         }
-        let mut left = EventGarbage::default();
+        let mut left = Vec::new();
         for event in self.history.collections.difference(manifest) {
             if event.collection().is_some() {
                 // Streams get what is about a collection in a snapshot of its own (recorded; DCP documentation).
@@ -66,33 +56,30 @@ impl VBucket {
                 meta.expiry = now.unix_s();
             }
             drop(meta);
-            self.take_event(&event, new, &mut left);
+            left.push(self.take_event(&event, new));
         }
         self.history.collections.set_uid(manifest.uid());
         Some(left)
     }
 
-    /// Takes over an event that another node's vBucket had; its metadata are complete, its seqno is above the last
-    /// change. Queues it as well. The checkpoints are left as they are, but for that.
-    pub fn apply_event(&mut self, new: NewVersion) -> Result<EventGarbage, EventRefusal> {
-        let event = SystemEvent::of(&new).ok_or(EventRefusal::Malformed)?;
-        if new.meta().by_seqno <= self.history.high_seqno {
-            return Err(EventRefusal::Order);
-        }
-        self.history.hlc.observe(new.meta().cas);
-        let mut left = EventGarbage::default();
-        self.take_event(&event, new, &mut left);
-        Ok(left)
+    /// Takes over an event that another node's vBucket had, complete and with a seqno that may come now.
+    pub(super) fn receive_event(&mut self, new: NewVersion) -> Result<Stored, NewVersion> {
+        let Some(event) = SystemEvent::of(&new) else { return Err(new) };
+        let meta = new.meta();
+        self.history.hlc.observe(meta.cas);
+        let garbage = self.take_event(&event, new);
+        Ok(Stored { cas: meta.cas, by_seqno: meta.by_seqno, garbage })
     }
 
-    fn take_event(&mut self, event: &SystemEvent, new: NewVersion, left: &mut EventGarbage) {
+    fn take_event(&mut self, event: &SystemEvent, new: NewVersion) -> Garbage {
         let seqno = new.meta().by_seqno;
         let superfluous = self.history.collections.take(event, seqno, self.held());
+        let mut garbage = self.history.record_event(new.publish(), superfluous);
         if self.history.collections.wants_erasing() {
             // It would count what is dropped, in part.
-            left.filters.extend(self.evicted.give_up_recount());
+            garbage.filter = self.evicted.give_up_recount();
         }
-        left.garbage.push(self.history.record_event(new.publish(), superfluous));
+        garbage
     }
 
     /// Takes some documents and tombstones of dropped collections out of memory, to be dropped outside the lock, looking

@@ -15,7 +15,6 @@ mod residency;
 mod with_meta;
 
 pub use change::{Basis, Change, Existence, Refusal, Refused, Stored};
-pub use collections::EventGarbage;
 pub use flush::FlushBatch;
 pub use lock::UnlockRefusal;
 pub use on_disk::Look;

@@ -4,7 +4,7 @@
 //! vBucket was at that seqno; inside it is not, because the active one left out what it replaced later.
 
 use base::version::MAX_SEQNO;
-use base::{NewVersion, Seqno, VbState};
+use base::{CollectionId, NewVersion, Seqno, VbState};
 
 use crate::failover_table::FailoverTable;
 use crate::ops::change::Stored;
@@ -55,6 +55,8 @@ pub enum Misplaced {
     OutsideSnapshot,
     /// A snapshot that ends before it begins, or behind which the vBucket is already.
     BadSnapshot,
+    /// An event about collections that cannot be read.
+    BadEvent,
 }
 
 impl VBucket {
@@ -109,6 +111,9 @@ impl VBucket {
         let meta = new.meta();
         if let Err(misplaced) = self.expects(meta.by_seqno) {
             return Err((misplaced, new));
+        }
+        if new.key().collection == CollectionId::SYSTEM {
+            return self.receive_event(new).map_err(|new| (Misplaced::BadEvent, new));
         }
         let slot = self.table.find_slot(hash, new.key());
         if slot.get().is_none() && self.evicted.may_hold(hash, new.key()) {
