@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use base::doc_key::encode_leb128;
 use base::{Account, CollectionId, Part, Seqno, VbId, Version};
-use kvstore::{Snapshot, Values};
+use kvstore::{Failure, Snapshot, Values};
 use parking_lot::{Condvar, Mutex};
+use vbucket::collections::event::stored_prefixes;
 
 use crate::bucket::Bucket;
 use crate::flusher::Progress;
@@ -43,7 +44,7 @@ pub struct BackfillScope {
 pub struct BackfillReading {
     /// Whether values are wanted.
     pub values: Values,
-    /// This collection in the order of keys; else everything in the order of seqnos.
+    /// This collection in the order of keys, its events before it; else everything in the order of seqnos.
     pub by_key: Option<CollectionId>,
     /// Whether it goes before others.
     pub is_urgent: bool,
@@ -67,8 +68,32 @@ pub struct Backfilled {
 enum Place {
     /// By seqno, from this one on.
     Seqno(Seqno),
-    /// One collection by key, from this stored key on.
-    Key(CollectionId, Vec<u8>),
+    /// By key.
+    Key(KeyPlace),
+}
+
+/// A place in one range of stored keys, and the ranges behind it: what begins with a prefix.
+#[derive(Clone, Debug)]
+struct KeyPlace {
+    prefix: Vec<u8>,
+    /// The stored key that is read next.
+    from: Vec<u8>,
+    later: Vec<Vec<u8>>,
+}
+
+impl KeyPlace {
+    /// The events of a collection, then the collection.
+    fn of(collection: CollectionId) -> KeyPlace {
+        let [first, second] = stored_prefixes(collection);
+        let (bytes, len) = encode_leb128(collection.0);
+        KeyPlace { from: first.clone(), prefix: first, later: vec![bytes[..len].to_vec(), second] }
+    }
+
+    /// The next range.
+    fn next(mut self) -> Option<KeyPlace> {
+        let prefix = self.later.pop()?;
+        Some(KeyPlace { from: prefix.clone(), prefix, later: self.later })
+    }
 }
 
 impl Place {
@@ -76,7 +101,7 @@ impl Place {
     fn seqno(&self) -> Seqno {
         match self {
             Place::Seqno(seqno) => *seqno,
-            Place::Key(..) => Seqno(1),
+            Place::Key(_) => Seqno(1),
         }
     }
 }
@@ -204,7 +229,7 @@ impl Bucket {
     ) -> Arc<Backfill> {
         let next = match reading.by_key {
             None => Place::Seqno(after.next()),
-            Some(collection) => Place::Key(collection, prefix_of(collection)),
+            Some(collection) => Place::Key(KeyPlace::of(collection)),
         };
         let state = State {
             snapshot: None,
@@ -353,31 +378,13 @@ impl Bucket {
             Some(snapshot) => Ok(Some(snapshot)),
             None => self.past(backfill.vb, next.seqno()),
         };
-        let mut items = Vec::new();
-        let mut bytes = 0;
-        let mut rest = None;
+        let mut slice = Slice::default();
         let scanned = opened.and_then(|snapshot| {
             let Some(snapshot) = snapshot else { return Ok(None) };
-            let mut take = |version: Version| {
-                if bytes >= SLICE_BYTES {
-                    rest = Some(version);
-                    return ControlFlow::Break(());
-                }
-                bytes += version.allocated_bytes();
-                items.push(version);
-                ControlFlow::Continue(())
-            };
-            match &next {
-                Place::Seqno(from) => snapshot.scan(*from, backfill.values, &mut take)?,
-                Place::Key(collection, from) => {
-                    snapshot.scan_keys(from, backfill.values, &mut |version| {
-                        let is_over = version.key().collection != *collection;
-                        if is_over { ControlFlow::Break(()) } else { take(version) }
-                    })?
-                }
-            }
+            slice.read(&*snapshot, next, backfill.values)?;
             Ok(Some(snapshot))
         });
+        let Slice { items, bytes, rest } = slice;
         let mut state = backfill.state.lock();
         state.is_busy = false;
         match scanned {
@@ -391,13 +398,9 @@ impl Bucket {
                 );
                 state.scope.get_or_insert(scope);
                 state.is_done = rest.is_none() || backfill.is_cancelled.load(Ordering::Relaxed);
-                state.next = match (next, rest) {
-                    (Place::Seqno(_), Some(rest)) => Place::Seqno(rest.meta().by_seqno),
-                    (Place::Key(collection, _), Some(rest)) => {
-                        Place::Key(collection, rest.stored_key().to_vec())
-                    }
-                    (next, None) => next,
-                };
+                if let Some(rest) = rest {
+                    state.next = rest;
+                }
                 state.snapshot = snapshot.filter(|_| !state.is_done);
                 backfill.hold(&mut state, items, bytes);
                 let again = backfill.wants_more(&state);
@@ -418,8 +421,58 @@ impl Bucket {
     }
 }
 
-/// The first bytes of the stored keys of a collection.
-fn prefix_of(collection: CollectionId) -> Vec<u8> {
-    let (bytes, len) = encode_leb128(collection.0);
-    bytes[..len].to_vec()
+/// What one step has read.
+#[derive(Default)]
+struct Slice {
+    items: Vec<Version>,
+    bytes: usize,
+    /// Where the next step goes on; nothing if this was all.
+    rest: Option<Place>,
+}
+
+impl Slice {
+    /// Takes it, unless it belongs to the next slice.
+    fn take(&mut self, version: Version) -> Result<(), Version> {
+        if self.bytes >= SLICE_BYTES {
+            return Err(version);
+        }
+        self.bytes += version.allocated_bytes();
+        self.items.push(version);
+        Ok(())
+    }
+
+    fn read(&mut self, snapshot: &dyn Snapshot, place: Place, values: Values) -> Result<(), Failure> {
+        match place {
+            Place::Seqno(from) => snapshot.scan(from, values, &mut |version| match self.take(version) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(next) => {
+                    self.rest = Some(Place::Seqno(next.meta().by_seqno));
+                    ControlFlow::Break(())
+                }
+            }),
+            Place::Key(mut range) => loop {
+                let mut next = None;
+                snapshot.scan_keys(&range.from, values, &mut |version| {
+                    if !version.stored_key().starts_with(&range.prefix) {
+                        return ControlFlow::Break(());
+                    }
+                    match self.take(version) {
+                        Ok(()) => ControlFlow::Continue(()),
+                        Err(version) => {
+                            next = Some(version.stored_key().to_vec());
+                            ControlFlow::Break(())
+                        }
+                    }
+                })?;
+                if let Some(from) = next {
+                    self.rest = Some(Place::Key(KeyPlace { from, ..range }));
+                    return Ok(());
+                }
+                match range.next() {
+                    Some(later) => range = later,
+                    None => return Ok(()),
+                }
+            },
+        }
+    }
 }

@@ -52,6 +52,8 @@ pub struct CheckpointManager {
     told_bytes: u64,
     /// Closed checkpoints that nobody needs, kept for streams that come back soon.
     kept: Kept,
+    /// Nothing is kept from before this.
+    kept_from: Seqno,
 }
 
 /// Small, because each vBucket has it.
@@ -93,6 +95,7 @@ impl CheckpointManager {
             memory: memory.clone(),
             told_bytes: 0,
             kept: Kept::default(),
+            kept_from: Seqno(0),
         }
     }
 
@@ -249,6 +252,13 @@ impl CheckpointManager {
         assert!(Arc::ptr_eq(at, self.tip.node()), "a chunk for each node");
         self.open = self.tip.node().clone();
         self.open_node_bytes = self.open.overhead_bytes();
+    }
+
+    /// Closes the open checkpoint, and what comes next stands apart from it: nothing from before is kept for readers
+    /// that come back soon. They find it on disk, where it is one snapshot, and without what is dropped.
+    pub fn close_apart(&mut self) {
+        self.close();
+        self.kept_from = self.high.next();
     }
 
     /// Registers a reader that knows everything up to `from`, and wants what follows. It is dropped if memory runs
@@ -409,7 +419,11 @@ impl CheckpointManager {
         let needed = self.needed();
         let most = self.memory.may_keep(self.kept.bytes());
         let until = self.before(&needed);
+        let kept_from = self.kept_from.min(needed.start);
         let is_too_far = |node: &Node| {
+            if node.start < kept_from {
+                return true;
+            }
             let kept = until - self.before(node);
             kept.bytes + kept.overhead > most
         };

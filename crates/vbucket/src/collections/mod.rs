@@ -8,5 +8,5 @@ pub mod manifest;
 pub use current::{
     CollectionOps, Collections, DroppedCollection, EventRefusal, Held, OpenCollection, OpenScope,
 };
-pub use event::SystemEvent;
+pub use event::{EventKind, SystemEvent};
 pub use manifest::{Collection, InvalidManifest, Manifest, ManifestUid, Scope, SuccessorRefusal, difference};

@@ -111,9 +111,9 @@ impl VBucket {
         }
         self.locks.remove(new.key());
         self.evicted.ties.changed(new.key());
-        // A tombstone of the key may have been purged; other nodes may still have it, and must not prefer it.
-        let purged = self.purge_seqno > Seqno(0) || self.evicted.may_be_purged();
-        let forgotten = if purged { self.history.max_deleted_rev.0 } else { 0 };
+        // The key may have had a tombstone, here or on other nodes, which must not be preferred to this: a new document
+        // goes beyond all tombstones (recorded).
+        let forgotten = self.history.max_deleted_rev.0;
         let last_rev = current.map_or(forgotten, |version| version.meta().rev_seqno.0);
         let mut meta = new.meta_mut();
         meta.cas = self.history.hlc.next(now.0);
