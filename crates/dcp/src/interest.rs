@@ -147,7 +147,10 @@ mod tests {
     #[test]
     fn whoever_knows_no_collections_is_told_nothing() {
         let mut interest = Interest::Default;
-        assert_eq!((interest.hear(&begin(8, 8)), interest.hear(&end(8, 8))), (Verdict::Passed, Verdict::Passed));
+        assert_eq!(
+            (interest.hear(&begin(8, 8)), interest.hear(&end(8, 8))),
+            (Verdict::Passed, Verdict::Passed)
+        );
         assert_eq!(interest.hear(&end(0, 0)), Verdict::Over);
     }
 }

@@ -601,8 +601,7 @@ impl Stream {
             Changes::Dropped => return More::Some,
         };
         let after = self.sent;
-        let fresh: Vec<&Version> =
-            range.iter().filter(|version| version.meta().by_seqno > after).collect();
+        let fresh: Vec<&Version> = range.iter().filter(|version| version.meta().by_seqno > after).collect();
         let mut pending = Pending::new(common.bucket);
         self.plan_snapshots(&fresh, range.end(), common, &mut pending);
         pending.end = Some(range.end());

@@ -14,9 +14,9 @@ pub(crate) fn event_of(version: &Version) -> Option<SystemEvent> {
     if version.key().collection != CollectionId::SYSTEM {
         return None;
     }
-    let read = Whole::of(version.clone()).ok().and_then(|whole| {
-        SystemEvent::parse(version.key().key, version.is_deleted(), &value::plain(&whole))
-    });
+    let read = Whole::of(version.clone())
+        .ok()
+        .and_then(|whole| SystemEvent::parse(version.key().key, version.is_deleted(), &value::plain(&whole)));
     if read.is_none() {
         let key = version.key().key.escape_ascii();
         tracing::error!(seqno = %version.meta().by_seqno, %key, "a system event cannot be read");

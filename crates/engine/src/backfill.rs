@@ -365,6 +365,14 @@ impl Bucket {
         progress
     }
 
+    /// What of a vBucket is dropped up to a seqno. What is dropped later is not left out of a state that ends there: whoever
+    /// has that state may never hear of it, if the history goes on elsewhere.
+    fn dropped_by(&self, vb: VbId, high: Seqno) -> Vec<(CollectionId, Seqno)> {
+        let Ok(shard) = self.shard(vb) else { return Vec::new() };
+        let dropped = shard.vb.collections().dropped().iter().filter(|one| one.end <= high);
+        dropped.map(|one| (one.id, one.end)).collect()
+    }
+
     /// Only one thread works on a backfill, so the state is not needed while it reads.
     fn read_slice(&self, backfill: &Arc<Backfill>) -> Progress {
         let (snapshot, next) = {
@@ -381,10 +389,11 @@ impl Bucket {
         let mut slice = Slice::default();
         let scanned = opened.and_then(|snapshot| {
             let Some(snapshot) = snapshot else { return Ok(None) };
+            slice.dropped = self.dropped_by(backfill.vb, snapshot.high_seqno());
             slice.read(&*snapshot, next, backfill.values)?;
             Ok(Some(snapshot))
         });
-        let Slice { items, bytes, rest } = slice;
+        let Slice { items, bytes, rest, .. } = slice;
         let mut state = backfill.state.lock();
         state.is_busy = false;
         match scanned {
@@ -428,17 +437,27 @@ struct Slice {
     bytes: usize,
     /// Where the next step goes on; nothing if this was all.
     rest: Option<Place>,
+    /// Collections whose end is part of what is read, with the seqnos at which they ended: what they held is left out.
+    dropped: Vec<(CollectionId, Seqno)>,
 }
 
 impl Slice {
     /// Takes it, unless it belongs to the next slice.
     fn take(&mut self, version: Version) -> Result<(), Version> {
+        if !self.dropped.is_empty() && self.hides(&version) {
+            return Ok(());
+        }
         if self.bytes >= SLICE_BYTES {
             return Err(version);
         }
         self.bytes += version.allocated_bytes();
         self.items.push(version);
         Ok(())
+    }
+
+    fn hides(&self, version: &Version) -> bool {
+        let (id, seqno) = (version.document_key().collection, version.meta().by_seqno);
+        self.dropped.iter().any(|(of, end)| *of == id && seqno <= *end)
     }
 
     fn read(&mut self, snapshot: &dyn Snapshot, place: Place, values: Values) -> Result<(), Failure> {

@@ -10,6 +10,7 @@ use vbucket::{BucketContext, Origin, Removed, VBucket};
 
 use crate::backfill::BackfillQueue;
 use crate::checkpoint_recovery::CheckpointRelief;
+use crate::collections::BucketManifest;
 use crate::compaction_queue::CompactionQueue;
 use crate::completion::Completion;
 use crate::compression::CompressionCounters;
@@ -112,6 +113,7 @@ pub struct Bucket {
     pub(crate) lock_clock: LockClock,
     pub(crate) memory: MemoryAccount,
     pub(crate) settings: Arc<Settings>,
+    pub(crate) manifest: BucketManifest,
     pub(crate) keeper: Keeper,
     pub(crate) expiry: ExpiryCounters,
     pub(crate) compression: CompressionCounters,
@@ -258,7 +260,9 @@ impl Bucket {
         }
         let mut shard = self.hold(vb, Holder::Roles);
         let removed = self.set_role(&mut shard, state, topology);
+        let left = self.take_over_manifest(&mut shard, &self.manifest());
         drop(shard);
+        drop(left);
         self.dispose(removed);
         self.parked.persisted(vb, Seqno(u64::MAX));
         Ok(())

@@ -11,6 +11,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::account_check::AccountCheck;
 use crate::bucket::Bucket;
 use crate::checkpoint_recovery::CheckpointRecovery;
+use crate::collections::Eraser;
 use crate::compressor::Compressor;
 use crate::defragmenter::Defragmenter;
 use crate::expiry_pager::ExpiryPager;
@@ -70,6 +71,8 @@ pub enum ChoreId {
     Defragmenter,
     /// Compares the account with what the heap says.
     AccountCheck,
+    /// Takes documents of dropped collections out of memory, and has their files compacted.
+    Eraser,
 }
 
 /// A row for each chore: its name in stats, and how it is made.
@@ -82,6 +85,7 @@ static CHORES: &[Row] = &[
     ("compressor", || Box::new(Compressor::default())),
     ("defragmenter", || Box::new(Defragmenter::default())),
     ("account_check", || Box::new(AccountCheck::default())),
+    ("eraser", || Box::new(Eraser)),
 ];
 
 /// What a chore did so far.

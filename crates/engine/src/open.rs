@@ -12,6 +12,7 @@ use vbucket::{BucketContext, FailoverEntry, FailoverTable, Origin, VBucket};
 use crate::backfill::BackfillQueue;
 use crate::bucket::{Bucket, Shard, dead, new_uuid};
 use crate::checkpoint_recovery::CheckpointRelief;
+use crate::collections::{BucketManifest, collections_of};
 use crate::compaction_queue::CompactionQueue;
 use crate::compression::CompressionCounters;
 use crate::config::{BucketConfig, BucketKind};
@@ -62,6 +63,7 @@ impl Bucket {
         let uuid = identity(&config, &env)?;
         let is_ephemeral = config.kind == BucketKind::Ephemeral;
         let clean = is_ephemeral || take_clean_mark(&config, &env)?;
+        let manifest = BucketManifest::open(&env, &config.dir)?;
         let settings = Arc::new(config.settings.clone());
         settings.put(Key::MaxSize, config.quota_bytes);
         if is_ephemeral {
@@ -88,6 +90,7 @@ impl Bucket {
             lock_clock: LockClock::default(),
             memory: MemoryAccount::new(settings.clone(), context.heap.clone()),
             settings,
+            manifest,
             keeper: Keeper::default(),
             expiry: ExpiryCounters::default(),
             compression: CompressionCounters::default(),
@@ -145,6 +148,11 @@ impl Bucket {
                 self.queue_flush(&mut shard);
             }
         }
+        // What was decided before the stop and did not get to all of them.
+        let manifest = self.manifest();
+        for vb in (0..self.vbuckets()).map(VbId) {
+            drop(self.take_over_manifest(&mut self.hold(vb, Holder::Roles), &manifest));
+        }
         self.warmup.found_all(self.env.clock.monotonic());
         Ok(())
     }
@@ -153,7 +161,9 @@ impl Bucket {
     pub(crate) fn origin(&self, stored: StoredVb) -> Origin {
         let entry = |e: &kvstore::FailoverEntry| FailoverEntry { uuid: VbUuid(e.id), seqno: Seqno(e.seq) };
         let entries = stored.state.failover_table.iter().map(entry).collect();
+        let collections = collections_of(&stored.manifest, &stored.collections);
         Origin {
+            collections,
             state: stored.state.state,
             failover: FailoverTable::from_entries(entries)
                 .unwrap_or_else(|| FailoverTable::new(self.new_uuid())),
@@ -184,7 +194,8 @@ impl Bucket {
     }
 }
 
-fn write_file(env: &Env, path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+/// Writes a file of the bucket's folder, durably but for its name.
+pub(crate) fn write_file(env: &Env, path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     let write = || {
         let file = env.disk.open(path, OpenMode::Create)?;
         file.set_len(0)?;

@@ -39,6 +39,8 @@ pub enum Refusal {
     Loading,
     /// The bucket has no disk, so this cannot be.
     NoDisk,
+    /// The vBucket has no such collection.
+    UnknownCollection,
 }
 
 impl From<vbucket::Refusal> for Refusal {

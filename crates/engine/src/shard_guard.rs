@@ -43,10 +43,12 @@ pub enum Holder {
     Stats,
     /// Changes of roles, deletion, rollback.
     Roles,
+    /// Erases documents of dropped collections.
+    Eraser,
 }
 
 /// All of them, in their order.
-pub const HOLDERS: [Holder; 13] = [
+pub const HOLDERS: [Holder; 14] = [
     Holder::FrontEnd,
     Holder::Flusher,
     Holder::Fetcher,
@@ -60,6 +62,7 @@ pub const HOLDERS: [Holder; 13] = [
     Holder::CheckpointRecovery,
     Holder::Stats,
     Holder::Roles,
+    Holder::Eraser,
 ];
 
 impl Holder {
@@ -79,6 +82,7 @@ impl Holder {
             Holder::CheckpointRecovery => "checkpoint_recovery",
             Holder::Stats => "stats",
             Holder::Roles => "roles",
+            Holder::Eraser => "eraser",
         }
     }
 }

@@ -126,7 +126,7 @@ impl Bucket {
         now: Moment,
     ) -> Result<(Option<Mutated>, Whole), Refusal> {
         let wanted = VersionMeta { expiry: absolute_expiry(expiry, now), ..VersionMeta::default() };
-        let expiry = self.capped_expiry(&wanted, now);
+        let expiry = self.capped_expiry(&wanted, self.collection_ttl_s(vb, key.collection), now);
         let found = self.get(vb, key, now)?;
         if found.cas == Cas::LOCKED {
             return Err(Refusal::Locked);

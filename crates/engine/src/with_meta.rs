@@ -57,13 +57,13 @@ impl Bucket {
         }
         let new = NewVersion::new(
             &self.context.heap,
-            VersionMeta { datatype, expiry: self.capped_expiry(&request.meta, now), ..request.meta },
+            VersionMeta { datatype, ..request.meta },
             request.key,
             &[bytes],
         );
         self.admit(&new)?;
         let hash = self.hash(request.key);
-        let change = WithMeta {
+        let mut change = WithMeta {
             new,
             existence: if request.add { Existence::Absent } else { Existence::Any },
             expected: request.expected,
@@ -71,7 +71,9 @@ impl Bucket {
             regenerate_cas: request.regenerate_cas,
         };
         let (outcome, uuid) = {
-            let mut shard = self.active(vb)?;
+            let mut shard = self.active_with(vb, request.key.collection)?;
+            let ttl_s = shard.vb.collections().get(request.key.collection).and_then(|one| one.max_ttl_s);
+            change.new.meta_mut().expiry = self.capped_expiry(&request.meta, ttl_s, now);
             let outcome = shard.vb.apply_with_meta(hash, change, now);
             if outcome.is_ok() {
                 self.queue_flush(&mut shard);

@@ -120,6 +120,19 @@ pub(crate) struct Weight {
     pub(crate) disk_bytes: u64,
 }
 
+/// Whether counts say that anything was ever saved in a collection.
+pub(crate) fn is_counted(all: &[(CollectionId, CollectionStats)], one: &StoredCollection) -> bool {
+    let stats = all.iter().find(|(id, _)| *id == one.collection.id).map(|(_, stats)| stats);
+    stats.is_some_and(|stats| stats.high_seqno > one.start || stats.item_count > 0)
+}
+
+/// Whether there is something of a collection among versions that are sorted by key.
+pub(crate) fn holds(items: &[Version], id: CollectionId) -> bool {
+    let (prefix, len) = encode_leb128(id.0);
+    let from = items.partition_point(|version| version.stored_key() < &prefix[..len]);
+    items.get(from).is_some_and(|version| version.key().collection == id)
+}
+
 /// Counts of all collections of a vBucket, brought up to date record by record.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
@@ -224,14 +237,7 @@ impl Tally {
 
     /// Whether anything was ever saved in a collection, or is among `items`, which are sorted by key.
     pub(crate) fn is_written(&self, one: &StoredCollection, items: &[Version]) -> bool {
-        let id = one.collection.id;
-        let before = self.collections.iter().find(|(there, _)| *there == id);
-        if before.is_some_and(|(_, stats)| stats.high_seqno > one.start || stats.item_count > 0) {
-            return true;
-        }
-        let (prefix, len) = encode_leb128(id.0);
-        let from = items.partition_point(|version| version.stored_key() < &prefix[..len]);
-        items.get(from).is_some_and(|version| version.key().collection == id)
+        is_counted(&self.collections, one) || holds(items, one.collection.id)
     }
 
     /// Forgets the counts of collections that `events` drop: the same batch may have brought documents of them.

@@ -23,11 +23,12 @@ use base::env::Env;
 use base::{Account, CollectionId, DocKey, Seqno, VbId, Version};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
-use crate::collections::CollectionStats;
+use crate::collections::{CollectionStats, is_counted};
 use crate::compaction::{Compacted, Compaction, RolledBack};
 use crate::couch::{Couch, CouchConfig};
 use crate::failure::Failure;
 use crate::journal::{Filed, Frame, Journal, JournalConfig, Record, State};
+use crate::manifest::StoredCollection;
 use crate::state::VbStateDoc;
 use crate::store::{Background, Counts, KvStore, SaveBatch, Snapshot, States, Stats, StoredVb, Usage};
 use charged::Charged;
@@ -341,8 +342,10 @@ impl Journaled {
             let mut stored = file.unwrap_or_else(|| recovery::without_file(state));
             stored.state = state.clone();
             stored.high_seqno = stored.high_seqno.max(unfiled.runs.high_seqno());
-            // Whether anything has to be erased is known when it is filed.
-            unfiled.runs.events().for_each(|event| stored.manifest.apply(event, |_| true));
+            let (runs, counted) = (&unfiled.runs, &stored.collections);
+            let is_written =
+                |one: &StoredCollection| is_counted(counted, one) || runs.hold(one.collection.id);
+            runs.events().for_each(|event| stored.manifest.apply(event, is_written));
             return Ok(Some(stored));
         }
     }

@@ -137,9 +137,10 @@ impl StoredManifest {
             [Field::U64(start.0), Field::U32(scope.id.0), Field::Text(&scope.name)]
         });
         let scopes: Vec<[Field<'_>; 3]> = scopes.collect();
-        let dropped = self.dropped.iter().map(|StoredDrop { id, start, end }| {
-            [Field::U64(start.0), Field::U64(end.0), Field::U32(id.0)]
-        });
+        let dropped = self
+            .dropped
+            .iter()
+            .map(|StoredDrop { id, start, end }| [Field::U64(start.0), Field::U64(end.0), Field::U32(id.0)]);
         let dropped: Vec<[Field<'_>; 3]> = dropped.collect();
         let has_dropped = !dropped.is_empty();
         [
@@ -156,8 +157,8 @@ impl StoredManifest {
         dropped
     }
 
-    /// Takes over what an event says that is saved; one that cannot be read changes nothing. `is_written` tells whether
-    /// anything was ever saved in a collection: if not, nothing has to be erased.
+    /// Takes over what an event says that is saved; one that cannot be read changes nothing, nor does one that is known
+    /// already. `is_written` tells whether anything was ever saved in a collection: if not, nothing has to be erased.
     pub(crate) fn apply(&mut self, version: &Version, is_written: impl Fn(&StoredCollection) -> bool) {
         let Some(event) = SystemEvent::of(version) else {
             tracing::error!(seqno = %version.meta().by_seqno, "a system event cannot be read, and is passed over");
@@ -167,13 +168,20 @@ impl StoredManifest {
         self.uid = self.uid.max(event.manifest());
         match event {
             SystemEvent::ScopeBegin { scope, .. } => {
-                self.scopes.retain(|there| there.scope.id != scope.id);
-                self.scopes.push(StoredScope { start: seqno, scope });
+                self.scopes.retain(|there| there.scope.id != scope.id || there.start >= seqno);
+                if !self.scopes.iter().any(|there| there.scope.id == scope.id) {
+                    self.scopes.push(StoredScope { start: seqno, scope });
+                }
             }
-            SystemEvent::ScopeEnd { id, .. } => self.scopes.retain(|there| there.scope.id != id),
+            SystemEvent::ScopeEnd { id, .. } => {
+                self.scopes.retain(|there| there.scope.id != id || there.start >= seqno);
+            }
             SystemEvent::CollectionBegin { collection, .. } => {
-                // One that is there already was dropped meanwhile, by an event under the same key.
-                self.end(collection.id, Seqno(seqno.0 - 1), is_written);
+                // One that is older was dropped meanwhile, by an event under the same key.
+                self.end(collection.id, Seqno(seqno.0.saturating_sub(1)), is_written);
+                if self.is_open(collection.id) {
+                    return;
+                }
                 self.open.push(StoredCollection { start: seqno, collection });
             }
             SystemEvent::CollectionChanged { collection, .. } => {
@@ -186,7 +194,8 @@ impl StoredManifest {
     }
 
     fn end(&mut self, id: CollectionId, end: Seqno, is_written: impl Fn(&StoredCollection) -> bool) {
-        let Some(at) = self.open.iter().position(|there| there.collection.id == id) else { return };
+        let is_it = |there: &StoredCollection| there.collection.id == id && there.start <= end;
+        let Some(at) = self.open.iter().position(is_it) else { return };
         let ended = self.open.remove(at);
         if is_written(&ended) {
             self.dropped.push(StoredDrop { id, start: ended.start, end });

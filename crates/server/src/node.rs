@@ -117,6 +117,16 @@ impl Node {
         Arc::clone(&self.cluster_map.read())
     }
 
+    /// Shows clients the manifests of the buckets as they are now, in a cluster map of the next revision.
+    pub fn show_manifests(&self) {
+        let mut map = self.cluster_map.write();
+        let shapes: Vec<BucketShape> =
+            self.served.read().values().map(|served| shape_of(&served.bucket)).collect();
+        let version = map.version();
+        let version = ConfigVersion { revision: version.revision + 1, ..version };
+        *map = Arc::new(ClusterMap::single_node(version, &self.address, &shapes));
+    }
+
     /// Where the node is reached.
     pub fn address(&self) -> &NodeAddress {
         &self.address
@@ -170,5 +180,6 @@ fn shape_of(bucket: &Bucket) -> BucketShape {
         uuid: bucket.uuid().to_owned(),
         kind: bucket.config().kind,
         vbuckets: bucket.vbuckets(),
+        manifest_uid: bucket.manifest().uid(),
     }
 }

@@ -19,6 +19,7 @@ pub fn status_of(refusal: Refusal) -> Status {
         Refusal::BadSnappy | Refusal::Invalid => Status::Einval,
         Refusal::BadXattr => Status::XattrEinval,
         Refusal::NoDisk => Status::NotSupported,
+        Refusal::UnknownCollection => Status::UnknownCollection,
     }
 }
 

@@ -59,8 +59,6 @@ pub(crate) struct Evicted {
     tickets: u64,
     /// How often tombstones were purged.
     pub(crate) purges: u64,
-    /// A compaction may have purged tombstones already that this vBucket counts.
-    pub(crate) is_purging: bool,
 }
 
 /// Whether something is to be filtered, and how well.
@@ -79,7 +77,6 @@ impl Evicted {
             recount: None,
             tickets: 0,
             purges: 0,
-            is_purging: false,
         }
     }
 
@@ -98,11 +95,6 @@ impl Evicted {
         self.out != Out::default()
             && self.filter.as_ref().is_none_or(|filter| filter.may_hold(hash))
             && !self.ties.know(key)
-    }
-
-    /// Whether a tombstone of a key that is nowhere may have been purged just now.
-    pub(crate) fn may_be_purged(&self) -> bool {
-        self.is_purging && self.out.tombstones > 0
     }
 
     /// Whether a version must not leave now.
@@ -142,7 +134,8 @@ impl Evicted {
 
     /// Documents on disk that nobody will ask for any more are not counted.
     pub(crate) fn forget_documents(&mut self, documents: u64) {
-        self.out.documents = self.out.documents.checked_sub(documents).expect("what is forgotten was counted");
+        self.out.documents =
+            self.out.documents.checked_sub(documents).expect("what is forgotten was counted");
     }
 
     /// A count that is under way comes to nothing. What is returned is to be dropped outside the lock.

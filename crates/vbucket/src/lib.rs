@@ -28,19 +28,19 @@ pub mod vbucket;
 pub use bucket_context::BucketContext;
 pub use checkpoint_manager::CheckpointManager;
 pub use checkpoint_memory::{CheckpointLimits, CheckpointMarks, CheckpointMemory, Pressure};
+pub use collections::{
+    Collection, CollectionOps, Collections, DroppedCollection, EventRefusal, Held, Manifest, ManifestUid,
+    OpenCollection, OpenScope, Scope, SystemEvent,
+};
 pub use cursor::{CursorId, CursorState, Dropped, RegisterRefusal};
 pub use failover_table::{FailoverEntry, FailoverTable, Resume, ResumePoint};
 pub use filter::{Filter, FilterSettings};
 pub use hash_seed::HashSeed;
 pub use hash_table::{HashTable, Slot, VersionRef};
 pub use hlc::Hlc;
-pub use collections::{
-    Collection, CollectionOps, Collections, DroppedCollection, EventRefusal, Held, Manifest, ManifestUid,
-    OpenCollection, OpenScope, Scope, SystemEvent,
-};
 pub use ops::{
-    Basis, Change, ConflictRule, EventGarbage, Existence, FlushBatch, Loaded, Look, MAX_FOREIGN_CAS, MAX_REV_SEQNO, Placed,
-    Refusal, Refused, Stored, UnlockRefusal, WithMeta,
+    Basis, Change, ConflictRule, EventGarbage, Existence, FlushBatch, Loaded, Look, MAX_FOREIGN_CAS,
+    MAX_REV_SEQNO, Placed, Refusal, Refused, Stored, UnlockRefusal, WithMeta,
 };
 pub use range::{CheckpointView, Range, RangeLimit};
 pub use removed::Removed;

@@ -145,7 +145,10 @@ impl History {
         (garbage.unlisted, garbage.merged) = (first, second);
         list.append(version.clone());
         if self.checkpoints.has_cursors() {
-            assert!(self.checkpoints.queue_received(version, None).is_none(), "nothing of an event is merged");
+            assert!(
+                self.checkpoints.queue_received(version, None).is_none(),
+                "nothing of an event is merged"
+            );
         } else {
             garbage.checkpoints = self.checkpoints.pass_over(seqno);
         }

@@ -166,7 +166,12 @@ impl World {
                 });
             }
             Op::Purge => self.purge(),
-            Op::BeginCount => self.count = Some(Count { ticket: self.vb.begin_recount().expect("nothing is dropped"), snapshot: None }),
+            Op::BeginCount => {
+                self.count = Some(Count {
+                    ticket: self.vb.begin_recount().expect("nothing is dropped"),
+                    snapshot: None,
+                })
+            }
             Op::TakeSnapshot => {
                 let Some(Count { ticket, snapshot: snapshot @ None }) = &mut self.count else { return };
                 let all: Vec<Version> = self.disk.values().cloned().collect();
@@ -232,7 +237,6 @@ fn a_tombstone_that_is_being_purged_is_not_forgotten() {
     world.flush();
     assert!(world.evict(1));
     assert_eq!(world.write(1, false), Err(Refusal::Unknown));
-    world.vb.set_purging(true);
     // The compaction is through with the file, and has not come back yet.
     world.disk.clear();
     let written = world.bring(1, |world| world.write(1, false));

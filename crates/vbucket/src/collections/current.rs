@@ -69,8 +69,10 @@ pub struct OpenCollection {
     pub high_seqno: Seqno,
     /// What it holds. Of the default collection: nothing, see [`Collections::held`].
     held: Held,
-    /// What clients did. Of the default collection: nothing, whoever counts all operations knows.
+    /// What clients did.
     ops: CollectionOps,
+    /// Whether something may have been written to it of which nothing is known yet, before it is loaded.
+    is_unsure: bool,
     /// Seqno of the event that changed it last.
     changed: Option<Seqno>,
 }
@@ -80,8 +82,6 @@ pub struct OpenCollection {
 pub struct DroppedCollection {
     /// Which one.
     pub id: CollectionId,
-    /// The scope that it was in.
-    pub scope: ScopeId,
     /// Seqno of the event that dropped it: whatever it held has this or a lower one.
     pub end: Seqno,
     /// What is left of it.
@@ -141,16 +141,22 @@ impl OpenCollection {
             high_seqno: start,
             held: Held::default(),
             ops: CollectionOps::default(),
+            is_unsure: false,
             changed: None,
         }
+    }
+
+    /// One that is on disk, whose last change is `high_seqno` or a later one: loading will tell.
+    pub fn on_disk(self, high_seqno: Seqno) -> OpenCollection {
+        OpenCollection { high_seqno: self.high_seqno.max(high_seqno), is_unsure: true, ..self }
     }
 }
 
 impl DroppedCollection {
     /// One that was dropped at a seqno, of which nothing is in memory.
-    pub fn on_disk(id: CollectionId, scope: ScopeId, end: Seqno) -> DroppedCollection {
+    pub fn on_disk(id: CollectionId, end: Seqno) -> DroppedCollection {
         let held = Held::default();
-        DroppedCollection { id, scope, end, held, is_out_of_memory: true, is_off_disk: false }
+        DroppedCollection { id, end, held, is_out_of_memory: true, is_off_disk: false }
     }
 
     /// Whether nothing of it is in memory any more.
@@ -237,17 +243,15 @@ impl Collections {
             && self.is_dropped(version.document_key().collection, version.meta().by_seqno)
     }
 
-    /// What clients did with a collection; of the default collection nothing is counted here.
+    /// What clients did with a collection.
     pub fn ops(&self, id: CollectionId) -> CollectionOps {
         self.get(id).map(|one| one.ops).unwrap_or_default()
     }
 
-    /// Counts what a client does with a collection. Nothing is counted of the default one.
+    /// Counts what a client does with a collection.
     #[inline]
     pub fn count_op(&mut self, id: CollectionId, count: impl FnOnce(&mut CollectionOps)) {
-        if id != CollectionId::DEFAULT
-            && let Some(one) = self.named_mut(id)
-        {
+        if let Some(one) = self.open_mut(id) {
             count(&mut one.ops);
         }
     }
@@ -340,6 +344,7 @@ impl Collections {
 
     /// What loading found of collections, and what of it was left on disk.
     pub(crate) fn found(&mut self, found: &Collections) {
+        self.named.iter_mut().chain(&mut self.default).for_each(|one| one.is_unsure = false);
         for one in &found.named {
             let Held { in_memory, evicted, bytes } = one.held;
             let held = match self.named_mut(one.id) {
@@ -419,10 +424,12 @@ impl Collections {
                 }
                 [None; 2]
             }
-            SystemEvent::ScopeEnd { id, .. } => match self.scopes.binary_search_by_key(id, |scope| scope.id) {
-                Ok(at) => [past(self.scopes.remove(at).start), None],
-                Err(_) => [None; 2],
-            },
+            SystemEvent::ScopeEnd { id, .. } => {
+                match self.scopes.binary_search_by_key(id, |scope| scope.id) {
+                    Ok(at) => [past(self.scopes.remove(at).start), None],
+                    Err(_) => [None; 2],
+                }
+            }
             SystemEvent::CollectionBegin { collection, .. } => {
                 let new = OpenCollection::new(collection.id, collection.scope, collection.max_ttl_s, seqno);
                 // One that is there already has missed its end.
@@ -453,10 +460,10 @@ impl Collections {
         };
         let Some(ended) = ended else { return [None; 2] };
         // Of one that nobody has ever written to, nothing is anywhere.
-        if ended.high_seqno > ended.changed.unwrap_or_default().max(ended.start) || held != Held::default() {
+        let is_written = ended.high_seqno > ended.changed.unwrap_or_default().max(ended.start);
+        if is_written || ended.is_unsure || held != Held::default() {
             let (is_out_of_memory, is_off_disk) = (false, false);
-            let scope = ended.scope;
-            self.dropped.push(DroppedCollection { id, scope, end, held, is_out_of_memory, is_off_disk });
+            self.dropped.push(DroppedCollection { id, end, held, is_out_of_memory, is_off_disk });
         }
         [past(ended.start), ended.changed]
     }

@@ -172,7 +172,8 @@ impl Manifest {
 
     /// Its JSON, which [`Manifest::parse`] reads.
     pub fn to_json(&self) -> Value {
-        let scopes: Vec<Value> = self.scopes.values().map(|scope| self.scope_json(scope)).collect();
+        // The newest scope comes first, as recorded.
+        let scopes: Vec<Value> = self.scopes.values().rev().map(|scope| self.scope_json(scope)).collect();
         json!({"uid": self.uid.to_string(), "scopes": scopes})
     }
 

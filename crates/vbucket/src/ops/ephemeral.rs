@@ -50,7 +50,11 @@ impl VBucket {
             if tombstone.key().collection != CollectionId::SYSTEM {
                 let hash = self.table.hash(tombstone.key());
                 let forgotten = self.table.find_slot(hash, tombstone.key()).remove();
-                assert_eq!(forgotten.meta().by_seqno, seqno, "what is in the list and not stale is in the table");
+                assert_eq!(
+                    forgotten.meta().by_seqno,
+                    seqno,
+                    "what is in the list and not stale is in the table"
+                );
                 self.history.counts.leave(&forgotten);
                 self.history.collections.leave(&forgotten);
             }

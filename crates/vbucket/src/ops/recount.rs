@@ -3,7 +3,7 @@
 //! Who counts takes a snapshot of the disk after [`VBucket::begin_recount`], tells how new it is, shows all its keys
 //! in order, a slice at a time, and ends the count. Meanwhile only versions that the snapshot has may leave memory.
 
-use base::{ItemKind, Seqno, Version};
+use base::{CollectionId, Seqno, Version};
 
 use crate::filter::Filter;
 use crate::vbucket::VBucket;
@@ -30,7 +30,7 @@ impl VBucket {
         let Some(recount) = self.evicted.recount(ticket) else { return false };
         for (hash, version) in slice {
             let is_counted =
-                version.meta().kind != ItemKind::SystemEvent && !self.history.collections.hides(version);
+                version.key().collection != CollectionId::SYSTEM && !self.history.collections.hides(version);
             if is_counted && self.table.find(*hash, version.key()).is_none() {
                 recount.note(*hash, version);
             }
@@ -44,11 +44,5 @@ impl VBucket {
     /// Ends a count; what was counted holds if it is `complete`. Drop what is returned outside the lock.
     pub fn end_recount(&mut self, ticket: u64, complete: bool) -> Option<Filter> {
         self.evicted.end_recount(ticket, complete)
-    }
-
-    /// Notes whether a compaction may be purging tombstones that this vBucket still counts: a key that the disk does
-    /// not know may then have had one.
-    pub fn set_purging(&mut self, is_purging: bool) {
-        self.evicted.is_purging = is_purging;
     }
 }
