@@ -201,7 +201,8 @@ impl World {
                 let gone = known.iter().filter(|id| !open.contains_key(id));
                 let end = |id: &CollectionId| {
                     let dropped = vb.collections().dropped().iter().find(|one| one.id == *id);
-                    Change::End(dropped.expect("it was just dropped").end.0, *id)
+                    // One that held nothing is forgotten at once.
+                    Change::End(dropped.map_or(vb.high_seqno(), |one| one.end).0, *id)
                 };
                 let come = open.iter().filter(|(id, _)| !known.contains(id));
                 let mut noted: Changes = gone.map(end).collect();
