@@ -250,7 +250,11 @@ impl Producer {
             purge: filter.purge_seqno.map(Seqno),
         };
         let only_active = request.flags.has(StreamFlags::ACTIVE_ONLY);
-        let start = self.bucket.begin_stream(vb, &self.follower, &at, wanted, only_active)?;
+        let start = if request.flags.has(StreamFlags::TAKEOVER) && !only_active {
+            self.bucket.begin_handover(vb, &self.follower, &at, wanted)?
+        } else {
+            self.bucket.begin_stream(vb, &self.follower, &at, wanted, only_active)?
+        };
         let log = start.failover.iter().map(|entry| (VbUuid(entry.uuid.0), entry.seqno));
         let log = FailoverLog::encode(log);
         let interest = match wanted {

@@ -19,9 +19,9 @@ use crate::pending::{Announcement, Pending};
 use crate::sink::Sink;
 
 /// Changes of the first range, which are merged into one snapshot; a larger one is sent as it is sealed.
-const FIRST_RANGE: RangeLimit = RangeLimit { items: 100_000, bytes: 16 << 20 };
+const FIRST_RANGE: RangeLimit = RangeLimit { items: 100_000, bytes: 16 << 20, ..RangeLimit::NONE };
 /// Changes taken from memory at once.
-const RANGE: RangeLimit = RangeLimit { items: 10_000, bytes: 2 << 20 };
+const RANGE: RangeLimit = RangeLimit { items: 10_000, bytes: 2 << 20, ..RangeLimit::NONE };
 /// Bytes taken from a backfill at once.
 const TAKE_BYTES: usize = 512 << 10;
 
@@ -108,7 +108,7 @@ pub(crate) struct Stream {
     /// Where the next snapshot begins, as the consumer sees it.
     snapshot_start: Seqno,
     /// The first snapshot must not end before this: the consumer has a part of one that goes so far, from which changes
-    /// are missing that later ones replaced.
+    /// are missing that later ones replaced. What came from another vBucket is one snapshot, too.
     must_reach: Seqno,
     phase: Phase,
     /// Nothing if it is about everything.
@@ -170,7 +170,8 @@ impl Stream {
             sent: request.start,
             end,
             snapshot_start: request.snapshot_start,
-            must_reach: if request.start > request.snapshot_start { request.snapshot_end } else { Seqno(0) },
+            must_reach: if request.start > request.snapshot_start { request.snapshot_end } else { Seqno(0) }
+                .max(start.failover.first().map_or(Seqno(0), |newest| newest.seqno)),
             next_marker: NextMarker::First,
             phase: if is_done { Phase::Done(EndReason::Ok) } else { Phase::Begin },
             pending: None,
@@ -213,7 +214,7 @@ impl Stream {
             if !self.send_pending(common, allowance, out) {
                 return Turn::More;
             }
-            let is_over = matches!(self.phase, Phase::Done(_));
+            let is_over = matches!(self.phase, Phase::Done(_)) || self.must_complete();
             if self.sent >= self.end && self.handover == Handover::None && !is_over {
                 self.leave(common, Phase::Done(EndReason::Ok));
             }
@@ -350,9 +351,23 @@ impl Stream {
                     self.handover = Handover::SendingRest;
                 }
             }
-            Handover::ActiveSent => self.handover = Handover::Done,
+            Handover::ActiveSent => {
+                bucket.given_away(self.place.vb, self.place.incarnation);
+                self.handover = Handover::Done;
+            }
             Handover::None | Handover::Sending | Handover::SendingRest | Handover::Done => {}
         }
+    }
+
+    /// The end of the snapshot that was announced, if not all of it is sent: a replica had not all of it.
+    fn unfinished(&self) -> Option<Seqno> {
+        let end = Seqno(self.snapshot_start.0.saturating_sub(1));
+        (end > self.sent).then_some(end)
+    }
+
+    /// Whether the snapshot that was announced is to be sent to its end, although the consumer wants no more.
+    fn must_complete(&self) -> bool {
+        self.unfinished().is_some() && !self.flags.has(StreamFlags::DISK_ONLY)
     }
 
     /// Appends those of `changes`, the next ones in order, that are wanted.
@@ -463,6 +478,8 @@ impl Stream {
             && self.sent == Seqno(0)
             && self.end == Seqno(u64::MAX)
             && !self.flags.has(StreamFlags::DISK_ONLY)
+            // What a replica has of a snapshot is consistent in no order.
+            && self.state == VbState::Active
             // Without a disk there is nothing in that order.
             && common.bucket.config().kind == BucketKind::Persistent;
         let Some(Interest::Collections(wanted)) = self.interest.as_deref() else { return None };
@@ -502,6 +519,13 @@ impl Stream {
             self.leave(common, Phase::Done(EndReason::Rollback));
             return More::Some;
         }
+        let unfinished = if disk.has_marker { None } else { self.unfinished() };
+        if unfinished.is_some_and(|end| scope.snapshot_end > end) {
+            self.phase = Phase::Disk(disk);
+            return self.break_snapshot_off(common);
+        }
+        // What is read belongs to the snapshot that was announced.
+        disk.has_marker |= unfinished.is_some();
         let mut pending = Pending::new(common.bucket);
         pending.is_out_of_order = disk.is_out_of_order;
         self.choose(taken.items, common, &mut pending);
@@ -515,10 +539,11 @@ impl Stream {
                 self.send(What::OutOfOrder(true), allowance, out);
                 (self.snapshot_start, self.next_marker) = (scope.high_seqno.next(), NextMarker::AfterDisk);
             } else {
-                let (end, more) = match &disk.rest {
-                    Some(rest) => (rest.end(), Marker::MAY_DUPLICATE),
-                    None => (self.visible_end(common, scope.high_seqno), 0),
+                let (has, end) = match &disk.rest {
+                    Some(rest) => (scope.high_seqno, rest.snapshot_end()),
+                    None => (scope.high_seqno, self.visible_end(common, scope.snapshot_end)),
                 };
+                let more = if end > has { Marker::MAY_DUPLICATE } else { 0 };
                 let flags = Marker::DISK | Marker::CHECKPOINT | more;
                 let snapshot = self.announce(end, scope.purge_seqno, flags);
                 self.send_marker(common, &snapshot, allowance, out);
@@ -536,7 +561,7 @@ impl Stream {
                 pending.end = Some(rest.end());
                 pending.moves_cursor = true;
             }
-            pending.is_announced = disk.has_marker && self.interest.is_some();
+            pending.is_announced = disk.has_marker && self.says_ends() && self.ends_with(pending.end);
             pending.is_out_of_order &= disk.has_marker;
             self.pending = Some(Box::new(pending));
             self.leave_disk(common, *disk, scope.high_seqno);
@@ -558,6 +583,23 @@ impl Stream {
         }
         let part = common.bucket.stream_part(self.place.vb, CollectionId::DEFAULT);
         part.map_or(high, |part| part.high_seqno.min(high))
+    }
+
+    /// Ends in the middle of a snapshot that has become part of a larger one: the replica came back to its producer in
+    /// between, and what it has now is consistent only at the new end. The consumer asks again from where it is.
+    fn break_snapshot_off(&mut self, common: &Common<'_>) -> More {
+        self.leave(common, Phase::Done(EndReason::StateChanged));
+        More::Some
+    }
+
+    /// Whether the end of a snapshot may be no change that the consumer is sent: it is told then.
+    fn says_ends(&self) -> bool {
+        self.interest.is_some() || self.state != VbState::Active
+    }
+
+    /// Whether a snapshot that was announced ends there.
+    fn ends_with(&self, end: Option<Seqno>) -> bool {
+        end.is_some_and(|end| end.next() == self.snapshot_start)
     }
 
     /// What follows the disk's state in memory, if that is older than the snapshot that the consumer has a part of.
@@ -586,8 +628,14 @@ impl Stream {
     fn take_from_memory(&mut self, common: &Common<'_>, cursor: CursorId) -> More {
         let is_plain = self.next_marker == NextMarker::Plain;
         let limit = if is_plain { RANGE } else { FIRST_RANGE };
+        let unfinished = self.unfinished();
+        let limit = limit.through(unfinished.unwrap_or(limit.through));
         let take = |limit| common.bucket.take_changes(self.place, cursor, limit);
         let range = match take(limit) {
+            Changes::Range(range) if unfinished.is_some_and(|end| range.snapshot_end() > end) => {
+                self.phase = Phase::Memory(cursor);
+                return self.break_snapshot_off(common);
+            }
             Changes::Range(range) if range.end() < self.must_reach => match take(RangeLimit::NONE) {
                 Changes::Range(whole) => whole,
                 Changes::Nothing | Changes::Dropped => range,
@@ -603,16 +651,34 @@ impl Stream {
         let after = self.sent;
         let fresh: Vec<&Version> = range.iter().filter(|version| version.meta().by_seqno > after).collect();
         let mut pending = Pending::new(common.bucket);
-        self.plan_snapshots(&fresh, range.end(), common, &mut pending);
+        self.plan_snapshots(&fresh, &range, common, &mut pending);
         pending.end = Some(range.end());
         pending.moves_cursor = true;
         self.phase = Phase::Memory(cursor);
+        // An active vBucket announces only what it sends.
+        pending.is_announced = self.state != VbState::Active && self.ends_with(pending.end);
         self.pending = Some(Box::new(pending));
         More::Some
     }
 
     /// Makes snapshots of what memory has next: one, and another one wherever a collection begins or ends.
-    fn plan_snapshots(&mut self, fresh: &[&Version], end: Seqno, common: &Common<'_>, pending: &mut Pending) {
+    fn plan_snapshots(&mut self, fresh: &[&Version], range: &Range, common: &Common<'_>, pending: &mut Pending) {
+        let (end, is_received) = (range.end(), self.state != VbState::Active);
+        if is_received || range.snapshot_end() > end {
+            // The snapshot that another vBucket made, as far as it is here.
+            let is_new = self.unfinished().is_none();
+            let mut chosen = Pending::new(common.bucket);
+            self.choose(newest_in_order(fresh.iter().copied()), common, &mut chosen);
+            if !chosen.is_empty() && is_new {
+                let first = if self.next_marker == NextMarker::Plain { 0 } else { Marker::CHECKPOINT };
+                let more = if range.snapshot_end() > end { Marker::MAY_DUPLICATE } else { 0 };
+                let flags = Marker::MEMORY | first | more;
+                pending.announce(self.announce(range.snapshot_end(), Seqno(0), flags));
+            }
+            pending.is_last = chosen.is_last;
+            pending.append(chosen);
+            return;
+        }
         let must_reach = self.must_reach;
         let is_boundary =
             |version: &Version| begins_checkpoint(version) && version.meta().by_seqno > must_reach;

@@ -129,31 +129,25 @@ impl Bucket {
         wanted: StreamWanted<'_>,
         only_active: bool,
     ) -> Result<StreamStart, StreamRefusal> {
-        let mut shard = self.shard(vb)?;
-        let (collections, last_wanted) = look_for(shard.vb.collections(), wanted)?;
-        let has_all_that_is_wanted = last_wanted.is_some_and(|last| last <= at.start);
-        let at = ResumePoint { ignore_purged: at.ignore_purged || has_all_that_is_wanted, ..*at };
-        let state = shard.vb.state();
-        if only_active && state != VbState::Active {
+        let shard = self.shard(vb)?;
+        if only_active && shard.vb.state() != VbState::Active {
             return Err(StreamRefusal::NotMyVbucket);
         }
-        let (high_seqno, purge_seqno) = (shard.vb.high_seqno(), shard.vb.purge_seqno());
-        match shard.vb.failover().rollback_point(&at, high_seqno, purge_seqno) {
-            Resume::RollBack(to) => return Err(StreamRefusal::RollBack(to)),
-            Resume::Accept if state == VbState::Dead => return Err(StreamRefusal::NotMyVbucket),
-            Resume::Accept => {}
-        }
-        shard.follow(follower);
-        Ok(StreamStart {
-            failover: shard.vb.failover().to_entries(),
-            high_seqno,
-            persisted_seqno: shard.vb.persisted_seqno(),
-            purge_seqno,
-            state,
-            place: StreamPlace { vb, incarnation: shard.incarnation },
-            collections,
-            has_all_that_is_wanted,
-        })
+        begin(shard, follower, at, wanted, false)
+    }
+
+    /// The same for a stream with which the vBucket is handed over. One that is dead because its handover broke off
+    /// goes on being handed over.
+    pub fn begin_handover(
+        &self,
+        vb: VbId,
+        follower: &Arc<Follower>,
+        at: &ResumePoint,
+        wanted: StreamWanted<'_>,
+    ) -> Result<StreamStart, StreamRefusal> {
+        let shard = self.shard(vb)?;
+        let goes_on = shard.is_half_given;
+        begin(shard, follower, at, wanted, goes_on)
     }
 
     /// Whether a vBucket has what a stream would be about.
@@ -273,4 +267,34 @@ fn look_for(
             Ok((inside.map(|one| one.id).collect(), None))
         }
     }
+}
+
+fn begin(
+    mut shard: ShardGuard<'_>,
+    follower: &Arc<Follower>,
+    at: &ResumePoint,
+    wanted: StreamWanted<'_>,
+    may_be_dead: bool,
+) -> Result<StreamStart, StreamRefusal> {
+    let (collections, last_wanted) = look_for(shard.vb.collections(), wanted)?;
+    let has_all_that_is_wanted = last_wanted.is_some_and(|last| last <= at.start);
+    let at = ResumePoint { ignore_purged: at.ignore_purged || has_all_that_is_wanted, ..*at };
+    let state = shard.vb.state();
+    let (high_seqno, purge_seqno) = (shard.vb.high_seqno(), shard.vb.purge_seqno());
+    match shard.vb.failover().rollback_point(&at, high_seqno, purge_seqno) {
+        Resume::RollBack(to) => return Err(StreamRefusal::RollBack(to)),
+        Resume::Accept if state == VbState::Dead && !may_be_dead => return Err(StreamRefusal::NotMyVbucket),
+        Resume::Accept => {}
+    }
+    shard.follow(follower);
+    Ok(StreamStart {
+        failover: shard.vb.failover().to_entries(),
+        high_seqno,
+        persisted_seqno: shard.vb.persisted_seqno(),
+        purge_seqno,
+        state,
+        place: StreamPlace { vb: shard.vb.id(), incarnation: shard.incarnation },
+        collections,
+        has_all_that_is_wanted,
+    })
 }

@@ -219,6 +219,13 @@ pub struct StoredVb {
     pub manifest: StoredManifest,
 }
 
+impl StoredVb {
+    /// Where the snapshot begins in whose middle a replica was saved, if that snapshot ends behind `seqno`.
+    pub fn unfinished_behind(&self, seqno: Seqno) -> Option<Seqno> {
+        self.state.unfinished_at(self.high_seqno).filter(|_| self.state.snap_end > seqno.0)
+    }
+}
+
 /// What a store did so far, and what it holds open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
