@@ -125,8 +125,7 @@ struct Verdict {
     difference: String,
 }
 
-/// Runs the DCP scenarios, those that are listed as well: they must go on failing. Without collections those that make
-/// some cannot be run at all.
+/// Runs the DCP scenarios, those that are listed as well: they must go on failing.
 fn replay_dcp(kv: &str, options: &Options) -> Result<Vec<Verdict>> {
     let folder = tree::root().join("tests/recordings");
     let lists = [DCP.not_yet, DCP.differs].map(|name| folder.join(name).display().to_string()).join(",");
@@ -136,7 +135,6 @@ fn replay_dcp(kv: &str, options: &Options) -> Result<Vec<Verdict>> {
         command.arg(folder.join("dcp.py")).args([which, &lists]).arg(folder.join("dcp"));
         command.args(["--addr", kv, "--user", USER, "--password", PASSWORD, "--bucket", BUCKET]);
         command.args(["--admin-user", USER, "--admin-password", PASSWORD, "--vbuckets", "1024", "-v"]);
-        command.args(["--skip-needs", "manifest"]);
         if let Some(only) = &options.only {
             command.args(["--only", only]);
         }

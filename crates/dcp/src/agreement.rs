@@ -103,6 +103,8 @@ pub struct Agreement {
     pub deleted_user_xattrs: bool,
     /// Whether markers may be of version 2.2.
     pub marker_2_2: bool,
+    /// Whether system events have their stored form, which is FlatBuffers.
+    pub stored_events: bool,
 }
 
 /// A control message that may be abbreviated: the field compares as many bytes as there are.
@@ -138,6 +140,7 @@ static EXACT: &[Row] = &[
     ("v7_dcp_status_codes", |_, value| if value == "true" { Status::Success } else { Status::Einval }),
     // Several retained versions of a key are not kept.
     ("change_streams", |_, value| if value == "true" { Status::NotSupported } else { Status::Einval }),
+    ("flatbuffers_system_events", |agreed, value| only_true(&mut agreed.stored_events, value)),
     ("max_marker_version", |agreed, value| {
         agreed.marker_2_2 |= value == "2.2";
         if value == "2.2" { Status::Success } else { Status::Einval }
@@ -193,6 +196,7 @@ impl Agreement {
             out_of_order: OutOfOrder::default(),
             deleted_user_xattrs: flags.has(OpenFlags::DELETED_USER_XATTRS),
             marker_2_2: false,
+            stored_events: false,
         })
     }
 

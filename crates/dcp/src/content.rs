@@ -8,6 +8,7 @@ use protocol::dcp::{Deletion, Message, Mutation, OpenFlags, What};
 
 use crate::agreement::Agreement;
 use crate::sink::Sink;
+use crate::system_event::{event_of, write_event};
 
 /// Values below this are not worth compressing.
 const SMALLEST_TO_COMPRESS: usize = 64;
@@ -39,6 +40,9 @@ pub fn write_version(
     agreed: &Agreement,
     features: Features,
 ) -> usize {
+    if let Some(event) = event_of(version) {
+        return write_event(out, head, version, &event, agreed);
+    }
     let key = if features.collections { version.stored_key() } else { version.key().key };
     let message = finish(head, version, key, agreed);
     if let Ok(whole) = Whole::of(version.clone()) {

@@ -5,10 +5,12 @@ mod consumer;
 mod content;
 mod filter;
 mod handover;
+mod interest;
 mod pending;
 mod producer;
 mod sink;
 mod stream;
+mod system_event;
 
 pub use agreement::{Agreement, BackfillOrder, OutOfOrder, Priority, Side};
 pub use consumer::{
@@ -18,3 +20,4 @@ pub use content::Features;
 pub use filter::{Filter, FilterRefusal};
 pub use producer::{Producer, Step, StreamRequestRefusal, Tick};
 pub use sink::Sink;
+pub use system_event::read_event;

@@ -5,9 +5,22 @@ use std::collections::VecDeque;
 use base::{Account, Part, Seqno, Version};
 use engine::Bucket;
 
-/// Changes of one snapshot in the order in which they are sent, charged to the account of the bucket.
+/// A snapshot that is to be announced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Announcement {
+    pub(crate) start: Seqno,
+    pub(crate) end: Seqno,
+    pub(crate) purge: Seqno,
+    pub(crate) flags: u32,
+}
+
+/// Changes of one snapshot or of several in the order in which they are sent, charged to the account of the bucket.
 pub(crate) struct Pending {
     items: VecDeque<Version>,
+    /// Items that were taken out.
+    popped: usize,
+    /// Snapshots, each with how many items come before it.
+    announcements: VecDeque<(usize, Announcement)>,
     account: Account,
     charged: usize,
     /// Up to where everything is sent once these are.
@@ -20,12 +33,16 @@ pub(crate) struct Pending {
     pub(crate) moves_cursor: bool,
     /// Whether the snapshot is in the order of keys.
     pub(crate) is_out_of_order: bool,
+    /// Whether there is nothing more for the consumer after these.
+    pub(crate) is_last: bool,
 }
 
 impl Pending {
     pub(crate) fn new(bucket: &Bucket) -> Pending {
         Pending {
             items: VecDeque::new(),
+            popped: 0,
+            announcements: VecDeque::new(),
             account: bucket.memory().account().clone(),
             charged: 0,
             end: None,
@@ -33,6 +50,7 @@ impl Pending {
             is_announced: false,
             moves_cursor: false,
             is_out_of_order: false,
+            is_last: false,
         }
     }
 
@@ -40,17 +58,36 @@ impl Pending {
         self.items.extend(items);
         let seqnos = self.items.iter().map(|version| version.meta().by_seqno);
         self.last_wanted = seqnos.max().unwrap_or_default();
-        let bytes = self.items.capacity() * size_of::<Version>();
+        let announced = self.announcements.capacity() * size_of::<(usize, Announcement)>();
+        let bytes = self.items.capacity() * size_of::<Version>() + announced;
         self.account.charge(Part::Streams, bytes - self.charged);
         self.charged = bytes;
     }
 
+    /// Appends what was chosen apart.
+    pub(crate) fn append(&mut self, mut chosen: Pending) {
+        self.extend(std::mem::take(&mut chosen.items).into_iter());
+    }
+
+    /// What comes next belongs to this snapshot.
+    pub(crate) fn announce(&mut self, snapshot: Announcement) {
+        self.announcements.push_back((self.popped + self.items.len(), snapshot));
+    }
+
+    /// The snapshot that is to be announced before anything else is taken out.
+    pub(crate) fn pop_announcement(&mut self) -> Option<Announcement> {
+        let is_due = self.announcements.front().is_some_and(|(before, _)| *before == self.popped);
+        if is_due { self.announcements.pop_front().map(|(_, snapshot)| snapshot) } else { None }
+    }
+
     pub(crate) fn pop(&mut self) -> Option<Version> {
-        self.items.pop_front()
+        let item = self.items.pop_front();
+        self.popped += usize::from(item.is_some());
+        item
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.items.is_empty()
+        self.items.is_empty() && self.announcements.is_empty()
     }
 }
 

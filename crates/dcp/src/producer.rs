@@ -6,14 +6,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{Seqno, VbId, VbUuid};
-use engine::{Bucket, Follower, StreamRefusal};
+use engine::{Bucket, Follower, StreamRefusal, StreamWanted};
 use protocol::dcp::{EndReason, FailoverLog, OpenFlags, StreamFlags, StreamRequest};
 use protocol::{Status, opcode};
 use vbucket::ResumePoint;
+use vbucket::collections::ManifestUid;
 
 use crate::agreement::Agreement;
 use crate::content::Features;
 use crate::filter::Filter;
+use crate::interest::Interest;
 use crate::sink::Sink;
 use crate::stream::{Allowance, Common, Stream, Turn};
 
@@ -27,11 +29,27 @@ pub enum StreamRequestRefusal {
     Status(Status),
     /// The consumer has to roll back to this seqno first.
     RollBack(Seqno),
+    /// What it wants is unknown: with this status, by the manifest that is named.
+    Unknown(Status, ManifestUid),
 }
 
 impl From<Status> for StreamRequestRefusal {
     fn from(status: Status) -> StreamRequestRefusal {
         StreamRequestRefusal::Status(status)
+    }
+}
+
+impl From<StreamRefusal> for StreamRequestRefusal {
+    fn from(refusal: StreamRefusal) -> StreamRequestRefusal {
+        match refusal {
+            StreamRefusal::RollBack(to) => StreamRequestRefusal::RollBack(to),
+            StreamRefusal::UnknownCollection(uid) => {
+                StreamRequestRefusal::Unknown(Status::UnknownCollection, uid)
+            }
+            StreamRefusal::UnknownScope(uid) => StreamRequestRefusal::Unknown(Status::UnknownScope, uid),
+            StreamRefusal::NotMyVbucket => Status::NotMyVbucket.into(),
+            StreamRefusal::Loading => Status::Etmpfail.into(),
+        }
     }
 }
 
@@ -204,6 +222,13 @@ impl Producer {
             return Err(Status::Einval.into());
         }
         let filter = Filter::parse(value).map_err(Status::from)?;
+        let wanted = match (&filter.collections, filter.scope) {
+            (Some(collections), _) => StreamWanted::Collections(collections),
+            (None, Some(scope)) => StreamWanted::Scope(scope),
+            (None, None) if self.features.collections => StreamWanted::Everything,
+            (None, None) => StreamWanted::Default,
+        };
+        self.bucket.look_for(vb, wanted)?;
         self.check_filter(&filter)?;
         if self.streams_of(vb).any(|stream| stream.stream_id == filter.stream_id) {
             return Err(Status::KeyEexists.into());
@@ -225,20 +250,20 @@ impl Producer {
             purge: filter.purge_seqno.map(Seqno),
         };
         let only_active = request.flags.has(StreamFlags::ACTIVE_ONLY);
-        let begun = if request.flags.has(StreamFlags::TAKEOVER) && !only_active {
-            self.bucket.begin_handover(vb, &self.follower, &at)
+        let start = if request.flags.has(StreamFlags::TAKEOVER) && !only_active {
+            self.bucket.begin_handover(vb, &self.follower, &at, wanted)?
         } else {
-            self.bucket.begin_stream(vb, &self.follower, &at, only_active)
-        };
-        let start = match begun {
-            Ok(start) => start,
-            Err(StreamRefusal::RollBack(to)) => return Err(StreamRequestRefusal::RollBack(to)),
-            Err(StreamRefusal::NotMyVbucket) => return Err(Status::NotMyVbucket.into()),
-            Err(StreamRefusal::Loading) => return Err(Status::Etmpfail.into()),
+            self.bucket.begin_stream(vb, &self.follower, &at, wanted, only_active)?
         };
         let log = start.failover.iter().map(|entry| (VbUuid(entry.uuid.0), entry.seqno));
         let log = FailoverLog::encode(log);
-        let mut stream = Box::new(Stream::new(opaque, &request, filter, &start));
+        let interest = match wanted {
+            StreamWanted::Everything => None,
+            StreamWanted::Default => Some(Interest::Default),
+            StreamWanted::Collections(collections) => Some(Interest::Collections(collections.to_vec())),
+            StreamWanted::Scope(scope) => Some(Interest::Scope(scope, start.collections.clone())),
+        };
+        let mut stream = Box::new(Stream::new(opaque, &request, filter.stream_id, interest, &start));
         let slot = &mut self.slots[usize::from(vb.0)];
         stream.next = slot.take();
         *slot = Some(stream);
@@ -253,13 +278,6 @@ impl Producer {
     }
 
     fn check_filter(&self, filter: &Filter) -> Result<(), Status> {
-        let is_unknown = |id: &base::CollectionId| *id != base::CollectionId::DEFAULT;
-        if filter.collections.iter().flatten().any(is_unknown) {
-            return Err(Status::UnknownCollection);
-        }
-        if filter.scope.is_some_and(|scope| scope != base::ScopeId(0)) {
-            return Err(Status::UnknownScope);
-        }
         if filter.stream_id.is_some() != self.agreed.stream_ids {
             return Err(Status::DcpStreamIdInvalid);
         }

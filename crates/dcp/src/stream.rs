@@ -4,17 +4,18 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Seqno, VbState, Version};
+use base::{CollectionId, Seqno, VbState, Version};
 use engine::{Backfill, BackfillReading, Bucket, BucketKind, Changes, Follower, StreamPlace, StreamStart};
 use kvstore::Values;
 use protocol::dcp::{EndReason, Marker, MarkerMore, Message, OpenFlags, StreamFlags, StreamRequest, What};
+use vbucket::collections::event::begins_checkpoint;
 use vbucket::{CursorId, Range, RangeLimit};
 
 use crate::agreement::{Agreement, BackfillOrder, OutOfOrder, Priority};
 use crate::content::{Features, write_version};
-use crate::filter::Filter;
 use crate::handover::Handover;
-use crate::pending::Pending;
+use crate::interest::{Interest, look};
+use crate::pending::{Announcement, Pending};
 use crate::sink::Sink;
 
 /// Changes of the first range, which are merged into one snapshot; a larger one is sent as it is sealed.
@@ -107,11 +108,11 @@ pub(crate) struct Stream {
     /// Where the next snapshot begins, as the consumer sees it.
     snapshot_start: Seqno,
     /// The first snapshot must not end before this: the consumer has a part of one that goes so far, from which changes
-    /// are missing that later ones replaced.
+    /// are missing that later ones replaced. What came from another vBucket is one snapshot, too.
     must_reach: Seqno,
     phase: Phase,
     /// Nothing if it is about everything.
-    filter: Option<Box<Filter>>,
+    interest: Option<Box<Interest>>,
     /// Changes of the present snapshot that are not sent yet.
     pending: Option<Box<Pending>>,
     pub(crate) next: Option<Box<Stream>>,
@@ -122,11 +123,30 @@ pub(crate) struct Stream {
     unacknowledged: u16,
     state: VbState,
     handover: Handover,
-    is_first_marker: bool,
+    next_marker: NextMarker,
+}
+
+/// What the next marker is to this stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NextMarker {
+    /// Its first: the snapshot begins where the consumer said.
+    First,
+    /// The first one after a snapshot from disk.
+    AfterDisk,
+    /// The first one since a collection began or ended: the snapshot begins there.
+    AtBoundary,
+    /// Any other.
+    Plain,
 }
 
 impl Stream {
-    pub(crate) fn new(opaque: u32, request: &StreamRequest, filter: Filter, start: &StreamStart) -> Stream {
+    pub(crate) fn new(
+        opaque: u32,
+        request: &StreamRequest,
+        stream_id: Option<u16>,
+        interest: Option<Interest>,
+        start: &StreamStart,
+    ) -> Stream {
         let mut end = request.end;
         if request.flags.has(StreamFlags::TO_LATEST) {
             end = start.high_seqno;
@@ -139,15 +159,20 @@ impl Stream {
         Stream {
             place: start.place,
             opaque,
-            stream_id: filter.stream_id,
-            filter: (!filter.is_everything()).then(|| Box::new(filter)),
-            flags: request.flags,
+            stream_id,
+            interest: interest.map(Box::new),
+            flags: if start.has_all_that_is_wanted {
+                StreamFlags(request.flags.0 | StreamFlags::IGNORE_PURGED)
+            } else {
+                request.flags
+            },
             state: start.state,
             sent: request.start,
             end,
             snapshot_start: request.snapshot_start,
-            must_reach: if request.start > request.snapshot_start { request.snapshot_end } else { Seqno(0) },
-            is_first_marker: true,
+            must_reach: if request.start > request.snapshot_start { request.snapshot_end } else { Seqno(0) }
+                .max(start.failover.first().map_or(Seqno(0), |newest| newest.seqno)),
+            next_marker: NextMarker::First,
             phase: if is_done { Phase::Done(EndReason::Ok) } else { Phase::Begin },
             pending: None,
             next: None,
@@ -189,7 +214,8 @@ impl Stream {
             if !self.send_pending(common, allowance, out) {
                 return Turn::More;
             }
-            if self.sent >= self.end && self.handover == Handover::None && !self.must_complete() {
+            let is_over = matches!(self.phase, Phase::Done(_)) || self.must_complete();
+            if self.sent >= self.end && self.handover == Handover::None && !is_over {
                 self.leave(common, Phase::Done(EndReason::Ok));
             }
             if allowance.is_used() {
@@ -208,6 +234,10 @@ impl Stream {
     fn send_pending(&mut self, common: &Common<'_>, allowance: &mut Allowance, out: &mut dyn Sink) -> bool {
         let Some(mut pending) = self.pending.take() else { return true };
         while !allowance.is_used() {
+            if let Some(snapshot) = pending.pop_announcement() {
+                self.send_marker(common, &snapshot, allowance, out);
+                continue;
+            }
             let Some(version) = pending.pop() else { break };
             let head = self.message(What::End(EndReason::Ok));
             allowance.use_up(write_version(out, head, &version, common.agreed, common.features));
@@ -215,6 +245,10 @@ impl Stream {
         if !pending.is_empty() {
             self.pending = Some(pending);
             return false;
+        }
+        if pending.is_last {
+            self.leave(common, Phase::Done(EndReason::FilterEmpty));
+            return true;
         }
         let Some(end) = pending.end else { return true };
         if pending.is_out_of_order {
@@ -336,13 +370,25 @@ impl Stream {
         self.unfinished().is_some() && !self.flags.has(StreamFlags::DISK_ONLY)
     }
 
-    fn is_wanted(&self, version: &Version, features: Features) -> bool {
-        let collection = version.key().collection;
-        match self.filter.as_ref().and_then(|filter| filter.collections.as_ref()) {
-            Some(wanted) => wanted.contains(&collection),
-            // There is one scope as yet, the default one.
-            None => features.collections || collection == base::CollectionId::DEFAULT,
+    /// Appends those of `changes`, the next ones in order, that are wanted.
+    fn choose(
+        &mut self,
+        changes: impl IntoIterator<Item = Version>,
+        common: &Common<'_>,
+        pending: &mut Pending,
+    ) {
+        let mut wanted = Vec::new();
+        for version in changes {
+            let verdict = look(self.interest.as_deref_mut(), &version, common.agreed);
+            if verdict.is_wanted() {
+                wanted.push(version);
+            }
+            if verdict.is_final() {
+                pending.is_last = true;
+                break;
+            }
         }
+        pending.extend(wanted.into_iter());
     }
 
     fn more(&mut self, common: &Common<'_>, allowance: &mut Allowance, out: &mut dyn Sink) -> More {
@@ -356,7 +402,7 @@ impl Stream {
                 More::End(reason)
             }
             Phase::Disk(disk) => self.take_from_disk(common, disk, allowance, out),
-            Phase::Memory(cursor) => match self.take_from_memory(common, cursor, allowance, out) {
+            Phase::Memory(cursor) => match self.take_from_memory(common, cursor) {
                 More::Nothing if self.handover != Handover::None => self.hand_over(common, allowance, out),
                 more => more,
             },
@@ -427,7 +473,7 @@ impl Stream {
 
     /// The collection that is read in the order of keys: the only one wanted, from the beginning, of a large vBucket.
     /// In order of seqno all others would be read as well.
-    fn collection_by_key(&self, common: &Common<'_>) -> Option<base::CollectionId> {
+    fn collection_by_key(&self, common: &Common<'_>) -> Option<CollectionId> {
         let may = common.agreed.out_of_order != OutOfOrder::No
             && self.sent == Seqno(0)
             && self.end == Seqno(u64::MAX)
@@ -436,10 +482,13 @@ impl Stream {
             && self.state == VbState::Active
             // Without a disk there is nothing in that order.
             && common.bucket.config().kind == BucketKind::Persistent;
-        let wanted = self.filter.as_ref()?.collections.as_deref()?;
-        let (_, _, _, high) = common.bucket.stream_state(self.place.vb)?;
-        match wanted {
-            [only] if may && high.0 >= common.out_of_order_from => Some(*only),
+        let Some(Interest::Collections(wanted)) = self.interest.as_deref() else { return None };
+        match &wanted[..] {
+            [only] if may => {
+                let part = common.bucket.stream_part(self.place.vb, *only)?;
+                let is_large = part.high_seqno.0 >= common.out_of_order_from;
+                (is_large || part.is_small_beside_others()).then_some(*only)
+            }
             _ => None,
         }
     }
@@ -479,21 +528,25 @@ impl Stream {
         disk.has_marker |= unfinished.is_some();
         let mut pending = Pending::new(common.bucket);
         pending.is_out_of_order = disk.is_out_of_order;
-        pending.extend(taken.items.into_iter().filter(|version| self.is_wanted(version, common.features)));
-        if !disk.has_marker && !pending.is_empty() {
+        self.choose(taken.items, common, &mut pending);
+        // Who knows of collections is told up to where it has everything, also if there is nothing for it.
+        let tells = self.interest.is_some() && common.features.collections;
+        let is_passed = taken.is_done && tells && !disk.is_out_of_order && scope.high_seqno > self.sent;
+        if !disk.has_marker && (!pending.is_empty() || is_passed) {
             disk.has_marker = true;
             disk.rest = self.rest_of_snapshot(common, &disk, scope.high_seqno);
             if disk.is_out_of_order {
                 self.send(What::OutOfOrder(true), allowance, out);
-                self.snapshot_start = scope.high_seqno.next();
+                (self.snapshot_start, self.next_marker) = (scope.high_seqno.next(), NextMarker::AfterDisk);
             } else {
                 let (has, end) = match &disk.rest {
                     Some(rest) => (scope.high_seqno, rest.snapshot_end()),
-                    None => (scope.high_seqno, scope.snapshot_end),
+                    None => (scope.high_seqno, self.visible_end(common, scope.snapshot_end)),
                 };
                 let more = if end > has { Marker::MAY_DUPLICATE } else { 0 };
                 let flags = Marker::DISK | Marker::CHECKPOINT | more;
-                self.marker(common, end, scope.purge_seqno, flags, allowance, out);
+                let snapshot = self.announce(end, scope.purge_seqno, flags);
+                self.send_marker(common, &snapshot, allowance, out);
             }
         }
         pending.last_wanted = pending.last_wanted.max(disk.last_wanted);
@@ -504,9 +557,7 @@ impl Stream {
             if let Some(rest) = disk.rest.take() {
                 let after = scope.high_seqno;
                 let fresh = rest.iter().filter(|version| version.meta().by_seqno > after);
-                let mut newest = kvstore::newest_of(fresh);
-                newest.sort_unstable_by_key(|version| version.meta().by_seqno);
-                pending.extend(newest.into_iter().filter(|version| self.is_wanted(version, common.features)));
+                self.choose(newest_in_order(fresh), common, &mut pending);
                 pending.end = Some(rest.end());
                 pending.moves_cursor = true;
             }
@@ -517,11 +568,21 @@ impl Stream {
             return More::Some;
         }
         self.phase = Phase::Disk(disk);
-        if got_any {
+        if got_any || pending.is_last {
             self.pending = Some(Box::new(pending));
             return More::Some;
         }
         More::Nothing
+    }
+
+    /// Where a snapshot from disk that goes up to `high` ends for the consumer. Who knows of no collections cannot be
+    /// told that the rest is for others.
+    fn visible_end(&self, common: &Common<'_>, high: Seqno) -> Seqno {
+        if self.interest.as_deref() != Some(&Interest::Default) {
+            return high;
+        }
+        let part = common.bucket.stream_part(self.place.vb, CollectionId::DEFAULT);
+        part.map_or(high, |part| part.high_seqno.min(high))
     }
 
     /// Ends in the middle of a snapshot that has become part of a larger one: the replica came back to its producer in
@@ -533,7 +594,7 @@ impl Stream {
 
     /// Whether the end of a snapshot may be no change that the consumer is sent: it is told then.
     fn says_ends(&self) -> bool {
-        self.filter.is_some() || self.state != VbState::Active
+        self.interest.is_some() || self.state != VbState::Active
     }
 
     /// Whether a snapshot that was announced ends there.
@@ -564,14 +625,9 @@ impl Stream {
         };
     }
 
-    fn take_from_memory(
-        &mut self,
-        common: &Common<'_>,
-        cursor: CursorId,
-        allowance: &mut Allowance,
-        out: &mut dyn Sink,
-    ) -> More {
-        let limit = if self.is_first_marker { FIRST_RANGE } else { RANGE };
+    fn take_from_memory(&mut self, common: &Common<'_>, cursor: CursorId) -> More {
+        let is_plain = self.next_marker == NextMarker::Plain;
+        let limit = if is_plain { RANGE } else { FIRST_RANGE };
         let unfinished = self.unfinished();
         let limit = limit.through(unfinished.unwrap_or(limit.through));
         let take = |limit| common.bucket.take_changes(self.place, cursor, limit);
@@ -593,33 +649,90 @@ impl Stream {
             Changes::Dropped => return More::Some,
         };
         let after = self.sent;
-        let fresh = range.iter().filter(|version| version.meta().by_seqno > after);
-        // Several sealed checkpoints become one snapshot: newest of each key, in order.
-        let mut newest = kvstore::newest_of(fresh);
-        newest.sort_unstable_by_key(|version| version.meta().by_seqno);
+        let fresh: Vec<&Version> = range.iter().filter(|version| version.meta().by_seqno > after).collect();
         let mut pending = Pending::new(common.bucket);
-        pending.extend(newest.into_iter().filter(|version| self.is_wanted(version, common.features)));
+        self.plan_snapshots(&fresh, &range, common, &mut pending);
         pending.end = Some(range.end());
         pending.moves_cursor = true;
         self.phase = Phase::Memory(cursor);
-        if !pending.is_empty() && unfinished.is_none() {
-            let first = if self.is_first_marker { Marker::CHECKPOINT } else { 0 };
-            let more = if range.snapshot_end() > range.end() { Marker::MAY_DUPLICATE } else { 0 };
-            let flags = Marker::MEMORY | first | more;
-            self.marker(common, range.snapshot_end(), Seqno(0), flags, allowance, out);
-        }
-        pending.is_announced = self.says_ends() && self.ends_with(pending.end);
+        // An active vBucket announces only what it sends.
+        pending.is_announced = self.state != VbState::Active && self.ends_with(pending.end);
         self.pending = Some(Box::new(pending));
         More::Some
     }
 
-    /// Announces a snapshot up to `end`.
-    fn marker(
+    /// Makes snapshots of what memory has next: one, and another one wherever a collection begins or ends.
+    fn plan_snapshots(
+        &mut self,
+        fresh: &[&Version],
+        range: &Range,
+        common: &Common<'_>,
+        pending: &mut Pending,
+    ) {
+        let (end, is_received) = (range.end(), self.state != VbState::Active);
+        if is_received || range.snapshot_end() > end {
+            // The snapshot that another vBucket made, as far as it is here.
+            let is_new = self.unfinished().is_none();
+            let mut chosen = Pending::new(common.bucket);
+            self.choose(newest_in_order(fresh.iter().copied()), common, &mut chosen);
+            if !chosen.is_empty() && is_new {
+                let first = if self.next_marker == NextMarker::Plain { 0 } else { Marker::CHECKPOINT };
+                let more = if range.snapshot_end() > end { Marker::MAY_DUPLICATE } else { 0 };
+                let flags = Marker::MEMORY | first | more;
+                pending.announce(self.announce(range.snapshot_end(), Seqno(0), flags));
+            }
+            pending.is_last = chosen.is_last;
+            pending.append(chosen);
+            return;
+        }
+        let must_reach = self.must_reach;
+        let is_boundary =
+            |version: &Version| begins_checkpoint(version) && version.meta().by_seqno > must_reach;
+        let last = fresh.last().map(|version| version.meta().by_seqno);
+        for part in fresh.chunk_by(|_, next| !is_boundary(next)) {
+            if is_boundary(part[0]) && self.next_marker != NextMarker::First {
+                (self.snapshot_start, self.next_marker) = (part[0].meta().by_seqno, NextMarker::AtBoundary);
+            }
+            let mut chosen = Pending::new(common.bucket);
+            // Several sealed checkpoints become one snapshot: newest of each key, in order.
+            self.choose(newest_in_order(part.iter().copied()), common, &mut chosen);
+            pending.is_last = chosen.is_last;
+            if !chosen.is_empty() {
+                let part_end = part.last().map(|version| version.meta().by_seqno);
+                let part_end = match self.interest {
+                    Some(_) => chosen.last_wanted,
+                    // What was merged away or passed over at the end belongs to it, too.
+                    None if part_end == last => end,
+                    None => part_end.unwrap_or(end),
+                };
+                let is_plain = self.next_marker == NextMarker::Plain;
+                let flags = Marker::MEMORY | if is_plain { 0 } else { Marker::CHECKPOINT };
+                pending.announce(self.announce(part_end, Seqno(0), flags));
+                pending.append(chosen);
+            }
+            if pending.is_last {
+                return;
+            }
+        }
+    }
+
+    /// A snapshot from where the last one ended up to `end`.
+    fn announce(&mut self, end: Seqno, purge: Seqno, flags: u32) -> Announcement {
+        let start = match self.next_marker {
+            NextMarker::First | NextMarker::AtBoundary => self.snapshot_start,
+            // What was passed over meanwhile belongs to no snapshot of this consumer.
+            NextMarker::AfterDisk | NextMarker::Plain => self.snapshot_start.max(self.sent.next()),
+        };
+        let is_disk = flags & Marker::DISK != 0;
+        self.next_marker = if is_disk { NextMarker::AfterDisk } else { NextMarker::Plain };
+        self.snapshot_start = end.next();
+        Announcement { start, end, purge, flags }
+    }
+
+    fn send_marker(
         &mut self,
         common: &Common<'_>,
-        end: Seqno,
-        purge: Seqno,
-        flags: u32,
+        snapshot: &Announcement,
         allowance: &mut Allowance,
         out: &mut dyn Sink,
     ) {
@@ -628,21 +741,23 @@ impl Stream {
         let agreed = common.agreed;
         let takes_part = agreed.sync_writes && agreed.consumer_name.is_some();
         let more = (takes_part || agreed.marker_2_2).then_some(MarkerMore {
-            max_visible: end,
+            max_visible: snapshot.end,
             high_completed: Seqno(0),
-            purge_and_high_prepared: agreed.marker_2_2.then_some((purge, Seqno(0))),
+            purge_and_high_prepared: agreed.marker_2_2.then_some((snapshot.purge, Seqno(0))),
         });
-        let marker = Marker {
-            start: if self.is_first_marker { self.snapshot_start } else { self.sent.next() },
-            end,
-            flags: flags | if is_handed_over { Marker::ACKNOWLEDGE | Marker::CHECKPOINT } else { 0 },
-            more,
-        };
+        let extra = if is_handed_over { Marker::ACKNOWLEDGE | Marker::CHECKPOINT } else { 0 };
         self.unacknowledged += u16::from(is_handed_over);
-        self.is_first_marker = flags & Marker::DISK != 0;
-        self.snapshot_start = end.next();
+        let (start, end) = (snapshot.start, snapshot.end);
+        let marker = Marker { start, end, flags: snapshot.flags | extra, more };
         self.send(What::Marker(marker), allowance, out);
     }
+}
+
+/// The newest version of each key, in order of seqno.
+fn newest_in_order<'a>(changes: impl Iterator<Item = &'a Version>) -> Vec<Version> {
+    let mut newest = kvstore::newest_of(changes);
+    newest.sort_unstable_by_key(|version| version.meta().by_seqno);
+    newest
 }
 
 /// What a look for more came to.

@@ -1,7 +1,7 @@
 //! Producers, strict consumers and faults in a simulated world.
 //!
-//! Each seed is a history of writes, deletes, flushes, compactions that purge, evictions, dropped cursors, changes of
-//! role, crashes and time, while consumers connect, read slowly, break off anywhere and come back where they were, or
+//! Each seed is a history of writes, deletes, collections that come and go, flushes, compactions that purge, evictions,
+//! dropped cursors, changes of role, crashes and time, while consumers of everything, of a collection or of a scope connect, read slowly, break off anywhere and come back where they were, or
 //! roll back. A consumer checks every message, compares each whole snapshot with what the bucket held at its end, and at
 //! the end has exactly the bucket's documents.
 //! `DCP_SEEDS=100000 cargo test -p dcp --test faults` tries more; with `DCP_FIRST_SEED=159 DCP_SEEDS=1 DCP_SHOW=1` it
@@ -11,14 +11,15 @@
 
 mod consumer;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::env::{Env, SimHandles};
-use base::{Cas, Datatype, DocKey, Heap, Part, Seqno, VbId, VbState};
+use base::{Cas, CollectionId, Datatype, DocKey, Heap, Part, ScopeId, Seqno, VbId, VbState};
 use consumer::{Consumer, Documents, seqnos};
 use engine::{Bucket, BucketConfig, CompactRequest, Progress, StoreMode, StoreRequest};
+use vbucket::collections::{Collection, Manifest, ManifestUid, Scope};
 
 const VBUCKETS: u16 = 4;
 /// Keys of each vBucket: few, so that changes meet each other.
@@ -44,8 +45,41 @@ impl Dice {
     }
 }
 
-/// What happened to a vBucket, in order: a value, or nothing for a deletion.
-type Changes = Vec<(u64, String, Option<String>)>;
+/// The scope beside the default one.
+pub const SCOPE: ScopeId = ScopeId(8);
+/// Named collections that there are at a time, at most.
+const MOST_COLLECTIONS: usize = 3;
+
+/// What happened to a vBucket, with its seqno.
+enum Change {
+    /// A document got a value, or lost it.
+    Document(u64, CollectionId, String, Option<String>),
+    Begin(u64, CollectionId),
+    End(u64, CollectionId),
+}
+
+impl Change {
+    fn seqno(&self) -> u64 {
+        match self {
+            Change::Document(seqno, ..) | Change::Begin(seqno, _) | Change::End(seqno, _) => *seqno,
+        }
+    }
+}
+
+type Changes = Vec<Change>;
+
+/// What of a vBucket a consumer wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    Everything,
+    Collection(CollectionId),
+    Scope,
+}
+
+/// A document's name across collections.
+pub fn name_of(collection: CollectionId, key: &str) -> String {
+    format!("{:x}/{key}", collection.0)
+}
 
 /// A node, and what its documents must be.
 pub struct World {
@@ -54,6 +88,8 @@ pub struct World {
     clock: Arc<base::env::sim::SimClock>,
     pub bucket: Arc<Bucket>,
     changes: Vec<Changes>,
+    /// Every named collection that there ever was, and whether it is in the scope.
+    ever: BTreeMap<CollectionId, bool>,
     written: u64,
     counts: Counts,
 }
@@ -65,6 +101,9 @@ pub struct Counts {
     role_changes: u64,
     purges: u64,
     dropped: u64,
+    collections_begun: u64,
+    collections_ended: u64,
+    pub nothing_left: u64,
     pub disconnects: u64,
     pub rollbacks: u64,
     pub snapshots: u64,
@@ -84,20 +123,123 @@ impl World {
         let bucket = open(&env);
         let changes = (0..VBUCKETS).map(|_| Changes::new()).collect();
         let clock = Arc::clone(&handles.clock);
-        World { env, _handles: handles, clock, bucket, changes, written: 0, counts: Counts::default() }
+        let ever = BTreeMap::new();
+        let mut world = World {
+            env,
+            _handles: handles,
+            clock,
+            bucket,
+            changes,
+            ever,
+            written: 0,
+            counts: Counts::default(),
+        };
+        world.change_manifest(&[]);
+        world
     }
 
-    /// The documents of a vBucket as of a seqno.
-    pub fn documents(&self, vb: VbId, until: u64) -> Documents {
-        let mut documents = BTreeMap::new();
-        for (seqno, key, value) in &self.changes[usize::from(vb.0)] {
-            if *seqno > until {
-                break;
+    /// Named collections that there are.
+    pub fn collections(&self) -> Vec<CollectionId> {
+        let all = self.bucket.manifest();
+        all.collections().map(|one| one.id).filter(|id| *id != CollectionId::DEFAULT).collect()
+    }
+
+    /// Has these named collections and no others.
+    fn change_manifest(&mut self, named: &[CollectionId]) {
+        let name = |scope: ScopeId| if scope == SCOPE { "s" } else { "_default" };
+        let scopes = [ScopeId(0), SCOPE].map(|id| Scope { id, name: name(id).to_owned() });
+        let default = Manifest::default().collections().cloned().collect::<Vec<_>>();
+        let named = named.iter().map(|id| Collection {
+            id: *id,
+            scope: if self.ever[id] { SCOPE } else { ScopeId(0) },
+            name: format!("c{:x}", id.0),
+            max_ttl_s: None,
+        });
+        let uid = ManifestUid(self.bucket.manifest().uid().0 + 1);
+        let manifest =
+            Manifest::new(uid, scopes, default.into_iter().chain(named)).expect("it keeps the rules");
+        self.bucket.set_manifest(manifest).expect("it may follow");
+        self.note_collections();
+    }
+
+    fn begin_collection(&mut self, dice: &mut Dice) {
+        let mut named = self.collections();
+        if named.len() < MOST_COLLECTIONS {
+            self.counts.collections_begun += 1;
+            let id = CollectionId(8 + self.ever.len() as u32);
+            self.ever.insert(id, dice.one_in(2));
+            named.push(id);
+            self.change_manifest(&named);
+        }
+    }
+
+    fn end_collection(&mut self, dice: &mut Dice) {
+        let mut named = self.collections();
+        if !named.is_empty() {
+            self.counts.collections_ended += 1;
+            named.remove(dice.below(named.len() as u64) as usize);
+            self.change_manifest(&named);
+        }
+    }
+
+    /// Notes at which seqnos collections came and went in each vBucket.
+    fn note_collections(&mut self) {
+        for vb in 0..VBUCKETS {
+            let changes = &mut self.changes[usize::from(vb)];
+            let mut known = BTreeSet::new();
+            for change in changes.iter() {
+                match change {
+                    Change::Begin(_, id) => _ = known.insert(*id),
+                    Change::End(_, id) => _ = known.remove(id),
+                    Change::Document(..) => {}
+                }
             }
-            match value {
-                Some(value) => documents.insert(key.clone(), (*seqno, value.clone())),
-                None => documents.remove(key),
-            };
+            let noted = self.bucket.with_vbucket(VbId(vb), |vb| {
+                let mut open: BTreeMap<CollectionId, u64> =
+                    vb.collections().open().map(|one| (one.id, one.start.0)).collect();
+                open.remove(&CollectionId::DEFAULT);
+                let gone = known.iter().filter(|id| !open.contains_key(id));
+                let end = |id: &CollectionId| {
+                    let dropped = vb.collections().dropped().iter().find(|one| one.id == *id);
+                    // One that held nothing is forgotten at once.
+                    Change::End(dropped.map_or(vb.high_seqno(), |one| one.end).0, *id)
+                };
+                let come = open.iter().filter(|(id, _)| !known.contains(id));
+                let mut noted: Changes = gone.map(end).collect();
+                noted.extend(come.map(|(id, start)| Change::Begin(*start, *id)));
+                noted
+            });
+            changes.extend(noted.expect("there is one"));
+            changes.sort_by_key(Change::seqno);
+        }
+    }
+
+    fn is_wanted(&self, wanted: Wanted, collection: CollectionId) -> bool {
+        match wanted {
+            Wanted::Everything => true,
+            Wanted::Collection(id) => id == collection,
+            Wanted::Scope => self.ever.get(&collection).copied().unwrap_or(false),
+        }
+    }
+
+    /// The documents of a vBucket as of a seqno, of those that are wanted.
+    pub fn documents(&self, vb: VbId, until: u64, wanted: Wanted) -> Documents {
+        let mut documents = BTreeMap::new();
+        for change in self.changes[usize::from(vb.0)].iter().take_while(|change| change.seqno() <= until) {
+            match change {
+                Change::Document(_, collection, ..) if !self.is_wanted(wanted, *collection) => {}
+                Change::Document(seqno, collection, key, Some(value)) => {
+                    documents.insert(name_of(*collection, key), (*seqno, value.clone()));
+                }
+                Change::Document(_, collection, key, None) => {
+                    _ = documents.remove(&name_of(*collection, key))
+                }
+                Change::Begin(..) => {}
+                Change::End(_, collection) => {
+                    let prefix = name_of(*collection, "");
+                    documents.retain(|name: &String, _| !name.starts_with(&prefix));
+                }
+            }
         }
         documents
     }
@@ -106,7 +248,13 @@ impl World {
         let vb = VbId(dice.below(VBUCKETS.into()) as u16);
         let key = format!("k{}", dice.below(KEYS));
         let now = self.bucket.now();
-        let doc = DocKey::new(key.as_bytes());
+        // Also of some that there are no more.
+        let named = self.ever.len() as u64;
+        let collection = match dice.below(2) {
+            0 => CollectionId::DEFAULT,
+            _ => CollectionId(8 + (named + 1).saturating_sub(1 + dice.below(4)) as u32),
+        };
+        let doc = DocKey { collection, key: key.as_bytes() };
         self.written += 1;
         let (changed, value) = if dice.one_in(4) {
             (self.bucket.delete(vb, doc, Cas::ANY, now), None)
@@ -126,13 +274,15 @@ impl World {
             (self.bucket.store(vb, &request, now), Some(value))
         };
         if let Ok(changed) = changed {
-            self.changes[usize::from(vb.0)].push((changed.seqno.0, key, value));
+            self.changes[usize::from(vb.0)].push(Change::Document(changed.seqno.0, collection, key, value));
         }
     }
 
     fn set_state(&mut self, vb: VbId, state: VbState) {
         self.counts.role_changes += 1;
         self.bucket.set_vbucket_state(vb, state, None).expect("there is one");
+        // One that becomes active takes over what it has missed.
+        self.note_collections();
     }
 
     /// The process ends without a word; what is on disk is what it wakes up with.
@@ -141,9 +291,10 @@ impl World {
         for vb in 0..VBUCKETS {
             let persisted = self.bucket.with_vbucket(VbId(vb), |vb| vb.persisted_seqno().0);
             let persisted = persisted.expect("there is one");
-            self.changes[usize::from(vb)].retain(|(seqno, ..)| *seqno <= persisted);
+            self.changes[usize::from(vb)].retain(|change| change.seqno() <= persisted);
         }
         self.bucket = open(&self.env);
+        self.note_collections();
     }
 
     fn happen(&mut self, dice: &mut Dice) {
@@ -176,6 +327,8 @@ impl World {
                 }
             }
             90..92 => self.set_state(vb, VbState::Active),
+            93..95 => self.begin_collection(dice),
+            95..96 => self.end_collection(dice),
             92..93 if dice.one_in(2) => self.crash(),
             _ => {
                 self.clock.advance(Duration::from_secs(dice.below(4)));
@@ -202,7 +355,8 @@ fn run(seed: u64) -> Counts {
     for consumer in &mut consumers {
         consumer.finish(&world, &mut dice);
         for vb in (0..VBUCKETS).map(VbId) {
-            let (has, wanted) = (consumer.documents(vb), world.documents(vb, u64::MAX));
+            let wanted = world.documents(vb, u64::MAX, consumer.wanted(vb));
+            let has = consumer.documents(vb);
             assert_eq!(seqnos(&has), seqnos(&wanted), "{vb:?} of {}", consumer.name());
             assert!(has == wanted, "a value of {vb:?} of {}", consumer.name());
         }
@@ -210,6 +364,7 @@ fn run(seed: u64) -> Counts {
         world.counts.rollbacks += consumer.counts.rollbacks;
         world.counts.snapshots += consumer.counts.snapshots;
         world.counts.out_of_order += consumer.counts.out_of_order;
+        world.counts.nothing_left += consumer.counts.nothing_left;
     }
     drop(consumers);
     assert_eq!(world.bucket.backfilled_bytes(), 0);
@@ -234,9 +389,14 @@ fn strict_consumers_end_with_the_documents_of_the_bucket() {
         sum.rollbacks += counts.rollbacks;
         sum.snapshots += counts.snapshots;
         sum.out_of_order += counts.out_of_order;
+        sum.collections_begun += counts.collections_begun;
+        sum.collections_ended += counts.collections_ended;
+        sum.nothing_left += counts.nothing_left;
     }
     println!("{seeds} seeds: {sum:?}");
     let rare = [sum.crashes, sum.purges, sum.dropped, sum.disconnects, sum.rollbacks, sum.out_of_order];
+    let collections = [sum.collections_begun, sum.collections_ended, sum.nothing_left];
+    let rare = [&rare[..], &collections[..]].concat();
     assert!(rare.iter().all(|count| *count > seeds / 20), "everything happens: {sum:?}");
     assert_ne!(Seqno(sum.snapshots), Seqno(0));
 }

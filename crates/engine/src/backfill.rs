@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use base::doc_key::encode_leb128;
 use base::{Account, CollectionId, Part, Seqno, VbId, VbState, Version};
-use kvstore::{Snapshot, Values};
+use kvstore::{Failure, Snapshot, Values};
 use parking_lot::{Condvar, Mutex};
+use vbucket::collections::event::stored_prefixes;
 
 use crate::bucket::Bucket;
 use crate::flusher::Progress;
@@ -45,7 +46,7 @@ pub struct BackfillScope {
 pub struct BackfillReading {
     /// Whether values are wanted.
     pub values: Values,
-    /// This collection in the order of keys; else everything in the order of seqnos.
+    /// This collection in the order of keys, its events before it; else everything in the order of seqnos.
     pub by_key: Option<CollectionId>,
     /// Whether it goes before others.
     pub is_urgent: bool,
@@ -69,8 +70,32 @@ pub struct Backfilled {
 enum Place {
     /// By seqno, from this one on.
     Seqno(Seqno),
-    /// One collection by key, from this stored key on.
-    Key(CollectionId, Vec<u8>),
+    /// By key.
+    Key(KeyPlace),
+}
+
+/// A place in one range of stored keys, and the ranges behind it: what begins with a prefix.
+#[derive(Clone, Debug)]
+struct KeyPlace {
+    prefix: Vec<u8>,
+    /// The stored key that is read next.
+    from: Vec<u8>,
+    later: Vec<Vec<u8>>,
+}
+
+impl KeyPlace {
+    /// The events of a collection, then the collection.
+    fn of(collection: CollectionId) -> KeyPlace {
+        let [first, second] = stored_prefixes(collection);
+        let (bytes, len) = encode_leb128(collection.0);
+        KeyPlace { from: first.clone(), prefix: first, later: vec![bytes[..len].to_vec(), second] }
+    }
+
+    /// The next range.
+    fn next(mut self) -> Option<KeyPlace> {
+        let prefix = self.later.pop()?;
+        Some(KeyPlace { from: prefix.clone(), prefix, later: self.later })
+    }
 }
 
 impl Place {
@@ -78,7 +103,7 @@ impl Place {
     fn seqno(&self) -> Seqno {
         match self {
             Place::Seqno(seqno) => *seqno,
-            Place::Key(..) => Seqno(1),
+            Place::Key(_) => Seqno(1),
         }
     }
 }
@@ -206,7 +231,7 @@ impl Bucket {
     ) -> Arc<Backfill> {
         let next = match reading.by_key {
             None => Place::Seqno(after.next()),
-            Some(collection) => Place::Key(collection, prefix_of(collection)),
+            Some(collection) => Place::Key(KeyPlace::of(collection)),
         };
         let state = State {
             snapshot: None,
@@ -342,6 +367,14 @@ impl Bucket {
         progress
     }
 
+    /// What of a vBucket is dropped up to a seqno. What is dropped later is not left out of a state that ends there: whoever
+    /// has that state may never hear of it, if the history goes on elsewhere.
+    fn dropped_by(&self, vb: VbId, high: Seqno) -> Vec<(CollectionId, Seqno)> {
+        let Ok(shard) = self.shard(vb) else { return Vec::new() };
+        let dropped = shard.vb.collections().dropped().iter().filter(|one| one.end <= high);
+        dropped.map(|one| (one.id, one.end)).collect()
+    }
+
     /// Only one thread works on a backfill, so the state is not needed while it reads.
     fn read_slice(&self, backfill: &Arc<Backfill>) -> Progress {
         let (snapshot, next, scope) = {
@@ -355,32 +388,15 @@ impl Bucket {
             Some(snapshot) => Ok(Some(snapshot)),
             None => self.past(backfill.vb, next.seqno()),
         };
-        let mut items = Vec::new();
-        let mut bytes = 0;
-        let mut rest = None;
+        let mut slice = Slice::default();
         let scanned = opened.and_then(|snapshot| {
             let Some(snapshot) = snapshot else { return Ok(None) };
-            let mut take = |version: Version| {
-                if bytes >= SLICE_BYTES {
-                    rest = Some(version);
-                    return ControlFlow::Break(());
-                }
-                bytes += version.allocated_bytes();
-                items.push(version);
-                ControlFlow::Continue(())
-            };
-            match &next {
-                Place::Seqno(from) => snapshot.scan(*from, backfill.values, &mut take)?,
-                Place::Key(collection, from) => {
-                    snapshot.scan_keys(from, backfill.values, &mut |version| {
-                        let is_over = version.key().collection != *collection;
-                        if is_over { ControlFlow::Break(()) } else { take(version) }
-                    })?
-                }
-            }
+            slice.dropped = self.dropped_by(backfill.vb, snapshot.high_seqno());
+            slice.read(&*snapshot, next, backfill.values)?;
             let scope = scope.map_or_else(|| self.scope_of(backfill.vb, &*snapshot), Ok)?;
             Ok(Some((snapshot, scope)))
         });
+        let Slice { items, bytes, rest, .. } = slice;
         let mut state = backfill.state.lock();
         state.is_busy = false;
         match scanned {
@@ -388,13 +404,9 @@ impl Bucket {
                 let (snapshot, scope) = opened.unzip();
                 state.scope.get_or_insert(scope.unwrap_or_default());
                 state.is_done = rest.is_none() || backfill.is_cancelled.load(Ordering::Relaxed);
-                state.next = match (next, rest) {
-                    (Place::Seqno(_), Some(rest)) => Place::Seqno(rest.meta().by_seqno),
-                    (Place::Key(collection, _), Some(rest)) => {
-                        Place::Key(collection, rest.stored_key().to_vec())
-                    }
-                    (next, None) => next,
-                };
+                if let Some(rest) = rest {
+                    state.next = rest;
+                }
                 state.snapshot = snapshot.filter(|_| !state.is_done);
                 backfill.hold(&mut state, items, bytes);
                 let again = backfill.wants_more(&state);
@@ -415,6 +427,72 @@ impl Bucket {
     }
 }
 
+/// What one step has read.
+#[derive(Default)]
+struct Slice {
+    items: Vec<Version>,
+    bytes: usize,
+    /// Where the next step goes on; nothing if this was all.
+    rest: Option<Place>,
+    /// Collections whose end is part of what is read, with the seqnos at which they ended: what they held is left out.
+    dropped: Vec<(CollectionId, Seqno)>,
+}
+
+impl Slice {
+    /// Takes it, unless it belongs to the next slice.
+    fn take(&mut self, version: Version) -> Result<(), Version> {
+        if !self.dropped.is_empty() && self.hides(&version) {
+            return Ok(());
+        }
+        if self.bytes >= SLICE_BYTES {
+            return Err(version);
+        }
+        self.bytes += version.allocated_bytes();
+        self.items.push(version);
+        Ok(())
+    }
+
+    fn hides(&self, version: &Version) -> bool {
+        let (id, seqno) = (version.document_key().collection, version.meta().by_seqno);
+        self.dropped.iter().any(|(of, end)| *of == id && seqno <= *end)
+    }
+
+    fn read(&mut self, snapshot: &dyn Snapshot, place: Place, values: Values) -> Result<(), Failure> {
+        match place {
+            Place::Seqno(from) => snapshot.scan(from, values, &mut |version| match self.take(version) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(next) => {
+                    self.rest = Some(Place::Seqno(next.meta().by_seqno));
+                    ControlFlow::Break(())
+                }
+            }),
+            Place::Key(mut range) => loop {
+                let mut next = None;
+                snapshot.scan_keys(&range.from, values, &mut |version| {
+                    if !version.stored_key().starts_with(&range.prefix) {
+                        return ControlFlow::Break(());
+                    }
+                    match self.take(version) {
+                        Ok(()) => ControlFlow::Continue(()),
+                        Err(version) => {
+                            next = Some(version.stored_key().to_vec());
+                            ControlFlow::Break(())
+                        }
+                    }
+                })?;
+                if let Some(from) = next {
+                    self.rest = Some(Place::Key(KeyPlace { from, ..range }));
+                    return Ok(());
+                }
+                match range.next() {
+                    Some(later) => range = later,
+                    None => return Ok(()),
+                }
+            },
+        }
+    }
+}
+
 impl Bucket {
     /// What there is to read in a vBucket's past as it is now.
     fn scope_of(&self, vb: VbId, snapshot: &dyn Snapshot) -> Result<BackfillScope, kvstore::Failure> {
@@ -429,10 +507,4 @@ impl Bucket {
             snapshot_end: if is_active { high_seqno } else { high_seqno.max(Seqno(state.snap_end)) },
         })
     }
-}
-
-/// The first bytes of the stored keys of a collection.
-fn prefix_of(collection: CollectionId) -> Vec<u8> {
-    let (bytes, len) = encode_leb128(collection.0);
-    bytes[..len].to_vec()
 }

@@ -105,13 +105,10 @@ impl Bucket {
             on_expired: &on_expired,
             observe: &|progress| self.compacting.progress(progress),
         };
-        let purges = request.purge_before_s.is_some();
-        self.set_purging(vb, incarnation, purges);
         let compacted = self.store.compact(vb, &compaction);
         if let Ok(compacted) = &compacted {
             self.forget_purged(vb, incarnation, compacted.purge_seqno, &request);
         }
-        self.set_purging(vb, incarnation, false);
         match compacted {
             Ok(compacted) => {
                 self.erased_from_disk(vb, incarnation, &dropped);

@@ -96,14 +96,6 @@ impl Bucket {
         Progress::Idle
     }
 
-    /// Notes whether tombstones of a vBucket are being purged.
-    pub(crate) fn set_purging(&self, vb: VbId, incarnation: u64, is_purging: bool) {
-        let mut shard = self.hold(vb, Holder::Compactor);
-        if shard.incarnation == incarnation {
-            shard.vb.set_purging(is_purging);
-        }
-    }
-
     /// Counts anew what of a vBucket is on disk alone, with a new filter, from all keys on disk. False if it failed;
     /// then the count is what it was.
     pub(crate) fn recount_evicted(&self, vb: VbId, incarnation: u64) -> bool {

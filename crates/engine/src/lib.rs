@@ -92,7 +92,7 @@ pub use stats::{
     BucketStats, CheckpointStats, DiskCounts, DiskTotals, STATES, StateStats, StoreStats, VbStats,
 };
 pub use store::{StoreMode, StoreRequest};
-pub use stream::{Changes, StreamCursor, StreamPlace, StreamRefusal, StreamStart};
+pub use stream::{Changes, StreamCursor, StreamPart, StreamPlace, StreamRefusal, StreamStart, StreamWanted};
 pub use tombstone_purger::PurgeStats;
 pub use update::{CounterRequest, End};
 pub use warmup::{WarmupState, WarmupStats};

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use base::{Seqno, VbId, VbState, VbUuid};
+use base::{CollectionId, ScopeId, Seqno, VbId, VbState, VbUuid};
+use vbucket::collections::{Collections, ManifestUid};
 use vbucket::{CursorId, Dropped, FailoverEntry, Range, RangeLimit, RegisterRefusal, Resume, ResumePoint};
 
 use crate::bucket::Bucket;
@@ -19,6 +20,44 @@ pub enum StreamRefusal {
     Loading,
     /// The consumer has to forget everything after this seqno first.
     RollBack(Seqno),
+    /// A collection that is wanted is not there by this manifest.
+    UnknownCollection(ManifestUid),
+    /// The scope that is wanted is not there by this manifest.
+    UnknownScope(ManifestUid),
+}
+
+/// What of a vBucket a stream is about, as it was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamWanted<'a> {
+    /// Everything.
+    Everything,
+    /// The default collection, without events.
+    Default,
+    /// These collections.
+    Collections(&'a [CollectionId]),
+    /// All collections of a scope, also those that come later.
+    Scope(ScopeId),
+}
+
+/// A collection beside its vBucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamPart {
+    /// The last change of the collection.
+    pub high_seqno: Seqno,
+    /// Documents of the collection,
+    pub documents: u64,
+    /// and of the whole vBucket.
+    pub all_documents: u64,
+}
+
+/// A collection is small beside others if it has at most this part of the documents.
+const SMALL_PART: u64 = 50;
+
+impl StreamPart {
+    /// Whether most of what the vBucket has belongs to other collections.
+    pub fn is_small_beside_others(&self) -> bool {
+        self.documents.saturating_mul(SMALL_PART) < self.all_documents
+    }
 }
 
 impl From<Refusal> for StreamRefusal {
@@ -45,6 +84,11 @@ pub struct StreamStart {
     pub state: VbState,
     /// Which vBucket.
     pub place: StreamPlace,
+    /// The collections of the scope that is wanted.
+    pub collections: Vec<CollectionId>,
+    /// Whether the consumer has all changes of the collections that it wants, so that nothing that was purged is
+    /// missing.
+    pub has_all_that_is_wanted: bool,
 }
 
 /// What comes next from memory.
@@ -82,13 +126,14 @@ impl Bucket {
         vb: VbId,
         follower: &Arc<Follower>,
         at: &ResumePoint,
+        wanted: StreamWanted<'_>,
         only_active: bool,
     ) -> Result<StreamStart, StreamRefusal> {
         let shard = self.shard(vb)?;
         if only_active && shard.vb.state() != VbState::Active {
             return Err(StreamRefusal::NotMyVbucket);
         }
-        begin(shard, follower, at, false)
+        begin(shard, follower, at, wanted, false)
     }
 
     /// The same for a stream with which the vBucket is handed over. One that is dead because its handover broke off
@@ -98,10 +143,27 @@ impl Bucket {
         vb: VbId,
         follower: &Arc<Follower>,
         at: &ResumePoint,
+        wanted: StreamWanted<'_>,
     ) -> Result<StreamStart, StreamRefusal> {
         let shard = self.shard(vb)?;
         let goes_on = shard.is_half_given;
-        begin(shard, follower, at, goes_on)
+        begin(shard, follower, at, wanted, goes_on)
+    }
+
+    /// Whether a vBucket has what a stream would be about.
+    pub fn look_for(&self, vb: VbId, wanted: StreamWanted<'_>) -> Result<(), StreamRefusal> {
+        look_for(self.shard(vb)?.vb.collections(), wanted).map(|_| ())
+    }
+
+    /// How much of a vBucket a collection is; nothing if either is not there.
+    pub fn stream_part(&self, vb: VbId, collection: CollectionId) -> Option<StreamPart> {
+        let shard = self.shard(vb).ok()?;
+        let high_seqno = shard.vb.collections().get(collection)?.high_seqno;
+        Some(StreamPart {
+            high_seqno,
+            documents: shard.vb.held_by(collection).documents(),
+            all_documents: shard.vb.counts().documents,
+        })
     }
 
     fn stream_shard(&self, place: StreamPlace) -> Option<ShardGuard<'_>> {
@@ -182,15 +244,44 @@ impl Bucket {
     }
 }
 
+/// Whether there is what is wanted: the collections of the scope, and the last change of the collections.
+fn look_for(
+    there: &Collections,
+    wanted: StreamWanted<'_>,
+) -> Result<(Vec<CollectionId>, Option<Seqno>), StreamRefusal> {
+    let uid = there.uid();
+    let high = |id: &CollectionId| {
+        let found = there.get(*id).ok_or(StreamRefusal::UnknownCollection(uid))?;
+        Ok(found.high_seqno)
+    };
+    match wanted {
+        StreamWanted::Everything => Ok((Vec::new(), None)),
+        StreamWanted::Default => high(&CollectionId::DEFAULT).map(|_| (Vec::new(), None)),
+        StreamWanted::Collections(collections) => {
+            let seqnos: Result<Vec<Seqno>, StreamRefusal> = collections.iter().map(high).collect();
+            Ok((Vec::new(), seqnos?.into_iter().max()))
+        }
+        StreamWanted::Scope(scope) if !there.has_scope(scope) => Err(StreamRefusal::UnknownScope(uid)),
+        StreamWanted::Scope(scope) => {
+            let inside = there.open().filter(|one| one.scope == scope);
+            Ok((inside.map(|one| one.id).collect(), None))
+        }
+    }
+}
+
 fn begin(
     mut shard: ShardGuard<'_>,
     follower: &Arc<Follower>,
     at: &ResumePoint,
+    wanted: StreamWanted<'_>,
     may_be_dead: bool,
 ) -> Result<StreamStart, StreamRefusal> {
+    let (collections, last_wanted) = look_for(shard.vb.collections(), wanted)?;
+    let has_all_that_is_wanted = last_wanted.is_some_and(|last| last <= at.start);
+    let at = ResumePoint { ignore_purged: at.ignore_purged || has_all_that_is_wanted, ..*at };
     let state = shard.vb.state();
     let (high_seqno, purge_seqno) = (shard.vb.high_seqno(), shard.vb.purge_seqno());
-    match shard.vb.failover().rollback_point(at, high_seqno, purge_seqno) {
+    match shard.vb.failover().rollback_point(&at, high_seqno, purge_seqno) {
         Resume::RollBack(to) => return Err(StreamRefusal::RollBack(to)),
         Resume::Accept if state == VbState::Dead && !may_be_dead => return Err(StreamRefusal::NotMyVbucket),
         Resume::Accept => {}
@@ -203,5 +294,7 @@ fn begin(
         purge_seqno,
         state,
         place: StreamPlace { vb: shard.vb.id(), incarnation: shard.incarnation },
+        collections,
+        has_all_that_is_wanted,
     })
 }

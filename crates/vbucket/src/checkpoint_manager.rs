@@ -56,6 +56,8 @@ pub struct CheckpointManager {
     told_bytes: u64,
     /// Closed checkpoints that nobody needs, kept for streams that come back soon.
     kept: Kept,
+    /// Nothing is kept from before this.
+    kept_from: Seqno,
     /// Of a vBucket that is or was a replica: the snapshot that it receives.
     pub(crate) received: Option<Box<Received>>,
 }
@@ -118,6 +120,7 @@ impl CheckpointManager {
             memory: memory.clone(),
             told_bytes: 0,
             kept: Kept::default(),
+            kept_from: Seqno(0),
             received,
         }
     }
@@ -281,6 +284,13 @@ impl CheckpointManager {
         assert!(Arc::ptr_eq(at, self.tip.node()), "a chunk for each node");
         self.open = self.tip.node().clone();
         self.open_node_bytes = self.open.overhead_bytes();
+    }
+
+    /// Closes the open checkpoint, and what comes next stands apart from it: nothing from before is kept for readers
+    /// that come back soon. They find it on disk, where it is one snapshot, and without what is dropped.
+    pub fn close_apart(&mut self) {
+        self.close();
+        self.kept_from = self.high.next();
     }
 
     /// Registers a reader that knows everything up to `from`, and wants what follows. It is dropped if memory runs
@@ -447,7 +457,11 @@ impl CheckpointManager {
         let needed = self.needed();
         let most = self.memory.may_keep(self.kept.bytes());
         let until = self.before(&needed);
+        let kept_from = self.kept_from.min(needed.start);
         let is_too_far = |node: &Node| {
+            if node.start < kept_from {
+                return true;
+            }
             let kept = until - self.before(node);
             kept.bytes + kept.overhead > most
         };

@@ -67,8 +67,6 @@ pub(crate) struct Evicted {
     /// Versions that may have been among those that are out when others took their place, unread: so many more than
     /// there are may be counted.
     covered: u64,
-    /// A compaction may have purged tombstones already that this vBucket counts.
-    pub(crate) is_purging: bool,
 }
 
 /// Whether something is to be filtered, and how well.
@@ -88,7 +86,6 @@ impl Evicted {
             tickets: 0,
             purges: 0,
             covered: 0,
-            is_purging: false,
         }
     }
 
@@ -107,11 +104,6 @@ impl Evicted {
         self.out != Out::default()
             && self.filter.as_ref().is_none_or(|filter| filter.may_hold(hash))
             && !self.ties.know(key)
-    }
-
-    /// Whether a tombstone of a key that is nowhere may have been purged just now.
-    pub(crate) fn may_be_purged(&self) -> bool {
-        self.is_purging && self.out.tombstones > 0
     }
 
     /// Whether a version must not leave now.

@@ -230,6 +230,8 @@ pub struct VBucket {
     pub(crate) locks: Locks,
     pub(crate) persisted_seqno: Seqno,
     pub(crate) purge_seqno: Seqno,
+    /// At least the largest revision of a tombstone that is on disk.
+    pub(crate) stored_deleted_rev: RevSeqno,
     pub(crate) topology: Option<String>,
     pub(crate) state_changed: bool,
 }
@@ -272,6 +274,7 @@ impl VBucket {
             locks: Locks::default(),
             persisted_seqno: origin.high_seqno,
             purge_seqno: origin.purge_seqno,
+            stored_deleted_rev: origin.max_deleted_rev,
             topology: origin.topology,
             state_changed: false,
         }

@@ -237,7 +237,6 @@ fn a_tombstone_that_is_being_purged_is_not_forgotten() {
     world.flush();
     assert!(world.evict(1));
     assert_eq!(world.write(1, false), Err(Refusal::Unknown));
-    world.vb.set_purging(true);
     // The compaction is through with the file, and has not come back yet.
     world.disk.clear();
     let written = world.bring(1, |world| world.write(1, false));

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use base::{Seqno, VbId, VbUuid};
-use dcp::{Agreement, Features, Producer, Step, StreamRequestRefusal};
+use base::{CollectionId, DocKey, Seqno, VbId, VbUuid};
+use dcp::{Agreement, Features, Producer, Step, StreamRequestRefusal, read_event};
 use engine::{Bucket, Progress};
-use protocol::dcp::{FailoverLog, Marker, Message, OpenFlags, StreamRequest, What};
+use protocol::dcp::{EndReason, FailoverLog, Marker, Message, OpenFlags, StreamRequest, What};
 use protocol::{Limits, Parsed, Status, parse};
+use vbucket::SystemEvent;
 
-use crate::{Counts, Dice, World};
+use crate::{Counts, Dice, SCOPE, Wanted, World, name_of};
 
 /// Seqno and value by key.
 pub type Documents = BTreeMap<String, (u64, String)>;
@@ -27,6 +28,8 @@ struct Copy {
     is_open: bool,
     is_out_of_order: bool,
     highest_out_of_order: u64,
+    /// Chosen where it has nothing yet.
+    wanted: Option<Wanted>,
 }
 
 impl Copy {
@@ -38,6 +41,15 @@ impl Copy {
             .last_key_value()
             .map_or((0, Documents::new()), |(end, documents)| (*end, documents.clone()));
         (self.last, self.snapshot, self.documents) = (end, (end, end), documents);
+    }
+
+    /// What it wanted is gone: it begins anew with something else.
+    fn begin_anew(&mut self) {
+        *self = Copy::default();
+    }
+
+    fn is_of_everything(&self) -> bool {
+        self.wanted == Some(Wanted::Everything)
     }
 
     /// The history that its last change belongs to.
@@ -60,7 +72,7 @@ impl Copy {
 
     /// Everything up to `end` is here.
     fn is_whole(&mut self, vb: VbId, end: u64, world: &World) {
-        let wanted = world.documents(vb, end);
+        let wanted = world.documents(vb, end, self.wanted.expect("it was asked for"));
         assert_eq!(seqnos(&self.documents), seqnos(&wanted), "{vb:?}: the snapshot up to {end}");
         assert!(self.documents == wanted, "{vb:?}: a value of the snapshot up to {end}");
         (self.last, self.snapshot) = (end, (end, end));
@@ -90,6 +102,10 @@ impl Consumer {
 
     pub fn documents(&self, vb: VbId) -> Documents {
         self.copies[usize::from(vb.0)].documents.clone()
+    }
+
+    pub fn wanted(&self, vb: VbId) -> Wanted {
+        self.copies[usize::from(vb.0)].wanted.expect("it was asked for")
     }
 
     fn connect(&mut self, bucket: &Arc<Bucket>, dice: &mut Dice) {
@@ -131,15 +147,28 @@ impl Consumer {
         let _ = dice;
     }
 
-    fn request(&mut self, vb: VbId) {
+    fn request(&mut self, vb: VbId, world: &World, dice: &mut Dice) {
         let Some(producer) = &mut self.producer else { return };
         let copy = &mut self.copies[usize::from(vb.0)];
-        let filter: &[u8] = if copy.last == 0 { br#"{"collections":["0"]}"# } else { b"" };
+        if copy.last == 0 {
+            let named = world.collections();
+            copy.wanted = Some(match (dice.below(4), named.is_empty()) {
+                (0, _) => Wanted::Everything,
+                (1, false) => Wanted::Collection(named[dice.below(named.len() as u64) as usize]),
+                (2, _) => Wanted::Scope,
+                _ => Wanted::Collection(CollectionId::DEFAULT),
+            });
+        }
+        let filter = match copy.wanted {
+            None | Some(Wanted::Everything) => String::new(),
+            Some(Wanted::Collection(id)) => format!(r#"{{"collections":["{:x}"]}}"#, id.0),
+            Some(Wanted::Scope) => format!(r#"{{"scope":"{:x}"}}"#, SCOPE.0),
+        };
         let request = copy.request();
         if std::env::var_os("DCP_SHOW").is_some() {
             println!("{} {vb:?} {request:?}", self.at);
         }
-        match producer.request(vb, u32::from(vb.0), &request, filter) {
+        match producer.request(vb, u32::from(vb.0), &request, filter.as_bytes()) {
             Ok(log) => {
                 copy.snapshot = (request.snapshot_start.0, request.snapshot_end.0);
                 copy.log = FailoverLog::decode(&log).expect("whole entries");
@@ -151,6 +180,8 @@ impl Consumer {
                 copy.roll_back(to.0);
             }
             Err(StreamRequestRefusal::Status(Status::NotMyVbucket)) => {}
+            // It was dropped meanwhile, or this vBucket does not have it yet.
+            Err(StreamRequestRefusal::Unknown(..)) => copy.begin_anew(),
             Err(refusal) => panic!("{refusal:?}"),
         }
     }
@@ -162,7 +193,7 @@ impl Consumer {
             Some(producer) => {
                 let at = dice.below(self.copies.len() as u64) as usize;
                 if !self.copies[at].is_open {
-                    self.request(VbId(at as u16));
+                    self.request(VbId(at as u16), world, dice);
                 } else if dice.one_in(30) {
                     let mut end = Vec::new();
                     self.copies[at].is_open = false;
@@ -238,6 +269,20 @@ impl Consumer {
                 copy.documents.remove(&key_of(message));
                 close_if_whole(copy, vb, world);
             }
+            What::SystemEvent(seqno, ..) => {
+                place(copy, seqno.0);
+                let event = read_event(message).expect("an event");
+                if let SystemEvent::CollectionEnd { id, .. } = event {
+                    let prefix = name_of(id, "");
+                    copy.documents.retain(|name, _| !name.starts_with(&prefix));
+                }
+                close_if_whole(copy, vb, world);
+            }
+            What::End(EndReason::FilterEmpty) => {
+                assert!(copy.documents.is_empty() && matches!(copy.wanted, Some(Wanted::Collection(_))));
+                self.counts.nothing_left += 1;
+                copy.begin_anew();
+            }
             What::OutOfOrder(true) => {
                 assert!(copy.last == 0 && !copy.is_out_of_order, "only from the beginning");
                 self.counts.out_of_order += 1;
@@ -270,7 +315,7 @@ impl Consumer {
             }
             for at in 0..self.copies.len() {
                 if !self.copies[at].is_open {
-                    self.request(VbId(at as u16));
+                    self.request(VbId(at as u16), world, dice);
                 }
             }
             let more = self.pull(1 << 20);
@@ -289,16 +334,18 @@ pub fn seqnos(documents: &Documents) -> Vec<(&str, u64)> {
 }
 
 fn key_of(message: &Message<'_>) -> String {
-    // Of the default collection, whose prefix is one zero byte.
-    assert_eq!(message.key[0], 0);
-    String::from_utf8(message.key[1..].to_vec()).expect("text")
+    let key = DocKey::parse(message.key).expect("a key with a collection");
+    name_of(key.collection, str::from_utf8(key.key).expect("text"))
 }
 
 fn check_marker(copy: &Copy, marker: &Marker) {
     assert!(marker.start <= marker.end && marker.end.0 > copy.last, "{marker:?} after {}", copy.last);
     assert!(!copy.is_out_of_order);
     let (start, end) = copy.snapshot;
-    if copy.last == end {
+    if copy.last == end && !copy.is_of_everything() {
+        // What is not wanted lies between.
+        assert!(marker.start.0 >= end, "{marker:?} after the snapshot to {end}");
+    } else if copy.last == end {
         assert!(marker.start.0 == end || marker.start.0 == end + 1, "{marker:?} after the snapshot to {end}");
     } else {
         // It goes on inside the snapshot with which it came.

@@ -102,7 +102,8 @@ impl Records {
             kind: kind(info, &rev_meta, key),
             sync_write: sync_write(&rev_meta).ok_or_else(|| unknown("the state of a sync write"))?,
         };
-        if values == Values::Leave && info.body_bytes > 0 {
+        // A system event is nothing without its value.
+        if values == Values::Leave && info.body_bytes > 0 && key.collection != SYSTEM {
             return Ok(NewVersion::without_value(&self.heap, meta, key, info.body_bytes).publish());
         }
         let Scratch { stored, inflated, pieces } = scratch;

@@ -6,6 +6,7 @@ mod end;
 mod message;
 mod open;
 mod stream_request;
+pub mod system_event;
 #[cfg(test)]
 mod tests;
 
@@ -13,3 +14,4 @@ pub use end::EndReason;
 pub use message::{Deletion, Marker, MarkerMore, Message, Mutation, Prepare, What};
 pub use open::OpenFlags;
 pub use stream_request::{FailoverLog, StreamFlags, StreamRequest};
+pub use system_event::WireEvent;

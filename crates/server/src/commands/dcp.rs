@@ -93,8 +93,9 @@ pub fn stream_request(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
             cx.reply.send(&Answer { status: Status::Rollback, value: &value, ..Answer::default() });
             Outcome::Done
         }
-        Err(StreamRequestRefusal::Status(status @ (Status::UnknownCollection | Status::UnknownScope))) => {
-            super::collections::unknown(cx, status)
+        Err(StreamRequestRefusal::Unknown(status, manifest)) => {
+            cx.reply.unknown_collection(status, manifest.0);
+            Outcome::Done
         }
         Err(StreamRequestRefusal::Status(status)) => cx.status(status),
     }

@@ -55,6 +55,21 @@ pub enum SystemEvent {
     },
 }
 
+/// Which of the five an event is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventKind {
+    /// [`SystemEvent::CollectionBegin`]
+    CollectionBegin,
+    /// [`SystemEvent::CollectionEnd`]
+    CollectionEnd,
+    /// [`SystemEvent::CollectionChanged`]
+    CollectionChanged,
+    /// [`SystemEvent::ScopeBegin`]
+    ScopeBegin,
+    /// [`SystemEvent::ScopeEnd`]
+    ScopeEnd,
+}
+
 /// What an event's key begins with. A change of a collection has a key of its own, so that it does not take the place
 /// of the collection's beginning.
 const COLLECTION: u32 = 0;
@@ -185,37 +200,67 @@ impl SystemEvent {
 
     /// Reads an event from its key (without the prefix of the namespace), whether it is a tombstone, and its value.
     pub fn parse(key: &[u8], is_deleted: bool, value: &[u8]) -> Option<SystemEvent> {
-        let (kind, len) = decode_leb128(key)?;
+        let (subject, len) = decode_leb128(key)?;
         let (id, _) = decode_leb128(&key[len..])?;
+        let kind = match (subject, is_deleted) {
+            (COLLECTION, false) => EventKind::CollectionBegin,
+            (COLLECTION, true) => EventKind::CollectionEnd,
+            (CHANGED, false) => EventKind::CollectionChanged,
+            (SCOPE, false) => EventKind::ScopeBegin,
+            (SCOPE, true) => EventKind::ScopeEnd,
+            _ => return None,
+        };
+        let event = SystemEvent::from_value(kind, value)?;
+        // Key and value must speak of the same.
+        (event.subject() == (subject, id)).then_some(event)
+    }
+
+    /// Reads an event of a known kind from its stored value.
+    pub fn from_value(kind: EventKind, value: &[u8]) -> Option<SystemEvent> {
         let table = Table::root(value)?;
         let manifest = ManifestUid(table.u64(0)?);
         let scope = ScopeId(table.u32(1)?);
-        let event = match (kind, is_deleted) {
-            (SCOPE, true) => SystemEvent::ScopeEnd { manifest, id: scope },
-            (SCOPE, false) => {
+        let collection = || {
+            Some(Collection {
+                id: CollectionId(table.u32(2)?),
+                scope,
+                name: table.text(5)?.to_owned(),
+                max_ttl_s: if table.bool(3)? { Some(table.u32(4)?) } else { None },
+            })
+        };
+        Some(match kind {
+            EventKind::CollectionBegin => {
+                SystemEvent::CollectionBegin { manifest, collection: collection()? }
+            }
+            EventKind::CollectionChanged => {
+                SystemEvent::CollectionChanged { manifest, collection: collection()? }
+            }
+            EventKind::CollectionEnd => {
+                SystemEvent::CollectionEnd { manifest, scope, id: CollectionId(table.u32(2)?) }
+            }
+            EventKind::ScopeBegin => {
                 let scope = Scope { id: scope, name: table.text(2)?.to_owned() };
                 SystemEvent::ScopeBegin { manifest, scope }
             }
-            (COLLECTION, true) => {
-                SystemEvent::CollectionEnd { manifest, scope, id: CollectionId(table.u32(2)?) }
-            }
-            (COLLECTION | CHANGED, false) => {
-                let collection = Collection {
-                    id: CollectionId(table.u32(2)?),
-                    scope,
-                    name: table.text(5)?.to_owned(),
-                    max_ttl_s: if table.bool(3)? { Some(table.u32(4)?) } else { None },
-                };
-                match kind {
-                    COLLECTION => SystemEvent::CollectionBegin { manifest, collection },
-                    _ => SystemEvent::CollectionChanged { manifest, collection },
-                }
-            }
-            _ => return None,
-        };
-        // Key and value must speak of the same.
-        (event.subject() == (kind, id)).then_some(event)
+            EventKind::ScopeEnd => SystemEvent::ScopeEnd { manifest, id: scope },
+        })
     }
+}
+
+/// Whether a version is the beginning or end of a collection. Each of them begins a checkpoint and a snapshot, so that
+/// changes are merged only on one side of it.
+pub fn begins_checkpoint(version: &Version) -> bool {
+    let key = version.stored_key();
+    // Both numbers have one byte.
+    key[0] == CollectionId::SYSTEM.0 as u8 && key.get(1) == Some(&(COLLECTION as u8))
+}
+
+/// What the stored keys of a collection's events begin with, those of its beginning and end first.
+pub fn stored_prefixes(collection: CollectionId) -> [Vec<u8>; 2] {
+    [COLLECTION, CHANGED].map(|kind| {
+        let numbers = [CollectionId::SYSTEM.0, kind, collection.0].map(encode_leb128);
+        numbers.iter().flat_map(|(bytes, len)| &bytes[..*len]).copied().collect()
+    })
 }
 
 /// The key of a system event.

@@ -6,5 +6,5 @@ pub mod flat;
 pub mod manifest;
 
 pub use current::{CollectionOps, Collections, DroppedCollection, Held, OpenCollection, OpenScope};
-pub use event::SystemEvent;
+pub use event::{EventKind, SystemEvent};
 pub use manifest::{Collection, InvalidManifest, Manifest, ManifestUid, Scope, SuccessorRefusal, difference};

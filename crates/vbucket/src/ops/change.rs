@@ -111,9 +111,10 @@ impl VBucket {
         }
         self.locks.remove(new.key());
         self.evicted.ties.changed(new.key());
-        // A tombstone of the key may have been purged; other nodes may still have it, and must not prefer it.
-        let purged = self.purge_seqno > Seqno(0) || self.evicted.may_be_purged();
-        let forgotten = if purged { self.history.max_deleted_rev.0 } else { 0 };
+        // The key may have had a tombstone that is purged or on disk alone; other nodes may still have it, and must not
+        // prefer it: a new document goes beyond all tombstones that are on disk (recorded).
+        let purged = self.purge_seqno > Seqno(0);
+        let forgotten = if purged { self.history.max_deleted_rev } else { self.stored_deleted_rev }.0;
         let last_rev = current.map_or(forgotten, |version| version.meta().rev_seqno.0);
         let mut meta = new.meta_mut();
         meta.cas = self.history.hlc.next(now.0);

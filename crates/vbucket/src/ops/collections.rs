@@ -45,7 +45,7 @@ impl VBucket {
         for event in self.history.collections.difference(manifest) {
             if event.collection().is_some() {
                 // Streams get what is about a collection in a snapshot of its own (recorded; DCP documentation).
-                self.history.checkpoints.close();
+                self.history.checkpoints.close_apart();
             }
             let mut new = event.to_version(&self.evicted.context().heap);
             let mut meta = new.meta_mut();

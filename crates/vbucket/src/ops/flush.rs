@@ -95,6 +95,7 @@ impl VBucket {
             "only what was taken is flushed"
         );
         self.persisted_seqno = seqno;
+        self.stored_deleted_rev = self.history.max_deleted_rev;
         if let Some(cursor) = self.persistence {
             self.history.checkpoints.advance(cursor, seqno);
         }

@@ -45,10 +45,4 @@ impl VBucket {
     pub fn end_recount(&mut self, ticket: u64, complete: bool) -> Option<Filter> {
         self.evicted.end_recount(ticket, complete)
     }
-
-    /// Notes whether a compaction may be purging tombstones that this vBucket still counts: a key that the disk does
-    /// not know may then have had one.
-    pub fn set_purging(&mut self, is_purging: bool) {
-        self.evicted.is_purging = is_purging;
-    }
 }

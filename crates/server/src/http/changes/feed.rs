@@ -150,7 +150,9 @@ impl Feed {
                     self.wishes.writer.rollback(vb, to, &mut self.notes);
                     self.untold += 1;
                 }
-                Err(StreamRequestRefusal::Status(status)) => return Err(status),
+                Err(StreamRequestRefusal::Status(status) | StreamRequestRefusal::Unknown(status, _)) => {
+                    return Err(status);
+                }
             }
         }
         Err(Status::Einternal)

@@ -1,0 +1,156 @@
+//! What of a vBucket's changes a stream is about, while scopes and collections come and go.
+
+use base::{CollectionId, ScopeId, Version};
+use vbucket::collections::SystemEvent;
+
+use crate::agreement::Agreement;
+use crate::system_event::{event_of, is_sent};
+
+/// What of a vBucket's changes a stream is about; a stream without one is about everything.
+///
+/// It is shown every change in order, for its scope's collections are those that the events so far leave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Interest {
+    /// The default collection, without events: for those who know no others.
+    Default,
+    /// These collections.
+    Collections(Vec<CollectionId>),
+    /// The collections of a scope.
+    Scope(ScopeId, Vec<CollectionId>),
+}
+
+/// What a change is to a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It is sent.
+    Wanted,
+    /// It is not.
+    Passed,
+    /// It is sent, and nothing after it.
+    Last,
+    /// Neither it nor anything after it is sent.
+    Over,
+}
+
+impl Verdict {
+    /// Whether the change itself is sent.
+    pub(crate) fn is_wanted(self) -> bool {
+        matches!(self, Verdict::Wanted | Verdict::Last)
+    }
+
+    /// Whether nothing is sent after it.
+    pub(crate) fn is_final(self) -> bool {
+        matches!(self, Verdict::Last | Verdict::Over)
+    }
+}
+
+fn verdict(is_wanted: bool) -> Verdict {
+    if is_wanted { Verdict::Wanted } else { Verdict::Passed }
+}
+
+/// What `version`, the next change, is to a stream with this interest.
+pub(crate) fn look(interest: Option<&mut Interest>, version: &Version, agreed: &Agreement) -> Verdict {
+    let collection = version.key().collection;
+    if collection == CollectionId::SYSTEM {
+        let Some(event) = event_of(version) else { return Verdict::Passed };
+        let told = interest.map_or(Verdict::Wanted, |interest| interest.hear(&event));
+        return match told {
+            Verdict::Wanted if !is_sent(&event, agreed) => Verdict::Passed,
+            told => told,
+        };
+    }
+    match interest {
+        None => Verdict::Wanted,
+        Some(Interest::Default) => verdict(collection == CollectionId::DEFAULT),
+        Some(Interest::Collections(wanted) | Interest::Scope(_, wanted)) => {
+            verdict(wanted.contains(&collection))
+        }
+    }
+}
+
+impl Interest {
+    /// Takes note of an event.
+    fn hear(&mut self, event: &SystemEvent) -> Verdict {
+        match self {
+            Interest::Default => match event {
+                SystemEvent::CollectionEnd { id: CollectionId::DEFAULT, .. } => Verdict::Over,
+                _ => Verdict::Passed,
+            },
+            Interest::Collections(wanted) => {
+                let Some(at) = wanted.iter().position(|id| Some(*id) == event.collection()) else {
+                    return Verdict::Passed;
+                };
+                if event.is_end() {
+                    wanted.swap_remove(at);
+                }
+                if wanted.is_empty() { Verdict::Last } else { Verdict::Wanted }
+            }
+            Interest::Scope(scope, _) if event.scope() != *scope => Verdict::Passed,
+            Interest::Scope(_, wanted) => {
+                match event {
+                    SystemEvent::CollectionBegin { collection, .. } if !wanted.contains(&collection.id) => {
+                        wanted.push(collection.id);
+                    }
+                    SystemEvent::CollectionEnd { id, .. } => wanted.retain(|there| there != id),
+                    SystemEvent::ScopeEnd { .. } => return Verdict::Last,
+                    _ => {}
+                }
+                Verdict::Wanted
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vbucket::collections::{Collection, ManifestUid, Scope};
+
+    use super::*;
+
+    const MANIFEST: ManifestUid = ManifestUid(1);
+
+    fn begin(id: u32, scope: u32) -> SystemEvent {
+        let collection =
+            Collection { id: CollectionId(id), scope: ScopeId(scope), name: "c".into(), max_ttl_s: None };
+        SystemEvent::CollectionBegin { manifest: MANIFEST, collection }
+    }
+
+    fn end(id: u32, scope: u32) -> SystemEvent {
+        SystemEvent::CollectionEnd { manifest: MANIFEST, scope: ScopeId(scope), id: CollectionId(id) }
+    }
+
+    #[test]
+    fn some_collections_end_with_the_last_of_them() {
+        let mut interest = Interest::Collections(vec![CollectionId(8), CollectionId(9)]);
+        assert_eq!(interest.hear(&begin(8, 8)), Verdict::Wanted);
+        assert_eq!(interest.hear(&begin(10, 8)), Verdict::Passed);
+        let scope = Scope { id: ScopeId(8), name: "s".into() };
+        assert_eq!(interest.hear(&SystemEvent::ScopeBegin { manifest: MANIFEST, scope }), Verdict::Passed);
+        assert_eq!(interest.hear(&end(8, 8)), Verdict::Wanted);
+        assert_eq!(interest, Interest::Collections(vec![CollectionId(9)]));
+        assert_eq!(interest.hear(&end(9, 8)), Verdict::Last);
+    }
+
+    #[test]
+    fn a_scope_follows_its_collections_and_ends_with_itself() {
+        let mut interest = Interest::Scope(ScopeId(8), vec![CollectionId(8)]);
+        assert_eq!(interest.hear(&begin(9, 8)), Verdict::Wanted);
+        assert_eq!(interest.hear(&begin(10, 9)), Verdict::Passed);
+        assert_eq!(interest, Interest::Scope(ScopeId(8), vec![CollectionId(8), CollectionId(9)]));
+        assert_eq!(interest.hear(&end(8, 8)), Verdict::Wanted);
+        assert_eq!(interest.hear(&end(9, 8)), Verdict::Wanted);
+        assert_eq!(interest, Interest::Scope(ScopeId(8), vec![]));
+        let ends = |id| SystemEvent::ScopeEnd { manifest: MANIFEST, id: ScopeId(id) };
+        assert_eq!((interest.hear(&ends(9)), interest.hear(&ends(8))), (Verdict::Passed, Verdict::Last));
+    }
+
+    #[test]
+    fn whoever_knows_no_collections_is_told_nothing() {
+        let mut interest = Interest::Default;
+        assert_eq!(
+            (interest.hear(&begin(8, 8)), interest.hear(&end(8, 8))),
+            (Verdict::Passed, Verdict::Passed)
+        );
+        assert_eq!(interest.hear(&end(0, 0)), Verdict::Over);
+    }
+}
