@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::version::MAX_SEQNO;
 use base::{
-    Cas, CollectionId, DocKey, ItemKind, NewVersion, Seqno, StoredKey, SyncWrite, VbId, VbUuid, VersionMeta,
-    limits,
+    Cas, CollectionId, DocKey, ItemKind, NewVersion, RevSeqno, Seqno, StoredKey, SyncWrite, VbId, VbUuid,
+    VersionMeta, limits,
 };
 use parking_lot::Mutex;
+use vbucket::collections::SystemEvent;
 use vbucket::{
     FailoverEntry, FailoverTable, IncomingSnapshot, MAX_FOREIGN_CAS, MAX_REV_SEQNO, Misplaced, Stored,
     VBucket,
@@ -227,6 +228,26 @@ impl Bucket {
         };
         let meta = VersionMeta { datatype, ..meta };
         Ok(NewVersion::new(&self.context.heap, meta, key, &[&value]))
+    }
+
+    /// The same for an event of collections. Its delete time, which nobody sends, is now.
+    pub fn received_event(
+        &self,
+        event: &SystemEvent,
+        by_seqno: Seqno,
+        cas: Cas,
+    ) -> Result<NewVersion, ReplicaRefusal> {
+        if !(1..=MAX_SEQNO).contains(&by_seqno.0) || cas > MAX_FOREIGN_CAS {
+            return Err(ReplicaRefusal::Malformed);
+        }
+        let mut new = event.to_version(&self.context.heap);
+        let mut meta = new.meta_mut();
+        (meta.by_seqno, meta.cas, meta.rev_seqno) = (by_seqno, cas, RevSeqno(1));
+        if meta.kind.is_deleted() {
+            meta.expiry = self.now().unix_s();
+        }
+        drop(meta);
+        Ok(new)
     }
 
     /// Applies changes from the front of `changes`, and takes out what it applied: all, or up to the one that is

@@ -13,6 +13,7 @@ use base::{Cas, Datatype, Seqno, VbState, Version};
 use common::{VB, doc};
 use engine::{
     Bucket, BucketConfig, BucketKind, Mutated, Progress, Refusal, Resumed, StoreMode, StoreRequest,
+    StreamWanted,
 };
 use kvstore::{Snapshot, Values};
 use proptest::prelude::*;
@@ -429,7 +430,9 @@ fn a_stream_reads_the_list_then_memory_and_misses_nothing() {
     });
     world.delete("7");
     let follower = engine::Follower::new(8, || {});
-    let start = bucket.begin_stream(VB, &follower, &ResumePoint::default(), true).expect("from the start");
+    let start = bucket
+        .begin_stream(VB, &follower, &ResumePoint::default(), StreamWanted::Everything, true)
+        .expect("from the start");
     let cursor = bucket.join_memory(start.place, &"s".into(), Seqno(0)).expect("a place in memory");
     assert_eq!((start.high_seqno, cursor.from), (Seqno(2001), Seqno(2001)));
     world.set("8", "later");
@@ -479,7 +482,7 @@ fn a_stream_reads_the_list_then_memory_and_misses_nothing() {
         snapshot_end: Seqno(3000),
         ..ResumePoint::default()
     };
-    let begun = bucket.begin_stream(VB, &follower, &missed, true);
+    let begun = bucket.begin_stream(VB, &follower, &missed, StreamWanted::Everything, true);
     assert_eq!(begun.err(), Some(engine::StreamRefusal::RollBack(Seqno(0))));
     world.end();
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base::{Seqno, VbState, VbUuid};
 use common::{VB, Watched};
-use engine::{BackfillReading, Changes, Follower, Progress, StreamRefusal};
+use engine::{BackfillReading, Changes, Follower, Progress, StreamRefusal, StreamWanted};
 use kvstore::Values;
 use vbucket::{RangeLimit, ResumePoint};
 
@@ -35,7 +35,9 @@ fn a_stream_reads_the_disk_then_memory_and_misses_nothing() {
     }
     assert!(bucket.flush_all());
     let (follower, wakes) = follower();
-    let start = bucket.begin_stream(VB, &follower, &ResumePoint::default(), true).expect("from the start");
+    let start = bucket
+        .begin_stream(VB, &follower, &ResumePoint::default(), StreamWanted::Everything, true)
+        .expect("from the start");
     assert_eq!((start.high_seqno, start.state), (Seqno(3), VbState::Active));
     // What comes while it reads the disk is kept in memory for it.
     let cursor = bucket.join_memory(start.place, &"s".into(), Seqno(0)).expect("a place in memory");
@@ -75,7 +77,8 @@ fn a_stream_is_refused_where_histories_part() {
     let world = Watched::new(2);
     world.set("a", "1");
     let (follower, _) = follower();
-    let begin = |at: &ResumePoint| world.bucket.begin_stream(VB, &follower, at, true);
+    let begin =
+        |at: &ResumePoint| world.bucket.begin_stream(VB, &follower, at, StreamWanted::Everything, true);
     let unknown = ResumePoint { start: Seqno(1), uuid: VbUuid(1), ..ResumePoint::default() };
     assert_eq!(begin(&unknown).err(), Some(StreamRefusal::RollBack(Seqno(0))));
     world.bucket.set_vbucket_state(VB, VbState::Replica, None).expect("there is one");

@@ -6,6 +6,7 @@ use engine::{Bucket, Incoming};
 use protocol::dcp::{Deletion, Message, Mutation, Prepare, What};
 
 use crate::content::Features;
+use crate::system_event::read_event;
 
 /// What is wrong with a message; the connection ends.
 pub(super) type Wrong = &'static str;
@@ -34,7 +35,12 @@ pub(super) fn change(bucket: &Bucket, message: &Message<'_>, features: Features)
             let key = key(message, features)?.to_stored();
             return Ok(Brought::Change(Incoming::Abort { key, prepared, seqno }, seqno));
         }
-        What::SystemEvent(..) => return Ok(Brought::Unsupported("events of collections are not taken yet")),
+        What::SystemEvent(seqno, ..) => {
+            let event = read_event(message).ok_or("an event of collections that makes no sense")?;
+            let version = bucket.received_event(&event, seqno, message.cas);
+            let version = version.map_err(|_| "a number that no event has")?;
+            return Ok(Brought::Change(Incoming::Version(version), seqno));
+        }
         What::Marker(_)
         | What::SeqnoAdvanced(_)
         | What::OutOfOrder(_)

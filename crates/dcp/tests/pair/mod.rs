@@ -184,7 +184,9 @@ impl Wire {
                 let asked = StreamRequest::decode(request.extras).expect("extras");
                 match producer.request(request.vbucket, request.opaque, &asked, request.value) {
                     Ok(log) => value = log,
-                    Err(StreamRequestRefusal::Status(refused)) => status = refused,
+                    Err(
+                        StreamRequestRefusal::Status(refused) | StreamRequestRefusal::Unknown(refused, _),
+                    ) => status = refused,
                     Err(StreamRequestRefusal::RollBack(to)) => {
                         (status, value) = (Status::Rollback, to.0.to_be_bytes().to_vec());
                     }

@@ -1,3 +1,5 @@
+//! Events of collections: keys, values, versions.
+
 use base::Account;
 use proptest::prelude::*;
 

@@ -1,3 +1,5 @@
+//! Manifests: rules, JSON, differences.
+
 use super::*;
 
 fn parse(text: &str) -> Result<Manifest, InvalidManifest> {
