@@ -29,6 +29,7 @@ use crate::keeper::Keeper;
 use crate::memory::MemoryAccount;
 use crate::persistence::PersistenceWaiters;
 use crate::refusal::Refusal;
+use crate::replica::Replicas;
 use crate::settings::Settings;
 use crate::shard_guard::{Holder, LockClock, ShardGuard};
 use crate::tombstone_purger::PurgeCounters;
@@ -44,6 +45,8 @@ pub(crate) struct Shard {
     /// Counts up whenever another vBucket takes its place, so that what was read for the old one is recognised.
     pub(crate) incarnation: u64,
     pub(crate) flush_queued: bool,
+    /// The stream whose changes a replica takes; 0 for none.
+    pub(crate) replica_stream: u64,
     /// Connections that stream its changes.
     pub(crate) followers: Vec<Arc<Follower>>,
     /// Holds by the front end, around and around: which of them are timed.
@@ -57,6 +60,7 @@ impl Shard {
     /// Puts another vBucket in the place of this one, which is to be dropped outside the lock.
     pub(crate) fn replace(&mut self, vb: VBucket) -> VBucket {
         self.unloaded = None;
+        self.replica_stream = 0;
         self.incarnation += 1;
         std::mem::replace(&mut self.vb, vb)
     }
@@ -132,6 +136,7 @@ pub struct Bucket {
     pub(crate) compacting: CompactionQueue,
     pub(crate) fetching: Arc<FetchQueue>,
     pub(crate) backfills: BackfillQueue,
+    pub(crate) replicas: Replicas,
     pub(crate) warmup: Warmup,
     pub(crate) sync_deadlines: SyncDeadlines,
     /// Held while the role of a vBucket changes. Taken before `flushing`.
@@ -287,6 +292,9 @@ impl Bucket {
                 removed = shard.vb.checkpoints_mut().remove_closed();
             }
             shard.vb.set_state(state, topology, || self.new_uuid());
+        }
+        if !shard.vb.is_following() {
+            shard.replica_stream = 0;
         }
         self.queue_flush(shard);
         removed

@@ -11,6 +11,7 @@ mod prepare_received;
 mod recode;
 mod recount;
 mod relocation;
+mod replicated;
 mod residency;
 mod with_meta;
 
@@ -21,5 +22,6 @@ pub use on_disk::Look;
 pub(crate) use prepare::SyncWrites;
 pub use prepare::{Committed, OverdueLook, Prepared, SyncWriteState};
 pub use prepare_received::NotPrepared;
+pub use replicated::{IncomingSnapshot, Misplaced, SnapshotKind};
 pub use residency::{Loaded, Placed};
 pub use with_meta::{ConflictRule, MAX_FOREIGN_CAS, MAX_REV_SEQNO, WithMeta};
