@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base::doc_key::encode_leb128;
-use base::{Account, CollectionId, Part, Seqno, SyncWrite, VbId, VbState, Version};
+use base::{Account, CollectionId, Part, Seqno, VbId, VbState, Version};
 use kvstore::{Snapshot, Values};
 use parking_lot::{Condvar, Mutex};
 
 use crate::bucket::Bucket;
-use crate::flusher::Progress;
+use crate::flusher::{Progress, is_committed};
 use crate::follower::Follower;
 
 /// What one step reads at most, in bytes; one document may be larger.
@@ -443,12 +443,6 @@ impl Bucket {
             snapshot_end: if is_active { high_seqno } else { high_seqno.max(Seqno(state.snap_end)) },
         })
     }
-}
-
-/// Whether a version is a prepare that was committed, with all prepares up to `completed` committed or aborted.
-fn is_committed(version: &Version, completed: Seqno) -> bool {
-    let meta = version.meta();
-    matches!(meta.sync_write, SyncWrite::Prepare(_)) && meta.by_seqno <= completed
 }
 
 /// The first bytes of the stored keys of a collection.

@@ -17,8 +17,10 @@ pub(crate) struct SyncWrites {
     pub(crate) completed: Seqno,
     /// Prepares up to here have no deadline: they were in flight when the vBucket became active.
     pub(crate) adopted: Seqno,
-    /// As of the last batch for the disk that had all changes of its time.
+    /// As the disk has it.
     pub(crate) saved: SavedSyncWrites,
+    /// What was taken for the disk last, with its seqno.
+    pub(crate) taken: (Seqno, SavedSyncWrites),
 }
 
 /// A prepare that was taken.
@@ -78,6 +80,7 @@ impl SyncWrites {
                 high_completed: origin.high_completed,
                 ..SavedSyncWrites::default()
             },
+            taken: Default::default(),
         }
     }
 
