@@ -1,6 +1,6 @@
 //! Sync writes of an active vBucket: a change becomes a prepare, and a document when it is committed.
 
-use base::{Cas, DocKey, Moment, NewVersion, RevSeqno, Seqno, SyncWrite, Version, VersionMeta};
+use base::{DocKey, Moment, NewVersion, RevSeqno, Seqno, SyncWrite, Version, VersionMeta};
 
 use crate::durability::{ActiveMonitor, InFlight, NO_DEADLINE, PassiveMonitor, Prepares, Topology};
 use crate::ops::SavedSyncWrites;
@@ -340,7 +340,7 @@ impl History {
         forgotten: RevSeqno,
         preserve_expiry: bool,
         now: Moment,
-    ) -> Cas {
+    ) {
         let last = current.map_or(forgotten, |version| version.meta().rev_seqno);
         let mut meta = new.meta_mut();
         meta.cas = self.hlc.next(now.0);
@@ -349,6 +349,5 @@ impl History {
         if let Some(old) = current.filter(|v| preserve_expiry && v.is_live(now)) {
             meta.expiry = old.meta().expiry;
         }
-        meta.cas
     }
 }
