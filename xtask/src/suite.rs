@@ -6,8 +6,10 @@ use anyhow::Result;
 
 use crate::child::{cargo, each_line, headline, succeeds};
 use crate::totals::Totals;
-use crate::{kill, powercut, readme, replay, rules, tree};
+use crate::{kill, powercut, readme, replay, resume, rules, tree};
 
+/// Changes that a replica follows while it is killed.
+const RESUME_MUTATIONS: u64 = 500_000;
 /// Rounds of the kill -9 loop in `cargo xtask test`.
 const KILL_ROUNDS: u32 = 12;
 /// Rounds of the same without a journal.
@@ -44,6 +46,15 @@ pub fn kill(options: &kill::Options) -> Result<bool> {
     let mut totals = build_release()?;
     if totals.good() {
         totals += kill::run(options)?;
+    }
+    close(totals)
+}
+
+/// `cargo xtask resume`.
+pub fn resume(options: &resume::Options) -> Result<bool> {
+    let mut totals = build_release()?;
+    if totals.good() {
+        totals += resume::run(options)?;
     }
     close(totals)
 }
@@ -105,6 +116,7 @@ fn test_steps(quick: bool) -> Result<Totals> {
     totals += step("kill -9", || kill::run(&kill::Options::rounds(KILL_ROUNDS)));
     let without = kill::Options::rounds(KILL_ROUNDS_WITHOUT_JOURNAL).without_journal();
     totals += step("kill -9 without a journal", || kill::run(&without));
+    totals += step("kill -9 of a replica", || resume::run(&resume::Options::small(RESUME_MUTATIONS)));
     totals += step("SDK conformance", conformance);
     totals += step("the README's first session", readme::run);
     Ok(totals)

@@ -317,7 +317,10 @@ impl Stream {
                     self.handover = Handover::SendingRest;
                 }
             }
-            Handover::ActiveSent => self.handover = Handover::Done,
+            Handover::ActiveSent => {
+                bucket.given_away(self.place.vb, self.place.incarnation);
+                self.handover = Handover::Done;
+            }
             Handover::None | Handover::Sending | Handover::SendingRest | Handover::Done => {}
         }
     }

@@ -10,6 +10,7 @@ use vbucket::{BucketContext, Origin, Removed, Topology, VBucket};
 
 use crate::backfill::BackfillQueue;
 use crate::checkpoint_recovery::CheckpointRelief;
+use crate::collections::BucketManifest;
 use crate::compaction_queue::CompactionQueue;
 use crate::completion::Completion;
 use crate::compression::CompressionCounters;
@@ -47,6 +48,8 @@ pub(crate) struct Shard {
     pub(crate) flush_queued: bool,
     /// The stream whose changes a replica takes; 0 for none.
     pub(crate) replica_stream: u64,
+    /// It is dead because another node takes it over, and it is not known whether that node has it yet.
+    pub(crate) is_half_given: bool,
     /// Connections that stream its changes.
     pub(crate) followers: Vec<Arc<Follower>>,
     /// Holds by the front end, around and around: which of them are timed.
@@ -61,6 +64,7 @@ impl Shard {
     pub(crate) fn replace(&mut self, vb: VBucket) -> VBucket {
         self.unloaded = None;
         self.replica_stream = 0;
+        self.is_half_given = false;
         self.incarnation += 1;
         std::mem::replace(&mut self.vb, vb)
     }
@@ -121,6 +125,7 @@ pub struct Bucket {
     pub(crate) lock_clock: LockClock,
     pub(crate) memory: MemoryAccount,
     pub(crate) settings: Arc<Settings>,
+    pub(crate) manifest: BucketManifest,
     pub(crate) keeper: Keeper,
     pub(crate) expiry: ExpiryCounters,
     pub(crate) compression: CompressionCounters,
@@ -269,12 +274,13 @@ impl Bucket {
         }
         let mut shard = self.hold(vb, Holder::Roles);
         let removed = self.set_role(&mut shard, state, topology);
+        let left = self.take_over_manifest(&mut shard, &self.manifest());
         let mut given_up = GivenUp::default();
         if state != VbState::Active {
             given_up = shard.sync_waiters.give_up();
         }
         drop(shard);
-        drop(given_up);
+        drop((left, given_up));
         self.dispose(removed);
         self.settle(vb);
         self.parked.persisted(vb, Seqno(u64::MAX));
@@ -296,24 +302,42 @@ impl Bucket {
         if !shard.vb.is_following() {
             shard.replica_stream = 0;
         }
+        shard.is_half_given = false;
         self.queue_flush(shard);
         removed
     }
 
     /// Makes an active vBucket dead whose changes another node has, all but the last few: nothing more is written here.
-    /// False if it is not active, or another vBucket than when the stream began.
+    /// False if it is not active, or another vBucket than when the stream began. One that is dead because this was said
+    /// before, and the other node does not have all of it yet, stays so.
     pub fn give_away(&self, vb: VbId, incarnation: u64) -> bool {
         let _roles = self.roles.lock();
         let Ok(mut shard) = self.shard(vb) else { return false };
-        if shard.incarnation != incarnation || shard.vb.state() != VbState::Active {
+        if shard.incarnation != incarnation {
+            return false;
+        }
+        if shard.is_half_given {
+            return true;
+        }
+        if shard.vb.state() != VbState::Active {
             return false;
         }
         shard.vb.set_state(VbState::Dead, None, || self.new_uuid());
+        shard.is_half_given = true;
         self.queue_flush(&mut shard);
         let given_up = shard.sync_waiters.give_up();
         drop(shard);
         drop(given_up);
         true
+    }
+
+    /// The other node said that a vBucket that was given away is its own now.
+    pub fn given_away(&self, vb: VbId, incarnation: u64) {
+        if let Ok(mut shard) = self.shard(vb)
+            && shard.incarnation == incarnation
+        {
+            shard.is_half_given = false;
+        }
     }
 
     /// Waits until a pending vBucket has another role; nothing if it has one, or too many wait.

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use base::{Seqno, VbId, Version};
+use base::{CollectionId, Seqno, VbId, Version};
 use kvstore::{Compaction, Expired, Usage};
 
 use crate::bucket::Bucket;
@@ -94,13 +94,16 @@ impl Bucket {
             // its tombstone comes through the flusher and takes its place
             Expired::Keep
         };
+        let dropped = self.dropped_on_disk(vb);
+        let is_dropped =
+            |id, seqno| dropped.iter().any(|(of, end): &(CollectionId, Seqno)| *of == id && seqno <= *end);
         let compaction = Compaction {
+            is_dropped: &is_dropped,
             purge_before_s: request.purge_before_s,
             purge_through: request.purge_through,
             expired_before_s: Some(now.unix_s()),
             on_expired: &on_expired,
             observe: &|progress| self.compacting.progress(progress),
-            ..Compaction::default()
         };
         let purges = request.purge_before_s.is_some();
         self.set_purging(vb, incarnation, purges);
@@ -111,8 +114,9 @@ impl Bucket {
         self.set_purging(vb, incarnation, false);
         match compacted {
             Ok(compacted) => {
-                if compacted.tombstones_purged > 0 {
-                    // Those of them that were not in memory could not be found there.
+                self.erased_from_disk(vb, incarnation, &dropped);
+                if compacted.tombstones_purged + compacted.documents_dropped > 0 {
+                    // Tombstones among them that were not in memory could not be found there.
                     self.recount_evicted(vb, incarnation);
                 }
                 self.compacting.done(vb, &compacted, expired.get());
@@ -120,6 +124,7 @@ impl Bucket {
             }
             Err(kvstore::Failure::NoVbucket { .. }) => {
                 // Nothing is on disk yet, so there is nothing to give back.
+                self.erased_from_disk(vb, incarnation, &dropped);
                 self.compacting.gave_up(vb, self.env.clock.monotonic(), false);
                 (CompactOutcome::Done, Progress::Worked)
             }

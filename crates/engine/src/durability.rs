@@ -115,7 +115,7 @@ impl Writer<'_> {
         &self,
         vb: VbId,
         hash: u64,
-        change: Change,
+        mut change: Change,
         durable: Durable,
         now: Moment,
         count: impl FnOnce(&mut OpCounts),
@@ -128,12 +128,19 @@ impl Writer<'_> {
         let timeout_ns = u64::try_from(durable.timeout.as_nanos()).unwrap_or(u64::MAX);
         let deadline_ns = self.env.clock.monotonic_ns().saturating_add(timeout_ns).min(NO_DEADLINE - 1);
         let (outcome, uuid, pending) = {
-            let mut shard = self.active(vb)?;
+            let collection = change.new.document_key().collection;
+            let mut shard = self.active_with(vb, collection)?;
+            let ttl_s = shard.vb.collections().get(collection).and_then(|one| one.max_ttl_s);
+            change.new.meta_mut().expiry = self.capped_expiry(&change.new.meta(), ttl_s, now);
+            let is_deletion = change.new.is_deleted();
             let outcome = shard.vb.prepare(hash, change, deadline_ns, now, finish);
             let mut pending = None;
             match outcome.as_ref().map_err(|refused| refused.refusal) {
                 Ok(prepared) => {
                     count(&mut shard.ops);
+                    shard.vb.collections_mut().count_op(collection, |ops| {
+                        *(if is_deletion { &mut ops.deletes } else { &mut ops.stores }) += 1;
+                    });
                     if prepared.committed.is_none() {
                         pending = Some(self.await_prepare(&mut shard, prepared.stored.by_seqno, deadline_ns));
                     }

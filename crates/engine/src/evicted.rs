@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use base::{DocKey, Seqno, VbId, Version};
+use base::{CollectionId, DocKey, Seqno, VbId, Version};
 use kvstore::Values;
 
 use crate::bucket::Bucket;
@@ -51,16 +51,20 @@ impl Bucket {
         Ok(self.documents(vb)?.vb.find(hash, key).is_err())
     }
 
-    /// Brings some living document of a vBucket into memory: the first one that was changed after a change chosen by
-    /// chance.
-    pub(crate) fn fetch_any(&self, vb: VbId) -> Fetched {
+    /// Brings some living document of a collection into memory: the first one of a vBucket that was changed after a change
+    /// chosen by chance.
+    pub(crate) fn fetch_any(&self, vb: VbId, collection: CollectionId) -> Fetched {
         let now = self.now();
-        let high = self.hold(vb, Holder::Compactor).vb.high_seqno();
+        let (high, collections) = {
+            let shard = self.hold(vb, Holder::Compactor);
+            (shard.vb.high_seqno(), shard.vb.collections().clone())
+        };
         let from = Seqno(self.env.random.next_u64() % high.0.max(1) + 1);
         let mut chosen = None;
         for from in [from, Seqno(0)] {
             let scanned = self.store.scan(vb, from, Values::Leave, &mut |version| {
-                if !version.is_live(now) {
+                let is_of_it = version.key().collection == collection && !collections.hides(&version);
+                if !version.is_live(now) || !is_of_it {
                     return ControlFlow::Continue(());
                 }
                 chosen = Some(version);
@@ -109,7 +113,9 @@ impl Bucket {
             if shard.incarnation != incarnation || counts.evicted_documents + counts.evicted_tombstones == 0 {
                 return true;
             }
-            shard.vb.begin_recount()
+            // What is dropped leaves memory first; the compaction that follows counts again.
+            let Some(ticket) = shard.vb.begin_recount() else { return true };
+            ticket
         };
         let counted = self.count_keys(vb, incarnation, ticket);
         if let Err(failure) = &counted {

@@ -72,10 +72,11 @@ impl Bucket {
 
     /// The expiry that a new version gets: no document lives longer than `max_ttl` from its last change, and one
     /// without an expiry time lives that long. Applies to whatever is created or changed, by replication between
-    /// clusters, too (Couchbase Server's documentation, Expiration). Tombstones keep the time of their deletion.
+    /// clusters, too (Couchbase Server's documentation, Expiration). Tombstones keep the time of their deletion. What
+    /// the document's collection says comes before what the bucket says.
     #[inline]
-    pub(crate) fn capped_expiry(&self, meta: &VersionMeta, now: Moment) -> u32 {
-        let max_ttl_s = self.settings.get(Key::MaxTtl);
+    pub(crate) fn capped_expiry(&self, meta: &VersionMeta, ttl_s: Option<u32>, now: Moment) -> u32 {
+        let max_ttl_s = ttl_s.map_or_else(|| self.settings.get(Key::MaxTtl), u64::from);
         if max_ttl_s == 0 || meta.kind != ItemKind::Mutation {
             return meta.expiry;
         }
@@ -87,7 +88,7 @@ impl Bucket {
     /// xattrs that are not in memory.
     pub(crate) fn expire_if_due(&self, vb: VbId, key: DocKey<'_>, by: ExpiredBy) -> Result<bool, Refusal> {
         let (now, hash) = (self.now(), self.hash(key));
-        let found = self.active(vb)?.vb.find(hash, key)?.map(|version| version.clone());
+        let found = self.active_with(vb, key.collection)?.vb.find(hash, key)?.map(|version| version.clone());
         match found.filter(|version| version.is_expired(now)) {
             Some(version) => self.expire_as(vb, hash, &version, &version, by, now),
             None => Ok(false),

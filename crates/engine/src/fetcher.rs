@@ -10,7 +10,6 @@ use crate::bucket::Bucket;
 use crate::completion::Completion;
 use crate::fetch_queue::{Fetched, Held, Loan, Work};
 use crate::flusher::Progress;
-use crate::read::ANY_KEY;
 use crate::refusal::Refusal;
 use crate::shard_guard::Holder;
 
@@ -110,8 +109,8 @@ impl Bucket {
         let mut progress = Progress::Worked;
         let (mut part, mut part_bytes) = (Vec::new(), 0);
         for (at, key) in keys.iter().enumerate() {
-            if parse(key) == ANY_KEY {
-                self.tell(vb, key, &self.fetch_any(vb));
+            if parse(key).key.is_empty() {
+                self.tell(vb, key, &self.fetch_any(vb, parse(key).collection));
                 continue;
             }
             let wanted = match self.want(vb, key) {
@@ -241,7 +240,8 @@ impl Bucket {
         if shard.incarnation != wanted.incarnation {
             return Fetched::Look(None);
         }
-        let Some(version) = found else {
+        // What is dropped is nothing, even if there is a new collection under the same number.
+        let Some(version) = found.filter(|version| !shard.vb.collections().hides(version)) else {
             shard.vb.found_nothing(key);
             drop(shard);
             return self.absent(vb, wanted.key.clone(), wanted.incarnation);

@@ -11,6 +11,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::account_check::AccountCheck;
 use crate::bucket::Bucket;
 use crate::checkpoint_recovery::CheckpointRecovery;
+use crate::collections::Eraser;
 use crate::compressor::Compressor;
 use crate::defragmenter::Defragmenter;
 use crate::durability::SyncWrites;
@@ -71,6 +72,8 @@ pub enum ChoreId {
     Defragmenter,
     /// Compares the account with what the heap says.
     AccountCheck,
+    /// Takes documents of dropped collections out of memory, and has their files compacted.
+    Eraser,
     /// Aborts sync writes whose time is over.
     SyncWrites,
 }
@@ -85,6 +88,7 @@ static CHORES: &[Row] = &[
     ("compressor", || Box::new(Compressor::default())),
     ("defragmenter", || Box::new(Defragmenter::default())),
     ("account_check", || Box::new(AccountCheck::default())),
+    ("eraser", || Box::new(Eraser)),
     ("sync_writes", || Box::new(SyncWrites)),
 ];
 

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 
-use base::{Seqno, SyncWrite, VbId, Version};
+use base::{CollectionId, Seqno, SyncWrite, VbId, Version};
 use kvstore::{Counts, Values};
 use vbucket::Loaded;
 
@@ -76,6 +76,7 @@ impl Bucket {
         counts: &Counts,
     ) -> Result<Option<Loaded>, kvstore::Failure> {
         let mut loaded = Loaded::new(&self.context, self.room(counts));
+        let collections = self.hold(vb, Holder::Loader).vb.collections().clone();
         loaded.expect(items_in(counts));
         let mut until_look = ITEMS_PER_LOOK;
         let mut stopped = false;
@@ -84,7 +85,9 @@ impl Bucket {
         snapshot.scan(Seqno(0), Values::Leave, &mut |version| {
             let hash = self.hash(version.key());
             let is_prepared = !prepared.is_empty() && prepared.contains(version.stored_key());
-            if !is_prepared && self.evicts_whole() && self.memory.is_above_low_watermark() {
+            if version.key().collection == CollectionId::SYSTEM || collections.hides(&version) {
+                // Events are in no table, and what is dropped comes back no more.
+            } else if !is_prepared && self.evicts_whole() && self.memory.is_above_low_watermark() {
                 loaded.leave_out(hash, &version);
             } else {
                 loaded.insert(hash, version);
@@ -233,7 +236,7 @@ impl Shard {
     pub(crate) fn item_counts(&self) -> (u64, u64) {
         match &self.unloaded {
             Some(stored) => (stored.documents, stored.tombstones),
-            None => (self.vb.counts().documents, self.vb.counts().tombstones),
+            None => (self.vb.documents(), self.vb.counts().tombstones),
         }
     }
 }

@@ -33,7 +33,10 @@ impl Bucket {
             // A lock is a version of its own because it shows another CAS; the value is copied outside the lock.
             let copy = NewVersion::new(&self.context.heap, old.meta(), key, &[old.value()]);
             base::frequency::copy_frequency(old.frequency(), copy.frequency());
-            let outcome = self.active(vb)?.vb.lock(hash, copy, Basis::of(Some(&old)), until, now);
+            let outcome = {
+                let mut shard = self.active_with(vb, key.collection)?;
+                shard.vb.lock(hash, copy, Basis::of(Some(&old)), until, now)
+            };
             match outcome.map_err(|refused| Refusal::from(refused.refusal)) {
                 Ok((cas, garbage)) => {
                     drop(garbage);
@@ -49,6 +52,6 @@ impl Bucket {
     /// Ends a lock.
     pub fn unlock(&self, vb: VbId, key: DocKey<'_>, cas: Cas, now: Moment) -> Result<(), Refusal> {
         let hash = self.hash(key);
-        Ok(self.active(vb)?.vb.unlock(hash, key, cas, now)?)
+        Ok(self.active_with(vb, key.collection)?.vb.unlock(hash, key, cas, now)?)
     }
 }

@@ -12,6 +12,7 @@ use vbucket::{BucketContext, FailoverEntry, FailoverTable, Origin, SnapshotBound
 use crate::backfill::BackfillQueue;
 use crate::bucket::{Bucket, Shard, dead, new_uuid};
 use crate::checkpoint_recovery::CheckpointRelief;
+use crate::collections::{BucketManifest, collections_of};
 use crate::compaction_queue::CompactionQueue;
 use crate::compression::CompressionCounters;
 use crate::config::{BucketConfig, BucketKind};
@@ -65,6 +66,7 @@ impl Bucket {
         let uuid = identity(&config, &env)?;
         let is_ephemeral = config.kind == BucketKind::Ephemeral;
         let clean = is_ephemeral || take_clean_mark(&config, &env)?;
+        let manifest = BucketManifest::open(&env, &config.dir)?;
         let settings = Arc::new(config.settings.clone());
         settings.put(Key::MaxSize, config.quota_bytes);
         if is_ephemeral {
@@ -82,6 +84,7 @@ impl Bucket {
                 incarnation: 0,
                 flush_queued: false,
                 replica_stream: 0,
+                is_half_given: false,
                 followers: Vec::new(),
                 held: 0,
                 ops: OpCounts::default(),
@@ -93,6 +96,7 @@ impl Bucket {
             lock_clock: LockClock::default(),
             memory: MemoryAccount::new(settings.clone(), context.heap.clone()),
             settings,
+            manifest,
             keeper: Keeper::default(),
             expiry: ExpiryCounters::default(),
             compression: CompressionCounters::default(),
@@ -152,6 +156,11 @@ impl Bucket {
                 self.queue_flush(&mut shard);
             }
         }
+        // What was decided before the stop and did not get to all of them.
+        let manifest = self.manifest();
+        for vb in (0..self.vbuckets()).map(VbId) {
+            drop(self.take_over_manifest(&mut self.hold(vb, Holder::Roles), &manifest));
+        }
         self.warmup.found_all(self.env.clock.monotonic());
         Ok(())
     }
@@ -162,7 +171,9 @@ impl Bucket {
         let entries = stored.state.failover_table.iter().map(entry).collect();
         // A replica may have been told that nothing was changed before its snapshot ended.
         let high_seqno = stored.high_seqno.max(Seqno(stored.state.snap_start));
+        let collections = collections_of(&stored.manifest, &stored.collections);
         Origin {
+            collections,
             state: stored.state.state,
             failover: FailoverTable::from_entries(entries)
                 .unwrap_or_else(|| FailoverTable::new(self.new_uuid())),
@@ -208,7 +219,8 @@ fn snapshot_of(state: &VbStateDoc) -> SnapshotBounds {
     SnapshotBounds { start: Seqno(state.snap_start), end: Seqno(state.snap_end), kind }
 }
 
-fn write_file(env: &Env, path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+/// Writes a file of the bucket's folder, durably but for its name.
+pub(crate) fn write_file(env: &Env, path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     let write = || {
         let file = env.disk.open(path, OpenMode::Create)?;
         file.set_len(0)?;

@@ -1,6 +1,6 @@
 //! Reading documents.
 
-use base::{Cas, DocKey, Moment, Seqno, VbId, VbState, VbUuid, Version};
+use base::{Cas, CollectionId, DocKey, Moment, Seqno, VbId, VbState, VbUuid, Version};
 use vbucket::{Basis, Change, Existence};
 
 use crate::bucket::Bucket;
@@ -32,9 +32,6 @@ impl Seen {
     }
 }
 
-/// Stands for any document of a vBucket when one is to be fetched: no document has an empty key.
-pub const ANY_KEY: DocKey<'static> = DocKey { collection: base::CollectionId::DEFAULT, key: &[] };
-
 /// A document chosen by chance.
 pub enum ByChance {
     /// It is this one.
@@ -43,7 +40,8 @@ pub enum ByChance {
     None,
     /// There are only such whose value has to be fetched first, like this one.
     NotResident(VbId, Version),
-    /// There are only such of which nothing is in memory, in this vBucket: fetch [`ANY_KEY`], and look again.
+    /// There are only such of which nothing is in memory, in this vBucket: fetch an empty key of the collection, which
+    /// no document has, and look again.
     Evicted(VbId),
     /// None was found, but this vBucket is not loaded yet.
     Loading(VbId),
@@ -87,7 +85,7 @@ impl Bucket {
     fn get_in_state(&self, vb: VbId, key: DocKey<'_>, state: VbState, now: Moment) -> Result<Found, Refusal> {
         let hash = self.hash(key);
         let found = {
-            let mut shard = self.in_state(vb, state)?;
+            let mut shard = self.in_state(vb, state, key.collection)?;
             let found = shard.vb.find(hash, key)?.filter(|v| !v.is_deleted()).map(|version| {
                 version.prefetch_value();
                 Seen { cas: shard.vb.visible_cas(key, &version, now), version: version.clone() }
@@ -97,6 +95,9 @@ impl Bucket {
                 // It is a hit when its reader comes again.
                 Some(_) => shard.ops.get_not_resident += 1,
                 None => shard.ops.get_misses += 1,
+            }
+            if found.as_ref().is_none_or(|seen| seen.version.is_resident()) {
+                shard.vb.collections_mut().count_op(key.collection, |ops| ops.gets += 1);
             }
             found
         };
@@ -114,11 +115,12 @@ impl Bucket {
         }
     }
 
-    fn in_state(&self, vb: VbId, state: VbState) -> Result<ShardGuard<'_>, Refusal> {
+    fn in_state(&self, vb: VbId, state: VbState, id: CollectionId) -> Result<ShardGuard<'_>, Refusal> {
         let shard = self.shard(vb)?;
         match shard.vb.state() == state {
-            true if shard.unloaded.is_none() => Ok(shard),
-            true => Err(Refusal::Loading),
+            true if shard.unloaded.is_some() => Err(Refusal::Loading),
+            true if shard.vb.collections().is_open(id) => Ok(shard),
+            true => Err(Refusal::UnknownCollection),
             false if state == VbState::Active && shard.vb.state() == VbState::Pending => {
                 Err(Refusal::Pending)
             }
@@ -135,7 +137,7 @@ impl Bucket {
     /// Reads whatever there is for a key of an active vBucket as it is, expired or not.
     pub fn peek_as_is(&self, vb: VbId, key: DocKey<'_>, now: Moment) -> Result<Option<Seen>, Refusal> {
         let hash = self.hash(key);
-        let shard = self.active(vb)?;
+        let shard = self.active_with(vb, key.collection)?;
         Ok(shard
             .vb
             .find(hash, key)?
@@ -152,7 +154,7 @@ impl Bucket {
         let hash = self.hash(key);
         for _ in 0..2 {
             let found = {
-                let shard = self.in_state(vb, state)?;
+                let shard = self.in_state(vb, state, key.collection)?;
                 shard.vb.find(hash, key)?.map(|version| Seen {
                     cas: shard.vb.visible_cas(key, &version, now),
                     version: version.clone(),
@@ -224,8 +226,9 @@ impl Bucket {
         })
     }
 
-    /// A document chosen by chance among those of active vBuckets, one whose value is in memory if there is any.
-    pub fn random_key(&self, now: Moment) -> ByChance {
+    /// A document of a collection chosen by chance among those of active vBuckets, one whose value is in memory if there
+    /// is any.
+    pub fn random_key(&self, collection: CollectionId, now: Moment) -> ByChance {
         let random = self.env.random.next_u64();
         let from = (random % u64::from(self.vbuckets())) as u16;
         let mut fallback = ByChance::None;
@@ -241,7 +244,13 @@ impl Bucket {
                 continue;
             }
             let choose = |resident: bool| {
-                let fits = |v: &Version| v.is_live(now) && (!resident || v.is_resident());
+                let collections = shard.vb.collections();
+                let fits = |v: &Version| {
+                    v.is_live(now)
+                        && v.key().collection == collection
+                        && !collections.hides(v)
+                        && (!resident || v.is_resident())
+                };
                 shard.vb.table().random(random.rotate_left(32), fits)
             };
             if let Some(version) = choose(true) {
@@ -250,7 +259,7 @@ impl Bucket {
                     return ByChance::Found(Found { cas, version });
                 }
             }
-            if shard.vb.counts().evicted_documents > 0 && !matches!(fallback, ByChance::NotResident(..)) {
+            if shard.vb.held_by(collection).evicted > 0 && !matches!(fallback, ByChance::NotResident(..)) {
                 fallback = ByChance::Evicted(shard.vb.id());
             }
             if !matches!(fallback, ByChance::NotResident(..))

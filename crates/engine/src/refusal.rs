@@ -47,6 +47,8 @@ pub enum Refusal {
     DurabilityImpossible,
     /// The bucket cannot keep the durability level.
     DurabilityInvalidLevel,
+    /// The vBucket has no such collection.
+    UnknownCollection,
 }
 
 impl From<vbucket::Refusal> for Refusal {

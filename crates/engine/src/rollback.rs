@@ -1,7 +1,7 @@
 //! Going back: a vBucket forgets what came after a seqno, on disk and in memory.
 
 use base::{Seqno, VbId, VbState};
-use kvstore::StoredVb;
+use kvstore::{RolledBack, StoredVb};
 use vbucket::VBucket;
 
 use crate::bucket::{Bucket, dead};
@@ -10,8 +10,8 @@ use crate::refusal::Refusal;
 use crate::shard_guard::Holder;
 
 impl Bucket {
-    /// Goes back to the newest commit with a seqno of `to` or less, and says which seqno that is; to nothing if there
-    /// is no such commit, or no disk. For whoever follows another node: active vBuckets do not go back.
+    /// Goes back to the newest commit with a seqno of `to` or less that is not inside a snapshot which goes beyond that,
+    /// and says which seqno that is; to nothing if there is no such commit, or no disk. For whoever follows another node: active vBuckets do not go back.
     ///
     /// Blocks while the disk works; meanwhile operations on documents wait as while they are loaded.
     pub fn rollback(&self, vb: VbId, to: Seqno) -> Result<Result<Seqno, Failure>, Refusal> {
@@ -24,7 +24,7 @@ impl Bucket {
         if high_seqno <= to {
             return Ok(Ok(high_seqno));
         }
-        let rolled_back = match self.store.rollback(vb, to) {
+        let rolled_back = match self.roll_store_back(vb, to) {
             Ok(rolled_back) => rolled_back,
             Err(failure) => return Ok(Err(failure.into())),
         };
@@ -34,6 +34,23 @@ impl Bucket {
         // Whoever waited for documents to be loaded looks again.
         self.warmup.forget(vb);
         Ok(reloaded.map(|()| rolled_back.seqno).map_err(Failure::from))
+    }
+
+    /// A commit inside a snapshot that ends behind `to` is of no use: the producer would send its consumer back to the
+    /// snapshot's start. So it goes there at once, as far as the disk can.
+    fn roll_store_back(&self, vb: VbId, to: Seqno) -> Result<RolledBack, kvstore::Failure> {
+        let mut rolled_back = self.store.rollback(vb, to)?;
+        while let Some(start) = rolled_back.stored.as_ref().and_then(|stored| stored.unfinished_behind(to)) {
+            match self.store.rollback(vb, start) {
+                Ok(further) => rolled_back = further,
+                // What was reached is a commit, too: its producer says the rest.
+                Err(failure) => {
+                    tracing::warn!(bucket = self.name(), %vb, %failure, "goes back less far than it should");
+                    break;
+                }
+            }
+        }
+        Ok(rolled_back)
     }
 
     /// Puts what is stored now in the place of a vBucket, without its documents.

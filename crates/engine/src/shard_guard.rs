@@ -43,12 +43,14 @@ pub enum Holder {
     Stats,
     /// Changes of roles, deletion, rollback.
     Roles,
+    /// Erases documents of dropped collections.
+    Eraser,
     /// Commits and aborts sync writes.
     SyncWrites,
 }
 
 /// All of them, in their order.
-pub const HOLDERS: [Holder; 14] = [
+pub const HOLDERS: [Holder; 15] = [
     Holder::FrontEnd,
     Holder::Flusher,
     Holder::Fetcher,
@@ -62,6 +64,7 @@ pub const HOLDERS: [Holder; 14] = [
     Holder::CheckpointRecovery,
     Holder::Stats,
     Holder::Roles,
+    Holder::Eraser,
     Holder::SyncWrites,
 ];
 
@@ -82,6 +85,7 @@ impl Holder {
             Holder::CheckpointRecovery => "checkpoint_recovery",
             Holder::Stats => "stats",
             Holder::Roles => "roles",
+            Holder::Eraser => "eraser",
             Holder::SyncWrites => "sync_writes",
         }
     }

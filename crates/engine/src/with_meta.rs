@@ -45,12 +45,11 @@ impl Bucket {
             return Err(Refusal::Invalid);
         }
         let (datatype, bytes) = self.checked_value(request.datatype, request.value)?;
-        let expiry = self.capped_expiry(&request.meta, now);
-        let meta = VersionMeta { datatype, expiry, sync_write: SyncWrite::No, ..request.meta };
+        let meta = VersionMeta { datatype, sync_write: SyncWrite::No, ..request.meta };
         let new = NewVersion::new(&self.context.heap, meta, request.key, &[&bytes]);
         self.admit(&new)?;
         let hash = self.hash(request.key);
-        let change = WithMeta {
+        let mut change = WithMeta {
             new,
             existence: if request.add { Existence::Absent } else { Existence::Any },
             expected: request.expected,
@@ -58,7 +57,9 @@ impl Bucket {
             regenerate_cas: request.regenerate_cas,
         };
         let (outcome, uuid) = {
-            let mut shard = self.active(vb)?;
+            let mut shard = self.active_with(vb, request.key.collection)?;
+            let ttl_s = shard.vb.collections().get(request.key.collection).and_then(|one| one.max_ttl_s);
+            change.new.meta_mut().expiry = self.capped_expiry(&request.meta, ttl_s, now);
             let outcome = shard.vb.apply_with_meta(hash, change, now);
             if outcome.is_ok() {
                 self.queue_flush(&mut shard);

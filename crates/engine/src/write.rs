@@ -63,16 +63,24 @@ impl Writer<'_> {
         count: impl FnOnce(&mut OpCounts),
         finish: impl FnOnce(&mut NewVersion),
     ) -> Result<Mutated, Refusal> {
-        change.new.meta_mut().expiry = self.capped_expiry(&change.new.meta(), now);
         if let Some(durable) = self.durable {
             return self.prepare(vb, hash, change, durable, now, count, finish);
         }
         let (outcome, uuid) = {
-            let mut shard = self.active(vb)?;
+            let collection = change.new.key().collection;
+            let mut shard = self.active_with(vb, collection)?;
+            let ttl_s = shard.vb.collections().get(collection).and_then(|one| one.max_ttl_s);
+            change.new.meta_mut().expiry = self.capped_expiry(&change.new.meta(), ttl_s, now);
+            let kind = change.new.meta().kind;
             let outcome = shard.vb.apply(hash, change, now, finish);
             match outcome.as_ref().map_err(|refused| refused.refusal) {
                 Ok(_) => {
                     count(&mut shard.ops);
+                    shard.vb.collections_mut().count_op(collection, |ops| match kind {
+                        ItemKind::Mutation => ops.stores += 1,
+                        ItemKind::Deletion => ops.deletes += 1,
+                        ItemKind::Expiration | ItemKind::SystemEvent => {}
+                    });
                     self.queue_flush(&mut shard);
                 }
                 // It is computed again: nobody was refused anything yet.

@@ -10,7 +10,7 @@ use base::{Cas, VbState};
 use common::{VB, Watched, doc};
 use engine::settings::Key;
 use engine::{
-    ANY_KEY, ByChance, CompactOutcome, CompactRequest, EvictionPolicy, Fetched, Progress, Refusal, Settings,
+    ByChance, CompactOutcome, CompactRequest, EvictionPolicy, Fetched, Progress, Refusal, Settings,
     StoreMode, StoreRequest, VbStats,
 };
 
@@ -318,18 +318,30 @@ fn back_to_keeping_metadata_what_is_out_still_comes_back() {
 #[test]
 fn a_document_by_chance_comes_from_disk_if_nothing_is_in_memory() {
     let world = world(12);
-    assert!(matches!(world.bucket.random_key(world.bucket.now()), ByChance::None));
+    assert!(matches!(
+        world.bucket.random_key(base::CollectionId::DEFAULT, world.bucket.now()),
+        ByChance::None
+    ));
     for n in 0..50 {
         world.set(&format!("k{n}"), "v");
     }
     delete(&world, "k7").expect("deleted");
     (0..50).for_each(|n| assert!(evict(&world, &format!("k{n}"))));
     for _ in 0..20 {
-        assert!(matches!(world.bucket.random_key(world.bucket.now()), ByChance::Evicted(VB)));
-        let waiting = world.bucket.fetch(VB, ANY_KEY).expect("few wait");
+        assert!(matches!(
+            world.bucket.random_key(base::CollectionId::DEFAULT, world.bucket.now()),
+            ByChance::Evicted(VB)
+        ));
+        let waiting = world
+            .bucket
+            .fetch(VB, base::DocKey { collection: base::CollectionId::DEFAULT, key: &[] })
+            .expect("few wait");
         assert_eq!(world.bucket.fetch_step(), Progress::Worked);
         let held = waiting.try_take().expect("read");
-        let ByChance::Found(found) = world.bucket.random_key(world.bucket.now()) else { panic!("brought") };
+        let ByChance::Found(found) = world.bucket.random_key(base::CollectionId::DEFAULT, world.bucket.now())
+        else {
+            panic!("brought")
+        };
         assert_eq!(found.version.value(), b"v");
         drop(held);
         assert_eq!(world.bucket.evict_whole(VB, found.version.key()), Ok(true));

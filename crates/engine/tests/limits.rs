@@ -92,7 +92,7 @@ fn the_lock_of_an_expired_document_guards_nothing() {
 #[test]
 fn what_holds_a_lock_is_not_shown_by_chance() {
     let world = World::new(4);
-    let chosen = || match world.bucket.random_key(world.now()) {
+    let chosen = || match world.bucket.random_key(base::CollectionId::DEFAULT, world.now()) {
         ByChance::Found(found) => Some(found),
         _ => None,
     };

@@ -275,9 +275,12 @@ fn values_are_asked_for_where_they_matter() {
     let lock = world.bucket.get_and_lock(VB, doc("k"), 10, now()).map(|_| ());
     assert_eq!(join.err(), Some(Refusal::NotResident));
     assert_eq!((touch, lock), (Err(Refusal::NotResident), Err(Refusal::NotResident)));
-    assert!(matches!(world.bucket.random_key(now()), ByChance::NotResident(VB, _)));
+    assert!(matches!(
+        world.bucket.random_key(base::CollectionId::DEFAULT, now()),
+        ByChance::NotResident(VB, _)
+    ));
     world.set("other", "there");
-    let chosen = (0..20).all(|_| match world.bucket.random_key(now()) {
+    let chosen = (0..20).all(|_| match world.bucket.random_key(base::CollectionId::DEFAULT, now()) {
         ByChance::Found(found) => found.version.key() == doc("other"),
         _ => false,
     });

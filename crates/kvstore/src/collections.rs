@@ -1,7 +1,9 @@
 //! Counts of each collection, kept in local documents `|0x<id>|` as the original keeps them.
 
 use base::doc_key::{DocKey, decode_leb128, encode_leb128};
-use base::{CollectionId, Seqno};
+use base::{CollectionId, Seqno, Version};
+
+use crate::manifest::{StoredCollection, StoredManifest};
 
 /// Namespace of system events.
 pub(crate) const SYSTEM: CollectionId = CollectionId::SYSTEM;
@@ -118,6 +120,19 @@ pub(crate) struct Weight {
     pub(crate) disk_bytes: u64,
 }
 
+/// Whether counts say that anything was ever saved in a collection.
+pub(crate) fn is_counted(all: &[(CollectionId, CollectionStats)], one: &StoredCollection) -> bool {
+    let stats = all.iter().find(|(id, _)| *id == one.collection.id).map(|(_, stats)| stats);
+    stats.is_some_and(|stats| stats.high_seqno > one.start || stats.item_count > 0)
+}
+
+/// Whether there is something of a collection among versions that are sorted by key.
+pub(crate) fn holds(items: &[Version], id: CollectionId) -> bool {
+    let (prefix, len) = encode_leb128(id.0);
+    let from = items.partition_point(|version| version.stored_key() < &prefix[..len]);
+    items.get(from).is_some_and(|version| version.key().collection == id)
+}
+
 /// Counts of all collections of a vBucket, brought up to date record by record.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
@@ -218,6 +233,22 @@ impl Tally {
         self.changed = self.collections.iter().map(|(id, _)| *id).collect();
         self.dropped.clear();
         self.last = 0;
+    }
+
+    /// Whether anything was ever saved in a collection, or is among `items`, which are sorted by key.
+    pub(crate) fn is_written(&self, one: &StoredCollection, items: &[Version]) -> bool {
+        is_counted(&self.collections, one) || holds(items, one.collection.id)
+    }
+
+    /// Forgets the counts of collections that `events` drop: the same batch may have brought documents of them.
+    pub(crate) fn end(&mut self, events: &[&Version], manifest: &StoredManifest) {
+        for event in events.iter().filter(|event| event.is_deleted()) {
+            if let Owner::CollectionEvent(id) = owner(event.stored_key())
+                && !manifest.is_open(id)
+            {
+                self.drop_collection(id);
+            }
+        }
     }
 
     fn drop_collection(&mut self, collection: CollectionId) {

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use base::{CollectionId, Seqno, SyncWrite, Version};
 
 use crate::collections::{Owner, owner};
+use crate::manifest::StoredManifest;
 use crate::store::StoredVb;
 
 /// What a compaction leaves out, and who watches it; prepares that are committed are left out, too. The document with the highest seqno always stays.
@@ -157,6 +158,15 @@ impl Compaction<'_> {
             Owner::Document(collection) | Owner::Prepare(collection) => (self.is_dropped)(collection, seqno),
             Owner::CollectionEvent(_) | Owner::Other => false,
         }
+    }
+}
+
+impl Compaction<'_> {
+    /// Takes out of a manifest what is erased by this compaction. Says whether that is anything.
+    pub(crate) fn erases(&self, manifest: &mut StoredManifest) -> bool {
+        let before = manifest.dropped.len();
+        manifest.dropped.retain(|dropped| !(self.is_dropped)(dropped.id, dropped.end));
+        manifest.dropped.len() < before
     }
 }
 

@@ -16,10 +16,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use base::env::{Env, GroupSync, OpenMode};
-use base::{DocKey, Seqno, VbId, Version};
+use base::{CollectionId, DocKey, Seqno, VbId, Version};
 use couchstore::{Scratch, Snapshot};
 use parking_lot::Mutex;
 
+use crate::collections::CollectionStats;
 use crate::compaction::{Compacted, Compaction, FileAt, RolledBack};
 use crate::failure::Failure;
 use crate::store::{Counts, KvStore, SaveBatch, Snapshot as AnySnapshot, States, Stats, StoredVb, Usage};
@@ -425,6 +426,14 @@ impl KvStore for Couch {
         // Whoever writes holds the lock over syncs; then the next question is soon enough.
         let slot = vbucket.slot.try_lock()?;
         Some(slot.known.as_ref()?.usage())
+    }
+
+    fn collections(&self, vb: VbId) -> Vec<(CollectionId, CollectionStats)> {
+        let Some(vbucket) = self.vbuckets.lock().get(&vb).cloned() else { return Vec::new() };
+        // Whoever writes holds the lock over syncs; then the next question is soon enough.
+        let Some(slot) = vbucket.slot.try_lock() else { return Vec::new() };
+        let known = slot.known.as_ref().and_then(Known::tally);
+        slot.file.as_ref().map(VbFile::tally).or(known).map(|tally| tally.all().to_vec()).unwrap_or_default()
     }
 
     fn delete_vbucket(&self, vb: VbId) -> Result<(), Failure> {

@@ -20,13 +20,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::env::Env;
-use base::{Account, DocKey, Seqno, VbId, Version};
+use base::{Account, CollectionId, DocKey, Seqno, VbId, Version};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
+use crate::collections::{CollectionStats, is_counted};
 use crate::compaction::{Compacted, Compaction, RolledBack};
 use crate::couch::{Couch, CouchConfig};
 use crate::failure::Failure;
 use crate::journal::{Filed, Frame, Journal, JournalConfig, Record, State};
+use crate::manifest::StoredCollection;
 use crate::state::VbStateDoc;
 use crate::store::{Background, Counts, KvStore, SaveBatch, Snapshot, States, Stats, StoredVb, Usage};
 use charged::Charged;
@@ -340,6 +342,10 @@ impl Journaled {
             let mut stored = file.unwrap_or_else(|| recovery::without_file(state));
             stored.state = state.clone();
             stored.high_seqno = stored.high_seqno.max(unfiled.runs.high_seqno());
+            let (runs, counted) = (&unfiled.runs, &stored.collections);
+            let is_written =
+                |one: &StoredCollection| is_counted(counted, one) || runs.hold(one.collection.id);
+            runs.events().for_each(|event| stored.manifest.apply(event, is_written));
             return Ok(Some(stored));
         }
     }
@@ -427,6 +433,10 @@ impl KvStore for Journaled {
 
     fn usage(&self, vb: VbId) -> Option<Usage> {
         self.files.usage(vb)
+    }
+
+    fn collections(&self, vb: VbId) -> Vec<(CollectionId, CollectionStats)> {
+        self.files.collections(vb)
     }
 
     fn delete_vbucket(&self, vb: VbId) -> Result<(), Failure> {

@@ -7,6 +7,7 @@ mod failure;
 #[doc(hidden)]
 pub mod journal;
 mod journaled;
+mod manifest;
 mod memory;
 mod nothing;
 mod sort;
@@ -21,6 +22,7 @@ pub use couch::{CompactionSteps, Couch, CouchConfig};
 pub use failure::Failure;
 pub use journal::JournalStats;
 pub use journaled::{Journaled, JournaledConfig};
+pub use manifest::{StoredCollection, StoredDrop, StoredManifest, StoredScope};
 pub use memory::Memory;
 pub use nothing::Nothing;
 pub use sort::{newest_of, release, sort_newest, sort_newest_from};

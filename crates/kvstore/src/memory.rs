@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::{Bound, ControlFlow};
 
-use base::{DocKey, Seqno, VbId, Version};
+use base::{CollectionId, DocKey, Seqno, VbId, Version};
 use parking_lot::Mutex;
 
-use crate::collections::{PREPARES, Tally, Weight, collection_of, event_prefix};
+use crate::collections::{CollectionStats, PREPARES, Tally, Weight, collection_of, event_prefix};
 use crate::compaction::{Candidate, Compacted, Compaction, CompactionProgress, Reason, RolledBack};
 use crate::failure::Failure;
+use crate::manifest::{StoredManifest, events_in};
 use crate::state::VbStateDoc;
 use crate::store::{Counts, KvStore, SaveBatch, Snapshot, States, Stats, StoredVb, Usage, Values, is_gone};
 
@@ -60,6 +61,7 @@ struct Content {
 #[derive(Clone, Default)]
 struct Totals {
     tally: Tally,
+    manifest: StoredManifest,
     state: VbStateDoc,
     high_seqno: Seqno,
     purge_seqno: Seqno,
@@ -84,6 +86,7 @@ impl Content {
             purge_seqno: self.totals.purge_seqno,
             counts: self.counts(),
             collections: self.totals.tally.all().to_vec(),
+            manifest: self.totals.manifest.clone(),
         }
     }
 
@@ -134,10 +137,17 @@ impl Vbucket {
     fn save(&mut self, batch: SaveBatch<'_>) {
         let before = self.now.totals.clone();
         let mut replaced = Vec::with_capacity(batch.items.len());
+        let events = events_in(batch.items);
+        let totals = &mut self.now.totals;
+        events.iter().for_each(|event| {
+            totals.manifest.apply(event, |one| totals.tally.is_written(one, batch.items));
+        });
         for version in batch.items {
             replaced.push((version.stored_key().into(), self.now.save(version)));
         }
-        self.now.totals.tally.take_changes();
+        let totals = &mut self.now.totals;
+        totals.tally.end(&events, &totals.manifest);
+        totals.tally.take_changes();
         self.now.totals.state = batch.state.clone();
         if self.has_commits {
             self.history.push_back(Undo { replaced, before });
@@ -277,6 +287,11 @@ impl KvStore for Memory {
         Some(Usage { file_bytes: bytes, used_bytes: bytes })
     }
 
+    fn collections(&self, vb: VbId) -> Vec<(CollectionId, CollectionStats)> {
+        let inner = self.inner.lock();
+        inner.vbuckets.get(&vb).map(|vbucket| vbucket.now.totals.tally.all().to_vec()).unwrap_or_default()
+    }
+
     fn delete_vbucket(&self, vb: VbId) -> Result<(), Failure> {
         let mut inner = self.inner.lock();
         *inner.generations.entry(vb).or_default() += 1;
@@ -340,6 +355,7 @@ impl Memory {
             return Err(Failure::CompactionEnded { vb, why });
         }
         let vbucket = inner.vbuckets.get_mut(&vb).ok_or(Failure::NoVbucket { vb })?;
+        request.erases(&mut vbucket.now.totals.manifest);
         Ok(vbucket.leave_out(&left_out))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use base::VbState;
+use base::{Seqno, VbState};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
@@ -130,6 +130,12 @@ impl VbStateDoc {
 }
 
 impl VbStateDoc {
+    /// Where the snapshot begins in whose middle a replica with this high seqno was saved; nothing if it had all of it.
+    pub fn unfinished_at(&self, high: Seqno) -> Option<Seqno> {
+        let is_inside = self.state != VbState::Active && self.snap_start < high.0 && high.0 < self.snap_end;
+        is_inside.then_some(Seqno(self.snap_start))
+    }
+
     /// Whether at most numbers differ: those that [`StateNumbers`] carries.
     pub fn same_structure(&self, other: &VbStateDoc) -> bool {
         self.state == other.state

@@ -8,6 +8,7 @@ use crate::collections::CollectionStats;
 use crate::compaction::{Compacted, Compaction, RolledBack};
 use crate::failure::Failure;
 use crate::journal::JournalStats;
+use crate::manifest::StoredManifest;
 use crate::state::VbStateDoc;
 
 /// A bucket's documents on disk. All methods block and may be called from several threads; each vBucket is on its own.
@@ -63,6 +64,12 @@ pub trait KvStore: Send + Sync {
     /// asked often. Nothing if there is no file, or nobody has looked at it yet.
     fn usage(&self, _: VbId) -> Option<Usage> {
         None
+    }
+
+    /// What is stored of each collection of a vBucket, as of its last commit: from memory, so that it can be asked often.
+    /// Empty if there is no file, or nobody has looked at it yet.
+    fn collections(&self, _: VbId) -> Vec<(CollectionId, CollectionStats)> {
+        Vec::new()
     }
 
     /// Forgets a vBucket, durably; fine if there is none.
@@ -226,6 +233,15 @@ pub struct StoredVb {
     pub counts: Counts,
     /// The same for each collection.
     pub collections: Vec<(CollectionId, CollectionStats)>,
+    /// Which collections there are, of what waits to be written, too.
+    pub manifest: StoredManifest,
+}
+
+impl StoredVb {
+    /// Where the snapshot begins in whose middle a replica was saved, if that snapshot ends behind `seqno`.
+    pub fn unfinished_behind(&self, seqno: Seqno) -> Option<Seqno> {
+        self.state.unfinished_at(self.high_seqno).filter(|_| self.state.snap_end > seqno.0)
+    }
 }
 
 /// What a store did so far, and what it holds open.

@@ -1,6 +1,7 @@
 //! What every backend must do; each backend's tests run it.
 
 mod compact;
+mod manifest;
 mod rollback;
 mod sync_writes;
 
@@ -43,6 +44,7 @@ pub fn run<S: Subject>(fresh: impl Fn() -> S) {
     many_batches_end_in_the_newest_versions(fresh());
     a_group_is_many_saves(fresh());
     rollback::run(&fresh);
+    manifest::run(&fresh);
     compact::run(&fresh);
     sync_writes::run(&fresh);
 }

@@ -149,3 +149,34 @@ fn damage_to_one_file_shows_at_that_vbucket_only() {
     assert_eq!(sound, [(0, true), (1, false), (2, true), (5, true)]);
     assert_eq!(store.stats().failures, 1);
 }
+
+#[test]
+fn collections_are_understood() {
+    let (_dir, store) = copy();
+    for (_, stored) in store.states().expect("states") {
+        let manifest = stored.expect("a sound vBucket").manifest;
+        let mut open: Vec<_> = manifest
+            .open
+            .iter()
+            .map(|one| {
+                let collection = &one.collection;
+                (collection.id.0, collection.scope.0, &*collection.name, collection.max_ttl_s, one.start.0)
+            })
+            .collect();
+        open.sort_unstable();
+        assert_eq!(
+            open,
+            [
+                (0, 0, "_default", None, 0),
+                (8, 8, "airline", None, 2),
+                (9, 8, "route", None, 3),
+                (11, 8, "ttl", Some(3600), 5)
+            ]
+        );
+        let mut scopes: Vec<_> =
+            manifest.scopes.iter().map(|one| (one.scope.id.0, &*one.scope.name, one.start.0)).collect();
+        scopes.sort_unstable();
+        assert_eq!(scopes, [(0, "_default", 0), (8, "inventory", 1)]);
+        assert_eq!((manifest.uid.0, manifest.dropped.len()), (2, 0));
+    }
+}

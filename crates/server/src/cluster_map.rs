@@ -9,6 +9,7 @@ use protocol::Status;
 use protocol::extras::ConfigVersion;
 use protocol::feature::Feature;
 use serde_json::{Value, json};
+use vbucket::ManifestUid;
 
 use crate::naming;
 use crate::reply::{Answer, Reply};
@@ -90,6 +91,8 @@ pub struct BucketShape {
     pub kind: BucketKind,
     /// How many vBuckets it has.
     pub vbuckets: u16,
+    /// Its manifest of collections.
+    pub manifest_uid: ManifestUid,
 }
 
 /// Where this node is reached.
@@ -104,6 +107,11 @@ pub struct NodeAddress {
 }
 
 impl NodeAddress {
+    /// What the node calls itself: HOST:PORT; one that listens everywhere and was not given a name is known by its port.
+    pub fn name(&self) -> String {
+        format!("{}:{}", self.host.as_deref().unwrap_or("0.0.0.0"), self.kv_port)
+    }
+
     /// From what the node listens on: an address that stands for all of them says nothing about how it is reached.
     pub fn new(advertise: Option<&str>, kv: SocketAddr, http: SocketAddr) -> NodeAddress {
         let bound = (!kv.ip().is_unspecified()).then(|| kv.ip().to_string());
@@ -199,7 +207,7 @@ fn bucket_json(version: ConfigVersion, address: &NodeAddress, bucket: &BucketSha
         "nodeLocator": "vbucket",
         "bucketType": naming::bucket_type(bucket.kind),
         "storageBackend": naming::storage_backend(bucket.kind),
-        "collectionsManifestUid": "0",
+        "collectionsManifestUid": bucket.manifest_uid.to_string(),
         "nodes": [node],
         "nodesExt": nodes_ext(address),
         "vBucketServerMap": {
@@ -227,7 +235,7 @@ mod tests {
     fn has_what_clients_insist_on() {
         let bucket = |name: &str, kind| {
             let (name, uuid) = (name.to_owned(), "0".repeat(32));
-            BucketShape { name, uuid, kind, vbuckets: 4 }
+            BucketShape { name, uuid, kind, vbuckets: 4, manifest_uid: ManifestUid(31) }
         };
         let buckets = [bucket("b", BucketKind::Persistent), bucket("e", BucketKind::Ephemeral)];
         let version = ConfigVersion { epoch: 1, revision: 7 };
@@ -235,6 +243,7 @@ mod tests {
         let map: Value =
             serde_json::from_slice(maps.bucket("b").expect("it was given").json()).expect("JSON");
         assert_eq!((&map["rev"], &map["revEpoch"]), (&json!(7), &json!(1)));
+        assert_eq!(map["collectionsManifestUid"], "1f");
         assert_eq!(map["vBucketServerMap"]["vBucketMap"], json!([[0], [0], [0], [0]]));
         assert_eq!(map["nodesExt"][0]["services"], json!({ "kv": 11210, "mgmt": 8091 }));
         assert_eq!(map["nodes"][0]["hostname"], "127.0.0.1:8091");

@@ -170,6 +170,13 @@ impl Context<'_> {
     pub fn refuse_key(&mut self, vb: VbId, key: DocKey<'_>, refusal: Refusal) -> Outcome {
         match refusal {
             Refusal::BadSnappy => return self.error(Status::Einval, "Failed to inflate payload"),
+            Refusal::UnknownCollection => {
+                // The bucket may have it already, and the vBucket not yet.
+                let refusal = self.bucket().collection_refusal(key.collection);
+                let is_unknown = refusal == Refusal::UnknownCollection;
+                let unknown = crate::commands::collections::unknown_collection;
+                return if is_unknown { unknown(self) } else { self.status(Status::Etmpfail) };
+            }
             Refusal::NotResident | Refusal::Loading | Refusal::Pending if self.looks < MAX_LOOKS => {
                 return self.look_again(vb, key, refusal);
             }

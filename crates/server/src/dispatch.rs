@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use base::{CollectionId, DocKey, Moment};
+use base::{DocKey, Moment};
 use engine::BucketKind;
 use protocol::feature::Feature;
 use protocol::{DurabilityLevel, FrameInfos, Request, Status};
@@ -40,7 +40,6 @@ pub struct Desk<'a> {
 enum Refused {
     Status(Status),
     Error(Status, String),
-    UnknownCollection,
 }
 
 /// Handles one request.
@@ -60,7 +59,6 @@ pub fn dispatch(desk: Desk<'_>, request: &Request<'_>) -> Outcome {
             match refused {
                 Refused::Status(status) => reply.status(status),
                 Refused::Error(status, context) => reply.error(status, &context),
-                Refused::UnknownCollection => reply.unknown_collection(Status::UnknownCollection, 0),
             }
             return reply.must_close().map_or(Outcome::Done, Outcome::Close);
         }
@@ -121,10 +119,6 @@ fn admit<'a>(
         if !bucket.can_be_durable(request.vbucket) {
             return Err(Refused::Status(Status::DurabilityImpossible));
         }
-    }
-    // Until collections can be made there is only the default one.
-    if key.collection != CollectionId::DEFAULT {
-        return Err(Refused::UnknownCollection);
     }
     Ok((row, infos, key))
 }

@@ -13,6 +13,7 @@ use crate::cluster_map::{BucketShape, ClusterMap, NodeAddress};
 use crate::config::{BucketSpec, ConnectionLimits};
 use crate::counters::{Totals, WorkerCounters};
 use crate::dcp::Registry;
+use crate::replication::Replication;
 use crate::timer::{RuntimeTimer, Timer};
 use crate::user::Users;
 
@@ -38,6 +39,7 @@ pub struct Node {
     started_ns: u64,
     timer: Box<dyn Timer>,
     streams: Arc<Registry>,
+    replication: Replication,
 }
 
 /// What the token that guards changes by the cluster is until somebody sets it.
@@ -61,6 +63,7 @@ impl Node {
             served: RwLock::new(
                 buckets.into_iter().map(|served| (served.spec.name.clone(), served)).collect(),
             ),
+            replication: Replication::new(env.clone(), address.name()),
             address,
             limits,
             workers,
@@ -92,6 +95,11 @@ impl Node {
         &self.streams
     }
 
+    /// What of its buckets follows other nodes.
+    pub fn replication(&self) -> &Replication {
+        &self.replication
+    }
+
     /// The users.
     pub fn users(&self) -> &Users {
         &self.users
@@ -115,6 +123,16 @@ impl Node {
     /// The cluster map as it is now.
     pub fn cluster_map(&self) -> Arc<ClusterMap> {
         Arc::clone(&self.cluster_map.read())
+    }
+
+    /// Shows clients the manifests of the buckets as they are now, in a cluster map of the next revision.
+    pub fn show_manifests(&self) {
+        let mut map = self.cluster_map.write();
+        let shapes: Vec<BucketShape> =
+            self.served.read().values().map(|served| shape_of(&served.bucket)).collect();
+        let version = map.version();
+        let version = ConfigVersion { revision: version.revision + 1, ..version };
+        *map = Arc::new(ClusterMap::single_node(version, &self.address, &shapes));
     }
 
     /// Where the node is reached.
@@ -170,5 +188,6 @@ fn shape_of(bucket: &Bucket) -> BucketShape {
         uuid: bucket.uuid().to_owned(),
         kind: bucket.config().kind,
         vbuckets: bucket.vbuckets(),
+        manifest_uid: bucket.manifest().uid(),
     }
 }

@@ -24,6 +24,8 @@ use crate::node::{Node, Served};
 use crate::user::Users;
 use crate::worker::Worker;
 
+/// Revisions of the cluster map that a start leaves room for: each change of a manifest takes one.
+const CHANGES_BITS: u32 = 20;
 /// How long HTTP clients may take with their last answers when the node stops.
 const HTTP_DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -111,7 +113,7 @@ pub fn serve(config: Config, env: Env) -> Result<Server, Failure> {
         Users::new(&config.users, &*env.random),
         buckets,
         NodeAddress::new(config.advertise.as_deref(), kv_addr, http_addr),
-        ConfigVersion { epoch: 1, revision: data_dir.next_revision(&env)? },
+        ConfigVersion { epoch: 1, revision: data_dir.next_revision(&env)? << CHANGES_BITS },
         config.limits,
         counters.clone(),
     ));
@@ -244,6 +246,9 @@ impl Server {
         join(self.control)?;
         for worker in self.workers {
             join(worker)?;
+        }
+        if !self.node.replication().stop() {
+            return Err(Failure::Panicked);
         }
         let buckets = self.node.buckets();
         for (_, bucket) in &buckets {

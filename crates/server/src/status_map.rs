@@ -23,6 +23,7 @@ pub fn status_of(refusal: Refusal) -> Status {
         Refusal::ReCommitInProgress => Status::SyncWriteReCommitInProgress,
         Refusal::DurabilityImpossible => Status::DurabilityImpossible,
         Refusal::DurabilityInvalidLevel => Status::DurabilityInvalidLevel,
+        Refusal::UnknownCollection => Status::UnknownCollection,
     }
 }
 

@@ -164,6 +164,22 @@ impl Evicted {
         }
     }
 
+    /// Documents on disk that nobody will ask for any more are not counted.
+    pub(crate) fn forget_documents(&mut self, documents: u64) {
+        self.out.documents =
+            self.out.documents.checked_sub(documents).expect("what is forgotten was counted");
+    }
+
+    /// A count that is under way comes to nothing. What is returned is to be dropped outside the lock.
+    pub(crate) fn give_up_recount(&mut self) -> Option<Filter> {
+        self.recount.take()?.filter
+    }
+
+    /// What the bucket's vBuckets share.
+    pub(crate) fn context(&self) -> &BucketContext {
+        &self.context
+    }
+
     /// Whether the filter is worth to be made anew, or missing, or the count may be too far off.
     pub(crate) fn wants_recount(&self, must_be_exact: bool) -> bool {
         let out = self.out.all();

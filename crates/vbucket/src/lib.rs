@@ -8,6 +8,7 @@ mod changes;
 mod checkpoint_list;
 pub mod checkpoint_manager;
 pub mod checkpoint_memory;
+pub mod collections;
 pub mod cursor;
 pub mod durability;
 mod evicted;
@@ -29,6 +30,10 @@ pub mod vbucket;
 pub use bucket_context::BucketContext;
 pub use checkpoint_manager::CheckpointManager;
 pub use checkpoint_memory::{CheckpointLimits, CheckpointMarks, CheckpointMemory, Pressure};
+pub use collections::{
+    Collection, CollectionOps, Collections, DroppedCollection, EventRefusal, Held, Manifest, ManifestUid,
+    OpenCollection, OpenScope, Scope, SystemEvent,
+};
 pub use cursor::{CursorId, CursorState, Dropped, RegisterRefusal};
 pub use durability::{ActiveMonitor, Chain, MAX_CHAIN, NO_DEADLINE, PassiveMonitor, Topology, TopologyError};
 pub use failover_table::{FailoverEntry, FailoverTable, Resume, ResumePoint};
@@ -37,8 +42,8 @@ pub use hash_seed::HashSeed;
 pub use hash_table::{HashTable, Slot, VersionRef};
 pub use hlc::Hlc;
 pub use ops::{
-    Basis, Change, Committed, ConflictRule, Existence, FlushBatch, IncomingSnapshot, Loaded, Look,
-    MAX_FOREIGN_CAS, MAX_REV_SEQNO, Misplaced, OverdueLook, Placed, Prepared, Refusal, Refused,
+    Basis, Change, Committed, ConflictRule, EventGarbage, Existence, FlushBatch, IncomingSnapshot, Loaded,
+    Look, MAX_FOREIGN_CAS, MAX_REV_SEQNO, Misplaced, OverdueLook, Placed, Prepared, Refusal, Refused,
     SavedSyncWrites, SnapshotKind, Stored, SyncWriteState, UnlockRefusal, WithMeta,
 };
 pub use range::{CheckpointView, Range, RangeLimit};

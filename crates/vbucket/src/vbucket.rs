@@ -12,6 +12,7 @@ use base::{
 
 use crate::bucket_context::BucketContext;
 use crate::checkpoint_manager::CheckpointManager;
+use crate::collections::Collections;
 use crate::cursor::CursorId;
 use crate::durability::{ActiveMonitor, Topology};
 use crate::evicted::{Evicted, Out};
@@ -92,6 +93,8 @@ pub struct Origin {
     pub high_completed: Seqno,
     /// The snapshot in whose middle a replica stopped; nothing if it stood between snapshots.
     pub snapshot: Option<SnapshotBounds>,
+    /// Its collections.
+    pub collections: Collections,
 }
 
 impl Origin {
@@ -111,6 +114,7 @@ impl Origin {
             high_prepared: Seqno(0),
             high_completed: Seqno(0),
             snapshot: None,
+            collections: Collections::default(),
         }
     }
 }
@@ -121,6 +125,8 @@ pub(crate) struct History {
     /// The items in seqno order, if there is no disk.
     pub(crate) seq_list: Option<Box<SeqList>>,
     pub(crate) hlc: Hlc,
+    /// Which collections there are, and what each holds.
+    pub(crate) collections: Collections,
     /// What is in the table.
     pub(crate) counts: Counts,
     pub(crate) high_seqno: Seqno,
@@ -132,6 +138,44 @@ pub(crate) struct History {
 }
 
 impl History {
+    /// A version comes into the table.
+    #[inline]
+    pub(crate) fn enter(&mut self, version: &Version) {
+        self.counts.enter(version);
+        self.collections.enter(version);
+    }
+
+    /// A version leaves the table.
+    #[inline]
+    pub(crate) fn leave(&mut self, version: &Version) {
+        self.counts.leave(version);
+        self.collections.leave(version);
+    }
+
+    /// Queues an event about collections, which no table holds. Its seqno must be above the last one; seqnos of events
+    /// that it makes superfluous leave the list of an ephemeral bucket.
+    pub(crate) fn record_event(&mut self, version: Version, superfluous: [Option<Seqno>; 2]) -> Garbage {
+        let seqno = version.meta().by_seqno;
+        (self.high_seqno, self.max_visible) = (seqno, seqno);
+        let mut garbage = Garbage::default();
+        let Some(list) = &mut self.seq_list else {
+            garbage.merged = self.checkpoints.queue_received(version, None);
+            return garbage;
+        };
+        let [first, second] = superfluous.map(|old| old.and_then(|old| list.replaced(old)));
+        (garbage.unlisted, garbage.merged) = (first, second);
+        list.append(version.clone());
+        if self.checkpoints.has_cursors() {
+            assert!(
+                self.checkpoints.queue_received(version, None).is_none(),
+                "nothing of an event is merged"
+            );
+        } else {
+            garbage.checkpoints = self.checkpoints.pass_over(seqno);
+        }
+        garbage
+    }
+
     /// Puts a complete version in place and queues it. Its seqno must be the next one.
     pub(crate) fn record(&mut self, slot: Slot<'_>, new: NewVersion) -> Stored {
         let next = self.high_seqno.next();
@@ -153,12 +197,13 @@ impl History {
         if meta.kind.is_deleted() {
             self.max_deleted_rev = self.max_deleted_rev.max(meta.rev_seqno);
         }
-        self.counts.enter(&version);
+        self.enter(&version);
+        self.collections.changed(version.key(), meta.by_seqno);
         let queued = version.clone();
         self.max_visible = meta.by_seqno;
         let replaced = slot.set(version);
         if let Some(old) = &replaced {
-            self.counts.leave(old);
+            self.leave(old);
             if !old.is_deleted() {
                 self.frequency.carry_over(old, &queued);
             }
@@ -257,6 +302,7 @@ impl VBucket {
                 checkpoints,
                 seq_list,
                 hlc,
+                collections: origin.collections,
                 counts: Counts::default(),
                 high_seqno: origin.high_seqno,
                 max_visible: origin.max_visible,
@@ -397,6 +443,7 @@ impl VBucket {
     pub fn find(&self, hash: u64, key: DocKey<'_>) -> Result<Option<VersionRef<'_>>, Unknown> {
         match self.table.find(hash, key) {
             None if self.evicted.may_hold(hash, key) => Err(Unknown),
+            Some(found) if self.history.collections.hides(&found) => Ok(None),
             found => Ok(found),
         }
     }

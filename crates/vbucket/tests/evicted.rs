@@ -132,7 +132,7 @@ impl World {
         for version in old {
             drop(self.vb.forget_tombstone(self.hash(version.key()), &version));
         }
-        let ticket = self.vb.begin_recount();
+        let ticket = self.vb.begin_recount().expect("nothing is dropped");
         assert!(self.vb.recount_through(ticket, self.vb.high_seqno()));
         let all: Vec<(u64, Version)> = self.disk.values().map(|v| (self.hash(v.key()), v.clone())).collect();
         assert!(self.vb.recount_slice(ticket, &all));
@@ -166,7 +166,12 @@ impl World {
                 });
             }
             Op::Purge => self.purge(),
-            Op::BeginCount => self.count = Some(Count { ticket: self.vb.begin_recount(), snapshot: None }),
+            Op::BeginCount => {
+                self.count = Some(Count {
+                    ticket: self.vb.begin_recount().expect("nothing is dropped"),
+                    snapshot: None,
+                })
+            }
             Op::TakeSnapshot => {
                 let Some(Count { ticket, snapshot: snapshot @ None }) = &mut self.count else { return };
                 let all: Vec<Version> = self.disk.values().cloned().collect();

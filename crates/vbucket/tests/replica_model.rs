@@ -72,6 +72,8 @@ struct Reader {
     has: u64,
     /// The end of the snapshot that it was told.
     end: u64,
+    /// That snapshot may have become part of a larger one: the replica came back to its producer meanwhile.
+    may_break: bool,
 }
 
 struct Model {
@@ -108,7 +110,7 @@ impl Model {
         let mut real = VBucket::new(VbId(0), &context, Origin::empty(VbState::Replica, VbUuid(1)));
         let saved = Saved { items: Items::new(), high: Seqno(0), snapshot: SnapshotBounds::at(Seqno(0)) };
         let cursor = real.checkpoints_mut().register_cursor("reader", Seqno(0)).expect("memory begins there");
-        let reader = Reader { cursor, items: Items::new(), has: 0, end: 0 };
+        let reader = Reader { cursor, items: Items::new(), has: 0, end: 0, may_break: false };
         Model {
             context,
             real,
@@ -233,7 +235,7 @@ impl Model {
             Err(_) => return self.reopen(),
         };
         if unfinished.is_some_and(|end| range.snapshot_end() > end) {
-            // It was announced a snapshot that is part of a larger one now.
+            assert!(self.reader.may_break, "its snapshot is what it was");
             self.real.checkpoints_mut().drop_cursor(self.reader.cursor);
             return self.reopen();
         }
@@ -257,10 +259,14 @@ impl Model {
         // As after a backfill from a replica that stands there.
         let end = self.real.snapshot().end.0;
         self.real.checkpoints_mut().promise();
-        self.reader = Reader { cursor, items: self.items.clone(), has: self.high, end };
+        // Its producer is gone: another one may go on with a larger snapshot.
+        let may_break = self.reader.may_break || self.coming.is_empty();
+        self.reader = Reader { cursor, items: self.items.clone(), has: self.high, end, may_break };
     }
 
     fn reconnect(&mut self) {
+        // From now on its snapshots may be parts of larger ones.
+        self.reader.may_break = true;
         self.coming.clear();
         let histories = self.real.failover().clone();
         self.real.adopt_failover(histories);
@@ -287,6 +293,7 @@ impl Model {
         }
         drop(self.real.install(loaded));
         (self.items, self.high) = (items, high.0);
+        self.coming.clear();
         self.complete = if snapshot.is_inside(high) { snapshot.start.0 } else { high.0 };
         self.announced = snapshot.is_inside(high).then_some(snapshot.end.0);
         self.reopen();

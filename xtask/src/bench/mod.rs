@@ -16,6 +16,7 @@ mod memory;
 mod pressure;
 mod process;
 mod redis;
+mod replication;
 mod report;
 mod start;
 mod warmup;
@@ -52,6 +53,8 @@ pub enum Bench {
     Pressure(pressure::Options),
     /// Streams of changes: look-up, from memory beside the front end, from disk, and what idle ones cost.
     Dcp(dcp::Options),
+    /// Two nodes: how far a replica is behind under full write load, how long taking over blocks writes, what is lost.
+    Replication(replication::Options),
 }
 
 /// How to print.
@@ -78,6 +81,7 @@ pub fn run(bench: &Bench) -> Result<bool> {
         Bench::Compact(options) => compact::run(options)?,
         Bench::Pressure(options) => pressure::run(options)?,
         Bench::Dcp(options) => dcp::run(options)?,
+        Bench::Replication(options) => replication::run(options)?,
     };
     Ok(report.close())
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
 
 /// A network as one machine sees it.
 pub trait Network: Send + Sync {
@@ -35,6 +36,9 @@ pub trait Stream: Send {
     fn into_std(self: Box<Self>) -> Option<TcpStream>;
 }
 
+/// How long the machine may try to connect: a host that does not answer must not hold its caller for minutes.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// The machine's TCP.
 pub struct RealNetwork;
 
@@ -48,7 +52,7 @@ impl Network for RealNetwork {
 
     #[allow(clippy::disallowed_methods, reason = "this is the door itself")]
     fn connect(&self, addr: SocketAddr) -> io::Result<Box<dyn Stream>> {
-        let stream = TcpStream::connect(addr)?;
+        let stream = TcpStream::connect_timeout(&addr, CONNECT_TIMEOUT)?;
         Ok(Box::new(RealStream::new(stream)?))
     }
 }

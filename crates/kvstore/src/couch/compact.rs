@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use base::{CollectionId, Seqno, VbId};
 use couchstore::{Choice, DocInfo, Fate, LocalUpdate, RecordSummary, RevMeta, Snapshot};
 
-use super::file::{VbFile, load_tally, read_state};
+use super::file::{VbFile, load_tally, read_manifest, read_state};
 use super::record::{self, Records};
 use super::{CompactionSteps, Couch, Slot, Vbucket};
 use crate::collections::{Tally, Weight, event_prefix};
@@ -189,9 +189,14 @@ impl Run<'_> {
         if let Some(file) = &slot.file {
             tally.align(file.tally());
         }
-        let mut counts: Vec<_> = tally.take_changes();
-        counts.sort_unstable();
-        let locals: Vec<_> = counts
+        let mut changes: Vec<_> = tally.take_changes();
+        let mut manifest = read_manifest(&newest).map_err(failed)?;
+        if self.request.erases(&mut manifest) {
+            let (id, value) = manifest.dropped_local();
+            changes.push((id.to_owned(), value));
+        }
+        changes.sort_unstable();
+        let locals: Vec<_> = changes
             .iter()
             .map(|(id, value)| LocalUpdate { id: id.as_bytes(), value: value.as_deref() })
             .collect();

@@ -12,6 +12,7 @@ use couchstore::{
 
 use crate::collections::{CollectionStats, Tally, Weight};
 use crate::failure::Failure;
+use crate::manifest::{StoredManifest, events_in};
 use crate::state::{STATE_ID, VbStateDoc};
 use crate::store::{Counts, SaveBatch, StoredVb, Usage, is_gone};
 
@@ -29,6 +30,11 @@ pub(super) struct Known {
 }
 
 impl Known {
+    /// What it holds of each collection, if that is known.
+    pub(super) fn tally(&self) -> Option<&Tally> {
+        self.tally.as_ref()
+    }
+
     /// What the file takes.
     pub(super) fn usage(&self) -> Usage {
         self.usage
@@ -158,15 +164,32 @@ impl VbFile {
     }
 
     fn write_batch(&mut self, batch: &SaveBatch<'_>) -> Result<(), couchstore::Failure> {
+        let events = events_in(batch.items);
+        let mut manifest = None;
+        if !events.is_empty() {
+            let mut now = read_manifest(&self.file.snapshot())?;
+            events.iter().for_each(|event| now.apply(event, |one| self.tally.is_written(one, batch.items)));
+            manifest = Some(now);
+        }
         let mut docs = Docs { items: batch.items, tally: &mut self.tally };
         if !batch.items.is_empty() {
             self.file.save(&mut docs)?;
         }
+        if let Some(manifest) = &manifest {
+            self.tally.end(&events, manifest);
+        }
         let changes = self.tally.take_changes();
+        let manifest = manifest.as_ref().map(StoredManifest::locals);
         let state = batch.state.to_json();
         let mut locals = vec![LocalUpdate { id: STATE_ID, value: Some(&state) }];
         locals.extend(
             changes.iter().map(|(id, value)| LocalUpdate { id: id.as_bytes(), value: value.as_deref() }),
+        );
+        locals.extend(
+            manifest
+                .iter()
+                .flatten()
+                .map(|(id, value)| LocalUpdate { id: id.as_bytes(), value: value.as_deref() }),
         );
         locals.sort_unstable_by_key(|local| local.id);
         self.file.save_locals(&locals)?;
@@ -212,8 +235,19 @@ impl VbFile {
             purge_seqno: Seqno(info.purge_seqno),
             counts: self.counts(),
             collections: self.tally.all().to_vec(),
+            manifest: read_manifest(&snapshot).map_err(failed(vb))?,
         })
     }
+}
+
+/// The collections of a vBucket as of one commit.
+pub(super) fn read_manifest(snapshot: &Snapshot) -> Result<StoredManifest, couchstore::Failure> {
+    let found = StoredManifest::read(|id| snapshot.local(id))?;
+    found.ok_or_else(|| couchstore::Failure::Damaged {
+        path: snapshot.path().into(),
+        offset: snapshot.info().header_offset,
+        what: "a local document about collections",
+    })
 }
 
 /// The state document of a vBucket as of one commit.

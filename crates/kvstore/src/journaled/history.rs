@@ -19,6 +19,14 @@ struct Save {
     items: Vec<Version>,
 }
 
+impl Save {
+    /// Whether it ends in the middle of a replica's snapshot that goes beyond `to`.
+    fn is_unfinished_behind(&self, to: Seqno) -> bool {
+        let high = self.items.iter().map(|version| version.meta().by_seqno).max();
+        high.is_some_and(|high| self.state.unfinished_at(high).is_some() && self.state.snap_end > to.0)
+    }
+}
+
 /// While it lives, readers of a vBucket wait. The owner holds `filing`.
 struct ReadersWait<'v>(&'v Vb);
 
@@ -128,7 +136,12 @@ impl Journaled {
         })?;
         let within = |save: &Save| save.items.iter().all(|version| version.meta().by_seqno <= to);
         let saves = kept.into_iter().filter(|(frame, _)| *frame > filed).map(|(_, save)| save);
-        Ok(saves.take_while(within).collect())
+        let mut saves: Vec<Save> = saves.take_while(within).collect();
+        // What is kept becomes one commit: it must not end inside a snapshot that goes beyond `to`.
+        while saves.last().is_some_and(|save| save.is_unfinished_behind(to)) {
+            saves.pop();
+        }
+        Ok(saves)
     }
 
     /// Files what is kept, and then journals that everything else before is void: one record, so that a power loss

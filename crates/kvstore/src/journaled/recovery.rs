@@ -16,6 +16,7 @@ use crate::compaction::FileAt;
 use crate::couch::Couch;
 use crate::failure::Failure;
 use crate::journal::{Filed, Frame, Journal, Replayed, ReplayedState};
+use crate::manifest::StoredManifest;
 use crate::sort::newest_of;
 use crate::state::VbStateDoc;
 use crate::store::{Counts, KvStore, StoredVb};
@@ -186,5 +187,6 @@ pub(super) fn without_file(state: &VbStateDoc) -> StoredVb {
         purge_seqno: Seqno(0),
         counts: Counts::default(),
         collections: Vec::new(),
+        manifest: StoredManifest::default(),
     }
 }

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use base::{Account, Seqno, Version};
+use base::{Account, CollectionId, Seqno, Version};
 
 use super::charged::Charged;
-use crate::collections::SYSTEM;
+use crate::collections::{SYSTEM, holds};
 use crate::journal::Frame;
+use crate::manifest::events_in;
 use crate::sort::newest_of;
 
 /// Versions sorted by stored key, one for each key. Shared by those who read them.
@@ -78,6 +79,16 @@ impl Runs {
     /// All of them, oldest first.
     pub(super) fn all(&self) -> Vec<Run> {
         self.runs.clone()
+    }
+
+    /// The events about collections in them, in the order in which they happened.
+    pub(super) fn events(&self) -> impl Iterator<Item = &Version> {
+        self.runs.iter().flat_map(|run| events_in(run))
+    }
+
+    /// Whether there is something of a collection in them.
+    pub(super) fn hold(&self, id: CollectionId) -> bool {
+        self.runs.iter().any(|run| holds(run, id))
     }
 
     /// The newest version of a key.

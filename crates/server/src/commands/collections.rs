@@ -1,27 +1,48 @@
-//! Scopes and collections: for now each bucket has its default collection and no other.
+//! Scopes and collections: the manifest of the selected bucket, and numbers for names.
 
+use base::CollectionId;
+use engine::{Bucket, ManifestRefusal};
 use protocol::{Request, Status};
+use vbucket::collections::manifest::{MAX_NAME_BYTES, SuccessorRefusal};
+use vbucket::{Collection, Manifest, Scope};
 
 use crate::context::{Context, Outcome};
 use crate::reply::Answer;
 
 const DEFAULT: &[u8] = b"_default";
-const MANIFEST_UID: u64 = 0;
-/// The manifest of a bucket in which nobody made a collection.
-pub const DEFAULT_MANIFEST: &str =
-    r#"{"uid":"0","scopes":[{"name":"_default","uid":"0","collections":[{"name":"_default","uid":"0"}]}]}"#;
-/// Longest name of a scope or collection.
-const MAX_NAME_BYTES: usize = 251;
 
 /// Sends the manifest.
 pub fn manifest(ctx: &mut Context<'_>, _: &Request<'_>) -> Outcome {
-    ctx.reply.json(Status::Success, DEFAULT_MANIFEST.as_bytes());
+    let json = ctx.bucket().manifest().to_json().to_string();
+    ctx.reply.json(Status::Success, json.as_bytes());
     Outcome::Done
 }
 
-/// Collections cannot be made yet.
-pub fn set_manifest(ctx: &mut Context<'_>, _: &Request<'_>) -> Outcome {
-    ctx.status(Status::NotSupported)
+/// Puts another manifest in the place of the present one. Waits for the disk, as whatever an administrator does.
+pub fn set_manifest(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    let Ok(new) = Manifest::parse(request.value) else {
+        let text = String::from_utf8_lossy(request.value);
+        let context = format!("Collections::Manager::update manifest json invalid:{text}: invalid arguments");
+        return ctx.invalid(&context);
+    };
+    match ctx.bucket().set_manifest(new) {
+        Ok(()) => {
+            ctx.node.show_manifests();
+            ctx.reply.ok();
+            Outcome::Done
+        }
+        Err(ManifestRefusal::Successor(SuccessorRefusal::UidOutOfRange)) => ctx.error(
+            Status::Erange,
+            "The manifest is older than the present one, or differs under the same uid",
+        ),
+        Err(ManifestRefusal::Successor(SuccessorRefusal::IdReused)) => {
+            ctx.invalid("An id of the present manifest stands for another scope or collection")
+        }
+        Err(ManifestRefusal::Failure(failure)) => {
+            tracing::error!(%failure, "the manifest stays as it is");
+            ctx.status(Status::Etmpfail)
+        }
+    }
 }
 
 /// Finds the number of `scope.collection`; an empty name means the default one.
@@ -33,13 +54,11 @@ pub fn collection_id(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     if !is_name(scope) || !is_name(collection) {
         return ctx.status(Status::Einval);
     }
-    if !is_default(scope) {
-        return unknown(ctx, Status::UnknownScope);
+    let manifest = ctx.bucket().manifest();
+    match find(&manifest, scope, collection) {
+        Ok(found) => number(ctx, &manifest, found.id.0),
+        Err(status) => unknown(ctx, status),
     }
-    if !is_default(collection) {
-        return unknown(ctx, Status::UnknownCollection);
-    }
-    found(ctx)
 }
 
 /// Finds the number of a scope; an empty name means the default one. What follows a dot is ignored.
@@ -50,7 +69,11 @@ pub fn scope_id(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     if names.next().is_some() || !is_name(scope) || !is_name(rest) {
         return ctx.status(Status::Einval);
     }
-    if is_default(scope) { found(ctx) } else { unknown(ctx, Status::UnknownScope) }
+    let manifest = ctx.bucket().manifest();
+    match find_scope(&manifest, scope) {
+        Some(found) => number(ctx, &manifest, found.id.0),
+        None => unknown(ctx, Status::UnknownScope),
+    }
 }
 
 /// The path is the value; older clients send it as the key.
@@ -58,8 +81,21 @@ fn path<'a>(request: &Request<'a>) -> &'a [u8] {
     if request.value.is_empty() { request.key } else { request.value }
 }
 
-fn is_default(name: &[u8]) -> bool {
-    name.is_empty() || name == DEFAULT
+/// A name as text; an empty one means the default.
+fn text(name: &[u8]) -> Option<&str> {
+    std::str::from_utf8(if name.is_empty() { DEFAULT } else { name }).ok()
+}
+
+/// The scope with a name.
+pub fn find_scope<'m>(manifest: &'m Manifest, scope: &[u8]) -> Option<&'m Scope> {
+    manifest.scope_named(text(scope)?)
+}
+
+/// The collection with a name in the scope with a name; else which of the two there is not.
+pub fn find<'m>(manifest: &'m Manifest, scope: &[u8], collection: &[u8]) -> Result<&'m Collection, Status> {
+    let scope = find_scope(manifest, scope).ok_or(Status::UnknownScope)?;
+    let found = text(collection).and_then(|name| manifest.collection_named(scope.id, name));
+    found.ok_or(Status::UnknownCollection)
 }
 
 /// Whether it could be a name at all (Collections.md): letters, digits, `_ - %`, not starting with `_` or `%` unless
@@ -69,18 +105,29 @@ fn is_name(name: &[u8]) -> bool {
     name.len() <= MAX_NAME_BYTES && name.iter().all(valid)
 }
 
+/// The collection of a request that is about one, not about a document; refused if there is none.
+pub fn check(bucket: &Bucket, id: u32) -> Option<CollectionId> {
+    let id = CollectionId(id);
+    bucket.manifest().collection(id).map(|_| id)
+}
+
 /// Answers that a collection does not exist.
 pub fn unknown_collection(ctx: &mut Context<'_>) -> Outcome {
     unknown(ctx, Status::UnknownCollection)
 }
 
-fn unknown(ctx: &mut Context<'_>, status: Status) -> Outcome {
-    ctx.reply.unknown_collection(status, MANIFEST_UID);
+/// Answers that a scope or collection does not exist, with the manifest that says so.
+pub fn unknown(ctx: &mut Context<'_>, status: Status) -> Outcome {
+    let uid = ctx.bucket().manifest().uid();
+    ctx.reply.unknown_collection(status, uid.0);
     Outcome::Done
 }
 
-/// Manifest and number, both 0.
-fn found(ctx: &mut Context<'_>) -> Outcome {
-    ctx.reply.send(&Answer { extras: &[0; 12], ..Answer::default() });
+/// Manifest and number.
+fn number(ctx: &mut Context<'_>, manifest: &Manifest, id: u32) -> Outcome {
+    let mut extras = [0; 12];
+    extras[..8].copy_from_slice(&manifest.uid().0.to_be_bytes());
+    extras[8..].copy_from_slice(&id.to_be_bytes());
+    ctx.reply.send(&Answer { extras: &extras, ..Answer::default() });
     Outcome::Done
 }

@@ -94,8 +94,7 @@ pub fn stream_request(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
             Outcome::Done
         }
         Err(StreamRequestRefusal::Status(status @ (Status::UnknownCollection | Status::UnknownScope))) => {
-            cx.reply.unknown_collection(status, 0);
-            Outcome::Done
+            super::collections::unknown(cx, status)
         }
         Err(StreamRequestRefusal::Status(status)) => cx.status(status),
     }

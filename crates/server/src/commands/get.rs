@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use base::{Datatype, DocKey, Version};
-use engine::{ANY_KEY, ByChance, Found, Refusal, value};
+use engine::{ByChance, Found, Refusal, value};
 use protocol::feature::Feature;
 use protocol::{Request, Status, opcode};
 
@@ -25,21 +25,22 @@ pub fn get_replica(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
 /// Get random key: some document of the bucket.
 pub fn get_random_key(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     let with_collections = cx.session.has(Feature::Collections);
-    match request.extras {
+    let collection = match request.extras {
         [] if with_collections => return cx.invalid("Request must include extras of length 4 or 5"),
-        [] => {}
-        [a, b, c, d] | [a, b, c, d, _] if with_collections => {
-            if u32::from_be_bytes([*a, *b, *c, *d]) != 0 {
-                return super::collections::unknown_collection(cx);
-            }
-        }
+        [] => 0,
+        [a, b, c, d] | [a, b, c, d, _] if with_collections => u32::from_be_bytes([*a, *b, *c, *d]),
         _ => return cx.invalid("Request must not include extras without collections"),
-    }
-    let found = match cx.bucket().random_key(cx.now) {
+    };
+    let Some(collection) = super::collections::check(&cx.bucket(), collection) else {
+        return super::collections::unknown_collection(cx);
+    };
+    let found = match cx.bucket().random_key(collection, cx.now) {
         ByChance::Found(found) => found,
         ByChance::None => return cx.status(Status::KeyEnoent),
         ByChance::NotResident(vb, version) => return cx.refuse_key(vb, version.key(), Refusal::NotResident),
-        ByChance::Evicted(vb) => return cx.refuse_key(vb, ANY_KEY, Refusal::NotResident),
+        ByChance::Evicted(vb) => {
+            return cx.refuse_key(vb, DocKey { collection, key: &[] }, Refusal::NotResident);
+        }
         ByChance::Loading(vb) => return cx.refuse_key(vb, DocKey::new(&[]), Refusal::Loading),
     };
     let stored = found.version.clone();

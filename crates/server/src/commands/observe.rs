@@ -1,6 +1,6 @@
 //! What is on disk: observe, observe-seqno, wait for seqno persistence, all vBucket seqnos, failover log.
 
-use base::{DocKey, Moment, Seqno, StoredKey, VbId, VbState, VbUuid};
+use base::{CollectionId, DocKey, Moment, Seqno, StoredKey, VbId, VbState, VbUuid};
 use engine::{Bucket, Fetched, Refusal};
 use protocol::extras::{decode_u32, decode_u64};
 use protocol::feature::Feature;
@@ -81,9 +81,6 @@ pub fn observe(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         let Some(doc_key) = parsed.filter(|k| k.is_valid_len()) else {
             return cx.invalid("A key is not valid");
         };
-        if doc_key.collection != base::CollectionId::DEFAULT {
-            return super::collections::unknown_collection(cx);
-        }
         value.extend_from_slice(&vb.0.to_be_bytes());
         value.extend_from_slice(&(key.len() as u16).to_be_bytes());
         value.extend_from_slice(key);
@@ -209,15 +206,24 @@ pub fn get_all_vb_seqnos(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome
     if collection.is_some() && !cx.session.has(Feature::Collections) {
         return cx.invalid("Collections were not agreed on");
     }
-    if collection.is_some_and(|id| id != 0) {
-        return super::collections::unknown_collection(cx);
-    }
+    let bucket = cx.bucket();
+    let collection = match collection.map(|id| super::collections::check(&bucket, id)) {
+        Some(None) => return super::collections::unknown_collection(cx),
+        Some(Some(id)) => Some(id),
+        // Who knows of no collections asks about the default one.
+        None if !cx.session.has(Feature::Collections) => Some(CollectionId::DEFAULT),
+        None => None,
+    };
     let mut value = Vec::new();
-    cx.bucket().each_vbucket(|vb| {
+    bucket.each_vbucket(|vb| {
         let listed = wanted.map_or(vb.state() != VbState::Dead, |state| vb.state() == state);
-        if listed {
+        let seqno = match collection {
+            None => Some(vb.high_seqno()),
+            Some(id) => vb.collections().get(id).map(|one| one.high_seqno),
+        };
+        if let Some(seqno) = seqno.filter(|_| listed) {
             value.extend_from_slice(&vb.id().0.to_be_bytes());
-            value.extend_from_slice(&vb.high_seqno().0.to_be_bytes());
+            value.extend_from_slice(&seqno.0.to_be_bytes());
         }
     });
     reply_value(cx, &value)

@@ -31,11 +31,11 @@ fn refuse(cx: &mut Context<'_>, refused: Refused) -> Outcome {
     match refused {
         Refused::Status(status) => cx.status(status),
         Refused::Invalid(context) => cx.invalid(context),
-        Refused::Engine(vb, key, refusal) => cx.refuse_key(vb, DocKey::new(&key), refusal),
-        Refused::NoCollection(status) => {
-            cx.reply.unknown_collection(status, 0);
-            Outcome::Done
-        }
+        Refused::Engine(vb, key, refusal) => match DocKey::parse(&key) {
+            Some(key) => cx.refuse_key(vb, key, refusal),
+            None => cx.refuse(refusal),
+        },
+        Refused::NoCollection(status) => super::collections::unknown(cx, status),
         Refused::Denied(privilege) => {
             cx.error(Status::Eaccess, &format!("The stat group needs the privilege {privilege}"))
         }

@@ -5,6 +5,8 @@ mod changes;
 mod form;
 mod metrics;
 mod pools;
+mod replication;
+mod scopes;
 mod settings;
 mod stream;
 
@@ -16,7 +18,7 @@ use axum::Router;
 use axum::http::{StatusCode, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{delete, get, post};
 use tokio::sync::watch;
 
 use crate::node::Node;
@@ -55,11 +57,25 @@ fn router(shared: Shared) -> Router {
         .route("/pools/default/nodeServicesStreaming", get(stream::node_services))
         .route("/pools/default/buckets", get(pools::buckets))
         .route("/pools/default/buckets/{bucket}", get(pools::bucket).post(settings::update_bucket))
-        .route("/pools/default/buckets/{bucket}/scopes", get(pools::scopes))
+        .route(
+            "/pools/default/buckets/{bucket}/scopes",
+            get(scopes::list).post(scopes::create_scope).put(scopes::replace),
+        )
+        .route("/pools/default/buckets/{bucket}/scopes/{scope}", delete(scopes::drop_scope))
+        .route("/pools/default/buckets/{bucket}/scopes/{scope}/collections", post(scopes::create_collection))
+        .route(
+            "/pools/default/buckets/{bucket}/scopes/{scope}/collections/{collection}",
+            delete(scopes::drop_collection).patch(scopes::change_collection),
+        )
+        .route(
+            "/pools/default/buckets/{bucket}/scopes/@ensureManifest/{uid}",
+            get(scopes::ensure).post(scopes::ensure),
+        )
         .route(
             "/v1/buckets/{bucket}/settings",
             get(settings::list).patch(settings::change).post(settings::change),
         )
+        .route("/v1/buckets/{bucket}/replication", get(replication::show).put(replication::declare))
         .route("/v1/buckets/{bucket}/changes", get(changes::changes))
         .route("/v1/buckets/{bucket}/cursors", get(changes::list))
         .route(

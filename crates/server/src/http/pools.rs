@@ -160,24 +160,10 @@ fn bucket_json(node: &Node, spec: &BucketSpec, bucket: &Bucket, headers: &Header
         "stats": { "uri": format!("{uri}/stats") },
         "bucketCapabilitiesVer": "",
         "bucketCapabilities": capabilities(spec.kind),
-        "collectionsManifestUid": "0",
+        "collectionsManifestUid": bucket.manifest().uid().to_string(),
         "vBucketServerMap": map["vBucketServerMap"],
         "nodes": [node_json(node, headers)],
     })
-}
-
-/// `GET /pools/default/buckets/BUCKET/scopes`
-pub(super) async fn scopes(
-    State(shared): State<Shared>,
-    Extension(Caller(user)): Extension<Caller>,
-    Path(name): Path<String>,
-) -> Response {
-    match shared.node.bucket(&name) {
-        Some(_) if user.may_select(&name) => {
-            json_bytes(crate::commands::collections::DEFAULT_MANIFEST.as_bytes().to_vec())
-        }
-        _ => no_such_bucket(),
-    }
 }
 
 /// `GET /pools/default/b/BUCKET`

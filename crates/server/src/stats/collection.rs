@@ -1,75 +1,176 @@
-//! Groups about scopes and collections. For now each bucket has the default ones, which own every document.
+//! Groups about scopes and collections.
 
-use base::VbState;
+use base::{CollectionId, ScopeId, VbId};
+use engine::CollectionTotals;
 use protocol::Status;
+use vbucket::{Collection, Manifest, Scope};
 
 use super::sheet::Under;
-use super::{Inquiry, Refused, Sheet};
+use super::{Inquiry, Refused, Sheet, parse_vbucket};
+use crate::commands::collections::{find, find_scope};
 
-const DEFAULT: &[u8] = b"_default";
 const NO_SCOPE: Refused = Refused::NoCollection(Status::UnknownScope);
 const NO_COLLECTION: Refused = Refused::NoCollection(Status::UnknownCollection);
 
-/// An empty name means the default one.
-fn is_default(name: &[u8]) -> bool {
-    name.is_empty() || name == DEFAULT
-}
-
-/// Whether `path` is the default collection as `scope.collection`; else what it is instead.
-pub(super) fn check_path(path: &[u8]) -> Result<(), Refused> {
+/// The collection that is written as `scope.collection`; an empty name means the default one.
+fn of_path<'m>(manifest: &'m Manifest, path: &[u8]) -> Result<&'m Collection, Refused> {
     let mut names = path.split(|byte| *byte == b'.');
     let (Some(scope), Some(collection), None) = (names.next(), names.next(), names.next()) else {
         return Err(Refused::Invalid("The collection must be written as SCOPE.COLLECTION"));
     };
-    match (is_default(scope), is_default(collection)) {
-        (true, true) => Ok(()),
-        (true, false) => Err(NO_COLLECTION),
-        (false, _) => Err(NO_SCOPE),
+    find(manifest, scope, collection).map_err(Refused::NoCollection)
+}
+
+/// A number written like `0x8`.
+fn number(text: &[u8]) -> Result<u32, Refused> {
+    let hex = text.strip_prefix(b"0x").and_then(|hex| std::str::from_utf8(hex).ok());
+    let number = hex.and_then(|hex| u32::from_str_radix(hex, 16).ok());
+    number.ok_or(Refused::Invalid("The number must be hexadecimal, like 0x8"))
+}
+
+/// The collection that is written as `scope.collection` or `0xID`.
+pub(super) fn named(inquiry: &Inquiry<'_>, name: &[u8]) -> Result<CollectionId, Refused> {
+    let manifest = inquiry.bucket.manifest();
+    if !name.starts_with(b"0x") {
+        return Ok(of_path(&manifest, name)?.id);
     }
+    let id = CollectionId(number(name)?);
+    manifest.collection(id).map(|one| one.id).ok_or(NO_COLLECTION)
 }
 
 /// `collections [SCOPE.COLLECTION]`
 pub fn collections(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
-    match args.first() {
-        Some(path) => check_path(path)?,
-        None => sheet.put("manifest_uid", 0),
+    let manifest = inquiry.bucket.manifest();
+    let only = args.first().map(|path| of_path(&manifest, path)).transpose()?;
+    if only.is_none() {
+        sheet.put("manifest_uid", manifest.uid());
     }
-    put_collection(inquiry, sheet);
+    put_collections(inquiry, &manifest, sheet, |one| only.is_none_or(|only| only.id == one.id));
+    Ok(())
+}
+
+/// `collections-byid 0xID`
+pub fn collection_by_id(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let manifest = inquiry.bucket.manifest();
+    let id = CollectionId(number(args[0])?);
+    let only = manifest.collection(id).ok_or(NO_COLLECTION)?;
+    put_collections(inquiry, &manifest, sheet, |one| one.id == only.id);
     Ok(())
 }
 
 /// `scopes [SCOPE]`
 pub fn scopes(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
-    match args.first() {
-        Some(name) if !is_default(name) => return Err(NO_SCOPE),
-        Some(_) => put_collection(inquiry, sheet),
-        None => {
-            sheet.put("manifest_uid", 0);
-            sheet.put("0x0:0x0:name", "_default");
+    let manifest = inquiry.bucket.manifest();
+    let Some(name) = args.first() else {
+        sheet.put("manifest_uid", manifest.uid());
+        for one in manifest.collections() {
+            sheet.put(format_args!("{:#x}:{:#x}:name", one.scope.0, one.id.0), &one.name);
         }
-    }
-    let mut scope = sheet.under("0x0");
-    scope.put("name", "_default");
-    scope.put("collections", 1);
-    put_numbers(inquiry, &mut scope);
+        let totals = inquiry.bucket.collection_totals();
+        manifest.scopes().for_each(|scope| put_scope(&manifest, scope, &totals, sheet));
+        return Ok(());
+    };
+    put_one_scope(inquiry, &manifest, find_scope(&manifest, name).ok_or(NO_SCOPE)?, sheet);
     Ok(())
 }
 
-fn put_collection(inquiry: &Inquiry<'_>, sheet: &mut Sheet) {
-    let mut collection = sheet.under("0x0:0x0");
-    collection.put("name", "_default");
-    collection.put("scope_name", "_default");
-    put_numbers(inquiry, &mut collection);
+/// `scopes-byid 0xID`
+pub fn scope_by_id(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let manifest = inquiry.bucket.manifest();
+    let scope = manifest.scope(ScopeId(number(args[0])?)).ok_or(NO_SCOPE)?;
+    put_one_scope(inquiry, &manifest, scope, sheet);
+    Ok(())
+}
+
+fn put_one_scope(inquiry: &Inquiry<'_>, manifest: &Manifest, scope: &Scope, sheet: &mut Sheet) {
+    put_collections(inquiry, manifest, sheet, |one| one.scope == scope.id);
+    put_scope(manifest, scope, &inquiry.bucket.collection_totals(), sheet);
+}
+
+fn put_collections(
+    inquiry: &Inquiry<'_>,
+    manifest: &Manifest,
+    sheet: &mut Sheet,
+    is_wanted: impl Fn(&Collection) -> bool,
+) {
+    let totals = inquiry.bucket.collection_totals();
+    for one in manifest.collections().filter(|one| is_wanted(one)) {
+        let mut under = sheet.under(format_args!("{:#x}:{:#x}", one.scope.0, one.id.0));
+        under.put("name", &one.name);
+        under.put("scope_name", manifest.scope(one.scope).map_or("", |scope| &scope.name));
+        if let Some(max_ttl_s) = one.max_ttl_s {
+            under.put("maxTTL", max_ttl_s);
+        }
+        put_numbers(&mut under, &sum(&totals, |id| id == one.id));
+    }
+}
+
+fn put_scope(
+    manifest: &Manifest,
+    scope: &Scope,
+    totals: &[(CollectionId, CollectionTotals)],
+    sheet: &mut Sheet,
+) {
+    let mut under = sheet.under(format_args!("{:#x}", scope.id.0));
+    under.put("name", &scope.name);
+    under.put("collections", manifest.collections_of(scope.id).count());
+    let is_in = |id| manifest.collection(id).is_some_and(|one| one.scope == scope.id);
+    put_numbers(&mut under, &sum(totals, is_in));
+}
+
+fn sum(
+    totals: &[(CollectionId, CollectionTotals)],
+    is_wanted: impl Fn(CollectionId) -> bool,
+) -> CollectionTotals {
+    let mut sum = CollectionTotals::default();
+    totals.iter().filter(|(id, _)| is_wanted(*id)).for_each(|(_, totals)| sum.add(totals));
+    sum
 }
 
 /// Items of active vBuckets; memory, operations and disk of all.
-fn put_numbers(inquiry: &Inquiry<'_>, sheet: &mut Under<'_>) {
-    let stats = inquiry.bucket.stats();
-    let all = stats.all();
-    sheet.put("items", stats.of(VbState::Active).documents);
-    sheet.put("collections_mem_used", all.item_bytes);
-    sheet.put("data_size", inquiry.bucket.disk_totals().counts.used_bytes);
-    sheet.put("ops_get", all.ops.get_hits + all.ops.get_misses);
-    sheet.put("ops_store", all.ops.stores);
-    sheet.put("ops_delete", all.ops.deletes);
+fn put_numbers(sheet: &mut Under<'_>, totals: &CollectionTotals) {
+    sheet.put("items", totals.documents);
+    sheet.put("collections_mem_used", totals.memory_bytes);
+    sheet.put("data_size", totals.disk_bytes);
+    sheet.put("ops_get", totals.ops.gets);
+    sheet.put("ops_store", totals.ops.stores);
+    sheet.put("ops_delete", totals.ops.deletes);
+}
+
+/// `collections-details [VB]`
+pub fn details(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let wrong = Refused::Invalid("The argument must be the number of a vBucket");
+    let only = args.first().map(|vb| parse_vbucket(vb).ok_or(wrong)).transpose()?;
+    let vbuckets = match only {
+        Some(vb) if vb.0 >= inquiry.bucket.vbuckets() => return Err(Refused::Status(Status::NotMyVbucket)),
+        Some(vb) => vb.0..vb.0 + 1,
+        None => 0..inquiry.bucket.vbuckets(),
+    };
+    for vb in vbuckets.map(VbId) {
+        inquiry.bucket.inspect(vb, |vbucket| put_vbucket(vbucket, sheet));
+    }
+    Ok(())
+}
+
+fn put_vbucket(vbucket: &vbucket::VBucket, sheet: &mut Sheet) {
+    let collections = vbucket.collections();
+    let vb = vbucket.id();
+    sheet.put(format_args!("vb_{vb}:manifest:uid"), collections.uid());
+    sheet.put(format_args!("vb_{vb}:manifest:collections"), collections.open().count());
+    for one in collections.open() {
+        let mut under = sheet.under(format_args!("vb_{vb}:{:#x}", one.id.0));
+        under.put("scope", format_args!("{:#x}", one.scope.0));
+        under.put("start_seqno", one.start);
+        under.put("high_seqno", one.high_seqno);
+        under.put("items", vbucket.held_by(one.id).documents());
+        if let Some(max_ttl_s) = one.max_ttl_s {
+            under.put("maxTTL", max_ttl_s);
+        }
+    }
+    for one in collections.dropped() {
+        let mut under = sheet.under(format_args!("vb_{vb}:dropped:{:#x}", one.id.0));
+        under.put("end_seqno", one.end);
+        under.put("in_memory", !one.is_out_of_memory());
+        under.put("on_disk", one.is_on_disk());
+    }
 }

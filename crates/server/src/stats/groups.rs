@@ -96,6 +96,20 @@ pub static GROUPS: &[Group] = &[
         "Each collection",
     ),
     group(
+        "collections-byid",
+        Args { usage: "0xID", least: 1, most: 1, missing: Status::Einval },
+        SimpleStats,
+        collection::collection_by_id,
+        "One collection, by its number",
+    ),
+    group(
+        "collections-details",
+        optional("[VB]"),
+        Stats,
+        collection::details,
+        "The collections of each vBucket, and those that are dropped and not erased yet",
+    ),
+    group(
         "compaction",
         NONE,
         Stats,
@@ -177,6 +191,13 @@ pub static GROUPS: &[Group] = &[
     group("responses", NONE, Stats, node::responses, "Answers sent by status, as JSON"),
     group("runtimes", NONE, Stats, nothing_measured, "How long background steps ran; not measured"),
     group("scopes", optional("[SCOPE]"), SimpleStats, collection::scopes, "Each scope"),
+    group(
+        "scopes-byid",
+        Args { usage: "0xID", least: 1, most: 1, missing: Status::Einval },
+        SimpleStats,
+        collection::scope_by_id,
+        "One scope, by its number",
+    ),
     group("tasks", NONE, Stats, node::tasks, "The background steps of all buckets, as JSON"),
     group("threads", NONE, Stats, node::threads, "Threads by what they are for"),
     group(

@@ -1,23 +1,22 @@
 //! The group about one document.
 
-use base::DocKey;
+use base::{CollectionId, DocKey};
 use protocol::Status;
 
-use super::collection::check_path;
+use super::collection::named;
 use super::{Inquiry, Refused, Sheet, parse_vbucket};
 
 /// `key KEY VB [SCOPE.COLLECTION|0xID]`: as it is now, a tombstone counting as no document.
 pub fn key(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
-    let (key, vb) = (DocKey::new(args[0]), args[1]);
+    let vb = args[1];
     let vb =
         parse_vbucket(vb).ok_or(Refused::Invalid("The second argument must be the number of a vBucket"))?;
-    if let Some(collection) = args.get(2) {
-        check_collection(collection)?;
-    }
+    let collection = args.get(2).map(|name| named(inquiry, name)).transpose()?;
+    let key = DocKey { collection: collection.unwrap_or(CollectionId::DEFAULT), key: args[0] };
     if !key.is_valid_len() {
         return Err(Refused::Invalid("The key is too long"));
     }
-    let refused = |refusal| Refused::Engine(vb, key.key.into(), refusal);
+    let refused = |refusal| Refused::Engine(vb, key.to_stored().0, refusal);
     let found = inquiry.bucket.peek(vb, key, inquiry.now).map_err(refused)?;
     let found =
         found.filter(|found| !found.version.is_deleted()).ok_or(Refused::Status(Status::KeyEnoent))?;
@@ -30,14 +29,4 @@ pub fn key(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(
     sheet.put("key_is_resident", found.version.is_resident());
     sheet.put("key_vb_state", vbucket.state.name());
     Ok(())
-}
-
-fn check_collection(collection: &[u8]) -> Result<(), Refused> {
-    let Some(hex) = collection.strip_prefix(b"0x") else { return check_path(collection) };
-    let id = std::str::from_utf8(hex).ok().and_then(|hex| u32::from_str_radix(hex, 16).ok());
-    match id {
-        Some(0) => Ok(()),
-        Some(_) => Err(Refused::NoCollection(Status::UnknownCollection)),
-        None => Err(Refused::Invalid("The number of a collection must be hexadecimal")),
-    }
 }

@@ -5,7 +5,7 @@
 mod connection;
 pub mod dcp;
 mod error;
-pub mod scram;
+mod http;
 mod target;
 
 #[cfg(test)]
@@ -15,4 +15,5 @@ mod tests;
 
 pub use connection::{Answer, Client, Document, Stored};
 pub use error::{ClientError, status_name};
+pub use http::HttpTarget;
 pub use target::{Dialect, Secret, Target};

@@ -56,11 +56,11 @@ impl Chain {
         if members[0].is_none() {
             return Err(TopologyError::NoActive);
         }
-        let defined = || members.iter().flatten();
+        let defined = || members.iter().flatten().map(|name| &**name);
         if defined().any(|name| name.is_empty() || name.len() > MAX_NODE_NAME_BYTES) {
             return Err(TopologyError::NotAName);
         }
-        let is_twice = |(at, name): (usize, &Box<str>)| defined().skip(at + 1).any(|other| other == name);
+        let is_twice = |(at, name): (usize, &str)| defined().skip(at + 1).any(|other| other == name);
         if defined().enumerate().any(is_twice) {
             return Err(TopologyError::Twice);
         }

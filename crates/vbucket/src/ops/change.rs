@@ -112,6 +112,7 @@ impl VBucket {
         if current.is_none() && self.evicted.may_hold(hash, new.key()) {
             return Err(Refused { refusal: Refusal::Unknown, new });
         }
+        let current = current.filter(|version| !self.history.collections.hides(version));
         let verdict = check(current, existence, basis, now)
             .and_then(|()| check_cas(&self.locks, new.key(), current, cas, now));
         if let Err(refusal) = verdict {

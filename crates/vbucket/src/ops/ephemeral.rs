@@ -1,6 +1,6 @@
 //! What an ephemeral bucket does with the list of its items: range reads, and tombstones that are forgotten.
 
-use base::{Seqno, SyncWrite, Version};
+use base::{CollectionId, Seqno, SyncWrite, Version};
 
 use crate::removed::Removed;
 use crate::seq_list::{ReadId, SeqList, SliceLimits, TombstoneLimits};
@@ -54,10 +54,18 @@ impl VBucket {
                 self.purge_seqno = self.purge_seqno.max(seqno);
                 continue;
             }
-            let hash = self.table.hash(tombstone.key());
-            let forgotten = self.table.find_slot(hash, tombstone.key()).remove();
-            assert_eq!(forgotten.meta().by_seqno, seqno, "what is in the list and not stale is in the table");
-            self.history.counts.leave(&forgotten);
+            // The end of a scope or collection is in the list alone.
+            if tombstone.key().collection != CollectionId::SYSTEM {
+                let hash = self.table.hash(tombstone.key());
+                let forgotten = self.table.find_slot(hash, tombstone.key()).remove();
+                assert_eq!(
+                    forgotten.meta().by_seqno,
+                    seqno,
+                    "what is in the list and not stale is in the table"
+                );
+                self.history.counts.leave(&forgotten);
+                self.history.collections.leave(&forgotten);
+            }
             list.retire(seqno);
             self.purge_seqno = self.purge_seqno.max(seqno);
         }

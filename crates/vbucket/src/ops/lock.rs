@@ -51,11 +51,11 @@ impl VBucket {
         self.evicted.ties.relock(copy.key());
         // The version there may have lost its value, or got it in another form, since the copy was made.
         let copy = copy.publish();
-        self.history.counts.enter(&copy);
+        self.history.enter(&copy);
         // A reader of the list may meet the document with either CAS.
         let unlisted = self.history.seq_list.as_mut().map(|list| list.swap(copy.clone()));
         let replaced = slot.replace(copy);
-        self.history.counts.leave(&replaced);
+        self.history.leave(&replaced);
         Ok((cas, Garbage { replaced: Some(replaced), unlisted, ..Garbage::default() }))
     }
 

@@ -1,6 +1,7 @@
 //! The changes that a vBucket accepts, one family a file.
 
 mod change;
+mod collections;
 mod ephemeral;
 mod expiry;
 mod flush;
@@ -16,6 +17,7 @@ mod residency;
 mod with_meta;
 
 pub use change::{Basis, Change, Existence, Refusal, Refused, Stored};
+pub use collections::EventGarbage;
 pub use flush::{FlushBatch, SavedSyncWrites};
 pub use lock::UnlockRefusal;
 pub use on_disk::Look;

@@ -39,11 +39,14 @@ impl VBucket {
         let is_locked = self.locks.holder(there.key(), now).is_some();
         // A commit replaces what is in the table.
         let is_prepared = self.sync_writes.of(there.key()).is_some();
-        if meta != version.meta() || !is_clean || is_locked || is_prepared || self.evicted.keeps(&there) {
+        // What is dropped is erased instead.
+        let is_clean = is_clean && !is_prepared && !self.history.collections.hides(&there);
+        if meta != version.meta() || !is_clean || is_locked || self.evicted.keeps(&there) {
             return None;
         }
-        self.history.counts.leave(&there);
+        self.history.leave(&there);
         let gone = slot.remove();
+        self.history.collections.evict(&gone);
         self.evicted.enter(hash, &gone, self.table.len() as u64 / FIRST_SHARE);
         Some(gone)
     }
@@ -82,7 +85,8 @@ impl VBucket {
             return (false, None);
         }
         let filter = self.evicted.leave(version);
-        self.history.counts.enter(version);
+        self.history.collections.bring_back(version);
+        self.history.enter(version);
         slot.insert(version.clone());
         self.evicted.ties.found(version.key());
         (true, filter)

@@ -177,15 +177,18 @@ impl VBucket {
 
     /// Puts a prepare in its document's place. It must not be in flight any more.
     fn make_commit(&mut self, prepare: Version) -> Garbage {
-        let prepared = prepare.meta().by_seqno;
         let at = self.history.high_seqno.next();
-        let mut garbage = self.put_commit(&prepare, at);
+        let garbage = self.put_commit(&prepare, at);
+        Garbage { prepare: self.unlist(prepare).prepare, ..garbage }
+    }
+
+    /// Takes a prepare that is over out of the list of an ephemeral bucket.
+    fn unlist(&mut self, prepare: Version) -> Garbage {
         if let Some(list) = &mut self.history.seq_list {
             // The prepare is held here, too: nothing is freed.
-            drop(list.replaced(prepared));
+            drop(list.replaced(prepare.meta().by_seqno));
         }
-        garbage.prepare = Some(prepare);
-        garbage
+        Garbage { prepare: Some(prepare), ..Garbage::default() }
     }
 
     fn put_commit(&mut self, prepare: &Version, at: Seqno) -> Garbage {
@@ -213,7 +216,13 @@ impl VBucket {
                 return false;
             }
             let prepare = self.sync_writes.complete(prepared).expect("it is the first in flight");
-            let garbage = self.make_commit(prepare.version);
+            let collection = prepare.version.document_key().collection;
+            let garbage = if self.history.collections.is_open(collection) {
+                self.make_commit(prepare.version)
+            } else {
+                // It is gone with its collection.
+                self.unlist(prepare.version)
+            };
             out.push(Committed { prepared, garbage });
         }
         true

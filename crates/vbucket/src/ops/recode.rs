@@ -33,8 +33,8 @@ impl VBucket {
         }
         let recoded = recoded.publish();
         recoded.frequency().store(there.frequency().load(Ordering::Relaxed), Ordering::Relaxed);
-        self.history.counts.leave(&there);
-        self.history.counts.enter(&recoded);
+        self.history.leave(&there);
+        self.history.enter(&recoded);
         Ok(self.table.find_slot(hash, there.key()).replace(recoded))
     }
 }

@@ -3,7 +3,7 @@
 //! Who counts takes a snapshot of the disk after [`VBucket::begin_recount`], tells how new it is, shows all its keys
 //! in order, a slice at a time, and ends the count. Meanwhile only versions that the snapshot has may leave memory.
 
-use base::{Seqno, Version};
+use base::{CollectionId, Seqno, Version};
 
 use crate::filter::Filter;
 use crate::vbucket::VBucket;
@@ -11,12 +11,13 @@ use crate::vbucket::VBucket;
 impl VBucket {
     /// Whether it is time to count anew.
     pub fn wants_recount(&self) -> bool {
-        self.evicted.wants_recount(!self.is_following())
+        self.evicted.wants_recount(!self.is_following()) && !self.history.collections.wants_erasing()
     }
 
-    /// Begins to count anew and says under which number; another count that is under way comes to nothing.
-    pub fn begin_recount(&mut self) -> u64 {
-        self.evicted.begin_recount()
+    /// Begins to count anew and says under which number; another count that is under way comes to nothing. Nothing if
+    /// it cannot be counted before documents of dropped collections have left memory.
+    pub fn begin_recount(&mut self) -> Option<u64> {
+        (!self.history.collections.wants_erasing()).then(|| self.evicted.begin_recount())
     }
 
     /// Tells how new the snapshot is that is counted. False if the count was ended.
@@ -28,7 +29,9 @@ impl VBucket {
     pub fn recount_slice(&mut self, ticket: u64, slice: &[(u64, Version)]) -> bool {
         let Some(recount) = self.evicted.recount(ticket) else { return false };
         for (hash, version) in slice {
-            if self.table.find(*hash, version.key()).is_none() {
+            let is_counted =
+                version.key().collection != CollectionId::SYSTEM && !self.history.collections.hides(version);
+            if is_counted && self.table.find(*hash, version.key()).is_none() {
                 recount.note(*hash, version);
             }
         }

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use base::{Datatype, DocKey, Moment, NewVersion, Seqno, Version, VersionMeta};
 
 use crate::bucket_context::BucketContext;
+use crate::collections::Collections;
 use crate::durability::NO_DEADLINE;
 use crate::evicted::Evicted;
 use crate::hash_table::HashTable;
@@ -14,6 +15,8 @@ use crate::vbucket::{Counts, VBucket};
 pub struct Loaded {
     table: HashTable,
     counts: Counts,
+    /// What of each collection was met.
+    collections: Collections,
     evicted: Evicted,
     /// About how many are still to come.
     to_come: u64,
@@ -27,6 +30,7 @@ impl Loaded {
         Loaded {
             table: HashTable::with_room(context, items),
             counts: Counts::default(),
+            collections: Collections::default(),
             evicted: Evicted::new(context),
             to_come: 0,
             prepares: Vec::new(),
@@ -51,14 +55,19 @@ impl Loaded {
         if slot.get().is_some_and(|there| there.meta().by_seqno >= version.meta().by_seqno) {
             return;
         }
+        self.collections.meet(version.key(), version.meta().by_seqno);
         self.counts.enter(&version);
+        self.collections.enter(&version);
         if let Some(old) = slot.set(version) {
             self.counts.leave(&old);
+            self.collections.leave(&old);
         }
     }
 
     /// Notes a version on disk that there is no room for. There must be no other one of its key.
     pub fn leave_out(&mut self, hash: u64, version: &Version) {
+        self.collections.meet(version.key(), version.meta().by_seqno);
+        self.collections.evict(version);
         self.evicted.enter(hash, version, self.to_come);
         self.to_come = self.to_come.saturating_sub(1);
     }
@@ -88,13 +97,15 @@ impl VBucket {
     /// Puts loaded documents in place, before anybody has written any. Drop what is returned outside the lock.
     pub fn install(&mut self, loaded: Loaded) -> Loaded {
         assert_eq!(self.table.len(), 0, "documents are loaded before any is written");
-        let Loaded { table, counts, evicted, prepares, .. } = loaded;
+        let Loaded { table, counts, collections, evicted, prepares, .. } = loaded;
         for prepare in prepares {
             self.prepares_mut().insert(prepare, NO_DEADLINE, true);
         }
+        self.history.collections.found(&collections);
         Loaded {
             to_come: 0,
             prepares: Vec::new(),
+            collections,
             evicted: std::mem::replace(&mut self.evicted, evicted),
             table: std::mem::replace(&mut self.table, table),
             counts: std::mem::replace(&mut self.history.counts, counts),
@@ -113,8 +124,8 @@ impl VBucket {
             return Placed::Other;
         }
         whole.frequency().store(there.frequency().load(Ordering::Relaxed), Ordering::Relaxed);
-        self.history.counts.leave(&there);
-        self.history.counts.enter(whole);
+        self.history.leave(&there);
+        self.history.enter(whole);
         Placed::Placed(slot.replace(whole.clone()))
     }
 
@@ -139,7 +150,7 @@ impl VBucket {
         if !is_it || there.meta().by_seqno > self.persisted_seqno {
             return None;
         }
-        self.history.counts.leave(&there);
+        self.history.leave(&there);
         Some(slot.remove())
     }
 
@@ -162,8 +173,8 @@ impl VBucket {
         }
         assert!(!hollow.is_resident(), "the value is what goes");
         let hollow = hollow.publish();
-        self.history.counts.leave(&there);
-        self.history.counts.enter(&hollow);
+        self.history.leave(&there);
+        self.history.enter(&hollow);
         Some(self.table.find_slot(hash, there.key()).replace(hollow))
     }
 }

@@ -47,6 +47,7 @@ impl VBucket {
         if current.is_none() && self.evicted.may_hold(hash, new.key()) {
             return Err(Refused { refusal: Refusal::Unknown, new });
         }
+        let current = current.filter(|version| !self.history.collections.hides(version));
         let live = current.filter(|v| v.is_live(now));
         let lock = live.and_then(|_| self.locks.holder(new.key(), now));
         let refusal = match (lock, live) {

@@ -80,14 +80,13 @@ fn now(bucket: &Bucket) -> Token {
 }
 
 /// The value of a stream request for collections that are named like `scope.collection` or `0x8`.
-fn filter(manifest: &str, names: &str) -> Result<Vec<u8>, Refused> {
+fn filter(manifest: &Value, names: &str) -> Result<Vec<u8>, Refused> {
     let unknown = |name: &str| refuse(StatusCode::BAD_REQUEST, &format!("there is no collection `{name}`"));
-    let manifest: Value = serde_json::from_str(manifest).unwrap_or_default();
     let mut ids = Vec::new();
     for name in names.split(',').filter(|name| !name.is_empty()) {
         let id = match name.strip_prefix("0x") {
             Some(id) => Some(id.to_owned()),
-            None => collection_id(&manifest, name),
+            None => collection_id(manifest, name),
         };
         ids.push(id.ok_or_else(|| unknown(name))?);
     }
@@ -118,7 +117,7 @@ fn wishes(bucket: &Bucket, query: &BTreeMap<String, String>, headers: &HeaderMap
             ("since", text) => place = Some(since(bucket, text)?),
             ("cursor", name) => place = Some(cursors::place(bucket, name)?),
             ("collections", names) => {
-                collections = filter(crate::commands::collections::DEFAULT_MANIFEST, names)?;
+                collections = filter(&bucket.manifest().to_json(), names)?;
             }
             ("follow", "true") => follow = true,
             ("follow", "false") => follow = false,

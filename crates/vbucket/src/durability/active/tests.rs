@@ -1,3 +1,5 @@
+//! What is safe by which acknowledgements: the rules that the recordings show, and the definition.
+
 use proptest::prelude::*;
 
 use super::*;

@@ -1,0 +1,379 @@
+//! The collections of a bucket: its manifest, which every active vBucket takes over, and what becomes of those dropped.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use base::env::{Env, OpenMode};
+use base::{CollectionId, ScopeId, Seqno, VbId, VbState, Version};
+use parking_lot::{Mutex, RwLock};
+use serde_json::{Value, json};
+use vbucket::collections::manifest::SuccessorRefusal;
+use vbucket::{
+    CollectionOps, Collections, DroppedCollection, EventGarbage, Held, Manifest, OpenCollection, OpenScope,
+};
+
+use crate::bucket::{Bucket, Shard};
+use crate::compaction_queue::CompactRequest;
+use crate::failure::Failure;
+use crate::keeper::{Chore, ChoreId, Next, Slice};
+use crate::refusal::Refusal;
+use crate::shard_guard::{Holder, ShardGuard};
+
+/// Holds the manifest, and ids that were never used.
+const MANIFEST_FILE: &str = "manifest.json";
+/// What it is called until it is complete.
+const UNFINISHED_FILE: &str = "manifest.json.new";
+/// The longest manifest that is read, in bytes: so many scopes and collections have no longer names.
+const MAX_FILE_BYTES: u64 = 8 << 20;
+/// Ids below are reserved.
+const FIRST_ID: u32 = 8;
+/// Items that are looked at under a vBucket's lock at once.
+const SLICE_ITEMS: usize = 256;
+/// How long the eraser rests while nothing is dropped, unless somebody drops something.
+const PAUSE: Duration = Duration::from_secs(60);
+/// How long it rests while it waits for a compaction.
+const PAUSE_FOR_DISK: Duration = Duration::from_secs(1);
+
+/// Ids that no scope and no collection of a bucket ever had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NextIds {
+    /// Of the next scope.
+    pub scope: ScopeId,
+    /// Of the next collection.
+    pub collection: CollectionId,
+}
+
+/// Why a manifest was not taken over.
+#[derive(Debug, thiserror::Error)]
+pub enum ManifestRefusal {
+    /// It cannot follow the present one.
+    #[error("it cannot follow the present manifest: {0:?}")]
+    Successor(SuccessorRefusal),
+    /// It could not be saved.
+    #[error(transparent)]
+    Failure(#[from] Failure),
+}
+
+/// A bucket's manifest.
+pub(crate) struct BucketManifest {
+    present: RwLock<Arc<Manifest>>,
+    /// Held while it is changed, from the decision to the last vBucket.
+    next_ids: Mutex<NextIds>,
+    /// Whether something may be dropped and not erased yet.
+    is_dropping: AtomicBool,
+}
+
+impl Default for NextIds {
+    fn default() -> NextIds {
+        NextIds { scope: ScopeId(FIRST_ID), collection: CollectionId(FIRST_ID) }
+    }
+}
+
+impl NextIds {
+    /// The same, above all that a manifest has.
+    fn above(self, manifest: &Manifest) -> NextIds {
+        let scope = manifest.scopes().map(|scope| scope.id.0.saturating_add(1)).max();
+        let collection = manifest.collections().map(|one| one.id.0.saturating_add(1)).max();
+        NextIds {
+            scope: self.scope.max(ScopeId(scope.unwrap_or(0))),
+            collection: self.collection.max(CollectionId(collection.unwrap_or(0))),
+        }
+    }
+}
+
+impl BucketManifest {
+    /// Reads it from the bucket's folder; a bucket that has none has the default one.
+    pub(crate) fn open(env: &Env, dir: &Path) -> Result<BucketManifest, Failure> {
+        let (manifest, next_ids) = match read_file(env, &dir.join(MANIFEST_FILE))? {
+            Some(bytes) => parse(&bytes).map_err(|what| {
+                let source = io::Error::new(io::ErrorKind::InvalidData, what);
+                Failure::io("read", &dir.join(MANIFEST_FILE), source)
+            })?,
+            None => (Manifest::default(), NextIds::default()),
+        };
+        Ok(BucketManifest {
+            present: RwLock::new(Arc::new(manifest)),
+            next_ids: Mutex::new(next_ids),
+            // A vBucket may have found something.
+            is_dropping: AtomicBool::new(true),
+        })
+    }
+}
+
+fn parse(bytes: &[u8]) -> Result<(Manifest, NextIds), String> {
+    let value: Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    let manifest = value.get("manifest").ok_or("it has no manifest")?.to_string();
+    let manifest = Manifest::parse(manifest.as_bytes()).map_err(|error| error.to_string())?;
+    let id = |name: &str| {
+        let id = value.get(name).and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());
+        id.ok_or(format!("{name} is no id"))
+    };
+    let ids = NextIds { scope: ScopeId(id("next_scope")?), collection: CollectionId(id("next_collection")?) };
+    Ok((manifest, ids))
+}
+
+fn read_file(env: &Env, path: &Path) -> Result<Option<Vec<u8>>, Failure> {
+    let read = || {
+        let file = env.disk.open(path, OpenMode::Read)?;
+        let len = file.len()?.min(MAX_FILE_BYTES);
+        let mut bytes = vec![0; len as usize];
+        let read = file.read_at(&mut bytes, 0)?;
+        bytes.truncate(read);
+        Ok::<_, io::Error>(bytes)
+    };
+    match read() {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(Failure::io("read", path, source)),
+    }
+}
+
+/// What a bucket has of one collection, over all vBuckets: documents of active ones, memory and operations of all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CollectionTotals {
+    /// Documents that clients may see.
+    pub documents: u64,
+    /// Bytes of versions in memory, tombstones among them.
+    pub memory_bytes: u64,
+    /// Bytes that it takes in files, as far as that is known without reading them.
+    pub disk_bytes: u64,
+    /// What clients did since the start.
+    pub ops: CollectionOps,
+}
+
+impl CollectionTotals {
+    /// Adds another collection, or the same of other vBuckets.
+    pub fn add(&mut self, other: &CollectionTotals) {
+        self.documents += other.documents;
+        self.memory_bytes += other.memory_bytes;
+        self.disk_bytes += other.disk_bytes;
+        self.ops.gets += other.ops.gets;
+        self.ops.stores += other.ops.stores;
+        self.ops.deletes += other.ops.deletes;
+    }
+}
+
+impl Bucket {
+    /// Its manifest as it is now.
+    pub fn manifest(&self) -> Arc<Manifest> {
+        Arc::clone(&self.manifest.present.read())
+    }
+
+    /// Changes the manifest: `change` sees the present one and ids that were never used, and makes the next one, or
+    /// says why not. It is durable, and all active vBuckets have taken it over, when this returns. Blocks while the disk
+    /// works.
+    ///
+    /// A manifest that equals the present one changes nothing.
+    pub fn change_manifest<E: From<ManifestRefusal>>(
+        &self,
+        change: impl FnOnce(&Manifest, NextIds) -> Result<Manifest, E>,
+    ) -> Result<Arc<Manifest>, E> {
+        let mut next_ids = self.manifest.next_ids.lock();
+        let present = self.manifest();
+        let new = change(&present, *next_ids)?;
+        if new == *present {
+            return Ok(present);
+        }
+        present.check_successor(&new).map_err(ManifestRefusal::Successor)?;
+        let ids = next_ids.above(&new);
+        self.save_manifest(&new, ids).map_err(ManifestRefusal::Failure)?;
+        *next_ids = ids;
+        let new = Arc::new(new);
+        *self.manifest.present.write() = Arc::clone(&new);
+        for vb in (0..self.vbuckets()).map(VbId) {
+            let mut shard = self.hold(vb, Holder::Roles);
+            let left = self.take_over_manifest(&mut shard, &new);
+            drop(shard);
+            drop(left);
+        }
+        self.manifest.is_dropping.store(true, Ordering::Relaxed);
+        self.keeper.wake(ChoreId::Eraser);
+        Ok(new)
+    }
+
+    /// Puts a manifest in the place of the present one, as [`Bucket::change_manifest`] does.
+    pub fn set_manifest(&self, new: Manifest) -> Result<(), ManifestRefusal> {
+        self.change_manifest(|_, _| Ok(new)).map(drop)
+    }
+
+    /// An active vBucket takes over a manifest that is newer than its own.
+    pub(crate) fn take_over_manifest(&self, shard: &mut Shard, manifest: &Manifest) -> Option<EventGarbage> {
+        if !shard.exists || shard.vb.state() != VbState::Active {
+            return None;
+        }
+        let left = shard.vb.apply_manifest(manifest, self.now())?;
+        self.queue_flush(shard);
+        Some(left)
+    }
+
+    fn save_manifest(&self, manifest: &Manifest, ids: NextIds) -> Result<(), Failure> {
+        let (dir, disk) = (&self.config.dir, &self.env.disk);
+        let [path, unfinished]: [PathBuf; 2] = [MANIFEST_FILE, UNFINISHED_FILE].map(|name| dir.join(name));
+        let text = json!({
+            "manifest": manifest.to_json(),
+            "next_scope": ids.scope.0,
+            "next_collection": ids.collection.0,
+        });
+        crate::open::write_file(&self.env, &unfinished, text.to_string().as_bytes())?;
+        disk.rename(&unfinished, &path).map_err(|source| Failure::io("rename", &unfinished, source))?;
+        disk.sync_dir(dir).map_err(|source| Failure::io("sync", dir, source))
+    }
+
+    /// Why a collection that a vBucket does not have cannot be used: it may be on its way there.
+    pub fn collection_refusal(&self, id: CollectionId) -> Refusal {
+        match self.manifest().collection(id) {
+            Some(_) => Refusal::Busy,
+            None => Refusal::UnknownCollection,
+        }
+    }
+
+    /// The last change of a collection in a vBucket; nothing if there is no such vBucket, or it has no such collection.
+    pub fn collection_seqno(&self, vb: VbId, id: CollectionId) -> Option<Seqno> {
+        let shard = self.shard(vb).ok()?;
+        shard.vb.collections().get(id).map(|one| one.high_seqno)
+    }
+
+    /// The longest that documents of a collection may live, if it says so.
+    pub(crate) fn collection_ttl_s(&self, vb: VbId, id: CollectionId) -> Option<u32> {
+        self.shard(vb).ok()?.vb.collections().get(id)?.max_ttl_s
+    }
+
+    /// What the bucket has of each collection of its manifest, in the manifest's order.
+    pub fn collection_totals(&self) -> Vec<(CollectionId, CollectionTotals)> {
+        let manifest = self.manifest();
+        let mut all: Vec<(CollectionId, CollectionTotals)> =
+            manifest.collections().map(|one| (one.id, CollectionTotals::default())).collect();
+        for vb in (0..self.vbuckets()).map(VbId) {
+            let stored = self.store.collections(vb);
+            let shard = self.hold(vb, Holder::Stats);
+            for (id, totals) in &mut all {
+                totals.add(&totals_of(&shard, *id, &stored));
+            }
+        }
+        all
+    }
+
+    /// Has documents of dropped collections leave memory, and then the disk. Says whether more may be done at once.
+    fn erase_slice(&self, slice: &Slice<'_>) -> Next {
+        if !self.manifest.is_dropping.swap(false, Ordering::Relaxed) {
+            return Next::After(PAUSE);
+        }
+        let mut is_left = false;
+        for vb in (0..self.vbuckets()).map(VbId) {
+            while self.erase_some(vb, &mut is_left) {
+                if slice.is_over() {
+                    self.manifest.is_dropping.store(true, Ordering::Relaxed);
+                    return Next::Again;
+                }
+            }
+        }
+        if !is_left {
+            return Next::After(PAUSE);
+        }
+        self.manifest.is_dropping.store(true, Ordering::Relaxed);
+        Next::After(PAUSE_FOR_DISK)
+    }
+
+    /// Erases some documents of a vBucket, or has its file compacted. Says whether there may be more in memory.
+    fn erase_some(&self, vb: VbId, is_left: &mut bool) -> bool {
+        let mut freed: Vec<Version> = Vec::new();
+        let (more, wants_compaction) = {
+            let mut shard = self.hold(vb, Holder::Eraser);
+            if !shard.exists || shard.vb.collections().dropped().is_empty() {
+                return false;
+            }
+            *is_left = true;
+            if shard.unloaded.is_some() {
+                return false;
+            }
+            let more = shard.vb.erase_dropped(SLICE_ITEMS, &mut freed);
+            let persisted = shard.vb.persisted_seqno();
+            let is_ready = |dropped: &DroppedCollection| dropped.is_on_disk() && dropped.end <= persisted;
+            (more, !more && shard.vb.collections().dropped().iter().any(is_ready))
+        };
+        drop(freed);
+        if wants_compaction && !self.is_ephemeral() {
+            let purge_before_s = self.now().unix_s().checked_sub(self.config.purge_age_s);
+            // If one is waiting already it will do; it is asked for again until nothing is left.
+            let _ = self.compacting.ask(vb, CompactRequest { purge_before_s, ..CompactRequest::default() });
+        }
+        more
+    }
+
+    /// What a compaction that begins now may leave out of a vBucket's file: collections with the seqnos at which they
+    /// were dropped, durably.
+    pub(crate) fn dropped_on_disk(&self, vb: VbId) -> Vec<(CollectionId, Seqno)> {
+        let shard = self.hold(vb, Holder::Compactor);
+        let persisted = shard.vb.persisted_seqno();
+        let dropped = shard.vb.collections().dropped().iter();
+        dropped.filter(|one| one.end <= persisted).map(|one| (one.id, one.end)).collect()
+    }
+
+    /// A compaction has left these out.
+    pub(crate) fn erased_from_disk(&self, vb: VbId, incarnation: u64, erased: &[(CollectionId, Seqno)]) {
+        let mut shard = self.hold(vb, Holder::Compactor);
+        if shard.incarnation == incarnation {
+            shard.vb.erased_from_disk(erased);
+        }
+    }
+}
+
+fn totals_of(
+    shard: &Shard,
+    id: CollectionId,
+    stored: &[(CollectionId, kvstore::CollectionStats)],
+) -> CollectionTotals {
+    let mut totals = CollectionTotals::default();
+    let on_disk = stored.iter().find(|(stored, _)| *stored == id).map(|(_, stats)| *stats);
+    let on_disk = on_disk.unwrap_or_default();
+    if !shard.exists || !shard.vb.collections().is_open(id) {
+        return totals;
+    }
+    let Held { in_memory, evicted, bytes } = shard.vb.held_by(id);
+    let documents = if shard.unloaded.is_some() { on_disk.item_count } else { in_memory + evicted };
+    if shard.vb.state() == VbState::Active {
+        totals.documents = documents;
+    }
+    totals.memory_bytes = bytes;
+    totals.disk_bytes = on_disk.disk_bytes;
+    totals.ops = shard.vb.collections().ops(id);
+    totals
+}
+
+/// The collections of a vBucket as they are stored.
+pub(crate) fn collections_of(
+    stored: &kvstore::StoredManifest,
+    stats: &[(CollectionId, kvstore::CollectionStats)],
+) -> Collections {
+    let scopes = stored.scopes.iter().map(|one| OpenScope { id: one.scope.id, start: one.start });
+    let open = stored.open.iter().map(|one| {
+        let of = &one.collection;
+        let counted = stats.iter().find(|(id, _)| *id == of.id).map(|(_, stats)| stats.high_seqno);
+        let open = OpenCollection::new(of.id, of.scope, of.max_ttl_s, one.start);
+        open.on_disk(counted.unwrap_or_default())
+    });
+    let dropped = stored.dropped.iter().map(|one| DroppedCollection::on_disk(one.id, one.end));
+    Collections::new(stored.uid, scopes.collect(), open.collect(), dropped.collect())
+}
+
+/// Erases what is dropped.
+#[derive(Default)]
+pub(crate) struct Eraser;
+
+impl Chore for Eraser {
+    fn step(&mut self, bucket: &Bucket, slice: &Slice<'_>) -> Next {
+        bucket.erase_slice(slice)
+    }
+}
+
+impl Bucket {
+    /// Locks an active vBucket that has a collection and whose documents are loaded, for an operation.
+    #[inline]
+    pub(crate) fn active_with(&self, vb: VbId, id: CollectionId) -> Result<ShardGuard<'_>, Refusal> {
+        let shard = self.active(vb)?;
+        if shard.vb.collections().is_open(id) { Ok(shard) } else { Err(Refusal::UnknownCollection) }
+    }
+}

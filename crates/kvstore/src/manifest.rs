@@ -1,0 +1,236 @@
+//! The collections of a vBucket as its file has them: local documents, kept by the events that are saved.
+//!
+//! `_local/collections/manifest`, `_local/collections/open` and `_local/scope/open` are FlatBuffers tables as the golden
+//! files have them. `_local/collections/dropped` is in none of those; it is made in the same way, with the first seqno,
+//! the last seqno and the id of each collection.
+
+use base::{CollectionId, ScopeId, Seqno, Version};
+use vbucket::SystemEvent;
+use vbucket::collections::flat::{Field, Table, encode, encode_list};
+use vbucket::collections::manifest::DEFAULT_NAME;
+use vbucket::{Collection, ManifestUid, Scope};
+
+use crate::collections::SYSTEM;
+
+const UID_ID: &str = "_local/collections/manifest";
+const OPEN_ID: &str = "_local/collections/open";
+const SCOPES_ID: &str = "_local/scope/open";
+const DROPPED_ID: &str = "_local/collections/dropped";
+
+/// A collection that is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredCollection {
+    /// Seqno of the event that made it; 0 if it has always been there.
+    pub start: Seqno,
+    /// What it is.
+    pub collection: Collection,
+}
+
+/// A scope that is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredScope {
+    /// Seqno of the event that made it; 0 if it has always been there.
+    pub start: Seqno,
+    /// What it is.
+    pub scope: Scope,
+}
+
+/// A collection that was dropped, and of which the file may still hold something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoredDrop {
+    /// Which one.
+    pub id: CollectionId,
+    /// Seqno of the event that made it.
+    pub start: Seqno,
+    /// Seqno of the event that dropped it.
+    pub end: Seqno,
+}
+
+/// The collections of a vBucket as of a commit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredManifest {
+    /// The manifest that the vBucket has taken over last.
+    pub uid: ManifestUid,
+    /// Its scopes, in no order.
+    pub scopes: Vec<StoredScope>,
+    /// Its collections, in no order.
+    pub open: Vec<StoredCollection>,
+    /// What was dropped and not erased by a compaction yet.
+    pub dropped: Vec<StoredDrop>,
+}
+
+impl Default for StoredManifest {
+    /// What a vBucket has before the first event.
+    fn default() -> StoredManifest {
+        let scope = Scope { id: ScopeId(0), name: DEFAULT_NAME.into() };
+        let collection = Collection {
+            id: CollectionId::DEFAULT,
+            scope: ScopeId(0),
+            name: DEFAULT_NAME.into(),
+            max_ttl_s: None,
+        };
+        StoredManifest {
+            uid: ManifestUid(0),
+            scopes: vec![StoredScope { start: Seqno(0), scope }],
+            open: vec![StoredCollection { start: Seqno(0), collection }],
+            dropped: Vec::new(),
+        }
+    }
+}
+
+/// The system events among versions that are sorted by stored key, in the order in which they happened.
+pub(crate) fn events_in(items: &[Version]) -> Vec<&Version> {
+    let prefix = SYSTEM.0 as u8;
+    let from = items.partition_point(|version| version.stored_key().first() < Some(&prefix));
+    let to = items.partition_point(|version| version.stored_key().first() <= Some(&prefix));
+    let mut events: Vec<&Version> = items[from..to].iter().collect();
+    events.sort_unstable_by_key(|version| version.meta().by_seqno);
+    events
+}
+
+impl StoredManifest {
+    /// Reads it from the local documents that `local` gives; nothing if one of them is damaged.
+    pub(crate) fn read<E>(
+        mut local: impl FnMut(&[u8]) -> Result<Option<Vec<u8>>, E>,
+    ) -> Result<Option<StoredManifest>, E> {
+        let mut manifest = StoredManifest::default();
+        let [uid, scopes, open, dropped] = [
+            local(UID_ID.as_bytes())?,
+            local(SCOPES_ID.as_bytes())?,
+            local(OPEN_ID.as_bytes())?,
+            local(DROPPED_ID.as_bytes())?,
+        ];
+        Ok((|| {
+            if let Some(uid) = uid {
+                manifest.uid = ManifestUid(Table::root(&uid)?.u64(0)?);
+            }
+            if let Some(scopes) = scopes {
+                manifest.scopes = entries(&scopes, scope_of)?;
+            }
+            if let Some(open) = open {
+                manifest.open = entries(&open, collection_of)?;
+            }
+            if let Some(dropped) = dropped {
+                manifest.dropped = entries(&dropped, drop_of)?;
+            }
+            Some(manifest)
+        })())
+    }
+
+    /// The local documents; one without a value is to be removed.
+    pub(crate) fn locals(&self) -> [(&'static str, Option<Vec<u8>>); 4] {
+        let open: Vec<[Field<'_>; 6]> = self
+            .open
+            .iter()
+            .map(|StoredCollection { start, collection }| {
+                [
+                    Field::U64(start.0),
+                    Field::U32(collection.scope.0),
+                    Field::U32(collection.id.0),
+                    Field::Bool(collection.max_ttl_s.is_some()),
+                    Field::U32(collection.max_ttl_s.unwrap_or(0)),
+                    Field::Text(&collection.name),
+                ]
+            })
+            .collect();
+        let scopes = self.scopes.iter().map(|StoredScope { start, scope }| {
+            [Field::U64(start.0), Field::U32(scope.id.0), Field::Text(&scope.name)]
+        });
+        let scopes: Vec<[Field<'_>; 3]> = scopes.collect();
+        let dropped = self
+            .dropped
+            .iter()
+            .map(|StoredDrop { id, start, end }| [Field::U64(start.0), Field::U64(end.0), Field::U32(id.0)]);
+        let dropped: Vec<[Field<'_>; 3]> = dropped.collect();
+        let has_dropped = !dropped.is_empty();
+        [
+            (DROPPED_ID, has_dropped.then(|| encode_list(dropped.iter().map(|entry| &entry[..])))),
+            (UID_ID, Some(encode(&[Field::U64(self.uid.0)]))),
+            (OPEN_ID, Some(encode_list(open.iter().map(|entry| &entry[..])))),
+            (SCOPES_ID, Some(encode_list(scopes.iter().map(|entry| &entry[..])))),
+        ]
+    }
+
+    /// The local document about what is dropped.
+    pub(crate) fn dropped_local(&self) -> (&'static str, Option<Vec<u8>>) {
+        let [dropped, ..] = self.locals();
+        dropped
+    }
+
+    /// Takes over what an event says that is saved; one that cannot be read changes nothing, nor does one that is known
+    /// already. `is_written` tells whether anything was ever saved in a collection: if not, nothing has to be erased.
+    pub(crate) fn apply(&mut self, version: &Version, is_written: impl Fn(&StoredCollection) -> bool) {
+        let Some(event) = SystemEvent::of(version) else {
+            tracing::error!(seqno = %version.meta().by_seqno, "a system event cannot be read, and is passed over");
+            return;
+        };
+        let seqno = version.meta().by_seqno;
+        self.uid = self.uid.max(event.manifest());
+        match event {
+            SystemEvent::ScopeBegin { scope, .. } => {
+                self.scopes.retain(|there| there.scope.id != scope.id || there.start >= seqno);
+                if !self.scopes.iter().any(|there| there.scope.id == scope.id) {
+                    self.scopes.push(StoredScope { start: seqno, scope });
+                }
+            }
+            SystemEvent::ScopeEnd { id, .. } => {
+                self.scopes.retain(|there| there.scope.id != id || there.start >= seqno);
+            }
+            SystemEvent::CollectionBegin { collection, .. } => {
+                // One that is older was dropped meanwhile, by an event under the same key.
+                self.end(collection.id, Seqno(seqno.0.saturating_sub(1)), is_written);
+                if self.is_open(collection.id) {
+                    return;
+                }
+                self.open.push(StoredCollection { start: seqno, collection });
+            }
+            SystemEvent::CollectionChanged { collection, .. } => {
+                for there in self.open.iter_mut().filter(|there| there.collection.id == collection.id) {
+                    there.collection.max_ttl_s = collection.max_ttl_s;
+                }
+            }
+            SystemEvent::CollectionEnd { id, .. } => self.end(id, seqno, is_written),
+        }
+    }
+
+    fn end(&mut self, id: CollectionId, end: Seqno, is_written: impl Fn(&StoredCollection) -> bool) {
+        let is_it = |there: &StoredCollection| there.collection.id == id && there.start <= end;
+        let Some(at) = self.open.iter().position(is_it) else { return };
+        let ended = self.open.remove(at);
+        if is_written(&ended) {
+            self.dropped.push(StoredDrop { id, start: ended.start, end });
+        }
+    }
+
+    /// Whether a collection is there.
+    pub(crate) fn is_open(&self, id: CollectionId) -> bool {
+        self.open.iter().any(|there| there.collection.id == id)
+    }
+}
+
+fn entries<T>(bytes: &[u8], entry: impl Fn(&Table<'_>) -> Option<T>) -> Option<Vec<T>> {
+    Table::root(bytes)?.list(0)?.iter().map(entry).collect()
+}
+
+fn scope_of(table: &Table<'_>) -> Option<StoredScope> {
+    let scope = Scope { id: ScopeId(table.u32(1)?), name: table.text(2)?.to_owned() };
+    Some(StoredScope { start: Seqno(table.u64(0)?), scope })
+}
+
+fn collection_of(table: &Table<'_>) -> Option<StoredCollection> {
+    let collection = Collection {
+        id: CollectionId(table.u32(2)?),
+        scope: ScopeId(table.u32(1)?),
+        name: table.text(5)?.to_owned(),
+        max_ttl_s: if table.bool(3)? { Some(table.u32(4)?) } else { None },
+    };
+    Some(StoredCollection { start: Seqno(table.u64(0)?), collection })
+}
+
+fn drop_of(table: &Table<'_>) -> Option<StoredDrop> {
+    Some(StoredDrop {
+        id: CollectionId(table.u32(2)?),
+        start: Seqno(table.u64(0)?),
+        end: Seqno(table.u64(1)?),
+    })
+}

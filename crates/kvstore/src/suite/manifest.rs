@@ -1,0 +1,131 @@
+//! The collections of a vBucket, which events tell.
+
+use base::{Heap, ScopeId};
+use vbucket::{Collection, ManifestUid, Scope, SystemEvent};
+
+use super::*;
+use crate::compaction::Compaction;
+use crate::manifest::{StoredDrop, StoredManifest};
+
+pub(super) fn run<S: Subject>(fresh: &impl Fn() -> S) {
+    a_vbucket_begins_with_the_default_collection(fresh());
+    events_make_the_manifest(fresh());
+    what_was_never_written_needs_no_erasing(fresh());
+    going_back_brings_back_collections(fresh());
+}
+
+fn event(seqno: u64, event: &SystemEvent) -> Version {
+    let mut new = event.to_version(Heap::shared());
+    (new.meta_mut().by_seqno, new.meta_mut().cas) = (Seqno(seqno), Cas(seqno));
+    new.publish()
+}
+
+fn collection(id: u32, max_ttl_s: Option<u32>) -> Collection {
+    Collection { id: CollectionId(id), scope: ScopeId(8), name: format!("c{id}"), max_ttl_s }
+}
+
+fn scope_begin(seqno: u64, uid: u64) -> Version {
+    let scope = Scope { id: ScopeId(8), name: "s8".into() };
+    event(seqno, &SystemEvent::ScopeBegin { manifest: ManifestUid(uid), scope })
+}
+
+fn begin(seqno: u64, uid: u64, collection: Collection) -> Version {
+    event(seqno, &SystemEvent::CollectionBegin { manifest: ManifestUid(uid), collection })
+}
+
+fn end(seqno: u64, uid: u64, id: u32) -> Version {
+    let (scope, id) = (ScopeId(8), CollectionId(id));
+    event(seqno, &SystemEvent::CollectionEnd { manifest: ManifestUid(uid), scope, id })
+}
+
+fn manifest(subject: &impl Subject) -> StoredManifest {
+    stored(subject.store(), VB).expect("it is there").manifest
+}
+
+/// Ids with their first seqno and max TTL, in order.
+fn open(manifest: &StoredManifest) -> Vec<(u32, u64, Option<u32>)> {
+    let mut open: Vec<_> = manifest
+        .open
+        .iter()
+        .map(|one| (one.collection.id.0, one.start.0, one.collection.max_ttl_s))
+        .collect();
+    open.sort_unstable();
+    open
+}
+
+fn a_vbucket_begins_with_the_default_collection(mut subject: impl Subject) {
+    save(subject.store(), VB, vec![version(0, "a", 1, b"")]);
+    assert_eq!(manifest(&subject), StoredManifest::default());
+    subject.restart();
+    assert_eq!(manifest(&subject), StoredManifest::default());
+}
+
+fn events_make_the_manifest(mut subject: impl Subject) {
+    let changed =
+        SystemEvent::CollectionChanged { manifest: ManifestUid(3), collection: collection(9, Some(60)) };
+    save(
+        subject.store(),
+        VB,
+        vec![
+            scope_begin(1, 1),
+            begin(2, 1, collection(8, None)),
+            begin(3, 2, collection(9, Some(5))),
+            version(8, "a", 4, b"1"),
+            version(9, "a", 5, b"2"),
+            event(6, &changed),
+        ],
+    );
+    for _ in 0..2 {
+        let now = manifest(&subject);
+        assert_eq!((now.uid, now.dropped.len()), (ManifestUid(3), 0));
+        assert_eq!(open(&now), [(0, 0, None), (8, 2, None), (9, 3, Some(60))]);
+        let scopes: Vec<_> = now.scopes.iter().map(|one| (&*one.scope.name, one.start.0)).collect();
+        assert_eq!(scopes, [("_default", 0), ("s8", 1)]);
+        let names: Vec<_> = now.open.iter().map(|one| &*one.collection.name).collect();
+        assert_eq!(names, ["_default", "c8", "c9"]);
+        subject.restart();
+    }
+    // The batch that drops it brings one of its documents, too.
+    save(subject.store(), VB, vec![version(8, "b", 7, b"3"), end(8, 4, 8), version(0, "a", 9, b"")]);
+    let dropped = [StoredDrop { id: CollectionId(8), start: Seqno(2), end: Seqno(8) }];
+    for _ in 0..2 {
+        let now = manifest(&subject);
+        assert_eq!((now.uid, &now.dropped[..]), (ManifestUid(4), &dropped[..]));
+        assert_eq!(open(&now), [(0, 0, None), (9, 3, Some(60))]);
+        subject.restart();
+    }
+    assert_eq!(counts(subject.store(), VB).0, 2);
+    let is_dropped = |id: CollectionId, seqno: Seqno| id == CollectionId(8) && seqno <= Seqno(8);
+    let request = Compaction { is_dropped: &is_dropped, ..Compaction::default() };
+    let compacted = subject.store().compact(VB, &request).expect("a compaction");
+    assert_eq!(compacted.documents_dropped, 2);
+    for _ in 0..2 {
+        assert_eq!((manifest(&subject).dropped.len(), counts(subject.store(), VB).0), (0, 2));
+        assert_eq!(open(&manifest(&subject)), [(0, 0, None), (9, 3, Some(60))]);
+        subject.restart();
+    }
+}
+
+fn what_was_never_written_needs_no_erasing(mut subject: impl Subject) {
+    save(subject.store(), VB, vec![scope_begin(1, 1), begin(2, 1, collection(8, None))]);
+    save(subject.store(), VB, vec![end(3, 2, 8)]);
+    assert!(manifest(&subject).dropped.is_empty());
+    subject.restart();
+    assert!(manifest(&subject).dropped.is_empty());
+}
+
+fn going_back_brings_back_collections(mut subject: impl Subject) {
+    save(subject.store(), VB, vec![scope_begin(1, 1), begin(2, 1, collection(8, None))]);
+    save(subject.store(), VB, vec![version(8, "a", 3, b"")]);
+    save(subject.store(), VB, vec![end(4, 2, 8)]);
+    subject.store().rollback(VB, Seqno(3)).expect("a rollback");
+    for _ in 0..2 {
+        let now = stored(subject.store(), VB).map(|stored| (stored.high_seqno.0, stored.manifest));
+        let (high_seqno, now) = now.unwrap_or_default();
+        // A store that makes one of several saves may go back to nothing.
+        let is_open = now.open.iter().any(|one| one.collection.id == CollectionId(8));
+        assert_eq!(is_open, high_seqno == 3);
+        assert!(high_seqno == 3 || !subject.keeps_commits());
+        subject.restart();
+    }
+}

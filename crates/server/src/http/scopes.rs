@@ -1,0 +1,392 @@
+//! Scopes and collections over HTTP, as SDKs and scripts manage them (Couchbase Server's REST API, Scopes and
+//! Collections API). Errors are worded as clients compare them.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Extension, Path, Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use base::ScopeId;
+use engine::{Bucket, ManifestRefusal, NextIds};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use vbucket::collections::manifest::{DEFAULT_NAME, is_user_name};
+use vbucket::{Collection, Manifest, ManifestUid, Scope};
+
+use super::basic_auth::Caller;
+use super::settings::{find, find_for_change};
+use super::{Shared, form};
+
+/// Why nothing was changed.
+enum Refused {
+    /// The request is wrong, or there is something of that name already.
+    Invalid(String),
+    /// There is no such scope or collection.
+    NotFound(String),
+    /// The bucket refused the manifest, or could not save it.
+    Manifest(ManifestRefusal),
+}
+
+impl From<ManifestRefusal> for Refused {
+    fn from(refusal: ManifestRefusal) -> Refused {
+        Refused::Manifest(refusal)
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let (status, message) = match self {
+            Refused::Invalid(message) => (StatusCode::BAD_REQUEST, message),
+            Refused::NotFound(message) => (StatusCode::NOT_FOUND, message),
+            Refused::Manifest(refusal @ ManifestRefusal::Successor(_)) => {
+                (StatusCode::BAD_REQUEST, refusal.to_string())
+            }
+            Refused::Manifest(ManifestRefusal::Failure(failure)) => {
+                tracing::error!(%failure, "the manifest stays as it is");
+                (StatusCode::INTERNAL_SERVER_ERROR, "The manifest could not be saved".to_owned())
+            }
+        };
+        (status, Json(json!({ "errors": { "_": message } }))).into_response()
+    }
+}
+
+fn no_scope(name: &str) -> Refused {
+    Refused::NotFound(format!("Scope with name {name:?} is not found"))
+}
+
+fn no_collection(scope: &str, name: &str) -> Refused {
+    Refused::NotFound(format!("Collection with name {name:?} in scope {scope:?} is not found"))
+}
+
+fn scope_named<'m>(manifest: &'m Manifest, name: &str) -> Result<&'m Scope, Refused> {
+    manifest.scope_named(name).ok_or_else(|| no_scope(name))
+}
+
+fn check_name(name: &str) -> Result<(), Refused> {
+    if is_user_name(name) {
+        return Ok(());
+    }
+    let rule = "must be 1 to 251 letters, digits, or any of _ - % and not begin with _ or %";
+    Err(Refused::Invalid(format!("The name {name:?} {rule}")))
+}
+
+/// A max TTL as clients send it: seconds, 0 for that of the bucket, -1 for none.
+fn max_ttl(text: &str) -> Result<Option<u32>, Refused> {
+    let wrong = || Refused::Invalid("maxTTL must be a number from -1 to 2147483647".to_owned());
+    match text.parse::<i32>().map_err(|_| wrong())? {
+        -1 => Ok(Some(0)),
+        0 => Ok(None),
+        seconds => u32::try_from(seconds).map(Some).map_err(|_| wrong()),
+    }
+}
+
+/// The present manifest's scopes and collections, to be changed.
+struct Draft {
+    uid: ManifestUid,
+    scopes: Vec<Scope>,
+    collections: Vec<Collection>,
+    next: NextIds,
+}
+
+impl Draft {
+    fn of(manifest: &Manifest, next: NextIds) -> Draft {
+        Draft {
+            uid: ManifestUid(manifest.uid().0 + 1),
+            scopes: manifest.scopes().cloned().collect(),
+            collections: manifest.collections().cloned().collect(),
+            next,
+        }
+    }
+
+    fn add_scope(&mut self, name: &str) -> Result<ScopeId, Refused> {
+        check_name(name)?;
+        if self.scopes.iter().any(|scope| scope.name == name) {
+            return Err(Refused::Invalid(format!("Scope with name {name:?} already exists")));
+        }
+        let id = self.next.scope;
+        self.next.scope.0 = id.0.saturating_add(1);
+        self.scopes.push(Scope { id, name: name.to_owned() });
+        Ok(id)
+    }
+
+    fn add_collection(&mut self, scope: &Scope, name: &str, max_ttl_s: Option<u32>) -> Result<(), Refused> {
+        check_name(name)?;
+        if self.collections.iter().any(|one| one.scope == scope.id && one.name == name) {
+            let scope = &scope.name;
+            let message = format!("Collection with name {name:?} in scope {scope:?} already exists");
+            return Err(Refused::Invalid(message));
+        }
+        let id = self.next.collection;
+        self.next.collection.0 = id.0.saturating_add(1);
+        self.collections.push(Collection { id, scope: scope.id, name: name.to_owned(), max_ttl_s });
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Manifest, Refused> {
+        Manifest::new(self.uid, self.scopes, self.collections)
+            .map_err(|invalid| Refused::Invalid(invalid.to_string()))
+    }
+}
+
+/// Changes the manifest of a bucket and answers with its uid. Waits for the disk.
+fn change(
+    shared: &Shared,
+    bucket: &Bucket,
+    draft: impl FnOnce(&Manifest, Draft) -> Result<Manifest, Refused>,
+) -> Response {
+    let changed = bucket.change_manifest(|present, next| draft(present, Draft::of(present, next)));
+    match changed {
+        Ok(manifest) => {
+            shared.node.show_manifests();
+            Json(json!({ "uid": manifest.uid().to_string() })).into_response()
+        }
+        Err(refused) => refused.into_response(),
+    }
+}
+
+/// The bucket of a request, if the caller may change it.
+fn bucket_to_change(shared: &Shared, caller: &Caller, name: &str) -> Result<Arc<Bucket>, Box<Response>> {
+    find_for_change(shared, &caller.0, name)
+}
+
+/// A field of a form.
+fn field(body: &[u8], name: &str) -> Option<String> {
+    form::parse(body).into_iter().find(|(field, _)| field == name).map(|(_, value)| value)
+}
+
+fn required(body: &[u8], name: &str) -> Result<String, Refused> {
+    field(body, name).ok_or_else(|| Refused::Invalid(format!("The value of {name} must be supplied")))
+}
+
+/// `GET /pools/default/buckets/BUCKET/scopes`
+pub(super) async fn list(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Response {
+    let bucket = match find(&shared, &caller.0, &name) {
+        Ok(bucket) => bucket,
+        Err(response) => return *response,
+    };
+    Json(shown(&bucket.manifest())).into_response()
+}
+
+/// A manifest as this interface shows it: every collection says its max TTL.
+fn shown(manifest: &Manifest) -> Value {
+    let collection = |one: &Collection| {
+        let max_ttl = match one.max_ttl_s {
+            None => 0,
+            Some(0) => -1,
+            Some(seconds) => i64::from(seconds),
+        };
+        json!({ "name": one.name, "uid": format!("{:x}", one.id.0), "maxTTL": max_ttl, "history": false })
+    };
+    let scope = |scope: &Scope| {
+        let collections: Vec<Value> = manifest.collections_of(scope.id).map(collection).collect();
+        json!({ "name": scope.name, "uid": format!("{:x}", scope.id.0), "collections": collections })
+    };
+    let scopes: Vec<Value> = manifest.scopes().map(scope).collect();
+    json!({ "uid": manifest.uid().to_string(), "scopes": scopes })
+}
+
+/// `POST .../scopes`, `name=`
+pub(super) async fn create_scope(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Response {
+    let bucket = match bucket_to_change(&shared, &caller, &name) {
+        Ok(bucket) => bucket,
+        Err(response) => return *response,
+    };
+    change(&shared, &bucket, |_, mut draft| {
+        draft.add_scope(&required(&body, "name")?)?;
+        draft.finish()
+    })
+}
+
+/// `DELETE .../scopes/SCOPE`
+pub(super) async fn drop_scope(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Path((name, scope)): Path<(String, String)>,
+) -> Response {
+    let bucket = match bucket_to_change(&shared, &caller, &name) {
+        Ok(bucket) => bucket,
+        Err(response) => return *response,
+    };
+    change(&shared, &bucket, |present, mut draft| {
+        let id = scope_named(present, &scope)?.id;
+        if scope == DEFAULT_NAME {
+            return Err(Refused::Invalid("Deleting _default scope is not allowed".to_owned()));
+        }
+        draft.scopes.retain(|scope| scope.id != id);
+        draft.collections.retain(|one| one.scope != id);
+        draft.finish()
+    })
+}
+
+/// `POST .../scopes/SCOPE/collections`, `name=`, `maxTTL=`
+pub(super) async fn create_collection(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Path((name, scope)): Path<(String, String)>,
+    body: Bytes,
+) -> Response {
+    let bucket = match bucket_to_change(&shared, &caller, &name) {
+        Ok(bucket) => bucket,
+        Err(response) => return *response,
+    };
+    change(&shared, &bucket, |present, mut draft| {
+        let ttl = field(&body, "maxTTL").map(|text| max_ttl(&text)).transpose()?.flatten();
+        let collection = required(&body, "name")?;
+        draft.add_collection(scope_named(present, &scope)?, &collection, ttl)?;
+        draft.finish()
+    })
+}
+
+/// `PATCH .../scopes/SCOPE/collections/COLLECTION`, `maxTTL=`
+pub(super) async fn change_collection(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Path((name, scope, collection)): Path<(String, String, String)>,
+    body: Bytes,
+) -> Response {
+    let bucket = match bucket_to_change(&shared, &caller, &name) {
+        Ok(bucket) => bucket,
+        Err(response) => return *response,
+    };
+    change(&shared, &bucket, |present, mut draft| {
+        let in_scope = scope_named(present, &scope)?.id;
+        let there = present.collection_named(in_scope, &collection);
+        let id = there.ok_or_else(|| no_collection(&scope, &collection))?.id;
+        let Some(ttl) = field(&body, "maxTTL") else { return Ok(present.clone()) };
+        let ttl = max_ttl(&ttl)?;
+        draft.collections.iter_mut().filter(|one| one.id == id).for_each(|one| one.max_ttl_s = ttl);
+        draft.finish()
+    })
+}
+
+/// `DELETE .../scopes/SCOPE/collections/COLLECTION`
+pub(super) async fn drop_collection(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Path((name, scope, collection)): Path<(String, String, String)>,
+) -> Response {
+    let bucket = match bucket_to_change(&shared, &caller, &name) {
+        Ok(bucket) => bucket,
+        Err(response) => return *response,
+    };
+    change(&shared, &bucket, |present, mut draft| {
+        let in_scope = scope_named(present, &scope)?.id;
+        let there = present.collection_named(in_scope, &collection);
+        let id = there.ok_or_else(|| no_collection(&scope, &collection))?.id;
+        draft.collections.retain(|one| one.id != id);
+        draft.finish()
+    })
+}
+
+/// The scopes that there shall be.
+#[derive(Deserialize)]
+struct WantedScopes {
+    scopes: Vec<WantedScope>,
+}
+
+#[derive(Deserialize)]
+struct WantedScope {
+    name: String,
+    #[serde(default)]
+    collections: Vec<WantedCollection>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WantedCollection {
+    name: String,
+    #[serde(default, rename = "maxTTL")]
+    max_ttl: i64,
+}
+
+/// What a change of everything may depend on.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Condition {
+    /// The uid that the present manifest must have.
+    valid_on_uid: Option<String>,
+}
+
+/// `PUT .../scopes[?validOnUid=UID]`: all scopes and collections at once, by name. What is there already and stays keeps
+/// its number.
+pub(super) async fn replace(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+    Query(condition): Query<Condition>,
+    body: Bytes,
+) -> Response {
+    let bucket = match bucket_to_change(&shared, &caller, &name) {
+        Ok(bucket) => bucket,
+        Err(response) => return *response,
+    };
+    change(&shared, &bucket, |present, draft| {
+        if condition.valid_on_uid.is_some_and(|uid| uid != present.uid().to_string()) {
+            let message = format!("The manifest has the uid {}, not the one given", present.uid());
+            return Err(Refused::Invalid(message));
+        }
+        let wanted: WantedScopes =
+            serde_json::from_slice(&body).map_err(|error| Refused::Invalid(error.to_string()))?;
+        all_of(&wanted, present, draft)
+    })
+}
+
+fn all_of(wanted: &WantedScopes, present: &Manifest, draft: Draft) -> Result<Manifest, Refused> {
+    let mut next = Draft { scopes: Vec::new(), collections: Vec::new(), ..draft };
+    if !wanted.scopes.iter().any(|scope| scope.name == DEFAULT_NAME) {
+        return Err(Refused::Invalid("Deleting _default scope is not allowed".to_owned()));
+    }
+    for scope in &wanted.scopes {
+        let id = match present.scope_named(&scope.name) {
+            Some(there) => {
+                next.scopes.push(there.clone());
+                there.id
+            }
+            None => next.add_scope(&scope.name)?,
+        };
+        for one in &scope.collections {
+            let ttl = max_ttl(&one.max_ttl.to_string())?;
+            match present.collection_named(id, &one.name) {
+                Some(there) => {
+                    next.collections.push(Collection { max_ttl_s: ttl, ..there.clone() });
+                }
+                None => next.add_collection(&Scope { id, name: scope.name.clone() }, &one.name, ttl)?,
+            }
+        }
+    }
+    let is_same =
+        next.scopes.iter().eq(present.scopes()) && next.collections.iter().eq(present.collections());
+    if is_same { Ok(present.clone()) } else { next.finish() }
+}
+
+/// `POST` or `GET .../scopes/@ensureManifest/UID`: whether all of the bucket has that manifest, or a later one.
+pub(super) async fn ensure(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Path((name, uid)): Path<(String, String)>,
+) -> Response {
+    let bucket = match find(&shared, &caller.0, &name) {
+        Ok(bucket) => bucket,
+        Err(response) => return *response,
+    };
+    let Ok(wanted) = u64::from_str_radix(&uid, 16) else {
+        return Refused::Invalid("The uid of a manifest is a hexadecimal number".to_owned()).into_response();
+    };
+    // All vBuckets have a manifest before whoever set it is answered.
+    if bucket.manifest().uid() >= ManifestUid(wanted) {
+        return Json(json!({})).into_response();
+    }
+    let message = format!("The manifest has the uid {} until now", bucket.manifest().uid());
+    (StatusCode::GATEWAY_TIMEOUT, Json(json!({ "errors": { "_": message } }))).into_response()
+}

@@ -1,0 +1,241 @@
+//! System events: the changes of a vBucket's collections, as versions in the namespace [`CollectionId::SYSTEM`].
+//!
+//! The key is that of kv_engine's collections.md, "SystemEvent Key": type of the event, id, and a word for people.
+//! The value is the FlatBuffers table of its `events.fbs`, which the golden files hold, too, and DCP sends as version 2.
+//! An event that begins or changes something has the kind [`ItemKind::SystemEvent`], one that ends something is a
+//! tombstone under the same key.
+
+use base::doc_key::{decode_leb128, encode_leb128};
+use base::{CollectionId, Datatype, DocKey, Heap, ItemKind, NewVersion, ScopeId, Version, VersionMeta};
+
+use super::flat::{Field, Table, encode};
+use super::manifest::{Collection, ManifestUid, Scope};
+
+/// One change of a vBucket's collections.
+///
+/// `manifest` is the manifest that is complete with this event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SystemEvent {
+    /// A collection is made.
+    CollectionBegin {
+        /// See above.
+        manifest: ManifestUid,
+        /// What is made.
+        collection: Collection,
+    },
+    /// A collection is dropped, and all its documents with it.
+    CollectionEnd {
+        /// See above.
+        manifest: ManifestUid,
+        /// Where it was.
+        scope: ScopeId,
+        /// What is dropped.
+        id: CollectionId,
+    },
+    /// A collection's max TTL is another one.
+    CollectionChanged {
+        /// See above.
+        manifest: ManifestUid,
+        /// What it is now.
+        collection: Collection,
+    },
+    /// A scope is made.
+    ScopeBegin {
+        /// See above.
+        manifest: ManifestUid,
+        /// What is made.
+        scope: Scope,
+    },
+    /// A scope is dropped, after its collections.
+    ScopeEnd {
+        /// See above.
+        manifest: ManifestUid,
+        /// What is dropped.
+        id: ScopeId,
+    },
+}
+
+/// What an event's key begins with. A change of a collection has a key of its own, so that it does not take the place
+/// of the collection's beginning.
+const COLLECTION: u32 = 0;
+const SCOPE: u32 = 1;
+const CHANGED: u32 = 2;
+
+/// Bytes of the longest key: two LEB128 numbers and a word.
+const MAX_KEY_BYTES: usize = 5 + 5 + 11;
+
+impl SystemEvent {
+    /// The manifest that is complete with it.
+    pub fn manifest(&self) -> ManifestUid {
+        match self {
+            SystemEvent::CollectionBegin { manifest, .. }
+            | SystemEvent::CollectionEnd { manifest, .. }
+            | SystemEvent::CollectionChanged { manifest, .. }
+            | SystemEvent::ScopeBegin { manifest, .. }
+            | SystemEvent::ScopeEnd { manifest, .. } => *manifest,
+        }
+    }
+
+    /// Another manifest is complete with it.
+    pub(super) fn set_manifest(&mut self, uid: ManifestUid) {
+        match self {
+            SystemEvent::CollectionBegin { manifest, .. }
+            | SystemEvent::CollectionEnd { manifest, .. }
+            | SystemEvent::CollectionChanged { manifest, .. }
+            | SystemEvent::ScopeBegin { manifest, .. }
+            | SystemEvent::ScopeEnd { manifest, .. } => *manifest = uid,
+        }
+    }
+
+    /// The collection that it is about, unless it is about a scope.
+    pub fn collection(&self) -> Option<CollectionId> {
+        match self {
+            SystemEvent::CollectionBegin { collection, .. }
+            | SystemEvent::CollectionChanged { collection, .. } => Some(collection.id),
+            SystemEvent::CollectionEnd { id, .. } => Some(*id),
+            SystemEvent::ScopeBegin { .. } | SystemEvent::ScopeEnd { .. } => None,
+        }
+    }
+
+    /// The scope that it is about, or that its collection is in.
+    pub fn scope(&self) -> ScopeId {
+        match self {
+            SystemEvent::CollectionBegin { collection, .. }
+            | SystemEvent::CollectionChanged { collection, .. } => collection.scope,
+            SystemEvent::CollectionEnd { scope, .. } => *scope,
+            SystemEvent::ScopeBegin { scope, .. } => scope.id,
+            SystemEvent::ScopeEnd { id, .. } => *id,
+        }
+    }
+
+    /// Whether something is dropped.
+    pub fn is_end(&self) -> bool {
+        matches!(self, SystemEvent::CollectionEnd { .. } | SystemEvent::ScopeEnd { .. })
+    }
+
+    /// Type and id in its key.
+    fn subject(&self) -> (u32, u32) {
+        match self {
+            SystemEvent::CollectionBegin { collection, .. } => (COLLECTION, collection.id.0),
+            SystemEvent::CollectionEnd { id, .. } => (COLLECTION, id.0),
+            SystemEvent::CollectionChanged { collection, .. } => (CHANGED, collection.id.0),
+            SystemEvent::ScopeBegin { scope, .. } => (SCOPE, scope.id.0),
+            SystemEvent::ScopeEnd { id, .. } => (SCOPE, id.0),
+        }
+    }
+
+    /// The key under [`CollectionId::SYSTEM`], without that prefix: the buffer and how much of it is used.
+    pub fn key(&self) -> EventKey {
+        let (kind, id) = self.subject();
+        let word: &[u8] = if kind == SCOPE { b"_scope" } else { b"_collection" };
+        let mut key = EventKey { bytes: [0; MAX_KEY_BYTES], len: 0 };
+        for (number, len) in [encode_leb128(kind), encode_leb128(id)] {
+            key.push(&number[..len]);
+        }
+        key.push(word);
+        key
+    }
+
+    /// The stored value.
+    pub fn to_value(&self) -> Vec<u8> {
+        match self {
+            SystemEvent::CollectionBegin { manifest, collection }
+            | SystemEvent::CollectionChanged { manifest, collection } => encode(&[
+                Field::U64(manifest.0),
+                Field::U32(collection.scope.0),
+                Field::U32(collection.id.0),
+                Field::Bool(collection.max_ttl_s.is_some()),
+                Field::U32(collection.max_ttl_s.unwrap_or(0)),
+                Field::Text(&collection.name),
+            ]),
+            SystemEvent::CollectionEnd { manifest, scope, id } => {
+                encode(&[Field::U64(manifest.0), Field::U32(scope.0), Field::U32(id.0)])
+            }
+            SystemEvent::ScopeBegin { manifest, scope } => {
+                encode(&[Field::U64(manifest.0), Field::U32(scope.id.0), Field::Text(&scope.name)])
+            }
+            SystemEvent::ScopeEnd { manifest, id } => encode(&[Field::U64(manifest.0), Field::U32(id.0)]),
+        }
+    }
+
+    /// A version of it, whose seqno, CAS and, if it ends something, time of deletion (`expiry`) are to be completed
+    /// under the vBucket's lock.
+    pub fn to_version(&self, heap: &Heap) -> NewVersion {
+        let (kind, _) = self.subject();
+        let meta = VersionMeta {
+            // The type of the event, whose bytes the original stores the other way round than a client's flags.
+            flags: kind.swap_bytes(),
+            datatype: Datatype::RAW,
+            kind: if self.is_end() { ItemKind::Deletion } else { ItemKind::SystemEvent },
+            ..VersionMeta::default()
+        };
+        let key = self.key();
+        let key = DocKey { collection: CollectionId::SYSTEM, key: key.as_bytes() };
+        NewVersion::new(heap, meta, key, &[&self.to_value()])
+    }
+
+    /// Reads an event back from a version. Nothing if the version is none, is not resident, is compressed, or if its
+    /// value is damaged.
+    pub fn of(version: &Version) -> Option<SystemEvent> {
+        let key = version.key();
+        (key.collection == CollectionId::SYSTEM)
+            .then(|| SystemEvent::parse(key.key, version.is_deleted(), version.value()))
+            .flatten()
+    }
+
+    /// Reads an event from its key (without the prefix of the namespace), whether it is a tombstone, and its value.
+    pub fn parse(key: &[u8], is_deleted: bool, value: &[u8]) -> Option<SystemEvent> {
+        let (kind, len) = decode_leb128(key)?;
+        let (id, _) = decode_leb128(&key[len..])?;
+        let table = Table::root(value)?;
+        let manifest = ManifestUid(table.u64(0)?);
+        let scope = ScopeId(table.u32(1)?);
+        let event = match (kind, is_deleted) {
+            (SCOPE, true) => SystemEvent::ScopeEnd { manifest, id: scope },
+            (SCOPE, false) => {
+                let scope = Scope { id: scope, name: table.text(2)?.to_owned() };
+                SystemEvent::ScopeBegin { manifest, scope }
+            }
+            (COLLECTION, true) => {
+                SystemEvent::CollectionEnd { manifest, scope, id: CollectionId(table.u32(2)?) }
+            }
+            (COLLECTION | CHANGED, false) => {
+                let collection = Collection {
+                    id: CollectionId(table.u32(2)?),
+                    scope,
+                    name: table.text(5)?.to_owned(),
+                    max_ttl_s: if table.bool(3)? { Some(table.u32(4)?) } else { None },
+                };
+                match kind {
+                    COLLECTION => SystemEvent::CollectionBegin { manifest, collection },
+                    _ => SystemEvent::CollectionChanged { manifest, collection },
+                }
+            }
+            _ => return None,
+        };
+        // Key and value must speak of the same.
+        (event.subject() == (kind, id)).then_some(event)
+    }
+}
+
+/// The key of a system event.
+pub struct EventKey {
+    bytes: [u8; MAX_KEY_BYTES],
+    len: usize,
+}
+
+impl EventKey {
+    fn push(&mut self, bytes: &[u8]) {
+        self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
+        self.len += bytes.len();
+    }
+
+    /// Its bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+#[cfg(test)]
+#[path = "event_tests.rs"]
+mod tests;

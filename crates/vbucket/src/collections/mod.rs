@@ -1,0 +1,12 @@
+//! Scopes and collections: the manifest of a bucket, the events that tell its changes, and what a vBucket has of them.
+
+pub mod current;
+pub mod event;
+pub mod flat;
+pub mod manifest;
+
+pub use current::{
+    CollectionOps, Collections, DroppedCollection, EventRefusal, Held, OpenCollection, OpenScope,
+};
+pub use event::SystemEvent;
+pub use manifest::{Collection, InvalidManifest, Manifest, ManifestUid, Scope, SuccessorRefusal, difference};

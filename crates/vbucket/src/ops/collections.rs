@@ -1,0 +1,130 @@
+//! Changes of a vBucket's collections: a manifest that an active vBucket takes over, events that another one received,
+//! and the documents of what was dropped, which leave memory a slice at a time.
+
+use base::{CollectionId, Moment, NewVersion, RevSeqno, Seqno, Version};
+
+use crate::collections::{Collections, EventRefusal, Held, Manifest, SystemEvent};
+use crate::filter::Filter;
+use crate::vbucket::{Garbage, VBucket};
+
+/// What is left over when collections changed; drop it outside the lock.
+#[derive(Default)]
+#[must_use = "drop it after the vBucket's lock is released"]
+pub struct EventGarbage {
+    /// Of each event.
+    pub garbage: Vec<Garbage>,
+    /// Of a count that came to nothing.
+    pub filters: Vec<Filter>,
+}
+
+impl VBucket {
+    /// Its collections.
+    pub fn collections(&self) -> &Collections {
+        &self.history.collections
+    }
+
+    /// Its collections, to count what clients do with them.
+    pub fn collections_mut(&mut self) -> &mut Collections {
+        &mut self.history.collections
+    }
+
+    /// All that the table holds, and what is on disk alone, of all collections together.
+    pub fn held(&self) -> Held {
+        let counts = self.counts();
+        let in_memory = counts.documents - counts.evicted_documents;
+        Held { in_memory, evicted: counts.evicted_documents, bytes: counts.bytes }
+    }
+
+    /// Documents that clients may see: those of dropped collections are not among them.
+    pub fn documents(&self) -> u64 {
+        self.counts().documents - self.history.collections.remains().documents()
+    }
+
+    /// What a collection holds.
+    pub fn held_by(&self, id: CollectionId) -> Held {
+        self.history.collections.held(id, self.held())
+    }
+
+    /// Takes over a manifest, as an active vBucket does: each difference is an event with a seqno of its own. Costs as
+    /// much as there are collections. Nothing if it has this one or a later one already.
+    pub fn apply_manifest(&mut self, manifest: &Manifest, now: Moment) -> Option<EventGarbage> {
+        if manifest.uid() <= self.history.collections.uid() {
+            return None;
+        }
+        let mut left = EventGarbage::default();
+        for event in self.history.collections.difference(manifest) {
+            if event.collection().is_some() {
+                // Streams get what is about a collection in a snapshot of its own (recorded; DCP documentation).
+                self.history.checkpoints.close();
+            }
+            let mut new = event.to_version(&self.evicted.context().heap);
+            let mut meta = new.meta_mut();
+            meta.cas = self.history.hlc.next(now.0);
+            meta.by_seqno = self.history.high_seqno.next();
+            meta.rev_seqno = RevSeqno(1);
+            if meta.kind.is_deleted() {
+                meta.expiry = now.unix_s();
+            }
+            drop(meta);
+            self.take_event(&event, new, &mut left);
+        }
+        self.history.collections.set_uid(manifest.uid());
+        Some(left)
+    }
+
+    /// Takes over an event that another node's vBucket had; its metadata are complete, its seqno is above the last
+    /// change. Queues it as well. The checkpoints are left as they are, but for that.
+    pub fn apply_event(&mut self, new: NewVersion) -> Result<EventGarbage, EventRefusal> {
+        let event = SystemEvent::of(&new).ok_or(EventRefusal::Malformed)?;
+        if new.meta().by_seqno <= self.history.high_seqno {
+            return Err(EventRefusal::Order);
+        }
+        self.history.hlc.observe(new.meta().cas);
+        let mut left = EventGarbage::default();
+        self.take_event(&event, new, &mut left);
+        Ok(left)
+    }
+
+    fn take_event(&mut self, event: &SystemEvent, new: NewVersion, left: &mut EventGarbage) {
+        let seqno = new.meta().by_seqno;
+        let superfluous = self.history.collections.take(event, seqno, self.held());
+        if self.history.collections.wants_erasing() {
+            // It would count what is dropped, in part.
+            left.filters.extend(self.evicted.give_up_recount());
+        }
+        left.garbage.push(self.history.record_event(new.publish(), superfluous));
+    }
+
+    /// Takes some documents and tombstones of dropped collections out of memory, to be dropped outside the lock, looking
+    /// at about `most`. No tombstones stand for them. Says whether there may be more. The documents must be loaded.
+    pub fn erase_dropped(&mut self, most: usize, out: &mut Vec<Version>) -> bool {
+        let high_seqno = self.history.high_seqno;
+        let Some(cursor) = self.history.collections.pass_at(high_seqno) else { return false };
+        let mut found = Vec::new();
+        let collections = &self.history.collections;
+        let next = self.table.visit(cursor, most, |version| {
+            if collections.hides(version) {
+                found.push(version.clone());
+            }
+        });
+        for version in found {
+            let hash = self.table.hash(version.key());
+            let gone = self.table.find_slot(hash, version.key()).remove();
+            self.history.leave(&gone);
+            self.locks.remove(gone.key());
+            self.evicted.ties.changed(gone.key());
+            if let Some(list) = &mut self.history.seq_list {
+                out.extend(list.replaced(gone.meta().by_seqno));
+            }
+            out.extend([gone, version]);
+        }
+        let evicted = self.history.collections.end_slice(next, self.persistence.is_some());
+        self.evicted.forget_documents(evicted);
+        self.history.collections.wants_erasing()
+    }
+
+    /// The disk has nothing any more of these collections, which were dropped at these seqnos.
+    pub fn erased_from_disk(&mut self, erased: &[(CollectionId, Seqno)]) {
+        self.history.collections.off_disk(erased);
+    }
+}
