@@ -13,7 +13,7 @@ use parking_lot::{Condvar, Mutex};
 use vbucket::collections::event::stored_prefixes;
 
 use crate::bucket::Bucket;
-use crate::flusher::Progress;
+use crate::flusher::{Progress, is_committed};
 use crate::follower::Follower;
 
 /// What one step reads at most, in bytes; one document may be larger.
@@ -50,6 +50,8 @@ pub struct BackfillReading {
     pub by_key: Option<CollectionId>,
     /// Whether it goes before others.
     pub is_urgent: bool,
+    /// Whether prepares in flight and aborts are wanted, too; not in the order of keys.
+    pub with_prepares: bool,
 }
 
 /// What a stream got out of a backfill.
@@ -131,6 +133,7 @@ pub struct Backfill {
     values: Values,
     /// Whether it goes before others.
     is_urgent: bool,
+    with_prepares: bool,
     total: Arc<AtomicUsize>,
     is_cancelled: AtomicBool,
     state: Mutex<State>,
@@ -250,6 +253,7 @@ impl Bucket {
             account: self.memory.account().clone(),
             values: reading.values,
             is_urgent: reading.is_urgent,
+            with_prepares: reading.with_prepares,
             total: Arc::clone(&self.backfills.buffered),
             is_cancelled: AtomicBool::new(false),
             state: Mutex::new(state),
@@ -392,6 +396,9 @@ impl Bucket {
         let scanned = opened.and_then(|snapshot| {
             let Some(snapshot) = snapshot else { return Ok(None) };
             slice.dropped = self.dropped_by(backfill.vb, snapshot.high_seqno());
+            if backfill.with_prepares {
+                slice.prepares_above = Some(Seqno(snapshot.state()?.completed_seqno));
+            }
             slice.read(&*snapshot, next, backfill.values)?;
             let scope = scope.map_or_else(|| self.scope_of(backfill.vb, &*snapshot), Ok)?;
             Ok(Some((snapshot, scope)))
@@ -436,6 +443,8 @@ struct Slice {
     rest: Option<Place>,
     /// Collections whose end is part of what is read, with the seqnos at which they ended: what they held is left out.
     dropped: Vec<(CollectionId, Seqno)>,
+    /// Prepares above this are in flight, and wanted; nothing if none are wanted.
+    prepares_above: Option<Seqno>,
 }
 
 impl Slice {
@@ -457,15 +466,27 @@ impl Slice {
         self.dropped.iter().any(|(of, end)| *of == id && seqno <= *end)
     }
 
+    fn take_in_order(&mut self, version: Version) -> ControlFlow<()> {
+        match self.take(version) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(next) => {
+                self.rest = Some(Place::Seqno(next.meta().by_seqno));
+                ControlFlow::Break(())
+            }
+        }
+    }
+
     fn read(&mut self, snapshot: &dyn Snapshot, place: Place, values: Values) -> Result<(), Failure> {
         match place {
-            Place::Seqno(from) => snapshot.scan(from, values, &mut |version| match self.take(version) {
-                Ok(()) => ControlFlow::Continue(()),
-                Err(next) => {
-                    self.rest = Some(Place::Seqno(next.meta().by_seqno));
-                    ControlFlow::Break(())
-                }
-            }),
+            Place::Seqno(from) => match self.prepares_above {
+                None => snapshot.scan(from, values, &mut |version| self.take_in_order(version)),
+                Some(completed) => snapshot.scan_all(from, values, &mut |version| {
+                    if is_committed(&version, completed) {
+                        return ControlFlow::Continue(());
+                    }
+                    self.take_in_order(version)
+                }),
+            },
             Place::Key(mut range) => loop {
                 let mut next = None;
                 snapshot.scan_keys(&range.from, values, &mut |version| {

@@ -6,7 +6,7 @@ use base::env::Env;
 use base::{DocKey, Moment, Seqno, VbId, VbState, VbUuid};
 use kvstore::KvStore;
 use parking_lot::Mutex;
-use vbucket::{BucketContext, Origin, Removed, VBucket};
+use vbucket::{BucketContext, Origin, Removed, Topology, VBucket};
 
 use crate::backfill::BackfillQueue;
 use crate::checkpoint_recovery::CheckpointRelief;
@@ -18,6 +18,7 @@ use crate::config::BucketConfig;
 use crate::counters::OpCounts;
 use crate::defragmenter::DefragmenterCounters;
 use crate::disk_state::DiskState;
+use crate::durability::{GivenUp, SyncDeadlines, SyncOutcome, SyncWaiters};
 use crate::evict::Eviction;
 use crate::expiry::ExpiryCounters;
 use crate::failure::Failure;
@@ -54,6 +55,8 @@ pub(crate) struct Shard {
     /// Holds by the front end, around and around: which of them are timed.
     pub(crate) held: u8,
     pub(crate) ops: OpCounts,
+    /// Who waits for prepares.
+    pub(crate) sync_waiters: SyncWaiters,
 }
 
 impl Shard {
@@ -87,7 +90,7 @@ impl Shard {
 }
 
 /// Receipt of a change: what a client needs to recognise it later.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Mutated {
     /// The document's new CAS.
     pub cas: base::Cas,
@@ -95,6 +98,8 @@ pub struct Mutated {
     pub uuid: VbUuid,
     /// Its place in that history.
     pub seqno: Seqno,
+    /// Of a sync write that is not committed yet: what becomes of it. Nothing: the change is done.
+    pub pending: Option<Completion<SyncOutcome>>,
 }
 
 #[cfg(debug_assertions)]
@@ -138,6 +143,7 @@ pub struct Bucket {
     pub(crate) backfills: BackfillQueue,
     pub(crate) replicas: Replicas,
     pub(crate) warmup: Warmup,
+    pub(crate) sync_deadlines: SyncDeadlines,
     /// Held while the role of a vBucket changes. Taken before `flushing`.
     pub(crate) roles: Mutex<()>,
     /// Held while a batch is written, so that no vBucket is deleted under it. Taken before any vBucket's lock.
@@ -260,7 +266,7 @@ impl Bucket {
         &self,
         vb: VbId,
         state: VbState,
-        topology: Option<String>,
+        topology: Option<Topology>,
     ) -> Result<(), Refusal> {
         let _roles = self.roles.lock();
         if vb.0 >= self.vbuckets() {
@@ -269,14 +275,19 @@ impl Bucket {
         let mut shard = self.hold(vb, Holder::Roles);
         let removed = self.set_role(&mut shard, state, topology);
         let left = self.take_over_manifest(&mut shard, &self.manifest());
+        let mut given_up = GivenUp::default();
+        if state != VbState::Active {
+            given_up = shard.sync_waiters.give_up();
+        }
         drop(shard);
-        drop(left);
+        drop((left, given_up));
         self.dispose(removed);
+        self.settle(vb);
         self.parked.persisted(vb, Seqno(u64::MAX));
         Ok(())
     }
 
-    fn set_role(&self, shard: &mut Shard, state: VbState, topology: Option<String>) -> Removed {
+    fn set_role(&self, shard: &mut Shard, state: VbState, topology: Option<Topology>) -> Removed {
         let mut removed = Removed::default();
         if !std::mem::replace(&mut shard.exists, true) {
             shard.vb.begin_in(state, topology);
@@ -314,6 +325,9 @@ impl Bucket {
         shard.vb.set_state(VbState::Dead, None, || self.new_uuid());
         shard.is_half_given = true;
         self.queue_flush(&mut shard);
+        let given_up = shard.sync_waiters.give_up();
+        drop(shard);
+        drop(given_up);
         true
     }
 

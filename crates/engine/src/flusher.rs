@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use base::{VbId, Version};
+use base::{CollectionId, Seqno, SyncWrite, VbId, Version};
 use kvstore::{CheckpointType, FailoverEntry, SaveBatch, VbStateDoc};
 use vbucket::{FlushBatch, Pressure, SnapshotKind};
 
 use crate::bucket::Bucket;
 use crate::flush_queue::{Due, LARGE_BACKLOG};
 use crate::shard_guard::{Holder, ShardGuard};
+use crate::topology::topology_to_json;
 
 /// How long the flusher pauses after a failure before it tries again.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
@@ -109,17 +110,19 @@ impl Bucket {
     }
 
     fn saved(&self, batch: FlushBatch) {
-        let removed = {
+        let (removed, settled) = {
             let mut shard = self.flushing_shard(batch.id);
             let removed = shard.vb.flushed(batch.high_seqno);
+            let settled = self.settle_held(&mut shard);
             if shard.vb.has_unflushed() {
                 self.queue_flush(&mut shard);
             }
             if shard.unflushed() > LARGE_BACKLOG {
                 self.flush.hurry(batch.id);
             }
-            removed
+            (removed, settled)
         };
+        self.finish(batch.id, settled);
         self.waiters.persisted(batch.id, batch.high_seqno);
         // The batch holds what was removed: it goes first, so that not it is what frees everything.
         drop(batch);
@@ -145,14 +148,31 @@ impl Bucket {
     }
 }
 
-/// The changes of a batch by key, only the newest of each.
+/// The changes of a batch by key, only the newest of each, without prepares that are committed.
 fn newest(batch: &FlushBatch) -> Vec<Version> {
-    kvstore::newest_of(batch.range.iter().flat_map(|range| range.iter()))
+    let mut items = kvstore::newest_of(batch.range.iter().flat_map(|range| range.iter()));
+    let (prepares, rest) = (CollectionId::PREPARES.0 as u8, CollectionId::PREPARES.0 as u8 + 1);
+    let begin = items.partition_point(|version| version.stored_key() < &[prepares][..]);
+    let end = items.partition_point(|version| version.stored_key() < &[rest][..]);
+    if begin < end {
+        let others = items.split_off(end);
+        let prepares = items.split_off(begin);
+        let completed = batch.sync_writes.high_completed;
+        items.extend(prepares.into_iter().filter(|version| !is_committed(version, completed)));
+        items.extend(others);
+    }
+    items
+}
+
+/// Whether a version is a prepare that was committed, with all prepares up to `completed` committed or aborted.
+pub(crate) fn is_committed(version: &Version, completed: Seqno) -> bool {
+    let meta = version.meta();
+    matches!(meta.sync_write, SyncWrite::Prepare(_)) && meta.by_seqno <= completed
 }
 
 /// The state document that goes with a batch.
 pub(crate) fn state_document(batch: &FlushBatch) -> VbStateDoc {
-    let high_seqno = batch.high_seqno.0;
+    let sync_writes = batch.sync_writes;
     VbStateDoc {
         checkpoint_type: match batch.snapshot.kind {
             SnapshotKind::Memory => CheckpointType::Memory,
@@ -167,10 +187,14 @@ pub(crate) fn state_document(batch: &FlushBatch) -> VbStateDoc {
         hlc_epoch: 1,
         max_cas: batch.max_cas.0,
         max_deleted_seqno: batch.max_deleted_rev.0,
-        max_visible_seqno: high_seqno,
+        max_visible_seqno: batch.max_visible().0,
+        completed_seqno: sync_writes.high_completed.0,
+        high_prepared_seqno: sync_writes.high_prepared.0,
+        prepared_seqno: sync_writes.last_prepared.0,
+        on_disk_prepares: sync_writes.in_flight,
+        on_disk_prepare_bytes: sync_writes.in_flight_bytes,
         might_contain_xattrs: batch.might_contain_xattrs,
-        // The topology was checked when it was set.
-        replication_topology: batch.topology.as_deref().and_then(|text| serde_json::from_str(text).ok()),
+        replication_topology: batch.topology.as_ref().map(topology_to_json),
         purge_seqno: batch.purge_seqno.0,
         snap_start: batch.snapshot.start.0,
         snap_end: batch.snapshot.end.0,

@@ -19,6 +19,7 @@ use crate::config::{BucketConfig, BucketKind};
 use crate::counters::OpCounts;
 use crate::defragmenter::DefragmenterCounters;
 use crate::disk_state::DiskState;
+use crate::durability::{SyncDeadlines, SyncWaiters};
 use crate::evict::Eviction;
 use crate::expiry::ExpiryCounters;
 use crate::failure::Failure;
@@ -32,6 +33,7 @@ use crate::replica::Replicas;
 use crate::settings::Key;
 use crate::shard_guard::{Holder, LockClock};
 use crate::tombstone_purger::PurgeCounters;
+use crate::topology::topology_from_json;
 use crate::warmup::Warmup;
 
 /// Present while the last stop was a clean one.
@@ -86,6 +88,7 @@ impl Bucket {
                 followers: Vec::new(),
                 held: 0,
                 ops: OpCounts::default(),
+                sync_waiters: SyncWaiters::default(),
             })
         });
         let bucket = Bucket {
@@ -114,6 +117,7 @@ impl Bucket {
             backfills: BackfillQueue::default(),
             replicas: Replicas::default(),
             warmup: Warmup::new(env.clock.monotonic()),
+            sync_deadlines: SyncDeadlines::default(),
             roles: Mutex::new(()),
             flushing: Mutex::new(()),
             env,
@@ -179,7 +183,11 @@ impl Bucket {
             max_deleted_rev: RevSeqno(stored.state.max_deleted_seqno),
             might_contain_xattrs: stored.state.might_contain_xattrs,
             snapshot: (stored.state.state != VbState::Active).then(|| snapshot_of(&stored.state)),
-            topology: stored.state.replication_topology.map(|topology| topology.to_string()),
+            topology: stored.state.replication_topology.and_then(|json| topology_from_json(&json).ok()),
+            max_visible: Seqno(stored.state.max_visible_seqno).min(stored.high_seqno),
+            last_prepared: Seqno(stored.state.prepared_seqno).min(stored.high_seqno),
+            high_prepared: Seqno(stored.state.high_prepared_seqno).min(stored.high_seqno),
+            high_completed: Seqno(stored.state.completed_seqno).min(stored.high_seqno),
         }
     }
 

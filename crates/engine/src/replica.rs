@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::version::MAX_SEQNO;
 use base::{
-    Cas, CollectionId, DocKey, ItemKind, NewVersion, RevSeqno, Seqno, StoredKey, SyncWrite, VbId, VbUuid,
-    VersionMeta, limits,
+    Cas, CollectionId, DocKey, ItemKind, Moment, NewVersion, RevSeqno, Seqno, StoredKey, SyncWrite, VbId,
+    VbUuid, VersionMeta, limits,
 };
 use parking_lot::Mutex;
 use vbucket::collections::SystemEvent;
@@ -227,7 +227,13 @@ impl Bucket {
             self.checked_value(meta.datatype, value).map_err(|_| ReplicaRefusal::Malformed)?
         };
         let meta = VersionMeta { datatype, ..meta };
-        Ok(NewVersion::new(&self.context.heap, meta, key, &[&value]))
+        let heap = &self.context.heap;
+        if !matches!(meta.sync_write, SyncWrite::Prepare(_)) {
+            return Ok(NewVersion::new(heap, meta, key, &[&value]));
+        }
+        let (prepared, len) = key.to_prepared();
+        let key = DocKey { collection: CollectionId::PREPARES, key: &prepared[..len] };
+        Ok(NewVersion::new(heap, meta, key, &[&value]))
     }
 
     /// The same for an event of collections. Its delete time, which nobody sends, is now.
@@ -258,6 +264,7 @@ impl Bucket {
         changes: &mut Vec<Incoming>,
     ) -> Result<Applied, ReplicaRefusal> {
         let mut applied = Applied::default();
+        let now = self.now();
         let mut rest = std::mem::take(changes).into_iter();
         let outcome = loop {
             if rest.len() > 0 && !self.has_replica_room() {
@@ -267,11 +274,13 @@ impl Bucket {
                 rest.by_ref().take(CHANGES_PER_LOCK).map(|change| (self.hash_of(&change), change)).collect();
             let mut some = some.into_iter();
             let mut garbage = Vec::with_capacity(some.len());
+            let mut over = Vec::new();
             let refused = match self.replica(stream) {
                 Ok(mut shard) => {
                     let refused = some.find_map(|(hash, change)| {
-                        apply(&mut shard.vb, change, hash).map(|stored| garbage.push(stored)).err()
+                        apply(&mut shard.vb, change, hash, now).map(|stored| garbage.push(stored)).err()
                     });
+                    shard.vb.note_complete(&mut over);
                     applied.note(&shard.vb, garbage.len());
                     if !garbage.is_empty() {
                         self.queue_flush(&mut shard);
@@ -283,7 +292,7 @@ impl Bucket {
                 }
                 Err(refusal) => Some((refusal, None)),
             };
-            drop(garbage);
+            drop((garbage, over));
             if let Some((refusal, change)) = refused {
                 changes.extend(change.into_iter().chain(some.map(|(_, change)| change)));
                 break Err(refusal);
@@ -308,14 +317,16 @@ impl Bucket {
     /// The producer has nothing for this stream up to `seqno`, which lies in the snapshot.
     pub fn seqno_advanced(&self, stream: ReplicaStream, seqno: Seqno) -> Result<Applied, ReplicaRefusal> {
         let mut applied = Applied::default();
+        let mut over = Vec::new();
         let garbage = {
             let mut shard = self.replica(stream)?;
             let garbage = shard.vb.seqno_advanced(seqno)?;
+            shard.vb.note_complete(&mut over);
             applied.note(&shard.vb, 0);
             self.queue_flush(&mut shard);
             garbage
         };
-        drop(garbage);
+        drop((garbage, over));
         Ok(applied)
     }
 
@@ -360,13 +371,41 @@ impl Applied {
 }
 
 /// Applies one change, or hands it back.
-fn apply(vb: &mut VBucket, change: Incoming, hash: u64) -> Result<Stored, (ReplicaRefusal, Incoming)> {
+fn apply(
+    vb: &mut VBucket,
+    change: Incoming,
+    hash: u64,
+    now: Moment,
+) -> Result<Stored, (ReplicaRefusal, Incoming)> {
     match change {
         Incoming::Version(new) if is_document(&new) => vb
             .apply_replicated(hash, new)
             .map_err(|(misplaced, new)| (misplaced.into(), Incoming::Version(new))),
-        other => Err((ReplicaRefusal::NotSupported, other)),
+        Incoming::Version(new) if is_prepare(&new) => {
+            vb.receive_prepare(new).map_err(|(misplaced, new)| (misplaced.into(), Incoming::Version(new)))
+        }
+        Incoming::Version(new) => Err((ReplicaRefusal::NotSupported, Incoming::Version(new))),
+        Incoming::Commit { key, prepared, seqno } => {
+            let committed = match DocKey::parse(&key.0) {
+                Some(document) => vb.receive_commit(hash, document, prepared, seqno).map_err(Into::into),
+                None => Err(ReplicaRefusal::Malformed),
+            };
+            committed.map_err(|refusal| (refusal, Incoming::Commit { key, prepared, seqno }))
+        }
+        Incoming::Abort { key, prepared, seqno } => {
+            let aborted = match DocKey::parse(&key.0) {
+                Some(document) if document.is_valid_len() => {
+                    vb.receive_abort(document, prepared, seqno, now).map_err(Into::into)
+                }
+                _ => Err(ReplicaRefusal::Malformed),
+            };
+            aborted.map_err(|refusal| (refusal, Incoming::Abort { key, prepared, seqno }))
+        }
     }
+}
+
+fn is_prepare(new: &NewVersion) -> bool {
+    matches!(new.meta().sync_write, SyncWrite::Prepare(_))
 }
 
 fn is_document(new: &NewVersion) -> bool {

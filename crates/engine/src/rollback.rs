@@ -60,18 +60,18 @@ impl Bucket {
             Some(stored) => VBucket::new(vb, &self.context, self.origin(stored)),
             None => dead(vb, &self.context, &self.env),
         };
-        let old = {
+        let (old, given_up) = {
             let mut shard = self.shard_for(vb, Holder::Roles)?;
-            let (state, topology) = (shard.vb.state(), shard.vb.topology().map(str::to_owned));
+            let (state, topology) = (shard.vb.state(), shard.vb.topology().cloned());
             let histories = shard.vb.failover().clone();
             let old = shard.replace(new);
             // The role and the histories that it has, not those of back then.
             shard.vb.take_over(state, topology, histories);
             shard.unloaded = counts;
             self.queue_flush(&mut shard);
-            old
+            (old, shard.sync_waiters.give_up())
         };
-        drop(old);
+        drop((old, given_up));
         Ok(())
     }
 

@@ -45,10 +45,12 @@ pub enum Holder {
     Roles,
     /// Erases documents of dropped collections.
     Eraser,
+    /// Commits and aborts sync writes.
+    SyncWrites,
 }
 
 /// All of them, in their order.
-pub const HOLDERS: [Holder; 14] = [
+pub const HOLDERS: [Holder; 15] = [
     Holder::FrontEnd,
     Holder::Flusher,
     Holder::Fetcher,
@@ -63,6 +65,7 @@ pub const HOLDERS: [Holder; 14] = [
     Holder::Stats,
     Holder::Roles,
     Holder::Eraser,
+    Holder::SyncWrites,
 ];
 
 impl Holder {
@@ -83,6 +86,7 @@ impl Holder {
             Holder::Stats => "stats",
             Holder::Roles => "roles",
             Holder::Eraser => "eraser",
+            Holder::SyncWrites => "sync_writes",
         }
     }
 }

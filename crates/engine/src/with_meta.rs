@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use base::{Cas, Datatype, DocKey, Moment, NewVersion, VbId, VersionMeta};
+use base::{Cas, Datatype, DocKey, Moment, NewVersion, SyncWrite, VbId, VersionMeta};
 use vbucket::{ConflictRule, Existence, MAX_FOREIGN_CAS, MAX_REV_SEQNO, WithMeta};
 
 use crate::bucket::{Bucket, Mutated};
@@ -31,6 +31,7 @@ pub struct WithMetaRequest<'a> {
 
 impl Bucket {
     /// Applies a change that brings its own metadata; one that loses the conflict is refused as `Exists`.
+    /// It is never a sync write, as in the field.
     pub fn apply_with_meta(
         &self,
         vb: VbId,
@@ -44,12 +45,8 @@ impl Bucket {
             return Err(Refusal::Invalid);
         }
         let (datatype, bytes) = self.checked_value(request.datatype, request.value)?;
-        let new = NewVersion::new(
-            &self.context.heap,
-            VersionMeta { datatype, ..request.meta },
-            request.key,
-            &[&bytes],
-        );
+        let meta = VersionMeta { datatype, sync_write: SyncWrite::No, ..request.meta };
+        let new = NewVersion::new(&self.context.heap, meta, request.key, &[&bytes]);
         self.admit(&new)?;
         let hash = self.hash(request.key);
         let mut change = WithMeta {
@@ -72,7 +69,7 @@ impl Bucket {
         match outcome {
             Ok(stored) => {
                 drop(stored.garbage);
-                Ok(Mutated { cas: stored.cas, uuid, seqno: stored.by_seqno })
+                Ok(Mutated { cas: stored.cas, uuid, seqno: stored.by_seqno, pending: None })
             }
             Err(refused) => Err(refused.refusal.into()),
         }

@@ -11,7 +11,7 @@ use crate::compaction::{Candidate, Compacted, Compaction, CompactionProgress, Re
 use crate::failure::Failure;
 use crate::manifest::{StoredManifest, events_in};
 use crate::state::VbStateDoc;
-use crate::store::{Counts, KvStore, SaveBatch, Snapshot, States, Stats, StoredVb, Usage, Values};
+use crate::store::{Counts, KvStore, SaveBatch, Snapshot, States, Stats, StoredVb, Usage, Values, is_gone};
 
 /// What a record costs beyond key and value on a disk of the other backend.
 const RECORD_BYTES: u64 = 18 + 8;
@@ -97,10 +97,10 @@ impl Content {
         let totals = &mut self.totals;
         if let Some(old) = &old {
             self.by_seqno.remove(&old.meta().by_seqno);
-            totals.tombstones -= u64::from(old.is_deleted());
+            totals.tombstones -= u64::from(is_gone(old));
             totals.bytes -= weight(old).disk_bytes;
         }
-        totals.tombstones += u64::from(version.is_deleted());
+        totals.tombstones += u64::from(is_gone(version));
         totals.bytes += weight(version).disk_bytes;
         self.by_seqno.insert(seqno, version.clone());
         totals.high_seqno = totals.high_seqno.max(seqno);
@@ -114,7 +114,7 @@ impl Content {
             return;
         }
         self.by_key.remove(version.stored_key());
-        self.totals.tombstones -= u64::from(version.is_deleted());
+        self.totals.tombstones -= u64::from(is_gone(version));
         self.totals.bytes -= weight(version).disk_bytes;
         if is_counted {
             self.totals.tally.leave_out(version.stored_key(), weight(version));
@@ -216,6 +216,20 @@ impl Snapshot for Content {
         Ok(())
     }
 
+    fn scan_all(
+        &self,
+        from: Seqno,
+        _: Values,
+        visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
+    ) -> Result<(), Failure> {
+        for (_, version) in self.by_seqno.range(from..) {
+            if visit(version.clone()).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     fn scan_keys(
         &self,
         from: &[u8],
@@ -241,7 +255,7 @@ fn weight(version: &Version) -> Weight {
     let bytes = version.stored_key().len() + version.value().len();
     Weight {
         seqno: version.meta().by_seqno,
-        deleted: version.is_deleted(),
+        deleted: is_gone(version),
         disk_bytes: bytes as u64 + RECORD_BYTES,
     }
 }
@@ -320,13 +334,14 @@ impl KvStore for Memory {
 
 impl Memory {
     fn compact_alone(&self, vb: VbId, request: &Compaction<'_>) -> Result<Compacted, Failure> {
-        let (all, highest, generation): (Vec<Version>, _, _) = {
+        let (all, highest, generation, completed): (Vec<Version>, _, _, _) = {
             let inner = self.inner.lock();
             let now = &inner.vbuckets.get(&vb).ok_or(Failure::NoVbucket { vb })?.now;
             (
                 now.by_seqno.values().cloned().collect(),
                 now.totals.high_seqno,
                 inner.generations.get(&vb).copied(),
+                Seqno(now.totals.state.completed_seqno),
             )
         };
         let mut left_out = Vec::new();
@@ -336,7 +351,7 @@ impl Memory {
                 return Err(Failure::CompactionEnded { vb, why: "it was told to end" });
             }
             if version.meta().by_seqno != highest
-                && let Some(reason) = request.judge(candidate(version), || Some(version.clone()))
+                && let Some(reason) = request.judge(candidate(version), completed, || Some(version.clone()))
             {
                 left_out.push((version, reason));
             }
@@ -357,7 +372,8 @@ fn candidate(version: &Version) -> Candidate<'_> {
     Candidate {
         stored_key: version.stored_key(),
         seqno: meta.by_seqno,
-        deleted: version.is_deleted(),
+        deleted: is_gone(version),
+        sync_write: Some(meta.sync_write),
         expiry: Some(meta.expiry),
     }
 }

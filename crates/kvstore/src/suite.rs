@@ -3,6 +3,7 @@
 mod compact;
 mod manifest;
 mod rollback;
+mod sync_writes;
 
 use std::ops::ControlFlow;
 
@@ -45,6 +46,7 @@ pub fn run<S: Subject>(fresh: impl Fn() -> S) {
     rollback::run(&fresh);
     manifest::run(&fresh);
     compact::run(&fresh);
+    sync_writes::run(&fresh);
 }
 
 /// A version for tests.

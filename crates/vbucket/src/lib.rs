@@ -10,6 +10,7 @@ pub mod checkpoint_manager;
 pub mod checkpoint_memory;
 pub mod collections;
 pub mod cursor;
+pub mod durability;
 mod evicted;
 pub mod failover_table;
 pub mod filter;
@@ -34,14 +35,16 @@ pub use collections::{
     OpenScope, Scope, SystemEvent,
 };
 pub use cursor::{CursorId, CursorState, Dropped, RegisterRefusal};
+pub use durability::{ActiveMonitor, Chain, MAX_CHAIN, NO_DEADLINE, PassiveMonitor, Topology, TopologyError};
 pub use failover_table::{FailoverEntry, FailoverTable, Resume, ResumePoint};
 pub use filter::{Filter, FilterSettings};
 pub use hash_seed::HashSeed;
 pub use hash_table::{HashTable, Slot, VersionRef};
 pub use hlc::Hlc;
 pub use ops::{
-    Basis, Change, ConflictRule, Existence, FlushBatch, IncomingSnapshot, Loaded, Look, MAX_FOREIGN_CAS,
-    MAX_REV_SEQNO, Misplaced, Placed, Refusal, Refused, SnapshotKind, Stored, UnlockRefusal, WithMeta,
+    Basis, Change, Committed, ConflictRule, Existence, FlushBatch, IncomingSnapshot, Loaded, Look,
+    MAX_FOREIGN_CAS, MAX_REV_SEQNO, Misplaced, OverdueLook, Placed, Prepared, Refusal, Refused,
+    SavedSyncWrites, SnapshotKind, Stored, SyncWriteState, UnlockRefusal, WithMeta,
 };
 pub use range::{CheckpointView, Range, RangeLimit};
 pub use received::SnapshotBounds;

@@ -6,21 +6,22 @@
 use std::sync::Arc;
 
 use base::{
-    Cas, DocKey, FrequencyFactor, ItemKind, Moment, NewVersion, RevSeqno, Seqno, VbId, VbState, VbUuid,
-    Version,
+    Cas, DocKey, FrequencyFactor, ItemKind, Moment, NewVersion, RevSeqno, Seqno, SyncWrite, VbId, VbState,
+    VbUuid, Version,
 };
 
 use crate::bucket_context::BucketContext;
 use crate::checkpoint_manager::CheckpointManager;
 use crate::collections::Collections;
 use crate::cursor::CursorId;
+use crate::durability::{ActiveMonitor, Topology};
 use crate::evicted::{Evicted, Out};
 use crate::failover_table::FailoverTable;
 use crate::filter::Filter;
 use crate::hash_table::{HashTable, Slot, VersionRef};
 use crate::hlc::Hlc;
 use crate::locks::Locks;
-use crate::ops::Stored;
+use crate::ops::{Stored, SyncWrites};
 use crate::received::SnapshotBounds;
 use crate::removed::Removed;
 use crate::seq_list::SeqList;
@@ -39,6 +40,8 @@ pub struct Garbage {
     pub checkpoints: Option<Box<Removed>>,
     /// The filter of a count that came to nothing.
     pub filter: Option<Filter>,
+    /// The prepare that is completed.
+    pub prepare: Option<Version>,
 }
 
 /// How many items of each kind a vBucket has, how many of them are in memory, and how large those are.
@@ -81,8 +84,16 @@ pub struct Origin {
     pub max_deleted_rev: RevSeqno,
     /// Whether any document may have xattrs.
     pub might_contain_xattrs: bool,
-    /// The replication topology as JSON text, as the cluster set it.
-    pub topology: Option<String>,
+    /// Who shall hold it; nothing: this node alone.
+    pub topology: Option<Topology>,
+    /// The last change that readers can see.
+    pub max_visible: Seqno,
+    /// The last prepare.
+    pub last_prepared: Seqno,
+    /// Up to here all prepares are as safe as their levels ask.
+    pub high_prepared: Seqno,
+    /// Up to here all prepares are committed or aborted.
+    pub high_completed: Seqno,
     /// The snapshot in whose middle a replica stopped; nothing if it stood between snapshots.
     pub snapshot: Option<SnapshotBounds>,
     /// Its collections.
@@ -101,6 +112,10 @@ impl Origin {
             max_deleted_rev: RevSeqno(0),
             might_contain_xattrs: false,
             topology: None,
+            max_visible: Seqno(0),
+            last_prepared: Seqno(0),
+            high_prepared: Seqno(0),
+            high_completed: Seqno(0),
             snapshot: None,
             collections: Collections::default(),
         }
@@ -118,6 +133,8 @@ pub(crate) struct History {
     /// What is in the table.
     pub(crate) counts: Counts,
     pub(crate) high_seqno: Seqno,
+    /// The last change that readers can see.
+    pub(crate) max_visible: Seqno,
     pub(crate) max_deleted_rev: RevSeqno,
     pub(crate) might_contain_xattrs: bool,
     pub(crate) frequency: Arc<FrequencyFactor>,
@@ -142,7 +159,7 @@ impl History {
     /// that it makes superfluous leave the list of an ephemeral bucket.
     pub(crate) fn record_event(&mut self, version: Version, superfluous: [Option<Seqno>; 2]) -> Garbage {
         let seqno = version.meta().by_seqno;
-        self.high_seqno = seqno;
+        (self.high_seqno, self.max_visible) = (seqno, seqno);
         let mut garbage = Garbage::default();
         let Some(list) = &mut self.seq_list else {
             garbage.merged = self.checkpoints.queue_received(version, None);
@@ -166,6 +183,12 @@ impl History {
     pub(crate) fn record(&mut self, slot: Slot<'_>, new: NewVersion) -> Stored {
         let next = self.high_seqno.next();
         assert_eq!(new.meta().by_seqno, next, "seqnos are given one by one under the vBucket lock");
+        // What is part of a sync write is not merged: a key's other changes stand in other checkpoints.
+        if let Some(old) = slot.get().map(|version| version.meta())
+            && (old.sync_write != SyncWrite::No || new.meta().sync_write != SyncWrite::No)
+        {
+            self.checkpoints.close_behind(old.by_seqno);
+        }
         self.record_received(slot, new)
     }
 
@@ -174,15 +197,13 @@ impl History {
         let version = new.publish();
         let meta = version.meta();
         assert!(version.is_resident(), "a change brings its value");
-        assert!(meta.by_seqno > self.high_seqno, "seqnos rise");
-        self.high_seqno = meta.by_seqno;
-        self.might_contain_xattrs |= meta.datatype.is_xattr();
         if meta.kind.is_deleted() {
             self.max_deleted_rev = self.max_deleted_rev.max(meta.rev_seqno);
         }
         self.enter(&version);
         self.collections.changed(version.key(), meta.by_seqno);
         let queued = version.clone();
+        self.max_visible = meta.by_seqno;
         let replaced = slot.set(version);
         if let Some(old) = &replaced {
             self.leave(old);
@@ -192,20 +213,42 @@ impl History {
         }
         let old = replaced.as_ref().map(|v| v.meta().by_seqno);
         let mut garbage = Garbage { replaced, ..Garbage::default() };
+        if let Some(list) = &mut self.seq_list {
+            garbage.unlisted = old.and_then(|old| list.replaced(old));
+        }
+        self.queue(queued, old, &mut garbage);
+        Stored { cas: meta.cas, by_seqno: meta.by_seqno, garbage }
+    }
+
+    /// Queues a prepare or an abort. `before` is the last prepare or abort of the key, as far as it is known: they never
+    /// stand in one checkpoint.
+    pub(crate) fn line_up(&mut self, version: &Version, before: Option<Seqno>) -> Garbage {
+        if let Some(before) = before {
+            self.checkpoints.close_behind(before);
+        }
+        let mut garbage = Garbage::default();
+        self.queue(version.clone(), None, &mut garbage);
+        garbage
+    }
+
+    /// Queues a change, whose seqno must be higher than the last. `old` is the seqno of the version that it replaces.
+    pub(crate) fn queue(&mut self, version: Version, old: Option<Seqno>, garbage: &mut Garbage) {
+        let meta = version.meta();
+        assert!(meta.by_seqno > self.high_seqno, "changes come in seqno order");
+        self.high_seqno = meta.by_seqno;
+        self.might_contain_xattrs |= meta.datatype.is_xattr();
         let queued = match &mut self.seq_list {
             Some(list) => {
-                garbage.unlisted = old.and_then(|old| list.replaced(old));
-                list.append(queued.clone());
+                list.append(version.clone());
                 // Whoever comes later reads the past from the list.
-                if self.checkpoints.has_cursors() { Some(queued) } else { None }
+                if self.checkpoints.has_cursors() { Some(version) } else { None }
             }
-            None => Some(queued),
+            None => Some(version),
         };
         match queued {
             Some(queued) => garbage.merged = self.checkpoints.queue_received(queued, old),
             None => garbage.checkpoints = self.checkpoints.pass_over(meta.by_seqno),
         }
-        Stored { cas: meta.cas, by_seqno: meta.by_seqno, garbage }
     }
 }
 
@@ -232,7 +275,8 @@ pub struct VBucket {
     pub(crate) purge_seqno: Seqno,
     /// At least the largest revision of a tombstone that is on disk.
     pub(crate) stored_deleted_rev: RevSeqno,
-    pub(crate) topology: Option<String>,
+    pub(crate) topology: Option<Topology>,
+    pub(crate) sync_writes: SyncWrites,
     pub(crate) state_changed: bool,
 }
 
@@ -253,6 +297,7 @@ impl VBucket {
             persistence = Some(cursor.expect("a new manager accepts a cursor at its high seqno"));
         }
         let hlc = Hlc::new(origin.max_cas);
+        let sync_writes = SyncWrites::new(&origin);
         VBucket {
             id,
             state: origin.state,
@@ -265,6 +310,7 @@ impl VBucket {
                 collections: origin.collections,
                 counts: Counts::default(),
                 high_seqno: origin.high_seqno,
+                max_visible: origin.max_visible,
                 max_deleted_rev: origin.max_deleted_rev,
                 might_contain_xattrs: origin.might_contain_xattrs,
                 frequency: context.frequency.clone(),
@@ -275,6 +321,7 @@ impl VBucket {
             persisted_seqno: origin.high_seqno,
             purge_seqno: origin.purge_seqno,
             stored_deleted_rev: origin.max_deleted_rev,
+            sync_writes,
             topology: origin.topology,
             state_changed: false,
         }
@@ -293,24 +340,29 @@ impl VBucket {
     /// Changes the role; a vBucket that becomes active begins a new history: while it was not, changes may have been
     /// made elsewhere. In the middle of a snapshot it lacks what the snapshot's later changes replaced, so the new
     /// history begins where the snapshot does.
-    pub fn set_state(&mut self, state: VbState, topology: Option<String>, uuid: impl FnOnce() -> VbUuid) {
+    pub fn set_state(&mut self, state: VbState, topology: Option<Topology>, uuid: impl FnOnce() -> VbUuid) {
         if state == VbState::Active && self.state != VbState::Active {
             self.failover.new_entry(uuid(), self.snapshot().start);
             self.history.checkpoints.give_up_snapshot();
+            // Whoever has what, has to say so again.
+            self.sync_writes.active = ActiveMonitor::new(None);
+            self.sync_writes.adopted = self.history.high_seqno;
+            self.sync_writes.passive.snapshot_complete();
         }
         self.begin_in(state, topology);
     }
 
     /// Gives its first role to a vBucket that nobody had before.
-    pub fn begin_in(&mut self, state: VbState, topology: Option<String>) {
+    pub fn begin_in(&mut self, state: VbState, topology: Option<Topology>) {
         self.state = state;
         self.topology = topology;
+        self.sync_writes.active.set_topology(self.topology.as_ref());
         self.state_changed = true;
     }
 
     /// Takes the place of a vBucket that went back to what this one has: with its role, which is not active, and those
     /// of its histories that begin no later.
-    pub fn take_over(&mut self, state: VbState, topology: Option<String>, mut histories: FailoverTable) {
+    pub fn take_over(&mut self, state: VbState, topology: Option<Topology>, mut histories: FailoverTable) {
         histories.prune_above(self.history.high_seqno);
         self.failover = histories;
         self.begin_in(state, topology);
@@ -377,15 +429,9 @@ impl VBucket {
         &mut self.history.checkpoints
     }
 
-    /// The replication topology as JSON text.
-    pub fn topology(&self) -> Option<&str> {
-        self.topology.as_deref()
-    }
-
-    /// Whether the active node is a majority of every replication chain: no topology, or chains of one node.
-    pub fn is_majority_alone(&self) -> bool {
-        // The text was made from checked JSON: an array of chains of node names, which commas divide.
-        self.topology.as_deref().is_none_or(|chains| chains.split("],").all(|chain| !chain.contains(',')))
+    /// Who shall hold it; nothing: this node alone.
+    pub fn topology(&self) -> Option<&Topology> {
+        self.topology.as_ref()
     }
 
     /// The largest revision a tombstone had.

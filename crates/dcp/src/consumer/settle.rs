@@ -250,6 +250,7 @@ fn broken(refusal: ReplicaRefusal) -> Option<&'static str> {
         ReplicaRefusal::Misplaced(Misplaced::OutsideSnapshot) => "a change outside of its snapshot",
         ReplicaRefusal::Misplaced(Misplaced::BadSnapshot) => "a snapshot that cannot be",
         ReplicaRefusal::Misplaced(Misplaced::BadEvent) => "an event of collections that cannot be read",
+        ReplicaRefusal::Misplaced(Misplaced::NotPrepared) => "a commit of what is not prepared",
         ReplicaRefusal::BadFailoverLog => "a failover log that cannot be",
         ReplicaRefusal::Malformed => "a change that cannot be",
         ReplicaRefusal::NotReplica

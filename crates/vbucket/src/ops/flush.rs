@@ -2,6 +2,7 @@
 
 use base::{Cas, RevSeqno, Seqno, VbId, VbState};
 
+use crate::durability::Topology;
 use crate::failover_table::FailoverEntry;
 use crate::range::{Range, RangeLimit};
 use crate::received::SnapshotBounds;
@@ -28,10 +29,43 @@ pub struct FlushBatch {
     pub max_deleted_rev: RevSeqno,
     /// Whether any document may have xattrs.
     pub might_contain_xattrs: bool,
-    /// The replication topology as JSON text.
-    pub topology: Option<String>,
+    /// Who shall hold it.
+    pub topology: Option<Topology>,
+    /// How sync writes stand as of the end of the batch.
+    pub sync_writes: SavedSyncWrites,
+    /// Whether it reaches the last change.
+    is_whole: bool,
     /// The snapshot that `high_seqno` lies in.
     pub snapshot: SnapshotBounds,
+}
+
+/// How sync writes stand on disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SavedSyncWrites {
+    /// The last change that readers can see.
+    pub max_visible: Seqno,
+    /// The last prepare that came. Never too low.
+    pub last_prepared: Seqno,
+    /// The last prepare of complete snapshots.
+    pub high_prepared: Seqno,
+    /// Below it nothing is in flight. Never too high.
+    pub high_completed: Seqno,
+    /// Prepares in flight.
+    pub in_flight: u64,
+    /// Bytes of them.
+    pub in_flight_bytes: u64,
+}
+
+impl FlushBatch {
+    /// The last change in the batch, or before it, that readers can see.
+    pub fn max_visible(&self) -> Seqno {
+        if self.is_whole {
+            return self.sync_writes.max_visible;
+        }
+        let items = self.range.iter().flat_map(|range| range.iter()).map(|version| version.meta());
+        let visible = items.filter(|meta| !meta.sync_write.is_hidden()).map(|meta| meta.by_seqno);
+        visible.max().unwrap_or_default().max(self.sync_writes.max_visible)
+    }
 }
 
 impl VBucket {
@@ -46,7 +80,15 @@ impl VBucket {
         self.state_changed = false;
         let high_seqno = range.as_ref().map_or(self.persisted_seqno, Range::end);
         let snapshot = self.snapshot_of(range.as_ref(), high_seqno);
-        Some(self.batch(range, high_seqno, snapshot))
+        // What is known of a later moment does not hold for this one; what was saved last does.
+        let is_whole = high_seqno == self.history.high_seqno;
+        let present = self.saved_sync_writes();
+        // Whoever starts from it looks for prepares up to the last one, so that may be too high.
+        let last_prepared = present.last_prepared;
+        let sync_writes =
+            if is_whole { present } else { SavedSyncWrites { last_prepared, ..self.sync_writes.saved } };
+        self.sync_writes.taken = (high_seqno, sync_writes);
+        Some(self.batch(range, high_seqno, snapshot, sync_writes))
     }
 
     /// The snapshot that the end of a range lies in.
@@ -69,10 +111,29 @@ impl VBucket {
 
     /// The state as of now, without any changes.
     pub fn present_state(&self) -> FlushBatch {
-        self.batch(None, self.history.high_seqno, self.snapshot())
+        self.batch(None, self.history.high_seqno, self.snapshot(), self.saved_sync_writes())
     }
 
-    fn batch(&self, range: Option<Range>, high_seqno: Seqno, snapshot: SnapshotBounds) -> FlushBatch {
+    fn saved_sync_writes(&self) -> SavedSyncWrites {
+        let passive = &self.sync_writes.passive;
+        let prepares = self.sync_writes.prepares.as_ref();
+        SavedSyncWrites {
+            max_visible: self.history.max_visible,
+            last_prepared: passive.last(),
+            high_prepared: passive.complete(),
+            high_completed: self.sync_writes.high_completed(),
+            in_flight: prepares.map_or(0, |prepares| prepares.len() as u64),
+            in_flight_bytes: prepares.map_or(0, |prepares| prepares.bytes()),
+        }
+    }
+
+    fn batch(
+        &self,
+        range: Option<Range>,
+        high_seqno: Seqno,
+        snapshot: SnapshotBounds,
+        sync_writes: SavedSyncWrites,
+    ) -> FlushBatch {
         FlushBatch {
             range,
             id: self.id,
@@ -84,6 +145,8 @@ impl VBucket {
             max_deleted_rev: self.history.max_deleted_rev,
             might_contain_xattrs: self.history.might_contain_xattrs,
             topology: self.topology.clone(),
+            sync_writes,
+            is_whole: high_seqno == self.history.high_seqno,
             snapshot,
         }
     }
@@ -96,6 +159,11 @@ impl VBucket {
         );
         self.persisted_seqno = seqno;
         self.stored_deleted_rev = self.history.max_deleted_rev;
+        self.sync_writes.passive.persisted(seqno);
+        let (taken, sync_writes) = self.sync_writes.taken;
+        if taken == seqno {
+            self.sync_writes.saved = sync_writes;
+        }
         if let Some(cursor) = self.persistence {
             self.history.checkpoints.advance(cursor, seqno);
         }

@@ -57,6 +57,8 @@ pub enum Misplaced {
     BadSnapshot,
     /// An event about collections that cannot be read.
     BadEvent,
+    /// A commit of what is not prepared.
+    NotPrepared,
 }
 
 impl VBucket {
@@ -115,14 +117,18 @@ impl VBucket {
         if new.key().collection == CollectionId::SYSTEM {
             return self.receive_event(new).map_err(|new| (Misplaced::BadEvent, new));
         }
-        let slot = self.table.find_slot(hash, new.key());
-        if slot.get().is_none() && self.evicted.may_hold(hash, new.key()) {
+        if self.table.find(hash, new.key()).is_none() && self.evicted.may_hold(hash, new.key()) {
             self.evicted.covered(new.stored_key());
         }
+        // A snapshot from a disk has the document alone.
+        let prepare = self.supersede_prepare(new.key());
+        let slot = self.table.find_slot(hash, new.key());
         self.locks.remove(new.key());
         self.evicted.ties.changed(new.key());
         self.history.hlc.observe(meta.cas);
-        Ok(self.history.record_received(slot, new))
+        let mut stored = self.history.record_received(slot, new);
+        stored.garbage.prepare = prepare;
+        Ok(stored)
     }
 
     /// There is nothing for this replica up to `seqno`. Counts if that is the end of the snapshot, which is complete then.

@@ -6,6 +6,7 @@ use base::{Datatype, DocKey, Moment, NewVersion, Seqno, Version, VersionMeta};
 
 use crate::bucket_context::BucketContext;
 use crate::collections::Collections;
+use crate::durability::NO_DEADLINE;
 use crate::evicted::Evicted;
 use crate::hash_table::HashTable;
 use crate::vbucket::{Counts, VBucket};
@@ -19,6 +20,8 @@ pub struct Loaded {
     evicted: Evicted,
     /// About how many are still to come.
     to_come: u64,
+    /// In seqno order.
+    prepares: Vec<Version>,
 }
 
 impl Loaded {
@@ -30,7 +33,14 @@ impl Loaded {
             collections: Collections::default(),
             evicted: Evicted::new(context),
             to_come: 0,
+            prepares: Vec::new(),
         }
+    }
+
+    /// Puts in a prepare in flight, with its value; later than those before. There must be no other one of its key.
+    /// Its document must be put in, too, if there is one.
+    pub fn insert_prepare(&mut self, prepare: Version) {
+        self.prepares.push(prepare);
     }
 
     /// Notes about how many versions there will be, with those that are left out.
@@ -87,10 +97,14 @@ impl VBucket {
     /// Puts loaded documents in place, before anybody has written any. Drop what is returned outside the lock.
     pub fn install(&mut self, loaded: Loaded) -> Loaded {
         assert_eq!(self.table.len(), 0, "documents are loaded before any is written");
-        let Loaded { table, counts, collections, evicted, .. } = loaded;
+        let Loaded { table, counts, collections, evicted, prepares, .. } = loaded;
+        for prepare in prepares {
+            self.prepares_mut().insert(prepare, NO_DEADLINE, true);
+        }
         self.history.collections.found(&collections);
         Loaded {
             to_come: 0,
+            prepares: Vec::new(),
             collections,
             evicted: std::mem::replace(&mut self.evicted, evicted),
             table: std::mem::replace(&mut self.table, table),
