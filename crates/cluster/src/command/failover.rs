@@ -21,7 +21,9 @@ pub(super) fn check(view: &View, id: NodeId, force: bool) -> Result<(), Refused>
     }
     let (mut last, mut unsafe_) = (0, 0);
     for bucket in view.state.buckets.values() {
-        for vb in bucket.vbuckets().filter(|vb| bucket.active(*vb) == Some(id)) {
+        let is_open = |vb: &u16| matches!(bucket.steps.get(vb), Some(Step::Choose { .. }));
+        let needs = |vb: &u16| bucket.active(*vb) == Some(id) || is_open(vb) && bucket.chain(*vb).contains(&Some(id));
+        for vb in bucket.vbuckets().filter(needs) {
             let chain = bucket.chain(vb);
             let live = present(chain).filter(|other| {
                 *other != id && view.state.is_active(*other) && view.alive(*other).is_some()

@@ -53,7 +53,7 @@ fn planted_bugs_are_found() {
     for bug in Bug::ALL {
         let found = (0..SEEDS_FOR_A_BUG).find_map(|seed| run(seed, Some(*bug)).err().map(|why| (seed, why)));
         match found {
-            Some((seed, why)) => println!("{bug:?}: after {} seeds: {why}", seed + 1),
+            Some((seed, why)) => println!("{bug:?}: after {} seeds: {why:.140}", seed + 1),
             None => panic!("{bug:?} was not found in {SEEDS_FOR_A_BUG} seeds"),
         }
     }

@@ -20,7 +20,7 @@ pub const VBUCKETS: u16 = 4;
 /// When faults end.
 pub const FAULTS_US: u64 = 6_000_000;
 /// When everything must be well again.
-const END_US: u64 = 16_000_000;
+const END_US: u64 = 13_000_000;
 /// The store, among the ends of messages.
 pub const STORE: usize = usize::MAX;
 
@@ -67,6 +67,7 @@ enum Request {
     KeepAlive(LeaseId),
     Read,
     Lead,
+    Resign,
     Write(Version, Box<State>),
     Report(Vec<u8>),
 }
@@ -309,6 +310,14 @@ impl World {
                 put(keys::LEADER, Some(Version::ABSENT), self.nodes[at].uuid.as_bytes());
                 return;
             }
+            Request::Resign => {
+                let uuid = self.nodes[at].uuid.clone();
+                if self.look().1 == Some(uuid) {
+                    let remove = Swap { key: keys::LEADER, expected: None, value: None, lease: None };
+                    self.store.swap(remove).expect("it answers");
+                }
+                return;
+            }
             Request::Write(version, state) => return self.write(version, &state),
             Request::Read => {
                 let (view, leader) = self.look();
@@ -396,6 +405,10 @@ impl World {
         let (delay, boot) = (self.rng.between(100, 20_000), self.nodes[at].boot);
         self.push(delay, at, boot, Event::Apply(Rc::clone(&view)));
         if view.state.node_of(&uuid).is_none() {
+            // Who does not belong to the cluster does not lead it.
+            if leads {
+                self.ask(at, Request::Resign);
+            }
             return;
         }
         if !leads {
