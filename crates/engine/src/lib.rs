@@ -15,6 +15,7 @@ mod defragmenter;
 mod disk_state;
 mod disposal;
 mod durability;
+mod empty;
 mod ephemeral;
 mod evict;
 mod evicted;
