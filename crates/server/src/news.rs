@@ -4,58 +4,69 @@
 //! What is told is only that there is something; each looks for itself what it is. So nothing piles up for those who
 //! are slow.
 
-use tokio::sync::watch;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What there is to hear.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct News {
-    /// Counts up whenever there is something to look at.
-    pub edition: u64,
-    /// Whether clients have to wait.
-    pub is_frozen: bool,
-}
+use tokio::sync::watch;
 
 /// The node's side.
 #[derive(Default)]
-pub struct Announcer(watch::Sender<News>);
+pub struct Announcer {
+    /// Counts up whenever there is something to look at.
+    edition: watch::Sender<u64>,
+    is_frozen: Arc<AtomicBool>,
+}
 
 impl Announcer {
     /// Says that there is something to look at.
     pub fn tell(&self) {
-        self.0.send_modify(|news| news.edition += 1);
+        self.edition.send_modify(|edition| *edition += 1);
     }
 
-    /// Lets clients wait, or go on.
+    /// Lets clients wait from now on, or go on.
     pub fn freeze(&self, is_frozen: bool) {
-        self.0.send_if_modified(|news| std::mem::replace(&mut news.is_frozen, is_frozen) != is_frozen);
+        self.is_frozen.store(is_frozen, Ordering::SeqCst);
+        self.tell();
     }
 
     /// A new ear.
     pub fn hearing(&self) -> Hearing {
-        Hearing(self.0.subscribe())
+        Hearing { edition: self.edition.subscribe(), is_frozen: Arc::clone(&self.is_frozen) }
     }
 }
 
 /// Somebody's ear.
 #[derive(Clone)]
-pub struct Hearing(watch::Receiver<News>);
+pub struct Hearing {
+    edition: watch::Receiver<u64>,
+    is_frozen: Arc<AtomicBool>,
+}
 
 impl Hearing {
-    /// What is so now; [`Hearing::changed`] tells of what comes after it.
-    pub fn now(&mut self) -> News {
-        *self.0.borrow_and_update()
+    /// Counts up whenever there is something to look at; [`Hearing::changed`] tells of what comes after this.
+    pub fn edition(&mut self) -> u64 {
+        *self.edition.borrow_and_update()
     }
 
-    /// Ready when something has changed since [`Hearing::now`]; never if the node is gone.
+    /// Whether clients have to wait. When that ends it is told.
+    pub fn is_frozen(&self) -> bool {
+        self.is_frozen.load(Ordering::SeqCst)
+    }
+
+    /// Ready when something has changed since [`Hearing::edition`]; never if the node is gone.
     pub async fn changed(&mut self) {
-        if self.0.changed().await.is_err() {
+        if self.edition.changed().await.is_err() {
             std::future::pending().await
         }
     }
 
     /// Ready as soon as clients need not wait.
     pub async fn thawed(&mut self) {
-        while self.now().is_frozen {
+        loop {
+            self.edition();
+            if !self.is_frozen() {
+                return;
+            }
             self.changed().await;
         }
     }

@@ -49,7 +49,7 @@ pub async fn serve(stream: TcpStream, bench: Rc<Bench>) -> CloseReason {
     watch.arm(Patience::Login, bench.reaper.now_s() + limits.login_timeout_s);
     let connection = Connection::new(bench.node.clone(), bench.counters.clone());
     let next = Next::Bytes(protocol::HEADER_BYTES);
-    let heard = bench.news.get().edition;
+    let heard = bench.edition.get();
     let (partial, pending) = (Vec::new(), Pending::default());
     let mut socket = Socket { stream, connection, bench, watch, partial, pending, next, heard };
     let reason = std::future::poll_fn(|cx| socket.poll(cx)).await;
@@ -64,8 +64,7 @@ impl Socket {
     /// Goes on as far as it can; ready when the connection has ended.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<CloseReason> {
         self.watch.register(cx);
-        let news = self.bench.news.get();
-        if news.is_frozen && self.watch.cut().is_none() {
+        if self.bench.hearing.is_frozen() && self.watch.cut().is_none() {
             return Poll::Pending;
         }
         for _ in 0..TURN_READS {
@@ -81,8 +80,8 @@ impl Socket {
             {
                 return Poll::Ready(CloseReason::Network(error.kind()));
             }
-            if self.heard != news.edition {
-                self.hear(news.edition);
+            if self.heard != self.bench.edition.get() {
+                self.hear(self.bench.edition.get());
                 if let Some(CloseReason::BucketGone) = self.connection.closing() {
                     // Nothing may wait for a bucket that goes.
                     return Poll::Ready(CloseReason::BucketGone);

@@ -16,7 +16,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::counters::WorkerCounters;
 use crate::mailbox;
-use crate::news::{Hearing, News};
+use crate::news::Hearing;
 use crate::node::Node;
 use crate::output::Output;
 use crate::reaper::Reaper;
@@ -39,8 +39,10 @@ pub struct Bench {
     pub output: RefCell<Output>,
     /// The deadlines.
     pub reaper: Reaper,
-    /// What the worker has heard from the node.
-    pub news: Cell<News>,
+    /// The edition of the node's news that the worker has heard of.
+    pub edition: Cell<u64>,
+    /// Tells whether clients have to wait.
+    pub hearing: Hearing,
     /// Told whenever a connection has ended.
     ended: Notify,
 }
@@ -100,7 +102,8 @@ impl Worker {
 async fn run(mut receiver: UnboundedReceiver<Accepted>, node: Arc<Node>, counters: Arc<WorkerCounters>) {
     let mut hearing = node.hearing();
     let bench = Rc::new(Bench {
-        news: Cell::new(hearing.now()),
+        edition: Cell::new(hearing.edition()),
+        hearing: hearing.clone(),
         node,
         counters,
         scratch: RefCell::new(vec![0; SCRATCH_BYTES].into_boxed_slice()),
@@ -132,7 +135,7 @@ async fn run(mut receiver: UnboundedReceiver<Accepted>, node: Arc<Node>, counter
 async fn listen(mut hearing: Hearing, bench: Rc<Bench>) {
     loop {
         hearing.changed().await;
-        bench.news.set(hearing.now());
+        bench.edition.set(hearing.edition());
         bench.reaper.wake_all();
     }
 }
@@ -142,7 +145,7 @@ async fn tick(bench: Rc<Bench>) {
     loop {
         second.tick().await;
         // Who has to wait is not late.
-        if !bench.news.get().is_frozen {
+        if !bench.hearing.is_frozen() {
             bench.reaper.tick(bench.node.env().clock.monotonic().as_secs());
         }
     }
