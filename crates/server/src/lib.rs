@@ -30,6 +30,7 @@ pub mod output;
 pub mod privilege;
 pub mod push;
 pub mod reaper;
+pub mod replication;
 pub mod reply;
 pub mod sasl;
 pub mod server;

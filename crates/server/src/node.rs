@@ -16,6 +16,7 @@ use crate::dcp::Registry;
 use crate::hosting::Host;
 use crate::news::{Announcer, Hearing};
 use crate::node_buckets::{BucketError, Management};
+use crate::replication::Replication;
 use crate::timer::{RuntimeTimer, Timer};
 use crate::user::Users;
 
@@ -49,6 +50,7 @@ pub struct Node {
     announcer: Announcer,
     /// Who decides which buckets there are, if it is not the node itself.
     management: RwLock<Option<Arc<dyn Management>>>,
+    replication: Replication,
 }
 
 /// What the token that guards changes by the cluster is until somebody sets it.
@@ -72,6 +74,7 @@ impl Node {
             served: RwLock::new(
                 buckets.into_iter().map(|served| (served.spec.name.clone(), served)).collect(),
             ),
+            replication: Replication::new(env.clone(), address.name()),
             address,
             limits,
             workers,
@@ -136,6 +139,11 @@ impl Node {
     /// The connections that stream changes.
     pub fn streams(&self) -> &Arc<Registry> {
         &self.streams
+    }
+
+    /// What of its buckets follows other nodes.
+    pub fn replication(&self) -> &Replication {
+        &self.replication
     }
 
     /// The users.

@@ -171,6 +171,7 @@ impl Node {
         let (_, bucket) = self.find(name)?;
         host.begin_removal(name, self.env())?;
         self.forget_bucket(name);
+        self.replication().forget(name);
         let redrawn = self.redraw_map();
         host.remove(bucket, self.env())?;
         tracing::info!(bucket = name, "the bucket was deleted");

@@ -141,6 +141,9 @@ impl Server {
         for worker in self.workers {
             join(worker)?;
         }
+        if !self.node.replication().stop() {
+            return Err(Failure::Panicked);
+        }
         // Whoever makes or deletes a bucket is waited for.
         let _changing = self.node.changing.lock();
         let host = self.node.host().expect("a server's node runs its buckets");
