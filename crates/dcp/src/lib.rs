@@ -1,6 +1,7 @@
 //! DCP: from cursors to messages, and from messages to applied items. State machines without sockets and threads.
 
 mod agreement;
+mod consumer;
 mod content;
 mod filter;
 mod handover;
@@ -10,6 +11,9 @@ mod sink;
 mod stream;
 
 pub use agreement::{Agreement, BackfillOrder, OutOfOrder, Priority, Side};
+pub use consumer::{
+    Consumer, ConsumerConfig, ConsumerCounts, Disconnect, Mode, RollBack, Settled, Stage, Trouble, VbProgress,
+};
 pub use content::Features;
 pub use filter::{Filter, FilterRefusal};
 pub use producer::{Producer, Step, StreamRequestRefusal, Tick};

@@ -18,9 +18,9 @@ use crate::pending::Pending;
 use crate::sink::Sink;
 
 /// Changes of the first range, which are merged into one snapshot; a larger one is sent as it is sealed.
-const FIRST_RANGE: RangeLimit = RangeLimit { items: 100_000, bytes: 16 << 20 };
+const FIRST_RANGE: RangeLimit = RangeLimit { items: 100_000, bytes: 16 << 20, ..RangeLimit::NONE };
 /// Changes taken from memory at once.
-const RANGE: RangeLimit = RangeLimit { items: 10_000, bytes: 2 << 20 };
+const RANGE: RangeLimit = RangeLimit { items: 10_000, bytes: 2 << 20, ..RangeLimit::NONE };
 /// Bytes taken from a backfill at once.
 const TAKE_BYTES: usize = 512 << 10;
 
@@ -189,7 +189,7 @@ impl Stream {
             if !self.send_pending(common, allowance, out) {
                 return Turn::More;
             }
-            if self.sent >= self.end && self.handover == Handover::None {
+            if self.sent >= self.end && self.handover == Handover::None && !self.must_complete() {
                 self.leave(common, Phase::Done(EndReason::Ok));
             }
             if allowance.is_used() {
@@ -317,9 +317,23 @@ impl Stream {
                     self.handover = Handover::SendingRest;
                 }
             }
-            Handover::ActiveSent => self.handover = Handover::Done,
+            Handover::ActiveSent => {
+                bucket.given_away(self.place.vb, self.place.incarnation);
+                self.handover = Handover::Done;
+            }
             Handover::None | Handover::Sending | Handover::SendingRest | Handover::Done => {}
         }
+    }
+
+    /// The end of the snapshot that was announced, if not all of it is sent: a replica had not all of it.
+    fn unfinished(&self) -> Option<Seqno> {
+        let end = Seqno(self.snapshot_start.0.saturating_sub(1));
+        (end > self.sent).then_some(end)
+    }
+
+    /// Whether the snapshot that was announced is to be sent to its end, although the consumer wants no more.
+    fn must_complete(&self) -> bool {
+        self.unfinished().is_some() && !self.flags.has(StreamFlags::DISK_ONLY)
     }
 
     fn is_wanted(&self, version: &Version, features: Features) -> bool {
@@ -418,6 +432,8 @@ impl Stream {
             && self.sent == Seqno(0)
             && self.end == Seqno(u64::MAX)
             && !self.flags.has(StreamFlags::DISK_ONLY)
+            // What a replica has of a snapshot is consistent in no order.
+            && self.state == VbState::Active
             // Without a disk there is nothing in that order.
             && common.bucket.config().kind == BucketKind::Persistent;
         let wanted = self.filter.as_ref()?.collections.as_deref()?;
@@ -454,6 +470,13 @@ impl Stream {
             self.leave(common, Phase::Done(EndReason::Rollback));
             return More::Some;
         }
+        let unfinished = if disk.has_marker { None } else { self.unfinished() };
+        if unfinished.is_some_and(|end| scope.snapshot_end > end) {
+            self.phase = Phase::Disk(disk);
+            return self.break_snapshot_off(common);
+        }
+        // What is read belongs to the snapshot that was announced.
+        disk.has_marker |= unfinished.is_some();
         let mut pending = Pending::new(common.bucket);
         pending.is_out_of_order = disk.is_out_of_order;
         pending.extend(taken.items.into_iter().filter(|version| self.is_wanted(version, common.features)));
@@ -464,10 +487,11 @@ impl Stream {
                 self.send(What::OutOfOrder(true), allowance, out);
                 self.snapshot_start = scope.high_seqno.next();
             } else {
-                let (end, more) = match &disk.rest {
-                    Some(rest) => (rest.end(), Marker::MAY_DUPLICATE),
-                    None => (scope.high_seqno, 0),
+                let (has, end) = match &disk.rest {
+                    Some(rest) => (scope.high_seqno, rest.snapshot_end()),
+                    None => (scope.high_seqno, scope.snapshot_end),
                 };
+                let more = if end > has { Marker::MAY_DUPLICATE } else { 0 };
                 let flags = Marker::DISK | Marker::CHECKPOINT | more;
                 self.marker(common, end, scope.purge_seqno, flags, allowance, out);
             }
@@ -486,7 +510,7 @@ impl Stream {
                 pending.end = Some(rest.end());
                 pending.moves_cursor = true;
             }
-            pending.is_announced = disk.has_marker && self.filter.is_some();
+            pending.is_announced = disk.has_marker && self.says_ends() && self.ends_with(pending.end);
             pending.is_out_of_order &= disk.has_marker;
             self.pending = Some(Box::new(pending));
             self.leave_disk(common, *disk, scope.high_seqno);
@@ -498,6 +522,23 @@ impl Stream {
             return More::Some;
         }
         More::Nothing
+    }
+
+    /// Ends in the middle of a snapshot that has become part of a larger one: the replica came back to its producer in
+    /// between, and what it has now is consistent only at the new end. The consumer asks again from where it is.
+    fn break_snapshot_off(&mut self, common: &Common<'_>) -> More {
+        self.leave(common, Phase::Done(EndReason::StateChanged));
+        More::Some
+    }
+
+    /// Whether the end of a snapshot may be no change that the consumer is sent: it is told then.
+    fn says_ends(&self) -> bool {
+        self.filter.is_some() || self.state != VbState::Active
+    }
+
+    /// Whether a snapshot that was announced ends there.
+    fn ends_with(&self, end: Option<Seqno>) -> bool {
+        end.is_some_and(|end| end.next() == self.snapshot_start)
     }
 
     /// What follows the disk's state in memory, if that is older than the snapshot that the consumer has a part of.
@@ -531,8 +572,14 @@ impl Stream {
         out: &mut dyn Sink,
     ) -> More {
         let limit = if self.is_first_marker { FIRST_RANGE } else { RANGE };
+        let unfinished = self.unfinished();
+        let limit = limit.through(unfinished.unwrap_or(limit.through));
         let take = |limit| common.bucket.take_changes(self.place, cursor, limit);
         let range = match take(limit) {
+            Changes::Range(range) if unfinished.is_some_and(|end| range.snapshot_end() > end) => {
+                self.phase = Phase::Memory(cursor);
+                return self.break_snapshot_off(common);
+            }
             Changes::Range(range) if range.end() < self.must_reach => match take(RangeLimit::NONE) {
                 Changes::Range(whole) => whole,
                 Changes::Nothing | Changes::Dropped => range,
@@ -554,12 +601,14 @@ impl Stream {
         pending.extend(newest.into_iter().filter(|version| self.is_wanted(version, common.features)));
         pending.end = Some(range.end());
         pending.moves_cursor = true;
-        pending.is_announced = !pending.is_empty() && self.filter.is_some();
         self.phase = Phase::Memory(cursor);
-        if !pending.is_empty() {
+        if !pending.is_empty() && unfinished.is_none() {
             let first = if self.is_first_marker { Marker::CHECKPOINT } else { 0 };
-            self.marker(common, range.end(), Seqno(0), Marker::MEMORY | first, allowance, out);
+            let more = if range.snapshot_end() > range.end() { Marker::MAY_DUPLICATE } else { 0 };
+            let flags = Marker::MEMORY | first | more;
+            self.marker(common, range.snapshot_end(), Seqno(0), flags, allowance, out);
         }
+        pending.is_announced = self.says_ends() && self.ends_with(pending.end);
         self.pending = Some(Box::new(pending));
         More::Some
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base::doc_key::encode_leb128;
-use base::{Account, CollectionId, Part, Seqno, VbId, Version};
+use base::{Account, CollectionId, Part, Seqno, VbId, VbState, Version};
 use kvstore::{Snapshot, Values};
 use parking_lot::{Condvar, Mutex};
 
@@ -30,12 +30,14 @@ const MOST_STALLED: Duration = Duration::from_secs(720);
 const SLOT_BYTES: usize = size_of::<Version>();
 
 /// What a backfill reads: one state of the vBucket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackfillScope {
     /// The last change of that state; what follows is in memory or needs another backfill.
     pub high_seqno: Seqno,
     /// Tombstones up to here may be missing.
     pub purge_seqno: Seqno,
+    /// The end of the snapshot that the last change lies in: higher than that on a replica that had not all of it.
+    pub snapshot_end: Seqno,
 }
 
 /// How a backfill reads.
@@ -342,9 +344,9 @@ impl Bucket {
 
     /// Only one thread works on a backfill, so the state is not needed while it reads.
     fn read_slice(&self, backfill: &Arc<Backfill>) -> Progress {
-        let (snapshot, next) = {
+        let (snapshot, next, scope) = {
             let mut state = backfill.state.lock();
-            (state.snapshot.take(), state.next.clone())
+            (state.snapshot.take(), state.next.clone(), state.scope)
         };
         if backfill.is_cancelled.load(Ordering::Relaxed) {
             return Progress::Worked;
@@ -376,20 +378,15 @@ impl Bucket {
                     })?
                 }
             }
-            Ok(Some(snapshot))
+            let scope = scope.map_or_else(|| self.scope_of(backfill.vb, &*snapshot), Ok)?;
+            Ok(Some((snapshot, scope)))
         });
         let mut state = backfill.state.lock();
         state.is_busy = false;
         match scanned {
-            Ok(snapshot) => {
-                let scope = snapshot.as_ref().map_or(
-                    BackfillScope { high_seqno: Seqno(0), purge_seqno: Seqno(0) },
-                    |snapshot| BackfillScope {
-                        high_seqno: snapshot.high_seqno(),
-                        purge_seqno: snapshot.purge_seqno(),
-                    },
-                );
-                state.scope.get_or_insert(scope);
+            Ok(opened) => {
+                let (snapshot, scope) = opened.unzip();
+                state.scope.get_or_insert(scope.unwrap_or_default());
                 state.is_done = rest.is_none() || backfill.is_cancelled.load(Ordering::Relaxed);
                 state.next = match (next, rest) {
                     (Place::Seqno(_), Some(rest)) => Place::Seqno(rest.meta().by_seqno),
@@ -415,6 +412,22 @@ impl Bucket {
                 Progress::Failed
             }
         }
+    }
+}
+
+impl Bucket {
+    /// What there is to read in a vBucket's past as it is now.
+    fn scope_of(&self, vb: VbId, snapshot: &dyn Snapshot) -> Result<BackfillScope, kvstore::Failure> {
+        let state = snapshot.state()?;
+        // A replica may have been told that nothing was changed before its snapshot ended.
+        let high_seqno = snapshot.high_seqno().max(Seqno(state.snap_start));
+        // Who became active in the middle of a snapshot goes on with what it has.
+        let is_active = self.state_of(vb) == Some(VbState::Active);
+        Ok(BackfillScope {
+            high_seqno,
+            purge_seqno: snapshot.purge_seqno().max(Seqno(state.purge_seqno)),
+            snapshot_end: if is_active { high_seqno } else { high_seqno.max(Seqno(state.snap_end)) },
+        })
     }
 }
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use base::{VbId, Version};
-use kvstore::{FailoverEntry, SaveBatch, VbStateDoc};
-use vbucket::{FlushBatch, Pressure};
+use kvstore::{CheckpointType, FailoverEntry, SaveBatch, VbStateDoc};
+use vbucket::{FlushBatch, Pressure, SnapshotKind};
 
 use crate::bucket::Bucket;
 use crate::flush_queue::{Due, LARGE_BACKLOG};
@@ -91,6 +91,7 @@ impl Bucket {
                 Err(_) => self.not_saved(&batch),
             }
         }
+        self.tell_replica_room();
         progress
     }
 
@@ -153,6 +154,11 @@ fn newest(batch: &FlushBatch) -> Vec<Version> {
 pub(crate) fn state_document(batch: &FlushBatch) -> VbStateDoc {
     let high_seqno = batch.high_seqno.0;
     VbStateDoc {
+        checkpoint_type: match batch.snapshot.kind {
+            SnapshotKind::Memory => CheckpointType::Memory,
+            SnapshotKind::Disk => CheckpointType::Disk,
+            SnapshotKind::InitialDisk => CheckpointType::InitialDisk,
+        },
         failover_table: batch
             .failover
             .iter()
@@ -165,8 +171,9 @@ pub(crate) fn state_document(batch: &FlushBatch) -> VbStateDoc {
         might_contain_xattrs: batch.might_contain_xattrs,
         // The topology was checked when it was set.
         replication_topology: batch.topology.as_deref().and_then(|text| serde_json::from_str(text).ok()),
-        snap_start: high_seqno,
-        snap_end: high_seqno,
+        purge_seqno: batch.purge_seqno.0,
+        snap_start: batch.snapshot.start.0,
+        snap_end: batch.snapshot.end.0,
         state: batch.state,
         ..VbStateDoc::default()
     }

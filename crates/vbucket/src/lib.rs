@@ -19,6 +19,7 @@ mod lines;
 pub mod locks;
 pub mod ops;
 pub mod range;
+pub mod received;
 pub mod removed;
 pub mod seq_list;
 mod ties;
@@ -34,10 +35,11 @@ pub use hash_seed::HashSeed;
 pub use hash_table::{HashTable, Slot, VersionRef};
 pub use hlc::Hlc;
 pub use ops::{
-    Basis, Change, ConflictRule, Existence, FlushBatch, Loaded, Look, MAX_FOREIGN_CAS, MAX_REV_SEQNO, Placed,
-    Refusal, Refused, Stored, UnlockRefusal, WithMeta,
+    Basis, Change, ConflictRule, Existence, FlushBatch, IncomingSnapshot, Loaded, Look, MAX_FOREIGN_CAS,
+    MAX_REV_SEQNO, Misplaced, Placed, Refusal, Refused, SnapshotKind, Stored, UnlockRefusal, WithMeta,
 };
 pub use range::{CheckpointView, Range, RangeLimit};
+pub use received::SnapshotBounds;
 pub use removed::Removed;
 pub use seq_list::{MAX_READS, ReadId, SeqList, SeqListCounts, SliceLimits, TombstoneLimits};
 pub use vbucket::{Counts, Garbage, Origin, Unknown, VBucket};

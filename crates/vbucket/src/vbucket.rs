@@ -19,6 +19,7 @@ use crate::hash_table::{HashTable, Slot, VersionRef};
 use crate::hlc::Hlc;
 use crate::locks::Locks;
 use crate::ops::Stored;
+use crate::received::SnapshotBounds;
 use crate::removed::Removed;
 use crate::seq_list::SeqList;
 
@@ -78,6 +79,8 @@ pub struct Origin {
     pub might_contain_xattrs: bool,
     /// The replication topology as JSON text, as the cluster set it.
     pub topology: Option<String>,
+    /// The snapshot in whose middle a replica stopped; nothing if it stood between snapshots.
+    pub snapshot: Option<SnapshotBounds>,
 }
 
 impl Origin {
@@ -92,6 +95,7 @@ impl Origin {
             max_deleted_rev: RevSeqno(0),
             might_contain_xattrs: false,
             topology: None,
+            snapshot: None,
         }
     }
 }
@@ -113,14 +117,17 @@ pub(crate) struct History {
 impl History {
     /// Puts a complete version in place and queues it. Its seqno must be the next one.
     pub(crate) fn record(&mut self, slot: Slot<'_>, new: NewVersion) -> Stored {
+        let next = self.high_seqno.next();
+        assert_eq!(new.meta().by_seqno, next, "seqnos are given one by one under the vBucket lock");
+        self.record_received(slot, new)
+    }
+
+    /// Puts a complete version in place that has its seqno from elsewhere: a higher one than the last.
+    pub(crate) fn record_received(&mut self, slot: Slot<'_>, new: NewVersion) -> Stored {
         let version = new.publish();
         let meta = version.meta();
         assert!(version.is_resident(), "a change brings its value");
-        assert_eq!(
-            meta.by_seqno,
-            self.high_seqno.next(),
-            "seqnos are given one by one under the vBucket lock"
-        );
+        assert!(meta.by_seqno > self.high_seqno, "seqnos rise");
         self.high_seqno = meta.by_seqno;
         self.might_contain_xattrs |= meta.datatype.is_xattr();
         if meta.kind.is_deleted() {
@@ -147,10 +154,18 @@ impl History {
             None => Some(queued),
         };
         match queued {
-            Some(queued) => garbage.merged = self.checkpoints.queue(queued, old),
+            Some(queued) => garbage.merged = self.checkpoints.queue_received(queued, old),
             None => garbage.checkpoints = self.checkpoints.pass_over(meta.by_seqno),
         }
         Stored { cas: meta.cas, by_seqno: meta.by_seqno, garbage }
+    }
+}
+
+impl History {
+    /// There is no change up to `seqno`.
+    pub(crate) fn skip_to(&mut self, seqno: Seqno) -> Garbage {
+        self.high_seqno = seqno;
+        Garbage { checkpoints: self.checkpoints.skip_to(seqno), ..Garbage::default() }
     }
 }
 
@@ -174,7 +189,11 @@ pub struct VBucket {
 impl VBucket {
     /// A vBucket without documents; warmup brings them with [`VBucket::install`].
     pub fn new(id: VbId, context: &BucketContext, origin: Origin) -> VBucket {
-        let mut checkpoints = CheckpointManager::new(context, origin.high_seqno);
+        let high = origin.high_seqno;
+        let mut checkpoints = match origin.snapshot.filter(|snapshot| snapshot.is_inside(high)) {
+            Some(snapshot) => CheckpointManager::inside(context, high, snapshot),
+            None => CheckpointManager::new(context, high),
+        };
         let mut seq_list = None;
         let mut persistence = None;
         if context.is_ephemeral {
@@ -220,10 +239,12 @@ impl VBucket {
     }
 
     /// Changes the role; a vBucket that becomes active begins a new history: while it was not, changes may have been
-    /// made elsewhere.
+    /// made elsewhere. In the middle of a snapshot it lacks what the snapshot's later changes replaced, so the new
+    /// history begins where the snapshot does.
     pub fn set_state(&mut self, state: VbState, topology: Option<String>, uuid: impl FnOnce() -> VbUuid) {
         if state == VbState::Active && self.state != VbState::Active {
-            self.failover.new_entry(uuid(), self.history.high_seqno);
+            self.failover.new_entry(uuid(), self.snapshot().start);
+            self.history.checkpoints.give_up_snapshot();
         }
         self.begin_in(state, topology);
     }
@@ -233,6 +254,14 @@ impl VBucket {
         self.state = state;
         self.topology = topology;
         self.state_changed = true;
+    }
+
+    /// Takes the place of a vBucket that went back to what this one has: with its role, which is not active, and those
+    /// of its histories that begin no later.
+    pub fn take_over(&mut self, state: VbState, topology: Option<String>, mut histories: FailoverTable) {
+        histories.prune_above(self.history.high_seqno);
+        self.failover = histories;
+        self.begin_in(state, topology);
     }
 
     /// Begins a new history at the present high seqno.

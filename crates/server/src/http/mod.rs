@@ -1,10 +1,16 @@
 //! HTTP: what SDKs ask of the management port, what operators look at, the settings of buckets, and their changes.
 
 mod basic_auth;
+mod bucket_form;
+mod buckets;
 mod changes;
 mod form;
+mod manage;
 mod metrics;
+mod nodes;
+mod patience;
 mod pools;
+mod replication;
 mod settings;
 mod stream;
 
@@ -16,7 +22,8 @@ use axum::Router;
 use axum::http::{StatusCode, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
+use engine::Bucket;
 use tokio::sync::watch;
 
 use crate::node::Node;
@@ -28,6 +35,40 @@ struct Shared {
     stopping: watch::Receiver<bool>,
 }
 
+impl Shared {
+    /// Ready when the node stops.
+    fn stopped(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut stopping = self.stopping.clone();
+        async move {
+            // An error means that whoever could stop the node is gone.
+            let _ = stopping.wait_for(|stop| *stop).await;
+        }
+    }
+
+    /// Ready when a bucket is deleted, or the node stops.
+    fn bucket_ended(&self, bucket: &Arc<Bucket>) -> impl Future<Output = ()> + Send + use<> {
+        let (node, stopped) = (Arc::clone(&self.node), self.stopped());
+        let (name, bucket) = (bucket.name().to_owned(), Arc::downgrade(bucket));
+        let mut hearing = node.hearing();
+        let gone = async move {
+            loop {
+                hearing.edition();
+                if node.bucket(&name).is_none_or(|there| !std::ptr::eq(Arc::as_ptr(&there), bucket.as_ptr()))
+                {
+                    return;
+                }
+                hearing.changed().await;
+            }
+        };
+        async move {
+            tokio::select! {
+                () = stopped => {}
+                () = gone => {}
+            }
+        }
+    }
+}
+
 /// Serves until the node stops.
 pub async fn serve(
     listener: TcpListener,
@@ -35,12 +76,9 @@ pub async fn serve(
     stopping: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let app = router(Shared { node, stopping: stopping.clone() });
-    let stopped = async move {
-        let mut stopping = stopping;
-        // An error means that whoever could stop the node is gone.
-        let _ = stopping.wait_for(|stop| *stop).await;
-    };
+    let shared = Shared { node, stopping };
+    let stopped = shared.stopped();
+    let app = router(shared);
     axum::serve(listener, app).with_graceful_shutdown(stopped).await
 }
 
@@ -53,13 +91,19 @@ fn router(shared: Shared) -> Router {
         .route("/pools/nodes", get(pools::nodes))
         .route("/pools/default/nodeServices", get(pools::node_services))
         .route("/pools/default/nodeServicesStreaming", get(stream::node_services))
-        .route("/pools/default/buckets", get(pools::buckets))
-        .route("/pools/default/buckets/{bucket}", get(pools::bucket).post(settings::update_bucket))
+        .route("/pools/default/terseClusterInfo", get(pools::terse_cluster_info))
+        .route("/pools/default/buckets", get(buckets::list).post(manage::create))
+        .route(
+            "/pools/default/buckets/{bucket}",
+            get(buckets::show).post(manage::change).delete(manage::delete),
+        )
+        .route("/pools/default/buckets/{bucket}/controller/doFlush", post(manage::flush))
         .route("/pools/default/buckets/{bucket}/scopes", get(pools::scopes))
         .route(
             "/v1/buckets/{bucket}/settings",
             get(settings::list).patch(settings::change).post(settings::change),
         )
+        .route("/v1/buckets/{bucket}/replication", get(replication::show).put(replication::declare))
         .route("/v1/buckets/{bucket}/changes", get(changes::changes))
         .route("/v1/buckets/{bucket}/cursors", get(changes::list))
         .route(
@@ -74,6 +118,7 @@ fn router(shared: Shared) -> Router {
         .route("/metrics", get(metrics::metrics))
         .merge(protected)
         .fallback(async || (StatusCode::NOT_FOUND, "Requested resource not found.\r\n"))
+        .layer(middleware::from_fn_with_state(shared.clone(), patience::wait))
         .with_state(shared)
 }
 

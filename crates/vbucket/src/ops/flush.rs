@@ -4,6 +4,7 @@ use base::{Cas, RevSeqno, Seqno, VbId, VbState};
 
 use crate::failover_table::FailoverEntry;
 use crate::range::{Range, RangeLimit};
+use crate::received::SnapshotBounds;
 use crate::removed::Removed;
 use crate::vbucket::VBucket;
 
@@ -29,6 +30,8 @@ pub struct FlushBatch {
     pub might_contain_xattrs: bool,
     /// The replication topology as JSON text.
     pub topology: Option<String>,
+    /// The snapshot that `high_seqno` lies in.
+    pub snapshot: SnapshotBounds,
 }
 
 impl VBucket {
@@ -42,15 +45,34 @@ impl VBucket {
         }
         self.state_changed = false;
         let high_seqno = range.as_ref().map_or(self.persisted_seqno, Range::end);
-        Some(self.batch(range, high_seqno))
+        let snapshot = self.snapshot_of(range.as_ref(), high_seqno);
+        Some(self.batch(range, high_seqno, snapshot))
+    }
+
+    /// The snapshot that the end of a range lies in.
+    fn snapshot_of(&self, range: Option<&Range>, high: Seqno) -> SnapshotBounds {
+        let present = self.snapshot();
+        if self.state == VbState::Active {
+            return SnapshotBounds::at(high);
+        }
+        match range {
+            _ if high > present.start => present,
+            Some(range) if range.snapshot_end() > high => SnapshotBounds {
+                // a checkpoint begins where everything is complete
+                start: range.last_checkpoint_start(),
+                end: range.snapshot_end(),
+                kind: present.kind,
+            },
+            _ => SnapshotBounds::at(high),
+        }
     }
 
     /// The state as of now, without any changes.
     pub fn present_state(&self) -> FlushBatch {
-        self.batch(None, self.history.high_seqno)
+        self.batch(None, self.history.high_seqno, self.snapshot())
     }
 
-    fn batch(&self, range: Option<Range>, high_seqno: Seqno) -> FlushBatch {
+    fn batch(&self, range: Option<Range>, high_seqno: Seqno, snapshot: SnapshotBounds) -> FlushBatch {
         FlushBatch {
             range,
             id: self.id,
@@ -62,6 +84,7 @@ impl VBucket {
             max_deleted_rev: self.history.max_deleted_rev,
             might_contain_xattrs: self.history.might_contain_xattrs,
             topology: self.topology.clone(),
+            snapshot,
         }
     }
 

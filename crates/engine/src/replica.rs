@@ -1,0 +1,351 @@
+//! A replica follows an active vBucket of another node: where it stands, and what it is sent.
+
+use std::borrow::Cow;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use base::version::MAX_SEQNO;
+use base::{
+    Cas, CollectionId, DocKey, ItemKind, NewVersion, Seqno, StoredKey, SyncWrite, VbId, VbUuid, VersionMeta,
+    limits,
+};
+use parking_lot::Mutex;
+use vbucket::{
+    FailoverEntry, FailoverTable, IncomingSnapshot, MAX_FOREIGN_CAS, MAX_REV_SEQNO, Misplaced, Stored, VBucket,
+};
+
+use crate::bucket::Bucket;
+use crate::completion::{Completer, Completion, completion};
+use crate::flush_queue::LARGE_BACKLOG;
+use crate::refusal::Refusal;
+use crate::shard_guard::ShardGuard;
+
+/// Changes of replicas are taken up to so many hundredths of the quota.
+const REPLICA_PERCENT: u64 = 99;
+/// Changes that are applied while a vBucket's lock is held once.
+const CHANGES_PER_LOCK: usize = 64;
+
+/// What all replicas of a bucket have in common.
+#[derive(Default)]
+pub(crate) struct Replicas {
+    /// Streams that were accepted.
+    streams: AtomicU64,
+    /// Who waits for room: no more than there are consumers.
+    waiting: Mutex<Vec<Completer<()>>>,
+}
+
+/// Where a replica stands: what to ask a producer for. It holds until something is applied, or the vBucket gets
+/// another role or another content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplicaPosition {
+    /// Which vBucket.
+    pub vb: VbId,
+    /// The last seqno that it has.
+    pub start: Seqno,
+    /// The history that this belongs to; 0 if it has nothing.
+    pub uuid: VbUuid,
+    /// Start of the snapshot that it has a part of; `start` if it stands between snapshots.
+    pub snapshot_start: Seqno,
+    /// End of that snapshot; `start` if it stands between snapshots.
+    pub snapshot_end: Seqno,
+    /// Tombstones up to here may be missing.
+    pub purge: Seqno,
+    /// Tells the vBucket from one that takes its place.
+    pub(crate) incarnation: u64,
+}
+
+/// A producer's acceptance to send a vBucket's changes. It is void once another stream of the vBucket is accepted,
+/// or the vBucket gets another role or another content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplicaStream {
+    /// Which vBucket.
+    pub vb: VbId,
+    /// Which of its streams; never used again.
+    pub(crate) number: u64,
+}
+
+/// A change that a producer sent.
+pub enum Incoming {
+    /// A document, tombstone, system event or prepare, complete: see [`Bucket::received`].
+    Version(NewVersion),
+    /// What was prepared is the document now.
+    Commit {
+        /// The document's key.
+        key: StoredKey,
+        /// Seqno of the prepare; 0 if it was not in the snapshot.
+        prepared: Seqno,
+        /// Its own seqno.
+        seqno: Seqno,
+    },
+    /// What was prepared came to nothing.
+    Abort {
+        /// The document's key.
+        key: StoredKey,
+        /// Seqno of the prepare.
+        prepared: Seqno,
+        /// Its own seqno.
+        seqno: Seqno,
+    },
+}
+
+/// What was applied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// How many changes.
+    pub changes: usize,
+    /// The last seqno that the vBucket has now.
+    pub high_seqno: Seqno,
+    /// Whether that is the end of the snapshot.
+    pub is_complete: bool,
+}
+
+/// Why a replica does not take something; of the change that is refused nothing was applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplicaRefusal {
+    /// The vBucket is no replica (or pending), or the stream is void: ask for a position again, if at all.
+    NotReplica,
+    /// Its documents are not loaded yet: wait for [`Bucket::loaded`].
+    Loading,
+    /// There is no room now: wait for [`Bucket::replica_room`].
+    Full,
+    /// The producer breaks the protocol: end the connection.
+    Misplaced(Misplaced),
+    /// The failover log is empty or out of order: end the connection.
+    BadFailoverLog,
+    /// A key, value or number that cannot be: end the connection.
+    Malformed,
+    /// This kind of change cannot be taken: end the stream.
+    NotSupported,
+}
+
+impl From<Refusal> for ReplicaRefusal {
+    fn from(refusal: Refusal) -> ReplicaRefusal {
+        match refusal {
+            Refusal::Loading => ReplicaRefusal::Loading,
+            _ => ReplicaRefusal::NotReplica,
+        }
+    }
+}
+
+impl From<Misplaced> for ReplicaRefusal {
+    fn from(misplaced: Misplaced) -> ReplicaRefusal {
+        ReplicaRefusal::Misplaced(misplaced)
+    }
+}
+
+impl Bucket {
+    /// Where a replica (or pending vBucket) stands. Refused as `Loading` while its documents are not loaded, and as
+    /// `NotMyVbucket` if it has another role.
+    ///
+    /// A producer that does not know the history answers with a rollback to 0.
+    pub fn replica_position(&self, vb: VbId) -> Result<ReplicaPosition, Refusal> {
+        let shard = self.documents(vb)?;
+        if !shard.vb.is_following() {
+            return Err(Refusal::NotMyVbucket);
+        }
+        let (start, snapshot) = (shard.vb.high_seqno(), shard.vb.snapshot());
+        // Newer histories begin behind what it has: whoever does not know them may know this one.
+        let history = shard.vb.failover().at(snapshot.end);
+        Ok(ReplicaPosition {
+            vb,
+            start,
+            uuid: if start == Seqno(0) { VbUuid(0) } else { history.uuid },
+            snapshot_start: snapshot.start,
+            snapshot_end: snapshot.end,
+            purge: shard.vb.purge_seqno(),
+            incarnation: shard.incarnation,
+        })
+    }
+
+    /// A producer accepted to send what follows `asked`: its failover log, newest first, becomes the vBucket's.
+    /// Refused as `NotReplica` if the vBucket does not stand there any more.
+    pub fn adopt_failover(
+        &self,
+        asked: &ReplicaPosition,
+        log: Vec<FailoverEntry>,
+    ) -> Result<ReplicaStream, ReplicaRefusal> {
+        let histories = FailoverTable::from_entries(log).ok_or(ReplicaRefusal::BadFailoverLog)?;
+        let mut shard = self.documents(asked.vb)?;
+        let is_there = shard.incarnation == asked.incarnation && shard.vb.high_seqno() == asked.start;
+        if !shard.vb.is_following() || !is_there {
+            return Err(ReplicaRefusal::NotReplica);
+        }
+        shard.vb.adopt_failover(histories);
+        let number = self.replicas.streams.fetch_add(1, Ordering::Relaxed) + 1;
+        shard.replica_stream = number;
+        self.queue_flush(&mut shard);
+        Ok(ReplicaStream { vb: asked.vb, number })
+    }
+
+    /// Locks the vBucket of a stream that is not void.
+    fn replica(&self, stream: ReplicaStream) -> Result<ShardGuard<'_>, ReplicaRefusal> {
+        let shard = self.documents(stream.vb)?;
+        let is_valid = shard.vb.is_following() && shard.replica_stream == stream.number;
+        if is_valid { Ok(shard) } else { Err(ReplicaRefusal::NotReplica) }
+    }
+
+    /// A marker announces a snapshot: what follows lies in it.
+    pub fn begin_snapshot(
+        &self,
+        stream: ReplicaStream,
+        snapshot: &IncomingSnapshot,
+    ) -> Result<(), ReplicaRefusal> {
+        let mut shard = self.replica(stream)?;
+        shard.vb.begin_snapshot(snapshot)?;
+        if shard.vb.has_unflushed() {
+            self.queue_flush(&mut shard);
+        }
+        Ok(())
+    }
+
+    /// Makes a version of what a producer sent, charged to the bucket; checks everything that the protocol limits.
+    /// `meta` has seqno, revision, CAS, flags, expiry or delete time, datatype, kind and part in a sync write.
+    pub fn received(
+        &self,
+        meta: VersionMeta,
+        key: DocKey<'_>,
+        value: &[u8],
+    ) -> Result<NewVersion, ReplicaRefusal> {
+        let is_numbered = (1..=MAX_SEQNO).contains(&meta.by_seqno.0) && meta.rev_seqno.0 <= MAX_REV_SEQNO;
+        let is_timed = meta.cas != Cas::ANY && meta.cas <= MAX_FOREIGN_CAS;
+        let is_event = meta.kind == ItemKind::SystemEvent;
+        let is_key = if is_event {
+            key.collection == CollectionId::SYSTEM && key.encoded_len() <= limits::MAX_PREFIXED_KEY_BYTES
+        } else {
+            let is_document = ![CollectionId::SYSTEM, CollectionId::PREPARES].contains(&key.collection);
+            is_document && key.is_valid_len()
+        };
+        if !is_numbered || !is_key || !(is_timed || is_event) {
+            return Err(ReplicaRefusal::Malformed);
+        }
+        let (datatype, value) = if is_event {
+            (meta.datatype, Cow::Borrowed(value))
+        } else {
+            self.checked_value(meta.datatype, value).map_err(|_| ReplicaRefusal::Malformed)?
+        };
+        let meta = VersionMeta { datatype, ..meta };
+        Ok(NewVersion::new(&self.context.heap, meta, key, &[&value]))
+    }
+
+    /// Applies changes from the front of `changes`, and takes out what it applied: all, or up to the one that is
+    /// refused. The lock is held for some changes at a time.
+    pub fn apply_replicated(
+        &self,
+        stream: ReplicaStream,
+        changes: &mut Vec<Incoming>,
+    ) -> Result<Applied, ReplicaRefusal> {
+        let mut applied = Applied::default();
+        let mut rest = std::mem::take(changes).into_iter();
+        let outcome = loop {
+            if rest.len() > 0 && !self.has_replica_room() {
+                break Err(ReplicaRefusal::Full);
+            }
+            let some: Vec<(u64, Incoming)> =
+                rest.by_ref().take(CHANGES_PER_LOCK).map(|change| (self.hash_of(&change), change)).collect();
+            let mut some = some.into_iter();
+            let mut garbage = Vec::with_capacity(some.len());
+            let refused = match self.replica(stream) {
+                Ok(mut shard) => {
+                    let refused = some.find_map(|(hash, change)| {
+                        apply(&mut shard.vb, change, hash).map(|stored| garbage.push(stored)).err()
+                    });
+                    applied.note(&shard.vb, garbage.len());
+                    if !garbage.is_empty() {
+                        self.queue_flush(&mut shard);
+                    }
+                    if shard.unflushed() > LARGE_BACKLOG {
+                        self.flush.hurry(stream.vb);
+                    }
+                    refused.map(|(refusal, change)| (refusal, Some(change)))
+                }
+                Err(refusal) => Some((refusal, None)),
+            };
+            drop(garbage);
+            if let Some((refusal, change)) = refused {
+                changes.extend(change.into_iter().chain(some.map(|(_, change)| change)));
+                break Err(refusal);
+            }
+            if rest.len() == 0 {
+                break Ok(applied);
+            }
+        };
+        changes.extend(rest);
+        outcome
+    }
+
+    fn hash_of(&self, change: &Incoming) -> u64 {
+        match change {
+            Incoming::Version(new) => self.hash(new.key()),
+            Incoming::Commit { key, .. } | Incoming::Abort { key, .. } => {
+                DocKey::parse(&key.0).map_or(0, |key| self.hash(key))
+            }
+        }
+    }
+
+    /// The producer has nothing for this stream up to `seqno`, which lies in the snapshot.
+    pub fn seqno_advanced(&self, stream: ReplicaStream, seqno: Seqno) -> Result<Applied, ReplicaRefusal> {
+        let mut applied = Applied::default();
+        let garbage = {
+            let mut shard = self.replica(stream)?;
+            let garbage = shard.vb.seqno_advanced(seqno)?;
+            applied.note(&shard.vb, 0);
+            self.queue_flush(&mut shard);
+            garbage
+        };
+        drop(garbage);
+        Ok(applied)
+    }
+
+    /// Whether changes of replicas are taken: more than clients' are, because they were made already.
+    fn has_replica_room(&self) -> bool {
+        let held_bytes = self.memory.held_bytes();
+        if held_bytes >= self.memory.high_watermark_bytes() {
+            self.make_room();
+        }
+        let most = self.memory.quota_bytes() / 100 * REPLICA_PERCENT;
+        held_bytes <= most && !self.disk.is_full() && self.have_checkpoints_room()
+    }
+
+    /// Waits until there may be room for changes of replicas; nothing: there is.
+    pub fn replica_room(&self) -> Option<Completion<()>> {
+        if self.has_replica_room() {
+            return None;
+        }
+        let (completer, room) = completion();
+        let mut waiting = self.replicas.waiting.lock();
+        waiting.retain(|completer: &Completer<()>| !completer.is_unwanted());
+        waiting.push(completer);
+        Some(room)
+    }
+
+    /// Tells those who wait for room that there is some, if there is. After whatever makes room.
+    pub(crate) fn tell_replica_room(&self) {
+        if self.replicas.waiting.lock().is_empty() || !self.has_replica_room() {
+            return;
+        }
+        let waiting = std::mem::take(&mut *self.replicas.waiting.lock());
+        waiting.into_iter().for_each(|completer| completer.complete(()));
+    }
+}
+
+impl Applied {
+    fn note(&mut self, vb: &VBucket, changes: usize) {
+        self.changes += changes;
+        self.high_seqno = vb.high_seqno();
+        self.is_complete = vb.snapshot().end == self.high_seqno;
+    }
+}
+
+/// Applies one change, or hands it back.
+fn apply(vb: &mut VBucket, change: Incoming, hash: u64) -> Result<Stored, (ReplicaRefusal, Incoming)> {
+    match change {
+        Incoming::Version(new) if is_document(&new) => vb
+            .apply_replicated(hash, new)
+            .map_err(|(misplaced, new)| (misplaced.into(), Incoming::Version(new))),
+        other => Err((ReplicaRefusal::NotSupported, other)),
+    }
+}
+
+fn is_document(new: &NewVersion) -> bool {
+    let meta = new.meta();
+    meta.kind != ItemKind::SystemEvent && meta.sync_write == SyncWrite::No
+}
