@@ -83,8 +83,9 @@ impl Agent {
         match bucket.steps.get(&vb) {
             Some(Step::Choose { taker, .. }) if chain.contains(&me) || *taker == me => Want::Hold,
             Some(Step::Choose { .. }) => Want::Gone,
-            Some(Step::TakeOver { .. }) if active == self.id => match is {
-                // As long as it was not handed over it serves; it never becomes active again by itself.
+            Some(Step::Both { .. } | Step::TakeOver { .. }) if active == self.id => match is {
+                // As long as it was not handed over it serves; it never becomes active again by itself. Who takes over
+                // may have read a newer document than this one.
                 Some(VbState::Active) => Want::Active { topology: topology(chain, target) },
                 _ => Want::HandedOver,
             },
@@ -93,11 +94,12 @@ impl Agent {
                 (Some(VbState::Active), Some(target)) => Want::Active { topology: topology(target, Some(&chain.to_vec())) },
                 _ => Want::TakeOver { source: active },
             },
-            Some(Step::Both { .. }) if active == self.id => Want::Active { topology: topology(chain, target) },
             _ if active == self.id => Want::Active { topology: topology(chain, None) },
             _ if chain.contains(&me) => Want::Replica { source: active },
-            Some(_) if in_target => Want::Replica { source: active },
-            None if bucket.missing.get(&vb).is_some_and(|missing| missing.contains(&self.id)) => match is {
+            Some(Step::Build | Step::Both { .. } | Step::TakeOver { .. }) if in_target => {
+                Want::Replica { source: active }
+            }
+            None | Some(Step::Settle { .. }) if bucket.missing.get(&vb).is_some_and(|missing| missing.contains(&self.id)) => match is {
                 // What it has is worth keeping, and is not counted on.
                 Some(_) => Want::Hold,
                 None => Want::Gone,

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::state::{Address, AutoFailover, Invalid, Node, NodeId, State, Status};
 use crate::view::View;
 
-pub(crate) use failover::fail_over;
+pub(crate) use failover::{fail_over, losses};
 pub(crate) use rebalance::repair;
 
 /// What is asked.

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::command;
-use crate::state::{NodeId, State, Status, majority, present};
+use crate::state::{NodeId, State, Status};
 use crate::view::View;
 
 /// What a leader goes by.
@@ -55,6 +55,7 @@ impl Leader {
         // What depends on a choice or an admission is looked at when that is written.
         let next = admission::admit(view)
             .or_else(|| self.choose(view, now))
+            .or_else(|| self.settle(view))
             .or_else(|| self.fail_over_automatically(view, now))
             .or_else(|| self.move_on(view, now))
             .or_else(|| command::repair(view))?;
@@ -93,21 +94,11 @@ impl Leader {
         }
         let timeout = Duration::from_millis(rules.timeout_ms);
         let (id, _) = self.absent.iter().find(|(_, since)| now.saturating_sub(**since) >= timeout)?;
-        if !is_safe_without(view, *id) {
+        if command::losses(view, *id) != (0, 0) {
             return None;
         }
         let mut state = command::fail_over(&view.state, *id, false);
         state.auto_failover.count += 1;
         Some(state)
     }
-}
-
-/// Whether every vBucket of a node has another copy, and enough of them that no durable write is lost.
-fn is_safe_without(view: &View, id: NodeId) -> bool {
-    let buckets = view.state.buckets.values();
-    let mut chains = buckets.flat_map(|bucket| &bucket.map).filter(|chain| chain[0] == Some(id));
-    chains.all(|chain| {
-        let alive = present(chain).filter(|other| *other != id && view.alive(*other).is_some()).count();
-        alive > 0 && present(chain).count() - alive < majority(chain)
-    })
 }

@@ -19,24 +19,38 @@ pub(super) fn check(view: &View, id: NodeId, force: bool) -> Result<(), Refused>
     if view.state.nodes.keys().all(|other| *other == id || !view.state.is_active(*other)) {
         return Err(Refused::LastNode);
     }
+    match losses(view, id) {
+        (0, 0) => Ok(()),
+        (0, unsafe_) => Err(Refused::Unsafe(unsafe_)),
+        (last, _) => Err(Refused::LastCopy(last)),
+    }
+}
+
+/// How many vBuckets would lose their last copy without a node, and of how many durable writes could be lost.
+pub(crate) fn losses(view: &View, id: NodeId) -> (usize, usize) {
     let (mut last, mut unsafe_) = (0, 0);
     for bucket in view.state.buckets.values() {
-        let is_open = |vb: &u16| matches!(bucket.steps.get(vb), Some(Step::Choose { .. }));
-        let needs = |vb: &u16| bucket.active(*vb) == Some(id) || is_open(vb) && bucket.chain(*vb).contains(&Some(id));
-        for vb in bucket.vbuckets().filter(needs) {
-            let chain = bucket.chain(vb);
+        for vb in bucket.vbuckets().filter(|vb| bucket.chain(*vb).contains(&Some(id))) {
+            let (chain, step) = (bucket.chain(vb), bucket.steps.get(&vb));
+            let is_open = matches!(step, Some(Step::Choose { .. }));
+            if bucket.active(vb) != Some(id) && !is_open {
+                continue;
+            }
             let live = present(chain).filter(|other| {
                 *other != id && view.state.is_active(*other) && view.alive(*other).is_some()
             });
             let live = live.count();
+            let is_needed = match step {
+                Some(Step::Choose { needs, .. }) => *needs == Some(id),
+                Some(Step::Settle { .. }) => true,
+                _ => false,
+            };
             last += usize::from(live == 0);
-            unsafe_ += usize::from(live > 0 && present(chain).count() - live >= majority(chain));
+            let too_few = present(chain).count() - live >= majority(chain);
+            unsafe_ += usize::from(live > 0 && (is_needed || too_few));
         }
     }
-    if last > 0 {
-        return Err(Refused::LastCopy(last));
-    }
-    if unsafe_ > 0 { Err(Refused::Unsafe(unsafe_)) } else { Ok(()) }
+    (last, unsafe_)
 }
 
 /// The document in which a node is failed over. What was being moved stops.
@@ -77,9 +91,9 @@ fn stop_moving(bucket: &mut Bucket, since: u64) {
             Step::Build | Step::Both { .. } => None,
             Step::TakeOver { .. } => {
                 let taker = target.get(usize::from(vb)).and_then(|chain| chain.first().copied().flatten());
-                Some((vb, Step::Choose { since, taker, forced: false }))
+                Some((vb, Step::Choose { since, taker, needs: None, forced: false }))
             }
-            choose @ Step::Choose { .. } => Some((vb, choose)),
+            stays @ (Step::Choose { .. } | Step::Settle { .. }) => Some((vb, stays)),
         })
         .collect();
 }
@@ -95,11 +109,19 @@ fn leave(bucket: &mut Bucket, vb: u16, id: NodeId, since: u64, force: bool) {
         return;
     }
     if bucket.active(vb) == Some(id) {
-        bucket.steps.insert(vb, Step::Choose { since, taker: None, forced: force });
+        let needs = matches!(bucket.steps.get(&vb), Some(Step::Settle { .. })).then_some(id);
+        bucket.steps.insert(vb, Step::Choose { since, taker: None, needs, forced: force });
         return;
     }
     let chain = &mut bucket.map[usize::from(vb)];
     let places = chain.len();
     chain.retain(|place| *place != Some(id) && place.is_some());
+    let others = chain.len() - 1;
     chain.resize(places, None);
+    // What it had acknowledged the others may not have.
+    if others > 0 {
+        bucket.steps.insert(vb, Step::Settle { since });
+    } else {
+        bucket.steps.remove(&vb);
+    }
 }

@@ -42,7 +42,9 @@ fn question(state: &mut State, id: NodeId) {
                     bucket.steps.remove(&vb);
                 }
                 _ if (was_active && !alone) || (taking && (was_active || taker == Some(id))) => {
-                    bucket.steps.insert(vb, Step::Choose { since, taker, forced: false });
+                    let settles = matches!(bucket.steps.get(&vb), Some(Step::Settle { .. }));
+                    let needs = settles.then_some(id);
+                    bucket.steps.insert(vb, Step::Choose { since, taker, needs, forced: false });
                 }
                 _ => {}
             }

@@ -29,6 +29,7 @@ struct Question<'a> {
     chain: &'a [Option<NodeId>],
     since: u64,
     taker: Option<NodeId>,
+    needs: Option<NodeId>,
     forced: bool,
     /// Whether nodes that say nothing have been waited for long enough.
     is_late: bool,
@@ -41,16 +42,16 @@ impl Leader {
         let mut next: Option<State> = None;
         for (name, bucket) in &view.state.buckets {
             for (vb, step) in &bucket.steps {
-                let Step::Choose { since, taker, forced } = *step else { continue };
+                let Step::Choose { since, taker, needs, forced } = *step else { continue };
                 open.insert(since);
                 let first_seen = *self.choices.entry(since).or_insert(now);
                 let is_late = now.saturating_sub(first_seen) >= self.config.choice_patience;
                 let chain = bucket.chain(*vb);
-                let question = Question { view, name, vb: *vb, chain, since, taker, forced, is_late };
+                let question = Question { view, name, vb: *vb, chain, since, taker, needs, forced, is_late };
                 let Choice::Made { chain, missing } = question.answer() else { continue };
                 let state = next.get_or_insert_with(|| view.state.next());
                 if let Some(bucket) = state.buckets.get_mut(name) {
-                    settle(bucket, *vb, chain, missing);
+                    settle(bucket, *vb, chain, missing, view.state.revision + 1);
                 }
             }
         }
@@ -62,12 +63,16 @@ impl Leader {
     }
 }
 
-fn settle(bucket: &mut Bucket, vb: u16, chain: Chain, missing: Vec<NodeId>) {
+fn settle(bucket: &mut Bucket, vb: u16, chain: Chain, missing: Vec<NodeId>, since: u64) {
+    if present(&chain).count() > 1 {
+        bucket.steps.insert(vb, Step::Settle { since });
+    } else {
+        bucket.steps.remove(&vb);
+    }
     bucket.map[usize::from(vb)] = chain;
     if bucket.target.is_empty() && !missing.is_empty() {
         bucket.missing.entry(vb).or_default().extend(missing);
     }
-    bucket.steps.remove(&vb);
 }
 
 impl Question<'_> {
@@ -98,6 +103,10 @@ impl Question<'_> {
         }
         let unknown = present(self.chain).filter(|id| known.iter().all(|(known, _)| known != id)).count();
         if unknown >= majority(self.chain) && !self.forced {
+            return Choice::Open;
+        }
+        let is_known = |id: NodeId| known.iter().any(|(known, _)| *known == id);
+        if self.needs.is_some_and(|needs| !is_known(needs)) && !self.forced {
             return Choice::Open;
         }
         let place = |id: NodeId| self.chain.iter().position(|at| *at == Some(id)).unwrap_or(self.chain.len());

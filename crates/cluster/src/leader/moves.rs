@@ -39,7 +39,6 @@ impl Leader {
     /// The document in which what is being moved has come on.
     pub(super) fn move_on(&mut self, view: &View, now: Duration) -> Option<State> {
         let Some(rebalance) = &view.state.rebalance else {
-            self.goals.clear();
             self.stranded.clear();
             return None;
         };
@@ -60,6 +59,23 @@ impl Leader {
         (begun_or_done || over).then_some(state)
     }
 
+    /// The document in which chains that lost a member are whole again, as far as they are.
+    pub(super) fn settle(&mut self, view: &View) -> Option<State> {
+        self.goals.retain(|(name, vb), _| view.state.buckets.get(name).is_some_and(|bucket| bucket.steps.contains_key(vb)));
+        let mut next: Option<State> = None;
+        for (name, bucket) in &view.state.buckets {
+            for (vb, step) in bucket.steps.iter().filter(|(_, step)| matches!(step, Step::Settle { .. })) {
+                let Some(active) = bucket.active(*vb) else { continue };
+                let a_move = Move { view, name, bucket, vb: *vb, step };
+                if self.have_caught_up(&a_move, active, &bucket.map[usize::from(*vb)]) {
+                    let state = next.get_or_insert_with(|| view.state.next());
+                    state.buckets.get_mut(name).map(|bucket| bucket.steps.remove(vb));
+                }
+            }
+        }
+        next
+    }
+
     /// A vBucket's next step, if what this one is for is done.
     fn advance(&mut self, a_move: &Move<'_>, next: &mut Bucket) {
         let (Some(active), Some(target)) = (a_move.bucket.active(a_move.vb), a_move.bucket.target_of(a_move.vb))
@@ -67,12 +83,12 @@ impl Leader {
             return;
         };
         let done = match a_move.step {
-            Step::Build | Step::Both { .. } => self.has_caught_up(a_move, active, target),
+            Step::Build | Step::Both { .. } => self.have_caught_up(a_move, active, target),
             Step::TakeOver { since } => {
                 let taker = target.first().copied().flatten();
                 taker.and_then(|taker| a_move.role_since(taker, *since)) == Some(Some(VbState::Active))
             }
-            Step::Choose { .. } => false,
+            Step::Choose { .. } | Step::Settle { .. } => false,
         };
         if !done {
             return;
@@ -94,11 +110,14 @@ impl Leader {
         }
     }
 
-    /// Whether all of the target have, as safely as they can, what the active one had when this step was first looked
-    /// at. What was written before durable writes needed both chains is safe in both then.
-    fn has_caught_up(&mut self, a_move: &Move<'_>, active: NodeId, target: &Chain) -> bool {
+    /// Whether all of a chain have, as safely as they can, what the active one had when this step was first looked at.
+    /// Whatever was acknowledged before the step is safe with each of them then.
+    fn have_caught_up(&mut self, a_move: &Move<'_>, active: NodeId, chain: &Chain) -> bool {
         let Move { view, name, vb, step, .. } = *a_move;
-        let since = if let Step::Both { since } = step { *since } else { 0 };
+        let since = match step {
+            Step::Both { since } | Step::Settle { since } => *since,
+            _ => 0,
+        };
         let Some(copy) = view.report_since(active, since).and_then(|report| report.of(name, vb)) else {
             return false;
         };
@@ -111,7 +130,7 @@ impl Leader {
             *goal = seen;
         }
         let seqno = goal.seqno;
-        present(target).all(|id| {
+        present(chain).all(|id| {
             let Some(of) = view.report(id).and_then(|report| report.of(name, vb)) else { return false };
             let follows = id == active || of.state == Some(VbState::Replica);
             follows && of.uuid == copy.uuid && of.high_seqno >= seqno && of.persisted >= seqno
@@ -135,7 +154,7 @@ impl Leader {
         if now.saturating_sub(first_seen) >= self.config.choice_patience {
             self.stranded.remove(&key);
             let since = a_move.view.state.revision + 1;
-            next.steps.insert(a_move.vb, Step::Choose { since, taker, forced: false });
+            next.steps.insert(a_move.vb, Step::Choose { since, taker, needs: None, forced: false });
         }
     }
 

@@ -35,8 +35,16 @@ pub enum Step {
         since: u64,
         /// Who was taking over, and may have done so.
         taker: Option<NodeId>,
+        /// Who alone surely has all durable writes: nothing is chosen before that one has said what it has.
+        needs: Option<NodeId>,
         /// Somebody accepts that durable writes may be lost.
         forced: bool,
+    },
+    /// The chain has lost a member. Until the others have what the active one has, that one alone surely has all
+    /// durable writes.
+    Settle {
+        /// The revision that began it.
+        since: u64,
     },
 }
 

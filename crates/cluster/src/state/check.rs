@@ -84,7 +84,8 @@ impl State {
             if usize::from(*vb) >= bucket.map.len() {
                 return wrong("a step of a vBucket that there is not");
             }
-            if bucket.target.is_empty() && !matches!(step, Step::Choose { .. }) {
+            let is_move = !matches!(step, Step::Choose { .. } | Step::Settle { .. });
+            if bucket.target.is_empty() && is_move {
                 return wrong("a move without a target");
             }
         }

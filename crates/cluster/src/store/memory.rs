@@ -90,6 +90,11 @@ impl MemoryStore {
         MemoryStore { clock, inner: Mutex::new(inner), changed: Condvar::new() }
     }
 
+    /// The moment of the last change.
+    pub fn version(&self) -> Version {
+        self.with_inner(|inner| Version(inner.version))
+    }
+
     /// What is there without a lease.
     pub(super) fn lasting(&self) -> Snapshot {
         let inner = self.inner.lock();

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::VbState;
-use cluster::store::LeaseId;
+use cluster::store::{LeaseId, Version};
 use cluster::{Address, Agent, Fence, Leader, LeaderConfig, Member, Report, View, Want};
 
 use crate::bugs::Bug;
@@ -29,6 +29,7 @@ pub struct SimNode {
     pub renewed_ns: Option<u64>,
     pub fence: Fence,
     pub view: Option<Rc<View>>,
+    pub read_at: Version,
     pub leads: bool,
     pub applied: u64,
     pub leader: Leader,
@@ -49,6 +50,7 @@ impl SimNode {
             renewed_ns: None,
             fence: Fence::closed(),
             view: None,
+            read_at: Version::ABSENT,
             leads: false,
             applied: 0,
             leader: new_leader(),
@@ -83,6 +85,7 @@ impl SimNode {
         self.boot += 1;
         self.copies.values_mut().for_each(Copy::crash);
         self.view = None;
+        self.read_at = Version::ABSENT;
         self.applied = 0;
         self.reported = None;
         self.leader = new_leader();

@@ -75,7 +75,7 @@ enum Request {
 enum Reply {
     Granted(LeaseId),
     Alive(bool),
-    View(Option<Rc<View>>, bool),
+    View(Option<Rc<View>>, bool, Version),
 }
 
 enum Event {
@@ -258,9 +258,9 @@ impl World {
                 self.push(TTL.as_micros() as u64 / 5, at, boot, Event::LeaseTick);
             }
             Event::AgentTick => {
-                let version = self.store.read().map(|snapshot| snapshot.version).unwrap_or_default();
-                if !self.views.contains_key(&version) || self.rng.chance(1, 4) || node_is_behind(&self.nodes[at], version)
-                {
+                // Reading when nothing has changed finds nothing.
+                let version = self.store.version();
+                if self.nodes[at].read_at != version || self.rng.chance(1, 8) {
                     self.ask(at, Request::Read);
                 }
                 let delay = self.rng.between(20_000, 50_000);
@@ -321,7 +321,8 @@ impl World {
             Request::Write(version, state) => return self.write(version, &state),
             Request::Read => {
                 let (view, leader) = self.look();
-                Reply::View(view, leader.as_deref() == Some(&self.nodes[at].uuid))
+                let version = self.store.version();
+                Reply::View(view, leader.as_deref() == Some(&self.nodes[at].uuid), version)
             }
         };
         if self.reaches(STORE, at) {
@@ -386,8 +387,11 @@ impl World {
                 let incarnation = self.new_incarnation(at);
                 self.nodes[at].begin_life(incarnation);
             }
-            Reply::View(Some(view), leads) => self.on_view(at, view, leads),
-            Reply::View(None, _) => {}
+            Reply::View(Some(view), leads, version) => {
+                self.nodes[at].read_at = version;
+                self.on_view(at, view, leads);
+            }
+            Reply::View(None, ..) => {}
         }
     }
 
@@ -591,10 +595,6 @@ impl World {
         }
         Ok(())
     }
-}
-
-fn node_is_behind(node: &SimNode, version: Version) -> bool {
-    node.view.as_ref().is_none_or(|view| view.version < version)
 }
 
 fn missing(copy: &Copy, committed: &[u64]) -> Option<u64> {
