@@ -195,7 +195,8 @@ impl State {
     pub fn empty() -> State {
         State {
             format: FORMAT,
-            epoch: 1,
+            // Nodes alone have 1: what they told clients is older than any map of a cluster.
+            epoch: 2,
             revision: 1,
             next_node: 1,
             nodes: BTreeMap::new(),

@@ -88,6 +88,16 @@ impl Entry {
     }
 }
 
+/// What a bucket is, as JSON.
+pub(crate) fn to_json(spec: &BucketSpec) -> serde_json::Value {
+    serde_json::to_value(Entry::of(spec)).unwrap_or_default()
+}
+
+/// What a bucket is, from JSON; nothing if this version cannot make one of it.
+pub(crate) fn from_json(json: &serde_json::Value) -> Option<BucketSpec> {
+    Entry::deserialize(json).ok()?.spec()
+}
+
 impl BucketList {
     /// Reads the list of a data directory; an empty one if there is none. A list that cannot be understood is an
     /// error: its buckets would be missing.

@@ -272,6 +272,9 @@ impl Settings {
 /// What a node is started with.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// Whether a cluster decides what this node serves: until it does, it serves nothing, and the buckets named here
+    /// are not opened.
+    pub is_member: bool,
     /// Where the data are.
     pub data_dir: PathBuf,
     /// Address for clients.
@@ -353,6 +356,7 @@ impl Config {
         };
         let buckets = bucket_specs(settings.buckets, settings.bucket)?;
         let config = Config {
+            is_member: false,
             data_dir: settings.data.unwrap_or(data_dir),
             kv_addr: parse_address(settings.kv.as_deref().unwrap_or("127.0.0.1:11210"))?,
             http_addr: parse_address(settings.http.as_deref().unwrap_or("127.0.0.1:8091"))?,

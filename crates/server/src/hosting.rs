@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::Heap;
+use base::{Heap, VbState};
 use base::env::{Env, OpenMode, Task};
 use engine::{Bucket, BucketKind};
 use kvstore::{CouchConfig, Journaled, JournaledConfig, KvStore};
@@ -93,9 +93,11 @@ impl Host {
         for name in removing {
             host.remove_files(&name, env)?;
         }
-        let mut specs = host.config.buckets.clone();
+        // The buckets of a cluster are made while the node runs.
+        let mut specs = if host.config.is_member { Vec::new() } else { host.config.buckets.clone() };
+        let configured = specs.clone();
         let added = host.list.lock().specs().into_iter();
-        specs.extend(added.filter(|spec| host.config.buckets.iter().all(|other| other.name != spec.name)));
+        specs.extend(added.filter(|spec| configured.iter().all(|other| other.name != spec.name)));
         let served = specs.iter().map(|spec| host.open_bucket(spec, env)).collect::<Result<_, _>>()?;
         Ok((host, served))
     }
@@ -195,12 +197,16 @@ impl Host {
         bucket.quota_bytes = spec.quota_bytes;
         bucket.settings = spec.settings.clone();
         bucket.vbuckets = config.vbuckets;
+        bucket.first_role = if config.is_member { VbState::Dead } else { VbState::Active };
         bucket.compact_percent = config.compaction.percent;
         bucket.compact_min_waste_bytes = config.compaction.min_waste_bytes;
         bucket.purge_age_s = config.compaction.purge_age_s;
         let failed = |source| HostFailure::Bucket { name: spec.name.clone(), source };
         let store = self.open_store(&bucket, env).map_err(|failure| failed(failure.into()))?;
         let bucket = Bucket::open_cold(bucket, env.clone(), store).map_err(failed)?;
+        if config.is_member {
+            crate::cluster::hold_all(&bucket);
+        }
         Ok(Served { spec: spec.clone(), bucket: Arc::new(bucket) })
     }
 

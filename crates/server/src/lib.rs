@@ -5,6 +5,7 @@
 
 pub mod acceptor;
 pub mod bucket_list;
+pub mod cluster;
 pub mod cluster_map;
 pub mod command;
 pub mod command_reference;

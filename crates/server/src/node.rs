@@ -1,14 +1,16 @@
 //! A node: its buckets, users and cluster map. A value without globals, so that several live in one process.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use ::cluster::Fence;
 use base::env::Env;
 use engine::Bucket;
 use parking_lot::{Mutex, RwLock};
 use protocol::extras::ConfigVersion;
 
+use crate::cluster::Cluster;
 use crate::cluster_map::{BucketShape, ClusterMap, Layout, LayoutRefusal, NodeAddress};
 use crate::config::{BucketSpec, ConnectionLimits};
 use crate::counters::{Totals, WorkerCounters};
@@ -51,6 +53,9 @@ pub struct Node {
     /// Who decides which buckets there are, if it is not the node itself.
     management: RwLock<Option<Arc<dyn Management>>>,
     replication: Replication,
+    /// When a cluster does not let the node serve.
+    fence: Fence,
+    cluster: RwLock<Option<Weak<Cluster>>>,
 }
 
 /// What the token that guards changes by the cluster is until somebody sets it.
@@ -86,6 +91,8 @@ impl Node {
             changing: Mutex::default(),
             announcer: Announcer::default(),
             management: RwLock::default(),
+            fence: Fence::open(),
+            cluster: RwLock::default(),
             env,
         }
     }
@@ -139,6 +146,26 @@ impl Node {
     /// The connections that stream changes.
     pub fn streams(&self) -> &Arc<Registry> {
         &self.streams
+    }
+
+    /// The node, serving nothing before a cluster lets it.
+    pub fn fenced(self) -> Node {
+        Node { fence: Fence::closed(), ..self }
+    }
+
+    /// Whether and until when the node may serve what it is active for.
+    pub fn fence(&self) -> &Fence {
+        &self.fence
+    }
+
+    /// The cluster that decides what the node serves, if there is one.
+    pub fn cluster(&self) -> Option<Arc<Cluster>> {
+        self.cluster.read().as_ref().and_then(Weak::upgrade)
+    }
+
+    /// From now on a cluster decides what the node serves.
+    pub(crate) fn belongs_to(&self, cluster: &Arc<Cluster>) {
+        *self.cluster.write() = Some(Arc::downgrade(cluster));
     }
 
     /// What of its buckets follows other nodes.

@@ -89,6 +89,7 @@ pub fn serve(config: Config, env: Env) -> Result<Server, Failure> {
         config.limits,
         counters.clone(),
     );
+    let node = if config.is_member { node.fenced() } else { node };
     let node = Arc::new(node.hosting(host));
     let started =
         counters.into_iter().enumerate().map(|(at, counters)| Worker::start(at, node.clone(), counters));

@@ -17,8 +17,6 @@ pub enum Bug {
     ReportFirst,
     /// Reports say nothing of prepares.
     ForgetPrepared,
-    /// Durable writes go by the first chain only.
-    OneChain,
     /// What takes over becomes active even if it was told to stop meanwhile.
     LateTakeover,
     /// Copies that are to stand still go on following.
@@ -37,7 +35,6 @@ impl Bug {
         Bug::SameLife,
         Bug::ReportFirst,
         Bug::ForgetPrepared,
-        Bug::OneChain,
         Bug::LateTakeover,
         Bug::FollowOn,
         Bug::StreamFirst,

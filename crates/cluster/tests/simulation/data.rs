@@ -96,7 +96,7 @@ impl Copy {
     }
 
     /// Commits what a majority of each chain has; what a client hears of then.
-    pub fn commit(&mut self, me: NodeId, one_chain: bool) -> Vec<u64> {
+    pub fn commit(&mut self, me: NodeId) -> Vec<u64> {
         let mut told = Vec::new();
         if self.topology.is_empty() {
             return told;
@@ -106,8 +106,7 @@ impl Copy {
                 let persisted = if id == me { self.persisted } else { self.acks.get(&id).copied().unwrap_or(0) };
                 persisted > self.committed
             };
-            let chains = if one_chain { &self.topology[..1] } else { &self.topology[..] };
-            let is_safe = chains.iter().all(|chain| present(chain).filter(|id| has(*id)).count() >= majority(chain));
+            let is_safe = self.topology.iter().all(|chain| present(chain).filter(|id| has(*id)).count() >= majority(chain));
             if write.durable && !is_safe {
                 break;
             }

@@ -13,7 +13,7 @@ use world::World;
 /// Seeds that are run without a bug.
 const SEEDS: u64 = 1_000;
 /// Seeds within which each planted bug must be found.
-const SEEDS_FOR_A_BUG: u64 = 4_000;
+const SEEDS_FOR_A_BUG: u64 = 2_000;
 
 fn run(seed: u64, bug: Option<Bug>) -> Result<world::Tally, String> {
     let mut world = World::new(seed, bug);

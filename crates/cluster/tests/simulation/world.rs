@@ -534,9 +534,9 @@ impl World {
     }
 
     fn commit(&mut self, at: usize, vb: u16) {
-        let (me, one_chain) = (NodeId(at as u32 + 1), self.bug == Some(Bug::OneChain));
+        let me = NodeId(at as u32 + 1);
         let Some(copy) = self.nodes[at].copies.get_mut(&vb) else { return };
-        let told = copy.commit(me, one_chain);
+        let told = copy.commit(me);
         self.tally.committed += told.len() as u64;
         self.committed.entry(vb).or_default().extend(told);
     }
