@@ -4,6 +4,7 @@ mod basic_auth;
 mod bucket_form;
 mod buckets;
 mod changes;
+mod cluster;
 mod form;
 mod manage;
 mod metrics;
@@ -110,6 +111,18 @@ fn router(shared: Shared) -> Router {
             "/v1/buckets/{bucket}/cursors/{name}",
             get(changes::show).put(changes::create).post(changes::move_to).delete(changes::remove),
         )
+        .route("/pools/default/rebalanceProgress", get(cluster::rebalance_progress))
+        .route("/pools/default/tasks", get(cluster::tasks))
+        .route("/settings/autoFailover", get(cluster::auto_failover).post(cluster::set_auto_failover))
+        .route("/controller/failOver", post(cluster::fail_over))
+        .route("/controller/startGracefulFailover", post(cluster::fail_over_gracefully))
+        .route("/controller/rebalance", post(cluster::rebalance))
+        .route("/controller/stopRebalance", post(cluster::stop_rebalance))
+        .route("/controller/setRecoveryType", post(cluster::set_recovery))
+        .route("/controller/reAddNode", post(cluster::add_again))
+        .route("/controller/ejectNode", post(cluster::eject))
+        .route("/controller/addNode", post(cluster::add))
+        .route("/v1/cluster", get(cluster::show))
         .route("/pools/default/b/{bucket}", get(pools::terse_bucket))
         .route("/pools/default/bs/{bucket}", get(stream::terse_bucket))
         .route_layer(middleware::from_fn_with_state(shared.clone(), basic_auth::check));
