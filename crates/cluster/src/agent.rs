@@ -91,7 +91,9 @@ impl Agent {
             },
             Some(Step::TakeOver { .. }) if first_of_target => match (is, target) {
                 // Who follows the old chain still does so: writes must be safe there, too, until that is written.
-                (Some(VbState::Active), Some(target)) => Want::Active { topology: topology(target, Some(&chain.to_vec())) },
+                (Some(VbState::Active), Some(target)) => {
+                    Want::Active { topology: topology(target, Some(&chain.to_vec())) }
+                }
                 _ => Want::TakeOver { source: active },
             },
             _ if active == self.id => Want::Active { topology: topology(chain, None) },
@@ -99,11 +101,15 @@ impl Agent {
             Some(Step::Build | Step::Both { .. } | Step::TakeOver { .. }) if in_target => {
                 Want::Replica { source: active }
             }
-            None | Some(Step::Settle { .. }) if bucket.missing.get(&vb).is_some_and(|missing| missing.contains(&self.id)) => match is {
-                // What it has is worth keeping, and is not counted on.
-                Some(_) => Want::Hold,
-                None => Want::Gone,
-            },
+            None | Some(Step::Settle { .. })
+                if bucket.missing.get(&vb).is_some_and(|missing| missing.contains(&self.id)) =>
+            {
+                match is {
+                    // What it has is worth keeping, and is not counted on.
+                    Some(_) => Want::Hold,
+                    None => Want::Gone,
+                }
+            }
             _ if in_target && is.is_some() => Want::Hold,
             _ => Want::Gone,
         }

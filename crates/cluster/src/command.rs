@@ -203,7 +203,11 @@ fn eject(state: &State, id: NodeId) -> Result<State, Refused> {
         return Err(Refused::WrongStatus(id, status));
     }
     let mut state = state.next();
-    if state.buckets.values().any(|bucket| bucket.map.iter().chain(&bucket.target).flatten().any(|at| *at == Some(id))) {
+    if state
+        .buckets
+        .values()
+        .any(|bucket| bucket.map.iter().chain(&bucket.target).flatten().any(|at| *at == Some(id)))
+    {
         return Err(Refused::WrongStatus(id, status));
     }
     state.nodes.remove(&id);

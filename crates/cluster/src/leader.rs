@@ -46,7 +46,13 @@ pub struct Leader {
 impl Leader {
     /// One that has seen nothing yet.
     pub fn new(config: LeaderConfig) -> Leader {
-        Leader { config, absent: BTreeMap::new(), choices: BTreeMap::new(), stranded: BTreeMap::new(), goals: BTreeMap::new() }
+        Leader {
+            config,
+            absent: BTreeMap::new(),
+            choices: BTreeMap::new(),
+            stranded: BTreeMap::new(),
+            goals: BTreeMap::new(),
+        }
     }
 
     /// The next document, if there is one. `now` is any clock that does not go back.

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Heap, VbState};
 use base::env::{Env, OpenMode, Task};
+use base::{Heap, VbState};
 use engine::{Bucket, BucketKind};
 use kvstore::{CouchConfig, Journaled, JournaledConfig, KvStore};
 use parking_lot::{Condvar, Mutex};

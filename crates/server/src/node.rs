@@ -1,8 +1,8 @@
 //! A node: its buckets, users and cluster map. A value without globals, so that several live in one process.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use ::cluster::Fence;
 use base::env::Env;

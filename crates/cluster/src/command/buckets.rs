@@ -18,7 +18,8 @@ pub(super) fn apply(state: &State, command: &Command) -> Result<State, Refused> 
             if !vbuckets.is_power_of_two() || *vbuckets > 1024 || usize::from(*replicas) > MAX_REPLICAS {
                 return Err(Refused::WrongBucket);
             }
-            let nodes: BTreeSet<NodeId> = state.nodes.keys().copied().filter(|id| state.is_active(*id)).collect();
+            let nodes: BTreeSet<NodeId> =
+                state.nodes.keys().copied().filter(|id| state.is_active(*id)).collect();
             let bucket = Bucket {
                 uuid: uuid.clone(),
                 settings: settings.clone(),

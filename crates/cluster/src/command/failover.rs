@@ -1,8 +1,8 @@
 //! Hard failover: a node has no share any more, and for what it was active for the best copy is looked for.
 
 use super::{Refused, node_of};
-use crate::state::{majority, present};
 use crate::state::{Bucket, Finished, NodeId, Outcome, State, Status, Step};
+use crate::state::{majority, present};
 use crate::view::View;
 
 /// Whether a node can be failed over without losing documents.
@@ -36,9 +36,8 @@ pub(crate) fn losses(view: &View, id: NodeId) -> (usize, usize) {
             if bucket.active(vb) != Some(id) && !is_open {
                 continue;
             }
-            let live = present(chain).filter(|other| {
-                *other != id && view.state.is_active(*other) && view.alive(*other).is_some()
-            });
+            let live = present(chain)
+                .filter(|other| *other != id && view.state.is_active(*other) && view.alive(*other).is_some());
             let live = live.count();
             let is_needed = match step {
                 Some(Step::Choose { needs, .. }) => *needs == Some(id),

@@ -61,7 +61,9 @@ impl Leader {
 
     /// The document in which chains that lost a member are whole again, as far as they are.
     pub(super) fn settle(&mut self, view: &View) -> Option<State> {
-        self.goals.retain(|(name, vb), _| view.state.buckets.get(name).is_some_and(|bucket| bucket.steps.contains_key(vb)));
+        self.goals.retain(|(name, vb), _| {
+            view.state.buckets.get(name).is_some_and(|bucket| bucket.steps.contains_key(vb))
+        });
         let mut next: Option<State> = None;
         for (name, bucket) in &view.state.buckets {
             for (vb, step) in bucket.steps.iter().filter(|(_, step)| matches!(step, Step::Settle { .. })) {
@@ -78,7 +80,8 @@ impl Leader {
 
     /// A vBucket's next step, if what this one is for is done.
     fn advance(&mut self, a_move: &Move<'_>, next: &mut Bucket) {
-        let (Some(active), Some(target)) = (a_move.bucket.active(a_move.vb), a_move.bucket.target_of(a_move.vb))
+        let (Some(active), Some(target)) =
+            (a_move.bucket.active(a_move.vb), a_move.bucket.target_of(a_move.vb))
         else {
             return;
         };
@@ -143,9 +146,10 @@ impl Leader {
         let key = (a_move.name.to_owned(), a_move.vb, since);
         let taker = a_move.bucket.target_of(a_move.vb).and_then(|target| target.first().copied().flatten());
         let ends = [a_move.bucket.active(a_move.vb), taker];
-        let is_stranded = ends.into_iter().flatten().all(|id| {
-            a_move.role_since(id, since).is_some_and(|role| role != Some(VbState::Active))
-        });
+        let is_stranded = ends
+            .into_iter()
+            .flatten()
+            .all(|id| a_move.role_since(id, since).is_some_and(|role| role != Some(VbState::Active)));
         if !is_stranded {
             self.stranded.remove(&key);
             return;

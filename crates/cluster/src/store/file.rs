@@ -33,7 +33,8 @@ impl FileStore {
     /// Opens the file, or begins an empty store if there is none.
     pub fn open(env: &Env, path: &Path) -> io::Result<FileStore> {
         let content = read(env, path)?;
-        let entry = |(version, value): (u64, String)| Entry { value: value.into_bytes(), version: Version(version) };
+        let entry =
+            |(version, value): (u64, String)| Entry { value: value.into_bytes(), version: Version(version) };
         let entries = content.entries.into_iter().map(|(key, stored)| (key, entry(stored))).collect();
         let memory = MemoryStore::with(env.clock.clone(), Version(content.version), entries);
         Ok(FileStore { env: env.clone(), path: path.to_owned(), memory, writing: Mutex::new(()) })
@@ -94,7 +95,9 @@ impl Store for FileStore {
         // Versions of the file may be behind those of memory, which leased entries move on, but never before them.
         let version = Version(lasting.version.0 + 1);
         match swap.value {
-            Some(value) => lasting.entries.insert(swap.key.to_owned(), Entry { value: value.to_vec(), version }),
+            Some(value) => {
+                lasting.entries.insert(swap.key.to_owned(), Entry { value: value.to_vec(), version })
+            }
             None => lasting.entries.remove(swap.key),
         };
         lasting.version = version;
@@ -154,7 +157,8 @@ mod tests {
         assert_eq!(after.entries.keys().collect::<Vec<_>>(), ["state"]);
         assert_eq!(after.entries["state"].value, b"{}");
         assert!(after.version <= before.version);
-        let moved = store.swap(Swap { expected: Some(after.entries["state"].version), ..put("state", b"[]", None) });
+        let moved =
+            store.swap(Swap { expected: Some(after.entries["state"].version), ..put("state", b"[]", None) });
         assert!(matches!(moved, Ok(Swapped::Done(version)) if version > after.version));
     }
 

@@ -83,7 +83,11 @@ impl MemoryStore {
     }
 
     /// A store with these entries, none of them under a lease.
-    pub(super) fn with(clock: Arc<dyn Clock>, version: Version, entries: BTreeMap<String, Entry>) -> MemoryStore {
+    pub(super) fn with(
+        clock: Arc<dyn Clock>,
+        version: Version,
+        entries: BTreeMap<String, Entry>,
+    ) -> MemoryStore {
         let held = |entry| Held { entry, lease: None };
         let entries = entries.into_iter().map(|(key, entry)| (key, held(entry))).collect();
         let inner = Inner { version: version.0.max(1), entries, ..Inner::default() };

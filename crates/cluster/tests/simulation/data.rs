@@ -103,10 +103,14 @@ impl Copy {
         }
         while let Some(write) = self.log.get(self.committed) {
             let has = |id: NodeId| {
-                let persisted = if id == me { self.persisted } else { self.acks.get(&id).copied().unwrap_or(0) };
+                let persisted =
+                    if id == me { self.persisted } else { self.acks.get(&id).copied().unwrap_or(0) };
                 persisted > self.committed
             };
-            let is_safe = self.topology.iter().all(|chain| present(chain).filter(|id| has(*id)).count() >= majority(chain));
+            let is_safe = self
+                .topology
+                .iter()
+                .all(|chain| present(chain).filter(|id| has(*id)).count() >= majority(chain));
             if write.durable && !is_safe {
                 break;
             }

@@ -129,7 +129,12 @@ impl SimNode {
     }
 
     /// Makes its copies be what a document says. Returns which have become active.
-    pub fn apply(&mut self, view: &View, mut new_uuid: impl FnMut() -> u64, bug: Option<Bug>) -> BTreeSet<u16> {
+    pub fn apply(
+        &mut self,
+        view: &View,
+        mut new_uuid: impl FnMut() -> u64,
+        bug: Option<Bug>,
+    ) -> BTreeSet<u16> {
         let mut activated = BTreeSet::new();
         let Some(agent) = Agent::new(&view.state, &self.uuid, self.incarnation) else {
             self.copies.clear();
@@ -187,7 +192,8 @@ impl SimNode {
         let agent = Agent::new(&view.state, &self.uuid, self.incarnation)?;
         let mut report = Report { incarnation: self.incarnation, applied, ..Report::default() };
         if let Some(bucket) = view.state.buckets.get(BUCKET) {
-            let nothing = cluster::VbReport { state: None, high_seqno: 0, persisted: 0, high_prepared: 0, uuid: 0 };
+            let nothing =
+                cluster::VbReport { state: None, high_seqno: 0, persisted: 0, high_prepared: 0, uuid: 0 };
             let of = |vb: u16| {
                 let mut of = self.copies.get(&vb).map_or(nothing, Copy::report);
                 if bug == Some(Bug::ForgetPrepared) {

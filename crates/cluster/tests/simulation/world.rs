@@ -158,7 +158,8 @@ impl World {
         // The last one waits for a rebalance.
         let last = state.nodes.len();
         for (at, node) in state.nodes.values_mut().enumerate() {
-            node.status = if at + 1 == last && last > 3 { cluster::Status::New } else { cluster::Status::Active };
+            node.status =
+                if at + 1 == last && last > 3 { cluster::Status::New } else { cluster::Status::Active };
         }
         state.auto_failover.timeout_ms = self.rng.between(200, 1_500);
         state.auto_failover.max_count = 2;
@@ -189,7 +190,9 @@ impl World {
     /// Its clocks begin to tick.
     pub fn start(&mut self, at: usize) {
         let boot = self.nodes[at].boot;
-        for (event, within) in [(Event::LeaseTick, 5_000), (Event::AgentTick, 40_000), (Event::PullTick, 20_000)] {
+        for (event, within) in
+            [(Event::LeaseTick, 5_000), (Event::AgentTick, 40_000), (Event::PullTick, 20_000)]
+        {
             let delay = self.rng.below(within);
             self.push(delay, at, boot, event);
         }
@@ -460,7 +463,9 @@ impl World {
 
     fn report(&mut self, at: usize, applied: u64) {
         let Some(report) = self.nodes[at].report(applied, self.bug) else { return };
-        if self.nodes[at].lease.is_some() && self.nodes[at].reported.as_ref() != Some(&report) || self.rng.chance(1, 10) {
+        if self.nodes[at].lease.is_some() && self.nodes[at].reported.as_ref() != Some(&report)
+            || self.rng.chance(1, 10)
+        {
             let json = serde_json::to_vec(&report).expect("a report is JSON");
             self.nodes[at].reported = Some(report);
             self.ask(at, Request::Report(json));
@@ -497,10 +502,15 @@ impl World {
                 }
                 continue;
             };
-            if from == at || !self.nodes[from].is_awake(self.now_us) || !self.reaches(at, from) || !self.reaches(from, at) {
+            if from == at
+                || !self.nodes[from].is_awake(self.now_us)
+                || !self.reaches(at, from)
+                || !self.reaches(from, at)
+            {
                 continue;
             }
-            let Some(of) = self.nodes[from].copies.get(&vb).filter(|of| of.state == VbState::Active).cloned() else {
+            let Some(of) = self.nodes[from].copies.get(&vb).filter(|of| of.state == VbState::Active).cloned()
+            else {
                 continue;
             };
             let copy = self.nodes[at].copies.get_mut(&vb).expect("it was there");
@@ -559,7 +569,8 @@ impl World {
     /// No vBucket is ever served by two nodes.
     fn check_exclusive(&mut self) {
         for vb in 0..VBUCKETS {
-            let serving: Vec<usize> = (0..self.nodes.len()).filter(|at| self.nodes[*at].serves(vb, self.now_us)).collect();
+            let serving: Vec<usize> =
+                (0..self.nodes.len()).filter(|at| self.nodes[*at].serves(vb, self.now_us)).collect();
             if serving.len() > 1 {
                 self.violation = Some(format!("vBucket {vb} is served by nodes {serving:?}"));
             }
@@ -568,9 +579,12 @@ impl World {
 
     /// Whoever becomes active has everything that was told to be durable.
     fn check_has_committed(&mut self, at: usize, vb: u16) {
-        let (Some(copy), Some(committed)) = (self.nodes[at].copies.get(&vb), self.committed.get(&vb)) else { return };
+        let (Some(copy), Some(committed)) = (self.nodes[at].copies.get(&vb), self.committed.get(&vb)) else {
+            return;
+        };
         if let Some(lost) = missing(copy, committed) {
-            self.violation = Some(format!("node {at} became active for vBucket {vb} without durable write {lost:x}"));
+            self.violation =
+                Some(format!("node {at} became active for vBucket {vb} without durable write {lost:x}"));
         }
     }
 

@@ -40,20 +40,33 @@ impl Cluster {
     pub(super) fn apply(&self, view: &View, asked: &mut Asked) -> Result<(), ApplyError> {
         let incarnation = self.life.lock().incarnation();
         let Some(agent) = Agent::new(&view.state, &self.uuid, incarnation) else { return Ok(()) };
-        let outcome = self
-            .apply_buckets(&view.state, agent, asked)
-            .and_then(|()| {
-                view.state.buckets.iter().try_for_each(|(name, bucket)| {
-                    self.node.bucket(name).map_or(Ok(()), |local| {
-                        self.apply_vbuckets(&view.state, agent, (name, bucket), &local, asked)
-                    })
+        let outcome = self.apply_buckets(&view.state, agent, asked).and_then(|()| {
+            view.state.buckets.iter().try_for_each(|(name, bucket)| {
+                self.node.bucket(name).map_or(Ok(()), |local| {
+                    self.apply_vbuckets(&view.state, agent, (name, bucket), &local, asked)
                 })
-            });
+            })
+        });
         if let Some(layout) = layout::of(view, agent.id()) {
             // An older one than the present is none of this node's news.
             let _ = self.node.set_cluster_map(layout);
         }
         outcome
+    }
+
+    /// A node that has left serves nobody and follows nobody; its documents stay where they are.
+    pub(super) fn serve_nobody(&self) -> Result<(), ApplyError> {
+        for (spec, bucket) in self.node.buckets() {
+            let links = self.node.replication().want(&bucket, &Sources::new());
+            links.map_err(|error| ApplyError::Links(spec.name.clone(), error))?;
+            for vb in
+                (0..bucket.vbuckets()).filter(|vb| role(&bucket, *vb).is_some_and(|is| is != VbState::Dead))
+            {
+                let dead = bucket.set_vbucket_state(VbId(vb), VbState::Dead, None);
+                dead.map_err(|refusal| ApplyError::Vbucket(spec.name.clone(), vb, format!("{refusal:?}")))?;
+            }
+        }
+        Ok(())
     }
 
     /// Buckets are made, changed and deleted.
@@ -98,9 +111,9 @@ impl Cluster {
     ) -> Result<(), ApplyError> {
         let wants = agent.wants(bucket, |vb| role(local, vb));
         let set = |vb: u16, role: VbState, topology: Option<String>| {
-            local.set_vbucket_state(VbId(vb), role, topology).map_err(|refusal| {
-                ApplyError::Vbucket(name.clone(), vb, format!("{refusal:?}"))
-            })
+            local
+                .set_vbucket_state(VbId(vb), role, topology)
+                .map_err(|refusal| ApplyError::Vbucket(name.clone(), vb, format!("{refusal:?}")))
         };
         let mut sources = Sources::new();
         for (vb, want) in &wants {

@@ -44,7 +44,8 @@ impl Management for ClusterBuckets {
     fn create(&self, spec: BucketSpec) -> Result<(), BucketError> {
         let cluster = self.cluster()?;
         let random = &cluster.node.env().random;
-        let vbuckets = cluster.node.host().map_or(base::limits::DEFAULT_VBUCKETS, |host| host.config().vbuckets);
+        let vbuckets =
+            cluster.node.host().map_or(base::limits::DEFAULT_VBUCKETS, |host| host.config().vbuckets);
         self.ask(&Command::CreateBucket {
             name: spec.name.clone(),
             uuid: format!("{:016x}{:016x}", random.next_u64(), random.next_u64()),
@@ -61,7 +62,8 @@ impl Management for ClusterBuckets {
         let bucket = view.state.buckets.get(name).ok_or(BucketError::Unknown)?;
         let unknown = || BucketError::Elsewhere("this version does not know what the bucket is".to_owned());
         let old = bucket_list::from_json(&bucket.settings).ok_or_else(unknown)?;
-        let pairs: Vec<(&str, &str)> = change.settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let pairs: Vec<(&str, &str)> =
+            change.settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
         old.settings.set_all(old.kind, &pairs).map_err(BucketError::Settings)?;
         let spec = BucketSpec {
             quota_bytes: old.settings.get(engine::settings::Key::MaxSize),
@@ -79,7 +81,9 @@ impl Management for ClusterBuckets {
     }
 
     fn flush(&self, _: &str) -> Result<(), BucketError> {
-        Err(BucketError::Elsewhere("a bucket of a cluster cannot be flushed; delete it, and make it anew".to_owned()))
+        Err(BucketError::Elsewhere(
+            "a bucket of a cluster cannot be flushed; delete it, and make it anew".to_owned(),
+        ))
     }
 
     fn delete(&self, name: &str) -> Result<(), BucketError> {

@@ -38,9 +38,11 @@ impl EtcdAddress {
         let (endpoints, cluster) =
             text.strip_prefix("etcd://").and_then(|rest| rest.split_once('/')).ok_or_else(wrong)?;
         let endpoints: Vec<String> = endpoints.split(',').map(str::to_owned).collect();
-        let has_port = |endpoint: &String| endpoint.rsplit_once(':').is_some_and(|(host, port)| {
-            !host.is_empty() && port.parse::<u16>().is_ok()
-        });
+        let has_port = |endpoint: &String| {
+            endpoint
+                .rsplit_once(':')
+                .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+        };
         let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
         if cluster.is_empty() || !cluster.bytes().all(is_name) || !endpoints.iter().all(has_port) {
             return Err(wrong());

@@ -103,8 +103,11 @@ impl Cluster {
             let expected = Some(snapshot.version_of(keys::LEADER));
             self.store.swap(Swap { key: keys::LEADER, expected, value: None, lease: None })?;
         }
-        self.show(&view, false);
-        Ok((snapshot.version, LOOK_AGAIN))
+        let is_done = self.serve_nobody().inspect_err(|error| {
+            tracing::warn!(%error, "this node has left its cluster, and has not let go of everything");
+        });
+        self.show(&view, is_done.is_ok());
+        Ok((snapshot.version, if is_done.is_ok() { LOOK_AGAIN } else { TRY_AGAIN }))
     }
 
     /// Tells who waits what was read and done.

@@ -151,7 +151,10 @@ pub(super) async fn fail_over_gracefully(
     Extension(caller): Extension<Caller>,
     body: Bytes,
 ) -> Response {
-    ask(shared, caller, &body, |_, form| Ok(vec![Command::FailOverGracefully { node: form.node("otpNode")? }])).await
+    ask(shared, caller, &body, |_, form| {
+        Ok(vec![Command::FailOverGracefully { node: form.node("otpNode")? }])
+    })
+    .await
 }
 
 /// `POST /controller/rebalance`: `ejectedNodes`, and `knownNodes`, which must be all that there are if it is given.
@@ -249,7 +252,9 @@ pub(super) async fn add(
         let id = view.state.node_of(&uuid).map(|(id, _)| id).ok_or(ClusterError::Busy)?;
         Ok(otp_name(&view.state, id))
     });
-    added.await.map_or_else(IntoResponse::into_response, |name| Json(json!({ "otpNode": name })).into_response())
+    added
+        .await
+        .map_or_else(IntoResponse::into_response, |name| Json(json!({ "otpNode": name })).into_response())
 }
 
 /// `GET /settings/autoFailover`
@@ -351,8 +356,10 @@ pub(super) async fn show(State(shared): State<Shared>, Extension(caller): Extens
     let Some((cluster, view)) = view_of(&shared) else {
         return Wrong::field("_", "this node belongs to no cluster").into_response();
     };
-    let alive: Vec<NodeId> = view.state.nodes.keys().copied().filter(|id| view.alive(*id).is_some()).collect();
+    let alive: Vec<NodeId> =
+        view.state.nodes.keys().copied().filter(|id| view.alive(*id).is_some()).collect();
     let this = view.state.node_of(cluster.uuid()).map(|(id, _)| id);
-    let json = json!({ "this": this, "alive": alive, "progress": progress(&view.state), "state": view.state });
+    let json =
+        json!({ "this": this, "alive": alive, "progress": progress(&view.state), "state": view.state });
     Json(json).into_response()
 }

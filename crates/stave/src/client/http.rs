@@ -53,7 +53,8 @@ impl HttpTarget {
 
     /// Posts the fields of a form; what comes back, if it is JSON, may be nothing at all.
     pub fn form(&self, path: &str, fields: &[(&str, &str)]) -> anyhow::Result<Value> {
-        let fields: Vec<String> = fields.iter().map(|(name, value)| format!("{name}={}", escaped(value))).collect();
+        let fields: Vec<String> =
+            fields.iter().map(|(name, value)| format!("{name}={}", escaped(value))).collect();
         let (status, body) = self
             .exchange("POST", path, fields.join("&"))
             .with_context(|| format!("POST http://{}{path}", self.addr))?;

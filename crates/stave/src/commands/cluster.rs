@@ -119,7 +119,10 @@ pub fn run(env: &Env, flags: &ClusterFlags) -> anyhow::Result<Outcome> {
         What::Failover { node, graceful, unsafe_, to } => {
             let path = if *graceful { "/controller/startGracefulFailover" } else { "/controller/failOver" };
             let target = to.target()?;
-            target.form(path, &[("otpNode", node.as_str()), ("allowUnsafe", if *unsafe_ { "true" } else { "false" })])?;
+            target.form(
+                path,
+                &[("otpNode", node.as_str()), ("allowUnsafe", if *unsafe_ { "true" } else { "false" })],
+            )?;
             let is_over = |cluster: &Value| cluster["state"]["rebalance"].is_null() && choices(cluster) == 0;
             until(env, &target, &is_over)?;
             done(to, &format!("{node} is failed over"), &target)?
@@ -148,7 +151,10 @@ pub fn run(env: &Env, flags: &ClusterFlags) -> anyhow::Result<Outcome> {
                 target.form("/controller/addNode", &[("hostname", node)])?;
             } else {
                 let kind = if *full { "full" } else { "delta" };
-                target.form("/controller/setRecoveryType", &[("otpNode", node.as_str()), ("recoveryType", kind)])?;
+                target.form(
+                    "/controller/setRecoveryType",
+                    &[("otpNode", node.as_str()), ("recoveryType", kind)],
+                )?;
             }
             done(to, &format!("{node} comes back with the next rebalance"), &target)?
         }
@@ -233,7 +239,8 @@ mod tests {
 
     #[test]
     fn open_choices_are_counted() {
-        let steps = json!({ "1": { "choose": { "since": 3 } }, "2": "build", "3": { "both": { "since": 1 } } });
+        let steps =
+            json!({ "1": { "choose": { "since": 3 } }, "2": "build", "3": { "both": { "since": 1 } } });
         assert_eq!(choices(&json!({ "state": { "buckets": { "b": { "steps": steps } } } })), 1);
         assert_eq!(choices(&json!({ "state": { "buckets": { "b": {} } } })), 0);
     }

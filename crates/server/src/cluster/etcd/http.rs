@@ -18,7 +18,13 @@ pub(super) struct Answer {
 }
 
 /// Asks, and waits for the whole answer.
-pub(super) fn post(env: &Env, addr: SocketAddr, path: &str, body: &str, timeout: Duration) -> io::Result<Answer> {
+pub(super) fn post(
+    env: &Env,
+    addr: SocketAddr,
+    path: &str,
+    body: &str,
+    timeout: Duration,
+) -> io::Result<Answer> {
     let mut exchange = Exchange::begin(env, addr, path, body, timeout)?;
     loop {
         if let Some(answer) = answer(&exchange.received)? {
@@ -95,7 +101,9 @@ impl Exchange<'_> {
         self.stream.set_read_timeout(Some(left))?;
         let mut some = [0; 16 << 10];
         let read = match self.stream.read(&mut some) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(io::ErrorKind::TimedOut.into()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(true),
             read => read?,
         };
@@ -131,7 +139,8 @@ fn chunks(mut rest: &[u8]) -> io::Result<(Vec<u8>, bool)> {
         let Some(end) = rest.windows(2).position(|two| two == b"\r\n") else { return Ok((body, false)) };
         let line = std::str::from_utf8(&rest[..end]).map_err(|_| bad())?;
         let size = line.split(';').next().unwrap_or_default().trim();
-        let size = usize::from_str_radix(size, 16).ok().filter(|size| *size <= MAX_ANSWER_BYTES).ok_or_else(bad)?;
+        let size =
+            usize::from_str_radix(size, 16).ok().filter(|size| *size <= MAX_ANSWER_BYTES).ok_or_else(bad)?;
         if size == 0 {
             return Ok((body, true));
         }
@@ -183,7 +192,8 @@ mod tests {
 
     #[test]
     fn answers_are_put_together() {
-        let text = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n";
+        let text =
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n";
         for len in 0..text.len() - 2 {
             let answer = answer(&text[..len]).expect("sound so far");
             assert_eq!(answer.is_some(), len >= text.len() - 2, "{len}");

@@ -13,13 +13,18 @@ const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ";
 /// Draws the answer of `GET /v1/cluster`.
 pub(super) fn draw(cluster: &Value) -> String {
     let state = &cluster["state"];
-    let alive: Vec<u64> = cluster["alive"].as_array().into_iter().flatten().filter_map(Value::as_u64).collect();
+    let alive: Vec<u64> =
+        cluster["alive"].as_array().into_iter().flatten().filter_map(Value::as_u64).collect();
     let letters = letters(state);
     let mut text = String::new();
     let (epoch, revision) = (&state["epoch"], &state["revision"]);
     // Writing to a text does not fail.
     let _ = writeln!(text, "epoch {epoch}, revision {revision}\n");
-    let _ = writeln!(text, "   {:<8}{:<24}{:<16}{:<6}{:>8}{:>10}", "node", "kv", "status", "", "active", "replicas");
+    let _ = writeln!(
+        text,
+        "   {:<8}{:<24}{:<16}{:<6}{:>8}{:>10}",
+        "node", "kv", "status", "", "active", "replicas"
+    );
     for (id, node) in state["nodes"].as_object().into_iter().flatten() {
         let number: u64 = id.parse().unwrap_or(0);
         let (active, replicas) = count(state, number);
@@ -32,15 +37,17 @@ pub(super) fn draw(cluster: &Value) -> String {
         let status = node["status"].as_str().unwrap_or("?").replace('_', " ");
         let up = if alive.contains(&number) { "up" } else { "DOWN" };
         let name = format!("n_{id}");
-        let _ = writeln!(text, " {letter} {name:<8}{address:<24}{status:<16}{up:<6}{active:>8}{replicas:>10}");
+        let _ =
+            writeln!(text, " {letter} {name:<8}{address:<24}{status:<16}{up:<6}{active:>8}{replicas:>10}");
     }
     for (name, bucket) in state["buckets"].as_object().into_iter().flatten() {
         let _ = writeln!(text, "\nbucket {name}: the active node of each vBucket");
         let map = bucket["map"].as_array().map(Vec::as_slice).unwrap_or_default();
         for (row, chains) in map.chunks(ROW).enumerate() {
-            let cells = chains.iter().enumerate().map(|(at, chain)| {
-                cell(&letters, &bucket["steps"][(row * ROW + at).to_string()], chain)
-            });
+            let cells = chains
+                .iter()
+                .enumerate()
+                .map(|(at, chain)| cell(&letters, &bucket["steps"][(row * ROW + at).to_string()], chain));
             let _ = writeln!(text, "{:>6} {}", row * ROW, cells.collect::<String>());
         }
     }
@@ -90,9 +97,11 @@ mod tests {
 
     #[test]
     fn who_has_what_is_drawn() {
-        let node = |kv: u16, status: &str| json!({
-            "uuid": "u", "address": { "host": "10.0.0.1", "kv": kv, "http": 8091 }, "status": status, "incarnation": 1,
-        });
+        let node = |kv: u16, status: &str| {
+            json!({
+                "uuid": "u", "address": { "host": "10.0.0.1", "kv": kv, "http": 8091 }, "status": status, "incarnation": 1,
+            })
+        };
         let cluster = json!({
             "this": 1, "alive": [1], "progress": 0.25,
             "state": {
