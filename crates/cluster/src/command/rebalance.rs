@@ -111,7 +111,7 @@ pub(crate) fn repair(view: &View) -> Option<State> {
     }
     let comes_back = |id: &NodeId| view.state.is_active(*id) && view.alive(*id).is_some();
     let mut buckets = view.state.buckets.values();
-    if !buckets.any(|bucket| bucket.missing.values().flatten().any(|id| comes_back(id))) {
+    if !buckets.any(|bucket| bucket.missing.values().flatten().any(&comes_back)) {
         return None;
     }
     let mut state = view.state.next();

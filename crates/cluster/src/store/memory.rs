@@ -39,7 +39,11 @@ impl Inner {
     fn expire(&mut self, now: Duration) -> bool {
         let over: Vec<LeaseId> =
             self.leases.iter().filter(|(_, lease)| lease.ends <= now).map(|(id, _)| *id).collect();
-        over.iter().fold(false, |changed, id| self.end(*id) || changed)
+        let before = self.version;
+        over.into_iter().for_each(|id| {
+            self.end(id);
+        });
+        self.version != before
     }
 
     /// Ends a lease; true if an entry went with it.
