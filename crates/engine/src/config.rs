@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use base::limits;
+use base::{VbState, limits};
 
 use crate::settings::Settings;
 
@@ -51,6 +51,8 @@ pub struct BucketConfig {
     pub settings: Settings,
     /// How many vBuckets it has; a power of two.
     pub vbuckets: u16,
+    /// The role of vBuckets that nothing is known of yet.
+    pub first_role: VbState,
     /// The most changes of one vBucket that one batch writes.
     pub flush_batch_items: usize,
     /// A file is compacted when so many of a hundred bytes of it are not in use,
@@ -71,6 +73,7 @@ impl BucketConfig {
             quota_bytes: 256 << 20,
             settings: Settings::default(),
             vbuckets: limits::DEFAULT_VBUCKETS,
+            first_role: VbState::Active,
             flush_batch_items: 100_000,
             compact_percent: DEFAULT_COMPACT_PERCENT,
             compact_min_waste_bytes: DEFAULT_COMPACT_MIN_WASTE_BYTES,

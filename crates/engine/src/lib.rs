@@ -16,6 +16,7 @@ mod defragmenter;
 mod disk_state;
 mod disposal;
 mod durability;
+mod empty;
 mod ephemeral;
 mod evict;
 mod evicted;

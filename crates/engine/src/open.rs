@@ -76,7 +76,7 @@ impl Bucket {
         let context = new(env.random.next_u64(), env.random.next_u64(), env.heap.clone());
         context.frequency.set(settings.get(Key::FreqCounterIncrementFactor));
         let shards = (0..config.vbuckets).map(|id| {
-            let origin = Origin::empty(VbState::Active, new_uuid(&env));
+            let origin = Origin::empty(config.first_role, new_uuid(&env));
             Mutex::new(Shard {
                 vb: VBucket::new(VbId(id), &context, origin),
                 exists: true,

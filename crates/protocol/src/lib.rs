@@ -25,7 +25,7 @@ mod tests;
 pub use base::DurabilityLevel;
 pub use frame::{FrameError, Limits, Parsed, parse};
 pub use frame_info::{Durability, FrameInfoError, FrameInfos};
-pub use request::{Request, RequestParts, write_request};
+pub use request::{Request, RequestParts, write_request, write_server_request};
 pub use response::{ParsedResponse, Response, ResponseView, parse_response};
 pub use status::Status;
 

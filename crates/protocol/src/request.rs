@@ -69,6 +69,17 @@ pub struct RequestParts<'a> {
     pub value: &'a [u8],
 }
 
+/// Appends a request of the server to a client that agreed to such (`Duplex`); no client answers it. As
+/// [`write_request`], without framing extras.
+pub fn write_server_request(out: &mut Vec<u8>, parts: &RequestParts<'_>) -> bool {
+    let at = out.len();
+    let written = parts.frame_infos.is_empty() && write_request(out, parts);
+    if written {
+        out[at] = magic::SERVER_REQUEST;
+    }
+    written
+}
+
 /// Appends a request. Nothing is written, and `false` returned, if a part is too long for its length field.
 pub fn write_request(out: &mut Vec<u8>, parts: &RequestParts<'_>) -> bool {
     let body_len = parts.frame_infos.len() + parts.extras.len() + parts.key.len() + parts.value.len();

@@ -1,17 +1,20 @@
 //! The cluster map: which node serves which vBucket, as clients want it (JSON, once per bucket and once for the node).
 
+mod json;
+mod layout;
+
 use std::collections::HashMap;
-use std::net::SocketAddr;
 
 use base::Datatype;
 use engine::BucketKind;
 use protocol::Status;
 use protocol::extras::ConfigVersion;
 use protocol::feature::Feature;
-use serde_json::{Value, json};
+use serde_json::Value;
 use vbucket::ManifestUid;
 
-use crate::naming;
+pub use layout::{BucketLayout, Layout, Membership, NodeAddress, NodeEntry};
+
 use crate::reply::{Answer, Reply};
 use crate::session::Session;
 
@@ -36,6 +39,9 @@ const CAPABILITIES: [&str; 18] = [
     "xattr",
     "xdcrCheckpointing",
 ];
+
+/// What a node that belongs to no cluster is called.
+pub const LONE_NODE: &str = "n_0";
 
 /// One map, ready to be sent.
 pub struct Map {
@@ -81,7 +87,7 @@ pub fn capabilities(kind: BucketKind) -> Vec<&'static str> {
     CAPABILITIES.into_iter().filter(has).collect()
 }
 
-/// A bucket as the map shows it.
+/// A bucket of a node that serves it alone.
 pub struct BucketShape {
     /// Its name.
     pub name: String,
@@ -93,53 +99,25 @@ pub struct BucketShape {
     pub vbuckets: u16,
     /// Its manifest of collections.
     pub manifest_uid: ManifestUid,
+    /// Copies beside the active one that it would have in a cluster.
+    pub replicas: u8,
 }
 
-/// Where this node is reached.
-#[derive(Clone, Debug)]
-pub struct NodeAddress {
-    /// Name or address; nothing for "the one you connected to".
-    pub host: Option<String>,
-    /// Port for the binary protocol.
-    pub kv_port: u16,
-    /// Port for HTTP.
-    pub http_port: u16,
-}
-
-impl NodeAddress {
-    /// What the node calls itself: HOST:PORT; one that listens everywhere and was not given a name is known by its port.
-    pub fn name(&self) -> String {
-        format!("{}:{}", self.host.as_deref().unwrap_or("0.0.0.0"), self.kv_port)
-    }
-
-    /// From what the node listens on: an address that stands for all of them says nothing about how it is reached.
-    pub fn new(advertise: Option<&str>, kv: SocketAddr, http: SocketAddr) -> NodeAddress {
-        let bound = (!kv.ip().is_unspecified()).then(|| kv.ip().to_string());
-        NodeAddress {
-            host: advertise.map(str::to_owned).or(bound),
-            kv_port: kv.port(),
-            http_port: http.port(),
-        }
-    }
-
-    /// The host for fields that cannot be left out; clients put the name they connected to in the place of `$HOST`.
-    pub fn host_or_placeholder(&self) -> String {
-        match &self.host {
-            None => "$HOST".to_owned(),
-            Some(host) if host.contains(':') => format!("[{host}]"),
-            Some(host) => host.clone(),
-        }
-    }
-
-    /// `HOST:PORT` for HTTP.
-    pub fn http(&self) -> String {
-        format!("{}:{}", self.host_or_placeholder(), self.http_port)
-    }
+/// Why a layout does not become the cluster map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LayoutRefusal {
+    /// There is one that is as new.
+    #[error("the present cluster map is not older: epoch {}, revision {}", .0.epoch, .0.revision)]
+    Stale(ConfigVersion),
+    /// It names nodes that there are not, or a node twice.
+    #[error("the layout contradicts itself")]
+    Unsound,
 }
 
 /// All maps of one revision.
 pub struct ClusterMap {
-    version: ConfigVersion,
+    layout: Layout,
+    is_lone: bool,
     global: Map,
     buckets: HashMap<String, Map>,
 }
@@ -147,15 +125,52 @@ pub struct ClusterMap {
 impl ClusterMap {
     /// The maps of a node that serves everything itself.
     pub fn single_node(version: ConfigVersion, address: &NodeAddress, buckets: &[BucketShape]) -> ClusterMap {
-        let maps = buckets
+        let node = NodeEntry {
+            id: LONE_NODE.to_owned(),
+            address: address.clone(),
+            membership: Membership::Active,
+            is_healthy: true,
+        };
+        let bucket = |shape: &BucketShape| BucketLayout {
+            name: shape.name.clone(),
+            uuid: shape.uuid.clone(),
+            kind: shape.kind,
+            replicas: shape.replicas,
+            manifest_uid: shape.manifest_uid.0,
+            rows: vec![vec![Some(0)]; usize::from(shape.vbuckets)],
+        };
+        let buckets = buckets.iter().map(bucket).collect();
+        let layout = Layout { version, nodes: vec![node], this_node: Some(0), buckets };
+        ClusterMap { is_lone: true, ..ClusterMap::drawn(layout) }
+    }
+
+    /// The maps of a layout that somebody else made.
+    pub fn new(layout: Layout) -> Result<ClusterMap, LayoutRefusal> {
+        if layout.is_sound() { Ok(ClusterMap::drawn(layout)) } else { Err(LayoutRefusal::Unsound) }
+    }
+
+    fn drawn(layout: Layout) -> ClusterMap {
+        let maps = layout
+            .buckets
             .iter()
-            .map(|bucket| (bucket.name.clone(), Map::new(&bucket_json(version, address, bucket))));
-        ClusterMap { version, global: Map::new(&global_json(version, address)), buckets: maps.collect() }
+            .map(|bucket| (bucket.name.clone(), Map::new(&json::of_bucket(&layout, bucket))));
+        let buckets = maps.collect();
+        ClusterMap { global: Map::new(&json::of_nodes(&layout)), buckets, is_lone: false, layout }
     }
 
     /// Which revision this is.
     pub fn version(&self) -> ConfigVersion {
-        self.version
+        self.layout.version
+    }
+
+    /// What the maps were made from.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Whether the node made it for itself.
+    pub fn is_lone(&self) -> bool {
+        self.is_lone
     }
 
     /// The map of a bucket.
@@ -169,62 +184,10 @@ impl ClusterMap {
     }
 }
 
-fn nodes_ext(address: &NodeAddress) -> Value {
-    // Clients refuse a map without a management port, whether they use it or not.
-    let mut node = json!({
-        "thisNode": true,
-        "services": { "kv": address.kv_port, "mgmt": address.http_port },
-    });
-    if let Some(host) = &address.host {
-        node["hostname"] = json!(host);
-    }
-    json!([node])
-}
-
-fn global_json(version: ConfigVersion, address: &NodeAddress) -> Value {
-    json!({
-        "rev": version.revision,
-        "revEpoch": version.epoch,
-        "nodesExt": nodes_ext(address),
-        "clusterCapabilitiesVer": [1, 0],
-        "clusterCapabilities": {},
-    })
-}
-
-fn bucket_json(version: ConfigVersion, address: &NodeAddress, bucket: &BucketShape) -> Value {
-    let host = address.host_or_placeholder();
-    let (kv_port, name) = (address.kv_port, &bucket.name);
-    let map: Vec<[i32; 1]> = vec![[0]; usize::from(bucket.vbuckets)];
-    let mut node = json!({ "hostname": address.http(), "ports": { "direct": kv_port } });
-    if bucket.kind == BucketKind::Persistent {
-        node["couchApiBase"] = json!(format!("http://{host}:8092/{name}"));
-    }
-    json!({
-        "rev": version.revision,
-        "revEpoch": version.epoch,
-        "name": name,
-        "uuid": bucket.uuid,
-        "nodeLocator": "vbucket",
-        "bucketType": naming::bucket_type(bucket.kind),
-        "storageBackend": naming::storage_backend(bucket.kind),
-        "collectionsManifestUid": bucket.manifest_uid.to_string(),
-        "nodes": [node],
-        "nodesExt": nodes_ext(address),
-        "vBucketServerMap": {
-            "hashAlgorithm": "CRC",
-            "numReplicas": 0,
-            "serverList": [format!("{host}:{kv_port}")],
-            "vBucketMap": map,
-        },
-        "bucketCapabilitiesVer": "",
-        "bucketCapabilities": capabilities(bucket.kind),
-        "clusterCapabilitiesVer": [1, 0],
-        "clusterCapabilities": {},
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn address(host: Option<&str>) -> NodeAddress {
@@ -235,7 +198,7 @@ mod tests {
     fn has_what_clients_insist_on() {
         let bucket = |name: &str, kind| {
             let (name, uuid) = (name.to_owned(), "0".repeat(32));
-            BucketShape { name, uuid, kind, vbuckets: 4, manifest_uid: ManifestUid(31) }
+            BucketShape { name, uuid, kind, vbuckets: 4, manifest_uid: ManifestUid(31), replicas: 0 }
         };
         let buckets = [bucket("b", BucketKind::Persistent), bucket("e", BucketKind::Ephemeral)];
         let version = ConfigVersion { epoch: 1, revision: 7 };
@@ -263,7 +226,66 @@ mod tests {
         let any =
             NodeAddress::new(None, "0.0.0.0:1".parse().expect("valid"), "0.0.0.0:2".parse().expect("valid"));
         assert_eq!(any.http(), "$HOST:2");
-        assert!(nodes_ext(&any)[0].get("hostname").is_none());
+        let version = ConfigVersion { epoch: 1, revision: 1 };
+        let maps = ClusterMap::single_node(version, &any, &[]);
+        let global: Value = serde_json::from_slice(maps.global().json()).expect("JSON");
+        assert!(global["nodesExt"][0].get("hostname").is_none());
         assert_eq!(address(Some("::1")).http(), "[::1]:8091");
+    }
+
+    fn entry(id: &str, port: u16, membership: Membership) -> NodeEntry {
+        let address = NodeAddress { host: Some("10.0.0.1".to_owned()), kv_port: port, http_port: port + 1 };
+        NodeEntry { id: id.to_owned(), address, membership, is_healthy: true }
+    }
+
+    fn three_nodes() -> Layout {
+        let nodes = vec![
+            entry("a", 10, Membership::FailedOver),
+            entry("b", 20, Membership::Active),
+            entry("c", 30, Membership::Active),
+        ];
+        let bucket = BucketLayout {
+            name: "x".to_owned(),
+            uuid: "0".repeat(32),
+            kind: BucketKind::Persistent,
+            replicas: 1,
+            manifest_uid: 26,
+            rows: vec![vec![Some(1), Some(2)], vec![Some(2)], vec![None, Some(1)], vec![]],
+        };
+        let version = ConfigVersion { epoch: 2, revision: 9 };
+        Layout { version, nodes, this_node: Some(2), buckets: vec![bucket] }
+    }
+
+    #[test]
+    fn several_nodes_are_numbered_as_clients_see_them() {
+        let maps = ClusterMap::new(three_nodes()).expect("sound");
+        let map: Value = serde_json::from_slice(maps.bucket("x").expect("given").json()).expect("JSON");
+        let servers = &map["vBucketServerMap"];
+        assert_eq!(servers["serverList"], json!(["10.0.0.1:20", "10.0.0.1:30"]));
+        assert_eq!(servers["vBucketMap"], json!([[0, 1], [1, -1], [-1, 0], [-1, -1]]));
+        assert_eq!(servers["numReplicas"], 1);
+        assert_eq!(map["collectionsManifestUid"], "1a");
+        assert_eq!(map["nodes"].as_array().map(Vec::len), Some(2));
+        let nodes = &map["nodesExt"];
+        assert_eq!((nodes[0].get("thisNode"), &nodes[1]["thisNode"]), (None, &json!(true)));
+        assert_eq!(nodes[0]["services"], json!({ "kv": 20, "mgmt": 21 }));
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_refused() {
+        type Spoil = fn(&mut Layout);
+        let spoiled: [Spoil; 6] = [
+            |layout| layout.this_node = Some(3),
+            |layout| layout.buckets[0].rows[0] = vec![Some(1), Some(1)],
+            |layout| layout.buckets[0].rows[0] = vec![Some(0)],
+            |layout| layout.buckets[0].rows[0] = vec![Some(1), Some(2), None],
+            |layout| layout.buckets[0].rows.truncate(3),
+            |layout| layout.buckets[0].replicas = 4,
+        ];
+        for spoil in spoiled {
+            let mut layout = three_nodes();
+            spoil(&mut layout);
+            assert_eq!(ClusterMap::new(layout).err(), Some(LayoutRefusal::Unsound));
+        }
     }
 }

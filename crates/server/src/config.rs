@@ -9,7 +9,7 @@ use engine::SettingError;
 use serde::Deserialize;
 
 use bucket::parse_size;
-pub use bucket::{BucketSpec, BucketTable, DEFAULT_QUOTA_BYTES};
+pub use bucket::{BucketSpec, BucketTable, DEFAULT_QUOTA_BYTES, MOST_REPLICAS};
 
 /// Why a configuration is refused: what is wrong, and what to do about it.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -222,6 +222,8 @@ pub struct Settings {
     pub compaction_min_waste: Option<String>,
     /// Tombstones older than so many seconds are forgotten when their file is compacted.
     pub purge_age_s: Option<u32>,
+    /// The most that the quotas of all buckets may come to when another is made while the node runs, as `8GiB`.
+    pub memory_quota: Option<String>,
     /// Buckets that need more words, beside those in `buckets`.
     #[serde(default)]
     pub bucket: Vec<BucketTable>,
@@ -261,6 +263,7 @@ impl Settings {
                 .or(other.compaction_fragmentation_percent),
             compaction_min_waste: self.compaction_min_waste.or(other.compaction_min_waste),
             purge_age_s: self.purge_age_s.or(other.purge_age_s),
+            memory_quota: self.memory_quota.or(other.memory_quota),
             user: if self.user.is_empty() { other.user } else { self.user },
         }
     }
@@ -269,6 +272,9 @@ impl Settings {
 /// What a node is started with.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// Whether a cluster decides what this node serves: until it does, it serves nothing, and the buckets named here
+    /// are not opened.
+    pub is_member: bool,
     /// Where the data are.
     pub data_dir: PathBuf,
     /// Address for clients.
@@ -295,6 +301,9 @@ pub struct Config {
     pub max_open_files: usize,
     /// When files are compacted.
     pub compaction: CompactionRules,
+    /// The most that the quotas of all buckets may come to when another is made while the node runs, in bytes; if
+    /// missing, four fifths of the machine's memory.
+    pub memory_quota_bytes: Option<u64>,
 }
 
 /// When files are compacted, and what is forgotten then.
@@ -337,6 +346,7 @@ impl Config {
     ) -> Result<Config, ConfigError> {
         let defaults = ConnectionLimits::default();
         let compaction = CompactionRules::new(&settings)?;
+        let memory_quota_bytes = settings.memory_quota.as_deref().map(parse_size).transpose()?;
         let password_was_generated = settings.password.is_none();
         let administrator = UserSpec {
             name: settings.username.unwrap_or_else(|| "Administrator".to_owned()),
@@ -346,6 +356,7 @@ impl Config {
         };
         let buckets = bucket_specs(settings.buckets, settings.bucket)?;
         let config = Config {
+            is_member: false,
             data_dir: settings.data.unwrap_or(data_dir),
             kv_addr: parse_address(settings.kv.as_deref().unwrap_or("127.0.0.1:11210"))?,
             http_addr: parse_address(settings.http.as_deref().unwrap_or("127.0.0.1:8091"))?,
@@ -363,6 +374,7 @@ impl Config {
             journal: settings.journal.unwrap_or(Switch::On),
             max_open_files: settings.max_open_files.unwrap_or(DEFAULT_MAX_OPEN_FILES),
             compaction,
+            memory_quota_bytes,
         };
         config.check()?;
         Ok(config)

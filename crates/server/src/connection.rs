@@ -17,6 +17,7 @@ use crate::counters::WorkerCounters;
 use crate::dispatch::{Desk, dispatch, may_reorder};
 use crate::node::Node;
 use crate::output::Output;
+use crate::push;
 use crate::reply::{Envelope, Reply};
 use crate::session::Session;
 
@@ -46,6 +47,8 @@ pub enum CloseReason {
     TooSlow(&'static str),
     /// Another connection that streams took its name.
     Replaced,
+    /// The selected bucket was deleted.
+    BucketGone,
     /// The network failed.
     Network(std::io::ErrorKind),
 }
@@ -62,6 +65,7 @@ impl fmt::Display for CloseReason {
             }
             CloseReason::Violation(what) => write!(f, "protocol violation: {what}"),
             CloseReason::TooSlow(what) => write!(f, "too slow: {what}"),
+            CloseReason::BucketGone => f.write_str("its bucket was deleted"),
             CloseReason::Replaced => f.write_str("another connection took its name"),
             CloseReason::Network(kind) => write!(f, "network error: {kind}"),
         }
@@ -259,6 +263,21 @@ impl Connection {
         let barrier = request.decode_frame_infos().is_ok_and(|infos| infos.barrier);
         let blocks = barrier || !may_reorder(&self.session, request.opcode);
         self.later.push(Later { envelope, started_ns, blocks, waits });
+    }
+
+    /// Looks at what may be different about the node: closes if the selected bucket is gone, and tells a client that
+    /// wants to know, and may be told now, of a cluster map that it does not have.
+    pub fn hear(&mut self, may_push: bool, out: &mut Output) {
+        if let Some(bucket) = &self.session.bucket {
+            let is_served = self.node.bucket(bucket.name()).is_some_and(|there| Arc::ptr_eq(&there, bucket));
+            if !is_served {
+                self.closing = self.closing.or(Some(CloseReason::BucketGone));
+                return;
+            }
+        }
+        if may_push && self.closing.is_none() {
+            push::newest_map(&mut self.session, &self.node, out);
+        }
     }
 
     /// Whether it streams changes.

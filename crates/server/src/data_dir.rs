@@ -78,7 +78,12 @@ impl DataDir {
 
     /// Where a bucket lives in it.
     pub fn bucket(&self, name: &str) -> PathBuf {
-        self.path.join("buckets").join(name)
+        self.buckets().join(name)
+    }
+
+    /// Where all buckets live in it.
+    pub fn buckets(&self) -> PathBuf {
+        self.path.join("buckets")
     }
 
     /// A number that is larger at each start: clients ignore a cluster map that is not newer than the one they have.

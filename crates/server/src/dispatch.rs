@@ -5,9 +5,9 @@ use std::sync::Arc;
 use base::{DocKey, Moment};
 use engine::BucketKind;
 use protocol::feature::Feature;
-use protocol::{DurabilityLevel, FrameInfos, Request, Status};
+use protocol::{DurabilityLevel, FrameInfos, Request, Status, opcode};
 
-use crate::command::{Access, Row, Silence, find};
+use crate::command::{Access, Key, Row, Silence, find};
 use crate::command_table::RETIRED;
 use crate::connection::CloseReason;
 use crate::context::{Context, Outcome};
@@ -63,6 +63,7 @@ pub fn dispatch(desk: Desk<'_>, request: &Request<'_>) -> Outcome {
             return reply.must_close().map_or(Outcome::Done, Outcome::Close);
         }
     };
+    let is_fenced = is_fenced(row, desk.node);
     let mut ctx = Context {
         session: desk.session,
         node: desk.node,
@@ -74,6 +75,9 @@ pub fn dispatch(desk: Desk<'_>, request: &Request<'_>) -> Outcome {
         now: desk.now,
         reply,
     };
+    if is_fenced {
+        return ctx.not_my_vbucket();
+    }
     let outcome = match infos.impersonate {
         None => (row.handler)(&mut ctx, request),
         Some(user) => impersonated(&mut ctx, request, user),
@@ -82,6 +86,14 @@ pub fn dispatch(desk: Desk<'_>, request: &Request<'_>) -> Outcome {
         Some(reason) => Outcome::Close(reason),
         None => outcome,
     }
+}
+
+/// Whether a command must not be answered from what this node is active for, since another node may be by now.
+fn is_fenced(row: &Row, node: &Node) -> bool {
+    let fence = node.fence();
+    let is_of_active = matches!(row.key, Key::Document) && row.opcode != opcode::GET_REPLICA;
+    // Of a node alone nothing but this one load is asked.
+    !fence.is_open() && is_of_active && !fence.may_serve(node.env().clock.monotonic_ns())
 }
 
 type Admitted<'a> = (&'static Row, FrameInfos<'a>, DocKey<'a>);

@@ -4,6 +4,8 @@
 //! its row of the [`command_table`] and calls its handler in [`commands`], which answers through [`reply`].
 
 pub mod acceptor;
+pub mod bucket_list;
+pub mod cluster;
 pub mod cluster_map;
 pub mod command;
 pub mod command_reference;
@@ -17,13 +19,17 @@ pub mod data_dir;
 pub mod dcp;
 pub mod dispatch;
 pub mod fuzz;
+pub mod hosting;
 pub mod http;
 pub mod layout;
 pub mod mailbox;
 pub mod naming;
+pub mod news;
 pub mod node;
+pub mod node_buckets;
 pub mod output;
 pub mod privilege;
+pub mod push;
 pub mod reaper;
 pub mod replication;
 pub mod reply;

@@ -1,5 +1,6 @@
 //! What clients and their management tools call kinds of buckets and policies, where the settings have other words.
 
+use base::DurabilityLevel;
 use engine::BucketKind;
 use engine::settings::{Key, SETTINGS, Settings};
 
@@ -52,6 +53,24 @@ pub fn eviction_policy(settings: &Settings) -> &'static str {
 /// The setting's word for a policy that is written in either way; other words are left as they are.
 pub fn policy_from(text: &str) -> &str {
     POLICIES.iter().find(|(rest, _)| *rest == text).map_or(text, |(_, setting)| setting)
+}
+
+/// The words for the least durability of a bucket's writes in REST.
+const DURABILITY: [(&str, Option<DurabilityLevel>); 4] = [
+    ("none", None),
+    ("majority", Some(DurabilityLevel::Majority)),
+    ("majorityAndPersistActive", Some(DurabilityLevel::MajorityAndPersistOnActive)),
+    ("persistToMajority", Some(DurabilityLevel::PersistToMajority)),
+];
+
+/// The least durability as bucket descriptions have it.
+pub fn durability(level: Option<DurabilityLevel>) -> &'static str {
+    DURABILITY.iter().find(|(_, is)| *is == level).map_or("none", |(word, _)| word)
+}
+
+/// The least durability that a word means; nothing if it is no such word.
+pub fn durability_from(text: &str) -> Option<Option<DurabilityLevel>> {
+    DURABILITY.iter().find(|(word, _)| *word == text).map(|(_, level)| *level)
 }
 
 /// The name of a setting.

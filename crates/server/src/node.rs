@@ -1,18 +1,23 @@
 //! A node: its buckets, users and cluster map. A value without globals, so that several live in one process.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
+use ::cluster::Fence;
 use base::env::Env;
 use engine::Bucket;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use protocol::extras::ConfigVersion;
 
-use crate::cluster_map::{BucketShape, ClusterMap, NodeAddress};
+use crate::cluster::Cluster;
+use crate::cluster_map::{BucketShape, ClusterMap, Layout, LayoutRefusal, NodeAddress};
 use crate::config::{BucketSpec, ConnectionLimits};
 use crate::counters::{Totals, WorkerCounters};
 use crate::dcp::Registry;
+use crate::hosting::Host;
+use crate::news::{Announcer, Hearing};
+use crate::node_buckets::{BucketError, Management};
 use crate::replication::Replication;
 use crate::timer::{RuntimeTimer, Timer};
 use crate::user::Users;
@@ -39,7 +44,18 @@ pub struct Node {
     started_ns: u64,
     timer: Box<dyn Timer>,
     streams: Arc<Registry>,
+    /// What runs the buckets; nothing if none can come or go.
+    host: Option<Host>,
+    /// Held while buckets come, change or go; before every other lock.
+    pub(crate) changing: Mutex<()>,
+    /// Tells connections that they should look at the map and at their bucket.
+    announcer: Announcer,
+    /// Who decides which buckets there are, if it is not the node itself.
+    management: RwLock<Option<Arc<dyn Management>>>,
     replication: Replication,
+    /// When a cluster does not let the node serve.
+    fence: Fence,
+    cluster: RwLock<Option<Weak<Cluster>>>,
 }
 
 /// What the token that guards changes by the cluster is until somebody sets it.
@@ -56,7 +72,7 @@ impl Node {
         limits: ConnectionLimits,
         workers: Vec<Arc<WorkerCounters>>,
     ) -> Node {
-        let shapes: Vec<BucketShape> = buckets.iter().map(|served| shape_of(&served.bucket)).collect();
+        let shapes: Vec<BucketShape> = buckets.iter().map(shape_of).collect();
         Node {
             users,
             cluster_map: RwLock::new(Arc::new(ClusterMap::single_node(version, &address, &shapes))),
@@ -71,8 +87,45 @@ impl Node {
             started_ns: env.clock.monotonic_ns(),
             timer: Box::new(RuntimeTimer),
             streams: Arc::default(),
+            host: None,
+            changing: Mutex::default(),
+            announcer: Announcer::default(),
+            management: RwLock::default(),
+            fence: Fence::open(),
+            cluster: RwLock::default(),
             env,
         }
+    }
+
+    /// The node with what runs its buckets, so that others can be made while it runs.
+    pub fn hosting(self, host: Host) -> Node {
+        Node { host: Some(host), ..self }
+    }
+
+    /// What runs its buckets.
+    pub fn host(&self) -> Option<&Host> {
+        self.host.as_ref()
+    }
+
+    /// Lets somebody else decide which buckets there are: whoever asks over HTTP is sent there.
+    pub fn set_management(&self, management: Arc<dyn Management>) {
+        *self.management.write() = Some(management);
+    }
+
+    /// Who decides which buckets there are.
+    pub fn management(self: &Arc<Node>) -> Arc<dyn Management> {
+        let other = self.management.read().clone();
+        other.unwrap_or_else(|| Arc::clone(self) as Arc<dyn Management>)
+    }
+
+    /// Hears of new maps, of buckets that are gone, and of freezing.
+    pub fn hearing(&self) -> Hearing {
+        self.announcer.hearing()
+    }
+
+    /// Lets clients wait: what they send is left unread, connections stay open. For tests of applications.
+    pub fn freeze(&self, is_frozen: bool) {
+        self.announcer.freeze(is_frozen);
     }
 
     /// The outside world as the node sees it.
@@ -93,6 +146,26 @@ impl Node {
     /// The connections that stream changes.
     pub fn streams(&self) -> &Arc<Registry> {
         &self.streams
+    }
+
+    /// The node, serving nothing before a cluster lets it.
+    pub fn fenced(self) -> Node {
+        Node { fence: Fence::closed(), ..self }
+    }
+
+    /// Whether and until when the node may serve what it is active for.
+    pub fn fence(&self) -> &Fence {
+        &self.fence
+    }
+
+    /// The cluster that decides what the node serves, if there is one.
+    pub fn cluster(&self) -> Option<Arc<Cluster>> {
+        self.cluster.read().as_ref().and_then(Weak::upgrade)
+    }
+
+    /// From now on a cluster decides what the node serves.
+    pub(crate) fn belongs_to(&self, cluster: &Arc<Cluster>) {
+        *self.cluster.write() = Some(Arc::downgrade(cluster));
     }
 
     /// What of its buckets follows other nodes.
@@ -127,12 +200,68 @@ impl Node {
 
     /// Shows clients the manifests of the buckets as they are now, in a cluster map of the next revision.
     pub fn show_manifests(&self) {
-        let mut map = self.cluster_map.write();
-        let shapes: Vec<BucketShape> =
-            self.served.read().values().map(|served| shape_of(&served.bucket)).collect();
-        let version = map.version();
-        let version = ConfigVersion { revision: version.revision + 1, ..version };
-        *map = Arc::new(ClusterMap::single_node(version, &self.address, &shapes));
+        {
+            let mut map = self.cluster_map.write();
+            if !map.is_lone() {
+                // The cluster's own map tells of manifests.
+                return;
+            }
+            let shapes: Vec<BucketShape> = self.served.read().values().map(shape_of).collect();
+            let version = map.version();
+            let version = ConfigVersion { revision: version.revision + 1, ..version };
+            *map = Arc::new(ClusterMap::single_node(version, &self.address, &shapes));
+        }
+        self.announcer.tell();
+    }
+
+    /// Replaces the cluster map, and tells the connections that want to know. It must be newer than the present one;
+    /// the map that a node made for itself gives way to any. From now on the node makes none itself.
+    pub fn set_cluster_map(&self, layout: Layout) -> Result<(), LayoutRefusal> {
+        let new = Arc::new(ClusterMap::new(layout)?);
+        {
+            let mut present = self.cluster_map.write();
+            if !present.is_lone() && new.version() <= present.version() {
+                return Err(LayoutRefusal::Stale(present.version()));
+            }
+            *present = new;
+        }
+        self.announcer.tell();
+        Ok(())
+    }
+
+    /// Adds a bucket, or puts another description of one in its place.
+    pub(crate) fn serve_bucket(&self, served: Served) {
+        self.served.write().insert(served.spec.name.clone(), served);
+    }
+
+    /// Lets nobody find a bucket any more.
+    pub(crate) fn forget_bucket(&self, name: &str) {
+        let gone = self.served.write().remove(name);
+        drop(gone);
+        self.announcer.tell();
+    }
+
+    /// Makes a new map of a node alone; one that came from elsewhere stays.
+    pub(crate) fn redraw_map(&self) -> Result<(), BucketError> {
+        let version = self.cluster_map().version();
+        if !self.cluster_map().is_lone() {
+            return Ok(());
+        }
+        let revision = match &self.host {
+            Some(host) => host.next_revision(&self.env)?,
+            None => version.revision + 1,
+        };
+        let version = ConfigVersion { revision, ..version };
+        let shapes: Vec<BucketShape> = self.served.read().values().map(shape_of).collect();
+        let new = Arc::new(ClusterMap::single_node(version, &self.address, &shapes));
+        {
+            let mut present = self.cluster_map.write();
+            if present.is_lone() {
+                *present = new;
+            }
+        }
+        self.announcer.tell();
+        Ok(())
     }
 
     /// Where the node is reached.
@@ -182,12 +311,14 @@ impl Node {
     }
 }
 
-fn shape_of(bucket: &Bucket) -> BucketShape {
+fn shape_of(served: &Served) -> BucketShape {
+    let bucket = &served.bucket;
     BucketShape {
         name: bucket.name().to_owned(),
         uuid: bucket.uuid().to_owned(),
         kind: bucket.config().kind,
         vbuckets: bucket.vbuckets(),
-        manifest_uid: bucket.manifest().uid(),
+        manifest_uid: served.bucket.manifest().uid(),
+        replicas: served.spec.replicas,
     }
 }

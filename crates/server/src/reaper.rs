@@ -130,6 +130,11 @@ impl Reaper {
         }
     }
 
+    /// Lets every connection look what there is to do.
+    pub fn wake_all(&self) {
+        self.watches.borrow().iter().for_each(|watch| watch.wake());
+    }
+
     /// Closes all connections, those to come as well.
     pub fn shut_down(&self) {
         self.stopping.set(true);

@@ -6,37 +6,26 @@ use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use base::Heap;
 use base::env::{Env, Task};
-use engine::{Bucket, BucketKind};
-use kvstore::{CouchConfig, Journaled, JournaledConfig, KvStore};
 use protocol::extras::ConfigVersion;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::acceptor;
 use crate::cluster_map::NodeAddress;
-use crate::config::{BucketSpec, Config, Switch};
+use crate::config::Config;
 use crate::counters::WorkerCounters;
 use crate::data_dir::{DataDir, DataDirError};
+use crate::hosting::{Host, HostFailure};
 use crate::http;
-use crate::node::{Node, Served};
+use crate::node::Node;
 use crate::user::Users;
 use crate::worker::Worker;
 
 /// Revisions of the cluster map that a start leaves room for: each change of a manifest takes one.
-const CHANGES_BITS: u32 = 20;
+pub(crate) const CHANGES_BITS: u32 = 20;
 /// How long HTTP clients may take with their last answers when the node stops.
 const HTTP_DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// Threads of a bucket that read values which clients wait for.
-const FETCHERS: usize = 2;
-/// Threads of a bucket that read for streams.
-const BACKFILLERS: usize = 2;
-/// Threads of a bucket that load documents after the start, and end then.
-const LOADERS: usize = 2;
-/// Threads of a bucket that read.
-pub(crate) const READERS: usize = FETCHERS + LOADERS + BACKFILLERS;
 
 /// Why a node did not start, or did not stop as it should.
 #[derive(Debug, thiserror::Error)]
@@ -45,13 +34,8 @@ pub enum Failure {
     #[error(transparent)]
     DataDir(#[from] DataDirError),
     /// A bucket cannot be opened or closed.
-    #[error("bucket {name}: {source}")]
-    Bucket {
-        /// The bucket.
-        name: String,
-        /// What happened.
-        source: engine::Failure,
-    },
+    #[error(transparent)]
+    Bucket(#[from] HostFailure),
     /// An address cannot be listened at.
     #[error("cannot listen at {addr}: {source}; {}", instead_of(.source))]
     Listen {
@@ -81,34 +65,24 @@ pub struct Server {
     node: Arc<Node>,
     kv_addr: SocketAddr,
     http_addr: SocketAddr,
-    data_dir: DataDir,
+    data_dir: Arc<DataDir>,
     stop: watch::Sender<bool>,
     signals: mpsc::Receiver<()>,
     control: Task,
     workers: Vec<Task>,
-    writers: Vec<[Task; 4]>,
-    readers: Vec<Task>,
 }
 
 /// Starts a node: takes its folder, opens its buckets, and listens.
 pub fn serve(config: Config, env: Env) -> Result<Server, Failure> {
-    let data_dir = DataDir::take(&config.data_dir, &env)?;
-    let buckets = config
-        .buckets
-        .iter()
-        .map(|spec| open(spec, &config, &data_dir, &env))
-        .collect::<Result<Vec<_>, _>>()?;
+    let data_dir = Arc::new(DataDir::take(&config.data_dir, &env)?);
+    let (host, buckets) = Host::open(config.clone(), Arc::clone(&data_dir), &env)?;
     let listen = |addr| acceptor::listen(&env, addr).map_err(|source| Failure::Listen { addr, source });
     let kv = listen(config.kv_addr)?;
     let http = listen(config.http_addr)?;
     let (kv_addr, http_addr) = (kv.local_addr()?, http.local_addr()?);
-    let writers =
-        buckets.iter().map(|served| start_writers(&env, &served.bucket)).collect::<Result<Vec<_>, _>>()?;
-    let readers =
-        buckets.iter().map(|served| start_readers(&env, &served.bucket)).collect::<Result<Vec<_>, _>>()?;
-    let readers = readers.into_iter().flatten().collect();
+    buckets.iter().try_for_each(|served| host.start(&served.bucket, &env))?;
     let counters: Vec<_> = (0..config.threads).map(|_| Arc::new(WorkerCounters::default())).collect();
-    let node = Arc::new(Node::new(
+    let node = Node::new(
         env.clone(),
         Users::new(&config.users, &*env.random),
         buckets,
@@ -116,7 +90,9 @@ pub fn serve(config: Config, env: Env) -> Result<Server, Failure> {
         ConfigVersion { epoch: 1, revision: data_dir.next_revision(&env)? << CHANGES_BITS },
         config.limits,
         counters.clone(),
-    ));
+    );
+    let node = if config.is_member { node.fenced() } else { node };
+    let node = Arc::new(node.hosting(host));
     let started =
         counters.into_iter().enumerate().map(|(at, counters)| Worker::start(at, node.clone(), counters));
     let (seats, workers) = started.collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
@@ -124,87 +100,7 @@ pub fn serve(config: Config, env: Env) -> Result<Server, Failure> {
     let (signalled, signals) = mpsc::channel();
     let control = Control { node: node.clone(), kv, http, seats, stopping, signalled };
     let control = control.start()?;
-    Ok(Server { node, kv_addr, http_addr, data_dir, stop, signals, control, workers, writers, readers })
-}
-
-fn open(spec: &BucketSpec, config: &Config, data_dir: &DataDir, env: &Env) -> Result<Served, Failure> {
-    let env = &env.with_heap(Heap::default());
-    let mut bucket = engine::BucketConfig::new(&spec.name, data_dir.bucket(&spec.name));
-    bucket.kind = spec.kind;
-    bucket.quota_bytes = spec.quota_bytes;
-    bucket.settings = spec.settings.clone();
-    bucket.vbuckets = config.vbuckets;
-    bucket.compact_percent = config.compaction.percent;
-    bucket.compact_min_waste_bytes = config.compaction.min_waste_bytes;
-    bucket.purge_age_s = config.compaction.purge_age_s;
-    let failed = |source| Failure::Bucket { name: spec.name.clone(), source };
-    let store = open_store(config, &bucket, env).map_err(|failure| failed(failure.into()))?;
-    let bucket = Bucket::open_cold(bucket, env.clone(), store).map_err(failed)?;
-    Ok(Served { spec: spec.clone(), bucket: Arc::new(bucket) })
-}
-
-/// The most of a bucket's quota that its journal may take, as a divisor: what stands in the journal alone stays in
-/// memory.
-const JOURNAL_SHARE: u64 = 4;
-const SMALLEST_JOURNAL_BYTES: u64 = 16 << 20;
-
-/// The store of a bucket.
-fn open_store(
-    config: &Config,
-    bucket: &engine::BucketConfig,
-    env: &Env,
-) -> Result<Arc<dyn KvStore>, kvstore::Failure> {
-    match bucket.kind {
-        BucketKind::Persistent => open_files(config, bucket, env),
-        BucketKind::Ephemeral => Ok(Arc::new(kvstore::Nothing)),
-    }
-}
-
-/// The store of a bucket on disk. Without journal every batch commits in the files of its vBuckets.
-fn open_files(
-    config: &Config,
-    bucket: &engine::BucketConfig,
-    env: &Env,
-) -> Result<Arc<dyn KvStore>, kvstore::Failure> {
-    let couch = CouchConfig {
-        max_open_files: config.max_open_files / config.buckets.len(),
-        ..CouchConfig::default()
-    };
-    let default = JournaledConfig::default();
-    let journal_bytes =
-        (bucket.quota_bytes / JOURNAL_SHARE).clamp(SMALLEST_JOURNAL_BYTES, default.journal_bytes);
-    let journaled = JournaledConfig { couch, journal_bytes, ..default };
-    match config.journal {
-        Switch::On => Ok(Arc::new(Journaled::open(env.clone(), &bucket.dir, journaled)?)),
-        Switch::Off => Ok(Arc::new(Journaled::without_journal(env.clone(), &bucket.dir, journaled)?)),
-    }
-}
-
-/// Starts the threads that write a bucket's changes: to where they are durable, and behind that to the
-/// files; and the one that compacts those.
-fn start_writers(env: &Env, bucket: &Arc<Bucket>) -> io::Result<[Task; 4]> {
-    let start = |name: &str, run: fn(&Bucket)| {
-        let bucket = Arc::clone(bucket);
-        env.spawn.spawn(&format!("{name}-{}", bucket.name()), Box::new(move || run(&bucket)))
-    };
-    Ok([
-        start("flush", Bucket::run_flusher)?,
-        start("file", Bucket::run_filer)?,
-        start("compact", Bucket::run_compactor)?,
-        start("keep", Bucket::run_keeper)?,
-    ])
-}
-
-/// Starts the threads that read values and those that load documents, which end when everything is loaded.
-fn start_readers(env: &Env, bucket: &Arc<Bucket>) -> io::Result<Vec<Task>> {
-    let start = |name: &str, at: usize, run: fn(&Bucket)| {
-        let bucket = Arc::clone(bucket);
-        env.spawn.spawn(&format!("{name}{at}-{}", bucket.name()), Box::new(move || run(&bucket)))
-    };
-    let fetchers = (0..FETCHERS).map(|at| start("fetch", at, Bucket::run_fetcher));
-    let loaders = (0..LOADERS).map(|at| start("load", at, Bucket::run_loader));
-    let backfillers = (0..BACKFILLERS).map(|at| start("backfill", at, Bucket::run_backfiller));
-    fetchers.chain(loaders).chain(backfillers).collect()
+    Ok(Server { node, kv_addr, http_addr, data_dir, stop, signals, control, workers })
 }
 
 impl Server {
@@ -242,6 +138,7 @@ impl Server {
     /// Stops: takes no more clients, answers what was asked, writes what is not written yet, and notes that the stop
     /// was clean.
     pub fn stop(self) -> Result<(), Failure> {
+        self.node.freeze(false);
         self.stop.send_replace(true);
         join(self.control)?;
         for worker in self.workers {
@@ -250,23 +147,10 @@ impl Server {
         if !self.node.replication().stop() {
             return Err(Failure::Panicked);
         }
-        let buckets = self.node.buckets();
-        for (_, bucket) in &buckets {
-            bucket.stop_loaders();
-            bucket.stop_fetchers();
-            bucket.stop_backfillers();
-            bucket.stop_compactor();
-            bucket.stop_keeper();
-            bucket.stop_flusher();
-            bucket.stop_filer();
-        }
-        for thread in self.readers.into_iter().chain(self.writers.into_iter().flatten()) {
-            join(thread)?;
-        }
-        for (spec, bucket) in &buckets {
-            bucket.close().map_err(|source| Failure::Bucket { name: spec.name.clone(), source })?;
-        }
-        Ok(())
+        // Whoever makes or deletes a bucket is waited for.
+        let _changing = self.node.changing.lock();
+        let host = self.node.host().expect("a server's node runs its buckets");
+        Ok(host.close(&self.node.buckets())?)
     }
 }
 

@@ -31,6 +31,8 @@ pub struct Session {
     pub dcp: Option<Box<DcpConnection>>,
     /// The newest cluster map that was sent to the client.
     pub sent_map: Option<ConfigVersion>,
+    /// The newest cluster map that the client was told of without being sent it.
+    pub told_map: Option<ConfigVersion>,
 }
 
 impl Session {
@@ -67,6 +69,7 @@ impl Session {
     pub fn select(&mut self, bucket: Option<Arc<Bucket>>) {
         self.bucket = bucket.map(Rc::new);
         self.sent_map = None;
+        self.told_map = None;
     }
 
     /// The datatype bits a client may see.

@@ -32,6 +32,8 @@ pub struct Socket {
     partial: Vec<u8>,
     pending: Pending,
     next: Next,
+    /// The edition of the node's news that the connection has looked at.
+    heard: u64,
 }
 
 impl Drop for Socket {
@@ -47,8 +49,9 @@ pub async fn serve(stream: TcpStream, bench: Rc<Bench>) -> CloseReason {
     watch.arm(Patience::Login, bench.reaper.now_s() + limits.login_timeout_s);
     let connection = Connection::new(bench.node.clone(), bench.counters.clone());
     let next = Next::Bytes(protocol::HEADER_BYTES);
-    let mut socket =
-        Socket { stream, connection, bench, watch, partial: Vec::new(), pending: Pending::default(), next };
+    let heard = bench.edition.get();
+    let (partial, pending) = (Vec::new(), Pending::default());
+    let mut socket = Socket { stream, connection, bench, watch, partial, pending, next, heard };
     let reason = std::future::poll_fn(|cx| socket.poll(cx)).await;
     if reason == CloseReason::Quit {
         // The client may still be sending; a plain close would then take back the answer.
@@ -61,6 +64,9 @@ impl Socket {
     /// Goes on as far as it can; ready when the connection has ended.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<CloseReason> {
         self.watch.register(cx);
+        if self.bench.hearing.is_frozen() && self.watch.cut().is_none() {
+            return Poll::Pending;
+        }
         for _ in 0..TURN_READS {
             match self.watch.cut() {
                 // What was asked before the node began to stop is still answered.
@@ -73,6 +79,13 @@ impl Socket {
                 && let Poll::Ready(Err(error)) = self.poll_flush(cx)
             {
                 return Poll::Ready(CloseReason::Network(error.kind()));
+            }
+            if self.heard != self.bench.edition.get() {
+                self.hear(self.bench.edition.get());
+                if let Some(CloseReason::BucketGone) = self.connection.closing() {
+                    // Nothing may wait for a bucket that goes.
+                    return Poll::Ready(CloseReason::BucketGone);
+                }
             }
             if self.connection.has_later() && self.poll_later(cx) {
                 continue;
@@ -100,6 +113,19 @@ impl Socket {
         }
         cx.waker().wake_by_ref();
         Poll::Pending
+    }
+
+    /// Lets the connection look at what the node has told. A client that does not read is told of a new map when it
+    /// has read, and then of the newest.
+    fn hear(&mut self, edition: u64) {
+        let bench = Rc::clone(&self.bench);
+        let mut output = bench.output.borrow_mut();
+        let may_push = self.pending.is_empty();
+        self.connection.hear(may_push, &mut output);
+        self.send(&mut output);
+        if may_push {
+            self.heard = edition;
+        }
     }
 
     /// Reads into the worker's scratch buffer and handles what is whole there. False at the end of the stream.

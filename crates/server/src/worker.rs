@@ -1,6 +1,6 @@
 //! A worker: one thread with its own runtime, and the connections it was given.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -16,6 +16,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::counters::WorkerCounters;
 use crate::mailbox;
+use crate::news::Hearing;
 use crate::node::Node;
 use crate::output::Output;
 use crate::reaper::Reaper;
@@ -38,6 +39,10 @@ pub struct Bench {
     pub output: RefCell<Output>,
     /// The deadlines.
     pub reaper: Reaper,
+    /// The edition of the node's news that the worker has heard of.
+    pub edition: Cell<u64>,
+    /// Tells whether clients have to wait.
+    pub hearing: Hearing,
     /// Told whenever a connection has ended.
     ended: Notify,
 }
@@ -95,7 +100,10 @@ impl Worker {
 }
 
 async fn run(mut receiver: UnboundedReceiver<Accepted>, node: Arc<Node>, counters: Arc<WorkerCounters>) {
+    let mut hearing = node.hearing();
     let bench = Rc::new(Bench {
+        edition: Cell::new(hearing.edition()),
+        hearing: hearing.clone(),
         node,
         counters,
         scratch: RefCell::new(vec![0; SCRATCH_BYTES].into_boxed_slice()),
@@ -105,6 +113,7 @@ async fn run(mut receiver: UnboundedReceiver<Accepted>, node: Arc<Node>, counter
     });
     let ticking = tokio::task::spawn_local(tick(Rc::clone(&bench)));
     let delivering = tokio::task::spawn_local(mailbox::deliver());
+    let listening = tokio::task::spawn_local(listen(hearing, Rc::clone(&bench)));
     while let Some(accepted) = receiver.recv().await {
         tokio::task::spawn_local(serve(accepted, Rc::clone(&bench)));
     }
@@ -119,13 +128,26 @@ async fn run(mut receiver: UnboundedReceiver<Accepted>, node: Arc<Node>, counter
     }
     ticking.abort();
     delivering.abort();
+    listening.abort();
+}
+
+/// Lets connections look whenever there is news: however much there is meanwhile, they look once.
+async fn listen(mut hearing: Hearing, bench: Rc<Bench>) {
+    loop {
+        hearing.changed().await;
+        bench.edition.set(hearing.edition());
+        bench.reaper.wake_all();
+    }
 }
 
 async fn tick(bench: Rc<Bench>) {
     let mut second = tokio::time::interval(Duration::from_secs(1));
     loop {
         second.tick().await;
-        bench.reaper.tick(bench.node.env().clock.monotonic().as_secs());
+        // Who has to wait is not late.
+        if !bench.hearing.is_frozen() {
+            bench.reaper.tick(bench.node.env().clock.monotonic().as_secs());
+        }
     }
 }
 

@@ -264,7 +264,7 @@ fn the_usual_form_updates_a_bucket() {
         ("maxTTL=5&ramQuotaMB=0", "ramQuotaMB"),
         ("maxTTL=5&evictionPolicy=noEviction", "evictionPolicy"),
         ("maxTTL=5&compressionMode=zip", "compressionMode"),
-        ("maxTTL=5&replicaNumber=1", "replicaNumber"),
+        ("maxTTL=5&replicaNumber=4", "replicaNumber"),
         ("maxTTL=5&bucketType=ephemeral", "bucketType"),
         ("maxTTL=5&flavour=sweet", "flavour"),
     ] {

@@ -79,6 +79,8 @@ enum Command {
     Replicate(commands::replicate::ReplicateFlags),
     /// Move vBuckets from one node to another while clients write
     MoveVbuckets(commands::replicate::MoveFlags),
+    /// Look at a cluster, and change who is in it
+    Cluster(commands::cluster::ClusterFlags),
     /// Follow a bucket's changes in the terminal
     DcpTail(commands::dcp_tail::DcpTailFlags),
     /// Read a whole bucket by DCP, as fast as it comes
@@ -169,6 +171,7 @@ pub fn run() -> ExitCode {
         Command::Dump(flags) => commands::dump::run(&env, &flags),
         Command::Import(flags) => commands::import::run(&env, &flags),
         Command::Replicate(flags) => commands::replicate::replicate(&env, &flags),
+        Command::Cluster(flags) => commands::cluster::run(&env, &flags),
         Command::MoveVbuckets(flags) => commands::replicate::move_vbuckets(&env, &flags),
         Command::DcpTail(flags) => commands::dcp_tail::run(&env, &flags),
         Command::Drain(flags) => commands::drain::run(&env, &flags),

@@ -50,6 +50,28 @@ pub trait Disk: Send + Sync {
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Removes a file.
     fn remove_file(&self, path: &Path) -> io::Result<()>;
+    /// Removes an empty folder. [`io::ErrorKind::Unsupported`] where folders stay once they are made.
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        let _ = path;
+        Err(io::ErrorKind::Unsupported.into())
+    }
+    /// Removes a folder and all that is in it, not durably before [`Disk::sync_dir`] of the one around it. Fine if there
+    /// is none. What stands in it when this fails is anybody's guess: it is to be tried again.
+    fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
+        let names = match self.read_dir(path) {
+            Ok(names) => names,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        for name in names {
+            let inside = path.join(name);
+            match self.remove_file(&inside) {
+                Err(error) if error.kind() == io::ErrorKind::IsADirectory => self.remove_dir_all(&inside)?,
+                done => done?,
+            }
+        }
+        self.remove_dir(path)
+    }
     /// Makes the names in a folder durable.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
     /// A way to make many files of `folder` durable at once. Ask for it before anything is written to them: it hears
@@ -133,6 +155,10 @@ impl Disk for RealDisk {
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
         fs::remove_file(path)
+    }
+
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        fs::remove_dir(path)
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
@@ -239,6 +265,25 @@ mod tests {
             ("x", false),
         ] {
             assert_eq!(is_from_5_8(release), is_new, "{release}");
+        }
+    }
+
+    #[test]
+    fn a_folder_goes_with_all_that_is_in_it() {
+        let (sim, _) = crate::env::Env::sim(1);
+        let real = tempfile::tempdir().expect("a folder");
+        for (disk, root) in [(&RealDisk as &dyn Disk, real.path()), (&*sim.disk, Path::new("/data"))] {
+            let inner = root.join("a/b");
+            disk.create_dir_all(&inner).expect("a folder");
+            for file in [inner.join("x"), root.join("a/y")] {
+                disk.open(&file, OpenMode::CreateNew).expect("a file");
+            }
+            let full = disk.remove_dir(&inner).expect_err("there is a file in it");
+            assert_eq!(full.kind(), io::ErrorKind::DirectoryNotEmpty);
+            for _ in 0..2 {
+                disk.remove_dir_all(&root.join("a")).expect("it goes");
+                assert_eq!(disk.read_dir(root).expect("a list"), Vec::<String>::new());
+            }
         }
     }
 

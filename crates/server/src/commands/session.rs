@@ -11,9 +11,6 @@ use crate::reply::Answer;
 use crate::version::SERVER_VERSION;
 
 /// What is granted to those who ask: everything that is really done.
-///
-/// Not among them: pushes of cluster maps (0x0d, 0x1f), since the map of a single node never changes and clients
-/// that were promised pushes stop asking.
 const GRANTED: Features = Features::of(&[
     Feature::TcpNoDelay,
     Feature::MutationSeqno,
@@ -23,6 +20,8 @@ const GRANTED: Features = Features::of(&[
     Feature::Snappy,
     Feature::Json,
     Feature::Duplex,
+    Feature::ClustermapChangeNotification,
+    Feature::ClustermapChangeNotificationBrief,
     Feature::UnorderedExecution,
     Feature::Tracing,
     Feature::AltRequestSupport,
@@ -64,7 +63,11 @@ pub fn hello(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     if asked.has(Feature::TcpNoDelay) && asked.has(Feature::TcpDelay) {
         return ctx.invalid("TcpNoDelay and TcpDelay cannot be enabled at the same time");
     }
-    let granted = asked.and(GRANTED);
+    let mut granted = asked.and(GRANTED);
+    if granted.has(Feature::ClustermapChangeNotificationBrief) {
+        // Of the two ways to be told the shorter one is taken.
+        granted.remove(Feature::ClustermapChangeNotification);
+    }
     ctx.session.features = granted;
     ctx.session.agent = (!request.key.is_empty()).then(|| agent(request.key));
     ctx.reply.set_features(granted);

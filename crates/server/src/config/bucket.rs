@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use base::DurabilityLevel;
 use engine::settings::{Key, Settings, find};
 use engine::{BucketKind, EvictionPolicy, SettingError};
 use serde::Deserialize;
@@ -20,8 +21,16 @@ pub struct BucketSpec {
     pub kind: BucketKind,
     /// What may be changed later.
     pub settings: Settings,
+    /// Copies beside the active one that a cluster shall keep, 0 to 3. A node alone has none to keep.
+    pub replicas: u8,
+    /// Whether all documents may be removed at once, by `doFlush`.
+    pub flush_enabled: bool,
+    /// The durability that writes have at least, for whoever asks what the bucket is.
+    pub durability_min: Option<DurabilityLevel>,
 }
 
+/// The most copies beside the active one.
+pub const MOST_REPLICAS: u8 = 3;
 /// A quota for those who do not say.
 pub const DEFAULT_QUOTA_BYTES: u64 = 256 << 20;
 const SMALLEST_QUOTA_BYTES: u64 = 1 << 20;
@@ -43,8 +52,7 @@ impl BucketSpec {
         let unknown = |kind: &str| ConfigError::BucketType(kind.to_owned());
         let kind = kind.map(|kind| naming::kind_from(kind).ok_or_else(|| unknown(kind))).transpose()?;
         let kind = kind.unwrap_or_default();
-        let valid = |byte: u8| byte.is_ascii_alphanumeric() || b"_.%-".contains(&byte);
-        if name.is_empty() || name.len() > 100 || name.starts_with('.') || !name.bytes().all(valid) {
+        if !BucketSpec::is_name(name) {
             return Err(ConfigError::BucketName(name.to_owned()));
         }
         let settings = Settings::default();
@@ -53,7 +61,33 @@ impl BucketSpec {
             // Documents are lost only where somebody asked for that.
             settings.put(Key::EvictionPolicy, EvictionPolicy::FailNewData as u64);
         }
-        Ok(BucketSpec { name: name.to_owned(), quota_bytes, kind, settings })
+        Ok(BucketSpec {
+            name: name.to_owned(),
+            quota_bytes,
+            kind,
+            settings,
+            replicas: 0,
+            flush_enabled: false,
+            durability_min: None,
+        })
+    }
+
+    /// Checks a name: it becomes the name of a folder, and part of addresses.
+    pub fn is_name(name: &str) -> bool {
+        let valid = |byte: u8| byte.is_ascii_alphanumeric() || b"_.%-".contains(&byte);
+        (1..=100).contains(&name.len()) && !name.starts_with('.') && name.bytes().all(valid)
+    }
+
+    /// A bucket of a kind with a quota in bytes and settings by name.
+    pub fn made(
+        name: &str,
+        quota_bytes: u64,
+        kind: BucketKind,
+        pairs: &[(&str, &str)],
+    ) -> Result<BucketSpec, ConfigError> {
+        let spec = BucketSpec::new(name, Some(&quota_bytes.to_string()), Some(naming::type_name(kind)))?;
+        spec.set_all(pairs)?;
+        Ok(spec)
     }
 
     fn set_all(&self, pairs: &[(&str, &str)]) -> Result<(), ConfigError> {
@@ -76,6 +110,8 @@ pub struct BucketTable {
     eviction_policy: Option<String>,
     max_ttl: Option<Plain>,
     compression_mode: Option<String>,
+    #[serde(default)]
+    flush_enabled: bool,
     #[serde(default)]
     settings: BTreeMap<String, Plain>,
 }
@@ -113,6 +149,7 @@ impl BucketTable {
     /// What the table asks for.
     pub fn spec(&self) -> Result<BucketSpec, ConfigError> {
         let spec = BucketSpec::new(&self.name, self.quota.as_deref(), self.kind.as_deref())?;
+        let spec = BucketSpec { flush_enabled: self.flush_enabled, ..spec };
         let policy = self.eviction_policy.as_deref().map(|policy| naming::policy_from(policy).to_owned());
         let own = [
             (Key::EvictionPolicy, policy),

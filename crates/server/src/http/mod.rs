@@ -1,9 +1,15 @@
 //! HTTP: what SDKs ask of the management port, what operators look at, the settings of buckets, and their changes.
 
 mod basic_auth;
+mod bucket_form;
+mod buckets;
 mod changes;
+mod cluster;
 mod form;
+mod manage;
 mod metrics;
+mod nodes;
+mod patience;
 mod pools;
 mod replication;
 mod scopes;
@@ -19,6 +25,7 @@ use axum::http::{StatusCode, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
+use engine::Bucket;
 use tokio::sync::watch;
 
 use crate::node::Node;
@@ -30,6 +37,40 @@ struct Shared {
     stopping: watch::Receiver<bool>,
 }
 
+impl Shared {
+    /// Ready when the node stops.
+    fn stopped(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut stopping = self.stopping.clone();
+        async move {
+            // An error means that whoever could stop the node is gone.
+            let _ = stopping.wait_for(|stop| *stop).await;
+        }
+    }
+
+    /// Ready when a bucket is deleted, or the node stops.
+    fn bucket_ended(&self, bucket: &Arc<Bucket>) -> impl Future<Output = ()> + Send + use<> {
+        let (node, stopped) = (Arc::clone(&self.node), self.stopped());
+        let (name, bucket) = (bucket.name().to_owned(), Arc::downgrade(bucket));
+        let mut hearing = node.hearing();
+        let gone = async move {
+            loop {
+                hearing.edition();
+                if node.bucket(&name).is_none_or(|there| !std::ptr::eq(Arc::as_ptr(&there), bucket.as_ptr()))
+                {
+                    return;
+                }
+                hearing.changed().await;
+            }
+        };
+        async move {
+            tokio::select! {
+                () = stopped => {}
+                () = gone => {}
+            }
+        }
+    }
+}
+
 /// Serves until the node stops.
 pub async fn serve(
     listener: TcpListener,
@@ -37,12 +78,9 @@ pub async fn serve(
     stopping: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let app = router(Shared { node, stopping: stopping.clone() });
-    let stopped = async move {
-        let mut stopping = stopping;
-        // An error means that whoever could stop the node is gone.
-        let _ = stopping.wait_for(|stop| *stop).await;
-    };
+    let shared = Shared { node, stopping };
+    let stopped = shared.stopped();
+    let app = router(shared);
     axum::serve(listener, app).with_graceful_shutdown(stopped).await
 }
 
@@ -55,8 +93,13 @@ fn router(shared: Shared) -> Router {
         .route("/pools/nodes", get(pools::nodes))
         .route("/pools/default/nodeServices", get(pools::node_services))
         .route("/pools/default/nodeServicesStreaming", get(stream::node_services))
-        .route("/pools/default/buckets", get(pools::buckets))
-        .route("/pools/default/buckets/{bucket}", get(pools::bucket).post(settings::update_bucket))
+        .route("/pools/default/terseClusterInfo", get(pools::terse_cluster_info))
+        .route("/pools/default/buckets", get(buckets::list).post(manage::create))
+        .route(
+            "/pools/default/buckets/{bucket}",
+            get(buckets::show).post(manage::change).delete(manage::delete),
+        )
+        .route("/pools/default/buckets/{bucket}/controller/doFlush", post(manage::flush))
         .route(
             "/pools/default/buckets/{bucket}/scopes",
             get(scopes::list).post(scopes::create_scope).put(scopes::replace),
@@ -82,6 +125,18 @@ fn router(shared: Shared) -> Router {
             "/v1/buckets/{bucket}/cursors/{name}",
             get(changes::show).put(changes::create).post(changes::move_to).delete(changes::remove),
         )
+        .route("/pools/default/rebalanceProgress", get(cluster::rebalance_progress))
+        .route("/pools/default/tasks", get(cluster::tasks))
+        .route("/settings/autoFailover", get(cluster::auto_failover).post(cluster::set_auto_failover))
+        .route("/controller/failOver", post(cluster::fail_over))
+        .route("/controller/startGracefulFailover", post(cluster::fail_over_gracefully))
+        .route("/controller/rebalance", post(cluster::rebalance))
+        .route("/controller/stopRebalance", post(cluster::stop_rebalance))
+        .route("/controller/setRecoveryType", post(cluster::set_recovery))
+        .route("/controller/reAddNode", post(cluster::add_again))
+        .route("/controller/ejectNode", post(cluster::eject))
+        .route("/controller/addNode", post(cluster::add))
+        .route("/v1/cluster", get(cluster::show))
         .route("/pools/default/b/{bucket}", get(pools::terse_bucket))
         .route("/pools/default/bs/{bucket}", get(stream::terse_bucket))
         .route_layer(middleware::from_fn_with_state(shared.clone(), basic_auth::check));
@@ -90,6 +145,7 @@ fn router(shared: Shared) -> Router {
         .route("/metrics", get(metrics::metrics))
         .merge(protected)
         .fallback(async || (StatusCode::NOT_FOUND, "Requested resource not found.\r\n"))
+        .layer(middleware::from_fn_with_state(shared.clone(), patience::wait))
         .with_state(shared)
 }
 

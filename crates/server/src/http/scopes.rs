@@ -16,6 +16,7 @@ use vbucket::collections::manifest::{DEFAULT_NAME, is_user_name};
 use vbucket::{Collection, Manifest, ManifestUid, Scope};
 
 use super::basic_auth::Caller;
+use super::manage::{answer, on_a_thread};
 use super::settings::{find, find_for_change};
 use super::{Shared, form};
 
@@ -130,19 +131,23 @@ impl Draft {
     }
 }
 
-/// Changes the manifest of a bucket and answers with its uid. Waits for the disk.
-fn change(
+/// Changes the manifest of a bucket and answers with its uid. Waits for the disk, and in a cluster until that knows.
+async fn change(
     shared: &Shared,
     bucket: &Bucket,
     draft: impl FnOnce(&Manifest, Draft) -> Result<Manifest, Refused>,
 ) -> Response {
     let changed = bucket.change_manifest(|present, next| draft(present, Draft::of(present, next)));
-    match changed {
-        Ok(manifest) => {
-            shared.node.show_manifests();
-            Json(json!({ "uid": manifest.uid().to_string() })).into_response()
-        }
-        Err(refused) => refused.into_response(),
+    let manifest = match changed {
+        Ok(manifest) => manifest,
+        Err(refused) => return refused.into_response(),
+    };
+    shared.node.show_manifests();
+    let uid = manifest.uid();
+    let name = bucket.name().to_owned();
+    match on_a_thread(shared, move |management| management.tell_manifest(&name, &manifest)).await {
+        Ok(()) => Json(json!({ "uid": uid.to_string() })).into_response(),
+        Err(error) => answer(&error),
     }
 }
 
@@ -206,6 +211,7 @@ pub(super) async fn create_scope(
         draft.add_scope(&required(&body, "name")?)?;
         draft.finish()
     })
+    .await
 }
 
 /// `DELETE .../scopes/SCOPE`
@@ -227,6 +233,7 @@ pub(super) async fn drop_scope(
         draft.collections.retain(|one| one.scope != id);
         draft.finish()
     })
+    .await
 }
 
 /// `POST .../scopes/SCOPE/collections`, `name=`, `maxTTL=`
@@ -246,6 +253,7 @@ pub(super) async fn create_collection(
         draft.add_collection(scope_named(present, &scope)?, &collection, ttl)?;
         draft.finish()
     })
+    .await
 }
 
 /// `PATCH .../scopes/SCOPE/collections/COLLECTION`, `maxTTL=`
@@ -268,6 +276,7 @@ pub(super) async fn change_collection(
         draft.collections.iter_mut().filter(|one| one.id == id).for_each(|one| one.max_ttl_s = ttl);
         draft.finish()
     })
+    .await
 }
 
 /// `DELETE .../scopes/SCOPE/collections/COLLECTION`
@@ -287,6 +296,7 @@ pub(super) async fn drop_collection(
         draft.collections.retain(|one| one.id != id);
         draft.finish()
     })
+    .await
 }
 
 /// The scopes that there shall be.
@@ -340,6 +350,7 @@ pub(super) async fn replace(
             serde_json::from_slice(&body).map_err(|error| Refused::Invalid(error.to_string()))?;
         all_of(&wanted, present, draft)
     })
+    .await
 }
 
 fn all_of(wanted: &WantedScopes, present: &Manifest, draft: Draft) -> Result<Manifest, Refused> {

@@ -1,5 +1,4 @@
-//! Settings of a bucket over HTTP: all of them with their bounds, changes of several at once, and the form in which
-//! SDKs and scripts update a bucket.
+//! Settings of a bucket over HTTP: all of them with their bounds, and changes of several at once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,20 +8,20 @@ use axum::body::Bytes;
 use axum::extract::{Extension, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use engine::settings::{Changed, Key, Kind, SETTINGS, Setting};
+use engine::settings::{Changed, Kind, SETTINGS, Setting};
 use engine::{Bucket, SettingError};
 use serde_json::{Map, Value, json};
 
 use super::basic_auth::Caller;
-use super::{Shared, form, no_such_bucket};
+use super::{Shared, no_such_bucket};
 use crate::naming;
 use crate::privilege::Privilege;
 use crate::user::User;
 
 /// What is wrong, by what it is wrong with.
-type Errors = BTreeMap<String, String>;
+pub(super) type Errors = BTreeMap<String, String>;
 
-fn refused(errors: Errors) -> Response {
+pub(super) fn refused(errors: Errors) -> Response {
     (StatusCode::BAD_REQUEST, Json(json!({ "errors": errors }))).into_response()
 }
 
@@ -39,8 +38,14 @@ pub(super) fn find_for_change(
     name: &str,
 ) -> Result<Arc<Bucket>, Box<Response>> {
     let bucket = find(shared, user, name)?;
+    require_admin(user)?;
+    Ok(bucket)
+}
+
+/// Refuses those who may not change the node.
+pub(super) fn require_admin(user: &User) -> Result<(), Box<Response>> {
     if user.privileges().has(Privilege::NodeSupervisor) {
-        return Ok(bucket);
+        return Ok(());
     }
     let message =
         json!({ "message": "Forbidden. User needs the role admin", "permissions": ["NodeSupervisor"] });
@@ -154,98 +159,9 @@ fn by_setting(errors: &[SettingError]) -> Errors {
     errors.iter().map(|error| (name_in(error).to_owned(), error.to_string())).collect()
 }
 
-fn name_in(error: &SettingError) -> &str {
+pub(super) fn name_in(error: &SettingError) -> &str {
     match error {
         SettingError::Unknown(name) => name,
         SettingError::Value { name, .. } | SettingError::Conflict { name, .. } => name,
     }
-}
-
-/// Fields of the form that are settings here.
-const FORM_SETTINGS: [(&str, Key); 4] = [
-    ("ramQuotaMB", Key::MaxSize),
-    ("evictionPolicy", Key::EvictionPolicy),
-    ("maxTTL", Key::MaxTtl),
-    ("compressionMode", Key::CompressionMode),
-];
-
-/// Fields of the form that a single node has fixed: SDKs send them with what they read before.
-const FORM_FIXED: [(&str, &str); 8] = [
-    ("replicaNumber", "0"),
-    ("replicaIndex", "0"),
-    ("flushEnabled", "0"),
-    ("threadsNumber", "3"),
-    ("conflictResolutionType", "seqno"),
-    ("durabilityMinLevel", "none"),
-    ("authType", "sasl"),
-    ("saslPassword", ""),
-];
-
-/// `POST /pools/default/buckets/BUCKET`: fields of a form, of which all are taken or none.
-pub(super) async fn update_bucket(
-    State(shared): State<Shared>,
-    Extension(Caller(user)): Extension<Caller>,
-    Path(name): Path<String>,
-    body: Bytes,
-) -> Response {
-    let bucket = match find_for_change(&shared, &user, &name) {
-        Ok(bucket) => bucket,
-        Err(response) => return *response,
-    };
-    let fields = form::parse(&body);
-    let mut errors = Errors::new();
-    let mut pairs = Vec::new();
-    for (field, value) in &fields {
-        match setting_of(&bucket, field, value) {
-            Ok(Some(pair)) => pairs.push(pair),
-            Ok(None) => {}
-            Err(what) => {
-                errors.insert(field.clone(), what);
-            }
-        }
-    }
-    if !errors.is_empty() {
-        return refused(errors);
-    }
-    match apply(&bucket, &pairs) {
-        Ok(_) => StatusCode::OK.into_response(),
-        Err(errors) => refused(by_field(&errors)),
-    }
-}
-
-/// What a field changes; nothing if it says what is so already.
-fn setting_of(bucket: &Bucket, field: &str, value: &str) -> Result<Option<(&'static str, String)>, String> {
-    if let Some((_, key)) = FORM_SETTINGS.iter().find(|(name, _)| *name == field) {
-        let value = match key {
-            Key::MaxSize => {
-                let megabytes: u64 = value.parse().map_err(|_| format!("{value:?}: give a number of MiB"))?;
-                megabytes.saturating_mul(1 << 20).to_string()
-            }
-            Key::EvictionPolicy => naming::policy_from(value).to_owned(),
-            _ => value.to_owned(),
-        };
-        return Ok(Some((naming::name_of(*key), value)));
-    }
-    let kind = bucket.config().kind;
-    let is = match field {
-        "name" => bucket.name(),
-        "bucketType" if naming::kind_from(value) == Some(kind) => value,
-        "bucketType" => naming::bucket_type(kind),
-        "storageBackend" => naming::storage_backend(kind),
-        _ => match FORM_FIXED.iter().find(|(name, _)| *name == field) {
-            Some((_, is)) => is,
-            None => return Err("there is no such field, or it cannot be changed".to_owned()),
-        },
-    };
-    let means_is = value == is || (is == "0" && value == "false");
-    if means_is { Ok(None) } else { Err(format!("{value:?}: it is {is:?} and cannot be changed")) }
-}
-
-fn by_field(errors: &[SettingError]) -> Errors {
-    let field = |error: &SettingError| {
-        let named = |(_, key): &&(&str, Key)| naming::name_of(*key) == name_in(error);
-        let field = FORM_SETTINGS.iter().find(named).map_or(name_in(error), |(field, _)| field);
-        (field.to_owned(), error.to_string())
-    };
-    errors.iter().map(field).collect()
 }

@@ -3,24 +3,46 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Extension, Path, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use http_body::Frame;
+use protocol::extras::ConfigVersion;
 
 use super::basic_auth::Caller;
 use super::{Shared, no_such_bucket};
+use crate::cluster_map::ClusterMap;
 
 /// What separates two documents.
 const SEPARATOR: &[u8] = b"\n\n\n\n";
 
-/// One document, then silence until the node stops: the map of a single node never changes.
+/// What a stream shows.
+enum Subject {
+    /// The map of a bucket, for as long as there is one.
+    Bucket(String),
+    /// The map of the nodes.
+    Nodes,
+}
+
+impl Subject {
+    fn document(&self, maps: &ClusterMap) -> Option<Bytes> {
+        let map = match self {
+            Subject::Bucket(name) => maps.bucket(name)?,
+            Subject::Nodes => maps.global(),
+        };
+        Some(Bytes::from([map.json(), SEPARATOR].concat()))
+    }
+}
+
+/// The map as it is, then each new one. Who reads slowly misses those in between.
 struct Documents {
-    first: Option<Bytes>,
-    stopped: Pin<Box<dyn Future<Output = ()> + Send>>,
+    next: Pin<Box<dyn Future<Output = Option<(Bytes, ConfigVersion)>> + Send>>,
+    shared: Shared,
+    subject: Arc<Subject>,
 }
 
 impl http_body::Body for Documents {
@@ -31,21 +53,41 @@ impl http_body::Body for Documents {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match self.first.take() {
-            Some(first) => Poll::Ready(Some(Ok(Frame::data(first)))),
-            None => self.stopped.as_mut().poll(cx).map(|()| None),
+        match ready!(self.next.as_mut().poll(cx)) {
+            Some((document, version)) => {
+                let next = next(self.shared.clone(), Arc::clone(&self.subject), Some(version));
+                self.next = Box::pin(next);
+                Poll::Ready(Some(Ok(Frame::data(document))))
+            }
+            None => Poll::Ready(None),
         }
     }
 }
 
-fn stream(shared: &Shared, json: &[u8]) -> Response {
-    let mut stopping = shared.stopping.clone();
-    let stopped = async move {
-        // An error means that whoever could stop the node is gone.
-        let _ = stopping.wait_for(|stop| *stop).await;
-    };
-    let first = Bytes::from([json, SEPARATOR].concat());
-    let body = Body::new(Documents { first: Some(first), stopped: Box::pin(stopped) });
+/// The map once it is newer than `known`; nothing when the bucket is gone or the node stops.
+async fn next(
+    shared: Shared,
+    subject: Arc<Subject>,
+    known: Option<ConfigVersion>,
+) -> Option<(Bytes, ConfigVersion)> {
+    let mut hearing = shared.node.hearing();
+    loop {
+        hearing.edition();
+        let maps = shared.node.cluster_map();
+        if known.is_none_or(|known| known < maps.version()) {
+            return Some((subject.document(&maps)?, maps.version()));
+        }
+        tokio::select! {
+            () = hearing.changed() => {}
+            () = shared.stopped() => return None,
+        }
+    }
+}
+
+fn stream(shared: &Shared, subject: Subject) -> Response {
+    let subject = Arc::new(subject);
+    let next = Box::pin(next(shared.clone(), Arc::clone(&subject), None));
+    let body = Body::new(Documents { next, shared: shared.clone(), subject });
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
@@ -55,14 +97,13 @@ pub(super) async fn terse_bucket(
     Extension(Caller(user)): Extension<Caller>,
     Path(bucket): Path<String>,
 ) -> Response {
-    let maps = shared.node.cluster_map();
-    match maps.bucket(&bucket) {
-        Some(map) if user.may_select(&bucket) => stream(&shared, map.json()),
+    match shared.node.cluster_map().bucket(&bucket) {
+        Some(_) if user.may_select(&bucket) => stream(&shared, Subject::Bucket(bucket)),
         _ => no_such_bucket(),
     }
 }
 
 /// `GET /pools/default/nodeServicesStreaming`
 pub(super) async fn node_services(State(shared): State<Shared>) -> Response {
-    stream(&shared, shared.node.cluster_map().global().json())
+    stream(&shared, Subject::Nodes)
 }

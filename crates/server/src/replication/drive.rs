@@ -98,6 +98,8 @@ impl<'a> Drive<'a> {
         if let Woken::RolledBack((vb, outcome)) = woken {
             consumer.rolled_back(vb, outcome, out);
         }
+        // What is not wanted any more takes no role and no change from here on: whoever said so may rely on it.
+        follow(consumer, wanted, taken_over, &mut self.followed, out);
         let consumed = consumer.receive(received, out)?;
         let settled = consumer.settle(out)?;
         taken_over.extend(settled.taken_over);

@@ -123,7 +123,7 @@ pub fn threads(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<
     let kinds = [
         ("frontend", inquiry.node.threads()),
         ("writer", writers),
-        ("reader", writers * crate::server::READERS),
+        ("reader", writers * crate::hosting::READERS),
         ("auxio", 0),
         ("nonio", writers),
     ];
@@ -138,7 +138,7 @@ pub fn threads(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<
 pub fn workload(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     let mut sheet = sheet.under("ep_workload");
     sheet.put("num_writers", inquiry.node.bucket_names().len());
-    sheet.put("num_readers", inquiry.node.bucket_names().len() * crate::server::READERS);
+    sheet.put("num_readers", inquiry.node.bucket_names().len() * crate::hosting::READERS);
     sheet.put("num_auxio", 0);
     sheet.put("num_nonio", inquiry.node.bucket_names().len());
     Ok(())

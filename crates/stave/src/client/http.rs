@@ -51,6 +51,24 @@ impl HttpTarget {
         }
     }
 
+    /// Posts the fields of a form; what comes back, if it is JSON, may be nothing at all.
+    pub fn form(&self, path: &str, fields: &[(&str, &str)]) -> anyhow::Result<Value> {
+        let fields: Vec<String> =
+            fields.iter().map(|(name, value)| format!("{name}={}", escaped(value))).collect();
+        let (status, body) = self
+            .exchange("POST", path, fields.join("&"))
+            .with_context(|| format!("POST http://{}{path}", self.addr))?;
+        let value = serde_json::from_str::<Value>(&body).unwrap_or_default();
+        match said(&value) {
+            _ if (200..300).contains(&status) => Ok(value),
+            Some(what) => bail!("{} refuses: {what}", self.addr),
+            None if status == 401 => {
+                bail!("{} does not know {}, or the password is another one", self.addr, self.username)
+            }
+            None => bail!("{} answers with status {status}: {}", self.addr, body.trim()),
+        }
+    }
+
     fn exchange(&self, method: &str, path: &str, body: String) -> anyhow::Result<(u16, String)> {
         let mut stream = self.connect()?;
         let credentials = BASE64.encode(format!("{}:{}", self.username, self.password.0));
@@ -85,6 +103,15 @@ impl HttpTarget {
         }
         Err(last)
     }
+}
+
+/// A value as forms have it (WHATWG URL, application/x-www-form-urlencoded percent-encode set).
+fn escaped(value: &str) -> String {
+    let byte = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'*' | b'-' | b'.' | b'_' => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    };
+    value.bytes().map(byte).collect()
 }
 
 /// What a node says about a refusal.

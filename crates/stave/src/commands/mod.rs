@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod check;
+pub mod cluster;
 pub mod compact;
 pub mod dcp_tail;
 pub mod document;

@@ -2,12 +2,15 @@
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use base::env::{Env, OpenMode};
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use server::{Config, Settings, Switch};
+use server::cluster::{Cluster, ClusterConfig, EtcdAddress, EtcdStore};
+use server::{Config, Server, Settings, Switch};
 
 use crate::cli::{Outcome, WrongArguments};
 use crate::client::Secret;
@@ -29,6 +32,7 @@ const PASSWORD_LEN: usize = 20;
   stave serve --data ./data --username Administrator --password secret1 --bucket default:1GiB
   stave serve --kv 0.0.0.0:11210 --http 0.0.0.0:8091 --password secret1 --bucket orders:2GiB --bucket sessions
   stave serve --config stave.toml
+  stave serve --data ./a --password secret1 --join etcd://127.0.0.1:2379/demo
 
 The configuration file holds the same names, the buckets as a list or each with settings, and further users:
   data = \"/var/lib/stave\"
@@ -72,6 +76,13 @@ pub struct ServeFlags {
     /// which is slow for durable writes [default: on]
     #[arg(long, value_name = "on|off")]
     journal: Option<Switch>,
+    /// Belong to a cluster whose state is in etcd: it says which buckets there are and which vBuckets this node serves.
+    /// All nodes of a cluster have the same user and password
+    #[arg(long, value_name = "etcd://HOST:PORT[,...]/CLUSTER", conflicts_with = "bucket")]
+    join: Option<String>,
+    /// The name or address by which clients and other nodes reach this one [default: the address that it listens at]
+    #[arg(long, value_name = "HOST")]
+    advertise: Option<String>,
     /// A TOML file with any of these and more; flags win over it
     #[arg(long, value_name = "FILE.toml")]
     config: Option<PathBuf>,
@@ -89,6 +100,7 @@ impl ServeFlags {
             buckets: (!self.bucket.is_empty()).then_some(self.bucket),
             threads: self.threads,
             journal: self.journal,
+            advertise: self.advertise,
             ..Settings::default()
         };
         line.over(file)
@@ -103,6 +115,8 @@ pub fn run(env: &Env, flags: ServeFlags) -> anyhow::Result<Outcome> {
         Some(path) => read_file(env, path)?,
         None => Settings::default(),
     };
+    let join = flags.join.as_deref().map(EtcdAddress::parse).transpose();
+    let join = join.map_err(|error| WrongArguments(error.to_string()))?;
     let mut settings = flags.settings(file);
     settings.max_open_files = settings.max_open_files.or(descriptors.map(share_for_files));
     let data_dir = match &settings.data {
@@ -110,8 +124,15 @@ pub fn run(env: &Env, flags: ServeFlags) -> anyhow::Result<Outcome> {
         None => Home::of_process().data_dir()?,
     };
     let config = Config::new(settings, data_dir, cpus(), || make_password(env))?;
+    let config = Config { is_member: join.is_some(), ..config };
+    if join.is_some() && config.password_was_generated {
+        bail!(WrongArguments(
+            "the nodes of a cluster need the same password: set STAVE_PASSWORD or give --password".to_owned()
+        ));
+    }
     let made_up = config.password_was_generated.then(|| config.users[0].clone());
     let server = server::serve(config, env.clone())?;
+    let cluster = join.map(|address| join_cluster(env, &server, &address)).transpose()?;
     if let Some(user) = made_up {
         eprintln!("user {}, password {} (printed only now)", user.name, user.password);
     }
@@ -119,8 +140,26 @@ pub fn run(env: &Env, flags: ServeFlags) -> anyhow::Result<Outcome> {
     // Whoever started the node may have stopped reading; that is no reason not to serve.
     let _ = writeln!(stdout, "{}", server.ready_line()).and_then(|()| stdout.flush());
     server.wait_for_signal();
+    // First, so that others do not wait for the lease to run out.
+    let left = cluster.is_none_or(|cluster| cluster.stop());
     server.stop()?;
+    if !left {
+        bail!("a thread of the cluster panicked");
+    }
     Ok(Outcome::Done)
+}
+
+/// How long a node waits for its cluster before it says that it is not let in.
+const LET_IN_WITHIN: Duration = Duration::from_secs(60);
+
+/// Makes the node a member, and waits until it is let in.
+fn join_cluster(env: &Env, server: &Server, address: &EtcdAddress) -> anyhow::Result<Arc<Cluster>> {
+    let store = Arc::new(EtcdStore::new(env.clone(), address));
+    let cluster = Cluster::join(Arc::clone(server.node()), store, ClusterConfig::default())?;
+    if !cluster.wait_until_served(LET_IN_WITHIN) {
+        tracing::warn!(cluster = address.cluster, "the node is not let into its cluster yet");
+    }
+    Ok(cluster)
 }
 
 fn start_log() -> anyhow::Result<()> {

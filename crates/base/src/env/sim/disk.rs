@@ -292,6 +292,19 @@ impl Disk for SimDisk {
         inner.change(Call::Remove, Some(Event::Names(vec![(path, None)])))
     }
 
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        let path = checked(path)?;
+        let mut inner = self.lock();
+        match inner.state.names.get(&path) {
+            Some(Node::Folder) if inner.state.names.children(&path).is_empty() => {
+                inner.change(Call::Remove, Some(Event::Names(vec![(path, None)])))
+            }
+            Some(Node::Folder) => Err(io::ErrorKind::DirectoryNotEmpty.into()),
+            Some(Node::File(_)) => Err(io::ErrorKind::NotADirectory.into()),
+            None => Err(inner.missing(&path)),
+        }
+    }
+
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         let folder = checked(path)?;
         let mut inner = self.lock();

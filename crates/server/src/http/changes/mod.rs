@@ -146,22 +146,17 @@ pub(super) async fn changes(
 ) -> Response {
     let begun = find(&shared, &user, &name).and_then(|bucket| {
         let wishes = wishes(&bucket, &query, &headers)?;
-        let format = wishes.writer.format;
+        let (format, ended) = (wishes.writer.format, shared.bucket_ended(&bucket));
         let feed = Feed::begin(bucket, wishes).map_err(refused)?;
-        Ok((feed, format))
+        Ok((feed, format, ended))
     });
-    let (feed, format) = match begun {
+    let (feed, format, ended) = match begun {
         Ok(begun) => begun,
         Err(response) => return *response,
     };
-    let mut stopping = shared.stopping.clone();
-    let stopped = async move {
-        // An error means that whoever could stop the node is gone.
-        let _ = stopping.wait_for(|stop| *stop).await;
-    };
     let bell = Arc::clone(feed.bell());
     let heartbeat = Box::pin(tokio::time::sleep(HEARTBEAT));
-    let body = Changes { feed, bell, is_finished: false, stopped: Box::pin(stopped), heartbeat };
+    let body = Changes { feed, bell, is_finished: false, ended: Box::pin(ended), heartbeat };
     let head = [(header::CONTENT_TYPE, format.content_type()), (header::CACHE_CONTROL, "no-store")];
     (head, Body::new(body)).into_response()
 }
@@ -180,7 +175,7 @@ struct Changes {
     feed: Feed,
     bell: Arc<Bell>,
     is_finished: bool,
-    stopped: Pin<Box<dyn Future<Output = ()> + Send>>,
+    ended: Pin<Box<dyn Future<Output = ()> + Send>>,
     heartbeat: Pin<Box<Sleep>>,
 }
 
@@ -192,7 +187,7 @@ impl http_body::Body for Changes {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        if self.is_finished || self.stopped.as_mut().poll(cx).is_ready() {
+        if self.is_finished || self.ended.as_mut().poll(cx).is_ready() {
             return Poll::Ready(None);
         }
         self.bell.listen(cx.waker());

@@ -1,0 +1,146 @@
+//! What a node makes of its vBuckets: from the document and from what it has, what each shall be.
+
+use std::collections::BTreeMap;
+
+use base::VbState;
+
+use crate::state::{Bucket, Chain, NodeId, State, Status, Step};
+
+/// What a vBucket shall be on a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// It serves; durable writes need these chains.
+    Active {
+        /// One or two chains.
+        topology: Vec<Chain>,
+    },
+    /// It follows another node.
+    Replica {
+        /// Which.
+        source: NodeId,
+    },
+    /// It follows another node, and becomes active in its place.
+    TakeOver {
+        /// Which.
+        source: NodeId,
+    },
+    /// It was handed over, or is about to be: it is left as it is.
+    HandedOver,
+    /// It stands still, neither serves nor follows, and can become active.
+    Hold,
+    /// It is kept, and serves nobody.
+    Keep,
+    /// It is not there.
+    Gone,
+}
+
+/// A node's part: pure, level-triggered, called whenever the document or what the node has may have changed.
+#[derive(Clone, Copy, Debug)]
+pub struct Agent {
+    id: NodeId,
+    status: Status,
+    is_admitted: bool,
+}
+
+impl Agent {
+    /// The part of this life of the node with this identity; nothing if it is no node of the cluster.
+    pub fn new(state: &State, uuid: &str, incarnation: u64) -> Option<Agent> {
+        let (id, node) = state.node_of(uuid)?;
+        Some(Agent { id, status: node.status, is_admitted: node.incarnation == incarnation })
+    }
+
+    /// What the cluster calls this node.
+    pub fn id(&self) -> NodeId {
+        self.id
+    }
+
+    /// Whether this life of the node may serve, as long as its lease is alive.
+    pub fn may_serve(&self) -> bool {
+        self.status == Status::Active && self.is_admitted
+    }
+
+    /// Whether the node shall have a bucket at all.
+    pub fn has_buckets(&self) -> bool {
+        self.status != Status::New
+    }
+
+    /// What a vBucket shall be, `is` being what it is; nothing if it is not there.
+    pub fn want(&self, bucket: &Bucket, vb: u16, is: Option<VbState>) -> Want {
+        match self.status {
+            // A life that may not serve lets nobody follow it either: it may have less than those who would.
+            Status::Active if !self.is_admitted && is.is_some() => return Want::Hold,
+            Status::Active if !self.is_admitted => return Want::HandedOver,
+            Status::Active => {}
+            Status::New | Status::FullRecovery => return Want::Gone,
+            Status::FailedOver | Status::DeltaRecovery if is.is_some() => return Want::Keep,
+            Status::FailedOver | Status::DeltaRecovery => return Want::Gone,
+        }
+        let (me, chain) = (Some(self.id), bucket.chain(vb));
+        let target = bucket.target_of(vb);
+        let Some(active) = bucket.active(vb) else { return Want::Gone };
+        let in_target = target.is_some_and(|target| target.contains(&me));
+        let first_of_target = target.is_some_and(|target| target.first() == Some(&me));
+        match bucket.steps.get(&vb) {
+            Some(Step::Choose { taker, .. }) if chain.contains(&me) || *taker == me => Want::Hold,
+            Some(Step::Choose { .. }) => Want::Gone,
+            Some(Step::Both { .. } | Step::TakeOver { .. }) if active == self.id => match is {
+                // As long as it was not handed over it serves; it never becomes active again by itself. Who takes over
+                // may have read a newer document than this one.
+                Some(VbState::Active) => Want::Active { topology: topology(chain, target) },
+                _ => Want::HandedOver,
+            },
+            Some(Step::TakeOver { .. }) if first_of_target => match (is, target) {
+                // Who follows the old chain still does so: writes must be safe there, too, until that is written.
+                (Some(VbState::Active), Some(target)) => {
+                    Want::Active { topology: topology(target, Some(&chain.to_vec())) }
+                }
+                _ => Want::TakeOver { source: active },
+            },
+            _ if active == self.id => Want::Active { topology: topology(chain, None) },
+            _ if chain.contains(&me) => Want::Replica { source: active },
+            Some(Step::Build | Step::Both { .. } | Step::TakeOver { .. }) if in_target => {
+                Want::Replica { source: active }
+            }
+            None | Some(Step::Settle { .. })
+                if bucket.missing.get(&vb).is_some_and(|missing| missing.contains(&self.id)) =>
+            {
+                match is {
+                    // What it has is worth keeping, and is not counted on.
+                    Some(_) => Want::Hold,
+                    None => Want::Gone,
+                }
+            }
+            _ if in_target && is.is_some() => Want::Hold,
+            _ => Want::Gone,
+        }
+    }
+
+    /// What all vBuckets of a bucket shall be.
+    pub fn wants(&self, bucket: &Bucket, is: impl Fn(u16) -> Option<VbState>) -> BTreeMap<u16, Want> {
+        bucket.vbuckets().map(|vb| (vb, self.want(bucket, vb, is(vb)))).collect()
+    }
+
+    /// Which vBuckets the leader wants to hear of.
+    pub fn to_report<'b>(&self, bucket: &'b Bucket) -> impl Iterator<Item = u16> + use<'b> {
+        let me = Some(self.id);
+        bucket.steps.iter().filter_map(move |(vb, step)| {
+            let in_target = bucket.target_of(*vb).is_some_and(|target| target.contains(&me));
+            let taker = matches!(step, Step::Choose { taker, .. } if *taker == me);
+            (bucket.chain(*vb).contains(&me) || in_target || taker).then_some(*vb)
+        })
+    }
+
+    /// Whether the leader wants to hear which copies this node has kept.
+    pub fn reports_kept(&self) -> bool {
+        self.status != Status::Active
+    }
+}
+
+/// One chain, or two if they differ. Missing members at the end count.
+fn topology(first: &[Option<NodeId>], second: Option<&Chain>) -> Vec<Chain> {
+    let mut topology = vec![first.to_vec()];
+    if let Some(second) = second.filter(|second| second.as_slice() != first) {
+        topology.push(second.clone());
+    }
+    topology
+}

@@ -1,0 +1,215 @@
+//! What administrators and nodes may ask of the cluster: each is a change of the document, which anybody may write.
+
+mod buckets;
+mod failover;
+mod rebalance;
+
+use serde_json::Value;
+
+use crate::state::{Address, AutoFailover, Invalid, Node, NodeId, State, Status};
+use crate::view::View;
+
+pub(crate) use failover::{fail_over, losses};
+pub(crate) use rebalance::repair;
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// A node wants to belong to the cluster. The first one is active at once, others with the next rebalance.
+    Join {
+        /// Its identity.
+        uuid: String,
+        /// Where it is reached.
+        address: Address,
+        /// The life that asks.
+        incarnation: u64,
+    },
+    /// A node that was failed over shall come back with the next rebalance.
+    Recover {
+        /// Which.
+        node: NodeId,
+        /// With the copies that it has.
+        delta: bool,
+    },
+    /// A node loses everything that it is active for, now.
+    FailOver {
+        /// Which.
+        node: NodeId,
+        /// Even if documents are lost by that.
+        force: bool,
+    },
+    /// A node hands over everything that it is active for, and is failed over then.
+    FailOverGracefully {
+        /// Which.
+        node: NodeId,
+    },
+    /// The vBuckets are spread over all nodes but these, which leave then, as those do that were failed over.
+    Rebalance {
+        /// Who leaves.
+        eject: Vec<NodeId>,
+    },
+    /// What is being moved is finished or given up, and nothing new begun.
+    CancelRebalance,
+    /// A node that has nothing leaves.
+    Eject {
+        /// Which.
+        node: NodeId,
+    },
+    /// A bucket is made.
+    CreateBucket {
+        /// Its name.
+        name: String,
+        /// Its identity: 32 hexadecimal digits.
+        uuid: String,
+        /// What it is asked to be.
+        settings: Value,
+        /// Replicas of each vBucket.
+        replicas: u8,
+        /// vBuckets: a power of two.
+        vbuckets: u16,
+        /// Its collections.
+        manifest: Value,
+    },
+    /// A bucket is asked to be something else. More or fewer replicas come with the next rebalance.
+    ChangeBucket {
+        /// Which.
+        name: String,
+        /// What it is asked to be; nothing if that stays.
+        settings: Option<Value>,
+        /// Replicas of each vBucket; nothing if that stays.
+        replicas: Option<u8>,
+        /// Its collections; nothing if they stay.
+        manifest: Option<Value>,
+    },
+    /// A bucket is deleted with its documents.
+    DropBucket {
+        /// Which.
+        name: String,
+    },
+    /// When nodes are failed over without anybody asking; how many there were stays.
+    SetAutoFailover(AutoFailover),
+}
+
+/// Why something is not done.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// There is no such node.
+    #[error("there is no such node")]
+    NoSuchNode,
+    /// There is no such bucket.
+    #[error("there is no such bucket")]
+    NoSuchBucket,
+    /// There is one already.
+    #[error("there is a bucket with this name already")]
+    BucketExists,
+    /// A number of vBuckets or replicas that cannot be.
+    #[error("a bucket has a power of two up to 1,024 of vBuckets and at most 3 replicas")]
+    WrongBucket,
+    /// vBuckets are being moved.
+    #[error("a rebalance is running")]
+    Rebalancing,
+    /// Nothing is being moved.
+    #[error("no rebalance is running")]
+    NotRebalancing,
+    /// A failover is not over yet.
+    #[error("a failover is under way")]
+    FailingOver,
+    /// The node's status does not allow it.
+    #[error("{0} is {1:?}")]
+    WrongStatus(NodeId, Status),
+    /// A node that is needed does not answer.
+    #[error("{0} is down")]
+    NodeDown(NodeId),
+    /// Nobody would be left.
+    #[error("no node would be left")]
+    LastNode,
+    /// The last copy of vBuckets would be lost.
+    #[error("the only copy of {0} vBuckets would be lost")]
+    LastCopy(usize),
+    /// Writes that were acknowledged at a durable level could be lost.
+    #[error("durable writes of {0} vBuckets could be lost: too many of their nodes are down")]
+    Unsafe(usize),
+    /// The node still drops the copies that it had.
+    #[error("{0} still drops its copies")]
+    Dropping(NodeId),
+    /// The document would not be sound.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+}
+
+/// The document after a command; the same revision if there is nothing to do.
+pub fn apply(view: &View, command: &Command) -> Result<State, Refused> {
+    let state = match command {
+        Command::Join { uuid, address, incarnation } => join(&view.state, uuid, address, *incarnation),
+        Command::Recover { node, delta } => recover(&view.state, *node, *delta)?,
+        Command::FailOver { node, force } => {
+            failover::check(view, *node, *force)?;
+            fail_over(&view.state, *node, *force)
+        }
+        Command::FailOverGracefully { node } => rebalance::graceful(view, *node)?,
+        Command::Rebalance { eject } => rebalance::begin(view, eject)?,
+        Command::CancelRebalance => rebalance::cancel(&view.state)?,
+        Command::Eject { node } => eject(&view.state, *node)?,
+        Command::SetAutoFailover(settings) => {
+            let mut state = view.state.next();
+            state.auto_failover = AutoFailover { count: state.auto_failover.count, ..*settings };
+            state
+        }
+        _ => buckets::apply(&view.state, command)?,
+    };
+    state.check()?;
+    Ok(state)
+}
+
+/// The document of a cluster whose first node this is.
+pub fn found(uuid: &str, address: &Address, incarnation: u64) -> State {
+    join(&State::empty(), uuid, address, incarnation)
+}
+
+fn join(state: &State, uuid: &str, address: &Address, incarnation: u64) -> State {
+    if state.node_of(uuid).is_some() {
+        return state.clone();
+    }
+    let mut state = state.next();
+    let id = NodeId(state.next_node);
+    state.next_node += 1;
+    let status = if state.nodes.is_empty() { Status::Active } else { Status::New };
+    state.nodes.insert(id, Node { uuid: uuid.to_owned(), address: address.clone(), status, incarnation });
+    state
+}
+
+fn node_of(state: &State, id: NodeId) -> Result<&Node, Refused> {
+    state.nodes.get(&id).ok_or(Refused::NoSuchNode)
+}
+
+fn recover(state: &State, id: NodeId, delta: bool) -> Result<State, Refused> {
+    match node_of(state, id)?.status {
+        Status::FailedOver | Status::DeltaRecovery | Status::FullRecovery => {}
+        status => return Err(Refused::WrongStatus(id, status)),
+    }
+    if state.rebalance.is_some() {
+        return Err(Refused::Rebalancing);
+    }
+    let mut state = state.next();
+    if let Some(node) = state.nodes.get_mut(&id) {
+        node.status = if delta { Status::DeltaRecovery } else { Status::FullRecovery };
+    }
+    Ok(state)
+}
+
+fn eject(state: &State, id: NodeId) -> Result<State, Refused> {
+    let status = node_of(state, id)?.status;
+    if status == Status::Active || state.is_choosing() {
+        return Err(Refused::WrongStatus(id, status));
+    }
+    let mut state = state.next();
+    if state
+        .buckets
+        .values()
+        .any(|bucket| bucket.map.iter().chain(&bucket.target).flatten().any(|at| *at == Some(id)))
+    {
+        return Err(Refused::WrongStatus(id, status));
+    }
+    state.nodes.remove(&id);
+    Ok(state)
+}

@@ -1,0 +1,126 @@
+//! Hard failover: a node has no share any more, and for what it was active for the best copy is looked for.
+
+use super::{Refused, node_of};
+use crate::state::{Bucket, Finished, NodeId, Outcome, State, Status, Step};
+use crate::state::{majority, present};
+use crate::view::View;
+
+/// Whether a node can be failed over without losing documents.
+pub(super) fn check(view: &View, id: NodeId, force: bool) -> Result<(), Refused> {
+    match node_of(&view.state, id)?.status {
+        Status::Active => {}
+        // Again with force: vBuckets may be waiting for nodes that never come back.
+        Status::FailedOver if force => {}
+        status => return Err(Refused::WrongStatus(id, status)),
+    }
+    if force {
+        return Ok(());
+    }
+    if view.state.nodes.keys().all(|other| *other == id || !view.state.is_active(*other)) {
+        return Err(Refused::LastNode);
+    }
+    match losses(view, id) {
+        (0, 0) => Ok(()),
+        (0, unsafe_) => Err(Refused::Unsafe(unsafe_)),
+        (last, _) => Err(Refused::LastCopy(last)),
+    }
+}
+
+/// How many vBuckets would lose their last copy without a node, and of how many durable writes could be lost.
+pub(crate) fn losses(view: &View, id: NodeId) -> (usize, usize) {
+    let (mut last, mut unsafe_) = (0, 0);
+    for bucket in view.state.buckets.values() {
+        for vb in bucket.vbuckets().filter(|vb| bucket.chain(*vb).contains(&Some(id))) {
+            let (chain, step) = (bucket.chain(vb), bucket.steps.get(&vb));
+            let is_open = matches!(step, Some(Step::Choose { .. }));
+            if bucket.active(vb) != Some(id) && !is_open {
+                continue;
+            }
+            let live = present(chain)
+                .filter(|other| *other != id && view.state.is_active(*other) && view.alive(*other).is_some());
+            let live = live.count();
+            let is_needed = match step {
+                Some(Step::Choose { needs, .. }) => *needs == Some(id),
+                Some(Step::Settle { .. }) => true,
+                _ => false,
+            };
+            last += usize::from(live == 0);
+            let too_few = present(chain).count() - live >= majority(chain);
+            unsafe_ += usize::from(live > 0 && (is_needed || too_few));
+        }
+    }
+    (last, unsafe_)
+}
+
+/// The document in which a node is failed over. What was being moved stops.
+pub(crate) fn fail_over(state: &State, id: NodeId, force: bool) -> State {
+    let mut state = state.next();
+    state.epoch += 1;
+    if let Some(node) = state.nodes.get_mut(&id) {
+        node.status = Status::FailedOver;
+    }
+    let since = state.revision;
+    for bucket in state.buckets.values_mut() {
+        stop_moving(bucket, since);
+        forget(bucket, id);
+        for vb in bucket.vbuckets() {
+            leave(bucket, vb, id, since, force);
+        }
+    }
+    if let Some(rebalance) = state.rebalance.take() {
+        state.finished =
+            Some(Finished { id: rebalance.id, purpose: rebalance.purpose, outcome: Outcome::Interrupted });
+    }
+    state
+}
+
+/// A node that is failed over gets nothing back by itself.
+fn forget(bucket: &mut Bucket, id: NodeId) {
+    bucket.missing.values_mut().for_each(|missing| missing.retain(|other| *other != id));
+    bucket.missing.retain(|_, missing| !missing.is_empty());
+}
+
+/// Ends all moves of a bucket: what had not begun to change hands stays where it was.
+fn stop_moving(bucket: &mut Bucket, since: u64) {
+    let target = std::mem::take(&mut bucket.target);
+    let steps = std::mem::take(&mut bucket.steps);
+    bucket.steps = steps
+        .into_iter()
+        .filter_map(|(vb, step)| match step {
+            Step::Build | Step::Both { .. } => None,
+            Step::TakeOver { .. } => {
+                let taker = target.get(usize::from(vb)).and_then(|chain| chain.first().copied().flatten());
+                Some((vb, Step::Choose { since, taker, needs: None, forced: false }))
+            }
+            stays @ (Step::Choose { .. } | Step::Settle { .. }) => Some((vb, stays)),
+        })
+        .collect();
+}
+
+/// A node leaves the chain of a vBucket. What it was active for keeps it in its chain until the choice is made, since
+/// until then it may still serve.
+fn leave(bucket: &mut Bucket, vb: u16, id: NodeId, since: u64, force: bool) {
+    if let Some(Step::Choose { forced, .. }) = bucket.steps.get_mut(&vb) {
+        *forced |= force;
+        return;
+    }
+    if !bucket.chain(vb).contains(&Some(id)) {
+        return;
+    }
+    if bucket.active(vb) == Some(id) {
+        let needs = matches!(bucket.steps.get(&vb), Some(Step::Settle { .. })).then_some(id);
+        bucket.steps.insert(vb, Step::Choose { since, taker: None, needs, forced: force });
+        return;
+    }
+    let chain = &mut bucket.map[usize::from(vb)];
+    let places = chain.len();
+    chain.retain(|place| *place != Some(id) && place.is_some());
+    let others = chain.len() - 1;
+    chain.resize(places, None);
+    // What it had acknowledged the others may not have.
+    if others > 0 {
+        bucket.steps.insert(vb, Step::Settle { since });
+    } else {
+        bucket.steps.remove(&vb);
+    }
+}

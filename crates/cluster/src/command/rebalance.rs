@@ -1,0 +1,147 @@
+//! How rebalances begin and are ended early; how they go on is the leader's work.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Refused, node_of};
+use crate::placement;
+use crate::state::present;
+use crate::state::{Chain, NodeId, Purpose, Rebalance, State, Status, Step};
+use crate::view::View;
+
+fn quiet(state: &State) -> Result<(), Refused> {
+    if state.rebalance.is_some() {
+        return Err(Refused::Rebalancing);
+    }
+    if state.is_choosing() { Err(Refused::FailingOver) } else { Ok(()) }
+}
+
+pub(super) fn begin(view: &View, eject: &[NodeId]) -> Result<State, Refused> {
+    quiet(&view.state)?;
+    for id in eject {
+        node_of(&view.state, *id)?;
+    }
+    let mut nodes = BTreeSet::new();
+    let mut kept: BTreeMap<String, BTreeMap<u16, Vec<NodeId>>> = BTreeMap::new();
+    for (id, node) in &view.state.nodes {
+        let leaves = eject.contains(id) || node.status == Status::FailedOver;
+        let has_copies = node.status == Status::Active;
+        if (!leaves || has_copies) && view.alive(*id).is_none() {
+            return Err(Refused::NodeDown(*id));
+        }
+        if leaves {
+            continue;
+        }
+        nodes.insert(*id);
+        let copies = view.report(*id).map(|report| &report.kept);
+        match node.status {
+            Status::FullRecovery if copies.is_none_or(|kept| !kept.is_empty()) => {
+                return Err(Refused::Dropping(*id));
+            }
+            Status::DeltaRecovery => {
+                for (bucket, vbs) in copies.into_iter().flatten() {
+                    let bucket = kept.entry(bucket.clone()).or_default();
+                    vbs.iter().for_each(|vb| bucket.entry(*vb).or_default().push(*id));
+                }
+            }
+            _ => {}
+        }
+    }
+    if nodes.is_empty() {
+        return Err(Refused::LastNode);
+    }
+    let mut state = view.state.next();
+    for id in &nodes {
+        if let Some(node) = state.nodes.get_mut(id) {
+            node.status = Status::Active;
+        }
+    }
+    for (name, bucket) in &mut state.buckets {
+        bucket.missing.clear();
+        let nothing = BTreeMap::new();
+        let kept = kept.get(name).unwrap_or(&nothing);
+        bucket.target = placement::target(&bucket.map, kept, &nodes, usize::from(bucket.replicas));
+        for (chain, target) in bucket.map.iter_mut().zip(&bucket.target) {
+            // Nobody has it any more, or only one who has kept a copy: it begins with what that one has.
+            if present(chain).next().is_none() {
+                chain[0] = target[0];
+            }
+        }
+    }
+    state.auto_failover.count = 0;
+    Ok(moving(state, Purpose::Rebalance { eject: eject.to_vec() }))
+}
+
+pub(super) fn graceful(view: &View, id: NodeId) -> Result<State, Refused> {
+    quiet(&view.state)?;
+    let status = node_of(&view.state, id)?.status;
+    if status != Status::Active {
+        return Err(Refused::WrongStatus(id, status));
+    }
+    if view.alive(id).is_none() {
+        return Err(Refused::NodeDown(id));
+    }
+    let mut state = view.state.next();
+    let mut last = 0;
+    for bucket in state.buckets.values_mut() {
+        let target = bucket.map.iter().map(|chain| {
+            if chain.first() != Some(&Some(id)) {
+                return Some(chain.clone());
+            }
+            let next = present(chain).find(|other| *other != id && view.alive(*other).is_some())?;
+            let rest = chain.iter().copied().filter(|place| *place != Some(id) && *place != Some(next));
+            let mut target: Chain = vec![Some(next), Some(id)];
+            target.extend(rest);
+            Some(target)
+        });
+        let target: Vec<Option<Chain>> = target.collect();
+        last += target.iter().filter(|chain| chain.is_none()).count();
+        bucket.target = target.into_iter().flatten().collect();
+    }
+    if last > 0 {
+        return Err(Refused::LastCopy(last));
+    }
+    Ok(moving(state, Purpose::GracefulFailover { node: id }))
+}
+
+/// The document in which those that were away when active copies were chosen come back into their chains; nothing if
+/// there is none that is alive.
+pub(crate) fn repair(view: &View) -> Option<State> {
+    if quiet(&view.state).is_err() {
+        return None;
+    }
+    let comes_back = |id: &NodeId| view.state.is_active(*id) && view.alive(*id).is_some();
+    let mut buckets = view.state.buckets.values();
+    if !buckets.any(|bucket| bucket.missing.values().flatten().any(&comes_back)) {
+        return None;
+    }
+    let mut state = view.state.next();
+    for bucket in state.buckets.values_mut() {
+        bucket.target = bucket.map.clone();
+        for (vb, missing) in &mut bucket.missing {
+            let chain = &mut bucket.target[usize::from(*vb)];
+            let places = chain.len();
+            let back = missing.extract_if(.., |id| comes_back(id));
+            let back: Vec<NodeId> = back.filter(|id| !chain.contains(&Some(*id))).collect();
+            chain.retain(Option::is_some);
+            chain.extend(back.into_iter().map(Some));
+            chain.resize(places, None);
+        }
+        bucket.missing.retain(|_, missing| !missing.is_empty());
+    }
+    Some(moving(state, Purpose::Repair))
+}
+
+fn moving(mut state: State, purpose: Purpose) -> State {
+    let total = u32::try_from(state.to_move()).unwrap_or(u32::MAX);
+    state.rebalance = Some(Rebalance { id: state.revision, purpose, total, cancelled: false });
+    state
+}
+
+pub(super) fn cancel(state: &State) -> Result<State, Refused> {
+    let mut state = state.next();
+    state.rebalance.as_mut().ok_or(Refused::NotRebalancing)?.cancelled = true;
+    for bucket in state.buckets.values_mut() {
+        bucket.steps.retain(|_, step| *step != Step::Build);
+    }
+    Ok(state)
+}

@@ -1,0 +1,84 @@
+//! When a node must not serve: a moment of its own monotonic clock, moved on with each renewal of its lease.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How much of a lease is not used, as a divisor: clocks may differ by so much in rate, and a request that was let
+/// through is handled in that time.
+const MARGIN: u32 = 5;
+
+/// Without a cluster nothing ends.
+const OPEN: u64 = u64::MAX;
+const CLOSED: u64 = 0;
+
+/// Whether this node may serve vBuckets that it is active for. Checked with one relaxed load for each request.
+#[derive(Debug)]
+pub struct Fence {
+    until_ns: AtomicU64,
+}
+
+impl Fence {
+    /// One that lets everything through: a node that no cluster decides about.
+    pub fn open() -> Fence {
+        Fence { until_ns: AtomicU64::new(OPEN) }
+    }
+
+    /// One that lets nothing through until it is told to.
+    pub fn closed() -> Fence {
+        Fence { until_ns: AtomicU64::new(CLOSED) }
+    }
+
+    /// Whether no cluster decides about this node.
+    #[inline]
+    pub fn is_open(&self) -> bool {
+        self.until_ns.load(Ordering::Relaxed) == OPEN
+    }
+
+    /// Whether the node may serve at a moment of its monotonic clock, in nanoseconds.
+    #[inline]
+    pub fn may_serve(&self, monotonic_ns: u64) -> bool {
+        monotonic_ns < self.until_ns.load(Ordering::Relaxed)
+    }
+
+    /// Lets nothing through from now on.
+    pub fn close(&self) {
+        self.until_ns.store(CLOSED, Ordering::SeqCst);
+    }
+
+    /// The lease was renewed by a request that was sent at `sent_ns`, and the newest document lets this life serve.
+    /// The store counts from a later moment on, so that the lease lives at least until then.
+    pub fn renewed(&self, sent_ns: u64, ttl: Duration) {
+        self.until_ns.store(Fence::end_ns(sent_ns, ttl), Ordering::SeqCst);
+    }
+
+    /// Until when a lease is surely alive that was renewed by a request sent at `sent_ns`.
+    pub fn end_ns(sent_ns: u64, ttl: Duration) -> u64 {
+        let used = ttl - ttl / MARGIN;
+        sent_ns.saturating_add(u64::try_from(used.as_nanos()).unwrap_or(u64::MAX)).min(OPEN - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_before_the_lease() {
+        let fence = Fence::closed();
+        assert!(!fence.may_serve(0));
+        fence.renewed(1_000, Duration::from_nanos(100));
+        assert!(fence.may_serve(1_079));
+        assert!(!fence.may_serve(1_080));
+        fence.close();
+        assert!(!fence.may_serve(1_000));
+    }
+
+    #[test]
+    fn is_no_hindrance_without_a_cluster() {
+        assert!(Fence::open().may_serve(u64::MAX - 1));
+        assert!(Fence::open().is_open());
+        let fence = Fence::open();
+        fence.renewed(u64::MAX - 1, Duration::from_secs(1));
+        assert!(!fence.is_open());
+    }
+}

@@ -1,0 +1,110 @@
+//! The leader: looks at what the store holds and says what the next document is, if there is one.
+//!
+//! Any node may lead, and two may believe that they do: documents are compared and swapped, and each step is right
+//! whoever takes it. What a leader remembers are times and seqnos that were seen, which another one sees again.
+
+mod admission;
+mod choice;
+mod moves;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::command;
+use crate::state::{NodeId, State, Status};
+use crate::view::View;
+
+/// What a leader goes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaderConfig {
+    /// vBuckets that a node fetches or hands over at a time.
+    pub moves_per_node: usize,
+    /// How long the choice of an active copy waits for nodes that are alive and say nothing, if it is safe without.
+    pub choice_patience: Duration,
+}
+
+impl Default for LeaderConfig {
+    fn default() -> Self {
+        LeaderConfig { moves_per_node: 16, choice_patience: Duration::from_secs(2) }
+    }
+}
+
+/// The leader's memory.
+#[derive(Debug)]
+pub struct Leader {
+    config: LeaderConfig,
+    /// Since when nodes have been missing.
+    absent: BTreeMap<NodeId, Duration>,
+    /// When choices were seen first, by the revision that began them.
+    choices: BTreeMap<u64, Duration>,
+    /// When takeovers were seen first in which neither end was active.
+    stranded: BTreeMap<(String, u16, u64), Duration>,
+    /// Seqnos that new copies must reach, by bucket and vBucket, and in which step.
+    goals: BTreeMap<(String, u16), moves::Goal>,
+}
+
+impl Leader {
+    /// One that has seen nothing yet.
+    pub fn new(config: LeaderConfig) -> Leader {
+        Leader {
+            config,
+            absent: BTreeMap::new(),
+            choices: BTreeMap::new(),
+            stranded: BTreeMap::new(),
+            goals: BTreeMap::new(),
+        }
+    }
+
+    /// The next document, if there is one. `now` is any clock that does not go back.
+    pub fn step(&mut self, view: &View, now: Duration) -> Option<State> {
+        self.watch_absent(view, now);
+        // What depends on a choice or an admission is looked at when that is written.
+        let next = admission::admit(view)
+            .or_else(|| self.choose(view, now))
+            .or_else(|| self.settle(view))
+            .or_else(|| self.fail_over_automatically(view, now))
+            .or_else(|| self.move_on(view, now))
+            .or_else(|| command::repair(view))?;
+        debug_assert!(next.check().is_ok(), "{:?}", next.check());
+        Some(next)
+    }
+
+    /// When the leader wants to look again although nothing has changed.
+    pub fn patience(&self, view: &View, now: Duration) -> Duration {
+        let timeout = Duration::from_millis(view.state.auto_failover.timeout_ms);
+        let failovers = self.absent.values().map(|since| *since + timeout);
+        let seen = self.choices.values().chain(self.stranded.values());
+        let choices = seen.map(|since| *since + self.config.choice_patience);
+        let next = failovers.chain(choices).map(|at| at.saturating_sub(now)).filter(|left| !left.is_zero());
+        next.min().unwrap_or(Duration::from_secs(60))
+    }
+
+    fn watch_absent(&mut self, view: &View, now: Duration) {
+        let absent = |id: &NodeId| view.state.is_active(*id) && view.alive(*id).is_none();
+        self.absent.retain(|id, _| absent(id));
+        for id in view.state.nodes.keys().filter(|id| absent(id)) {
+            self.absent.entry(*id).or_insert(now);
+        }
+    }
+
+    /// Fails a node over that has been missing for long enough: one at a time, if most nodes are there, and if no
+    /// durable write and no vBucket is lost.
+    fn fail_over_automatically(&self, view: &View, now: Duration) -> Option<State> {
+        let rules = &view.state.auto_failover;
+        if !rules.enabled || rules.count >= rules.max_count || view.state.is_choosing() {
+            return None;
+        }
+        let active = view.state.nodes.values().filter(|node| node.status == Status::Active).count();
+        if self.absent.len() * 2 >= active {
+            return None;
+        }
+        let timeout = Duration::from_millis(rules.timeout_ms);
+        let (id, _) = self.absent.iter().find(|(_, since)| now.saturating_sub(**since) >= timeout)?;
+        if command::losses(view, *id) != (0, 0) {
+            return None;
+        }
+        let mut state = command::fail_over(&view.state, *id, false);
+        state.auto_failover.count += 1;
+        Some(state)
+    }
+}

@@ -1,0 +1,137 @@
+//! Who becomes active where nobody is: the best copy, once all who may have served have surely stopped.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::Leader;
+use crate::report::VbReport;
+use crate::state::{Bucket, Chain, NodeId, State, Step, majority, present};
+use crate::view::View;
+
+/// What has become of a choice.
+enum Choice {
+    /// Something is not known yet.
+    Open,
+    /// This is the chain now.
+    Made {
+        /// Who has the vBucket.
+        chain: Chain,
+        /// Who belongs to them and has to follow first.
+        missing: Vec<NodeId>,
+    },
+}
+
+/// One choice to be made.
+struct Question<'a> {
+    view: &'a View,
+    name: &'a str,
+    vb: u16,
+    chain: &'a [Option<NodeId>],
+    since: u64,
+    taker: Option<NodeId>,
+    needs: Option<NodeId>,
+    forced: bool,
+    /// Whether nodes that say nothing have been waited for long enough.
+    is_late: bool,
+}
+
+impl Leader {
+    /// The document in which all choices are made that can be made.
+    pub(super) fn choose(&mut self, view: &View, now: Duration) -> Option<State> {
+        let mut open = BTreeSet::new();
+        let mut next: Option<State> = None;
+        for (name, bucket) in &view.state.buckets {
+            for (vb, step) in &bucket.steps {
+                let Step::Choose { since, taker, needs, forced } = *step else { continue };
+                open.insert(since);
+                let first_seen = *self.choices.entry(since).or_insert(now);
+                let is_late = now.saturating_sub(first_seen) >= self.config.choice_patience;
+                let chain = bucket.chain(*vb);
+                let question = Question { view, name, vb: *vb, chain, since, taker, needs, forced, is_late };
+                let Choice::Made { chain, missing } = question.answer() else { continue };
+                let state = next.get_or_insert_with(|| view.state.next());
+                if let Some(bucket) = state.buckets.get_mut(name) {
+                    settle(bucket, *vb, chain, missing, view.state.revision + 1);
+                }
+            }
+        }
+        self.choices.retain(|since, _| open.contains(since));
+        if let Some(state) = &mut next {
+            state.epoch += 1;
+        }
+        next
+    }
+}
+
+fn settle(bucket: &mut Bucket, vb: u16, chain: Chain, missing: Vec<NodeId>, since: u64) {
+    if present(&chain).count() > 1 {
+        bucket.steps.insert(vb, Step::Settle { since });
+    } else {
+        bucket.steps.remove(&vb);
+    }
+    bucket.map[usize::from(vb)] = chain;
+    if bucket.target.is_empty() && !missing.is_empty() {
+        bucket.missing.entry(vb).or_default().extend(missing);
+    }
+}
+
+impl Question<'_> {
+    fn answer(&self) -> Choice {
+        let suspects = self.chain.first().copied().flatten().into_iter().chain(self.taker);
+        if suspects.into_iter().any(|id| !self.view.has_stopped(id, self.since)) {
+            return Choice::Open;
+        }
+        let mut askable: Vec<NodeId> = present(self.chain).chain(self.taker).collect();
+        askable.sort_unstable();
+        askable.dedup();
+        askable.retain(|id| self.view.state.is_active(*id) && self.view.alive(*id).is_some());
+        let mut known = Vec::new();
+        let mut silent = false;
+        for id in askable {
+            match self.view.report_since(id, self.since) {
+                // What it says of the vBucket may come a moment later than that it has stopped.
+                Some(report) => match report.of(self.name, self.vb) {
+                    Some(copy) if copy.state.is_some() => known.push((id, *copy)),
+                    Some(_) => {}
+                    None => silent = true,
+                },
+                None => silent = true,
+            }
+        }
+        if silent && !self.is_late {
+            return Choice::Open;
+        }
+        let unknown = present(self.chain).filter(|id| known.iter().all(|(known, _)| known != id)).count();
+        if unknown >= majority(self.chain) && !self.forced {
+            return Choice::Open;
+        }
+        let is_known = |id: NodeId| known.iter().any(|(known, _)| *known == id);
+        if self.needs.is_some_and(|needs| !is_known(needs)) && !self.forced {
+            return Choice::Open;
+        }
+        let place = |id: NodeId| self.chain.iter().position(|at| *at == Some(id)).unwrap_or(self.chain.len());
+        let best = known
+            .iter()
+            .max_by_key(|(id, copy)| (copy.high_prepared, copy.high_seqno, std::cmp::Reverse(place(*id))));
+        match best {
+            Some((best, _)) => self.chain_of(*best, &known),
+            None if self.forced && !silent => {
+                Choice::Made { chain: vec![None; self.chain.len()], missing: Vec::new() }
+            }
+            None => Choice::Open,
+        }
+    }
+
+    /// The chain that `best` leads: whoever was in it, was not failed over, and said what it has, follows.
+    ///
+    /// None of those has a prepare that `best` does not have, so that whatever is prepared after this is newer than
+    /// what any of them has: a later choice by the last prepare is right. Of others that is not known.
+    fn chain_of(&self, best: NodeId, known: &[(NodeId, VbReport)]) -> Choice {
+        let others = present(self.chain).filter(|id| *id != best && self.view.state.is_active(*id));
+        let (rest, missing): (Vec<_>, Vec<_>) =
+            others.partition(|id| known.iter().any(|(known, _)| known == id));
+        let mut chain: Chain = std::iter::once(best).chain(rest).map(Some).collect();
+        chain.resize(self.chain.len(), None);
+        Choice::Made { chain, missing }
+    }
+}

@@ -1,0 +1,234 @@
+//! A rebalance's steps: copies are built, durable writes need both chains, the active one is taken over.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use base::VbState;
+
+use super::Leader;
+use crate::command;
+use crate::state::{Bucket, Chain, Finished, NodeId, Outcome, Purpose, State, Status, Step, present};
+use crate::view::View;
+
+/// What copies must have reached before a vBucket's next step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Goal {
+    step: Step,
+    /// The active copy's last change when it was first looked at in this step.
+    seqno: u64,
+}
+
+/// One vBucket that is being moved.
+struct Move<'a> {
+    view: &'a View,
+    name: &'a str,
+    bucket: &'a Bucket,
+    vb: u16,
+    step: &'a Step,
+}
+
+impl Move<'_> {
+    /// A node's role, as it said after it had become as `since` says.
+    fn role_since(&self, id: NodeId, since: u64) -> Option<Option<VbState>> {
+        let report = self.view.report_since(id, since)?;
+        report.of(self.name, self.vb).map(|copy| copy.state)
+    }
+}
+
+impl Leader {
+    /// The document in which what is being moved has come on.
+    pub(super) fn move_on(&mut self, view: &View, now: Duration) -> Option<State> {
+        let Some(rebalance) = &view.state.rebalance else {
+            self.stranded.clear();
+            return None;
+        };
+        let mut state = view.state.next();
+        for (name, bucket) in &view.state.buckets {
+            let Some(next) = state.buckets.get_mut(name) else { continue };
+            for (vb, step) in &bucket.steps {
+                let a_move = Move { view, name, bucket, vb: *vb, step };
+                self.advance(&a_move, next);
+                self.give_up_stranded(&a_move, next, now);
+            }
+        }
+        if !rebalance.cancelled {
+            self.begin_moves(view, &mut state);
+        }
+        let begun_or_done = state.buckets != view.state.buckets;
+        let over = finish(&mut state);
+        (begun_or_done || over).then_some(state)
+    }
+
+    /// The document in which chains that lost a member are whole again, as far as they are.
+    pub(super) fn settle(&mut self, view: &View) -> Option<State> {
+        self.goals.retain(|(name, vb), _| {
+            view.state.buckets.get(name).is_some_and(|bucket| bucket.steps.contains_key(vb))
+        });
+        let mut next: Option<State> = None;
+        for (name, bucket) in &view.state.buckets {
+            for (vb, step) in bucket.steps.iter().filter(|(_, step)| matches!(step, Step::Settle { .. })) {
+                let Some(active) = bucket.active(*vb) else { continue };
+                let a_move = Move { view, name, bucket, vb: *vb, step };
+                if self.have_caught_up(&a_move, active, &bucket.map[usize::from(*vb)]) {
+                    let state = next.get_or_insert_with(|| view.state.next());
+                    state.buckets.get_mut(name).map(|bucket| bucket.steps.remove(vb));
+                }
+            }
+        }
+        next
+    }
+
+    /// A vBucket's next step, if what this one is for is done.
+    fn advance(&mut self, a_move: &Move<'_>, next: &mut Bucket) {
+        let (Some(active), Some(target)) =
+            (a_move.bucket.active(a_move.vb), a_move.bucket.target_of(a_move.vb))
+        else {
+            return;
+        };
+        let done = match a_move.step {
+            Step::Build | Step::Both { .. } => self.have_caught_up(a_move, active, target),
+            Step::TakeOver { since } => {
+                let taker = target.first().copied().flatten();
+                taker.and_then(|taker| a_move.role_since(taker, *since)) == Some(Some(VbState::Active))
+            }
+            Step::Choose { .. } | Step::Settle { .. } => false,
+        };
+        if !done {
+            return;
+        }
+        let since = a_move.view.state.revision + 1;
+        let stays = target.first() == Some(&Some(active));
+        match a_move.step {
+            Step::Build => {
+                next.steps.insert(a_move.vb, Step::Both { since });
+            }
+            Step::Both { .. } if !stays => {
+                next.steps.insert(a_move.vb, Step::TakeOver { since });
+            }
+            _ => {
+                next.map[usize::from(a_move.vb)] = target.clone();
+                next.steps.remove(&a_move.vb);
+                self.goals.remove(&(a_move.name.to_owned(), a_move.vb));
+            }
+        }
+    }
+
+    /// Whether all of a chain have, as safely as they can, what the active one had when this step was first looked at.
+    /// Whatever was acknowledged before the step is safe with each of them then.
+    fn have_caught_up(&mut self, a_move: &Move<'_>, active: NodeId, chain: &Chain) -> bool {
+        let Move { view, name, vb, step, .. } = *a_move;
+        let since = match step {
+            Step::Both { since } | Step::Settle { since } => *since,
+            _ => 0,
+        };
+        let Some(copy) = view.report_since(active, since).and_then(|report| report.of(name, vb)) else {
+            return false;
+        };
+        if copy.state != Some(VbState::Active) {
+            return false;
+        }
+        let seen = Goal { step: step.clone(), seqno: copy.high_seqno };
+        let goal = self.goals.entry((name.to_owned(), vb)).or_insert_with(|| seen.clone());
+        if goal.step != *step {
+            *goal = seen;
+        }
+        let seqno = goal.seqno;
+        present(chain).all(|id| {
+            let Some(of) = view.report(id).and_then(|report| report.of(name, vb)) else { return false };
+            let follows = id == active || of.state == Some(VbState::Replica);
+            follows && of.uuid == copy.uuid && of.high_seqno >= seqno && of.persisted >= seqno
+        })
+    }
+
+    /// A takeover whose last message was lost leaves nobody active: then the better copy is looked for.
+    fn give_up_stranded(&mut self, a_move: &Move<'_>, next: &mut Bucket, now: Duration) {
+        let Step::TakeOver { since } = *a_move.step else { return };
+        let key = (a_move.name.to_owned(), a_move.vb, since);
+        let taker = a_move.bucket.target_of(a_move.vb).and_then(|target| target.first().copied().flatten());
+        let ends = [a_move.bucket.active(a_move.vb), taker];
+        let is_stranded = ends
+            .into_iter()
+            .flatten()
+            .all(|id| a_move.role_since(id, since).is_some_and(|role| role != Some(VbState::Active)));
+        if !is_stranded {
+            self.stranded.remove(&key);
+            return;
+        }
+        let first_seen = *self.stranded.entry(key.clone()).or_insert(now);
+        if now.saturating_sub(first_seen) >= self.config.choice_patience {
+            self.stranded.remove(&key);
+            let since = a_move.view.state.revision + 1;
+            next.steps.insert(a_move.vb, Step::Choose { since, taker, needs: None, forced: false });
+        }
+    }
+
+    /// Begins moves as long as the nodes that take part have few of them.
+    fn begin_moves(&self, view: &View, state: &mut State) {
+        let mut load: BTreeMap<NodeId, usize> = BTreeMap::new();
+        for bucket in state.buckets.values() {
+            for vb in bucket.steps.keys() {
+                for id in takes_part(bucket, *vb) {
+                    *load.entry(id).or_default() += 1;
+                }
+            }
+        }
+        for bucket in state.buckets.values_mut() {
+            for vb in bucket.vbuckets() {
+                let at = usize::from(vb);
+                let differs = bucket.target.get(at).is_some_and(|target| *target != bucket.map[at]);
+                if !differs || bucket.steps.contains_key(&vb) {
+                    continue;
+                }
+                let nodes = takes_part(bucket, vb);
+                let busy = |id: &NodeId| load.get(id).copied().unwrap_or(0) >= self.config.moves_per_node;
+                if nodes.iter().any(|id| busy(id) || view.alive(*id).is_none()) {
+                    continue;
+                }
+                for id in nodes {
+                    *load.entry(id).or_default() += 1;
+                }
+                bucket.steps.insert(vb, Step::Build);
+            }
+        }
+    }
+}
+
+/// Who has work with the move of a vBucket.
+fn takes_part(bucket: &Bucket, vb: u16) -> Vec<NodeId> {
+    let chain = bucket.chain(vb);
+    let nothing = Chain::new();
+    let target = bucket.target_of(vb).unwrap_or(&nothing);
+    let new = present(target).filter(|id| !chain.contains(&Some(*id)));
+    bucket.active(vb).into_iter().chain(new).collect()
+}
+
+/// Ends a rebalance that has nothing left to do.
+fn finish(state: &mut State) -> bool {
+    let Some(rebalance) = &state.rebalance else { return false };
+    let under_way = state.buckets.values().any(|bucket| !bucket.steps.is_empty());
+    let left = state.to_move() > 0;
+    if under_way || (left && !rebalance.cancelled) {
+        return false;
+    }
+    let rebalance = rebalance.clone();
+    let outcome = if left { Outcome::Cancelled } else { Outcome::Done };
+    for bucket in state.buckets.values_mut() {
+        bucket.target.clear();
+    }
+    state.rebalance = None;
+    if outcome == Outcome::Done {
+        match &rebalance.purpose {
+            Purpose::Rebalance { eject } => {
+                state.nodes.retain(|id, node| !eject.contains(id) && node.status != Status::FailedOver);
+            }
+            Purpose::Repair => {}
+            Purpose::GracefulFailover { node } => {
+                let revision = state.revision;
+                *state = command::fail_over(state, *node, false);
+                state.revision = revision;
+            }
+        }
+    }
+    state.finished = Some(Finished { id: rebalance.id, purpose: rebalance.purpose, outcome });
+    true
+}

@@ -1,0 +1,25 @@
+//! Who owns which vBucket: one document in a coordination store, a leader that changes it, agents that follow it.
+//!
+//! Everything here is a state machine: no socket, no runtime; time and what the store holds come in as arguments.
+//! The order of reading: [`state`] (the document), [`command`] (what administrators may ask), [`leader`] (how the
+//! document moves on), [`agent`] (what a node does about it), [`fence`] (when a node must not serve), [`store`].
+
+pub mod agent;
+pub mod command;
+pub mod fence;
+pub mod keys;
+pub mod leader;
+pub mod placement;
+pub mod report;
+pub mod state;
+pub mod store;
+pub mod view;
+
+pub use agent::{Agent, Want};
+pub use command::{Command, Refused};
+pub use fence::Fence;
+pub use leader::{Leader, LeaderConfig};
+pub use report::{Member, Report, VbReport};
+pub use state::{Address, Bucket, Chain, Node, NodeId, State, Status, Step};
+pub use store::{MemoryStore, Snapshot, Store};
+pub use view::View;

@@ -1,0 +1,252 @@
+//! The document: nodes, buckets, who has which vBucket, and what is under way.
+
+mod bucket;
+mod check;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+pub use bucket::{Bucket, Chain, MAX_REPLICAS, Step, majority, present};
+pub use check::Invalid;
+
+/// The most bytes that the document takes as JSON: etcd refuses requests of 1.5 MiB.
+pub const MAX_BYTES: usize = 1 << 20;
+/// The most nodes of a cluster.
+pub const MAX_NODES: usize = 128;
+/// The most buckets of a cluster, as in the field.
+pub const MAX_BUCKETS: usize = 30;
+/// What this program reads and writes.
+const FORMAT: u32 = 1;
+
+/// Number of a node in its cluster, from 1; never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct NodeId(pub u32);
+
+impl NodeId {
+    /// What the node is called in the topologies of vBuckets, and what a replica's consumer says it is.
+    pub fn name(self) -> String {
+        format!("n_{}", self.0)
+    }
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "n_{}", self.0)
+    }
+}
+
+/// Where a node is reached, by clients and by other nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Address {
+    /// Name or address.
+    pub host: String,
+    /// Port of the KV protocol.
+    pub kv: u16,
+    /// Port for HTTP.
+    pub http: u16,
+}
+
+impl Address {
+    fn host(&self) -> String {
+        if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() }
+    }
+
+    /// `HOST:PORT` of the KV protocol.
+    pub fn kv(&self) -> String {
+        format!("{}:{}", self.host(), self.kv)
+    }
+
+    /// `HOST:PORT` for HTTP.
+    pub fn http(&self) -> String {
+        format!("{}:{}", self.host(), self.http)
+    }
+}
+
+/// What a node is to its cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// Has joined, has nothing yet; the next rebalance makes it active.
+    New,
+    /// Has vBuckets.
+    Active,
+    /// Was failed over: serves nothing, keeps its copies.
+    FailedOver,
+    /// Was failed over and comes back with its copies by the next rebalance.
+    DeltaRecovery,
+    /// Was failed over and comes back by the next rebalance without its copies.
+    FullRecovery,
+}
+
+/// A node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    /// Its identity: made when its folder of data was made.
+    pub uuid: String,
+    /// Where it is reached.
+    pub address: Address,
+    /// What it is to the cluster.
+    pub status: Status,
+    /// Which of its lives may serve: that of a member with the same number. A node that lost its lease begins a new
+    /// one, which serves nothing until it is written here.
+    pub incarnation: u64,
+}
+
+/// Why vBuckets are being moved.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Purpose {
+    /// The vBuckets are spread anew; these nodes leave.
+    Rebalance {
+        /// Who leaves.
+        eject: Vec<NodeId>,
+    },
+    /// Nodes that were away when active copies were chosen get their places back.
+    Repair,
+    /// A node hands over what it is active for, and is failed over then.
+    GracefulFailover {
+        /// Which node.
+        node: NodeId,
+    },
+}
+
+/// vBuckets being moved.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rebalance {
+    /// Its number: the revision that began it.
+    pub id: u64,
+    /// Why.
+    pub purpose: Purpose,
+    /// How many vBuckets had to move when it began.
+    pub total: u32,
+    /// Nothing new is begun: somebody wants it to end.
+    pub cancelled: bool,
+}
+
+/// How a rebalance ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finished {
+    /// Which one.
+    pub id: u64,
+    /// Why it was begun.
+    pub purpose: Purpose,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+/// How a rebalance ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// Everything is where it should be.
+    Done,
+    /// Somebody ended it.
+    Cancelled,
+    /// A node was failed over meanwhile.
+    Interrupted,
+}
+
+/// When nodes are failed over without anybody asking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AutoFailover {
+    /// Whether at all.
+    pub enabled: bool,
+    /// So long, in milliseconds, a node's lease must have run out before.
+    pub timeout_ms: u64,
+    /// So many one after the other, until a rebalance begins to count anew.
+    pub max_count: u32,
+    /// So many there were.
+    pub count: u32,
+}
+
+impl Default for AutoFailover {
+    fn default() -> Self {
+        AutoFailover { enabled: true, timeout_ms: 30_000, max_count: 1, count: 0 }
+    }
+}
+
+/// The document. It is replaced as a whole, by compare-and-swap.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    format: u32,
+    /// Rises whenever vBuckets change hands without the consent of who had them.
+    pub epoch: u64,
+    /// Rises with every change.
+    pub revision: u64,
+    /// What the next node is called.
+    pub next_node: u32,
+    /// All nodes, those failed over included.
+    pub nodes: BTreeMap<NodeId, Node>,
+    /// All buckets by name.
+    pub buckets: BTreeMap<String, Bucket>,
+    /// vBuckets being moved.
+    pub rebalance: Option<Rebalance>,
+    /// How the last one ended.
+    pub finished: Option<Finished>,
+    /// When nodes are failed over without anybody asking.
+    pub auto_failover: AutoFailover,
+}
+
+impl State {
+    /// A cluster without nodes and buckets.
+    pub fn empty() -> State {
+        State {
+            format: FORMAT,
+            // Nodes alone have 1: what they told clients is older than any map of a cluster.
+            epoch: 2,
+            revision: 1,
+            next_node: 1,
+            nodes: BTreeMap::new(),
+            buckets: BTreeMap::new(),
+            rebalance: None,
+            finished: None,
+            auto_failover: AutoFailover::default(),
+        }
+    }
+
+    /// The document of the next revision, so far the same.
+    pub fn next(&self) -> State {
+        State { revision: self.revision + 1, ..self.clone() }
+    }
+
+    /// The node with this identity.
+    pub fn node_of(&self, uuid: &str) -> Option<(NodeId, &Node)> {
+        self.nodes.iter().find(|(_, node)| node.uuid == uuid).map(|(id, node)| (*id, node))
+    }
+
+    /// Whether a node has a share in the buckets.
+    pub fn is_active(&self, id: NodeId) -> bool {
+        self.nodes.get(&id).is_some_and(|node| node.status == Status::Active)
+    }
+
+    /// How many vBuckets are not yet where they should be.
+    pub fn to_move(&self) -> usize {
+        self.buckets.values().map(Bucket::to_move).sum()
+    }
+
+    /// Whether some vBucket waits for the choice of its active copy.
+    pub fn is_choosing(&self) -> bool {
+        let is_choice = |step: &Step| matches!(step, Step::Choose { .. });
+        self.buckets.values().any(|bucket| bucket.steps.values().any(is_choice))
+    }
+
+    /// From JSON; what is not a sound document of a known format is refused.
+    pub fn parse(json: &[u8]) -> Result<State, Invalid> {
+        if json.len() > MAX_BYTES {
+            return Err(Invalid::TooLarge(json.len()));
+        }
+        let state: State = serde_json::from_slice(json).map_err(|error| Invalid::Json(error.to_string()))?;
+        state.check()?;
+        Ok(state)
+    }
+
+    /// As JSON, if it is sound.
+    pub fn to_json(&self) -> Result<Vec<u8>, Invalid> {
+        self.check()?;
+        let json = serde_json::to_vec(self).map_err(|error| Invalid::Json(error.to_string()))?;
+        if json.len() > MAX_BYTES { Err(Invalid::TooLarge(json.len())) } else { Ok(json) }
+    }
+}

@@ -1,0 +1,111 @@
+//! A bucket in the document: what it is asked to be, and who has which of its vBuckets.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::NodeId;
+
+/// The most replicas of a vBucket.
+pub const MAX_REPLICAS: usize = 3;
+
+/// Who has a vBucket: first the active node, then the replicas; nothing where one is missing.
+pub type Chain = Vec<Option<NodeId>>;
+
+/// What is under way with one vBucket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Step {
+    /// Those of the target that are not in the chain fetch their copies.
+    Build,
+    /// Durable writes need a majority of the chain and of the target.
+    Both {
+        /// The revision that began it.
+        since: u64,
+    },
+    /// The target's first takes over from the chain's.
+    TakeOver {
+        /// The revision that began it.
+        since: u64,
+    },
+    /// Nobody is active: the best copy is looked for.
+    Choose {
+        /// The revision that began it.
+        since: u64,
+        /// Who was taking over, and may have done so.
+        taker: Option<NodeId>,
+        /// Who alone surely has all durable writes: nothing is chosen before that one has said what it has.
+        needs: Option<NodeId>,
+        /// Somebody accepts that durable writes may be lost.
+        forced: bool,
+    },
+    /// The chain has lost a member. Until the others have what the active one has, that one alone surely has all
+    /// durable writes.
+    Settle {
+        /// The revision that began it.
+        since: u64,
+    },
+}
+
+/// A bucket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bucket {
+    /// Its identity: 32 hexadecimal digits.
+    pub uuid: String,
+    /// What it is asked to be; nodes know what it means.
+    pub settings: Value,
+    /// Replicas of each vBucket.
+    pub replicas: u8,
+    /// Its collections; nodes know what it means.
+    pub manifest: Value,
+    /// Who has each vBucket now.
+    pub map: Vec<Chain>,
+    /// Who shall have each vBucket when the rebalance is over; empty if there is none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub target: Vec<Chain>,
+    /// Who was in a vBucket's chain and said nothing when its active copy was chosen: it may have changes that were
+    /// given up, and gets back into the chain when it has followed the new one.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub missing: BTreeMap<u16, Vec<NodeId>>,
+    /// What is under way, by vBucket.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub steps: BTreeMap<u16, Step>,
+}
+
+impl Bucket {
+    /// The chain of a vBucket; empty if there is no such vBucket.
+    pub fn chain(&self, vb: u16) -> &[Option<NodeId>] {
+        self.map.get(usize::from(vb)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Who shall have a vBucket, as long as there is a rebalance.
+    pub fn target_of(&self, vb: u16) -> Option<&Chain> {
+        self.target.get(usize::from(vb))
+    }
+
+    /// The active node of a vBucket.
+    pub fn active(&self, vb: u16) -> Option<NodeId> {
+        self.chain(vb).first().copied().flatten()
+    }
+
+    /// All vBuckets by number.
+    pub fn vbuckets(&self) -> impl Iterator<Item = u16> + use<> {
+        0..u16::try_from(self.map.len()).unwrap_or(u16::MAX)
+    }
+
+    /// How many vBuckets are not yet where they should be.
+    pub fn to_move(&self) -> usize {
+        self.map.iter().zip(&self.target).filter(|(chain, target)| chain != target).count()
+    }
+}
+
+/// Those of a chain that are there.
+pub fn present(chain: &[Option<NodeId>]) -> impl Iterator<Item = NodeId> + '_ {
+    chain.iter().copied().flatten()
+}
+
+/// How many of a chain must have a durable write, the missing ones counted (record 30).
+pub fn majority(chain: &[Option<NodeId>]) -> usize {
+    chain.len() / 2 + 1
+}

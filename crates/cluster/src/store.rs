@@ -1,0 +1,103 @@
+//! The coordination store: few small entries under one prefix, compare-and-swap, leases, and waiting for changes.
+
+mod file;
+mod memory;
+pub mod suite;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+pub use file::FileStore;
+pub use memory::MemoryStore;
+
+/// A moment in the life of a store: rises with every change of any entry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version(pub u64);
+
+impl Version {
+    /// The version of an entry that is not there.
+    pub const ABSENT: Version = Version(0);
+}
+
+/// A promise to be heard of again; what is bound to it goes when it runs out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LeaseId(pub i64);
+
+/// An entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its bytes.
+    pub value: Vec<u8>,
+    /// The change that wrote it.
+    pub version: Version,
+}
+
+/// All entries at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The moment.
+    pub version: Version,
+    /// The entries by key.
+    pub entries: BTreeMap<String, Entry>,
+}
+
+impl Snapshot {
+    /// The version of an entry; [`Version::ABSENT`] if there is none.
+    pub fn version_of(&self, key: &str) -> Version {
+        self.entries.get(key).map_or(Version::ABSENT, |entry| entry.version)
+    }
+}
+
+/// A change of one entry.
+#[derive(Clone, Copy, Debug)]
+pub struct Swap<'a> {
+    /// Which.
+    pub key: &'a str,
+    /// What it must be at; nothing if that does not matter.
+    pub expected: Option<Version>,
+    /// What it becomes; nothing removes it.
+    pub value: Option<&'a [u8]>,
+    /// The lease it goes with; nothing if it stays.
+    pub lease: Option<LeaseId>,
+}
+
+/// How a change ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Swapped {
+    /// The entry is at this version now.
+    Done(Version),
+    /// It was at another version than expected.
+    Conflict,
+    /// The lease has run out.
+    NoLease,
+}
+
+/// Why the store did not answer. What was asked may have been done.
+#[derive(Debug, thiserror::Error)]
+#[error("the coordination store: {operation}: {reason}")]
+pub struct StoreFailure {
+    /// What was asked.
+    pub operation: &'static str,
+    /// What went wrong.
+    pub reason: String,
+}
+
+/// The most bytes of an entry.
+pub const MAX_ENTRY_BYTES: usize = crate::state::MAX_BYTES;
+
+/// A coordination store. All methods may be called from any thread, and may block for as long as the store's own
+/// bound on a request; what they say is linearizable.
+pub trait Store: Send + Sync {
+    /// All entries at one moment, not before the call.
+    fn read(&self) -> Result<Snapshot, StoreFailure>;
+    /// Changes an entry if it is at the expected version.
+    fn swap(&self, swap: Swap<'_>) -> Result<Swapped, StoreFailure>;
+    /// Waits until something has changed after `after`, or for about so long. Returns early at will.
+    fn wait(&self, after: Version, at_most: Duration) -> Result<(), StoreFailure>;
+    /// Grants a lease that runs out when nothing is heard for `ttl`.
+    fn grant(&self, ttl: Duration) -> Result<LeaseId, StoreFailure>;
+    /// Renews a lease for its whole time, counted from a moment after the call. False if it has run out.
+    fn keep_alive(&self, lease: LeaseId) -> Result<bool, StoreFailure>;
+    /// Ends a lease, and removes what is bound to it. Fine if it has run out.
+    fn revoke(&self, lease: LeaseId) -> Result<(), StoreFailure>;
+}

@@ -1,0 +1,173 @@
+//! A store in memory whose lasting entries are in a file too, for a cluster of one node.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use base::env::{Env, OpenMode};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use super::{Entry, LeaseId, MemoryStore, Snapshot, Store, StoreFailure, Swap, Swapped, Version};
+
+/// The most bytes of the file: the document and little else.
+const MAX_FILE_BYTES: u64 = 4 << 20;
+
+/// A store for the nodes of one process that survives it. What is under a lease does not.
+pub struct FileStore {
+    env: Env,
+    path: PathBuf,
+    memory: MemoryStore,
+    /// Held while the file is written, so that its order is that of the changes.
+    writing: Mutex<()>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Content {
+    version: u64,
+    entries: BTreeMap<String, (u64, String)>,
+}
+
+impl FileStore {
+    /// Opens the file, or begins an empty store if there is none.
+    pub fn open(env: &Env, path: &Path) -> io::Result<FileStore> {
+        let content = read(env, path)?;
+        let entry =
+            |(version, value): (u64, String)| Entry { value: value.into_bytes(), version: Version(version) };
+        let entries = content.entries.into_iter().map(|(key, stored)| (key, entry(stored))).collect();
+        let memory = MemoryStore::with(env.clock.clone(), Version(content.version), entries);
+        Ok(FileStore { env: env.clone(), path: path.to_owned(), memory, writing: Mutex::new(()) })
+    }
+
+    /// Writes another file, and puts it in the place of the old one.
+    fn write(&self, lasting: &Snapshot) -> io::Result<()> {
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).map_err(io::Error::other);
+        let entries = lasting.entries.iter();
+        let entries = entries.map(|(key, entry)| Ok((key.clone(), (entry.version.0, text(&entry.value)?))));
+        let content =
+            Content { version: lasting.version.0, entries: entries.collect::<io::Result<BTreeMap<_, _>>>()? };
+        let json = serde_json::to_vec(&content).map_err(io::Error::other)?;
+        let new = self.path.with_extension("new");
+        let file = self.env.disk.open(&new, OpenMode::Create)?;
+        file.set_len(0)?;
+        file.write_at(&json, 0)?;
+        file.sync_data()?;
+        self.env.disk.rename(&new, &self.path)?;
+        self.env.disk.sync_dir(self.path.parent().unwrap_or(Path::new(".")))
+    }
+}
+
+fn read(env: &Env, path: &Path) -> io::Result<Content> {
+    let file = match env.disk.open(path, OpenMode::Read) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Ok(Content { version: 1, entries: BTreeMap::new() });
+        }
+        Err(error) => return Err(error),
+    };
+    let len = file.len()?;
+    if len > MAX_FILE_BYTES {
+        return Err(io::Error::other("the file of the cluster's state is too large"));
+    }
+    let mut json = vec![0; usize::try_from(len).map_err(io::Error::other)?];
+    let read = file.read_at(&mut json, 0)?;
+    serde_json::from_slice(&json[..read]).map_err(io::Error::other)
+}
+
+impl Store for FileStore {
+    fn read(&self) -> Result<Snapshot, StoreFailure> {
+        self.memory.read()
+    }
+
+    fn swap(&self, swap: Swap<'_>) -> Result<Swapped, StoreFailure> {
+        if swap.lease.is_some() {
+            return self.memory.swap(swap);
+        }
+        let _writing = self.writing.lock();
+        // The file first: nobody shall see what a restart could take back. Only this changes lasting entries, so that
+        // what is found here is what will be swapped.
+        let mut lasting = self.memory.lasting();
+        let is = self.memory.read()?.version_of(swap.key);
+        if swap.expected.is_some_and(|expected| expected != is) {
+            return Ok(Swapped::Conflict);
+        }
+        // Versions of the file may be behind those of memory, which leased entries move on, but never before them.
+        let version = Version(lasting.version.0 + 1);
+        match swap.value {
+            Some(value) => {
+                lasting.entries.insert(swap.key.to_owned(), Entry { value: value.to_vec(), version })
+            }
+            None => lasting.entries.remove(swap.key),
+        };
+        lasting.version = version;
+        let failed = |error: io::Error| StoreFailure { operation: "write", reason: error.to_string() };
+        self.write(&lasting).map_err(failed)?;
+        self.memory.swap(swap)
+    }
+
+    fn wait(&self, after: Version, at_most: Duration) -> Result<(), StoreFailure> {
+        self.memory.wait(after, at_most)
+    }
+
+    fn grant(&self, ttl: Duration) -> Result<LeaseId, StoreFailure> {
+        self.memory.grant(ttl)
+    }
+
+    fn keep_alive(&self, lease: LeaseId) -> Result<bool, StoreFailure> {
+        self.memory.keep_alive(lease)
+    }
+
+    fn revoke(&self, lease: LeaseId) -> Result<(), StoreFailure> {
+        self.memory.revoke(lease)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::suite;
+
+    fn put<'a>(key: &'a str, value: &'a [u8], lease: Option<LeaseId>) -> Swap<'a> {
+        Swap { key, expected: None, value: Some(value), lease }
+    }
+
+    #[test]
+    fn does_what_a_store_must() {
+        let (env, handles) = Env::sim(1);
+        env.disk.create_dir_all(Path::new("/data")).expect("a folder");
+        let store = FileStore::open(&env, Path::new("/data/cluster.json")).expect("a new one");
+        suite::run(&store, &|by| handles.clock.advance(by));
+    }
+
+    #[test]
+    fn what_lasts_is_there_after_a_restart() {
+        let (env, _) = Env::sim(1);
+        env.disk.create_dir_all(Path::new("/data")).expect("a folder");
+        let path = Path::new("/data/cluster.json");
+        let before = {
+            let store = FileStore::open(&env, path).expect("a new one");
+            let lease = store.grant(Duration::from_secs(1)).expect("a lease");
+            store.swap(put("members/a", b"x", Some(lease))).expect("done");
+            store.swap(put("state", b"{}", None)).expect("done");
+            store.read().expect("read")
+        };
+        let store = FileStore::open(&env, path).expect("it is there");
+        let after = store.read().expect("read");
+        assert_eq!(after.entries.keys().collect::<Vec<_>>(), ["state"]);
+        assert_eq!(after.entries["state"].value, b"{}");
+        assert!(after.version <= before.version);
+        let moved =
+            store.swap(Swap { expected: Some(after.entries["state"].version), ..put("state", b"[]", None) });
+        assert!(matches!(moved, Ok(Swapped::Done(version)) if version > after.version));
+    }
+
+    #[test]
+    fn damage_is_told() {
+        let (env, _) = Env::sim(1);
+        env.disk.create_dir_all(Path::new("/data")).expect("a folder");
+        let path = Path::new("/data/cluster.json");
+        env.disk.open(path, OpenMode::Create).and_then(|file| file.write_at(b"{\"ver", 0)).expect("written");
+        assert!(FileStore::open(&env, path).is_err());
+    }
+}

@@ -1,0 +1,66 @@
+//! What the coordination store holds, read: the document, who is alive, what they report.
+
+use std::collections::BTreeMap;
+
+use crate::keys;
+use crate::report::{Member, Report};
+use crate::state::{Invalid, NodeId, State};
+use crate::store::{Snapshot, Version};
+
+/// One consistent look at the store.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// The document.
+    pub state: State,
+    /// The document's version in the store, for compare-and-swap.
+    pub version: Version,
+    /// Who is alive, by identity.
+    pub members: BTreeMap<String, Member>,
+    /// What they report, by identity.
+    pub reports: BTreeMap<String, Report>,
+}
+
+impl View {
+    /// Reads a snapshot; nothing if there is no document yet. Soft state that cannot be read counts as missing.
+    pub fn of(snapshot: &Snapshot) -> Result<Option<View>, Invalid> {
+        let Some(entry) = snapshot.entries.get(keys::STATE) else { return Ok(None) };
+        let state = State::parse(&entry.value)?;
+        Ok(Some(View {
+            state,
+            version: entry.version,
+            members: read_all(snapshot, keys::MEMBERS),
+            reports: read_all(snapshot, keys::REPORTS),
+        }))
+    }
+
+    /// The member that stands for a node, if it is the life that the document lets serve.
+    pub fn alive(&self, id: NodeId) -> Option<&Member> {
+        let node = self.state.nodes.get(&id)?;
+        self.members.get(&node.uuid).filter(|member| member.incarnation == node.incarnation)
+    }
+
+    /// What a node's admitted life reports, while it is alive.
+    pub fn report(&self, id: NodeId) -> Option<&Report> {
+        let member = self.alive(id)?;
+        let uuid = &self.state.nodes.get(&id)?.uuid;
+        self.reports.get(uuid).filter(|report| report.incarnation == member.incarnation)
+    }
+
+    /// What a node has reported after it had become as `revision` says.
+    pub fn report_since(&self, id: NodeId, revision: u64) -> Option<&Report> {
+        self.report(id).filter(|report| report.applied >= revision)
+    }
+
+    /// Whether a node surely serves nothing that the document of `revision` does not let it: it is gone, or it said so.
+    pub fn has_stopped(&self, id: NodeId, revision: u64) -> bool {
+        self.alive(id).is_none() || self.report_since(id, revision).is_some()
+    }
+}
+
+fn read_all<T: serde::de::DeserializeOwned>(snapshot: &Snapshot, prefix: &str) -> BTreeMap<String, T> {
+    let entries = snapshot.entries.iter().filter_map(|(key, entry)| {
+        let name = key.strip_prefix(prefix)?;
+        Some((name.to_owned(), serde_json::from_slice(&entry.value).ok()?))
+    });
+    entries.collect()
+}

@@ -1,0 +1,69 @@
+//! Whole clusters in one thread: nodes with clocks of their own, a store, lost and late messages, crashes, freezes,
+//! failovers and rebalances, decided by a seed; and checkers for what must always hold.
+
+mod bugs;
+mod data;
+mod faults;
+mod node;
+mod world;
+
+use bugs::Bug;
+use world::World;
+
+/// Seeds that are run without a bug.
+const SEEDS: u64 = 1_000;
+/// Seeds within which each planted bug must be found.
+const SEEDS_FOR_A_BUG: u64 = 2_000;
+
+fn run(seed: u64, bug: Option<Bug>) -> Result<world::Tally, String> {
+    let mut world = World::new(seed, bug);
+    world.run().map_err(|violation| format!("seed {seed}, at {} us: {violation}", world.now_us()))
+}
+
+#[test]
+fn nothing_is_violated() {
+    let mut sum = world::Tally::default();
+    for seed in 0..SEEDS {
+        match run(seed, None) {
+            Ok(tally) => sum.add(&tally),
+            Err(violation) => panic!("{violation}"),
+        }
+    }
+    println!("{SEEDS} seeds: {sum:?}");
+    // What never happened was not tested.
+    for (what, count) in [
+        ("failovers", sum.failovers),
+        ("automatic failovers", sum.automatic),
+        ("rebalances", sum.rebalances),
+        ("takeovers", sum.takeovers),
+        ("choices", sum.choices),
+        ("leaders", sum.leaders),
+        ("durable writes", sum.committed),
+        ("crashes", sum.crashes),
+        ("cuts", sum.cuts),
+        ("freezes", sum.freezes),
+        ("refusals by the fence", sum.fenced),
+    ] {
+        assert!(count >= SEEDS / 10, "only {count} {what}");
+    }
+}
+
+#[test]
+fn planted_bugs_are_found() {
+    let mut not_found = Vec::new();
+    for bug in Bug::ALL {
+        let found = (0..SEEDS_FOR_A_BUG).find_map(|seed| run(seed, Some(*bug)).err().map(|why| (seed, why)));
+        match found {
+            Some((seed, why)) => println!("{bug:?}: after {} seeds: {why:.140}", seed + 1),
+            None => not_found.push(*bug),
+        }
+    }
+    assert!(not_found.is_empty(), "not found in {SEEDS_FOR_A_BUG} seeds: {not_found:?}");
+}
+
+#[test]
+fn a_seed_decides_everything() {
+    for seed in 0..5 {
+        assert_eq!(run(seed, None), run(seed, None));
+    }
+}

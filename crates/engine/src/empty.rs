@@ -1,0 +1,59 @@
+//! Removing all documents of a bucket at once.
+
+use base::{VbId, VbState};
+use vbucket::{Origin, VBucket};
+
+use crate::bucket::{Bucket, new_uuid};
+use crate::failure::Failure;
+use crate::shard_guard::Holder;
+
+impl Bucket {
+    /// Removes all documents, in memory and on disk. Each vBucket keeps its role and begins a new history at seqno 0, so
+    /// that whoever follows it starts anew.
+    ///
+    /// Blocks while the disk works. An active vBucket lets operations wait while its file goes; a failure leaves the
+    /// vBuckets behind it as they were.
+    pub fn remove_all_documents(&self) -> Result<(), Failure> {
+        (0..self.vbuckets()).map(VbId).try_for_each(|vb| self.remove_documents(vb))
+    }
+
+    fn remove_documents(&self, vb: VbId) -> Result<(), Failure> {
+        // Nothing of it may be on its way to disk, and its role stays as it is.
+        let (_roles, _flushing) = (self.roles.lock(), self.flushing.lock());
+        let (state, topology) = {
+            let mut shard = self.hold(vb, Holder::Roles);
+            if !shard.exists {
+                return Ok(());
+            }
+            let (state, topology) = (shard.vb.state(), shard.vb.topology().cloned());
+            if state == VbState::Active {
+                shard.vb.begin_in(VbState::Pending, topology.clone());
+            }
+            (state, topology)
+        };
+        let removed = self.store.delete_vbucket(vb);
+        let old = {
+            let mut shard = self.hold(vb, Holder::Roles);
+            let old = removed.is_ok().then(|| {
+                let given_up = shard.sync_waiters.give_up();
+                let new = VBucket::new(vb, &self.context, Origin::empty(state, new_uuid(&self.env)));
+                (shard.replace(new), given_up)
+            });
+            shard.vb.begin_in(state, topology);
+            let events = match state {
+                // Collections stay, without their documents.
+                VbState::Active => self.take_over_manifest(&mut shard, &self.manifest()),
+                _ => None,
+            };
+            self.queue_flush(&mut shard);
+            (old, events)
+        };
+        if old.0.is_some() {
+            self.waiters.forget(vb);
+            self.warmup.forget(vb);
+        }
+        self.parked.persisted(vb, base::Seqno(u64::MAX));
+        drop(old);
+        Ok(removed?)
+    }
+}

@@ -1,0 +1,230 @@
+//! The buckets that were made while the node ran: a file of the data directory, replaced as a whole.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use base::DurabilityLevel;
+use base::env::{Env, OpenMode};
+use engine::settings::{Key, SETTINGS, Settings};
+use serde::{Deserialize, Serialize};
+
+use crate::config::BucketSpec;
+use crate::naming;
+
+const FILE: &str = "buckets.json";
+/// What is written before it takes the place of the file.
+const NEXT: &str = "buckets.json.next";
+/// More than this is no list of ours.
+const MAX_BYTES: u64 = 4 << 20;
+
+/// Why the list cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {operation} {}: {source}", path.display())]
+pub struct ListError {
+    operation: &'static str,
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// The list. What is in memory is what is in the file.
+pub struct BucketList {
+    folder: PathBuf,
+    content: Content,
+}
+
+#[derive(Clone, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Content {
+    /// Made while the node ran.
+    buckets: Vec<Entry>,
+    /// Deleted, and perhaps not all of their files are gone.
+    removing: Vec<String>,
+}
+
+#[derive(Clone, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    name: String,
+    #[serde(rename = "type")]
+    kind: String,
+    quota_bytes: u64,
+    replicas: u8,
+    flush_enabled: bool,
+    durability_min_level: String,
+    /// Those that are not as they are by themselves.
+    settings: BTreeMap<String, String>,
+}
+
+impl Entry {
+    fn of(spec: &BucketSpec) -> Entry {
+        let defaults = Settings::default();
+        let differs = |key| key != Key::MaxSize && spec.settings.get(key) != defaults.get(key);
+        let settings = SETTINGS.iter().filter(|setting| differs(setting.key));
+        Entry {
+            name: spec.name.clone(),
+            kind: naming::type_name(spec.kind).to_owned(),
+            quota_bytes: spec.quota_bytes,
+            replicas: spec.replicas,
+            flush_enabled: spec.flush_enabled,
+            durability_min_level: naming::durability(spec.durability_min).to_owned(),
+            settings: settings
+                .map(|setting| (setting.name.to_owned(), spec.settings.show(setting.key)))
+                .collect(),
+        }
+    }
+
+    fn spec(&self) -> Option<BucketSpec> {
+        let pairs: Vec<(&str, &str)> = self.settings.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
+        let kind = naming::kind_from(&self.kind)?;
+        let durability_min: Option<DurabilityLevel> = naming::durability_from(&self.durability_min_level)?;
+        let spec = BucketSpec::made(&self.name, self.quota_bytes, kind, &pairs).ok()?;
+        Some(BucketSpec {
+            replicas: self.replicas,
+            flush_enabled: self.flush_enabled,
+            durability_min,
+            ..spec
+        })
+    }
+}
+
+/// What a bucket is, as JSON.
+pub(crate) fn to_json(spec: &BucketSpec) -> serde_json::Value {
+    serde_json::to_value(Entry::of(spec)).unwrap_or_default()
+}
+
+/// What a bucket is, from JSON; nothing if this version cannot make one of it.
+pub(crate) fn from_json(json: &serde_json::Value) -> Option<BucketSpec> {
+    Entry::deserialize(json).ok()?.spec()
+}
+
+impl BucketList {
+    /// Reads the list of a data directory; an empty one if there is none. A list that cannot be understood is an
+    /// error: its buckets would be missing.
+    pub fn read(folder: &Path, env: &Env) -> Result<BucketList, ListError> {
+        let path = folder.join(FILE);
+        let failed = |operation, source| ListError { operation, path: path.clone(), source };
+        let content = match env.disk.open(&path, OpenMode::Read) {
+            Ok(file) => {
+                let len = file.len().map_err(|source| failed("read", source))?;
+                let too_long = || io::Error::other("it is too long to be a list of buckets");
+                let len = usize::try_from(len).ok().filter(|len| *len as u64 <= MAX_BYTES);
+                let mut bytes = vec![0; len.ok_or_else(|| failed("read", too_long()))?];
+                let read = file.read_at(&mut bytes, 0).map_err(|source| failed("read", source))?;
+                serde_json::from_slice(&bytes[..read])
+                    .map_err(|error| failed("understand", io::Error::other(error)))?
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Content::default(),
+            Err(error) => return Err(failed("read", error)),
+        };
+        let list = BucketList { folder: folder.to_owned(), content };
+        if let Some(entry) = list.content.buckets.iter().find(|entry| entry.spec().is_none()) {
+            let what = format!("bucket {:?} has settings that this version does not have", entry.name);
+            return Err(failed("understand", io::Error::other(what)));
+        }
+        Ok(list)
+    }
+
+    /// The buckets that were made while the node ran.
+    pub fn specs(&self) -> Vec<BucketSpec> {
+        self.content.buckets.iter().filter_map(Entry::spec).collect()
+    }
+
+    /// Those whose files have to go.
+    pub fn removing(&self) -> &[String] {
+        &self.content.removing
+    }
+
+    /// Whether a bucket was made while the node ran.
+    pub fn has(&self, name: &str) -> bool {
+        self.content.buckets.iter().any(|entry| entry.name == name)
+    }
+
+    /// Adds a bucket, or what it is now, durably.
+    pub fn put(&mut self, spec: &BucketSpec, env: &Env) -> Result<(), ListError> {
+        let mut content = self.content.clone();
+        content.buckets.retain(|entry| entry.name != spec.name);
+        content.buckets.push(Entry::of(spec));
+        self.replace(content, env)
+    }
+
+    /// Notes durably that a bucket is deleted: from now on its files only wait to be removed.
+    pub fn begin_removal(&mut self, name: &str, env: &Env) -> Result<(), ListError> {
+        let mut content = self.content.clone();
+        content.buckets.retain(|entry| entry.name != name);
+        content.removing.retain(|other| other != name);
+        content.removing.push(name.to_owned());
+        self.replace(content, env)
+    }
+
+    /// Notes that the files of a deleted bucket are gone.
+    pub fn end_removal(&mut self, name: &str, env: &Env) -> Result<(), ListError> {
+        let mut content = self.content.clone();
+        content.removing.retain(|other| other != name);
+        self.replace(content, env)
+    }
+
+    fn replace(&mut self, content: Content, env: &Env) -> Result<(), ListError> {
+        let next = self.folder.join(NEXT);
+        let write = || -> io::Result<()> {
+            let bytes = serde_json::to_vec_pretty(&content).map_err(io::Error::other)?;
+            let file = env.disk.open(&next, OpenMode::Create)?;
+            file.set_len(0)?;
+            file.write_at(&bytes, 0)?;
+            file.sync_data()?;
+            env.disk.rename(&next, &self.folder.join(FILE))?;
+            env.disk.sync_dir(&self.folder)
+        };
+        write().map_err(|source| ListError { operation: "write", path: self.folder.join(FILE), source })?;
+        self.content = content;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::BucketKind;
+
+    use super::*;
+
+    #[test]
+    fn what_is_put_is_read_again() {
+        let (env, _) = Env::sim(1);
+        let folder = Path::new("/data");
+        env.disk.create_dir_all(folder).expect("a folder");
+        let mut list = BucketList::read(folder, &env).expect("there is none");
+        let pairs = [("max_ttl", "7"), ("item_eviction_policy", "full_eviction")];
+        let spec = BucketSpec::made("a", 100 << 20, BucketKind::Persistent, &pairs).expect("valid");
+        let spec = BucketSpec {
+            replicas: 2,
+            flush_enabled: true,
+            durability_min: Some(DurabilityLevel::Majority),
+            ..spec
+        };
+        let other = BucketSpec::made("b", 1 << 20, BucketKind::Ephemeral, &[]).expect("valid");
+        list.put(&spec, &env).expect("written");
+        list.put(&other, &env).expect("written");
+        list.put(&spec, &env).expect("written");
+        let mut list = BucketList::read(folder, &env).expect("sound");
+        assert_eq!(list.specs(), [other.clone(), spec]);
+        list.begin_removal("a", &env).expect("written");
+        let mut list = BucketList::read(folder, &env).expect("sound");
+        assert_eq!((list.specs(), list.removing()), (vec![other], &["a".to_owned()][..]));
+        list.end_removal("a", &env).expect("written");
+        assert!(BucketList::read(folder, &env).expect("sound").removing().is_empty());
+    }
+
+    #[test]
+    fn a_list_that_is_none_is_an_error() {
+        let (env, _) = Env::sim(1);
+        let folder = Path::new("/data");
+        env.disk.create_dir_all(folder).expect("a folder");
+        for text in ["{", r#"{"buckets":[{"name":".."}],"removing":[]}"#, r#"{"other":1}"#] {
+            let file = env.disk.open(&folder.join(FILE), OpenMode::Create).expect("a file");
+            file.set_len(0).expect("writable");
+            file.write_at(text.as_bytes(), 0).expect("writable");
+            let error = BucketList::read(folder, &env).err().expect(text).to_string();
+            assert!(error.contains("understand /data/buckets.json"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Becoming what the document says: buckets, roles of vBuckets, links, the map for clients.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ::cluster::state::Chain;
+use ::cluster::{Agent, NodeId, State, VbReport, View, Want};
+use base::{Seqno, VbId, VbState};
+use dcp::Mode;
+use engine::{Bucket, BucketKind};
+use serde_json::Value;
+use vbucket::{Manifest, Topology};
+
+use super::{Cluster, layout};
+use crate::bucket_list;
+use crate::node_buckets::{BucketChange, BucketError};
+use crate::replication::{Source, Sources, WantError};
+
+/// What buckets and vBuckets were asked to be last, so that only changes are asked for.
+#[derive(Default)]
+pub(super) struct Asked {
+    settings: BTreeMap<String, Value>,
+    topologies: BTreeMap<(String, u16), Topology>,
+}
+
+/// Why the node is not as the document says.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ApplyError {
+    #[error("bucket {0}: {1}")]
+    Bucket(String, BucketError),
+    #[error("bucket {0}: this version does not know what it is asked to be")]
+    Settings(String),
+    #[error("bucket {0}: {1}")]
+    Links(String, WantError),
+    #[error("bucket {0}, its manifest: {1}")]
+    Manifest(String, String),
+    #[error("bucket {0}, vBucket {1}: {2}")]
+    Vbucket(String, u16, String),
+}
+
+impl Cluster {
+    /// Makes the node what the document says; idempotent, and repeated until it succeeds.
+    pub(super) fn apply(&self, view: &View, asked: &mut Asked) -> Result<(), ApplyError> {
+        let incarnation = self.life.lock().incarnation();
+        let Some(agent) = Agent::new(&view.state, &self.uuid, incarnation) else { return Ok(()) };
+        let outcome = self.apply_buckets(&view.state, agent, asked).and_then(|()| {
+            view.state.buckets.iter().try_for_each(|(name, bucket)| {
+                self.node.bucket(name).map_or(Ok(()), |local| {
+                    self.apply_vbuckets(&view.state, agent, (name, bucket), &local, asked)
+                })
+            })
+        });
+        if let Some(layout) = layout::of(view, agent.id()) {
+            // An older one than the present is none of this node's news.
+            let _ = self.node.set_cluster_map(layout);
+        }
+        outcome
+    }
+
+    /// A node that has left serves nobody and follows nobody; its documents stay where they are.
+    pub(super) fn serve_nobody(&self) -> Result<(), ApplyError> {
+        for (spec, bucket) in self.node.buckets() {
+            let links = self.node.replication().want(&bucket, &Sources::new());
+            links.map_err(|error| ApplyError::Links(spec.name.clone(), error))?;
+            for vb in
+                (0..bucket.vbuckets()).filter(|vb| role(&bucket, *vb).is_some_and(|is| is != VbState::Dead))
+            {
+                let dead = bucket.set_vbucket_state(VbId(vb), VbState::Dead, None);
+                dead.map_err(|refusal| ApplyError::Vbucket(spec.name.clone(), vb, format!("{refusal:?}")))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Buckets are made, changed and deleted.
+    fn apply_buckets(&self, state: &State, agent: Agent, asked: &mut Asked) -> Result<(), ApplyError> {
+        for name in self.node.bucket_names() {
+            if !state.buckets.contains_key(&name) || !agent.has_buckets() {
+                self.node.delete_bucket(&name).map_err(|error| ApplyError::Bucket(name.clone(), error))?;
+                asked.forget(&name);
+            }
+        }
+        for (name, bucket) in state.buckets.iter().filter(|_| agent.has_buckets()) {
+            let failed = |error| ApplyError::Bucket(name.clone(), error);
+            if self.node.bucket(name).is_none() {
+                let spec = bucket_list::from_json(&bucket.settings);
+                let spec = spec.ok_or_else(|| ApplyError::Settings(name.clone()))?;
+                self.node.create_bucket(spec).map_err(failed)?;
+            } else if asked.settings.get(name).is_some_and(|before| *before != bucket.settings) {
+                let change = change_to(&bucket.settings).ok_or_else(|| ApplyError::Settings(name.clone()))?;
+                self.node.change_bucket(name, change).map_err(failed)?;
+            }
+            asked.settings.insert(name.clone(), bucket.settings.clone());
+            self.apply_manifest(name, &bucket.manifest)?;
+        }
+        Ok(())
+    }
+
+    /// A bucket's manifest becomes the cluster's, if that is newer.
+    fn apply_manifest(&self, name: &str, manifest: &Value) -> Result<(), ApplyError> {
+        let Some(bucket) = self.node.bucket(name) else { return Ok(()) };
+        // What begins with nothing but a number is the manifest that every bucket begins with.
+        if manifest.get("scopes").is_none() {
+            return Ok(());
+        }
+        let failed = |what: String| ApplyError::Manifest(name.to_owned(), what);
+        let new =
+            Manifest::parse(manifest.to_string().as_bytes()).map_err(|error| failed(error.to_string()))?;
+        if new.uid() <= bucket.manifest().uid() {
+            return Ok(());
+        }
+        bucket.set_manifest(new).map_err(|refusal| failed(refusal.to_string()))
+    }
+
+    /// What a vBucket is here; nothing if it is not there, or dead and without a change.
+    pub(super) fn role(&self, name: &str, vb: u16) -> Option<VbState> {
+        self.node.bucket(name).and_then(|bucket| role(&bucket, vb))
+    }
+
+    /// The roles of all vBuckets of a bucket.
+    ///
+    /// Links that are not wanted any more end first: none of them gives a vBucket a role after this. Whatever is to
+    /// become active does so last.
+    fn apply_vbuckets(
+        &self,
+        state: &State,
+        agent: Agent,
+        (name, bucket): (&String, &::cluster::Bucket),
+        local: &Arc<Bucket>,
+        asked: &mut Asked,
+    ) -> Result<(), ApplyError> {
+        let wants = agent.wants(bucket, |vb| role(local, vb));
+        let set = |vb: u16, role: VbState, topology: Option<Topology>| {
+            local
+                .set_vbucket_state(VbId(vb), role, topology)
+                .map_err(|refusal| ApplyError::Vbucket(name.clone(), vb, format!("{refusal:?}")))
+        };
+        let mut sources = Sources::new();
+        for (vb, want) in &wants {
+            let (source, mode) = match want {
+                Want::Replica { source } => (source, Mode::Replicate),
+                Want::TakeOver { source } => (source, Mode::TakeOver),
+                _ => continue,
+            };
+            // One that was active follows another history now; it goes back to where they part.
+            if mode == Mode::Replicate && role(local, *vb) == Some(VbState::Active) {
+                set(*vb, VbState::Replica, None)?;
+            }
+            if let Some(source) = self.source(state, *source, mode) {
+                sources.insert(VbId(*vb), source);
+            }
+        }
+        let links = self.node.replication().want(local, &sources);
+        links.map_err(|error| ApplyError::Links(name.clone(), error))?;
+        for (vb, want) in &wants {
+            let is = role(local, *vb);
+            if !matches!(want, Want::Active { .. }) {
+                asked.topologies.remove(&(name.clone(), *vb));
+            }
+            match want {
+                Want::Hold if is.is_some_and(|is| is != VbState::Replica) => {
+                    set(*vb, VbState::Replica, None)?;
+                }
+                Want::Keep if is.is_some_and(|is| is != VbState::Dead) => set(*vb, VbState::Dead, None)?,
+                Want::Gone if is.is_some() => {
+                    set(*vb, VbState::Dead, None)?;
+                    remove(local, name, *vb)?;
+                }
+                _ => {}
+            }
+        }
+        for (vb, want) in &wants {
+            let Want::Active { topology } = want else { continue };
+            let Some(topology) = topology_of(state, topology) else {
+                let what = "the document has a chain that cannot be".to_owned();
+                return Err(ApplyError::Vbucket(name.clone(), *vb, what));
+            };
+            let key = (name.clone(), *vb);
+            if role(local, *vb) != Some(VbState::Active) || asked.topologies.get(&key) != Some(&topology) {
+                set(*vb, VbState::Active, Some(topology.clone()))?;
+                asked.topologies.insert(key, topology);
+            }
+        }
+        Ok(())
+    }
+
+    /// Where a vBucket's changes come from: the nodes of a cluster have one administrator.
+    fn source(&self, state: &State, id: NodeId, mode: Mode) -> Option<Source> {
+        let node = state.nodes.get(&id)?;
+        let user = self.node.host()?.config().users.first()?.clone();
+        Some(Source { node: node.address.kv(), username: user.name, password: user.password.into(), mode })
+    }
+
+    /// What this node reports of a vBucket.
+    pub(super) fn report_of(&self, name: &str, vb: u16) -> VbReport {
+        let nothing = VbReport { state: None, high_seqno: 0, persisted: 0, high_prepared: 0, uuid: 0 };
+        let Some(bucket) = self.node.bucket(name) else { return nothing };
+        let Some(role) = role(&bucket, vb) else { return nothing };
+        let has_disk = bucket.config().kind == BucketKind::Persistent;
+        let of = bucket.inspect(VbId(vb), |vb| VbReport {
+            state: Some(role),
+            high_seqno: vb.high_seqno().0,
+            persisted: if has_disk { vb.persisted_seqno().0 } else { vb.high_seqno().0 },
+            high_prepared: vb.high_prepared_seqno().0,
+            uuid: vb.uuid().0,
+        });
+        of.unwrap_or(nothing)
+    }
+}
+
+impl Asked {
+    fn forget(&mut self, name: &str) {
+        self.settings.remove(name);
+        self.topologies.retain(|(bucket, _), _| bucket != name);
+    }
+}
+
+/// A vBucket's role; nothing if it is not there, or dead and without a change: such a one has never been needed here.
+fn role(bucket: &Bucket, vb: u16) -> Option<VbState> {
+    let (role, _, _, high) = bucket.stream_state(VbId(vb))?;
+    (role != VbState::Dead || high > Seqno(0)).then_some(role)
+}
+
+fn remove(bucket: &Bucket, name: &str, vb: u16) -> Result<(), ApplyError> {
+    let failed = |what: String| Err(ApplyError::Vbucket(name.to_owned(), vb, what));
+    match bucket.delete_vbucket(VbId(vb)) {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(failure)) => failed(failure.to_string()),
+        Err(refusal) => failed(format!("{refusal:?}")),
+    }
+}
+
+/// Chains of nodes as vBuckets keep them: by the names under which replicas introduce themselves.
+///
+/// Nothing if a chain is longer than any may be, or names a node twice.
+fn topology_of(state: &State, chains: &[Chain]) -> Option<Topology> {
+    let name = |place: &Option<NodeId>| {
+        let node = place.and_then(|id| state.nodes.get(&id));
+        node.map(|node| format!("{}:{}", node.address.host, node.address.kv).into_boxed_str())
+    };
+    let chain = |chain: &Chain| vbucket::Chain::new(chain.iter().map(name).collect()).ok();
+    Topology::of(chains.iter().map(chain).collect::<Option<Vec<_>>>()?).ok()
+}
+
+/// What makes a bucket what its settings in the document say.
+fn change_to(settings: &Value) -> Option<BucketChange> {
+    let spec = bucket_list::from_json(settings)?;
+    let settings = engine::settings::SETTINGS.iter();
+    Some(BucketChange {
+        settings: settings
+            .filter(|setting| setting.key != engine::settings::Key::EvictionPolicy)
+            .map(|setting| (setting.name, spec.settings.show(setting.key)))
+            .collect(),
+        replicas: Some(spec.replicas),
+        flush_enabled: Some(spec.flush_enabled),
+        durability_min: Some(spec.durability_min),
+    })
+}

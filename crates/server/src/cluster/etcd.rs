@@ -1,0 +1,249 @@
+//! etcd as the coordination store, over the JSON form of its v3 API (etcd documentation, "gRPC gateway").
+//!
+//! Each request has a connection of its own: there are a few of them a second, and none can wait behind another.
+
+mod http;
+mod json;
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use ::cluster::store::{Entry, LeaseId, Snapshot, Store, StoreFailure, Swap, Swapped, Version};
+use base::env::Env;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::{Value, json};
+
+use json::{bytes_of, number_of};
+
+/// Where a cluster's state is: `etcd://HOST:PORT[,HOST:PORT...]/CLUSTER`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EtcdAddress {
+    /// The nodes of etcd.
+    pub endpoints: Vec<String>,
+    /// The cluster's name.
+    pub cluster: String,
+}
+
+/// An address that is none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not etcd://HOST:PORT[,HOST:PORT...]/CLUSTER")]
+pub struct AddressError(String);
+
+impl EtcdAddress {
+    /// Reads an address.
+    pub fn parse(text: &str) -> Result<EtcdAddress, AddressError> {
+        let wrong = || AddressError(text.to_owned());
+        let (endpoints, cluster) =
+            text.strip_prefix("etcd://").and_then(|rest| rest.split_once('/')).ok_or_else(wrong)?;
+        let endpoints: Vec<String> = endpoints.split(',').map(str::to_owned).collect();
+        let has_port = |endpoint: &String| {
+            endpoint
+                .rsplit_once(':')
+                .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+        };
+        let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+        if cluster.is_empty() || !cluster.bytes().all(is_name) || !endpoints.iter().all(has_port) {
+            return Err(wrong());
+        }
+        Ok(EtcdAddress { endpoints, cluster: cluster.to_owned() })
+    }
+}
+
+/// How long a request may take.
+const TIMEOUT: Duration = Duration::from_secs(1);
+/// What etcd says of a lease that it does not have (rpctypes, ErrGRPCLeaseNotFound; gRPC code NotFound).
+const NOT_FOUND: i64 = 5;
+
+/// A cluster's state in etcd.
+pub struct EtcdStore {
+    env: Env,
+    endpoints: Vec<String>,
+    prefix: String,
+    /// The one that answered last.
+    current: AtomicUsize,
+}
+
+/// Why a request was not answered as it should be.
+enum Trouble {
+    /// The other end did not answer, or not in time.
+    Io(String),
+    /// It refused, with this gRPC code.
+    Refused(i64, String),
+}
+
+impl EtcdStore {
+    /// The store of a cluster; nothing is asked yet.
+    pub fn new(env: Env, address: &EtcdAddress) -> EtcdStore {
+        let prefix = format!("/stave/{}/", address.cluster);
+        EtcdStore { env, endpoints: address.endpoints.clone(), prefix, current: AtomicUsize::new(0) }
+    }
+
+    /// Asks one node of etcd after the other until one answers.
+    fn ask(&self, operation: &'static str, path: &str, body: &Value) -> Result<Value, StoreFailure> {
+        match self.try_ask(path, body) {
+            Ok(answer) => Ok(answer),
+            Err(Trouble::Io(reason) | Trouble::Refused(_, reason)) => Err(StoreFailure { operation, reason }),
+        }
+    }
+
+    fn try_ask(&self, path: &str, body: &Value) -> Result<Value, Trouble> {
+        self.try_each(|addr| {
+            let answer = http::post(&self.env, addr, path, &body.to_string(), TIMEOUT)?;
+            let json = serde_json::from_slice(&answer.body).map_err(std::io::Error::other)?;
+            Ok((answer.status, json))
+        })
+        .and_then(|(status, json): (u16, Value)| refusal(status, &json).map_or(Ok(json), Err))
+    }
+
+    fn try_each<T>(&self, ask: impl Fn(SocketAddr) -> std::io::Result<T>) -> Result<T, Trouble> {
+        let first = self.current.load(Ordering::Relaxed);
+        let mut last = "there is no endpoint".to_owned();
+        for at in 0..self.endpoints.len() {
+            let at = (first + at) % self.endpoints.len();
+            let endpoint = &self.endpoints[at];
+            let asked = endpoint.to_socket_addrs().and_then(|mut addrs| {
+                let addr = addrs.next().ok_or_else(|| std::io::Error::other("the name has no address"))?;
+                ask(addr)
+            });
+            match asked {
+                Ok(answer) => {
+                    self.current.store(at, Ordering::Relaxed);
+                    return Ok(answer);
+                }
+                Err(error) => last = format!("{endpoint}: {error}"),
+            }
+        }
+        Err(Trouble::Io(last))
+    }
+
+    fn key(&self, key: &str) -> String {
+        BASE64.encode(format!("{}{key}", self.prefix))
+    }
+
+    /// The first key behind all of the cluster's: the prefix with its last byte one higher.
+    fn range_end(&self) -> String {
+        let mut end = self.prefix.clone().into_bytes();
+        if let Some(last) = end.last_mut() {
+            *last += 1;
+        }
+        BASE64.encode(end)
+    }
+}
+
+/// What etcd says if it refuses.
+fn refusal(status: u16, json: &Value) -> Option<Trouble> {
+    let error = json.get("error").filter(|error| !error.is_null());
+    if status == 200 && error.is_none() {
+        return None;
+    }
+    let nested = error.filter(|error| error.is_object()).unwrap_or(json);
+    let code = nested.get("code").or_else(|| nested.get("grpc_code")).and_then(Value::as_i64);
+    let text = nested.get("message").or(error).and_then(Value::as_str).unwrap_or("it refuses");
+    Some(Trouble::Refused(code.unwrap_or_default(), format!("status {status}: {text}")))
+}
+
+fn malformed(operation: &'static str) -> StoreFailure {
+    StoreFailure { operation, reason: "the answer is not what etcd answers".to_owned() }
+}
+
+fn version_of(header: &Value) -> Option<Version> {
+    number_of(header.get("header")?.get("revision")?).and_then(|n| u64::try_from(n).ok()).map(Version)
+}
+
+impl Store for EtcdStore {
+    fn read(&self) -> Result<Snapshot, StoreFailure> {
+        let range = json!({ "key": self.key(""), "range_end": self.range_end() });
+        let answer = self.ask("read", "/v3/kv/range", &range)?;
+        let version = version_of(&answer).ok_or_else(|| malformed("read"))?;
+        let mut snapshot = Snapshot { version, ..Snapshot::default() };
+        for kv in answer.get("kvs").and_then(Value::as_array).into_iter().flatten() {
+            let entry = (|| {
+                let key = String::from_utf8(bytes_of(kv.get("key")?)?).ok()?;
+                // A value without bytes is left out.
+                let value = kv.get("value").map_or(Some(Vec::new()), bytes_of)?;
+                let version = number_of(kv.get("mod_revision")?).and_then(|n| u64::try_from(n).ok())?;
+                Some((key.strip_prefix(&self.prefix)?.to_owned(), Entry { value, version: Version(version) }))
+            })();
+            let (key, entry) = entry.ok_or_else(|| malformed("read"))?;
+            snapshot.entries.insert(key, entry);
+        }
+        Ok(snapshot)
+    }
+
+    fn swap(&self, swap: Swap<'_>) -> Result<Swapped, StoreFailure> {
+        let key = self.key(swap.key);
+        let change = match swap.value {
+            Some(value) => json!({ "request_put": {
+                "key": key, "value": BASE64.encode(value),
+                "lease": swap.lease.map_or(0, |lease| lease.0).to_string(),
+            } }),
+            None => json!({ "request_delete_range": { "key": key } }),
+        };
+        let compare = swap.expected.map(|version| {
+            json!({ "key": key, "target": "MOD", "result": "EQUAL", "mod_revision": version.0.to_string() })
+        });
+        let compare: Vec<Value> = compare.into_iter().collect();
+        let txn = json!({ "compare": compare, "success": [change] });
+        match self.try_ask("/v3/kv/txn", &txn) {
+            Ok(answer) if answer.get("succeeded").and_then(Value::as_bool) == Some(true) => {
+                version_of(&answer).map(Swapped::Done).ok_or_else(|| malformed("swap"))
+            }
+            Ok(_) => Ok(Swapped::Conflict),
+            Err(Trouble::Refused(NOT_FOUND, _)) if swap.lease.is_some() => Ok(Swapped::NoLease),
+            Err(Trouble::Io(reason) | Trouble::Refused(_, reason)) => {
+                Err(StoreFailure { operation: "swap", reason })
+            }
+        }
+    }
+
+    fn wait(&self, after: Version, at_most: Duration) -> Result<(), StoreFailure> {
+        let watch = json!({ "create_request": {
+            "key": self.key(""), "range_end": self.range_end(), "start_revision": (after.0 + 1).to_string(),
+        } });
+        // A watch that cannot go back so far is ended by etcd, which is news, too.
+        let is_news = |line: &[u8]| {
+            let json: Value = serde_json::from_slice(line).unwrap_or_default();
+            let result = &json["result"];
+            result.get("events").is_some() || result.get("canceled").is_some() || json.get("error").is_some()
+        };
+        let watched = self.try_each(|addr| {
+            http::watch(&self.env, addr, "/v3/watch", &watch.to_string(), at_most, &is_news)
+        });
+        match watched {
+            Ok(()) => Ok(()),
+            Err(Trouble::Io(reason) | Trouble::Refused(_, reason)) => {
+                Err(StoreFailure { operation: "watch", reason })
+            }
+        }
+    }
+
+    fn grant(&self, ttl: Duration) -> Result<LeaseId, StoreFailure> {
+        // Whole seconds, never fewer than asked for: the fence counts on what was asked for.
+        let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
+        let answer = self.ask("grant", "/v3/lease/grant", &json!({ "TTL": seconds.to_string() }))?;
+        let id = answer.get("ID").and_then(number_of).ok_or_else(|| malformed("grant"))?;
+        Ok(LeaseId(id))
+    }
+
+    fn keep_alive(&self, lease: LeaseId) -> Result<bool, StoreFailure> {
+        let body = json!({ "ID": lease.0.to_string() });
+        let answer = self.ask("keep alive", "/v3/lease/keepalive", &body)?;
+        let result = answer.get("result").ok_or_else(|| malformed("keep alive"))?;
+        // Of a lease that has run out there is no time left, which is left out.
+        Ok(result.get("TTL").and_then(number_of).is_some_and(|ttl| ttl > 0))
+    }
+
+    fn revoke(&self, lease: LeaseId) -> Result<(), StoreFailure> {
+        match self.try_ask("/v3/lease/revoke", &json!({ "ID": lease.0.to_string() })) {
+            Ok(_) | Err(Trouble::Refused(NOT_FOUND, _)) => Ok(()),
+            Err(Trouble::Io(reason) | Trouble::Refused(_, reason)) => {
+                Err(StoreFailure { operation: "revoke", reason })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

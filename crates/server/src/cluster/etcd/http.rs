@@ -1,0 +1,218 @@
+//! As much of HTTP/1.1 (RFC 9112) as asking etcd takes: a POST, and an answer with a length, in chunks, or to the end.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use base::env::{Clock, Env};
+
+/// More than this is no answer of ours: the document and some soft state.
+const MAX_ANSWER_BYTES: usize = 16 << 20;
+
+/// An answer.
+pub(super) struct Answer {
+    /// The status code.
+    pub(super) status: u16,
+    /// The body, put together.
+    pub(super) body: Vec<u8>,
+}
+
+/// Asks, and waits for the whole answer.
+pub(super) fn post(
+    env: &Env,
+    addr: SocketAddr,
+    path: &str,
+    body: &str,
+    timeout: Duration,
+) -> io::Result<Answer> {
+    let mut exchange = Exchange::begin(env, addr, path, body, timeout)?;
+    loop {
+        if let Some(answer) = answer(&exchange.received)? {
+            return Ok(answer);
+        }
+        if !exchange.read()? {
+            return whole(&exchange.received);
+        }
+    }
+}
+
+/// Asks for a stream of lines, and reads until one of them `is_news`, the other end has nothing more to say, or for as
+/// long as `at_most`.
+pub(super) fn watch(
+    env: &Env,
+    addr: SocketAddr,
+    path: &str,
+    body: &str,
+    at_most: Duration,
+    is_news: &dyn Fn(&[u8]) -> bool,
+) -> io::Result<()> {
+    let mut exchange = Exchange::begin(env, addr, path, body, at_most)?;
+    loop {
+        if lines(&exchange.received)?.iter().any(|line| is_news(line)) {
+            return Ok(());
+        }
+        match exchange.read() {
+            Ok(true) => {}
+            Ok(false) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// A request that was sent, and what has come back so far.
+struct Exchange<'a> {
+    clock: &'a dyn Clock,
+    stream: TcpStream,
+    ends: Duration,
+    received: Vec<u8>,
+}
+
+impl Exchange<'_> {
+    fn begin<'a>(
+        env: &'a Env,
+        addr: SocketAddr,
+        path: &str,
+        body: &str,
+        timeout: Duration,
+    ) -> io::Result<Exchange<'a>> {
+        let ends = env.clock.monotonic() + timeout;
+        let stream = env.network.connect(addr)?.into_std();
+        let stream = stream.ok_or_else(|| io::Error::other("a network without sockets"))?;
+        stream.set_nonblocking(false)?;
+        stream.set_nodelay(true)?;
+        stream.set_write_timeout(Some(timeout.max(Duration::from_millis(1))))?;
+        let mut exchange = Exchange { clock: &*env.clock, stream, ends, received: Vec::new() };
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nHost: {addr}\r\nContent-Type: application/json\r\nConnection: close\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        exchange.stream.write_all(request.as_bytes())?;
+        Ok(exchange)
+    }
+
+    /// Takes what has come; false at the end.
+    fn read(&mut self) -> io::Result<bool> {
+        let left = self.ends.saturating_sub(self.clock.monotonic());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.stream.set_read_timeout(Some(left))?;
+        let mut some = [0; 16 << 10];
+        let read = match self.stream.read(&mut some) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(true),
+            read => read?,
+        };
+        self.received.extend_from_slice(&some[..read]);
+        if self.received.len() > MAX_ANSWER_BYTES {
+            return Err(io::Error::other("the answer is too long"));
+        }
+        Ok(read > 0)
+    }
+}
+
+fn bad() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "what answers does not speak HTTP as etcd does")
+}
+
+/// Status, headers and the rest, once all headers are there.
+fn head(received: &[u8]) -> io::Result<Option<(u16, String, &[u8])>> {
+    let Some(end) = received.windows(4).position(|four| four == b"\r\n\r\n") else { return Ok(None) };
+    let head = std::str::from_utf8(&received[..end]).map_err(|_| bad())?;
+    let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).ok_or_else(bad)?;
+    Ok(Some((status, head.to_ascii_lowercase(), &received[end + 4..])))
+}
+
+fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+    let line = head.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(':')))?;
+    line.split_once(':').map(|(_, value)| value.trim())
+}
+
+/// The chunks that are there, and whether the last one is.
+fn chunks(mut rest: &[u8]) -> io::Result<(Vec<u8>, bool)> {
+    let mut body = Vec::new();
+    loop {
+        let Some(end) = rest.windows(2).position(|two| two == b"\r\n") else { return Ok((body, false)) };
+        let line = std::str::from_utf8(&rest[..end]).map_err(|_| bad())?;
+        let size = line.split(';').next().unwrap_or_default().trim();
+        let size =
+            usize::from_str_radix(size, 16).ok().filter(|size| *size <= MAX_ANSWER_BYTES).ok_or_else(bad)?;
+        if size == 0 {
+            return Ok((body, true));
+        }
+        let chunk = &rest[end + 2..];
+        if chunk.len() < size + 2 {
+            body.extend_from_slice(&chunk[..size.min(chunk.len())]);
+            return Ok((body, false));
+        }
+        body.extend_from_slice(&chunk[..size]);
+        rest = &chunk[size + 2..];
+    }
+}
+
+/// The answer, if it is whole.
+fn answer(received: &[u8]) -> io::Result<Option<Answer>> {
+    let Some((status, head, rest)) = head(received)? else { return Ok(None) };
+    if header(&head, "transfer-encoding").is_some_and(|coding| coding.contains("chunked")) {
+        let (body, is_whole) = chunks(rest)?;
+        return Ok(is_whole.then_some(Answer { status, body }));
+    }
+    let len = header(&head, "content-length").and_then(|len| len.parse::<usize>().ok());
+    Ok(len.filter(|len| rest.len() >= *len).map(|len| Answer { status, body: rest[..len].to_vec() }))
+}
+
+/// The answer of one who has closed the connection.
+fn whole(received: &[u8]) -> io::Result<Answer> {
+    match head(received)? {
+        Some((status, head, rest)) if header(&head, "content-length").is_none() => {
+            let is_chunked = header(&head, "transfer-encoding").is_some();
+            let body = if is_chunked { chunks(rest)?.0 } else { rest.to_vec() };
+            Ok(Answer { status, body })
+        }
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+/// The whole lines of a body of which more is coming.
+fn lines(received: &[u8]) -> io::Result<Vec<Vec<u8>>> {
+    let Some((_, head, rest)) = head(received)? else { return Ok(Vec::new()) };
+    let is_chunked = header(&head, "transfer-encoding").is_some();
+    let body = if is_chunked { chunks(rest)?.0 } else { rest.to_vec() };
+    let end = body.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    Ok(body[..end].split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(<[u8]>::to_vec).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_put_together() {
+        let text =
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n";
+        for len in 0..text.len() - 2 {
+            let answer = answer(&text[..len]).expect("sound so far");
+            assert_eq!(answer.is_some(), len >= text.len() - 2, "{len}");
+        }
+        assert_eq!(answer(text).expect("sound").map(|answer| answer.body), Some(b"abcde".to_vec()));
+        let text = b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\n{}";
+        let answer = answer(text).expect("sound").expect("whole");
+        assert_eq!((answer.status, answer.body), (404, b"{}".to_vec()));
+    }
+
+    #[test]
+    fn nonsense_is_an_error() {
+        for text in [
+            "x\r\n\r\n".as_bytes(),
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffff\r\n",
+        ] {
+            assert!(answer(text).is_err());
+        }
+        assert!(whole(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nab").is_err());
+    }
+}

@@ -1,0 +1,189 @@
+//! Following the document: read, become what it says, report, lead if elected, wait for the next change.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::cluster::store::{Snapshot, Swap, Version};
+use ::cluster::{Agent, Command, Leader, Report, State, View, command, keys};
+
+use super::{Cluster, ClusterError};
+
+/// How soon positions are reported again while something is under way.
+const REPORT_EVERY: Duration = Duration::from_millis(20);
+/// How soon what did not succeed is tried again, and how long a change may be overlooked.
+const TRY_AGAIN: Duration = Duration::from_millis(200);
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// What the thread remembers from one look to the next.
+struct Memory {
+    leader: Leader,
+    reported: Option<Report>,
+    /// Whether this process has belonged to the cluster: one that was ejected does not come back by itself.
+    has_belonged: bool,
+    /// What buckets and vBuckets were asked to be last.
+    asked: super::apply::Asked,
+}
+
+impl Cluster {
+    /// Until the membership ends.
+    pub(super) fn follow(&self) {
+        let mut memory = Memory {
+            leader: Leader::new(self.config.leader),
+            reported: None,
+            has_belonged: false,
+            asked: super::apply::Asked::default(),
+        };
+        while !self.is_stopping() {
+            match self.look(&mut memory) {
+                Ok((version, patience)) => {
+                    if let Err(failure) = self.store.wait(version, patience.min(LOOK_AGAIN)) {
+                        tracing::warn!(%failure, "changes of the cluster are looked for");
+                        self.pause(TRY_AGAIN);
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "the cluster's state is not followed");
+                    self.pause(TRY_AGAIN);
+                }
+            }
+        }
+    }
+
+    /// One look: the version that was seen, and how long a change may be waited for.
+    fn look(&self, memory: &mut Memory) -> Result<(Version, Duration), ClusterError> {
+        let snapshot = self.store.read()?;
+        let Some(view) = View::of(&snapshot)? else {
+            let incarnation = self.life.lock().incarnation();
+            let state = command::found(&self.uuid, &self.address, incarnation);
+            self.write(&state, Version::ABSENT)?;
+            return Ok((snapshot.version, Duration::ZERO));
+        };
+        let view = Arc::new(view);
+        if view.state.node_of(&self.uuid).is_none() {
+            return self.look_from_outside(memory, &snapshot, view);
+        }
+        memory.has_belonged = true;
+        self.note_admission(&view);
+        let applied = self.apply(&view, &mut memory.asked);
+        let is_applied = match &applied {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::warn!(%error, "this node is not as the cluster wants it");
+                false
+            }
+        };
+        self.show(&view, is_applied);
+        let is_busy = self.report(&view, memory, is_applied)?;
+        let now = self.node.env().clock.monotonic();
+        let leads = self.lead(&snapshot, &view, &mut memory.leader)?;
+        let mut patience = if leads { memory.leader.patience(&view, now) } else { LOOK_AGAIN };
+        if is_busy || !is_applied {
+            self.pause(REPORT_EVERY);
+            patience = REPORT_EVERY;
+        }
+        Ok((snapshot.version, patience))
+    }
+
+    /// What a node does that does not belong to the cluster: it joins, or if it was ejected it lets go of everything.
+    fn look_from_outside(
+        &self,
+        memory: &mut Memory,
+        snapshot: &Snapshot,
+        view: Arc<View>,
+    ) -> Result<(Version, Duration), ClusterError> {
+        self.note_admission(&view);
+        if !memory.has_belonged {
+            let incarnation = self.life.lock().incarnation();
+            let (uuid, address) = (self.uuid.clone(), self.address.clone());
+            self.ask(&Command::Join { uuid, address, incarnation })?;
+            return Ok((snapshot.version, Duration::ZERO));
+        }
+        if self.is_leader(snapshot) {
+            let expected = Some(snapshot.version_of(keys::LEADER));
+            self.store.swap(Swap { key: keys::LEADER, expected, value: None, lease: None })?;
+        }
+        let is_done = self.serve_nobody().inspect_err(|error| {
+            tracing::warn!(%error, "this node has left its cluster, and has not let go of everything");
+        });
+        self.show(&view, is_done.is_ok());
+        Ok((snapshot.version, if is_done.is_ok() { LOOK_AGAIN } else { TRY_AGAIN }))
+    }
+
+    /// Tells who waits what was read and done.
+    fn show(&self, view: &Arc<View>, is_applied: bool) {
+        let mut seen = self.seen.lock();
+        seen.view = Some(Arc::clone(view));
+        if is_applied {
+            seen.applied = view.state.revision;
+        }
+        self.changed.notify_all();
+    }
+
+    fn is_leader(&self, snapshot: &Snapshot) -> bool {
+        snapshot.entries.get(keys::LEADER).is_some_and(|entry| entry.value == self.uuid.as_bytes())
+    }
+
+    /// Leads, if this node is the leader, or becomes it if there is none.
+    fn lead(&self, snapshot: &Snapshot, view: &View, leader: &mut Leader) -> Result<bool, ClusterError> {
+        let lease = self.life.lock().lease();
+        if !snapshot.entries.contains_key(keys::LEADER) && lease.is_some() {
+            let value = Some(self.uuid.as_bytes());
+            self.store.swap(Swap { key: keys::LEADER, expected: Some(Version::ABSENT), value, lease })?;
+            return Ok(true);
+        }
+        if !self.is_leader(snapshot) {
+            return Ok(false);
+        }
+        if let Some(next) = leader.step(view, self.node.env().clock.monotonic()) {
+            log(&view.state, &next);
+            self.write(&next, view.version)?;
+        }
+        Ok(true)
+    }
+
+    /// Reports where this node stands, if that has changed; whether something is under way of which more is to be
+    /// reported soon.
+    fn report(&self, view: &View, memory: &mut Memory, is_applied: bool) -> Result<bool, ClusterError> {
+        let (incarnation, lease) = {
+            let life = self.life.lock();
+            (life.incarnation(), life.lease())
+        };
+        let Some(agent) = Agent::new(&view.state, &self.uuid, incarnation) else { return Ok(false) };
+        let applied = if is_applied { view.state.revision } else { self.seen.lock().applied };
+        let mut report = Report { incarnation, applied, vbuckets: BTreeMap::new(), kept: BTreeMap::new() };
+        for (name, bucket) in &view.state.buckets {
+            let of = |vb| (vb, self.report_of(name, vb));
+            let under_way: BTreeMap<_, _> = agent.to_report(bucket).map(of).collect();
+            if !under_way.is_empty() {
+                report.vbuckets.insert(name.clone(), under_way);
+            }
+            if agent.reports_kept() {
+                let kept: Vec<u16> = bucket.vbuckets().filter(|vb| self.role(name, *vb).is_some()).collect();
+                if !kept.is_empty() {
+                    report.kept.insert(name.clone(), kept);
+                }
+            }
+        }
+        let is_busy = !report.vbuckets.is_empty();
+        let is_new = memory.reported.as_ref() != Some(&report);
+        if lease.is_some() && (is_new || !view.reports.contains_key(&self.uuid)) {
+            let json = serde_json::to_vec(&report).unwrap_or_default();
+            let key = keys::report(&self.uuid);
+            self.store.swap(Swap { key: &key, expected: None, value: Some(&json), lease })?;
+            memory.reported = Some(report);
+        }
+        Ok(is_busy)
+    }
+}
+
+/// Says in the log what the leader decided.
+fn log(before: &State, after: &State) {
+    let (epoch, revision) = (after.epoch, after.revision);
+    if after.epoch != before.epoch {
+        tracing::info!(epoch, revision, "vBuckets change hands");
+    }
+    if let Some(finished) = after.finished.as_ref().filter(|_| after.finished != before.finished) {
+        tracing::info!(epoch, revision, outcome = ?finished.outcome, "a rebalance has ended");
+    }
+}

@@ -1,0 +1,261 @@
+//! The node's part in a cluster: its lease, its fence, the document that it follows, and leading if it is elected.
+//!
+//! Two threads: one keeps the lease and does nothing else, so that nothing slow lets it run out; the other follows the
+//! document, reports, and leads. Both ask the coordination store, which may block.
+
+mod apply;
+mod buckets;
+mod etcd;
+mod follow;
+mod layout;
+mod life;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ::cluster::store::{Store, StoreFailure, Swap, Swapped, Version};
+use ::cluster::{Address, Command, LeaderConfig, Refused, View, command, keys};
+use base::VbState;
+use base::env::{OpenMode, Task};
+use engine::Bucket;
+use parking_lot::{Condvar, Mutex};
+
+pub use etcd::{AddressError, EtcdAddress, EtcdStore};
+
+use crate::node::Node;
+use life::Life;
+
+/// What a node of a cluster goes by.
+#[derive(Clone, Copy, Debug)]
+pub struct ClusterConfig {
+    /// How long a lease lives without being renewed. A node that fails is missed after this.
+    pub lease_ttl: Duration,
+    /// What it leads by, if it does.
+    pub leader: LeaderConfig,
+}
+
+impl Default for ClusterConfig {
+    fn default() -> Self {
+        ClusterConfig { lease_ttl: Duration::from_secs(5), leader: LeaderConfig::default() }
+    }
+}
+
+/// Why a node cannot belong to a cluster, or something asked of the cluster was not done.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    /// The coordination store.
+    #[error(transparent)]
+    Store(#[from] StoreFailure),
+    /// What the store holds is no document of this version.
+    #[error(transparent)]
+    Invalid(#[from] ::cluster::state::Invalid),
+    /// The cluster refuses.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// The store holds no cluster yet.
+    #[error("there is no cluster yet")]
+    NoCluster,
+    /// Others changed the document again and again.
+    #[error("the cluster is changing; try again")]
+    Busy,
+    /// Others cannot reach this node.
+    #[error("a node that listens everywhere must say by which name others reach it: give --advertise")]
+    NoAddress,
+    /// The node was not started as one that a cluster decides about.
+    #[error("this node decides itself what it serves")]
+    NotFenced,
+    /// The file with the node's identity, or a thread.
+    #[error("{0}: {1}")]
+    Io(&'static str, io::Error),
+}
+
+/// How often a command is tried anew when the document has changed meanwhile.
+const TRIES: usize = 20;
+
+/// A node's membership in a cluster; ends when it is stopped.
+pub struct Cluster {
+    node: Arc<Node>,
+    store: Arc<dyn Store>,
+    config: ClusterConfig,
+    uuid: String,
+    address: Address,
+    life: Mutex<Life>,
+    seen: Mutex<Seen>,
+    changed: Condvar,
+    is_stopping: AtomicBool,
+    stop: Mutex<bool>,
+    stopped: Condvar,
+    threads: Mutex<Vec<Task>>,
+}
+
+/// What the agent has seen and done.
+#[derive(Default)]
+struct Seen {
+    view: Option<Arc<View>>,
+    /// The newest revision that this node's vBuckets are as.
+    applied: u64,
+}
+
+impl Cluster {
+    /// Makes the node a member. It serves when the cluster lets it: see [`Cluster::wait_until_served`].
+    pub fn join(
+        node: Arc<Node>,
+        store: Arc<dyn Store>,
+        config: ClusterConfig,
+    ) -> Result<Arc<Cluster>, ClusterError> {
+        if node.fence().is_open() {
+            return Err(ClusterError::NotFenced);
+        }
+        let address = node.address();
+        let host = address.host.clone().ok_or(ClusterError::NoAddress)?;
+        let address = Address { host, kv: address.kv_port, http: address.http_port };
+        let uuid = identity(&node).map_err(|error| ClusterError::Io("the node's identity", error))?;
+        let life = Mutex::new(Life::new(node.env()));
+        let cluster = Arc::new(Cluster {
+            node: Arc::clone(&node),
+            store,
+            config,
+            uuid,
+            address,
+            life,
+            seen: Mutex::default(),
+            changed: Condvar::new(),
+            is_stopping: AtomicBool::new(false),
+            stop: Mutex::new(false),
+            stopped: Condvar::new(),
+            threads: Mutex::default(),
+        });
+        node.belongs_to(&cluster);
+        node.set_management(Arc::new(buckets::ClusterBuckets(Arc::downgrade(&cluster))));
+        for (name, run) in [("lease", Cluster::keep_lease as fn(&Cluster)), ("cluster", Cluster::follow)] {
+            let member = Arc::clone(&cluster);
+            let task = node.env().spawn.spawn(name, Box::new(move || run(&member)));
+            cluster.threads.lock().push(task.map_err(|error| ClusterError::Io("a thread", error))?);
+        }
+        Ok(cluster)
+    }
+
+    /// This node's identity.
+    pub fn uuid(&self) -> &str {
+        &self.uuid
+    }
+
+    /// What this node has read last; nothing before the first time.
+    pub fn view(&self) -> Option<Arc<View>> {
+        self.seen.lock().view.clone()
+    }
+
+    /// Waits until this node is as `is_so` wants the newest document that it follows, and the revision that it is as;
+    /// false if that takes longer than `at_most`.
+    pub fn wait_until(&self, at_most: Duration, is_so: impl Fn(&View, u64) -> bool) -> bool {
+        let clock = &self.node.env().clock;
+        let end = clock.monotonic() + at_most;
+        let mut seen = self.seen.lock();
+        loop {
+            if seen.view.as_ref().is_some_and(|view| is_so(view, seen.applied)) {
+                return true;
+            }
+            let left = end.saturating_sub(clock.monotonic());
+            if left.is_zero() || self.is_stopping() {
+                return false;
+            }
+            let _ = self.changed.wait_for(&mut seen, left);
+        }
+    }
+
+    /// Waits until the cluster has admitted this node, and it is as the document says.
+    pub fn wait_until_served(&self, at_most: Duration) -> bool {
+        self.wait_until(at_most, |view, applied| {
+            let node = view.state.node_of(&self.uuid);
+            let incarnation = self.life.lock().incarnation();
+            node.is_some_and(|(_, node)| node.incarnation == incarnation) && applied >= view.state.revision
+        })
+    }
+
+    /// Asks something of the cluster: writes the document that comes of it. Blocks.
+    pub fn ask(&self, what: &Command) -> Result<Arc<View>, ClusterError> {
+        for _ in 0..TRIES {
+            let view = View::of(&self.store.read()?)?.ok_or(ClusterError::NoCluster)?;
+            let next = command::apply(&view, what)?;
+            if next.revision == view.state.revision {
+                return Ok(Arc::new(view));
+            }
+            if let Some(version) = self.write(&next, view.version)? {
+                return Ok(Arc::new(View { state: next, version, ..view }));
+            }
+        }
+        Err(ClusterError::Busy)
+    }
+
+    /// Writes a document in the place of another one; nothing if that is not the one in the store.
+    fn write(&self, state: &::cluster::State, instead_of: Version) -> Result<Option<Version>, ClusterError> {
+        let json = state.to_json()?;
+        let expected = Some(instead_of);
+        let swap = Swap { key: keys::STATE, expected, value: Some(&json), lease: None };
+        match self.store.swap(swap)? {
+            Swapped::Done(version) => Ok(Some(version)),
+            Swapped::Conflict | Swapped::NoLease => Ok(None),
+        }
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::Acquire)
+    }
+
+    /// Waits; true if the membership ends.
+    fn pause(&self, at_most: Duration) -> bool {
+        let mut stop = self.stop.lock();
+        if !*stop {
+            let _ = self.stopped.wait_for(&mut stop, at_most);
+        }
+        *stop
+    }
+
+    /// Ends the membership: the node serves nothing any more, and others need not wait for its lease to run out.
+    /// False if one of its threads panicked.
+    pub fn stop(&self) -> bool {
+        self.node.fence().close();
+        self.is_stopping.store(true, Ordering::Release);
+        *self.stop.lock() = true;
+        self.stopped.notify_all();
+        self.changed.notify_all();
+        let threads = std::mem::take(&mut *self.threads.lock());
+        // All of them are waited for, whatever became of one.
+        let panicked = threads.into_iter().filter_map(|thread| (!thread.join()).then_some(())).count();
+        panicked == 0
+    }
+}
+
+/// Before a cluster says what a node serves, it serves nothing, and nobody may follow it: it may have less than those
+/// who would.
+pub(crate) fn hold_all(bucket: &Bucket) {
+    for vb in (0..bucket.vbuckets()).map(base::VbId) {
+        if matches!(bucket.state_of(vb), Some(VbState::Active | VbState::Pending)) {
+            // There is such a vBucket, which is all that could be refused.
+            let _ = bucket.set_vbucket_state(vb, VbState::Replica, None);
+        }
+    }
+}
+
+const IDENTITY: &str = "node-uuid";
+
+/// The node's identity: made when it is asked for first, kept with its data.
+fn identity(node: &Node) -> io::Result<String> {
+    let folder = node.host().map(|host| host.config().data_dir.clone()).unwrap_or_default();
+    let (env, path) = (node.env(), folder.join(IDENTITY));
+    let file = env.disk.open(&path, OpenMode::Create)?;
+    let mut text = [0; 32];
+    let read = file.read_at(&mut text, 0)?;
+    match std::str::from_utf8(&text[..read]) {
+        Ok(text) if read == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) => Ok(text.to_owned()),
+        _ => {
+            let uuid = format!("{:016x}{:016x}", env.random.next_u64(), env.random.next_u64());
+            file.write_at(uuid.as_bytes(), 0)?;
+            file.sync_data()?;
+            env.disk.sync_dir(&folder)?;
+            Ok(uuid)
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Cluster maps as clients want them. Each field stands here because some client fails without it.
+
+use engine::BucketKind;
+use serde_json::{Value, json};
+
+use super::capabilities;
+use super::layout::{BucketLayout, Layout};
+use crate::naming;
+
+/// The map for clients without a bucket.
+pub(super) fn of_nodes(layout: &Layout) -> Value {
+    json!({
+        "rev": layout.version.revision,
+        "revEpoch": layout.version.epoch,
+        "nodesExt": nodes_ext(layout),
+        "clusterCapabilitiesVer": [1, 0],
+        "clusterCapabilities": {},
+    })
+}
+
+fn nodes_ext(layout: &Layout) -> Vec<Value> {
+    let entry = |(at, node): (usize, &super::NodeEntry)| {
+        let address = &node.address;
+        // Clients refuse a map without a management port, whether they use it or not.
+        let mut entry = json!({ "services": { "kv": address.kv_port, "mgmt": address.http_port } });
+        if layout.this_node.map(usize::from) == Some(at) {
+            entry["thisNode"] = json!(true);
+        }
+        if let Some(host) = &address.host {
+            entry["hostname"] = json!(host);
+        }
+        entry
+    };
+    layout.active().map(entry).collect()
+}
+
+/// The map of a bucket.
+pub(super) fn of_bucket(layout: &Layout, bucket: &BucketLayout) -> Value {
+    let name = &bucket.name;
+    let node = |(_, node): (usize, &super::NodeEntry)| {
+        let address = &node.address;
+        let mut entry = json!({ "hostname": address.http(), "ports": { "direct": address.kv_port } });
+        if bucket.kind == BucketKind::Persistent {
+            let host = address.host_or_placeholder();
+            entry["couchApiBase"] = json!(format!("http://{host}:8092/{name}"));
+        }
+        entry
+    };
+    let servers: Vec<String> = layout.active().map(|(_, node)| node.address.kv()).collect();
+    json!({
+        "rev": layout.version.revision,
+        "revEpoch": layout.version.epoch,
+        "name": name,
+        "uuid": bucket.uuid,
+        "nodeLocator": "vbucket",
+        "bucketType": naming::bucket_type(bucket.kind),
+        "storageBackend": naming::storage_backend(bucket.kind),
+        "collectionsManifestUid": format!("{:x}", bucket.manifest_uid),
+        "nodes": layout.active().map(node).collect::<Vec<_>>(),
+        "nodesExt": nodes_ext(layout),
+        "vBucketServerMap": {
+            "hashAlgorithm": "CRC",
+            "numReplicas": bucket.replicas,
+            "serverList": servers,
+            "vBucketMap": rows(layout, bucket),
+        },
+        "bucketCapabilitiesVer": "",
+        "bucketCapabilities": capabilities(bucket.kind),
+        "clusterCapabilitiesVer": [1, 0],
+        "clusterCapabilities": {},
+    })
+}
+
+/// For each vBucket the places of its nodes in the list of servers, -1 where there is none.
+fn rows(layout: &Layout, bucket: &BucketLayout) -> Vec<Vec<i32>> {
+    let mut numbers = vec![-1; layout.nodes.len()];
+    for (number, (at, _)) in layout.active().enumerate() {
+        numbers[at] = number as i32;
+    }
+    let width = 1 + usize::from(bucket.replicas);
+    let row = |row: &Vec<Option<u16>>| {
+        let number = |at: usize| {
+            let place = row.get(at).copied().flatten();
+            place.and_then(|place| numbers.get(usize::from(place)).copied()).unwrap_or(-1)
+        };
+        (0..width).map(number).collect()
+    };
+    bucket.rows.iter().map(row).collect()
+}

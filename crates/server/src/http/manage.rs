@@ -1,0 +1,146 @@
+//! Making, changing, emptying and deleting buckets, with the statuses and words that SDKs' bucket managers look at.
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Extension, Path, Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+use tokio::sync::oneshot;
+
+use super::basic_auth::Caller;
+use super::bucket_form::{BucketForm, by_field};
+use super::settings::{Errors, refused, require_admin};
+use super::{Shared, form, no_such_bucket};
+use crate::node_buckets::{BucketError, Management};
+use crate::user::User;
+
+/// What may stand behind the question mark.
+#[derive(serde::Deserialize)]
+pub(super) struct Options {
+    /// Only say what is wrong.
+    #[serde(default)]
+    just_validate: Option<String>,
+}
+
+/// `POST /pools/default/buckets`
+pub(super) async fn create(
+    State(shared): State<Shared>,
+    Extension(Caller(user)): Extension<Caller>,
+    Query(options): Query<Options>,
+    body: Bytes,
+) -> Response {
+    if let Err(response) = require_admin(&user) {
+        return *response;
+    }
+    let vbuckets = shared.node.host().map_or(base::limits::DEFAULT_VBUCKETS, |host| host.config().vbuckets);
+    let spec = match BucketForm::new(form::parse(&body)).create(vbuckets) {
+        Ok(spec) => spec,
+        Err(errors) => return refused(errors),
+    };
+    if options.just_validate.as_deref() == Some("1") {
+        let exists = shared.node.bucket(&spec.name).is_some();
+        return if exists {
+            answer(&BucketError::Exists)
+        } else {
+            Json(json!({ "errors": {} })).into_response()
+        };
+    }
+    done(StatusCode::ACCEPTED, on_a_thread(&shared, move |management| management.create(spec)).await)
+}
+
+/// `POST /pools/default/buckets/BUCKET`: fields of a form, of which all are taken or none.
+pub(super) async fn change(
+    State(shared): State<Shared>,
+    Extension(Caller(user)): Extension<Caller>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Response {
+    let Some((spec, bucket)) = shared.node.buckets().into_iter().find(|(spec, _)| spec.name == name) else {
+        return no_such_bucket();
+    };
+    if let Err(response) = may_change(&user, &name) {
+        return *response;
+    }
+    let change = match BucketForm::new(form::parse(&body)).change(&spec, bucket.vbuckets()) {
+        Ok(change) => change,
+        Err(errors) => return refused(errors),
+    };
+    drop(bucket);
+    done(StatusCode::OK, on_a_thread(&shared, move |management| management.change(&name, change)).await)
+}
+
+/// `DELETE /pools/default/buckets/BUCKET`
+pub(super) async fn delete(
+    State(shared): State<Shared>,
+    Extension(Caller(user)): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Response {
+    if let Err(response) = may_change(&user, &name) {
+        return *response;
+    }
+    done(StatusCode::OK, on_a_thread(&shared, move |management| management.delete(&name)).await)
+}
+
+/// `POST /pools/default/buckets/BUCKET/controller/doFlush`
+pub(super) async fn flush(
+    State(shared): State<Shared>,
+    Extension(Caller(user)): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Response {
+    if let Err(response) = may_change(&user, &name) {
+        return *response;
+    }
+    done(StatusCode::OK, on_a_thread(&shared, move |management| management.flush(&name)).await)
+}
+
+/// Refuses those who may not see a bucket as if there were none, and those who may not change it.
+fn may_change(user: &User, name: &str) -> Result<(), Box<Response>> {
+    if !user.may_select(name) {
+        return Err(Box::new(no_such_bucket()));
+    }
+    require_admin(user)
+}
+
+/// Does what blocks on a thread of its own, so that others are answered meanwhile.
+pub(super) async fn on_a_thread(
+    shared: &Shared,
+    work: impl FnOnce(&dyn Management) -> Result<(), BucketError> + Send + 'static,
+) -> Result<(), BucketError> {
+    let management = shared.node.management();
+    let (sender, receiver) = oneshot::channel();
+    let job = move || {
+        // Nobody hears it if the client has gone meanwhile; it is done all the same.
+        let _ = sender.send(work(&*management));
+    };
+    shared.node.env().spawn.spawn("buckets", Box::new(job)).map_err(crate::hosting::HostFailure::Thread)?;
+    let lost = |_| BucketError::Elsewhere("the thread that should do it ended".to_owned());
+    receiver.await.map_err(lost)?
+}
+
+fn done(code: StatusCode, outcome: Result<(), BucketError>) -> Response {
+    match outcome {
+        Ok(()) => code.into_response(),
+        Err(error) => answer(&error),
+    }
+}
+
+pub(super) fn answer(error: &BucketError) -> Response {
+    let field = |field: &str| refused(Errors::from([(field.to_owned(), error.to_string())]));
+    match error {
+        BucketError::Unknown => no_such_bucket(),
+        BucketError::Exists | BucketError::InTheWay(_) => field("name"),
+        BucketError::Quota => field("ramQuota"),
+        BucketError::TooMany => field("_"),
+        BucketError::Settings(errors) => refused(by_field(errors)),
+        // The one answer whose message stands outside of `errors`.
+        BucketError::NotFlushable => {
+            (StatusCode::BAD_REQUEST, Json(json!({ "_": error.to_string() }))).into_response()
+        }
+        BucketError::Fixed | BucketError::Elsewhere(_) | BucketError::Failed(_) | BucketError::Engine(_) => {
+            tracing::error!(%error, "a bucket was not managed");
+            let errors = json!({ "errors": { "_": error.to_string() } });
+            (StatusCode::INTERNAL_SERVER_ERROR, Json(errors)).into_response()
+        }
+    }
+}

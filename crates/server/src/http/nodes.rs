@@ -1,0 +1,64 @@
+//! The nodes of the cluster as SDKs and management tools list them.
+
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, header};
+use serde_json::{Value, json};
+
+use crate::cluster_map::{Membership, NodeEntry};
+use crate::node::Node;
+use crate::version::SERVER_VERSION;
+
+/// All nodes, this one first if it belongs to the cluster: clients take the first for the one that they asked.
+pub(super) fn list(node: &Node, headers: &HeaderMap) -> Vec<Value> {
+    let maps = node.cluster_map();
+    let layout = maps.layout();
+    let this = layout.this_node.map(usize::from);
+    let mut nodes: Vec<(bool, Value)> = layout
+        .nodes
+        .iter()
+        .enumerate()
+        .map(|(at, entry)| (this == Some(at), of_entry(node, entry, this == Some(at), headers)))
+        .collect();
+    nodes.sort_by_key(|(is_this, _)| !is_this);
+    nodes.into_iter().map(|(_, entry)| entry).collect()
+}
+
+/// The host that the client asked for, from `Host: HOST[:PORT]`.
+fn asked_host(headers: &HeaderMap) -> Option<String> {
+    let text = headers.get(header::HOST)?.to_str().ok()?;
+    let authority: Authority = text.parse().ok()?;
+    Some(authority.host().trim_matches(['[', ']']).to_owned())
+}
+
+/// A node; one that listens everywhere is called what the client called it.
+fn of_entry(node: &Node, entry: &NodeEntry, is_this: bool, headers: &HeaderMap) -> Value {
+    let address = &entry.address;
+    let host = address.host.clone().or_else(|| asked_host(headers)).unwrap_or_else(|| "127.0.0.1".to_owned());
+    let bracketed = if host.contains(':') { format!("[{host}]") } else { host.clone() };
+    let hostname = format!("{bracketed}:{}", address.http_port);
+    let membership = match entry.membership {
+        Membership::Active => "active",
+        Membership::Added => "inactiveAdded",
+        Membership::FailedOver => "inactiveFailed",
+    };
+    let mut told = json!({
+        "hostname": hostname,
+        "configuredHostname": hostname,
+        "otpNode": format!("{}@{host}", entry.id),
+        "nodeUUID": "",
+        "status": if entry.is_healthy { "healthy" } else { "unhealthy" },
+        "clusterMembership": membership,
+        "version": SERVER_VERSION,
+        "os": std::env::consts::OS,
+        "services": ["kv"],
+        "ports": { "direct": address.kv_port },
+        "recoveryType": "none",
+        "clusterCompatibility": 458_758,
+        "cpuCount": node.threads(),
+        "uptime": node.uptime_s().to_string(),
+    });
+    if is_this {
+        told["thisNode"] = json!(true);
+    }
+    told
+}

@@ -1,0 +1,17 @@
+//! Clients of a frozen node wait, whatever they ask.
+
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
+
+use super::Shared;
+
+/// Lets a request wait while the node is frozen, or until it stops.
+pub(super) async fn wait(State(shared): State<Shared>, request: Request, next: Next) -> Response {
+    let mut hearing = shared.node.hearing();
+    tokio::select! {
+        () = hearing.thawed() => {}
+        () = shared.stopped() => {}
+    }
+    next.run(request).await
+}

@@ -1,0 +1,73 @@
+//! How connections hear, on whichever thread they are, that something about the node is different: there is a new
+//! cluster map, a bucket is gone, clients have to wait.
+//!
+//! What is told is only that there is something; each looks for itself what it is. So nothing piles up for those who
+//! are slow.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::sync::watch;
+
+/// The node's side.
+#[derive(Default)]
+pub struct Announcer {
+    /// Counts up whenever there is something to look at.
+    edition: watch::Sender<u64>,
+    is_frozen: Arc<AtomicBool>,
+}
+
+impl Announcer {
+    /// Says that there is something to look at.
+    pub fn tell(&self) {
+        self.edition.send_modify(|edition| *edition += 1);
+    }
+
+    /// Lets clients wait from now on, or go on.
+    pub fn freeze(&self, is_frozen: bool) {
+        self.is_frozen.store(is_frozen, Ordering::SeqCst);
+        self.tell();
+    }
+
+    /// A new ear.
+    pub fn hearing(&self) -> Hearing {
+        Hearing { edition: self.edition.subscribe(), is_frozen: Arc::clone(&self.is_frozen) }
+    }
+}
+
+/// Somebody's ear.
+#[derive(Clone)]
+pub struct Hearing {
+    edition: watch::Receiver<u64>,
+    is_frozen: Arc<AtomicBool>,
+}
+
+impl Hearing {
+    /// Counts up whenever there is something to look at; [`Hearing::changed`] tells of what comes after this.
+    pub fn edition(&mut self) -> u64 {
+        *self.edition.borrow_and_update()
+    }
+
+    /// Whether clients have to wait. When that ends it is told.
+    pub fn is_frozen(&self) -> bool {
+        self.is_frozen.load(Ordering::SeqCst)
+    }
+
+    /// Ready when something has changed since [`Hearing::edition`]; never if the node is gone.
+    pub async fn changed(&mut self) {
+        if self.edition.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+
+    /// Ready as soon as clients need not wait.
+    pub async fn thawed(&mut self) {
+        loop {
+            self.edition();
+            if !self.is_frozen() {
+                return;
+            }
+            self.changed().await;
+        }
+    }
+}

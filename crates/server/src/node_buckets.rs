@@ -1,0 +1,206 @@
+//! Buckets that come, change and go while the node runs.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use base::DurabilityLevel;
+use engine::{Bucket, SettingError};
+use vbucket::Manifest;
+
+use crate::config::BucketSpec;
+use crate::hosting::{HostFailure, MOST_BUCKETS};
+use crate::node::{Node, Served};
+
+/// Why a bucket is not made, changed, emptied or deleted.
+#[derive(Debug, thiserror::Error)]
+pub enum BucketError {
+    /// There is one of this name.
+    #[error("Bucket with given name already exists")]
+    Exists,
+    /// There is none of this name.
+    #[error("Requested resource not found.")]
+    Unknown,
+    /// It was made without permission to remove all documents at once.
+    #[error("Flush is disabled for the bucket")]
+    NotFlushable,
+    /// With it all quotas would come to more than the node may use.
+    #[error("RAM quota specified is too large to be provisioned into this cluster.")]
+    Quota,
+    /// There are as many as there may be.
+    #[error("Cannot create more than {MOST_BUCKETS} buckets")]
+    TooMany,
+    /// A folder stands in its place that is no bucket of this node.
+    #[error("{} is in the way: it holds files, and no bucket of this node; move it away", .0.display())]
+    InTheWay(PathBuf),
+    /// Settings that there are not, or that do not fit.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Settings(Vec<SettingError>),
+    /// This node was put together without anything that could run another bucket.
+    #[error("this node cannot make or remove buckets")]
+    Fixed,
+    /// The disk or the system failed.
+    #[error(transparent)]
+    Failed(#[from] HostFailure),
+    /// The files of a bucket failed.
+    #[error(transparent)]
+    Engine(#[from] engine::Failure),
+    /// Something else, told by whoever manages the buckets of several nodes.
+    #[error("{0}")]
+    Elsewhere(String),
+}
+
+/// What shall be different about a bucket; what is not said stays as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BucketChange {
+    /// Settings by name, of which all are taken or none.
+    pub settings: Vec<(&'static str, String)>,
+    /// Copies beside the active one.
+    pub replicas: Option<u8>,
+    /// Whether all documents may be removed at once.
+    pub flush_enabled: Option<bool>,
+    /// The least durability of writes.
+    pub durability_min: Option<Option<DurabilityLevel>>,
+}
+
+/// Whoever decides which buckets there are: a node alone itself, in a cluster its orchestrator.
+///
+/// All of these block until it is done; they are called from threads that may.
+pub trait Management: Send + Sync {
+    /// Makes a bucket.
+    fn create(&self, spec: BucketSpec) -> Result<(), BucketError>;
+    /// Changes a bucket.
+    fn change(&self, name: &str, change: BucketChange) -> Result<(), BucketError>;
+    /// Removes all documents of a bucket that allows it.
+    fn flush(&self, name: &str) -> Result<(), BucketError>;
+    /// Deletes a bucket with its documents.
+    fn delete(&self, name: &str) -> Result<(), BucketError>;
+    /// Whoever else has the bucket gets the manifest that it has here now.
+    fn tell_manifest(&self, name: &str, manifest: &Manifest) -> Result<(), BucketError>;
+}
+
+impl Management for Node {
+    fn create(&self, spec: BucketSpec) -> Result<(), BucketError> {
+        self.create_bucket(spec)
+    }
+
+    fn change(&self, name: &str, change: BucketChange) -> Result<(), BucketError> {
+        self.change_bucket(name, change)
+    }
+
+    fn flush(&self, name: &str) -> Result<(), BucketError> {
+        self.flush_bucket(name)
+    }
+
+    fn delete(&self, name: &str) -> Result<(), BucketError> {
+        self.delete_bucket(name)
+    }
+
+    fn tell_manifest(&self, _: &str, _: &Manifest) -> Result<(), BucketError> {
+        Ok(())
+    }
+}
+
+impl Node {
+    /// Makes a bucket and serves it; it is there after a restart, too. In a cluster nobody is told where it is before
+    /// the cluster's map says so.
+    ///
+    /// Blocks while the disk works.
+    pub fn create_bucket(&self, spec: BucketSpec) -> Result<(), BucketError> {
+        let _changing = self.changing.lock();
+        let host = self.host().ok_or(BucketError::Fixed)?;
+        let quotas: Vec<(String, u64)> = self.quotas();
+        if quotas.iter().any(|(name, _)| *name == spec.name) {
+            return Err(BucketError::Exists);
+        }
+        if quotas.len() >= MOST_BUCKETS {
+            return Err(BucketError::TooMany);
+        }
+        self.check_quota(&quotas, &spec.name, spec.quota_bytes)?;
+        if let Some(folder) = host.folder_in_the_way(&spec.name, self.env()) {
+            return Err(BucketError::InTheWay(folder));
+        }
+        let served = host.make(&spec, self.env())?;
+        self.serve_bucket(served);
+        tracing::info!(bucket = spec.name, "the bucket was made");
+        self.redraw_map()
+    }
+
+    /// Changes a bucket: all that was asked, or nothing.
+    ///
+    /// Blocks while the disk works.
+    pub fn change_bucket(&self, name: &str, change: BucketChange) -> Result<(), BucketError> {
+        let _changing = self.changing.lock();
+        let (old, bucket) = self.find(name)?;
+        let spec = BucketSpec {
+            replicas: change.replicas.unwrap_or(old.replicas),
+            flush_enabled: change.flush_enabled.unwrap_or(old.flush_enabled),
+            durability_min: change.durability_min.unwrap_or(old.durability_min),
+            ..old.clone()
+        };
+        let pairs: Vec<(&str, &str)> =
+            change.settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        // On the copy first, so that a quota that is too large changes nothing.
+        spec.settings.set_all(spec.kind, &pairs).map_err(BucketError::Settings)?;
+        let quota_bytes = spec.settings.get(engine::settings::Key::MaxSize);
+        if quota_bytes > old.quota_bytes {
+            self.check_quota(&self.quotas(), name, quota_bytes)?;
+        }
+        let spec = BucketSpec { quota_bytes, ..spec };
+        bucket.set_params(&pairs).map_err(BucketError::Settings)?;
+        if let Some(host) = self.host() {
+            host.note(&spec, self.env())?;
+        }
+        let redraw = spec.replicas != old.replicas;
+        self.serve_bucket(Served { spec, bucket });
+        if redraw { self.redraw_map() } else { Ok(()) }
+    }
+
+    /// Removes all documents of a bucket that allows it; each of its vBuckets begins a new history.
+    ///
+    /// Blocks while the disk works; meanwhile operations wait.
+    pub fn flush_bucket(&self, name: &str) -> Result<(), BucketError> {
+        let _changing = self.changing.lock();
+        let (spec, bucket) = self.find(name)?;
+        if !spec.flush_enabled {
+            return Err(BucketError::NotFlushable);
+        }
+        tracing::info!(bucket = name, "all documents of the bucket are removed");
+        Ok(bucket.remove_all_documents()?)
+    }
+
+    /// Deletes a bucket with its documents: connections that have selected it are closed, its threads end, its folder
+    /// goes. One that the configuration names is made anew, empty, at the next start.
+    ///
+    /// Blocks while the disk works, and until those who look at it have ended.
+    pub fn delete_bucket(&self, name: &str) -> Result<(), BucketError> {
+        let _changing = self.changing.lock();
+        let host = self.host().ok_or(BucketError::Fixed)?;
+        let (_, bucket) = self.find(name)?;
+        host.begin_removal(name, self.env())?;
+        self.forget_bucket(name);
+        self.replication().forget(name);
+        let redrawn = self.redraw_map();
+        host.remove(bucket, self.env())?;
+        tracing::info!(bucket = name, "the bucket was deleted");
+        redrawn
+    }
+
+    fn find(&self, name: &str) -> Result<(BucketSpec, Arc<Bucket>), BucketError> {
+        let mut all = self.buckets().into_iter();
+        all.find(|(spec, _)| spec.name == name).ok_or(BucketError::Unknown)
+    }
+
+    /// The quota of each bucket, in bytes.
+    fn quotas(&self) -> Vec<(String, u64)> {
+        let quota = |(spec, bucket): (BucketSpec, Arc<Bucket>)| (spec.name, bucket.memory().quota_bytes());
+        self.buckets().into_iter().map(quota).collect()
+    }
+
+    /// Whether a bucket may have this quota beside the others.
+    fn check_quota(&self, quotas: &[(String, u64)], name: &str, bytes: u64) -> Result<(), BucketError> {
+        let Some(host) = self.host() else { return Ok(()) };
+        let others = quotas.iter().filter(|(other, _)| other != name).map(|(_, quota)| *quota);
+        let sum = others.fold(bytes, u64::saturating_add);
+        if sum <= host.memory_quota_bytes() { Ok(()) } else { Err(BucketError::Quota) }
+    }
+}

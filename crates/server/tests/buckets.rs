@@ -1,0 +1,287 @@
+//! Buckets that come, change, are emptied and go while the node runs, as SDKs' bucket managers and scripts ask for it.
+
+mod support;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use base::VbId;
+use protocol::Status;
+use serde_json::{Value, json};
+use support::{Client, Lines, http, http_as, json, start};
+
+const BUCKETS: &str = "/pools/default/buckets";
+
+fn create(server: &server::Server, form: &str) {
+    let (code, body) = http(server, "POST", BUCKETS, form);
+    assert_eq!((code, body.as_str()), (202, ""), "{form}");
+}
+
+fn errors_of(answer: (u16, String)) -> Value {
+    assert_eq!(answer.0, 400, "{}", answer.1);
+    let told: Value = serde_json::from_str(&answer.1).expect("JSON");
+    told["errors"].clone()
+}
+
+#[test]
+fn a_bucket_is_made_used_and_deleted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "");
+    // As the Go SDK sends it.
+    create(
+        &server,
+        "name=orders&flushEnabled=1&replicaIndex=0&bucketType=membase&replicaNumber=2&ramQuotaMB=100\
+         &evictionPolicy=fullEviction&maxTTL=50&compressionMode=active&durabilityMinLevel=majority\
+         &storageBackend=couchstore&conflictResolutionType=seqno",
+    );
+    let told = json(&server, &format!("{BUCKETS}/orders"));
+    for (field, is) in [
+        ("name", json!("orders")),
+        ("bucketType", json!("membase")),
+        ("replicaNumber", json!(2)),
+        ("evictionPolicy", json!("fullEviction")),
+        ("maxTTL", json!(50)),
+        ("compressionMode", json!("active")),
+        ("durabilityMinLevel", json!("majority")),
+        ("storageBackend", json!("couchstore")),
+        ("controllers", json!({ "flush": "/pools/default/buckets/orders/controller/doFlush" })),
+        ("quota", json!({ "ram": 100 << 20, "rawRAM": 100 << 20 })),
+    ] {
+        assert_eq!(told[field], is, "{field}");
+    }
+    assert_eq!(told["vBucketServerMap"]["vBucketMap"][3], json!([0, -1, -1]));
+    let names = json(&server, "/pools/default")["bucketNames"].clone();
+    assert_eq!(names.as_array().map(Vec::len), Some(2), "{names}");
+    let again = errors_of(http(&server, "POST", BUCKETS, "name=orders&ramQuotaMB=100"));
+    assert_eq!(again, json!({ "name": "Bucket with given name already exists" }));
+
+    let mut client = Client::connect(&server, "orders", &[]);
+    assert_eq!(client.set(b"k", b"1"), Some(Status::Success));
+    let dir = folder.path().join("buckets/orders");
+    assert!(dir.exists());
+    assert_eq!(http(&server, "DELETE", &format!("{BUCKETS}/orders"), ""), (200, String::new()));
+    assert!(!dir.exists());
+    assert!(client.get(b"k").is_none(), "its connections are closed");
+    for (method, path) in [
+        ("GET", "/pools/default/buckets/orders"),
+        ("DELETE", "/pools/default/buckets/orders"),
+        ("POST", "/pools/default/buckets/orders"),
+        ("POST", "/pools/default/buckets/orders/controller/doFlush"),
+        ("GET", "/pools/default/b/orders"),
+    ] {
+        assert_eq!(http(&server, method, path, ""), (404, "Requested resource not found.\r\n".to_owned()));
+    }
+    assert_eq!(Client::try_connect(&server, "orders", &[]).1, Status::KeyEnoent);
+    // Nothing of it is in a new one.
+    create(&server, "name=orders&ramQuotaMB=100");
+    let mut client = Client::connect(&server, "orders", &[]);
+    assert_eq!(client.get(b"k").map(|answer| answer.status), Some(Status::KeyEnoent));
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn what_cannot_be_is_refused_by_field() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let reader = "[[user]]\nname = \"reader\"\npassword = \"password\"\nrole = \"read-only\"";
+    let server = start(folder.path(), &format!("memory-quota = \"400MiB\"\n{reader}"));
+    for (form, field, said) in [
+        ("ramQuotaMB=100", "name", "needs to be specified"),
+        ("name=a%20b&ramQuotaMB=100", "name", "can only contain"),
+        ("name=..&ramQuotaMB=100", "name", "can only contain"),
+        ("name=a", "ramQuota", "must be specified"),
+        ("name=a&ramQuotaMB=0", "ramQuotaMB", "at least 1MiB"),
+        ("name=a&ramQuota=x", "ramQuota", "number of MiB"),
+        ("name=a&ramQuotaMB=145", "ramQuota", "too large to be provisioned"),
+        ("name=a&ramQuotaMB=18446744073709551615", "ramQuotaMB", "number of MiB"),
+        ("name=a&ramQuotaMB=100&bucketType=memcached", "bucketType", "membase"),
+        ("name=a&ramQuotaMB=100&replicaNumber=4", "replicaNumber", "0 to 3"),
+        ("name=a&ramQuotaMB=100&flushEnabled=2", "flushEnabled", "1 or 0"),
+        ("name=a&ramQuotaMB=100&storageBackend=magma", "storageBackend", "couchstore"),
+        ("name=a&ramQuotaMB=100&evictionPolicy=noEviction", "evictionPolicy", "value_only"),
+        ("name=a&ramQuotaMB=100&conflictResolutionType=lww", "conflictResolutionType", "seqno"),
+        ("name=a&ramQuotaMB=100&durabilityMinLevel=some", "durabilityMinLevel", "give none"),
+        (
+            "name=a&ramQuotaMB=100&bucketType=ephemeral&durabilityMinLevel=persistToMajority",
+            "durabilityMinLevel",
+            "no disk",
+        ),
+        ("name=a&ramQuotaMB=100&numVBuckets=128", "numVBuckets", "cannot be changed"),
+        ("name=a&ramQuotaMB=100&flavour=sweet", "flavour", "no such field"),
+    ] {
+        let errors = errors_of(http(&server, "POST", BUCKETS, form));
+        assert!(errors[field].as_str().is_some_and(|text| text.contains(said)), "{form}: {errors}");
+    }
+    let form = "name=a&ramQuotaMB=100";
+    assert_eq!(http_as("reader", server.http_addr(), "POST", BUCKETS, form).0, 403);
+    assert_eq!(http(&server, "POST", &format!("{BUCKETS}?just_validate=1"), form).0, 200);
+    assert_eq!(server.node().bucket_names(), ["default"]);
+    // A folder that nobody knows may be dear to somebody.
+    let stray = folder.path().join("buckets/a");
+    std::fs::create_dir_all(stray.join("x")).expect("a folder");
+    let errors = errors_of(http(&server, "POST", BUCKETS, form));
+    assert!(errors["name"].as_str().is_some_and(|text| text.contains("is in the way")), "{errors}");
+    std::fs::remove_dir_all(&stray).expect("it goes");
+    create(&server, form);
+    assert_eq!(http_as("reader", server.http_addr(), "DELETE", &format!("{BUCKETS}/a"), "").0, 403);
+    // A quota that grows is looked at as well.
+    let grown = errors_of(http(&server, "POST", &format!("{BUCKETS}/a"), "ramQuotaMB=145&maxTTL=9"));
+    assert!(grown["ramQuota"].is_string(), "{grown}");
+    assert_eq!(json(&server, &format!("{BUCKETS}/a"))["maxTTL"], 0);
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn a_flush_empties_a_bucket_that_allows_it() {
+    for kind in ["membase", "ephemeral"] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let server = start(folder.path(), "");
+        create(&server, &format!("name=b&ramQuotaMB=100&bucketType={kind}&replicaNumber=0"));
+        let mut client = Client::connect(&server, "b", &[]);
+        for key in 0..100 {
+            assert_eq!(client.set(format!("k{key}").as_bytes(), b"v"), Some(Status::Success));
+        }
+        let flush = format!("{BUCKETS}/b/controller/doFlush");
+        let refused = (400, json!({ "_": "Flush is disabled for the bucket" }).to_string());
+        assert_eq!(http(&server, "POST", &flush, ""), refused);
+        assert_eq!(http(&server, "POST", &format!("{BUCKETS}/b"), "flushEnabled=1").0, 200);
+        let bucket = server.node().bucket("b").expect("it is served");
+        let history = |id| bucket.inspect(VbId(id), vbucket::VBucket::uuid).expect("it is there");
+        let before: Vec<_> = (0..support::VBUCKETS).map(history).collect();
+        let mut changes = Lines::of(&server, "/v1/buckets/b/changes");
+        assert!(changes.next_json().is_some());
+        assert_eq!(http(&server, "POST", &flush, ""), (200, String::new()));
+        for (id, before) in (0..support::VBUCKETS).zip(before) {
+            assert_ne!(history(id), before);
+            assert_eq!(bucket.inspect(VbId(id), |vb| vb.high_seqno()).map(|seqno| seqno.0), Some(0));
+        }
+        // The connection is still good.
+        assert_eq!(client.get(b"k1").map(|answer| answer.status), Some(Status::KeyEnoent));
+        assert_eq!(client.set(b"new", b"v"), Some(Status::Success));
+        drop((bucket, changes));
+        server.stop().expect("a clean stop");
+        let server = start(folder.path(), "");
+        let mut client = Client::connect(&server, "b", &[]);
+        assert_eq!(client.get(b"k1").map(|answer| answer.status), Some(Status::KeyEnoent));
+        let kept = if kind == "membase" { Status::Success } else { Status::KeyEnoent };
+        assert_eq!(client.get(b"new").map(|answer| answer.status), Some(kept));
+        server.stop().expect("a clean stop");
+    }
+}
+
+#[test]
+fn a_restart_keeps_what_was_made() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "");
+    create(&server, "name=a&ramQuotaMB=100&flushEnabled=1&replicaNumber=1&maxTTL=7");
+    create(&server, "name=e&ramQuotaMB=50&bucketType=ephemeral&evictionPolicy=nruEviction");
+    create(&server, "name=gone&ramQuotaMB=100");
+    assert_eq!(http(&server, "POST", &format!("{BUCKETS}/a"), "maxTTL=9&ramQuotaMB=120").0, 200);
+    let mut client = Client::connect(&server, "a", &[]);
+    assert_eq!(client.set(b"k", b"v"), Some(Status::Success));
+    assert_eq!(http(&server, "DELETE", &format!("{BUCKETS}/gone"), "").0, 200);
+    assert_eq!(http(&server, "DELETE", &format!("{BUCKETS}/default"), "").0, 200);
+    let uuid = json(&server, &format!("{BUCKETS}/a"))["uuid"].clone();
+    let revision = json(&server, "/pools/default/b/a")["rev"].as_i64().expect("a number");
+    server.stop().expect("a clean stop");
+
+    let server = start(folder.path(), "");
+    // What the configuration names is made anew.
+    assert_eq!(server.node().bucket_names(), ["a", "default", "e"]);
+    let told = json(&server, &format!("{BUCKETS}/a"));
+    assert_eq!((&told["uuid"], &told["maxTTL"], &told["replicaNumber"]), (&uuid, &json!(9), &json!(1)));
+    assert_eq!(told["quota"]["rawRAM"], 120 << 20);
+    assert!(told["controllers"]["flush"].is_string());
+    let told = json(&server, &format!("{BUCKETS}/e"));
+    assert_eq!((&told["bucketType"], &told["evictionPolicy"]), (&json!("ephemeral"), &json!("nruEviction")));
+    let mut client = Client::connect(&server, "a", &[]);
+    assert_eq!(client.get(b"k").map(|answer| answer.value), Some(b"v".to_vec()));
+    assert!(json(&server, "/pools/default/b/a")["rev"].as_i64() > Some(revision));
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn a_removal_that_was_interrupted_is_finished_at_the_next_start() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "");
+    create(&server, "name=a&ramQuotaMB=100");
+    server.stop().expect("a clean stop");
+    // As a node leaves it that is killed before the files are gone.
+    std::fs::write(folder.path().join("buckets.json"), r#"{"buckets":[],"removing":["a"]}"#)
+        .expect("written");
+    let server = start(folder.path(), "");
+    assert_eq!(server.node().bucket_names(), ["default"]);
+    assert!(!folder.path().join("buckets/a").exists());
+    create(&server, "name=a&ramQuotaMB=100");
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn whoever_looks_at_a_bucket_ends_with_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "");
+    create(&server, "name=b&ramQuotaMB=100");
+    let mut other = Client::connect(&server, "default", &[]);
+    let mut clients: Vec<Client> = (0..6).map(|_| Client::connect(&server, "b", &[])).collect();
+    assert_eq!(clients[0].set(b"k", b"v"), Some(Status::Success));
+    let mut changes = Lines::of(&server, "/v1/buckets/b/changes");
+    assert!(changes.next_json().is_some());
+    let mut maps = Lines::of(&server, "/pools/default/bs/b");
+    assert_eq!(maps.next_json().map(|map| map["name"].clone()), Some(json!("b")));
+    assert_eq!(http(&server, "DELETE", &format!("{BUCKETS}/b"), "").0, 200);
+    assert!(clients.iter_mut().all(|client| client.try_receive().is_none()));
+    while changes.next_json().is_some() {}
+    while maps.next_json().is_some() {}
+    assert_eq!(other.set(b"k", b"v"), Some(Status::Success));
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn buckets_come_and_go_under_load() {
+    const ROUNDS: u64 = 8;
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "");
+    let node = (server.kv_addr(), server.http_addr());
+    let (is_over, round, written) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let write = || {
+        while !is_over.load(Ordering::Relaxed) {
+            let (mut client, selected) = Client::try_connect(&node, "b", &[]);
+            if selected != Status::Success {
+                continue;
+            }
+            // A value of an earlier round may be written into a later bucket, never the other way round.
+            for key in 0u64.. {
+                let now = round.load(Ordering::SeqCst).to_string();
+                match client.set(format!("k{}", key % 1000).as_bytes(), now.as_bytes()) {
+                    Some(status) => assert!(
+                        matches!(status, Status::Success | Status::Etmpfail | Status::NotMyVbucket),
+                        "{status:?}"
+                    ),
+                    None => break,
+                }
+                written.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..3).map(|_| scope.spawn(write)).collect();
+        for at in 1..=ROUNDS {
+            round.store(at, Ordering::SeqCst);
+            create(&server, "name=b&ramQuotaMB=100&flushEnabled=1");
+            let goal = written.load(Ordering::Relaxed) + 2000;
+            while written.load(Ordering::Relaxed) < goal {
+                assert!(writers.iter().all(|writer| !writer.is_finished()), "a writer failed");
+                std::thread::yield_now();
+            }
+            if at % 2 == 0 {
+                assert_eq!(http(&server, "POST", &format!("{BUCKETS}/b/controller/doFlush"), "").0, 200);
+            }
+            if at < ROUNDS {
+                assert_eq!(http(&server, "DELETE", &format!("{BUCKETS}/b"), ""), (200, String::new()));
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+        // The writers hang on to the last one.
+        let _ = http(&server, "DELETE", &format!("{BUCKETS}/b"), "");
+    });
+    assert!(!folder.path().join("buckets/b").exists());
+    server.stop().expect("a clean stop");
+}
