@@ -10,7 +10,8 @@ use base::{
 };
 use parking_lot::Mutex;
 use vbucket::{
-    FailoverEntry, FailoverTable, IncomingSnapshot, MAX_FOREIGN_CAS, MAX_REV_SEQNO, Misplaced, Stored, VBucket,
+    FailoverEntry, FailoverTable, IncomingSnapshot, MAX_FOREIGN_CAS, MAX_REV_SEQNO, Misplaced, Stored,
+    VBucket,
 };
 
 use crate::bucket::Bucket;

@@ -32,7 +32,11 @@ pub(super) fn find(shared: &Shared, user: &User, name: &str) -> Result<Arc<Bucke
 }
 
 /// The bucket, if the caller may change it.
-pub(super) fn find_for_change(shared: &Shared, user: &User, name: &str) -> Result<Arc<Bucket>, Box<Response>> {
+pub(super) fn find_for_change(
+    shared: &Shared,
+    user: &User,
+    name: &str,
+) -> Result<Arc<Bucket>, Box<Response>> {
     let bucket = find(shared, user, name)?;
     require_admin(user)?;
     Ok(bucket)

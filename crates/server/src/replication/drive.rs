@@ -9,7 +9,7 @@ use dcp::{Consumer, ConsumerConfig, Features, Mode, Stage};
 
 use super::link::{Inner, Link, LinkState};
 use super::login::LinkError;
-use super::rollback::{RolledBack, Rollbacks};
+use super::rollback::{Rollbacks, RolledBack};
 use super::wire::Wire;
 
 /// Bytes that may be on their way to this node, on one link.
@@ -69,6 +69,7 @@ impl<'a> Drive<'a> {
     pub(super) async fn run(mut self) -> Result<(), LinkError> {
         let mut woken = Woken::Up;
         while let Some(wait) = self.step(woken)? {
+            self.link.thawed().await;
             self.wire.send()?;
             woken = self.wait(wait).await?;
         }
