@@ -142,6 +142,11 @@ impl DevCluster {
         self.shared.state.lock().nodes.iter().map(|node| (node.kv, node.http)).collect()
     }
 
+    /// A node by its place, if it runs.
+    pub fn node(&self, at: usize) -> Option<Arc<Node>> {
+        self.shared.state.lock().nodes.get(at)?.node().cloned()
+    }
+
     /// Where the control endpoint listens.
     pub fn control_addr(&self) -> SocketAddr {
         self.control

@@ -4,6 +4,7 @@ pub mod bench;
 pub mod check;
 pub mod compact;
 pub mod dcp_tail;
+pub mod dev;
 pub mod document;
 pub mod drain;
 pub mod dump;
