@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
+	"os"
 	"testing"
 	"time"
 
@@ -81,12 +82,14 @@ func TestBucketIsMadeReadChangedAndDropped(t *testing.T) {
 }
 
 func TestBucketThatIsThereIsNotMadeAgain(t *testing.T) {
-	name := newBucket(t, gocb.BucketSettings{RAMQuotaMB: 100}, nil)
-	again := gocb.CreateBucketSettings{BucketSettings: gocb.BucketSettings{Name: name, RAMQuotaMB: 100}}
+	settings := gocb.BucketSettings{RAMQuotaMB: 100, BucketType: gocb.CouchbaseBucketType}
+	settings.Name = newBucket(t, settings, nil)
+	again := gocb.CreateBucketSettings{BucketSettings: settings}
 	if err := cluster.Buckets().CreateBucket(again, nil); !errors.Is(err, gocb.ErrBucketExists) {
 		t.Errorf("%v", err)
 	}
-	wrong := gocb.CreateBucketSettings{BucketSettings: gocb.BucketSettings{Name: "no such name!", RAMQuotaMB: 100}}
+	settings.Name = "no such name!"
+	wrong := gocb.CreateBucketSettings{BucketSettings: settings}
 	if err := cluster.Buckets().CreateBucket(wrong, nil); !errors.Is(err, gocb.ErrInvalidArgument) {
 		t.Errorf("%v", err)
 	}
@@ -96,7 +99,13 @@ func TestNewBucketTakesDocumentsAndIsFlushed(t *testing.T) {
 	for _, kind := range []gocb.BucketType{gocb.CouchbaseBucketType, gocb.EphemeralBucketType} {
 		t.Run(string(kind), func(t *testing.T) {
 			name := newBucket(t, gocb.BucketSettings{RAMQuotaMB: 100, BucketType: kind}, nil)
-			made := cluster.Bucket(name)
+			// A connection of its own: it goes on looking for a bucket that was dropped.
+			own, err := connect(os.Getenv("STAVE_USER"), os.Getenv("STAVE_PASSWORD"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer own.Close(nil)
+			made := own.Bucket(name)
 			if err := made.WaitUntilReady(long, &gocb.WaitUntilReadyOptions{
 				ServiceTypes: []gocb.ServiceType{gocb.ServiceTypeKeyValue},
 			}); err != nil {
@@ -106,7 +115,7 @@ func TestNewBucketTakesDocumentsAndIsFlushed(t *testing.T) {
 			if _, err := documents.Upsert("k", object{"a": 1}, nil); err != nil {
 				t.Fatal(err)
 			}
-			err := cluster.Buckets().FlushBucket(name, nil)
+			err = cluster.Buckets().FlushBucket(name, nil)
 			if !errors.Is(err, gocb.ErrBucketNotFlushable) {
 				t.Errorf("%v", err)
 			}

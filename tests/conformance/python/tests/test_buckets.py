@@ -4,6 +4,8 @@ import uuid
 from datetime import timedelta
 
 import pytest
+from couchbase.auth import PasswordAuthenticator
+from couchbase.cluster import Cluster
 from couchbase.exceptions import (
     BucketAlreadyExistsException,
     BucketDoesNotExistException,
@@ -11,6 +13,7 @@ from couchbase.exceptions import (
     DocumentNotFoundException,
 )
 from couchbase.management.buckets import BucketSettings, BucketType, CreateBucketSettings
+from couchbase.options import ClusterOptions
 
 from support import seconds
 
@@ -67,11 +70,13 @@ def test_a_bucket_is_changed(cluster, made):
 
 
 @pytest.mark.parametrize("kind", [BucketType.COUCHBASE, BucketType.EPHEMERAL])
-def test_a_flush_empties_a_bucket_that_allows_it(cluster, made, kind):
+def test_a_flush_empties_a_bucket_that_allows_it(cluster, server, made, kind):
     name = made(bucket_type=kind)
-    bucket = cluster.bucket(name)
-    bucket.wait_until_ready(seconds(20))
-    documents = bucket.default_collection()
+    # A connection of its own: it goes on looking for a bucket that was dropped.
+    authenticator = PasswordAuthenticator(server["STAVE_USER"], server["STAVE_PASSWORD"])
+    own = Cluster(server["STAVE_CONN"], ClusterOptions(authenticator))
+    own.wait_until_ready(seconds(10))
+    documents = own.bucket(name).default_collection()
     documents.upsert("k", {"a": 1})
     with pytest.raises(BucketNotFlushableException):
         cluster.buckets().flush_bucket(name)
@@ -81,6 +86,7 @@ def test_a_flush_empties_a_bucket_that_allows_it(cluster, made, kind):
     with pytest.raises(DocumentNotFoundException):
         documents.get("k")
     documents.upsert("k", {"a": 2})
+    own.close()
 
 
 def test_what_is_not_there_is_not_flushed(cluster):
