@@ -327,8 +327,8 @@ fn end(bucket: &Bucket) {
 
 fn join(threads: Vec<Task>) -> Result<(), HostFailure> {
     // All of them are waited for, whatever became of one.
-    let sound = threads.into_iter().map(Task::join).fold(true, |all, sound| all && sound);
-    if sound { Ok(()) } else { Err(HostFailure::Panicked) }
+    let panicked = threads.into_iter().map(Task::join).filter(|sound| !sound).count();
+    if panicked == 0 { Ok(()) } else { Err(HostFailure::Panicked) }
 }
 
 /// The machine's memory (proc(5), /proc/meminfo); nothing if the system does not say.

@@ -72,6 +72,7 @@ impl Node {
         limits: ConnectionLimits,
         workers: Vec<Arc<WorkerCounters>>,
     ) -> Node {
+        let announcer = Announcer::default();
         let shapes: Vec<BucketShape> = buckets.iter().map(shape_of).collect();
         Node {
             users,
@@ -79,7 +80,7 @@ impl Node {
             served: RwLock::new(
                 buckets.into_iter().map(|served| (served.spec.name.clone(), served)).collect(),
             ),
-            replication: Replication::new(env.clone(), address.name()),
+            replication: Replication::new(env.clone(), address.name(), announcer.hearing()),
             address,
             limits,
             workers,
@@ -89,7 +90,7 @@ impl Node {
             streams: Arc::default(),
             host: None,
             changing: Mutex::default(),
-            announcer: Announcer::default(),
+            announcer,
             management: RwLock::default(),
             fence: Fence::open(),
             cluster: RwLock::default(),

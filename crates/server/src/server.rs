@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use base::env::{Env, Task};
 use protocol::extras::ConfigVersion;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::acceptor;
@@ -19,6 +18,7 @@ use crate::data_dir::{DataDir, DataDirError};
 use crate::hosting::{Host, HostFailure};
 use crate::http;
 use crate::node::Node;
+use crate::signals::Ears;
 use crate::user::Users;
 use crate::worker::Worker;
 
@@ -44,6 +44,9 @@ pub enum Failure {
         /// What the system said.
         source: io::Error,
     },
+    /// It could not be made what it shall be.
+    #[error("{0}")]
+    NotPrepared(String),
     /// A thread or a runtime could not be started.
     #[error("cannot start a thread: {0}")]
     Thread(#[from] io::Error),
@@ -74,6 +77,15 @@ pub struct Server {
 
 /// Starts a node: takes its folder, opens its buckets, and listens.
 pub fn serve(config: Config, env: Env) -> Result<Server, Failure> {
+    serve_prepared(config, env, |_| Ok(()))
+}
+
+/// The same; before the first client is served `prepare` makes of the node what it shall be.
+pub fn serve_prepared(
+    config: Config,
+    env: Env,
+    prepare: impl FnOnce(&Arc<Node>) -> Result<(), Failure>,
+) -> Result<Server, Failure> {
     let data_dir = Arc::new(DataDir::take(&config.data_dir, &env)?);
     let (host, buckets) = Host::open(config.clone(), Arc::clone(&data_dir), &env)?;
     let listen = |addr| acceptor::listen(&env, addr).map_err(|source| Failure::Listen { addr, source });
@@ -93,6 +105,7 @@ pub fn serve(config: Config, env: Env) -> Result<Server, Failure> {
     );
     let node = if config.is_member { node.fenced() } else { node };
     let node = Arc::new(node.hosting(host));
+    prepare(&node)?;
     let started =
         counters.into_iter().enumerate().map(|(at, counters)| Worker::start(at, node.clone(), counters));
     let (seats, workers) = started.collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
@@ -174,7 +187,7 @@ impl Control {
         // Before anybody is told that the node is ready: a signal must not find the process without ears.
         let ears = {
             let _inside = runtime.enter();
-            Ears { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? }
+            Ears::new()?
         };
         let env = self.node.env().clone();
         env.spawn.spawn("control", Box::new(move || runtime.block_on(self.run(ears))))
@@ -196,7 +209,7 @@ impl Control {
         tokio::join!(
             until(stopped(), "accepting clients", acceptor::accept(kv, seats, max_connections)),
             until(overdue, "HTTP", http::serve(http, node, stopping.clone())),
-            until(stopped(), "waiting for signals", hear_signals(ears, signalled)),
+            until(stopped(), "waiting for signals", ears.hear(signalled)),
         );
     }
 }
@@ -210,22 +223,5 @@ async fn until(end: impl Future<Output = ()>, what: &str, work: impl Future<Outp
             }
         }
         () = end => {}
-    }
-}
-
-/// Where the process hears that it shall stop.
-struct Ears {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-async fn hear_signals(mut ears: Ears, signalled: mpsc::Sender<()>) -> io::Result<()> {
-    loop {
-        tokio::select! {
-            _ = ears.terminate.recv() => {}
-            _ = ears.interrupt.recv() => {}
-        }
-        // Nobody listens any more once the node is being stopped.
-        let _ = signalled.send(());
     }
 }

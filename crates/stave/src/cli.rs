@@ -55,6 +55,8 @@ struct Cli {
 enum Command {
     /// Run a node
     Serve(commands::serve::ServeFlags),
+    /// Run a cluster in one process, to test applications
+    Dev(Box<commands::dev::DevFlags>),
     /// Measure a server under load
     Bench(Box<commands::bench::BenchFlags>),
     /// Print a document
@@ -160,6 +162,7 @@ pub fn run() -> ExitCode {
     let env = Env::real();
     let outcome = match cli.command {
         Command::Serve(flags) => commands::serve::run(&env, flags),
+        Command::Dev(flags) => commands::dev::run(&env, *flags),
         Command::Bench(flags) => commands::bench::run(&env, &flags),
         Command::Get(flags) => commands::document::get(&env, &flags),
         Command::Set(flags) => commands::document::set(&env, &flags),

@@ -21,8 +21,7 @@ const SETTINGS: [(&str, Key); 5] = [
 ];
 
 /// Fields of the form that are the same for all buckets: SDKs send them with what they read before.
-const FIXED: [(&str, &str); 9] = [
-    ("replicaIndex", "0"),
+const FIXED: [(&str, &str); 8] = [
     ("threadsNumber", "3"),
     ("conflictResolutionType", "seqno"),
     ("authType", "sasl"),
@@ -163,6 +162,9 @@ fn read(
             change.flush_enabled = Some(enabled);
             Ok(())
         }
+        // About views, which there are not: SDKs send either.
+        "replicaIndex" if ["0", "1", "false", "true"].contains(&value) => Ok(()),
+        "replicaIndex" => Err("replicaIndex can only be 1 or 0".to_owned()),
         "durabilityMinLevel" => {
             let words = "give none, majority, majorityAndPersistActive or persistToMajority";
             change.durability_min = Some(naming::durability_from(value).ok_or(words)?);

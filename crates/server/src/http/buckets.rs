@@ -56,7 +56,8 @@ fn describe(node: &Node, spec: &BucketSpec, bucket: &Bucket, headers: &HeaderMap
     let used_bytes = bucket.memory().used_bytes();
     json!({
         "name": name,
-        "uuid": bucket.uuid(),
+        // That of the map, which all nodes of a cluster share.
+        "uuid": map["uuid"],
         "bucketType": naming::bucket_type(spec.kind),
         "storageBackend": naming::storage_backend(spec.kind),
         "nodeLocator": "vbucket",

@@ -39,10 +39,10 @@ pub(super) async fn pools(Extension(Caller(user)): Extension<Caller>) -> Json<Va
 pub(super) async fn cluster(State(shared): State<Shared>, headers: HeaderMap) -> Json<Value> {
     let node = &shared.node;
     let buckets = node.buckets();
-    let names: Vec<Value> = buckets
-        .iter()
-        .map(|(_, bucket)| json!({ "bucketName": bucket.name(), "uuid": bucket.uuid() }))
-        .collect();
+    let maps = node.cluster_map();
+    let listed = maps.layout().buckets.iter();
+    let names: Vec<Value> =
+        listed.map(|bucket| json!({ "bucketName": bucket.name, "uuid": bucket.uuid })).collect();
     let quota_bytes = node.host().map_or(0, Host::memory_quota_bytes);
     let given = |(_, bucket): &(_, Arc<Bucket>)| bucket.memory().quota_bytes();
     let used = |(_, bucket): &(_, Arc<Bucket>)| bucket.memory().used_bytes();

@@ -38,9 +38,12 @@ impl Subject {
     }
 }
 
+/// A map, and which.
+type Document = (Bytes, ConfigVersion);
+
 /// The map as it is, then each new one. Who reads slowly misses those in between.
 struct Documents {
-    next: Pin<Box<dyn Future<Output = Option<(Bytes, ConfigVersion)>> + Send>>,
+    next: Pin<Box<dyn Future<Output = Option<Document>> + Send>>,
     shared: Shared,
     subject: Arc<Subject>,
 }
@@ -65,11 +68,7 @@ impl http_body::Body for Documents {
 }
 
 /// The map once it is newer than `known`; nothing when the bucket is gone or the node stops.
-async fn next(
-    shared: Shared,
-    subject: Arc<Subject>,
-    known: Option<ConfigVersion>,
-) -> Option<(Bytes, ConfigVersion)> {
+async fn next(shared: Shared, subject: Arc<Subject>, known: Option<ConfigVersion>) -> Option<Document> {
     let mut hearing = shared.node.hearing();
     loop {
         hearing.edition();

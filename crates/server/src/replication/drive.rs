@@ -83,6 +83,7 @@ impl<'a> Drive<'a> {
     pub(super) async fn run(mut self) -> Result<(), LinkError> {
         let mut woken = Woken::Up;
         while let Some(wait) = self.step(woken)? {
+            self.link.thawed().await;
             self.wire.send()?;
             woken = self.wait(wait).await?;
         }

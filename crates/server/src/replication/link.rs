@@ -18,6 +18,7 @@ use super::rollback::Rollbacks;
 use super::source::Password;
 use super::status::LinkStatus;
 use super::wire::Wire;
+use crate::news::Hearing;
 use crate::sasl::client::SaltedPassword;
 
 /// How long it may take until the other node has let us in.
@@ -83,10 +84,19 @@ pub(super) struct Link {
     pub(super) inner: Mutex<Inner>,
     /// What is wanted changed, or it is closed.
     pub(super) changed: Notify,
+    /// Tells whether this node stands still.
+    hearing: Hearing,
 }
 
 impl Link {
-    pub(super) fn new(env: Env, bucket: &Arc<Bucket>, own_name: &str, node: String, wanted: Wanted) -> Link {
+    pub(super) fn new(
+        env: Env,
+        bucket: &Arc<Bucket>,
+        own_name: &str,
+        node: String,
+        wanted: Wanted,
+        hearing: Hearing,
+    ) -> Link {
         let inner = Inner { wanted: wanted.vbuckets, declared: 1, ..Inner::default() };
         Link {
             env,
@@ -97,6 +107,7 @@ impl Link {
             password: wanted.password,
             inner: Mutex::new(inner),
             changed: Notify::new(),
+            hearing,
         }
     }
 
@@ -227,6 +238,17 @@ impl Link {
     }
 
     /// Ready when it is closed.
+    /// Ready when this node does not stand still, or the link is closed.
+    pub(super) async fn thawed(&self) {
+        if self.hearing.is_frozen() {
+            let mut hearing = self.hearing.clone();
+            tokio::select! {
+                () = hearing.thawed() => {}
+                () = self.closed() => {}
+            }
+        }
+    }
+
     async fn closed(&self) {
         while !self.inner.lock().is_closed {
             self.changed.notified().await;

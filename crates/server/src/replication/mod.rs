@@ -23,6 +23,8 @@ use engine::Bucket;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::news::Hearing;
+
 use link::Link;
 pub use link::LinkState;
 pub use source::{Password, Source, Sources};
@@ -74,6 +76,8 @@ pub struct Replication {
     thread: Mutex<Option<Task>>,
     /// Held while something is declared.
     declaring: Mutex<()>,
+    /// Tells whether the node stands still.
+    hearing: Hearing,
 }
 
 /// What the thread of the links shares with others.
@@ -94,14 +98,15 @@ struct State {
 }
 
 impl Replication {
-    /// No links yet; `node` is this node's HOST:PORT.
-    pub fn new(env: Env, node: String) -> Replication {
+    /// No links yet; `node` is this node's HOST:PORT. While `hearing` says that the node stands still its links do.
+    pub fn new(env: Env, node: String, hearing: Hearing) -> Replication {
         Replication {
             env,
             node,
             shared: Arc::default(),
             thread: Mutex::default(),
             declaring: Mutex::default(),
+            hearing,
         }
     }
 
@@ -138,8 +143,14 @@ impl Replication {
             match links.get(&key) {
                 Some(link) => link.want(wanted.vbuckets),
                 None => {
-                    let link =
-                        Arc::new(Link::new(self.env.clone(), bucket, &self.node, key.1.clone(), wanted));
+                    let link = Arc::new(Link::new(
+                        self.env.clone(),
+                        bucket,
+                        &self.node,
+                        key.1.clone(),
+                        wanted,
+                        self.hearing.clone(),
+                    ));
                     links.insert(key, Arc::clone(&link));
                     new.push(link);
                 }

@@ -5,6 +5,7 @@ pub mod check;
 pub mod cluster;
 pub mod compact;
 pub mod dcp_tail;
+pub mod dev;
 pub mod document;
 pub mod drain;
 pub mod dump;

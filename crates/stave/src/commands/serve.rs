@@ -162,7 +162,7 @@ fn join_cluster(env: &Env, server: &Server, address: &EtcdAddress) -> anyhow::Re
     Ok(cluster)
 }
 
-fn start_log() -> anyhow::Result<()> {
+pub(super) fn start_log() -> anyhow::Result<()> {
     let wanted = std::env::var("STAVE_LOG").unwrap_or_else(|_| "info".to_owned());
     let filter = tracing_subscriber::EnvFilter::try_new(&wanted).map_err(|error| {
         WrongArguments(format!("STAVE_LOG={wanted}: {error}; give error, warn, info or debug"))
@@ -176,7 +176,7 @@ fn start_log() -> anyhow::Result<()> {
 
 /// Takes as many descriptors as the system allows: shells usually start programs with room for about a thousand.
 /// Says how many there are now; nothing if there is no limit.
-fn raise_descriptor_limit() -> Option<u64> {
+pub(super) fn raise_descriptor_limit() -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, ..limit };
     if limit.current != limit.maximum

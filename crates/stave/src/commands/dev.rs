@@ -1,0 +1,187 @@
+//! `stave dev`: a cluster in one process, for people's tests.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use base::env::Env;
+use clap::Args;
+use serde_json::{Value, json};
+use server::config::{BucketSpec, MOST_REPLICAS};
+use server::dev::{DevCluster, DevConfig, MOST_NODES};
+
+use super::serve::{raise_descriptor_limit, start_log};
+use crate::cli::{Outcome, WrongArguments};
+use crate::client::Secret;
+
+/// The word for a folder in memory that goes with the process.
+const IN_MEMORY: &str = "memory";
+/// Where Linux keeps files in memory.
+const SHARED_MEMORY: &str = "/dev/shm";
+
+/// Run a cluster in one process, to test applications.
+///
+/// When all nodes serve it prints one line: `ready kv=HOST:PORT http=HOST:PORT username=U password=P nodes=N
+/// control=HOST:PORT`, the addresses of the first node. SIGTERM and Ctrl-C stop it.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "Examples:
+  stave dev
+  stave dev --nodes 3 --replicas 1 --bucket orders
+  stave dev --nodes 3 --replicas 2 --kv 127.0.0.1:0 --http 127.0.0.1:0 --json
+
+What the application does when a node fails (the address is that behind control=):
+  curl -X POST localhost:8100/v1/dev/nodes/2/stop          and start, restart
+  curl -X POST localhost:8100/v1/dev/nodes/2/freeze        and thaw: connections stay open, nothing is answered
+  curl -X POST localhost:8100/v1/dev/nodes/2/cut           and join: no traffic with the other nodes
+  curl -X POST localhost:8100/v1/dev/nodes/2/failover      and recover: others take over; it holds copies again
+  curl -X POST 'localhost:8100/v1/dev/clock?advance_s=3600'    an hour later, on all nodes or with &node=2 on one
+  curl localhost:8100/v1/dev
+
+The log goes to standard error; STAVE_LOG says how much: error, warn, info (the default), debug.")]
+pub struct DevFlags {
+    /// How many nodes
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    nodes: u16,
+    /// Copies of each vBucket beside the active one, on other nodes
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    replicas: u8,
+    /// A bucket, its memory quota and its type; may be repeated
+    #[arg(long, value_name = "NAME[:QUOTA[:TYPE]]", default_value = "default")]
+    bucket: Vec<String>,
+    /// Where documents are kept, or `memory`: they are gone with the process
+    #[arg(long, value_name = "DIR|memory", default_value = IN_MEMORY)]
+    data: String,
+    /// Where clients of the first node connect; port 0 takes a free one, as the other nodes do
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:11210")]
+    kv: SocketAddr,
+    /// HTTP of the first node
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:8091")]
+    http: SocketAddr,
+    /// The control endpoint, for whoever can reach it
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:0")]
+    control: SocketAddr,
+    /// The user that may do everything
+    #[arg(long, value_name = "USER", default_value = "Administrator")]
+    username: String,
+    /// That user's password
+    #[arg(
+        long,
+        value_name = "PASSWORD",
+        env = "STAVE_PASSWORD",
+        hide_env_values = true,
+        default_value = "password"
+    )]
+    password: Secret,
+    /// Threads of each node that serve clients
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    threads: usize,
+    /// vBuckets of each bucket, a power of two
+    #[arg(long, value_name = "N", default_value_t = base::limits::DEFAULT_VBUCKETS)]
+    vbuckets: u16,
+    /// Print the ready line as JSON, with all nodes
+    #[arg(long)]
+    json: bool,
+}
+
+/// A folder that goes with this value.
+struct Folder<'a> {
+    env: &'a Env,
+    path: PathBuf,
+    is_kept: bool,
+}
+
+impl Folder<'_> {
+    fn new<'a>(env: &'a Env, data: &str) -> Folder<'a> {
+        if data != IN_MEMORY {
+            return Folder { env, path: data.into(), is_kept: true };
+        }
+        let has_memory = env.disk.read_dir(Path::new(SHARED_MEMORY)).is_ok();
+        let root = if has_memory { SHARED_MEMORY.into() } else { std::env::temp_dir() };
+        let path = root.join(format!("stave-dev-{:016x}", env.random.next_u64()));
+        Folder { env, path, is_kept: false }
+    }
+}
+
+impl Drop for Folder<'_> {
+    fn drop(&mut self) {
+        if !self.is_kept
+            && let Err(error) = self.env.disk.remove_dir_all(&self.path)
+        {
+            eprintln!("stave: cannot remove {}: {error}", self.path.display());
+        }
+    }
+}
+
+impl DevFlags {
+    fn config(self, data: PathBuf) -> anyhow::Result<DevConfig> {
+        let wrong = |what: String| Err(WrongArguments(what).into());
+        if !(1..=MOST_NODES).contains(&self.nodes) {
+            return wrong(format!("--nodes {}: give a number from 1 to {MOST_NODES}", self.nodes));
+        }
+        if self.replicas > MOST_REPLICAS || u16::from(self.replicas) >= self.nodes {
+            let most = u16::from(MOST_REPLICAS).min(self.nodes - 1);
+            return wrong(format!(
+                "--replicas {}: give a number from 0 to {most}; each copy needs a node of its own",
+                self.replicas
+            ));
+        }
+        let open = [self.kv, self.http, self.control].into_iter().find(|addr| !addr.ip().is_loopback());
+        if let Some(addr) = open {
+            return wrong(format!("{addr}: a development cluster listens on this machine only"));
+        }
+        let spec = |text: &String| -> anyhow::Result<BucketSpec> {
+            let spec = BucketSpec::parse(text)?;
+            Ok(BucketSpec { replicas: self.replicas, flush_enabled: true, ..spec })
+        };
+        Ok(DevConfig {
+            nodes: self.nodes,
+            buckets: self.bucket.iter().map(spec).collect::<Result<_, _>>()?,
+            data,
+            username: self.username,
+            password: self.password.0,
+            kv: self.kv,
+            http: self.http,
+            control: self.control,
+            threads: self.threads,
+            vbuckets: self.vbuckets,
+        })
+    }
+}
+
+/// Runs the command.
+pub fn run(env: &Env, flags: DevFlags) -> anyhow::Result<Outcome> {
+    start_log()?;
+    raise_descriptor_limit();
+    let folder = Folder::new(env, &flags.data);
+    let as_json = flags.json;
+    let config = flags.config(folder.path.clone())?;
+    let cluster = DevCluster::start(config.clone(), env.clone())?;
+    let line = if as_json { json_line(&cluster, &config).to_string() } else { ready_line(&cluster, &config) };
+    let mut stdout = std::io::stdout();
+    // Whoever started it may have stopped reading; that is no reason not to serve.
+    let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
+    cluster.wait_for_signal();
+    cluster.stop()?;
+    Ok(Outcome::Done)
+}
+
+fn ready_line(cluster: &DevCluster, config: &DevConfig) -> String {
+    let (kv, http) = cluster.addresses()[0];
+    let DevConfig { username, password, nodes, .. } = config;
+    let control = cluster.control_addr();
+    format!(
+        "ready kv={kv} http={http} username={username} password={password} nodes={nodes} control={control}"
+    )
+}
+
+fn json_line(cluster: &DevCluster, config: &DevConfig) -> Value {
+    let node =
+        |(kv, http): (SocketAddr, SocketAddr)| json!({ "kv": kv.to_string(), "http": http.to_string() });
+    json!({
+        "ready": true,
+        "username": config.username,
+        "password": config.password,
+        "control": cluster.control_addr().to_string(),
+        "nodes": cluster.addresses().into_iter().map(node).collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,123 @@
+//! `stave dev` as people start it: the binary, its ready line, and a cluster behind it.
+#![allow(clippy::disallowed_methods, reason = "this is a client, outside the server")]
+
+#[path = "../../server/tests/support/mod.rs"]
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+
+use protocol::Status;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use support::{Client, http, json};
+
+/// The process, which does not outlive the test.
+struct Dev {
+    child: Child,
+    line: String,
+}
+
+impl Drop for Dev {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Dev {
+    fn start(more: &[&str]) -> Dev {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_stave"))
+            .args(["dev", "--kv", "127.0.0.1:0", "--http", "127.0.0.1:0", "--vbuckets", "4"])
+            .args(more)
+            .env_remove("STAVE_PASSWORD")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the binary is there");
+        let mut line = String::new();
+        let stdout = child.stdout.take().expect("it is piped");
+        BufReader::new(stdout).read_line(&mut line).expect("a line");
+        Dev { child, line }
+    }
+
+    /// A field of the ready line.
+    fn field(&self, name: &str) -> &str {
+        let mut fields = self.line.split_ascii_whitespace().filter_map(|word| word.split_once('='));
+        fields.find(|(field, _)| *field == name).map(|(_, value)| value).expect(name)
+    }
+
+    fn addr(&self, name: &str) -> SocketAddr {
+        self.field(name).parse().expect("an address")
+    }
+
+    fn stop(mut self) {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).expect("it runs");
+        assert!(self.child.wait().expect("it ends").success());
+    }
+}
+
+fn addr(value: &Value) -> SocketAddr {
+    value.as_str().expect("text").parse().expect("an address")
+}
+
+#[test]
+fn three_nodes_serve_and_survive_one() {
+    let dev = Dev::start(&["--nodes", "3", "--replicas", "1", "--bucket", "orders:100MiB"]);
+    assert!(dev.line.starts_with("ready kv=127.0.0.1:"), "{}", dev.line);
+    assert_eq!(
+        (dev.field("username"), dev.field("password"), dev.field("nodes")),
+        ("Administrator", "password", "3")
+    );
+    let control = (dev.addr("control"), dev.addr("control"));
+    let nodes = json(&control, "/v1/dev")["nodes"].clone();
+    assert_eq!(addr(&nodes[0]["kv"]), dev.addr("kv"));
+    let second = (addr(&nodes[1]["kv"]), addr(&nodes[1]["http"]));
+    // vBucket by vBucket: the second node takes what is its own, and says whose the others are.
+    let servers = json(&second, "/pools/default/b/orders")["vBucketServerMap"].clone();
+    let mut client = Client::connect(&second, "orders", &[]);
+    let mut written = 0;
+    for key in (0..20).map(|at| format!("k{at}")) {
+        let active = &servers["vBucketMap"][usize::from(support::vb(key.as_bytes()).0)][0];
+        let status = client.set(key.as_bytes(), b"v").expect("an answer");
+        let expected = if *active == 1 { Status::Success } else { Status::NotMyVbucket };
+        assert_eq!(status, expected, "{key}");
+        written += usize::from(status == Status::Success);
+    }
+    assert!(written > 0 && written < 20);
+    assert_eq!(http(&control, "POST", "/v1/dev/nodes/1/stop", "").0, 200);
+    assert_eq!(http(&control, "POST", "/v1/dev/nodes/1/failover", "").0, 200);
+    let servers = json(&second, "/pools/default/b/orders")["vBucketServerMap"].clone();
+    assert_eq!(servers["serverList"].as_array().map(Vec::len), Some(2));
+    dev.stop();
+}
+
+#[test]
+fn machines_read_json() {
+    let dev = Dev::start(&["--nodes", "2", "--json"]);
+    let told: Value = serde_json::from_str(&dev.line).expect("JSON");
+    assert_eq!((&told["ready"], told["nodes"].as_array().map(Vec::len)), (&Value::Bool(true), Some(2)));
+    let node = (addr(&told["nodes"][1]["kv"]), addr(&told["nodes"][1]["http"]));
+    assert_eq!(json(&node, "/pools/default/buckets/default")["replicaNumber"], 0);
+    dev.stop();
+}
+
+#[test]
+fn what_makes_no_sense_is_said() {
+    for (more, said) in [
+        (["--nodes", "0"], "--nodes 0: give a number from 1"),
+        (["--replicas", "1"], "each copy needs a node of its own"),
+        (["--control", "0.0.0.0:0"], "on this machine only"),
+        (["--bucket", "a b"], "bucket name"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_stave"))
+            .arg("dev")
+            .args(more)
+            .output()
+            .expect("the binary is there");
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && told.contains(said), "{more:?}: {told}");
+    }
+}
