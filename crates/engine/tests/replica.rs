@@ -165,7 +165,7 @@ fn what_breaks_the_order_is_refused_without_a_trace() {
     let commit =
         Incoming::Commit { key: StoredKey(b"\0a".as_slice().into()), prepared: Seqno(5), seqno: Seqno(6) };
     let applied = world.bucket.apply_replicated(stream, &mut vec![commit]);
-    assert_eq!(applied, Err(ReplicaRefusal::NotSupported));
+    assert_eq!(applied, Err(ReplicaRefusal::Misplaced(Misplaced::NotPrepared)));
 
     world.bucket.set_vbucket_state(VB, VbState::Dead, None).expect("set");
     world.bucket.set_vbucket_state(VB, VbState::Replica, None).expect("set");

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use base::{DocKey, Seqno, VbId, Version};
 use kvstore::{
     Compacted, Compaction, Counts, Failure, KvStore, RolledBack, SaveBatch, Snapshot, States, Stats, Usage,
-    Values,
+    Values, VbStateDoc,
 };
 use parking_lot::Mutex;
 
@@ -19,15 +19,15 @@ pub struct Spy {
     /// Keys of each batch that was read.
     pub batches: Mutex<Vec<(VbId, Vec<String>)>>,
     /// vBuckets in the order in which they were scanned for metadata, and for values.
-    pub scans: Mutex<Vec<(VbId, Seqno, Values)>>,
+    pub scans: Arc<Mutex<Vec<(VbId, Seqno, Values)>>>,
     /// Run after the next batch is read, before it is given to whoever asked.
     pub after_read: Mutex<Option<Hook>>,
     /// Run in the middle of the next scan.
-    pub in_scan: Mutex<Option<Hook>>,
+    pub in_scan: Arc<Mutex<Option<Hook>>>,
     /// Keys that cannot be read.
     pub unreadable: Mutex<BTreeSet<String>>,
     /// vBuckets that cannot be scanned.
-    pub damaged: Mutex<BTreeSet<VbId>>,
+    pub damaged: Arc<Mutex<BTreeSet<VbId>>>,
 }
 
 impl Spy {
@@ -35,11 +35,11 @@ impl Spy {
         Spy {
             inner,
             batches: Mutex::default(),
-            scans: Mutex::default(),
+            scans: Arc::default(),
             after_read: Mutex::default(),
-            in_scan: Mutex::default(),
+            in_scan: Arc::default(),
             unreadable: Mutex::default(),
-            damaged: Mutex::default(),
+            damaged: Arc::default(),
         }
     }
 }
@@ -72,28 +72,10 @@ impl KvStore for Spy {
         answers
     }
 
-    fn scan(
-        &self,
-        vb: VbId,
-        from: Seqno,
-        values: Values,
-        visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
-    ) -> Result<(), Failure> {
-        self.scans.lock().push((vb, from, values));
-        let mut seen = 0;
-        self.inner.scan(vb, from, values, &mut |version| {
-            seen += 1;
-            let hook = if seen == 2 { self.in_scan.lock().take() } else { None };
-            if let Some(hook) = hook {
-                hook();
-            }
-            visit(version)
-        })?;
-        if self.damaged.lock().contains(&vb) { Err(Failure::NoVbucket { vb }) } else { Ok(()) }
-    }
-
     fn snapshot(&self, vb: VbId) -> Result<Option<Box<dyn Snapshot>>, Failure> {
-        self.inner.snapshot(vb)
+        let Some(inner) = self.inner.snapshot(vb)? else { return Ok(None) };
+        let (scans, in_scan, damaged) = (self.scans.clone(), self.in_scan.clone(), self.damaged.clone());
+        Ok(Some(Box::new(SpiedSnapshot { vb, inner, scans, in_scan, damaged })))
     }
 
     fn rollback(&self, vb: VbId, to: Seqno) -> Result<RolledBack, Failure> {
@@ -122,5 +104,72 @@ impl KvStore for Spy {
 
     fn stats(&self) -> Stats {
         self.inner.stats()
+    }
+}
+
+/// A snapshot whose scans are watched.
+struct SpiedSnapshot {
+    vb: VbId,
+    inner: Box<dyn Snapshot>,
+    scans: Arc<Mutex<Vec<(VbId, Seqno, Values)>>>,
+    in_scan: Arc<Mutex<Option<Hook>>>,
+    damaged: Arc<Mutex<BTreeSet<VbId>>>,
+}
+
+impl Snapshot for SpiedSnapshot {
+    fn state(&self) -> Result<VbStateDoc, Failure> {
+        self.inner.state()
+    }
+
+    fn high_seqno(&self) -> Seqno {
+        self.inner.high_seqno()
+    }
+
+    fn purge_seqno(&self) -> Seqno {
+        self.inner.purge_seqno()
+    }
+
+    fn get(&self, key: DocKey<'_>) -> Result<Option<Version>, Failure> {
+        self.inner.get(key)
+    }
+
+    fn scan(
+        &self,
+        from: Seqno,
+        values: Values,
+        visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
+    ) -> Result<(), Failure> {
+        self.scans.lock().push((self.vb, from, values));
+        let mut seen = 0;
+        self.inner.scan(from, values, &mut |version| {
+            seen += 1;
+            let hook = if seen == 2 { self.in_scan.lock().take() } else { None };
+            if let Some(hook) = hook {
+                hook();
+            }
+            visit(version)
+        })?;
+        if self.damaged.lock().contains(&self.vb) {
+            return Err(Failure::NoVbucket { vb: self.vb });
+        }
+        Ok(())
+    }
+
+    fn scan_all(
+        &self,
+        from: Seqno,
+        values: Values,
+        visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
+    ) -> Result<(), Failure> {
+        self.inner.scan_all(from, values, visit)
+    }
+
+    fn scan_keys(
+        &self,
+        from: &[u8],
+        values: Values,
+        visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
+    ) -> Result<(), Failure> {
+        self.inner.scan_keys(from, values, visit)
     }
 }
