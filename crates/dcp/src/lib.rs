@@ -8,6 +8,7 @@ mod pending;
 mod producer;
 mod sink;
 mod stream;
+mod sync_writes;
 
 pub use agreement::{Agreement, BackfillOrder, OutOfOrder, Priority, Side};
 pub use content::Features;

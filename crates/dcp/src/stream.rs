@@ -16,11 +16,14 @@ use crate::filter::Filter;
 use crate::handover::Handover;
 use crate::pending::Pending;
 use crate::sink::Sink;
+use crate::sync_writes::{self, Visible, last_visible};
 
 /// Changes of the first range, which are merged into one snapshot; a larger one is sent as it is sealed.
 const FIRST_RANGE: RangeLimit = RangeLimit { items: 100_000, bytes: 16 << 20 };
 /// Changes taken from memory at once.
 const RANGE: RangeLimit = RangeLimit { items: 10_000, bytes: 2 << 20 };
+/// As few changes as there can be: those of a checkpoint.
+const ONE_CHECKPOINT: RangeLimit = RangeLimit { items: 1, bytes: 1 };
 /// Bytes taken from a backfill at once.
 const TAKE_BYTES: usize = 512 << 10;
 
@@ -72,6 +75,16 @@ pub(crate) struct Common<'a> {
     pub(crate) out_of_order_from: u64,
 }
 
+impl Common<'_> {
+    /// Where the snapshot of changes in seqno order ends for this consumer, all of which end with `end`.
+    fn visible(&self, items: &[Version], end: Seqno) -> Visible {
+        match self.agreed.sync_writes {
+            true => Visible { end, is_abort_last: false },
+            false => Visible::of(items, end, self.features.collections),
+        }
+    }
+}
+
 /// A stream that reads from disk.
 struct Disk {
     backfill: Arc<Backfill>,
@@ -81,8 +94,10 @@ struct Disk {
     is_out_of_order: bool,
     /// The last change of the snapshot that the consumer wanted.
     last_wanted: Seqno,
+    /// Up to where the snapshot was announced.
+    marker_end: Seqno,
     /// What belongs to the snapshot although it is not on disk yet.
-    rest: Option<Range>,
+    rest: Option<Box<Pending>>,
 }
 
 /// Where a stream gets its changes from. What is large and seldom is boxed: there are many streams, mostly idle.
@@ -123,6 +138,8 @@ pub(crate) struct Stream {
     state: VbState,
     handover: Handover,
     is_first_marker: bool,
+    /// The last change up to `sent` that readers can see, or some seqno between that and `sent`.
+    max_visible: Seqno,
 }
 
 impl Stream {
@@ -148,6 +165,7 @@ impl Stream {
             snapshot_start: request.snapshot_start,
             must_reach: if request.start > request.snapshot_start { request.snapshot_end } else { Seqno(0) },
             is_first_marker: true,
+            max_visible: start.max_visible.min(request.start),
             phase: if is_done { Phase::Done(EndReason::Ok) } else { Phase::Begin },
             pending: None,
             next: None,
@@ -210,7 +228,8 @@ impl Stream {
         while !allowance.is_used() {
             let Some(version) = pending.pop() else { break };
             let head = self.message(What::End(EndReason::Ok));
-            allowance.use_up(write_version(out, head, &version, common.agreed, common.features));
+            let has_prepare = common.agreed.sync_writes && pending.has_prepare(&version);
+            allowance.use_up(write_version(out, head, &version, has_prepare, common.agreed, common.features));
         }
         if !pending.is_empty() {
             self.pending = Some(pending);
@@ -222,8 +241,11 @@ impl Stream {
                 self.send(What::SeqnoAdvanced(end), allowance, out);
             }
             self.send(What::OutOfOrder(false), allowance, out);
-        } else if pending.last_wanted < end && pending.is_announced && common.features.collections {
-            self.send(What::SeqnoAdvanced(end), allowance, out);
+        } else if pending.last_wanted < pending.marker_end
+            && pending.is_announced
+            && common.features.collections
+        {
+            self.send(What::SeqnoAdvanced(pending.marker_end), allowance, out);
         }
         self.sent = self.sent.max(end);
         if let (Phase::Memory(cursor), true) = (&self.phase, pending.moves_cursor) {
@@ -322,8 +344,14 @@ impl Stream {
         }
     }
 
+    /// Whether the consumer gets a change: one that it wants, of a kind that it knows.
+    fn is_shown(&self, version: &Version, common: &Common<'_>) -> bool {
+        let is_known = common.agreed.sync_writes || !version.meta().sync_write.is_hidden();
+        is_known && self.is_wanted(version, common.features)
+    }
+
     fn is_wanted(&self, version: &Version, features: Features) -> bool {
-        let collection = version.key().collection;
+        let collection = version.document_key().collection;
         match self.filter.as_ref().and_then(|filter| filter.collections.as_ref()) {
             Some(wanted) => wanted.contains(&collection),
             // There is one scope as yet, the default one.
@@ -406,6 +434,7 @@ impl Stream {
             has_marker: false,
             is_out_of_order: by_key.is_some(),
             last_wanted: Seqno(0),
+            marker_end: Seqno(0),
             rest: None,
         }));
         More::Nothing
@@ -456,7 +485,8 @@ impl Stream {
         }
         let mut pending = Pending::new(common.bucket);
         pending.is_out_of_order = disk.is_out_of_order;
-        pending.extend(taken.items.into_iter().filter(|version| self.is_wanted(version, common.features)));
+        pending.is_of_documents = true;
+        pending.extend(taken.items.into_iter().filter(|version| self.is_shown(version, common)));
         if !disk.has_marker && !pending.is_empty() {
             disk.has_marker = true;
             disk.rest = self.rest_of_snapshot(common, &disk, scope.high_seqno);
@@ -464,12 +494,22 @@ impl Stream {
                 self.send(What::OutOfOrder(true), allowance, out);
                 self.snapshot_start = scope.high_seqno.next();
             } else {
-                let (end, more) = match &disk.rest {
-                    Some(rest) => (rest.end(), Marker::MAY_DUPLICATE),
-                    None => (scope.high_seqno, 0),
+                // Without sync writes the end is one that may be asked about.
+                let visible = if common.agreed.sync_writes { scope.high_seqno } else { scope.max_visible };
+                let (end, max_visible, flags) = match &disk.rest {
+                    Some(rest) => {
+                        (rest.marker_end, scope.max_visible.max(rest.max_visible), Marker::MAY_DUPLICATE)
+                    }
+                    None => (visible, scope.max_visible, 0),
                 };
-                let flags = Marker::DISK | Marker::CHECKPOINT | more;
-                self.marker(common, end, scope.purge_seqno, flags, allowance, out);
+                let more = MarkerMore {
+                    max_visible,
+                    high_completed: scope.high_completed,
+                    purge_and_high_prepared: Some((scope.purge_seqno, scope.high_prepared)),
+                };
+                disk.marker_end = end;
+                self.max_visible = max_visible;
+                self.marker(common, end, Marker::DISK | Marker::CHECKPOINT | flags, more, allowance, out);
             }
         }
         pending.last_wanted = pending.last_wanted.max(disk.last_wanted);
@@ -478,15 +518,10 @@ impl Stream {
         if taken.is_done {
             pending.end = Some(scope.high_seqno.max(self.sent));
             if let Some(rest) = disk.rest.take() {
-                let after = scope.high_seqno;
-                let fresh = rest.iter().filter(|version| version.meta().by_seqno > after);
-                let mut newest = kvstore::newest_of(fresh);
-                newest.sort_unstable_by_key(|version| version.meta().by_seqno);
-                pending.extend(newest.into_iter().filter(|version| self.is_wanted(version, common.features)));
-                pending.end = Some(rest.end());
-                pending.moves_cursor = true;
+                pending.append(*rest);
             }
-            pending.is_announced = disk.has_marker && self.filter.is_some();
+            pending.marker_end = disk.marker_end;
+            pending.is_announced |= disk.has_marker && self.filter.is_some();
             pending.is_out_of_order &= disk.has_marker;
             self.pending = Some(Box::new(pending));
             self.leave_disk(common, *disk, scope.high_seqno);
@@ -501,12 +536,31 @@ impl Stream {
     }
 
     /// What follows the disk's state in memory, if that is older than the snapshot that the consumer has a part of.
-    fn rest_of_snapshot(&self, common: &Common<'_>, disk: &Disk, high: Seqno) -> Option<Range> {
+    fn rest_of_snapshot(&self, common: &Common<'_>, disk: &Disk, high: Seqno) -> Option<Box<Pending>> {
         let (cursor, _) = disk.cursor.filter(|(_, from)| *from <= high && high < self.must_reach)?;
         match common.bucket.take_changes(self.place, cursor, RangeLimit::NONE) {
-            Changes::Range(range) => Some(range),
+            Changes::Range(range) => Some(self.pending_of(common, &range, high)),
             Changes::Nothing | Changes::Dropped => None,
         }
+    }
+
+    /// What is to be sent of a range, everything after `after`, as one snapshot: newest of each key, in order.
+    fn pending_of(&self, common: &Common<'_>, range: &Range, after: Seqno) -> Box<Pending> {
+        let fresh = range.iter().filter(|version| version.meta().by_seqno > after);
+        let mut newest = kvstore::newest_of(fresh);
+        newest.sort_unstable_by_key(|version| version.meta().by_seqno);
+        let mut pending = Box::new(Pending::new(common.bucket));
+        if common.agreed.sync_writes && range.checkpoints().nth(1).is_some() {
+            pending.as_documents = sync_writes::commits_without_prepares(&newest, after);
+        }
+        let visible = common.visible(&newest, range.end());
+        pending.marker_end = visible.end;
+        pending.is_announced = visible.is_abort_last;
+        pending.max_visible = last_visible(&newest);
+        pending.end = Some(range.end());
+        pending.moves_cursor = true;
+        pending.extend(newest.into_iter().filter(|version| self.is_shown(version, common)));
+        pending
     }
 
     fn leave_disk(&mut self, common: &Common<'_>, disk: Disk, high: Seqno) {
@@ -530,7 +584,12 @@ impl Stream {
         allowance: &mut Allowance,
         out: &mut dyn Sink,
     ) -> More {
-        let limit = if self.is_first_marker { FIRST_RANGE } else { RANGE };
+        let limit = match self.is_first_marker {
+            // A prepare and what became of an earlier one of its key may not meet in a snapshot.
+            _ if common.agreed.sync_writes => ONE_CHECKPOINT,
+            true => FIRST_RANGE,
+            false => RANGE,
+        };
         let take = |limit| common.bucket.take_changes(self.place, cursor, limit);
         let range = match take(limit) {
             Changes::Range(range) if range.end() < self.must_reach => match take(RangeLimit::NONE) {
@@ -545,32 +604,28 @@ impl Stream {
             // Back to the disk, from where it stopped.
             Changes::Dropped => return More::Some,
         };
-        let after = self.sent;
-        let fresh = range.iter().filter(|version| version.meta().by_seqno > after);
-        // Several sealed checkpoints become one snapshot: newest of each key, in order.
-        let mut newest = kvstore::newest_of(fresh);
-        newest.sort_unstable_by_key(|version| version.meta().by_seqno);
-        let mut pending = Pending::new(common.bucket);
-        pending.extend(newest.into_iter().filter(|version| self.is_wanted(version, common.features)));
-        pending.end = Some(range.end());
-        pending.moves_cursor = true;
-        pending.is_announced = !pending.is_empty() && self.filter.is_some();
+        let mut pending = self.pending_of(common, &range, self.sent);
+        self.max_visible = self.max_visible.max(pending.max_visible);
+        let comes_to_nothing = pending.is_announced;
+        pending.is_announced |= !pending.is_empty() && self.filter.is_some();
         self.phase = Phase::Memory(cursor);
-        if !pending.is_empty() {
-            let first = if self.is_first_marker { Marker::CHECKPOINT } else { 0 };
-            self.marker(common, range.end(), Seqno(0), Marker::MEMORY | first, allowance, out);
+        if comes_to_nothing || !pending.is_empty() {
+            let begins = range.snapshot_start() == range.start() || range.checkpoints().nth(1).is_some();
+            let flags = if self.is_first_marker || begins { Marker::CHECKPOINT } else { 0 };
+            let more = MarkerMore { max_visible: self.max_visible, ..MarkerMore::default() };
+            self.marker(common, pending.marker_end, Marker::MEMORY | flags, more, allowance, out);
         }
-        self.pending = Some(Box::new(pending));
+        self.pending = Some(pending);
         More::Some
     }
 
-    /// Announces a snapshot up to `end`.
+    /// Announces a snapshot up to `end`, with `more` for those who understand it.
     fn marker(
         &mut self,
         common: &Common<'_>,
         end: Seqno,
-        purge: Seqno,
         flags: u32,
+        more: MarkerMore,
         allowance: &mut Allowance,
         out: &mut dyn Sink,
     ) {
@@ -578,11 +633,9 @@ impl Stream {
         // Who takes part in durable writes gets version 2, and who asked for it the newest one.
         let agreed = common.agreed;
         let takes_part = agreed.sync_writes && agreed.consumer_name.is_some();
-        let more = (takes_part || agreed.marker_2_2).then_some(MarkerMore {
-            max_visible: end,
-            high_completed: Seqno(0),
-            purge_and_high_prepared: agreed.marker_2_2.then_some((purge, Seqno(0))),
-        });
+        let newest = agreed.marker_2_2.then(|| more.purge_and_high_prepared.unwrap_or_default());
+        let more = (takes_part || agreed.marker_2_2)
+            .then_some(MarkerMore { purge_and_high_prepared: newest, ..more });
         let marker = Marker {
             start: if self.is_first_marker { self.snapshot_start } else { self.sent.next() },
             end,

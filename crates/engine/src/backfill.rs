@@ -30,12 +30,31 @@ const MOST_STALLED: Duration = Duration::from_secs(720);
 const SLOT_BYTES: usize = size_of::<Version>();
 
 /// What a backfill reads: one state of the vBucket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackfillScope {
     /// The last change of that state; what follows is in memory or needs another backfill.
     pub high_seqno: Seqno,
     /// Tombstones up to here may be missing.
     pub purge_seqno: Seqno,
+    /// The last change that readers can see.
+    pub max_visible: Seqno,
+    /// The last prepare that is committed or aborted.
+    pub high_completed: Seqno,
+    /// The last prepare before which all are there, as safe as their levels ask.
+    pub high_prepared: Seqno,
+}
+
+impl BackfillScope {
+    fn of(snapshot: &dyn Snapshot) -> Result<BackfillScope, kvstore::Failure> {
+        let (state, high_seqno) = (snapshot.state()?, snapshot.high_seqno());
+        Ok(BackfillScope {
+            high_seqno,
+            purge_seqno: snapshot.purge_seqno(),
+            max_visible: Seqno(state.max_visible_seqno).min(high_seqno),
+            high_completed: Seqno(state.completed_seqno),
+            high_prepared: Seqno(state.high_prepared_seqno),
+        })
+    }
 }
 
 /// How a backfill reads.
@@ -376,20 +395,15 @@ impl Bucket {
                     })?
                 }
             }
-            Ok(Some(snapshot))
+            let scope = BackfillScope::of(&*snapshot)?;
+            Ok(Some((snapshot, scope)))
         });
         let mut state = backfill.state.lock();
         state.is_busy = false;
         match scanned {
-            Ok(snapshot) => {
-                let scope = snapshot.as_ref().map_or(
-                    BackfillScope { high_seqno: Seqno(0), purge_seqno: Seqno(0) },
-                    |snapshot| BackfillScope {
-                        high_seqno: snapshot.high_seqno(),
-                        purge_seqno: snapshot.purge_seqno(),
-                    },
-                );
-                state.scope.get_or_insert(scope);
+            Ok(read) => {
+                let (snapshot, scope) = read.unzip();
+                state.scope.get_or_insert(scope.unwrap_or_default());
                 state.is_done = rest.is_none() || backfill.is_cancelled.load(Ordering::Relaxed);
                 state.next = match (next, rest) {
                     (Place::Seqno(_), Some(rest)) => Place::Seqno(rest.meta().by_seqno),
