@@ -6,7 +6,7 @@ use base::env::Env;
 use base::{DocKey, Moment, Seqno, VbId, VbState, VbUuid};
 use kvstore::KvStore;
 use parking_lot::Mutex;
-use vbucket::{BucketContext, Origin, Removed, VBucket};
+use vbucket::{BucketContext, Origin, Removed, Topology, VBucket};
 
 use crate::backfill::BackfillQueue;
 use crate::checkpoint_recovery::CheckpointRelief;
@@ -17,6 +17,7 @@ use crate::config::BucketConfig;
 use crate::counters::OpCounts;
 use crate::defragmenter::DefragmenterCounters;
 use crate::disk_state::DiskState;
+use crate::durability::SyncOutcome;
 use crate::evict::Eviction;
 use crate::expiry::ExpiryCounters;
 use crate::failure::Failure;
@@ -79,7 +80,7 @@ impl Shard {
 }
 
 /// Receipt of a change: what a client needs to recognise it later.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Mutated {
     /// The document's new CAS.
     pub cas: base::Cas,
@@ -87,6 +88,8 @@ pub struct Mutated {
     pub uuid: VbUuid,
     /// Its place in that history.
     pub seqno: Seqno,
+    /// Of a sync write that is not committed yet: what becomes of it. Nothing: the change is done.
+    pub pending: Option<Completion<SyncOutcome>>,
 }
 
 #[cfg(debug_assertions)]
@@ -250,7 +253,7 @@ impl Bucket {
         &self,
         vb: VbId,
         state: VbState,
-        topology: Option<String>,
+        topology: Option<Topology>,
     ) -> Result<(), Refusal> {
         let _roles = self.roles.lock();
         if vb.0 >= self.vbuckets() {
@@ -264,7 +267,7 @@ impl Bucket {
         Ok(())
     }
 
-    fn set_role(&self, shard: &mut Shard, state: VbState, topology: Option<String>) -> Removed {
+    fn set_role(&self, shard: &mut Shard, state: VbState, topology: Option<Topology>) -> Removed {
         let mut removed = Removed::default();
         if !std::mem::replace(&mut shard.exists, true) {
             shard.vb.begin_in(state, topology);

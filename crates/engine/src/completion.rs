@@ -16,6 +16,21 @@ struct State<T> {
 /// What is awaited: `Some(value)`, or `None` if the other side went away.
 pub struct Completion<T>(Arc<Mutex<State<T>>>);
 
+/// Whether both are one and the same promise.
+impl<T> PartialEq for Completion<T> {
+    fn eq(&self, other: &Completion<T>) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl<T> Eq for Completion<T> {}
+
+impl<T> std::fmt::Debug for Completion<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Completion")
+    }
+}
+
 /// The side that keeps the promise.
 pub struct Completer<T>(Arc<Mutex<State<T>>>);
 

@@ -263,7 +263,8 @@ impl Bucket {
     /// deletion like any other, with a seqno of its own.
     pub(crate) fn delete_cold(&self, vb: VbId, hash: u64, version: &Version) -> bool {
         let now = self.now();
-        let tombstone = crate::write::tombstone_of(&self.context.heap, version, ItemKind::Deletion, now);
+        let writer = self.durably(None);
+        let tombstone = writer.tombstone_of(version, ItemKind::Deletion, now);
         let Ok(new) = tombstone else { return false };
         let change = Change {
             new,
@@ -272,6 +273,6 @@ impl Bucket {
             basis: Basis::of(Some(version)),
             preserve_expiry: false,
         };
-        self.apply(vb, hash, change, now, |_| {}, |_| {}).is_ok()
+        writer.apply(vb, hash, change, now, |_| {}, |_| {}).is_ok()
     }
 }

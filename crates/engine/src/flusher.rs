@@ -9,6 +9,7 @@ use vbucket::{FlushBatch, Pressure};
 use crate::bucket::Bucket;
 use crate::flush_queue::{Due, LARGE_BACKLOG};
 use crate::shard_guard::{Holder, ShardGuard};
+use crate::topology::topology_to_json;
 
 /// How long the flusher pauses after a failure before it tries again.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
@@ -163,8 +164,7 @@ pub(crate) fn state_document(batch: &FlushBatch) -> VbStateDoc {
         max_deleted_seqno: batch.max_deleted_rev.0,
         max_visible_seqno: high_seqno,
         might_contain_xattrs: batch.might_contain_xattrs,
-        // The topology was checked when it was set.
-        replication_topology: batch.topology.as_deref().and_then(|text| serde_json::from_str(text).ok()),
+        replication_topology: batch.topology.as_ref().map(topology_to_json),
         snap_start: high_seqno,
         snap_end: high_seqno,
         state: batch.state,

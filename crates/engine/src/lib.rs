@@ -44,6 +44,7 @@ mod store;
 mod stream;
 mod subdocument;
 mod tombstone_purger;
+mod topology;
 mod update;
 pub mod value;
 mod victims;
@@ -51,6 +52,7 @@ mod warmup;
 mod whole;
 mod with_meta;
 mod write;
+mod writer;
 
 pub use account_check::AccountFigures;
 pub use backfill::{Backfill, BackfillReading, BackfillScope, Backfilled};
@@ -68,6 +70,7 @@ pub use config::{
 pub use counters::OpCounts;
 pub use defragmenter::DefragmenterStats;
 pub use disk_state::SaveStats;
+pub use durability::{Durable, SyncOutcome};
 pub use ephemeral::{MemoryRange, Resumed};
 pub use evict::EvictionStats;
 pub use expiry::ExpiryStats;
@@ -90,8 +93,11 @@ pub use stats::{
 pub use store::{StoreMode, StoreRequest};
 pub use stream::{Changes, StreamCursor, StreamPlace, StreamRefusal, StreamStart};
 pub use tombstone_purger::PurgeStats;
+pub use topology::topology_from_json;
 pub use update::{CounterRequest, End};
+pub use vbucket::Topology;
 pub use warmup::{WarmupState, WarmupStats};
 pub use whole::Whole;
 pub use with_meta::WithMetaRequest;
 pub use write::absolute_expiry;
+pub use writer::Writer;

@@ -30,6 +30,7 @@ use crate::persistence::PersistenceWaiters;
 use crate::settings::Key;
 use crate::shard_guard::{Holder, LockClock};
 use crate::tombstone_purger::PurgeCounters;
+use crate::topology::topology_from_json;
 use crate::warmup::Warmup;
 
 /// Present while the last stop was a clean one.
@@ -162,7 +163,7 @@ impl Bucket {
             max_cas: Cas(stored.state.max_cas),
             max_deleted_rev: RevSeqno(stored.state.max_deleted_seqno),
             might_contain_xattrs: stored.state.might_contain_xattrs,
-            topology: stored.state.replication_topology.map(|topology| topology.to_string()),
+            topology: stored.state.replication_topology.and_then(|json| topology_from_json(&json).ok()),
         }
     }
 

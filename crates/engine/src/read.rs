@@ -173,7 +173,8 @@ impl Bucket {
         by: ExpiredBy,
         now: Moment,
     ) -> Result<bool, Refusal> {
-        let new = crate::write::tombstone_of(&self.context.heap, whole, base::ItemKind::Expiration, now)?;
+        let writer = self.durably(None);
+        let new = writer.tombstone_of(whole, base::ItemKind::Expiration, now)?;
         let change = Change {
             new,
             existence: Existence::Any,
@@ -182,7 +183,7 @@ impl Bucket {
             preserve_expiry: false,
         };
         // Whoever changed it meanwhile has replaced the expired version: then there is nothing left to do.
-        let expired = match self.apply(vb, hash, change, now, |ops| ops.expirations += 1, |_| {}) {
+        let expired = match writer.apply(vb, hash, change, now, |ops| ops.expirations += 1, |_| {}) {
             Err(Refusal::NotResident) => return Err(Refusal::NotResident),
             applied => applied.is_ok(),
         };

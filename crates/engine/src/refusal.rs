@@ -39,6 +39,14 @@ pub enum Refusal {
     Loading,
     /// The bucket has no disk, so this cannot be.
     NoDisk,
+    /// The document has a prepare that is neither committed nor aborted yet.
+    SyncWriteInProgress,
+    /// The document has a prepare that an earlier active node made, and that is about to be committed here.
+    ReCommitInProgress,
+    /// The vBucket's chains have too few members for a sync write.
+    DurabilityImpossible,
+    /// The bucket cannot keep the durability level.
+    DurabilityInvalidLevel,
 }
 
 impl From<vbucket::Refusal> for Refusal {
@@ -49,6 +57,8 @@ impl From<vbucket::Refusal> for Refusal {
             vbucket::Refusal::Locked => Refusal::Locked,
             vbucket::Refusal::Changed => Refusal::Busy,
             vbucket::Refusal::Unknown => Refusal::NotResident,
+            vbucket::Refusal::SyncWriteInProgress => Refusal::SyncWriteInProgress,
+            vbucket::Refusal::ReCommitInProgress => Refusal::ReCommitInProgress,
         }
     }
 }

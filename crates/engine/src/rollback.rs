@@ -44,7 +44,7 @@ impl Bucket {
         };
         let old = {
             let mut shard = self.shard_for(vb, Holder::Roles)?;
-            let (state, topology) = (shard.vb.state(), shard.vb.topology().map(str::to_owned));
+            let (state, topology) = (shard.vb.state(), shard.vb.topology().cloned());
             let old = shard.replace(new);
             // The role that it has, not the one of back then.
             shard.vb.set_state(state, topology, || self.new_uuid());

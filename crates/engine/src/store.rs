@@ -1,13 +1,14 @@
 //! Set, add and replace.
 
-use base::{Cas, Datatype, DocKey, Moment, NewVersion, VbId, VersionMeta};
+use base::{Cas, Datatype, DocKey, Moment, VbId, VersionMeta};
 use vbucket::{Basis, Change, Existence};
 
-use crate::bucket::{Bucket, Mutated};
+use crate::bucket::Mutated;
 use crate::read::Seen;
 use crate::refusal::Refusal;
 use crate::value::{self, Prepared};
 use crate::write::{Computed, absolute_expiry};
+use crate::writer::Writer;
 
 /// Whether the document must exist for a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +41,7 @@ pub struct StoreRequest<'a> {
     pub preserve_expiry: bool,
 }
 
-impl Bucket {
+impl Writer<'_> {
     /// Stores a document. Xattrs that the document has stay with it.
     pub fn store(&self, vb: VbId, request: &StoreRequest<'_>, now: Moment) -> Result<Mutated, Refusal> {
         let prepared = value::prepare(request.body, request.datatype, self.keeps_compressed())?;
@@ -50,7 +51,7 @@ impl Bucket {
             datatype: prepared.datatype,
             ..VersionMeta::default()
         };
-        let new = NewVersion::new(&self.context.heap, meta, request.key, &[&prepared.bytes]);
+        let new = self.version(meta, request.key, &[&prepared.bytes]);
         self.admit(&new)?;
         let change = Change {
             new,
@@ -95,12 +96,7 @@ impl Bucket {
             let plain_type = meta.datatype.without(Datatype::SNAPPY);
             let xattrs = if old_type.is_xattr() { xattrs } else { &[] };
             let datatype = if xattrs.is_empty() { plain_type } else { plain_type.with(Datatype::XATTR) };
-            let new = NewVersion::new(
-                &self.context.heap,
-                VersionMeta { datatype, ..meta },
-                request.key,
-                &[xattrs, &body],
-            );
+            let new = self.version(VersionMeta { datatype, ..meta }, request.key, &[xattrs, &body]);
             value::check_size(new.value(), datatype)?;
             let preserve_expiry = request.preserve_expiry;
             Ok(Computed { preserve_expiry, ..Computed::new(new, ()) })

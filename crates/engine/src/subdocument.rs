@@ -1,8 +1,6 @@
 //! Sub-document look-ups and mutations: what `subdoc` computes from one version, applied to the bucket.
 
-use base::{
-    Cas, Datatype, DocKey, Heap, ItemKind, Moment, NewVersion, VbId, VbState, VbUuid, Version, VersionMeta,
-};
+use base::{Cas, Datatype, DocKey, ItemKind, Moment, VbId, VbState, VbUuid, Version, VersionMeta};
 use subdoc::exec::{self, ClockMode, Document, LookupOutcome, Metadata, MutationOutcome};
 use subdoc::request::{LookupRequest, MutationRequest, doc_flag};
 
@@ -11,6 +9,7 @@ use crate::read::Seen;
 use crate::refusal::Refusal;
 use crate::value;
 use crate::write::{Computed, MAX_TRIES, absolute_expiry};
+use crate::writer::Writer;
 
 /// Why a computed mutation was not applied.
 enum Stop {
@@ -46,7 +45,9 @@ impl Bucket {
         let cas = found.as_ref().map_or(Cas(0), |f| f.cas);
         Ok(answer(&exec::lookup(document, request), cas))
     }
+}
 
+impl Writer<'_> {
     /// Runs a mutation. Nothing is stored if the outcome's status is an error.
     pub fn subdoc_mutate(
         &self,
@@ -63,8 +64,7 @@ impl Bucket {
             let live = found.as_ref().is_some_and(|f| f.version.is_live(now));
             // The CAS of a tombstone is compared by the computation; the vBucket compares that of a document.
             let cas = if live { Cas(request.cas) } else { Cas::ANY };
-            let computed =
-                compute(&self.context.heap, found.as_ref(), key, request, preserve_expiry, uuid, now);
+            let computed = compute(self, found.as_ref(), key, request, preserve_expiry, uuid, now);
             let computed = match computed {
                 Ok(computed) => computed,
                 Err(Stop::Refused(refusal)) => return Err(refusal),
@@ -84,7 +84,7 @@ impl Bucket {
 }
 
 fn compute(
-    heap: &Heap,
+    writer: &Writer<'_>,
     found: Option<&Seen>,
     key: DocKey<'_>,
     request: &MutationRequest<'_>,
@@ -115,12 +115,7 @@ fn compute(
         ..VersionMeta::default()
     };
     let preserve_expiry = preserve_expiry && !new.deleted;
-    Ok(Computed {
-        new: NewVersion::new(heap, meta, key, &[&new.value]),
-        preserve_expiry,
-        late: new.late,
-        outcome,
-    })
+    Ok(Computed { new: writer.version(meta, key, &[&new.value]), preserve_expiry, late: new.late, outcome })
 }
 
 fn document<'a>(version: &Version, plain: &'a [u8], uuid: VbUuid, now: Moment) -> Document<'a> {

@@ -1,13 +1,14 @@
 //! Changes that build on the document's value: append, prepend, counters, touch.
 
-use base::{Cas, Datatype, DocKey, Heap, ItemKind, Moment, NewVersion, VbId, VersionMeta, limits};
+use base::{Cas, Datatype, DocKey, ItemKind, Moment, NewVersion, VbId, VersionMeta, limits};
 
-use crate::bucket::{Bucket, Mutated};
+use crate::bucket::Mutated;
 use crate::read::Seen;
 use crate::refusal::Refusal;
 use crate::value;
 use crate::whole::Whole;
 use crate::write::{Computed, absolute_expiry};
+use crate::writer::Writer;
 
 /// Which end a value is joined to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +39,7 @@ fn live(found: Option<&Seen>, now: Moment) -> Option<&Seen> {
     found.filter(|seen| seen.version.is_live(now))
 }
 
-impl Bucket {
+impl Writer<'_> {
     /// Joins a value to a document's body; flags, expiry and xattrs stay.
     #[expect(clippy::too_many_arguments, reason = "each is a field of the request, and there is one caller")]
     pub fn join(
@@ -70,7 +71,7 @@ impl Bucket {
             let whole = [first, second].concat();
             let kept = old.meta().datatype.without(Datatype::JSON).without(Datatype::SNAPPY);
             let meta = VersionMeta { datatype: kept.with(value::detect(&whole)), ..old.meta() };
-            let new = NewVersion::new(&self.context.heap, meta, key, &[xattrs, &whole]);
+            let new = self.version(meta, key, &[xattrs, &whole]);
             value::check_size(new.value(), meta.datatype)?;
             Ok(Computed::new(new, ()))
         })?;
@@ -94,10 +95,7 @@ impl Bucket {
                 let number = request.initial.ok_or(Refusal::NotFound)?;
                 let meta =
                     VersionMeta { expiry: absolute_expiry(request.expiry, now), ..VersionMeta::default() };
-                return Ok(Computed::new(
-                    number_version(&self.context.heap, meta, request.key, &[], number),
-                    number,
-                ));
+                return Ok(Computed::new(number_version(self, meta, request.key, &[], number), number));
             };
             let old = old.whole()?;
             let plain = value::plain(&old);
@@ -111,7 +109,7 @@ impl Bucket {
             };
             let expiry = old.meta().expiry;
             let meta = VersionMeta { expiry, ..old.meta() };
-            let new = number_version(&self.context.heap, meta, request.key, xattrs, number);
+            let new = number_version(self, meta, request.key, xattrs, number);
             Ok(Computed { preserve_expiry: request.preserve_expiry, ..Computed::new(new, number) })
         })
     }
@@ -137,7 +135,7 @@ impl Bucket {
         let touched = self.modify(vb, key, Cas::ANY, now, |found| {
             let old = live(found, now).ok_or(Refusal::NotFound)?.whole()?;
             let meta = VersionMeta { expiry, ..old.meta() };
-            Ok(Computed::new(NewVersion::new(&self.context.heap, meta, key, &[old.value()]), old))
+            Ok(Computed::new(self.version(meta, key, &[old.value()]), old))
         })?;
         Ok((Some(touched.0), touched.1))
     }
@@ -146,18 +144,21 @@ impl Bucket {
     pub fn delete(&self, vb: VbId, key: DocKey<'_>, cas: Cas, now: Moment) -> Result<Mutated, Refusal> {
         let deleted = self.modify(vb, key, cas, now, |found| {
             let old = live(found, now).ok_or(Refusal::NotFound)?;
-            Ok(Computed::new(
-                crate::write::tombstone_of(&self.context.heap, &old.version, ItemKind::Deletion, now)?,
-                (),
-            ))
+            Ok(Computed::new(self.tombstone_of(&old.version, ItemKind::Deletion, now)?, ()))
         })?;
         Ok(deleted.0)
     }
 }
 
-fn number_version(heap: &Heap, meta: VersionMeta, key: DocKey<'_>, xattrs: &[u8], number: u64) -> NewVersion {
+fn number_version(
+    writer: &Writer<'_>,
+    meta: VersionMeta,
+    key: DocKey<'_>,
+    xattrs: &[u8],
+    number: u64,
+) -> NewVersion {
     let datatype = if xattrs.is_empty() { Datatype::JSON } else { Datatype::JSON.with(Datatype::XATTR) };
-    NewVersion::new(heap, VersionMeta { datatype, ..meta }, key, &[xattrs, number.to_string().as_bytes()])
+    writer.version(VersionMeta { datatype, ..meta }, key, &[xattrs, number.to_string().as_bytes()])
 }
 
 /// A decimal number as the counters of this protocol read it: white space around and a plus sign are allowed.

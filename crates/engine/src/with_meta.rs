@@ -1,11 +1,12 @@
 //! Set, add and delete with meta.
 
-use base::{Cas, Datatype, DocKey, Moment, NewVersion, VbId, VersionMeta};
+use base::{Cas, Datatype, DocKey, Moment, VbId, VersionMeta};
 use vbucket::{ConflictRule, Existence, MAX_FOREIGN_CAS, MAX_REV_SEQNO, WithMeta};
 
-use crate::bucket::{Bucket, Mutated};
+use crate::bucket::Mutated;
 use crate::refusal::Refusal;
 use crate::value;
+use crate::writer::Writer;
 
 /// A change that brings its own metadata.
 pub struct WithMetaRequest<'a> {
@@ -27,7 +28,7 @@ pub struct WithMetaRequest<'a> {
     pub regenerate_cas: bool,
 }
 
-impl Bucket {
+impl Writer<'_> {
     /// Applies a change that brings its own metadata; one that loses the conflict is refused as `Exists`.
     pub fn apply_with_meta(
         &self,
@@ -55,12 +56,8 @@ impl Bucket {
         } else {
             check_xattrs(bytes, datatype)?;
         }
-        let new = NewVersion::new(
-            &self.context.heap,
-            VersionMeta { datatype, expiry: self.capped_expiry(&request.meta, now), ..request.meta },
-            request.key,
-            &[bytes],
-        );
+        let expiry = self.capped_expiry(&request.meta, now);
+        let new = self.version(VersionMeta { datatype, expiry, ..request.meta }, request.key, &[bytes]);
         self.admit(&new)?;
         let hash = self.hash(request.key);
         let change = WithMeta {
@@ -81,7 +78,7 @@ impl Bucket {
         match outcome {
             Ok(stored) => {
                 drop(stored.garbage);
-                Ok(Mutated { cas: stored.cas, uuid, seqno: stored.by_seqno })
+                Ok(Mutated { cas: stored.cas, uuid, seqno: stored.by_seqno, pending: None })
             }
             Err(refused) => Err(refused.refusal.into()),
         }

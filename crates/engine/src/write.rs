@@ -1,6 +1,6 @@
 //! What every change of a document goes through.
 
-use base::{Cas, Datatype, DocKey, Heap, ItemKind, Moment, NewVersion, VbId, Version, VersionMeta};
+use base::{Cas, Datatype, DocKey, ItemKind, Moment, NewVersion, VbId, Version, VersionMeta};
 use subdoc::exec::Late;
 use vbucket::{Basis, Change, Existence};
 
@@ -10,6 +10,7 @@ use crate::read::Seen;
 use crate::refusal::Refusal;
 use crate::value;
 use crate::whole::Whole;
+use crate::writer::Writer;
 
 /// How often a change that is computed from the old version is computed again when others get in between.
 pub(crate) const MAX_TRIES: usize = 128;
@@ -26,32 +27,32 @@ pub fn absolute_expiry(sent: u32, now: Moment) -> u32 {
     }
 }
 
-/// A tombstone in the place of `version`: only its system xattrs stay.
-/// Refused if it has xattrs that are not in memory.
-pub(crate) fn tombstone_of(
-    heap: &Heap,
-    version: &Version,
-    kind: ItemKind,
-    now: Moment,
-) -> Result<NewVersion, Refusal> {
-    let system = if version.meta().datatype.is_xattr() {
-        let whole = Whole::of(version.clone())?;
-        value::split(&value::plain(&whole), version.meta().datatype).0.system_section()
-    } else {
-        Vec::new()
-    };
-    let datatype = if system.is_empty() { Datatype::RAW } else { Datatype::XATTR };
-    let meta = VersionMeta {
-        expiry: now.unix_s(),
-        flags: version.meta().flags,
-        datatype,
-        kind,
-        ..VersionMeta::default()
-    };
-    Ok(NewVersion::new(heap, meta, version.key(), &[&system]))
-}
+impl Writer<'_> {
+    /// A tombstone in the place of `version`: only its system xattrs stay.
+    /// Refused if it has xattrs that are not in memory.
+    pub(crate) fn tombstone_of(
+        &self,
+        version: &Version,
+        kind: ItemKind,
+        now: Moment,
+    ) -> Result<NewVersion, Refusal> {
+        let system = if version.meta().datatype.is_xattr() {
+            let whole = Whole::of(version.clone())?;
+            value::split(&value::plain(&whole), version.meta().datatype).0.system_section()
+        } else {
+            Vec::new()
+        };
+        let datatype = if system.is_empty() { Datatype::RAW } else { Datatype::XATTR };
+        let meta = VersionMeta {
+            expiry: now.unix_s(),
+            flags: version.meta().flags,
+            datatype,
+            kind,
+            ..VersionMeta::default()
+        };
+        Ok(self.version(meta, version.key(), &[&system]))
+    }
 
-impl Bucket {
     /// Applies a change to an active vBucket: one lock, once.
     pub(crate) fn apply(
         &self,
@@ -80,7 +81,7 @@ impl Bucket {
         match outcome {
             Ok(stored) => {
                 drop(stored.garbage);
-                Ok(Mutated { cas: stored.cas, uuid, seqno: stored.by_seqno })
+                Ok(Mutated { cas: stored.cas, uuid, seqno: stored.by_seqno, pending: None })
             }
             Err(refused) => Err(refused.refusal.into()),
         }
@@ -129,7 +130,9 @@ impl Bucket {
         let mutated = self.apply(vb, self.hash(key), change, now, count, |new| fill(&late, new))?;
         Ok((mutated, outcome))
     }
+}
 
+impl Bucket {
     /// Whether the disk takes changes, and the quota has room for a new version; there it is for tombstones,
     /// as long as what waits for the disk has not filled its share.
     pub(crate) fn admit(&self, new: &NewVersion) -> Result<(), Refusal> {

@@ -19,6 +19,10 @@ pub fn status_of(refusal: Refusal) -> Status {
         Refusal::BadSnappy | Refusal::Invalid => Status::Einval,
         Refusal::BadXattr => Status::XattrEinval,
         Refusal::NoDisk => Status::NotSupported,
+        Refusal::SyncWriteInProgress => Status::SyncWriteInProgress,
+        Refusal::ReCommitInProgress => Status::SyncWriteReCommitInProgress,
+        Refusal::DurabilityImpossible => Status::DurabilityImpossible,
+        Refusal::DurabilityInvalidLevel => Status::DurabilityInvalidLevel,
     }
 }
 

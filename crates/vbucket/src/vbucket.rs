@@ -13,6 +13,7 @@ use base::{
 use crate::bucket_context::BucketContext;
 use crate::checkpoint_manager::CheckpointManager;
 use crate::cursor::CursorId;
+use crate::durability::Topology;
 use crate::evicted::{Evicted, Out};
 use crate::failover_table::FailoverTable;
 use crate::hash_table::{HashTable, Slot, VersionRef};
@@ -76,8 +77,8 @@ pub struct Origin {
     pub max_deleted_rev: RevSeqno,
     /// Whether any document may have xattrs.
     pub might_contain_xattrs: bool,
-    /// The replication topology as JSON text, as the cluster set it.
-    pub topology: Option<String>,
+    /// Who shall hold it; nothing: this node alone.
+    pub topology: Option<Topology>,
 }
 
 impl Origin {
@@ -167,7 +168,7 @@ pub struct VBucket {
     pub(crate) locks: Locks,
     pub(crate) persisted_seqno: Seqno,
     pub(crate) purge_seqno: Seqno,
-    pub(crate) topology: Option<String>,
+    pub(crate) topology: Option<Topology>,
     pub(crate) state_changed: bool,
 }
 
@@ -221,7 +222,7 @@ impl VBucket {
 
     /// Changes the role; a vBucket that becomes active begins a new history: while it was not, changes may have been
     /// made elsewhere.
-    pub fn set_state(&mut self, state: VbState, topology: Option<String>, uuid: impl FnOnce() -> VbUuid) {
+    pub fn set_state(&mut self, state: VbState, topology: Option<Topology>, uuid: impl FnOnce() -> VbUuid) {
         if state == VbState::Active && self.state != VbState::Active {
             self.failover.new_entry(uuid(), self.history.high_seqno);
         }
@@ -229,7 +230,7 @@ impl VBucket {
     }
 
     /// Gives its first role to a vBucket that nobody had before.
-    pub fn begin_in(&mut self, state: VbState, topology: Option<String>) {
+    pub fn begin_in(&mut self, state: VbState, topology: Option<Topology>) {
         self.state = state;
         self.topology = topology;
         self.state_changed = true;
@@ -296,15 +297,14 @@ impl VBucket {
         &mut self.history.checkpoints
     }
 
-    /// The replication topology as JSON text.
-    pub fn topology(&self) -> Option<&str> {
-        self.topology.as_deref()
+    /// Who shall hold it; nothing: this node alone.
+    pub fn topology(&self) -> Option<&Topology> {
+        self.topology.as_ref()
     }
 
     /// Whether the active node is a majority of every replication chain: no topology, or chains of one node.
     pub fn is_majority_alone(&self) -> bool {
-        // The text was made from checked JSON: an array of chains of node names, which commas divide.
-        self.topology.as_deref().is_none_or(|chains| chains.split("],").all(|chain| !chain.contains(',')))
+        self.topology.as_ref().is_none_or(Topology::is_majority_alone)
     }
 
     /// The largest revision a tombstone had.

@@ -1,7 +1,7 @@
 //! Administration of vBuckets: get, set and delete their state.
 
 use base::{Seqno, VbState};
-use engine::{CompactOutcome, CompactRequest};
+use engine::{CompactOutcome, CompactRequest, Topology};
 use protocol::reader::Reader;
 use protocol::{Request, Status};
 
@@ -35,7 +35,7 @@ pub fn set_vbucket(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     let topology = if has_topology {
         match topology(request.value, state) {
             Ok(topology) => topology,
-            Err(context) => return cx.invalid(context),
+            Err(context) => return cx.invalid(&context),
         }
     } else {
         None
@@ -53,30 +53,20 @@ pub fn set_vbucket(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
 }
 
 /// The replication topology of a request's JSON: one or two chains of node names, the active node first.
-fn topology(json: &[u8], state: VbState) -> Result<Option<String>, &'static str> {
+fn topology(json: &[u8], state: VbState) -> Result<Option<Topology>, String> {
     const NOT_JSON: &str = "The value must be JSON";
-    let value: serde_json::Value = serde_json::from_slice(json).map_err(|_| NOT_JSON)?;
+    let value: serde_json::Value = serde_json::from_slice(json).map_err(|_| NOT_JSON.to_owned())?;
     let Some(topology) = value.as_object().and_then(|object| object.get("topology")) else { return Ok(None) };
     if topology.is_null() {
         return Ok(None);
     }
     if state != VbState::Active {
-        return Err("A topology belongs to active vBuckets only");
+        return Err("A topology belongs to active vBuckets only".to_owned());
     }
-    let chains = topology.as_array().ok_or("The topology must be an array of chains")?;
-    if chains.is_empty() || chains.len() > 2 {
-        return Err("The topology must have one or two chains");
+    match engine::topology_from_json(topology) {
+        Ok(topology) => Ok(Some(topology)),
+        Err(error) => Err(error.to_string()),
     }
-    for chain in chains {
-        let nodes = chain.as_array().ok_or("A chain must be an array of node names")?;
-        if nodes.is_empty() || nodes.len() > 4 || !nodes[0].is_string() {
-            return Err("A chain must begin with the active node and have at most four nodes");
-        }
-        if !nodes.iter().all(|node| node.is_string() || node.is_null()) {
-            return Err("A chain must hold node names or null");
-        }
-    }
-    Ok(Some(topology.to_string()))
 }
 
 /// Delete vBucket: drops a dead vBucket with its documents and its file.

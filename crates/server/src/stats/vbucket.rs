@@ -39,7 +39,8 @@ pub fn details(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Resu
     each(inquiry, asked(args)?, |vb| {
         sheet.put(format_args!("vb_{}", vb.id), vb.state.name());
         put_details(vb, sheet);
-        if let Some(topology) = inquiry.bucket.inspect(vb.id, |vb| vb.topology().map(str::to_owned)).flatten()
+        if let Some(topology) =
+            inquiry.bucket.inspect(vb.id, |vb| vb.topology().map(ToString::to_string)).flatten()
         {
             sheet.put(format_args!("vb_{}:topology", vb.id), topology);
         }

@@ -65,6 +65,10 @@ pub enum Refusal {
     Changed,
     /// The key may be on disk alone: have it brought, and ask again.
     Unknown,
+    /// The document has a prepare that is neither committed nor aborted yet.
+    SyncWriteInProgress,
+    /// The document has a prepare that was made elsewhere, and that is about to be committed here.
+    ReCommitInProgress,
 }
 
 /// A refusal, with the version that was not used, to be dropped outside the lock.

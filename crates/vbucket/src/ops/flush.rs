@@ -2,6 +2,7 @@
 
 use base::{Cas, RevSeqno, Seqno, VbId, VbState};
 
+use crate::durability::Topology;
 use crate::failover_table::FailoverEntry;
 use crate::range::{Range, RangeLimit};
 use crate::removed::Removed;
@@ -27,8 +28,8 @@ pub struct FlushBatch {
     pub max_deleted_rev: RevSeqno,
     /// Whether any document may have xattrs.
     pub might_contain_xattrs: bool,
-    /// The replication topology as JSON text.
-    pub topology: Option<String>,
+    /// Who shall hold it.
+    pub topology: Option<Topology>,
 }
 
 impl VBucket {

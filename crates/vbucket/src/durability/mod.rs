@@ -1,0 +1,7 @@
+//! Sync writes of one vBucket: who must have a prepare before it is committed, and how far they are.
+//!
+//! State machines without clock and I/O. What a reader of documents sees changes only when a prepare is committed.
+
+mod topology;
+
+pub use topology::{Chain, MAX_CHAIN, MAX_NODE_NAME_BYTES, Topology, TopologyError};
