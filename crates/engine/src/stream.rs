@@ -37,6 +37,8 @@ pub struct StreamStart {
     pub failover: Vec<FailoverEntry>,
     /// The last change.
     pub high_seqno: Seqno,
+    /// The last change that readers can see.
+    pub max_visible: Seqno,
     /// The last change that is on disk.
     pub persisted_seqno: Seqno,
     /// Tombstones up to here may be gone.
@@ -99,6 +101,7 @@ impl Bucket {
         Ok(StreamStart {
             failover: shard.vb.failover().to_entries(),
             high_seqno,
+            max_visible: high_seqno,
             persisted_seqno: shard.vb.persisted_seqno(),
             purge_seqno,
             state,

@@ -21,6 +21,7 @@ mod metrics_memory;
 mod node;
 mod process;
 pub mod sheet;
+pub mod sync_writes;
 pub mod timings;
 mod vbucket;
 
