@@ -13,5 +13,5 @@ mod sync_writes;
 pub use agreement::{Agreement, BackfillOrder, OutOfOrder, Priority, Side};
 pub use content::Features;
 pub use filter::{Filter, FilterRefusal};
-pub use producer::{Producer, Step, StreamRequestRefusal, Tick};
+pub use producer::{AcknowledgeRefusal, Producer, Step, StreamRequestRefusal, Tick};
 pub use sink::Sink;
