@@ -1,6 +1,7 @@
 //! DCP: from cursors to messages, and from messages to applied items. State machines without sockets and threads.
 
 mod agreement;
+mod consumer;
 mod content;
 mod filter;
 mod handover;
@@ -11,6 +12,9 @@ mod stream;
 mod sync_writes;
 
 pub use agreement::{Agreement, BackfillOrder, OutOfOrder, Priority, Side};
+pub use consumer::{
+    Consumer, ConsumerConfig, ConsumerCounts, Disconnect, Mode, RollBack, Settled, Stage, Trouble, VbProgress,
+};
 pub use content::Features;
 pub use filter::{Filter, FilterRefusal};
 pub use producer::{AcknowledgeRefusal, Producer, Step, StreamRequestRefusal, Tick};

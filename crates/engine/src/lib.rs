@@ -36,6 +36,7 @@ mod pager;
 mod persistence;
 mod read;
 mod refusal;
+mod replica;
 mod rollback;
 pub mod settings;
 mod shard_guard;
@@ -85,6 +86,7 @@ pub use memory::MemoryAccount;
 pub use persistence::MAX_WAITERS;
 pub use read::{ANY_KEY, ByChance, Found, Observed, Seen};
 pub use refusal::Refusal;
+pub use replica::{Applied, Incoming, ReplicaPosition, ReplicaRefusal, ReplicaStream};
 pub use settings::{Changed, SettingError, Settings};
 pub use shard_guard::{FRONT_END_SAMPLE, HOLDERS, Holder, LOCK_TIME_BUCKETS, LockTimes};
 pub use stats::{

@@ -36,8 +36,8 @@ pub use hash_seed::HashSeed;
 pub use hash_table::{HashTable, Slot, VersionRef};
 pub use hlc::Hlc;
 pub use ops::{
-    Basis, Change, ConflictRule, Existence, FlushBatch, Loaded, Look, MAX_FOREIGN_CAS, MAX_REV_SEQNO, Placed,
-    Refusal, Refused, Stored, UnlockRefusal, WithMeta,
+    Basis, Change, ConflictRule, Existence, FlushBatch, IncomingSnapshot, Loaded, Look, MAX_FOREIGN_CAS,
+    MAX_REV_SEQNO, Misplaced, Placed, Refusal, Refused, SnapshotKind, Stored, UnlockRefusal, WithMeta,
 };
 pub use range::{CheckpointView, Range, RangeLimit};
 pub use removed::Removed;

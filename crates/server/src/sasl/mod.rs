@@ -1,5 +1,6 @@
 //! Logging in (RFC 4422): PLAIN and the SCRAM family.
 
+pub mod client;
 pub mod digest;
 pub mod plain;
 pub mod scram;

@@ -16,8 +16,8 @@ use base::{Cas, VbId};
 use protocol::extras::{MutationToken, StoreExtras};
 use protocol::feature::{Feature, Features};
 use protocol::{ParsedResponse, RequestParts, Status, magic, opcode, parse_response, write_request};
+use server::sasl::client::{self as scram, Exchange};
 
-use super::scram::{self, Exchange};
 use super::{ClientError, Dialect, Target};
 
 /// How long to wait for a connection, and for an answer.

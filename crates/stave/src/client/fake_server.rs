@@ -16,8 +16,8 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use protocol::extras::MutationToken;
 use protocol::feature::{Feature, Features};
 use protocol::{Limits, Parsed, Request, Response, Status, opcode, parse};
+use server::sasl::client::{self as scram, SaltedPassword};
 
-use super::scram::{self, SaltedPassword};
 use super::{Dialect, Target};
 
 pub const USERNAME: &str = "Administrator";

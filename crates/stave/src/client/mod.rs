@@ -5,7 +5,6 @@
 mod connection;
 pub mod dcp;
 mod error;
-pub mod scram;
 mod target;
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use super::scram::SaltedPassword;
+use server::sasl::client::SaltedPassword;
 
 /// Which of the two dialects of the memcached binary protocol a server speaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]

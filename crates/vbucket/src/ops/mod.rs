@@ -9,6 +9,7 @@ mod on_disk;
 mod recode;
 mod recount;
 mod relocation;
+mod replicated;
 mod residency;
 mod with_meta;
 
@@ -16,5 +17,6 @@ pub use change::{Basis, Change, Existence, Refusal, Refused, Stored};
 pub use flush::FlushBatch;
 pub use lock::UnlockRefusal;
 pub use on_disk::Look;
+pub use replicated::{IncomingSnapshot, Misplaced, SnapshotKind};
 pub use residency::{Loaded, Placed};
 pub use with_meta::{ConflictRule, MAX_FOREIGN_CAS, MAX_REV_SEQNO, WithMeta};

@@ -1,0 +1,281 @@
+//! What came is applied, in its order, and what follows from it is said.
+
+use base::{Seqno, VbId, VbState};
+use engine::{Incoming, Refusal, ReplicaRefusal};
+use protocol::dcp::EndReason;
+use protocol::{Response, opcode};
+use vbucket::{FailoverEntry, Misplaced};
+
+use super::track::{Queued, Stage, Trouble, Work};
+use super::{Consumer, Disconnect, MOST_ROLLBACKS};
+
+/// A vBucket that has to forget everything after a seqno: on a thread of its own, as that reads and writes files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RollBack {
+    /// Which.
+    pub vb: VbId,
+    /// What it keeps.
+    pub to: Seqno,
+}
+
+/// What settling came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settled {
+    /// To be done elsewhere, and told by [`Consumer::rolled_back`].
+    pub rollbacks: Vec<RollBack>,
+    /// Whether something could not be applied for want of memory: to be settled again when there is room
+    /// ([`engine::Bucket::replica_room`]).
+    pub is_full: bool,
+}
+
+/// What became of a piece of work.
+enum Done {
+    /// It is done.
+    Yes,
+    /// It has to wait, and what comes behind it.
+    Full,
+    /// The stream is over.
+    Ended(Trouble),
+    /// The vBucket was taken over.
+    TakenOver,
+}
+
+impl Consumer {
+    /// Applies what was received, acknowledges it, and tells what is to be done elsewhere.
+    ///
+    /// An error means that the producer broke the protocol: the connection is to be closed.
+    pub fn settle(&mut self, out: &mut Vec<u8>) -> Result<Settled, Disconnect> {
+        let mut settled = Settled { rollbacks: std::mem::take(&mut self.rollbacks), is_full: false };
+        for vb in std::mem::take(&mut self.due) {
+            if self.settle_vbucket(vb, out)? {
+                settled.is_full = true;
+                self.due.push(vb);
+            }
+        }
+        self.counts.full += u64::from(settled.is_full);
+        self.acknowledge(out);
+        Ok(settled)
+    }
+
+    /// Applies what came for one vBucket; whether something is left for want of memory.
+    fn settle_vbucket(&mut self, vb: VbId, out: &mut Vec<u8>) -> Result<bool, Disconnect> {
+        // It is taken out while it is worked on, so that the rest of the consumer can be used.
+        let Some(mut track) = self.tracks.get_mut(usize::from(vb.0)).and_then(Option::take) else {
+            return Ok(false);
+        };
+        track.is_due = false;
+        let mut is_full = false;
+        while let Some(mut queued) = track.queue.pop_front() {
+            let before = queued.bytes();
+            let done = self.work(vb, &mut track, &mut queued, out);
+            match done {
+                Ok(Done::Yes) => {
+                    self.held_bytes -= before;
+                    self.applied_bytes += before;
+                }
+                Ok(Done::Full) => {
+                    track.queue.push_front(queued);
+                    track.is_due = true;
+                    is_full = true;
+                    break;
+                }
+                Ok(Done::Ended(trouble)) => {
+                    self.held_bytes -= before;
+                    self.applied_bytes += before;
+                    self.give_up_queue(&mut track);
+                    self.counts.ends += 1;
+                    track.pause(self.now(), trouble);
+                    self.pausing.insert((track.again_at, vb));
+                }
+                Ok(Done::TakenOver) => {
+                    self.held_bytes -= before;
+                    self.applied_bytes += before;
+                    track.stage = Stage::TakenOver;
+                    track.trouble = None;
+                    self.counts.taken_over += 1;
+                }
+                Err(disconnect) => {
+                    self.held_bytes -= before;
+                    self.tracks[usize::from(vb.0)] = Some(track);
+                    return Err(disconnect);
+                }
+            }
+        }
+        self.tracks[usize::from(vb.0)] = Some(track);
+        Ok(is_full)
+    }
+
+    fn work(
+        &mut self,
+        vb: VbId,
+        track: &mut super::Track,
+        queued: &mut Queued,
+        out: &mut Vec<u8>,
+    ) -> Result<Done, Disconnect> {
+        // What comes behind the role of the active one, or behind the end, is the end of the stream and no more.
+        if track.stage == Stage::TakenOver {
+            return Ok(Done::Yes);
+        }
+        let outcome = match &mut queued.work {
+            Work::Accepted(log) => self.accepted(track, std::mem::take(log)),
+            Work::Snapshot(snapshot, acknowledge) => {
+                let begun = stream_of(track).and_then(|stream| self.bucket.begin_snapshot(stream, snapshot));
+                if begun.is_ok() && *acknowledge {
+                    track.acknowledge_at = Some(snapshot.end);
+                }
+                begun
+            }
+            Work::Changes(changes, last, _) => {
+                let outcome = self.apply(track, changes);
+                if outcome.is_ok() {
+                    track.applied = *last;
+                    // Something came of it: pauses are short again.
+                    track.failures = 0;
+                }
+                outcome
+            }
+            Work::Advanced(seqno) => stream_of(track)
+                .and_then(|stream| self.bucket.seqno_advanced(stream, *seqno))
+                .map(|_| track.applied = *seqno),
+            Work::State(state) => return Ok(self.take_role(vb, track, *state, out)),
+            Work::End(reason) => {
+                // The history is another one now: it is asked for at once.
+                let is_sudden = *reason != EndReason::Rollback;
+                track.failures = if is_sudden { track.failures } else { 0 };
+                return Ok(Done::Ended(Trouble::Ended(*reason)));
+            }
+            Work::Unsupported(what) => {
+                self.counts.unsupported += 1;
+                tracing::warn!(bucket = self.bucket.name(), %vb, what, "a stream ends");
+                super::close_stream(vb, out);
+                return Ok(Done::Ended(Trouble::Here(what)));
+            }
+        };
+        match outcome {
+            Ok(()) => {
+                acknowledge_snapshot(track, out);
+                Ok(Done::Yes)
+            }
+            Err(ReplicaRefusal::Full) => Ok(Done::Full),
+            Err(refusal) => match broken(refusal) {
+                Some(what) => Err(Disconnect::Violation(vb, what)),
+                None => {
+                    self.counts.unsupported += u64::from(refusal == ReplicaRefusal::NotSupported);
+                    super::close_stream(vb, out);
+                    Ok(Done::Ended(Trouble::Here(why_not(refusal))))
+                }
+            },
+        }
+    }
+
+    fn accepted(
+        &mut self,
+        track: &mut super::Track,
+        log: Vec<FailoverEntry>,
+    ) -> Result<(), ReplicaRefusal> {
+        let position = track.position.take().ok_or(ReplicaRefusal::NotReplica)?;
+        track.stream = Some(self.bucket.adopt_failover(&position, log)?);
+        track.rollbacks = 0;
+        Ok(())
+    }
+
+    fn apply(
+        &mut self,
+        track: &mut super::Track,
+        changes: &mut Vec<Incoming>,
+    ) -> Result<(), ReplicaRefusal> {
+        let before = changes.len();
+        let outcome = self.bucket.apply_replicated(stream_of(track)?, changes);
+        self.counts.changes += (before - changes.len()) as u64;
+        outcome.map(|_| ())
+    }
+
+    /// The producer hands the vBucket over, step by step; each is answered when it is done here.
+    fn take_role(
+        &mut self,
+        vb: VbId,
+        track: &mut super::Track,
+        state: VbState,
+        out: &mut Vec<u8>,
+    ) -> Done {
+        if self.bucket.state_of(vb) != Some(state)
+            && self.bucket.set_vbucket_state(vb, state, None).is_err()
+        {
+            super::close_stream(vb, out);
+            return Done::Ended(Trouble::Here("the vBucket cannot be given its role"));
+        }
+        let (opcode, opaque) = (opcode::DCP_SET_VBUCKET_STATE, track.opaque);
+        Response { opcode, opaque, ..Response::default() }.write(out);
+        if state == VbState::Pending {
+            // From the answer on the producer takes no more changes.
+            track.blocked_since = Some(self.now());
+            return Done::Yes;
+        }
+        track.blocked_for = track.blocked_since.take().map(|since| self.now().saturating_sub(since));
+        Done::TakenOver
+    }
+
+    /// A vBucket has to forget what the producer's history does not have.
+    pub(super) fn roll_back(&mut self, vb: VbId, to: Seqno) {
+        let now = self.now();
+        let Some(track) = self.track(vb) else { return };
+        track.rollbacks += 1;
+        let is_endless = track.rollbacks > MOST_ROLLBACKS || to > track.applied;
+        if is_endless {
+            track.rollbacks = 0;
+            self.counts.ends += 1;
+            self.pause(vb, now, Trouble::Rollback);
+            return;
+        }
+        track.stage = Stage::RollingBack;
+        self.counts.rollbacks += 1;
+        self.rollbacks.push(RollBack { vb, to });
+    }
+}
+
+fn stream_of(track: &super::Track) -> Result<engine::ReplicaStream, ReplicaRefusal> {
+    track.stream.ok_or(ReplicaRefusal::NotReplica)
+}
+
+/// A snapshot whose end is to be acknowledged, and is here.
+fn acknowledge_snapshot(track: &mut super::Track, out: &mut Vec<u8>) {
+    if track.acknowledge_at.is_some_and(|end| track.applied >= end) {
+        track.acknowledge_at = None;
+        let (opcode, opaque) = (opcode::DCP_SNAPSHOT_MARKER, track.opaque);
+        Response { opcode, opaque, ..Response::default() }.write(out);
+    }
+}
+
+/// What the producer did wrong, if it did.
+fn broken(refusal: ReplicaRefusal) -> Option<&'static str> {
+    Some(match refusal {
+        ReplicaRefusal::Misplaced(Misplaced::NoSnapshot) => "a change without a snapshot",
+        ReplicaRefusal::Misplaced(Misplaced::NotRising) => "a seqno that does not rise",
+        ReplicaRefusal::Misplaced(Misplaced::OutsideSnapshot) => "a change outside of its snapshot",
+        ReplicaRefusal::Misplaced(Misplaced::BadSnapshot) => "a snapshot that cannot be",
+        ReplicaRefusal::BadFailoverLog => "a failover log that cannot be",
+        ReplicaRefusal::Malformed => "a change that cannot be",
+        ReplicaRefusal::NotReplica
+        | ReplicaRefusal::Loading
+        | ReplicaRefusal::Full
+        | ReplicaRefusal::NotSupported => return None,
+    })
+}
+
+fn why_not(refusal: ReplicaRefusal) -> &'static str {
+    match refusal {
+        ReplicaRefusal::NotReplica => "the vBucket here is no replica, or became another one",
+        ReplicaRefusal::Loading => "the vBucket's documents are not loaded yet",
+        ReplicaRefusal::NotSupported => "a kind of change that is not taken yet",
+        _ => "it cannot be applied here",
+    }
+}
+
+/// Why it cannot be said where a vBucket stands.
+pub(super) fn why(refusal: Refusal) -> &'static str {
+    match refusal {
+        Refusal::Loading => "the vBucket's documents are not loaded yet",
+        Refusal::NotMyVbucket => "the vBucket here is no replica",
+        _ => "it is not known where the vBucket stands",
+    }
+}
