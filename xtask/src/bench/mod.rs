@@ -19,6 +19,7 @@ mod redis;
 mod report;
 mod start;
 mod warmup;
+mod writers;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};

@@ -51,7 +51,9 @@ impl Consumer {
                 settled.is_full = true;
                 self.due.push(vb);
             }
+            self.acknowledge_prepares(vb, out);
         }
+        self.acknowledge_persisted(out);
         self.counts.full += u64::from(settled.is_full);
         self.acknowledge(out);
         Ok(settled)

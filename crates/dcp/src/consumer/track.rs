@@ -90,6 +90,8 @@ pub(super) struct Track {
     pub(super) acknowledge_at: Option<Seqno>,
     /// Everything up to here is applied, as far as this stream is concerned.
     pub(super) applied: Seqno,
+    /// Prepares up to here were acknowledged on this stream.
+    pub(super) acknowledged: Seqno,
     /// Attempts that failed one after the other: pauses grow with them.
     pub(super) failures: u32,
     /// When it is asked for again.
@@ -148,6 +150,7 @@ impl Track {
             is_due: false,
             acknowledge_at: None,
             applied: Seqno(0),
+            acknowledged: Seqno(0),
             failures: 0,
             again_at: Duration::ZERO,
             source_high: None,
