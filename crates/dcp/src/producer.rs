@@ -259,7 +259,7 @@ impl Producer {
         };
         let log = start.failover.iter().map(|entry| (VbUuid(entry.uuid.0), entry.seqno));
         let log = FailoverLog::encode(log);
-        let mut stream = Box::new(Stream::new(opaque, &request, filter, &start));
+        let mut stream = Box::new(Stream::new(opaque, &request, filter, &start, self.agreed.sync_writes));
         let slot = &mut self.slots[usize::from(vb.0)];
         stream.next = slot.take();
         *slot = Some(stream);

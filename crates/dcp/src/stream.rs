@@ -143,10 +143,17 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    pub(crate) fn new(opaque: u32, request: &StreamRequest, filter: Filter, start: &StreamStart) -> Stream {
+    pub(crate) fn new(
+        opaque: u32,
+        request: &StreamRequest,
+        filter: Filter,
+        start: &StreamStart,
+        sync_writes: bool,
+    ) -> Stream {
         let mut end = request.end;
         if request.flags.has(StreamFlags::TO_LATEST) {
-            end = start.high_seqno;
+            // Of prepares only those are told who know of them.
+            end = if sync_writes { start.high_seqno } else { start.max_visible };
         }
         if request.flags.has(StreamFlags::DISK_ONLY) {
             end = end.min(start.persisted_seqno);

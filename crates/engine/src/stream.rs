@@ -101,7 +101,7 @@ impl Bucket {
         Ok(StreamStart {
             failover: shard.vb.failover().to_entries(),
             high_seqno,
-            max_visible: high_seqno,
+            max_visible: shard.vb.max_visible_seqno(),
             persisted_seqno: shard.vb.persisted_seqno(),
             purge_seqno,
             state,

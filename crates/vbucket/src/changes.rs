@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use base::{ItemKind, Seqno, Version};
+use base::{ItemKind, Seqno, SyncWrite, Version};
 
 use crate::checkpoint_memory::{Charge, CheckpointMemory, rounded};
 
@@ -15,12 +15,13 @@ const MAX_CHUNKS: usize = 256;
 
 /// Whether a later change of the same key in the same checkpoint may take this one's place. The one place of the rule.
 ///
-/// What announces something once and for all stays: system events, and prepares, commits and aborts when they come.
+/// What announces something once and for all stays: system events, prepares, commits and aborts.
 /// Committed and prepared documents are apart by themselves: `old` of [`crate::CheckpointManager::queue`] is the seqno
 /// of the version that the new one replaced in its table, and there each has a place of its own.
 pub(crate) fn is_mergeable(version: &Version) -> bool {
-    match version.meta().kind {
-        ItemKind::Mutation | ItemKind::Deletion | ItemKind::Expiration => true,
+    let meta = version.meta();
+    match meta.kind {
+        ItemKind::Mutation | ItemKind::Deletion | ItemKind::Expiration => meta.sync_write == SyncWrite::No,
         ItemKind::SystemEvent => false,
     }
 }

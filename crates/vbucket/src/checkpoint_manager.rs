@@ -153,6 +153,13 @@ impl CheckpointManager {
         self.append(version, old)
     }
 
+    /// Closes the open checkpoint if the change `old` stands in it.
+    pub fn close_behind(&mut self, old: Seqno) {
+        if old >= self.open.start {
+            self.close();
+        }
+    }
+
     /// Whether anybody reads.
     pub fn has_cursors(&self) -> bool {
         !self.cursors.is_empty()

@@ -157,6 +157,11 @@ impl HashTable {
         table
     }
 
+    /// What it shares with the other vBuckets of its bucket.
+    pub fn context(&self) -> &BucketContext {
+        &self.context
+    }
+
     /// The hash of a key, which may be computed before the vBucket is locked.
     #[inline]
     pub fn hash(&self, key: DocKey<'_>) -> u64 {

@@ -29,15 +29,16 @@ pub use bucket_context::BucketContext;
 pub use checkpoint_manager::CheckpointManager;
 pub use checkpoint_memory::{CheckpointLimits, CheckpointMarks, CheckpointMemory, Pressure};
 pub use cursor::{CursorId, CursorState, Dropped, RegisterRefusal};
-pub use durability::{Chain, MAX_CHAIN, Topology, TopologyError};
+pub use durability::{ActiveMonitor, Chain, MAX_CHAIN, NO_DEADLINE, PassiveMonitor, Topology, TopologyError};
 pub use failover_table::{FailoverEntry, FailoverTable, Resume, ResumePoint};
 pub use filter::{Filter, FilterSettings};
 pub use hash_seed::HashSeed;
 pub use hash_table::{HashTable, Slot, VersionRef};
 pub use hlc::Hlc;
 pub use ops::{
-    Basis, Change, ConflictRule, Existence, FlushBatch, IncomingSnapshot, Loaded, Look, MAX_FOREIGN_CAS,
-    MAX_REV_SEQNO, Misplaced, Placed, Refusal, Refused, SnapshotKind, Stored, UnlockRefusal, WithMeta,
+    Basis, Change, Committed, ConflictRule, Existence, FlushBatch, IncomingSnapshot, Loaded, Look,
+    MAX_FOREIGN_CAS, MAX_REV_SEQNO, Misplaced, NotPrepared, OverdueLook, Placed, Prepared, Refusal, Refused,
+    SavedSyncWrites, SnapshotKind, Stored, SyncWriteState, UnlockRefusal, WithMeta,
 };
 pub use range::{CheckpointView, Range, RangeLimit};
 pub use removed::Removed;

@@ -6,20 +6,20 @@
 use std::sync::Arc;
 
 use base::{
-    Cas, DocKey, FrequencyFactor, ItemKind, Moment, NewVersion, RevSeqno, Seqno, VbId, VbState, VbUuid,
-    Version,
+    Cas, DocKey, FrequencyFactor, ItemKind, Moment, NewVersion, RevSeqno, Seqno, SyncWrite, VbId, VbState,
+    VbUuid, Version,
 };
 
 use crate::bucket_context::BucketContext;
 use crate::checkpoint_manager::CheckpointManager;
 use crate::cursor::CursorId;
-use crate::durability::Topology;
+use crate::durability::{ActiveMonitor, Topology};
 use crate::evicted::{Evicted, Out};
 use crate::failover_table::FailoverTable;
 use crate::hash_table::{HashTable, Slot, VersionRef};
 use crate::hlc::Hlc;
 use crate::locks::Locks;
-use crate::ops::Stored;
+use crate::ops::{Stored, SyncWrites};
 use crate::removed::Removed;
 use crate::seq_list::SeqList;
 
@@ -35,6 +35,8 @@ pub struct Garbage {
     pub unlisted: Option<Version>,
     /// Checkpoints that nobody reads.
     pub checkpoints: Option<Box<Removed>>,
+    /// The prepare that is completed.
+    pub prepare: Option<Version>,
 }
 
 /// How many items of each kind a vBucket has, how many of them are in memory, and how large those are.
@@ -79,6 +81,12 @@ pub struct Origin {
     pub might_contain_xattrs: bool,
     /// Who shall hold it; nothing: this node alone.
     pub topology: Option<Topology>,
+    /// The last change that readers can see.
+    pub max_visible: Seqno,
+    /// Up to here all prepares are as safe as their levels ask.
+    pub high_prepared: Seqno,
+    /// Up to here all prepares are committed or aborted.
+    pub high_completed: Seqno,
 }
 
 impl Origin {
@@ -93,6 +101,9 @@ impl Origin {
             max_deleted_rev: RevSeqno(0),
             might_contain_xattrs: false,
             topology: None,
+            max_visible: Seqno(0),
+            high_prepared: Seqno(0),
+            high_completed: Seqno(0),
         }
     }
 }
@@ -106,6 +117,8 @@ pub(crate) struct History {
     /// What is in the table.
     pub(crate) counts: Counts,
     pub(crate) high_seqno: Seqno,
+    /// The last change that readers can see.
+    pub(crate) max_visible: Seqno,
     pub(crate) max_deleted_rev: RevSeqno,
     pub(crate) might_contain_xattrs: bool,
     pub(crate) frequency: Arc<FrequencyFactor>,
@@ -117,18 +130,12 @@ impl History {
         let version = new.publish();
         let meta = version.meta();
         assert!(version.is_resident(), "a change brings its value");
-        assert_eq!(
-            meta.by_seqno,
-            self.high_seqno.next(),
-            "seqnos are given one by one under the vBucket lock"
-        );
-        self.high_seqno = meta.by_seqno;
-        self.might_contain_xattrs |= meta.datatype.is_xattr();
         if meta.kind.is_deleted() {
             self.max_deleted_rev = self.max_deleted_rev.max(meta.rev_seqno);
         }
         self.counts.enter(&version);
         let queued = version.clone();
+        self.max_visible = meta.by_seqno;
         let replaced = slot.set(version);
         if let Some(old) = &replaced {
             self.counts.leave(old);
@@ -136,22 +143,55 @@ impl History {
                 self.frequency.carry_over(old, &queued);
             }
         }
-        let old = replaced.as_ref().map(|v| v.meta().by_seqno);
+        assert_eq!(
+            meta.by_seqno,
+            self.high_seqno.next(),
+            "seqnos are given one by one under the vBucket lock"
+        );
+        let old = replaced.as_ref().map(Version::meta);
+        if let Some(old) = &old
+            && (old.sync_write != SyncWrite::No || meta.sync_write != SyncWrite::No)
+        {
+            self.checkpoints.close_behind(old.by_seqno);
+        }
+        let old = old.map(|old| old.by_seqno);
         let mut garbage = Garbage { replaced, ..Garbage::default() };
+        if let Some(list) = &mut self.seq_list {
+            garbage.unlisted = old.and_then(|old| list.replaced(old));
+        }
+        self.queue(queued, old, &mut garbage);
+        Stored { cas: meta.cas, by_seqno: meta.by_seqno, garbage }
+    }
+
+    /// Queues a prepare or an abort. `before` is the last prepare or abort of the key, as far as it is known: they never
+    /// stand in one checkpoint.
+    pub(crate) fn line_up(&mut self, version: &Version, before: Option<Seqno>) -> Garbage {
+        if let Some(before) = before {
+            self.checkpoints.close_behind(before);
+        }
+        let mut garbage = Garbage::default();
+        self.queue(version.clone(), None, &mut garbage);
+        garbage
+    }
+
+    /// Queues a change, whose seqno must be higher than the last. `old` is the seqno of the version that it replaces.
+    pub(crate) fn queue(&mut self, version: Version, old: Option<Seqno>, garbage: &mut Garbage) {
+        let meta = version.meta();
+        assert!(meta.by_seqno > self.high_seqno, "changes come in seqno order");
+        self.high_seqno = meta.by_seqno;
+        self.might_contain_xattrs |= meta.datatype.is_xattr();
         let queued = match &mut self.seq_list {
             Some(list) => {
-                garbage.unlisted = old.and_then(|old| list.replaced(old));
-                list.append(queued.clone());
+                list.append(version.clone());
                 // Whoever comes later reads the past from the list.
-                if self.checkpoints.has_cursors() { Some(queued) } else { None }
+                if self.checkpoints.has_cursors() { Some(version) } else { None }
             }
-            None => Some(queued),
+            None => Some(version),
         };
         match queued {
-            Some(queued) => garbage.merged = self.checkpoints.queue(queued, old),
+            Some(queued) => garbage.merged = self.checkpoints.queue_received(queued, old),
             None => garbage.checkpoints = self.checkpoints.pass_over(meta.by_seqno),
         }
-        Stored { cas: meta.cas, by_seqno: meta.by_seqno, garbage }
     }
 }
 
@@ -169,6 +209,7 @@ pub struct VBucket {
     pub(crate) persisted_seqno: Seqno,
     pub(crate) purge_seqno: Seqno,
     pub(crate) topology: Option<Topology>,
+    pub(crate) sync_writes: SyncWrites,
     pub(crate) state_changed: bool,
 }
 
@@ -185,6 +226,7 @@ impl VBucket {
             persistence = Some(cursor.expect("a new manager accepts a cursor at its high seqno"));
         }
         let hlc = Hlc::new(origin.max_cas);
+        let sync_writes = SyncWrites::new(&origin);
         VBucket {
             id,
             state: origin.state,
@@ -196,6 +238,7 @@ impl VBucket {
                 hlc,
                 counts: Counts::default(),
                 high_seqno: origin.high_seqno,
+                max_visible: origin.max_visible,
                 max_deleted_rev: origin.max_deleted_rev,
                 might_contain_xattrs: origin.might_contain_xattrs,
                 frequency: context.frequency.clone(),
@@ -205,6 +248,7 @@ impl VBucket {
             locks: Locks::default(),
             persisted_seqno: origin.high_seqno,
             purge_seqno: origin.purge_seqno,
+            sync_writes,
             topology: origin.topology,
             state_changed: false,
         }
@@ -225,6 +269,9 @@ impl VBucket {
     pub fn set_state(&mut self, state: VbState, topology: Option<Topology>, uuid: impl FnOnce() -> VbUuid) {
         if state == VbState::Active && self.state != VbState::Active {
             self.failover.new_entry(uuid(), self.history.high_seqno);
+            // Whoever has what, has to say so again.
+            self.sync_writes.active = ActiveMonitor::new(None);
+            self.sync_writes.adopted = self.history.high_seqno;
         }
         self.begin_in(state, topology);
     }
@@ -233,6 +280,7 @@ impl VBucket {
     pub fn begin_in(&mut self, state: VbState, topology: Option<Topology>) {
         self.state = state;
         self.topology = topology;
+        self.sync_writes.active.set_topology(self.topology.as_ref());
         self.state_changed = true;
     }
 
@@ -300,11 +348,6 @@ impl VBucket {
     /// Who shall hold it; nothing: this node alone.
     pub fn topology(&self) -> Option<&Topology> {
         self.topology.as_ref()
-    }
-
-    /// Whether the active node is a majority of every replication chain: no topology, or chains of one node.
-    pub fn is_majority_alone(&self) -> bool {
-        self.topology.as_ref().is_none_or(Topology::is_majority_alone)
     }
 
     /// The largest revision a tombstone had.

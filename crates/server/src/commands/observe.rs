@@ -230,11 +230,14 @@ pub fn get_all_vb_seqnos(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome
         return super::collections::unknown_collection(cx);
     }
     let mut value = Vec::new();
+    // Whoever knows nothing of collections is told of what readers can see.
+    let with_hidden = cx.session.has(Feature::Collections);
     cx.bucket().each_vbucket(|vb| {
+        let last = if with_hidden { vb.high_seqno() } else { vb.max_visible_seqno() };
         let listed = wanted.map_or(vb.state() != VbState::Dead, |state| vb.state() == state);
         if listed {
             value.extend_from_slice(&vb.id().0.to_be_bytes());
-            value.extend_from_slice(&vb.high_seqno().0.to_be_bytes());
+            value.extend_from_slice(&last.0.to_be_bytes());
         }
     });
     reply_value(cx, &value)

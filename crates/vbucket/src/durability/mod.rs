@@ -2,6 +2,13 @@
 //!
 //! State machines without clock and I/O. What a reader of documents sees changes only when a prepare is committed.
 
+mod active;
+mod passive;
+mod prepares;
 mod topology;
 
+pub use active::{ActiveMonitor, MAX_NODES};
+pub use passive::PassiveMonitor;
+pub(crate) use prepares::Prepares;
+pub use prepares::{InFlight, NO_DEADLINE};
 pub use topology::{Chain, MAX_CHAIN, MAX_NODE_NAME_BYTES, Topology, TopologyError};

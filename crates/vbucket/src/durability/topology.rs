@@ -72,11 +72,6 @@ impl Chain {
         self.0.iter().map(|member| member.as_deref())
     }
 
-    /// The members after the active node that are defined.
-    pub fn replicas(&self) -> impl Iterator<Item = &str> {
-        self.0[1..].iter().flatten().map(|name| &**name)
-    }
-
     /// How many members a write must reach, those that are not defined counted as members.
     pub fn majority(&self) -> usize {
         self.0.len() / 2 + 1
@@ -109,14 +104,19 @@ impl Topology {
         std::iter::once(&self.first).chain(&self.second)
     }
 
+    /// The active node: the first one of the first chain.
+    pub fn active(&self) -> &str {
+        self.first.0[0].as_deref().expect("a chain begins with a defined member")
+    }
+
+    /// Whether a chain has this node.
+    pub fn names(&self, node: &str) -> bool {
+        self.chains().any(|chain| chain.members().flatten().any(|name| name == node))
+    }
+
     /// Whether each chain has as many defined members as a write must reach.
     pub fn is_possible(&self) -> bool {
         self.chains().all(Chain::is_possible)
-    }
-
-    /// Whether the active node alone is a majority of each chain.
-    pub fn is_majority_alone(&self) -> bool {
-        self.chains().all(|chain| chain.majority() == 1)
     }
 }
 

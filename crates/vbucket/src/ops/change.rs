@@ -1,10 +1,9 @@
 //! The one way a client's change enters a vBucket: check everything, then change.
 
-use base::{Cas, DocKey, Moment, NewVersion, RevSeqno, Seqno, Version};
+use base::{Cas, DocKey, Moment, NewVersion, Seqno, Version};
 
 use crate::locks::Locks;
-use crate::ops::with_meta::MAX_REV_SEQNO;
-use crate::vbucket::{Garbage, VBucket};
+use crate::vbucket::{Garbage, Unknown, VBucket};
 
 /// Whether the document must exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +68,8 @@ pub enum Refusal {
     SyncWriteInProgress,
     /// The document has a prepare that was made elsewhere, and that is about to be committed here.
     ReCommitInProgress,
+    /// The vBucket's chains have too few members for a sync write.
+    DurabilityImpossible,
 }
 
 /// A refusal, with the version that was not used, to be dropped outside the lock.
@@ -101,6 +102,10 @@ impl VBucket {
         finish: impl FnOnce(&mut NewVersion),
     ) -> Result<Stored, Refused> {
         let Change { mut new, existence, cas, basis, preserve_expiry } = change;
+        if let Some(refusal) = self.sync_writes.in_the_way(new.key()) {
+            return Err(Refused { refusal, new });
+        }
+        let forgotten = self.forgotten_rev();
         let slot = self.table.find_slot(hash, new.key());
         let current = slot.get();
         let current = current.as_deref();
@@ -114,20 +119,28 @@ impl VBucket {
         }
         self.locks.remove(new.key());
         self.evicted.ties.changed(new.key());
-        // A tombstone of the key may have been purged; other nodes may still have it, and must not prefer it.
-        let purged = self.purge_seqno > Seqno(0) || self.evicted.may_be_purged();
-        let forgotten = if purged { self.history.max_deleted_rev.0 } else { 0 };
-        let last_rev = current.map_or(forgotten, |version| version.meta().rev_seqno.0);
-        let mut meta = new.meta_mut();
-        meta.cas = self.history.hlc.next(now.0);
-        meta.rev_seqno = RevSeqno((last_rev + 1).min(MAX_REV_SEQNO));
-        meta.by_seqno = self.history.high_seqno.next();
-        if let Some(old) = current.filter(|v| preserve_expiry && v.is_live(now)) {
-            meta.expiry = old.meta().expiry;
-        }
-        drop(meta);
+        self.history.complete(&mut new, current, forgotten, preserve_expiry, now);
         finish(&mut new);
         Ok(self.history.record(slot, new))
+    }
+
+    /// The present version of a document that a change may replace, for a change that replaces it later.
+    pub(crate) fn check(
+        &self,
+        hash: u64,
+        key: DocKey<'_>,
+        existence: Existence,
+        cas: Cas,
+        basis: Basis,
+        now: Moment,
+    ) -> Result<Option<Version>, Refusal> {
+        if let Some(refusal) = self.sync_writes.in_the_way(key) {
+            return Err(refusal);
+        }
+        let current = self.find(hash, key).map_err(|Unknown| Refusal::Unknown)?;
+        check(current.as_deref(), existence, basis, now)?;
+        check_cas(&self.locks, key, current.as_deref(), cas, now)?;
+        Ok(current.map(|version| version.clone()))
     }
 }
 

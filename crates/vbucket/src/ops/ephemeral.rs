@@ -1,6 +1,6 @@
 //! What an ephemeral bucket does with the list of its items: range reads, and tombstones that are forgotten.
 
-use base::{Seqno, Version};
+use base::{Seqno, SyncWrite, Version};
 
 use crate::removed::Removed;
 use crate::seq_list::{ReadId, SeqList, SliceLimits, TombstoneLimits};
@@ -44,8 +44,16 @@ impl VBucket {
         assert!(out.is_empty(), "what is in it is taken for a tombstone to be forgotten");
         let list = self.history.seq_list.as_mut()?;
         let next = list.old_tombstones(from, before_s, most, out);
+        // A deletion that is only prepared is none yet.
+        out.retain(|tombstone| !matches!(tombstone.meta().sync_write, SyncWrite::Prepare(_)));
         for tombstone in out.iter() {
             let seqno = tombstone.meta().by_seqno;
+            if tombstone.meta().sync_write.is_hidden() {
+                // An abort is in no table.
+                list.retire(seqno);
+                self.purge_seqno = self.purge_seqno.max(seqno);
+                continue;
+            }
             let hash = self.table.hash(tombstone.key());
             let forgotten = self.table.find_slot(hash, tombstone.key()).remove();
             assert_eq!(forgotten.meta().by_seqno, seqno, "what is in the list and not stale is in the table");

@@ -30,6 +30,34 @@ pub struct FlushBatch {
     pub might_contain_xattrs: bool,
     /// Who shall hold it.
     pub topology: Option<Topology>,
+    /// How sync writes stand as of the end of the batch.
+    pub sync_writes: SavedSyncWrites,
+}
+
+/// How sync writes stand on disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SavedSyncWrites {
+    /// The last change that readers can see.
+    pub max_visible: Seqno,
+    /// The last prepare that came.
+    pub last_prepared: Seqno,
+    /// The last prepare of complete snapshots.
+    pub high_prepared: Seqno,
+    /// Below it nothing is in flight. Never too high.
+    pub high_completed: Seqno,
+    /// Prepares in flight.
+    pub in_flight: u64,
+    /// Bytes of them.
+    pub in_flight_bytes: u64,
+}
+
+impl FlushBatch {
+    /// The last change in the batch, or before it, that readers can see.
+    pub fn max_visible(&self) -> Seqno {
+        let items = self.range.iter().flat_map(|range| range.iter()).map(|version| version.meta());
+        let visible = items.filter(|meta| !meta.sync_write.is_hidden()).map(|meta| meta.by_seqno);
+        visible.max().unwrap_or_default().max(self.sync_writes.max_visible)
+    }
 }
 
 impl VBucket {
@@ -43,15 +71,32 @@ impl VBucket {
         }
         self.state_changed = false;
         let high_seqno = range.as_ref().map_or(self.persisted_seqno, Range::end);
-        Some(self.batch(range, high_seqno))
+        // What is known of a later moment does not hold for this one; what was saved last does.
+        if high_seqno == self.history.high_seqno {
+            self.sync_writes.saved = self.saved_sync_writes();
+        }
+        Some(self.batch(range, high_seqno, self.sync_writes.saved))
     }
 
     /// The state as of now, without any changes.
     pub fn present_state(&self) -> FlushBatch {
-        self.batch(None, self.history.high_seqno)
+        self.batch(None, self.history.high_seqno, self.saved_sync_writes())
     }
 
-    fn batch(&self, range: Option<Range>, high_seqno: Seqno) -> FlushBatch {
+    fn saved_sync_writes(&self) -> SavedSyncWrites {
+        let passive = &self.sync_writes.passive;
+        let prepares = self.sync_writes.prepares.as_ref();
+        SavedSyncWrites {
+            max_visible: self.history.max_visible,
+            last_prepared: passive.last(),
+            high_prepared: passive.complete(),
+            high_completed: self.sync_writes.high_completed(),
+            in_flight: prepares.map_or(0, |prepares| prepares.len() as u64),
+            in_flight_bytes: prepares.map_or(0, |prepares| prepares.bytes()),
+        }
+    }
+
+    fn batch(&self, range: Option<Range>, high_seqno: Seqno, sync_writes: SavedSyncWrites) -> FlushBatch {
         FlushBatch {
             range,
             id: self.id,
@@ -63,6 +108,7 @@ impl VBucket {
             max_deleted_rev: self.history.max_deleted_rev,
             might_contain_xattrs: self.history.might_contain_xattrs,
             topology: self.topology.clone(),
+            sync_writes,
         }
     }
 
@@ -73,6 +119,7 @@ impl VBucket {
             "only what was taken is flushed"
         );
         self.persisted_seqno = seqno;
+        self.sync_writes.passive.persisted(seqno);
         if let Some(cursor) = self.persistence {
             self.history.checkpoints.advance(cursor, seqno);
         }

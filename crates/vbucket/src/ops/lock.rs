@@ -30,6 +30,9 @@ impl VBucket {
         until: Moment,
         now: Moment,
     ) -> Result<(Cas, Garbage), Refused> {
+        if let Some(refusal) = self.sync_writes.in_the_way(copy.key()) {
+            return Err(Refused { refusal, new: copy });
+        }
         let slot = self.table.find_slot(hash, copy.key());
         let refusal = match slot.get().filter(|v| v.is_live(now)) {
             None if slot.get().is_none() && self.evicted.may_hold(hash, copy.key()) => Some(Refusal::Unknown),

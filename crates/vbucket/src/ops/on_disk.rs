@@ -37,7 +37,9 @@ impl VBucket {
         // What is on disk is in no open checkpoint: that one is closed before its changes are taken.
         let is_clean = meta.by_seqno != Seqno(0) && meta.by_seqno <= self.persisted_seqno;
         let is_locked = self.locks.holder(there.key(), now).is_some();
-        if meta != version.meta() || !is_clean || is_locked || self.evicted.keeps(&there) {
+        // A commit replaces what is in the table.
+        let is_prepared = self.sync_writes.of(there.key()).is_some();
+        if meta != version.meta() || !is_clean || is_locked || is_prepared || self.evicted.keeps(&there) {
             return None;
         }
         self.history.counts.leave(&there);

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use base::{Datatype, DocKey, Moment, NewVersion, Seqno, Version, VersionMeta};
 
 use crate::bucket_context::BucketContext;
+use crate::durability::NO_DEADLINE;
 use crate::evicted::Evicted;
 use crate::hash_table::HashTable;
 use crate::vbucket::{Counts, VBucket};
@@ -16,6 +17,8 @@ pub struct Loaded {
     evicted: Evicted,
     /// About how many are still to come.
     to_come: u64,
+    /// In seqno order.
+    prepares: Vec<Version>,
 }
 
 impl Loaded {
@@ -26,7 +29,14 @@ impl Loaded {
             counts: Counts::default(),
             evicted: Evicted::new(context),
             to_come: 0,
+            prepares: Vec::new(),
         }
+    }
+
+    /// Puts in a prepare in flight, with its value; later than those before. There must be no other one of its key.
+    /// Its document must be put in, too, if there is one.
+    pub fn insert_prepare(&mut self, prepare: Version) {
+        self.prepares.push(prepare);
     }
 
     /// Notes about how many versions there will be, with those that are left out.
@@ -78,9 +88,13 @@ impl VBucket {
     /// Puts loaded documents in place, before anybody has written any. Drop what is returned outside the lock.
     pub fn install(&mut self, loaded: Loaded) -> Loaded {
         assert_eq!(self.table.len(), 0, "documents are loaded before any is written");
-        let Loaded { table, counts, evicted, .. } = loaded;
+        let Loaded { table, counts, evicted, prepares, .. } = loaded;
+        for prepare in prepares {
+            self.prepares_mut().insert(prepare, NO_DEADLINE, true);
+        }
         Loaded {
             to_come: 0,
+            prepares: Vec::new(),
             evicted: std::mem::replace(&mut self.evicted, evicted),
             table: std::mem::replace(&mut self.table, table),
             counts: std::mem::replace(&mut self.history.counts, counts),

@@ -38,6 +38,9 @@ impl VBucket {
     /// Applies a change with its own metadata; what loses the conflict is refused as [`Refusal::CasMismatch`].
     pub fn apply_with_meta(&mut self, hash: u64, change: WithMeta, now: Moment) -> Result<Stored, Refused> {
         let WithMeta { mut new, existence, expected, rule, regenerate_cas } = change;
+        if let Some(refusal) = self.sync_writes.in_the_way(new.key()) {
+            return Err(Refused { refusal, new });
+        }
         let slot = self.table.find_slot(hash, new.key());
         let current = slot.get();
         let current = current.as_deref();

@@ -1,0 +1,351 @@
+//! Sync writes of an active vBucket: a change becomes a prepare, and a document when it is committed.
+
+use base::{Cas, DocKey, Moment, NewVersion, RevSeqno, Seqno, SyncWrite, Version, VersionMeta};
+
+use crate::durability::{ActiveMonitor, InFlight, NO_DEADLINE, PassiveMonitor, Prepares, Topology};
+use crate::ops::SavedSyncWrites;
+use crate::ops::change::{Change, Refusal, Refused, Stored};
+use crate::vbucket::{Garbage, History, Origin, VBucket};
+
+/// What a vBucket knows of its sync writes.
+pub(crate) struct SyncWrites {
+    /// Made when the first prepare comes.
+    pub(crate) prepares: Option<Box<Prepares>>,
+    pub(crate) active: ActiveMonitor,
+    pub(crate) passive: PassiveMonitor,
+    /// The last prepare that was committed or aborted.
+    pub(crate) completed: Seqno,
+    /// Prepares up to here have no deadline: they were in flight when the vBucket became active.
+    pub(crate) adopted: Seqno,
+    /// As of the last batch for the disk that had all changes of its time.
+    pub(crate) saved: SavedSyncWrites,
+}
+
+/// A prepare that was taken.
+pub struct Prepared {
+    /// The receipt: CAS and seqno are those of the prepare.
+    pub stored: Stored,
+    /// If it was committed at once: to be dropped outside the lock.
+    pub committed: Option<Garbage>,
+}
+
+/// A prepare that was committed.
+pub struct Committed {
+    /// Its seqno.
+    pub prepared: Seqno,
+    /// To be dropped outside the lock.
+    pub garbage: Garbage,
+}
+
+/// What a look for overdue prepares found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OverdueLook {
+    /// Where to go on; nothing if that was all.
+    pub next: Option<Seqno>,
+    /// The earliest deadline of those that were looked at and are not overdue; [`NO_DEADLINE`] if there is none.
+    pub earliest_ns: u64,
+}
+
+/// Sync writes of a vBucket at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SyncWriteState {
+    /// Prepares that are neither committed nor aborted.
+    pub in_flight: usize,
+    /// Bytes of their versions.
+    pub in_flight_bytes: u64,
+    /// The last prepare that was made or came.
+    pub last_prepared: Seqno,
+    /// Up to here this node has all prepares as safe as their levels ask.
+    pub high_prepared: Seqno,
+    /// Below it nothing is in flight.
+    pub high_completed: Seqno,
+    /// What nodes have acknowledged to the active vBucket.
+    pub acknowledged: Vec<(String, Seqno)>,
+}
+
+impl SyncWrites {
+    pub(crate) fn new(origin: &Origin) -> SyncWrites {
+        SyncWrites {
+            prepares: None,
+            active: ActiveMonitor::new(origin.topology.as_ref()),
+            passive: PassiveMonitor::new(origin.high_prepared),
+            completed: origin.high_completed,
+            adopted: Seqno(0),
+            saved: SavedSyncWrites {
+                max_visible: origin.max_visible,
+                last_prepared: origin.high_prepared,
+                high_prepared: origin.high_prepared,
+                high_completed: origin.high_completed,
+                ..SavedSyncWrites::default()
+            },
+        }
+    }
+
+    /// The prepare of a document that is in flight.
+    #[inline]
+    pub(crate) fn of(&self, document: DocKey<'_>) -> Option<&InFlight> {
+        self.prepares.as_ref()?.of(document)
+    }
+
+    /// Why a document must not be changed now.
+    #[inline]
+    pub(crate) fn in_the_way(&self, document: DocKey<'_>) -> Option<Refusal> {
+        let in_flight = self.of(document)?;
+        Some(if in_flight.is_inherited { Refusal::ReCommitInProgress } else { Refusal::SyncWriteInProgress })
+    }
+
+    /// Takes a prepare out; nothing if there is none with this seqno.
+    pub(crate) fn complete(&mut self, prepared: Seqno) -> Option<InFlight> {
+        let gone = self.prepares.as_mut()?.remove(prepared)?;
+        self.completed = self.completed.max(prepared);
+        Some(gone)
+    }
+
+    /// Below this nothing is in flight.
+    pub(crate) fn high_completed(&self) -> Seqno {
+        match self.prepares.as_ref().and_then(|prepares| prepares.front()) {
+            Some(first) => Seqno(self.completed.0.min(first.prepared.0.saturating_sub(1))),
+            None => self.completed,
+        }
+    }
+}
+
+/// The metadata of a version that becomes or replaces the prepare `of`.
+fn completed_meta(of: &Version, by_seqno: Seqno, sync_write: SyncWrite) -> VersionMeta {
+    VersionMeta { by_seqno, sync_write, ..of.meta() }
+}
+
+impl VBucket {
+    /// Prepares a change, or refuses it without a trace. Its version must be a prepare.
+    ///
+    /// If this node is a majority alone and the level asks for no disk, it is committed at once; else when enough nodes
+    /// have it, by [`VBucket::commit_ready`], or it is aborted after `deadline_ns`, by [`VBucket::abort`].
+    /// `finish` is called once CAS, seqno and revision are in the metadata, for values that contain them.
+    pub fn prepare(
+        &mut self,
+        hash: u64,
+        change: Change,
+        deadline_ns: u64,
+        now: Moment,
+        finish: impl FnOnce(&mut NewVersion),
+    ) -> Result<Prepared, Refused> {
+        let Change { mut new, existence, cas, basis, preserve_expiry } = change;
+        let SyncWrite::Prepare(level) = new.meta().sync_write else {
+            panic!("a prepare is made of a version that is one");
+        };
+        if !self.topology.as_ref().is_none_or(Topology::is_possible) {
+            return Err(Refused { refusal: Refusal::DurabilityImpossible, new });
+        }
+        let current = match self.check(hash, new.document_key(), existence, cas, basis, now) {
+            Ok(current) => current,
+            Err(refusal) => return Err(Refused { refusal, new }),
+        };
+        self.locks.remove(new.document_key());
+        let forgotten = self.forgotten_rev();
+        self.history.complete(&mut new, current.as_ref(), forgotten, preserve_expiry, now);
+        finish(&mut new);
+        let version = new.publish();
+        let meta = version.meta();
+        let prepared = meta.by_seqno;
+        // The document's last prepare may stand in the open checkpoint.
+        let before = current.and_then(|current| match current.meta().sync_write {
+            SyncWrite::Commit { prepared } => Some(prepared),
+            _ => None,
+        });
+        let garbage = self.history.line_up(&version, before);
+        let must_be_on_disk = level != base::DurabilityLevel::Majority;
+        self.sync_writes.passive.prepared(prepared, must_be_on_disk.then_some(prepared));
+        self.sync_writes.passive.snapshot_complete();
+        let stored = Stored { cas: meta.cas, by_seqno: prepared, garbage };
+        let nobody_waits = self.sync_writes.prepares.as_ref().is_none_or(|prepares| prepares.len() == 0);
+        if nobody_waits && self.sync_writes.active.is_satisfied(prepared, level, self.persisted_seqno) {
+            let garbage = self.make_commit(version);
+            self.sync_writes.completed = prepared;
+            return Ok(Prepared { stored, committed: Some(garbage) });
+        }
+        self.prepares_mut().insert(version, deadline_ns, false);
+        Ok(Prepared { stored, committed: None })
+    }
+
+    pub(crate) fn prepares_mut(&mut self) -> &mut Prepares {
+        let context = self.table.context();
+        self.sync_writes.prepares.get_or_insert_with(|| Box::new(Prepares::new(context)))
+    }
+
+    /// Puts a prepare in its document's place. It must not be in flight any more.
+    fn make_commit(&mut self, prepare: Version) -> Garbage {
+        let prepared = prepare.meta().by_seqno;
+        let at = self.history.high_seqno.next();
+        let mut garbage = self.put_commit(&prepare, at);
+        if let Some(list) = &mut self.history.seq_list {
+            // The prepare is held here, too: nothing is freed.
+            drop(list.replaced(prepared));
+        }
+        garbage.prepare = Some(prepare);
+        garbage
+    }
+
+    fn put_commit(&mut self, prepare: &Version, at: Seqno) -> Garbage {
+        let prepared = prepare.meta().by_seqno;
+        let key = prepare.document_key();
+        let meta = completed_meta(prepare, at, SyncWrite::Commit { prepared });
+        let new = NewVersion::new(&self.table.context().heap, meta, key, &[prepare.value()]);
+        self.evicted.ties.changed(key);
+        let hash = self.table.hash(key);
+        self.history.record(self.table.find_slot(hash, key), new).garbage
+    }
+
+    /// Commits prepares that are as safe as their levels ask, in seqno order, at most `most` of them. Whether there
+    /// may be more.
+    pub fn commit_ready(&mut self, most: usize, out: &mut Vec<Committed>) -> bool {
+        if self.state != base::VbState::Active {
+            return false;
+        }
+        for _ in 0..most {
+            let Some(first) = self.sync_writes.prepares.as_ref().and_then(|prepares| prepares.front()) else {
+                return false;
+            };
+            let (prepared, level) = (first.prepared, first.level());
+            if !self.sync_writes.active.is_satisfied(prepared, level, self.persisted_seqno) {
+                return false;
+            }
+            let prepare = self.sync_writes.complete(prepared).expect("it is the first in flight");
+            let garbage = self.make_commit(prepare.version);
+            out.push(Committed { prepared, garbage });
+        }
+        true
+    }
+
+    /// Aborts a prepare in flight of an active vBucket; nothing if it is none any more. Drop what is returned outside
+    /// the lock.
+    pub fn abort(&mut self, prepared: Seqno, now: Moment) -> Option<Garbage> {
+        if self.state != base::VbState::Active {
+            return None;
+        }
+        let prepare = self.sync_writes.complete(prepared)?.version;
+        let at = self.history.high_seqno.next();
+        let abort = self.make_abort(prepare.key(), prepare.meta(), at, now.unix_s());
+        let mut garbage = self.history.line_up(&abort, Some(prepared));
+        if let Some(list) = &mut self.history.seq_list {
+            // The prepare is held here, too: nothing is freed.
+            drop(list.replaced(prepared));
+        }
+        garbage.prepare = Some(prepare);
+        Some(garbage)
+    }
+
+    /// The abort of a prepare with this key and metadata.
+    pub(crate) fn make_abort(&self, key: DocKey<'_>, prepare: VersionMeta, at: Seqno, now_s: u32) -> Version {
+        let meta = VersionMeta {
+            by_seqno: at,
+            sync_write: SyncWrite::Abort { prepared: prepare.by_seqno },
+            kind: base::ItemKind::Deletion,
+            datatype: base::Datatype::RAW,
+            flags: 0,
+            expiry: now_s,
+            ..prepare
+        };
+        NewVersion::new(&self.table.context().heap, meta, key, &[]).publish()
+    }
+
+    /// Looks at some prepares in flight from `from` on for those whose time is over, and puts them into `out`.
+    pub fn overdue(&self, from: Seqno, now_ns: u64, most: usize, out: &mut Vec<Seqno>) -> OverdueLook {
+        let mut look = OverdueLook { next: None, earliest_ns: NO_DEADLINE };
+        let Some(prepares) = &self.sync_writes.prepares else { return look };
+        // What was adopted has no deadline.
+        let from = from.max(self.sync_writes.adopted.next());
+        for (looked, prepare) in prepares.from(from).enumerate() {
+            if looked >= most {
+                look.next = Some(prepare.prepared);
+                break;
+            }
+            if prepare.deadline_ns <= now_ns {
+                out.push(prepare.prepared);
+            } else {
+                look.earliest_ns = look.earliest_ns.min(prepare.deadline_ns);
+            }
+        }
+        look
+    }
+
+    /// A node has all prepares up to `prepared` as safe as their levels ask. Whether something may be committed now.
+    pub fn acknowledged(&mut self, node: &str, prepared: Seqno) -> bool {
+        let prepared = prepared.min(self.history.high_seqno);
+        self.sync_writes.active.acknowledge(self.topology.as_ref(), node, prepared)
+            && self.prepares_in_flight() > 0
+    }
+
+    /// A node takes changes behind `from`: what it acknowledged beyond, it has lost.
+    pub fn replica_resumes(&mut self, node: &str, from: Seqno) {
+        self.sync_writes.active.resume(self.topology.as_ref(), node, from);
+    }
+
+    /// The prepare of a document that is in flight: whoever would change the document is refused so.
+    pub fn sync_write_in_the_way(&self, document: DocKey<'_>) -> Option<Refusal> {
+        self.sync_writes.in_the_way(document)
+    }
+
+    /// Prepares that are neither committed nor aborted.
+    pub fn prepares_in_flight(&self) -> usize {
+        self.sync_writes.prepares.as_ref().map_or(0, |prepares| prepares.len())
+    }
+
+    /// Up to here this node has all prepares as safe as their levels ask.
+    pub fn high_prepared_seqno(&self) -> Seqno {
+        self.sync_writes.passive.high_prepared()
+    }
+
+    /// The last prepare that was committed or aborted with none in flight before it.
+    pub fn high_completed_seqno(&self) -> Seqno {
+        self.sync_writes.high_completed()
+    }
+
+    /// The last change that readers of documents can see: no prepare, no abort.
+    pub fn max_visible_seqno(&self) -> Seqno {
+        self.history.max_visible
+    }
+
+    /// How its sync writes stand, for stats.
+    pub fn sync_write_state(&self) -> SyncWriteState {
+        let bytes = self.sync_writes.prepares.as_ref().map_or(0, |prepares| prepares.bytes());
+        let numbers = self.sync_writes.active.acknowledged();
+        SyncWriteState {
+            in_flight: self.prepares_in_flight(),
+            in_flight_bytes: bytes,
+            last_prepared: self.sync_writes.passive.last(),
+            high_prepared: self.high_prepared_seqno(),
+            high_completed: self.high_completed_seqno(),
+            acknowledged: numbers.map(|(node, seqno)| (node.to_owned(), seqno)).collect(),
+        }
+    }
+
+    /// The largest revision of tombstones that may have been purged: other nodes may still have one of the key, and
+    /// must not prefer it.
+    pub(crate) fn forgotten_rev(&self) -> RevSeqno {
+        let purged = self.purge_seqno > Seqno(0) || self.evicted.may_be_purged();
+        if purged { self.history.max_deleted_rev } else { RevSeqno(0) }
+    }
+}
+
+impl History {
+    /// Gives a change its CAS, revision and seqno.
+    #[inline]
+    pub(crate) fn complete(
+        &mut self,
+        new: &mut NewVersion,
+        current: Option<&Version>,
+        forgotten: RevSeqno,
+        preserve_expiry: bool,
+        now: Moment,
+    ) -> Cas {
+        let last = current.map_or(forgotten, |version| version.meta().rev_seqno);
+        let mut meta = new.meta_mut();
+        meta.cas = self.hlc.next(now.0);
+        meta.rev_seqno = RevSeqno((last.0 + 1).min(crate::ops::with_meta::MAX_REV_SEQNO));
+        meta.by_seqno = self.high_seqno.next();
+        if let Some(old) = current.filter(|v| preserve_expiry && v.is_live(now)) {
+            meta.expiry = old.meta().expiry;
+        }
+        meta.cas
+    }
+}
