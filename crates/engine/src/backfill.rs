@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base::doc_key::encode_leb128;
-use base::{Account, CollectionId, Part, Seqno, VbId, Version};
+use base::{Account, CollectionId, Part, Seqno, SyncWrite, VbId, Version};
 use kvstore::{Snapshot, Values};
 use parking_lot::{Condvar, Mutex};
 
@@ -66,6 +66,8 @@ pub struct BackfillReading {
     pub by_key: Option<CollectionId>,
     /// Whether it goes before others.
     pub is_urgent: bool,
+    /// Whether prepares in flight and aborts are wanted, too; not in the order of keys.
+    pub with_prepares: bool,
 }
 
 /// What a stream got out of a backfill.
@@ -123,6 +125,7 @@ pub struct Backfill {
     values: Values,
     /// Whether it goes before others.
     is_urgent: bool,
+    with_prepares: bool,
     total: Arc<AtomicUsize>,
     is_cancelled: AtomicBool,
     state: Mutex<State>,
@@ -242,6 +245,7 @@ impl Bucket {
             account: self.memory.account().clone(),
             values: reading.values,
             is_urgent: reading.is_urgent,
+            with_prepares: reading.with_prepares,
             total: Arc::clone(&self.backfills.buffered),
             is_cancelled: AtomicBool::new(false),
             state: Mutex::new(state),
@@ -387,6 +391,16 @@ impl Bucket {
                 ControlFlow::Continue(())
             };
             match &next {
+                Place::Seqno(from) if backfill.with_prepares => {
+                    let completed = Seqno(snapshot.state()?.completed_seqno);
+                    snapshot.scan_all(*from, backfill.values, &mut |version| {
+                        if is_committed(&version, completed) {
+                            ControlFlow::Continue(())
+                        } else {
+                            take(version)
+                        }
+                    })?
+                }
                 Place::Seqno(from) => snapshot.scan(*from, backfill.values, &mut take)?,
                 Place::Key(collection, from) => {
                     snapshot.scan_keys(from, backfill.values, &mut |version| {
@@ -430,6 +444,12 @@ impl Bucket {
             }
         }
     }
+}
+
+/// Whether a version is a prepare that was committed, with all prepares up to `completed` committed or aborted.
+fn is_committed(version: &Version, completed: Seqno) -> bool {
+    let meta = version.meta();
+    matches!(meta.sync_write, SyncWrite::Prepare(_)) && meta.by_seqno <= completed
 }
 
 /// The first bytes of the stored keys of a collection.

@@ -17,7 +17,7 @@ use crate::config::BucketConfig;
 use crate::counters::OpCounts;
 use crate::defragmenter::DefragmenterCounters;
 use crate::disk_state::DiskState;
-use crate::durability::SyncOutcome;
+use crate::durability::{GivenUp, SyncDeadlines, SyncOutcome, SyncWaiters};
 use crate::evict::Eviction;
 use crate::expiry::ExpiryCounters;
 use crate::failure::Failure;
@@ -49,6 +49,8 @@ pub(crate) struct Shard {
     /// Holds by the front end, around and around: which of them are timed.
     pub(crate) held: u8,
     pub(crate) ops: OpCounts,
+    /// Who waits for prepares.
+    pub(crate) sync_waiters: SyncWaiters,
 }
 
 impl Shard {
@@ -131,6 +133,7 @@ pub struct Bucket {
     pub(crate) fetching: Arc<FetchQueue>,
     pub(crate) backfills: BackfillQueue,
     pub(crate) warmup: Warmup,
+    pub(crate) sync_deadlines: SyncDeadlines,
     /// Held while the role of a vBucket changes. Taken before `flushing`.
     pub(crate) roles: Mutex<()>,
     /// Held while a batch is written, so that no vBucket is deleted under it. Taken before any vBucket's lock.
@@ -261,8 +264,14 @@ impl Bucket {
         }
         let mut shard = self.hold(vb, Holder::Roles);
         let removed = self.set_role(&mut shard, state, topology);
+        let mut given_up = GivenUp::default();
+        if state != VbState::Active {
+            given_up = shard.sync_waiters.give_up();
+        }
         drop(shard);
+        drop(given_up);
         self.dispose(removed);
+        self.settle(vb);
         self.parked.persisted(vb, Seqno(u64::MAX));
         Ok(())
     }
@@ -293,6 +302,9 @@ impl Bucket {
         }
         shard.vb.set_state(VbState::Dead, None, || self.new_uuid());
         self.queue_flush(&mut shard);
+        let given_up = shard.sync_waiters.give_up();
+        drop(shard);
+        drop(given_up);
         true
     }
 

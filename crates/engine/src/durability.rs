@@ -1,13 +1,32 @@
-//! Waiting until a change is as safe as a client asks for.
+//! Sync writes: changes that are told of once they are as safe as a client asks for.
+//!
+//! The vBucket knows which prepares are safe; here is who waits for them, who says what is where, and when time is over.
 
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
-use base::{DurabilityLevel, Seqno, VbId};
-use vbucket::Topology;
+use base::{DurabilityLevel, Moment, NewVersion, Seqno, VbId, VbState};
+use parking_lot::Mutex;
+use vbucket::{Change, Committed, Garbage, NO_DEADLINE, Prepared, Topology};
 
-use crate::bucket::Bucket;
-use crate::completion::Completion;
+use crate::bucket::{Bucket, Mutated, Shard};
+use crate::completion::{Completer, Completion, completion};
+use crate::counters::OpCounts;
+use crate::keeper::{Chore, ChoreId, LONGEST_PAUSE, Next, Slice};
 use crate::refusal::Refusal;
+use crate::settings::Key;
+use crate::shard_guard::Holder;
+use crate::writer::Writer;
+
+/// How long a sync write may take if nobody says.
+pub const DEFAULT_SYNC_WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Prepares that are committed under a vBucket's lock at once: each is copied there.
+const COMMITS_AT_ONCE: usize = 32;
+/// Prepares that are looked at for their deadlines under a vBucket's lock at once.
+const LOOKED_AT_ONCE: usize = 256;
+/// A vBucket is not looked through for overdue prepares again before so much time has passed.
+const LEAST_REST: Duration = Duration::from_millis(5);
 
 /// What a client asks of a sync write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,29 +37,285 @@ pub struct Durable {
     pub timeout: Duration,
 }
 
-/// What became of a sync write. A [`Completion`] that is dropped means [`SyncOutcome::GivenUp`].
+/// What became of a sync write. A [`Completion`] that is abandoned means [`SyncOutcome::GivenUp`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncOutcome {
     /// It is as safe as asked for, and readers see it.
     Committed,
-    /// Its time was over: readers will not see it, unless another node becomes active.
+    /// Its time was over: readers will not see it, unless another node becomes active that has it.
     Aborted,
     /// Nobody here decides about it any more: it may be committed or aborted elsewhere.
     GivenUp,
 }
 
+/// Who waits for the prepares of a vBucket, in seqno order; kept under its lock.
+#[derive(Default)]
+pub(crate) struct SyncWaiters {
+    waiting: VecDeque<(Seqno, Completer<SyncOutcome>)>,
+    /// When the vBucket is looked through for overdue prepares, on the monotonic clock; 0: never.
+    due_ns: u64,
+}
+
+impl SyncWaiters {
+    fn take(&mut self, prepared: Seqno) -> Option<Completer<SyncOutcome>> {
+        let at = match self.waiting.front()?.0 == prepared {
+            true => 0,
+            false => self.waiting.binary_search_by_key(&prepared, |(seqno, _)| *seqno).ok()?,
+        };
+        self.waiting.remove(at).map(|(_, completer)| completer)
+    }
+
+    /// All who wait: dropped outside the lock they hear that nobody decides any more.
+    pub(crate) fn give_up(&mut self) -> GivenUp {
+        GivenUp(std::mem::take(&mut self.waiting))
+    }
+}
+
+/// Those who wait for something that nobody decides any more; to be dropped outside the vBucket's lock.
+#[must_use = "drop it after the vBucket's lock is released"]
+#[derive(Default)]
+pub(crate) struct GivenUp(VecDeque<(Seqno, Completer<SyncOutcome>)>);
+
+impl Drop for GivenUp {
+    fn drop(&mut self) {
+        for (_, completer) in self.0.drain(..) {
+            completer.complete(SyncOutcome::GivenUp);
+        }
+    }
+}
+
+/// What was decided under a vBucket's lock, to be told outside.
+#[must_use = "those who wait are told by `tell`"]
+#[derive(Default)]
+pub(crate) struct Settled {
+    committed: Vec<Committed>,
+    waiters: Vec<Completer<SyncOutcome>>,
+    /// Whether there may be more to commit.
+    has_more: bool,
+}
+
+impl Settled {
+    fn tell(self) -> bool {
+        for waiter in self.waiters {
+            waiter.complete(SyncOutcome::Committed);
+        }
+        drop(self.committed);
+        self.has_more
+    }
+}
+
+/// When which vBucket is to be looked through for overdue prepares.
+#[derive(Default)]
+pub(crate) struct SyncDeadlines(Mutex<BinaryHeap<Reverse<(u64, VbId)>>>);
+
+impl Writer<'_> {
+    /// Prepares a change of an active vBucket: one lock, once.
+    pub(crate) fn prepare(
+        &self,
+        vb: VbId,
+        hash: u64,
+        change: Change,
+        durable: Durable,
+        now: Moment,
+        count: impl FnOnce(&mut OpCounts),
+        finish: impl FnOnce(&mut NewVersion),
+    ) -> Result<Mutated, Refusal> {
+        let needs_disk = durable.level != DurabilityLevel::Majority;
+        if needs_disk && self.is_ephemeral() {
+            return Err(Refusal::DurabilityInvalidLevel);
+        }
+        let timeout_ns = u64::try_from(durable.timeout.as_nanos()).unwrap_or(u64::MAX);
+        let deadline_ns = self.env.clock.monotonic_ns().saturating_add(timeout_ns).min(NO_DEADLINE - 1);
+        let (outcome, uuid, pending) = {
+            let mut shard = self.active(vb)?;
+            let outcome = shard.vb.prepare(hash, change, deadline_ns, now, finish);
+            let mut pending = None;
+            match outcome.as_ref().map_err(|refused| refused.refusal) {
+                Ok(prepared) => {
+                    count(&mut shard.ops);
+                    if prepared.committed.is_none() {
+                        pending = Some(self.await_prepare(&mut shard, prepared.stored.by_seqno, deadline_ns));
+                    }
+                    self.queue_flush(&mut shard);
+                }
+                Err(vbucket::Refusal::Changed | vbucket::Refusal::Unknown) => {}
+                Err(_) => shard.ops.conflicts += 1,
+            }
+            (outcome, shard.vb.uuid(), pending)
+        };
+        match outcome {
+            Ok(Prepared { stored, committed }) => {
+                drop((stored.garbage, committed));
+                if needs_disk {
+                    self.flush.hurry(vb);
+                }
+                Ok(Mutated { cas: stored.cas, uuid, seqno: stored.by_seqno, pending })
+            }
+            Err(refused) => Err(refused.refusal.into()),
+        }
+    }
+}
+
 impl Bucket {
+    /// What a change must be told of, at least: what the client asks for, or what the bucket does.
+    pub(crate) fn raised(&self, durable: Option<Durable>) -> Option<Durable> {
+        let least = match self.settings.get(Key::DurabilityMinLevel) {
+            0 => return durable,
+            level => u8::try_from(level).ok().and_then(DurabilityLevel::from_wire)?,
+        };
+        Some(match durable {
+            Some(durable) => Durable { level: durable.level.max(least), ..durable },
+            None => Durable { level: least, timeout: DEFAULT_SYNC_WRITE_TIMEOUT },
+        })
+    }
+
+    fn await_prepare(&self, shard: &mut Shard, prepared: Seqno, deadline_ns: u64) -> Completion<SyncOutcome> {
+        let (completer, promised) = completion();
+        shard.sync_waiters.waiting.push_back((prepared, completer));
+        self.note_deadline(shard, deadline_ns);
+        promised
+    }
+
+    fn note_deadline(&self, shard: &mut Shard, deadline_ns: u64) {
+        let due_ns = &mut shard.sync_waiters.due_ns;
+        if *due_ns == 0 || deadline_ns < *due_ns {
+            *due_ns = deadline_ns;
+            self.sync_deadlines.0.lock().push(Reverse((deadline_ns, shard.vb.id())));
+            self.keeper.wake_at(ChoreId::SyncWrites, deadline_ns);
+        }
+    }
+
     /// Whether a sync write to a vBucket could be committed: each of its chains has a majority of defined members.
     pub fn can_be_durable(&self, vb: VbId) -> bool {
         self.with_vbucket(vb, |vb| vb.topology().is_none_or(Topology::is_possible)).unwrap_or(true)
     }
 
-    /// A node says that it has all prepares of an active vBucket up to `prepared` as safe as their levels ask.
-    pub fn acknowledged(&self, _vb: VbId, _node: &str, _prepared: Seqno) {}
+    /// A node says that it has all prepares of a vBucket up to `prepared` as safe as their levels ask. Costs what is
+    /// committed by that.
+    pub fn acknowledged(&self, vb: VbId, node: &str, prepared: Seqno) {
+        let settled = {
+            let Ok(mut shard) = self.shard(vb) else { return };
+            if shard.vb.state() != VbState::Active || !shard.vb.acknowledged(node, prepared) {
+                return;
+            }
+            self.settle_held(&mut shard)
+        };
+        self.finish(vb, settled);
+    }
 
-    /// Up to where a replica may acknowledge prepares; nothing if it is none.
-    pub fn replica_prepared(&self, _vb: VbId) -> Option<Seqno> {
-        None
+    /// A node begins to take a vBucket's changes behind `from`: what it acknowledged beyond, it has lost.
+    pub fn replica_resumes(&self, vb: VbId, node: &str, from: Seqno) {
+        if let Ok(mut shard) = self.shard(vb) {
+            shard.vb.replica_resumes(node, from);
+        }
+    }
+
+    /// Up to where a replica (or pending vBucket) may acknowledge prepares; nothing if it is none. It rises when
+    /// something is applied, and when something is on disk.
+    pub fn replica_prepared(&self, vb: VbId) -> Option<Seqno> {
+        let shard = self.shard(vb).ok()?;
+        let follows = matches!(shard.vb.state(), VbState::Replica | VbState::Pending);
+        follows.then(|| shard.vb.high_prepared_seqno())
+    }
+
+    /// Commits under a vBucket's lock what is safe by now. Give what is returned outside to [`Bucket::finish`].
+    pub(crate) fn settle_held(&self, shard: &mut Shard) -> Settled {
+        let mut settled = Settled::default();
+        if shard.vb.prepares_in_flight() == 0 {
+            return settled;
+        }
+        settled.has_more = shard.vb.commit_ready(COMMITS_AT_ONCE, &mut settled.committed);
+        if !settled.committed.is_empty() {
+            let waiters = &mut shard.sync_waiters;
+            settled.waiters.extend(settled.committed.iter().filter_map(|c| waiters.take(c.prepared)));
+            self.queue_flush(shard);
+        }
+        settled
+    }
+
+    /// Tells those who waited for commits, and goes on with what was left.
+    pub(crate) fn finish(&self, vb: VbId, settled: Settled) {
+        let mut has_more = settled.tell();
+        while has_more {
+            let settled = self.settle_held(&mut self.hold(vb, Holder::SyncWrites));
+            has_more = settled.tell();
+        }
+    }
+
+    /// Commits what is safe in a vBucket that has just become active, or was loaded.
+    pub(crate) fn settle(&self, vb: VbId) {
+        let settled = self.settle_held(&mut self.hold(vb, Holder::SyncWrites));
+        self.finish(vb, settled);
+    }
+
+    /// Aborts overdue prepares of one vBucket, if it is due, and notes when it is to be looked at again.
+    /// Nothing: no vBucket is due; then the time of the next one, if there is any.
+    fn abort_overdue(&self, now_ns: u64) -> Result<(), Option<u64>> {
+        let vb = {
+            let mut due = self.sync_deadlines.0.lock();
+            match due.peek() {
+                Some(Reverse((at_ns, _))) if *at_ns > now_ns => return Err(Some(*at_ns)),
+                None => return Err(None),
+                Some(_) => {}
+            }
+            let Some(Reverse((at_ns, vb))) = due.pop() else { return Err(None) };
+            drop(due);
+            let mut shard = self.hold(vb, Holder::SyncWrites);
+            if shard.sync_waiters.due_ns != at_ns {
+                // It was noted again, for an earlier time.
+                return Ok(());
+            }
+            shard.sync_waiters.due_ns = 0;
+            vb
+        };
+        let mut from = Some(Seqno(0));
+        let mut earliest_ns = NO_DEADLINE;
+        while let Some(at) = from {
+            let look = self.abort_slice(vb, at, now_ns);
+            earliest_ns = earliest_ns.min(look.earliest_ns);
+            from = look.next;
+        }
+        if earliest_ns != NO_DEADLINE {
+            let soonest_ns = now_ns.saturating_add(LEAST_REST.as_nanos() as u64);
+            self.note_deadline(&mut self.hold(vb, Holder::SyncWrites), earliest_ns.max(soonest_ns));
+        }
+        Ok(())
+    }
+
+    fn abort_slice(&self, vb: VbId, from: Seqno, now_ns: u64) -> vbucket::OverdueLook {
+        let mut overdue = Vec::new();
+        let mut garbage: Vec<Garbage> = Vec::new();
+        let mut waiters = Vec::new();
+        let now = self.now();
+        let (look, settled) = {
+            let mut shard = self.hold(vb, Holder::SyncWrites);
+            if shard.vb.state() != VbState::Active {
+                return vbucket::OverdueLook { next: None, earliest_ns: NO_DEADLINE };
+            }
+            let look = shard.vb.overdue(from, now_ns, LOOKED_AT_ONCE, &mut overdue);
+            for prepared in &overdue {
+                garbage.extend(shard.vb.abort(*prepared, now));
+                waiters.extend(shard.sync_waiters.take(*prepared));
+            }
+            let settled = if overdue.is_empty() {
+                Settled::default()
+            } else {
+                self.queue_flush(&mut shard);
+                // One of them may have held up others.
+                self.settle_held(&mut shard)
+            };
+            (look, settled)
+        };
+        for waiter in waiters {
+            waiter.complete(SyncOutcome::Aborted);
+        }
+        self.finish(vb, settled);
+        look
+    }
+
+    /// Aborts prepares whose time is over.
+    pub fn sync_write_step(&self) {
+        while self.abort_overdue(self.env.clock.monotonic_ns()).is_ok() {}
     }
 
     /// Waits until `seqno` of a vBucket is on disk, synced. Nothing: it is there already.
@@ -58,5 +333,25 @@ impl Bucket {
         };
         self.flush.hurry(vb);
         Ok(Some(waiting))
+    }
+}
+
+/// The chore that aborts overdue prepares. It sleeps until the first deadline of all.
+#[derive(Default)]
+pub(crate) struct SyncWrites;
+
+impl Chore for SyncWrites {
+    fn step(&mut self, bucket: &Bucket, slice: &Slice<'_>) -> Next {
+        loop {
+            let now_ns = bucket.env.clock.monotonic_ns();
+            match bucket.abort_overdue(now_ns) {
+                Ok(()) if slice.is_over() => return Next::Again,
+                Ok(()) => {}
+                Err(next) => {
+                    let pause = next.map_or(LONGEST_PAUSE, |at| Duration::from_nanos(at - now_ns));
+                    return Next::After(pause);
+                }
+            }
+        }
     }
 }

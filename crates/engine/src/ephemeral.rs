@@ -128,6 +128,10 @@ impl MemoryRange {
                 bytes: max_bytes.saturating_sub(bytes),
             };
             let Some(version) = self.first(&mut position, limits)? else { break };
+            if version.meta().sync_write.is_hidden() {
+                position.ready.pop_front();
+                continue;
+            }
             bytes += version.allocated_bytes();
             items.push(version);
             position.ready.pop_front();
@@ -179,8 +183,20 @@ impl Snapshot for MemoryRange {
         Err(Failure::SeqnosOnly { vb: self.vb })
     }
 
-    /// Goes on where the last scan ended: what it visited is not kept.
     fn scan(
+        &self,
+        from: Seqno,
+        values: Values,
+        visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
+    ) -> Result<(), Failure> {
+        self.scan_all(from, values, &mut |version| {
+            let is_hidden = version.meta().sync_write.is_hidden();
+            if is_hidden { ControlFlow::Continue(()) } else { visit(version) }
+        })
+    }
+
+    /// Goes on where the last scan ended: what it visited is not kept.
+    fn scan_all(
         &self,
         from: Seqno,
         _: Values,

@@ -263,7 +263,7 @@ impl Bucket {
     /// deletion like any other, with a seqno of its own.
     pub(crate) fn delete_cold(&self, vb: VbId, hash: u64, version: &Version) -> bool {
         let now = self.now();
-        let writer = self.durably(None);
+        let writer = self.at_once();
         let tombstone = writer.tombstone_of(version, ItemKind::Deletion, now);
         let Ok(new) = tombstone else { return false };
         let change = Change {

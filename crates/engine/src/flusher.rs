@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use base::{VbId, Version};
+use base::{Seqno, SyncWrite, VbId, Version};
 use kvstore::{FailoverEntry, SaveBatch, VbStateDoc};
 use vbucket::{FlushBatch, Pressure};
 
@@ -109,17 +109,19 @@ impl Bucket {
     }
 
     fn saved(&self, batch: FlushBatch) {
-        let removed = {
+        let (removed, settled) = {
             let mut shard = self.flushing_shard(batch.id);
             let removed = shard.vb.flushed(batch.high_seqno);
+            let settled = self.settle_held(&mut shard);
             if shard.vb.has_unflushed() {
                 self.queue_flush(&mut shard);
             }
             if shard.unflushed() > LARGE_BACKLOG {
                 self.flush.hurry(batch.id);
             }
-            removed
+            (removed, settled)
         };
+        self.finish(batch.id, settled);
         self.waiters.persisted(batch.id, batch.high_seqno);
         // The batch holds what was removed: it goes first, so that not it is what frees everything.
         drop(batch);
@@ -145,14 +147,24 @@ impl Bucket {
     }
 }
 
-/// The changes of a batch by key, only the newest of each.
+/// The changes of a batch by key, only the newest of each, without prepares that are committed.
 fn newest(batch: &FlushBatch) -> Vec<Version> {
-    kvstore::newest_of(batch.range.iter().flat_map(|range| range.iter()))
+    let completed = batch.sync_writes.high_completed;
+    let is_superfluous = |version: &Version| {
+        let meta = version.meta();
+        meta.by_seqno <= completed && matches!(meta.sync_write, SyncWrite::Prepare(_))
+    };
+    let changes = batch.range.iter().flat_map(|range| range.iter());
+    if completed == Seqno(0) {
+        return kvstore::newest_of(changes);
+    }
+    kvstore::newest_of(changes.filter(|version| !is_superfluous(version)))
 }
 
 /// The state document that goes with a batch.
 pub(crate) fn state_document(batch: &FlushBatch) -> VbStateDoc {
     let high_seqno = batch.high_seqno.0;
+    let sync_writes = batch.sync_writes;
     VbStateDoc {
         failover_table: batch
             .failover
@@ -162,7 +174,12 @@ pub(crate) fn state_document(batch: &FlushBatch) -> VbStateDoc {
         hlc_epoch: 1,
         max_cas: batch.max_cas.0,
         max_deleted_seqno: batch.max_deleted_rev.0,
-        max_visible_seqno: high_seqno,
+        max_visible_seqno: batch.max_visible().0,
+        completed_seqno: sync_writes.high_completed.0,
+        high_prepared_seqno: sync_writes.high_prepared.0,
+        prepared_seqno: sync_writes.last_prepared.0,
+        on_disk_prepares: sync_writes.in_flight,
+        on_disk_prepare_bytes: sync_writes.in_flight_bytes,
         might_contain_xattrs: batch.might_contain_xattrs,
         replication_topology: batch.topology.as_ref().map(topology_to_json),
         snap_start: high_seqno,

@@ -13,6 +13,7 @@ use crate::bucket::Bucket;
 use crate::checkpoint_recovery::CheckpointRecovery;
 use crate::compressor::Compressor;
 use crate::defragmenter::Defragmenter;
+use crate::durability::SyncWrites;
 use crate::expiry_pager::ExpiryPager;
 use crate::pager::Pager;
 use crate::tombstone_purger::TombstonePurger;
@@ -22,7 +23,7 @@ pub const TIME_SLICE: Duration = Duration::from_millis(25);
 /// When it is told to end, so that what it has begun ends in time, too.
 const END_AFTER: Duration = Duration::from_millis(22);
 /// The longest the thread sleeps while nobody wakes it.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// The end of a step's time.
 pub struct Slice<'a> {
@@ -70,6 +71,8 @@ pub enum ChoreId {
     Defragmenter,
     /// Compares the account with what the heap says.
     AccountCheck,
+    /// Aborts sync writes whose time is over.
+    SyncWrites,
 }
 
 /// A row for each chore: its name in stats, and how it is made.
@@ -82,6 +85,7 @@ static CHORES: &[Row] = &[
     ("compressor", || Box::new(Compressor::default())),
     ("defragmenter", || Box::new(Defragmenter::default())),
     ("account_check", || Box::new(AccountCheck::default())),
+    ("sync_writes", || Box::new(SyncWrites)),
 ];
 
 /// What a chore did so far.
@@ -136,6 +140,13 @@ impl Keeper {
     /// Makes a chore due now. Cheap if it is due already.
     pub(crate) fn wake(&self, chore: ChoreId) {
         if self.posts[chore as usize].due_ns.swap(0, Ordering::Relaxed) != 0 {
+            self.ring();
+        }
+    }
+
+    /// Makes a chore due at a monotonic time, if it is not due before. Cheap then.
+    pub(crate) fn wake_at(&self, chore: ChoreId, at_ns: u64) {
+        if self.posts[chore as usize].due_ns.fetch_min(at_ns, Ordering::Relaxed) > at_ns {
             self.ring();
         }
     }

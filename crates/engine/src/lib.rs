@@ -71,7 +71,7 @@ pub use config::{
 pub use counters::OpCounts;
 pub use defragmenter::DefragmenterStats;
 pub use disk_state::SaveStats;
-pub use durability::{Durable, SyncOutcome};
+pub use durability::{DEFAULT_SYNC_WRITE_TIMEOUT, Durable, SyncOutcome};
 pub use ephemeral::{MemoryRange, Resumed};
 pub use evict::EvictionStats;
 pub use expiry::ExpiryStats;

@@ -1,8 +1,9 @@
 //! From the disk to memory after a start: metadata of one vBucket a step, then values, those changed last first.
 
+use std::collections::HashSet;
 use std::ops::ControlFlow;
 
-use base::{Seqno, VbId, Version};
+use base::{Seqno, SyncWrite, VbId, Version};
 use kvstore::{Counts, Values};
 use vbucket::Loaded;
 
@@ -78,9 +79,12 @@ impl Bucket {
         loaded.expect(items_in(counts));
         let mut until_look = ITEMS_PER_LOOK;
         let mut stopped = false;
-        self.store.scan(vb, Seqno(0), Values::Leave, &mut |version| {
+        let Some(snapshot) = self.store.snapshot(vb)? else { return Ok(Some(loaded)) };
+        let prepared = self.load_prepares(&*snapshot, &mut loaded)?;
+        snapshot.scan(Seqno(0), Values::Leave, &mut |version| {
             let hash = self.hash(version.key());
-            if self.evicts_whole() && self.memory.is_above_low_watermark() {
+            let is_prepared = !prepared.is_empty() && prepared.contains(version.stored_key());
+            if !is_prepared && self.evicts_whole() && self.memory.is_above_low_watermark() {
                 loaded.leave_out(hash, &version);
             } else {
                 loaded.insert(hash, version);
@@ -93,6 +97,36 @@ impl Bucket {
             if stopped { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
         Ok((!stopped).then_some(loaded))
+    }
+
+    /// Loads the prepares that are neither committed nor aborted; returns the keys of their documents.
+    fn load_prepares(
+        &self,
+        snapshot: &dyn kvstore::Snapshot,
+        loaded: &mut Loaded,
+    ) -> Result<HashSet<Box<[u8]>>, kvstore::Failure> {
+        let mut documents = HashSet::new();
+        let state = snapshot.state()?;
+        if state.prepared_seqno <= state.completed_seqno {
+            return Ok(documents);
+        }
+        let mut prepares = Vec::new();
+        snapshot.scan_all(Seqno(state.completed_seqno).next(), Values::Read, &mut |version| {
+            if matches!(version.meta().sync_write, SyncWrite::Prepare(_)) {
+                prepares.push(version);
+            }
+            ControlFlow::Continue(())
+        })?;
+        for prepare in prepares {
+            // What follows a prepare ends it: a document does not change while it has one.
+            let document = snapshot.get(prepare.document_key())?;
+            let is_over = document.is_some_and(|there| there.meta().by_seqno > prepare.meta().by_seqno);
+            if !is_over {
+                documents.insert(prepare.document_key().to_stored().0);
+                loaded.insert_prepare(prepare);
+            }
+        }
+        Ok(documents)
     }
 
     /// Items that there will be in memory: not more than fit into it, if not all have to be there.
@@ -115,6 +149,8 @@ impl Bucket {
             (shard.vb.install(loaded), shard.vb.high_seqno())
         };
         drop(old);
+        // Prepares that were in flight when the bucket was closed.
+        self.settle(vb);
         let items = counts.documents + counts.tombstones;
         if counts.evicted_documents + counts.evicted_tombstones > 0 {
             self.warmup.found_no_room();
@@ -140,7 +176,8 @@ impl Bucket {
             if shard.incarnation != incarnation {
                 return;
             }
-            shard.replace(dead(vb, &self.context, &self.env))
+            let old = shard.replace(dead(vb, &self.context, &self.env));
+            (old, shard.sync_waiters.give_up())
         };
         drop(old);
         self.waiters.forget(vb);

@@ -25,7 +25,7 @@ impl Bucket {
         let until = Moment(now.0 + u64::from(seconds) * 1_000_000_000);
         let hash = self.hash(key);
         for _ in 0..crate::write::MAX_TRIES {
-            let found = self.get(vb, key, now)?;
+            let found = self.get_unprepared(vb, key, now)?;
             if found.cas == Cas::LOCKED {
                 return Err(Refusal::Locked);
             }

@@ -18,6 +18,7 @@ use crate::config::{BucketConfig, BucketKind};
 use crate::counters::OpCounts;
 use crate::defragmenter::DefragmenterCounters;
 use crate::disk_state::DiskState;
+use crate::durability::{SyncDeadlines, SyncWaiters};
 use crate::evict::Eviction;
 use crate::expiry::ExpiryCounters;
 use crate::failure::Failure;
@@ -82,6 +83,7 @@ impl Bucket {
                 followers: Vec::new(),
                 held: 0,
                 ops: OpCounts::default(),
+                sync_waiters: SyncWaiters::default(),
             })
         });
         let bucket = Bucket {
@@ -108,6 +110,7 @@ impl Bucket {
             fetching: Arc::default(),
             backfills: BackfillQueue::default(),
             warmup: Warmup::new(env.clock.monotonic()),
+            sync_deadlines: SyncDeadlines::default(),
             roles: Mutex::new(()),
             flushing: Mutex::new(()),
             env,
@@ -164,6 +167,10 @@ impl Bucket {
             max_deleted_rev: RevSeqno(stored.state.max_deleted_seqno),
             might_contain_xattrs: stored.state.might_contain_xattrs,
             topology: stored.state.replication_topology.and_then(|json| topology_from_json(&json).ok()),
+            max_visible: Seqno(stored.state.max_visible_seqno).min(stored.high_seqno),
+            last_prepared: Seqno(stored.state.prepared_seqno).min(stored.high_seqno),
+            high_prepared: Seqno(stored.state.high_prepared_seqno).min(stored.high_seqno),
+            high_completed: Seqno(stored.state.completed_seqno).min(stored.high_seqno),
         }
     }
 

@@ -73,6 +73,17 @@ impl Bucket {
         self.get_in_state(vb, key, VbState::Replica, now)
     }
 
+    /// Reads a living document for a change of it. One that is not there, but prepared, is refused as in progress.
+    pub(crate) fn get_unprepared(&self, vb: VbId, key: DocKey<'_>, now: Moment) -> Result<Found, Refusal> {
+        match self.get(vb, key, now) {
+            Err(Refusal::NotFound) => {
+                let in_the_way = self.active(vb)?.vb.sync_write_in_the_way(key);
+                Err(in_the_way.map_or(Refusal::NotFound, Refusal::from))
+            }
+            found => found,
+        }
+    }
+
     fn get_in_state(&self, vb: VbId, key: DocKey<'_>, state: VbState, now: Moment) -> Result<Found, Refusal> {
         let hash = self.hash(key);
         let found = {
@@ -150,6 +161,10 @@ impl Bucket {
             match found {
                 Some(found) if found.version.is_expired(now) && state == VbState::Active => {
                     self.expire(vb, hash, &found.version, now)?;
+                    if self.active(vb)?.vb.sync_write_in_the_way(key).is_some() {
+                        // It stays as it is until that is decided; nobody sees it.
+                        return Ok(None);
+                    }
                 }
                 found => return Ok(found),
             }
@@ -173,7 +188,7 @@ impl Bucket {
         by: ExpiredBy,
         now: Moment,
     ) -> Result<bool, Refusal> {
-        let writer = self.durably(None);
+        let writer = self.at_once();
         let new = writer.tombstone_of(whole, base::ItemKind::Expiration, now)?;
         let change = Change {
             new,

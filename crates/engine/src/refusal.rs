@@ -59,6 +59,7 @@ impl From<vbucket::Refusal> for Refusal {
             vbucket::Refusal::Unknown => Refusal::NotResident,
             vbucket::Refusal::SyncWriteInProgress => Refusal::SyncWriteInProgress,
             vbucket::Refusal::ReCommitInProgress => Refusal::ReCommitInProgress,
+            vbucket::Refusal::DurabilityImpossible => Refusal::DurabilityImpossible,
         }
     }
 }

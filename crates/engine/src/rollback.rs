@@ -42,7 +42,7 @@ impl Bucket {
             Some(stored) => VBucket::new(vb, &self.context, self.origin(stored)),
             None => dead(vb, &self.context, &self.env),
         };
-        let old = {
+        let (old, given_up) = {
             let mut shard = self.shard_for(vb, Holder::Roles)?;
             let (state, topology) = (shard.vb.state(), shard.vb.topology().cloned());
             let old = shard.replace(new);
@@ -50,9 +50,9 @@ impl Bucket {
             shard.vb.set_state(state, topology, || self.new_uuid());
             shard.unloaded = counts;
             self.queue_flush(&mut shard);
-            old
+            (old, shard.sync_waiters.give_up())
         };
-        drop(old);
+        drop((old, given_up));
         Ok(())
     }
 

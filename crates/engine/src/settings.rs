@@ -198,6 +198,9 @@ impl Settings {
             Key::EvictionPolicy if (self.get(key) < 2) != (kind == BucketKind::Persistent) => Some(
                 "give value_only or full_eviction for a bucket on disk, auto_delete or fail_new_data for an ephemeral one",
             ),
+            Key::DurabilityMinLevel if self.get(key) > 1 && kind == BucketKind::Ephemeral => {
+                Some("give none or majority for an ephemeral bucket")
+            }
             _ => None,
         }
     }

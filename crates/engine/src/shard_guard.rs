@@ -43,10 +43,12 @@ pub enum Holder {
     Stats,
     /// Changes of roles, deletion, rollback.
     Roles,
+    /// Commits and aborts sync writes.
+    SyncWrites,
 }
 
 /// All of them, in their order.
-pub const HOLDERS: [Holder; 13] = [
+pub const HOLDERS: [Holder; 14] = [
     Holder::FrontEnd,
     Holder::Flusher,
     Holder::Fetcher,
@@ -60,6 +62,7 @@ pub const HOLDERS: [Holder; 13] = [
     Holder::CheckpointRecovery,
     Holder::Stats,
     Holder::Roles,
+    Holder::SyncWrites,
 ];
 
 impl Holder {
@@ -79,6 +82,7 @@ impl Holder {
             Holder::CheckpointRecovery => "checkpoint_recovery",
             Holder::Stats => "stats",
             Holder::Roles => "roles",
+            Holder::SyncWrites => "sync_writes",
         }
     }
 }

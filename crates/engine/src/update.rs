@@ -125,7 +125,7 @@ impl Writer<'_> {
     ) -> Result<(Option<Mutated>, Whole), Refusal> {
         let wanted = VersionMeta { expiry: absolute_expiry(expiry, now), ..VersionMeta::default() };
         let expiry = self.capped_expiry(&wanted, now);
-        let found = self.get(vb, key, now)?;
+        let found = self.get_unprepared(vb, key, now)?;
         if found.cas == Cas::LOCKED {
             return Err(Refusal::Locked);
         }

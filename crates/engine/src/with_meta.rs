@@ -1,12 +1,11 @@
 //! Set, add and delete with meta.
 
-use base::{Cas, Datatype, DocKey, Moment, VbId, VersionMeta};
+use base::{Cas, Datatype, DocKey, Moment, NewVersion, SyncWrite, VbId, VersionMeta};
 use vbucket::{ConflictRule, Existence, MAX_FOREIGN_CAS, MAX_REV_SEQNO, WithMeta};
 
-use crate::bucket::Mutated;
+use crate::bucket::{Bucket, Mutated};
 use crate::refusal::Refusal;
 use crate::value;
-use crate::writer::Writer;
 
 /// A change that brings its own metadata.
 pub struct WithMetaRequest<'a> {
@@ -28,8 +27,9 @@ pub struct WithMetaRequest<'a> {
     pub regenerate_cas: bool,
 }
 
-impl Writer<'_> {
+impl Bucket {
     /// Applies a change that brings its own metadata; one that loses the conflict is refused as `Exists`.
+    /// It is never a sync write, as in the field.
     pub fn apply_with_meta(
         &self,
         vb: VbId,
@@ -57,7 +57,8 @@ impl Writer<'_> {
             check_xattrs(bytes, datatype)?;
         }
         let expiry = self.capped_expiry(&request.meta, now);
-        let new = self.version(VersionMeta { datatype, expiry, ..request.meta }, request.key, &[bytes]);
+        let meta = VersionMeta { datatype, expiry, sync_write: SyncWrite::No, ..request.meta };
+        let new = NewVersion::new(&self.context.heap, meta, request.key, &[bytes]);
         self.admit(&new)?;
         let hash = self.hash(request.key);
         let change = WithMeta {

@@ -64,6 +64,9 @@ impl Writer<'_> {
         finish: impl FnOnce(&mut NewVersion),
     ) -> Result<Mutated, Refusal> {
         change.new.meta_mut().expiry = self.capped_expiry(&change.new.meta(), now);
+        if let Some(durable) = self.durable {
+            return self.prepare(vb, hash, change, durable, now, count, finish);
+        }
         let (outcome, uuid) = {
             let mut shard = self.active(vb)?;
             let outcome = shard.vb.apply(hash, change, now, finish);

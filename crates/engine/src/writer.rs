@@ -12,7 +12,6 @@ use crate::refusal::Refusal;
 use crate::store::StoreRequest;
 use crate::update::{CounterRequest, End};
 use crate::whole::Whole;
-use crate::with_meta::WithMetaRequest;
 
 /// The changes of a bucket's documents, at once or as sync writes; made by [`Bucket::durably`].
 #[derive(Clone, Copy)]
@@ -48,16 +47,22 @@ impl Bucket {
     ///
     /// A sync write is answered in two steps: the change is checked and prepared when the call returns, and
     /// [`Mutated::pending`] says when it is committed; nothing there means that it is already.
+    /// All are at least as safe as the bucket's `durability_min_level` says.
     pub fn durably(&self, durable: Option<Durable>) -> Writer<'_> {
-        Writer { bucket: self, durable }
+        Writer { bucket: self, durable: self.raised(durable) }
     }
 
-    /// [`Writer::store`] at once.
+    /// Whoever makes changes that no client asks for: at once.
+    pub(crate) fn at_once(&self) -> Writer<'_> {
+        Writer { bucket: self, durable: None }
+    }
+
+    /// [`Writer::store`] as safe as the bucket asks.
     pub fn store(&self, vb: VbId, request: &StoreRequest<'_>, now: Moment) -> Result<Mutated, Refusal> {
         self.durably(None).store(vb, request, now)
     }
 
-    /// [`Writer::join`] at once.
+    /// [`Writer::join`] as safe as the bucket asks.
     #[expect(clippy::too_many_arguments, reason = "each is a field of the request, and there is one caller")]
     pub fn join(
         &self,
@@ -72,7 +77,7 @@ impl Bucket {
         self.durably(None).join(vb, key, part, sent, end, cas, now)
     }
 
-    /// [`Writer::count`] at once.
+    /// [`Writer::count`] as safe as the bucket asks.
     pub fn count(
         &self,
         vb: VbId,
@@ -82,7 +87,7 @@ impl Bucket {
         self.durably(None).count(vb, request, now)
     }
 
-    /// [`Writer::touch`] at once.
+    /// [`Writer::touch`] as safe as the bucket asks.
     pub fn touch(
         &self,
         vb: VbId,
@@ -93,12 +98,12 @@ impl Bucket {
         self.durably(None).touch(vb, key, expiry, now)
     }
 
-    /// [`Writer::delete`] at once.
+    /// [`Writer::delete`] as safe as the bucket asks.
     pub fn delete(&self, vb: VbId, key: DocKey<'_>, cas: Cas, now: Moment) -> Result<Mutated, Refusal> {
         self.durably(None).delete(vb, key, cas, now)
     }
 
-    /// [`Writer::subdoc_mutate`] at once.
+    /// [`Writer::subdoc_mutate`] as safe as the bucket asks.
     pub fn subdoc_mutate(
         &self,
         vb: VbId,
@@ -108,15 +113,5 @@ impl Bucket {
         now: Moment,
     ) -> Result<(Option<Mutated>, MutationOutcome), Refusal> {
         self.durably(None).subdoc_mutate(vb, key, request, preserve_expiry, now)
-    }
-
-    /// [`Writer::apply_with_meta`] at once.
-    pub fn apply_with_meta(
-        &self,
-        vb: VbId,
-        request: &WithMetaRequest<'_>,
-        now: Moment,
-    ) -> Result<Mutated, Refusal> {
-        self.durably(None).apply_with_meta(vb, request, now)
     }
 }

@@ -11,7 +11,8 @@ use engine::{BackfillReading, Changes, Follower, Progress, StreamRefusal};
 use kvstore::Values;
 use vbucket::{RangeLimit, ResumePoint};
 
-const READING: BackfillReading = BackfillReading { values: Values::Read, by_key: None, is_urgent: false };
+const READING: BackfillReading =
+    BackfillReading { values: Values::Read, by_key: None, is_urgent: false, with_prepares: false };
 
 fn follower() -> (Arc<Follower>, Arc<AtomicUsize>) {
     let wakes = Arc::new(AtomicUsize::new(0));

@@ -2,12 +2,12 @@
 
 use std::ops::ControlFlow;
 
-use base::{CollectionId, Seqno, Version};
+use base::{CollectionId, Seqno, SyncWrite, Version};
 
 use crate::collections::{Owner, owner};
 use crate::store::StoredVb;
 
-/// What a compaction leaves out, and who watches it. The document with the highest seqno always stays.
+/// What a compaction leaves out, and who watches it; prepares that are committed are left out, too. The document with the highest seqno always stays.
 ///
 /// The callbacks are called without any lock of the store, so they may use the store, except where said.
 #[derive(Clone, Copy)]
@@ -66,12 +66,14 @@ pub struct Compacted {
     pub before_bytes: u64,
     /// Bytes of the file now.
     pub after_bytes: u64,
-    /// Tombstones left out for their age.
+    /// Tombstones and aborts left out for their age.
     pub tombstones_purged: u64,
     /// Records of dropped collections left out: documents, tombstones and prepares.
     pub documents_dropped: u64,
     /// Expired documents left out.
     pub documents_expired: u64,
+    /// Prepares left out that are committed.
+    pub prepares_committed: u64,
     /// Seqno up to which tombstones are purged now.
     pub purge_seqno: Seqno,
 }
@@ -105,6 +107,7 @@ pub(crate) enum Reason {
     Purged,
     Dropped,
     Expired,
+    Committed,
 }
 
 /// A record as far as it matters here.
@@ -115,17 +118,24 @@ pub(crate) struct Candidate<'a> {
     pub(crate) deleted: bool,
     /// Expiry time, or the time of deletion; nothing if it is unknown.
     pub(crate) expiry: Option<u32>,
+    /// Its part in a sync write; nothing if it is unknown.
+    pub(crate) sync_write: Option<SyncWrite>,
 }
 
 impl Compaction<'_> {
-    /// Why a record is left out, if it is. `version` makes it a version, if it can be.
+    /// Why a record is left out, if it is: prepares up to `completed` are committed. `version` makes it a version, if it
+    /// can be.
     pub(crate) fn judge(
         &self,
         record: Candidate<'_>,
+        completed: Seqno,
         version: impl FnOnce() -> Option<Version>,
     ) -> Option<Reason> {
         if self.drops(record.stored_key, record.seqno) {
             return Some(Reason::Dropped);
+        }
+        if matches!(record.sync_write, Some(SyncWrite::Prepare(_))) {
+            return (record.seqno <= completed).then_some(Reason::Committed);
         }
         let expiry = record.expiry.filter(|expiry| *expiry != 0)?;
         let is_before = |limit: Option<u32>| limit.is_some_and(|limit| expiry < limit);
@@ -156,6 +166,7 @@ impl Compacted {
             Reason::Purged => self.tombstones_purged += 1,
             Reason::Dropped => self.documents_dropped += 1,
             Reason::Expired => self.documents_expired += 1,
+            Reason::Committed => self.prepares_committed += 1,
         }
     }
 }

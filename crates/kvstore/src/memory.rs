@@ -10,7 +10,7 @@ use crate::collections::{PREPARES, Tally, Weight, collection_of, event_prefix};
 use crate::compaction::{Candidate, Compacted, Compaction, CompactionProgress, Reason, RolledBack};
 use crate::failure::Failure;
 use crate::state::VbStateDoc;
-use crate::store::{Counts, KvStore, SaveBatch, Snapshot, States, Stats, StoredVb, Usage, Values};
+use crate::store::{Counts, KvStore, SaveBatch, Snapshot, States, Stats, StoredVb, Usage, Values, is_gone};
 
 /// What a record costs beyond key and value on a disk of the other backend.
 const RECORD_BYTES: u64 = 18 + 8;
@@ -94,10 +94,10 @@ impl Content {
         let totals = &mut self.totals;
         if let Some(old) = &old {
             self.by_seqno.remove(&old.meta().by_seqno);
-            totals.tombstones -= u64::from(old.is_deleted());
+            totals.tombstones -= u64::from(is_gone(old));
             totals.bytes -= weight(old).disk_bytes;
         }
-        totals.tombstones += u64::from(version.is_deleted());
+        totals.tombstones += u64::from(is_gone(version));
         totals.bytes += weight(version).disk_bytes;
         self.by_seqno.insert(seqno, version.clone());
         totals.high_seqno = totals.high_seqno.max(seqno);
@@ -111,7 +111,7 @@ impl Content {
             return;
         }
         self.by_key.remove(version.stored_key());
-        self.totals.tombstones -= u64::from(version.is_deleted());
+        self.totals.tombstones -= u64::from(is_gone(version));
         self.totals.bytes -= weight(version).disk_bytes;
         if is_counted {
             self.totals.tally.leave_out(version.stored_key(), weight(version));
@@ -203,6 +203,20 @@ impl Snapshot for Content {
         Ok(())
     }
 
+    fn scan_all(
+        &self,
+        from: Seqno,
+        _: Values,
+        visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
+    ) -> Result<(), Failure> {
+        for (_, version) in self.by_seqno.range(from..) {
+            if visit(version.clone()).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     fn scan_keys(
         &self,
         from: &[u8],
@@ -226,7 +240,7 @@ impl Inner {
 
 fn weight(version: &Version) -> Weight {
     let bytes = version.stored_key().len() + version.value().len();
-    Weight { deleted: version.is_deleted(), disk_bytes: bytes as u64 + RECORD_BYTES }
+    Weight { deleted: is_gone(version), disk_bytes: bytes as u64 + RECORD_BYTES }
 }
 
 impl KvStore for Memory {
@@ -298,13 +312,14 @@ impl KvStore for Memory {
 
 impl Memory {
     fn compact_alone(&self, vb: VbId, request: &Compaction<'_>) -> Result<Compacted, Failure> {
-        let (all, highest, generation): (Vec<Version>, _, _) = {
+        let (all, highest, generation, completed): (Vec<Version>, _, _, _) = {
             let inner = self.inner.lock();
             let now = &inner.vbuckets.get(&vb).ok_or(Failure::NoVbucket { vb })?.now;
             (
                 now.by_seqno.values().cloned().collect(),
                 now.totals.high_seqno,
                 inner.generations.get(&vb).copied(),
+                Seqno(now.totals.state.completed_seqno),
             )
         };
         let mut left_out = Vec::new();
@@ -314,7 +329,7 @@ impl Memory {
                 return Err(Failure::CompactionEnded { vb, why: "it was told to end" });
             }
             if version.meta().by_seqno != highest
-                && let Some(reason) = request.judge(candidate(version), || Some(version.clone()))
+                && let Some(reason) = request.judge(candidate(version), completed, || Some(version.clone()))
             {
                 left_out.push((version, reason));
             }
@@ -334,7 +349,8 @@ fn candidate(version: &Version) -> Candidate<'_> {
     Candidate {
         stored_key: version.stored_key(),
         seqno: meta.by_seqno,
-        deleted: version.is_deleted(),
+        deleted: is_gone(version),
+        sync_write: Some(meta.sync_write),
         expiry: Some(meta.expiry),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use base::{CollectionId, DocKey, Seqno, VbId, Version};
+use base::{CollectionId, DocKey, Seqno, SyncWrite, VbId, Version};
 
 use crate::collections::CollectionStats;
 use crate::compaction::{Compacted, Compaction, RolledBack};
@@ -125,8 +125,17 @@ pub trait Snapshot: Send {
     fn get(&self, key: DocKey<'_>) -> Result<Option<Version>, Failure>;
 
     /// Visits the newest version of each document with a seqno of `from` or more, in order of seqno, until `visit`
-    /// breaks. Prepares are not visited.
+    /// breaks. Prepares and aborts are not visited.
     fn scan(
+        &self,
+        from: Seqno,
+        values: Values,
+        visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
+    ) -> Result<(), Failure>;
+
+    /// Visits what [`Snapshot::scan`] does, and prepares and aborts. Prepares may be there that are committed since:
+    /// those with a seqno up to `completed_seqno` of the state, and those whose document is newer.
+    fn scan_all(
         &self,
         from: Seqno,
         values: Values,
@@ -141,6 +150,15 @@ pub trait Snapshot: Send {
         values: Values,
         visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
     ) -> Result<(), Failure>;
+}
+
+/// Whether a version is a record of something that is gone: a tombstone or an abort. A prepared deletion is not.
+pub(crate) fn is_gone(version: &Version) -> bool {
+    match version.meta().sync_write {
+        SyncWrite::Prepare(_) => false,
+        SyncWrite::Abort { .. } => true,
+        SyncWrite::No | SyncWrite::Commit { .. } => version.is_deleted(),
+    }
 }
 
 /// Whether a scan reads values.

@@ -83,6 +83,8 @@ pub struct Origin {
     pub topology: Option<Topology>,
     /// The last change that readers can see.
     pub max_visible: Seqno,
+    /// The last prepare.
+    pub last_prepared: Seqno,
     /// Up to here all prepares are as safe as their levels ask.
     pub high_prepared: Seqno,
     /// Up to here all prepares are committed or aborted.
@@ -102,6 +104,7 @@ impl Origin {
             might_contain_xattrs: false,
             topology: None,
             max_visible: Seqno(0),
+            last_prepared: Seqno(0),
             high_prepared: Seqno(0),
             high_completed: Seqno(0),
         }

@@ -62,6 +62,8 @@ pub enum Key {
     DefragmenterThreshold,
     /// Seconds between two comparisons of the account with the heap.
     AccountCheckInterval,
+    /// How safe every change is at least before it is told of, as [`base::DurabilityLevel`]; 0: as clients ask.
+    DurabilityMinLevel,
 }
 
 /// One row of the table.
@@ -79,6 +81,8 @@ pub struct Setting {
     pub doc: &'static str,
 }
 
+/// The words of [`Key::DurabilityMinLevel`], as the original's REST API has them.
+const LEVELS: &[&str] = &["none", "majority", "majorityAndPersistActive", "persistToMajority"];
 /// The words of [`Key::EvictionPolicy`], in the order of [`crate::EvictionPolicy`].
 const POLICIES: &[&str] = &["value_only", "full_eviction", "auto_delete", "fail_new_data"];
 
@@ -283,5 +287,12 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Seconds { least: 1, most: 24 * 3600 },
         60,
         "Seconds between two comparisons of the account with the heap",
+    ),
+    row(
+        Key::DurabilityMinLevel,
+        "durability_min_level",
+        Kind::Choice(LEVELS),
+        0,
+        "Every change of a document is a sync write of at least this level",
     ),
 ];

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use base::{CollectionId, Seqno, VbId};
 use couchstore::{Choice, DocInfo, Fate, LocalUpdate, RecordSummary, RevMeta, Snapshot};
 
-use super::file::{VbFile, load_tally};
+use super::file::{VbFile, load_tally, read_state};
 use super::record::{self, Records};
 use super::{CompactionSteps, Couch, Slot, Vbucket};
 use crate::collections::{Tally, Weight, event_prefix};
@@ -140,6 +140,7 @@ impl Run<'_> {
             tally,
             created: Vec::new(),
             compacted: Compacted::default(),
+            completed: Seqno(read_state(self.vb, &old)?.completed_seqno),
         };
         let (disk, tuning) = (&*couch.env.disk, couch.config.tuning);
         let mut copy = couchstore::Compaction::start(disk, &self.unfinished, old, tuning)
@@ -249,6 +250,8 @@ struct Chooser<'c> {
     /// When collections that were met were created, as the old file has it.
     created: Vec<(CollectionId, Option<Seqno>)>,
     compacted: Compacted,
+    /// Prepares up to here are committed.
+    completed: Seqno,
 }
 
 fn weigh(id: &[u8], deleted: bool, rev_meta_bytes: usize, body_bytes: u32) -> Weight {
@@ -292,9 +295,10 @@ impl Choice for Chooser<'_> {
             seqno: Seqno(info.seqno),
             deleted: info.deleted,
             expiry: rev_meta.map(|meta| meta.expiry),
+            sync_write: rev_meta.and_then(|meta| record::sync_write(&meta)),
         };
         let version = || self.records.version(info, Values::Leave, &mut record::Scratch::default()).ok();
-        let Some(reason) = self.request.judge(candidate, version) else { return Fate::Keep };
+        let Some(reason) = self.request.judge(candidate, self.completed, version) else { return Fate::Keep };
         self.compacted.count(reason);
         if reason != Reason::Dropped || !self.is_of_former(info) {
             let weight = weigh(info.id, info.deleted, info.rev_meta.len(), info.body_bytes);

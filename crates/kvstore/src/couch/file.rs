@@ -13,7 +13,7 @@ use couchstore::{
 use crate::collections::{CollectionStats, Tally, Weight};
 use crate::failure::Failure;
 use crate::state::{STATE_ID, VbStateDoc};
-use crate::store::{Counts, SaveBatch, StoredVb, Usage};
+use crate::store::{Counts, SaveBatch, StoredVb, Usage, is_gone};
 
 pub(super) struct VbFile {
     file: CouchFile,
@@ -262,11 +262,7 @@ impl Batch for Docs<'_> {
             seqno: meta.by_seqno.0,
             rev_seqno: meta.rev_seqno.0,
             // A prepared deletion is a record that is there, an abort one that is gone.
-            deleted: match meta.sync_write {
-                SyncWrite::Prepare(_) => false,
-                SyncWrite::Abort { .. } => true,
-                SyncWrite::No | SyncWrite::Commit { .. } => version.is_deleted(),
-            },
+            deleted: is_gone(version),
             content_meta: if meta.datatype.is_json() { CONTENT_JSON } else { CONTENT_OPAQUE },
             body: body(version),
         }

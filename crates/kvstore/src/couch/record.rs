@@ -52,16 +52,17 @@ impl Records {
         Failure::File { vb: self.vb, source }
     }
 
-    /// Visits records until `visit` breaks, prepares left out.
+    /// Visits records until `visit` breaks, prepares and aborts only if they are asked for.
     fn walk(
         &self,
+        prepares: bool,
         values: Values,
         visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
         walk: impl FnOnce(&mut dyn FnMut(DocInfo<'_>) -> Result<ControlFlow<()>, Trouble>) -> Result<(), Trouble>,
     ) -> Result<(), Failure> {
         let mut scratch = Scratch { pieces: Some(Pieces::default()), ..Scratch::default() };
         let walked = walk(&mut |info| {
-            if DocKey::parse(info.id).is_some_and(|key| key.collection == PREPARES) {
+            if !prepares && DocKey::parse(info.id).is_some_and(|key| key.collection == PREPARES) {
                 return Ok(ControlFlow::Continue(()));
             }
             let version = self.version(&info, values, &mut scratch).map_err(Trouble::Ours)?;
@@ -144,7 +145,16 @@ impl crate::store::Snapshot for Records {
         values: Values,
         visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
     ) -> Result<(), Failure> {
-        self.walk(values, visit, |each| self.snapshot.changes_since(from.0, each))
+        self.walk(false, values, visit, |each| self.snapshot.changes_since(from.0, each))
+    }
+
+    fn scan_all(
+        &self,
+        from: Seqno,
+        values: Values,
+        visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
+    ) -> Result<(), Failure> {
+        self.walk(true, values, visit, |each| self.snapshot.changes_since(from.0, each))
     }
 
     fn scan_keys(
@@ -153,7 +163,7 @@ impl crate::store::Snapshot for Records {
         values: Values,
         visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
     ) -> Result<(), Failure> {
-        self.walk(values, visit, |each| self.snapshot.scan_ids(from, each))
+        self.walk(false, values, visit, |each| self.snapshot.scan_ids(from, each))
     }
 }
 
@@ -180,7 +190,7 @@ fn kind(info: &DocInfo<'_>, rev_meta: &RevMeta, key: DocKey<'_>) -> ItemKind {
 }
 
 /// Nothing if the level is unknown.
-fn sync_write(rev_meta: &RevMeta) -> Option<SyncWrite> {
+pub(super) fn sync_write(rev_meta: &RevMeta) -> Option<SyncWrite> {
     Some(match rev_meta.durability {
         None => SyncWrite::No,
         Some(Durability::Pending { level, .. }) => SyncWrite::Prepare(DurabilityLevel::from_wire(level)?),

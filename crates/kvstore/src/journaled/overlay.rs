@@ -43,6 +43,22 @@ impl Overlay {
         }
         Ok(flow)
     }
+
+    /// Visits what is not filed yet in order of seqno: it came after everything that is.
+    fn unfiled_from(
+        &self,
+        from: Seqno,
+        visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
+        wants: impl Fn(&Version) -> bool,
+    ) {
+        let unfiled = self.unfiled.iter().filter(|v| v.meta().by_seqno >= from && wants(v));
+        let by_seqno: BTreeMap<Seqno, &Version> = unfiled.map(|v| (v.meta().by_seqno, v)).collect();
+        for version in by_seqno.into_values() {
+            if visit(version.clone()).is_break() {
+                break;
+            }
+        }
+    }
 }
 
 impl Snapshot for Overlay {
@@ -77,16 +93,20 @@ impl Snapshot for Overlay {
         values: Values,
         visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
     ) -> Result<(), Failure> {
-        // what is not filed yet came after everything that is
-        if self.filed(visit, |file, each| file.scan(from, values, each))?.is_break() {
-            return Ok(());
+        if self.filed(visit, |file, each| file.scan(from, values, each))?.is_continue() {
+            self.unfiled_from(from, visit, |version| !is_prepare(version));
         }
-        let unfiled = self.unfiled.iter().filter(|version| version.meta().by_seqno >= from);
-        let by_seqno: BTreeMap<Seqno, &Version> = unfiled.map(|v| (v.meta().by_seqno, v)).collect();
-        for version in by_seqno.into_values() {
-            if !is_prepare(version) && visit(version.clone()).is_break() {
-                break;
-            }
+        Ok(())
+    }
+
+    fn scan_all(
+        &self,
+        from: Seqno,
+        values: Values,
+        visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
+    ) -> Result<(), Failure> {
+        if self.filed(visit, |file, each| file.scan_all(from, values, each))?.is_continue() {
+            self.unfiled_from(from, visit, |_| true);
         }
         Ok(())
     }

@@ -28,9 +28,14 @@ pub struct PassiveMonitor {
 }
 
 impl PassiveMonitor {
-    /// One that has everything up to `high_prepared`.
-    pub fn new(high_prepared: Seqno) -> PassiveMonitor {
-        PassiveMonitor { last: high_prepared, complete: high_prepared, needs: VecDeque::new(), high_prepared }
+    /// One that has everything up to `high_prepared`, and prepares of a snapshot that is not complete up to `last`.
+    pub fn new(high_prepared: Seqno, last: Seqno) -> PassiveMonitor {
+        PassiveMonitor {
+            last: high_prepared.max(last),
+            complete: high_prepared,
+            needs: VecDeque::new(),
+            high_prepared,
+        }
     }
 
     /// A prepare came, later than all before. `until`: how far the disk must be before it counts, if it must.
@@ -83,7 +88,7 @@ mod tests {
     use super::*;
 
     fn monitor() -> PassiveMonitor {
-        PassiveMonitor::new(Seqno(0))
+        PassiveMonitor::new(Seqno(0), Seqno(0))
     }
 
     #[test]

@@ -68,12 +68,12 @@ impl SyncWrites {
         SyncWrites {
             prepares: None,
             active: ActiveMonitor::new(origin.topology.as_ref()),
-            passive: PassiveMonitor::new(origin.high_prepared),
+            passive: PassiveMonitor::new(origin.high_prepared, origin.last_prepared),
             completed: origin.high_completed,
             adopted: Seqno(0),
             saved: SavedSyncWrites {
                 max_visible: origin.max_visible,
-                last_prepared: origin.high_prepared,
+                last_prepared: origin.last_prepared,
                 high_prepared: origin.high_prepared,
                 high_completed: origin.high_completed,
                 ..SavedSyncWrites::default()
