@@ -257,6 +257,9 @@ impl Producer {
             Err(StreamRefusal::NotMyVbucket) => return Err(Status::NotMyVbucket.into()),
             Err(StreamRefusal::Loading) => return Err(Status::Etmpfail.into()),
         };
+        if let (true, Some(node)) = (self.agreed.sync_writes, &self.agreed.consumer_name) {
+            self.bucket.replica_resumes(vb, node, request.start);
+        }
         let log = start.failover.iter().map(|entry| (VbUuid(entry.uuid.0), entry.seqno));
         let log = FailoverLog::encode(log);
         let mut stream = Box::new(Stream::new(opaque, &request, filter, &start, self.agreed.sync_writes));

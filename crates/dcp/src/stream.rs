@@ -432,6 +432,7 @@ impl Stream {
             values: if leave { Values::Leave } else { Values::Read },
             by_key,
             is_urgent: agreed.priority == Priority::High,
+            with_prepares: agreed.sync_writes,
             with_prepares: false,
         };
         let backfill = bucket.begin_backfill(self.place.vb, self.sent, reading, common.follower);

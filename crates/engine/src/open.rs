@@ -81,6 +81,7 @@ impl Bucket {
                 incarnation: 0,
                 flush_queued: false,
                 followers: Vec::new(),
+                prepare_followers: Vec::new(),
                 held: 0,
                 ops: OpCounts::default(),
                 sync_waiters: SyncWaiters::default(),
