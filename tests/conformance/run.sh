@@ -17,8 +17,7 @@ while (($#)); do
 done
 [[ -n $stave ]] || { echo "$usage" >&2; exit 2; }
 [[ -x $stave ]] || { echo "$stave is not an executable file" >&2; exit 2; }
-# The Java suite needs a JDK and Maven: by name only.
-((${#suites[@]})) || suites=(python go rust)
+((${#suites[@]})) || suites=(python go rust java)
 
 work=$(mktemp -d)
 server=

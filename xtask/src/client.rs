@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use base::{Cas, Seqno, VbId};
+use base::{Cas, Seqno, VbId, VbState};
 use protocol::extras::{MutationToken, StoreExtras};
 use protocol::feature::{Feature, Features};
 use protocol::response::ParsedResponse;
@@ -34,6 +34,8 @@ pub struct Client {
 pub struct Answer {
     /// How it went.
     pub status: u16,
+    /// The document's.
+    pub cas: Cas,
     /// Fields of the command.
     pub extras: Vec<u8>,
     /// The key, where the answer has one.
@@ -130,6 +132,25 @@ impl Client {
         });
     }
 
+    /// Queues a get from a replica.
+    pub fn push_get_replica(&mut self, vbucket: VbId, key: &[u8]) {
+        self.push(&RequestParts { opcode: opcode::GET_REPLICA, vbucket, key, ..RequestParts::default() });
+    }
+
+    /// Makes a vBucket have another role.
+    pub fn set_vbucket_state(&mut self, vbucket: VbId, state: VbState) -> Result<()> {
+        self.push(&RequestParts {
+            opcode: opcode::SET_VBUCKET,
+            vbucket,
+            extras: &[state as u8],
+            ..RequestParts::default()
+        });
+        self.flush()?;
+        let answer = self.answer()?;
+        ensure!(answer.is_ok(), "vBucket {} cannot be {}: 0x{:02x}", vbucket.0, state.name(), answer.status);
+        Ok(())
+    }
+
     /// Queues a get.
     pub fn push_get(&mut self, vbucket: VbId, key: &[u8]) {
         self.push(&RequestParts { opcode: opcode::GET, vbucket, key, ..RequestParts::default() });
@@ -179,6 +200,7 @@ impl Client {
                 ParsedResponse::Response { response, total_len } => {
                     let answer = Answer {
                         status: response.status_code,
+                        cas: response.cas,
                         extras: response.extras.to_vec(),
                         key: response.key.to_vec(),
                         value: response.value.to_vec(),

@@ -9,10 +9,12 @@ mod bench;
 mod child;
 mod client;
 mod crash;
+mod http;
 mod kill;
 mod powercut;
 mod readme;
 mod replay;
+mod resume;
 mod rng;
 mod rules;
 mod scenario_list;
@@ -52,6 +54,8 @@ enum Command {
     Replay(replay::Options),
     /// Kill the server under load, again and again, and look for lost documents.
     Kill(kill::Options),
+    /// Kill a replica under load, again and again, and compare it with its active node document by document.
+    Resume(resume::Options),
     /// Try crash states, failing calls and flipped bits in great number, on a simulated disk.
     Crash(crash::Options),
     /// Cut the power of a real file system under load, again and again, and look for lost documents (as root, on Linux).
@@ -71,6 +75,7 @@ fn run(command: Command) -> Result<bool> {
         Command::Fix => suite::fix(),
         Command::Replay(options) => suite::replay(&options),
         Command::Kill(options) => suite::kill(&options),
+        Command::Resume(options) => suite::resume(&options),
         Command::Crash(options) => crash::run(&options),
         Command::Powercut(options) => suite::powercut(&options),
         Command::Bench { bench } => bench::run(&bench),

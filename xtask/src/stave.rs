@@ -31,6 +31,8 @@ pub struct Stave {
     log: PathBuf,
     /// Where it speaks the key-value protocol.
     pub kv: String,
+    /// Where it speaks HTTP.
+    pub http: String,
     /// From `exec` until it said that it is ready.
     pub ready_after: Duration,
 }
@@ -74,7 +76,9 @@ impl Stave {
         let mut child = command.spawn().with_context(|| format!("cannot run {command:?}"))?;
         let output = child.stdout.take().context("the output is piped")?;
         match await_ready(output) {
-            Ok(kv) => Ok(Stave { child, log: start.log.clone(), kv, ready_after: begun.elapsed() }),
+            Ok((kv, http)) => {
+                Ok(Stave { child, log: start.log.clone(), kv, http, ready_after: begun.elapsed() })
+            }
             Err(error) => {
                 // It may have ended by itself already.
                 let _ = child.kill();
@@ -140,7 +144,7 @@ impl Drop for Stave {
 }
 
 /// Reads until `ready kv=HOST:PORT ...`; a thread goes on reading, so that the server never meets a closed pipe.
-fn await_ready(output: std::process::ChildStdout) -> Result<String> {
+fn await_ready(output: std::process::ChildStdout) -> Result<(String, String)> {
     let (said, heard) = mpsc::channel();
     thread::spawn(move || {
         for line in BufReader::new(output).lines().map_while(Result::ok) {
@@ -153,8 +157,8 @@ fn await_ready(output: std::process::ChildStdout) -> Result<String> {
         let left = READY_WITHIN.saturating_sub(begun.elapsed());
         match heard.recv_timeout(left) {
             Ok(line) => {
-                if let Some(kv) = kv_address(&line) {
-                    return Ok(kv.to_owned());
+                if let (Some(kv), Some(http)) = (address(&line, "kv="), address(&line, "http=")) {
+                    return Ok((kv.to_owned(), http.to_owned()));
                 }
             }
             Err(mpsc::RecvTimeoutError::Timeout) => bail!("the server was not ready within {READY_WITHIN:?}"),
@@ -163,8 +167,8 @@ fn await_ready(output: std::process::ChildStdout) -> Result<String> {
     }
 }
 
-fn kv_address(line: &str) -> Option<&str> {
-    line.strip_prefix("ready ")?.split(' ').find_map(|word| word.strip_prefix("kv="))
+fn address<'a>(line: &'a str, what: &str) -> Option<&'a str> {
+    line.strip_prefix("ready ")?.split(' ').find_map(|word| word.strip_prefix(what))
 }
 
 /// The last lines of a log.
@@ -181,10 +185,9 @@ mod tests {
 
     #[test]
     fn finds_the_address_in_the_ready_line() {
-        assert_eq!(
-            kv_address("ready kv=127.0.0.1:11210 http=127.0.0.1:8091 data=/d"),
-            Some("127.0.0.1:11210")
-        );
-        assert_eq!(kv_address("password: x"), None);
+        let line = "ready kv=127.0.0.1:11210 http=127.0.0.1:8091 data=/d";
+        assert_eq!(address(line, "kv="), Some("127.0.0.1:11210"));
+        assert_eq!(address(line, "http="), Some("127.0.0.1:8091"));
+        assert_eq!(address("password: x", "kv="), None);
     }
 }

@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::child::{cargo, each_line, headline, succeeds};
 use crate::totals::Totals;
-use crate::{kill, powercut, readme, replay, rules, tree};
+use crate::{kill, powercut, readme, replay, resume, rules, tree};
 
 /// Rounds of the kill -9 loop in `cargo xtask test`.
 const KILL_ROUNDS: u32 = 12;
@@ -44,6 +44,15 @@ pub fn kill(options: &kill::Options) -> Result<bool> {
     let mut totals = build_release()?;
     if totals.good() {
         totals += kill::run(options)?;
+    }
+    close(totals)
+}
+
+/// `cargo xtask resume`.
+pub fn resume(options: &resume::Options) -> Result<bool> {
+    let mut totals = build_release()?;
+    if totals.good() {
+        totals += resume::run(options)?;
     }
     close(totals)
 }

@@ -93,6 +93,15 @@ impl Source {
         Failure::Damaged { path: self.path.clone(), offset, what }
     }
 
+    /// Appends `len` raw bytes from `offset` to `out`, or fewer at the end of the file.
+    pub(crate) fn append_raw(&self, out: &mut Vec<u8>, offset: u64, len: usize) -> Result<usize, Failure> {
+        let from = out.len();
+        out.resize(from + len, 0);
+        let n = self.read_raw(&mut out[from..], offset)?;
+        out.truncate(from + n);
+        Ok(n)
+    }
+
     pub(crate) fn read_raw(&self, buf: &mut [u8], offset: u64) -> Result<usize, Failure> {
         self.file.read_at(buf, offset).map_err(|source| Failure::Io {
             operation: "read",
@@ -111,13 +120,7 @@ impl Source {
         limit: u64,
         buf: &'b mut Vec<u8>,
     ) -> Result<&'b [u8], Failure> {
-        self.read_chunk_with(offset, hint, limit, buf, |buf, offset, len| {
-            let from = buf.len();
-            buf.resize(from + len, 0);
-            let n = self.read_raw(&mut buf[from..], offset)?;
-            buf.truncate(from + n);
-            Ok(n)
-        })
+        self.read_chunk_with(offset, hint, limit, buf, |buf, offset, len| self.append_raw(buf, offset, len))
     }
 
     /// The same with raw bytes that come through `window`.

@@ -36,11 +36,7 @@ impl Pieces {
         let end = offset + len as u64;
         let is_sparse = self.read_bytes > TRIAL_BYTES + MOST_READ_TO_WANTED * self.wanted_bytes;
         if is_sparse || end > limit || len as u64 > PIECE_BYTES {
-            let from = out.len();
-            out.resize(from + len, 0);
-            let n = source.read_raw(&mut out[from..], offset)?;
-            out.truncate(from + n);
-            return Ok(n);
+            return source.append_raw(out, offset, len);
         }
         self.wanted_bytes += len as u64;
         let mut at = offset;

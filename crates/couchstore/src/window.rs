@@ -47,11 +47,7 @@ impl Window {
         self.ahead = if in_order { (self.ahead * 2).clamp(FIRST_AHEAD, MOST_AHEAD) } else { 0 };
         let wanted = usize::try_from(limit.saturating_sub(offset)).unwrap_or(usize::MAX).min(self.ahead);
         if wanted <= len {
-            let from = out.len();
-            out.resize(from + len, 0);
-            let n = source.read_raw(&mut out[from..], offset)?;
-            out.truncate(from + n);
-            return Ok(n);
+            return source.append_raw(out, offset, len);
         }
         self.start = offset;
         self.buf.resize(wanted, 0);

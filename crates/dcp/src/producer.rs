@@ -251,7 +251,12 @@ impl Producer {
             purge: filter.purge_seqno.map(Seqno),
         };
         let only_active = request.flags.has(StreamFlags::ACTIVE_ONLY);
-        let start = match self.bucket.begin_stream(vb, &self.follower, &at, only_active) {
+        let begun = if request.flags.has(StreamFlags::TAKEOVER) && !only_active {
+            self.bucket.begin_handover(vb, &self.follower, &at)
+        } else {
+            self.bucket.begin_stream(vb, &self.follower, &at, only_active)
+        };
+        let start = match begun {
             Ok(start) => start,
             Err(StreamRefusal::RollBack(to)) => return Err(StreamRequestRefusal::RollBack(to)),
             Err(StreamRefusal::NotMyVbucket) => return Err(Status::NotMyVbucket.into()),

@@ -19,11 +19,11 @@ use crate::sink::Sink;
 use crate::sync_writes::{self, Visible, last_visible};
 
 /// Changes of the first range, which are merged into one snapshot; a larger one is sent as it is sealed.
-const FIRST_RANGE: RangeLimit = RangeLimit { items: 100_000, bytes: 16 << 20 };
+const FIRST_RANGE: RangeLimit = RangeLimit { items: 100_000, bytes: 16 << 20, ..RangeLimit::NONE };
 /// Changes taken from memory at once.
-const RANGE: RangeLimit = RangeLimit { items: 10_000, bytes: 2 << 20 };
+const RANGE: RangeLimit = RangeLimit { items: 10_000, bytes: 2 << 20, ..RangeLimit::NONE };
 /// As few changes as there can be: those of a checkpoint.
-const ONE_CHECKPOINT: RangeLimit = RangeLimit { items: 1, bytes: 1 };
+const ONE_CHECKPOINT: RangeLimit = RangeLimit { items: 1, ..RangeLimit::NONE };
 /// Bytes taken from a backfill at once.
 const TAKE_BYTES: usize = 512 << 10;
 
@@ -94,8 +94,6 @@ struct Disk {
     is_out_of_order: bool,
     /// The last change of the snapshot that the consumer wanted.
     last_wanted: Seqno,
-    /// Up to where the snapshot was announced.
-    marker_end: Seqno,
     /// What belongs to the snapshot although it is not on disk yet.
     rest: Option<Box<Pending>>,
 }
@@ -214,7 +212,7 @@ impl Stream {
             if !self.send_pending(common, allowance, out) {
                 return Turn::More;
             }
-            if self.sent >= self.end && self.handover == Handover::None {
+            if self.sent >= self.end && self.handover == Handover::None && !self.must_complete() {
                 self.leave(common, Phase::Done(EndReason::Ok));
             }
             if allowance.is_used() {
@@ -346,7 +344,10 @@ impl Stream {
                     self.handover = Handover::SendingRest;
                 }
             }
-            Handover::ActiveSent => self.handover = Handover::Done,
+            Handover::ActiveSent => {
+                bucket.given_away(self.place.vb, self.place.incarnation);
+                self.handover = Handover::Done;
+            }
             Handover::None | Handover::Sending | Handover::SendingRest | Handover::Done => {}
         }
     }
@@ -355,6 +356,22 @@ impl Stream {
     fn is_shown(&self, version: &Version, common: &Common<'_>) -> bool {
         let is_known = common.agreed.sync_writes || !version.meta().sync_write.is_hidden();
         is_known && self.is_wanted(version, common.features)
+    }
+
+    /// The end of the snapshot that was announced, if not all of it is sent: a replica had not all of it.
+    fn unfinished(&self) -> Option<Seqno> {
+        let end = self.announced_end();
+        (end > self.sent).then_some(end)
+    }
+
+    /// The end of the snapshot that was announced last.
+    fn announced_end(&self) -> Seqno {
+        Seqno(self.snapshot_start.0.saturating_sub(1))
+    }
+
+    /// Whether the snapshot that was announced is to be sent to its end, although the consumer wants no more.
+    fn must_complete(&self) -> bool {
+        self.unfinished().is_some() && !self.flags.has(StreamFlags::DISK_ONLY)
     }
 
     fn is_wanted(&self, version: &Version, features: Features) -> bool {
@@ -443,7 +460,6 @@ impl Stream {
             has_marker: false,
             is_out_of_order: by_key.is_some(),
             last_wanted: Seqno(0),
-            marker_end: Seqno(0),
             rest: None,
         }));
         More::Nothing
@@ -456,6 +472,8 @@ impl Stream {
             && self.sent == Seqno(0)
             && self.end == Seqno(u64::MAX)
             && !self.flags.has(StreamFlags::DISK_ONLY)
+            // What a replica has of a snapshot is consistent in no order.
+            && self.state == VbState::Active
             // Without a disk there is nothing in that order.
             && common.bucket.config().kind == BucketKind::Persistent;
         let wanted = self.filter.as_ref()?.collections.as_deref()?;
@@ -492,6 +510,13 @@ impl Stream {
             self.leave(common, Phase::Done(EndReason::Rollback));
             return More::Some;
         }
+        let unfinished = if disk.has_marker { None } else { self.unfinished() };
+        if unfinished.is_some_and(|end| scope.snapshot_end > end) {
+            self.phase = Phase::Disk(disk);
+            return self.break_snapshot_off(common);
+        }
+        // What is read belongs to the snapshot that was announced.
+        disk.has_marker |= unfinished.is_some();
         let mut pending = Pending::new(common.bucket);
         pending.is_out_of_order = disk.is_out_of_order;
         pending.is_of_documents = true;
@@ -509,6 +534,9 @@ impl Stream {
                     Some(rest) => {
                         (rest.marker_end, scope.max_visible.max(rest.max_visible), Marker::MAY_DUPLICATE)
                     }
+                    None if scope.snapshot_end > scope.high_seqno => {
+                        (scope.snapshot_end, scope.max_visible, Marker::MAY_DUPLICATE)
+                    }
                     None => (visible, scope.max_visible, 0),
                 };
                 let more = MarkerMore {
@@ -516,7 +544,6 @@ impl Stream {
                     high_completed: scope.high_completed,
                     purge_and_high_prepared: Some((scope.purge_seqno, scope.high_prepared)),
                 };
-                disk.marker_end = end;
                 self.max_visible = max_visible;
                 self.marker(common, end, Marker::DISK | Marker::CHECKPOINT | flags, more, allowance, out);
             }
@@ -529,8 +556,8 @@ impl Stream {
             if let Some(rest) = disk.rest.take() {
                 pending.append(*rest);
             }
-            pending.marker_end = disk.marker_end;
-            pending.is_announced |= disk.has_marker && self.filter.is_some();
+            pending.marker_end = self.announced_end();
+            pending.is_announced |= disk.has_marker && self.says_ends() && self.is_complete_with(&pending);
             pending.is_out_of_order &= disk.has_marker;
             self.pending = Some(Box::new(pending));
             self.leave_disk(common, *disk, scope.high_seqno);
@@ -542,6 +569,23 @@ impl Stream {
             return More::Some;
         }
         More::Nothing
+    }
+
+    /// Ends in the middle of a snapshot that has become part of a larger one: the replica came back to its producer in
+    /// between, and what it has now is consistent only at the new end. The consumer asks again from where it is.
+    fn break_snapshot_off(&mut self, common: &Common<'_>) -> More {
+        self.leave(common, Phase::Done(EndReason::StateChanged));
+        More::Some
+    }
+
+    /// Whether the end of a snapshot may be no change that the consumer is sent: it is told then.
+    fn says_ends(&self) -> bool {
+        self.filter.is_some() || self.state != VbState::Active
+    }
+
+    /// Whether the snapshot that was announced is complete once `pending` is sent.
+    fn is_complete_with(&self, pending: &Pending) -> bool {
+        pending.end.is_some_and(|end| end >= self.announced_end())
     }
 
     /// What follows the disk's state in memory, if that is older than the snapshot that the consumer has a part of.
@@ -563,8 +607,10 @@ impl Stream {
             pending.as_documents = sync_writes::commits_without_prepares(&newest, after);
         }
         let visible = common.visible(&newest, range.end());
-        pending.marker_end = visible.end;
-        pending.is_announced = visible.is_abort_last;
+        // Inside of a snapshot that has not come as a whole nobody knows what its end will be.
+        let is_whole = range.snapshot_end() <= range.end();
+        pending.marker_end = if is_whole { visible.end } else { range.snapshot_end() };
+        pending.is_announced = is_whole && visible.is_abort_last;
         pending.max_visible = last_visible(&newest);
         pending.end = Some(range.end());
         pending.moves_cursor = true;
@@ -593,14 +639,20 @@ impl Stream {
         allowance: &mut Allowance,
         out: &mut dyn Sink,
     ) -> More {
+        let unfinished = self.unfinished();
         let limit = match self.is_first_marker {
             // A prepare and what became of an earlier one of its key may not meet in a snapshot.
             _ if common.agreed.sync_writes => ONE_CHECKPOINT,
             true => FIRST_RANGE,
             false => RANGE,
         };
+        let limit = limit.through(unfinished.unwrap_or(limit.through));
         let take = |limit| common.bucket.take_changes(self.place, cursor, limit);
         let range = match take(limit) {
+            Changes::Range(range) if unfinished.is_some_and(|end| range.snapshot_end() > end) => {
+                self.phase = Phase::Memory(cursor);
+                return self.break_snapshot_off(common);
+            }
             Changes::Range(range) if range.end() < self.must_reach => match take(RangeLimit::NONE) {
                 Changes::Range(whole) => whole,
                 Changes::Nothing | Changes::Dropped => range,
@@ -616,14 +668,19 @@ impl Stream {
         let mut pending = self.pending_of(common, &range, self.sent);
         self.max_visible = self.max_visible.max(pending.max_visible);
         let comes_to_nothing = pending.is_announced;
-        pending.is_announced |= !pending.is_empty() && self.filter.is_some();
         self.phase = Phase::Memory(cursor);
-        if comes_to_nothing || !pending.is_empty() {
+        let is_marked = (comes_to_nothing || !pending.is_empty()) && unfinished.is_none();
+        if is_marked {
             let begins = range.snapshot_start() == range.start() || range.checkpoints().nth(1).is_some();
-            let flags = if self.is_first_marker || begins { Marker::CHECKPOINT } else { 0 };
+            let first = if self.is_first_marker || begins { Marker::CHECKPOINT } else { 0 };
+            let more = if range.snapshot_end() > range.end() { Marker::MAY_DUPLICATE } else { 0 };
+            let flags = Marker::MEMORY | first | more;
             let more = MarkerMore { max_visible: self.max_visible, ..MarkerMore::default() };
-            self.marker(common, pending.marker_end, Marker::MEMORY | flags, more, allowance, out);
+            self.marker(common, pending.marker_end, flags, more, allowance, out);
         }
+        pending.marker_end = self.announced_end();
+        let is_told = comes_to_nothing || self.says_ends();
+        pending.is_announced = is_told && (is_marked || unfinished.is_some()) && self.is_complete_with(&pending);
         self.pending = Some(pending);
         More::Some
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base::doc_key::encode_leb128;
-use base::{Account, CollectionId, Part, Seqno, SyncWrite, VbId, Version};
+use base::{Account, CollectionId, Part, Seqno, SyncWrite, VbId, VbState, Version};
 use kvstore::{Snapshot, Values};
 use parking_lot::{Condvar, Mutex};
 
@@ -36,25 +36,14 @@ pub struct BackfillScope {
     pub high_seqno: Seqno,
     /// Tombstones up to here may be missing.
     pub purge_seqno: Seqno,
+    /// The end of the snapshot that the last change lies in: higher than that on a replica that had not all of it.
+    pub snapshot_end: Seqno,
     /// The last change that readers can see.
     pub max_visible: Seqno,
     /// The last prepare that is committed or aborted.
     pub high_completed: Seqno,
     /// The last prepare before which all are there, as safe as their levels ask.
     pub high_prepared: Seqno,
-}
-
-impl BackfillScope {
-    fn of(snapshot: &dyn Snapshot) -> Result<BackfillScope, kvstore::Failure> {
-        let (state, high_seqno) = (snapshot.state()?, snapshot.high_seqno());
-        Ok(BackfillScope {
-            high_seqno,
-            purge_seqno: snapshot.purge_seqno(),
-            max_visible: Seqno(state.max_visible_seqno).min(high_seqno),
-            high_completed: Seqno(state.completed_seqno),
-            high_prepared: Seqno(state.high_prepared_seqno),
-        })
-    }
 }
 
 /// How a backfill reads.
@@ -365,9 +354,9 @@ impl Bucket {
 
     /// Only one thread works on a backfill, so the state is not needed while it reads.
     fn read_slice(&self, backfill: &Arc<Backfill>) -> Progress {
-        let (snapshot, next) = {
+        let (snapshot, next, scope) = {
             let mut state = backfill.state.lock();
-            (state.snapshot.take(), state.next.clone())
+            (state.snapshot.take(), state.next.clone(), state.scope)
         };
         if backfill.is_cancelled.load(Ordering::Relaxed) {
             return Progress::Worked;
@@ -409,14 +398,14 @@ impl Bucket {
                     })?
                 }
             }
-            let scope = BackfillScope::of(&*snapshot)?;
+            let scope = scope.map_or_else(|| self.scope_of(backfill.vb, &*snapshot), Ok)?;
             Ok(Some((snapshot, scope)))
         });
         let mut state = backfill.state.lock();
         state.is_busy = false;
         match scanned {
-            Ok(read) => {
-                let (snapshot, scope) = read.unzip();
+            Ok(opened) => {
+                let (snapshot, scope) = opened.unzip();
                 state.scope.get_or_insert(scope.unwrap_or_default());
                 state.is_done = rest.is_none() || backfill.is_cancelled.load(Ordering::Relaxed);
                 state.next = match (next, rest) {
@@ -450,6 +439,25 @@ impl Bucket {
 fn is_committed(version: &Version, completed: Seqno) -> bool {
     let meta = version.meta();
     matches!(meta.sync_write, SyncWrite::Prepare(_)) && meta.by_seqno <= completed
+}
+
+impl Bucket {
+    /// What there is to read in a vBucket's past as it is now.
+    fn scope_of(&self, vb: VbId, snapshot: &dyn Snapshot) -> Result<BackfillScope, kvstore::Failure> {
+        let state = snapshot.state()?;
+        // A replica may have been told that nothing was changed before its snapshot ended.
+        let high_seqno = snapshot.high_seqno().max(Seqno(state.snap_start));
+        // Who became active in the middle of a snapshot goes on with what it has.
+        let is_active = self.state_of(vb) == Some(VbState::Active);
+        Ok(BackfillScope {
+            high_seqno,
+            purge_seqno: snapshot.purge_seqno().max(Seqno(state.purge_seqno)),
+            snapshot_end: if is_active { high_seqno } else { high_seqno.max(Seqno(state.snap_end)) },
+            max_visible: Seqno(state.max_visible_seqno).min(high_seqno),
+            high_completed: Seqno(state.completed_seqno),
+            high_prepared: Seqno(state.high_prepared_seqno),
+        })
+    }
 }
 
 /// The first bytes of the stored keys of a collection.

@@ -29,6 +29,7 @@ use crate::keeper::Keeper;
 use crate::memory::MemoryAccount;
 use crate::persistence::PersistenceWaiters;
 use crate::refusal::Refusal;
+use crate::replica::Replicas;
 use crate::settings::Settings;
 use crate::shard_guard::{Holder, LockClock, ShardGuard};
 use crate::tombstone_purger::PurgeCounters;
@@ -44,6 +45,10 @@ pub(crate) struct Shard {
     /// Counts up whenever another vBucket takes its place, so that what was read for the old one is recognised.
     pub(crate) incarnation: u64,
     pub(crate) flush_queued: bool,
+    /// The stream whose changes a replica takes; 0 for none.
+    pub(crate) replica_stream: u64,
+    /// It is dead because another node takes it over, and it is not known whether that node has it yet.
+    pub(crate) is_half_given: bool,
     /// Connections that stream its changes.
     pub(crate) followers: Vec<Arc<Follower>>,
     /// Those of them that acknowledge prepares to the active node.
@@ -59,6 +64,8 @@ impl Shard {
     /// Puts another vBucket in the place of this one, which is to be dropped outside the lock.
     pub(crate) fn replace(&mut self, vb: VBucket) -> VBucket {
         self.unloaded = None;
+        self.replica_stream = 0;
+        self.is_half_given = false;
         self.incarnation += 1;
         std::mem::replace(&mut self.vb, vb)
     }
@@ -134,6 +141,7 @@ pub struct Bucket {
     pub(crate) compacting: CompactionQueue,
     pub(crate) fetching: Arc<FetchQueue>,
     pub(crate) backfills: BackfillQueue,
+    pub(crate) replicas: Replicas,
     pub(crate) warmup: Warmup,
     pub(crate) sync_deadlines: SyncDeadlines,
     /// Held while the role of a vBucket changes. Taken before `flushing`.
@@ -290,24 +298,45 @@ impl Bucket {
             }
             shard.vb.set_state(state, topology, || self.new_uuid());
         }
+        if !shard.vb.is_following() {
+            shard.replica_stream = 0;
+        }
+        shard.is_half_given = false;
         self.queue_flush(shard);
         removed
     }
 
     /// Makes an active vBucket dead whose changes another node has, all but the last few: nothing more is written here.
-    /// False if it is not active, or another vBucket than when the stream began.
+    /// False if it is not active, or another vBucket than when the stream began. One that is dead because this was said
+    /// before, and the other node does not have all of it yet, stays so.
     pub fn give_away(&self, vb: VbId, incarnation: u64) -> bool {
         let _roles = self.roles.lock();
         let Ok(mut shard) = self.shard(vb) else { return false };
-        if shard.incarnation != incarnation || shard.vb.state() != VbState::Active {
+        if shard.incarnation != incarnation {
+            return false;
+        }
+        if shard.is_half_given {
+            return true;
+        }
+        if shard.vb.state() != VbState::Active {
             return false;
         }
         shard.vb.set_state(VbState::Dead, None, || self.new_uuid());
+        shard.is_half_given = true;
         self.queue_flush(&mut shard);
         let given_up = shard.sync_waiters.give_up();
         drop(shard);
         drop(given_up);
         true
+    }
+
+    /// The other node said that a vBucket that was given away is its own now.
+    pub fn given_away(&self, vb: VbId, incarnation: u64) {
+        if let Ok(mut shard) = self.shard(vb)
+            && shard.incarnation == incarnation
+        {
+            shard.is_half_given = false;
+        }
     }
 
     /// Waits until a pending vBucket has another role; nothing if it has one, or too many wait.

@@ -94,6 +94,8 @@ impl Bucket {
             return Err(Refusal::Invalid);
         }
         let id = shard.vb.open_range(from).ok_or(Refusal::Busy)?;
+        // Its reader is told the end of the snapshot that a replica is in the middle of.
+        shard.vb.checkpoints_mut().promise();
         Ok(MemoryRange {
             shards: Arc::clone(&self.shards),
             vb: shard.vb.id(),

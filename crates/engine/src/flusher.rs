@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use base::{Seqno, SyncWrite, VbId, Version};
-use kvstore::{FailoverEntry, SaveBatch, VbStateDoc};
-use vbucket::{FlushBatch, Pressure};
+use kvstore::{CheckpointType, FailoverEntry, SaveBatch, VbStateDoc};
+use vbucket::{FlushBatch, Pressure, SnapshotKind};
 
 use crate::bucket::Bucket;
 use crate::flush_queue::{Due, LARGE_BACKLOG};
@@ -92,6 +92,7 @@ impl Bucket {
                 Err(_) => self.not_saved(&batch),
             }
         }
+        self.tell_replica_room();
         progress
     }
 
@@ -170,6 +171,11 @@ pub(crate) fn state_document(batch: &FlushBatch) -> VbStateDoc {
     let high_seqno = batch.high_seqno.0;
     let sync_writes = batch.sync_writes;
     VbStateDoc {
+        checkpoint_type: match batch.snapshot.kind {
+            SnapshotKind::Memory => CheckpointType::Memory,
+            SnapshotKind::Disk => CheckpointType::Disk,
+            SnapshotKind::InitialDisk => CheckpointType::InitialDisk,
+        },
         failover_table: batch
             .failover
             .iter()
@@ -186,8 +192,9 @@ pub(crate) fn state_document(batch: &FlushBatch) -> VbStateDoc {
         on_disk_prepare_bytes: sync_writes.in_flight_bytes,
         might_contain_xattrs: batch.might_contain_xattrs,
         replication_topology: batch.topology.as_ref().map(topology_to_json),
-        snap_start: high_seqno,
-        snap_end: high_seqno,
+        purge_seqno: batch.purge_seqno.0,
+        snap_start: batch.snapshot.start.0,
+        snap_end: batch.snapshot.end.0,
         state: batch.state,
         ..VbStateDoc::default()
     }

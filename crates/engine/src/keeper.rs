@@ -174,6 +174,9 @@ impl Bucket {
         for at in 0..self.keeper.posts.len() {
             any |= self.keep(at);
         }
+        if any {
+            self.tell_replica_room();
+        }
         any
     }
 

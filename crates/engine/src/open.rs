@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use base::env::{Env, OpenMode};
 use base::{Cas, RevSeqno, Seqno, VbId, VbState, VbUuid};
-use kvstore::{KvStore, StoredVb};
+use kvstore::{CheckpointType, KvStore, StoredVb, VbStateDoc};
 use parking_lot::Mutex;
-use vbucket::{BucketContext, FailoverEntry, FailoverTable, Origin, VBucket};
+use vbucket::{
+    BucketContext, FailoverEntry, FailoverTable, Origin, SnapshotBounds, SnapshotKind, VBucket,
+};
 
 use crate::backfill::BackfillQueue;
 use crate::bucket::{Bucket, Shard, dead, new_uuid};
@@ -28,6 +30,7 @@ use crate::flusher::Progress;
 use crate::keeper::Keeper;
 use crate::memory::MemoryAccount;
 use crate::persistence::PersistenceWaiters;
+use crate::replica::Replicas;
 use crate::settings::Key;
 use crate::shard_guard::{Holder, LockClock};
 use crate::tombstone_purger::PurgeCounters;
@@ -80,6 +83,8 @@ impl Bucket {
                 unloaded: None,
                 incarnation: 0,
                 flush_queued: false,
+                replica_stream: 0,
+                is_half_given: false,
                 followers: Vec::new(),
                 prepare_followers: Vec::new(),
                 held: 0,
@@ -110,6 +115,7 @@ impl Bucket {
             store,
             fetching: Arc::default(),
             backfills: BackfillQueue::default(),
+            replicas: Replicas::default(),
             warmup: Warmup::new(env.clock.monotonic()),
             sync_deadlines: SyncDeadlines::default(),
             roles: Mutex::new(()),
@@ -158,15 +164,18 @@ impl Bucket {
     pub(crate) fn origin(&self, stored: StoredVb) -> Origin {
         let entry = |e: &kvstore::FailoverEntry| FailoverEntry { uuid: VbUuid(e.id), seqno: Seqno(e.seq) };
         let entries = stored.state.failover_table.iter().map(entry).collect();
+        // A replica may have been told that nothing was changed before its snapshot ended.
+        let high_seqno = stored.high_seqno.max(Seqno(stored.state.snap_start));
         Origin {
             state: stored.state.state,
             failover: FailoverTable::from_entries(entries)
                 .unwrap_or_else(|| FailoverTable::new(self.new_uuid())),
-            high_seqno: stored.high_seqno,
-            purge_seqno: stored.purge_seqno,
+            high_seqno,
+            purge_seqno: stored.purge_seqno.max(Seqno(stored.state.purge_seqno)),
             max_cas: Cas(stored.state.max_cas),
             max_deleted_rev: RevSeqno(stored.state.max_deleted_seqno),
             might_contain_xattrs: stored.state.might_contain_xattrs,
+            snapshot: (stored.state.state != VbState::Active).then(|| snapshot_of(&stored.state)),
             topology: stored.state.replication_topology.and_then(|json| topology_from_json(&json).ok()),
             max_visible: Seqno(stored.state.max_visible_seqno).min(stored.high_seqno),
             last_prepared: Seqno(stored.state.prepared_seqno).min(stored.high_seqno),
@@ -191,6 +200,16 @@ impl Bucket {
             .sync_dir(&self.config.dir)
             .map_err(|source| Failure::io("sync", &self.config.dir, source))
     }
+}
+
+/// The snapshot that was being received when the state was saved.
+fn snapshot_of(state: &VbStateDoc) -> SnapshotBounds {
+    let kind = match state.checkpoint_type {
+        CheckpointType::Memory => SnapshotKind::Memory,
+        CheckpointType::Disk => SnapshotKind::Disk,
+        CheckpointType::InitialDisk => SnapshotKind::InitialDisk,
+    };
+    SnapshotBounds { start: Seqno(state.snap_start), end: Seqno(state.snap_end), kind }
 }
 
 fn write_file(env: &Env, path: &Path, bytes: &[u8]) -> Result<(), Failure> {

@@ -1,11 +1,38 @@
 //! A replica follows an active vBucket of another node: where it stands, and what it is sent.
 
-use base::{DocKey, NewVersion, Seqno, StoredKey, VbId, VbUuid, VersionMeta};
-use vbucket::{FailoverEntry, IncomingSnapshot, Misplaced};
+use std::borrow::Cow;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use base::version::MAX_SEQNO;
+use base::{
+    Cas, CollectionId, DocKey, ItemKind, Moment, NewVersion, Seqno, StoredKey, SyncWrite, VbId, VbUuid, VersionMeta,
+    limits,
+};
+use parking_lot::Mutex;
+use vbucket::{
+    FailoverEntry, FailoverTable, Garbage, IncomingSnapshot, MAX_FOREIGN_CAS, MAX_REV_SEQNO, Misplaced,
+    VBucket,
+};
 
 use crate::bucket::Bucket;
-use crate::completion::Completion;
+use crate::completion::{Completer, Completion, completion};
+use crate::flush_queue::LARGE_BACKLOG;
 use crate::refusal::Refusal;
+use crate::shard_guard::ShardGuard;
+
+/// Changes of replicas are taken up to so many hundredths of the quota.
+const REPLICA_PERCENT: u64 = 99;
+/// Changes that are applied while a vBucket's lock is held once.
+const CHANGES_PER_LOCK: usize = 64;
+
+/// What all replicas of a bucket have in common.
+#[derive(Default)]
+pub(crate) struct Replicas {
+    /// Streams that were accepted.
+    streams: AtomicU64,
+    /// Who waits for room: no more than there are consumers.
+    waiting: Mutex<Vec<Completer<()>>>,
+}
 
 /// Where a replica stands: what to ask a producer for. It holds until something is applied, or the vBucket gets
 /// another role or another content.
@@ -109,19 +136,52 @@ impl From<Misplaced> for ReplicaRefusal {
 impl Bucket {
     /// Where a replica (or pending vBucket) stands. Refused as `Loading` while its documents are not loaded, and as
     /// `NotMyVbucket` if it has another role.
+    ///
+    /// A producer that does not know the history answers with a rollback to 0.
     pub fn replica_position(&self, vb: VbId) -> Result<ReplicaPosition, Refusal> {
-        let _ = self.documents(vb)?;
-        Err(Refusal::NotMyVbucket)
+        let shard = self.documents(vb)?;
+        if !shard.vb.is_following() {
+            return Err(Refusal::NotMyVbucket);
+        }
+        let (start, snapshot) = (shard.vb.high_seqno(), shard.vb.snapshot());
+        // Newer histories begin behind what it has: whoever does not know them may know this one.
+        let history = shard.vb.failover().at(snapshot.end);
+        Ok(ReplicaPosition {
+            vb,
+            start,
+            uuid: if start == Seqno(0) { VbUuid(0) } else { history.uuid },
+            snapshot_start: snapshot.start,
+            snapshot_end: snapshot.end,
+            purge: shard.vb.purge_seqno(),
+            incarnation: shard.incarnation,
+        })
     }
 
     /// A producer accepted to send what follows `asked`: its failover log, newest first, becomes the vBucket's.
+    /// Refused as `NotReplica` if the vBucket does not stand there any more.
     pub fn adopt_failover(
         &self,
         asked: &ReplicaPosition,
         log: Vec<FailoverEntry>,
     ) -> Result<ReplicaStream, ReplicaRefusal> {
-        let _ = (asked.incarnation, log);
-        Err(ReplicaRefusal::NotSupported)
+        let histories = FailoverTable::from_entries(log).ok_or(ReplicaRefusal::BadFailoverLog)?;
+        let mut shard = self.documents(asked.vb)?;
+        let is_there = shard.incarnation == asked.incarnation && shard.vb.high_seqno() == asked.start;
+        if !shard.vb.is_following() || !is_there {
+            return Err(ReplicaRefusal::NotReplica);
+        }
+        shard.vb.adopt_failover(histories);
+        let number = self.replicas.streams.fetch_add(1, Ordering::Relaxed) + 1;
+        shard.replica_stream = number;
+        self.queue_flush(&mut shard);
+        Ok(ReplicaStream { vb: asked.vb, number })
+    }
+
+    /// Locks the vBucket of a stream that is not void.
+    fn replica(&self, stream: ReplicaStream) -> Result<ShardGuard<'_>, ReplicaRefusal> {
+        let shard = self.documents(stream.vb)?;
+        let is_valid = shard.vb.is_following() && shard.replica_stream == stream.number;
+        if is_valid { Ok(shard) } else { Err(ReplicaRefusal::NotReplica) }
     }
 
     /// A marker announces a snapshot: what follows lies in it.
@@ -130,8 +190,12 @@ impl Bucket {
         stream: ReplicaStream,
         snapshot: &IncomingSnapshot,
     ) -> Result<(), ReplicaRefusal> {
-        let _ = (stream.number, snapshot);
-        Err(ReplicaRefusal::NotSupported)
+        let mut shard = self.replica(stream)?;
+        shard.vb.begin_snapshot(snapshot)?;
+        if shard.vb.has_unflushed() {
+            self.queue_flush(&mut shard);
+        }
+        Ok(())
     }
 
     /// Makes a version of what a producer sent, charged to the bucket; checks everything that the protocol limits.
@@ -142,28 +206,213 @@ impl Bucket {
         key: DocKey<'_>,
         value: &[u8],
     ) -> Result<NewVersion, ReplicaRefusal> {
-        Ok(NewVersion::new(&self.context.heap, meta, key, &[value]))
+        let is_numbered = (1..=MAX_SEQNO).contains(&meta.by_seqno.0) && meta.rev_seqno.0 <= MAX_REV_SEQNO;
+        let is_timed = meta.cas != Cas::ANY && meta.cas <= MAX_FOREIGN_CAS;
+        let is_event = meta.kind == ItemKind::SystemEvent;
+        let is_key = if is_event {
+            key.collection == CollectionId::SYSTEM && key.encoded_len() <= limits::MAX_PREFIXED_KEY_BYTES
+        } else {
+            let is_document = ![CollectionId::SYSTEM, CollectionId::PREPARES].contains(&key.collection);
+            is_document && key.is_valid_len()
+        };
+        if !is_numbered || !is_key || !(is_timed || is_event) {
+            return Err(ReplicaRefusal::Malformed);
+        }
+        let (datatype, value) = if is_event {
+            (meta.datatype, Cow::Borrowed(value))
+        } else {
+            self.checked_value(meta.datatype, value).map_err(|_| ReplicaRefusal::Malformed)?
+        };
+        let meta = VersionMeta { datatype, ..meta };
+        let (prepared, len) = if is_event { ([0; limits::MAX_PREFIXED_KEY_BYTES], 0) } else { key.to_prepared() };
+        let key = match meta.sync_write {
+            SyncWrite::Prepare(_) => DocKey { collection: CollectionId::PREPARES, key: &prepared[..len] },
+            _ => key,
+        };
+        Ok(NewVersion::new(&self.context.heap, meta, key, &[&value]))
     }
 
-    /// Applies changes from the front of `changes`, under one lock, and takes out what it applied: all, or up to the
-    /// one that is refused.
+    /// Applies changes from the front of `changes`, and takes out what it applied: all, or up to the one that is
+    /// refused. The lock is held for some changes at a time.
     pub fn apply_replicated(
         &self,
         stream: ReplicaStream,
         changes: &mut Vec<Incoming>,
     ) -> Result<Applied, ReplicaRefusal> {
-        let _ = (stream.number, changes);
-        Err(ReplicaRefusal::NotSupported)
+        let mut applied = Applied::default();
+        let now = self.now();
+        let mut rest = std::mem::take(changes).into_iter();
+        let outcome = loop {
+            if rest.len() > 0 && !self.has_replica_room() {
+                break Err(ReplicaRefusal::Full);
+            }
+            let some: Vec<(u64, Incoming)> =
+                rest.by_ref().take(CHANGES_PER_LOCK).map(|change| (self.hash_of(&change), change)).collect();
+            let mut some = some.into_iter();
+            let mut garbage = Vec::with_capacity(some.len());
+            let mut over = Vec::new();
+            let refused = match self.replica(stream) {
+                Ok(mut shard) => {
+                    let refused = some.find_map(|(hash, change)| {
+                        apply(&mut shard.vb, change, hash, now).map(|freed| garbage.push(freed)).err()
+                    });
+                    shard.vb.settle_snapshot(&mut over);
+                    applied.note(&shard.vb, garbage.len());
+                    if !garbage.is_empty() {
+                        self.queue_flush(&mut shard);
+                    }
+                    if shard.unflushed() > LARGE_BACKLOG {
+                        self.flush.hurry(stream.vb);
+                    }
+                    refused.map(|(refusal, change)| (refusal, Some(change)))
+                }
+                Err(refusal) => Some((refusal, None)),
+            };
+            drop((garbage, over));
+            if let Some((refusal, change)) = refused {
+                changes.extend(change.into_iter().chain(some.map(|(_, change)| change)));
+                break Err(refusal);
+            }
+            if rest.len() == 0 {
+                break Ok(applied);
+            }
+        };
+        changes.extend(rest);
+        outcome
+    }
+
+    fn hash_of(&self, change: &Incoming) -> u64 {
+        match change {
+            Incoming::Version(new) => self.hash(new.key()),
+            Incoming::Commit { key, .. } | Incoming::Abort { key, .. } => {
+                DocKey::parse(&key.0).map_or(0, |key| self.hash(key))
+            }
+        }
     }
 
     /// The producer has nothing for this stream up to `seqno`, which lies in the snapshot.
     pub fn seqno_advanced(&self, stream: ReplicaStream, seqno: Seqno) -> Result<Applied, ReplicaRefusal> {
-        let _ = (stream.number, seqno);
-        Err(ReplicaRefusal::NotSupported)
+        let mut applied = Applied::default();
+        let garbage = {
+            let mut shard = self.replica(stream)?;
+            let garbage = shard.vb.seqno_advanced(seqno)?;
+            let mut over = Vec::new();
+            shard.vb.settle_snapshot(&mut over);
+            applied.note(&shard.vb, 0);
+            self.queue_flush(&mut shard);
+            (garbage, over)
+        };
+        drop(garbage);
+        Ok(applied)
+    }
+
+    /// Whether changes of replicas are taken: more than clients' are, because they were made already.
+    fn has_replica_room(&self) -> bool {
+        let held_bytes = self.memory.held_bytes();
+        if held_bytes >= self.memory.high_watermark_bytes() {
+            self.make_room();
+        }
+        let most = self.memory.quota_bytes() / 100 * REPLICA_PERCENT;
+        held_bytes <= most && !self.disk.is_full() && self.have_checkpoints_room()
     }
 
     /// Waits until there may be room for changes of replicas; nothing: there is.
     pub fn replica_room(&self) -> Option<Completion<()>> {
-        None
+        if self.has_replica_room() {
+            return None;
+        }
+        let (completer, room) = completion();
+        let mut waiting = self.replicas.waiting.lock();
+        waiting.retain(|completer: &Completer<()>| !completer.is_unwanted());
+        waiting.push(completer);
+        Some(room)
     }
+
+    /// Tells those who wait for room that there is some, if there is. After whatever makes room.
+    pub(crate) fn tell_replica_room(&self) {
+        if self.replicas.waiting.lock().is_empty() || !self.has_replica_room() {
+            return;
+        }
+        let waiting = std::mem::take(&mut *self.replicas.waiting.lock());
+        waiting.into_iter().for_each(|completer| completer.complete(()));
+    }
+}
+
+impl Applied {
+    fn note(&mut self, vb: &VBucket, changes: usize) {
+        self.changes += changes;
+        self.high_seqno = vb.high_seqno();
+        self.is_complete = vb.snapshot().end == self.high_seqno;
+    }
+}
+
+/// Applies one change, or hands it back.
+fn apply(
+    vb: &mut VBucket,
+    change: Incoming,
+    hash: u64,
+    now: Moment,
+) -> Result<Garbage, (ReplicaRefusal, Incoming)> {
+    match change {
+        Incoming::Version(new) if is_document(&new) => apply_version(vb, new, hash),
+        Incoming::Version(new) if matches!(new.meta().sync_write, SyncWrite::Prepare(_)) => {
+            match vb.apply_prepare(new) {
+                Ok(garbage) => Ok(garbage),
+                Err((misplaced, new)) => Err((misplaced.into(), Incoming::Version(new))),
+            }
+        }
+        Incoming::Commit { key, prepared, seqno } => {
+            let commit = |key| Incoming::Commit { key, prepared, seqno };
+            let Some(document) = DocKey::parse(&key.0) else {
+                return Err((ReplicaRefusal::Malformed, commit(key)));
+            };
+            if let Err(misplaced) = vb.expects(seqno) {
+                return Err((misplaced.into(), commit(key)));
+            }
+            let Ok((new, prepare)) = vb.receive_commit(document, prepared, seqno) else {
+                // The producer sends a commit only to those who have its prepare.
+                return Err((ReplicaRefusal::Malformed, commit(key)));
+            };
+            let mut garbage = apply_version(vb, new, hash)?;
+            garbage.prepare = Some(prepare);
+            Ok(garbage)
+        }
+        Incoming::Abort { key, prepared, seqno } => {
+            let abort = |key| Incoming::Abort { key, prepared, seqno };
+            let Some(document) = DocKey::parse(&key.0) else {
+                return Err((ReplicaRefusal::Malformed, abort(key)));
+            };
+            match vb.expects(seqno) {
+                Ok(()) => Ok(vb.receive_abort(document, prepared, seqno, now)),
+                Err(misplaced) => Err((misplaced.into(), abort(key))),
+            }
+        }
+        other => Err((ReplicaRefusal::NotSupported, other)),
+    }
+}
+
+/// Applies a document or tombstone; a prepare of it is over.
+fn apply_version(
+    vb: &mut VBucket,
+    new: NewVersion,
+    hash: u64,
+) -> Result<Garbage, (ReplicaRefusal, Incoming)> {
+    let expected = vb.expects(new.meta().by_seqno);
+    if let Err(misplaced) = expected {
+        return Err((misplaced.into(), Incoming::Version(new)));
+    }
+    let prepare = vb.supersede_prepare(new.key());
+    match vb.apply_replicated(hash, new) {
+        Ok(stored) => {
+            let mut garbage = stored.garbage;
+            garbage.prepare = prepare;
+            Ok(garbage)
+        }
+        Err((misplaced, new)) => Err((misplaced.into(), Incoming::Version(new))),
+    }
+}
+
+fn is_document(new: &NewVersion) -> bool {
+    let meta = new.meta();
+    meta.kind != ItemKind::SystemEvent && matches!(meta.sync_write, SyncWrite::No | SyncWrite::Commit { .. })
 }

@@ -20,8 +20,9 @@ impl Bucket {
         if self.shard(vb)?.vb.state() == VbState::Active {
             return Err(Refusal::Invalid);
         }
-        if self.is_ephemeral() && self.shard(vb)?.vb.high_seqno() <= to {
-            return Ok(Ok(self.shard(vb)?.vb.high_seqno()));
+        let high_seqno = self.shard(vb)?.vb.high_seqno();
+        if high_seqno <= to {
+            return Ok(Ok(high_seqno));
         }
         let rolled_back = match self.store.rollback(vb, to) {
             Ok(rolled_back) => rolled_back,
@@ -45,9 +46,10 @@ impl Bucket {
         let (old, given_up) = {
             let mut shard = self.shard_for(vb, Holder::Roles)?;
             let (state, topology) = (shard.vb.state(), shard.vb.topology().cloned());
+            let histories = shard.vb.failover().clone();
             let old = shard.replace(new);
-            // The role that it has, not the one of back then.
-            shard.vb.set_state(state, topology, || self.new_uuid());
+            // The role and the histories that it has, not those of back then.
+            shard.vb.take_over(state, topology, histories);
             shard.unloaded = counts;
             self.queue_flush(&mut shard);
             (old, shard.sync_waiters.give_up())

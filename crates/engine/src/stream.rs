@@ -86,27 +86,24 @@ impl Bucket {
         at: &ResumePoint,
         only_active: bool,
     ) -> Result<StreamStart, StreamRefusal> {
-        let mut shard = self.shard(vb)?;
-        let state = shard.vb.state();
-        if only_active && state != VbState::Active {
+        let shard = self.shard(vb)?;
+        if only_active && shard.vb.state() != VbState::Active {
             return Err(StreamRefusal::NotMyVbucket);
         }
-        let (high_seqno, purge_seqno) = (shard.vb.high_seqno(), shard.vb.purge_seqno());
-        match shard.vb.failover().rollback_point(at, high_seqno, purge_seqno) {
-            Resume::RollBack(to) => return Err(StreamRefusal::RollBack(to)),
-            Resume::Accept if state == VbState::Dead => return Err(StreamRefusal::NotMyVbucket),
-            Resume::Accept => {}
-        }
-        shard.follow(follower);
-        Ok(StreamStart {
-            failover: shard.vb.failover().to_entries(),
-            high_seqno,
-            max_visible: shard.vb.max_visible_seqno(),
-            persisted_seqno: shard.vb.persisted_seqno(),
-            purge_seqno,
-            state,
-            place: StreamPlace { vb, incarnation: shard.incarnation },
-        })
+        begin(shard, follower, at, false)
+    }
+
+    /// The same for a stream with which the vBucket is handed over. One that is dead because its handover broke off
+    /// goes on being handed over.
+    pub fn begin_handover(
+        &self,
+        vb: VbId,
+        follower: &Arc<Follower>,
+        at: &ResumePoint,
+    ) -> Result<StreamStart, StreamRefusal> {
+        let shard = self.shard(vb)?;
+        let goes_on = shard.is_half_given;
+        begin(shard, follower, at, goes_on)
     }
 
     fn stream_shard(&self, place: StreamPlace) -> Option<ShardGuard<'_>> {
@@ -185,4 +182,29 @@ impl Bucket {
         let shard = self.shard(vb).ok()?;
         Some((shard.vb.state(), shard.incarnation, shard.vb.uuid(), shard.vb.high_seqno()))
     }
+}
+
+fn begin(
+    mut shard: ShardGuard<'_>,
+    follower: &Arc<Follower>,
+    at: &ResumePoint,
+    may_be_dead: bool,
+) -> Result<StreamStart, StreamRefusal> {
+    let state = shard.vb.state();
+    let (high_seqno, purge_seqno) = (shard.vb.high_seqno(), shard.vb.purge_seqno());
+    match shard.vb.failover().rollback_point(at, high_seqno, purge_seqno) {
+        Resume::RollBack(to) => return Err(StreamRefusal::RollBack(to)),
+        Resume::Accept if state == VbState::Dead && !may_be_dead => return Err(StreamRefusal::NotMyVbucket),
+        Resume::Accept => {}
+    }
+    shard.follow(follower);
+    Ok(StreamStart {
+        failover: shard.vb.failover().to_entries(),
+        high_seqno,
+        max_visible: shard.vb.max_visible_seqno(),
+        persisted_seqno: shard.vb.persisted_seqno(),
+        purge_seqno,
+        state,
+        place: StreamPlace { vb: shard.vb.id(), incarnation: shard.incarnation },
+    })
 }

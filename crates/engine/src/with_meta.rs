@@ -1,5 +1,7 @@
 //! Set, add and delete with meta.
 
+use std::borrow::Cow;
+
 use base::{Cas, Datatype, DocKey, Moment, NewVersion, SyncWrite, VbId, VersionMeta};
 use vbucket::{ConflictRule, Existence, MAX_FOREIGN_CAS, MAX_REV_SEQNO, WithMeta};
 
@@ -42,23 +44,10 @@ impl Bucket {
         if request.meta.rev_seqno.0 > MAX_REV_SEQNO {
             return Err(Refusal::Invalid);
         }
-        let mut datatype = request.datatype;
-        let inflated;
-        let mut bytes = request.value;
-        if datatype.is_snappy() {
-            inflated =
-                value::inflate(bytes, base::limits::MAX_VALUE_BYTES + base::limits::MAX_SYSTEM_XATTR_BYTES)?;
-            check_xattrs(&inflated, datatype)?;
-            if !self.keeps_compressed() || inflated.len() <= bytes.len() {
-                bytes = &inflated;
-                datatype = datatype.without(Datatype::SNAPPY);
-            }
-        } else {
-            check_xattrs(bytes, datatype)?;
-        }
+        let (datatype, bytes) = self.checked_value(request.datatype, request.value)?;
         let expiry = self.capped_expiry(&request.meta, now);
         let meta = VersionMeta { datatype, expiry, sync_write: SyncWrite::No, ..request.meta };
-        let new = NewVersion::new(&self.context.heap, meta, request.key, &[bytes]);
+        let new = NewVersion::new(&self.context.heap, meta, request.key, &[&bytes]);
         self.admit(&new)?;
         let hash = self.hash(request.key);
         let change = WithMeta {
@@ -83,6 +72,27 @@ impl Bucket {
             }
             Err(refused) => Err(refused.refusal.into()),
         }
+    }
+}
+
+impl Bucket {
+    /// Checks a value that comes with its datatype, and gives it the form in which it is kept.
+    pub(crate) fn checked_value<'a>(
+        &self,
+        datatype: Datatype,
+        value: &'a [u8],
+    ) -> Result<(Datatype, Cow<'a, [u8]>), Refusal> {
+        if !datatype.is_snappy() {
+            check_xattrs(value, datatype)?;
+            return Ok((datatype, Cow::Borrowed(value)));
+        }
+        let inflated =
+            value::inflate(value, base::limits::MAX_VALUE_BYTES + base::limits::MAX_SYSTEM_XATTR_BYTES)?;
+        check_xattrs(&inflated, datatype)?;
+        if self.keeps_compressed() && inflated.len() > value.len() {
+            return Ok((datatype, Cow::Borrowed(value)));
+        }
+        Ok((datatype.without(Datatype::SNAPPY), Cow::Owned(inflated)))
     }
 }
 

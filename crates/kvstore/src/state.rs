@@ -48,6 +48,10 @@ pub struct VbStateDoc {
     /// Highest seqno of a prepare.
     #[serde(with = "decimal")]
     pub prepared_seqno: u64,
+    /// Tombstones up to here may be missing although this file was not compacted: a replica was not sent them. Not
+    /// among the original's fields, and absent while it is 0.
+    #[serde(with = "decimal", skip_serializing_if = "is_zero")]
+    pub purge_seqno: u64,
     /// Replication chains, as the cluster set them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replication_topology: Option<Value>,
@@ -104,6 +108,7 @@ impl Default for VbStateDoc {
             on_disk_prepare_bytes: 0,
             on_disk_prepares: 0,
             prepared_seqno: 0,
+            purge_seqno: 0,
             replication_topology: None,
             snap_end: 0,
             snap_start: 0,
@@ -131,6 +136,7 @@ impl VbStateDoc {
             && self.version == other.version
             && self.namespaces_supported == other.namespaces_supported
             && self.failover_table == other.failover_table
+            && self.purge_seqno == other.purge_seqno
             && self.replication_topology == other.replication_topology
             && self.other == other.other
     }
@@ -220,6 +226,10 @@ impl StateNumbers {
         }
         Some(StateNumbers { checkpoint_type, might_contain_xattrs: head[1] == 1, numbers })
     }
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 fn state_to_name<S: Serializer>(state: &VbState, s: S) -> Result<S::Ok, S::Error> {

@@ -104,6 +104,11 @@ pub struct NodeAddress {
 }
 
 impl NodeAddress {
+    /// What the node calls itself: HOST:PORT; one that listens everywhere and was not given a name is known by its port.
+    pub fn name(&self) -> String {
+        format!("{}:{}", self.host.as_deref().unwrap_or("0.0.0.0"), self.kv_port)
+    }
+
     /// From what the node listens on: an address that stands for all of them says nothing about how it is reached.
     pub fn new(advertise: Option<&str>, kv: SocketAddr, http: SocketAddr) -> NodeAddress {
         let bound = (!kv.ip().is_unspecified()).then(|| kv.ip().to_string());

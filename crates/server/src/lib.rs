@@ -25,6 +25,7 @@ pub mod node;
 pub mod output;
 pub mod privilege;
 pub mod reaper;
+pub mod replication;
 pub mod reply;
 pub mod sasl;
 pub mod server;

@@ -13,6 +13,7 @@ use crate::cluster_map::{BucketShape, ClusterMap, NodeAddress};
 use crate::config::{BucketSpec, ConnectionLimits};
 use crate::counters::{Totals, WorkerCounters};
 use crate::dcp::Registry;
+use crate::replication::Replication;
 use crate::timer::{RuntimeTimer, Timer};
 use crate::user::Users;
 
@@ -38,6 +39,7 @@ pub struct Node {
     started_ns: u64,
     timer: Box<dyn Timer>,
     streams: Arc<Registry>,
+    replication: Replication,
 }
 
 /// What the token that guards changes by the cluster is until somebody sets it.
@@ -61,6 +63,7 @@ impl Node {
             served: RwLock::new(
                 buckets.into_iter().map(|served| (served.spec.name.clone(), served)).collect(),
             ),
+            replication: Replication::new(env.clone(), address.name()),
             address,
             limits,
             workers,
@@ -90,6 +93,11 @@ impl Node {
     /// The connections that stream changes.
     pub fn streams(&self) -> &Arc<Registry> {
         &self.streams
+    }
+
+    /// What of its buckets follows other nodes.
+    pub fn replication(&self) -> &Replication {
+        &self.replication
     }
 
     /// The users.

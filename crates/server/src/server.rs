@@ -245,6 +245,9 @@ impl Server {
         for worker in self.workers {
             join(worker)?;
         }
+        if !self.node.replication().stop() {
+            return Err(Failure::Panicked);
+        }
         let buckets = self.node.buckets();
         for (_, bucket) in &buckets {
             bucket.stop_loaders();

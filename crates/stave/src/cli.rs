@@ -75,6 +75,10 @@ enum Command {
     Dump(commands::dump::DumpFlags),
     /// Send the documents of a bucket's files to a running node
     Import(commands::import::ImportFlags),
+    /// Have vBuckets of a node follow another node
+    Replicate(commands::replicate::ReplicateFlags),
+    /// Move vBuckets from one node to another while clients write
+    MoveVbuckets(commands::replicate::MoveFlags),
     /// Follow a bucket's changes in the terminal
     DcpTail(commands::dcp_tail::DcpTailFlags),
     /// Read a whole bucket by DCP, as fast as it comes
@@ -164,6 +168,8 @@ pub fn run() -> ExitCode {
         Command::Compact(flags) => commands::compact::run(&env, &flags),
         Command::Dump(flags) => commands::dump::run(&env, &flags),
         Command::Import(flags) => commands::import::run(&env, &flags),
+        Command::Replicate(flags) => commands::replicate::replicate(&env, &flags),
+        Command::MoveVbuckets(flags) => commands::replicate::move_vbuckets(&env, &flags),
         Command::DcpTail(flags) => commands::dcp_tail::run(&env, &flags),
         Command::Drain(flags) => commands::drain::run(&env, &flags),
     };

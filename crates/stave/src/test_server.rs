@@ -56,6 +56,11 @@ impl TestServer {
         }
     }
 
+    /// Where it is asked over HTTP.
+    pub fn http_addr(&self) -> String {
+        self.server.as_ref().expect("it runs").http_addr().to_string()
+    }
+
     pub fn target(&self) -> Target {
         self.flags().target(BUCKET, Dialect::Couchbase).expect("a password")
     }

@@ -2,19 +2,8 @@
 
 /// Reads a number of bytes: a plain number, or one with B, KiB, MiB or GiB behind it (K, M and G mean the same).
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
-    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-    let (number, unit) = text.split_at(digits);
-    let shift = match unit.trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kb" | "kib" => 10,
-        "m" | "mb" | "mib" => 20,
-        "g" | "gb" | "gib" => 30,
-        _ => return Err(format!("`{text}` is not a size; write it like 512, 4KiB, 256MiB or 1GiB")),
-    };
-    let number: u64 = number
-        .parse()
-        .map_err(|_| format!("`{text}` is not a size; write it like 512, 4KiB, 256MiB or 1GiB"))?;
-    number.checked_mul(1 << shift).ok_or_else(|| format!("`{text}` is too large"))
+    let wrong = || format!("`{text}` is not a size; write it like 512, 4KiB, 256MiB or 1GiB");
+    base::size::parse_bytes(text).ok_or_else(wrong)
 }
 
 /// Reads a moment as seconds since 1970: as such, or as an age like 90s, 15m, 12h or 3d before `now_s`.

@@ -19,8 +19,10 @@ const LEVELS: usize = 8;
 /// What a node knows from the moment its checkpoint is closed.
 pub(crate) struct Sealed {
     pub(crate) chunk: Chunk,
-    /// The last seqno that can be in its checkpoint.
+    /// The last seqno that can be in what was closed with it: its checkpoint, or a part of a received one.
     pub(crate) checkpoint_end: Seqno,
+    /// The end of the snapshot that this lies in: higher if that was not complete yet.
+    pub(crate) snapshot_end: Seqno,
     /// What was in all nodes before it.
     pub(crate) before: Sums,
 }
@@ -79,8 +81,8 @@ impl Node {
     }
 
     /// Gives it its chunk: its checkpoint is closed.
-    pub(crate) fn seal(&self, chunk: Chunk, checkpoint_end: Seqno, before: Sums) {
-        let sealed = Sealed { chunk, checkpoint_end, before };
+    pub(crate) fn seal(&self, chunk: Chunk, [checkpoint_end, snapshot_end]: [Seqno; 2], before: Sums) {
+        let sealed = Sealed { chunk, checkpoint_end, snapshot_end, before };
         assert!(self.sealed.set(sealed).is_ok(), "a checkpoint is closed once");
     }
 }
@@ -125,9 +127,9 @@ pub(crate) struct Tip {
 type Levels = [Option<Arc<Node>>; LEVELS];
 
 impl Tip {
-    /// A list of one node, for an open checkpoint that begins with `start`.
-    pub(crate) fn new(memory: Arc<CheckpointMemory>, start: Seqno) -> Tip {
-        Tip { node: Node::new(&memory, 1, 1, [start; 2]), levels: Levels::default(), memory }
+    /// A list of one node, for an open checkpoint that began with the first of `starts`, and here begins with the second.
+    pub(crate) fn new(memory: Arc<CheckpointMemory>, starts: [Seqno; 2]) -> Tip {
+        Tip { node: Node::new(&memory, 1, 1, starts), levels: Levels::default(), memory }
     }
 
     pub(crate) fn node(&self) -> &Arc<Node> {

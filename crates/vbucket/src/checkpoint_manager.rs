@@ -6,6 +6,9 @@
 //! been promised never changes under it, so every closed checkpoint is one consistent snapshot; de-duplication reaches
 //! back only to the last seal, and a reader that comes later may meet a key twice, in two snapshots.
 //!
+//! On a replica a checkpoint holds whole snapshots of the active vBucket. Sealing inside a snapshot closes a part of the
+//! checkpoint: what follows has the same number, and the part says where the snapshot ends.
+//!
 //! Nothing here costs more when there are more changes or checkpoints, but for searches, which cost the logarithm:
 //! ranges and removed checkpoints are handed out as counted pointers, to be walked and freed outside the vBucket lock.
 //! Memory is recovered by taking out whole checkpoints that all cursors have passed, then the chunks that they have
@@ -17,10 +20,11 @@ use base::{Seqno, Version};
 
 use crate::bucket_context::BucketContext;
 use crate::changes::{Changes, Sums};
-use crate::checkpoint_list::{Node, Tip, last_before, node_of};
+use crate::checkpoint_list::{Node, Sealed, Tip, last_before, node_of};
 use crate::checkpoint_memory::{Charge, CheckpointMemory, rounded};
 use crate::cursor::{Cursor, CursorId, CursorState, Dropped, RegisterRefusal};
 use crate::range::{Range, RangeLimit};
+use crate::received::{Received, SnapshotBounds};
 use crate::removed::Removed;
 
 /// The open and the closed checkpoints of a vBucket, and the cursors that read them.
@@ -41,7 +45,7 @@ pub struct CheckpointManager {
     removed: Sums,
     /// Bytes of the open checkpoint's nodes.
     open_node_bytes: u64,
-    high: Seqno,
+    pub(crate) high: Seqno,
     /// The last change that was passed over.
     passed: Seqno,
     cursors: Vec<Cursor>,
@@ -52,6 +56,8 @@ pub struct CheckpointManager {
     told_bytes: u64,
     /// Closed checkpoints that nobody needs, kept for streams that come back soon.
     kept: Kept,
+    /// Of a vBucket that is or was a replica: the snapshot that it receives.
+    pub(crate) received: Option<Box<Received>>,
 }
 
 /// Small, because each vBucket has it.
@@ -72,8 +78,23 @@ impl Kept {
 impl CheckpointManager {
     /// An empty one for a vBucket whose last change was `high`.
     pub fn new(context: &BucketContext, high: Seqno) -> CheckpointManager {
+        CheckpointManager::begin(context, [high.next(); 2], None)
+    }
+
+    /// One for a replica that stopped at `high` inside a snapshot.
+    pub(crate) fn inside(context: &BucketContext, high: Seqno, snapshot: SnapshotBounds) -> CheckpointManager {
+        let received = Received { snapshot, is_promised: true, ..Received::default() };
+        CheckpointManager::begin(context, [snapshot.start.next(), high.next()], Some(Box::new(received)))
+    }
+
+    fn begin(
+        context: &BucketContext,
+        starts: [Seqno; 2],
+        received: Option<Box<Received>>,
+    ) -> CheckpointManager {
         let memory = &context.checkpoints;
-        let tip = Tip::new(memory.clone(), high.next());
+        let high = Seqno(starts[1].0 - 1);
+        let tip = Tip::new(memory.clone(), starts);
         let open = tip.node().clone();
         CheckpointManager {
             oldest: open.clone(),
@@ -93,6 +114,7 @@ impl CheckpointManager {
             memory: memory.clone(),
             told_bytes: 0,
             kept: Kept::default(),
+            received,
         }
     }
 
@@ -237,19 +259,25 @@ impl CheckpointManager {
         self.told_bytes = bytes;
     }
 
-    /// Closes the open checkpoint, unless it never held anything.
+    /// Closes the open checkpoint, unless nothing came since the last one; inside a received snapshot a part of it.
     pub fn close(&mut self) {
-        if self.changes.is_unused() {
+        if self.changes.is_unused() && (self.high < self.open.start || self.high == self.passed) {
             return;
         }
         let next = Changes::new(self.high.next(), self.memory.clone());
         let changes = std::mem::replace(&mut self.changes, next);
-        self.tip.begin(self.high.next());
+        let snapshot_end = self.snapshot().end;
+        if snapshot_end > self.high {
+            self.tip.extend(self.high.next());
+            self.promise();
+        } else {
+            self.tip.begin(self.high.next());
+        }
         let mut at = &self.open;
         for chunk in changes.into_chunks() {
             let sums = chunk.sums();
             let overhead = sums.overhead + at.overhead_bytes();
-            at.seal(chunk, self.high, self.closed);
+            at.seal(chunk, [self.high, snapshot_end], self.closed);
             self.closed = self.closed + Sums { overhead, ..sums };
             at = at.next().expect("a node for each chunk, and one for the next checkpoint");
         }
@@ -352,7 +380,12 @@ impl CheckpointManager {
         let items = self.before(&next).items - read.items;
         let cursor = &mut self.cursors[at];
         let (start, end) = (cursor.position.next(), Seqno(next.start.0 - 1));
-        let range = Range { first: cursor.near.clone(), start, end, items };
+        let first = cursor.near.clone();
+        let last = node_of(&first, end).sealed().expect("everything before the next node is closed");
+        // A snapshot that was given up ends where its part of it does.
+        let given_up = self.received.as_ref().map_or(Seqno(0), |received| received.given_up);
+        let snapshot_end = if end <= given_up { last.snapshot_end.min(given_up) } else { last.snapshot_end };
+        let range = Range { first, start, end, snapshot_end, items };
         cursor.taken = Some((end, next));
         Ok(Some(range))
     }
@@ -366,10 +399,11 @@ impl CheckpointManager {
             taken.items < limit.items.max(1) && taken.bytes < limit.bytes.max(1)
         };
         // mostly all that follows is few enough, and nothing needs to be searched
-        if is_few(self.closed) {
+        if is_few(self.closed) && self.high <= limit.through {
             return None;
         }
-        let sealed = last_before(&cursor.near, |n| n.sealed().is_some_and(|s| is_few(s.before))).sealed()?;
+        let is_within = |s: &Sealed| is_few(s.before) && s.checkpoint_end <= limit.through;
+        let sealed = last_before(&cursor.near, |n| n.sealed().is_some_and(is_within)).sealed()?;
         let after = sealed.checkpoint_end.next();
         Some(node_of(&cursor.near, after).clone())
     }

@@ -10,6 +10,9 @@ use crate::ties::Ties;
 const LEAST_STALE_KEYS: u64 = 4096;
 /// It is made anew when it holds so many times the keys that are out of memory.
 const MOST_STALE: u64 = 4;
+/// Of a replica it is counted anew when one of so many that are counted may not be out any more: that costs a look at
+/// so many keys a change.
+const COVERED_ONE_IN: u64 = 16;
 
 /// How many are out of memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,6 +49,8 @@ pub(crate) struct Recount {
     through: Box<[u8]>,
     filter: Option<Filter>,
     out: Out,
+    /// As of [`Evicted`].
+    covered: u64,
 }
 
 /// What is out of memory.
@@ -59,6 +64,9 @@ pub(crate) struct Evicted {
     tickets: u64,
     /// How often tombstones were purged.
     pub(crate) purges: u64,
+    /// Versions that may have been among those that are out when others took their place, unread: so many more than
+    /// there are may be counted.
+    covered: u64,
     /// A compaction may have purged tombstones already that this vBucket counts.
     pub(crate) is_purging: bool,
 }
@@ -79,6 +87,7 @@ impl Evicted {
             recount: None,
             tickets: 0,
             purges: 0,
+            covered: 0,
             is_purging: false,
         }
     }
@@ -137,14 +146,33 @@ impl Evicted {
         {
             recount.out.leave(version);
         }
-        if self.out == Out::default() { self.filter.take() } else { None }
+        if self.out != Out::default() {
+            return None;
+        }
+        self.covered = 0;
+        self.filter.take()
     }
 
-    /// Whether the filter is worth to be made anew, or missing.
-    pub(crate) fn wants_recount(&self) -> bool {
+    /// A version comes into the table for a key that may be out, which nobody finds out: the count is too high by one,
+    /// or right. It is put right by the next recount.
+    pub(crate) fn covered(&mut self, stored_key: &[u8]) {
+        self.covered += 1;
+        if let Some(recount) = &mut self.recount
+            && stored_key <= &*recount.through
+        {
+            recount.covered += 1;
+        }
+    }
+
+    /// Whether the filter is worth to be made anew, or missing, or the count may be too far off.
+    pub(crate) fn wants_recount(&self, must_be_exact: bool) -> bool {
         let out = self.out.all();
         if self.recount.is_some() || out == 0 {
             return false;
+        }
+        let most_covered = if must_be_exact { 0 } else { out / COVERED_ONE_IN };
+        if self.covered > most_covered {
+            return true;
         }
         match &self.filter {
             Some(filter) => filter.keys() > LEAST_STALE_KEYS + MOST_STALE * out,
@@ -161,6 +189,7 @@ impl Evicted {
             through: Box::default(),
             filter: new_filter(&self.context, self.out.all()),
             out: Out::default(),
+            covered: 0,
         }));
         self.tickets
     }
@@ -177,6 +206,7 @@ impl Evicted {
             return recount.filter;
         }
         self.out = recount.out;
+        self.covered = recount.covered;
         std::mem::replace(&mut self.filter, recount.filter)
     }
 }

@@ -77,6 +77,12 @@ impl FailoverTable {
         self.entries[0]
     }
 
+    /// The newest history that `seqno` can belong to; the oldest one if all begin later.
+    pub fn at(&self, seqno: Seqno) -> FailoverEntry {
+        let oldest = self.entries[self.entries.len() - 1];
+        self.entries.iter().copied().find(|entry| entry.seqno <= seqno).unwrap_or(oldest)
+    }
+
     /// Begins a new history after `seqno`; entries above it describe what is lost and go.
     pub fn new_entry(&mut self, uuid: VbUuid, seqno: Seqno) {
         self.entries.retain(|entry| entry.seqno <= seqno);

@@ -20,6 +20,7 @@ mod lines;
 pub mod locks;
 pub mod ops;
 pub mod range;
+pub mod received;
 pub mod removed;
 pub mod seq_list;
 mod ties;
@@ -41,6 +42,7 @@ pub use ops::{
     SavedSyncWrites, SnapshotKind, Stored, SyncWriteState, UnlockRefusal, WithMeta,
 };
 pub use range::{CheckpointView, Range, RangeLimit};
+pub use received::SnapshotBounds;
 pub use removed::Removed;
 pub use seq_list::{MAX_READS, ReadId, SeqList, SeqListCounts, SliceLimits, TombstoneLimits};
 pub use vbucket::{Counts, Garbage, Origin, Unknown, VBucket};

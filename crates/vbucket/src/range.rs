@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use base::{Seqno, Version};
 
-use crate::checkpoint_list::{Node, Sealed};
+use crate::checkpoint_list::{Node, Sealed, node_of};
 
 /// How much a reader takes at once. The checkpoint with which a limit is reached is the last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,15 +13,22 @@ pub struct RangeLimit {
     pub items: u64,
     /// Bytes of their versions.
     pub bytes: u64,
+    /// No checkpoint, or part of a received one, that ends behind this; but for the first one, which is never cut.
+    pub through: Seqno,
 }
 
 impl RangeLimit {
     /// Everything that there is.
-    pub const NONE: RangeLimit = RangeLimit { items: u64::MAX, bytes: u64::MAX };
+    pub const NONE: RangeLimit = RangeLimit { items: u64::MAX, bytes: u64::MAX, through: Seqno(u64::MAX) };
 
     /// So many changes, however large.
     pub fn items(items: u64) -> RangeLimit {
         RangeLimit { items, ..RangeLimit::NONE }
+    }
+
+    /// The same, and nothing that ends behind `through`.
+    pub const fn through(self, through: Seqno) -> RangeLimit {
+        RangeLimit { through, ..self }
     }
 }
 
@@ -31,6 +38,7 @@ pub struct Range {
     pub(crate) first: Arc<Node>,
     pub(crate) start: Seqno,
     pub(crate) end: Seqno,
+    pub(crate) snapshot_end: Seqno,
     pub(crate) items: u64,
 }
 
@@ -50,9 +58,16 @@ impl Range {
         self.first.checkpoint_start
     }
 
-    /// Where the last snapshot ends.
+    /// Where the last snapshot ends: higher than [`Range::end`] if that is a replica's that was not complete when this
+    /// was sealed. Up to there other ranges follow.
     pub fn snapshot_end(&self) -> Seqno {
-        self.end
+        self.snapshot_end
+    }
+
+    /// The last seqno before the checkpoint that its end is in: there everything before is complete.
+    pub(crate) fn last_checkpoint_start(&self) -> Seqno {
+        let last = node_of(&self.first, self.end);
+        Seqno(last.checkpoint_start.0 - 1)
     }
 
     /// How many changes are in it.
@@ -69,7 +84,9 @@ impl Range {
         let mut before = None;
         self.nodes().filter_map(move |(node, sealed)| {
             let is_new = before.replace(node.checkpoint) != Some(node.checkpoint);
-            is_new.then_some(CheckpointView { node, end: sealed.checkpoint_end, from: self.start })
+            let part = self.nodes().take_while(|(of, _)| of.checkpoint <= node.checkpoint).last();
+            let end = part.map_or(sealed.checkpoint_end, |(_, last)| last.checkpoint_end);
+            is_new.then_some(CheckpointView { node, end, from: self.start })
         })
     }
 
@@ -103,16 +120,16 @@ impl<'a> CheckpointView<'a> {
         self.node.checkpoint_start
     }
 
-    /// The last seqno that can be in it.
+    /// The last seqno that can be in it, or in the part of it that is in the range.
     pub fn snapshot_end(&self) -> Seqno {
         self.end
     }
 
     /// Those of its changes that are in the range.
     pub fn iter(&self) -> impl Iterator<Item = &'a Version> + use<'a> {
-        let (checkpoint, from) = (self.node.checkpoint, self.from);
+        let (end, from) = (self.end, self.from);
         sealed_from(self.node)
-            .take_while(move |(node, _)| node.checkpoint == checkpoint)
+            .take_while(move |(node, _)| node.start <= end)
             .flat_map(move |(_, sealed)| sealed.chunk.items_from(from))
     }
 }

@@ -20,6 +20,7 @@ use crate::hash_table::{HashTable, Slot, VersionRef};
 use crate::hlc::Hlc;
 use crate::locks::Locks;
 use crate::ops::{Stored, SyncWrites};
+use crate::received::SnapshotBounds;
 use crate::removed::Removed;
 use crate::seq_list::SeqList;
 
@@ -81,6 +82,8 @@ pub struct Origin {
     pub might_contain_xattrs: bool,
     /// Who shall hold it; nothing: this node alone.
     pub topology: Option<Topology>,
+    /// The snapshot in whose middle a replica stopped; nothing if it stood between snapshots.
+    pub snapshot: Option<SnapshotBounds>,
     /// The last change that readers can see.
     pub max_visible: Seqno,
     /// The last prepare.
@@ -103,6 +106,7 @@ impl Origin {
             max_deleted_rev: RevSeqno(0),
             might_contain_xattrs: false,
             topology: None,
+            snapshot: None,
             max_visible: Seqno(0),
             last_prepared: Seqno(0),
             high_prepared: Seqno(0),
@@ -130,6 +134,13 @@ pub(crate) struct History {
 impl History {
     /// Puts a complete version in place and queues it. Its seqno must be the next one.
     pub(crate) fn record(&mut self, slot: Slot<'_>, new: NewVersion) -> Stored {
+        let next = self.high_seqno.next();
+        assert_eq!(new.meta().by_seqno, next, "seqnos are given one by one under the vBucket lock");
+        self.record_received(slot, new)
+    }
+
+    /// Puts a complete version in place that has its seqno from elsewhere: a higher one than the last.
+    pub(crate) fn record_received(&mut self, slot: Slot<'_>, new: NewVersion) -> Stored {
         let version = new.publish();
         let meta = version.meta();
         assert!(version.is_resident(), "a change brings its value");
@@ -146,11 +157,6 @@ impl History {
                 self.frequency.carry_over(old, &queued);
             }
         }
-        assert_eq!(
-            meta.by_seqno,
-            self.high_seqno.next(),
-            "seqnos are given one by one under the vBucket lock"
-        );
         let old = replaced.as_ref().map(Version::meta);
         if let Some(old) = &old
             && (old.sync_write != SyncWrite::No || meta.sync_write != SyncWrite::No)
@@ -198,6 +204,14 @@ impl History {
     }
 }
 
+impl History {
+    /// There is no change up to `seqno`.
+    pub(crate) fn skip_to(&mut self, seqno: Seqno) -> Garbage {
+        self.high_seqno = seqno;
+        Garbage { checkpoints: self.checkpoints.skip_to(seqno), ..Garbage::default() }
+    }
+}
+
 /// One vBucket in memory.
 pub struct VBucket {
     pub(crate) id: VbId,
@@ -219,7 +233,11 @@ pub struct VBucket {
 impl VBucket {
     /// A vBucket without documents; warmup brings them with [`VBucket::install`].
     pub fn new(id: VbId, context: &BucketContext, origin: Origin) -> VBucket {
-        let mut checkpoints = CheckpointManager::new(context, origin.high_seqno);
+        let high = origin.high_seqno;
+        let mut checkpoints = match origin.snapshot.filter(|snapshot| snapshot.is_inside(high)) {
+            Some(snapshot) => CheckpointManager::inside(context, high, snapshot),
+            None => CheckpointManager::new(context, high),
+        };
         let mut seq_list = None;
         let mut persistence = None;
         if context.is_ephemeral {
@@ -268,10 +286,12 @@ impl VBucket {
     }
 
     /// Changes the role; a vBucket that becomes active begins a new history: while it was not, changes may have been
-    /// made elsewhere.
+    /// made elsewhere. In the middle of a snapshot it lacks what the snapshot's later changes replaced, so the new
+    /// history begins where the snapshot does.
     pub fn set_state(&mut self, state: VbState, topology: Option<Topology>, uuid: impl FnOnce() -> VbUuid) {
         if state == VbState::Active && self.state != VbState::Active {
-            self.failover.new_entry(uuid(), self.history.high_seqno);
+            self.failover.new_entry(uuid(), self.snapshot().start);
+            self.history.checkpoints.give_up_snapshot();
             // Whoever has what, has to say so again.
             self.sync_writes.active = ActiveMonitor::new(None);
             self.sync_writes.adopted = self.history.high_seqno;
@@ -285,6 +305,14 @@ impl VBucket {
         self.topology = topology;
         self.sync_writes.active.set_topology(self.topology.as_ref());
         self.state_changed = true;
+    }
+
+    /// Takes the place of a vBucket that went back to what this one has: with its role, which is not active, and those
+    /// of its histories that begin no later.
+    pub fn take_over(&mut self, state: VbState, topology: Option<Topology>, mut histories: FailoverTable) {
+        histories.prune_above(self.history.high_seqno);
+        self.failover = histories;
+        self.begin_in(state, topology);
     }
 
     /// Begins a new history at the present high seqno.

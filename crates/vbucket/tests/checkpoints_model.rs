@@ -348,7 +348,7 @@ impl Model {
                 }
             }
             Op::Take { cursor, max, max_bytes } => {
-                self.take(cursor, RangeLimit { items: max, bytes: max_bytes })?;
+                self.take(cursor, RangeLimit { items: max, bytes: max_bytes, ..RangeLimit::NONE })?;
             }
             Op::Advance { cursor, share } => self.advance(cursor, share),
             Op::Register { share } => self.register(share, false)?,

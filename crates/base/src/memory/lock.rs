@@ -33,7 +33,8 @@ impl<T> Lock<T> {
     }
 
     pub(super) fn try_lock(&self) -> Option<Guard<'_, T>> {
-        (!self.is_held.swap(true, Ordering::Acquire)).then_some(Guard(self))
+        // A guard that is made too early would release, when it is dropped, what somebody else holds.
+        if self.is_held.swap(true, Ordering::Acquire) { None } else { Some(Guard(self)) }
     }
 
     #[cold]
@@ -72,5 +73,23 @@ impl<T> DerefMut for Guard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: there is one guard at a time, and it is borrowed exclusively.
         unsafe { &mut *self.0.value.get() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A guard used to be made and dropped where there was none to give: that released the holder's lock, two threads
+    /// changed one shard, and its counts went below zero when the heap was given up.
+    #[test]
+    fn whoever_tries_in_vain_leaves_the_lock_to_its_holder() {
+        let lock = Lock::new(1);
+        let held = lock.lock();
+        assert!(lock.try_lock().is_none());
+        assert!(lock.try_lock().is_none());
+        drop(held);
+        *lock.try_lock().expect("nobody holds it") = 2;
+        assert_eq!(*lock.lock(), 2);
     }
 }

@@ -80,6 +80,22 @@ pub struct ConsumerCounts {
     pub taken_over: u64,
 }
 
+impl ConsumerCounts {
+    /// Adds what another consumer counted.
+    pub fn add(&mut self, other: &ConsumerCounts) {
+        self.bytes += other.bytes;
+        self.acknowledged_bytes += other.acknowledged_bytes;
+        self.changes += other.changes;
+        self.snapshots += other.snapshots;
+        self.rollbacks += other.rollbacks;
+        self.ends += other.ends;
+        self.strays += other.strays;
+        self.unsupported += other.unsupported;
+        self.full += other.full;
+        self.taken_over += other.taken_over;
+    }
+}
+
 /// Where one vBucket stands.
 #[derive(Clone, Copy, Debug)]
 pub struct VbProgress {
@@ -160,6 +176,11 @@ impl Consumer {
     /// What it asks for.
     pub fn config(&self) -> &ConsumerConfig {
         &self.config
+    }
+
+    /// Whether any vBucket was taken over.
+    pub fn has_taken_over(&self) -> bool {
+        self.counts.taken_over > 0
     }
 
     /// Bytes that came and are not acknowledged.

@@ -91,7 +91,7 @@ impl Kind {
     /// Reads a value; nothing if it is none, or out of bounds.
     pub fn parse(&self, text: &str) -> Option<u64> {
         let (value, least, most) = match *self {
-            Kind::Bytes { least, most } => (parse_bytes(text)?, least, most),
+            Kind::Bytes { least, most } => (base::size::parse_bytes(text)?, least, most),
             Kind::Percent { least, most }
             | Kind::Seconds { least, most }
             | Kind::Milliseconds { least, most }
@@ -137,18 +137,4 @@ fn parse_decimal(text: &str) -> Option<u64> {
     }
     let part: u64 = format!("{part:0<3}").parse().ok()?;
     whole.parse::<u64>().ok()?.checked_mul(1000)?.checked_add(part)
-}
-
-fn parse_bytes(text: &str) -> Option<u64> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let number: u64 = text[..digits].parse().ok()?;
-    let shift = match text[digits..].to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kb" | "kib" => 10,
-        "m" | "mb" | "mib" => 20,
-        "g" | "gb" | "gib" => 30,
-        "t" | "tb" | "tib" => 40,
-        _ => return None,
-    };
-    number.checked_mul(1 << shift)
 }

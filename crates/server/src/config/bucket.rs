@@ -150,16 +150,5 @@ fn parse_quota(text: &str) -> Result<u64, ConfigError> {
 
 /// Reads a number of bytes with its unit.
 pub(super) fn parse_size(text: &str) -> Result<u64, ConfigError> {
-    let refused = || ConfigError::Size(text.to_owned());
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let number: u64 = text[..digits].parse().map_err(|_| refused())?;
-    let shift = match text[digits..].to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kb" | "kib" => 10,
-        "m" | "mb" | "mib" => 20,
-        "g" | "gb" | "gib" => 30,
-        "t" | "tb" | "tib" => 40,
-        _ => return Err(refused()),
-    };
-    number.checked_mul(1 << shift).ok_or_else(refused)
+    base::size::parse_bytes(text).ok_or_else(|| ConfigError::Size(text.to_owned()))
 }

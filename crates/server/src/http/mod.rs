@@ -5,6 +5,7 @@ mod changes;
 mod form;
 mod metrics;
 mod pools;
+mod replication;
 mod settings;
 mod stream;
 
@@ -60,6 +61,7 @@ fn router(shared: Shared) -> Router {
             "/v1/buckets/{bucket}/settings",
             get(settings::list).patch(settings::change).post(settings::change),
         )
+        .route("/v1/buckets/{bucket}/replication", get(replication::show).put(replication::declare))
         .route("/v1/buckets/{bucket}/changes", get(changes::changes))
         .route("/v1/buckets/{bucket}/cursors", get(changes::list))
         .route(

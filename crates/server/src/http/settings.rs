@@ -27,13 +27,13 @@ fn refused(errors: Errors) -> Response {
 }
 
 /// The bucket, if the caller may see it.
-fn find(shared: &Shared, user: &User, name: &str) -> Result<Arc<Bucket>, Box<Response>> {
+pub(super) fn find(shared: &Shared, user: &User, name: &str) -> Result<Arc<Bucket>, Box<Response>> {
     let visible = shared.node.bucket(name).filter(|_| user.may_select(name));
     visible.ok_or_else(|| Box::new(no_such_bucket()))
 }
 
 /// The bucket, if the caller may change it.
-fn find_for_change(shared: &Shared, user: &User, name: &str) -> Result<Arc<Bucket>, Box<Response>> {
+pub(super) fn find_for_change(shared: &Shared, user: &User, name: &str) -> Result<Arc<Bucket>, Box<Response>> {
     let bucket = find(shared, user, name)?;
     if user.privileges().has(Privilege::NodeSupervisor) {
         return Ok(bucket);

@@ -10,6 +10,7 @@ use super::config::put_settings;
 use super::eviction::{put_eviction, put_expiry, resident_percent};
 use super::memory::put_memory;
 use super::{Inquiry, Refused, Sheet, node};
+use crate::replication::{LinkState, LinkStatus};
 
 /// No name, or nothing but spaces: the node around the bucket, then the bucket.
 pub fn everything(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
@@ -150,9 +151,10 @@ pub fn dcp(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), 
     let mut all = inquiry.node.streams().all();
     all.retain(|handle| handle.bucket() == name);
     let producers = all.iter().filter(|handle| handle.side() == Side::Producer).count();
-    sheet.put("ep_dcp_count", all.len());
+    let links = inquiry.node.replication().status(Some(name));
+    sheet.put("ep_dcp_count", all.len() + links.len());
     sheet.put("ep_dcp_producer_count", producers);
-    sheet.put("ep_dcp_consumer_count", all.len() - producers);
+    sheet.put("ep_dcp_consumer_count", all.len() - producers + links.len());
     for handle in all {
         let name = handle.name();
         let side = if handle.side() == Side::Producer { "producer" } else { "consumer" };
@@ -161,5 +163,24 @@ pub fn dcp(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), 
         sheet.put(format!("eq_dcpq:{name}:unacked_bytes"), handle.unacknowledged_bytes());
         sheet.put(format!("eq_dcpq:{name}:total_bytes_sent"), handle.sent_bytes());
     }
+    links.iter().for_each(|link| put_consumer(link, sheet));
     Ok(())
+}
+
+/// A connection on which this node is sent changes, in the field's names.
+fn put_consumer(link: &LinkStatus, sheet: &mut Sheet) {
+    let name = &link.name;
+    let mut put = |what: &str, value: String| sheet.put(format!("eq_dcpq:{name}:{what}"), value);
+    put("type", "consumer".to_owned());
+    put("connected", (link.state == LinkState::Connected).to_string());
+    put("num_streams", link.streaming().to_string());
+    put("unacked_bytes", link.unacknowledged_bytes.to_string());
+    put("total_acked_bytes", link.counts.acknowledged_bytes.to_string());
+    put("total_bytes_received", link.counts.bytes.to_string());
+    put("total_backoffs", link.counts.full.to_string());
+    for progress in &link.vbuckets {
+        let vb = progress.vb;
+        put(&format!("stream_{vb}_state"), progress.stage.name().to_owned());
+        put(&format!("stream_{vb}_last_received_seqno"), progress.high.to_string());
+    }
 }

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use base::VbState;
 use engine::{
-    AccountFigures, Bucket, BucketStats, CheckpointMemoryStats, ChoreStats, CompactionStats,
-    CompressionStats, DefragmenterStats, EvictionStats, ExpiryStats, FetchStats, PurgeStats, STATES,
-    SaveStats, StateStats, StoreStats, WarmupState, WarmupStats,
+    AccountFigures, Bucket, BucketStats, CheckpointMemoryStats, CompactionStats, CompressionStats,
+    DefragmenterStats, EvictionStats, ExpiryStats, FetchStats, PurgeStats, STATES, SaveStats, StateStats,
+    StoreStats, WarmupState, WarmupStats,
 };
 use protocol::Status;
 
-use super::process;
+use super::{metrics_replication, process};
 use crate::node::Node;
 use crate::version::SERVER_VERSION;
 
@@ -26,7 +26,8 @@ pub fn render(node: &Node, out: &mut String) {
     let _ = put_node(node, &mut page)
         .and_then(|()| put_requests(node, &mut page))
         .and_then(|()| put_sync_writes(node, &mut page))
-        .and_then(|()| put_buckets(&buckets, &mut page));
+        .and_then(|()| put_buckets(&buckets, &mut page))
+        .and_then(|()| metrics_replication::put(node, &mut page));
 }
 
 pub(super) struct Numbers {
@@ -116,6 +117,23 @@ impl Page<'_> {
         buckets
             .iter()
             .try_for_each(|numbers| self.sample(name, &[("bucket", numbers.bucket.name())], value(numbers)))
+    }
+
+    /// A metric with a number for each bucket and each of the things of one kind that it has, under the label `what`.
+    pub(super) fn each_of<I, T: Display>(
+        &mut self,
+        buckets: &[Numbers],
+        (what, things): (&str, impl Fn(&Numbers) -> Vec<(&'static str, I)>),
+        (name, kind, help): (&str, Kind, &str),
+        value: impl Fn(&I) -> T,
+    ) -> fmt::Result {
+        self.head(name, kind, help)?;
+        for numbers in buckets {
+            for (thing, of) in things(numbers) {
+                self.sample(name, &[("bucket", numbers.bucket.name()), (what, thing)], value(&of))?;
+            }
+        }
+        Ok(())
     }
 
     /// A metric with a number for each bucket and role of vBuckets.
@@ -284,23 +302,20 @@ fn put_items(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
 
 /// The housekeeper's chores.
 fn put_chores(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
-    let seconds = |ns: u64| ns as f64 / 1e9;
-    let mut each = |name: &str, kind, help: &str, value: &dyn Fn(&ChoreStats) -> f64| {
-        page.head(name, kind, help)?;
-        for numbers in buckets {
-            for chore in numbers.bucket.chore_stats() {
-                let labels = [("bucket", numbers.bucket.name()), ("chore", chore.name)];
-                page.sample(name, &labels, value(&chore))?;
-            }
-        }
-        Ok(())
+    use Kind::{Counter, Gauge};
+    let chores = |numbers: &Numbers| -> Vec<_> {
+        numbers.bucket.chore_stats().into_iter().map(|chore| (chore.name, chore)).collect()
     };
-    let help = "Steps that a background chore ran.";
-    each("stave_chore_steps_total", Kind::Counter, help, &|chore| chore.steps as f64)?;
-    let help = "Time that a background chore took.";
-    each("stave_chore_seconds_total", Kind::Counter, help, &|chore| seconds(chore.total_ns))?;
-    let help = "The longest step of a background chore.";
-    each("stave_chore_longest_step_seconds", Kind::Gauge, help, &|chore| seconds(chore.longest_ns))
+    let head = ("stave_chore_steps_total", Counter, "Steps that a background chore ran.");
+    page.each_of(buckets, ("chore", chores), head, |chore| chore.steps)?;
+    let head = ("stave_chore_seconds_total", Counter, "Time that a background chore took.");
+    page.each_of(buckets, ("chore", chores), head, |chore| seconds(chore.total_ns))?;
+    let head = ("stave_chore_longest_step_seconds", Gauge, "The longest step of a background chore.");
+    page.each_of(buckets, ("chore", chores), head, |chore| seconds(chore.longest_ns))
+}
+
+pub(super) fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
 }
 
 fn put_ops(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {

@@ -3,9 +3,8 @@
 use std::fmt;
 
 use base::Part;
-use engine::LockTimes;
 
-use super::metrics::{Kind, Numbers, Page};
+use super::metrics::{Kind, Numbers, Page, seconds};
 
 /// Everything about memory.
 pub(super) fn put(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
@@ -167,21 +166,17 @@ fn put_lists(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
 }
 
 fn put_locks(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
-    let seconds = |ns: u64| ns as f64 / 1e9;
-    let mut each = |name: &str, kind, help: &str, value: &dyn Fn(&LockTimes) -> f64| {
-        page.head(name, kind, help)?;
-        for numbers in buckets {
-            for times in numbers.bucket.lock_times() {
-                let labels = [("bucket", numbers.bucket.name()), ("holder", times.holder.name())];
-                page.sample(name, &labels, value(&times))?;
-            }
-        }
-        Ok(())
+    use Kind::{Counter, Gauge};
+    let holders = |numbers: &Numbers| -> Vec<_> {
+        numbers.bucket.lock_times().into_iter().map(|times| (times.holder.name(), times)).collect()
     };
     let help = "Holds of vBucket locks that were timed; of the front end one in 64.";
-    each("stave_lock_holds_total", Kind::Counter, help, &|times| times.holds as f64)?;
-    let help = "Time of the holds of vBucket locks that were timed.";
-    each("stave_lock_hold_seconds_total", Kind::Counter, help, &|times| seconds(times.total_ns))?;
+    let head = ("stave_lock_holds_total", Counter, help);
+    page.each_of(buckets, ("holder", holders), head, |times| times.holds)?;
+    let head =
+        ("stave_lock_hold_seconds_total", Counter, "Time of the holds of vBucket locks that were timed.");
+    page.each_of(buckets, ("holder", holders), head, |times| seconds(times.total_ns))?;
     let help = "The longest hold of a vBucket's lock that was timed.";
-    each("stave_lock_longest_hold_seconds", Kind::Gauge, help, &|times| seconds(times.longest_ns))
+    let head = ("stave_lock_longest_hold_seconds", Gauge, help);
+    page.each_of(buckets, ("holder", holders), head, |times| seconds(times.longest_ns))
 }

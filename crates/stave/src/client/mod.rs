@@ -5,6 +5,7 @@
 mod connection;
 pub mod dcp;
 mod error;
+mod http;
 mod target;
 
 #[cfg(test)]
@@ -14,4 +15,5 @@ mod tests;
 
 pub use connection::{Answer, Client, Document, Stored};
 pub use error::{ClientError, status_name};
+pub use http::HttpTarget;
 pub use target::{Dialect, Secret, Target};

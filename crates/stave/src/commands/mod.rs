@@ -8,6 +8,7 @@ pub mod document;
 pub mod drain;
 pub mod dump;
 pub mod import;
+pub mod replicate;
 pub mod serve;
 pub mod set_param;
 pub mod stats;

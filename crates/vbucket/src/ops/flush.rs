@@ -5,6 +5,7 @@ use base::{Cas, RevSeqno, Seqno, VbId, VbState};
 use crate::durability::Topology;
 use crate::failover_table::FailoverEntry;
 use crate::range::{Range, RangeLimit};
+use crate::received::SnapshotBounds;
 use crate::removed::Removed;
 use crate::vbucket::VBucket;
 
@@ -32,6 +33,8 @@ pub struct FlushBatch {
     pub topology: Option<Topology>,
     /// How sync writes stand as of the end of the batch.
     pub sync_writes: SavedSyncWrites,
+    /// The snapshot that `high_seqno` lies in.
+    pub snapshot: SnapshotBounds,
 }
 
 /// How sync writes stand on disk.
@@ -58,7 +61,6 @@ impl FlushBatch {
         let visible = items.filter(|meta| !meta.sync_write.is_hidden()).map(|meta| meta.by_seqno);
         visible.max().unwrap_or_default().max(self.sync_writes.max_visible)
     }
-}
 
 impl VBucket {
     /// Takes what is not on disk yet; nothing if there is nothing, or no disk. Constant time.
@@ -71,16 +73,35 @@ impl VBucket {
         }
         self.state_changed = false;
         let high_seqno = range.as_ref().map_or(self.persisted_seqno, Range::end);
+        let snapshot = self.snapshot_of(range.as_ref(), high_seqno);
         // What is known of a later moment does not hold for this one; what was saved last does.
         if high_seqno == self.history.high_seqno {
             self.sync_writes.saved = self.saved_sync_writes();
         }
-        Some(self.batch(range, high_seqno, self.sync_writes.saved))
+        Some(self.batch(range, high_seqno, snapshot, self.sync_writes.saved))
+    }
+
+    /// The snapshot that the end of a range lies in.
+    fn snapshot_of(&self, range: Option<&Range>, high: Seqno) -> SnapshotBounds {
+        let present = self.snapshot();
+        if self.state == VbState::Active {
+            return SnapshotBounds::at(high);
+        }
+        match range {
+            _ if high > present.start => present,
+            Some(range) if range.snapshot_end() > high => SnapshotBounds {
+                // a checkpoint begins where everything is complete
+                start: range.last_checkpoint_start(),
+                end: range.snapshot_end(),
+                kind: present.kind,
+            },
+            _ => SnapshotBounds::at(high),
+        }
     }
 
     /// The state as of now, without any changes.
     pub fn present_state(&self) -> FlushBatch {
-        self.batch(None, self.history.high_seqno, self.saved_sync_writes())
+        self.batch(None, self.history.high_seqno, self.snapshot(), self.saved_sync_writes())
     }
 
     fn saved_sync_writes(&self) -> SavedSyncWrites {
@@ -96,7 +117,13 @@ impl VBucket {
         }
     }
 
-    fn batch(&self, range: Option<Range>, high_seqno: Seqno, sync_writes: SavedSyncWrites) -> FlushBatch {
+    fn batch(
+        &self,
+        range: Option<Range>,
+        high_seqno: Seqno,
+        snapshot: SnapshotBounds,
+        sync_writes: SavedSyncWrites,
+    ) -> FlushBatch {
         FlushBatch {
             range,
             id: self.id,
@@ -109,6 +136,7 @@ impl VBucket {
             might_contain_xattrs: self.history.might_contain_xattrs,
             topology: self.topology.clone(),
             sync_writes,
+            snapshot,
         }
     }
 

@@ -11,7 +11,7 @@ use crate::vbucket::VBucket;
 impl VBucket {
     /// Whether it is time to count anew.
     pub fn wants_recount(&self) -> bool {
-        self.evicted.wants_recount()
+        self.evicted.wants_recount(!self.is_following())
     }
 
     /// Begins to count anew and says under which number; another count that is under way comes to nothing.

@@ -3,7 +3,13 @@
 //! Every change lies in a snapshot that was announced before. At a snapshot's end the replica is what the active
 //! vBucket was at that seqno; inside it is not, because the active one left out what it replaced later.
 
-use base::Seqno;
+use base::version::MAX_SEQNO;
+use base::{NewVersion, Seqno, VbState, Version};
+
+use crate::failover_table::FailoverTable;
+use crate::ops::change::Stored;
+use crate::received::SnapshotBounds;
+use crate::vbucket::{Garbage, VBucket};
 
 /// Where a snapshot comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,4 +55,95 @@ pub enum Misplaced {
     OutsideSnapshot,
     /// A snapshot that ends before it begins, or behind which the vBucket is already.
     BadSnapshot,
+}
+
+impl VBucket {
+    /// Whether it takes changes that were made elsewhere.
+    pub fn is_following(&self) -> bool {
+        matches!(self.state, VbState::Replica | VbState::Pending)
+    }
+
+    /// The snapshot that the last change lies in: that change alone, unless a replica is in the middle of one.
+    pub fn snapshot(&self) -> SnapshotBounds {
+        self.history.checkpoints.snapshot()
+    }
+
+    /// A producer begins to send what follows the last change: its histories are this vBucket's. Its first snapshot is
+    /// still to be announced.
+    pub fn adopt_failover(&mut self, histories: FailoverTable) {
+        self.history.checkpoints.expect_nothing();
+        self.state_changed |= self.failover != histories;
+        self.failover = histories;
+    }
+
+    /// What comes now lies in this snapshot. If another one is not complete yet, that goes on in this one.
+    pub fn begin_snapshot(&mut self, snapshot: &IncomingSnapshot) -> Result<(), Misplaced> {
+        let IncomingSnapshot { start, end, .. } = *snapshot;
+        if start > end || end < self.history.high_seqno || end > Seqno(MAX_SEQNO) {
+            return Err(Misplaced::BadSnapshot);
+        }
+        // Whoever stood before a tombstone that is not sent cannot go on from here.
+        let purge = snapshot.purge.unwrap_or_default().min(end);
+        self.state_changed |= purge > self.purge_seqno;
+        self.purge_seqno = self.purge_seqno.max(purge);
+        self.history.checkpoints.begin_snapshot(snapshot);
+        Ok(())
+    }
+
+    /// Whether a change with this seqno may come now.
+    pub fn expects(&self, seqno: Seqno) -> Result<(), Misplaced> {
+        if seqno <= self.history.high_seqno {
+            return Err(Misplaced::NotRising);
+        }
+        let (first, last) = self.history.checkpoints.expected().ok_or(Misplaced::NoSnapshot)?;
+        if (first..=last).contains(&seqno) { Ok(()) } else { Err(Misplaced::OutsideSnapshot) }
+    }
+
+    /// Applies a document, tombstone or system event that was made elsewhere, complete with seqno, CAS and revision,
+    /// whatever is there. One that is refused is handed back, and nothing happened.
+    pub fn apply_replicated(&mut self, hash: u64, new: NewVersion) -> Result<Stored, (Misplaced, NewVersion)> {
+        let meta = new.meta();
+        if let Err(misplaced) = self.expects(meta.by_seqno) {
+            return Err((misplaced, new));
+        }
+        let slot = self.table.find_slot(hash, new.key());
+        if slot.get().is_none() && self.evicted.may_hold(hash, new.key()) {
+            self.evicted.covered(new.stored_key());
+        }
+        self.locks.remove(new.key());
+        self.evicted.ties.changed(new.key());
+        self.history.hlc.observe(meta.cas);
+        Ok(self.history.record_received(slot, new))
+    }
+
+    /// Applies a prepare that was made elsewhere, complete with seqno, CAS and revision. One that is refused is handed
+    /// back, and nothing happened.
+    pub fn apply_prepare(&mut self, new: NewVersion) -> Result<Garbage, (Misplaced, NewVersion)> {
+        let meta = new.meta();
+        if let Err(misplaced) = self.expects(meta.by_seqno) {
+            return Err((misplaced, new));
+        }
+        self.history.hlc.observe(meta.cas);
+        // What was read from a disk counts as safe only when all of it is on this one.
+        let from_disk = |snapshot: &&IncomingSnapshot| snapshot.kind != SnapshotKind::Memory;
+        let disk_end = self.history.checkpoints.announced().filter(from_disk).map(|snapshot| snapshot.end);
+        Ok(self.receive_prepare(new.publish(), disk_end))
+    }
+
+    /// To be called when changes were applied: if that was all of their snapshot, its prepares count as being here.
+    /// Those of them that are not in flight any more are put into `out`, to be dropped outside the lock.
+    pub fn settle_snapshot(&mut self, out: &mut Vec<Version>) {
+        let is_complete = self.history.checkpoints.expected().is_none();
+        if is_complete && self.is_following() {
+            let completed = self.history.checkpoints.announced().and_then(|snapshot| snapshot.high_completed);
+            self.received_snapshot(completed, out);
+        }
+    }
+
+    /// There is nothing for this replica up to `seqno`. Counts if that is the end of the snapshot, which is complete then.
+    pub fn seqno_advanced(&mut self, seqno: Seqno) -> Result<Garbage, Misplaced> {
+        self.expects(seqno)?;
+        let is_end = self.history.checkpoints.expected().is_some_and(|(_, last)| last == seqno);
+        Ok(if is_end { self.history.skip_to(seqno) } else { Garbage::default() })
+    }
 }

@@ -1,0 +1,155 @@
+//! A connection to another node: bytes that came and are not read yet, and bytes that are not sent yet.
+
+use std::io;
+use std::net::ToSocketAddrs;
+
+use base::env::Env;
+use base::limits::MAX_FRAME_BODY_BYTES;
+use protocol::{ParsedResponse, RequestParts, magic, parse_response, write_request};
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+
+use super::login::LinkError;
+
+/// Bytes read at once.
+const READ_BYTES: usize = 256 << 10;
+
+/// The connection.
+pub(super) struct Wire {
+    stream: TcpStream,
+    /// What came; the first bytes of it are done with.
+    received: Vec<u8>,
+    /// How many.
+    consumed: usize,
+    /// What is to be sent; the first bytes of it are on their way.
+    pub(super) out: Vec<u8>,
+    sent: usize,
+}
+
+/// An answer of the other node.
+pub(super) struct Answer {
+    pub(super) status_code: u16,
+    pub(super) value: Vec<u8>,
+}
+
+impl Wire {
+    /// Connects. The name is looked up and the connection made on a thread of its own: both may take long.
+    pub(super) async fn connect(env: &Env, node: &str) -> Result<Wire, LinkError> {
+        let (done, outcome) = oneshot::channel();
+        let (network, name) = (std::sync::Arc::clone(&env.network), node.to_owned());
+        let job = move || {
+            let connect = || {
+                let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+                for addr in name.to_socket_addrs()? {
+                    match network.connect(addr) {
+                        Ok(stream) => return Ok(stream),
+                        Err(error) => last = error,
+                    }
+                }
+                Err(last)
+            };
+            // The link may have been closed meanwhile.
+            let _ = done.send(connect());
+        };
+        env.spawn.spawn("connect", Box::new(job)).map_err(LinkError::Connect)?;
+        let stream = outcome.await.map_err(|_| LinkError::Closed)?.map_err(LinkError::Connect)?;
+        let stream = stream.into_std().ok_or(LinkError::Closed)?;
+        let stream = TcpStream::from_std(stream).map_err(LinkError::Connect)?;
+        Ok(Wire { stream, received: Vec::new(), consumed: 0, out: Vec::new(), sent: 0 })
+    }
+
+    /// What came and is not done with.
+    pub(super) fn received(&self) -> &[u8] {
+        &self.received[self.consumed..]
+    }
+
+    /// What came and is not done with, and where to put what is to be sent.
+    pub(super) fn parts(&mut self) -> (&[u8], &mut Vec<u8>) {
+        (&self.received[self.consumed..], &mut self.out)
+    }
+
+    /// So many bytes of it are done with now.
+    pub(super) fn consume(&mut self, bytes: usize) {
+        self.consumed += bytes;
+        if self.consumed == self.received.len() {
+            self.received.clear();
+            self.consumed = 0;
+        }
+    }
+
+    /// Bytes that wait to be sent.
+    pub(super) fn unsent_bytes(&self) -> usize {
+        self.out.len() - self.sent
+    }
+
+    /// Waits until bytes came, or can be sent; reads and sends what can be.
+    pub(super) async fn turn(&mut self, reads: bool) -> Result<(), LinkError> {
+        let mut interest = if reads { Some(Interest::READABLE) } else { None };
+        if self.unsent_bytes() > 0 {
+            interest = Some(interest.map_or(Interest::WRITABLE, |interest| interest.add(Interest::WRITABLE)));
+        }
+        // With nothing to wait for it is ready never: whoever calls waits for something else as well.
+        let Some(interest) = interest else { return std::future::pending().await };
+        let ready = self.stream.ready(interest).await.map_err(LinkError::Io)?;
+        if ready.is_writable() {
+            self.send()?;
+        }
+        if reads && ready.is_readable() {
+            self.read()?;
+        }
+        Ok(())
+    }
+
+    /// Sends what can be sent at once.
+    pub(super) fn send(&mut self) -> Result<(), LinkError> {
+        while self.sent < self.out.len() {
+            match self.stream.try_write(&self.out[self.sent..]) {
+                Ok(bytes) => self.sent += bytes,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(LinkError::Io(error)),
+            }
+        }
+        self.out.clear();
+        self.sent = 0;
+        Ok(())
+    }
+
+    fn read(&mut self) -> Result<(), LinkError> {
+        self.received.drain(..self.consumed);
+        self.consumed = 0;
+        let have = self.received.len();
+        self.received.resize(have + READ_BYTES, 0);
+        let outcome = self.stream.try_read(&mut self.received[have..]);
+        self.received.truncate(have + *outcome.as_ref().unwrap_or(&0));
+        match outcome {
+            Ok(0) => Err(LinkError::Closed),
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            Err(error) => Err(LinkError::Io(error)),
+        }
+    }
+
+    /// Sends a request and waits for its answer; nothing else is under way.
+    pub(super) async fn request(&mut self, parts: &RequestParts<'_>) -> Result<Answer, LinkError> {
+        if !write_request(&mut self.out, parts) {
+            return Err(LinkError::TooLong);
+        }
+        loop {
+            match parse_response(self.received(), MAX_FRAME_BODY_BYTES) {
+                ParsedResponse::Bad(_) => return Err(LinkError::NotANode),
+                ParsedResponse::Incomplete { .. } => self.turn(true).await?,
+                ParsedResponse::Response { response, total_len } => {
+                    let is_ours = response.magic != magic::SERVER_REQUEST
+                        && (response.opcode, response.opaque) == (parts.opcode, parts.opaque);
+                    let answer =
+                        Answer { status_code: response.status_code, value: response.value.to_vec() };
+                    self.consume(total_len);
+                    if is_ours {
+                        return Ok(answer);
+                    }
+                }
+            }
+        }
+    }
+}
