@@ -417,7 +417,7 @@ proptest! {
 }
 
 const READING: engine::BackfillReading =
-    engine::BackfillReading { values: Values::Read, by_key: None, is_urgent: false };
+    engine::BackfillReading { values: Values::Read, by_key: None, is_urgent: false, with_prepares: false };
 
 /// The whole way of a stream: the past from the list, what comes meanwhile from checkpoints, and no gap between them.
 #[test]
