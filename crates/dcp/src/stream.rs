@@ -450,7 +450,6 @@ impl Stream {
             by_key,
             is_urgent: agreed.priority == Priority::High,
             with_prepares: agreed.sync_writes,
-            with_prepares: false,
         };
         let backfill = bucket.begin_backfill(self.place.vb, self.sent, reading, common.follower);
         common.on_disk.set(common.on_disk.get() + 1);
@@ -680,7 +679,8 @@ impl Stream {
         }
         pending.marker_end = self.announced_end();
         let is_told = comes_to_nothing || self.says_ends();
-        pending.is_announced = is_told && (is_marked || unfinished.is_some()) && self.is_complete_with(&pending);
+        pending.is_announced =
+            is_told && (is_marked || unfinished.is_some()) && self.is_complete_with(&pending);
         self.pending = Some(pending);
         More::Some
     }

@@ -79,7 +79,8 @@ pub(crate) fn commits_without_prepares(items: &[Version], sent: Seqno) -> HashSe
         return HashSet::new();
     }
     let is_prepare = |version: &&Version| matches!(version.meta().sync_write, SyncWrite::Prepare(_));
-    let there: HashSet<Seqno> = items.iter().filter(is_prepare).map(|version| version.meta().by_seqno).collect();
+    let there: HashSet<Seqno> =
+        items.iter().filter(is_prepare).map(|version| version.meta().by_seqno).collect();
     missing.retain(|(prepared, _)| !there.contains(prepared));
     missing.into_iter().map(|(_, at)| at).collect()
 }

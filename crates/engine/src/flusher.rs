@@ -168,7 +168,6 @@ fn newest(batch: &FlushBatch) -> Vec<Version> {
 
 /// The state document that goes with a batch.
 pub(crate) fn state_document(batch: &FlushBatch) -> VbStateDoc {
-    let high_seqno = batch.high_seqno.0;
     let sync_writes = batch.sync_writes;
     VbStateDoc {
         checkpoint_type: match batch.snapshot.kind {

@@ -7,9 +7,7 @@ use base::env::{Env, OpenMode};
 use base::{Cas, RevSeqno, Seqno, VbId, VbState, VbUuid};
 use kvstore::{CheckpointType, KvStore, StoredVb, VbStateDoc};
 use parking_lot::Mutex;
-use vbucket::{
-    BucketContext, FailoverEntry, FailoverTable, Origin, SnapshotBounds, SnapshotKind, VBucket,
-};
+use vbucket::{BucketContext, FailoverEntry, FailoverTable, Origin, SnapshotBounds, SnapshotKind, VBucket};
 
 use crate::backfill::BackfillQueue;
 use crate::bucket::{Bucket, Shard, dead, new_uuid};

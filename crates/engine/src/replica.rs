@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::version::MAX_SEQNO;
 use base::{
-    Cas, CollectionId, DocKey, ItemKind, Moment, NewVersion, Seqno, StoredKey, SyncWrite, VbId, VbUuid, VersionMeta,
-    limits,
+    Cas, CollectionId, DocKey, ItemKind, Moment, NewVersion, Seqno, StoredKey, SyncWrite, VbId, VbUuid,
+    VersionMeta, limits,
 };
 use parking_lot::Mutex;
 use vbucket::{
@@ -224,7 +224,8 @@ impl Bucket {
             self.checked_value(meta.datatype, value).map_err(|_| ReplicaRefusal::Malformed)?
         };
         let meta = VersionMeta { datatype, ..meta };
-        let (prepared, len) = if is_event { ([0; limits::MAX_PREFIXED_KEY_BYTES], 0) } else { key.to_prepared() };
+        let (prepared, len) =
+            if is_event { ([0; limits::MAX_PREFIXED_KEY_BYTES], 0) } else { key.to_prepared() };
         let key = match meta.sync_write {
             SyncWrite::Prepare(_) => DocKey { collection: CollectionId::PREPARES, key: &prepared[..len] },
             _ => key,

@@ -28,8 +28,8 @@ use crate::content::Features;
 use controls::OTHER_OPAQUES;
 pub use disconnect::Disconnect;
 pub use settle::{RollBack, Settled};
-pub use track::{Mode, Stage, Trouble};
 use track::Track;
+pub use track::{Mode, Stage, Trouble};
 
 /// The opaque under which the producer is asked for its last changes.
 const SEQNOS_OPAQUE: u32 = u32::MAX;
@@ -352,7 +352,10 @@ impl Consumer {
         self.applied_bytes -= u64::from(bytes);
         self.counts.acknowledged_bytes += u64::from(bytes);
         let extras = bytes.to_be_bytes();
-        send(out, &RequestParts { opcode: opcode::DCP_BUFFER_ACK, extras: &extras, ..RequestParts::default() });
+        send(
+            out,
+            &RequestParts { opcode: opcode::DCP_BUFFER_ACK, extras: &extras, ..RequestParts::default() },
+        );
     }
 }
 

@@ -43,7 +43,8 @@ impl Consumer {
             return;
         }
         let bucket = Arc::clone(&self.bucket);
-        let is_streaming = |track: &&mut super::Track| track.stage == Stage::Streaming && track.stream.is_some();
+        let is_streaming =
+            |track: &&mut super::Track| track.stage == Stage::Streaming && track.stream.is_some();
         let Some(track) = self.track(vb).filter(is_streaming) else { return };
         let Some(prepared) = bucket.replica_prepared(vb).filter(|seqno| *seqno > track.acknowledged) else {
             return;

@@ -170,22 +170,14 @@ impl Consumer {
         }
     }
 
-    fn accepted(
-        &mut self,
-        track: &mut super::Track,
-        log: Vec<FailoverEntry>,
-    ) -> Result<(), ReplicaRefusal> {
+    fn accepted(&mut self, track: &mut super::Track, log: Vec<FailoverEntry>) -> Result<(), ReplicaRefusal> {
         let position = track.position.take().ok_or(ReplicaRefusal::NotReplica)?;
         track.stream = Some(self.bucket.adopt_failover(&position, log)?);
         track.rollbacks = 0;
         Ok(())
     }
 
-    fn apply(
-        &mut self,
-        track: &mut super::Track,
-        changes: &mut Vec<Incoming>,
-    ) -> Result<(), ReplicaRefusal> {
+    fn apply(&mut self, track: &mut super::Track, changes: &mut Vec<Incoming>) -> Result<(), ReplicaRefusal> {
         let before = changes.len();
         let outcome = self.bucket.apply_replicated(stream_of(track)?, changes);
         self.counts.changes += (before - changes.len()) as u64;
@@ -193,15 +185,8 @@ impl Consumer {
     }
 
     /// The producer hands the vBucket over, step by step; each is answered when it is done here.
-    fn take_role(
-        &mut self,
-        vb: VbId,
-        track: &mut super::Track,
-        state: VbState,
-        out: &mut Vec<u8>,
-    ) -> Done {
-        if self.bucket.state_of(vb) != Some(state)
-            && self.bucket.set_vbucket_state(vb, state, None).is_err()
+    fn take_role(&mut self, vb: VbId, track: &mut super::Track, state: VbState, out: &mut Vec<u8>) -> Done {
+        if self.bucket.state_of(vb) != Some(state) && self.bucket.set_vbucket_state(vb, state, None).is_err()
         {
             super::close_stream(vb, out);
             return Done::Ended(Trouble::Here("the vBucket cannot be given its role"));

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use base::Datatype;
 use engine::{Durable, Mutated, Refusal};
+use protocol::Status;
 use protocol::extras::MutationToken;
 use protocol::feature::Feature;
-use protocol::Status;
 
 use crate::context::{Context, Outcome};
 use crate::reply::Answer;

@@ -75,7 +75,13 @@ pub fn mutate(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     change.cas = request.cas.0;
     let preserve = cx.infos.preserve_ttl;
     let bucket = cx.bucket();
-    match bucket.durably(mutation::durable(cx)).subdoc_mutate(request.vbucket, cx.key, &change, preserve, cx.now) {
+    match bucket.durably(mutation::durable(cx)).subdoc_mutate(
+        request.vbucket,
+        cx.key,
+        &change,
+        preserve,
+        cx.now,
+    ) {
         Ok((mutated, outcome)) => {
             let status = Status::from_code(outcome.status).unwrap_or(Status::Einternal);
             let mut body = Vec::new();

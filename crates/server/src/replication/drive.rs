@@ -9,7 +9,7 @@ use dcp::{Consumer, ConsumerConfig, Features, Mode, Stage};
 
 use super::link::{Inner, Link, LinkState};
 use super::login::LinkError;
-use super::rollback::{RolledBack, Rollbacks};
+use super::rollback::{Rollbacks, RolledBack};
 use super::wire::Wire;
 
 /// Bytes that may be on their way to this node, on one link.
@@ -54,6 +54,8 @@ impl<'a> Drive<'a> {
             features,
         };
         let mut consumer = Consumer::new(Arc::clone(&link.bucket), config);
+        let changed = Arc::clone(&link.changed);
+        consumer.on_prepared(move || changed.notify_one());
         consumer.open(&mut wire.out);
         // What was rolled back for the connection before is not news for this one.
         while rollbacks.try_next().is_some() {}

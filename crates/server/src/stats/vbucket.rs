@@ -1,9 +1,9 @@
 //! Groups about vBuckets: state, details, seqnos, failover table, durable writes.
 
-use base::VbId;
+use base::{Seqno, VbId};
 use engine::VbStats;
-use vbucket::VBucket;
 use protocol::Status;
+use vbucket::VBucket;
 
 use super::{Inquiry, Refused, Sheet, parse_number, parse_vbucket};
 
@@ -105,9 +105,8 @@ pub fn seqnos(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Resul
         let mut sheet = sheet.under(format_args!("vb_{}", vb.id));
         sheet.put("abs_high_seqno", vb.high_seqno);
         sheet.put("high_seqno", vb.high_seqno);
-        let seqnos = |vb: &VBucket| {
-            (vb.max_visible_seqno(), vb.high_prepared_seqno(), vb.high_completed_seqno())
-        };
+        let seqnos =
+            |vb: &VBucket| (vb.max_visible_seqno(), vb.high_prepared_seqno(), vb.high_completed_seqno());
         let (visible, prepared, completed) = inquiry.bucket.inspect(vb.id, seqnos).unwrap_or_default();
         sheet.put("max_visible_seqno", visible);
         sheet.put("high_prepared_seqno", prepared);
@@ -154,14 +153,15 @@ pub fn durability_monitor(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut She
         sheet.put("last_aborted_seqno", now.last_aborted);
         let Some(topology) = topology else { return Ok(()) };
         for (chain, name) in topology.chains().zip(["First", "Second"]) {
-            let mut sheet = sheet.under(format_args!("replication_chain_{name}"));
-            sheet.put("size", chain.members().count());
+            sheet.put(format_args!("replication_chain_{name}:size"), chain.members().count());
             for node in chain.members().flatten() {
                 let said = now.acknowledged.iter().find(|(other, _)| other == node).map(|(_, seqno)| *seqno);
                 // The active node acknowledges nothing: what it has is what it has.
-                let has = if node == topology.active() { now.high_prepared } else { said.unwrap_or_default() };
-                sheet.put(format_args!("{node}:last_ack_seqno"), has);
-                sheet.put(format_args!("{node}:last_write_seqno"), now.last_prepared);
+                let has =
+                    if node == topology.active() { now.high_prepared } else { said.unwrap_or_default() };
+                sheet.put(format_args!("replication_chain_{name}:{node}:last_ack_seqno"), has);
+                let written = now.last_prepared;
+                sheet.put(format_args!("replication_chain_{name}:{node}:last_write_seqno"), written);
             }
         }
         Ok(())

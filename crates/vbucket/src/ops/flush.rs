@@ -61,6 +61,7 @@ impl FlushBatch {
         let visible = items.filter(|meta| !meta.sync_write.is_hidden()).map(|meta| meta.by_seqno);
         visible.max().unwrap_or_default().max(self.sync_writes.max_visible)
     }
+}
 
 impl VBucket {
     /// Takes what is not on disk yet; nothing if there is nothing, or no disk. Constant time.

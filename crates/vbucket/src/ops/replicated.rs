@@ -101,7 +101,11 @@ impl VBucket {
 
     /// Applies a document, tombstone or system event that was made elsewhere, complete with seqno, CAS and revision,
     /// whatever is there. One that is refused is handed back, and nothing happened.
-    pub fn apply_replicated(&mut self, hash: u64, new: NewVersion) -> Result<Stored, (Misplaced, NewVersion)> {
+    pub fn apply_replicated(
+        &mut self,
+        hash: u64,
+        new: NewVersion,
+    ) -> Result<Stored, (Misplaced, NewVersion)> {
         let meta = new.meta();
         if let Err(misplaced) = self.expects(meta.by_seqno) {
             return Err((misplaced, new));
