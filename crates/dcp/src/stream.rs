@@ -22,8 +22,9 @@ use crate::sync_writes::{self, Visible, last_visible};
 const FIRST_RANGE: RangeLimit = RangeLimit { items: 100_000, bytes: 16 << 20, ..RangeLimit::NONE };
 /// Changes taken from memory at once.
 const RANGE: RangeLimit = RangeLimit { items: 10_000, bytes: 2 << 20, ..RangeLimit::NONE };
-/// As few changes as there can be: those of a checkpoint.
-const ONE_CHECKPOINT: RangeLimit = RangeLimit { items: 1, ..RangeLimit::NONE };
+/// The same for those who take part in sync writes: a prepare and what became of an earlier one of its key may not meet
+/// in a snapshot.
+const RUN: RangeLimit = RangeLimit { one_run: true, ..RANGE };
 /// Bytes taken from a backfill at once.
 const TAKE_BYTES: usize = 512 << 10;
 
@@ -640,8 +641,7 @@ impl Stream {
     ) -> More {
         let unfinished = self.unfinished();
         let limit = match self.is_first_marker {
-            // A prepare and what became of an earlier one of its key may not meet in a snapshot.
-            _ if common.agreed.sync_writes => ONE_CHECKPOINT,
+            _ if common.agreed.sync_writes => RUN,
             true => FIRST_RANGE,
             false => RANGE,
         };
@@ -670,8 +670,7 @@ impl Stream {
         self.phase = Phase::Memory(cursor);
         let is_marked = (comes_to_nothing || !pending.is_empty()) && unfinished.is_none();
         if is_marked {
-            let begins = range.snapshot_start() == range.start() || range.checkpoints().nth(1).is_some();
-            let first = if self.is_first_marker || begins { Marker::CHECKPOINT } else { 0 };
+            let first = if self.is_first_marker || range.begins_run() { Marker::CHECKPOINT } else { 0 };
             let more = if range.snapshot_end() > range.end() { Marker::MAY_DUPLICATE } else { 0 };
             let flags = Marker::MEMORY | first | more;
             let more = MarkerMore { max_visible: self.max_visible, ..MarkerMore::default() };

@@ -449,11 +449,14 @@ impl Bucket {
         let high_seqno = snapshot.high_seqno().max(Seqno(state.snap_start));
         // Who became active in the middle of a snapshot goes on with what it has.
         let is_active = self.state_of(vb) == Some(VbState::Active);
+        // Files of a time before sync writes say nothing of what readers can see.
+        let has_prepares = state.prepared_seqno > 0 || state.max_visible_seqno > 0;
+        let max_visible = if has_prepares { Seqno(state.max_visible_seqno).min(high_seqno) } else { high_seqno };
         Ok(BackfillScope {
             high_seqno,
             purge_seqno: snapshot.purge_seqno().max(Seqno(state.purge_seqno)),
             snapshot_end: if is_active { high_seqno } else { high_seqno.max(Seqno(state.snap_end)) },
-            max_visible: Seqno(state.max_visible_seqno).min(high_seqno),
+            max_visible,
             high_completed: Seqno(state.completed_seqno),
             high_prepared: Seqno(state.high_prepared_seqno),
         })

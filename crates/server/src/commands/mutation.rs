@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use base::Datatype;
+use base::{Datatype, DurabilityLevel};
+use engine::settings::Key;
 use engine::{Durable, Mutated, Refusal};
 use protocol::Status;
 use protocol::extras::MutationToken;
@@ -21,6 +22,13 @@ pub fn durable(cx: &Context<'_>) -> Option<Durable> {
         let timeout_ms = durability.timeout_ms.unwrap_or(DEFAULT_TIMEOUT_MS);
         Durable { level: durability.level, timeout: Duration::from_millis(timeout_ms.into()) }
     })
+}
+
+/// How safe the change is to be: as the client asks, or as the bucket does for all.
+fn level(cx: &Context<'_>) -> Option<DurabilityLevel> {
+    let least = cx.bucket().settings().get(Key::DurabilityMinLevel);
+    let least = u8::try_from(least).ok().and_then(DurabilityLevel::from_wire);
+    cx.infos.durability.map(|durability| durability.level).max(least)
 }
 
 /// Answers a change that was applied or refused.
@@ -45,12 +53,11 @@ pub fn done(
     let cas = mutated.cas;
     if let Some(outcome) = mutated.pending {
         let answer = PreparedAnswer { status, datatype, cas, token, value: value.into() };
-        // Without a level of its own it has that of the bucket.
-        let level = cx.infos.durability.map(|durability| durability.level);
+        let level = level(cx);
         return Outcome::Prepared(Prepared { level, outcome, answer });
     }
-    if let Some(durability) = cx.infos.durability {
-        cx.reply.count_sync_write(durability.level);
+    if let Some(level) = level(cx) {
+        cx.reply.count_sync_write(level);
     }
     let extras: &[u8] = token.as_ref().map_or(&[], |token| token);
     cx.reply.send(&Answer { status, datatype, cas, extras, key: &[], value });
