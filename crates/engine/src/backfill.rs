@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base::doc_key::encode_leb128;
-use base::{Account, CollectionId, Part, Seqno, SyncWrite, VbId, VbState, Version};
+use base::{Account, CollectionId, Part, Seqno, VbId, VbState, Version};
 use kvstore::{Snapshot, Values};
 use parking_lot::{Condvar, Mutex};
 
 use crate::bucket::Bucket;
-use crate::flusher::Progress;
+use crate::flusher::{Progress, is_committed};
 use crate::follower::Follower;
 
 /// What one step reads at most, in bytes; one document may be larger.
@@ -433,12 +433,6 @@ impl Bucket {
             }
         }
     }
-}
-
-/// Whether a version is a prepare that was committed, with all prepares up to `completed` committed or aborted.
-fn is_committed(version: &Version, completed: Seqno) -> bool {
-    let meta = version.meta();
-    matches!(meta.sync_write, SyncWrite::Prepare(_)) && meta.by_seqno <= completed
 }
 
 impl Bucket {

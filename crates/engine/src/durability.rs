@@ -110,6 +110,7 @@ pub(crate) struct SyncDeadlines(Mutex<BinaryHeap<Reverse<(u64, VbId)>>>);
 
 impl Writer<'_> {
     /// Prepares a change of an active vBucket: one lock, once.
+    #[expect(clippy::too_many_arguments, reason = "what `apply` has, and how safe it must be")]
     pub(crate) fn prepare(
         &self,
         vb: VbId,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use base::{Seqno, SyncWrite, VbId, Version};
+use base::{CollectionId, Seqno, SyncWrite, VbId, Version};
 use kvstore::{CheckpointType, FailoverEntry, SaveBatch, VbStateDoc};
 use vbucket::{FlushBatch, Pressure, SnapshotKind};
 
@@ -154,16 +154,24 @@ impl Bucket {
 
 /// The changes of a batch by key, only the newest of each, without prepares that are committed.
 fn newest(batch: &FlushBatch) -> Vec<Version> {
-    let completed = batch.sync_writes.high_completed;
-    let is_superfluous = |version: &Version| {
-        let meta = version.meta();
-        meta.by_seqno <= completed && matches!(meta.sync_write, SyncWrite::Prepare(_))
-    };
-    let changes = batch.range.iter().flat_map(|range| range.iter());
-    if completed == Seqno(0) {
-        return kvstore::newest_of(changes);
+    let mut items = kvstore::newest_of(batch.range.iter().flat_map(|range| range.iter()));
+    let (prepares, rest) = (CollectionId::PREPARES.0 as u8, CollectionId::PREPARES.0 as u8 + 1);
+    let begin = items.partition_point(|version| version.stored_key() < &[prepares][..]);
+    let end = items.partition_point(|version| version.stored_key() < &[rest][..]);
+    if begin < end {
+        let others = items.split_off(end);
+        let prepares = items.split_off(begin);
+        let completed = batch.sync_writes.high_completed;
+        items.extend(prepares.into_iter().filter(|version| !is_committed(version, completed)));
+        items.extend(others);
     }
-    kvstore::newest_of(changes.filter(|version| !is_superfluous(version)))
+    items
+}
+
+/// Whether a version is a prepare that was committed, with all prepares up to `completed` committed or aborted.
+pub(crate) fn is_committed(version: &Version, completed: Seqno) -> bool {
+    let meta = version.meta();
+    matches!(meta.sync_write, SyncWrite::Prepare(_)) && meta.by_seqno <= completed
 }
 
 /// The state document that goes with a batch.

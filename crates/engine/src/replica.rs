@@ -10,7 +10,7 @@ use base::{
 };
 use parking_lot::Mutex;
 use vbucket::{
-    FailoverEntry, FailoverTable, Garbage, IncomingSnapshot, MAX_FOREIGN_CAS, MAX_REV_SEQNO, Misplaced,
+    FailoverEntry, FailoverTable, IncomingSnapshot, MAX_FOREIGN_CAS, MAX_REV_SEQNO, Misplaced, Stored,
     VBucket,
 };
 
@@ -224,13 +224,13 @@ impl Bucket {
             self.checked_value(meta.datatype, value).map_err(|_| ReplicaRefusal::Malformed)?
         };
         let meta = VersionMeta { datatype, ..meta };
-        let (prepared, len) =
-            if is_event { ([0; limits::MAX_PREFIXED_KEY_BYTES], 0) } else { key.to_prepared() };
-        let key = match meta.sync_write {
-            SyncWrite::Prepare(_) => DocKey { collection: CollectionId::PREPARES, key: &prepared[..len] },
-            _ => key,
-        };
-        Ok(NewVersion::new(&self.context.heap, meta, key, &[&value]))
+        let heap = &self.context.heap;
+        if !matches!(meta.sync_write, SyncWrite::Prepare(_)) {
+            return Ok(NewVersion::new(heap, meta, key, &[&value]));
+        }
+        let (prepared, len) = key.to_prepared();
+        let key = DocKey { collection: CollectionId::PREPARES, key: &prepared[..len] };
+        Ok(NewVersion::new(heap, meta, key, &[&value]))
     }
 
     /// Applies changes from the front of `changes`, and takes out what it applied: all, or up to the one that is
@@ -255,9 +255,9 @@ impl Bucket {
             let refused = match self.replica(stream) {
                 Ok(mut shard) => {
                     let refused = some.find_map(|(hash, change)| {
-                        apply(&mut shard.vb, change, hash, now).map(|freed| garbage.push(freed)).err()
+                        apply(&mut shard.vb, change, hash, now).map(|stored| garbage.push(stored)).err()
                     });
-                    shard.vb.settle_snapshot(&mut over);
+                    shard.vb.note_complete(&mut over);
                     applied.note(&shard.vb, garbage.len());
                     if !garbage.is_empty() {
                         self.queue_flush(&mut shard);
@@ -294,16 +294,16 @@ impl Bucket {
     /// The producer has nothing for this stream up to `seqno`, which lies in the snapshot.
     pub fn seqno_advanced(&self, stream: ReplicaStream, seqno: Seqno) -> Result<Applied, ReplicaRefusal> {
         let mut applied = Applied::default();
+        let mut over = Vec::new();
         let garbage = {
             let mut shard = self.replica(stream)?;
             let garbage = shard.vb.seqno_advanced(seqno)?;
-            let mut over = Vec::new();
-            shard.vb.settle_snapshot(&mut over);
+            shard.vb.note_complete(&mut over);
             applied.note(&shard.vb, 0);
             self.queue_flush(&mut shard);
-            (garbage, over)
+            garbage
         };
-        drop(garbage);
+        drop((garbage, over));
         Ok(applied)
     }
 
@@ -353,67 +353,39 @@ fn apply(
     change: Incoming,
     hash: u64,
     now: Moment,
-) -> Result<Garbage, (ReplicaRefusal, Incoming)> {
+) -> Result<Stored, (ReplicaRefusal, Incoming)> {
     match change {
-        Incoming::Version(new) if is_document(&new) => apply_version(vb, new, hash),
-        Incoming::Version(new) if matches!(new.meta().sync_write, SyncWrite::Prepare(_)) => {
-            match vb.apply_prepare(new) {
-                Ok(garbage) => Ok(garbage),
-                Err((misplaced, new)) => Err((misplaced.into(), Incoming::Version(new))),
-            }
+        Incoming::Version(new) if is_document(&new) => vb
+            .apply_replicated(hash, new)
+            .map_err(|(misplaced, new)| (misplaced.into(), Incoming::Version(new))),
+        Incoming::Version(new) if is_prepare(&new) => {
+            vb.receive_prepare(new).map_err(|(misplaced, new)| (misplaced.into(), Incoming::Version(new)))
         }
+        Incoming::Version(new) => Err((ReplicaRefusal::NotSupported, Incoming::Version(new))),
         Incoming::Commit { key, prepared, seqno } => {
-            let commit = |key| Incoming::Commit { key, prepared, seqno };
-            let Some(document) = DocKey::parse(&key.0) else {
-                return Err((ReplicaRefusal::Malformed, commit(key)));
+            let committed = match DocKey::parse(&key.0) {
+                Some(document) => vb.receive_commit(hash, document, prepared, seqno).map_err(Into::into),
+                None => Err(ReplicaRefusal::Malformed),
             };
-            if let Err(misplaced) = vb.expects(seqno) {
-                return Err((misplaced.into(), commit(key)));
-            }
-            let Ok((new, prepare)) = vb.receive_commit(document, prepared, seqno) else {
-                // The producer sends a commit only to those who have its prepare.
-                return Err((ReplicaRefusal::Malformed, commit(key)));
-            };
-            let mut garbage = apply_version(vb, new, hash)?;
-            garbage.prepare = Some(prepare);
-            Ok(garbage)
+            committed.map_err(|refusal| (refusal, Incoming::Commit { key, prepared, seqno }))
         }
         Incoming::Abort { key, prepared, seqno } => {
-            let abort = |key| Incoming::Abort { key, prepared, seqno };
-            let Some(document) = DocKey::parse(&key.0) else {
-                return Err((ReplicaRefusal::Malformed, abort(key)));
+            let aborted = match DocKey::parse(&key.0) {
+                Some(document) if document.is_valid_len() => {
+                    vb.receive_abort(document, prepared, seqno, now).map_err(Into::into)
+                }
+                _ => Err(ReplicaRefusal::Malformed),
             };
-            match vb.expects(seqno) {
-                Ok(()) => Ok(vb.receive_abort(document, prepared, seqno, now)),
-                Err(misplaced) => Err((misplaced.into(), abort(key))),
-            }
+            aborted.map_err(|refusal| (refusal, Incoming::Abort { key, prepared, seqno }))
         }
-        other => Err((ReplicaRefusal::NotSupported, other)),
     }
 }
 
-/// Applies a document or tombstone; a prepare of it is over.
-fn apply_version(
-    vb: &mut VBucket,
-    new: NewVersion,
-    hash: u64,
-) -> Result<Garbage, (ReplicaRefusal, Incoming)> {
-    let expected = vb.expects(new.meta().by_seqno);
-    if let Err(misplaced) = expected {
-        return Err((misplaced.into(), Incoming::Version(new)));
-    }
-    let prepare = vb.supersede_prepare(new.key());
-    match vb.apply_replicated(hash, new) {
-        Ok(stored) => {
-            let mut garbage = stored.garbage;
-            garbage.prepare = prepare;
-            Ok(garbage)
-        }
-        Err((misplaced, new)) => Err((misplaced.into(), Incoming::Version(new))),
-    }
+fn is_prepare(new: &NewVersion) -> bool {
+    matches!(new.meta().sync_write, SyncWrite::Prepare(_))
 }
 
 fn is_document(new: &NewVersion) -> bool {
     let meta = new.meta();
-    meta.kind != ItemKind::SystemEvent && matches!(meta.sync_write, SyncWrite::No | SyncWrite::Commit { .. })
+    meta.kind != ItemKind::SystemEvent && meta.sync_write == SyncWrite::No
 }

@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::env::{Env, SimHandles};
-use base::{Cas, Datatype, Seqno, VbState, Version};
+use base::{Cas, Datatype, DurabilityLevel, Seqno, VbState, Version};
 use common::{VB, doc};
 use engine::{
     Bucket, BucketConfig, BucketKind, Mutated, Progress, Refusal, Resumed, StoreMode, StoreRequest,
+    SyncOutcome,
 };
 use kvstore::{Snapshot, Values};
 use proptest::prelude::*;
@@ -482,4 +483,53 @@ fn a_stream_reads_the_list_then_memory_and_misses_nothing() {
     let begun = bucket.begin_stream(VB, &follower, &missed, true);
     assert_eq!(begun.err(), Some(engine::StreamRefusal::RollBack(Seqno(0))));
     world.end();
+}
+
+#[test]
+fn sync_writes_need_no_disk_but_for_the_levels_that_ask_for_one() {
+    let world = World::new(21);
+    let two = engine::topology_from_json(&serde_json::json!([["n_0", "n_1"]])).expect("it is a topology");
+    world.bucket.set_vbucket_state(VB, VbState::Active, Some(two)).expect("there is such a vBucket");
+    let write = |key: &str, level, timeout_ms| {
+        let request = StoreRequest {
+            key: doc(key),
+            body: b"v",
+            datatype: Datatype::RAW,
+            flags: 0,
+            expiry: 0,
+            mode: StoreMode::Set,
+            cas: Cas::ANY,
+            preserve_expiry: false,
+        };
+        let durable = engine::Durable { level, timeout: Duration::from_millis(timeout_ms) };
+        world.bucket.durably(Some(durable)).store(VB, &request, world.bucket.now())
+    };
+    for level in [DurabilityLevel::MajorityAndPersistOnActive, DurabilityLevel::PersistToMajority] {
+        assert_eq!(write("a", level, 1000), Err(Refusal::DurabilityInvalidLevel));
+    }
+    let quick = write("quick", DurabilityLevel::Majority, 10).expect("prepared");
+    let slow = write("slow", DurabilityLevel::Majority, 1000).expect("prepared");
+    world.handles.clock.advance(Duration::from_millis(10));
+    world.bucket.sync_write_step();
+    assert_eq!((world.get("quick"), world.get("slow")), (None, None));
+    world.bucket.acknowledged(VB, "n_1", slow.seqno);
+    let outcomes = [quick, slow].map(|mutated| mutated.pending.expect("it waited").try_take());
+    assert_eq!(outcomes, [Some(SyncOutcome::Aborted), Some(SyncOutcome::Committed)]);
+    assert_eq!((world.get("quick"), world.get("slow").as_deref()), (None, Some("v")));
+    world.bucket.inspect(VB, |vb| {
+        let list = vb.seq_list().expect("there is no disk").counts();
+        // The abort and the document; their prepares have left.
+        assert_eq!((list.items, list.stale_items, vb.high_seqno()), (2, 0, Seqno(4)));
+    });
+    let mut seen = Vec::new();
+    let all = ResumePoint::default();
+    let Ok(Resumed::Range(range)) = world.bucket.resume_from_memory(VB, &all) else {
+        panic!("all is in the list");
+    };
+    let scanned = range.scan(Seqno(0), Values::Read, &mut |version| {
+        seen.push(version.meta().by_seqno);
+        ControlFlow::Continue(())
+    });
+    scanned.expect("nothing can fail");
+    assert_eq!(seen, [Seqno(4)]);
 }

@@ -2,6 +2,7 @@
 
 mod compact;
 mod rollback;
+mod sync_writes;
 
 use std::ops::ControlFlow;
 
@@ -43,6 +44,7 @@ pub fn run<S: Subject>(fresh: impl Fn() -> S) {
     a_group_is_many_saves(fresh());
     rollback::run(&fresh);
     compact::run(&fresh);
+    sync_writes::run(&fresh);
 }
 
 /// A version for tests.

@@ -84,7 +84,11 @@ impl CheckpointManager {
     }
 
     /// One for a replica that stopped at `high` inside a snapshot.
-    pub(crate) fn inside(context: &BucketContext, high: Seqno, snapshot: SnapshotBounds) -> CheckpointManager {
+    pub(crate) fn inside(
+        context: &BucketContext,
+        high: Seqno,
+        snapshot: SnapshotBounds,
+    ) -> CheckpointManager {
         let received = Received { snapshot, is_promised: true, ..Received::default() };
         CheckpointManager::begin(context, [snapshot.start.next(), high.next()], Some(Box::new(received)))
     }

@@ -38,7 +38,7 @@ pub use hash_table::{HashTable, Slot, VersionRef};
 pub use hlc::Hlc;
 pub use ops::{
     Basis, Change, Committed, ConflictRule, Existence, FlushBatch, IncomingSnapshot, Loaded, Look,
-    MAX_FOREIGN_CAS, MAX_REV_SEQNO, Misplaced, NotPrepared, OverdueLook, Placed, Prepared, Refusal, Refused,
+    MAX_FOREIGN_CAS, MAX_REV_SEQNO, Misplaced, OverdueLook, Placed, Prepared, Refusal, Refused,
     SavedSyncWrites, SnapshotKind, Stored, SyncWriteState, UnlockRefusal, WithMeta,
 };
 pub use range::{CheckpointView, Range, RangeLimit};

@@ -48,9 +48,14 @@ impl CheckpointManager {
         received.filter(|snapshot| snapshot.is_inside(self.high)).unwrap_or(SnapshotBounds::at(self.high))
     }
 
-    /// The snapshot that was announced last.
-    pub(crate) fn announced(&self) -> Option<&IncomingSnapshot> {
-        self.received.as_ref().map(|received| &received.announced)
+    /// The snapshot that is being received, or was last.
+    pub(crate) fn receiving(&self) -> SnapshotBounds {
+        self.received.as_ref().map(|received| received.snapshot).unwrap_or_default()
+    }
+
+    /// Up to where its producer has nothing in flight.
+    pub(crate) fn announced_completed(&self) -> Option<Seqno> {
+        self.received.as_ref().and_then(|received| received.announced.high_completed)
     }
 
     /// The bounds that what comes next has to keep to: the first seqno that may come, and the last one. Nothing if no

@@ -82,8 +82,6 @@ pub struct Origin {
     pub might_contain_xattrs: bool,
     /// Who shall hold it; nothing: this node alone.
     pub topology: Option<Topology>,
-    /// The snapshot in whose middle a replica stopped; nothing if it stood between snapshots.
-    pub snapshot: Option<SnapshotBounds>,
     /// The last change that readers can see.
     pub max_visible: Seqno,
     /// The last prepare.
@@ -92,6 +90,8 @@ pub struct Origin {
     pub high_prepared: Seqno,
     /// Up to here all prepares are committed or aborted.
     pub high_completed: Seqno,
+    /// The snapshot in whose middle a replica stopped; nothing if it stood between snapshots.
+    pub snapshot: Option<SnapshotBounds>,
 }
 
 impl Origin {
@@ -106,11 +106,11 @@ impl Origin {
             max_deleted_rev: RevSeqno(0),
             might_contain_xattrs: false,
             topology: None,
-            snapshot: None,
             max_visible: Seqno(0),
             last_prepared: Seqno(0),
             high_prepared: Seqno(0),
             high_completed: Seqno(0),
+            snapshot: None,
         }
     }
 }
@@ -136,6 +136,12 @@ impl History {
     pub(crate) fn record(&mut self, slot: Slot<'_>, new: NewVersion) -> Stored {
         let next = self.high_seqno.next();
         assert_eq!(new.meta().by_seqno, next, "seqnos are given one by one under the vBucket lock");
+        // What is part of a sync write is not merged: a key's other changes stand in other checkpoints.
+        if let Some(old) = slot.get().map(|version| version.meta())
+            && (old.sync_write != SyncWrite::No || new.meta().sync_write != SyncWrite::No)
+        {
+            self.checkpoints.close_behind(old.by_seqno);
+        }
         self.record_received(slot, new)
     }
 
@@ -157,13 +163,7 @@ impl History {
                 self.frequency.carry_over(old, &queued);
             }
         }
-        let old = replaced.as_ref().map(Version::meta);
-        if let Some(old) = &old
-            && (old.sync_write != SyncWrite::No || meta.sync_write != SyncWrite::No)
-        {
-            self.checkpoints.close_behind(old.by_seqno);
-        }
-        let old = old.map(|old| old.by_seqno);
+        let old = replaced.as_ref().map(|v| v.meta().by_seqno);
         let mut garbage = Garbage { replaced, ..Garbage::default() };
         if let Some(list) = &mut self.seq_list {
             garbage.unlisted = old.and_then(|old| list.replaced(old));
@@ -295,6 +295,7 @@ impl VBucket {
             // Whoever has what, has to say so again.
             self.sync_writes.active = ActiveMonitor::new(None);
             self.sync_writes.adopted = self.history.high_seqno;
+            self.sync_writes.passive.snapshot_complete();
         }
         self.begin_in(state, topology);
     }

@@ -33,6 +33,8 @@ pub struct FlushBatch {
     pub topology: Option<Topology>,
     /// How sync writes stand as of the end of the batch.
     pub sync_writes: SavedSyncWrites,
+    /// Whether it reaches the last change.
+    is_whole: bool,
     /// The snapshot that `high_seqno` lies in.
     pub snapshot: SnapshotBounds,
 }
@@ -42,7 +44,7 @@ pub struct FlushBatch {
 pub struct SavedSyncWrites {
     /// The last change that readers can see.
     pub max_visible: Seqno,
-    /// The last prepare that came.
+    /// The last prepare that came. Never too low.
     pub last_prepared: Seqno,
     /// The last prepare of complete snapshots.
     pub high_prepared: Seqno,
@@ -57,6 +59,9 @@ pub struct SavedSyncWrites {
 impl FlushBatch {
     /// The last change in the batch, or before it, that readers can see.
     pub fn max_visible(&self) -> Seqno {
+        if self.is_whole {
+            return self.sync_writes.max_visible;
+        }
         let items = self.range.iter().flat_map(|range| range.iter()).map(|version| version.meta());
         let visible = items.filter(|meta| !meta.sync_write.is_hidden()).map(|meta| meta.by_seqno);
         visible.max().unwrap_or_default().max(self.sync_writes.max_visible)
@@ -76,10 +81,14 @@ impl VBucket {
         let high_seqno = range.as_ref().map_or(self.persisted_seqno, Range::end);
         let snapshot = self.snapshot_of(range.as_ref(), high_seqno);
         // What is known of a later moment does not hold for this one; what was saved last does.
-        if high_seqno == self.history.high_seqno {
-            self.sync_writes.saved = self.saved_sync_writes();
-        }
-        Some(self.batch(range, high_seqno, snapshot, self.sync_writes.saved))
+        let is_whole = high_seqno == self.history.high_seqno;
+        let present = self.saved_sync_writes();
+        // Whoever starts from it looks for prepares up to the last one, so that may be too high.
+        let last_prepared = present.last_prepared;
+        let sync_writes =
+            if is_whole { present } else { SavedSyncWrites { last_prepared, ..self.sync_writes.saved } };
+        self.sync_writes.taken = (high_seqno, sync_writes);
+        Some(self.batch(range, high_seqno, snapshot, sync_writes))
     }
 
     /// The snapshot that the end of a range lies in.
@@ -137,6 +146,7 @@ impl VBucket {
             might_contain_xattrs: self.history.might_contain_xattrs,
             topology: self.topology.clone(),
             sync_writes,
+            is_whole: high_seqno == self.history.high_seqno,
             snapshot,
         }
     }
@@ -149,6 +159,10 @@ impl VBucket {
         );
         self.persisted_seqno = seqno;
         self.sync_writes.passive.persisted(seqno);
+        let (taken, sync_writes) = self.sync_writes.taken;
+        if taken == seqno {
+            self.sync_writes.saved = sync_writes;
+        }
         if let Some(cursor) = self.persistence {
             self.history.checkpoints.advance(cursor, seqno);
         }

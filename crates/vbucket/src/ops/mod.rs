@@ -21,7 +21,6 @@ pub use lock::UnlockRefusal;
 pub use on_disk::Look;
 pub(crate) use prepare::SyncWrites;
 pub use prepare::{Committed, OverdueLook, Prepared, SyncWriteState};
-pub use prepare_received::NotPrepared;
 pub use replicated::{IncomingSnapshot, Misplaced, SnapshotKind};
 pub use residency::{Loaded, Placed};
 pub use with_meta::{ConflictRule, MAX_FOREIGN_CAS, MAX_REV_SEQNO, WithMeta};

@@ -1,6 +1,6 @@
 //! Sync writes of an active vBucket: a change becomes a prepare, and a document when it is committed.
 
-use base::{Cas, DocKey, Moment, NewVersion, RevSeqno, Seqno, SyncWrite, Version, VersionMeta};
+use base::{DocKey, Moment, NewVersion, RevSeqno, Seqno, SyncWrite, Version, VersionMeta};
 
 use crate::durability::{ActiveMonitor, InFlight, NO_DEADLINE, PassiveMonitor, Prepares, Topology};
 use crate::ops::SavedSyncWrites;
@@ -20,8 +20,10 @@ pub(crate) struct SyncWrites {
     pub(crate) last_aborted: Seqno,
     /// Prepares up to here have no deadline: they were in flight when the vBucket became active.
     pub(crate) adopted: Seqno,
-    /// As of the last batch for the disk that had all changes of its time.
+    /// As the disk has it.
     pub(crate) saved: SavedSyncWrites,
+    /// What was taken for the disk last, with its seqno.
+    pub(crate) taken: (Seqno, SavedSyncWrites),
 }
 
 /// A prepare that was taken.
@@ -87,6 +89,7 @@ impl SyncWrites {
                 high_completed: origin.high_completed,
                 ..SavedSyncWrites::default()
             },
+            taken: Default::default(),
         }
     }
 
@@ -350,7 +353,7 @@ impl History {
         forgotten: RevSeqno,
         preserve_expiry: bool,
         now: Moment,
-    ) -> Cas {
+    ) {
         let last = current.map_or(forgotten, |version| version.meta().rev_seqno);
         let mut meta = new.meta_mut();
         meta.cas = self.hlc.next(now.0);
@@ -359,6 +362,5 @@ impl History {
         if let Some(old) = current.filter(|v| preserve_expiry && v.is_live(now)) {
             meta.expiry = old.meta().expiry;
         }
-        meta.cas
     }
 }

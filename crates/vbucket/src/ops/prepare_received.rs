@@ -1,26 +1,33 @@
 //! Sync writes of a vBucket that is not active: prepares, commits and aborts as the active one sends them.
 //!
-//! Whoever applies a snapshot calls these in the order of seqnos, and [`VBucket::received_snapshot`] at its end.
+//! They come in snapshots, in the order of seqnos, as documents do: see `replicated.rs`.
 
 use base::{DocKey, Moment, NewVersion, RevSeqno, Seqno, SyncWrite, Version, VersionMeta};
 
 use crate::durability::NO_DEADLINE;
+use crate::ops::change::Stored;
+use crate::ops::replicated::{Misplaced, SnapshotKind};
 use crate::vbucket::{Garbage, VBucket};
 
-/// A commit of something that is not prepared here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NotPrepared;
-
 impl VBucket {
-    /// Takes a prepare under its own seqno. `disk_end` is the end of the snapshot that it is in, if that comes from a
-    /// disk: then all of it must be on this disk before the prepare counts as safe.
+    /// Applies a prepare that was made elsewhere, complete with seqno, CAS and revision. One that is refused is handed
+    /// back, and nothing happened.
     ///
-    /// An older prepare of the key is over: the active one has left out what became of it.
-    pub fn receive_prepare(&mut self, prepare: Version, disk_end: Option<Seqno>) -> Garbage {
-        let meta = prepare.meta();
+    /// Of a snapshot from a disk all must be on this one before the prepare counts as safe. An older prepare of the key
+    /// is over: the active one has left out what became of it.
+    pub fn receive_prepare(&mut self, new: NewVersion) -> Result<Stored, (Misplaced, NewVersion)> {
+        let meta = new.meta();
         let SyncWrite::Prepare(level) = meta.sync_write else {
             panic!("a prepare is received as one");
         };
+        if let Err(misplaced) = self.expects(meta.by_seqno) {
+            return Err((misplaced, new));
+        }
+        let prepare = new.publish();
+        let snapshot = self.history.checkpoints.receiving();
+        let disk_end = (snapshot.kind != SnapshotKind::Memory).then_some(snapshot.end);
+        self.history.hlc.observe(meta.cas);
+        self.locks.remove(prepare.document_key());
         let superseded = self.supersede_prepare(prepare.document_key());
         let on_disk = (level == base::DurabilityLevel::PersistToMajority).then_some(meta.by_seqno);
         let until = if self.history.seq_list.is_some() { None } else { disk_end.or(on_disk) };
@@ -29,35 +36,39 @@ impl VBucket {
         let mut garbage = Garbage::default();
         self.history.queue(prepare, None, &mut garbage);
         garbage.prepare = superseded;
-        garbage
+        Ok(Stored { cas: meta.cas, by_seqno: meta.by_seqno, garbage })
     }
 
-    /// Takes the prepare of a document out of flight and makes what is to be put in the document's place at seqno `at`:
-    /// its commit. The prepare is to be dropped outside the lock.
+    /// Commits the prepare of a document at seqno `at`. `prepared` is its seqno, 0 if the sender does not say.
     pub fn receive_commit(
         &mut self,
+        hash: u64,
         document: DocKey<'_>,
         prepared: Seqno,
         at: Seqno,
-    ) -> Result<(NewVersion, Version), NotPrepared> {
-        let is_it = self.sync_writes.of(document).is_some_and(|in_flight| in_flight.prepared == prepared);
-        if !is_it {
-            return Err(NotPrepared);
+    ) -> Result<Stored, Misplaced> {
+        self.expects(at)?;
+        let in_flight = self.sync_writes.of(document).ok_or(Misplaced::NotPrepared)?;
+        if prepared != Seqno(0) && prepared != in_flight.prepared {
+            return Err(Misplaced::NotPrepared);
         }
-        let prepare = self.supersede_prepare(document).ok_or(NotPrepared)?;
-        let meta = VersionMeta { by_seqno: at, sync_write: SyncWrite::Commit { prepared }, ..prepare.meta() };
+        let sync_write = SyncWrite::Commit { prepared: in_flight.prepared };
+        let meta = VersionMeta { by_seqno: at, sync_write, ..in_flight.version.meta() };
         let heap = &self.table.context().heap;
-        Ok((NewVersion::new(heap, meta, document, &[prepare.value()]), prepare))
+        let new = NewVersion::new(heap, meta, document, &[in_flight.version.value()]);
+        // The prepare goes with what is replaced.
+        self.apply_replicated(hash, new).map_err(|(misplaced, _)| misplaced)
     }
 
-    /// Takes an abort at seqno `at`. Its prepare need not be here: a disk keeps the abort alone.
+    /// Aborts the prepare of a document at seqno `at`. The prepare need not be here: a disk keeps the abort alone.
     pub fn receive_abort(
         &mut self,
         document: DocKey<'_>,
         prepared: Seqno,
         at: Seqno,
         now: Moment,
-    ) -> Garbage {
+    ) -> Result<Stored, Misplaced> {
+        self.expects(at)?;
         let prepare = self.supersede_prepare(document);
         let meta = match &prepare {
             Some(prepare) => VersionMeta { by_seqno: prepared, ..prepare.meta() },
@@ -67,15 +78,16 @@ impl VBucket {
         let (key, len) = document.to_prepared();
         let key = DocKey { collection: base::CollectionId::PREPARES, key: &key[..len] };
         let abort = self.make_abort(key, meta, at, now.unix_s());
+        let cas = meta.cas;
         let mut garbage = Garbage::default();
         self.history.queue(abort, None, &mut garbage);
         garbage.prepare = prepare;
-        garbage
+        Ok(Stored { cas, by_seqno: at, garbage })
     }
 
     /// A document changes without a commit that names its prepare, as in a snapshot from a disk: a prepare of it is over.
     /// It is to be dropped outside the lock.
-    pub fn supersede_prepare(&mut self, document: DocKey<'_>) -> Option<Version> {
+    pub(crate) fn supersede_prepare(&mut self, document: DocKey<'_>) -> Option<Version> {
         let prepared = self.sync_writes.of(document)?.prepared;
         let prepare = self.sync_writes.complete(prepared)?;
         if let Some(list) = &mut self.history.seq_list {
@@ -85,11 +97,18 @@ impl VBucket {
         Some(prepare.version)
     }
 
-    /// A snapshot is complete. `high_completed` says, if its producer tells, up to where nothing is in flight: what is
-    /// left here below is put into `out`, to be dropped outside the lock.
-    pub fn received_snapshot(&mut self, high_completed: Option<Seqno>, out: &mut Vec<Version>) {
+    /// Notes whether the snapshot that is being received is complete by now; call it when something of it was applied.
+    /// Prepares that are over by its producer's word are put into `out`, to be dropped outside the lock.
+    pub fn note_complete(&mut self, out: &mut Vec<Version>) {
+        let snapshot = self.history.checkpoints.receiving();
+        if snapshot.end != self.history.high_seqno {
+            return;
+        }
         self.sync_writes.passive.snapshot_complete();
-        let Some(completed) = high_completed else { return };
+        self.sync_writes.passive.persisted(self.persisted_seqno);
+        // A snapshot from memory has all that happened since the one before.
+        let completed = self.history.checkpoints.announced_completed();
+        let Some(completed) = completed.filter(|_| snapshot.kind != SnapshotKind::Memory) else { return };
         while let Some(first) = self.sync_writes.prepares.as_ref().and_then(|prepares| prepares.front()) {
             if first.prepared > completed {
                 break;

@@ -4,7 +4,7 @@
 //! vBucket was at that seqno; inside it is not, because the active one left out what it replaced later.
 
 use base::version::MAX_SEQNO;
-use base::{NewVersion, Seqno, VbState, Version};
+use base::{NewVersion, Seqno, VbState};
 
 use crate::failover_table::FailoverTable;
 use crate::ops::change::Stored;
@@ -55,6 +55,8 @@ pub enum Misplaced {
     OutsideSnapshot,
     /// A snapshot that ends before it begins, or behind which the vBucket is already.
     BadSnapshot,
+    /// A commit of what is not prepared.
+    NotPrepared,
 }
 
 impl VBucket {
@@ -110,38 +112,18 @@ impl VBucket {
         if let Err(misplaced) = self.expects(meta.by_seqno) {
             return Err((misplaced, new));
         }
-        let slot = self.table.find_slot(hash, new.key());
-        if slot.get().is_none() && self.evicted.may_hold(hash, new.key()) {
+        if self.table.find(hash, new.key()).is_none() && self.evicted.may_hold(hash, new.key()) {
             self.evicted.covered(new.stored_key());
         }
+        // A snapshot from a disk has the document alone.
+        let prepare = self.supersede_prepare(new.key());
+        let slot = self.table.find_slot(hash, new.key());
         self.locks.remove(new.key());
         self.evicted.ties.changed(new.key());
         self.history.hlc.observe(meta.cas);
-        Ok(self.history.record_received(slot, new))
-    }
-
-    /// Applies a prepare that was made elsewhere, complete with seqno, CAS and revision. One that is refused is handed
-    /// back, and nothing happened.
-    pub fn apply_prepare(&mut self, new: NewVersion) -> Result<Garbage, (Misplaced, NewVersion)> {
-        let meta = new.meta();
-        if let Err(misplaced) = self.expects(meta.by_seqno) {
-            return Err((misplaced, new));
-        }
-        self.history.hlc.observe(meta.cas);
-        // What was read from a disk counts as safe only when all of it is on this one.
-        let from_disk = |snapshot: &&IncomingSnapshot| snapshot.kind != SnapshotKind::Memory;
-        let disk_end = self.history.checkpoints.announced().filter(from_disk).map(|snapshot| snapshot.end);
-        Ok(self.receive_prepare(new.publish(), disk_end))
-    }
-
-    /// To be called when changes were applied: if that was all of their snapshot, its prepares count as being here.
-    /// Those of them that are not in flight any more are put into `out`, to be dropped outside the lock.
-    pub fn settle_snapshot(&mut self, out: &mut Vec<Version>) {
-        let is_complete = self.history.checkpoints.expected().is_none();
-        if is_complete && self.is_following() {
-            let completed = self.history.checkpoints.announced().and_then(|snapshot| snapshot.high_completed);
-            self.received_snapshot(completed, out);
-        }
+        let mut stored = self.history.record_received(slot, new);
+        stored.garbage.prepare = prepare;
+        Ok(stored)
     }
 
     /// There is nothing for this replica up to `seqno`. Counts if that is the end of the snapshot, which is complete then.

@@ -1,0 +1,155 @@
+//! A sync write that was told to be on disk is there after a power loss at any moment, and so is what was prepared.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::env::sim::{SimDisk, SimHandles, SplitMix64};
+use base::env::{Disk, SimHandles as World};
+use base::{Cas, Datatype, DocKey, DurabilityLevel, VbId, VbState};
+use engine::{
+    Bucket, BucketConfig, Completion, Durable, Failure, StoreMode, StoreRequest, SyncOutcome,
+    topology_from_json,
+};
+use kvstore::{Couch, CouchConfig};
+use sim::crash::{every_crash, recorded};
+use sim::{CrashPlan, Verdict};
+
+const DIR: &str = "/data/bucket";
+const VBUCKETS: u16 = 2;
+const KEYS: u64 = 5;
+const LEVELS: [DurabilityLevel; 3] = [
+    DurabilityLevel::Majority,
+    DurabilityLevel::MajorityAndPersistOnActive,
+    DurabilityLevel::PersistToMajority,
+];
+
+fn prepare(disk: &SimDisk) {
+    disk.create_dir_all_synced(Path::new(DIR)).expect("no fault planned yet");
+}
+
+fn world(seed: u64, disk: &SimDisk) -> World {
+    SimHandles::new(seed).with_disk(disk.clone())
+}
+
+fn open(world: &World) -> Result<Bucket, Failure> {
+    let mut config = BucketConfig::new("b", DIR.into());
+    config.vbuckets = VBUCKETS;
+    let files = Arc::new(Couch::open(world.env(), &config.dir, CouchConfig::default())?);
+    Bucket::open(config, world.env(), files)
+}
+
+/// A change of one document.
+struct Write {
+    value: String,
+    /// When it was told to be on disk, in changes of the disk.
+    acknowledged_at: Option<u64>,
+}
+
+/// All changes of each document in their order.
+#[derive(Default)]
+struct Run(BTreeMap<(VbId, String), Vec<Write>>);
+
+/// A sync write that waits, and which one it is.
+type Waiting = (Completion<SyncOutcome>, (VbId, String), usize);
+
+fn request<'a>(key: &'a str, value: &'a str) -> StoreRequest<'a> {
+    StoreRequest {
+        key: DocKey::new(key.as_bytes()),
+        body: value.as_bytes(),
+        datatype: Datatype::RAW,
+        flags: 0,
+        expiry: 0,
+        mode: StoreMode::Set,
+        cas: Cas::ANY,
+        preserve_expiry: false,
+    }
+}
+
+impl Run {
+    fn write(&mut self, rng: &mut SplitMix64, bucket: &Bucket, waiting: &mut Vec<Waiting>) {
+        let vb = VbId(rng.below(u64::from(VBUCKETS)) as u16);
+        let (key, value) = (format!("k{}", rng.below(KEYS)), format!("v{}", rng.next_u64()));
+        let level = LEVELS[rng.below(3) as usize];
+        let durable = rng.chance(4, 5).then_some(Durable { level, timeout: Duration::from_secs(60) });
+        let Ok(mutated) = bucket.durably(durable).store(vb, &request(&key, &value), bucket.now()) else {
+            return;
+        };
+        let writes = self.0.entry((vb, key.clone())).or_default();
+        writes.push(Write { value, acknowledged_at: None });
+        waiting.extend(mutated.pending.map(|pending| (pending, (vb, key), writes.len() - 1)));
+    }
+
+    fn acknowledge(&mut self, disk: &SimDisk, waiting: &mut Vec<Waiting>) {
+        waiting.retain(|(pending, document, at)| {
+            let outcome = pending.try_take();
+            if outcome == Some(SyncOutcome::Committed) {
+                let writes = self.0.get_mut(document).expect("it was written");
+                writes[*at].acknowledged_at = Some(disk.changes());
+            }
+            outcome.is_none()
+        });
+    }
+
+    fn check(&self, disk: &SimDisk, at: u64) -> Vec<String> {
+        let bucket = match open(&world(!at, disk)) {
+            Ok(bucket) => bucket,
+            Err(failure) => return vec![format!("does not open: {failure}")],
+        };
+        let mut wrong = Vec::new();
+        for vb in (0..VBUCKETS).map(VbId) {
+            let in_flight = bucket.with_vbucket(vb, |vb| vb.prepares_in_flight()).expect("it has this many");
+            if in_flight > 0 {
+                wrong.push(format!("{vb}: {in_flight} prepares, and nobody else to wait for"));
+            }
+        }
+        for ((vb, key), writes) in &self.0 {
+            let found = bucket.get(*vb, DocKey::new(key.as_bytes()), bucket.now()).ok();
+            let found = found.map(|found| String::from_utf8_lossy(found.version.value()).into_owned());
+            let is_told = |write: &Write| write.acknowledged_at.is_some_and(|told_at| told_at <= at);
+            let least = writes.iter().rposition(is_told);
+            let there = found.as_ref().map(|found| writes.iter().position(|write| write.value == *found));
+            match there {
+                Some(None) => wrong.push(format!("{vb} {key}: {found:?} was never written")),
+                Some(there) if there >= least => {}
+                None if least.is_none() => {}
+                _ => wrong.push(format!("{vb} {key}: has {there:?}, was told of {least:?}")),
+            }
+        }
+        wrong
+    }
+}
+
+fn run(seed: u64, steps: u64, disk: &SimDisk) -> Run {
+    let mut run = Run::default();
+    let mut rng = SplitMix64::new(seed);
+    let world = world(seed, disk);
+    let bucket = open(&world).expect("no fault planned");
+    let alone = topology_from_json(&serde_json::json!([["n_0"]])).expect("it is a topology");
+    for vb in (0..VBUCKETS).map(VbId) {
+        bucket.set_vbucket_state(vb, VbState::Active, Some(alone.clone())).expect("there is such a vBucket");
+    }
+    let mut waiting = Vec::new();
+    for _ in 0..steps {
+        world.clock.advance(Duration::from_micros(rng.below(3000)));
+        run.write(&mut rng, &bucket, &mut waiting);
+        if rng.chance(1, 4) {
+            bucket.flush_step();
+            run.acknowledge(disk, &mut waiting);
+        }
+    }
+    run
+}
+
+#[test]
+fn power_loss_at_every_moment() {
+    let mut verdict = Verdict::default();
+    for seed in 0..4 {
+        let (run, recording) = recorded(prepare, |disk| run(seed, 100, disk));
+        let told = run.0.values().flatten().filter(|write| write.acknowledged_at.is_some()).count();
+        assert!(told > 10, "{told} were told of");
+        verdict.add(every_crash(&CrashPlan::new(seed), &recording, |disk, at| run.check(disk, at)));
+    }
+    verdict.report("sync writes, power loss");
+}
