@@ -309,6 +309,11 @@ impl VBucket {
         self.sync_writes.passive.high_prepared()
     }
 
+    /// Whether prepares of complete snapshots count as safe once they are on disk, and are not there yet.
+    pub fn prepares_wait_for_disk(&self) -> bool {
+        self.sync_writes.passive.complete() > self.sync_writes.passive.high_prepared()
+    }
+
     /// The last prepare that was committed or aborted with none in flight before it.
     pub fn high_completed_seqno(&self) -> Seqno {
         self.sync_writes.high_completed()
