@@ -445,7 +445,8 @@ impl Bucket {
         let is_active = self.state_of(vb) == Some(VbState::Active);
         // Files of a time before sync writes say nothing of what readers can see.
         let has_prepares = state.prepared_seqno > 0 || state.max_visible_seqno > 0;
-        let max_visible = if has_prepares { Seqno(state.max_visible_seqno).min(high_seqno) } else { high_seqno };
+        let max_visible =
+            if has_prepares { Seqno(state.max_visible_seqno).min(high_seqno) } else { high_seqno };
         Ok(BackfillScope {
             high_seqno,
             purge_seqno: snapshot.purge_seqno().max(Seqno(state.purge_seqno)),

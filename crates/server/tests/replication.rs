@@ -212,10 +212,8 @@ type Documents = BTreeMap<(VbId, Vec<u8>), Document>;
 
 /// All documents and tombstones of a bucket, as a stream from its beginning has them.
 fn documents(bucket: &Arc<Bucket>) -> Documents {
-    let flags = OpenFlags::PRODUCER
-        | OpenFlags::XATTRS
-        | OpenFlags::DELETE_TIMES
-        | OpenFlags::DELETED_USER_XATTRS;
+    let flags =
+        OpenFlags::PRODUCER | OpenFlags::XATTRS | OpenFlags::DELETE_TIMES | OpenFlags::DELETED_USER_XATTRS;
     let mut agreed = Agreement::open(OpenFlags(flags), b"compare", true).expect("valid flags");
     for (key, value) in [("enable_noop", "true"), ("enable_expiry_opcode", "true")] {
         assert_eq!(agreed.control(key.as_bytes(), value.as_bytes()), protocol::Status::Success);
@@ -254,7 +252,9 @@ fn documents(bucket: &Arc<Bucket>) -> Documents {
 }
 
 fn document(message: &Message<'_>) -> Option<Document> {
-    let deleted = |kind, deletion: protocol::dcp::Deletion| (deletion.by_seqno, deletion.rev_seqno, 0, deletion.delete_time.unwrap_or(0), kind);
+    let deleted = |kind, deletion: protocol::dcp::Deletion| {
+        (deletion.by_seqno, deletion.rev_seqno, 0, deletion.delete_time.unwrap_or(0), kind)
+    };
     let (seqno, revision, flags, expiry, kind) = match message.what {
         What::Mutation(m) => (m.by_seqno, m.rev_seqno, m.flags, m.expiry, ItemKind::Mutation),
         What::Deletion(d) => deleted(ItemKind::Deletion, d),
@@ -383,7 +383,12 @@ fn active_vbuckets_with_documents_do_not_become_replicas_by_mistake() {
 
 /// Writes to whichever node has the vBucket, and remembers what was acknowledged: for each key the last number and how
 /// often it was written.
-fn write_ledger(nodes: [&Bucket; 2], writer: u64, stop: &AtomicBool, written: &AtomicU64) -> BTreeMap<String, u64> {
+fn write_ledger(
+    nodes: [&Bucket; 2],
+    writer: u64,
+    stop: &AtomicBool,
+    written: &AtomicU64,
+) -> BTreeMap<String, u64> {
     let mut ledger: BTreeMap<String, u64> = BTreeMap::new();
     let mut at = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -431,14 +436,18 @@ fn taking_over_under_writes_loses_and_doubles_nothing() {
     });
     assert!(to.all_have_role(VbState::Active) && from.all_have_role(VbState::Dead));
     for (key, number) in ledgers.iter().flatten() {
-        let found = to.bucket().get(vb_of(key), DocKey::new(key.as_bytes()), to.bucket().now()).expect("it is there");
+        let found =
+            to.bucket().get(vb_of(key), DocKey::new(key.as_bytes()), to.bucket().now()).expect("it is there");
         assert_eq!(found.version.value(), number.to_string().as_bytes(), "{key}");
         // Every acknowledged write once.
         assert_eq!(found.version.meta().rev_seqno, RevSeqno(*number), "{key}");
     }
     assert_eq!(set(&from.bucket(), "k1", b"v", 0).err(), Some(Refusal::NotMyVbucket));
     let taken = to.link().taken_over;
-    assert!(taken.blocked_longest > Duration::ZERO && taken.blocked_total >= taken.blocked_longest, "{taken:?}");
+    assert!(
+        taken.blocked_longest > Duration::ZERO && taken.blocked_total >= taken.blocked_longest,
+        "{taken:?}"
+    );
     println!("taken over {} vBuckets: writes blocked {taken:?}", taken.done);
     for (old, new) in from.histories().into_iter().zip(to.histories()) {
         assert_eq!(&new[1..], &old[..], "a new history begins behind the old ones");
@@ -493,10 +502,16 @@ fn over_http_it_is_declared_and_looked_at() {
         said["links"][0]["last_error"].as_str().is_some_and(|error| error.contains("password is another one"))
     });
     assert_eq!(replica.http("PUT", path, &source("0-15", "password")).0, 200);
-    eventually("it has caught up", || replica.http("GET", path, &Value::Null).1["links"][0]["caught_up"] == true);
+    eventually("it has caught up", || {
+        replica.http("GET", path, &Value::Null).1["links"][0]["caught_up"] == true
+    });
     let (_, said) = replica.http("GET", &format!("{path}?detail=true"), &Value::Null);
     let each = said["links"][0]["each"].as_array().expect("one for each vBucket");
-    assert_eq!((each.len(), &each[3]["lag"], &each[3]["stage"]), (16, &0.into(), &"streaming".into()), "{said}");
+    assert_eq!(
+        (each.len(), &each[3]["lag"], &each[3]["stage"]),
+        (16, &0.into(), &"streaming".into()),
+        "{said}"
+    );
     for wrong in [json!({}), source("16", "password"), source("0-", "password"), json!({ "sources": [7] })] {
         let (status, said) = replica.http("PUT", path, &wrong);
         assert_eq!(status, 400, "{said}");

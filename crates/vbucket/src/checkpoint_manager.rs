@@ -416,9 +416,8 @@ impl CheckpointManager {
         if is_few(self.closed) && self.high <= limit.through && self.run_start <= last_run {
             return None;
         }
-        let is_within = |s: &Sealed| {
-            is_few(s.before) && s.checkpoint_end <= limit.through && s.run_start <= last_run
-        };
+        let is_within =
+            |s: &Sealed| is_few(s.before) && s.checkpoint_end <= limit.through && s.run_start <= last_run;
         let sealed = last_before(&cursor.near, |n| n.sealed().is_some_and(is_within)).sealed()?;
         let after = sealed.checkpoint_end.next();
         Some(node_of(&cursor.near, after).clone())

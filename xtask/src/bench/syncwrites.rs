@@ -276,7 +276,8 @@ fn row_json(row: &Row) -> Value {
 fn add_figures(report: &mut Report, rows: &[Row], clients: &[u32]) {
     for &clients in clients {
         let runs = |contender, level| {
-            let is_it = |row: &&Row| row.contender == contender && row.level == level && row.clients == clients;
+            let is_it =
+                |row: &&Row| row.contender == contender && row.level == level && row.clients == clients;
             rows.iter().find(is_it).map(|row| &row.runs[..])
         };
         let ahead = Some(Goal::AtLeast(1.0));

@@ -34,10 +34,8 @@ fn controls(config: &ConsumerConfig) -> Vec<(&'static str, String, bool)> {
 
 /// Writes what opens the connection.
 pub(super) fn open(config: &ConsumerConfig, out: &mut Vec<u8>) {
-    let flags = OpenFlags::PRODUCER
-        | OpenFlags::XATTRS
-        | OpenFlags::DELETE_TIMES
-        | OpenFlags::DELETED_USER_XATTRS;
+    let flags =
+        OpenFlags::PRODUCER | OpenFlags::XATTRS | OpenFlags::DELETE_TIMES | OpenFlags::DELETED_USER_XATTRS;
     let mut send = |parts: RequestParts<'_>| {
         let fits = write_request(out, &parts);
         assert!(fits, "names and values of controls are short");

@@ -147,12 +147,7 @@ impl Consumer {
         self.pausing.insert((again_at, vb));
     }
 
-    fn on_request(
-        &mut self,
-        request: &Request<'_>,
-        bytes: u64,
-        out: &mut Vec<u8>,
-    ) -> Result<(), Disconnect> {
+    fn on_request(&mut self, request: &Request<'_>, bytes: u64, out: &mut Vec<u8>) -> Result<(), Disconnect> {
         if request.opcode == opcode::DCP_NOOP {
             let (opcode, opaque) = (request.opcode, request.opaque);
             Response { opcode, opaque, ..Response::default() }.write(out);
@@ -164,7 +159,10 @@ impl Consumer {
             return Err(Disconnect::Overrun);
         }
         if message.stream_id.is_some() {
-            return Err(Disconnect::Violation(message.vb, "a message with a stream id that was not agreed on"));
+            return Err(Disconnect::Violation(
+                message.vb,
+                "a message with a stream id that was not agreed on",
+            ));
         }
         if !self.is_followed(message.vb, message.opaque, Stage::Streaming) {
             // Of a stream that was closed here: it may have been on its way.
@@ -233,7 +231,12 @@ fn failover_log(value: &[u8]) -> Option<Vec<FailoverEntry>> {
         return None;
     }
     let entries = FailoverLog::decode(value)?;
-    Some(entries.into_iter().map(|(VbUuid(uuid), seqno)| FailoverEntry { uuid: VbUuid(uuid), seqno }).collect())
+    Some(
+        entries
+            .into_iter()
+            .map(|(VbUuid(uuid), seqno)| FailoverEntry { uuid: VbUuid(uuid), seqno })
+            .collect(),
+    )
 }
 
 fn snapshot(marker: &Marker, is_first: bool) -> Result<IncomingSnapshot, &'static str> {

@@ -109,7 +109,10 @@ pub(super) async fn show(
 fn sources(declared: Declaration) -> Result<Sources, String> {
     let mut all = Sources::new();
     for body in declared.sources {
-        if !body.node.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+        if !body
+            .node
+            .rsplit_once(':')
+            .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
         {
             return Err(format!("{:?}: give a node as HOST:PORT", body.node));
         }
@@ -225,9 +228,7 @@ mod tests {
 
     #[test]
     fn a_declaration_names_each_vbucket_once() {
-        let parse = |text: &str| {
-            sources(serde_json::from_str(text).expect("JSON of the right form"))
-        };
+        let parse = |text: &str| sources(serde_json::from_str(text).expect("JSON of the right form"));
         let source = |vbuckets: &str, node: &str| {
             format!(r#"{{"node":"{node}","username":"u","password":"p","vbuckets":"{vbuckets}"}}"#)
         };

@@ -176,14 +176,10 @@ impl Login<'_> {
         let answer = wire.request(&parts).await?;
         match Status::from_code(answer.status_code) {
             Some(Status::Success) => Ok(()),
-            Some(Status::Eaccess | Status::KeyEnoent) => Err(LinkError::Bucket {
-                bucket: self.bucket.to_owned(),
-                username: self.username.to_owned(),
-            }),
-            _ => Err(LinkError::Refused {
-                what: "to select the bucket",
-                status_code: answer.status_code,
-            }),
+            Some(Status::Eaccess | Status::KeyEnoent) => {
+                Err(LinkError::Bucket { bucket: self.bucket.to_owned(), username: self.username.to_owned() })
+            }
+            _ => Err(LinkError::Refused { what: "to select the bucket", status_code: answer.status_code }),
         }
     }
 

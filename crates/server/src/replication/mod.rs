@@ -141,7 +141,8 @@ impl Replication {
             match links.get(&key) {
                 Some(link) => link.want(wanted.vbuckets),
                 None => {
-                    let link = Arc::new(Link::new(self.env.clone(), bucket, &self.node, key.1.clone(), wanted));
+                    let link =
+                        Arc::new(Link::new(self.env.clone(), bucket, &self.node, key.1.clone(), wanted));
                     links.insert(key, Arc::clone(&link));
                     new.push(link);
                 }

@@ -89,7 +89,9 @@ impl LinkStatus {
     /// Whether everything comes, and was here when the source was asked last.
     pub fn is_caught_up(&self) -> bool {
         let is_here = |progress: &VbProgress| {
-            progress.stage == Stage::Streaming && progress.mode == Mode::Replicate && lag_of(progress) == Some(0)
+            progress.stage == Stage::Streaming
+                && progress.mode == Mode::Replicate
+                && lag_of(progress) == Some(0)
         };
         self.vbuckets.iter().all(is_here)
     }

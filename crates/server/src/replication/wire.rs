@@ -142,8 +142,7 @@ impl Wire {
                 ParsedResponse::Response { response, total_len } => {
                     let is_ours = response.magic != magic::SERVER_REQUEST
                         && (response.opcode, response.opaque) == (parts.opcode, parts.opaque);
-                    let answer =
-                        Answer { status_code: response.status_code, value: response.value.to_vec() };
+                    let answer = Answer { status_code: response.status_code, value: response.value.to_vec() };
                     self.consume(total_len);
                     if is_ours {
                         return Ok(answer);
