@@ -240,6 +240,7 @@ fn broken(refusal: ReplicaRefusal) -> Option<&'static str> {
         ReplicaRefusal::Misplaced(Misplaced::NotRising) => "a seqno that does not rise",
         ReplicaRefusal::Misplaced(Misplaced::OutsideSnapshot) => "a change outside of its snapshot",
         ReplicaRefusal::Misplaced(Misplaced::BadSnapshot) => "a snapshot that cannot be",
+        ReplicaRefusal::Misplaced(Misplaced::NotPrepared) => "a commit of what is not prepared",
         ReplicaRefusal::BadFailoverLog => "a failover log that cannot be",
         ReplicaRefusal::Malformed => "a change that cannot be",
         ReplicaRefusal::NotReplica
