@@ -60,8 +60,7 @@ impl Chain {
         if defined().any(|name| name.is_empty() || name.len() > MAX_NODE_NAME_BYTES) {
             return Err(TopologyError::NotAName);
         }
-        let is_twice = |(at, name): (usize, &Box<str>)| defined().skip(at + 1).any(|other| other == name);
-        if defined().enumerate().any(is_twice) {
+        if defined().enumerate().any(|(at, name)| defined().skip(at + 1).any(|other| other == name)) {
             return Err(TopologyError::Twice);
         }
         Ok(Chain(members))
