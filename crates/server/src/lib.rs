@@ -34,6 +34,7 @@ pub mod settings_reference;
 pub mod socket;
 pub mod stats;
 pub mod status_map;
+pub mod sync_write;
 pub mod timer;
 pub mod user;
 pub mod version;

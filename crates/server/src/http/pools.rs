@@ -151,7 +151,7 @@ fn bucket_json(node: &Node, spec: &BucketSpec, bucket: &Bucket, headers: &Header
         "threadsNumber": 3,
         "evictionPolicy": naming::eviction_policy(settings),
         "conflictResolutionType": "seqno",
-        "durabilityMinLevel": "none",
+        "durabilityMinLevel": settings.show(Key::DurabilityMinLevel),
         "compressionMode": settings.show(Key::CompressionMode),
         "maxTTL": settings.get(Key::MaxTtl),
         "numVBuckets": bucket.vbuckets(),

@@ -162,21 +162,21 @@ fn name_in(error: &SettingError) -> &str {
 }
 
 /// Fields of the form that are settings here.
-const FORM_SETTINGS: [(&str, Key); 4] = [
+const FORM_SETTINGS: [(&str, Key); 5] = [
     ("ramQuotaMB", Key::MaxSize),
     ("evictionPolicy", Key::EvictionPolicy),
     ("maxTTL", Key::MaxTtl),
     ("compressionMode", Key::CompressionMode),
+    ("durabilityMinLevel", Key::DurabilityMinLevel),
 ];
 
 /// Fields of the form that a single node has fixed: SDKs send them with what they read before.
-const FORM_FIXED: [(&str, &str); 8] = [
+const FORM_FIXED: [(&str, &str); 7] = [
     ("replicaNumber", "0"),
     ("replicaIndex", "0"),
     ("flushEnabled", "0"),
     ("threadsNumber", "3"),
     ("conflictResolutionType", "seqno"),
-    ("durabilityMinLevel", "none"),
     ("authType", "sasl"),
     ("saslPassword", ""),
 ];
