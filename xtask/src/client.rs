@@ -67,6 +67,7 @@ impl Client {
             Feature::TcpNoDelay,
             Feature::MutationSeqno,
             Feature::Xerror,
+            Feature::Json,
             Feature::SelectBucket,
             Feature::AltRequestSupport,
             Feature::SyncReplication,

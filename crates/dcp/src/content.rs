@@ -2,12 +2,13 @@
 
 use std::borrow::Cow;
 
-use base::{Datatype, ItemKind, Version};
+use base::{Cas, Datatype, ItemKind, SyncWrite, Version};
 use engine::{Whole, value};
 use protocol::dcp::{Deletion, Message, Mutation, OpenFlags, What};
 
 use crate::agreement::Agreement;
 use crate::sink::Sink;
+use crate::sync_writes;
 use crate::system_event::{event_of, write_event};
 
 /// Values below this are not worth compressing.
@@ -33,17 +34,27 @@ enum Content<'a> {
 }
 
 /// Writes `version` as a message of the stream that `head` belongs to; returns how many bytes it took.
+/// A commit is told as such, without its value, to those who have the prepare: `has_prepare`.
 pub fn write_version(
     out: &mut dyn Sink,
     head: Message<'_>,
     version: &Version,
+    has_prepare: bool,
     agreed: &Agreement,
     features: Features,
 ) -> usize {
     if let Some(event) = event_of(version) {
         return write_event(out, head, version, &event, agreed);
     }
-    let key = if features.collections { version.stored_key() } else { version.key().key };
+    let key = sync_writes::wire_key(version, features);
+    let is_abort = matches!(version.meta().sync_write, SyncWrite::Abort { .. });
+    if (has_prepare || is_abort)
+        && let Some(what) = sync_writes::completion(version)
+    {
+        let message = Message { cas: Cas(0), key, what, ..head };
+        message.write(out.bytes());
+        return message.wire_bytes();
+    }
     let message = finish(head, version, key, agreed);
     if let Ok(whole) = Whole::of(version.clone()) {
         let (content, datatype) = content(&whole, agreed, features);
@@ -62,23 +73,25 @@ fn finish<'a>(head: Message<'a>, version: &Version, key: &'a [u8], agreed: &Agre
     let meta = version.meta();
     let frequency = version.frequency().load(std::sync::atomic::Ordering::Relaxed);
     let deletion = |delete_time| Deletion { by_seqno: meta.by_seqno, rev_seqno: meta.rev_seqno, delete_time };
-    let what = match meta.kind {
+    let mutation = Mutation {
+        by_seqno: meta.by_seqno,
+        rev_seqno: meta.rev_seqno,
+        flags: meta.flags,
+        expiry: meta.expiry,
+        lock_time: 0,
+        nru: if agreed.full_frequencies { frequency } else { not_used(frequency) },
+    };
+    let what = match (meta.sync_write, meta.kind) {
+        (SyncWrite::Prepare(level), kind) => sync_writes::prepare(level, kind, mutation),
         // Only for those who also want to know when.
-        ItemKind::Expiration if agreed.expirations && agreed.flags.has(OpenFlags::DELETE_TIMES) => {
+        (_, ItemKind::Expiration) if agreed.expirations && agreed.flags.has(OpenFlags::DELETE_TIMES) => {
             What::Expiration(deletion(Some(meta.expiry)))
         }
-        ItemKind::Deletion | ItemKind::Expiration => {
+        (_, ItemKind::Deletion | ItemKind::Expiration) => {
             let times = agreed.flags.has(OpenFlags::DELETE_TIMES);
             What::Deletion(deletion(times.then_some(meta.expiry)))
         }
-        _ => What::Mutation(Mutation {
-            by_seqno: meta.by_seqno,
-            rev_seqno: meta.rev_seqno,
-            flags: meta.flags,
-            expiry: meta.expiry,
-            lock_time: 0,
-            nru: if agreed.full_frequencies { frequency } else { not_used(frequency) },
-        }),
+        _ => What::Mutation(mutation),
     };
     Message { cas: meta.cas, key, what, ..head }
 }

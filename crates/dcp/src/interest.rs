@@ -50,8 +50,7 @@ fn verdict(is_wanted: bool) -> Verdict {
 
 /// What `version`, the next change, is to a stream with this interest.
 pub(crate) fn look(interest: Option<&mut Interest>, version: &Version, agreed: &Agreement) -> Verdict {
-    let collection = version.key().collection;
-    if collection == CollectionId::SYSTEM {
+    if version.key().collection == CollectionId::SYSTEM {
         let Some(event) = event_of(version) else { return Verdict::Passed };
         let told = interest.map_or(Verdict::Wanted, |interest| interest.hear(&event));
         return match told {
@@ -59,6 +58,7 @@ pub(crate) fn look(interest: Option<&mut Interest>, version: &Version, agreed: &
             told => told,
         };
     }
+    let collection = version.document_key().collection;
     match interest {
         None => Verdict::Wanted,
         Some(Interest::Default) => verdict(collection == CollectionId::DEFAULT),

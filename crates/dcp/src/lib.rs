@@ -10,6 +10,7 @@ mod pending;
 mod producer;
 mod sink;
 mod stream;
+mod sync_writes;
 mod system_event;
 
 pub use agreement::{Agreement, BackfillOrder, OutOfOrder, Priority, Side};
@@ -18,6 +19,6 @@ pub use consumer::{
 };
 pub use content::Features;
 pub use filter::{Filter, FilterRefusal};
-pub use producer::{Producer, Step, StreamRequestRefusal, Tick};
+pub use producer::{AcknowledgeRefusal, Producer, Step, StreamRequestRefusal, Tick};
 pub use sink::Sink;
 pub use system_event::read_event;

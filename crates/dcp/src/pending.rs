@@ -1,17 +1,28 @@
 //! What a stream has taken from memory or disk and not sent yet.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use base::{Account, Part, Seqno, Version};
 use engine::Bucket;
+use protocol::dcp::MarkerMore;
 
 /// A snapshot that is to be announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Announcement {
     pub(crate) start: Seqno,
     pub(crate) end: Seqno,
-    pub(crate) purge: Seqno,
     pub(crate) flags: u32,
+    /// For those who understand it.
+    pub(crate) more: MarkerMore,
+}
+
+/// What is said between changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Notice {
+    /// A snapshot begins.
+    Snapshot(Announcement),
+    /// Up to here there is nothing more in it.
+    Advanced(Seqno),
 }
 
 /// Changes of one snapshot or of several in the order in which they are sent, charged to the account of the bucket.
@@ -19,12 +30,18 @@ pub(crate) struct Pending {
     items: VecDeque<Version>,
     /// Items that were taken out.
     popped: usize,
-    /// Snapshots, each with how many items come before it.
-    announcements: VecDeque<(usize, Announcement)>,
+    /// Notices, each with how many items come before it.
+    notices: VecDeque<(usize, Notice)>,
     account: Account,
     charged: usize,
     /// Up to where everything is sent once these are.
     pub(crate) end: Option<Seqno>,
+    /// Up to where the snapshot was announced.
+    pub(crate) marker_end: Seqno,
+    /// Whether commits are told as the documents that they made: on disk the prepares are gone.
+    pub(crate) is_of_documents: bool,
+    /// Commits of which that is so in a snapshot of several checkpoints.
+    pub(crate) as_documents: HashSet<Seqno>,
     /// The last change of the snapshot that the consumer wants.
     pub(crate) last_wanted: Seqno,
     /// Whether the snapshot was announced to a consumer that does not want all of it.
@@ -42,10 +59,13 @@ impl Pending {
         Pending {
             items: VecDeque::new(),
             popped: 0,
-            announcements: VecDeque::new(),
+            notices: VecDeque::new(),
             account: bucket.memory().account().clone(),
             charged: 0,
             end: None,
+            marker_end: Seqno(0),
+            is_of_documents: false,
+            as_documents: HashSet::new(),
             last_wanted: Seqno(0),
             is_announced: false,
             moves_cursor: false,
@@ -58,26 +78,37 @@ impl Pending {
         self.items.extend(items);
         let seqnos = self.items.iter().map(|version| version.meta().by_seqno);
         self.last_wanted = seqnos.max().unwrap_or_default();
-        let announced = self.announcements.capacity() * size_of::<(usize, Announcement)>();
-        let bytes = self.items.capacity() * size_of::<Version>() + announced;
+        let noticed = self.notices.capacity() * size_of::<(usize, Notice)>();
+        let bytes = self.items.capacity() * size_of::<Version>() + noticed;
         self.account.charge(Part::Streams, bytes - self.charged);
         self.charged = bytes;
     }
 
     /// Appends what was chosen apart.
     pub(crate) fn append(&mut self, mut chosen: Pending) {
+        self.as_documents.extend(std::mem::take(&mut chosen.as_documents));
         self.extend(std::mem::take(&mut chosen.items).into_iter());
+    }
+
+    /// Whether its consumer, if it has sync writes, has the prepare of the commit `version`.
+    pub(crate) fn has_prepare(&self, version: &Version) -> bool {
+        !self.is_of_documents && !self.as_documents.contains(&version.meta().by_seqno)
     }
 
     /// What comes next belongs to this snapshot.
     pub(crate) fn announce(&mut self, snapshot: Announcement) {
-        self.announcements.push_back((self.popped + self.items.len(), snapshot));
+        self.notices.push_back((self.popped + self.items.len(), Notice::Snapshot(snapshot)));
     }
 
-    /// The snapshot that is to be announced before anything else is taken out.
-    pub(crate) fn pop_announcement(&mut self) -> Option<Announcement> {
-        let is_due = self.announcements.front().is_some_and(|(before, _)| *before == self.popped);
-        if is_due { self.announcements.pop_front().map(|(_, snapshot)| snapshot) } else { None }
+    /// Up to `to` nothing comes any more.
+    pub(crate) fn advance(&mut self, to: Seqno) {
+        self.notices.push_back((self.popped + self.items.len(), Notice::Advanced(to)));
+    }
+
+    /// What is to be said before anything else is taken out.
+    pub(crate) fn pop_notice(&mut self) -> Option<Notice> {
+        let is_due = self.notices.front().is_some_and(|(before, _)| *before == self.popped);
+        if is_due { self.notices.pop_front().map(|(_, notice)| notice) } else { None }
     }
 
     pub(crate) fn pop(&mut self) -> Option<Version> {
@@ -87,7 +118,7 @@ impl Pending {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.items.is_empty() && self.announcements.is_empty()
+        self.items.is_empty() && self.notices.is_empty()
     }
 }
 

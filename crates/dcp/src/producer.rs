@@ -53,6 +53,15 @@ impl From<StreamRefusal> for StreamRequestRefusal {
     }
 }
 
+/// Why a consumer's acknowledgement of prepares is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AcknowledgeRefusal {
+    /// It has not said by which name it takes part in sync writes.
+    Nameless,
+    /// It never had a stream of the vBucket: it cannot have anything of it.
+    NoStream,
+}
+
 /// What is to be done about a connection after some time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tick {
@@ -96,6 +105,8 @@ pub struct Producer {
     /// vBuckets whose streams want a turn, and which they are.
     queue: VecDeque<VbId>,
     is_queued: Box<[bool]>,
+    /// vBuckets that were streamed at some time.
+    was_streamed: Box<[bool]>,
     /// Those that wait until another one is done with the disk.
     line: VecDeque<VbId>,
     streams: usize,
@@ -128,6 +139,7 @@ impl Producer {
             follower: Follower::new(vbuckets, wake),
             slots: (0..vbuckets).map(|_| None).collect(),
             is_queued: vec![false; usize::from(vbuckets)].into_boxed_slice(),
+            was_streamed: vec![false; usize::from(vbuckets)].into_boxed_slice(),
             line: VecDeque::new(),
             on_disk: Cell::new(0),
             out_of_order_from: OUT_OF_ORDER_FROM,
@@ -190,6 +202,20 @@ impl Producer {
     pub fn acknowledge(&mut self, bytes: u32) {
         self.is_heard = true;
         self.unacknowledged = self.unacknowledged.saturating_sub(bytes.into());
+    }
+
+    /// The consumer has all prepares of a vBucket up to `prepared`, as safe as their levels ask. Of a stream that has
+    /// ended meanwhile that may still come.
+    pub fn acknowledge_prepares(&mut self, vb: VbId, prepared: Seqno) -> Result<(), AcknowledgeRefusal> {
+        self.is_heard = true;
+        let Some(name) = self.agreed.consumer_name.as_deref() else {
+            return Err(AcknowledgeRefusal::Nameless);
+        };
+        if !self.was_streamed.get(usize::from(vb.0)).is_some_and(|was| *was) {
+            return Err(AcknowledgeRefusal::NoStream);
+        }
+        self.bucket.acknowledged(vb, name, prepared);
+        Ok(())
     }
 
     /// A stream request; the value of the answer is the failover log.
@@ -255,6 +281,9 @@ impl Producer {
         } else {
             self.bucket.begin_stream(vb, &self.follower, &at, wanted, only_active)?
         };
+        if let (true, Some(node)) = (self.agreed.sync_writes, &self.agreed.consumer_name) {
+            self.bucket.replica_resumes(vb, node, request.start);
+        }
         let log = start.failover.iter().map(|entry| (VbUuid(entry.uuid.0), entry.seqno));
         let log = FailoverLog::encode(log);
         let interest = match wanted {
@@ -263,10 +292,13 @@ impl Producer {
             StreamWanted::Collections(collections) => Some(Interest::Collections(collections.to_vec())),
             StreamWanted::Scope(scope) => Some(Interest::Scope(scope, start.collections.clone())),
         };
-        let mut stream = Box::new(Stream::new(opaque, &request, filter.stream_id, interest, &start));
+        let sync_writes = self.agreed.sync_writes;
+        let mut stream =
+            Box::new(Stream::new(opaque, &request, filter.stream_id, interest, &start, sync_writes));
         let slot = &mut self.slots[usize::from(vb.0)];
         stream.next = slot.take();
         *slot = Some(stream);
+        self.was_streamed[usize::from(vb.0)] = true;
         self.streams += 1;
         self.enqueue(vb);
         Ok(log)

@@ -1,6 +1,7 @@
 //! One stream: the changes of a vBucket, from disk and then from memory, as messages.
 
 use std::cell::Cell;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,13 +16,17 @@ use crate::agreement::{Agreement, BackfillOrder, OutOfOrder, Priority};
 use crate::content::{Features, write_version};
 use crate::handover::Handover;
 use crate::interest::{Interest, look};
-use crate::pending::{Announcement, Pending};
+use crate::pending::{Announcement, Notice, Pending};
 use crate::sink::Sink;
+use crate::sync_writes::{self, Visible, last_visible};
 
 /// Changes of the first range, which are merged into one snapshot; a larger one is sent as it is sealed.
 const FIRST_RANGE: RangeLimit = RangeLimit { items: 100_000, bytes: 16 << 20, ..RangeLimit::NONE };
 /// Changes taken from memory at once.
 const RANGE: RangeLimit = RangeLimit { items: 10_000, bytes: 2 << 20, ..RangeLimit::NONE };
+/// The same for those who take part in sync writes: a prepare and what became of an earlier one of its key may not meet
+/// in a snapshot.
+const RUN: RangeLimit = RangeLimit { one_run: true, ..RANGE };
 /// Bytes taken from a backfill at once.
 const TAKE_BYTES: usize = 512 << 10;
 
@@ -73,6 +78,21 @@ pub(crate) struct Common<'a> {
     pub(crate) out_of_order_from: u64,
 }
 
+impl Common<'_> {
+    /// Where the snapshot of changes in seqno order ends for this consumer, all of which end with `end`.
+    fn visible(&self, items: &[Version], end: Seqno) -> Visible {
+        match self.agreed.sync_writes {
+            true => Visible { end, is_abort_last: false },
+            false => Visible::of(items, end, self.features.collections),
+        }
+    }
+
+    /// Whether the consumer knows of such changes.
+    fn is_shown(&self, version: &Version) -> bool {
+        self.agreed.sync_writes || !version.meta().sync_write.is_hidden()
+    }
+}
+
 /// A stream that reads from disk.
 struct Disk {
     backfill: Arc<Backfill>,
@@ -84,6 +104,8 @@ struct Disk {
     last_wanted: Seqno,
     /// What belongs to the snapshot although it is not on disk yet.
     rest: Option<Range>,
+    /// Whether the last change of that came to nothing.
+    is_abort_last: bool,
 }
 
 /// Where a stream gets its changes from. What is large and seldom is boxed: there are many streams, mostly idle.
@@ -124,6 +146,8 @@ pub(crate) struct Stream {
     state: VbState,
     handover: Handover,
     next_marker: NextMarker,
+    /// The last change up to `sent` that readers can see, or some seqno between that and `sent`.
+    max_visible: Seqno,
 }
 
 /// What the next marker is to this stream.
@@ -146,10 +170,12 @@ impl Stream {
         stream_id: Option<u16>,
         interest: Option<Interest>,
         start: &StreamStart,
+        sync_writes: bool,
     ) -> Stream {
         let mut end = request.end;
         if request.flags.has(StreamFlags::TO_LATEST) {
-            end = start.high_seqno;
+            // Of prepares only those are told who know of them.
+            end = if sync_writes { start.high_seqno } else { start.max_visible };
         }
         if request.flags.has(StreamFlags::DISK_ONLY) {
             end = end.min(start.persisted_seqno);
@@ -173,6 +199,7 @@ impl Stream {
             must_reach: if request.start > request.snapshot_start { request.snapshot_end } else { Seqno(0) }
                 .max(start.failover.first().map_or(Seqno(0), |newest| newest.seqno)),
             next_marker: NextMarker::First,
+            max_visible: start.max_visible.min(request.start),
             phase: if is_done { Phase::Done(EndReason::Ok) } else { Phase::Begin },
             pending: None,
             next: None,
@@ -234,13 +261,21 @@ impl Stream {
     fn send_pending(&mut self, common: &Common<'_>, allowance: &mut Allowance, out: &mut dyn Sink) -> bool {
         let Some(mut pending) = self.pending.take() else { return true };
         while !allowance.is_used() {
-            if let Some(snapshot) = pending.pop_announcement() {
-                self.send_marker(common, &snapshot, allowance, out);
-                continue;
+            match pending.pop_notice() {
+                Some(Notice::Snapshot(snapshot)) => {
+                    self.send_marker(common, &snapshot, allowance, out);
+                    continue;
+                }
+                Some(Notice::Advanced(to)) => {
+                    self.send(What::SeqnoAdvanced(to), allowance, out);
+                    continue;
+                }
+                None => {}
             }
             let Some(version) = pending.pop() else { break };
             let head = self.message(What::End(EndReason::Ok));
-            allowance.use_up(write_version(out, head, &version, common.agreed, common.features));
+            let has_prepare = common.agreed.sync_writes && pending.has_prepare(&version);
+            allowance.use_up(write_version(out, head, &version, has_prepare, common.agreed, common.features));
         }
         if !pending.is_empty() {
             self.pending = Some(pending);
@@ -256,8 +291,11 @@ impl Stream {
                 self.send(What::SeqnoAdvanced(end), allowance, out);
             }
             self.send(What::OutOfOrder(false), allowance, out);
-        } else if pending.last_wanted < end && pending.is_announced && common.features.collections {
-            self.send(What::SeqnoAdvanced(end), allowance, out);
+        } else if pending.last_wanted < pending.marker_end
+            && pending.is_announced
+            && common.features.collections
+        {
+            self.send(What::SeqnoAdvanced(pending.marker_end), allowance, out);
         }
         self.sent = self.sent.max(end);
         if let (Phase::Memory(cursor), true) = (&self.phase, pending.moves_cursor) {
@@ -361,8 +399,13 @@ impl Stream {
 
     /// The end of the snapshot that was announced, if not all of it is sent: a replica had not all of it.
     fn unfinished(&self) -> Option<Seqno> {
-        let end = Seqno(self.snapshot_start.0.saturating_sub(1));
+        let end = self.announced_end();
         (end > self.sent).then_some(end)
+    }
+
+    /// The end of the snapshot that was announced last.
+    fn announced_end(&self) -> Seqno {
+        Seqno(self.snapshot_start.0.saturating_sub(1))
     }
 
     /// Whether the snapshot that was announced is to be sent to its end, although the consumer wants no more.
@@ -370,13 +413,13 @@ impl Stream {
         self.unfinished().is_some() && !self.flags.has(StreamFlags::DISK_ONLY)
     }
 
-    /// Appends those of `changes`, the next ones in order, that are wanted.
+    /// Those of `changes`, the next ones in order, that are wanted, of whatever kind; and whether nothing is wanted
+    /// after them.
     fn choose(
         &mut self,
         changes: impl IntoIterator<Item = Version>,
         common: &Common<'_>,
-        pending: &mut Pending,
-    ) {
+    ) -> (Vec<Version>, bool) {
         let mut wanted = Vec::new();
         for version in changes {
             let verdict = look(self.interest.as_deref_mut(), &version, common.agreed);
@@ -384,11 +427,22 @@ impl Stream {
                 wanted.push(version);
             }
             if verdict.is_final() {
-                pending.is_last = true;
-                break;
+                return (wanted, true);
             }
         }
-        pending.extend(wanted.into_iter());
+        (wanted, false)
+    }
+
+    /// Appends those of `changes`, the next ones in order, that are wanted and that the consumer knows of.
+    fn show(
+        &mut self,
+        changes: impl IntoIterator<Item = Version>,
+        common: &Common<'_>,
+        pending: &mut Pending,
+    ) {
+        let (wanted, is_last) = self.choose(changes, common);
+        pending.is_last |= is_last;
+        pending.extend(wanted.into_iter().filter(|version| common.is_shown(version)));
     }
 
     fn more(&mut self, common: &Common<'_>, allowance: &mut Allowance, out: &mut dyn Sink) -> More {
@@ -457,7 +511,7 @@ impl Stream {
             values: if leave { Values::Leave } else { Values::Read },
             by_key,
             is_urgent: agreed.priority == Priority::High,
-            with_prepares: false,
+            with_prepares: agreed.sync_writes,
         };
         let backfill = bucket.begin_backfill(self.place.vb, self.sent, reading, common.follower);
         common.on_disk.set(common.on_disk.get() + 1);
@@ -468,6 +522,7 @@ impl Stream {
             is_out_of_order: by_key.is_some(),
             last_wanted: Seqno(0),
             rest: None,
+            is_abort_last: false,
         }));
         More::Nothing
     }
@@ -529,10 +584,14 @@ impl Stream {
         disk.has_marker |= unfinished.is_some();
         let mut pending = Pending::new(common.bucket);
         pending.is_out_of_order = disk.is_out_of_order;
-        self.choose(taken.items, common, &mut pending);
+        pending.is_of_documents = true;
+        self.show(taken.items, common, &mut pending);
+        // Without sync writes the end is one that may be asked about.
+        let readable = if common.agreed.sync_writes { scope.high_seqno } else { scope.max_visible };
+        let visible = self.visible_end(common, readable);
         // Who knows of collections is told up to where it has everything, also if there is nothing for it.
         let tells = self.interest.is_some() && common.features.collections;
-        let is_passed = taken.is_done && tells && !disk.is_out_of_order && scope.high_seqno > self.sent;
+        let is_passed = taken.is_done && tells && !disk.is_out_of_order && visible > self.sent;
         if !disk.has_marker && (!pending.is_empty() || is_passed) {
             disk.has_marker = true;
             disk.rest = self.rest_of_snapshot(common, &disk, scope.high_seqno);
@@ -540,13 +599,30 @@ impl Stream {
                 self.send(What::OutOfOrder(true), allowance, out);
                 (self.snapshot_start, self.next_marker) = (scope.high_seqno.next(), NextMarker::AfterDisk);
             } else {
-                let (has, end) = match &disk.rest {
-                    Some(rest) => (scope.high_seqno, rest.snapshot_end()),
-                    None => (scope.high_seqno, self.visible_end(common, scope.snapshot_end)),
+                let mut max_visible = scope.max_visible;
+                let (end, more) = match &disk.rest {
+                    Some(rest) => {
+                        let newest = newest_in_order(after(rest, scope.high_seqno));
+                        let part = common.visible(&newest, rest.end());
+                        let is_whole = rest.snapshot_end() <= rest.end();
+                        max_visible = max_visible.max(last_visible(&newest));
+                        disk.is_abort_last = is_whole && part.is_abort_last;
+                        let end = if is_whole { part.end.max(visible) } else { rest.snapshot_end() };
+                        (end, Marker::MAY_DUPLICATE)
+                    }
+                    None if scope.snapshot_end > scope.high_seqno => {
+                        (self.visible_end(common, scope.snapshot_end), Marker::MAY_DUPLICATE)
+                    }
+                    None => (visible, 0),
                 };
-                let more = if end > has { Marker::MAY_DUPLICATE } else { 0 };
+                self.max_visible = max_visible;
                 let flags = Marker::DISK | Marker::CHECKPOINT | more;
-                let snapshot = self.announce(end, scope.purge_seqno, flags);
+                let more = MarkerMore {
+                    max_visible,
+                    high_completed: scope.high_completed,
+                    purge_and_high_prepared: Some((scope.purge_seqno, scope.high_prepared)),
+                };
+                let snapshot = self.announce(end, flags, more);
                 self.send_marker(common, &snapshot, allowance, out);
             }
         }
@@ -556,13 +632,13 @@ impl Stream {
         if taken.is_done {
             pending.end = Some(scope.high_seqno.max(self.sent));
             if let Some(rest) = disk.rest.take() {
-                let after = scope.high_seqno;
-                let fresh = rest.iter().filter(|version| version.meta().by_seqno > after);
-                self.choose(newest_in_order(fresh), common, &mut pending);
+                self.show(newest_in_order(after(&rest, scope.high_seqno)), common, &mut pending);
                 pending.end = Some(rest.end());
                 pending.moves_cursor = true;
             }
-            pending.is_announced = disk.has_marker && self.says_ends() && self.ends_with(pending.end);
+            pending.marker_end = self.announced_end();
+            let is_told = disk.is_abort_last || self.says_ends();
+            pending.is_announced = disk.has_marker && is_told && self.is_complete_with(&pending);
             pending.is_out_of_order &= disk.has_marker;
             self.pending = Some(Box::new(pending));
             self.leave_disk(common, *disk, scope.high_seqno);
@@ -598,9 +674,9 @@ impl Stream {
         self.interest.is_some() || self.state != VbState::Active
     }
 
-    /// Whether a snapshot that was announced ends there.
-    fn ends_with(&self, end: Option<Seqno>) -> bool {
-        end.is_some_and(|end| end.next() == self.snapshot_start)
+    /// Whether the snapshot that was announced is complete once `pending` is sent.
+    fn is_complete_with(&self, pending: &Pending) -> bool {
+        pending.end.is_some_and(|end| end >= self.announced_end())
     }
 
     /// What follows the disk's state in memory, if that is older than the snapshot that the consumer has a part of.
@@ -627,8 +703,11 @@ impl Stream {
     }
 
     fn take_from_memory(&mut self, common: &Common<'_>, cursor: CursorId) -> More {
-        let is_plain = self.next_marker == NextMarker::Plain;
-        let limit = if is_plain { RANGE } else { FIRST_RANGE };
+        let limit = match self.next_marker {
+            _ if common.agreed.sync_writes => RUN,
+            NextMarker::Plain => RANGE,
+            NextMarker::First | NextMarker::AfterDisk | NextMarker::AtBoundary => FIRST_RANGE,
+        };
         let unfinished = self.unfinished();
         let limit = limit.through(unfinished.unwrap_or(limit.through));
         let take = |limit| common.bucket.take_changes(self.place, cursor, limit);
@@ -649,76 +728,102 @@ impl Stream {
             // Back to the disk, from where it stopped.
             Changes::Dropped => return More::Some,
         };
-        let after = self.sent;
-        let fresh: Vec<&Version> = range.iter().filter(|version| version.meta().by_seqno > after).collect();
         let mut pending = Pending::new(common.bucket);
-        self.plan_snapshots(&fresh, &range, common, &mut pending);
         pending.end = Some(range.end());
         pending.moves_cursor = true;
+        if self.state != VbState::Active || range.snapshot_end() > range.end() {
+            self.plan_received(&range, common, &mut pending);
+        } else {
+            self.plan_snapshots(&range, common, &mut pending);
+        }
         self.phase = Phase::Memory(cursor);
-        // An active vBucket announces only what it sends.
-        pending.is_announced = self.state != VbState::Active && self.ends_with(pending.end);
         self.pending = Some(Box::new(pending));
         More::Some
     }
 
-    /// Makes snapshots of what memory has next: one, and another one wherever a collection begins or ends.
-    fn plan_snapshots(
-        &mut self,
-        fresh: &[&Version],
-        range: &Range,
-        common: &Common<'_>,
-        pending: &mut Pending,
-    ) {
-        let (end, is_received) = (range.end(), self.state != VbState::Active);
-        if is_received || range.snapshot_end() > end {
-            // The snapshot that another vBucket made, as far as it is here.
-            let is_new = self.unfinished().is_none();
-            let mut chosen = Pending::new(common.bucket);
-            self.choose(newest_in_order(fresh.iter().copied()), common, &mut chosen);
-            if !chosen.is_empty() && is_new {
-                let first = if self.next_marker == NextMarker::Plain { 0 } else { Marker::CHECKPOINT };
-                let more = if range.snapshot_end() > end { Marker::MAY_DUPLICATE } else { 0 };
-                let flags = Marker::MEMORY | first | more;
-                pending.announce(self.announce(range.snapshot_end(), Seqno(0), flags));
-            }
-            pending.is_last = chosen.is_last;
-            pending.append(chosen);
-            return;
+    /// Makes one snapshot of what memory has next: the one that another vBucket made, as far as it is here.
+    fn plan_received(&mut self, range: &Range, common: &Common<'_>, pending: &mut Pending) {
+        let is_new = self.unfinished().is_none();
+        let is_whole = range.snapshot_end() <= range.end();
+        let newest = newest_in_order(after(range, self.sent));
+        // Inside of a snapshot that has not come as a whole nobody knows what its end will be.
+        let visible = common.visible(&newest, range.end());
+        let comes_to_nothing = is_whole && visible.is_abort_last;
+        self.max_visible = self.max_visible.max(last_visible(&newest));
+        let mut chosen = Pending::new(common.bucket);
+        chosen.as_documents = told_as_documents(range, &newest, self.sent, common);
+        self.show(newest, common, &mut chosen);
+        let is_marked = is_new && (comes_to_nothing || !chosen.is_empty());
+        if is_marked {
+            let more = if is_whole { 0 } else { Marker::MAY_DUPLICATE };
+            let flags = Marker::MEMORY | self.checkpoint_flag(range, range.start(), range.end()) | more;
+            let end = if is_whole { visible.end } else { range.snapshot_end() };
+            let more = MarkerMore { max_visible: self.max_visible, ..MarkerMore::default() };
+            pending.announce(self.announce(end, flags, more));
         }
+        pending.is_last = chosen.is_last;
+        pending.append(chosen);
+        pending.marker_end = self.announced_end();
+        // An active vBucket announces only what it sends.
+        let is_told = comes_to_nothing || self.state != VbState::Active;
+        pending.is_announced = is_told && (is_marked || !is_new) && self.is_complete_with(pending);
+    }
+
+    /// Makes snapshots of what memory has next: one, and another one wherever a collection begins or ends.
+    fn plan_snapshots(&mut self, range: &Range, common: &Common<'_>, pending: &mut Pending) {
+        let fresh: Vec<&Version> = after(range, self.sent).collect();
         let must_reach = self.must_reach;
         let is_boundary =
             |version: &Version| begins_checkpoint(version) && version.meta().by_seqno > must_reach;
         let last = fresh.last().map(|version| version.meta().by_seqno);
+        // Everything up to here is in the parts before.
+        let mut before = self.sent;
         for part in fresh.chunk_by(|_, next| !is_boundary(next)) {
             if is_boundary(part[0]) && self.next_marker != NextMarker::First {
                 (self.snapshot_start, self.next_marker) = (part[0].meta().by_seqno, NextMarker::AtBoundary);
             }
-            let mut chosen = Pending::new(common.bucket);
+            let part_end = match part.last().map(|version| version.meta().by_seqno) {
+                Some(end) if Some(end) != last => end,
+                // What was merged away or passed over at the end belongs to it, too.
+                _ => range.end(),
+            };
             // Several sealed checkpoints become one snapshot: newest of each key, in order.
-            self.choose(newest_in_order(part.iter().copied()), common, &mut chosen);
-            pending.is_last = chosen.is_last;
-            if !chosen.is_empty() {
-                let part_end = part.last().map(|version| version.meta().by_seqno);
-                let part_end = match self.interest {
-                    Some(_) => chosen.last_wanted,
-                    // What was merged away or passed over at the end belongs to it, too.
-                    None if part_end == last => end,
-                    None => part_end.unwrap_or(end),
-                };
-                let is_plain = self.next_marker == NextMarker::Plain;
-                let flags = Marker::MEMORY | if is_plain { 0 } else { Marker::CHECKPOINT };
-                pending.announce(self.announce(part_end, Seqno(0), flags));
+            let (wanted, is_last) = self.choose(newest_in_order(part.iter().copied()), common);
+            let end = match (&self.interest, wanted.last()) {
+                (Some(_), Some(last)) => last.meta().by_seqno,
+                _ => part_end,
+            };
+            let visible = common.visible(&wanted, end);
+            self.max_visible = self.max_visible.max(last_visible(&wanted));
+            let mut chosen = Pending::new(common.bucket);
+            chosen.as_documents = told_as_documents(range, &wanted, before, common);
+            chosen.extend(wanted.into_iter().filter(|version| common.is_shown(version)));
+            pending.is_last = is_last;
+            if !chosen.is_empty() || visible.is_abort_last {
+                let flags = Marker::MEMORY | self.checkpoint_flag(range, before.next(), part_end);
+                let more = MarkerMore { max_visible: self.max_visible, ..MarkerMore::default() };
+                pending.announce(self.announce(visible.end, flags, more));
                 pending.append(chosen);
+                if visible.is_abort_last {
+                    pending.advance(visible.end);
+                }
             }
             if pending.is_last {
                 return;
             }
+            before = part_end;
         }
     }
 
-    /// A snapshot from where the last one ended up to `end`.
-    fn announce(&mut self, end: Seqno, purge: Seqno, flags: u32) -> Announcement {
+    /// What the marker of a snapshot from memory says if a checkpoint begins there, as far as a consumer has to know:
+    /// at the first one, and where a run begins between `from` and `to`.
+    fn checkpoint_flag(&self, range: &Range, from: Seqno, to: Seqno) -> u32 {
+        let begins = self.next_marker != NextMarker::Plain || range.begins_run(from, to);
+        if begins { Marker::CHECKPOINT } else { 0 }
+    }
+
+    /// A snapshot from where the last one ended up to `end`, with `more` for those who understand it.
+    fn announce(&mut self, end: Seqno, flags: u32, more: MarkerMore) -> Announcement {
         let start = match self.next_marker {
             NextMarker::First | NextMarker::AtBoundary => self.snapshot_start,
             // What was passed over meanwhile belongs to no snapshot of this consumer.
@@ -727,7 +832,7 @@ impl Stream {
         let is_disk = flags & Marker::DISK != 0;
         self.next_marker = if is_disk { NextMarker::AfterDisk } else { NextMarker::Plain };
         self.snapshot_start = end.next();
-        Announcement { start, end, purge, flags }
+        Announcement { start, end, flags, more }
     }
 
     fn send_marker(
@@ -741,11 +846,9 @@ impl Stream {
         // Who takes part in durable writes gets version 2, and who asked for it the newest one.
         let agreed = common.agreed;
         let takes_part = agreed.sync_writes && agreed.consumer_name.is_some();
-        let more = (takes_part || agreed.marker_2_2).then_some(MarkerMore {
-            max_visible: snapshot.end,
-            high_completed: Seqno(0),
-            purge_and_high_prepared: agreed.marker_2_2.then_some((snapshot.purge, Seqno(0))),
-        });
+        let newest = agreed.marker_2_2.then(|| snapshot.more.purge_and_high_prepared.unwrap_or_default());
+        let more = (takes_part || agreed.marker_2_2)
+            .then_some(MarkerMore { purge_and_high_prepared: newest, ..snapshot.more });
         let extra = if is_handed_over { Marker::ACKNOWLEDGE | Marker::CHECKPOINT } else { 0 };
         self.unacknowledged += u16::from(is_handed_over);
         let (start, end) = (snapshot.start, snapshot.end);
@@ -759,6 +862,18 @@ fn newest_in_order<'a>(changes: impl Iterator<Item = &'a Version>) -> Vec<Versio
     let mut newest = kvstore::newest_of(changes);
     newest.sort_unstable_by_key(|version| version.meta().by_seqno);
     newest
+}
+
+/// What of a range comes after a seqno.
+fn after(range: &Range, seqno: Seqno) -> impl Iterator<Item = &Version> {
+    range.iter().filter(move |version| version.meta().by_seqno > seqno)
+}
+
+/// Which commits of `items`, a snapshot of a range from behind `sent`, are told as the documents that they made.
+fn told_as_documents(range: &Range, items: &[Version], sent: Seqno, common: &Common<'_>) -> HashSet<Seqno> {
+    // Within one checkpoint nothing takes another one's place.
+    let is_merged = common.agreed.sync_writes && range.checkpoints().nth(1).is_some();
+    if is_merged { sync_writes::commits_without_prepares(items, sent) } else { HashSet::new() }
 }
 
 /// What a look for more came to.

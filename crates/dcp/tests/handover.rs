@@ -166,6 +166,7 @@ fn a_producer_that_breaks_the_rules_is_left_and_nothing_of_it_is_applied() {
         ("no document has", vec![marker(0, 9, memory), Message { datatype: 2, ..mutation(1) }]),
         ("no document has", vec![marker(0, 9, memory), Message { cas: Cas(0), ..mutation(1) }]),
         ("stream id", vec![Message { stream_id: Some(3), ..mutation(1) }]),
+        ("makes no sense", vec![marker(0, 9, memory), message(What::SystemEvent(Seqno(1), 99, 0))]),
     ];
     for (what, messages) in wrong {
         let (_, to) = nodes();
@@ -174,16 +175,6 @@ fn a_producer_that_breaks_the_rules_is_left_and_nothing_of_it_is_applied() {
         assert!(error.to_string().contains(what), "{what}: {error}");
         assert!(to.high(VB) <= Seqno(3), "{what}");
     }
-}
-
-#[test]
-fn what_cannot_be_taken_ends_the_stream_and_is_counted() {
-    let (_, to) = nodes();
-    let (mut consumer, _) = streaming(&to, Mode::Replicate);
-    let event = Message { key: b"", value: b"", ..message(What::SystemEvent(Seqno(1), 99, 0)) };
-    told(&mut consumer, &[marker(0, 9, Marker::MEMORY), event, mutation(2)]).expect("no violation");
-    assert_eq!((stage(&consumer, VB), consumer.counts().unsupported), (Some(Stage::Pausing), 1));
-    assert_eq!(to.high(VB), Seqno(0), "what comes behind it is not taken either");
 }
 
 #[test]

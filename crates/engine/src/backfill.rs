@@ -39,6 +39,12 @@ pub struct BackfillScope {
     pub purge_seqno: Seqno,
     /// The end of the snapshot that the last change lies in: higher than that on a replica that had not all of it.
     pub snapshot_end: Seqno,
+    /// The last change that readers can see.
+    pub max_visible: Seqno,
+    /// The last prepare that is committed or aborted.
+    pub high_completed: Seqno,
+    /// The last prepare before which all are there, as safe as their levels ask.
+    pub high_prepared: Seqno,
 }
 
 /// How a backfill reads.
@@ -522,10 +528,17 @@ impl Bucket {
         let high_seqno = snapshot.high_seqno().max(Seqno(state.snap_start));
         // Who became active in the middle of a snapshot goes on with what it has.
         let is_active = self.state_of(vb) == Some(VbState::Active);
+        // Files of a time before sync writes say nothing of what readers can see.
+        let has_prepares = state.prepared_seqno > 0 || state.max_visible_seqno > 0;
+        let max_visible =
+            if has_prepares { Seqno(state.max_visible_seqno).min(high_seqno) } else { high_seqno };
         Ok(BackfillScope {
             high_seqno,
             purge_seqno: snapshot.purge_seqno().max(Seqno(state.purge_seqno)),
             snapshot_end: if is_active { high_seqno } else { high_seqno.max(Seqno(state.snap_end)) },
+            max_visible,
+            high_completed: Seqno(state.completed_seqno),
+            high_prepared: Seqno(state.high_prepared_seqno),
         })
     }
 }

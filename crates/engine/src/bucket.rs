@@ -52,6 +52,8 @@ pub(crate) struct Shard {
     pub(crate) is_half_given: bool,
     /// Connections that stream its changes.
     pub(crate) followers: Vec<Arc<Follower>>,
+    /// Those of them that acknowledge prepares to the active node.
+    pub(crate) prepare_followers: Vec<Arc<Follower>>,
     /// Holds by the front end, around and around: which of them are timed.
     pub(crate) held: u8,
     pub(crate) ops: OpCounts,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use base::{DurabilityLevel, Moment, NewVersion, Seqno, VbId, VbState};
 use parking_lot::Mutex;
-use vbucket::{Change, Committed, Garbage, NO_DEADLINE, Prepared, Topology};
+use vbucket::{Change, Committed, Garbage, NO_DEADLINE, Prepared};
 
 use crate::bucket::{Bucket, Mutated, Shard};
 use crate::completion::{Completer, Completion, completion};
@@ -191,11 +191,6 @@ impl Bucket {
             self.sync_deadlines.0.lock().push(Reverse((deadline_ns, shard.vb.id())));
             self.keeper.wake_at(ChoreId::SyncWrites, deadline_ns);
         }
-    }
-
-    /// Whether a sync write to a vBucket could be committed: each of its chains has a majority of defined members.
-    pub fn can_be_durable(&self, vb: VbId) -> bool {
-        self.with_vbucket(vb, |vb| vb.topology().is_none_or(Topology::is_possible)).unwrap_or(true)
     }
 
     /// A node says that it has all prepares of a vBucket up to `prepared` as safe as their levels ask. Costs what is

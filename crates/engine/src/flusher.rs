@@ -112,7 +112,11 @@ impl Bucket {
     fn saved(&self, batch: FlushBatch) {
         let (removed, settled) = {
             let mut shard = self.flushing_shard(batch.id);
+            let prepared = shard.vb.high_prepared_seqno();
             let removed = shard.vb.flushed(batch.high_seqno);
+            if shard.vb.high_prepared_seqno() > prepared {
+                shard.tell_prepare_followers();
+            }
             let settled = self.settle_held(&mut shard);
             if shard.vb.has_unflushed() {
                 self.queue_flush(&mut shard);

@@ -36,6 +36,7 @@ mod memory;
 mod open;
 mod pager;
 mod persistence;
+mod prepare_followers;
 mod read;
 mod refusal;
 mod replica;

@@ -86,6 +86,7 @@ impl Bucket {
                 replica_stream: 0,
                 is_half_given: false,
                 followers: Vec::new(),
+                prepare_followers: Vec::new(),
                 held: 0,
                 ops: OpCounts::default(),
                 sync_waiters: SyncWaiters::default(),

@@ -285,7 +285,8 @@ impl Bucket {
                     if !garbage.is_empty() {
                         self.queue_flush(&mut shard);
                     }
-                    if shard.unflushed() > LARGE_BACKLOG {
+                    // Somebody waits for the acknowledgement.
+                    if shard.unflushed() > LARGE_BACKLOG || shard.vb.prepares_wait_for_disk() {
                         self.flush.hurry(stream.vb);
                     }
                     refused.map(|(refusal, change)| (refusal, Some(change)))

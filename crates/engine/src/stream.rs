@@ -76,6 +76,8 @@ pub struct StreamStart {
     pub failover: Vec<FailoverEntry>,
     /// The last change.
     pub high_seqno: Seqno,
+    /// The last change that readers can see.
+    pub max_visible: Seqno,
     /// The last change that is on disk.
     pub persisted_seqno: Seqno,
     /// Tombstones up to here may be gone.
@@ -152,7 +154,7 @@ impl Bucket {
 
     /// Whether a vBucket has what a stream would be about.
     pub fn look_for(&self, vb: VbId, wanted: StreamWanted<'_>) -> Result<(), StreamRefusal> {
-        look_for(self.shard(vb)?.vb.collections(), wanted).map(|_| ())
+        look_for(self.shard(vb)?.vb.collections(), wanted, Seqno(u64::MAX)).map(|_| ())
     }
 
     /// How much of a vBucket a collection is; nothing if either is not there.
@@ -244,10 +246,11 @@ impl Bucket {
     }
 }
 
-/// Whether there is what is wanted: the collections of the scope, and the last change of the collections.
+/// Whether there is what is wanted: the collections of the scope that changes after `after` may be of, and the last change of the collections.
 fn look_for(
     there: &Collections,
     wanted: StreamWanted<'_>,
+    after: Seqno,
 ) -> Result<(Vec<CollectionId>, Option<Seqno>), StreamRefusal> {
     let uid = there.uid();
     let high = |id: &CollectionId| {
@@ -263,8 +266,10 @@ fn look_for(
         }
         StreamWanted::Scope(scope) if !there.has_scope(scope) => Err(StreamRefusal::UnknownScope(uid)),
         StreamWanted::Scope(scope) => {
-            let inside = there.open().filter(|one| one.scope == scope);
-            Ok((inside.map(|one| one.id).collect(), None))
+            let inside = there.open().filter(|one| one.scope == scope).map(|one| one.id);
+            // What is read next may be of before these were dropped.
+            let gone = there.dropped().iter().filter(|one| one.scope == Some(scope) && one.end > after);
+            Ok((inside.chain(gone.map(|one| one.id)).collect(), None))
         }
     }
 }
@@ -276,7 +281,7 @@ fn begin(
     wanted: StreamWanted<'_>,
     may_be_dead: bool,
 ) -> Result<StreamStart, StreamRefusal> {
-    let (collections, last_wanted) = look_for(shard.vb.collections(), wanted)?;
+    let (collections, last_wanted) = look_for(shard.vb.collections(), wanted, at.start)?;
     let has_all_that_is_wanted = last_wanted.is_some_and(|last| last <= at.start);
     let at = ResumePoint { ignore_purged: at.ignore_purged || has_all_that_is_wanted, ..*at };
     let state = shard.vb.state();
@@ -290,6 +295,7 @@ fn begin(
     Ok(StreamStart {
         failover: shard.vb.failover().to_entries(),
         high_seqno,
+        max_visible: shard.vb.max_visible_seqno(),
         persisted_seqno: shard.vb.persisted_seqno(),
         purge_seqno,
         state,

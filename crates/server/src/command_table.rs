@@ -413,7 +413,7 @@ pub static ROWS: &[Row] = &[
         .extras(31)
         .key(Key::Required)
         .value(ValueRule::Optional),
-    dcp(DCP_SEQNO_ACKNOWLEDGED, streams::only_to_consumers, "Prepares are safe here").extras(8),
+    dcp(DCP_SEQNO_ACKNOWLEDGED, streams::seqno_acknowledged, "Prepares are safe here").extras(8),
     dcp(DCP_COMMIT, streams::only_to_consumers, "A durable write is committed").extras(16).key(Key::Required),
     dcp(DCP_ABORT, streams::only_to_consumers, "A durable write is aborted").extras(16).key(Key::Required),
 ];

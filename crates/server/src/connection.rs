@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::task;
 use std::time::Duration;
 
-use base::Moment;
+use base::{DurabilityLevel, Moment};
+use engine::SyncOutcome;
 use protocol::feature::Feature;
 use protocol::{FrameError, Limits, Parsed, Request, Status, parse};
 
@@ -20,6 +21,7 @@ use crate::output::Output;
 use crate::push;
 use crate::reply::{Envelope, Reply};
 use crate::session::Session;
+use crate::sync_write::{Letters, Prepared};
 
 /// Requests of a connection that may wait for something at the same time.
 const MAX_LATER: usize = 64;
@@ -104,6 +106,8 @@ struct Later {
 
 /// What a request waits for.
 enum Waits {
+    /// That its change is as safe as was asked for.
+    Prepared(Prepared),
     /// Its answer.
     Answer(Pin<Box<dyn Future<Output = LaterReply>>>),
     /// Something from the disk; then it is handled again.
@@ -116,6 +120,7 @@ pub struct Connection {
     node: Arc<Node>,
     counters: Arc<WorkerCounters>,
     later: Vec<Later>,
+    letters: Letters,
     /// Bytes of requests that are kept to be handled again.
     parked_bytes: usize,
     closing: Option<CloseReason>,
@@ -129,6 +134,7 @@ impl Connection {
             node,
             counters,
             later: Vec::new(),
+            letters: Letters::default(),
             parked_bytes: 0,
             closing: None,
         }
@@ -245,11 +251,17 @@ impl Connection {
                 self.closing = Some(reason);
                 return;
             }
+            Outcome::Prepared(prepared) => Waits::Prepared(prepared),
             Outcome::Later(answer) => Waits::Answer(answer),
             Outcome::Again(ready) => {
                 self.parked_bytes += frame.len();
                 Waits::Again { frame: frame.into(), looks: 1, ready }
             }
+        };
+        // Sync writes are all measured: what they take is mostly waiting.
+        let started_ns = match waits {
+            Waits::Prepared(_) if started_ns == 0 => clock.monotonic_ns(),
+            _ => started_ns,
         };
         // What it took to begin with this one is not the next one's time.
         *last_ns = None;
@@ -319,6 +331,15 @@ impl Connection {
         let before = self.later.len();
         while at < self.later.len() {
             match &mut self.later[at].waits {
+                Waits::Prepared(prepared) => match prepared.poll(self.letters.for_task(cx.waker())) {
+                    task::Poll::Pending => at += 1,
+                    task::Poll::Ready(outcome) => {
+                        let later = self.later.remove(at);
+                        if let Waits::Prepared(prepared) = &later.waits {
+                            self.decided(&later, prepared, outcome, out);
+                        }
+                    }
+                },
                 Waits::Answer(answer) => match answer.as_mut().poll(cx) {
                     task::Poll::Pending => at += 1,
                     task::Poll::Ready(answer) => {
@@ -376,6 +397,7 @@ impl Connection {
                 self.closing = self.closing.or(Some(reason));
                 return None;
             }
+            Outcome::Prepared(prepared) => Waits::Prepared(prepared),
             Outcome::Later(answer) => Waits::Answer(answer),
             Outcome::Again(ready) => {
                 self.parked_bytes += frame.len();
@@ -383,6 +405,17 @@ impl Connection {
             }
         };
         Some(Later { waits, ..later })
+    }
+
+    /// Answers a sync write, and notes how long it took if it was committed.
+    fn decided(&mut self, later: &Later, prepared: &Prepared, outcome: SyncOutcome, out: &mut Output) {
+        let ns = self.node.env().clock.monotonic_ns().saturating_sub(later.started_ns);
+        let level = prepared.level.unwrap_or(DurabilityLevel::Majority);
+        self.counters.sync_writes.count(level, outcome, ns);
+        let mut elapsed_us = || ns / 1000;
+        let mut reply = Reply::new(out, &self.counters, later.envelope, &mut elapsed_us);
+        prepared.send(outcome, &mut reply);
+        self.closing = self.closing.or(reply.must_close());
     }
 
     fn answer(&mut self, later: &Later, answer: &LaterReply, out: &mut Output) {

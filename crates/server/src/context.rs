@@ -17,6 +17,7 @@ use crate::node::Node;
 use crate::privilege::Privilege;
 use crate::reply::{Answer, Reply};
 use crate::session::Session;
+use crate::sync_write::Prepared;
 
 /// Everything a handler may use.
 pub struct Context<'a> {
@@ -44,6 +45,8 @@ pub struct Context<'a> {
 pub enum Outcome {
     /// Everything that is to be answered was answered.
     Done,
+    /// The answer comes when this sync write is committed or given up.
+    Prepared(Prepared),
     /// The answer comes when this is ready.
     Later(Pin<Box<dyn Future<Output = LaterReply>>>),
     /// Nothing was done or answered, because something has to come from the disk first: the request is to be handled

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use protocol::Status;
 
+use crate::stats::sync_writes::SyncWriteCounters;
 use crate::stats::timings::Timings;
 
 /// A counter with one writer: adding is a load and a store, without a locked instruction.
@@ -32,6 +33,8 @@ pub struct WorkerCounters {
     cut: Owned,
     /// How long commands take.
     pub(crate) timings: Timings,
+    /// What became of sync writes.
+    pub(crate) sync_writes: SyncWriteCounters,
     /// Connections at this moment; also changed by the acceptor, when it hands one over.
     pub(crate) connections: AtomicUsize,
 }
@@ -46,6 +49,7 @@ impl Default for WorkerCounters {
             accepted: Owned::default(),
             cut: Owned::default(),
             timings: Timings::default(),
+            sync_writes: SyncWriteCounters::default(),
             connections: AtomicUsize::new(0),
         }
     }

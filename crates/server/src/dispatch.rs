@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use base::{DocKey, Moment};
-use engine::BucketKind;
 use protocol::feature::Feature;
-use protocol::{DurabilityLevel, FrameInfos, Request, Status, opcode};
+use protocol::{FrameInfos, Request, Status, opcode};
 
 use crate::command::{Access, Key, Row, Silence, find};
 use crate::command_table::RETIRED;
@@ -122,15 +121,6 @@ fn admit<'a>(
             return Err(Refused::Error(Status::Eaccess, context));
         }
         _ => {}
-    }
-    if let (Some(durability), Some(bucket)) = (infos.durability, &session.bucket) {
-        let on_disk = durability.level != DurabilityLevel::Majority;
-        if on_disk && bucket.config().kind == BucketKind::Ephemeral {
-            return Err(Refused::Status(Status::DurabilityInvalidLevel));
-        }
-        if !bucket.can_be_durable(request.vbucket) {
-            return Err(Refused::Status(Status::DurabilityImpossible));
-        }
     }
     Ok((row, infos, key))
 }

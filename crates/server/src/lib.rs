@@ -42,6 +42,7 @@ mod signals;
 pub mod socket;
 pub mod stats;
 pub mod status_map;
+pub mod sync_write;
 pub mod timer;
 pub mod user;
 pub mod version;

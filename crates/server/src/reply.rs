@@ -1,6 +1,6 @@
 //! Writes the answers to one request, or keeps quiet where the protocol wants silence.
 
-use base::{Cas, Datatype};
+use base::{Cas, Datatype, DurabilityLevel};
 use engine::Whole;
 use protocol::feature::{Feature, Features};
 use protocol::{Response, Status, server_duration};
@@ -65,6 +65,11 @@ impl<'a> Reply<'a> {
     /// What is answered.
     pub fn envelope(&self) -> Envelope {
         self.envelope
+    }
+
+    /// A sync write is answered at once: it is committed already.
+    pub fn count_sync_write(&self, level: DurabilityLevel) {
+        self.counters.sync_writes.count_at_once(level);
     }
 
     /// From now on agreed on something else (HELLO).

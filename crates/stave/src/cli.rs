@@ -259,7 +259,7 @@ mod tests {
         check_error(
             "bench --distribution pareto",
             expect![
-                "error: invalid value 'pareto' for '--distribution <uniform|zipf[:THETA]>': `pareto` is not a distribution; give uniform, zipf or zipf:0.99"
+                "error: invalid value 'pareto' for '--distribution <uniform|own|zipf[:THETA]>': `pareto` is not a distribution; give uniform, own, zipf or zipf:0.99"
             ],
         );
         check_error(

@@ -23,6 +23,9 @@ pub(crate) struct Sealed {
     pub(crate) checkpoint_end: Seqno,
     /// The end of the snapshot that this lies in: higher if that was not complete yet.
     pub(crate) snapshot_end: Seqno,
+    /// Where the run begins that it belongs to: checkpoints in which no part of a sync write stands beside another one
+    /// of its key.
+    pub(crate) run_start: Seqno,
     /// What was in all nodes before it.
     pub(crate) before: Sums,
 }
@@ -81,8 +84,13 @@ impl Node {
     }
 
     /// Gives it its chunk: its checkpoint is closed.
-    pub(crate) fn seal(&self, chunk: Chunk, [checkpoint_end, snapshot_end]: [Seqno; 2], before: Sums) {
-        let sealed = Sealed { chunk, checkpoint_end, snapshot_end, before };
+    pub(crate) fn seal(
+        &self,
+        chunk: Chunk,
+        [checkpoint_end, snapshot_end, run_start]: [Seqno; 3],
+        before: Sums,
+    ) {
+        let sealed = Sealed { chunk, checkpoint_end, snapshot_end, run_start, before };
         assert!(self.sealed.set(sealed).is_ok(), "a checkpoint is closed once");
     }
 }

@@ -45,6 +45,8 @@ pub struct CheckpointManager {
     removed: Sums,
     /// Bytes of the open checkpoint's nodes.
     open_node_bytes: u64,
+    /// Where the run begins that the open checkpoint belongs to: it was not closed since, but for readers.
+    run_start: Seqno,
     pub(crate) high: Seqno,
     /// The last change that was passed over.
     passed: Seqno,
@@ -107,6 +109,7 @@ impl CheckpointManager {
             memory_start: open.start,
             oldest_id: open.checkpoint,
             open_node_bytes: open.overhead_bytes(),
+            run_start: starts[0],
             open,
             tip,
             changes: Changes::new(high.next(), memory.clone()),
@@ -182,9 +185,9 @@ impl CheckpointManager {
         self.append(version, old)
     }
 
-    /// Closes the open checkpoint if the change `old` stands in it.
+    /// Closes the open checkpoint, and ends its run, if the change `old` stands in that.
     pub fn close_behind(&mut self, old: Seqno) {
-        if old >= self.open.start {
+        if old >= self.run_start {
             self.close();
         }
     }
@@ -268,6 +271,12 @@ impl CheckpointManager {
 
     /// Closes the open checkpoint, unless nothing came since the last one; inside a received snapshot a part of it.
     pub fn close(&mut self) {
+        self.close_for_reader();
+        self.run_start = self.high.next();
+    }
+
+    /// The same, but the run goes on in the next one.
+    fn close_for_reader(&mut self) {
         if self.changes.is_unused() && (self.high < self.open.start || self.high == self.passed) {
             return;
         }
@@ -284,7 +293,7 @@ impl CheckpointManager {
         for chunk in changes.into_chunks() {
             let sums = chunk.sums();
             let overhead = sums.overhead + at.overhead_bytes();
-            at.seal(chunk, [self.high, snapshot_end], self.closed);
+            at.seal(chunk, [self.high, snapshot_end, self.run_start], self.closed);
             self.closed = self.closed + Sums { overhead, ..sums };
             at = at.next().expect("a node for each chunk, and one for the next checkpoint");
         }
@@ -388,7 +397,7 @@ impl CheckpointManager {
         cursor.settle();
         let read = self.read_by(&self.cursors[at]);
         let next = self.range_end(&self.cursors[at], read, limit).unwrap_or_else(|| {
-            self.close();
+            self.close_for_reader();
             self.open.clone()
         });
         let items = self.before(&next).items - read.items;
@@ -407,16 +416,18 @@ impl CheckpointManager {
     /// The node after the checkpoint with which `limit` is reached; nothing if that is the open one.
     fn range_end(&self, cursor: &Cursor, read: Sums, limit: RangeLimit) -> Option<Arc<Node>> {
         // Who is in the open checkpoint takes the rest of that.
-        cursor.near.sealed()?;
+        let first = cursor.near.sealed()?;
+        let last_run = if limit.one_run { first.run_start } else { Seqno(u64::MAX) };
         let is_few = |until: Sums| {
             let taken = until - read;
             taken.items < limit.items.max(1) && taken.bytes < limit.bytes.max(1)
         };
         // mostly all that follows is few enough, and nothing needs to be searched
-        if is_few(self.closed) && self.high <= limit.through {
+        if is_few(self.closed) && self.high <= limit.through && self.run_start <= last_run {
             return None;
         }
-        let is_within = |s: &Sealed| is_few(s.before) && s.checkpoint_end <= limit.through;
+        let is_within =
+            |s: &Sealed| is_few(s.before) && s.checkpoint_end <= limit.through && s.run_start <= last_run;
         let sealed = last_before(&cursor.near, |n| n.sealed().is_some_and(is_within)).sealed()?;
         let after = sealed.checkpoint_end.next();
         Some(node_of(&cursor.near, after).clone())

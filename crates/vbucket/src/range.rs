@@ -15,11 +15,14 @@ pub struct RangeLimit {
     pub bytes: u64,
     /// No checkpoint, or part of a received one, that ends behind this; but for the first one, which is never cut.
     pub through: Seqno,
+    /// Only one run: checkpoints in which no part of a sync write stands beside another one of its key.
+    pub one_run: bool,
 }
 
 impl RangeLimit {
     /// Everything that there is.
-    pub const NONE: RangeLimit = RangeLimit { items: u64::MAX, bytes: u64::MAX, through: Seqno(u64::MAX) };
+    pub const NONE: RangeLimit =
+        RangeLimit { items: u64::MAX, bytes: u64::MAX, through: Seqno(u64::MAX), one_run: false };
 
     /// So many changes, however large.
     pub fn items(items: u64) -> RangeLimit {
@@ -51,6 +54,12 @@ impl Range {
     /// The last seqno that can be in it; where the cursor stands when all was worked on.
     pub fn end(&self) -> Seqno {
         self.end
+    }
+
+    /// Whether a run begins in it, from `from` to `to`.
+    pub fn begins_run(&self, from: Seqno, to: Seqno) -> bool {
+        let first = from.max(self.start);
+        self.nodes().any(|(_, sealed)| (first..=to).contains(&sealed.run_start))
     }
 
     /// Where the snapshot begins that `start` lies in: lower if the reader stopped inside a checkpoint before.

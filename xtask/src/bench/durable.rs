@@ -10,9 +10,10 @@ use serde_json::{Value, json};
 
 use super::Output;
 use super::idle::{SPARE, raise_descriptor_limit};
-use super::load::{Peer, ensure_clean, number};
+use super::load::Peer;
 use super::redis::{self, Redis};
-use super::report::{Goal, Report, median};
+use super::report::{Goal, Report};
+use super::writers::{self, COLUMNS, MEMORY, Run, Writers, throughput_ratio};
 use crate::child::{self, release_build};
 use crate::client::Client;
 use crate::stave::{BUCKET, Start, Stave};
@@ -37,8 +38,6 @@ pub struct Options {
     output: Output,
 }
 
-/// Memory for the documents: nothing is evicted.
-const MEMORY: &str = "4GiB";
 /// How much faster the journal must be at this many clients.
 const MANY_CLIENTS: u32 = 2000;
 const JOURNAL_GAIN: f64 = 30.0;
@@ -78,39 +77,11 @@ enum Running {
     Redis(Redis),
 }
 
-/// One run.
-#[derive(Clone, Copy, Debug)]
-struct Run {
-    operations_per_s: f64,
-    p50_us: f64,
-    p99_us: f64,
-    p999_us: f64,
-    server_cpu_us: f64,
-    client_cpu_us: f64,
-}
-
 /// The runs of a contender with a number of clients, one for each round.
 struct Row {
     contender: Contender,
     clients: u32,
     runs: Vec<Run>,
-}
-
-impl Row {
-    fn median(&self, figure: fn(&Run) -> f64) -> f64 {
-        median(&mut self.runs.iter().map(figure).collect::<Vec<_>>())
-    }
-
-    fn medians(&self) -> Run {
-        Run {
-            operations_per_s: self.median(|run| run.operations_per_s),
-            p50_us: self.median(|run| run.p50_us),
-            p99_us: self.median(|run| run.p99_us),
-            p999_us: self.median(|run| run.p999_us),
-            server_cpu_us: self.median(|run| run.server_cpu_us),
-            client_cpu_us: self.median(|run| run.client_cpu_us),
-        }
-    }
 }
 
 /// Measures.
@@ -175,22 +146,16 @@ fn measure(contender: Contender, clients: u32, options: &Options, scratch: &Scra
     rustix::fs::sync();
     let server = start(contender, &dir, scratch)?;
     let peer = server.peer(contender);
-    let keys = options.keys.to_string();
-    let common = ["--keys", &keys, "--key-size", "20", "--value-size", "512", "--set-percent", "100"];
-    let populate = ["--populate", "--connections", "50", "--pipeline", "64", "--operations", "50"];
-    peer.load(&[&common[..], &populate].concat())?;
-    let (clients, seconds) = (clients.to_string(), options.seconds.to_string());
-    let mut arguments = [&common[..], &["--connections", &clients, "--threads", "1"]].concat();
-    arguments.extend(["--distribution", "uniform", "--warmup", "1", "--seconds", &seconds]);
+    writers::populate(&peer, options.keys)?;
+    let mut writers = Writers { clients, seconds: options.seconds, keys: options.keys, level: None };
     if let Running::Stave(server) = &server {
         Client::connect(&server.kv)?.await_persisted()?;
-        arguments.extend(["--durability", "persist-majority"]);
+        writers.level = Some("persist-majority");
     }
-    let result = peer.load(&arguments)?;
-    ensure_clean(peer.name, &result)?;
+    let run = writers.run(&peer)?;
     server.end()?;
     fs::remove_dir_all(&dir)?;
-    Run::of(&result)
+    Ok(run)
 }
 
 fn start(contender: Contender, dir: &std::path::Path, scratch: &Scratch) -> Result<Running> {
@@ -226,58 +191,26 @@ impl Running {
     }
 }
 
-impl Run {
-    fn of(result: &Value) -> Result<Run> {
-        Ok(Run {
-            operations_per_s: number(result, "/operations_per_second")?,
-            p50_us: number(result, "/set/p50_us")?,
-            p99_us: number(result, "/set/p99_us")?,
-            p999_us: number(result, "/set/p999_us")?,
-            server_cpu_us: number(result, "/server_cpu_us_per_operation")?,
-            client_cpu_us: number(result, "/client_cpu_us_per_operation")?,
-        })
-    }
-}
-
 fn print_head(first: &str) {
-    println!(
-        "\n{first:<6} {:>7} {:<18} {:>9} {:>9} {:>9} {:>9} {:>10} {:>10}",
-        "clients", "server", "writes/s", "p50 ms", "p99 ms", "p99.9 ms", "CPU us/op", "client us"
-    );
+    println!("\n{first:<6} {:>7} {:<18} {COLUMNS}", "clients", "server");
 }
 
 fn print_run(first: &str, clients: u32, contender: Contender, run: &Run) {
-    println!(
-        "{first:<6} {clients:>7} {:<18} {:>9.0} {:>9.2} {:>9.2} {:>9.2} {:>10.1} {:>10.1}",
-        contender.name(),
-        run.operations_per_s,
-        run.p50_us / 1e3,
-        run.p99_us / 1e3,
-        run.p999_us / 1e3,
-        run.server_cpu_us,
-        run.client_cpu_us
-    );
+    println!("{first:<6} {clients:>7} {:<18} {}", contender.name(), run.columns());
 }
 
 fn print_table(rows: &[Row]) {
     print_head("median");
     for row in rows {
-        print_run("", row.clients, row.contender, &row.medians());
+        print_run("", row.clients, row.contender, &Run::median(&row.runs));
     }
 }
 
 fn row_json(row: &Row) -> Value {
-    let run = row.medians();
-    json!({
-        "server": row.contender.name(),
-        "clients": row.clients,
-        "writes_per_s": run.operations_per_s,
-        "p50_us": run.p50_us,
-        "p99_us": run.p99_us,
-        "p999_us": run.p999_us,
-        "server_cpu_us_per_write": run.server_cpu_us,
-        "client_cpu_us_per_write": run.client_cpu_us,
-    })
+    let mut json = Run::median(&row.runs).json();
+    json["server"] = row.contender.name().into();
+    json["clients"] = row.clients.into();
+    json
 }
 
 /// Medians of the ratios of the rounds, as far as there are both sides.
@@ -304,53 +237,20 @@ fn add_ratios(report: &mut Report, rows: &[Row], clients: &[u32]) {
     }
 }
 
-fn throughput_ratio(ours: &[Run], theirs: &[Run]) -> f64 {
-    let ratio = |(ours, theirs): (&Run, &Run)| ours.operations_per_s / theirs.operations_per_s;
-    median(&mut ours.iter().zip(theirs).map(ratio).collect::<Vec<_>>())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn row(contender: Contender, writes: [f64; 3]) -> Row {
-        let run = |operations_per_s| Run {
-            operations_per_s,
-            p50_us: 1.0,
-            p99_us: 2.0,
-            p999_us: 3.0,
-            server_cpu_us: 4.0,
-            client_cpu_us: 5.0,
-        };
-        Row { contender, clients: 2000, runs: writes.map(run).to_vec() }
-    }
-
-    #[test]
-    fn ratios_are_of_the_same_round() {
-        let ours = row(Contender::JournalOn, [10.0, 100.0, 60.0]);
-        let theirs = row(Contender::Redis, [5.0, 100.0, 20.0]);
-        assert_eq!(throughput_ratio(&ours.runs, &theirs.runs), 2.0);
-        assert_eq!(ours.medians().operations_per_s, 60.0);
-    }
-
     #[test]
     fn without_a_journal_its_rows_are_missing() {
         assert_eq!(Contender::all(false), [Contender::NoJournal, Contender::Redis]);
-        let rows = [row(Contender::NoJournal, [1.0; 3]), row(Contender::Redis, [2.0; 3])];
-        let mut report = Report::new("durable", false);
-        add_ratios(&mut report, &rows, &[2000]);
-        assert!(report.close(), "nothing is asked of what is not there");
-    }
-
-    #[test]
-    fn a_run_is_read_from_the_report() {
-        let result = json!({
-            "operations_per_second": 7.0,
-            "set": { "p50_us": 1.0, "p99_us": 2.0, "p999_us": 3.0 },
-            "server_cpu_us_per_operation": 4.0,
-            "client_cpu_us_per_operation": 5.0,
+        let rows = [Contender::NoJournal, Contender::Redis].map(|contender| Row {
+            contender,
+            clients: 2000,
+            runs: Vec::new(),
         });
-        assert_eq!(Run::of(&result).unwrap().operations_per_s, 7.0);
-        assert!(Run::of(&json!({})).is_err());
+        let mut report = Report::new("durable", false);
+        add_ratios(&mut report, &rows[..1], &[2000]);
+        assert!(report.close(), "nothing is asked of what is not there");
     }
 }

@@ -32,10 +32,23 @@ impl Peer {
         self.finish(self.command(arguments))
     }
 
+    /// Runs the load generator to its end; it prints its tables.
+    pub fn show<S: AsRef<str>>(&self, arguments: &[S]) -> Result<()> {
+        let status = self.plain(arguments).status().context("cannot run stave bench")?;
+        ensure!(status.success(), "stave bench against {} ended with {status}", self.name);
+        Ok(())
+    }
+
     /// The load generator, ready to be run.
     fn command<S: AsRef<str>>(&self, arguments: &[S]) -> Command {
+        let mut command = self.plain(arguments);
+        command.arg("--json");
+        command
+    }
+
+    fn plain<S: AsRef<str>>(&self, arguments: &[S]) -> Command {
         let mut command = Command::new(tree::release_binary());
-        command.args(["bench", "--json", "--quiet", "--addr", &self.address, "--protocol", self.protocol]);
+        command.args(["bench", "--quiet", "--addr", &self.address, "--protocol", self.protocol]);
         command.args(["--username", USER, "--password", PASSWORD, "--bucket", BUCKET]);
         command.args(["--server-pid", &self.pid.to_string()]);
         command.args(arguments.iter().map(AsRef::as_ref));

@@ -19,7 +19,9 @@ mod redis;
 mod replication;
 mod report;
 mod start;
+mod syncwrites;
 mod warmup;
+mod writers;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -33,6 +35,8 @@ pub enum Bench {
     Start(start::Options),
     /// Clients that wait until each write is on disk: journal on, journal off, and Redis with appendfsync always.
     Durable(durable::Options),
+    /// Clients that wait until a majority has each write: levels, numbers of clients, one node and two, and Redis.
+    Syncwrites(syncwrites::Options),
     /// Saving batches of one vBucket, and single commits, beside a raw append.
     Flush(flush::Options),
     /// The storage beside fjall, RocksDB, LMDB and redb (the workspace in `bench/`).
@@ -71,6 +75,7 @@ pub fn run(bench: &Bench) -> Result<bool> {
         Bench::Memcached(options) => memcached::run(options)?,
         Bench::Start(options) => start::run(options)?,
         Bench::Durable(options) => durable::run(options)?,
+        Bench::Syncwrites(options) => syncwrites::run(options)?,
         Bench::Flush(options) => flush::run(options)?,
         Bench::Engines(options) => return engines::run(options),
         Bench::Warmup(options) => warmup::run(options)?,

@@ -11,16 +11,12 @@ use crate::system_event::read_event;
 /// What is wrong with a message; the connection ends.
 pub(super) type Wrong = &'static str;
 
-/// What a message brings.
-pub(super) enum Brought {
-    /// A change, and its seqno.
-    Change(Incoming, Seqno),
-    /// A change that this node cannot take: which.
-    Unsupported(&'static str),
-}
-
-/// Reads a change.
-pub(super) fn change(bucket: &Bucket, message: &Message<'_>, features: Features) -> Result<Brought, Wrong> {
+/// Reads a change, and its seqno.
+pub(super) fn change(
+    bucket: &Bucket,
+    message: &Message<'_>,
+    features: Features,
+) -> Result<(Incoming, Seqno), Wrong> {
     let now_s = bucket.now().unix_s();
     let meta = match message.what {
         What::Mutation(mutation) => stored(&mutation),
@@ -29,17 +25,17 @@ pub(super) fn change(bucket: &Bucket, message: &Message<'_>, features: Features)
         What::Prepare(prepare) => prepared(&prepare)?,
         What::Commit(prepared, seqno) => {
             let key = key(message, features)?.to_stored();
-            return Ok(Brought::Change(Incoming::Commit { key, prepared, seqno }, seqno));
+            return Ok((Incoming::Commit { key, prepared, seqno }, seqno));
         }
         What::Abort(prepared, seqno) => {
             let key = key(message, features)?.to_stored();
-            return Ok(Brought::Change(Incoming::Abort { key, prepared, seqno }, seqno));
+            return Ok((Incoming::Abort { key, prepared, seqno }, seqno));
         }
         What::SystemEvent(seqno, ..) => {
             let event = read_event(message).ok_or("an event of collections that makes no sense")?;
             let version = bucket.received_event(&event, seqno, message.cas);
             let version = version.map_err(|_| "a number that no event has")?;
-            return Ok(Brought::Change(Incoming::Version(version), seqno));
+            return Ok((Incoming::Version(version), seqno));
         }
         What::Marker(_)
         | What::SeqnoAdvanced(_)
@@ -48,7 +44,7 @@ pub(super) fn change(bucket: &Bucket, message: &Message<'_>, features: Features)
         | What::End(_) => return Err("it is no change"),
     };
     let version = version(bucket, message, meta, features)?;
-    Ok(Brought::Change(Incoming::Version(version), meta.by_seqno))
+    Ok((Incoming::Version(version), meta.by_seqno))
 }
 
 /// The key of a message, as was agreed on.

@@ -6,6 +6,7 @@
 mod controls;
 mod decode;
 mod disconnect;
+mod prepares;
 mod receive;
 mod settle;
 mod track;
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use base::limits::MAX_FRAME_BODY_BYTES;
 use base::{Seqno, VbId};
-use engine::Bucket;
+use engine::{Bucket, Follower};
 use protocol::dcp::{StreamFlags, StreamRequest};
 use protocol::{HEADER_BYTES, RequestParts, opcode, write_request};
 
@@ -133,6 +134,8 @@ pub struct Consumer {
     is_heard: bool,
     seqnos_at: Duration,
     counts: ConsumerCounts,
+    /// Who is told when prepares are on disk.
+    prepared: Option<Arc<Follower>>,
 }
 
 impl Consumer {
@@ -153,6 +156,7 @@ impl Consumer {
             is_heard: true,
             seqnos_at: now,
             counts: ConsumerCounts::default(),
+            prepared: None,
         }
     }
 
@@ -218,12 +222,14 @@ impl Consumer {
         }
         self.drop(vb, out);
         self.tracks[usize::from(vb.0)] = Some(Box::new(Track::new(mode)));
+        self.follow_prepares(vb);
         self.ask(vb, out);
     }
 
     /// Follows a vBucket no more. What came and is not applied is given up: it can be asked for again.
     pub fn drop(&mut self, vb: VbId, out: &mut Vec<u8>) {
         let Some(mut track) = self.tracks.get_mut(usize::from(vb.0)).and_then(Option::take) else { return };
+        self.unfollow_prepares(vb);
         self.pausing.remove(&(track.again_at, vb));
         self.give_up_queue(&mut track);
         if matches!(track.stage, Stage::Asked | Stage::Streaming) {
@@ -258,6 +264,8 @@ impl Consumer {
         track.stage = Stage::Asked;
         track.opaque = opaque;
         track.applied = position.start;
+        // The producer has forgotten what was said on another stream.
+        track.acknowledged = Seqno(0);
         track.acknowledge_at = None;
         track.stream = None;
         let flags = match track.mode {

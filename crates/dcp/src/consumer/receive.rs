@@ -12,7 +12,7 @@ use protocol::{
 use vbucket::{FailoverEntry, IncomingSnapshot, SnapshotKind};
 
 use super::controls::{self, OTHER_OPAQUES};
-use super::decode::{self, Brought};
+use super::decode;
 use super::track::{Queued, Stage, Trouble, Work};
 use super::{Consumer, Disconnect, Mode, SEQNOS_OPAQUE};
 
@@ -194,11 +194,10 @@ impl Consumer {
             }
             What::End(reason) => self.queue(vb, Work::End(reason), bytes),
             _ => match decode::change(&self.bucket, message, self.config.features).map_err(violation)? {
-                Brought::Change(change, seqno) if seqno.0 <= MAX_SEQNO => {
+                (change, seqno) if seqno.0 <= MAX_SEQNO => {
                     self.queue_change(vb, change, seqno, bytes);
                 }
-                Brought::Change(..) => return Err(violation("a seqno that no change has")),
-                Brought::Unsupported(what) => self.queue(vb, Work::Unsupported(what), bytes),
+                _ => return Err(violation("a seqno that no change has")),
             },
         }
         Ok(())

@@ -55,8 +55,10 @@ impl Consumer {
                 settled.is_full = true;
                 self.due.push(vb);
             }
+            self.acknowledge_prepares(vb, out);
         }
         settled.rollbacks = std::mem::take(&mut self.rollbacks);
+        self.acknowledge_persisted(out);
         self.counts.full += u64::from(settled.is_full);
         self.acknowledge(out);
         Ok(settled)
@@ -154,12 +156,6 @@ impl Consumer {
                 let is_sudden = *reason != EndReason::Rollback;
                 track.failures = if is_sudden { track.failures } else { 0 };
                 return Ok(Done::Ended(Trouble::Ended(*reason)));
-            }
-            Work::Unsupported(what) => {
-                self.counts.unsupported += 1;
-                tracing::warn!(bucket = self.bucket.name(), %vb, what, "a stream ends");
-                super::close_stream(vb, out);
-                return Ok(Done::Ended(Trouble::Here(what)));
             }
         };
         match outcome {

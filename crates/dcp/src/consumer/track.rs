@@ -59,8 +59,6 @@ pub(super) enum Work {
     State(VbState),
     /// The stream ended.
     End(EndReason),
-    /// A message that this node cannot take yet: which.
-    Unsupported(&'static str),
 }
 
 /// What came for a vBucket, and the bytes of the message.
@@ -90,6 +88,8 @@ pub(super) struct Track {
     pub(super) acknowledge_at: Option<Seqno>,
     /// Everything up to here is applied, as far as this stream is concerned.
     pub(super) applied: Seqno,
+    /// Prepares up to here were acknowledged on this stream.
+    pub(super) acknowledged: Seqno,
     /// Attempts that failed one after the other: pauses grow with them.
     pub(super) failures: u32,
     /// When it is asked for again.
@@ -148,6 +148,7 @@ impl Track {
             is_due: false,
             acknowledge_at: None,
             applied: Seqno(0),
+            acknowledged: Seqno(0),
             failures: 0,
             again_at: Duration::ZERO,
             source_high: None,

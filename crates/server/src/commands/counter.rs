@@ -22,7 +22,7 @@ fn count(cx: &mut Context<'_>, request: &Request<'_>, increment: bool) -> Outcom
         return cx.invalid("Request must include extras of length 20");
     };
     let create = extras.expiry != CounterExtras::DO_NOT_CREATE;
-    let counted = cx.bucket().count(
+    let counted = cx.bucket().durably(mutation::durable(cx)).count(
         request.vbucket,
         &CounterRequest {
             key: cx.key,
@@ -35,7 +35,7 @@ fn count(cx: &mut Context<'_>, request: &Request<'_>, increment: bool) -> Outcom
         cx.now,
     );
     match counted {
-        Ok((mutated, number)) => mutation::answer(cx, request, Ok(mutated), &number.to_be_bytes()),
+        Ok((mutated, number)) => mutation::answer(cx, Ok(mutated), &number.to_be_bytes()),
         Err(refusal) => cx.refuse(refusal),
     }
 }

@@ -1,9 +1,9 @@
 //! DCP: what turns a connection into one for streams, and what it is asked then.
 
-use ::dcp::{Agreement, Features, StreamRequestRefusal};
-use base::Datatype;
+use ::dcp::{AcknowledgeRefusal, Agreement, Features, StreamRequestRefusal};
+use base::{Datatype, Seqno};
 use protocol::dcp::{OpenFlags, StreamRequest};
-use protocol::extras::decode_u32;
+use protocol::extras::{decode_u32, decode_u64};
 use protocol::feature::Feature;
 use protocol::{Request, Status};
 
@@ -123,6 +123,22 @@ pub fn buffer_acknowledgement(cx: &mut Context<'_>, request: &Request<'_>) -> Ou
         None => return cx.invalid("Request must include extras of length 4"),
     }
     Outcome::Done
+}
+
+/// DCP seqno acknowledged: the consumer has prepares. Has no answer if nothing is wrong with it.
+pub fn seqno_acknowledged(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    let Some(connection) = &mut cx.session.dcp else { return cx.invalid(NOT_DCP) };
+    let Some(producer) = connection.producer() else { return Outcome::Close(CONSUMES) };
+    let Some(prepared) = decode_u64(request.extras) else {
+        return cx.invalid("Request must include extras of length 8");
+    };
+    match producer.acknowledge_prepares(request.vbucket, Seqno(prepared)) {
+        Ok(()) => Outcome::Done,
+        Err(AcknowledgeRefusal::Nameless) => cx.invalid("Only a consumer with a name acknowledges prepares"),
+        Err(AcknowledgeRefusal::NoStream) => Outcome::Close(CloseReason::Violation(
+            "prepares of a vBucket were acknowledged that is not streamed",
+        )),
+    }
 }
 
 /// DCP get failover log: as on any connection, but only here.

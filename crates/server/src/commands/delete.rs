@@ -7,6 +7,7 @@ use crate::context::{Context, Outcome};
 
 /// Delete: turns a document into a tombstone.
 pub fn delete(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
-    let deleted = cx.bucket().delete(request.vbucket, cx.key, request.cas, cx.now);
-    mutation::answer(cx, request, deleted, &[])
+    let deleted =
+        cx.bucket().durably(mutation::durable(cx)).delete(request.vbucket, cx.key, request.cas, cx.now);
+    mutation::answer(cx, deleted, &[])
 }

@@ -93,7 +93,7 @@ fn with_meta(cx: &mut Context<'_>, request: &Request<'_>, add: bool, delete: boo
         kind,
         ..VersionMeta::default()
     };
-    let applied = bucket.apply_with_meta(
+    let applied = bucket.durably(mutation::durable(cx)).apply_with_meta(
         request.vbucket,
         &WithMetaRequest {
             key: cx.key,
@@ -111,7 +111,7 @@ fn with_meta(cx: &mut Context<'_>, request: &Request<'_>, add: bool, delete: boo
     let shown = |m: Mutated| if delete { m } else { Mutated { cas: extras.cas, ..m } };
     match applied {
         Err(Refusal::BadXattr) => cx.error(Status::XattrEinval, "The provided xattr segment is not valid"),
-        applied => mutation::answer(cx, request, applied.map(shown), &[]),
+        applied => mutation::answer(cx, applied.map(shown), &[]),
     }
 }
 

@@ -1,14 +1,18 @@
 //! What is on disk: observe, observe-seqno, wait for seqno persistence, all vBucket seqnos, failover log.
 
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{self, Poll};
+
 use base::{CollectionId, DocKey, Moment, Seqno, StoredKey, VbId, VbState, VbUuid};
-use engine::{Bucket, Fetched, Refusal};
+use engine::{Bucket, Completion, Fetched, Refusal};
 use protocol::extras::{decode_u32, decode_u64};
 use protocol::feature::Feature;
 use protocol::reader::Reader;
 use protocol::{Request, Status};
 
-use crate::commands::mutation::first_of;
 use crate::context::{Context, LaterReply, LaterValue, MAX_LOOKS, Outcome};
+use crate::mailbox;
 use crate::node::Node;
 use crate::reply::Answer;
 use crate::status_map::status_of;
@@ -190,6 +194,19 @@ pub fn seqno_persistence(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome
     }
 }
 
+/// What is waited for, or nothing if it was given up or the time is over.
+async fn first_of<T>(waiting: Completion<T>, timeout: Pin<Box<dyn Future<Output = ()>>>) -> Option<T> {
+    let (mut waiting, mut timeout) = (waiting, timeout);
+    std::future::poll_fn(move |cx| {
+        let waker = mailbox::through(cx.waker());
+        if let Poll::Ready(value) = Pin::new(&mut waiting).poll(&mut task::Context::from_waker(&waker)) {
+            return Poll::Ready(value);
+        }
+        timeout.as_mut().poll(cx).map(|()| None)
+    })
+    .await
+}
+
 /// Get all vBucket seqnos: the high seqno of every vBucket, or of those in one state.
 pub fn get_all_vb_seqnos(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     let (state, collection) = match request.extras {
@@ -215,11 +232,14 @@ pub fn get_all_vb_seqnos(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome
         None => None,
     };
     let mut value = Vec::new();
+    let with_hidden = cx.session.has(Feature::Collections);
     bucket.each_vbucket(|vb| {
         let listed = wanted.map_or(vb.state() != VbState::Dead, |state| vb.state() == state);
+        // Whoever knows nothing of collections is told of what readers can see.
+        let most = if with_hidden { vb.high_seqno() } else { vb.max_visible_seqno() };
         let seqno = match collection {
             None => Some(vb.high_seqno()),
-            Some(id) => vb.collections().get(id).map(|one| one.high_seqno),
+            Some(id) => vb.collections().get(id).map(|one| one.high_seqno.min(most)),
         };
         if let Some(seqno) = seqno.filter(|_| listed) {
             value.extend_from_slice(&vb.id().0.to_be_bytes());

@@ -75,14 +75,20 @@ pub fn mutate(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     change.cas = request.cas.0;
     let preserve = cx.infos.preserve_ttl;
     let bucket = cx.bucket();
-    match bucket.subdoc_mutate(request.vbucket, cx.key, &change, preserve, cx.now) {
+    match bucket.durably(mutation::durable(cx)).subdoc_mutate(
+        request.vbucket,
+        cx.key,
+        &change,
+        preserve,
+        cx.now,
+    ) {
         Ok((mutated, outcome)) => {
             let status = Status::from_code(outcome.status).unwrap_or(Status::Einternal);
             let mut body = Vec::new();
             let is_json = write_mutation(&outcome, &mut body);
             let datatype = datatype(cx, is_json);
             match mutated {
-                Some(mutated) => mutation::done(cx, request, mutated, status, datatype, &body),
+                Some(mutated) => mutation::done(cx, mutated, status, datatype, &body),
                 None => {
                     cx.reply.send(&Answer { status, datatype, value: &body, ..Answer::default() });
                     Outcome::Done

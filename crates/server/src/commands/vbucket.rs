@@ -56,10 +56,11 @@ pub fn set_vbucket(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
 fn topology(json: &[u8], state: VbState) -> Result<Option<Topology>, String> {
     const NOT_JSON: &str = "The value must be JSON";
     let value: serde_json::Value = serde_json::from_slice(json).map_err(|_| NOT_JSON.to_owned())?;
-    let Some(topology) = value.as_object().and_then(|object| object.get("topology")) else { return Ok(None) };
-    if topology.is_null() {
-        return Ok(None);
-    }
+    // As recorded, something else than an object says nothing, and an object may be empty.
+    let Some(object) = value.as_object().filter(|object| !object.is_empty()) else { return Ok(None) };
+    let Some(topology) = object.get("topology") else {
+        return Err("The value must have a topology".to_owned());
+    };
     if state != VbState::Active {
         return Err("A topology belongs to active vBuckets only".to_owned());
     }

@@ -60,6 +60,8 @@ impl<'a> Drive<'a> {
             features,
         };
         let mut consumer = Consumer::new(Arc::clone(&link.bucket), config);
+        let changed = Arc::clone(&link.changed);
+        consumer.on_prepared(move || changed.notify_one());
         consumer.open(&mut wire.out);
         // What was rolled back for the connection before is not news for this one.
         while rollbacks.try_next().is_some() {}

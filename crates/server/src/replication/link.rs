@@ -82,8 +82,8 @@ pub(super) struct Link {
     username: String,
     password: Password,
     pub(super) inner: Mutex<Inner>,
-    /// What is wanted changed, or it is closed.
-    pub(super) changed: Notify,
+    /// What is wanted changed, or prepares are on disk that the source is to know of, or it is closed.
+    pub(super) changed: Arc<Notify>,
     /// Tells whether this node stands still.
     hearing: Hearing,
 }
@@ -106,7 +106,7 @@ impl Link {
             username: wanted.username,
             password: wanted.password,
             inner: Mutex::new(inner),
-            changed: Notify::new(),
+            changed: Arc::default(),
             hearing,
         }
     }

@@ -25,6 +25,7 @@ pub fn render(node: &Node, out: &mut String) {
     // Writing to a string does not fail.
     let _ = put_node(node, &mut page)
         .and_then(|()| put_requests(node, &mut page))
+        .and_then(|()| put_sync_writes(node, &mut page))
         .and_then(|()| put_buckets(&buckets, &mut page))
         .and_then(|()| metrics_replication::put(node, &mut page));
 }
@@ -217,6 +218,20 @@ fn put_requests(node: &Node, page: &mut Page<'_>) -> fmt::Result {
         match totals.answers[usize::from(status.code() as u8)] {
             0 => {}
             count => page.sample(name, &[("status", status.name())], count)?,
+        }
+    }
+    Ok(())
+}
+
+fn put_sync_writes(node: &Node, page: &mut Page<'_>) -> fmt::Result {
+    let levels = super::sync_writes::by_level(node.workers().iter().map(|worker| &**worker));
+    let name = "stave_sync_writes_total";
+    page.head(name, Kind::Counter, "Sync writes that were answered, by level and what became of them.")?;
+    for level in &levels {
+        let outcomes =
+            [("committed", level.committed), ("aborted", level.aborted), ("given_up", level.given_up)];
+        for (outcome, count) in outcomes {
+            page.sample(name, &[("level", level.level), ("outcome", outcome)], count)?;
         }
     }
     Ok(())

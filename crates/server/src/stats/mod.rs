@@ -23,6 +23,7 @@ mod metrics_replication;
 mod node;
 mod process;
 pub mod sheet;
+pub mod sync_writes;
 pub mod timings;
 mod vbucket;
 

@@ -5,6 +5,7 @@ use protocol::Status;
 use protocol::opcode::{self, *};
 use serde_json::json;
 
+use super::sync_writes;
 use super::timings::Histogram;
 use super::{Inquiry, Refused, Sheet, bucket, process};
 use crate::counters::Totals;
@@ -240,6 +241,11 @@ pub fn timings(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<
         let histogram = Histogram::of(workers.iter().map(|worker| &worker.timings), code);
         for (first, last, count) in histogram.buckets {
             sheet.put(format_args!("{name}_ns_{first},{last}"), count);
+        }
+    }
+    for level in sync_writes::by_level(workers.iter().map(|worker| &**worker)) {
+        for (first, last, count) in level.took.buckets {
+            sheet.put(format_args!("sync_write_{}_ns_{first},{last}", level.level), count);
         }
     }
     Ok(())

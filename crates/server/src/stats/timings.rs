@@ -46,15 +46,27 @@ fn start_of(bucket: usize) -> u64 {
     ((bucket % PARTS + PARTS) as u64) << shift
 }
 
+/// One histogram of one worker; it takes no memory before the first time is recorded.
+#[derive(Default)]
+pub struct Series(OnceLock<Box<Counts>>);
+
+impl Series {
+    /// Something took so long.
+    pub fn record(&self, ns: u64) {
+        let counts = self.0.get_or_init(|| Box::new(Counts(std::array::from_fn(|_| AtomicU64::new(0)))));
+        bump(&counts.0[bucket_of(ns)]);
+    }
+}
+
 /// The histograms of one worker.
 pub struct Timings {
     turns: AtomicU64,
-    by_opcode: [OnceLock<Box<Counts>>; 256],
+    by_opcode: [Series; 256],
 }
 
 impl Default for Timings {
     fn default() -> Timings {
-        Timings { turns: AtomicU64::new(0), by_opcode: std::array::from_fn(|_| OnceLock::new()) }
+        Timings { turns: AtomicU64::new(0), by_opcode: std::array::from_fn(|_| Series::default()) }
     }
 }
 
@@ -66,9 +78,7 @@ impl Timings {
 
     /// A measured request took so long.
     pub fn record(&self, opcode: u8, ns: u64) {
-        let counts = self.by_opcode[usize::from(opcode)]
-            .get_or_init(|| Box::new(Counts(std::array::from_fn(|_| AtomicU64::new(0)))));
-        bump(&counts.0[bucket_of(ns)]);
+        self.by_opcode[usize::from(opcode)].record(ns);
     }
 }
 
@@ -82,8 +92,13 @@ pub struct Histogram {
 impl Histogram {
     /// Adds up what the workers measured of a command.
     pub fn of<'a>(workers: impl Iterator<Item = &'a Timings>, opcode: u8) -> Histogram {
+        Histogram::sum(workers.map(|worker| &worker.by_opcode[usize::from(opcode)]))
+    }
+
+    /// Adds up what several workers measured of one thing.
+    pub fn sum<'a>(workers: impl Iterator<Item = &'a Series>) -> Histogram {
         let mut sums = [0_u64; BUCKETS];
-        for counts in workers.filter_map(|worker| worker.by_opcode[usize::from(opcode)].get()) {
+        for counts in workers.filter_map(|series| series.0.get()) {
             sums.iter_mut().zip(&counts.0).for_each(|(sum, count)| *sum += count.load(Ordering::Relaxed));
         }
         let seen = sums.into_iter().enumerate().filter(|(_, count)| *count > 0);

@@ -3,6 +3,7 @@
 use base::{Seqno, VbId};
 use engine::VbStats;
 use protocol::Status;
+use vbucket::VBucket;
 
 use super::{Inquiry, Refused, Sheet, parse_number, parse_vbucket};
 
@@ -104,10 +105,12 @@ pub fn seqnos(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Resul
         let mut sheet = sheet.under(format_args!("vb_{}", vb.id));
         sheet.put("abs_high_seqno", vb.high_seqno);
         sheet.put("high_seqno", vb.high_seqno);
-        // Nothing is prepared here, so every change is visible, and no prepare has the seqno 0.
-        sheet.put("max_visible_seqno", vb.high_seqno);
-        sheet.put("high_prepared_seqno", Seqno(0));
-        sheet.put("high_completed_seqno", Seqno(0));
+        let seqnos =
+            |vb: &VBucket| (vb.max_visible_seqno(), vb.high_prepared_seqno(), vb.high_completed_seqno());
+        let (visible, prepared, completed) = inquiry.bucket.inspect(vb.id, seqnos).unwrap_or_default();
+        sheet.put("max_visible_seqno", visible);
+        sheet.put("high_prepared_seqno", prepared);
+        sheet.put("high_completed_seqno", completed);
         sheet.put("last_persisted_seqno", vb.persisted_seqno);
         // What is on disk is one consistent snapshot that ends there: a batch is written whole or not at all.
         sheet.put("last_persisted_snap_start", vb.persisted_seqno);
@@ -134,12 +137,33 @@ pub fn failovers(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Re
     })
 }
 
-/// `durability-monitor VB`: no write is tracked as pending yet, a durable one waits for the disk outside the vBucket.
+/// `durability-monitor VB`: how sync writes stand, and what nodes of the chains have acknowledged.
 pub fn durability_monitor(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     each(inquiry, asked(args)?, |vb| {
+        let looked = inquiry.bucket.inspect(vb.id, |vb| (vb.sync_write_state(), vb.topology().cloned()));
+        let Some((now, topology)) = looked else { return Ok(()) };
         let mut sheet = sheet.under(format_args!("vb_{}", vb.id));
         sheet.put("state", vb.state.name());
-        sheet.put("num_tracked", 0);
+        sheet.put("num_tracked", now.in_flight);
+        sheet.put("dm_mem_used", now.in_flight_bytes);
+        sheet.put("high_prepared_seqno", now.high_prepared);
+        sheet.put("high_completed_seqno", now.high_completed);
+        sheet.put("last_tracked_seqno", now.last_prepared);
+        sheet.put("last_committed_seqno", now.last_committed);
+        sheet.put("last_aborted_seqno", now.last_aborted);
+        let Some(topology) = topology else { return Ok(()) };
+        for (chain, name) in topology.chains().zip(["First", "Second"]) {
+            sheet.put(format_args!("replication_chain_{name}:size"), chain.members().count());
+            for node in chain.members().flatten() {
+                let said = now.acknowledged.iter().find(|(other, _)| other == node).map(|(_, seqno)| *seqno);
+                // The active node acknowledges nothing: what it has is what it has.
+                let has =
+                    if node == topology.active() { now.high_prepared } else { said.unwrap_or_default() };
+                sheet.put(format_args!("replication_chain_{name}:{node}:last_ack_seqno"), has);
+                let written = now.last_prepared;
+                sheet.put(format_args!("replication_chain_{name}:{node}:last_write_seqno"), written);
+            }
+        }
         Ok(())
     })
 }

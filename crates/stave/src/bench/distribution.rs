@@ -1,4 +1,4 @@
-//! Which key comes next: all alike, or few often and many seldom (Zipf).
+//! Which key comes next: all alike, or few often and many seldom (Zipf), or those of the connection alone.
 
 use std::str::FromStr;
 
@@ -9,11 +9,13 @@ const USUAL_THETA: f64 = 0.99;
 /// Beyond this the first key takes nearly everything and the arithmetic loses its digits.
 const MAX_THETA: f64 = 10.0;
 
-/// How keys are chosen, as written on the command line: `uniform`, `zipf` or `zipf:THETA`.
+/// How keys are chosen, as written on the command line: `uniform`, `own`, `zipf` or `zipf:THETA`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Distribution {
     /// All alike.
     Uniform,
+    /// All alike, but each connection has its own: no two sync writes of a document meet.
+    Own,
     /// The k-th most popular key is asked for in proportion to `1 / k^theta`.
     Zipf {
         /// The skew.
@@ -27,6 +29,7 @@ impl FromStr for Distribution {
     fn from_str(text: &str) -> Result<Distribution, String> {
         let theta = match text.split_once(':') {
             None if text == "uniform" => return Ok(Distribution::Uniform),
+            None if text == "own" => return Ok(Distribution::Own),
             None if text == "zipf" => USUAL_THETA,
             Some(("zipf", theta)) => {
                 theta.parse().ok().filter(|theta| *theta > 0.0 && *theta <= MAX_THETA).ok_or_else(|| {
@@ -35,7 +38,7 @@ impl FromStr for Distribution {
                     )
                 })?
             }
-            _ => return Err(format!("`{text}` is not a distribution; give uniform, zipf or zipf:0.99")),
+            _ => return Err(format!("`{text}` is not a distribution; give uniform, own, zipf or zipf:0.99")),
         };
         Ok(Distribution::Zipf { theta })
     }
@@ -45,6 +48,7 @@ impl std::fmt::Display for Distribution {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Distribution::Uniform => f.write_str("uniform"),
+            Distribution::Own => f.write_str("own keys"),
             Distribution::Zipf { theta } => write!(f, "zipf {theta}"),
         }
     }
@@ -54,30 +58,34 @@ impl std::fmt::Display for Distribution {
 #[derive(Clone, Debug)]
 pub struct KeyChoice {
     keys: u64,
+    /// Into how many shares the keys are divided.
+    shares: u64,
     zipf: Option<Zipf>,
     /// Prime to `keys`: rank times this, modulo `keys`, is a permutation that scatters the popular ranks.
     scatter: u64,
 }
 
 impl KeyChoice {
-    /// For key numbers from 0 to `keys - 1`; at most 2^32.
-    pub fn new(distribution: Distribution, keys: u64) -> KeyChoice {
+    /// For key numbers from 0 to `keys - 1`; at most 2^32. There are at least as many keys as `connections`.
+    pub fn new(distribution: Distribution, keys: u64, connections: u64) -> KeyChoice {
         assert!((1..=1 << 32).contains(&keys), "the command line checks the number of keys");
-        let zipf = match distribution {
-            Distribution::Uniform => None,
-            Distribution::Zipf { theta } => Some(Zipf::new(keys, theta)),
+        let (zipf, shares) = match distribution {
+            Distribution::Uniform => (None, 1),
+            Distribution::Own => (None, connections),
+            Distribution::Zipf { theta } => (Some(Zipf::new(keys, theta)), 1),
         };
+        assert!((1..=keys).contains(&shares), "the command line checks that there are enough keys");
         // Near the golden section neighbours land farthest apart.
         let start = (keys as f64 * 0.618_033_988_75) as u64 | 1;
         let scatter = (start..).find(|n| greatest_common_divisor(*n, keys) == 1);
-        KeyChoice { keys, zipf, scatter: scatter.expect("some number above is prime to it") }
+        KeyChoice { keys, shares, zipf, scatter: scatter.expect("some number above is prime to it") }
     }
 
-    /// The next key's number.
+    /// The next key's number, for the connection with this number.
     #[inline]
-    pub fn next(&self, rng: &mut Rng) -> u64 {
+    pub fn next(&self, rng: &mut Rng, connection: u64) -> u64 {
         match &self.zipf {
-            None => rng.below(self.keys),
+            None => rng.below(self.keys / self.shares) * self.shares + connection % self.shares,
             // Both factors are at most about 2^32.
             Some(zipf) => (zipf.rank(rng) - 1) * self.scatter % self.keys,
         }
@@ -189,7 +197,7 @@ mod tests {
     #[test]
     fn scattering_loses_no_key() {
         for keys in [1u64, 2, 3, 10, 1_000, 4_096, 99_991] {
-            let choice = KeyChoice::new(Distribution::Zipf { theta: 0.99 }, keys);
+            let choice = KeyChoice::new(Distribution::Zipf { theta: 0.99 }, keys, 1);
             let mut hit = vec![false; keys as usize];
             for rank in 0..keys {
                 hit[(rank * choice.scatter % keys) as usize] = true;
@@ -200,17 +208,31 @@ mod tests {
 
     #[test]
     fn uniform_reaches_every_key() {
-        let choice = KeyChoice::new(Distribution::Uniform, 16);
+        let choice = KeyChoice::new(Distribution::Uniform, 16, 4);
         let mut rng = Rng::new(1, 1);
         let mut seen = [0u32; 16];
         for _ in 0..16_000 {
-            seen[choice.next(&mut rng) as usize] += 1;
+            seen[choice.next(&mut rng, 3) as usize] += 1;
         }
         assert!(seen.iter().all(|n| (800..1_200).contains(n)), "{seen:?}");
     }
 
     #[test]
+    fn own_keys_are_nobody_elses() {
+        let choice = KeyChoice::new(Distribution::Own, 10, 3);
+        let mut rng = Rng::new(1, 1);
+        let mut owners = [None; 10];
+        for round in 0..3_000 {
+            let connection = round % 3;
+            let owner = &mut owners[choice.next(&mut rng, connection) as usize];
+            assert_eq!(*owner.get_or_insert(connection), connection);
+        }
+        assert_eq!(owners.iter().flatten().count(), 9, "three for each, the last key is left over");
+    }
+
+    #[test]
     fn reads_the_command_line() {
+        assert_eq!("own".parse(), Ok(Distribution::Own));
         assert_eq!("uniform".parse(), Ok(Distribution::Uniform));
         assert_eq!("zipf".parse(), Ok(Distribution::Zipf { theta: 0.99 }));
         assert_eq!("zipf:1.2".parse(), Ok(Distribution::Zipf { theta: 1.2 }));

@@ -108,6 +108,12 @@ impl Plan {
                 self.protocol.name()
             ));
         }
+        if self.distribution == Distribution::Own && self.keys < self.connections.into() {
+            return Err(format!(
+                "--keys {} leaves connections without keys of their own; give at least {}",
+                self.keys, self.connections
+            ));
+        }
         self.key_space()?;
         self.value_pool()?;
         Ok(())

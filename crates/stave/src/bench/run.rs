@@ -51,6 +51,7 @@ pub fn run(env: &Env, plan: &Plan, quiet: bool) -> anyhow::Result<Report> {
 fn open_workers(env: &Env, plan: &Plan) -> anyhow::Result<Vec<Worker>> {
     let mut workers = Vec::new();
     let (mut collections, mut vbuckets) = (false, 1);
+    let mut first = 0;
     for number in 0..plan.threads {
         // Threads get equal shares; the first ones take what is left over.
         let share = plan.connections / plan.threads + u32::from(number < plan.connections % plan.threads);
@@ -62,7 +63,9 @@ fn open_workers(env: &Env, plan: &Plan) -> anyhow::Result<Vec<Worker>> {
             let connection = Connection::new(client.into_stream(), plan.protocol, plan.pipeline);
             connections.push(connection.context("socket")?);
         }
-        let traffic = Traffic::new(plan, number.into(), collections, vbuckets).map_err(|why| anyhow!(why))?;
+        let traffic = Traffic::new(plan, number.into(), first, collections, vbuckets);
+        let traffic = traffic.map_err(|why| anyhow!(why))?;
+        first += u64::from(share);
         workers.push(Worker::new(connections, traffic, env.clock.clone())?);
     }
     Ok(workers)

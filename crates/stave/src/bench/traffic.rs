@@ -97,6 +97,8 @@ impl<'a> Source<'a> {
 pub struct Traffic {
     protocol: Protocol,
     choice: KeyChoice,
+    /// The number of the worker's first connection among those of all workers.
+    first_connection: u64,
     keys: KeySpace,
     values: ValuePool,
     set_percent: u8,
@@ -110,8 +112,14 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Of worker `number`; `collections` if keys carry one.
-    pub fn new(plan: &Plan, number: u64, collections: bool, vbuckets: u16) -> Result<Traffic, String> {
+    /// Of worker `number`, whose first connection is `first_connection`; `collections` if keys carry one.
+    pub fn new(
+        plan: &Plan,
+        number: u64,
+        first_connection: u64,
+        collections: bool,
+        vbuckets: u16,
+    ) -> Result<Traffic, String> {
         let mut durability = Vec::new();
         if let Some(level) = plan.durability {
             let durability_info = Some(Durability { level, timeout_ms: None });
@@ -120,7 +128,8 @@ impl Traffic {
         let keys = plan.key_space()?;
         Ok(Traffic {
             protocol: plan.protocol,
-            choice: KeyChoice::new(plan.distribution, plan.keys),
+            choice: KeyChoice::new(plan.distribution, plan.keys, plan.connections.into()),
+            first_connection,
             key: keys.buffer(),
             keys,
             values: plan.value_pool()?,
@@ -133,16 +142,16 @@ impl Traffic {
         })
     }
 
-    /// The next operation; nothing when the phase is over.
+    /// The next operation of this worker's connection `at`; nothing when the phase is over.
     #[inline]
-    pub fn next(&mut self, source: &mut Source<'_>) -> Option<Operation> {
+    pub fn next(&mut self, source: &mut Source<'_>, at: usize) -> Option<Operation> {
         let number = source.next()?;
         Some(match source.purpose {
             Purpose::Load => Operation { kind: Kind::Set, key: number },
             Purpose::Mix => {
                 let is_set = self.rng.below(100) < u64::from(self.set_percent);
                 let kind = if is_set { Kind::Set } else { Kind::Get };
-                Operation { kind, key: self.choice.next(&mut self.rng) }
+                Operation { kind, key: self.choice.next(&mut self.rng, self.first_connection + at as u64) }
             }
         })
     }

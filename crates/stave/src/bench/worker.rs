@@ -194,7 +194,7 @@ impl Worker {
         if connection.wants_requests() {
             self.outbound.clear();
             while connection.has_slot()
-                && let Some(operation) = self.traffic.next(&mut phase.source)
+                && let Some(operation) = self.traffic.next(&mut phase.source, at)
                 && let Some(opaque) = connection.take_slot(operation, now_ns)
             {
                 phase.outstanding += 1;

@@ -83,8 +83,8 @@ pub struct BenchFlags {
     /// Share of operations that write
     #[arg(long, value_name = "PERCENT", default_value_t = 20)]
     set_percent: u8,
-    /// How keys are chosen: all alike, or few often and many seldom
-    #[arg(long, value_name = "uniform|zipf[:THETA]", default_value = "zipf")]
+    /// How keys are chosen: all alike, all alike but each connection its own, or few often and many seldom
+    #[arg(long, value_name = "uniform|own|zipf[:THETA]", default_value = "zipf")]
     distribution: Distribution,
     /// How safe a write must be before it is acknowledged
     #[arg(long, value_enum, default_value_t = DurabilityFlag::None)]

@@ -84,6 +84,8 @@ pub struct DroppedCollection {
     pub id: CollectionId,
     /// Seqno of the event that dropped it: whatever it held has this or a lower one.
     pub end: Seqno,
+    /// The scope that it was in, if it was dropped since the start: files do not say.
+    pub scope: Option<ScopeId>,
     /// What is left of it.
     held: Held,
     is_out_of_memory: bool,
@@ -147,7 +149,7 @@ impl DroppedCollection {
     /// One that was dropped at a seqno, of which nothing is in memory.
     pub fn on_disk(id: CollectionId, end: Seqno) -> DroppedCollection {
         let held = Held::default();
-        DroppedCollection { id, end, held, is_out_of_memory: true, is_off_disk: false }
+        DroppedCollection { id, end, scope: None, held, is_out_of_memory: true, is_off_disk: false }
     }
 
     /// Whether nothing of it is in memory any more.
@@ -454,7 +456,8 @@ impl Collections {
         let is_written = ended.high_seqno > ended.changed.unwrap_or_default().max(ended.start);
         if is_written || ended.is_unsure || held != Held::default() {
             let (is_out_of_memory, is_off_disk) = (false, false);
-            self.dropped.push(DroppedCollection { id, end, held, is_out_of_memory, is_off_disk });
+            let scope = Some(ended.scope);
+            self.dropped.push(DroppedCollection { id, end, scope, held, is_out_of_memory, is_off_disk });
         }
         [past(ended.start), ended.changed]
     }

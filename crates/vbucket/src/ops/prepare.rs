@@ -15,6 +15,9 @@ pub(crate) struct SyncWrites {
     pub(crate) passive: PassiveMonitor,
     /// The last prepare that was committed or aborted.
     pub(crate) completed: Seqno,
+    /// The last ones that were committed and aborted here, for stats.
+    pub(crate) last_committed: Seqno,
+    pub(crate) last_aborted: Seqno,
     /// Prepares up to here have no deadline: they were in flight when the vBucket became active.
     pub(crate) adopted: Seqno,
     /// As the disk has it.
@@ -61,6 +64,10 @@ pub struct SyncWriteState {
     pub high_prepared: Seqno,
     /// Below it nothing is in flight.
     pub high_completed: Seqno,
+    /// The last prepare that was committed since the start.
+    pub last_committed: Seqno,
+    /// The last prepare that was aborted since the start.
+    pub last_aborted: Seqno,
     /// What nodes have acknowledged to the active vBucket.
     pub acknowledged: Vec<(String, Seqno)>,
 }
@@ -72,6 +79,8 @@ impl SyncWrites {
             active: ActiveMonitor::new(origin.topology.as_ref()),
             passive: PassiveMonitor::new(origin.high_prepared, origin.last_prepared),
             completed: origin.high_completed,
+            last_committed: Seqno(0),
+            last_aborted: Seqno(0),
             adopted: Seqno(0),
             saved: SavedSyncWrites {
                 max_visible: origin.max_visible,
@@ -193,6 +202,7 @@ impl VBucket {
 
     fn put_commit(&mut self, prepare: &Version, at: Seqno) -> Garbage {
         let prepared = prepare.meta().by_seqno;
+        self.sync_writes.last_committed = prepared;
         let key = prepare.document_key();
         let meta = completed_meta(prepare, at, SyncWrite::Commit { prepared });
         let new = NewVersion::new(&self.table.context().heap, meta, key, &[prepare.value()]);
@@ -235,6 +245,7 @@ impl VBucket {
             return None;
         }
         let prepare = self.sync_writes.complete(prepared)?.version;
+        self.sync_writes.last_aborted = prepared;
         let at = self.history.high_seqno.next();
         let abort = self.make_abort(prepare.key(), prepare.meta(), at, now.unix_s());
         let mut garbage = self.history.line_up(&abort, Some(prepared));
@@ -307,6 +318,11 @@ impl VBucket {
         self.sync_writes.passive.high_prepared()
     }
 
+    /// Whether prepares of complete snapshots count as safe once they are on disk, and are not there yet.
+    pub fn prepares_wait_for_disk(&self) -> bool {
+        self.sync_writes.passive.complete() > self.sync_writes.passive.high_prepared()
+    }
+
     /// The last prepare that was committed or aborted with none in flight before it.
     pub fn high_completed_seqno(&self) -> Seqno {
         self.sync_writes.high_completed()
@@ -327,6 +343,8 @@ impl VBucket {
             last_prepared: self.sync_writes.passive.last(),
             high_prepared: self.high_prepared_seqno(),
             high_completed: self.high_completed_seqno(),
+            last_committed: self.sync_writes.last_committed,
+            last_aborted: self.sync_writes.last_aborted,
             acknowledged: numbers.map(|(node, seqno)| (node.to_owned(), seqno)).collect(),
         }
     }

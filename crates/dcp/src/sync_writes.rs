@@ -1,0 +1,147 @@
+//! Sync writes in a stream: who gets prepares, commits and aborts, and where a snapshot ends for those who do not.
+
+use std::collections::HashSet;
+
+use base::{CollectionId, DurabilityLevel, ItemKind, Seqno, SyncWrite, Version};
+use protocol::dcp::{Mutation, Prepare, What};
+
+use crate::content::Features;
+
+/// The key as the consumer knows it: of a prepare or an abort that of the document.
+pub(crate) fn wire_key(version: &Version, features: Features) -> &[u8] {
+    let key = version.key();
+    match (features.collections, key.collection == CollectionId::PREPARES) {
+        (true, true) => key.key,
+        (true, false) => version.stored_key(),
+        (false, true) => version.document_key().key,
+        (false, false) => key.key,
+    }
+}
+
+/// How a commit or an abort is said to those who have the prepare; nothing for anything else.
+pub(crate) fn completion(version: &Version) -> Option<What> {
+    let meta = version.meta();
+    match meta.sync_write {
+        SyncWrite::Commit { prepared } => Some(What::Commit(prepared, meta.by_seqno)),
+        SyncWrite::Abort { prepared } => Some(What::Abort(prepared, meta.by_seqno)),
+        SyncWrite::Prepare(_) | SyncWrite::No => None,
+    }
+}
+
+/// What is prepared, with the fields that it shares with a mutation.
+pub(crate) fn prepare(level: DurabilityLevel, kind: ItemKind, mutation: Mutation) -> What {
+    let is_deletion = matches!(kind, ItemKind::Deletion | ItemKind::Expiration);
+    What::Prepare(Prepare { mutation, is_deletion, level: level as u8 })
+}
+
+/// What consumers without sync writes are told about the end of some changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Visible {
+    /// Where their snapshot ends.
+    pub(crate) end: Seqno,
+    /// Whether the last of them came to nothing, so that they need another message to get there.
+    pub(crate) is_abort_last: bool,
+}
+
+impl Visible {
+    /// Of changes in seqno order that end with `end` as a whole. Prepares at the end are not spoken of, as they may
+    /// become documents later. Aborts are, to those who understand that a seqno has nothing: `knows_gaps`.
+    pub(crate) fn of(items: &[Version], end: Seqno, knows_gaps: bool) -> Visible {
+        let is_spoken_of = |version: &&Version| match version.meta().sync_write {
+            SyncWrite::Prepare(_) => false,
+            SyncWrite::Abort { .. } => knows_gaps,
+            SyncWrite::Commit { .. } | SyncWrite::No => true,
+        };
+        let Some(last) = items.iter().rev().find(is_spoken_of) else {
+            return Visible { end: if items.is_empty() { end } else { Seqno(0) }, is_abort_last: false };
+        };
+        let is_last = items.last().is_some_and(|item| item.is_same(last));
+        let end = if is_last { end } else { last.meta().by_seqno };
+        Visible { end, is_abort_last: matches!(last.meta().sync_write, SyncWrite::Abort { .. }) }
+    }
+}
+
+/// The last change of some in seqno order that readers can see; 0 if there is none.
+pub(crate) fn last_visible(items: &[Version]) -> Seqno {
+    let last = items.iter().rev().map(Version::meta).find(|meta| !meta.sync_write.is_hidden());
+    last.map_or(Seqno(0), |meta| meta.by_seqno)
+}
+
+/// Seqnos of commits in `items`, all after `sent`, whose prepares are not among them: a later prepare of the key took
+/// their places when several checkpoints became one snapshot. For their consumer they are plain changes.
+pub(crate) fn commits_without_prepares(items: &[Version], sent: Seqno) -> HashSet<Seqno> {
+    let prepared_later = items.iter().filter_map(|version| match version.meta().sync_write {
+        SyncWrite::Commit { prepared } if prepared > sent => Some((prepared, version.meta().by_seqno)),
+        _ => None,
+    });
+    let mut missing: Vec<(Seqno, Seqno)> = prepared_later.collect();
+    if missing.is_empty() {
+        return HashSet::new();
+    }
+    let is_prepare = |version: &&Version| matches!(version.meta().sync_write, SyncWrite::Prepare(_));
+    let there: HashSet<Seqno> =
+        items.iter().filter(is_prepare).map(|version| version.meta().by_seqno).collect();
+    missing.retain(|(prepared, _)| !there.contains(prepared));
+    missing.into_iter().map(|(_, at)| at).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use base::{DocKey, Heap, NewVersion, VersionMeta};
+
+    use super::*;
+
+    fn version(seqno: u64, sync_write: SyncWrite) -> Version {
+        let heap = Heap::default();
+        let meta = VersionMeta { by_seqno: Seqno(seqno), sync_write, ..VersionMeta::default() };
+        let document = DocKey::new(b"k");
+        let (stored, len) = document.to_prepared();
+        let key = match sync_write.is_hidden() {
+            true => DocKey { collection: CollectionId::PREPARES, key: &stored[..len] },
+            false => document,
+        };
+        NewVersion::new(&heap, meta, key, &[b"v"]).publish()
+    }
+
+    const PREPARE: SyncWrite = SyncWrite::Prepare(DurabilityLevel::Majority);
+
+    fn commit(prepared: u64) -> SyncWrite {
+        SyncWrite::Commit { prepared: Seqno(prepared) }
+    }
+
+    #[test]
+    fn keys_are_those_of_documents() {
+        let with = Features { collections: true, ..Features::default() };
+        for of in [PREPARE, commit(1), SyncWrite::No, SyncWrite::Abort { prepared: Seqno(1) }] {
+            assert_eq!(wire_key(&version(2, of), with), b"\0k");
+            assert_eq!(wire_key(&version(2, of), Features::default()), b"k");
+        }
+    }
+
+    #[test]
+    fn what_may_still_become_something_is_not_spoken_of() {
+        let abort = SyncWrite::Abort { prepared: Seqno(2) };
+        let cases: [(&[(u64, SyncWrite)], [(u64, bool); 2]); 6] = [
+            (&[], [(9, false); 2]),
+            (&[(1, SyncWrite::No), (2, PREPARE)], [(1, false); 2]),
+            (&[(1, PREPARE)], [(0, false); 2]),
+            (&[(1, PREPARE), (2, commit(1))], [(9, false); 2]),
+            (&[(3, abort)], [(0, false), (9, true)]),
+            (&[(1, SyncWrite::No), (3, abort), (4, PREPARE), (5, PREPARE)], [(1, false), (3, true)]),
+        ];
+        for (items, expected) in cases {
+            let items: Vec<Version> = items.iter().map(|(seqno, of)| version(*seqno, *of)).collect();
+            for (knows_gaps, (end, is_abort_last)) in [false, true].into_iter().zip(expected) {
+                let visible = Visible { end: Seqno(end), is_abort_last };
+                assert_eq!(Visible::of(&items, Seqno(9), knows_gaps), visible);
+            }
+        }
+    }
+
+    #[test]
+    fn a_commit_needs_its_prepare_only_if_the_consumer_cannot_have_it() {
+        let items: Vec<Version> = vec![version(4, commit(3)), version(5, PREPARE), version(6, commit(5))];
+        assert_eq!(commits_without_prepares(&items, Seqno(2)), HashSet::from([Seqno(4)]));
+        assert!(commits_without_prepares(&items, Seqno(3)).is_empty());
+    }
+}

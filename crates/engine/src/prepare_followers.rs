@@ -1,0 +1,35 @@
+//! Who acknowledges prepares of a replica: told when they have become safer because the disk has them.
+
+use std::sync::Arc;
+
+use base::VbId;
+
+use crate::bucket::{Bucket, Shard};
+use crate::follower::Follower;
+
+impl Bucket {
+    /// Has `follower` told whenever [`Bucket::replica_prepared`] of a vBucket rises by what is on disk.
+    pub fn follow_prepares(&self, vb: VbId, follower: &Arc<Follower>) {
+        let Some(shard) = self.shards.get(usize::from(vb.0)) else { return };
+        let followers = &mut shard.lock().prepare_followers;
+        if !followers.iter().any(|other| Arc::ptr_eq(other, follower)) {
+            followers.push(Arc::clone(follower));
+        }
+    }
+
+    /// `follower` is told of nothing more that happens to prepares of this vBucket.
+    pub fn unfollow_prepares(&self, vb: VbId, follower: &Arc<Follower>) {
+        if let Some(shard) = self.shards.get(usize::from(vb.0)) {
+            shard.lock().prepare_followers.retain(|other| !Arc::ptr_eq(other, follower));
+        }
+    }
+}
+
+impl Shard {
+    /// Tells those who acknowledge prepares that there are safer ones.
+    pub(crate) fn tell_prepare_followers(&self) {
+        for follower in &self.prepare_followers {
+            follower.mark(self.vb.id());
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! Sync writes over nodes: what a majority has is committed, what it has not is ambiguous, and nobody reads a prepare.
+#![allow(clippy::disallowed_methods, reason = "this is a client, outside the server")]
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use base::env::Env;
+use base::vbucket_map::vbucket_of;
+use base::{Cas, Datatype, DocKey, DurabilityLevel, VbId, VbState};
+use dcp::Mode;
+use engine::{
+    Bucket, Completion, Durable, Mutated, Refusal, StoreMode, StoreRequest, SyncOutcome, topology_from_json,
+};
+use serde_json::json;
+use server::replication::{Password, Source, Sources};
+use server::{Config, Server, Settings};
+
+const VBUCKETS: u16 = 8;
+/// Nothing here takes that long.
+const PATIENCE: Duration = Duration::from_secs(60);
+const LEVELS: [DurabilityLevel; 3] = [
+    DurabilityLevel::Majority,
+    DurabilityLevel::MajorityAndPersistOnActive,
+    DurabilityLevel::PersistToMajority,
+];
+
+/// A node in a folder of its own.
+struct Node {
+    server: Option<Server>,
+    folder: tempfile::TempDir,
+}
+
+impl Node {
+    fn start() -> Node {
+        let mut node = Node { server: None, folder: tempfile::tempdir().expect("a folder") };
+        node.start_again();
+        node
+    }
+
+    fn start_again(&mut self) {
+        let settings = format!(
+            "kv = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\npassword = \"password\"\nvbuckets = {VBUCKETS}\n"
+        );
+        let settings = Settings::parse(&settings).expect("valid settings");
+        let folder = self.folder.path().to_owned();
+        let config = Config::new(settings, folder, 1, String::new).expect("a valid configuration");
+        self.server = Some(server::serve(config, Env::real()).expect("the node starts"));
+        eventually("the documents are loaded", || {
+            let loading = |vb| read(&self.bucket(), VbId(vb), "x") == Err(Refusal::Loading);
+            !(0..VBUCKETS).any(loading)
+        });
+    }
+
+    fn stop(&mut self) {
+        self.server.take().map(Server::stop).transpose().expect("a clean stop");
+    }
+
+    fn server(&self) -> &Server {
+        self.server.as_ref().expect("it runs")
+    }
+
+    fn bucket(&self) -> Arc<Bucket> {
+        self.server().node().bucket("default").expect("it is served")
+    }
+
+    /// The name by which it takes part in sync writes.
+    fn name(&self) -> String {
+        self.server().kv_addr().to_string()
+    }
+
+    /// Has all vBuckets follow another node.
+    fn follow(&self, source: &Node, mode: Mode) {
+        let source = Source {
+            node: source.name(),
+            username: "Administrator".to_owned(),
+            password: Password::from("password".to_owned()),
+            mode,
+        };
+        let sources: Sources = (0..VBUCKETS).map(|vb| (VbId(vb), source.clone())).collect();
+        self.server().node().replication().want(&self.bucket(), &sources).expect("they may");
+    }
+
+    fn follow_nobody(&self) {
+        self.server().node().replication().want(&self.bucket(), &Sources::new()).expect("nothing is allowed");
+    }
+
+    /// Makes all its vBuckets active with chains of these nodes, itself first.
+    fn lead(&self, replicas: &[&str]) {
+        let own = self.name();
+        let chain: Vec<&str> = std::iter::once(&*own).chain(replicas.iter().copied()).collect();
+        let topology = topology_from_json(&json!([chain])).expect("a chain");
+        for vb in 0..VBUCKETS {
+            let led = self.bucket().set_vbucket_state(VbId(vb), VbState::Active, Some(topology.clone()));
+            led.expect("there is one");
+        }
+    }
+}
+
+/// Waits for what other threads bring about.
+fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < until, "it never came about that {what}");
+        std::thread::yield_now();
+    }
+}
+
+fn vb_of(key: &str) -> VbId {
+    vbucket_of(key.as_bytes(), VBUCKETS)
+}
+
+fn read(bucket: &Bucket, vb: VbId, key: &str) -> Result<Vec<u8>, Refusal> {
+    let found = bucket.get(vb, DocKey::new(key.as_bytes()), bucket.now())?;
+    Ok(engine::value::plain(&found.version).into_owned())
+}
+
+fn write(node: &Node, key: &str, value: &str, durable: Option<Durable>) -> Result<Mutated, Refusal> {
+    let request = StoreRequest {
+        key: DocKey::new(key.as_bytes()),
+        body: value.as_bytes(),
+        datatype: Datatype::RAW,
+        flags: 0,
+        expiry: 0,
+        mode: StoreMode::Set,
+        cas: Cas::ANY,
+        preserve_expiry: false,
+    };
+    let bucket = node.bucket();
+    bucket.durably(durable).store(vb_of(key), &request, bucket.now())
+}
+
+fn at(level: DurabilityLevel, timeout: Duration) -> Option<Durable> {
+    Some(Durable { level, timeout })
+}
+
+fn prepare(
+    node: &Node,
+    key: &str,
+    value: &str,
+    level: DurabilityLevel,
+    timeout: Duration,
+) -> Completion<SyncOutcome> {
+    let mutated = write(node, key, value, at(level, timeout)).expect("it is prepared");
+    mutated.pending.expect("others must have it first")
+}
+
+/// What becomes of a sync write.
+fn outcome(mut pending: Completion<SyncOutcome>) -> SyncOutcome {
+    let mut outcome = None;
+    eventually("it is decided", || {
+        if let Poll::Ready(decided) = Pin::new(&mut pending).poll(&mut Context::from_waker(Waker::noop())) {
+            outcome = Some(decided.unwrap_or(SyncOutcome::GivenUp));
+        }
+        outcome.is_some()
+    });
+    outcome.expect("it was waited for")
+}
+
+fn decide(node: &Node, key: &str, value: &str, level: DurabilityLevel) -> SyncOutcome {
+    outcome(prepare(node, key, value, level, PATIENCE))
+}
+
+#[test]
+fn a_replica_has_what_is_committed_at_every_level() {
+    let (active, replica) = (Node::start(), Node::start());
+    active.lead(&[&replica.name()]);
+    replica.follow(&active, Mode::Replicate);
+    for (round, level) in (0..30).flat_map(|round| LEVELS.map(|level| (round, level))) {
+        let (key, value) = (format!("k{}", round % 7), format!("{level:?} {round}"));
+        assert_eq!(decide(&active, &key, &value, level), SyncOutcome::Committed);
+        assert_eq!(read(&active.bucket(), vb_of(&key), &key), Ok(value.clone().into_bytes()));
+        eventually("the replica has the commit", || {
+            let bucket = replica.bucket();
+            let found = bucket.get_replica(vb_of(&key), DocKey::new(key.as_bytes()), bucket.now());
+            found.is_ok_and(|found| *engine::value::plain(&found.version) == *value.as_bytes())
+        });
+    }
+}
+
+#[test]
+fn with_two_replicas_one_of_them_is_enough() {
+    let (active, one, mut other) = (Node::start(), Node::start(), Node::start());
+    active.lead(&[&one.name(), &other.name()]);
+    one.follow(&active, Mode::Replicate);
+    other.follow(&active, Mode::Replicate);
+    for level in LEVELS {
+        assert_eq!(decide(&active, "k", "both", level), SyncOutcome::Committed);
+    }
+    other.stop();
+    for level in LEVELS {
+        assert_eq!(decide(&active, "k", "one", level), SyncOutcome::Committed);
+    }
+}
+
+#[test]
+fn nobody_reads_what_only_one_of_two_nodes_has() {
+    let (active, mut replica) = (Node::start(), Node::start());
+    active.lead(&[&replica.name()]);
+    replica.follow(&active, Mode::Replicate);
+    assert_eq!(decide(&active, "k", "before", DurabilityLevel::Majority), SyncOutcome::Committed);
+    replica.stop();
+    for level in LEVELS {
+        let pending = prepare(&active, "k", "never", level, Duration::from_millis(200));
+        assert_eq!(read(&active.bucket(), vb_of("k"), "k"), Ok(b"before".to_vec()));
+        assert_eq!(write(&active, "k", "x", None).err(), Some(Refusal::SyncWriteInProgress));
+        assert_eq!(outcome(pending), SyncOutcome::Aborted);
+        assert_eq!(read(&active.bucket(), vb_of("k"), "k"), Ok(b"before".to_vec()));
+    }
+    // The replica comes back, under another address, and follows again.
+    replica.start_again();
+    active.lead(&[&replica.name()]);
+    replica.follow(&active, Mode::Replicate);
+    for level in LEVELS {
+        assert_eq!(decide(&active, "k", "after", level), SyncOutcome::Committed);
+    }
+    assert_eq!(read(&active.bucket(), vb_of("k"), "k"), Ok(b"after".to_vec()));
+}
+
+#[test]
+fn who_becomes_active_commits_what_it_finds_prepared() {
+    let (mut active, replica, absent) = (Node::start(), Node::start(), "absent:1");
+    // Three nodes, one of which is never there: both others must have each write.
+    active.lead(&[&replica.name(), absent]);
+    replica.follow(&active, Mode::Replicate);
+    assert_eq!(decide(&active, "k", "committed", DurabilityLevel::Majority), SyncOutcome::Committed);
+    // With four nodes two are no majority.
+    active.lead(&[&replica.name(), absent, "absent:2"]);
+    let pending = prepare(&active, "k", "prepared", DurabilityLevel::Majority, PATIENCE);
+    let in_flight = |node: &Node| node.bucket().inspect(vb_of("k"), vbucket::VBucket::prepares_in_flight);
+    eventually("the replica has the prepare", || in_flight(&replica) == Some(1));
+    active.stop();
+    assert_eq!(outcome(pending), SyncOutcome::GivenUp);
+    replica.follow_nobody();
+    replica.lead(&[absent]);
+    assert_eq!(read(&replica.bucket(), vb_of("k"), "k"), Ok(b"committed".to_vec()));
+    assert_eq!(write(&replica, "k", "x", None).err(), Some(Refusal::ReCommitInProgress));
+    replica.lead(&[]);
+    eventually("it is committed again", || in_flight(&replica) == Some(0));
+    assert_eq!(read(&replica.bucket(), vb_of("k"), "k"), Ok(b"prepared".to_vec()));
+    write(&replica, "k", "x", None).expect("nothing is in the way any more");
+}
+
+#[test]
+fn nothing_that_was_committed_is_lost_when_nodes_change_places() {
+    let (mut one, mut other) = (Node::start(), Node::start());
+    let mut ledger = std::collections::BTreeMap::new();
+    for round in 0..6_u32 {
+        one.lead(&[&other.name()]);
+        other.follow(&one, Mode::Replicate);
+        for n in 0..60_u32 {
+            let (key, level) = (format!("k{}", (round * 7 + n) % 50), LEVELS[n as usize % 3]);
+            let value = format!("{round}.{n}");
+            assert_eq!(decide(&one, &key, &value, level), SyncOutcome::Committed);
+            ledger.insert(key, value);
+        }
+        // The active one goes away without a word, the other one takes its place.
+        one.stop();
+        other.follow_nobody();
+        std::mem::swap(&mut one, &mut other);
+        one.lead(&[]);
+        for (key, value) in &ledger {
+            eventually("prepares are committed again", || {
+                one.bucket().inspect(vb_of(key), vbucket::VBucket::prepares_in_flight) == Some(0)
+            });
+            assert_eq!(read(&one.bucket(), vb_of(key), key), Ok(value.clone().into_bytes()), "{key}");
+        }
+        other.start_again();
+        (0..VBUCKETS).for_each(|vb| {
+            other.bucket().set_vbucket_state(VbId(vb), VbState::Replica, None).expect("there is one");
+        });
+    }
+}

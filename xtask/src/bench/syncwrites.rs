@@ -1,0 +1,341 @@
+//! `bench syncwrites`: clients that wait until each of their writes is as safe as they ask, by level and number of
+//! clients: one node with its journal and without, two nodes, and Redis with an append-only file.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use protocol::{RequestParts, opcode};
+use serde_json::{Value, json};
+
+use super::Output;
+use super::idle::{SPARE, raise_descriptor_limit};
+use super::load::Peer;
+use super::redis::{self, Redis};
+use super::report::{Goal, Report};
+use super::writers::{self, COLUMNS, MEMORY, Run, Writers, throughput_ratio};
+use crate::child::{is_installed, release_build};
+use crate::client::Client;
+use crate::stave::{BUCKET, PASSWORD, Start, Stave, USER};
+use crate::tree::{self, Scratch};
+
+/// How long and how much.
+#[derive(Args)]
+pub struct Options {
+    /// Seconds of each single run.
+    #[arg(long, default_value_t = 5)]
+    seconds: u32,
+    /// Numbers of clients, each with one request outstanding.
+    #[arg(long, value_delimiter = ',', default_value = "1,16,256,2000")]
+    clients: Vec<u32>,
+    /// Rounds; each runs all servers with all levels and numbers of clients.
+    #[arg(long, default_value_t = 3)]
+    rounds: u32,
+    /// Keys, all there before the clock starts.
+    #[arg(long, default_value_t = 100_000)]
+    keys: u32,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// What the original reports for the strongest level on two nodes: writes a second. We want a hundred times that,
+const ORIGINAL: f64 = 590.0;
+const GAIN: f64 = 100.0;
+/// and no more than this in the mean,
+const MOST_MEAN_US: f64 = 34_000.0;
+/// with so many clients.
+const MANY_CLIENTS: u32 = 2000;
+/// What is left of the throughput without durability when a majority must have each write in memory.
+const LEAST_MAJORITY: f64 = 0.5;
+const VBUCKETS: u16 = 1024;
+const SET_JSON: u8 = 1;
+
+/// Levels, as the load generator calls them.
+const LEVELS: [&str; 4] = ["none", "majority", "persist-active", "persist-majority"];
+const NONE: &str = LEVELS[0];
+const MAJORITY: &str = LEVELS[1];
+const PERSIST: &str = LEVELS[3];
+
+/// Who takes part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Contender {
+    Journal,
+    NoJournal,
+    TwoNodes,
+    Redis,
+}
+
+impl Contender {
+    fn name(self) -> &'static str {
+        match self {
+            Contender::Journal => "one node, journal",
+            Contender::NoJournal => "one node, no journal",
+            Contender::TwoNodes => "two nodes, journal",
+            Contender::Redis => "redis",
+        }
+    }
+
+    fn all() -> Vec<Contender> {
+        let mut all = vec![Contender::Journal, Contender::NoJournal, Contender::TwoNodes];
+        if is_installed("redis-server") {
+            all.push(Contender::Redis);
+        }
+        all
+    }
+
+    fn levels(self) -> &'static [&'static str] {
+        // Redis has one way only.
+        if self == Contender::Redis { &[PERSIST] } else { &LEVELS }
+    }
+}
+
+/// Servers that run; the second one follows the first.
+enum Running {
+    Stave(Stave, Option<Stave>),
+    Redis(Redis),
+}
+
+/// The runs of a contender with a level and a number of clients, one for each round.
+struct Row {
+    contender: Contender,
+    level: &'static str,
+    clients: u32,
+    runs: Vec<Run>,
+}
+
+/// Measures.
+pub fn run(options: &Options) -> Result<Report> {
+    ensure!(options.rounds > 0 && options.seconds > 0, "at least one round of one second");
+    release_build()?;
+    let most = options.clients.iter().copied().max().unwrap_or(1);
+    let wanted = u64::from(most) + SPARE;
+    let allowed = raise_descriptor_limit(wanted);
+    ensure!(allowed >= wanted, "the system allows {allowed} descriptors only (ulimit -Hn)");
+    let contenders = Contender::all();
+    let mut report = Report::new("syncwrites", options.output.json);
+    if contenders.contains(&Contender::Redis) {
+        report.detail("redis", json!(redis::version()?));
+    } else {
+        println!("redis-server is not installed: its rows are missing");
+    }
+    let scratch = Scratch::new("syncwrites")?;
+    let rows = measure_all(options, &contenders, &scratch)?;
+    show_histogram(options, &scratch)?;
+    report.detail("rows", rows.iter().map(row_json).collect());
+    add_figures(&mut report, &rows, &options.clients);
+    Ok(report)
+}
+
+fn measure_all(options: &Options, contenders: &[Contender], scratch: &Scratch) -> Result<Vec<Row>> {
+    let mut rows: Vec<Row> = Vec::new();
+    for &clients in &options.clients {
+        for &contender in contenders {
+            let row = |level: &&'static str| Row { contender, level, clients, runs: Vec::new() };
+            rows.extend(contender.levels().iter().map(row));
+        }
+    }
+    print_head("round");
+    for round in 1..=options.rounds {
+        for row in &mut rows {
+            let run = measure(row.contender, row.level, row.clients, options, scratch)?;
+            print_row(&round.to_string(), row, &run);
+            row.runs.push(run);
+        }
+    }
+    print_head("median");
+    for row in &rows {
+        print_row("", row, &Run::median(&row.runs));
+    }
+    Ok(rows)
+}
+
+/// Fresh servers with all keys in them, under load; their folders go with them.
+fn measure(
+    contender: Contender,
+    level: &'static str,
+    clients: u32,
+    options: &Options,
+    scratch: &Scratch,
+) -> Result<Run> {
+    with_servers(contender, options, scratch, |peer| writers_of(contender, level, clients, options).run(peer))
+}
+
+fn writers_of(contender: Contender, level: &'static str, clients: u32, options: &Options) -> Writers {
+    let level = (contender != Contender::Redis && level != NONE).then_some(level);
+    Writers { clients, seconds: options.seconds, keys: options.keys, level }
+}
+
+/// The latencies of the strongest level, as the load generator draws them.
+fn show_histogram(options: &Options, scratch: &Scratch) -> Result<()> {
+    for contender in [Contender::Journal, Contender::TwoNodes] {
+        let clients = options.clients.iter().copied().max().unwrap_or(1);
+        println!("\n{}: {PERSIST}, {clients} clients", contender.name());
+        let writers = writers_of(contender, PERSIST, clients, options);
+        with_servers(contender, options, scratch, |peer| writers.show(peer))?;
+    }
+    Ok(())
+}
+
+fn with_servers<T>(
+    contender: Contender,
+    options: &Options,
+    scratch: &Scratch,
+    work: impl FnOnce(&Peer) -> Result<T>,
+) -> Result<T> {
+    let dir = scratch.path().join("data");
+    // Nobody pays for what the one before left to the kernel.
+    rustix::fs::sync();
+    fs::create_dir_all(&dir)?;
+    let running = start(contender, &dir, scratch)?;
+    let peer = match &running {
+        Running::Stave(server, _) => Peer::stave(contender.name(), server),
+        Running::Redis(redis) => redis.peer(contender.name()),
+    };
+    writers::populate(&peer, options.keys)?;
+    if let Running::Stave(server, second) = &running {
+        Client::connect(&server.kv)?.await_persisted()?;
+        if let Some(second) = second {
+            replicate(server, second)?;
+        }
+    }
+    let done = work(&peer)?;
+    match running {
+        Running::Stave(server, second) => {
+            second.map(Stave::kill).transpose()?;
+            server.kill()?;
+        }
+        Running::Redis(redis) => drop(redis),
+    }
+    fs::remove_dir_all(&dir)?;
+    Ok(done)
+}
+
+fn start(contender: Contender, dir: &Path, scratch: &Scratch) -> Result<Running> {
+    let node = |name: &str, journal: &str| {
+        let bucket = format!("{BUCKET}:{MEMORY}");
+        let log = scratch.path().join(format!("{name}.log"));
+        let more = ["--bucket", &bucket, "--journal", journal];
+        Stave::start(&Start { data: &dir.join(name), log, more: &more })
+    };
+    Ok(match contender {
+        Contender::Redis => Running::Redis(Redis::start(&dir.join("redis"))?),
+        Contender::Journal => Running::Stave(node("first", "on")?, None),
+        Contender::NoJournal => Running::Stave(node("first", "off")?, None),
+        Contender::TwoNodes => Running::Stave(node("first", "on")?, Some(node("second", "on")?)),
+    })
+}
+
+/// Has the second node follow the first, and the first wait for it.
+fn replicate(first: &Stave, second: &Stave) -> Result<()> {
+    let mut command = Command::new(tree::release_binary());
+    command.args(["replicate", "--quiet", "--from", &first.kv, "--to", &second.http]);
+    command.args(["--bucket", BUCKET, "--vbuckets", &format!("0-{}", VBUCKETS - 1)]);
+    command.args(["--username", USER]).env("STAVE_PASSWORD", PASSWORD).stdout(Stdio::null());
+    let status = command.status().context("cannot run stave replicate")?;
+    ensure!(status.success(), "stave replicate ended with {status}");
+    let topology = json!({ "topology": [[first.kv, second.kv]] }).to_string();
+    let mut client = Client::connect(&first.kv)?;
+    for vb in 0..VBUCKETS {
+        client.push(&RequestParts {
+            opcode: opcode::SET_VBUCKET,
+            vbucket: base::VbId(vb),
+            datatype: SET_JSON,
+            extras: &[base::VbState::Active as u8],
+            value: topology.as_bytes(),
+            ..RequestParts::default()
+        });
+    }
+    client.flush()?;
+    for vb in 0..VBUCKETS {
+        let answer = client.answer()?;
+        ensure!(answer.is_ok(), "vBucket {vb} has no topology: status 0x{:02x}", answer.status);
+    }
+    Ok(())
+}
+
+fn print_head(first: &str) {
+    println!("\n{first:<6} {:>7} {:<21} {:<17} {COLUMNS}", "clients", "server", "level");
+}
+
+fn print_row(first: &str, row: &Row, run: &Run) {
+    let columns = run.columns();
+    println!("{first:<6} {:>7} {:<21} {:<17} {columns}", row.clients, row.contender.name(), row.level);
+}
+
+fn row_json(row: &Row) -> Value {
+    let mut json = Run::median(&row.runs).json();
+    json["server"] = row.contender.name().into();
+    json["level"] = row.level.into();
+    json["clients"] = row.clients.into();
+    json
+}
+
+/// Medians of the ratios of the rounds, as far as there are both sides.
+fn add_figures(report: &mut Report, rows: &[Row], clients: &[u32]) {
+    for &clients in clients {
+        let runs = |contender, level| {
+            let is_it =
+                |row: &&Row| row.contender == contender && row.level == level && row.clients == clients;
+            rows.iter().find(is_it).map(|row| &row.runs[..])
+        };
+        let ahead = Some(Goal::AtLeast(1.0));
+        if let (Some(ours), Some(redis)) =
+            (runs(Contender::Journal, PERSIST), runs(Contender::Redis, PERSIST))
+        {
+            report.figure(&format!("one_node_to_redis_{clients}"), throughput_ratio(ours, redis), ahead);
+        }
+        let two = |level| runs(Contender::TwoNodes, level);
+        if let (Some(majority), Some(none)) = (two(MAJORITY), two(NONE)) {
+            let goal = Some(Goal::AtLeast(LEAST_MAJORITY));
+            report.figure(&format!("majority_to_none_{clients}"), throughput_ratio(majority, none), goal);
+        }
+        if let Some(persist) = two(PERSIST) {
+            let is_many = clients == MANY_CLIENTS;
+            let run = Run::median(persist);
+            let gain = is_many.then_some(Goal::AtLeast(GAIN));
+            report.figure(&format!("two_nodes_to_original_{clients}"), run.operations_per_s / ORIGINAL, gain);
+            let most = is_many.then_some(Goal::AtMost(MOST_MEAN_US / 1e3));
+            report.figure(&format!("two_nodes_mean_ms_{clients}"), run.mean_us / 1e3, most);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(contender: Contender, level: &'static str, operations_per_s: f64, mean_us: f64) -> Row {
+        let us = 1.0;
+        let run = Run {
+            operations_per_s,
+            mean_us,
+            p50_us: us,
+            p99_us: us,
+            p999_us: us,
+            server_cpu_us: us,
+            client_cpu_us: us,
+        };
+        Row { contender, level, clients: MANY_CLIENTS, runs: vec![run] }
+    }
+
+    fn holds(persist_per_s: f64, mean_us: f64, majority_per_s: f64) -> bool {
+        let rows = [
+            row(Contender::TwoNodes, NONE, 100.0, 1.0),
+            row(Contender::TwoNodes, MAJORITY, majority_per_s, 1.0),
+            row(Contender::TwoNodes, PERSIST, persist_per_s, mean_us),
+        ];
+        let mut report = Report::new("syncwrites", false);
+        add_figures(&mut report, &rows, &[MANY_CLIENTS]);
+        report.close()
+    }
+
+    #[test]
+    fn each_goal_counts() {
+        assert!(holds(59_000.0, 34_000.0, 50.0));
+        assert!(!holds(58_000.0, 34_000.0, 50.0));
+        assert!(!holds(59_000.0, 35_000.0, 50.0));
+        assert!(!holds(59_000.0, 34_000.0, 49.0));
+    }
+}
