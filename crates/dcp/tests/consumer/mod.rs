@@ -262,6 +262,12 @@ impl Consumer {
         }
     }
 
+    /// Looks at everything that has arrived.
+    #[allow(dead_code, reason = "not every test needs it")]
+    pub fn look_at_all(&mut self, world: &World) {
+        self.look(u64::MAX, world, None);
+    }
+
     /// Comes back and reads until nothing moves any more.
     pub fn finish(&mut self, world: &World, dice: &mut Dice) {
         loop {
