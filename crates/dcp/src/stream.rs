@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Seqno, VbState, Version};
+use base::{Seqno, VbState, VbUuid, Version};
 use engine::{Backfill, BackfillReading, Bucket, BucketKind, Changes, Follower, StreamPlace, StreamStart};
 use kvstore::Values;
 use protocol::dcp::{EndReason, Marker, MarkerMore, Message, OpenFlags, StreamFlags, StreamRequest, What};
@@ -121,6 +121,8 @@ pub(crate) struct Stream {
     /// Markers that the consumer has not acknowledged.
     unacknowledged: u16,
     state: VbState,
+    /// The history that the consumer was told of.
+    uuid: VbUuid,
     handover: Handover,
     is_first_marker: bool,
 }
@@ -143,6 +145,7 @@ impl Stream {
             filter: (!filter.is_everything()).then(|| Box::new(filter)),
             flags: request.flags,
             state: start.state,
+            uuid: start.failover.first().map_or(VbUuid(0), |entry| entry.uuid),
             sent: request.start,
             end,
             snapshot_start: request.snapshot_start,
@@ -232,12 +235,14 @@ impl Stream {
         true
     }
 
-    /// Whether the vBucket is not the one any more that the stream began with.
+    /// Whether the vBucket is not the one any more that the stream began with. One that was given another role and its
+    /// own again in between has another history, of which the consumer has to hear.
     fn broken_off(&self, bucket: &Bucket) -> Option<EndReason> {
         match bucket.stream_state(self.place.vb) {
-            Some((state, incarnation, _, _)) if state == self.state => {
-                (incarnation != self.place.incarnation).then_some(EndReason::Rollback)
+            Some((state, incarnation, _, _)) if state == self.state && incarnation != self.place.incarnation => {
+                Some(EndReason::Rollback)
             }
+            Some((state, _, uuid, _)) if state == self.state && uuid == self.uuid => None,
             _ => Some(EndReason::StateChanged),
         }
     }

@@ -8,7 +8,7 @@ use base::{Seqno, VbId};
 use dcp::{Agreement, Consumer, ConsumerConfig, Disconnect, Features, Mode, Producer, RollBack, Tick};
 use dcp::{Stage, StreamRequestRefusal};
 use engine::Bucket;
-use protocol::dcp::{FailoverLog, OpenFlags, StreamRequest};
+use protocol::dcp::{FailoverLog, Message, OpenFlags, StreamRequest};
 use protocol::{Limits, Parsed, Request, RequestParts, Response, Status, opcode, parse, write_request};
 
 use crate::Dice;
@@ -172,6 +172,7 @@ impl Link {
         let mut rest = &out[..];
         while let Parsed::Request { request, total_len } = parse(rest, Limits::AUTHENTICATED) {
             stepped.messages += 1;
+            crate::show(|| format!("{} to {}: {:?}", self.from, self.to, Message::read(&request)));
             self.tamper.message(&rest[..total_len], &request, &mut self.to_consumer);
             rest = &rest[total_len..];
         }

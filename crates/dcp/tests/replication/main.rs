@@ -4,7 +4,8 @@
 //! memory, crashes, power losses, failovers with an old active node that goes on for a while, and handovers, while
 //! connections are slow and break off at any byte. What a node has is compared with the history that it says it is in,
 //! again and again; when it becomes quiet, all nodes have the same.
-//! `DCP_SEEDS=100000 cargo test -p dcp --test replication` tries more; `DCP_FIRST_SEED=159 DCP_SEEDS=1` tries one.
+//! `DCP_SEEDS=100000 cargo test -p dcp --test replication` tries more; with `DCP_FIRST_SEED=159
+//! DCP_SEEDS=1 DCP_SHOW=1` it tells what happens in one of them.
 
 #![allow(missing_docs, reason = "a test is read as a whole")]
 
@@ -46,6 +47,14 @@ impl Dice {
 
     pub fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
+    }
+}
+
+/// Tells what happens, if somebody wants to know.
+fn show(what: impl FnOnce() -> String) {
+    static IS_SHOWN: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    if *IS_SHOWN.get_or_init(|| std::env::var_os("DCP_SHOW").is_some()) {
+        println!("{}", what());
     }
 }
 

@@ -99,6 +99,7 @@ impl Operator {
         }
         self.links.retain(|link| link.from != at && link.to != at);
         let seed = self.dice.below(1 << 40);
+        crate::show(|| format!("node {at} crashes"));
         self.world.crash(at, seed)
     }
 
@@ -106,7 +107,9 @@ impl Operator {
         if self.third.at == at {
             self.third.catch_up(&self.world)?;
         }
-        self.world.set_role(at, vb, role)
+        self.world.set_role(at, vb, role)?;
+        crate::show(|| format!("node {at} {vb:?} becomes {role:?} at {:?}", self.world.place(at, vb)));
+        Ok(())
     }
 
     fn fail_over(&mut self, vb: VbId, to: usize) -> Result<(), String> {
@@ -257,6 +260,7 @@ impl Operator {
         let before = self.world.place(to, rollback.vb).high;
         if let Some(back) = self.links[at].roll_back(rollback) {
             self.world.counts.rollbacks += 1;
+            crate::show(|| format!("node {to} rolls back {rollback:?}: {back:?}"));
             if before > rollback.to.0 {
                 self.world.rolled_back(to, rollback.vb, rollback.to.0, back.0)?;
             }
@@ -267,6 +271,7 @@ impl Operator {
     /// A stream begins only where the histories are one, and a rollback goes to where the rule says.
     fn check_answer(&mut self, from: usize, to: usize, asked: &Asked) -> Result<(), String> {
         let Asked { vb, request, answer } = asked;
+        crate::show(|| format!("{from} answers {to} {vb:?} {request:?}: {answer:?}"));
         let StreamRequest { start, snapshot_start, snapshot_end, .. } = *request;
         let is_inside = snapshot_start < start && start < snapshot_end;
         let source = self.world.place(from, *vb);

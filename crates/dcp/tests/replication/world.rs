@@ -121,6 +121,7 @@ impl World {
         }
         self.counts.looks += 1;
         let records = copy::read(&self.nodes[at].bucket, vb)?;
+        crate::show(|| format!("node {at} {vb:?} has {:?}", records.values().map(|r| r.seqno).collect::<std::collections::BTreeSet<_>>()));
         let (place, purged) = (self.place(at, vb), self.purged[usize::from(vb.0)]);
         copy::check(&records, self.branch(at, vb)?, &place, purged)
             .map_err(|what| format!("node {at} {vb:?} at {place:?}: {what}"))
@@ -182,6 +183,7 @@ impl World {
             new.push((key, record));
         }
         new.sort_by_key(|(_, record)| record.seqno);
+        new.iter().for_each(|new| crate::show(|| format!("node {at} {vb:?} {new:?}")));
         self.counts.expirations += new.iter().filter(|(_, new)| new.kind == ItemKind::Expiration).count() as u64;
         self.branches.get_mut(&(vb.0, uuid)).expect("it was there").extend(new);
     }
@@ -266,6 +268,7 @@ impl World {
         match dice.below(9) {
             0 => {
                 self.counts.purges += 1;
+                crate::show(|| format!("node {at} {vb:?} is compacted"));
                 let request = CompactRequest { purge_before_s: Some(u32::MAX), purge_through: None };
                 drop(bucket.compact(vb, request));
                 bucket.compact_step();
@@ -323,6 +326,7 @@ impl World {
         *kind += 1;
         for vb in vbuckets() {
             let (place, slot) = (self.place(at, vb), usize::from(vb.0));
+            crate::show(|| format!("node {at} {vb:?} comes back at {place:?}, power {is_power}"));
             let persisted = self.nodes[at].persisted[slot];
             if place.high < persisted {
                 return Err(format!("node {at} {vb:?} had {persisted} on disk and stands at {place:?}"));
