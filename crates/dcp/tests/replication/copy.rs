@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use base::{Datatype, ItemKind, Seqno, VbId};
+use base::{Datatype, ItemKind, Seqno, VbId, VbUuid};
 use dcp::{Agreement, Features, Producer, Step};
 use engine::{Bucket, Progress};
-use protocol::dcp::{Marker, Message, OpenFlags, StreamRequest, What};
+use protocol::dcp::{FailoverLog, Marker, Message, OpenFlags, StreamRequest, What};
 use protocol::{Limits, Parsed, Status, parse};
 
 /// A document or tombstone with everything that a replica must have of it.
@@ -60,33 +60,75 @@ pub fn read(bucket: &Arc<Bucket>, vb: VbId) -> Result<Records, String> {
     }
     let features = Features { collections: true, snappy: false, json: true };
     let mut producer = Producer::new(Arc::clone(bucket), "copy".to_owned(), agreed, features, || {});
-    let request = StreamRequest { end: Seqno(u64::MAX), ..StreamRequest::default() };
-    producer.request(vb, 0, &request, b"").map_err(|refusal| format!("{vb:?} cannot be read: {refusal:?}"))?;
-    let mut received: Vec<u8> = Vec::new();
-    loop {
-        let before = received.len();
-        let step = producer.step(&mut received, 1 << 20);
-        let worked = bucket.backfill_step() == Progress::Worked;
-        if step == Step::Idle && !worked && received.len() == before {
-            break;
-        }
-    }
-    let (mut records, mut last, mut snapshot) = (Records::new(), 0, (0, 0));
-    let mut rest = &received[..];
-    while let Parsed::Request { request, total_len } = parse(rest, Limits::AUTHENTICATED) {
-        let message = Message::read(&request).ok_or("an unreadable message")?;
-        if let What::Marker(Marker { start, end, .. }) = message.what {
-            snapshot = (start.0, end.0);
-        } else if let Some(record) = record(&message) {
-            if record.seqno <= last || !(snapshot.0..=snapshot.1).contains(&record.seqno) {
-                return Err(format!("{vb:?}: {} after {last} in {snapshot:?}", record.seqno));
+    let mut copy = Copy::default();
+    for _ in 0..MOST_STREAMS {
+        let request = copy.request();
+        let log = producer.request(vb, 0, &request, b"");
+        let log = log.map_err(|refusal| format!("{vb:?} cannot be read from {request:?}: {refusal:?}"))?;
+        copy.log = FailoverLog::decode(&log).ok_or("a failover log")?;
+        let mut received: Vec<u8> = Vec::new();
+        loop {
+            let before = received.len();
+            let step = producer.step(&mut received, 1 << 20);
+            let worked = bucket.backfill_step() == Progress::Worked;
+            if step == Step::Idle && !worked && received.len() == before {
+                break;
             }
-            last = record.seqno;
-            records.insert(text(&message.key[1..]), record);
         }
-        rest = &rest[total_len..];
+        if !copy.take(&received)? {
+            return Ok(copy.records);
+        }
     }
-    Ok(records)
+    Err(format!("{vb:?}: its streams end again and again"))
+}
+
+/// A replica's stream ends when what it announced became part of something larger; not for ever.
+const MOST_STREAMS: usize = 8;
+
+/// What was read so far.
+#[derive(Default)]
+struct Copy {
+    records: Records,
+    last: u64,
+    snapshot: (u64, u64),
+    log: Vec<(VbUuid, Seqno)>,
+}
+
+impl Copy {
+    fn request(&self) -> StreamRequest {
+        let history = self.log.iter().find(|(_, seqno)| seqno.0 <= self.last);
+        let (start, end) = if self.last == self.snapshot.1 { (self.last, self.last) } else { self.snapshot };
+        StreamRequest {
+            start: Seqno(self.last),
+            end: Seqno(u64::MAX),
+            uuid: history.map_or(VbUuid(0), |(uuid, _)| *uuid),
+            snapshot_start: Seqno(start.min(self.last)),
+            snapshot_end: Seqno(end),
+            ..StreamRequest::default()
+        }
+    }
+
+    /// Takes what was sent; whether the stream ended.
+    fn take(&mut self, received: &[u8]) -> Result<bool, String> {
+        let mut rest = received;
+        while let Parsed::Request { request, total_len } = parse(rest, Limits::AUTHENTICATED) {
+            rest = &rest[total_len..];
+            let message = Message::read(&request).ok_or("an unreadable message")?;
+            match message.what {
+                What::Marker(Marker { start, end, .. }) => self.snapshot = (start.0, end.0),
+                What::SeqnoAdvanced(seqno) => self.last = seqno.0,
+                What::End(_) => return Ok(true),
+                _ => {}
+            }
+            let Some(record) = record(&message) else { continue };
+            if record.seqno <= self.last || !(self.snapshot.0..=self.snapshot.1).contains(&record.seqno) {
+                return Err(format!("{} after {} in {:?}", record.seqno, self.last, self.snapshot));
+            }
+            self.last = record.seqno;
+            self.records.insert(text(&message.key[1..]), record);
+        }
+        Ok(false)
+    }
 }
 
 /// One history of a vBucket: every change in order.
@@ -125,7 +167,12 @@ pub fn check(records: &Records, branch: &Branch, place: &Place, purged: u64) -> 
     for (key, wanted) in latest(branch, base) {
         let has = records.get(key);
         let may_be_missing = wanted.kind != ItemKind::Mutation && wanted.seqno <= purged;
-        let is_newer = has.is_some_and(|has| has.seqno > base);
+        // Something newer of the unfinished snapshot, or a tombstone of it that is gone, too.
+        let is_gone = |change: &Record| change.kind != ItemKind::Mutation && change.seqno <= purged;
+        let replaced = branch.iter().any(|(name, change)| {
+            name == key && (base + 1..=high).contains(&change.seqno) && is_gone(change)
+        });
+        let is_newer = has.map_or(replaced, |has| has.seqno > base);
         if has != Some(wanted) && !is_newer && !(has.is_none() && may_be_missing) {
             return Err(format!("{key} is {has:?}, must be {wanted:?}"));
         }
