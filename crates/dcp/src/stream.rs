@@ -225,7 +225,10 @@ impl Stream {
                 self.send(What::SeqnoAdvanced(end), allowance, out);
             }
             self.send(What::OutOfOrder(false), allowance, out);
-        } else if pending.last_wanted < end && pending.is_announced && common.features.collections {
+        } else if pending.last_wanted.max(self.sent) < end
+            && pending.is_announced
+            && common.features.collections
+        {
             self.send(What::SeqnoAdvanced(end), allowance, out);
         }
         self.sent = self.sent.max(end);
@@ -239,7 +242,9 @@ impl Stream {
     /// own again in between has another history, of which the consumer has to hear.
     fn broken_off(&self, bucket: &Bucket) -> Option<EndReason> {
         match bucket.stream_state(self.place.vb) {
-            Some((state, incarnation, _, _)) if state == self.state && incarnation != self.place.incarnation => {
+            Some((state, incarnation, _, _))
+                if state == self.state && incarnation != self.place.incarnation =>
+            {
                 Some(EndReason::Rollback)
             }
             Some((state, _, uuid, _)) if state == self.state && uuid == self.uuid => None,

@@ -421,12 +421,18 @@ impl Bucket {
         let state = snapshot.state()?;
         // A replica may have been told that nothing was changed before its snapshot ended.
         let high_seqno = snapshot.high_seqno().max(Seqno(state.snap_start));
-        // Who became active in the middle of a snapshot goes on with what it has.
-        let is_active = self.state_of(vb) == Some(VbState::Active);
+        let end = high_seqno.max(Seqno(state.snap_end));
+        let snapshot_end = match self.stream_state(vb) {
+            _ if state.state == VbState::Active => high_seqno,
+            // It became active since: what the disk has of a snapshot is part of what it has in memory, be that the
+            // whole snapshot or as much of it as came.
+            Some((VbState::Active, _, _, high)) if end > high_seqno => high_seqno.max(high),
+            _ => end,
+        };
         Ok(BackfillScope {
             high_seqno,
             purge_seqno: snapshot.purge_seqno().max(Seqno(state.purge_seqno)),
-            snapshot_end: if is_active { high_seqno } else { high_seqno.max(Seqno(state.snap_end)) },
+            snapshot_end,
         })
     }
 }

@@ -27,7 +27,10 @@ impl std::fmt::Debug for Record {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Record { seqno, cas, rev, flags, time, datatype, kind, value } = self;
         let len = value.len();
-        write!(f, "[{seqno} {kind:?} cas {cas} rev {rev} flags {flags} time {time} type {datatype} {len} bytes]")
+        write!(
+            f,
+            "[{seqno} {kind:?} cas {cas} rev {rev} flags {flags} time {time} type {datatype} {len} bytes]"
+        )
     }
 }
 
@@ -54,7 +57,8 @@ fn record(message: &Message<'_>) -> Option<Record> {
 pub fn read(bucket: &Arc<Bucket>, vb: VbId) -> Result<Records, String> {
     let flags =
         OpenFlags::PRODUCER | OpenFlags::XATTRS | OpenFlags::DELETE_TIMES | OpenFlags::DELETED_USER_XATTRS;
-    let mut agreed = Agreement::open(OpenFlags(flags), b"copy", true).map_err(|status| format!("{status:?}"))?;
+    let mut agreed =
+        Agreement::open(OpenFlags(flags), b"copy", true).map_err(|status| format!("{status:?}"))?;
     for (key, value) in [("enable_noop", "true"), ("enable_expiry_opcode", "true")] {
         assert_eq!(agreed.control(key.as_bytes(), value.as_bytes()), Status::Success);
     }
@@ -136,7 +140,11 @@ pub type Branch = Vec<(String, Record)>;
 
 /// The latest change of each key up to `until`.
 pub fn latest(branch: &Branch, until: u64) -> BTreeMap<&str, &Record> {
-    branch.iter().filter(|(_, record)| record.seqno <= until).map(|(key, record)| (key.as_str(), record)).collect()
+    branch
+        .iter()
+        .filter(|(_, record)| record.seqno <= until)
+        .map(|(key, record)| (key.as_str(), record))
+        .collect()
 }
 
 /// Where a node stands in a vBucket.
@@ -177,7 +185,9 @@ pub fn check(records: &Records, branch: &Branch, place: &Place, purged: u64) -> 
             return Err(format!("{key} is {has:?}, must be {wanted:?}"));
         }
     }
-    for (key, wanted) in latest(branch, whole).into_iter().filter(|(_, record)| (base..=high).contains(&record.seqno)) {
+    for (key, wanted) in
+        latest(branch, whole).into_iter().filter(|(_, record)| (base..=high).contains(&record.seqno))
+    {
         let may_be_missing = wanted.kind != ItemKind::Mutation && wanted.seqno <= purged;
         let has = records.get(key);
         if has != Some(wanted) && !may_be_missing {

@@ -154,7 +154,12 @@ impl Link {
         Ok(stepped)
     }
 
-    fn send(&mut self, most: usize, now: std::time::Duration, stepped: &mut Stepped) -> Result<(), Disconnect> {
+    fn send(
+        &mut self,
+        most: usize,
+        now: std::time::Duration,
+        stepped: &mut Stepped,
+    ) -> Result<(), Disconnect> {
         let Some(producer) = &mut self.producer else { return Ok(()) };
         if self.to_consumer.len() >= PIPE_BYTES {
             return Ok(());
@@ -230,7 +235,8 @@ impl Link {
             other => return Err(Disconnect::Unreadable(other)),
         }
         let (opcode, opaque) = (request.opcode, request.opaque);
-        Response { opcode, opaque, status, value: &value, ..Response::default() }.write(&mut self.to_consumer);
+        Response { opcode, opaque, status, value: &value, ..Response::default() }
+            .write(&mut self.to_consumer);
         Ok(())
     }
 

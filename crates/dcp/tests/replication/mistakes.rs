@@ -63,10 +63,8 @@ impl Tamper {
 
     /// Hands a message of the producer on.
     pub fn message(&mut self, bytes: &[u8], request: &Request<'_>, out: &mut Vec<u8>) {
-        let is_change = matches!(
-            request.opcode,
-            opcode::DCP_MUTATION | opcode::DCP_DELETION | opcode::DCP_EXPIRATION
-        );
+        let is_change =
+            matches!(request.opcode, opcode::DCP_MUTATION | opcode::DCP_DELETION | opcode::DCP_EXPIRATION);
         self.messages += u64::from(is_change);
         let is_wrong = is_change && self.messages % ONE_IN == ONE_IN / 2;
         let message = Message::read(request);
@@ -86,7 +84,8 @@ impl Tamper {
             (Mistake::LoseDeletion, Some(message)) => match message.what {
                 What::Deletion(deletion) if self.messages % 3 == 0 => {
                     let what = What::SeqnoAdvanced(deletion.by_seqno);
-                    Message { what, key: b"", value: b"", cas: base::Cas(0), datatype: 0, ..message }.write(out);
+                    Message { what, key: b"", value: b"", cas: base::Cas(0), datatype: 0, ..message }
+                        .write(out);
                 }
                 _ => out.extend_from_slice(bytes),
             },

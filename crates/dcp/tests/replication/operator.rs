@@ -282,13 +282,18 @@ impl Operator {
         }
         let (theirs, ours) = (self.world.branch(from, *vb)?, self.world.branch(to, *vb)?);
         let shared = match answer {
-            Ok(()) => if start == snapshot_start { start.0 } else { snapshot_end.0 },
+            Ok(()) => {
+                if start == snapshot_start {
+                    start.0
+                } else {
+                    snapshot_end.0
+                }
+            }
             Err(to) => to.0,
         };
         // It may have been on its way when the node was told something else.
-        let is_meant = self.links.iter().any(|link| {
-            (link.from, link.to) == (from, to) && link.wanted.contains_key(vb)
-        });
+        let is_meant =
+            self.links.iter().any(|link| (link.from, link.to) == (from, to) && link.wanted.contains_key(vb));
         let is_there = self.world.place(to, *vb).high == start.0;
         if start.0 > 0 && is_meant && is_there && !rule::agree(theirs, ours, shared) {
             return Err(format!("{request:?} of {to} was answered {answer:?}: not the same up to {shared}"));
@@ -341,7 +346,8 @@ impl Operator {
     fn check_end(&mut self) -> Result<(), String> {
         for vb in vbuckets() {
             let active = self.plans[usize::from(vb.0)].active;
-            let log = |at: usize| self.world.nodes[at].bucket.with_vbucket(vb, |vb| vb.failover().to_entries());
+            let log =
+                |at: usize| self.world.nodes[at].bucket.with_vbucket(vb, |vb| vb.failover().to_entries());
             let (wanted, histories) = (self.world.place(active, vb), log(active));
             for at in 0..self.nodes() {
                 let place = self.world.place(at, vb);

@@ -63,7 +63,12 @@ impl Third {
     }
 
     /// It has what the node has in the end.
-    pub fn finish(&mut self, world: &world::World, dice: &mut Dice, counts: &mut Counts) -> Result<(), String> {
+    pub fn finish(
+        &mut self,
+        world: &world::World,
+        dice: &mut Dice,
+        counts: &mut Counts,
+    ) -> Result<(), String> {
         let view = self.view(world)?;
         let is_served = |vb: u16| view.bucket.state_of(VbId(vb)) != Some(VbState::Dead);
         assert!((0..VBUCKETS).all(is_served));

@@ -111,7 +111,9 @@ impl World {
 
     pub fn branch(&self, at: usize, vb: VbId) -> Result<&Branch, String> {
         let uuid = self.place(at, vb).uuid;
-        self.branches.get(&(vb.0, uuid)).ok_or_else(|| format!("node {at} {vb:?} has an unknown history {uuid:x}"))
+        self.branches
+            .get(&(vb.0, uuid))
+            .ok_or_else(|| format!("node {at} {vb:?} has an unknown history {uuid:x}"))
     }
 
     /// Looks at everything that a node has of a vBucket.
@@ -121,7 +123,12 @@ impl World {
         }
         self.counts.looks += 1;
         let records = copy::read(&self.nodes[at].bucket, vb)?;
-        crate::show(|| format!("node {at} {vb:?} has {:?}", records.values().map(|r| r.seqno).collect::<std::collections::BTreeSet<_>>()));
+        crate::show(|| {
+            format!(
+                "node {at} {vb:?} has {:?}",
+                records.values().map(|r| r.seqno).collect::<std::collections::BTreeSet<_>>()
+            )
+        });
         let (place, purged) = (self.place(at, vb), self.purged[usize::from(vb.0)]);
         copy::check(&records, self.branch(at, vb)?, &place, purged)
             .map_err(|what| format!("node {at} {vb:?} at {place:?}: {what}"))
@@ -135,9 +142,18 @@ impl World {
         }
         let parent = self.branches.get(&(vb.0, before)).cloned().unwrap_or_default();
         let records = copy::read(&self.nodes[at].bucket, vb)?;
-        let fork = self.nodes[at].bucket.with_vbucket(vb, |vb| vb.failover().newest().seqno.0).expect("it is there");
+        let fork =
+            self.nodes[at].bucket.with_vbucket(vb, |vb| vb.failover().newest().seqno.0).expect("it is there");
         let has = |key: &str, seqno: u64| records.get(key).is_some_and(|record| record.seqno == seqno);
-        let keep = |change: &(String, Record)| change.1.seqno <= fork || has(&change.0, change.1.seqno);
+        // A tombstone that it had may be gone.
+        let purged = self.purged[usize::from(vb.0)].min(place.high);
+        let is_gone = |key: &str, change: &Record| {
+            change.kind.is_deleted() && change.seqno <= purged && !records.contains_key(key)
+        };
+        let keep = |change: &(String, Record)| {
+            let (key, record) = change;
+            record.seqno <= fork || has(key, record.seqno) || is_gone(key, record)
+        };
         self.branches.insert((vb.0, place.uuid), parent.into_iter().filter(keep).collect());
         self.look(at, vb)
     }
@@ -164,7 +180,9 @@ impl World {
         let (bucket, uuid) = (Arc::clone(&self.nodes[at].bucket), self.place(at, vb).uuid);
         let mut new = Vec::new();
         for key in (0..KEYS).map(|key| format!("k{key}")) {
-            let Ok(Some(seen)) = bucket.peek_as_is(vb, DocKey::new(key.as_bytes()), bucket.now()) else { continue };
+            let Ok(Some(seen)) = bucket.peek_as_is(vb, DocKey::new(key.as_bytes()), bucket.now()) else {
+                continue;
+            };
             let meta = seen.version.meta();
             if meta.by_seqno.0 <= last {
                 continue;
@@ -184,13 +202,15 @@ impl World {
         }
         new.sort_by_key(|(_, record)| record.seqno);
         new.iter().for_each(|new| crate::show(|| format!("node {at} {vb:?} {new:?}")));
-        self.counts.expirations += new.iter().filter(|(_, new)| new.kind == ItemKind::Expiration).count() as u64;
+        self.counts.expirations +=
+            new.iter().filter(|(_, new)| new.kind == ItemKind::Expiration).count() as u64;
         self.branches.get_mut(&(vb.0, uuid)).expect("it was there").extend(new);
     }
 
     /// A client changes something, wherever a node takes it.
     pub fn change(&mut self, dice: &mut Dice) {
-        let (vb, at) = (VbId(dice.below(VBUCKETS.into()) as u16), dice.below(self.nodes.len() as u64) as usize);
+        let (vb, at) =
+            (VbId(dice.below(VBUCKETS.into()) as u16), dice.below(self.nodes.len() as u64) as usize);
         let key = format!("k{}", dice.below(KEYS));
         let doc = DocKey::new(key.as_bytes());
         let bucket = Arc::clone(&self.nodes[at].bucket);
