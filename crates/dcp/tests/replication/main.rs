@@ -144,7 +144,9 @@ fn replicas_end_with_what_the_active_node_has() {
     println!("{:>34} {}", "violations", violations.len());
     violations.iter().for_each(|(seed, what)| println!("seed {seed}: {what}"));
     assert!(violations.is_empty(), "{} of {seeds} seeds, the first is {:?}", violations.len(), violations[0]);
-    let rare = sums.iter().find(|(_, count)| seeds >= 100 && *count < seeds / 20);
+    // Nodes with so few documents find room in time: see what engine's tests of replicas say of full ones.
+    let is_rare = |row: &&(&str, u64)| seeds >= 100 && row.0 != "  replica full" && row.1 < seeds / 20;
+    let rare = sums.iter().find(is_rare);
     assert_eq!(rare, None, "everything happens");
 }
 

@@ -82,7 +82,7 @@ impl Tamper {
                 _ => out.extend_from_slice(bytes),
             },
             (Mistake::LoseDeletion, Some(message)) => match message.what {
-                What::Deletion(deletion) if self.messages % 3 == 0 => {
+                What::Deletion(deletion) if self.messages.is_multiple_of(3) => {
                     let what = What::SeqnoAdvanced(deletion.by_seqno);
                     Message { what, key: b"", value: b"", cas: base::Cas(0), datatype: 0, ..message }
                         .write(out);

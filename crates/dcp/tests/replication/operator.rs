@@ -281,20 +281,14 @@ impl Operator {
             return Err(format!("{request:?} of {to} was answered {answer:?}, not {wanted:?}"));
         }
         let (theirs, ours) = (self.world.branch(from, *vb)?, self.world.branch(to, *vb)?);
-        let shared = match answer {
-            Ok(()) => {
-                if start == snapshot_start {
-                    start.0
-                } else {
-                    snapshot_end.0
-                }
-            }
-            Err(to) => to.0,
-        };
+        // What counts is where the node stands, not where it says.
+        let place = self.world.place(to, *vb);
+        let needed = if place.start == place.high { place.high } else { place.end };
+        let shared = answer.err().map_or(needed, |to| to.0);
         // It may have been on its way when the node was told something else.
         let is_meant =
             self.links.iter().any(|link| (link.from, link.to) == (from, to) && link.wanted.contains_key(vb));
-        let is_there = self.world.place(to, *vb).high == start.0;
+        let is_there = place.high == start.0;
         if start.0 > 0 && is_meant && is_there && !rule::agree(theirs, ours, shared) {
             return Err(format!("{request:?} of {to} was answered {answer:?}: not the same up to {shared}"));
         }

@@ -31,7 +31,7 @@ pub fn rollback(asked: &StreamRequest, log: &[FailoverEntry], high: u64, purge: 
             let (first, last) = if start == last || start == first { (start, start) } else { (first, last) };
             return (last > shared).then_some(shared.min(first));
         }
-        shared = entry.seqno.0;
+        shared = entry.seqno.0.min(high);
     }
     Some(0)
 }

@@ -326,7 +326,7 @@ impl World {
 
     /// A node's process ends without a word, or its power goes.
     pub fn crash(&mut self, at: usize, seed: u64) -> Result<(), String> {
-        let is_power = seed % 2 == 0;
+        let is_power = seed.is_multiple_of(2);
         let before: Vec<u64> = vbuckets().map(|vb| self.place(at, vb).uuid).collect();
         let node = &mut self.nodes[at];
         if is_power {
