@@ -17,8 +17,6 @@ pub enum Mistake {
     None,
     /// A replica says that it rolled back, and did not.
     NoRollback,
-    /// It says that it stands between snapshots while it is in the middle of one.
-    ForgetSnapshot,
     /// A change is lost on the way.
     SkipMessage,
     /// A change comes a second time.
@@ -33,9 +31,8 @@ pub enum Mistake {
     ForgetSync,
 }
 
-pub const MISTAKES: [Mistake; 8] = [
+pub const MISTAKES: [Mistake; 7] = [
     Mistake::NoRollback,
-    Mistake::ForgetSnapshot,
     Mistake::SkipMessage,
     Mistake::ReplayMessage,
     Mistake::KeepFailover,
@@ -98,9 +95,6 @@ impl Tamper {
 
     /// What the producer hears of a request.
     pub fn request(&mut self, vb: VbId, asked: &mut StreamRequest, source: &Bucket) {
-        if self.mistake == Mistake::ForgetSnapshot {
-            (asked.snapshot_start, asked.snapshot_end) = (asked.start, asked.start);
-        }
         if self.pretends.remove(&vb)
             && let Some((_, _, uuid, high)) = source.stream_state(vb)
         {
