@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{CollectionId, Seqno, VbState, Version};
+use base::{CollectionId, Seqno, VbState, VbUuid, Version};
 use engine::{Backfill, BackfillReading, Bucket, BucketKind, Changes, Follower, StreamPlace, StreamStart};
 use kvstore::Values;
 use protocol::dcp::{EndReason, Marker, MarkerMore, Message, OpenFlags, StreamFlags, StreamRequest, What};
@@ -144,6 +144,8 @@ pub(crate) struct Stream {
     /// Markers that the consumer has not acknowledged.
     unacknowledged: u16,
     state: VbState,
+    /// The history that the consumer was told of.
+    uuid: VbUuid,
     handover: Handover,
     next_marker: NextMarker,
     /// The last change up to `sent` that readers can see, or some seqno between that and `sent`.
@@ -193,6 +195,7 @@ impl Stream {
                 request.flags
             },
             state: start.state,
+            uuid: start.failover.first().map_or(VbUuid(0), |entry| entry.uuid),
             sent: request.start,
             end,
             snapshot_start: request.snapshot_start,
@@ -291,7 +294,7 @@ impl Stream {
                 self.send(What::SeqnoAdvanced(end), allowance, out);
             }
             self.send(What::OutOfOrder(false), allowance, out);
-        } else if pending.last_wanted < pending.marker_end
+        } else if pending.last_wanted.max(self.sent) < pending.marker_end
             && pending.is_announced
             && common.features.collections
         {
@@ -304,12 +307,16 @@ impl Stream {
         true
     }
 
-    /// Whether the vBucket is not the one any more that the stream began with.
+    /// Whether the vBucket is not the one any more that the stream began with. One that was given another role and its
+    /// own again in between has another history, of which the consumer has to hear.
     fn broken_off(&self, bucket: &Bucket) -> Option<EndReason> {
         match bucket.stream_state(self.place.vb) {
-            Some((state, incarnation, _, _)) if state == self.state => {
-                (incarnation != self.place.incarnation).then_some(EndReason::Rollback)
+            Some((state, incarnation, _, _))
+                if state == self.state && incarnation != self.place.incarnation =>
+            {
+                Some(EndReason::Rollback)
             }
+            Some((state, _, uuid, _)) if state == self.state && uuid == self.uuid => None,
             _ => Some(EndReason::StateChanged),
         }
     }

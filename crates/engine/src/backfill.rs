@@ -119,6 +119,9 @@ impl Place {
 struct State {
     snapshot: Option<Box<dyn Snapshot>>,
     scope: Option<BackfillScope>,
+    /// Collections whose documents are left out, as of when the snapshot was taken: the vBucket may forget them while
+    /// the snapshot still has their documents.
+    dropped: Vec<(CollectionId, Seqno)>,
     /// What is to be read next.
     next: Place,
     items: VecDeque<Version>,
@@ -245,6 +248,7 @@ impl Bucket {
         let state = State {
             snapshot: None,
             scope: None,
+            dropped: Vec::new(),
             next,
             items: VecDeque::new(),
             bytes: 0,
@@ -387,21 +391,29 @@ impl Bucket {
 
     /// Only one thread works on a backfill, so the state is not needed while it reads.
     fn read_slice(&self, backfill: &Arc<Backfill>) -> Progress {
-        let (snapshot, next, scope) = {
+        let (snapshot, next, scope, mut dropped) = {
             let mut state = backfill.state.lock();
-            (state.snapshot.take(), state.next.clone(), state.scope)
+            (state.snapshot.take(), state.next.clone(), state.scope, std::mem::take(&mut state.dropped))
         };
         if backfill.is_cancelled.load(Ordering::Relaxed) {
             return Progress::Worked;
         }
         let opened = match snapshot {
             Some(snapshot) => Ok(Some(snapshot)),
-            None => self.past(backfill.vb, next.seqno()),
+            None => {
+                // What is erased while it is opened, and what is dropped.
+                let before = self.dropped_by(backfill.vb, Seqno(u64::MAX));
+                self.past(backfill.vb, next.seqno()).inspect(|snapshot| {
+                    let high = snapshot.as_ref().map_or(Seqno(0), |snapshot| snapshot.high_seqno());
+                    dropped = self.dropped_by(backfill.vb, high);
+                    dropped.extend(before.into_iter().filter(|(_, end)| *end <= high));
+                })
+            }
         };
         let mut slice = Slice::default();
         let scanned = opened.and_then(|snapshot| {
             let Some(snapshot) = snapshot else { return Ok(None) };
-            slice.dropped = self.dropped_by(backfill.vb, snapshot.high_seqno());
+            slice.dropped = dropped;
             if backfill.with_prepares {
                 slice.prepares_above = Some(Seqno(snapshot.state()?.completed_seqno));
             }
@@ -409,7 +421,7 @@ impl Bucket {
             let scope = scope.map_or_else(|| self.scope_of(backfill.vb, &*snapshot), Ok)?;
             Ok(Some((snapshot, scope)))
         });
-        let Slice { items, bytes, rest, .. } = slice;
+        let Slice { items, bytes, rest, dropped, .. } = slice;
         let mut state = backfill.state.lock();
         state.is_busy = false;
         match scanned {
@@ -421,6 +433,7 @@ impl Bucket {
                     state.next = rest;
                 }
                 state.snapshot = snapshot.filter(|_| !state.is_done);
+                state.dropped = dropped;
                 backfill.hold(&mut state, items, bytes);
                 let again = backfill.wants_more(&state);
                 state.is_busy |= again;
@@ -526,16 +539,22 @@ impl Bucket {
         let state = snapshot.state()?;
         // A replica may have been told that nothing was changed before its snapshot ended.
         let high_seqno = snapshot.high_seqno().max(Seqno(state.snap_start));
-        // Who became active in the middle of a snapshot goes on with what it has.
-        let is_active = self.state_of(vb) == Some(VbState::Active);
         // Files of a time before sync writes say nothing of what readers can see.
         let has_prepares = state.prepared_seqno > 0 || state.max_visible_seqno > 0;
         let max_visible =
             if has_prepares { Seqno(state.max_visible_seqno).min(high_seqno) } else { high_seqno };
+        let end = high_seqno.max(Seqno(state.snap_end));
+        let snapshot_end = match self.stream_state(vb) {
+            _ if state.state == VbState::Active => high_seqno,
+            // It became active since: what the disk has of a snapshot is part of what it has in memory, be that the
+            // whole snapshot or as much of it as came.
+            Some((VbState::Active, _, _, high)) if end > high_seqno => high_seqno.max(high),
+            _ => end,
+        };
         Ok(BackfillScope {
             high_seqno,
             purge_seqno: snapshot.purge_seqno().max(Seqno(state.purge_seqno)),
-            snapshot_end: if is_active { high_seqno } else { high_seqno.max(Seqno(state.snap_end)) },
+            snapshot_end,
             max_visible,
             high_completed: Seqno(state.completed_seqno),
             high_prepared: Seqno(state.high_prepared_seqno),

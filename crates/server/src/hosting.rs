@@ -16,6 +16,7 @@ use crate::bucket_list::{BucketList, ListError};
 use crate::config::{BucketSpec, Config, Switch};
 use crate::data_dir::{DataDir, DataDirError};
 use crate::node::Served;
+use crate::node_buckets::require_durability;
 use crate::server::CHANGES_BITS;
 
 /// Threads of a bucket that read values which clients wait for.
@@ -207,6 +208,11 @@ impl Host {
         let bucket = Bucket::open_cold(bucket, env.clone(), store).map_err(failed)?;
         if config.is_member {
             crate::cluster::hold_all(&bucket);
+        }
+        if spec.durability_min.is_some()
+            && let Err(error) = require_durability(&bucket, spec)
+        {
+            tracing::error!(bucket = spec.name, %error, "the least durability of the bucket is not in force");
         }
         Ok(Served { spec: spec.clone(), bucket: Arc::new(bucket) })
     }

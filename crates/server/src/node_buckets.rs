@@ -4,11 +4,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use base::DurabilityLevel;
+use engine::settings::Key;
 use engine::{Bucket, SettingError};
 use vbucket::Manifest;
 
 use crate::config::BucketSpec;
 use crate::hosting::{HostFailure, MOST_BUCKETS};
+use crate::naming;
 use crate::node::{Node, Served};
 
 /// Why a bucket is not made, changed, emptied or deleted.
@@ -147,6 +149,9 @@ impl Node {
         }
         let spec = BucketSpec { quota_bytes, ..spec };
         bucket.set_params(&pairs).map_err(BucketError::Settings)?;
+        if change.durability_min.is_some() {
+            require_durability(&bucket, &spec)?;
+        }
         if let Some(host) = self.host() {
             host.note(&spec, self.env())?;
         }
@@ -203,4 +208,11 @@ impl Node {
         let sum = others.fold(bytes, u64::saturating_add);
         if sum <= host.memory_quota_bytes() { Ok(()) } else { Err(BucketError::Quota) }
     }
+}
+
+/// Has a bucket make every change at least so durable.
+pub(crate) fn require_durability(bucket: &Bucket, spec: &BucketSpec) -> Result<(), BucketError> {
+    let level = naming::durability(spec.durability_min);
+    let changed = bucket.set_params(&[(naming::name_of(Key::DurabilityMinLevel), level)]);
+    changed.map(drop).map_err(BucketError::Settings)
 }

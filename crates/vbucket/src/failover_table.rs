@@ -114,7 +114,8 @@ impl FailoverTable {
         let Some(at) = self.entries.iter().position(|entry| entry.uuid == client.uuid) else {
             return Resume::RollBack(Seqno(0));
         };
-        let shared_until = if at == 0 { high } else { self.entries[at - 1].seqno };
+        // A replica has its active node's histories before it has what happened in them.
+        let shared_until = if at == 0 { high } else { self.entries[at - 1].seqno.min(high) };
         // a client at a snapshot's edge needs only the part of it that it has
         let needs = if client.start == client.snapshot_start { client.start } else { client.snapshot_end };
         if needs <= shared_until {
@@ -131,6 +132,20 @@ mod tests {
 
     fn entry(uuid: u64, seqno: u64) -> FailoverEntry {
         FailoverEntry { uuid: VbUuid(uuid), seqno: Seqno(seqno) }
+    }
+
+    #[test]
+    fn nobody_goes_on_behind_the_end_of_an_old_history_that_is_not_here_yet() {
+        let table = FailoverTable::from_entries(vec![entry(2, 44), entry(1, 0)]).expect("in order");
+        let at = |start| ResumePoint {
+            start: Seqno(start),
+            uuid: VbUuid(1),
+            snapshot_start: Seqno(start),
+            snapshot_end: Seqno(start),
+            ..ResumePoint::default()
+        };
+        assert_eq!(table.rollback_point(&at(9), Seqno(5), Seqno(0)), Resume::RollBack(Seqno(5)));
+        assert_eq!(table.rollback_point(&at(5), Seqno(5), Seqno(0)), Resume::Accept);
     }
 
     #[test]

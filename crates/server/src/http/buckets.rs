@@ -70,7 +70,7 @@ fn describe(node: &Node, spec: &BucketSpec, bucket: &Bucket, headers: &HeaderMap
         "threadsNumber": 3,
         "evictionPolicy": naming::eviction_policy(settings),
         "conflictResolutionType": "seqno",
-        "durabilityMinLevel": naming::durability(spec.durability_min),
+        "durabilityMinLevel": settings.show(Key::DurabilityMinLevel),
         "compressionMode": settings.show(Key::CompressionMode),
         "maxTTL": settings.get(Key::MaxTtl),
         "numVBuckets": bucket.vbuckets(),

@@ -1,0 +1,333 @@
+//! A strict consumer of several vBuckets over one connection, which is broken off now and then.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use base::{Seqno, VbId, VbUuid};
+use dcp::{Agreement, Features, Producer, Step, StreamRequestRefusal};
+use engine::{Bucket, Progress};
+use protocol::dcp::{FailoverLog, Marker, Message, OpenFlags, StreamRequest, What};
+use protocol::{Limits, Parsed, Status, parse};
+
+use crate::{Counts, Dice, World};
+
+/// Seqno and value by key.
+pub type Documents = BTreeMap<String, (u64, String)>;
+
+/// What a consumer has of a vBucket; it survives the connection.
+#[derive(Default)]
+struct Copy {
+    documents: Documents,
+    /// The last change it has, and the snapshot that is in.
+    last: u64,
+    snapshot: (u64, u64),
+    log: Vec<(VbUuid, Seqno)>,
+    /// Whole snapshots it had, by their ends: where it can go back to.
+    whole: BTreeMap<u64, Documents>,
+    is_open: bool,
+    is_out_of_order: bool,
+    highest_out_of_order: u64,
+}
+
+impl Copy {
+    /// Forgets everything after `to`, and what was never whole.
+    fn roll_back(&mut self, to: u64) {
+        self.whole.retain(|end, _| *end <= to);
+        let (end, documents) = self
+            .whole
+            .last_key_value()
+            .map_or((0, Documents::new()), |(end, documents)| (*end, documents.clone()));
+        (self.last, self.snapshot, self.documents) = (end, (end, end), documents);
+    }
+
+    /// The history that its last change belongs to.
+    fn uuid(&self) -> VbUuid {
+        let entry = self.log.iter().find(|(_, seqno)| seqno.0 <= self.last);
+        entry.map_or(VbUuid(0), |(uuid, _)| *uuid)
+    }
+
+    fn request(&self) -> StreamRequest {
+        let (start, end) = self.snapshot;
+        StreamRequest {
+            start: Seqno(self.last),
+            end: Seqno(u64::MAX),
+            uuid: self.uuid(),
+            snapshot_start: Seqno(start.min(self.last)),
+            snapshot_end: Seqno(end.max(self.last)),
+            ..StreamRequest::default()
+        }
+    }
+
+    /// Everything up to `end` is here.
+    fn is_whole(&mut self, vb: VbId, end: u64, world: &World) {
+        let wanted = world.documents(vb, end);
+        assert_eq!(seqnos(&self.documents), seqnos(&wanted), "{vb:?}: the snapshot up to {end}");
+        assert!(self.documents == wanted, "{vb:?}: a value of the snapshot up to {end}");
+        (self.last, self.snapshot) = (end, (end, end));
+        self.whole.insert(end, self.documents.clone());
+    }
+}
+
+/// A consumer and its connection, if it has one.
+pub struct Consumer {
+    at: usize,
+    copies: Vec<Copy>,
+    producer: Option<Producer>,
+    /// Bytes that arrived and were not looked at.
+    received: Vec<u8>,
+    pub counts: Counts,
+}
+
+impl Consumer {
+    pub fn new(at: usize, vbuckets: u16) -> Consumer {
+        let copies = (0..vbuckets).map(|_| Copy::default()).collect();
+        Consumer { at, copies, producer: None, received: Vec::new(), counts: Counts::default() }
+    }
+
+    pub fn name(&self) -> String {
+        format!("consumer {}", self.at)
+    }
+
+    pub fn documents(&self, vb: VbId) -> Documents {
+        self.copies[usize::from(vb.0)].documents.clone()
+    }
+
+    fn connect(&mut self, bucket: &Arc<Bucket>, dice: &mut Dice) {
+        let mut agreed = Agreement::open(OpenFlags(OpenFlags::PRODUCER), b"test", true).expect("a producer");
+        let mut control = |key: &str, value: &str| {
+            assert_eq!(agreed.control(key.as_bytes(), value.as_bytes()), Status::Success, "{key}");
+        };
+        control("enable_noop", "true");
+        if dice.one_in(2) {
+            control("connection_buffer_size", &(100 + dice.below(20_000)).to_string());
+        }
+        if dice.one_in(3) {
+            control("enable_out_of_order_snapshots", "true_with_seqno_advanced");
+        }
+        if dice.one_in(3) {
+            control("backfill_order", "sequential");
+        }
+        if dice.one_in(3) {
+            control("max_marker_version", "2.2");
+        }
+        let features = Features { collections: true, snappy: dice.one_in(2), json: true };
+        let mut producer = Producer::new(bucket.clone(), self.name(), agreed, features, || {});
+        producer.set_out_of_order_from(1);
+        self.producer = Some(producer);
+    }
+
+    /// Breaks off, sometimes before it has looked at what had arrived.
+    pub fn disconnect(&mut self, dice: &mut Dice) {
+        self.counts.disconnects += u64::from(self.producer.is_some());
+        self.producer = None;
+        self.received.clear();
+        for copy in &mut self.copies {
+            copy.is_open = false;
+            if std::mem::take(&mut copy.is_out_of_order) {
+                // Such a snapshot has no middle where one could go on.
+                copy.roll_back(0);
+            }
+        }
+        let _ = dice;
+    }
+
+    fn request(&mut self, vb: VbId) {
+        let Some(producer) = &mut self.producer else { return };
+        let copy = &mut self.copies[usize::from(vb.0)];
+        let filter: &[u8] = if copy.last == 0 { br#"{"collections":["0"]}"# } else { b"" };
+        let request = copy.request();
+        if std::env::var_os("DCP_SHOW").is_some() {
+            println!("{} {vb:?} {request:?}", self.at);
+        }
+        match producer.request(vb, u32::from(vb.0), &request, filter) {
+            Ok(log) => {
+                copy.snapshot = (request.snapshot_start.0, request.snapshot_end.0);
+                copy.log = FailoverLog::decode(&log).expect("whole entries");
+                copy.is_open = true;
+            }
+            Err(StreamRequestRefusal::RollBack(to)) => {
+                assert!(to.0 <= copy.last, "it goes back");
+                self.counts.rollbacks += 1;
+                copy.roll_back(to.0);
+            }
+            Err(StreamRequestRefusal::Status(Status::NotMyVbucket)) => {}
+            Err(refusal) => panic!("{refusal:?}"),
+        }
+    }
+
+    pub fn act(&mut self, bucket: &Arc<Bucket>, world: &World, dice: &mut Dice) {
+        match &mut self.producer {
+            None => self.connect(bucket, dice),
+            Some(_) if dice.one_in(25) => self.disconnect(dice),
+            Some(producer) => {
+                let at = dice.below(self.copies.len() as u64) as usize;
+                if !self.copies[at].is_open {
+                    self.request(VbId(at as u16));
+                } else if dice.one_in(30) {
+                    let mut end = Vec::new();
+                    self.copies[at].is_open = false;
+                    let closed = producer.close_stream(VbId(at as u16), None, &mut end);
+                    // Its end may be on the way.
+                    assert!(matches!(closed, Status::Success | Status::KeyEnoent), "{closed:?}");
+                    // What was sent before still arrives, but nobody looks at it.
+                    self.look(u64::MAX, world, Some(at));
+                    if std::mem::take(&mut self.copies[at].is_out_of_order) {
+                        self.copies[at].roll_back(0);
+                    }
+                }
+            }
+        }
+        self.pull(dice.below(30_000) as usize);
+        self.look(dice.below(20), world, None);
+    }
+
+    fn pull(&mut self, bytes: usize) -> bool {
+        let Some(producer) = &mut self.producer else { return false };
+        producer.step(&mut self.received, bytes) == Step::More
+    }
+
+    /// Looks at so many messages that have arrived.
+    fn look(&mut self, most: u64, world: &World, ignored: Option<usize>) -> u64 {
+        let bytes = std::mem::take(&mut self.received);
+        let mut rest = &bytes[..];
+        let mut looked = 0;
+        while looked < most && !rest.is_empty() {
+            let Parsed::Request { request, total_len } = parse(rest, Limits::AUTHENTICATED) else {
+                panic!("a producer sends whole requests");
+            };
+            let message = Message::read(&request).expect("a message of a stream");
+            assert_eq!(u32::from(message.vb.0), message.opaque);
+            if ignored != Some(usize::from(message.vb.0)) {
+                self.take(&message, world);
+            }
+            rest = &rest[total_len..];
+            if let Some(producer) = &mut self.producer {
+                producer.acknowledge(total_len as u32);
+            }
+            looked += 1;
+        }
+        self.received = rest.to_vec();
+        looked
+    }
+
+    fn take(&mut self, message: &Message<'_>, world: &World) {
+        if std::env::var_os("DCP_SHOW").is_some() {
+            println!("{} {:?} {:?}", self.at, message.vb, message.what);
+        }
+        let vb = message.vb;
+        let copy = &mut self.copies[usize::from(vb.0)];
+        assert!(copy.is_open, "{vb:?}: nothing comes after the end");
+        match message.what {
+            What::Marker(marker) => {
+                self.counts.snapshots += 1;
+                check_marker(copy, &marker);
+                copy.snapshot = (marker.start.0, marker.end.0);
+            }
+            What::Mutation(mutation) => {
+                let value = match base::Datatype(message.datatype).is_snappy() {
+                    true => snap::raw::Decoder::new().decompress_vec(message.value).expect("a block"),
+                    false => message.value.to_vec(),
+                };
+                let value = String::from_utf8(value).expect("text");
+                place(copy, mutation.by_seqno.0);
+                copy.documents.insert(key_of(message), (mutation.by_seqno.0, value));
+                close_if_whole(copy, vb, world);
+            }
+            What::Deletion(deletion) => {
+                place(copy, deletion.by_seqno.0);
+                copy.documents.remove(&key_of(message));
+                close_if_whole(copy, vb, world);
+            }
+            What::OutOfOrder(true) => {
+                assert!(copy.last == 0 && !copy.is_out_of_order, "only from the beginning");
+                self.counts.out_of_order += 1;
+                (copy.is_out_of_order, copy.highest_out_of_order) = (true, 0);
+            }
+            What::SeqnoAdvanced(seqno) if copy.is_out_of_order => copy.highest_out_of_order = seqno.0,
+            What::SeqnoAdvanced(seqno) => {
+                assert_eq!(seqno.0, copy.snapshot.1);
+                copy.is_whole(vb, seqno.0, world);
+            }
+            What::OutOfOrder(false) => {
+                assert!(std::mem::take(&mut copy.is_out_of_order));
+                copy.is_whole(vb, copy.highest_out_of_order, world);
+            }
+            What::End(_) => {
+                copy.is_open = false;
+                if std::mem::take(&mut copy.is_out_of_order) {
+                    copy.roll_back(0);
+                }
+            }
+            _ => panic!("{message:?}"),
+        }
+    }
+
+    /// Looks at everything that has arrived.
+    #[allow(dead_code, reason = "not every test needs it")]
+    pub fn look_at_all(&mut self, world: &World) {
+        self.look(u64::MAX, world, None);
+    }
+
+    /// Comes back and reads until nothing moves any more.
+    pub fn finish(&mut self, world: &World, dice: &mut Dice) {
+        loop {
+            if self.producer.is_none() {
+                self.connect(&world.bucket, dice);
+            }
+            for at in 0..self.copies.len() {
+                if !self.copies[at].is_open {
+                    self.request(VbId(at as u16));
+                }
+            }
+            let more = self.pull(1 << 20);
+            let looked = self.look(u64::MAX, world, None);
+            let read = world.bucket.backfill_step() != Progress::Idle;
+            if !more && !read && looked == 0 && self.copies.iter().all(|copy| copy.is_open) {
+                return;
+            }
+        }
+    }
+}
+
+/// Documents without their values, to be shown.
+pub fn seqnos(documents: &Documents) -> Vec<(&str, u64)> {
+    documents.iter().map(|(key, (seqno, _))| (key.as_str(), *seqno)).collect()
+}
+
+fn key_of(message: &Message<'_>) -> String {
+    // Of the default collection, whose prefix is one zero byte.
+    assert_eq!(message.key[0], 0);
+    String::from_utf8(message.key[1..].to_vec()).expect("text")
+}
+
+fn check_marker(copy: &Copy, marker: &Marker) {
+    assert!(marker.start <= marker.end && marker.end.0 > copy.last, "{marker:?} after {}", copy.last);
+    assert!(!copy.is_out_of_order);
+    let (start, end) = copy.snapshot;
+    if copy.last == end {
+        assert!(marker.start.0 == end || marker.start.0 == end + 1, "{marker:?} after the snapshot to {end}");
+    } else {
+        // It goes on inside the snapshot with which it came.
+        assert_eq!(marker.start.0, start, "{marker:?} inside {start} to {end}");
+    }
+}
+
+fn place(copy: &mut Copy, seqno: u64) {
+    if copy.is_out_of_order {
+        copy.highest_out_of_order = copy.highest_out_of_order.max(seqno);
+        return;
+    }
+    let (start, end) = copy.snapshot;
+    assert!(
+        seqno > copy.last && (start..=end).contains(&seqno),
+        "{seqno} after {} in {start} to {end}",
+        copy.last
+    );
+    copy.last = seqno;
+}
+
+fn close_if_whole(copy: &mut Copy, vb: VbId, world: &World) {
+    if !copy.is_out_of_order && copy.last == copy.snapshot.1 {
+        copy.is_whole(vb, copy.last, world);
+    }
+}
