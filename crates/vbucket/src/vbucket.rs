@@ -226,6 +226,7 @@ impl History {
         if let Some(before) = before {
             self.checkpoints.close_behind(before);
         }
+        self.collections.changed(version.document_key(), version.meta().by_seqno);
         let mut garbage = Garbage::default();
         self.queue(version.clone(), None, &mut garbage);
         garbage
