@@ -896,12 +896,4 @@ enum More {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_idle_stream_is_small() {
-        // Beside it there are its slot, its cursor and its place among the followers: see docs/adr/0026-dcp.md.
-        assert!(size_of::<Stream>() <= 120, "{} bytes", size_of::<Stream>());
-    }
-}
+mod tests;

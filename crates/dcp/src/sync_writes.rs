@@ -121,7 +121,8 @@ mod tests {
     #[test]
     fn what_may_still_become_something_is_not_spoken_of() {
         let abort = SyncWrite::Abort { prepared: Seqno(2) };
-        let cases: [(&[(u64, SyncWrite)], [(u64, bool); 2]); 6] = [
+        type Case<'a> = (&'a [(u64, SyncWrite)], [(u64, bool); 2]);
+        let cases: [Case<'_>; 6] = [
             (&[], [(9, false); 2]),
             (&[(1, SyncWrite::No), (2, PREPARE)], [(1, false); 2]),
             (&[(1, PREPARE)], [(0, false); 2]),

@@ -340,10 +340,10 @@ impl World {
             let entry = snapshot.entries.get(keys::LEADER)?;
             String::from_utf8(entry.value.clone()).ok()
         };
-        if !self.views.contains_key(&snapshot.version) {
+        self.views.entry(snapshot.version).or_insert_with(|| {
             let view = View::of(&snapshot).expect("what was written is sound").map(Rc::new);
-            self.views.insert(snapshot.version, (view, leader()));
-        }
+            (view, leader())
+        });
         self.views[&snapshot.version].clone()
     }
 
