@@ -257,6 +257,7 @@ fn answers_keep_their_order_unless_agreed_otherwise() {
     let (answers, next) = feed(&mut ordered, &bytes);
     assert_eq!((statuses(&answers), next), (vec![], Next::Later));
     let mut unordered = connect_as(&node, "admin", &[FULL, &[Feature::UnorderedExecution]].concat());
+    let bytes = [durable_set(b"c", 1), get(b"b", 2), simple(opcode::NOOP, 3)].concat();
     let (answers, next) = feed(&mut unordered, &bytes);
     // The read overtakes; the no-op is not a document command and waits.
     assert_eq!((statuses(&answers), next), (vec![(2, Status::KeyEnoent)], Next::Later));

@@ -212,6 +212,8 @@ type Documents = BTreeMap<(VbId, Vec<u8>), Document>;
 
 /// All documents and tombstones of a bucket, as a stream from its beginning has them.
 fn documents(bucket: &Arc<Bucket>) -> Documents {
+    // A replica whose disk stands inside a snapshot that has grown since would break the stream off.
+    assert!(bucket.flush_all());
     let flags =
         OpenFlags::PRODUCER | OpenFlags::XATTRS | OpenFlags::DELETE_TIMES | OpenFlags::DELETED_USER_XATTRS;
     let mut agreed = Agreement::open(OpenFlags(flags), b"compare", true).expect("valid flags");
