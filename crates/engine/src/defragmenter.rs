@@ -87,7 +87,9 @@ impl Defragmenter {
     fn rest(&mut self, bucket: &Bucket, has_helped: bool) -> Next {
         let regular = Duration::from_millis(bucket.settings.get(Key::DefragmenterInterval));
         let is_pressed = bucket.memory.is_slack_in_the_way();
-        let is_refusing = !bucket.memory.admits(bucket.memory.held_bytes());
+        // What is refused is what would be held with it: it is not there any more, so a little is added for it.
+        let with_the_next = bucket.memory.held_bytes() + bucket.memory.little_slack_bytes();
+        let is_refusing = !bucket.memory.admits(with_the_next);
         if is_refusing && !has_helped {
             bucket.squeeze();
         }
