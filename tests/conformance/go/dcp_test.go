@@ -107,16 +107,21 @@ func (c *copyOf) End(end gocbcore.DcpStreamEnd, err error) {
 }
 
 func (c *copyOf) SeqNoAdvanced(advanced gocbcore.DcpSeqNoAdvanced) {
-	c.locked(func() { c.advance(advanced.VbID, advanced.SeqNo) })
+	c.event(advanced.VbID, advanced.SeqNo)
 }
 
-func (c *copyOf) CreateCollection(gocbcore.DcpCollectionCreation)     {}
-func (c *copyOf) DeleteCollection(gocbcore.DcpCollectionDeletion)     {}
-func (c *copyOf) FlushCollection(gocbcore.DcpCollectionFlush)         {}
-func (c *copyOf) CreateScope(gocbcore.DcpScopeCreation)               {}
-func (c *copyOf) DeleteScope(gocbcore.DcpScopeDeletion)               {}
-func (c *copyOf) ModifyCollection(gocbcore.DcpCollectionModification) {}
-func (c *copyOf) OSOSnapshot(gocbcore.DcpOSOSnapshot)                 {}
+// event is what takes a seqno and is no document.
+func (c *copyOf) event(vb uint16, seqno uint64) {
+	c.locked(func() { c.advance(vb, seqno) })
+}
+
+func (c *copyOf) CreateCollection(e gocbcore.DcpCollectionCreation)     { c.event(e.VbID, e.SeqNo) }
+func (c *copyOf) DeleteCollection(e gocbcore.DcpCollectionDeletion)     { c.event(e.VbID, e.SeqNo) }
+func (c *copyOf) FlushCollection(e gocbcore.DcpCollectionFlush)         { c.event(e.VbID, e.SeqNo) }
+func (c *copyOf) CreateScope(e gocbcore.DcpScopeCreation)               { c.event(e.VbID, e.SeqNo) }
+func (c *copyOf) DeleteScope(e gocbcore.DcpScopeDeletion)               { c.event(e.VbID, e.SeqNo) }
+func (c *copyOf) ModifyCollection(e gocbcore.DcpCollectionModification) { c.event(e.VbID, e.SeqNo) }
+func (c *copyOf) OSOSnapshot(gocbcore.DcpOSOSnapshot)                   {}
 
 // waitFor waits until something is true of the copy.
 func (c *copyOf) waitFor(t *testing.T, what string, is func() bool) {
