@@ -14,6 +14,7 @@ use super::config::{DevConfig, DevError};
 use super::disk::{Death, MortalDisk};
 use super::doors::{Wires, world};
 use super::gate::Gate;
+use super::shared::Shared;
 use crate::cluster::Cluster;
 use crate::config::{Config, Settings};
 use crate::node::Node;
@@ -83,15 +84,10 @@ pub(super) struct Look {
 }
 
 impl DevNode {
-    /// A node that does not run yet; `number` 1 listens where the configuration says.
-    pub(super) fn new(
-        config: &DevConfig,
-        number: u16,
-        env: &Env,
-        store: &Arc<dyn Store>,
-        wires: &Arc<Wires>,
-    ) -> Result<DevNode, DevError> {
-        let free = |addr: SocketAddr| if number == 1 { addr } else { SocketAddr::new(addr.ip(), 0) };
+    /// A node that does not run yet; the first one listens where the configuration says.
+    pub(super) fn new(shared: &Shared, number: u16, is_first: bool) -> Result<DevNode, DevError> {
+        let Shared { config, env, store, wires, .. } = shared;
+        let free = |addr: SocketAddr| if is_first { addr } else { SocketAddr::new(addr.ip(), 0) };
         let settings = Settings {
             kv: Some(free(config.kv).to_string()),
             http: Some(free(config.http).to_string()),
