@@ -140,14 +140,17 @@ impl DevNode {
 
     /// Makes it a member.
     pub(super) fn join(&self, config: &DevConfig) -> Result<(), DevError> {
-        let mut inner = self.inner.lock();
-        let life = inner.life.as_mut().ok_or_else(|| self.is(NOT_RUNNING))?;
-        let store = Arc::clone(&life.gate) as Arc<dyn Store>;
-        let joined = Cluster::join(Arc::clone(life.server.node()), store, config.times.of_node());
+        let (node, store) = {
+            let inner = self.inner.lock();
+            let life = inner.life.as_ref().ok_or_else(|| self.is(NOT_RUNNING))?;
+            (Arc::clone(life.server.node()), Arc::clone(&life.gate) as Arc<dyn Store>)
+        };
+        let joined = Cluster::join(node, store, config.times.of_node());
         let cluster = joined.map_err(|source| DevError::Join { node: self.number, source })?;
-        let uuid = cluster.uuid().to_owned();
-        life.cluster = Some(cluster);
-        inner.uuid = Some(uuid);
+        let mut inner = self.inner.lock();
+        inner.uuid = Some(cluster.uuid().to_owned());
+        // Whoever joins is the one that opened it, and nobody has stopped it in between.
+        inner.life.as_mut().expect("it runs").cluster = Some(cluster);
         Ok(())
     }
 
