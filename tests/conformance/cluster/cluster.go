@@ -22,6 +22,8 @@ const (
 	writersALevel = 2
 	keysAWriter   = 40
 	timeout       = 2500 * time.Millisecond
+	// How long writers may take until they go on after a failure: an SDK may wait seconds before it connects again.
+	goOnWithin = 20 * time.Second
 )
 
 var levels = []gocb.DurabilityLevel{
@@ -33,10 +35,10 @@ var levels = []gocb.DurabilityLevel{
 var columns = []string{"ok", "retried", "timeouts", "ambiguous", "cancelled", "impossible", "other"}
 
 type phase struct {
-	name   string
-	counts map[string]int
-	pause  time.Duration
-	levels map[gocb.DurabilityLevel]bool
+	name    string
+	counts  map[string]int
+	pause   time.Duration
+	writers map[string]bool
 }
 
 // tally is what was seen in each phase, and the last number of each document that was tried and acknowledged.
@@ -51,13 +53,26 @@ type tally struct {
 func (t *tally) begin(name string) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
-	t.phases = append(t.phases, &phase{name, map[string]int{}, 0, map[gocb.DurabilityLevel]bool{}})
+	t.phases = append(t.phases, &phase{name, map[string]int{}, 0, map[string]bool{}})
 }
 
 func (t *tally) with(work func(now *phase)) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
 	work(t.phases[len(t.phases)-1])
+}
+
+// waitForAll waits until every writer has gone on; false if some did not.
+func (t *tally) waitForAll() bool {
+	t.with(func(phase *phase) { clear(phase.writers) })
+	for deadline := time.Now().Add(goOnWithin); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		gone := 0
+		t.with(func(phase *phase) { gone = len(phase.writers) })
+		if gone == len(levels)*writersALevel {
+			return true
+		}
+	}
+	return false
 }
 
 // what names an error as an application would tell them apart.
@@ -91,7 +106,7 @@ func (t *tally) write(collection *gocb.Collection, name string, level gocb.Durab
 					t.with(func(phase *phase) {
 						t.acknowledged[key] = round
 						phase.counts["ok"]++
-						phase.levels[level] = true
+						phase.writers[name] = true
 						phase.pause = max(phase.pause, now.Sub(last))
 					})
 					last = now
@@ -172,7 +187,7 @@ func (t *tally) check(collection *gocb.Collection) []string {
 	return lost
 }
 
-// report prints what was seen; false if not every level was acknowledged in every phase, or there were unknown errors.
+// report prints what was seen; false if a writer did not go on after a failure, or there were unknown errors.
 func (t *tally) report(lost []string) bool {
 	fmt.Printf("%-10s", "phase")
 	for _, column := range columns {
@@ -188,7 +203,10 @@ func (t *tally) report(lost []string) bool {
 		}
 		fmt.Printf("   %d ms\n", phase.pause.Milliseconds())
 		pause = max(pause, phase.pause)
-		sound = sound && len(phase.levels) == len(levels)
+		if len(phase.writers) < len(levels)*writersALevel {
+			fmt.Printf("only %d writers have gone on\n", len(phase.writers))
+			sound = false
+		}
 	}
 	for other := range t.others {
 		fmt.Println(other)
@@ -236,6 +254,7 @@ func main() {
 		}
 	}
 	time.Sleep(time.Second)
+	goesOn := t.waitForAll()
 	for _, failure := range []struct {
 		name       string
 		bringAbout func()
@@ -245,9 +264,13 @@ func main() {
 		{"restart", func() { post("/nodes/1/restart") }},
 		{"kill", func() { post("/nodes/2/kill", "/nodes/2/start") }},
 	} {
+		if !goesOn {
+			break
+		}
 		t.begin(failure.name)
 		failure.bringAbout()
 		time.Sleep(time.Second)
+		goesOn = t.waitForAll()
 	}
 	t.done.Store(true)
 	writers.Wait()

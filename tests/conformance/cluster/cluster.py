@@ -33,6 +33,8 @@ LEVELS = (
 WRITERS_A_LEVEL = 2
 KEYS_A_WRITER = 40
 TIMEOUT = timedelta(milliseconds=2500)
+# How long writers may take until they go on after a failure: an SDK may wait seconds before it connects again.
+GO_ON_WITHIN_S = 20
 COLUMNS = ("ok", "retried", "timeouts", "ambiguous", "cancelled", "impossible", "other")
 
 
@@ -49,7 +51,7 @@ class Tally:
 
     def begin(self, phase):
         with self.lock:
-            self.phase = self.phases[phase] = dict.fromkeys(COLUMNS, 0) | {"pause": 0.0, "levels": set()}
+            self.phase = self.phases[phase] = dict.fromkeys(COLUMNS, 0) | {"pause": 0.0, "writers": set()}
 
     def count(self, what):
         with self.lock:
@@ -60,11 +62,23 @@ class Tally:
             self.phase["other"] += 1
             self.others.add(f"{type(error).__name__}: {error}"[:200])
 
-    def acknowledge(self, key, number, level, pause):
+    def wait_for_all(self):
+        """Waits until every writer has gone on; false if some did not."""
+        with self.lock:
+            self.phase["writers"].clear()
+        deadline = time.monotonic() + GO_ON_WITHIN_S
+        while time.monotonic() < deadline:
+            with self.lock:
+                if len(self.phase["writers"]) == len(LEVELS) * WRITERS_A_LEVEL:
+                    return True
+            time.sleep(0.02)
+        return False
+
+    def acknowledge(self, key, number, writer, pause):
         with self.lock:
             self.acknowledged[key] = number
             self.phase["ok"] += 1
-            self.phase["levels"].add(level)
+            self.phase["writers"].add(writer)
             self.phase["pause"] = max(self.phase["pause"], pause)
 
 
@@ -95,7 +109,7 @@ def write(collection, tally, name, level):
                     time.sleep(0.02)
                 else:
                     now = time.monotonic()
-                    tally.acknowledge(key, round_, level, now - last)
+                    tally.acknowledge(key, round_, name, now - last)
                     last = now
                     break
                 tally.count("retried")
@@ -168,13 +182,15 @@ def main():
         tally.begin(name)
         bring_about()
         time.sleep(1)
+        if not tally.wait_for_all():
+            break
     tally.done = True
     for writer in writers:
         writer.join(10)
     lost = check(collection, tally)
     cluster.close()
     report(tally, lost)
-    written = all(phase["levels"] == set(LEVELS) for phase in tally.phases.values())
+    written = all(len(phase["writers"]) == len(writers) for phase in tally.phases.values())
     sys.exit(0 if written and not lost and not tally.others else 1)
 
 
@@ -183,6 +199,8 @@ def report(tally, lost):
     for name, phase in tally.phases.items():
         counts = "".join(f"{phase[column]:>11}" for column in COLUMNS)
         print(f"{name:<10}{counts}   {phase['pause'] * 1000:.0f} ms")
+        if len(phase["writers"]) < len(LEVELS) * WRITERS_A_LEVEL:
+            print(f"only {len(phase['writers'])} writers have gone on")
     for line in sorted(tally.others) + lost[:10]:
         print(line)
     sums = " ".join(f"{column} {sum(phase[column] for phase in tally.phases.values())}" for column in COLUMNS)

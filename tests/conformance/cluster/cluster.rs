@@ -33,6 +33,8 @@ const WRITERS_A_LEVEL: usize = 2;
 const KEYS_A_WRITER: usize = 40;
 /// The SDK itself has no timeout for an operation.
 const TIMEOUT: Duration = Duration::from_millis(2500);
+/// How long writers may take until they go on after a failure: an SDK may wait seconds before it connects again.
+const GO_ON_WITHIN: Duration = Duration::from_secs(20);
 const MINUTE: Duration = Duration::from_secs(60);
 const COLUMNS: [&str; 7] = ["ok", "retried", "timeouts", "ambiguous", "cancelled", "impossible", "other"];
 
@@ -41,7 +43,7 @@ struct Phase {
     name: &'static str,
     counts: BTreeMap<&'static str, u64>,
     pause: Duration,
-    levels: BTreeSet<String>,
+    writers: BTreeSet<String>,
 }
 
 /// What was seen in each phase, and the last number of each document that was tried and acknowledged.
@@ -78,12 +80,31 @@ impl Shared {
         *phase.counts.entry("retried").or_default() += 1;
     }
 
-    fn acknowledged(&self, key: &str, number: u64, level: &DurabilityLevel, pause: Duration) {
+    /// Waits until every writer has gone on; false if some did not.
+    async fn wait_for_all(&self) -> bool {
+        let writers = |work: fn(&mut BTreeSet<String>)| {
+            let mut tally = self.tally.lock().unwrap();
+            let writers = &mut tally.phases.last_mut().unwrap().writers;
+            work(writers);
+            writers.len()
+        };
+        writers(BTreeSet::clear);
+        let deadline = Instant::now() + GO_ON_WITHIN;
+        while writers(|_| {}) < LEVELS.len() * WRITERS_A_LEVEL {
+            if Instant::now() > deadline {
+                return false;
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+        true
+    }
+
+    fn acknowledged(&self, key: &str, number: u64, writer: &str, pause: Duration) {
         let mut tally = self.tally.lock().unwrap();
         tally.acknowledged.insert(key.to_owned(), number);
         let phase = tally.phases.last_mut().unwrap();
         *phase.counts.entry("ok").or_default() += 1;
-        phase.levels.insert(level.to_string());
+        phase.writers.insert(writer.to_owned());
         phase.pause = phase.pause.max(pause);
     }
 }
@@ -113,7 +134,7 @@ async fn write(collection: Collection, shared: Shared, name: String, level: Dura
                 let options = UpsertOptions::new().durability_level(level.clone());
                 match timeout(TIMEOUT, collection.upsert(&key, json!({ "n": round }), options)).await {
                     Ok(Ok(_)) => {
-                        shared.acknowledged(&key, round, &level, last.elapsed());
+                        shared.acknowledged(&key, round, &name, last.elapsed());
                         last = Instant::now();
                         break;
                     }
@@ -179,7 +200,7 @@ async fn check(collection: &Collection, tally: &Tally) -> Vec<String> {
     lost
 }
 
-/// Prints what was seen; false if not every level was acknowledged in every phase, or there were unknown errors.
+/// Prints what was seen; false if a writer did not go on after a failure, or there were unknown errors.
 fn report(tally: &Tally, lost: &[String]) -> bool {
     let heads: String = COLUMNS.iter().map(|column| format!("{column:>11}")).collect();
     println!("{:<10}{heads}   longest pause", "phase");
@@ -187,6 +208,9 @@ fn report(tally: &Tally, lost: &[String]) -> bool {
     for phase in &tally.phases {
         let counts: String = COLUMNS.iter().map(|column| format!("{:>11}", count(phase, column))).collect();
         println!("{:<10}{counts}   {} ms", phase.name, phase.pause.as_millis());
+        if phase.writers.len() < LEVELS.len() * WRITERS_A_LEVEL {
+            println!("only {} writers have gone on", phase.writers.len());
+        }
     }
     tally.others.iter().chain(lost.iter().take(10)).for_each(|line| println!("{line}"));
     let sum = |column: &&str| {
@@ -196,7 +220,7 @@ fn report(tally: &Tally, lost: &[String]) -> bool {
     let pause = tally.phases.iter().map(|phase| phase.pause).max().unwrap_or_default();
     let (sums, documents) = (sums.join(" "), tally.acknowledged.len());
     println!("summary {sums} pause_ms {} documents {documents} lost {}", pause.as_millis(), lost.len());
-    tally.others.is_empty() && tally.phases.iter().all(|phase| phase.levels.len() == LEVELS.len())
+    tally.others.is_empty() && tally.phases.iter().all(|phase| phase.writers.len() == LEVELS.len() * WRITERS_A_LEVEL)
 }
 
 #[tokio::main]
@@ -216,10 +240,15 @@ async fn main() {
         .map(|(level, name)| tokio::spawn(write(collection.clone(), shared.clone(), name, level)))
         .collect();
     sleep(Duration::from_secs(1)).await;
+    let mut goes_on = shared.wait_for_all().await;
     for (name, bring_about) in FAILURES {
+        if !goes_on {
+            break;
+        }
         shared.begin(name);
         spawn_blocking(bring_about).await.expect("it is brought about");
         sleep(Duration::from_secs(1)).await;
+        goes_on = shared.wait_for_all().await;
     }
     shared.is_done.store(true, Ordering::Relaxed);
     for writer in writers {

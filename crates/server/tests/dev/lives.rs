@@ -124,7 +124,7 @@ fn clients_are_told_of_new_maps() {
     let cluster = Cluster::start(2, 1);
     let features = [Feature::Duplex, Feature::ClustermapChangeNotificationBrief];
     let mut watcher = Client::connect(&cluster.node(1), "default", &features);
-    cluster.must("/v1/dev/nodes/2/stop");
+    cluster.must("/v1/dev/nodes/2/failover");
     let frame = watcher.receive();
     assert!(frame.value.is_empty() && frame.opcode == opcode::CLUSTERMAP_CHANGE_NOTIFICATION);
     cluster.stop();
