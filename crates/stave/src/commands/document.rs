@@ -8,7 +8,7 @@ use base::limits::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 use clap::Args;
 
 use crate::cli::{Outcome, ServerFlags};
-use crate::client::{Client, Dialect, Stored};
+use crate::client::{Client, Dialect, Stored, Target};
 
 /// Print a document.
 #[derive(Clone, Debug, Args)]
@@ -68,8 +68,14 @@ fn parse_key(text: &str) -> Result<String, String> {
     }
 }
 
-fn open(env: &Env, server: &ServerFlags) -> anyhow::Result<Client> {
-    Ok(Client::open(env, &server.target(Dialect::Couchbase)?)?)
+/// A client of the node that is active for a key; the map of whichever node was named says which that is.
+fn open(env: &Env, server: &ServerFlags, key: &str) -> anyhow::Result<Client> {
+    let target = server.target(Dialect::Couchbase)?;
+    let mut client = Client::open(env, &target)?;
+    match client.active_node(key.as_bytes(), &target.addr)? {
+        Some(addr) if addr != target.addr => Ok(Client::open(env, &Target { addr, ..target })?),
+        _ => Ok(client),
+    }
 }
 
 fn not_found(key: &str) -> Outcome {
@@ -79,7 +85,7 @@ fn not_found(key: &str) -> Outcome {
 
 /// Runs `stave get`.
 pub fn get(env: &Env, flags: &GetFlags) -> anyhow::Result<Outcome> {
-    let Some(document) = open(env, &flags.server)?.get(flags.key.as_bytes())? else {
+    let Some(document) = open(env, &flags.server, &flags.key)?.get(flags.key.as_bytes())? else {
         return Ok(not_found(&flags.key));
     };
     if flags.meta {
@@ -108,14 +114,14 @@ pub fn set(env: &Env, flags: &SetFlags) -> anyhow::Result<Outcome> {
         serde_json::from_slice::<serde::de::IgnoredAny>(&value)
             .context("the value is not JSON; mend it, or leave --json-check out")?;
     }
-    let stored = open(env, &flags.server)?.set(flags.key.as_bytes(), &value, flags.expiry)?;
+    let stored = open(env, &flags.server, &flags.key)?.set(flags.key.as_bytes(), &value, flags.expiry)?;
     println!("stored, {}", place(&stored));
     Ok(Outcome::Done)
 }
 
 /// Runs `stave delete`.
 pub fn delete(env: &Env, flags: &DeleteFlags) -> anyhow::Result<Outcome> {
-    match open(env, &flags.server)?.delete(flags.key.as_bytes())? {
+    match open(env, &flags.server, &flags.key)?.delete(flags.key.as_bytes())? {
         Some(stored) => println!("deleted, {}", place(&stored)),
         None => return Ok(not_found(&flags.key)),
     }
