@@ -126,20 +126,21 @@ impl Cluster {
         asked: &mut Asked,
     ) -> Result<(), ApplyError> {
         let Some(local) = self.node.bucket(name) else { return Ok(()) };
-        let done = self.noted.lock().get(name).cloned();
-        if done.as_ref().is_none_or(|note| note.flushes < bucket.flushes) {
-            local.set_emptying(true);
-            if done.is_some() {
-                let links = self.node.replication().want(&local, &Sources::new());
-                links.map_err(|error| ApplyError::Links(name.to_owned(), error))?;
-                tracing::info!(bucket = name, "all documents of the bucket are removed");
-                let removed = local.remove_all_documents();
-                removed.map_err(|failure| ApplyError::Bucket(name.to_owned(), failure.into()))?;
-                asked.given.remove(name);
-            }
-            self.note(name, Some(Note { uuid: bucket.uuid.clone(), flushes: bucket.flushes }))?;
+        let done = self.noted.lock().get(name).map(|note| note.flushes);
+        if done.is_some_and(|done| done >= bucket.flushes) {
+            return Ok(());
         }
-        Ok(())
+        // Of what is not noted yet nothing has been served.
+        if done.is_some() {
+            local.set_emptying(true);
+            let links = self.node.replication().want(&local, &Sources::new());
+            links.map_err(|error| ApplyError::Links(name.to_owned(), error))?;
+            tracing::info!(bucket = name, "all documents of the bucket are removed");
+            let removed = local.remove_all_documents();
+            removed.map_err(|failure| ApplyError::Bucket(name.to_owned(), failure.into()))?;
+            asked.given.remove(name);
+        }
+        self.note(name, Some(Note { uuid: bucket.uuid.clone(), flushes: bucket.flushes }))
     }
 
     /// A bucket's manifest becomes the cluster's, if that is newer.

@@ -21,7 +21,7 @@ use std::time::Duration;
 use ::cluster::store::{Store, StoreFailure, Swap, Swapped, Version};
 use ::cluster::{Address, Command, LeaderConfig, Life, Refused, View, command, keys};
 use base::VbState;
-use base::env::{OpenMode, Task};
+use base::env::{Env, OpenMode, Task};
 use engine::Bucket;
 use parking_lot::{Condvar, Mutex};
 
@@ -179,6 +179,18 @@ impl Cluster {
             }
             let _ = self.changed.wait_for(&mut seen, left);
         }
+    }
+
+    /// Waits until there is something newer than what this node has read last, or for so long.
+    pub fn wait_for_news(&self, at_most: Duration) {
+        let version = |seen: &Seen| seen.view.as_ref().map(|view| view.version);
+        let before = version(&self.seen.lock());
+        self.wait_for(at_most, |seen| version(seen) != before);
+    }
+
+    /// The outside world as the node sees it.
+    pub(crate) fn node_env(&self) -> &Env {
+        self.node.env()
     }
 
     /// Why the node does not follow the cluster's document now; nothing if it does.

@@ -132,6 +132,10 @@ async fn on_a_thread<T: Send + 'static>(
 /// that.
 const READ_WITHIN: Duration = Duration::from_secs(5);
 
+/// How long a rebalance waits for nodes that come back without their copies and still drop them, and how often it looks.
+const DROPPED_WITHIN: Duration = Duration::from_secs(20);
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
 /// Asks one thing, which may depend on the document as it is then.
 fn ask_now(
     cluster: &Cluster,
@@ -201,18 +205,35 @@ pub(super) async fn rebalance(
     Extension(caller): Extension<Caller>,
     body: Bytes,
 ) -> Response {
-    ask(shared, caller, &body, |view, form| {
-        let eject = form.nodes(&view.state, "ejectedNodes")?;
-        if let Some(known) = form.get("knownNodes") {
-            let known = known.split(',').filter(|text| !text.is_empty());
-            let known: Option<BTreeSet<NodeId>> = known.map(|text| node_id(&view.state, text)).collect();
-            if known != Some(view.state.nodes.keys().copied().collect()) {
-                return Err(Wrong::Mismatch);
+    if let Err(response) = require_admin(&caller.0) {
+        return *response;
+    }
+    let form = Form(form::parse(&body));
+    let asked = on_a_thread(&shared, move |cluster| {
+        let clock = &cluster.node_env().clock;
+        let end = clock.monotonic() + DROPPED_WITHIN;
+        loop {
+            match ask_now(cluster, |view| spread(&view.state, &form)) {
+                Err(Wrong::Error(ClusterError::Refused(Refused::Dropping(_)))) if clock.monotonic() < end => {
+                    cluster.wait_for_news(LOOK_AGAIN);
+                }
+                asked => return asked.map(drop),
             }
         }
-        Ok(Command::Rebalance { eject })
-    })
-    .await
+    });
+    asked.await.map_or_else(IntoResponse::into_response, |()| StatusCode::OK.into_response())
+}
+
+fn spread(document: &Document, form: &Form) -> Result<Command, Wrong> {
+    let eject = form.nodes(document, "ejectedNodes")?;
+    if let Some(known) = form.get("knownNodes") {
+        let known = known.split(',').filter(|text| !text.is_empty());
+        let known: Option<BTreeSet<NodeId>> = known.map(|text| node_id(document, text)).collect();
+        if known != Some(document.nodes.keys().copied().collect()) {
+            return Err(Wrong::Mismatch);
+        }
+    }
+    Ok(Command::Rebalance { eject })
 }
 
 /// `POST /controller/stopRebalance`

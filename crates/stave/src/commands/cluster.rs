@@ -128,6 +128,7 @@ pub fn run(env: &Env, flags: &ClusterFlags) -> anyhow::Result<Outcome> {
         }
         What::Rebalance { eject, no_wait, to, .. } => {
             let target = to.target()?;
+            until(env, &target, &is_no_repair)?;
             target.form("/controller/rebalance", &[("ejectedNodes", &eject.join(","))])?;
             if *no_wait {
                 done(to, "the rebalance runs", &target)?
@@ -146,6 +147,11 @@ pub fn run(env: &Env, flags: &ClusterFlags) -> anyhow::Result<Outcome> {
 /// Whether nothing is being moved, and no vBucket waits for its active copy.
 fn is_quiet(cluster: &Value) -> bool {
     cluster["state"]["rebalance"].is_null() && choices(cluster) == 0
+}
+
+/// Whether no node gets its copies back by itself at the moment: that is waited for.
+fn is_no_repair(cluster: &Value) -> bool {
+    cluster["state"]["rebalance"]["purpose"] != "repair"
 }
 
 /// An error if the last rebalance did not come to its end.
@@ -212,6 +218,7 @@ fn remove(env: &Env, to: &To, node: &str) -> anyhow::Result<String> {
     let cluster = target.request("GET", "/v1/cluster", None)?;
     match find(&cluster, node) {
         Some((id, status)) if status == "active" => {
+            until(env, &target, &is_no_repair)?;
             target.form("/controller/rebalance", &[("ejectedNodes", &id)])?;
             rebalanced(&until(env, &target, &is_quiet)?)?;
         }
