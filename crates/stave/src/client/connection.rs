@@ -392,6 +392,27 @@ impl Client {
         }
     }
 
+    /// Where the cluster map sends clients with a document of this key, as `HOST:PORT`; `asked` is where this node was
+    /// reached. Nothing if the server has no map, or nobody is active for it now.
+    pub fn active_node(&mut self, key: &[u8], asked: &str) -> Result<Option<String>, ClientError> {
+        const OPERATION: &str = "cluster map";
+        let parts = RequestParts { opcode: opcode::GET_CLUSTER_CONFIG, ..RequestParts::default() };
+        let answer = self.request(OPERATION, parts)?;
+        if !answer.is(Status::Success) {
+            return Ok(None);
+        }
+        let map = serde_json::from_slice::<serde_json::Value>(&answer.value).unwrap_or_default();
+        let servers = &map["vBucketServerMap"];
+        // There is nobody else; behind a forwarded port the map's address may be of no use here.
+        if servers["serverList"].as_array().is_none_or(|list| list.len() < 2) {
+            return Ok(None);
+        }
+        let at = &servers["vBucketMap"][usize::from(vbucket_of(key, self.vbuckets).0)][0];
+        let server = at.as_u64().and_then(|at| servers["serverList"].get(usize::try_from(at).ok()?));
+        let host = asked.rsplit_once(':').map_or(asked, |(host, _)| host);
+        Ok(server.and_then(serde_json::Value::as_str).map(|server| server.replace("$HOST", host)))
+    }
+
     /// The number of vBuckets, which is the length of the cluster map; the usual number if the server has no map.
     fn ask_vbuckets(&mut self) -> Result<u16, ClientError> {
         const OPERATION: &str = "cluster map";

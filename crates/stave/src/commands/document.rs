@@ -9,7 +9,7 @@ use base::limits::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 use clap::Args;
 
 use crate::cli::{Outcome, ServerFlags, WrongArguments};
-use crate::client::{Client, Dialect, Stored};
+use crate::client::{Client, Dialect, Stored, Target};
 
 /// Print a document.
 #[derive(Clone, Debug, Args)]
@@ -74,8 +74,15 @@ struct Place {
 }
 
 impl Place {
-    fn open(&self, env: &Env) -> anyhow::Result<Client> {
-        let mut client = Client::open(env, &self.server.target(Dialect::Couchbase)?)?;
+    /// A client of the node that is active for a key; the map of whichever node was named says which that is.
+    fn open(&self, env: &Env, key: &str) -> anyhow::Result<Client> {
+        let target = self.server.target(Dialect::Couchbase)?;
+        let mut client = Client::open(env, &target)?;
+        if let Some(addr) = client.active_node(key.as_bytes(), &target.addr)?
+            && addr != target.addr
+        {
+            client = Client::open(env, &Target { addr, ..target })?;
+        }
         let name = &self.collection;
         let id = match name.strip_prefix("0x") {
             Some(id) => {
@@ -105,7 +112,7 @@ fn not_found(key: &str) -> Outcome {
 
 /// Runs `stave get`.
 pub fn get(env: &Env, flags: &GetFlags) -> anyhow::Result<Outcome> {
-    let Some(document) = flags.place.open(env)?.get(flags.key.as_bytes())? else {
+    let Some(document) = flags.place.open(env, &flags.key)?.get(flags.key.as_bytes())? else {
         return Ok(not_found(&flags.key));
     };
     if flags.meta {
@@ -134,14 +141,14 @@ pub fn set(env: &Env, flags: &SetFlags) -> anyhow::Result<Outcome> {
         serde_json::from_slice::<serde::de::IgnoredAny>(&value)
             .context("the value is not JSON; mend it, or leave --json-check out")?;
     }
-    let stored = flags.place.open(env)?.set(flags.key.as_bytes(), &value, flags.expiry)?;
+    let stored = flags.place.open(env, &flags.key)?.set(flags.key.as_bytes(), &value, flags.expiry)?;
     println!("stored, {}", describe(&stored));
     Ok(Outcome::Done)
 }
 
 /// Runs `stave delete`.
 pub fn delete(env: &Env, flags: &DeleteFlags) -> anyhow::Result<Outcome> {
-    match flags.place.open(env)?.delete(flags.key.as_bytes())? {
+    match flags.place.open(env, &flags.key)?.delete(flags.key.as_bytes())? {
         Some(stored) => println!("deleted, {}", describe(&stored)),
         None => return Ok(not_found(&flags.key)),
     }
