@@ -10,7 +10,9 @@ mod child;
 mod client;
 mod crash;
 mod http;
+mod image;
 mod kill;
+mod netfaults;
 mod powercut;
 mod readme;
 mod replay;
@@ -60,6 +62,9 @@ enum Command {
     Crash(crash::Options),
     /// Cut the power of a real file system under load, again and again, and look for lost documents (as root, on Linux).
     Powercut(powercut::Options),
+    /// Break a cluster of real processes while an application with a real SDK works, and check what it saw (as root, on
+    /// Linux; needs etcd and Go).
+    Faults(netfaults::Options),
     /// Measure, side by side with others where there are others.
     Bench {
         #[command(subcommand)]
@@ -78,6 +83,7 @@ fn run(command: Command) -> Result<bool> {
         Command::Resume(options) => suite::resume(&options),
         Command::Crash(options) => crash::run(&options),
         Command::Powercut(options) => suite::powercut(&options),
+        Command::Faults(options) => suite::faults(&options),
         Command::Bench { bench } => bench::run(&bench),
     }
 }
