@@ -23,9 +23,9 @@ var (
 	bucket   = flag.String("bucket", "", "bucket")
 	path     = flag.String("history", "", "the file that every operation is written to")
 	seed     = flag.Int64("seed", 1, "decides who asks what; the machine decides the rest")
-	workers  = flag.Int("workers", 12, "clients that work at once")
+	workers  = flag.Int("workers", 48, "clients that work at once")
 	clusters = flag.Int("clusters", 3, "connections of the SDK that they share")
-	pause    = flag.Duration("pause", 4*time.Millisecond, "between two operations of a worker, about")
+	pause    = flag.Duration("pause", 40*time.Millisecond, "between two operations of a worker, about")
 )
 
 const (
@@ -157,9 +157,12 @@ func one(c *client, random *rand.Rand, all *shared) error {
 		case how < 40:
 			_, err := c.read("read", key, number)
 			return err
-		case how < 70 || c.seen[key] == 0:
+		case how < 70:
 			return c.write(key, at%len(levels), all.unique.Add(1))
 		default:
+			if _, err := c.read("read", key, number); err != nil || c.seen[key] == 0 {
+				return err
+			}
 			return c.replace(key, at%len(levels), all.unique.Add(1))
 		}
 	case kind < 68:

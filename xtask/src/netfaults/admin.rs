@@ -60,17 +60,19 @@ impl Admin {
     }
 
     /// Waits until the cluster is whole, and does what an administrator has to do for that: nodes that were failed over
-    /// are taken back, and vBuckets spread again. `meanwhile` is called between two looks.
+    /// are taken back, and vBuckets spread again. Nodes with `old` lives must have begun new ones. `meanwhile` is called
+    /// between two looks.
     pub fn make_whole(
         &self,
         world: &World,
+        old: &[Life],
         within: Duration,
         mut meanwhile: impl FnMut() -> Result<()>,
     ) -> Result<()> {
         let begun = Instant::now();
         loop {
             let trouble = match self.look(world) {
-                Ok(cluster) => match cluster.trouble(self.nodes.len()) {
+                Ok(cluster) => match cluster.trouble(self.nodes.len(), old) {
                     None => return Ok(()),
                     Some(trouble) => {
                         // What is refused now is tried again at the next look.
@@ -92,7 +94,8 @@ impl Admin {
         if cluster.is_moving() {
             return Ok(());
         }
-        let there: Vec<String> = cluster.nodes().into_iter().map(|node| format!("{}:{HTTP}", node.host)).collect();
+        let there: Vec<String> =
+            cluster.nodes().into_iter().map(|node| format!("{}:{HTTP}", node.host)).collect();
         for node in self.nodes.iter().filter(|node| !there.contains(node)) {
             self.post(world, "/controller/addNode", &format!("hostname={node}"))?;
         }
@@ -118,6 +121,10 @@ impl Admin {
 /// What `/v1/cluster` says.
 pub struct Cluster(Value);
 
+/// One life of a node: its name and its incarnation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Life(String, u64);
+
 /// A node as the cluster sees it.
 pub struct Member {
     /// Such as `n_2`.
@@ -128,6 +135,8 @@ pub struct Member {
     pub is_alive: bool,
     /// Where it is.
     pub host: String,
+    /// Its life.
+    pub life: Life,
 }
 
 impl Cluster {
@@ -140,15 +149,16 @@ impl Cluster {
             status: node["status"].as_str().unwrap_or_default().to_owned(),
             is_alive: id.parse().is_ok_and(|id| alive.contains(&id)),
             host: node["address"]["host"].as_str().unwrap_or_default().to_owned(),
+            life: Life(format!("n_{id}"), node["incarnation"].as_u64().unwrap_or_default()),
         };
         nodes.map(member).collect()
     }
 
-    /// What the cluster calls a node.
-    pub fn name_of(&self, number: u8) -> Result<String> {
+    /// A node by its number.
+    pub fn member(&self, number: u8) -> Result<Member> {
         let host = Place::Node(number).address();
         let node = self.nodes().into_iter().find(|node| node.host == host);
-        Ok(node.with_context(|| format!("node {number} does not belong to the cluster"))?.name)
+        node.with_context(|| format!("node {number} does not belong to the cluster"))
     }
 
     /// Whether vBuckets are being moved, or wait for the choice of their active copy.
@@ -166,20 +176,26 @@ impl Cluster {
     }
 
     /// What is missing of so many active nodes that are alive, with all copies and nothing under way.
-    fn trouble(&self, nodes: usize) -> Option<String> {
+    fn trouble(&self, nodes: usize, old: &[Life]) -> Option<String> {
         let members = self.nodes();
         let good = members.iter().filter(|node| node.is_alive && node.status == "active").count();
         if good < nodes {
             let all: Vec<String> = members
                 .iter()
-                .map(|node| format!("{} {} {}", node.name, node.status, if node.is_alive { "alive" } else { "gone" }))
+                .map(|node| {
+                    format!("{} {} {}", node.name, node.status, if node.is_alive { "alive" } else { "gone" })
+                })
                 .collect();
             return Some(all.join(", "));
+        }
+        if let Some(node) = members.iter().find(|node| old.contains(&node.life)) {
+            return Some(format!("{} has not been let in again", node.name));
         }
         if self.is_moving() {
             return Some(format!("{} vBuckets are under way", self.open_steps()));
         }
-        let missing = |bucket: &&&Value| bucket["missing"].as_object().is_some_and(|missing| !missing.is_empty());
+        let missing =
+            |bucket: &&&Value| bucket["missing"].as_object().is_some_and(|missing| !missing.is_empty());
         if self.buckets().iter().any(|bucket| missing(&bucket)) {
             return Some("copies are missing".to_owned());
         }

@@ -41,7 +41,14 @@ pub struct Client {
 
 impl Client {
     /// Starts it, and waits until it works.
-    pub fn start(world: &World, binary: &Path, nodes: u8, seed: u64, history: &Path, log: PathBuf) -> Result<Client> {
+    pub fn start(
+        world: &World,
+        binary: &Path,
+        nodes: u8,
+        seed: u64,
+        history: &Path,
+        log: PathBuf,
+    ) -> Result<Client> {
         let hosts: Vec<String> = (1..=nodes).map(|n| format!("{}:{KV}", Place::Node(n).address())).collect();
         let mut command = world.command(Place::Client, binary);
         command.args(["-connect", &format!("couchbase://{}", hosts.join(","))]);

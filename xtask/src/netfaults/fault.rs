@@ -120,7 +120,10 @@ impl Fault {
     /// The fault of this name.
     pub fn parse(name: &str) -> Result<Fault, String> {
         let all = || Fault::ALL.map(Fault::name).join(", ");
-        Fault::ALL.into_iter().find(|fault| fault.name() == name).ok_or_else(|| format!("give one of {}", all()))
+        Fault::ALL
+            .into_iter()
+            .find(|fault| fault.name() == name)
+            .ok_or_else(|| format!("give one of {}", all()))
     }
 
     fn area(self) -> Area {
@@ -131,6 +134,11 @@ impl Fault {
             Fault::EtcdKilled => Area::Store,
             _ => Area::Network,
         }
+    }
+
+    /// Whether the node forgets what it had in memory.
+    pub fn forgets(self) -> bool {
+        matches!(self, Fault::Kill | Fault::PowerLoss)
     }
 
     /// Whether two can happen to one node at once.
@@ -210,7 +218,11 @@ impl UnderWay {
         let shall_stand = self.begun.elapsed().as_millis() % round < STANDS_STILL.as_millis();
         if shall_stand != self.stands_still {
             let disk = &field.node(self.victim).disk;
-            if shall_stand { disk.freeze()? } else { disk.thaw()? }
+            if shall_stand {
+                disk.freeze()?
+            } else {
+                disk.thaw()?
+            }
             self.stands_still = shall_stand;
         }
         Ok(())
@@ -237,7 +249,7 @@ impl UnderWay {
 /// Asks the cluster to do something with a node; why it is not done, if it is not.
 fn command(field: &Field, victim: u8, path: &str, parameter: &str) -> Option<String> {
     let asked = field.admin.look(&field.world).and_then(|cluster| {
-        field.admin.post(&field.world, path, &format!("{parameter}={}", cluster.name_of(victim)?))
+        field.admin.post(&field.world, path, &format!("{parameter}={}", cluster.member(victim)?.name))
     });
     asked.err().map(|why| format!("{why:#}"))
 }

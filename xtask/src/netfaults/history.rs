@@ -131,7 +131,9 @@ fn parse(line: &str) -> Result<Event> {
         class,
         error: text("error").to_owned(),
         cas: number("cas")?,
-        read: elements.map(|element| element.as_u64().context("an element is no number")).collect::<Result<_>>()?,
+        read: elements
+            .map(|element| element.as_u64().context("an element is no number"))
+            .collect::<Result<_>>()?,
     })
 }
 
@@ -145,7 +147,9 @@ mod tests {
         let event = parse(line).expect("a sound line");
         assert_eq!((event.op, event.class, event.cas), (Op::Read, Class::Ok, 9));
         assert_eq!((event.invoked, event.answered, event.read), (5, 7, vec![3, 4]));
-        for wrong in ["{}", r#"{"op":"read","class":"perhaps"}"#, r#"{"op":"read","class":"ok","cas":"x"}"#, "x"] {
+        for wrong in
+            ["{}", r#"{"op":"read","class":"perhaps"}"#, r#"{"op":"read","class":"ok","cas":"x"}"#, "x"]
+        {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
     }

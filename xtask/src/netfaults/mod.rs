@@ -113,10 +113,6 @@ pub fn run(options: &Options) -> Result<Totals> {
     let result = run_in(options, scratch.path());
     if !matches!(&result, Ok(totals) if totals.good()) {
         scratch.keep();
-        // Images are large, and of no use without their journals of the moment.
-        for number in 1..=options.nodes {
-            let _ = std::fs::remove_file(scratch.path().join(format!("image-{number}")));
-        }
     }
     result
 }
@@ -162,7 +158,8 @@ struct Run {
 impl Run {
     /// Makes the network and a cluster that is whole.
     fn begin(options: &Options, folder: &Path) -> Result<Run> {
-        let says: fn(&str) = if options.json { |line| eprintln!("{line}") } else { |line| println!("{line}") };
+        let says: fn(&str) =
+            if options.json { |line| eprintln!("{line}") } else { |line| println!("{line}") };
         let begun = Instant::now();
         let world = World::make(std::process::id(), options.nodes)?;
         let etcd = Etcd::start(&world, folder)?;
@@ -171,9 +168,9 @@ impl Run {
         let admin = Admin::new(options.nodes);
         let field = Field { world, etcd, nodes, admin };
         let run = Run { field, begun, nodes: options.nodes, says };
-        run.field.admin.make_whole(&run.field.world, WHOLE_WITHIN, || Ok(()))?;
+        run.field.admin.make_whole(&run.field.world, &[], WHOLE_WITHIN, || Ok(()))?;
         run.field.admin.set_up(&run.field.world, options.replicas)?;
-        run.field.admin.make_whole(&run.field.world, WHOLE_WITHIN, || Ok(()))?;
+        run.field.admin.make_whole(&run.field.world, &[], WHOLE_WITHIN, || Ok(()))?;
         run.say(&format!("{} nodes with {} replicas serve", options.nodes, options.replicas));
         Ok(run)
     }
@@ -208,8 +205,11 @@ impl Run {
 
     fn round(&mut self, round: Round, client: &mut Client) -> Result<Done> {
         let names: Vec<&str> = round.faults.iter().map(|fault| fault.name()).collect();
-        let what = format!("node {}: {} for {:.1} s", round.victim, names.join(" + "), round.lasts.as_secs_f64());
+        let what =
+            format!("node {}: {} for {:.1} s", round.victim, names.join(" + "), round.lasts.as_secs_f64());
         self.say(&what);
+        let life = self.field.admin.look(&self.field.world)?.member(round.victim)?.life;
+        let forgets = round.faults.iter().any(|fault| fault.forgets());
         let from = now_ns();
         let mut under_way = Vec::new();
         let mut refused = Vec::new();
@@ -225,7 +225,8 @@ impl Run {
         }
         let ended = Instant::now();
         let Field { world, admin, .. } = &self.field;
-        admin.make_whole(world, WHOLE_WITHIN, || client.look()).with_context(|| what.clone())?;
+        let old = if forgets { vec![life] } else { Vec::new() };
+        admin.make_whole(world, &old, WHOLE_WITHIN, || client.look()).with_context(|| what.clone())?;
         self.crashes()?;
         let [ok, no, maybe] = client.done;
         self.say(&format!(
@@ -251,7 +252,12 @@ impl Run {
     /// A node that ends by itself is a failure, whatever the history says.
     fn crashes(&mut self) -> Result<()> {
         for node in &mut self.field.nodes {
-            ensure!(!node.has_crashed()?, "node {} ended by itself: see {}", node.number, node.log().display());
+            ensure!(
+                !node.has_crashed()?,
+                "node {} ended by itself: see {}",
+                node.number,
+                node.log().display()
+            );
         }
         Ok(())
     }

@@ -38,7 +38,8 @@ fn is_good(event: &Event, op: Op, kind: &str) -> bool {
 
 /// The last read of a register gives what an early one gave.
 fn stale_read(events: &mut Vec<Event>) -> bool {
-    let Some(last) = events.iter().rposition(|event| is_good(event, Op::Read, "register") && event.cas > 0) else {
+    let Some(last) = events.iter().rposition(|event| is_good(event, Op::Read, "register") && event.cas > 0)
+    else {
         return false;
     };
     let key = events[last].key.clone();
@@ -51,7 +52,8 @@ fn stale_read(events: &mut Vec<Event>) -> bool {
 
 /// The last read of a register gives what was there before its last write.
 fn forgotten_write(events: &mut Vec<Event>) -> bool {
-    let Some(at) = events.iter().position(|event| is_good(event, Op::Final, "register") && event.cas > 0) else {
+    let Some(at) = events.iter().position(|event| is_good(event, Op::Final, "register") && event.cas > 0)
+    else {
         return false;
     };
     let (key, newest) = (events[at].key.clone(), events[at].cas);
@@ -69,7 +71,8 @@ fn forgotten_write(events: &mut Vec<Event>) -> bool {
 fn refused_value(events: &mut Vec<Event>) -> bool {
     let read = events.iter().find(|event| is_good(event, Op::Read, "register") && event.cas > 0);
     let Some((key, value)) = read.map(|event| (event.key.clone(), event.read[0])) else { return false };
-    let write = events.iter_mut().find(|event| event.key == key && !event.op.is_read() && event.value == value);
+    let write =
+        events.iter_mut().find(|event| event.key == key && !event.op.is_read() && event.value == value);
     write.map(|event| event.class = Class::No).is_some()
 }
 
@@ -86,7 +89,9 @@ fn lost_element(events: &mut Vec<Event>) -> bool {
 }
 
 fn lost_document(events: &mut Vec<Event>) -> bool {
-    let Some(insert) = events.iter().find(|event| is_good(event, Op::Insert, "document")) else { return false };
+    let Some(insert) = events.iter().find(|event| is_good(event, Op::Insert, "document")) else {
+        return false;
+    };
     let key = insert.key.clone();
     let end = events.iter_mut().find(|event| event.key == key && event.op == Op::Final);
     end.map(|event| {

@@ -71,7 +71,9 @@ impl Report<'_> {
     fn errors(&self) -> BTreeMap<&str, u64> {
         let mut counts = BTreeMap::new();
         for event in self.history.iter().filter(|event| event.class != Class::Ok) {
-            *counts.entry(event.error.as_str()).or_default() += 1;
+            // Behind the bar the SDK says which operation it was.
+            let error = event.error.split(" | ").next().unwrap_or_default();
+            *counts.entry(error).or_default() += 1;
         }
         counts
     }
@@ -96,6 +98,8 @@ impl Report<'_> {
         let successes = successes(self.history);
         let from = self.history.iter().map(|event| event.invoked).min().unwrap_or(0);
         let until = self.rounds.first().map_or(u64::MAX, |done| done.from);
+        let before = |times: &Vec<u64>| times.iter().copied().filter(|at| *at < until).collect();
+        let successes: Vec<Vec<u64>> = successes.iter().map(before).collect();
         longest_gap(&successes, from, until) / 1_000_000
     }
 
@@ -114,7 +118,7 @@ impl Report<'_> {
             .outages()
             .into_iter()
             .map(|(fault, outage)| {
-                let (most, median) = (outage.ms.last(), outage.ms.get(outage.ms.len() / 2));
+                let (most, median) = (outage.ms.last(), outage.ms.get((outage.ms.len() - 1) / 2));
                 (fault.name(), json!({ "rounds": outage.count, "longest_ms": most, "median_ms": median }))
             })
             .collect();
@@ -144,17 +148,21 @@ impl Report<'_> {
         for (error, count) in self.errors() {
             println!("{:<40} {count:>9}", error.chars().take(40).collect::<String>());
         }
-        println!("\n{:<22} {:>9} {:>9} {:>9}   ms until a key is written again", "faults", "rounds", "median", "longest");
+        println!(
+            "\n{:<22} {:>9} {:>9} {:>9}   ms until a key is written again",
+            "faults", "rounds", "median", "longest"
+        );
         println!("{:<22} {:>9} {:>9} {:>9}", "none", "-", "-", self.quiet_ms());
         for (fault, outage) in self.outages() {
-            let (most, median) = (outage.ms.last(), outage.ms.get(outage.ms.len() / 2));
+            let (most, median) = (outage.ms.last(), outage.ms.get((outage.ms.len() - 1) / 2));
             let (most, median) = (most.copied().unwrap_or(0), median.copied().unwrap_or(0));
             println!("{:<22} {:>9} {median:>9} {most:>9}", fault.name(), outage.count);
         }
         for why in self.rounds.iter().flat_map(|done| &done.refused) {
             println!("refused: {why}");
         }
-        let kinds: Vec<String> = self.verdicts.keys.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+        let kinds: Vec<String> =
+            self.verdicts.keys.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
         println!("\nkeys checked: {} ({})", self.keys(), kinds.join(", "));
         println!("linearizable: {}", self.keys() - self.verdicts.bad.len() as u64);
         println!("durable writes lost: {}", self.verdicts.lost());
@@ -171,8 +179,9 @@ impl Report<'_> {
 /// When each register and counter was written, by key.
 fn successes(history: &[Event]) -> Vec<Vec<u64>> {
     let mut by_key: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
-    let is_write =
-        |event: &&Event| matches!(event.op, Op::Write | Op::Replace | Op::Increment) && event.class == Class::Ok;
+    let is_write = |event: &&Event| {
+        matches!(event.op, Op::Write | Op::Replace | Op::Increment) && event.class == Class::Ok
+    };
     for event in history.iter().filter(is_write) {
         by_key.entry(&event.key).or_default().push(event.answered);
     }

@@ -54,7 +54,8 @@ impl Iterator for Schedule {
     fn next(&mut self) -> Option<Round> {
         let first = self.draw();
         let mut faults = vec![first];
-        let fitting: Vec<Fault> = self.kinds.iter().copied().filter(|other| first.goes_with(*other)).collect();
+        let fitting: Vec<Fault> =
+            self.kinds.iter().copied().filter(|other| first.goes_with(*other)).collect();
         if self.rng.chance(COMBINED) && !fitting.is_empty() {
             let second = fitting[self.rng.below(fitting.len() as u64) as usize];
             let at = self.rng.below(2) as usize;

@@ -71,7 +71,10 @@ impl World {
         for place in &world.places {
             let (namespace, net, link) = (name(run, &place.name()), place.net(), format!("v{}", place.net()));
             ip(&["netns", "add", &namespace])?;
-            ip(&["link", "add", &link, "netns", &middle, "type", "veth", "peer", "name", "eth0", "netns", &namespace])?;
+            ip(&[
+                "link", "add", &link, "netns", &middle, "type", "veth", "peer", "name", "eth0", "netns",
+                &namespace,
+            ])?;
             let (ours, theirs) = (format!("10.211.{net}.1"), format!("10.211.{net}.2/24"));
             ip(&["-n", &middle, "addr", "add", &format!("{ours}/24"), "dev", &link])?;
             ip(&["-n", &middle, "link", "set", &link, "up"])?;
@@ -102,7 +105,9 @@ impl World {
                 move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
                 Ok(work())
             });
-            job.join().map_err(|_| anyhow::anyhow!("a thread in the middle panicked"))?.context("cannot enter a namespace")
+            job.join()
+                .map_err(|_| anyhow::anyhow!("a thread in the middle panicked"))?
+                .context("cannot enter a namespace")
         })
     }
 
@@ -130,7 +135,19 @@ impl World {
     fn rule(&self, what: &str, from: Place, to: Place) -> Result<()> {
         let middle = name(self.run, "middle");
         // Before the rule that looks up the machine's own routes, which has 32766.
-        ip(&["-n", &middle, "rule", what, "pref", "100", "from", &from.address(), "to", &to.address(), "blackhole"])
+        ip(&[
+            "-n",
+            &middle,
+            "rule",
+            what,
+            "pref",
+            "100",
+            "from",
+            &from.address(),
+            "to",
+            &to.address(),
+            "blackhole",
+        ])
     }
 }
 
@@ -171,7 +188,19 @@ pub fn cannot() -> Option<&'static str> {
     } else {
         let trial = name(std::process::id(), "trial");
         let made = ip(&["netns", "add", &trial]).and_then(|()| {
-            ip(&["-n", &trial, "rule", "add", "pref", "100", "from", "10.211.1.2", "to", "10.211.2.2", "blackhole"])
+            ip(&[
+                "-n",
+                &trial,
+                "rule",
+                "add",
+                "pref",
+                "100",
+                "from",
+                "10.211.1.2",
+                "to",
+                "10.211.2.2",
+                "blackhole",
+            ])
         });
         // Without a namespace there is nothing to remove.
         let _ = remove(&trial);

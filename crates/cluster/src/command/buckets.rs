@@ -28,6 +28,7 @@ pub(super) fn apply(state: &State, command: &Command) -> Result<State, Refused> 
                 map: placement::first(*vbuckets, &nodes, usize::from(*replicas)),
                 target: Vec::new(),
                 missing: BTreeMap::new(),
+                forgot: BTreeMap::new(),
                 steps: BTreeMap::new(),
             };
             let mut state = state.next();

@@ -89,9 +89,9 @@ fn mismatches<'a>(
 ) {
     let seen: std::collections::BTreeSet<u64> = made.values().map(|event| event.value).collect();
     // The first that was asked of those writes that may have ended any version at any time.
-    let unseen = events.iter().filter(|event| {
-        !event.op.is_read() && event.class == Class::Maybe && !seen.contains(&event.value)
-    });
+    let unseen = events
+        .iter()
+        .filter(|event| !event.op.is_read() && event.class == Class::Maybe && !seen.contains(&event.value));
     let unseen = unseen.map(|event| event.invoked).min().unwrap_or(u64::MAX);
     // The same of all writes from a version on.
     let mut later = BTreeMap::new();
@@ -101,12 +101,7 @@ fn mismatches<'a>(
         later.insert(*version, first);
     }
     for event in events.iter().filter(|event| event.class == Class::No && event.error == CAS_MISMATCH) {
-        placed.push(Placed {
-            version: event.expected,
-            part: Part::SawItGone,
-            event,
-            ends: event.answered,
-        });
+        placed.push(Placed { version: event.expected, part: Part::SawItGone, event, ends: event.answered });
         let next = later.range(event.expected + 1..).next().map_or(u64::MAX, |(_, first)| *first);
         if event.answered < next.min(unseen) {
             verdict.wrong(format!(
