@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -33,6 +34,8 @@ type event struct {
 	Answered int64  `json:"answered"`
 	Class    string `json:"class"`
 	Error    string `json:"error,omitempty"`
+	// What the SDK says of an error that is not an answer of a node.
+	Detail string `json:"detail,omitempty"`
 	// The document's CAS afterwards; 0 if there is none.
 	Cas uint64 `json:"cas,omitempty"`
 	// What was read: one number of a register or counter, the elements of a set.
@@ -136,9 +139,7 @@ func classify(err error) (class, name string) {
 			return classNo, refusal.name
 		}
 	}
-	name = err.Error()
-	if len(name) > 200 {
-		name = name[:200]
-	}
+	// Behind the bar the SDK says which operation it was.
+	name, _, _ = strings.Cut(err.Error(), " | ")
 	return classMaybe, name
 }

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -93,14 +94,12 @@ func run() error {
 	working.Wait()
 	select {
 	case err := <-failed:
-		return err
+		return errors.Join(err, history.close())
 	default:
 	}
-	if err := readAll(collections, history, all); err != nil {
-		return err
-	}
+	err = readAll(collections, history, all)
 	close(ended)
-	return history.close()
+	return errors.Join(err, history.close())
 }
 
 func connectAll() ([]*gocb.Collection, error) {
@@ -108,6 +107,8 @@ func connectAll() ([]*gocb.Collection, error) {
 	for range *clusters {
 		cluster, err := gocb.Connect(*connect, gocb.ClusterOptions{
 			Authenticator: gocb.PasswordAuthenticator{Username: *user, Password: *password},
+			// Every operation shall be tried.
+			CircuitBreakerConfig: gocb.CircuitBreakerConfig{Disabled: true},
 		})
 		if err != nil {
 			return nil, err

@@ -66,6 +66,8 @@ func (c *client) end(e *event, cas gocb.Cas, err error) error {
 	e.Class, e.Error = classify(err)
 	if err == nil {
 		e.Cas = uint64(cas)
+	} else if !errors.Is(err, gocb.ErrCasMismatch) {
+		e.Detail = err.Error()
 	}
 	return c.history.add(e)
 }

@@ -230,9 +230,9 @@ fn finish(state: &mut State) -> bool {
             }
             Purpose::Repair => {}
             Purpose::GracefulFailover { node } => {
-                let revision = state.revision;
+                // Part of this very revision: what waits for a later one would wait for ever.
+                state.revision -= 1;
                 *state = command::fail_over(state, *node, false);
-                state.revision = revision;
             }
         }
     }

@@ -35,9 +35,9 @@ impl DevCluster {
         let store = FileStore::open(&env, &config.data.join(DOCUMENT));
         let store = store.map_err(failed("cannot read the document of the cluster"))?;
         let shared = Arc::new(Shared::new(config, env, Arc::new(store)));
-        let begun = shared.begin().and_then(|()| {
-            control::start(&shared).map_err(failed("cannot start the control endpoint"))
-        });
+        let begun = shared
+            .begin()
+            .and_then(|()| control::start(&shared).map_err(failed("cannot start the control endpoint")));
         match begun {
             Ok(endpoint) => Ok(DevCluster { shared, endpoint }),
             Err(error) => {

@@ -133,7 +133,9 @@ pub enum DevError {
         instead: &'static str,
     },
     /// A rebalance would remove it.
-    #[error("node {0} is failed over, too, and would leave with the rebalance: give rebalance=false, and recover it")]
+    #[error(
+        "node {0} is failed over, too, and would leave with the rebalance: give rebalance=false, and recover it"
+    )]
     WouldLeave(u16),
     /// There are as many as there may be.
     #[error("there are {MOST_NODES} nodes already; remove one first")]
@@ -187,7 +189,9 @@ fn instead_of(error: &ClusterError) -> &'static str {
     let ClusterError::Refused(refused) = error else { return "" };
     match refused {
         Refused::LastCopy(_) => "; more replicas are needed, or force=true if documents may be lost",
-        Refused::Unsafe(_) => "; start, thaw or join the others first, or give force=true if writes may be lost",
+        Refused::Unsafe(_) => {
+            "; start, thaw or join the others first, or give force=true if writes may be lost"
+        }
         Refused::LastNode => "; start or recover another node first",
         Refused::NodeDown(_) => "; start, thaw or join it first, or fail it over",
         Refused::Rebalancing | Refused::FailingOver | Refused::Dropping(_) => "; try again when that is over",

@@ -140,7 +140,9 @@ mod tests {
         let group = mortal.group_sync(folder).expect("a group");
         group.sync_files(&[Arc::clone(&file)]).expect("synced");
         death.comes();
-        assert!(file.write_at(b"after!", 0).is_err() && file.sync_data().is_err() && file.set_len(0).is_err());
+        assert!(
+            file.write_at(b"after!", 0).is_err() && file.sync_data().is_err() && file.set_len(0).is_err()
+        );
         assert!(group.sync_files(&[file]).is_err());
         assert!(mortal.open(path, OpenMode::Read).is_err() && mortal.remove_file(path).is_err());
         let left = env.disk.open(path, OpenMode::Read).expect("it is there");

@@ -63,9 +63,7 @@ impl Shared {
                 node.freeze(false)?;
                 self.wait_for(number, wait)
             }
-            Order::Cut { from } => {
-                self.cut(number, from, true)
-            }
+            Order::Cut { from } => self.cut(number, from, true),
             Order::Join { from, wait } => {
                 self.cut(number, from, false)?;
                 self.wait_for(number, wait)
@@ -197,7 +195,8 @@ impl Shared {
                 }
                 _ => self.ask(&Command::Eject { node })?,
             }
-            let is_gone = self.wait(wait, |view| !view.state.nodes.contains_key(&node) && is_settled(view))?;
+            let is_gone =
+                self.wait(wait, |view| !view.state.nodes.contains_key(&node) && is_settled(view))?;
             if !is_gone {
                 let is = "has not left yet; remove it again when the rebalance is over";
                 return Err(DevError::State { node: number, is });

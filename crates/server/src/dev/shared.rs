@@ -106,8 +106,8 @@ impl Shared {
 
 /// Whether nothing is under way, and everybody who is alive is as the document says.
 pub(super) fn is_settled(view: &View) -> bool {
-    let is_quiet = view.state.rebalance.is_none()
-        && view.state.buckets.values().all(|bucket| bucket.steps.is_empty());
+    let is_quiet =
+        view.state.rebalance.is_none() && view.state.buckets.values().all(|bucket| bucket.steps.is_empty());
     let has_done = |id: &NodeId| {
         let is_member = view.members.contains_key(&view.state.nodes[id].uuid);
         !is_member || view.report_since(*id, view.state.revision).is_some()

@@ -52,7 +52,8 @@ fn of_rebalance(rebalance: &Rebalance, state: &State) -> Value {
 }
 
 fn of_node(look: &Look, view: Option<&View>) -> Value {
-    let known = view.zip(look.uuid.as_ref()).and_then(|(view, uuid)| Some((view, view.state.node_of(uuid)?.0)));
+    let known =
+        view.zip(look.uuid.as_ref()).and_then(|(view, uuid)| Some((view, view.state.node_of(uuid)?.0)));
     let status = known.map(|(view, id)| match view.state.nodes[&id].status {
         Status::New => "new",
         Status::Active => "active",

@@ -1,4 +1,5 @@
-//! A node that begins a new life may have forgotten durable writes that it had acknowledged from memory.
+//! Chains that have lost a member, or a member's memory: until the others have everything, one node may be alone with a
+//! durable write. A node that begins a new life may have forgotten what it had acknowledged from memory.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -126,4 +127,27 @@ fn an_active_node_stays_as_long_as_it_may_be_alone_with_a_write() {
     }
     assert!(view.state.buckets[BUCKET].forgot.is_empty());
     assert!(command::apply(&view, &fail_over).is_ok());
+}
+
+#[test]
+fn a_chain_settles_after_a_graceful_failover() {
+    let (mut view, mut leader) = (three(), leader());
+    let graceful = Command::FailOverGracefully { node: NodeId(1) };
+    view.state = command::apply(&view, &graceful).expect("all are alive");
+    for _ in 0..20 {
+        let active = view.state.buckets[BUCKET].active(0);
+        let taker = view.state.buckets[BUCKET].target_of(0).and_then(|target| target[0]);
+        for id in 1..=3 {
+            let takes_over = matches!(step(&view), Some(Step::TakeOver { .. }));
+            let serves = if takes_over { taker } else { active };
+            let role = if serves == Some(NodeId(id)) { VbState::Active } else { VbState::Replica };
+            reports(&mut view, id, role, 6);
+        }
+        if !lead(&mut leader, &mut view, Duration::ZERO) {
+            break;
+        }
+    }
+    assert_eq!(view.state.nodes[&NodeId(1)].status, Status::FailedOver);
+    assert_eq!(step(&view), None, "revision {}", view.state.revision);
+    assert_ne!(view.state.buckets[BUCKET].active(0), Some(NodeId(1)));
 }
