@@ -11,7 +11,9 @@ mod client;
 mod cluster;
 mod crash;
 mod http;
+mod image;
 mod kill;
+mod netfaults;
 mod powercut;
 mod readme;
 mod replay;
@@ -63,6 +65,9 @@ enum Command {
     Crash(crash::Options),
     /// Cut the power of a real file system under load, again and again, and look for lost documents (as root, on Linux).
     Powercut(powercut::Options),
+    /// Break a cluster of real processes while an application with a real SDK works, and check what it saw (as root, on
+    /// Linux; needs etcd and Go).
+    Faults(netfaults::Options),
     /// Measure, side by side with others where there are others.
     Bench {
         #[command(subcommand)]
@@ -82,6 +87,7 @@ fn run(command: Command) -> Result<bool> {
         Command::Cluster(options) => cluster::run(&options),
         Command::Crash(options) => crash::run(&options),
         Command::Powercut(options) => suite::powercut(&options),
+        Command::Faults(options) => suite::faults(&options),
         Command::Bench { bench } => bench::run(&bench),
     }
 }

@@ -2,11 +2,11 @@
 
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use crate::child::{cargo, each_line, headline, succeeds};
 use crate::totals::Totals;
-use crate::{kill, powercut, readme, replay, resume, rules, tree};
+use crate::{kill, netfaults, powercut, readme, replay, resume, rules, tree};
 
 /// Changes that a replica follows while it is killed.
 const RESUME_MUTATIONS: u64 = 500_000;
@@ -70,6 +70,21 @@ pub fn powercut(options: &powercut::Options) -> Result<bool> {
         totals += powercut::run(options)?;
     }
     close(totals)
+}
+
+/// `cargo xtask faults`.
+pub fn faults(options: &netfaults::Options) -> Result<bool> {
+    if let Some(cleaned) = netfaults::is_janitor(options) {
+        return cleaned.map(|()| true);
+    }
+    if let Some(why) = netfaults::cannot() {
+        bail!("{why}");
+    }
+    let mut totals = if options.no_build { Totals::default() } else { build_release()? };
+    if totals.failed == 0 {
+        totals += netfaults::run(options)?;
+    }
+    if options.json { Ok(totals.good()) } else { close(totals) }
 }
 
 /// `cargo xtask fix`.

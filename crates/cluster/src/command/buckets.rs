@@ -30,6 +30,7 @@ pub(super) fn apply(view: &View, command: &Command) -> Result<State, Refused> {
                 map: placement::first(*vbuckets, &nodes, usize::from(*replicas)),
                 target: Vec::new(),
                 missing: BTreeMap::new(),
+                forgot: BTreeMap::new(),
                 steps: BTreeMap::new(),
                 flushes: 0,
                 flushing: None,

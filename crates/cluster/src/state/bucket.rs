@@ -1,6 +1,6 @@
 //! A bucket in the document: what it is asked to be, and who has which of its vBuckets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -68,6 +68,11 @@ pub struct Bucket {
     /// given up, and gets back into the chain when it has followed the new one.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub missing: BTreeMap<u16, Vec<NodeId>>,
+    /// Who of a vBucket's chain has begun a new life since all of the chain were known to have everything: it may have
+    /// forgotten durable writes that it had acknowledged from memory, so that what it has proves nothing. As long as
+    /// there is one, a step is under way.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub forgot: BTreeMap<u16, BTreeSet<NodeId>>,
     /// What is under way, by vBucket.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub steps: BTreeMap<u16, Step>,
@@ -110,6 +115,11 @@ impl Bucket {
     /// All vBuckets by number.
     pub fn vbuckets(&self) -> impl Iterator<Item = u16> + use<> {
         0..u16::try_from(self.map.len()).unwrap_or(u16::MAX)
+    }
+
+    /// Whether what a node has of a vBucket proves nothing.
+    pub fn has_forgotten(&self, vb: u16, id: NodeId) -> bool {
+        self.forgot.get(&vb).is_some_and(|forgot| forgot.contains(&id))
     }
 
     /// How many vBuckets are not yet where they should be.
