@@ -3,7 +3,7 @@
 
 use std::ops::ControlFlow;
 
-use crate::chunk::{CHUNK_PREFIX, LENGTH_MARK, chunk_prefix, is_in_one_block, span, strip_into};
+use crate::chunk::{CHUNK_PREFIX, LENGTH_MARK, MAX_BODY_BYTES, chunk_prefix, is_in_one_block, span, strip_into};
 use crate::failure::Failure;
 use crate::node::NodeBuf;
 use crate::record::DocInfo;
@@ -84,9 +84,14 @@ impl Planned {
         self.wants_body && self.body_offset != 0
     }
 
+    /// Bytes of its body's chunk: what no chunk can have is found out when it is looked at.
+    fn content(&self) -> usize {
+        (self.body_bytes as usize).clamp(CHUNK_PREFIX, CHUNK_PREFIX + MAX_BODY_BYTES)
+    }
+
     /// Where its body ends.
     fn end(&self) -> u64 {
-        self.body_offset + span(self.body_offset, self.body_bytes.into())
+        self.body_offset + span(self.body_offset, self.content() as u64)
     }
 }
 
@@ -207,14 +212,13 @@ impl Bodies {
     fn body(&mut self, snapshot: &Snapshot, planned: &Planned) -> Result<&[u8], Failure> {
         let offset = planned.body_offset;
         let damaged = |what| snapshot.source.damaged(offset, what);
-        let content = planned.body_bytes as usize;
         if planned.end() > snapshot.header.offset {
             return Err(damaged("a chunk is longer than the file"));
         }
         let from = (offset - self.start) as usize;
         let raw = self.piece.get(from..from + (planned.end() - offset) as usize);
         let raw = raw.ok_or_else(|| damaged("the file ends within a chunk"))?;
-        let chunk = if is_in_one_block(offset, content) {
+        let chunk = if is_in_one_block(offset, planned.content()) {
             raw
         } else {
             self.stripped.clear();

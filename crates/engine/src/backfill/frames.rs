@@ -12,7 +12,7 @@ pub struct Frames {
 
 impl Frames {
     /// Charges what the bytes take.
-    pub(super) fn new(bytes: Vec<u8>, account: &Account) -> Frames {
+    pub fn new(bytes: Vec<u8>, account: &Account) -> Frames {
         let frames = Frames { bytes, account: account.clone() };
         frames.account.charge(Part::Streams, frames.allocated_bytes());
         frames
