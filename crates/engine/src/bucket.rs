@@ -271,6 +271,21 @@ impl Bucket {
         topology: Option<Topology>,
     ) -> Result<(), Refusal> {
         let _roles = self.roles.lock();
+        self.set_role_alone(vb, state, topology)
+    }
+
+    /// Gives an active vBucket another topology; false if it is not active, or not any more.
+    pub fn lead_on(&self, vb: VbId, topology: Topology) -> Result<bool, Refusal> {
+        // Nobody hands it over between the look and the change.
+        let _roles = self.roles.lock();
+        if self.state_of(vb) != Some(VbState::Active) {
+            return Ok(false);
+        }
+        self.set_role_alone(vb, VbState::Active, Some(topology)).map(|()| true)
+    }
+
+    /// For whoever holds the roles.
+    fn set_role_alone(&self, vb: VbId, state: VbState, topology: Option<Topology>) -> Result<(), Refusal> {
         if vb.0 >= self.vbuckets() {
             return Err(Refusal::NotMyVbucket);
         }
