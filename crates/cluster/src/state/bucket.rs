@@ -76,6 +76,24 @@ pub struct Bucket {
     /// What is under way, by vBucket.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub steps: BTreeMap<u16, Step>,
+    /// How often all documents were removed at once. A node that has done so less often does it before anything else.
+    #[serde(default)]
+    pub flushes: u64,
+    /// The revision that asked for the last time, until all nodes have done so: meanwhile nobody is served.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flushing: Option<u64>,
+    /// Ids that no scope and no collection ever had.
+    #[serde(default)]
+    pub next_ids: NextIds,
+}
+
+/// Ids that no scope and no collection of a bucket ever had; zero as long as none was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NextIds {
+    /// Of the next scope.
+    pub scope: u32,
+    /// Of the next collection.
+    pub collection: u32,
 }
 
 impl Bucket {

@@ -1,5 +1,6 @@
 //! A development cluster: how it comes to be, and how it ends.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -49,9 +50,9 @@ impl DevCluster {
     }
 
     /// The KV and HTTP addresses of all nodes, by number.
-    pub fn addresses(&self) -> Vec<(SocketAddr, SocketAddr)> {
+    pub fn addresses(&self) -> BTreeMap<u16, (SocketAddr, SocketAddr)> {
         let looks = self.shared.nodes().into_iter().map(|node| node.look());
-        looks.map(|look| (look.kv, look.http)).collect()
+        looks.map(|look| (look.number, (look.kv, look.http))).collect()
     }
 
     /// A node by its number from 1 on, if it runs.
@@ -85,8 +86,8 @@ impl Shared {
     fn begin(&self) -> Result<(), DevError> {
         let before = self.view()?;
         self.check_vbuckets(before.as_ref())?;
-        for number in self.numbers()? {
-            self.add_node(number)?;
+        for (at, number) in self.numbers()?.into_iter().enumerate() {
+            self.add_node(number, at == 0)?;
         }
         for (node, ()) in self.beside_each_other("open", DevNode::open)? {
             node.join(&self.config)?;

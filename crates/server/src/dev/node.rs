@@ -14,6 +14,7 @@ use super::config::{DevConfig, DevError};
 use super::disk::{Death, MortalDisk};
 use super::doors::{Wires, world};
 use super::gate::Gate;
+use super::shared::Shared;
 use crate::cluster::Cluster;
 use crate::config::{Config, Settings};
 use crate::node::Node;
@@ -83,15 +84,10 @@ pub(super) struct Look {
 }
 
 impl DevNode {
-    /// A node that does not run yet; `number` 1 listens where the configuration says.
-    pub(super) fn new(
-        config: &DevConfig,
-        number: u16,
-        env: &Env,
-        store: &Arc<dyn Store>,
-        wires: &Arc<Wires>,
-    ) -> Result<DevNode, DevError> {
-        let free = |addr: SocketAddr| if number == 1 { addr } else { SocketAddr::new(addr.ip(), 0) };
+    /// A node that does not run yet; the first one listens where the configuration says.
+    pub(super) fn new(shared: &Shared, number: u16, is_first: bool) -> Result<DevNode, DevError> {
+        let Shared { config, env, store, wires, .. } = shared;
+        let free = |addr: SocketAddr| if is_first { addr } else { SocketAddr::new(addr.ip(), 0) };
         let settings = Settings {
             kv: Some(free(config.kv).to_string()),
             http: Some(free(config.http).to_string()),
@@ -144,14 +140,17 @@ impl DevNode {
 
     /// Makes it a member.
     pub(super) fn join(&self, config: &DevConfig) -> Result<(), DevError> {
-        let mut inner = self.inner.lock();
-        let life = inner.life.as_mut().ok_or_else(|| self.is(NOT_RUNNING))?;
-        let store = Arc::clone(&life.gate) as Arc<dyn Store>;
-        let joined = Cluster::join(Arc::clone(life.server.node()), store, config.times.of_node());
+        let (node, store) = {
+            let inner = self.inner.lock();
+            let life = inner.life.as_ref().ok_or_else(|| self.is(NOT_RUNNING))?;
+            (Arc::clone(life.server.node()), Arc::clone(&life.gate) as Arc<dyn Store>)
+        };
+        let joined = Cluster::join(node, store, config.times.of_node());
         let cluster = joined.map_err(|source| DevError::Join { node: self.number, source })?;
-        let uuid = cluster.uuid().to_owned();
-        life.cluster = Some(cluster);
-        inner.uuid = Some(uuid);
+        let mut inner = self.inner.lock();
+        inner.uuid = Some(cluster.uuid().to_owned());
+        // Whoever joins is the one that opened it, and nobody has stopped it in between.
+        inner.life.as_mut().expect("it runs").cluster = Some(cluster);
         Ok(())
     }
 

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::cluster::{Command, NodeId, Status};
+use ::cluster::{Command, Node, NodeId, Status, View};
 
 use super::config::{DevError, MOST_NODES};
-use super::shared::{Shared, is_in, is_settled};
+use super::shared::{Shared, is_settled};
 
 /// From what a node is cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,12 +76,23 @@ impl Shared {
 
     /// Waits until a node that runs and is not cut off has been let in, and nothing is under way.
     fn wait_for(&self, number: u16, at_most: Duration) -> Result<(), DevError> {
-        let look = self.node(number)?.look();
-        let Some(uuid) = look.uuid.filter(|_| look.is_running && !look.is_frozen && !look.is_cut_from_store)
-        else {
+        let node = self.node(number)?;
+        let Some(member) = node.member() else { return Ok(()) };
+        let end = self.env.clock.monotonic() + at_most;
+        // What the store holds may still tell of the life before.
+        if !member.wait_until_served(at_most) {
             return Ok(());
+        }
+        // Whoever holds a membership holds its folder: another order may stop it meanwhile.
+        let uuid = member.uuid().to_owned();
+        drop(member);
+        let serves = |view: &View| match view.state.node_of(&uuid) {
+            Some((_, Node { status: Status::Active, .. })) => node.look().may_serve,
+            Some((id, _)) => view.alive(id).is_some(),
+            None => true,
         };
-        self.wait(at_most, |view| is_in(view, &uuid) && is_settled(view)).map(drop)
+        let left = end.saturating_sub(self.env.clock.monotonic());
+        self.wait(left, |view| serves(view) && is_settled(view)).map(drop)
     }
 
     fn settle(&self, at_most: Duration) -> Result<(), DevError> {
@@ -171,7 +182,7 @@ impl Shared {
             }
             // The number of one that was removed is free again.
             let number = (1..=MOST_NODES).find(|number| !there.contains(number)).ok_or(DevError::TooMany)?;
-            let started = self.add_node(number).and_then(|node| node.start(&self.config));
+            let started = self.add_node(number, false).and_then(|node| node.start(&self.config));
             if started.is_err() {
                 self.forget_node(number);
             }

@@ -20,6 +20,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 pub(super) struct Shared {
     pub(super) config: DevConfig,
     pub(super) env: Env,
+    /// As nobody can be cut off from it.
     pub(super) store: Arc<dyn Store>,
     pub(super) wires: Arc<Wires>,
     nodes: Mutex<BTreeMap<u16, Arc<DevNode>>>,
@@ -34,10 +35,9 @@ impl Shared {
         Shared { config, env, store, wires, nodes, counting }
     }
 
-    /// Adds a node, which does not run yet.
-    pub(super) fn add_node(&self, number: u16) -> Result<Arc<DevNode>, DevError> {
-        let node = DevNode::new(&self.config, number, &self.env, &self.store, &self.wires)?;
-        let node = Arc::new(node);
+    /// Adds a node, which does not run yet. The first one listens where the configuration says.
+    pub(super) fn add_node(&self, number: u16, is_first: bool) -> Result<Arc<DevNode>, DevError> {
+        let node = Arc::new(DevNode::new(self, number, is_first)?);
         self.nodes.lock().insert(number, Arc::clone(&node));
         Ok(node)
     }

@@ -199,7 +199,7 @@ pub fn run(env: &Env, flags: DevFlags) -> anyhow::Result<Outcome> {
 }
 
 fn ready_line(cluster: &DevCluster, config: &DevConfig) -> String {
-    let (kv, http) = cluster.addresses()[0];
+    let (kv, http) = cluster.addresses().into_values().next().expect("there is at least one node");
     let DevConfig { username, password, nodes, .. } = config;
     let control = cluster.control_addr();
     format!(
@@ -208,8 +208,7 @@ fn ready_line(cluster: &DevCluster, config: &DevConfig) -> String {
 }
 
 fn json_line(cluster: &DevCluster, config: &DevConfig) -> Value {
-    let node =
-        |(kv, http): (SocketAddr, SocketAddr)| json!({ "kv": kv.to_string(), "http": http.to_string() });
+    let node = |(number, (kv, http)): (u16, (SocketAddr, SocketAddr))| json!({ "node": number, "kv": kv.to_string(), "http": http.to_string() });
     json!({
         "ready": true,
         "username": config.username,
