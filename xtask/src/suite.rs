@@ -15,6 +15,9 @@ const KILL_ROUNDS: u32 = 12;
 /// Rounds of the same without a journal.
 const KILL_ROUNDS_WITHOUT_JOURNAL: u32 = 4;
 
+/// How long faults come to a cluster of real processes in `cargo xtask test`.
+const FAULT_SECONDS: u64 = 30;
+
 /// `cargo xtask check`.
 pub fn check() -> Result<bool> {
     close(check_steps()?)
@@ -132,6 +135,7 @@ fn test_steps(quick: bool) -> Result<Totals> {
     let without = kill::Options::rounds(KILL_ROUNDS_WITHOUT_JOURNAL).without_journal();
     totals += step("kill -9 without a journal", || kill::run(&without));
     totals += step("kill -9 of a replica", || resume::run(&resume::Options::small(RESUME_MUTATIONS)));
+    totals += step("faults in a cluster of real processes", short_faults);
     totals += step("SDK conformance", conformance);
     totals += step("the README's first session", readme::run);
     Ok(totals)
@@ -166,6 +170,17 @@ fn workspace_tests() -> Result<Totals> {
 fn build_release() -> Result<Totals> {
     headline("release build");
     Ok(Totals::one(succeeds(&mut cargo(&["build", "--release", "--locked", "--package", "stave"]))?))
+}
+
+/// Passed over where there can be no network namespaces.
+fn short_faults() -> Result<Totals> {
+    match netfaults::cannot() {
+        Some(why) => {
+            println!("passed over: {why}");
+            Ok(Totals::default())
+        }
+        None => netfaults::run(&netfaults::Options::short(FAULT_SECONDS)),
+    }
 }
 
 fn conformance() -> Result<Totals> {

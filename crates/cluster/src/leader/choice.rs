@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use super::Leader;
 use crate::report::VbReport;
-use crate::state::{Bucket, Chain, NodeId, State, Step, majority, present};
+use crate::state::{Bucket, Chain, NodeId, State, Status, Step, majority, present};
 use crate::view::View;
 
 /// What has become of a choice.
 enum Choice {
     /// Something is not known yet.
     Open,
+    /// Not without this node, which was failed over and is there again.
+    TakeBack(NodeId),
     /// This is the chain now.
     Made {
         /// Who has the vBucket.
@@ -50,10 +52,18 @@ impl Leader {
                 let chain = bucket.chain(*vb);
                 let question =
                     Question { view, name, vb: *vb, bucket, chain, since, taker, needs, forced, is_late };
-                let Choice::Made { chain, missing } = question.answer() else { continue };
-                let state = next.get_or_insert_with(|| view.state.next());
-                if let Some(bucket) = state.buckets.get_mut(name) {
-                    settle(bucket, *vb, chain, missing, view.state.revision + 1);
+                match question.answer() {
+                    Choice::Open => {}
+                    Choice::TakeBack(id) => {
+                        let state = next.get_or_insert_with(|| view.state.next());
+                        state.nodes.entry(id).and_modify(|node| node.status = Status::Active);
+                    }
+                    Choice::Made { chain, missing } => {
+                        let state = next.get_or_insert_with(|| view.state.next());
+                        if let Some(bucket) = state.buckets.get_mut(name) {
+                            settle(bucket, *vb, chain, missing, view.state.revision + 1);
+                        }
+                    }
                 }
             }
         }
@@ -109,7 +119,7 @@ impl Question<'_> {
         // there is nothing more to wait for.
         let forgetful = known.iter().filter(|(id, _)| self.bucket.has_forgotten(self.vb, *id)).count();
         if unknown > 0 && unknown + forgetful >= majority(self.chain) && !self.forced {
-            return Choice::Open;
+            return self.witness().map_or(Choice::Open, Choice::TakeBack);
         }
         let is_known = |id: NodeId| known.iter().any(|(known, _)| *known == id);
         if self.needs.is_some_and(|needs| !is_known(needs)) && !self.forced {
@@ -126,6 +136,18 @@ impl Question<'_> {
             }
             None => Choice::Open,
         }
+    }
+
+    /// One of the chain who was failed over, is alive and still has a copy: others have forgotten since then what it may
+    /// be alone with.
+    fn witness(&self) -> Option<NodeId> {
+        let status = |id: NodeId| self.view.state.nodes.get(&id).map(|node| node.status);
+        let is_away = |id: &NodeId| matches!(status(*id), Some(Status::FailedOver | Status::DeltaRecovery));
+        let has_copy = |id: &NodeId| {
+            let report = self.view.report_since(*id, self.since);
+            report.and_then(|report| report.of(self.name, self.vb)).is_some_and(|copy| copy.state.is_some())
+        };
+        present(self.chain).find(|id| is_away(id) && has_copy(id))
     }
 
     /// The chain that `best` leads: whoever was in it, was not failed over, and said what it has, follows.
