@@ -181,7 +181,9 @@ impl Plan {
 /// A piece of the file with bodies.
 #[derive(Default)]
 struct Bodies {
+    /// The piece, and behind it what is left of larger ones.
     piece: Vec<u8>,
+    len: usize,
     start: u64,
     /// A body without the bytes at the starts of blocks, if it has some.
     stripped: Vec<u8>,
@@ -192,18 +194,18 @@ impl Bodies {
         // Nothing is asked for behind what the snapshot vouches for, whatever a record says.
         let end = end.min(snapshot.header.offset);
         let bytes = end.saturating_sub(start) as usize;
-        self.start = start;
+        (self.start, self.len) = (start, 0);
         if bytes == 0 {
-            self.piece.clear();
             return Ok(());
         }
-        if self.piece.capacity() as u64 > MOST_WINDOW_BYTES && (bytes as u64) <= MOST_WINDOW_BYTES {
+        if self.piece.len() as u64 > MOST_WINDOW_BYTES && (bytes as u64) <= MOST_WINDOW_BYTES {
             // After an unusually large body.
             self.piece = Vec::new();
         }
-        self.piece.resize(bytes, 0);
-        let n = snapshot.source.read_raw(&mut self.piece, start).inspect_err(|_| self.piece.clear())?;
-        self.piece.truncate(n);
+        if self.piece.len() < bytes {
+            self.piece.resize(bytes, 0);
+        }
+        self.len = snapshot.source.read_raw(&mut self.piece[..bytes], start)?;
         Ok(())
     }
 
@@ -215,7 +217,7 @@ impl Bodies {
             return Err(damaged("a chunk is longer than the file"));
         }
         let from = (offset - self.start) as usize;
-        let raw = self.piece.get(from..from + (planned.end() - offset) as usize);
+        let raw = self.piece[..self.len].get(from..from + (planned.end() - offset) as usize);
         let raw = raw.ok_or_else(|| damaged("the file ends within a chunk"))?;
         let chunk = if is_in_one_block(offset, planned.content()) {
             raw
