@@ -195,11 +195,7 @@ impl Stream {
             opaque,
             stream_id,
             interest: interest.map(Box::new),
-            flags: if start.has_all_that_is_wanted {
-                StreamFlags(request.flags.0 | StreamFlags::IGNORE_PURGED)
-            } else {
-                request.flags
-            },
+            flags: request.flags,
             state: start.state,
             uuid: start.failover.first().map_or(VbUuid(0), |entry| entry.uuid),
             sent: request.start,
@@ -426,6 +422,14 @@ impl Stream {
         Seqno(self.snapshot_start.0.saturating_sub(1))
     }
 
+    /// Up to here the consumer has, or had when it came, everything that it wants.
+    fn complete_to(&self) -> Seqno {
+        match self.interest.as_deref() {
+            Some(Interest::Collections(_, complete_to)) => self.sent.max(*complete_to),
+            _ => self.sent,
+        }
+    }
+
     /// Whether the snapshot that was announced is to be sent to its end, although the consumer wants no more.
     fn must_complete(&self) -> bool {
         self.unfinished().is_some() && !self.flags.has(StreamFlags::DISK_ONLY)
@@ -562,7 +566,7 @@ impl Stream {
             && self.state == VbState::Active
             // Without a disk there is nothing in that order.
             && common.bucket.config().kind == BucketKind::Persistent;
-        let Some(Interest::Collections(wanted)) = self.interest.as_deref() else { return None };
+        let Some(Interest::Collections(wanted, _)) = self.interest.as_deref() else { return None };
         match &wanted[..] {
             [only] if may => {
                 let part = common.bucket.stream_part(self.place.vb, *only)?;
@@ -593,7 +597,7 @@ impl Stream {
             }
         };
         // Tombstones of documents that the consumer has may be gone since it came.
-        let is_purged = self.sent > Seqno(0) && self.sent < scope.purge_seqno;
+        let is_purged = self.sent > Seqno(0) && self.complete_to() < scope.purge_seqno;
         if is_purged && !disk.has_marker && !self.flags.has(StreamFlags::IGNORE_PURGED) {
             self.phase = Phase::Disk(disk);
             self.leave(common, Phase::Done(EndReason::Rollback));
@@ -762,7 +766,9 @@ impl Stream {
         let mut pending = Pending::new(common.bucket);
         pending.end = Some(range.end());
         pending.moves_cursor = true;
-        if self.state != VbState::Active || range.snapshot_end() > range.end() {
+        // What was announced with the disk's part goes on without a marker, also in a vBucket that is active by now.
+        let goes_on = unfinished.is_some();
+        if self.state != VbState::Active || goes_on || range.snapshot_end() > range.end() {
             self.plan_received(&range, common, &mut pending);
         } else {
             self.plan_snapshots(&range, common, &mut pending);
@@ -795,8 +801,8 @@ impl Stream {
         pending.is_last = chosen.is_last;
         pending.append(chosen);
         pending.marker_end = self.announced_end();
-        // An active vBucket announces only what it sends.
-        let is_told = comes_to_nothing || self.state != VbState::Active;
+        // An active vBucket announces only what it sends, unless it was none when that was saved.
+        let is_told = comes_to_nothing || self.state != VbState::Active || !is_new;
         pending.is_announced = is_told && (is_marked || !is_new) && self.is_complete_with(pending);
     }
 

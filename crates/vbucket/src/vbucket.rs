@@ -362,9 +362,10 @@ impl VBucket {
     }
 
     /// Takes the place of a vBucket that went back to what this one has: with its role, which is not active, and those
-    /// of its histories that begin no later.
+    /// of its histories that begin no later than what it has ends: in the middle of a snapshot that is the snapshot's
+    /// end, as what it has of that was chosen by the history in which it ends.
     pub fn take_over(&mut self, state: VbState, topology: Option<Topology>, mut histories: FailoverTable) {
-        histories.prune_above(self.history.high_seqno);
+        histories.prune_above(self.snapshot().end);
         self.failover = histories;
         self.begin_in(state, topology);
     }
