@@ -75,6 +75,7 @@ impl Bucket {
         }
         let new = if is_ephemeral { BucketContext::ephemeral } else { BucketContext::new };
         let context = new(env.random.next_u64(), env.random.next_u64(), env.heap.clone());
+        let context = if config.needs_topology { context.in_cluster() } else { context };
         context.frequency.set(settings.get(Key::FreqCounterIncrementFactor));
         let shards = (0..config.vbuckets).map(|id| {
             let origin = Origin::empty(config.first_role, new_uuid(&env));

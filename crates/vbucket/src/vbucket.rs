@@ -84,7 +84,7 @@ pub struct Origin {
     pub max_deleted_rev: RevSeqno,
     /// Whether any document may have xattrs.
     pub might_contain_xattrs: bool,
-    /// Who shall hold it; nothing: this node alone.
+    /// Who shall hold it; nothing: this node alone, or that is not known yet ([`crate::Shared::needs_topology`]).
     pub topology: Option<Topology>,
     /// The last change that readers can see.
     pub max_visible: Seqno,
@@ -298,7 +298,7 @@ impl VBucket {
             persistence = Some(cursor.expect("a new manager accepts a cursor at its high seqno"));
         }
         let hlc = Hlc::new(origin.max_cas);
-        let sync_writes = SyncWrites::new(&origin);
+        let sync_writes = SyncWrites::new(&origin, context.needs_topology);
         VBucket {
             id,
             state: origin.state,
@@ -346,7 +346,7 @@ impl VBucket {
             self.failover.new_entry(uuid(), self.snapshot().start);
             self.history.checkpoints.give_up_snapshot();
             // Whoever has what, has to say so again.
-            self.sync_writes.active = ActiveMonitor::new(None);
+            self.sync_writes.active = ActiveMonitor::new(None, self.table.context().needs_topology);
             self.sync_writes.adopted = self.history.high_seqno;
             self.sync_writes.passive.snapshot_complete();
         }
@@ -431,7 +431,7 @@ impl VBucket {
         &mut self.history.checkpoints
     }
 
-    /// Who shall hold it; nothing: this node alone.
+    /// Who shall hold it; nothing: this node alone, or that is not known yet ([`crate::Shared::needs_topology`]).
     pub fn topology(&self) -> Option<&Topology> {
         self.topology.as_ref()
     }

@@ -236,6 +236,12 @@ impl Collections {
             && self.is_dropped(version.document_key().collection, version.meta().by_seqno)
     }
 
+    /// Whether a version's collection was dropped after it, perhaps to begin anew, however much of that is erased.
+    pub fn has_dropped(&self, version: &Version) -> bool {
+        let collection = self.get(version.document_key().collection);
+        collection.is_none_or(|one| version.meta().by_seqno < one.start)
+    }
+
     /// What clients did with a collection.
     pub fn ops(&self, id: CollectionId) -> CollectionOps {
         self.get(id).map(|one| one.ops).unwrap_or_default()

@@ -15,12 +15,15 @@ pub struct ActiveMonitor {
     acknowledged: Vec<(Box<str>, Seqno)>,
     /// With the active node each chain has a majority that has all prepares up to here.
     replicated: Seqno,
+    /// Whether nothing is safe without a topology; else the active node is alone then, and a majority.
+    needs_topology: bool,
 }
 
 impl ActiveMonitor {
-    /// Nobody has acknowledged anything yet. Without a topology the active node is alone, and a majority.
-    pub fn new(topology: Option<&Topology>) -> ActiveMonitor {
-        let mut monitor = ActiveMonitor { acknowledged: Vec::new(), replicated: Seqno(0) };
+    /// Nobody has acknowledged anything yet. Without a topology the active node is alone, and a majority, or, if it
+    /// `needs_topology`, no majority of anything: others may have the vBucket, too, and it was not told yet.
+    pub fn new(topology: Option<&Topology>, needs_topology: bool) -> ActiveMonitor {
+        let mut monitor = ActiveMonitor { acknowledged: Vec::new(), replicated: Seqno(0), needs_topology };
         monitor.set_topology(topology);
         monitor
     }
@@ -32,7 +35,13 @@ impl ActiveMonitor {
             let chains = Topology::chains(topology).map(|chain| of_chain(topology, chain));
             chains.min().unwrap_or_default()
         };
-        self.replicated = topology.map_or(Seqno(u64::MAX), replicated);
+        let without = if self.needs_topology { Seqno(0) } else { Seqno(u64::MAX) };
+        self.replicated = topology.map_or(without, replicated);
+    }
+
+    /// Whether a prepare can ever be as safe as it asks, as far as this topology goes.
+    pub fn is_possible(&self, topology: Option<&Topology>) -> bool {
+        topology.map_or(!self.needs_topology, Topology::is_possible)
     }
 
     /// Notes that a node has all prepares up to `prepared`; a number below an earlier one says nothing new.

@@ -32,6 +32,7 @@ impl VBucket {
         let on_disk = (level == base::DurabilityLevel::PersistToMajority).then_some(meta.by_seqno);
         let until = if self.history.seq_list.is_some() { None } else { disk_end.or(on_disk) };
         self.sync_writes.passive.prepared(meta.by_seqno, until);
+        self.history.collections.changed(prepare.document_key(), meta.by_seqno);
         self.prepares_mut().insert(prepare.clone(), NO_DEADLINE, true);
         let mut garbage = Garbage::default();
         self.history.queue(prepare, None, &mut garbage);
@@ -78,6 +79,7 @@ impl VBucket {
         let (key, len) = document.to_prepared();
         let key = DocKey { collection: base::CollectionId::PREPARES, key: &key[..len] };
         let abort = self.make_abort(key, meta, at, now.unix_s());
+        self.history.collections.changed(document, at);
         let cas = meta.cas;
         let mut garbage = Garbage::default();
         self.history.queue(abort, None, &mut garbage);
