@@ -18,6 +18,7 @@ mod resume;
 mod rng;
 mod rules;
 mod scenario_list;
+mod simulate;
 mod stave;
 mod suite;
 mod totals;
@@ -58,6 +59,8 @@ enum Command {
     Resume(resume::Options),
     /// Try crash states, failing calls and flipped bits in great number, on a simulated disk.
     Crash(crash::Options),
+    /// Run whole simulated clusters, each decided by a seed, and look for what must not happen.
+    Simulate(simulate::Options),
     /// Cut the power of a real file system under load, again and again, and look for lost documents (as root, on Linux).
     Powercut(powercut::Options),
     /// Measure, side by side with others where there are others.
@@ -77,6 +80,7 @@ fn run(command: Command) -> Result<bool> {
         Command::Kill(options) => suite::kill(&options),
         Command::Resume(options) => suite::resume(&options),
         Command::Crash(options) => crash::run(&options),
+        Command::Simulate(options) => simulate::run(&options),
         Command::Powercut(options) => suite::powercut(&options),
         Command::Bench { bench } => bench::run(&bench),
     }
