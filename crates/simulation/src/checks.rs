@@ -146,13 +146,17 @@ impl World {
             let at = *self.chain(wanted.vb).first().ok_or("a vBucket without an active node")?;
             let bucket = self.nodes[at].bucket.clone().ok_or("an active node without a bucket")?;
             let number = self.history.ask(op.clone());
+            let mut lent = None;
             let outcome = (0..100).find_map(|_| match execute(&bucket, number, &op, &wanted, 0) {
                 Executed::Outcome(outcome) => Some(outcome),
-                _ => {
+                Executed::Pending(..) => None,
+                Executed::Wait(fetched) => {
                     step_all(&bucket);
+                    lent = fetched.and_then(|fetched| fetched.try_take());
                     None
                 }
             });
+            drop(lent);
             let outcome = outcome.ok_or_else(|| format!("{} cannot be read", wanted.name))?;
             if matches!(outcome, Outcome::Refused(_)) {
                 return Err(format!("{} cannot be read at node {at}: {outcome:?}", wanted.name));

@@ -119,27 +119,29 @@ impl World {
 
     /// A request arrives at a node.
     pub fn arrive(&mut self, at: usize, op: usize) {
-        match self.execute(at, op) {
-            None => self.nodes[at].waiting.push(Waiting { op, wait: Wait::Again }),
-            Some(Executed::Pending(pending, cas, counted)) => {
-                let wait = Wait::Durable(pending, cas, counted);
-                self.nodes[at].waiting.push(Waiting { op, wait });
-            }
-            Some(Executed::Outcome(outcome)) => self.answer(op, outcome),
-            Some(Executed::Wait) => {}
-        }
-        self.settle_waiting(at);
+        let executed = self.execute(at, op);
+        self.take(at, op, executed);
     }
 
-    fn execute(&mut self, at: usize, number: usize) -> Option<Executed> {
+    /// Answers, or has it wait.
+    fn take(&mut self, at: usize, op: usize, executed: Executed) {
+        let wait = match executed {
+            Executed::Outcome(outcome) => return self.answer(op, outcome),
+            Executed::Pending(pending, cas, counted) => Wait::Durable(pending, cas, counted),
+            Executed::Wait(fetched) => Wait::Again(fetched),
+        };
+        self.nodes[at].waiting.push(Waiting { op, wait });
+    }
+
+    fn execute(&mut self, at: usize, number: usize) -> Executed {
         let op = self.history.ops[number].clone();
         let key = self.clients.keys[op.key].clone();
         let Some(bucket) = self.nodes[at].bucket.clone() else {
-            return Some(Executed::Outcome(Outcome::Refused(true)));
+            return Executed::Outcome(Outcome::Refused(true));
         };
         if !self.nodes[at].may_serve() {
             self.tally.fenced += 1;
-            return Some(Executed::Outcome(Outcome::Refused(true)));
+            return Executed::Outcome(Outcome::Refused(true));
         }
         let padding = match key.class {
             Class::Plain | Class::Expiring if self.rules.is_tight => number % 7 * 6_000,
@@ -155,25 +157,29 @@ impl World {
             self.history.ops[number].cas = cas;
         }
         self.note(cas.unwrap_or(number as u64));
-        let is_wait = matches!(executed, Executed::Wait);
         self.show(|| format!("node {at} does {number} {:?} of {}: {cas:x?}", op.kind, key.name));
-        (!is_wait).then_some(executed)
+        executed
     }
 
     /// Tells those who wait at a node what has been decided, and tries again what could not be done.
     pub fn settle_waiting(&mut self, at: usize) {
         for Waiting { op, wait } in std::mem::take(&mut self.nodes[at].waiting) {
             match wait {
-                Wait::Again => match self.execute(at, op) {
-                    Some(Executed::Outcome(outcome)) => self.answer(op, outcome),
-                    Some(Executed::Pending(pending, cas, counted)) => {
-                        let wait = Wait::Durable(pending, cas, counted);
+                Wait::Again(Some(fetched)) => match fetched.try_take() {
+                    None if !fetched.is_abandoned() => {
+                        let wait = Wait::Again(Some(fetched));
                         self.nodes[at].waiting.push(Waiting { op, wait });
                     }
-                    Some(Executed::Wait) | None => {
-                        self.nodes[at].waiting.push(Waiting { op, wait: Wait::Again });
+                    // What was lent stays in memory until somebody has looked.
+                    _lent => {
+                        let executed = self.execute(at, op);
+                        self.take(at, op, executed);
                     }
                 },
+                Wait::Again(None) => {
+                    let executed = self.execute(at, op);
+                    self.take(at, op, executed);
+                }
                 Wait::Durable(pending, cas, counted) => match pending.try_take() {
                     Some(engine::SyncOutcome::Committed) => self.answer(op, Outcome::Done(cas, counted)),
                     Some(_) => self.answer(op, Outcome::Ambiguous),

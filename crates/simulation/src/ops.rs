@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use base::{Cas, CollectionId, Datatype, DocKey, DurabilityLevel, Moment, VbId};
-use engine::{Bucket, Completion, CounterRequest, Durable, End, Mutated, Refusal, StoreMode, StoreRequest};
-use engine::{SyncOutcome, Whole};
+use engine::{
+    Bucket, Completion, CounterRequest, Durable, End, Fetched, Mutated, Refusal, StoreMode, StoreRequest,
+    SyncOutcome, Whole,
+};
 
 /// What documents are used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,8 +99,8 @@ pub struct Waiting {
 
 /// What is waited for.
 pub enum Wait {
-    /// That something is loaded, fetched or decided; then it is tried again.
-    Again,
+    /// That something is loaded, fetched or decided; then it is tried again. What was fetched stays until then.
+    Again(Option<Completion<Fetched>>),
     /// That a sync write is decided: its CAS, and what was counted.
     Durable(Completion<SyncOutcome>, u64, Vec<u8>),
 }
@@ -109,8 +111,8 @@ pub enum Executed {
     Outcome(Outcome),
     /// It is done when it is decided: its CAS, and what was counted.
     Pending(Completion<SyncOutcome>, u64, Vec<u8>),
-    /// It cannot be done just now.
-    Wait,
+    /// It cannot be done just now, or not before this was fetched.
+    Wait(Option<Completion<Fetched>>),
 }
 
 /// How long a sync write may take.
@@ -149,12 +151,8 @@ pub fn execute(bucket: &Bucket, number: usize, op: &Op, key: &Key, padding: usiz
     let done = attempt(bucket, vb, doc, number, op, key.class, padding, durable, now);
     match done {
         Ok(executed) => executed,
-        Err(Refusal::NotResident) => {
-            // What is not there any more is seen when it is tried again.
-            drop(bucket.fetch(vb, doc));
-            Executed::Wait
-        }
-        Err(Refusal::Pending | Refusal::Loading) => Executed::Wait,
+        Err(Refusal::NotResident) => Executed::Wait(bucket.fetch(vb, doc).ok()),
+        Err(Refusal::Pending | Refusal::Loading) => Executed::Wait(None),
         Err(Refusal::NotFound) => Executed::Outcome(Outcome::NotFound),
         Err(refusal) => Executed::Outcome(Outcome::Refused(refusal == Refusal::NotMyVbucket)),
     }
