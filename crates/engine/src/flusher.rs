@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use base::{CollectionId, Seqno, SyncWrite, VbId, Version};
+use base::{CollectionId, Seqno, SyncWrite, VbId, Version, VersionMeta};
 use kvstore::{CheckpointType, FailoverEntry, SaveBatch, VbStateDoc};
 use vbucket::{FlushBatch, Pressure, SnapshotKind};
 
@@ -162,15 +162,14 @@ fn newest(batch: &FlushBatch) -> Vec<Version> {
         let others = items.split_off(end);
         let prepares = items.split_off(begin);
         let completed = batch.sync_writes.high_completed;
-        items.extend(prepares.into_iter().filter(|version| !is_committed(version, completed)));
+        items.extend(prepares.into_iter().filter(|version| !is_committed(&version.meta(), completed)));
         items.extend(others);
     }
     items
 }
 
 /// Whether a version is a prepare that was committed, with all prepares up to `completed` committed or aborted.
-pub(crate) fn is_committed(version: &Version, completed: Seqno) -> bool {
-    let meta = version.meta();
+pub(crate) fn is_committed(meta: &VersionMeta, completed: Seqno) -> bool {
     matches!(meta.sync_write, SyncWrite::Prepare(_)) && meta.by_seqno <= completed
 }
 

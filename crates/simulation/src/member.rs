@@ -134,7 +134,8 @@ impl Node {
 
     fn look_from_outside(&mut self, snapshot: &Snapshot, view: &View, requests: &mut Vec<Request>) {
         let (uuid, address) = (self.member.uuid.clone(), self.member.address());
-        if !self.member.has_belonged {
+        // One that keeps copies, which nobody else may have, waits for somebody to take it back.
+        if !self.member.has_belonged && self.bucket.is_none() {
             let incarnation = self.member.life.incarnation();
             let join = Command::Join { uuid, address, incarnation };
             if let Ok(state) = command::apply(view, &join) {
