@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use base::VbState;
+use base::planted::{self, Bug};
 
 use crate::state::{Bucket, Chain, NodeId, State, Status, Step};
 
@@ -68,6 +69,7 @@ impl Agent {
     pub fn want(&self, bucket: &Bucket, vb: u16, is: Option<VbState>) -> Want {
         match self.status {
             // A life that may not serve lets nobody follow it either: it may have less than those who would.
+            Status::Active if planted::is(Bug::StreamBeforeAdmission) => {}
             Status::Active if !self.is_admitted && is.is_some() => return Want::Hold,
             Status::Active if !self.is_admitted => return Want::HandedOver,
             Status::Active => {}
@@ -81,6 +83,9 @@ impl Agent {
         let in_target = target.is_some_and(|target| target.contains(&me));
         let first_of_target = target.is_some_and(|target| target.first() == Some(&me));
         match bucket.steps.get(&vb) {
+            Some(Step::Choose { .. }) if active != self.id && planted::is(Bug::HeldCopyFollows) => {
+                Want::Replica { source: active }
+            }
             Some(Step::Choose { taker, .. }) if chain.contains(&me) || *taker == me => Want::Hold,
             Some(Step::Choose { .. }) => Want::Gone,
             Some(Step::Both { .. } | Step::TakeOver { .. }) if active == self.id => match is {

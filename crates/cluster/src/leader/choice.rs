@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use base::planted::{self, Bug};
+
 use super::Leader;
 use crate::report::VbReport;
 use crate::state::{Bucket, Chain, NodeId, State, Step, majority, present};
@@ -64,7 +66,7 @@ impl Leader {
 }
 
 fn settle(bucket: &mut Bucket, vb: u16, chain: Chain, missing: Vec<NodeId>, since: u64) {
-    if present(&chain).count() > 1 {
+    if present(&chain).count() > 1 && !planted::is(Bug::NotSettled) {
         bucket.steps.insert(vb, Step::Settle { since });
     } else {
         bucket.steps.remove(&vb);
@@ -78,7 +80,9 @@ fn settle(bucket: &mut Bucket, vb: u16, chain: Chain, missing: Vec<NodeId>, sinc
 impl Question<'_> {
     fn answer(&self) -> Choice {
         let suspects = self.chain.first().copied().flatten().into_iter().chain(self.taker);
-        if suspects.into_iter().any(|id| !self.view.has_stopped(id, self.since)) {
+        if suspects.into_iter().any(|id| !self.view.has_stopped(id, self.since))
+            && !planted::is(Bug::ChosenTooEarly)
+        {
             return Choice::Open;
         }
         let mut askable: Vec<NodeId> = present(self.chain).chain(self.taker).collect();
@@ -113,6 +117,7 @@ impl Question<'_> {
         let best = known
             .iter()
             .max_by_key(|(id, copy)| (copy.high_prepared, copy.high_seqno, std::cmp::Reverse(place(*id))));
+        let best = if planted::is(Bug::FirstIsChosen) { known.first() } else { best };
         match best {
             Some((best, _)) => self.chain_of(*best, &known),
             None if self.forced && !silent => {
@@ -129,7 +134,9 @@ impl Question<'_> {
     fn chain_of(&self, best: NodeId, known: &[(NodeId, VbReport)]) -> Choice {
         let others = present(self.chain).filter(|id| *id != best && self.view.state.is_active(*id));
         let (rest, missing): (Vec<_>, Vec<_>) =
-            others.partition(|id| known.iter().any(|(known, _)| known == id));
+            others.partition(|id| {
+                known.iter().any(|(known, _)| known == id) || planted::is(Bug::SilentStaysInChain)
+            });
         let mut chain: Chain = std::iter::once(best).chain(rest).map(Some).collect();
         chain.resize(self.chain.len(), None);
         Choice::Made { chain, missing }
