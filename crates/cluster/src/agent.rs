@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use base::VbState;
 use base::planted::{self, Bug};
 
+use crate::report::{Report, VbReport};
 use crate::state::{Bucket, Chain, NodeId, State, Status, Step};
 
 /// What a vBucket shall be on a node.
@@ -40,6 +41,7 @@ pub enum Want {
 pub struct Agent {
     id: NodeId,
     status: Status,
+    incarnation: u64,
     is_admitted: bool,
 }
 
@@ -47,7 +49,8 @@ impl Agent {
     /// The part of this life of the node with this identity; nothing if it is no node of the cluster.
     pub fn new(state: &State, uuid: &str, incarnation: u64) -> Option<Agent> {
         let (id, node) = state.node_of(uuid)?;
-        Some(Agent { id, status: node.status, is_admitted: node.incarnation == incarnation })
+        let is_admitted = node.incarnation == incarnation;
+        Some(Agent { id, status: node.status, incarnation, is_admitted })
     }
 
     /// What the cluster calls this node.
@@ -133,6 +136,25 @@ impl Agent {
             let taker = matches!(step, Step::Choose { taker, .. } if *taker == me);
             (bucket.chain(*vb).contains(&me) || in_target || taker).then_some(*vb)
         })
+    }
+
+    /// What this life of the node reports, `applied` being the newest revision that it is as, and `of` what it has of a
+    /// bucket's vBucket.
+    pub fn report(&self, state: &State, applied: u64, of: impl Fn(&str, u16) -> VbReport) -> Report {
+        let mut report = Report { incarnation: self.incarnation, applied, ..Report::default() };
+        for (name, bucket) in &state.buckets {
+            let under_way: BTreeMap<_, _> = self.to_report(bucket).map(|vb| (vb, of(name, vb))).collect();
+            if !under_way.is_empty() {
+                report.vbuckets.insert(name.clone(), under_way);
+            }
+            if self.reports_kept() {
+                let kept: Vec<u16> = bucket.vbuckets().filter(|vb| of(name, *vb).state.is_some()).collect();
+                if !kept.is_empty() {
+                    report.kept.insert(name.clone(), kept);
+                }
+            }
+        }
+        report
     }
 
     /// Whether the leader wants to hear which copies this node has kept.

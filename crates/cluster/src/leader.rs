@@ -11,7 +11,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::command;
+use crate::keys;
 use crate::state::{NodeId, State, Status};
+use crate::store::Snapshot;
 use crate::view::View;
 
 /// What a leader goes by.
@@ -26,6 +28,28 @@ pub struct LeaderConfig {
 impl Default for LeaderConfig {
     fn default() -> Self {
         LeaderConfig { moves_per_node: 16, choice_patience: Duration::from_secs(2) }
+    }
+}
+
+/// What a node is to the leadership.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It leads.
+    Leads,
+    /// Nobody leads: it may write its name where nobody's is.
+    Vacant,
+    /// Another one leads.
+    Follows,
+}
+
+impl Standing {
+    /// As a snapshot of the store says.
+    pub fn of(snapshot: &Snapshot, uuid: &str) -> Standing {
+        match snapshot.entries.get(keys::LEADER) {
+            None => Standing::Vacant,
+            Some(entry) if entry.value == uuid.as_bytes() => Standing::Leads,
+            Some(_) => Standing::Follows,
+        }
     }
 }
 

@@ -32,6 +32,12 @@ pub struct VbReport {
     pub uuid: u64,
 }
 
+impl VbReport {
+    /// Of a vBucket that is not there.
+    pub const NOTHING: VbReport =
+        VbReport { state: None, high_seqno: 0, persisted: 0, high_prepared: 0, uuid: 0 };
+}
+
 /// As it stands in a report: role, last change, last persisted, last prepare, history.
 type Written = (u8, u64, u64, u64, u64);
 

@@ -1,11 +1,10 @@
 //! Following the document: read, become what it says, report, lead if elected, wait for the next change.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ::cluster::store::{Snapshot, Swap, Version};
-use ::cluster::{Agent, Command, Leader, Report, State, View, command, keys};
+use ::cluster::{Agent, Command, Leader, Report, Standing, State, View, command, keys};
 
 use super::{Cluster, ClusterError};
 
@@ -99,7 +98,7 @@ impl Cluster {
             self.ask(&Command::Join { uuid, address, incarnation })?;
             return Ok((snapshot.version, Duration::ZERO));
         }
-        if self.is_leader(snapshot) {
+        if Standing::of(snapshot, &self.uuid) == Standing::Leads {
             let expected = Some(snapshot.version_of(keys::LEADER));
             self.store.swap(Swap { key: keys::LEADER, expected, value: None, lease: None })?;
         }
@@ -120,20 +119,17 @@ impl Cluster {
         self.changed.notify_all();
     }
 
-    fn is_leader(&self, snapshot: &Snapshot) -> bool {
-        snapshot.entries.get(keys::LEADER).is_some_and(|entry| entry.value == self.uuid.as_bytes())
-    }
-
     /// Leads, if this node is the leader, or becomes it if there is none.
     fn lead(&self, snapshot: &Snapshot, view: &View, leader: &mut Leader) -> Result<bool, ClusterError> {
         let lease = self.life.lock().lease();
-        if !snapshot.entries.contains_key(keys::LEADER) && lease.is_some() {
-            let value = Some(self.uuid.as_bytes());
-            self.store.swap(Swap { key: keys::LEADER, expected: Some(Version::ABSENT), value, lease })?;
-            return Ok(true);
-        }
-        if !self.is_leader(snapshot) {
-            return Ok(false);
+        match Standing::of(snapshot, &self.uuid) {
+            Standing::Vacant if lease.is_some() => {
+                let value = Some(self.uuid.as_bytes());
+                self.store.swap(Swap { key: keys::LEADER, expected: Some(Version::ABSENT), value, lease })?;
+                return Ok(true);
+            }
+            Standing::Vacant | Standing::Follows => return Ok(false),
+            Standing::Leads => {}
         }
         if let Some(next) = leader.step(view, self.node.env().clock.monotonic()) {
             log(&view.state, &next);
@@ -151,20 +147,7 @@ impl Cluster {
         };
         let Some(agent) = Agent::new(&view.state, &self.uuid, incarnation) else { return Ok(false) };
         let applied = if is_applied { view.state.revision } else { self.seen.lock().applied };
-        let mut report = Report { incarnation, applied, vbuckets: BTreeMap::new(), kept: BTreeMap::new() };
-        for (name, bucket) in &view.state.buckets {
-            let of = |vb| (vb, self.report_of(name, vb));
-            let under_way: BTreeMap<_, _> = agent.to_report(bucket).map(of).collect();
-            if !under_way.is_empty() {
-                report.vbuckets.insert(name.clone(), under_way);
-            }
-            if agent.reports_kept() {
-                let kept: Vec<u16> = bucket.vbuckets().filter(|vb| self.role(name, *vb).is_some()).collect();
-                if !kept.is_empty() {
-                    report.kept.insert(name.clone(), kept);
-                }
-            }
-        }
+        let report = agent.report(&view.state, applied, |name, vb| self.report_of(name, vb));
         let is_busy = !report.vbuckets.is_empty();
         let is_new = memory.reported.as_ref() != Some(&report);
         if lease.is_some() && (is_new || !view.reports.contains_key(&self.uuid)) {

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ::cluster::store::{Store, StoreFailure, Swap, Swapped, Version};
-use ::cluster::{Address, Command, LeaderConfig, Refused, View, command, keys};
+use ::cluster::{Address, Command, LeaderConfig, Life, Refused, View, command, keys};
 use base::VbState;
 use base::env::{OpenMode, Task};
 use engine::Bucket;
@@ -25,7 +25,6 @@ use parking_lot::{Condvar, Mutex};
 pub use etcd::{AddressError, EtcdAddress, EtcdStore};
 
 use crate::node::Node;
-use life::Life;
 
 /// What a node of a cluster goes by.
 #[derive(Clone, Copy, Debug)]
@@ -112,7 +111,7 @@ impl Cluster {
         let host = address.host.clone().ok_or(ClusterError::NoAddress)?;
         let address = Address { host, kv: address.kv_port, http: address.http_port };
         let uuid = identity(&node).map_err(|error| ClusterError::Io("the node's identity", error))?;
-        let life = Mutex::new(Life::new(node.env()));
+        let life = Mutex::new(life::new_life(node.env()));
         let cluster = Arc::new(Cluster {
             node: Arc::clone(&node),
             store,
