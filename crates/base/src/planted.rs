@@ -128,6 +128,20 @@ bugs! {
     MovedTooEarly,
     /// After a failover the chain counts as whole at once.
     NotSettled,
+    /// A node that handed a vBucket over makes it active again by itself.
+    HandedOverComesBack,
+    /// A node is failed over by itself although durable writes may go with it.
+    LossesIgnored,
+    /// A choice is made by those who answer, however few of the chain they are.
+    ChosenByFew,
+    /// Documents are written without comparing.
+    BlindWrite,
+    /// A new life of a node calls itself like the one before.
+    SameLife,
+    /// A life serves whether or not it was admitted.
+    ServedBeforeAdmission,
+    /// A node says that it has become as the document says before it has.
+    ReportedTooEarly,
     /// Reports say nothing of prepares.
     ReportWithoutPrepares,
     /// A life that was not admitted lets others follow it.
@@ -146,7 +160,7 @@ pub const fn is(_: Bug) -> bool {
 }
 
 #[cfg(feature = "planted")]
-pub use on::{Found, Planted, find, is, reached};
+pub use on::{Found, Planted, SEARCH, find, is, look_for, reached};
 
 #[cfg(feature = "planted")]
 mod on {
@@ -215,6 +229,34 @@ mod on {
         }
     }
 
+    /// Set in the environment, a search begins with seed 0 instead of one near that which is known to find the mistake,
+    /// and tries as many seeds as it says.
+    pub const SEARCH: &str = "PLANTED_SEARCH";
+    /// Seeds from the one that is known on: the product changes, and with it what a seed brings about.
+    const SEEDS: u64 = 200;
+
+    /// Looks for each of `known` from the seed on that is known to find it, and prints what it took.
+    /// Returns those that were not found.
+    pub fn look_for(
+        simulator: &str,
+        known: &[(Bug, u64)],
+        mut run: impl FnMut(u64) -> Result<(), String>,
+    ) -> Vec<Bug> {
+        let search = std::env::var(SEARCH).ok().and_then(|seeds| seeds.parse().ok());
+        let mut missed = Vec::new();
+        for (bug, seed) in known {
+            let seeds = search.map_or(*seed..*seed + SEEDS, |seeds| 0..seeds);
+            match find(*bug, seeds.clone(), &mut run) {
+                Ok(found) => println!("{simulator}: {found}"),
+                Err(made) => {
+                    println!("{simulator}: {bug:?} was not found in {seeds:?}, and made {made} times");
+                    missed.push(*bug);
+                }
+            }
+        }
+        missed
+    }
+
     /// Plants a mistake and runs seeds in order until one of them finds it: an error or a panic of `run`.
     /// Otherwise says how often the mistake was made.
     pub fn find(
@@ -274,7 +316,8 @@ mod tests {
         assert_eq!((found.seed, found.tried, &*found.violation), (4, 3, "lost"));
         assert_eq!(find(Bug::FenceSkipped, 2..9, run), Err(0));
         assert_eq!(find(Bug::NotSettled, 5..9, run), Err(0));
-        let found = find(Bug::FenceSkipped, 0..1, |_| panic!("a broken invariant")).expect("a panic is found");
+        let found =
+            find(Bug::FenceSkipped, 0..1, |_| panic!("a broken invariant")).expect("a panic is found");
         assert_eq!((&*found.violation, is(Bug::FenceSkipped)), ("a broken invariant", false));
     }
 }

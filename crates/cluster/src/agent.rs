@@ -95,6 +95,9 @@ impl Agent {
                 // As long as it was not handed over it serves; it never becomes active again by itself. Who takes over
                 // may have read a newer document than this one.
                 Some(VbState::Active) => Want::Active { topology: topology(chain, target) },
+                _ if planted::is(Bug::HandedOverComesBack) => {
+                    Want::Active { topology: topology(chain, target) }
+                }
                 _ => Want::HandedOver,
             },
             Some(Step::TakeOver { .. }) if first_of_target => match (is, target) {
@@ -141,6 +144,7 @@ impl Agent {
     /// What this life of the node reports, `applied` being the newest revision that it is as, and `of` what it has of a
     /// bucket's vBucket.
     pub fn report(&self, state: &State, applied: u64, of: impl Fn(&str, u16) -> VbReport) -> Report {
+        let applied = if planted::is(Bug::ReportedTooEarly) { state.revision } else { applied };
         let mut report = Report { incarnation: self.incarnation, applied, ..Report::default() };
         for (name, bucket) in &state.buckets {
             let under_way: BTreeMap<_, _> = self.to_report(bucket).map(|vb| (vb, of(name, vb))).collect();

@@ -77,3 +77,21 @@ fn journaled_with_rotten_bits() {
 fn journaled_with_threads_in_turns() {
     every_schedule(&journaled());
 }
+
+/// Mistakes in the product that a power loss shows, and from which seed on (`base::planted`).
+#[test]
+#[cfg(feature = "planted")]
+fn mistakes_in_the_product_are_found() {
+    use base::planted::{Bug, look_for};
+    const KNOWN: &[(Bug, u64)] = &[
+        (Bug::JournalNotSynced, 0),
+        (Bug::FilesNotSynced, 0),
+        (Bug::ReplayStopsEarly, 0),
+        (Bug::TornRecordTaken, 0),
+    ];
+    let missed = look_for("crash states of the store", KNOWN, |seed| {
+        let tally = crash_states(&journaled(), &Depth::default(), seed);
+        if tally.holds() { Ok(()) } else { Err(tally.to_string().replace('\n', " ")) }
+    });
+    assert!(missed.is_empty(), "not found: {missed:?}");
+}

@@ -153,3 +153,23 @@ fn power_loss_at_every_moment() {
     }
     verdict.report("sync writes, power loss");
 }
+
+/// Mistakes in the product that a power loss shows, and from which seed on (`base::planted`).
+#[test]
+#[cfg(feature = "planted")]
+fn mistakes_in_the_product_are_found() {
+    use base::planted::{Bug, look_for};
+    const KNOWN: &[(Bug, u64)] = &[
+        (Bug::CommitBeforeDisk, 0),
+        (Bug::AnswerBeforeCommit, 0),
+        (Bug::PreparesNotSaved, 0),
+        (Bug::WarmupForgetsPrepares, 0),
+        (Bug::FilesNotSynced, 0),
+    ];
+    let missed = look_for("crashes with sync writes", KNOWN, |seed| {
+        let (run, recording) = recorded(prepare, |disk| run(seed, 100, disk));
+        let verdict = every_crash(&CrashPlan::new(seed), &recording, |disk, at| run.check(disk, at));
+        verdict.examples.first().map_or(Ok(()), |example| Err(example.clone()))
+    });
+    assert!(missed.is_empty(), "not found: {missed:?}");
+}

@@ -106,7 +106,7 @@ impl Question<'_> {
             return Choice::Open;
         }
         let unknown = present(self.chain).filter(|id| known.iter().all(|(known, _)| known != id)).count();
-        if unknown >= majority(self.chain) && !self.forced {
+        if unknown >= majority(self.chain) && !self.forced && !planted::is(Bug::ChosenByFew) {
             return Choice::Open;
         }
         let is_known = |id: NodeId| known.iter().any(|(known, _)| *known == id);
@@ -133,10 +133,9 @@ impl Question<'_> {
     /// what any of them has: a later choice by the last prepare is right. Of others that is not known.
     fn chain_of(&self, best: NodeId, known: &[(NodeId, VbReport)]) -> Choice {
         let others = present(self.chain).filter(|id| *id != best && self.view.state.is_active(*id));
-        let (rest, missing): (Vec<_>, Vec<_>) =
-            others.partition(|id| {
-                known.iter().any(|(known, _)| known == id) || planted::is(Bug::SilentStaysInChain)
-            });
+        let (rest, missing): (Vec<_>, Vec<_>) = others.partition(|id| {
+            known.iter().any(|(known, _)| known == id) || planted::is(Bug::SilentStaysInChain)
+        });
         let mut chain: Chain = std::iter::once(best).chain(rest).map(Some).collect();
         chain.resize(self.chain.len(), None);
         Choice::Made { chain, missing }

@@ -67,9 +67,8 @@ impl ActiveMonitor {
 
     /// Whether a prepare is as safe as its level asks, with the active node's disk at `persisted`.
     pub fn is_satisfied(&self, prepared: Seqno, level: DurabilityLevel, persisted: Seqno) -> bool {
-        let is_on_disk = level == DurabilityLevel::Majority
-            || prepared <= persisted
-            || planted::is(Bug::CommitBeforeDisk);
+        let is_on_disk =
+            level == DurabilityLevel::Majority || prepared <= persisted || planted::is(Bug::CommitBeforeDisk);
         prepared <= self.replicated && is_on_disk
     }
 
