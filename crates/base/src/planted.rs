@@ -4,6 +4,9 @@
 //! looks, and nothing of it is compiled in; with it, the mistake that a thread has planted is made by what runs on that
 //! thread: the simulators have one thread each. No program that serves is built with the feature (`IS_COMPILED_IN`).
 
+#[cfg(feature = "planted")]
+mod search;
+
 /// Whether mistakes can be planted in this build.
 pub const IS_COMPILED_IN: bool = cfg!(feature = "planted");
 
@@ -160,14 +163,13 @@ pub const fn is(_: Bug) -> bool {
 }
 
 #[cfg(feature = "planted")]
-pub use on::{Found, Planted, SEARCH, find, is, look_for, reached};
+pub use on::{Planted, is, reached};
+#[cfg(feature = "planted")]
+pub use search::{Found, find};
 
 #[cfg(feature = "planted")]
 mod on {
     use std::cell::Cell;
-    use std::fmt;
-    use std::ops::Range;
-    use std::panic::{AssertUnwindSafe, catch_unwind};
 
     use super::Bug;
 
@@ -200,88 +202,20 @@ mod on {
             REACHED.set(0);
             Planted(())
         }
+
+        /// Does something without the mistake that is planted, if one is.
+        pub fn set_aside<T>(work: impl FnOnce() -> T) -> T {
+            let planted = PLANTED.replace(None);
+            let done = work();
+            PLANTED.set(planted);
+            done
+        }
     }
 
     impl Drop for Planted {
         fn drop(&mut self) {
             PLANTED.set(None);
         }
-    }
-
-    /// A mistake that was found.
-    #[derive(Clone, Debug, PartialEq, Eq)]
-    pub struct Found {
-        /// Which.
-        pub bug: Bug,
-        /// The seed that found it.
-        pub seed: u64,
-        /// How many seeds were tried, this one included.
-        pub tried: u64,
-        /// The first line of what was violated.
-        pub violation: String,
-    }
-
-    impl fmt::Display for Found {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            let Found { bug, seed, tried, violation } = self;
-            let bug = format!("{bug:?}");
-            write!(f, "{bug:<28} seed {seed:>5} after {tried:>4}: {violation:.160}")
-        }
-    }
-
-    /// Set in the environment, a search begins with seed 0 instead of one near that which is known to find the mistake,
-    /// and tries as many seeds as it says.
-    pub const SEARCH: &str = "PLANTED_SEARCH";
-    /// Seeds from the one that is known on: the product changes, and with it what a seed brings about.
-    const SEEDS: u64 = 200;
-
-    /// Looks for each of `known` from the seed on that is known to find it, and prints what it took.
-    /// Returns those that were not found.
-    pub fn look_for(
-        simulator: &str,
-        known: &[(Bug, u64)],
-        mut run: impl FnMut(u64) -> Result<(), String>,
-    ) -> Vec<Bug> {
-        let search = std::env::var(SEARCH).ok().and_then(|seeds| seeds.parse().ok());
-        let mut missed = Vec::new();
-        for (bug, seed) in known {
-            let seeds = search.map_or(*seed..*seed + SEEDS, |seeds| 0..seeds);
-            match find(*bug, seeds.clone(), &mut run) {
-                Ok(found) => println!("{simulator}: {found}"),
-                Err(made) => {
-                    println!("{simulator}: {bug:?} was not found in {seeds:?}, and made {made} times");
-                    missed.push(*bug);
-                }
-            }
-        }
-        missed
-    }
-
-    /// Plants a mistake and runs seeds in order until one of them finds it: an error or a panic of `run`.
-    /// Otherwise says how often the mistake was made.
-    pub fn find(
-        bug: Bug,
-        seeds: Range<u64>,
-        mut run: impl FnMut(u64) -> Result<(), String>,
-    ) -> Result<Found, u64> {
-        let mut made = 0;
-        for (before, seed) in seeds.enumerate() {
-            let planted = Planted::new(bug);
-            let outcome = catch_unwind(AssertUnwindSafe(|| run(seed)));
-            drop(planted);
-            made += reached();
-            let violation = match outcome {
-                Ok(Ok(())) => continue,
-                Ok(Err(violation)) => violation,
-                Err(panic) => match panic.downcast::<String>() {
-                    Ok(text) => *text,
-                    Err(panic) => panic.downcast_ref::<&str>().map_or("a panic", |text| text).to_owned(),
-                },
-            };
-            let violation = violation.lines().next().unwrap_or_default().to_owned();
-            return Ok(Found { bug, seed, tried: before as u64 + 1, violation });
-        }
-        Err(made)
     }
 }
 

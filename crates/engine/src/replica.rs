@@ -409,7 +409,7 @@ fn is_prepare(new: &NewVersion) -> bool {
     matches!(new.meta().sync_write, SyncWrite::Prepare(_))
 }
 
+/// A document, a tombstone, or an event of collections.
 fn is_document(new: &NewVersion) -> bool {
-    let meta = new.meta();
-    meta.kind != ItemKind::SystemEvent && meta.sync_write == SyncWrite::No
+    new.meta().sync_write == SyncWrite::No
 }

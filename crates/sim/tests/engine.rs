@@ -1,5 +1,9 @@
 //! A bucket keeps what it said was persisted, wherever it is stopped, and says after a restart how far it goes.
 
+#[cfg(feature = "planted")]
+#[path = "../../simulation/src/known.rs"]
+mod known;
+
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -319,19 +323,12 @@ fn a_bucket_on_a_fresh_disk_makes_its_folders_durable() {
     verdict.report("engine, fresh disk");
 }
 
-/// Mistakes in the product that a power loss shows, and from which seed on (`base::planted`).
+/// Mistakes in the product that a power loss shows (`base::planted`).
 #[test]
 #[cfg(feature = "planted")]
 fn mistakes_in_the_product_are_found() {
-    use base::planted::{Bug, look_for};
-    const KNOWN: &[(Bug, u64)] = &[
-        (Bug::CasForgottenAtRestart, 0),
-        (Bug::NoHistoryAfterCrash, 0),
-        (Bug::StateNotSaved, 0),
-        (Bug::FilesNotSynced, 0),
-        (Bug::FailedSaveCounts, 0),
-    ];
-    let missed = look_for("crashes of a bucket", KNOWN, |seed| {
+    use known::{Simulator, look_for};
+    let missed = look_for(Simulator::Crashes, |seed| {
         let (run, recording) = recorded(prepare, |disk| run(seed, 100, disk));
         let verdict = every_crash(&CrashPlan::new(seed), &recording, |disk, at| check(&run, disk, at));
         verdict.examples.first().map_or(Ok(()), |example| Err(example.clone()))
