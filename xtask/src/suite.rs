@@ -2,11 +2,11 @@
 
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use crate::child::{cargo, each_line, headline, succeeds};
 use crate::totals::Totals;
-use crate::{kill, powercut, readme, replay, resume, rules, tree};
+use crate::{kill, netfaults, powercut, readme, replay, resume, rules, tree};
 
 /// Changes that a replica follows while it is killed.
 const RESUME_MUTATIONS: u64 = 500_000;
@@ -70,6 +70,21 @@ pub fn powercut(options: &powercut::Options) -> Result<bool> {
         totals += powercut::run(options)?;
     }
     close(totals)
+}
+
+/// `cargo xtask faults`.
+pub fn faults(options: &netfaults::Options) -> Result<bool> {
+    if let Some(cleaned) = netfaults::is_janitor(options) {
+        return cleaned.map(|()| true);
+    }
+    if let Some(why) = netfaults::cannot() {
+        bail!("{why}");
+    }
+    let mut totals = if options.no_build { Totals::default() } else { build_release()? };
+    if totals.failed == 0 {
+        totals += netfaults::run(options)?;
+    }
+    if options.json { Ok(totals.good()) } else { close(totals) }
 }
 
 /// `cargo xtask fix`.
@@ -169,7 +184,9 @@ fn conformance() -> Result<Totals> {
 /// Reads a row of the closing table: `python   120   0 ...`, or `go - - ... not run`, which is a failure.
 fn conformance_row(line: &str) -> Option<Totals> {
     let mut words = line.split_ascii_whitespace();
-    if !["python", "go", "rust"].contains(&words.next()?) {
+    let suite = words.next()?;
+    // The programs that write while nodes fail are called cluster-SDK.
+    if !["python", "go", "rust"].contains(&suite.trim_start_matches("cluster-")) {
         return None;
     }
     match (words.next()?, words.next()?) {
@@ -187,7 +204,9 @@ mod tests {
         let totals = |passed, failed| Some(Totals { passed, failed });
         assert_eq!(conformance_row("python       120       1   20 / 0    FAILED"), totals(120, 1));
         assert_eq!(conformance_row("rust           -       -   -         not run"), totals(0, 1));
+        assert_eq!(conformance_row("cluster-go       1       0   12808 / 492   passed"), totals(1, 0));
         assert_eq!(conformance_row("go: downloading x v1.0.0"), None);
+        assert_eq!(conformance_row("cluster go: ok 12808 retried 509"), None);
         assert_eq!(conformance_row("suite passed failed"), None);
     }
 }

@@ -70,6 +70,14 @@ impl Agent {
 
     /// What a vBucket shall be, `is` being what it is; nothing if it is not there.
     pub fn want(&self, bucket: &Bucket, vb: u16, is: Option<VbState>) -> Want {
+        match self.want_of_served(bucket, vb, is) {
+            // Who follows gets nothing before all have let go of what they had.
+            Want::Replica { .. } | Want::TakeOver { .. } if bucket.flushing.is_some() => Want::Hold,
+            want => want,
+        }
+    }
+
+    fn want_of_served(&self, bucket: &Bucket, vb: u16, is: Option<VbState>) -> Want {
         match self.status {
             // A life that may not serve lets nobody follow it either: it may have less than those who would.
             Status::Active if planted::is(Bug::StreamBeforeAdmission) => {}

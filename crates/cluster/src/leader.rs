@@ -14,7 +14,7 @@ use base::planted::{self, Bug};
 
 use crate::command;
 use crate::keys;
-use crate::state::{NodeId, State, Status};
+use crate::state::{Bucket, NodeId, State, Status};
 use crate::store::Snapshot;
 use crate::view::View;
 
@@ -87,6 +87,7 @@ impl Leader {
         // What depends on a choice or an admission is looked at when that is written.
         let next = admission::admit(view)
             .or_else(|| self.choose(view, now))
+            .or_else(|| end_flushes(view))
             .or_else(|| self.settle(view))
             .or_else(|| self.fail_over_automatically(view, now))
             .or_else(|| self.move_on(view, now))
@@ -133,4 +134,20 @@ impl Leader {
         state.auto_failover.count += 1;
         Some(state)
     }
+}
+
+/// The document in which buckets are served again that all nodes have emptied. One that does not say so keeps them
+/// closed until it does, or is failed over: it empties them before anything else when it comes back.
+fn end_flushes(view: &View) -> Option<State> {
+    let is_done = |since: u64| {
+        let active = view.state.nodes.iter().filter(|(_, node)| node.status == Status::Active);
+        active.into_iter().all(|(id, _)| view.report_since(*id, since).is_some())
+    };
+    let done = |bucket: &Bucket| bucket.flushing.is_some_and(is_done);
+    if !view.state.buckets.values().any(done) {
+        return None;
+    }
+    let mut state = view.state.next();
+    state.buckets.values_mut().filter(|bucket| done(bucket)).for_each(|bucket| bucket.flushing = None);
+    Some(state)
 }

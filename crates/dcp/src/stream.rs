@@ -1,5 +1,6 @@
 //! One stream: the changes of a vBucket, from disk and then from memory, as messages.
 
+use std::any::Any;
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -8,13 +9,14 @@ use std::time::Duration;
 use base::planted::{self, Bug};
 use base::{CollectionId, Seqno, VbState, VbUuid, Version};
 use engine::{Backfill, BackfillReading, Bucket, BucketKind, Changes, Follower, StreamPlace, StreamStart};
-use kvstore::Values;
+use kvstore::{Change, Values};
 use protocol::dcp::{EndReason, Marker, MarkerMore, Message, OpenFlags, StreamFlags, StreamRequest, What};
 use vbucket::collections::event::begins_checkpoint;
 use vbucket::{CursorId, Range, RangeLimit};
 
 use crate::agreement::{Agreement, BackfillOrder, OutOfOrder, Priority};
 use crate::content::{Features, write_version};
+use crate::frame_writer::FrameWriter;
 use crate::handover::Handover;
 use crate::interest::{Interest, look};
 use crate::pending::{Announcement, Notice, Pending};
@@ -55,6 +57,10 @@ pub(crate) struct Allowance {
 impl Allowance {
     pub(crate) fn new(most: u64) -> Allowance {
         Allowance { most, used: 0 }
+    }
+
+    fn left(&self) -> u64 {
+        self.most.saturating_sub(self.used)
     }
 
     fn is_used(&self) -> bool {
@@ -279,6 +285,11 @@ impl Stream {
                 }
                 None => {}
             }
+            if let Some((frames, part)) = pending.pop_frames(allowance.left()) {
+                allowance.use_up(part.len());
+                out.frames(&frames, part);
+                continue;
+            }
             let Some(version) = pending.pop() else { break };
             let head = self.message(What::End(EndReason::Ok));
             let has_prepare = common.agreed.sync_writes && pending.has_prepare(&version);
@@ -434,7 +445,7 @@ impl Stream {
     ) -> (Vec<Version>, bool) {
         let mut wanted = Vec::new();
         for version in changes {
-            let verdict = look(self.interest.as_deref_mut(), &version, common.agreed);
+            let verdict = look(self.interest.as_deref_mut(), &Change::of(&version), common.agreed);
             if verdict.is_wanted() {
                 wanted.push(version);
             }
@@ -531,7 +542,13 @@ impl Stream {
             is_urgent: agreed.priority == Priority::High,
             with_prepares: agreed.sync_writes,
         };
-        let backfill = bucket.begin_backfill(self.place.vb, self.sent, reading, common.follower);
+        let writer = Box::new(FrameWriter {
+            head: self.message(What::End(EndReason::Ok)),
+            agreed: agreed.clone(),
+            features: common.features,
+            interest: self.interest.clone(),
+        });
+        let backfill = bucket.begin_backfill(self.place.vb, self.sent, reading, writer, common.follower);
         common.on_disk.set(common.on_disk.get() + 1);
         self.phase = Phase::Disk(Box::new(Disk {
             backfill,
@@ -603,7 +620,14 @@ impl Stream {
         let mut pending = Pending::new(common.bucket);
         pending.is_out_of_order = disk.is_out_of_order;
         pending.is_of_documents = true;
-        self.show(taken.items, common, &mut pending);
+        pending.is_last = taken.is_over;
+        pending.take_frames(taken.frames, taken.last);
+        if let Some(writer) = taken.writer {
+            let writer: Box<dyn Any> = writer;
+            // Whatever it was told of collections meanwhile.
+            let interest = writer.downcast::<FrameWriter>().expect("it is the one of this stream").interest;
+            self.interest = interest;
+        }
         // Without sync writes the end is one that may be asked about.
         let readable = if common.agreed.sync_writes { scope.high_seqno } else { scope.max_visible };
         let visible = self.visible_end(common, readable);

@@ -1,6 +1,7 @@
 //! One bucket: its vBuckets in memory, its store on disk, and what joins them.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use base::env::Env;
 use base::planted::{self, Bug};
@@ -138,6 +139,8 @@ pub struct Bucket {
     pub(crate) waiters: PersistenceWaiters,
     /// Who waits until a pending vBucket has another role; the seqno means nothing here.
     pub(crate) parked: PersistenceWaiters,
+    /// Whether clients are to try again later, since all documents are being removed.
+    pub(crate) is_emptying: AtomicBool,
     pub(crate) flush: FlushQueue,
     pub(crate) disk: DiskState,
     pub(crate) filer: Filer,

@@ -74,7 +74,7 @@ impl Default for NextIds {
 
 impl NextIds {
     /// The same, above all that a manifest has.
-    fn above(self, manifest: &Manifest) -> NextIds {
+    pub fn above(self, manifest: &Manifest) -> NextIds {
         let scope = manifest.scopes().map(|scope| scope.id.0.saturating_add(1)).max();
         let collection = manifest.collections().map(|one| one.id.0.saturating_add(1)).max();
         NextIds {

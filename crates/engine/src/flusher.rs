@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use base::planted::{self, Bug};
-use base::{CollectionId, Seqno, SyncWrite, VbId, Version};
+use base::{CollectionId, Seqno, SyncWrite, VbId, Version, VersionMeta};
 use kvstore::{CheckpointType, FailoverEntry, SaveBatch, VbStateDoc};
 use vbucket::{FlushBatch, Pressure, SnapshotKind};
 
@@ -163,8 +163,9 @@ fn newest(batch: &FlushBatch) -> Vec<Version> {
         let others = items.split_off(end);
         let prepares = items.split_off(begin);
         let completed = batch.sync_writes.high_completed;
-        let is_left_out =
-            |version: &Version| is_committed(version, completed) || planted::is(Bug::PreparesNotSaved);
+        let is_left_out = |version: &Version| {
+            is_committed(&version.meta(), completed) || planted::is(Bug::PreparesNotSaved)
+        };
         items.extend(prepares.into_iter().filter(|version| !is_left_out(version)));
         items.extend(others);
     }
@@ -172,8 +173,7 @@ fn newest(batch: &FlushBatch) -> Vec<Version> {
 }
 
 /// Whether a version is a prepare that was committed, with all prepares up to `completed` committed or aborted.
-pub(crate) fn is_committed(version: &Version, completed: Seqno) -> bool {
-    let meta = version.meta();
+pub(crate) fn is_committed(meta: &VersionMeta, completed: Seqno) -> bool {
     matches!(meta.sync_write, SyncWrite::Prepare(_)) && meta.by_seqno <= completed
 }
 

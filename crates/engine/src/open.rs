@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use base::env::{Env, OpenMode};
 use base::planted::{self, Bug};
@@ -110,6 +111,7 @@ impl Bucket {
             context,
             waiters: PersistenceWaiters::default(),
             parked: PersistenceWaiters::default(),
+            is_emptying: AtomicBool::new(false),
             flush: FlushQueue::new(if store.is_journaled() { Pace::JOURNAL } else { Pace::FILES }),
             disk: DiskState::default(),
             filer: Filer::default(),

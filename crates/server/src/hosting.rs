@@ -280,11 +280,16 @@ impl Host {
         join(threads)
     }
 
-    /// Ends the threads of all these buckets, writes what is left, and notes that they were closed cleanly.
-    pub(crate) fn close(&self, buckets: &[(BucketSpec, Arc<Bucket>)]) -> Result<(), HostFailure> {
+    /// Ends the threads of all these buckets, and leaves what they have not written.
+    pub(crate) fn abandon(&self, buckets: &[(BucketSpec, Arc<Bucket>)]) -> Result<(), HostFailure> {
         // All are told first, so that they end beside each other.
         buckets.iter().for_each(|(_, bucket)| end(bucket));
-        buckets.iter().try_for_each(|(_, bucket)| self.stop(bucket))?;
+        buckets.iter().try_for_each(|(_, bucket)| self.stop(bucket))
+    }
+
+    /// Ends the threads of all these buckets, writes what is left, and notes that they were closed cleanly.
+    pub(crate) fn close(&self, buckets: &[(BucketSpec, Arc<Bucket>)]) -> Result<(), HostFailure> {
+        self.abandon(buckets)?;
         for (spec, bucket) in buckets {
             bucket.close().map_err(|source| HostFailure::Bucket { name: spec.name.clone(), source })?;
         }

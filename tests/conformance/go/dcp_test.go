@@ -167,9 +167,14 @@ func dcpAgent(t *testing.T) *gocbcore.DCPAgent {
 
 func highSeqnos(t *testing.T, agent *gocbcore.DCPAgent) map[uint16]uint64 {
 	t.Helper()
+	return highSeqnosOf(t, agent, gocbcore.GetVbucketSeqnoOptions{})
+}
+
+func highSeqnosOf(t *testing.T, agent *gocbcore.DCPAgent, of gocbcore.GetVbucketSeqnoOptions) map[uint16]uint64 {
+	t.Helper()
 	seqnos := map[uint16]uint64{}
 	answers := make(chan error, 1)
-	must(agent.GetVbucketSeqnos(0, memd.VbucketStateActive, gocbcore.GetVbucketSeqnoOptions{},
+	must(agent.GetVbucketSeqnos(0, memd.VbucketStateActive, of,
 		func(entries []gocbcore.VbSeqNoEntry, err error) {
 			for _, entry := range entries {
 				seqnos[entry.VbID] = uint64(entry.SeqNo)
@@ -196,6 +201,13 @@ func newestHistory(t *testing.T, agent *gocbcore.DCPAgent, vb uint16) gocbcore.V
 
 func openStream(t *testing.T, agent *gocbcore.DCPAgent, observer *copyOf, vb uint16, from, to uint64) {
 	t.Helper()
+	openPart(t, agent, observer, vb, from, to, nil)
+}
+
+// openPart streams what a filter leaves of a vBucket.
+func openPart(t *testing.T, agent *gocbcore.DCPAgent, observer gocbcore.StreamObserver, vb uint16, from, to uint64,
+	filter *gocbcore.OpenStreamFilterOptions) {
+	t.Helper()
 	var uuid gocbcore.VbUUID
 	if from > 0 {
 		uuid = newestHistory(t, agent, vb)
@@ -203,7 +215,7 @@ func openStream(t *testing.T, agent *gocbcore.DCPAgent, observer *copyOf, vb uin
 	start := gocbcore.SeqNo(from)
 	answers := make(chan error, 1)
 	must(agent.OpenStream(vb, memd.DcpStreamAddFlagActiveOnly, uuid, start, gocbcore.SeqNo(to), start, start, observer,
-		gocbcore.OpenStreamOptions{}, func(_ []gocbcore.FailoverEntry, err error) { answers <- err }))(t)
+		gocbcore.OpenStreamOptions{FilterOptions: filter}, func(_ []gocbcore.FailoverEntry, err error) { answers <- err }))(t)
 	ok(t, <-answers)
 }
 

@@ -38,15 +38,16 @@ pub(crate) fn losses(view: &View, id: NodeId) -> (usize, usize) {
             }
             let live = present(chain)
                 .filter(|other| *other != id && view.state.is_active(*other) && view.alive(*other).is_some());
-            let live = live.count();
+            let live: Vec<NodeId> = live.collect();
+            let sure = live.iter().filter(|other| !bucket.has_forgotten(vb, **other)).count();
             let is_needed = match step {
                 Some(Step::Choose { needs, .. }) => *needs == Some(id),
                 Some(Step::Settle { .. }) => true,
                 _ => false,
             };
-            last += usize::from(live == 0);
-            let too_few = present(chain).count() - live >= majority(chain);
-            unsafe_ += usize::from(live > 0 && (is_needed || too_few));
+            last += usize::from(live.is_empty());
+            let too_few = present(chain).count() - sure >= majority(chain);
+            unsafe_ += usize::from(!live.is_empty() && (is_needed || too_few));
         }
     }
     (last, unsafe_)
@@ -78,6 +79,8 @@ pub(crate) fn fail_over(state: &State, id: NodeId, force: bool) -> State {
 fn forget(bucket: &mut Bucket, id: NodeId) {
     bucket.missing.values_mut().for_each(|missing| missing.retain(|other| *other != id));
     bucket.missing.retain(|_, missing| !missing.is_empty());
+    bucket.forgot.values_mut().for_each(|forgot| forgot.retain(|other| *other != id));
+    bucket.forgot.retain(|_, forgot| !forgot.is_empty());
 }
 
 /// Ends all moves of a bucket: what had not begun to change hands stays where it was.
@@ -122,5 +125,6 @@ fn leave(bucket: &mut Bucket, vb: u16, id: NodeId, since: u64, force: bool) {
         bucket.steps.insert(vb, Step::Settle { since });
     } else {
         bucket.steps.remove(&vb);
+        bucket.forgot.remove(&vb);
     }
 }

@@ -28,6 +28,7 @@ struct Question<'a> {
     view: &'a View,
     name: &'a str,
     vb: u16,
+    bucket: &'a Bucket,
     chain: &'a [Option<NodeId>],
     since: u64,
     taker: Option<NodeId>,
@@ -49,7 +50,8 @@ impl Leader {
                 let first_seen = *self.choices.entry(since).or_insert(now);
                 let is_late = now.saturating_sub(first_seen) >= self.config.choice_patience;
                 let chain = bucket.chain(*vb);
-                let question = Question { view, name, vb: *vb, chain, since, taker, needs, forced, is_late };
+                let question =
+                    Question { view, name, vb: *vb, bucket, chain, since, taker, needs, forced, is_late };
                 let Choice::Made { chain, missing } = question.answer() else { continue };
                 let state = next.get_or_insert_with(|| view.state.next());
                 if let Some(bucket) = state.buckets.get_mut(name) {
@@ -70,6 +72,7 @@ fn settle(bucket: &mut Bucket, vb: u16, chain: Chain, missing: Vec<NodeId>, sinc
         bucket.steps.insert(vb, Step::Settle { since });
     } else {
         bucket.steps.remove(&vb);
+        bucket.forgot.remove(&vb);
     }
     bucket.map[usize::from(vb)] = chain;
     if bucket.target.is_empty() && !missing.is_empty() {
@@ -106,7 +109,11 @@ impl Question<'_> {
             return Choice::Open;
         }
         let unknown = present(self.chain).filter(|id| known.iter().all(|(known, _)| known != id)).count();
-        if unknown >= majority(self.chain) && !self.forced && !planted::is(Bug::ChosenByFew) {
+        // Whoever may have forgotten what it had acknowledged says as little as one who is silent. If nobody is silent
+        // there is nothing more to wait for.
+        let forgetful = known.iter().filter(|(id, _)| self.bucket.has_forgotten(self.vb, *id)).count();
+        let are_few = unknown > 0 && unknown + forgetful >= majority(self.chain);
+        if are_few && !self.forced && !planted::is(Bug::ChosenByFew) {
             return Choice::Open;
         }
         let is_known = |id: NodeId| known.iter().any(|(known, _)| *known == id);

@@ -1,6 +1,7 @@
 //! Becoming what the document says: buckets, roles of vBuckets, links, the map for clients.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 
 use ::cluster::state::Chain;
@@ -11,6 +12,7 @@ use engine::{Bucket, BucketKind};
 use serde_json::Value;
 use vbucket::{Manifest, Topology};
 
+use super::noted::Note;
 use super::{Cluster, layout};
 use crate::bucket_list;
 use crate::node::Node;
@@ -33,6 +35,8 @@ pub(super) enum ApplyError {
     Settings(String),
     #[error("bucket {0}: {1}")]
     Links(String, WantError),
+    #[error("bucket {0}: it cannot be noted which one it is: {1}")]
+    Note(String, io::Error),
     #[error("bucket {0}, its manifest: {1}")]
     Manifest(String, String),
     #[error("bucket {0}, vBucket {1}: {2}")]
@@ -48,7 +52,9 @@ impl Cluster {
             view.state.buckets.iter().try_for_each(|(name, bucket)| {
                 let Some(local) = self.node.bucket(name) else { return Ok(()) };
                 let seat = LocalSeat { node: &self.node, state: &view.state, name, bucket: &local };
-                take_seats(&agent, bucket, &seat, asked.given.entry(name.clone()).or_default())
+                take_seats(&agent, bucket, &seat, asked.given.entry(name.clone()).or_default())?;
+                local.set_emptying(bucket.flushing.is_some());
+                Ok(())
             })
         });
         if let Some(layout) = layout::of(view, agent.id()) {
@@ -76,8 +82,10 @@ impl Cluster {
     /// Buckets are made, changed and deleted.
     fn apply_buckets(&self, state: &State, agent: Agent, asked: &mut Asked) -> Result<(), ApplyError> {
         for name in self.node.bucket_names() {
-            if !state.buckets.contains_key(&name) || !agent.has_buckets() {
+            let stays = state.buckets.get(&name).is_some_and(|bucket| !self.is_another(&name, bucket));
+            if !stays || !agent.has_buckets() {
                 self.node.delete_bucket(&name).map_err(|error| ApplyError::Bucket(name.clone(), error))?;
+                self.note(&name, None)?;
                 asked.forget(&name);
             }
         }
@@ -87,14 +95,52 @@ impl Cluster {
                 let spec = bucket_list::from_json(&bucket.settings);
                 let spec = spec.ok_or_else(|| ApplyError::Settings(name.clone()))?;
                 self.node.create_bucket(spec).map_err(failed)?;
+                self.note(name, Some(Note { uuid: bucket.uuid.clone(), flushes: bucket.flushes }))?;
             } else if asked.settings.get(name).is_some_and(|before| *before != bucket.settings) {
                 let change = change_to(&bucket.settings).ok_or_else(|| ApplyError::Settings(name.clone()))?;
                 self.node.change_bucket(name, change).map_err(failed)?;
             }
             asked.settings.insert(name.clone(), bucket.settings.clone());
+            self.apply_flush(name, bucket, asked)?;
             self.apply_manifest(name, &bucket.manifest)?;
         }
         Ok(())
+    }
+
+    /// Whether what this node has under a name is another bucket, that was deleted while the node was away.
+    fn is_another(&self, name: &str, bucket: &::cluster::Bucket) -> bool {
+        self.noted.lock().get(name).is_some_and(|note| note.uuid != bucket.uuid)
+    }
+
+    fn note(&self, name: &str, note: Option<Note>) -> Result<(), ApplyError> {
+        let noted = self.noted.lock().put(self.node.env(), name, note);
+        noted.map_err(|error| ApplyError::Note(name.to_owned(), error))
+    }
+
+    /// All documents of a bucket go, if the cluster has removed them more often than this node has. Nobody is served
+    /// then, and nobody followed, before all of it is done.
+    fn apply_flush(
+        &self,
+        name: &str,
+        bucket: &::cluster::Bucket,
+        asked: &mut Asked,
+    ) -> Result<(), ApplyError> {
+        let Some(local) = self.node.bucket(name) else { return Ok(()) };
+        let done = self.noted.lock().get(name).map(|note| note.flushes);
+        if done.is_some_and(|done| done >= bucket.flushes) {
+            return Ok(());
+        }
+        // Of what is not noted yet nothing has been served.
+        if done.is_some() {
+            local.set_emptying(true);
+            let links = self.node.replication().want(&local, &Sources::new());
+            links.map_err(|error| ApplyError::Links(name.to_owned(), error))?;
+            tracing::info!(bucket = name, "all documents of the bucket are removed");
+            let removed = local.remove_all_documents();
+            removed.map_err(|failure| ApplyError::Bucket(name.to_owned(), failure.into()))?;
+            asked.given.remove(name);
+        }
+        self.note(name, Some(Note { uuid: bucket.uuid.clone(), flushes: bucket.flushes }))
     }
 
     /// A bucket's manifest becomes the cluster's, if that is newer.

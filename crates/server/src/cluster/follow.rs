@@ -6,6 +6,7 @@ use std::time::Duration;
 use ::cluster::store::{Snapshot, Swap, Version};
 use ::cluster::{Agent, Command, Leader, Report, Standing, State, View, command, keys};
 
+use super::trouble::Trouble;
 use super::{Cluster, ClusterError};
 
 /// How soon positions are reported again while something is under way.
@@ -22,6 +23,8 @@ struct Memory {
     has_belonged: bool,
     /// What buckets and vBuckets were asked to be last.
     asked: super::apply::Asked,
+    /// Becoming what the document says.
+    applying: Trouble,
 }
 
 impl Cluster {
@@ -32,20 +35,33 @@ impl Cluster {
             reported: None,
             has_belonged: false,
             asked: super::apply::Asked::default(),
+            applying: Trouble::default(),
         };
+        let mut trouble = Trouble::default();
         while !self.is_stopping() {
-            match self.look(&mut memory) {
-                Ok((version, patience)) => {
-                    if let Err(failure) = self.store.wait(version, patience.min(LOOK_AGAIN)) {
-                        tracing::warn!(%failure, "changes of the cluster are looked for");
-                        self.pause(TRY_AGAIN);
-                    }
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "the cluster's state is not followed");
-                    self.pause(TRY_AGAIN);
-                }
+            let looked = self.look(&mut memory).and_then(|(version, patience)| {
+                self.found_again(&mut trouble);
+                Ok(self.store.wait(version, patience.min(LOOK_AGAIN))?)
+            });
+            if let Err(error) = looked {
+                self.has_lost(&error, &mut trouble);
+                self.pause(TRY_AGAIN);
             }
+        }
+    }
+
+    /// Notes that the document is not followed, and says so now and then.
+    fn has_lost(&self, error: &ClusterError, trouble: &mut Trouble) {
+        if trouble.failed(self.node.env().clock.monotonic()) {
+            tracing::warn!(%error, "the cluster's state is not followed; this is tried again and again");
+        }
+        self.seen.lock().lost = Some(error.to_string());
+    }
+
+    fn found_again(&self, trouble: &mut Trouble) {
+        if let Some(after) = trouble.is_over(self.node.env().clock.monotonic()) {
+            tracing::info!(?after, "the cluster's state is followed again");
+            self.seen.lock().lost = None;
         }
     }
 
@@ -53,6 +69,10 @@ impl Cluster {
     fn look(&self, memory: &mut Memory) -> Result<(Version, Duration), ClusterError> {
         let snapshot = self.store.read()?;
         let Some(view) = View::of(&snapshot)? else {
+            if let Some(why) = self.keeps_what_it_has("etcd holds no cluster of this name") {
+                self.stay_outside(why);
+                return Ok((snapshot.version, LOOK_AGAIN));
+            }
             let incarnation = self.life.lock().incarnation();
             let state = command::found(&self.uuid, &self.address, incarnation);
             self.write(&state, Version::ABSENT)?;
@@ -63,15 +83,21 @@ impl Cluster {
             return self.look_from_outside(memory, &snapshot, view);
         }
         memory.has_belonged = true;
+        self.seen.lock().outside = None;
         self.note_admission(&view);
         let applied = self.apply(&view, &mut memory.asked);
         let is_applied = match &applied {
             Ok(()) => true,
             Err(error) => {
-                tracing::warn!(%error, "this node is not as the cluster wants it");
+                if memory.applying.failed(self.node.env().clock.monotonic()) {
+                    tracing::warn!(%error, "this node is not as the cluster wants it");
+                }
                 false
             }
         };
+        if is_applied {
+            memory.applying.is_over(self.node.env().clock.monotonic());
+        }
         self.show(&view, is_applied);
         let is_busy = self.report(&view, memory, is_applied)?;
         let now = self.node.env().clock.monotonic();
@@ -92,7 +118,8 @@ impl Cluster {
         view: Arc<View>,
     ) -> Result<(Version, Duration), ClusterError> {
         self.note_admission(&view);
-        if !memory.has_belonged {
+        let kept = self.keeps_what_it_has("this node does not belong to its cluster (any more)");
+        if !memory.has_belonged && kept.is_none() {
             let incarnation = self.life.lock().incarnation();
             let (uuid, address) = (self.uuid.clone(), self.address.clone());
             self.ask(&Command::Join { uuid, address, incarnation })?;
@@ -106,7 +133,32 @@ impl Cluster {
             tracing::warn!(%error, "this node has left its cluster, and has not let go of everything");
         });
         self.show(&view, is_done.is_ok());
+        let ejected = || "this node was ejected; `stave cluster add` takes it back".to_owned();
+        self.stay_outside(kept.unwrap_or_else(ejected));
         Ok((snapshot.version, if is_done.is_ok() { LOOK_AGAIN } else { TRY_AGAIN }))
+    }
+
+    /// Why a node does not join by itself: it would have to drop documents that nobody else may have.
+    fn keeps_what_it_has(&self, why: &str) -> Option<String> {
+        let names = self.node.bucket_names();
+        (!names.is_empty()).then(|| {
+            format!(
+                "{why}, and it keeps its copies of {}: start it with another --data to join as a new node, or take it \
+                 back, without these copies, by `stave cluster add {}`",
+                names.join(", "),
+                self.address.http()
+            )
+        })
+    }
+
+    /// Notes that the node does not belong to the cluster until somebody takes it back.
+    fn stay_outside(&self, why: String) {
+        let mut seen = self.seen.lock();
+        if seen.outside.as_ref() != Some(&why) {
+            tracing::warn!("{why}");
+            seen.outside = Some(why);
+            self.changed.notify_all();
+        }
     }
 
     /// Tells who waits what was read and done.

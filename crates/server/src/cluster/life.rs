@@ -5,6 +5,7 @@ use ::cluster::{Life, Member, View, keys};
 use base::env::Env;
 
 use super::Cluster;
+use super::trouble::Trouble;
 
 /// A life that nobody has had before.
 pub(super) fn new_life(env: &Env) -> Life {
@@ -15,9 +16,20 @@ impl Cluster {
     /// Until the membership ends: renews the lease, begins a new life when it has run out.
     pub(super) fn keep_lease(&self) {
         let every = self.config.lease_ttl / 5;
+        let mut trouble = Trouble::default();
         loop {
-            if let Err(failure) = self.renew() {
-                tracing::warn!(%failure, "the lease was not renewed");
+            let renewed = self.renew();
+            let now = self.node.env().clock.monotonic();
+            match renewed {
+                Err(failure) if trouble.failed(now) => {
+                    tracing::warn!(%failure, "the lease was not renewed; without it this node will serve nothing");
+                }
+                Err(_) => {}
+                Ok(()) => {
+                    if let Some(after) = trouble.is_over(now) {
+                        tracing::info!(?after, "the lease is renewed again");
+                    }
+                }
             }
             if self.pause(every) {
                 break;
