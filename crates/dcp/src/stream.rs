@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::planted::{self, Bug};
 use base::{CollectionId, Seqno, VbState, VbUuid, Version};
 use engine::{Backfill, BackfillReading, Bucket, BucketKind, Changes, Follower, StreamPlace, StreamStart};
 use kvstore::{Change, Values};
@@ -95,6 +96,9 @@ impl Common<'_> {
 
     /// Whether the consumer knows of such changes.
     fn is_shown(&self, version: &Version) -> bool {
+        if planted::is(Bug::ExpirationsNotSent) && version.meta().kind == base::ItemKind::Expiration {
+            return false;
+        }
         self.agreed.sync_writes || !version.meta().sync_write.is_hidden()
     }
 }
@@ -399,7 +403,8 @@ impl Stream {
             Handover::PendingSent => {
                 // From here on nothing is written any more: what is left is soon sent.
                 if bucket.give_away(self.place.vb, self.place.incarnation) {
-                    self.state = VbState::Dead;
+                    let still = planted::is(Bug::TakeoverLeavesActive);
+                    self.state = if still { VbState::Active } else { VbState::Dead };
                     self.handover = Handover::SendingRest;
                 }
             }
@@ -478,6 +483,12 @@ impl Stream {
                 More::End(reason)
             }
             Phase::Disk(disk) => self.take_from_disk(common, disk, allowance, out),
+            Phase::Memory(cursor)
+                if self.handover == Handover::SendingRest && planted::is(Bug::TakeoverForgetsRest) =>
+            {
+                self.phase = Phase::Memory(cursor);
+                self.hand_over(common, allowance, out)
+            }
             Phase::Memory(cursor) => match self.take_from_memory(common, cursor) {
                 More::Nothing if self.handover != Handover::None => self.hand_over(common, allowance, out),
                 more => more,
@@ -517,7 +528,7 @@ impl Stream {
         let mut cursor = None;
         if !self.flags.has(StreamFlags::DISK_ONLY) {
             match bucket.join_memory(self.place, common.name, self.sent) {
-                Some(joined) if joined.from <= self.sent => {
+                Some(joined) if joined.from <= self.sent || planted::is(Bug::StreamSkipsDisk) => {
                     self.phase = Phase::Memory(joined.id);
                     return More::Some;
                 }
@@ -665,7 +676,8 @@ impl Stream {
         disk.last_wanted = pending.last_wanted;
         let got_any = !pending.is_empty();
         if taken.is_done {
-            pending.end = Some(scope.high_seqno.max(self.sent));
+            let repeated = u64::from(planted::is(Bug::SwitchRepeatsOne));
+            pending.end = Some(Seqno(scope.high_seqno.0 - repeated).max(self.sent));
             if let Some(rest) = disk.rest.take() {
                 self.show(newest_in_order(after(&rest, scope.high_seqno)), common, &mut pending);
                 pending.end = Some(rest.end());
@@ -726,7 +738,7 @@ impl Stream {
     fn leave_disk(&mut self, common: &Common<'_>, disk: Disk, high: Seqno) {
         common.on_disk.set(common.on_disk.get() - 1);
         self.phase = match disk.cursor {
-            Some((cursor, from)) if from <= high => Phase::Memory(cursor),
+            Some((cursor, from)) if from <= high || planted::is(Bug::SwitchSkips) => Phase::Memory(cursor),
             // Memory had moved on before the disk was read; or there is no cursor: look again.
             Some((cursor, _)) => {
                 common.bucket.leave_memory(self.place, cursor);

@@ -6,6 +6,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
+use base::planted::{self, Bug};
 use base::{DurabilityLevel, Moment, NewVersion, Seqno, VbId, VbState};
 use parking_lot::Mutex;
 use vbucket::{Change, Completed, Garbage, NO_DEADLINE, Prepared};
@@ -160,7 +161,7 @@ impl Writer<'_> {
                     shard.vb.collections_mut().count_op(collection, |ops| {
                         *(if is_deletion { &mut ops.deletes } else { &mut ops.stores }) += 1;
                     });
-                    if prepared.committed.is_none() {
+                    if prepared.committed.is_none() && !planted::is(Bug::AnswerBeforeCommit) {
                         pending = Some(self.await_prepare(&mut shard, prepared.stored.by_seqno, deadline_ns));
                     }
                     self.queue_flush(&mut shard);

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use base::planted::{self, Bug};
 use base::{
     Cas, DocKey, FrequencyFactor, ItemKind, Moment, NewVersion, RevSeqno, Seqno, SyncWrite, VbId, VbState,
     VbUuid, Version,
@@ -343,7 +344,14 @@ impl VBucket {
     /// history begins where the snapshot does.
     pub fn set_state(&mut self, state: VbState, topology: Option<Topology>, uuid: impl FnOnce() -> VbUuid) {
         if state == VbState::Active && self.state != VbState::Active {
-            self.failover.new_entry(uuid(), self.snapshot().start);
+            let is_whole = planted::is(Bug::PromotedInsideSnapshot);
+            let from = if is_whole { self.history.high_seqno } else { self.snapshot().start };
+            if !planted::is(Bug::NoHistoryAtPromotion) {
+                self.failover.new_entry(uuid(), from);
+            }
+            if planted::is(Bug::ForgetPrepareAtPromotion) {
+                self.sync_writes.prepares = None;
+            }
             self.history.checkpoints.give_up_snapshot();
             // Whoever has what, has to say so again.
             self.sync_writes.active = ActiveMonitor::new(None, self.table.context().needs_topology);
@@ -449,6 +457,11 @@ impl VBucket {
     /// Looks a key up, tombstones and expired documents included.
     #[inline]
     pub fn find(&self, hash: u64, key: DocKey<'_>) -> Result<Option<VersionRef<'_>>, Unknown> {
+        if planted::is(Bug::ReadSeesPrepare)
+            && let Some(seen) = self.sync_writes.prepares.as_ref().and_then(|all| all.version_of(key))
+        {
+            return Ok(Some(seen));
+        }
         match self.table.find(hash, key) {
             None if self.evicted.may_hold(hash, key) => Err(Unknown),
             Some(found) if self.history.collections.hides(&found) => Ok(None),

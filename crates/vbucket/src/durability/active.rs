@@ -1,5 +1,6 @@
 //! What the active vBucket knows of the others: up to where each node has all prepares, and what is safe by that.
 
+use base::planted::{self, Bug};
 use base::{DurabilityLevel, Seqno};
 
 use crate::durability::topology::{Chain, Topology};
@@ -32,7 +33,8 @@ impl ActiveMonitor {
     pub fn set_topology(&mut self, topology: Option<&Topology>) {
         let of_chain = |topology: &Topology, chain: &Chain| self.replicated_in(chain, topology.active());
         let replicated = |topology| {
-            let chains = Topology::chains(topology).map(|chain| of_chain(topology, chain));
+            let asked = if planted::is(Bug::OneChainAsked) { 1 } else { 2 };
+            let chains = Topology::chains(topology).take(asked).map(|chain| of_chain(topology, chain));
             chains.min().unwrap_or_default()
         };
         let without = if self.needs_topology { Seqno(0) } else { Seqno(u64::MAX) };
@@ -74,7 +76,8 @@ impl ActiveMonitor {
 
     /// Whether a prepare is as safe as its level asks, with the active node's disk at `persisted`.
     pub fn is_satisfied(&self, prepared: Seqno, level: DurabilityLevel, persisted: Seqno) -> bool {
-        let is_on_disk = level == DurabilityLevel::Majority || prepared <= persisted;
+        let is_on_disk =
+            level == DurabilityLevel::Majority || prepared <= persisted || planted::is(Bug::CommitBeforeDisk);
         prepared <= self.replicated && is_on_disk
     }
 
@@ -98,7 +101,10 @@ impl ActiveMonitor {
         let mut others = [Seqno(0); super::MAX_CHAIN];
         let numbers =
             chain.members().flatten().filter(|name| !is_active(name)).map(|name| self.seqno_of(name));
-        for (place, number) in others.iter_mut().zip(numbers) {
+        let is_stranger = |name: &str| chain.members().flatten().all(|member| member != name);
+        let strangers =
+            self.acknowledged().filter(|(name, _)| planted::is(Bug::StrangerCounts) && is_stranger(name));
+        for (place, number) in others.iter_mut().zip(numbers.chain(strangers.map(|(_, seqno)| seqno))) {
             *place = number;
         }
         others.sort_unstable_by(|a, b| b.cmp(a));

@@ -1,5 +1,6 @@
 //! Sync writes of an active vBucket: a change becomes a prepare, and a document when it is committed.
 
+use base::planted::{self, Bug};
 use base::{DocKey, Moment, NewVersion, RevSeqno, Seqno, SyncWrite, Version, VersionMeta};
 
 use crate::durability::{ActiveMonitor, InFlight, NO_DEADLINE, PassiveMonitor, Prepares};
@@ -220,9 +221,15 @@ impl VBucket {
             return false;
         }
         for _ in 0..most {
-            let Some(first) = self.sync_writes.prepares.as_ref().and_then(|prepares| prepares.front()) else {
-                return false;
+            let Some(prepares) = self.sync_writes.prepares.as_ref() else { return false };
+            let is_safe = |one: &&InFlight| {
+                self.sync_writes.active.is_satisfied(one.prepared, one.level(), self.persisted_seqno)
             };
+            let first = match planted::is(Bug::CommitOutOfOrder) {
+                true => prepares.from(Seqno(0)).find(is_safe),
+                false => prepares.front(),
+            };
+            let Some(first) = first else { return false };
             let (prepared, level) = (first.prepared, first.level());
             let is_committed = !self.is_of_dropped(&first.version);
             let is_satisfied = || self.sync_writes.active.is_satisfied(prepared, level, self.persisted_seqno);
