@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
-# Runs the conformance suites against a server of their own:
-#   run.sh --stave PATH_TO_BINARY [python|go|rust|java]...
+# Runs the conformance suites against a server of their own, and programs of three SDKs against a cluster whose nodes fail:
+#   run.sh --stave PATH_TO_BINARY [python|go|rust|java|cluster]...
 set -uo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-usage="usage: $0 --stave PATH_TO_BINARY [python|go|rust|java]..."
+usage="usage: $0 --stave PATH_TO_BINARY [python|go|rust|java|cluster]..."
 stave=
 suites=()
 
 while (($#)); do
   case $1 in
     --stave) stave=${2:?$usage}; shift 2 ;;
-    python | go | rust | java) suites+=("$1"); shift ;;
+    python | go | rust | java | cluster) suites+=("$1"); shift ;;
     *) echo "$usage" >&2; exit 2 ;;
   esac
 done
 [[ -n $stave ]] || { echo "$usage" >&2; exit 2; }
 [[ -x $stave ]] || { echo "$stave is not an executable file" >&2; exit 2; }
-((${#suites[@]})) || suites=(python go rust java)
+((${#suites[@]})) || suites=(python go rust java cluster)
 
 work=$(mktemp -d)
 server=
@@ -65,6 +65,10 @@ prepare_java() {
   need maven maven mvn --version || return 1
   # What the tests need is fetched here, so that the run itself needs no network.
   (cd "$here/java" && mvn -B -q -ntp test-compile surefire:help >/dev/null)
+}
+
+prepare_cluster() {
+  prepare_python && prepare_go && prepare_rust && (cd "$here/go" && go build -o "$work/cluster-go" ../cluster/cluster.go)
 }
 
 # Each suite writes to the terminal and to $1, and returns the status of its test tool.
@@ -129,18 +133,20 @@ durability_of() {
   done | xargs
 }
 
+# start_server COMMAND ARGUMENT...: starts it on free ports, and waits until it is ready.
 start_server() {
-  mkdir "$work/data"
+  rm -f "$work/stdout"
   mkfifo "$work/stdout"
-  "$stave" serve --data "$work/data" --kv 127.0.0.1:0 --http 127.0.0.1:0 \
+  "$stave" "$@" --kv 127.0.0.1:0 --http 127.0.0.1:0 \
     --username Administrator --password password >"$work/stdout" 2>"$work/stderr" &
   server=$!
   local line
   exec 3<"$work/stdout"
   while IFS= read -r line <&3; do
-    if [[ $line =~ ^ready\ kv=([^ ]+)\ http=([^ ]+)\ data= ]]; then
+    if [[ $line =~ ^ready\ kv=([^ ]+)\ http=([^ ]+)\  ]]; then
       export STAVE_CONN=couchbase://${BASH_REMATCH[1]} STAVE_HTTP=http://${BASH_REMATCH[2]}
       export STAVE_USER=Administrator STAVE_PASSWORD=password STAVE_BUCKET=default
+      [[ $line =~ \ control=([^ ]+) ]] && export STAVE_CONTROL=http://${BASH_REMATCH[1]}
       # Whatever else it prints is read, so that it never blocks on a full pipe.
       cat <&3 >"$work/rest" &
       return 0
@@ -164,23 +170,52 @@ stop_server() {
   return 1
 }
 
+# Programs that write while nodes fail, each with a cluster of its own; none takes longer than a minute.
+run_cluster() {
+  local sdk log program result=0
+  for sdk in python go rust; do
+    case $sdk in
+      python) program=("$here/python/.venv/bin/python" "$here/cluster/cluster.py") ;;
+      go) program=("$work/cluster-go") ;;
+      rust) program=("$here/rust/target/debug/examples/cluster") ;;
+    esac
+    log=$work/cluster-$sdk.log
+    echo "== cluster $sdk"
+    start_server dev --nodes 3 --replicas 1 || return 1
+    timeout 60 "${program[@]}" 2>&1 | tee "$log"
+    local status=${PIPESTATUS[0]} counts
+    stop_server || status=1
+    counts=$(sed -nE 's/^summary ok ([0-9]+) .* impossible ([0-9]+) .*/\1 \/ \2/p' "$log")
+    if ((status == 0)) && [[ -n $counts ]]; then
+      printf 'cluster-%s\t1\t0\t%s\tpassed\n' "$sdk" "$counts" >>"$table"
+    else
+      printf 'cluster-%s\t0\t1\t%s\tFAILED\n' "$sdk" "${counts:--}" >>"$table"
+      result=1
+    fi
+  done
+  return $result
+}
+
 failed=0
 ready=()
+with_cluster=
 table=$work/table
 printf 'suite\tpassed\tfailed\tdurable writes honoured / refused\tresult\n' >"$table"
 
 for suite in "${suites[@]}"; do
   if "prepare_$suite"; then
-    ready+=("$suite")
+    if [[ $suite == cluster ]]; then with_cluster=yes; else ready+=("$suite"); fi
   else
     printf '%s\t-\t-\t-\tnot run\n' "$suite" >>"$table"
     failed=1
   fi
 done
 
-((${#ready[@]})) || exit 1
-start_server || exit 1
-echo "server ready at $STAVE_CONN and $STAVE_HTTP"
+if ((${#ready[@]})); then
+  mkdir "$work/data"
+  start_server serve --data "$work/data" || exit 1
+  echo "server ready at $STAVE_CONN and $STAVE_HTTP"
+fi
 
 for suite in "${ready[@]}"; do
   echo "== $suite"
@@ -194,12 +229,22 @@ for suite in "${ready[@]}"; do
   printf '%s\t%s\t%s\t%s / %s\t%s\n' "$suite" "$passes" "$failures" "$honoured" "$impossible" "$result" >>"$table"
 done
 
-if stop_server; then
-  echo "server stopped with status 0"
-else
-  failed=1
+if ((${#ready[@]})); then
+  if stop_server; then
+    echo "server stopped with status 0"
+  else
+    failed=1
+  fi
+fi
+if [[ -n $with_cluster ]]; then
+  run_cluster || failed=1
+  # What each program saw, one line each.
+  for log in "$work"/cluster-*.log; do
+    sdk=${log##*-}
+    sed -nE "s/^summary/cluster ${sdk%.log}:/p" "$log"
+  done
 fi
 
 echo
-awk -F'\t' '{ printf "%-8s %7s %7s   %-34s %s\n", $1, $2, $3, $4, $5 }' "$table"
+awk -F'\t' '{ printf "%-14s %7s %7s   %-34s %s\n", $1, $2, $3, $4, $5 }' "$table"
 exit $failed

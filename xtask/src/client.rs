@@ -71,6 +71,7 @@ impl Client {
             Feature::SelectBucket,
             Feature::AltRequestSupport,
             Feature::SyncReplication,
+            Feature::DedupeNotMyVbucketClustermap,
         ]);
         let login = format!("\0{USER}\0{PASSWORD}");
         client.push(&RequestParts {

@@ -8,9 +8,12 @@
 mod bench;
 mod child;
 mod client;
+mod cluster;
 mod crash;
 mod http;
+mod image;
 mod kill;
+mod netfaults;
 mod powercut;
 mod readme;
 mod replay;
@@ -18,6 +21,7 @@ mod resume;
 mod rng;
 mod rules;
 mod scenario_list;
+mod simulate;
 mod stave;
 mod suite;
 mod totals;
@@ -56,10 +60,17 @@ enum Command {
     Kill(kill::Options),
     /// Kill a replica under load, again and again, and compare it with its active node document by document.
     Resume(resume::Options),
+    /// A cluster on etcd: add a node, rebalance under load, kill a node, automatic failover; what clients see, what is lost.
+    Cluster(cluster::Options),
     /// Try crash states, failing calls and flipped bits in great number, on a simulated disk.
     Crash(crash::Options),
+    /// Run whole simulated clusters, each decided by a seed, and look for what must not happen.
+    Simulate(simulate::Options),
     /// Cut the power of a real file system under load, again and again, and look for lost documents (as root, on Linux).
     Powercut(powercut::Options),
+    /// Break a cluster of real processes while an application with a real SDK works, and check what it saw (as root, on
+    /// Linux; needs etcd and Go).
+    Faults(netfaults::Options),
     /// Measure, side by side with others where there are others.
     Bench {
         #[command(subcommand)]
@@ -76,8 +87,11 @@ fn run(command: Command) -> Result<bool> {
         Command::Replay(options) => suite::replay(&options),
         Command::Kill(options) => suite::kill(&options),
         Command::Resume(options) => suite::resume(&options),
+        Command::Cluster(options) => cluster::run(&options),
         Command::Crash(options) => crash::run(&options),
+        Command::Simulate(options) => simulate::run(&options),
         Command::Powercut(options) => suite::powercut(&options),
+        Command::Faults(options) => suite::faults(&options),
         Command::Bench { bench } => bench::run(&bench),
     }
 }

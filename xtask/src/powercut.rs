@@ -3,14 +3,13 @@
 //!
 //! What was synced stays, what was not goes; sectors are neither torn nor reordered, which `cargo xtask crash` does.
 
-use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 
-use crate::child::{headline, is_installed, output};
+use crate::child::{headline, is_installed};
+use crate::image::Image;
 use crate::kill::{self, Place};
 use crate::stave::Stave;
 use crate::totals::Totals;
@@ -81,64 +80,13 @@ fn cut(options: &Options, make: &str, arguments: &[&str]) -> Result<Totals> {
 }
 
 fn on_image(options: &Options, make: &str, arguments: &[&str], scratch: &Path) -> Result<Totals> {
-    let image = scratch.join("image");
-    File::create(&image)?.set_len(IMAGE_BYTES)?;
-    output(Command::new(make).args(arguments).arg(&image))?;
-    let mounted = Mounted::new(image, scratch.join("mounted"))?;
+    let (image, at) = (scratch.join("image"), scratch.join("mounted"));
+    let mounted = Image::make(image, IMAGE_BYTES, make, arguments, at)?;
     let kill = |server: Stave| {
         mounted.power_off()?;
         server.kill()?;
         mounted.mount_again()
     };
-    let place = Place { data: &mounted.at.join("data"), logs: scratch, kill: &kill };
+    let place = Place { data: &mounted.path().join("data"), logs: scratch, kill: &kill };
     kill::rounds(&kill::Options::rounds(options.rounds).with(options.seed, options.load_ms), &place)
-}
-
-/// A mounted image; unmounted when it is dropped.
-struct Mounted {
-    image: PathBuf,
-    at: PathBuf,
-}
-
-impl Mounted {
-    fn new(image: PathBuf, at: PathBuf) -> Result<Mounted> {
-        std::fs::create_dir_all(&at)?;
-        let mounted = Mounted { image, at };
-        mounted.mount()?;
-        Ok(mounted)
-    }
-
-    fn mount(&self) -> Result<()> {
-        output(Command::new("mount").args(["-o", "loop"]).arg(&self.image).arg(&self.at))?;
-        Ok(())
-    }
-
-    /// From now on nothing reaches the image, not even what the file system's journal holds in memory.
-    fn power_off(&self) -> Result<()> {
-        /// `EXT4_IOC_SHUTDOWN` and `XFS_IOC_GOINGDOWN`: `_IOR('X', 125, u32)` (Linux, fs/ext4/ext4.h, xfs_fs.h).
-        const SHUTDOWN: rustix::ioctl::Opcode = rustix::ioctl::opcode::read::<u32>(b'X', 125);
-        /// `EXT4_GOING_FLAGS_NOLOGFLUSH` and `XFS_FSOP_GOING_FLAGS_NOLOGFLUSH`.
-        const WITHOUT_LOG: u32 = 2;
-        let folder = File::open(&self.at)?;
-        // SAFETY: both file systems define this number as an ioctl that reads one u32 through its argument.
-        let done = unsafe {
-            rustix::ioctl::ioctl(&folder, rustix::ioctl::Setter::<SHUTDOWN, u32>::new(WITHOUT_LOG))
-        };
-        done.context("the file system cannot be shut down")
-    }
-
-    fn mount_again(&self) -> Result<()> {
-        output(Command::new("umount").arg(&self.at))?;
-        self.mount()
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        // A server that did not end yet would keep it busy: lazily, it goes with the last user.
-        let gone = Command::new("umount").arg("-l").arg(&self.at).status();
-        if !gone.is_ok_and(|status| status.success()) {
-            eprintln!("{} is still mounted", self.at.display());
-        }
-    }
 }

@@ -56,6 +56,13 @@ fn program(binary: &Path, procs: Option<&Path>) -> Command {
     command
 }
 
+/// The program as users have it.
+fn release_binary() -> Result<PathBuf> {
+    let binary = tree::release_binary();
+    ensure!(binary.exists(), "{} is missing: run `cargo build --release` first", binary.display());
+    Ok(binary)
+}
+
 impl Stave {
     /// Starts the release binary and waits until it can serve.
     pub fn start(start: &Start<'_>) -> Result<Stave> {
@@ -64,26 +71,34 @@ impl Stave {
 
     /// The same in a cgroup, whose `cgroup.procs` is given.
     pub fn start_in(start: &Start<'_>, procs: Option<&Path>) -> Result<Stave> {
-        let binary = tree::release_binary();
-        ensure!(binary.exists(), "{} is missing: run `cargo build --release` first", binary.display());
-        let log = File::create(&start.log)?;
-        let mut command = program(&binary, procs);
+        let mut command = program(&release_binary()?, procs);
         command.arg("serve").arg("--data").arg(start.data);
+        Stave::launch(command, &start.log, start.more)
+    }
+
+    /// Starts a development cluster, whose documents are in memory, and waits until all its nodes serve.
+    pub fn start_dev(log: &Path, more: &[&str]) -> Result<Stave> {
+        let mut command = Command::new(release_binary()?);
+        command.arg("dev");
+        Stave::launch(command, log, more)
+    }
+
+    fn launch(mut command: Command, log: &Path, more: &[&str]) -> Result<Stave> {
         command.args(["--kv", "127.0.0.1:0", "--http", "127.0.0.1:0"]);
-        command.args(["--username", USER, "--password", PASSWORD]).args(start.more);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+        command.args(["--username", USER, "--password", PASSWORD]).args(more);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(log)?);
         let begun = Instant::now();
         let mut child = command.spawn().with_context(|| format!("cannot run {command:?}"))?;
         let output = child.stdout.take().context("the output is piped")?;
         match await_ready(output) {
             Ok((kv, http)) => {
-                Ok(Stave { child, log: start.log.clone(), kv, http, ready_after: begun.elapsed() })
+                Ok(Stave { child, log: log.to_owned(), kv, http, ready_after: begun.elapsed() })
             }
             Err(error) => {
                 // It may have ended by itself already.
                 let _ = child.kill();
                 let status = child.wait()?;
-                bail!("{error}; {status}; its log ends with:\n{}", tail(&start.log));
+                bail!("{error}; {status}; its log ends with:\n{}", tail(log));
             }
         }
     }

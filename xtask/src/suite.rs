@@ -2,11 +2,11 @@
 
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use crate::child::{cargo, each_line, headline, succeeds};
 use crate::totals::Totals;
-use crate::{kill, powercut, readme, replay, resume, rules, tree};
+use crate::{kill, netfaults, powercut, readme, replay, resume, rules, tree};
 
 /// Changes that a replica follows while it is killed.
 const RESUME_MUTATIONS: u64 = 500_000;
@@ -14,6 +14,9 @@ const RESUME_MUTATIONS: u64 = 500_000;
 const KILL_ROUNDS: u32 = 12;
 /// Rounds of the same without a journal.
 const KILL_ROUNDS_WITHOUT_JOURNAL: u32 = 4;
+
+/// How long faults come to a cluster of real processes in `cargo xtask test`.
+const FAULT_SECONDS: u64 = 30;
 
 /// `cargo xtask check`.
 pub fn check() -> Result<bool> {
@@ -72,6 +75,21 @@ pub fn powercut(options: &powercut::Options) -> Result<bool> {
     close(totals)
 }
 
+/// `cargo xtask faults`.
+pub fn faults(options: &netfaults::Options) -> Result<bool> {
+    if let Some(cleaned) = netfaults::is_janitor(options) {
+        return cleaned.map(|()| true);
+    }
+    if let Some(why) = netfaults::cannot() {
+        bail!("{why}");
+    }
+    let mut totals = if options.no_build { Totals::default() } else { build_release()? };
+    if totals.failed == 0 {
+        totals += netfaults::run(options)?;
+    }
+    if options.json { Ok(totals.good()) } else { close(totals) }
+}
+
 /// `cargo xtask fix`.
 pub fn fix() -> Result<bool> {
     let clippy = ["clippy", "--fix", "--allow-dirty", "--allow-staged", "--workspace", "--all-targets"];
@@ -117,6 +135,7 @@ fn test_steps(quick: bool) -> Result<Totals> {
     let without = kill::Options::rounds(KILL_ROUNDS_WITHOUT_JOURNAL).without_journal();
     totals += step("kill -9 without a journal", || kill::run(&without));
     totals += step("kill -9 of a replica", || resume::run(&resume::Options::small(RESUME_MUTATIONS)));
+    totals += step("faults in a cluster of real processes", short_faults);
     totals += step("SDK conformance", conformance);
     totals += step("the README's first session", readme::run);
     Ok(totals)
@@ -153,6 +172,17 @@ fn build_release() -> Result<Totals> {
     Ok(Totals::one(succeeds(&mut cargo(&["build", "--release", "--locked", "--package", "stave"]))?))
 }
 
+/// Passed over where there can be no network namespaces.
+fn short_faults() -> Result<Totals> {
+    match netfaults::cannot() {
+        Some(why) => {
+            println!("passed over: {why}");
+            Ok(Totals::default())
+        }
+        None => netfaults::run(&netfaults::Options::short(FAULT_SECONDS)),
+    }
+}
+
 fn conformance() -> Result<Totals> {
     let mut command = Command::new(tree::root().join("tests/conformance/run.sh"));
     command.arg("--stave").arg(tree::release_binary()).current_dir(tree::root());
@@ -169,7 +199,9 @@ fn conformance() -> Result<Totals> {
 /// Reads a row of the closing table: `python   120   0 ...`, or `go - - ... not run`, which is a failure.
 fn conformance_row(line: &str) -> Option<Totals> {
     let mut words = line.split_ascii_whitespace();
-    if !["python", "go", "rust"].contains(&words.next()?) {
+    let suite = words.next()?;
+    // The programs that write while nodes fail are called cluster-SDK.
+    if !["python", "go", "rust", "java"].contains(&suite.trim_start_matches("cluster-")) {
         return None;
     }
     match (words.next()?, words.next()?) {
@@ -187,7 +219,10 @@ mod tests {
         let totals = |passed, failed| Some(Totals { passed, failed });
         assert_eq!(conformance_row("python       120       1   20 / 0    FAILED"), totals(120, 1));
         assert_eq!(conformance_row("rust           -       -   -         not run"), totals(0, 1));
+        assert_eq!(conformance_row("java            18       0   0 / 0     passed"), totals(18, 0));
+        assert_eq!(conformance_row("cluster-go       1       0   12808 / 492   passed"), totals(1, 0));
         assert_eq!(conformance_row("go: downloading x v1.0.0"), None);
+        assert_eq!(conformance_row("cluster go: ok 12808 retried 509"), None);
         assert_eq!(conformance_row("suite passed failed"), None);
     }
 }

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use base::VbState;
+use base::planted::{self, Bug};
 
+use crate::report::{Report, VbReport};
 use crate::state::{Bucket, Chain, NodeId, State, Status, Step};
 
 /// What a vBucket shall be on a node.
@@ -39,6 +41,7 @@ pub enum Want {
 pub struct Agent {
     id: NodeId,
     status: Status,
+    incarnation: u64,
     is_admitted: bool,
 }
 
@@ -46,7 +49,8 @@ impl Agent {
     /// The part of this life of the node with this identity; nothing if it is no node of the cluster.
     pub fn new(state: &State, uuid: &str, incarnation: u64) -> Option<Agent> {
         let (id, node) = state.node_of(uuid)?;
-        Some(Agent { id, status: node.status, is_admitted: node.incarnation == incarnation })
+        let is_admitted = node.incarnation == incarnation;
+        Some(Agent { id, status: node.status, incarnation, is_admitted })
     }
 
     /// What the cluster calls this node.
@@ -66,8 +70,17 @@ impl Agent {
 
     /// What a vBucket shall be, `is` being what it is; nothing if it is not there.
     pub fn want(&self, bucket: &Bucket, vb: u16, is: Option<VbState>) -> Want {
+        match self.want_of_served(bucket, vb, is) {
+            // Who follows gets nothing before all have let go of what they had.
+            Want::Replica { .. } | Want::TakeOver { .. } if bucket.flushing.is_some() => Want::Hold,
+            want => want,
+        }
+    }
+
+    fn want_of_served(&self, bucket: &Bucket, vb: u16, is: Option<VbState>) -> Want {
         match self.status {
             // A life that may not serve lets nobody follow it either: it may have less than those who would.
+            Status::Active if planted::is(Bug::StreamBeforeAdmission) => {}
             Status::Active if !self.is_admitted && is.is_some() => return Want::Hold,
             Status::Active if !self.is_admitted => return Want::HandedOver,
             Status::Active => {}
@@ -81,12 +94,18 @@ impl Agent {
         let in_target = target.is_some_and(|target| target.contains(&me));
         let first_of_target = target.is_some_and(|target| target.first() == Some(&me));
         match bucket.steps.get(&vb) {
+            Some(Step::Choose { .. }) if active != self.id && planted::is(Bug::HeldCopyFollows) => {
+                Want::Replica { source: active }
+            }
             Some(Step::Choose { taker, .. }) if chain.contains(&me) || *taker == me => Want::Hold,
             Some(Step::Choose { .. }) => Want::Gone,
             Some(Step::Both { .. } | Step::TakeOver { .. }) if active == self.id => match is {
                 // As long as it was not handed over it serves; it never becomes active again by itself. Who takes over
                 // may have read a newer document than this one.
                 Some(VbState::Active) => Want::Active { topology: topology(chain, target) },
+                _ if planted::is(Bug::HandedOverComesBack) => {
+                    Want::Active { topology: topology(chain, target) }
+                }
                 _ => Want::HandedOver,
             },
             Some(Step::TakeOver { .. }) if first_of_target => match (is, target) {
@@ -128,6 +147,26 @@ impl Agent {
             let taker = matches!(step, Step::Choose { taker, .. } if *taker == me);
             (bucket.chain(*vb).contains(&me) || in_target || taker).then_some(*vb)
         })
+    }
+
+    /// What this life of the node reports, `applied` being the newest revision that it is as, and `of` what it has of a
+    /// bucket's vBucket.
+    pub fn report(&self, state: &State, applied: u64, of: impl Fn(&str, u16) -> VbReport) -> Report {
+        let applied = if planted::is(Bug::ReportedTooEarly) { state.revision } else { applied };
+        let mut report = Report { incarnation: self.incarnation, applied, ..Report::default() };
+        for (name, bucket) in &state.buckets {
+            let under_way: BTreeMap<_, _> = self.to_report(bucket).map(|vb| (vb, of(name, vb))).collect();
+            if !under_way.is_empty() {
+                report.vbuckets.insert(name.clone(), under_way);
+            }
+            if self.reports_kept() {
+                let kept: Vec<u16> = bucket.vbuckets().filter(|vb| of(name, *vb).state.is_some()).collect();
+                if !kept.is_empty() {
+                    report.kept.insert(name.clone(), kept);
+                }
+            }
+        }
+        report
     }
 
     /// Whether the leader wants to hear which copies this node has kept.

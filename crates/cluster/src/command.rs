@@ -6,7 +6,7 @@ mod rebalance;
 
 use serde_json::Value;
 
-use crate::state::{Address, AutoFailover, Invalid, Node, NodeId, State, Status};
+use crate::state::{Address, AutoFailover, Invalid, NextIds, Node, NodeId, State, Status};
 use crate::view::View;
 
 pub(crate) use failover::{fail_over, losses};
@@ -78,8 +78,20 @@ pub enum Command {
         settings: Option<Value>,
         /// Replicas of each vBucket; nothing if that stays.
         replicas: Option<u8>,
-        /// Its collections; nothing if they stay.
-        manifest: Option<Value>,
+    },
+    /// A bucket has other collections.
+    ChangeManifest {
+        /// Which bucket.
+        name: String,
+        /// Its collections.
+        manifest: Value,
+        /// Ids that none of them has, and none before had.
+        next_ids: NextIds,
+    },
+    /// All documents of a bucket are removed. Clients are told to try again until all nodes have done so.
+    FlushBucket {
+        /// Which.
+        name: String,
     },
     /// A bucket is deleted with its documents.
     DropBucket {
@@ -114,8 +126,11 @@ pub enum Refused {
     /// A failover is not over yet.
     #[error("a failover is under way")]
     FailingOver,
+    /// All documents of a bucket are being removed.
+    #[error("bucket {0} is being flushed")]
+    Flushing(String),
     /// The node's status does not allow it.
-    #[error("{0} is {1:?}")]
+    #[error("{0} is {1}")]
     WrongStatus(NodeId, Status),
     /// A node that is needed does not answer.
     #[error("{0} is down")]
@@ -155,7 +170,7 @@ pub fn apply(view: &View, command: &Command) -> Result<State, Refused> {
             state.auto_failover = AutoFailover { count: state.auto_failover.count, ..*settings };
             state
         }
-        _ => buckets::apply(&view.state, command)?,
+        _ => buckets::apply(view, command)?,
     };
     state.check()?;
     Ok(state)

@@ -10,8 +10,12 @@ mod moves;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use base::planted::{self, Bug};
+
 use crate::command;
-use crate::state::{NodeId, State, Status};
+use crate::keys;
+use crate::state::{Bucket, NodeId, State, Status};
+use crate::store::Snapshot;
 use crate::view::View;
 
 /// What a leader goes by.
@@ -25,7 +29,29 @@ pub struct LeaderConfig {
 
 impl Default for LeaderConfig {
     fn default() -> Self {
-        LeaderConfig { moves_per_node: 16, choice_patience: Duration::from_secs(2) }
+        LeaderConfig { moves_per_node: 64, choice_patience: Duration::from_secs(2) }
+    }
+}
+
+/// What a node is to the leadership.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It leads.
+    Leads,
+    /// Nobody leads: it may write its name where nobody's is.
+    Vacant,
+    /// Another one leads.
+    Follows,
+}
+
+impl Standing {
+    /// As a snapshot of the store says.
+    pub fn of(snapshot: &Snapshot, uuid: &str) -> Standing {
+        match snapshot.entries.get(keys::LEADER) {
+            None => Standing::Vacant,
+            Some(entry) if entry.value == uuid.as_bytes() => Standing::Leads,
+            Some(_) => Standing::Follows,
+        }
     }
 }
 
@@ -61,6 +87,7 @@ impl Leader {
         // What depends on a choice or an admission is looked at when that is written.
         let next = admission::admit(view)
             .or_else(|| self.choose(view, now))
+            .or_else(|| end_flushes(view))
             .or_else(|| self.settle(view))
             .or_else(|| self.fail_over_automatically(view, now))
             .or_else(|| self.move_on(view, now))
@@ -100,11 +127,27 @@ impl Leader {
         }
         let timeout = Duration::from_millis(rules.timeout_ms);
         let (id, _) = self.absent.iter().find(|(_, since)| now.saturating_sub(**since) >= timeout)?;
-        if command::losses(view, *id) != (0, 0) {
+        if command::losses(view, *id) != (0, 0) && !planted::is(Bug::LossesIgnored) {
             return None;
         }
         let mut state = command::fail_over(&view.state, *id, false);
         state.auto_failover.count += 1;
         Some(state)
     }
+}
+
+/// The document in which buckets are served again that all nodes have emptied. One that does not say so keeps them
+/// closed until it does, or is failed over: it empties them before anything else when it comes back.
+fn end_flushes(view: &View) -> Option<State> {
+    let is_done = |since: u64| {
+        let active = view.state.nodes.iter().filter(|(_, node)| node.status == Status::Active);
+        active.into_iter().all(|(id, _)| view.report_since(*id, since).is_some())
+    };
+    let done = |bucket: &Bucket| bucket.flushing.is_some_and(is_done);
+    if !view.state.buckets.values().any(done) {
+        return None;
+    }
+    let mut state = view.state.next();
+    state.buckets.values_mut().filter(|bucket| done(bucket)).for_each(|bucket| bucket.flushing = None);
+    Some(state)
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use base::VbState;
+use base::planted::{self, Bug};
 use serde::{Deserialize, Serialize};
 
 use crate::state::Address;
@@ -32,6 +33,12 @@ pub struct VbReport {
     pub uuid: u64,
 }
 
+impl VbReport {
+    /// Of a vBucket that is not there.
+    pub const NOTHING: VbReport =
+        VbReport { state: None, high_seqno: 0, persisted: 0, high_prepared: 0, uuid: 0 };
+}
+
 /// As it stands in a report: role, last change, last persisted, last prepare, history.
 type Written = (u8, u64, u64, u64, u64);
 
@@ -44,7 +51,9 @@ impl From<Written> for VbReport {
 impl From<VbReport> for Written {
     fn from(report: VbReport) -> Self {
         let state = report.state.map_or(0, |state| state as u8);
-        (state, report.high_seqno, report.persisted, report.high_prepared, report.uuid)
+        let is_told = !planted::is(Bug::ReportWithoutPrepares);
+        let high_prepared = if is_told { report.high_prepared } else { 0 };
+        (state, report.high_seqno, report.persisted, high_prepared, report.uuid)
     }
 }
 

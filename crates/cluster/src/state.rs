@@ -8,7 +8,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-pub use bucket::{Bucket, Chain, MAX_REPLICAS, Step, majority, present};
+pub use bucket::{Bucket, Chain, MAX_REPLICAS, NextIds, Step, majority, present};
 pub use check::Invalid;
 
 /// The most bytes that the document takes as JSON: etcd refuses requests of 1.5 MiB.
@@ -79,6 +79,18 @@ pub enum Status {
     DeltaRecovery,
     /// Was failed over and comes back by the next rebalance without its copies.
     FullRecovery,
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Status::New => "new: it has its share after the next rebalance",
+            Status::Active => "active",
+            Status::FailedOver => "failed over",
+            Status::DeltaRecovery => "to come back, with its copies, by the next rebalance",
+            Status::FullRecovery => "to come back, without its copies, by the next rebalance",
+        })
+    }
 }
 
 /// A node.
@@ -231,6 +243,11 @@ impl State {
     pub fn is_choosing(&self) -> bool {
         let is_choice = |step: &Step| matches!(step, Step::Choose { .. });
         self.buckets.values().any(|bucket| bucket.steps.values().any(is_choice))
+    }
+
+    /// The bucket whose documents are being removed, if there is one.
+    pub fn flushing(&self) -> Option<&str> {
+        self.buckets.iter().find(|(_, bucket)| bucket.flushing.is_some()).map(|(name, _)| name.as_str())
     }
 
     /// From JSON; what is not a sound document of a known format is refused.

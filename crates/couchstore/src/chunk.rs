@@ -80,6 +80,25 @@ fn strip_block_bytes(raw: &mut Vec<u8>, from: usize, offset: u64) {
     raw.truncate(write);
 }
 
+/// Whether `len` bytes of content that start at `offset` have no first byte of a block among them.
+pub(crate) fn is_in_one_block(offset: u64, len: usize) -> bool {
+    let within = offset % BLOCK;
+    within != 0 && len as u64 <= BLOCK - within
+}
+
+/// Appends `raw`, whose first byte lies at `offset` in the file, to `out` without the first byte of each block.
+pub(crate) fn strip_into(mut raw: &[u8], offset: u64, out: &mut Vec<u8>) {
+    let mut at = offset;
+    while !raw.is_empty() {
+        if at.is_multiple_of(BLOCK) {
+            (raw, at) = (&raw[1..], at + 1);
+        }
+        let (part, rest) = raw.split_at(raw.len().min((BLOCK - at % BLOCK) as usize));
+        out.extend_from_slice(part);
+        (raw, at) = (rest, at + part.len() as u64);
+    }
+}
+
 /// A file to read chunks from.
 #[derive(Clone)]
 pub(crate) struct Source {
@@ -198,7 +217,7 @@ impl Source {
 }
 
 /// Length field and checksum at the start of a chunk.
-fn chunk_prefix(bytes: &[u8]) -> Option<(u32, u32)> {
+pub(crate) fn chunk_prefix(bytes: &[u8]) -> Option<(u32, u32)> {
     let (length, rest) = bytes.split_first_chunk::<4>()?;
     let (crc, _) = rest.split_first_chunk::<4>()?;
     Some((u32::from_be_bytes(*length), u32::from_be_bytes(*crc)))
@@ -301,6 +320,13 @@ mod tests {
         for at in 4090..12300u64 {
             raw.push(if at % BLOCK == 0 { 99 } else { 1 });
         }
+        for from in [0, 1, 5, 6, 7, 4101, 4102] {
+            let (mut copied, mut in_place) = (Vec::new(), raw[from..].to_vec());
+            strip_into(&raw[from..], 4090 + from as u64, &mut copied);
+            strip_block_bytes(&mut in_place, 0, 4090 + from as u64);
+            assert_eq!(copied, in_place);
+        }
+        strip_into(&[99], 4096, &mut Vec::new());
         strip_block_bytes(&mut raw, 0, 4090);
         assert!(raw.iter().all(|&b| b == 1));
         assert_eq!(span(4090, raw.len() as u64), 12300 - 4090);

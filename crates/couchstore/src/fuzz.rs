@@ -10,7 +10,8 @@ use base::env::{Disk, File, OpenMode};
 
 use crate::check::{Fault, Watcher, check};
 use crate::{
-    Choice, Compaction, CouchFile, DocInfo, Failure, Fate, RecordSummary, RevMeta, Snapshot, Tuning,
+    Choice, Compaction, CouchFile, DocInfo, Failure, Fate, Reading, RecordSummary, RevMeta, Snapshot, Tuning,
+    Want,
 };
 
 /// A disk that holds one file of fixed bytes.
@@ -95,6 +96,7 @@ fn read_everything(bytes: &[u8]) -> Result<(), Failure> {
         first.get_or_insert_with(|| info.id.to_vec());
         Ok::<_, Failure>(ControlFlow::Continue(()))
     })?;
+    read_in_large_pieces(&snapshot);
     snapshot.scan_ids(&[], |_| Ok::<_, Failure>(ControlFlow::Continue(())))?;
     snapshot.scan_locals(|_, _| ())?;
     if let Some(id) = first {
@@ -102,6 +104,44 @@ fn read_everything(bytes: &[u8]) -> Result<(), Failure> {
     }
     CouchFile::open(&disk, Path::new("fuzz.couch.1"))?.rollback(snapshot.info().update_seqno / 2)?;
     copy_everything(snapshot)
+}
+
+/// A record with its stored body.
+type Read = (u64, Vec<u8>, Vec<u8>, Vec<u8>);
+
+fn read(info: &DocInfo<'_>, body: &[u8]) -> Read {
+    (info.seqno, info.id.to_vec(), info.rev_meta.to_vec(), body.to_vec())
+}
+
+/// Reading many documents finds what reading them one by one does, up to the first one that is damaged at most.
+///
+/// # Panics
+///
+/// If it does not.
+pub fn read_in_large_pieces(snapshot: &Snapshot) {
+    let mut one_by_one = Vec::new();
+    let mut stored = Vec::new();
+    let outcome = snapshot.changes_since(0, |info| {
+        one_by_one.push(read(&info, snapshot.stored_body(&info, &mut stored)?));
+        Ok::<_, Failure>(ControlFlow::Continue(()))
+    });
+    let mut reading = Reading::default();
+    for max_bytes in [1, 3_000, usize::MAX] {
+        let mut together = Vec::new();
+        let mut next = Ok(Some(0));
+        while let Ok(Some(from)) = next {
+            next = snapshot.read_since(from, max_bytes, &mut reading, |_| Want::Body, |info, body| {
+                together.push(read(info, body));
+                Ok::<_, Failure>(ControlFlow::Continue(()))
+            });
+            assert!(!matches!(next, Ok(Some(to)) if to <= from), "it goes on");
+        }
+        let is_sound = outcome.is_ok() && one_by_one.is_sorted_by(|a, b| a.0 < b.0);
+        assert!(next.is_ok() || !is_sound, "{next:?} where nothing is damaged");
+        if is_sound {
+            assert!(together == one_by_one, "{} in place of {}", together.len(), one_by_one.len());
+        }
+    }
 }
 
 /// A copy of what can be copied is sound.

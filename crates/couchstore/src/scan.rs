@@ -6,6 +6,7 @@ use crate::chunk::Source;
 use crate::failure::Failure;
 use crate::node::{Entries, MAX_DEPTH, NodeBuf, NodeKind, Pointer};
 use crate::tree::Tree;
+use crate::window::Window;
 
 /// Is shown key and value of each record.
 pub(crate) type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>, Failure> + 'a;
@@ -45,11 +46,32 @@ impl TreeView<'_> {
 
     /// Visits records from `from` on, in order, until `visit` breaks.
     pub(crate) fn walk(&self, from: &[u8], visit: &mut Visit<'_>) -> Result<(), Failure> {
+        self.walk_through(from, &mut Vec::new(), &mut None, visit)
+    }
+
+    /// The same for somebody who does it often: with buffers for nodes, which are left behind for the next time, and
+    /// through `window`.
+    pub(crate) fn walk_ahead(
+        &self,
+        from: &[u8],
+        spare: &mut Vec<NodeBuf>,
+        window: &mut Window,
+        visit: &mut Visit<'_>,
+    ) -> Result<(), Failure> {
+        self.walk_through(from, spare, &mut Some(window), visit)
+    }
+
+    fn walk_through(
+        &self,
+        from: &[u8],
+        spare: &mut Vec<NodeBuf>,
+        window: &mut Option<&mut Window>,
+        visit: &mut Visit<'_>,
+    ) -> Result<(), Failure> {
         let Some(root) = self.root else { return Ok(()) };
         // the path from the root: each node with how much of it is still to do
         let mut budget = self.limit;
-        let mut path = vec![self.open(root, NodeBuf::default(), &mut budget)?];
-        let mut spare = Vec::new();
+        let mut path = vec![self.open(root, spare.pop().unwrap_or_default(), window, &mut budget)?];
         while let Some((node, todo)) = path.last_mut() {
             let bytes = node.bytes();
             let mut entries = Entries::of(&bytes[bytes.len() - *todo..]);
@@ -65,6 +87,7 @@ impl TreeView<'_> {
             match node.kind() {
                 NodeKind::Leaf => {
                     if visit(entry.key, entry.value)?.is_break() {
+                        spare.extend(path.into_iter().map(|(node, _)| node));
                         return Ok(());
                     }
                 }
@@ -73,7 +96,7 @@ impl TreeView<'_> {
                     if path.len() == MAX_DEPTH {
                         return Err(self.source.damaged(child.offset, "a tree is too deep"));
                     }
-                    path.push(self.open(child, spare.pop().unwrap_or_default(), &mut budget)?);
+                    path.push(self.open(child, spare.pop().unwrap_or_default(), window, &mut budget)?);
                 }
             }
         }
@@ -84,9 +107,13 @@ impl TreeView<'_> {
         &self,
         pointer: Pointer,
         mut node: NodeBuf,
+        window: &mut Option<&mut Window>,
         budget: &mut u64,
     ) -> Result<(NodeBuf, usize), Failure> {
-        node.read(self.source, pointer, self.limit)?;
+        match window {
+            Some(window) => node.read_ahead(self.source, pointer, self.limit, window)?,
+            None => node.read(self.source, pointer, self.limit)?,
+        }
         node.spend(self.source, budget)?;
         let todo = node.entries().remaining();
         Ok((node, todo))

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::chunk::{CHUNK_PREFIX, Source, inflate};
+use crate::chunk::{CHUNK_PREFIX, Source, inflate, literal};
 use crate::failure::Failure;
 use crate::header::Header;
 use crate::pieces::Pieces;
@@ -99,7 +99,7 @@ impl Snapshot {
         TreeView { source: &self.source, tree, root: self.header.root(tree), limit: self.header.offset }
     }
 
-    fn malformed(&self) -> Failure {
+    pub(crate) fn malformed(&self) -> Failure {
         self.source.damaged(self.header.offset, "a record of a tree is malformed")
     }
 
@@ -162,7 +162,8 @@ impl Snapshot {
         self.inflated(info, self.stored_body_in_pieces(info, stored, pieces)?, buf)
     }
 
-    fn inflated<'b>(
+    /// What a stored body holds: in `buf`, if it is stored compressed.
+    pub fn inflated<'b>(
         &self,
         info: &DocInfo<'_>,
         block: &'b [u8],
@@ -170,6 +171,9 @@ impl Snapshot {
     ) -> Result<&'b [u8], Failure> {
         if !info.is_compressed() || block.is_empty() {
             return Ok(block);
+        }
+        if let Some(plain) = literal(block) {
+            return Ok(plain);
         }
         match inflate(block, buf) {
             Some(len) => Ok(&buf[..len]),

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use base::{Cas, Datatype, ItemKind, SyncWrite, Version};
 use engine::{Whole, value};
+use kvstore::Change;
 use protocol::dcp::{Deletion, Message, Mutation, OpenFlags, What};
 
 use crate::agreement::Agreement;
@@ -43,35 +44,90 @@ pub fn write_version(
     agreed: &Agreement,
     features: Features,
 ) -> usize {
-    if let Some(event) = event_of(version) {
-        return write_event(out, head, version, &event, agreed);
-    }
-    let key = sync_writes::wire_key(version, features);
-    let is_abort = matches!(version.meta().sync_write, SyncWrite::Abort { .. });
-    if (has_prepare || is_abort)
-        && let Some(what) = sync_writes::completion(version)
-    {
-        let message = Message { cas: Cas(0), key, what, ..head };
-        message.write(out.bytes());
-        return message.wire_bytes();
-    }
-    let message = finish(head, version, key, agreed);
-    if let Ok(whole) = Whole::of(version.clone()) {
-        let (content, datatype) = content(&whole, agreed, features);
-        return send(out, message, &whole, content, datatype, features);
-    }
-    // Read without its value because nobody wants it.
-    let with_datatype = agreed.flags.has(OpenFlags::NO_VALUE_WITH_DATATYPE);
-    let datatype = if with_datatype { version.meta().datatype } else { Datatype::RAW };
-    let datatype = visible(datatype.without(Datatype::SNAPPY), features).0;
-    let message = Message { datatype, ..message };
-    message.write(out.bytes());
-    message.wire_bytes()
+    let change = Change::of(version);
+    let whole = Whole::of(version.clone()).ok();
+    let write = Write { head, change: &change, whole: whole.as_ref(), agreed, features };
+    write.write(out, has_prepare)
 }
 
-fn finish<'a>(head: Message<'a>, version: &Version, key: &'a [u8], agreed: &Agreement) -> Message<'a> {
-    let meta = version.meta();
-    let frequency = version.frequency().load(std::sync::atomic::Ordering::Relaxed);
+/// The same for a change that is read from disk, and copied: commits are told as documents, as their prepares are gone.
+pub fn write_change(
+    out: &mut Vec<u8>,
+    head: Message<'_>,
+    change: &Change<'_>,
+    agreed: &Agreement,
+    features: Features,
+) -> usize {
+    Write { head, change, whole: None, agreed, features }.write(out, false)
+}
+
+/// A change on its way out.
+struct Write<'a> {
+    head: Message<'a>,
+    change: &'a Change<'a>,
+    /// The version that it belongs to, if it shall be sent from there.
+    whole: Option<&'a Whole>,
+    agreed: &'a Agreement,
+    features: Features,
+}
+
+impl Write<'_> {
+    fn write<S: Sink + ?Sized>(&self, out: &mut S, has_prepare: bool) -> usize {
+        let Write { head, change, agreed, features, .. } = *self;
+        if let Some(event) = event_of(change) {
+            return write_event(out, head, change, &event, agreed);
+        }
+        let key = sync_writes::wire_key(change, features);
+        let is_abort = matches!(change.meta.sync_write, SyncWrite::Abort { .. });
+        if (has_prepare || is_abort)
+            && let Some(what) = sync_writes::completion(&change.meta)
+        {
+            let message = Message { cas: Cas(0), key, what, ..head };
+            message.write(out.bytes());
+            return message.wire_bytes();
+        }
+        let message = finish(head, change, key, agreed);
+        if let Some(value) = change.value {
+            let (content, datatype) = content(value, change.meta.datatype, change.is_deleted(), agreed, features);
+            return self.send(out, message, value, content, datatype);
+        }
+        // Read without its value because nobody wants it.
+        let with_datatype = agreed.flags.has(OpenFlags::NO_VALUE_WITH_DATATYPE);
+        let datatype = if with_datatype { change.meta.datatype } else { Datatype::RAW };
+        let datatype = visible(datatype.without(Datatype::SNAPPY), features).0;
+        let message = Message { datatype, ..message };
+        message.write(out.bytes());
+        message.wire_bytes()
+    }
+
+    fn send<S: Sink + ?Sized>(
+        &self,
+        out: &mut S,
+        message: Message<'_>,
+        stored: &[u8],
+        content: Content<'_>,
+        datatype: Datatype,
+    ) -> usize {
+        let datatype = visible(datatype, self.features).0;
+        let value = match &content {
+            Content::Nothing => b"",
+            Content::Stored(from) => &stored[*from..],
+            Content::Made(value) => &value[..],
+        };
+        let message = Message { datatype, value, ..message };
+        match (&content, self.whole) {
+            (Content::Stored(from), Some(whole)) => {
+                message.write_head(out.bytes());
+                out.value(whole, *from);
+            }
+            _ => message.write(out.bytes()),
+        }
+        message.wire_bytes()
+    }
+}
+
+fn finish<'a>(head: Message<'a>, change: &Change<'_>, key: &'a [u8], agreed: &Agreement) -> Message<'a> {
+    let (meta, frequency) = (&change.meta, change.frequency);
     let deletion = |delete_time| Deletion { by_seqno: meta.by_seqno, rev_seqno: meta.rev_seqno, delete_time };
     let mutation = Mutation {
         by_seqno: meta.by_seqno,
@@ -101,82 +157,57 @@ fn not_used(frequency: u8) -> u8 {
     3 - frequency / 64
 }
 
-fn send(
-    out: &mut dyn Sink,
-    message: Message<'_>,
-    whole: &Whole,
-    content: Content<'_>,
-    datatype: Datatype,
-    features: Features,
-) -> usize {
-    let datatype = visible(datatype, features).0;
-    match content {
-        Content::Nothing => {
-            let message = Message { datatype, value: b"", ..message };
-            message.write(out.bytes());
-            message.wire_bytes()
-        }
-        Content::Stored(from) => {
-            let message = Message { datatype, value: &whole.value()[from..], ..message };
-            message.write_head(out.bytes());
-            out.value(whole, from);
-            message.wire_bytes()
-        }
-        Content::Made(value) => {
-            let message = Message { datatype, value: &value, ..message };
-            message.write(out.bytes());
-            message.wire_bytes()
-        }
-    }
-}
-
 /// Only what the consumer knows of.
 fn visible(datatype: Datatype, features: Features) -> Datatype {
     let datatype = if features.json { datatype } else { datatype.without(Datatype::JSON) };
     if features.snappy { datatype } else { datatype.without(Datatype::SNAPPY) }
 }
 
-fn content<'a>(whole: &'a Whole, agreed: &Agreement, features: Features) -> (Content<'a>, Datatype) {
-    let datatype = whole.meta().datatype;
+fn content<'a>(
+    stored: &'a [u8],
+    datatype: Datatype,
+    is_tombstone: bool,
+    agreed: &Agreement,
+    features: Features,
+) -> (Content<'a>, Datatype) {
     let has_xattrs = datatype.is_xattr();
     let wants_xattrs = agreed.flags.has(OpenFlags::XATTRS);
     let no_value = agreed.flags.has(OpenFlags::NO_VALUE);
     let no_value_with_datatype = agreed.flags.has(OpenFlags::NO_VALUE_WITH_DATATYPE);
-    let is_tombstone = whole.is_deleted();
     if no_value || no_value_with_datatype {
         let kept = if no_value_with_datatype { datatype.without(Datatype::SNAPPY) } else { Datatype::RAW };
         // The datatype is that of the document, whatever of it is sent.
         if !(has_xattrs && wants_xattrs) {
             return (Content::Nothing, kept);
         }
-        let plain = value::plain(whole);
+        let plain = value::plain_of(stored, datatype);
         let (_, body) = value::split(&plain, datatype);
         let section = value::section(&plain, body).to_vec();
         let kept = if no_value_with_datatype { kept } else { Datatype::XATTR };
         return pack(Cow::Owned(section), kept, agreed, features);
     }
     if has_xattrs && !wants_xattrs {
-        let plain = value::plain(whole);
+        let plain = value::plain_of(stored, datatype);
         let body_len = value::split(&plain, datatype).1.len();
         let kept = datatype.without(Datatype::XATTR).without(Datatype::SNAPPY);
         return match plain {
-            Cow::Borrowed(stored) => (Content::Stored(stored.len() - body_len), kept),
+            Cow::Borrowed(plain) => (Content::Stored(plain.len() - body_len), kept),
             Cow::Owned(plain) => {
                 pack(Cow::Owned(plain[plain.len() - body_len..].to_vec()), kept, agreed, features)
             }
         };
     }
     if is_tombstone && has_xattrs && !agreed.flags.has(OpenFlags::DELETED_USER_XATTRS) {
-        let plain = value::plain(whole);
+        let plain = value::plain_of(stored, datatype);
         let system = value::split(&plain, datatype).0.system_section();
         let kept = if system.is_empty() { Datatype::RAW } else { Datatype::XATTR };
         return pack(Cow::Owned(system), kept, agreed, features);
     }
     if datatype.is_snappy() && !features.snappy {
-        return (Content::Made(value::plain(whole)), datatype.without(Datatype::SNAPPY));
+        return (Content::Made(value::plain_of(stored, datatype)), datatype.without(Datatype::SNAPPY));
     }
     if agreed.force_compression && !datatype.is_snappy() {
-        return pack(Cow::Borrowed(whole.value()), datatype, agreed, features);
+        return pack(Cow::Borrowed(stored), datatype, agreed, features);
     }
     (Content::Stored(0), datatype)
 }

@@ -1,6 +1,7 @@
 //! What of a vBucket's changes a stream is about, while scopes and collections come and go.
 
-use base::{CollectionId, ScopeId, Seqno, Version};
+use base::{CollectionId, ScopeId, Seqno};
+use kvstore::Change;
 use vbucket::collections::SystemEvent;
 
 use crate::agreement::Agreement;
@@ -48,22 +49,22 @@ fn verdict(is_wanted: bool) -> Verdict {
     if is_wanted { Verdict::Wanted } else { Verdict::Passed }
 }
 
-/// What `version`, the next change, is to a stream with this interest.
-pub(crate) fn look(interest: Option<&mut Interest>, version: &Version, agreed: &Agreement) -> Verdict {
-    if version.key().collection == CollectionId::SYSTEM {
-        let Some(event) = event_of(version) else { return Verdict::Passed };
+/// What the next change is to a stream with this interest.
+pub(crate) fn look(interest: Option<&mut Interest>, change: &Change<'_>, agreed: &Agreement) -> Verdict {
+    if change.key().collection == CollectionId::SYSTEM {
+        let Some(event) = event_of(change) else { return Verdict::Passed };
         let told = interest.map_or(Verdict::Wanted, |interest| interest.hear(&event));
         return match told {
             Verdict::Wanted if !is_sent(&event, agreed) => Verdict::Passed,
             told => told,
         };
     }
-    let collection = version.document_key().collection;
+    let collection = || change.document_key().collection;
     match interest {
         None => Verdict::Wanted,
-        Some(Interest::Default) => verdict(collection == CollectionId::DEFAULT),
+        Some(Interest::Default) => verdict(collection() == CollectionId::DEFAULT),
         Some(Interest::Collections(wanted, _) | Interest::Scope(_, wanted)) => {
-            verdict(wanted.contains(&collection))
+            verdict(wanted.contains(&collection()))
         }
     }
 }

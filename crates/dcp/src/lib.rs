@@ -4,6 +4,7 @@ mod agreement;
 mod consumer;
 mod content;
 mod filter;
+mod frame_writer;
 mod handover;
 mod interest;
 mod pending;

@@ -1,9 +1,12 @@
 //! What a stream has taken from memory or disk and not sent yet.
 
 use std::collections::{HashSet, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
 
 use base::{Account, Part, Seqno, Version};
-use engine::Bucket;
+use engine::{Bucket, Frames};
+use protocol::HEADER_BYTES;
 use protocol::dcp::MarkerMore;
 
 /// A snapshot that is to be announced.
@@ -27,6 +30,10 @@ pub(crate) enum Notice {
 
 /// Changes of one snapshot or of several in the order in which they are sent, charged to the account of the bucket.
 pub(crate) struct Pending {
+    /// What a backfill made; comes before the items.
+    frames: VecDeque<Arc<Frames>>,
+    /// Bytes of the first of them that are sent.
+    cut: usize,
     items: VecDeque<Version>,
     /// Items that were taken out.
     popped: usize,
@@ -57,6 +64,8 @@ pub(crate) struct Pending {
 impl Pending {
     pub(crate) fn new(bucket: &Bucket) -> Pending {
         Pending {
+            frames: VecDeque::new(),
+            cut: 0,
             items: VecDeque::new(),
             popped: 0,
             notices: VecDeque::new(),
@@ -77,11 +86,36 @@ impl Pending {
     pub(crate) fn extend(&mut self, items: impl Iterator<Item = Version>) {
         self.items.extend(items);
         let seqnos = self.items.iter().map(|version| version.meta().by_seqno);
-        self.last_wanted = seqnos.max().unwrap_or_default();
+        self.last_wanted = self.last_wanted.max(seqnos.max().unwrap_or_default());
         let noticed = self.notices.capacity() * size_of::<(usize, Notice)>();
         let bytes = self.items.capacity() * size_of::<Version>() + noticed;
         self.account.charge(Part::Streams, bytes - self.charged);
         self.charged = bytes;
+    }
+
+    /// Takes what a backfill made, up to this change.
+    pub(crate) fn take_frames(&mut self, frames: Vec<Frames>, last: Seqno) {
+        self.frames.extend(frames.into_iter().map(Arc::new));
+        self.last_wanted = self.last_wanted.max(last);
+    }
+
+    /// The next whole messages that a backfill made: the last of them is the one with which `most` bytes are reached.
+    pub(crate) fn pop_frames(&mut self, most: u64) -> Option<(Arc<Frames>, Range<usize>)> {
+        let frames = self.frames.front()?;
+        let from = self.cut;
+        let mut end = frames.len();
+        if ((end - from) as u64) > most {
+            end = from;
+            while ((end - from) as u64) < most {
+                end += message_bytes(&frames[end..]);
+            }
+        }
+        if end < frames.len() {
+            self.cut = end;
+            return Some((Arc::clone(frames), from..end));
+        }
+        self.cut = 0;
+        self.frames.pop_front().map(|frames| (frames, from..end))
     }
 
     /// Appends what was chosen apart.
@@ -118,8 +152,14 @@ impl Pending {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.items.is_empty() && self.notices.is_empty()
+        self.frames.is_empty() && self.items.is_empty() && self.notices.is_empty()
     }
+}
+
+/// Bytes of the message that is the first of `frames`.
+fn message_bytes(frames: &[u8]) -> usize {
+    let length = frames[8..].first_chunk().expect("frames are whole messages");
+    HEADER_BYTES + u32::from_be_bytes(*length) as usize
 }
 
 impl Drop for Pending {

@@ -1,6 +1,9 @@
 //! Where messages are written to.
 
-use engine::Whole;
+use std::ops::Range;
+use std::sync::Arc;
+
+use engine::{Frames, Whole};
 
 /// Where a connection's bytes go: small ones are appended, large values are sent from where they are.
 pub trait Sink {
@@ -9,6 +12,9 @@ pub trait Sink {
 
     /// Appends the value of `version` from byte `from` on.
     fn value(&mut self, version: &Whole, from: usize);
+
+    /// Appends a part of what a backfill made: whole messages.
+    fn frames(&mut self, frames: &Arc<Frames>, part: Range<usize>);
 }
 
 /// Copies everything.
@@ -19,5 +25,9 @@ impl Sink for Vec<u8> {
 
     fn value(&mut self, version: &Whole, from: usize) {
         self.extend_from_slice(&version.value()[from..]);
+    }
+
+    fn frames(&mut self, frames: &Arc<Frames>, part: Range<usize>) {
+        self.extend_from_slice(&frames[part]);
     }
 }

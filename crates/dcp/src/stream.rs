@@ -1,19 +1,22 @@
 //! One stream: the changes of a vBucket, from disk and then from memory, as messages.
 
+use std::any::Any;
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::planted::{self, Bug};
 use base::{CollectionId, Seqno, VbState, VbUuid, Version};
 use engine::{Backfill, BackfillReading, Bucket, BucketKind, Changes, Follower, StreamPlace, StreamStart};
-use kvstore::Values;
+use kvstore::{Change, Values};
 use protocol::dcp::{EndReason, Marker, MarkerMore, Message, OpenFlags, StreamFlags, StreamRequest, What};
 use vbucket::collections::event::begins_checkpoint;
 use vbucket::{CursorId, Range, RangeLimit};
 
 use crate::agreement::{Agreement, BackfillOrder, OutOfOrder, Priority};
 use crate::content::{Features, write_version};
+use crate::frame_writer::FrameWriter;
 use crate::handover::Handover;
 use crate::interest::{Interest, look};
 use crate::pending::{Announcement, Notice, Pending};
@@ -56,6 +59,10 @@ impl Allowance {
         Allowance { most, used: 0 }
     }
 
+    fn left(&self) -> u64 {
+        self.most.saturating_sub(self.used)
+    }
+
     fn is_used(&self) -> bool {
         self.used >= self.most
     }
@@ -89,6 +96,9 @@ impl Common<'_> {
 
     /// Whether the consumer knows of such changes.
     fn is_shown(&self, version: &Version) -> bool {
+        if planted::is(Bug::ExpirationsNotSent) && version.meta().kind == base::ItemKind::Expiration {
+            return false;
+        }
         self.agreed.sync_writes || !version.meta().sync_write.is_hidden()
     }
 }
@@ -271,6 +281,11 @@ impl Stream {
                 }
                 None => {}
             }
+            if let Some((frames, part)) = pending.pop_frames(allowance.left()) {
+                allowance.use_up(part.len());
+                out.frames(&frames, part);
+                continue;
+            }
             let Some(version) = pending.pop() else { break };
             let head = self.message(What::End(EndReason::Ok));
             let has_prepare = common.agreed.sync_writes && pending.has_prepare(&version);
@@ -388,7 +403,8 @@ impl Stream {
             Handover::PendingSent => {
                 // From here on nothing is written any more: what is left is soon sent.
                 if bucket.give_away(self.place.vb, self.place.incarnation) {
-                    self.state = VbState::Dead;
+                    let still = planted::is(Bug::TakeoverLeavesActive);
+                    self.state = if still { VbState::Active } else { VbState::Dead };
                     self.handover = Handover::SendingRest;
                 }
             }
@@ -433,7 +449,7 @@ impl Stream {
     ) -> (Vec<Version>, bool) {
         let mut wanted = Vec::new();
         for version in changes {
-            let verdict = look(self.interest.as_deref_mut(), &version, common.agreed);
+            let verdict = look(self.interest.as_deref_mut(), &Change::of(&version), common.agreed);
             if verdict.is_wanted() {
                 wanted.push(version);
             }
@@ -467,6 +483,12 @@ impl Stream {
                 More::End(reason)
             }
             Phase::Disk(disk) => self.take_from_disk(common, disk, allowance, out),
+            Phase::Memory(cursor)
+                if self.handover == Handover::SendingRest && planted::is(Bug::TakeoverForgetsRest) =>
+            {
+                self.phase = Phase::Memory(cursor);
+                self.hand_over(common, allowance, out)
+            }
             Phase::Memory(cursor) => match self.take_from_memory(common, cursor) {
                 More::Nothing if self.handover != Handover::None => self.hand_over(common, allowance, out),
                 more => more,
@@ -506,7 +528,7 @@ impl Stream {
         let mut cursor = None;
         if !self.flags.has(StreamFlags::DISK_ONLY) {
             match bucket.join_memory(self.place, common.name, self.sent) {
-                Some(joined) if joined.from <= self.sent => {
+                Some(joined) if joined.from <= self.sent || planted::is(Bug::StreamSkipsDisk) => {
                     self.phase = Phase::Memory(joined.id);
                     return More::Some;
                 }
@@ -524,7 +546,13 @@ impl Stream {
             is_urgent: agreed.priority == Priority::High,
             with_prepares: agreed.sync_writes,
         };
-        let backfill = bucket.begin_backfill(self.place.vb, self.sent, reading, common.follower);
+        let writer = Box::new(FrameWriter {
+            head: self.message(What::End(EndReason::Ok)),
+            agreed: agreed.clone(),
+            features: common.features,
+            interest: self.interest.clone(),
+        });
+        let backfill = bucket.begin_backfill(self.place.vb, self.sent, reading, writer, common.follower);
         common.on_disk.set(common.on_disk.get() + 1);
         self.phase = Phase::Disk(Box::new(Disk {
             backfill,
@@ -596,7 +624,14 @@ impl Stream {
         let mut pending = Pending::new(common.bucket);
         pending.is_out_of_order = disk.is_out_of_order;
         pending.is_of_documents = true;
-        self.show(taken.items, common, &mut pending);
+        pending.is_last = taken.is_over;
+        pending.take_frames(taken.frames, taken.last);
+        if let Some(writer) = taken.writer {
+            let writer: Box<dyn Any> = writer;
+            // Whatever it was told of collections meanwhile.
+            let interest = writer.downcast::<FrameWriter>().expect("it is the one of this stream").interest;
+            self.interest = interest;
+        }
         // Without sync writes the end is one that may be asked about.
         let readable = if common.agreed.sync_writes { scope.high_seqno } else { scope.max_visible };
         let visible = self.visible_end(common, readable);
@@ -641,7 +676,8 @@ impl Stream {
         disk.last_wanted = pending.last_wanted;
         let got_any = !pending.is_empty();
         if taken.is_done {
-            pending.end = Some(scope.high_seqno.max(self.sent));
+            let repeated = u64::from(planted::is(Bug::SwitchRepeatsOne));
+            pending.end = Some(Seqno(scope.high_seqno.0 - repeated).max(self.sent));
             if let Some(rest) = disk.rest.take() {
                 self.show(newest_in_order(after(&rest, scope.high_seqno)), common, &mut pending);
                 pending.end = Some(rest.end());
@@ -702,7 +738,7 @@ impl Stream {
     fn leave_disk(&mut self, common: &Common<'_>, disk: Disk, high: Seqno) {
         common.on_disk.set(common.on_disk.get() - 1);
         self.phase = match disk.cursor {
-            Some((cursor, from)) if from <= high => Phase::Memory(cursor),
+            Some((cursor, from)) if from <= high || planted::is(Bug::SwitchSkips) => Phase::Memory(cursor),
             // Memory had moved on before the disk was read; or there is no cursor: look again.
             Some((cursor, _)) => {
                 common.bucket.leave_memory(self.place, cursor);

@@ -2,25 +2,25 @@
 
 use std::collections::HashSet;
 
-use base::{CollectionId, DurabilityLevel, ItemKind, Seqno, SyncWrite, Version};
+use base::{CollectionId, DurabilityLevel, ItemKind, Seqno, SyncWrite, Version, VersionMeta};
+use kvstore::Change;
 use protocol::dcp::{Mutation, Prepare, What};
 
 use crate::content::Features;
 
 /// The key as the consumer knows it: of a prepare or an abort that of the document.
-pub(crate) fn wire_key(version: &Version, features: Features) -> &[u8] {
-    let key = version.key();
+pub(crate) fn wire_key<'a>(change: &Change<'a>, features: Features) -> &'a [u8] {
+    let key = change.key();
     match (features.collections, key.collection == CollectionId::PREPARES) {
         (true, true) => key.key,
-        (true, false) => version.stored_key(),
-        (false, true) => version.document_key().key,
+        (true, false) => change.stored_key,
+        (false, true) => change.document_key().key,
         (false, false) => key.key,
     }
 }
 
 /// How a commit or an abort is said to those who have the prepare; nothing for anything else.
-pub(crate) fn completion(version: &Version) -> Option<What> {
-    let meta = version.meta();
+pub(crate) fn completion(meta: &VersionMeta) -> Option<What> {
     match meta.sync_write {
         SyncWrite::Commit { prepared } => Some(What::Commit(prepared, meta.by_seqno)),
         SyncWrite::Abort { prepared } => Some(What::Abort(prepared, meta.by_seqno)),
@@ -87,7 +87,7 @@ pub(crate) fn commits_without_prepares(items: &[Version], sent: Seqno) -> HashSe
 
 #[cfg(test)]
 mod tests {
-    use base::{DocKey, Heap, NewVersion, VersionMeta};
+    use base::{DocKey, Heap, NewVersion};
 
     use super::*;
 
@@ -113,8 +113,10 @@ mod tests {
     fn keys_are_those_of_documents() {
         let with = Features { collections: true, ..Features::default() };
         for of in [PREPARE, commit(1), SyncWrite::No, SyncWrite::Abort { prepared: Seqno(1) }] {
-            assert_eq!(wire_key(&version(2, of), with), b"\0k");
-            assert_eq!(wire_key(&version(2, of), Features::default()), b"k");
+            let version = version(2, of);
+            let change = Change::of(&version);
+            assert_eq!(wire_key(&change, with), b"\0k");
+            assert_eq!(wire_key(&change, Features::default()), b"k");
         }
     }
 

@@ -1,7 +1,8 @@
 //! System events between a vBucket and the wire.
 
-use base::{CollectionId, ScopeId, Version};
-use engine::{Whole, value};
+use base::{CollectionId, ScopeId};
+use engine::value;
+use kvstore::Change;
 use protocol::dcp::system_event::{self as wire, STORED_FORM};
 use protocol::dcp::{Message, What, WireEvent};
 use vbucket::collections::{Collection, EventKind, ManifestUid, Scope, SystemEvent};
@@ -10,16 +11,16 @@ use crate::agreement::Agreement;
 use crate::sink::Sink;
 
 /// The event that a version is; nothing if it is a document, or if its value is damaged, which is logged.
-pub(crate) fn event_of(version: &Version) -> Option<SystemEvent> {
-    if version.key().collection != CollectionId::SYSTEM {
+pub(crate) fn event_of(change: &Change<'_>) -> Option<SystemEvent> {
+    let key = change.key();
+    if key.collection != CollectionId::SYSTEM {
         return None;
     }
-    let read = Whole::of(version.clone())
-        .ok()
-        .and_then(|whole| SystemEvent::parse(version.key().key, version.is_deleted(), &value::plain(&whole)));
+    let plain = change.value.map(|stored| value::plain_of(stored, change.meta.datatype));
+    let read = plain.and_then(|plain| SystemEvent::parse(key.key, change.is_deleted(), &plain));
     if read.is_none() {
-        let key = version.key().key.escape_ascii();
-        tracing::error!(seqno = %version.meta().by_seqno, %key, "a system event cannot be read");
+        let key = key.key.escape_ascii();
+        tracing::error!(seqno = %change.meta.by_seqno, %key, "a system event cannot be read");
     }
     read
 }
@@ -30,14 +31,14 @@ pub(crate) fn is_sent(event: &SystemEvent, agreed: &Agreement) -> bool {
 }
 
 /// Writes an event as a message of the stream that `head` belongs to; returns how many bytes it took.
-pub(crate) fn write_event(
-    out: &mut dyn Sink,
+pub(crate) fn write_event<S: Sink + ?Sized>(
+    out: &mut S,
     head: Message<'_>,
-    version: &Version,
+    change: &Change<'_>,
     event: &SystemEvent,
     agreed: &Agreement,
 ) -> usize {
-    let meta = version.meta();
+    let meta = &change.meta;
     let plain = wire_event(event);
     let stored = agreed.stored_events.then(|| event.to_value());
     let plain_value = plain.map(|plain| plain.value());

@@ -1,25 +1,32 @@
 //! From the disk, or the list of an ephemeral bucket, to a stream: a few threads read what is no longer in checkpoints, a slice at a time, into bounded buffers.
 
 use std::collections::VecDeque;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use base::doc_key::encode_leb128;
-use base::{Account, CollectionId, Part, Seqno, VbId, VbState, Version};
-use kvstore::{Failure, Snapshot, Values};
+use base::{Account, CollectionId, Seqno, VbId, VbState};
+use kvstore::{Snapshot, Values};
 use parking_lot::{Condvar, Mutex};
-use vbucket::collections::event::stored_prefixes;
 
 use crate::bucket::Bucket;
-use crate::flusher::{Progress, is_committed};
+use crate::flusher::Progress;
 use crate::follower::Follower;
+use frames::Piece;
+use place::{KeyPlace, Place};
+use slice::{Buffers, Made, Slice};
 
-/// What one step reads at most, in bytes; one document may be larger.
-const SLICE_BYTES: usize = 256 << 10;
-/// What a backfill holds ready at most, in bytes, before it waits for its stream.
+mod frames;
+mod place;
+mod slice;
+
+pub use frames::Frames;
+pub use slice::WriteChanges;
+
+/// What a backfill holds ready at most, in bytes, before it waits for its stream; one document may be larger.
 const BUFFER_BYTES: usize = 1 << 20;
+/// What one step makes at least, in bytes, if there is so much.
+const LEAST_SLICE_BYTES: usize = 64 << 10;
 /// All backfills of a bucket hold no more ready than this part of its quota, but for a slice a connection,
 const SHARE_PART: u64 = 32;
 /// and those of one connection no more than this part of that.
@@ -27,9 +34,6 @@ const CONNECTION_PART: usize = 4;
 /// A backfill whose stream takes nothing for so long is given up: its snapshot keeps what a compaction has replaced
 /// on the disk.
 const MOST_STALLED: Duration = Duration::from_secs(720);
-/// What the account is charged for a version in a buffer, beside the version itself.
-const SLOT_BYTES: usize = size_of::<Version>();
-
 /// What a backfill reads: one state of the vBucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackfillScope {
@@ -61,59 +65,22 @@ pub struct BackfillReading {
 }
 
 /// What a stream got out of a backfill.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Backfilled {
     /// What is read; known from the first step on.
     pub scope: Option<BackfillScope>,
-    /// Documents in order of seqno, or of keys.
-    pub items: Vec<Version>,
+    /// What the stream's writer made of changes in order of seqno, or of keys.
+    pub frames: Vec<Frames>,
+    /// The last change that is in them.
+    pub last: Seqno,
     /// Whether that was all.
     pub is_done: bool,
+    /// Whether the writer wants nothing after these.
+    pub is_over: bool,
+    /// The writer, once everything is read.
+    pub writer: Option<Box<dyn WriteChanges>>,
     /// Whether the disk could not be read; nothing more comes.
     pub has_failed: bool,
-}
-
-/// Where a backfill goes on, which is also how it reads.
-#[derive(Clone, Debug)]
-enum Place {
-    /// By seqno, from this one on.
-    Seqno(Seqno),
-    /// By key.
-    Key(KeyPlace),
-}
-
-/// A place in one range of stored keys, and the ranges behind it: what begins with a prefix.
-#[derive(Clone, Debug)]
-struct KeyPlace {
-    prefix: Vec<u8>,
-    /// The stored key that is read next.
-    from: Vec<u8>,
-    later: Vec<Vec<u8>>,
-}
-
-impl KeyPlace {
-    /// The events of a collection, then the collection.
-    fn of(collection: CollectionId) -> KeyPlace {
-        let [first, second] = stored_prefixes(collection);
-        let (bytes, len) = encode_leb128(collection.0);
-        KeyPlace { from: first.clone(), prefix: first, later: vec![bytes[..len].to_vec(), second] }
-    }
-
-    /// The next range.
-    fn next(mut self) -> Option<KeyPlace> {
-        let prefix = self.later.pop()?;
-        Some(KeyPlace { from: prefix.clone(), prefix, later: self.later })
-    }
-}
-
-impl Place {
-    /// Nothing below it is read.
-    fn seqno(&self) -> Seqno {
-        match self {
-            Place::Seqno(seqno) => *seqno,
-            Place::Key(_) => Seqno(1),
-        }
-    }
 }
 
 struct State {
@@ -124,9 +91,12 @@ struct State {
     dropped: Vec<(CollectionId, Seqno)>,
     /// What is to be read next.
     next: Place,
-    items: VecDeque<Version>,
+    pieces: VecDeque<Piece>,
     bytes: usize,
+    /// Nothing while a thread works with it.
+    writer: Option<Box<dyn WriteChanges>>,
     is_done: bool,
+    is_over: bool,
     has_failed: bool,
     /// Since when it waits for its stream, on the monotonic clock.
     waits_since: Option<Duration>,
@@ -152,45 +122,42 @@ impl Backfill {
     fn cancel(&self) {
         self.is_cancelled.store(true, Ordering::Relaxed);
         self.follower.parked.lock().retain(|other| !std::ptr::eq(&**other, self));
-        let (items, snapshot) = {
+        let (pieces, snapshot) = {
             let mut state = self.state.lock();
             state.is_done = true;
             (self.take_all(&mut state), state.snapshot.take())
         };
-        drop((items, snapshot));
+        drop((pieces, snapshot));
     }
 
     fn wants_more(&self, state: &State) -> bool {
         !state.is_done && !state.is_busy && state.bytes <= BUFFER_BYTES / 2
     }
 
-    fn hold(&self, state: &mut State, items: Vec<Version>, bytes: usize) {
-        self.account.charge(Part::Streams, items.len() * SLOT_BYTES);
+    fn hold(&self, state: &mut State, pieces: Vec<Piece>, bytes: usize) {
         self.total.fetch_add(bytes, Ordering::Relaxed);
         self.follower.buffered.fetch_add(bytes, Ordering::Relaxed);
         state.bytes += bytes;
-        state.items.extend(items);
+        state.pieces.extend(pieces);
     }
 
-    fn let_go(&self, state: &mut State, items: usize, bytes: usize) {
-        self.account.release(Part::Streams, items * SLOT_BYTES);
+    fn let_go(&self, state: &mut State, bytes: usize) {
         self.total.fetch_sub(bytes, Ordering::Relaxed);
         self.follower.buffered.fetch_sub(bytes, Ordering::Relaxed);
         state.bytes -= bytes;
     }
 
-    fn take_all(&self, state: &mut State) -> Vec<Version> {
-        let items: Vec<Version> = std::mem::take(&mut state.items).into();
+    fn take_all(&self, state: &mut State) -> VecDeque<Piece> {
         let bytes = state.bytes;
-        self.let_go(state, items.len(), bytes);
-        items
+        self.let_go(state, bytes);
+        std::mem::take(&mut state.pieces)
     }
 }
 
 impl Drop for Backfill {
     fn drop(&mut self) {
-        let items = self.take_all(&mut self.state.lock());
-        drop(items);
+        let pieces = self.take_all(&mut self.state.lock());
+        drop(pieces);
     }
 }
 
@@ -203,6 +170,8 @@ pub(crate) struct BackfillQueue {
     running: AtomicUsize,
     /// Bytes that all backfills hold ready.
     buffered: Arc<AtomicUsize>,
+    /// Buffers of threads that read, as many as ever read at once.
+    spare: Mutex<Vec<Buffers>>,
 }
 
 impl BackfillQueue {
@@ -232,13 +201,14 @@ impl BackfillQueue {
 }
 
 impl Bucket {
-    /// Begins to read what a vBucket had changed after `after`, as the store has it now. `follower` is told when
-    /// there is something to take.
+    /// Begins to read what a vBucket had changed after `after`, as the store has it now, and to make of it what `writer`
+    /// does. `follower` is told when there is something to take.
     pub fn begin_backfill(
         &self,
         vb: VbId,
         after: Seqno,
         reading: BackfillReading,
+        writer: Box<dyn WriteChanges>,
         follower: &Arc<Follower>,
     ) -> Arc<Backfill> {
         let next = match reading.by_key {
@@ -250,9 +220,11 @@ impl Bucket {
             scope: None,
             dropped: Vec::new(),
             next,
-            items: VecDeque::new(),
+            pieces: VecDeque::new(),
             bytes: 0,
+            writer: Some(writer),
             is_done: false,
+            is_over: false,
             has_failed: false,
             waits_since: None,
             is_busy: true,
@@ -275,26 +247,30 @@ impl Bucket {
     /// Takes what a backfill has ready, and lets it go on.
     pub fn take_backfilled(&self, backfill: &Arc<Backfill>, max_bytes: usize) -> Backfilled {
         let mut state = backfill.state.lock();
-        let mut items = Vec::new();
+        let (mut frames, mut last) = (Vec::new(), Seqno(0));
         let mut bytes = 0;
         while bytes < max_bytes
-            && let Some(item) = state.items.pop_front()
+            && let Some(piece) = state.pieces.pop_front()
         {
-            bytes += item.allocated_bytes();
-            items.push(item);
+            bytes += piece.frames.allocated_bytes();
+            last = last.max(piece.last);
+            frames.push(piece.frames);
         }
-        backfill.let_go(&mut state, items.len(), bytes);
+        backfill.let_go(&mut state, bytes);
         if bytes > 0 {
             state.waits_since = None;
         }
         let wants_more = backfill.wants_more(&state);
         state.is_busy |= wants_more;
-        let is_empty = state.items.is_empty();
+        let is_all = state.is_done && state.pieces.is_empty();
         let taken = Backfilled {
             scope: state.scope,
-            is_done: state.is_done && is_empty && !state.has_failed,
-            has_failed: state.has_failed && is_empty,
-            items,
+            is_done: is_all && !state.is_over && !state.has_failed,
+            is_over: is_all && state.is_over,
+            has_failed: is_all && state.has_failed,
+            writer: if is_all { state.writer.take() } else { None },
+            frames,
+            last,
         };
         drop(state);
         if wants_more {
@@ -320,7 +296,7 @@ impl Bucket {
     /// Whether a backfill has waited for its stream for so long at `now` on the monotonic clock that it is given up.
     pub fn is_backfill_stalled(&self, backfill: &Backfill, now: Duration) -> bool {
         let mut state = backfill.state.lock();
-        if state.items.is_empty() {
+        if state.pieces.is_empty() {
             state.waits_since = None;
             return false;
         }
@@ -332,12 +308,24 @@ impl Bucket {
         self.backfills.buffered.load(Ordering::Relaxed)
     }
 
+    /// What one connection's backfills may hold ready.
+    fn connection_share(&self) -> usize {
+        let share = usize::try_from(self.memory.quota_bytes() / SHARE_PART).unwrap_or(usize::MAX);
+        share / CONNECTION_PART
+    }
+
+    /// How much the next slice of a backfill makes at most.
+    fn slice_bytes(&self, backfill: &Backfill, state: &State) -> usize {
+        let own = backfill.follower.buffered.load(Ordering::Relaxed);
+        let room = BUFFER_BYTES.saturating_sub(state.bytes).min(self.connection_share().saturating_sub(own));
+        room.max(LEAST_SLICE_BYTES)
+    }
+
     /// Whether there is room for another slice. A connection that holds nothing has always room for one, so that
     /// those who do not take theirs hold up nobody else.
     fn has_backfill_room(&self, follower: &Follower) -> bool {
-        let share = usize::try_from(self.memory.quota_bytes() / SHARE_PART).unwrap_or(usize::MAX);
-        let own = follower.buffered.load(Ordering::Relaxed);
-        own == 0 || (own < share / CONNECTION_PART && self.backfilled_bytes() < share)
+        let (own, share) = (follower.buffered.load(Ordering::Relaxed), self.connection_share());
+        own == 0 || (own < share && self.backfilled_bytes() < share * CONNECTION_PART)
     }
 
     /// Reads a slice for the next backfill that wants to.
@@ -391,13 +379,15 @@ impl Bucket {
 
     /// Only one thread works on a backfill, so the state is not needed while it reads.
     fn read_slice(&self, backfill: &Arc<Backfill>) -> Progress {
-        let (snapshot, next, scope, mut dropped) = {
+        let (snapshot, next, scope, mut dropped, writer, max_bytes) = {
             let mut state = backfill.state.lock();
-            (state.snapshot.take(), state.next.clone(), state.scope, std::mem::take(&mut state.dropped))
+            let dropped = std::mem::take(&mut state.dropped);
+            let max_bytes = self.slice_bytes(backfill, &state);
+            (state.snapshot.take(), state.next.clone(), state.scope, dropped, state.writer.take(), max_bytes)
         };
-        if backfill.is_cancelled.load(Ordering::Relaxed) {
+        let (Some(mut writer), false) = (writer, backfill.is_cancelled.load(Ordering::Relaxed)) else {
             return Progress::Worked;
-        }
+        };
         let opened = match snapshot {
             Some(snapshot) => Ok(Some(snapshot)),
             None => {
@@ -410,31 +400,44 @@ impl Bucket {
                 })
             }
         };
-        let mut slice = Slice::default();
-        let scanned = opened.and_then(|snapshot| {
+        let mut buffers = self.backfills.spare.lock().pop().unwrap_or_default();
+        let read = opened.and_then(|snapshot| {
             let Some(snapshot) = snapshot else { return Ok(None) };
-            slice.dropped = dropped;
+            let mut prepares_above = None;
             if backfill.with_prepares {
-                slice.prepares_above = Some(Seqno(snapshot.state()?.completed_seqno));
+                prepares_above = Some(Seqno(snapshot.state()?.completed_seqno));
             }
-            slice.read(&*snapshot, next, backfill.values)?;
+            let slice = Slice {
+                writer: &mut *writer,
+                account: &backfill.account,
+                dropped: &dropped,
+                prepares_above,
+                max_bytes,
+                made: Made::default(),
+            };
+            let made = slice.read(&*snapshot, next, backfill.values, &mut buffers)?;
             let scope = scope.map_or_else(|| self.scope_of(backfill.vb, &*snapshot), Ok)?;
-            Ok(Some((snapshot, scope)))
+            Ok(Some((snapshot, scope, made)))
         });
-        let Slice { items, bytes, rest, dropped, .. } = slice;
+        self.backfills.spare.lock().push(buffers);
         let mut state = backfill.state.lock();
         state.is_busy = false;
-        match scanned {
-            Ok(opened) => {
-                let (snapshot, scope) = opened.unzip();
-                state.scope.get_or_insert(scope.unwrap_or_default());
-                state.is_done = rest.is_none() || backfill.is_cancelled.load(Ordering::Relaxed);
-                if let Some(rest) = rest {
+        state.writer = Some(writer);
+        match read {
+            Ok(read) => {
+                let (snapshot, scope, made) = match read {
+                    Some((snapshot, scope, made)) => (Some(snapshot), scope, made),
+                    None => (None, BackfillScope::default(), Made::default()),
+                };
+                state.scope.get_or_insert(scope);
+                state.is_over |= made.is_over;
+                state.is_done = made.rest.is_none() || backfill.is_cancelled.load(Ordering::Relaxed);
+                if let Some(rest) = made.rest {
                     state.next = rest;
                 }
                 state.snapshot = snapshot.filter(|_| !state.is_done);
                 state.dropped = dropped;
-                backfill.hold(&mut state, items, bytes);
+                backfill.hold(&mut state, made.pieces, made.bytes);
                 let again = backfill.wants_more(&state);
                 state.is_busy |= again;
                 drop(state);
@@ -449,86 +452,6 @@ impl Bucket {
                 tracing::error!(bucket = self.name(), vb = %backfill.vb, %failure, "a stream cannot read from disk");
                 Progress::Failed
             }
-        }
-    }
-}
-
-/// What one step has read.
-#[derive(Default)]
-struct Slice {
-    items: Vec<Version>,
-    bytes: usize,
-    /// Where the next step goes on; nothing if this was all.
-    rest: Option<Place>,
-    /// Collections whose end is part of what is read, with the seqnos at which they ended: what they held is left out.
-    dropped: Vec<(CollectionId, Seqno)>,
-    /// Prepares above this are in flight, and wanted; nothing if none are wanted.
-    prepares_above: Option<Seqno>,
-}
-
-impl Slice {
-    /// Takes it, unless it belongs to the next slice.
-    fn take(&mut self, version: Version) -> Result<(), Version> {
-        if !self.dropped.is_empty() && self.hides(&version) {
-            return Ok(());
-        }
-        if self.bytes >= SLICE_BYTES {
-            return Err(version);
-        }
-        self.bytes += version.allocated_bytes();
-        self.items.push(version);
-        Ok(())
-    }
-
-    fn hides(&self, version: &Version) -> bool {
-        let (id, seqno) = (version.document_key().collection, version.meta().by_seqno);
-        self.dropped.iter().any(|(of, end)| *of == id && seqno <= *end)
-    }
-
-    fn take_in_order(&mut self, version: Version) -> ControlFlow<()> {
-        match self.take(version) {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(next) => {
-                self.rest = Some(Place::Seqno(next.meta().by_seqno));
-                ControlFlow::Break(())
-            }
-        }
-    }
-
-    fn read(&mut self, snapshot: &dyn Snapshot, place: Place, values: Values) -> Result<(), Failure> {
-        match place {
-            Place::Seqno(from) => match self.prepares_above {
-                None => snapshot.scan(from, values, &mut |version| self.take_in_order(version)),
-                Some(completed) => snapshot.scan_all(from, values, &mut |version| {
-                    if is_committed(&version, completed) {
-                        return ControlFlow::Continue(());
-                    }
-                    self.take_in_order(version)
-                }),
-            },
-            Place::Key(mut range) => loop {
-                let mut next = None;
-                snapshot.scan_keys(&range.from, values, &mut |version| {
-                    if !version.stored_key().starts_with(&range.prefix) {
-                        return ControlFlow::Break(());
-                    }
-                    match self.take(version) {
-                        Ok(()) => ControlFlow::Continue(()),
-                        Err(version) => {
-                            next = Some(version.stored_key().to_vec());
-                            ControlFlow::Break(())
-                        }
-                    }
-                })?;
-                if let Some(from) = next {
-                    self.rest = Some(Place::Key(KeyPlace { from, ..range }));
-                    return Ok(());
-                }
-                match range.next() {
-                    Some(later) => range = later,
-                    None => return Ok(()),
-                }
-            },
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Removing all documents of a bucket at once.
 
+use std::sync::atomic::Ordering;
+
 use base::{VbId, VbState};
 use vbucket::{Origin, VBucket};
 
@@ -8,6 +10,17 @@ use crate::failure::Failure;
 use crate::shard_guard::Holder;
 
 impl Bucket {
+    /// Whether clients are to try again later: other nodes remove the bucket's documents, too.
+    #[inline]
+    pub fn is_emptying(&self) -> bool {
+        self.is_emptying.load(Ordering::Relaxed)
+    }
+
+    /// Has clients try again later, or lets them in again.
+    pub fn set_emptying(&self, is_emptying: bool) {
+        self.is_emptying.store(is_emptying, Ordering::Relaxed);
+    }
+
     /// Removes all documents, in memory and on disk. Each vBucket keeps its role and begins a new history at seqno 0, so
     /// that whoever follows it starts anew.
     ///

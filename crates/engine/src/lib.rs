@@ -59,7 +59,7 @@ mod write;
 mod writer;
 
 pub use account_check::AccountFigures;
-pub use backfill::{Backfill, BackfillReading, BackfillScope, Backfilled};
+pub use backfill::{Backfill, BackfillReading, BackfillScope, Backfilled, Frames, WriteChanges};
 #[cfg(debug_assertions)]
 pub use bucket::locks_taken;
 pub use bucket::{Bucket, Mutated};

@@ -58,11 +58,16 @@ pub fn inflate(block: &[u8], limit_bytes: usize) -> Result<Vec<u8>, Refusal> {
 ///
 /// A stored block was checked when it came in; one that has become unreadable reads as empty.
 pub fn plain(version: &Whole) -> Cow<'_, [u8]> {
-    if !version.meta().datatype.is_snappy() {
-        return Cow::Borrowed(version.value());
+    plain_of(version.value(), version.meta().datatype)
+}
+
+/// The same for a stored value by itself.
+pub fn plain_of(stored: &[u8], datatype: Datatype) -> Cow<'_, [u8]> {
+    if !datatype.is_snappy() {
+        return Cow::Borrowed(stored);
     }
     let limit = limits::MAX_VALUE_BYTES + limits::MAX_SYSTEM_XATTR_BYTES;
-    Cow::Owned(inflate(version.value(), limit).unwrap_or_default())
+    Cow::Owned(inflate(stored, limit).unwrap_or_default())
 }
 
 /// Whether a plain value may be stored: system xattrs have an allowance of their own, everything else together one.

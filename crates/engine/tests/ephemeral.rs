@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use base::env::{Env, SimHandles};
 use base::{Cas, Datatype, DurabilityLevel, Seqno, VbState, Version};
-use common::{VB, doc};
+use common::{Lines, VB, doc, lines};
 use engine::{
     Bucket, BucketConfig, BucketKind, Mutated, Progress, Refusal, Resumed, StoreMode, StoreRequest,
     StreamWanted, SyncOutcome,
@@ -436,7 +436,7 @@ fn a_stream_reads_the_list_then_memory_and_misses_nothing() {
     let cursor = bucket.join_memory(start.place, &"s".into(), Seqno(0)).expect("a place in memory");
     assert_eq!((start.high_seqno, cursor.from), (Seqno(2001), Seqno(2001)));
     world.set("8", "later");
-    let backfill = bucket.begin_backfill(VB, Seqno(0), READING, &follower);
+    let backfill = bucket.begin_backfill(VB, Seqno(0), READING, Box::new(Lines), &follower);
     assert_eq!(bucket.backfill_step(), Progress::Worked);
     // what happens while it reads does not show
     (0..2000).for_each(|key| {
@@ -449,7 +449,7 @@ fn a_stream_reads_the_list_then_memory_and_misses_nothing() {
     let scope = loop {
         let taken = bucket.take_backfilled(&backfill, 100_000);
         assert!(!taken.has_failed);
-        read.extend(seqnos(&taken.items));
+        read.extend(lines(&taken).into_iter().map(|(seqno, _)| seqno));
         if taken.is_done {
             break taken.scope.expect("it has begun");
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base::{Seqno, VbState, VbUuid};
-use common::{VB, Watched};
+use common::{VB, Watched, WholeLines, lines};
 use engine::{BackfillReading, Changes, Follower, Progress, StreamRefusal, StreamWanted};
 use kvstore::Values;
 use vbucket::{RangeLimit, ResumePoint};
@@ -46,14 +46,14 @@ fn a_stream_reads_the_disk_then_memory_and_misses_nothing() {
     world.set("a", "2");
     assert!(bucket.flush_all());
     assert_eq!(wakes.load(Ordering::Relaxed), 1);
-    let backfill = bucket.begin_backfill(VB, Seqno(0), READING, &follower);
+    let backfill = bucket.begin_backfill(VB, Seqno(0), READING, Box::new(WholeLines), &follower);
     assert_eq!(bucket.backfill_step(), Progress::Worked);
     let read = bucket.take_backfilled(&backfill, usize::MAX);
     let scope = read.scope.expect("it has begun");
     assert!(read.is_done && !read.has_failed);
     assert_eq!(
-        (scope.high_seqno, keys(&read.items)),
-        (Seqno(5), vec!["b".into(), "c".into(), "d".into(), "a".into()])
+        (scope.high_seqno, lines(&read)),
+        (Seqno(5), vec![(2, "b".into()), (3, "c".into()), (4, "d".into()), (5, "a".into())])
     );
     assert!(cursor.from <= scope.high_seqno, "there is no gap");
     let mut from_memory = Vec::new();
@@ -96,7 +96,7 @@ fn a_backfill_waits_for_its_reader_and_ends_when_told() {
     }
     assert!(world.bucket.flush_all());
     let (follower, _) = follower();
-    let backfill = world.bucket.begin_backfill(VB, Seqno(0), READING, &follower);
+    let backfill = world.bucket.begin_backfill(VB, Seqno(0), READING, Box::new(WholeLines), &follower);
     let mut steps = 0;
     while world.bucket.backfill_step() == Progress::Worked {
         steps += 1;
@@ -105,18 +105,19 @@ fn a_backfill_waits_for_its_reader_and_ends_when_told() {
     let mut read = Vec::new();
     loop {
         let more = world.bucket.take_backfilled(&backfill, 100_000);
-        read.extend(keys(&more.items));
+        read.extend(lines(&more));
         if more.is_done {
             break;
         }
         world.bucket.backfill_step();
     }
+    assert!(read.iter().zip(1..).all(|((seqno, _), expected)| *seqno == expected));
     assert_eq!(read.len(), 600);
-    let cancelled = world.bucket.begin_backfill(VB, Seqno(0), READING, &follower);
+    let cancelled = world.bucket.begin_backfill(VB, Seqno(0), READING, Box::new(WholeLines), &follower);
     world.bucket.backfill_step();
     world.bucket.cancel_backfill(&cancelled);
     while world.bucket.backfill_step() == Progress::Worked {}
-    assert!(world.bucket.take_backfilled(&cancelled, usize::MAX).items.is_empty());
+    assert!(world.bucket.take_backfilled(&cancelled, usize::MAX).frames.is_empty());
     drop((backfill, cancelled));
     world.check_account();
 }
@@ -129,7 +130,9 @@ fn those_who_take_nothing_hold_up_nobody() {
         world.set(&format!("k{at}"), &value);
     }
     assert!(world.bucket.flush_all());
-    let begin = |follower: &Arc<Follower>| world.bucket.begin_backfill(VB, Seqno(0), READING, follower);
+    let begin = |follower: &Arc<Follower>| {
+        world.bucket.begin_backfill(VB, Seqno(0), READING, Box::new(WholeLines), follower)
+    };
     let (idle, _) = follower();
     let stalled: Vec<_> = (0..8).map(|_| begin(&idle)).collect();
     while world.bucket.backfill_step() == Progress::Worked {}
@@ -141,7 +144,7 @@ fn those_who_take_nothing_hold_up_nobody() {
     loop {
         world.bucket.backfill_step();
         let taken = world.bucket.take_backfilled(&read, usize::MAX);
-        items += taken.items.len();
+        items += lines(&taken).len();
         if taken.is_done {
             break;
         }

@@ -1,5 +1,6 @@
 //! A bucket's documents on disk: one trait, and the backends behind it.
 
+mod change;
 mod collections;
 mod compaction;
 pub mod couch;
@@ -16,6 +17,7 @@ mod store;
 #[doc(hidden)]
 pub mod suite;
 
+pub use change::{Change, ChangesWanted, Reading};
 pub use collections::CollectionStats;
 pub use compaction::{Compacted, Compaction, CompactionProgress, Expired, FileAt, RolledBack};
 pub use couch::{CompactionSteps, Couch, CouchConfig};

@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 
 use base::{CollectionId, DocKey, Seqno, SyncWrite, VbId, Version};
 
+use crate::change::{Change, ChangesWanted, Reading};
 use crate::collections::CollectionStats;
 use crate::compaction::{Compacted, Compaction, RolledBack};
 use crate::failure::Failure;
@@ -149,6 +150,19 @@ pub trait Snapshot: Send {
         visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
     ) -> Result<(), Failure>;
 
+    /// Visits what [`Snapshot::scan`] or [`Snapshot::scan_all`] does, borrowed, until `visit` breaks off or about as much
+    /// was visited as is wanted. Returns the seqno from which on there may be more; nothing if that was all, or if
+    /// `visit` broke off. A store that can do without a version for each change does.
+    fn changes(
+        &self,
+        wanted: &ChangesWanted,
+        reading: &mut Reading,
+        visit: &mut dyn FnMut(&Change<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<Seqno>, Failure> {
+        let _ = reading;
+        changes_of_versions(self, wanted, visit)
+    }
+
     /// Visits the newest version of each document whose stored key (collection prefix and key) is `from` or greater,
     /// in order of stored key, until `visit` breaks. Prepares are not visited.
     fn scan_keys(
@@ -157,6 +171,29 @@ pub trait Snapshot: Send {
         values: Values,
         visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
     ) -> Result<(), Failure>;
+}
+
+/// [`Snapshot::changes`] by way of versions.
+pub(crate) fn changes_of_versions<S: Snapshot + ?Sized>(
+    snapshot: &S,
+    wanted: &ChangesWanted,
+    visit: &mut dyn FnMut(&Change<'_>) -> ControlFlow<()>,
+) -> Result<Option<Seqno>, Failure> {
+    let (mut bytes, mut next) = (0, None);
+    let mut each = |version: Version| {
+        let change = Change::of(&version);
+        if bytes >= wanted.max_bytes.max(1) {
+            next = Some(change.meta.by_seqno);
+            return ControlFlow::Break(());
+        }
+        bytes += change.bytes();
+        visit(&change)
+    };
+    match wanted.prepares {
+        false => snapshot.scan(wanted.from, wanted.values, &mut each)?,
+        true => snapshot.scan_all(wanted.from, wanted.values, &mut each)?,
+    }
+    Ok(next)
 }
 
 /// Whether a version is a record of something that is gone: a tombstone or an abort. A prepared deletion is not.

@@ -12,8 +12,9 @@ use base::{
     Version, VersionMeta,
 };
 
+use crate::change::{ChangesWanted, Reading};
 use crate::state::{FailoverEntry, VbStateDoc};
-use crate::store::{KvStore, SaveBatch, StoredVb};
+use crate::store::{KvStore, SaveBatch, Snapshot, StoredVb, Values};
 
 /// A store under test.
 pub trait Subject {
@@ -103,7 +104,31 @@ fn scan(store: &dyn KvStore, vb: VbId, from: u64) -> Vec<Version> {
             ControlFlow::Continue(())
         })
         .expect("a scan");
+    let snapshot = store.snapshot(vb).expect("a snapshot");
+    if let Some(snapshot) = snapshot {
+        assert_changes(&*snapshot, from, false, &all);
+    }
     all
+}
+
+/// What a snapshot shows borrowed is what it shows as versions, whatever is wanted at once.
+fn assert_changes(snapshot: &dyn Snapshot, from: u64, prepares: bool, expected: &[Version]) {
+    let expected: Vec<_> =
+        expected.iter().map(|v| (v.stored_key().to_vec(), v.meta(), Some(v.value().to_vec()))).collect();
+    let mut reading = Reading::default();
+    for max_bytes in [1, 700, usize::MAX] {
+        let (mut found, mut next) = (Vec::new(), Some(Seqno(from)));
+        while let Some(from) = next {
+            let wanted = ChangesWanted { from, values: Values::Read, prepares, max_bytes };
+            let read = snapshot.changes(&wanted, &mut reading, &mut |change| {
+                found.push((change.stored_key.to_vec(), change.meta, change.value.map(<[u8]>::to_vec)));
+                ControlFlow::Continue(())
+            });
+            next = read.expect("a sound vBucket");
+            assert!(next.is_none_or(|next| next > from), "it goes on: {next:?}");
+        }
+        assert_eq!(found, expected, "{max_bytes} bytes at once");
+    }
 }
 
 fn stored(store: &dyn KvStore, vb: VbId) -> Option<StoredVb> {

@@ -238,6 +238,9 @@ impl Context<'_> {
 }
 
 /// Sends a bucket's cluster map with a status; nothing but the status if the client has that map and agreed to that.
+///
+/// With *not my vBucket* nobody gets a map without this node: SDKs close the connection that such an answer came by while
+/// they still read from it, and one of them waits for itself for ever (gocbcore 10.8). They ask other nodes for the map.
 pub(crate) fn send_cluster_map(
     reply: &mut Reply<'_>,
     session: &mut Session,
@@ -250,7 +253,8 @@ pub(crate) fn send_cluster_map(
     let knows = status == Status::NotMyVbucket
         && session.has(Feature::DedupeNotMyVbucketClustermap)
         && session.sent_map.is_some_and(|sent| sent >= maps.version());
-    if knows {
+    let is_left = status == Status::NotMyVbucket && !maps.layout().tells_of_this_node();
+    if knows || is_left {
         return reply.status(status);
     }
     session.sent_map = Some(maps.version());

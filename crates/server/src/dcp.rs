@@ -1,13 +1,14 @@
 //! Connections that stream changes: what the server keeps of them, and how the rest of the node finds them.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::Waker;
 use std::time::Duration;
 
 use dcp::{Agreement, Features, Producer, Side, Sink, Step, Tick};
-use engine::{Bucket, Whole};
+use engine::{Bucket, Frames, Whole};
 use parking_lot::Mutex;
 use protocol::frame::ClientAnswer;
 use protocol::{RequestParts, opcode, write_request};
@@ -25,6 +26,10 @@ impl Sink for Output {
 
     fn value(&mut self, version: &Whole, from: usize) {
         Output::value(self, version, from);
+    }
+
+    fn frames(&mut self, frames: &Arc<Frames>, part: Range<usize>) {
+        Output::frames(self, frames, part);
     }
 }
 

@@ -62,7 +62,7 @@ pub fn dispatch(desk: Desk<'_>, request: &Request<'_>) -> Outcome {
             return reply.must_close().map_or(Outcome::Done, Outcome::Close);
         }
     };
-    let is_fenced = is_fenced(row, desk.node);
+    let closed = closed(row, desk.node, desk.session);
     let mut ctx = Context {
         session: desk.session,
         node: desk.node,
@@ -74,8 +74,10 @@ pub fn dispatch(desk: Desk<'_>, request: &Request<'_>) -> Outcome {
         now: desk.now,
         reply,
     };
-    if is_fenced {
-        return ctx.not_my_vbucket();
+    match closed {
+        None => {}
+        Some(Closed::Fenced) => return ctx.not_my_vbucket(),
+        Some(Closed::Emptying) => return ctx.status(Status::Etmpfail),
     }
     let outcome = match infos.impersonate {
         None => (row.handler)(&mut ctx, request),
@@ -87,12 +89,25 @@ pub fn dispatch(desk: Desk<'_>, request: &Request<'_>) -> Outcome {
     }
 }
 
-/// Whether a command must not be answered from what this node is active for, since another node may be by now.
-fn is_fenced(row: &Row, node: &Node) -> bool {
+/// Why a command is not handled although nothing is wrong with it.
+enum Closed {
+    /// Another node may be active by now for what this one is.
+    Fenced,
+    /// The nodes of the cluster remove all documents of the bucket.
+    Emptying,
+}
+
+/// Whether a command must not be answered from what this node has of documents.
+fn closed(row: &Row, node: &Node, session: &Session) -> Option<Closed> {
     let fence = node.fence();
-    let is_of_active = matches!(row.key, Key::Document) && row.opcode != opcode::GET_REPLICA;
     // Of a node alone nothing but this one load is asked.
-    !fence.is_open() && is_of_active && !fence.may_serve(node.env().clock.monotonic_ns())
+    if fence.is_open() || !matches!(row.key, Key::Document) {
+        return None;
+    }
+    if row.opcode != opcode::GET_REPLICA && !fence.may_serve(node.env().clock.monotonic_ns()) {
+        return Some(Closed::Fenced);
+    }
+    session.bucket.as_ref().is_some_and(|bucket| bucket.is_emptying()).then_some(Closed::Emptying)
 }
 
 type Admitted<'a> = (&'static Row, FrameInfos<'a>, DocKey<'a>);

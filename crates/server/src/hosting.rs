@@ -200,6 +200,7 @@ impl Host {
         bucket.settings = spec.settings.clone();
         bucket.vbuckets = config.vbuckets;
         bucket.first_role = if config.is_member { VbState::Dead } else { VbState::Active };
+        bucket.needs_topology = config.is_member;
         bucket.compact_percent = config.compaction.percent;
         bucket.compact_min_waste_bytes = config.compaction.min_waste_bytes;
         bucket.purge_age_s = config.compaction.purge_age_s;
@@ -280,11 +281,16 @@ impl Host {
         join(threads)
     }
 
-    /// Ends the threads of all these buckets, writes what is left, and notes that they were closed cleanly.
-    pub(crate) fn close(&self, buckets: &[(BucketSpec, Arc<Bucket>)]) -> Result<(), HostFailure> {
+    /// Ends the threads of all these buckets, and leaves what they have not written.
+    pub(crate) fn abandon(&self, buckets: &[(BucketSpec, Arc<Bucket>)]) -> Result<(), HostFailure> {
         // All are told first, so that they end beside each other.
         buckets.iter().for_each(|(_, bucket)| end(bucket));
-        buckets.iter().try_for_each(|(_, bucket)| self.stop(bucket))?;
+        buckets.iter().try_for_each(|(_, bucket)| self.stop(bucket))
+    }
+
+    /// Ends the threads of all these buckets, writes what is left, and notes that they were closed cleanly.
+    pub(crate) fn close(&self, buckets: &[(BucketSpec, Arc<Bucket>)]) -> Result<(), HostFailure> {
+        self.abandon(buckets)?;
         for (spec, bucket) in buckets {
             bucket.close().map_err(|source| HostFailure::Bucket { name: spec.name.clone(), source })?;
         }

@@ -15,6 +15,7 @@ pub struct Announcer {
     /// Counts up whenever there is something to look at.
     edition: watch::Sender<u64>,
     is_frozen: Arc<AtomicBool>,
+    is_killed: Arc<AtomicBool>,
 }
 
 impl Announcer {
@@ -29,9 +30,19 @@ impl Announcer {
         self.tell();
     }
 
+    /// Cuts all clients, whatever they wait for; those to come as well. The node stands still from now on.
+    pub fn kill(&self) {
+        self.is_killed.store(true, Ordering::SeqCst);
+        self.freeze(true);
+    }
+
     /// A new ear.
     pub fn hearing(&self) -> Hearing {
-        Hearing { edition: self.edition.subscribe(), is_frozen: Arc::clone(&self.is_frozen) }
+        Hearing {
+            edition: self.edition.subscribe(),
+            is_frozen: Arc::clone(&self.is_frozen),
+            is_killed: Arc::clone(&self.is_killed),
+        }
     }
 }
 
@@ -40,6 +51,7 @@ impl Announcer {
 pub struct Hearing {
     edition: watch::Receiver<u64>,
     is_frozen: Arc<AtomicBool>,
+    is_killed: Arc<AtomicBool>,
 }
 
 impl Hearing {
@@ -51,6 +63,11 @@ impl Hearing {
     /// Whether clients have to wait. When that ends it is told.
     pub fn is_frozen(&self) -> bool {
         self.is_frozen.load(Ordering::SeqCst)
+    }
+
+    /// Whether clients are to be cut at once; who has to be cut has to wait, too.
+    pub fn is_killed(&self) -> bool {
+        self.is_killed.load(Ordering::SeqCst)
     }
 
     /// Ready when something has changed since [`Hearing::edition`]; never if the node is gone.

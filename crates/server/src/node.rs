@@ -129,6 +129,11 @@ impl Node {
         self.announcer.freeze(is_frozen);
     }
 
+    /// Cuts all clients at once, as if the process had been killed. For tests of applications.
+    pub(crate) fn kill(&self) {
+        self.announcer.kill();
+    }
+
     /// The outside world as the node sees it.
     pub fn env(&self) -> &Env {
         &self.env

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use base::DurabilityLevel;
 use engine::settings::Key;
-use engine::{Bucket, SettingError};
+use engine::{Bucket, ManifestRefusal, NextIds, SettingError};
 use vbucket::Manifest;
 
 use crate::config::BucketSpec;
@@ -76,8 +76,33 @@ pub trait Management: Send + Sync {
     fn flush(&self, name: &str) -> Result<(), BucketError>;
     /// Deletes a bucket with its documents.
     fn delete(&self, name: &str) -> Result<(), BucketError>;
-    /// Whoever else has the bucket gets the manifest that it has here now.
-    fn tell_manifest(&self, name: &str, manifest: &Manifest) -> Result<(), BucketError>;
+    /// Changes the manifest of a bucket: `change` sees the present one and ids that were never used, and makes the next
+    /// one, or says why not; it may be asked several times. Whoever has the bucket has the new one when this returns.
+    fn change_manifest(
+        &self,
+        bucket: &Bucket,
+        change: &ManifestChange,
+    ) -> Result<Arc<Manifest>, ManifestError>;
+}
+
+/// Makes the next manifest of a bucket.
+pub type ManifestChange = dyn Fn(&Manifest, NextIds) -> Result<Manifest, ManifestError> + Send;
+
+/// Why a manifest stays as it is.
+#[derive(Debug, thiserror::Error)]
+pub enum ManifestError {
+    /// What was asked makes no sense, or there is something of that name already.
+    #[error("{0}")]
+    Invalid(String),
+    /// There is no such scope or collection.
+    #[error("{0}")]
+    NotFound(String),
+    /// The bucket refused the manifest, or could not save it.
+    #[error(transparent)]
+    Manifest(#[from] ManifestRefusal),
+    /// The bucket is not there, or whoever manages it did not do it.
+    #[error(transparent)]
+    Bucket(#[from] BucketError),
 }
 
 impl Management for Node {
@@ -97,8 +122,14 @@ impl Management for Node {
         self.delete_bucket(name)
     }
 
-    fn tell_manifest(&self, _: &str, _: &Manifest) -> Result<(), BucketError> {
-        Ok(())
+    fn change_manifest(
+        &self,
+        bucket: &Bucket,
+        change: &ManifestChange,
+    ) -> Result<Arc<Manifest>, ManifestError> {
+        let manifest = bucket.change_manifest(change)?;
+        self.show_manifests();
+        Ok(manifest)
     }
 }
 

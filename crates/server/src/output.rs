@@ -2,26 +2,53 @@
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
+use std::ops::Range;
+use std::sync::Arc;
 
-use engine::Whole;
+use engine::{Frames, Whole};
 
 /// Values from this size on are sent from the version that holds them instead of being copied.
 pub const SHARED_VALUE_BYTES: usize = 16 << 10;
 /// What an output keeps for the next turn.
 const KEEP_BYTES: usize = 256 << 10;
 
-/// A value that follows the bytes before `at`.
+/// Bytes that are sent from where they are, behind those before `at`.
 struct Shared {
     at: usize,
-    version: Whole,
-    /// The value starts here; before it are xattrs that are not sent.
-    from: usize,
+    bytes: SharedBytes,
+}
+
+#[derive(Clone)]
+enum SharedBytes {
+    /// A value from this byte on: before it are xattrs that are not sent.
+    Value(Whole, usize),
+    /// What was made ready elsewhere.
+    Frames(Arc<Frames>, Range<usize>),
+}
+
+impl SharedBytes {
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            SharedBytes::Value(version, from) => &version.value()[*from..],
+            SharedBytes::Frames(frames, part) => &frames[part.clone()],
+        }
+    }
+
+    /// The same without the first `bytes`.
+    fn after(&self, bytes: usize) -> SharedBytes {
+        match self {
+            SharedBytes::Value(version, from) => SharedBytes::Value(version.clone(), from + bytes),
+            SharedBytes::Frames(frames, part) => {
+                SharedBytes::Frames(Arc::clone(frames), part.start + bytes..part.end)
+            }
+        }
+    }
 }
 
 /// What one turn of a connection answers. One per worker, used by its connections one after the other.
 #[derive(Default)]
 pub struct Output {
-    /// Everything but shared values, in order.
+    /// Everything but what is shared, in order.
     bytes: Vec<u8>,
     shared: Vec<Shared>,
     shared_bytes: usize,
@@ -40,8 +67,16 @@ impl Output {
             self.bytes.extend_from_slice(value);
         } else {
             self.shared_bytes += value.len();
-            self.shared.push(Shared { at: self.bytes.len(), version: version.clone(), from });
+            let bytes = SharedBytes::Value(version.clone(), from);
+            self.shared.push(Shared { at: self.bytes.len(), bytes });
         }
+    }
+
+    /// Appends a part of what was made ready elsewhere, by reference.
+    pub fn frames(&mut self, frames: &Arc<Frames>, part: Range<usize>) {
+        self.shared_bytes += part.len();
+        let bytes = SharedBytes::Frames(Arc::clone(frames), part);
+        self.shared.push(Shared { at: self.bytes.len(), bytes });
     }
 
     /// Bytes to send.
@@ -67,7 +102,7 @@ impl Output {
         self.shared_bytes = 0;
     }
 
-    /// Everything as one run of bytes, if no value is shared: the usual case.
+    /// Everything as one run of bytes, if nothing is shared: the usual case.
     pub fn as_bytes(&self) -> Option<&[u8]> {
         self.shared.is_empty().then_some(&self.bytes[..])
     }
@@ -78,7 +113,7 @@ impl Output {
         let mixed = self.shared.iter().flat_map(move |shared| {
             let before = &self.bytes[from..shared.at];
             from = shared.at;
-            [before, &shared.version.value()[shared.from..]]
+            [before, shared.bytes.as_slice()]
         });
         let last = self.shared.last().map_or(0, |shared| shared.at);
         mixed.chain([&self.bytes[last..]]).filter(|run| !run.is_empty())
@@ -102,14 +137,14 @@ impl Output {
 
 enum Chunk {
     Bytes(Vec<u8>),
-    Value(Whole),
+    Shared(SharedBytes),
 }
 
 impl Chunk {
     fn bytes(&self) -> &[u8] {
         match self {
             Chunk::Bytes(bytes) => bytes,
-            Chunk::Value(version) => version.value(),
+            Chunk::Shared(bytes) => bytes.as_slice(),
         }
     }
 }
@@ -118,32 +153,24 @@ impl Chunk {
 #[derive(Default)]
 pub struct Pending {
     chunks: VecDeque<Chunk>,
-    /// Bytes of the first chunk that are sent or must not be sent.
+    /// Bytes of the first chunk that are sent.
     skip: usize,
     len: usize,
 }
 
 impl Pending {
-    /// Takes over all of `output` but its first `sent` bytes: copies bytes, shares values.
+    /// Takes over all of `output` but its first `sent` bytes: copies bytes, shares what is shared.
     pub fn take(&mut self, output: &Output, sent: usize) {
         let mut sent = sent;
         let mut from = 0;
         for shared in &output.shared {
             self.push_bytes(&output.bytes[from..shared.at], &mut sent);
             from = shared.at;
-            let len = shared.version.value().len() - shared.from;
+            let len = shared.bytes.as_slice().len();
             let skipped = sent.min(len);
             sent -= skipped;
             if skipped < len {
-                // Only the first chunk can be partly sent, so a skip inside a later one must be a copy.
-                if self.chunks.is_empty() {
-                    self.skip = shared.from + skipped;
-                    self.chunks.push_back(Chunk::Value(shared.version.clone()));
-                } else if shared.from == 0 {
-                    self.chunks.push_back(Chunk::Value(shared.version.clone()));
-                } else {
-                    self.chunks.push_back(Chunk::Bytes(shared.version.value()[shared.from..].to_vec()));
-                }
+                self.chunks.push_back(Chunk::Shared(shared.bytes.after(skipped)));
                 self.len += len - skipped;
             }
         }
@@ -207,13 +234,18 @@ mod tests {
     use base::{DocKey, NewVersion, VersionMeta};
     use proptest::prelude::*;
 
-    fn output(parts: &[(usize, bool)]) -> (Output, Vec<u8>) {
+    /// Parts with how they come: 0 as bytes, 1 as the end of a value, others as a part of frames.
+    fn output(parts: &[(usize, u8)]) -> (Output, Vec<u8>) {
         let mut output = Output::default();
         let mut plain = Vec::new();
-        for (at, (len, as_value)) in parts.iter().enumerate() {
+        for (at, (len, form)) in parts.iter().enumerate() {
             let bytes: Vec<u8> = (0..*len).map(|i| (i + at) as u8).collect();
-            if *as_value {
-                let from = len.min(&3);
+            let from = len.min(&3);
+            if *form > 1 {
+                let frames = Arc::new(Frames::new(bytes.clone(), base::Heap::shared().account()));
+                output.frames(&frames, *from..bytes.len());
+                plain.extend_from_slice(&bytes[*from..]);
+            } else if *form == 1 {
                 let version = NewVersion::new(
                     base::Heap::shared(),
                     VersionMeta::default(),
@@ -235,7 +267,7 @@ mod tests {
     proptest! {
         #[test]
         fn nothing_is_lost_or_reordered(
-            parts in proptest::collection::vec((prop_oneof![0usize..20, 16_380usize..16_400], any::<bool>()), 0..6),
+            parts in proptest::collection::vec((prop_oneof![0usize..20, 16_380usize..16_400], 0u8..3), 0..6),
             sent in 0usize..60_000,
             steps in proptest::collection::vec(1usize..20_000, 1..40),
         ) {

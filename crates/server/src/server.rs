@@ -152,18 +152,31 @@ impl Server {
     /// was clean.
     pub fn stop(self) -> Result<(), Failure> {
         self.node.freeze(false);
+        let node = self.end_threads()?;
+        // Whoever makes or deletes a bucket is waited for.
+        let _changing = node.changing.lock();
+        let host = node.host().expect("a server's node runs its buckets");
+        Ok(host.close(&node.buckets())?)
+    }
+
+    /// Ends as if the process had been killed: clients are cut, nothing more is answered or written. The disk that the
+    /// node was started with must have stopped to answer: what was begun is not finished.
+    pub(crate) fn kill(self) -> Result<(), Failure> {
+        self.node.kill();
+        let node = self.end_threads()?;
+        let _changing = node.changing.lock();
+        let host = node.host().expect("a server's node runs its buckets");
+        Ok(host.abandon(&node.buckets())?)
+    }
+
+    /// Takes no more clients, and ends the threads that serve them.
+    fn end_threads(self) -> Result<Arc<Node>, Failure> {
         self.stop.send_replace(true);
         join(self.control)?;
         for worker in self.workers {
             join(worker)?;
         }
-        if !self.node.replication().stop() {
-            return Err(Failure::Panicked);
-        }
-        // Whoever makes or deletes a bucket is waited for.
-        let _changing = self.node.changing.lock();
-        let host = self.node.host().expect("a server's node runs its buckets");
-        Ok(host.close(&self.node.buckets())?)
+        if self.node.replication().stop() { Ok(self.node) } else { Err(Failure::Panicked) }
     }
 }
 

@@ -64,8 +64,13 @@ impl Socket {
     /// Goes on as far as it can; ready when the connection has ended.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<CloseReason> {
         self.watch.register(cx);
-        if self.bench.hearing.is_frozen() && self.watch.cut().is_none() {
-            return Poll::Pending;
+        if self.bench.hearing.is_frozen() {
+            if self.bench.hearing.is_killed() {
+                return Poll::Ready(CloseReason::Shutdown);
+            }
+            if self.watch.cut().is_none() {
+                return Poll::Pending;
+            }
         }
         for _ in 0..TURN_READS {
             match self.watch.cut() {

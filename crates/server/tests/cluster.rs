@@ -11,9 +11,10 @@ use ::cluster::state::{Outcome, State};
 use ::cluster::{Command, LeaderConfig, MemoryStore, NodeId, Status, Store};
 use base::env::Env;
 use protocol::{RequestParts, opcode};
+use serde_json::{Value, json};
 use server::cluster::{Cluster, ClusterConfig};
 use server::{Config, Server, Settings};
-use support::{Client, VBUCKETS, http, json, vb};
+use support::{Client, Lines, VBUCKETS, http, vb};
 
 /// Longer than anything here takes: nothing waits for it if all is well.
 const SOON: Duration = Duration::from_secs(60);
@@ -49,7 +50,7 @@ impl Member {
 struct Nodes {
     members: Vec<Member>,
     store: Arc<dyn Store>,
-    _folders: Vec<tempfile::TempDir>,
+    folders: Vec<tempfile::TempDir>,
 }
 
 impl Nodes {
@@ -63,10 +64,10 @@ impl Nodes {
             assert!(member.cluster.wait_until_served(SOON), "it is let in");
             members.push(member);
         }
-        let nodes = Nodes { members, store, _folders: folders };
+        let nodes = Nodes { members, store, folders };
         nodes.ask(&Command::Rebalance { eject: Vec::new() });
         nodes.wait("all are active", |state| state.rebalance.is_none() && active(state).len() == count);
-        let body = format!("name=default&ramQuotaMB=100&replicaNumber={replicas}");
+        let body = format!("name=default&ramQuotaMB=100&replicaNumber={replicas}&flushEnabled=1");
         let (code, text) = http(&nodes.members[0].server, "POST", "/pools/default/buckets", &body);
         assert_eq!(code, 202, "{text}");
         nodes.settled();
@@ -179,7 +180,7 @@ fn buckets_are_spread_and_served() {
     nodes.check(&ledger);
     // Every node tells the same map.
     let maps = nodes.members.iter().map(|member| {
-        json(&member.server, "/pools/default/b/default")["vBucketServerMap"]["vBucketMap"].clone()
+        support::json(&member.server, "/pools/default/b/default")["vBucketServerMap"]["vBucketMap"].clone()
     });
     let maps: Vec<_> = maps.collect();
     assert!(maps.iter().all(|map| *map == maps[0]));
@@ -318,4 +319,226 @@ fn wait_for_replicas(nodes: &Nodes) {
         is_even && !lag.is_empty()
     });
     assert!(caught_up, "replicas follow");
+}
+
+impl Nodes {
+    fn http(&self, at: usize, method: &str, path: &str, body: &str) -> (u16, Value) {
+        let (code, text) = http(&self.members[at].server, method, path, body);
+        (code, serde_json::from_str(&text).unwrap_or(Value::String(text)))
+    }
+}
+
+#[test]
+fn all_documents_of_a_bucket_go_at_once() {
+    let mut nodes = Nodes::start(3, 1);
+    let mut ledger = BTreeMap::new();
+    for at in 0..40 {
+        nodes.write(&mut ledger, &format!("key-{at}"), "before");
+    }
+    wait_for_replicas(&nodes);
+    // One of them is away when it happens, and has all of its copies.
+    let gone = *active(&nodes.state()).last().expect("there are three");
+    nodes.ask(&Command::FailOver { node: gone, force: false });
+    nodes.settled();
+    nodes.members.pop().expect("there are three").stop();
+    let (code, told) = nodes.http(1, "POST", "/pools/default/buckets/default/controller/doFlush", "");
+    assert_eq!(code, 200, "{told}");
+    for key in ledger.keys() {
+        let frame = Client::connect(&nodes.owner(key).expect("there is one").server, "default", &[]).get(key);
+        assert_eq!(frame.expect("an answer").status, protocol::Status::KeyEnoent, "{}", key.escape_ascii());
+    }
+    let mut after = BTreeMap::new();
+    for at in 0..10 {
+        nodes.write(&mut after, &format!("key-{at}"), "after");
+    }
+    nodes.members.push(Member::start(nodes.folders[2].path(), &nodes.store));
+    assert!(nodes.members[2].cluster.wait_until_served(SOON));
+    nodes.ask(&Command::Recover { node: gone, delta: true });
+    nodes.ask(&Command::Rebalance { eject: Vec::new() });
+    nodes.wait("it is over", |state| state.rebalance.is_none() && active(state).len() == 3);
+    nodes.settled();
+    nodes.check(&after);
+    for key in ledger.keys().filter(|key| !after.contains_key(*key)) {
+        let frame = Client::connect(&nodes.owner(key).expect("there is one").server, "default", &[]).get(key);
+        assert_eq!(frame.expect("an answer").status, protocol::Status::KeyEnoent, "{}", key.escape_ascii());
+    }
+    nodes.stop();
+}
+
+#[test]
+fn a_bucket_that_does_not_allow_it_is_not_emptied() {
+    let nodes = Nodes::start(1, 0);
+    let change = nodes.http(0, "POST", "/pools/default/buckets/default", "flushEnabled=0");
+    assert_eq!(change.0, 200, "{}", change.1);
+    let (code, told) = nodes.http(0, "POST", "/pools/default/buckets/default/controller/doFlush", "");
+    assert_eq!((code, &told["_"]), (400, &json!("Flush is disabled for the bucket")));
+    nodes.stop();
+}
+
+#[test]
+fn a_bucket_that_was_made_anew_has_nothing_of_the_old_one() {
+    let mut nodes = Nodes::start(2, 1);
+    let mut ledger = BTreeMap::new();
+    for at in 0..20 {
+        nodes.write(&mut ledger, &format!("key-{at}"), "before");
+    }
+    wait_for_replicas(&nodes);
+    nodes.members.pop().expect("there are two").stop();
+    for (method, path, body) in [
+        ("DELETE", "/pools/default/buckets/default", ""),
+        ("POST", "/pools/default/buckets", "name=default&ramQuotaMB=100&replicaNumber=1"),
+    ] {
+        let (code, told) = nodes.http(0, method, path, body);
+        assert!(code < 300, "{method}: {told}");
+    }
+    nodes.members.push(Member::start(nodes.folders[1].path(), &nodes.store));
+    assert!(nodes.members[1].cluster.wait_until_served(SOON));
+    nodes.settled();
+    for key in ledger.keys() {
+        let owner = nodes.owner(key).expect("there is one");
+        let frame = Client::connect(&owner.server, "default", &[]).get(key).expect("an answer");
+        assert_eq!(frame.status, protocol::Status::KeyEnoent, "{}", key.escape_ascii());
+    }
+    nodes.stop();
+}
+
+#[test]
+fn collections_are_made_at_all_nodes_at_once() {
+    const EACH: usize = 8;
+    let nodes = Nodes::start(3, 1);
+    let path = "/pools/default/buckets/default/scopes/_default/collections";
+    std::thread::scope(|scope| {
+        for (at, member) in nodes.members.iter().enumerate() {
+            let address = (member.server.kv_addr(), member.server.http_addr());
+            scope.spawn(move || {
+                for number in 0..EACH {
+                    let (code, told) = http(&address, "POST", path, &format!("name=c{at}-{number}"));
+                    assert_eq!(code, 200, "{told}");
+                }
+            });
+        }
+    });
+    nodes.settled();
+    let all = 3 * EACH;
+    for at in 0..3 {
+        let (_, told) = nodes.http(at, "GET", "/pools/default/buckets/default/scopes", "");
+        let collections = told["scopes"][0]["collections"].as_array().expect("a list").clone();
+        let uids: std::collections::BTreeSet<String> =
+            collections.iter().map(|one| one["uid"].to_string()).collect();
+        assert_eq!((collections.len(), uids.len()), (all + 1, all + 1), "{told}");
+        assert_eq!(told["uid"], json!(format!("{all:x}")));
+        let (code, told) = nodes.http(at, "POST", path, "name=c0-0");
+        assert_eq!(code, 400, "{told}");
+    }
+    // An id is never given again.
+    let gone = format!("{path}/c0-0");
+    assert_eq!(nodes.http(1, "DELETE", &gone, "").0, 200);
+    let highest = format!("{:x}", 8 + all);
+    assert_eq!(nodes.http(2, "POST", path, "name=another").0, 200);
+    let (_, told) = nodes.http(0, "GET", "/pools/default/buckets/default/scopes", "");
+    assert!(told.to_string().contains(&format!("\"uid\":\"{highest}\"")), "{told}");
+    nodes.stop();
+}
+
+#[test]
+fn maps_are_pushed_over_http() {
+    let nodes = Nodes::start(2, 1);
+    let mut maps = Lines::of(&nodes.members[0].server, "/pools/default/bs/default");
+    let first = maps.next_json().expect("the map as it is");
+    assert_eq!(first["collectionsManifestUid"], "0");
+    let path = "/pools/default/buckets/default/scopes/_default/collections";
+    assert_eq!(nodes.http(1, "POST", path, "name=c").0, 200);
+    let with_collection = |map: &Value| map["collectionsManifestUid"] == "1";
+    while !with_collection(&maps.next_json().expect("a newer map")) {}
+    let gone = active(&nodes.state())[1];
+    nodes.ask(&Command::FailOver { node: gone, force: true });
+    let is_alone = |map: &Value| {
+        let rows = map["vBucketServerMap"]["vBucketMap"].as_array().expect("rows").clone();
+        map["vBucketServerMap"]["serverList"].as_array().is_some_and(|list| list.len() == 1)
+            || rows.iter().all(|row| row[0] == rows[0][0])
+    };
+    let newer = |a: &Value, b: &Value| a["rev"].as_u64() < b["rev"].as_u64();
+    let mut last = first;
+    loop {
+        let map = maps.next_json().expect("a newer map");
+        assert!(newer(&last, &map), "{last} then {map}");
+        if is_alone(&map) {
+            break;
+        }
+        last = map;
+    }
+    nodes.stop();
+}
+
+#[test]
+fn scripts_manage_a_cluster_over_http() {
+    let nodes = Nodes::start(3, 1);
+    let (code, pool) = nodes.http(0, "GET", "/pools/default", "");
+    assert_eq!((code, &pool["rebalanceStatus"], &pool["balanced"]), (200, &json!("none"), &json!(true)));
+    let names: Vec<String> = pool["nodes"]
+        .as_array()
+        .expect("nodes")
+        .iter()
+        .map(|node| node["otpNode"].as_str().expect("a name").to_owned())
+        .collect();
+    assert_eq!(names, ["n_1@127.0.0.1", "n_2@127.0.0.1", "n_3@127.0.0.1"]);
+    assert_eq!(nodes.http(1, "GET", "/pools/default/rebalanceProgress", "").1, json!({ "status": "none" }));
+    let (_, tasks) = nodes.http(2, "GET", "/pools/default/tasks", "");
+    assert_eq!((&tasks[0]["type"], &tasks[0]["status"]), (&json!("rebalance"), &json!("notRunning")));
+    // Whoever does not know all nodes spreads nothing.
+    let known = names.join("%2C").replace('@', "%40");
+    let few = nodes.http(0, "POST", "/controller/rebalance", "knownNodes=n_1%40127.0.0.1&ejectedNodes=");
+    assert_eq!(few, (400, json!({ "mismatch": 1 })));
+    let spread = |at: usize| {
+        let body = format!("knownNodes={known}&ejectedNodes=");
+        let (code, told) = nodes.http(at, "POST", "/controller/rebalance", &body);
+        assert_eq!(code, 200, "{told}");
+        nodes.settled();
+    };
+    spread(1);
+    for (path, body, said) in [
+        ("/controller/stopRebalance", "", "no rebalance is running"),
+        ("/controller/failOver", "otpNode=ns_9%40x", "there is no node"),
+        ("/controller/failOver", "", "there is no node"),
+        ("/controller/ejectNode", "otpNode=n_2%40127.0.0.1", "n_2 is active"),
+        ("/controller/reAddNode", "otpNode=n_2%40127.0.0.1", "n_2 is active"),
+        ("/controller/setRecoveryType", "otpNode=n_2&recoveryType=some", "give delta or full"),
+        (
+            "/controller/addNode",
+            "hostname=127.0.0.1%3A1&user=u&password=p&services=kv",
+            "start it with --join",
+        ),
+        ("/settings/autoFailover", "enabled=true&timeout=0", "give a number from 1"),
+        ("/settings/autoFailover", "enabled=perhaps", "give true or false"),
+    ] {
+        let (code, told) = nodes.http(2, "POST", path, body);
+        assert!(code == 400 && told["errors"].to_string().contains(said), "{path} {body}: {code} {told}");
+    }
+    let settings = nodes.http(0, "POST", "/settings/autoFailover", "enabled=false&timeout=7&maxCount=3");
+    assert_eq!(settings.0, 200);
+    let (_, told) = nodes.http(0, "GET", "/settings/autoFailover", "");
+    assert_eq!(told, json!({ "enabled": false, "timeout": 7, "maxCount": 3, "count": 0 }));
+    // As the field names nodes.
+    let failed_over = nodes.http(0, "POST", "/controller/failOver", "otpNode=ns_3%40127.0.0.1");
+    assert_eq!(failed_over.0, 200, "{}", failed_over.1);
+    nodes.settled();
+    assert_eq!(nodes.state().nodes[&NodeId(3)].status, Status::FailedOver);
+    let (_, pool) = nodes.http(0, "GET", "/pools/default", "");
+    assert_eq!(pool["nodes"][2]["clusterMembership"], "inactiveFailed");
+    let add = nodes.http(0, "POST", "/controller/reAddNode", "otpNode=n_3%40127.0.0.1");
+    assert_eq!(add.0, 200, "{}", add.1);
+    let delta =
+        nodes.http(0, "POST", "/controller/setRecoveryType", "otpNode=n_3%40127.0.0.1&recoveryType=delta");
+    assert_eq!(delta.0, 200, "{}", delta.1);
+    let address = nodes.members[2].server.http_addr();
+    // The node has to say first what it has kept.
+    nodes.ask(&Command::Rebalance { eject: Vec::new() });
+    nodes.settled();
+    let there = nodes.http(0, "POST", "/controller/addNode", &format!("hostname={address}"));
+    assert_eq!(there, (200, json!({ "otpNode": "n_3@127.0.0.1" })));
+    let graceful = nodes.http(1, "POST", "/controller/startGracefulFailover", "otpNode=n_3%40127.0.0.1");
+    assert_eq!(graceful.0, 200, "{}", graceful.1);
+    nodes.wait("it is handed over", |state| state.nodes[&NodeId(3)].status == Status::FailedOver);
+    nodes.settled();
+    nodes.stop();
 }

@@ -119,6 +119,31 @@ fn whoever_asks_the_wrong_node_is_told_of_the_right_one() {
 }
 
 #[test]
+fn a_node_that_has_no_share_sends_nobody_a_map_without_itself() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "");
+    let bucket = server.node().bucket("default").expect("it is served");
+    bucket.set_vbucket_state(VbId(1), VbState::Dead, None).expect("there is one");
+    let mut client = Client::connect(&server, "default", &[]);
+    let mut failed_over = layout(&server, 2, 5);
+    failed_over.nodes[0].membership = Membership::FailedOver;
+    failed_over.buckets[0].rows.iter_mut().for_each(|row| *row = vec![Some(1)]);
+    let gone =
+        Layout { this_node: None, version: ConfigVersion { epoch: 2, revision: 6 }, ..failed_over.clone() };
+    for layout in [failed_over, gone] {
+        server.node().set_cluster_map(layout).expect("it is newer");
+        let ask =
+            RequestParts { opcode: opcode::GET, key: b"k", vbucket: VbId(1), ..RequestParts::default() };
+        let answer = client.request(&ask);
+        assert_eq!((answer.status, answer.value.len()), (Status::NotMyVbucket, 0));
+        // Whoever asks for the map gets it.
+        let ask = RequestParts { opcode: opcode::GET_CLUSTER_CONFIG, ..RequestParts::default() };
+        assert_eq!(client.request(&ask).json()["vBucketServerMap"]["serverList"], json!(["127.0.0.1:2"]));
+    }
+    server.stop().expect("a clean stop");
+}
+
+#[test]
 fn streams_of_maps_go_on_with_each_new_one() {
     let folder = tempfile::tempdir().expect("a folder");
     let server = start(folder.path(), "");

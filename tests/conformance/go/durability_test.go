@@ -85,6 +85,45 @@ func TestDurableWrites(t *testing.T) {
 			cas, err := casOf(collection.Binary().Append(key, []byte("b"), opts))
 			wantEqual(t, string(rawContent(t, key)) == "ab", honoured(t, cas, err))
 		})
+		t.Run("prepend "+name, func(t *testing.T) {
+			key := newKey(t)
+			store(t, key, "b")
+			opts := &gocb.PrependOptions{DurabilityLevel: level, Timeout: long}
+			cas, err := casOf(collection.Binary().Prepend(key, []byte("a"), opts))
+			wantEqual(t, string(rawContent(t, key)) == "ab", honoured(t, cas, err))
+		})
+		t.Run("decrement "+name, func(t *testing.T) {
+			key := newKey(t)
+			upsert(t, key, 7)
+			opts := &gocb.DecrementOptions{Delta: 3, DurabilityLevel: level, Timeout: long}
+			result, err := collection.Binary().Decrement(key, opts)
+			ok(t, err)
+			wantEqual(t, []uint64{result.Content(), uint64(content[int](t, key))}, []uint64{4, 4})
+		})
+		t.Run("replace with CAS "+name, func(t *testing.T) {
+			key := newKey(t)
+			upsert(t, key, 1)
+			present := must(collection.Get(key, nil))(t).Cas()
+			opts := &gocb.ReplaceOptions{Cas: present + 1, DurabilityLevel: level, Timeout: long}
+			_, err := collection.Replace(key, 2, opts)
+			wantErr(t, err, gocb.ErrCasMismatch)
+			wantEqual(t, content[int](t, key), 1)
+			opts.Cas = present
+			replaced := must(collection.Replace(key, 3, opts))(t)
+			wantEqual(t, must(collection.Get(key, nil))(t).Cas(), replaced.Cas())
+			wantEqual(t, content[int](t, key), 3)
+		})
+		t.Run("remove with CAS "+name, func(t *testing.T) {
+			key := newKey(t)
+			upsert(t, key, 1)
+			present := must(collection.Get(key, nil))(t).Cas()
+			opts := &gocb.RemoveOptions{Cas: present + 1, DurabilityLevel: level, Timeout: long}
+			_, err := collection.Remove(key, opts)
+			wantErr(t, err, gocb.ErrCasMismatch)
+			opts.Cas = present
+			must(collection.Remove(key, opts))(t)
+			wantTrue(t, !exists(t, key), "the document is gone")
+		})
 	}
 }
 

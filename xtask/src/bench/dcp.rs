@@ -1,7 +1,5 @@
 //! `bench dcp`: streams of changes: look-up, from memory beside the front end, from disk, and what idle ones cost.
 
-use std::fs;
-use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -15,7 +13,7 @@ use super::Output;
 use super::filling::Filling;
 use super::idle::{SPARE, raise_descriptor_limit};
 use super::load::{Peer, ensure_clean, last_json, number};
-use super::process::resident_bytes;
+use super::process::{children_cpu_seconds, cpu_seconds, resident_bytes};
 use super::report::{Goal, Report, median};
 use crate::child::{cargo, output, release_build};
 use crate::client::Client;
@@ -54,8 +52,6 @@ const BACKFILL_GOAL: f64 = 0.5;
 const CONNECTION_GOAL_BYTES: f64 = 65_536.0;
 const STREAM_GOAL_BYTES: f64 = 200.0;
 const STREAMS: u32 = 1024;
-/// Bytes of one raw read.
-const READ_BYTES: usize = 1 << 20;
 const LOADED_WITHIN: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(50);
 /// How far a follower may be behind when the load ends and still keeps up.
@@ -162,7 +158,7 @@ fn memory(options: &Options, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// From disk, beside reading the same files with checksums.
+/// From disk, beside reading the same files with checksums: the time of the one divided by that of the other.
 fn backfill(options: &Options, report: &mut Report) -> Result<()> {
     let scratch = Scratch::new("dcp-backfill")?;
     let server = start(&scratch, "fill")?;
@@ -173,69 +169,61 @@ fn backfill(options: &Options, report: &mut Report) -> Result<()> {
     drop(client);
     // What is in the journal goes to the files when the server stops, and nothing is in its memory then.
     server.stop()?;
-    let files = files_of(&scratch.path().join("data"))?;
+    let bucket = scratch.path().join("data/buckets").join(BUCKET);
     let server = start(&scratch, "backfill")?;
     await_loaded(&server)?;
-    let (mut ratios, mut rates, mut raws) = (Vec::new(), Vec::new(), Vec::new());
-    println!("{:<10} {:>12} {:>10} {:>10} {:>8}", "backfill", "items/s", "MB/s", "raw MB/s", "ratio");
+    println!("over a socket; raw: the same files, read by one thread with the checksum of each chunk");
+    println!(
+        "{:<10} {:>12} {:>8} {:>10} {:>12} {:>8} {:>8} {:>10}",
+        "backfill", "items/s", "s", "server CPU", "consumer CPU", "raw s", "ratio", "CPU ratio"
+    );
+    let (mut ratios, mut cpu_ratios, mut rates) = (Vec::new(), Vec::new(), Vec::new());
     // The first of each warms the cache.
-    raw_rate(&files)?;
+    raw(&bucket)?;
     drain(&server, options.connections)?;
     for round in 0..options.rounds {
-        let (file_bytes, seconds) = raw_rate(&files)?;
-        let raw = file_bytes as f64 / seconds;
+        let read = raw(&bucket)?;
+        let (raw_seconds, raw_cpu) = (number(&read, "/raw_seconds")?, number(&read, "/raw_cpu_seconds")?);
+        let (server_cpu, consumer_cpu) = (cpu_seconds(server.pid())?, children_cpu_seconds()?);
         let drained = drain(&server, options.connections)?;
+        let server_cpu = cpu_seconds(server.pid())? - server_cpu;
+        let consumer_cpu = children_cpu_seconds()? - consumer_cpu;
         let got = number(&drained, "/mutations")?;
         ensure!(got >= f64::from(options.documents), "only {got} documents were read");
-        let rate = number(&drained, "/bytes")? / number(&drained, "/seconds")?;
-        let items = number(&drained, "/items_per_second")?;
-        println!("{round:<10} {items:>12.0} {:>10.0} {:>10.0} {:>8.2}", rate / 1e6, raw / 1e6, rate / raw);
-        ratios.push(rate / raw);
-        rates.push(rate / 1e6);
-        raws.push(raw / 1e6);
+        let (items, seconds) = (number(&drained, "/items_per_second")?, number(&drained, "/seconds")?);
+        let (ratio, cpu_ratio) = (raw_seconds / seconds, raw_cpu / server_cpu);
+        println!(
+            "{round:<10} {items:>12.0} {seconds:>8.3} {server_cpu:>10.3} {consumer_cpu:>12.2} {raw_seconds:>8.3} {ratio:>8.2} {cpu_ratio:>10.2}"
+        );
+        ratios.push(ratio);
+        cpu_ratios.push(cpu_ratio);
+        rates.push(items);
     }
     server.stop()?;
-    report.add("backfill_mb_per_s", median(&mut rates), None);
-    report.add("raw_mb_per_s", median(&mut raws), None);
-    report.figure("backfill_to_raw", median(&mut ratios), Some(Goal::AtLeast(BACKFILL_GOAL)));
+    report.add("socket_backfill_items_per_s", median(&mut rates), None);
+    report.add("socket_backfill_to_raw", median(&mut ratios), None);
+    report.add("socket_backfill_server_cpu_to_raw", median(&mut cpu_ratios), None);
+    for threads in ["1", "2"] {
+        println!("in process, {threads} thread(s) for either: messages are made and thrown away");
+        let found = example(&bucket, &[&options.rounds.to_string(), threads])?;
+        report.add(&format!("backfill_items_per_s_{threads}"), number(&found, "/items_per_s")?, None);
+        report.add(&format!("raw_mb_per_s_{threads}"), number(&found, "/raw_mb_per_s")?, None);
+        let (ratio, goal) = (number(&found, "/to_raw")?, Goal::AtLeast(BACKFILL_GOAL));
+        report.figure(&format!("backfill_to_raw_{threads}"), ratio, Some(goal));
+    }
     Ok(())
 }
 
-/// Every file with documents below a folder.
-fn files_of(folder: &Path) -> Result<Vec<std::path::PathBuf>> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        if path.is_dir() {
-            files.append(&mut files_of(&path)?);
-        } else if path.to_string_lossy().contains(".couch.") {
-            files.push(path);
-        }
-    }
-    files.sort();
-    Ok(files)
+/// Reads the files of a bucket from front to end, each as a whole, and checks the checksum of each chunk in them.
+fn raw(bucket: &Path) -> Result<Value> {
+    example(bucket, &["0", "1"])
 }
 
-/// Reads files from front to end, with a checksum over everything: bytes and seconds.
-fn raw_rate(files: &[std::path::PathBuf]) -> Result<(u64, f64)> {
-    let mut buffer = vec![0; READ_BYTES];
-    let (mut bytes, mut sum) = (0_u64, 0_u32);
-    let begun = Instant::now();
-    for path in files {
-        let mut file = fs::File::open(path)?;
-        loop {
-            let count = file.read(&mut buffer)?;
-            if count == 0 {
-                break;
-            }
-            sum = crc32c::crc32c_append(sum, &buffer[..count]);
-            bytes += count as u64;
-        }
-    }
-    let seconds = begun.elapsed().as_secs_f64();
-    ensure!(bytes > 0, "there is nothing to read");
-    std::hint::black_box(sum);
-    Ok((bytes, seconds))
+/// What the example prints that makes messages of a bucket's files without a socket.
+fn example(bucket: &Path, arguments: &[&str]) -> Result<Value> {
+    let mut command = cargo(&["run", "--quiet", "--release", "-p", "dcp", "--example", "backfill", "--"]);
+    command.arg(bucket).args(arguments).stderr(Stdio::inherit());
+    last_json(&output(&mut command)?).context("the example printed no JSON")
 }
 
 fn await_loaded(server: &Stave) -> Result<()> {

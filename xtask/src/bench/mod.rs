@@ -6,6 +6,7 @@ mod compact;
 mod dcp;
 mod durable;
 mod engines;
+mod failover;
 mod filling;
 mod flush;
 mod hit_rate;
@@ -34,9 +35,9 @@ pub enum Bench {
     /// From exec to ready, memory when ready, size of the binary, memory of idle connections.
     Start(start::Options),
     /// Clients that wait until each write is on disk: journal on, journal off, and Redis with appendfsync always.
-    Durable(durable::Options),
+    Durable(writers::Options),
     /// Clients that wait until a majority has each write: levels, numbers of clients, one node and two, and Redis.
-    Syncwrites(syncwrites::Options),
+    Syncwrites(writers::Options),
     /// Saving batches of one vBucket, and single commits, beside a raw append.
     Flush(flush::Options),
     /// The storage beside fjall, RocksDB, LMDB and redb (the workspace in `bench/`).
@@ -57,6 +58,8 @@ pub enum Bench {
     Pressure(pressure::Options),
     /// Streams of changes: look-up, from memory beside the front end, from disk, and what idle ones cost.
     Dcp(dcp::Options),
+    /// Hard failovers of a small cluster, one after the other: how long until everything can be written again.
+    Failover(failover::Options),
     /// Two nodes: how far a replica is behind under full write load, how long taking over blocks writes, what is lost.
     Replication(replication::Options),
 }
@@ -86,6 +89,7 @@ pub fn run(bench: &Bench) -> Result<bool> {
         Bench::Compact(options) => compact::run(options)?,
         Bench::Pressure(options) => pressure::run(options)?,
         Bench::Dcp(options) => dcp::run(options)?,
+        Bench::Failover(options) => failover::run(options)?,
         Bench::Replication(options) => replication::run(options)?,
     };
     Ok(report.close())

@@ -4,6 +4,9 @@ use std::fs;
 
 use anyhow::{Context, Result};
 
+/// Ticks of `/proc/PID/stat` (Linux has 100 on every machine that this runs on).
+const TICKS_PER_S: f64 = 100.0;
+
 /// Resident memory of a process.
 pub fn resident_bytes(pid: u32) -> Result<u64> {
     of_status(pid, "VmRSS:")
@@ -29,6 +32,26 @@ pub fn descriptors(pid: u32) -> Result<usize> {
     Ok(fs::read_dir(format!("/proc/{pid}/fd"))?.count())
 }
 
+/// Processor time of all threads of a process that are alive (proc(5), `/proc/PID/task/TID/schedstat`).
+pub fn cpu_seconds(pid: u32) -> Result<f64> {
+    let mut ns = 0.0;
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let text = fs::read_to_string(thread?.path().join("schedstat"))?;
+        let on_cpu = text.split(' ').next().context("three figures")?;
+        ns += on_cpu.parse::<f64>()?;
+    }
+    Ok(ns / 1e9)
+}
+
+/// Processor time of all children of this process that have ended (proc(5), fields 16 and 17 of `/proc/PID/stat`).
+pub fn children_cpu_seconds() -> Result<f64> {
+    let stat = fs::read_to_string("/proc/self/stat")?;
+    let (_, rest) = stat.rsplit_once(") ").context("a name in brackets")?;
+    let ticks = rest.split(' ').skip(13).take(2);
+    let ticks: f64 = ticks.map(str::parse::<f64>).sum::<Result<f64, _>>()?;
+    Ok(ticks / TICKS_PER_S)
+}
+
 fn field(status: &str, name: &str) -> Option<u64> {
     let kib: u64 =
         status.lines().find_map(|line| line.strip_prefix(name))?.trim().strip_suffix(" kB")?.parse().ok()?;
@@ -44,6 +67,12 @@ mod tests {
         let file = fs::File::open("/proc/self/status").unwrap();
         assert!(descriptors(std::process::id()).unwrap() > 1);
         drop(file);
+    }
+
+    #[test]
+    fn finds_processor_times() {
+        assert!(cpu_seconds(std::process::id()).unwrap() > 0.0);
+        assert!(children_cpu_seconds().unwrap() >= 0.0);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `bench start`: how soon the server is ready, and how small it is.
+//! `bench start`: how soon the server is ready, and how small it is; how soon a development cluster is.
 
 use anyhow::Result;
 use clap::Args;
@@ -40,11 +40,19 @@ pub fn run(options: &Options) -> Result<Report> {
         resident_mib.push(resident_bytes(server.pid())? as f64 / MIB);
         server.stop()?;
     }
-    println!("{:<8} {:>10} {:>14}", "start", "ready ms", "resident MiB");
-    for (number, (ready, resident)) in ready_ms.iter().zip(&resident_mib).enumerate() {
-        println!("{number:<8} {ready:>10.1} {resident:>14.1}");
+    let mut dev_ms = Vec::new();
+    for number in 0..options.starts {
+        let log = scratch.path().join(format!("dev-{number}.log"));
+        let cluster = Stave::start_dev(&log, &["--nodes", "3", "--replicas", "1"])?;
+        dev_ms.push(cluster.ready_after.as_secs_f64() * 1e3);
+        cluster.stop()?;
+    }
+    println!("{:<8} {:>10} {:>14} {:>18}", "start", "ready ms", "resident MiB", "three nodes ms");
+    for (number, ((ready, resident), dev)) in ready_ms.iter().zip(&resident_mib).zip(&dev_ms).enumerate() {
+        println!("{number:<8} {ready:>10.1} {resident:>14.1} {dev:>18.1}");
     }
     report.add("ready_ms", median(&mut ready_ms), Some(100.0));
+    report.add("dev_three_nodes_ready_ms", median(&mut dev_ms), Some(300.0));
     report.add("resident_mib", median(&mut resident_mib), Some(30.0));
     report.add("binary_mib", tree::release_binary().metadata()?.len() as f64 / MIB, Some(20.0));
     if options.idle > 0 {

@@ -10,6 +10,11 @@ pub trait Network: Send + Sync {
     fn listen(&self, addr: SocketAddr) -> io::Result<Box<dyn Listener>>;
     /// Begins a connection. A refusal may show only when the stream is used.
     fn connect(&self, addr: SocketAddr) -> io::Result<Box<dyn Stream>>;
+    /// The same, given up after `at_most` where connecting may wait at all.
+    fn connect_within(&self, addr: SocketAddr, at_most: Duration) -> io::Result<Box<dyn Stream>> {
+        let _ = at_most;
+        self.connect(addr)
+    }
 }
 
 /// An address that takes connections.
@@ -50,9 +55,13 @@ impl Network for RealNetwork {
         Ok(Box::new(RealListener(listener)))
     }
 
-    #[allow(clippy::disallowed_methods, reason = "this is the door itself")]
     fn connect(&self, addr: SocketAddr) -> io::Result<Box<dyn Stream>> {
-        let stream = TcpStream::connect_timeout(&addr, CONNECT_TIMEOUT)?;
+        self.connect_within(addr, CONNECT_TIMEOUT)
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "this is the door itself")]
+    fn connect_within(&self, addr: SocketAddr, at_most: Duration) -> io::Result<Box<dyn Stream>> {
+        let stream = TcpStream::connect_timeout(&addr, at_most)?;
         Ok(Box::new(RealStream::new(stream)?))
     }
 }

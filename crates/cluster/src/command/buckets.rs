@@ -2,11 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Command, Refused};
+use super::{Command, Refused, rebalance};
 use crate::placement;
-use crate::state::{Bucket, MAX_REPLICAS, NodeId, State};
+use crate::state::{Bucket, MAX_REPLICAS, NextIds, NodeId, State, Status};
+use crate::view::View;
 
-pub(super) fn apply(state: &State, command: &Command) -> Result<State, Refused> {
+pub(super) fn apply(view: &View, command: &Command) -> Result<State, Refused> {
+    let state = &view.state;
     match command {
         Command::CreateBucket { name, uuid, settings, replicas, vbuckets, manifest } => {
             if state.buckets.contains_key(name) {
@@ -28,13 +30,17 @@ pub(super) fn apply(state: &State, command: &Command) -> Result<State, Refused> 
                 map: placement::first(*vbuckets, &nodes, usize::from(*replicas)),
                 target: Vec::new(),
                 missing: BTreeMap::new(),
+                forgot: BTreeMap::new(),
                 steps: BTreeMap::new(),
+                flushes: 0,
+                flushing: None,
+                next_ids: NextIds::default(),
             };
             let mut state = state.next();
             state.buckets.insert(name.clone(), bucket);
             Ok(state)
         }
-        Command::ChangeBucket { name, settings, replicas, manifest } => {
+        Command::ChangeBucket { name, settings, replicas } => {
             if replicas.is_some_and(|replicas| usize::from(replicas) > MAX_REPLICAS) {
                 return Err(Refused::WrongBucket);
             }
@@ -44,11 +50,20 @@ pub(super) fn apply(state: &State, command: &Command) -> Result<State, Refused> 
             if let Some(settings) = settings {
                 bucket.settings = settings.clone();
             }
-            if let Some(manifest) = manifest {
-                bucket.manifest = manifest.clone();
-            }
             Ok(state)
         }
+        Command::ChangeManifest { name, manifest, next_ids } => {
+            let present = state.buckets.get(name).ok_or(Refused::NoSuchBucket)?;
+            if (&present.manifest, &present.next_ids) == (manifest, next_ids) {
+                return Ok(state.clone());
+            }
+            let mut state = state.next();
+            let bucket = state.buckets.get_mut(name).ok_or(Refused::NoSuchBucket)?;
+            bucket.manifest = manifest.clone();
+            bucket.next_ids = *next_ids;
+            Ok(state)
+        }
+        Command::FlushBucket { name } => flush(view, name),
         Command::DropBucket { name } => {
             let mut state = state.next();
             state.buckets.remove(name).ok_or(Refused::NoSuchBucket)?;
@@ -56,4 +71,21 @@ pub(super) fn apply(state: &State, command: &Command) -> Result<State, Refused> 
         }
         _ => Ok(state.clone()),
     }
+}
+
+/// Who does not answer could be active for documents that the others have removed: all must be there.
+fn flush(view: &View, name: &str) -> Result<State, Refused> {
+    rebalance::quiet(&view.state)?;
+    let mut active = view.state.nodes.iter().filter(|(_, node)| node.status == Status::Active);
+    if let Some((id, _)) = active.find(|(id, _)| view.alive(**id).is_none()) {
+        return Err(Refused::NodeDown(*id));
+    }
+    let mut state = view.state.next();
+    let since = state.revision;
+    let bucket = state.buckets.get_mut(name).ok_or(Refused::NoSuchBucket)?;
+    bucket.flushes += 1;
+    bucket.flushing = Some(since);
+    // There is nothing left of which a copy could have less than another one.
+    bucket.steps.clear();
+    Ok(state)
 }

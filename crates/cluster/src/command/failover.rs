@@ -38,15 +38,16 @@ pub(crate) fn losses(view: &View, id: NodeId) -> (usize, usize) {
             }
             let live = present(chain)
                 .filter(|other| *other != id && view.state.is_active(*other) && view.alive(*other).is_some());
-            let live = live.count();
+            let live: Vec<NodeId> = live.collect();
+            let sure = live.iter().filter(|other| !bucket.has_forgotten(vb, **other)).count();
             let is_needed = match step {
                 Some(Step::Choose { needs, .. }) => *needs == Some(id),
                 Some(Step::Settle { .. }) => true,
                 _ => false,
             };
-            last += usize::from(live == 0);
-            let too_few = present(chain).count() - live >= majority(chain);
-            unsafe_ += usize::from(live > 0 && (is_needed || too_few));
+            last += usize::from(live.is_empty());
+            let too_few = present(chain).count() - sure >= majority(chain);
+            unsafe_ += usize::from(!live.is_empty() && (is_needed || too_few));
         }
     }
     (last, unsafe_)
@@ -112,6 +113,9 @@ fn leave(bucket: &mut Bucket, vb: u16, id: NodeId, since: u64, force: bool) {
         bucket.steps.insert(vb, Step::Choose { since, taker: None, needs, forced: force });
         return;
     }
+    if let Some(forgot) = bucket.forgot.get_mut(&vb) {
+        forgot.remove(&id);
+    }
     let chain = &mut bucket.map[usize::from(vb)];
     let places = chain.len();
     chain.retain(|place| *place != Some(id) && place.is_some());
@@ -122,5 +126,6 @@ fn leave(bucket: &mut Bucket, vb: u16, id: NodeId, since: u64, force: bool) {
         bucket.steps.insert(vb, Step::Settle { since });
     } else {
         bucket.steps.remove(&vb);
+        bucket.forgot.remove(&vb);
     }
 }

@@ -8,9 +8,12 @@ use crate::state::present;
 use crate::state::{Chain, NodeId, Purpose, Rebalance, State, Status, Step};
 use crate::view::View;
 
-fn quiet(state: &State) -> Result<(), Refused> {
+pub(super) fn quiet(state: &State) -> Result<(), Refused> {
     if state.rebalance.is_some() {
         return Err(Refused::Rebalancing);
+    }
+    if let Some(name) = state.flushing() {
+        return Err(Refused::Flushing(name.to_owned()));
     }
     if state.is_choosing() { Err(Refused::FailingOver) } else { Ok(()) }
 }

@@ -1,6 +1,6 @@
 //! Lives of nodes: one that lost its lease, or was started anew, serves again when it is written who it is.
 
-use crate::state::{NodeId, State, Status, Step, present};
+use crate::state::{Bucket, NodeId, State, Status, Step, present};
 use crate::view::View;
 
 /// The document that lets new lives of nodes serve.
@@ -21,33 +21,68 @@ pub(super) fn admit(view: &View) -> Option<State> {
         if node.status == Status::Active {
             question(state, *id);
         }
+        note_forgotten(state, *id);
     }
     next
 }
 
-/// Asks again who has the best copy of what a node was active for.
+/// Asks again who has the best copy of what a node was active for, and has the other chains that it belongs to settle:
+/// what it had acknowledged from memory may be on few of them.
 fn question(state: &mut State, id: NodeId) {
     let since = state.revision;
     for bucket in state.buckets.values_mut() {
         for vb in bucket.vbuckets() {
-            let taking = matches!(bucket.steps.get(&vb), Some(Step::TakeOver { .. }));
-            let taker = bucket.target_of(vb).and_then(|chain| chain.first().copied().flatten());
-            let taker = taker.filter(|_| taking);
-            let was_active = bucket.active(vb) == Some(id);
-            let alone = present(bucket.chain(vb)).count() == 1;
-            match bucket.steps.get(&vb) {
-                Some(Step::Choose { .. }) => {}
-                Some(_) if was_active && alone && taker.is_none() => {
-                    // Nobody else can have it: the move begins anew.
-                    bucket.steps.remove(&vb);
-                }
-                _ if (was_active && !alone) || (taking && (was_active || taker == Some(id))) => {
-                    let settles = matches!(bucket.steps.get(&vb), Some(Step::Settle { .. }));
-                    let needs = settles.then_some(id);
-                    bucket.steps.insert(vb, Step::Choose { since, taker, needs, forced: false });
-                }
-                _ => {}
+            if let Some(step) = doubt(bucket, vb, id, since) {
+                bucket.steps.insert(vb, step);
             }
         }
+    }
+}
+
+/// Notes where the copies of a node prove nothing.
+fn note_forgotten(state: &mut State, id: NodeId) {
+    for bucket in state.buckets.values_mut() {
+        for vb in bucket.vbuckets() {
+            let in_target = || bucket.target_of(vb).is_some_and(|target| target.contains(&Some(id)));
+            // In the other steps copies are looked at anew before anybody relies on them.
+            let counts = match bucket.steps.get(&vb) {
+                Some(Step::Choose { taker: Some(taker), .. }) if *taker == id => true,
+                Some(Step::Choose { .. } | Step::Settle { .. }) => bucket.chain(vb).contains(&Some(id)),
+                Some(Step::TakeOver { .. }) => bucket.chain(vb).contains(&Some(id)) || in_target(),
+                _ => false,
+            };
+            if counts {
+                bucket.forgot.entry(vb).or_default().insert(id);
+            }
+        }
+    }
+}
+
+/// The step that a vBucket is in when one who has something to do with it begins a new life, if it is another one.
+fn doubt(bucket: &mut Bucket, vb: u16, id: NodeId, since: u64) -> Option<Step> {
+    let (chain, step) = (bucket.chain(vb), bucket.steps.get(&vb));
+    let target = bucket.target_of(vb);
+    let is_taking = matches!(step, Some(Step::TakeOver { .. }));
+    let taker = target.and_then(|chain| chain.first().copied().flatten()).filter(|_| is_taking);
+    let was_active = bucket.active(vb) == Some(id);
+    let is_alone = present(chain).count() == 1;
+    match step {
+        Some(Step::Choose { .. }) => None,
+        Some(_) if was_active && is_alone && taker.is_none() => {
+            // Nobody else can have it: the move begins anew.
+            bucket.steps.remove(&vb);
+            None
+        }
+        _ if (was_active && !is_alone) || (is_taking && (was_active || taker == Some(id))) => {
+            let needs = matches!(step, Some(Step::Settle { .. })).then_some(id);
+            Some(Step::Choose { since, taker, needs, forced: false })
+        }
+        Some(Step::TakeOver { .. }) => None,
+        // A move begins anew when the chain has settled.
+        _ if chain.contains(&Some(id)) && !is_alone => Some(Step::Settle { since }),
+        Some(Step::Both { .. }) if target.is_some_and(|target| target.contains(&Some(id))) => {
+            Some(Step::Both { since })
+        }
+        _ => None,
     }
 }

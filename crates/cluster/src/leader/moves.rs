@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use base::VbState;
+use base::planted::{self, Bug};
 
 use super::Leader;
 use crate::command;
@@ -71,7 +72,10 @@ impl Leader {
                 let a_move = Move { view, name, bucket, vb: *vb, step };
                 if self.have_caught_up(&a_move, active, &bucket.map[usize::from(*vb)]) {
                     let state = next.get_or_insert_with(|| view.state.next());
-                    state.buckets.get_mut(name).map(|bucket| bucket.steps.remove(vb));
+                    if let Some(bucket) = state.buckets.get_mut(name) {
+                        bucket.steps.remove(vb);
+                        bucket.forgot.remove(vb);
+                    }
                 }
             }
         }
@@ -107,7 +111,11 @@ impl Leader {
             }
             _ => {
                 next.map[usize::from(a_move.vb)] = target.clone();
-                next.steps.remove(&a_move.vb);
+                if next.forgot.contains_key(&a_move.vb) {
+                    next.steps.insert(a_move.vb, Step::Settle { since });
+                } else {
+                    next.steps.remove(&a_move.vb);
+                }
                 self.goals.remove(&(a_move.name.to_owned(), a_move.vb));
             }
         }
@@ -136,7 +144,8 @@ impl Leader {
         present(chain).all(|id| {
             let Some(of) = view.report(id).and_then(|report| report.of(name, vb)) else { return false };
             let follows = id == active || of.state == Some(VbState::Replica);
-            follows && of.uuid == copy.uuid && of.high_seqno >= seqno && of.persisted >= seqno
+            let has_all = of.uuid == copy.uuid && of.high_seqno >= seqno && of.persisted >= seqno;
+            follows && (has_all || planted::is(Bug::MovedTooEarly))
         })
     }
 
@@ -223,9 +232,9 @@ fn finish(state: &mut State) -> bool {
             }
             Purpose::Repair => {}
             Purpose::GracefulFailover { node } => {
-                let revision = state.revision;
+                // Part of this very revision: what waits for a later one would wait for ever.
+                state.revision -= 1;
                 *state = command::fail_over(state, *node, false);
-                state.revision = revision;
             }
         }
     }

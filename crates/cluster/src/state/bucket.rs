@@ -1,6 +1,6 @@
 //! A bucket in the document: what it is asked to be, and who has which of its vBuckets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -68,9 +68,32 @@ pub struct Bucket {
     /// given up, and gets back into the chain when it has followed the new one.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub missing: BTreeMap<u16, Vec<NodeId>>,
+    /// Who of a vBucket's chain has begun a new life since all of the chain were known to have everything: it may have
+    /// forgotten durable writes that it had acknowledged from memory, so that what it has proves nothing. As long as
+    /// there is one, a step is under way.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub forgot: BTreeMap<u16, BTreeSet<NodeId>>,
     /// What is under way, by vBucket.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub steps: BTreeMap<u16, Step>,
+    /// How often all documents were removed at once. A node that has done so less often does it before anything else.
+    #[serde(default)]
+    pub flushes: u64,
+    /// The revision that asked for the last time, until all nodes have done so: meanwhile nobody is served.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flushing: Option<u64>,
+    /// Ids that no scope and no collection ever had.
+    #[serde(default)]
+    pub next_ids: NextIds,
+}
+
+/// Ids that no scope and no collection of a bucket ever had; zero as long as none was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NextIds {
+    /// Of the next scope.
+    pub scope: u32,
+    /// Of the next collection.
+    pub collection: u32,
 }
 
 impl Bucket {
@@ -92,6 +115,11 @@ impl Bucket {
     /// All vBuckets by number.
     pub fn vbuckets(&self) -> impl Iterator<Item = u16> + use<> {
         0..u16::try_from(self.map.len()).unwrap_or(u16::MAX)
+    }
+
+    /// Whether what a node has of a vBucket proves nothing.
+    pub fn has_forgotten(&self, vb: u16, id: NodeId) -> bool {
+        self.forgot.get(&vb).is_some_and(|forgot| forgot.contains(&id))
     }
 
     /// How many vBuckets are not yet where they should be.

@@ -15,7 +15,9 @@ pub enum Invalid {
     #[error("the state is no document of a cluster: {0}")]
     Json(String),
     /// Another version of this program wrote it.
-    #[error("the state has format {0}, this program reads {FORMAT}")]
+    #[error(
+        "the cluster's state has format {0}, and this version of stave reads {FORMAT}: its nodes need one version"
+    )]
     Format(u32),
     /// Too many of something.
     #[error("too many {0}")]

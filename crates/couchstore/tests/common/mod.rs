@@ -80,6 +80,7 @@ pub fn read_all(file: &Snapshot) -> Result<Docs, Failure> {
         assert!(docs.insert(info.id.to_vec(), doc).is_none(), "each id once");
         Ok::<_, Failure>(ControlFlow::Continue(()))
     })?;
+    couchstore::fuzz::read_in_large_pieces(file);
     let mut ids = Vec::new();
     let (mut live, mut deleted, mut body_bytes) = (0, 0, 0);
     file.scan_ids(&[], |info| {

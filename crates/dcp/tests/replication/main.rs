@@ -18,6 +18,8 @@ mod dice;
 mod link;
 mod mistakes;
 mod operator;
+#[cfg(feature = "planted")]
+mod planted;
 mod rule;
 #[path = "../shared/served.rs"]
 mod served;

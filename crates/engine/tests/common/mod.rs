@@ -5,11 +5,15 @@ pub mod spy;
 pub mod stores;
 pub mod wait;
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use base::env::{Env, SimHandles};
 use base::{Cas, Datatype, DocKey, Heap, Moment, Part, VbId};
-use engine::{Bucket, BucketConfig, Mutated, Refusal, Settings, StoreMode, StoreRequest};
+use engine::{
+    Backfilled, Bucket, BucketConfig, Mutated, Refusal, Settings, StoreMode, StoreRequest, WriteChanges,
+};
+use kvstore::Change;
 
 /// A node's disk and clock, and the bucket on it.
 pub struct World {
@@ -19,6 +23,41 @@ pub struct World {
 }
 
 pub const VB: VbId = VbId(3);
+
+/// Makes lines of changes: seqno and key.
+pub struct Lines;
+
+impl WriteChanges for Lines {
+    fn write(&mut self, change: &Change<'_>, out: &mut Vec<u8>) -> ControlFlow<()> {
+        let key = String::from_utf8_lossy(change.key().key);
+        out.extend_from_slice(format!("{} {key}\n", change.meta.by_seqno).as_bytes());
+        ControlFlow::Continue(())
+    }
+}
+
+/// The same with the value behind it, so that lines are as large as documents.
+pub struct WholeLines;
+
+impl WriteChanges for WholeLines {
+    fn write(&mut self, change: &Change<'_>, out: &mut Vec<u8>) -> ControlFlow<()> {
+        let (seqno, key) = (change.meta.by_seqno, String::from_utf8_lossy(change.key().key));
+        let value = String::from_utf8_lossy(change.value.unwrap_or_default());
+        out.extend_from_slice(format!("{seqno} {key} {value}\n").as_bytes());
+        ControlFlow::Continue(())
+    }
+}
+
+/// Seqnos and keys of what a backfill has made of changes.
+pub fn lines(taken: &Backfilled) -> Vec<(u64, String)> {
+    let text = taken.frames.iter().map(|frames| String::from_utf8_lossy(frames).into_owned());
+    let text: String = text.collect();
+    let line = |line: &str| {
+        let mut words = line.split(' ');
+        let mut next = || words.next().expect("a line has two words at least").to_owned();
+        (next().parse().expect("a seqno"), next())
+    };
+    text.lines().map(line).collect()
+}
 
 impl World {
     pub fn new(seed: u64) -> World {

@@ -7,9 +7,10 @@ use base::{
     Cas, Datatype, DocKey, DurabilityLevel, Heap, ItemKind, NewVersion, RevSeqno, Seqno, SyncWrite, VbId,
     Version, VersionMeta,
 };
-use couchstore::{DocInfo, Durability, Pieces, RevMeta, Snapshot};
+use couchstore::{DocInfo, Durability, Pieces, RevMeta, Snapshot, Want};
 
 use super::file::read_state;
+use crate::change::{Change, ChangesWanted, Reading, document_key};
 use crate::collections::{PREPARES, SYSTEM};
 use crate::failure::Failure;
 use crate::state::VbStateDoc;
@@ -68,19 +69,18 @@ impl Records {
             let version = self.version(&info, values, &mut scratch).map_err(Trouble::Ours)?;
             Ok(visit(version))
         });
-        walked.map_err(|trouble| match trouble {
-            Trouble::File(failure) => self.failed(failure),
-            Trouble::Ours(failure) => failure,
-        })
+        walked.map_err(|trouble| self.trouble(trouble))
     }
 
-    /// A record as a version.
-    pub(super) fn version(
-        &self,
-        info: &DocInfo<'_>,
-        values: Values,
-        scratch: &mut Scratch,
-    ) -> Result<Version, Failure> {
+    fn trouble(&self, trouble: Trouble) -> Failure {
+        match trouble {
+            Trouble::File(failure) => self.failed(failure),
+            Trouble::Ours(failure) => failure,
+        }
+    }
+
+    /// What a record says, without the value.
+    fn meta<'i>(&self, info: &DocInfo<'i>) -> Result<(DocKey<'i>, VersionMeta), Failure> {
         let unknown = |what| Failure::Record {
             vb: self.vb,
             path: self.snapshot.path().to_owned(),
@@ -91,6 +91,7 @@ impl Records {
         if info.id.len() > MAX_STORED_KEY_BYTES {
             return Err(unknown("the key is too long"));
         }
+        document_key(key).ok_or_else(|| unknown("a prepare is of no document"))?;
         let rev_meta = RevMeta::decode(info.rev_meta).ok_or_else(|| unknown("revision metadata"))?;
         let datatype = datatype(info, &rev_meta).ok_or_else(|| unknown("datatype"))?;
         let meta = VersionMeta {
@@ -103,12 +104,22 @@ impl Records {
             kind: kind(info, &rev_meta, key),
             sync_write: sync_write(&rev_meta).ok_or_else(|| unknown("the state of a sync write"))?,
         };
-        // A system event is nothing without its value.
-        if values == Values::Leave && info.body_bytes > 0 && key.collection != SYSTEM {
+        Ok((key, meta))
+    }
+
+    /// A record as a version.
+    pub(super) fn version(
+        &self,
+        info: &DocInfo<'_>,
+        values: Values,
+        scratch: &mut Scratch,
+    ) -> Result<Version, Failure> {
+        let (key, meta) = self.meta(info)?;
+        if is_left(values, info, key) {
             return Ok(NewVersion::without_value(&self.heap, meta, key, info.body_bytes).publish());
         }
         let Scratch { stored, inflated, pieces } = scratch;
-        let value = match (datatype.is_snappy(), pieces) {
+        let value = match (meta.datatype.is_snappy(), pieces) {
             (true, Some(pieces)) => self.snapshot.stored_body_in_pieces(info, stored, pieces),
             (false, Some(pieces)) => self.snapshot.body_in_pieces(info, stored, inflated, pieces),
             (true, None) => self.snapshot.stored_body(info, stored),
@@ -158,6 +169,34 @@ impl crate::store::Snapshot for Records {
         self.walk(true, values, visit, |each| self.snapshot.changes_since(from.0, each))
     }
 
+    fn changes(
+        &self,
+        wanted: &ChangesWanted,
+        reading: &mut Reading,
+        visit: &mut dyn FnMut(&Change<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<Seqno>, Failure> {
+        let Reading { file, inflated } = reading;
+        // A key that makes no sense shows when its record is visited.
+        let want = |info: &DocInfo<'_>| match DocKey::parse(info.id) {
+            _ if wanted.prepares && wanted.values == Values::Read => Want::Body,
+            Some(key) if key.collection == PREPARES && !wanted.prepares => Want::Nothing,
+            Some(key) if is_left(wanted.values, info, key) => Want::Record,
+            _ => Want::Body,
+        };
+        let next = self.snapshot.read_since(wanted.from.0, wanted.max_bytes, file, want, |info, stored| {
+            let (key, meta) = self.meta(info).map_err(Trouble::Ours)?;
+            let value = if is_left(wanted.values, info, key) {
+                None
+            } else if meta.datatype.is_snappy() {
+                Some(stored)
+            } else {
+                Some(self.snapshot.inflated(info, stored, inflated)?)
+            };
+            Ok(visit(&Change::stored(meta, info.id, key, value)))
+        });
+        next.map(|next| next.map(Seqno)).map_err(|trouble| self.trouble(trouble))
+    }
+
     fn scan_keys(
         &self,
         from: &[u8],
@@ -166,6 +205,11 @@ impl crate::store::Snapshot for Records {
     ) -> Result<(), Failure> {
         self.walk(false, values, visit, |each| self.snapshot.scan_ids(from, each))
     }
+}
+
+/// Whether the value of a record is not read. A system event is nothing without its value.
+fn is_left(values: Values, info: &DocInfo<'_>, key: DocKey<'_>) -> bool {
+    values == Values::Leave && info.body_bytes > 0 && key.collection != SYSTEM
 }
 
 /// Documents from before datatypes were stored say only whether they are JSON.

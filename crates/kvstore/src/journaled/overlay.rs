@@ -7,6 +7,7 @@ use base::{DocKey, Seqno, Version};
 
 use super::charged::Charged;
 use super::runs::find;
+use crate::change::{Change, ChangesWanted, Reading};
 use crate::collections::PREPARES;
 use crate::failure::Failure;
 use crate::state::VbStateDoc;
@@ -109,6 +110,41 @@ impl Snapshot for Overlay {
             self.unfiled_from(from, visit, |_| true);
         }
         Ok(())
+    }
+
+    fn changes(
+        &self,
+        wanted: &ChangesWanted,
+        reading: &mut Reading,
+        visit: &mut dyn FnMut(&Change<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<Seqno>, Failure> {
+        let mut flow = ControlFlow::Continue(());
+        let mut bytes = 0;
+        if let Some(file) = &self.file {
+            let next = file.changes(wanted, reading, &mut |change| {
+                bytes += change.bytes();
+                if self.unfiled.is_empty() || find(&self.unfiled, change.stored_key).is_none() {
+                    flow = visit(change);
+                }
+                flow
+            })?;
+            if next.is_some() || flow.is_break() {
+                return Ok(next);
+            }
+        }
+        let mut next = None;
+        let wants = |version: &Version| wanted.prepares || !is_prepare(version);
+        let mut each = |version: Version| {
+            let change = Change::of(&version);
+            if bytes >= wanted.max_bytes.max(1) {
+                next = Some(change.meta.by_seqno);
+                return ControlFlow::Break(());
+            }
+            bytes += change.bytes();
+            visit(&change)
+        };
+        self.unfiled_from(wanted.from, &mut each, wants);
+        Ok(next)
     }
 
     fn scan_keys(

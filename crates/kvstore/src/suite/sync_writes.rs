@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use base::{CollectionId, DocKey, DurabilityLevel, ItemKind, Seqno, SyncWrite, Version};
 
-use super::{Subject, VB, counts, get, scan, tuned, version};
+use super::{Subject, VB, assert_changes, counts, get, scan, tuned, version};
 use crate::compaction::Compaction;
 use crate::state::VbStateDoc;
 use crate::store::{KvStore, SaveBatch, Values};
@@ -41,6 +41,7 @@ fn scan_all(store: &dyn KvStore, from: u64) -> Vec<Version> {
         ControlFlow::Continue(())
     });
     scanned.expect("a scan");
+    assert_changes(&*snapshot, from, true, &all);
     all
 }
 

@@ -137,6 +137,9 @@ pub struct Message<'a> {
     pub what: What,
 }
 
+/// Bytes of the frame info with a stream id.
+const STREAM_ID_BYTES: usize = 3;
+
 /// Room for the extras of any message.
 struct Extras {
     bytes: [u8; 40],
@@ -231,6 +234,25 @@ impl What {
         }
     }
 
+    /// Bytes of extras and of the value that only this kind of message has.
+    fn extras_and_own_bytes(&self) -> usize {
+        match self {
+            What::Marker(Marker { more: None, .. }) => 20,
+            What::Marker(Marker { more: Some(more), .. }) => {
+                1 + 36 + if more.purge_and_high_prepared.is_some() { 16 } else { 0 }
+            }
+            What::Mutation(_) | What::Prepare(_) => 31,
+            What::Deletion(Deletion { delete_time: Some(_), .. }) => 21,
+            What::Deletion(Deletion { delete_time: None, .. }) => 18,
+            What::Expiration(_) => 20,
+            What::SystemEvent(..) => 13,
+            What::Commit(..) | What::Abort(..) => 16,
+            What::SeqnoAdvanced(_) => 8,
+            What::OutOfOrder(_) | What::End(_) => 4,
+            What::SetVbucketState(_) => 1,
+        }
+    }
+
     /// The value that only this kind of message has: of a marker of version 2.
     fn own_value(&self) -> Extras {
         let What::Marker(Marker { start, end, flags, more: Some(more) }) = *self else {
@@ -254,39 +276,38 @@ impl What {
 impl Message<'_> {
     /// Bytes of the whole message, which is what flow control counts.
     pub fn wire_bytes(&self) -> usize {
-        let infos = if self.stream_id.is_some() { 3 } else { 0 };
-        let own = self.what.own_value().len + self.what.last_of_marker().len;
-        HEADER_BYTES + infos + self.what.extras().len + self.key.len() + own + self.value.len()
+        let infos = if self.stream_id.is_some() { STREAM_ID_BYTES } else { 0 };
+        HEADER_BYTES + infos + self.what.extras_and_own_bytes() + self.key.len() + self.value.len()
     }
 
     /// Appends the message without its value, which the caller sends behind it.
     pub fn write_head(&self, out: &mut Vec<u8>) {
         let extras = self.what.extras();
-        let (own, last) = (self.what.own_value(), self.what.last_of_marker());
-        let mut infos = Vec::new();
-        if let Some(id) = self.stream_id {
-            let encoded = FrameInfos { stream_id: Some(id), ..FrameInfos::default() };
-            encoded.encode(&mut infos);
-        }
-        let body = self.wire_bytes() - HEADER_BYTES;
+        let body = u32::try_from(self.wire_bytes() - HEADER_BYTES).expect("values are below 4 GiB");
         let (magic, key_field) = match self.stream_id {
             None => (magic::REQUEST, (self.key.len() as u16).to_be_bytes()),
-            Some(_) => (magic::ALT_REQUEST, [infos.len() as u8, self.key.len() as u8]),
+            Some(_) => (magic::ALT_REQUEST, [STREAM_ID_BYTES as u8, self.key.len() as u8]),
         };
-        out.extend_from_slice(&[
-            magic,
-            self.what.opcode(),
-            key_field[0],
-            key_field[1],
-            extras.len as u8,
-            self.datatype,
-        ]);
-        out.extend_from_slice(&self.vb.0.to_be_bytes());
-        out.extend_from_slice(&u32::try_from(body).expect("values are below 4 GiB").to_be_bytes());
-        out.extend_from_slice(&self.opaque.to_be_bytes());
-        out.extend_from_slice(&self.cas.0.to_be_bytes());
-        for part in [&infos[..], extras.as_slice(), self.key, own.as_slice(), last.as_slice()] {
-            out.extend_from_slice(part);
+        let mut header = [0; HEADER_BYTES];
+        header[0] = magic;
+        header[1] = self.what.opcode();
+        header[2..4].copy_from_slice(&key_field);
+        header[4] = extras.len as u8;
+        header[5] = self.datatype;
+        header[6..8].copy_from_slice(&self.vb.0.to_be_bytes());
+        header[8..12].copy_from_slice(&body.to_be_bytes());
+        header[12..16].copy_from_slice(&self.opaque.to_be_bytes());
+        header[16..].copy_from_slice(&self.cas.0.to_be_bytes());
+        out.extend_from_slice(&header);
+        if let Some(id) = self.stream_id {
+            let encoded = FrameInfos { stream_id: Some(id), ..FrameInfos::default() };
+            encoded.encode(out);
+        }
+        out.extend_from_slice(extras.as_slice());
+        out.extend_from_slice(self.key);
+        if let What::Marker(_) = self.what {
+            out.extend_from_slice(self.what.own_value().as_slice());
+            out.extend_from_slice(self.what.last_of_marker().as_slice());
         }
     }
 

@@ -4,6 +4,7 @@
 
 mod end;
 mod message;
+mod names;
 mod open;
 mod stream_request;
 pub mod system_event;
@@ -12,6 +13,7 @@ mod tests;
 
 pub use end::EndReason;
 pub use message::{Deletion, Marker, MarkerMore, Message, Mutation, Prepare, What};
+pub use names::CollectionNames;
 pub use open::OpenFlags;
 pub use stream_request::{FailoverLog, StreamFlags, StreamRequest};
 pub use system_event::WireEvent;

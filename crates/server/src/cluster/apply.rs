@@ -1,18 +1,21 @@
 //! Becoming what the document says: buckets, roles of vBuckets, links, the map for clients.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 
 use ::cluster::state::Chain;
-use ::cluster::{Agent, NodeId, State, VbReport, View, Want};
+use ::cluster::{Agent, Following, Given, NodeId, Seat, State, VbReport, View, take_seats};
 use base::{Seqno, VbId, VbState};
 use dcp::Mode;
 use engine::{Bucket, BucketKind};
 use serde_json::Value;
 use vbucket::{Manifest, Topology};
 
+use super::noted::Note;
 use super::{Cluster, layout};
 use crate::bucket_list;
+use crate::node::Node;
 use crate::node_buckets::{BucketChange, BucketError};
 use crate::replication::{Source, Sources, WantError};
 
@@ -20,7 +23,7 @@ use crate::replication::{Source, Sources, WantError};
 #[derive(Default)]
 pub(super) struct Asked {
     settings: BTreeMap<String, Value>,
-    topologies: BTreeMap<(String, u16), Topology>,
+    given: BTreeMap<String, Given<Topology>>,
 }
 
 /// Why the node is not as the document says.
@@ -32,6 +35,8 @@ pub(super) enum ApplyError {
     Settings(String),
     #[error("bucket {0}: {1}")]
     Links(String, WantError),
+    #[error("bucket {0}: it cannot be noted which one it is: {1}")]
+    Note(String, io::Error),
     #[error("bucket {0}, its manifest: {1}")]
     Manifest(String, String),
     #[error("bucket {0}, vBucket {1}: {2}")]
@@ -45,9 +50,11 @@ impl Cluster {
         let Some(agent) = Agent::new(&view.state, &self.uuid, incarnation) else { return Ok(()) };
         let outcome = self.apply_buckets(&view.state, agent, asked).and_then(|()| {
             view.state.buckets.iter().try_for_each(|(name, bucket)| {
-                self.node.bucket(name).map_or(Ok(()), |local| {
-                    self.apply_vbuckets(&view.state, agent, (name, bucket), &local, asked)
-                })
+                let Some(local) = self.node.bucket(name) else { return Ok(()) };
+                let seat = LocalSeat { node: &self.node, state: &view.state, name, bucket: &local };
+                take_seats(&agent, bucket, &seat, asked.given.entry(name.clone()).or_default())?;
+                local.set_emptying(bucket.flushing.is_some());
+                Ok(())
             })
         });
         if let Some(layout) = layout::of(view, agent.id()) {
@@ -75,8 +82,10 @@ impl Cluster {
     /// Buckets are made, changed and deleted.
     fn apply_buckets(&self, state: &State, agent: Agent, asked: &mut Asked) -> Result<(), ApplyError> {
         for name in self.node.bucket_names() {
-            if !state.buckets.contains_key(&name) || !agent.has_buckets() {
+            let stays = state.buckets.get(&name).is_some_and(|bucket| !self.is_another(&name, bucket));
+            if !stays || !agent.has_buckets() {
                 self.node.delete_bucket(&name).map_err(|error| ApplyError::Bucket(name.clone(), error))?;
+                self.note(&name, None)?;
                 asked.forget(&name);
             }
         }
@@ -86,14 +95,52 @@ impl Cluster {
                 let spec = bucket_list::from_json(&bucket.settings);
                 let spec = spec.ok_or_else(|| ApplyError::Settings(name.clone()))?;
                 self.node.create_bucket(spec).map_err(failed)?;
+                self.note(name, Some(Note { uuid: bucket.uuid.clone(), flushes: bucket.flushes }))?;
             } else if asked.settings.get(name).is_some_and(|before| *before != bucket.settings) {
                 let change = change_to(&bucket.settings).ok_or_else(|| ApplyError::Settings(name.clone()))?;
                 self.node.change_bucket(name, change).map_err(failed)?;
             }
             asked.settings.insert(name.clone(), bucket.settings.clone());
+            self.apply_flush(name, bucket, asked)?;
             self.apply_manifest(name, &bucket.manifest)?;
         }
         Ok(())
+    }
+
+    /// Whether what this node has under a name is another bucket, that was deleted while the node was away.
+    fn is_another(&self, name: &str, bucket: &::cluster::Bucket) -> bool {
+        self.noted.lock().get(name).is_some_and(|note| note.uuid != bucket.uuid)
+    }
+
+    fn note(&self, name: &str, note: Option<Note>) -> Result<(), ApplyError> {
+        let noted = self.noted.lock().put(self.node.env(), name, note);
+        noted.map_err(|error| ApplyError::Note(name.to_owned(), error))
+    }
+
+    /// All documents of a bucket go, if the cluster has removed them more often than this node has. Nobody is served
+    /// then, and nobody followed, before all of it is done.
+    fn apply_flush(
+        &self,
+        name: &str,
+        bucket: &::cluster::Bucket,
+        asked: &mut Asked,
+    ) -> Result<(), ApplyError> {
+        let Some(local) = self.node.bucket(name) else { return Ok(()) };
+        let done = self.noted.lock().get(name).map(|note| note.flushes);
+        if done.is_some_and(|done| done >= bucket.flushes) {
+            return Ok(());
+        }
+        // Of what is not noted yet nothing has been served.
+        if done.is_some() {
+            local.set_emptying(true);
+            let links = self.node.replication().want(&local, &Sources::new());
+            links.map_err(|error| ApplyError::Links(name.to_owned(), error))?;
+            tracing::info!(bucket = name, "all documents of the bucket are removed");
+            let removed = local.remove_all_documents();
+            removed.map_err(|failure| ApplyError::Bucket(name.to_owned(), failure.into()))?;
+            asked.given.remove(name);
+        }
+        self.note(name, Some(Note { uuid: bucket.uuid.clone(), flushes: bucket.flushes }))
     }
 
     /// A bucket's manifest becomes the cluster's, if that is newer.
@@ -112,90 +159,10 @@ impl Cluster {
         bucket.set_manifest(new).map_err(|refusal| failed(refusal.to_string()))
     }
 
-    /// What a vBucket is here; nothing if it is not there, or dead and without a change.
-    pub(super) fn role(&self, name: &str, vb: u16) -> Option<VbState> {
-        self.node.bucket(name).and_then(|bucket| role(&bucket, vb))
-    }
-
-    /// The roles of all vBuckets of a bucket.
-    ///
-    /// Links that are not wanted any more end first: none of them gives a vBucket a role after this. Whatever is to
-    /// become active does so last.
-    fn apply_vbuckets(
-        &self,
-        state: &State,
-        agent: Agent,
-        (name, bucket): (&String, &::cluster::Bucket),
-        local: &Arc<Bucket>,
-        asked: &mut Asked,
-    ) -> Result<(), ApplyError> {
-        let wants = agent.wants(bucket, |vb| role(local, vb));
-        let set = |vb: u16, role: VbState, topology: Option<Topology>| {
-            local
-                .set_vbucket_state(VbId(vb), role, topology)
-                .map_err(|refusal| ApplyError::Vbucket(name.clone(), vb, format!("{refusal:?}")))
-        };
-        let mut sources = Sources::new();
-        for (vb, want) in &wants {
-            let (source, mode) = match want {
-                Want::Replica { source } => (source, Mode::Replicate),
-                Want::TakeOver { source } => (source, Mode::TakeOver),
-                _ => continue,
-            };
-            // One that was active follows another history now; it goes back to where they part.
-            if mode == Mode::Replicate && role(local, *vb) == Some(VbState::Active) {
-                set(*vb, VbState::Replica, None)?;
-            }
-            if let Some(source) = self.source(state, *source, mode) {
-                sources.insert(VbId(*vb), source);
-            }
-        }
-        let links = self.node.replication().want(local, &sources);
-        links.map_err(|error| ApplyError::Links(name.clone(), error))?;
-        for (vb, want) in &wants {
-            let is = role(local, *vb);
-            if !matches!(want, Want::Active { .. }) {
-                asked.topologies.remove(&(name.clone(), *vb));
-            }
-            match want {
-                Want::Hold if is.is_some_and(|is| is != VbState::Replica) => {
-                    set(*vb, VbState::Replica, None)?;
-                }
-                Want::Keep if is.is_some_and(|is| is != VbState::Dead) => set(*vb, VbState::Dead, None)?,
-                Want::Gone if is.is_some() => {
-                    set(*vb, VbState::Dead, None)?;
-                    remove(local, name, *vb)?;
-                }
-                _ => {}
-            }
-        }
-        for (vb, want) in &wants {
-            let Want::Active { topology } = want else { continue };
-            let Some(topology) = topology_of(state, topology) else {
-                let what = "the document has a chain that cannot be".to_owned();
-                return Err(ApplyError::Vbucket(name.clone(), *vb, what));
-            };
-            let key = (name.clone(), *vb);
-            if role(local, *vb) != Some(VbState::Active) || asked.topologies.get(&key) != Some(&topology) {
-                set(*vb, VbState::Active, Some(topology.clone()))?;
-                asked.topologies.insert(key, topology);
-            }
-        }
-        Ok(())
-    }
-
-    /// Where a vBucket's changes come from: the nodes of a cluster have one administrator.
-    fn source(&self, state: &State, id: NodeId, mode: Mode) -> Option<Source> {
-        let node = state.nodes.get(&id)?;
-        let user = self.node.host()?.config().users.first()?.clone();
-        Some(Source { node: node.address.kv(), username: user.name, password: user.password.into(), mode })
-    }
-
     /// What this node reports of a vBucket.
     pub(super) fn report_of(&self, name: &str, vb: u16) -> VbReport {
-        let nothing = VbReport { state: None, high_seqno: 0, persisted: 0, high_prepared: 0, uuid: 0 };
-        let Some(bucket) = self.node.bucket(name) else { return nothing };
-        let Some(role) = role(&bucket, vb) else { return nothing };
+        let Some(bucket) = self.node.bucket(name) else { return VbReport::NOTHING };
+        let Some(role) = role(&bucket, vb) else { return VbReport::NOTHING };
         let has_disk = bucket.config().kind == BucketKind::Persistent;
         let of = bucket.inspect(VbId(vb), |vb| VbReport {
             state: Some(role),
@@ -204,14 +171,14 @@ impl Cluster {
             high_prepared: vb.high_prepared_seqno().0,
             uuid: vb.uuid().0,
         });
-        of.unwrap_or(nothing)
+        of.unwrap_or(VbReport::NOTHING)
     }
 }
 
 impl Asked {
     fn forget(&mut self, name: &str) {
         self.settings.remove(name);
-        self.topologies.retain(|(bucket, _), _| bucket != name);
+        self.given.remove(name);
     }
 }
 
@@ -221,12 +188,72 @@ fn role(bucket: &Bucket, vb: u16) -> Option<VbState> {
     (role != VbState::Dead || high > Seqno(0)).then_some(role)
 }
 
-fn remove(bucket: &Bucket, name: &str, vb: u16) -> Result<(), ApplyError> {
-    let failed = |what: String| Err(ApplyError::Vbucket(name.to_owned(), vb, what));
-    match bucket.delete_vbucket(VbId(vb)) {
-        Ok(Ok(())) => Ok(()),
-        Ok(Err(failure)) => failed(failure.to_string()),
-        Err(refusal) => failed(format!("{refusal:?}")),
+/// This node's copies of a bucket, and its links.
+struct LocalSeat<'a> {
+    node: &'a Node,
+    state: &'a State,
+    name: &'a str,
+    bucket: &'a Arc<Bucket>,
+}
+
+impl LocalSeat<'_> {
+    fn failed(&self, vb: u16, what: String) -> ApplyError {
+        ApplyError::Vbucket(self.name.to_owned(), vb, what)
+    }
+
+    fn set(&self, vb: u16, role: VbState, topology: Option<Topology>) -> Result<(), ApplyError> {
+        let set = self.bucket.set_vbucket_state(VbId(vb), role, topology);
+        set.map_err(|refusal| self.failed(vb, format!("{refusal:?}")))
+    }
+
+    /// Where a vBucket's changes come from: the nodes of a cluster have one administrator.
+    fn source(&self, following: Following) -> Option<Source> {
+        let node = self.state.nodes.get(&following.source)?;
+        let user = self.node.host()?.config().users.first()?.clone();
+        let mode = if following.takes_over { Mode::TakeOver } else { Mode::Replicate };
+        Some(Source { node: node.address.kv(), username: user.name, password: user.password.into(), mode })
+    }
+}
+
+impl Seat for LocalSeat<'_> {
+    type Topology = Topology;
+    type Error = ApplyError;
+
+    fn role(&self, vb: u16) -> Option<VbState> {
+        role(self.bucket, vb)
+    }
+
+    fn topology(&self, vb: u16, chains: &[Chain]) -> Result<Topology, ApplyError> {
+        let cannot_be = || self.failed(vb, "the document has a chain that cannot be".to_owned());
+        topology_of(self.state, chains).ok_or_else(cannot_be)
+    }
+
+    fn set_role(&self, vb: u16, role: VbState) -> Result<(), ApplyError> {
+        self.set(vb, role, None)
+    }
+
+    fn activate(&self, vb: u16, topology: Topology) -> Result<(), ApplyError> {
+        self.set(vb, VbState::Active, Some(topology))
+    }
+
+    fn lead_on(&self, vb: u16, topology: Topology) -> Result<bool, ApplyError> {
+        let led = self.bucket.lead_on(VbId(vb), topology);
+        led.map_err(|refusal| self.failed(vb, format!("{refusal:?}")))
+    }
+
+    fn follow(&self, following: &BTreeMap<u16, Following>) -> Result<(), ApplyError> {
+        let source = |(vb, of): (&u16, &Following)| Some((VbId(*vb), self.source(*of)?));
+        let sources: Sources = following.iter().filter_map(source).collect();
+        let links = self.node.replication().want(self.bucket, &sources);
+        links.map_err(|error| ApplyError::Links(self.name.to_owned(), error))
+    }
+
+    fn remove(&self, vb: u16) -> Result<(), ApplyError> {
+        match self.bucket.delete_vbucket(VbId(vb)) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(failure)) => Err(self.failed(vb, failure.to_string())),
+            Err(refusal) => Err(self.failed(vb, format!("{refusal:?}"))),
+        }
     }
 }
 

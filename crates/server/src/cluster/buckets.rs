@@ -3,17 +3,22 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use ::cluster::{Command, Refused};
+use ::cluster::{Command, Refused, View};
+use base::{CollectionId, ScopeId};
+use engine::{Bucket, ManifestRefusal, NextIds};
+use parking_lot::Mutex;
 use serde_json::json;
 use vbucket::Manifest;
 
 use super::{Cluster, ClusterError};
 use crate::bucket_list;
 use crate::config::BucketSpec;
-use crate::node_buckets::{BucketChange, BucketError, Management};
+use crate::node_buckets::{BucketChange, BucketError, Management, ManifestChange, ManifestError};
 
 /// How long whoever makes or deletes a bucket waits until this node has done so.
 const DONE_WITHIN: Duration = Duration::from_secs(30);
+/// How long until all other nodes have done so, too: one that is about to be missed must not hold up everybody.
+const ALL_DONE_WITHIN: Duration = Duration::from_secs(5);
 
 /// Manages buckets through the cluster's document.
 pub(super) struct ClusterBuckets(pub(super) Weak<Cluster>);
@@ -24,13 +29,81 @@ impl ClusterBuckets {
     }
 
     fn ask(&self, command: &Command) -> Result<(), BucketError> {
-        let cluster = self.cluster()?;
-        let revision = cluster.ask(command).map_err(told)?.state.revision;
-        if cluster.wait_until(DONE_WITHIN, |_, applied| applied >= revision) {
-            return Ok(());
-        }
-        Err(BucketError::Elsewhere("this node has not done yet what the cluster decided".to_owned()))
+        self.ask_for(|_| Ok(command.clone()))
     }
+
+    /// Asks, and waits until this node has done so, and for a while until all others have.
+    fn ask_for(&self, what: impl Fn(&View) -> Result<Command, Wrong>) -> Result<(), BucketError> {
+        let cluster = self.cluster()?;
+        let revision = cluster.ask_for(what).map_err(BucketError::from)?.state.revision;
+        if !cluster.wait_until(DONE_WITHIN, |_, applied| applied >= revision) {
+            return Err(BucketError::Elsewhere(
+                "this node has not done yet what the cluster decided".to_owned(),
+            ));
+        }
+        // Nobody asks about those that come later: they do it before they serve.
+        cluster.wait_until_all_are(revision, ALL_DONE_WITHIN);
+        Ok(())
+    }
+}
+
+/// Why the cluster is not asked, or does not do it.
+enum Wrong {
+    Cluster(ClusterError),
+    Bucket(BucketError),
+}
+
+impl From<ClusterError> for Wrong {
+    fn from(error: ClusterError) -> Wrong {
+        Wrong::Cluster(error)
+    }
+}
+
+impl From<Wrong> for BucketError {
+    fn from(wrong: Wrong) -> BucketError {
+        match wrong {
+            Wrong::Cluster(error) => told(error),
+            Wrong::Bucket(error) => error,
+        }
+    }
+}
+
+/// What a bucket is asked to be.
+fn spec_of(view: &View, name: &str) -> Result<BucketSpec, BucketError> {
+    let bucket = view.state.buckets.get(name).ok_or(BucketError::Unknown)?;
+    let unknown = || BucketError::Elsewhere("this version does not know what the bucket is".to_owned());
+    bucket_list::from_json(&bucket.settings).ok_or_else(unknown)
+}
+
+/// What a bucket is asked to be after a change.
+fn changed(old: BucketSpec, change: &BucketChange) -> Result<BucketSpec, BucketError> {
+    let pairs: Vec<(&str, &str)> =
+        change.settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    old.settings.set_all(old.kind, &pairs).map_err(BucketError::Settings)?;
+    Ok(BucketSpec {
+        quota_bytes: old.settings.get(engine::settings::Key::MaxSize),
+        replicas: change.replicas.unwrap_or(old.replicas),
+        flush_enabled: change.flush_enabled.unwrap_or(old.flush_enabled),
+        durability_min: change.durability_min.unwrap_or(old.durability_min),
+        ..old
+    })
+}
+
+/// The manifest of the cluster's document, and ids that nobody has had.
+fn manifest_of(bucket: &::cluster::Bucket) -> Result<(Manifest, NextIds), BucketError> {
+    let manifest = match bucket.manifest.get("scopes") {
+        // What begins with nothing but a number is the manifest that every bucket begins with.
+        None => Manifest::default(),
+        Some(_) => Manifest::parse(bucket.manifest.to_string().as_bytes())
+            .map_err(|error| BucketError::Elsewhere(error.to_string()))?,
+    };
+    let first = NextIds::default();
+    let ids = NextIds {
+        scope: first.scope.max(ScopeId(bucket.next_ids.scope)),
+        collection: first.collection.max(CollectionId(bucket.next_ids.collection)),
+    };
+    let ids = ids.above(&manifest);
+    Ok((manifest, ids))
 }
 
 fn told(error: ClusterError) -> BucketError {
@@ -58,45 +131,90 @@ impl Management for ClusterBuckets {
     }
 
     fn change(&self, name: &str, change: BucketChange) -> Result<(), BucketError> {
-        let cluster = self.cluster()?;
-        let view = cluster.view().ok_or(BucketError::Unknown)?;
-        let bucket = view.state.buckets.get(name).ok_or(BucketError::Unknown)?;
-        let unknown = || BucketError::Elsewhere("this version does not know what the bucket is".to_owned());
-        let old = bucket_list::from_json(&bucket.settings).ok_or_else(unknown)?;
-        let pairs: Vec<(&str, &str)> =
-            change.settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        old.settings.set_all(old.kind, &pairs).map_err(BucketError::Settings)?;
-        let spec = BucketSpec {
-            quota_bytes: old.settings.get(engine::settings::Key::MaxSize),
-            replicas: change.replicas.unwrap_or(old.replicas),
-            flush_enabled: change.flush_enabled.unwrap_or(old.flush_enabled),
-            durability_min: change.durability_min.unwrap_or(old.durability_min),
-            ..old
-        };
-        self.ask(&Command::ChangeBucket {
-            name: name.to_owned(),
-            settings: Some(bucket_list::to_json(&spec)),
-            replicas: change.replicas,
-            manifest: None,
+        self.ask_for(|view| {
+            let spec = spec_of(view, name).and_then(|old| changed(old, &change)).map_err(Wrong::Bucket)?;
+            Ok(Command::ChangeBucket {
+                name: name.to_owned(),
+                settings: Some(bucket_list::to_json(&spec)),
+                replicas: change.replicas,
+            })
         })
     }
 
-    fn flush(&self, _: &str) -> Result<(), BucketError> {
-        Err(BucketError::Elsewhere(
-            "a bucket of a cluster cannot be flushed; delete it, and make it anew".to_owned(),
-        ))
+    fn flush(&self, name: &str) -> Result<(), BucketError> {
+        self.ask_for(|view| {
+            let spec = spec_of(view, name).map_err(Wrong::Bucket)?;
+            if !spec.flush_enabled {
+                return Err(Wrong::Bucket(BucketError::NotFlushable));
+            }
+            Ok(Command::FlushBucket { name: name.to_owned() })
+        })?;
+        let is_open = |view: &View, applied: u64| {
+            let is_over = view.state.buckets.get(name).is_none_or(|bucket| bucket.flushing.is_none());
+            is_over && applied >= view.state.revision
+        };
+        if self.cluster()?.wait_until(DONE_WITHIN, is_open) {
+            return Ok(());
+        }
+        Err(BucketError::Elsewhere("not all nodes have removed the documents yet".to_owned()))
     }
 
     fn delete(&self, name: &str) -> Result<(), BucketError> {
         self.ask(&Command::DropBucket { name: name.to_owned() })
     }
 
-    fn tell_manifest(&self, name: &str, manifest: &Manifest) -> Result<(), BucketError> {
-        self.ask(&Command::ChangeBucket {
-            name: name.to_owned(),
-            settings: None,
-            replicas: None,
-            manifest: Some(manifest.to_json()),
-        })
+    fn change_manifest(
+        &self,
+        bucket: &Bucket,
+        change: &ManifestChange,
+    ) -> Result<Arc<Manifest>, ManifestError> {
+        let cluster = self.cluster()?;
+        let name = bucket.name();
+        let made = Mutex::new(None);
+        let asked = cluster.ask_for(|view| -> Result<Command, ManifestWrong> {
+            let of = view.state.buckets.get(name).ok_or(BucketError::Unknown).map_err(ManifestError::from)?;
+            let (present, ids) = manifest_of(of).map_err(ManifestError::from)?;
+            let new = change(&present, ids)?;
+            if new != present {
+                let successor = present.check_successor(&new).map_err(ManifestRefusal::Successor);
+                successor.map_err(ManifestError::Manifest)?;
+            }
+            let ids = ids.above(&new);
+            let json = if new == present { of.manifest.clone() } else { new.to_json() };
+            *made.lock() = Some(new);
+            Ok(Command::ChangeManifest {
+                name: name.to_owned(),
+                manifest: json,
+                next_ids: ::cluster::state::NextIds { scope: ids.scope.0, collection: ids.collection.0 },
+            })
+        });
+        let revision = asked?.state.revision;
+        if !cluster.wait_until(DONE_WITHIN, |_, applied| applied >= revision) {
+            let what = "this node has not taken the cluster's manifest yet".to_owned();
+            return Err(BucketError::Elsewhere(what).into());
+        }
+        cluster.wait_until_all_are(revision, ALL_DONE_WITHIN);
+        Ok(Arc::new(made.into_inner().unwrap_or_default()))
+    }
+}
+
+/// Why a manifest is not changed.
+struct ManifestWrong(ManifestError);
+
+impl From<ManifestError> for ManifestWrong {
+    fn from(error: ManifestError) -> ManifestWrong {
+        ManifestWrong(error)
+    }
+}
+
+impl From<ClusterError> for ManifestWrong {
+    fn from(error: ClusterError) -> ManifestWrong {
+        ManifestWrong(told(error).into())
+    }
+}
+
+impl From<ManifestWrong> for ManifestError {
+    fn from(wrong: ManifestWrong) -> ManifestError {
+        wrong.0
     }
 }

@@ -1,12 +1,12 @@
 //! Following the document: read, become what it says, report, lead if elected, wait for the next change.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ::cluster::store::{Snapshot, Swap, Version};
-use ::cluster::{Agent, Command, Leader, Report, State, View, command, keys};
+use ::cluster::{Agent, Command, Leader, Standing, State, View, command, keys};
 
+use super::trouble::Trouble;
 use super::{Cluster, ClusterError};
 
 /// How soon positions are reported again while something is under way.
@@ -18,11 +18,12 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// What the thread remembers from one look to the next.
 struct Memory {
     leader: Leader,
-    reported: Option<Report>,
     /// Whether this process has belonged to the cluster: one that was ejected does not come back by itself.
     has_belonged: bool,
     /// What buckets and vBuckets were asked to be last.
     asked: super::apply::Asked,
+    /// Becoming what the document says.
+    applying: Trouble,
 }
 
 impl Cluster {
@@ -30,23 +31,35 @@ impl Cluster {
     pub(super) fn follow(&self) {
         let mut memory = Memory {
             leader: Leader::new(self.config.leader),
-            reported: None,
             has_belonged: false,
             asked: super::apply::Asked::default(),
+            applying: Trouble::default(),
         };
+        let mut trouble = Trouble::default();
         while !self.is_stopping() {
-            match self.look(&mut memory) {
-                Ok((version, patience)) => {
-                    if let Err(failure) = self.store.wait(version, patience.min(LOOK_AGAIN)) {
-                        tracing::warn!(%failure, "changes of the cluster are looked for");
-                        self.pause(TRY_AGAIN);
-                    }
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "the cluster's state is not followed");
-                    self.pause(TRY_AGAIN);
-                }
+            let looked = self.look(&mut memory).and_then(|(version, patience)| {
+                self.found_again(&mut trouble);
+                Ok(self.store.wait(version, patience.min(LOOK_AGAIN))?)
+            });
+            if let Err(error) = looked {
+                self.has_lost(&error, &mut trouble);
+                self.pause(TRY_AGAIN);
             }
+        }
+    }
+
+    /// Notes that the document is not followed, and says so now and then.
+    fn has_lost(&self, error: &ClusterError, trouble: &mut Trouble) {
+        if trouble.failed(self.node.env().clock.monotonic()) {
+            tracing::warn!(%error, "the cluster's state is not followed; this is tried again and again");
+        }
+        self.seen.lock().lost = Some(error.to_string());
+    }
+
+    fn found_again(&self, trouble: &mut Trouble) {
+        if let Some(after) = trouble.is_over(self.node.env().clock.monotonic()) {
+            tracing::info!(?after, "the cluster's state is followed again");
+            self.seen.lock().lost = None;
         }
     }
 
@@ -54,6 +67,10 @@ impl Cluster {
     fn look(&self, memory: &mut Memory) -> Result<(Version, Duration), ClusterError> {
         let snapshot = self.store.read()?;
         let Some(view) = View::of(&snapshot)? else {
+            if let Some(why) = self.keeps_what_it_has("etcd holds no cluster of this name") {
+                self.stay_outside(why);
+                return Ok((snapshot.version, LOOK_AGAIN));
+            }
             let incarnation = self.life.lock().incarnation();
             let state = command::found(&self.uuid, &self.address, incarnation);
             self.write(&state, Version::ABSENT)?;
@@ -64,17 +81,23 @@ impl Cluster {
             return self.look_from_outside(memory, &snapshot, view);
         }
         memory.has_belonged = true;
+        self.seen.lock().outside = None;
         self.note_admission(&view);
         let applied = self.apply(&view, &mut memory.asked);
         let is_applied = match &applied {
             Ok(()) => true,
             Err(error) => {
-                tracing::warn!(%error, "this node is not as the cluster wants it");
+                if memory.applying.failed(self.node.env().clock.monotonic()) {
+                    tracing::warn!(%error, "this node is not as the cluster wants it");
+                }
                 false
             }
         };
+        if is_applied {
+            memory.applying.is_over(self.node.env().clock.monotonic());
+        }
         self.show(&view, is_applied);
-        let is_busy = self.report(&view, memory, is_applied)?;
+        let is_busy = self.report(&view, is_applied)?;
         let now = self.node.env().clock.monotonic();
         let leads = self.lead(&snapshot, &view, &mut memory.leader)?;
         let mut patience = if leads { memory.leader.patience(&view, now) } else { LOOK_AGAIN };
@@ -93,13 +116,14 @@ impl Cluster {
         view: Arc<View>,
     ) -> Result<(Version, Duration), ClusterError> {
         self.note_admission(&view);
-        if !memory.has_belonged {
+        let kept = self.keeps_what_it_has("this node does not belong to its cluster (any more)");
+        if !memory.has_belonged && kept.is_none() {
             let incarnation = self.life.lock().incarnation();
             let (uuid, address) = (self.uuid.clone(), self.address.clone());
             self.ask(&Command::Join { uuid, address, incarnation })?;
             return Ok((snapshot.version, Duration::ZERO));
         }
-        if self.is_leader(snapshot) {
+        if Standing::of(snapshot, &self.uuid) == Standing::Leads {
             let expected = Some(snapshot.version_of(keys::LEADER));
             self.store.swap(Swap { key: keys::LEADER, expected, value: None, lease: None })?;
         }
@@ -107,7 +131,32 @@ impl Cluster {
             tracing::warn!(%error, "this node has left its cluster, and has not let go of everything");
         });
         self.show(&view, is_done.is_ok());
+        let ejected = || "this node was ejected; `stave cluster add` takes it back".to_owned();
+        self.stay_outside(kept.unwrap_or_else(ejected));
         Ok((snapshot.version, if is_done.is_ok() { LOOK_AGAIN } else { TRY_AGAIN }))
+    }
+
+    /// Why a node does not join by itself: it would have to drop documents that nobody else may have.
+    fn keeps_what_it_has(&self, why: &str) -> Option<String> {
+        let names = self.node.bucket_names();
+        (!names.is_empty()).then(|| {
+            format!(
+                "{why}, and it keeps its copies of {}: start it with another --data to join as a new node, or take it \
+                 back, without these copies, by `stave cluster add {}`",
+                names.join(", "),
+                self.address.http()
+            )
+        })
+    }
+
+    /// Notes that the node does not belong to the cluster until somebody takes it back.
+    fn stay_outside(&self, why: String) {
+        let mut seen = self.seen.lock();
+        if seen.outside.as_ref() != Some(&why) {
+            tracing::warn!("{why}");
+            seen.outside = Some(why);
+            self.changed.notify_all();
+        }
     }
 
     /// Tells who waits what was read and done.
@@ -120,20 +169,17 @@ impl Cluster {
         self.changed.notify_all();
     }
 
-    fn is_leader(&self, snapshot: &Snapshot) -> bool {
-        snapshot.entries.get(keys::LEADER).is_some_and(|entry| entry.value == self.uuid.as_bytes())
-    }
-
     /// Leads, if this node is the leader, or becomes it if there is none.
     fn lead(&self, snapshot: &Snapshot, view: &View, leader: &mut Leader) -> Result<bool, ClusterError> {
         let lease = self.life.lock().lease();
-        if !snapshot.entries.contains_key(keys::LEADER) && lease.is_some() {
-            let value = Some(self.uuid.as_bytes());
-            self.store.swap(Swap { key: keys::LEADER, expected: Some(Version::ABSENT), value, lease })?;
-            return Ok(true);
-        }
-        if !self.is_leader(snapshot) {
-            return Ok(false);
+        match Standing::of(snapshot, &self.uuid) {
+            Standing::Vacant if lease.is_some() => {
+                let value = Some(self.uuid.as_bytes());
+                self.store.swap(Swap { key: keys::LEADER, expected: Some(Version::ABSENT), value, lease })?;
+                return Ok(true);
+            }
+            Standing::Vacant | Standing::Follows => return Ok(false),
+            Standing::Leads => {}
         }
         if let Some(next) = leader.step(view, self.node.env().clock.monotonic()) {
             log(&view.state, &next);
@@ -142,36 +188,22 @@ impl Cluster {
         Ok(true)
     }
 
-    /// Reports where this node stands, if that has changed; whether something is under way of which more is to be
+    /// Reports where this node stands, if the store has something else; whether something is under way of which more is to be
     /// reported soon.
-    fn report(&self, view: &View, memory: &mut Memory, is_applied: bool) -> Result<bool, ClusterError> {
+    fn report(&self, view: &View, is_applied: bool) -> Result<bool, ClusterError> {
         let (incarnation, lease) = {
             let life = self.life.lock();
             (life.incarnation(), life.lease())
         };
         let Some(agent) = Agent::new(&view.state, &self.uuid, incarnation) else { return Ok(false) };
         let applied = if is_applied { view.state.revision } else { self.seen.lock().applied };
-        let mut report = Report { incarnation, applied, vbuckets: BTreeMap::new(), kept: BTreeMap::new() };
-        for (name, bucket) in &view.state.buckets {
-            let of = |vb| (vb, self.report_of(name, vb));
-            let under_way: BTreeMap<_, _> = agent.to_report(bucket).map(of).collect();
-            if !under_way.is_empty() {
-                report.vbuckets.insert(name.clone(), under_way);
-            }
-            if agent.reports_kept() {
-                let kept: Vec<u16> = bucket.vbuckets().filter(|vb| self.role(name, *vb).is_some()).collect();
-                if !kept.is_empty() {
-                    report.kept.insert(name.clone(), kept);
-                }
-            }
-        }
+        let report = agent.report(&view.state, applied, |name, vb| self.report_of(name, vb));
         let is_busy = !report.vbuckets.is_empty();
-        let is_new = memory.reported.as_ref() != Some(&report);
-        if lease.is_some() && (is_new || !view.reports.contains_key(&self.uuid)) {
+        // What the store has may also be an older one that came late.
+        if lease.is_some() && view.reports.get(&self.uuid) != Some(&report) {
             let json = serde_json::to_vec(&report).unwrap_or_default();
             let key = keys::report(&self.uuid);
             self.store.swap(Swap { key: &key, expected: None, value: Some(&json), lease })?;
-            memory.reported = Some(report);
         }
         Ok(is_busy)
     }

@@ -1,50 +1,42 @@
 //! The lease, and the fence that goes with it.
 
-use ::cluster::store::{LeaseId, StoreFailure, Swap, Swapped};
-use ::cluster::{Agent, Member, View, keys};
+use ::cluster::store::{StoreFailure, Swap, Swapped};
+use ::cluster::{Life, Member, View, keys};
 use base::env::Env;
 
 use super::Cluster;
+use super::trouble::Trouble;
 
-/// One life of a node in its cluster: from one lease to the next.
-pub(super) struct Life {
-    incarnation: u64,
-    lease: Option<LeaseId>,
-    /// The last renewal that was answered, by this node's clock, in nanoseconds.
-    renewed_ns: Option<u64>,
-    is_admitted: bool,
-}
-
-impl Life {
-    pub(super) fn new(env: &Env) -> Life {
-        // JSON of other programs may lose what is above 53 bits.
-        let incarnation = env.random.next_u64() >> 11;
-        Life { incarnation, lease: None, renewed_ns: None, is_admitted: false }
-    }
-
-    pub(super) fn incarnation(&self) -> u64 {
-        self.incarnation
-    }
-
-    pub(super) fn lease(&self) -> Option<LeaseId> {
-        self.lease
-    }
+/// A life that nobody has had before.
+pub(super) fn new_life(env: &Env) -> Life {
+    Life::new(env.random.next_u64())
 }
 
 impl Cluster {
     /// Until the membership ends: renews the lease, begins a new life when it has run out.
     pub(super) fn keep_lease(&self) {
         let every = self.config.lease_ttl / 5;
+        let mut trouble = Trouble::default();
         loop {
-            if let Err(failure) = self.renew() {
-                tracing::warn!(%failure, "the lease was not renewed");
+            let renewed = self.renew();
+            let now = self.node.env().clock.monotonic();
+            match renewed {
+                Err(failure) if trouble.failed(now) => {
+                    tracing::warn!(%failure, "the lease was not renewed; without it this node will serve nothing");
+                }
+                Err(_) => {}
+                Ok(()) => {
+                    if let Some(after) = trouble.is_over(now) {
+                        tracing::info!(?after, "the lease is renewed again");
+                    }
+                }
             }
             if self.pause(every) {
                 break;
             }
         }
         self.node.fence().close();
-        let lease = self.life.lock().lease.take();
+        let lease = self.life.lock().give_up();
         if let Some(Err(failure)) = lease.map(|lease| self.store.revoke(lease)) {
             tracing::warn!(%failure, "the lease is left to run out");
         }
@@ -52,16 +44,16 @@ impl Cluster {
 
     fn renew(&self) -> Result<(), StoreFailure> {
         let sent_ns = self.node.env().clock.monotonic_ns();
-        let Some(lease) = self.life.lock().lease else { return self.begin_life() };
+        let Some(lease) = self.life.lock().lease() else { return self.begin_life() };
         if self.store.keep_alive(lease)? {
             let mut life = self.life.lock();
-            life.renewed_ns = Some(sent_ns);
+            life.renewed(sent_ns);
             self.move_fence(&life);
             return Ok(());
         }
         tracing::warn!("the lease has run out: this node serves nothing until the cluster lets it");
         self.node.fence().close();
-        *self.life.lock() = Life::new(self.node.env());
+        *self.life.lock() = new_life(self.node.env());
         self.begin_life()
     }
 
@@ -69,15 +61,15 @@ impl Cluster {
     fn begin_life(&self) -> Result<(), StoreFailure> {
         let sent_ns = self.node.env().clock.monotonic_ns();
         let lease = self.store.grant(self.config.lease_ttl)?;
-        let incarnation = self.life.lock().incarnation;
+        let incarnation = self.life.lock().incarnation();
         let member = Member { incarnation, address: self.address.clone() };
         let json = serde_json::to_vec(&member).unwrap_or_default();
         let key = keys::member(&self.uuid);
-        let put = Swap { key: &key, expected: None, value: Some(&json), lease: Some(lease) };
+        // A member that was sent before, and comes late, must not take this one's place: it goes with another lease.
+        let expected = Some(self.store.read()?.version_of(&key));
+        let put = Swap { key: &key, expected, value: Some(&json), lease: Some(lease) };
         if let Swapped::Done(_) = self.store.swap(put)? {
-            let mut life = self.life.lock();
-            life.lease = Some(lease);
-            life.renewed_ns = Some(sent_ns);
+            self.life.lock().begun(lease, sent_ns);
         }
         Ok(())
     }
@@ -85,17 +77,16 @@ impl Cluster {
     /// Notes whether the newest document lets this life serve.
     pub(super) fn note_admission(&self, view: &View) {
         let mut life = self.life.lock();
-        let agent = Agent::new(&view.state, &self.uuid, life.incarnation);
-        life.is_admitted = agent.is_some_and(|agent| agent.may_serve());
+        life.note_admission(&view.state, &self.uuid);
         self.move_fence(&life);
     }
 
     /// Opens the fence for as long as the lease is surely alive, if this life may serve.
     fn move_fence(&self, life: &Life) {
-        let is_stopping = self.is_stopping();
-        match life.renewed_ns.filter(|_| life.is_admitted && !is_stopping) {
-            Some(sent_ns) => self.node.fence().renewed(sent_ns, self.config.lease_ttl),
-            None => self.node.fence().close(),
+        if self.is_stopping() {
+            self.node.fence().close();
+        } else {
+            life.move_fence(self.node.fence(), self.config.lease_ttl);
         }
     }
 }

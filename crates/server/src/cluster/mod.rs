@@ -9,23 +9,26 @@ mod etcd;
 mod follow;
 mod layout;
 mod life;
+mod noted;
+mod trouble;
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ::cluster::store::{Store, StoreFailure, Swap, Swapped, Version};
-use ::cluster::{Address, Command, LeaderConfig, Refused, View, command, keys};
+use ::cluster::{Address, Command, LeaderConfig, Life, Refused, View, command, keys};
 use base::VbState;
-use base::env::{OpenMode, Task};
+use base::env::{Env, OpenMode, Task};
 use engine::Bucket;
 use parking_lot::{Condvar, Mutex};
 
 pub use etcd::{AddressError, EtcdAddress, EtcdStore};
 
 use crate::node::Node;
-use life::Life;
+use noted::Noted;
 
 /// What a node of a cluster goes by.
 #[derive(Clone, Copy, Debug)]
@@ -82,6 +85,8 @@ pub struct Cluster {
     uuid: String,
     address: Address,
     life: Mutex<Life>,
+    /// What this node has of the cluster's buckets.
+    noted: Mutex<Noted>,
     seen: Mutex<Seen>,
     changed: Condvar,
     is_stopping: AtomicBool,
@@ -94,6 +99,10 @@ pub struct Cluster {
 #[derive(Default)]
 struct Seen {
     view: Option<Arc<View>>,
+    /// Why the document is not followed now.
+    lost: Option<String>,
+    /// Why the node does not join.
+    outside: Option<String>,
     /// The newest revision that this node's vBuckets are as.
     applied: u64,
 }
@@ -112,7 +121,9 @@ impl Cluster {
         let host = address.host.clone().ok_or(ClusterError::NoAddress)?;
         let address = Address { host, kv: address.kv_port, http: address.http_port };
         let uuid = identity(&node).map_err(|error| ClusterError::Io("the node's identity", error))?;
-        let life = Mutex::new(Life::new(node.env()));
+        let noted = Noted::read(node.env(), data_folder(&node));
+        let noted = noted.map_err(|error| ClusterError::Io("what is noted of buckets", error))?;
+        let life = Mutex::new(life::new_life(node.env()));
         let cluster = Arc::new(Cluster {
             node: Arc::clone(&node),
             store,
@@ -120,6 +131,7 @@ impl Cluster {
             uuid,
             address,
             life,
+            noted: Mutex::new(noted),
             seen: Mutex::default(),
             changed: Condvar::new(),
             is_stopping: AtomicBool::new(false),
@@ -150,11 +162,15 @@ impl Cluster {
     /// Waits until this node is as `is_so` wants the newest document that it follows, and the revision that it is as;
     /// false if that takes longer than `at_most`.
     pub fn wait_until(&self, at_most: Duration, is_so: impl Fn(&View, u64) -> bool) -> bool {
+        self.wait_for(at_most, |seen| seen.view.as_ref().is_some_and(|view| is_so(view, seen.applied)))
+    }
+
+    fn wait_for(&self, at_most: Duration, is_so: impl Fn(&Seen) -> bool) -> bool {
         let clock = &self.node.env().clock;
         let end = clock.monotonic() + at_most;
         let mut seen = self.seen.lock();
         loop {
-            if seen.view.as_ref().is_some_and(|view| is_so(view, seen.applied)) {
+            if is_so(&seen) {
                 return true;
             }
             let left = end.saturating_sub(clock.monotonic());
@@ -165,20 +181,67 @@ impl Cluster {
         }
     }
 
-    /// Waits until the cluster has admitted this node, and it is as the document says.
-    pub fn wait_until_served(&self, at_most: Duration) -> bool {
-        self.wait_until(at_most, |view, applied| {
-            let node = view.state.node_of(&self.uuid);
-            let incarnation = self.life.lock().incarnation();
-            node.is_some_and(|(_, node)| node.incarnation == incarnation) && applied >= view.state.revision
+    /// Waits until there is something newer than what this node has read last, or for so long.
+    pub fn wait_for_news(&self, at_most: Duration) {
+        let version = |seen: &Seen| seen.view.as_ref().map(|view| view.version);
+        let before = version(&self.seen.lock());
+        self.wait_for(at_most, |seen| version(seen) != before);
+    }
+
+    /// The outside world as the node sees it.
+    pub(crate) fn node_env(&self) -> &Env {
+        self.node.env()
+    }
+
+    /// Why the node does not follow the cluster's document now; nothing if it does.
+    pub fn lost(&self) -> Option<String> {
+        self.seen.lock().lost.clone()
+    }
+
+    /// Why the node does not join, which somebody has to decide about; nothing if it belongs to the cluster.
+    pub fn outside(&self) -> Option<String> {
+        self.seen.lock().outside.clone()
+    }
+
+    /// Waits until all nodes of the cluster that are alive have become as a revision says; false if that takes longer
+    /// than `at_most`.
+    pub fn wait_until_all_are(&self, revision: u64, at_most: Duration) -> bool {
+        self.wait_until(at_most, |view, _| {
+            let mut nodes = view.state.nodes.keys().filter(|id| view.alive(**id).is_some());
+            view.state.revision >= revision && nodes.all(|id| view.report_since(*id, revision).is_some())
         })
+    }
+
+    /// Waits until the cluster has admitted this node, and it is as the document says. False if that takes longer than
+    /// `at_most`, or if the node does not join: see [`Cluster::outside`].
+    pub fn wait_until_served(&self, at_most: Duration) -> bool {
+        let is_served =
+            |seen: &Seen| seen.view.as_ref().is_some_and(|view| self.is_served(view, seen.applied));
+        self.wait_for(at_most, |seen| seen.outside.is_some() || is_served(seen))
+            && is_served(&self.seen.lock())
+    }
+
+    fn is_served(&self, view: &View, applied: u64) -> bool {
+        let node = view.state.node_of(&self.uuid);
+        let incarnation = self.life.lock().incarnation();
+        node.is_some_and(|(_, node)| node.incarnation == incarnation) && applied >= view.state.revision
     }
 
     /// Asks something of the cluster: writes the document that comes of it. Blocks.
     pub fn ask(&self, what: &Command) -> Result<Arc<View>, ClusterError> {
+        self.ask_for(|_| Ok(what.clone()))
+    }
+
+    /// Asks something that depends on how things are: `what` sees them, and again whenever the document was changed by
+    /// others before this could write. Blocks.
+    pub fn ask_for<E: From<ClusterError>>(
+        &self,
+        what: impl Fn(&View) -> Result<Command, E>,
+    ) -> Result<Arc<View>, E> {
         for _ in 0..TRIES {
-            let view = View::of(&self.store.read()?)?.ok_or(ClusterError::NoCluster)?;
-            let next = command::apply(&view, what)?;
+            let snapshot = self.store.read().map_err(ClusterError::from)?;
+            let view = View::of(&snapshot).map_err(ClusterError::from)?.ok_or(ClusterError::NoCluster)?;
+            let next = command::apply(&view, &what(&view)?).map_err(ClusterError::from)?;
             if next.revision == view.state.revision {
                 return Ok(Arc::new(view));
             }
@@ -186,7 +249,7 @@ impl Cluster {
                 return Ok(Arc::new(View { state: next, version, ..view }));
             }
         }
-        Err(ClusterError::Busy)
+        Err(ClusterError::Busy.into())
     }
 
     /// Writes a document in the place of another one; nothing if that is not the one in the store.
@@ -241,9 +304,13 @@ pub(crate) fn hold_all(bucket: &Bucket) {
 
 const IDENTITY: &str = "node-uuid";
 
+fn data_folder(node: &Node) -> PathBuf {
+    node.host().map(|host| host.config().data_dir.clone()).unwrap_or_default()
+}
+
 /// The node's identity: made when it is asked for first, kept with its data.
 fn identity(node: &Node) -> io::Result<String> {
-    let folder = node.host().map(|host| host.config().data_dir.clone()).unwrap_or_default();
+    let folder = data_folder(node);
     let (env, path) = (node.env(), folder.join(IDENTITY));
     let file = env.disk.open(&path, OpenMode::Create)?;
     let mut text = [0; 32];

@@ -132,6 +132,12 @@ impl Layout {
             })
     }
 
+    /// Whether clients are told of this node.
+    pub fn tells_of_this_node(&self) -> bool {
+        let this = self.this_node.and_then(|place| self.nodes.get(usize::from(place)));
+        this.is_some_and(|node| node.membership == Membership::Active)
+    }
+
     /// The nodes that clients are told of.
     pub(super) fn active(&self) -> impl Iterator<Item = (usize, &NodeEntry)> {
         self.nodes.iter().enumerate().filter(|(_, node)| node.membership == Membership::Active)

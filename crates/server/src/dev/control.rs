@@ -1,5 +1,8 @@
 //! The control endpoint: HTTP for tests that want to see what their application does when nodes fail.
 
+mod options;
+
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
@@ -11,17 +14,45 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use base::env::Task;
 use serde_json::json;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 
-use super::cluster::{DevError, Shared};
+use super::config::DevError;
+use super::shared::Shared;
 use crate::acceptor;
+use crate::cluster::ClusterError;
 use crate::signals::Ears;
+use options::{Options, order};
 
-/// What a started endpoint is known by: address, stop, signals of the process, thread.
-type Started = (SocketAddr, watch::Sender<bool>, mpsc::Receiver<()>, Task);
+/// Orders that are carried out at the same time, each on a thread of its own.
+const MOST_ORDERS: usize = 32;
+
+/// A started endpoint.
+pub(super) struct Endpoint {
+    addr: SocketAddr,
+    stop: watch::Sender<bool>,
+    signals: mpsc::Receiver<()>,
+    thread: Task,
+}
+
+impl Endpoint {
+    pub(super) fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Waits until the process is told to stop.
+    pub(super) fn wait_for_signal(&self) {
+        // An error means that nobody can signal any more, which is a reason to stop, too.
+        let _ = self.signals.recv();
+    }
+
+    pub(super) fn stop(self) {
+        self.stop.send_replace(true);
+        self.thread.join();
+    }
+}
 
 /// Starts the thread that answers and hears signals.
-pub(super) fn start(shared: &Arc<Shared>) -> io::Result<Started> {
+pub(super) fn start(shared: &Arc<Shared>) -> io::Result<Endpoint> {
     let listener = acceptor::listen(&shared.env, shared.config.control)?;
     let addr = listener.local_addr()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -29,15 +60,14 @@ pub(super) fn start(shared: &Arc<Shared>) -> io::Result<Started> {
         let _inside = runtime.enter();
         Ears::new()?
     };
-    let (stop, stopping) = watch::channel(false);
+    let (stop, mut stopping) = watch::channel(false);
     let (signalled, signals) = mpsc::channel();
-    let app = router(Arc::clone(shared));
+    let app = router(Desk { shared: Arc::clone(shared), places: Arc::new(Semaphore::new(MOST_ORDERS)) });
     let serve = async move {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         axum::serve(listener, app).await
     };
     let run = async move {
-        let mut stopping = stopping;
         tokio::select! {
             done = serve => log(done),
             done = ears.hear(signalled) => log(done),
@@ -46,7 +76,7 @@ pub(super) fn start(shared: &Arc<Shared>) -> io::Result<Started> {
         }
     };
     let thread = shared.env.spawn.spawn("dev-control", Box::new(move || runtime.block_on(run)))?;
-    Ok((addr, stop, signals, thread))
+    Ok(Endpoint { addr, stop, signals, thread })
 }
 
 fn log(done: io::Result<()>) {
@@ -55,89 +85,127 @@ fn log(done: io::Result<()>) {
     }
 }
 
-fn router(shared: Arc<Shared>) -> Router {
-    Router::new()
-        .route("/v1/dev", get(status))
-        .route("/v1/dev/nodes/{node}/{order}", post(order))
-        .route("/v1/dev/clock", post(clock))
-        .fallback(async || {
-            let what = "GET /v1/dev; POST /v1/dev/nodes/N/stop, start, restart, freeze, thaw, cut, join, failover or \
-                        recover; POST /v1/dev/clock?advance_s=SECONDS[&node=N]\n";
-            (StatusCode::NOT_FOUND, what)
-        })
-        .with_state(shared)
+/// What handlers share.
+#[derive(Clone)]
+struct Desk {
+    shared: Arc<Shared>,
+    places: Arc<Semaphore>,
 }
 
-/// `GET /v1/dev`
-async fn status(State(shared): State<Arc<Shared>>) -> Response {
-    on_a_thread(&shared, |_| Ok(())).await
+fn router(desk: Desk) -> Router {
+    Router::new()
+        .route("/v1/dev", get(async |State(desk): State<Desk>| desk.carry_out(|_| Ok(())).await))
+        .route("/v1/dev/nodes", post(add))
+        .route("/v1/dev/nodes/{node}/{order}", post(order_of_node))
+        .route("/v1/dev/rebalance", post(rebalance))
+        .route("/v1/dev/clock", post(clock))
+        .fallback(async || refused(StatusCode::NOT_FOUND, WHAT_THERE_IS))
+        .with_state(desk)
+}
+
+const WHAT_THERE_IS: &str = "GET /v1/dev; POST /v1/dev/nodes; POST /v1/dev/nodes/N/stop, start, restart, kill, freeze, thaw, \
+                             cut, join, failover, recover or remove; POST /v1/dev/rebalance; POST \
+                             /v1/dev/clock?advance_s=SECONDS[&node=N]";
+
+type Asked = Query<BTreeMap<String, String>>;
+
+/// `POST /v1/dev/nodes`
+async fn add(State(desk): State<Desk>, Query(asked): Asked) -> Response {
+    let read = || {
+        let mut options = Options::new("POST /v1/dev/nodes", asked);
+        let (rebalance, wait) = (options.flag("rebalance", true)?, options.wait()?);
+        options.end().map(|()| (rebalance, wait))
+    };
+    match read() {
+        Ok((rebalance, wait)) => desk.carry_out(move |shared| shared.add(rebalance, wait).map(drop)).await,
+        Err(wrong) => refused(StatusCode::BAD_REQUEST, &wrong),
+    }
 }
 
 /// `POST /v1/dev/nodes/NODE/ORDER`
-async fn order(State(shared): State<Arc<Shared>>, Path((node, order)): Path<(u16, String)>) -> Response {
-    type Order = fn(&Arc<Shared>, u16) -> Result<(), DevError>;
-    let order: Order = match order.as_str() {
-        "stop" => |shared, node| shared.stop(node),
-        "start" => |shared, node| shared.start(node),
-        "restart" => |shared, node| shared.stop(node).and_then(|()| shared.start(node)),
-        "freeze" => |shared, node| shared.freeze(node, true),
-        "thaw" => |shared, node| shared.freeze(node, false),
-        "cut" => |shared, node| shared.cut(node, true),
-        "join" => |shared, node| shared.cut(node, false),
-        "failover" => |shared, node| shared.fail_over(node),
-        "recover" => |shared, node| shared.recover(node),
-        _ => {
-            let what = "give stop, start, restart, freeze, thaw, cut, join, failover or recover";
-            return (StatusCode::NOT_FOUND, Json(json!({ "message": what }))).into_response();
-        }
+async fn order_of_node(
+    State(desk): State<Desk>,
+    Path((node, name)): Path<(String, String)>,
+    Query(asked): Asked,
+) -> Response {
+    let Ok(node) = node.parse::<u16>() else {
+        return refused(StatusCode::NOT_FOUND, "nodes are numbered from 1 on; GET /v1/dev lists them");
     };
-    on_a_thread(&shared, move |shared| order(shared, node)).await
+    match order(&name, asked) {
+        Some(Ok(order)) => desk.carry_out(move |shared| shared.carry_out(node, order)).await,
+        Some(Err(wrong)) => refused(StatusCode::BAD_REQUEST, &wrong),
+        None => refused(StatusCode::NOT_FOUND, WHAT_THERE_IS),
+    }
 }
 
-/// Of which node, and by how much.
-#[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Move {
-    advance_s: i64,
-    node: Option<u16>,
+/// `POST /v1/dev/rebalance`
+async fn rebalance(State(desk): State<Desk>, Query(asked): Asked) -> Response {
+    let read = || {
+        let mut options = Options::new("POST /v1/dev/rebalance", asked);
+        let wait = options.wait()?;
+        options.end().map(|()| wait)
+    };
+    match read() {
+        Ok(wait) => desk.carry_out(move |shared| shared.rebalance(wait)).await,
+        Err(wrong) => refused(StatusCode::BAD_REQUEST, &wrong),
+    }
 }
 
 /// `POST /v1/dev/clock?advance_s=SECONDS`
-async fn clock(State(shared): State<Arc<Shared>>, Query(asked): Query<Move>) -> Response {
-    on_a_thread(&shared, move |shared| shared.advance_clock(asked.node, asked.advance_s)).await
+async fn clock(State(desk): State<Desk>, Query(asked): Asked) -> Response {
+    let read = || {
+        let mut options = Options::new("POST /v1/dev/clock", asked);
+        let (node, advance_s) = (options.number("node")?, options.number("advance_s")?);
+        options.end()?;
+        advance_s.map(|seconds: i64| (node, seconds)).ok_or_else(|| "give advance_s=SECONDS".to_owned())
+    };
+    match read() {
+        Ok((node, seconds)) => desk.carry_out(move |shared| shared.advance_clock(node, seconds)).await,
+        Err(wrong) => refused(StatusCode::BAD_REQUEST, &wrong),
+    }
 }
 
-/// Does what blocks on a thread of its own, and answers with what the cluster is then.
-async fn on_a_thread(
-    shared: &Arc<Shared>,
-    work: impl FnOnce(&Arc<Shared>) -> Result<(), DevError> + Send + 'static,
-) -> Response {
-    let (sender, receiver) = oneshot::channel();
-    let job = {
-        let shared = Arc::clone(shared);
-        move || {
-            let outcome = work(&shared).map(|()| shared.status());
+fn refused(code: StatusCode, message: &str) -> Response {
+    (code, Json(json!({ "message": message }))).into_response()
+}
+
+impl Desk {
+    /// Does what blocks on a thread of its own, and answers with what the cluster is then.
+    async fn carry_out(
+        self,
+        work: impl FnOnce(&Arc<Shared>) -> Result<(), DevError> + Send + 'static,
+    ) -> Response {
+        let Ok(place) = self.places.try_acquire_owned() else {
+            return refused(StatusCode::SERVICE_UNAVAILABLE, "too many orders at the same time; try again");
+        };
+        let (sender, receiver) = oneshot::channel();
+        let spawn = Arc::clone(&self.shared.env.spawn);
+        let job = move || {
+            let outcome = work(&self.shared).and_then(|()| self.shared.status());
             // Nobody hears it if the client has gone meanwhile; it is done all the same.
             let _ = sender.send(outcome);
+            drop(place);
+        };
+        if let Err(error) = spawn.spawn("dev-order", Box::new(job)) {
+            return refused(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string());
         }
-    };
-    let failed = |code, message: String| (code, Json(json!({ "message": message }))).into_response();
-    if let Err(error) = shared.env.spawn.spawn("dev-order", Box::new(job)) {
-        return failed(StatusCode::INTERNAL_SERVER_ERROR, error.to_string());
-    }
-    match receiver.await {
-        Ok(Ok(status)) => Json(status).into_response(),
-        Ok(Err(error)) => failed(code_of(&error), error.to_string()),
-        Err(_) => failed(StatusCode::INTERNAL_SERVER_ERROR, "the order broke off".to_owned()),
+        match receiver.await {
+            Ok(Ok(status)) => Json(status).into_response(),
+            Ok(Err(error)) => refused(code_of(&error), &error.to_string()),
+            Err(_) => refused(StatusCode::INTERNAL_SERVER_ERROR, "the order broke off"),
+        }
     }
 }
 
 fn code_of(error: &DevError) -> StatusCode {
     match error {
         DevError::NoNode(_) => StatusCode::NOT_FOUND,
-        DevError::State { .. } | DevError::LastCopy(_) => StatusCode::CONFLICT,
-        DevError::Config(_) | DevError::Node { .. } | DevError::Io { .. } => {
-            StatusCode::INTERNAL_SERVER_ERROR
-        }
+        DevError::State { .. }
+        | DevError::Status { .. }
+        | DevError::WouldLeave(_)
+        | DevError::TooMany
+        | DevError::Nobody
+        | DevError::Cluster { source: ClusterError::Refused(_) | ClusterError::Busy } => StatusCode::CONFLICT,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }

@@ -1,5 +1,6 @@
 //! The doors to the world of one node of a development cluster: its clock can be moved, its network be cut.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -31,53 +32,55 @@ pub(super) struct Wires(Mutex<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    /// The KV address of each node, by its place, and whether it is cut off.
-    nodes: Vec<(Option<SocketAddr>, bool)>,
-    /// Connections, with the places of both ends.
-    open: Vec<(usize, usize, TcpStream)>,
+    /// Where each node listens for others.
+    listen: BTreeMap<u16, SocketAddr>,
+    /// Those that are cut off.
+    cut: BTreeSet<u16>,
+    /// Connections, with both ends.
+    open: Vec<(u16, u16, TcpStream)>,
 }
 
 impl Wires {
-    /// Of so many nodes.
-    pub(super) fn new(nodes: usize) -> Wires {
-        Wires(Mutex::new(Inner { nodes: vec![(None, false); nodes], open: Vec::new() }))
-    }
-
-    /// Says where a node listens for others.
-    pub(super) fn listens(&self, node: usize, addr: SocketAddr) {
-        self.0.lock().nodes[node].0 = Some(addr);
+    /// Says where a node listens for others; nothing if it is gone.
+    pub(super) fn listens(&self, node: u16, addr: Option<SocketAddr>) {
+        let mut inner = self.0.lock();
+        match addr {
+            Some(addr) => inner.listen.insert(node, addr),
+            None => inner.listen.remove(&node),
+        };
     }
 
     /// Cuts a node off from all others, or lets it connect again.
-    pub(super) fn cut(&self, node: usize, is_cut: bool) {
+    pub(super) fn cut(&self, node: u16, is_cut: bool) {
         let mut inner = self.0.lock();
-        inner.nodes[node].1 = is_cut;
-        if is_cut {
-            let Inner { open, .. } = &mut *inner;
-            open.retain(|(from, to, stream)| {
-                let stays = *from != node && *to != node;
-                if !stays {
-                    // One that is closed already is as good.
-                    let _ = stream.shutdown(Shutdown::Both);
-                }
-                stays
-            });
+        if !is_cut {
+            inner.cut.remove(&node);
+            return;
         }
+        inner.cut.insert(node);
+        inner.open.retain(|(from, to, stream)| {
+            let stays = *from != node && *to != node;
+            if !stays {
+                // One that is closed already is as good.
+                let _ = stream.shutdown(Shutdown::Both);
+            }
+            stays
+        });
     }
 
     /// Whether a node is cut off.
-    pub(super) fn is_cut(&self, node: usize) -> bool {
-        self.0.lock().nodes[node].1
+    pub(super) fn is_cut(&self, node: u16) -> bool {
+        self.0.lock().cut.contains(&node)
     }
 }
 
 impl Inner {
-    fn place_of(&self, addr: SocketAddr) -> Option<usize> {
-        self.nodes.iter().position(|(listens, _)| *listens == Some(addr))
+    fn node_at(&self, addr: SocketAddr) -> Option<u16> {
+        self.listen.iter().find(|(_, listens)| **listens == addr).map(|(node, _)| *node)
     }
 
-    fn check(&self, from: usize, to: usize) -> io::Result<()> {
-        if self.nodes[from].1 || self.nodes[to].1 {
+    fn check(&self, from: u16, to: u16) -> io::Result<()> {
+        if self.cut.contains(&from) || self.cut.contains(&to) {
             return Err(io::Error::new(io::ErrorKind::HostUnreachable, "the node is cut off"));
         }
         Ok(())
@@ -88,7 +91,7 @@ impl Inner {
 struct CuttableNetwork {
     real: Arc<dyn Network>,
     wires: Arc<Wires>,
-    node: usize,
+    node: u16,
 }
 
 impl Network for CuttableNetwork {
@@ -99,7 +102,7 @@ impl Network for CuttableNetwork {
     fn connect(&self, addr: SocketAddr) -> io::Result<Box<dyn Stream>> {
         let to = {
             let inner = self.wires.0.lock();
-            let to = inner.place_of(addr);
+            let to = inner.node_at(addr);
             to.map_or(Ok(()), |to| inner.check(self.node, to))?;
             to
         };
@@ -141,7 +144,7 @@ impl Stream for Wire {
 }
 
 /// The world as a node sees it, and by how many seconds its wall clock is off.
-pub(super) fn world(real: &Env, node: usize, wires: &Arc<Wires>) -> (Env, Arc<AtomicI64>) {
+pub(super) fn world(real: &Env, node: u16, wires: &Arc<Wires>) -> (Env, Arc<AtomicI64>) {
     let offset_s = Arc::new(AtomicI64::new(0));
     let clock = MovedClock { real: Arc::clone(&real.clock), offset_s: Arc::clone(&offset_s) };
     let network = CuttableNetwork { real: Arc::clone(&real.network), wires: Arc::clone(wires), node };
@@ -155,7 +158,7 @@ mod tests {
     #[test]
     fn the_wall_clock_moves_and_the_other_does_not() {
         let (real, _) = Env::sim(1);
-        let (env, offset_s) = world(&real, 0, &Arc::new(Wires::new(1)));
+        let (env, offset_s) = world(&real, 1, &Arc::default());
         let (wall, monotonic) = (env.clock.unix_s(), env.clock.monotonic_ns());
         offset_s.store(3600, Ordering::Relaxed);
         assert_eq!((env.clock.unix_s(), env.clock.monotonic_ns()), (wall + 3600, monotonic));
@@ -168,17 +171,17 @@ mod tests {
         let real = Env::real();
         let listener = real.network.listen("127.0.0.1:0".parse().expect("valid")).expect("a port");
         let addr = listener.local_addr().expect("it listens");
-        let wires = Arc::new(Wires::new(3));
-        wires.listens(1, addr);
-        let (env, _) = world(&real, 0, &wires);
+        let wires = Arc::new(Wires::default());
+        wires.listens(2, Some(addr));
+        let (env, _) = world(&real, 1, &wires);
         let mut stream = env.network.connect(addr).expect("they are connected");
-        wires.cut(2, true);
+        wires.cut(3, true);
         assert_eq!(stream.try_write(b"x").expect("it is another that is cut"), 1);
-        wires.cut(1, true);
+        wires.cut(2, true);
         assert_eq!(stream.try_read(&mut [0]).expect("the end"), 0);
         let refused = env.network.connect(addr).err().expect("no way there");
         assert_eq!(refused.kind(), io::ErrorKind::HostUnreachable);
-        wires.cut(1, false);
+        wires.cut(2, false);
         assert!(env.network.connect(addr).is_ok());
     }
 }

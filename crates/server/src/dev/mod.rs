@@ -1,13 +1,16 @@
-//! A cluster in one process, for people who test their applications: several nodes on this machine, a control endpoint
-//! that stops, freezes and cuts them off, and clocks that can be moved.
-//!
-//! Who serves what is a fixed plan that changes when a node is failed over or comes back.
+//! Several nodes in one process, for people's tests: a cluster like any other over a coordination store of its own, with
+//! doors through which nodes can be stopped, killed, frozen and cut off, and clocks be moved.
 
 mod cluster;
+mod config;
 mod control;
+mod disk;
 mod doors;
-mod management;
+mod gate;
 mod node;
-mod plan;
+mod orders;
+mod shared;
+mod status;
 
-pub use cluster::{DevCluster, DevConfig, DevError, MOST_NODES};
+pub use cluster::DevCluster;
+pub use config::{DevConfig, DevError, DevTimes, MOST_NODES};

@@ -1,125 +1,278 @@
-//! One node of a development cluster: what it is started with, and whether it runs.
+//! One node of a development cluster: what it is started with, and the life that it has at the moment.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::AtomicI64;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
+use ::cluster::Store;
 use base::env::Env;
-use base::{VbId, VbState};
-use dcp::Mode;
+use parking_lot::{Condvar, Mutex};
 
-use super::plan::{Placement, Plan};
-use vbucket::{Chain, Topology};
-
-use crate::config::Config;
+use super::config::{DevConfig, DevError};
+use super::disk::{Death, MortalDisk};
+use super::doors::{Wires, world};
+use super::gate::Gate;
+use super::shared::Shared;
+use crate::cluster::Cluster;
+use crate::config::{Config, Settings};
 use crate::node::Node;
-use crate::replication::{Source, Sources};
-use crate::server::{Failure, Server, serve_prepared};
+use crate::server::{Failure, Server, serve};
+
+/// Files of documents that each node may have open.
+const OPEN_FILES: usize = 400;
+/// How long a start waits for those who still look at the life before, and how often it counts them.
+const STRAGGLERS_TIMEOUT: Duration = Duration::from_secs(10);
+const STRAGGLERS_PAUSE: Duration = Duration::from_millis(1);
+/// What to do with a node that does not run.
+const NOT_RUNNING: &str = "does not run; start it first";
 
 /// A node.
 pub(super) struct DevNode {
-    pub(super) config: Config,
-    pub(super) env: Env,
+    /// What people call it, from 1 on.
+    pub(super) number: u16,
+    env: Env,
+    store: Arc<dyn Store>,
+    wires: Arc<Wires>,
     /// By how many seconds its wall clock is off.
-    pub(super) offset_s: Arc<AtomicI64>,
-    pub(super) server: Option<Server>,
+    offset_s: Arc<AtomicI64>,
+    is_cut_from_store: AtomicBool,
+    /// Held while it is started, stopped or killed.
+    changing: Mutex<()>,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    config: Config,
+    /// Its identity, once that is known.
+    uuid: Option<String>,
+    life: Option<Life>,
+    last: Weak<Node>,
+}
+
+/// From a start to a stop.
+struct Life {
+    server: Server,
+    /// Nothing before it has joined.
+    cluster: Option<Arc<Cluster>>,
+    gate: Arc<Gate>,
+    death: Death,
+}
+
+impl Life {
+    /// Ends its membership; false if a thread of that panicked.
+    fn leave(&self) -> bool {
+        self.cluster.as_ref().is_none_or(|cluster| cluster.stop())
+    }
+}
+
+/// A node at one moment.
+pub(super) struct Look {
+    pub(super) number: u16,
+    pub(super) uuid: Option<String>,
     pub(super) kv: SocketAddr,
     pub(super) http: SocketAddr,
+    pub(super) data: PathBuf,
+    pub(super) is_running: bool,
     pub(super) is_frozen: bool,
+    pub(super) is_cut_from_nodes: bool,
+    pub(super) is_cut_from_store: bool,
+    /// Whether its lease is alive by its own clock, and the cluster lets it serve.
+    pub(super) may_serve: bool,
+    pub(super) clock_offset_s: i64,
 }
 
 impl DevNode {
-    /// The node, if it runs.
-    pub(super) fn node(&self) -> Option<&Arc<Node>> {
-        self.server.as_ref().map(Server::node)
+    /// A node that does not run yet; the first one listens where the configuration says.
+    pub(super) fn new(shared: &Shared, number: u16, is_first: bool) -> Result<DevNode, DevError> {
+        let Shared { config, env, store, wires, .. } = shared;
+        let free = |addr: SocketAddr| if is_first { addr } else { SocketAddr::new(addr.ip(), 0) };
+        let settings = Settings {
+            kv: Some(free(config.kv).to_string()),
+            http: Some(free(config.http).to_string()),
+            username: Some(config.username.clone()),
+            password: Some(config.password.clone()),
+            vbuckets: Some(config.vbuckets),
+            threads: Some(config.threads),
+            max_open_files: Some(OPEN_FILES.max(4 * config.buckets.len())),
+            ..Settings::default()
+        };
+        let folder = config.data.join(folder_name(number));
+        let node = Config::new(settings, folder, config.threads, String::new)?;
+        let node = Config { is_member: true, buckets: config.buckets.clone(), ..node };
+        let (env, offset_s) = world(env, number, wires);
+        Ok(DevNode {
+            number,
+            env,
+            store: Arc::clone(store),
+            wires: Arc::clone(wires),
+            offset_s,
+            is_cut_from_store: AtomicBool::new(false),
+            changing: Mutex::default(),
+            inner: Mutex::new(Inner { config: node, uuid: None, life: None, last: Weak::new() }),
+        })
     }
 
-    /// Starts it. It listens where it did before, or at free ports if that is not known yet.
-    pub(super) fn start(
-        &mut self,
-        prepare: impl FnOnce(&Arc<Node>) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
-        let server = serve_prepared(self.config.clone(), self.env.clone(), prepare)?;
-        (self.kv, self.http) = (server.kv_addr(), server.http_addr());
-        (self.config.kv_addr, self.config.http_addr) = (self.kv, self.http);
-        self.server = Some(server);
+    /// Opens its files, and listens where it did before, or at free ports. It is no member yet.
+    pub(super) fn open(&self) -> Result<(), DevError> {
+        let (config, last) = {
+            let inner = self.inner.lock();
+            if inner.life.is_some() {
+                return Err(self.is("runs already"));
+            }
+            (inner.config.clone(), inner.last.clone())
+        };
+        self.wait_for_end(&last);
+        let death = Death::default();
+        let disk = MortalDisk::new(Arc::clone(&self.env.disk), death.clone());
+        let env = Env { disk: Arc::new(disk), ..self.env.clone() };
+        let server = serve(config, env).map_err(|source| self.failed(source))?;
+        let gate = Arc::new(Gate::new(Arc::clone(&self.store)));
+        gate.cut(self.is_cut_from_store.load(Ordering::SeqCst));
+        let mut inner = self.inner.lock();
+        (inner.config.kv_addr, inner.config.http_addr) = (server.kv_addr(), server.http_addr());
+        inner.last = Arc::downgrade(server.node());
+        self.wires.listens(self.number, Some(server.kv_addr()));
+        inner.life = Some(Life { server, cluster: None, gate, death });
         Ok(())
     }
 
-    /// Stops it cleanly, if it runs.
-    pub(super) fn stop(&mut self) -> Result<(), Failure> {
-        self.is_frozen = false;
-        self.server.take().map_or(Ok(()), Server::stop)
+    /// Makes it a member.
+    pub(super) fn join(&self, config: &DevConfig) -> Result<(), DevError> {
+        let (node, store) = {
+            let inner = self.inner.lock();
+            let life = inner.life.as_ref().ok_or_else(|| self.is(NOT_RUNNING))?;
+            (Arc::clone(life.server.node()), Arc::clone(&life.gate) as Arc<dyn Store>)
+        };
+        let joined = Cluster::join(node, store, config.times.of_node());
+        let cluster = joined.map_err(|source| DevError::Join { node: self.number, source })?;
+        let mut inner = self.inner.lock();
+        inner.uuid = Some(cluster.uuid().to_owned());
+        // Whoever joins is the one that opened it, and nobody has stopped it in between.
+        inner.life.as_mut().expect("it runs").cluster = Some(cluster);
+        Ok(())
+    }
+
+    /// Starts it where it was.
+    pub(super) fn start(&self, config: &DevConfig) -> Result<(), DevError> {
+        let _changing = self.changing.lock();
+        self.open()?;
+        let joined = self.join(config);
+        if joined.is_err() {
+            self.end()?;
+        }
+        joined
+    }
+
+    /// Stops it cleanly: it leaves, answers what was asked, and writes what is not written. False if it did not run.
+    pub(super) fn stop(&self) -> Result<bool, DevError> {
+        let _changing = self.changing.lock();
+        self.end()
+    }
+
+    fn end(&self) -> Result<bool, DevError> {
+        let Some(life) = self.inner.lock().life.take() else { return Ok(false) };
+        life.gate.freeze(false);
+        life.server.node().freeze(false);
+        // First, so that others do not wait for the lease to run out.
+        let left = life.leave();
+        life.server.stop().map_err(|source| self.failed(source))?;
+        if left { Ok(true) } else { Err(self.failed(Failure::Panicked)) }
+    }
+
+    /// Ends it as if its process had been killed: what it has written stays, its lease runs out.
+    pub(super) fn kill(&self) -> Result<(), DevError> {
+        let _changing = self.changing.lock();
+        let life = self.inner.lock().life.take().ok_or_else(|| self.is(NOT_RUNNING))?;
+        life.death.comes();
+        life.server.node().kill();
+        life.gate.kill();
+        let left = life.leave();
+        life.server.kill().map_err(|source| self.failed(source))?;
+        if left { Ok(()) } else { Err(self.failed(Failure::Panicked)) }
+    }
+
+    /// Lets it stand still, or go on.
+    pub(super) fn freeze(&self, is_frozen: bool) -> Result<(), DevError> {
+        let inner = self.inner.lock();
+        let life = inner.life.as_ref().ok_or_else(|| self.is(NOT_RUNNING))?;
+        match (life.gate.is_frozen(), is_frozen) {
+            (true, true) => return Err(self.is("is frozen already; thaw it first")),
+            (false, false) => return Err(self.is("is not frozen")),
+            _ => {}
+        }
+        life.gate.freeze(is_frozen);
+        life.server.node().freeze(is_frozen);
+        Ok(())
+    }
+
+    /// Cuts it off from the coordination store, or lets it ask that again; this outlives a restart.
+    pub(super) fn cut_from_store(&self, is_cut: bool) {
+        let inner = self.inner.lock();
+        self.is_cut_from_store.store(is_cut, Ordering::SeqCst);
+        if let Some(life) = &inner.life {
+            life.gate.cut(is_cut);
+        }
+    }
+
+    /// Moves its wall clock.
+    pub(super) fn advance_clock(&self, seconds: i64) {
+        let offset_s = self.offset_s.load(Ordering::Relaxed).saturating_add(seconds);
+        self.offset_s.store(offset_s, Ordering::Relaxed);
+    }
+
+    /// The node, if it runs.
+    pub(super) fn node(&self) -> Option<Arc<Node>> {
+        self.inner.lock().life.as_ref().map(|life| Arc::clone(life.server.node()))
+    }
+
+    /// Its membership, if it runs and can do something about it.
+    pub(super) fn member(&self) -> Option<Arc<Cluster>> {
+        let inner = self.inner.lock();
+        let able = inner.life.as_ref().filter(|life| !life.gate.is_frozen() && !life.gate.is_cut());
+        able.and_then(|life| life.cluster.clone())
+    }
+
+    /// What it is now.
+    pub(super) fn look(&self) -> Look {
+        let inner = self.inner.lock();
+        let life = inner.life.as_ref();
+        let now_ns = self.env.clock.monotonic_ns();
+        Look {
+            number: self.number,
+            uuid: inner.uuid.clone(),
+            kv: inner.config.kv_addr,
+            http: inner.config.http_addr,
+            data: inner.config.data_dir.clone(),
+            is_running: life.is_some(),
+            is_frozen: life.is_some_and(|life| life.gate.is_frozen()),
+            is_cut_from_nodes: self.wires.is_cut(self.number),
+            is_cut_from_store: self.is_cut_from_store.load(Ordering::SeqCst),
+            may_serve: life.is_some_and(|life| life.server.node().fence().may_serve(now_ns)),
+            clock_offset_s: self.offset_s.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Whoever asked the life before for something holds it until that is answered, and its folder with it.
+    fn wait_for_end(&self, last: &Weak<Node>) {
+        let started = self.env.clock.monotonic();
+        let (mutex, nobody) = (Mutex::new(()), Condvar::new());
+        while last.strong_count() > 0 && self.env.clock.monotonic() - started < STRAGGLERS_TIMEOUT {
+            nobody.wait_for(&mut mutex.lock(), STRAGGLERS_PAUSE);
+        }
+    }
+
+    fn is(&self, is: &'static str) -> DevError {
+        DevError::State { node: self.number, is }
+    }
+
+    fn failed(&self, source: Failure) -> DevError {
+        DevError::Node { node: self.number, source }
     }
 }
 
-/// Takes the roles away from a node that are others' now.
-pub(super) fn demote(node: &Node, at: u16, plan: &Plan) {
-    each_role(node, at, plan, |bucket, vb, role, _| {
-        let is = bucket.state_of(vb);
-        if role != VbState::Active
-            && is != Some(role)
-            && (is == Some(VbState::Active) || role == VbState::Dead)
-        {
-            // The vBucket is there: it was looked at.
-            let _ = bucket.set_vbucket_state(vb, role, None);
-        }
-    });
-}
-
-/// Gives a node the roles that the plan has for it, and has its replicas follow those that are active.
-pub(super) fn promote(node: &Node, at: u16, plan: &Plan, kv: &[SocketAddr], login: &(String, String)) {
-    let mut sources: BTreeMap<String, Sources> =
-        plan.buckets.keys().map(|name| (name.clone(), Sources::new())).collect();
-    each_role(node, at, plan, |bucket, vb, role, row| match role {
-        VbState::Active => {
-            let replicas = plan.buckets.get(bucket.name()).map_or(0, |placement| placement.replicas);
-            let topology = topology_of(row, replicas, kv);
-            let is = bucket.inspect(vb, |vb| (vb.state(), vb.topology().cloned()));
-            if is != Some((role, topology.clone())) {
-                let _ = bucket.set_vbucket_state(vb, role, topology);
-            }
-        }
-        VbState::Replica => {
-            let source = Source {
-                node: kv[usize::from(row[0])].to_string(),
-                username: login.0.clone(),
-                password: login.1.clone().into(),
-                mode: Mode::Replicate,
-            };
-            sources.entry(bucket.name().to_owned()).or_default().insert(vb, source);
-        }
-        _ => {}
-    });
-    for (name, sources) in sources {
-        let Some(bucket) = node.bucket(&name) else { continue };
-        if let Err(error) = node.replication().want(&bucket, &sources) {
-            tracing::error!(node = at + 1, bucket = name, %error, "the replicas do not follow");
-        }
-    }
-}
-
-/// The nodes that shall have a vBucket. Those that failed count as missing, so that fewer than a majority never
-/// acknowledge; a bucket without copies needs nobody but the active node.
-fn topology_of(row: &[u16], replicas: u8, kv: &[SocketAddr]) -> Option<Topology> {
-    let copies = (1 + usize::from(replicas)).min(kv.len());
-    let name = |node: Option<&u16>| node.map(|node| kv[usize::from(*node)].to_string().into_boxed_str());
-    let members = (0..copies).map(|at| name(row.get(at))).collect();
-    let chain = Chain::new(members).ok()?;
-    Some(Topology::new(chain, None))
-}
-
-fn each_role(
-    node: &Node,
-    at: u16,
-    plan: &Plan,
-    mut each: impl FnMut(&engine::Bucket, VbId, VbState, &[u16]),
-) {
-    for (name, Placement { rows, .. }) in &plan.buckets {
-        let Some(bucket) = node.bucket(name) else { continue };
-        for (vb, row) in rows.iter().enumerate() {
-            each(&bucket, VbId(vb as u16), Plan::role(row, at), row);
-        }
-    }
+/// The folder of a node in that of the cluster.
+pub(super) fn folder_name(number: u16) -> String {
+    format!("node{number}")
 }

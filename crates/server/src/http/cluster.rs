@@ -3,21 +3,25 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
-use ::cluster::state::{AutoFailover, Outcome, Purpose, State as Document};
-use ::cluster::{Command, NodeId, Refused, Status, View};
+use ::cluster::state::{AutoFailover, State as Document};
+use ::cluster::{Address, Command, NodeId, Refused, Status, View};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Extension, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::oneshot;
 
 use super::basic_auth::Caller;
 use super::settings::{Errors, refused, require_admin};
 use super::{Shared, form};
 use crate::cluster::{Cluster, ClusterError};
+
+/// Where nodes of the field are reached for HTTP.
+const HTTP_PORT: u16 = 8091;
 
 /// The fields of a request.
 struct Form(Vec<(String, String)>);
@@ -32,13 +36,14 @@ impl Form {
     }
 
     /// The nodes of a field: one, or several with commas between them.
-    fn nodes(&self, name: &str) -> Result<Vec<NodeId>, Wrong> {
+    fn nodes(&self, document: &Document, name: &str) -> Result<Vec<NodeId>, Wrong> {
         let texts = self.get(name).unwrap_or_default().split(',').filter(|text| !text.is_empty());
-        texts.map(|text| node_id(text).ok_or_else(|| Wrong::field(name, "no node is called so"))).collect()
+        let id = |text| node_id(document, text).ok_or_else(|| Wrong::no_such_node(document, name, text));
+        texts.map(id).collect()
     }
 
-    fn node(&self, name: &str) -> Result<NodeId, Wrong> {
-        self.nodes(name)?.first().copied().ok_or_else(|| Wrong::field(name, "name a node"))
+    fn node(&self, document: &Document, name: &str) -> Result<NodeId, Wrong> {
+        self.nodes(document, name)?.first().copied().ok_or_else(|| Wrong::field(name, "name a node"))
     }
 }
 
@@ -52,6 +57,11 @@ enum Wrong {
 impl Wrong {
     fn field(name: &str, what: &str) -> Wrong {
         Wrong::Field(name.to_owned(), what.to_owned())
+    }
+
+    fn no_such_node(document: &Document, field: &str, text: &str) -> Wrong {
+        let names: Vec<String> = document.nodes.keys().map(NodeId::to_string).collect();
+        Wrong::field(field, &format!("there is no node {text:?}; there are {}", names.join(", ")))
     }
 }
 
@@ -81,13 +91,21 @@ impl IntoResponse for Wrong {
     }
 }
 
-/// `n_2@HOST` or `n_2`.
-fn node_id(text: &str) -> Option<NodeId> {
+/// `n_2@HOST`, `n_2`, or as scripts of the field may have it, `ns_2@HOST`; or else where it is reached, `HOST:PORT`.
+fn node_id(document: &Document, text: &str) -> Option<NodeId> {
     let name = text.split('@').next().unwrap_or_default();
-    name.strip_prefix("n_")?.parse().ok().map(NodeId)
+    let number = name.strip_prefix("n_").or_else(|| name.strip_prefix("ns_"));
+    match number.and_then(|number| number.parse().ok()).map(NodeId) {
+        Some(id) => document.nodes.contains_key(&id).then_some(id),
+        None => {
+            let is_there = |address: &Address| address.http() == text || address.kv() == text;
+            document.nodes.iter().find(|(_, node)| is_there(&node.address)).map(|(id, _)| *id)
+        }
+    }
 }
 
-fn otp_name(document: &Document, id: NodeId) -> String {
+/// What a node is called in this interface.
+pub(super) fn otp_name(document: &Document, id: NodeId) -> String {
     let host = document.nodes.get(&id).map_or("", |node| node.address.host.as_str());
     format!("{id}@{host}")
 }
@@ -110,23 +128,34 @@ async fn on_a_thread<T: Send + 'static>(
     receiver.await.map_err(|_| Wrong::Error(ClusterError::Busy))?
 }
 
+/// How long whoever asks something waits until this node has read what came of it: what is asked next is answered from
+/// that.
+const READ_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long a rebalance waits for nodes that come back without their copies and still drop them, and how often it looks.
+const DROPPED_WITHIN: Duration = Duration::from_secs(20);
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// Asks one thing, which may depend on the document as it is then.
+fn ask_now(cluster: &Cluster, what: impl Fn(&View) -> Result<Command, Wrong>) -> Result<Arc<View>, Wrong> {
+    let view = cluster.ask_for(what)?;
+    let revision = view.state.revision;
+    cluster.wait_until(READ_WITHIN, |seen, _| seen.state.revision >= revision);
+    Ok(view)
+}
+
 /// Lets an administrator ask what a form says.
 async fn ask(
     shared: Shared,
     caller: Caller,
     body: &Bytes,
-    read: impl FnOnce(&Cluster, &Form) -> Result<Vec<Command>, Wrong> + Send + 'static,
+    read: impl Fn(&View, &Form) -> Result<Command, Wrong> + Send + 'static,
 ) -> Response {
     if let Err(response) = require_admin(&caller.0) {
         return *response;
     }
     let form = Form(form::parse(body));
-    let asked = on_a_thread(&shared, move |cluster| {
-        for command in read(cluster, &form)? {
-            cluster.ask(&command)?;
-        }
-        Ok(())
-    });
+    let asked = on_a_thread(&shared, move |cluster| ask_now(cluster, |view| read(view, &form)).map(drop));
     asked.await.map_or_else(IntoResponse::into_response, |()| StatusCode::OK.into_response())
 }
 
@@ -136,13 +165,23 @@ pub(super) async fn fail_over(
     Extension(caller): Extension<Caller>,
     body: Bytes,
 ) -> Response {
-    ask(shared, caller, &body, |_, form| {
+    if let Err(response) = require_admin(&caller.0) {
+        return *response;
+    }
+    let form = Form(form::parse(&body));
+    let asked = on_a_thread(&shared, move |cluster| {
         let force = form.is_set("allowUnsafe");
-        let nodes = form.nodes("otpNode")?.into_iter();
-        let commands: Vec<_> = nodes.map(|node| Command::FailOver { node, force }).collect();
-        if commands.is_empty() { Err(Wrong::field("otpNode", "name a node")) } else { Ok(commands) }
-    })
-    .await
+        let names: Vec<&str> = form.get("otpNode").unwrap_or_default().split(',').collect();
+        names.into_iter().try_for_each(|name| {
+            ask_now(cluster, |view| {
+                let no_such_node = || Wrong::no_such_node(&view.state, "otpNode", name);
+                let node = node_id(&view.state, name).ok_or_else(no_such_node)?;
+                Ok(Command::FailOver { node, force })
+            })
+            .map(drop)
+        })
+    });
+    asked.await.map_or_else(IntoResponse::into_response, |()| StatusCode::OK.into_response())
 }
 
 /// `POST /controller/startGracefulFailover`: `otpNode`.
@@ -151,8 +190,8 @@ pub(super) async fn fail_over_gracefully(
     Extension(caller): Extension<Caller>,
     body: Bytes,
 ) -> Response {
-    ask(shared, caller, &body, |_, form| {
-        Ok(vec![Command::FailOverGracefully { node: form.node("otpNode")? }])
+    ask(shared, caller, &body, |view, form| {
+        Ok(Command::FailOverGracefully { node: form.node(&view.state, "otpNode")? })
     })
     .await
 }
@@ -163,16 +202,35 @@ pub(super) async fn rebalance(
     Extension(caller): Extension<Caller>,
     body: Bytes,
 ) -> Response {
-    ask(shared, caller, &body, |cluster, form| {
-        let eject = form.nodes("ejectedNodes")?;
-        let known: BTreeSet<NodeId> = form.nodes("knownNodes")?.into_iter().collect();
-        let view = cluster.view().ok_or(ClusterError::NoCluster)?;
-        if form.get("knownNodes").is_some() && known != view.state.nodes.keys().copied().collect() {
+    if let Err(response) = require_admin(&caller.0) {
+        return *response;
+    }
+    let form = Form(form::parse(&body));
+    let asked = on_a_thread(&shared, move |cluster| {
+        let clock = &cluster.node_env().clock;
+        let end = clock.monotonic() + DROPPED_WITHIN;
+        loop {
+            match ask_now(cluster, |view| spread(&view.state, &form)) {
+                Err(Wrong::Error(ClusterError::Refused(Refused::Dropping(_)))) if clock.monotonic() < end => {
+                    cluster.wait_for_news(LOOK_AGAIN);
+                }
+                asked => return asked.map(drop),
+            }
+        }
+    });
+    asked.await.map_or_else(IntoResponse::into_response, |()| StatusCode::OK.into_response())
+}
+
+fn spread(document: &Document, form: &Form) -> Result<Command, Wrong> {
+    let eject = form.nodes(document, "ejectedNodes")?;
+    if let Some(known) = form.get("knownNodes") {
+        let known = known.split(',').filter(|text| !text.is_empty());
+        let known: Option<BTreeSet<NodeId>> = known.map(|text| node_id(document, text)).collect();
+        if known != Some(document.nodes.keys().copied().collect()) {
             return Err(Wrong::Mismatch);
         }
-        Ok(vec![Command::Rebalance { eject }])
-    })
-    .await
+    }
+    Ok(Command::Rebalance { eject })
 }
 
 /// `POST /controller/stopRebalance`
@@ -181,7 +239,7 @@ pub(super) async fn stop_rebalance(
     Extension(caller): Extension<Caller>,
     body: Bytes,
 ) -> Response {
-    ask(shared, caller, &body, |_, _| Ok(vec![Command::CancelRebalance])).await
+    ask(shared, caller, &body, |_, _| Ok(Command::CancelRebalance)).await
 }
 
 /// `POST /controller/setRecoveryType`: `otpNode`, and `recoveryType`, delta or full.
@@ -190,13 +248,13 @@ pub(super) async fn set_recovery(
     Extension(caller): Extension<Caller>,
     body: Bytes,
 ) -> Response {
-    ask(shared, caller, &body, |_, form| {
+    ask(shared, caller, &body, |view, form| {
         let delta = match form.get("recoveryType") {
             Some("delta") => true,
             Some("full") => false,
             _ => return Err(Wrong::field("recoveryType", "give delta or full")),
         };
-        Ok(vec![Command::Recover { node: form.node("otpNode")?, delta }])
+        Ok(Command::Recover { node: form.node(&view.state, "otpNode")?, delta })
     })
     .await
 }
@@ -207,8 +265,8 @@ pub(super) async fn add_again(
     Extension(caller): Extension<Caller>,
     body: Bytes,
 ) -> Response {
-    ask(shared, caller, &body, |_, form| {
-        Ok(vec![Command::Recover { node: form.node("otpNode")?, delta: false }])
+    ask(shared, caller, &body, |view, form| {
+        Ok(Command::Recover { node: form.node(&view.state, "otpNode")?, delta: false })
     })
     .await
 }
@@ -219,7 +277,8 @@ pub(super) async fn eject(
     Extension(caller): Extension<Caller>,
     body: Bytes,
 ) -> Response {
-    ask(shared, caller, &body, |_, form| Ok(vec![Command::Eject { node: form.node("otpNode")? }])).await
+    ask(shared, caller, &body, |view, form| Ok(Command::Eject { node: form.node(&view.state, "otpNode")? }))
+        .await
 }
 
 /// `POST /controller/addNode`: `hostname`, `HOST:PORT` for HTTP. Nodes come by themselves, through the coordination
@@ -235,22 +294,44 @@ pub(super) async fn add(
     let form = Form(form::parse(&body));
     let added = on_a_thread(&shared, move |cluster| {
         let hostname = form.get("hostname").unwrap_or_default();
-        let view = cluster.view().ok_or(ClusterError::NoCluster)?;
-        let there = view.state.nodes.iter().find(|(_, node)| node.address.http() == hostname);
-        if let Some((id, node)) = there {
-            if node.status == Status::FailedOver {
-                cluster.ask(&Command::Recover { node: *id, delta: false })?;
+        // Scripts may say how it is reached, and leave out the port that everybody has.
+        let hostname = hostname.trim_start_matches("http://").trim_end_matches('/');
+        let hostname =
+            if hostname.contains(':') { hostname.to_owned() } else { format!("{hostname}:{HTTP_PORT}") };
+        let uuid_of = |view: &View| {
+            let mut nodes = view.state.nodes.values();
+            let there = nodes.find(|node| node.address.http() == hostname).map(|node| node.uuid.clone());
+            let mut members = view.members.iter();
+            there.or_else(|| {
+                let member = members.find(|(_, member)| member.address.http() == hostname);
+                member.map(|(uuid, _)| uuid.clone())
+            })
+        };
+        let view = ask_now(cluster, |view| {
+            let none = || {
+                let what = format!("no node at {hostname} has come: start it with --join");
+                Wrong::field("hostname", &what)
+            };
+            let uuid = uuid_of(view).ok_or_else(none)?;
+            match (view.state.node_of(&uuid), view.members.get(&uuid)) {
+                (Some((node, of)), _) if of.status == Status::FailedOver => {
+                    Ok(Command::Recover { node, delta: false })
+                }
+                (Some((_, of)), _) => Ok(Command::Join {
+                    uuid: uuid.clone(),
+                    address: of.address.clone(),
+                    incarnation: of.incarnation,
+                }),
+                (None, Some(member)) => Ok(Command::Join {
+                    uuid: uuid.clone(),
+                    address: member.address.clone(),
+                    incarnation: member.incarnation,
+                }),
+                (None, None) => Err(none()),
             }
-            return Ok(otp_name(&view.state, *id));
-        }
-        let (uuid, member) =
-            view.members.iter().find(|(_, member)| member.address.http() == hostname).ok_or_else(|| {
-                Wrong::field("hostname", "no node of this address has come; start it with --join")
-            })?;
-        let (uuid, address, incarnation) = (uuid.clone(), member.address.clone(), member.incarnation);
-        let view = cluster.ask(&Command::Join { uuid: uuid.clone(), address, incarnation })?;
-        let id = view.state.node_of(&uuid).map(|(id, _)| id).ok_or(ClusterError::Busy)?;
-        Ok(otp_name(&view.state, id))
+        })?;
+        let id = uuid_of(&view).and_then(|uuid| Some(view.state.node_of(&uuid)?.0));
+        Ok(otp_name(&view.state, id.ok_or(ClusterError::Busy)?))
     });
     added
         .await
@@ -259,8 +340,8 @@ pub(super) async fn add(
 
 /// `GET /settings/autoFailover`
 pub(super) async fn auto_failover(State(shared): State<Shared>) -> Response {
-    match view_of(&shared) {
-        Some((_, view)) => {
+    match shared.node.cluster().and_then(|cluster| cluster.view()) {
+        Some(view) => {
             let rules = &view.state.auto_failover;
             let json = json!({
                 "enabled": rules.enabled, "timeout": rules.timeout_ms.div_ceil(1_000),
@@ -278,8 +359,8 @@ pub(super) async fn set_auto_failover(
     Extension(caller): Extension<Caller>,
     body: Bytes,
 ) -> Response {
-    ask(shared, caller, &body, |cluster, form| {
-        let now = cluster.view().ok_or(ClusterError::NoCluster)?.state.auto_failover;
+    ask(shared, caller, &body, |view, form| {
+        let now = view.state.auto_failover;
         let number = |name: &str, bounds: std::ops::RangeInclusive<u64>| match form.get(name) {
             None => Ok(None),
             Some(text) => {
@@ -290,76 +371,13 @@ pub(super) async fn set_auto_failover(
         };
         let timeout_ms = number("timeout", 1..=3_600)?.map_or(now.timeout_ms, |seconds| seconds * 1_000);
         let max_count = number("maxCount", 1..=100)?.map_or(now.max_count, |count| count as u32);
-        let enabled = form.get("enabled").map_or(now.enabled, |text| text == "true");
-        Ok(vec![Command::SetAutoFailover(AutoFailover { enabled, timeout_ms, max_count, ..now })])
+        let enabled = match form.get("enabled") {
+            None => now.enabled,
+            Some("true" | "1") => true,
+            Some("false" | "0") => false,
+            Some(_) => return Err(Wrong::field("enabled", "give true or false")),
+        };
+        Ok(Command::SetAutoFailover(AutoFailover { enabled, timeout_ms, max_count, ..now }))
     })
     .await
-}
-
-fn view_of(shared: &Shared) -> Option<(Arc<Cluster>, Arc<View>)> {
-    let cluster = shared.node.cluster()?;
-    let view = cluster.view()?;
-    Some((cluster, view))
-}
-
-/// How much of a rebalance is done, from 0 to 1.
-fn progress(document: &Document) -> Option<f64> {
-    let rebalance = document.rebalance.as_ref()?;
-    let left = document.to_move() as f64;
-    Some(if rebalance.total == 0 { 1.0 } else { (1.0 - left / f64::from(rebalance.total)).clamp(0.0, 1.0) })
-}
-
-/// `GET /pools/default/rebalanceProgress`
-pub(super) async fn rebalance_progress(State(shared): State<Shared>) -> Json<Value> {
-    let view = view_of(&shared).map(|(_, view)| view);
-    let running = view.as_ref().and_then(|view| Some((view, progress(&view.state)?)));
-    let Some((view, progress)) = running else { return Json(json!({ "status": "none" })) };
-    let mut json = json!({ "status": "running" });
-    for id in view.state.nodes.keys().filter(|id| view.state.is_active(**id)) {
-        json[otp_name(&view.state, *id)] = json!({ "progress": progress });
-    }
-    Json(json)
-}
-
-/// `GET /pools/default/tasks`
-pub(super) async fn tasks(State(shared): State<Shared>) -> Json<Value> {
-    let view = view_of(&shared).map(|(_, view)| view);
-    let document = view.as_ref().map(|view| &view.state);
-    let Some(rebalance) = document.and_then(|document| document.rebalance.as_ref()) else {
-        let failed = document.and_then(|document| document.finished.as_ref());
-        let message = match failed.map(|finished| finished.outcome) {
-            Some(Outcome::Interrupted) => Some("a node was failed over"),
-            _ => None,
-        };
-        let mut task = json!({ "type": "rebalance", "status": "notRunning", "statusIsStale": false });
-        if let Some(message) = message {
-            task["errorMessage"] = json!(message);
-        }
-        return Json(json!([task]));
-    };
-    let kind = match rebalance.purpose {
-        Purpose::GracefulFailover { .. } => "gracefulFailover",
-        Purpose::Rebalance { .. } | Purpose::Repair => "rebalance",
-    };
-    let progress = document.and_then(progress).unwrap_or(0.0) * 100.0;
-    Json(json!([{
-        "type": "rebalance", "subtype": kind, "status": "running", "progress": progress,
-        "rebalanceId": rebalance.id.to_string(), "statusIsStale": false,
-    }]))
-}
-
-/// `GET /v1/cluster`: the document as it is, and who is alive.
-pub(super) async fn show(State(shared): State<Shared>, Extension(caller): Extension<Caller>) -> Response {
-    if let Err(response) = require_admin(&caller.0) {
-        return *response;
-    }
-    let Some((cluster, view)) = view_of(&shared) else {
-        return Wrong::field("_", "this node belongs to no cluster").into_response();
-    };
-    let alive: Vec<NodeId> =
-        view.state.nodes.keys().copied().filter(|id| view.alive(*id).is_some()).collect();
-    let this = view.state.node_of(cluster.uuid()).map(|(id, _)| id);
-    let json =
-        json!({ "this": this, "alive": alive, "progress": progress(&view.state), "state": view.state });
-    Json(json).into_response()
 }

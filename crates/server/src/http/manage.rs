@@ -103,17 +103,18 @@ fn may_change(user: &User, name: &str) -> Result<(), Box<Response>> {
 }
 
 /// Does what blocks on a thread of its own, so that others are answered meanwhile.
-pub(super) async fn on_a_thread(
+pub(super) async fn on_a_thread<T: Send + 'static, E: From<BucketError> + Send + 'static>(
     shared: &Shared,
-    work: impl FnOnce(&dyn Management) -> Result<(), BucketError> + Send + 'static,
-) -> Result<(), BucketError> {
+    work: impl FnOnce(&dyn Management) -> Result<T, E> + Send + 'static,
+) -> Result<T, E> {
     let management = shared.node.management();
     let (sender, receiver) = oneshot::channel();
     let job = move || {
         // Nobody hears it if the client has gone meanwhile; it is done all the same.
         let _ = sender.send(work(&*management));
     };
-    shared.node.env().spawn.spawn("buckets", Box::new(job)).map_err(crate::hosting::HostFailure::Thread)?;
+    let spawned = shared.node.env().spawn.spawn("buckets", Box::new(job));
+    spawned.map_err(|error| BucketError::from(crate::hosting::HostFailure::Thread(error)))?;
     let lost = |_| BucketError::Elsewhere("the thread that should do it ended".to_owned());
     receiver.await.map_err(lost)?
 }

@@ -5,6 +5,7 @@ mod bucket_form;
 mod buckets;
 mod changes;
 mod cluster;
+mod cluster_status;
 mod form;
 mod manage;
 mod metrics;
@@ -125,8 +126,8 @@ fn router(shared: Shared) -> Router {
             "/v1/buckets/{bucket}/cursors/{name}",
             get(changes::show).put(changes::create).post(changes::move_to).delete(changes::remove),
         )
-        .route("/pools/default/rebalanceProgress", get(cluster::rebalance_progress))
-        .route("/pools/default/tasks", get(cluster::tasks))
+        .route("/pools/default/rebalanceProgress", get(cluster_status::rebalance_progress))
+        .route("/pools/default/tasks", get(cluster_status::tasks))
         .route("/settings/autoFailover", get(cluster::auto_failover).post(cluster::set_auto_failover))
         .route("/controller/failOver", post(cluster::fail_over))
         .route("/controller/startGracefulFailover", post(cluster::fail_over_gracefully))
@@ -136,7 +137,7 @@ fn router(shared: Shared) -> Router {
         .route("/controller/reAddNode", post(cluster::add_again))
         .route("/controller/ejectNode", post(cluster::eject))
         .route("/controller/addNode", post(cluster::add))
-        .route("/v1/cluster", get(cluster::show))
+        .route("/v1/cluster", get(cluster_status::show))
         .route("/pools/default/b/{bucket}", get(pools::terse_bucket))
         .route("/pools/default/bs/{bucket}", get(stream::terse_bucket))
         .route_layer(middleware::from_fn_with_state(shared.clone(), basic_auth::check));

@@ -46,11 +46,15 @@ pub(super) async fn cluster(State(shared): State<Shared>, headers: HeaderMap) ->
     let quota_bytes = node.host().map_or(0, Host::memory_quota_bytes);
     let given = |(_, bucket): &(_, Arc<Bucket>)| bucket.memory().quota_bytes();
     let used = |(_, bucket): &(_, Arc<Bucket>)| bucket.memory().used_bytes();
+    let view = node.cluster().and_then(|cluster| cluster.view());
+    let state = view.as_ref().map(|view| &view.state);
+    let is_moving = state.is_some_and(|state| state.rebalance.is_some());
+    let is_complete = state.is_none_or(|state| state.nodes.keys().all(|id| state.is_active(*id)));
     Json(json!({
         "name": "default",
         "clusterName": "",
-        "balanced": true,
-        "rebalanceStatus": "none",
+        "balanced": is_complete && !is_moving,
+        "rebalanceStatus": if is_moving { "running" } else { "none" },
         "rebalanceProgressUri": "/pools/default/rebalanceProgress",
         "bucketNames": names,
         "buckets": { "uri": "/pools/default/buckets", "terseBucketsBase": "/pools/default/b/" },

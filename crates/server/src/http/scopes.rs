@@ -19,22 +19,7 @@ use super::basic_auth::Caller;
 use super::manage::{answer, on_a_thread};
 use super::settings::{find, find_for_change};
 use super::{Shared, form};
-
-/// Why nothing was changed.
-enum Refused {
-    /// The request is wrong, or there is something of that name already.
-    Invalid(String),
-    /// There is no such scope or collection.
-    NotFound(String),
-    /// The bucket refused the manifest, or could not save it.
-    Manifest(ManifestRefusal),
-}
-
-impl From<ManifestRefusal> for Refused {
-    fn from(refusal: ManifestRefusal) -> Refused {
-        Refused::Manifest(refusal)
-    }
-}
+use crate::node_buckets::ManifestError as Refused;
 
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
@@ -48,6 +33,7 @@ impl IntoResponse for Refused {
                 tracing::error!(%failure, "the manifest stays as it is");
                 (StatusCode::INTERNAL_SERVER_ERROR, "The manifest could not be saved".to_owned())
             }
+            Refused::Bucket(error) => return answer(&error),
         };
         (status, Json(json!({ "errors": { "_": message } }))).into_response()
     }
@@ -134,20 +120,15 @@ impl Draft {
 /// Changes the manifest of a bucket and answers with its uid. Waits for the disk, and in a cluster until that knows.
 async fn change(
     shared: &Shared,
-    bucket: &Bucket,
-    draft: impl FnOnce(&Manifest, Draft) -> Result<Manifest, Refused>,
+    bucket: Arc<Bucket>,
+    draft: impl Fn(&Manifest, Draft) -> Result<Manifest, Refused> + Send + 'static,
 ) -> Response {
-    let changed = bucket.change_manifest(|present, next| draft(present, Draft::of(present, next)));
-    let manifest = match changed {
-        Ok(manifest) => manifest,
-        Err(refused) => return refused.into_response(),
-    };
-    shared.node.show_manifests();
-    let uid = manifest.uid();
-    let name = bucket.name().to_owned();
-    match on_a_thread(shared, move |management| management.tell_manifest(&name, &manifest)).await {
-        Ok(()) => Json(json!({ "uid": uid.to_string() })).into_response(),
-        Err(error) => answer(&error),
+    let changed = on_a_thread(shared, move |management| {
+        management.change_manifest(&bucket, &move |present, next| draft(present, Draft::of(present, next)))
+    });
+    match changed.await {
+        Ok(manifest) => Json(json!({ "uid": manifest.uid().to_string() })).into_response(),
+        Err(refused) => refused.into_response(),
     }
 }
 
@@ -207,7 +188,7 @@ pub(super) async fn create_scope(
         Ok(bucket) => bucket,
         Err(response) => return *response,
     };
-    change(&shared, &bucket, |_, mut draft| {
+    change(&shared, bucket, move |_, mut draft| {
         draft.add_scope(&required(&body, "name")?)?;
         draft.finish()
     })
@@ -224,7 +205,7 @@ pub(super) async fn drop_scope(
         Ok(bucket) => bucket,
         Err(response) => return *response,
     };
-    change(&shared, &bucket, |present, mut draft| {
+    change(&shared, bucket, move |present, mut draft| {
         let id = scope_named(present, &scope)?.id;
         if scope == DEFAULT_NAME {
             return Err(Refused::Invalid("Deleting _default scope is not allowed".to_owned()));
@@ -247,7 +228,7 @@ pub(super) async fn create_collection(
         Ok(bucket) => bucket,
         Err(response) => return *response,
     };
-    change(&shared, &bucket, |present, mut draft| {
+    change(&shared, bucket, move |present, mut draft| {
         let ttl = field(&body, "maxTTL").map(|text| max_ttl(&text)).transpose()?.flatten();
         let collection = required(&body, "name")?;
         draft.add_collection(scope_named(present, &scope)?, &collection, ttl)?;
@@ -267,7 +248,7 @@ pub(super) async fn change_collection(
         Ok(bucket) => bucket,
         Err(response) => return *response,
     };
-    change(&shared, &bucket, |present, mut draft| {
+    change(&shared, bucket, move |present, mut draft| {
         let in_scope = scope_named(present, &scope)?.id;
         let there = present.collection_named(in_scope, &collection);
         let id = there.ok_or_else(|| no_collection(&scope, &collection))?.id;
@@ -289,7 +270,7 @@ pub(super) async fn drop_collection(
         Ok(bucket) => bucket,
         Err(response) => return *response,
     };
-    change(&shared, &bucket, |present, mut draft| {
+    change(&shared, bucket, move |present, mut draft| {
         let in_scope = scope_named(present, &scope)?.id;
         let there = present.collection_named(in_scope, &collection);
         let id = there.ok_or_else(|| no_collection(&scope, &collection))?.id;
@@ -341,8 +322,8 @@ pub(super) async fn replace(
         Ok(bucket) => bucket,
         Err(response) => return *response,
     };
-    change(&shared, &bucket, |present, draft| {
-        if condition.valid_on_uid.is_some_and(|uid| uid != present.uid().to_string()) {
+    change(&shared, bucket, move |present, draft| {
+        if condition.valid_on_uid.as_ref().is_some_and(|uid| *uid != present.uid().to_string()) {
             let message = format!("The manifest has the uid {}, not the one given", present.uid());
             return Err(Refused::Invalid(message));
         }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use base::env::Env;
 use base::limits::{DEFAULT_VBUCKETS, MAX_FRAME_BODY_BYTES, MAX_KEY_BYTES};
 use base::vbucket_map::vbucket_of;
-use base::{Cas, VbId};
+use base::{Cas, CollectionId, DocKey, VbId};
 use protocol::extras::{MutationToken, StoreExtras};
 use protocol::feature::{Feature, Features};
 use protocol::{ParsedResponse, RequestParts, Status, magic, opcode, parse_response, write_request};
@@ -108,6 +108,8 @@ pub struct Client {
     sending: Vec<u8>,
     features: Features,
     vbuckets: u16,
+    /// Where documents are.
+    collection: CollectionId,
     opaque: u32,
 }
 
@@ -125,6 +127,7 @@ impl Client {
             sending: Vec::new(),
             features: Features::NONE,
             vbuckets: 1,
+            collection: CollectionId::DEFAULT,
             opaque: 0,
         };
         if target.dialect == Dialect::Couchbase {
@@ -146,6 +149,28 @@ impl Client {
     /// vBuckets in the bucket; 1 for plain memcached.
     pub fn vbuckets(&self) -> u16 {
         self.vbuckets
+    }
+
+    /// The number of a collection that is named like `scope.collection`, or `collection` for one of the scope
+    /// `_default`.
+    pub fn collection_id(&mut self, name: &str) -> Result<CollectionId, ClientError> {
+        const OPERATION: &str = "collection";
+        let path = if name.contains('.') { name.to_owned() } else { format!("_default.{name}") };
+        let value = path.as_bytes();
+        let parts = RequestParts { opcode: opcode::GET_COLLECTION_ID, value, ..RequestParts::default() };
+        let answer = self.request(OPERATION, parts)?;
+        if !answer.is(Status::Success) {
+            return Err(answer.refused(OPERATION));
+        }
+        // The manifest's number, then the collection's (`docs/Collections.md`, Get Collection ID).
+        let id = answer.extras.get(8..12).and_then(|id| id.try_into().ok()).map(u32::from_be_bytes);
+        let what = "it lacks the collection's number";
+        id.map(CollectionId).ok_or(ClientError::Answer { operation: OPERATION, what })
+    }
+
+    /// From now on documents are those of this collection.
+    pub fn use_collection(&mut self, id: CollectionId) {
+        self.collection = id;
     }
 
     /// Gives up the client for its connection, on which nothing is outstanding.
@@ -270,7 +295,8 @@ impl Client {
         if key.len() > MAX_KEY_BYTES {
             return Err(ClientError::TooLong { operation });
         }
-        let prefix: &[u8] = if self.features.has(Feature::Collections) { &[0] } else { &[] };
+        let (prefix, len) = DocKey { collection: self.collection, key }.prefix();
+        let prefix = if self.features.has(Feature::Collections) { &prefix[..len] } else { &[] };
         let prefixed = [prefix, key].concat();
         let vbucket = vbucket_of(key, self.vbuckets);
         let parts =
@@ -364,6 +390,27 @@ impl Client {
             }
             _ => Err(answer.refused(OPERATION)),
         }
+    }
+
+    /// Where the cluster map sends clients with a document of this key, as `HOST:PORT`; `asked` is where this node was
+    /// reached. Nothing if the server has no map, or nobody is active for it now.
+    pub fn active_node(&mut self, key: &[u8], asked: &str) -> Result<Option<String>, ClientError> {
+        const OPERATION: &str = "cluster map";
+        let parts = RequestParts { opcode: opcode::GET_CLUSTER_CONFIG, ..RequestParts::default() };
+        let answer = self.request(OPERATION, parts)?;
+        if !answer.is(Status::Success) {
+            return Ok(None);
+        }
+        let map = serde_json::from_slice::<serde_json::Value>(&answer.value).unwrap_or_default();
+        let servers = &map["vBucketServerMap"];
+        // There is nobody else; behind a forwarded port the map's address may be of no use here.
+        if servers["serverList"].as_array().is_none_or(|list| list.len() < 2) {
+            return Ok(None);
+        }
+        let at = &servers["vBucketMap"][usize::from(vbucket_of(key, self.vbuckets).0)][0];
+        let server = at.as_u64().and_then(|at| servers["serverList"].get(usize::try_from(at).ok()?));
+        let host = asked.rsplit_once(':').map_or(asked, |(host, _)| host);
+        Ok(server.and_then(serde_json::Value::as_str).map(|server| server.replace("$HOST", host)))
     }
 
     /// The number of vBuckets, which is the length of the cluster map; the usual number if the server has no map.

@@ -18,16 +18,19 @@ use crate::client::{HttpTarget, Secret};
 /// Between two looks at how far it is.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 const BAR_WIDTH: usize = 40;
+/// So many looks in a row may fail: the node that is asked may be busy, or lose its coordination store for a while.
+const MOST_FAILURES: u32 = 50;
 
 /// Look at a cluster, and change who is in it.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Examples:
   stave cluster status --addr 127.0.0.1:8091
-  stave cluster failover n_3
+  stave cluster rebalance                        after nodes have joined or come back
+  stave cluster failover n_3 --graceful
   stave cluster add n_3 && stave cluster rebalance
-  stave cluster rebalance --eject n_2 --json
+  stave cluster remove n_2
 
-Nodes are named as `stave cluster status` names them.")]
+Nodes are named as `stave cluster status` names them, or by their addresses.")]
 pub struct ClusterFlags {
     #[command(subcommand)]
     what: What,
@@ -77,7 +80,7 @@ enum What {
         #[command(flatten)]
         to: To,
     },
-    /// Let a node leave that has no vBuckets
+    /// Let a node leave: whatever it has goes to the others first
     Remove {
         /// The node, such as n_2
         node: String,
@@ -116,56 +119,114 @@ impl To {
 pub fn run(env: &Env, flags: &ClusterFlags) -> anyhow::Result<Outcome> {
     let said = match &flags.what {
         What::Status { to } => status(to)?,
-        What::Failover { node, graceful, unsafe_, to } => {
-            let path = if *graceful { "/controller/startGracefulFailover" } else { "/controller/failOver" };
-            let target = to.target()?;
-            target.form(
-                path,
-                &[("otpNode", node.as_str()), ("allowUnsafe", if *unsafe_ { "true" } else { "false" })],
-            )?;
-            let is_over = |cluster: &Value| cluster["state"]["rebalance"].is_null() && choices(cluster) == 0;
-            until(env, &target, &is_over)?;
-            done(to, &format!("{node} is failed over"), &target)?
-        }
+        What::Failover { node, graceful, unsafe_, to } => fail_over(env, to, node, *graceful, *unsafe_)?,
         What::Rebalance { stop: true, to, .. } => {
             let target = to.target()?;
             target.form("/controller/stopRebalance", &[])?;
-            until(env, &target, &|cluster| cluster["state"]["rebalance"].is_null())?;
+            until(env, &target, &is_quiet)?;
             done(to, "the rebalance has ended", &target)?
         }
         What::Rebalance { eject, no_wait, to, .. } => {
             let target = to.target()?;
+            until(env, &target, &is_no_repair)?;
             target.form("/controller/rebalance", &[("ejectedNodes", &eject.join(","))])?;
-            if !no_wait {
-                let cluster = until(env, &target, &|cluster| cluster["state"]["rebalance"].is_null())?;
-                let outcome = &cluster["state"]["finished"]["outcome"];
-                if outcome != "done" {
-                    bail!("the rebalance ended early: {}", outcome.as_str().unwrap_or("nobody knows why"));
-                }
-            }
-            done(to, if *no_wait { "the rebalance runs" } else { "the vBuckets are spread" }, &target)?
-        }
-        What::Add { node, full, to } => {
-            let target = to.target()?;
-            if node.contains(':') {
-                target.form("/controller/addNode", &[("hostname", node)])?;
+            if *no_wait {
+                done(to, "the rebalance runs", &target)?
             } else {
-                let kind = if *full { "full" } else { "delta" };
-                target.form(
-                    "/controller/setRecoveryType",
-                    &[("otpNode", node.as_str()), ("recoveryType", kind)],
-                )?;
+                rebalanced(&until(env, &target, &is_quiet)?)?;
+                done(to, "the vBuckets are spread", &target)?
             }
-            done(to, &format!("{node} comes back with the next rebalance"), &target)?
         }
-        What::Remove { node, to } => {
-            let target = to.target()?;
-            target.form("/controller/ejectNode", &[("otpNode", node.as_str())])?;
-            done(to, &format!("{node} has left"), &target)?
-        }
+        What::Add { node, full, to } => add(to, node, *full)?,
+        What::Remove { node, to } => remove(env, to, node)?,
     };
     print!("{said}");
     Ok(Outcome::Done)
+}
+
+/// Whether nothing is being moved, and no vBucket waits for its active copy.
+fn is_quiet(cluster: &Value) -> bool {
+    cluster["state"]["rebalance"].is_null() && choices(cluster) == 0
+}
+
+/// Whether no node gets its copies back by itself at the moment: that is waited for.
+fn is_no_repair(cluster: &Value) -> bool {
+    cluster["state"]["rebalance"]["purpose"] != "repair"
+}
+
+/// An error if the last rebalance did not come to its end.
+fn rebalanced(cluster: &Value) -> anyhow::Result<()> {
+    match cluster["state"]["finished"]["outcome"].as_str() {
+        Some("done") => Ok(()),
+        Some("cancelled") => bail!("somebody has stopped it; what was moved stays where it is"),
+        Some("interrupted") => bail!("a node was failed over meanwhile; see `stave cluster status`"),
+        other => bail!("it ended early: {}", other.unwrap_or("nobody knows why")),
+    }
+}
+
+fn fail_over(env: &Env, to: &To, node: &str, graceful: bool, unsafe_: bool) -> anyhow::Result<String> {
+    let target = to.target()?;
+    let path = if graceful { "/controller/startGracefulFailover" } else { "/controller/failOver" };
+    let fields = [("otpNode", node), ("allowUnsafe", if unsafe_ { "true" } else { "false" })];
+    target.form(path, &fields)?;
+    let cluster = until(env, &target, &is_quiet)?;
+    if graceful {
+        rebalanced(&cluster)?;
+    }
+    done(to, &format!("{node} is failed over"), &target)
+}
+
+/// The number and the status of a node that is given by its name or one of its addresses.
+fn find(cluster: &Value, name: &str) -> Option<(String, String)> {
+    let mut nodes = cluster["state"]["nodes"].as_object().into_iter().flatten();
+    let is_it = |(id, node): &(&String, &Value)| {
+        let address = &node["address"];
+        let host = address["host"].as_str().unwrap_or_default();
+        let at = |port: &Value| name == format!("{host}:{port}");
+        name == format!("n_{id}") || at(&address["http"]) || at(&address["kv"])
+    };
+    let (id, node) = nodes.find(is_it)?;
+    Some((format!("n_{id}"), node["status"].as_str().unwrap_or_default().to_owned()))
+}
+
+fn add(to: &To, node: &str, full: bool) -> anyhow::Result<String> {
+    let target = to.target()?;
+    let cluster = target.request("GET", "/v1/cluster", None)?;
+    let said = match find(&cluster, node) {
+        Some((id, status)) if status == "active" => format!("{id} belongs to the cluster already"),
+        Some((id, status)) if status == "new" => {
+            format!("{id} has joined; it has its share after the next rebalance: stave cluster rebalance")
+        }
+        Some((id, _)) => {
+            let kind = if full { "full" } else { "delta" };
+            let fields = [("otpNode", id.as_str()), ("recoveryType", kind)];
+            target.form("/controller/setRecoveryType", &fields)?;
+            format!("{id} comes back with the next rebalance: stave cluster rebalance")
+        }
+        None => {
+            let added = target.form("/controller/addNode", &[("hostname", node)])?;
+            let name = added["otpNode"].as_str().and_then(|name| name.split('@').next()).unwrap_or(node);
+            format!("{name} has its share after the next rebalance: stave cluster rebalance")
+        }
+    };
+    done(to, &said, &target)
+}
+
+/// A node that has a share hands it over first.
+fn remove(env: &Env, to: &To, node: &str) -> anyhow::Result<String> {
+    let target = to.target()?;
+    let cluster = target.request("GET", "/v1/cluster", None)?;
+    match find(&cluster, node) {
+        Some((id, status)) if status == "active" => {
+            until(env, &target, &is_no_repair)?;
+            target.form("/controller/rebalance", &[("ejectedNodes", &id)])?;
+            rebalanced(&until(env, &target, &is_quiet)?)?;
+        }
+        _ => {
+            target.form("/controller/ejectNode", &[("otpNode", node)])?;
+        }
+    }
+    done(to, &format!("{node} has left; its folder of data stays where it is"), &target)
 }
 
 fn status(to: &To) -> anyhow::Result<String> {
@@ -192,56 +253,57 @@ fn choices(cluster: &Value) -> usize {
     steps.filter(|(_, step)| step.get("choose").is_some()).count()
 }
 
-/// Looks until it is so, and shows how far it is meanwhile.
+/// Looks until it is so, and shows how far it is meanwhile. A node that does not answer for a moment is asked again.
 fn until(env: &Env, target: &HttpTarget, is_so: &dyn Fn(&Value) -> bool) -> anyhow::Result<Value> {
     let interrupted = watch_interrupt(env)?;
     let in_place = std::io::stderr().is_terminal();
-    let mut last = String::new();
+    let begun = env.clock.monotonic();
+    let (mut last, mut failures) = (String::new(), 0);
     loop {
-        let cluster = target.request("GET", "/v1/cluster", None)?;
-        let line = bar(&cluster);
-        if in_place && line != last {
-            let mut err = std::io::stderr().lock();
-            // Nobody may be there to read it.
-            let _ = write!(err, "\r{line}");
-            last = line;
-        }
-        if is_so(&cluster) {
-            if in_place && !last.is_empty() {
-                eprintln!();
+        match target.request("GET", "/v1/cluster", None) {
+            Ok(cluster) => {
+                failures = 0;
+                let line = bar(&cluster, env.clock.monotonic() - begun);
+                if in_place && line != last {
+                    let mut err = std::io::stderr().lock();
+                    // Nobody may be there to read it.
+                    let _ = write!(err, "\r{line}\x1b[K");
+                    last = line;
+                }
+                if is_so(&cluster) {
+                    if in_place && !last.is_empty() {
+                        eprintln!();
+                    }
+                    return Ok(cluster);
+                }
             }
-            return Ok(cluster);
+            Err(error) if failures >= MOST_FAILURES => return Err(error),
+            Err(_) => failures += 1,
         }
         if AtomicBool::load(&interrupted, Ordering::Relaxed) {
-            bail!("interrupted, the cluster goes on");
+            bail!("interrupted, the cluster goes on; `stave cluster rebalance --stop` ends it");
         }
         std::thread::park_timeout(LOOK_EVERY);
     }
 }
 
-/// One line about how far a rebalance is.
-fn bar(cluster: &Value) -> String {
+/// One line about how far a rebalance is, and how long it will take at this rate.
+fn bar(cluster: &Value, elapsed: Duration) -> String {
     let progress = cluster["progress"].as_f64().unwrap_or(1.0).clamp(0.0, 1.0);
     let full = (progress * BAR_WIDTH as f64).round() as usize;
     let (full, empty) = ("#".repeat(full), "-".repeat(BAR_WIDTH - full.min(BAR_WIDTH)));
-    format!("[{full}{empty}] {:>3.0} %", progress * 100.0)
+    let total = cluster["state"]["rebalance"]["total"].as_u64();
+    let moved = total.map_or(String::new(), |total| {
+        format!("  {} of {total} vBuckets", (progress * total as f64).round())
+    });
+    let left = elapsed.as_secs_f64() * (1.0 - progress) / progress;
+    let left = if total.is_some() && !elapsed.is_zero() && left.is_finite() {
+        format!(", {left:.0} s left")
+    } else {
+        String::new()
+    };
+    format!("[{full}{empty}] {:>3.0} %{moved}{left}", progress * 100.0)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn progress_is_a_bar() {
-        assert_eq!(bar(&json!({ "progress": 0.5 })), format!("[{}{}]  50 %", "#".repeat(20), "-".repeat(20)));
-        assert_eq!(bar(&json!({ "progress": null })), format!("[{}] 100 %", "#".repeat(40)));
-    }
-
-    #[test]
-    fn open_choices_are_counted() {
-        let steps =
-            json!({ "1": { "choose": { "since": 3 } }, "2": "build", "3": { "both": { "since": 1 } } });
-        assert_eq!(choices(&json!({ "state": { "buckets": { "b": { "steps": steps } } } })), 1);
-        assert_eq!(choices(&json!({ "state": { "buckets": { "b": {} } } })), 0);
-    }
-}
+mod tests;

@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail};
 use base::env::Env;
-use base::{Seqno, VbId};
+use base::{CollectionId, ScopeId, Seqno, VbId};
 use clap::Args;
-use protocol::dcp::{EndReason, OpenFlags, What};
+use protocol::dcp::{CollectionNames, EndReason, OpenFlags, What};
 use protocol::{RequestParts, Status, opcode};
 
 use crate::cli::{NodeFlags, Outcome, WrongArguments};
@@ -129,7 +129,8 @@ fn begin<'a>(
         filter: filter(&mut client, &flags.collections)?,
     };
     let session = Session::new(wishes, &starts);
-    Ok((session, Tail { flags, interrupted, out, say, printed: 0, failed: None }))
+    let names = names(&mut client)?;
+    Ok((session, Tail { flags, names, interrupted, out, say, printed: 0, failed: None }))
 }
 
 fn starts(client: &mut Client, flags: &DcpTailFlags) -> anyhow::Result<Vec<Start>> {
@@ -159,7 +160,6 @@ fn starts(client: &mut Client, flags: &DcpTailFlags) -> anyhow::Result<Vec<Start
 
 /// The value of a stream request that asks for these collections.
 fn filter(client: &mut Client, collections: &[String]) -> anyhow::Result<Vec<u8>> {
-    const OPERATION: &str = "collection";
     let mut ids = Vec::new();
     for name in collections {
         if let Some(id) = name.strip_prefix("0x") {
@@ -167,19 +167,8 @@ fn filter(client: &mut Client, collections: &[String]) -> anyhow::Result<Vec<u8>
             ids.push(id.to_owned());
             continue;
         }
-        let path = if name.contains('.') { name.clone() } else { format!("_default.{name}") };
-        let parts = RequestParts {
-            opcode: opcode::GET_COLLECTION_ID,
-            value: path.as_bytes(),
-            ..RequestParts::default()
-        };
-        let answer = client.request(OPERATION, parts)?;
-        if !answer.is(Status::Success) {
-            return Err(answer.refused(OPERATION)).with_context(|| format!("collection `{path}`"));
-        }
-        // The manifest's number, then the collection's.
-        let id = answer.extras.get(8..12).and_then(|id| id.try_into().ok()).map(u32::from_be_bytes);
-        ids.push(format!("{:x}", id.context("the answer lacks the collection's number")?));
+        let id = client.collection_id(name).with_context(|| format!("collection `{name}`"))?;
+        ids.push(format!("{:x}", id.0));
     }
     Ok(if ids.is_empty() {
         Vec::new()
@@ -188,9 +177,38 @@ fn filter(client: &mut Client, collections: &[String]) -> anyhow::Result<Vec<u8>
     })
 }
 
+/// What collections are called now; a server without collections has the default one.
+fn names(client: &mut Client) -> anyhow::Result<CollectionNames> {
+    const OPERATION: &str = "collections manifest";
+    let mut names = CollectionNames::new();
+    let parts = RequestParts { opcode: opcode::GET_COLLECTIONS_MANIFEST, ..RequestParts::default() };
+    let answer = client.request(OPERATION, parts)?;
+    if answer.is(Status::UnknownCommand) {
+        return Ok(names);
+    }
+    if !answer.is(Status::Success) {
+        return Err(answer.refused(OPERATION).into());
+    }
+    let manifest: serde_json::Value =
+        serde_json::from_slice(&answer.value).context("the manifest is no JSON")?;
+    let named = |one: &serde_json::Value| {
+        let id = one["uid"].as_str().and_then(|id| u32::from_str_radix(id, 16).ok())?;
+        Some((id, one["name"].as_str()?.to_owned()))
+    };
+    for scope in manifest["scopes"].as_array().into_iter().flatten() {
+        let Some((scope_id, name)) = named(scope) else { continue };
+        names.add_scope(ScopeId(scope_id), &name);
+        for (id, name) in scope["collections"].as_array().into_iter().flatten().filter_map(named) {
+            names.add_collection(CollectionId(id), ScopeId(scope_id), &name);
+        }
+    }
+    Ok(names)
+}
+
 /// Prints what happens.
 struct Tail<'a> {
     flags: &'a DcpTailFlags,
+    names: CollectionNames,
     interrupted: &'a AtomicBool,
     out: &'a mut dyn Write,
     say: &'a mut dyn FnMut(&str),
@@ -217,7 +235,7 @@ impl Watch for Tail<'_> {
             ),
             Event::RolledBack(..) | Event::Ended(..) => false,
         };
-        if let Some(line) = line::of(&event, self.flags.json, self.flags.keys_only) {
+        if let Some(line) = line::of(&event, &mut self.names, self.flags.json, self.flags.keys_only) {
             self.write(&line)?;
         }
         if let Event::Ended(vb, reason) = event

@@ -2,13 +2,15 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use base::env::Env;
 use clap::Args;
 use serde_json::{Value, json};
 use server::config::{BucketSpec, MOST_REPLICAS};
-use server::dev::{DevCluster, DevConfig, MOST_NODES};
+use server::dev::{DevCluster, DevConfig, DevTimes, MOST_NODES};
 
 use super::serve::{raise_descriptor_limit, start_log};
 use crate::cli::{Outcome, WrongArguments};
@@ -18,6 +20,8 @@ use crate::client::Secret;
 const IN_MEMORY: &str = "memory";
 /// Where Linux keeps files in memory.
 const SHARED_MEMORY: &str = "/dev/shm";
+/// How soon a node may be missed, and how late. Threads that renew leases have to get their turn.
+const TIMES_MS: RangeInclusive<u64> = 100..=3_600_000;
 
 /// Run a cluster in one process, to test applications.
 ///
@@ -30,10 +34,12 @@ const SHARED_MEMORY: &str = "/dev/shm";
   stave dev --nodes 3 --replicas 2 --kv 127.0.0.1:0 --http 127.0.0.1:0 --json
 
 What the application does when a node fails (the address is that behind control=):
-  curl -X POST localhost:8100/v1/dev/nodes/2/stop          and start, restart
-  curl -X POST localhost:8100/v1/dev/nodes/2/freeze        and thaw: connections stay open, nothing is answered
-  curl -X POST localhost:8100/v1/dev/nodes/2/cut           and join: no traffic with the other nodes
-  curl -X POST localhost:8100/v1/dev/nodes/2/failover      and recover: others take over; it holds copies again
+  curl -X POST localhost:8100/v1/dev/nodes/2/stop       and start, restart
+  curl -X POST localhost:8100/v1/dev/nodes/2/kill       and start: its lease has to run out
+  curl -X POST localhost:8100/v1/dev/nodes/2/freeze     and thaw: connections stay open, nothing is answered
+  curl -X POST localhost:8100/v1/dev/nodes/2/cut        and join: no way to other nodes and to the cluster's state
+  curl -X POST localhost:8100/v1/dev/nodes/2/failover   and recover: others take over; it holds copies again
+  curl -X POST localhost:8100/v1/dev/nodes              another node; nodes/2/remove: one less
   curl -X POST 'localhost:8100/v1/dev/clock?advance_s=3600'    an hour later, on all nodes or with &node=2 on one
   curl localhost:8100/v1/dev
 
@@ -75,12 +81,31 @@ pub struct DevFlags {
     /// Threads of each node that serve clients
     #[arg(long, value_name = "N", default_value_t = 1)]
     threads: usize,
+    /// A node that is killed, frozen or cut off is missed after so many milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 1_000)]
+    lease_ms: u64,
+    /// So many milliseconds after a node is missed others take over from it, or `off`
+    #[arg(long, value_name = "MS|off", default_value = "1000", value_parser = auto_failover)]
+    auto_failover_ms: AutoFailover,
     /// vBuckets of each bucket, a power of two
     #[arg(long, value_name = "N", default_value_t = base::limits::DEFAULT_VBUCKETS)]
     vbuckets: u16,
     /// Print the ready line as JSON, with all nodes
     #[arg(long)]
     json: bool,
+}
+
+/// When others take over from a node, if they do by themselves.
+#[derive(Clone, Copy, Debug)]
+struct AutoFailover(Option<Duration>);
+
+fn auto_failover(text: &str) -> Result<AutoFailover, String> {
+    if text == "off" {
+        return Ok(AutoFailover(None));
+    }
+    let ms = text.parse().ok().filter(|ms| TIMES_MS.contains(ms));
+    let wrong = || format!("give off, or milliseconds from {} to {}", TIMES_MS.start(), TIMES_MS.end());
+    ms.map(|ms| AutoFailover(Some(Duration::from_millis(ms)))).ok_or_else(wrong)
 }
 
 /// A folder that goes with this value.
@@ -125,6 +150,10 @@ impl DevFlags {
                 self.replicas
             ));
         }
+        if !TIMES_MS.contains(&self.lease_ms) {
+            let (least, most) = (TIMES_MS.start(), TIMES_MS.end());
+            return wrong(format!("--lease-ms {}: give a number from {least} to {most}", self.lease_ms));
+        }
         let open = [self.kv, self.http, self.control].into_iter().find(|addr| !addr.ip().is_loopback());
         if let Some(addr) = open {
             return wrong(format!("{addr}: a development cluster listens on this machine only"));
@@ -144,6 +173,10 @@ impl DevFlags {
             control: self.control,
             threads: self.threads,
             vbuckets: self.vbuckets,
+            times: DevTimes {
+                lease: Duration::from_millis(self.lease_ms),
+                auto_failover: self.auto_failover_ms.0,
+            },
         })
     }
 }
@@ -166,7 +199,7 @@ pub fn run(env: &Env, flags: DevFlags) -> anyhow::Result<Outcome> {
 }
 
 fn ready_line(cluster: &DevCluster, config: &DevConfig) -> String {
-    let (kv, http) = cluster.addresses()[0];
+    let (kv, http) = cluster.addresses().into_values().next().expect("there is at least one node");
     let DevConfig { username, password, nodes, .. } = config;
     let control = cluster.control_addr();
     format!(
@@ -175,8 +208,7 @@ fn ready_line(cluster: &DevCluster, config: &DevConfig) -> String {
 }
 
 fn json_line(cluster: &DevCluster, config: &DevConfig) -> Value {
-    let node =
-        |(kv, http): (SocketAddr, SocketAddr)| json!({ "kv": kv.to_string(), "http": http.to_string() });
+    let node = |(number, (kv, http)): (u16, (SocketAddr, SocketAddr))| json!({ "node": number, "kv": kv.to_string(), "http": http.to_string() });
     json!({
         "ready": true,
         "username": config.username,

@@ -3,18 +3,20 @@
 use std::io::{IsTerminal, Read, Write};
 
 use anyhow::{Context, bail};
+use base::CollectionId;
 use base::env::Env;
 use base::limits::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 use clap::Args;
 
-use crate::cli::{Outcome, ServerFlags};
-use crate::client::{Client, Dialect, Stored};
+use crate::cli::{Outcome, ServerFlags, WrongArguments};
+use crate::client::{Client, Dialect, Stored, Target};
 
 /// Print a document.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Examples:
   stave get user::42
-  stave get user::42 --meta")]
+  stave get user::42 --meta
+  stave get order::7 --collection shop.orders")]
 pub struct GetFlags {
     /// The document's key
     #[arg(value_parser = parse_key)]
@@ -23,7 +25,7 @@ pub struct GetFlags {
     #[arg(long)]
     meta: bool,
     #[command(flatten)]
-    server: ServerFlags,
+    place: Place,
 }
 
 /// Write a document, whether it exists or not.
@@ -31,7 +33,8 @@ pub struct GetFlags {
 #[command(after_help = "Examples:
   stave set user::42 '{\"name\":\"Ada\"}' --json-check
   stave set picture::7 - < picture.png
-  stave set session::1 token --expiry 3600")]
+  stave set session::1 token --expiry 3600
+  stave set order::7 '{}' --collection shop.orders")]
 pub struct SetFlags {
     /// The document's key
     #[arg(value_parser = parse_key)]
@@ -45,7 +48,7 @@ pub struct SetFlags {
     #[arg(long)]
     json_check: bool,
     #[command(flatten)]
-    server: ServerFlags,
+    place: Place,
 }
 
 /// Delete a document.
@@ -57,7 +60,41 @@ pub struct DeleteFlags {
     #[arg(value_parser = parse_key)]
     key: String,
     #[command(flatten)]
+    place: Place,
+}
+
+/// Where documents are.
+#[derive(Clone, Debug, Args)]
+struct Place {
+    #[command(flatten)]
     server: ServerFlags,
+    /// The collection, like `scope.collection`, or its hexadecimal number like 0x8
+    #[arg(long, value_name = "NAME", default_value = "_default._default")]
+    collection: String,
+}
+
+impl Place {
+    /// A client of the node that is active for a key; the map of whichever node was named says which that is.
+    fn open(&self, env: &Env, key: &str) -> anyhow::Result<Client> {
+        let target = self.server.target(Dialect::Couchbase)?;
+        let mut client = Client::open(env, &target)?;
+        if let Some(addr) = client.active_node(key.as_bytes(), &target.addr)?
+            && addr != target.addr
+        {
+            client = Client::open(env, &Target { addr, ..target })?;
+        }
+        let name = &self.collection;
+        let id = match name.strip_prefix("0x") {
+            Some(id) => {
+                let id = u32::from_str_radix(id, 16);
+                CollectionId(id.map_err(|_| WrongArguments(format!("`{name}` is no collection")))?)
+            }
+            None if name == "_default._default" => CollectionId::DEFAULT,
+            None => client.collection_id(name).with_context(|| format!("collection `{name}`"))?,
+        };
+        client.use_collection(id);
+        Ok(client)
+    }
 }
 
 fn parse_key(text: &str) -> Result<String, String> {
@@ -68,10 +105,6 @@ fn parse_key(text: &str) -> Result<String, String> {
     }
 }
 
-fn open(env: &Env, server: &ServerFlags) -> anyhow::Result<Client> {
-    Ok(Client::open(env, &server.target(Dialect::Couchbase)?)?)
-}
-
 fn not_found(key: &str) -> Outcome {
     eprintln!("stave: there is no document `{key}`");
     Outcome::NotFound
@@ -79,7 +112,7 @@ fn not_found(key: &str) -> Outcome {
 
 /// Runs `stave get`.
 pub fn get(env: &Env, flags: &GetFlags) -> anyhow::Result<Outcome> {
-    let Some(document) = open(env, &flags.server)?.get(flags.key.as_bytes())? else {
+    let Some(document) = flags.place.open(env, &flags.key)?.get(flags.key.as_bytes())? else {
         return Ok(not_found(&flags.key));
     };
     if flags.meta {
@@ -108,21 +141,21 @@ pub fn set(env: &Env, flags: &SetFlags) -> anyhow::Result<Outcome> {
         serde_json::from_slice::<serde::de::IgnoredAny>(&value)
             .context("the value is not JSON; mend it, or leave --json-check out")?;
     }
-    let stored = open(env, &flags.server)?.set(flags.key.as_bytes(), &value, flags.expiry)?;
-    println!("stored, {}", place(&stored));
+    let stored = flags.place.open(env, &flags.key)?.set(flags.key.as_bytes(), &value, flags.expiry)?;
+    println!("stored, {}", describe(&stored));
     Ok(Outcome::Done)
 }
 
 /// Runs `stave delete`.
 pub fn delete(env: &Env, flags: &DeleteFlags) -> anyhow::Result<Outcome> {
-    match open(env, &flags.server)?.delete(flags.key.as_bytes())? {
-        Some(stored) => println!("deleted, {}", place(&stored)),
+    match flags.place.open(env, &flags.key)?.delete(flags.key.as_bytes())? {
+        Some(stored) => println!("deleted, {}", describe(&stored)),
         None => return Ok(not_found(&flags.key)),
     }
     Ok(Outcome::Done)
 }
 
-fn place(stored: &Stored) -> String {
+fn describe(stored: &Stored) -> String {
     let seqno = stored.token.map(|token| format!(", seqno {}", token.seqno)).unwrap_or_default();
     format!("CAS {}, vBucket {}{seqno}", stored.cas, stored.vbucket)
 }

@@ -152,12 +152,26 @@ pub fn run(env: &Env, flags: ServeFlags) -> anyhow::Result<Outcome> {
 /// How long a node waits for its cluster before it says that it is not let in.
 const LET_IN_WITHIN: Duration = Duration::from_secs(60);
 
+/// Between two looks at whether it is.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
 /// Makes the node a member, and waits until it is let in.
 fn join_cluster(env: &Env, server: &Server, address: &EtcdAddress) -> anyhow::Result<Arc<Cluster>> {
     let store = Arc::new(EtcdStore::new(env.clone(), address));
     let cluster = Cluster::join(Arc::clone(server.node()), store, ClusterConfig::default())?;
-    if !cluster.wait_until_served(LET_IN_WITHIN) {
-        tracing::warn!(cluster = address.cluster, "the node is not let into its cluster yet");
+    let begun = env.clock.monotonic();
+    while !cluster.wait_until_served(LOOK_EVERY) {
+        // Why it stays outside has been said.
+        if cluster.outside().is_some() {
+            break;
+        }
+        if env.clock.monotonic() - begun > LET_IN_WITHIN {
+            tracing::warn!(
+                cluster = address.cluster,
+                "the node is not let into its cluster yet, and goes on trying"
+            );
+            break;
+        }
     }
     Ok(cluster)
 }

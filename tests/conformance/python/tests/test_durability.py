@@ -8,12 +8,19 @@ from couchbase.durability import (
     ReplicateTo,
     ServerDurability,
 )
-from couchbase.exceptions import DocumentNotFoundException, DurabilityImpossibleException
+from couchbase.exceptions import (
+    CasMismatchException,
+    DocumentNotFoundException,
+    DurabilityImpossibleException,
+)
 from couchbase.options import (
     AppendOptions,
+    DecrementOptions,
+    DeltaValue,
     IncrementOptions,
     InsertOptions,
     MutateInOptions,
+    PrependOptions,
     RemoveOptions,
     ReplaceOptions,
     SignedInt64,
@@ -94,6 +101,46 @@ def test_append(collection, key, record_property):
     done = honoured(record_property, lambda: collection.binary().append(
         key, b" ", AppendOptions(durability=ServerDurability(DurabilityLevel.MAJORITY), timeout=LIMIT)))
     assert (collection.get(key).cas != before) is done
+
+
+@pytest.mark.parametrize("level", LEVELS, ids=lambda level: level.name)
+def test_prepend(collection, key, level):
+    collection.upsert(key, "x")
+    before = collection.get(key).cas
+    result = collection.binary().prepend(
+        key, b" ", PrependOptions(durability=ServerDurability(level), timeout=LIMIT))
+    assert collection.get(key).cas == result.cas != before
+
+
+@pytest.mark.parametrize("level", LEVELS, ids=lambda level: level.name)
+def test_decrement(collection, key, level):
+    collection.upsert(key, 7)
+    result = collection.binary().decrement(
+        key, DecrementOptions(delta=DeltaValue(3), durability=ServerDurability(level), timeout=LIMIT))
+    assert result.content == 4
+    assert collection.get(key).content_as[int] == 4
+
+
+@pytest.mark.parametrize("level", LEVELS, ids=lambda level: level.name)
+def test_replace_with_cas(collection, key, level):
+    present = collection.upsert(key, 1).cas
+    durability = ServerDurability(level)
+    with pytest.raises(CasMismatchException):
+        collection.replace(key, 2, ReplaceOptions(cas=present + 1, durability=durability, timeout=LIMIT))
+    assert collection.get(key).content_as[int] == 1
+    replaced = collection.replace(key, 3, ReplaceOptions(cas=present, durability=durability, timeout=LIMIT))
+    assert collection.get(key).cas == replaced.cas
+    assert collection.get(key).content_as[int] == 3
+
+
+@pytest.mark.parametrize("level", LEVELS, ids=lambda level: level.name)
+def test_remove_with_cas(collection, key, level):
+    present = collection.upsert(key, 1).cas
+    durability = ServerDurability(level)
+    with pytest.raises(CasMismatchException):
+        collection.remove(key, RemoveOptions(cas=present + 1, durability=durability, timeout=LIMIT))
+    collection.remove(key, RemoveOptions(cas=present, durability=durability, timeout=LIMIT))
+    assert not collection.exists(key).exists
 
 
 def test_durable_replace_of_a_missing_document(collection, key):

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use base::env::{Clock, Env};
 
+/// A node of etcd that cannot be connected to in this time is not waited for: there may be others.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// More than this is no answer of ours: the document and some soft state.
 const MAX_ANSWER_BYTES: usize = 16 << 20;
 
@@ -77,7 +79,7 @@ impl Exchange<'_> {
         timeout: Duration,
     ) -> io::Result<Exchange<'a>> {
         let ends = env.clock.monotonic() + timeout;
-        let stream = env.network.connect(addr)?.into_std();
+        let stream = env.network.connect_within(addr, timeout.min(CONNECT_TIMEOUT))?.into_std();
         let stream = stream.ok_or_else(|| io::Error::other("a network without sockets"))?;
         stream.set_nonblocking(false)?;
         stream.set_nodelay(true)?;

@@ -3,7 +3,7 @@
 use base::{Datatype, DocKey, Seqno, VbId};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use protocol::dcp::{EndReason, Message, What};
+use protocol::dcp::{CollectionNames, EndReason, Message, What, WireEvent};
 use serde::de::IgnoredAny;
 use serde_json::json;
 
@@ -30,6 +30,8 @@ impl Format {
 pub struct Writer {
     pub format: Format,
     pub values: bool,
+    /// What collections are called; learns from the events that it writes.
+    pub names: CollectionNames,
 }
 
 impl Writer {
@@ -56,7 +58,7 @@ impl Writer {
     }
 
     /// A change; nothing for messages that bring none. `uuid` names the history that its seqno counts in.
-    pub fn change(&self, message: &Message<'_>, uuid: u64, out: &mut Vec<u8>) -> bool {
+    pub fn change(&mut self, message: &Message<'_>, uuid: u64, out: &mut Vec<u8>) -> bool {
         let (name, seqno) = match message.what {
             What::Mutation(mutation) => ("mutation", mutation.by_seqno),
             What::Deletion(deletion) => ("deletion", deletion.by_seqno),
@@ -72,11 +74,19 @@ impl Writer {
             "seqno": seqno.0,
             "cas": message.cas.0.to_string(),
         });
-        if let What::SystemEvent(_, event, _) = message.what {
-            fields["kind"] = event.into();
-            fields["name"] = String::from_utf8_lossy(message.key).into();
+        if let Some(event) = WireEvent::read(&message.what, message.key, message.value) {
+            self.names.learn(&event);
+            fields["change"] = event.word().into();
+            fields["manifest"] = format!("{:x}", event.manifest()).into();
+            fields["name"] = event.subject(&self.names).into();
+            if let Some(collection) = event.collection() {
+                fields["collection"] = format!("{:x}", collection.0).into();
+            }
         } else {
             fields["collection"] = format!("{:x}", key.collection.0).into();
+            if let Some(name) = self.names.collection(key.collection) {
+                fields["collection_name"] = name.into();
+            }
             fields["key"] = String::from_utf8_lossy(key.key).into();
             if str::from_utf8(key.key).is_err() {
                 fields["key_base64"] = BASE64.encode(key.key).into();
@@ -147,14 +157,16 @@ fn put_value(message: &Message<'_>, out: &mut Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
-    use base::{Cas, RevSeqno};
+    use base::{Cas, CollectionId, RevSeqno, ScopeId};
     use protocol::dcp::{Deletion, Mutation};
 
     use super::*;
 
     fn text(format: Format, values: bool, message: &Message<'_>) -> String {
         let mut out = Vec::new();
-        assert!(Writer { format, values }.change(message, 0xab, &mut out));
+        let mut writer = Writer { format, values, names: CollectionNames::new() };
+        writer.names.add_collection(CollectionId(8), ScopeId(0), "orders");
+        assert!(writer.change(message, 0xab, &mut out));
         String::from_utf8(out).expect("text")
     }
 
@@ -181,6 +193,7 @@ mod tests {
         let json: serde_json::Value = serde_json::from_str(&line).expect("JSON");
         assert_eq!((line.lines().count(), &json["value"]["a"], &json["key"]), (1, &1.into(), &"key".into()));
         assert_eq!((&json["collection"], &json["uuid"]), (&"8".into(), &"00000000000000ab".into()));
+        assert_eq!(json["collection_name"], "_default.orders");
         assert_eq!(json["cas"], "18446744073709551615");
         assert!(text(Format::Ndjson, true, &message(b"\xff", 0)).contains(r#""value_base64":"/w=="}"#));
         // What only claims to be JSON does not break the line.
@@ -189,12 +202,32 @@ mod tests {
     }
 
     #[test]
+    fn events_of_collections_say_what_happened() {
+        let orders = WireEvent::CollectionBegin {
+            manifest: 0x1f,
+            scope: ScopeId(0),
+            collection: CollectionId(0x1a),
+            max_ttl_s: None,
+            name: b"orders",
+        };
+        let ((number, version), value) = (orders.number_and_version(), orders.value());
+        let what = What::SystemEvent(Seqno(9), number, version);
+        let message = Message { key: orders.key(), value: value.as_bytes(), what, ..message(b"", 0) };
+        let json: serde_json::Value =
+            serde_json::from_str(&text(Format::Ndjson, true, &message)).expect("JSON");
+        let fields = ["event", "change", "name", "collection", "manifest"].map(|field| json[field].clone());
+        assert_eq!(fields, ["system", "collection_created", "_default.orders", "1a", "1f"]);
+        assert_eq!(json["seqno"], 9);
+    }
+
+    #[test]
     fn server_sent_events_have_names_and_ids() {
         let deletion = Deletion { by_seqno: Seqno(6), ..Deletion::default() };
         let event = text(Format::Sse, true, &Message { what: What::Deletion(deletion), ..message(b"", 0) });
         assert!(event.starts_with("event: deletion\ndata: {") && event.ends_with("}\n\n"), "{event}");
         let mut out = Vec::new();
-        Writer { format: Format::Sse, values: false }.position("abc", &mut out);
+        let writer = Writer { format: Format::Sse, values: false, names: CollectionNames::new() };
+        writer.position("abc", &mut out);
         let position = "event: position\nid: abc\ndata: {\"event\":\"position\",\"token\":\"abc\"}\n\n";
         assert_eq!(String::from_utf8(out).expect("text"), position);
     }

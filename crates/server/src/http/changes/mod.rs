@@ -20,8 +20,10 @@ use axum::response::{IntoResponse, Response};
 use engine::Bucket;
 use http_body::Frame;
 use protocol::Status;
+use protocol::dcp::CollectionNames;
 use serde_json::{Value, json};
 use tokio::time::Sleep;
+use vbucket::Manifest;
 
 pub(super) use self::cursors::{create, list, move_to, remove, show};
 use self::event::{Format, Writer};
@@ -102,6 +104,14 @@ fn collection_id(manifest: &Value, name: &str) -> Option<String> {
     Some(named(scope.get("collections")?, collection)?["uid"].as_str()?.to_owned())
 }
 
+/// What collections are called now.
+fn names(manifest: &Manifest) -> CollectionNames {
+    let mut names = CollectionNames::new();
+    manifest.scopes().for_each(|scope| names.add_scope(scope.id, &scope.name));
+    manifest.collections().for_each(|one| names.add_collection(one.id, one.scope, &one.name));
+    names
+}
+
 fn wishes(bucket: &Bucket, query: &BTreeMap<String, String>, headers: &HeaderMap) -> Result<Wishes, Refused> {
     let wrong = |message: String| refuse(StatusCode::BAD_REQUEST, &message);
     let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
@@ -133,7 +143,8 @@ fn wishes(bucket: &Bucket, query: &BTreeMap<String, String>, headers: &HeaderMap
         place = Some(since(bucket, last)?);
     }
     let since = place.unwrap_or_else(|| Token::start(bucket.vbuckets()));
-    Ok(Wishes { writer: Writer { format, values }, follow, since, filter: collections })
+    let writer = Writer { format, values, names: names(&bucket.manifest()) };
+    Ok(Wishes { writer, follow, since, filter: collections })
 }
 
 /// `GET /v1/buckets/BUCKET/changes`

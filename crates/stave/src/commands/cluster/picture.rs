@@ -52,9 +52,14 @@ pub(super) fn draw(cluster: &Value) -> String {
         }
     }
     if !state["rebalance"].is_null() {
-        let _ = writeln!(text, "\n{}", super::bar(cluster));
+        let _ = writeln!(text, "\n{}", super::bar(cluster, std::time::Duration::ZERO));
     }
-    text.push_str("\na small letter: being moved; ?: being chosen; .: nobody\n");
+    for note in cluster["notes"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        let _ = writeln!(text, "\n! {note}");
+    }
+    if state["buckets"].as_object().is_some_and(|buckets| !buckets.is_empty()) {
+        text.push_str("\na small letter: being moved; ?: being chosen; .: nobody\n");
+    }
     text
 }
 
@@ -111,8 +116,9 @@ mod tests {
                     "map": [[1, 2], [2, 1], [1, null], [null, null]],
                     "steps": { "0": "build", "1": { "choose": { "since": 1 } } },
                 } },
-                "rebalance": { "id": 1 },
+                "rebalance": { "id": 1, "total": 4 },
             },
+            "notes": ["n_2 was failed over"],
         });
         expect![[r#"
             epoch 2, revision 17
@@ -124,7 +130,9 @@ mod tests {
             bucket b: the active node of each vBucket
                  0 a?A.
 
-            [##########------------------------------]  25 %
+            [##########------------------------------]  25 %  1 of 4 vBuckets
+
+            ! n_2 was failed over
 
             a small letter: being moved; ?: being chosen; .: nobody
         "#]]

@@ -79,6 +79,42 @@ fn begins_at_a_seqno_of_a_vbucket_or_in_a_collection() {
     server.stop();
 }
 
+#[test]
+fn collections_are_shown_by_name() {
+    let mut server = TestServer::start();
+    let mut client = server.client();
+    let manifest = br#"{"uid": "2", "scopes": [
+        {"name": "_default", "uid": "0", "collections": [{"name": "_default", "uid": "0"}]},
+        {"name": "shop", "uid": "8", "collections": [{"name": "orders", "uid": "9"}]}]}"#;
+    let parts =
+        RequestParts { opcode: opcode::SET_COLLECTIONS_MANIFEST, value: manifest, ..RequestParts::default() };
+    assert!(client.request("manifest", parts).expect("an answer").is(Status::Success));
+    let id = client.collection_id("shop.orders").expect("it is there");
+    client.use_collection(id);
+    client.set(b"a", b"{}", 0).expect("stored");
+    assert!(client.collection_id("shop.bills").is_err());
+    let vbucket = Some(vbucket_of(b"a", 4).0);
+    let all = DcpTailFlags { vbucket, count: Some(3), ..flags(&server) };
+    let text = lines(&all);
+    assert!(text[0].ends_with("  shop.orders:a  {}"), "{text:?}");
+    assert!(text[1].ends_with("  collection created shop.orders"), "{text:?}");
+    assert!(text[2].ends_with("  scope created shop"), "{text:?}");
+    let json = lines(&DcpTailFlags { json: true, ..all.clone() });
+    let json: Vec<serde_json::Value> =
+        json.iter().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let of = |event: &str| json.iter().find(|line| line["event"] == event).expect("a line").clone();
+    assert_eq!(
+        (&of("mutation")["collection_name"], &of("mutation")["key"]),
+        (&"shop.orders".into(), &"a".into())
+    );
+    assert!(json.iter().any(|line| line["change"] == "collection_created" && line["collection"] == "9"));
+    // The names are known, too, to whoever was not there when they were made.
+    let collections = vec!["shop.orders".to_owned()];
+    let from = From::Seqno(2);
+    assert_eq!(lines(&DcpTailFlags { from, collections, count: Some(1), ..all }), text[..1]);
+    server.stop();
+}
+
 /// Writes when it is idle for the first time, restarts the node then, and ends when it is told to.
 #[test]
 fn now_means_what_comes_after() {

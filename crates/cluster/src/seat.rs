@@ -1,0 +1,118 @@
+//! The order in which a node becomes what the document says, whatever holds its vBuckets.
+//!
+//! A server and the simulator of whole clusters run this, each with a seat of its own.
+
+use std::collections::BTreeMap;
+
+use base::VbState;
+
+use crate::agent::{Agent, Want};
+use crate::state::{Bucket, Chain, NodeId};
+
+/// Whom a vBucket follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Following {
+    /// The node that has what it follows.
+    pub source: NodeId,
+    /// Whether it becomes active in that node's place.
+    pub takes_over: bool,
+}
+
+/// What a node has of one bucket: the vBuckets and the links to other nodes.
+pub trait Seat {
+    /// Chains as the vBuckets keep them.
+    type Topology: PartialEq + Clone;
+    /// Why something was not done.
+    type Error;
+
+    /// A vBucket's role; nothing if it is not there, or dead and without a change.
+    fn role(&self, vb: u16) -> Option<VbState>;
+    /// Chains by the names under which replicas introduce themselves.
+    fn topology(&self, vb: u16, chains: &[Chain]) -> Result<Self::Topology, Self::Error>;
+    /// A vBucket takes a role other than active.
+    fn set_role(&self, vb: u16, role: VbState) -> Result<(), Self::Error>;
+    /// A vBucket becomes active, and durable writes need these chains.
+    fn activate(&self, vb: u16, topology: Self::Topology) -> Result<(), Self::Error>;
+    /// The durable writes of an active vBucket need these chains from now on. One that is not active, or not any more,
+    /// is left as it is: false. A seat whose vBuckets are handed over by other threads must do that in one step.
+    fn lead_on(&self, vb: u16, topology: Self::Topology) -> Result<bool, Self::Error> {
+        let leads = self.role(vb) == Some(VbState::Active);
+        if leads {
+            self.activate(vb, topology)?;
+        }
+        Ok(leads)
+    }
+    /// From now on these vBuckets follow these nodes, and no others follow anybody. What is followed becomes replica or
+    /// pending; what was followed in the same way before goes on.
+    fn follow(&self, following: &BTreeMap<u16, Following>) -> Result<(), Self::Error>;
+    /// A dead vBucket goes with all that it has.
+    fn remove(&self, vb: u16) -> Result<(), Self::Error>;
+}
+
+/// The topologies that the active vBuckets of a bucket were given last, so that only changes are asked for.
+#[derive(Clone, Debug)]
+pub struct Given<T>(BTreeMap<u16, T>);
+
+impl<T> Default for Given<T> {
+    fn default() -> Self {
+        Given(BTreeMap::new())
+    }
+}
+
+/// Makes all vBuckets of a bucket what the document says; idempotent, to be repeated until it succeeds.
+///
+/// Links that are not wanted any more end first: none of them gives a vBucket a role after this. Whatever is to become
+/// active does so last.
+pub fn take_seats<S: Seat>(
+    agent: &Agent,
+    bucket: &Bucket,
+    seat: &S,
+    given: &mut Given<S::Topology>,
+) -> Result<(), S::Error> {
+    let roles: BTreeMap<u16, Option<VbState>> = bucket.vbuckets().map(|vb| (vb, seat.role(vb))).collect();
+    let role_was = |vb: u16| roles.get(&vb).copied().flatten();
+    let wants = agent.wants(bucket, role_was);
+    let mut following = BTreeMap::new();
+    for (vb, want) in &wants {
+        let (source, takes_over) = match want {
+            Want::Replica { source } => (*source, false),
+            Want::TakeOver { source } => (*source, true),
+            _ => continue,
+        };
+        // One that was active follows another history now; it goes back to where they part.
+        if !takes_over && seat.role(*vb) == Some(VbState::Active) {
+            seat.set_role(*vb, VbState::Replica)?;
+        }
+        following.insert(*vb, Following { source, takes_over });
+    }
+    seat.follow(&following)?;
+    for (vb, want) in &wants {
+        let is = seat.role(*vb);
+        if !matches!(want, Want::Active { .. }) {
+            given.0.remove(vb);
+        }
+        match want {
+            Want::Hold if is.is_some_and(|is| is != VbState::Replica) => {
+                seat.set_role(*vb, VbState::Replica)?
+            }
+            Want::Keep if is.is_some_and(|is| is != VbState::Dead) => seat.set_role(*vb, VbState::Dead)?,
+            Want::Gone if is.is_some() => {
+                seat.set_role(*vb, VbState::Dead)?;
+                seat.remove(*vb)?;
+            }
+            _ => {}
+        }
+    }
+    for (vb, want) in &wants {
+        let Want::Active { topology } = want else { continue };
+        let topology = seat.topology(*vb, topology)?;
+        if role_was(*vb) != Some(VbState::Active) {
+            seat.activate(*vb, topology.clone())?;
+            given.0.insert(*vb, topology);
+        } else if given.0.get(vb) != Some(&topology) && seat.lead_on(*vb, topology.clone())? {
+            // One that was handed over since its role was looked at stays so: two would serve it.
+            given.0.insert(*vb, topology);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,122 @@
+//! Chains that have lost a member, or a member's memory: until the others have everything, one node may be alone with a
+//! durable write. A node that begins a new life may have forgotten what it had acknowledged from memory.
+
+mod support;
+
+use std::time::Duration;
+
+use base::VbState;
+use cluster::command::{self, Command, Refused};
+use cluster::{Leader, LeaderConfig, NodeId, Status, Step, View};
+use support::{BUCKET, lives, reports, three};
+
+const LATE: Duration = Duration::from_secs(60);
+
+fn leader() -> Leader {
+    Leader::new(LeaderConfig::default())
+}
+
+fn step(view: &View) -> Option<&Step> {
+    view.state.buckets[BUCKET].steps.get(&0)
+}
+
+fn lead(leader: &mut Leader, view: &mut View, now: Duration) -> bool {
+    let next = leader.step(view, now);
+    let has_moved = next.is_some();
+    view.state = next.unwrap_or_else(|| view.state.clone());
+    has_moved
+}
+
+#[test]
+fn who_is_silent_and_who_has_forgotten_are_no_majority_against_one() {
+    let (mut view, mut leader) = (three(), leader());
+    lives(&mut view, 1, 11);
+    assert!(lead(&mut leader, &mut view, Duration::ZERO), "the new life is admitted");
+    assert!(matches!(step(&view), Some(Step::Choose { .. })));
+    // A write was acknowledged by 1 and 3: 1 has forgotten it, 2 has not heard of it yet.
+    reports(&mut view, 1, VbState::Replica, 5);
+    reports(&mut view, 2, VbState::Replica, 5);
+    for now in [Duration::ZERO, LATE, LATE * 2] {
+        assert!(!lead(&mut leader, &mut view, now), "3 may have what nobody else has");
+    }
+    reports(&mut view, 3, VbState::Replica, 6);
+    assert!(lead(&mut leader, &mut view, LATE * 3));
+    assert_eq!(view.state.buckets[BUCKET].active(0), Some(NodeId(3)));
+}
+
+#[test]
+fn a_cluster_that_was_started_anew_as_a_whole_serves_again() {
+    let (mut view, mut leader) = (three(), leader());
+    (1..=3).for_each(|id| lives(&mut view, id, 11));
+    assert!(lead(&mut leader, &mut view, Duration::ZERO));
+    reports(&mut view, 1, VbState::Replica, 5);
+    reports(&mut view, 2, VbState::Replica, 6);
+    assert!(!lead(&mut leader, &mut view, LATE));
+    reports(&mut view, 3, VbState::Replica, 5);
+    assert!(lead(&mut leader, &mut view, LATE * 2));
+    assert_eq!(view.state.buckets[BUCKET].active(0), Some(NodeId(2)));
+}
+
+#[test]
+fn an_active_node_stays_as_long_as_it_may_be_alone_with_a_write() {
+    let (mut view, mut leader) = (three(), leader());
+    // 2 is a replica here, and has forgotten what it had acknowledged.
+    lives(&mut view, 2, 11);
+    assert!(lead(&mut leader, &mut view, Duration::ZERO));
+    assert!(matches!(step(&view), Some(Step::Settle { .. })));
+    let fail_over = Command::FailOver { node: NodeId(1), force: false };
+    assert_eq!(command::apply(&view, &fail_over), Err(Refused::Unsafe(1)));
+    // All have what the active one had.
+    reports(&mut view, 1, VbState::Active, 6);
+    reports(&mut view, 2, VbState::Replica, 6);
+    reports(&mut view, 3, VbState::Replica, 6);
+    while step(&view).is_some() {
+        assert!(lead(&mut leader, &mut view, LATE), "nothing is missing");
+    }
+    assert!(view.state.buckets[BUCKET].forgot.is_empty());
+    assert!(command::apply(&view, &fail_over).is_ok());
+}
+
+#[test]
+fn a_chain_settles_after_a_graceful_failover() {
+    let (mut view, mut leader) = (three(), leader());
+    let graceful = Command::FailOverGracefully { node: NodeId(1) };
+    view.state = command::apply(&view, &graceful).expect("all are alive");
+    for _ in 0..20 {
+        let active = view.state.buckets[BUCKET].active(0);
+        let taker = view.state.buckets[BUCKET].target_of(0).and_then(|target| target[0]);
+        for id in 1..=3 {
+            let takes_over = matches!(step(&view), Some(Step::TakeOver { .. }));
+            let serves = if takes_over { taker } else { active };
+            let role = if serves == Some(NodeId(id)) { VbState::Active } else { VbState::Replica };
+            reports(&mut view, id, role, 6);
+        }
+        if !lead(&mut leader, &mut view, Duration::ZERO) {
+            break;
+        }
+    }
+    assert_eq!(view.state.nodes[&NodeId(1)].status, Status::FailedOver);
+    assert_eq!(step(&view), None, "revision {}", view.state.revision);
+    assert_ne!(view.state.buckets[BUCKET].active(0), Some(NodeId(1)));
+}
+
+#[test]
+fn a_node_that_was_failed_over_is_taken_back_if_the_others_forget() {
+    let (mut view, mut leader) = (three(), leader());
+    (1..=3).for_each(|id| reports(&mut view, id, VbState::Replica, 5));
+    let fail_over = Command::FailOver { node: NodeId(1), force: false };
+    view.state = command::apply(&view, &fail_over).expect("the others have everything");
+    // Before the choice is made another one begins a new life: what 1 and 2 had acknowledged, 1 alone has.
+    lives(&mut view, 2, 11);
+    assert!(lead(&mut leader, &mut view, Duration::ZERO));
+    reports(&mut view, 2, VbState::Replica, 5);
+    reports(&mut view, 3, VbState::Replica, 5);
+    view.reports.remove("1");
+    assert!(!lead(&mut leader, &mut view, LATE), "1 has not said yet that it has stopped, or what it has");
+    reports(&mut view, 1, VbState::Dead, 6);
+    assert!(lead(&mut leader, &mut view, LATE));
+    assert_eq!(view.state.nodes[&NodeId(1)].status, Status::Active);
+    reports(&mut view, 1, VbState::Replica, 6);
+    assert!(lead(&mut leader, &mut view, LATE));
+    assert_eq!(view.state.buckets[BUCKET].active(0), Some(NodeId(1)));
+}

@@ -1,0 +1,32 @@
+//! From changes that a backfill reads to messages of its stream, in the thread that reads.
+
+use std::ops::ControlFlow;
+
+use engine::WriteChanges;
+use kvstore::Change;
+use protocol::dcp::Message;
+
+use crate::agreement::Agreement;
+use crate::content::{Features, write_change};
+use crate::interest::{Interest, look};
+
+/// Makes messages of changes as was agreed on when the backfill began.
+pub(crate) struct FrameWriter {
+    /// What all messages of the stream have in common.
+    pub(crate) head: Message<'static>,
+    pub(crate) agreed: Agreement,
+    pub(crate) features: Features,
+    /// What the stream is about, as far as the changes have come; nothing if it is about everything.
+    pub(crate) interest: Option<Box<Interest>>,
+}
+
+impl WriteChanges for FrameWriter {
+    fn write(&mut self, change: &Change<'_>, out: &mut Vec<u8>) -> ControlFlow<()> {
+        let verdict = look(self.interest.as_deref_mut(), change, &self.agreed);
+        let is_shown = self.agreed.sync_writes || !change.meta.sync_write.is_hidden();
+        if verdict.is_wanted() && is_shown {
+            write_change(out, self.head, change, &self.agreed, self.features);
+        }
+        if verdict.is_final() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}

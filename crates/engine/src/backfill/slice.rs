@@ -1,0 +1,177 @@
+//! One slice of a backfill: changes of a snapshot become messages, in buffers of a bounded size.
+
+use std::ops::ControlFlow;
+
+use base::{Account, CollectionId, Seqno};
+use kvstore::{Change, ChangesWanted, Failure, Reading, Snapshot, Values};
+
+use super::frames::{Frames, Piece};
+use super::place::Place;
+use crate::flusher::is_committed;
+
+/// Bytes of one buffer; a larger message has one of its own.
+const PIECE_BYTES: usize = 256 << 10;
+/// Room for what a message has beside key and value.
+const HEAD_BYTES: usize = 128;
+
+/// Makes what a stream sends of changes: it goes with one backfill, and sees all changes of it in order.
+pub trait WriteChanges: std::any::Any + Send {
+    /// Appends what is sent of the next change to `out`: whole messages, or nothing if the stream is not about it.
+    /// Breaks off if nothing after it is wanted.
+    fn write(&mut self, change: &Change<'_>, out: &mut Vec<u8>) -> ControlFlow<()>;
+}
+
+/// Buffers of a thread that reads slices.
+#[derive(Default)]
+pub(super) struct Buffers {
+    reading: Reading,
+    /// What is being written.
+    out: Vec<u8>,
+}
+
+/// What one step reads.
+pub(super) struct Slice<'a> {
+    pub(super) writer: &'a mut dyn WriteChanges,
+    pub(super) account: &'a Account,
+    /// Collections whose end is part of what is read, with the seqnos at which they ended: what they held is left out.
+    pub(super) dropped: &'a [(CollectionId, Seqno)],
+    /// Prepares above this are in flight, and wanted; nothing if none are wanted.
+    pub(super) prepares_above: Option<Seqno>,
+    /// About so many bytes are made at most.
+    pub(super) max_bytes: usize,
+    pub(super) made: Made,
+}
+
+/// What came out of it.
+#[derive(Default)]
+pub(super) struct Made {
+    pub(super) pieces: Vec<Piece>,
+    /// What they are charged with.
+    pub(super) bytes: usize,
+    /// The last change in what is being written.
+    last: Seqno,
+    /// Where the next step goes on; nothing if this was all.
+    pub(super) rest: Option<Place>,
+    /// Whether the writer wants nothing more.
+    pub(super) is_over: bool,
+}
+
+impl Slice<'_> {
+    /// Reads from a place on.
+    pub(super) fn read(
+        mut self,
+        snapshot: &dyn Snapshot,
+        place: Place,
+        values: Values,
+        buffers: &mut Buffers,
+    ) -> Result<Made, Failure> {
+        let Buffers { reading, out } = buffers;
+        out.clear();
+        let read = match place {
+            Place::Seqno(from) => self.read_in_order(snapshot, from, values, reading, out),
+            Place::Key(_) => self.read_by_key(snapshot, place, values, out),
+        };
+        self.finish(out);
+        read.map(|()| self.made)
+    }
+
+    fn read_in_order(
+        &mut self,
+        snapshot: &dyn Snapshot,
+        from: Seqno,
+        values: Values,
+        reading: &mut Reading,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Failure> {
+        let prepares = self.prepares_above.is_some();
+        let mut next = Some(from);
+        while let Some(from) = next
+            && !self.made.is_over
+        {
+            let left = self.max_bytes.saturating_sub(self.made.bytes + out.len());
+            if left == 0 {
+                self.made.rest = Some(Place::Seqno(from));
+                break;
+            }
+            let wanted = ChangesWanted { from, values, prepares, max_bytes: left };
+            next = snapshot.changes(&wanted, reading, &mut |change| self.take(change, out))?;
+        }
+        Ok(())
+    }
+
+    fn read_by_key(
+        &mut self,
+        snapshot: &dyn Snapshot,
+        place: Place,
+        values: Values,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Failure> {
+        let mut place = Some(place);
+        while let Some(Place::Key(mut range)) = place.take()
+            && !self.made.is_over
+        {
+            let mut is_full = false;
+            snapshot.scan_keys(&range.from.clone(), values, &mut |version| {
+                let change = Change::of(&version);
+                if !change.stored_key.starts_with(&range.prefix) {
+                    return ControlFlow::Break(());
+                }
+                if self.made.bytes + out.len() >= self.max_bytes {
+                    is_full = true;
+                    range.from = change.stored_key.to_vec();
+                    return ControlFlow::Break(());
+                }
+                self.take(&change, out)
+            })?;
+            if is_full {
+                self.made.rest = Some(Place::Key(range));
+                return Ok(());
+            }
+            place = range.next().map(Place::Key);
+        }
+        Ok(())
+    }
+
+    fn hides(&self, change: &Change<'_>) -> bool {
+        let (id, seqno) = (change.document_key().collection, change.meta.by_seqno);
+        self.dropped.iter().any(|(of, end)| *of == id && seqno <= *end)
+    }
+
+    fn take(&mut self, change: &Change<'_>, out: &mut Vec<u8>) -> ControlFlow<()> {
+        let is_passed = self.prepares_above.is_some_and(|completed| is_committed(&change.meta, completed))
+            || (!self.dropped.is_empty() && self.hides(change));
+        if is_passed {
+            return ControlFlow::Continue(());
+        }
+        let room = HEAD_BYTES + change.bytes();
+        if out.capacity() - out.len() < room {
+            self.finish(out);
+            out.reserve_exact(room.max(PIECE_BYTES));
+        }
+        let before = out.len();
+        let flow = self.writer.write(change, out);
+        if out.len() > before {
+            self.made.last = self.made.last.max(change.meta.by_seqno);
+        }
+        self.made.is_over |= flow.is_break();
+        flow
+    }
+
+    /// What was written is ready.
+    fn finish(&mut self, out: &mut Vec<u8>) {
+        if out.is_empty() {
+            return;
+        }
+        let bytes = if out.len() * 2 > out.capacity() {
+            std::mem::take(out)
+        } else {
+            // What would hold on to much more than it needs is copied.
+            let exact = out.as_slice().to_vec();
+            out.clear();
+            exact
+        };
+        let frames = Frames::new(bytes, self.account);
+        self.made.bytes += frames.allocated_bytes();
+        self.made.pieces.push(Piece { frames, last: std::mem::take(&mut self.made.last) });
+    }
+}

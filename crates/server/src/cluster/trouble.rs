@@ -1,0 +1,47 @@
+//! Something that fails again and again: it is said when it begins, now and then, and when it is over.
+
+use std::time::Duration;
+
+/// How often it is said that it still fails.
+const REMIND_EVERY: Duration = Duration::from_secs(30);
+
+/// What fails, and since when.
+#[derive(Debug, Default)]
+pub(super) struct Trouble {
+    since: Option<Duration>,
+    said: Duration,
+}
+
+impl Trouble {
+    /// It has failed: whether that is to be said.
+    pub(super) fn failed(&mut self, now: Duration) -> bool {
+        let is_new = self.since.is_none();
+        self.since.get_or_insert(now);
+        if !is_new && now.saturating_sub(self.said) < REMIND_EVERY {
+            return false;
+        }
+        self.said = now;
+        true
+    }
+
+    /// It has succeeded: for how long it had failed, if it had.
+    pub(super) fn is_over(&mut self, now: Duration) -> Option<Duration> {
+        self.since.take().map(|since| now.saturating_sub(since))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_said_at_first_and_then_seldom() {
+        let mut trouble = Trouble::default();
+        let at = Duration::from_secs;
+        assert_eq!(trouble.is_over(at(1)), None);
+        assert!(trouble.failed(at(2)) && !trouble.failed(at(3)) && !trouble.failed(at(31)));
+        assert!(trouble.failed(at(32)) && !trouble.failed(at(33)));
+        assert_eq!(trouble.is_over(at(40)), Some(at(38)));
+        assert!(trouble.failed(at(41)));
+    }
+}

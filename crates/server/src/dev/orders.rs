@@ -1,0 +1,236 @@
+//! What can be done to a development cluster and its nodes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::cluster::{Command, Node, NodeId, Status, View};
+
+use super::config::{DevError, MOST_NODES};
+use super::shared::{Shared, is_settled};
+
+/// From what a node is cut off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum From {
+    /// From the other nodes.
+    Nodes,
+    /// From the coordination store.
+    Store,
+    /// From both.
+    All,
+}
+
+/// Something to be done to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    Stop,
+    Start { wait: Duration },
+    Restart { wait: Duration },
+    Kill,
+    Freeze,
+    Thaw { wait: Duration },
+    Cut { from: From },
+    Join { from: From, wait: Duration },
+    FailOver { graceful: bool, force: bool, wait: Duration },
+    Recover { delta: bool, rebalance: bool, wait: Duration },
+    Remove { rebalance: bool, wait: Duration },
+}
+
+/// What to do with a node that the cluster does not know.
+const LEFT: &str = "has left the cluster; restart it, and it joins as a new one";
+
+impl Shared {
+    /// Does something to a node. Orders that wait do so until nothing is under way any more, and no longer than they are
+    /// told to: what comes of them comes then later.
+    pub(super) fn carry_out(self: &Arc<Shared>, number: u16, order: Order) -> Result<(), DevError> {
+        let node = self.node(number)?;
+        match order {
+            Order::Stop => match node.stop()? {
+                true => Ok(()),
+                false => Err(DevError::State { node: number, is: "does not run" }),
+            },
+            Order::Start { wait } => {
+                node.start(&self.config)?;
+                self.wait_for(number, wait)
+            }
+            Order::Restart { wait } => {
+                node.stop()?;
+                node.start(&self.config)?;
+                self.wait_for(number, wait)
+            }
+            Order::Kill => node.kill(),
+            Order::Freeze => node.freeze(true),
+            Order::Thaw { wait } => {
+                node.freeze(false)?;
+                self.wait_for(number, wait)
+            }
+            Order::Cut { from } => self.cut(number, from, true),
+            Order::Join { from, wait } => {
+                self.cut(number, from, false)?;
+                self.wait_for(number, wait)
+            }
+            Order::FailOver { graceful, force, wait } => self.fail_over(number, graceful, force, wait),
+            Order::Recover { delta, rebalance, wait } => self.recover(number, delta, rebalance, wait),
+            Order::Remove { rebalance, wait } => self.remove(number, rebalance, wait),
+        }
+    }
+
+    /// Waits until a node that runs and is not cut off has been let in, and nothing is under way.
+    fn wait_for(&self, number: u16, at_most: Duration) -> Result<(), DevError> {
+        let node = self.node(number)?;
+        let Some(member) = node.member() else { return Ok(()) };
+        let end = self.env.clock.monotonic() + at_most;
+        // What the store holds may still tell of the life before.
+        if !member.wait_until_served(at_most) {
+            return Ok(());
+        }
+        // Whoever holds a membership holds its folder: another order may stop it meanwhile.
+        let uuid = member.uuid().to_owned();
+        drop(member);
+        let serves = |view: &View| match view.state.node_of(&uuid) {
+            Some((_, Node { status: Status::Active, .. })) => node.look().may_serve,
+            Some((id, _)) => view.alive(id).is_some(),
+            None => true,
+        };
+        let left = end.saturating_sub(self.env.clock.monotonic());
+        self.wait(left, |view| serves(view) && is_settled(view)).map(drop)
+    }
+
+    fn settle(&self, at_most: Duration) -> Result<(), DevError> {
+        self.wait(at_most, is_settled).map(drop)
+    }
+
+    fn cut(&self, number: u16, from: From, is_cut: bool) -> Result<(), DevError> {
+        if from != From::Store {
+            self.wires.cut(number, is_cut);
+        }
+        if from != From::Nodes {
+            self.node(number)?.cut_from_store(is_cut);
+        }
+        Ok(())
+    }
+
+    fn member(&self, number: u16) -> Result<(NodeId, Status), DevError> {
+        self.id_of(number)?.ok_or(DevError::State { node: number, is: LEFT })
+    }
+
+    fn fail_over(&self, number: u16, graceful: bool, force: bool, wait: Duration) -> Result<(), DevError> {
+        let (node, status) = self.member(number)?;
+        if status != Status::Active && !(status == Status::FailedOver && force) {
+            let instead = match status {
+                Status::New => "rebalance, so that it has something to lose",
+                _ => "recover it, so that it has something to lose",
+            };
+            return Err(DevError::Status { node: number, status, instead });
+        }
+        let command = match graceful {
+            true => Command::FailOverGracefully { node },
+            false => Command::FailOver { node, force },
+        };
+        self.ask(&command)?;
+        self.settle(wait)
+    }
+
+    fn recover(&self, number: u16, delta: bool, rebalance: bool, wait: Duration) -> Result<(), DevError> {
+        let (node, status) = self.member(number)?;
+        match status {
+            Status::Active => {
+                let instead = "there is nothing to recover; fail it over first, or rebalance";
+                return Err(DevError::Status { node: number, status, instead });
+            }
+            Status::New => {}
+            Status::FailedOver | Status::DeltaRecovery | Status::FullRecovery => {
+                if !self.node(number)?.look().is_running {
+                    return Err(DevError::State { node: number, is: "does not run; start it first" });
+                }
+                if rebalance {
+                    self.check_others(number)?;
+                }
+                self.ask(&Command::Recover { node, delta })?;
+                // The rebalance needs to know what copies it has.
+                self.settle(wait)?;
+            }
+        }
+        if rebalance { self.rebalance(wait) } else { Ok(()) }
+    }
+
+    /// Whether a rebalance for the sake of one node would make another one leave.
+    fn check_others(&self, number: u16) -> Result<(), DevError> {
+        for other in self.nodes().iter().filter(|other| other.number != number) {
+            if let Some((_, Status::FailedOver)) = self.id_of(other.number)? {
+                return Err(DevError::WouldLeave(other.number));
+            }
+        }
+        Ok(())
+    }
+
+    /// Spreads the vBuckets anew.
+    pub(super) fn rebalance(&self, wait: Duration) -> Result<(), DevError> {
+        self.ask(&Command::Rebalance { eject: Vec::new() })?;
+        self.settle(wait)
+    }
+
+    /// Another node.
+    pub(super) fn add(self: &Arc<Shared>, rebalance: bool, wait: Duration) -> Result<u16, DevError> {
+        let number = {
+            let _counting = self.counting.lock();
+            let there: Vec<u16> = self.nodes().iter().map(|node| node.number).collect();
+            if there.len() >= usize::from(MOST_NODES) {
+                return Err(DevError::TooMany);
+            }
+            if rebalance {
+                self.check_others(0)?;
+            }
+            // The number of one that was removed is free again.
+            let number = (1..=MOST_NODES).find(|number| !there.contains(number)).ok_or(DevError::TooMany)?;
+            let started = self.add_node(number, false).and_then(|node| node.start(&self.config));
+            if started.is_err() {
+                self.forget_node(number);
+            }
+            started?;
+            number
+        };
+        self.wait_for(number, wait)?;
+        if rebalance {
+            self.rebalance(wait)?;
+        }
+        Ok(number)
+    }
+
+    /// A node leaves, and its documents with it.
+    fn remove(&self, number: u16, rebalance: bool, wait: Duration) -> Result<(), DevError> {
+        if let Some((node, status)) = self.id_of(number)? {
+            match status {
+                Status::Active => {
+                    self.check_others(number)?;
+                    self.ask(&Command::Rebalance { eject: vec![node] })?;
+                }
+                _ => self.ask(&Command::Eject { node })?,
+            }
+            let is_gone =
+                self.wait(wait, |view| !view.state.nodes.contains_key(&node) && is_settled(view))?;
+            if !is_gone {
+                let is = "has not left yet; remove it again when the rebalance is over";
+                return Err(DevError::State { node: number, is });
+            }
+            if status != Status::Active && rebalance {
+                self.rebalance(wait)?;
+            }
+        }
+        let _counting = self.counting.lock();
+        let node = self.node(number)?;
+        node.stop()?;
+        let data = node.look().data;
+        self.forget_node(number);
+        let failed = |source| DevError::Io { what: "cannot remove the folder of the node", source };
+        self.env.disk.remove_dir_all(&data).map_err(failed)
+    }
+
+    /// Moves the wall clock of a node, or of all.
+    pub(super) fn advance_clock(&self, number: Option<u16>, seconds: i64) -> Result<(), DevError> {
+        match number {
+            Some(number) => self.node(number)?.advance_clock(seconds),
+            None => self.nodes().iter().for_each(|node| node.advance_clock(seconds)),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,121 @@
+//! The nodes of a development cluster and its coordination store, for whoever gives orders.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::cluster::{Bucket, Command, NodeId, Status, Store, View};
+use base::env::Env;
+use parking_lot::Mutex;
+
+use super::config::{DevConfig, DevError};
+use super::doors::Wires;
+use super::node::DevNode;
+use crate::cluster::ClusterError;
+
+/// How long a change may be overlooked.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// What is shared with whoever asks over HTTP.
+pub(super) struct Shared {
+    pub(super) config: DevConfig,
+    pub(super) env: Env,
+    /// As nobody can be cut off from it.
+    pub(super) store: Arc<dyn Store>,
+    pub(super) wires: Arc<Wires>,
+    nodes: Mutex<BTreeMap<u16, Arc<DevNode>>>,
+    /// Held while nodes are added and removed.
+    pub(super) counting: Mutex<()>,
+}
+
+impl Shared {
+    /// Without nodes.
+    pub(super) fn new(config: DevConfig, env: Env, store: Arc<dyn Store>) -> Shared {
+        let (wires, nodes, counting) = (Arc::default(), Mutex::default(), Mutex::default());
+        Shared { config, env, store, wires, nodes, counting }
+    }
+
+    /// Adds a node, which does not run yet. The first one listens where the configuration says.
+    pub(super) fn add_node(&self, number: u16, is_first: bool) -> Result<Arc<DevNode>, DevError> {
+        let node = Arc::new(DevNode::new(self, number, is_first)?);
+        self.nodes.lock().insert(number, Arc::clone(&node));
+        Ok(node)
+    }
+
+    /// Forgets a node.
+    pub(super) fn forget_node(&self, number: u16) {
+        let gone = self.nodes.lock().remove(&number);
+        drop(gone);
+        self.wires.cut(number, false);
+        self.wires.listens(number, None);
+    }
+
+    /// All nodes by number.
+    pub(super) fn nodes(&self) -> Vec<Arc<DevNode>> {
+        self.nodes.lock().values().map(Arc::clone).collect()
+    }
+
+    /// A node.
+    pub(super) fn node(&self, number: u16) -> Result<Arc<DevNode>, DevError> {
+        self.nodes.lock().get(&number).map(Arc::clone).ok_or(DevError::NoNode(number))
+    }
+
+    /// What the coordination store holds now; nothing before the first node has joined.
+    pub(super) fn view(&self) -> Result<Option<View>, DevError> {
+        Ok(View::of(&self.store.read()?)?)
+    }
+
+    /// What the cluster calls a node, and what it is to it.
+    pub(super) fn id_of(&self, number: u16) -> Result<Option<(NodeId, Status)>, DevError> {
+        let uuid = self.node(number)?.look().uuid;
+        let view = self.view()?;
+        let known = uuid.zip(view).and_then(|(uuid, view)| {
+            let (id, node) = view.state.node_of(&uuid)?;
+            Some((id, node.status))
+        });
+        Ok(known)
+    }
+
+    /// Asks something of the cluster, through a node that can do something about it.
+    pub(super) fn ask(&self, command: &Command) -> Result<(), DevError> {
+        let member = self.nodes().iter().find_map(|node| node.member()).ok_or(DevError::Nobody)?;
+        match member.ask(command) {
+            Ok(_) => Ok(()),
+            // It was cut off, or is being stopped.
+            Err(ClusterError::Store(_)) => Err(DevError::Nobody),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Waits until what the store holds is as `is_so` wants it; false if that takes longer than `at_most`.
+    pub(super) fn wait(&self, at_most: Duration, is_so: impl Fn(&View) -> bool) -> Result<bool, DevError> {
+        let end = self.env.clock.monotonic() + at_most;
+        loop {
+            let snapshot = self.store.read()?;
+            if View::of(&snapshot)?.is_some_and(|view| is_so(&view)) {
+                return Ok(true);
+            }
+            let left = end.saturating_sub(self.env.clock.monotonic());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            self.store.wait(snapshot.version, left.min(LOOK_AGAIN))?;
+        }
+    }
+}
+
+/// Whether nothing is under way, and everybody who is alive is as the document says.
+pub(super) fn is_settled(view: &View) -> bool {
+    let is_quiet = |bucket: &Bucket| bucket.steps.is_empty() && bucket.flushing.is_none();
+    let is_quiet = view.state.rebalance.is_none() && view.state.buckets.values().all(is_quiet);
+    let has_done = |id: &NodeId| {
+        let is_member = view.members.contains_key(&view.state.nodes[id].uuid);
+        !is_member || view.report_since(*id, view.state.revision).is_some()
+    };
+    is_quiet && view.state.nodes.keys().all(has_done)
+}
+
+/// Whether a node is alive, and admitted.
+pub(super) fn is_in(view: &View, uuid: &str) -> bool {
+    view.state.node_of(uuid).is_some_and(|(id, _)| view.alive(id).is_some())
+}

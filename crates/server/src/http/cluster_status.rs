@@ -1,0 +1,253 @@
+//! What is told about a cluster: its document, who is alive, how far a rebalance is, and what somebody has to look at.
+
+use std::sync::Arc;
+
+use ::cluster::state::{AutoFailover, Outcome, Purpose, State as Document, present};
+use ::cluster::{Command, NodeId, Status, View, command};
+use axum::Json;
+use axum::extract::{Extension, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+use super::Shared;
+use super::basic_auth::Caller;
+use super::cluster::otp_name;
+use super::settings::require_admin;
+use crate::cluster::Cluster;
+
+fn view_of(shared: &Shared) -> Option<(Arc<Cluster>, Arc<View>)> {
+    let cluster = shared.node.cluster()?;
+    let view = cluster.view()?;
+    Some((cluster, view))
+}
+
+/// How much of a rebalance is done, from 0 to 1.
+fn progress(document: &Document) -> Option<f64> {
+    let rebalance = document.rebalance.as_ref()?;
+    let left = document.to_move() as f64;
+    Some(if rebalance.total == 0 { 1.0 } else { (1.0 - left / f64::from(rebalance.total)).clamp(0.0, 1.0) })
+}
+
+/// How much of what a node takes part in is done: what is to come, and what is there.
+fn progress_of(document: &Document, id: NodeId) -> f64 {
+    let (mut total, mut left) = (0_u32, 0_u32);
+    for bucket in document.buckets.values() {
+        for (chain, target) in bucket.map.iter().zip(&bucket.target) {
+            let shall = target.contains(&Some(id));
+            total += u32::from(shall);
+            left += u32::from(shall && chain != target);
+        }
+    }
+    if total == 0 { 1.0 } else { 1.0 - f64::from(left) / f64::from(total) }
+}
+
+/// `GET /pools/default/rebalanceProgress`
+pub(super) async fn rebalance_progress(State(shared): State<Shared>) -> Json<Value> {
+    let view = view_of(&shared).map(|(_, view)| view).filter(|view| view.state.rebalance.is_some());
+    let Some(view) = view else { return Json(json!({ "status": "none" })) };
+    let mut json = json!({ "status": "running" });
+    for id in view.state.nodes.keys().filter(|id| view.state.is_active(**id)) {
+        json[otp_name(&view.state, *id)] = json!({ "progress": progress_of(&view.state, *id) });
+    }
+    Json(json)
+}
+
+/// `GET /pools/default/tasks`
+pub(super) async fn tasks(State(shared): State<Shared>) -> Json<Value> {
+    let view = view_of(&shared).map(|(_, view)| view);
+    Json(json!([task(view.as_ref().map(|view| &view.state))]))
+}
+
+/// The rebalance that runs, or how the last one ended.
+fn task(document: Option<&Document>) -> Value {
+    let running = document.and_then(|document| Some((document, document.rebalance.as_ref()?)));
+    let Some((document, rebalance)) = running else {
+        let finished = document.and_then(|document| document.finished.as_ref());
+        let mut task = json!({
+            "type": "rebalance", "status": "notRunning", "statusIsStale": false, "masterRequestTimedOut": false,
+        });
+        if finished.is_some_and(|finished| finished.outcome == Outcome::Interrupted) {
+            task["errorMessage"] = json!("Rebalance failed: a node was failed over meanwhile");
+        }
+        if let Some(finished) = finished {
+            task["lastReportId"] = json!(finished.id.to_string());
+        }
+        return task;
+    };
+    let kind = match rebalance.purpose {
+        Purpose::GracefulFailover { .. } => "gracefulFailover",
+        Purpose::Rebalance { .. } | Purpose::Repair => "rebalance",
+    };
+    let percent = |share: f64| share * 100.0;
+    let per_node: serde_json::Map<String, Value> = document
+        .nodes
+        .keys()
+        .filter(|id| document.is_active(**id))
+        .map(|id| (otp_name(document, *id), json!({ "progress": percent(progress_of(document, *id)) })))
+        .collect();
+    json!({
+        "type": "rebalance", "subtype": kind, "status": "running", "statusIsStale": false,
+        "masterRequestTimedOut": false, "recommendedRefreshPeriod": 0.25, "rebalanceId": rebalance.id.to_string(),
+        "progress": percent(progress(document).unwrap_or(0.0)), "perNode": per_node,
+    })
+}
+
+/// What keeps a node from being failed over by itself, or when that happens.
+fn of_absent(view: &View, id: NodeId) -> String {
+    let rules: &AutoFailover = &view.state.auto_failover;
+    let refused = command::apply(view, &Command::FailOver { node: id, force: false });
+    let active = view.state.nodes.iter().filter(|(_, node)| node.status == Status::Active);
+    let (up, down): (Vec<_>, Vec<_>) = active.partition(|(id, _)| view.alive(**id).is_some());
+    match refused {
+        Err(why) => format!("{id} is down and cannot be failed over without loss: {why}"),
+        Ok(_) if !rules.enabled => {
+            format!("{id} is down; nodes are not failed over by themselves: stave cluster failover {id}")
+        }
+        Ok(_) if down.len() >= up.len() => {
+            format!("{id} is down, and so are too many: nobody is failed over without somebody who asks")
+        }
+        Ok(_) if rules.count >= rules.max_count => format!(
+            "{id} is down; {} of at most {} nodes were failed over without anybody asking since the last rebalance: \
+             stave cluster failover {id}",
+            rules.count, rules.max_count
+        ),
+        Ok(_) => {
+            format!("{id} is down; {} s after its lease ran out it is failed over", rules.timeout_ms / 1_000)
+        }
+    }
+}
+
+/// What somebody should know, or has to do.
+fn notes(view: &View) -> Vec<String> {
+    let state = &view.state;
+    let mut notes = Vec::new();
+    for (id, node) in &state.nodes {
+        match node.status {
+            Status::Active if view.alive(*id).is_none() => notes.push(of_absent(view, *id)),
+            Status::New | Status::DeltaRecovery | Status::FullRecovery if state.rebalance.is_none() => {
+                notes.push(format!("{id} has its share after the next rebalance: stave cluster rebalance"));
+            }
+            Status::FailedOver => notes.push(format!(
+                "{id} was failed over: take it back (stave cluster add {id}), or let it leave with the next rebalance"
+            )),
+            _ => {}
+        }
+    }
+    let active = state.nodes.keys().filter(|id| state.is_active(**id)).count();
+    for (name, bucket) in &state.buckets {
+        let wanted = active.min(usize::from(bucket.replicas) + 1);
+        let few = bucket.map.iter().filter(|chain| present(chain).count() < wanted).count();
+        if few > 0 && state.rebalance.is_none() {
+            notes.push(format!(
+                "{few} vBuckets of bucket {name} have fewer copies than they should: stave cluster rebalance"
+            ));
+        }
+        if bucket.flushing.is_some() {
+            notes.push(format!("all documents of bucket {name} are being removed"));
+        }
+    }
+    for (uuid, member) in &view.members {
+        if state.node_of(uuid).is_none() {
+            let address = member.address.http();
+            notes.push(format!(
+                "a node at {address} is there and belongs to the cluster no more: stave cluster add {address}"
+            ));
+        }
+    }
+    notes
+}
+
+/// `GET /v1/cluster`: the document as it is, who is alive, and what somebody has to look at.
+pub(super) async fn show(State(shared): State<Shared>, Extension(caller): Extension<Caller>) -> Response {
+    if let Err(response) = require_admin(&caller.0) {
+        return *response;
+    }
+    let Some(cluster) = shared.node.cluster() else {
+        let errors = json!({ "errors": { "_": "this node belongs to no cluster; start it with --join" } });
+        return (StatusCode::BAD_REQUEST, Json(errors)).into_response();
+    };
+    let (lost, outside) = (cluster.lost(), cluster.outside());
+    let Some(view) = cluster.view() else {
+        let why =
+            lost.or(outside).unwrap_or_else(|| "this node has not read the cluster's state yet".to_owned());
+        let errors = json!({ "errors": { "_": why } });
+        return (StatusCode::SERVICE_UNAVAILABLE, Json(errors)).into_response();
+    };
+    let mut notes = notes(&view);
+    if let Some(why) = &lost {
+        notes.insert(0, format!("this node does not know how things are now: {why}"));
+    }
+    notes.extend(outside);
+    let alive: Vec<NodeId> =
+        view.state.nodes.keys().copied().filter(|id| view.alive(*id).is_some()).collect();
+    let this = view.state.node_of(cluster.uuid()).map(|(id, _)| id);
+    let now_ns = shared.node.env().clock.monotonic_ns();
+    Json(json!({
+        "this": this, "alive": alive, "progress": progress(&view.state), "state": view.state, "notes": notes,
+        "serves": shared.node.fence().may_serve(now_ns), "isStale": lost.is_some(),
+    }))
+    .into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use ::cluster::state::Address;
+    use ::cluster::store::Version;
+    use ::cluster::{Member, Report};
+
+    use super::*;
+
+    /// Two nodes with a bucket, of which those in `alive` are there.
+    fn view(alive: &[&str]) -> View {
+        let address = |at: u16| Address { host: "h".to_owned(), kv: at, http: at + 1 };
+        let mut view = View {
+            state: command::found("a", &address(1), 1),
+            version: Version(1),
+            members: BTreeMap::new(),
+            reports: BTreeMap::new(),
+        };
+        let member = |at: u16| Member { incarnation: 1, address: address(at) };
+        for (uuid, at) in [("a", 1), ("b", 3)] {
+            view.members.insert(uuid.to_owned(), member(at));
+            view.reports
+                .insert(uuid.to_owned(), Report { incarnation: 1, applied: u64::MAX, ..Report::default() });
+        }
+        let mut ask = |command: Command| view.state = command::apply(&view, &command).expect("it is done");
+        ask(Command::Join { uuid: "b".to_owned(), address: address(3), incarnation: 1 });
+        ask(Command::Rebalance { eject: Vec::new() });
+        view.state.rebalance = None;
+        let mut ask = |command: Command| view.state = command::apply(&view, &command).expect("it is done");
+        ask(Command::CreateBucket {
+            name: "default".to_owned(),
+            uuid: "u".to_owned(),
+            settings: json!({}),
+            replicas: 1,
+            vbuckets: 4,
+            manifest: json!({ "uid": "0" }),
+        });
+        view.members.retain(|uuid, _| alive.contains(&uuid.as_str()));
+        view
+    }
+
+    #[test]
+    fn somebody_who_is_down_is_told_of() {
+        assert_eq!(notes(&view(&["a", "b"])), Vec::<String>::new());
+        let told = notes(&view(&["a"]));
+        assert!(told.len() == 1 && told[0].starts_with("n_2 is down"), "{told:?}");
+    }
+
+    #[test]
+    fn a_rebalance_is_a_task() {
+        let mut view = view(&["a", "b"]);
+        assert_eq!(task(Some(&view.state))["status"], "notRunning");
+        view.state =
+            command::apply(&view, &Command::Rebalance { eject: vec![NodeId(2)] }).expect("it begins");
+        let told = task(Some(&view.state));
+        assert_eq!((&told["status"], &told["subtype"]), (&json!("running"), &json!("rebalance")));
+        assert_eq!(told["progress"], json!(0.0));
+        assert!(told["perNode"]["n_1@h"]["progress"].is_number(), "{told}");
+    }
+}

@@ -1,0 +1,10 @@
+//! A development cluster: several nodes in this process, and what its control endpoint does to them.
+#![allow(clippy::disallowed_methods, reason = "this is a client, outside the server")]
+
+mod cluster;
+mod failures;
+mod lives;
+mod maps;
+mod members;
+#[path = "../support/mod.rs"]
+mod support;

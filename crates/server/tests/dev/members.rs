@@ -1,0 +1,132 @@
+//! Failover, recovery, rebalance, nodes that come and go.
+
+use protocol::Status;
+use serde_json::json;
+
+use crate::cluster::{Cluster, MAJORITY, NO_LEVEL, PERSIST, keys};
+use crate::support::http;
+
+#[test]
+fn others_take_over_what_a_majority_has_and_the_node_recovers() {
+    let cluster = Cluster::start(3, 2);
+    for key in keys(100) {
+        cluster.write(&key, "1", MAJORITY);
+    }
+    cluster.must("/v1/dev/nodes/1/stop");
+    let told = cluster.must("/v1/dev/nodes/1/failover");
+    assert_eq!(
+        (&told["nodes"][0]["status"], &told["nodes"][0]["active_vbuckets"], &told["is_settled"]),
+        (&json!("failed_over"), &json!(0), &json!(true))
+    );
+    assert_eq!(cluster.map(2)["vBucketServerMap"]["serverList"].as_array().map(Vec::len), Some(2));
+    for key in keys(100) {
+        assert_eq!(cluster.read(&key).as_deref(), Some(&b"1"[..]), "{key}");
+        cluster.write(&key, "2", MAJORITY);
+    }
+    for (path, words) in
+        [("/v1/dev/nodes/1/failover", "recover it"), ("/v1/dev/nodes/1/recover", "start it first")]
+    {
+        let (code, told) = cluster.order(path);
+        let message = told["message"].as_str().unwrap_or_default();
+        assert!(code == 409 && message.contains(words), "{path}: {code} {message}");
+    }
+    cluster.must("/v1/dev/nodes/1/start");
+    let answer = cluster.client(1).get(b"k1").map(|answer| answer.status);
+    assert_eq!(answer, Some(Status::NotMyVbucket));
+    let told = cluster.must("/v1/dev/nodes/1/recover");
+    assert_eq!((&told["nodes"][0]["status"], &told["is_settled"]), (&json!("active"), &json!(true)));
+    assert!(told["nodes"][0]["active_vbuckets"].as_u64() > Some(0));
+    // Now the one that came back is as good as any.
+    cluster.must("/v1/dev/nodes/2/failover");
+    cluster.must("/v1/dev/nodes/3/failover");
+    for key in keys(100) {
+        assert_eq!(cluster.read(&key).as_deref(), Some(&b"2"[..]), "{key}");
+    }
+    assert_eq!(cluster.order("/v1/dev/nodes/1/failover").0, 409, "nobody would be left");
+    cluster.stop();
+}
+
+#[test]
+fn a_node_hands_over_gracefully() {
+    let cluster = Cluster::start(3, 1);
+    for key in keys(50) {
+        // Nobody waits for the copies.
+        cluster.write(&key, "1", NO_LEVEL);
+    }
+    let told = cluster.must("/v1/dev/nodes/2/failover?mode=graceful");
+    assert_eq!(
+        (&told["nodes"][1]["status"], &told["last_rebalance"]),
+        (&json!("failed_over"), &json!("done"))
+    );
+    for key in keys(50) {
+        assert_eq!(cluster.read(&key).as_deref(), Some(&b"1"[..]), "{key}");
+    }
+    let told = cluster.must("/v1/dev/nodes/2/recover?type=full");
+    assert_eq!(told["nodes"][1]["status"], "active");
+    for key in keys(50) {
+        assert_eq!(cluster.read(&key).as_deref(), Some(&b"1"[..]), "{key}");
+        cluster.write(&key, "2", PERSIST);
+    }
+    cluster.stop();
+}
+
+#[test]
+fn nodes_are_added_and_removed() {
+    let cluster = Cluster::start(2, 1);
+    for key in keys(50) {
+        cluster.write(&key, "1", MAJORITY);
+    }
+    let told = cluster.must("/v1/dev/nodes");
+    assert_eq!((&told["nodes"][2]["status"], &told["is_settled"]), (&json!("active"), &json!(true)));
+    assert!(told["nodes"][2]["active_vbuckets"].as_u64() > Some(0), "{told}");
+    let folder = told["nodes"][0]["data"].as_str().expect("a folder").to_owned();
+    let told = cluster.must("/v1/dev/nodes/1/remove");
+    let numbers: Vec<_> = told["nodes"].as_array().expect("nodes").iter().map(|node| &node["node"]).collect();
+    assert_eq!(numbers, [&json!(2), &json!(3)]);
+    assert!(base::env::Env::real().disk.read_dir(folder.as_ref()).is_err(), "its documents are gone");
+    // Its number is free again, and without a rebalance the new one has nothing.
+    let told = cluster.must("/v1/dev/nodes?rebalance=false");
+    assert_eq!((&told["nodes"][0]["node"], &told["nodes"][0]["status"]), (&json!(1), &json!("new")));
+    for key in keys(50) {
+        assert_eq!(cluster.read(&key).as_deref(), Some(&b"1"[..]), "{key}");
+    }
+    let told = cluster.must("/v1/dev/rebalance");
+    assert_eq!((&told["nodes"][0]["status"], &told["last_rebalance"]), (&json!("active"), &json!("done")));
+    // One that was failed over leaves without being asked what it has.
+    cluster.wait_for_replicas();
+    cluster.must("/v1/dev/nodes/3/stop");
+    cluster.must("/v1/dev/nodes/3/failover");
+    let told = cluster.must("/v1/dev/nodes/3/remove");
+    assert_eq!((told["nodes"].as_array().map(Vec::len), &told["is_settled"]), (Some(2), &json!(true)));
+    for key in keys(50) {
+        assert_eq!(cluster.read(&key).as_deref(), Some(&b"1"[..]), "{key}");
+        cluster.write(&key, "2", MAJORITY);
+    }
+    cluster.stop();
+}
+
+#[test]
+fn a_recovery_does_not_lose_another_node() {
+    let cluster = Cluster::start(3, 1);
+    cluster.must("/v1/dev/nodes/2/failover");
+    let told = cluster.must("/v1/dev/nodes/2/recover?rebalance=false");
+    assert_eq!(told["nodes"][1]["status"], "recovers");
+    cluster.must("/v1/dev/nodes/2/recover");
+    cluster.must("/v1/dev/nodes/3/failover");
+    cluster.must("/v1/dev/nodes/2/failover?force=true");
+    let (code, told) = cluster.order("/v1/dev/nodes/2/recover");
+    let message = told["message"].as_str().unwrap_or_default();
+    assert!(code == 409 && message.contains("rebalance=false"), "{code} {message}");
+    cluster.must("/v1/dev/nodes/3/recover?rebalance=false");
+    let told = cluster.must("/v1/dev/nodes/2/recover");
+    assert_eq!(
+        (&told["nodes"][1]["status"], &told["nodes"][2]["status"]),
+        (&json!("active"), &json!("active"))
+    );
+    // The cluster's own interface knows of the same.
+    assert_eq!(
+        http(&cluster.node(1), "GET", "/pools/default/rebalanceProgress", "").1,
+        r#"{"status":"none"}"#
+    );
+    cluster.stop();
+}

@@ -1,0 +1,27 @@
+use super::*;
+
+#[test]
+fn progress_is_a_bar() {
+    let cluster = json!({ "progress": 0.5, "state": { "rebalance": { "total": 300 } } });
+    let expected = format!("[{}{}]  50 %  150 of 300 vBuckets, 3 s left", "#".repeat(20), "-".repeat(20));
+    assert_eq!(bar(&cluster, Duration::from_secs(3)), expected);
+    let cluster = json!({ "progress": null, "state": { "rebalance": null } });
+    assert_eq!(bar(&cluster, Duration::from_secs(3)), format!("[{}] 100 %", "#".repeat(40)));
+}
+
+#[test]
+fn open_choices_are_counted() {
+    let steps = json!({ "1": { "choose": { "since": 3 } }, "2": "build", "3": { "both": { "since": 1 } } });
+    assert_eq!(choices(&json!({ "state": { "buckets": { "b": { "steps": steps } } } })), 1);
+    assert_eq!(choices(&json!({ "state": { "buckets": { "b": {} } } })), 0);
+}
+
+#[test]
+fn nodes_are_found_by_name_and_address() {
+    let node = json!({ "address": { "host": "h", "kv": 1, "http": 2 }, "status": "active" });
+    let cluster = json!({ "state": { "nodes": { "7": node } } });
+    for name in ["n_7", "h:1", "h:2"] {
+        assert_eq!(find(&cluster, name), Some(("n_7".to_owned(), "active".to_owned())), "{name}");
+    }
+    assert_eq!(find(&cluster, "n_8"), None);
+}

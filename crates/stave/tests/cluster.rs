@@ -1,0 +1,314 @@
+//! A cluster as people run it: etcd, `stave serve --join` and `stave cluster`, each a process.
+#![allow(clippy::disallowed_methods, reason = "this is a client, outside the server")]
+
+#[path = "../../server/tests/support/etcd.rs"]
+mod etcd;
+#[path = "../../server/tests/support/mod.rs"]
+mod support;
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use etcd::Etcd;
+use protocol::{RequestParts, Status, opcode};
+use serde_json::Value;
+use support::{Client, Lines, http, json};
+
+/// vBuckets of each bucket.
+const VBUCKETS: u16 = 16;
+/// A majority of the copies, in memory (frame info 1: level and timeout in milliseconds).
+const MAJORITY: [u8; 4] = [0x13, 0x01, 0x27, 0x10];
+
+/// A node's process, which does not outlive the test.
+struct Node {
+    child: Child,
+    kv: SocketAddr,
+    http: SocketAddr,
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl support::Reach for Node {
+    fn kv(&self) -> SocketAddr {
+        self.kv
+    }
+
+    fn http(&self) -> SocketAddr {
+        self.http
+    }
+}
+
+/// etcd and what nodes are started with.
+struct World {
+    etcd: Etcd,
+    folder: tempfile::TempDir,
+    config: PathBuf,
+}
+
+impl World {
+    fn new() -> World {
+        let (etcd, folder) = (Etcd::start(), tempfile::tempdir().expect("a folder"));
+        let config = folder.path().join("stave.toml");
+        let text = format!(
+            "kv = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\npassword = \"password\"\nvbuckets = {VBUCKETS}\nthreads = 1\n"
+        );
+        std::fs::write(&config, text).expect("a file");
+        World { etcd, folder, config }
+    }
+
+    fn data(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Starts a node where it was, and waits until it says that it is ready.
+    fn node(&self, name: &str) -> Node {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_stave"))
+            .args(["serve", "--config"])
+            .arg(&self.config)
+            .arg("--data")
+            .arg(self.data(name))
+            .args(["--join", &format!("etcd://{}/test", self.etcd.addr)])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the binary is there");
+        let mut line = String::new();
+        let stdout = child.stdout.take().expect("it is piped");
+        BufReader::new(stdout).read_line(&mut line).expect("a line");
+        let addr = |what: &str| {
+            let mut words = line.split_ascii_whitespace().filter_map(|word| word.split_once('='));
+            let text = words.find(|(name, _)| *name == what).map(|(_, value)| value);
+            text.and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("{what} in {line:?}"))
+        };
+        let (kv, http) = (addr("kv"), addr("http"));
+        Node { child, kv, http }
+    }
+}
+
+fn stave_cluster(asked: &Node, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_stave"))
+        .arg("cluster")
+        .args(arguments)
+        .args(["--addr", &asked.http.to_string(), "--password", "password"])
+        .output()
+        .expect("the binary is there")
+}
+
+/// What `stave cluster` prints when it succeeds.
+fn run(asked: &Node, arguments: &[&str]) -> String {
+    let output = stave_cluster(asked, arguments);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {said}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// What it says when it does not.
+fn refused(asked: &Node, arguments: &[&str]) -> String {
+    let output = stave_cluster(asked, arguments);
+    assert!(!output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stdout));
+    String::from_utf8(output.stderr).expect("text")
+}
+
+fn post(node: &Node, path: &str, body: &str, expected: u16) {
+    let (code, text) = http(node, "POST", path, body);
+    assert_eq!(code, expected, "{path} {body}: {text}");
+}
+
+/// Which address serves each vBucket, as the newest map says.
+fn actives(map: &Value) -> Vec<Option<SocketAddr>> {
+    let map = &map["vBucketServerMap"];
+    let rows = map["vBucketMap"].as_array().expect("rows").iter();
+    let server = |row: &Value| {
+        let at = usize::try_from(row[0].as_i64()?).ok()?;
+        map["serverList"][at].as_str()?.parse().ok()
+    };
+    rows.map(server).collect()
+}
+
+/// Reads maps as they are pushed until one is as it should be.
+fn await_map(node: &Node, is_so: impl Fn(&[Option<SocketAddr>]) -> bool) {
+    let mut maps = Lines::of(node, "/pools/default/bs/default");
+    while !is_so(&actives(&maps.next_json().expect("another map"))) {}
+}
+
+fn vb(key: &str) -> base::VbId {
+    base::vbucket_map::vbucket_of(key.as_bytes(), VBUCKETS)
+}
+
+/// Writes to a majority at whoever is active; each round looks at the map anew.
+fn write(asked: &Node, ledger: &mut BTreeMap<String, String>, key: &str, value: &str) {
+    let parts = RequestParts {
+        opcode: opcode::SET,
+        key: key.as_bytes(),
+        value: value.as_bytes(),
+        extras: &[0; 8],
+        frame_infos: &MAJORITY,
+        vbucket: vb(key),
+        ..RequestParts::default()
+    };
+    let taken = (0..10_000).any(|_| {
+        let map = actives(&json(asked, "/pools/default/b/default"));
+        let Some(active) = map[usize::from(vb(key).0)] else { return false };
+        let mut client = Client::connect(&(active, active), "default", &[]);
+        client.try_request(&parts).is_some_and(|frame| frame.status == Status::Success)
+    });
+    assert!(taken, "{key} is written");
+    ledger.insert(key.to_owned(), value.to_owned());
+}
+
+/// Everything that was written is where the map says.
+fn check(asked: &Node, ledger: &BTreeMap<String, String>) {
+    for (key, value) in ledger {
+        let parts = RequestParts {
+            opcode: opcode::GET,
+            key: key.as_bytes(),
+            vbucket: vb(key),
+            ..RequestParts::default()
+        };
+        let found = (0..10_000).find_map(|_| {
+            let map = actives(&json(asked, "/pools/default/b/default"));
+            let active = map[usize::from(vb(key).0)]?;
+            let frame = Client::connect(&(active, active), "default", &[]).request(&parts);
+            (frame.status != Status::NotMyVbucket).then_some(frame)
+        });
+        let found = found.expect("somebody serves it");
+        assert_eq!((found.status, found.value.as_slice()), (Status::Success, value.as_bytes()), "{key}");
+    }
+}
+
+fn write_some(asked: &Node, ledger: &mut BTreeMap<String, String>, value: &str) {
+    (0..24).for_each(|at| write(asked, ledger, &format!("key-{at}"), value));
+}
+
+fn state(node: &Node) -> Value {
+    json(node, "/v1/cluster")["state"].clone()
+}
+
+/// A cluster of nodes with a bucket.
+fn start(world: &World, names: &[&str], replicas: u8) -> Vec<Node> {
+    let nodes: Vec<Node> = names.iter().map(|name| world.node(name)).collect();
+    run(&nodes[0], &["rebalance"]);
+    let body = format!("name=default&ramQuota=100&replicaNumber={replicas}&flushEnabled=1");
+    post(&nodes[0], "/pools/default/buckets", &body, 202);
+    nodes
+}
+
+#[test]
+fn a_node_that_dies_is_failed_over_and_comes_back() {
+    let world = World::new();
+    let mut nodes = start(&world, &["a", "b", "c"], 1);
+    let status = run(&nodes[0], &["status"]);
+    assert!(status.contains("C n_3") && status.contains("bucket default"), "{status}");
+    let mut ledger = BTreeMap::new();
+    write_some(&nodes[0], &mut ledger, "before");
+    post(&nodes[0], "/settings/autoFailover", "enabled=true&timeout=1&maxCount=2", 200);
+    let dead = nodes.pop().expect("there are three");
+    let gone = dead.kv;
+    drop(dead);
+    await_map(&nodes[0], |actives| actives.iter().all(|active| active.is_some_and(|addr| addr != gone)));
+    assert_eq!(state(&nodes[0])["nodes"]["3"]["status"], "failed_over");
+    check(&nodes[0], &ledger);
+    // It comes back with what it had.
+    nodes.push(world.node("c"));
+    let said = run(&nodes[0], &["status"]);
+    assert!(said.contains("n_3 was failed over"), "{said}");
+    run(&nodes[0], &["add", "n_3"]);
+    let said = run(&nodes[0], &["rebalance", "--json"]);
+    let told: Value = serde_json::from_str(&said).expect("JSON");
+    assert!(told["revision"].as_u64().is_some_and(|revision| revision > 0), "{said}");
+    check(&nodes[0], &ledger);
+    write_some(&nodes[1], &mut ledger, "after");
+    check(&nodes[2], &ledger);
+    let counts = state(&nodes[2])["buckets"]["default"]["map"].to_string();
+    assert!(counts.contains("[3,"), "{counts}");
+    // And hands everything over when it is asked to.
+    run(&nodes[0], &["failover", "n_3", "--graceful"]);
+    check(&nodes[0], &ledger);
+    let said = refused(&nodes[0], &["failover", "n_3"]);
+    assert!(said.contains("n_3 is failed over"), "{said}");
+    run(&nodes[0], &["add", "n_3", "--full"]);
+    run(&nodes[0], &["rebalance"]);
+    check(&nodes[1], &ledger);
+}
+
+#[test]
+fn a_node_that_was_ejected_keeps_what_it_has() {
+    let world = World::new();
+    let mut nodes = start(&world, &["a", "b", "c"], 1);
+    let mut ledger = BTreeMap::new();
+    write_some(&nodes[0], &mut ledger, "value");
+    run(&nodes[0], &["remove", "n_3"]);
+    assert!(state(&nodes[0])["nodes"]["3"].is_null());
+    check(&nodes[0], &ledger);
+    nodes.pop();
+    let files = |world: &World| files(&world.data("c").join("buckets/default"));
+    let before = files(&world);
+    nodes.push(world.node("c"));
+    let (_, told) = http(&nodes[2], "GET", "/v1/cluster", "");
+    assert!(told.contains("keeps its copies of default"), "{told}");
+    assert!(files(&world) >= before && before > 0, "{before} files");
+    let said = run(&nodes[0], &["status"]);
+    assert!(said.contains("belongs to the cluster no more"), "{said}");
+    let address = nodes[2].http.to_string();
+    run(&nodes[0], &["add", &address]);
+    run(&nodes[0], &["rebalance"]);
+    assert_eq!(state(&nodes[0])["nodes"]["4"]["status"], "active");
+    check(&nodes[2], &ledger);
+}
+
+fn files(folder: &Path) -> usize {
+    std::fs::read_dir(folder).map_or(0, Iterator::count)
+}
+
+#[test]
+fn etcd_may_be_away_for_a_while() {
+    let mut world = World::new();
+    let nodes = start(&world, &["a", "b"], 1);
+    let mut ledger = BTreeMap::new();
+    write_some(&nodes[0], &mut ledger, "before");
+    world.etcd.kill();
+    let said = refused(&nodes[0], &["failover", "n_2"]);
+    assert!(said.contains("etcd") || said.contains("coordination store"), "{said}");
+    world.etcd.start_again();
+    write_some(&nodes[1], &mut ledger, "after");
+    check(&nodes[0], &ledger);
+}
+
+#[test]
+fn what_cannot_be_done_is_said() {
+    let world = World::new();
+    let nodes = [world.node("a"), world.node("b")];
+    let said = refused(&nodes[0], &["failover", "n_9"]);
+    assert!(said.contains("there is no node \"n_9\"; there are n_1, n_2"), "{said}");
+    let said = refused(&nodes[0], &["failover", "n_2"]);
+    assert!(said.contains("n_2 is new"), "{said}");
+    let said = refused(&nodes[0], &["rebalance", "--stop"]);
+    assert!(said.contains("no rebalance is running"), "{said}");
+    let said = refused(&nodes[0], &["add", "127.0.0.1:9"]);
+    assert!(said.contains("start it with --join"), "{said}");
+    let said = refused(&nodes[0], &["rebalance", "--eject", "n_1", "--eject", "n_2"]);
+    assert!(said.contains("no node would be left"), "{said}");
+    let said = run(&nodes[0], &["add", "n_2"]);
+    assert!(said.contains("n_2 has joined"), "{said}");
+    let mut said = String::new();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_stave"))
+        .args(["serve", "--data"])
+        .arg(world.data("x"))
+        .args(["--join", "127.0.0.1:2379/test", "--password", "password"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary is there");
+    let stderr = child.stderr.take().expect("it is piped");
+    BufReader::new(stderr).read_to_string(&mut said).expect("text");
+    assert_eq!(child.wait().expect("it ends").code(), Some(2));
+    assert!(said.contains("is not etcd://HOST:PORT"), "{said}");
+}
