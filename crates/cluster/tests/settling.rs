@@ -99,3 +99,24 @@ fn a_chain_settles_after_a_graceful_failover() {
     assert_eq!(step(&view), None, "revision {}", view.state.revision);
     assert_ne!(view.state.buckets[BUCKET].active(0), Some(NodeId(1)));
 }
+
+#[test]
+fn a_node_that_was_failed_over_is_taken_back_if_the_others_forget() {
+    let (mut view, mut leader) = (three(), leader());
+    (1..=3).for_each(|id| reports(&mut view, id, VbState::Replica, 5));
+    let fail_over = Command::FailOver { node: NodeId(1), force: false };
+    view.state = command::apply(&view, &fail_over).expect("the others have everything");
+    // Before the choice is made another one begins a new life: what 1 and 2 had acknowledged, 1 alone has.
+    lives(&mut view, 2, 11);
+    assert!(lead(&mut leader, &mut view, Duration::ZERO));
+    reports(&mut view, 2, VbState::Replica, 5);
+    reports(&mut view, 3, VbState::Replica, 5);
+    view.reports.remove("1");
+    assert!(!lead(&mut leader, &mut view, LATE), "1 has not said yet that it has stopped, or what it has");
+    reports(&mut view, 1, VbState::Dead, 6);
+    assert!(lead(&mut leader, &mut view, LATE));
+    assert_eq!(view.state.nodes[&NodeId(1)].status, Status::Active);
+    reports(&mut view, 1, VbState::Replica, 6);
+    assert!(lead(&mut leader, &mut view, LATE));
+    assert_eq!(view.state.buckets[BUCKET].active(0), Some(NodeId(1)));
+}

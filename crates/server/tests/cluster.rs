@@ -409,9 +409,10 @@ fn collections_are_made_at_all_nodes_at_once() {
     let path = "/pools/default/buckets/default/scopes/_default/collections";
     std::thread::scope(|scope| {
         for (at, member) in nodes.members.iter().enumerate() {
+            let address = (member.server.kv_addr(), member.server.http_addr());
             scope.spawn(move || {
                 for number in 0..EACH {
-                    let (code, told) = http(&member.server, "POST", path, &format!("name=c{at}-{number}"));
+                    let (code, told) = http(&address, "POST", path, &format!("name=c{at}-{number}"));
                     assert_eq!(code, 200, "{told}");
                 }
             });
