@@ -190,6 +190,13 @@ impl World {
             node.handles.disk.heal();
         }
         (0..self.nodes.len()).for_each(|at| self.restart(at));
+        let is_whole = self.newest.nodes.values().all(|node| node.status == Status::Active);
+        if !is_whole && self.newest.rebalance.is_none() {
+            // Whoever was failed over comes back, so that what is undecided can be decided.
+            let at = self.any_node();
+            self.take_back(at);
+            self.ask_for(at, &Command::Rebalance { eject: Vec::new() });
+        }
         // The last clients hear of their requests, and what expires does so.
         if self.now_us() >= self.rules.faults_us + 4_000_000 && self.is_well() {
             self.is_done = true;
