@@ -15,6 +15,9 @@ const KILL_ROUNDS: u32 = 12;
 /// Rounds of the same without a journal.
 const KILL_ROUNDS_WITHOUT_JOURNAL: u32 = 4;
 
+/// How long faults come to a cluster of real processes in `cargo xtask test`.
+const FAULT_SECONDS: u64 = 30;
+
 /// `cargo xtask check`.
 pub fn check() -> Result<bool> {
     close(check_steps()?)
@@ -132,6 +135,7 @@ fn test_steps(quick: bool) -> Result<Totals> {
     let without = kill::Options::rounds(KILL_ROUNDS_WITHOUT_JOURNAL).without_journal();
     totals += step("kill -9 without a journal", || kill::run(&without));
     totals += step("kill -9 of a replica", || resume::run(&resume::Options::small(RESUME_MUTATIONS)));
+    totals += step("faults in a cluster of real processes", short_faults);
     totals += step("SDK conformance", conformance);
     totals += step("the README's first session", readme::run);
     Ok(totals)
@@ -168,6 +172,17 @@ fn build_release() -> Result<Totals> {
     Ok(Totals::one(succeeds(&mut cargo(&["build", "--release", "--locked", "--package", "stave"]))?))
 }
 
+/// Passed over where there can be no network namespaces.
+fn short_faults() -> Result<Totals> {
+    match netfaults::cannot() {
+        Some(why) => {
+            println!("passed over: {why}");
+            Ok(Totals::default())
+        }
+        None => netfaults::run(&netfaults::Options::short(FAULT_SECONDS)),
+    }
+}
+
 fn conformance() -> Result<Totals> {
     let mut command = Command::new(tree::root().join("tests/conformance/run.sh"));
     command.arg("--stave").arg(tree::release_binary()).current_dir(tree::root());
@@ -186,7 +201,7 @@ fn conformance_row(line: &str) -> Option<Totals> {
     let mut words = line.split_ascii_whitespace();
     let suite = words.next()?;
     // The programs that write while nodes fail are called cluster-SDK.
-    if !["python", "go", "rust"].contains(&suite.trim_start_matches("cluster-")) {
+    if !["python", "go", "rust", "java"].contains(&suite.trim_start_matches("cluster-")) {
         return None;
     }
     match (words.next()?, words.next()?) {
@@ -204,6 +219,7 @@ mod tests {
         let totals = |passed, failed| Some(Totals { passed, failed });
         assert_eq!(conformance_row("python       120       1   20 / 0    FAILED"), totals(120, 1));
         assert_eq!(conformance_row("rust           -       -   -         not run"), totals(0, 1));
+        assert_eq!(conformance_row("java            18       0   0 / 0     passed"), totals(18, 0));
         assert_eq!(conformance_row("cluster-go       1       0   12808 / 492   passed"), totals(1, 0));
         assert_eq!(conformance_row("go: downloading x v1.0.0"), None);
         assert_eq!(conformance_row("cluster go: ok 12808 retried 509"), None);

@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::planted::{self, Bug};
 use base::{CollectionId, Seqno, VbState, VbUuid, Version};
 use engine::{Backfill, BackfillReading, Bucket, BucketKind, Changes, Follower, StreamPlace, StreamStart};
 use kvstore::{Change, Values};
@@ -95,6 +96,9 @@ impl Common<'_> {
 
     /// Whether the consumer knows of such changes.
     fn is_shown(&self, version: &Version) -> bool {
+        if planted::is(Bug::ExpirationsNotSent) && version.meta().kind == base::ItemKind::Expiration {
+            return false;
+        }
         self.agreed.sync_writes || !version.meta().sync_write.is_hidden()
     }
 }
@@ -195,11 +199,7 @@ impl Stream {
             opaque,
             stream_id,
             interest: interest.map(Box::new),
-            flags: if start.has_all_that_is_wanted {
-                StreamFlags(request.flags.0 | StreamFlags::IGNORE_PURGED)
-            } else {
-                request.flags
-            },
+            flags: request.flags,
             state: start.state,
             uuid: start.failover.first().map_or(VbUuid(0), |entry| entry.uuid),
             sent: request.start,
@@ -403,7 +403,8 @@ impl Stream {
             Handover::PendingSent => {
                 // From here on nothing is written any more: what is left is soon sent.
                 if bucket.give_away(self.place.vb, self.place.incarnation) {
-                    self.state = VbState::Dead;
+                    let still = planted::is(Bug::TakeoverLeavesActive);
+                    self.state = if still { VbState::Active } else { VbState::Dead };
                     self.handover = Handover::SendingRest;
                 }
             }
@@ -424,6 +425,14 @@ impl Stream {
     /// The end of the snapshot that was announced last.
     fn announced_end(&self) -> Seqno {
         Seqno(self.snapshot_start.0.saturating_sub(1))
+    }
+
+    /// Up to here the consumer has, or had when it came, everything that it wants.
+    fn complete_to(&self) -> Seqno {
+        match self.interest.as_deref() {
+            Some(Interest::Collections(_, complete_to)) => self.sent.max(*complete_to),
+            _ => self.sent,
+        }
     }
 
     /// Whether the snapshot that was announced is to be sent to its end, although the consumer wants no more.
@@ -474,6 +483,12 @@ impl Stream {
                 More::End(reason)
             }
             Phase::Disk(disk) => self.take_from_disk(common, disk, allowance, out),
+            Phase::Memory(cursor)
+                if self.handover == Handover::SendingRest && planted::is(Bug::TakeoverForgetsRest) =>
+            {
+                self.phase = Phase::Memory(cursor);
+                self.hand_over(common, allowance, out)
+            }
             Phase::Memory(cursor) => match self.take_from_memory(common, cursor) {
                 More::Nothing if self.handover != Handover::None => self.hand_over(common, allowance, out),
                 more => more,
@@ -513,7 +528,7 @@ impl Stream {
         let mut cursor = None;
         if !self.flags.has(StreamFlags::DISK_ONLY) {
             match bucket.join_memory(self.place, common.name, self.sent) {
-                Some(joined) if joined.from <= self.sent => {
+                Some(joined) if joined.from <= self.sent || planted::is(Bug::StreamSkipsDisk) => {
                     self.phase = Phase::Memory(joined.id);
                     return More::Some;
                 }
@@ -562,7 +577,7 @@ impl Stream {
             && self.state == VbState::Active
             // Without a disk there is nothing in that order.
             && common.bucket.config().kind == BucketKind::Persistent;
-        let Some(Interest::Collections(wanted)) = self.interest.as_deref() else { return None };
+        let Some(Interest::Collections(wanted, _)) = self.interest.as_deref() else { return None };
         match &wanted[..] {
             [only] if may => {
                 let part = common.bucket.stream_part(self.place.vb, *only)?;
@@ -593,7 +608,7 @@ impl Stream {
             }
         };
         // Tombstones of documents that the consumer has may be gone since it came.
-        let is_purged = self.sent > Seqno(0) && self.sent < scope.purge_seqno;
+        let is_purged = self.sent > Seqno(0) && self.complete_to() < scope.purge_seqno;
         if is_purged && !disk.has_marker && !self.flags.has(StreamFlags::IGNORE_PURGED) {
             self.phase = Phase::Disk(disk);
             self.leave(common, Phase::Done(EndReason::Rollback));
@@ -661,7 +676,8 @@ impl Stream {
         disk.last_wanted = pending.last_wanted;
         let got_any = !pending.is_empty();
         if taken.is_done {
-            pending.end = Some(scope.high_seqno.max(self.sent));
+            let repeated = u64::from(planted::is(Bug::SwitchRepeatsOne));
+            pending.end = Some(Seqno(scope.high_seqno.0 - repeated).max(self.sent));
             if let Some(rest) = disk.rest.take() {
                 self.show(newest_in_order(after(&rest, scope.high_seqno)), common, &mut pending);
                 pending.end = Some(rest.end());
@@ -722,7 +738,7 @@ impl Stream {
     fn leave_disk(&mut self, common: &Common<'_>, disk: Disk, high: Seqno) {
         common.on_disk.set(common.on_disk.get() - 1);
         self.phase = match disk.cursor {
-            Some((cursor, from)) if from <= high => Phase::Memory(cursor),
+            Some((cursor, from)) if from <= high || planted::is(Bug::SwitchSkips) => Phase::Memory(cursor),
             // Memory had moved on before the disk was read; or there is no cursor: look again.
             Some((cursor, _)) => {
                 common.bucket.leave_memory(self.place, cursor);
@@ -762,7 +778,9 @@ impl Stream {
         let mut pending = Pending::new(common.bucket);
         pending.end = Some(range.end());
         pending.moves_cursor = true;
-        if self.state != VbState::Active || range.snapshot_end() > range.end() {
+        // What was announced with the disk's part goes on without a marker, also in a vBucket that is active by now.
+        let goes_on = unfinished.is_some();
+        if self.state != VbState::Active || goes_on || range.snapshot_end() > range.end() {
             self.plan_received(&range, common, &mut pending);
         } else {
             self.plan_snapshots(&range, common, &mut pending);
@@ -795,8 +813,8 @@ impl Stream {
         pending.is_last = chosen.is_last;
         pending.append(chosen);
         pending.marker_end = self.announced_end();
-        // An active vBucket announces only what it sends.
-        let is_told = comes_to_nothing || self.state != VbState::Active;
+        // An active vBucket announces only what it sends, unless it was none when that was saved.
+        let is_told = comes_to_nothing || self.state != VbState::Active || !is_new;
         pending.is_announced = is_told && (is_marked || !is_new) && self.is_complete_with(pending);
     }
 

@@ -13,6 +13,8 @@ mod copy;
 mod link;
 mod mistakes;
 mod operator;
+#[cfg(feature = "planted")]
+mod planted;
 mod rule;
 mod strict;
 mod third;
