@@ -1,7 +1,7 @@
 //! Producers, strict consumers and faults in a simulated world.
 //!
 //! Each seed is a history of writes, deletes, collections that come and go, flushes, compactions that purge, evictions,
-//! dropped cursors, changes of role, rollbacks, crashes and time, with a journal and without, while consumers of
+//! dropped cursors, changes of role, crashes and time, while consumers of
 //! everything, of a collection or of a scope connect, read slowly, break off anywhere and come back where they were, or
 //! roll back. A consumer checks every message, compares each whole snapshot with what the bucket held at its end, and at
 //! the end has exactly the bucket's documents.
@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::env::{Env, SimHandles};
-use base::{Cas, CollectionId, DocKey, Part, ScopeId, Seqno, VbId, VbState};
+use base::{Cas, CollectionId, DocKey, Part, ScopeId, VbId, VbState};
 use dice::{Dice, show};
 use engine::{Bucket, CompactRequest, Progress};
 use strict::{Consumer, Documents, Truth, Wanted, name_of, seqnos};
@@ -67,9 +67,6 @@ struct World {
     changes: Vec<Changes>,
     /// Every named collection that there ever was, and whether it is in the scope.
     ever: BTreeMap<CollectionId, bool>,
-    /// By vBucket: tombstones up to here may be gone, as the disk must know it.
-    purge: Vec<u64>,
-    is_journaled: bool,
     written: u64,
     counts: Counts,
 }
@@ -78,7 +75,6 @@ struct World {
 #[derive(Debug, Default)]
 struct Counts {
     crashes: u64,
-    rolled_back: u64,
     role_changes: u64,
     purges: u64,
     dropped: u64,
@@ -90,7 +86,6 @@ struct Counts {
 impl Counts {
     fn add(&mut self, more: &Counts) {
         self.crashes += more.crashes;
-        self.rolled_back += more.rolled_back;
         self.role_changes += more.role_changes;
         self.purges += more.purges;
         self.dropped += more.dropped;
@@ -100,11 +95,10 @@ impl Counts {
     }
 
     /// What must not be missing.
-    fn rare(&self) -> [u64; 12] {
+    fn rare(&self) -> [u64; 11] {
         let seen = &self.seen;
         [
             self.crashes,
-            self.rolled_back,
             self.role_changes,
             self.purges,
             self.dropped,
@@ -121,8 +115,7 @@ impl Counts {
 
 impl World {
     fn new(seed: u64) -> World {
-        let is_journaled = seed % 2 == 1;
-        let (env, handles, bucket) = buckets::simulated(seed, VBUCKETS, is_journaled);
+        let (env, handles, bucket) = buckets::simulated(seed, VBUCKETS, false);
         let changes = (0..VBUCKETS).map(|_| Changes::new()).collect();
         let clock = Arc::clone(&handles.clock);
         let ever = BTreeMap::new();
@@ -133,8 +126,6 @@ impl World {
             bucket,
             changes,
             ever,
-            purge: vec![0; usize::from(VBUCKETS)],
-            is_journaled,
             written: 0,
             counts: Counts::default(),
         };
@@ -266,32 +257,8 @@ impl World {
             let persisted = persisted.expect("there is one");
             self.changes[usize::from(vb)].retain(|change| change.seqno() <= persisted);
         }
-        self.bucket = buckets::open(&self.env, VBUCKETS, self.is_journaled);
-        for vb in 0..VBUCKETS {
-            assert!(self.purge_of(VbId(vb)) >= self.purge[usize::from(vb)], "{vb}: what was purged is known");
-        }
+        self.bucket = buckets::open(&self.env, VBUCKETS, false);
         self.note_collections();
-    }
-
-    fn purge_of(&self, vb: VbId) -> u64 {
-        self.bucket.with_vbucket(vb, |vb| vb.purge_seqno().0).expect("there is one")
-    }
-
-    /// A vBucket that follows another node goes back, while it is streamed.
-    fn roll_back(&mut self, dice: &mut Dice) {
-        let vb = VbId(dice.below(VBUCKETS.into()) as u16);
-        self.set_state(vb, VbState::Replica);
-        let high = self.bucket.with_vbucket(vb, |vb| vb.high_seqno().0).expect("there is one");
-        let to = dice.below(high + 1);
-        let back = self.bucket.rollback(vb, Seqno(to)).expect("a replica").expect("the disk works").0;
-        show(|| format!("{vb:?} at {high} rolls back to {to}: {back}"));
-        assert!(back <= to, "{vb:?} went back to {back} for {to}");
-        self.counts.rolled_back += u64::from(back < high);
-        self.changes[usize::from(vb.0)].retain(|change| change.seqno() <= back);
-        self.purge[usize::from(vb.0)] = self.purge_of(vb);
-        if !dice.one_in(3) {
-            self.set_state(vb, VbState::Active);
-        }
     }
 
     fn happen(&mut self, dice: &mut Dice) {
@@ -305,7 +272,6 @@ impl World {
                 let request = CompactRequest { purge_before_s: Some(u32::MAX), purge_through: None };
                 drop(self.bucket.compact(vb, request));
                 self.bucket.compact_step();
-                self.purge[usize::from(vb.0)] = self.purge_of(vb);
             }
             81..84 => {
                 self.counts.dropped += 1;
@@ -331,7 +297,6 @@ impl World {
             _ => {
                 self.clock.advance(Duration::from_secs(dice.below(4)));
                 self.bucket.keep_step();
-                self.bucket.file_step();
             }
         }
     }
@@ -383,11 +348,6 @@ fn run(seed: u64) -> Counts {
         world.happen(&mut dice);
         if world.counts.crashes > crashes {
             consumers.iter_mut().for_each(|consumer| consumer.disconnect());
-        }
-        if dice.one_in(40) {
-            // What was sent before is of the history that was.
-            consumers.iter_mut().for_each(|consumer| consumer.look_at_all(&world));
-            world.roll_back(&mut dice);
         }
         let consumer = &mut consumers[dice.below(CONSUMERS as u64) as usize];
         consumer.act(&world, &mut dice);

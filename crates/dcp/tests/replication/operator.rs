@@ -306,7 +306,6 @@ impl Operator {
         (self.is_mending, self.slow) = (true, 0);
         for at in 0..self.nodes() {
             self.world.set_memory(at, false);
-            self.world.free_disk(at);
         }
         let (mut quiet, mut has_expired) = (0, false);
         for _ in 0..3000 {
@@ -315,7 +314,6 @@ impl Operator {
             for at in 0..self.nodes() {
                 self.world.flush(at);
                 self.world.keep(at);
-                self.world.tidy(at);
                 self.world.nodes[at].bucket.backfill_step();
             }
             quiet = if self.is_level() { quiet + 1 } else { 0 };
@@ -358,7 +356,6 @@ impl Operator {
             }
             for at in 0..self.nodes() {
                 self.world.look(at, vb)?;
-                self.world.check_recounted(at, vb)?;
                 self.world.check_reads(at, vb)?;
             }
         }
