@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 
 use crate::child::{cargo, each_line, headline, succeeds};
 use crate::totals::Totals;
-use crate::{kill, netfaults, powercut, readme, replay, resume, rules, tree};
+use crate::{kill, netfaults, powercut, readme, replay, resume, rules, simulate, tree};
 
 /// Changes that a replica follows while it is killed.
 const RESUME_MUTATIONS: u64 = 500_000;
@@ -131,6 +131,7 @@ fn test_steps(quick: bool) -> Result<Totals> {
     if quick {
         return Ok(totals);
     }
+    totals += step("planted mistakes", || simulate::planted(None));
     totals += step("kill -9", || kill::run(&kill::Options::rounds(KILL_ROUNDS)));
     let without = kill::Options::rounds(KILL_ROUNDS_WITHOUT_JOURNAL).without_journal();
     totals += step("kill -9 without a journal", || kill::run(&without));

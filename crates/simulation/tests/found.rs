@@ -24,3 +24,9 @@ fn what_was_inherited_is_not_read_before_it_is_decided() {
 fn what_cannot_be_decided_is_not_read() {
     is_right(70);
 }
+
+/// What had to settle after a graceful failover waited for a revision of the document that never came.
+#[test]
+fn chains_settle_after_a_graceful_failover() {
+    is_right(77);
+}
