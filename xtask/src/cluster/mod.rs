@@ -29,6 +29,10 @@ pub struct Options {
     /// Seconds of quiet before, between and after what happens.
     #[arg(long, default_value_t = 5)]
     seconds: u64,
+    /// Copies of each vBucket beside the active one: with one, what a dead node had a copy of takes no durable writes
+    /// until the copies are spread again.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
+    replicas: u8,
     /// Seconds after a lease has run out until its node is failed over.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
     auto_failover: u64,
@@ -93,7 +97,11 @@ fn all_parts(options: &Options, run: &mut Run) -> Result<(Vec<Part>, Vec<Tally>,
     run.await_quiet(0)?;
     let form = format!("enabled=true&timeout={}&maxCount=10", options.auto_failover);
     run.post(0, "/settings/autoFailover", &form)?;
-    run.post(0, "/pools/default/buckets", &format!("name={BUCKET}&ramQuotaMB=256&replicaNumber=1"))?;
+    run.post(
+        0,
+        "/pools/default/buckets",
+        &format!("name={BUCKET}&ramQuotaMB=256&replicaNumber={}", options.replicas),
+    )?;
     run.tell_maps();
     run.maps.ask();
     let load = Load::start(&run.maps, options.writers);

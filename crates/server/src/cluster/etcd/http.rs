@@ -79,7 +79,7 @@ impl Exchange<'_> {
         timeout: Duration,
     ) -> io::Result<Exchange<'a>> {
         let ends = env.clock.monotonic() + timeout;
-        let stream = env.network.connect_within(addr, timeout.min(CONNECT_TIMEOUT))?.into_std();
+        let stream = env.network.connect_within(addr, CONNECT_TIMEOUT)?.into_std();
         let stream = stream.ok_or_else(|| io::Error::other("a network without sockets"))?;
         stream.set_nonblocking(false)?;
         stream.set_nodelay(true)?;

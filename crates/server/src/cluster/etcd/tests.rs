@@ -22,6 +22,7 @@ fn does_what_a_store_must() {
         }
     };
     ::cluster::store::suite::run(&store, &pass);
+    store.wait(Version(u64::from(u32::MAX)), Duration::ZERO).expect("who waits for no time is not kept");
 }
 
 #[test]

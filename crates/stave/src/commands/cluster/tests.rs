@@ -1,3 +1,5 @@
+//! Bars, counts and names of `stave cluster`.
+
 use super::*;
 
 #[test]
