@@ -21,6 +21,7 @@ mod resume;
 mod rng;
 mod rules;
 mod scenario_list;
+mod simulate;
 mod stave;
 mod suite;
 mod totals;
@@ -63,6 +64,8 @@ enum Command {
     Cluster(cluster::Options),
     /// Try crash states, failing calls and flipped bits in great number, on a simulated disk.
     Crash(crash::Options),
+    /// Run whole simulated clusters, each decided by a seed, and look for what must not happen.
+    Simulate(simulate::Options),
     /// Cut the power of a real file system under load, again and again, and look for lost documents (as root, on Linux).
     Powercut(powercut::Options),
     /// Break a cluster of real processes while an application with a real SDK works, and check what it saw (as root, on
@@ -86,6 +89,7 @@ fn run(command: Command) -> Result<bool> {
         Command::Resume(options) => suite::resume(&options),
         Command::Cluster(options) => cluster::run(&options),
         Command::Crash(options) => crash::run(&options),
+        Command::Simulate(options) => simulate::run(&options),
         Command::Powercut(options) => suite::powercut(&options),
         Command::Faults(options) => suite::faults(&options),
         Command::Bench { bench } => bench::run(&bench),

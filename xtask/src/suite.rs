@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 
 use crate::child::{cargo, each_line, headline, succeeds};
 use crate::totals::Totals;
-use crate::{kill, netfaults, powercut, readme, replay, resume, rules, tree};
+use crate::{kill, netfaults, powercut, readme, replay, resume, rules, simulate, tree};
 
 /// Changes that a replica follows while it is killed.
 const RESUME_MUTATIONS: u64 = 500_000;
@@ -131,6 +131,7 @@ fn test_steps(quick: bool) -> Result<Totals> {
     if quick {
         return Ok(totals);
     }
+    totals += step("planted mistakes", || simulate::planted(None));
     totals += step("kill -9", || kill::run(&kill::Options::rounds(KILL_ROUNDS)));
     let without = kill::Options::rounds(KILL_ROUNDS_WITHOUT_JOURNAL).without_journal();
     totals += step("kill -9 without a journal", || kill::run(&without));
@@ -201,7 +202,7 @@ fn conformance_row(line: &str) -> Option<Totals> {
     let mut words = line.split_ascii_whitespace();
     let suite = words.next()?;
     // The programs that write while nodes fail are called cluster-SDK.
-    if !["python", "go", "rust"].contains(&suite.trim_start_matches("cluster-")) {
+    if !["python", "go", "rust", "java"].contains(&suite.trim_start_matches("cluster-")) {
         return None;
     }
     match (words.next()?, words.next()?) {
@@ -219,6 +220,7 @@ mod tests {
         let totals = |passed, failed| Some(Totals { passed, failed });
         assert_eq!(conformance_row("python       120       1   20 / 0    FAILED"), totals(120, 1));
         assert_eq!(conformance_row("rust           -       -   -         not run"), totals(0, 1));
+        assert_eq!(conformance_row("java            18       0   0 / 0     passed"), totals(18, 0));
         assert_eq!(conformance_row("cluster-go       1       0   12808 / 492   passed"), totals(1, 0));
         assert_eq!(conformance_row("go: downloading x v1.0.0"), None);
         assert_eq!(conformance_row("cluster go: ok 12808 retried 509"), None);

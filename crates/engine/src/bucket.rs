@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use base::env::Env;
+use base::planted::{self, Bug};
 use base::{DocKey, Moment, Seqno, VbId, VbState, VbUuid};
 use kvstore::KvStore;
 use parking_lot::Mutex;
@@ -342,7 +343,9 @@ impl Bucket {
         if shard.vb.state() != VbState::Active {
             return false;
         }
-        shard.vb.set_state(VbState::Dead, None, || self.new_uuid());
+        if !planted::is(Bug::TakeoverLeavesActive) {
+            shard.vb.set_state(VbState::Dead, None, || self.new_uuid());
+        }
         shard.is_half_given = true;
         self.queue_flush(&mut shard);
         let given_up = shard.sync_waiters.give_up();

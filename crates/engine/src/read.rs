@@ -3,7 +3,7 @@
 use base::{Cas, CollectionId, DocKey, Moment, Seqno, VbId, VbState, VbUuid, Version};
 use vbucket::{Basis, Change, Existence};
 
-use crate::bucket::Bucket;
+use crate::bucket::{Bucket, Shard};
 use crate::expiry::ExpiredBy;
 use crate::refusal::Refusal;
 use crate::shard_guard::{Holder, ShardGuard};
@@ -60,6 +60,16 @@ pub struct Observed {
     pub old_history_end: Option<Seqno>,
 }
 
+/// Refuses a document whose prepare was inherited by promotion: the node before may have committed it and told so, so
+/// that what is there now must not be read any more.
+fn is_decided(shard: &Shard, key: DocKey<'_>) -> Result<(), Refusal> {
+    let is_active = shard.vb.state() == VbState::Active;
+    match shard.vb.sync_write_in_the_way(key).filter(|_| is_active) {
+        Some(vbucket::Refusal::ReCommitInProgress) => Err(Refusal::ReCommitInProgress),
+        _ => Ok(()),
+    }
+}
+
 impl Bucket {
     /// Reads a living document of an active vBucket.
     pub fn get(&self, vb: VbId, key: DocKey<'_>, now: Moment) -> Result<Found, Refusal> {
@@ -86,6 +96,7 @@ impl Bucket {
         let hash = self.hash(key);
         let found = {
             let mut shard = self.in_state(vb, state, key.collection)?;
+            is_decided(&shard, key)?;
             let found = shard.vb.find(hash, key)?.filter(|v| !v.is_deleted()).map(|version| {
                 version.prefetch_value();
                 Seen { cas: shard.vb.visible_cas(key, &version, now), version: version.clone() }
@@ -155,6 +166,7 @@ impl Bucket {
         for _ in 0..2 {
             let found = {
                 let shard = self.in_state(vb, state, key.collection)?;
+                is_decided(&shard, key)?;
                 shard.vb.find(hash, key)?.map(|version| Seen {
                     cas: shard.vb.visible_cas(key, &version, now),
                     version: version.clone(),

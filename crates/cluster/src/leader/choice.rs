@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use base::planted::{self, Bug};
+
 use super::Leader;
 use crate::report::VbReport;
 use crate::state::{Bucket, Chain, NodeId, State, Status, Step, majority, present};
@@ -76,7 +78,7 @@ impl Leader {
 }
 
 fn settle(bucket: &mut Bucket, vb: u16, chain: Chain, missing: Vec<NodeId>, since: u64) {
-    if present(&chain).count() > 1 {
+    if present(&chain).count() > 1 && !planted::is(Bug::NotSettled) {
         bucket.steps.insert(vb, Step::Settle { since });
     } else {
         bucket.steps.remove(&vb);
@@ -91,7 +93,9 @@ fn settle(bucket: &mut Bucket, vb: u16, chain: Chain, missing: Vec<NodeId>, sinc
 impl Question<'_> {
     fn answer(&self) -> Choice {
         let suspects = self.chain.first().copied().flatten().into_iter().chain(self.taker);
-        if suspects.into_iter().any(|id| !self.view.has_stopped(id, self.since)) {
+        if suspects.into_iter().any(|id| !self.view.has_stopped(id, self.since))
+            && !planted::is(Bug::ChosenTooEarly)
+        {
             return Choice::Open;
         }
         let mut askable: Vec<NodeId> = present(self.chain).chain(self.taker).collect();
@@ -118,7 +122,8 @@ impl Question<'_> {
         // Whoever may have forgotten what it had acknowledged says as little as one who is silent. If nobody is silent
         // there is nothing more to wait for.
         let forgetful = known.iter().filter(|(id, _)| self.bucket.has_forgotten(self.vb, *id)).count();
-        if unknown > 0 && unknown + forgetful >= majority(self.chain) && !self.forced {
+        let are_few = unknown > 0 && unknown + forgetful >= majority(self.chain);
+        if are_few && !self.forced && !planted::is(Bug::ChosenByFew) {
             return self.witness().map_or(Choice::Open, Choice::TakeBack);
         }
         let is_known = |id: NodeId| known.iter().any(|(known, _)| *known == id);
@@ -129,6 +134,7 @@ impl Question<'_> {
         let best = known
             .iter()
             .max_by_key(|(id, copy)| (copy.high_prepared, copy.high_seqno, std::cmp::Reverse(place(*id))));
+        let best = if planted::is(Bug::FirstIsChosen) { known.first() } else { best };
         match best {
             Some((best, _)) => self.chain_of(*best, &known),
             None if self.forced && !silent => {
@@ -156,8 +162,9 @@ impl Question<'_> {
     /// what any of them has: a later choice by the last prepare is right. Of others that is not known.
     fn chain_of(&self, best: NodeId, known: &[(NodeId, VbReport)]) -> Choice {
         let others = present(self.chain).filter(|id| *id != best && self.view.state.is_active(*id));
-        let (rest, missing): (Vec<_>, Vec<_>) =
-            others.partition(|id| known.iter().any(|(known, _)| known == id));
+        let (rest, missing): (Vec<_>, Vec<_>) = others.partition(|id| {
+            known.iter().any(|(known, _)| known == id) || planted::is(Bug::SilentStaysInChain)
+        });
         let mut chain: Chain = std::iter::once(best).chain(rest).map(Some).collect();
         chain.resize(self.chain.len(), None);
         Choice::Made { chain, missing }

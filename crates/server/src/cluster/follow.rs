@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::cluster::store::{Snapshot, Swap, Version};
-use ::cluster::{Agent, Command, Leader, Report, Standing, State, View, command, keys};
+use ::cluster::{Agent, Command, Leader, Standing, State, View, command, keys};
 
 use super::trouble::Trouble;
 use super::{Cluster, ClusterError};
@@ -18,7 +18,6 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// What the thread remembers from one look to the next.
 struct Memory {
     leader: Leader,
-    reported: Option<Report>,
     /// Whether this process has belonged to the cluster: one that was ejected does not come back by itself.
     has_belonged: bool,
     /// What buckets and vBuckets were asked to be last.
@@ -32,7 +31,6 @@ impl Cluster {
     pub(super) fn follow(&self) {
         let mut memory = Memory {
             leader: Leader::new(self.config.leader),
-            reported: None,
             has_belonged: false,
             asked: super::apply::Asked::default(),
             applying: Trouble::default(),
@@ -99,7 +97,7 @@ impl Cluster {
             memory.applying.is_over(self.node.env().clock.monotonic());
         }
         self.show(&view, is_applied);
-        let is_busy = self.report(&view, memory, is_applied)?;
+        let is_busy = self.report(&view, is_applied)?;
         let now = self.node.env().clock.monotonic();
         let leads = self.lead(&snapshot, &view, &mut memory.leader)?;
         let mut patience = if leads { memory.leader.patience(&view, now) } else { LOOK_AGAIN };
@@ -190,9 +188,9 @@ impl Cluster {
         Ok(true)
     }
 
-    /// Reports where this node stands, if that has changed; whether something is under way of which more is to be
+    /// Reports where this node stands, if the store has something else; whether something is under way of which more is to be
     /// reported soon.
-    fn report(&self, view: &View, memory: &mut Memory, is_applied: bool) -> Result<bool, ClusterError> {
+    fn report(&self, view: &View, is_applied: bool) -> Result<bool, ClusterError> {
         let (incarnation, lease) = {
             let life = self.life.lock();
             (life.incarnation(), life.lease())
@@ -201,12 +199,11 @@ impl Cluster {
         let applied = if is_applied { view.state.revision } else { self.seen.lock().applied };
         let report = agent.report(&view.state, applied, |name, vb| self.report_of(name, vb));
         let is_busy = !report.vbuckets.is_empty();
-        let is_new = memory.reported.as_ref() != Some(&report);
-        if lease.is_some() && (is_new || !view.reports.contains_key(&self.uuid)) {
+        // What the store has may also be an older one that came late.
+        if lease.is_some() && view.reports.get(&self.uuid) != Some(&report) {
             let json = serde_json::to_vec(&report).unwrap_or_default();
             let key = keys::report(&self.uuid);
             self.store.swap(Swap { key: &key, expected: None, value: Some(&json), lease })?;
-            memory.reported = Some(report);
         }
         Ok(is_busy)
     }

@@ -65,7 +65,9 @@ impl Cluster {
         let member = Member { incarnation, address: self.address.clone() };
         let json = serde_json::to_vec(&member).unwrap_or_default();
         let key = keys::member(&self.uuid);
-        let put = Swap { key: &key, expected: None, value: Some(&json), lease: Some(lease) };
+        // A member that was sent before, and comes late, must not take this one's place: it goes with another lease.
+        let expected = Some(self.store.read()?.version_of(&key));
+        let put = Swap { key: &key, expected, value: Some(&json), lease: Some(lease) };
         if let Swapped::Done(_) = self.store.swap(put)? {
             self.life.lock().begun(lease, sent_ns);
         }

@@ -1,0 +1,253 @@
+//! Clients: each asks one thing after the other of the node that its map names, which may be an old one.
+
+use base::DurabilityLevel;
+use cluster::NodeId;
+
+use crate::ops::{Class, Executed, Key, Kind, Op, Outcome, Wait, Waiting, execute};
+use crate::rules::Rules;
+use crate::seat::place_of;
+use crate::world::{Event, World};
+
+/// How long a client waits for an answer.
+const PATIENCE_US: u64 = 2_000_000;
+const CLIENTS: usize = 5;
+/// The first id of a collection that is made.
+pub const FIRST_COLLECTION: u32 = 8;
+
+/// A client.
+#[derive(Clone, Debug, Default)]
+struct Client {
+    /// By vBucket: the node that it asks.
+    map: Vec<Option<usize>>,
+    /// What it waits for.
+    waits_for: Option<usize>,
+    /// CAS values that it has seen lately, by key.
+    seen: Vec<u64>,
+}
+
+/// All of them, and what they use.
+pub struct Clients {
+    clients: Vec<Client>,
+    /// The documents.
+    pub keys: Vec<Key>,
+}
+
+impl Clients {
+    /// Clients that have no map yet.
+    pub fn new(rules: &Rules) -> Clients {
+        let classes = [
+            Class::Register,
+            Class::Register,
+            Class::Counter,
+            Class::Set,
+            Class::Plain,
+            Class::Plain,
+            Class::Expiring,
+            Class::Collection,
+        ];
+        let key = |vb: u16, at: usize, class: Class| Key { name: format!("{class:?}-{vb}-{at}"), vb, class };
+        let keys: Vec<Key> = (0..rules.vbuckets)
+            .flat_map(|vb| classes.iter().enumerate().map(move |(at, class)| key(vb, at, *class)))
+            .collect();
+        let client = Client { map: Vec::new(), waits_for: None, seen: vec![0; keys.len()] };
+        Clients { clients: vec![client; CLIENTS], keys }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.clients.is_empty()
+    }
+}
+
+impl World {
+    /// A client's next request.
+    pub fn client(&mut self, client: usize) {
+        if self.now_us() >= self.rules.faults_us + 1_000_000 {
+            return;
+        }
+        let mut rng = self.rng.fork();
+        let key = rng.below(self.clients.keys.len() as u64) as usize;
+        let Key { vb, class, .. } = self.clients.keys[key];
+        let seen = self.clients.clients[client].seen[key];
+        let is_durable = matches!(class, Class::Register | Class::Counter | Class::Set);
+        let mut kind = match class {
+            Class::Counter => Kind::Count,
+            Class::Set => Kind::Append,
+            Class::Register if seen != 0 && rng.chance(1, 4) => Kind::Replace(seen),
+            _ if rng.chance(1, 6) => Kind::Delete,
+            _ => Kind::Set,
+        };
+        if rng.chance(2, 5) {
+            kind = Kind::Read;
+        }
+        let levels = if self.rules.is_ephemeral {
+            &[DurabilityLevel::Majority][..]
+        } else if self.rules.all_levels {
+            &[
+                DurabilityLevel::Majority,
+                DurabilityLevel::MajorityAndPersistOnActive,
+                DurabilityLevel::PersistToMajority,
+            ][..]
+        } else {
+            &[DurabilityLevel::PersistToMajority][..]
+        };
+        let level = levels[rng.below(levels.len() as u64) as usize];
+        let op = Op {
+            client,
+            key,
+            kind,
+            level: (kind != Kind::Read && is_durable).then_some(level),
+            collection: if class == Class::Collection { self.history.collection } else { 0 },
+            asked_us: self.now_us(),
+            answered_us: None,
+            outcome: None,
+            cas: None,
+        };
+        let number = self.history.ask(op);
+        let at = self.clients.clients[client].map.get(usize::from(vb)).copied().flatten();
+        let at = at.unwrap_or_else(|| rng.below(self.nodes.len() as u64) as usize);
+        self.clients.clients[client].waits_for = Some(number);
+        let (delay, boot) = (self.delay_us(), self.nodes[at].boot);
+        self.push(delay, at, boot, Event::Arrive(number));
+        self.push(PATIENCE_US, 0, 0, Event::TimeOut(number));
+    }
+
+    /// A request arrives at a node.
+    pub fn arrive(&mut self, at: usize, op: usize) {
+        let executed = self.execute(at, op);
+        self.take(at, op, executed);
+    }
+
+    /// Answers, or has it wait.
+    fn take(&mut self, at: usize, op: usize, executed: Executed) {
+        let wait = match executed {
+            Executed::Outcome(outcome) => return self.answer(op, outcome),
+            Executed::Pending(pending, cas, counted) => Wait::Durable(pending, cas, counted),
+            Executed::Wait(fetched) => Wait::Again(fetched),
+        };
+        self.nodes[at].waiting.push(Waiting { op, wait });
+    }
+
+    fn execute(&mut self, at: usize, number: usize) -> Executed {
+        let op = self.history.ops[number].clone();
+        let key = self.clients.keys[op.key].clone();
+        let Some(bucket) = self.nodes[at].bucket.clone() else {
+            return Executed::Outcome(Outcome::Refused(true));
+        };
+        if !self.nodes[at].may_serve() {
+            self.tally.fenced += 1;
+            return Executed::Outcome(Outcome::Refused(true));
+        }
+        let padding = match key.class {
+            Class::Plain | Class::Expiring if self.rules.is_tight => number % 7 * 6_000,
+            Class::Register | Class::Plain => number % 5 * 40,
+            _ => 0,
+        };
+        let executed = execute(&bucket, number, &op, &key, padding);
+        let cas = match &executed {
+            Executed::Outcome(Outcome::Done(cas, _)) | Executed::Pending(_, cas, _) => Some(*cas),
+            _ => None,
+        };
+        if op.kind != Kind::Read && cas.is_some() {
+            self.history.ops[number].cas = cas;
+        }
+        self.note(cas.unwrap_or(number as u64));
+        self.show(|| format!("node {at} does {number} {:?} of {}: {cas:x?}", op.kind, key.name));
+        executed
+    }
+
+    /// Tells those who wait at a node what has been decided, and tries again what could not be done.
+    pub fn settle_waiting(&mut self, at: usize) {
+        for Waiting { op, wait } in std::mem::take(&mut self.nodes[at].waiting) {
+            match wait {
+                Wait::Again(Some(fetched)) => match fetched.try_take() {
+                    None if !fetched.is_abandoned() => {
+                        let wait = Wait::Again(Some(fetched));
+                        self.nodes[at].waiting.push(Waiting { op, wait });
+                    }
+                    // What was lent stays in memory until somebody has looked.
+                    _lent => {
+                        let executed = self.execute(at, op);
+                        self.take(at, op, executed);
+                    }
+                },
+                Wait::Again(None) => {
+                    let executed = self.execute(at, op);
+                    self.take(at, op, executed);
+                }
+                Wait::Durable(pending, cas, counted) => match pending.try_take() {
+                    Some(engine::SyncOutcome::Committed) => self.answer(op, Outcome::Done(cas, counted)),
+                    Some(_) => self.answer(op, Outcome::Ambiguous),
+                    None if pending.is_abandoned() => self.answer(op, Outcome::Ambiguous),
+                    None => {
+                        let wait = Wait::Durable(pending, cas, counted);
+                        self.nodes[at].waiting.push(Waiting { op, wait });
+                    }
+                },
+            }
+        }
+    }
+
+    fn answer(&mut self, op: usize, outcome: Outcome) {
+        let delay = self.delay_us();
+        self.push(delay, 0, 0, Event::Answer(op, outcome));
+    }
+
+    /// An answer arrives at its client.
+    pub fn answered(&mut self, op: usize, outcome: Outcome) {
+        let Op { client, key, kind, level, .. } = self.history.ops[op];
+        if self.clients.clients[client].waits_for != Some(op) {
+            return;
+        }
+        self.show(|| format!("client {client} hears of {op}: {outcome:?}"));
+        match &outcome {
+            Outcome::Done(cas, _) => {
+                self.clients.clients[client].seen[key] = *cas;
+                self.tally.reads += u64::from(kind == Kind::Read);
+                self.tally.changes += u64::from(kind != Kind::Read && level.is_none());
+                self.tally.durable += u64::from(level.is_some());
+            }
+            Outcome::Ambiguous => self.tally.ambiguous += 1,
+            Outcome::Refused(_) => self.tally.refused += 1,
+            Outcome::NotFound => self.tally.reads += u64::from(kind == Kind::Read),
+        }
+        let is_elsewhere = outcome == Outcome::Refused(true);
+        let now_us = self.now_us();
+        let op = &mut self.history.ops[op];
+        (op.outcome, op.answered_us) = (Some(outcome), Some(now_us));
+        self.go_on(client, is_elsewhere);
+    }
+
+    /// A client has waited for long enough.
+    pub fn timed_out(&mut self, op: usize) {
+        let client = self.history.ops[op].client;
+        if self.clients.clients[client].waits_for == Some(op) {
+            self.tally.ambiguous += 1;
+            self.history.ops[op].outcome = Some(Outcome::Ambiguous);
+            self.go_on(client, true);
+        }
+    }
+
+    fn go_on(&mut self, client: usize, wants_map: bool) {
+        self.clients.clients[client].waits_for = None;
+        if wants_map || self.rng.chance(1, 20) {
+            // From any node, as old as it is there.
+            let at = self.rng.below(self.nodes.len() as u64) as usize;
+            if let Some(view) = self.nodes[at].member.view.as_ref().filter(|_| self.nodes[at].is_up) {
+                let bucket = view.state.buckets.get(crate::node::BUCKET);
+                let place = |id: NodeId| place_of(&view.state, id);
+                let map = bucket.map(|bucket| {
+                    bucket.vbuckets().map(|vb| bucket.active(vb).and_then(place)).collect::<Vec<_>>()
+                });
+                self.clients.clients[client].map = map.unwrap_or_default();
+            }
+        }
+        let delay = if wants_map { self.rng.between(5_000, 60_000) } else { self.rng.between(500, 15_000) };
+        self.push(delay, 0, 0, Event::Client(client));
+    }
+}

@@ -1,0 +1,150 @@
+//! What a node holds of a vBucket, read as a client of its streams reads it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use base::{Datatype, ItemKind, Seqno, VbId, VbUuid};
+use dcp::{Agreement, Features, Producer, Step};
+use engine::{Bucket, Progress};
+use protocol::dcp::{FailoverLog, Marker, Message, OpenFlags, StreamRequest, What};
+use protocol::{Limits, Parsed, parse};
+
+/// A document or tombstone with everything that all copies must have of it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Record {
+    /// Its place.
+    pub seqno: u64,
+    cas: u64,
+    rev: u64,
+    flags: u32,
+    time: u32,
+    datatype: u8,
+    /// What it is.
+    pub kind: ItemKind,
+    value: Vec<u8>,
+}
+
+impl std::fmt::Debug for Record {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Record { seqno, cas, rev, flags, time, datatype, kind, value } = self;
+        let len = value.len();
+        write!(
+            f,
+            "[{seqno} {kind:?} cas {cas:x} rev {rev} flags {flags} time {time} type {datatype} {len} bytes]"
+        )
+    }
+}
+
+/// By key, with its collection in front.
+pub type Records = BTreeMap<Vec<u8>, Record>;
+
+fn record(message: &Message<'_>) -> Option<Record> {
+    let (seqno, rev, flags, time, kind) = match message.what {
+        What::Mutation(m) => (m.by_seqno, m.rev_seqno, m.flags, m.expiry, ItemKind::Mutation),
+        What::Deletion(d) => (d.by_seqno, d.rev_seqno, 0, d.delete_time.unwrap_or(0), ItemKind::Deletion),
+        What::Expiration(d) => (d.by_seqno, d.rev_seqno, 0, d.delete_time.unwrap_or(0), ItemKind::Expiration),
+        _ => return None,
+    };
+    let datatype = message.datatype & !Datatype::SNAPPY.0;
+    let value = message.value.to_vec();
+    Some(Record { seqno: seqno.0, cas: message.cas.0, rev: rev.0, flags, time, datatype, kind, value })
+}
+
+/// A replica's stream ends when what it announced became part of something larger; not for ever.
+const MOST_STREAMS: usize = 8;
+
+/// Everything that a bucket has of a vBucket, from its first change to its last.
+pub fn read(bucket: &Arc<Bucket>, vb: VbId) -> Result<Records, String> {
+    let flags =
+        OpenFlags::PRODUCER | OpenFlags::XATTRS | OpenFlags::DELETE_TIMES | OpenFlags::DELETED_USER_XATTRS;
+    let mut agreed =
+        Agreement::open(OpenFlags(flags), b"copy", true).map_err(|status| format!("{status:?}"))?;
+    for (key, value) in [("enable_noop", "true"), ("enable_expiry_opcode", "true")] {
+        let _ = agreed.control(key.as_bytes(), value.as_bytes());
+    }
+    let features = Features { collections: true, snappy: false, json: true };
+    let mut producer = Producer::new(Arc::clone(bucket), "copy".to_owned(), agreed, features, || {});
+    let mut copy = Copy::default();
+    for _ in 0..MOST_STREAMS {
+        let request = copy.request();
+        let log = producer.request(vb, 0, &request, b"");
+        let log = log.map_err(|refusal| format!("{vb:?} cannot be read from {request:?}: {refusal:?}"))?;
+        copy.log = FailoverLog::decode(&log).ok_or("a failover log")?;
+        let mut received: Vec<u8> = Vec::new();
+        loop {
+            let before = received.len();
+            let step = producer.step(&mut received, 1 << 20);
+            let worked = bucket.backfill_step() == Progress::Worked;
+            if step == Step::Idle && !worked && received.len() == before {
+                break;
+            }
+        }
+        if !copy.take(&received)? {
+            return Ok(copy.records);
+        }
+    }
+    Err(format!("{vb:?}: its streams end again and again"))
+}
+
+/// What was read so far.
+#[derive(Default)]
+struct Copy {
+    records: Records,
+    last: u64,
+    snapshot: (u64, u64),
+    log: Vec<(VbUuid, Seqno)>,
+}
+
+impl Copy {
+    fn request(&self) -> StreamRequest {
+        let history = self.log.iter().find(|(_, seqno)| seqno.0 <= self.last);
+        let (start, end) = if self.last == self.snapshot.1 { (self.last, self.last) } else { self.snapshot };
+        StreamRequest {
+            start: Seqno(self.last),
+            end: Seqno(u64::MAX),
+            uuid: history.map_or(VbUuid(0), |(uuid, _)| *uuid),
+            snapshot_start: Seqno(start.min(self.last)),
+            snapshot_end: Seqno(end),
+            ..StreamRequest::default()
+        }
+    }
+
+    /// Takes what was sent; whether the stream ended.
+    fn take(&mut self, received: &[u8]) -> Result<bool, String> {
+        let mut rest = received;
+        while let Parsed::Request { request, total_len } = parse(rest, Limits::AUTHENTICATED) {
+            rest = &rest[total_len..];
+            let message = Message::read(&request).ok_or("an unreadable message")?;
+            match message.what {
+                What::Marker(Marker { start, end, .. }) => self.snapshot = (start.0, end.0),
+                What::SeqnoAdvanced(seqno) => self.last = seqno.0,
+                What::End(_) => return Ok(true),
+                _ => {}
+            }
+            let Some(record) = record(&message) else { continue };
+            if record.seqno <= self.last || !(self.snapshot.0..=self.snapshot.1).contains(&record.seqno) {
+                return Err(format!("{} after {} in {:?}", record.seqno, self.last, self.snapshot));
+            }
+            self.last = record.seqno;
+            self.records.insert(message.key.to_vec(), record);
+        }
+        Ok(false)
+    }
+}
+
+/// Whether two copies are the same; tombstones up to `purged` may be gone from either.
+pub fn compare(one: &Records, other: &Records, purged: u64) -> Result<(), String> {
+    let keys: std::collections::BTreeSet<&Vec<u8>> = one.keys().chain(other.keys()).collect();
+    for key in keys {
+        let (mine, theirs) = (one.get(key), other.get(key));
+        let is_gone = |record: Option<&Record>, other: Option<&Record>| {
+            let may_be = |record: &Record| record.kind != ItemKind::Mutation && record.seqno <= purged;
+            record.is_none() && other.is_some_and(may_be)
+        };
+        if mine != theirs && !is_gone(mine, theirs) && !is_gone(theirs, mine) {
+            let key = String::from_utf8_lossy(key.get(1..).unwrap_or_default()).into_owned();
+            return Err(format!("{key} is {mine:?} and {theirs:?}"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,68 @@
+//! Whole clusters in one thread: real buckets on simulated disks, real streams between them, the real cluster logic over
+//! a simulated coordination store, clients, and everything that can go wrong, decided by a seed.
+//!
+//! The order of reading: [`rules`] (what a seed makes of a cluster), [`world`] (time and events), [`node`] and
+//! [`member`] (a node's data, and its part in the cluster), [`link`] (streams between two), [`clients`] and [`ops`]
+//! (what is asked and answered), [`faults`] and [`jobs`] (what goes wrong during what), [`history`] and [`copies`]
+//! (what must hold).
+
+#[cfg(feature = "planted")]
+pub mod bugs;
+pub mod checks;
+pub mod clients;
+pub mod copies;
+pub mod faults;
+pub mod history;
+pub mod jobs;
+#[cfg(feature = "planted")]
+pub mod known;
+pub mod link;
+pub mod links;
+pub mod member;
+pub mod node;
+pub mod ops;
+pub mod rules;
+pub mod seat;
+pub mod store;
+pub mod world;
+
+pub use jobs::{Matrix, Tally};
+pub use rules::Rules;
+pub use world::World;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// What a run came to.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// What decided it.
+    pub seed: u64,
+    /// What happened.
+    pub tally: Tally,
+    /// What was violated, if anything was.
+    pub violation: Option<String>,
+    /// A number that two runs share if everything happened in the same way.
+    pub trace: u64,
+}
+
+/// Runs the cluster that a seed decides. A panic of the product is a violation, too.
+pub fn run(seed: u64) -> Outcome {
+    run_with(Rules::of(seed))
+}
+
+/// Runs a cluster by rules of one's own.
+pub fn run_with(rules: Rules) -> Outcome {
+    let seed = rules.seed;
+    let mut world = World::new(rules);
+    let ended = catch_unwind(AssertUnwindSafe(|| world.run()));
+    let violation = match ended {
+        Ok(result) => result.err(),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|&text| text.to_owned()));
+            Some(format!("a panic: {}", text.unwrap_or_default()))
+        }
+    };
+    let violation = violation.map(|what| format!("at {} us: {what}", world.now_us()));
+    Outcome { seed, tally: world.tally.clone(), violation, trace: world.trace() }
+}

@@ -1,0 +1,211 @@
+//! A node's part in the cluster: its life, its fence, the document that it follows, and leading if it is elected. What a
+//! server's two threads do, as answers to what the store said.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::VbState;
+use cluster::command::{self, Command};
+use cluster::store::{LeaseId, Snapshot, Version};
+use cluster::{
+    Address, Agent, Fence, Given, Leader, LeaderConfig, Life, Member, Standing, State, View, keys, take_seats,
+};
+use vbucket::{Manifest, Topology};
+
+use crate::node::{BUCKET, Node};
+use crate::rules::Rules;
+use crate::seat::SimSeat;
+use crate::store::Request;
+
+/// How long a lease lives without being renewed.
+pub const TTL: Duration = Duration::from_secs(1);
+
+/// What a node knows and is in its cluster.
+pub struct Membership {
+    /// Its identity.
+    pub uuid: String,
+    /// Its life.
+    pub life: Life,
+    /// Whether it may serve.
+    pub fence: Fence,
+    /// What it read last.
+    pub view: Option<Rc<View>>,
+    /// The newest revision that it is as.
+    pub applied: u64,
+    /// As of when that was.
+    pub read_at: Version,
+    leader: Leader,
+    given: Given<Topology>,
+    has_belonged: bool,
+}
+
+fn new_leader() -> Leader {
+    Leader::new(LeaderConfig { moves_per_node: 3, choice_patience: Duration::from_millis(400) })
+}
+
+impl Membership {
+    /// Of a node that was never in a cluster.
+    pub fn new(at: usize, random: u64) -> Membership {
+        Membership {
+            uuid: format!("{:032x}", at + 1),
+            life: Life::new(random),
+            fence: Fence::closed(),
+            view: None,
+            applied: 0,
+            read_at: Version::ABSENT,
+            leader: new_leader(),
+            given: Given::default(),
+            has_belonged: false,
+        }
+    }
+
+    /// Where the node is reached; the name that topologies have for it comes of this.
+    pub fn address(&self) -> Address {
+        Address { host: self.uuid.clone(), kv: 1, http: 2 }
+    }
+
+    /// The process is gone with what it knew.
+    pub fn crash(&mut self) {
+        self.fence.close();
+        self.view = None;
+        self.applied = 0;
+        self.read_at = Version::ABSENT;
+        self.leader = new_leader();
+        self.given = Given::default();
+        self.has_belonged = false;
+    }
+
+    /// A life that nobody has had before.
+    pub fn begin_life(&mut self, random: u64) {
+        self.fence.close();
+        self.life = Life::new(random);
+    }
+
+    /// What stands for it in the store.
+    pub fn member_json(&self) -> Vec<u8> {
+        let member = Member { incarnation: self.life.incarnation(), address: self.address() };
+        serde_json::to_vec(&member).unwrap_or_default()
+    }
+
+    /// What the thread that keeps the lease asks for.
+    pub fn renew(&self) -> Request {
+        self.life.lease().map_or(Request::Grant, Request::KeepAlive)
+    }
+
+    /// The lease was asked to be renewed by a request that was sent at `sent_ns`.
+    pub fn renewed(&mut self, lease: LeaseId, is_alive: bool, sent_ns: u64, random: u64) {
+        if self.life.lease() != Some(lease) {
+            return;
+        }
+        if is_alive {
+            self.life.renewed(sent_ns);
+            self.life.move_fence(&self.fence, TTL);
+        } else {
+            self.begin_life(random);
+        }
+    }
+}
+
+impl Node {
+    /// One look at what the store holds; what is asked of it then.
+    pub fn look(&mut self, snapshot: &Snapshot, rules: &Rules) -> Result<Vec<Request>, String> {
+        let view = View::of(snapshot).map_err(|invalid| format!("an unsound document: {invalid}"))?;
+        let Some(view) = view.map(Rc::new) else { return Ok(Vec::new()) };
+        let seen = self.member.view.as_ref().map_or(0, |view| view.state.revision);
+        if seen > view.state.revision {
+            return Err(format!("node {} reads revision {} after {seen}", self.at, view.state.revision));
+        }
+        self.member.view = Some(Rc::clone(&view));
+        self.member.life.note_admission(&view.state, &self.member.uuid);
+        self.member.life.move_fence(&self.member.fence, TTL);
+        let mut requests = Vec::new();
+        if view.state.node_of(&self.member.uuid).is_none() {
+            self.look_from_outside(snapshot, &view, &mut requests);
+            return Ok(requests);
+        }
+        self.member.has_belonged = true;
+        if self.become_as(&view.state, rules)? {
+            self.member.applied = view.state.revision;
+        }
+        self.report(&view, &mut requests);
+        self.lead(snapshot, &view, &mut requests);
+        Ok(requests)
+    }
+
+    fn look_from_outside(&mut self, snapshot: &Snapshot, view: &View, requests: &mut Vec<Request>) {
+        let (uuid, address) = (self.member.uuid.clone(), self.member.address());
+        // One that keeps copies, which nobody else may have, waits for somebody to take it back.
+        if !self.member.has_belonged && self.bucket.is_none() {
+            let incarnation = self.member.life.incarnation();
+            let join = Command::Join { uuid, address, incarnation };
+            if let Ok(state) = command::apply(view, &join) {
+                requests.push(Request::Write(view.version, Box::new(state)));
+            }
+            return;
+        }
+        if Standing::of(snapshot, &uuid) == Standing::Leads {
+            requests.push(Request::Resign(snapshot.version_of(keys::LEADER)));
+        }
+        // It follows nobody and serves nobody.
+        self.links.want(&Default::default());
+        self.member.applied = view.state.revision;
+        let Some(bucket) = self.bucket.clone() else { return };
+        for vb in (0..bucket.vbuckets()).filter(|vb| self.role(*vb).is_some_and(|is| is != VbState::Dead)) {
+            let _ = bucket.set_vbucket_state(base::VbId(vb), VbState::Dead, None);
+        }
+    }
+
+    /// Becomes what the document says; whether it has.
+    fn become_as(&mut self, state: &State, rules: &Rules) -> Result<bool, String> {
+        let incarnation = self.member.life.incarnation();
+        let Some(agent) = Agent::new(state, &self.member.uuid, incarnation) else { return Ok(false) };
+        let Some(bucket) = state.buckets.get(BUCKET) else { return Ok(true) };
+        if !agent.has_buckets() {
+            if self.bucket.is_some() {
+                self.drop_bucket();
+                self.member.given = Given::default();
+            }
+            return Ok(true);
+        }
+        if self.bucket.is_none() {
+            // The disk may be full.
+            if self.open(rules).is_err() {
+                return Ok(false);
+            }
+        }
+        let Some(local) = self.bucket.clone() else { return Ok(false) };
+        if bucket.manifest.get("scopes").is_some() {
+            let text = bucket.manifest.to_string();
+            let new = Manifest::parse(text.as_bytes()).map_err(|error| format!("a manifest: {error}"))?;
+            if new.uid() > local.manifest().uid() && local.set_manifest(new).is_err() {
+                return Ok(false);
+            }
+        }
+        let seat = SimSeat { at: self.at, state, bucket: &local, links: &self.links };
+        Ok(take_seats(&agent, bucket, &seat, &mut self.member.given).is_ok())
+    }
+
+    fn report(&self, view: &View, requests: &mut Vec<Request>) {
+        let life = &self.member.life;
+        let Some(agent) = Agent::new(&view.state, &self.member.uuid, life.incarnation()) else { return };
+        let report = agent.report(&view.state, self.member.applied, |_, vb| self.report_of(vb));
+        let Some(lease) = life.lease() else { return };
+        // What the store has may also be an older one that came late.
+        if view.reports.get(&self.member.uuid) != Some(&report) {
+            requests.push(Request::Report(lease, serde_json::to_vec(&report).unwrap_or_default()));
+        }
+    }
+
+    fn lead(&mut self, snapshot: &Snapshot, view: &View, requests: &mut Vec<Request>) {
+        match (Standing::of(snapshot, &self.member.uuid), self.member.life.lease()) {
+            (Standing::Vacant, Some(lease)) => requests.push(Request::Lead(lease)),
+            (Standing::Leads, _) => {
+                let now = Duration::from_nanos(self.clock_ns());
+                if let Some(next) = self.member.leader.step(view, now) {
+                    requests.push(Request::Write(view.version, Box::new(next)));
+                }
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! A node's data: a bucket on a disk of its own, with a clock of its own, and the steps that threads would run.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use base::env::sim::{SimDisk, SplitMix64};
+use base::env::{Clock as _, SimHandles};
+use base::{Heap, Seqno, VbId, VbState};
+use cluster::VbReport;
+use engine::{Bucket, BucketConfig, BucketKind, Progress};
+use kvstore::{Couch, CouchConfig, Journaled, JournaledConfig, KvStore, Nothing};
+
+use crate::jobs::Job;
+use crate::links::Links;
+use crate::member::Membership;
+use crate::ops::Waiting;
+use crate::rules::Rules;
+
+/// The bucket's name, everywhere.
+pub const BUCKET: &str = "b";
+
+/// A node.
+pub struct Node {
+    /// Its place among the nodes.
+    pub at: usize,
+    /// Whether its process runs.
+    pub is_up: bool,
+    /// Until when it stands still, in microseconds.
+    pub frozen_until_us: u64,
+    /// Until when its disk does nothing, in microseconds.
+    pub slow_until_us: u64,
+    /// Its clock's rate, in parts of 1,000.
+    pub rate: u64,
+    /// Counts its starts: what was meant for an earlier one is dropped.
+    pub boot: u64,
+    /// Its doors.
+    pub handles: SimHandles,
+    is_journaled: bool,
+    /// Its bucket, while the cluster wants it to have one and its process runs.
+    pub bucket: Option<Arc<Bucket>>,
+    /// Whether its disk has the bucket.
+    has_bucket: bool,
+    /// Its part in the cluster.
+    pub member: Membership,
+    /// What it follows.
+    pub links: Links,
+    /// What clients wait for here.
+    pub waiting: Vec<Waiting>,
+}
+
+impl Node {
+    /// A node that has nothing, and does not run yet.
+    pub fn new(at: usize, rules: &Rules, rng: &mut SplitMix64) -> Node {
+        let handles = SimHandles::new(rng.next_u64());
+        let skew_ns = rng.below(3_000_000_000);
+        let unix_ns = handles.clock.unix_ns() + skew_ns;
+        handles.clock.set_unix_ns(unix_ns);
+        Node {
+            at,
+            is_up: true,
+            frozen_until_us: 0,
+            slow_until_us: 0,
+            rate: rng.between(950, 1_050),
+            boot: 0,
+            handles,
+            is_journaled: rng.chance(1, 2) && !rules.is_ephemeral,
+            bucket: None,
+            has_bucket: false,
+            member: Membership::new(at, rng.next_u64()),
+            links: Links::default(),
+            waiting: Vec::new(),
+        }
+    }
+
+    /// Whether it does anything.
+    pub fn is_awake(&self, now_us: u64) -> bool {
+        self.is_up && now_us >= self.frozen_until_us
+    }
+
+    /// Its monotonic clock, in nanoseconds.
+    pub fn clock_ns(&self) -> u64 {
+        self.handles.clock.monotonic_ns()
+    }
+
+    /// Whether it may serve documents by its lease.
+    pub fn may_serve(&self) -> bool {
+        self.member.fence.may_serve(self.clock_ns())
+    }
+
+    /// Whether it serves a vBucket.
+    pub fn serves(&self, vb: u16, now_us: u64) -> bool {
+        let is_active = |bucket: &Arc<Bucket>| bucket.state_of(VbId(vb)) == Some(VbState::Active);
+        self.is_awake(now_us) && self.may_serve() && self.bucket.as_ref().is_some_and(is_active)
+    }
+
+    /// A vBucket's role; nothing if it is not there, or dead and without a change.
+    pub fn role(&self, vb: u16) -> Option<VbState> {
+        let (role, _, _, high) = self.bucket.as_ref()?.stream_state(VbId(vb))?;
+        (role != VbState::Dead || high > Seqno(0)).then_some(role)
+    }
+
+    /// What it reports of a vBucket, as a server does.
+    pub fn report_of(&self, vb: u16) -> VbReport {
+        let (Some(bucket), Some(role)) = (&self.bucket, self.role(vb)) else { return VbReport::NOTHING };
+        let has_disk = bucket.config().kind == BucketKind::Persistent;
+        let of = bucket.inspect(VbId(vb), |vb| VbReport {
+            state: Some(role),
+            high_seqno: vb.high_seqno().0,
+            persisted: if has_disk { vb.persisted_seqno().0 } else { vb.high_seqno().0 },
+            high_prepared: vb.high_prepared_seqno().0,
+            uuid: vb.uuid().0,
+        });
+        of.unwrap_or(VbReport::NOTHING)
+    }
+
+    /// Opens the bucket that is on its disk, or makes one.
+    pub fn open(&mut self, rules: &Rules) -> Result<(), String> {
+        let env = self.handles.env().with_heap(Heap::default());
+        let mut config =
+            BucketConfig { vbuckets: rules.vbuckets, ..BucketConfig::new(BUCKET, PathBuf::from("/data/b")) };
+        config.first_role = VbState::Dead;
+        config.compact_min_waste_bytes = 4_096;
+        if rules.is_ephemeral {
+            config.kind = BucketKind::Ephemeral;
+        }
+        let failed =
+            |error: &dyn std::fmt::Display| format!("node {} cannot open its bucket: {error}", self.at);
+        let store: Arc<dyn KvStore> = match (rules.is_ephemeral, self.is_journaled) {
+            (true, _) => Arc::new(Nothing),
+            (_, true) => {
+                let config_of = JournaledConfig::default();
+                let opened = Journaled::open(env.clone(), &config.dir, config_of);
+                Arc::new(opened.map_err(|error| failed(&error))?)
+            }
+            _ => {
+                let opened = Couch::open(env.clone(), &config.dir, CouchConfig::default());
+                Arc::new(opened.map_err(|error| failed(&error))?)
+            }
+        };
+        let bucket = Bucket::open_cold(config, env, store).map_err(|error| failed(&error))?;
+        let policy = if rules.full_eviction { "full_eviction" } else { "value_only" };
+        let quota = if rules.is_tight { "3145728" } else { "268435456" };
+        let policy = ("item_eviction_policy", policy);
+        let others = [("exp_pager_stime", "1"), ("max_size", quota)];
+        let all: Vec<(&str, &str)> =
+            others.into_iter().chain((!rules.is_ephemeral).then_some(policy)).collect();
+        bucket.set_params(&all).map_err(|error| failed(&format!("{error:?}")))?;
+        self.has_bucket = true;
+        self.bucket = Some(Arc::new(bucket));
+        Ok(())
+    }
+
+    /// Before a cluster says what it serves it serves nothing, and nobody may follow it.
+    pub fn hold_all(&self) {
+        let Some(bucket) = &self.bucket else { return };
+        for vb in (0..bucket.vbuckets()).map(VbId) {
+            if matches!(bucket.state_of(vb), Some(VbState::Active | VbState::Pending)) {
+                // There is such a vBucket, which is all that could be refused.
+                let _ = bucket.set_vbucket_state(vb, VbState::Replica, None);
+            }
+        }
+    }
+
+    /// The bucket goes with its files.
+    pub fn drop_bucket(&mut self) {
+        self.links = Links::default();
+        self.bucket = None;
+        self.has_bucket = false;
+        // Its files go with their folder: nothing else is on this disk.
+        self.handles = self.handles.with_disk(SimDisk::new());
+    }
+
+    /// The process ends without a word; with `power`, a seed, what was not synced is lost or torn.
+    pub fn crash(&mut self, power: Option<u64>) {
+        self.is_up = false;
+        self.boot += 1;
+        self.links = Links::default();
+        self.waiting.clear();
+        self.bucket = None;
+        self.member.crash();
+        self.slow_until_us = 0;
+        self.frozen_until_us = 0;
+        if let Some(seed) = power {
+            let disk = self.handles.disk.crash(seed);
+            self.handles = self.handles.with_disk(disk);
+        } else {
+            self.handles.disk.heal();
+        }
+    }
+
+    /// The process starts again.
+    pub fn start(&mut self, rules: &Rules, random: u64) -> Result<(), String> {
+        self.is_up = true;
+        self.member.begin_life(random);
+        if self.has_bucket {
+            self.open(rules)?;
+            self.hold_all();
+        }
+        Ok(())
+    }
+
+    /// Some of what threads would do, by chance; what has worked.
+    pub fn work(&mut self, now_us: u64, rng: &mut SplitMix64) -> Vec<Job> {
+        let mut worked = Vec::new();
+        let Some(bucket) = self.bucket.clone() else { return worked };
+        let evicted = |bucket: &Bucket| {
+            let stats = bucket.eviction_stats();
+            stats.evicted_values + stats.evicted_documents
+        };
+        let expired = |bucket: &Bucket| {
+            let stats = bucket.expiry_stats();
+            stats.by_access + stats.by_pager + stats.by_compactor
+        };
+        let before = (evicted(&bucket), expired(&bucket));
+        bucket.keep_step();
+        let has_worked = |progress: Progress| progress == Progress::Worked;
+        if now_us >= self.slow_until_us {
+            for (times, step, job) in [
+                (6, Bucket::flush_step as fn(&Bucket) -> Progress, Some(Job::Flush)),
+                (3, Bucket::file_step, None),
+                (4, Bucket::compact_step, Some(Job::Compaction)),
+                (6, Bucket::backfill_step, Some(Job::Backfill)),
+                (5, Bucket::load_step, Some(Job::Warmup)),
+                (5, Bucket::warm_step, Some(Job::Warmup)),
+                (7, Bucket::fetch_step, None),
+            ] {
+                if rng.chance(times, 10) && has_worked(step(&bucket)) {
+                    worked.extend(job);
+                }
+            }
+        }
+        let after = (evicted(&bucket), expired(&bucket));
+        worked.extend((after.0 > before.0).then_some(Job::Eviction));
+        worked.extend((after.1 > before.1).then_some(Job::Expiry));
+        worked
+    }
+}

@@ -1,0 +1,51 @@
+//! What a seed makes of a cluster: how large it is, what its nodes are, how much may go wrong.
+
+use base::env::sim::SplitMix64;
+
+/// The properties of one run.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    /// What decided them, and decides everything that happens.
+    pub seed: u64,
+    /// Nodes, from 3 to 5.
+    pub nodes: usize,
+    /// Replicas of each vBucket, from 0 to 3.
+    pub replicas: u8,
+    /// vBuckets: 4 or 8.
+    pub vbuckets: u16,
+    /// Documents are in memory only.
+    pub is_ephemeral: bool,
+    /// Whole documents leave memory, not only values.
+    pub full_eviction: bool,
+    /// Memory is so short that the pager has to work.
+    pub is_tight: bool,
+    /// Whether clients ask for all levels. Then nobody loses what it had in memory before everybody has everything
+    /// again; else durable writes are on the disks of a majority, and one node after the other may fail.
+    pub all_levels: bool,
+    /// When faults end, in microseconds.
+    pub faults_us: u64,
+    /// When everything must be well again.
+    pub end_us: u64,
+}
+
+impl Rules {
+    /// The rules that a seed decides.
+    pub fn of(seed: u64) -> Rules {
+        let mut rng = SplitMix64::new(seed ^ 0x5eed);
+        let nodes = rng.between(3, 5) as usize;
+        let replicas = [1, 1, 1, 2, 2, 2, 3, 0][rng.below(8) as usize];
+        let is_ephemeral = rng.chance(1, 10);
+        Rules {
+            seed,
+            nodes,
+            replicas,
+            vbuckets: if rng.chance(1, 3) { 8 } else { 4 },
+            is_ephemeral,
+            full_eviction: rng.chance(1, 2) && !is_ephemeral,
+            is_tight: rng.chance(1, 3) && !is_ephemeral,
+            all_levels: is_ephemeral || rng.chance(1, 2),
+            faults_us: 6_000_000,
+            end_us: 20_000_000,
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! A node's copies and links, as the cluster's order of becoming drives them: what `server` has in its `apply`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use base::{Seqno, VbId, VbState};
+use cluster::state::Chain as Row;
+use cluster::{Following, NodeId, Seat, State};
+use dcp::Mode;
+use engine::Bucket;
+use vbucket::{Chain, Topology};
+
+use crate::links::{Links, Sources};
+
+/// Why something was not done; it is tried again.
+#[derive(Debug)]
+pub struct NotDone;
+
+/// The seat of one look.
+pub struct SimSeat<'a> {
+    /// Which node.
+    pub at: usize,
+    /// The document.
+    pub state: &'a State,
+    /// The node's bucket.
+    pub bucket: &'a Arc<Bucket>,
+    /// What it follows.
+    pub links: &'a Links,
+}
+
+/// The node with this identity, by its place: identities are numbers from 1.
+pub fn place_of(state: &State, id: NodeId) -> Option<usize> {
+    let uuid = &state.nodes.get(&id)?.uuid;
+    usize::from_str_radix(uuid, 16).ok()?.checked_sub(1)
+}
+
+/// What a node calls itself to those that it follows.
+pub fn name_of(at: usize) -> String {
+    format!("{:032x}:1", at + 1)
+}
+
+impl SimSeat<'_> {
+    /// Gives them the roles in which they can follow, as a server's links do.
+    fn take_roles(&self, fresh: &BTreeMap<VbId, Mode>) -> Result<(), NotDone> {
+        let high = |vb: VbId| self.bucket.stream_state(vb).map_or(Seqno(0), |(_, _, _, high)| high);
+        let is_in_use = |(vb, mode): (&VbId, &Mode)| {
+            *mode == Mode::Replicate
+                && self.bucket.state_of(*vb) == Some(VbState::Active)
+                && high(*vb) > Seqno(0)
+        };
+        if fresh.iter().any(is_in_use) {
+            return Err(NotDone);
+        }
+        for (vb, mode) in fresh {
+            let role = match mode {
+                Mode::Replicate => VbState::Replica,
+                Mode::TakeOver => VbState::Pending,
+            };
+            if self.bucket.state_of(*vb) != Some(role) {
+                self.set_role(vb.0, role)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Seat for SimSeat<'_> {
+    type Topology = Topology;
+    type Error = NotDone;
+
+    fn role(&self, vb: u16) -> Option<VbState> {
+        let (role, _, _, high) = self.bucket.stream_state(VbId(vb))?;
+        (role != VbState::Dead || high > Seqno(0)).then_some(role)
+    }
+
+    fn topology(&self, _: u16, chains: &[Row]) -> Result<Topology, NotDone> {
+        let name = |place: &Option<NodeId>| {
+            let at = place.and_then(|id| place_of(self.state, id));
+            at.map(|at| name_of(at).into_boxed_str())
+        };
+        let chain = |row: &Row| Chain::new(row.iter().map(name).collect()).ok();
+        let chains = chains.iter().map(chain).collect::<Option<Vec<_>>>().ok_or(NotDone)?;
+        Topology::of(chains).map_err(|_| NotDone)
+    }
+
+    fn set_role(&self, vb: u16, role: VbState) -> Result<(), NotDone> {
+        self.bucket.set_vbucket_state(VbId(vb), role, None).map_err(|_| NotDone)
+    }
+
+    fn activate(&self, vb: u16, topology: Topology) -> Result<(), NotDone> {
+        self.bucket.set_vbucket_state(VbId(vb), VbState::Active, Some(topology)).map_err(|_| NotDone)
+    }
+
+    fn follow(&self, following: &BTreeMap<u16, Following>) -> Result<(), NotDone> {
+        let source = |(vb, of): (&u16, &Following)| {
+            let mode = if of.takes_over { Mode::TakeOver } else { Mode::Replicate };
+            Some((VbId(*vb), (place_of(self.state, of.source)?, mode)))
+        };
+        let sources: Sources = following.iter().filter_map(source).collect();
+        self.take_roles(&self.links.fresh(&sources))?;
+        self.links.want(&sources);
+        Ok(())
+    }
+
+    fn remove(&self, vb: u16) -> Result<(), NotDone> {
+        match self.bucket.delete_vbucket(VbId(vb)) {
+            Ok(Ok(())) => Ok(()),
+            _ => Err(NotDone),
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! Whole clusters by seed: nothing is violated, everything happens, and a seed decides everything.
+
+use simulation::{Tally, run};
+
+const SEEDS: u64 = 60;
+
+#[test]
+fn nothing_is_violated() {
+    let mut sum = Tally::default();
+    let mut violations = Vec::new();
+    for seed in 0..SEEDS {
+        let outcome = run(seed);
+        sum.add(&outcome.tally);
+        violations.extend(outcome.violation.map(|what| (seed, what)));
+    }
+    println!("{SEEDS} seeds, {:.2} simulated hours", sum.simulated_us as f64 / 3.6e9);
+    println!("{}", sum.matrix.table());
+    sum.rows().iter().for_each(|(name, count)| println!("{name:>24} {count}"));
+    for (seed, what) in &violations {
+        println!("seed {seed}: {what}");
+    }
+    assert!(violations.is_empty(), "{} of {SEEDS} seeds, the first is {:?}", violations.len(), violations[0]);
+}
+
+#[test]
+fn a_seed_decides_everything() {
+    for seed in [1, 2, 3] {
+        let (one, other) = (run(seed), run(seed));
+        assert_eq!((one.trace, one.tally), (other.trace, other.tally), "seed {seed}");
+    }
+}
