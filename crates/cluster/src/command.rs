@@ -205,6 +205,10 @@ fn recover(state: &State, id: NodeId, delta: bool) -> Result<State, Refused> {
     if state.rebalance.is_some() {
         return Err(Refused::Rebalancing);
     }
+    // Its copies may be all that is left of what others have forgotten.
+    if !delta && state.is_choosing() {
+        return Err(Refused::FailingOver);
+    }
     let mut state = state.next();
     if let Some(node) = state.nodes.get_mut(&id) {
         node.status = if delta { Status::DeltaRecovery } else { Status::FullRecovery };

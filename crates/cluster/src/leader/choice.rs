@@ -118,7 +118,9 @@ impl Question<'_> {
         if silent && !self.is_late {
             return Choice::Open;
         }
-        let unknown = present(self.chain).filter(|id| known.iter().all(|(known, _)| known != id)).count();
+        let is_unknown =
+            |id: &NodeId| known.iter().all(|(known, _)| known != id) && self.said_away(*id) != Some(false);
+        let unknown = present(self.chain).filter(is_unknown).count();
         // Whoever may have forgotten what it had acknowledged says as little as one who is silent. If nobody is silent
         // there is nothing more to wait for.
         let forgetful = known.iter().filter(|(id, _)| self.bucket.has_forgotten(self.vb, *id)).count();
@@ -147,13 +149,16 @@ impl Question<'_> {
     /// One of the chain who was failed over, is alive and still has a copy: others have forgotten since then what it may
     /// be alone with.
     fn witness(&self) -> Option<NodeId> {
-        let status = |id: NodeId| self.view.state.nodes.get(&id).map(|node| node.status);
-        let is_away = |id: &NodeId| matches!(status(*id), Some(Status::FailedOver | Status::DeltaRecovery));
-        let has_copy = |id: &NodeId| {
-            let report = self.view.report_since(*id, self.since);
-            report.and_then(|report| report.of(self.name, self.vb)).is_some_and(|copy| copy.state.is_some())
-        };
-        present(self.chain).find(|id| is_away(id) && has_copy(id))
+        present(self.chain).find(|id| self.said_away(*id) == Some(true))
+    }
+
+    /// What one says who was failed over and is alive: whether it has a copy. It keeps what it has until all choices are
+    /// made.
+    fn said_away(&self, id: NodeId) -> Option<bool> {
+        let status = self.view.state.nodes.get(&id)?.status;
+        let report = self.view.report_since(id, self.since)?;
+        let is_away = matches!(status, Status::FailedOver | Status::DeltaRecovery);
+        report.of(self.name, self.vb).filter(|_| is_away).map(|copy| copy.state.is_some())
     }
 
     /// The chain that `best` leads: whoever was in it, was not failed over, and said what it has, follows.
