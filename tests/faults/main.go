@@ -97,7 +97,10 @@ func run() error {
 		return errors.Join(err, history.close())
 	default:
 	}
-	err = readAll(collections, history, all)
+	// What is there in the end is asked over connections that have seen nothing.
+	if collections, err = connectAll(); err == nil {
+		err = readAll(collections, history, all)
+	}
 	close(ended)
 	return errors.Join(err, history.close())
 }

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 
 use crate::child::{cargo, each_line, headline, succeeds};
 use crate::totals::Totals;
-use crate::{kill, netfaults, powercut, readme, replay, resume, rules, tree};
+use crate::{kill, netfaults, powercut, readme, replay, resume, rules, simulate, tree};
 
 /// Changes that a replica follows while it is killed.
 const RESUME_MUTATIONS: u64 = 500_000;
@@ -14,6 +14,9 @@ const RESUME_MUTATIONS: u64 = 500_000;
 const KILL_ROUNDS: u32 = 12;
 /// Rounds of the same without a journal.
 const KILL_ROUNDS_WITHOUT_JOURNAL: u32 = 4;
+
+/// How long faults come to a cluster of real processes in `cargo xtask test`.
+const FAULT_SECONDS: u64 = 30;
 
 /// `cargo xtask check`.
 pub fn check() -> Result<bool> {
@@ -128,10 +131,12 @@ fn test_steps(quick: bool) -> Result<Totals> {
     if quick {
         return Ok(totals);
     }
+    totals += step("planted mistakes", || simulate::planted(None));
     totals += step("kill -9", || kill::run(&kill::Options::rounds(KILL_ROUNDS)));
     let without = kill::Options::rounds(KILL_ROUNDS_WITHOUT_JOURNAL).without_journal();
     totals += step("kill -9 without a journal", || kill::run(&without));
     totals += step("kill -9 of a replica", || resume::run(&resume::Options::small(RESUME_MUTATIONS)));
+    totals += step("faults in a cluster of real processes", short_faults);
     totals += step("SDK conformance", conformance);
     totals += step("the README's first session", readme::run);
     Ok(totals)
@@ -168,6 +173,17 @@ fn build_release() -> Result<Totals> {
     Ok(Totals::one(succeeds(&mut cargo(&["build", "--release", "--locked", "--package", "stave"]))?))
 }
 
+/// Passed over where there can be no network namespaces.
+fn short_faults() -> Result<Totals> {
+    match netfaults::cannot() {
+        Some(why) => {
+            println!("passed over: {why}");
+            Ok(Totals::default())
+        }
+        None => netfaults::run(&netfaults::Options::short(FAULT_SECONDS)),
+    }
+}
+
 fn conformance() -> Result<Totals> {
     let mut command = Command::new(tree::root().join("tests/conformance/run.sh"));
     command.arg("--stave").arg(tree::release_binary()).current_dir(tree::root());
@@ -186,7 +202,7 @@ fn conformance_row(line: &str) -> Option<Totals> {
     let mut words = line.split_ascii_whitespace();
     let suite = words.next()?;
     // The programs that write while nodes fail are called cluster-SDK.
-    if !["python", "go", "rust"].contains(&suite.trim_start_matches("cluster-")) {
+    if !["python", "go", "rust", "java"].contains(&suite.trim_start_matches("cluster-")) {
         return None;
     }
     match (words.next()?, words.next()?) {
@@ -204,6 +220,7 @@ mod tests {
         let totals = |passed, failed| Some(Totals { passed, failed });
         assert_eq!(conformance_row("python       120       1   20 / 0    FAILED"), totals(120, 1));
         assert_eq!(conformance_row("rust           -       -   -         not run"), totals(0, 1));
+        assert_eq!(conformance_row("java            18       0   0 / 0     passed"), totals(18, 0));
         assert_eq!(conformance_row("cluster-go       1       0   12808 / 492   passed"), totals(1, 0));
         assert_eq!(conformance_row("go: downloading x v1.0.0"), None);
         assert_eq!(conformance_row("cluster go: ok 12808 retried 509"), None);

@@ -9,6 +9,7 @@ pub mod frequency;
 pub mod ids;
 pub mod limits;
 pub mod memory;
+pub mod planted;
 pub mod size;
 pub mod sync_write;
 pub mod vbucket_map;

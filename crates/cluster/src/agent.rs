@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use base::VbState;
+use base::planted::{self, Bug};
 
 use crate::report::{Report, VbReport};
 use crate::state::{Bucket, Chain, NodeId, State, Status, Step};
@@ -79,6 +80,7 @@ impl Agent {
     fn want_of_served(&self, bucket: &Bucket, vb: u16, is: Option<VbState>) -> Want {
         match self.status {
             // A life that may not serve lets nobody follow it either: it may have less than those who would.
+            Status::Active if planted::is(Bug::StreamBeforeAdmission) => {}
             Status::Active if !self.is_admitted && is.is_some() => return Want::Hold,
             Status::Active if !self.is_admitted => return Want::HandedOver,
             Status::Active => {}
@@ -92,12 +94,18 @@ impl Agent {
         let in_target = target.is_some_and(|target| target.contains(&me));
         let first_of_target = target.is_some_and(|target| target.first() == Some(&me));
         match bucket.steps.get(&vb) {
+            Some(Step::Choose { .. }) if active != self.id && planted::is(Bug::HeldCopyFollows) => {
+                Want::Replica { source: active }
+            }
             Some(Step::Choose { taker, .. }) if chain.contains(&me) || *taker == me => Want::Hold,
             Some(Step::Choose { .. }) => Want::Gone,
             Some(Step::Both { .. } | Step::TakeOver { .. }) if active == self.id => match is {
                 // As long as it was not handed over it serves; it never becomes active again by itself. Who takes over
                 // may have read a newer document than this one.
                 Some(VbState::Active) => Want::Active { topology: topology(chain, target) },
+                _ if planted::is(Bug::HandedOverComesBack) => {
+                    Want::Active { topology: topology(chain, target) }
+                }
                 _ => Want::HandedOver,
             },
             Some(Step::TakeOver { .. }) if first_of_target => match (is, target) {
@@ -144,6 +152,7 @@ impl Agent {
     /// What this life of the node reports, `applied` being the newest revision that it is as, and `of` what it has of a
     /// bucket's vBucket.
     pub fn report(&self, state: &State, applied: u64, of: impl Fn(&str, u16) -> VbReport) -> Report {
+        let applied = if planted::is(Bug::ReportedTooEarly) { state.revision } else { applied };
         let mut report = Report { incarnation: self.incarnation, applied, ..Report::default() };
         for (name, bucket) in &state.buckets {
             let under_way: BTreeMap<_, _> = self.to_report(bucket).map(|vb| (vb, of(name, vb))).collect();

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use base::planted::{self, Bug};
+
 /// How much of a lease is not used, as a divisor: clocks may differ by so much in rate, and a request that was let
 /// through is handled in that time.
 const MARGIN: u32 = 5;
@@ -37,7 +39,7 @@ impl Fence {
     /// Whether the node may serve at a moment of its monotonic clock, in nanoseconds.
     #[inline]
     pub fn may_serve(&self, monotonic_ns: u64) -> bool {
-        monotonic_ns < self.until_ns.load(Ordering::Relaxed)
+        monotonic_ns < self.until_ns.load(Ordering::Relaxed) || planted::is(Bug::FenceSkipped)
     }
 
     /// Lets nothing through from now on.
@@ -53,7 +55,7 @@ impl Fence {
 
     /// Until when a lease is surely alive that was renewed by a request sent at `sent_ns`.
     pub fn end_ns(sent_ns: u64, ttl: Duration) -> u64 {
-        let used = ttl - ttl / MARGIN;
+        let used = if planted::is(Bug::NoLeaseMargin) { ttl } else { ttl - ttl / MARGIN };
         sent_ns.saturating_add(u64::try_from(used.as_nanos()).unwrap_or(u64::MAX)).min(OPEN - 1)
     }
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use base::planted::{self, Bug};
+
 use crate::agent::Agent;
 use crate::fence::Fence;
 use crate::state::State;
@@ -21,6 +23,7 @@ impl Life {
     /// A new life; `random` makes it another one than all before.
     pub fn new(random: u64) -> Life {
         // JSON of other programs may lose what is above 53 bits.
+        let random = if planted::is(Bug::SameLife) { 1 << 11 } else { random };
         Life { incarnation: random >> 11, lease: None, renewed_ns: None, is_admitted: false }
     }
 
@@ -53,7 +56,8 @@ impl Life {
     /// Notes whether the newest document lets this life serve.
     pub fn note_admission(&mut self, state: &State, uuid: &str) {
         let agent = Agent::new(state, uuid, self.incarnation);
-        self.is_admitted = agent.is_some_and(|agent| agent.may_serve());
+        self.is_admitted =
+            agent.is_some_and(|agent| agent.may_serve()) || planted::is(Bug::ServedBeforeAdmission);
     }
 
     /// Opens the fence for as long as the lease is surely alive, if this life may serve; else closes it.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use base::VbState;
+use base::planted::{self, Bug};
 use serde::{Deserialize, Serialize};
 
 use crate::state::Address;
@@ -50,7 +51,9 @@ impl From<Written> for VbReport {
 impl From<VbReport> for Written {
     fn from(report: VbReport) -> Self {
         let state = report.state.map_or(0, |state| state as u8);
-        (state, report.high_seqno, report.persisted, report.high_prepared, report.uuid)
+        let is_told = !planted::is(Bug::ReportWithoutPrepares);
+        let high_prepared = if is_told { report.high_prepared } else { 0 };
+        (state, report.high_seqno, report.persisted, high_prepared, report.uuid)
     }
 }
 

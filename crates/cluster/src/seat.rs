@@ -31,8 +31,17 @@ pub trait Seat {
     fn topology(&self, vb: u16, chains: &[Chain]) -> Result<Self::Topology, Self::Error>;
     /// A vBucket takes a role other than active.
     fn set_role(&self, vb: u16, role: VbState) -> Result<(), Self::Error>;
-    /// A vBucket becomes or stays active, and durable writes need these chains.
+    /// A vBucket becomes active, and durable writes need these chains.
     fn activate(&self, vb: u16, topology: Self::Topology) -> Result<(), Self::Error>;
+    /// The durable writes of an active vBucket need these chains from now on. One that is not active, or not any more,
+    /// is left as it is: false. A seat whose vBuckets are handed over by other threads must do that in one step.
+    fn lead_on(&self, vb: u16, topology: Self::Topology) -> Result<bool, Self::Error> {
+        let leads = self.role(vb) == Some(VbState::Active);
+        if leads {
+            self.activate(vb, topology)?;
+        }
+        Ok(leads)
+    }
     /// From now on these vBuckets follow these nodes, and no others follow anybody. What is followed becomes replica or
     /// pending; what was followed in the same way before goes on.
     fn follow(&self, following: &BTreeMap<u16, Following>) -> Result<(), Self::Error>;
@@ -60,7 +69,9 @@ pub fn take_seats<S: Seat>(
     seat: &S,
     given: &mut Given<S::Topology>,
 ) -> Result<(), S::Error> {
-    let wants = agent.wants(bucket, |vb| seat.role(vb));
+    let roles: BTreeMap<u16, Option<VbState>> = bucket.vbuckets().map(|vb| (vb, seat.role(vb))).collect();
+    let role_was = |vb: u16| roles.get(&vb).copied().flatten();
+    let wants = agent.wants(bucket, role_was);
     let mut following = BTreeMap::new();
     for (vb, want) in &wants {
         let (source, takes_over) = match want {
@@ -95,8 +106,11 @@ pub fn take_seats<S: Seat>(
     for (vb, want) in &wants {
         let Want::Active { topology } = want else { continue };
         let topology = seat.topology(*vb, topology)?;
-        if seat.role(*vb) != Some(VbState::Active) || given.0.get(vb) != Some(&topology) {
+        if role_was(*vb) != Some(VbState::Active) {
             seat.activate(*vb, topology.clone())?;
+            given.0.insert(*vb, topology);
+        } else if given.0.get(vb) != Some(&topology) && seat.lead_on(*vb, topology.clone())? {
+            // One that was handed over since its role was looked at stays so: two would serve it.
             given.0.insert(*vb, topology);
         }
     }

@@ -1,68 +1,16 @@
 //! Chains that have lost a member, or a member's memory: until the others have everything, one node may be alone with a
 //! durable write. A node that begins a new life may have forgotten what it had acknowledged from memory.
 
-use std::collections::BTreeMap;
+mod support;
+
 use std::time::Duration;
 
 use base::VbState;
 use cluster::command::{self, Command, Refused};
-use cluster::store::Version;
-use cluster::{Address, Leader, LeaderConfig, Member, NodeId, Report, State, Status, Step, VbReport, View};
-use serde_json::json;
+use cluster::{Leader, LeaderConfig, NodeId, Status, Step, View};
+use support::{BUCKET, lives, reports, three};
 
-const BUCKET: &str = "b";
 const LATE: Duration = Duration::from_secs(60);
-
-fn address(id: u32) -> Address {
-    Address { host: format!("h{id}"), kv: 1, http: 2 }
-}
-
-/// Three active nodes that are alive, and a bucket of one vBucket that node 1 is active for.
-fn three() -> View {
-    let mut state = State::empty();
-    for id in 1..=3 {
-        let join = Command::Join { uuid: id.to_string(), address: address(id), incarnation: 10 };
-        state = command::apply(&view_of(state), &join).expect("it joins");
-    }
-    state.nodes.values_mut().for_each(|node| node.status = Status::Active);
-    let create = Command::CreateBucket {
-        name: BUCKET.to_owned(),
-        uuid: "0".repeat(32),
-        settings: json!({}),
-        replicas: 2,
-        vbuckets: 1,
-        manifest: json!({ "uid": "0" }),
-    };
-    state = command::apply(&view_of(state), &create).expect("it is made");
-    let bucket = state.buckets.get_mut(BUCKET).expect("it is there");
-    bucket.map[0] = [1, 2, 3].map(|id| Some(NodeId(id))).to_vec();
-    let mut view = view_of(state);
-    (1..=3).for_each(|id| lives(&mut view, id, 10));
-    view
-}
-
-fn view_of(state: State) -> View {
-    View { state, version: Version(1), members: BTreeMap::new(), reports: BTreeMap::new() }
-}
-
-fn lives(view: &mut View, id: u32, incarnation: u64) {
-    view.members.insert(id.to_string(), Member { incarnation, address: address(id) });
-}
-
-/// A node says that it is as the document says, and has everything up to `prepared`.
-fn reports(view: &mut View, id: u32, state: VbState, prepared: u64) {
-    let incarnation = view.members[&id.to_string()].incarnation;
-    let copy = VbReport {
-        state: Some(state),
-        high_seqno: prepared,
-        persisted: prepared,
-        high_prepared: prepared,
-        uuid: 1,
-    };
-    let vbuckets = BTreeMap::from([(BUCKET.to_owned(), BTreeMap::from([(0, copy)]))]);
-    let report = Report { incarnation, applied: view.state.revision, vbuckets, kept: BTreeMap::new() };
-    view.reports.insert(id.to_string(), report);
-}
 
 fn leader() -> Leader {
     Leader::new(LeaderConfig::default())
@@ -150,4 +98,25 @@ fn a_chain_settles_after_a_graceful_failover() {
     assert_eq!(view.state.nodes[&NodeId(1)].status, Status::FailedOver);
     assert_eq!(step(&view), None, "revision {}", view.state.revision);
     assert_ne!(view.state.buckets[BUCKET].active(0), Some(NodeId(1)));
+}
+
+#[test]
+fn a_node_that_was_failed_over_is_taken_back_if_the_others_forget() {
+    let (mut view, mut leader) = (three(), leader());
+    (1..=3).for_each(|id| reports(&mut view, id, VbState::Replica, 5));
+    let fail_over = Command::FailOver { node: NodeId(1), force: false };
+    view.state = command::apply(&view, &fail_over).expect("the others have everything");
+    // Before the choice is made another one begins a new life: what 1 and 2 had acknowledged, 1 alone has.
+    lives(&mut view, 2, 11);
+    assert!(lead(&mut leader, &mut view, Duration::ZERO));
+    reports(&mut view, 2, VbState::Replica, 5);
+    reports(&mut view, 3, VbState::Replica, 5);
+    view.reports.remove("1");
+    assert!(!lead(&mut leader, &mut view, LATE), "1 has not said yet that it has stopped, or what it has");
+    reports(&mut view, 1, VbState::Dead, 6);
+    assert!(lead(&mut leader, &mut view, LATE));
+    assert_eq!(view.state.nodes[&NodeId(1)].status, Status::Active);
+    reports(&mut view, 1, VbState::Replica, 6);
+    assert!(lead(&mut leader, &mut view, LATE));
+    assert_eq!(view.state.buckets[BUCKET].active(0), Some(NodeId(1)));
 }

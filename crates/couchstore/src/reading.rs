@@ -3,10 +3,12 @@
 
 use std::ops::ControlFlow;
 
-use crate::chunk::{CHUNK_PREFIX, LENGTH_MARK, MAX_BODY_BYTES, chunk_prefix, is_in_one_block, span, strip_into};
+use crate::chunk::{
+    CHUNK_PREFIX, LENGTH_MARK, MAX_BODY_BYTES, chunk_prefix, is_in_one_block, span, strip_into,
+};
 use crate::failure::Failure;
 use crate::node::NodeBuf;
-use crate::record::DocInfo;
+use crate::record::{BY_SEQNO_FIXED, DocInfo};
 use crate::snapshot::Snapshot;
 use crate::tree::{Tree, be48};
 use crate::window::Window;
@@ -73,7 +75,7 @@ struct Planned {
     /// Where its id begins; its revision metadata follow.
     name: u32,
     id_bytes: u16,
-    rev_meta_bytes: u16,
+    rev_meta_bytes: u32,
     content_meta: u8,
     deleted: bool,
     wants_body: bool,
@@ -112,23 +114,22 @@ impl Plan {
         self.bytes += RECORD_BYTES + (info.id.len() + info.rev_meta.len()) as u64;
     }
 
-    fn add(&mut self, info: &DocInfo<'_>, wants_body: bool) {
+    /// `names` are id and revision metadata as they stand in the record.
+    fn add(&mut self, info: &DocInfo<'_>, names: &[u8], wants_body: bool) {
         let planned = Planned {
             seqno: info.seqno,
             rev_seqno: info.rev_seqno,
             body_offset: info.body_offset,
             body_bytes: info.body_bytes,
             name: self.names.len() as u32,
-            // Both are parts of a node's entry, whose key and value have 12 and 28 bits of length; a node that was read
-            // has at most 128 MiB.
+            // A record says so in 12 and 28 bits.
             id_bytes: info.id.len() as u16,
-            rev_meta_bytes: info.rev_meta.len().min(usize::from(u16::MAX)) as u16,
+            rev_meta_bytes: info.rev_meta.len() as u32,
             content_meta: info.content_meta,
             deleted: info.deleted,
             wants_body,
         };
-        self.names.extend_from_slice(info.id);
-        self.names.extend_from_slice(&info.rev_meta[..usize::from(planned.rev_meta_bytes)]);
+        self.names.extend_from_slice(names);
         self.pass(info);
         if planned.has_body() {
             self.bytes += u64::from(planned.body_bytes);
@@ -150,7 +151,7 @@ impl Plan {
             content_meta: planned.content_meta,
             body_bytes: planned.body_bytes,
             body_offset: planned.body_offset,
-            rev_meta: &rest[..planned.rev_meta_bytes.into()],
+            rev_meta: &rest[..planned.rev_meta_bytes as usize],
         }
     }
 
@@ -182,7 +183,9 @@ impl Plan {
 /// A piece of the file with bodies.
 #[derive(Default)]
 struct Bodies {
+    /// The piece, and behind it what is left of larger ones.
     piece: Vec<u8>,
+    len: usize,
     start: u64,
     /// A body without the bytes at the starts of blocks, if it has some.
     stripped: Vec<u8>,
@@ -193,18 +196,18 @@ impl Bodies {
         // Nothing is asked for behind what the snapshot vouches for, whatever a record says.
         let end = end.min(snapshot.header.offset);
         let bytes = end.saturating_sub(start) as usize;
-        self.start = start;
+        (self.start, self.len) = (start, 0);
         if bytes == 0 {
-            self.piece.clear();
             return Ok(());
         }
-        if self.piece.capacity() as u64 > MOST_WINDOW_BYTES && (bytes as u64) <= MOST_WINDOW_BYTES {
+        if self.piece.len() as u64 > MOST_WINDOW_BYTES && (bytes as u64) <= MOST_WINDOW_BYTES {
             // After an unusually large body.
             self.piece = Vec::new();
         }
-        self.piece.resize(bytes, 0);
-        let n = snapshot.source.read_raw(&mut self.piece, start).inspect_err(|_| self.piece.clear())?;
-        self.piece.truncate(n);
+        if self.piece.len() < bytes {
+            self.piece.resize(bytes, 0);
+        }
+        self.len = snapshot.source.read_raw(&mut self.piece[..bytes], start)?;
         Ok(())
     }
 
@@ -216,7 +219,7 @@ impl Bodies {
             return Err(damaged("a chunk is longer than the file"));
         }
         let from = (offset - self.start) as usize;
-        let raw = self.piece.get(from..from + (planned.end() - offset) as usize);
+        let raw = self.piece[..self.len].get(from..from + (planned.end() - offset) as usize);
         let raw = raw.ok_or_else(|| damaged("the file ends within a chunk"))?;
         let chunk = if is_in_one_block(offset, planned.content()) {
             raw
@@ -282,16 +285,21 @@ impl Snapshot {
     ) -> Result<Option<u64>, Failure> {
         let Reading { plan, nodes, spare, .. } = reading;
         plan.clear();
-        let mut next = None;
+        let (mut next, mut last) = (None, None);
         self.view(Tree::BySeqno).walk_ahead(&be48(from), spare, nodes, &mut |key, value| {
             let info = DocInfo::decode_by_seqno(key, value).ok_or_else(|| self.malformed())?;
+            // Whoever goes on from a seqno that does not rise would never come to an end.
+            if last.is_some_and(|last| info.seqno <= last) {
+                return Err(self.malformed());
+            }
+            last = Some(info.seqno);
             if plan.is_full(max_bytes) {
                 next = Some(info.seqno);
                 return Ok(ControlFlow::Break(()));
             }
             match want(&info) {
                 Want::Nothing => plan.pass(&info),
-                wanted => plan.add(&info, wanted == Want::Body),
+                wanted => plan.add(&info, &value[BY_SEQNO_FIXED..], wanted == Want::Body),
             }
             Ok(ControlFlow::Continue(()))
         })?;

@@ -112,8 +112,11 @@ pub(crate) fn weight(body_bytes: u32, deleted: bool) -> u32 {
 }
 
 /// A big-endian number of up to eight bytes.
+#[inline]
 pub(crate) fn be(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0, |n, &byte| n << 8 | u64::from(byte))
+    let mut number = [0; 8];
+    number[8 - bytes.len()..].copy_from_slice(bytes);
+    u64::from_be_bytes(number)
 }
 
 /// A number as the 48 bits it takes in the file.

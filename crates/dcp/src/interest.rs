@@ -1,6 +1,6 @@
 //! What of a vBucket's changes a stream is about, while scopes and collections come and go.
 
-use base::{CollectionId, ScopeId};
+use base::{CollectionId, ScopeId, Seqno};
 use kvstore::Change;
 use vbucket::collections::SystemEvent;
 
@@ -14,8 +14,8 @@ use crate::system_event::{event_of, is_sent};
 pub(crate) enum Interest {
     /// The default collection, without events: for those who know no others.
     Default,
-    /// These collections.
-    Collections(Vec<CollectionId>),
+    /// These collections. Up to this seqno the consumer had everything of them when the stream began.
+    Collections(Vec<CollectionId>, Seqno),
     /// The collections of a scope.
     Scope(ScopeId, Vec<CollectionId>),
 }
@@ -63,7 +63,7 @@ pub(crate) fn look(interest: Option<&mut Interest>, change: &Change<'_>, agreed:
     match interest {
         None => Verdict::Wanted,
         Some(Interest::Default) => verdict(collection() == CollectionId::DEFAULT),
-        Some(Interest::Collections(wanted) | Interest::Scope(_, wanted)) => {
+        Some(Interest::Collections(wanted, _) | Interest::Scope(_, wanted)) => {
             verdict(wanted.contains(&collection()))
         }
     }
@@ -77,7 +77,7 @@ impl Interest {
                 SystemEvent::CollectionEnd { id: CollectionId::DEFAULT, .. } => Verdict::Over,
                 _ => Verdict::Passed,
             },
-            Interest::Collections(wanted) => {
+            Interest::Collections(wanted, _) => {
                 let Some(at) = wanted.iter().position(|id| Some(*id) == event.collection()) else {
                     return Verdict::Passed;
                 };
@@ -122,13 +122,13 @@ mod tests {
 
     #[test]
     fn some_collections_end_with_the_last_of_them() {
-        let mut interest = Interest::Collections(vec![CollectionId(8), CollectionId(9)]);
+        let mut interest = Interest::Collections(vec![CollectionId(8), CollectionId(9)], Seqno(0));
         assert_eq!(interest.hear(&begin(8, 8)), Verdict::Wanted);
         assert_eq!(interest.hear(&begin(10, 8)), Verdict::Passed);
         let scope = Scope { id: ScopeId(8), name: "s".into() };
         assert_eq!(interest.hear(&SystemEvent::ScopeBegin { manifest: MANIFEST, scope }), Verdict::Passed);
         assert_eq!(interest.hear(&end(8, 8)), Verdict::Wanted);
-        assert_eq!(interest, Interest::Collections(vec![CollectionId(9)]));
+        assert_eq!(interest, Interest::Collections(vec![CollectionId(9)], Seqno(0)));
         assert_eq!(interest.hear(&end(9, 8)), Verdict::Last);
     }
 

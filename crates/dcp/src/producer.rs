@@ -17,7 +17,8 @@ use crate::content::Features;
 use crate::filter::Filter;
 use crate::interest::Interest;
 use crate::sink::Sink;
-use crate::stream::{Allowance, Common, Stream, Turn};
+use crate::stream::Stream;
+use crate::turn::{Allowance, Common, Turn};
 
 /// Bytes that one stream sends before others have their turn.
 const TURN_BYTES: u64 = 256 << 10;
@@ -289,7 +290,11 @@ impl Producer {
         let interest = match wanted {
             StreamWanted::Everything => None,
             StreamWanted::Default => Some(Interest::Default),
-            StreamWanted::Collections(collections) => Some(Interest::Collections(collections.to_vec())),
+            StreamWanted::Collections(collections) => {
+                let has_all = start.has_all_that_is_wanted;
+                let complete_to = if has_all { start.high_seqno } else { request.start };
+                Some(Interest::Collections(collections.to_vec(), complete_to))
+            }
             StreamWanted::Scope(scope) => Some(Interest::Scope(scope, start.collections.clone())),
         };
         let sync_writes = self.agreed.sync_writes;

@@ -6,21 +6,23 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::planted::{self, Bug};
 use base::{CollectionId, Seqno, VbState, VbUuid, Version};
-use engine::{Backfill, BackfillReading, Bucket, BucketKind, Changes, Follower, StreamPlace, StreamStart};
+use engine::{Backfill, BackfillReading, Bucket, BucketKind, Changes, StreamPlace, StreamStart};
 use kvstore::{Change, Values};
 use protocol::dcp::{EndReason, Marker, MarkerMore, Message, OpenFlags, StreamFlags, StreamRequest, What};
 use vbucket::collections::event::begins_checkpoint;
 use vbucket::{CursorId, Range, RangeLimit};
 
-use crate::agreement::{Agreement, BackfillOrder, OutOfOrder, Priority};
-use crate::content::{Features, write_version};
+use crate::agreement::{BackfillOrder, OutOfOrder, Priority};
+use crate::content::write_version;
 use crate::frame_writer::FrameWriter;
 use crate::handover::Handover;
 use crate::interest::{Interest, look};
 use crate::pending::{Announcement, Notice, Pending};
 use crate::sink::Sink;
-use crate::sync_writes::{self, Visible, last_visible};
+use crate::sync_writes::{self, last_visible};
+use crate::turn::{Allowance, Common, Turn};
 
 /// Changes of the first range, which are merged into one snapshot; a larger one is sent as it is sealed.
 const FIRST_RANGE: RangeLimit = RangeLimit { items: 100_000, bytes: 16 << 20, ..RangeLimit::NONE };
@@ -31,73 +33,6 @@ const RANGE: RangeLimit = RangeLimit { items: 10_000, bytes: 2 << 20, ..RangeLim
 const RUN: RangeLimit = RangeLimit { one_run: true, ..RANGE };
 /// Bytes taken from a backfill at once.
 const TAKE_BYTES: usize = 512 << 10;
-
-/// What a stream says about itself after a turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
-    /// It waits for news.
-    Idle,
-    /// It waits until another stream of the connection is done with the disk.
-    Queued,
-    /// It has more to send.
-    More,
-    /// It has ended, and said so.
-    Ended,
-}
-
-/// What bounds a turn.
-pub(crate) struct Allowance {
-    /// Bytes that may be sent; the message that exceeds them is the last one.
-    most: u64,
-    /// Bytes that were sent.
-    pub(crate) used: u64,
-}
-
-impl Allowance {
-    pub(crate) fn new(most: u64) -> Allowance {
-        Allowance { most, used: 0 }
-    }
-
-    fn left(&self) -> u64 {
-        self.most.saturating_sub(self.used)
-    }
-
-    fn is_used(&self) -> bool {
-        self.used >= self.most
-    }
-
-    fn use_up(&mut self, bytes: usize) {
-        self.used += bytes as u64;
-    }
-}
-
-/// What every stream of a connection has in common.
-pub(crate) struct Common<'a> {
-    pub(crate) bucket: &'a Bucket,
-    pub(crate) follower: &'a Arc<Follower>,
-    pub(crate) agreed: &'a Agreement,
-    pub(crate) features: Features,
-    pub(crate) name: &'a Arc<str>,
-    /// Streams of the connection that read from disk.
-    pub(crate) on_disk: &'a Cell<usize>,
-    /// A collection is read in the order of keys from so many changes of the vBucket on.
-    pub(crate) out_of_order_from: u64,
-}
-
-impl Common<'_> {
-    /// Where the snapshot of changes in seqno order ends for this consumer, all of which end with `end`.
-    fn visible(&self, items: &[Version], end: Seqno) -> Visible {
-        match self.agreed.sync_writes {
-            true => Visible { end, is_abort_last: false },
-            false => Visible::of(items, end, self.features.collections),
-        }
-    }
-
-    /// Whether the consumer knows of such changes.
-    fn is_shown(&self, version: &Version) -> bool {
-        self.agreed.sync_writes || !version.meta().sync_write.is_hidden()
-    }
-}
 
 /// A stream that reads from disk.
 struct Disk {
@@ -195,11 +130,7 @@ impl Stream {
             opaque,
             stream_id,
             interest: interest.map(Box::new),
-            flags: if start.has_all_that_is_wanted {
-                StreamFlags(request.flags.0 | StreamFlags::IGNORE_PURGED)
-            } else {
-                request.flags
-            },
+            flags: request.flags,
             state: start.state,
             uuid: start.failover.first().map_or(VbUuid(0), |entry| entry.uuid),
             sent: request.start,
@@ -403,7 +334,8 @@ impl Stream {
             Handover::PendingSent => {
                 // From here on nothing is written any more: what is left is soon sent.
                 if bucket.give_away(self.place.vb, self.place.incarnation) {
-                    self.state = VbState::Dead;
+                    let still = planted::is(Bug::TakeoverLeavesActive);
+                    self.state = if still { VbState::Active } else { VbState::Dead };
                     self.handover = Handover::SendingRest;
                 }
             }
@@ -424,6 +356,14 @@ impl Stream {
     /// The end of the snapshot that was announced last.
     fn announced_end(&self) -> Seqno {
         Seqno(self.snapshot_start.0.saturating_sub(1))
+    }
+
+    /// Up to here the consumer has, or had when it came, everything that it wants.
+    fn complete_to(&self) -> Seqno {
+        match self.interest.as_deref() {
+            Some(Interest::Collections(_, complete_to)) => self.sent.max(*complete_to),
+            _ => self.sent,
+        }
     }
 
     /// Whether the snapshot that was announced is to be sent to its end, although the consumer wants no more.
@@ -474,6 +414,12 @@ impl Stream {
                 More::End(reason)
             }
             Phase::Disk(disk) => self.take_from_disk(common, disk, allowance, out),
+            Phase::Memory(cursor)
+                if self.handover == Handover::SendingRest && planted::is(Bug::TakeoverForgetsRest) =>
+            {
+                self.phase = Phase::Memory(cursor);
+                self.hand_over(common, allowance, out)
+            }
             Phase::Memory(cursor) => match self.take_from_memory(common, cursor) {
                 More::Nothing if self.handover != Handover::None => self.hand_over(common, allowance, out),
                 more => more,
@@ -513,7 +459,7 @@ impl Stream {
         let mut cursor = None;
         if !self.flags.has(StreamFlags::DISK_ONLY) {
             match bucket.join_memory(self.place, common.name, self.sent) {
-                Some(joined) if joined.from <= self.sent => {
+                Some(joined) if joined.from <= self.sent || planted::is(Bug::StreamSkipsDisk) => {
                     self.phase = Phase::Memory(joined.id);
                     return More::Some;
                 }
@@ -562,7 +508,7 @@ impl Stream {
             && self.state == VbState::Active
             // Without a disk there is nothing in that order.
             && common.bucket.config().kind == BucketKind::Persistent;
-        let Some(Interest::Collections(wanted)) = self.interest.as_deref() else { return None };
+        let Some(Interest::Collections(wanted, _)) = self.interest.as_deref() else { return None };
         match &wanted[..] {
             [only] if may => {
                 let part = common.bucket.stream_part(self.place.vb, *only)?;
@@ -593,7 +539,7 @@ impl Stream {
             }
         };
         // Tombstones of documents that the consumer has may be gone since it came.
-        let is_purged = self.sent > Seqno(0) && self.sent < scope.purge_seqno;
+        let is_purged = self.sent > Seqno(0) && self.complete_to() < scope.purge_seqno;
         if is_purged && !disk.has_marker && !self.flags.has(StreamFlags::IGNORE_PURGED) {
             self.phase = Phase::Disk(disk);
             self.leave(common, Phase::Done(EndReason::Rollback));
@@ -661,7 +607,8 @@ impl Stream {
         disk.last_wanted = pending.last_wanted;
         let got_any = !pending.is_empty();
         if taken.is_done {
-            pending.end = Some(scope.high_seqno.max(self.sent));
+            let repeated = u64::from(planted::is(Bug::SwitchRepeatsOne));
+            pending.end = Some(Seqno(scope.high_seqno.0 - repeated).max(self.sent));
             if let Some(rest) = disk.rest.take() {
                 self.show(newest_in_order(after(&rest, scope.high_seqno)), common, &mut pending);
                 pending.end = Some(rest.end());
@@ -722,7 +669,7 @@ impl Stream {
     fn leave_disk(&mut self, common: &Common<'_>, disk: Disk, high: Seqno) {
         common.on_disk.set(common.on_disk.get() - 1);
         self.phase = match disk.cursor {
-            Some((cursor, from)) if from <= high => Phase::Memory(cursor),
+            Some((cursor, from)) if from <= high || planted::is(Bug::SwitchSkips) => Phase::Memory(cursor),
             // Memory had moved on before the disk was read; or there is no cursor: look again.
             Some((cursor, _)) => {
                 common.bucket.leave_memory(self.place, cursor);
@@ -762,7 +709,9 @@ impl Stream {
         let mut pending = Pending::new(common.bucket);
         pending.end = Some(range.end());
         pending.moves_cursor = true;
-        if self.state != VbState::Active || range.snapshot_end() > range.end() {
+        // What was announced with the disk's part goes on without a marker, also in a vBucket that is active by now.
+        let goes_on = unfinished.is_some();
+        if self.state != VbState::Active || goes_on || range.snapshot_end() > range.end() {
             self.plan_received(&range, common, &mut pending);
         } else {
             self.plan_snapshots(&range, common, &mut pending);
@@ -795,8 +744,8 @@ impl Stream {
         pending.is_last = chosen.is_last;
         pending.append(chosen);
         pending.marker_end = self.announced_end();
-        // An active vBucket announces only what it sends.
-        let is_told = comes_to_nothing || self.state != VbState::Active;
+        // An active vBucket announces only what it sends, unless it was none when that was saved.
+        let is_told = comes_to_nothing || self.state != VbState::Active || !is_new;
         pending.is_announced = is_told && (is_marked || !is_new) && self.is_complete_with(pending);
     }
 

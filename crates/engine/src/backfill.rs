@@ -467,11 +467,17 @@ impl Bucket {
         let max_visible =
             if has_prepares { Seqno(state.max_visible_seqno).min(high_seqno) } else { high_seqno };
         let end = high_seqno.max(Seqno(state.snap_end));
-        let snapshot_end = match self.stream_state(vb) {
+        let present =
+            self.shard(vb).map(|shard| (shard.vb.state(), shard.vb.high_seqno(), shard.vb.snapshot()));
+        let snapshot_end = match present {
             _ if state.state == VbState::Active => high_seqno,
             // It became active since: what the disk has of a snapshot is part of what it has in memory, be that the
             // whole snapshot or as much of it as came.
-            Some((VbState::Active, _, _, high)) if end > high_seqno => high_seqno.max(high),
+            Ok((VbState::Active, high, _)) if end > high_seqno => high_seqno.max(high),
+            // The snapshot has become part of a larger one since that was saved.
+            Ok((_, high, larger)) if larger.is_inside(high) && larger.start < high_seqno => {
+                end.max(larger.end)
+            }
             _ => end,
         };
         Ok(BackfillScope {

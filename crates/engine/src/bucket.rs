@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use base::env::Env;
+use base::planted::{self, Bug};
 use base::{DocKey, Moment, Seqno, VbId, VbState, VbUuid};
 use kvstore::KvStore;
 use parking_lot::Mutex;
@@ -274,6 +275,21 @@ impl Bucket {
         topology: Option<Topology>,
     ) -> Result<(), Refusal> {
         let _roles = self.roles.lock();
+        self.set_role_alone(vb, state, topology)
+    }
+
+    /// Gives an active vBucket another topology; false if it is not active, or not any more.
+    pub fn lead_on(&self, vb: VbId, topology: Topology) -> Result<bool, Refusal> {
+        // Nobody hands it over between the look and the change.
+        let _roles = self.roles.lock();
+        if self.state_of(vb) != Some(VbState::Active) {
+            return Ok(false);
+        }
+        self.set_role_alone(vb, VbState::Active, Some(topology)).map(|()| true)
+    }
+
+    /// For whoever holds the roles.
+    fn set_role_alone(&self, vb: VbId, state: VbState, topology: Option<Topology>) -> Result<(), Refusal> {
         if vb.0 >= self.vbuckets() {
             return Err(Refusal::NotMyVbucket);
         }
@@ -327,7 +343,9 @@ impl Bucket {
         if shard.vb.state() != VbState::Active {
             return false;
         }
-        shard.vb.set_state(VbState::Dead, None, || self.new_uuid());
+        if !planted::is(Bug::TakeoverLeavesActive) {
+            shard.vb.set_state(VbState::Dead, None, || self.new_uuid());
+        }
         shard.is_half_given = true;
         self.queue_flush(&mut shard);
         let given_up = shard.sync_waiters.give_up();

@@ -13,12 +13,13 @@ use serde_json::{Value, json};
 use vbucket::collections::manifest::SuccessorRefusal;
 use vbucket::{
     CollectionOps, Collections, DroppedCollection, Garbage, Held, Manifest, OpenCollection, OpenScope,
+    VBucket,
 };
 
 use crate::bucket::{Bucket, Shard};
 use crate::compaction_queue::CompactRequest;
 use crate::failure::Failure;
-use crate::keeper::{Chore, ChoreId, Next, Slice};
+use crate::keeper::{Chore, ChoreId, Keeper, Next, Slice};
 use crate::refusal::Refusal;
 use crate::shard_guard::{Holder, ShardGuard};
 
@@ -100,6 +101,13 @@ impl BucketManifest {
             // A vBucket may have found something.
             is_dropping: AtomicBool::new(true),
         })
+    }
+
+    /// Has the eraser look, if something of a vBucket that took events is dropped.
+    pub(crate) fn note_dropped(&self, vb: &VBucket, keeper: &Keeper) {
+        if !vb.collections().dropped().is_empty() && !self.is_dropping.swap(true, Ordering::Relaxed) {
+            keeper.wake(ChoreId::Eraser);
+        }
     }
 }
 
@@ -205,6 +213,7 @@ impl Bucket {
             return None;
         }
         let left = shard.vb.apply_manifest(manifest, self.now())?;
+        self.manifest.note_dropped(&shard.vb, &self.keeper);
         self.queue_flush(shard);
         Some(left)
     }
@@ -279,6 +288,7 @@ impl Bucket {
 
     /// Erases some documents of a vBucket, or has its file compacted. Says whether there may be more in memory.
     fn erase_some(&self, vb: VbId, is_left: &mut bool) -> bool {
+        self.end_dropped_prepares(vb);
         let mut freed: Vec<Version> = Vec::new();
         let (more, wants_compaction) = {
             let mut shard = self.hold(vb, Holder::Eraser);

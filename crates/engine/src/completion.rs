@@ -32,35 +32,46 @@ impl<T> std::fmt::Debug for Completion<T> {
 }
 
 /// The side that keeps the promise.
-pub struct Completer<T>(Arc<Mutex<State<T>>>);
+pub struct Completer<T> {
+    state: Arc<Mutex<State<T>>>,
+    is_kept: bool,
+}
 
 /// Makes both sides.
 pub fn completion<T>() -> (Completer<T>, Completion<T>) {
     let state = Arc::new(Mutex::new(State { value: None, abandoned: false, waker: None }));
-    (Completer(state.clone()), Completion(state))
+    (Completer { state: state.clone(), is_kept: false }, Completion(state))
 }
 
 impl<T> Completer<T> {
     /// Keeps the promise.
-    pub fn complete(self, value: T) {
-        self.0.lock().value = Some(value);
+    pub fn complete(mut self, value: T) {
+        self.is_kept = true;
+        self.end(Some(value));
     }
 
-    /// Whether nobody awaits it any more.
-    pub fn is_unwanted(&self) -> bool {
-        Arc::strong_count(&self.0) == 1
-    }
-}
-
-impl<T> Drop for Completer<T> {
-    fn drop(&mut self) {
+    fn end(&self, value: Option<T>) {
         let waker = {
-            let mut state = self.0.lock();
+            let mut state = self.state.lock();
+            state.value = value;
             state.abandoned = true;
             state.waker.take()
         };
         if let Some(waker) = waker {
             waker.wake();
+        }
+    }
+
+    /// Whether nobody awaits it any more.
+    pub fn is_unwanted(&self) -> bool {
+        Arc::strong_count(&self.state) == 1
+    }
+}
+
+impl<T> Drop for Completer<T> {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            self.end(None);
         }
     }
 }
@@ -89,7 +100,10 @@ impl<T> Future for Completion<T> {
         if state.abandoned {
             return Poll::Ready(None);
         }
-        state.waker = Some(cx.waker().clone());
+        match &state.waker {
+            Some(there) if there.will_wake(cx.waker()) => {}
+            _ => state.waker = Some(cx.waker().clone()),
+        }
         Poll::Pending
     }
 }

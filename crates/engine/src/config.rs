@@ -53,6 +53,9 @@ pub struct BucketConfig {
     pub vbuckets: u16,
     /// The role of vBuckets that nothing is known of yet.
     pub first_role: VbState,
+    /// Whether sync writes are impossible in a vBucket that has no topology, as in a cluster, where others may have it,
+    /// too; else such a one is a majority alone.
+    pub needs_topology: bool,
     /// The most changes of one vBucket that one batch writes.
     pub flush_batch_items: usize,
     /// A file is compacted when so many of a hundred bytes of it are not in use,
@@ -74,6 +77,7 @@ impl BucketConfig {
             settings: Settings::default(),
             vbuckets: limits::DEFAULT_VBUCKETS,
             first_role: VbState::Active,
+            needs_topology: false,
             flush_batch_items: 100_000,
             compact_percent: DEFAULT_COMPACT_PERCENT,
             compact_min_waste_bytes: DEFAULT_COMPACT_MIN_WASTE_BYTES,

@@ -6,9 +6,10 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
+use base::planted::{self, Bug};
 use base::{DurabilityLevel, Moment, NewVersion, Seqno, VbId, VbState};
 use parking_lot::Mutex;
-use vbucket::{Change, Committed, Garbage, NO_DEADLINE, Prepared};
+use vbucket::{Change, Completed, Garbage, NO_DEADLINE, Prepared};
 
 use crate::bucket::{Bucket, Mutated, Shard};
 use crate::completion::{Completer, Completion, completion};
@@ -23,6 +24,8 @@ use crate::writer::Writer;
 pub const DEFAULT_SYNC_WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Prepares that are committed under a vBucket's lock at once: each is copied there.
 const COMMITS_AT_ONCE: usize = 32;
+/// So many are told together of what the disk has: each telling may wake a thread that works on the same vBuckets.
+const TOLD_AT_ONCE: usize = 64;
 /// Prepares that are looked at for their deadlines under a vBucket's lock at once.
 const LOOKED_AT_ONCE: usize = 256;
 /// A vBucket is not looked through for overdue prepares again before so much time has passed.
@@ -84,23 +87,40 @@ impl Drop for GivenUp {
     }
 }
 
-/// What was decided under a vBucket's lock, to be told outside.
+/// What was decided under locks of vBuckets, to be told outside.
 #[must_use = "those who wait are told by `tell`"]
 #[derive(Default)]
 pub(crate) struct Settled {
-    committed: Vec<Committed>,
-    waiters: Vec<Completer<SyncOutcome>>,
-    /// Whether there may be more to commit.
-    has_more: bool,
+    completed: Vec<Completed>,
+    waiters: Vec<(Completer<SyncOutcome>, SyncOutcome)>,
+    /// How many of the completed ones have had their waiters looked for.
+    looked_for: usize,
 }
 
 impl Settled {
-    fn tell(self) -> bool {
-        for waiter in self.waiters {
-            waiter.complete(SyncOutcome::Committed);
+    /// Takes out those who wait for what is completed.
+    fn find_waiters(&mut self, waiters: &mut SyncWaiters) {
+        let new = &self.completed[self.looked_for..];
+        let waiting = new.iter().filter_map(|one| {
+            let outcome = if one.is_committed { SyncOutcome::Committed } else { SyncOutcome::Aborted };
+            Some((waiters.take(one.prepared)?, outcome))
+        });
+        self.waiters.extend(waiting);
+        self.looked_for = self.completed.len();
+    }
+
+    /// Whether so many are to be told that the next ones should not hold them up.
+    pub(crate) fn is_large(&self) -> bool {
+        self.completed.len() >= TOLD_AT_ONCE
+    }
+
+    /// Tells those who wait, and frees what was replaced.
+    pub(crate) fn tell(&mut self) {
+        for (waiter, outcome) in self.waiters.drain(..) {
+            waiter.complete(outcome);
         }
-        drop(self.committed);
-        self.has_more
+        self.completed.clear();
+        self.looked_for = 0;
     }
 }
 
@@ -141,7 +161,7 @@ impl Writer<'_> {
                     shard.vb.collections_mut().count_op(collection, |ops| {
                         *(if is_deletion { &mut ops.deletes } else { &mut ops.stores }) += 1;
                     });
-                    if prepared.committed.is_none() {
+                    if prepared.committed.is_none() && !planted::is(Bug::AnswerBeforeCommit) {
                         pending = Some(self.await_prepare(&mut shard, prepared.stored.by_seqno, deadline_ns));
                     }
                     self.queue_flush(&mut shard);
@@ -196,14 +216,18 @@ impl Bucket {
     /// A node says that it has all prepares of a vBucket up to `prepared` as safe as their levels ask. Costs what is
     /// committed by that.
     pub fn acknowledged(&self, vb: VbId, node: &str, prepared: Seqno) {
-        let settled = {
+        let mut settled = Settled::default();
+        let has_more = {
             let Ok(mut shard) = self.shard(vb) else { return };
             if shard.vb.state() != VbState::Active || !shard.vb.acknowledged(node, prepared) {
                 return;
             }
-            self.settle_held(&mut shard)
+            self.settle_held(&mut shard, &mut settled)
         };
-        self.finish(vb, settled);
+        settled.tell();
+        if has_more {
+            self.settle(vb);
+        }
     }
 
     /// A node begins to take a vBucket's changes behind `from`: what it acknowledged beyond, it has lost.
@@ -221,34 +245,46 @@ impl Bucket {
         follows.then(|| shard.vb.high_prepared_seqno())
     }
 
-    /// Commits under a vBucket's lock what is safe by now. Give what is returned outside to [`Bucket::finish`].
-    pub(crate) fn settle_held(&self, shard: &mut Shard) -> Settled {
-        let mut settled = Settled::default();
+    /// Commits under a vBucket's lock what is safe by now, not too much of it; whoever waits for that is to be told
+    /// outside. Whether there may be more: then go on with [`Bucket::settle`].
+    pub(crate) fn settle_held(&self, shard: &mut Shard, settled: &mut Settled) -> bool {
         if shard.vb.prepares_in_flight() == 0 {
-            return settled;
+            return false;
         }
-        settled.has_more = shard.vb.commit_ready(COMMITS_AT_ONCE, &mut settled.committed);
-        if !settled.committed.is_empty() {
-            let waiters = &mut shard.sync_waiters;
-            settled.waiters.extend(settled.committed.iter().filter_map(|c| waiters.take(c.prepared)));
+        let has_more = shard.vb.commit_ready(COMMITS_AT_ONCE, &mut settled.completed);
+        if settled.looked_for < settled.completed.len() {
+            settled.find_waiters(&mut shard.sync_waiters);
             self.queue_flush(shard);
         }
-        settled
+        has_more
     }
 
-    /// Tells those who waited for commits, and goes on with what was left.
-    pub(crate) fn finish(&self, vb: VbId, settled: Settled) {
-        let mut has_more = settled.tell();
-        while has_more {
-            let settled = self.settle_held(&mut self.hold(vb, Holder::SyncWrites));
-            has_more = settled.tell();
+    /// Ends prepares of dropped collections, some at a time; those who wait for them are told that they are aborted.
+    pub(crate) fn end_dropped_prepares(&self, vb: VbId) {
+        let mut from = Some(Seqno(0));
+        while let Some(at) = from {
+            let mut settled = Settled::default();
+            {
+                let mut shard = self.hold(vb, Holder::Eraser);
+                from = shard.vb.end_dropped_prepares(at, LOOKED_AT_ONCE, &mut settled.completed);
+                settled.find_waiters(&mut shard.sync_waiters);
+            }
+            if settled.completed.is_empty() {
+                continue;
+            }
+            settled.tell();
+            // One of them may have held up others.
+            self.settle(vb);
         }
     }
 
-    /// Commits what is safe in a vBucket that has just become active, or was loaded.
+    /// Commits all that is safe in a vBucket, some under its lock at a time, and tells those who waited for it.
     pub(crate) fn settle(&self, vb: VbId) {
-        let settled = self.settle_held(&mut self.hold(vb, Holder::SyncWrites));
-        self.finish(vb, settled);
+        let mut settled = Settled::default();
+        while self.settle_held(&mut self.hold(vb, Holder::SyncWrites), &mut settled) {
+            settled.tell();
+        }
+        settled.tell();
     }
 
     /// Aborts overdue prepares of one vBucket, if it is due, and notes when it is to be looked at again.
@@ -290,7 +326,7 @@ impl Bucket {
         let mut garbage: Vec<Garbage> = Vec::new();
         let mut waiters = Vec::new();
         let now = self.now();
-        let (look, settled) = {
+        let look = {
             let mut shard = self.hold(vb, Holder::SyncWrites);
             if shard.vb.state() != VbState::Active {
                 return vbucket::OverdueLook { next: None, earliest_ns: NO_DEADLINE };
@@ -300,19 +336,18 @@ impl Bucket {
                 garbage.extend(shard.vb.abort(*prepared, now));
                 waiters.extend(shard.sync_waiters.take(*prepared));
             }
-            let settled = if overdue.is_empty() {
-                Settled::default()
-            } else {
+            if !overdue.is_empty() {
                 self.queue_flush(&mut shard);
-                // One of them may have held up others.
-                self.settle_held(&mut shard)
-            };
-            (look, settled)
+            }
+            look
         };
         for waiter in waiters {
             waiter.complete(SyncOutcome::Aborted);
         }
-        self.finish(vb, settled);
+        if !overdue.is_empty() {
+            // One of them may have held up others.
+            self.settle(vb);
+        }
         look
     }
 

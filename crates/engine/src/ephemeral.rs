@@ -13,6 +13,7 @@ use crate::bucket::{Bucket, Shard};
 use crate::config::BucketKind;
 use crate::flusher::state_document;
 use crate::refusal::Refusal;
+use crate::topology::TopologyValues;
 
 /// Items that are looked at under a vBucket's lock at once.
 const SLICE_ITEMS: usize = 256;
@@ -101,7 +102,7 @@ impl Bucket {
             vb: shard.vb.id(),
             incarnation: shard.incarnation,
             id,
-            state: state_document(&shard.vb.present_state()),
+            state: state_document(&shard.vb.present_state(), &mut TopologyValues::default()),
             high_seqno: shard.vb.high_seqno(),
             purge_seqno: shard.vb.purge_seqno(),
             position: Mutex::default(),

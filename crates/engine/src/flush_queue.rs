@@ -48,10 +48,8 @@ pub struct FlushQueue {
 
 #[derive(Default)]
 struct Queue {
-    /// Oldest first, with the moment since when each waits.
-    waiting: VecDeque<(Duration, VbId)>,
-    /// vBuckets that somebody waits for, or that have a large backlog; each stands in `waiting` too, where it will be
-    /// found done.
+    waiting: Waiting,
+    /// vBuckets that somebody waits for, or that have a large backlog.
     urgent: VecDeque<VbId>,
     /// Which vBuckets stand in `urgent`, by number.
     is_urgent: Vec<bool>,
@@ -60,6 +58,59 @@ struct Queue {
     stopping: bool,
     /// Somebody asked for nothing to be written.
     is_held: bool,
+}
+
+/// Those that gather, oldest first. One that is urgent leaves it when it is taken.
+#[derive(Default)]
+struct Waiting {
+    /// With the moment since when each waits; the first one counts. More than half of them do, or there are few.
+    entries: VecDeque<(Duration, VbId)>,
+    /// Since when each vBucket waits, by number; nothing if it does not.
+    since: Vec<Option<Duration>>,
+    len: usize,
+}
+
+/// So many entries that do not count any more are no matter.
+const FEW_VOID: usize = 64;
+
+impl Waiting {
+    fn push(&mut self, vb: VbId, now: Duration) {
+        let at = usize::from(vb.0);
+        if self.since.len() <= at {
+            self.since.resize(at + 1, None);
+        }
+        if self.since[at].is_none() {
+            self.since[at] = Some(now);
+            self.entries.push_back((now, vb));
+            self.len += 1;
+        }
+    }
+
+    fn remove(&mut self, vb: VbId) {
+        let since = self.since.get_mut(usize::from(vb.0));
+        if since.is_none_or(|since| since.take().is_none()) {
+            return;
+        }
+        self.len -= 1;
+        if self.entries.len() > 2 * self.len + FEW_VOID {
+            let since = &self.since;
+            self.entries.retain(|(at, vb)| since[usize::from(vb.0)] == Some(*at));
+        }
+        while self.entries.front().is_some_and(|(at, vb)| self.since[usize::from(vb.0)] != Some(*at)) {
+            self.entries.pop_front();
+        }
+    }
+
+    /// The one that waits for longest.
+    fn front(&self) -> Option<(Duration, VbId)> {
+        self.entries.front().copied()
+    }
+
+    fn pop(&mut self) -> Option<VbId> {
+        let (_, vb) = self.front()?;
+        self.remove(vb);
+        Some(vb)
+    }
 }
 
 /// What may be taken from the queue.
@@ -74,7 +125,7 @@ pub(crate) enum Due {
 impl Queue {
     /// How long the oldest gathers as things are.
     fn gather(&self, pace: Pace) -> Duration {
-        if self.waiting.len() <= FEW_VBUCKETS { pace.gather_few } else { pace.gather }
+        if self.waiting.len <= FEW_VBUCKETS { pace.gather_few } else { pace.gather }
     }
 
     /// Whether the oldest has gathered for long enough.
@@ -82,7 +133,7 @@ impl Queue {
         match (self.waiting.front(), due) {
             (None, _) => false,
             (Some(_), Due::Now) => true,
-            (Some((since, _)), Due::Gathered(now)) => now.saturating_sub(*since) >= self.gather(pace),
+            (Some((since, _)), Due::Gathered(now)) => now.saturating_sub(since) >= self.gather(pace),
         }
     }
 }
@@ -100,8 +151,8 @@ impl FlushQueue {
     /// Something of `vb` is to be written since `now`.
     pub(crate) fn push(&self, vb: VbId, now: Duration) {
         let mut queue = self.queue.lock();
-        queue.waiting.push_back((now, vb));
-        if queue.waiting.len() == 1 {
+        queue.waiting.push(vb, now);
+        if queue.waiting.len == 1 {
             self.wake.notify_one();
         }
     }
@@ -148,9 +199,8 @@ impl FlushQueue {
     }
 
     /// Appends a group of different vBuckets: the urgent ones alone, so that who waits waits for no others, or those
-    /// that wait for longest. While both are due they take turns. Says whether it took the urgent ones, which may
-    /// still stand among those that wait.
-    pub(crate) fn take(&self, group: &mut Vec<VbId>, due: Due) -> bool {
+    /// that wait for longest. While both are due they take turns.
+    pub(crate) fn take(&self, group: &mut Vec<VbId>, due: Due) {
         let mut queue = self.queue.lock();
         let queue = &mut *queue;
         let is_ripe = queue.is_ripe(due, self.pace());
@@ -160,21 +210,21 @@ impl FlushQueue {
                 && let Some(vb) = queue.urgent.pop_front()
             {
                 queue.is_urgent[usize::from(vb.0)] = false;
+                queue.waiting.remove(vb);
                 group.push(vb);
             }
         } else if is_ripe {
             while group.len() < self.pace.group_vbuckets
-                && let Some((_, vb)) = queue.waiting.pop_front()
+                && let Some(vb) = queue.waiting.pop()
             {
                 group.push(vb);
             }
         }
-        queue.was_urgent
     }
 
     /// vBuckets in the queue.
     pub fn len(&self) -> usize {
-        self.queue.lock().waiting.len()
+        self.queue.lock().waiting.len
     }
 
     /// Whether no vBucket is queued.
@@ -197,7 +247,7 @@ impl FlushQueue {
             match queue.waiting.front() {
                 None => self.wake.wait(&mut queue),
                 Some((since, _)) => {
-                    let left = queue.gather(pace).saturating_sub(now.saturating_sub(*since));
+                    let left = queue.gather(pace).saturating_sub(now.saturating_sub(since));
                     self.wake.wait_for(&mut queue, left);
                 }
             }
@@ -283,8 +333,41 @@ mod tests {
         queue.hurry(VbId(2));
         assert_eq!(take(&queue, late), [2]);
         queue.hurry(VbId(2));
-        assert_eq!(take(&queue, late), [0, 1, 2, 3]);
+        assert_eq!(take(&queue, late), [0], "the others were written");
         assert_eq!(take(&queue, late), [2]);
-        assert!(take(&queue, Due::Now).is_empty());
+        assert!(take(&queue, Due::Now).is_empty() && queue.is_empty());
+    }
+
+    #[test]
+    fn who_was_urgent_gathers_anew() {
+        let queue = FlushQueue::new(Pace::FILES);
+        let at = |ms| Duration::from_millis(ms);
+        queue.push(VbId(1), at(0));
+        queue.push(VbId(2), at(10));
+        queue.hurry(VbId(1));
+        assert_eq!(take(&queue, Due::Gathered(at(20))), [1]);
+        queue.push(VbId(1), at(30));
+        assert_eq!(queue.len(), 2);
+        assert!(take(&queue, Due::Gathered(at(209))).is_empty());
+        assert_eq!(take(&queue, Due::Gathered(at(210))), [2, 1], "the oldest decides");
+        queue.push(VbId(1), at(300));
+        assert!(take(&queue, Due::Gathered(at(499))).is_empty());
+        assert_eq!(take(&queue, Due::Gathered(at(500))), [1]);
+    }
+
+    #[test]
+    fn however_often_many_are_urgent_the_queue_is_bounded() {
+        let queue = FlushQueue::new(Pace::FILES);
+        queue.push(VbId(1000), Duration::ZERO);
+        for round in 1..=100 {
+            for vb in 0..100 {
+                queue.push(VbId(vb), Duration::from_millis(round));
+                queue.hurry(VbId(vb));
+            }
+            assert_eq!(take(&queue, Due::Gathered(Duration::from_millis(round))).len(), 100);
+            assert!(queue.queue.lock().waiting.entries.len() <= 2 * 101 + FEW_VOID);
+        }
+        assert_eq!(take(&queue, Due::Now), [1000]);
+        assert!(queue.is_empty());
     }
 }

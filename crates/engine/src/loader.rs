@@ -3,9 +3,10 @@
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 
+use base::planted::{self, Bug};
 use base::{CollectionId, Seqno, SyncWrite, VbId, Version};
 use kvstore::{Counts, Values};
-use vbucket::Loaded;
+use vbucket::{Collections, Loaded};
 
 use crate::bucket::{Bucket, Shard, dead};
 use crate::completion::Completion;
@@ -81,7 +82,7 @@ impl Bucket {
         let mut until_look = ITEMS_PER_LOOK;
         let mut stopped = false;
         let Some(snapshot) = self.store.snapshot(vb)? else { return Ok(Some(loaded)) };
-        let prepared = self.load_prepares(&*snapshot, &mut loaded)?;
+        let prepared = self.load_prepares(&*snapshot, &collections, &mut loaded)?;
         snapshot.scan(Seqno(0), Values::Leave, &mut |version| {
             let hash = self.hash(version.key());
             let is_prepared = !prepared.is_empty() && prepared.contains(version.stored_key());
@@ -106,16 +107,18 @@ impl Bucket {
     fn load_prepares(
         &self,
         snapshot: &dyn kvstore::Snapshot,
+        collections: &Collections,
         loaded: &mut Loaded,
     ) -> Result<HashSet<Box<[u8]>>, kvstore::Failure> {
         let mut documents = HashSet::new();
         let state = snapshot.state()?;
-        if state.prepared_seqno <= state.completed_seqno {
+        if state.prepared_seqno <= state.completed_seqno || planted::is(Bug::WarmupForgetsPrepares) {
             return Ok(documents);
         }
         let mut prepares = Vec::new();
         snapshot.scan_all(Seqno(state.completed_seqno).next(), Values::Read, &mut |version| {
-            if matches!(version.meta().sync_write, SyncWrite::Prepare(_)) {
+            let is_prepare = matches!(version.meta().sync_write, SyncWrite::Prepare(_));
+            if is_prepare && !collections.has_dropped(&version) {
                 prepares.push(version);
             }
             ControlFlow::Continue(())

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use base::env::{Env, OpenMode};
+use base::planted::{self, Bug};
 use base::{Cas, RevSeqno, Seqno, VbId, VbState, VbUuid};
 use kvstore::{CheckpointType, KvStore, StoredVb, VbStateDoc};
 use parking_lot::Mutex;
@@ -75,6 +76,7 @@ impl Bucket {
         }
         let new = if is_ephemeral { BucketContext::ephemeral } else { BucketContext::new };
         let context = new(env.random.next_u64(), env.random.next_u64(), env.heap.clone());
+        let context = if config.needs_topology { context.in_cluster() } else { context };
         context.frequency.set(settings.get(Key::FreqCounterIncrementFactor));
         let shards = (0..config.vbuckets).map(|id| {
             let origin = Origin::empty(config.first_role, new_uuid(&env));
@@ -154,7 +156,8 @@ impl Bucket {
                     shard.vb = dead(vb, &self.context, &self.env);
                 }
             }
-            if !clean && shard.vb.state() == VbState::Active {
+            let goes_on = clean || planted::is(Bug::NoHistoryAfterCrash);
+            if !goes_on && shard.vb.state() == VbState::Active {
                 shard.vb.new_history(self.new_uuid());
                 self.queue_flush(&mut shard);
             }
@@ -175,6 +178,8 @@ impl Bucket {
         // A replica may have been told that nothing was changed before its snapshot ended.
         let high_seqno = stored.high_seqno.max(Seqno(stored.state.snap_start));
         let collections = collections_of(&stored.manifest, &stored.collections);
+        let is_whole = stored.state.state == VbState::Active || planted::is(Bug::SnapshotForgottenAtRestart);
+        let is_cas_known = !planted::is(Bug::CasForgottenAtRestart);
         Origin {
             collections,
             state: stored.state.state,
@@ -182,10 +187,10 @@ impl Bucket {
                 .unwrap_or_else(|| FailoverTable::new(self.new_uuid())),
             high_seqno,
             purge_seqno: stored.purge_seqno.max(Seqno(stored.state.purge_seqno)),
-            max_cas: Cas(stored.state.max_cas),
+            max_cas: if is_cas_known { Cas(stored.state.max_cas) } else { Cas(0) },
             max_deleted_rev: RevSeqno(stored.state.max_deleted_seqno),
             might_contain_xattrs: stored.state.might_contain_xattrs,
-            snapshot: (stored.state.state != VbState::Active).then(|| snapshot_of(&stored.state)),
+            snapshot: (!is_whole).then(|| snapshot_of(&stored.state)),
             topology: stored.state.replication_topology.and_then(|json| topology_from_json(&json).ok()),
             max_visible: Seqno(stored.state.max_visible_seqno).min(stored.high_seqno),
             last_prepared: Seqno(stored.state.prepared_seqno).min(stored.high_seqno),

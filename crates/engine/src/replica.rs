@@ -284,6 +284,7 @@ impl Bucket {
                     applied.note(&shard.vb, garbage.len());
                     if !garbage.is_empty() {
                         self.queue_flush(&mut shard);
+                        self.manifest.note_dropped(&shard.vb, &self.keeper);
                     }
                     // Somebody waits for the acknowledgement.
                     if shard.unflushed() > LARGE_BACKLOG || shard.vb.prepares_wait_for_disk() {
@@ -379,7 +380,7 @@ fn apply(
     now: Moment,
 ) -> Result<Stored, (ReplicaRefusal, Incoming)> {
     match change {
-        Incoming::Version(new) if is_document(&new) => vb
+        Incoming::Version(new) if is_plain(&new) => vb
             .apply_replicated(hash, new)
             .map_err(|(misplaced, new)| (misplaced.into(), Incoming::Version(new))),
         Incoming::Version(new) if is_prepare(&new) => {
@@ -409,7 +410,7 @@ fn is_prepare(new: &NewVersion) -> bool {
     matches!(new.meta().sync_write, SyncWrite::Prepare(_))
 }
 
-/// A document, a tombstone, or an event of collections.
-fn is_document(new: &NewVersion) -> bool {
+/// Whether it is a document, tombstone or event of collections.
+fn is_plain(new: &NewVersion) -> bool {
     new.meta().sync_write == SyncWrite::No
 }

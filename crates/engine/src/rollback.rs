@@ -1,5 +1,6 @@
 //! Going back: a vBucket forgets what came after a seqno, on disk and in memory.
 
+use base::planted::{self, Bug};
 use base::{Seqno, VbId, VbState};
 use kvstore::{RolledBack, StoredVb};
 use vbucket::VBucket;
@@ -28,6 +29,9 @@ impl Bucket {
             Ok(rolled_back) => rolled_back,
             Err(failure) => return Ok(Err(failure.into())),
         };
+        if planted::is(Bug::RollbackLeavesMemory) {
+            return Ok(Ok(rolled_back.seqno));
+        }
         self.begin_again(vb, rolled_back.stored)?;
         self.waiters.forget(vb);
         let reloaded = self.reload(vb);

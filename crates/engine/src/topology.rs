@@ -1,5 +1,7 @@
 //! A vBucket's replication chains as JSON: an array of one or two arrays of node names and nulls.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 use vbucket::{Chain, Topology, TopologyError};
 
@@ -26,9 +28,29 @@ fn member(json: &Value) -> Result<Option<Box<str>>, TopologyError> {
 }
 
 /// The value of `topology` for a state document.
-pub(crate) fn topology_to_json(topology: &Topology) -> Value {
+fn topology_to_json(topology: &Topology) -> Value {
     let chain = |chain: &Chain| chain.members().map(|name| name.map_or(Value::Null, Value::from)).collect();
     topology.chains().map(chain).collect::<Vec<Value>>().into()
+}
+
+/// Values of `topology` for the state documents of many vBuckets, which mostly have few different ones.
+#[derive(Default)]
+pub(crate) struct TopologyValues(Vec<(Topology, Arc<Value>)>);
+
+impl TopologyValues {
+    /// More different ones than this are made anew.
+    const MOST: usize = 8;
+
+    /// The value of one.
+    pub(crate) fn of(&mut self, topology: &Topology) -> Arc<Value> {
+        if let Some((_, value)) = self.0.iter().find(|(known, _)| known == topology) {
+            return Arc::clone(value);
+        }
+        let value = Arc::new(topology_to_json(topology));
+        self.0.truncate(TopologyValues::MOST - 1);
+        self.0.insert(0, (topology.clone(), Arc::clone(&value)));
+        value
+    }
 }
 
 #[cfg(test)]
@@ -50,6 +72,19 @@ mod tests {
             let text: Value = serde_json::from_str(&topology.to_string()).expect("it prints JSON");
             assert_eq!(text, sent);
         }
+    }
+
+    #[test]
+    fn values_are_shared_and_never_mixed_up() {
+        let topologies: Vec<Topology> = (0..20)
+            .map(|n| topology_from_json(&json!([[format!("n_{n}"), null]])).expect("it is valid"))
+            .collect();
+        let mut values = TopologyValues::default();
+        for topology in topologies.iter().chain(topologies.iter().rev()) {
+            assert_eq!(*values.of(topology), topology_to_json(topology));
+        }
+        assert!(values.0.len() <= TopologyValues::MOST);
+        assert!(Arc::ptr_eq(&values.of(&topologies[3]), &values.of(&topologies[3])));
     }
 
     #[test]

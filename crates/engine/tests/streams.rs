@@ -130,7 +130,9 @@ fn those_who_take_nothing_hold_up_nobody() {
         world.set(&format!("k{at}"), &value);
     }
     assert!(world.bucket.flush_all());
-    let begin = |follower: &Arc<Follower>| world.bucket.begin_backfill(VB, Seqno(0), READING, Box::new(WholeLines), follower);
+    let begin = |follower: &Arc<Follower>| {
+        world.bucket.begin_backfill(VB, Seqno(0), READING, Box::new(WholeLines), follower)
+    };
     let (idle, _) = follower();
     let stalled: Vec<_> = (0..8).map(|_| begin(&idle)).collect();
     while world.bucket.backfill_step() == Progress::Worked {}

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use base::{Cas, Datatype, DurabilityLevel, Seqno, SyncWrite, VbState};
-use common::{VB, World, doc};
+use common::{VB, World, doc, stores};
 use engine::{
     CounterRequest, Durable, Mutated, Refusal, StoreMode, StoreRequest, SyncOutcome, Topology,
     topology_from_json,
@@ -109,6 +109,32 @@ fn alone_a_level_with_disk_waits_for_the_flusher() {
 fn without_a_topology_this_node_is_alone() {
     let world = World::new(3);
     assert_eq!(world.set_durably("a", "1", DurabilityLevel::Majority).expect("stored").pending, None);
+}
+
+#[test]
+fn in_a_cluster_nothing_is_committed_before_the_topology_is_known() {
+    let (env, handles) = base::env::Env::sim(40);
+    let world = stores::open(env, handles, stores::files, |config| {
+        (config.first_role, config.needs_topology) = (VbState::Dead, true);
+    });
+    let active_without = || world.bucket.set_vbucket_state(VB, VbState::Active, None).expect("there is one");
+    active_without();
+    for level in LEVELS {
+        assert_eq!(world.set_durably("a", "1", level), Err(Refusal::DurabilityImpossible));
+    }
+    world.set("a", "0").expect("what is not durable needs no majority");
+    world.become_(VbState::Active, TWO);
+    let mutated = world.set_durably("a", "2", DurabilityLevel::Majority).expect("prepared");
+    // It is taken over, as by DCP: whoever was in its chain says nothing to the new active one before that is told.
+    world.bucket.set_vbucket_state(VB, VbState::Pending, None).expect("there is one");
+    assert_eq!(outcome(&mutated), Some(SyncOutcome::GivenUp));
+    active_without();
+    world.flush();
+    world.acknowledge("n_1", mutated.seqno);
+    assert_eq!((world.in_flight(), world.get("a").as_deref()), (1, Ok("0")));
+    assert_eq!(world.set_durably("b", "1", DurabilityLevel::Majority), Err(Refusal::DurabilityImpossible));
+    world.become_(VbState::Active, TWO);
+    assert_eq!((world.in_flight(), world.get("a").as_deref()), (0, Ok("2")));
 }
 
 #[test]

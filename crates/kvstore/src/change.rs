@@ -9,8 +9,10 @@ use crate::store::Values;
 pub struct Change<'a> {
     /// Its metadata.
     pub meta: VersionMeta,
-    /// Collection prefix and key; of a prepare or an abort the prefix of prepares before that. Both were checked.
+    /// Collection prefix and key; of a prepare or an abort the prefix of prepares before that.
     pub stored_key: &'a [u8],
+    /// The stored key, split. Whoever made the change has looked at that of a prepare's document, too.
+    key: DocKey<'a>,
     /// The stored value: a Snappy block if the datatype says so. Nothing if it was not asked for.
     pub value: Option<&'a [u8]>,
     /// How often it was read lately.
@@ -18,9 +20,14 @@ pub struct Change<'a> {
 }
 
 impl<'a> Change<'a> {
-    /// A change as somebody who asked for all of it, or for its record only, sees it in a file.
-    pub(crate) fn stored(meta: VersionMeta, stored_key: &'a [u8], value: Option<&'a [u8]>) -> Change<'a> {
-        Change { meta, stored_key, value, frequency: INITIAL_FREQUENCY }
+    /// A change as it is in a file: `key` is the stored key, split.
+    pub(crate) fn stored(
+        meta: VersionMeta,
+        stored_key: &'a [u8],
+        key: DocKey<'a>,
+        value: Option<&'a [u8]>,
+    ) -> Change<'a> {
+        Change { meta, stored_key, key, value, frequency: INITIAL_FREQUENCY }
     }
 
     /// What a version says.
@@ -28,33 +35,39 @@ impl<'a> Change<'a> {
         Change {
             meta: version.meta(),
             stored_key: version.stored_key(),
+            key: version.key(),
             value: version.is_resident().then(|| version.value()),
             frequency: version.frequency().load(std::sync::atomic::Ordering::Relaxed),
         }
     }
 
     /// The key, split into collection and bytes.
+    #[inline]
     pub fn key(&self) -> DocKey<'a> {
-        DocKey::parse(self.stored_key).expect("whoever made the change checked its key")
+        self.key
     }
 
     /// The document's key, also of a prepare or an abort.
+    #[inline]
     pub fn document_key(&self) -> DocKey<'a> {
-        document_key(self.key()).expect("whoever made the change checked its key")
+        document_key(self.key).expect("whoever made the change checked its key")
     }
 
     /// Whether it is a tombstone.
+    #[inline]
     pub fn is_deleted(&self) -> bool {
         self.meta.kind.is_deleted()
     }
 
     /// Bytes of key and value.
+    #[inline]
     pub fn bytes(&self) -> usize {
         self.stored_key.len() + self.value.map_or(0, <[u8]>::len)
     }
 }
 
 /// The key of the document that a stored key is about; nothing if it is that of a prepare of no document.
+#[inline]
 pub(crate) fn document_key(key: DocKey<'_>) -> Option<DocKey<'_>> {
     if key.collection == crate::collections::PREPARES { DocKey::parse(key.key) } else { Some(key) }
 }

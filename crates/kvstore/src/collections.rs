@@ -3,7 +3,7 @@
 use base::doc_key::{DocKey, decode_leb128, encode_leb128};
 use base::{CollectionId, Seqno, Version};
 
-use crate::manifest::{StoredCollection, StoredManifest};
+use crate::manifest::StoredManifest;
 
 /// Namespace of system events.
 pub(crate) const SYSTEM: CollectionId = CollectionId::SYSTEM;
@@ -128,10 +128,10 @@ pub(crate) fn former_of(event: &Version, manifest: &StoredManifest) -> Option<Co
     (!event.is_deleted() && manifest.is_open_before(id, event.meta().by_seqno)).then_some(id)
 }
 
-/// Whether counts say that anything was ever saved in a collection.
-pub(crate) fn is_counted(all: &[(CollectionId, CollectionStats)], one: &StoredCollection) -> bool {
-    let stats = all.iter().find(|(id, _)| *id == one.collection.id).map(|(_, stats)| stats);
-    stats.is_some_and(|stats| stats.high_seqno > one.start || stats.item_count > 0)
+/// Whether counts say that anything was ever saved in a collection that began at `start`.
+pub(crate) fn is_counted(all: &[(CollectionId, CollectionStats)], of: CollectionId, start: Seqno) -> bool {
+    let stats = all.iter().find(|(id, _)| *id == of).map(|(_, stats)| stats);
+    stats.is_some_and(|stats| stats.high_seqno > start || stats.item_count > 0)
 }
 
 /// Whether there is something of a collection among versions that are sorted by key.
@@ -251,9 +251,10 @@ impl Tally {
         self.last = 0;
     }
 
-    /// Whether anything was ever saved in a collection, or is among `items`, which are sorted by key.
-    pub(crate) fn is_written(&self, one: &StoredCollection, items: &[Version]) -> bool {
-        is_counted(&self.collections, one) || holds(items, one.collection.id)
+    /// Whether anything was ever saved in a collection that began at `start`, or is among `items`, which are sorted by
+    /// key.
+    pub(crate) fn is_written(&self, id: CollectionId, start: Seqno, items: &[Version]) -> bool {
+        is_counted(&self.collections, id, start) || holds(items, id)
     }
 
     /// Forgets the counts of collections that `events` drop: the same batch may have brought documents of them.

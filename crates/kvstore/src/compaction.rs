@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 
+use base::planted::{self, Bug};
 use base::{CollectionId, Seqno, SyncWrite, Version};
 
 use crate::collections::{Owner, owner};
@@ -136,7 +137,8 @@ impl Compaction<'_> {
             return Some(Reason::Dropped);
         }
         if matches!(record.sync_write, Some(SyncWrite::Prepare(_))) {
-            return (record.seqno <= completed).then_some(Reason::Committed);
+            let is_over = record.seqno <= completed || planted::is(Bug::CompactionDropsPrepares);
+            return is_over.then_some(Reason::Committed);
         }
         let expiry = record.expiry.filter(|expiry| *expiry != 0)?;
         let is_before = |limit: Option<u32>| limit.is_some_and(|limit| expiry < limit);
@@ -154,6 +156,9 @@ impl Compaction<'_> {
 
     /// Whether a record belongs to a dropped collection.
     pub(crate) fn drops(&self, stored_key: &[u8], seqno: Seqno) -> bool {
+        if planted::is(Bug::DroppedCollectionKept) {
+            return false;
+        }
         match owner(stored_key) {
             Owner::Document(collection) | Owner::Prepare(collection) => (self.is_dropped)(collection, seqno),
             Owner::CollectionEvent(_) | Owner::Other => false,

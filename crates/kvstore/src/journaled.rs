@@ -28,7 +28,6 @@ use crate::compaction::{Compacted, Compaction, RolledBack};
 use crate::couch::{Couch, CouchConfig};
 use crate::failure::Failure;
 use crate::journal::{Filed, Frame, Journal, JournalConfig, Record, State};
-use crate::manifest::StoredCollection;
 use crate::state::VbStateDoc;
 use crate::store::{Background, Counts, KvStore, SaveBatch, Snapshot, States, Stats, StoredVb, Usage};
 use charged::Charged;
@@ -343,8 +342,7 @@ impl Journaled {
             stored.state = state.clone();
             stored.high_seqno = stored.high_seqno.max(unfiled.runs.high_seqno());
             let (runs, counted) = (&unfiled.runs, &stored.collections);
-            let is_written =
-                |one: &StoredCollection| is_counted(counted, one) || runs.hold(one.collection.id);
+            let is_written = |id, start| is_counted(counted, id, start) || runs.hold(id);
             runs.events().for_each(|event| stored.manifest.apply(event, is_written));
             return Ok(Some(stored));
         }

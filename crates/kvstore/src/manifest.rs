@@ -158,8 +158,9 @@ impl StoredManifest {
     }
 
     /// Takes over what an event says that is saved; one that cannot be read changes nothing, nor does one that is known
-    /// already. `is_written` tells whether anything was ever saved in a collection: if not, nothing has to be erased.
-    pub(crate) fn apply(&mut self, version: &Version, is_written: impl Fn(&StoredCollection) -> bool) {
+    /// already. `is_written` tells whether anything was ever saved in a collection since it began: if not, nothing has to
+    /// be erased.
+    pub(crate) fn apply(&mut self, version: &Version, is_written: impl Fn(CollectionId, Seqno) -> bool) {
         let Some(event) = SystemEvent::of(version) else {
             tracing::error!(seqno = %version.meta().by_seqno, "a system event cannot be read, and is passed over");
             return;
@@ -178,7 +179,9 @@ impl StoredManifest {
             }
             SystemEvent::CollectionBegin { collection, .. } => {
                 // One that is older was dropped meanwhile, by an event under the same key.
-                self.end(collection.id, Seqno(seqno.0.saturating_sub(1)), is_written);
+                if self.is_open(collection.id) {
+                    self.end(collection.id, Seqno(seqno.0.saturating_sub(1)), is_written);
+                }
                 if self.is_open(collection.id) {
                     return;
                 }
@@ -193,13 +196,22 @@ impl StoredManifest {
         }
     }
 
-    fn end(&mut self, id: CollectionId, end: Seqno, is_written: impl Fn(&StoredCollection) -> bool) {
+    fn end(&mut self, id: CollectionId, end: Seqno, is_written: impl Fn(CollectionId, Seqno) -> bool) {
         let is_it = |there: &StoredCollection| there.collection.id == id && there.start <= end;
-        let Some(at) = self.open.iter().position(is_it) else { return };
-        let ended = self.open.remove(at);
-        if is_written(&ended) {
-            self.dropped.push(StoredDrop { id, start: ended.start, end });
+        let start = match self.open.iter().position(is_it) {
+            Some(at) => self.open.remove(at).start,
+            // It began in the same batch, by an event under the same key, which the batch does not have any more.
+            None if !self.is_open(id) && !self.is_dropped(id, end) => Seqno(0),
+            None => return,
+        };
+        if is_written(id, start) {
+            self.dropped.push(StoredDrop { id, start, end });
         }
+    }
+
+    /// Whether it is known that what a collection held at a seqno is dropped.
+    fn is_dropped(&self, id: CollectionId, seqno: Seqno) -> bool {
+        self.dropped.iter().any(|dropped| dropped.id == id && seqno <= dropped.end)
     }
 
     /// Seqno of the event that made the default collection; 0 if it has always been there, or is not there.

@@ -141,7 +141,7 @@ impl Vbucket {
         let totals = &mut self.now.totals;
         for event in &events {
             let former = former_of(event, &totals.manifest);
-            totals.manifest.apply(event, |one| totals.tally.is_written(one, batch.items));
+            totals.manifest.apply(event, |id, start| totals.tally.is_written(id, start, batch.items));
             former.into_iter().for_each(|id| totals.tally.drop_collection(id));
         }
         totals.tally.begin_default(&totals.manifest);

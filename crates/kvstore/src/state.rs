@@ -1,6 +1,7 @@
 //! The state of a vBucket as the JSON local document `_local/vbstate`, as the original writes it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use base::{Seqno, VbState};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -53,8 +54,8 @@ pub struct VbStateDoc {
     #[serde(with = "decimal", skip_serializing_if = "is_zero")]
     pub purge_seqno: u64,
     /// Replication chains, as the cluster set them.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub replication_topology: Option<Value>,
+    #[serde(with = "shared", skip_serializing_if = "Option::is_none")]
+    pub replication_topology: Option<Arc<Value>>,
     /// End of the snapshot that the last save belongs to.
     #[serde(with = "decimal")]
     pub snap_end: u64,
@@ -245,6 +246,22 @@ fn state_to_name<S: Serializer>(state: &VbState, s: S) -> Result<S::Ok, S::Error
 fn state_from_name<'de, D: Deserializer<'de>>(d: D) -> Result<VbState, D::Error> {
     let name = String::deserialize(d)?;
     VbState::from_name(&name).ok_or_else(|| serde::de::Error::custom("unknown vBucket state"))
+}
+
+/// What many documents share is written as if each had its own.
+mod shared {
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use serde_json::Value;
+
+    pub(super) fn serialize<S: Serializer>(value: &Option<Arc<Value>>, s: S) -> Result<S::Ok, S::Error> {
+        value.as_deref().serialize(s)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Arc<Value>>, D::Error> {
+        Ok(Option::<Value>::deserialize(d)?.map(Arc::new))
+    }
 }
 
 /// 64-bit numbers are strings of digits in this document.

@@ -200,6 +200,7 @@ impl Host {
         bucket.settings = spec.settings.clone();
         bucket.vbuckets = config.vbuckets;
         bucket.first_role = if config.is_member { VbState::Dead } else { VbState::Active };
+        bucket.needs_topology = config.is_member;
         bucket.compact_percent = config.compaction.percent;
         bucket.compact_min_waste_bytes = config.compaction.min_waste_bytes;
         bucket.purge_age_s = config.compaction.purge_age_s;

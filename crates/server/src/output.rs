@@ -234,13 +234,18 @@ mod tests {
     use base::{DocKey, NewVersion, VersionMeta};
     use proptest::prelude::*;
 
-    fn output(parts: &[(usize, bool)]) -> (Output, Vec<u8>) {
+    /// Parts with how they come: 0 as bytes, 1 as the end of a value, others as a part of frames.
+    fn output(parts: &[(usize, u8)]) -> (Output, Vec<u8>) {
         let mut output = Output::default();
         let mut plain = Vec::new();
-        for (at, (len, as_value)) in parts.iter().enumerate() {
+        for (at, (len, form)) in parts.iter().enumerate() {
             let bytes: Vec<u8> = (0..*len).map(|i| (i + at) as u8).collect();
-            if *as_value {
-                let from = len.min(&3);
+            let from = len.min(&3);
+            if *form > 1 {
+                let frames = Arc::new(Frames::new(bytes.clone(), base::Heap::shared().account()));
+                output.frames(&frames, *from..bytes.len());
+                plain.extend_from_slice(&bytes[*from..]);
+            } else if *form == 1 {
                 let version = NewVersion::new(
                     base::Heap::shared(),
                     VersionMeta::default(),
@@ -262,7 +267,7 @@ mod tests {
     proptest! {
         #[test]
         fn nothing_is_lost_or_reordered(
-            parts in proptest::collection::vec((prop_oneof![0usize..20, 16_380usize..16_400], any::<bool>()), 0..6),
+            parts in proptest::collection::vec((prop_oneof![0usize..20, 16_380usize..16_400], 0u8..3), 0..6),
             sent in 0usize..60_000,
             steps in proptest::collection::vec(1usize..20_000, 1..40),
         ) {

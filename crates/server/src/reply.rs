@@ -72,7 +72,7 @@ impl<'a> Reply<'a> {
         self.counters.sync_writes.count_at_once(level);
     }
 
-    /// From now on agreed on something else (HELLO).
+    /// What is answered keeps to what was agreed on before and is again (HELLO).
     pub fn set_features(&mut self, features: Features) {
         self.envelope.features = features;
     }

@@ -11,9 +11,9 @@ use ::cluster::state::{Outcome, State};
 use ::cluster::{Command, LeaderConfig, MemoryStore, NodeId, Status, Store};
 use base::env::Env;
 use protocol::{RequestParts, opcode};
+use serde_json::{Value, json};
 use server::cluster::{Cluster, ClusterConfig};
 use server::{Config, Server, Settings};
-use serde_json::{Value, json};
 use support::{Client, Lines, VBUCKETS, http, vb};
 
 /// Longer than anything here takes: nothing waits for it if all is well.
@@ -344,8 +344,7 @@ fn all_documents_of_a_bucket_go_at_once() {
     let (code, told) = nodes.http(1, "POST", "/pools/default/buckets/default/controller/doFlush", "");
     assert_eq!(code, 200, "{told}");
     for key in ledger.keys() {
-        let frame =
-            Client::connect(&nodes.owner(key).expect("there is one").server, "default", &[]).get(key);
+        let frame = Client::connect(&nodes.owner(key).expect("there is one").server, "default", &[]).get(key);
         assert_eq!(frame.expect("an answer").status, protocol::Status::KeyEnoent, "{}", key.escape_ascii());
     }
     let mut after = BTreeMap::new();
@@ -360,8 +359,7 @@ fn all_documents_of_a_bucket_go_at_once() {
     nodes.settled();
     nodes.check(&after);
     for key in ledger.keys().filter(|key| !after.contains_key(*key)) {
-        let frame =
-            Client::connect(&nodes.owner(key).expect("there is one").server, "default", &[]).get(key);
+        let frame = Client::connect(&nodes.owner(key).expect("there is one").server, "default", &[]).get(key);
         assert_eq!(frame.expect("an answer").status, protocol::Status::KeyEnoent, "{}", key.escape_ascii());
     }
     nodes.stop();
@@ -411,9 +409,10 @@ fn collections_are_made_at_all_nodes_at_once() {
     let path = "/pools/default/buckets/default/scopes/_default/collections";
     std::thread::scope(|scope| {
         for (at, member) in nodes.members.iter().enumerate() {
+            let address = (member.server.kv_addr(), member.server.http_addr());
             scope.spawn(move || {
                 for number in 0..EACH {
-                    let (code, told) = http(&member.server, "POST", path, &format!("name=c{at}-{number}"));
+                    let (code, told) = http(&address, "POST", path, &format!("name=c{at}-{number}"));
                     assert_eq!(code, 200, "{told}");
                 }
             });
@@ -504,7 +503,11 @@ fn scripts_manage_a_cluster_over_http() {
         ("/controller/ejectNode", "otpNode=n_2%40127.0.0.1", "n_2 is active"),
         ("/controller/reAddNode", "otpNode=n_2%40127.0.0.1", "n_2 is active"),
         ("/controller/setRecoveryType", "otpNode=n_2&recoveryType=some", "give delta or full"),
-        ("/controller/addNode", "hostname=127.0.0.1%3A1&user=u&password=p&services=kv", "start it with --join"),
+        (
+            "/controller/addNode",
+            "hostname=127.0.0.1%3A1&user=u&password=p&services=kv",
+            "start it with --join",
+        ),
         ("/settings/autoFailover", "enabled=true&timeout=0", "give a number from 1"),
         ("/settings/autoFailover", "enabled=perhaps", "give true or false"),
     ] {

@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods, reason = "this is a client, outside the server")]
 
 use std::future::Future;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -40,13 +41,19 @@ impl Node {
         node
     }
 
+    /// A member of a cluster, with a bucket, that nobody tells anything.
+    fn start_member() -> Node {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut config = config(folder.path());
+        config.is_member = true;
+        let server = server::serve(config, Env::real()).expect("the node starts");
+        let bucket = server::config::BucketSpec::parse("default").expect("a name");
+        server.node().create_bucket(bucket).expect("there is none yet");
+        Node { server: Some(server), folder }
+    }
+
     fn start_again(&mut self) {
-        let settings = format!(
-            "kv = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\npassword = \"password\"\nvbuckets = {VBUCKETS}\n"
-        );
-        let settings = Settings::parse(&settings).expect("valid settings");
-        let folder = self.folder.path().to_owned();
-        let config = Config::new(settings, folder, 1, String::new).expect("a valid configuration");
+        let config = config(self.folder.path());
         self.server = Some(server::serve(config, Env::real()).expect("the node starts"));
         eventually("the documents are loaded", || {
             let loading = |vb| read(&self.bucket(), VbId(vb), "x") == Err(Refusal::Loading);
@@ -97,6 +104,14 @@ impl Node {
             led.expect("there is one");
         }
     }
+}
+
+fn config(folder: &Path) -> Config {
+    let settings = format!(
+        "kv = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\npassword = \"password\"\nvbuckets = {VBUCKETS}\n"
+    );
+    let settings = Settings::parse(&settings).expect("valid settings");
+    Config::new(settings, folder.to_owned(), 1, String::new).expect("a valid configuration")
 }
 
 /// Waits for what other threads bring about.
@@ -242,6 +257,37 @@ fn who_becomes_active_commits_what_it_finds_prepared() {
     eventually("it is committed again", || in_flight(&replica) == Some(0));
     assert_eq!(read(&replica.bucket(), vb_of("k"), "k"), Ok(b"prepared".to_vec()));
     write(&replica, "k", "x", None).expect("nothing is in the way any more");
+}
+
+#[test]
+fn a_member_of_a_cluster_that_took_over_is_no_majority_alone() {
+    let (source, member) = (Node::start(), Node::start_member());
+    let names = |nodes: &[&str]| topology_from_json(&json!([nodes])).expect("a chain");
+    source.lead(&[]);
+    assert_eq!(decide(&source, "k", "committed", DurabilityLevel::PersistToMajority), SyncOutcome::Committed);
+    // What only the source has when it gives the vBucket away.
+    source.lead(&["absent:1"]);
+    let pending = prepare(&source, "k", "prepared", DurabilityLevel::Majority, PATIENCE);
+    member.follow(&source, Mode::TakeOver);
+    eventually("it took over", || {
+        (0..VBUCKETS).all(|vb| member.bucket().state_of(VbId(vb)) == Some(VbState::Active))
+    });
+    assert_eq!(outcome(pending), SyncOutcome::GivenUp);
+    let in_flight = || member.bucket().inspect(vb_of("k"), vbucket::VBucket::prepares_in_flight);
+    for level in LEVELS {
+        let refused = write(&member, "other", "x", at(level, PATIENCE)).err();
+        assert_eq!(refused, Some(Refusal::DurabilityImpossible));
+    }
+    assert_eq!(in_flight(), Some(1), "it is not committed by one node");
+    assert_eq!(read(&member.bucket(), vb_of("k"), "k"), Ok(b"committed".to_vec()));
+    // Now it is told that it is alone.
+    let alone = names(&[&member.name()]);
+    for vb in 0..VBUCKETS {
+        let led = member.bucket().set_vbucket_state(VbId(vb), VbState::Active, Some(alone.clone()));
+        led.expect("there is one");
+    }
+    eventually("it is committed", || in_flight() == Some(0));
+    assert_eq!(read(&member.bucket(), vb_of("k"), "k"), Ok(b"prepared".to_vec()));
 }
 
 #[test]

@@ -1,5 +1,9 @@
 //! Stores keep what they acknowledged and show nothing else, wherever the power goes and whichever call fails.
 
+#[cfg(feature = "planted")]
+#[path = "../../simulation/src/known.rs"]
+mod known;
+
 use sim::kv::subjects::{couch, journaled};
 use sim::kv::{Depth, Flips, Subject, Tally, bit_flips, crash_states, fault_points, interleave};
 
@@ -76,4 +80,16 @@ fn journaled_with_rotten_bits() {
 #[test]
 fn journaled_with_threads_in_turns() {
     every_schedule(&journaled());
+}
+
+/// Mistakes in the product that a power loss shows (`base::planted`).
+#[test]
+#[cfg(feature = "planted")]
+fn mistakes_in_the_product_are_found() {
+    use known::{Simulator, look_for};
+    let missed = look_for(Simulator::CrashStates, |seed| {
+        let tally = crash_states(&journaled(), &Depth::default(), seed);
+        if tally.holds() { Ok(()) } else { Err(tally.to_string().replace('\n', " ")) }
+    });
+    assert!(missed.is_empty(), "not found: {missed:?}");
 }

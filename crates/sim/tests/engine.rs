@@ -1,5 +1,9 @@
 //! A bucket keeps what it said was persisted, wherever it is stopped, and says after a restart how far it goes.
 
+#[cfg(feature = "planted")]
+#[path = "../../simulation/src/known.rs"]
+mod known;
+
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -317,4 +321,17 @@ fn a_bucket_on_a_fresh_disk_makes_its_folders_durable() {
     let (run, recording) = recorded(|_| {}, |disk| run(1, 60, disk));
     let verdict = every_crash(&CrashPlan::new(1), &recording, |disk, at| check(&run, disk, at));
     verdict.report("engine, fresh disk");
+}
+
+/// Mistakes in the product that a power loss shows (`base::planted`).
+#[test]
+#[cfg(feature = "planted")]
+fn mistakes_in_the_product_are_found() {
+    use known::{Simulator, look_for};
+    let missed = look_for(Simulator::Crashes, |seed| {
+        let (run, recording) = recorded(prepare, |disk| run(seed, 100, disk));
+        let verdict = every_crash(&CrashPlan::new(seed), &recording, |disk, at| check(&run, disk, at));
+        verdict.examples.first().map_or(Ok(()), |example| Err(example.clone()))
+    });
+    assert!(missed.is_empty(), "not found: {missed:?}");
 }

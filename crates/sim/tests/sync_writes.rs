@@ -1,5 +1,9 @@
 //! A sync write that was told to be on disk is there after a power loss at any moment, and so is what was prepared.
 
+#[cfg(feature = "planted")]
+#[path = "../../simulation/src/known.rs"]
+mod known;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -68,7 +72,7 @@ fn request<'a>(key: &'a str, value: &'a str) -> StoreRequest<'a> {
 }
 
 impl Run {
-    fn write(&mut self, rng: &mut SplitMix64, bucket: &Bucket, waiting: &mut Vec<Waiting>) {
+    fn write(&mut self, rng: &mut SplitMix64, disk: &SimDisk, bucket: &Bucket, waiting: &mut Vec<Waiting>) {
         let vb = VbId(rng.below(u64::from(VBUCKETS)) as u16);
         let (key, value) = (format!("k{}", rng.below(KEYS)), format!("v{}", rng.next_u64()));
         let level = LEVELS[rng.below(3) as usize];
@@ -77,7 +81,9 @@ impl Run {
             return;
         };
         let writes = self.0.entry((vb, key.clone())).or_default();
-        writes.push(Write { value, acknowledged_at: None });
+        // What needs no disk may be told at once; what does need it has been there then.
+        let is_told = mutated.pending.is_none() && durable.is_some_and(|durable| durable.level != LEVELS[0]);
+        writes.push(Write { value, acknowledged_at: is_told.then(|| disk.changes()) });
         waiting.extend(mutated.pending.map(|pending| (pending, (vb, key), writes.len() - 1)));
     }
 
@@ -133,7 +139,7 @@ fn run(seed: u64, steps: u64, disk: &SimDisk) -> Run {
     let mut waiting = Vec::new();
     for _ in 0..steps {
         world.clock.advance(Duration::from_micros(rng.below(3000)));
-        run.write(&mut rng, &bucket, &mut waiting);
+        run.write(&mut rng, disk, &bucket, &mut waiting);
         if rng.chance(1, 4) {
             bucket.flush_step();
             run.acknowledge(disk, &mut waiting);
@@ -152,4 +158,17 @@ fn power_loss_at_every_moment() {
         verdict.add(every_crash(&CrashPlan::new(seed), &recording, |disk, at| run.check(disk, at)));
     }
     verdict.report("sync writes, power loss");
+}
+
+/// Mistakes in the product that a power loss shows (`base::planted`).
+#[test]
+#[cfg(feature = "planted")]
+fn mistakes_in_the_product_are_found() {
+    use known::{Simulator, look_for};
+    let missed = look_for(Simulator::SyncWriteCrashes, |seed| {
+        let (run, recording) = recorded(prepare, |disk| run(seed, 100, disk));
+        let verdict = every_crash(&CrashPlan::new(seed), &recording, |disk, at| run.check(disk, at));
+        verdict.examples.first().map_or(Ok(()), |example| Err(example.clone()))
+    });
+    assert!(missed.is_empty(), "not found: {missed:?}");
 }

@@ -6,12 +6,16 @@
 //! (what is asked and answered), [`faults`] and [`jobs`] (what goes wrong during what), [`history`] and [`copies`]
 //! (what must hold).
 
+#[cfg(feature = "planted")]
+pub mod bugs;
 pub mod checks;
 pub mod clients;
 pub mod copies;
 pub mod faults;
 pub mod history;
 pub mod jobs;
+#[cfg(feature = "planted")]
+pub mod known;
 pub mod link;
 pub mod links;
 pub mod member;

@@ -2,6 +2,9 @@
 
 use std::process::ExitCode;
 
+// What serves never makes the mistakes that the simulators look for.
+const _: () = assert!(!base::planted::IS_COMPILED_IN, "built with the feature `planted`");
+
 fn main() -> ExitCode {
     base::memory::settle_system();
     stave::cli::run()

@@ -29,6 +29,9 @@ pub struct Shared {
     pub checkpoints: Arc<CheckpointMemory>,
     /// What filters of evicted keys are made with.
     pub filters: Arc<FilterSettings>,
+    /// Whether a vBucket without a topology is no majority of anything, as in a cluster, where others may have it, too.
+    /// Else it is alone, and a majority.
+    pub needs_topology: bool,
 }
 
 impl Deref for BucketContext {
@@ -61,7 +64,15 @@ impl BucketContext {
             is_ephemeral,
             filters: Arc::default(),
             checkpoints,
+            needs_topology: false,
         }))
+    }
+
+    /// The same for a bucket of a cluster: a vBucket that was not told who else has it commits nothing.
+    /// To be called before anything is made of it.
+    pub fn in_cluster(mut self) -> BucketContext {
+        Arc::get_mut(&mut self.0).expect("nobody shares it yet").needs_topology = true;
+        self
     }
 
     /// What is charged with all memory.

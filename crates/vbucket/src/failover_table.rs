@@ -1,5 +1,6 @@
 //! The failover table: which histories a vBucket has had, and where a stream may go on.
 
+use base::planted::{self, Bug};
 use base::{Seqno, VbUuid};
 
 /// Most entries that are kept; the oldest go first.
@@ -115,7 +116,9 @@ impl FailoverTable {
             return Resume::RollBack(Seqno(0));
         };
         // A replica has its active node's histories before it has what happened in them.
-        let shared_until = if at == 0 { high } else { self.entries[at - 1].seqno.min(high) };
+        let too_many = u64::from(planted::is(Bug::RollbackTooShort));
+        let shared = |newer: &FailoverEntry| Seqno(newer.seqno.0 + too_many).min(high);
+        let shared_until = if at == 0 { high } else { shared(&self.entries[at - 1]) };
         // a client at a snapshot's edge needs only the part of it that it has
         let needs = if client.start == client.snapshot_start { client.start } else { client.snapshot_end };
         if needs <= shared_until {

@@ -42,7 +42,7 @@ pub use hash_seed::HashSeed;
 pub use hash_table::{HashTable, Slot, VersionRef};
 pub use hlc::Hlc;
 pub use ops::{
-    Basis, Change, Committed, ConflictRule, Existence, FlushBatch, IncomingSnapshot, Loaded, Look,
+    Basis, Change, Completed, ConflictRule, Existence, FlushBatch, IncomingSnapshot, Loaded, Look,
     MAX_FOREIGN_CAS, MAX_REV_SEQNO, Misplaced, OverdueLook, Placed, Prepared, Refusal, Refused,
     SavedSyncWrites, SnapshotKind, Stored, SyncWriteState, UnlockRefusal, WithMeta,
 };

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use base::planted::{self, Bug};
 use base::{
     Cas, DocKey, FrequencyFactor, ItemKind, Moment, NewVersion, RevSeqno, Seqno, SyncWrite, VbId, VbState,
     VbUuid, Version,
@@ -84,7 +85,7 @@ pub struct Origin {
     pub max_deleted_rev: RevSeqno,
     /// Whether any document may have xattrs.
     pub might_contain_xattrs: bool,
-    /// Who shall hold it; nothing: this node alone.
+    /// Who shall hold it; nothing: this node alone, or that is not known yet ([`crate::Shared::needs_topology`]).
     pub topology: Option<Topology>,
     /// The last change that readers can see.
     pub max_visible: Seqno,
@@ -298,7 +299,7 @@ impl VBucket {
             persistence = Some(cursor.expect("a new manager accepts a cursor at its high seqno"));
         }
         let hlc = Hlc::new(origin.max_cas);
-        let sync_writes = SyncWrites::new(&origin);
+        let sync_writes = SyncWrites::new(&origin, context.needs_topology);
         VBucket {
             id,
             state: origin.state,
@@ -343,10 +344,17 @@ impl VBucket {
     /// history begins where the snapshot does.
     pub fn set_state(&mut self, state: VbState, topology: Option<Topology>, uuid: impl FnOnce() -> VbUuid) {
         if state == VbState::Active && self.state != VbState::Active {
-            self.failover.new_entry(uuid(), self.snapshot().start);
+            let is_whole = planted::is(Bug::PromotedInsideSnapshot);
+            let from = if is_whole { self.history.high_seqno } else { self.snapshot().start };
+            if !planted::is(Bug::NoHistoryAtPromotion) {
+                self.failover.new_entry(uuid(), from);
+            }
+            if planted::is(Bug::ForgetPrepareAtPromotion) {
+                self.sync_writes.prepares = None;
+            }
             self.history.checkpoints.give_up_snapshot();
             // Whoever has what, has to say so again.
-            self.sync_writes.active = ActiveMonitor::new(None);
+            self.sync_writes.active = ActiveMonitor::new(None, self.table.context().needs_topology);
             self.sync_writes.adopted = self.history.high_seqno;
             self.sync_writes.passive.snapshot_complete();
         }
@@ -362,9 +370,10 @@ impl VBucket {
     }
 
     /// Takes the place of a vBucket that went back to what this one has: with its role, which is not active, and those
-    /// of its histories that begin no later.
+    /// of its histories that begin no later than what it has ends: in the middle of a snapshot that is the snapshot's
+    /// end, as what it has of that was chosen by the history in which it ends.
     pub fn take_over(&mut self, state: VbState, topology: Option<Topology>, mut histories: FailoverTable) {
-        histories.prune_above(self.history.high_seqno);
+        histories.prune_above(self.snapshot().end);
         self.failover = histories;
         self.begin_in(state, topology);
     }
@@ -430,7 +439,7 @@ impl VBucket {
         &mut self.history.checkpoints
     }
 
-    /// Who shall hold it; nothing: this node alone.
+    /// Who shall hold it; nothing: this node alone, or that is not known yet ([`crate::Shared::needs_topology`]).
     pub fn topology(&self) -> Option<&Topology> {
         self.topology.as_ref()
     }
@@ -448,6 +457,11 @@ impl VBucket {
     /// Looks a key up, tombstones and expired documents included.
     #[inline]
     pub fn find(&self, hash: u64, key: DocKey<'_>) -> Result<Option<VersionRef<'_>>, Unknown> {
+        if planted::is(Bug::ReadSeesPrepare)
+            && let Some(seen) = self.sync_writes.prepares.as_ref().and_then(|all| all.version_of(key))
+        {
+            return Ok(Some(seen));
+        }
         match self.table.find(hash, key) {
             None if self.evicted.may_hold(hash, key) => Err(Unknown),
             Some(found) if self.history.collections.hides(&found) => Ok(None),

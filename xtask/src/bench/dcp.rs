@@ -182,7 +182,8 @@ fn backfill(options: &Options, report: &mut Report) -> Result<()> {
     raw(&bucket)?;
     drain(&server, options.connections)?;
     for round in 0..options.rounds {
-        let raw_seconds = number(&raw(&bucket)?, "/raw_seconds")?;
+        let read = raw(&bucket)?;
+        let (raw_seconds, raw_cpu) = (number(&read, "/raw_seconds")?, number(&read, "/raw_cpu_seconds")?);
         let (server_cpu, consumer_cpu) = (cpu_seconds(server.pid())?, children_cpu_seconds()?);
         let drained = drain(&server, options.connections)?;
         let server_cpu = cpu_seconds(server.pid())? - server_cpu;
@@ -190,7 +191,7 @@ fn backfill(options: &Options, report: &mut Report) -> Result<()> {
         let got = number(&drained, "/mutations")?;
         ensure!(got >= f64::from(options.documents), "only {got} documents were read");
         let (items, seconds) = (number(&drained, "/items_per_second")?, number(&drained, "/seconds")?);
-        let (ratio, cpu_ratio) = (raw_seconds / seconds, raw_seconds / server_cpu);
+        let (ratio, cpu_ratio) = (raw_seconds / seconds, raw_cpu / server_cpu);
         println!(
             "{round:<10} {items:>12.0} {seconds:>8.3} {server_cpu:>10.3} {consumer_cpu:>12.2} {raw_seconds:>8.3} {ratio:>8.2} {cpu_ratio:>10.2}"
         );

@@ -4,39 +4,17 @@
 use std::fs;
 use std::process::Command;
 
-use anyhow::{Result, ensure};
-use clap::Args;
+use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::Output;
-use super::idle::{SPARE, raise_descriptor_limit};
 use super::load::Peer;
 use super::redis::{self, Redis};
 use super::report::{Goal, Report};
-use super::writers::{self, COLUMNS, MEMORY, Run, Writers, throughput_ratio};
+use super::writers::{self, COLUMNS, MEMORY, Options, Run, Writers, throughput_ratio};
 use crate::child::{self, release_build};
 use crate::client::Client;
 use crate::stave::{BUCKET, Start, Stave};
 use crate::tree::{self, Scratch};
-
-/// How long and how much.
-#[derive(Args)]
-pub struct Options {
-    /// Seconds of each single run.
-    #[arg(long, default_value_t = 5)]
-    seconds: u32,
-    /// Numbers of clients, each with one request outstanding.
-    #[arg(long, value_delimiter = ',', default_value = "1,16,256,2000")]
-    clients: Vec<u32>,
-    /// Rounds; each runs all servers with all numbers of clients, another server first each time.
-    #[arg(long, default_value_t = 3)]
-    rounds: u32,
-    /// Keys, all there before the clock starts.
-    #[arg(long, default_value_t = 100_000)]
-    keys: u32,
-    #[command(flatten)]
-    output: Output,
-}
 
 /// How much faster the journal must be at this many clients.
 const MANY_CLIENTS: u32 = 2000;
@@ -86,12 +64,9 @@ struct Row {
 
 /// Measures.
 pub fn run(options: &Options) -> Result<Report> {
-    ensure!(options.rounds > 0 && options.seconds > 0, "at least one round of one second");
+    options.check()?;
     let redis_version = redis::version()?;
     release_build()?;
-    let most = options.clients.iter().copied().max().unwrap_or(1);
-    let allowed = raise_descriptor_limit(u64::from(most) + SPARE);
-    ensure!(allowed >= u64::from(most) + SPARE, "the system allows {allowed} descriptors only (ulimit -Hn)");
     let contenders = Contender::all(has_journal()?);
     if !contenders.contains(&Contender::JournalOn) {
         println!("`stave serve` has no --journal: the row with the journal is missing");

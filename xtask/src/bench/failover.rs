@@ -291,7 +291,10 @@ mod tests {
     #[test]
     fn percentiles_are_values() {
         let values: Vec<f64> = (1..=200).map(f64::from).collect();
-        assert_eq!((percentile(&values, 50), percentile(&values, 99), percentile(&values, 100)), (100.0, 198.0, 200.0));
+        assert_eq!(
+            (percentile(&values, 50), percentile(&values, 99), percentile(&values, 100)),
+            (100.0, 198.0, 200.0)
+        );
         assert_eq!(percentile(&[7.0], 99), 7.0);
     }
 }

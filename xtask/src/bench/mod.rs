@@ -35,9 +35,9 @@ pub enum Bench {
     /// From exec to ready, memory when ready, size of the binary, memory of idle connections.
     Start(start::Options),
     /// Clients that wait until each write is on disk: journal on, journal off, and Redis with appendfsync always.
-    Durable(durable::Options),
+    Durable(writers::Options),
     /// Clients that wait until a majority has each write: levels, numbers of clients, one node and two, and Redis.
-    Syncwrites(syncwrites::Options),
+    Syncwrites(writers::Options),
     /// Saving batches of one vBucket, and single commits, beside a raw append.
     Flush(flush::Options),
     /// The storage beside fjall, RocksDB, LMDB and redb (the workspace in `bench/`).

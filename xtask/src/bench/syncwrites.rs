@@ -6,39 +6,17 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use clap::Args;
 use protocol::{RequestParts, opcode};
 use serde_json::{Value, json};
 
-use super::Output;
-use super::idle::{SPARE, raise_descriptor_limit};
 use super::load::Peer;
 use super::redis::{self, Redis};
 use super::report::{Goal, Report};
-use super::writers::{self, COLUMNS, MEMORY, Run, Writers, throughput_ratio};
+use super::writers::{self, COLUMNS, MEMORY, Options, Run, Writers, throughput_ratio};
 use crate::child::{is_installed, release_build};
 use crate::client::Client;
 use crate::stave::{BUCKET, PASSWORD, Start, Stave, USER};
 use crate::tree::{self, Scratch};
-
-/// How long and how much.
-#[derive(Args)]
-pub struct Options {
-    /// Seconds of each single run.
-    #[arg(long, default_value_t = 5)]
-    seconds: u32,
-    /// Numbers of clients, each with one request outstanding.
-    #[arg(long, value_delimiter = ',', default_value = "1,16,256,2000")]
-    clients: Vec<u32>,
-    /// Rounds; each runs all servers with all levels and numbers of clients.
-    #[arg(long, default_value_t = 3)]
-    rounds: u32,
-    /// Keys, all there before the clock starts.
-    #[arg(long, default_value_t = 100_000)]
-    keys: u32,
-    #[command(flatten)]
-    output: Output,
-}
 
 /// What the original reports for the strongest level on two nodes: writes a second. We want a hundred times that,
 const ORIGINAL: f64 = 590.0;
@@ -107,18 +85,14 @@ struct Row {
 
 /// Measures.
 pub fn run(options: &Options) -> Result<Report> {
-    ensure!(options.rounds > 0 && options.seconds > 0, "at least one round of one second");
+    options.check()?;
     release_build()?;
-    let most = options.clients.iter().copied().max().unwrap_or(1);
-    let wanted = u64::from(most) + SPARE;
-    let allowed = raise_descriptor_limit(wanted);
-    ensure!(allowed >= wanted, "the system allows {allowed} descriptors only (ulimit -Hn)");
     let contenders = Contender::all();
     let mut report = Report::new("syncwrites", options.output.json);
     if contenders.contains(&Contender::Redis) {
         report.detail("redis", json!(redis::version()?));
     } else {
-        println!("redis-server is not installed: its rows are missing");
+        println!("redis-server is not installed (`apt-get install redis-server`): its rows are missing");
     }
     let scratch = Scratch::new("syncwrites")?;
     let rows = measure_all(options, &contenders, &scratch)?;
@@ -170,7 +144,7 @@ fn writers_of(contender: Contender, level: &'static str, clients: u32, options: 
 /// The latencies of the strongest level, as the load generator draws them.
 fn show_histogram(options: &Options, scratch: &Scratch) -> Result<()> {
     for contender in [Contender::Journal, Contender::TwoNodes] {
-        let clients = options.clients.iter().copied().max().unwrap_or(1);
+        let clients = options.most_clients();
         println!("\n{}: {PERSIST}, {clients} clients", contender.name());
         let writers = writers_of(contender, PERSIST, clients, options);
         with_servers(contender, options, scratch, |peer| writers.show(peer))?;

@@ -1,13 +1,51 @@
 //! Clients that wait for each of their writes: the load, and what one run of it came to.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
+use clap::Args;
 use serde_json::{Value, json};
 
+use super::Output;
+use super::idle::{SPARE, raise_descriptor_limit};
 use super::load::{Peer, ensure_clean, number};
 use super::report::median;
 
 /// Bytes of keys and values.
 const SIZES: [&str; 4] = ["--key-size", "20", "--value-size", "512"];
+
+/// How long and how much.
+#[derive(Args)]
+pub struct Options {
+    /// Seconds of each single run.
+    #[arg(long, default_value_t = 5)]
+    pub seconds: u32,
+    /// Numbers of clients, each with one request outstanding.
+    #[arg(long, value_delimiter = ',', default_value = "1,16,256,2000")]
+    pub clients: Vec<u32>,
+    /// Rounds; each runs all servers with all numbers of clients.
+    #[arg(long, default_value_t = 3)]
+    pub rounds: u32,
+    /// Keys, all there before the clock starts.
+    #[arg(long, default_value_t = 100_000)]
+    pub keys: u32,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+impl Options {
+    /// Refuses what would measure nothing, or needs more descriptors than the system gives; has it give them.
+    pub fn check(&self) -> Result<()> {
+        ensure!(self.rounds > 0 && self.seconds > 0, "at least one round of one second");
+        let wanted = u64::from(self.most_clients()) + SPARE;
+        let allowed = raise_descriptor_limit(wanted);
+        ensure!(allowed >= wanted, "the system allows {allowed} descriptors only (ulimit -Hn)");
+        Ok(())
+    }
+
+    /// The largest number of clients.
+    pub fn most_clients(&self) -> u32 {
+        self.clients.iter().copied().max().unwrap_or(1)
+    }
+}
 
 /// Memory for the documents: nothing is evicted.
 pub const MEMORY: &str = "4GiB";

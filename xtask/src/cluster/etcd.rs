@@ -46,7 +46,9 @@ impl Etcd {
         let etcd = Etcd { child, address };
         let begun = Instant::now();
         // It says so itself (etcd documentation, "Monitoring etcd": /health).
-        while !crate::http::request(&etcd.address, "GET", "/health", "").is_ok_and(|told| told.contains("true")) {
+        while !crate::http::request(&etcd.address, "GET", "/health", "")
+            .is_ok_and(|told| told.contains("true"))
+        {
             if begun.elapsed() > READY_WITHIN {
                 bail!("etcd does not answer; its log is in {}", folder.display());
             }

@@ -113,7 +113,8 @@ impl Load {
     /// Ends them.
     pub(super) fn stop(self) -> Result<Written> {
         self.stop.store(true, Ordering::Relaxed);
-        let join = |writer: JoinHandle<Result<Page>>| writer.join().map_err(|_| anyhow!("a writer panicked"))?;
+        let join =
+            |writer: JoinHandle<Result<Page>>| writer.join().map_err(|_| anyhow!("a writer panicked"))?;
         let mut pages = self.writers.into_iter().map(join).collect::<Result<Vec<Page>>>()?;
         self.asker.join().map_err(|_| anyhow!("whoever asks for maps panicked"))?;
         let mut parts: Vec<Tally> = Vec::new();
@@ -281,7 +282,9 @@ impl Written {
                     return Ok(String::from_utf8(answer.value)?.trim().parse()?);
                 }
                 (Some(Status::KeyEnoent), _) => return Ok(0),
-                (status, _) if begun.elapsed() > NOBODY => bail!("{} cannot be read: {status:?}", key.escape_ascii()),
+                (status, _) if begun.elapsed() > NOBODY => {
+                    bail!("{} cannot be read: {status:?}", key.escape_ascii())
+                }
                 _ => {
                     self.maps.ask();
                     thread::sleep(TRY_AGAIN);

@@ -186,7 +186,8 @@ impl Run {
         self.started += 1;
         let data = self.scratch.path().join(format!("n{number}"));
         let log = self.scratch.path().join(format!("n{number}-{what}-{}.log", self.nodes.len()));
-        let node = Stave::start(&Start { data: &data, log, more: &["--join", &self.join, "--threads", "1"] })?;
+        let node =
+            Stave::start(&Start { data: &data, log, more: &["--join", &self.join, "--threads", "1"] })?;
         self.nodes.push(node);
         Ok(())
     }
@@ -227,7 +228,8 @@ impl Run {
     }
 
     fn await_quiet(&self, node: usize) -> Result<()> {
-        let document = self.await_document(node, "the rebalance ends", |document| document["rebalance"].is_null())?;
+        let document =
+            self.await_document(node, "the rebalance ends", |document| document["rebalance"].is_null())?;
         let outcome = &document["finished"]["outcome"];
         ensure!(outcome == "done", "the rebalance ended as {outcome}");
         Ok(())
@@ -310,13 +312,19 @@ mod tests {
             "3": { "address": { "host": "h", "kv": 1 }, "status": "active" },
             "4": { "address": { "host": "h", "kv": 2 }, "status": "failed_over" },
         } });
-        assert_eq!((status_of(&document, "h:2"), id_of(&document, "h:2")), (Some("failed_over"), Some("n_4".to_owned())));
+        assert_eq!(
+            (status_of(&document, "h:2"), id_of(&document, "h:2")),
+            (Some("failed_over"), Some("n_4".to_owned()))
+        );
         assert_eq!(status_of(&document, "h:3"), None);
     }
 
     #[test]
     fn percentiles_are_values() {
         let values: Vec<u64> = (1..=100).map(|at| at * 1_000).collect();
-        assert_eq!((percentile_ms(&values, 50), percentile_ms(&values, 100), percentile_ms(&[], 50)), (50.0, 100.0, 0.0));
+        assert_eq!(
+            (percentile_ms(&values, 50), percentile_ms(&values, 100), percentile_ms(&[], 50)),
+            (50.0, 100.0, 0.0)
+        );
     }
 }

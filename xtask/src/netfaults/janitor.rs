@@ -18,6 +18,8 @@ use crate::tree;
 pub const SCRATCH: &str = "faults";
 /// How long killed processes may take to end.
 const ENDED_WITHIN: Duration = Duration::from_secs(20);
+/// How long a command that makes a namespace may go on after the run was killed.
+const LAST_COMMAND: Duration = Duration::from_millis(500);
 
 /// The process that cleans up when its standard input ends: with the run, or when this is dropped.
 pub struct Janitor {
@@ -47,6 +49,9 @@ impl Drop for Janitor {
 pub fn wait_and_clean(run: u32) -> Result<()> {
     // Whatever ends the wait, the run is over.
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
+    clean(run)?;
+    // A command that the run had begun may have come to its end after that.
+    thread::sleep(LAST_COMMAND);
     clean(run)
 }
 

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use crate::child::{headline, is_installed};
+use crate::child::is_installed;
 use crate::totals::Totals;
 use crate::tree::Scratch;
 use admin::Admin;
@@ -267,10 +267,4 @@ impl Run {
 fn now_ns() -> u64 {
     let at = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     at.tv_sec.unsigned_abs() * 1_000_000_000 + at.tv_nsec.unsigned_abs()
-}
-
-/// Says that it is not done, and why.
-pub fn pass_over(why: &str) {
-    headline("faults");
-    println!("skipped: {why}");
 }

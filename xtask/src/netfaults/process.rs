@@ -124,11 +124,6 @@ impl Node {
         Place::Node(self.number)
     }
 
-    /// `HOST:PORT` for HTTP.
-    pub fn http(&self) -> String {
-        format!("{}:{HTTP}", self.place().address())
-    }
-
     /// Starts it on what it has.
     pub fn run(&mut self, world: &World) -> Result<()> {
         let address = self.place().address();

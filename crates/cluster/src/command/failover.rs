@@ -79,8 +79,6 @@ pub(crate) fn fail_over(state: &State, id: NodeId, force: bool) -> State {
 fn forget(bucket: &mut Bucket, id: NodeId) {
     bucket.missing.values_mut().for_each(|missing| missing.retain(|other| *other != id));
     bucket.missing.retain(|_, missing| !missing.is_empty());
-    bucket.forgot.values_mut().for_each(|forgot| forgot.retain(|other| *other != id));
-    bucket.forgot.retain(|_, forgot| !forgot.is_empty());
 }
 
 /// Ends all moves of a bucket: what had not begun to change hands stays where it was.
@@ -114,6 +112,9 @@ fn leave(bucket: &mut Bucket, vb: u16, id: NodeId, since: u64, force: bool) {
         let needs = matches!(bucket.steps.get(&vb), Some(Step::Settle { .. })).then_some(id);
         bucket.steps.insert(vb, Step::Choose { since, taker: None, needs, forced: force });
         return;
+    }
+    if let Some(forgot) = bucket.forgot.get_mut(&vb) {
+        forgot.remove(&id);
     }
     let chain = &mut bucket.map[usize::from(vb)];
     let places = chain.len();

@@ -21,6 +21,7 @@ pub(super) fn admit(view: &View) -> Option<State> {
         if node.status == Status::Active {
             question(state, *id);
         }
+        note_forgotten(state, *id);
     }
     next
 }
@@ -34,18 +35,23 @@ fn question(state: &mut State, id: NodeId) {
             if let Some(step) = doubt(bucket, vb, id, since) {
                 bucket.steps.insert(vb, step);
             }
-            let counts = |id: NodeId| {
-                let taker =
-                    matches!(bucket.steps.get(&vb), Some(Step::Choose { taker, .. }) if *taker == Some(id));
-                taker || bucket.chain(vb).contains(&Some(id))
-            };
+        }
+    }
+}
+
+/// Notes where the copies of a node prove nothing.
+fn note_forgotten(state: &mut State, id: NodeId) {
+    for bucket in state.buckets.values_mut() {
+        for vb in bucket.vbuckets() {
+            let in_target = || bucket.target_of(vb).is_some_and(|target| target.contains(&Some(id)));
             // In the other steps copies are looked at anew before anybody relies on them.
-            let is_open = match bucket.steps.get(&vb) {
-                Some(Step::Choose { .. } | Step::Settle { .. }) => counts(id),
-                Some(Step::TakeOver { .. }) => true,
+            let counts = match bucket.steps.get(&vb) {
+                Some(Step::Choose { taker: Some(taker), .. }) if *taker == id => true,
+                Some(Step::Choose { .. } | Step::Settle { .. }) => bucket.chain(vb).contains(&Some(id)),
+                Some(Step::TakeOver { .. }) => bucket.chain(vb).contains(&Some(id)) || in_target(),
                 _ => false,
             };
-            if is_open {
+            if counts {
                 bucket.forgot.entry(vb).or_default().insert(id);
             }
         }

@@ -3,15 +3,19 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use base::planted::{self, Bug};
+
 use super::Leader;
 use crate::report::VbReport;
-use crate::state::{Bucket, Chain, NodeId, State, Step, majority, present};
+use crate::state::{Bucket, Chain, NodeId, State, Status, Step, majority, present};
 use crate::view::View;
 
 /// What has become of a choice.
 enum Choice {
     /// Something is not known yet.
     Open,
+    /// Not without this node, which was failed over and is there again.
+    TakeBack(NodeId),
     /// This is the chain now.
     Made {
         /// Who has the vBucket.
@@ -50,10 +54,18 @@ impl Leader {
                 let chain = bucket.chain(*vb);
                 let question =
                     Question { view, name, vb: *vb, bucket, chain, since, taker, needs, forced, is_late };
-                let Choice::Made { chain, missing } = question.answer() else { continue };
-                let state = next.get_or_insert_with(|| view.state.next());
-                if let Some(bucket) = state.buckets.get_mut(name) {
-                    settle(bucket, *vb, chain, missing, view.state.revision + 1);
+                match question.answer() {
+                    Choice::Open => {}
+                    Choice::TakeBack(id) => {
+                        let state = next.get_or_insert_with(|| view.state.next());
+                        state.nodes.entry(id).and_modify(|node| node.status = Status::Active);
+                    }
+                    Choice::Made { chain, missing } => {
+                        let state = next.get_or_insert_with(|| view.state.next());
+                        if let Some(bucket) = state.buckets.get_mut(name) {
+                            settle(bucket, *vb, chain, missing, view.state.revision + 1);
+                        }
+                    }
                 }
             }
         }
@@ -66,7 +78,7 @@ impl Leader {
 }
 
 fn settle(bucket: &mut Bucket, vb: u16, chain: Chain, missing: Vec<NodeId>, since: u64) {
-    if present(&chain).count() > 1 {
+    if present(&chain).count() > 1 && !planted::is(Bug::NotSettled) {
         bucket.steps.insert(vb, Step::Settle { since });
     } else {
         bucket.steps.remove(&vb);
@@ -81,7 +93,9 @@ fn settle(bucket: &mut Bucket, vb: u16, chain: Chain, missing: Vec<NodeId>, sinc
 impl Question<'_> {
     fn answer(&self) -> Choice {
         let suspects = self.chain.first().copied().flatten().into_iter().chain(self.taker);
-        if suspects.into_iter().any(|id| !self.view.has_stopped(id, self.since)) {
+        if suspects.into_iter().any(|id| !self.view.has_stopped(id, self.since))
+            && !planted::is(Bug::ChosenTooEarly)
+        {
             return Choice::Open;
         }
         let mut askable: Vec<NodeId> = present(self.chain).chain(self.taker).collect();
@@ -108,8 +122,9 @@ impl Question<'_> {
         // Whoever may have forgotten what it had acknowledged says as little as one who is silent. If nobody is silent
         // there is nothing more to wait for.
         let forgetful = known.iter().filter(|(id, _)| self.bucket.has_forgotten(self.vb, *id)).count();
-        if unknown > 0 && unknown + forgetful >= majority(self.chain) && !self.forced {
-            return Choice::Open;
+        let are_few = unknown > 0 && unknown + forgetful >= majority(self.chain);
+        if are_few && !self.forced && !planted::is(Bug::ChosenByFew) {
+            return self.witness().map_or(Choice::Open, Choice::TakeBack);
         }
         let is_known = |id: NodeId| known.iter().any(|(known, _)| *known == id);
         if self.needs.is_some_and(|needs| !is_known(needs)) && !self.forced {
@@ -119,6 +134,7 @@ impl Question<'_> {
         let best = known
             .iter()
             .max_by_key(|(id, copy)| (copy.high_prepared, copy.high_seqno, std::cmp::Reverse(place(*id))));
+        let best = if planted::is(Bug::FirstIsChosen) { known.first() } else { best };
         match best {
             Some((best, _)) => self.chain_of(*best, &known),
             None if self.forced && !silent => {
@@ -128,14 +144,27 @@ impl Question<'_> {
         }
     }
 
+    /// One of the chain who was failed over, is alive and still has a copy: others have forgotten since then what it may
+    /// be alone with.
+    fn witness(&self) -> Option<NodeId> {
+        let status = |id: NodeId| self.view.state.nodes.get(&id).map(|node| node.status);
+        let is_away = |id: &NodeId| matches!(status(*id), Some(Status::FailedOver | Status::DeltaRecovery));
+        let has_copy = |id: &NodeId| {
+            let report = self.view.report_since(*id, self.since);
+            report.and_then(|report| report.of(self.name, self.vb)).is_some_and(|copy| copy.state.is_some())
+        };
+        present(self.chain).find(|id| is_away(id) && has_copy(id))
+    }
+
     /// The chain that `best` leads: whoever was in it, was not failed over, and said what it has, follows.
     ///
     /// None of those has a prepare that `best` does not have, so that whatever is prepared after this is newer than
     /// what any of them has: a later choice by the last prepare is right. Of others that is not known.
     fn chain_of(&self, best: NodeId, known: &[(NodeId, VbReport)]) -> Choice {
         let others = present(self.chain).filter(|id| *id != best && self.view.state.is_active(*id));
-        let (rest, missing): (Vec<_>, Vec<_>) =
-            others.partition(|id| known.iter().any(|(known, _)| known == id));
+        let (rest, missing): (Vec<_>, Vec<_>) = others.partition(|id| {
+            known.iter().any(|(known, _)| known == id) || planted::is(Bug::SilentStaysInChain)
+        });
         let mut chain: Chain = std::iter::once(best).chain(rest).map(Some).collect();
         chain.resize(self.chain.len(), None);
         Choice::Made { chain, missing }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::env::Clock;
+use base::planted::{self, Bug};
 use parking_lot::{Condvar, Mutex};
 
 use super::{Entry, LeaseId, Snapshot, Store, StoreFailure, Swap, Swapped, Version};
@@ -61,7 +62,7 @@ impl Inner {
             return Swapped::NoLease;
         }
         let is = self.entries.get(swap.key).map_or(Version::ABSENT, |held| held.entry.version);
-        if swap.expected.is_some_and(|expected| expected != is) {
+        if swap.expected.is_some_and(|expected| expected != is) && !planted::is(Bug::BlindWrite) {
             return Swapped::Conflict;
         }
         self.version += 1;

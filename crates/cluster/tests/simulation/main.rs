@@ -5,6 +5,8 @@ mod bugs;
 mod data;
 mod faults;
 mod node;
+#[cfg(feature = "planted")]
+mod planted;
 mod world;
 
 use bugs::Bug;

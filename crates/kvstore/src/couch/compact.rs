@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use base::planted::{self, Bug};
 use base::{CollectionId, Seqno, VbId};
 use couchstore::{Choice, DocInfo, Fate, LocalUpdate, RecordSummary, RevMeta, Snapshot};
 
@@ -313,7 +314,8 @@ impl Choice for Chooser<'_> {
             let weight = weigh(info.id, info.seqno, info.deleted, info.rev_meta.len(), info.body_bytes);
             self.tally.leave_out(info.id, weight);
         }
-        if reason == Reason::Purged { Fate::Purge } else { Fate::LeaveOut }
+        let is_told = !planted::is(Bug::PurgeNotTold);
+        if reason == Reason::Purged && is_told { Fate::Purge } else { Fate::LeaveOut }
     }
 
     fn leaves_out_late(&mut self, info: &DocInfo<'_>) -> bool {

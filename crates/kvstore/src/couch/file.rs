@@ -171,7 +171,7 @@ impl VbFile {
             let mut now = read_manifest(&self.file.snapshot())?;
             for event in &events {
                 let former = former_of(event, &now);
-                now.apply(event, |one| self.tally.is_written(one, batch.items));
+                now.apply(event, |id, start| self.tally.is_written(id, start, batch.items));
                 former.into_iter().for_each(|id| self.tally.drop_collection(id));
             }
             self.tally.begin_default(&now);

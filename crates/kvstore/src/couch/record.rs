@@ -178,6 +178,7 @@ impl crate::store::Snapshot for Records {
         let Reading { file, inflated } = reading;
         // A key that makes no sense shows when its record is visited.
         let want = |info: &DocInfo<'_>| match DocKey::parse(info.id) {
+            _ if wanted.prepares && wanted.values == Values::Read => Want::Body,
             Some(key) if key.collection == PREPARES && !wanted.prepares => Want::Nothing,
             Some(key) if is_left(wanted.values, info, key) => Want::Record,
             _ => Want::Body,
@@ -191,7 +192,7 @@ impl crate::store::Snapshot for Records {
             } else {
                 Some(self.snapshot.inflated(info, stored, inflated)?)
             };
-            Ok(visit(&Change::stored(meta, info.id, value)))
+            Ok(visit(&Change::stored(meta, info.id, key, value)))
         });
         next.map(|next| next.map(Seqno)).map_err(|trouble| self.trouble(trouble))
     }

@@ -1,6 +1,7 @@
 //! From frames to records. Nothing that comes from a file is trusted before its checksum is seen.
 
 use base::limits::MAX_STORED_KEY_BYTES;
+use base::planted::{self, Bug};
 use base::version::MAX_SEQNO;
 use base::{
     Cas, Datatype, DocKey, Heap, ItemKind, NewVersion, RevSeqno, Seqno, SyncWrite, VbId, Version, VersionMeta,
@@ -94,7 +95,8 @@ impl Decoder<'_> {
             record.len()
         };
         let found = crc32c::crc32c_append(seed(self.generation, vb), &record[..4]);
-        if crc32c::crc32c_append(found, &record[8..sealed]) != crc {
+        let is_right = crc32c::crc32c_append(found, &record[8..sealed]) == crc;
+        if !is_right && !planted::is(Bug::TornRecordTaken) {
             return Err(self.damaged(at, "the checksum of a record"));
         }
         let body = &record[RECORD_HEAD..];
@@ -159,7 +161,8 @@ impl Decoder<'_> {
         let key_end = ITEM_HEAD + usize::from(key);
         let value_at = key_end + if form & SYNC_WRITE == 0 { 0 } else { ITEM_SYNC_WRITE };
         let len = value_at.checked_add(value).filter(|len| *len <= bytes.len()).ok_or_else(damaged)?;
-        if crc32c::crc32c_append(seed, &bytes[4..len]) != crc {
+        let is_right = crc32c::crc32c_append(seed, &bytes[4..len]) == crc;
+        if !is_right && !planted::is(Bug::TornRecordTaken) {
             return Err(self.damaged(offset, "the checksum of an item"));
         }
         let sync_write = Cursor(&bytes[key_end..value_at]).u64().unwrap_or(0);

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 
 use base::env::{Disk, Env, OpenMode};
+use base::planted::{self, Bug};
 use base::{Heap, VbId};
 use parking_lot::Mutex;
 
@@ -187,6 +188,9 @@ impl<'a> Walk<'a> {
     /// What is complete in the frames that are not known to be durable.
     fn tail(&mut self) -> Result<Vec<Replayed>, Failure> {
         let mut tail = Vec::new();
+        if planted::is(Bug::ReplayStopsEarly) {
+            self.queue.pop_back();
+        }
         for part in self.queue.drain(..).flat_map(|(_, parts)| parts) {
             self.assembly.add(part, &mut |told| {
                 tail.push(told);

@@ -13,8 +13,9 @@ use crate::sort::newest_of;
 /// Versions sorted by stored key, one for each key. Shared by those who read them.
 pub(super) type Run = Arc<Charged>;
 
-/// So many runs of about one size become one.
-const FAN_IN: usize = 8;
+/// So many runs of about one size become one: the more, the fewer times each version is sorted again, and the more
+/// runs a reader looks into.
+const FAN_IN: usize = 24;
 
 /// Runs, oldest first. Of versions of one key that with the highest seqno counts, which is in the newest run except
 /// while a rollback is not complete.
@@ -177,7 +178,7 @@ mod tests {
                 let found: BTreeMap<_, _> =
                     runs.merged().iter().map(|v| (v.stored_key().to_vec(), v.meta().by_seqno.0)).collect();
                 prop_assert_eq!(&found, &model);
-                prop_assert!(runs.runs.len() < 8 * 8);
+                prop_assert!(runs.runs.len() < 4 * FAN_IN);
                 for (key, seqno) in &model {
                     prop_assert_eq!(runs.get(key).map(|v| v.meta().by_seqno.0), Some(*seqno));
                 }

@@ -11,6 +11,7 @@ pub(super) fn run<S: Subject>(fresh: &impl Fn() -> S) {
     a_vbucket_begins_with_the_default_collection(fresh());
     events_make_the_manifest(fresh());
     what_was_never_written_needs_no_erasing(fresh());
+    one_that_begins_and_ends_in_a_batch_leaves_its_documents(fresh());
     going_back_brings_back_collections(fresh());
     one_that_comes_back_under_its_number_is_another(fresh());
 }
@@ -113,6 +114,23 @@ fn what_was_never_written_needs_no_erasing(mut subject: impl Subject) {
     assert!(manifest(&subject).dropped.is_empty());
     subject.restart();
     assert!(manifest(&subject).dropped.is_empty());
+}
+
+fn one_that_begins_and_ends_in_a_batch_leaves_its_documents(mut subject: impl Subject) {
+    save(subject.store(), VB, vec![version(0, "a", 1, b"")]);
+    // Its beginning, with seqno 2, is under the same key as its end.
+    save(subject.store(), VB, vec![version(8, "a", 3, b""), end(4, 2, 8)]);
+    let dropped = [StoredDrop { id: CollectionId(8), start: Seqno(0), end: Seqno(4) }];
+    for _ in 0..2 {
+        let found = manifest(&subject);
+        assert_eq!((open(&found), &found.dropped[..]), (vec![(0, 0, None)], &dropped[..]));
+        assert_eq!(counts(subject.store(), VB).0, 1);
+        subject.restart();
+    }
+    let is_dropped = |id: CollectionId, seqno: Seqno| id == CollectionId(8) && seqno <= Seqno(4);
+    let request = Compaction { is_dropped: &is_dropped, ..Compaction::default() };
+    assert_eq!(subject.store().compact(VB, &request).expect("a compaction").documents_dropped, 1);
+    assert_eq!((counts(subject.store(), VB).0, manifest(&subject).dropped.len()), (1, 0));
 }
 
 fn going_back_brings_back_collections(mut subject: impl Subject) {

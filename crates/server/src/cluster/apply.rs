@@ -236,6 +236,11 @@ impl Seat for LocalSeat<'_> {
         self.set(vb, VbState::Active, Some(topology))
     }
 
+    fn lead_on(&self, vb: u16, topology: Topology) -> Result<bool, ApplyError> {
+        let led = self.bucket.lead_on(VbId(vb), topology);
+        led.map_err(|refusal| self.failed(vb, format!("{refusal:?}")))
+    }
+
     fn follow(&self, following: &BTreeMap<u16, Following>) -> Result<(), ApplyError> {
         let source = |(vb, of): (&u16, &Following)| Some((VbId(*vb), self.source(*of)?));
         let sources: Sources = following.iter().filter_map(source).collect();

@@ -37,7 +37,9 @@ impl ClusterBuckets {
         let cluster = self.cluster()?;
         let revision = cluster.ask_for(what).map_err(BucketError::from)?.state.revision;
         if !cluster.wait_until(DONE_WITHIN, |_, applied| applied >= revision) {
-            return Err(BucketError::Elsewhere("this node has not done yet what the cluster decided".to_owned()));
+            return Err(BucketError::Elsewhere(
+                "this node has not done yet what the cluster decided".to_owned(),
+            ));
         }
         // Nobody asks about those that come later: they do it before they serve.
         cluster.wait_until_all_are(revision, ALL_DONE_WITHIN);

@@ -68,9 +68,10 @@ pub fn hello(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         // Of the two ways to be told the shorter one is taken.
         granted.remove(Feature::ClustermapChangeNotification);
     }
-    ctx.session.features = granted;
+    let before = std::mem::replace(&mut ctx.session.features, granted);
     ctx.session.agent = (!request.key.is_empty()).then(|| agent(request.key));
-    ctx.reply.set_features(granted);
+    // The time that this took was measured only if that had been agreed on before (recorded: hello/dependencies).
+    ctx.reply.set_features(before.and(granted));
     let value = granted.encode();
     ctx.reply.send(&Answer { value: &value, ..Answer::default() });
     Outcome::Done

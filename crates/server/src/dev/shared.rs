@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::cluster::{Command, NodeId, Status, Store, View};
+use ::cluster::{Bucket, Command, NodeId, Status, Store, View};
 use base::env::Env;
 use parking_lot::Mutex;
 
@@ -106,8 +106,8 @@ impl Shared {
 
 /// Whether nothing is under way, and everybody who is alive is as the document says.
 pub(super) fn is_settled(view: &View) -> bool {
-    let is_quiet =
-        view.state.rebalance.is_none() && view.state.buckets.values().all(|bucket| bucket.steps.is_empty());
+    let is_quiet = |bucket: &Bucket| bucket.steps.is_empty() && bucket.flushing.is_none();
+    let is_quiet = view.state.rebalance.is_none() && view.state.buckets.values().all(is_quiet);
     let has_done = |id: &NodeId| {
         let is_member = view.members.contains_key(&view.state.nodes[id].uuid);
         !is_member || view.report_since(*id, view.state.revision).is_some()

@@ -137,10 +137,7 @@ const DROPPED_WITHIN: Duration = Duration::from_secs(20);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Asks one thing, which may depend on the document as it is then.
-fn ask_now(
-    cluster: &Cluster,
-    what: impl Fn(&View) -> Result<Command, Wrong>,
-) -> Result<Arc<View>, Wrong> {
+fn ask_now(cluster: &Cluster, what: impl Fn(&View) -> Result<Command, Wrong>) -> Result<Arc<View>, Wrong> {
     let view = cluster.ask_for(what)?;
     let revision = view.state.revision;
     cluster.wait_until(READ_WITHIN, |seen, _| seen.state.revision >= revision);
@@ -280,10 +277,8 @@ pub(super) async fn eject(
     Extension(caller): Extension<Caller>,
     body: Bytes,
 ) -> Response {
-    ask(shared, caller, &body, |view, form| {
-        Ok(Command::Eject { node: form.node(&view.state, "otpNode")? })
-    })
-    .await
+    ask(shared, caller, &body, |view, form| Ok(Command::Eject { node: form.node(&view.state, "otpNode")? }))
+        .await
 }
 
 /// `POST /controller/addNode`: `hostname`, `HOST:PORT` for HTTP. Nodes come by themselves, through the coordination

@@ -84,9 +84,7 @@ fn task(document: Option<&Document>) -> Value {
         .nodes
         .keys()
         .filter(|id| document.is_active(**id))
-        .map(|id| {
-            (otp_name(document, *id), json!({ "progress": percent(progress_of(document, *id)) }))
-        })
+        .map(|id| (otp_name(document, *id), json!({ "progress": percent(progress_of(document, *id)) })))
         .collect();
     json!({
         "type": "rebalance", "subtype": kind, "status": "running", "statusIsStale": false,
@@ -171,7 +169,8 @@ pub(super) async fn show(State(shared): State<Shared>, Extension(caller): Extens
     };
     let (lost, outside) = (cluster.lost(), cluster.outside());
     let Some(view) = cluster.view() else {
-        let why = lost.or(outside).unwrap_or_else(|| "this node has not read the cluster's state yet".to_owned());
+        let why =
+            lost.or(outside).unwrap_or_else(|| "this node has not read the cluster's state yet".to_owned());
         let errors = json!({ "errors": { "_": why } });
         return (StatusCode::SERVICE_UNAVAILABLE, Json(errors)).into_response();
     };
@@ -244,7 +243,8 @@ mod tests {
     fn a_rebalance_is_a_task() {
         let mut view = view(&["a", "b"]);
         assert_eq!(task(Some(&view.state))["status"], "notRunning");
-        view.state = command::apply(&view, &Command::Rebalance { eject: vec![NodeId(2)] }).expect("it begins");
+        view.state =
+            command::apply(&view, &Command::Rebalance { eject: vec![NodeId(2)] }).expect("it begins");
         let told = task(Some(&view.state));
         assert_eq!((&told["status"], &told["subtype"]), (&json!("running"), &json!("rebalance")));
         assert_eq!(told["progress"], json!(0.0));

@@ -3,7 +3,7 @@
 use protocol::Status;
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, NO_LEVEL, eventually, keys};
+use crate::cluster::{Cluster, MAJORITY, NO_LEVEL, eventually, keys};
 use crate::support::{VBUCKETS, http, json as get_json};
 
 #[test]
@@ -96,6 +96,22 @@ fn collections_appear_on_all_nodes() {
             let told = get_json(&cluster.node(number), scopes).to_string();
             told.contains("carts") && !told.contains("orders")
         });
+    }
+    cluster.stop();
+}
+
+#[test]
+fn a_bucket_is_emptied_through_any_node() {
+    let cluster = Cluster::start(3, 1);
+    for key in keys(30) {
+        cluster.write(&key, "1", MAJORITY);
+    }
+    let path = "/pools/default/buckets/default/controller/doFlush";
+    let (code, told) = http(&cluster.node(2), "POST", path, "");
+    assert_eq!(code, 200, "{told}");
+    for key in keys(30) {
+        eventually("no node has a document", || cluster.read(&key).is_none());
+        cluster.write(&key, "2", MAJORITY);
     }
     cluster.stop();
 }

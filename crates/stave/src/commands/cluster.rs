@@ -297,8 +297,11 @@ fn bar(cluster: &Value, elapsed: Duration) -> String {
         format!("  {} of {total} vBuckets", (progress * total as f64).round())
     });
     let left = elapsed.as_secs_f64() * (1.0 - progress) / progress;
-    let left =
-        if total.is_some() && !elapsed.is_zero() && left.is_finite() { format!(", {left:.0} s left") } else { String::new() };
+    let left = if total.is_some() && !elapsed.is_zero() && left.is_finite() {
+        format!(", {left:.0} s left")
+    } else {
+        String::new()
+    };
     format!("[{full}{empty}] {:>3.0} %{moved}{left}", progress * 100.0)
 }
 

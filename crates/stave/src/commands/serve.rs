@@ -166,7 +166,10 @@ fn join_cluster(env: &Env, server: &Server, address: &EtcdAddress) -> anyhow::Re
             break;
         }
         if env.clock.monotonic() - begun > LET_IN_WITHIN {
-            tracing::warn!(cluster = address.cluster, "the node is not let into its cluster yet, and goes on trying");
+            tracing::warn!(
+                cluster = address.cluster,
+                "the node is not let into its cluster yet, and goes on trying"
+            );
             break;
         }
     }

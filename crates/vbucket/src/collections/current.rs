@@ -2,6 +2,7 @@
 //!
 //! What the default collection holds is what all hold together but for the others: it costs nothing to count.
 
+use base::planted::{self, Bug};
 use base::{CollectionId, DocKey, ScopeId, Seqno, Version};
 
 use super::event::SystemEvent;
@@ -233,7 +234,14 @@ impl Collections {
     #[inline]
     pub fn hides(&self, version: &Version) -> bool {
         !self.dropped.is_empty()
+            && !planted::is(Bug::DroppedNotHidden)
             && self.is_dropped(version.document_key().collection, version.meta().by_seqno)
+    }
+
+    /// Whether a version's collection was dropped after it, perhaps to begin anew, however much of that is erased.
+    pub fn has_dropped(&self, version: &Version) -> bool {
+        let collection = self.get(version.document_key().collection);
+        collection.is_none_or(|one| version.meta().by_seqno < one.start)
     }
 
     /// What clients did with a collection.

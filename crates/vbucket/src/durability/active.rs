@@ -1,5 +1,6 @@
 //! What the active vBucket knows of the others: up to where each node has all prepares, and what is safe by that.
 
+use base::planted::{self, Bug};
 use base::{DurabilityLevel, Seqno};
 
 use crate::durability::topology::{Chain, Topology};
@@ -15,12 +16,15 @@ pub struct ActiveMonitor {
     acknowledged: Vec<(Box<str>, Seqno)>,
     /// With the active node each chain has a majority that has all prepares up to here.
     replicated: Seqno,
+    /// Whether nothing is safe without a topology; else the active node is alone then, and a majority.
+    needs_topology: bool,
 }
 
 impl ActiveMonitor {
-    /// Nobody has acknowledged anything yet. Without a topology the active node is alone, and a majority.
-    pub fn new(topology: Option<&Topology>) -> ActiveMonitor {
-        let mut monitor = ActiveMonitor { acknowledged: Vec::new(), replicated: Seqno(0) };
+    /// Nobody has acknowledged anything yet. Without a topology the active node is alone, and a majority, or, if it
+    /// `needs_topology`, no majority of anything: others may have the vBucket, too, and it was not told yet.
+    pub fn new(topology: Option<&Topology>, needs_topology: bool) -> ActiveMonitor {
+        let mut monitor = ActiveMonitor { acknowledged: Vec::new(), replicated: Seqno(0), needs_topology };
         monitor.set_topology(topology);
         monitor
     }
@@ -29,10 +33,17 @@ impl ActiveMonitor {
     pub fn set_topology(&mut self, topology: Option<&Topology>) {
         let of_chain = |topology: &Topology, chain: &Chain| self.replicated_in(chain, topology.active());
         let replicated = |topology| {
-            let chains = Topology::chains(topology).map(|chain| of_chain(topology, chain));
+            let asked = if planted::is(Bug::OneChainAsked) { 1 } else { 2 };
+            let chains = Topology::chains(topology).take(asked).map(|chain| of_chain(topology, chain));
             chains.min().unwrap_or_default()
         };
-        self.replicated = topology.map_or(Seqno(u64::MAX), replicated);
+        let without = if self.needs_topology { Seqno(0) } else { Seqno(u64::MAX) };
+        self.replicated = topology.map_or(without, replicated);
+    }
+
+    /// Whether a prepare can ever be as safe as it asks, as far as this topology goes.
+    pub fn is_possible(&self, topology: Option<&Topology>) -> bool {
+        topology.map_or(!self.needs_topology, Topology::is_possible)
     }
 
     /// Notes that a node has all prepares up to `prepared`; a number below an earlier one says nothing new.
@@ -65,7 +76,8 @@ impl ActiveMonitor {
 
     /// Whether a prepare is as safe as its level asks, with the active node's disk at `persisted`.
     pub fn is_satisfied(&self, prepared: Seqno, level: DurabilityLevel, persisted: Seqno) -> bool {
-        let is_on_disk = level == DurabilityLevel::Majority || prepared <= persisted;
+        let is_on_disk =
+            level == DurabilityLevel::Majority || prepared <= persisted || planted::is(Bug::CommitBeforeDisk);
         prepared <= self.replicated && is_on_disk
     }
 
@@ -89,7 +101,10 @@ impl ActiveMonitor {
         let mut others = [Seqno(0); super::MAX_CHAIN];
         let numbers =
             chain.members().flatten().filter(|name| !is_active(name)).map(|name| self.seqno_of(name));
-        for (place, number) in others.iter_mut().zip(numbers) {
+        let is_stranger = |name: &str| chain.members().flatten().all(|member| member != name);
+        let strangers =
+            self.acknowledged().filter(|(name, _)| planted::is(Bug::StrangerCounts) && is_stranger(name));
+        for (place, number) in others.iter_mut().zip(numbers.chain(strangers.map(|(_, seqno)| seqno))) {
             *place = number;
         }
         others.sort_unstable_by(|a, b| b.cmp(a));

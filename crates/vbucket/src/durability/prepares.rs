@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use base::{CollectionId, DocKey, DurabilityLevel, Seqno, SyncWrite, Version};
 
 use crate::bucket_context::BucketContext;
-use crate::hash_table::HashTable;
+use crate::hash_table::{HashTable, VersionRef};
 
 /// The deadline of a prepare that waits as long as it takes.
 pub const NO_DEADLINE: u64 = u64::MAX;
@@ -20,6 +20,8 @@ pub struct InFlight {
     pub deadline_ns: u64,
     /// Whether it was made elsewhere, or before a restart.
     pub is_inherited: bool,
+    /// The hash of its document's key.
+    hash: u64,
 }
 
 impl InFlight {
@@ -38,8 +40,12 @@ fn with_prepared<T>(document: DocKey<'_>, look: impl FnOnce(DocKey<'_>) -> T) ->
     look(DocKey { collection: CollectionId::PREPARES, key: &key[..len] })
 }
 
+/// So many are found faster by looking at the hash of each than in a table.
+const FEW: usize = 16;
+
 /// The prepares in flight of one vBucket.
 pub(crate) struct Prepares {
+    /// Has all of them, or none while there are few.
     table: HashTable,
     /// In seqno order.
     queue: VecDeque<InFlight>,
@@ -65,14 +71,24 @@ impl Prepares {
 
     /// The prepare of a document.
     pub(crate) fn of(&self, document: DocKey<'_>) -> Option<&InFlight> {
-        if self.table.is_empty() {
+        if self.queue.is_empty() {
             return None;
+        }
+        if self.table.is_empty() {
+            let hash = self.table.hash(document);
+            let is_it = |one: &&InFlight| one.hash == hash && one.version.document_key() == document;
+            return self.queue.iter().find(is_it);
         }
         let prepared = with_prepared(document, |key| {
             let hash = self.table.hash(key);
             self.table.find(hash, key).map(|version| version.meta().by_seqno)
         })?;
         self.get(prepared)
+    }
+
+    /// The prepared version of a document.
+    pub(crate) fn version_of(&self, document: DocKey<'_>) -> Option<VersionRef<'_>> {
+        with_prepared(document, |key| self.table.find(self.table.hash(key), key))
     }
 
     /// The prepare with this seqno.
@@ -92,20 +108,34 @@ impl Prepares {
             self.queue.back().is_none_or(|last| last.prepared < prepared),
             "prepares come in seqno order"
         );
+        debug_assert!(self.of(version.document_key()).is_none(), "a document has one prepare at most");
         self.bytes += version.allocated_bytes() as u64;
+        let hash = self.table.hash(version.document_key());
+        self.queue.push_back(InFlight { version, prepared, deadline_ns, is_inherited, hash });
+        if self.queue.len() == FEW + 1 && self.table.is_empty() {
+            (0..FEW).for_each(|at| self.enter(at));
+        }
+        if self.queue.len() > FEW || !self.table.is_empty() {
+            self.enter(self.queue.len() - 1);
+        }
+    }
+
+    fn enter(&mut self, at: usize) {
+        let version = &self.queue[at].version;
         let hash = self.table.hash(version.key());
         self.table.find_slot(hash, version.key()).insert(version.clone());
-        self.queue.push_back(InFlight { version, prepared, deadline_ns, is_inherited });
     }
 
     /// Takes a prepare out; nothing if there is no such one. Cheap for the first and the last.
     pub(crate) fn remove(&mut self, prepared: Seqno) -> Option<InFlight> {
         let gone = self.queue.remove(self.place(prepared)?)?;
         self.bytes -= gone.version.allocated_bytes() as u64;
-        let key = gone.version.key();
-        let hash = self.table.hash(key);
-        // The queue holds the version, too: nothing is freed here.
-        drop(self.table.find_slot(hash, key).remove());
+        if !self.table.is_empty() {
+            let key = gone.version.key();
+            let hash = self.table.hash(key);
+            // The queue held the version, too: nothing is freed here.
+            drop(self.table.find_slot(hash, key).remove());
+        }
         Some(gone)
     }
 

@@ -1,6 +1,9 @@
 //! Who shall hold a vBucket: one or two replication chains, each with the active node first.
 
 use std::fmt;
+use std::sync::Arc;
+
+use base::planted::{self, Bug};
 
 /// The most members of a chain: the active node and three replicas.
 pub const MAX_CHAIN: usize = 4;
@@ -8,8 +11,9 @@ pub const MAX_CHAIN: usize = 4;
 pub const MAX_NODE_NAME_BYTES: usize = 255;
 
 /// The members of a chain in order, the active node first; nothing stands for a member that is not defined yet.
+/// A clone costs a pointer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chain(Vec<Option<Box<str>>>);
+pub struct Chain(Arc<[Option<Box<str>>]>);
 
 /// One chain, or two while a vBucket moves from one set of nodes to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,7 +68,7 @@ impl Chain {
         if defined().enumerate().any(is_twice) {
             return Err(TopologyError::Twice);
         }
-        Ok(Chain(members))
+        Ok(Chain(members.into()))
     }
 
     /// Its members in order.
@@ -74,6 +78,9 @@ impl Chain {
 
     /// How many members a write must reach, those that are not defined counted as members.
     pub fn majority(&self) -> usize {
+        if planted::is(Bug::MajorityOfDefined) {
+            return self.0.iter().flatten().count() / 2 + 1;
+        }
         self.0.len() / 2 + 1
     }
 

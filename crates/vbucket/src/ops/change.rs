@@ -1,5 +1,6 @@
 //! The one way a client's change enters a vBucket: check everything, then change.
 
+use base::planted::{self, Bug};
 use base::{Cas, DocKey, Moment, NewVersion, Seqno, Version};
 
 use crate::locks::Locks;
@@ -102,7 +103,9 @@ impl VBucket {
         finish: impl FnOnce(&mut NewVersion),
     ) -> Result<Stored, Refused> {
         let Change { mut new, existence, cas, basis, preserve_expiry } = change;
-        if let Some(refusal) = self.sync_writes.in_the_way(new.key()) {
+        if let Some(refusal) = self.sync_writes.in_the_way(new.key())
+            && !planted::is(Bug::WriteUnderPrepare)
+        {
             return Err(Refused { refusal, new });
         }
         let forgotten = self.forgotten_rev();
@@ -140,7 +143,9 @@ impl VBucket {
         }
         let current = self.find(hash, key).map_err(|Unknown| Refusal::Unknown)?;
         check(current.as_deref(), existence, basis, now)?;
-        check_cas(&self.locks, key, current.as_deref(), cas, now)?;
+        if !planted::is(Bug::PrepareIgnoresCas) {
+            check_cas(&self.locks, key, current.as_deref(), cas, now)?;
+        }
         Ok(current.map(|version| version.clone()))
     }
 }

@@ -1,5 +1,6 @@
 //! What the flusher takes out of a vBucket, and what it brings back.
 
+use base::planted::{self, Bug};
 use base::{Cas, RevSeqno, Seqno, VbId, VbState};
 
 use crate::durability::Topology;
@@ -74,7 +75,8 @@ impl VBucket {
         let limit = RangeLimit::items(max_items);
         let range = self.history.checkpoints.take_range(self.persistence?, limit);
         let range = range.expect("the flusher's cursor is never dropped");
-        if range.is_none() && !self.state_changed {
+        let is_wanted = self.state_changed && !planted::is(Bug::StateNotSaved);
+        if range.is_none() && !is_wanted {
             return None;
         }
         self.state_changed = false;

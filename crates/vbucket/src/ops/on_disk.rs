@@ -4,6 +4,7 @@
 //! the table, so what the disk answers later still fits. A key without a version in the table that the disk has
 //! nothing for is *known* to be absent until the tie ends, which is when those who asked have looked again.
 
+use base::planted::{self, Bug};
 use base::{DocKey, Moment, Seqno, Version};
 
 use crate::filter::Filter;
@@ -35,7 +36,8 @@ impl VBucket {
         let there = slot.get()?;
         let meta = there.meta();
         // What is on disk is in no open checkpoint: that one is closed before its changes are taken.
-        let is_clean = meta.by_seqno != Seqno(0) && meta.by_seqno <= self.persisted_seqno;
+        let is_saved = meta.by_seqno <= self.persisted_seqno || planted::is(Bug::DirtyDocumentEvicted);
+        let is_clean = meta.by_seqno != Seqno(0) && is_saved;
         let is_locked = self.locks.holder(there.key(), now).is_some();
         // A commit replaces what is in the table.
         let is_prepared = self.sync_writes.of(there.key()).is_some();

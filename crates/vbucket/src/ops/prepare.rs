@@ -1,8 +1,9 @@
 //! Sync writes of an active vBucket: a change becomes a prepare, and a document when it is committed.
 
+use base::planted::{self, Bug};
 use base::{DocKey, Moment, NewVersion, RevSeqno, Seqno, SyncWrite, Version, VersionMeta};
 
-use crate::durability::{ActiveMonitor, InFlight, NO_DEADLINE, PassiveMonitor, Prepares, Topology};
+use crate::durability::{ActiveMonitor, InFlight, NO_DEADLINE, PassiveMonitor, Prepares};
 use crate::ops::SavedSyncWrites;
 use crate::ops::change::{Change, Refusal, Refused, Stored};
 use crate::vbucket::{Garbage, History, Origin, VBucket};
@@ -34,10 +35,12 @@ pub struct Prepared {
     pub committed: Option<Garbage>,
 }
 
-/// A prepare that was committed.
-pub struct Committed {
+/// A prepare that is over.
+pub struct Completed {
     /// Its seqno.
     pub prepared: Seqno,
+    /// Whether readers see it now; else its collection was dropped.
+    pub is_committed: bool,
     /// To be dropped outside the lock.
     pub garbage: Garbage,
 }
@@ -73,10 +76,10 @@ pub struct SyncWriteState {
 }
 
 impl SyncWrites {
-    pub(crate) fn new(origin: &Origin) -> SyncWrites {
+    pub(crate) fn new(origin: &Origin, needs_topology: bool) -> SyncWrites {
         SyncWrites {
             prepares: None,
-            active: ActiveMonitor::new(origin.topology.as_ref()),
+            active: ActiveMonitor::new(origin.topology.as_ref(), needs_topology),
             passive: PassiveMonitor::new(origin.high_prepared, origin.last_prepared),
             completed: origin.high_completed,
             last_committed: Seqno(0),
@@ -145,7 +148,7 @@ impl VBucket {
         let SyncWrite::Prepare(level) = new.meta().sync_write else {
             panic!("a prepare is made of a version that is one");
         };
-        if !self.topology.as_ref().is_none_or(Topology::is_possible) {
+        if !self.sync_writes.active.is_possible(self.topology.as_ref()) {
             return Err(Refused { refusal: Refusal::DurabilityImpossible, new });
         }
         let current = match self.check(hash, new.document_key(), existence, cas, basis, now) {
@@ -192,7 +195,7 @@ impl VBucket {
     }
 
     /// Takes a prepare that is over out of the list of an ephemeral bucket.
-    fn unlist(&mut self, prepare: Version) -> Garbage {
+    pub(super) fn unlist(&mut self, prepare: Version) -> Garbage {
         if let Some(list) = &mut self.history.seq_list {
             // The prepare is held here, too: nothing is freed.
             drop(list.replaced(prepare.meta().by_seqno));
@@ -211,29 +214,31 @@ impl VBucket {
         self.history.record(self.table.find_slot(hash, key), new).garbage
     }
 
-    /// Commits prepares that are as safe as their levels ask, in seqno order, at most `most` of them. Whether there
-    /// may be more.
-    pub fn commit_ready(&mut self, most: usize, out: &mut Vec<Committed>) -> bool {
+    /// Commits prepares that are as safe as their levels ask, in seqno order, at most `most` of them; one whose
+    /// collection was dropped ends without. Whether there may be more.
+    pub fn commit_ready(&mut self, most: usize, out: &mut Vec<Completed>) -> bool {
         if self.state != base::VbState::Active {
             return false;
         }
         for _ in 0..most {
-            let Some(first) = self.sync_writes.prepares.as_ref().and_then(|prepares| prepares.front()) else {
-                return false;
+            let Some(prepares) = self.sync_writes.prepares.as_ref() else { return false };
+            let is_safe = |one: &&InFlight| {
+                self.sync_writes.active.is_satisfied(one.prepared, one.level(), self.persisted_seqno)
             };
+            let first = match planted::is(Bug::CommitOutOfOrder) {
+                true => prepares.from(Seqno(0)).find(is_safe),
+                false => prepares.front(),
+            };
+            let Some(first) = first else { return false };
             let (prepared, level) = (first.prepared, first.level());
-            if !self.sync_writes.active.is_satisfied(prepared, level, self.persisted_seqno) {
+            let is_committed = !self.is_of_dropped(&first.version);
+            let is_satisfied = || self.sync_writes.active.is_satisfied(prepared, level, self.persisted_seqno);
+            if is_committed && !is_satisfied() {
                 return false;
             }
-            let prepare = self.sync_writes.complete(prepared).expect("it is the first in flight");
-            let collection = prepare.version.document_key().collection;
-            let garbage = if self.history.collections.is_open(collection) {
-                self.make_commit(prepare.version)
-            } else {
-                // It is gone with its collection.
-                self.unlist(prepare.version)
-            };
-            out.push(Committed { prepared, garbage });
+            let prepare = self.sync_writes.complete(prepared).expect("it is the first in flight").version;
+            let garbage = if is_committed { self.make_commit(prepare) } else { self.unlist(prepare) };
+            out.push(Completed { prepared, is_committed, garbage });
         }
         true
     }
@@ -245,6 +250,9 @@ impl VBucket {
             return None;
         }
         let prepare = self.sync_writes.complete(prepared)?.version;
+        if self.is_of_dropped(&prepare) {
+            return Some(self.unlist(prepare));
+        }
         self.sync_writes.last_aborted = prepared;
         let at = self.history.high_seqno.next();
         let abort = self.make_abort(prepare.key(), prepare.meta(), at, now.unix_s());

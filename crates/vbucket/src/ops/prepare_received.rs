@@ -2,6 +2,7 @@
 //!
 //! They come in snapshots, in the order of seqnos, as documents do: see `replicated.rs`.
 
+use base::planted::{self, Bug};
 use base::{DocKey, Moment, NewVersion, RevSeqno, Seqno, SyncWrite, Version, VersionMeta};
 
 use crate::durability::NO_DEADLINE;
@@ -30,8 +31,10 @@ impl VBucket {
         self.locks.remove(prepare.document_key());
         let superseded = self.supersede_prepare(prepare.document_key());
         let on_disk = (level == base::DurabilityLevel::PersistToMajority).then_some(meta.by_seqno);
-        let until = if self.history.seq_list.is_some() { None } else { disk_end.or(on_disk) };
+        let needs_none = self.history.seq_list.is_some() || planted::is(Bug::AcknowledgeBeforeDisk);
+        let until = if needs_none { None } else { disk_end.or(on_disk) };
         self.sync_writes.passive.prepared(meta.by_seqno, until);
+        self.history.collections.changed(prepare.document_key(), meta.by_seqno);
         self.prepares_mut().insert(prepare.clone(), NO_DEADLINE, true);
         let mut garbage = Garbage::default();
         self.history.queue(prepare, None, &mut garbage);
@@ -69,7 +72,8 @@ impl VBucket {
         now: Moment,
     ) -> Result<Stored, Misplaced> {
         self.expects(at)?;
-        let prepare = self.supersede_prepare(document);
+        let is_lost = planted::is(Bug::AbortLostOnReplica);
+        let prepare = if is_lost { None } else { self.supersede_prepare(document) };
         let meta = match &prepare {
             Some(prepare) => VersionMeta { by_seqno: prepared, ..prepare.meta() },
             None => VersionMeta { by_seqno: prepared, rev_seqno: RevSeqno(1), ..VersionMeta::default() },
@@ -78,6 +82,7 @@ impl VBucket {
         let (key, len) = document.to_prepared();
         let key = DocKey { collection: base::CollectionId::PREPARES, key: &key[..len] };
         let abort = self.make_abort(key, meta, at, now.unix_s());
+        self.history.collections.changed(document, at);
         let cas = meta.cas;
         let mut garbage = Garbage::default();
         self.history.queue(abort, None, &mut garbage);
@@ -101,7 +106,7 @@ impl VBucket {
     /// Prepares that are over by its producer's word are put into `out`, to be dropped outside the lock.
     pub fn note_complete(&mut self, out: &mut Vec<Version>) {
         let snapshot = self.history.checkpoints.receiving();
-        if snapshot.end != self.history.high_seqno {
+        if snapshot.end != self.history.high_seqno && !planted::is(Bug::AcknowledgeInsideSnapshot) {
             return;
         }
         self.sync_writes.passive.snapshot_complete();

@@ -40,6 +40,7 @@ impl Loaded {
     /// Puts in a prepare in flight, with its value; later than those before. There must be no other one of its key.
     /// Its document must be put in, too, if there is one.
     pub fn insert_prepare(&mut self, prepare: Version) {
+        self.collections.meet(prepare.document_key(), prepare.meta().by_seqno);
         self.prepares.push(prepare);
     }
 

@@ -25,7 +25,7 @@ fn is_safe(
     acknowledgements: &[(&str, u64)],
 ) -> bool {
     let topology = topology(chains);
-    let mut monitor = ActiveMonitor::new(Some(&topology));
+    let mut monitor = ActiveMonitor::new(Some(&topology), false);
     for (node, prepared) in acknowledgements {
         monitor.acknowledge(Some(&topology), node, Seqno(*prepared));
     }
@@ -98,7 +98,7 @@ fn a_topology_that_changes_is_asked_again() {
     let (two, other, one) =
         (topology(&[&["n_0", "n_1"]]), topology(&[&["n_0", "n_9"]]), topology(&[&["n_0"]]));
     let safe = |monitor: &ActiveMonitor| monitor.is_satisfied(Seqno(5), DurabilityLevel::Majority, Seqno(0));
-    let mut monitor = ActiveMonitor::new(Some(&two));
+    let mut monitor = ActiveMonitor::new(Some(&two), false);
     // Somebody who is not asked yet.
     assert!(!monitor.acknowledge(Some(&two), "n_9", Seqno(5)));
     assert!(!safe(&monitor));
@@ -113,9 +113,24 @@ fn a_topology_that_changes_is_asked_again() {
 }
 
 #[test]
+fn in_a_cluster_nothing_is_safe_before_the_topology_is_known() {
+    let (one, two) = (topology(&[&["n_0"]]), topology(&[&["n_0", "n_1"]]));
+    let safe = |monitor: &ActiveMonitor| monitor.is_satisfied(Seqno(5), DurabilityLevel::Majority, Seqno(9));
+    let mut monitor = ActiveMonitor::new(None, true);
+    assert!(!monitor.is_possible(None) && !safe(&monitor));
+    assert!(!monitor.acknowledge(None, "n_1", Seqno(5)) && !safe(&monitor));
+    monitor.set_topology(Some(&two));
+    assert!(monitor.is_possible(Some(&two)) && safe(&monitor), "who said so before was not forgotten");
+    monitor.set_topology(None);
+    assert!(!safe(&monitor));
+    monitor.set_topology(Some(&one));
+    assert!(safe(&monitor));
+}
+
+#[test]
 fn who_begins_anew_has_acknowledged_less() {
     let two = topology(&[&["n_0", "n_1"]]);
-    let mut monitor = ActiveMonitor::new(Some(&two));
+    let mut monitor = ActiveMonitor::new(Some(&two), false);
     assert!(monitor.acknowledge(Some(&two), "n_1", Seqno(7)));
     monitor.resume(Some(&two), "n_1", Seqno(4));
     assert!(!monitor.is_satisfied(Seqno(5), DurabilityLevel::Majority, Seqno(0)));
@@ -127,7 +142,7 @@ fn who_begins_anew_has_acknowledged_less() {
 #[test]
 fn strangers_take_bounded_room_and_never_that_of_members() {
     let two = topology(&[&["n_0", "n_1"]]);
-    let mut monitor = ActiveMonitor::new(Some(&two));
+    let mut monitor = ActiveMonitor::new(Some(&two), false);
     for n in 0..100 {
         monitor.acknowledge(Some(&two), &format!("stranger {n}"), Seqno(5));
     }
@@ -164,7 +179,7 @@ proptest! {
         }
         let slices: Vec<&[&str]> = members.iter().map(Vec::as_slice).collect();
         let topology = topology(&slices);
-        let mut monitor = ActiveMonitor::new(Some(&topology));
+        let mut monitor = ActiveMonitor::new(Some(&topology), false);
         let mut most = std::collections::BTreeMap::new();
         for (node, seqno) in acknowledgements {
             monitor.acknowledge(Some(&topology), names[node], Seqno(seqno));

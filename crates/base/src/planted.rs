@@ -1,0 +1,257 @@
+//! Mistakes that are planted in the product to see that the simulators find them.
+//!
+//! Each has one marked place, `planted::is(Bug::X)`. Without the feature `planted` that is `false` when the compiler
+//! looks, and nothing of it is compiled in; with it, the mistake that a thread has planted is made by what runs on that
+//! thread: the simulators have one thread each. No program that serves is built with the feature (`IS_COMPILED_IN`).
+
+#[cfg(feature = "planted")]
+mod search;
+
+/// Whether mistakes can be planted in this build.
+pub const IS_COMPILED_IN: bool = cfg!(feature = "planted");
+
+macro_rules! bugs {
+    ($($(#[doc = $says:literal])+ $name:ident,)+) => {
+        /// A mistake.
+        #[derive(Clone, Copy, PartialEq, Eq)]
+        #[cfg_attr(feature = "planted", derive(Debug, PartialOrd, Ord, Hash))]
+        pub enum Bug {
+            $($(#[doc = $says])+ $name,)+
+        }
+
+        #[cfg(feature = "planted")]
+        impl Bug {
+            /// All of them.
+            pub const ALL: &[Bug] = &[$(Bug::$name,)+];
+
+            /// What is done wrong, in a sentence.
+            pub fn says(self) -> &'static str {
+                match self {
+                    $(Bug::$name => concat!($($says,)+).trim_ascii(),)+
+                }
+            }
+        }
+    };
+}
+
+bugs! {
+    // Sync writes.
+    /// A prepare that must be on the active node's disk first is committed as soon as a majority has it.
+    CommitBeforeDisk,
+    /// A replica acknowledges prepares that must be on its disk while they are in memory alone.
+    AcknowledgeBeforeDisk,
+    /// A replica acknowledges prepares of a snapshot that is not complete.
+    AcknowledgeInsideSnapshot,
+    /// Members of a chain that are not defined do not count when the majority is worked out.
+    MajorityOfDefined,
+    /// The acknowledgement of a node outside of the chain counts like a member's.
+    StrangerCounts,
+    /// Of two chains only the first is asked.
+    OneChainAsked,
+    /// Prepares are committed as soon as each of them is safe, not in their order.
+    CommitOutOfOrder,
+    /// Whoever becomes active forgets the prepares that are in flight.
+    ForgetPrepareAtPromotion,
+    /// A replica that receives an abort keeps the prepare.
+    AbortLostOnReplica,
+    /// A durable write is not refused because the document has another CAS.
+    PrepareIgnoresCas,
+    /// A write is let through while a prepare of its document is in flight.
+    WriteUnderPrepare,
+    /// Readers see what is prepared.
+    ReadSeesPrepare,
+    /// A durable write is answered when it is prepared.
+    AnswerBeforeCommit,
+    // From memory to disk and back.
+    /// What the disk refused to save is told to be saved.
+    FailedSaveCounts,
+    /// The journal is not synced before it is told of.
+    JournalNotSynced,
+    /// Files are not synced when something is filed.
+    FilesNotSynced,
+    /// The flusher leaves out prepares that are in flight.
+    PreparesNotSaved,
+    /// A changed role or history is not written until documents change.
+    StateNotSaved,
+    /// Recovery stops one frame before the journal's end.
+    ReplayStopsEarly,
+    /// The checksum of a journal's record is not looked at.
+    TornRecordTaken,
+    /// Loading after a start passes over prepares in flight.
+    WarmupForgetsPrepares,
+    /// Documents of dropped collections are seen like others until they are erased.
+    DroppedNotHidden,
+    /// After a crash an active vBucket's history goes on as if nothing could have been lost.
+    NoHistoryAfterCrash,
+    /// A restart forgets which CAS was given out last.
+    CasForgottenAtRestart,
+    /// A restart forgets that a replica stood in the middle of a snapshot.
+    SnapshotForgottenAtRestart,
+    /// A document that is not on disk yet leaves memory.
+    DirtyDocumentEvicted,
+    /// Compaction leaves out prepares that are in flight.
+    CompactionDropsPrepares,
+    /// Tombstones are purged, and the vBucket's purge seqno stays as it was.
+    PurgeNotTold,
+    /// The documents of a dropped collection stay on disk.
+    DroppedCollectionKept,
+    // From node to node.
+    /// A rollback leaves the memory as it was.
+    RollbackLeavesMemory,
+    /// A producer lets its consumer keep one change too many.
+    RollbackTooShort,
+    /// Whoever becomes active begins no new history.
+    NoHistoryAtPromotion,
+    /// A replica keeps its own failover table when a stream is accepted.
+    KeepFailoverTable,
+    /// A vBucket that becomes active inside a snapshot takes what it has for whole.
+    PromotedInsideSnapshot,
+    /// A stream whose cursor was dropped, or that comes late, goes on where memory begins.
+    StreamSkipsDisk,
+    /// The switch from disk to memory sends the last change once more.
+    SwitchRepeatsOne,
+    /// The switch from disk to memory passes over what is in neither of them any more.
+    SwitchSkips,
+    /// Expirations are not sent.
+    ExpirationsNotSent,
+    /// Whoever hands a vBucket over goes on serving it.
+    TakeoverLeavesActive,
+    /// The last changes of a vBucket are not sent before it is handed over.
+    TakeoverForgetsRest,
+    // Who owns what.
+    /// A node serves whatever its lease says.
+    FenceSkipped,
+    /// A lease is used to its very end.
+    NoLeaseMargin,
+    /// Whoever is active first among those who answered is chosen, not the furthest.
+    FirstIsChosen,
+    /// A choice does not wait until whoever may have served has stopped.
+    ChosenTooEarly,
+    /// What takes over is written before new copies have caught up.
+    MovedTooEarly,
+    /// After a failover the chain counts as whole at once.
+    NotSettled,
+    /// A node that handed a vBucket over makes it active again by itself.
+    HandedOverComesBack,
+    /// A node is failed over by itself although durable writes may go with it.
+    LossesIgnored,
+    /// A choice is made by those who answer, however few of the chain they are.
+    ChosenByFew,
+    /// Documents are written without comparing.
+    BlindWrite,
+    /// A new life of a node calls itself like the one before.
+    SameLife,
+    /// A life serves whether or not it was admitted.
+    ServedBeforeAdmission,
+    /// A node says that it has become as the document says before it has.
+    ReportedTooEarly,
+    /// Reports say nothing of prepares.
+    ReportWithoutPrepares,
+    /// A life that was not admitted lets others follow it.
+    StreamBeforeAdmission,
+    /// Copies that are to stand still go on following.
+    HeldCopyFollows,
+    /// A silent member of the chain stays in it when a choice is made.
+    SilentStaysInChain,
+}
+
+/// Whether this mistake is to be made here.
+#[cfg(not(feature = "planted"))]
+#[inline(always)]
+pub const fn is(_: Bug) -> bool {
+    false
+}
+
+#[cfg(feature = "planted")]
+pub use on::{Planted, is, reached};
+#[cfg(feature = "planted")]
+pub use search::{Found, find};
+
+#[cfg(feature = "planted")]
+mod on {
+    use std::cell::Cell;
+
+    use super::Bug;
+
+    thread_local! {
+        static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
+        static REACHED: Cell<u64> = const { Cell::new(0) };
+    }
+
+    /// Whether this mistake is to be made here: it is the one that this thread has planted.
+    pub fn is(bug: Bug) -> bool {
+        let is_it = PLANTED.get() == Some(bug);
+        REACHED.set(REACHED.get() + u64::from(is_it));
+        is_it
+    }
+
+    /// How often the place of the mistake that is planted was come by, since it was.
+    pub fn reached() -> u64 {
+        REACHED.get()
+    }
+
+    /// A mistake that is made on this thread as long as this lives; one at a time.
+    #[derive(Debug)]
+    #[must_use = "the mistake is made as long as this lives"]
+    pub struct Planted(());
+
+    impl Planted {
+        /// Plants a mistake. There must be none.
+        pub fn new(bug: Bug) -> Planted {
+            assert_eq!(PLANTED.replace(Some(bug)), None, "one mistake at a time");
+            REACHED.set(0);
+            Planted(())
+        }
+
+        /// Does something without the mistake that is planted, if one is.
+        pub fn set_aside<T>(work: impl FnOnce() -> T) -> T {
+            let planted = PLANTED.replace(None);
+            let done = work();
+            PLANTED.set(planted);
+            done
+        }
+    }
+
+    impl Drop for Planted {
+        fn drop(&mut self) {
+            PLANTED.set(None);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg(not(feature = "planted"))]
+    fn nothing_is_planted_in_what_is_shipped() {
+        const IS_COMMON: bool = is(Bug::FenceSkipped);
+        const { assert!(!IS_COMMON && !IS_COMPILED_IN) };
+    }
+
+    #[test]
+    #[cfg(feature = "planted")]
+    fn a_mistake_is_made_as_long_as_it_is_planted() {
+        assert!(Bug::ALL.iter().all(|bug| !is(*bug)));
+        let planted = Planted::new(Bug::FenceSkipped);
+        assert!(is(Bug::FenceSkipped) && !is(Bug::NotSettled));
+        assert_eq!(reached(), 1);
+        drop(planted);
+        assert!(!is(Bug::FenceSkipped));
+        assert!(Bug::ALL.iter().all(|bug| bug.says().ends_with('.')));
+    }
+
+    #[test]
+    #[cfg(feature = "planted")]
+    fn seeds_are_tried_until_one_finds_the_mistake() {
+        let run = |seed| if seed == 4 && is(Bug::NotSettled) { Err("lost\nmore".to_owned()) } else { Ok(()) };
+        let found = find(Bug::NotSettled, 2..9, run).expect("seed 4 finds it");
+        assert_eq!((found.seed, found.tried, &*found.violation), (4, 3, "lost"));
+        assert_eq!(find(Bug::FenceSkipped, 2..9, run), Err(0));
+        assert_eq!(find(Bug::NotSettled, 5..9, run), Err(0));
+        let found =
+            find(Bug::FenceSkipped, 0..1, |_| panic!("a broken invariant")).expect("a panic is found");
+        assert_eq!((&*found.violation, is(Bug::FenceSkipped)), ("a broken invariant", false));
+    }
+}
