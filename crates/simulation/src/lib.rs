@@ -24,6 +24,7 @@ pub mod ops;
 pub mod rules;
 pub mod seat;
 pub mod store;
+pub mod threads;
 pub mod world;
 
 pub use jobs::{Matrix, Tally};
