@@ -130,10 +130,16 @@ pub fn read_in_large_pieces(snapshot: &Snapshot) {
         let mut together = Vec::new();
         let mut next = Ok(Some(0));
         while let Ok(Some(from)) = next {
-            next = snapshot.read_since(from, max_bytes, &mut reading, |_| Want::Body, |info, body| {
-                together.push(read(info, body));
-                Ok::<_, Failure>(ControlFlow::Continue(()))
-            });
+            next = snapshot.read_since(
+                from,
+                max_bytes,
+                &mut reading,
+                |_| Want::Body,
+                |info, body| {
+                    together.push(read(info, body));
+                    Ok::<_, Failure>(ControlFlow::Continue(()))
+                },
+            );
             assert!(!matches!(next, Ok(Some(to)) if to <= from), "it goes on");
         }
         let is_sound = outcome.is_ok() && one_by_one.is_sorted_by(|a, b| a.0 < b.0);

@@ -3,7 +3,9 @@
 
 use std::ops::ControlFlow;
 
-use crate::chunk::{CHUNK_PREFIX, LENGTH_MARK, MAX_BODY_BYTES, chunk_prefix, is_in_one_block, span, strip_into};
+use crate::chunk::{
+    CHUNK_PREFIX, LENGTH_MARK, MAX_BODY_BYTES, chunk_prefix, is_in_one_block, span, strip_into,
+};
 use crate::failure::Failure;
 use crate::node::NodeBuf;
 use crate::record::{BY_SEQNO_FIXED, DocInfo};

@@ -88,7 +88,8 @@ impl Write<'_> {
         }
         let message = finish(head, change, key, agreed);
         if let Some(value) = change.value {
-            let (content, datatype) = content(value, change.meta.datatype, change.is_deleted(), agreed, features);
+            let (content, datatype) =
+                content(value, change.meta.datatype, change.is_deleted(), agreed, features);
             return self.send(out, message, value, content, datatype);
         }
         // Read without its value because nobody wants it.

@@ -9,6 +9,7 @@ use protocol::dcp::Message;
 use crate::agreement::Agreement;
 use crate::content::{Features, write_change};
 use crate::interest::{Interest, look};
+use crate::turn::is_shown;
 
 /// Makes messages of changes as was agreed on when the backfill began.
 pub(crate) struct FrameWriter {
@@ -23,8 +24,7 @@ pub(crate) struct FrameWriter {
 impl WriteChanges for FrameWriter {
     fn write(&mut self, change: &Change<'_>, out: &mut Vec<u8>) -> ControlFlow<()> {
         let verdict = look(self.interest.as_deref_mut(), change, &self.agreed);
-        let is_shown = self.agreed.sync_writes || !change.meta.sync_write.is_hidden();
-        if verdict.is_wanted() && is_shown {
+        if verdict.is_wanted() && is_shown(&change.meta, &self.agreed) {
             write_change(out, self.head, change, &self.agreed, self.features);
         }
         if verdict.is_final() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }

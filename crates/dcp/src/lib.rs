@@ -13,6 +13,7 @@ mod sink;
 mod stream;
 mod sync_writes;
 mod system_event;
+mod turn;
 
 pub use agreement::{Agreement, BackfillOrder, OutOfOrder, Priority, Side};
 pub use consumer::{

@@ -17,7 +17,8 @@ use crate::content::Features;
 use crate::filter::Filter;
 use crate::interest::Interest;
 use crate::sink::Sink;
-use crate::stream::{Allowance, Common, Stream, Turn};
+use crate::stream::Stream;
+use crate::turn::{Allowance, Common, Turn};
 
 /// Bytes that one stream sends before others have their turn.
 const TURN_BYTES: u64 = 256 << 10;

@@ -8,20 +8,21 @@ use std::time::Duration;
 
 use base::planted::{self, Bug};
 use base::{CollectionId, Seqno, VbState, VbUuid, Version};
-use engine::{Backfill, BackfillReading, Bucket, BucketKind, Changes, Follower, StreamPlace, StreamStart};
+use engine::{Backfill, BackfillReading, Bucket, BucketKind, Changes, StreamPlace, StreamStart};
 use kvstore::{Change, Values};
 use protocol::dcp::{EndReason, Marker, MarkerMore, Message, OpenFlags, StreamFlags, StreamRequest, What};
 use vbucket::collections::event::begins_checkpoint;
 use vbucket::{CursorId, Range, RangeLimit};
 
-use crate::agreement::{Agreement, BackfillOrder, OutOfOrder, Priority};
-use crate::content::{Features, write_version};
+use crate::agreement::{BackfillOrder, OutOfOrder, Priority};
+use crate::content::write_version;
 use crate::frame_writer::FrameWriter;
 use crate::handover::Handover;
 use crate::interest::{Interest, look};
 use crate::pending::{Announcement, Notice, Pending};
 use crate::sink::Sink;
-use crate::sync_writes::{self, Visible, last_visible};
+use crate::sync_writes::{self, last_visible};
+use crate::turn::{Allowance, Common, Turn};
 
 /// Changes of the first range, which are merged into one snapshot; a larger one is sent as it is sealed.
 const FIRST_RANGE: RangeLimit = RangeLimit { items: 100_000, bytes: 16 << 20, ..RangeLimit::NONE };
@@ -32,76 +33,6 @@ const RANGE: RangeLimit = RangeLimit { items: 10_000, bytes: 2 << 20, ..RangeLim
 const RUN: RangeLimit = RangeLimit { one_run: true, ..RANGE };
 /// Bytes taken from a backfill at once.
 const TAKE_BYTES: usize = 512 << 10;
-
-/// What a stream says about itself after a turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
-    /// It waits for news.
-    Idle,
-    /// It waits until another stream of the connection is done with the disk.
-    Queued,
-    /// It has more to send.
-    More,
-    /// It has ended, and said so.
-    Ended,
-}
-
-/// What bounds a turn.
-pub(crate) struct Allowance {
-    /// Bytes that may be sent; the message that exceeds them is the last one.
-    most: u64,
-    /// Bytes that were sent.
-    pub(crate) used: u64,
-}
-
-impl Allowance {
-    pub(crate) fn new(most: u64) -> Allowance {
-        Allowance { most, used: 0 }
-    }
-
-    fn left(&self) -> u64 {
-        self.most.saturating_sub(self.used)
-    }
-
-    fn is_used(&self) -> bool {
-        self.used >= self.most
-    }
-
-    fn use_up(&mut self, bytes: usize) {
-        self.used += bytes as u64;
-    }
-}
-
-/// What every stream of a connection has in common.
-pub(crate) struct Common<'a> {
-    pub(crate) bucket: &'a Bucket,
-    pub(crate) follower: &'a Arc<Follower>,
-    pub(crate) agreed: &'a Agreement,
-    pub(crate) features: Features,
-    pub(crate) name: &'a Arc<str>,
-    /// Streams of the connection that read from disk.
-    pub(crate) on_disk: &'a Cell<usize>,
-    /// A collection is read in the order of keys from so many changes of the vBucket on.
-    pub(crate) out_of_order_from: u64,
-}
-
-impl Common<'_> {
-    /// Where the snapshot of changes in seqno order ends for this consumer, all of which end with `end`.
-    fn visible(&self, items: &[Version], end: Seqno) -> Visible {
-        match self.agreed.sync_writes {
-            true => Visible { end, is_abort_last: false },
-            false => Visible::of(items, end, self.features.collections),
-        }
-    }
-
-    /// Whether the consumer knows of such changes.
-    fn is_shown(&self, version: &Version) -> bool {
-        if planted::is(Bug::ExpirationsNotSent) && version.meta().kind == base::ItemKind::Expiration {
-            return false;
-        }
-        self.agreed.sync_writes || !version.meta().sync_write.is_hidden()
-    }
-}
 
 /// A stream that reads from disk.
 struct Disk {

@@ -3,15 +3,20 @@
 
 #![allow(missing_docs, reason = "a test is read as a whole")]
 
+#[path = "shared/buckets.rs"]
+mod buckets;
 mod pair;
+#[path = "shared/served.rs"]
+mod served;
 
 use std::time::Duration;
 
 use base::{Cas, Seqno, VbId, VbState};
 use dcp::{Consumer, Disconnect, Mode, Stage};
-use pair::{FEATURES, Node, VBUCKETS, Wire, config};
+use pair::{Node, VBUCKETS, Wire, config};
 use protocol::dcp::{EndReason, Marker, Message, Mutation, What};
 use protocol::{RequestParts, Response, Status, opcode, write_request};
+use served::FEATURES;
 use std::sync::Arc;
 
 const VB: VbId = VbId(0);
@@ -45,8 +50,9 @@ fn a_consumer_follows_what_is_and_what_comes() {
     assert!((0..VBUCKETS).all(|vb| to.high(VbId(vb)) == from.high(VbId(vb))));
     assert_eq!((wire.consumer.counts().changes, wire.consumer.counts().ends), (100, 0));
     // Given up, nothing more is taken.
-    wire.tell(|consumer, out| consumer.drop(VB, out));
     from.set(VB, "k0", "too late").expect("stored");
+    assert!(wire.deliver_to_producer(), "it is on its way");
+    wire.tell(|consumer, out| consumer.drop(VB, out));
     wire.run().expect("what is on its way is passed over");
     assert_eq!(to.get(VB, "k0"), Some(b"later".to_vec()));
     assert!(wire.consumer.counts().strays > 0);

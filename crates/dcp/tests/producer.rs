@@ -1,51 +1,81 @@
 //! A producer over a simulated bucket: what a strict consumer sees.
 
+#[path = "shared/buckets.rs"]
+mod buckets;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use base::env::{Env, SimHandles};
-use base::{Cas, Datatype, DocKey, Heap, Seqno, VbId, VbState};
+use base::{Cas, DocKey, RevSeqno, Seqno, VbId, VbState, VbUuid, VersionMeta};
 use dcp::{Agreement, Features, Producer, Step, StreamRequestRefusal};
-use engine::{Bucket, BucketConfig, Progress, StoreMode, StoreRequest};
+use engine::{Bucket, CompactRequest, Incoming, Progress, ReplicaStream};
 use protocol::dcp::{EndReason, Marker, Message, OpenFlags, StreamFlags, StreamRequest, What};
 use protocol::{Limits, Parsed, Status, parse};
+use vbucket::{FailoverEntry, IncomingSnapshot};
 
 const VB: VbId = VbId(3);
 /// Whoever knows of xattrs must answer noops.
 const NOOP: [(&str, &str); 1] = [("enable_noop", "true")];
 
 struct World {
+    env: Env,
     bucket: Arc<Bucket>,
     _handles: SimHandles,
 }
 
 impl World {
     fn new(seed: u64) -> World {
-        let (env, handles) = Env::sim(seed);
-        let env = env.with_heap(Heap::default());
-        let config = BucketConfig { vbuckets: 8, ..BucketConfig::new("test", "/data/test".into()) };
-        let store = kvstore::Couch::open(env.clone(), &config.dir, kvstore::CouchConfig::default());
-        let bucket = Bucket::open(config, env, Arc::new(store.expect("a new disk"))).expect("a new disk");
-        World { bucket: Arc::new(bucket), _handles: handles }
+        let (env, handles, bucket) = buckets::simulated(seed, 8, false);
+        World { env, bucket, _handles: handles }
     }
 
     fn set(&self, key: &str, value: &str) {
-        let request = StoreRequest {
-            key: DocKey::new(key.as_bytes()),
-            body: value.as_bytes(),
-            datatype: Datatype::RAW,
-            flags: 0,
-            expiry: 0,
-            mode: StoreMode::Set,
-            cas: Cas::ANY,
-            preserve_expiry: false,
-        };
+        let request = buckets::set(DocKey::new(key.as_bytes()), value.as_bytes());
         self.bucket.store(VB, &request, self.bucket.now()).expect("stored");
     }
 
     fn flush(&self) {
         assert!(self.bucket.flush_all());
+    }
+
+    /// The process ends without a word, and begins again with what is on disk.
+    fn crash(self) -> World {
+        let World { env, bucket, _handles } = self;
+        drop(bucket);
+        let bucket = buckets::open(&env, 8, false);
+        World { env, bucket, _handles }
+    }
+
+    /// Begins to follow another node, which has a snapshot up to `end`.
+    fn follow(&self, end: u64) -> ReplicaStream {
+        let position = self.bucket.replica_position(VB).expect("a replica");
+        let history = FailoverEntry { uuid: VbUuid(11), seqno: Seqno(0) };
+        let stream = self.bucket.adopt_failover(&position, vec![history]).expect("it stands there");
+        let start = position.snapshot_start;
+        let snapshot = IncomingSnapshot { start, end: Seqno(end), ..IncomingSnapshot::default() };
+        self.bucket.begin_snapshot(stream, &snapshot).expect("it follows");
+        stream
+    }
+
+    fn receive(&self, stream: ReplicaStream, seqno: u64) {
+        let (cas, by_seqno, rev_seqno) = (Cas(seqno << 16), Seqno(seqno), RevSeqno(1));
+        let meta = VersionMeta { cas, by_seqno, rev_seqno, ..VersionMeta::default() };
+        let key = format!("k{seqno}");
+        let version = self.bucket.received(meta, DocKey::new(key.as_bytes()), b"v").expect("well formed");
+        let mut changes = vec![Incoming::Version(version)];
+        self.bucket.apply_replicated(stream, &mut changes).expect("in order");
+    }
+
+    /// A replica whose disk has the first four changes of a snapshot up to 9, and whose memory has nothing.
+    fn inside_a_snapshot(seed: u64) -> World {
+        let world = World::new(seed);
+        world.bucket.set_vbucket_state(VB, VbState::Replica, None).expect("there is one");
+        let stream = world.follow(9);
+        (1..=4).for_each(|seqno| world.receive(stream, seqno));
+        world.flush();
+        world.crash()
     }
 }
 
@@ -63,6 +93,10 @@ struct Consumer {
 
 impl Consumer {
     fn new(world: &World, controls: &[(&str, &str)]) -> Consumer {
+        Consumer::with(world, controls, Features::default())
+    }
+
+    fn with(world: &World, controls: &[(&str, &str)], features: Features) -> Consumer {
         let flags = OpenFlags(OpenFlags::PRODUCER | OpenFlags::XATTRS);
         let mut agreed = Agreement::open(flags, b"test", true).expect("a producer");
         for (key, value) in controls {
@@ -70,7 +104,6 @@ impl Consumer {
         }
         let woken = Arc::new(AtomicBool::new(false));
         let wake = woken.clone();
-        let features = Features::default();
         let producer = Producer::new(world.bucket.clone(), "test".into(), agreed, features, move || {
             wake.store(true, Ordering::Relaxed);
         });
@@ -142,6 +175,7 @@ impl Consumer {
                 self.within(deletion.by_seqno);
                 self.documents.remove(&String::from_utf8_lossy(message.key).into_owned());
             }
+            What::SeqnoAdvanced(seqno) => self.within(seqno),
             What::End(reason) => self.ended = Some(reason),
             _ => panic!("{message:?}"),
         }
@@ -210,6 +244,60 @@ fn a_stream_ends_where_it_was_told_to() {
     consumer.drain(&world);
     assert_eq!((consumer.last, consumer.ended), (10, Some(EndReason::Ok)));
     assert_eq!(consumer.markers[0].flags, Marker::DISK | Marker::CHECKPOINT);
+}
+
+#[test]
+fn what_was_saved_inside_a_snapshot_goes_on_from_memory_after_a_promotion() {
+    let world = World::inside_a_snapshot(5);
+    let stream = world.follow(9);
+    (5..=6).for_each(|seqno| world.receive(stream, seqno));
+    world.bucket.set_vbucket_state(VB, VbState::Active, None).expect("there is one");
+    let mut consumer = Consumer::new(&world, &NOOP);
+    consumer.request(Consumer::everything()).expect("from the beginning");
+    // The disk has four of the six changes, and still says that they lie in a replica's snapshot.
+    consumer.drain(&world);
+    assert_eq!((consumer.documents.len(), consumer.last, consumer.ended), (6, 6, None));
+    assert_eq!((consumer.markers.len(), consumer.snapshot), (1, Some((0, 6))));
+    world.set("later", "1");
+    consumer.drain(&world);
+    assert_eq!((consumer.last, consumer.snapshot), (7, Some((7, 7))));
+}
+
+#[test]
+fn what_was_saved_of_a_snapshot_is_part_of_what_that_has_become() {
+    let world = World::inside_a_snapshot(6);
+    let stream = world.follow(14);
+    world.receive(stream, 5);
+    let mut consumer = Consumer::new(&world, &NOOP);
+    consumer.request(Consumer::everything()).expect("from the beginning");
+    consumer.drain(&world);
+    assert_eq!((consumer.last, consumer.snapshot, consumer.ended), (5, Some((0, 14)), None));
+    world.receive(stream, 14);
+    consumer.drain(&world);
+    assert_eq!((consumer.last, consumer.markers.len(), consumer.ended), (14, 1, None));
+}
+
+#[test]
+fn a_consumer_that_had_everything_at_first_is_sent_back_when_it_misses_tombstones_later() {
+    let world = World::new(7);
+    let features = Features { collections: true, ..Features::default() };
+    let mut consumer = Consumer::with(&world, &NOOP, features);
+    let filter = br#"{"collections":["0"]}"#;
+    consumer.producer.request(VB, 7, &Consumer::everything(), filter).expect("from the beginning");
+    world.set("a", "1");
+    consumer.drain(&world);
+    assert_eq!(consumer.documents.len(), 1);
+    // It is slow, and loses its place in memory.
+    let now = world.bucket.now();
+    world.bucket.delete(VB, DocKey::new(b"a"), Cas::ANY, now).expect("it is there");
+    world.set("b", "1");
+    world.flush();
+    world.bucket.drop_stream_cursors(VB);
+    let request = CompactRequest { purge_before_s: Some(u32::MAX), purge_through: None };
+    drop(world.bucket.compact(VB, request));
+    assert_eq!(world.bucket.compact_step(), Progress::Worked);
+    consumer.drain(&world);
+    assert_eq!((consumer.documents.len(), consumer.ended), (1, Some(EndReason::Rollback)));
 }
 
 #[test]

@@ -11,8 +11,8 @@ use base::{
 use dcp::{Agreement, Features, Producer, Step};
 use engine::{Bucket, BucketConfig, Progress};
 use kvstore::{
-    Compacted, Compaction, Couch, CouchConfig, Counts, Failure, FailoverEntry, KvStore, RolledBack, SaveBatch,
-    Snapshot, States, Stats, Values, VbStateDoc,
+    Compacted, Compaction, Couch, CouchConfig, Counts, FailoverEntry, Failure, KvStore, RolledBack,
+    SaveBatch, Snapshot, States, Stats, Values, VbStateDoc,
 };
 use proptest::prelude::*;
 use protocol::dcp::{OpenFlags, StreamRequest};
@@ -130,16 +130,8 @@ fn documents() -> impl Strategy<Value = Vec<Doc>> {
     let value_bytes = prop_oneof![Just(0usize), 1usize..300, 3_000usize..9_000, Just(300_000)];
     let what = (0u8..6, 0u8..40, any::<bool>(), 0u8..8);
     let doc = (what, value_bytes, any::<[bool; 3]>(), any::<u32>()).prop_map(
-        |((kind, key, collection, sync_write), value_bytes, [is_regular, has_xattrs, is_snappy], numbers)| Doc {
-            kind,
-            key,
-            collection,
-            sync_write,
-            value_bytes,
-            is_regular,
-            has_xattrs,
-            is_snappy,
-            numbers,
+        |((kind, key, collection, sync_write), value_bytes, [is_regular, has_xattrs, is_snappy], numbers)| {
+            Doc { kind, key, collection, sync_write, value_bytes, is_regular, has_xattrs, is_snappy, numbers }
         },
     );
     proptest::collection::vec(doc, 1..60)
@@ -253,8 +245,9 @@ impl Agreed {
         ];
         let flags = flags.iter().filter(|(bit, _)| self.has(*bit)).fold(0, |sum, (_, flag)| sum | flag);
         let features = Features { collections: self.has(4), snappy: self.has(5), json: self.has(6) };
-        let mut agreed = Agreement::open(OpenFlags(OpenFlags::PRODUCER | flags), b"test", features.collections)
-            .expect("a producer");
+        let mut agreed =
+            Agreement::open(OpenFlags(OpenFlags::PRODUCER | flags), b"test", features.collections)
+                .expect("a producer");
         let controls = [
             (9, "enable_noop"),
             (7, "enable_expiry_opcode"),

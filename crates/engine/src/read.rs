@@ -3,7 +3,7 @@
 use base::{Cas, CollectionId, DocKey, Moment, Seqno, VbId, VbState, VbUuid, Version};
 use vbucket::{Basis, Change, Existence};
 
-use crate::bucket::Bucket;
+use crate::bucket::{Bucket, Shard};
 use crate::expiry::ExpiredBy;
 use crate::refusal::Refusal;
 use crate::shard_guard::{Holder, ShardGuard};

@@ -291,14 +291,34 @@ fn goes_back(store: fn(&Env) -> Arc<dyn KvStore>) {
     assert_eq!((stats.state, stats.documents), (VbState::Replica, 0));
 }
 
+/// What it has of a snapshot was chosen by the history in which the snapshot ends: that one it must name, or a node of
+/// an older history would send it what follows there.
+fn goes_back_into_a_snapshot(store: fn(&Env) -> Arc<dyn KvStore>) {
+    let world = world(store);
+    let stream = accepted(&world, &[(22, 6), (11, 0)]);
+    world.bucket.begin_snapshot(stream, &snapshot(1, 8)).expect("it follows");
+    send(&world, stream, &[(2, "a", Some("1"))]);
+    assert!(world.bucket.flush_all());
+    send(&world, stream, &[(8, "b", Some("1"))]);
+    world.bucket.begin_snapshot(stream, &snapshot(9, 12)).expect("it follows");
+    send(&world, stream, &[(12, "c", Some("1"))]);
+    assert!(world.bucket.flush_all());
+    let back = world.bucket.rollback(VB, Seqno(9)).expect("a replica").expect("the disk works");
+    assert_eq!((back, stands(&world)), (Seqno(2), (2, 22, 0, 8)));
+    let world = crash(world, store);
+    assert_eq!(stands(&world), (2, 22, 0, 8));
+}
+
 #[test]
 fn a_replica_with_files_goes_back() {
     goes_back(files);
+    goes_back_into_a_snapshot(files);
 }
 
 #[test]
 fn a_replica_with_a_journal_goes_back() {
     goes_back(journaled);
+    goes_back_into_a_snapshot(journaled);
 }
 
 #[test]

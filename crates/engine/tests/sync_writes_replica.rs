@@ -168,7 +168,8 @@ fn whoever_becomes_active_commits_what_it_has() {
         world.bucket.set_vbucket_state(VB, VbState::Active, two).expect("there is such a vBucket");
         assert_eq!(
             (world.get("a"), world.set("a", "x")),
-            (Err(Refusal::NotFound), Err(Refusal::ReCommitInProgress))
+            (Err(Refusal::ReCommitInProgress), Err(Refusal::ReCommitInProgress)),
+            "whoever was active before may have committed it, and told so"
         );
         world.bucket.acknowledged(VB, "n_2", Seqno(2));
         assert!(world.bucket.flush_all(), "the disk works");

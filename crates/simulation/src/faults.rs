@@ -4,6 +4,7 @@ use base::env::Clock as _;
 use base::env::sim::{Call, Effect, Fault as DiskFault, On};
 use base::{DocKey, VbId};
 use cluster::command::Command;
+use cluster::state::NextIds;
 use cluster::{NodeId, Status};
 use engine::CompactRequest;
 use serde_json::json;
@@ -190,6 +191,13 @@ impl World {
             node.handles.disk.heal();
         }
         (0..self.nodes.len()).for_each(|at| self.restart(at));
+        let is_whole = self.newest.nodes.values().all(|node| node.status == Status::Active);
+        if !is_whole && self.newest.rebalance.is_none() {
+            // Whoever was failed over comes back, so that what is undecided can be decided.
+            let at = self.any_node();
+            self.take_back(at);
+            self.ask_for(at, &Command::Rebalance { eject: Vec::new() });
+        }
         // The last clients hear of their requests, and what expires does so.
         if self.now_us() >= self.rules.faults_us + 4_000_000 && self.is_well() {
             self.is_done = true;
@@ -232,11 +240,10 @@ impl World {
             collections.push(json!({ "name": format!("c{uid}"), "uid": format!("{id:x}") }));
         }
         let scopes = json!([{ "name": "_default", "uid": "0", "collections": collections }]);
-        let command = Command::ChangeBucket {
+        let command = Command::ChangeManifest {
             name: BUCKET.to_owned(),
-            settings: None,
-            replicas: None,
-            manifest: Some(json!({ "uid": format!("{uid}"), "scopes": scopes })),
+            manifest: json!({ "uid": format!("{uid}"), "scopes": scopes }),
+            next_ids: NextIds { scope: 8, collection: id + 1 },
         };
         if uid < 10 && self.ask_for(at, &command) {
             self.history.collection = if uid % 2 == 1 { id } else { 0 };

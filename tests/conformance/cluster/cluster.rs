@@ -220,7 +220,8 @@ fn report(tally: &Tally, lost: &[String]) -> bool {
     let pause = tally.phases.iter().map(|phase| phase.pause).max().unwrap_or_default();
     let (sums, documents) = (sums.join(" "), tally.acknowledged.len());
     println!("summary {sums} pause_ms {} documents {documents} lost {}", pause.as_millis(), lost.len());
-    tally.others.is_empty() && tally.phases.iter().all(|phase| phase.writers.len() == LEVELS.len() * WRITERS_A_LEVEL)
+    tally.others.is_empty()
+        && tally.phases.iter().all(|phase| phase.writers.len() == LEVELS.len() * WRITERS_A_LEVEL)
 }
 
 #[tokio::main]
@@ -228,7 +229,9 @@ async fn main() {
     let env = |name: &str| std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set by run.sh"));
     let authenticator = PasswordAuthenticator::new(env("STAVE_USER"), env("STAVE_PASSWORD"));
     let cluster = Cluster::connect(env("STAVE_CONN"), ClusterOptions::new(authenticator.into())).await;
-    let bucket = cluster.expect("a connection").bucket(env("STAVE_BUCKET"));
+    // Whoever drops it disconnects all that came of it.
+    let cluster = cluster.expect("a connection");
+    let bucket = cluster.bucket(env("STAVE_BUCKET"));
     let options = WaitUntilReadyOptions::new().service_types(vec![ServiceType::KV]);
     timeout(MINUTE, bucket.wait_until_ready(options)).await.expect("ready in time").expect("ready");
     let collection = bucket.default_collection();

@@ -99,10 +99,16 @@ fn reads_of(snapshot: &Snapshot) -> u64 {
     let (mut reading, mut bodies) = (Reading::default(), 0);
     let mut next = Some(0);
     while let Some(from) = next {
-        let read = counted.read_since(from, usize::MAX, &mut reading, |_| Want::Body, |_, body| {
-            bodies += usize::from(!body.is_empty());
-            Ok::<_, Failure>(ControlFlow::Continue(()))
-        });
+        let read = counted.read_since(
+            from,
+            usize::MAX,
+            &mut reading,
+            |_| Want::Body,
+            |_, body| {
+                bodies += usize::from(!body.is_empty());
+                Ok::<_, Failure>(ControlFlow::Continue(()))
+            },
+        );
         next = read.expect("a sound file");
     }
     assert!(bodies > 0);

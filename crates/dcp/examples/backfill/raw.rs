@@ -24,8 +24,7 @@ pub struct WasRead {
 /// The files of documents in a folder.
 pub fn files(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).expect("a folder").map(|entry| entry.expect("an entry").path());
-    let mut files: Vec<PathBuf> =
-        entries.filter(|path| path.to_string_lossy().contains(".couch.")).collect();
+    let mut files: Vec<PathBuf> = entries.filter(|path| path.to_string_lossy().contains(".couch.")).collect();
     files.sort();
     files
 }

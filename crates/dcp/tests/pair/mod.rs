@@ -5,11 +5,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use base::env::{Env, SimHandles};
-use base::{Cas, Datatype, DocKey, Heap, Seqno, VbId, VbState};
-use dcp::{Agreement, Consumer, ConsumerConfig, Disconnect, Features, Producer, StreamRequestRefusal};
-use engine::{Bucket, BucketConfig, StoreMode, StoreRequest};
-use protocol::dcp::{OpenFlags, StreamRequest};
-use protocol::{HEADER_BYTES, Limits, Parsed, Response, Status, opcode, parse};
+use base::{DocKey, Seqno, VbId, VbState};
+use dcp::{Consumer, ConsumerConfig, Disconnect};
+use engine::Bucket;
+use protocol::{HEADER_BYTES, Limits, Parsed, parse};
+
+use crate::buckets;
+use crate::served::{FEATURES, Served};
 
 pub const VBUCKETS: u16 = 2;
 
@@ -22,13 +24,8 @@ pub struct Node {
 
 impl Node {
     pub fn new(seed: u64) -> Node {
-        let (env, handles) = Env::sim(seed);
-        let env = env.with_heap(Heap::default());
-        let config = BucketConfig { vbuckets: VBUCKETS, ..BucketConfig::new("test", "/data/test".into()) };
-        let store = kvstore::Couch::open(env.clone(), &config.dir, kvstore::CouchConfig::default());
-        let store = Arc::new(store.expect("the disk works"));
-        let bucket = Bucket::open(config, env.clone(), store).expect("it opens");
-        Node { env, handles, bucket: Arc::new(bucket) }
+        let (env, handles, bucket) = buckets::simulated(seed, VBUCKETS, false);
+        Node { env, handles, bucket }
     }
 
     pub fn set_roles(&self, role: VbState) {
@@ -38,16 +35,7 @@ impl Node {
     }
 
     pub fn set(&self, vb: VbId, key: &str, value: &str) -> Result<Seqno, engine::Refusal> {
-        let request = StoreRequest {
-            key: DocKey::new(key.as_bytes()),
-            body: value.as_bytes(),
-            datatype: Datatype::RAW,
-            flags: 0,
-            expiry: 0,
-            mode: StoreMode::Set,
-            cas: Cas::ANY,
-            preserve_expiry: false,
-        };
+        let request = buckets::set(DocKey::new(key.as_bytes()), value.as_bytes());
         self.bucket.store(vb, &request, self.bucket.now()).map(|stored| stored.seqno)
     }
 
@@ -70,8 +58,6 @@ impl Node {
     }
 }
 
-pub const FEATURES: Features = Features { collections: true, snappy: true, json: true };
-
 pub fn config() -> ConsumerConfig {
     ConsumerConfig {
         name: "pair".to_owned(),
@@ -85,11 +71,9 @@ pub fn config() -> ConsumerConfig {
 /// A connection: the producer, the consumer, and the messages between them that have not arrived.
 pub struct Wire {
     pub consumer: Consumer,
-    producer: Option<Producer>,
+    served: Served,
     pub to_producer: VecDeque<Vec<u8>>,
     pub to_consumer: VecDeque<Vec<u8>>,
-    agreed: Option<Agreement>,
-    from: Arc<Bucket>,
 }
 
 /// Cuts bytes into messages; all of them are whole.
@@ -111,11 +95,9 @@ impl Wire {
         consumer.open(&mut out);
         Wire {
             consumer,
-            producer: None,
+            served: Served::new(&from.bucket, "pair".to_owned()),
             to_producer: messages(&out).collect(),
             to_consumer: VecDeque::new(),
-            agreed: None,
-            from: Arc::clone(&from.bucket),
         }
     }
 
@@ -144,60 +126,22 @@ impl Wire {
         let message = self.to_producer.pop_front();
         if let Some(message) = &message {
             match parse(message, Limits::AUTHENTICATED) {
-                Parsed::Request { request, .. } => self.on_request(&request, &mut out),
+                Parsed::Request { request, .. } => {
+                    self.served.on_request(&request, &mut (), &mut out).expect("a request that is known");
+                }
                 Parsed::Answer { answer, .. } => {
-                    let producer = self.producer.as_mut().expect("it is open");
+                    let producer = self.served.producer.as_mut().expect("it is open");
                     producer.answered(answer.opcode, answer.opaque, answer.status);
                 }
                 other => panic!("the consumer sent {other:?}"),
             }
         }
-        if let Some(producer) = &mut self.producer {
+        if let Some(producer) = &mut self.served.producer {
             producer.step(&mut out, 1 << 20);
         }
         let any = message.is_some() || !out.is_empty();
         self.to_consumer.extend(messages(&out));
         any
-    }
-
-    fn on_request(&mut self, request: &protocol::Request<'_>, out: &mut Vec<u8>) {
-        let (mut status, mut value) = (Status::Success, Vec::new());
-        match request.opcode {
-            opcode::DCP_OPEN => {
-                let flags = OpenFlags::decode(request.extras).expect("extras");
-                self.agreed = Some(Agreement::open(flags, request.key, true).expect("valid flags"));
-            }
-            opcode::DCP_CONTROL => {
-                let agreed = self.agreed.as_mut().expect("it was opened");
-                status = agreed.control(request.key, request.value);
-            }
-            opcode::DCP_BUFFER_ACK => {
-                let bytes = u32::from_be_bytes(request.extras.try_into().expect("four bytes"));
-                self.producer.as_mut().expect("it is open").acknowledge(bytes);
-                return;
-            }
-            opcode::DCP_STREAM_REQ => {
-                let agreed = self.agreed.clone().expect("it was opened");
-                let bucket = Arc::clone(&self.from);
-                let make = || Producer::new(bucket, "pair".to_owned(), agreed, FEATURES, || {});
-                let producer = self.producer.get_or_insert_with(make);
-                let asked = StreamRequest::decode(request.extras).expect("extras");
-                match producer.request(request.vbucket, request.opaque, &asked, request.value) {
-                    Ok(log) => value = log,
-                    Err(
-                        StreamRequestRefusal::Status(refused) | StreamRequestRefusal::Unknown(refused, _),
-                    ) => status = refused,
-                    Err(StreamRequestRefusal::RollBack(to)) => {
-                        (status, value) = (Status::Rollback, to.0.to_be_bytes().to_vec());
-                    }
-                }
-            }
-            opcode::DCP_CLOSE_STREAM => {}
-            opcode::GET_ALL_VB_SEQNOS => status = Status::NotSupported,
-            other => panic!("opcode 0x{other:02x}"),
-        }
-        let (opcode, opaque) = (request.opcode, request.opaque);
-        Response { opcode, opaque, status, value: &value, ..Response::default() }.write(out);
     }
 
     /// Delivers messages until nothing is under way; how many.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use base::{Datatype, ItemKind, Seqno, VbId, VbUuid};
-use dcp::{Agreement, Features, Producer, Step};
+use dcp::{Agreement, Features, Producer, Step, StreamRequestRefusal};
 use engine::{Bucket, Progress};
 use protocol::dcp::{FailoverLog, Marker, Message, OpenFlags, StreamRequest, What};
 use protocol::{Limits, Parsed, Status, parse};
@@ -67,8 +67,15 @@ pub fn read(bucket: &Arc<Bucket>, vb: VbId) -> Result<Records, String> {
     let mut copy = Copy::default();
     for _ in 0..MOST_STREAMS {
         let request = copy.request();
-        let log = producer.request(vb, 0, &request, b"");
-        let log = log.map_err(|refusal| format!("{vb:?} cannot be read from {request:?}: {refusal:?}"))?;
+        let log = match producer.request(vb, 0, &request, b"") {
+            Ok(log) => log,
+            // A replica that has not the end of the snapshot yet, of which this has a part.
+            Err(StreamRequestRefusal::RollBack(_)) if copy.last > 0 => {
+                copy = Copy::default();
+                continue;
+            }
+            Err(refusal) => return Err(format!("{vb:?} cannot be read from {request:?}: {refusal:?}")),
+        };
         copy.log = FailoverLog::decode(&log).ok_or("a failover log")?;
         let mut received: Vec<u8> = Vec::new();
         loop {

@@ -5,26 +5,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use base::{Seqno, VbId};
-use dcp::{Agreement, Consumer, ConsumerConfig, Disconnect, Features, Mode, Producer, RollBack, Tick};
-use dcp::{Stage, StreamRequestRefusal};
+use dcp::{Consumer, ConsumerConfig, Disconnect, Mode, RollBack, Stage, Tick};
 use engine::Bucket;
-use protocol::dcp::{FailoverLog, Message, OpenFlags, StreamRequest};
-use protocol::{Limits, Parsed, Request, RequestParts, Response, Status, opcode, parse, write_request};
+use protocol::dcp::{FailoverLog, Message};
+use protocol::{Limits, Parsed, RequestParts, opcode, parse, write_request};
 
-use crate::Dice;
-use crate::mistakes::{Mistake, Tamper};
+use crate::dice::{Dice, show};
+use crate::mistakes::{Mistake, Tamper, Tampered};
+use crate::served::{Asked, FEATURES, Served};
 
 /// Bytes that a pipe holds.
 const PIPE_BYTES: usize = 30_000;
-const FEATURES: Features = Features { collections: true, snappy: true, json: true };
-
-/// What a consumer asked for, and what it was answered.
-pub struct Asked {
-    pub vb: VbId,
-    pub request: StreamRequest,
-    /// Accepted, or to where to roll back.
-    pub answer: Result<(), Seqno>,
-}
 
 /// What a step came to.
 #[derive(Default)]
@@ -40,8 +31,7 @@ pub struct Link {
     pub consumer: Consumer,
     source: Arc<Bucket>,
     target: Arc<Bucket>,
-    producer: Option<Producer>,
-    agreed: Option<Agreement>,
+    served: Served,
     /// Sent and on their way, and arrived but not whole yet.
     to_producer: Vec<u8>,
     at_producer: Vec<u8>,
@@ -82,8 +72,7 @@ impl Link {
             consumer,
             source: Arc::clone(source),
             target: Arc::clone(target),
-            producer: None,
-            agreed: None,
+            served: Served::new(source, format!("{from}-{to}")),
             to_producer,
             at_producer: Vec::new(),
             to_consumer: Vec::new(),
@@ -160,7 +149,7 @@ impl Link {
         now: std::time::Duration,
         stepped: &mut Stepped,
     ) -> Result<(), Disconnect> {
-        let Some(producer) = &mut self.producer else { return Ok(()) };
+        let Some(producer) = &mut self.served.producer else { return Ok(()) };
         if self.to_consumer.len() >= PIPE_BYTES {
             return Ok(());
         }
@@ -177,7 +166,7 @@ impl Link {
         let mut rest = &out[..];
         while let Parsed::Request { request, total_len } = parse(rest, Limits::AUTHENTICATED) {
             stepped.messages += 1;
-            crate::show(|| format!("{} to {}: {:?}", self.from, self.to, Message::read(&request)));
+            show(|| format!("{} to {}: {:?}", self.from, self.to, Message::read(&request)));
             self.tamper.message(&rest[..total_len], &request, &mut self.to_consumer);
             rest = &rest[total_len..];
         }
@@ -191,11 +180,14 @@ impl Link {
         loop {
             match parse(rest, Limits::AUTHENTICATED) {
                 Parsed::Request { request, total_len } => {
-                    self.on_request(&request, stepped)?;
+                    let (source, target) = (&*self.source, &self.target);
+                    let mut between = Tampered { tamper: &mut self.tamper, source, target };
+                    let asked = self.served.on_request(&request, &mut between, &mut self.to_consumer)?;
+                    stepped.asked.extend(asked);
                     rest = &rest[total_len..];
                 }
                 Parsed::Answer { answer, total_len, .. } => {
-                    let producer = self.producer.as_mut().expect("it is open");
+                    let producer = self.served.producer.as_mut().expect("it is open");
                     producer.answered(answer.opcode, answer.opaque, answer.status);
                     rest = &rest[total_len..];
                 }
@@ -205,60 +197,6 @@ impl Link {
         }
         self.at_producer = rest.to_vec();
         Ok(())
-    }
-
-    fn on_request(&mut self, request: &Request<'_>, stepped: &mut Stepped) -> Result<(), Disconnect> {
-        let (mut status, mut value) = (Status::Success, Vec::new());
-        match request.opcode {
-            opcode::DCP_OPEN => {
-                let flags = OpenFlags::decode(request.extras).expect("extras");
-                self.agreed = Some(Agreement::open(flags, request.key, true).expect("valid flags"));
-            }
-            opcode::DCP_CONTROL => {
-                let agreed = self.agreed.as_mut().expect("it was opened");
-                status = agreed.control(request.key, request.value);
-            }
-            opcode::DCP_BUFFER_ACK => {
-                let bytes = u32::from_be_bytes(request.extras.try_into().expect("four bytes"));
-                self.producer.as_mut().expect("it is open").acknowledge(bytes);
-                return Ok(());
-            }
-            opcode::DCP_STREAM_REQ => (status, value) = self.on_stream_request(request, stepped),
-            opcode::DCP_CLOSE_STREAM => {
-                if let Some(producer) = &mut self.producer {
-                    let mut out = Vec::new();
-                    status = producer.close_stream(request.vbucket, None, &mut out);
-                    self.to_consumer.extend(out);
-                }
-            }
-            opcode::GET_ALL_VB_SEQNOS => status = Status::NotSupported,
-            other => return Err(Disconnect::Unreadable(other)),
-        }
-        let (opcode, opaque) = (request.opcode, request.opaque);
-        Response { opcode, opaque, status, value: &value, ..Response::default() }
-            .write(&mut self.to_consumer);
-        Ok(())
-    }
-
-    fn on_stream_request(&mut self, request: &Request<'_>, stepped: &mut Stepped) -> (Status, Vec<u8>) {
-        let agreed = self.agreed.clone().expect("it was opened");
-        let (bucket, vb) = (Arc::clone(&self.source), request.vbucket);
-        let name = format!("{}-{}", self.from, self.to);
-        let make = || Producer::new(bucket, name, agreed, FEATURES, || {});
-        let producer = self.producer.get_or_insert_with(make);
-        let mut asked = StreamRequest::decode(request.extras).expect("extras");
-        self.tamper.request(vb, &mut asked, &self.source);
-        let (answer, told) = match producer.request(vb, request.opaque, &asked, request.value) {
-            Ok(log) => (Ok(()), (Status::Success, self.tamper.log(vb, log, &self.target))),
-            Err(StreamRequestRefusal::Status(refused) | StreamRequestRefusal::Unknown(refused, _)) => {
-                return (refused, Vec::new());
-            }
-            Err(StreamRequestRefusal::RollBack(to)) => {
-                (Err(to), (Status::Rollback, to.0.to_be_bytes().to_vec()))
-            }
-        };
-        stepped.asked.push(Asked { vb, request: asked, answer });
-        told
     }
 }
 

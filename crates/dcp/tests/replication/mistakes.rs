@@ -1,7 +1,6 @@
 //! Mistakes that are planted between producer and consumer, or in what the nodes do, to see that they are found.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use base::VbId;
 use engine::Bucket;
@@ -9,6 +8,7 @@ use protocol::dcp::{Message, Mutation, StreamRequest, What};
 use protocol::{Request, opcode};
 
 use crate::link::encode_log;
+use crate::served::Between;
 
 /// What is done wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,11 +92,20 @@ impl Tamper {
             self.last = bytes.to_vec();
         }
     }
+}
 
+/// A connection whose requests and answers may be wrong.
+pub struct Tampered<'a> {
+    pub tamper: &'a mut Tamper,
+    pub source: &'a Bucket,
+    pub target: &'a Bucket,
+}
+
+impl Between for Tampered<'_> {
     /// What the producer hears of a request.
-    pub fn request(&mut self, vb: VbId, asked: &mut StreamRequest, source: &Bucket) {
-        if self.pretends.remove(&vb)
-            && let Some((_, _, uuid, high)) = source.stream_state(vb)
+    fn asked(&mut self, vb: VbId, asked: &mut StreamRequest) {
+        if self.tamper.pretends.remove(&vb)
+            && let Some((_, _, uuid, high)) = self.source.stream_state(vb)
         {
             let start = asked.start.min(high);
             *asked = StreamRequest { start, uuid, snapshot_start: start, snapshot_end: start, ..*asked };
@@ -104,9 +113,9 @@ impl Tamper {
     }
 
     /// What the consumer hears of the producer's histories.
-    pub fn log(&self, vb: VbId, log: Vec<u8>, target: &Arc<Bucket>) -> Vec<u8> {
-        let own = target.with_vbucket(vb, |vb| vb.failover().to_entries());
-        match (self.mistake, own) {
+    fn log(&mut self, vb: VbId, log: Vec<u8>) -> Vec<u8> {
+        let own = self.target.with_vbucket(vb, |vb| vb.failover().to_entries());
+        match (self.tamper.mistake, own) {
             (Mistake::KeepFailover, Some(own)) => encode_log(&own),
             _ => log,
         }

@@ -6,11 +6,13 @@ use base::{VbId, VbState};
 use dcp::{Disconnect, Mode};
 use protocol::dcp::StreamRequest;
 
-use crate::link::{Asked, Link};
+use crate::dice::{Dice, show};
+use crate::link::Link;
 use crate::mistakes::Mistake;
+use crate::served::Asked;
 use crate::third::Third;
 use crate::world::World;
-use crate::{Counts, Dice, VBUCKETS, rule};
+use crate::{Counts, VBUCKETS, rule};
 
 /// Who is to have a vBucket.
 #[derive(Clone, Copy, Debug)]
@@ -95,11 +97,11 @@ impl Operator {
     fn crash(&mut self, at: usize) -> Result<(), String> {
         if self.third.at == at {
             self.third.catch_up(&self.world)?;
-            self.third.disconnect(&mut self.dice);
+            self.third.disconnect();
         }
         self.links.retain(|link| link.from != at && link.to != at);
         let seed = self.dice.below(1 << 40);
-        crate::show(|| format!("node {at} crashes"));
+        show(|| format!("node {at} crashes"));
         self.world.crash(at, seed)
     }
 
@@ -108,7 +110,7 @@ impl Operator {
             self.third.catch_up(&self.world)?;
         }
         self.world.set_role(at, vb, role)?;
-        crate::show(|| format!("node {at} {vb:?} becomes {role:?} at {:?}", self.world.place(at, vb)));
+        show(|| format!("node {at} {vb:?} becomes {role:?} at {:?}", self.world.place(at, vb)));
         Ok(())
     }
 
@@ -260,7 +262,7 @@ impl Operator {
         let before = self.world.place(to, rollback.vb).high;
         if let Some(back) = self.links[at].roll_back(rollback) {
             self.world.counts.rollbacks += 1;
-            crate::show(|| format!("node {to} rolls back {rollback:?}: {back:?}"));
+            show(|| format!("node {to} rolls back {rollback:?}: {back:?}"));
             if before > rollback.to.0 {
                 self.world.rolled_back(to, rollback.vb, rollback.to.0, back.0)?;
             }
@@ -271,7 +273,7 @@ impl Operator {
     /// A stream begins only where the histories are one, and a rollback goes to where the rule says.
     fn check_answer(&mut self, from: usize, to: usize, asked: &Asked) -> Result<(), String> {
         let Asked { vb, request, answer } = asked;
-        crate::show(|| format!("{from} answers {to} {vb:?} {request:?}: {answer:?}"));
+        show(|| format!("{from} answers {to} {vb:?} {request:?}: {answer:?}"));
         let StreamRequest { start, snapshot_start, snapshot_end, .. } = *request;
         let is_inside = snapshot_start < start && start < snapshot_end;
         let source = self.world.place(from, *vb);
@@ -302,7 +304,10 @@ impl Operator {
     /// Nothing happens any more; all come to have the same.
     fn mend(&mut self) -> Result<(), String> {
         (self.is_mending, self.slow) = (true, 0);
-        (0..self.nodes()).for_each(|at| self.world.set_memory(at, false));
+        for at in 0..self.nodes() {
+            self.world.set_memory(at, false);
+            self.world.free_disk(at);
+        }
         let (mut quiet, mut has_expired) = (0, false);
         for _ in 0..3000 {
             self.reconcile()?;
@@ -310,6 +315,7 @@ impl Operator {
             for at in 0..self.nodes() {
                 self.world.flush(at);
                 self.world.keep(at);
+                self.world.tidy(at);
                 self.world.nodes[at].bucket.backfill_step();
             }
             quiet = if self.is_level() { quiet + 1 } else { 0 };
@@ -352,6 +358,7 @@ impl Operator {
             }
             for at in 0..self.nodes() {
                 self.world.look(at, vb)?;
+                self.world.check_recounted(at, vb)?;
                 self.world.check_reads(at, vb)?;
             }
         }

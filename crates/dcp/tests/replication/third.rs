@@ -2,22 +2,27 @@
 
 use std::sync::Arc;
 
-use base::{VbId, VbState};
+use base::{CollectionId, VbId, VbState};
 use engine::Bucket;
 
 use crate::copy::{Branch, latest};
-use crate::strict::{Consumer, Documents};
-use crate::{Counts, Dice, VBUCKETS, world};
+use crate::dice::Dice;
+use crate::strict::{Consumer, Documents, Truth, Wanted, name_of};
+use crate::{Counts, VBUCKETS, world};
 
 /// A node as the strict consumer sees it.
-pub struct World {
-    pub bucket: Arc<Bucket>,
+struct View {
+    bucket: Arc<Bucket>,
     branches: Vec<Branch>,
 }
 
-impl World {
-    /// The documents of a vBucket as of a seqno, in the history that the node is in.
-    pub fn documents(&self, vb: VbId, until: u64) -> Documents {
+impl Truth for View {
+    fn bucket(&self) -> &Arc<Bucket> {
+        &self.bucket
+    }
+
+    /// In the history that the node is in; all are in the default collection.
+    fn documents(&self, vb: VbId, until: u64, _: Wanted) -> Documents {
         let all = latest(&self.branches[usize::from(vb.0)], until).into_iter();
         let documents = all.filter(|(_, record)| !record.kind.is_deleted());
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("text");
@@ -25,7 +30,16 @@ impl World {
             let plain = &record.value;
             text(engine::value::split(plain, base::Datatype(record.datatype)).1)
         };
-        documents.map(|(key, record)| (key.to_owned(), (record.seqno, body(record)))).collect()
+        let named = |key| name_of(CollectionId::DEFAULT, key);
+        documents.map(|(key, record)| (named(key), (record.seqno, body(record)))).collect()
+    }
+
+    /// Each of the vBuckets in one of two ways.
+    fn choose(&self, vb: VbId, _: &mut Dice) -> Wanted {
+        match vb.0 % 2 {
+            0 => Wanted::Everything,
+            _ => Wanted::Collection(CollectionId::DEFAULT),
+        }
     }
 }
 
@@ -40,15 +54,15 @@ impl Third {
         Third { at, consumer: Consumer::new(at, VBUCKETS) }
     }
 
-    fn view(&self, world: &world::World) -> Result<World, String> {
+    fn view(&self, world: &world::World) -> Result<View, String> {
         let branches = (0..VBUCKETS).map(|vb| world.branch(self.at, VbId(vb)).cloned());
         let branches = branches.collect::<Result<_, _>>()?;
-        Ok(World { bucket: Arc::clone(&world.nodes[self.at].bucket), branches })
+        Ok(View { bucket: Arc::clone(&world.nodes[self.at].bucket), branches })
     }
 
     pub fn act(&mut self, world: &world::World, dice: &mut Dice) -> Result<(), String> {
         let view = self.view(world)?;
-        self.consumer.act(&view.bucket, &view, dice);
+        self.consumer.act(&view, dice);
         Ok(())
     }
 
@@ -58,8 +72,8 @@ impl Third {
         Ok(())
     }
 
-    pub fn disconnect(&mut self, dice: &mut Dice) {
-        self.consumer.disconnect(dice);
+    pub fn disconnect(&mut self) {
+        self.consumer.disconnect();
     }
 
     /// It has what the node has in the end.
@@ -74,7 +88,7 @@ impl Third {
         assert!((0..VBUCKETS).all(is_served));
         self.consumer.finish(&view, dice);
         for vb in (0..VBUCKETS).map(VbId) {
-            if self.consumer.documents(vb) != view.documents(vb, u64::MAX) {
+            if self.consumer.documents(vb) != view.documents(vb, u64::MAX, self.consumer.wanted(vb)) {
                 return Err(format!("the third party has something else of {vb:?}"));
             }
         }

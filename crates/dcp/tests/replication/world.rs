@@ -4,25 +4,33 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::env::{Env, SimHandles, sim::SimDisk, sim::Survival};
+use base::env::sim::{Call, Effect, Fault, On, SimDisk, Survival};
+use base::env::{Env, SimHandles};
 use base::{Cas, Datatype, DocKey, Heap, ItemKind, VbId, VbState};
-use engine::{Bucket, BucketConfig, CompactRequest, Refusal, StoreMode, StoreRequest};
-use kvstore::{Couch, CouchConfig, Journaled, JournaledConfig, KvStore};
+use engine::{Bucket, CompactRequest, Fetched, Refusal, StoreRequest};
 
-use crate::copy::{self, Branch, Place, Record};
+use crate::copy::{self, Branch, Place, Record, Records};
+use crate::dice::{Dice, show};
 use crate::mistakes::Mistake;
-use crate::{Counts, Dice, KEYS, VBUCKETS};
+use crate::{Counts, KEYS, VBUCKETS, buckets};
+
+/// ENOSPC.
+const NO_SPACE: i32 = 28;
 
 pub struct Node {
     handles: SimHandles,
     pub bucket: Arc<Bucket>,
     is_journaled: bool,
+    evicts_whole: bool,
+    is_disk_full: bool,
     /// What the disk was some time ago, for a node that forgets.
     old_disk: Option<SimDisk>,
     /// By vBucket: the last change that must survive a crash.
     persisted: Vec<u64>,
     /// By vBucket: the last change that was seen.
     seen: Vec<u64>,
+    /// By vBucket: up to where tombstones may be gone, as the disk must know it.
+    purge: Vec<u64>,
 }
 
 pub struct World {
@@ -40,15 +48,20 @@ fn vbuckets() -> impl Iterator<Item = VbId> {
     (0..VBUCKETS).map(VbId)
 }
 
-fn open(env: &Env, is_journaled: bool) -> Arc<Bucket> {
-    let config = BucketConfig { vbuckets: VBUCKETS, ..BucketConfig::new("test", "/data/test".into()) };
-    let store: Arc<dyn KvStore> = if is_journaled {
-        let store = Journaled::open(env.clone(), &config.dir, JournaledConfig::default());
-        Arc::new(store.expect("the disk works"))
-    } else {
-        Arc::new(Couch::open(env.clone(), &config.dir, CouchConfig::default()).expect("the disk works"))
-    };
-    Arc::new(Bucket::open(config, env.clone(), store).expect("it opens"))
+/// A node's bucket with what is on its disk.
+fn open(handles: &SimHandles, is_journaled: bool, evicts_whole: bool) -> Arc<Bucket> {
+    let bucket = buckets::open(&handles.env().with_heap(Heap::default()), VBUCKETS, is_journaled);
+    if evicts_whole {
+        bucket.set_param("item_eviction_policy", "full_eviction").expect("it has a disk");
+    }
+    bucket
+}
+
+/// Brings what there is of a key into memory, where it stays while what is returned lives.
+fn bring(bucket: &Bucket, vb: VbId, doc: DocKey<'_>) -> Result<Option<Fetched>, Refusal> {
+    let fetch = bucket.fetch(vb, doc)?;
+    bucket.fetch_step();
+    Ok(fetch.try_take())
 }
 
 fn xattrs(value: &str, written: u64) -> Vec<u8> {
@@ -66,10 +79,20 @@ impl World {
         let (_, handles) = Env::sim(seed);
         let nodes = (0..nodes).map(|_| {
             let handles = handles.with_disk(SimDisk::new());
-            let is_journaled = dice.one_in(2);
-            let bucket = open(&handles.env().with_heap(Heap::default()), is_journaled);
+            let (is_journaled, evicts_whole) = (dice.one_in(2), dice.one_in(3));
+            let bucket = open(&handles, is_journaled, evicts_whole);
             let zeros = vec![0; usize::from(VBUCKETS)];
-            Node { handles, bucket, is_journaled, old_disk: None, persisted: zeros.clone(), seen: zeros }
+            Node {
+                handles,
+                bucket,
+                is_journaled,
+                evicts_whole,
+                is_disk_full: false,
+                old_disk: None,
+                persisted: zeros.clone(),
+                seen: zeros.clone(),
+                purge: zeros,
+            }
         });
         let mut world = World {
             nodes: nodes.collect(),
@@ -123,7 +146,7 @@ impl World {
         }
         self.counts.looks += 1;
         let records = copy::read(&self.nodes[at].bucket, vb)?;
-        crate::show(|| {
+        show(|| {
             format!(
                 "node {at} {vb:?} has {:?}",
                 records.values().map(|r| r.seqno).collect::<std::collections::BTreeSet<_>>()
@@ -131,7 +154,24 @@ impl World {
         });
         let (place, purged) = (self.place(at, vb), self.purged[usize::from(vb.0)]);
         copy::check(&records, self.branch(at, vb)?, &place, purged)
-            .map_err(|what| format!("node {at} {vb:?} at {place:?}: {what}"))
+            .map_err(|what| format!("node {at} {vb:?} at {place:?}: {what}"))?;
+        self.check_count(at, vb, &records, !self.nodes[at].evicts_whole)
+    }
+
+    /// A node has counted as many documents as it has. One that takes changes of keys without knowing whether they are
+    /// on disk may count too many, until it counts anew.
+    fn check_count(&self, at: usize, vb: VbId, records: &Records, is_exact: bool) -> Result<(), String> {
+        let counted = self.nodes[at].bucket.with_vbucket(vb, |vb| vb.documents()).expect("it is there");
+        let has = records.values().filter(|record| record.kind == ItemKind::Mutation).count() as u64;
+        if counted == has || (!is_exact && counted > has && counted <= KEYS) {
+            return Ok(());
+        }
+        Err(format!("node {at} {vb:?} has {has} documents and has counted {counted}"))
+    }
+
+    /// The same of a node that has done all that was to be done.
+    pub fn check_recounted(&self, at: usize, vb: VbId) -> Result<(), String> {
+        self.check_count(at, vb, &copy::read(&self.nodes[at].bucket, vb)?, true)
     }
 
     /// A node has a history of its own from here on, if it has a new name for it.
@@ -201,7 +241,7 @@ impl World {
             new.push((key, record));
         }
         new.sort_by_key(|(_, record)| record.seqno);
-        new.iter().for_each(|new| crate::show(|| format!("node {at} {vb:?} {new:?}")));
+        new.iter().for_each(|new| show(|| format!("node {at} {vb:?} {new:?}")));
         self.counts.expirations +=
             new.iter().filter(|(_, new)| new.kind == ItemKind::Expiration).count() as u64;
         self.branches.get_mut(&(vb.0, uuid)).expect("it was there").extend(new);
@@ -216,8 +256,14 @@ impl World {
         let bucket = Arc::clone(&self.nodes[at].bucket);
         let now = bucket.now();
         // It may expire by being looked at.
-        if let Err(Refusal::NotMyVbucket) = bucket.get(vb, doc, now) {
-            return;
+        let mut _held = None;
+        match bucket.get(vb, doc, now) {
+            Err(Refusal::NotMyVbucket) => return,
+            Err(Refusal::NotResident) => {
+                _held = bring(&bucket, vb, doc).ok();
+                let _ = bucket.get(vb, doc, now);
+            }
+            _ => {}
         }
         self.learn(at, vb);
         self.written += 1;
@@ -235,14 +281,10 @@ impl World {
                 false => (value.into_bytes(), Datatype::RAW),
             };
             let request = StoreRequest {
-                key: doc,
-                body: &body,
                 datatype,
                 flags: self.written as u32,
                 expiry: if dice.one_in(5) { 1 + dice.below(20) as u32 } else { 0 },
-                mode: StoreMode::Set,
-                cas: Cas::ANY,
-                preserve_expiry: false,
+                ..buckets::set(doc, &body)
             };
             // Refused while memory is short.
             let _ = bucket.store(vb, &request, now);
@@ -255,8 +297,13 @@ impl World {
     pub fn expire(&mut self, at: usize, vb: VbId) {
         let bucket = Arc::clone(&self.nodes[at].bucket);
         for key in (0..KEYS).map(|key| format!("k{key}")) {
+            let doc = DocKey::new(key.as_bytes());
+            let _held = match bucket.get(vb, doc, bucket.now()) {
+                Err(Refusal::NotResident) => bring(&bucket, vb, doc).ok(),
+                _ => None,
+            };
             // Whatever there is.
-            let _ = bucket.get(vb, DocKey::new(key.as_bytes()), bucket.now());
+            let _ = bucket.get(vb, doc, bucket.now());
         }
         self.learn(at, vb);
     }
@@ -265,9 +312,13 @@ impl World {
         let node = &mut self.nodes[at];
         node.bucket.flush_step();
         for vb in vbuckets() {
-            let persisted = node.bucket.with_vbucket(vb, |vb| vb.persisted_seqno().0).expect("there is one");
-            let known = &mut node.persisted[usize::from(vb.0)];
-            *known = persisted.max(*known);
+            let look = |vb: &vbucket::VBucket| {
+                (vb.persisted_seqno().0, (!vb.has_unflushed()).then(|| vb.purge_seqno().0))
+            };
+            let (persisted, purge) = node.bucket.with_vbucket(vb, look).expect("there is one");
+            let slot = usize::from(vb.0);
+            node.persisted[slot] = persisted.max(node.persisted[slot]);
+            node.purge[slot] = purge.unwrap_or_default().max(node.purge[slot]);
         }
     }
 
@@ -285,10 +336,10 @@ impl World {
     pub fn upkeep(&mut self, at: usize, dice: &mut Dice) {
         let vb = VbId(dice.below(VBUCKETS.into()) as u16);
         let bucket = Arc::clone(&self.nodes[at].bucket);
-        match dice.below(9) {
+        match dice.below(12) {
             0 => {
                 self.counts.purges += 1;
-                crate::show(|| format!("node {at} {vb:?} is compacted"));
+                show(|| format!("node {at} {vb:?} is compacted"));
                 let request = CompactRequest { purge_before_s: Some(u32::MAX), purge_through: None };
                 drop(bucket.compact(vb, request));
                 bucket.compact_step();
@@ -300,12 +351,19 @@ impl World {
             2 => bucket.create_checkpoint(vb).expect("there is one"),
             3 => {
                 let key = format!("k{}", dice.below(KEYS));
-                // Refused if there is no such value in memory.
-                let _ = bucket.evict_value(vb, DocKey::new(key.as_bytes()));
+                let doc = DocKey::new(key.as_bytes());
+                // Refused if there is nothing in memory that may leave it.
+                let _ = match bucket.evicts_whole() {
+                    true => bucket.evict_whole(vb, doc),
+                    false => bucket.evict_value(vb, doc),
+                };
             }
             4 => self.set_memory(at, true),
             5 => self.set_memory(at, false),
             6 => _ = bucket.file_step(),
+            7 => self.fill_disk(at),
+            8 | 9 => self.free_disk(at),
+            10 => _ = bucket.compact_step(),
             _ => self.keep(at),
         }
         for vb in vbuckets() {
@@ -324,10 +382,34 @@ impl World {
         bucket.set_params(&[("max_size", quota), ("checkpoint_memory_ratio", share)]).expect("valid");
     }
 
+    /// From now on nothing can be written.
+    fn fill_disk(&mut self, at: usize) {
+        let node = &mut self.nodes[at];
+        if !std::mem::replace(&mut node.is_disk_full, true) {
+            self.counts.full_disks += 1;
+            let no_space = Effect::Errno(NO_SPACE);
+            node.handles.disk.plan(Fault::for_ever(On::Kind(Call::Write), 1, no_space));
+        }
+    }
+
+    pub fn free_disk(&mut self, at: usize) {
+        let node = &mut self.nodes[at];
+        if std::mem::take(&mut node.is_disk_full) {
+            node.handles.disk.heal();
+        }
+    }
+
+    /// Counts anew what has to be, compacts what wastes much.
+    pub fn tidy(&mut self, at: usize) {
+        self.nodes[at].bucket.compact_step();
+        vbuckets().for_each(|vb| self.learn(at, vb));
+    }
+
     /// A node's process ends without a word, or its power goes.
     pub fn crash(&mut self, at: usize, seed: u64) -> Result<(), String> {
         let is_power = seed.is_multiple_of(2);
         let before: Vec<u64> = vbuckets().map(|vb| self.place(at, vb).uuid).collect();
+        self.free_disk(at);
         let node = &mut self.nodes[at];
         if is_power {
             let mut disk = node.handles.disk.crash(seed);
@@ -341,15 +423,17 @@ impl World {
         if self.mistake == Mistake::ForgetSync {
             node.old_disk = Some(node.handles.disk.image(Survival::Synced));
         }
-        node.bucket = open(&node.handles.env().with_heap(Heap::default()), node.is_journaled);
+        node.bucket = open(&node.handles, node.is_journaled, node.evicts_whole);
         let kind = if is_power { &mut self.counts.power_losses } else { &mut self.counts.kills };
         *kind += 1;
         for vb in vbuckets() {
             let (place, slot) = (self.place(at, vb), usize::from(vb.0));
-            crate::show(|| format!("node {at} {vb:?} comes back at {place:?}, power {is_power}"));
-            let persisted = self.nodes[at].persisted[slot];
-            if place.high < persisted {
-                return Err(format!("node {at} {vb:?} had {persisted} on disk and stands at {place:?}"));
+            show(|| format!("node {at} {vb:?} comes back at {place:?}, power {is_power}"));
+            let (persisted, purge) = (self.nodes[at].persisted[slot], self.nodes[at].purge[slot]);
+            if place.high < persisted || place.purge < purge {
+                return Err(format!(
+                    "node {at} {vb:?} had {persisted} on disk, purged up to {purge}, and stands at {place:?}"
+                ));
             }
             self.nodes[at].seen[slot] = place.high;
             self.name_branch(at, vb, before[slot])?;
@@ -361,13 +445,16 @@ impl World {
     /// A replica went back.
     pub fn rolled_back(&mut self, at: usize, vb: VbId, to: u64, back: u64) -> Result<(), String> {
         let place = self.place(at, vb);
-        if back > to || place.high != back || place.end > to {
+        // What a disk that is full could not undo its producer sends back again.
+        let is_too_far = (back > to || place.end > to) && !self.nodes[at].is_disk_full;
+        if is_too_far || place.high != back {
             return Err(format!("node {at} {vb:?} went back to {back} for {to}, and stands at {place:?}"));
         }
         let node = &mut self.nodes[at];
         let slot = usize::from(vb.0);
         node.persisted[slot] = node.persisted[slot].min(back);
         node.seen[slot] = back;
+        node.purge[slot] = place.purge;
         self.look(at, vb)
     }
 
@@ -396,9 +483,7 @@ impl World {
             let mut found = read();
             let mut _held = None;
             if matches!(found, Err(Refusal::NotResident)) {
-                let fetch = bucket.fetch(vb, doc).map_err(|refusal| format!("{key}: {refusal:?}"))?;
-                bucket.fetch_step();
-                _held = fetch.try_take();
+                _held = bring(bucket, vb, doc).map_err(|refusal| format!("{key}: {refusal:?}"))?;
                 found = read();
             }
             let wanted = records.get(&key).filter(|record| record.kind == ItemKind::Mutation);

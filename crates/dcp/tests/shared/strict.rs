@@ -1,19 +1,67 @@
 //! A strict consumer of several vBuckets over one connection, which is broken off now and then.
+//!
+//! It checks every message, and compares each whole snapshot with what the bucket held at its end.
+
+#![allow(dead_code, reason = "not every test needs all of it")]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use base::{CollectionId, DocKey, Seqno, VbId, VbUuid};
+use base::{CollectionId, DocKey, ScopeId, Seqno, VbId, VbUuid};
 use dcp::{Agreement, Features, Producer, Step, StreamRequestRefusal, read_event};
 use engine::{Bucket, Progress};
 use protocol::dcp::{EndReason, FailoverLog, Marker, Message, OpenFlags, StreamRequest, What};
 use protocol::{Limits, Parsed, Status, parse};
 use vbucket::SystemEvent;
 
-use crate::{Counts, Dice, SCOPE, Wanted, World, name_of};
+use crate::dice::{Dice, show};
 
-/// Seqno and value by key.
+/// Seqno and value by name across collections.
 pub type Documents = BTreeMap<String, (u64, String)>;
+
+/// What of a vBucket a consumer wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    Everything,
+    Collection(CollectionId),
+    Scope(ScopeId),
+}
+
+/// What the bucket must hold, as the test knows it.
+pub trait Truth {
+    fn bucket(&self) -> &Arc<Bucket>;
+
+    /// The documents of a vBucket as of a seqno, of those that are wanted.
+    fn documents(&self, vb: VbId, until: u64, wanted: Wanted) -> Documents;
+
+    /// What a consumer that has nothing of a vBucket asks for.
+    fn choose(&self, vb: VbId, dice: &mut Dice) -> Wanted;
+}
+
+/// How often what happened.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    pub disconnects: u64,
+    pub rollbacks: u64,
+    pub snapshots: u64,
+    pub out_of_order: u64,
+    pub nothing_left: u64,
+}
+
+impl Counts {
+    pub fn add(&mut self, more: &Counts) {
+        self.disconnects += more.disconnects;
+        self.rollbacks += more.rollbacks;
+        self.snapshots += more.snapshots;
+        self.out_of_order += more.out_of_order;
+        self.nothing_left += more.nothing_left;
+    }
+}
+
+/// A document's name across collections.
+pub fn name_of(collection: CollectionId, key: &str) -> String {
+    format!("{:x}/{key}", collection.0)
+}
 
 /// What a consumer has of a vBucket; it survives the connection.
 #[derive(Default)]
@@ -71,8 +119,8 @@ impl Copy {
     }
 
     /// Everything up to `end` is here.
-    fn is_whole(&mut self, vb: VbId, end: u64, world: &World) {
-        let wanted = world.documents(vb, end, self.wanted.expect("it was asked for"));
+    fn is_whole(&mut self, vb: VbId, end: u64, truth: &impl Truth) {
+        let wanted = truth.documents(vb, end, self.wanted.expect("it was asked for"));
         assert_eq!(seqnos(&self.documents), seqnos(&wanted), "{vb:?}: the snapshot up to {end}");
         assert!(self.documents == wanted, "{vb:?}: a value of the snapshot up to {end}");
         (self.last, self.snapshot) = (end, (end, end));
@@ -104,6 +152,7 @@ impl Consumer {
         self.copies[usize::from(vb.0)].documents.clone()
     }
 
+    /// What it wants of a vBucket that it has asked for.
     pub fn wanted(&self, vb: VbId) -> Wanted {
         self.copies[usize::from(vb.0)].wanted.expect("it was asked for")
     }
@@ -133,7 +182,7 @@ impl Consumer {
     }
 
     /// Breaks off, sometimes before it has looked at what had arrived.
-    pub fn disconnect(&mut self, dice: &mut Dice) {
+    pub fn disconnect(&mut self) {
         self.counts.disconnects += u64::from(self.producer.is_some());
         self.producer = None;
         self.received.clear();
@@ -144,30 +193,21 @@ impl Consumer {
                 copy.roll_back(0);
             }
         }
-        let _ = dice;
     }
 
-    fn request(&mut self, vb: VbId, world: &World, dice: &mut Dice) {
+    fn request(&mut self, vb: VbId, truth: &impl Truth, dice: &mut Dice) {
         let Some(producer) = &mut self.producer else { return };
         let copy = &mut self.copies[usize::from(vb.0)];
         if copy.last == 0 {
-            let named = world.collections();
-            copy.wanted = Some(match (dice.below(4), named.is_empty()) {
-                (0, _) => Wanted::Everything,
-                (1, false) => Wanted::Collection(named[dice.below(named.len() as u64) as usize]),
-                (2, _) => Wanted::Scope,
-                _ => Wanted::Collection(CollectionId::DEFAULT),
-            });
+            copy.wanted = Some(truth.choose(vb, dice));
         }
         let filter = match copy.wanted {
             None | Some(Wanted::Everything) => String::new(),
             Some(Wanted::Collection(id)) => format!(r#"{{"collections":["{:x}"]}}"#, id.0),
-            Some(Wanted::Scope) => format!(r#"{{"scope":"{:x}"}}"#, SCOPE.0),
+            Some(Wanted::Scope(id)) => format!(r#"{{"scope":"{:x}"}}"#, id.0),
         };
         let request = copy.request();
-        if std::env::var_os("DCP_SHOW").is_some() {
-            println!("{} {vb:?} {request:?}", self.at);
-        }
+        show(|| format!("{} {vb:?} {request:?}", self.at));
         match producer.request(vb, u32::from(vb.0), &request, filter.as_bytes()) {
             Ok(log) => {
                 copy.snapshot = (request.snapshot_start.0, request.snapshot_end.0);
@@ -186,14 +226,14 @@ impl Consumer {
         }
     }
 
-    pub fn act(&mut self, bucket: &Arc<Bucket>, world: &World, dice: &mut Dice) {
+    pub fn act(&mut self, truth: &impl Truth, dice: &mut Dice) {
         match &mut self.producer {
-            None => self.connect(bucket, dice),
-            Some(_) if dice.one_in(25) => self.disconnect(dice),
+            None => self.connect(truth.bucket(), dice),
+            Some(_) if dice.one_in(25) => self.disconnect(),
             Some(producer) => {
                 let at = dice.below(self.copies.len() as u64) as usize;
                 if !self.copies[at].is_open {
-                    self.request(VbId(at as u16), world, dice);
+                    self.request(VbId(at as u16), truth, dice);
                 } else if dice.one_in(30) {
                     let mut end = Vec::new();
                     self.copies[at].is_open = false;
@@ -201,7 +241,7 @@ impl Consumer {
                     // Its end may be on the way.
                     assert!(matches!(closed, Status::Success | Status::KeyEnoent), "{closed:?}");
                     // What was sent before still arrives, but nobody looks at it.
-                    self.look(u64::MAX, world, Some(at));
+                    self.look(u64::MAX, truth, Some(at));
                     if std::mem::take(&mut self.copies[at].is_out_of_order) {
                         self.copies[at].roll_back(0);
                     }
@@ -209,7 +249,7 @@ impl Consumer {
             }
         }
         self.pull(dice.below(30_000) as usize);
-        self.look(dice.below(20), world, None);
+        self.look(dice.below(20), truth, None);
     }
 
     fn pull(&mut self, bytes: usize) -> bool {
@@ -218,7 +258,7 @@ impl Consumer {
     }
 
     /// Looks at so many messages that have arrived.
-    fn look(&mut self, most: u64, world: &World, ignored: Option<usize>) -> u64 {
+    fn look(&mut self, most: u64, truth: &impl Truth, ignored: Option<usize>) -> u64 {
         let bytes = std::mem::take(&mut self.received);
         let mut rest = &bytes[..];
         let mut looked = 0;
@@ -229,7 +269,7 @@ impl Consumer {
             let message = Message::read(&request).expect("a message of a stream");
             assert_eq!(u32::from(message.vb.0), message.opaque);
             if ignored != Some(usize::from(message.vb.0)) {
-                self.take(&message, world);
+                self.take(&message, truth);
             }
             rest = &rest[total_len..];
             if let Some(producer) = &mut self.producer {
@@ -241,10 +281,8 @@ impl Consumer {
         looked
     }
 
-    fn take(&mut self, message: &Message<'_>, world: &World) {
-        if std::env::var_os("DCP_SHOW").is_some() {
-            println!("{} {:?} {:?}", self.at, message.vb, message.what);
-        }
+    fn take(&mut self, message: &Message<'_>, truth: &impl Truth) {
+        show(|| format!("{} {:?} {:?}", self.at, message.vb, message.what));
         let vb = message.vb;
         let copy = &mut self.copies[usize::from(vb.0)];
         assert!(copy.is_open, "{vb:?}: nothing comes after the end");
@@ -262,12 +300,12 @@ impl Consumer {
                 let value = String::from_utf8(value).expect("text");
                 place(copy, mutation.by_seqno.0);
                 copy.documents.insert(key_of(message), (mutation.by_seqno.0, value));
-                close_if_whole(copy, vb, world);
+                close_if_whole(copy, vb, truth);
             }
             What::Deletion(deletion) => {
                 place(copy, deletion.by_seqno.0);
                 copy.documents.remove(&key_of(message));
-                close_if_whole(copy, vb, world);
+                close_if_whole(copy, vb, truth);
             }
             What::SystemEvent(seqno, ..) => {
                 place(copy, seqno.0);
@@ -276,7 +314,7 @@ impl Consumer {
                     let prefix = name_of(id, "");
                     copy.documents.retain(|name, _| !name.starts_with(&prefix));
                 }
-                close_if_whole(copy, vb, world);
+                close_if_whole(copy, vb, truth);
             }
             What::End(EndReason::FilterEmpty) => {
                 assert!(copy.documents.is_empty() && matches!(copy.wanted, Some(Wanted::Collection(_))));
@@ -291,11 +329,11 @@ impl Consumer {
             What::SeqnoAdvanced(seqno) if copy.is_out_of_order => copy.highest_out_of_order = seqno.0,
             What::SeqnoAdvanced(seqno) => {
                 assert_eq!(seqno.0, copy.snapshot.1);
-                copy.is_whole(vb, seqno.0, world);
+                copy.is_whole(vb, seqno.0, truth);
             }
             What::OutOfOrder(false) => {
                 assert!(std::mem::take(&mut copy.is_out_of_order));
-                copy.is_whole(vb, copy.highest_out_of_order, world);
+                copy.is_whole(vb, copy.highest_out_of_order, truth);
             }
             What::End(_) => {
                 copy.is_open = false;
@@ -307,20 +345,25 @@ impl Consumer {
         }
     }
 
+    /// Looks at everything that has arrived.
+    pub fn look_at_all(&mut self, truth: &impl Truth) {
+        self.look(u64::MAX, truth, None);
+    }
+
     /// Comes back and reads until nothing moves any more.
-    pub fn finish(&mut self, world: &World, dice: &mut Dice) {
+    pub fn finish(&mut self, truth: &impl Truth, dice: &mut Dice) {
         loop {
             if self.producer.is_none() {
-                self.connect(&world.bucket, dice);
+                self.connect(truth.bucket(), dice);
             }
             for at in 0..self.copies.len() {
                 if !self.copies[at].is_open {
-                    self.request(VbId(at as u16), world, dice);
+                    self.request(VbId(at as u16), truth, dice);
                 }
             }
             let more = self.pull(1 << 20);
-            let looked = self.look(u64::MAX, world, None);
-            let read = world.bucket.backfill_step() != Progress::Idle;
+            let looked = self.look(u64::MAX, truth, None);
+            let read = truth.bucket().backfill_step() != Progress::Idle;
             if !more && !read && looked == 0 && self.copies.iter().all(|copy| copy.is_open) {
                 return;
             }
@@ -367,8 +410,8 @@ fn place(copy: &mut Copy, seqno: u64) {
     copy.last = seqno;
 }
 
-fn close_if_whole(copy: &mut Copy, vb: VbId, world: &World) {
+fn close_if_whole(copy: &mut Copy, vb: VbId, truth: &impl Truth) {
     if !copy.is_out_of_order && copy.last == copy.snapshot.1 {
-        copy.is_whole(vb, copy.last, world);
+        copy.is_whole(vb, copy.last, truth);
     }
 }
