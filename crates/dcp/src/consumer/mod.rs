@@ -269,7 +269,8 @@ impl Consumer {
         track.acknowledge_at = None;
         track.stream = None;
         let flags = match track.mode {
-            Mode::Replicate => 0,
+            // A life that may not serve has replicas only, and may have less than who would follow it.
+            Mode::Replicate => StreamFlags::ACTIVE_ONLY,
             Mode::TakeOver => StreamFlags::TAKEOVER,
         };
         self.next_opaque = (opaque + 1) % OTHER_OPAQUES;
