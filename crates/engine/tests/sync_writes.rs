@@ -402,7 +402,11 @@ fn prepares_in_flight_survive_a_crash_and_are_committed_by_whoever_comes_after()
         });
         assert_eq!(world.get("done").as_deref(), Ok("1"));
         for key in ["changed", "fresh"] {
-            assert_eq!(world.get(key), Err(Refusal::ReCommitInProgress), "{key} may have been committed before");
+            assert_eq!(
+                world.get(key),
+                Err(Refusal::ReCommitInProgress),
+                "{key} may have been committed before"
+            );
         }
         assert_eq!(world.set("fresh", "x"), Err(Refusal::ReCommitInProgress));
         world.set("aborted", "y").expect("nothing is in the way");
