@@ -218,7 +218,7 @@ fn save(store: &dyn KvStore, heap: &Heap, documents: &[Doc], batch: usize) {
         items.sort_by(|a, b| a.stored_key().cmp(b.stored_key()));
         let state = VbStateDoc {
             state: VbState::Active,
-            failover_table: vec![FailoverEntry { uuid: 7, seqno: 0 }],
+            failover_table: vec![FailoverEntry { id: 7, seq: 0 }],
             max_visible_seqno: seqno,
             completed_seqno: seqno / 2,
             ..VbStateDoc::default()

@@ -30,7 +30,7 @@ impl Admin {
 
     /// Asks one node after the other until one answers.
     fn ask(&self, world: &World, method: &str, path: &str, form: &str) -> Result<String> {
-        world.from_the_middle(|| {
+        world.in_the_middle(|| {
             let mut last = anyhow::anyhow!("there are no nodes");
             for node in &self.nodes {
                 match http::form(node, method, path, form, ANSWER_WITHIN) {

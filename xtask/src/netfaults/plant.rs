@@ -4,7 +4,7 @@ use super::check::check;
 use super::history::{Class, Event, Op};
 
 /// A change of a history that makes it impossible; false if the history has nothing to change.
-type Lie = fn(&mut Vec<Event>) -> bool;
+type Lie = fn(&mut [Event]) -> bool;
 
 const LIES: [(&str, Lie); 6] = [
     ("a stale read of a register", stale_read),
@@ -37,7 +37,7 @@ fn is_good(event: &Event, op: Op, kind: &str) -> bool {
 }
 
 /// The last read of a register gives what an early one gave.
-fn stale_read(events: &mut Vec<Event>) -> bool {
+fn stale_read(events: &mut [Event]) -> bool {
     let Some(last) = events.iter().rposition(|event| is_good(event, Op::Read, "register") && event.cas > 0)
     else {
         return false;
@@ -51,7 +51,7 @@ fn stale_read(events: &mut Vec<Event>) -> bool {
 }
 
 /// The last read of a register gives what was there before its last write.
-fn forgotten_write(events: &mut Vec<Event>) -> bool {
+fn forgotten_write(events: &mut [Event]) -> bool {
     let Some(at) = events.iter().position(|event| is_good(event, Op::Final, "register") && event.cas > 0)
     else {
         return false;
@@ -68,7 +68,7 @@ fn forgotten_write(events: &mut Vec<Event>) -> bool {
 }
 
 /// A write that came through is said to be refused.
-fn refused_value(events: &mut Vec<Event>) -> bool {
+fn refused_value(events: &mut [Event]) -> bool {
     let read = events.iter().find(|event| is_good(event, Op::Read, "register") && event.cas > 0);
     let Some((key, value)) = read.map(|event| (event.key.clone(), event.read[0])) else { return false };
     let write =
@@ -76,19 +76,19 @@ fn refused_value(events: &mut Vec<Event>) -> bool {
     write.map(|event| event.class = Class::No).is_some()
 }
 
-fn lost_increment(events: &mut Vec<Event>) -> bool {
+fn lost_increment(events: &mut [Event]) -> bool {
     let counter = |event: &&mut Event| is_good(event, Op::Final, "counter") && event.read.first() > Some(&0);
     events.iter_mut().find(counter).map(|event| event.read[0] -= 1).is_some()
 }
 
-fn lost_element(events: &mut Vec<Event>) -> bool {
+fn lost_element(events: &mut [Event]) -> bool {
     let Some(add) = events.iter().find(|event| is_good(event, Op::Add, "set")) else { return false };
     let (key, element) = (add.key.clone(), add.value);
     let end = events.iter_mut().find(|event| event.key == key && is_good(event, Op::Final, "set"));
     end.map(|event| event.read.retain(|other| *other != element)).is_some()
 }
 
-fn lost_document(events: &mut Vec<Event>) -> bool {
+fn lost_document(events: &mut [Event]) -> bool {
     let Some(insert) = events.iter().find(|event| is_good(event, Op::Insert, "document")) else {
         return false;
     };

@@ -83,7 +83,7 @@ impl World {
             ip(&["-n", &namespace, "link", "set", "lo", "up"])?;
             ip(&["-n", &namespace, "route", "add", "default", "via", &ours])?;
         }
-        world.from_the_middle(|| std::fs::write("/proc/sys/net/ipv4/ip_forward", "1"))??;
+        world.in_the_middle(|| std::fs::write("/proc/sys/net/ipv4/ip_forward", "1"))??;
         Ok(world)
     }
 
@@ -96,7 +96,7 @@ impl World {
     }
 
     /// Does something on a thread in the middle, from where everybody can be reached whatever is cut.
-    pub fn from_the_middle<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
+    pub fn in_the_middle<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
         let path = Path::new(NAMESPACES).join(name(self.run, "middle"));
         let namespace = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
         std::thread::scope(|scope| {

@@ -87,7 +87,7 @@ fn check(file: &[u8]) -> Result<u64, usize> {
 
 /// The eight bytes of content from `at` on, and where the content goes on.
 fn prefix(file: &[u8], at: usize) -> Option<([u8; PREFIX], usize)> {
-    if at % BLOCK != 0 && at % BLOCK <= BLOCK - PREFIX {
+    if !at.is_multiple_of(BLOCK) && at % BLOCK <= BLOCK - PREFIX {
         return Some((file.get(at..at + PREFIX)?.try_into().expect("so many"), at + PREFIX));
     }
     let (mut prefix, mut at) = ([0; PREFIX], at);
