@@ -243,7 +243,9 @@ impl Agreed {
             (2, OpenFlags::NO_VALUE),
             (3, OpenFlags::NO_VALUE_WITH_DATATYPE),
         ];
-        let flags = flags.iter().filter(|(bit, _)| self.has(*bit)).fold(0, |sum, (_, flag)| sum | flag);
+        // Both at once are refused.
+        let is_agreed = |bit: u16| self.has(bit) && (bit != 3 || !self.has(2));
+        let flags = flags.iter().filter(|(bit, _)| is_agreed(*bit)).fold(0, |sum, (_, flag)| sum | flag);
         let features = Features { collections: self.has(4), snappy: self.has(5), json: self.has(6) };
         let mut agreed =
             Agreement::open(OpenFlags(OpenFlags::PRODUCER | flags), b"test", features.collections)

@@ -122,13 +122,17 @@ impl Snapshot for Overlay {
         let mut bytes = 0;
         if let Some(file) = &self.file {
             let next = file.changes(wanted, reading, &mut |change| {
-                bytes += change.bytes();
                 if self.unfiled.is_empty() || find(&self.unfiled, change.stored_key).is_none() {
+                    bytes += change.bytes();
                     flow = visit(change);
                 }
                 flow
             })?;
-            if next.is_some() || flow.is_break() {
+            // From the first change that is not filed on, the file has nothing that is visited from there.
+            let seqnos = self.unfiled.iter().map(|version| version.meta().by_seqno);
+            let first = seqnos.filter(|seqno| *seqno >= wanted.from).min();
+            let has_more = next.is_some_and(|next| first.is_none_or(|first| next <= first));
+            if has_more || flow.is_break() {
                 return Ok(next);
             }
         }

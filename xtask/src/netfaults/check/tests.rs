@@ -89,7 +89,7 @@ fn a_read_that_goes_back_is_found() {
     let mut history = vec![write(1, 10, (0, 1)), write(2, 20, (2, 3)), end(read(2, 20, (9, 10)))];
     good(&history);
     history.push(read(1, 10, (4, 5)));
-    bad(&history, "was answered at 5 ns with version a");
+    bad(&history, "was answered at 3 ns with version 14, but client 1 asked at 4 ns and saw version a");
     // Both reads overlap the second write, but not each other: the later one must not be older.
     let history = [
         write(1, 10, (0, 1)),

@@ -97,8 +97,8 @@ fn collections_are_shown_by_name() {
     let all = DcpTailFlags { vbucket, count: Some(3), ..flags(&server) };
     let text = lines(&all);
     assert!(text[0].ends_with("  shop.orders:a  {}"), "{text:?}");
-    assert!(text[1].ends_with("  collection created shop.orders"), "{text:?}");
-    assert!(text[2].ends_with("  scope created shop"), "{text:?}");
+    assert!(text[1].ends_with("  scope created shop"), "{text:?}");
+    assert!(text[2].ends_with("  collection created shop.orders"), "{text:?}");
     let json = lines(&DcpTailFlags { json: true, ..all.clone() });
     let json: Vec<serde_json::Value> =
         json.iter().map(|line| serde_json::from_str(line).expect("JSON")).collect();
