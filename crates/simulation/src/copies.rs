@@ -161,8 +161,9 @@ pub fn compare(one: &Records, other: &Records, purged: u64) -> Result<(), String
             record.is_none() && other.is_some_and(may_be)
         };
         if mine != theirs && !is_gone(mine, theirs) && !is_gone(theirs, mine) {
-            let key = String::from_utf8_lossy(key.get(1..).unwrap_or_default()).into_owned();
-            return Err(format!("{key} is {mine:?} and {theirs:?}"));
+            let doc = DocKey::parse(key).ok_or("a key without a collection")?;
+            let (id, key) = (doc.collection.0, doc.key.escape_ascii());
+            return Err(format!("{key} of collection {id:#x} is {mine:?} and {theirs:?}"));
         }
     }
     Ok(())
