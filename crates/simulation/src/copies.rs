@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use base::{Datatype, ItemKind, Seqno, VbId, VbUuid};
-use dcp::{Agreement, Features, Producer, Step};
+use base::{CollectionId, Datatype, DocKey, ItemKind, Seqno, VbId, VbUuid};
+use dcp::{Agreement, Features, Producer, Step, read_event};
 use engine::{Bucket, Progress};
 use protocol::dcp::{FailoverLog, Marker, Message, OpenFlags, StreamRequest, What};
 use protocol::{Limits, Parsed, parse};
+use vbucket::SystemEvent;
 
 /// A document or tombstone with everything that all copies must have of it.
 #[derive(Clone, PartialEq, Eq)]
@@ -86,6 +87,10 @@ pub fn read(bucket: &Arc<Bucket>, vb: VbId) -> Result<Records, String> {
     Err(format!("{vb:?}: its streams end again and again"))
 }
 
+fn collection_of(key: &[u8]) -> Option<CollectionId> {
+    DocKey::parse(key).map(|key| key.collection)
+}
+
 /// What was read so far.
 #[derive(Default)]
 struct Copy {
@@ -109,7 +114,8 @@ impl Copy {
         }
     }
 
-    /// Takes what was sent; whether the stream ended.
+    /// Takes what was sent; whether the stream ended. Nothing stays of a collection that ends: when a node erases its
+    /// documents is the node's own affair.
     fn take(&mut self, received: &[u8]) -> Result<bool, String> {
         let mut rest = received;
         while let Parsed::Request { request, total_len } = parse(rest, Limits::AUTHENTICATED) {
@@ -119,16 +125,29 @@ impl Copy {
                 What::Marker(Marker { start, end, .. }) => self.snapshot = (start.0, end.0),
                 What::SeqnoAdvanced(seqno) => self.last = seqno.0,
                 What::End(_) => return Ok(true),
+                What::SystemEvent(seqno, ..) => {
+                    self.advance(seqno.0)?;
+                    let event = read_event(&message).ok_or("an unreadable event")?;
+                    if let SystemEvent::CollectionEnd { id, .. } = event {
+                        self.records.retain(|key, _| collection_of(key) != Some(id));
+                    }
+                }
                 _ => {}
             }
             let Some(record) = record(&message) else { continue };
-            if record.seqno <= self.last || !(self.snapshot.0..=self.snapshot.1).contains(&record.seqno) {
-                return Err(format!("{} after {} in {:?}", record.seqno, self.last, self.snapshot));
-            }
-            self.last = record.seqno;
+            self.advance(record.seqno)?;
             self.records.insert(message.key.to_vec(), record);
         }
         Ok(false)
+    }
+
+    /// Changes come in their order, each within what was announced.
+    fn advance(&mut self, seqno: u64) -> Result<(), String> {
+        if seqno <= self.last || !(self.snapshot.0..=self.snapshot.1).contains(&seqno) {
+            return Err(format!("{seqno} after {} in {:?}", self.last, self.snapshot));
+        }
+        self.last = seqno;
+        Ok(())
     }
 }
 
@@ -142,8 +161,9 @@ pub fn compare(one: &Records, other: &Records, purged: u64) -> Result<(), String
             record.is_none() && other.is_some_and(may_be)
         };
         if mine != theirs && !is_gone(mine, theirs) && !is_gone(theirs, mine) {
-            let key = String::from_utf8_lossy(key.get(1..).unwrap_or_default()).into_owned();
-            return Err(format!("{key} is {mine:?} and {theirs:?}"));
+            let doc = DocKey::parse(key).ok_or("a key without a collection")?;
+            let (id, key) = (doc.collection.0, doc.key.escape_ascii());
+            return Err(format!("{key} of collection {id:#x} is {mine:?} and {theirs:?}"));
         }
     }
     Ok(())

@@ -34,6 +34,8 @@ pub struct Membership {
     pub applied: u64,
     /// As of when that was.
     pub read_at: Version,
+    /// When it asked last for a lease to begin a life with.
+    asked_ns: u64,
     leader: Leader,
     given: Given<Topology>,
     has_belonged: bool,
@@ -53,6 +55,7 @@ impl Membership {
             view: None,
             applied: 0,
             read_at: Version::ABSENT,
+            asked_ns: 0,
             leader: new_leader(),
             given: Given::default(),
             has_belonged: false,
@@ -87,9 +90,19 @@ impl Membership {
         serde_json::to_vec(&member).unwrap_or_default()
     }
 
-    /// What the thread that keeps the lease asks for.
-    pub fn renew(&self) -> Request {
-        self.life.lease().map_or(Request::Grant, Request::KeepAlive)
+    /// What the thread that keeps the lease asks for at `sent_ns`.
+    pub fn renew(&mut self, sent_ns: u64) -> Request {
+        let Some(lease) = self.life.lease() else {
+            self.asked_ns = sent_ns;
+            return Request::Grant;
+        };
+        Request::KeepAlive(lease)
+    }
+
+    /// Whether an answer belongs to the last attempt to begin a life: a server does one after the other, and hears
+    /// nothing of those that it has given up.
+    pub fn is_beginning(&self, sent_ns: u64) -> bool {
+        self.life.lease().is_none() && sent_ns == self.asked_ns
     }
 
     /// The lease was asked to be renewed by a request that was sent at `sent_ns`.

@@ -250,8 +250,9 @@ impl World {
         match event {
             Event::Lease => {
                 let every_us = TTL.as_micros() as u64 / 5 * 1_000 / self.nodes[at].rate;
-                let request = self.nodes[at].member.renew();
-                self.ask(at, request);
+                let sent_ns = self.nodes[at].clock_ns();
+                let request = self.nodes[at].member.renew(sent_ns);
+                self.ask_since(at, request, sent_ns);
                 self.push(every_us, at, boot, Event::Lease);
             }
             Event::Look => {
@@ -327,14 +328,13 @@ impl World {
         let random = self.rng.next_u64();
         let node = &mut self.nodes[at];
         match reply {
+            Reply::Granted(..) | Reply::IsMember(..) if !node.member.is_beginning(sent_ns) => {}
             Reply::Granted(lease, version) => {
                 let json = node.member.member_json();
                 self.ask_since(at, Request::Member(lease, version, json), sent_ns);
             }
-            Reply::IsMember(lease, true) if node.member.life.lease().is_none() => {
-                node.member.life.begun(lease, sent_ns);
-            }
-            Reply::IsMember(..) => {}
+            Reply::IsMember(lease, true) => node.member.life.begun(lease, sent_ns),
+            Reply::IsMember(_, false) => {}
             Reply::Alive(lease, is_alive) => node.member.renewed(lease, is_alive, sent_ns, random),
             Reply::Everything(snapshot) => {
                 if snapshot.version < node.member.read_at {
