@@ -17,7 +17,7 @@ while (($#)); do
 done
 [[ -n $stave ]] || { echo "$usage" >&2; exit 2; }
 [[ -x $stave ]] || { echo "$stave is not an executable file" >&2; exit 2; }
-((${#suites[@]})) || suites=(python go rust java cluster)
+((${#suites[@]})) || suites=(python go rust java)
 
 work=$(mktemp -d)
 server=

@@ -49,6 +49,9 @@ enum Command {
         /// Only the tests of the workspace and the recordings; no kill -9 loop, no SDKs.
         #[arg(long)]
         quick: bool,
+        /// What CI leaves out: planted mistakes, faults in a cluster of real processes, SDKs while nodes fail.
+        #[arg(long, conflicts_with = "quick")]
+        cluster: bool,
     },
     /// What CI runs: check, then test.
     Ci,
@@ -81,7 +84,8 @@ enum Command {
 fn run(command: Command) -> Result<bool> {
     match command {
         Command::Check => suite::check(),
-        Command::Test { quick } => suite::test(quick),
+        Command::Test { cluster: true, .. } => suite::test_cluster(),
+        Command::Test { quick, .. } => suite::test(quick),
         Command::Ci => suite::ci(),
         Command::Fix => suite::fix(),
         Command::Replay(options) => suite::replay(&options),

@@ -268,7 +268,9 @@ fn what_was_saved_of_a_snapshot_is_part_of_what_that_has_become() {
     let world = World::inside_a_snapshot(6);
     let stream = world.follow(14);
     world.receive(stream, 5);
-    let mut consumer = Consumer::new(&world, &NOOP);
+    // Whoever knows of no collections is told of the end only when it is known what is in the default one.
+    let features = Features { collections: true, ..Features::default() };
+    let mut consumer = Consumer::with(&world, &NOOP, features);
     consumer.request(Consumer::everything()).expect("from the beginning");
     consumer.drain(&world);
     assert_eq!((consumer.last, consumer.snapshot, consumer.ended), (5, Some((0, 14)), None));

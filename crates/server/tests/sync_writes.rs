@@ -279,7 +279,11 @@ fn a_member_of_a_cluster_that_took_over_is_no_majority_alone() {
         assert_eq!(refused, Some(Refusal::DurabilityImpossible));
     }
     assert_eq!(in_flight(), Some(1), "it is not committed by one node");
-    assert_eq!(read(&member.bucket(), vb_of("k"), "k"), Err(Refusal::ReCommitInProgress), "the source may have committed it");
+    assert_eq!(
+        read(&member.bucket(), vb_of("k"), "k"),
+        Err(Refusal::ReCommitInProgress),
+        "the source may have committed it"
+    );
     // Now it is told that it is alone.
     let alone = names(&[&member.name()]);
     for vb in 0..VBUCKETS {
