@@ -344,6 +344,16 @@ impl Journaled {
             let (runs, counted) = (&unfiled.runs, &stored.collections);
             let is_written = |id, start| is_counted(counted, id, start) || runs.hold(id);
             runs.events().for_each(|event| stored.manifest.apply(event, is_written));
+            for (id, seqno) in runs.high_seqnos() {
+                match stored.collections.iter_mut().find(|(known, _)| *known == id) {
+                    Some((_, stats)) => stats.high_seqno = seqno.max(stats.high_seqno),
+                    // What is in the journal only is not counted.
+                    None => {
+                        let stats = CollectionStats { high_seqno: seqno, ..CollectionStats::default() };
+                        stored.collections.push((id, stats));
+                    }
+                }
+            }
             return Ok(Some(stored));
         }
     }

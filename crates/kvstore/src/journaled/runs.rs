@@ -1,5 +1,6 @@
 //! Versions of one vBucket that are in the journal and not yet in its file, as sorted immutable runs.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use base::{Account, CollectionId, Seqno, Version};
@@ -90,6 +91,19 @@ impl Runs {
     /// Whether there is something of a collection in them.
     pub(super) fn hold(&self, id: CollectionId) -> bool {
         self.runs.iter().any(|run| holds(run, id))
+    }
+
+    /// By collection, the highest seqno of what belongs to it; looks at every version.
+    pub(super) fn high_seqnos(&self) -> BTreeMap<CollectionId, Seqno> {
+        let mut all = BTreeMap::new();
+        for version in self.runs.iter().flat_map(|run| run.iter()) {
+            let id = version.document_key().collection;
+            if id != SYSTEM {
+                let high: &mut Seqno = all.entry(id).or_default();
+                *high = version.meta().by_seqno.max(*high);
+            }
+        }
+        all
     }
 
     /// The newest version of a key.

@@ -68,6 +68,10 @@ pub fn hello(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         // Of the two ways to be told the shorter one is taken.
         granted.remove(Feature::ClustermapChangeNotification);
     }
+    if !granted.has(Feature::Snappy) {
+        // Not an error: it is left out (recorded: hello/dependencies).
+        granted.remove(Feature::SnappyEverywhere);
+    }
     let before = std::mem::replace(&mut ctx.session.features, granted);
     ctx.session.agent = (!request.key.is_empty()).then(|| agent(request.key));
     // The time that this took was measured only if that had been agreed on before (recorded: hello/dependencies).
