@@ -98,6 +98,15 @@ impl Socket {
             if self.connection.is_streaming() && self.poll_streams(cx) {
                 continue;
             }
+            // News and changes may have left something that the socket did not take: whoever waits below is woken when
+            // it takes more.
+            if !self.pending.is_empty() {
+                match self.poll_flush(cx) {
+                    Poll::Ready(Ok(())) => continue,
+                    Poll::Ready(Err(error)) => return Poll::Ready(CloseReason::Network(error.kind())),
+                    Poll::Pending => {}
+                }
+            }
             match self.next {
                 Next::Close(reason) if self.pending.is_empty() => return Poll::Ready(reason),
                 Next::Close(_) | Next::Later => return Poll::Pending,
