@@ -587,8 +587,9 @@ impl Stream {
                         let end = if is_whole { part.end.max(visible) } else { rest.snapshot_end() };
                         (end, Marker::MAY_DUPLICATE)
                     }
+                    // Inside of a snapshot that has not come as a whole nobody knows what of it is for the consumer.
                     None if scope.snapshot_end > scope.high_seqno => {
-                        (self.visible_end(common, scope.snapshot_end), Marker::MAY_DUPLICATE)
+                        (scope.snapshot_end, Marker::MAY_DUPLICATE)
                     }
                     None => (visible, 0),
                 };
