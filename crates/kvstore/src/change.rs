@@ -92,3 +92,10 @@ pub struct Reading {
     /// A value that was stored compressed.
     pub(crate) inflated: Vec<u8>,
 }
+
+impl Reading {
+    /// Bytes that its buffers take at the moment.
+    pub fn allocated_bytes(&self) -> usize {
+        self.file.allocated_bytes() + self.inflated.capacity()
+    }
+}
