@@ -217,7 +217,8 @@ fn conformance_row(line: &str) -> Option<Totals> {
     let mut words = line.split_ascii_whitespace();
     let suite = words.next()?;
     // The programs that write while nodes fail are called cluster-SDK.
-    if !["python", "go", "rust", "java"].contains(&suite.trim_start_matches("cluster-")) {
+    let suites = ["python", "go", "rust", "java", "cluster", "collections"];
+    if !suites.contains(&suite.trim_start_matches("cluster-")) {
         return None;
     }
     match (words.next()?, words.next()?) {
@@ -238,7 +239,8 @@ mod tests {
         assert_eq!(conformance_row("java            18       0   0 / 0     passed"), totals(18, 0));
         assert_eq!(conformance_row("cluster-go       1       0   12808 / 492   passed"), totals(1, 0));
         assert_eq!(conformance_row("go: downloading x v1.0.0"), None);
-        assert_eq!(conformance_row("cluster go: ok 12808 retried 509"), None);
+        assert_eq!(conformance_row("collections    1       0   -          passed"), totals(1, 0));
+        assert_eq!(conformance_row("cluster-go: ok 12808 retried 509"), None);
         assert_eq!(conformance_row("suite passed failed"), None);
     }
 }

@@ -115,8 +115,9 @@ fn what(error: &Error) -> &'static str {
         ErrorKind::DurabilityImpossible => "impossible",
         ErrorKind::DurabilityAmbiguous => "ambiguous",
         ErrorKind::ServerTimeout => "timeouts",
-        // Its connection broke: it may have been done.
+        // Its connection broke: it may have been done. This version of the SDK has no kind of its own for that.
         ErrorKind::RequestCanceled => "cancelled",
+        ErrorKind::OtherFailure(text) if text.starts_with("request cancelled") => "cancelled",
         _ => "other",
     }
 }
