@@ -176,7 +176,7 @@ stop_server() {
   return 1
 }
 
-# Programs that write while nodes fail, each with a cluster of its own; none takes longer than a minute.
+# Programs that write while nodes fail, each with a cluster of its own; each takes some 20 seconds.
 run_cluster() {
   local sdk log program result=0
   for sdk in python go rust; do
@@ -188,7 +188,7 @@ run_cluster() {
     log=$work/cluster-$sdk.log
     echo "== cluster $sdk"
     start_server dev --nodes 3 --replicas 1 || return 1
-    timeout 60 "${program[@]}" 2>&1 | tee "$log"
+    timeout 120 "${program[@]}" 2>&1 | tee "$log"
     local status=${PIPESTATUS[0]} counts
     stop_server || status=1
     counts=$(sed -nE 's/^summary ok ([0-9]+) .* impossible ([0-9]+) .*/\1 \/ \2/p' "$log")

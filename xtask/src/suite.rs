@@ -140,7 +140,7 @@ fn test_steps(quick: bool) -> Result<Totals> {
     let without = kill::Options::rounds(KILL_ROUNDS_WITHOUT_JOURNAL).without_journal();
     totals += step("kill -9 without a journal", || kill::run(&without));
     totals += step("kill -9 of a replica", || resume::run(&resume::Options::small(RESUME_MUTATIONS)));
-    totals += step("SDK conformance", || conformance(&[]));
+    totals += step("SDK conformance, and SDKs while nodes fail", conformance);
     totals += step("the README's first session", readme::run);
     Ok(totals)
 }
@@ -151,7 +151,6 @@ fn cluster_steps() -> Result<Totals> {
     if totals.good() {
         totals += step("planted mistakes", || simulate::planted(None));
         totals += step("faults in a cluster of real processes", short_faults);
-        totals += step("SDKs while nodes fail", || conformance(&["cluster"]));
     }
     Ok(totals)
 }
@@ -198,9 +197,9 @@ fn short_faults() -> Result<Totals> {
     }
 }
 
-fn conformance(suites: &[&str]) -> Result<Totals> {
+fn conformance() -> Result<Totals> {
     let mut command = Command::new(tree::root().join("tests/conformance/run.sh"));
-    command.arg("--stave").arg(tree::release_binary()).args(suites);
+    command.arg("--stave").arg(tree::release_binary());
     command.current_dir(tree::root());
     let mut totals = Totals::default();
     let passed = each_line(&mut command, |line| {
