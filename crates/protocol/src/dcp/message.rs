@@ -168,6 +168,7 @@ impl Fields<'_> {
 }
 
 impl What {
+    #[inline]
     fn opcode(&self) -> u8 {
         match self {
             What::Marker(_) => opcode::DCP_SNAPSHOT_MARKER,
@@ -213,13 +214,13 @@ impl What {
                 extras.u64(d.by_seqno.0).u64(d.rev_seqno.0).u32(d.delete_time.unwrap_or(0))
             }
             What::SystemEvent(seqno, event, version) => extras.u64(seqno.0).u32(event).u8(version),
-            What::Prepare(Prepare { mutation: m, is_deletion, level }) => extras
-                .u64(m.by_seqno.0)
-                .u64(m.rev_seqno.0)
-                .u32(m.flags)
-                .u32(m.expiry)
-                .u32(m.lock_time)
-                .put([m.nru, u8::from(is_deletion), level]),
+            What::Prepare(Prepare { mutation: m, is_deletion, level }) => {
+                extras.u64(m.by_seqno.0).u64(m.rev_seqno.0).u32(m.flags).u32(m.expiry).u32(m.lock_time).put([
+                    m.nru,
+                    u8::from(is_deletion),
+                    level,
+                ])
+            }
             What::Commit(prepared, at) | What::Abort(prepared, at) => extras.u64(prepared.0).u64(at.0),
             What::SeqnoAdvanced(seqno) => extras.u64(seqno.0),
             What::OutOfOrder(begins) => extras.u32(if begins { 1 } else { 2 }),
@@ -238,6 +239,7 @@ impl What {
     }
 
     /// Bytes of extras and of the value that only this kind of message has.
+    #[inline]
     fn extras_and_own_bytes(&self) -> usize {
         match self {
             What::Marker(Marker { more: None, .. }) => 20,
@@ -269,19 +271,23 @@ impl What {
 
 impl Message<'_> {
     /// Bytes of the whole message, which is what flow control counts.
+    #[inline]
     pub fn wire_bytes(&self) -> usize {
         let infos = if self.stream_id.is_some() { STREAM_ID_BYTES } else { 0 };
         HEADER_BYTES + infos + self.what.extras_and_own_bytes() + self.key.len() + self.value.len()
     }
 
     /// Appends the message without its value, which the caller sends behind it.
+    #[inline]
     pub fn write_head(&self, out: &mut Vec<u8>) {
         let wire_bytes = self.wire_bytes();
         let body = u32::try_from(wire_bytes - HEADER_BYTES).expect("values are below 4 GiB");
         out.reserve(wire_bytes - self.value.len());
         let (magic, key_field) = match self.stream_id {
             None => (magic::REQUEST, self.key.len() as u16),
-            Some(_) => (magic::ALT_REQUEST, u16::from_be_bytes([STREAM_ID_BYTES as u8, self.key.len() as u8])),
+            Some(_) => {
+                (magic::ALT_REQUEST, u16::from_be_bytes([STREAM_ID_BYTES as u8, self.key.len() as u8]))
+            }
         };
         let first = u64::from(magic) << 56
             | u64::from(self.what.opcode()) << 48
@@ -300,6 +306,7 @@ impl Message<'_> {
     }
 
     /// Appends the message.
+    #[inline]
     pub fn write(&self, out: &mut Vec<u8>) {
         self.write_head(out);
         out.extend_from_slice(self.value);
