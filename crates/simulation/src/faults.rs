@@ -32,10 +32,11 @@ impl World {
         (0..self.nodes.len()).all(|other| other == at || !self.is_troubled(other))
     }
 
-    /// Whether a node may lose what it has in memory. If clients were told of what is in memory only, everybody must
-    /// have everything first.
+    /// Whether a node may lose what it has in memory. If clients were told of what is in memory only, nobody else may
+    /// have done so since everybody had everything.
     fn may_forget(&self, at: usize) -> bool {
-        self.is_calm_but(at) && (!self.rules.all_levels || self.is_level())
+        let is_first = self.forgetful.is_none_or(|other| other == at);
+        self.is_calm_but(at) && (!self.rules.all_levels || is_first || self.is_level())
     }
 
     /// One fault or request.
@@ -43,6 +44,9 @@ impl World {
         if self.now_us() >= self.rules.faults_us {
             self.mend();
             return;
+        }
+        if self.forgetful.is_some() && self.is_level() {
+            self.forgetful = None;
         }
         let at = self.any_node();
         let now_us = self.now_us();
@@ -80,7 +84,9 @@ impl World {
                 self.strike(at, Fault::FailingSync, 50_000);
             }
             13 => {
-                self.nodes[at].rate = self.rng.between(950, 1_050);
+                // A lease allows for a quarter.
+                let by = if self.rng.chance(1, 3) { 150 } else { 50 };
+                self.nodes[at].rate = self.rng.between(1_000 - by, 1_000 + by);
                 if self.rng.chance(1, 3) {
                     let by_ns = self.rng.below(1_500_000_000);
                     let unix_ns = self.nodes[at].handles.clock.unix_ns();
@@ -115,6 +121,10 @@ impl World {
     /// A process ends, by itself or with its power.
     pub fn crash(&mut self, at: usize, is_power: bool) {
         self.note_crash(at);
+        self.forgetful = Some(at);
+        let now_us = self.now_us();
+        (0..self.rules.vbuckets).for_each(|vb| self.promises.may_lose(at, vb, now_us));
+        self.nodes[at].stood_inside = self.snapshots_of(at);
         let seed = self.rng.next_u64();
         let again_us = self.now_us() + self.rng.between(1_000, 50_000);
         self.nodes[at].crash(is_power.then_some(seed));
@@ -153,9 +163,12 @@ impl World {
             return;
         }
         let source = sources[self.rng.below(sources.len() as u64) as usize];
-        let again_us = self.now_us() + self.rng.between(1_000, 100_000);
+        // Some stay away for so long that their copies are far behind.
+        let length = if self.rng.chance(1, 4) { 1_500_000 } else { 100_000 };
+        let length = self.rng.between(1_000, length);
+        let again_us = self.now_us() + length;
         if self.nodes[at].links.break_with(source, again_us) {
-            self.strike(at, Fault::Disconnect, 50_000);
+            self.strike(at, Fault::Disconnect, length);
         }
     }
 
@@ -178,7 +191,11 @@ impl World {
         let random = self.rng.next_u64();
         self.show(|| format!("node {at} starts"));
         match self.nodes[at].start(&self.rules, random) {
-            Ok(()) => self.begin(at),
+            Ok(()) => {
+                let before = std::mem::take(&mut self.nodes[at].stood_inside);
+                self.check_inside(at, &before);
+                self.begin(at);
+            }
             Err(what) => self.violation = Some(what),
         }
     }

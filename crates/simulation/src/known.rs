@@ -2,6 +2,8 @@
 //!
 //! The tests of the other simulators have this file, too, so that there is one table.
 
+use std::ops::Range;
+
 use base::planted::{Bug, find};
 
 /// What looks for mistakes.
@@ -98,35 +100,51 @@ pub const OPEN: &[Bug] = &[
     Bug::SilentStaysInChain,
 ];
 
-/// Set in the environment, a search begins with seed 0 instead of the one that is known, and tries as many seeds as it
-/// says.
+/// Set in the environment, everything is looked for, from seed 0 on, with as many seeds as it says.
 pub const SEARCH: &str = "PLANTED_SEARCH";
+/// Set in the environment beside it, only mistakes with one of these names are looked for; commas lie between them.
+pub const ONLY: &str = "PLANTED_ONLY";
 /// Seeds that are tried from the known one on: the product changes, and with it what a seed brings about.
 const SEEDS: u64 = 200;
 
 /// Looks for all mistakes that a simulator is known to find, and prints what it took. Returns those that were not found.
 pub fn look_for(simulator: Simulator, mut run: impl FnMut(u64) -> Result<(), String>) -> Vec<Bug> {
-    let search = std::env::var(SEARCH).ok().and_then(|seeds| seeds.parse().ok());
-    let mut missed = Vec::new();
-    for (bug, _, seed) in KNOWN.iter().filter(|(_, by, _)| *by == simulator) {
-        let seeds = search.map_or(*seed..*seed + SEEDS, |seeds| 0..seeds);
-        match find(*bug, seeds.clone(), &mut run) {
-            Ok(found) => println!("{simulator:?}: {found}"),
-            Err(made) => {
-                println!("{simulator:?}: {bug:?} was not found in {seeds:?}, and made {made} times");
-                missed.push(*bug);
-            }
-        }
+    let known = KNOWN.iter().filter(|(_, by, _)| *by == simulator);
+    if let Some(seeds) = std::env::var(SEARCH).ok().and_then(|seeds| seeds.parse().ok()) {
+        let missed = search(simulator, seeds, run);
+        return known.map(|(bug, ..)| *bug).filter(|bug| missed.contains(bug)).collect();
     }
-    if let (Some(seeds), Simulator::Clusters) = (search, simulator) {
-        for bug in OPEN {
-            match find(*bug, 0..seeds, &mut run) {
-                Ok(found) => println!("{simulator:?}: {found}"),
-                Err(made) => println!("{simulator:?}: {bug:?} was not found, and made {made} times"),
-            }
+    let mut missed = Vec::new();
+    for (bug, _, seed) in known {
+        if !is_found(simulator, *bug, *seed..*seed + SEEDS, &mut run) {
+            missed.push(*bug);
         }
     }
     missed
+}
+
+/// Looks for all mistakes, or those that the environment names; returns those that were looked for and not found.
+fn search(simulator: Simulator, seeds: u64, mut run: impl FnMut(u64) -> Result<(), String>) -> Vec<Bug> {
+    let only = std::env::var(ONLY).ok();
+    let is_wanted = |bug: &Bug| {
+        only.as_ref().is_none_or(|only| only.split(',').any(|name| name == format!("{bug:?}")))
+    };
+    let wanted = Bug::ALL.iter().copied().filter(is_wanted);
+    wanted.filter(|bug| !is_found(simulator, *bug, 0..seeds, &mut run)).collect()
+}
+
+fn is_found(
+    simulator: Simulator,
+    bug: Bug,
+    seeds: Range<u64>,
+    run: impl FnMut(u64) -> Result<(), String>,
+) -> bool {
+    let found = find(bug, seeds.clone(), run);
+    match &found {
+        Ok(found) => println!("{simulator:?}: {found}"),
+        Err(made) => println!("{simulator:?}: {bug:?} was not found in {seeds:?}, and made {made} times"),
+    }
+    found.is_ok()
 }
 
 #[cfg(test)]
