@@ -32,6 +32,12 @@ impl World {
         (0..self.nodes.len()).all(|other| other == at || !self.is_troubled(other))
     }
 
+    /// Whether something is wrong with one node at most, and all of them run.
+    fn is_calm_but_one(&self) -> bool {
+        let troubled = (0..self.nodes.len()).filter(|at| self.is_troubled(*at)).count();
+        troubled <= 1 && self.nodes.iter().all(|node| node.is_up)
+    }
+
     /// Whether a node may lose what it has in memory. If clients were told of what is in memory only, nobody else may
     /// have done so since everybody had everything.
     fn may_forget(&self, at: usize) -> bool {
@@ -51,18 +57,20 @@ impl World {
         let at = self.any_node();
         let now_us = self.now_us();
         let is_calm = self.is_calm_but(at) && !self.is_troubled(at);
+        // Who stands still or is cut off loses nothing: more than a minority may be, at times.
+        let may_stop = is_calm || (!self.is_troubled(at) && self.is_calm_but_one() && self.rng.chance(1, 3));
         match self.rng.below(34) {
             0 | 1 if is_calm && self.may_forget(at) => {
                 let is_power = self.rng.chance(1, 2);
                 self.crash(at, is_power);
             }
-            2 if is_calm => {
+            2 if may_stop => {
                 let length = self.rng.between(50_000, 2_500_000);
                 self.nodes[at].frozen_until_us = now_us + length;
                 self.strike(at, Fault::Freeze, length);
             }
-            3 if is_calm => self.cut_off(at, Fault::Partition),
-            4 if is_calm => self.cut_off(at, Fault::OneWay),
+            3 if may_stop => self.cut_off(at, Fault::Partition),
+            4 if may_stop => self.cut_off(at, Fault::OneWay),
             5 if is_calm => self.cut_off(at, Fault::StoreCut),
             6 if is_calm => self.cut_off(at, Fault::LeaseLoss),
             7 | 8 => self.break_a_connection(at),
@@ -268,7 +276,10 @@ impl World {
     }
 
     fn ask_for_failover(&mut self, at: usize) {
-        let node = NodeId(self.any_node() as u32 + 1);
+        // Mostly one that is in trouble, if there is any.
+        let troubled = (0..self.nodes.len()).find(|at| self.is_troubled(*at)).filter(|_| self.rng.chance(2, 3));
+        let any = self.any_node();
+        let node = NodeId(troubled.unwrap_or(any) as u32 + 1);
         let force = false;
         if self.rng.chance(1, 2) {
             self.ask_for(at, &Command::FailOver { node, force });

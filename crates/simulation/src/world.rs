@@ -349,6 +349,7 @@ impl World {
                     return;
                 }
                 node.member.read_at = snapshot.version;
+                node.member.is_slow = self.rng.chance(1, 8);
                 match self.nodes[at].look(&snapshot, &self.rules) {
                     Ok(requests) => requests.into_iter().for_each(|request| self.ask(at, request)),
                     Err(what) => self.violation = Some(what),
