@@ -11,7 +11,9 @@ use crate::world::{Event, World};
 
 /// How long a client waits for an answer.
 const PATIENCE_US: u64 = 2_000_000;
-const CLIENTS: usize = 5;
+const CLIENTS: usize = 6;
+/// For how long the same few documents are asked for more often than others.
+const HOT_US: u64 = 400_000;
 /// The first id of a collection that is made.
 pub const FIRST_COLLECTION: u32 = 8;
 
@@ -72,7 +74,10 @@ impl World {
             return;
         }
         let mut rng = self.rng.fork();
-        let key = rng.below(self.clients.keys.len() as u64) as usize;
+        let keys = self.clients.keys.len() as u64;
+        // Every other request is about one of a few documents, others each time, so that clients meet.
+        let first = self.now_us() / HOT_US * 5;
+        let key = if rng.chance(1, 2) { (first + rng.below(3)) % keys } else { rng.below(keys) } as usize;
         let Key { vb, class, .. } = self.clients.keys[key];
         let seen = self.clients.clients[client].seen[key];
         let is_durable = match class {
