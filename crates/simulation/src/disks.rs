@@ -47,10 +47,10 @@ pub fn check_erased(bucket: &Bucket, store: &dyn KvStore, vbs: &[VbId]) -> Resul
     while bucket.file_step() == Progress::Worked {}
     for vb in vbs {
         let request = CompactRequest { purge_before_s: None, purge_through: None };
-        // One that asks for the same is as good.
-        let _ = bucket.compact(*vb, request);
+        bucket.compact(*vb, request).map_err(|refusal| format!("{vb:?} is not compacted: {refusal:?}"))?;
+        // What somebody asks for comes first.
+        bucket.compact_step();
     }
-    while bucket.compact_step() == Progress::Worked {}
     let manifest = bucket.manifest();
     for vb in vbs {
         let failed = |failure: kvstore::Failure| format!("{vb:?} cannot be read: {failure}");
