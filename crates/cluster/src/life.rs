@@ -26,7 +26,13 @@ impl Life {
     pub fn new(random: u64) -> Life {
         // JSON of other programs may lose what is above 53 bits.
         let random = if planted::is(Bug::SameLife) { 1 << 11 } else { random };
-        Life { incarnation: random >> 11, lease: None, renewed_ns: None, is_admitted: false, has_become: false }
+        Life {
+            incarnation: random >> 11,
+            lease: None,
+            renewed_ns: None,
+            is_admitted: false,
+            has_become: false,
+        }
     }
 
     /// Its number.

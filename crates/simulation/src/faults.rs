@@ -277,7 +277,8 @@ impl World {
 
     fn ask_for_failover(&mut self, at: usize) {
         // Mostly one that is in trouble, if there is any.
-        let troubled = (0..self.nodes.len()).find(|at| self.is_troubled(*at)).filter(|_| self.rng.chance(2, 3));
+        let troubled =
+            (0..self.nodes.len()).find(|at| self.is_troubled(*at)).filter(|_| self.rng.chance(2, 3));
         let any = self.any_node();
         let node = NodeId(troubled.unwrap_or(any) as u32 + 1);
         let force = false;

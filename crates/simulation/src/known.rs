@@ -121,9 +121,8 @@ pub fn look_for(
 ) -> Vec<Bug> {
     let search = std::env::var(SEARCH).ok().and_then(|seeds| seeds.parse().ok());
     let only = std::env::var(ONLY).ok();
-    let is_wanted = |bug: Bug| {
-        only.as_ref().is_none_or(|only| only.split(',').any(|name| name == format!("{bug:?}")))
-    };
+    let is_wanted =
+        |bug: Bug| only.as_ref().is_none_or(|only| only.split(',').any(|name| name == format!("{bug:?}")));
     let known = KNOWN.iter().filter(|(_, by, _)| *by == simulator).copied();
     let wanted: Vec<(Bug, Range<u64>)> = match search {
         Some(seeds) => Bug::ALL.iter().map(|bug| (*bug, 0..seeds)).collect(),

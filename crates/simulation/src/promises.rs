@@ -143,7 +143,8 @@ impl World {
                 Err(_) => continue,
             };
             if has < told {
-                let text = format!("{name} has CAS {has:x} at node {at}, which serves it, after {told:x} was told");
+                let text =
+                    format!("{name} has CAS {has:x} at node {at}, which serves it, after {told:x} was told");
                 self.violation = Some(text);
             }
             self.promises.open.remove(&(vb, key));
@@ -161,8 +162,9 @@ impl World {
                     .then(|| (vb.high_prepared_seqno(), high, snapshot.start, snapshot.end))
             };
             if let Some(found) = bucket.with_vbucket(VbId(vb), look).flatten() {
-                self.violation =
-                    Some(format!("node {at} says of vBucket {vb} what is prepared in half a snapshot: {found:?}"));
+                self.violation = Some(format!(
+                    "node {at} says of vBucket {vb} what is prepared in half a snapshot: {found:?}"
+                ));
             }
         }
     }
@@ -174,7 +176,9 @@ impl World {
                 let Some(bucket) = &self.nodes[at].bucket else { continue };
                 let in_flight = bucket.with_vbucket(VbId(vb), |vb| vb.prepares_in_flight()).unwrap_or(0);
                 if in_flight > 0 {
-                    return Err(format!("node {at} has {in_flight} prepares of vBucket {vb} that nobody decides"));
+                    return Err(format!(
+                        "node {at} has {in_flight} prepares of vBucket {vb} that nobody decides"
+                    ));
                 }
             }
         }
