@@ -2,7 +2,7 @@
 //!
 //! It checks every message, and compares each whole snapshot with what the bucket held at its end.
 
-#![allow(dead_code, reason = "not every test needs all of it")]
+#![allow(dead_code, unused_imports, reason = "not every test needs all of it")]
 
 #[path = "strict_copy.rs"]
 mod copy;
