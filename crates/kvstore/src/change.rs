@@ -21,6 +21,7 @@ pub struct Change<'a> {
 
 impl<'a> Change<'a> {
     /// A change as it is in a file: `key` is the stored key, split.
+    #[inline]
     pub(crate) fn stored(
         meta: VersionMeta,
         stored_key: &'a [u8],
