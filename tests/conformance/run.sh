@@ -18,8 +18,7 @@ while (($#)); do
 done
 [[ -n $stave ]] || { echo "$usage" >&2; exit 2; }
 [[ -x $stave ]] || { echo "$stave is not an executable file" >&2; exit 2; }
-# Go before Python: see "Known faults" in HACKING.md.
-((${#suites[@]})) || suites=(go python rust java cluster collections)
+((${#suites[@]})) || suites=(python go rust java cluster collections)
 
 work=$(mktemp -d)
 server=

@@ -136,6 +136,7 @@ fn test_steps(quick: bool) -> Result<Totals> {
     if quick {
         return Ok(totals);
     }
+    totals += step("planted mistakes", || simulate::planted(None));
     totals += step("kill -9", || kill::run(&kill::Options::rounds(KILL_ROUNDS)));
     let without = kill::Options::rounds(KILL_ROUNDS_WITHOUT_JOURNAL).without_journal();
     totals += step("kill -9 without a journal", || kill::run(&without));
@@ -149,7 +150,6 @@ fn test_steps(quick: bool) -> Result<Totals> {
 fn cluster_steps() -> Result<Totals> {
     let mut totals = build_release()?;
     if totals.good() {
-        totals += step("planted mistakes", || simulate::planted(None));
         totals += step("faults in a cluster of real processes", short_faults);
     }
     Ok(totals)

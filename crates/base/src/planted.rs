@@ -141,7 +141,7 @@ bugs! {
     BlindWrite,
     /// A new life of a node calls itself like the one before.
     SameLife,
-    /// A life serves whether or not it was admitted.
+    /// A life serves whether or not it was admitted, and whether or not the node is as the document says.
     ServedBeforeAdmission,
     /// A node says that it has become as the document says before it has.
     ReportedTooEarly,

@@ -9,7 +9,8 @@ use crate::fence::Fence;
 use crate::state::State;
 use crate::store::LeaseId;
 
-/// A life: it begins without a lease, and never comes back when its lease is lost.
+/// A life: it begins without a lease, and never comes back when its lease is lost. It serves when the document has
+/// admitted it and the node has become as the document says: neither is enough.
 #[derive(Clone, Debug)]
 pub struct Life {
     incarnation: u64,
@@ -17,6 +18,7 @@ pub struct Life {
     /// The last renewal that was answered: when it was sent, by this node's clock, in nanoseconds.
     renewed_ns: Option<u64>,
     is_admitted: bool,
+    has_become: bool,
 }
 
 impl Life {
@@ -24,7 +26,13 @@ impl Life {
     pub fn new(random: u64) -> Life {
         // JSON of other programs may lose what is above 53 bits.
         let random = if planted::is(Bug::SameLife) { 1 << 11 } else { random };
-        Life { incarnation: random >> 11, lease: None, renewed_ns: None, is_admitted: false }
+        Life {
+            incarnation: random >> 11,
+            lease: None,
+            renewed_ns: None,
+            is_admitted: false,
+            has_become: false,
+        }
     }
 
     /// Its number.
@@ -56,13 +64,19 @@ impl Life {
     /// Notes whether the newest document lets this life serve.
     pub fn note_admission(&mut self, state: &State, uuid: &str) {
         let agent = Agent::new(state, uuid, self.incarnation);
-        self.is_admitted =
-            agent.is_some_and(|agent| agent.may_serve()) || planted::is(Bug::ServedBeforeAdmission);
+        self.is_admitted = agent.is_some_and(|agent| agent.may_serve());
+    }
+
+    /// Notes that the node has become as a document says to the life of this number. Before that it may still be active
+    /// for what others have taken over since the life before ended.
+    pub fn note_become(&mut self, incarnation: u64) {
+        self.has_become |= self.incarnation == incarnation;
     }
 
     /// Opens the fence for as long as the lease is surely alive, if this life may serve; else closes it.
     pub fn move_fence(&self, fence: &Fence, ttl: Duration) {
-        match self.renewed_ns.filter(|_| self.is_admitted) {
+        let may_serve = (self.is_admitted && self.has_become) || planted::is(Bug::ServedBeforeAdmission);
+        match self.renewed_ns.filter(|_| may_serve) {
             Some(sent_ns) => fence.renewed(sent_ns, ttl),
             None => fence.close(),
         }
@@ -81,6 +95,7 @@ mod tests {
         let address = Address { host: "h".to_owned(), kv: 1, http: 2 };
         let state = command::found("u", &address, life.incarnation());
         life.note_admission(&state, "u");
+        life.note_become(life.incarnation());
         life.move_fence(&fence, ttl);
         assert!(!fence.may_serve(0), "it has no lease");
         life.begun(LeaseId(1), 50);
@@ -90,7 +105,22 @@ mod tests {
         let mut other = Life::new(1 << 30);
         other.begun(LeaseId(2), 60);
         other.note_admission(&state, "u");
+        other.note_become(other.incarnation());
         other.move_fence(&fence, ttl);
         assert!(!fence.may_serve(60), "another life was admitted");
+    }
+
+    #[test]
+    fn serves_nothing_before_the_node_is_as_this_life_is_told_to_be() {
+        let (mut life, fence, ttl) = (Life::new(u64::MAX), Fence::closed(), Duration::from_nanos(100));
+        let address = Address { host: "h".to_owned(), kv: 1, http: 2 };
+        life.begun(LeaseId(1), 50);
+        life.note_admission(&command::found("u", &address, life.incarnation()), "u");
+        life.note_become(life.incarnation() - 1);
+        life.move_fence(&fence, ttl);
+        assert!(!fence.may_serve(60), "the life before became something");
+        life.note_become(life.incarnation());
+        life.move_fence(&fence, ttl);
+        assert!(fence.may_serve(60));
     }
 }

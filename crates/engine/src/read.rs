@@ -1,5 +1,6 @@
 //! Reading documents.
 
+use base::planted::{self, Bug};
 use base::{Cas, CollectionId, DocKey, Moment, Seqno, VbId, VbState, VbUuid, Version};
 use vbucket::{Basis, Change, Existence};
 
@@ -101,6 +102,11 @@ impl Bucket {
                 version.prefetch_value();
                 Seen { cas: shard.vb.visible_cas(key, &version, now), version: version.clone() }
             });
+            let seen = |version: &Version| Seen { cas: version.meta().cas, version: version.clone() };
+            let found = match planted::is(Bug::ReadSeesPrepare) {
+                true => shard.vb.prepared(key).map(seen).or(found),
+                false => found,
+            };
             match &found {
                 Some(seen) if seen.version.is_resident() => shard.ops.get_hits += 1,
                 // It is a hit when its reader comes again.

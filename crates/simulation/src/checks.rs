@@ -7,6 +7,7 @@ use cluster::state::{Step, present};
 use engine::{Bucket, Progress};
 
 use crate::copies::{self, Records};
+use crate::disks;
 use crate::node::{BUCKET, Node};
 use crate::ops::{Class, Executed, Kind, Op, Outcome, execute};
 use crate::seat::place_of;
@@ -28,6 +29,9 @@ impl World {
                 let is_there = chosen.is_some_and(|at| serving.contains(&at));
                 matches!(bucket.steps.get(&vb), Some(Step::Choose { .. })) || !is_there
             });
+            if let [at] = serving[..] {
+                self.note_served(vb, at);
+            }
             if serving.len() == 1 && !is_choice {
                 self.history.loses_no_more(vb, now_us);
             }
@@ -117,6 +121,7 @@ impl World {
         for (at, bucket) in self.buckets() {
             check_memory(&bucket).map_err(|what| format!("node {at}: {what}"))?;
         }
+        self.check_prepares_decided()?;
         self.read_everything()?;
         self.tally.histories = self.history.check(&self.clients.keys)?;
         let before = self.check_copies()?;
@@ -124,7 +129,7 @@ impl World {
     }
 
     /// Whether the chain of a vBucket has so many members that prepares can be committed.
-    fn has_majority(&self, vb: u16) -> bool {
+    pub fn has_majority(&self, vb: u16) -> bool {
         let bucket = self.newest.buckets.get(BUCKET);
         bucket.is_some_and(|bucket| {
             let chain = bucket.chain(vb);
@@ -158,7 +163,7 @@ impl World {
             let mut lent = None;
             let outcome = (0..100).find_map(|_| match execute(&bucket, number, &op, &wanted, 0) {
                 Executed::Outcome(outcome) => Some(outcome),
-                Executed::Pending(..) => None,
+                Executed::Changed(_) => None,
                 Executed::Wait(fetched) => {
                     step_all(&bucket);
                     lent = fetched.and_then(|fetched| fetched.try_take());
@@ -239,6 +244,9 @@ impl World {
                     .map_err(|what| format!("node {at} after a restart, {vb:?}: {what}"))?;
                 check_counts(&bucket, *vb, &records)
                     .map_err(|what| format!("node {at} after a restart, {vb:?}: {what}"))?;
+            }
+            if let Some(store) = self.nodes[at].store.clone() {
+                disks::check_erased(&bucket, &*store, &has).map_err(|what| format!("node {at}: {what}"))?;
             }
         }
         Ok(())

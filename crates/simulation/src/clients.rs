@@ -2,15 +2,18 @@
 
 use base::DurabilityLevel;
 use cluster::NodeId;
+use engine::SyncOutcome;
 
-use crate::ops::{Class, Executed, Key, Kind, Op, Outcome, Wait, Waiting, execute};
+use crate::ops::{Changed, Class, Executed, Key, Kind, Op, Outcome, Wait, Waiting, execute};
 use crate::rules::Rules;
 use crate::seat::place_of;
 use crate::world::{Event, World};
 
 /// How long a client waits for an answer.
 const PATIENCE_US: u64 = 2_000_000;
-const CLIENTS: usize = 5;
+const CLIENTS: usize = 6;
+/// For how long the same few documents are asked for more often than others.
+const HOT_US: u64 = 400_000;
 /// The first id of a collection that is made.
 pub const FIRST_COLLECTION: u32 = 8;
 
@@ -71,10 +74,18 @@ impl World {
             return;
         }
         let mut rng = self.rng.fork();
-        let key = rng.below(self.clients.keys.len() as u64) as usize;
+        let keys = self.clients.keys.len() as u64;
+        // Every other request is about one of a few documents, others each time, so that clients meet.
+        let first = self.now_us() / HOT_US * 5;
+        let key = if rng.chance(1, 2) { (first + rng.below(3)) % keys } else { rng.below(keys) } as usize;
         let Key { vb, class, .. } = self.clients.keys[key];
         let seen = self.clients.clients[client].seen[key];
-        let is_durable = matches!(class, Class::Register | Class::Counter | Class::Set);
+        let is_durable = match class {
+            Class::Register | Class::Counter | Class::Set => true,
+            // Such a write stands between others that do not wait for it.
+            Class::Plain => rng.chance(1, 4),
+            Class::Expiring | Class::Collection => false,
+        };
         let mut kind = match class {
             Class::Counter => Kind::Count,
             Class::Set => Kind::Append,
@@ -119,7 +130,10 @@ impl World {
 
     /// A request arrives at a node.
     pub fn arrive(&mut self, at: usize, op: usize) {
+        // Who waits here from now on waits for what is not decided.
+        self.settle_waiting(at);
         let executed = self.execute(at, op);
+        self.check_undecided(at, op, &executed);
         self.take(at, op, executed);
     }
 
@@ -127,7 +141,11 @@ impl World {
     fn take(&mut self, at: usize, op: usize, executed: Executed) {
         let wait = match executed {
             Executed::Outcome(outcome) => return self.answer(op, outcome),
-            Executed::Pending(pending, cas, counted) => Wait::Durable(pending, cas, counted),
+            Executed::Changed(Changed { pending: None, cas, seqno, counted }) => {
+                self.check_promise(at, op, seqno);
+                return self.answer(op, Outcome::Done(cas, counted));
+            }
+            Executed::Changed(changed) => Wait::Durable(changed),
             Executed::Wait(fetched) => Wait::Again(fetched),
         };
         self.nodes[at].waiting.push(Waiting { op, wait });
@@ -150,7 +168,8 @@ impl World {
         };
         let executed = execute(&bucket, number, &op, &key, padding);
         let cas = match &executed {
-            Executed::Outcome(Outcome::Done(cas, _)) | Executed::Pending(_, cas, _) => Some(*cas),
+            Executed::Outcome(Outcome::Done(cas, _)) => Some(*cas),
+            Executed::Changed(changed) => Some(changed.cas),
             _ => None,
         };
         if op.kind != Kind::Read && cas.is_some() {
@@ -163,6 +182,7 @@ impl World {
 
     /// Tells those who wait at a node what has been decided, and tries again what could not be done.
     pub fn settle_waiting(&mut self, at: usize) {
+        let mut committed = Vec::new();
         for Waiting { op, wait } in std::mem::take(&mut self.nodes[at].waiting) {
             match wait {
                 Wait::Again(Some(fetched)) => match fetched.try_take() {
@@ -180,16 +200,24 @@ impl World {
                     let executed = self.execute(at, op);
                     self.take(at, op, executed);
                 }
-                Wait::Durable(pending, cas, counted) => match pending.try_take() {
-                    Some(engine::SyncOutcome::Committed) => self.answer(op, Outcome::Done(cas, counted)),
-                    Some(_) => self.answer(op, Outcome::Ambiguous),
-                    None if pending.is_abandoned() => self.answer(op, Outcome::Ambiguous),
-                    None => {
-                        let wait = Wait::Durable(pending, cas, counted);
-                        self.nodes[at].waiting.push(Waiting { op, wait });
-                    }
-                },
+                Wait::Durable(changed) => self.settle_change(at, op, changed, &mut committed),
             }
+        }
+        self.check_commit_order(at, &committed);
+    }
+
+    /// Tells whoever waits for a sync write, if it is decided; `committed` collects what was committed.
+    fn settle_change(&mut self, at: usize, op: usize, changed: Changed, committed: &mut Vec<(u16, u64)>) {
+        let Some(pending) = &changed.pending else { return };
+        match pending.try_take() {
+            Some(SyncOutcome::Committed) => {
+                self.check_promise(at, op, changed.seqno);
+                committed.push((self.clients.keys[self.history.ops[op].key].vb, changed.seqno));
+                self.answer(op, Outcome::Done(changed.cas, changed.counted));
+            }
+            Some(_) => self.answer(op, Outcome::Ambiguous),
+            None if pending.is_abandoned() => self.answer(op, Outcome::Ambiguous),
+            None => self.nodes[at].waiting.push(Waiting { op, wait: Wait::Durable(changed) }),
         }
     }
 
@@ -211,6 +239,9 @@ impl World {
                 self.tally.reads += u64::from(kind == Kind::Read);
                 self.tally.changes += u64::from(kind != Kind::Read && level.is_none());
                 self.tally.durable += u64::from(level.is_some());
+                if level.is_some() {
+                    self.promises.told(key, *cas, kind == Kind::Delete);
+                }
             }
             Outcome::Ambiguous => self.tally.ambiguous += 1,
             Outcome::Refused(_) => self.tally.refused += 1,

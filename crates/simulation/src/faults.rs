@@ -32,10 +32,17 @@ impl World {
         (0..self.nodes.len()).all(|other| other == at || !self.is_troubled(other))
     }
 
-    /// Whether a node may lose what it has in memory. If clients were told of what is in memory only, everybody must
-    /// have everything first.
+    /// Whether something is wrong with one node at most, and all of them run.
+    fn is_calm_but_one(&self) -> bool {
+        let troubled = (0..self.nodes.len()).filter(|at| self.is_troubled(*at)).count();
+        troubled <= 1 && self.nodes.iter().all(|node| node.is_up)
+    }
+
+    /// Whether a node may lose what it has in memory. If clients were told of what is in memory only, nobody else may
+    /// have done so since everybody had everything.
     fn may_forget(&self, at: usize) -> bool {
-        self.is_calm_but(at) && (!self.rules.all_levels || self.is_level())
+        let is_first = self.forgetful.is_none_or(|other| other == at);
+        self.is_calm_but(at) && (!self.rules.all_levels || is_first || self.is_level())
     }
 
     /// One fault or request.
@@ -44,21 +51,26 @@ impl World {
             self.mend();
             return;
         }
+        if self.forgetful.is_some() && self.is_level() {
+            self.forgetful = None;
+        }
         let at = self.any_node();
         let now_us = self.now_us();
         let is_calm = self.is_calm_but(at) && !self.is_troubled(at);
+        // Who stands still or is cut off loses nothing: more than a minority may be, at times.
+        let may_stop = is_calm || (!self.is_troubled(at) && self.is_calm_but_one() && self.rng.chance(1, 3));
         match self.rng.below(34) {
             0 | 1 if is_calm && self.may_forget(at) => {
                 let is_power = self.rng.chance(1, 2);
                 self.crash(at, is_power);
             }
-            2 if is_calm => {
+            2 if may_stop => {
                 let length = self.rng.between(50_000, 2_500_000);
                 self.nodes[at].frozen_until_us = now_us + length;
                 self.strike(at, Fault::Freeze, length);
             }
-            3 if is_calm => self.cut_off(at, Fault::Partition),
-            4 if is_calm => self.cut_off(at, Fault::OneWay),
+            3 if may_stop => self.cut_off(at, Fault::Partition),
+            4 if may_stop => self.cut_off(at, Fault::OneWay),
             5 if is_calm => self.cut_off(at, Fault::StoreCut),
             6 if is_calm => self.cut_off(at, Fault::LeaseLoss),
             7 | 8 => self.break_a_connection(at),
@@ -80,7 +92,9 @@ impl World {
                 self.strike(at, Fault::FailingSync, 50_000);
             }
             13 => {
-                self.nodes[at].rate = self.rng.between(950, 1_050);
+                // A lease allows for a quarter.
+                let by = if self.rng.chance(1, 3) { 150 } else { 50 };
+                self.nodes[at].rate = self.rng.between(1_000 - by, 1_000 + by);
                 if self.rng.chance(1, 3) {
                     let by_ns = self.rng.below(1_500_000_000);
                     let unix_ns = self.nodes[at].handles.clock.unix_ns();
@@ -115,6 +129,10 @@ impl World {
     /// A process ends, by itself or with its power.
     pub fn crash(&mut self, at: usize, is_power: bool) {
         self.note_crash(at);
+        self.forgetful = Some(at);
+        let now_us = self.now_us();
+        (0..self.rules.vbuckets).for_each(|vb| self.promises.may_lose(at, vb, now_us));
+        self.nodes[at].stood_inside = self.snapshots_of(at);
         let seed = self.rng.next_u64();
         let again_us = self.now_us() + self.rng.between(1_000, 50_000);
         self.nodes[at].crash(is_power.then_some(seed));
@@ -153,9 +171,12 @@ impl World {
             return;
         }
         let source = sources[self.rng.below(sources.len() as u64) as usize];
-        let again_us = self.now_us() + self.rng.between(1_000, 100_000);
+        // Some stay away for so long that their copies are far behind.
+        let length = if self.rng.chance(1, 4) { 1_500_000 } else { 100_000 };
+        let length = self.rng.between(1_000, length);
+        let again_us = self.now_us() + length;
         if self.nodes[at].links.break_with(source, again_us) {
-            self.strike(at, Fault::Disconnect, 50_000);
+            self.strike(at, Fault::Disconnect, length);
         }
     }
 
@@ -178,7 +199,11 @@ impl World {
         let random = self.rng.next_u64();
         self.show(|| format!("node {at} starts"));
         match self.nodes[at].start(&self.rules, random) {
-            Ok(()) => self.begin(at),
+            Ok(()) => {
+                let before = std::mem::take(&mut self.nodes[at].stood_inside);
+                self.check_inside(at, &before);
+                self.begin(at);
+            }
             Err(what) => self.violation = Some(what),
         }
     }
@@ -251,7 +276,11 @@ impl World {
     }
 
     fn ask_for_failover(&mut self, at: usize) {
-        let node = NodeId(self.any_node() as u32 + 1);
+        // Mostly one that is in trouble, if there is any.
+        let troubled =
+            (0..self.nodes.len()).find(|at| self.is_troubled(*at)).filter(|_| self.rng.chance(2, 3));
+        let any = self.any_node();
+        let node = NodeId(troubled.unwrap_or(any) as u32 + 1);
         let force = false;
         if self.rng.chance(1, 2) {
             self.ask_for(at, &Command::FailOver { node, force });

@@ -60,6 +60,13 @@ impl History {
         }
     }
 
+    /// Whether a document may have been deleted by a change that is newer than this CAS.
+    pub fn is_deleted_after(&self, key: usize, cas: u64) -> bool {
+        let is_deletion =
+            |op: &Op| op.key == key && op.kind == Kind::Delete && op.cas.is_some_and(|at| at > cas);
+        self.ops.iter().any(is_deletion)
+    }
+
     /// Whether everything fits together; how many documents were looked at.
     pub fn check(&self, keys: &[Key]) -> Result<u64, String> {
         let mut by_key: BTreeMap<usize, Vec<usize>> = BTreeMap::new();

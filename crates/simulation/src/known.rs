@@ -2,6 +2,8 @@
 //!
 //! The tests of the other simulators have this file, too, so that there is one table.
 
+use std::ops::Range;
+
 use base::planted::{Bug, find};
 
 /// What looks for mistakes.
@@ -98,31 +100,48 @@ pub const OPEN: &[Bug] = &[
     Bug::SilentStaysInChain,
 ];
 
-/// Set in the environment, a search begins with seed 0 instead of the one that is known, and tries as many seeds as it
-/// says.
+/// Set in the environment, everything is looked for, from seed 0 on, with as many seeds as it says.
 pub const SEARCH: &str = "PLANTED_SEARCH";
+/// Set in the environment beside it, only mistakes with one of these names are looked for; commas lie between them.
+pub const ONLY: &str = "PLANTED_ONLY";
 /// Seeds that are tried from the known one on: the product changes, and with it what a seed brings about.
 const SEEDS: u64 = 200;
+/// With so many seeds the place of a mistake is come by, if it ever is.
+const UNREACHED: u64 = 20;
 
-/// Looks for all mistakes that a simulator is known to find, and prints what it took. Returns those that were not found.
-pub fn look_for(simulator: Simulator, mut run: impl FnMut(u64) -> Result<(), String>) -> Vec<Bug> {
+/// Tests that share what a simulator is known to find, so that it is looked for on two cores.
+pub const SHARES: usize = 2;
+
+/// Looks for one share of the mistakes that a simulator is known to find, and prints what it took. Returns those that
+/// were not found.
+pub fn look_for(
+    simulator: Simulator,
+    share: usize,
+    mut run: impl FnMut(u64) -> Result<(), String>,
+) -> Vec<Bug> {
     let search = std::env::var(SEARCH).ok().and_then(|seeds| seeds.parse().ok());
+    let only = std::env::var(ONLY).ok();
+    let is_wanted =
+        |bug: Bug| only.as_ref().is_none_or(|only| only.split(',').any(|name| name == format!("{bug:?}")));
+    let known = KNOWN.iter().filter(|(_, by, _)| *by == simulator).copied();
+    let wanted: Vec<(Bug, Range<u64>)> = match search {
+        Some(seeds) => Bug::ALL.iter().map(|bug| (*bug, 0..seeds)).collect(),
+        None => known.clone().map(|(bug, _, seed)| (bug, seed..seed + SEEDS)).collect(),
+    };
     let mut missed = Vec::new();
-    for (bug, _, seed) in KNOWN.iter().filter(|(_, by, _)| *by == simulator) {
-        let seeds = search.map_or(*seed..*seed + SEEDS, |seeds| 0..seeds);
-        match find(*bug, seeds.clone(), &mut run) {
+    for (bug, seeds) in wanted.into_iter().skip(share).step_by(SHARES).filter(|(bug, _)| is_wanted(*bug)) {
+        let middle = seeds.end.min(seeds.start + UNREACHED);
+        let (first, rest) = (seeds.start..middle, middle..seeds.end);
+        // What a simulator never comes by it need not look for any longer.
+        let found = match find(bug, first, &mut run) {
+            Err(made) if made > 0 => find(bug, rest, &mut run).map_err(|more| made + more),
+            found => found,
+        };
+        match found {
             Ok(found) => println!("{simulator:?}: {found}"),
             Err(made) => {
                 println!("{simulator:?}: {bug:?} was not found in {seeds:?}, and made {made} times");
-                missed.push(*bug);
-            }
-        }
-    }
-    if let (Some(seeds), Simulator::Clusters) = (search, simulator) {
-        for bug in OPEN {
-            match find(*bug, 0..seeds, &mut run) {
-                Ok(found) => println!("{simulator:?}: {found}"),
-                Err(made) => println!("{simulator:?}: {bug:?} was not found, and made {made} times"),
+                missed.extend(known.clone().any(|(known, ..)| known == bug).then_some(bug));
             }
         }
     }

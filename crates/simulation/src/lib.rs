@@ -3,14 +3,15 @@
 //!
 //! The order of reading: [`rules`] (what a seed makes of a cluster), [`world`] (time and events), [`node`] and
 //! [`member`] (a node's data, and its part in the cluster), [`link`] (streams between two), [`clients`] and [`ops`]
-//! (what is asked and answered), [`faults`] and [`jobs`] (what goes wrong during what), [`history`] and [`copies`]
-//! (what must hold).
+//! (what is asked and answered), [`faults`] and [`jobs`] (what goes wrong during what), [`history`], [`promises`],
+//! [`copies`] and [`disks`] (what must hold).
 
 #[cfg(feature = "planted")]
 pub mod bugs;
 pub mod checks;
 pub mod clients;
 pub mod copies;
+pub mod disks;
 pub mod faults;
 pub mod history;
 pub mod jobs;
@@ -21,6 +22,7 @@ pub mod links;
 pub mod member;
 pub mod node;
 pub mod ops;
+pub mod promises;
 pub mod rules;
 pub mod seat;
 pub mod store;

@@ -150,10 +150,10 @@ impl Link {
         Ok(settled.taken_over.into_iter().map(|(vb, _)| vb).collect())
     }
 
-    /// What the thread that rolls back does next; whether it did anything.
-    pub fn roll_back(&mut self, bucket: &Bucket) -> bool {
+    /// What the thread that rolls back does next; which vBucket it did that to.
+    pub fn roll_back(&mut self, bucket: &Bucket) -> Option<VbId> {
         if self.rollbacks.is_empty() {
-            return false;
+            return None;
         }
         let RollBack { vb, to } = self.rollbacks.remove(0);
         let outcome = match bucket.rollback(vb, to) {
@@ -162,7 +162,7 @@ impl Link {
             Err(_) => Err("the role"),
         };
         self.done.push((vb, outcome));
-        true
+        Some(vb)
     }
 }
 

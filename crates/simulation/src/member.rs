@@ -34,6 +34,8 @@ pub struct Membership {
     pub applied: u64,
     /// As of when that was.
     pub read_at: Version,
+    /// Whether it does not come to be what it reads this time.
+    pub is_slow: bool,
     /// When it asked last for a lease to begin a life with.
     asked_ns: u64,
     leader: Leader,
@@ -55,6 +57,7 @@ impl Membership {
             view: None,
             applied: 0,
             read_at: Version::ABSENT,
+            is_slow: false,
             asked_ns: 0,
             leader: new_leader(),
             given: Given::default(),
@@ -137,8 +140,12 @@ impl Node {
             return Ok(requests);
         }
         self.member.has_belonged = true;
-        if self.become_as(&view.state, rules)? {
+        // Becoming is another thing than reading, and may take until the next look.
+        if !self.member.is_slow && self.become_as(&view.state, rules)? {
             self.member.applied = view.state.revision;
+            let incarnation = self.member.life.incarnation();
+            self.member.life.note_become(incarnation);
+            self.member.life.move_fence(&self.member.fence, TTL);
         }
         self.report(&view, &mut requests);
         self.lead(snapshot, &view, &mut requests);

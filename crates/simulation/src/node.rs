@@ -10,6 +10,7 @@ use cluster::VbReport;
 use engine::{Bucket, BucketConfig, BucketKind, Progress};
 use kvstore::{Couch, CouchConfig, Journaled, JournaledConfig, KvStore, Nothing};
 
+use crate::disks::Inside;
 use crate::jobs::Job;
 use crate::links::Links;
 use crate::member::Membership;
@@ -38,8 +39,12 @@ pub struct Node {
     is_journaled: bool,
     /// Its bucket, while the cluster wants it to have one and its process runs.
     pub bucket: Option<Arc<Bucket>>,
+    /// What that bucket keeps its documents in.
+    pub store: Option<Arc<dyn KvStore>>,
     /// Whether its disk has the bucket.
     has_bucket: bool,
+    /// In which snapshots its replicas stood when it ended.
+    pub stood_inside: Inside,
     /// Its part in the cluster.
     pub member: Membership,
     /// What it follows.
@@ -65,7 +70,9 @@ impl Node {
             handles,
             is_journaled: rng.chance(1, 2) && !rules.is_ephemeral,
             bucket: None,
+            store: None,
             has_bucket: false,
+            stood_inside: Inside::new(),
             member: Membership::new(at, rng.next_u64()),
             links: Links::default(),
             waiting: Vec::new(),
@@ -137,7 +144,7 @@ impl Node {
                 Arc::new(opened.map_err(|error| failed(&error))?)
             }
         };
-        let bucket = Bucket::open_cold(config, env, store).map_err(|error| failed(&error))?;
+        let bucket = Bucket::open_cold(config, env, Arc::clone(&store)).map_err(|error| failed(&error))?;
         let policy = if rules.full_eviction { "full_eviction" } else { "value_only" };
         let quota = if rules.is_tight { "3145728" } else { "268435456" };
         let policy = ("item_eviction_policy", policy);
@@ -146,6 +153,7 @@ impl Node {
             others.into_iter().chain((!rules.is_ephemeral).then_some(policy)).collect();
         bucket.set_params(&all).map_err(|error| failed(&format!("{error:?}")))?;
         self.has_bucket = true;
+        self.store = Some(store);
         self.bucket = Some(Arc::new(bucket));
         Ok(())
     }
@@ -164,8 +172,9 @@ impl Node {
     /// The bucket goes with its files.
     pub fn drop_bucket(&mut self) {
         self.links = Links::default();
-        self.bucket = None;
+        (self.bucket, self.store) = (None, None);
         self.has_bucket = false;
+        self.stood_inside.clear();
         // Its files go with their folder: nothing else is on this disk.
         self.handles = self.handles.with_disk(SimDisk::new());
     }
@@ -176,7 +185,7 @@ impl Node {
         self.boot += 1;
         self.links = Links::default();
         self.waiting.clear();
-        self.bucket = None;
+        (self.bucket, self.store) = (None, None);
         self.member.crash();
         self.slow_until_us = 0;
         self.frozen_until_us = 0;

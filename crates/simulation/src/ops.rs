@@ -89,6 +89,18 @@ pub struct Op {
     pub cas: Option<u64>,
 }
 
+/// A change that a node has made or prepared.
+pub struct Changed {
+    /// Its CAS.
+    pub cas: u64,
+    /// Its seqno, or that of its prepare.
+    pub seqno: u64,
+    /// What was counted.
+    pub counted: Vec<u8>,
+    /// Of a sync write that is not decided yet: what becomes of it.
+    pub pending: Option<Completion<SyncOutcome>>,
+}
+
 /// Who waits at a node.
 pub struct Waiting {
     /// For which op.
@@ -101,16 +113,16 @@ pub struct Waiting {
 pub enum Wait {
     /// That something is loaded, fetched or decided; then it is tried again. What was fetched stays until then.
     Again(Option<Completion<Fetched>>),
-    /// That a sync write is decided: its CAS, and what was counted.
-    Durable(Completion<SyncOutcome>, u64, Vec<u8>),
+    /// That a sync write is decided.
+    Durable(Changed),
 }
 
 /// What a node made of a request.
 pub enum Executed {
     /// This.
     Outcome(Outcome),
-    /// It is done when it is decided: its CAS, and what was counted.
-    Pending(Completion<SyncOutcome>, u64, Vec<u8>),
+    /// It is done, or it is when it is decided.
+    Changed(Changed),
     /// It cannot be done just now, or not before this was fetched.
     Wait(Option<Completion<Fetched>>),
 }
@@ -118,12 +130,9 @@ pub enum Executed {
 /// How long a sync write may take.
 const DURABLE_TIMEOUT: Duration = Duration::from_millis(1_200);
 
-fn cas_of(mutated: Mutated, counted: Vec<u8>) -> Executed {
-    let cas = mutated.cas.0;
-    match mutated.pending {
-        Some(pending) => Executed::Pending(pending, cas, counted),
-        None => Executed::Outcome(Outcome::Done(cas, counted)),
-    }
+fn changed(mutated: Mutated, counted: Vec<u8>) -> Executed {
+    let Mutated { cas, seqno, pending, .. } = mutated;
+    Executed::Changed(Changed { cas: cas.0, seqno: seqno.0, counted, pending })
 }
 
 /// The value that a write of this number has; longer for some.
@@ -182,7 +191,7 @@ fn attempt(
             cas,
             preserve_expiry: false,
         };
-        writer.store(vb, &request, now).map(|mutated| cas_of(mutated, Vec::new()))
+        writer.store(vb, &request, now).map(|mutated| changed(mutated, Vec::new()))
     };
     match op.kind {
         Kind::Read => {
@@ -193,7 +202,7 @@ fn attempt(
         }
         Kind::Set => store(&body(number, padding), StoreMode::Set, Cas::ANY),
         Kind::Replace(cas) => store(&body(number, padding), StoreMode::Replace, Cas(cas)),
-        Kind::Delete => writer.delete(vb, doc, Cas::ANY, now).map(|mutated| cas_of(mutated, Vec::new())),
+        Kind::Delete => writer.delete(vb, doc, Cas::ANY, now).map(|mutated| changed(mutated, Vec::new())),
         Kind::Count => {
             let request = CounterRequest {
                 key: doc,
@@ -204,7 +213,7 @@ fn attempt(
                 preserve_expiry: false,
             };
             let (mutated, value) = writer.count(vb, &request, now)?;
-            Ok(cas_of(mutated, value.to_string().into_bytes()))
+            Ok(changed(mutated, value.to_string().into_bytes()))
         }
         Kind::Append => {
             let mark = mark(number);
@@ -212,7 +221,7 @@ fn attempt(
             match joined {
                 // The first one; somebody else may be the first meanwhile.
                 Err(Refusal::NotFound) => store(mark.as_bytes(), StoreMode::Add, Cas::ANY),
-                joined => joined.map(|mutated| cas_of(mutated, Vec::new())),
+                joined => joined.map(|mutated| changed(mutated, Vec::new())),
             }
         }
     }

@@ -21,8 +21,9 @@ impl World {
             let Some(bucket) = self.nodes[at].bucket.clone().filter(|_| self.rng.chance(1, 3)) else {
                 continue;
             };
-            let is_done = self.nodes[at].links.with(source, |link| link.roll_back(&bucket));
-            if is_done == Some(true) {
+            let is_done = self.nodes[at].links.with(source, |link| link.roll_back(&bucket)).flatten();
+            if let Some(VbId(vb)) = is_done {
+                self.promises.may_lose(at, vb, now_us);
                 self.tally.rollbacks += 1;
                 self.works(at, Job::Rollback);
             }
@@ -39,6 +40,8 @@ impl World {
             self.works(at, Job::DeltaRecovery);
         }
         self.settle_waiting(at);
+        self.check_prepared(at);
+        self.check_served(at);
     }
 
     /// A job does something at a node.

@@ -17,6 +17,7 @@ use crate::jobs::{Crossing, Fault, Job, Tally};
 use crate::member::TTL;
 use crate::node::{BUCKET, Node};
 use crate::ops::Outcome;
+use crate::promises::Promises;
 use crate::rules::Rules;
 use crate::store::{Reply, Request, serve};
 
@@ -69,6 +70,10 @@ pub struct World {
     pub clients: Clients,
     /// What was asked and answered.
     pub history: History,
+    /// Who lost what it had in memory since everybody had everything.
+    pub forgetful: Option<usize>,
+    /// What clients were promised.
+    pub promises: Promises,
     /// What goes on.
     pub crossing: Crossing,
     /// What happened.
@@ -93,6 +98,8 @@ impl World {
             store: MemoryStore::new(env.clock.clone()),
             clients: Clients::new(&rules),
             history: History::new(&rules),
+            forgetful: None,
+            promises: Promises::new(&rules),
             crossing: Crossing::new(nodes.len()),
             rules,
             rng,
@@ -342,6 +349,7 @@ impl World {
                     return;
                 }
                 node.member.read_at = snapshot.version;
+                node.member.is_slow = self.rng.chance(1, 8);
                 match self.nodes[at].look(&snapshot, &self.rules) {
                     Ok(requests) => requests.into_iter().for_each(|request| self.ask(at, request)),
                     Err(what) => self.violation = Some(what),

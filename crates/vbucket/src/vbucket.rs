@@ -457,11 +457,6 @@ impl VBucket {
     /// Looks a key up, tombstones and expired documents included.
     #[inline]
     pub fn find(&self, hash: u64, key: DocKey<'_>) -> Result<Option<VersionRef<'_>>, Unknown> {
-        if planted::is(Bug::ReadSeesPrepare)
-            && let Some(seen) = self.sync_writes.prepares.as_ref().and_then(|all| all.version_of(key))
-        {
-            return Ok(Some(seen));
-        }
         match self.table.find(hash, key) {
             None if self.evicted.may_hold(hash, key) => Err(Unknown),
             Some(found) if self.history.collections.hides(&found) => Ok(None),

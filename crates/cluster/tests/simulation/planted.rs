@@ -5,8 +5,18 @@ mod known;
 
 use known::{Simulator, look_for};
 
+fn are_found(share: usize) {
+    let missed = look_for(Simulator::Logic, share, |seed| crate::run(seed, None).map(drop));
+    assert!(missed.is_empty(), "not found: {missed:?}");
+}
+
 #[test]
 fn mistakes_in_the_product_are_found() {
-    let missed = look_for(Simulator::Logic, |seed| crate::run(seed, None).map(drop));
-    assert!(missed.is_empty(), "not found: {missed:?}");
+    are_found(0);
+}
+
+#[test]
+fn mistakes_in_the_product_are_found_too() {
+    const { assert!(known::SHARES == 2) };
+    are_found(1);
 }

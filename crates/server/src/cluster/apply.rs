@@ -44,9 +44,8 @@ pub(super) enum ApplyError {
 }
 
 impl Cluster {
-    /// Makes the node what the document says; idempotent, and repeated until it succeeds.
-    pub(super) fn apply(&self, view: &View, asked: &mut Asked) -> Result<(), ApplyError> {
-        let incarnation = self.life.lock().incarnation();
+    /// Makes the node what the document says to one of its lives; idempotent, and repeated until it succeeds.
+    pub(super) fn apply(&self, view: &View, incarnation: u64, asked: &mut Asked) -> Result<(), ApplyError> {
         let Some(agent) = Agent::new(&view.state, &self.uuid, incarnation) else { return Ok(()) };
         let outcome = self.apply_buckets(&view.state, agent, asked).and_then(|()| {
             view.state.buckets.iter().try_for_each(|(name, bucket)| {

@@ -83,7 +83,8 @@ impl Cluster {
         memory.has_belonged = true;
         self.seen.lock().outside = None;
         self.note_admission(&view);
-        let applied = self.apply(&view, &mut memory.asked);
+        let incarnation = self.life.lock().incarnation();
+        let applied = self.apply(&view, incarnation, &mut memory.asked);
         let is_applied = match &applied {
             Ok(()) => true,
             Err(error) => {
@@ -94,6 +95,7 @@ impl Cluster {
             }
         };
         if is_applied {
+            self.note_become(incarnation);
             memory.applying.is_over(self.node.env().clock.monotonic());
         }
         self.show(&view, is_applied);

@@ -81,6 +81,13 @@ impl Cluster {
         self.move_fence(&life);
     }
 
+    /// Notes that the node has become as a document says to the life of this number.
+    pub(super) fn note_become(&self, incarnation: u64) {
+        let mut life = self.life.lock();
+        life.note_become(incarnation);
+        self.move_fence(&life);
+    }
+
     /// Opens the fence for as long as the lease is surely alive, if this life may serve.
     fn move_fence(&self, life: &Life) {
         if self.is_stopping() {

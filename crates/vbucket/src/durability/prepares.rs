@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use base::{CollectionId, DocKey, DurabilityLevel, Seqno, SyncWrite, Version};
 
 use crate::bucket_context::BucketContext;
-use crate::hash_table::{HashTable, VersionRef};
+use crate::hash_table::HashTable;
 
 /// The deadline of a prepare that waits as long as it takes.
 pub const NO_DEADLINE: u64 = u64::MAX;
@@ -84,11 +84,6 @@ impl Prepares {
             self.table.find(hash, key).map(|version| version.meta().by_seqno)
         })?;
         self.get(prepared)
-    }
-
-    /// The prepared version of a document.
-    pub(crate) fn version_of(&self, document: DocKey<'_>) -> Option<VersionRef<'_>> {
-        with_prepared(document, |key| self.table.find(self.table.hash(key), key))
     }
 
     /// The prepare with this seqno.

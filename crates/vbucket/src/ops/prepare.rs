@@ -316,6 +316,11 @@ impl VBucket {
         self.sync_writes.in_the_way(document)
     }
 
+    /// What is prepared of a document, if anything is: not for readers.
+    pub fn prepared(&self, document: DocKey<'_>) -> Option<&base::Version> {
+        self.sync_writes.of(document).map(|prepare| &prepare.version)
+    }
+
     /// Prepares that are neither committed nor aborted.
     pub fn prepares_in_flight(&self) -> usize {
         self.sync_writes.prepares.as_ref().map_or(0, |prepares| prepares.len())

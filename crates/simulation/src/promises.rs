@@ -1,0 +1,187 @@
+//! What an answer at a durable level promises, looked at where it is given, where somebody else begins to serve, and
+//! while copies are made: long before a client could read what is lost.
+
+use std::collections::BTreeMap;
+
+use base::{CollectionId, DocKey, DurabilityLevel, VbId, VbState};
+use engine::Refusal;
+use vbucket::Topology;
+
+use crate::ops::{Executed, Outcome, Wait, Waiting};
+use crate::rules::Rules;
+use crate::seat::name_of;
+use crate::world::World;
+
+/// What clients were told of durable writes.
+#[derive(Clone, Debug, Default)]
+pub struct Promises {
+    /// By document: the highest CAS that a client was told of at a durable level, and whether that was a deletion.
+    told: BTreeMap<usize, (u64, bool)>,
+    /// By vBucket: who served it last: node, its start, its history.
+    served_by: Vec<Option<(usize, u64, u64)>>,
+    /// By vBucket and document: what whoever serves it must have, and was not looked at yet.
+    open: BTreeMap<(u16, usize), (u64, bool)>,
+    /// By node and vBucket: when it may have lost what it had, in microseconds.
+    lost_us: BTreeMap<(usize, u16), u64>,
+}
+
+impl Promises {
+    /// Nobody was told anything yet.
+    pub fn new(rules: &Rules) -> Promises {
+        Promises { served_by: vec![None; usize::from(rules.vbuckets)], ..Promises::default() }
+    }
+
+    /// A client was told that its durable write of a document was done.
+    pub fn told(&mut self, key: usize, cas: u64, is_deletion: bool) {
+        let told = self.told.entry(key).or_default();
+        *told = (*told).max((cas, is_deletion));
+    }
+
+    /// A node loses what it has of a vBucket, or some of it: it ends, or goes back in its history.
+    pub fn may_lose(&mut self, at: usize, vb: u16, now_us: u64) {
+        self.lost_us.insert((at, vb), now_us);
+    }
+}
+
+impl World {
+    /// A durable write is about to be answered at a node: a majority of each chain must have it as safe as its level
+    /// asks. Whoever had it and lost it since it was asked for counts.
+    pub fn check_promise(&mut self, at: usize, number: usize, seqno: u64) {
+        let op = &self.history.ops[number];
+        let (Some(level), asked_us) = (op.level, op.asked_us) else { return };
+        let vb = self.clients.keys[op.key].vb;
+        let Some(bucket) = &self.nodes[at].bucket else { return };
+        let topology = bucket.with_vbucket(VbId(vb), |vb| vb.topology().cloned()).flatten();
+        let has = |node: usize| {
+            let report = self.nodes[node].report_of(vb);
+            let needs_disk = level == DurabilityLevel::PersistToMajority
+                || (node == at && level == DurabilityLevel::MajorityAndPersistOnActive);
+            let has_lost = self.promises.lost_us.get(&(node, vb)).is_some_and(|lost| *lost >= asked_us);
+            let place = if needs_disk { report.persisted } else { report.high_seqno };
+            has_lost || report.state.is_none() || place >= seqno
+        };
+        for chain in topology.iter().flat_map(Topology::chains) {
+            let members: Vec<Option<usize>> = chain.members().map(|name| self.node_called(name?)).collect();
+            let have = members.iter().flatten().filter(|node| has(**node)).count();
+            if have <= members.len() / 2 {
+                self.violation = Some(format!(
+                    "node {at} answers {number} ({level:?}, seqno {seqno} of vBucket {vb}), and {have} of {members:?} have it"
+                ));
+            }
+        }
+    }
+
+    fn node_called(&self, name: &str) -> Option<usize> {
+        (0..self.nodes.len()).find(|at| name_of(*at) == name)
+    }
+
+    /// Whatever was prepared before a write that was committed is decided, too. What was committed just now: vBucket and
+    /// seqno of the prepare.
+    pub fn check_commit_order(&mut self, at: usize, committed: &[(u16, u64)]) {
+        for Waiting { op, wait } in &self.nodes[at].waiting {
+            let Wait::Durable(waits) = wait else { continue };
+            let vb = self.clients.keys[self.history.ops[*op].key].vb;
+            let is_passed = |(of, seqno): &&(u16, u64)| *of == vb && *seqno > waits.seqno;
+            if let Some((_, seqno)) = committed.iter().find(is_passed) {
+                let earlier = waits.seqno;
+                self.violation = Some(format!(
+                    "node {at} committed prepare {seqno} of vBucket {vb}, and prepare {earlier} is not decided"
+                ));
+                return;
+            }
+        }
+    }
+
+    /// Nobody reads what is prepared and not decided.
+    pub fn check_undecided(&mut self, at: usize, number: usize, executed: &Executed) {
+        let op = &self.history.ops[number];
+        let Executed::Outcome(Outcome::Done(cas, _)) = executed else { return };
+        let is_it = |waiting: &&Waiting| match &waiting.wait {
+            Wait::Durable(waits) => self.history.ops[waiting.op].key == op.key && waits.cas == *cas,
+            Wait::Again(_) => false,
+        };
+        if let Some(waiting) = self.nodes[at].waiting.iter().find(is_it) {
+            let writer = waiting.op;
+            self.violation = Some(format!("node {at} lets {number} read {writer}, which is not decided"));
+        }
+    }
+
+    /// A node serves a vBucket. If it did not before, it must have all durable writes that clients were told of.
+    pub fn note_served(&mut self, vb: u16, at: usize) {
+        let Some(bucket) = &self.nodes[at].bucket else { return };
+        let uuid = bucket.with_vbucket(VbId(vb), |vb| vb.uuid().0).unwrap_or_default();
+        let serves = Some((at, self.nodes[at].boot, uuid));
+        if std::mem::replace(&mut self.promises.served_by[usize::from(vb)], serves) == serves {
+            return;
+        }
+        for (key, told) in &self.promises.told {
+            if self.clients.keys[*key].vb == vb {
+                self.promises.open.insert((vb, *key), *told);
+            }
+        }
+    }
+
+    /// Looks at what a node must have since it serves, as far as that can be read now.
+    pub fn check_served(&mut self, at: usize) {
+        let now_us = self.now_us();
+        let Some(bucket) = self.nodes[at].bucket.clone() else { return };
+        let open: Vec<(u16, usize)> = self.promises.open.keys().copied().collect();
+        for (vb, key) in open {
+            let is_its = self.promises.served_by[usize::from(vb)].is_some_and(|(node, ..)| node == at);
+            if !is_its || !self.nodes[at].serves(vb, now_us) {
+                continue;
+            }
+            let (told, is_deletion) = self.promises.open[&(vb, key)];
+            let name = &self.clients.keys[key].name;
+            let doc = DocKey { collection: CollectionId(0), key: name.as_bytes() };
+            let has = match bucket.get(VbId(vb), doc, bucket.now()) {
+                Ok(found) => found.cas.0,
+                // Somebody may have deleted it since.
+                Err(Refusal::NotFound) if is_deletion || self.history.is_deleted_after(key, told) => told,
+                Err(Refusal::NotFound) => 0,
+                // It is prepared, or not in memory: looked at again when it is.
+                Err(_) => continue,
+            };
+            if has < told {
+                let text =
+                    format!("{name} has CAS {has:x} at node {at}, which serves it, after {told:x} was told");
+                self.violation = Some(text);
+            }
+            self.promises.open.remove(&(vb, key));
+        }
+    }
+
+    /// What copies say of prepares lies in whole snapshots: in the middle of one something older may still be missing.
+    pub fn check_prepared(&mut self, at: usize) {
+        let Some(bucket) = &self.nodes[at].bucket else { return };
+        for vb in 0..self.rules.vbuckets {
+            let look = |vb: &vbucket::VBucket| {
+                let (snapshot, high) = (vb.snapshot(), vb.high_seqno());
+                let is_inside = vb.state() == VbState::Replica && high < snapshot.end;
+                (is_inside && vb.high_prepared_seqno() > snapshot.start)
+                    .then(|| (vb.high_prepared_seqno(), high, snapshot.start, snapshot.end))
+            };
+            if let Some(found) = bucket.with_vbucket(VbId(vb), look).flatten() {
+                self.violation = Some(format!(
+                    "node {at} says of vBucket {vb} what is prepared in half a snapshot: {found:?}"
+                ));
+            }
+        }
+    }
+
+    /// When all is well no prepare is in flight at anybody, unless there is nobody to decide it.
+    pub fn check_prepares_decided(&self) -> Result<(), String> {
+        for vb in (0..self.rules.vbuckets).filter(|vb| self.has_majority(*vb)) {
+            for at in self.chain(vb) {
+                let Some(bucket) = &self.nodes[at].bucket else { continue };
+                let in_flight = bucket.with_vbucket(VbId(vb), |vb| vb.prepares_in_flight()).unwrap_or(0);
+                if in_flight > 0 {
+                    return Err(format!(
+                        "node {at} has {in_flight} prepares of vBucket {vb} that nobody decides"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
