@@ -1,24 +1,24 @@
 #!/usr/bin/env bash
-# Runs the conformance suites against a server of their own, and programs of three SDKs against a cluster whose nodes fail:
-#   run.sh --stave PATH_TO_BINARY [python|go|rust|java|cluster]...
+# Runs the conformance suites against a server of their own, programs of three SDKs against a cluster whose nodes fail, and
+# collections through two SDKs from their first document until their space is given back:
+#   run.sh --stave PATH_TO_BINARY [python|go|rust|java|cluster|collections]...
 set -uo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-usage="usage: $0 --stave PATH_TO_BINARY [python|go|rust|java|cluster]..."
+usage="usage: $0 --stave PATH_TO_BINARY [python|go|rust|java|cluster|collections]..."
 stave=
 suites=()
 
 while (($#)); do
   case $1 in
     --stave) stave=${2:?$usage}; shift 2 ;;
-    python | go | rust | java | cluster) suites+=("$1"); shift ;;
+    python | go | rust | java | cluster | collections) suites+=("$1"); shift ;;
     *) echo "$usage" >&2; exit 2 ;;
   esac
 done
 [[ -n $stave ]] || { echo "$usage" >&2; exit 2; }
 [[ -x $stave ]] || { echo "$stave is not an executable file" >&2; exit 2; }
-# Go before Python: see "Known faults" in HACKING.md.
-((${#suites[@]})) || suites=(go python rust java)
+((${#suites[@]})) || suites=(python go rust java cluster collections)
 
 work=$(mktemp -d)
 server=
@@ -70,6 +70,10 @@ prepare_java() {
 
 prepare_cluster() {
   prepare_python && prepare_go && prepare_rust && (cd "$here/go" && go build -o "$work/cluster-go" ../cluster/cluster.go)
+}
+
+prepare_collections() {
+  prepare_python && prepare_go && (cd "$here/go" && go build -o "$work/stream" ../collections/stream.go)
 }
 
 # Each suite writes to the terminal and to $1, and returns the status of its test tool.
@@ -171,7 +175,7 @@ stop_server() {
   return 1
 }
 
-# Programs that write while nodes fail, each with a cluster of its own; none takes longer than a minute.
+# Programs that write while nodes fail, each with a cluster of its own; each takes some 20 seconds.
 run_cluster() {
   local sdk log program result=0
   for sdk in python go rust; do
@@ -183,7 +187,7 @@ run_cluster() {
     log=$work/cluster-$sdk.log
     echo "== cluster $sdk"
     start_server dev --nodes 3 --replicas 1 || return 1
-    timeout 60 "${program[@]}" 2>&1 | tee "$log"
+    timeout 120 "${program[@]}" 2>&1 | tee "$log"
     local status=${PIPESTATUS[0]} counts
     stop_server || status=1
     counts=$(sed -nE 's/^summary ok ([0-9]+) .* impossible ([0-9]+) .*/\1 \/ \2/p' "$log")
@@ -197,15 +201,39 @@ run_cluster() {
   return $result
 }
 
+# Python makes, writes and drops, Go streams.
+run_collections() {
+  local log=$work/collections.log
+  echo "== collections"
+  # Of a few vBuckets, so that files are compacted in little time.
+  echo 'vbuckets = 64' >"$work/collections.toml"
+  mkdir "$work/collections-data"
+  start_server serve --config "$work/collections.toml" --data "$work/collections-data" || return 1
+  STAVE_DATA=$work/collections-data STAVE_BINARY=$stave \
+    timeout 120 "$here/python/.venv/bin/python" "$here/collections/drive.py" "$work/stream" 2>&1 | tee "$log"
+  local status=${PIPESTATUS[0]}
+  stop_server || status=1
+  if ((status == 0)) && grep -q '^summary' "$log"; then
+    printf 'collections\t1\t0\t-\tpassed\n' >>"$table"
+  else
+    printf 'collections\t0\t1\t-\tFAILED\n' >>"$table"
+    return 1
+  fi
+}
+
 failed=0
 ready=()
-with_cluster=
+# Those that start servers of their own.
+own=()
 table=$work/table
 printf 'suite\tpassed\tfailed\tdurable writes honoured / refused\tresult\n' >"$table"
 
 for suite in "${suites[@]}"; do
   if "prepare_$suite"; then
-    if [[ $suite == cluster ]]; then with_cluster=yes; else ready+=("$suite"); fi
+    case $suite in
+      cluster | collections) own+=("$suite") ;;
+      *) ready+=("$suite") ;;
+    esac
   else
     printf '%s\t-\t-\t-\tnot run\n' "$suite" >>"$table"
     failed=1
@@ -237,14 +265,15 @@ if ((${#ready[@]})); then
     failed=1
   fi
 fi
-if [[ -n $with_cluster ]]; then
-  run_cluster || failed=1
-  # What each program saw, one line each.
-  for log in "$work"/cluster-*.log; do
-    sdk=${log##*-}
-    sed -nE "s/^summary/cluster ${sdk%.log}:/p" "$log"
-  done
-fi
+for suite in "${own[@]}"; do
+  "run_$suite" || failed=1
+done
+# What each of their programs saw, one line each.
+for log in "$work"/cluster-*.log "$work/collections.log"; do
+  [[ -e $log ]] || continue
+  name=${log##*/}
+  sed -nE "s/^summary/${name%.log}:/p" "$log"
+done
 
 echo
 awk -F'\t' '{ printf "%-14s %7s %7s   %-34s %s\n", $1, $2, $3, $4, $5 }' "$table"

@@ -49,7 +49,7 @@ enum Command {
         /// Only the tests of the workspace and the recordings; no kill -9 loop, no SDKs.
         #[arg(long)]
         quick: bool,
-        /// What CI leaves out: planted mistakes, faults in a cluster of real processes, SDKs while nodes fail.
+        /// What CI leaves out: planted mistakes, faults in a cluster of real processes.
         #[arg(long, conflicts_with = "quick")]
         cluster: bool,
     },
@@ -61,13 +61,14 @@ enum Command {
     Replay(replay::Options),
     /// Kill the server under load, again and again, and look for lost documents.
     Kill(kill::Options),
-    /// Kill a replica under load, again and again, and compare it with its active node document by document.
+    /// `kill -9` of a replica's process under load, again and again, and now and then of its active node's, so that the
+    /// replica has to roll back; then both are compared document by document.
     Resume(resume::Options),
     /// A cluster on etcd: add a node, rebalance under load, kill a node, automatic failover; what clients see, what is lost.
     Cluster(cluster::Options),
     /// Try crash states, failing calls and flipped bits in great number, on a simulated disk.
     Crash(crash::Options),
-    /// Run whole simulated clusters, each decided by a seed, and look for what must not happen.
+    /// Run whole simulated clusters, or streams and replicas, each decided by a seed, and look for what must not happen.
     Simulate(simulate::Options),
     /// Cut the power of a real file system under load, again and again, and look for lost documents (as root, on Linux).
     Powercut(powercut::Options),

@@ -1,4 +1,6 @@
-//! `cargo xtask simulate`: whole clusters by seed, in a release build.
+//! `cargo xtask simulate`: whole clusters by seed, in a release build; streams and replicas by seed; planted mistakes.
+
+mod dcp;
 
 use anyhow::Result;
 use clap::Args;
@@ -15,6 +17,9 @@ pub struct Options {
     /// The first seed; the others follow. A violation names the one that it was found with.
     #[arg(long, default_value_t = 0)]
     first: u64,
+    /// Run producers, consumers and replicas under faults instead of clusters.
+    #[arg(long, conflicts_with = "planted")]
+    dcp: bool,
     /// Look for the mistakes that are planted in the product instead, with at most so many seeds each from the first on.
     #[arg(long, value_name = "SEEDS", num_args = 0..=1, default_missing_value = "200")]
     planted: Option<u64>,
@@ -27,6 +32,9 @@ pub struct Options {
 pub fn run(options: &Options) -> Result<bool> {
     if options.planted.is_some() {
         return Ok(planted(options.planted)?.good());
+    }
+    if options.dcp {
+        return dcp::run(options.first, options.seeds, options.json);
     }
     let (seeds, first) = (options.seeds.to_string(), options.first.to_string());
     let mut arguments =

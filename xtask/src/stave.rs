@@ -115,9 +115,19 @@ impl Stave {
 
     /// `kill -9`.
     pub fn kill(mut self) -> Result<()> {
+        self.die()
+    }
+
+    /// The same of one that is held until another takes its place.
+    pub fn die(&mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;
         Ok(())
+    }
+
+    /// All that it said.
+    pub fn log(&self) -> Result<String> {
+        Ok(String::from_utf8_lossy(&std::fs::read(&self.log)?).into_owned())
     }
 
     /// The end of its log.

@@ -20,6 +20,7 @@ impl<'a> DocKey<'a> {
 
     /// Splits `prefix + key`, as a connection that negotiated collections sends it and as files hold it.
     /// Nothing if the prefix is not a canonical unsigned LEB128 of at most five bytes.
+    #[inline]
     pub fn parse(encoded: &'a [u8]) -> Option<DocKey<'a>> {
         let (id, len) = decode_leb128(encoded)?;
         Some(DocKey { collection: CollectionId(id), key: &encoded[len..] })
@@ -100,7 +101,16 @@ pub fn encode_leb128(mut n: u32) -> ([u8; 5], usize) {
 
 /// Decodes an unsigned LEB128 at the start of `bytes`: the number and how many bytes it took.
 /// Nothing if it is unterminated, longer than five bytes, over 32 bits, or not canonical (a trailing zero byte).
+#[inline]
 pub fn decode_leb128(bytes: &[u8]) -> Option<(u32, usize)> {
+    // As nearly all are.
+    if let Some(&byte @ 0..0x80) = bytes.first() {
+        return Some((byte.into(), 1));
+    }
+    decode_long_leb128(bytes)
+}
+
+fn decode_long_leb128(bytes: &[u8]) -> Option<(u32, usize)> {
     let mut n: u64 = 0;
     for (i, &byte) in bytes.iter().take(5).enumerate() {
         n |= u64::from(byte & 0x7f) << (7 * i);

@@ -29,7 +29,7 @@ pub struct LeaderConfig {
 
 impl Default for LeaderConfig {
     fn default() -> Self {
-        LeaderConfig { moves_per_node: 64, choice_patience: Duration::from_secs(2) }
+        LeaderConfig { moves_per_node: 256, choice_patience: Duration::from_secs(2) }
     }
 }
 

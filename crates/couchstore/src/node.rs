@@ -76,6 +76,11 @@ pub(crate) struct NodeBuf {
 }
 
 impl NodeBuf {
+    /// Bytes that it takes at the moment.
+    pub(crate) fn allocated_bytes(&self) -> usize {
+        size_of::<NodeBuf>() + self.chunk.capacity() + self.inflated.capacity()
+    }
+
     /// Reads the node at `pointer`, which must end before `limit`.
     pub(crate) fn read(&mut self, source: &Source, pointer: Pointer, limit: u64) -> Result<(), Failure> {
         self.read_with(source, pointer, |hint, chunk| source.read_chunk(pointer.offset, hint, limit, chunk))

@@ -49,6 +49,16 @@ pub struct Reading {
     bodies: Bodies,
 }
 
+impl Reading {
+    /// Bytes that its buffers take at the moment.
+    pub fn allocated_bytes(&self) -> usize {
+        let plan = self.plan.records.capacity() * size_of::<Planned>() + self.plan.names.capacity();
+        let nodes: usize = self.spare.iter().map(NodeBuf::allocated_bytes).sum();
+        let bodies = self.bodies.piece.capacity() + self.bodies.stripped.capacity();
+        plan + self.nodes.allocated_bytes() + nodes + bodies
+    }
+}
+
 /// Records that were looked at, in order of seqno.
 #[derive(Default)]
 struct Plan {

@@ -3,7 +3,7 @@
 //! The document puts compression and content type before the revision number; in files of the original they come
 //! behind it.
 
-use crate::tree::{be, be48};
+use crate::tree::{be48, from_be40, from_be48};
 
 const DELETED: u64 = 1 << 47;
 /// Bytes of a by-id value in front of the revision metadata.
@@ -61,15 +61,19 @@ impl<'a> DocInfo<'a> {
     }
 
     pub(crate) fn decode_by_id(id: &'a [u8], value: &'a [u8]) -> Option<DocInfo<'a>> {
-        let (fixed, rev_meta) = value.split_first_chunk::<BY_ID_FIXED>()?;
-        let position = be(&fixed[10..16]);
+        let (seqno, rest) = value.split_first_chunk()?;
+        let (body_bytes, rest) = rest.split_first_chunk()?;
+        let (position, rest) = rest.split_first_chunk()?;
+        let (rev_seqno, rest) = rest.split_first_chunk()?;
+        let (&content_meta, rev_meta) = rest.split_first()?;
+        let position = from_be48(*position);
         Some(DocInfo {
             id,
-            seqno: be(&fixed[..6]),
-            rev_seqno: be(&fixed[16..22]),
+            seqno: from_be48(*seqno),
+            rev_seqno: from_be48(*rev_seqno),
             deleted: position & DELETED != 0,
-            content_meta: fixed[22],
-            body_bytes: be(&fixed[6..10]) as u32,
+            content_meta,
+            body_bytes: u32::from_be_bytes(*body_bytes),
             body_offset: position & !DELETED,
             rev_meta,
         })
@@ -94,17 +98,20 @@ impl<'a> DocInfo<'a> {
         out.extend_from_slice(self.rev_meta);
     }
 
+    #[inline]
     pub(crate) fn decode_by_seqno(key: &[u8], value: &'a [u8]) -> Option<DocInfo<'a>> {
-        let (fixed, rest) = value.split_first_chunk::<BY_SEQNO_FIXED>()?;
-        let sizes = be(&fixed[..5]);
+        let (sizes, rest) = value.split_first_chunk()?;
+        let (position, rest) = rest.split_first_chunk()?;
+        let (rev_seqno, rest) = rest.split_first_chunk()?;
+        let (&content_meta, rest) = rest.split_first()?;
+        let (sizes, position) = (from_be40(*sizes), from_be48(*position));
         let (id, rev_meta) = rest.split_at_checked((sizes >> 28) as usize)?;
-        let position = be(&fixed[5..11]);
         Some(DocInfo {
             id,
-            seqno: if key.len() == 6 { be(key) } else { return None },
-            rev_seqno: be(&fixed[11..17]),
+            seqno: from_be48(*key.as_array()?),
+            rev_seqno: from_be48(*rev_seqno),
             deleted: position & DELETED != 0,
-            content_meta: fixed[17],
+            content_meta,
             body_bytes: (sizes & 0xfff_ffff) as u32,
             body_offset: position & !DELETED,
             rev_meta,

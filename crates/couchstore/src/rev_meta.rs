@@ -4,9 +4,8 @@
 //! read off files that the original wrote: flex code 1 with the datatype, then the state of a sync write.
 //! No document or file at hand shows the bit for expired tombstones, nor the states committed and aborted: assumed.
 
-use crate::tree::{be, be48};
+use crate::tree::{be48, from_be48};
 
-const CAS_EXPIRY_FLAGS: usize = 16;
 const WITH_DATATYPE: usize = 18;
 const WITH_DURABILITY: usize = 25;
 const FLEX_CODE: u8 = 0x01;
@@ -57,12 +56,15 @@ impl RevMeta {
     pub const MAX_BYTES: usize = WITH_DURABILITY;
 
     /// Reads any form. Nothing if the length or a code is unknown.
+    #[inline]
     pub fn decode(bytes: &[u8]) -> Option<RevMeta> {
-        let (fixed, rest) = bytes.split_first_chunk::<CAS_EXPIRY_FLAGS>()?;
+        let (cas, rest) = bytes.split_first_chunk()?;
+        let (expiry, rest) = rest.split_first_chunk()?;
+        let (flags, rest) = rest.split_first_chunk()?;
         let mut meta = RevMeta {
-            cas: be(&fixed[..8]),
-            expiry: be(&fixed[8..12]) as u32,
-            flags: be(&fixed[12..]) as u32,
+            cas: u64::from_be_bytes(*cas),
+            expiry: u32::from_be_bytes(*expiry),
+            flags: u32::from_be_bytes(*flags),
             ..RevMeta::default()
         };
         match *rest {
@@ -108,10 +110,7 @@ impl Durability {
     }
 
     fn decode(operation: u8, state: &[u8]) -> Option<Durability> {
-        if state.len() != 6 {
-            return None;
-        }
-        let state = be(state);
+        let state = from_be48(*state.as_array()?);
         Some(match operation {
             0 => Durability::Pending { level: (state >> 1) as u8 & 3, is_delete: state & 1 != 0 },
             1 => Durability::Commit { prepared_seqno: state },

@@ -74,33 +74,60 @@ impl TreeView<'_> {
         let mut path = vec![self.open(root, spare.pop().unwrap_or_default(), window, &mut budget)?];
         while let Some((node, todo)) = path.last_mut() {
             let bytes = node.bytes();
-            let mut entries = Entries::of(&bytes[bytes.len() - *todo..]);
-            let next = entries.next().map_err(|_| node.damaged(self.source))?;
-            *todo = entries.remaining();
-            let Some(entry) = next else {
-                spare.extend(path.pop().map(|(node, _)| node));
-                continue;
-            };
-            if entry.key < from {
-                continue;
-            }
-            match node.kind() {
+            let entries = Entries::of(&bytes[bytes.len() - *todo..]);
+            let child = match node.kind() {
                 NodeKind::Leaf => {
-                    if visit(entry.key, entry.value)?.is_break() {
+                    if self.leaf(node, entries, from, visit)?.is_break() {
                         spare.extend(path.into_iter().map(|(node, _)| node));
                         return Ok(());
                     }
+                    None
                 }
-                NodeKind::Interior => {
-                    let child = node.child(self.source, self.tree, entry.value)?;
-                    if path.len() == MAX_DEPTH {
-                        return Err(self.source.damaged(child.offset, "a tree is too deep"));
-                    }
-                    path.push(self.open(child, spare.pop().unwrap_or_default(), window, &mut budget)?);
-                }
+                NodeKind::Interior => self.next_child(node, entries, todo, from)?,
+            };
+            let Some(child) = child else {
+                spare.extend(path.pop().map(|(node, _)| node));
+                continue;
+            };
+            if path.len() == MAX_DEPTH {
+                return Err(self.source.damaged(child.offset, "a tree is too deep"));
             }
+            path.push(self.open(child, spare.pop().unwrap_or_default(), window, &mut budget)?);
         }
         Ok(())
+    }
+
+    /// Visits the records of a leaf from `from` on.
+    fn leaf(
+        &self,
+        node: &NodeBuf,
+        mut entries: Entries<'_>,
+        from: &[u8],
+        visit: &mut Visit<'_>,
+    ) -> Result<ControlFlow<()>, Failure> {
+        while let Some(entry) = entries.next().map_err(|_| node.damaged(self.source))? {
+            if entry.key >= from && visit(entry.key, entry.value)?.is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    /// The next child of an interior node with something from `from` on; `todo` is what is left of the node behind it.
+    fn next_child(
+        &self,
+        node: &NodeBuf,
+        mut entries: Entries<'_>,
+        todo: &mut usize,
+        from: &[u8],
+    ) -> Result<Option<Pointer>, Failure> {
+        while let Some(entry) = entries.next().map_err(|_| node.damaged(self.source))? {
+            if entry.key >= from {
+                *todo = entries.remaining();
+                return node.child(self.source, self.tree, entry.value).map(Some);
+            }
+        }
+        Ok(None)
     }
 
     fn open(

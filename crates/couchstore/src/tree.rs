@@ -119,6 +119,18 @@ pub(crate) fn be(bytes: &[u8]) -> u64 {
     u64::from_be_bytes(number)
 }
 
+/// The same of five bytes, loaded as they stand: what is copied together first is waited for.
+#[inline]
+pub(crate) fn from_be40([a, b, c, d, e]: [u8; 5]) -> u64 {
+    u64::from(u32::from_be_bytes([a, b, c, d])) << 8 | u64::from(e)
+}
+
+/// The same of six bytes.
+#[inline]
+pub(crate) fn from_be48([a, b, c, d, e, f]: [u8; 6]) -> u64 {
+    u64::from(u32::from_be_bytes([a, b, c, d])) << 16 | u64::from(u16::from_be_bytes([e, f]))
+}
+
 /// A number as the 48 bits it takes in the file.
 pub(crate) fn be48(n: u64) -> [u8; 6] {
     let b = n.to_be_bytes();

@@ -28,6 +28,11 @@ impl Window {
         (self.start, self.last_end, self.ahead) = (0, 0, 0);
     }
 
+    /// Bytes that it takes at the moment.
+    pub(crate) fn allocated_bytes(&self) -> usize {
+        self.buf.capacity()
+    }
+
     /// Appends `len` raw bytes from `offset` to `out`, or fewer at the end of the file; never asks for bytes behind
     /// `limit` on its own.
     pub(crate) fn read(

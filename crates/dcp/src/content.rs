@@ -86,36 +86,23 @@ impl Write<'_> {
             message.write(out.bytes());
             return message.wire_bytes();
         }
-        let message = finish(head, change, key, agreed);
-        if let Some(value) = change.value {
-            let (content, datatype) =
-                content(value, change.meta.datatype, change.is_deleted(), agreed, features);
-            return self.send(out, message, value, content, datatype);
-        }
-        // Read without its value because nobody wants it.
-        let with_datatype = agreed.flags.has(OpenFlags::NO_VALUE_WITH_DATATYPE);
-        let datatype = if with_datatype { change.meta.datatype } else { Datatype::RAW };
-        let datatype = visible(datatype.without(Datatype::SNAPPY), features).0;
-        let message = Message { datatype, ..message };
-        message.write(out.bytes());
-        message.wire_bytes()
-    }
-
-    fn send<S: Sink + ?Sized>(
-        &self,
-        out: &mut S,
-        message: Message<'_>,
-        stored: &[u8],
-        content: Content<'_>,
-        datatype: Datatype,
-    ) -> usize {
-        let datatype = visible(datatype, self.features).0;
-        let value = match &content {
+        let Some(value) = change.value else {
+            // Read without its value because nobody wants it.
+            let with_datatype = agreed.flags.has(OpenFlags::NO_VALUE_WITH_DATATYPE);
+            let datatype = if with_datatype { change.meta.datatype } else { Datatype::RAW };
+            let datatype = visible(datatype.without(Datatype::SNAPPY), features).0;
+            let message = Message { datatype, ..finish(head, change, key, agreed) };
+            message.write(out.bytes());
+            return message.wire_bytes();
+        };
+        let (content, datatype) = content(value, change.meta.datatype, change.is_deleted(), agreed, features);
+        let datatype = visible(datatype, features).0;
+        let sent = match &content {
             Content::Nothing => b"",
-            Content::Stored(from) => &stored[*from..],
+            Content::Stored(from) => &value[*from..],
             Content::Made(value) => &value[..],
         };
-        let message = Message { datatype, value, ..message };
+        let message = Message { datatype, value: sent, ..finish(head, change, key, agreed) };
         match (&content, self.whole) {
             (Content::Stored(from), Some(whole)) => {
                 message.write_head(out.bytes());
@@ -127,6 +114,8 @@ impl Write<'_> {
     }
 }
 
+/// The message of a change, without its value and what describes that.
+#[inline(always)]
 fn finish<'a>(head: Message<'a>, change: &Change<'_>, key: &'a [u8], agreed: &Agreement) -> Message<'a> {
     let (meta, frequency) = (&change.meta, change.frequency);
     let deletion = |delete_time| Deletion { by_seqno: meta.by_seqno, rev_seqno: meta.rev_seqno, delete_time };
@@ -164,7 +153,25 @@ fn visible(datatype: Datatype, features: Features) -> Datatype {
     if features.snappy { datatype } else { datatype.without(Datatype::SNAPPY) }
 }
 
+/// The part of a value that is sent. Most are sent as they are stored.
+#[inline]
 fn content<'a>(
+    stored: &'a [u8],
+    datatype: Datatype,
+    is_tombstone: bool,
+    agreed: &Agreement,
+    features: Features,
+) -> (Content<'a>, Datatype) {
+    let is_whole =
+        !agreed.flags.has(OpenFlags::NO_VALUE) && !agreed.flags.has(OpenFlags::NO_VALUE_WITH_DATATYPE);
+    let is_as_stored = !datatype.is_xattr() && !datatype.is_snappy() && !agreed.force_compression;
+    if is_whole && is_as_stored {
+        return (Content::Stored(0), datatype);
+    }
+    other_content(stored, datatype, is_tombstone, agreed, features)
+}
+
+fn other_content<'a>(
     stored: &'a [u8],
     datatype: Datatype,
     is_tombstone: bool,

@@ -1,58 +1,28 @@
 //! A connection that sends changes: its streams by vBucket, whose turn it is, and how much the consumer takes.
 
+mod life;
+mod request;
+
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Seqno, VbId, VbUuid};
-use engine::{Bucket, Follower, StreamRefusal, StreamWanted};
-use protocol::dcp::{EndReason, FailoverLog, OpenFlags, StreamFlags, StreamRequest};
+use base::{Seqno, VbId};
+use engine::{Bucket, Follower};
+use protocol::dcp::EndReason;
 use protocol::{Status, opcode};
-use vbucket::ResumePoint;
-use vbucket::collections::ManifestUid;
 
 use crate::agreement::Agreement;
 use crate::content::Features;
-use crate::filter::Filter;
-use crate::interest::Interest;
 use crate::sink::Sink;
 use crate::stream::Stream;
 use crate::turn::{Allowance, Common, Turn};
+pub use life::Tick;
+pub use request::StreamRequestRefusal;
 
 /// Bytes that one stream sends before others have their turn.
 const TURN_BYTES: u64 = 256 << 10;
-
-/// Why a stream request is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StreamRequestRefusal {
-    /// With this status.
-    Status(Status),
-    /// The consumer has to roll back to this seqno first.
-    RollBack(Seqno),
-    /// What it wants is unknown: with this status, by the manifest that is named.
-    Unknown(Status, ManifestUid),
-}
-
-impl From<Status> for StreamRequestRefusal {
-    fn from(status: Status) -> StreamRequestRefusal {
-        StreamRequestRefusal::Status(status)
-    }
-}
-
-impl From<StreamRefusal> for StreamRequestRefusal {
-    fn from(refusal: StreamRefusal) -> StreamRequestRefusal {
-        match refusal {
-            StreamRefusal::RollBack(to) => StreamRequestRefusal::RollBack(to),
-            StreamRefusal::UnknownCollection(uid) => {
-                StreamRequestRefusal::Unknown(Status::UnknownCollection, uid)
-            }
-            StreamRefusal::UnknownScope(uid) => StreamRequestRefusal::Unknown(Status::UnknownScope, uid),
-            StreamRefusal::NotMyVbucket => Status::NotMyVbucket.into(),
-            StreamRefusal::Loading => Status::Etmpfail.into(),
-        }
-    }
-}
 
 /// Why a consumer's acknowledgement of prepares is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,19 +31,6 @@ pub enum AcknowledgeRefusal {
     Nameless,
     /// It never had a stream of the vBucket: it cannot have anything of it.
     NoStream,
-}
-
-/// What is to be done about a connection after some time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tick {
-    /// Nothing until then, on the monotonic clock.
-    Wait(Duration),
-    /// A noop is to be sent with this opaque.
-    Noop(u32),
-    /// The consumer does not answer: close.
-    Dead,
-    /// Nothing at all.
-    Never,
 }
 
 /// What a step came to.
@@ -85,11 +42,6 @@ pub enum Step {
     More,
 }
 
-/// The consumer is dead if nothing was heard of it for so long while it owes an answer (kv_engine's configuration,
-/// dcp_idle_timeout).
-const MOST_SILENT: Duration = Duration::from_secs(360);
-/// Between two looks at streams whose consumer may have stopped reading.
-const STALL_LOOK: Duration = Duration::from_secs(60);
 /// A collection is sent in the order of keys, if that was agreed on, from so many changes of the vBucket on: below
 /// that everything is read about as quickly.
 const OUT_OF_ORDER_FROM: u64 = 10_000;
@@ -219,109 +171,9 @@ impl Producer {
         Ok(())
     }
 
-    /// A stream request; the value of the answer is the failover log.
-    pub fn request(
-        &mut self,
-        vb: VbId,
-        opaque: u32,
-        request: &StreamRequest,
-        value: &[u8],
-    ) -> Result<Vec<u8>, StreamRequestRefusal> {
-        self.is_heard = true;
-        if request.flags.has(StreamFlags::NO_VALUE) || is_contradictory(request.flags) {
-            return Err(Status::Einval.into());
-        }
-        if self.slots.get(usize::from(vb.0)).is_none() || self.bucket.state_of(vb).is_none() {
-            return Err(Status::NotMyVbucket.into());
-        }
-        let knows_much = self.features.collections || self.agreed.flags.has(OpenFlags::XATTRS);
-        if knows_much && !self.agreed.noop {
-            // Whoever knows of collections or xattrs has to show that it lives.
-            return Err(Status::NotSupported.into());
-        }
-        let in_order = request.start <= request.end
-            && (request.start == Seqno(0)
-                || (request.snapshot_start <= request.start && request.start <= request.snapshot_end));
-        if !in_order {
-            return Err(Status::Erange.into());
-        }
-        if !value.is_empty() && !self.features.collections {
-            return Err(Status::Einval.into());
-        }
-        let filter = Filter::parse(value).map_err(Status::from)?;
-        let wanted = match (&filter.collections, filter.scope) {
-            (Some(collections), _) => StreamWanted::Collections(collections),
-            (None, Some(scope)) => StreamWanted::Scope(scope),
-            (None, None) if self.features.collections => StreamWanted::Everything,
-            (None, None) => StreamWanted::Default,
-        };
-        self.bucket.look_for(vb, wanted)?;
-        self.check_filter(&filter)?;
-        if self.streams_of(vb).any(|stream| stream.stream_id == filter.stream_id) {
-            return Err(Status::KeyEexists.into());
-        }
-        let mut request = *request;
-        if request.flags.has(StreamFlags::FROM_LATEST)
-            && let Some((_, _, uuid, high)) = self.bucket.stream_state(vb)
-        {
-            (request.start, request.snapshot_start, request.snapshot_end) = (high, high, high);
-            request.uuid = uuid;
-        }
-        let at = ResumePoint {
-            start: request.start,
-            uuid: request.uuid,
-            snapshot_start: request.snapshot_start,
-            snapshot_end: request.snapshot_end,
-            strict_uuid: request.flags.has(StreamFlags::STRICT_UUID),
-            ignore_purged: request.flags.has(StreamFlags::IGNORE_PURGED),
-            purge: filter.purge_seqno.map(Seqno),
-        };
-        let only_active = request.flags.has(StreamFlags::ACTIVE_ONLY);
-        let start = if request.flags.has(StreamFlags::TAKEOVER) && !only_active {
-            self.bucket.begin_handover(vb, &self.follower, &at, wanted)?
-        } else {
-            self.bucket.begin_stream(vb, &self.follower, &at, wanted, only_active)?
-        };
-        if let (true, Some(node)) = (self.agreed.sync_writes, &self.agreed.consumer_name) {
-            self.bucket.replica_resumes(vb, node, request.start);
-        }
-        let log = start.failover.iter().map(|entry| (VbUuid(entry.uuid.0), entry.seqno));
-        let log = FailoverLog::encode(log);
-        let interest = match wanted {
-            StreamWanted::Everything => None,
-            StreamWanted::Default => Some(Interest::Default),
-            StreamWanted::Collections(collections) => {
-                let has_all = start.has_all_that_is_wanted;
-                let complete_to = if has_all { start.high_seqno } else { request.start };
-                Some(Interest::Collections(collections.to_vec(), complete_to))
-            }
-            StreamWanted::Scope(scope) => Some(Interest::Scope(scope, start.collections.clone())),
-        };
-        let sync_writes = self.agreed.sync_writes;
-        let mut stream =
-            Box::new(Stream::new(opaque, &request, filter.stream_id, interest, &start, sync_writes));
-        let slot = &mut self.slots[usize::from(vb.0)];
-        stream.next = slot.take();
-        *slot = Some(stream);
-        self.was_streamed[usize::from(vb.0)] = true;
-        self.streams += 1;
-        self.enqueue(vb);
-        Ok(log)
-    }
-
     fn streams_of(&self, vb: VbId) -> impl Iterator<Item = &Stream> {
         let first = self.slots.get(usize::from(vb.0)).and_then(Option::as_deref);
         std::iter::successors(first, |stream| stream.next.as_deref())
-    }
-
-    fn check_filter(&self, filter: &Filter) -> Result<(), Status> {
-        if filter.stream_id.is_some() != self.agreed.stream_ids {
-            return Err(Status::DcpStreamIdInvalid);
-        }
-        if !filter.is_everything() && self.agreed.sync_writes {
-            return Err(Status::NotSupported);
-        }
-        Ok(())
     }
 
     /// Ends a stream because the consumer says so.
@@ -438,59 +290,6 @@ impl Producer {
         bytes
     }
 
-    /// What is to be done about the consumer's life at `now` on the monotonic clock.
-    pub fn tick(&mut self, now: Duration) -> Tick {
-        if std::mem::take(&mut self.is_heard) {
-            self.heard_at = now;
-        }
-        let stalled = self.look_for_stalled(now);
-        if !self.agreed.noop {
-            return stalled.map_or(Tick::Never, Tick::Wait);
-        }
-        let interval = Duration::from_secs(self.agreed.noop_interval_s.into());
-        let due = *self.noop_at.get_or_insert(now + interval);
-        let wait = |until: Duration| Tick::Wait(stalled.map_or(until, |look| look.min(until)));
-        if self.noop_sent {
-            // The next one is sent when this one is answered.
-            let dead_at = self.heard_at + MOST_SILENT.max(interval);
-            return if now >= dead_at { Tick::Dead } else { wait(dead_at) };
-        }
-        if now < due {
-            return wait(due);
-        }
-        self.noop_sent = true;
-        // By the plan, not by when somebody came to look: being late does not add up.
-        self.noop_at = Some((due + interval).max(now));
-        self.noop_opaque = self.noop_opaque.wrapping_add(1);
-        Tick::Noop(self.noop_opaque)
-    }
-
-    /// Gives up backfills whose consumer takes nothing. When to look again, if there are backfills at all.
-    fn look_for_stalled(&mut self, now: Duration) -> Option<Duration> {
-        if self.on_disk.get() == 0 {
-            self.stall_look_at = None;
-            return None;
-        }
-        let look_at = *self.stall_look_at.get_or_insert(now + STALL_LOOK);
-        if now < look_at {
-            return Some(look_at);
-        }
-        for at in 0..self.slots.len() {
-            let mut any = false;
-            let mut next = self.slots[at].as_deref_mut();
-            while let Some(stream) = next {
-                any |= stream.is_on_disk() && stream.give_up_if_stalled(&self.bucket, &self.on_disk, now);
-                next = stream.next.as_deref_mut();
-            }
-            if any {
-                self.enqueue(VbId(at as u16));
-            }
-        }
-        self.serve_line();
-        self.stall_look_at = Some(now + STALL_LOOK);
-        self.stall_look_at
-    }
-
     /// The consumer answered a message.
     pub fn answered(&mut self, opcode: u8, opaque: u32, _status: u16) {
         self.is_heard = true;
@@ -518,11 +317,6 @@ impl Producer {
             }
         }
     }
-}
-
-/// Flags that cannot be meant: a vBucket is not handed over without its latest changes.
-fn is_contradictory(flags: StreamFlags) -> bool {
-    flags.has(StreamFlags::TAKEOVER | StreamFlags::DISK_ONLY)
 }
 
 impl Drop for Producer {

@@ -265,18 +265,34 @@ fn what_was_saved_inside_a_snapshot_goes_on_from_memory_after_a_promotion() {
 
 #[test]
 fn what_was_saved_of_a_snapshot_is_part_of_what_that_has_become() {
-    let world = World::inside_a_snapshot(6);
-    let stream = world.follow(14);
-    world.receive(stream, 5);
-    // Whoever knows of no collections is told of the end only when it is known what is in the default one.
-    let features = Features { collections: true, ..Features::default() };
-    let mut consumer = Consumer::with(&world, &NOOP, features);
+    // With collections, and for one who knows of none: what the end has for him is not known before it has come.
+    for collections in [true, false] {
+        let world = World::inside_a_snapshot(6);
+        let stream = world.follow(14);
+        world.receive(stream, 5);
+        let features = Features { collections, ..Features::default() };
+        let mut consumer = Consumer::with(&world, &NOOP, features);
+        consumer.request(Consumer::everything()).expect("from the beginning");
+        consumer.drain(&world);
+        assert_eq!((consumer.last, consumer.snapshot, consumer.ended), (5, Some((0, 14)), None));
+        world.receive(stream, 14);
+        consumer.drain(&world);
+        assert_eq!((consumer.last, consumer.markers.len(), consumer.ended), (14, 1, None));
+    }
+}
+
+#[test]
+fn a_part_of_a_snapshot_is_not_announced_as_the_whole_to_those_who_know_of_no_collections() {
+    let world = World::inside_a_snapshot(8);
+    let mut consumer = Consumer::new(&world, &NOOP);
     consumer.request(Consumer::everything()).expect("from the beginning");
+    // Nothing but the disk's four of nine changes is here.
     consumer.drain(&world);
-    assert_eq!((consumer.last, consumer.snapshot, consumer.ended), (5, Some((0, 14)), None));
-    world.receive(stream, 14);
+    assert_eq!((consumer.last, consumer.snapshot, consumer.ended), (4, Some((0, 9)), None));
+    let stream = world.follow(9);
+    (5..=9).for_each(|seqno| world.receive(stream, seqno));
     consumer.drain(&world);
-    assert_eq!((consumer.last, consumer.markers.len(), consumer.ended), (14, 1, None));
+    assert_eq!((consumer.last, consumer.markers.len(), consumer.ended), (9, 1, None));
 }
 
 #[test]

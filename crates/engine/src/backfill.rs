@@ -12,10 +12,12 @@ use parking_lot::{Condvar, Mutex};
 use crate::bucket::Bucket;
 use crate::flusher::Progress;
 use crate::follower::Follower;
+use buffers::Pool;
 use frames::Piece;
 use place::{KeyPlace, Place};
-use slice::{Buffers, Made, Slice};
+use slice::{Made, Slice};
 
+mod buffers;
 mod frames;
 mod place;
 mod slice;
@@ -27,7 +29,7 @@ pub use slice::WriteChanges;
 const BUFFER_BYTES: usize = 1 << 20;
 /// What one step makes at least, in bytes, if there is so much.
 const LEAST_SLICE_BYTES: usize = 64 << 10;
-/// All backfills of a bucket hold no more ready than this part of its quota, but for a slice a connection,
+/// All backfills of a bucket hold no more ready than this part of its quota, but for a smallest slice a connection,
 const SHARE_PART: u64 = 32;
 /// and those of one connection no more than this part of that.
 const CONNECTION_PART: usize = 4;
@@ -114,6 +116,7 @@ pub struct Backfill {
     is_urgent: bool,
     with_prepares: bool,
     total: Arc<AtomicUsize>,
+    pool: Arc<Pool>,
     is_cancelled: AtomicBool,
     state: Mutex<State>,
 }
@@ -124,7 +127,7 @@ impl Backfill {
         self.follower.parked.lock().retain(|other| !std::ptr::eq(&**other, self));
         let (pieces, snapshot) = {
             let mut state = self.state.lock();
-            state.is_done = true;
+            self.is_read(&mut state);
             (self.take_all(&mut state), state.snapshot.take())
         };
         drop((pieces, snapshot));
@@ -132,6 +135,13 @@ impl Backfill {
 
     fn wants_more(&self, state: &State) -> bool {
         !state.is_done && !state.is_busy && state.bytes <= BUFFER_BYTES / 2
+    }
+
+    /// Nothing more is read.
+    fn is_read(&self, state: &mut State) {
+        if !std::mem::replace(&mut state.is_done, true) {
+            self.pool.leave(&self.account);
+        }
     }
 
     fn hold(&self, state: &mut State, pieces: Vec<Piece>, bytes: usize) {
@@ -156,7 +166,10 @@ impl Backfill {
 
 impl Drop for Backfill {
     fn drop(&mut self) {
-        let pieces = self.take_all(&mut self.state.lock());
+        let mut state = self.state.lock();
+        self.is_read(&mut state);
+        let pieces = self.take_all(&mut state);
+        drop(state);
         drop(pieces);
     }
 }
@@ -170,8 +183,8 @@ pub(crate) struct BackfillQueue {
     running: AtomicUsize,
     /// Bytes that all backfills hold ready.
     buffered: Arc<AtomicUsize>,
-    /// Buffers of threads that read, as many as ever read at once.
-    spare: Mutex<Vec<Buffers>>,
+    /// Buffers of threads that read.
+    pool: Arc<Pool>,
 }
 
 impl BackfillQueue {
@@ -229,6 +242,7 @@ impl Bucket {
             waits_since: None,
             is_busy: true,
         };
+        self.backfills.pool.join();
         let backfill = Arc::new(Backfill {
             vb,
             follower: Arc::clone(follower),
@@ -237,6 +251,7 @@ impl Bucket {
             is_urgent: reading.is_urgent,
             with_prepares: reading.with_prepares,
             total: Arc::clone(&self.backfills.buffered),
+            pool: Arc::clone(&self.backfills.pool),
             is_cancelled: AtomicBool::new(false),
             state: Mutex::new(state),
         });
@@ -308,6 +323,12 @@ impl Bucket {
         self.backfills.buffered.load(Ordering::Relaxed)
     }
 
+    /// Bytes that the threads which read for backfills keep in buffers of their own between two slices: at most 4 MiB
+    /// a thread, and nothing once all backfills have read what they were to read.
+    pub fn backfill_buffer_bytes(&self) -> usize {
+        self.backfills.pool.kept_bytes()
+    }
+
     /// What one connection's backfills may hold ready.
     fn connection_share(&self) -> usize {
         let share = usize::try_from(self.memory.quota_bytes() / SHARE_PART).unwrap_or(usize::MAX);
@@ -317,7 +338,9 @@ impl Bucket {
     /// How much the next slice of a backfill makes at most.
     fn slice_bytes(&self, backfill: &Backfill, state: &State) -> usize {
         let own = backfill.follower.buffered.load(Ordering::Relaxed);
-        let room = BUFFER_BYTES.saturating_sub(state.bytes).min(self.connection_share().saturating_sub(own));
+        let share = self.connection_share();
+        let all = (share * CONNECTION_PART).saturating_sub(self.backfilled_bytes());
+        let room = BUFFER_BYTES.saturating_sub(state.bytes).min(share.saturating_sub(own)).min(all);
         room.max(LEAST_SLICE_BYTES)
     }
 
@@ -400,7 +423,7 @@ impl Bucket {
                 })
             }
         };
-        let mut buffers = self.backfills.spare.lock().pop().unwrap_or_default();
+        let mut buffers = self.backfills.pool.take();
         let read = opened.and_then(|snapshot| {
             let Some(snapshot) = snapshot else { return Ok(None) };
             let mut prepares_above = None;
@@ -419,7 +442,7 @@ impl Bucket {
             let scope = scope.map_or_else(|| self.scope_of(backfill.vb, &*snapshot), Ok)?;
             Ok(Some((snapshot, scope, made)))
         });
-        self.backfills.spare.lock().push(buffers);
+        self.backfills.pool.give_back(buffers, &backfill.account);
         let mut state = backfill.state.lock();
         state.is_busy = false;
         state.writer = Some(writer);
@@ -431,7 +454,9 @@ impl Bucket {
                 };
                 state.scope.get_or_insert(scope);
                 state.is_over |= made.is_over;
-                state.is_done = made.rest.is_none() || backfill.is_cancelled.load(Ordering::Relaxed);
+                if made.rest.is_none() || backfill.is_cancelled.load(Ordering::Relaxed) {
+                    backfill.is_read(&mut state);
+                }
                 if let Some(rest) = made.rest {
                     state.next = rest;
                 }
@@ -447,7 +472,8 @@ impl Bucket {
                 Progress::Worked
             }
             Err(failure) => {
-                (state.is_done, state.has_failed) = (true, true);
+                backfill.is_read(&mut state);
+                state.has_failed = true;
                 drop(state);
                 tracing::error!(bucket = self.name(), vb = %backfill.vb, %failure, "a stream cannot read from disk");
                 Progress::Failed

@@ -158,6 +158,71 @@ fn those_who_take_nothing_hold_up_nobody() {
     assert_eq!(world.bucket.memory().account().exact()[base::Part::Streams as usize], 0);
 }
 
+/// Bytes that streams are charged with.
+fn charged(world: &Watched) -> usize {
+    let parts = world.bucket.memory().account().exact();
+    usize::try_from(parts[base::Part::Streams as usize]).expect("nothing is given back twice")
+}
+
+#[test]
+fn slow_consumers_hold_no_more_than_the_share_of_streams() {
+    const QUOTA: usize = 32 << 20;
+    const CONNECTIONS: usize = 12;
+    let world = Watched::open_with_quota(6, QUOTA as u64);
+    let value = "v".repeat(10_000);
+    for at in 0..300 {
+        world.set(&format!("k{at}"), &value);
+    }
+    assert!(world.bucket.flush_all());
+    let followers: Vec<_> = (0..CONNECTIONS).map(|_| follower().0).collect();
+    let begin = |follower: &Arc<Follower>| {
+        world.bucket.begin_backfill(VB, Seqno(0), READING, Box::new(WholeLines), follower)
+    };
+    // Each of many connections has several streams, and takes nothing; then now and then a little.
+    let backfills: Vec<_> = followers.iter().flat_map(|one| [begin(one), begin(one), begin(one)]).collect();
+    // On top of the share come a smallest slice a connection with the document that ends it, and half a buffer.
+    let share = QUOTA / 32 + CONNECTIONS * (76 << 10) + (128 << 10);
+    let mut most_kept = 0;
+    for round in 0..50 {
+        while world.bucket.backfill_step() == Progress::Worked {
+            let (held, kept) = (world.bucket.backfilled_bytes(), world.bucket.backfill_buffer_bytes());
+            assert_eq!(charged(&world), held + kept, "the account knows of everything");
+            assert!(held <= share, "{held} bytes are held ready, of {share}");
+            assert!(kept <= 4 << 20, "{kept} bytes are kept by one thread");
+            most_kept = most_kept.max(kept);
+        }
+        world.bucket.take_backfilled(&backfills[round % backfills.len()], 20_000);
+    }
+    assert!(most_kept > 0, "whoever reads has buffers");
+    for backfill in &backfills {
+        world.bucket.cancel_backfill(backfill);
+    }
+    assert_eq!((charged(&world), world.bucket.backfill_buffer_bytes()), (0, 0), "all is given back");
+}
+
+#[test]
+fn an_unusually_large_document_leaves_no_large_buffers_behind() {
+    let world = Watched::open_with_quota(7, 256 << 20);
+    world.set("large", &"v".repeat(15 << 20));
+    for at in 0..30 {
+        world.set(&format!("k{at}"), &"v".repeat(10_000));
+    }
+    assert!(world.bucket.flush_all());
+    let (follower, _) = follower();
+    let backfill = world.bucket.begin_backfill(VB, Seqno(0), READING, Box::new(WholeLines), &follower);
+    let mut items = 0;
+    loop {
+        world.bucket.backfill_step();
+        assert!(world.bucket.backfill_buffer_bytes() <= 4 << 20);
+        let taken = world.bucket.take_backfilled(&backfill, usize::MAX);
+        items += lines(&taken).len();
+        if taken.is_done {
+            break;
+        }
+    }
+    assert_eq!((items, charged(&world)), (31, 0));
+}
+
 #[test]
 fn a_pending_vbucket_makes_clients_wait_until_it_is_another() {
     let world = Watched::new(5);

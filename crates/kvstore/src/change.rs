@@ -21,6 +21,7 @@ pub struct Change<'a> {
 
 impl<'a> Change<'a> {
     /// A change as it is in a file: `key` is the stored key, split.
+    #[inline]
     pub(crate) fn stored(
         meta: VersionMeta,
         stored_key: &'a [u8],
@@ -91,4 +92,11 @@ pub struct Reading {
     pub(crate) file: couchstore::Reading,
     /// A value that was stored compressed.
     pub(crate) inflated: Vec<u8>,
+}
+
+impl Reading {
+    /// Bytes that its buffers take at the moment.
+    pub fn allocated_bytes(&self) -> usize {
+        self.file.allocated_bytes() + self.inflated.capacity()
+    }
 }

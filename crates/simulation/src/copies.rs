@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use base::{CollectionId, Datatype, DocKey, ItemKind, Seqno, VbId, VbUuid};
-use dcp::{Agreement, Features, Producer, Step, read_event};
+use dcp::{Agreement, Features, Producer, Step, StreamRequestRefusal, read_event};
 use engine::{Bucket, Progress};
 use protocol::dcp::{FailoverLog, Marker, Message, OpenFlags, StreamRequest, What};
 use protocol::{Limits, Parsed, parse};
@@ -15,14 +15,20 @@ use vbucket::SystemEvent;
 pub struct Record {
     /// Its place.
     pub seqno: u64,
-    cas: u64,
-    rev: u64,
-    flags: u32,
-    time: u32,
-    datatype: u8,
+    /// Its CAS.
+    pub cas: u64,
+    /// Its revision.
+    pub rev: u64,
+    /// What the client put there; a tombstone has none.
+    pub flags: u32,
+    /// When it expires or, a tombstone, was deleted: seconds since 1970; 0 for never.
+    pub time: u32,
+    /// Of the value as it is, uncompressed.
+    pub datatype: u8,
     /// What it is.
     pub kind: ItemKind,
-    value: Vec<u8>,
+    /// With extended attributes in front, if there are any.
+    pub value: Vec<u8>,
 }
 
 impl std::fmt::Debug for Record {
@@ -68,8 +74,15 @@ pub fn read(bucket: &Arc<Bucket>, vb: VbId) -> Result<Records, String> {
     let mut copy = Copy::default();
     for _ in 0..MOST_STREAMS {
         let request = copy.request();
-        let log = producer.request(vb, 0, &request, b"");
-        let log = log.map_err(|refusal| format!("{vb:?} cannot be read from {request:?}: {refusal:?}"))?;
+        let log = match producer.request(vb, 0, &request, b"") {
+            Ok(log) => log,
+            // A replica that has not the end of the snapshot yet, of which this has a part.
+            Err(StreamRequestRefusal::RollBack(_)) if copy.last > 0 => {
+                copy = Copy::default();
+                continue;
+            }
+            Err(refusal) => return Err(format!("{vb:?} cannot be read from {request:?}: {refusal:?}")),
+        };
         copy.log = FailoverLog::decode(&log).ok_or("a failover log")?;
         let mut received: Vec<u8> = Vec::new();
         loop {

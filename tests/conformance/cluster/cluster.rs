@@ -36,7 +36,8 @@ const TIMEOUT: Duration = Duration::from_millis(2500);
 /// How long writers may take until they go on after a failure: an SDK may wait seconds before it connects again.
 const GO_ON_WITHIN: Duration = Duration::from_secs(20);
 const MINUTE: Duration = Duration::from_secs(60);
-const COLUMNS: [&str; 7] = ["ok", "retried", "timeouts", "ambiguous", "cancelled", "impossible", "other"];
+const COLUMNS: [&str; 8] =
+    ["ok", "retried", "timeouts", "ambiguous", "cancelled", "impossible", "unserved", "other"];
 
 #[derive(Default)]
 struct Phase {
@@ -109,14 +110,21 @@ impl Shared {
     }
 }
 
+/// What this version of the SDK says, as text only, of a connection that broke under a request: it may have been done.
+const BROKEN: [&str; 4] = ["request cancelled", "close error", "connection ", "dispatch failed"];
+/// And of a document that nobody serves at the moment, which other SDKs wait for.
+const UNSERVED: &str = "no server assigned";
+
 /// An error as an application would tell them apart.
 fn what(error: &Error) -> &'static str {
     match error.kind() {
         ErrorKind::DurabilityImpossible => "impossible",
         ErrorKind::DurabilityAmbiguous => "ambiguous",
         ErrorKind::ServerTimeout => "timeouts",
-        // Its connection broke: it may have been done.
         ErrorKind::RequestCanceled => "cancelled",
+        ErrorKind::OtherFailure(text) if BROKEN.iter().any(|broken| text.starts_with(broken)) => "cancelled",
+        ErrorKind::OtherFailure(text) if text.contains("(os error ") => "cancelled",
+        ErrorKind::OtherFailure(text) if text.starts_with(UNSERVED) => "unserved",
         _ => "other",
     }
 }

@@ -18,6 +18,8 @@ use crate::tree;
 
 /// How long the SDK may take to connect.
 const READY_WITHIN: Duration = Duration::from_secs(60);
+/// How soon the SDK connects again to a node that refused it.
+const RECONNECT_AFTER_MS: u64 = 250;
 /// How long reading everything once more may take.
 const END_WITHIN: Duration = Duration::from_secs(120);
 
@@ -51,7 +53,9 @@ impl Client {
     ) -> Result<Client> {
         let hosts: Vec<String> = (1..=nodes).map(|n| format!("{}:{KV}", Place::Node(n).address())).collect();
         let mut command = world.command(Place::Client, binary);
-        command.args(["-connect", &format!("couchbase://{}", hosts.join(","))]);
+        // By itself the SDK connects to a node that refused it five seconds later: nothing would be seen of the rest.
+        let seeds = format!("couchbase://{}?server_wait_backoff={RECONNECT_AFTER_MS}", hosts.join(","));
+        command.args(["-connect", &seeds]);
         command.args(["-user", USER, "-password", PASSWORD, "-bucket", BUCKET]);
         command.args(["-seed", &seed.to_string(), "-history"]).arg(history);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(File::create(&log)?);

@@ -44,7 +44,7 @@ pub struct Report<'a> {
 struct Outage {
     /// Rounds that had it.
     count: usize,
-    /// Of each the longest time in which some key was not written, in milliseconds.
+    /// Of each the longest time within it in which some key was not written, in milliseconds.
     ms: Vec<u64>,
 }
 
@@ -97,9 +97,8 @@ impl Report<'_> {
     fn quiet_ms(&self) -> u64 {
         let successes = successes(self.history);
         let from = self.history.iter().map(|event| event.invoked).min().unwrap_or(0);
-        let until = self.rounds.first().map_or(u64::MAX, |done| done.from);
-        let before = |times: &Vec<u64>| times.iter().copied().filter(|at| *at < until).collect();
-        let successes: Vec<Vec<u64>> = successes.iter().map(before).collect();
+        let last = self.history.iter().map(|event| event.answered).max().unwrap_or(0);
+        let until = self.rounds.first().map_or(last, |done| done.from);
         longest_gap(&successes, from, until) / 1_000_000
     }
 
@@ -149,7 +148,7 @@ impl Report<'_> {
             println!("{:<40} {count:>9}", error.chars().take(40).collect::<String>());
         }
         println!(
-            "\n{:<22} {:>9} {:>9} {:>9}   ms until a key is written again",
+            "\n{:<22} {:>9} {:>9} {:>9}   ms without a write of some key, until all was whole",
             "faults", "rounds", "median", "longest"
         );
         println!("{:<22} {:>9} {:>9} {:>9}", "none", "-", "-", self.quiet_ms());
@@ -189,12 +188,14 @@ fn successes(history: &[Event]) -> Vec<Vec<u64>> {
     by_key.into_values().collect()
 }
 
-/// The longest time between two successes of one key that has to do with a span of time.
+/// The longest part of a span of time in which some key was not written. What a key waited before and after it belongs to
+/// other faults: those come one after the other, without a pause.
 fn longest_gap(successes: &[Vec<u64>], from: u64, until: u64) -> u64 {
     let of_key = |times: &Vec<u64>| {
-        let first = times.partition_point(|at| *at < from).saturating_sub(1);
-        let last = (times.partition_point(|at| *at < until) + 1).min(times.len());
-        times[first.min(last)..last].windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0)
+        let first = times.partition_point(|at| *at <= from);
+        let last = times.partition_point(|at| *at < until);
+        let ends = times[first..last.max(first)].iter().copied().chain([until]);
+        ends.scan(from, |before, at| Some(at - std::mem::replace(before, at))).max().unwrap_or(0)
     };
     successes.iter().map(of_key).max().unwrap_or(0)
 }
@@ -204,10 +205,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gaps_reach_beyond_the_span() {
+    fn gaps_are_those_within_the_span() {
         let times = vec![vec![1, 2, 10, 11, 30], vec![1, 5, 9, 13, 17]];
-        assert_eq!(longest_gap(&times, 3, 4), 8);
-        assert_eq!(longest_gap(&times, 12, 13), 19);
-        assert_eq!(longest_gap(&times, 100, 200), 0);
+        assert_eq!(longest_gap(&times, 3, 4), 1);
+        assert_eq!(longest_gap(&times, 1, 13), 8);
+        assert_eq!(longest_gap(&times, 12, 31), 18);
+        assert_eq!(longest_gap(&times, 100, 200), 100);
     }
 }

@@ -1,5 +1,5 @@
-//! A replica that is killed with `kill -9` again and again while its active node is written to: in the end both must
-//! have the same documents.
+//! A replica that is killed with `kill -9` again and again while its active node is written to, and now and then the
+//! active node itself, so that the replica has to roll back: in the end both must have the same documents.
 
 mod compare;
 mod load;
@@ -19,7 +19,7 @@ use crate::rng::Rng;
 use crate::stave::{BUCKET, PASSWORD, Start, Stave, USER};
 use crate::totals::Totals;
 use crate::tree::Scratch;
-use load::Progress;
+use load::{Progress, Target};
 
 /// How much, and how often.
 #[derive(Args)]
@@ -36,6 +36,10 @@ pub struct Options {
     /// The longest time between two kills of the replica; the shortest is a tenth of it.
     #[arg(long, default_value_t = 4000)]
     between_ms: u64,
+    /// One in so many kills is of the active node, which forgets what was not on its disk: what the replica has beyond
+    /// that it must roll back. With 0 only the replica dies, and every acknowledged change must be there.
+    #[arg(long, default_value_t = 8)]
+    active_one_in: u64,
     /// Decides keys, deletes and the moments of death; the machine decides the rest.
     #[arg(long)]
     seed: Option<u64>,
@@ -52,6 +56,7 @@ impl Options {
             documents: mutations / 10,
             value_bytes: 100,
             between_ms: 1500,
+            active_one_in: 0,
             seed: None,
             quota: "512MiB".to_owned(),
         }
@@ -65,11 +70,24 @@ const LOOK: Duration = Duration::from_millis(200);
 /// Between two lines of progress.
 const SAY: Duration = Duration::from_secs(2);
 
-/// One node that is written to, and one that follows it and dies.
+/// One node that is written to, and one that follows it; either dies.
 struct Pair<'a> {
     options: &'a Options,
     folder: &'a Path,
     active: Stave,
+    replica: Stave,
+    counts: Counts,
+}
+
+/// How often what happened.
+#[derive(Default)]
+struct Counts {
+    replica_kills: u32,
+    active_kills: u32,
+    /// Times that the replica came back with changes of before, and went on from there.
+    resumptions: u32,
+    /// Rollbacks of a vBucket that the replica's logs tell of, but for its present life.
+    rollbacks: usize,
 }
 
 /// Runs it; one verdict.
@@ -88,41 +106,49 @@ pub fn run(options: &Options) -> Result<Totals> {
 
 fn follow_and_die(options: &Options, folder: &Path, seed: u64) -> Result<Totals> {
     let mut rng = Rng::new(seed);
-    let active = start(options, folder, "active", 0)?;
-    let pair = Pair { options, folder, active };
-    let first = pair.first_replica()?;
+    let mut pair = Pair::start(options, folder)?;
+    let target = Target::new(&pair.active.kv, options.active_one_in > 0);
     let progress = Progress::new(options.mutations);
     let is_written = AtomicBool::new(false);
-    let mut kills = 0;
     let begun = Instant::now();
-    let (ledger, replica) = thread::scope(|scope| -> Result<_> {
-        let (kv, written_flag, shown) = (pair.active.kv.clone(), &is_written, &progress);
+    let ledger = thread::scope(|scope| -> Result<_> {
+        let (target, written_flag, shown) = (&target, &is_written, &progress);
         let seed = rng.next();
         let writing = scope.spawn(move || {
-            let ledger = load::run(&kv, options.documents, options.value_bytes, seed, shown);
+            let ledger = load::run(target, options.documents, options.value_bytes, seed, shown);
             written_flag.store(true, Ordering::SeqCst);
             ledger
         });
-        let mut replica = first;
-        while !is_written.load(Ordering::SeqCst) {
-            let pause = options.between_ms / 10 + rng.below(options.between_ms * 9 / 10);
-            wait_or_end(Duration::from_millis(pause), &is_written, &progress);
-            replica = pair.kill_and_resume(replica, &mut kills)?;
+        let killed = pair.kill_until(&is_written, &progress, target, &mut rng);
+        if killed.is_err() {
+            target.give_up();
         }
-        let ledger = writing.join().map_err(|_| anyhow!("a writer panicked"))??;
-        Ok((ledger, replica))
+        let written = writing.join().map_err(|_| anyhow!("a writer panicked"))?;
+        killed.and(written)
     })?;
-    println!(
-        "{} changes in {:.1} s, the replica was killed {kills} times",
-        progress.done(),
-        begun.elapsed().as_secs_f64()
-    );
-    await_caught_up(&pair.active, &replica)?;
-    let compared = compare::all(&pair.active.kv, &replica.kv, &ledger)?;
-    compared.print();
-    replica.stop()?;
+    let seconds = begun.elapsed().as_secs_f64();
+    await_caught_up(&pair.active, &pair.replica)?;
+    let compared = compare::all(&pair.active.kv, &pair.replica.kv, &ledger)?;
+    let rollbacks = pair.counts.rollbacks + rollbacks_in(&pair.replica)?;
+    println!("\n{:>36} {}", "mutations acknowledged", progress.done());
+    println!("{:>36} {seconds:.0}", "  in seconds");
+    let Counts { replica_kills, active_kills, resumptions, .. } = pair.counts;
+    println!("{:>36} {replica_kills}", "kill -9 of the replica");
+    println!("{:>36} {active_kills}", "kill -9 of the active node");
+    println!("{:>36} {resumptions}", "resumptions of the replica");
+    println!("{:>36} {rollbacks}", "rollbacks of vBuckets");
+    compared.rows().iter().for_each(|(name, count)| println!("{name:>36} {count}"));
+    compared.print_differences();
+    pair.replica.stop()?;
     pair.active.stop()?;
-    Ok(Totals::one(compared.is_equal() && kills > 0))
+    // Active nodes that died often and took nothing with them prove nothing of rollbacks.
+    let has_shown = replica_kills > 0 && (active_kills < 3 || rollbacks > 0);
+    Ok(Totals::one(compared.is_equal() && has_shown))
+}
+
+/// How many rollbacks of vBuckets a node's log tells of.
+fn rollbacks_in(node: &Stave) -> Result<usize> {
+    Ok(node.log()?.lines().filter(|line| line.contains("rolled back")).count())
 }
 
 fn start(options: &Options, folder: &Path, name: &str, life: u32) -> Result<Stave> {
@@ -134,45 +160,82 @@ fn start(options: &Options, folder: &Path, name: &str, life: u32) -> Result<Stav
     })
 }
 
-/// Waits, with a line of progress now and then, or until everything is written.
-fn wait_or_end(pause: Duration, is_written: &AtomicBool, progress: &Progress) {
-    let begun = Instant::now();
-    while begun.elapsed() < pause && !is_written.load(Ordering::SeqCst) {
-        thread::sleep(Duration::from_millis(5));
-        progress.say(SAY);
-    }
-}
-
 impl Pair<'_> {
-    /// A node whose vBuckets are all replicas.
-    fn first_replica(&self) -> Result<Stave> {
-        let replica = start(self.options, self.folder, "replica", 0)?;
+    /// Two nodes, of which the second one's vBuckets are all replicas.
+    fn start<'a>(options: &'a Options, folder: &'a Path) -> Result<Pair<'a>> {
+        let active = start(options, folder, "active", 0)?;
+        let replica = start(options, folder, "replica", 0)?;
         let mut client = Client::connect(&replica.kv)?;
         for (vb, _) in client.all_seqnos()? {
             client.set_vbucket_state(vb, VbState::Replica)?;
         }
-        self.declare(&replica)?;
-        Ok(replica)
+        let pair = Pair { options, folder, active, replica, counts: Counts::default() };
+        pair.declare()?;
+        Ok(pair)
     }
 
-    /// Has a node follow the active one.
-    fn declare(&self, replica: &Stave) -> Result<()> {
+    /// Has the replica follow the active node.
+    fn declare(&self) -> Result<()> {
         let source = serde_json::json!({ "sources": [{
             "node": self.active.kv, "username": USER, "password": PASSWORD,
             "vbuckets": "0-1023", "mode": "replicate",
         }] });
         let path = format!("/v1/buckets/{BUCKET}/replication");
-        http::request(&replica.http, "PUT", &path, &source.to_string()).map(drop)
+        http::request(&self.replica.http, "PUT", &path, &source.to_string()).map(drop)
     }
 
-    fn kill_and_resume(&self, replica: Stave, kills: &mut u32) -> Result<Stave> {
-        let log = replica.log_tail();
-        replica.kill()?;
-        *kills += 1;
-        let again = start(self.options, self.folder, "replica", *kills)
+    /// Kills one of the nodes again and again until everything is written.
+    fn kill_until(
+        &mut self,
+        is_written: &AtomicBool,
+        progress: &Progress,
+        target: &Target,
+        rng: &mut Rng,
+    ) -> Result<()> {
+        let (longest, one_in) = (self.options.between_ms, self.options.active_one_in);
+        while !is_written.load(Ordering::SeqCst) {
+            let pause = Duration::from_millis(longest / 10 + rng.below(longest * 9 / 10));
+            let begun = Instant::now();
+            while begun.elapsed() < pause && !is_written.load(Ordering::SeqCst) {
+                thread::sleep(Duration::from_millis(5));
+                let Counts { replica_kills, active_kills, rollbacks, .. } = self.counts;
+                progress
+                    .say(SAY, || format!("kills {replica_kills} and {active_kills}, rollbacks {rollbacks}"));
+            }
+            // The last one to die is the replica.
+            if one_in > 0 && rng.below(one_in) == 0 && !is_written.load(Ordering::SeqCst) {
+                self.kill_active(target)?;
+            } else {
+                self.kill_replica()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn kill_replica(&mut self) -> Result<()> {
+        self.counts.replica_kills += 1;
+        self.counts.rollbacks += rollbacks_in(&self.replica)?;
+        let log = self.replica.log_tail();
+        self.replica.die()?;
+        let again = start(self.options, self.folder, "replica", self.counts.replica_kills);
+        self.replica = again
             .with_context(|| format!("the replica did not come back; before, its log ended with:\n{log}"))?;
-        self.declare(&again)?;
-        Ok(again)
+        let stands = Client::connect(&self.replica.kv)?.all_seqnos()?;
+        self.counts.resumptions += u32::from(stands.iter().any(|(_, seqno)| seqno.0 > 0));
+        self.declare()
+    }
+
+    fn kill_active(&mut self, target: &Target) -> Result<()> {
+        self.counts.active_kills += 1;
+        let log = self.active.log_tail();
+        self.active.die()?;
+        let again = start(self.options, self.folder, "active", self.counts.active_kills);
+        self.active = again.with_context(|| {
+            format!("the active node did not come back; before, its log ended with:\n{log}")
+        })?;
+        self.declare()?;
+        target.moved(&self.active.kv);
+        Ok(())
     }
 }
 

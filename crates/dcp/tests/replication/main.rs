@@ -19,6 +19,8 @@ mod mistakes;
 mod operator;
 #[cfg(feature = "planted")]
 mod planted;
+#[path = "../shared/report.rs"]
+mod report;
 mod rule;
 #[path = "../shared/served.rs"]
 mod served;
@@ -27,10 +29,9 @@ mod strict;
 mod third;
 mod world;
 
-use std::panic::AssertUnwindSafe;
-
 use mistakes::{MISTAKES, Mistake};
 use operator::Operator;
+use report::Row;
 
 const VBUCKETS: u16 = 2;
 /// Keys of each vBucket: few, so that changes meet each other.
@@ -64,10 +65,11 @@ pub struct Counts {
     pub inside: u64,
     pub third_snapshots: u64,
     pub third_rollbacks: u64,
+    pub third_broken_off: u64,
 }
 
 impl Counts {
-    fn rows(&self) -> [(&'static str, u64); 21] {
+    fn rows(&self) -> [Row; 22] {
         [
             ("messages", self.messages),
             ("writes", self.writes),
@@ -90,39 +92,24 @@ impl Counts {
             ("rollbacks", self.rollbacks),
             ("snapshots of a third party", self.third_snapshots),
             ("  its rollbacks", self.third_rollbacks),
+            ("  its streams ended by a role", self.third_broken_off),
         ]
     }
 }
 
 /// What a seed came to, or what was wrong.
 fn run(seed: u64, mistake: Mistake) -> Result<Counts, String> {
-    let run = AssertUnwindSafe(|| Operator::new(seed, mistake).run(STEPS));
-    std::panic::catch_unwind(run).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().cloned();
-        Err(text.or_else(|| panic.downcast_ref::<&str>().map(|&text| text.to_owned())).unwrap_or_default())
-    })
+    report::caught(|| Operator::new(seed, mistake).run(STEPS))
 }
 
 #[test]
 fn replicas_end_with_what_the_active_node_has() {
     let range = dice::seeds(SEEDS);
     let seeds = range.end - range.start;
-    let mut sums = Counts::default().rows();
-    let mut violations = Vec::new();
-    for seed in range {
-        match run(seed, Mistake::None) {
-            Ok(counts) => sums.iter_mut().zip(counts.rows()).for_each(|(sum, row)| sum.1 += row.1),
-            Err(what) => violations.push((seed, what)),
-        }
-    }
-    println!("{:>34} {seeds}", "seeds");
-    sums.iter().for_each(|(name, count)| println!("{name:>34} {count}"));
-    println!("{:>34} {}", "violations", violations.len());
-    violations.iter().for_each(|(seed, what)| println!("seed {seed}: {what}"));
-    assert!(violations.is_empty(), "{} of {seeds} seeds, the first is {:?}", violations.len(), violations[0]);
+    let sums = report::run(range, |seed| run(seed, Mistake::None).map(|counts| counts.rows()));
     // Nodes with so few documents find room in time: see what engine's tests of replicas say of full ones.
-    let is_rare = |row: &&(&str, u64)| seeds >= 100 && row.0 != "  replica full" && row.1 < seeds / 20;
-    let rare = sums.iter().find(is_rare);
+    let is_rare = |row: &Row| seeds >= 100 && row.0 != "  replica full" && row.1 < seeds / 20;
+    let rare = sums.into_iter().flatten().find(is_rare);
     assert_eq!(rare, None, "everything happens");
 }
 

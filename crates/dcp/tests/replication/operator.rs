@@ -14,6 +14,9 @@ use crate::third::Third;
 use crate::world::World;
 use crate::{Counts, VBUCKETS, rule};
 
+/// In one of so many seeds the third party knows of no collections.
+const PLAIN_ONE_IN: u64 = 5;
+
 /// Who is to have a vBucket.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
@@ -45,7 +48,7 @@ impl Operator {
         let nodes = 2 + usize::from(dice.one_in(3));
         let world = World::new(seed, nodes, mistake, &mut dice);
         let plans = vbuckets().map(|_| Plan { active: 0, heir: None }).collect();
-        let third = Third::new(dice.below(nodes as u64) as usize);
+        let third = Third::new(dice.below(nodes as u64) as usize, seed % PLAIN_ONE_IN == PLAIN_ONE_IN - 1);
         Operator { world, dice, mistake, plans, links: Vec::new(), third, slow: 0, is_mending: false }
     }
 

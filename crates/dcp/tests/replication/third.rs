@@ -50,8 +50,10 @@ pub struct Third {
 }
 
 impl Third {
-    pub fn new(at: usize) -> Third {
-        Third { at, consumer: Consumer::new(at, VBUCKETS) }
+    /// Of the node `at`; a plain one knows of no collections.
+    pub fn new(at: usize, is_plain: bool) -> Third {
+        let consumer = if is_plain { Consumer::plain(at, VBUCKETS) } else { Consumer::new(at, VBUCKETS) };
+        Third { at, consumer }
     }
 
     fn view(&self, world: &world::World) -> Result<View, String> {
@@ -94,6 +96,7 @@ impl Third {
         }
         counts.third_snapshots += self.consumer.counts.snapshots;
         counts.third_rollbacks += self.consumer.counts.rollbacks;
+        counts.third_broken_off += self.consumer.counts.state_changed;
         Ok(())
     }
 }

@@ -2,22 +2,23 @@
 //!
 //! It checks every message, and compares each whole snapshot with what the bucket held at its end.
 
-#![allow(dead_code, reason = "not every test needs all of it")]
+#![allow(dead_code, unused_imports, reason = "not every test needs all of it")]
 
-use std::collections::BTreeMap;
+#[path = "strict_copy.rs"]
+mod copy;
+
 use std::sync::Arc;
 
-use base::{CollectionId, DocKey, ScopeId, Seqno, VbId, VbUuid};
+use base::{CollectionId, DocKey, ScopeId, VbId};
 use dcp::{Agreement, Features, Producer, Step, StreamRequestRefusal, read_event};
 use engine::{Bucket, Progress};
-use protocol::dcp::{EndReason, FailoverLog, Marker, Message, OpenFlags, StreamRequest, What};
+use protocol::dcp::{EndReason, FailoverLog, Message, OpenFlags, What};
 use protocol::{Limits, Parsed, Status, parse};
 use vbucket::SystemEvent;
 
 use crate::dice::{Dice, show};
-
-/// Seqno and value by name across collections.
-pub type Documents = BTreeMap<String, (u64, String)>;
+use copy::{Copy, check_marker, close_if_whole, place};
+pub use copy::{Documents, name_of, seqnos};
 
 /// What of a vBucket a consumer wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,8 +45,11 @@ pub struct Counts {
     pub disconnects: u64,
     pub rollbacks: u64,
     pub snapshots: u64,
+    pub closed_by_next: u64,
     pub out_of_order: u64,
     pub nothing_left: u64,
+    pub closed: u64,
+    pub state_changed: u64,
 }
 
 impl Counts {
@@ -55,82 +59,18 @@ impl Counts {
         self.snapshots += more.snapshots;
         self.out_of_order += more.out_of_order;
         self.nothing_left += more.nothing_left;
-    }
-}
-
-/// A document's name across collections.
-pub fn name_of(collection: CollectionId, key: &str) -> String {
-    format!("{:x}/{key}", collection.0)
-}
-
-/// What a consumer has of a vBucket; it survives the connection.
-#[derive(Default)]
-struct Copy {
-    documents: Documents,
-    /// The last change it has, and the snapshot that is in.
-    last: u64,
-    snapshot: (u64, u64),
-    log: Vec<(VbUuid, Seqno)>,
-    /// Whole snapshots it had, by their ends: where it can go back to.
-    whole: BTreeMap<u64, Documents>,
-    is_open: bool,
-    is_out_of_order: bool,
-    highest_out_of_order: u64,
-    /// Chosen where it has nothing yet.
-    wanted: Option<Wanted>,
-}
-
-impl Copy {
-    /// Forgets everything after `to`, and what was never whole.
-    fn roll_back(&mut self, to: u64) {
-        self.whole.retain(|end, _| *end <= to);
-        let (end, documents) = self
-            .whole
-            .last_key_value()
-            .map_or((0, Documents::new()), |(end, documents)| (*end, documents.clone()));
-        (self.last, self.snapshot, self.documents) = (end, (end, end), documents);
-    }
-
-    /// What it wanted is gone: it begins anew with something else.
-    fn begin_anew(&mut self) {
-        *self = Copy::default();
-    }
-
-    fn is_of_everything(&self) -> bool {
-        self.wanted == Some(Wanted::Everything)
-    }
-
-    /// The history that its last change belongs to.
-    fn uuid(&self) -> VbUuid {
-        let entry = self.log.iter().find(|(_, seqno)| seqno.0 <= self.last);
-        entry.map_or(VbUuid(0), |(uuid, _)| *uuid)
-    }
-
-    fn request(&self) -> StreamRequest {
-        let (start, end) = self.snapshot;
-        StreamRequest {
-            start: Seqno(self.last),
-            end: Seqno(u64::MAX),
-            uuid: self.uuid(),
-            snapshot_start: Seqno(start.min(self.last)),
-            snapshot_end: Seqno(end.max(self.last)),
-            ..StreamRequest::default()
-        }
-    }
-
-    /// Everything up to `end` is here.
-    fn is_whole(&mut self, vb: VbId, end: u64, truth: &impl Truth) {
-        let wanted = truth.documents(vb, end, self.wanted.expect("it was asked for"));
-        assert_eq!(seqnos(&self.documents), seqnos(&wanted), "{vb:?}: the snapshot up to {end}");
-        assert!(self.documents == wanted, "{vb:?}: a value of the snapshot up to {end}");
-        (self.last, self.snapshot) = (end, (end, end));
-        self.whole.insert(end, self.documents.clone());
+        self.closed_by_next += more.closed_by_next;
+        self.closed += more.closed;
+        self.state_changed += more.state_changed;
     }
 }
 
 /// A consumer and its connection, if it has one.
 pub struct Consumer {
     at: usize,
+    /// Whether it knows of no collections: it gets the default one, and is not told where a snapshot ends whose last
+    /// change is not for it.
+    is_plain: bool,
     copies: Vec<Copy>,
     producer: Option<Producer>,
     /// Bytes that arrived and were not looked at.
@@ -141,7 +81,13 @@ pub struct Consumer {
 impl Consumer {
     pub fn new(at: usize, vbuckets: u16) -> Consumer {
         let copies = (0..vbuckets).map(|_| Copy::default()).collect();
-        Consumer { at, copies, producer: None, received: Vec::new(), counts: Counts::default() }
+        let (received, counts) = (Vec::new(), Counts::default());
+        Consumer { at, is_plain: false, copies, producer: None, received, counts }
+    }
+
+    /// One that knows of no collections.
+    pub fn plain(at: usize, vbuckets: u16) -> Consumer {
+        Consumer { is_plain: true, ..Consumer::new(at, vbuckets) }
     }
 
     pub fn name(&self) -> String {
@@ -175,7 +121,7 @@ impl Consumer {
         if dice.one_in(3) {
             control("max_marker_version", "2.2");
         }
-        let features = Features { collections: true, snappy: dice.one_in(2), json: true };
+        let features = Features { collections: !self.is_plain, snappy: dice.one_in(2), json: true };
         let mut producer = Producer::new(bucket.clone(), self.name(), agreed, features, || {});
         producer.set_out_of_order_from(1);
         self.producer = Some(producer);
@@ -199,9 +145,12 @@ impl Consumer {
         let Some(producer) = &mut self.producer else { return };
         let copy = &mut self.copies[usize::from(vb.0)];
         if copy.last == 0 {
-            copy.wanted = Some(truth.choose(vb, dice));
+            let is_plain = self.is_plain;
+            let plain = || is_plain.then_some(Wanted::Collection(CollectionId::DEFAULT));
+            copy.wanted = plain().or_else(|| Some(truth.choose(vb, dice)));
         }
         let filter = match copy.wanted {
+            _ if self.is_plain => String::new(),
             None | Some(Wanted::Everything) => String::new(),
             Some(Wanted::Collection(id)) => format!(r#"{{"collections":["{:x}"]}}"#, id.0),
             Some(Wanted::Scope(id)) => format!(r#"{{"scope":"{:x}"}}"#, id.0),
@@ -238,6 +187,7 @@ impl Consumer {
                     let mut end = Vec::new();
                     self.copies[at].is_open = false;
                     let closed = producer.close_stream(VbId(at as u16), None, &mut end);
+                    self.counts.closed += 1;
                     // Its end may be on the way.
                     assert!(matches!(closed, Status::Success | Status::KeyEnoent), "{closed:?}");
                     // What was sent before still arrives, but nobody looks at it.
@@ -289,6 +239,11 @@ impl Consumer {
         match message.what {
             What::Marker(marker) => {
                 self.counts.snapshots += 1;
+                let (_, end) = copy.snapshot;
+                if self.is_plain && copy.last < end && end < marker.start.0 {
+                    self.counts.closed_by_next += 1;
+                    copy.is_whole(vb, end, truth);
+                }
                 check_marker(copy, &marker);
                 copy.snapshot = (marker.start.0, marker.end.0);
             }
@@ -299,14 +254,15 @@ impl Consumer {
                 };
                 let value = String::from_utf8(value).expect("text");
                 place(copy, mutation.by_seqno.0);
-                copy.documents.insert(key_of(message), (mutation.by_seqno.0, value));
+                copy.documents.insert(key_of(message, self.is_plain), (mutation.by_seqno.0, value));
                 close_if_whole(copy, vb, truth);
             }
             What::Deletion(deletion) => {
                 place(copy, deletion.by_seqno.0);
-                copy.documents.remove(&key_of(message));
+                copy.documents.remove(&key_of(message, self.is_plain));
                 close_if_whole(copy, vb, truth);
             }
+            What::SystemEvent(..) | What::SeqnoAdvanced(_) if self.is_plain => panic!("{message:?}"),
             What::SystemEvent(seqno, ..) => {
                 place(copy, seqno.0);
                 let event = read_event(message).expect("an event");
@@ -335,8 +291,9 @@ impl Consumer {
                 assert!(std::mem::take(&mut copy.is_out_of_order));
                 copy.is_whole(vb, copy.highest_out_of_order, truth);
             }
-            What::End(_) => {
+            What::End(reason) => {
                 copy.is_open = false;
+                self.counts.state_changed += u64::from(reason == EndReason::StateChanged);
                 if std::mem::take(&mut copy.is_out_of_order) {
                     copy.roll_back(0);
                 }
@@ -371,47 +328,10 @@ impl Consumer {
     }
 }
 
-/// Documents without their values, to be shown.
-pub fn seqnos(documents: &Documents) -> Vec<(&str, u64)> {
-    documents.iter().map(|(key, (seqno, _))| (key.as_str(), *seqno)).collect()
-}
-
-fn key_of(message: &Message<'_>) -> String {
+fn key_of(message: &Message<'_>, is_plain: bool) -> String {
+    if is_plain {
+        return name_of(CollectionId::DEFAULT, str::from_utf8(message.key).expect("text"));
+    }
     let key = DocKey::parse(message.key).expect("a key with a collection");
     name_of(key.collection, str::from_utf8(key.key).expect("text"))
-}
-
-fn check_marker(copy: &Copy, marker: &Marker) {
-    assert!(marker.start <= marker.end && marker.end.0 > copy.last, "{marker:?} after {}", copy.last);
-    assert!(!copy.is_out_of_order);
-    let (start, end) = copy.snapshot;
-    if copy.last == end && !copy.is_of_everything() {
-        // What is not wanted lies between.
-        assert!(marker.start.0 >= end, "{marker:?} after the snapshot to {end}");
-    } else if copy.last == end {
-        assert!(marker.start.0 == end || marker.start.0 == end + 1, "{marker:?} after the snapshot to {end}");
-    } else {
-        // It goes on inside the snapshot with which it came.
-        assert_eq!(marker.start.0, start, "{marker:?} inside {start} to {end}");
-    }
-}
-
-fn place(copy: &mut Copy, seqno: u64) {
-    if copy.is_out_of_order {
-        copy.highest_out_of_order = copy.highest_out_of_order.max(seqno);
-        return;
-    }
-    let (start, end) = copy.snapshot;
-    assert!(
-        seqno > copy.last && (start..=end).contains(&seqno),
-        "{seqno} after {} in {start} to {end}",
-        copy.last
-    );
-    copy.last = seqno;
-}
-
-fn close_if_whole(copy: &mut Copy, vb: VbId, truth: &impl Truth) {
-    if !copy.is_out_of_order && copy.last == copy.snapshot.1 {
-        copy.is_whole(vb, copy.last, truth);
-    }
 }

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use base::{Account, CollectionId, Seqno};
 use kvstore::{Change, ChangesWanted, Failure, Reading, Snapshot, Values};
 
+use super::buffers::Buffers;
 use super::frames::{Frames, Piece};
 use super::place::Place;
 use crate::flusher::is_committed;
@@ -19,14 +20,6 @@ pub trait WriteChanges: std::any::Any + Send {
     /// Appends what is sent of the next change to `out`: whole messages, or nothing if the stream is not about it.
     /// Breaks off if nothing after it is wanted.
     fn write(&mut self, change: &Change<'_>, out: &mut Vec<u8>) -> ControlFlow<()>;
-}
-
-/// Buffers of a thread that reads slices.
-#[derive(Default)]
-pub(super) struct Buffers {
-    reading: Reading,
-    /// What is being written.
-    out: Vec<u8>,
 }
 
 /// What one step reads.
@@ -65,7 +58,7 @@ impl Slice<'_> {
         values: Values,
         buffers: &mut Buffers,
     ) -> Result<Made, Failure> {
-        let Buffers { reading, out } = buffers;
+        let Buffers { reading, out, .. } = buffers;
         out.clear();
         let read = match place {
             Place::Seqno(from) => self.read_in_order(snapshot, from, values, reading, out),

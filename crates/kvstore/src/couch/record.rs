@@ -80,6 +80,7 @@ impl Records {
     }
 
     /// What a record says, without the value.
+    #[inline]
     fn meta<'i>(&self, info: &DocInfo<'i>) -> Result<(DocKey<'i>, VersionMeta), Failure> {
         let unknown = |what| Failure::Record {
             vb: self.vb,
@@ -213,6 +214,7 @@ fn is_left(values: Values, info: &DocInfo<'_>, key: DocKey<'_>) -> bool {
 }
 
 /// Documents from before datatypes were stored say only whether they are JSON.
+#[inline]
 fn datatype(info: &DocInfo<'_>, rev_meta: &RevMeta) -> Option<Datatype> {
     match rev_meta.datatype {
         Some(bits) => Datatype::from_wire(bits),
@@ -222,6 +224,7 @@ fn datatype(info: &DocInfo<'_>, rev_meta: &RevMeta) -> Option<Datatype> {
 }
 
 /// The drop of a collection is a deleted system event: its kind says deleted, its key says system event.
+#[inline]
 fn kind(info: &DocInfo<'_>, rev_meta: &RevMeta, key: DocKey<'_>) -> ItemKind {
     if matches!(rev_meta.durability, Some(Durability::Pending { is_delete: true, .. })) {
         return ItemKind::Deletion;
@@ -235,6 +238,7 @@ fn kind(info: &DocInfo<'_>, rev_meta: &RevMeta, key: DocKey<'_>) -> ItemKind {
 }
 
 /// Nothing if the level is unknown.
+#[inline]
 pub(super) fn sync_write(rev_meta: &RevMeta) -> Option<SyncWrite> {
     Some(match rev_meta.durability {
         None => SyncWrite::No,

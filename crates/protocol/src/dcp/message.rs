@@ -140,41 +140,35 @@ pub struct Message<'a> {
 /// Bytes of the frame info with a stream id.
 const STREAM_ID_BYTES: usize = 3;
 
-/// Room for the extras of any message.
-struct Extras {
-    bytes: [u8; 40],
-    len: usize,
-}
+/// Fields that are appended one after the other, each with its own few bytes: nothing is put together elsewhere first
+/// and copied, which would wait for itself.
+struct Fields<'a>(&'a mut Vec<u8>);
 
-impl Extras {
-    fn new() -> Extras {
-        Extras { bytes: [0; 40], len: 0 }
-    }
-
-    fn put(mut self, bytes: &[u8]) -> Extras {
-        self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
-        self.len += bytes.len();
+impl Fields<'_> {
+    #[inline]
+    fn put<const BYTES: usize>(self, bytes: [u8; BYTES]) -> Self {
+        self.0.extend_from_slice(&bytes);
         self
     }
 
-    fn u64(self, number: u64) -> Extras {
-        self.put(&number.to_be_bytes())
+    #[inline]
+    fn u64(self, number: u64) -> Self {
+        self.put(number.to_be_bytes())
     }
 
-    fn u32(self, number: u32) -> Extras {
-        self.put(&number.to_be_bytes())
+    #[inline]
+    fn u32(self, number: u32) -> Self {
+        self.put(number.to_be_bytes())
     }
 
-    fn u8(self, number: u8) -> Extras {
-        self.put(&[number])
-    }
-
-    fn as_slice(&self) -> &[u8] {
-        &self.bytes[..self.len]
+    #[inline]
+    fn u8(self, number: u8) -> Self {
+        self.put([number])
     }
 }
 
 impl What {
+    #[inline]
     fn opcode(&self) -> u8 {
         match self {
             What::Marker(_) => opcode::DCP_SNAPSHOT_MARKER,
@@ -192,8 +186,9 @@ impl What {
         }
     }
 
-    fn extras(&self) -> Extras {
-        let extras = Extras::new();
+    #[inline]
+    fn write_extras(&self, out: &mut Vec<u8>) {
+        let extras = Fields(out);
         match *self {
             What::Marker(Marker { start, end, flags, more: None }) => {
                 extras.u64(start.0).u64(end.0).u32(flags)
@@ -207,34 +202,44 @@ impl What {
                 .u32(m.flags)
                 .u32(m.expiry)
                 .u32(m.lock_time)
-                .put(&[0, 0])
-                .u8(m.nru),
-            What::Deletion(d) => match d.delete_time {
-                Some(time) => extras.u64(d.by_seqno.0).u64(d.rev_seqno.0).u32(time).u8(0),
-                None => extras.u64(d.by_seqno.0).u64(d.rev_seqno.0).put(&[0, 0]),
-            },
+                .put([0, 0, m.nru]),
+            What::Deletion(d) => {
+                let extras = extras.u64(d.by_seqno.0).u64(d.rev_seqno.0);
+                match d.delete_time {
+                    Some(time) => extras.u32(time).u8(0),
+                    None => extras.put([0, 0]),
+                }
+            }
             What::Expiration(d) => {
                 extras.u64(d.by_seqno.0).u64(d.rev_seqno.0).u32(d.delete_time.unwrap_or(0))
             }
             What::SystemEvent(seqno, event, version) => extras.u64(seqno.0).u32(event).u8(version),
-            What::Prepare(Prepare { mutation: m, is_deletion, level }) => extras
-                .u64(m.by_seqno.0)
-                .u64(m.rev_seqno.0)
-                .u32(m.flags)
-                .u32(m.expiry)
-                .u32(m.lock_time)
-                .u8(m.nru)
-                .u8(u8::from(is_deletion))
-                .u8(level),
+            What::Prepare(Prepare { mutation: m, is_deletion, level }) => {
+                extras.u64(m.by_seqno.0).u64(m.rev_seqno.0).u32(m.flags).u32(m.expiry).u32(m.lock_time).put([
+                    m.nru,
+                    u8::from(is_deletion),
+                    level,
+                ])
+            }
             What::Commit(prepared, at) | What::Abort(prepared, at) => extras.u64(prepared.0).u64(at.0),
             What::SeqnoAdvanced(seqno) => extras.u64(seqno.0),
             What::OutOfOrder(begins) => extras.u32(if begins { 1 } else { 2 }),
             What::SetVbucketState(state) => extras.u8(state as u8),
             What::End(reason) => extras.u32(reason as u32),
+        };
+    }
+
+    /// Bytes of extras alone.
+    #[inline]
+    fn extras_bytes(&self) -> usize {
+        match self {
+            What::Marker(Marker { more: Some(_), .. }) => 1,
+            _ => self.extras_and_own_bytes(),
         }
     }
 
     /// Bytes of extras and of the value that only this kind of message has.
+    #[inline]
     fn extras_and_own_bytes(&self) -> usize {
         match self {
             What::Marker(Marker { more: None, .. }) => 20,
@@ -254,64 +259,54 @@ impl What {
     }
 
     /// The value that only this kind of message has: of a marker of version 2.
-    fn own_value(&self) -> Extras {
-        let What::Marker(Marker { start, end, flags, more: Some(more) }) = *self else {
-            return Extras::new();
-        };
-        let value = Extras::new().u64(start.0).u64(end.0).u32(flags);
-        value.u64(more.max_visible.0).u64(more.high_completed.0)
-    }
-
-    fn last_of_marker(&self) -> Extras {
-        match *self {
-            What::Marker(Marker {
-                more: Some(MarkerMore { purge_and_high_prepared: Some((purge, prepared)), .. }),
-                ..
-            }) => Extras::new().u64(purge.0).u64(prepared.0),
-            _ => Extras::new(),
+    fn write_own_value(&self, out: &mut Vec<u8>) {
+        let What::Marker(Marker { start, end, flags, more: Some(more) }) = *self else { return };
+        let value = Fields(out).u64(start.0).u64(end.0).u32(flags);
+        let value = value.u64(more.max_visible.0).u64(more.high_completed.0);
+        if let Some((purge, prepared)) = more.purge_and_high_prepared {
+            value.u64(purge.0).u64(prepared.0);
         }
     }
 }
 
 impl Message<'_> {
     /// Bytes of the whole message, which is what flow control counts.
+    #[inline]
     pub fn wire_bytes(&self) -> usize {
         let infos = if self.stream_id.is_some() { STREAM_ID_BYTES } else { 0 };
         HEADER_BYTES + infos + self.what.extras_and_own_bytes() + self.key.len() + self.value.len()
     }
 
     /// Appends the message without its value, which the caller sends behind it.
+    #[inline]
     pub fn write_head(&self, out: &mut Vec<u8>) {
-        let extras = self.what.extras();
-        let body = u32::try_from(self.wire_bytes() - HEADER_BYTES).expect("values are below 4 GiB");
+        let wire_bytes = self.wire_bytes();
+        let body = u32::try_from(wire_bytes - HEADER_BYTES).expect("values are below 4 GiB");
+        out.reserve(wire_bytes - self.value.len());
         let (magic, key_field) = match self.stream_id {
-            None => (magic::REQUEST, (self.key.len() as u16).to_be_bytes()),
-            Some(_) => (magic::ALT_REQUEST, [STREAM_ID_BYTES as u8, self.key.len() as u8]),
+            None => (magic::REQUEST, self.key.len() as u16),
+            Some(_) => {
+                (magic::ALT_REQUEST, u16::from_be_bytes([STREAM_ID_BYTES as u8, self.key.len() as u8]))
+            }
         };
-        let mut header = [0; HEADER_BYTES];
-        header[0] = magic;
-        header[1] = self.what.opcode();
-        header[2..4].copy_from_slice(&key_field);
-        header[4] = extras.len as u8;
-        header[5] = self.datatype;
-        header[6..8].copy_from_slice(&self.vb.0.to_be_bytes());
-        header[8..12].copy_from_slice(&body.to_be_bytes());
-        header[12..16].copy_from_slice(&self.opaque.to_be_bytes());
-        header[16..].copy_from_slice(&self.cas.0.to_be_bytes());
-        out.extend_from_slice(&header);
+        let first = u64::from(magic) << 56
+            | u64::from(self.what.opcode()) << 48
+            | u64::from(key_field) << 32
+            | (self.what.extras_bytes() as u64) << 24
+            | u64::from(self.datatype) << 16
+            | u64::from(self.vb.0);
+        Fields(out).u64(first).u32(body).u32(self.opaque).u64(self.cas.0);
         if let Some(id) = self.stream_id {
             let encoded = FrameInfos { stream_id: Some(id), ..FrameInfos::default() };
             encoded.encode(out);
         }
-        out.extend_from_slice(extras.as_slice());
+        self.what.write_extras(out);
         out.extend_from_slice(self.key);
-        if let What::Marker(_) = self.what {
-            out.extend_from_slice(self.what.own_value().as_slice());
-            out.extend_from_slice(self.what.last_of_marker().as_slice());
-        }
+        self.what.write_own_value(out);
     }
 
     /// Appends the message.
+    #[inline]
     pub fn write(&self, out: &mut Vec<u8>) {
         self.write_head(out);
         out.extend_from_slice(self.value);

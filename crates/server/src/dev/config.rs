@@ -62,7 +62,7 @@ impl Default for DevTimes {
 /// How long the choice of an active copy waits for nodes that are alive and say nothing.
 const CHOICE_PATIENCE: Duration = Duration::from_millis(500);
 /// vBuckets that a node fetches or hands over at a time.
-const MOVES_PER_NODE: usize = 64;
+const MOVES_PER_NODE: usize = 256;
 /// What the document says where nobody is failed over without being asked, in milliseconds.
 const UNUSED_TIMEOUT_MS: u64 = 30_000;
 

@@ -1,15 +1,13 @@
 //! Scopes and collections over HTTP, as SDKs and scripts manage them (Couchbase Server's REST API, Scopes and
 //! Collections API). Errors are worded as clients compare them.
 
-use std::sync::Arc;
-
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Extension, Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use base::ScopeId;
-use engine::{Bucket, ManifestRefusal, NextIds};
+use engine::{ManifestRefusal, NextIds};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use vbucket::collections::manifest::{DEFAULT_NAME, is_user_name};
@@ -39,16 +37,15 @@ impl IntoResponse for Refused {
     }
 }
 
-fn no_scope(name: &str) -> Refused {
-    Refused::NotFound(format!("Scope with name {name:?} is not found"))
-}
-
-fn no_collection(scope: &str, name: &str) -> Refused {
-    Refused::NotFound(format!("Collection with name {name:?} in scope {scope:?} is not found"))
-}
-
 fn scope_named<'m>(manifest: &'m Manifest, name: &str) -> Result<&'m Scope, Refused> {
-    manifest.scope_named(name).ok_or_else(|| no_scope(name))
+    let missing = || Refused::NotFound(format!("Scope with name {name:?} is not found"));
+    manifest.scope_named(name).ok_or_else(missing)
+}
+
+fn collection_named<'m>(manifest: &'m Manifest, scope: &str, name: &str) -> Result<&'m Collection, Refused> {
+    let missing =
+        || Refused::NotFound(format!("Collection with name {name:?} in scope {scope:?} is not found"));
+    manifest.collection_named(scope_named(manifest, scope)?.id, name).ok_or_else(missing)
 }
 
 fn check_name(name: &str) -> Result<(), Refused> {
@@ -117,12 +114,18 @@ impl Draft {
     }
 }
 
-/// Changes the manifest of a bucket and answers with its uid. Waits for the disk, and in a cluster until that knows.
+/// Changes the manifest of a bucket, if the caller may, and answers with its uid. Waits for the disk, and in a cluster
+/// until that knows.
 async fn change(
     shared: &Shared,
-    bucket: Arc<Bucket>,
+    caller: &Caller,
+    name: &str,
     draft: impl Fn(&Manifest, Draft) -> Result<Manifest, Refused> + Send + 'static,
 ) -> Response {
+    let bucket = match find_for_change(shared, &caller.0, name) {
+        Ok(bucket) => bucket,
+        Err(response) => return *response,
+    };
     let changed = on_a_thread(shared, move |management| {
         management.change_manifest(&bucket, &move |present, next| draft(present, Draft::of(present, next)))
     });
@@ -130,11 +133,6 @@ async fn change(
         Ok(manifest) => Json(json!({ "uid": manifest.uid().to_string() })).into_response(),
         Err(refused) => refused.into_response(),
     }
-}
-
-/// The bucket of a request, if the caller may change it.
-fn bucket_to_change(shared: &Shared, caller: &Caller, name: &str) -> Result<Arc<Bucket>, Box<Response>> {
-    find_for_change(shared, &caller.0, name)
 }
 
 /// A field of a form.
@@ -184,11 +182,7 @@ pub(super) async fn create_scope(
     Path(name): Path<String>,
     body: Bytes,
 ) -> Response {
-    let bucket = match bucket_to_change(&shared, &caller, &name) {
-        Ok(bucket) => bucket,
-        Err(response) => return *response,
-    };
-    change(&shared, bucket, move |_, mut draft| {
+    change(&shared, &caller, &name, move |_, mut draft| {
         draft.add_scope(&required(&body, "name")?)?;
         draft.finish()
     })
@@ -201,11 +195,7 @@ pub(super) async fn drop_scope(
     Extension(caller): Extension<Caller>,
     Path((name, scope)): Path<(String, String)>,
 ) -> Response {
-    let bucket = match bucket_to_change(&shared, &caller, &name) {
-        Ok(bucket) => bucket,
-        Err(response) => return *response,
-    };
-    change(&shared, bucket, move |present, mut draft| {
+    change(&shared, &caller, &name, move |present, mut draft| {
         let id = scope_named(present, &scope)?.id;
         if scope == DEFAULT_NAME {
             return Err(Refused::Invalid("Deleting _default scope is not allowed".to_owned()));
@@ -224,11 +214,7 @@ pub(super) async fn create_collection(
     Path((name, scope)): Path<(String, String)>,
     body: Bytes,
 ) -> Response {
-    let bucket = match bucket_to_change(&shared, &caller, &name) {
-        Ok(bucket) => bucket,
-        Err(response) => return *response,
-    };
-    change(&shared, bucket, move |present, mut draft| {
+    change(&shared, &caller, &name, move |present, mut draft| {
         let ttl = field(&body, "maxTTL").map(|text| max_ttl(&text)).transpose()?.flatten();
         let collection = required(&body, "name")?;
         draft.add_collection(scope_named(present, &scope)?, &collection, ttl)?;
@@ -244,14 +230,8 @@ pub(super) async fn change_collection(
     Path((name, scope, collection)): Path<(String, String, String)>,
     body: Bytes,
 ) -> Response {
-    let bucket = match bucket_to_change(&shared, &caller, &name) {
-        Ok(bucket) => bucket,
-        Err(response) => return *response,
-    };
-    change(&shared, bucket, move |present, mut draft| {
-        let in_scope = scope_named(present, &scope)?.id;
-        let there = present.collection_named(in_scope, &collection);
-        let id = there.ok_or_else(|| no_collection(&scope, &collection))?.id;
+    change(&shared, &caller, &name, move |present, mut draft| {
+        let id = collection_named(present, &scope, &collection)?.id;
         let Some(ttl) = field(&body, "maxTTL") else { return Ok(present.clone()) };
         let ttl = max_ttl(&ttl)?;
         draft.collections.iter_mut().filter(|one| one.id == id).for_each(|one| one.max_ttl_s = ttl);
@@ -266,14 +246,8 @@ pub(super) async fn drop_collection(
     Extension(caller): Extension<Caller>,
     Path((name, scope, collection)): Path<(String, String, String)>,
 ) -> Response {
-    let bucket = match bucket_to_change(&shared, &caller, &name) {
-        Ok(bucket) => bucket,
-        Err(response) => return *response,
-    };
-    change(&shared, bucket, move |present, mut draft| {
-        let in_scope = scope_named(present, &scope)?.id;
-        let there = present.collection_named(in_scope, &collection);
-        let id = there.ok_or_else(|| no_collection(&scope, &collection))?.id;
+    change(&shared, &caller, &name, move |present, mut draft| {
+        let id = collection_named(present, &scope, &collection)?.id;
         draft.collections.retain(|one| one.id != id);
         draft.finish()
     })
@@ -318,11 +292,7 @@ pub(super) async fn replace(
     Query(condition): Query<Condition>,
     body: Bytes,
 ) -> Response {
-    let bucket = match bucket_to_change(&shared, &caller, &name) {
-        Ok(bucket) => bucket,
-        Err(response) => return *response,
-    };
-    change(&shared, bucket, move |present, draft| {
+    change(&shared, &caller, &name, move |present, draft| {
         if condition.valid_on_uid.as_ref().is_some_and(|uid| *uid != present.uid().to_string()) {
             let message = format!("The manifest has the uid {}, not the one given", present.uid());
             return Err(Refused::Invalid(message));

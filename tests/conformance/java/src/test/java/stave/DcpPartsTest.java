@@ -11,15 +11,11 @@ import com.couchbase.client.dcp.StreamFrom;
 import com.couchbase.client.dcp.StreamTo;
 import com.couchbase.client.dcp.highlevel.CollectionCreated;
 import com.couchbase.client.dcp.highlevel.CollectionDropped;
-import com.couchbase.client.dcp.highlevel.DatabaseChangeListener;
-import com.couchbase.client.dcp.highlevel.Deletion;
 import com.couchbase.client.dcp.highlevel.DocumentChange;
 import com.couchbase.client.dcp.highlevel.FlowControlMode;
-import com.couchbase.client.dcp.highlevel.Mutation;
 import com.couchbase.client.dcp.highlevel.ScopeCreated;
 import com.couchbase.client.dcp.highlevel.ScopeDropped;
 import com.couchbase.client.dcp.highlevel.StreamEnd;
-import com.couchbase.client.dcp.highlevel.StreamFailure;
 import com.couchbase.client.java.Bucket;
 import com.couchbase.client.java.Cluster;
 import com.couchbase.client.java.Collection;
@@ -28,27 +24,22 @@ import com.couchbase.client.java.kv.GetOptions;
 import com.couchbase.client.java.kv.GetResult;
 import com.couchbase.client.java.kv.UpsertOptions;
 import java.time.Duration;
-import java.util.ArrayList;
 import java.util.HashMap;
-import java.util.List;
 import java.util.Map;
 import java.util.UUID;
-import java.util.function.BooleanSupplier;
-import java.util.function.UnaryOperator;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 
 /** One collection and one scope, followed by Couchbase's own DCP client. */
 class DcpPartsTest {
-  private static final Duration DEADLINE = Duration.ofSeconds(60);
   private static Cluster cluster;
   private static Bucket bucket;
 
   @BeforeAll
   static void connect() {
-    cluster = Cluster.connect(env("STAVE_CONN"), env("STAVE_USER"), env("STAVE_PASSWORD"));
-    bucket = cluster.bucket(env("STAVE_BUCKET"));
+    cluster = Cluster.connect(StrictCopy.env("STAVE_CONN"), StrictCopy.env("STAVE_USER"), StrictCopy.env("STAVE_PASSWORD"));
+    bucket = cluster.bucket(StrictCopy.env("STAVE_BUCKET"));
     bucket.waitUntilReady(Duration.ofSeconds(20));
   }
 
@@ -57,65 +48,33 @@ class DcpPartsTest {
     cluster.disconnect();
   }
 
-  private static String env(String name) {
-    return System.getenv(name);
-  }
-
-  private static Client client(UnaryOperator<Client.Builder> what) {
-    return what.apply(Client.builder()
-            .connectionString(env("STAVE_CONN"))
-            .bucket(env("STAVE_BUCKET"))
-            .credentials(env("STAVE_USER"), env("STAVE_PASSWORD"))
-            .collectionsAware(true)
-            .flowControl(1 << 20)
-            .userAgent("stave-conformance", "1"))
-        .build();
-  }
-
   /** What the streams brought, by qualified key, and how many events of each kind. */
-  private static final class Copy implements DatabaseChangeListener {
+  private static final class Copy extends StrictCopy {
     private final String scope;
-    private final Map<String, DocumentChange> documents = new HashMap<>();
-    private final Map<Integer, Long> seen = new HashMap<>();
     private final Map<String, Integer> events = new HashMap<>();
-    private final List<String> faults = new ArrayList<>();
-    private int changes;
 
     Copy(String scope) {
       this.scope = scope;
     }
 
-    private void advance(int vbucket, long seqno) {
-      Long before = seen.put(vbucket, seqno);
-      if (before != null && seqno <= before) {
-        faults.add("vBucket " + vbucket + ": seqno " + seqno + " after " + before);
-      }
-    }
-
-    private synchronized void change(DocumentChange change) {
-      advance(change.getVbucket(), change.getOffset().getSeqno());
+    @Override
+    void keep(DocumentChange change) {
       if (!change.getCollection().scope().name().equals(scope)) {
         faults.add(change.getQualifiedKey() + " is not wanted");
       }
       changes++;
       documents.put(change.getCollection().name() + "/" + change.getKey(), change);
-      notifyAll();
+    }
+
+    @Override
+    String progress() {
+      return events.toString();
     }
 
     private synchronized void event(String kind, int vbucket, long seqno) {
       advance(vbucket, seqno);
       events.merge(kind, 1, Integer::sum);
       notifyAll();
-    }
-
-    @Override
-    public void onMutation(Mutation mutation) {
-      change(mutation);
-    }
-
-    @Override
-    public void onDeletion(Deletion deletion) {
-      change(deletion);
     }
 
     @Override
@@ -142,23 +101,6 @@ class DcpPartsTest {
     public synchronized void onStreamEnd(StreamEnd end) {
       events.merge("ends: " + end.getReason().name(), 1, Integer::sum);
       notifyAll();
-    }
-
-    @Override
-    public synchronized void onFailure(StreamFailure failure) {
-      faults.add(String.valueOf(failure.getCause()));
-      notifyAll();
-    }
-
-    synchronized void await(String what, BooleanSupplier is) throws InterruptedException {
-      long deadline = System.nanoTime() + DEADLINE.toNanos();
-      while (!is.getAsBoolean()) {
-        assertTrue(faults.isEmpty(), faults.toString());
-        long leftMs = (deadline - System.nanoTime()) / 1_000_000;
-        assertTrue(leftMs > 0, "not in time: " + what + ": " + events);
-        wait(leftMs);
-      }
-      assertTrue(faults.isEmpty(), faults.toString());
     }
 
     /** Waits until everything of a collection has come, and compares it document by document. */
@@ -212,9 +154,9 @@ class DcpPartsTest {
 
   private static int start(Client client, Copy copy) {
     client.listener(copy, FlowControlMode.AUTOMATIC);
-    client.connect().block(DEADLINE);
-    client.initializeState(StreamFrom.BEGINNING, StreamTo.INFINITY).block(DEADLINE);
-    client.startStreaming().block(DEADLINE);
+    client.connect().block(StrictCopy.DEADLINE);
+    client.initializeState(StreamFrom.BEGINNING, StreamTo.INFINITY).block(StrictCopy.DEADLINE);
+    client.startStreaming().block(StrictCopy.DEADLINE);
     return client.numPartitions();
   }
 
@@ -228,7 +170,7 @@ class DcpPartsTest {
     fill(one, 0, 1000);
     fill(two, 0, 200);
     Copy copy = new Copy(scope);
-    try (Client client = client(builder -> builder.collectionNames(scope + ".one"))) {
+    try (Client client = StrictCopy.client().collectionNames(scope + ".one").build()) {
       int streams = start(client, copy);
       fill(two, 1, 200);
       fill(one, 1, 1000);
@@ -252,7 +194,7 @@ class DcpPartsTest {
     fill(first, 0, 500);
     fill(bucket.defaultCollection(), 0, 20);
     Copy copy = new Copy(scope);
-    try (Client client = client(builder -> builder.scopeName(scope))) {
+    try (Client client = StrictCopy.client().scopeName(scope).build()) {
       int streams = start(client, copy);
       // One that comes while it is followed belongs to it, too.
       bucket.collections().createCollection(scope, "second");

@@ -9,14 +9,9 @@ import com.couchbase.client.core.error.DocumentNotFoundException;
 import com.couchbase.client.dcp.Client;
 import com.couchbase.client.dcp.StreamFrom;
 import com.couchbase.client.dcp.StreamTo;
-import com.couchbase.client.dcp.highlevel.DatabaseChangeListener;
-import com.couchbase.client.dcp.highlevel.Deletion;
 import com.couchbase.client.dcp.highlevel.DocumentChange;
 import com.couchbase.client.dcp.highlevel.FlowControlMode;
-import com.couchbase.client.dcp.highlevel.Mutation;
 import com.couchbase.client.dcp.highlevel.SeqnoAdvanced;
-import com.couchbase.client.dcp.highlevel.StreamEnd;
-import com.couchbase.client.dcp.highlevel.StreamFailure;
 import com.couchbase.client.java.Cluster;
 import com.couchbase.client.java.Collection;
 import com.couchbase.client.java.codec.RawBinaryTranscoder;
@@ -30,22 +25,20 @@ import java.util.List;
 import java.util.Map;
 import java.util.Random;
 import java.util.UUID;
-import java.util.function.BooleanSupplier;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 
 /** A full copy and a live tail of a bucket by Couchbase's own DCP client. */
 class DcpTest {
-  private static final Duration DEADLINE = Duration.ofSeconds(60);
   private static Cluster cluster;
   private static Collection collection;
 
   @BeforeAll
   static void connect() {
-    cluster = Cluster.connect(env("STAVE_CONN"), env("STAVE_USER"), env("STAVE_PASSWORD"));
-    cluster.bucket(env("STAVE_BUCKET")).waitUntilReady(Duration.ofSeconds(20));
-    collection = cluster.bucket(env("STAVE_BUCKET")).defaultCollection();
+    cluster = Cluster.connect(StrictCopy.env("STAVE_CONN"), StrictCopy.env("STAVE_USER"), StrictCopy.env("STAVE_PASSWORD"));
+    cluster.bucket(StrictCopy.env("STAVE_BUCKET")).waitUntilReady(Duration.ofSeconds(20));
+    collection = cluster.bucket(StrictCopy.env("STAVE_BUCKET")).defaultCollection();
   }
 
   @AfterAll
@@ -53,87 +46,26 @@ class DcpTest {
     cluster.disconnect();
   }
 
-  private static String env(String name) {
-    return System.getenv(name);
-  }
-
-  private static Client client() {
-    return Client.builder()
-        .connectionString(env("STAVE_CONN"))
-        .bucket(env("STAVE_BUCKET"))
-        .credentials(env("STAVE_USER"), env("STAVE_PASSWORD"))
-        .collectionsAware(true)
-        .flowControl(1 << 20)
-        .userAgent("stave-conformance", "1")
-        .build();
-  }
-
-  /** What the streams brought: the newest version of each document, and how far each vBucket is. */
-  private static final class Copy implements DatabaseChangeListener {
+  /** Only documents whose keys begin in one way. */
+  private static final class Copy extends StrictCopy {
     private final String prefix;
-    private final Map<String, DocumentChange> documents = new HashMap<>();
-    private final Map<Integer, Long> seen = new HashMap<>();
-    private final List<String> faults = new ArrayList<>();
-    private int changes;
-    private int ended;
 
     Copy(String prefix) {
       this.prefix = prefix;
     }
 
-    private void advance(int vbucket, long seqno) {
-      Long before = seen.put(vbucket, seqno);
-      if (before != null && seqno <= before) {
-        faults.add("vBucket " + vbucket + ": seqno " + seqno + " after " + before);
-      }
-    }
-
-    private synchronized void change(DocumentChange change) {
-      advance(change.getVbucket(), change.getOffset().getSeqno());
+    @Override
+    void keep(DocumentChange change) {
       if (change.getKey().startsWith(prefix)) {
         changes++;
         documents.put(change.getKey(), change);
       }
-      notifyAll();
-    }
-
-    @Override
-    public void onMutation(Mutation mutation) {
-      change(mutation);
-    }
-
-    @Override
-    public void onDeletion(Deletion deletion) {
-      change(deletion);
     }
 
     @Override
     public synchronized void onSeqnoAdvanced(SeqnoAdvanced advanced) {
       advance(advanced.getVbucket(), advanced.getOffset().getSeqno());
       notifyAll();
-    }
-
-    @Override
-    public synchronized void onStreamEnd(StreamEnd end) {
-      ended++;
-      notifyAll();
-    }
-
-    @Override
-    public synchronized void onFailure(StreamFailure failure) {
-      faults.add(String.valueOf(failure.getCause()));
-      notifyAll();
-    }
-
-    synchronized void await(String what, BooleanSupplier is) throws InterruptedException {
-      long deadline = System.nanoTime() + DEADLINE.toNanos();
-      while (!is.getAsBoolean()) {
-        assertTrue(faults.isEmpty(), faults.toString());
-        long leftMs = (deadline - System.nanoTime()) / 1_000_000;
-        assertTrue(leftMs > 0, "not in time: " + what);
-        wait(leftMs);
-      }
-      assertTrue(faults.isEmpty(), faults.toString());
     }
 
     /** Document by document, against what the bucket says. */
@@ -179,12 +111,12 @@ class DcpTest {
       collection.remove(keys.get(n));
     }
     Copy copy = new Copy(prefix);
-    try (Client client = client()) {
+    try (Client client = StrictCopy.client().build()) {
       client.listener(copy, FlowControlMode.AUTOMATIC);
-      client.connect().block(DEADLINE);
-      client.initializeState(StreamFrom.BEGINNING, StreamTo.NOW).block(DEADLINE);
+      client.connect().block(StrictCopy.DEADLINE);
+      client.initializeState(StreamFrom.BEGINNING, StreamTo.NOW).block(StrictCopy.DEADLINE);
       Map<Integer, Long> high = seqnos(client);
-      client.startStreaming().block(DEADLINE);
+      client.startStreaming().block(StrictCopy.DEADLINE);
       copy.await("everything arrives", () ->
           high.entrySet().stream().allMatch(one -> copy.seen.getOrDefault(one.getKey(), 0L) >= one.getValue()));
     }
@@ -199,11 +131,11 @@ class DcpTest {
       keys.add(prefix + n);
     }
     Copy copy = new Copy(prefix);
-    try (Client client = client()) {
+    try (Client client = StrictCopy.client().build()) {
       client.listener(copy, FlowControlMode.AUTOMATIC);
-      client.connect().block(DEADLINE);
-      client.initializeState(StreamFrom.NOW, StreamTo.INFINITY).block(DEADLINE);
-      client.startStreaming().block(DEADLINE);
+      client.connect().block(StrictCopy.DEADLINE);
+      client.initializeState(StreamFrom.NOW, StreamTo.INFINITY).block(StrictCopy.DEADLINE);
+      client.startStreaming().block(StrictCopy.DEADLINE);
       Map<Integer, Long> before = seqnos(client);
       Random random = new Random(1);
       for (int n = 0; n < 5000; n++) {

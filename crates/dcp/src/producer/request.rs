@@ -1,0 +1,151 @@
+//! A stream request: what is looked at before a stream begins, and why one may be refused.
+
+use base::{Seqno, VbId, VbUuid};
+use engine::{StreamRefusal, StreamWanted};
+use protocol::Status;
+use protocol::dcp::{FailoverLog, OpenFlags, StreamFlags, StreamRequest};
+use vbucket::ResumePoint;
+use vbucket::collections::ManifestUid;
+
+use super::Producer;
+use crate::filter::Filter;
+use crate::interest::Interest;
+use crate::stream::Stream;
+
+/// Why a stream request is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamRequestRefusal {
+    /// With this status.
+    Status(Status),
+    /// The consumer has to roll back to this seqno first.
+    RollBack(Seqno),
+    /// What it wants is unknown: with this status, by the manifest that is named.
+    Unknown(Status, ManifestUid),
+}
+
+impl From<Status> for StreamRequestRefusal {
+    fn from(status: Status) -> StreamRequestRefusal {
+        StreamRequestRefusal::Status(status)
+    }
+}
+
+impl From<StreamRefusal> for StreamRequestRefusal {
+    fn from(refusal: StreamRefusal) -> StreamRequestRefusal {
+        match refusal {
+            StreamRefusal::RollBack(to) => StreamRequestRefusal::RollBack(to),
+            StreamRefusal::UnknownCollection(uid) => {
+                StreamRequestRefusal::Unknown(Status::UnknownCollection, uid)
+            }
+            StreamRefusal::UnknownScope(uid) => StreamRequestRefusal::Unknown(Status::UnknownScope, uid),
+            StreamRefusal::NotMyVbucket => Status::NotMyVbucket.into(),
+            StreamRefusal::Loading => Status::Etmpfail.into(),
+        }
+    }
+}
+
+impl Producer {
+    /// A stream request; the value of the answer is the failover log.
+    pub fn request(
+        &mut self,
+        vb: VbId,
+        opaque: u32,
+        request: &StreamRequest,
+        value: &[u8],
+    ) -> Result<Vec<u8>, StreamRequestRefusal> {
+        self.is_heard = true;
+        if request.flags.has(StreamFlags::NO_VALUE) || is_contradictory(request.flags) {
+            return Err(Status::Einval.into());
+        }
+        if self.slots.get(usize::from(vb.0)).is_none() || self.bucket.state_of(vb).is_none() {
+            return Err(Status::NotMyVbucket.into());
+        }
+        let knows_much = self.features.collections || self.agreed.flags.has(OpenFlags::XATTRS);
+        if knows_much && !self.agreed.noop {
+            // Whoever knows of collections or xattrs has to show that it lives.
+            return Err(Status::NotSupported.into());
+        }
+        let in_order = request.start <= request.end
+            && (request.start == Seqno(0)
+                || (request.snapshot_start <= request.start && request.start <= request.snapshot_end));
+        if !in_order {
+            return Err(Status::Erange.into());
+        }
+        if !value.is_empty() && !self.features.collections {
+            return Err(Status::Einval.into());
+        }
+        let filter = Filter::parse(value).map_err(Status::from)?;
+        let wanted = match (&filter.collections, filter.scope) {
+            (Some(collections), _) => StreamWanted::Collections(collections),
+            (None, Some(scope)) => StreamWanted::Scope(scope),
+            (None, None) if self.features.collections => StreamWanted::Everything,
+            (None, None) => StreamWanted::Default,
+        };
+        self.bucket.look_for(vb, wanted)?;
+        self.check_filter(&filter)?;
+        if self.streams_of(vb).any(|stream| stream.stream_id == filter.stream_id) {
+            return Err(Status::KeyEexists.into());
+        }
+        let mut request = *request;
+        if request.flags.has(StreamFlags::FROM_LATEST)
+            && let Some((_, _, uuid, high)) = self.bucket.stream_state(vb)
+        {
+            (request.start, request.snapshot_start, request.snapshot_end) = (high, high, high);
+            request.uuid = uuid;
+        }
+        let at = ResumePoint {
+            start: request.start,
+            uuid: request.uuid,
+            snapshot_start: request.snapshot_start,
+            snapshot_end: request.snapshot_end,
+            strict_uuid: request.flags.has(StreamFlags::STRICT_UUID),
+            ignore_purged: request.flags.has(StreamFlags::IGNORE_PURGED),
+            purge: filter.purge_seqno.map(Seqno),
+        };
+        let only_active = request.flags.has(StreamFlags::ACTIVE_ONLY);
+        let start = if request.flags.has(StreamFlags::TAKEOVER) && !only_active {
+            self.bucket.begin_handover(vb, &self.follower, &at, wanted)?
+        } else {
+            self.bucket.begin_stream(vb, &self.follower, &at, wanted, only_active)?
+        };
+        if let (true, Some(node)) = (self.agreed.sync_writes, &self.agreed.consumer_name) {
+            self.bucket.replica_resumes(vb, node, request.start);
+        }
+        let log = start.failover.iter().map(|entry| (VbUuid(entry.uuid.0), entry.seqno));
+        let log = FailoverLog::encode(log);
+        let interest = match wanted {
+            StreamWanted::Everything => None,
+            StreamWanted::Default => Some(Interest::Default),
+            StreamWanted::Collections(collections) => {
+                let has_all = start.has_all_that_is_wanted;
+                let complete_to = if has_all { start.high_seqno } else { request.start };
+                Some(Interest::Collections(collections.to_vec(), complete_to))
+            }
+            StreamWanted::Scope(scope) => Some(Interest::Scope(scope, start.collections.clone())),
+        };
+        let sync_writes = self.agreed.sync_writes;
+        let mut stream =
+            Box::new(Stream::new(opaque, &request, filter.stream_id, interest, &start, sync_writes));
+        let slot = &mut self.slots[usize::from(vb.0)];
+        stream.next = slot.take();
+        *slot = Some(stream);
+        self.was_streamed[usize::from(vb.0)] = true;
+        self.streams += 1;
+        self.enqueue(vb);
+        Ok(log)
+    }
+
+    fn check_filter(&self, filter: &Filter) -> Result<(), Status> {
+        if filter.stream_id.is_some() != self.agreed.stream_ids {
+            return Err(Status::DcpStreamIdInvalid);
+        }
+        if !filter.is_everything() && self.agreed.sync_writes {
+            return Err(Status::NotSupported);
+        }
+        Ok(())
+    }
+}
+
+/// Flags that cannot be meant: a vBucket is not handed over without its latest changes.
+fn is_contradictory(flags: StreamFlags) -> bool {
+    flags.has(StreamFlags::TAKEOVER | StreamFlags::DISK_ONLY)
+}

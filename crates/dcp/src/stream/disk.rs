@@ -1,0 +1,289 @@
+//! From the disk: where a stream begins, and what it makes of a backfill.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::planted::{self, Bug};
+use base::{CollectionId, Seqno, VbState};
+use engine::{Backfill, BackfillReading, Bucket, BucketKind, Changes};
+use kvstore::Values;
+use protocol::dcp::{EndReason, Marker, MarkerMore, OpenFlags, StreamFlags, What};
+use vbucket::{CursorId, Range, RangeLimit};
+
+use super::memory::{after, newest_in_order};
+use super::snapshots::NextMarker;
+use super::{More, Phase, Stream};
+use crate::agreement::{BackfillOrder, OutOfOrder, Priority};
+use crate::frame_writer::FrameWriter;
+use crate::interest::Interest;
+use crate::pending::Pending;
+use crate::sink::Sink;
+use crate::sync_writes::last_visible;
+use crate::turn::{Allowance, Common};
+
+/// Bytes taken from a backfill at once.
+const TAKE_BYTES: usize = 512 << 10;
+
+/// A stream that reads from disk.
+pub(super) struct Disk {
+    pub(super) backfill: Arc<Backfill>,
+    /// What comes meanwhile is kept in memory for it: everything after this seqno.
+    pub(super) cursor: Option<(CursorId, Seqno)>,
+    has_marker: bool,
+    is_out_of_order: bool,
+    /// The last change of the snapshot that the consumer wanted.
+    last_wanted: Seqno,
+    /// What belongs to the snapshot although it is not on disk yet.
+    rest: Option<Range>,
+    /// Whether the last change of that came to nothing.
+    is_abort_last: bool,
+}
+
+impl Stream {
+    /// Whether it waits for the disk.
+    pub(crate) fn is_on_disk(&self) -> bool {
+        matches!(self.phase, Phase::Disk(_))
+    }
+
+    /// Gives up a backfill for which the consumer has no room for too long: it would hold on to files that are no
+    /// longer in use. Whether it did.
+    pub(crate) fn give_up_if_stalled(
+        &mut self,
+        bucket: &Bucket,
+        on_disk: &Cell<usize>,
+        now: Duration,
+    ) -> bool {
+        let Phase::Disk(disk) = &self.phase else { return false };
+        if !bucket.is_backfill_stalled(&disk.backfill, now) {
+            return false;
+        }
+        self.pending = None;
+        let before = std::mem::replace(&mut self.phase, Phase::Done(EndReason::TooSlow));
+        self.left(before, bucket, on_disk);
+        true
+    }
+
+    /// Up to here the consumer has, or had when it came, everything that it wants.
+    fn complete_to(&self) -> Seqno {
+        match self.interest.as_deref() {
+            Some(Interest::Collections(_, complete_to)) => self.sent.max(*complete_to),
+            _ => self.sent,
+        }
+    }
+
+    /// Chooses between memory and disk.
+    pub(super) fn begin(&mut self, common: &Common<'_>) -> More {
+        let (bucket, agreed) = (common.bucket, common.agreed);
+        if agreed.backfill_order == BackfillOrder::Sequential && common.on_disk.get() > 0 {
+            return More::Queued;
+        }
+        let mut cursor = None;
+        if !self.flags.has(StreamFlags::DISK_ONLY) {
+            match bucket.join_memory(self.place, common.name, self.sent) {
+                Some(joined) if joined.from <= self.sent || planted::is(Bug::StreamSkipsDisk) => {
+                    self.phase = Phase::Memory(joined.id);
+                    return More::Some;
+                }
+                Some(joined) => cursor = Some((joined.id, joined.from)),
+                // It will be seen as broken off.
+                None => return More::Nothing,
+            }
+        }
+        let no_values = OpenFlags::NO_VALUE | OpenFlags::NO_VALUE_WITH_DATATYPE;
+        let leave = agreed.flags.0 & no_values != 0 && !agreed.flags.has(OpenFlags::XATTRS);
+        let by_key = self.collection_by_key(common);
+        let reading = BackfillReading {
+            values: if leave { Values::Leave } else { Values::Read },
+            by_key,
+            is_urgent: agreed.priority == Priority::High,
+            with_prepares: agreed.sync_writes,
+        };
+        let writer = Box::new(FrameWriter {
+            head: self.message(What::End(EndReason::Ok)),
+            agreed: agreed.clone(),
+            features: common.features,
+            interest: self.interest.clone(),
+        });
+        let backfill = bucket.begin_backfill(self.place.vb, self.sent, reading, writer, common.follower);
+        common.on_disk.set(common.on_disk.get() + 1);
+        self.phase = Phase::Disk(Box::new(Disk {
+            backfill,
+            cursor,
+            has_marker: false,
+            is_out_of_order: by_key.is_some(),
+            last_wanted: Seqno(0),
+            rest: None,
+            is_abort_last: false,
+        }));
+        More::Nothing
+    }
+
+    /// The collection that is read in the order of keys: the only one wanted, from the beginning, of a large vBucket.
+    /// In order of seqno all others would be read as well.
+    fn collection_by_key(&self, common: &Common<'_>) -> Option<CollectionId> {
+        let may = common.agreed.out_of_order != OutOfOrder::No
+            && self.sent == Seqno(0)
+            && self.end == Seqno(u64::MAX)
+            && !self.flags.has(StreamFlags::DISK_ONLY)
+            // What a replica has of a snapshot is consistent in no order.
+            && self.state == VbState::Active
+            // Without a disk there is nothing in that order.
+            && common.bucket.config().kind == BucketKind::Persistent;
+        let Some(Interest::Collections(wanted, _)) = self.interest.as_deref() else { return None };
+        match &wanted[..] {
+            [only] if may => {
+                let part = common.bucket.stream_part(self.place.vb, *only)?;
+                let is_large = part.high_seqno.0 >= common.out_of_order_from;
+                (is_large || part.is_small_beside_others()).then_some(*only)
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn take_from_disk(
+        &mut self,
+        common: &Common<'_>,
+        mut disk: Box<Disk>,
+        allowance: &mut Allowance,
+        out: &mut dyn Sink,
+    ) -> More {
+        let taken = common.bucket.take_backfilled(&disk.backfill, TAKE_BYTES);
+        let scope = match taken.scope {
+            Some(scope) if !taken.has_failed => scope,
+            _ => {
+                self.phase = Phase::Disk(disk);
+                if taken.has_failed {
+                    self.leave(common, Phase::Done(EndReason::BackfillFailed));
+                    return More::Some;
+                }
+                return More::Nothing;
+            }
+        };
+        // Tombstones of documents that the consumer has may be gone since it came.
+        let is_purged = self.sent > Seqno(0) && self.complete_to() < scope.purge_seqno;
+        if is_purged && !disk.has_marker && !self.flags.has(StreamFlags::IGNORE_PURGED) {
+            self.phase = Phase::Disk(disk);
+            self.leave(common, Phase::Done(EndReason::Rollback));
+            return More::Some;
+        }
+        let unfinished = if disk.has_marker { None } else { self.unfinished() };
+        if unfinished.is_some_and(|end| scope.snapshot_end > end) {
+            self.phase = Phase::Disk(disk);
+            return self.break_snapshot_off(common);
+        }
+        // What is read belongs to the snapshot that was announced.
+        disk.has_marker |= unfinished.is_some();
+        let mut pending = Pending::new(common.bucket);
+        pending.is_out_of_order = disk.is_out_of_order;
+        pending.is_of_documents = true;
+        pending.is_last = taken.is_over;
+        pending.take_frames(taken.frames, taken.last);
+        if let Some(writer) = taken.writer {
+            let writer: Box<dyn Any> = writer;
+            // Whatever it was told of collections meanwhile.
+            let interest = writer.downcast::<FrameWriter>().expect("it is the one of this stream").interest;
+            self.interest = interest;
+        }
+        // Without sync writes the end is one that may be asked about.
+        let readable = if common.agreed.sync_writes { scope.high_seqno } else { scope.max_visible };
+        let visible = self.visible_end(common, readable);
+        // Who knows of collections is told up to where it has everything, also if there is nothing for it.
+        let tells = self.interest.is_some() && common.features.collections;
+        let is_passed = taken.is_done && tells && !disk.is_out_of_order && visible > self.sent;
+        if !disk.has_marker && (!pending.is_empty() || is_passed) {
+            disk.has_marker = true;
+            disk.rest = self.rest_of_snapshot(common, &disk, scope.high_seqno);
+            if disk.is_out_of_order {
+                self.send(What::OutOfOrder(true), allowance, out);
+                (self.snapshot_start, self.next_marker) = (scope.high_seqno.next(), NextMarker::AfterDisk);
+            } else {
+                let mut max_visible = scope.max_visible;
+                let (end, more) = match &disk.rest {
+                    Some(rest) => {
+                        let newest = newest_in_order(after(rest, scope.high_seqno));
+                        let part = common.visible(&newest, rest.end());
+                        let is_whole = rest.snapshot_end() <= rest.end();
+                        max_visible = max_visible.max(last_visible(&newest));
+                        disk.is_abort_last = is_whole && part.is_abort_last;
+                        let end = if is_whole { part.end.max(visible) } else { rest.snapshot_end() };
+                        (end, Marker::MAY_DUPLICATE)
+                    }
+                    // Inside of a snapshot that has not come as a whole nobody knows what of it is for the consumer.
+                    None if scope.snapshot_end > scope.high_seqno => {
+                        (scope.snapshot_end, Marker::MAY_DUPLICATE)
+                    }
+                    None => (visible, 0),
+                };
+                self.max_visible = max_visible;
+                let flags = Marker::DISK | Marker::CHECKPOINT | more;
+                let more = MarkerMore {
+                    max_visible,
+                    high_completed: scope.high_completed,
+                    purge_and_high_prepared: Some((scope.purge_seqno, scope.high_prepared)),
+                };
+                let snapshot = self.announce(end, flags, more);
+                self.send_marker(common, &snapshot, allowance, out);
+            }
+        }
+        pending.last_wanted = pending.last_wanted.max(disk.last_wanted);
+        disk.last_wanted = pending.last_wanted;
+        let got_any = !pending.is_empty();
+        if taken.is_done {
+            let repeated = u64::from(planted::is(Bug::SwitchRepeatsOne));
+            pending.end = Some(Seqno(scope.high_seqno.0 - repeated).max(self.sent));
+            if let Some(rest) = disk.rest.take() {
+                self.show(newest_in_order(after(&rest, scope.high_seqno)), common, &mut pending);
+                pending.end = Some(rest.end());
+                pending.moves_cursor = true;
+            }
+            pending.marker_end = self.announced_end();
+            let is_told = disk.is_abort_last || self.says_ends();
+            pending.is_announced = disk.has_marker && is_told && self.is_complete_with(&pending);
+            pending.is_out_of_order &= disk.has_marker;
+            self.pending = Some(Box::new(pending));
+            self.leave_disk(common, *disk, scope.high_seqno);
+            return More::Some;
+        }
+        self.phase = Phase::Disk(disk);
+        if got_any || pending.is_last {
+            self.pending = Some(Box::new(pending));
+            return More::Some;
+        }
+        More::Nothing
+    }
+
+    /// Where a snapshot from disk that goes up to `high` ends for the consumer. Who knows of no collections cannot be
+    /// told that the rest is for others.
+    fn visible_end(&self, common: &Common<'_>, high: Seqno) -> Seqno {
+        if self.interest.as_deref() != Some(&Interest::Default) {
+            return high;
+        }
+        let part = common.bucket.stream_part(self.place.vb, CollectionId::DEFAULT);
+        part.map_or(high, |part| part.high_seqno.min(high))
+    }
+
+    /// What follows the disk's state in memory, if that is older than the snapshot that the consumer has a part of.
+    fn rest_of_snapshot(&self, common: &Common<'_>, disk: &Disk, high: Seqno) -> Option<Range> {
+        let (cursor, _) = disk.cursor.filter(|(_, from)| *from <= high && high < self.must_reach)?;
+        match common.bucket.take_changes(self.place, cursor, RangeLimit::NONE) {
+            Changes::Range(range) => Some(range),
+            Changes::Nothing | Changes::Dropped => None,
+        }
+    }
+
+    fn leave_disk(&mut self, common: &Common<'_>, disk: Disk, high: Seqno) {
+        common.on_disk.set(common.on_disk.get() - 1);
+        self.phase = match disk.cursor {
+            Some((cursor, from)) if from <= high || planted::is(Bug::SwitchSkips) => Phase::Memory(cursor),
+            // Memory had moved on before the disk was read; or there is no cursor: look again.
+            Some((cursor, _)) => {
+                common.bucket.leave_memory(self.place, cursor);
+                Phase::Begin
+            }
+            None if self.flags.has(StreamFlags::DISK_ONLY) => Phase::Done(EndReason::Ok),
+            None => Phase::Begin,
+        };
+    }
+}

@@ -1,0 +1,166 @@
+//! From memory: which snapshots become of the changes that a cursor has next.
+
+use std::collections::HashSet;
+
+use base::{Seqno, VbState, Version};
+use engine::Changes;
+use protocol::dcp::{Marker, MarkerMore};
+use vbucket::collections::event::begins_checkpoint;
+use vbucket::{CursorId, Range, RangeLimit};
+
+use super::snapshots::NextMarker;
+use super::{More, Phase, Stream};
+use crate::pending::Pending;
+use crate::sync_writes::{self, last_visible};
+use crate::turn::Common;
+
+/// Changes of the first range, which are merged into one snapshot; a larger one is sent as it is sealed.
+const FIRST_RANGE: RangeLimit = RangeLimit { items: 100_000, bytes: 16 << 20, ..RangeLimit::NONE };
+/// Changes taken from memory at once.
+const RANGE: RangeLimit = RangeLimit { items: 10_000, bytes: 2 << 20, ..RangeLimit::NONE };
+/// The same for those who take part in sync writes: a prepare and what became of an earlier one of its key may not meet
+/// in a snapshot.
+const RUN: RangeLimit = RangeLimit { one_run: true, ..RANGE };
+
+impl Stream {
+    pub(super) fn take_from_memory(&mut self, common: &Common<'_>, cursor: CursorId) -> More {
+        let limit = match self.next_marker {
+            _ if common.agreed.sync_writes => RUN,
+            NextMarker::Plain => RANGE,
+            NextMarker::First | NextMarker::AfterDisk | NextMarker::AtBoundary => FIRST_RANGE,
+        };
+        let unfinished = self.unfinished();
+        let limit = limit.through(unfinished.unwrap_or(limit.through));
+        let take = |limit| common.bucket.take_changes(self.place, cursor, limit);
+        let range = match take(limit) {
+            Changes::Range(range) if unfinished.is_some_and(|end| range.snapshot_end() > end) => {
+                self.phase = Phase::Memory(cursor);
+                return self.break_snapshot_off(common);
+            }
+            Changes::Range(range) if range.end() < self.must_reach => match take(RangeLimit::NONE) {
+                Changes::Range(whole) => whole,
+                Changes::Nothing | Changes::Dropped => range,
+            },
+            Changes::Range(range) => range,
+            Changes::Nothing => {
+                self.phase = Phase::Memory(cursor);
+                return More::Nothing;
+            }
+            // Back to the disk, from where it stopped.
+            Changes::Dropped => return More::Some,
+        };
+        let mut pending = Pending::new(common.bucket);
+        pending.end = Some(range.end());
+        pending.moves_cursor = true;
+        // What was announced with the disk's part goes on without a marker, also in a vBucket that is active by now.
+        let goes_on = unfinished.is_some();
+        if self.state != VbState::Active || goes_on || range.snapshot_end() > range.end() {
+            self.plan_received(&range, common, &mut pending);
+        } else {
+            self.plan_snapshots(&range, common, &mut pending);
+        }
+        self.phase = Phase::Memory(cursor);
+        self.pending = Some(Box::new(pending));
+        More::Some
+    }
+
+    /// Makes one snapshot of what memory has next: the one that another vBucket made, as far as it is here.
+    fn plan_received(&mut self, range: &Range, common: &Common<'_>, pending: &mut Pending) {
+        let is_new = self.unfinished().is_none();
+        let is_whole = range.snapshot_end() <= range.end();
+        let newest = newest_in_order(after(range, self.sent));
+        // Inside of a snapshot that has not come as a whole nobody knows what its end will be.
+        let visible = common.visible(&newest, range.end());
+        let comes_to_nothing = is_whole && visible.is_abort_last;
+        self.max_visible = self.max_visible.max(last_visible(&newest));
+        let mut chosen = Pending::new(common.bucket);
+        chosen.as_documents = told_as_documents(range, &newest, self.sent, common);
+        self.show(newest, common, &mut chosen);
+        let is_marked = is_new && (comes_to_nothing || !chosen.is_empty());
+        if is_marked {
+            let more = if is_whole { 0 } else { Marker::MAY_DUPLICATE };
+            let flags = Marker::MEMORY | self.checkpoint_flag(range, range.start(), range.end()) | more;
+            let end = if is_whole { visible.end } else { range.snapshot_end() };
+            let more = MarkerMore { max_visible: self.max_visible, ..MarkerMore::default() };
+            pending.announce(self.announce(end, flags, more));
+        }
+        pending.is_last = chosen.is_last;
+        pending.append(chosen);
+        pending.marker_end = self.announced_end();
+        // An active vBucket announces only what it sends, unless it was none when that was saved.
+        let is_told = comes_to_nothing || self.state != VbState::Active || !is_new;
+        pending.is_announced = is_told && (is_marked || !is_new) && self.is_complete_with(pending);
+    }
+
+    /// Makes snapshots of what memory has next: one, and another one wherever a collection begins or ends.
+    fn plan_snapshots(&mut self, range: &Range, common: &Common<'_>, pending: &mut Pending) {
+        let fresh: Vec<&Version> = after(range, self.sent).collect();
+        let must_reach = self.must_reach;
+        let is_boundary =
+            |version: &Version| begins_checkpoint(version) && version.meta().by_seqno > must_reach;
+        let last = fresh.last().map(|version| version.meta().by_seqno);
+        // Everything up to here is in the parts before.
+        let mut before = self.sent;
+        for part in fresh.chunk_by(|_, next| !is_boundary(next)) {
+            if is_boundary(part[0]) && self.next_marker != NextMarker::First {
+                (self.snapshot_start, self.next_marker) = (part[0].meta().by_seqno, NextMarker::AtBoundary);
+            }
+            let part_end = match part.last().map(|version| version.meta().by_seqno) {
+                Some(end) if Some(end) != last => end,
+                // What was merged away or passed over at the end belongs to it, too.
+                _ => range.end(),
+            };
+            // Several sealed checkpoints become one snapshot: newest of each key, in order.
+            let (wanted, is_last) = self.choose(newest_in_order(part.iter().copied()), common);
+            let end = match (&self.interest, wanted.last()) {
+                (Some(_), Some(last)) => last.meta().by_seqno,
+                _ => part_end,
+            };
+            let visible = common.visible(&wanted, end);
+            self.max_visible = self.max_visible.max(last_visible(&wanted));
+            let mut chosen = Pending::new(common.bucket);
+            chosen.as_documents = told_as_documents(range, &wanted, before, common);
+            chosen.extend(wanted.into_iter().filter(|version| common.is_shown(version)));
+            pending.is_last = is_last;
+            if !chosen.is_empty() || visible.is_abort_last {
+                let flags = Marker::MEMORY | self.checkpoint_flag(range, before.next(), part_end);
+                let more = MarkerMore { max_visible: self.max_visible, ..MarkerMore::default() };
+                pending.announce(self.announce(visible.end, flags, more));
+                pending.append(chosen);
+                if visible.is_abort_last {
+                    pending.advance(visible.end);
+                }
+            }
+            if pending.is_last {
+                return;
+            }
+            before = part_end;
+        }
+    }
+
+    /// What the marker of a snapshot from memory says if a checkpoint begins there, as far as a consumer has to know:
+    /// at the first one, and where a run begins between `from` and `to`.
+    fn checkpoint_flag(&self, range: &Range, from: Seqno, to: Seqno) -> u32 {
+        let begins = self.next_marker != NextMarker::Plain || range.begins_run(from, to);
+        if begins { Marker::CHECKPOINT } else { 0 }
+    }
+}
+
+/// The newest version of each key, in order of seqno.
+pub(super) fn newest_in_order<'a>(changes: impl Iterator<Item = &'a Version>) -> Vec<Version> {
+    let mut newest = kvstore::newest_of(changes);
+    newest.sort_unstable_by_key(|version| version.meta().by_seqno);
+    newest
+}
+
+/// What of a range comes after a seqno.
+pub(super) fn after(range: &Range, seqno: Seqno) -> impl Iterator<Item = &Version> {
+    range.iter().filter(move |version| version.meta().by_seqno > seqno)
+}
+
+/// Which commits of `items`, a snapshot of a range from behind `sent`, are told as the documents that they made.
+fn told_as_documents(range: &Range, items: &[Version], sent: Seqno, common: &Common<'_>) -> HashSet<Seqno> {
+    // Within one checkpoint nothing takes another one's place.
+    let is_merged = common.agreed.sync_writes && range.checkpoints().nth(1).is_some();
+    if is_merged { sync_writes::commits_without_prepares(items, sent) } else { HashSet::new() }
+}

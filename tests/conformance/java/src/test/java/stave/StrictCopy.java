@@ -1,0 +1,89 @@
+package stave;
+
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import com.couchbase.client.dcp.Client;
+import com.couchbase.client.dcp.highlevel.DatabaseChangeListener;
+import com.couchbase.client.dcp.highlevel.Deletion;
+import com.couchbase.client.dcp.highlevel.DocumentChange;
+import com.couchbase.client.dcp.highlevel.Mutation;
+import com.couchbase.client.dcp.highlevel.StreamFailure;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.function.BooleanSupplier;
+
+/** What streams brought: the newest version of each document, how far each vBucket is, and what broke the protocol. */
+abstract class StrictCopy implements DatabaseChangeListener {
+  static final Duration DEADLINE = Duration.ofSeconds(60);
+
+  final Map<String, DocumentChange> documents = new HashMap<>();
+  final Map<Integer, Long> seen = new HashMap<>();
+  final List<String> faults = new ArrayList<>();
+  int changes;
+
+  /** Keeps a change, or does not. */
+  abstract void keep(DocumentChange change);
+
+  /** What a wait that was in vain prints beside its name. */
+  String progress() {
+    return changes + " changes";
+  }
+
+  static String env(String name) {
+    return System.getenv(name);
+  }
+
+  /** A client of the server under test, to be built. */
+  static Client.Builder client() {
+    return Client.builder()
+        .connectionString(env("STAVE_CONN"))
+        .bucket(env("STAVE_BUCKET"))
+        .credentials(env("STAVE_USER"), env("STAVE_PASSWORD"))
+        .collectionsAware(true)
+        .flowControl(1 << 20)
+        .userAgent("stave-conformance", "1");
+  }
+
+  void advance(int vbucket, long seqno) {
+    Long before = seen.put(vbucket, seqno);
+    if (before != null && seqno <= before) {
+      faults.add("vBucket " + vbucket + ": seqno " + seqno + " after " + before);
+    }
+  }
+
+  private synchronized void change(DocumentChange change) {
+    advance(change.getVbucket(), change.getOffset().getSeqno());
+    keep(change);
+    notifyAll();
+  }
+
+  @Override
+  public void onMutation(Mutation mutation) {
+    change(mutation);
+  }
+
+  @Override
+  public void onDeletion(Deletion deletion) {
+    change(deletion);
+  }
+
+  @Override
+  public synchronized void onFailure(StreamFailure failure) {
+    faults.add(String.valueOf(failure.getCause()));
+    notifyAll();
+  }
+
+  synchronized void await(String what, BooleanSupplier is) throws InterruptedException {
+    long deadline = System.nanoTime() + DEADLINE.toNanos();
+    while (!is.getAsBoolean()) {
+      assertTrue(faults.isEmpty(), faults.toString());
+      long leftMs = (deadline - System.nanoTime()) / 1_000_000;
+      assertTrue(leftMs > 0, "not in time: " + what + ": " + progress());
+      wait(leftMs);
+    }
+    assertTrue(faults.isEmpty(), faults.toString());
+  }
+}
