@@ -64,9 +64,8 @@ impl World {
             let members: Vec<Option<usize>> = chain.members().map(|name| self.node_called(name?)).collect();
             let have = members.iter().flatten().filter(|node| has(**node)).count();
             if have <= members.len() / 2 {
-                self.violation = Some(format!(
-                    "node {at} answers {number} ({level:?}, seqno {seqno} of vBucket {vb}), and {have} of {members:?} have it"
-                ));
+                let what = format!("{number} ({level:?}, seqno {seqno} of vBucket {vb})");
+                self.violation = Some(format!("node {at} answers {what}, and {have} of {members:?} have it"));
             }
         }
     }
@@ -75,8 +74,8 @@ impl World {
         (0..self.nodes.len()).find(|at| name_of(*at) == name)
     }
 
-    /// Whatever was prepared before a write that was committed is decided, too. What was committed just now: vBucket and
-    /// seqno of the prepare.
+    /// Whatever was prepared before a write that was committed is decided, too. What was committed just now: vBucket
+    /// and seqno of the prepare.
     pub fn check_commit_order(&mut self, at: usize, committed: &[(u16, u64)]) {
         for Waiting { op, wait } in &self.nodes[at].waiting {
             let Wait::Durable(waits) = wait else { continue };
