@@ -141,7 +141,7 @@ impl World {
     fn take(&mut self, at: usize, op: usize, executed: Executed) {
         let wait = match executed {
             Executed::Outcome(outcome) => return self.answer(op, outcome),
-            Executed::Changed(Changed { pending: None, cas, seqno, counted }) => {
+            Executed::Changed(Changed { pending: None, cas, seqno, counted, .. }) => {
                 self.check_promise(at, op, seqno);
                 return self.answer(op, Outcome::Done(cas, counted));
             }
@@ -209,15 +209,35 @@ impl World {
     /// Tells whoever waits for a sync write, if it is decided; `committed` collects what was committed.
     fn settle_change(&mut self, at: usize, op: usize, changed: Changed, committed: &mut Vec<(u16, u64)>) {
         let Some(pending) = &changed.pending else { return };
-        match pending.try_take() {
+        let is_known = changed.decided.is_some();
+        match changed.decided.or_else(|| pending.try_take()) {
             Some(SyncOutcome::Committed) => {
-                self.check_promise(at, op, changed.seqno);
+                if !is_known {
+                    self.check_promise(at, op, changed.seqno);
+                }
                 committed.push((self.clients.keys[self.history.ops[op].key].vb, changed.seqno));
                 self.answer(op, Outcome::Done(changed.cas, changed.counted));
             }
             Some(_) => self.answer(op, Outcome::Ambiguous),
             None if pending.is_abandoned() => self.answer(op, Outcome::Ambiguous),
             None => self.nodes[at].waiting.push(Waiting { op, wait: Wait::Durable(changed) }),
+        }
+    }
+
+    /// A node is about to hear of other chains: what was decided before was decided by those that it has.
+    pub fn note_decided(&mut self, at: usize) {
+        let mut committed = Vec::new();
+        for Waiting { op, wait } in &mut self.nodes[at].waiting {
+            let Wait::Durable(changed) = wait else { continue };
+            if changed.decided.is_none() {
+                changed.decided = changed.pending.as_ref().and_then(|pending| pending.try_take());
+                if changed.decided == Some(SyncOutcome::Committed) {
+                    committed.push((*op, changed.seqno));
+                }
+            }
+        }
+        for (op, seqno) in committed {
+            self.check_promise(at, op, seqno);
         }
     }
 

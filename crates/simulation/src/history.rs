@@ -112,7 +112,7 @@ impl History {
     /// lies between two moments counts.
     fn check_order(&self, numbers: &[usize], (begin_us, end_us): (u64, u64)) -> Result<(), String> {
         let is_inside = |op: &Op| op.asked_us >= begin_us && op.answered_us.is_none_or(|at| at < end_us);
-        let writers: BTreeMap<u64, usize> = self.writers(numbers)?;
+        let writers = self.writers(numbers, is_inside)?;
         let mut points = Vec::new();
         let mut nothing = Vec::new();
         for number in numbers.iter().copied() {
@@ -146,14 +146,22 @@ impl History {
         nothing.into_iter().try_for_each(|number| self.check_nothing(number, &points, numbers))
     }
 
-    /// Who gave the document which CAS.
-    fn writers(&self, numbers: &[usize]) -> Result<BTreeMap<u64, usize>, String> {
-        let mut writers = BTreeMap::new();
+    /// Who gave the document which CAS. One that was lost may be given again.
+    fn writers(
+        &self,
+        numbers: &[usize],
+        is_inside: impl Fn(&Op) -> bool,
+    ) -> Result<BTreeMap<u64, Vec<usize>>, String> {
+        let mut writers: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
         for number in numbers.iter().copied().filter(|number| self.ops[*number].kind != Kind::Read) {
             let Some(cas) = self.ops[number].cas else { continue };
-            if let Some(other) = writers.insert(cas, number) {
-                return Err(format!("{} and {} have one CAS", self.say(other), self.say(number)));
+            let same = writers.entry(cas).or_default();
+            if let Some(other) = same.iter().find(|other| is_inside(&self.ops[**other]))
+                && is_inside(&self.ops[number])
+            {
+                return Err(format!("{} and {} have one CAS", self.say(*other), self.say(number)));
             }
+            same.push(number);
         }
         Ok(writers)
     }
@@ -164,22 +172,26 @@ impl History {
         number: usize,
         cas: u64,
         value: &[u8],
-        writers: &BTreeMap<u64, usize>,
+        writers: &BTreeMap<u64, Vec<usize>>,
     ) -> Result<(), String> {
         let read = self.say(number);
-        let writer =
-            *writers.get(&cas).ok_or_else(|| format!("{read} found CAS {cas:x}, which nobody made"))?;
-        let op = &self.ops[writer];
-        let fits = match op.kind {
-            Kind::Set | Kind::Replace(_) => number_of(value) == Some(writer),
-            Kind::Append => value.ends_with(mark(writer).as_bytes()),
-            Kind::Count => true,
-            Kind::Delete | Kind::Read => false,
+        let of_cas =
+            writers.get(&cas).ok_or_else(|| format!("{read} found CAS {cas:x}, which nobody made"))?;
+        let fits = |writer: &usize| {
+            let op = &self.ops[*writer];
+            let has_its_value = match op.kind {
+                Kind::Set | Kind::Replace(_) => number_of(value) == Some(*writer),
+                Kind::Append => value.ends_with(mark(*writer).as_bytes()),
+                Kind::Count => true,
+                Kind::Delete | Kind::Read => false,
+            };
+            has_its_value && op.asked_us <= self.ops[number].answered_us.unwrap_or(u64::MAX)
         };
-        match fits && op.asked_us <= self.ops[number].answered_us.unwrap_or(u64::MAX) {
+        match of_cas.iter().any(fits) {
             true => Ok(()),
             false => {
-                Err(format!("{read} found {:?}, not {}", String::from_utf8_lossy(value), self.say(writer)))
+                let writers: Vec<String> = of_cas.iter().map(|writer| self.say(*writer)).collect();
+                Err(format!("{read} found {:?}, not {writers:?}", String::from_utf8_lossy(value)))
             }
         }
     }

@@ -99,6 +99,8 @@ pub struct Changed {
     pub counted: Vec<u8>,
     /// Of a sync write that is not decided yet: what becomes of it.
     pub pending: Option<Completion<SyncOutcome>>,
+    /// What became of it, if that is known and nobody was told yet.
+    pub decided: Option<SyncOutcome>,
 }
 
 /// Who waits at a node.
@@ -132,7 +134,7 @@ const DURABLE_TIMEOUT: Duration = Duration::from_millis(1_200);
 
 fn changed(mutated: Mutated, counted: Vec<u8>) -> Executed {
     let Mutated { cas, seqno, pending, .. } = mutated;
-    Executed::Changed(Changed { cas: cas.0, seqno: seqno.0, counted, pending })
+    Executed::Changed(Changed { cas: cas.0, seqno: seqno.0, counted, pending, decided: None })
 }
 
 /// The value that a write of this number has; longer for some.

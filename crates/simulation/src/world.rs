@@ -272,7 +272,10 @@ impl World {
                 let delay = self.rng.between(500, 6_000);
                 self.push(delay, at, boot, Event::Work);
             }
-            Event::Reply(reply, sent_ns) => self.on_reply(at, reply, sent_ns),
+            Event::Reply(reply, sent_ns) => {
+                self.note_decided(at);
+                self.on_reply(at, reply, sent_ns);
+            }
             Event::Arrive(op) => self.arrive(at, op),
             _ => {}
         }
