@@ -101,6 +101,39 @@ fn a_chain_settles_after_a_graceful_failover() {
 }
 
 #[test]
+fn whoever_was_silent_while_vbuckets_were_moved_comes_back_although_the_move_is_given_up() {
+    let (mut view, mut leader) = (three(), leader());
+    let graceful = Command::FailOverGracefully { node: NodeId(1) };
+    view.state = command::apply(&view, &graceful).expect("all are alive");
+    while !matches!(step(&view), Some(Step::TakeOver { .. })) {
+        reports(&mut view, 1, VbState::Active, 5);
+        [2, 3].into_iter().for_each(|id| reports(&mut view, id, VbState::Replica, 5));
+        assert!(lead(&mut leader, &mut view, Duration::ZERO));
+    }
+    // The message that hands over is lost, and the choice that follows is made without 3, which is alive and silent.
+    for now in [Duration::ZERO, LATE, LATE * 2, LATE * 3] {
+        [1, 2].into_iter().for_each(|id| reports(&mut view, id, VbState::Replica, 5));
+        lead(&mut leader, &mut view, now);
+    }
+    assert!(!view.state.buckets[BUCKET].chain(0).contains(&Some(NodeId(3))));
+    view.state = command::apply(&view, &Command::CancelRebalance).expect("there is one");
+    // From now on all do what they are told.
+    for _ in 0..20 {
+        let active = view.state.buckets[BUCKET].active(0);
+        for id in 1..=3 {
+            let role = if active == Some(NodeId(id)) { VbState::Active } else { VbState::Replica };
+            reports(&mut view, id, role, 6);
+        }
+        if !lead(&mut leader, &mut view, LATE) {
+            break;
+        }
+    }
+    let bucket = &view.state.buckets[BUCKET];
+    assert!(view.state.rebalance.is_none() && bucket.steps.is_empty() && bucket.missing.is_empty());
+    assert!((1..=3).all(|id| bucket.chain(0).contains(&Some(NodeId(id)))), "{:?}", bucket.chain(0));
+}
+
+#[test]
 fn a_node_that_was_failed_over_is_taken_back_if_the_others_forget() {
     let (mut view, mut leader) = (three(), leader());
     (1..=3).for_each(|id| reports(&mut view, id, VbState::Replica, 5));

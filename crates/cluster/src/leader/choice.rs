@@ -85,8 +85,8 @@ fn settle(bucket: &mut Bucket, vb: u16, chain: Chain, missing: Vec<NodeId>, sinc
         bucket.forgot.remove(&vb);
     }
     bucket.map[usize::from(vb)] = chain;
-    if bucket.target.is_empty() && !missing.is_empty() {
-        bucket.missing.entry(vb).or_default().extend(missing);
+    if !missing.is_empty() {
+        bucket.is_missing(vb, missing);
     }
 }
 

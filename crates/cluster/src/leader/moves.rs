@@ -111,6 +111,7 @@ impl Leader {
             }
             _ => {
                 next.map[usize::from(a_move.vb)] = target.clone();
+                next.is_there_again(a_move.vb);
                 if next.forgot.contains_key(&a_move.vb) {
                     next.steps.insert(a_move.vb, Step::Settle { since });
                 } else {
@@ -228,6 +229,7 @@ fn finish(state: &mut State) -> bool {
     if outcome == Outcome::Done {
         match &rebalance.purpose {
             Purpose::Rebalance { eject } => {
+                state.buckets.values_mut().for_each(|bucket| bucket.missing.clear());
                 state.nodes.retain(|id, node| !eject.contains(id) && node.status != Status::FailedOver);
             }
             Purpose::Repair => {}

@@ -122,6 +122,23 @@ impl Bucket {
         self.forgot.get(&vb).is_some_and(|forgot| forgot.contains(&id))
     }
 
+    /// Notes who was in a vBucket's chain and said nothing.
+    pub(crate) fn is_missing(&mut self, vb: u16, nodes: Vec<NodeId>) {
+        let missing = self.missing.entry(vb).or_default();
+        missing.extend(nodes);
+        missing.sort_unstable();
+        missing.dedup();
+    }
+
+    /// Forgets of those that are in a vBucket's chain that they were missing.
+    pub(crate) fn is_there_again(&mut self, vb: u16) {
+        let chain = self.map.get(usize::from(vb)).map_or(&[][..], Vec::as_slice);
+        if let Some(missing) = self.missing.get_mut(&vb) {
+            missing.retain(|id| !chain.contains(&Some(*id)));
+        }
+        self.missing.retain(|_, missing| !missing.is_empty());
+    }
+
     /// How many vBuckets are not yet where they should be.
     pub fn to_move(&self) -> usize {
         self.map.iter().zip(&self.target).filter(|(chain, target)| chain != target).count()
