@@ -137,16 +137,28 @@ def freeze(node):
     order(f"/nodes/{node}/recover")
 
 
+def bring_back(node):
+    """On a busy machine a node may be away for so long that others take over from it."""
+    if order("", "GET")["nodes"][node - 1]["status"] == "failed_over":
+        order(f"/nodes/{node}/recover")
+
+
+def restart(node):
+    order(f"/nodes/{node}/restart")
+    bring_back(node)
+
+
 def kill(node):
     order(f"/nodes/{node}/kill")
     order(f"/nodes/{node}/start")
+    bring_back(node)
 
 
 PHASES = (
     ("steady", lambda: None),
     ("failover", lambda: (order("/nodes/2/failover"), order("/nodes/2/recover"))),
     ("freeze", lambda: freeze(3)),
-    ("restart", lambda: order("/nodes/1/restart")),
+    ("restart", lambda: restart(1)),
     ("kill", lambda: kill(2)),
 )
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::cluster::store::{Snapshot, Swap, Version};
-use ::cluster::{Agent, Command, Leader, Standing, State, View, command, keys};
+use ::cluster::{Agent, Command, Leader, Standing, State, Status, View, command, keys};
 
 use super::trouble::Trouble;
 use super::{Cluster, ClusterError};
@@ -216,6 +216,12 @@ fn log(before: &State, after: &State) {
     let (epoch, revision) = (after.epoch, after.revision);
     if after.epoch != before.epoch {
         tracing::info!(epoch, revision, "vBuckets change hands");
+    }
+    let is_automatic = after.auto_failover.count > before.auto_failover.count;
+    for (id, node) in after.nodes.iter().filter(|(_, node)| node.status == Status::FailedOver) {
+        if before.nodes.get(id).is_some_and(|node| node.status != Status::FailedOver) {
+            tracing::warn!(node = id.0, host = node.address.host, is_automatic, "a node was failed over");
+        }
     }
     if let Some(finished) = after.finished.as_ref().filter(|_| after.finished != before.finished) {
         tracing::info!(epoch, revision, outcome = ?finished.outcome, "a rebalance has ended");
