@@ -8,7 +8,7 @@ mod snapshots;
 use std::cell::Cell;
 
 use base::planted::{self, Bug};
-use base::{Seqno, VbState, VbUuid, Version};
+use base::{Seqno, VbId, VbState, VbUuid, Version};
 use engine::{Bucket, StreamPlace, StreamStart};
 use kvstore::Change;
 use protocol::dcp::{EndReason, Message, StreamFlags, StreamRequest, What};
@@ -38,7 +38,9 @@ enum Phase {
 
 /// One stream of a producer, and behind it the next one of the same vBucket.
 pub(crate) struct Stream {
-    place: StreamPlace,
+    /// With `vb` the place of the stream, in parts: together they would take eight bytes more.
+    incarnation: u64,
+    vb: VbId,
     /// Everything up to here was sent, or is not for this consumer.
     sent: Seqno,
     /// The last change that the consumer wants; the snapshot that it is in is sent as a whole.
@@ -88,7 +90,8 @@ impl Stream {
         let is_handover = request.flags.has(StreamFlags::TAKEOVER);
         let is_done = request.start >= end && !is_handover;
         Stream {
-            place: start.place,
+            incarnation: start.place.incarnation,
+            vb: start.place.vb,
             opaque,
             stream_id,
             interest: interest.map(Box::new),
@@ -110,9 +113,13 @@ impl Stream {
         }
     }
 
+    fn place(&self) -> StreamPlace {
+        StreamPlace { vb: self.vb, incarnation: self.incarnation }
+    }
+
     fn message(&self, what: What) -> Message<'static> {
         Message {
-            vb: self.place.vb,
+            vb: self.vb,
             opaque: self.opaque,
             stream_id: self.stream_id,
             cas: base::Cas(0),
@@ -206,7 +213,7 @@ impl Stream {
         }
         self.sent = self.sent.max(end);
         if let (Phase::Memory(cursor), true) = (&self.phase, pending.moves_cursor) {
-            common.bucket.advance_stream(self.place, *cursor, end);
+            common.bucket.advance_stream(self.place(), *cursor, end);
         }
         true
     }
@@ -214,10 +221,8 @@ impl Stream {
     /// Whether the vBucket is not the one any more that the stream began with. One that was given another role and its
     /// own again in between has another history, of which the consumer has to hear.
     fn broken_off(&self, bucket: &Bucket) -> Option<EndReason> {
-        match bucket.stream_state(self.place.vb) {
-            Some((state, incarnation, _, _))
-                if state == self.state && incarnation != self.place.incarnation =>
-            {
+        match bucket.stream_state(self.vb) {
+            Some((state, incarnation, _, _)) if state == self.state && incarnation != self.incarnation => {
                 Some(EndReason::Rollback)
             }
             Some((state, _, uuid, _)) if state == self.state && uuid == self.uuid => None,
@@ -250,12 +255,12 @@ impl Stream {
 
     fn left(&self, before: Phase, bucket: &Bucket, on_disk: &Cell<usize>) {
         match before {
-            Phase::Memory(cursor) => bucket.leave_memory(self.place, cursor),
+            Phase::Memory(cursor) => bucket.leave_memory(self.place(), cursor),
             Phase::Disk(disk) => {
                 on_disk.set(on_disk.get() - 1);
                 bucket.cancel_backfill(&disk.backfill);
                 if let Some((cursor, _)) = disk.cursor {
-                    bucket.leave_memory(self.place, cursor);
+                    bucket.leave_memory(self.place(), cursor);
                 }
             }
             Phase::Begin | Phase::Done(_) => {}

@@ -346,6 +346,10 @@ impl CheckpointManager {
         let begin = if from.next() >= self.open.start { &self.open } else { &self.oldest };
         let near = node_of(begin, from.next()).clone();
         let first = node_of(begin, near.checkpoint_start).clone();
+        if self.cursors.len() == self.cursors.capacity() {
+            // A hundred readers of a thousand vBuckets: room for twice as many would cost megabytes.
+            self.cursors.reserve_exact(1 + self.cursors.len() / 8);
+        }
         self.cursors.push(Cursor { id, name, is_droppable, position: from, near, first, taken: None });
         self.charge_cursors();
         Ok(id)

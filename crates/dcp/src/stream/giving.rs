@@ -16,14 +16,14 @@ impl Stream {
         match self.handover {
             Handover::PendingSent => {
                 // From here on nothing is written any more: what is left is soon sent.
-                if bucket.give_away(self.place.vb, self.place.incarnation) {
+                if bucket.give_away(self.vb, self.incarnation) {
                     let still = planted::is(Bug::TakeoverLeavesActive);
                     self.state = if still { VbState::Active } else { VbState::Dead };
                     self.handover = Handover::SendingRest;
                 }
             }
             Handover::ActiveSent => {
-                bucket.given_away(self.place.vb, self.place.incarnation);
+                bucket.given_away(self.vb, self.incarnation);
                 self.handover = Handover::Done;
             }
             Handover::None | Handover::Sending | Handover::SendingRest | Handover::Done => {}

@@ -31,7 +31,7 @@ impl Stream {
         };
         let unfinished = self.unfinished();
         let limit = limit.through(unfinished.unwrap_or(limit.through));
-        let take = |limit| common.bucket.take_changes(self.place, cursor, limit);
+        let take = |limit| common.bucket.take_changes(self.place(), cursor, limit);
         let range = match take(limit) {
             Changes::Range(range) if unfinished.is_some_and(|end| range.snapshot_end() > end) => {
                 self.phase = Phase::Memory(cursor);
