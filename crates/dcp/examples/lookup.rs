@@ -8,7 +8,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use base::env::Env;
-use base::{Heap, Seqno, VbId};
+use base::{Seqno, VbId};
 use dcp::{Agreement, Features, Producer};
 use engine::{Bucket, BucketConfig};
 use protocol::dcp::{OpenFlags, StreamRequest};
@@ -74,8 +74,10 @@ fn chain(order: &[VbId], look: impl Fn(VbId) -> bool) -> u64 {
 }
 
 fn main() {
-    let env = Env::real().with_heap(Heap::default());
-    let config = BucketConfig { vbuckets: VBUCKETS, ..BucketConfig::new("lookup", "unused".into()) };
+    // Its disk is simulated: a bucket notes its identity there.
+    let (simulated, _) = Env::sim(1);
+    let env = Env { disk: simulated.disk, ..Env::real() };
+    let config = BucketConfig { vbuckets: VBUCKETS, ..BucketConfig::new("lookup", "/data/lookup".into()) };
     let store = Arc::new(kvstore::Memory::default());
     let bucket = Arc::new(Bucket::open(config, env.clone(), store).expect("nothing is on disk"));
     let mut fields = Vec::new();

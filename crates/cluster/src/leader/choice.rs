@@ -85,9 +85,7 @@ fn settle(bucket: &mut Bucket, vb: u16, chain: Chain, missing: Vec<NodeId>, sinc
         bucket.forgot.remove(&vb);
     }
     bucket.map[usize::from(vb)] = chain;
-    if !missing.is_empty() {
-        bucket.is_missing(vb, missing);
-    }
+    bucket.note_missing(vb, missing);
 }
 
 impl Question<'_> {

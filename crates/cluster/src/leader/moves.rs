@@ -111,7 +111,7 @@ impl Leader {
             }
             _ => {
                 next.map[usize::from(a_move.vb)] = target.clone();
-                next.is_there_again(a_move.vb);
+                next.note_present(a_move.vb);
                 if next.forgot.contains_key(&a_move.vb) {
                     next.steps.insert(a_move.vb, Step::Settle { since });
                 } else {

@@ -1,5 +1,6 @@
 //! A bucket in the document: what it is asked to be, and who has which of its vBuckets.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
@@ -123,7 +124,10 @@ impl Bucket {
     }
 
     /// Notes who was in a vBucket's chain and said nothing.
-    pub(crate) fn is_missing(&mut self, vb: u16, nodes: Vec<NodeId>) {
+    pub(crate) fn note_missing(&mut self, vb: u16, nodes: Vec<NodeId>) {
+        if nodes.is_empty() {
+            return;
+        }
         let missing = self.missing.entry(vb).or_default();
         missing.extend(nodes);
         missing.sort_unstable();
@@ -131,12 +135,14 @@ impl Bucket {
     }
 
     /// Forgets of those that are in a vBucket's chain that they were missing.
-    pub(crate) fn is_there_again(&mut self, vb: u16) {
+    pub(crate) fn note_present(&mut self, vb: u16) {
         let chain = self.map.get(usize::from(vb)).map_or(&[][..], Vec::as_slice);
-        if let Some(missing) = self.missing.get_mut(&vb) {
-            missing.retain(|id| !chain.contains(&Some(*id)));
+        if let Entry::Occupied(mut missing) = self.missing.entry(vb) {
+            missing.get_mut().retain(|id| !chain.contains(&Some(*id)));
+            if missing.get().is_empty() {
+                missing.remove();
+            }
         }
-        self.missing.retain(|_, missing| !missing.is_empty());
     }
 
     /// How many vBuckets are not yet where they should be.

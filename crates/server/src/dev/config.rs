@@ -61,15 +61,13 @@ impl Default for DevTimes {
 
 /// How long the choice of an active copy waits for nodes that are alive and say nothing.
 const CHOICE_PATIENCE: Duration = Duration::from_millis(500);
-/// vBuckets that a node fetches or hands over at a time.
-const MOVES_PER_NODE: usize = 256;
 /// What the document says where nobody is failed over without being asked, in milliseconds.
 const UNUSED_TIMEOUT_MS: u64 = 30_000;
 
 impl DevTimes {
     /// What each node goes by.
     pub(super) fn of_node(self) -> ClusterConfig {
-        let leader = LeaderConfig { moves_per_node: MOVES_PER_NODE, choice_patience: CHOICE_PATIENCE };
+        let leader = LeaderConfig { choice_patience: CHOICE_PATIENCE, ..LeaderConfig::default() };
         ClusterConfig { lease_ttl: self.lease, leader }
     }
 
