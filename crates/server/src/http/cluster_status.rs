@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::Shared;
 use super::basic_auth::Caller;
-use super::cluster::otp_name;
+use super::cluster_order::otp_name;
 use super::settings::require_admin;
 use crate::cluster::Cluster;
 

@@ -5,6 +5,7 @@ mod bucket_form;
 mod buckets;
 mod changes;
 mod cluster;
+mod cluster_order;
 mod cluster_status;
 mod form;
 mod manage;

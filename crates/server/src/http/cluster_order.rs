@@ -1,0 +1,171 @@
+//! An order to the cluster: who may give it, what its form says, and why it is not done.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::cluster::state::State as Document;
+use ::cluster::{Address, Command, NodeId, Refused, View};
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Extension, FromRequest, FromRequestParts, Request};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+use tokio::sync::oneshot;
+
+use super::basic_auth::Caller;
+use super::settings::{Errors, refused, require_admin};
+use super::{Shared, form};
+use crate::cluster::{Cluster, ClusterError};
+
+/// The fields of a request.
+pub(super) struct Form(Vec<(String, String)>);
+
+impl Form {
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(field, _)| field == name).map(|(_, value)| value.as_str())
+    }
+
+    pub(super) fn is_set(&self, name: &str) -> bool {
+        self.get(name) == Some("true")
+    }
+
+    /// The nodes of a field: one, or several with commas between them.
+    pub(super) fn nodes(&self, document: &Document, name: &str) -> Result<Vec<NodeId>, Wrong> {
+        let texts = self.get(name).unwrap_or_default().split(',').filter(|text| !text.is_empty());
+        let id = |text| node_id(document, text).ok_or_else(|| Wrong::no_such_node(document, name, text));
+        texts.map(id).collect()
+    }
+
+    pub(super) fn node(&self, document: &Document, name: &str) -> Result<NodeId, Wrong> {
+        self.nodes(document, name)?.first().copied().ok_or_else(|| Wrong::field(name, "name a node"))
+    }
+}
+
+/// Why something is not done.
+pub(super) enum Wrong {
+    Field(String, String),
+    Mismatch,
+    Error(ClusterError),
+}
+
+impl Wrong {
+    pub(super) fn field(name: &str, what: &str) -> Wrong {
+        Wrong::Field(name.to_owned(), what.to_owned())
+    }
+
+    pub(super) fn no_such_node(document: &Document, field: &str, text: &str) -> Wrong {
+        let names: Vec<String> = document.nodes.keys().map(NodeId::to_string).collect();
+        Wrong::field(field, &format!("there is no node {text:?}; there are {}", names.join(", ")))
+    }
+}
+
+impl From<ClusterError> for Wrong {
+    fn from(error: ClusterError) -> Wrong {
+        Wrong::Error(error)
+    }
+}
+
+impl IntoResponse for Wrong {
+    fn into_response(self) -> Response {
+        match self {
+            Wrong::Field(field, what) => refused(Errors::from([(field, what)])),
+            // Whoever rebalances says which nodes there are: others may have come.
+            Wrong::Mismatch => (StatusCode::BAD_REQUEST, Json(json!({ "mismatch": 1 }))).into_response(),
+            Wrong::Error(ClusterError::Refused(Refused::NoSuchNode)) => {
+                refused(Errors::from([("otpNode".to_owned(), "there is no such node".to_owned())]))
+            }
+            Wrong::Error(error @ ClusterError::Refused(_)) => {
+                refused(Errors::from([("_".to_owned(), error.to_string())]))
+            }
+            Wrong::Error(error) => {
+                let errors = json!({ "errors": { "_": error.to_string() } });
+                (StatusCode::SERVICE_UNAVAILABLE, Json(errors)).into_response()
+            }
+        }
+    }
+}
+
+/// `n_2@HOST`, `n_2`, or as scripts of the field may have it, `ns_2@HOST`; or else where it is reached, `HOST:PORT`.
+pub(super) fn node_id(document: &Document, text: &str) -> Option<NodeId> {
+    let name = text.split('@').next().unwrap_or_default();
+    let number = name.strip_prefix("n_").or_else(|| name.strip_prefix("ns_"));
+    match number.and_then(|number| number.parse().ok()).map(NodeId) {
+        Some(id) => document.nodes.contains_key(&id).then_some(id),
+        None => {
+            let is_there = |address: &Address| address.http() == text || address.kv() == text;
+            document.nodes.iter().find(|(_, node)| is_there(&node.address)).map(|(id, _)| *id)
+        }
+    }
+}
+
+/// What a node is called in this interface.
+pub(super) fn otp_name(document: &Document, id: NodeId) -> String {
+    let host = document.nodes.get(&id).map_or("", |node| node.address.host.as_str());
+    format!("{id}@{host}")
+}
+
+/// An administrator's request.
+pub(super) struct Order {
+    shared: Shared,
+    form: Form,
+}
+
+impl FromRequest<Shared> for Order {
+    type Rejection = Response;
+
+    async fn from_request(request: Request, shared: &Shared) -> Result<Order, Response> {
+        let (mut parts, body) = request.into_parts();
+        let caller = Extension::<Caller>::from_request_parts(&mut parts, shared).await;
+        let Extension(caller) = caller.map_err(IntoResponse::into_response)?;
+        require_admin(&caller.0).map_err(|response| *response)?;
+        let body = Bytes::from_request(Request::from_parts(parts, body), shared).await;
+        let form = Form(form::parse(&body.map_err(IntoResponse::into_response)?));
+        Ok(Order { shared: shared.clone(), form })
+    }
+}
+
+impl Order {
+    /// Asks one thing, which may depend on the document as it is then.
+    pub(super) async fn ask(
+        self,
+        read: impl Fn(&View, &Form) -> Result<Command, Wrong> + Send + 'static,
+    ) -> Result<StatusCode, Wrong> {
+        self.carry_out(move |cluster, form| ask_now(cluster, |view| read(view, form)).map(drop)).await?;
+        Ok(StatusCode::OK)
+    }
+
+    /// Does what blocks on a thread of its own.
+    pub(super) async fn carry_out<T: Send + 'static>(
+        self,
+        work: impl FnOnce(&Cluster, &Form) -> Result<T, Wrong> + Send + 'static,
+    ) -> Result<T, Wrong> {
+        let Order { shared, form } = self;
+        let Some(cluster) = shared.node.cluster() else {
+            return Err(Wrong::field("_", "this node belongs to no cluster; start it with --join"));
+        };
+        let (sender, receiver) = oneshot::channel();
+        let job = move || {
+            // Nobody hears it if the client has gone meanwhile; it is done all the same.
+            let _ = sender.send(work(&cluster, &form));
+        };
+        let failed = |error| Wrong::Error(ClusterError::Io("a thread", error));
+        shared.node.env().spawn.spawn("cluster-ask", Box::new(job)).map_err(failed)?;
+        receiver.await.map_err(|_| Wrong::Error(ClusterError::Busy))?
+    }
+}
+
+/// How long whoever asks something waits until this node has read what came of it: what is asked next is answered from
+/// that.
+const READ_WITHIN: Duration = Duration::from_secs(5);
+
+/// Asks one thing, which may depend on the document as it is then.
+pub(super) fn ask_now(
+    cluster: &Cluster,
+    what: impl Fn(&View) -> Result<Command, Wrong>,
+) -> Result<Arc<View>, Wrong> {
+    let view = cluster.ask_for(what)?;
+    let revision = view.state.revision;
+    cluster.wait_until(READ_WITHIN, |seen, _| seen.state.revision >= revision);
+    Ok(view)
+}
