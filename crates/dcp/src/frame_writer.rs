@@ -1,6 +1,7 @@
 //! From changes that a backfill reads to messages of its stream, in the thread that reads.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use engine::WriteChanges;
 use kvstore::Change;
@@ -18,12 +19,12 @@ pub(crate) struct FrameWriter {
     pub(crate) agreed: Agreement,
     pub(crate) features: Features,
     /// What the stream is about, as far as the changes have come; nothing if it is about everything.
-    pub(crate) interest: Option<Box<Interest>>,
+    pub(crate) interest: Option<Arc<Interest>>,
 }
 
 impl WriteChanges for FrameWriter {
     fn write(&mut self, change: &Change<'_>, out: &mut Vec<u8>) -> ControlFlow<()> {
-        let verdict = look(self.interest.as_deref_mut(), change, &self.agreed);
+        let verdict = look(self.interest.as_mut(), change, &self.agreed);
         if verdict.is_wanted() && is_shown(&change.meta, &self.agreed) {
             write_change(out, self.head, change, &self.agreed, self.features);
         }

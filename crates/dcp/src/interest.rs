@@ -1,5 +1,7 @@
 //! What of a vBucket's changes a stream is about, while scopes and collections come and go.
 
+use std::sync::Arc;
+
 use base::{CollectionId, ScopeId, Seqno};
 use kvstore::Change;
 use vbucket::collections::SystemEvent;
@@ -49,18 +51,24 @@ fn verdict(is_wanted: bool) -> Verdict {
     if is_wanted { Verdict::Wanted } else { Verdict::Passed }
 }
 
-/// What the next change is to a stream with this interest.
-pub(crate) fn look(interest: Option<&mut Interest>, change: &Change<'_>, agreed: &Agreement) -> Verdict {
+/// What the next change is to a stream with this interest. Streams may share one until they hear of something that
+/// changes it.
+pub(crate) fn look(interest: Option<&mut Arc<Interest>>, change: &Change<'_>, agreed: &Agreement) -> Verdict {
     if change.key().collection == CollectionId::SYSTEM {
         let Some(event) = event_of(change) else { return Verdict::Passed };
-        let told = interest.map_or(Verdict::Wanted, |interest| interest.hear(&event));
+        let told = match interest {
+            None => Verdict::Wanted,
+            // Nothing changes it, so that all streams share the one they have.
+            Some(interest) if **interest == Interest::Default => Interest::Default.hear(&event),
+            Some(interest) => Arc::make_mut(interest).hear(&event),
+        };
         return match told {
             Verdict::Wanted if !is_sent(&event, agreed) => Verdict::Passed,
             told => told,
         };
     }
     let collection = || change.document_key().collection;
-    match interest {
+    match interest.map(|interest| &**interest) {
         None => Verdict::Wanted,
         Some(Interest::Default) => verdict(collection() == CollectionId::DEFAULT),
         Some(Interest::Collections(wanted, _) | Interest::Scope(_, wanted)) => {

@@ -12,9 +12,11 @@ use base::{Seqno, VbId};
 use engine::{Bucket, Follower};
 use protocol::dcp::EndReason;
 use protocol::{Status, opcode};
+use vbucket::CursorName;
 
 use crate::agreement::Agreement;
 use crate::content::Features;
+use crate::interest::Interest;
 use crate::sink::Sink;
 use crate::stream::Stream;
 use crate::turn::{Allowance, Common, Turn};
@@ -49,10 +51,12 @@ const OUT_OF_ORDER_FROM: u64 = 10_000;
 /// A connection that sends changes.
 pub struct Producer {
     bucket: Arc<Bucket>,
-    name: Arc<str>,
+    name: CursorName,
     agreed: Agreement,
     features: Features,
     follower: Arc<Follower>,
+    /// That of all streams, if the consumer knows no collections.
+    default_interest: Arc<Interest>,
     /// By vBucket; nothing for those without streams.
     slots: Box<[Option<Box<Stream>>]>,
     /// vBuckets whose streams want a turn, and which they are.
@@ -90,6 +94,7 @@ impl Producer {
         let vbuckets = bucket.vbuckets();
         Producer {
             follower: Follower::new(vbuckets, wake),
+            default_interest: Arc::new(Interest::Default),
             slots: (0..vbuckets).map(|_| None).collect(),
             is_queued: vec![false; usize::from(vbuckets)].into_boxed_slice(),
             was_streamed: vec![false; usize::from(vbuckets)].into_boxed_slice(),

@@ -6,6 +6,7 @@ mod memory;
 mod snapshots;
 
 use std::cell::Cell;
+use std::sync::Arc;
 
 use base::planted::{self, Bug};
 use base::{Seqno, VbId, VbState, VbUuid, Version};
@@ -51,8 +52,8 @@ pub(crate) struct Stream {
     /// are missing that later ones replaced. What came from another vBucket is one snapshot, too.
     must_reach: Seqno,
     phase: Phase,
-    /// Nothing if it is about everything.
-    interest: Option<Box<Interest>>,
+    /// Nothing if it is about everything. The one that most have is their connection's.
+    interest: Option<Arc<Interest>>,
     /// Changes of the present snapshot that are not sent yet.
     pending: Option<Box<Pending>>,
     pub(crate) next: Option<Box<Stream>>,
@@ -75,7 +76,7 @@ impl Stream {
         opaque: u32,
         request: &StreamRequest,
         stream_id: Option<u16>,
-        interest: Option<Interest>,
+        interest: Option<Arc<Interest>>,
         start: &StreamStart,
         sync_writes: bool,
     ) -> Stream {
@@ -94,7 +95,7 @@ impl Stream {
             vb: start.place.vb,
             opaque,
             stream_id,
-            interest: interest.map(Box::new),
+            interest,
             flags: request.flags,
             state: start.state,
             uuid: start.failover.first().map_or(VbUuid(0), |entry| entry.uuid),
@@ -276,7 +277,7 @@ impl Stream {
     ) -> (Vec<Version>, bool) {
         let mut wanted = Vec::new();
         for version in changes {
-            let verdict = look(self.interest.as_deref_mut(), &Change::of(&version), common.agreed);
+            let verdict = look(self.interest.as_mut(), &Change::of(&version), common.agreed);
             if verdict.is_wanted() {
                 wanted.push(version);
             }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use base::planted::{self, Bug};
 use base::{ItemKind, Seqno, Version, VersionMeta};
 use engine::{Bucket, Follower};
+use vbucket::CursorName;
 
 use crate::agreement::Agreement;
 use crate::content::Features;
@@ -56,7 +57,7 @@ pub(crate) struct Common<'a> {
     pub(crate) follower: &'a Arc<Follower>,
     pub(crate) agreed: &'a Agreement,
     pub(crate) features: Features,
-    pub(crate) name: &'a Arc<str>,
+    pub(crate) name: &'a CursorName,
     /// Streams of the connection that read from disk.
     pub(crate) on_disk: &'a Cell<usize>,
     /// A collection is read in the order of keys from so many changes of the vBucket on.

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use base::{CollectionId, ScopeId, Seqno, VbId, VbState, VbUuid};
 use vbucket::collections::{Collections, ManifestUid};
-use vbucket::{CursorId, Dropped, FailoverEntry, Range, RangeLimit, RegisterRefusal, Resume, ResumePoint};
+use vbucket::{
+    CursorId, CursorName, Dropped, FailoverEntry, Range, RangeLimit, RegisterRefusal, Resume, ResumePoint,
+};
 
 use crate::bucket::Bucket;
 use crate::follower::Follower;
@@ -174,14 +176,14 @@ impl Bucket {
 
     /// Gives a stream a place in memory: behind `after` if everything since is in memory, else where memory begins.
     /// Nothing if another vBucket has taken the place of the one that the stream began with.
-    pub fn join_memory(&self, place: StreamPlace, name: &Arc<str>, after: Seqno) -> Option<StreamCursor> {
+    pub fn join_memory(&self, place: StreamPlace, name: &CursorName, after: Seqno) -> Option<StreamCursor> {
         let mut shard = self.stream_shard(place)?;
         let checkpoints = shard.vb.checkpoints_mut();
-        let (id, from) = match checkpoints.register_cursor(Arc::clone(name), after) {
+        let (id, from) = match checkpoints.register_cursor(name.clone(), after) {
             Ok(id) => (id, after),
             Err(RegisterRefusal::BelowMemory { memory_start }) => {
                 let from = Seqno(memory_start.0 - 1);
-                (checkpoints.register_cursor(Arc::clone(name), from).ok()?, from)
+                (checkpoints.register_cursor(name.clone(), from).ok()?, from)
             }
             Err(RegisterRefusal::AboveHigh { .. }) => return None,
         };

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use base::{Account, FrequencyFactor, Heap, Part};
 
 use crate::checkpoint_memory::CheckpointMemory;
+use crate::cursor::CursorName;
 use crate::filter::FilterSettings;
 use crate::hash_seed::HashSeed;
 
@@ -27,6 +28,8 @@ pub struct Shared {
     pub is_ephemeral: bool,
     /// What all checkpoints take together, and the limits they are held to.
     pub checkpoints: Arc<CheckpointMemory>,
+    /// The name of the flushers' cursors.
+    pub flusher: CursorName,
     /// What filters of evicted keys are made with.
     pub filters: Arc<FilterSettings>,
     /// Whether a vBucket without a topology is no majority of anything, as in a cluster, where others may have it, too.
@@ -64,6 +67,7 @@ impl BucketContext {
             is_ephemeral,
             filters: Arc::default(),
             checkpoints,
+            flusher: "persistence".into(),
             needs_topology: false,
         }))
     }

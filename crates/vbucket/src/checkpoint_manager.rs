@@ -22,7 +22,7 @@ use crate::bucket_context::BucketContext;
 use crate::changes::{Changes, Sums};
 use crate::checkpoint_list::{Node, Sealed, Tip, last_before, node_of};
 use crate::checkpoint_memory::{Charge, CheckpointMemory, rounded};
-use crate::cursor::{Cursor, CursorId, CursorState, Dropped, RegisterRefusal};
+use crate::cursor::{Cursor, CursorId, CursorName, CursorState, Dropped, RegisterRefusal};
 use crate::range::{Range, RangeLimit};
 use crate::received::{Received, SnapshotBounds};
 use crate::removed::Removed;
@@ -313,7 +313,7 @@ impl CheckpointManager {
     /// short and it is the slowest one.
     pub fn register_cursor(
         &mut self,
-        name: impl Into<Arc<str>>,
+        name: impl Into<CursorName>,
         from: Seqno,
     ) -> Result<CursorId, RegisterRefusal> {
         self.register(name.into(), from, true)
@@ -322,7 +322,7 @@ impl CheckpointManager {
     /// Registers a reader that is never dropped, whatever it costs: that of the flusher.
     pub fn register_lasting_cursor(
         &mut self,
-        name: impl Into<Arc<str>>,
+        name: impl Into<CursorName>,
         from: Seqno,
     ) -> Result<CursorId, RegisterRefusal> {
         self.register(name.into(), from, false)
@@ -330,7 +330,7 @@ impl CheckpointManager {
 
     fn register(
         &mut self,
-        name: Arc<str>,
+        name: CursorName,
         from: Seqno,
         is_droppable: bool,
     ) -> Result<CursorId, RegisterRefusal> {
@@ -356,9 +356,8 @@ impl CheckpointManager {
     }
 
     fn charge_cursors(&mut self) {
-        let table = self.cursors.capacity() * size_of::<Cursor>();
-        let names = self.cursors.iter().map(|cursor| rounded(cursor.name.len() + 2 * size_of::<usize>()));
-        self.cursor_charge.resize(rounded(table) + names.sum::<usize>());
+        // Their names are their readers'.
+        self.cursor_charge.resize(rounded(self.cursors.capacity() * size_of::<Cursor>()));
     }
 
     /// Forgets a cursor; false if it is not there any more.
@@ -371,7 +370,7 @@ impl CheckpointManager {
 
     /// Drops the slowest cursor if it is one that may be dropped, and keeps so many bytes at least that no lasting one
     /// needs: its name and id. Its reader is told when it comes to take what follows.
-    pub fn drop_slowest_cursor(&mut self, least_bytes: u64) -> Option<(CursorId, Arc<str>)> {
+    pub fn drop_slowest_cursor(&mut self, least_bytes: u64) -> Option<(CursorId, CursorName)> {
         self.settle();
         let lasting = self.cursors.iter().filter(|cursor| !cursor.is_droppable);
         let needed = lasting.map(|cursor| &cursor.near).min_by_key(|node| node.start);
@@ -413,7 +412,7 @@ impl CheckpointManager {
         let given_up = self.received.as_ref().map_or(Seqno(0), |received| received.given_up);
         let snapshot_end = if end <= given_up { last.snapshot_end.min(given_up) } else { last.snapshot_end };
         let range = Range { first, start, end, snapshot_end, items };
-        cursor.taken = Some((end, next));
+        cursor.taken = Some(next);
         Ok(Some(range))
     }
 

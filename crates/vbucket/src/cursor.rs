@@ -1,5 +1,7 @@
 //! Cursors: how far each reader of the checkpoints has come.
 
+use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use base::Seqno;
@@ -9,6 +11,31 @@ use crate::checkpoint_list::{Node, node_of};
 /// Names a cursor of one vBucket; never used again after the cursor is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CursorId(pub(crate) u32);
+
+/// What a reader is called. All its cursors share it, by a pointer that is thin: a hundred readers have one in each of a
+/// thousand vBuckets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CursorName(Arc<Box<str>>);
+
+impl<T: Into<Box<str>>> From<T> for CursorName {
+    fn from(name: T) -> CursorName {
+        CursorName(Arc::new(name.into()))
+    }
+}
+
+impl Deref for CursorName {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for CursorName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self)
+    }
+}
 
 /// Why a cursor cannot be registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +63,7 @@ pub struct CursorState {
     /// Its id.
     pub id: CursorId,
     /// The name it was registered with.
-    pub name: Arc<str>,
+    pub name: CursorName,
     /// Everything up to here was read and worked on.
     pub position: Seqno,
     /// Changes in memory behind it.
@@ -46,7 +73,7 @@ pub struct CursorState {
 /// A reader's position, a number, and the place in the list where it is, so that nobody needs to search.
 pub(crate) struct Cursor {
     pub(crate) id: CursorId,
-    pub(crate) name: Arc<str>,
+    pub(crate) name: CursorName,
     /// Whether it may be dropped when memory runs short.
     pub(crate) is_droppable: bool,
     /// Everything up to here was read and worked on.
@@ -55,8 +82,8 @@ pub(crate) struct Cursor {
     pub(crate) near: Arc<Node>,
     /// The first node in memory of that one's checkpoint.
     pub(crate) first: Arc<Node>,
-    /// The end of the range taken last, and the node after it.
-    pub(crate) taken: Option<(Seqno, Arc<Node>)>,
+    /// The node after the range taken last, which begins where that ends.
+    pub(crate) taken: Option<Arc<Node>>,
 }
 
 impl Cursor {
@@ -64,7 +91,7 @@ impl Cursor {
     pub(crate) fn advance(&mut self, to: Seqno) {
         assert!(to >= self.position, "a cursor never goes back");
         self.position = to;
-        if let Some((_, next)) = self.taken.take_if(|(end, _)| *end <= to) {
+        if let Some(next) = self.taken.take_if(|next| next.start <= to.next()) {
             self.first = next.clone();
             self.near = next;
         }
@@ -81,5 +108,16 @@ impl Cursor {
         if self.first.checkpoint != self.near.checkpoint {
             self.first = node_of(&self.first, self.near.checkpoint_start).clone();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_is_small() {
+        // Each idle stream has one.
+        assert!(size_of::<Cursor>() <= 48, "{} bytes", size_of::<Cursor>());
     }
 }

@@ -34,7 +34,7 @@ pub use collections::{
     Collection, CollectionOps, Collections, DroppedCollection, Held, Manifest, ManifestUid, OpenCollection,
     OpenScope, Scope, SystemEvent,
 };
-pub use cursor::{CursorId, CursorState, Dropped, RegisterRefusal};
+pub use cursor::{CursorId, CursorName, CursorState, Dropped, RegisterRefusal};
 pub use durability::{ActiveMonitor, Chain, MAX_CHAIN, NO_DEADLINE, PassiveMonitor, Topology, TopologyError};
 pub use failover_table::{FailoverEntry, FailoverTable, Resume, ResumePoint};
 pub use filter::{Filter, FilterSettings};

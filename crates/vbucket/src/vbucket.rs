@@ -295,7 +295,7 @@ impl VBucket {
         if context.is_ephemeral {
             seq_list = Some(Box::new(SeqList::new(origin.high_seqno, context.account())));
         } else {
-            let cursor = checkpoints.register_lasting_cursor("persistence", origin.high_seqno);
+            let cursor = checkpoints.register_lasting_cursor(context.flusher.clone(), origin.high_seqno);
             persistence = Some(cursor.expect("a new manager accepts a cursor at its high seqno"));
         }
         let hlc = Hlc::new(origin.max_cas);

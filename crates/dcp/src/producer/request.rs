@@ -1,5 +1,7 @@
 //! A stream request: what is looked at before a stream begins, and why one may be refused.
 
+use std::sync::Arc;
+
 use base::{Seqno, VbId, VbUuid};
 use engine::{StreamRefusal, StreamWanted};
 use protocol::Status;
@@ -114,13 +116,13 @@ impl Producer {
         let log = FailoverLog::encode(log);
         let interest = match wanted {
             StreamWanted::Everything => None,
-            StreamWanted::Default => Some(Interest::Default),
+            StreamWanted::Default => Some(Arc::clone(&self.default_interest)),
             StreamWanted::Collections(collections) => {
                 let has_all = start.has_all_that_is_wanted;
                 let complete_to = if has_all { start.high_seqno } else { request.start };
-                Some(Interest::Collections(collections.to_vec(), complete_to))
+                Some(Arc::new(Interest::Collections(collections.to_vec(), complete_to)))
             }
-            StreamWanted::Scope(scope) => Some(Interest::Scope(scope, start.collections.clone())),
+            StreamWanted::Scope(scope) => Some(Arc::new(Interest::Scope(scope, start.collections.clone()))),
         };
         let sync_writes = self.agreed.sync_writes;
         let mut stream =
