@@ -37,7 +37,7 @@ pub enum Bench {
     /// Clients that wait until each write is on disk: journal on, journal off, and Redis with appendfsync always.
     Durable(writers::Options),
     /// Clients that wait until a majority has each write: levels, numbers of clients, one node and two, and Redis.
-    Syncwrites(writers::Options),
+    Syncwrites(syncwrites::Options),
     /// Saving batches of one vBucket, and single commits, beside a raw append.
     Flush(flush::Options),
     /// The storage beside fjall, RocksDB, LMDB and redb (the workspace in `bench/`).

@@ -6,13 +6,14 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
+use clap::{Args, ValueEnum};
 use protocol::{RequestParts, opcode};
 use serde_json::{Value, json};
 
 use super::load::Peer;
 use super::redis::{self, Redis};
 use super::report::{Goal, Report};
-use super::writers::{self, COLUMNS, MEMORY, Options, Run, Writers, throughput_ratio};
+use super::writers::{self, COLUMNS, MEMORY, Run, Writers, throughput_ratio};
 use crate::child::{is_installed, release_build};
 use crate::client::Client;
 use crate::stave::{BUCKET, PASSWORD, Start, Stave, USER};
@@ -36,8 +37,32 @@ const NONE: &str = LEVELS[0];
 const MAJORITY: &str = LEVELS[1];
 const PERSIST: &str = LEVELS[3];
 
+/// How long and how much, and who of all.
+#[derive(Args)]
+pub struct Options {
+    #[command(flatten)]
+    writers: writers::Options,
+    /// Only these servers.
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<Contender>,
+    /// Only these levels.
+    #[arg(long, value_delimiter = ',', value_parser = LEVELS)]
+    levels: Vec<String>,
+}
+
+impl Options {
+    fn contenders(&self) -> Vec<Contender> {
+        let is_wanted = |one: &Contender| self.only.is_empty() || self.only.contains(one);
+        Contender::all().into_iter().filter(is_wanted).collect()
+    }
+
+    fn wants(&self, level: &str) -> bool {
+        self.levels.is_empty() || self.levels.iter().any(|one| one == level)
+    }
+}
+
 /// Who takes part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Contender {
     Journal,
     NoJournal,
@@ -85,35 +110,37 @@ struct Row {
 
 /// Measures.
 pub fn run(options: &Options) -> Result<Report> {
-    options.check()?;
+    let writers = &options.writers;
+    writers.check()?;
     release_build()?;
-    let contenders = Contender::all();
-    let mut report = Report::new("syncwrites", options.output.json);
+    let contenders = options.contenders();
+    let mut report = Report::new("syncwrites", writers.output.json);
     if contenders.contains(&Contender::Redis) {
         report.detail("redis", json!(redis::version()?));
-    } else {
+    } else if !is_installed("redis-server") {
         println!("redis-server is not installed (`apt-get install redis-server`): its rows are missing");
     }
     let scratch = Scratch::new("syncwrites")?;
     let rows = measure_all(options, &contenders, &scratch)?;
-    show_histogram(options, &scratch)?;
+    show_histogram(options, &contenders, &scratch)?;
     report.detail("rows", rows.iter().map(row_json).collect());
-    add_figures(&mut report, &rows, &options.clients);
+    add_figures(&mut report, &rows, &writers.clients);
     Ok(report)
 }
 
 fn measure_all(options: &Options, contenders: &[Contender], scratch: &Scratch) -> Result<Vec<Row>> {
     let mut rows: Vec<Row> = Vec::new();
-    for &clients in &options.clients {
+    let writers = &options.writers;
+    for &clients in &writers.clients {
         for &contender in contenders {
             let row = |level: &&'static str| Row { contender, level, clients, runs: Vec::new() };
-            rows.extend(contender.levels().iter().map(row));
+            rows.extend(contender.levels().iter().filter(|level| options.wants(level)).map(row));
         }
     }
     print_head("round");
-    for round in 1..=options.rounds {
+    for round in 1..=writers.rounds {
         for row in &mut rows {
-            let run = measure(row.contender, row.level, row.clients, options, scratch)?;
+            let run = measure(row.contender, row.level, row.clients, writers, scratch)?;
             print_row(&round.to_string(), row, &run);
             row.runs.push(run);
         }
@@ -130,20 +157,27 @@ fn measure(
     contender: Contender,
     level: &'static str,
     clients: u32,
-    options: &Options,
+    options: &writers::Options,
     scratch: &Scratch,
 ) -> Result<Run> {
     with_servers(contender, options, scratch, |peer| writers_of(contender, level, clients, options).run(peer))
 }
 
-fn writers_of(contender: Contender, level: &'static str, clients: u32, options: &Options) -> Writers {
+fn writers_of(
+    contender: Contender,
+    level: &'static str,
+    clients: u32,
+    options: &writers::Options,
+) -> Writers {
     let level = (contender != Contender::Redis && level != NONE).then_some(level);
     Writers { clients, seconds: options.seconds, keys: options.keys, level }
 }
 
 /// The latencies of the strongest level, as the load generator draws them.
-fn show_histogram(options: &Options, scratch: &Scratch) -> Result<()> {
-    for contender in [Contender::Journal, Contender::TwoNodes] {
+fn show_histogram(options: &Options, contenders: &[Contender], scratch: &Scratch) -> Result<()> {
+    let shown = [Contender::Journal, Contender::TwoNodes].into_iter().filter(|one| contenders.contains(one));
+    let options = if options.wants(PERSIST) { &options.writers } else { return Ok(()) };
+    for contender in shown {
         let clients = options.most_clients();
         println!("\n{}: {PERSIST}, {clients} clients", contender.name());
         let writers = writers_of(contender, PERSIST, clients, options);
@@ -154,7 +188,7 @@ fn show_histogram(options: &Options, scratch: &Scratch) -> Result<()> {
 
 fn with_servers<T>(
     contender: Contender,
-    options: &Options,
+    options: &writers::Options,
     scratch: &Scratch,
     work: impl FnOnce(&Peer) -> Result<T>,
 ) -> Result<T> {
