@@ -42,7 +42,8 @@ impl World {
     /// have done so since everybody had everything.
     fn may_forget(&self, at: usize) -> bool {
         let is_first = self.forgetful.is_none_or(|other| other == at);
-        self.is_calm_but(at) && (!self.rules.all_levels || is_first || self.is_level())
+        let may_forget = !self.rules.all_levels || is_first || self.is_level();
+        self.is_calm_but(at) && may_forget && !self.rules.is_memory_all()
     }
 
     /// One fault or request.

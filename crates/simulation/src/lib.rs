@@ -66,6 +66,6 @@ pub fn run_with(rules: Rules) -> Outcome {
             Some(format!("a panic: {}", text.unwrap_or_default()))
         }
     };
-    let violation = violation.map(|what| format!("at {} us: {what}", world.now_us()));
+    let violation = violation.map(|what| format!("at {} us: {what}\n{:?}", world.now_us(), world.rules));
     Outcome { seed, tally: world.tally.clone(), violation, trace: world.trace() }
 }
