@@ -43,15 +43,9 @@ impl Rules {
             is_ephemeral,
             full_eviction: rng.chance(1, 2) && !is_ephemeral,
             is_tight: rng.chance(1, 3) && !is_ephemeral,
-            // What is in the memory of a single node is gone with that.
-            all_levels: is_ephemeral || (rng.chance(1, 2) && replicas > 0),
+            all_levels: is_ephemeral || rng.chance(1, 2),
             faults_us: 6_000_000,
             end_us: 20_000_000,
         }
-    }
-
-    /// Whether a node that loses its memory takes along what clients were told is safe.
-    pub fn is_memory_all(&self) -> bool {
-        self.is_ephemeral && self.replicas == 0
     }
 }
