@@ -8,7 +8,7 @@ use std::time::Duration;
 use base::VbState;
 use cluster::command::{self, Command, Refused};
 use cluster::{Leader, LeaderConfig, NodeId, Status, Step, View};
-use support::{BUCKET, lives, reports, three};
+use support::{BUCKET, lives, reports, reports_nothing, three};
 
 const LATE: Duration = Duration::from_secs(60);
 
@@ -42,6 +42,22 @@ fn who_is_silent_and_who_has_forgotten_are_no_majority_against_one() {
     reports(&mut view, 3, VbState::Replica, 6);
     assert!(lead(&mut leader, &mut view, LATE * 3));
     assert_eq!(view.state.buckets[BUCKET].active(0), Some(NodeId(3)));
+}
+
+#[test]
+fn whoever_says_that_it_has_no_copy_is_not_waited_for() {
+    let (mut view, mut leader) = (three(), leader());
+    // 1 had everything in memory, and 2 was away for so long that nobody knows what it has forgotten.
+    (1..=2).for_each(|id| lives(&mut view, id, 11));
+    assert!(lead(&mut leader, &mut view, Duration::ZERO));
+    reports_nothing(&mut view, 1);
+    reports(&mut view, 2, VbState::Replica, 5);
+    for now in [Duration::ZERO, LATE, LATE * 2] {
+        assert!(!lead(&mut leader, &mut view, now), "3 may have what nobody else has");
+    }
+    reports_nothing(&mut view, 3);
+    assert!(lead(&mut leader, &mut view, LATE * 3), "nobody has anything more to say");
+    assert_eq!(view.state.buckets[BUCKET].active(0), Some(NodeId(2)));
 }
 
 #[test]

@@ -61,6 +61,7 @@ impl World {
 
     /// One fault or request.
     pub fn fault(&mut self) {
+        self.check_accounts();
         if self.now_us() >= self.rules.faults_us {
             self.mend();
             return;
