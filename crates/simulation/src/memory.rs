@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 
 use base::memory::PARTS;
 use base::{Account, Heap, Part, VbId, VbState, VbUuid};
-use engine::Bucket;
+use engine::{Bucket, BucketKind};
 use vbucket::{BucketContext, Origin, VBucket};
 
 use crate::links::Links;
@@ -78,9 +78,12 @@ fn overhead_bytes(vb: &VBucket) -> u64 {
     vb.checkpoints().overhead_bytes()
 }
 
-/// A vBucket without a change.
-fn nothing() -> VBucket {
-    let context = BucketContext::new(0, 0, Heap::default());
+/// A vBucket of such a bucket, without a change.
+fn nothing(bucket: &Bucket) -> VBucket {
+    let context = match bucket.config().kind {
+        BucketKind::Persistent => BucketContext::new(0, 0, Heap::default()),
+        BucketKind::Ephemeral => BucketContext::ephemeral(0, 0, Heap::default()),
+    };
     VBucket::new(VbId(0), &context, Origin::empty(VbState::Dead, VbUuid(0)))
 }
 
@@ -95,7 +98,7 @@ fn check_account(bucket: &Bucket) -> Result<(), String> {
     let held = [
         (Part::Documents, figures.heap.used_bytes),
         (Part::HashTables, sum(|vb| vb.table().allocated_bytes() as u64)),
-        (Part::Checkpoints, sum(overhead_bytes) + missing as u64 * overhead_bytes(&nothing())),
+        (Part::Checkpoints, sum(overhead_bytes) + missing as u64 * overhead_bytes(&nothing(bucket))),
     ];
     for (part, held) in held {
         let charged = figures.charged[part as usize];
