@@ -181,7 +181,11 @@ fn whoever_becomes_active_commits_what_it_has() {
 #[test]
 fn what_it_commits_then_takes_the_place_of_what_is_on_disk_alone() {
     let replica = Replica::new(7);
-    replica.world.bucket.set_params(&[("item_eviction_policy", "full_eviction")]).expect("there is such a policy");
+    replica
+        .world
+        .bucket
+        .set_params(&[("item_eviction_policy", "full_eviction")])
+        .expect("there is such a policy");
     replica.snapshot(0, 1, MEMORY, 0);
     replica.apply(replica.version("a", 1, SyncWrite::No)).expect("it fits");
     replica.flush();

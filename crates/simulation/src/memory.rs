@@ -35,7 +35,10 @@ impl Node {
             }
             let charged = account.exact();
             if charged != [0; PARTS] {
-                return Err(format!("node {} has closed a bucket, and {charged:?} is charged to it", self.at));
+                return Err(format!(
+                    "node {} has closed a bucket, and {charged:?} is charged to it",
+                    self.at
+                ));
             }
         }
         Ok(())
@@ -62,7 +65,9 @@ impl World {
             // Nobody streams from it any more.
             let (charged, kept) = (charged(&bucket, Part::Streams), bucket.backfill_buffer_bytes() as u64);
             if charged != kept {
-                return Err(format!("node {at}: {charged} bytes are charged for streams, and {kept} are held"));
+                return Err(format!(
+                    "node {at}: {charged} bytes are charged for streams, and {kept} are held"
+                ));
             }
         }
         self.nodes.iter_mut().for_each(Node::close);
@@ -94,7 +99,8 @@ fn check_account(bucket: &Bucket) -> Result<(), String> {
         (0..bucket.vbuckets()).filter_map(|vb| bucket.with_vbucket(VbId(vb), of)).sum()
     };
     // One that is not there has room for its first checkpoint all the same.
-    let missing = (0..bucket.vbuckets()).filter(|vb| bucket.with_vbucket(VbId(*vb), |_| ()).is_none()).count();
+    let missing =
+        (0..bucket.vbuckets()).filter(|vb| bucket.with_vbucket(VbId(*vb), |_| ()).is_none()).count();
     let held = [
         (Part::Documents, figures.heap.used_bytes),
         (Part::HashTables, sum(|vb| vb.table().allocated_bytes() as u64)),

@@ -35,7 +35,8 @@ pub(crate) fn losses(view: &View, id: NodeId) -> (usize, usize) {
             let is_open = matches!(step, Some(Step::Choose { .. }));
             let active = bucket.active(vb);
             // What is active on a node that is gone may be chosen anew: whoever is there counts then.
-            let is_led = active.is_some_and(|active| view.alive(active).is_some()) || view.alive(id).is_none();
+            let is_led =
+                active.is_some_and(|active| view.alive(active).is_some()) || view.alive(id).is_none();
             if active != Some(id) && is_led && !is_open {
                 continue;
             }
