@@ -61,6 +61,33 @@ fn whoever_says_that_it_has_no_copy_is_not_waited_for() {
 }
 
 #[test]
+fn whoever_may_be_alone_with_a_write_since_the_active_node_is_missing_is_not_failed_over() {
+    let mut view = three();
+    view.state.buckets.get_mut(BUCKET).expect("it is there").map[0] =
+        vec![Some(NodeId(1)), Some(NodeId(2)), None];
+    let fail_over = Command::FailOver { node: NodeId(2), force: false };
+    assert!(command::apply(&view, &fail_over).is_ok(), "1 has everything");
+    view.members.remove("1");
+    assert_eq!(command::apply(&view, &fail_over), Err(Refused::LastCopy(1)));
+}
+
+#[test]
+fn a_graceful_failover_does_not_end_while_another_node_is_missing_that_it_leaves_alone() {
+    let (mut view, mut leader) = (three(), leader());
+    view.state.auto_failover.enabled = false;
+    view.state.buckets.get_mut(BUCKET).expect("it is there").map[0] =
+        vec![Some(NodeId(1)), Some(NodeId(2)), None];
+    let graceful = Command::FailOverGracefully { node: NodeId(2) };
+    view.state = command::apply(&view, &graceful).expect("all are alive");
+    view.members.remove("1");
+    assert!(!lead(&mut leader, &mut view, LATE), "1 may have lost what it had");
+    assert_eq!(view.state.nodes[&NodeId(2)].status, Status::Active);
+    lives(&mut view, 1, 10);
+    assert!(lead(&mut leader, &mut view, LATE));
+    assert_eq!(view.state.nodes[&NodeId(2)].status, Status::FailedOver);
+}
+
+#[test]
 fn a_cluster_that_was_started_anew_as_a_whole_serves_again() {
     let (mut view, mut leader) = (three(), leader());
     (1..=3).for_each(|id| lives(&mut view, id, 11));

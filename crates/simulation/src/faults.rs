@@ -10,9 +10,10 @@ use engine::CompactRequest;
 use serde_json::json;
 
 use crate::clients::FIRST_COLLECTION;
-use crate::jobs::Fault;
+use crate::jobs::{Fault, Job};
 use crate::member::TTL;
 use crate::node::BUCKET;
+use crate::ops::Key;
 use crate::world::{Event, STORE, World};
 
 impl World {
@@ -261,8 +262,11 @@ impl World {
                 let _ = bucket.create_checkpoint(vb);
             }
             _ => {
-                for key in &self.clients.keys {
-                    let _ = bucket.evict_value(VbId(key.vb), DocKey::new(key.name.as_bytes()));
+                let evict = |key: &Key| {
+                    bucket.evict_value(VbId(key.vb), DocKey::new(key.name.as_bytes())) == Ok(true)
+                };
+                if self.clients.keys.iter().filter(|key| evict(key)).count() > 0 {
+                    self.works(at, Job::Eviction);
                 }
             }
         }
