@@ -8,7 +8,7 @@ use std::time::Duration;
 use base::VbState;
 use cluster::command::{self, Command, Refused};
 use cluster::{Leader, LeaderConfig, NodeId, Status, Step, View};
-use support::{BUCKET, lives, reports, three};
+use support::{BUCKET, lives, reports, reports_nothing, three};
 
 const LATE: Duration = Duration::from_secs(60);
 
@@ -42,6 +42,49 @@ fn who_is_silent_and_who_has_forgotten_are_no_majority_against_one() {
     reports(&mut view, 3, VbState::Replica, 6);
     assert!(lead(&mut leader, &mut view, LATE * 3));
     assert_eq!(view.state.buckets[BUCKET].active(0), Some(NodeId(3)));
+}
+
+#[test]
+fn whoever_says_that_it_has_no_copy_is_not_waited_for() {
+    let (mut view, mut leader) = (three(), leader());
+    // 1 had everything in memory, and 2 was away for so long that nobody knows what it has forgotten.
+    (1..=2).for_each(|id| lives(&mut view, id, 11));
+    assert!(lead(&mut leader, &mut view, Duration::ZERO));
+    reports_nothing(&mut view, 1);
+    reports(&mut view, 2, VbState::Replica, 5);
+    for now in [Duration::ZERO, LATE, LATE * 2] {
+        assert!(!lead(&mut leader, &mut view, now), "3 may have what nobody else has");
+    }
+    reports_nothing(&mut view, 3);
+    assert!(lead(&mut leader, &mut view, LATE * 3), "nobody has anything more to say");
+    assert_eq!(view.state.buckets[BUCKET].active(0), Some(NodeId(2)));
+}
+
+#[test]
+fn whoever_may_be_alone_with_a_write_since_the_active_node_is_missing_is_not_failed_over() {
+    let mut view = three();
+    view.state.buckets.get_mut(BUCKET).expect("it is there").map[0] =
+        vec![Some(NodeId(1)), Some(NodeId(2)), None];
+    let fail_over = Command::FailOver { node: NodeId(2), force: false };
+    assert!(command::apply(&view, &fail_over).is_ok(), "1 has everything");
+    view.members.remove("1");
+    assert_eq!(command::apply(&view, &fail_over), Err(Refused::LastCopy(1)));
+}
+
+#[test]
+fn a_graceful_failover_does_not_end_while_another_node_is_missing_that_it_leaves_alone() {
+    let (mut view, mut leader) = (three(), leader());
+    view.state.auto_failover.enabled = false;
+    view.state.buckets.get_mut(BUCKET).expect("it is there").map[0] =
+        vec![Some(NodeId(1)), Some(NodeId(2)), None];
+    let graceful = Command::FailOverGracefully { node: NodeId(2) };
+    view.state = command::apply(&view, &graceful).expect("all are alive");
+    view.members.remove("1");
+    assert!(!lead(&mut leader, &mut view, LATE), "1 may have lost what it had");
+    assert_eq!(view.state.nodes[&NodeId(2)].status, Status::Active);
+    lives(&mut view, 1, 10);
+    assert!(lead(&mut leader, &mut view, LATE));
+    assert_eq!(view.state.nodes[&NodeId(2)].status, Status::FailedOver);
 }
 
 #[test]

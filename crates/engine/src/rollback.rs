@@ -54,6 +54,12 @@ impl Bucket {
                 }
             }
         }
+        if let Some(stored) = rolled_back.stored.as_mut().filter(|stored| stored.state.snap_start > to.0) {
+            // It was told that nothing had changed up to there, in a history of which it keeps a part only: to stand
+            // there again would be to be sent back again.
+            let high = stored.high_seqno.0;
+            (stored.state.snap_start, stored.state.snap_end) = (high, high);
+        }
         Ok(rolled_back)
     }
 

@@ -219,6 +219,20 @@ fn nothing_up_to_the_end_of_a_snapshot_completes_it() {
 }
 
 #[test]
+fn who_was_told_that_nothing_changed_up_to_a_seqno_goes_back_before_it() {
+    for store in [files as fn(&Env) -> Arc<dyn KvStore>, journaled] {
+        let world = world(store);
+        let stream = accepted(&world, &[(11, 0)]);
+        world.bucket.begin_snapshot(stream, &snapshot(1, 5)).expect("it follows");
+        send(&world, stream, &[(2, "a", Some("1"))]);
+        world.bucket.seqno_advanced(stream, Seqno(5)).expect("it lies in the snapshot");
+        assert!(world.bucket.flush_all());
+        let seqno = world.bucket.rollback(VB, Seqno(4)).expect("a replica").expect("the disk works");
+        assert_eq!((seqno, position(&world).start), (Seqno(2), Seqno(2)));
+    }
+}
+
+#[test]
 fn becoming_active_inside_a_snapshot_gives_up_the_rest() {
     let world = world(files);
     let stream = accepted(&world, &[(11, 0)]);

@@ -179,6 +179,31 @@ fn whoever_becomes_active_commits_what_it_has() {
 }
 
 #[test]
+fn what_it_commits_then_takes_the_place_of_what_is_on_disk_alone() {
+    let replica = Replica::new(7);
+    replica
+        .world
+        .bucket
+        .set_params(&[("item_eviction_policy", "full_eviction")])
+        .expect("there is such a policy");
+    replica.snapshot(0, 1, MEMORY, 0);
+    replica.apply(replica.version("a", 1, SyncWrite::No)).expect("it fits");
+    replica.flush();
+    assert_eq!(replica.world.bucket.evict_whole(VB, doc("a")), Ok(true));
+    replica.snapshot(1, 2, MEMORY, 0);
+    replica.prepare("a", 2, DurabilityLevel::Majority);
+    let Replica { world, .. } = replica;
+    let alone = topology_from_json(&serde_json::json!([["n_1"]])).expect("it is a topology");
+    world.bucket.set_vbucket_state(VB, VbState::Active, Some(alone)).expect("there is such a vBucket");
+    assert!(world.bucket.flush_all(), "the disk works");
+    assert_eq!(world.get("a").as_deref(), Ok("v2"));
+    // Nobody looked whether there was such a document: that is counted anew.
+    while world.bucket.compact_step() != engine::Progress::Idle {}
+    let stats = world.bucket.vbucket_stats(VB).expect("there is such a vBucket");
+    assert_eq!((stats.documents, stats.evicted_documents), (1, 0));
+}
+
+#[test]
 fn prepares_survive_a_restart_of_the_replica() {
     let replica = Replica::new(6);
     replica.snapshot(0, 3, MEMORY, 0);

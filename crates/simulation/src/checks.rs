@@ -118,14 +118,16 @@ impl World {
         if !self.is_done {
             return Err(format!("it does not become well: {}", self.why_not_well()));
         }
-        for (at, bucket) in self.buckets() {
-            check_memory(&bucket).map_err(|what| format!("node {at}: {what}"))?;
+        self.check_accounts();
+        if let Some(violation) = self.violation.take() {
+            return Err(violation);
         }
         self.check_prepares_decided()?;
         self.read_everything()?;
         self.tally.histories = self.history.check(&self.clients.keys)?;
         let before = self.check_copies()?;
-        self.check_restart(&before)
+        self.check_restart(&before)?;
+        self.check_all_closed()
     }
 
     /// Whether the chain of a vBucket has so many members that prepares can be committed.
@@ -258,15 +260,6 @@ fn step_all(bucket: &Bucket) {
     bucket.load_step();
     bucket.fetch_step();
     bucket.keep_step();
-}
-
-/// The account of documents is what the heap holds.
-fn check_memory(bucket: &Bucket) -> Result<(), String> {
-    let figures = bucket.account_check();
-    match figures.difference_bytes() {
-        0 => Ok(()),
-        bytes => Err(format!("the account of documents is off by {bytes} bytes: {figures:?}")),
-    }
 }
 
 /// A vBucket counts as many documents of each collection as it has.

@@ -4,15 +4,16 @@ use base::env::Clock as _;
 use base::env::sim::{Call, Effect, Fault as DiskFault, On};
 use base::{DocKey, VbId};
 use cluster::command::Command;
-use cluster::state::NextIds;
+use cluster::state::{NextIds, Step};
 use cluster::{NodeId, Status};
 use engine::CompactRequest;
 use serde_json::json;
 
 use crate::clients::FIRST_COLLECTION;
-use crate::jobs::Fault;
+use crate::jobs::{Fault, Job};
 use crate::member::TTL;
 use crate::node::BUCKET;
+use crate::ops::Key;
 use crate::world::{Event, STORE, World};
 
 impl World {
@@ -42,11 +43,26 @@ impl World {
     /// have done so since everybody had everything.
     fn may_forget(&self, at: usize) -> bool {
         let is_first = self.forgetful.is_none_or(|other| other == at);
-        self.is_calm_but(at) && (!self.rules.all_levels || is_first || self.is_level())
+        let may_forget = (is_first || self.is_level()) && !self.is_alone_with_something(at);
+        self.is_calm_but(at) && (!self.rules.all_levels || may_forget)
+    }
+
+    /// Whether a node may be the only one that has something in memory that clients were told of: nobody else belongs to
+    /// the chain, or not all of it have everything.
+    fn is_alone_with_something(&self, at: usize) -> bool {
+        let bucket = self.newest.buckets.get(BUCKET);
+        (0..self.rules.vbuckets).any(|vb| {
+            let chain = self.chain(vb);
+            let step = bucket.and_then(|bucket| bucket.steps.get(&vb));
+            let is_open = matches!(step, Some(Step::Choose { .. } | Step::Settle { .. }));
+            let is_single = chain.len() == 1 && (self.rules.is_ephemeral || !self.is_level());
+            chain.contains(&at) && (is_open || is_single)
+        })
     }
 
     /// One fault or request.
     pub fn fault(&mut self) {
+        self.check_accounts();
         if self.now_us() >= self.rules.faults_us {
             self.mend();
             return;
@@ -246,8 +262,11 @@ impl World {
                 let _ = bucket.create_checkpoint(vb);
             }
             _ => {
-                for key in &self.clients.keys {
-                    let _ = bucket.evict_value(VbId(key.vb), DocKey::new(key.name.as_bytes()));
+                let evict = |key: &Key| {
+                    bucket.evict_value(VbId(key.vb), DocKey::new(key.name.as_bytes())) == Ok(true)
+                };
+                if self.clients.keys.iter().filter(|key| evict(key)).count() > 0 {
+                    self.works(at, Job::Eviction);
                 }
             }
         }

@@ -101,6 +101,14 @@ impl Matrix {
         all.filter(|(fault, job)| self.0[*fault as usize][*job as usize] == 0)
     }
 
+    /// Faults that met no job at all, and jobs that no fault met: names.
+    pub fn unmet(&self) -> Vec<String> {
+        let faults = FAULTS.iter().filter(|fault| self.0[**fault as usize].iter().all(|count| *count == 0));
+        let is_unmet = |job: &&Job| self.0.iter().all(|counts| counts[**job as usize] == 0);
+        let jobs = JOBS.iter().filter(is_unmet).map(|job| format!("{job:?}"));
+        faults.map(|fault| format!("{fault:?}")).chain(jobs).collect()
+    }
+
     /// As a table for people.
     pub fn table(&self) -> String {
         let mut text = format!("{:>12}", "");

@@ -4,7 +4,7 @@
 //! The order of reading: [`rules`] (what a seed makes of a cluster), [`world`] (time and events), [`node`] and
 //! [`member`] (a node's data, and its part in the cluster), [`link`] (streams between two), [`clients`] and [`ops`]
 //! (what is asked and answered), [`faults`] and [`jobs`] (what goes wrong during what), [`history`], [`promises`],
-//! [`copies`] and [`disks`] (what must hold).
+//! [`copies`], [`disks`] and [`memory`] (what must hold).
 
 #[cfg(feature = "planted")]
 pub mod bugs;
@@ -20,6 +20,7 @@ pub mod known;
 pub mod link;
 pub mod links;
 pub mod member;
+pub mod memory;
 pub mod node;
 pub mod ops;
 pub mod promises;
@@ -66,6 +67,6 @@ pub fn run_with(rules: Rules) -> Outcome {
             Some(format!("a panic: {}", text.unwrap_or_default()))
         }
     };
-    let violation = violation.map(|what| format!("at {} us: {what}", world.now_us()));
+    let violation = violation.map(|what| format!("at {} us: {what}\n{:?}", world.now_us(), world.rules));
     Outcome { seed, tally: world.tally.clone(), violation, trace: world.trace() }
 }

@@ -14,6 +14,7 @@ use crate::disks::Inside;
 use crate::jobs::Job;
 use crate::links::Links;
 use crate::member::Membership;
+use crate::memory::Closed;
 use crate::ops::Waiting;
 use crate::rules::Rules;
 
@@ -51,6 +52,8 @@ pub struct Node {
     pub links: Links,
     /// What clients wait for here.
     pub waiting: Vec<Waiting>,
+    /// Buckets that it had.
+    pub closed: Vec<Closed>,
 }
 
 impl Node {
@@ -76,6 +79,7 @@ impl Node {
             member: Membership::new(at, rng.next_u64()),
             links: Links::default(),
             waiting: Vec::new(),
+            closed: Vec::new(),
         }
     }
 
@@ -172,7 +176,7 @@ impl Node {
     /// The bucket goes with its files.
     pub fn drop_bucket(&mut self) {
         self.links = Links::default();
-        (self.bucket, self.store) = (None, None);
+        self.close();
         self.has_bucket = false;
         self.stood_inside.clear();
         // Its files go with their folder: nothing else is on this disk.
@@ -185,7 +189,7 @@ impl Node {
         self.boot += 1;
         self.links = Links::default();
         self.waiting.clear();
-        (self.bucket, self.store) = (None, None);
+        self.close();
         self.member.crash();
         self.slow_until_us = 0;
         self.frozen_until_us = 0;

@@ -30,3 +30,35 @@ fn what_cannot_be_decided_is_not_read() {
 fn chains_settle_after_a_graceful_failover() {
     is_right(77);
 }
+
+/// A node had lost all that it had in memory, and said so; another one had only lost its lease, and was not believed as
+/// long as the first one had said nothing more.
+#[test]
+fn whoever_has_no_copy_is_not_waited_for() {
+    is_right(162);
+}
+
+/// Who became active with a prepare of a document that was on disk alone counted that document twice.
+#[test]
+fn what_a_commit_takes_the_place_of_is_counted_once() {
+    is_right(282);
+}
+
+/// A graceful failover took the last copy out of a chain whose active node was down.
+#[test]
+fn a_graceful_failover_leaves_nobody_alone_who_is_down() {
+    is_right(796);
+}
+
+/// A replica had been told that nothing had changed up to a seqno, in a history that was not to be; it went back, stood
+/// there again, and was sent back again and again.
+#[test]
+fn whoever_was_told_of_nothing_goes_back_before_it() {
+    is_right(771);
+}
+
+/// The simulator let nodes forget that were alone with something: nothing can be expected then.
+#[test]
+fn nobody_loses_what_nobody_else_has() {
+    [182, 360, 444].into_iter().for_each(is_right);
+}

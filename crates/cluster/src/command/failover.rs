@@ -33,7 +33,11 @@ pub(crate) fn losses(view: &View, id: NodeId) -> (usize, usize) {
         for vb in bucket.vbuckets().filter(|vb| bucket.chain(*vb).contains(&Some(id))) {
             let (chain, step) = (bucket.chain(vb), bucket.steps.get(&vb));
             let is_open = matches!(step, Some(Step::Choose { .. }));
-            if bucket.active(vb) != Some(id) && !is_open {
+            let active = bucket.active(vb);
+            // What is active on a node that is gone may be chosen anew: whoever is there counts then.
+            let is_led =
+                active.is_some_and(|active| view.alive(active).is_some()) || view.alive(id).is_none();
+            if active != Some(id) && is_led && !is_open {
                 continue;
             }
             let live = present(chain)

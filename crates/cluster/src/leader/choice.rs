@@ -100,14 +100,14 @@ impl Question<'_> {
         askable.sort_unstable();
         askable.dedup();
         askable.retain(|id| self.view.state.is_active(*id) && self.view.alive(*id).is_some());
-        let mut known = Vec::new();
+        let (mut known, mut empty) = (Vec::new(), Vec::new());
         let mut silent = false;
         for id in askable {
             match self.view.report_since(id, self.since) {
                 // What it says of the vBucket may come a moment later than that it has stopped.
                 Some(report) => match report.of(self.name, self.vb) {
                     Some(copy) if copy.state.is_some() => known.push((id, *copy)),
-                    Some(_) => {}
+                    Some(_) => empty.push(id),
                     None => silent = true,
                 },
                 None => silent = true,
@@ -116,12 +116,15 @@ impl Question<'_> {
         if silent && !self.is_late {
             return Choice::Open;
         }
-        let is_unknown =
-            |id: &NodeId| known.iter().all(|(known, _)| known != id) && self.said_away(*id) != Some(false);
+        let is_unknown = |id: &NodeId| {
+            let has_said = empty.contains(id) || known.iter().any(|(known, _)| known == id);
+            !has_said && self.said_away(*id) != Some(false)
+        };
         let unknown = present(self.chain).filter(is_unknown).count();
-        // Whoever may have forgotten what it had acknowledged says as little as one who is silent. If nobody is silent
-        // there is nothing more to wait for.
+        // Whoever may have forgotten what it had acknowledged, as one without a copy has, says as little as one who is
+        // silent. If nobody is silent there is nothing more to wait for.
         let forgetful = known.iter().filter(|(id, _)| self.bucket.has_forgotten(self.vb, *id)).count();
+        let forgetful = forgetful + present(self.chain).filter(|id| empty.contains(id)).count();
         let are_few = unknown > 0 && unknown + forgetful >= majority(self.chain);
         if are_few && !self.forced && !planted::is(Bug::ChosenByFew) {
             return self.witness().map_or(Choice::Open, Choice::TakeBack);

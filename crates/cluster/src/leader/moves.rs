@@ -56,7 +56,7 @@ impl Leader {
             self.begin_moves(view, &mut state);
         }
         let begun_or_done = state.buckets != view.state.buckets;
-        let over = finish(&mut state);
+        let over = finish(view, &mut state);
         (begun_or_done || over).then_some(state)
     }
 
@@ -212,16 +212,26 @@ fn takes_part(bucket: &Bucket, vb: u16) -> Vec<NodeId> {
     bucket.active(vb).into_iter().chain(new).collect()
 }
 
-/// Ends a rebalance that has nothing left to do.
-fn finish(state: &mut State) -> bool {
+/// Ends a rebalance that has nothing left to do. A node that was to be failed over gracefully stays as long as another
+/// one is missing without which it may be the only one that has something.
+fn finish(view: &View, state: &mut State) -> bool {
     let Some(rebalance) = &state.rebalance else { return false };
     let under_way = state.buckets.values().any(|bucket| !bucket.steps.is_empty());
     let left = state.to_move() > 0;
     if under_way || (left && !rebalance.cancelled) {
         return false;
     }
+    let is_needed = match &rebalance.purpose {
+        Purpose::GracefulFailover { node } if !left => {
+            command::losses(&View { state: state.clone(), ..view.clone() }, *node) != (0, 0)
+        }
+        _ => false,
+    };
+    if is_needed && !rebalance.cancelled {
+        return false;
+    }
     let rebalance = rebalance.clone();
-    let outcome = if left { Outcome::Cancelled } else { Outcome::Done };
+    let outcome = if left || is_needed { Outcome::Cancelled } else { Outcome::Done };
     for bucket in state.buckets.values_mut() {
         bucket.target.clear();
     }

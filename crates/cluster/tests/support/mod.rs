@@ -49,7 +49,6 @@ pub fn lives(view: &mut View, id: u32, incarnation: u64) {
 
 /// A node says that it is as the document says, and has everything up to `prepared`.
 pub fn reports(view: &mut View, id: u32, state: VbState, prepared: u64) {
-    let incarnation = view.members[&id.to_string()].incarnation;
     let copy = VbReport {
         state: Some(state),
         high_seqno: prepared,
@@ -57,6 +56,16 @@ pub fn reports(view: &mut View, id: u32, state: VbState, prepared: u64) {
         high_prepared: prepared,
         uuid: 1,
     };
+    reports_copy(view, id, copy);
+}
+
+/// A node says that it is as the document says, and has no copy.
+pub fn reports_nothing(view: &mut View, id: u32) {
+    reports_copy(view, id, VbReport::NOTHING);
+}
+
+fn reports_copy(view: &mut View, id: u32, copy: VbReport) {
+    let incarnation = view.members[&id.to_string()].incarnation;
     let vbuckets = BTreeMap::from([(BUCKET.to_owned(), BTreeMap::from([(0, copy)]))]);
     let report = Report { incarnation, applied: view.state.revision, vbuckets, kept: BTreeMap::new() };
     view.reports.insert(id.to_string(), report);

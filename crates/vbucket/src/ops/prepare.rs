@@ -211,6 +211,7 @@ impl VBucket {
         let new = NewVersion::new(&self.table.context().heap, meta, key, &[prepare.value()]);
         self.evicted.ties.changed(key);
         let hash = self.table.hash(key);
+        self.note_covered(hash, &new);
         self.history.record(self.table.find_slot(hash, key), new).garbage
     }
 

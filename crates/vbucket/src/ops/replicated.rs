@@ -121,9 +121,7 @@ impl VBucket {
         if new.key().collection == CollectionId::SYSTEM {
             return self.receive_event(new).map_err(|new| (Misplaced::BadEvent, new));
         }
-        if self.table.find(hash, new.key()).is_none() && self.evicted.may_hold(hash, new.key()) {
-            self.evicted.covered(new.stored_key());
-        }
+        self.note_covered(hash, &new);
         // A snapshot from a disk has the document alone.
         let prepare = self.supersede_prepare(new.key());
         let slot = self.table.find_slot(hash, new.key());
@@ -133,6 +131,13 @@ impl VBucket {
         let mut stored = self.history.record_received(slot, new);
         stored.garbage.prepare = prepare;
         Ok(stored)
+    }
+
+    /// Notes that a version takes the place of one that may be on disk alone: nobody looks there first.
+    pub(super) fn note_covered(&mut self, hash: u64, new: &NewVersion) {
+        if self.table.find(hash, new.key()).is_none() && self.evicted.may_hold(hash, new.key()) {
+            self.evicted.covered(new.stored_key());
+        }
     }
 
     /// There is nothing for this replica up to `seqno`. Counts if that is the end of the snapshot, which is complete then.
