@@ -18,8 +18,7 @@ while (($#)); do
 done
 [[ -n $stave ]] || { echo "$usage" >&2; exit 2; }
 [[ -x $stave ]] || { echo "$stave is not an executable file" >&2; exit 2; }
-# Those that write while nodes fail run when they are asked for: see "Not in CI" in HACKING.md.
-((${#suites[@]})) || suites=(python go rust java collections)
+((${#suites[@]})) || suites=(python go rust java cluster collections)
 
 work=$(mktemp -d)
 server=

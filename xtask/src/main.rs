@@ -49,7 +49,7 @@ enum Command {
         /// Only the tests of the workspace and the recordings; no kill -9 loop, no SDKs.
         #[arg(long)]
         quick: bool,
-        /// What CI leaves out: faults in a cluster of real processes, SDKs while nodes fail.
+        /// What CI leaves out: faults in a cluster of real processes (as root, with etcd).
         #[arg(long, conflicts_with = "quick")]
         cluster: bool,
     },
