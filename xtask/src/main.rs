@@ -111,3 +111,15 @@ fn main() -> ExitCode {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn arguments_are_unambiguous() {
+        Arguments::command().debug_assert();
+    }
+}

@@ -39,6 +39,7 @@ const PERSIST: &str = LEVELS[3];
 
 /// How long and how much, and who of all.
 #[derive(Args)]
+#[group(skip)]
 pub struct Options {
     #[command(flatten)]
     writers: writers::Options,
