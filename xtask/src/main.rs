@@ -46,7 +46,7 @@ enum Command {
     Check,
     /// Everything the README promises: tests, release build, recordings, kill -9, SDKs.
     Test {
-        /// Only the tests of the workspace and the recordings; no kill -9 loop, no SDKs.
+        /// Only the tests of the workspace and the recordings; no planted mistakes, no kill -9 loops, no SDKs.
         #[arg(long)]
         quick: bool,
         /// What CI leaves out: faults in a cluster of real processes (as root, with etcd).
