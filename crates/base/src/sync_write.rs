@@ -42,6 +42,9 @@ pub enum SyncWrite {
         /// Seqno of the prepare.
         prepared: Seqno,
     },
+    /// The document, prepared with the seqno before its own and committed with its own, by a node that is a majority
+    /// alone. On disk it is a [`SyncWrite::Commit`]: [`SyncWrite::stored`].
+    Alone(DurabilityLevel),
     /// The prepare came to nothing.
     Abort {
         /// Seqno of the prepare.
@@ -49,13 +52,17 @@ pub enum SyncWrite {
     },
 }
 
+/// Where the rest of a [`SyncWrite::Alone`] has its level, above all seqnos.
+const LEVEL_SHIFT: u32 = 56;
+
 impl SyncWrite {
-    /// Two bits and the rest, as headers of versions and records of the journal hold them.
+    /// Two bits and the rest, as headers of versions hold them, and, of what is [`SyncWrite::stored`], records of the journal.
     pub fn to_parts(self) -> (u8, u64) {
         match self {
             SyncWrite::No => (0, 0),
             SyncWrite::Prepare(level) => (1, level as u64),
             SyncWrite::Commit { prepared } => (2, prepared.0),
+            SyncWrite::Alone(level) => (2, (level as u64) << LEVEL_SHIFT),
             SyncWrite::Abort { prepared } => (3, prepared.0),
         }
     }
@@ -65,10 +72,21 @@ impl SyncWrite {
         Some(match bits {
             0 => SyncWrite::No,
             1 => SyncWrite::Prepare(DurabilityLevel::from_wire(u8::try_from(rest).ok()?)?),
-            2 => SyncWrite::Commit { prepared: Seqno(rest) },
+            2 => match DurabilityLevel::from_wire((rest >> LEVEL_SHIFT) as u8) {
+                Some(level) => SyncWrite::Alone(level),
+                None => SyncWrite::Commit { prepared: Seqno(rest) },
+            },
             3 => SyncWrite::Abort { prepared: Seqno(rest) },
             _ => return None,
         })
+    }
+
+    /// What is written of a version with this seqno.
+    pub fn stored(self, by_seqno: Seqno) -> SyncWrite {
+        match self {
+            SyncWrite::Alone(_) => SyncWrite::Commit { prepared: Seqno(by_seqno.0 - 1) },
+            _ => self,
+        }
     }
 
     /// Whether a reader of documents never sees it.

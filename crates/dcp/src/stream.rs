@@ -297,7 +297,7 @@ impl Stream {
     ) {
         let (wanted, is_last) = self.choose(changes, common);
         pending.is_last |= is_last;
-        pending.extend(wanted.into_iter().filter(|version| common.is_shown(version)));
+        pending.extend(common.shown(wanted, self.sent).into_iter());
     }
 
     fn more(&mut self, common: &Common<'_>, allowance: &mut Allowance, out: &mut dyn Sink) -> More {

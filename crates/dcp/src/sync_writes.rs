@@ -24,7 +24,7 @@ pub(crate) fn completion(meta: &VersionMeta) -> Option<What> {
     match meta.sync_write {
         SyncWrite::Commit { prepared } => Some(What::Commit(prepared, meta.by_seqno)),
         SyncWrite::Abort { prepared } => Some(What::Abort(prepared, meta.by_seqno)),
-        SyncWrite::Prepare(_) | SyncWrite::No => None,
+        SyncWrite::Prepare(_) | SyncWrite::Alone(_) | SyncWrite::No => None,
     }
 }
 
@@ -50,7 +50,7 @@ impl Visible {
         let is_spoken_of = |version: &&Version| match version.meta().sync_write {
             SyncWrite::Prepare(_) => false,
             SyncWrite::Abort { .. } => knows_gaps,
-            SyncWrite::Commit { .. } | SyncWrite::No => true,
+            SyncWrite::Commit { .. } | SyncWrite::Alone(_) | SyncWrite::No => true,
         };
         let Some(last) = items.iter().rev().find(is_spoken_of) else {
             return Visible { end: if items.is_empty() { end } else { Seqno(0) }, is_abort_last: false };

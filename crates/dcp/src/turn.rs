@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use base::planted::{self, Bug};
-use base::{ItemKind, Seqno, Version, VersionMeta};
+use base::{ItemKind, Seqno, SyncWrite, Version, VersionMeta};
 use engine::{Bucket, Follower};
 use vbucket::CursorName;
 
@@ -73,9 +73,19 @@ impl Common<'_> {
         }
     }
 
-    /// Whether the consumer knows of such changes.
-    pub(crate) fn is_shown(&self, version: &Version) -> bool {
-        is_shown(&version.meta(), self.agreed)
+    /// What the consumer is told of changes in seqno order, when it has everything up to `sent`.
+    pub(crate) fn shown(&self, mut changes: Vec<Version>, sent: Seqno) -> Vec<Version> {
+        changes.retain(|version| is_shown(&version.meta(), self.agreed));
+        let is_alone = |version: &Version| matches!(version.meta().sync_write, SyncWrite::Alone(_));
+        if !self.agreed.sync_writes || !changes.iter().any(is_alone) {
+            return changes;
+        }
+        let parts = changes.into_iter().flat_map(|version| match self.bucket.parts_of_alone(&version) {
+            Some([prepare, commit]) => [Some(prepare), Some(commit)],
+            None => [Some(version), None],
+        });
+        // It may have the prepare already.
+        parts.flatten().filter(|version| version.meta().by_seqno > sent).collect()
     }
 }
 

@@ -24,9 +24,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::env::{Env, SimHandles};
-use base::{Cas, CollectionId, DocKey, Part, ScopeId, VbId, VbState};
+use base::{Cas, CollectionId, DocKey, DurabilityLevel, Part, ScopeId, VbId, VbState};
 use dice::{Dice, show};
-use engine::{Bucket, CompactRequest, Progress};
+use engine::{Bucket, CompactRequest, Durable, Progress};
 use report::Row;
 use strict::{Consumer, Documents, Truth, Wanted, name_of, seqnos};
 use vbucket::collections::{Collection, Manifest, ManifestUid, Scope};
@@ -80,6 +80,7 @@ struct World {
 #[derive(Debug, Default)]
 struct Counts {
     writes: u64,
+    durable: u64,
     crashes: u64,
     role_changes: u64,
     purges: u64,
@@ -91,10 +92,11 @@ struct Counts {
 }
 
 impl Counts {
-    fn rows(&self) -> [Row; 16] {
+    fn rows(&self) -> [Row; 17] {
         let seen = &self.seen;
         [
             ("writes", self.writes),
+            ("  prepared first", self.durable),
             ("processes killed", self.crashes),
             ("role changes", self.role_changes),
             ("compactions that purge", self.purges),
@@ -231,15 +233,21 @@ impl World {
         let doc = DocKey { collection, key: key.as_bytes() };
         self.written += 1;
         self.counts.writes += 1;
+        // Some are prepared, and committed with the seqno behind: this node is alone.
+        let level = DurabilityLevel::from_wire(dice.below(10) as u8);
+        let durable = level.map(|level| Durable { level, timeout: Duration::from_secs(3) });
+        let writer = self.bucket.durably(durable);
         let (changed, value) = if dice.one_in(4) {
-            (self.bucket.delete(vb, doc, Cas::ANY, now), None)
+            (writer.delete(vb, doc, Cas::ANY, now), None)
         } else {
             let size = if dice.one_in(20) { 40_000 } else { 20 };
             let value = format!("{}:{}", self.written, "v".repeat(dice.below(size) as usize));
-            (self.bucket.store(vb, &buckets::set(doc, value.as_bytes()), now), Some(value))
+            (writer.store(vb, &buckets::set(doc, value.as_bytes()), now), Some(value))
         };
         if let Ok(changed) = changed {
-            self.changes[usize::from(vb.0)].push(Change::Document(changed.seqno.0, collection, key, value));
+            self.counts.durable += u64::from(durable.is_some());
+            let seqno = changed.seqno.0 + u64::from(durable.is_some());
+            self.changes[usize::from(vb.0)].push(Change::Document(seqno, collection, key, value));
         }
     }
 
@@ -342,7 +350,7 @@ impl Truth for World {
     }
 }
 
-fn run(seed: u64) -> [Row; 16] {
+fn run(seed: u64) -> [Row; 17] {
     let mut dice = Dice(seed);
     let mut world = World::new(seed);
     let mut consumers: Vec<Consumer> = (0..CONSUMERS)

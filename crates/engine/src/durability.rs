@@ -47,7 +47,8 @@ pub enum SyncOutcome {
     Committed,
     /// Its time was over: readers will not see it, unless another node becomes active that has it.
     Aborted,
-    /// Nobody here decides about it any more: it may be committed or aborted elsewhere.
+    /// Nobody here decides about it any more, or not before its time was over: it may be committed or aborted later, or
+    /// elsewhere.
     GivenUp,
 }
 
@@ -254,7 +255,11 @@ impl Bucket {
         let has_more = shard.vb.commit_ready(COMMITS_AT_ONCE, &mut settled.completed);
         if settled.looked_for < settled.completed.len() {
             settled.find_waiters(&mut shard.sync_waiters);
-            self.queue_flush(shard);
+            match shard.vb.has_unflushed() {
+                true => self.queue_flush(shard),
+                // What was committed alone is on disk, and may be seen now.
+                false => shard.tell_followers(),
+            }
         }
         has_more
     }
@@ -333,16 +338,18 @@ impl Bucket {
             }
             let look = shard.vb.overdue(from, now_ns, LOOKED_AT_ONCE, &mut overdue);
             for prepared in &overdue {
-                garbage.extend(shard.vb.abort(*prepared, now));
-                waiters.extend(shard.sync_waiters.take(*prepared));
+                let aborted = shard.vb.abort(*prepared, now);
+                let outcome = if aborted.is_some() { SyncOutcome::Aborted } else { SyncOutcome::GivenUp };
+                garbage.extend(aborted);
+                waiters.extend(shard.sync_waiters.take(*prepared).map(|waiter| (waiter, outcome)));
             }
             if !overdue.is_empty() {
                 self.queue_flush(&mut shard);
             }
             look
         };
-        for waiter in waiters {
-            waiter.complete(SyncOutcome::Aborted);
+        for (waiter, outcome) in waiters {
+            waiter.complete(outcome);
         }
         if !overdue.is_empty() {
             // One of them may have held up others.
@@ -354,6 +361,15 @@ impl Bucket {
     /// Aborts prepares whose time is over.
     pub fn sync_write_step(&self) {
         while self.abort_overdue(self.env.clock.monotonic_ns()).is_ok() {}
+    }
+
+    /// Waits until what a node has prepared alone is committed: from then on everything that is acknowledged is as safe
+    /// as the vBucket's present topology asks. Nothing: it is already.
+    pub fn alone_committed(&self, vb: VbId) -> Result<Option<Completion<()>>, Refusal> {
+        match self.shard(vb)?.vb.last_alone() {
+            Some(seqno) => self.persisted(vb, seqno),
+            None => Ok(None),
+        }
     }
 
     /// Waits until `seqno` of a vBucket is on disk, synced. Nothing: it is there already.

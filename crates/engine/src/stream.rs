@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use base::{CollectionId, ScopeId, Seqno, VbId, VbState, VbUuid};
+use base::{
+    CollectionId, DocKey, NewVersion, ScopeId, Seqno, SyncWrite, VbId, VbState, VbUuid, Version, VersionMeta,
+};
 use vbucket::collections::{Collections, ManifestUid};
 use vbucket::{
     CursorId, CursorName, Dropped, FailoverEntry, Range, RangeLimit, RegisterRefusal, Resume, ResumePoint,
@@ -198,6 +200,20 @@ impl Bucket {
             Ok(range) => range.map_or(Changes::Nothing, Changes::Range),
             Err(Dropped) => Changes::Dropped,
         }
+    }
+
+    /// Prepare and commit of what was prepared alone ([`SyncWrite::Alone`]), each a copy, for those who take part in sync
+    /// writes; nothing for any other version.
+    pub fn parts_of_alone(&self, version: &Version) -> Option<[Version; 2]> {
+        let meta = version.meta();
+        let SyncWrite::Alone(level) = meta.sync_write else { return None };
+        let prepared = Seqno(meta.by_seqno.0 - 1);
+        let (key, len) = version.key().to_prepared();
+        let key = DocKey { collection: CollectionId::PREPARES, key: &key[..len] };
+        let copy = |meta, key| NewVersion::new(&self.context.heap, meta, key, &[version.value()]).publish();
+        let prepare = VersionMeta { by_seqno: prepared, sync_write: SyncWrite::Prepare(level), ..meta };
+        let commit = VersionMeta { sync_write: SyncWrite::Commit { prepared }, ..meta };
+        Some([copy(prepare, key), copy(commit, version.key())])
     }
 
     /// Everything up to `to` of the range taken last was worked on.

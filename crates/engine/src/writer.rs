@@ -35,6 +35,10 @@ impl Writer<'_> {
         let Some(durable) = self.durable else {
             return NewVersion::new(heap, VersionMeta { sync_write: SyncWrite::No, ..meta }, key, value);
         };
+        if self.context.is_alone() {
+            let sync_write = SyncWrite::Alone(durable.level);
+            return NewVersion::new(heap, VersionMeta { sync_write, ..meta }, key, value);
+        }
         let (prepared, len) = key.to_prepared();
         let key = DocKey { collection: CollectionId::PREPARES, key: &prepared[..len] };
         let sync_write = SyncWrite::Prepare(durable.level);

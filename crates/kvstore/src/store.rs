@@ -201,7 +201,7 @@ pub(crate) fn is_gone(version: &Version) -> bool {
     match version.meta().sync_write {
         SyncWrite::Prepare(_) => false,
         SyncWrite::Abort { .. } => true,
-        SyncWrite::No | SyncWrite::Commit { .. } => version.is_deleted(),
+        SyncWrite::No | SyncWrite::Commit { .. } | SyncWrite::Alone(_) => version.is_deleted(),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use base::{Account, FrequencyFactor, Heap, Part};
 
@@ -35,6 +36,8 @@ pub struct Shared {
     /// Whether a vBucket without a topology is no majority of anything, as in a cluster, where others may have it, too.
     /// Else it is alone, and a majority.
     pub needs_topology: bool,
+    /// Whether any vBucket ever had a topology.
+    has_topologies: AtomicBool,
 }
 
 impl Deref for BucketContext {
@@ -69,6 +72,7 @@ impl BucketContext {
             checkpoints,
             flusher: "persistence".into(),
             needs_topology: false,
+            has_topologies: AtomicBool::new(false),
         }))
     }
 
@@ -77,6 +81,16 @@ impl BucketContext {
     pub fn in_cluster(mut self) -> BucketContext {
         Arc::get_mut(&mut self.0).expect("nobody shares it yet").needs_topology = true;
         self
+    }
+
+    /// Whether all vBuckets are alone, as far as can be told without asking one: then sync writes are made as
+    /// [`base::SyncWrite::Alone`]. A vBucket that is not alone takes them, too.
+    pub fn is_alone(&self) -> bool {
+        !self.needs_topology && !self.has_topologies.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_topology(&self) {
+        self.has_topologies.store(true, Ordering::Relaxed);
     }
 
     /// What is charged with all memory.

@@ -193,25 +193,38 @@ impl History {
         self.record_received(slot, new)
     }
 
-    /// Puts a complete version in place that has its seqno from elsewhere: a higher one than the last.
-    pub(crate) fn record_received(&mut self, slot: Slot<'_>, new: NewVersion) -> Stored {
-        let version = new.publish();
+    /// Puts a version in place that is queued already, or about to be.
+    fn put(&mut self, slot: Slot<'_>, version: Version) -> Option<Version> {
         let meta = version.meta();
         assert!(version.is_resident(), "a change brings its value");
         if meta.kind.is_deleted() {
             self.max_deleted_rev = self.max_deleted_rev.max(meta.rev_seqno);
         }
         self.enter(&version);
-        self.collections.changed(version.key(), meta.by_seqno);
-        let queued = version.clone();
-        self.max_visible = meta.by_seqno;
+        self.max_visible = self.max_visible.max(meta.by_seqno);
+        let placed = version.clone();
         let replaced = slot.set(version);
         if let Some(old) = &replaced {
             self.leave(old);
             if !old.is_deleted() {
-                self.frequency.carry_over(old, &queued);
+                self.frequency.carry_over(old, &placed);
             }
         }
+        replaced
+    }
+
+    /// Puts a version in place that was lined up before.
+    pub(crate) fn reveal(&mut self, slot: Slot<'_>, version: Version) -> Garbage {
+        Garbage { replaced: self.put(slot, version), ..Garbage::default() }
+    }
+
+    /// Puts a complete version in place that has its seqno from elsewhere: a higher one than the last.
+    pub(crate) fn record_received(&mut self, slot: Slot<'_>, new: NewVersion) -> Stored {
+        let version = new.publish();
+        let meta = version.meta();
+        self.collections.changed(version.key(), meta.by_seqno);
+        let queued = version.clone();
+        let replaced = self.put(slot, version);
         let old = replaced.as_ref().map(|v| v.meta().by_seqno);
         let mut garbage = Garbage { replaced, ..Garbage::default() };
         if let Some(list) = &mut self.seq_list {
@@ -221,7 +234,7 @@ impl History {
         Stored { cas: meta.cas, by_seqno: meta.by_seqno, garbage }
     }
 
-    /// Queues a prepare or an abort. `before` is the last prepare or abort of the key, as far as it is known: they never
+    /// Queues a prepare or an abort, or what is [`base::SyncWrite::Alone`]. `before` is the last prepare or abort of the key, as far as it is known: they never
     /// stand in one checkpoint.
     pub(crate) fn line_up(&mut self, version: &Version, before: Option<Seqno>) -> Garbage {
         if let Some(before) = before {
@@ -300,6 +313,9 @@ impl VBucket {
         }
         let hlc = Hlc::new(origin.max_cas);
         let sync_writes = SyncWrites::new(&origin, context.needs_topology);
+        if origin.topology.is_some() {
+            context.note_topology();
+        }
         VBucket {
             id,
             state: origin.state,
@@ -364,6 +380,9 @@ impl VBucket {
     /// Gives its first role to a vBucket that nobody had before.
     pub fn begin_in(&mut self, state: VbState, topology: Option<Topology>) {
         self.state = state;
+        if topology.is_some() {
+            self.table.context().note_topology();
+        }
         self.topology = topology;
         self.sync_writes.active.set_topology(self.topology.as_ref());
         self.state_changed = true;

@@ -120,7 +120,7 @@ impl Stream {
             self.max_visible = self.max_visible.max(last_visible(&wanted));
             let mut chosen = Pending::new(common.bucket);
             chosen.as_documents = told_as_documents(range, &wanted, before, common);
-            chosen.extend(wanted.into_iter().filter(|version| common.is_shown(version)));
+            chosen.extend(common.shown(wanted, self.sent).into_iter());
             pending.is_last = is_last;
             if !chosen.is_empty() || visible.is_abort_last {
                 let flags = Marker::MEMORY | self.checkpoint_flag(range, before.next(), part_end);

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use base::env::sim::{SimDisk, Survival};
 use base::env::{Env, SimHandles};
-use base::{Cas, Datatype, DocKey, Heap, VbId, VbState};
-use engine::{Bucket, CompactRequest, Refusal, StoreRequest};
+use base::{Cas, Datatype, DocKey, DurabilityLevel, Heap, VbId, VbState};
+use engine::{Bucket, CompactRequest, Durable, Refusal, StoreRequest};
 
 use crate::copy::{Branch, Place};
 use crate::dice::{Dice, show};
@@ -129,9 +129,13 @@ impl World {
         }
         self.learn(at, vb);
         self.written += 1;
+        // Some are prepared, and committed at once with the seqno behind: whoever is active is alone.
+        let level = DurabilityLevel::Majority;
+        let durable = dice.one_in(8).then_some(Durable { level, timeout: Duration::from_secs(3) });
+        let writer = bucket.durably(durable);
         if dice.one_in(4) {
             // Refused if there is nothing to delete.
-            let _ = bucket.delete(vb, doc, Cas::ANY, now);
+            let _ = writer.delete(vb, doc, Cas::ANY, now);
         } else {
             let size = if dice.one_in(15) { 30_000 } else { 30 };
             let mut value = format!("{}:{}", self.written, "v".repeat(dice.below(size) as usize));
@@ -149,7 +153,7 @@ impl World {
                 ..buckets::set(doc, &body)
             };
             // Refused while memory is short.
-            let _ = bucket.store(vb, &request, now);
+            let _ = writer.store(vb, &request, now);
         }
         self.learn(at, vb);
         self.counts.writes += 1;

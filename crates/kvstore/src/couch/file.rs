@@ -279,12 +279,13 @@ fn body(version: &Version) -> Body<'_> {
 }
 
 fn durability(meta: &VersionMeta) -> Option<Durability> {
-    Some(match meta.sync_write {
+    Some(match meta.sync_write.stored(meta.by_seqno) {
         SyncWrite::No => return None,
         SyncWrite::Prepare(level) => {
             Durability::Pending { level: level as u8, is_delete: meta.kind.is_deleted() }
         }
         SyncWrite::Commit { prepared } => Durability::Commit { prepared_seqno: prepared.0 },
+        SyncWrite::Alone(_) => unreachable!("it is stored as a commit"),
         SyncWrite::Abort { prepared } => Durability::Abort { prepared_seqno: prepared.0 },
     })
 }

@@ -164,7 +164,7 @@ impl FrameBuffer {
     fn item(&mut self, seed: u32, version: &Version, bytes: usize) {
         assert!(version.is_resident(), "what is journaled has its value in memory");
         let (meta, key, value) = (version.meta(), version.stored_key(), version.value());
-        let (sync_write, rest) = meta.sync_write.to_parts();
+        let (sync_write, rest) = meta.sync_write.stored(meta.by_seqno).to_parts();
         let head: [u8; ITEM_HEAD] = Pen::new()
             .put(&[0; 4])
             .put(&(value.len() as u32).to_le_bytes())

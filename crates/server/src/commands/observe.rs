@@ -18,7 +18,7 @@ use crate::reply::Answer;
 use crate::status_map::status_of;
 
 /// How long a client may wait for a seqno to be on disk, in milliseconds.
-const PERSISTENCE_TIMEOUT_MS: u64 = 30_000;
+pub(super) const PERSISTENCE_TIMEOUT_MS: u64 = 30_000;
 
 /// The most keys that one observe request may name.
 const MAX_OBSERVED_KEYS: usize = 1000;
@@ -195,7 +195,10 @@ pub fn seqno_persistence(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome
 }
 
 /// What is waited for, or nothing if it was given up or the time is over.
-async fn first_of<T>(waiting: Completion<T>, timeout: Pin<Box<dyn Future<Output = ()>>>) -> Option<T> {
+pub(super) async fn first_of<T>(
+    waiting: Completion<T>,
+    timeout: Pin<Box<dyn Future<Output = ()>>>,
+) -> Option<T> {
     let (mut waiting, mut timeout) = (waiting, timeout);
     std::future::poll_fn(move |cx| {
         let waker = mailbox::through(cx.waker());

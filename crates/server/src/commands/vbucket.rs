@@ -5,6 +5,7 @@ use engine::{CompactOutcome, CompactRequest, Topology};
 use protocol::reader::Reader;
 use protocol::{Request, Status};
 
+use crate::commands::observe::{PERSISTENCE_TIMEOUT_MS, first_of};
 use crate::context::{Context, LaterReply, Outcome};
 use crate::reply::Answer;
 
@@ -43,10 +44,20 @@ pub fn set_vbucket(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     if request.vbucket.0 >= cx.bucket().vbuckets() {
         return cx.error(Status::Erange, "There is no such vbucket");
     }
-    match cx.bucket().set_vbucket_state(request.vbucket, state, topology) {
-        Ok(()) => {
+    let bucket = cx.bucket();
+    let set = bucket.set_vbucket_state(request.vbucket, state, topology);
+    match set.and_then(|()| bucket.alone_committed(request.vbucket)) {
+        Ok(None) => {
             cx.reply.ok();
             Outcome::Done
+        }
+        // Whoever sets a topology relies on it from the answer on.
+        Ok(Some(waiting)) => {
+            let timeout = cx.timeout(PERSISTENCE_TIMEOUT_MS);
+            Outcome::Later(Box::pin(async move {
+                let is_committed = first_of(waiting, timeout).await.is_some();
+                LaterReply::status(if is_committed { Status::Success } else { Status::Etmpfail })
+            }))
         }
         Err(refusal) => cx.refuse(refusal),
     }

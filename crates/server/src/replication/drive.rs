@@ -102,11 +102,15 @@ impl<'a> Drive<'a> {
             consumer.rolled_back(vb, outcome, out);
         }
         // What is not wanted any more takes no role and no change from here on: whoever said so may rely on it.
-        follow(consumer, wanted, taken_over, &mut self.followed, out);
+        // Nothing to look through in a turn without news: there are as many vBuckets as changes come in one.
+        let is_news = std::mem::replace(&mut self.declared, *declared) != *declared;
+        if is_news {
+            follow(consumer, wanted, taken_over, &mut self.followed, out);
+        }
         let consumed = consumer.receive(received, out)?;
         let settled = consumer.settle(out)?;
         taken_over.extend(settled.taken_over);
-        if std::mem::replace(&mut self.declared, *declared) != *declared || self.has_line {
+        if is_news || self.has_line {
             self.has_line = follow(consumer, wanted, taken_over, &mut self.followed, out);
         }
         let now = self.link.env.clock.monotonic();

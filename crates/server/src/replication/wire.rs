@@ -18,9 +18,10 @@ const READ_BYTES: usize = 256 << 10;
 /// The connection.
 pub(super) struct Wire {
     stream: TcpStream,
-    /// What came; the first bytes of it are done with.
-    received: Vec<u8>,
-    /// How many.
+    /// Room for what comes, and how much of it is taken: mostly it is as large as one read, and written over.
+    room: Vec<u8>,
+    filled: usize,
+    /// How many of the first bytes are done with.
     consumed: usize,
     /// What is to be sent; the first bytes of it are on their way.
     pub(super) out: Vec<u8>,
@@ -56,25 +57,24 @@ impl Wire {
         let stream = outcome.await.map_err(|_| LinkError::Closed)?.map_err(LinkError::Connect)?;
         let stream = stream.into_std().ok_or(LinkError::Closed)?;
         let stream = TcpStream::from_std(stream).map_err(LinkError::Connect)?;
-        Ok(Wire { stream, received: Vec::new(), consumed: 0, out: Vec::new(), sent: 0 })
+        Ok(Wire { stream, room: Vec::new(), filled: 0, consumed: 0, out: Vec::new(), sent: 0 })
     }
 
     /// What came and is not done with.
     pub(super) fn received(&self) -> &[u8] {
-        &self.received[self.consumed..]
+        &self.room[self.consumed..self.filled]
     }
 
     /// What came and is not done with, and where to put what is to be sent.
     pub(super) fn parts(&mut self) -> (&[u8], &mut Vec<u8>) {
-        (&self.received[self.consumed..], &mut self.out)
+        (&self.room[self.consumed..self.filled], &mut self.out)
     }
 
     /// So many bytes of it are done with now.
     pub(super) fn consume(&mut self, bytes: usize) {
         self.consumed += bytes;
-        if self.consumed == self.received.len() {
-            self.received.clear();
-            self.consumed = 0;
+        if self.consumed == self.filled {
+            (self.consumed, self.filled) = (0, 0);
         }
     }
 
@@ -116,15 +116,18 @@ impl Wire {
     }
 
     fn read(&mut self) -> Result<(), LinkError> {
-        self.received.drain(..self.consumed);
-        self.consumed = 0;
-        let have = self.received.len();
-        self.received.resize(have + READ_BYTES, 0);
-        let outcome = self.stream.try_read(&mut self.received[have..]);
-        self.received.truncate(have + *outcome.as_ref().unwrap_or(&0));
-        match outcome {
+        self.room.copy_within(self.consumed..self.filled, 0);
+        (self.consumed, self.filled) = (0, self.filled - self.consumed);
+        let needed = self.filled + READ_BYTES;
+        if self.room.len() < needed {
+            self.room.resize(needed, 0);
+        }
+        match self.stream.try_read(&mut self.room[self.filled..]) {
             Ok(0) => Err(LinkError::Closed),
-            Ok(_) => Ok(()),
+            Ok(bytes) => {
+                self.filled += bytes;
+                Ok(())
+            }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
             Err(error) => Err(LinkError::Io(error)),
         }

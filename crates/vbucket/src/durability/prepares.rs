@@ -28,10 +28,25 @@ impl InFlight {
     /// How safe it must be.
     pub fn level(&self) -> DurabilityLevel {
         match self.version.meta().sync_write {
-            SyncWrite::Prepare(level) => level,
+            SyncWrite::Prepare(level) | SyncWrite::Alone(level) => level,
             _ => unreachable!("only prepares are in flight"),
         }
     }
+
+    /// Whether it is its document already, which nobody sees before it is safe: [`SyncWrite::Alone`].
+    pub fn is_alone(&self) -> bool {
+        is_alone(&self.version)
+    }
+}
+
+fn is_alone(version: &Version) -> bool {
+    matches!(version.meta().sync_write, SyncWrite::Alone(_))
+}
+
+/// The seqno of a prepare that is in flight as this version.
+fn prepared_of(version: &Version) -> Seqno {
+    let meta = version.meta();
+    if matches!(meta.sync_write, SyncWrite::Alone(_)) { Seqno(meta.by_seqno.0 - 1) } else { meta.by_seqno }
 }
 
 /// Calls `look` with the key under which the prepare of `document` is kept.
@@ -50,11 +65,20 @@ pub(crate) struct Prepares {
     /// In seqno order.
     queue: VecDeque<InFlight>,
     bytes: u64,
+    /// How many of them are [`SyncWrite::Alone`], and their bytes.
+    alone: usize,
+    alone_bytes: u64,
 }
 
 impl Prepares {
     pub(crate) fn new(context: &BucketContext) -> Prepares {
-        Prepares { table: HashTable::new(context), queue: VecDeque::new(), bytes: 0 }
+        Prepares {
+            table: HashTable::new(context),
+            queue: VecDeque::new(),
+            bytes: 0,
+            alone: 0,
+            alone_bytes: 0,
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -63,6 +87,33 @@ impl Prepares {
 
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Those that are prepares on disk as well.
+    pub(crate) fn stored_len(&self) -> usize {
+        self.queue.len() - self.alone
+    }
+
+    /// Bytes of those.
+    pub(crate) fn stored_bytes(&self) -> u64 {
+        self.bytes - self.alone_bytes
+    }
+
+    /// The last one that is [`SyncWrite::Alone`].
+    pub(crate) fn last_alone(&self) -> Option<&InFlight> {
+        if self.alone == 0 {
+            return None;
+        }
+        self.queue.iter().rev().find(|one| one.is_alone())
+    }
+
+    /// The first one that is [`SyncWrite::Alone`].
+    pub(crate) fn first_alone(&self) -> Option<&InFlight> {
+        if self.alone == 0 {
+            return None;
+        }
+        // Mostly there are no others.
+        self.queue.iter().find(|one| one.is_alone())
     }
 
     pub(crate) fn front(&self) -> Option<&InFlight> {
@@ -79,11 +130,8 @@ impl Prepares {
             let is_it = |one: &&InFlight| one.hash == hash && one.version.document_key() == document;
             return self.queue.iter().find(is_it);
         }
-        let prepared = with_prepared(document, |key| {
-            let hash = self.table.hash(key);
-            self.table.find(hash, key).map(|version| version.meta().by_seqno)
-        })?;
-        self.get(prepared)
+        let alone = if self.alone > 0 { self.entered(document) } else { None };
+        self.get(alone.or_else(|| with_prepared(document, |key| self.entered(key)))?)
     }
 
     /// The prepare with this seqno.
@@ -98,13 +146,17 @@ impl Prepares {
 
     /// Puts in a prepare that is later than all others. There must be none of its key.
     pub(crate) fn insert(&mut self, version: Version, deadline_ns: u64, is_inherited: bool) {
-        let prepared = version.meta().by_seqno;
+        let prepared = prepared_of(&version);
         assert!(
             self.queue.back().is_none_or(|last| last.prepared < prepared),
             "prepares come in seqno order"
         );
         debug_assert!(self.of(version.document_key()).is_none(), "a document has one prepare at most");
-        self.bytes += version.allocated_bytes() as u64;
+        let bytes = version.allocated_bytes() as u64;
+        self.bytes += bytes;
+        if is_alone(&version) {
+            (self.alone, self.alone_bytes) = (self.alone + 1, self.alone_bytes + bytes);
+        }
         let hash = self.table.hash(version.document_key());
         self.queue.push_back(InFlight { version, prepared, deadline_ns, is_inherited, hash });
         if self.queue.len() == FEW + 1 && self.table.is_empty() {
@@ -113,6 +165,11 @@ impl Prepares {
         if self.queue.len() > FEW || !self.table.is_empty() {
             self.enter(self.queue.len() - 1);
         }
+    }
+
+    /// The seqno of the prepare that is in the table under this key.
+    fn entered(&self, key: DocKey<'_>) -> Option<Seqno> {
+        self.table.find(self.table.hash(key), key).map(|version| prepared_of(&version))
     }
 
     fn enter(&mut self, at: usize) {
@@ -124,7 +181,11 @@ impl Prepares {
     /// Takes a prepare out; nothing if there is no such one. Cheap for the first and the last.
     pub(crate) fn remove(&mut self, prepared: Seqno) -> Option<InFlight> {
         let gone = self.queue.remove(self.place(prepared)?)?;
-        self.bytes -= gone.version.allocated_bytes() as u64;
+        let bytes = gone.version.allocated_bytes() as u64;
+        self.bytes -= bytes;
+        if gone.is_alone() {
+            (self.alone, self.alone_bytes) = (self.alone - 1, self.alone_bytes - bytes);
+        }
         if !self.table.is_empty() {
             let key = gone.version.key();
             let hash = self.table.hash(key);
@@ -132,6 +193,13 @@ impl Prepares {
             drop(self.table.find_slot(hash, key).remove());
         }
         Some(gone)
+    }
+
+    /// A prepare waits from now on for as long as it takes.
+    pub(crate) fn forget_deadline(&mut self, prepared: Seqno) {
+        if let Some(at) = self.place(prepared) {
+            self.queue[at].deadline_ns = NO_DEADLINE;
+        }
     }
 
     fn place(&self, prepared: Seqno) -> Option<usize> {

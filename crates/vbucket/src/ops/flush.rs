@@ -119,13 +119,22 @@ impl VBucket {
     fn saved_sync_writes(&self) -> SavedSyncWrites {
         let passive = &self.sync_writes.passive;
         let prepares = self.sync_writes.prepares.as_ref();
+        // What is alone is committed once this is saved.
+        let last_alone =
+            prepares.filter(|prepares| prepares.stored_len() == 0).and_then(|one| one.last_alone());
+        let (mut max_visible, mut high_completed) =
+            (self.history.max_visible, self.sync_writes.high_completed());
+        if let Some(last) = last_alone {
+            max_visible = max_visible.max(last.version.meta().by_seqno);
+            high_completed = last.prepared;
+        }
         SavedSyncWrites {
-            max_visible: self.history.max_visible,
+            max_visible,
             last_prepared: passive.last(),
             high_prepared: passive.complete(),
-            high_completed: self.sync_writes.high_completed(),
-            in_flight: prepares.map_or(0, |prepares| prepares.len() as u64),
-            in_flight_bytes: prepares.map_or(0, |prepares| prepares.bytes()),
+            high_completed,
+            in_flight: prepares.map_or(0, |prepares| prepares.stored_len() as u64),
+            in_flight_bytes: prepares.map_or(0, |prepares| prepares.stored_bytes()),
         }
     }
 

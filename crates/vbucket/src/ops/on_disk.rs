@@ -79,11 +79,14 @@ impl VBucket {
     }
 
     /// Puts in the table what the disk holds of a tied key. Says whether it is there; otherwise ask again: the key is
-    /// in the table already, or it is a tombstone that may have been purged since there were so many `purges`.
+    /// in the table already, or is about to be, or it is a tombstone that may have been purged since there were so many
+    /// `purges`.
     pub fn bring_back(&mut self, hash: u64, version: &Version, purges: u64) -> (bool, Option<Filter>) {
         assert!(self.evicted.ties.hold(version.key()), "a key is tied before the disk is asked");
+        // The disk may have what was prepared alone a moment before anybody sees it.
+        let is_about_to_be = self.sync_writes.of(version.key()).is_some_and(|one| one.is_alone());
         let slot = self.table.find_slot(hash, version.key());
-        if slot.get().is_some() || (version.is_deleted() && purges != self.evicted.purges) {
+        if slot.get().is_some() || is_about_to_be || (version.is_deleted() && purges != self.evicted.purges) {
             return (false, None);
         }
         let filter = self.evicted.leave(version);

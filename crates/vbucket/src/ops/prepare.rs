@@ -145,8 +145,10 @@ impl VBucket {
         finish: impl FnOnce(&mut NewVersion),
     ) -> Result<Prepared, Refused> {
         let Change { mut new, existence, cas, basis, preserve_expiry } = change;
-        let SyncWrite::Prepare(level) = new.meta().sync_write else {
-            panic!("a prepare is made of a version that is one");
+        let (level, mut is_alone) = match new.meta().sync_write {
+            SyncWrite::Prepare(level) => (level, false),
+            SyncWrite::Alone(level) => (level, true),
+            _ => panic!("a prepare is made of a version that is one"),
         };
         if !self.sync_writes.active.is_possible(self.topology.as_ref()) {
             return Err(Refused { refusal: Refusal::DurabilityImpossible, new });
@@ -159,6 +161,17 @@ impl VBucket {
         let forgotten = self.forgotten_rev();
         self.history.complete(&mut new, current.as_ref(), forgotten, preserve_expiry, now);
         finish(&mut new);
+        let nobody_waits = self.sync_writes.prepares.as_ref().is_none_or(|prepares| prepares.len() == 0);
+        if is_alone {
+            let prepared = new.meta().by_seqno;
+            let is_safe =
+                nobody_waits && self.sync_writes.active.is_satisfied(prepared, level, self.persisted_seqno);
+            is_alone = self.topology.is_none() && (is_safe || self.persistence.is_some());
+            if is_alone {
+                return Ok(self.prepare_alone(hash, new, current, level, is_safe, deadline_ns));
+            }
+            new = self.as_prepare(&new, level);
+        }
         let version = new.publish();
         let meta = version.meta();
         let prepared = meta.by_seqno;
@@ -172,7 +185,6 @@ impl VBucket {
         self.sync_writes.passive.prepared(prepared, must_be_on_disk.then_some(prepared));
         self.sync_writes.passive.snapshot_complete();
         let stored = Stored { cas: meta.cas, by_seqno: prepared, garbage };
-        let nobody_waits = self.sync_writes.prepares.as_ref().is_none_or(|prepares| prepares.len() == 0);
         if nobody_waits && self.sync_writes.active.is_satisfied(prepared, level, self.persisted_seqno) {
             let garbage = self.make_commit(version);
             self.sync_writes.completed = prepared;
@@ -180,6 +192,79 @@ impl VBucket {
         }
         self.prepares_mut().insert(version, deadline_ns, false);
         Ok(Prepared { stored, committed: None })
+    }
+
+    /// A version that is to be committed alone, as a prepare: the vBucket is not alone, as it turned out.
+    fn as_prepare(&self, new: &NewVersion, level: base::DurabilityLevel) -> NewVersion {
+        let (key, len) = new.key().to_prepared();
+        let key = DocKey { collection: base::CollectionId::PREPARES, key: &key[..len] };
+        let meta = VersionMeta { sync_write: SyncWrite::Prepare(level), ..new.meta() };
+        NewVersion::new(&self.table.context().heap, meta, key, &[new.value()])
+    }
+
+    /// Prepares with the seqno that the version has, and commits with the next, which the version has from here on. It
+    /// takes its document's place once it is as safe as its level asks, and so do all before it: at once if it `is_safe`.
+    /// Until then nobody but the flusher gets it.
+    fn prepare_alone(
+        &mut self,
+        hash: u64,
+        mut new: NewVersion,
+        current: Option<Version>,
+        level: base::DurabilityLevel,
+        is_safe: bool,
+        deadline_ns: u64,
+    ) -> Prepared {
+        let meta = new.meta();
+        let (prepared, at) = (meta.by_seqno, meta.by_seqno.next());
+        new.meta_mut().by_seqno = at;
+        let on_disk = (level != base::DurabilityLevel::Majority).then_some(at);
+        self.sync_writes.passive.prepared(prepared, on_disk);
+        self.sync_writes.passive.snapshot_complete();
+        // What is part of a sync write is not merged: a key's other changes stand in other checkpoints.
+        if let Some(current) = current {
+            self.history.checkpoints.close_behind(current.meta().by_seqno);
+        }
+        let stored = |garbage| Stored { cas: meta.cas, by_seqno: prepared, garbage };
+        if is_safe {
+            self.evicted.ties.changed(new.key());
+            self.note_covered(hash, &new);
+            let garbage = self.history.record_received(self.table.find_slot(hash, new.key()), new).garbage;
+            (self.sync_writes.completed, self.sync_writes.last_committed) = (prepared, prepared);
+            return Prepared { stored: stored(Garbage::default()), committed: Some(garbage) };
+        }
+        let version = new.publish();
+        if meta.kind.is_deleted() {
+            // What is saved before it takes its place counts it.
+            self.history.max_deleted_rev = self.history.max_deleted_rev.max(meta.rev_seqno);
+        }
+        self.history.checkpoints.hold();
+        let garbage = self.history.line_up(&version, None);
+        self.prepares_mut().insert(version, deadline_ns, false);
+        Prepared { stored: stored(garbage), committed: None }
+    }
+
+    /// Puts what was prepared alone in its document's place, where nobody could see it before.
+    fn publish_alone(&mut self, version: Version) -> Garbage {
+        let by_seqno = version.meta().by_seqno;
+        self.sync_writes.last_committed = Seqno(by_seqno.0 - 1);
+        let key = version.key();
+        self.evicted.ties.changed(key);
+        let hash = self.table.hash(key);
+        self.note_covered(hash, &version);
+        self.history.reveal(self.table.find_slot(hash, version.key()), version.clone())
+    }
+
+    /// Lets readers have what was held back from them, as far as it is committed.
+    pub(super) fn release_alone(&mut self) {
+        let first = self.sync_writes.prepares.as_ref().and_then(|prepares| prepares.first_alone());
+        match first {
+            None => self.history.checkpoints.release_through(None),
+            // Everything on disk is committed, and it ends with a range.
+            Some(first) if first.prepared > self.persisted_seqno => {
+                self.history.checkpoints.release_through(Some(self.persisted_seqno))
+            }
+            Some(_) => {}
+        }
     }
 
     pub(crate) fn prepares_mut(&mut self) -> &mut Prepares {
@@ -217,37 +302,60 @@ impl VBucket {
 
     /// Commits prepares that are as safe as their levels ask, in seqno order, at most `most` of them; one whose
     /// collection was dropped ends without. Whether there may be more.
+    /// What a node that is alone has prepared and saved is committed whatever the role is by now.
     pub fn commit_ready(&mut self, most: usize, out: &mut Vec<Completed>) -> bool {
-        if self.state != base::VbState::Active {
-            return false;
-        }
+        let has_more = self.commit_some(most, out);
+        self.release_alone();
+        has_more
+    }
+
+    fn commit_some(&mut self, most: usize, out: &mut Vec<Completed>) -> bool {
         for _ in 0..most {
             let Some(prepares) = self.sync_writes.prepares.as_ref() else { return false };
-            let is_safe = |one: &&InFlight| {
-                self.sync_writes.active.is_satisfied(one.prepared, one.level(), self.persisted_seqno)
-            };
+            let is_safe = |one: &&InFlight| self.is_safe(one);
             let first = match planted::is(Bug::CommitOutOfOrder) {
                 true => prepares.from(Seqno(0)).find(is_safe),
                 false => prepares.front(),
             };
             let Some(first) = first else { return false };
-            let (prepared, level) = (first.prepared, first.level());
+            let (prepared, is_alone) = (first.prepared, first.is_alone());
+            if !is_alone && self.state != base::VbState::Active {
+                return false;
+            }
             let is_committed = !self.is_of_dropped(&first.version);
-            let is_satisfied = || self.sync_writes.active.is_satisfied(prepared, level, self.persisted_seqno);
-            if is_committed && !is_satisfied() {
+            if is_committed && !self.is_safe(first) {
                 return false;
             }
             let prepare = self.sync_writes.complete(prepared).expect("it is the first in flight").version;
-            let garbage = if is_committed { self.make_commit(prepare) } else { self.unlist(prepare) };
+            let garbage = match (is_committed, is_alone) {
+                (true, true) => self.publish_alone(prepare),
+                (true, false) => self.make_commit(prepare),
+                (false, _) => self.unlist(prepare),
+            };
             out.push(Completed { prepared, is_committed, garbage });
         }
         true
     }
 
-    /// Aborts a prepare in flight of an active vBucket; nothing if it is none any more. Drop what is returned outside
-    /// the lock.
+    /// Whether a prepare in flight is as safe as its level asks.
+    fn is_safe(&self, one: &InFlight) -> bool {
+        if one.is_alone() {
+            let at = one.version.meta().by_seqno;
+            return one.level() == base::DurabilityLevel::Majority || at <= self.persisted_seqno;
+        }
+        self.sync_writes.active.is_satisfied(one.prepared, one.level(), self.persisted_seqno)
+    }
+
+    /// Aborts a prepare in flight of an active vBucket; nothing if it is none any more, or one that the disk may have as
+    /// committed already ([`SyncWrite::Alone`]): that waits for as long as it takes. Drop what is returned outside the
+    /// lock.
     pub fn abort(&mut self, prepared: Seqno, now: Moment) -> Option<Garbage> {
         if self.state != base::VbState::Active {
+            return None;
+        }
+        let prepares = self.sync_writes.prepares.as_mut()?;
+        if prepares.get(prepared)?.is_alone() {
+            prepares.forget_deadline(prepared);
             return None;
         }
         let prepare = self.sync_writes.complete(prepared)?.version;
@@ -320,6 +428,12 @@ impl VBucket {
     /// What is prepared of a document, if anything is: not for readers.
     pub fn prepared(&self, document: DocKey<'_>) -> Option<&base::Version> {
         self.sync_writes.of(document).map(|prepare| &prepare.version)
+    }
+
+    /// The seqno of the last change that was prepared alone, and is not committed yet.
+    pub fn last_alone(&self) -> Option<Seqno> {
+        let prepares = self.sync_writes.prepares.as_ref()?;
+        prepares.last_alone().map(|one| one.version.meta().by_seqno)
     }
 
     /// Prepares that are neither committed nor aborted.

@@ -41,6 +41,7 @@ impl VBucket {
             let garbage = self.unlist(prepare);
             out.push(Completed { prepared, is_committed: false, garbage });
         }
+        self.release_alone();
         next
     }
 }

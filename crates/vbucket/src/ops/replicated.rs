@@ -134,7 +134,7 @@ impl VBucket {
     }
 
     /// Notes that a version takes the place of one that may be on disk alone: nobody looks there first.
-    pub(super) fn note_covered(&mut self, hash: u64, new: &NewVersion) {
+    pub(super) fn note_covered(&mut self, hash: u64, new: &base::Version) {
         // The table last: mostly nothing is on disk alone.
         if self.evicted.may_hold(hash, new.key()) && self.table.find(hash, new.key()).is_none() {
             self.evicted.covered(new.stored_key());
