@@ -366,6 +366,8 @@ fn run(seed: u64) -> [Row; 17] {
         consumer.act(&world, &mut dice);
     }
     (0..VBUCKETS).for_each(|vb| world.set_state(VbId(vb), VbState::Active));
+    // What was prepared alone is seen when it is on disk.
+    assert!(world.bucket.flush_all());
     for consumer in &mut consumers {
         consumer.finish(&world, &mut dice);
         for vb in (0..VBUCKETS).map(VbId) {

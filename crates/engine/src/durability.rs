@@ -366,10 +366,8 @@ impl Bucket {
     /// Waits until what a node has prepared alone is committed: from then on everything that is acknowledged is as safe
     /// as the vBucket's present topology asks. Nothing: it is already.
     pub fn alone_committed(&self, vb: VbId) -> Result<Option<Completion<()>>, Refusal> {
-        match self.shard(vb)?.vb.last_alone() {
-            Some(seqno) => self.persisted(vb, seqno),
-            None => Ok(None),
-        }
+        let last = self.shard(vb)?.vb.last_alone();
+        last.map_or(Ok(None), |seqno| self.persisted(vb, seqno))
     }
 
     /// Waits until `seqno` of a vBucket is on disk, synced. Nothing: it is there already.

@@ -196,7 +196,7 @@ impl Bucket {
     /// [`Bucket::advance_stream`] says that it was taken.
     pub fn take_changes(&self, place: StreamPlace, cursor: CursorId, limit: RangeLimit) -> Changes {
         let Some(mut shard) = self.stream_shard(place) else { return Changes::Dropped };
-        match shard.vb.checkpoints_mut().take_range(cursor, limit) {
+        match shard.vb.take_for_stream(cursor, limit) {
             Ok(range) => range.map_or(Changes::Nothing, Changes::Range),
             Err(Dropped) => Changes::Dropped,
         }

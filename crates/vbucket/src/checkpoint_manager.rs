@@ -60,14 +60,9 @@ pub struct CheckpointManager {
     kept: Kept,
     /// Nothing is kept from before this.
     kept_from: Seqno,
-    /// Readers that may be dropped get nothing from here on, where a checkpoint begins: it is not to be seen yet.
-    held_from: Seqno,
     /// Of a vBucket that is or was a replica: the snapshot that it receives.
     pub(crate) received: Option<Box<Received>>,
 }
-
-/// Nothing is held back from readers.
-const NOT_HELD: Seqno = Seqno(u64::MAX);
 
 /// Small, because each vBucket has it.
 #[derive(Clone, Copy, Default)]
@@ -129,7 +124,6 @@ impl CheckpointManager {
             told_bytes: 0,
             kept: Kept::default(),
             kept_from: Seqno(0),
-            held_from: NOT_HELD,
             received,
         }
     }
@@ -392,35 +386,34 @@ impl CheckpointManager {
         Some((id, name))
     }
 
-    /// Holds what comes next back from all readers but lasting ones, until [`CheckpointManager::release_through`] says
-    /// that it may be seen.
-    pub(crate) fn hold(&mut self) {
-        if self.held_from == NOT_HELD {
-            self.close_for_reader();
-            self.held_from = self.high.next();
-        }
+    /// Has a checkpoint begin with what comes next, so that readers can be given everything before it; its first seqno.
+    pub(crate) fn close_before_next(&mut self) -> Seqno {
+        self.close_for_reader();
+        self.high.next()
     }
 
-    /// All readers may have what is held back: everything, or up to `through`, the end of a range that was taken.
-    pub(crate) fn release_through(&mut self, through: Option<Seqno>) {
-        if self.held_from != NOT_HELD {
-            self.held_from = through.map_or(NOT_HELD, |through| self.held_from.max(through.next()));
-        }
-    }
-
-    /// Takes what follows the cursor's position, sealing it; nothing if there is nothing that it may have.
+    /// Takes what follows the cursor's position, sealing it; nothing if there is nothing.
     ///
     /// The range ends at the end of a checkpoint, the first one with which the limit is reached.
     /// The cursor stays where it is until [`CheckpointManager::advance`]; taking again begins at the same place.
     pub fn take_range(&mut self, id: CursorId, limit: RangeLimit) -> Result<Option<Range>, Dropped> {
+        self.take_range_before(id, limit, Seqno(u64::MAX))
+    }
+
+    /// The same, but nothing from `end` on, where a checkpoint begins.
+    pub(crate) fn take_range_before(
+        &mut self,
+        id: CursorId,
+        limit: RangeLimit,
+        end: Seqno,
+    ) -> Result<Option<Range>, Dropped> {
         let high = self.high;
         let at = self.cursors.iter().position(|cursor| cursor.id == id).ok_or(Dropped)?;
         let cursor = &mut self.cursors[at];
-        let held_from = if cursor.is_droppable { self.held_from } else { NOT_HELD };
-        if cursor.position >= high || cursor.position.next() >= held_from {
+        if cursor.position >= high || cursor.position.next() >= end {
             return Ok(None);
         }
-        let limit = limit.through(limit.through.min(Seqno(held_from.0 - 1)));
+        let limit = limit.through(limit.through.min(Seqno(end.0 - 1)));
         cursor.settle();
         let read = self.read_by(&self.cursors[at]);
         let next = self.range_end(&self.cursors[at], read, limit).unwrap_or_else(|| {

@@ -9,6 +9,6 @@ mod topology;
 
 pub use active::{ActiveMonitor, MAX_NODES};
 pub use passive::PassiveMonitor;
-pub(crate) use prepares::Prepares;
 pub use prepares::{InFlight, NO_DEADLINE};
+pub(crate) use prepares::{NOT_HELD, Prepares};
 pub use topology::{Chain, MAX_CHAIN, MAX_NODE_NAME_BYTES, Topology, TopologyError};

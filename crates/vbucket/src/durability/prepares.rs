@@ -68,7 +68,12 @@ pub(crate) struct Prepares {
     /// How many of them are [`SyncWrite::Alone`], and their bytes.
     alone: usize,
     alone_bytes: u64,
+    /// Streams get nothing from here on, where a checkpoint begins: the first of those stands in it.
+    held_from: Seqno,
 }
+
+/// Nothing is held back from streams.
+pub(crate) const NOT_HELD: Seqno = Seqno(u64::MAX);
 
 impl Prepares {
     pub(crate) fn new(context: &BucketContext) -> Prepares {
@@ -78,6 +83,7 @@ impl Prepares {
             bytes: 0,
             alone: 0,
             alone_bytes: 0,
+            held_from: NOT_HELD,
         }
     }
 
@@ -193,6 +199,28 @@ impl Prepares {
             drop(self.table.find_slot(hash, key).remove());
         }
         Some(gone)
+    }
+
+    /// Streams get nothing from here on.
+    pub(crate) fn held_from(&self) -> Seqno {
+        self.held_from
+    }
+
+    /// Holds back what comes from `from` on, unless something is held back already.
+    pub(crate) fn hold(&mut self, from: Seqno) {
+        self.held_from = self.held_from.min(from);
+    }
+
+    /// Lets streams have what is held back, as far as it is committed, with the disk at `persisted`.
+    pub(crate) fn release(&mut self, persisted: Seqno) {
+        match self.first_alone() {
+            None => self.held_from = NOT_HELD,
+            // Everything on disk is committed, and it ends with a range.
+            Some(first) if first.prepared > persisted => {
+                self.held_from = self.held_from.max(persisted.next());
+            }
+            Some(_) => {}
+        }
     }
 
     /// A prepare waits from now on for as long as it takes.

@@ -3,9 +3,11 @@
 use base::planted::{self, Bug};
 use base::{DocKey, Moment, NewVersion, RevSeqno, Seqno, SyncWrite, Version, VersionMeta};
 
-use crate::durability::{ActiveMonitor, InFlight, NO_DEADLINE, PassiveMonitor, Prepares};
+use crate::cursor::{CursorId, Dropped};
+use crate::durability::{ActiveMonitor, InFlight, NO_DEADLINE, NOT_HELD, PassiveMonitor, Prepares};
 use crate::ops::SavedSyncWrites;
 use crate::ops::change::{Change, Refusal, Refused, Stored};
+use crate::range::{Range, RangeLimit};
 use crate::vbucket::{Garbage, History, Origin, VBucket};
 
 /// What a vBucket knows of its sync writes.
@@ -237,7 +239,10 @@ impl VBucket {
             // What is saved before it takes its place counts it.
             self.history.max_deleted_rev = self.history.max_deleted_rev.max(meta.rev_seqno);
         }
-        self.history.checkpoints.hold();
+        if self.sync_writes.prepares.as_ref().is_none_or(|prepares| prepares.held_from() == NOT_HELD) {
+            let from = self.history.checkpoints.close_before_next();
+            self.prepares_mut().hold(from);
+        }
         let garbage = self.history.line_up(&version, None);
         self.prepares_mut().insert(version, deadline_ns, false);
         Prepared { stored: stored(garbage), committed: None }
@@ -254,17 +259,18 @@ impl VBucket {
         self.history.reveal(self.table.find_slot(hash, version.key()), version.clone())
     }
 
-    /// Lets readers have what was held back from them, as far as it is committed.
+    /// Lets streams have what was held back from them, as far as it is committed.
     pub(super) fn release_alone(&mut self) {
-        let first = self.sync_writes.prepares.as_ref().and_then(|prepares| prepares.first_alone());
-        match first {
-            None => self.history.checkpoints.release_through(None),
-            // Everything on disk is committed, and it ends with a range.
-            Some(first) if first.prepared > self.persisted_seqno => {
-                self.history.checkpoints.release_through(Some(self.persisted_seqno))
-            }
-            Some(_) => {}
+        let persisted = self.persisted_seqno;
+        if let Some(prepares) = &mut self.sync_writes.prepares {
+            prepares.release(persisted);
         }
+    }
+
+    /// Takes what comes next for a stream, as far as it is committed: see [`crate::CheckpointManager::take_range`].
+    pub fn take_for_stream(&mut self, cursor: CursorId, limit: RangeLimit) -> Result<Option<Range>, Dropped> {
+        let end = self.sync_writes.prepares.as_ref().map_or(NOT_HELD, |prepares| prepares.held_from());
+        self.history.checkpoints.take_range_before(cursor, limit, end)
     }
 
     pub(crate) fn prepares_mut(&mut self) -> &mut Prepares {
