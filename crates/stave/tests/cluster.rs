@@ -284,6 +284,36 @@ fn etcd_may_be_away_for_a_while() {
 }
 
 #[test]
+fn what_needs_etcd_says_so_while_it_is_away() {
+    let mut world = World::new();
+    let nodes = start(&world, &["a", "b"], 1);
+    let orders = [
+        ("POST", "/pools/default/buckets", "name=new&ramQuotaMB=100", 202),
+        ("POST", "/pools/default/buckets/default", "ramQuotaMB=110", 200),
+        ("POST", "/pools/default/buckets/default/scopes", "name=s", 200),
+        ("POST", "/pools/default/buckets/default/scopes/s/collections", "name=c", 200),
+        ("DELETE", "/pools/default/buckets/default/scopes/s", "", 200),
+        ("POST", "/settings/autoFailover", "enabled=true&timeout=5&maxCount=1", 200),
+        ("POST", "/controller/failOver", "otpNode=n_9", 400),
+        ("DELETE", "/pools/default/buckets/default", "", 200),
+    ];
+    world.etcd.kill();
+    for (method, path, form, _) in orders {
+        let (code, text) = http(&nodes[0], method, path, form);
+        assert_eq!(code, 503, "{method} {path}: {text}");
+        let errors: Value = serde_json::from_str(&text).expect("JSON");
+        let said = errors["errors"]["_"].as_str().unwrap_or_default();
+        assert!(said.contains(&world.etcd.addr), "{method} {path} says where: {said}");
+        assert!(said.contains("nothing was changed; see that the coordination store (etcd"), "{said}");
+    }
+    world.etcd.start_again();
+    for (method, path, form, wanted) in orders {
+        let (code, text) = http(&nodes[0], method, path, form);
+        assert_eq!(code, wanted, "{method} {path}: {text}");
+    }
+}
+
+#[test]
 fn what_cannot_be_done_is_said() {
     let world = World::new();
     let nodes = [world.node("a"), world.node("b")];
