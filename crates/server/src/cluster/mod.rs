@@ -25,7 +25,7 @@ use base::env::{Env, OpenMode, Task};
 use engine::Bucket;
 use parking_lot::{Condvar, Mutex};
 
-pub use etcd::{AddressError, EtcdAddress, EtcdStore};
+pub use etcd::{AddressError, EtcdAccess, EtcdAddress, EtcdStore, EtcdTls, EtcdUser, TlsError};
 
 use crate::node::Node;
 use noted::Noted;
