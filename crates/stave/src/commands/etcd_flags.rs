@@ -77,6 +77,7 @@ fn first_line(text: &str) -> &str {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "the tests write files that the command reads")]
 mod tests {
     use super::*;
 
