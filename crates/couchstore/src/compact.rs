@@ -239,6 +239,11 @@ impl Compaction {
         self.new.writer.sync()
     }
 
+    /// Bytes of the new file so far.
+    pub fn written_bytes(&self) -> u64 {
+        self.new.writer.next_block()
+    }
+
     /// Documents that were saved into the old file since, as far as a newer snapshot of it tells without looking.
     pub fn seqnos_behind(&self, newer: &Snapshot) -> u64 {
         newer.header.update_seqno.saturating_sub(self.seqno)

@@ -234,6 +234,17 @@ impl CouchFile {
         Ok(())
     }
 
+    /// The same for the first commit of a file that nobody can find before this returns: nobody can find a header of
+    /// it whose data are not there, so that one sync does for both.
+    pub fn commit_unseen(&mut self, timestamp_ns: u64) -> Result<(), Failure> {
+        assert!(!self.is_committed, "a file that has a commit can be found");
+        self.write_data()?;
+        self.write_header(timestamp_ns)?;
+        self.writer.sync()?;
+        self.finish_commit();
+        Ok(())
+    }
+
     /// First step of a commit: writes out everything saved. The caller syncs next.
     pub fn write_data(&mut self) -> Result<(), Failure> {
         self.writer.flush()?;

@@ -308,7 +308,8 @@ impl Bucket {
         if wants_compaction && !self.is_ephemeral() {
             let purge_before_s = self.now().unix_s().checked_sub(self.config.purge_age_s);
             // If one is waiting already it will do; it is asked for again until nothing is left.
-            let _ = self.compacting.ask(vb, CompactRequest { purge_before_s, ..CompactRequest::default() });
+            let request = CompactRequest { purge_before_s, ..CompactRequest::default() };
+            let _ = self.compacting.ask(vb, request, self.is_short(vb));
         }
         more
     }

@@ -19,6 +19,8 @@ use crate::shard_guard::Holder;
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// How long it pauses after a failure.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(10);
+/// A file of so few bytes is copied in less time than its syncs take.
+const SHORT_BYTES: u64 = 1 << 20;
 /// Items that are looked at under a vBucket's lock at once.
 const SLICE_ITEMS: usize = 256;
 
@@ -29,7 +31,7 @@ impl Bucket {
         if self.is_ephemeral() {
             return Err(Refusal::NoDisk);
         }
-        self.compacting.ask(vb, request).ok_or(Refusal::Busy)
+        self.compacting.ask(vb, request, self.is_short(vb)).ok_or(Refusal::Busy)
     }
 
     /// What compactions came to.
@@ -41,11 +43,31 @@ impl Bucket {
     /// none, makes a filter of evicted keys anew that is stale.
     pub fn compact_step(&self) -> Progress {
         let Some(job) = self.compacting.begin(|| self.most_fragmented()) else { return self.filter_step() };
+        self.carry_out(job)
+    }
+
+    fn carry_out(&self, job: Job) -> Progress {
         let (outcome, progress) = self.compact_now(job.vb, job.request);
         if let Some(completer) = job.completer {
             completer.complete(outcome);
         }
         progress
+    }
+
+    /// Whether the compaction of a vBucket's file waits for the disk most of the time, as far as that is known.
+    pub(crate) fn is_short(&self, vb: VbId) -> bool {
+        self.store.usage(vb).is_some_and(|usage| usage.file_bytes <= SHORT_BYTES)
+    }
+
+    /// Helps until the bucket is closed whenever many short compactions wait, as when a collection was dropped: each
+    /// waits for syncs that the disk does for several at once. For a thread of its own. Ends at once if there is no disk.
+    pub fn help_compactor(&self) {
+        if self.is_ephemeral() {
+            return;
+        }
+        while let Some(job) = self.compacting.begin_to_help() {
+            self.carry_out(job);
+        }
     }
 
     /// Runs such steps until the bucket is closed; for a thread of its own. Ends at once if there is no disk.
@@ -63,7 +85,7 @@ impl Bucket {
         }
     }
 
-    /// Lets the compactor's thread end soon.
+    /// Lets the compactor's thread, and those that help it, end soon.
     pub fn stop_compactor(&self) {
         self.compacting.stop();
     }
@@ -82,7 +104,7 @@ impl Bucket {
         let (_, vb) = wasteful.filter(|(_, vb)| !self.compacting.is_left_alone(*vb, now)).max()?;
         let purge_before_s = self.now().unix_s().checked_sub(self.config.purge_age_s);
         let request = CompactRequest { purge_before_s, ..CompactRequest::default() };
-        Some(Job { vb, request, completer: None })
+        Some(Job { vb, request, is_short: false, completer: None })
     }
 
     fn compact_now(&self, vb: VbId, request: CompactRequest) -> (CompactOutcome, Progress) {
@@ -103,7 +125,7 @@ impl Bucket {
             purge_through: request.purge_through,
             expired_before_s: Some(now.unix_s()),
             on_expired: &on_expired,
-            observe: &|progress| self.compacting.progress(progress),
+            observe: &|progress| self.compacting.progress(vb, progress),
         };
         let compacted = self.store.compact(vb, &compaction);
         if let Ok(compacted) = &compacted {

@@ -145,8 +145,9 @@ impl Bucket {
             return Err(Refusal::NotMyVbucket);
         }
         let (start, snapshot) = (shard.vb.high_seqno(), shard.vb.snapshot());
-        // Newer histories begin behind what it has: whoever does not know them may know this one.
-        let history = shard.vb.failover().at(snapshot.end);
+        // Newer histories begin behind what it has: whoever does not know them may know this one. A node that was active
+        // and crashed has such a one that nobody else has heard of.
+        let history = shard.vb.failover().of(snapshot.end);
         Ok(ReplicaPosition {
             vb,
             start,

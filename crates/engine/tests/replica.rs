@@ -269,6 +269,22 @@ fn becoming_active_inside_a_snapshot_gives_up_the_rest() {
     assert_eq!(stands(&crash(world, files)), (7, uuid.0, 7, 7));
 }
 
+#[test]
+fn who_was_active_and_crashed_goes_on_in_the_history_that_others_know() {
+    let newest =
+        |world: &World| world.bucket.with_vbucket(VB, |vb| vb.failover().newest()).expect("it is there");
+    let world = world(files);
+    world.bucket.set_vbucket_state(VB, VbState::Active, None).expect("set");
+    world.set("a", "1").expect("it is active");
+    let known = newest(&world);
+    assert!(world.bucket.flush_all());
+    let world = crash(world, files);
+    let own = newest(&world);
+    assert!(own.uuid != known.uuid && own.seqno == Seqno(1), "more than this may have been lost");
+    world.bucket.set_vbucket_state(VB, VbState::Replica, None).expect("set");
+    assert_eq!(stands(&world), (1, known.uuid.0, 1, 1));
+}
+
 fn goes_back(store: fn(&Env) -> Arc<dyn KvStore>) {
     let world = world(store);
     let stream = accepted(&world, &[(11, 0)]);
@@ -286,7 +302,8 @@ fn goes_back(store: fn(&Env) -> Arc<dyn KvStore>) {
 
     // The commit at 4 is inside a snapshot that goes beyond 7: nobody could go on from there.
     let back = world.bucket.rollback(VB, Seqno(7)).expect("a replica").expect("the disk works");
-    assert_eq!((back, stands(&world)), (Seqno(2), (2, 22, 2, 2)));
+    // Of the newer history it has nothing now: whoever never heard of that knows the older one.
+    assert_eq!((back, stands(&world)), (Seqno(2), (2, 11, 2, 2)));
     let applied = world.bucket.apply_replicated(stream, &mut vec![change(&world, 9, "d", Some("1"))]);
     assert_eq!(applied, Err(ReplicaRefusal::NotReplica), "the stream ended with what it was about");
     assert_eq!((read(&world, "a"), read(&world, "c")), (Ok("1".into()), Err(Refusal::NotFound)));
@@ -294,7 +311,9 @@ fn goes_back(store: fn(&Env) -> Arc<dyn KvStore>) {
     // Then it follows another history.
     assert!(world.bucket.flush_all());
     let world = crash(world, store);
-    assert_eq!(stands(&world), (2, 22, 2, 2), "the histories that it had survive");
+    assert_eq!(stands(&world), (2, 11, 2, 2));
+    let histories = world.bucket.with_vbucket(VB, |vb| vb.failover().to_entries());
+    assert_eq!(histories, Some(log(&[(22, 2), (11, 0)])), "the histories that it had survive");
     let stream = accepted(&world, &[(33, 2), (11, 0)]);
     world.bucket.begin_snapshot(stream, &snapshot(2, 3)).expect("it follows");
     send(&world, stream, &[(3, "c", Some("3"))]);

@@ -305,10 +305,13 @@ const SMALLEST_JOURNAL_BYTES: u64 = 16 << 20;
 /// With fewer open files a bucket would do nothing but open and close them.
 const FEWEST_OPEN_FILES: usize = 4;
 
+/// Threads that help with many short compactions: the disk syncs for several in the time that it takes for one.
+const COMPACTION_HELPERS: usize = 3;
+
 type Run = fn(&Bucket);
 
 /// Those that write a bucket's changes to where they are durable, and behind that to the files; the one that compacts
-/// those; the housekeeper; those that read values, that load documents and end then, and that read for streams.
+/// those, and its helpers; the housekeeper; those that read values, that load documents and end then, and that read for streams.
 fn threads_of_a_bucket() -> impl Iterator<Item = (String, Run)> {
     let writers: [(&str, Run); 4] = [
         ("flush", Bucket::run_flusher),
@@ -316,14 +319,15 @@ fn threads_of_a_bucket() -> impl Iterator<Item = (String, Run)> {
         ("compact", Bucket::run_compactor),
         ("keep", Bucket::run_keeper),
     ];
-    let readers: [(&str, usize, Run); 3] = [
+    let others: [(&str, usize, Run); 4] = [
+        ("compact", COMPACTION_HELPERS, Bucket::help_compactor),
         ("fetch", FETCHERS, Bucket::run_fetcher),
         ("load", LOADERS, Bucket::run_loader),
         ("backfill", BACKFILLERS, Bucket::run_backfiller),
     ];
     let writers = writers.into_iter().map(|(name, run)| (name.to_owned(), run));
     let numbered = |(name, count, run)| (0..count).map(move |at| (format!("{name}{at}"), run));
-    writers.chain(readers.into_iter().flat_map(numbered))
+    writers.chain(others.into_iter().flat_map(numbered))
 }
 
 /// Lets the threads of a bucket end.

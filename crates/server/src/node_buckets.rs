@@ -46,6 +46,9 @@ pub enum BucketError {
     /// The files of a bucket failed.
     #[error(transparent)]
     Engine(#[from] engine::Failure),
+    /// Whoever manages the buckets of several nodes cannot do it just now; asking again later helps.
+    #[error("{0}")]
+    NotNow(String),
     /// Something else, told by whoever manages the buckets of several nodes.
     #[error("{0}")]
     Elsewhere(String),

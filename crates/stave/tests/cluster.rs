@@ -56,7 +56,11 @@ struct World {
 
 impl World {
     fn new() -> World {
-        let (etcd, folder) = (Etcd::start(), tempfile::tempdir().expect("a folder"));
+        World::on(Etcd::start())
+    }
+
+    fn on(etcd: Etcd) -> World {
+        let folder = tempfile::tempdir().expect("a folder");
         let config = folder.path().join("stave.toml");
         let text = format!(
             "kv = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\npassword = \"password\"\nvbuckets = {VBUCKETS}\nthreads = 1\n"
@@ -71,12 +75,17 @@ impl World {
 
     /// Starts a node where it was, and waits until it says that it is ready.
     fn node(&self, name: &str) -> Node {
+        self.node_with(name, &[])
+    }
+
+    fn node_with(&self, name: &str, more: &[&str]) -> Node {
         let mut child = Command::new(env!("CARGO_BIN_EXE_stave"))
             .args(["serve", "--config"])
             .arg(&self.config)
             .arg("--data")
             .arg(self.data(name))
             .args(["--join", &format!("etcd://{}/test", self.etcd.addr)])
+            .args(more)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -281,6 +290,62 @@ fn etcd_may_be_away_for_a_while() {
     world.etcd.start_again();
     write_some(&nodes[1], &mut ledger, "after");
     check(&nodes[0], &ledger);
+}
+
+#[test]
+fn a_node_shows_etcd_who_it_is() {
+    let world = World::on(Etcd::start_with_tls());
+    let file = |name: &str| world.etcd.certificates().path(name).display().to_string();
+    let (ca, certificate, key) = (file("ca.pem"), file("client.pem"), file("client-key.pem"));
+    let password = world.data("password");
+    std::fs::write(&password, "secret1\n").expect("a file");
+    let password = password.display().to_string();
+    let node = world.node_with(
+        "a",
+        &[
+            "--etcd-ca",
+            &ca,
+            "--etcd-cert",
+            &certificate,
+            "--etcd-key",
+            &key,
+            "--etcd-user",
+            "stave",
+            "--etcd-password-file",
+            &password,
+        ],
+    );
+    assert!(run(&node, &["status"]).contains("n_1"));
+}
+
+#[test]
+fn what_needs_etcd_says_so_while_it_is_away() {
+    let mut world = World::new();
+    let nodes = start(&world, &["a", "b"], 1);
+    let orders = [
+        ("POST", "/pools/default/buckets", "name=new&ramQuotaMB=100", 202),
+        ("POST", "/pools/default/buckets/default", "ramQuotaMB=110", 200),
+        ("POST", "/pools/default/buckets/default/scopes", "name=s", 200),
+        ("POST", "/pools/default/buckets/default/scopes/s/collections", "name=c", 200),
+        ("DELETE", "/pools/default/buckets/default/scopes/s", "", 200),
+        ("POST", "/settings/autoFailover", "enabled=true&timeout=5&maxCount=1", 200),
+        ("POST", "/controller/failOver", "otpNode=n_9", 400),
+        ("DELETE", "/pools/default/buckets/default", "", 200),
+    ];
+    world.etcd.kill();
+    for (method, path, form, _) in orders {
+        let (code, text) = http(&nodes[0], method, path, form);
+        assert_eq!(code, 503, "{method} {path}: {text}");
+        let errors: Value = serde_json::from_str(&text).expect("JSON");
+        let said = errors["errors"]["_"].as_str().unwrap_or_default();
+        assert!(said.contains(&world.etcd.addr), "{method} {path} says where: {said}");
+        assert!(said.contains("nothing was changed; see that the coordination store (etcd"), "{said}");
+    }
+    world.etcd.start_again();
+    for (method, path, form, wanted) in orders {
+        let (code, text) = http(&nodes[0], method, path, form);
+        assert_eq!(code, wanted, "{method} {path}: {text}");
+    }
 }
 
 #[test]

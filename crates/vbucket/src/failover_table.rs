@@ -78,10 +78,11 @@ impl FailoverTable {
         self.entries[0]
     }
 
-    /// The newest history that `seqno` can belong to; the oldest one if all begin later.
-    pub fn at(&self, seqno: Seqno) -> FailoverEntry {
+    /// The history that the change of `seqno` belongs to; the oldest one if all begin later. One that begins right
+    /// behind that change, as after a crash, has nothing of it.
+    pub fn of(&self, seqno: Seqno) -> FailoverEntry {
         let oldest = self.entries[self.entries.len() - 1];
-        self.entries.iter().copied().find(|entry| entry.seqno <= seqno).unwrap_or(oldest)
+        self.entries.iter().copied().find(|entry| entry.seqno < seqno).unwrap_or(oldest)
     }
 
     /// Begins a new history after `seqno`; entries above it describe what is lost and go.
@@ -149,6 +150,14 @@ mod tests {
         };
         assert_eq!(table.rollback_point(&at(9), Seqno(5), Seqno(0)), Resume::RollBack(Seqno(5)));
         assert_eq!(table.rollback_point(&at(5), Seqno(5), Seqno(0)), Resume::Accept);
+    }
+
+    #[test]
+    fn a_change_belongs_to_the_history_before_those_that_begin_with_it() {
+        let table =
+            FailoverTable::from_entries(vec![entry(3, 7), entry(2, 7), entry(1, 0)]).expect("in order");
+        let of = |seqno| table.of(Seqno(seqno)).uuid.0;
+        assert_eq!((of(8), of(7), of(1), of(0)), (3, 1, 1, 1));
     }
 
     #[test]

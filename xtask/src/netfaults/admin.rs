@@ -28,6 +28,11 @@ impl Admin {
         Admin { nodes: (1..=nodes).map(address).collect() }
     }
 
+    /// Asks one node.
+    fn ask_at(&self, world: &World, at: usize, path: &str) -> Result<String> {
+        world.in_the_middle(|| http::form(&self.nodes[at], "GET", path, "", ANSWER_WITHIN))?
+    }
+
     /// Asks one node after the other until one answers.
     fn ask(&self, world: &World, method: &str, path: &str, form: &str) -> Result<String> {
         world.in_the_middle(|| {
@@ -45,6 +50,22 @@ impl Admin {
     /// The cluster as a node that belongs to it sees it.
     pub fn look(&self, world: &World) -> Result<Cluster> {
         Ok(Cluster(serde_json::from_str(&self.ask(world, "GET", "/v1/cluster", "")?)?))
+    }
+
+    /// Which node does not know how things are now, or must not serve, as it says itself. A lease that is alive says
+    /// neither: when etcd comes back, all that there were live on for their whole time, also those of nodes that have
+    /// not heard of etcd yet and serve nothing.
+    fn who_does_not_serve(&self, world: &World) -> Option<String> {
+        (0..self.nodes.len()).find_map(|at| {
+            let told =
+                self.ask_at(world, at, "/v1/cluster").and_then(|json| Ok(serde_json::from_str(&json)?));
+            let why = match told.as_ref().map(serves) {
+                Ok(true) => return None,
+                Ok(false) => "does not serve yet".to_owned(),
+                Err(error) => format!("{error:#}"),
+            };
+            Some(format!("node {}: {why}", at + 1))
+        })
     }
 
     /// Asks for something that may be refused.
@@ -73,7 +94,10 @@ impl Admin {
         loop {
             let trouble = match self.look(world) {
                 Ok(cluster) => match cluster.trouble(self.nodes.len(), old) {
-                    None => return Ok(()),
+                    None => match self.who_does_not_serve(world) {
+                        None => return Ok(()),
+                        Some(trouble) => trouble,
+                    },
                     Some(trouble) => {
                         // What is refused now is tried again at the next look.
                         let refused = self.help(world, &cluster).err();
@@ -203,6 +227,26 @@ impl Cluster {
     }
 }
 
+/// Whether a node serves, and knows how things are, as it says itself.
+fn serves(told: &Value) -> bool {
+    told["serves"] == true && told["isStale"] == false
+}
+
 fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn who_waits_for_etcd_does_not_serve() {
+        assert!(serves(&json!({ "serves": true, "isStale": false })));
+        assert!(!serves(&json!({ "serves": false, "isStale": false })), "its lease is not renewed");
+        assert!(!serves(&json!({ "serves": true, "isStale": true })), "it has not read the document since");
+        assert!(!serves(&json!({ "errors": {} })));
+    }
 }

@@ -204,9 +204,7 @@ impl Run {
     }
 
     fn round(&mut self, round: Round, client: &mut Client) -> Result<Done> {
-        let names: Vec<&str> = round.faults.iter().map(|fault| fault.name()).collect();
-        let what =
-            format!("node {}: {} for {:.1} s", round.victim, names.join(" + "), round.lasts.as_secs_f64());
+        let what = round.to_string();
         self.say(&what);
         let life = self.field.admin.look(&self.field.world)?.member(round.victim)?.life;
         let forgets = round.faults.iter().any(|fault| fault.forgets());

@@ -21,6 +21,9 @@ pub struct Done {
     pub refused: Vec<String>,
 }
 
+/// So many of the rounds with the longest outages are told of one by one.
+const SHOWN_ROUNDS: usize = 5;
+
 /// Everything there is to say about a run.
 pub struct Report<'a> {
     /// What decided the faults.
@@ -93,6 +96,16 @@ impl Report<'_> {
         outages
     }
 
+    /// The rounds in which some key was not written for longest, with that time in milliseconds and what there was.
+    fn longest_rounds(&self) -> Vec<(u64, String)> {
+        let successes = successes(self.history);
+        let gap = |done: &Done| longest_gap(&successes, done.from, done.until) / 1_000_000;
+        let mut rounds: Vec<_> = self.rounds.iter().map(|done| (gap(done), done.round.to_string())).collect();
+        rounds.sort_unstable_by(|a, b| b.cmp(a));
+        rounds.truncate(SHOWN_ROUNDS);
+        rounds
+    }
+
     /// The longest time without a write of some key while nothing was wrong: what the workload itself leaves open.
     fn quiet_ms(&self) -> u64 {
         let successes = successes(self.history);
@@ -126,6 +139,7 @@ impl Report<'_> {
         json!({
             "seed": self.seed, "nodes": self.nodes, "replicas": self.replicas,
             "operations": operations, "errors": self.errors(), "rounds": self.rounds.len(), "faults": faults,
+            "longest_rounds": self.longest_rounds(),
             "commands_refused": self.rounds.iter().map(|done| done.refused.len()).sum::<usize>(),
             "without_fault_ms": self.quiet_ms(), "lost": self.verdicts.lost(),
             "keys": self.keys(), "linearizable": self.keys() - self.verdicts.bad.len() as u64,
@@ -156,6 +170,10 @@ impl Report<'_> {
             let (most, median) = (outage.ms.last(), outage.ms.get((outage.ms.len() - 1) / 2));
             let (most, median) = (most.copied().unwrap_or(0), median.copied().unwrap_or(0));
             println!("{:<22} {:>9} {median:>9} {most:>9}", fault.name(), outage.count);
+        }
+        println!();
+        for (ms, what) in self.longest_rounds() {
+            println!("{ms:>9} ms in the round of {what}");
         }
         for why in self.rounds.iter().flat_map(|done| &done.refused) {
             println!("refused: {why}");

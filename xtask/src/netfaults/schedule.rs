@@ -18,6 +18,13 @@ pub struct Round {
     pub lasts: Duration,
 }
 
+impl std::fmt::Display for Round {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names: Vec<&str> = self.faults.iter().map(|fault| fault.name()).collect();
+        write!(f, "node {}: {} for {:.1} s", self.victim, names.join(" + "), self.lasts.as_secs_f64())
+    }
+}
+
 /// An endless list of rounds.
 pub struct Schedule {
     rng: Rng,

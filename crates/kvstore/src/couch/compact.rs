@@ -24,6 +24,9 @@ const MOST_ROUNDS: u32 = 16;
 /// Is called when the new file is durable and named, before it is in use.
 pub(super) type BeforeSwitch<'a> = dyn Fn(FileAt) -> Result<(), Failure> + 'a;
 
+/// So much may be made durable while nobody can save: a sync of its own would take longer.
+const LITTLE_BYTES: u64 = 256 << 10;
+
 /// One compaction from its first look at the old file.
 struct Run<'c> {
     couch: &'c Couch,
@@ -153,10 +156,15 @@ impl Run<'_> {
         self.switch(copy, chooser, before_switch)
     }
 
-    /// Makes durable what was copied and brings over what was saved meanwhile, until there is little left.
+    /// Makes durable what was copied and brings over what was saved meanwhile, until there is little left: of that, and
+    /// of what is not durable.
     fn approach(&self, copy: &mut couchstore::Compaction, chooser: &mut Chooser<'_>) -> Result<(), Failure> {
+        let mut durable_bytes = 0;
         for _ in 0..MOST_ROUNDS {
-            copy.sync().map_err(|failure| self.failed(failure))?;
+            if copy.written_bytes() - durable_bytes > LITTLE_BYTES {
+                copy.sync().map_err(|failure| self.failed(failure))?;
+                durable_bytes = copy.written_bytes();
+            }
             let newer = self.newest(&mut self.vbucket.slot.lock())?;
             if copy.seqnos_behind(&newer) <= self.steps.last_changes {
                 break;
@@ -202,7 +210,7 @@ impl Run<'_> {
             .map(|(id, value)| LocalUpdate { id: id.as_bytes(), value: value.as_deref() })
             .collect();
         let mut file = copy.finish(&newest, &locals).map_err(failed)?;
-        file.commit(self.couch.env.clock.unix_ns()).map_err(failed)?;
+        file.commit_unseen(self.couch.env.clock.unix_ns()).map_err(failed)?;
         let info = file.snapshot().info();
         let at = FileAt { revision: self.revision, header_offset: info.header_offset };
         let (is_named, switched) = match self.name() {

@@ -37,8 +37,9 @@ impl ClusterBuckets {
         let cluster = self.cluster()?;
         let revision = cluster.ask_for(what).map_err(BucketError::from)?.state.revision;
         if !cluster.wait_until(DONE_WITHIN, |_, applied| applied >= revision) {
-            return Err(BucketError::Elsewhere(
-                "this node has not done yet what the cluster decided".to_owned(),
+            return Err(BucketError::NotNow(
+                "the cluster has decided it, and this node has not done it yet; it goes on trying: its log says why"
+                    .to_owned(),
             ));
         }
         // Nobody asks about those that come later: they do it before they serve.
@@ -110,6 +111,7 @@ fn told(error: ClusterError) -> BucketError {
     match error {
         ClusterError::Refused(Refused::BucketExists) => BucketError::Exists,
         ClusterError::Refused(Refused::NoSuchBucket) => BucketError::Unknown,
+        passing if passing.is_passing() => BucketError::NotNow(passing.advice()),
         other => BucketError::Elsewhere(other.to_string()),
     }
 }
@@ -156,7 +158,10 @@ impl Management for ClusterBuckets {
         if self.cluster()?.wait_until(DONE_WITHIN, is_open) {
             return Ok(());
         }
-        Err(BucketError::Elsewhere("not all nodes have removed the documents yet".to_owned()))
+        Err(BucketError::NotNow(
+            "not all nodes have removed the documents yet; they go on, and serve the bucket when all have"
+                .to_owned(),
+        ))
     }
 
     fn delete(&self, name: &str) -> Result<(), BucketError> {
@@ -190,8 +195,9 @@ impl Management for ClusterBuckets {
         });
         let revision = asked?.state.revision;
         if !cluster.wait_until(DONE_WITHIN, |_, applied| applied >= revision) {
-            let what = "this node has not taken the cluster's manifest yet".to_owned();
-            return Err(BucketError::Elsewhere(what).into());
+            let what = "the cluster has decided it, and this node has not taken the manifest yet; it goes on trying: \
+                        its log says why";
+            return Err(BucketError::NotNow(what.to_owned()).into());
         }
         cluster.wait_until_all_are(revision, ALL_DONE_WITHIN);
         Ok(Arc::new(made.into_inner().unwrap_or_default()))

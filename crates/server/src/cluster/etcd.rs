@@ -2,8 +2,10 @@
 //!
 //! Each request has a connection of its own: there are a few of them a second, and none can wait behind another.
 
+mod access;
 mod http;
 mod json;
+mod wire;
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,8 +15,10 @@ use ::cluster::store::{Entry, LeaseId, Snapshot, Store, StoreFailure, Swap, Swap
 use base::env::Env;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
+pub use access::{EtcdAccess, EtcdTls, EtcdUser, TlsError};
 use json::{bytes_of, number_of};
 
 /// Where a cluster's state is: `etcd://HOST:PORT[,HOST:PORT...]/CLUSTER`.
@@ -55,12 +59,25 @@ impl EtcdAddress {
 const TIMEOUT: Duration = Duration::from_secs(1);
 /// What etcd says of a lease that it does not have (rpctypes, ErrGRPCLeaseNotFound; gRPC code NotFound).
 const NOT_FOUND: i64 = 5;
+/// What it says of a token that it does not know (any more): ErrGRPCInvalidAuthToken; gRPC code Unauthenticated.
+const UNAUTHENTICATED: i64 = 16;
+/// What it says to whoever shows no token where clients have certificates: it takes its own gateway's for theirs
+/// (ErrGRPCPermissionDenied).
+const PERMISSION_DENIED: i64 = 7;
+/// What it says to whoever shows no token, or one from before users or roles changed (ErrGRPCUserEmpty,
+/// ErrGRPCAuthOldRevision), under a code that says nothing.
+const SHOWS_TOO_LITTLE: [&str; 2] = ["user name is empty", "revision of auth store is old"];
+/// What it says to whoever logs in where nobody has to (ErrGRPCAuthNotEnabled).
+const ASKS_NOBODY: &str = "authentication is not enabled";
 
 /// A cluster's state in etcd.
 pub struct EtcdStore {
     env: Env,
     endpoints: Vec<String>,
     prefix: String,
+    access: EtcdAccess,
+    /// What etcd gave for name and password; nothing before it was needed.
+    token: Mutex<Option<String>>,
     /// The one that answered last.
     current: AtomicUsize,
 }
@@ -75,9 +92,10 @@ enum Trouble {
 
 impl EtcdStore {
     /// The store of a cluster; nothing is asked yet.
-    pub fn new(env: Env, address: &EtcdAddress) -> EtcdStore {
+    pub fn new(env: Env, address: &EtcdAddress, access: EtcdAccess) -> EtcdStore {
         let prefix = format!("/stave/{}/", address.cluster);
-        EtcdStore { env, endpoints: address.endpoints.clone(), prefix, current: AtomicUsize::new(0) }
+        let (endpoints, current) = (address.endpoints.clone(), AtomicUsize::new(0));
+        EtcdStore { env, endpoints, prefix, access, token: Mutex::new(None), current }
     }
 
     /// Asks one node of etcd after the other until one answers.
@@ -89,15 +107,58 @@ impl EtcdStore {
     }
 
     fn try_ask(&self, path: &str, body: &Value) -> Result<Value, Trouble> {
-        self.try_each(|addr| {
-            let answer = http::post(&self.env, addr, path, &body.to_string(), TIMEOUT)?;
-            let json = serde_json::from_slice(&answer.body).map_err(std::io::Error::other)?;
-            Ok((answer.status, json))
-        })
-        .and_then(|(status, json): (u16, Value)| refusal(status, &json).map_or(Ok(json), Err))
+        let token = self.token.lock().clone();
+        let answer = self.ask_as(token.as_deref(), path, body);
+        let Err(Trouble::Refused(code, reason)) = &answer else { return answer };
+        if !wants_login(*code, reason, token.is_some()) {
+            return answer;
+        }
+        let Some(user) = &self.access.user else {
+            let reason = format!("{reason}: etcd wants to know who asks (--etcd-user)");
+            return Err(Trouble::Refused(*code, reason));
+        };
+        let token = self.log_in(user)?;
+        self.token.lock().clone_from(&token);
+        self.ask_as(token.as_deref(), path, body)
     }
 
-    fn try_each<T>(&self, ask: impl Fn(SocketAddr) -> std::io::Result<T>) -> Result<T, Trouble> {
+    /// A token for name and password; nothing where nobody has to log in.
+    fn log_in(&self, user: &EtcdUser) -> Result<Option<String>, Trouble> {
+        let body = json!({ "name": user.name, "password": user.password });
+        let answer = match self.ask_as(None, "/v3/auth/authenticate", &body) {
+            Err(Trouble::Refused(_, reason)) if reason.contains(ASKS_NOBODY) => return Ok(None),
+            Err(Trouble::Refused(code, reason)) => {
+                let reason = format!("user {:?} cannot log in to etcd: {reason}", user.name);
+                return Err(Trouble::Refused(code, reason));
+            }
+            answer => answer?,
+        };
+        let token = answer.get("token").and_then(Value::as_str);
+        token.map(|token| Some(token.to_owned())).ok_or_else(|| Trouble::Io(NOT_ETCD.to_owned()))
+    }
+
+    fn ask_as(&self, token: Option<&str>, path: &str, body: &Value) -> Result<Value, Trouble> {
+        let body = body.to_string();
+        let answer = self.try_each(|endpoint, addr| {
+            let answer = http::post(&self.env, self.post(endpoint, addr, token, path, &body), TIMEOUT)?;
+            let json = serde_json::from_slice(&answer.body).map_err(|_| not_json(&answer))?;
+            Ok((answer.status, json))
+        });
+        answer.and_then(|(status, json): (u16, Value)| refusal(status, &json).map_or(Ok(json), Err))
+    }
+
+    fn post<'a>(
+        &'a self,
+        endpoint: &'a str,
+        addr: SocketAddr,
+        token: Option<&'a str>,
+        path: &'a str,
+        body: &'a str,
+    ) -> http::Post<'a> {
+        http::Post { endpoint, addr, tls: self.access.tls.as_ref(), path, token, body }
+    }
+
+    fn try_each<T>(&self, ask: impl Fn(&str, SocketAddr) -> std::io::Result<T>) -> Result<T, Trouble> {
         let first = self.current.load(Ordering::Relaxed);
         let mut last = "there is no endpoint".to_owned();
         for at in 0..self.endpoints.len() {
@@ -105,7 +166,7 @@ impl EtcdStore {
             let endpoint = &self.endpoints[at];
             let asked = endpoint.to_socket_addrs().and_then(|mut addrs| {
                 let addr = addrs.next().ok_or_else(|| std::io::Error::other("the name has no address"))?;
-                ask(addr)
+                ask(endpoint, addr)
             });
             match asked {
                 Ok(answer) => {
@@ -132,6 +193,13 @@ impl EtcdStore {
     }
 }
 
+/// Whether etcd refused because it did not know who asked.
+fn wants_login(code: i64, reason: &str, has_token: bool) -> bool {
+    code == UNAUTHENTICATED
+        || (code == PERMISSION_DENIED && !has_token)
+        || SHOWS_TOO_LITTLE.iter().any(|what| reason.contains(what))
+}
+
 /// What etcd says if it refuses.
 fn refusal(status: u16, json: &Value) -> Option<Trouble> {
     let error = json.get("error").filter(|error| !error.is_null());
@@ -144,8 +212,19 @@ fn refusal(status: u16, json: &Value) -> Option<Trouble> {
     Some(Trouble::Refused(code.unwrap_or_default(), format!("status {status}: {text}")))
 }
 
+/// Of an answer that cannot be read.
+const NOT_ETCD: &str = "the answer is not what etcd answers";
+/// So much of it is told.
+const TOLD_BYTES: usize = 160;
+
 fn malformed(operation: &'static str) -> StoreFailure {
-    StoreFailure { operation, reason: "the answer is not what etcd answers".to_owned() }
+    StoreFailure { operation, reason: NOT_ETCD.to_owned() }
+}
+
+/// Such as what is said to whoever comes without TLS.
+fn not_json(answer: &http::Answer) -> std::io::Error {
+    let text = String::from_utf8_lossy(&answer.body[..answer.body.len().min(TOLD_BYTES)]);
+    std::io::Error::other(format!("{NOT_ETCD}: status {}: {}", answer.status, text.trim()))
 }
 
 fn version_of(header: &Value) -> Option<Version> {
@@ -211,8 +290,10 @@ impl Store for EtcdStore {
             let result = &json["result"];
             result.get("events").is_some() || result.get("canceled").is_some() || json.get("error").is_some()
         };
-        let watched = self.try_each(|addr| {
-            http::watch(&self.env, addr, "/v3/watch", &watch.to_string(), at_most, &is_news)
+        let (token, watch) = (self.token.lock().clone(), watch.to_string());
+        let watched = self.try_each(|endpoint, addr| {
+            let post = self.post(endpoint, addr, token.as_deref(), "/v3/watch", &watch);
+            http::watch(&self.env, post, at_most, &is_news)
         });
         match watched {
             Ok(()) => Ok(()),

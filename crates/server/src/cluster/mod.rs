@@ -25,7 +25,7 @@ use base::env::{Env, OpenMode, Task};
 use engine::Bucket;
 use parking_lot::{Condvar, Mutex};
 
-pub use etcd::{AddressError, EtcdAddress, EtcdStore};
+pub use etcd::{AddressError, EtcdAccess, EtcdAddress, EtcdStore, EtcdTls, EtcdUser, TlsError};
 
 use crate::node::Node;
 use noted::Noted;
@@ -73,6 +73,32 @@ pub enum ClusterError {
     #[error("{0}: {1}")]
     Io(&'static str, io::Error),
 }
+
+impl ClusterError {
+    /// Whether it is no fault of what was asked: asking again later helps.
+    pub fn is_passing(&self) -> bool {
+        matches!(self, ClusterError::Store(_) | ClusterError::NoCluster | ClusterError::Busy)
+    }
+
+    /// What is wrong, what has become of what was asked, and what to do about it.
+    pub fn advice(&self) -> String {
+        match self {
+            ClusterError::Store(failure) if failure.operation == WRITE => format!(
+                "{failure}: whether it was done is not known; see that the coordination store (etcd, as given by \
+                 --join) runs and can be reached from this node, look at the cluster (stave cluster status), and ask \
+                 again if it was not done"
+            ),
+            ClusterError::Store(failure) => format!(
+                "{failure}: nothing was changed; see that the coordination store (etcd, as given by --join) runs and \
+                 can be reached from this node, and ask again. Without it nodes serve until their leases run out"
+            ),
+            other => other.to_string(),
+        }
+    }
+}
+
+/// The store's operation that changes the document: if it fails, it may have been done all the same.
+const WRITE: &str = "swap";
 
 /// How often a command is tried anew when the document has changed meanwhile.
 const TRIES: usize = 20;

@@ -14,6 +14,7 @@ use serde_json::json;
 use tokio::sync::oneshot;
 
 use super::basic_auth::Caller;
+use super::manage::not_now;
 use super::settings::{Errors, refused, require_admin};
 use super::{Shared, form};
 use crate::cluster::{Cluster, ClusterError};
@@ -78,10 +79,7 @@ impl IntoResponse for Wrong {
             Wrong::Error(error @ ClusterError::Refused(_)) => {
                 refused(Errors::from([("_".to_owned(), error.to_string())]))
             }
-            Wrong::Error(error) => {
-                let errors = json!({ "errors": { "_": error.to_string() } });
-                (StatusCode::SERVICE_UNAVAILABLE, Json(errors)).into_response()
-            }
+            Wrong::Error(error) => not_now(&error.advice()),
         }
     }
 }

@@ -126,6 +126,12 @@ fn done(code: StatusCode, outcome: Result<(), BucketError>) -> Response {
     }
 }
 
+/// Nothing is wrong with what was asked: asking again later helps.
+pub(super) fn not_now(why: &str) -> Response {
+    tracing::warn!(why, "the cluster cannot be changed just now");
+    (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "errors": { "_": why } }))).into_response()
+}
+
 pub(super) fn answer(error: &BucketError) -> Response {
     let field = |field: &str| refused(Errors::from([(field.to_owned(), error.to_string())]));
     match error {
@@ -138,6 +144,7 @@ pub(super) fn answer(error: &BucketError) -> Response {
         BucketError::NotFlushable => {
             (StatusCode::BAD_REQUEST, Json(json!({ "_": error.to_string() }))).into_response()
         }
+        BucketError::NotNow(why) => not_now(why),
         BucketError::Fixed | BucketError::Elsewhere(_) | BucketError::Failed(_) | BucketError::Engine(_) => {
             tracing::error!(%error, "a bucket was not managed");
             let errors = json!({ "errors": { "_": error.to_string() } });

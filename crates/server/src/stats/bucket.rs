@@ -72,7 +72,7 @@ fn put_persistence(inquiry: &Inquiry<'_>, stats: &BucketStats, all: &StateStats,
     sheet.put("ep_total_persisted", store.items_saved);
     sheet.put("ep_storage_failures", store.failures);
     let compactions = inquiry.bucket.compaction_stats();
-    sheet.put("ep_pending_compactions", compactions.waiting + u64::from(compactions.running.is_some()));
+    sheet.put("ep_pending_compactions", compactions.waiting + compactions.under_way);
     let saves = inquiry.bucket.save_stats();
     sheet.put("ep_disk_full", saves.is_disk_full);
     sheet.put("ep_item_flush_failed", saves.failed_saves);

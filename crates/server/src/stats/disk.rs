@@ -13,7 +13,7 @@ pub fn compaction(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Resu
     sheet.put("ep_purge_age", config.purge_age_s);
     sheet.put("ep_compaction_runs", stats.runs);
     sheet.put("ep_compaction_failed", stats.failed);
-    sheet.put("ep_pending_compactions", stats.waiting + u64::from(stats.running.is_some()));
+    sheet.put("ep_pending_compactions", stats.waiting + stats.under_way);
     sheet.put("ep_compaction_bytes_before", stats.before_bytes);
     sheet.put("ep_compaction_bytes_after", stats.after_bytes);
     sheet.put("ep_compaction_tombstones_purged", stats.tombstones_purged);

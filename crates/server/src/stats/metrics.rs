@@ -256,7 +256,7 @@ fn put_compactions(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
     page.each(buckets, "stave_compaction_failures_total", Counter, help, |n| n.compactions.failed)?;
     let help = "Compactions that wait or are under way.";
     page.each(buckets, "stave_compactions_pending", Gauge, help, |n| {
-        n.compactions.waiting + u64::from(n.compactions.running.is_some())
+        n.compactions.waiting + n.compactions.under_way
     })?;
     let help = "Bytes of files before they were compacted.";
     page.each(buckets, "stave_compaction_before_bytes_total", Counter, help, |n| n.compactions.before_bytes)?;

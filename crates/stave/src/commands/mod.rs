@@ -9,6 +9,7 @@ pub mod dev;
 pub mod document;
 pub mod drain;
 pub mod dump;
+mod etcd_flags;
 pub mod import;
 pub mod replicate;
 pub mod serve;

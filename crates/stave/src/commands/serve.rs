@@ -9,9 +9,10 @@ use anyhow::{Context, bail};
 use base::env::{Env, OpenMode};
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use server::cluster::{Cluster, ClusterConfig, EtcdAddress, EtcdStore};
+use server::cluster::{Cluster, ClusterConfig, EtcdAccess, EtcdAddress, EtcdStore};
 use server::{Config, Server, Settings, Switch};
 
+use super::etcd_flags::EtcdFlags;
 use crate::cli::{Outcome, WrongArguments};
 use crate::client::Secret;
 
@@ -33,6 +34,9 @@ const PASSWORD_LEN: usize = 20;
   stave serve --kv 0.0.0.0:11210 --http 0.0.0.0:8091 --password secret1 --bucket orders:2GiB --bucket sessions
   stave serve --config stave.toml
   stave serve --data ./a --password secret1 --join etcd://127.0.0.1:2379/demo
+  stave serve --config stave.toml --join etcd://etcd1:2379,etcd2:2379/demo \\
+    --etcd-user stave --etcd-password-file /etc/stave/etcd-password \\
+    --etcd-ca /etc/stave/ca.pem --etcd-cert /etc/stave/node.pem --etcd-key /etc/stave/node-key.pem
 
 The configuration file holds the same names, the buckets as a list or each with settings, and further users:
   data = \"/var/lib/stave\"
@@ -80,6 +84,8 @@ pub struct ServeFlags {
     /// All nodes of a cluster have the same user and password
     #[arg(long, value_name = "etcd://HOST:PORT[,...]/CLUSTER", conflicts_with = "bucket")]
     join: Option<String>,
+    #[command(flatten)]
+    etcd: EtcdFlags,
     /// The name or address by which clients and other nodes reach this one [default: the address that it listens at]
     #[arg(long, value_name = "HOST")]
     advertise: Option<String>,
@@ -117,6 +123,7 @@ pub fn run(env: &Env, flags: ServeFlags) -> anyhow::Result<Outcome> {
     };
     let join = flags.join.as_deref().map(EtcdAddress::parse).transpose();
     let join = join.map_err(|error| WrongArguments(error.to_string()))?;
+    let access = flags.etcd.read(env)?;
     let mut settings = flags.settings(file);
     settings.max_open_files = settings.max_open_files.or(descriptors.map(share_for_files));
     let data_dir = match &settings.data {
@@ -132,7 +139,7 @@ pub fn run(env: &Env, flags: ServeFlags) -> anyhow::Result<Outcome> {
     }
     let made_up = config.password_was_generated.then(|| config.users[0].clone());
     let server = server::serve(config, env.clone())?;
-    let cluster = join.map(|address| join_cluster(env, &server, &address)).transpose()?;
+    let cluster = join.map(|address| join_cluster(env, &server, &address, access)).transpose()?;
     if let Some(user) = made_up {
         eprintln!("user {}, password {} (printed only now)", user.name, user.password);
     }
@@ -156,8 +163,13 @@ const LET_IN_WITHIN: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Makes the node a member, and waits until it is let in.
-fn join_cluster(env: &Env, server: &Server, address: &EtcdAddress) -> anyhow::Result<Arc<Cluster>> {
-    let store = Arc::new(EtcdStore::new(env.clone(), address));
+fn join_cluster(
+    env: &Env,
+    server: &Server,
+    address: &EtcdAddress,
+    access: EtcdAccess,
+) -> anyhow::Result<Arc<Cluster>> {
+    let store = Arc::new(EtcdStore::new(env.clone(), address, access));
     let cluster = Cluster::join(Arc::clone(server.node()), store, ClusterConfig::default())?;
     let begun = env.clock.monotonic();
     while !cluster.wait_until_served(LOOK_EVERY) {
@@ -237,15 +249,21 @@ impl Home {
 }
 
 fn read_file(env: &Env, path: &Path) -> anyhow::Result<Settings> {
+    let text = read_text(env, path)?;
+    Settings::parse(&text).with_context(|| path.display().to_string())
+}
+
+/// A small file.
+pub(super) fn read_text(env: &Env, path: &Path) -> anyhow::Result<String> {
     let name = path.display();
     let file = env.disk.open(path, OpenMode::Read).with_context(|| format!("cannot read {name}"))?;
     let mut bytes = vec![0; MAX_CONFIG_BYTES];
     let count = file.read_at(&mut bytes, 0).with_context(|| format!("cannot read {name}"))?;
     if count == MAX_CONFIG_BYTES {
-        bail!("{name} is larger than a configuration file may be: {MAX_CONFIG_BYTES} bytes");
+        bail!("{name} is larger than such a file may be: {MAX_CONFIG_BYTES} bytes");
     }
-    let text = std::str::from_utf8(&bytes[..count]).with_context(|| format!("{name} is not text"))?;
-    Settings::parse(text).with_context(|| name.to_string())
+    bytes.truncate(count);
+    String::from_utf8(bytes).with_context(|| format!("{name} is not text"))
 }
 
 #[cfg(test)]

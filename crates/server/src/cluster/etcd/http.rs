@@ -1,15 +1,21 @@
 //! As much of HTTP/1.1 (RFC 9112) as asking etcd takes: a POST, and an answer with a length, in chunks, or to the end.
 
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use base::env::{Clock, Env};
+
+use super::access::EtcdTls;
+use super::wire::Wire;
 
 /// A node of etcd that cannot be connected to in this time is not waited for: there may be others.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// More than this is no answer of ours: the document and some soft state.
 const MAX_ANSWER_BYTES: usize = 16 << 20;
+
+/// What etcd does to whoever comes without TLS where it speaks nothing else.
+const NO_WORD: &str = "it ended the connection without a word; if it speaks TLS, give --etcd-ca";
 
 /// An answer.
 pub(super) struct Answer {
@@ -19,20 +25,30 @@ pub(super) struct Answer {
     pub(super) body: Vec<u8>,
 }
 
+/// A POST of JSON.
+#[derive(Clone, Copy)]
+pub(super) struct Post<'a> {
+    /// Who is asked, `HOST:PORT`, and where that is.
+    pub(super) endpoint: &'a str,
+    pub(super) addr: SocketAddr,
+    pub(super) tls: Option<&'a EtcdTls>,
+    pub(super) path: &'a str,
+    /// What shows who asks, if anybody wants to know.
+    pub(super) token: Option<&'a str>,
+    pub(super) body: &'a str,
+}
+
 /// Asks, and waits for the whole answer.
-pub(super) fn post(
-    env: &Env,
-    addr: SocketAddr,
-    path: &str,
-    body: &str,
-    timeout: Duration,
-) -> io::Result<Answer> {
-    let mut exchange = Exchange::begin(env, addr, path, body, timeout)?;
+pub(super) fn post(env: &Env, post: Post<'_>, timeout: Duration) -> io::Result<Answer> {
+    let mut exchange = Exchange::begin(env, post, timeout)?;
     loop {
         if let Some(answer) = answer(&exchange.received)? {
             return Ok(answer);
         }
         if !exchange.read()? {
+            if exchange.received.is_empty() && post.tls.is_none() {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, NO_WORD));
+            }
             return whole(&exchange.received);
         }
     }
@@ -42,13 +58,11 @@ pub(super) fn post(
 /// long as `at_most`.
 pub(super) fn watch(
     env: &Env,
-    addr: SocketAddr,
-    path: &str,
-    body: &str,
+    post: Post<'_>,
     at_most: Duration,
     is_news: &dyn Fn(&[u8]) -> bool,
 ) -> io::Result<()> {
-    let mut exchange = Exchange::begin(env, addr, path, body, at_most)?;
+    let mut exchange = Exchange::begin(env, post, at_most)?;
     loop {
         if lines(&exchange.received)?.iter().any(|line| is_news(line)) {
             return Ok(());
@@ -65,47 +79,36 @@ pub(super) fn watch(
 /// A request that was sent, and what has come back so far.
 struct Exchange<'a> {
     clock: &'a dyn Clock,
-    stream: TcpStream,
+    wire: Wire,
     ends: Duration,
     received: Vec<u8>,
 }
 
 impl Exchange<'_> {
-    fn begin<'a>(
-        env: &'a Env,
-        addr: SocketAddr,
-        path: &str,
-        body: &str,
-        timeout: Duration,
-    ) -> io::Result<Exchange<'a>> {
+    fn begin<'a>(env: &'a Env, post: Post<'_>, timeout: Duration) -> io::Result<Exchange<'a>> {
+        let Post { endpoint, addr, tls, path, token, body } = post;
         let ends = env.clock.monotonic() + timeout;
         let stream = env.network.connect_within(addr, CONNECT_TIMEOUT)?.into_std();
         let stream = stream.ok_or_else(|| io::Error::other("a network without sockets"))?;
         stream.set_nonblocking(false)?;
         stream.set_nodelay(true)?;
         stream.set_write_timeout(Some(timeout.max(Duration::from_millis(1))))?;
-        let mut exchange = Exchange { clock: &*env.clock, stream, ends, received: Vec::new() };
+        let wire = Wire::new(stream, endpoint, tls, &*env.clock, ends)?;
+        let mut exchange = Exchange { clock: &*env.clock, wire, ends, received: Vec::new() };
+        let token = token.map(|token| format!("Authorization: {token}\r\n")).unwrap_or_default();
         let request = format!(
-            "POST {path} HTTP/1.1\r\nHost: {addr}\r\nContent-Type: application/json\r\nConnection: close\r\n\
-             Content-Length: {}\r\n\r\n{body}",
+            "POST {path} HTTP/1.1\r\nHost: {endpoint}\r\nContent-Type: application/json\r\nConnection: close\r\n\
+             {token}Content-Length: {}\r\n\r\n{body}",
             body.len()
         );
-        exchange.stream.write_all(request.as_bytes())?;
+        exchange.wire.send(request.as_bytes())?;
         Ok(exchange)
     }
 
     /// Takes what has come; false at the end.
     fn read(&mut self) -> io::Result<bool> {
-        let left = self.ends.saturating_sub(self.clock.monotonic());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        self.stream.set_read_timeout(Some(left))?;
         let mut some = [0; 16 << 10];
-        let read = match self.stream.read(&mut some) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
+        let read = match self.wire.read(&mut some, self.clock, self.ends) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(true),
             read => read?,
         };
