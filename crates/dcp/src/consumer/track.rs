@@ -131,10 +131,9 @@ impl std::fmt::Display for Trouble {
     }
 }
 
-/// The first pause before a stream is asked for again, and the longest: durable writes may wait for the stream, and
-/// whoever is asked in vain has little work with that.
+/// The first pause before a stream is asked for again, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 impl Track {
     pub(super) fn new(mode: Mode) -> Track {
