@@ -475,9 +475,10 @@ impl World {
     /// A node's copies follow those that they are to follow.
     fn pull(&mut self, at: usize) {
         for vb in 0..VBUCKETS {
-            let most = self.rng.between(1, 6) as usize;
             // When faults are over nothing is to be waited for.
-            let step = self.rng.between(0, if self.now_us < FAULTS_US { 6 } else { 60 }) as usize;
+            let times = if self.now_us < FAULTS_US { 1 } else { 10 };
+            let most = self.rng.between(1, 6 * times) as usize;
+            let step = self.rng.between(0, 6 * times) as usize;
             let Some(copy) = self.nodes[at].copies.get_mut().get_mut(&vb) else { continue };
             let (source, takes_over) = (copy.source, copy.takes_over);
             let Some(from) = source.and_then(|id| self.node_of(id)) else {
