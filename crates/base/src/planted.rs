@@ -131,6 +131,8 @@ bugs! {
     MovedTooEarly,
     /// After a failover the chain counts as whole at once.
     NotSettled,
+    /// What a copy has of a snapshot that has not come as a whole counts as if it were everything up to there.
+    PartOfSnapshotCounts,
     /// A node that handed a vBucket over makes it active again by itself.
     HandedOverComesBack,
     /// A node is failed over by itself although durable writes may go with it.

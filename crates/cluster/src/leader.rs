@@ -127,7 +127,7 @@ impl Leader {
         }
         let timeout = Duration::from_millis(rules.timeout_ms);
         let (id, _) = self.absent.iter().find(|(_, since)| now.saturating_sub(**since) >= timeout)?;
-        if command::losses(view, *id) != (0, 0) && !planted::is(Bug::LossesIgnored) {
+        if command::losses(&view.state, view, *id) != (0, 0) && !planted::is(Bug::LossesIgnored) {
             return None;
         }
         let mut state = command::fail_over(&view.state, *id, false);

@@ -25,7 +25,8 @@ pub struct VbReport {
     pub state: Option<VbState>,
     /// Its last change.
     pub high_seqno: u64,
-    /// The last of its changes that is as safe as the bucket's disk makes it; the last one if there is no disk.
+    /// The last of its changes that is as safe as the bucket's disk makes it, or the last one if there is no disk; of a
+    /// snapshot that has not come as a whole none is.
     pub persisted: u64,
     /// The last prepare that is as safe as its level asks.
     pub high_prepared: u64,
@@ -37,6 +38,16 @@ impl VbReport {
     /// Of a vBucket that is not there.
     pub const NOTHING: VbReport =
         VbReport { state: None, high_seqno: 0, persisted: 0, high_prepared: 0, uuid: 0 };
+
+    /// Of a vBucket that has everything up to `whole`, and behind that a part of a snapshot. What was replaced within
+    /// that snapshot is not in it, and what replaced it has not come yet: whoever has a part of it up to a seqno does not
+    /// have what there was at that seqno.
+    pub fn whole_up_to(self, whole: u64) -> VbReport {
+        if planted::is(Bug::PartOfSnapshotCounts) {
+            return self;
+        }
+        VbReport { persisted: self.persisted.min(whole), ..self }
+    }
 }
 
 /// As it stands in a report: role, last change, last persisted, last prepare, history.

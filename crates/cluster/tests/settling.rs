@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use base::VbState;
 use cluster::command::{self, Command, Refused};
-use cluster::{Leader, LeaderConfig, NodeId, Status, Step, View};
-use support::{BUCKET, lives, reports, reports_nothing, three};
+use cluster::{Leader, LeaderConfig, NodeId, Status, Step, VbReport, View};
+use support::{BUCKET, lives, reports, reports_copy, reports_nothing, three};
 
 const LATE: Duration = Duration::from_secs(60);
 
@@ -195,4 +195,82 @@ fn a_node_that_was_failed_over_is_taken_back_if_the_others_forget() {
     reports(&mut view, 1, VbState::Replica, 6);
     assert!(lead(&mut leader, &mut view, LATE));
     assert_eq!(view.state.buckets[BUCKET].active(0), Some(NodeId(1)));
+}
+
+#[test]
+fn what_nobody_has_any_more_begins_anew() {
+    let (mut view, mut leader) = (three(), leader());
+    // All nodes of an ephemeral bucket were started anew.
+    (1..=3).for_each(|id| lives(&mut view, id, 11));
+    assert!(lead(&mut leader, &mut view, Duration::ZERO));
+    (1..=2).for_each(|id| reports_nothing(&mut view, id));
+    for now in [Duration::ZERO, LATE, LATE * 2] {
+        assert!(!lead(&mut leader, &mut view, now), "3 may have what nobody else has");
+    }
+    reports_nothing(&mut view, 3);
+    assert!(lead(&mut leader, &mut view, LATE * 3), "nobody has anything");
+    let bucket = &view.state.buckets[BUCKET];
+    assert_eq!(bucket.chain(0), [1, 2, 3].map(|id| Some(NodeId(id))));
+    assert!(matches!(step(&view), Some(Step::Settle { .. })));
+    reports(&mut view, 1, VbState::Active, 0);
+    (2..=3).for_each(|id| reports(&mut view, id, VbState::Replica, 0));
+    assert!(lead(&mut leader, &mut view, LATE * 4));
+    let bucket = &view.state.buckets[BUCKET];
+    assert!(bucket.steps.is_empty() && bucket.forgot.is_empty());
+}
+
+#[test]
+fn nothing_begins_anew_while_somebody_who_was_failed_over_may_have_kept_a_copy() {
+    let (mut view, mut leader) = (three(), leader());
+    view.state.buckets.get_mut(BUCKET).expect("it is there").map[0] =
+        vec![Some(NodeId(1)), Some(NodeId(2)), None];
+    view.state.nodes.get_mut(&NodeId(3)).expect("it is there").status = Status::FailedOver;
+    view.state.auto_failover.enabled = false;
+    view.members.remove("3");
+    (1..=2).for_each(|id| lives(&mut view, id, 11));
+    assert!(lead(&mut leader, &mut view, Duration::ZERO));
+    (1..=2).for_each(|id| reports_nothing(&mut view, id));
+    assert!(!lead(&mut leader, &mut view, LATE), "3 is away");
+    lives(&mut view, 3, 10);
+    reports_nothing(&mut view, 3);
+    view.reports.get_mut("3").expect("it is there").kept.insert(BUCKET.to_owned(), vec![0]);
+    assert!(!lead(&mut leader, &mut view, LATE * 2), "3 has kept a copy");
+    reports_nothing(&mut view, 3);
+    assert!(lead(&mut leader, &mut view, LATE * 3));
+    assert_eq!(view.state.buckets[BUCKET].active(0), Some(NodeId(1)));
+}
+
+#[test]
+fn a_graceful_failover_that_waits_changes_nothing() {
+    let (mut view, mut leader) = (three(), leader());
+    view.state.auto_failover.enabled = false;
+    view.state.buckets.get_mut(BUCKET).expect("it is there").map[0] =
+        vec![Some(NodeId(1)), Some(NodeId(2)), None];
+    let graceful = Command::FailOverGracefully { node: NodeId(2) };
+    view.state = command::apply(&view, &graceful).expect("all are alive");
+    view.members.remove("1");
+    (0..5).for_each(|_| assert!(!lead(&mut leader, &mut view, LATE), "1 may have lost what it had"));
+    view.state = command::apply(&view, &Command::CancelRebalance).expect("there is one");
+    assert!(lead(&mut leader, &mut view, LATE));
+    assert!(view.state.rebalance.is_none());
+    assert_eq!(view.state.nodes[&NodeId(2)].status, Status::Active);
+}
+
+#[test]
+fn a_part_of_a_snapshot_settles_nothing() {
+    let (mut view, mut leader) = (three(), leader());
+    lives(&mut view, 2, 11);
+    assert!(lead(&mut leader, &mut view, Duration::ZERO));
+    reports(&mut view, 1, VbState::Active, 6);
+    reports(&mut view, 3, VbState::Replica, 6);
+    // 2 receives a snapshot of the changes 4 to 9: what replaces change 5 is the last of it.
+    let part =
+        VbReport { state: Some(VbState::Replica), high_seqno: 8, persisted: 8, high_prepared: 3, uuid: 1 };
+    reports_copy(&mut view, 2, part.whole_up_to(3));
+    assert!(!lead(&mut leader, &mut view, Duration::ZERO), "2 does not have change 5");
+    assert!(matches!(step(&view), Some(Step::Settle { .. })));
+    let whole = VbReport { high_seqno: 9, persisted: 9, high_prepared: 9, ..part };
+    reports_copy(&mut view, 2, whole.whole_up_to(9));
+    assert!(lead(&mut leader, &mut view, Duration::ZERO));
+    assert_eq!(step(&view), None);
 }

@@ -83,25 +83,11 @@ fn journaled_with_threads_in_turns() {
 }
 
 /// Mistakes in the product that a power loss shows (`base::planted`).
-#[cfg(feature = "planted")]
-fn are_found(share: usize) {
-    use known::{Simulator, look_for};
-    let missed = look_for(Simulator::CrashStates, share, |seed| {
-        let tally = crash_states(&journaled(), &Depth::default(), seed);
-        if tally.holds() { Ok(()) } else { Err(tally.to_string().replace('\n', " ")) }
-    });
-    assert!(missed.is_empty(), "not found: {missed:?}");
-}
-
 #[test]
 #[cfg(feature = "planted")]
 fn mistakes_in_the_product_are_found() {
-    are_found(0);
-}
-
-#[test]
-#[cfg(feature = "planted")]
-fn mistakes_in_the_product_are_found_too() {
-    const { assert!(known::SHARES == 2) };
-    are_found(1);
+    known::must_find(known::Simulator::CrashStates, |seed| {
+        let tally = crash_states(&journaled(), &Depth::default(), seed);
+        if tally.holds() { Ok(()) } else { Err(tally.to_string().replace('\n', " ")) }
+    });
 }

@@ -324,26 +324,12 @@ fn a_bucket_on_a_fresh_disk_makes_its_folders_durable() {
 }
 
 /// Mistakes in the product that a power loss shows (`base::planted`).
+#[test]
 #[cfg(feature = "planted")]
-fn are_found(share: usize) {
-    use known::{Simulator, look_for};
-    let missed = look_for(Simulator::Crashes, share, |seed| {
+fn mistakes_in_the_product_are_found() {
+    known::must_find(known::Simulator::Crashes, |seed| {
         let (run, recording) = recorded(prepare, |disk| run(seed, 100, disk));
         let verdict = every_crash(&CrashPlan::new(seed), &recording, |disk, at| check(&run, disk, at));
         verdict.examples.first().map_or(Ok(()), |example| Err(example.clone()))
     });
-    assert!(missed.is_empty(), "not found: {missed:?}");
-}
-
-#[test]
-#[cfg(feature = "planted")]
-fn mistakes_in_the_product_are_found() {
-    are_found(0);
-}
-
-#[test]
-#[cfg(feature = "planted")]
-fn mistakes_in_the_product_are_found_too() {
-    const { assert!(known::SHARES == 2) };
-    are_found(1);
 }

@@ -163,26 +163,12 @@ fn power_loss_at_every_moment() {
 }
 
 /// Mistakes in the product that a power loss shows (`base::planted`).
+#[test]
 #[cfg(feature = "planted")]
-fn are_found(share: usize) {
-    use known::{Simulator, look_for};
-    let missed = look_for(Simulator::SyncWriteCrashes, share, |seed| {
+fn mistakes_in_the_product_are_found() {
+    known::must_find(known::Simulator::SyncWriteCrashes, |seed| {
         let (run, recording) = recorded(prepare, |disk| run(seed, 100, disk));
         let verdict = every_crash(&CrashPlan::new(seed), &recording, |disk, at| run.check(disk, at));
         verdict.examples.first().map_or(Ok(()), |example| Err(example.clone()))
     });
-    assert!(missed.is_empty(), "not found: {missed:?}");
-}
-
-#[test]
-#[cfg(feature = "planted")]
-fn mistakes_in_the_product_are_found() {
-    are_found(0);
-}
-
-#[test]
-#[cfg(feature = "planted")]
-fn mistakes_in_the_product_are_found_too() {
-    const { assert!(known::SHARES == 2) };
-    are_found(1);
 }

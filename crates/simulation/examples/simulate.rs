@@ -3,8 +3,11 @@
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use simulation::jobs::FAULTS;
+use simulation::jobs::{FAULTS, Matrix};
 use simulation::{Tally, run};
+
+/// With so many seeds every fault meets every job.
+const SEEDS_FOR_ALL: u64 = 400;
 
 /// What was asked for.
 struct Wanted {
@@ -43,7 +46,7 @@ fn print(tally: &Tally, seeds: u64, violations: &[(u64, String)], json: bool) {
             violations.iter().map(|(seed, what)| serde_json::json!({ "seed": seed, "what": what })).collect();
         let all = serde_json::json!({
             "seeds": seeds, "simulated_hours": hours, "faults": faults, "counts": rows,
-            "matrix": tally.matrix.0, "violations": violations,
+            "matrix": tally.matrix.0, "empty": empty(&tally.matrix), "violations": violations,
         });
         println!("{all}");
         return;
@@ -53,6 +56,12 @@ fn print(tally: &Tally, seeds: u64, violations: &[(u64, String)], json: bool) {
     tally.rows().into_iter().for_each(|(name, count)| println!("{name:>24} {count}"));
     println!("{:>24} {}", "violations", violations.len());
     println!("{}", tally.matrix.table());
+    println!("{:>24} {}", "faults without a job", empty(&tally.matrix).join(", "));
+}
+
+/// Which fault never met which job.
+fn empty(matrix: &Matrix) -> Vec<String> {
+    matrix.empty_cells().map(|(fault, job)| format!("{fault:?} {job:?}")).collect()
 }
 
 fn main() -> ExitCode {
@@ -78,5 +87,9 @@ fn main() -> ExitCode {
     }
     eprintln!();
     print(&tally, wanted.seeds, &violations, wanted.json);
-    if violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let is_full = wanted.seeds < SEEDS_FOR_ALL || tally.matrix.empty_cells().next().is_none();
+    if !is_full {
+        eprintln!("{} seeds must try every fault during every job", wanted.seeds);
+    }
+    if violations.is_empty() && is_full { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -11,9 +11,9 @@ use serde_json::json;
 
 use crate::clients::FIRST_COLLECTION;
 use crate::jobs::{Fault, Job};
-use crate::member::TTL;
 use crate::node::BUCKET;
 use crate::ops::Key;
+use crate::store::TTL;
 use crate::world::{Event, STORE, World};
 
 impl World {
@@ -71,7 +71,6 @@ impl World {
             self.forgetful = None;
         }
         let at = self.any_node();
-        let now_us = self.now_us();
         let is_calm = self.is_calm_but(at) && !self.is_troubled(at);
         // Who stands still or is cut off loses nothing: more than a minority may be, at times.
         let may_stop = is_calm || (!self.is_troubled(at) && self.is_calm_but_one() && self.rng.chance(1, 3));
@@ -80,46 +79,16 @@ impl World {
                 let is_power = self.rng.chance(1, 2);
                 self.crash(at, is_power);
             }
-            2 if may_stop => {
-                let length = self.rng.between(50_000, 2_500_000);
-                self.nodes[at].frozen_until_us = now_us + length;
-                self.strike(at, Fault::Freeze, length);
-            }
+            2 if may_stop => self.freeze(at),
             3 if may_stop => self.cut_off(at, Fault::Partition),
             4 if may_stop => self.cut_off(at, Fault::OneWay),
             5 if is_calm => self.cut_off(at, Fault::StoreCut),
             6 if is_calm => self.cut_off(at, Fault::LeaseLoss),
             7 | 8 => self.break_a_connection(at),
-            9 if is_calm => {
-                let length = self.rng.between(50_000, 1_500_000);
-                self.nodes[at].slow_until_us = now_us + length;
-                self.strike(at, Fault::SlowDisk, length);
-            }
-            10 if is_calm && self.nodes[at].is_up => {
-                let length = self.rng.between(20_000, 800_000);
-                let full = DiskFault::for_ever(On::Kind(Call::Write), 1, Effect::DISK_FULL);
-                self.nodes[at].handles.disk.plan(full);
-                self.strike(at, Fault::FullDisk, length);
-            }
-            11 | 12 if self.nodes[at].is_up => {
-                let nth = self.rng.between(1, 3);
-                let failing = DiskFault::once(On::Kind(Call::Sync), nth, Effect::IO_ERROR);
-                self.nodes[at].handles.disk.plan(failing);
-                self.strike(at, Fault::FailingSync, 50_000);
-            }
-            13 => {
-                // A lease allows for a quarter.
-                let by = if self.rng.chance(1, 3) { 150 } else { 50 };
-                self.nodes[at].rate = self.rng.between(1_000 - by, 1_000 + by);
-                if self.rng.chance(1, 3) {
-                    let by_ns = self.rng.below(1_500_000_000);
-                    let unix_ns = self.nodes[at].handles.clock.unix_ns();
-                    let back = self.rng.chance(1, 2);
-                    let to_ns = if back { unix_ns - by_ns } else { unix_ns + by_ns };
-                    self.nodes[at].handles.clock.set_unix_ns(to_ns);
-                }
-                self.strike(at, Fault::Clock, 100_000);
-            }
+            9 if is_calm => self.slow_disk_down(at),
+            10 if is_calm && self.nodes[at].is_up => self.fill_disk(at),
+            11 | 12 if self.nodes[at].is_up => self.fail_sync(at),
+            13 => self.change_clock(at),
             14..=17 => self.chore(at),
             18 => self.change_collections(at),
             19 | 20 => self.ask_for_failover(at),
@@ -132,6 +101,66 @@ impl World {
         }
         let delay = self.rng.between(10_000, 200_000);
         self.push(delay, 0, 0, Event::Fault);
+    }
+
+    /// A fault strikes a node that is at work, as the seed has decided; whether it may do so now.
+    pub fn strike_at_work(&mut self, at: usize, fault: Fault) -> bool {
+        let is_calm = self.is_calm_but(at) && !self.is_troubled(at) && self.nodes[at].is_up;
+        let forgets = matches!(fault, Fault::Crash | Fault::PowerLoss);
+        if self.now_us() >= self.rules.faults_us || !is_calm || (forgets && !self.may_forget(at)) {
+            return false;
+        }
+        match fault {
+            Fault::Crash | Fault::PowerLoss => self.crash(at, fault == Fault::PowerLoss),
+            Fault::Freeze => self.freeze(at),
+            Fault::Partition | Fault::OneWay | Fault::StoreCut | Fault::LeaseLoss => self.cut_off(at, fault),
+            Fault::Disconnect => self.break_a_connection(at),
+            Fault::SlowDisk => self.slow_disk_down(at),
+            Fault::FullDisk => self.fill_disk(at),
+            Fault::FailingSync => self.fail_sync(at),
+            Fault::Clock => self.change_clock(at),
+        }
+        true
+    }
+
+    fn freeze(&mut self, at: usize) {
+        let length = self.rng.between(50_000, 2_500_000);
+        self.nodes[at].frozen_until_us = self.now_us() + length;
+        self.strike(at, Fault::Freeze, length);
+    }
+
+    fn slow_disk_down(&mut self, at: usize) {
+        let length = self.rng.between(50_000, 1_500_000);
+        self.nodes[at].slow_until_us = self.now_us() + length;
+        self.strike(at, Fault::SlowDisk, length);
+    }
+
+    fn fill_disk(&mut self, at: usize) {
+        let length = self.rng.between(20_000, 800_000);
+        let full = DiskFault::for_ever(On::Kind(Call::Write), 1, Effect::DISK_FULL);
+        self.nodes[at].handles.disk.plan(full);
+        self.strike(at, Fault::FullDisk, length);
+    }
+
+    fn fail_sync(&mut self, at: usize) {
+        let nth = self.rng.between(1, 3);
+        let failing = DiskFault::once(On::Kind(Call::Sync), nth, Effect::IO_ERROR);
+        self.nodes[at].handles.disk.plan(failing);
+        self.strike(at, Fault::FailingSync, 50_000);
+    }
+
+    fn change_clock(&mut self, at: usize) {
+        // A lease allows for a quarter.
+        let by = if self.rng.chance(1, 3) { 150 } else { 50 };
+        self.nodes[at].rate = self.rng.between(1_000 - by, 1_000 + by);
+        if self.rng.chance(1, 3) {
+            let by_ns = self.rng.below(1_500_000_000);
+            let unix_ns = self.nodes[at].handles.clock.unix_ns();
+            let back = self.rng.chance(1, 2);
+            let to_ns = if back { unix_ns - by_ns } else { unix_ns + by_ns };
+            self.nodes[at].handles.clock.set_unix_ns(to_ns);
+        }
+        self.strike(at, Fault::Clock, 100_000);
     }
 
     fn strike(&mut self, at: usize, fault: Fault, length_us: u64) {

@@ -17,6 +17,7 @@ pub mod history;
 pub mod jobs;
 #[cfg(feature = "planted")]
 pub mod known;
+pub mod lease;
 pub mod link;
 pub mod links;
 pub mod member;

@@ -6,28 +6,22 @@ use std::time::Duration;
 
 use base::VbState;
 use cluster::command::{self, Command};
-use cluster::store::{LeaseId, Snapshot, Version};
-use cluster::{
-    Address, Agent, Fence, Given, Leader, LeaderConfig, Life, Member, Standing, State, View, keys, take_seats,
-};
+use cluster::store::{Snapshot, Version};
+use cluster::{Address, Agent, Given, Leader, LeaderConfig, Member, Standing, State, View, keys, take_seats};
 use vbucket::{Manifest, Topology};
 
+use crate::lease::Held;
 use crate::node::{BUCKET, Node};
 use crate::rules::Rules;
 use crate::seat::SimSeat;
 use crate::store::Request;
 
-/// How long a lease lives without being renewed.
-pub const TTL: Duration = Duration::from_secs(1);
-
 /// What a node knows and is in its cluster.
 pub struct Membership {
     /// Its identity.
     pub uuid: String,
-    /// Its life.
-    pub life: Life,
-    /// Whether it may serve.
-    pub fence: Fence,
+    /// Its life, and whether it may serve.
+    pub held: Held,
     /// What it read last.
     pub view: Option<Rc<View>>,
     /// The newest revision that it is as.
@@ -36,8 +30,6 @@ pub struct Membership {
     pub read_at: Version,
     /// Whether it does not come to be what it reads this time.
     pub is_slow: bool,
-    /// When it asked last for a lease to begin a life with.
-    asked_ns: u64,
     leader: Leader,
     given: Given<Topology>,
     has_belonged: bool,
@@ -52,13 +44,11 @@ impl Membership {
     pub fn new(at: usize, random: u64) -> Membership {
         Membership {
             uuid: format!("{:032x}", at + 1),
-            life: Life::new(random),
-            fence: Fence::closed(),
+            held: Held::new(random),
             view: None,
             applied: 0,
             read_at: Version::ABSENT,
             is_slow: false,
-            asked_ns: 0,
             leader: new_leader(),
             given: Given::default(),
             has_belonged: false,
@@ -72,7 +62,7 @@ impl Membership {
 
     /// The process is gone with what it knew.
     pub fn crash(&mut self) {
-        self.fence.close();
+        self.held.fence.close();
         self.view = None;
         self.applied = 0;
         self.read_at = Version::ABSENT;
@@ -81,44 +71,10 @@ impl Membership {
         self.has_belonged = false;
     }
 
-    /// A life that nobody has had before.
-    pub fn begin_life(&mut self, random: u64) {
-        self.fence.close();
-        self.life = Life::new(random);
-    }
-
     /// What stands for it in the store.
     pub fn member_json(&self) -> Vec<u8> {
-        let member = Member { incarnation: self.life.incarnation(), address: self.address() };
+        let member = Member { incarnation: self.held.life.incarnation(), address: self.address() };
         serde_json::to_vec(&member).unwrap_or_default()
-    }
-
-    /// What the thread that keeps the lease asks for at `sent_ns`.
-    pub fn renew(&mut self, sent_ns: u64) -> Request {
-        let Some(lease) = self.life.lease() else {
-            self.asked_ns = sent_ns;
-            return Request::Grant;
-        };
-        Request::KeepAlive(lease)
-    }
-
-    /// Whether an answer belongs to the last attempt to begin a life: a server does one after the other, and hears
-    /// nothing of those that it has given up.
-    pub fn is_beginning(&self, sent_ns: u64) -> bool {
-        self.life.lease().is_none() && sent_ns == self.asked_ns
-    }
-
-    /// The lease was asked to be renewed by a request that was sent at `sent_ns`.
-    pub fn renewed(&mut self, lease: LeaseId, is_alive: bool, sent_ns: u64, random: u64) {
-        if self.life.lease() != Some(lease) {
-            return;
-        }
-        if is_alive {
-            self.life.renewed(sent_ns);
-            self.life.move_fence(&self.fence, TTL);
-        } else {
-            self.begin_life(random);
-        }
     }
 }
 
@@ -132,8 +88,7 @@ impl Node {
             return Err(format!("node {} reads revision {} after {seen}", self.at, view.state.revision));
         }
         self.member.view = Some(Rc::clone(&view));
-        self.member.life.note_admission(&view.state, &self.member.uuid);
-        self.member.life.move_fence(&self.member.fence, TTL);
+        self.member.held.note_admission(&view.state, &self.member.uuid);
         let mut requests = Vec::new();
         if view.state.node_of(&self.member.uuid).is_none() {
             self.look_from_outside(snapshot, &view, &mut requests);
@@ -143,9 +98,7 @@ impl Node {
         // Becoming is another thing than reading, and may take until the next look.
         if !self.member.is_slow && self.become_as(&view.state, rules)? {
             self.member.applied = view.state.revision;
-            let incarnation = self.member.life.incarnation();
-            self.member.life.note_become(incarnation);
-            self.member.life.move_fence(&self.member.fence, TTL);
+            self.member.held.note_become();
         }
         self.report(&view, &mut requests);
         self.lead(snapshot, &view, &mut requests);
@@ -156,7 +109,7 @@ impl Node {
         let (uuid, address) = (self.member.uuid.clone(), self.member.address());
         // One that keeps copies, which nobody else may have, waits for somebody to take it back.
         if !self.member.has_belonged && self.bucket.is_none() {
-            let incarnation = self.member.life.incarnation();
+            let incarnation = self.member.held.life.incarnation();
             let join = Command::Join { uuid, address, incarnation };
             if let Ok(state) = command::apply(view, &join) {
                 requests.push(Request::Write(view.version, Box::new(state)));
@@ -177,7 +130,7 @@ impl Node {
 
     /// Becomes what the document says; whether it has.
     fn become_as(&mut self, state: &State, rules: &Rules) -> Result<bool, String> {
-        let incarnation = self.member.life.incarnation();
+        let incarnation = self.member.held.life.incarnation();
         let Some(agent) = Agent::new(state, &self.member.uuid, incarnation) else { return Ok(false) };
         let Some(bucket) = state.buckets.get(BUCKET) else { return Ok(true) };
         if !agent.has_buckets() {
@@ -206,7 +159,7 @@ impl Node {
     }
 
     fn report(&self, view: &View, requests: &mut Vec<Request>) {
-        let life = &self.member.life;
+        let life = &self.member.held.life;
         let Some(agent) = Agent::new(&view.state, &self.member.uuid, life.incarnation()) else { return };
         let report = agent.report(&view.state, self.member.applied, |_, vb| self.report_of(vb));
         let Some(lease) = life.lease() else { return };
@@ -217,7 +170,7 @@ impl Node {
     }
 
     fn lead(&mut self, snapshot: &Snapshot, view: &View, requests: &mut Vec<Request>) {
-        match (Standing::of(snapshot, &self.member.uuid), self.member.life.lease()) {
+        match (Standing::of(snapshot, &self.member.uuid), self.member.held.life.lease()) {
             (Standing::Vacant, Some(lease)) => requests.push(Request::Lead(lease)),
             (Standing::Leads, _) => {
                 let now = Duration::from_nanos(self.clock_ns());

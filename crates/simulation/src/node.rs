@@ -95,7 +95,7 @@ impl Node {
 
     /// Whether it may serve documents by its lease.
     pub fn may_serve(&self) -> bool {
-        self.member.fence.may_serve(self.clock_ns())
+        self.member.held.fence.may_serve(self.clock_ns())
     }
 
     /// Whether it serves a vBucket.
@@ -114,12 +114,16 @@ impl Node {
     pub fn report_of(&self, vb: u16) -> VbReport {
         let (Some(bucket), Some(role)) = (&self.bucket, self.role(vb)) else { return VbReport::NOTHING };
         let has_disk = bucket.config().kind == BucketKind::Persistent;
-        let of = bucket.inspect(VbId(vb), |vb| VbReport {
-            state: Some(role),
-            high_seqno: vb.high_seqno().0,
-            persisted: if has_disk { vb.persisted_seqno().0 } else { vb.high_seqno().0 },
-            high_prepared: vb.high_prepared_seqno().0,
-            uuid: vb.uuid().0,
+        let of = bucket.inspect(VbId(vb), |vb| {
+            let high_seqno = vb.high_seqno().0;
+            let of = VbReport {
+                state: Some(role),
+                high_seqno,
+                persisted: if has_disk { vb.persisted_seqno().0 } else { high_seqno },
+                high_prepared: vb.high_prepared_seqno().0,
+                uuid: vb.uuid().0,
+            };
+            if role == VbState::Active { of } else { of.whole_up_to(vb.snapshot().start.0) }
         });
         of.unwrap_or(VbReport::NOTHING)
     }
@@ -204,7 +208,7 @@ impl Node {
     /// The process starts again.
     pub fn start(&mut self, rules: &Rules, random: u64) -> Result<(), String> {
         self.is_up = true;
-        self.member.begin_life(random);
+        self.member.held.begin_life(random);
         if self.has_bucket {
             self.open(rules)?;
             self.hold_all();

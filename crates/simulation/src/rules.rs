@@ -2,6 +2,20 @@
 
 use base::env::sim::SplitMix64;
 
+use crate::jobs::{FAULTS, Fault, Job};
+
+/// Of so many seeds one aims.
+const AIMS_ONE_IN: u64 = 5;
+
+/// What a seed aims at: one kind of fault at each of the jobs that are over soon.
+fn aimed(seed: u64) -> Vec<(Fault, Job)> {
+    if seed % AIMS_ONE_IN != AIMS_ONE_IN - 1 {
+        return Vec::new();
+    }
+    let fault = FAULTS[(seed / AIMS_ONE_IN) as usize % FAULTS.len()];
+    [Job::Rollback, Job::Warmup].map(|job| (fault, job)).to_vec()
+}
+
 /// The properties of one run.
 #[derive(Clone, Debug)]
 pub struct Rules {
@@ -22,6 +36,8 @@ pub struct Rules {
     /// Whether clients ask for all levels. Then nobody loses what it had in memory before everybody has everything
     /// again; else durable writes are on the disks of a majority, and one node after the other may fail.
     pub all_levels: bool,
+    /// Faults that strike whoever is at such a job, once each: chance alone seldom brings that about.
+    pub aimed: Vec<(Fault, Job)>,
     /// When faults end, in microseconds.
     pub faults_us: u64,
     /// When everything must be well again.
@@ -44,6 +60,7 @@ impl Rules {
             full_eviction: rng.chance(1, 2) && !is_ephemeral,
             is_tight: rng.chance(1, 3) && !is_ephemeral,
             all_levels: is_ephemeral || rng.chance(1, 2),
+            aimed: aimed(seed),
             faults_us: 6_000_000,
             end_us: 20_000_000,
         }

@@ -1,9 +1,13 @@
-//! What nodes ask of the coordination store, and what it answers.
+//! What nodes ask of the coordination store, and what it answers. The simulation of the cluster's logic has this file,
+//! too.
+
+use std::time::Duration;
 
 use cluster::store::{LeaseId, Snapshot, Store, StoreFailure, Swap, Swapped, Version};
 use cluster::{MemoryStore, State, keys};
 
-use crate::member::TTL;
+/// How long a lease lives without being renewed.
+pub const TTL: Duration = Duration::from_secs(1);
 
 /// What is asked.
 pub enum Request {

@@ -7,7 +7,7 @@ use cluster::state::Purpose;
 use crate::jobs::Job;
 use crate::link::Connection;
 use crate::links::Ends;
-use crate::world::World;
+use crate::world::{Event, World};
 
 impl World {
     /// Some of what a node's threads do.
@@ -48,6 +48,10 @@ impl World {
     pub fn works(&mut self, at: usize, job: Job) {
         let now_us = self.now_us();
         self.crossing.works(&mut self.tally, now_us, at, job);
+        if let Some((fault, _)) = self.rules.aimed.iter().find(|(_, aimed)| *aimed == job) {
+            let (fault, boot) = (*fault, self.nodes[at].boot);
+            self.push(0, at, boot, Event::Strike(fault, job));
+        }
     }
 
     /// A job does something at all nodes.

@@ -14,12 +14,11 @@ use serde_json::json;
 use crate::clients::Clients;
 use crate::history::History;
 use crate::jobs::{Crossing, Fault, Job, Tally};
-use crate::member::TTL;
 use crate::node::{BUCKET, Node};
 use crate::ops::Outcome;
 use crate::promises::Promises;
 use crate::rules::Rules;
-use crate::store::{Reply, Request, serve};
+use crate::store::{Reply, Request, TTL, serve};
 
 /// The store, among the ends of messages.
 pub const STORE: usize = usize::MAX;
@@ -46,6 +45,8 @@ pub enum Event {
     TimeOut(usize),
     /// Something goes wrong, or somebody asks for something.
     Fault,
+    /// A fault strikes a node that is at this job.
+    Strike(Fault, Job),
     /// A fault is over.
     Heal(Fault),
 }
@@ -130,7 +131,7 @@ impl World {
         let mut state = State::empty();
         for node in &self.nodes {
             let (uuid, address) = (node.member.uuid.clone(), node.member.address());
-            let incarnation = node.member.life.incarnation();
+            let incarnation = node.member.held.life.incarnation();
             let join = Command::Join { uuid, address, incarnation };
             state = command::apply(&bare(&state), &join).expect("a node may join");
         }
@@ -236,6 +237,7 @@ impl World {
             Event::TimeOut(op) => return self.timed_out(op),
             Event::Heal(fault) => return self.heal(at, fault),
             Event::Fault => return self.fault(),
+            Event::Strike(fault, job) => return self.strike_once(at, boot, fault, job),
             Event::AtStore(request, sent_ns) => return self.at_store(at, boot, request, sent_ns),
             _ => {}
         }
@@ -258,7 +260,7 @@ impl World {
             Event::Lease => {
                 let every_us = TTL.as_micros() as u64 / 5 * 1_000 / self.nodes[at].rate;
                 let sent_ns = self.nodes[at].clock_ns();
-                let request = self.nodes[at].member.renew(sent_ns);
+                let request = self.nodes[at].member.held.renew(sent_ns);
                 self.ask_since(at, request, sent_ns);
                 self.push(every_us, at, boot, Event::Lease);
             }
@@ -280,6 +282,13 @@ impl World {
             _ => {}
         }
         self.check_exclusive();
+    }
+
+    fn strike_once(&mut self, at: usize, boot: u64, fault: Fault, job: Job) {
+        let is_meant = self.nodes[at].boot == boot && self.rules.aimed.contains(&(fault, job));
+        if is_meant && self.strike_at_work(at, fault) {
+            self.rules.aimed.retain(|aimed| *aimed != (fault, job));
+        }
     }
 
     /// A node asks something of the store.
@@ -338,14 +347,14 @@ impl World {
         let random = self.rng.next_u64();
         let node = &mut self.nodes[at];
         match reply {
-            Reply::Granted(..) | Reply::IsMember(..) if !node.member.is_beginning(sent_ns) => {}
+            Reply::Granted(..) | Reply::IsMember(..) if !node.member.held.is_beginning(sent_ns) => {}
             Reply::Granted(lease, version) => {
                 let json = node.member.member_json();
                 self.ask_since(at, Request::Member(lease, version, json), sent_ns);
             }
-            Reply::IsMember(lease, true) => node.member.life.begun(lease, sent_ns),
+            Reply::IsMember(lease, true) => node.member.held.life.begun(lease, sent_ns),
             Reply::IsMember(_, false) => {}
-            Reply::Alive(lease, is_alive) => node.member.renewed(lease, is_alive, sent_ns, random),
+            Reply::Alive(lease, is_alive) => node.member.held.renewed(lease, is_alive, sent_ns, random),
             Reply::Everything(snapshot) => {
                 if snapshot.version < node.member.read_at {
                     // Answers may overtake each other here; a server asks one thing after the other.

@@ -19,17 +19,18 @@ pub(super) fn check(view: &View, id: NodeId, force: bool) -> Result<(), Refused>
     if view.state.nodes.keys().all(|other| *other == id || !view.state.is_active(*other)) {
         return Err(Refused::LastNode);
     }
-    match losses(view, id) {
+    match losses(&view.state, view, id) {
         (0, 0) => Ok(()),
         (0, unsafe_) => Err(Refused::Unsafe(unsafe_)),
         (last, _) => Err(Refused::LastCopy(last)),
     }
 }
 
-/// How many vBuckets would lose their last copy without a node, and of how many durable writes could be lost.
-pub(crate) fn losses(view: &View, id: NodeId) -> (usize, usize) {
+/// How many vBuckets of a document would lose their last copy without a node, and of how many durable writes could be
+/// lost, those being alive that the view says.
+pub(crate) fn losses(state: &State, view: &View, id: NodeId) -> (usize, usize) {
     let (mut last, mut unsafe_) = (0, 0);
-    for bucket in view.state.buckets.values() {
+    for bucket in state.buckets.values() {
         for vb in bucket.vbuckets().filter(|vb| bucket.chain(*vb).contains(&Some(id))) {
             let (chain, step) = (bucket.chain(vb), bucket.steps.get(&vb));
             let is_open = matches!(step, Some(Step::Choose { .. }));
@@ -41,7 +42,7 @@ pub(crate) fn losses(view: &View, id: NodeId) -> (usize, usize) {
                 continue;
             }
             let live = present(chain)
-                .filter(|other| *other != id && view.state.is_active(*other) && view.alive(*other).is_some());
+                .filter(|other| *other != id && state.is_active(*other) && view.alive(*other).is_some());
             let live: Vec<NodeId> = live.collect();
             let sure = live.iter().filter(|other| !bucket.has_forgotten(vb, **other)).count();
             let is_needed = match step {

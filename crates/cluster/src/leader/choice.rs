@@ -6,8 +6,8 @@ use std::time::Duration;
 use base::planted::{self, Bug};
 
 use super::Leader;
-use crate::report::VbReport;
-use crate::state::{Bucket, Chain, NodeId, State, Status, Step, majority, present};
+use crate::report::{Report, VbReport};
+use crate::state::{Bucket, Chain, Node, NodeId, State, Status, Step, majority, present};
 use crate::view::View;
 
 /// What has become of a choice.
@@ -129,6 +129,9 @@ impl Question<'_> {
         if are_few && !self.forced && !planted::is(Bug::ChosenByFew) {
             return self.witness().map_or(Choice::Open, Choice::TakeBack);
         }
+        if known.is_empty() && self.is_gone(&empty) {
+            return self.begin_empty(&empty);
+        }
         let is_known = |id: NodeId| known.iter().any(|(known, _)| *known == id);
         if self.needs.is_some_and(|needs| !is_known(needs)) && !self.forced {
             return Choice::Open;
@@ -145,6 +148,32 @@ impl Question<'_> {
             }
             None => Choice::Open,
         }
+    }
+
+    /// Whether nobody has anything of the vBucket any more, as all of an ephemeral bucket's nodes were started anew: all
+    /// who belong to it have said so, and so has everybody else who may have kept a copy.
+    fn is_gone(&self, empty: &[NodeId]) -> bool {
+        let has_nothing = |id: NodeId| empty.contains(&id) || self.said_away(id) == Some(false);
+        let keeps = |(id, node): (&NodeId, &Node)| {
+            let kept =
+                |report: &Report| report.kept.get(self.name).is_some_and(|kept| kept.contains(&self.vb));
+            let is_away = !matches!(node.status, Status::Active | Status::New);
+            is_away && self.view.report_since(*id, self.since).is_none_or(kept)
+        };
+        present(self.chain).chain(self.taker).all(has_nothing)
+            && !self.bucket.missing.contains_key(&self.vb)
+            && !self.view.state.nodes.iter().any(keeps)
+    }
+
+    /// The chain begins with nothing, and with a new history.
+    fn begin_empty(&self, empty: &[NodeId]) -> Choice {
+        let members = present(self.chain).filter(|id| empty.contains(id));
+        let mut chain: Chain = members.map(Some).collect();
+        if chain.is_empty() {
+            return Choice::Open;
+        }
+        chain.resize(self.chain.len(), None);
+        Choice::Made { chain, missing: Vec::new() }
     }
 
     /// One of the chain who was failed over, is alive and still has a copy: others have forgotten since then what it may

@@ -43,6 +43,9 @@ impl Leader {
             self.stranded.clear();
             return None;
         };
+        if !rebalance.cancelled && is_idle(&view.state) && is_needed(&rebalance.purpose, &view.state, view) {
+            return None;
+        }
         let mut state = view.state.next();
         for (name, bucket) in &view.state.buckets {
             let Some(next) = state.buckets.get_mut(name) else { continue };
@@ -212,8 +215,21 @@ fn takes_part(bucket: &Bucket, vb: u16) -> Vec<NodeId> {
     bucket.active(vb).into_iter().chain(new).collect()
 }
 
-/// Ends a rebalance that has nothing left to do. A node that was to be failed over gracefully stays as long as another
-/// one is missing without which it may be the only one that has something.
+/// Whether nothing is under way and nothing is left to do.
+fn is_idle(state: &State) -> bool {
+    state.buckets.values().all(|bucket| bucket.steps.is_empty()) && state.to_move() == 0
+}
+
+/// Whether a node that is to be failed over gracefully, and has handed over everything, has to stay: another one is
+/// missing without which it may be the only one that has something.
+fn is_needed(purpose: &Purpose, state: &State, view: &View) -> bool {
+    match purpose {
+        Purpose::GracefulFailover { node } => command::losses(state, view, *node) != (0, 0),
+        _ => false,
+    }
+}
+
+/// Ends a rebalance that has nothing left to do.
 fn finish(view: &View, state: &mut State) -> bool {
     let Some(rebalance) = &state.rebalance else { return false };
     let under_way = state.buckets.values().any(|bucket| !bucket.steps.is_empty());
@@ -221,12 +237,7 @@ fn finish(view: &View, state: &mut State) -> bool {
     if under_way || (left && !rebalance.cancelled) {
         return false;
     }
-    let is_needed = match &rebalance.purpose {
-        Purpose::GracefulFailover { node } if !left => {
-            command::losses(&View { state: state.clone(), ..view.clone() }, *node) != (0, 0)
-        }
-        _ => false,
-    };
+    let is_needed = !left && is_needed(&rebalance.purpose, state, view);
     if is_needed && !rebalance.cancelled {
         return false;
     }

@@ -6,11 +6,26 @@ use base::VbState;
 use cluster::state::{Chain, majority, present};
 use cluster::{NodeId, VbReport};
 
+/// How far behind a copy is that gets what it lacks as one snapshot from disk.
+const FAR_BEHIND: usize = 6;
+
 /// A write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Write {
     pub id: u64,
     pub durable: bool,
+}
+
+/// A snapshot of which only a part has come. What was replaced later is not in it, so that the part does not stand for
+/// what there was up to its last change.
+#[derive(Clone, Copy, Debug)]
+struct Inside {
+    /// Its last seqno.
+    end: usize,
+    /// What has come last.
+    at: usize,
+    /// What of that is on disk.
+    persisted: usize,
 }
 
 /// A copy of a vBucket.
@@ -21,6 +36,7 @@ pub struct Copy {
     pub log: Vec<Write>,
     /// How many writes a crash leaves.
     pub persisted: usize,
+    inside: Option<Inside>,
     pub topology: Vec<Chain>,
     /// How much others have persisted, as this active copy was told.
     acks: BTreeMap<NodeId, usize>,
@@ -36,6 +52,7 @@ impl Copy {
             uuid: 0,
             log: Vec::new(),
             persisted: 0,
+            inside: None,
             topology: Vec::new(),
             acks: BTreeMap::new(),
             committed: 0,
@@ -47,16 +64,16 @@ impl Copy {
     pub fn activate(&mut self, uuid: u64) {
         self.state = VbState::Active;
         self.uuid = uuid;
+        self.inside = None;
         self.acks.clear();
         self.committed = 0;
         self.source = None;
         self.takes_over = false;
     }
 
+    /// Follows nobody any more.
     pub fn stop(&mut self, state: VbState) {
-        if self.state != state {
-            self.state = state;
-        }
+        self.state = state;
         self.source = None;
         self.takes_over = false;
     }
@@ -64,6 +81,7 @@ impl Copy {
     /// A crash leaves what is on disk.
     pub fn crash(&mut self) {
         self.log.truncate(self.persisted);
+        self.inside = None;
         self.acks.clear();
         self.committed = 0;
         self.source = None;
@@ -72,23 +90,55 @@ impl Copy {
 
     pub fn report(&self) -> VbReport {
         let prepared = self.log[..self.persisted].iter().rposition(|write| write.durable);
-        VbReport {
+        let (high, persisted) = match self.inside {
+            Some(inside) => (inside.at, inside.persisted),
+            None => (self.log.len(), self.persisted),
+        };
+        let of = VbReport {
             state: Some(self.state),
-            high_seqno: self.log.len() as u64,
-            persisted: self.persisted as u64,
+            high_seqno: high as u64,
+            persisted: persisted as u64,
             high_prepared: prepared.map_or(0, |at| at as u64 + 1),
             uuid: self.uuid,
-        }
+        };
+        of.whole_up_to(self.log.len() as u64)
     }
 
     /// Follows `of` by some writes, after going back to where the histories part.
     pub fn follow(&mut self, of: &Copy, most: usize) {
         let common = self.log.iter().zip(&of.log).take_while(|(a, b)| a == b).count();
+        if common < self.log.len() {
+            self.inside = None;
+        }
         self.log.truncate(common);
         self.persisted = self.persisted.min(common);
         self.uuid = of.uuid;
-        let end = of.log.len().min(common + most);
-        self.log.extend_from_slice(&of.log[common..end]);
+        let there = of.log.len();
+        let inside = match self.inside.filter(|inside| inside.end <= there) {
+            Some(inside) => Some(Inside { at: inside.at + most, ..inside }),
+            None if there - common > FAR_BEHIND => {
+                Some(Inside { end: there, at: common + most, persisted: self.persisted })
+            }
+            None => None,
+        };
+        self.inside = inside.filter(|inside| inside.at < inside.end);
+        if self.inside.is_none() {
+            let end = inside.map_or(there.min(common + most), |inside| inside.end);
+            self.log.extend_from_slice(&of.log[common..end]);
+        }
+    }
+
+    /// Some of what came gets to disk.
+    pub fn flush(&mut self, most: usize) {
+        self.persisted = self.log.len().min(self.persisted + most);
+        if let Some(inside) = self.inside.as_mut().filter(|_| self.persisted == self.log.len()) {
+            inside.persisted = inside.at.min(inside.persisted + most);
+        }
+    }
+
+    /// Whether it has whatever `of` has.
+    pub fn has_all(&self, of: &Copy) -> bool {
+        self.inside.is_none() && self.log.len() == of.log.len()
     }
 
     pub fn acknowledged(&mut self, by: NodeId, persisted: usize) {

@@ -6,13 +6,15 @@ use cluster::{NodeId, Status};
 use crate::world::{FAULTS_US, STORE, World};
 
 impl World {
-    fn any_node(&mut self) -> usize {
+    pub fn any_node(&mut self) -> usize {
         self.rng.below(self.nodes.len() as u64) as usize
     }
 
     /// How many nodes are in trouble: durable writes survive that of a minority of each chain, here of one.
-    fn troubled(&self) -> usize {
-        let cut = |at: usize| self.cut.iter().any(|(from, to)| *from == at || *to == at);
+    pub fn troubled(&self) -> usize {
+        let is_store = |(from, to): &&(usize, usize)| self.aims.is_none() || *from == STORE || *to == STORE;
+        let cuts = || self.cut.iter().filter(is_store);
+        let cut = |at: usize| cuts().any(|(from, to)| *from == at || *to == at);
         (0..self.nodes.len()).filter(|at| !self.nodes[*at].is_awake(self.now_us()) || cut(*at)).count()
     }
 
@@ -21,6 +23,9 @@ impl World {
         if self.now_us() + 500_000 >= FAULTS_US {
             self.heal();
             return 250_000;
+        }
+        if let Some(aims) = self.aims {
+            return self.provoke(aims);
         }
         let at = self.any_node();
         let is_calm = self.troubled() == 0;
@@ -62,12 +67,14 @@ impl World {
     }
 
     fn restart_all(&mut self) {
-        for at in 0..self.nodes.len() {
-            if !self.nodes[at].up {
-                let (incarnation, bug) = (self.new_incarnation(at), self.bug);
-                self.nodes[at].restart(incarnation, bug);
-                self.start(at);
-            }
+        (0..self.nodes.len()).for_each(|at| self.restart(at));
+    }
+
+    pub fn restart(&mut self, at: usize) {
+        if !self.nodes[at].up {
+            let (random, bug) = (self.rng.next_u64(), self.bug);
+            self.nodes[at].restart(random, bug);
+            self.start(at);
         }
     }
 
@@ -80,7 +87,7 @@ impl World {
         }
     }
 
-    fn ask_for_rebalance(&mut self, at: usize) {
+    pub fn ask_for_rebalance(&mut self, at: usize) {
         let eject = NodeId(self.any_node() as u32 + 1);
         // At least two nodes stay, so that there is somebody to fail over to.
         let stay = self.nodes[at].view.as_ref().map_or(0, |view| {
@@ -92,7 +99,7 @@ impl World {
     }
 
     /// Nodes that were failed over come back.
-    fn take_back(&mut self, at: usize) {
+    pub fn take_back(&mut self, at: usize) {
         let Some(view) = self.nodes[at].view.clone() else { return };
         let failed = view.state.nodes.iter().find(|(_, node)| node.status == Status::FailedOver);
         if let Some((node, _)) = failed {
@@ -104,7 +111,7 @@ impl World {
     fn heal(&mut self) {
         self.cut.clear();
         for node in &mut self.nodes {
-            node.frozen_until_us = 0;
+            (node.frozen_until_us, node.slow_until_us) = (0, 0);
         }
         self.restart_all();
     }

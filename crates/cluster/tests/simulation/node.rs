@@ -1,61 +1,61 @@
-//! A simulated node: its lease, its fence, its copies, and its part in leading.
+//! A simulated node: its life, its copies, and its part in leading. What decides is the product's; copies and streams are
+//! toys.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::rc::Rc;
 use std::time::Duration;
 
 use base::VbState;
-use cluster::store::{LeaseId, Version};
-use cluster::{Address, Agent, Fence, Leader, LeaderConfig, Member, Report, View, Want};
+use base::env::sim::SplitMix64;
+use cluster::store::Version;
+use cluster::{
+    Address, Agent, Chain, Following, Given, Leader, LeaderConfig, Member, Report, Seat, VbReport, View,
+    take_seats,
+};
 
 use crate::bugs::Bug;
 use crate::data::Copy;
+use crate::lease::Held;
 
 pub const BUCKET: &str = "b";
-/// How long a lease lives without being renewed.
-pub const TTL: Duration = Duration::from_secs(1);
 
 pub struct SimNode {
     pub uuid: String,
     pub up: bool,
     pub frozen_until_us: u64,
+    /// Until when it takes long to become what it reads.
+    pub slow_until_us: u64,
     /// Its clock's rate, in parts of 1,000.
     pub rate: u64,
     /// Counts its starts: what was meant for an earlier one is dropped.
     pub boot: u64,
-    pub incarnation: u64,
-    pub lease: Option<LeaseId>,
-    /// The last renewal that was answered, by its own clock.
-    pub renewed_ns: Option<u64>,
-    pub fence: Fence,
+    pub held: Held,
     pub view: Option<Rc<View>>,
     pub read_at: Version,
-    pub leads: bool,
     pub applied: u64,
     pub leader: Leader,
-    pub copies: BTreeMap<u16, Copy>,
-    pub reported: Option<Report>,
+    pub copies: RefCell<BTreeMap<u16, Copy>>,
+    given: Given<Vec<Chain>>,
 }
 
 impl SimNode {
-    pub fn new(at: usize, rate: u64) -> SimNode {
+    pub fn new(at: usize, rate: u64, random: u64) -> SimNode {
         SimNode {
             uuid: format!("node-{at}"),
             up: true,
             frozen_until_us: 0,
+            slow_until_us: 0,
             rate,
             boot: 0,
-            incarnation: 0,
-            lease: None,
-            renewed_ns: None,
-            fence: Fence::closed(),
+            held: Held::new(random),
             view: None,
             read_at: Version::ABSENT,
-            leads: false,
             applied: 0,
             leader: new_leader(),
-            copies: BTreeMap::new(),
-            reported: None,
+            copies: RefCell::default(),
+            given: Given::default(),
         }
     }
 
@@ -68,53 +68,30 @@ impl SimNode {
     }
 
     pub fn member(&self) -> Vec<u8> {
-        let member = Member { incarnation: self.incarnation, address: self.address() };
+        let member = Member { incarnation: self.held.life.incarnation(), address: self.address() };
         serde_json::to_vec(&member).expect("a member is JSON")
-    }
-
-    pub fn begin_life(&mut self, incarnation: u64) {
-        self.incarnation = incarnation;
-        self.lease = None;
-        self.renewed_ns = None;
-        self.leads = false;
-        self.fence.close();
     }
 
     pub fn crash(&mut self) {
         self.up = false;
         self.boot += 1;
-        self.copies.values_mut().for_each(Copy::crash);
+        self.copies.get_mut().values_mut().for_each(Copy::crash);
         self.view = None;
         self.read_at = Version::ABSENT;
         self.applied = 0;
-        self.reported = None;
+        self.given = Given::default();
         self.leader = new_leader();
-        self.fence.close();
+        self.held.fence.close();
     }
 
     /// Before anybody can reach it: whatever it was active for waits until it is admitted.
-    pub fn restart(&mut self, incarnation: u64, bug: Option<Bug>) {
+    pub fn restart(&mut self, random: u64, bug: Option<Bug>) {
         self.up = true;
-        self.begin_life(incarnation);
-        if bug != Some(Bug::StreamFirst) {
-            for copy in self.copies.values_mut().filter(|copy| copy.state != VbState::Dead) {
-                copy.stop(VbState::Replica);
-            }
-        }
-    }
-
-    /// Opens the fence as far as lease and document allow.
-    pub fn move_fence(&self, now_us: u64, bug: Option<Bug>) {
-        let agent = self.view.as_ref().and_then(|view| Agent::new(&view.state, &self.uuid, self.incarnation));
-        match (agent, self.renewed_ns) {
-            (Some(agent), Some(_)) if agent.may_serve() && bug == Some(Bug::SkipFence) => {
-                self.fence.renewed(self.local_ns(now_us), TTL * 1_000);
-            }
-            (Some(agent), Some(renewed_ns)) if agent.may_serve() => {
-                let ttl = if bug == Some(Bug::FenceFromAnswer) { TTL * 5 / 4 } else { TTL };
-                self.fence.renewed(renewed_ns, ttl);
-            }
-            _ => self.fence.close(),
+        (self.frozen_until_us, self.slow_until_us) = (0, 0);
+        self.held.begin_life(random);
+        if bug != Some(Bug::NotHeld) {
+            let copies = self.copies.get_mut().values_mut();
+            copies.filter(|copy| copy.state != VbState::Dead).for_each(|copy| copy.stop(VbState::Replica));
         }
     }
 
@@ -122,92 +99,102 @@ impl SimNode {
         self.up && now_us >= self.frozen_until_us
     }
 
+    pub fn role(&self, vb: u16) -> Option<VbState> {
+        self.copies.borrow().get(&vb).map(|copy| copy.state)
+    }
+
     pub fn serves(&self, vb: u16, now_us: u64) -> bool {
         self.is_awake(now_us)
-            && self.copies.get(&vb).is_some_and(|copy| copy.state == VbState::Active)
-            && self.fence.may_serve(self.local_ns(now_us))
+            && self.role(vb) == Some(VbState::Active)
+            && self.held.fence.may_serve(self.local_ns(now_us))
     }
 
     /// Makes its copies be what a document says. Returns which have become active.
-    pub fn apply(
-        &mut self,
-        view: &View,
-        mut new_uuid: impl FnMut() -> u64,
-        bug: Option<Bug>,
-    ) -> BTreeSet<u16> {
-        let mut activated = BTreeSet::new();
-        let Some(agent) = Agent::new(&view.state, &self.uuid, self.incarnation) else {
-            self.copies.clear();
+    pub fn apply(&mut self, view: &View, rng: SplitMix64) -> BTreeSet<u16> {
+        let Some(agent) = Agent::new(&view.state, &self.uuid, self.held.life.incarnation()) else {
+            self.copies.get_mut().clear();
             self.applied = view.state.revision;
-            return activated;
+            return BTreeSet::new();
         };
-        let Some(bucket) = view.state.buckets.get(BUCKET) else { return activated };
-        for vb in bucket.vbuckets() {
-            let is = self.copies.get(&vb).map(|copy| copy.state);
-            let want = agent.want(bucket, vb, is);
-            if want == Want::Gone {
-                self.copies.remove(&vb);
-                continue;
-            }
-            if want == Want::HandedOver {
-                if let Some(copy) = self.copies.get_mut(&vb) {
-                    copy.source = None;
-                }
-                continue;
-            }
-            let copy = self.copies.entry(vb).or_insert_with(Copy::new);
-            match want {
-                Want::Active { topology } => {
-                    if copy.state != VbState::Active {
-                        copy.activate(new_uuid());
-                        activated.insert(vb);
-                    }
-                    copy.topology = topology;
-                }
-                Want::Replica { source } => {
-                    copy.stop(VbState::Replica);
-                    copy.source = Some(source);
-                }
-                Want::TakeOver { source } => {
-                    copy.stop(VbState::Pending);
-                    copy.source = Some(source);
-                    copy.takes_over = true;
-                }
-                Want::Hold => {
-                    let source = copy.source.filter(|_| bug == Some(Bug::FollowOn));
-                    copy.stop(VbState::Replica);
-                    copy.source = source;
-                }
-                Want::Keep => copy.stop(VbState::Dead),
-                Want::HandedOver | Want::Gone => {}
-            }
-        }
+        let Some(bucket) = view.state.buckets.get(BUCKET) else { return BTreeSet::new() };
+        let seat = Copies { copies: &self.copies, activated: RefCell::default(), rng: RefCell::new(rng) };
+        let Ok(()) = take_seats(&agent, bucket, &seat, &mut self.given);
+        let activated = seat.activated.take();
         self.applied = view.state.revision;
+        self.held.note_become();
         activated
     }
 
-    /// What it reports, `applied` being what it says that it has become as.
-    pub fn report(&self, applied: u64, bug: Option<Bug>) -> Option<Report> {
+    /// What it reports.
+    pub fn report(&self) -> Option<Report> {
         let view = self.view.as_ref()?;
-        let agent = Agent::new(&view.state, &self.uuid, self.incarnation)?;
-        let mut report = Report { incarnation: self.incarnation, applied, ..Report::default() };
-        if let Some(bucket) = view.state.buckets.get(BUCKET) {
-            let nothing =
-                cluster::VbReport { state: None, high_seqno: 0, persisted: 0, high_prepared: 0, uuid: 0 };
-            let of = |vb: u16| {
-                let mut of = self.copies.get(&vb).map_or(nothing, Copy::report);
-                if bug == Some(Bug::ForgetPrepared) {
-                    of.high_prepared = 0;
-                    of.high_seqno = of.high_seqno.min(of.uuid % 3);
+        let agent = Agent::new(&view.state, &self.uuid, self.held.life.incarnation())?;
+        let copies = self.copies.borrow();
+        let of = |_: &str, vb: u16| copies.get(&vb).map_or(VbReport::NOTHING, Copy::report);
+        Some(agent.report(&view.state, self.applied, of))
+    }
+}
+
+/// The copies of one look.
+struct Copies<'a> {
+    copies: &'a RefCell<BTreeMap<u16, Copy>>,
+    activated: RefCell<BTreeSet<u16>>,
+    rng: RefCell<SplitMix64>,
+}
+
+impl Copies<'_> {
+    fn change(&self, vb: u16, change: impl FnOnce(&mut Copy)) {
+        change(self.copies.borrow_mut().entry(vb).or_insert_with(Copy::new));
+    }
+}
+
+impl Seat for Copies<'_> {
+    type Topology = Vec<Chain>;
+    type Error = Infallible;
+
+    fn role(&self, vb: u16) -> Option<VbState> {
+        self.copies.borrow().get(&vb).map(|copy| copy.state)
+    }
+
+    fn topology(&self, _: u16, chains: &[Chain]) -> Result<Vec<Chain>, Infallible> {
+        Ok(chains.to_vec())
+    }
+
+    fn set_role(&self, vb: u16, role: VbState) -> Result<(), Infallible> {
+        self.change(vb, |copy| copy.stop(role));
+        Ok(())
+    }
+
+    fn activate(&self, vb: u16, topology: Vec<Chain>) -> Result<(), Infallible> {
+        let uuid = self.rng.borrow_mut().next_u64();
+        self.change(vb, |copy| {
+            if copy.state != VbState::Active {
+                copy.activate(uuid);
+                self.activated.borrow_mut().insert(vb);
+            }
+            copy.topology = topology;
+        });
+        Ok(())
+    }
+
+    fn follow(&self, following: &BTreeMap<u16, Following>) -> Result<(), Infallible> {
+        for (_, copy) in self.copies.borrow_mut().iter_mut().filter(|(vb, _)| !following.contains_key(vb)) {
+            (copy.source, copy.takes_over) = (None, false);
+        }
+        for (vb, of) in following {
+            self.change(*vb, |copy| {
+                if (copy.source, copy.takes_over) != (Some(of.source), of.takes_over) {
+                    copy.stop(if of.takes_over { VbState::Pending } else { VbState::Replica });
+                    (copy.source, copy.takes_over) = (Some(of.source), of.takes_over);
                 }
-                (vb, of)
-            };
-            report.vbuckets.insert(BUCKET.to_owned(), agent.to_report(bucket).map(of).collect());
+            });
         }
-        if agent.reports_kept() && !self.copies.is_empty() {
-            report.kept.insert(BUCKET.to_owned(), self.copies.keys().copied().collect());
-        }
-        Some(report)
+        Ok(())
+    }
+
+    fn remove(&self, vb: u16) -> Result<(), Infallible> {
+        self.copies.borrow_mut().remove(&vb);
+        Ok(())
     }
 }
 

@@ -8,13 +8,15 @@ use base::VbState;
 use base::env::sim::SplitMix64;
 use base::env::{Env, SimHandles};
 use cluster::command::{self, Command};
-use cluster::store::{LeaseId, Store, Swap, Swapped, Version};
-use cluster::{MemoryStore, NodeId, State, View, keys};
+use cluster::store::{Snapshot, Store, Swap, Swapped, Version};
+use cluster::{MemoryStore, NodeId, Standing, State, View, keys};
 use serde_json::json;
 
+use crate::aims::{Aims, Blow};
 use crate::bugs::Bug;
 use crate::data::{Copy, Write};
-use crate::node::{BUCKET, SimNode, TTL};
+use crate::node::{BUCKET, SimNode};
+use crate::store::{self, Request, TTL, serve};
 
 pub const VBUCKETS: u16 = 4;
 /// When faults end.
@@ -60,25 +62,21 @@ impl Tally {
     }
 }
 
-/// What is asked of the store.
-enum Request {
-    Grant,
-    Member,
-    KeepAlive(LeaseId),
-    Read,
-    Lead,
-    Resign,
-    Write(Version, Box<State>),
-    Report(Vec<u8>),
+/// What the store answers.
+pub enum Reply {
+    /// What it holds.
+    Look(Rc<Look>),
+    /// Anything else.
+    Said(store::Reply),
 }
 
-enum Reply {
-    Granted(LeaseId),
-    Alive(bool),
-    View(Option<Rc<View>>, bool, Version),
+/// What the store holds at one moment.
+pub struct Look {
+    snapshot: Snapshot,
+    view: Option<Rc<View>>,
 }
 
-enum Event {
+pub enum Event {
     LeaseTick,
     AgentTick,
     PullTick,
@@ -88,6 +86,8 @@ enum Event {
     Activate(u16, NodeId),
     Client,
     Fault,
+    Blow(Blow),
+    Heal(Blow),
 }
 
 pub struct World {
@@ -101,13 +101,19 @@ pub struct World {
     pub nodes: Vec<SimNode>,
     /// One-way: from, to.
     pub cut: BTreeSet<(usize, usize)>,
-    views: BTreeMap<Version, (Option<Rc<View>>, Option<String>)>,
+    looked: Option<Rc<Look>>,
+    /// What is aimed at; nothing if faults strike by chance alone.
+    pub aims: Option<Aims>,
+    /// Who wrote last what nobody else got.
+    pub estranged: Option<usize>,
+    /// How long clients wait at most, in microseconds.
+    pace_us: u64,
     committed: BTreeMap<u16, Vec<u64>>,
-    newest: (u64, u64),
-    epochs: BTreeMap<u64, u64>,
+    newest: State,
     last_leader: Option<String>,
     pub tally: Tally,
     violation: Option<String>,
+    is_shown: bool,
 }
 
 impl World {
@@ -115,7 +121,12 @@ impl World {
         let (env, handles) = Env::sim(seed);
         let mut rng = SplitMix64::new(seed);
         let count = rng.between(3, 5) as usize;
-        let nodes = (0..count).map(|at| SimNode::new(at, rng.between(950, 1_050))).collect();
+        let aims = rng.chance(1, 2).then(|| Aims::of(&mut rng));
+        // A lease allows for clocks that differ by a fifth.
+        let by = if aims.is_some() && rng.chance(1, 2) { 190 } else { 50 };
+        let mut node = |at| SimNode::new(at, rng.between(1_000 - by, 1_000 + by), rng.next_u64());
+        let nodes = (0..count).map(&mut node).collect();
+        let pace_us = if aims.is_some() { rng.between(2_000, 12_000) } else { 12_000 };
         let mut world = World {
             bug,
             rng,
@@ -126,13 +137,16 @@ impl World {
             now_us: 0,
             nodes,
             cut: BTreeSet::new(),
-            views: BTreeMap::new(),
+            looked: None,
+            aims,
+            estranged: None,
+            pace_us,
             committed: BTreeMap::new(),
-            newest: (0, 0),
-            epochs: BTreeMap::new(),
+            newest: State::empty(),
             last_leader: None,
             tally: Tally::default(),
             violation: None,
+            is_shown: std::env::var_os("SIMULATION_SHOW").is_some(),
         };
         world.found();
         world
@@ -142,8 +156,7 @@ impl World {
     fn found(&mut self) {
         let mut state: Option<State> = None;
         for at in 0..self.nodes.len() {
-            let incarnation = self.new_incarnation(at);
-            self.nodes[at].begin_life(incarnation);
+            let incarnation = self.nodes[at].held.life.incarnation();
             let (uuid, address) = (self.nodes[at].uuid.clone(), self.nodes[at].address());
             let view = state.take().map(|state| bare(&state));
             state = Some(match view {
@@ -167,7 +180,7 @@ impl World {
             name: BUCKET.to_owned(),
             uuid: "0".repeat(32),
             settings: json!({}),
-            replicas: self.rng.between(1, 2) as u8,
+            replicas: self.rng.between(1, 3) as u8,
             vbuckets: VBUCKETS,
             manifest: json!({}),
         };
@@ -175,16 +188,12 @@ impl World {
         let json = state.to_json().expect("sound");
         let put = Swap { key: keys::STATE, expected: None, value: Some(&json), lease: None };
         self.store.swap(put).expect("it answers");
+        self.newest = state;
         for at in 0..self.nodes.len() {
             self.start(at);
         }
         self.push(1_000, 0, 0, Event::Client);
         self.push(300_000, 0, 0, Event::Fault);
-    }
-
-    pub fn new_incarnation(&mut self, at: usize) -> u64 {
-        let new = self.rng.next_u64() >> 12;
-        if self.bug == Some(Bug::SameLife) { at as u64 + 1 } else { new }
     }
 
     /// Its clocks begin to tick.
@@ -202,7 +211,14 @@ impl World {
         self.now_us
     }
 
-    fn push(&mut self, delay_us: u64, at: usize, boot: u64, event: Event) {
+    /// Tells what happens, if somebody wants to know.
+    pub fn show(&self, what: impl FnOnce() -> String) {
+        if self.is_shown {
+            println!("{:>10} {}", self.now_us, what());
+        }
+    }
+
+    pub fn push(&mut self, delay_us: u64, at: usize, boot: u64, event: Event) {
         self.next += 1;
         self.queue.insert((self.now_us + delay_us, self.next), (at, boot, event));
     }
@@ -244,6 +260,8 @@ impl World {
                 return;
             }
             Event::AtStore(request, sent_ns) => return self.at_store(at, boot, request, sent_ns),
+            Event::Blow(blow) => return self.blow(at, blow),
+            Event::Heal(blow) => return self.heal_from(at, blow),
             _ => {}
         }
         let node = &self.nodes[at];
@@ -256,9 +274,11 @@ impl World {
         }
         match event {
             Event::LeaseTick => {
-                let lease = node.lease;
-                self.ask(at, lease.map_or(Request::Grant, Request::KeepAlive));
-                self.push(TTL.as_micros() as u64 / 5, at, boot, Event::LeaseTick);
+                let sent_ns = node.local_ns(self.now_us);
+                let request = self.nodes[at].held.renew(sent_ns);
+                self.ask_since(at, request, sent_ns);
+                let every_us = TTL.as_micros() as u64 / 5 * 1_000 / self.nodes[at].rate;
+                self.push(every_us, at, boot, Event::LeaseTick);
             }
             Event::AgentTick => {
                 // Reading when nothing has changed finds nothing.
@@ -277,156 +297,123 @@ impl World {
             Event::Reply(reply, sent_ns) => self.on_reply(at, reply, sent_ns),
             Event::Apply(view) => self.apply(at, &view),
             Event::Activate(vb, from) => self.activate(at, vb, from),
-            Event::AtStore(..) | Event::Client | Event::Fault => {}
+            _ => {}
         }
     }
 
     fn ask(&mut self, at: usize, request: Request) {
-        if !self.reaches(at, STORE) {
-            return;
-        }
-        let (delay, boot) = (self.delay_us(), self.nodes[at].boot);
         let sent_ns = self.nodes[at].local_ns(self.now_us);
-        self.push(delay, at, boot, Event::AtStore(request, sent_ns));
+        self.ask_since(at, request, sent_ns);
+    }
+
+    fn ask_since(&mut self, at: usize, request: Request, sent_ns: u64) {
+        if self.reaches(at, STORE) {
+            let (delay, boot) = (self.delay_us(), self.nodes[at].boot);
+            self.push(delay, at, boot, Event::AtStore(request, sent_ns));
+        }
     }
 
     fn at_store(&mut self, at: usize, boot: u64, request: Request, sent_ns: u64) {
-        let key = keys::member(&self.nodes[at].uuid);
-        let lease = self.nodes[at].lease;
-        let put = |key: &str, expected, value: &[u8]| {
-            self.store.swap(Swap { key, expected, value: Some(value), lease }).expect("it answers")
-        };
         let reply = match request {
-            Request::Grant => Reply::Granted(self.store.grant(TTL).expect("it answers")),
-            Request::KeepAlive(lease) => Reply::Alive(self.store.keep_alive(lease).expect("it answers")),
-            Request::Member => {
-                put(&key, None, &self.nodes[at].member());
-                return;
-            }
-            Request::Report(report) => {
-                if self.nodes[at].boot == boot {
-                    put(&keys::report(&self.nodes[at].uuid), None, &report);
-                }
-                return;
-            }
-            Request::Lead => {
-                put(keys::LEADER, Some(Version::ABSENT), self.nodes[at].uuid.as_bytes());
-                return;
-            }
-            Request::Resign => {
-                let uuid = self.nodes[at].uuid.clone();
-                if self.look().1 == Some(uuid) {
-                    let remove = Swap { key: keys::LEADER, expected: None, value: None, lease: None };
-                    self.store.swap(remove).expect("it answers");
-                }
-                return;
-            }
             Request::Write(version, state) => return self.write(version, &state),
-            Request::Read => {
-                let (view, leader) = self.look();
-                let version = self.store.version();
-                Reply::View(view, leader.as_deref() == Some(&self.nodes[at].uuid), version)
+            Request::Read => Some(Reply::Look(self.look())),
+            request => {
+                let reply = serve(&self.store, &self.nodes[at].uuid, request).expect("it answers");
+                reply.map(Reply::Said)
             }
         };
-        if self.reaches(STORE, at) {
+        if let Some(reply) = reply.filter(|_| self.reaches(STORE, at)) {
             let delay = self.delay_us();
             self.push(delay, at, boot, Event::Reply(reply, sent_ns));
         }
     }
 
-    fn look(&mut self) -> (Option<Rc<View>>, Option<String>) {
+    fn look(&mut self) -> Rc<Look> {
+        let version = self.store.version();
+        if let Some(looked) = self.looked.as_ref().filter(|looked| looked.snapshot.version == version) {
+            return Rc::clone(looked);
+        }
         let snapshot = self.store.read().expect("it answers");
-        let leader = || {
-            let entry = snapshot.entries.get(keys::LEADER)?;
-            String::from_utf8(entry.value.clone()).ok()
-        };
-        self.views.entry(snapshot.version).or_insert_with(|| {
-            let view = View::of(&snapshot).expect("what was written is sound").map(Rc::new);
-            (view, leader())
-        });
-        self.views[&snapshot.version].clone()
+        let view = View::of(&snapshot).expect("what was written is sound").map(Rc::new);
+        let looked = Rc::new(Look { snapshot, view });
+        self.looked = Some(Rc::clone(&looked));
+        looked
     }
 
     fn write(&mut self, version: Version, state: &State) {
         let json = state.to_json().expect("leaders write sound documents");
-        let expected = (self.bug != Some(Bug::BlindWrite)).then_some(version);
-        let swap = Swap { key: keys::STATE, expected, value: Some(&json), lease: None };
+        let swap = Swap { key: keys::STATE, expected: Some(version), value: Some(&json), lease: None };
         if !matches!(self.store.swap(swap), Ok(Swapped::Done(_))) {
             return;
         }
-        let is = (state.epoch, state.revision);
-        if is.0 < self.newest.0 || is.1 <= self.newest.1 {
-            self.violation = Some(format!("epoch and revision {is:?} after {:?}", self.newest));
+        let before = std::mem::replace(&mut self.newest, state.clone());
+        if state.epoch < before.epoch || state.revision <= before.revision {
+            let (is, was) = ((state.epoch, state.revision), (before.epoch, before.revision));
+            self.violation = Some(format!("epoch and revision {is:?} after {was:?}"));
         }
-        self.newest = is;
-        self.epochs.insert(state.revision, state.epoch);
+        self.show(|| format!("document {}: {:?}", state.revision, state.buckets.get(BUCKET)));
+        self.count(&before, state);
+        self.take_aim(&before, state);
     }
 
     fn on_reply(&mut self, at: usize, reply: Reply, sent_ns: u64) {
-        let now_us = self.now_us;
+        let (now_us, random) = (self.now_us, self.rng.next_u64());
+        let is_counted_from_answer = self.bug == Some(Bug::FenceFromAnswer);
+        let node = &mut self.nodes[at];
+        let held = &mut node.held;
         match reply {
-            Reply::Granted(lease) => {
-                if self.nodes[at].lease.is_some() {
-                    return;
-                }
-                self.nodes[at].lease = Some(lease);
-                self.nodes[at].renewed_ns = Some(sent_ns);
-                self.ask(at, Request::Member);
-                self.ask(at, Request::Read);
+            Reply::Said(store::Reply::Granted(..) | store::Reply::IsMember(..))
+                if !held.is_beginning(sent_ns) => {}
+            Reply::Said(store::Reply::Granted(lease, version)) => {
+                let json = node.member();
+                self.ask_since(at, Request::Member(lease, version, json), sent_ns);
             }
-            Reply::Alive(true) => {
-                let bug = self.bug;
-                let node = &mut self.nodes[at];
-                let counted = if bug == Some(Bug::FenceFromAnswer) { node.local_ns(now_us) } else { sent_ns };
-                node.renewed_ns = node.renewed_ns.max(Some(counted));
-                node.move_fence(now_us, bug);
-                // The message that made it a member may have been lost.
-                let is_member = node.view.as_ref().and_then(|view| view.members.get(&node.uuid));
-                if is_member.is_none_or(|member| member.incarnation != node.incarnation) {
-                    self.ask(at, Request::Member);
-                }
+            Reply::Said(store::Reply::IsMember(lease, true)) => held.life.begun(lease, sent_ns),
+            Reply::Said(store::Reply::Alive(lease, is_alive)) => {
+                let counted_ns = if is_counted_from_answer { now_us * node.rate } else { sent_ns };
+                held.renewed(lease, is_alive, counted_ns, random);
             }
-            Reply::Alive(false) => {
-                let incarnation = self.new_incarnation(at);
-                self.nodes[at].begin_life(incarnation);
-            }
-            Reply::View(Some(view), leads, version) => {
-                self.nodes[at].read_at = version;
-                self.on_view(at, view, leads);
-            }
-            Reply::View(None, ..) => {}
+            Reply::Look(look) => self.on_look(at, &look),
+            Reply::Said(_) => {}
         }
     }
 
-    fn on_view(&mut self, at: usize, view: Rc<View>, leads: bool) {
-        let (now_us, bug) = (self.now_us, self.bug);
-        if self.nodes[at].view.as_ref().is_some_and(|seen| seen.state.revision > view.state.revision) {
+    fn on_look(&mut self, at: usize, look: &Look) {
+        let Some(view) = look.view.clone() else { return };
+        let now_us = self.now_us;
+        let node = &mut self.nodes[at];
+        // Answers may overtake each other here; a server asks one thing after the other.
+        if look.snapshot.version < node.read_at {
             return;
         }
-        let uuid = self.nodes[at].uuid.clone();
-        self.nodes[at].view = Some(Rc::clone(&view));
-        self.nodes[at].move_fence(now_us, bug);
-        if bug == Some(Bug::ReportFirst) {
-            self.report(at, view.state.revision);
-        }
-        let (delay, boot) = (self.rng.between(100, 20_000), self.nodes[at].boot);
+        node.read_at = look.snapshot.version;
+        node.view = Some(Rc::clone(&view));
+        node.held.note_admission(&view.state, &node.uuid);
+        let (uuid, lease) = (node.uuid.clone(), node.held.life.lease());
+        // Becoming is another thing than reading, and takes time.
+        let most_us = if now_us < node.slow_until_us { 400_000 } else { 20_000 };
+        let (delay, boot) = (self.rng.between(100, most_us), self.nodes[at].boot);
         self.push(delay, at, boot, Event::Apply(Rc::clone(&view)));
+        let standing = Standing::of(&look.snapshot, &uuid);
         if view.state.node_of(&uuid).is_none() {
             // Who does not belong to the cluster does not lead it.
-            if leads {
-                self.ask(at, Request::Resign);
+            if standing == Standing::Leads {
+                self.ask(at, Request::Resign(look.snapshot.version_of(keys::LEADER)));
             }
             return;
         }
-        if !leads {
-            self.ask(at, Request::Lead);
-            return;
+        self.report(at);
+        match (standing, lease) {
+            (Standing::Vacant, Some(lease)) => self.ask(at, Request::Lead(lease)),
+            (Standing::Leads, _) => {
+                if self.last_leader.as_ref() != Some(&uuid) {
+                    self.last_leader = Some(uuid);
+                    self.tally.leaders += 1;
+                }
+                self.lead(at, &view);
+            }
+            _ => {}
         }
-        if self.last_leader.as_ref() != Some(&uuid) {
-            self.last_leader = Some(uuid);
-            self.tally.leaders += 1;
-        }
-        self.lead(at, &view);
     }
 
     fn lead(&mut self, at: usize, view: &View) {
@@ -437,7 +424,6 @@ impl World {
         }
         let now = Duration::from_nanos(self.nodes[at].local_ns(self.now_us));
         if let Some(next) = self.nodes[at].leader.step(&seen, now) {
-            self.count(&view.state, &next);
             self.ask(at, Request::Write(view.version, Box::new(next)));
         }
     }
@@ -452,23 +438,23 @@ impl World {
         if self.nodes[at].applied > view.state.revision {
             return;
         }
-        let (mut rng, bug) = (self.rng.fork(), self.bug);
-        let activated = self.nodes[at].apply(view, || rng.next_u64(), bug);
+        let rng = self.rng.fork();
+        let activated = self.nodes[at].apply(view, rng);
         for vb in activated {
             self.check_has_committed(at, vb);
         }
-        let applied = self.nodes[at].applied;
-        self.report(at, applied);
+        self.report(at);
     }
 
-    fn report(&mut self, at: usize, applied: u64) {
-        let Some(report) = self.nodes[at].report(applied, self.bug) else { return };
-        if self.nodes[at].lease.is_some() && self.nodes[at].reported.as_ref() != Some(&report)
-            || self.rng.chance(1, 10)
-        {
-            let json = serde_json::to_vec(&report).expect("a report is JSON");
-            self.nodes[at].reported = Some(report);
-            self.ask(at, Request::Report(json));
+    fn report(&mut self, at: usize) {
+        let (Some(report), Some(lease)) = (self.nodes[at].report(), self.nodes[at].held.life.lease()) else {
+            return;
+        };
+        // What the store has may also be an older one that came late.
+        let node = &self.nodes[at];
+        let is_there = |view: &Rc<View>| view.reports.get(&node.uuid) == Some(&report);
+        if !node.view.as_ref().is_some_and(is_there) {
+            self.ask(at, Request::Report(lease, serde_json::to_vec(&report).expect("a report is JSON")));
         }
     }
 
@@ -481,47 +467,43 @@ impl World {
         }
     }
 
-    fn node_of(&self, id: NodeId) -> Option<usize> {
+    pub fn node_of(&self, id: NodeId) -> Option<usize> {
         // Nodes were numbered in the order in which they joined.
         usize::try_from(id.0).ok().and_then(|id| id.checked_sub(1)).filter(|at| *at < self.nodes.len())
     }
 
     /// A node's copies follow those that they are to follow.
     fn pull(&mut self, at: usize) {
-        let me = NodeId(at as u32 + 1);
         for vb in 0..VBUCKETS {
-            let Some(copy) = self.nodes[at].copies.get(&vb) else { continue };
+            // When faults are over nothing is to be waited for.
+            let times = if self.now_us < FAULTS_US { 1 } else { 10 };
+            let most = self.rng.between(1, 6 * times) as usize;
+            let step = self.rng.between(0, 6 * times) as usize;
+            let Some(copy) = self.nodes[at].copies.get_mut().get_mut(&vb) else { continue };
             let (source, takes_over) = (copy.source, copy.takes_over);
-            let most = self.rng.between(1, 6) as usize;
-            let step = self.rng.between(0, 6) as usize;
             let Some(from) = source.and_then(|id| self.node_of(id)) else {
-                let copy = self.nodes[at].copies.get_mut(&vb).expect("it was there");
-                copy.persisted = copy.log.len().min(copy.persisted + step);
-                if copy.state == VbState::Active {
+                self.with_copy(at, vb, |copy| copy.flush(step));
+                if self.nodes[at].role(vb) == Some(VbState::Active) {
                     self.commit(at, vb);
                 }
                 continue;
             };
-            if from == at
-                || !self.nodes[from].is_awake(self.now_us)
-                || !self.reaches(at, from)
-                || !self.reaches(from, at)
-            {
+            let is_reached = self.nodes[from].is_awake(self.now_us);
+            if from == at || !is_reached || !self.reaches(at, from) || !self.reaches(from, at) {
                 continue;
             }
-            let Some(of) = self.nodes[from].copies.get(&vb).filter(|of| of.state == VbState::Active).cloned()
-            else {
-                continue;
-            };
-            let copy = self.nodes[at].copies.get_mut(&vb).expect("it was there");
-            copy.follow(&of, most);
-            copy.persisted = copy.log.len().min(copy.persisted + step);
-            let (persisted, has_all) = (copy.persisted, copy.log.len() == of.log.len());
-            let of = self.nodes[from].copies.get_mut(&vb).expect("it was there");
-            of.acknowledged(me, persisted);
+            let of = self.nodes[from].copies.borrow().get(&vb).cloned();
+            let Some(of) = of.filter(|of| of.state == VbState::Active) else { continue };
+            let followed = self.with_copy(at, vb, |copy| {
+                copy.follow(&of, most);
+                copy.flush(step);
+                (copy.persisted, copy.has_all(&of))
+            });
+            let Some((persisted, has_all)) = followed else { continue };
+            self.with_copy(from, vb, |of| of.acknowledged(NodeId(at as u32 + 1), persisted));
             self.commit(from, vb);
             if takes_over && has_all {
-                self.nodes[from].copies.get_mut(&vb).expect("it was there").stop(VbState::Dead);
+                self.with_copy(from, vb, |of| of.stop(VbState::Dead));
                 if !self.rng.chance(1, 20) {
                     let (delay, boot) = (self.delay_us(), self.nodes[at].boot);
                     self.push(delay, at, boot, Event::Activate(vb, NodeId(from as u32 + 1)));
@@ -530,39 +512,55 @@ impl World {
         }
     }
 
+    fn with_copy<T>(&mut self, at: usize, vb: u16, work: impl FnOnce(&mut Copy) -> T) -> Option<T> {
+        self.nodes[at].copies.get_mut().get_mut(&vb).map(work)
+    }
+
     /// The last message of a takeover has come.
     fn activate(&mut self, at: usize, vb: u16, from: NodeId) {
         let uuid = self.rng.next_u64();
         let late = self.bug == Some(Bug::LateTakeover);
-        let Some(copy) = self.nodes[at].copies.get_mut(&vb) else { return };
-        if late || (copy.state == VbState::Pending && copy.takes_over && copy.source == Some(from)) {
-            copy.activate(uuid);
-            copy.topology.clear();
+        let is_awaited =
+            |copy: &Copy| copy.state == VbState::Pending && copy.takes_over && copy.source == Some(from);
+        let activated = self.with_copy(at, vb, |copy| {
+            let is_meant = late || is_awaited(copy);
+            if is_meant {
+                copy.activate(uuid);
+                copy.topology.clear();
+            }
+            is_meant
+        });
+        if activated == Some(true) {
             self.tally.takeovers += 1;
             self.check_has_committed(at, vb);
         }
     }
 
     fn commit(&mut self, at: usize, vb: u16) {
-        let me = NodeId(at as u32 + 1);
-        let Some(copy) = self.nodes[at].copies.get_mut(&vb) else { return };
-        let told = copy.commit(me);
+        let told = self.with_copy(at, vb, |copy| copy.commit(NodeId(at as u32 + 1))).unwrap_or_default();
         self.tally.committed += told.len() as u64;
         self.committed.entry(vb).or_default().extend(told);
     }
 
     fn client(&mut self) {
-        let at = self.rng.below(self.nodes.len() as u64) as usize;
+        let any = self.any_node();
         let vb = self.rng.below(u64::from(VBUCKETS)) as u16;
         let write = Write { id: self.rng.next_u64(), durable: self.rng.chance(1, 2) };
+        // Most clients know who serves.
+        let knows = self.aims.is_some() && self.rng.chance(3, 4);
+        let serves = (0..self.nodes.len()).find(|at| knows && self.nodes[*at].serves(vb, self.now_us));
+        let at = serves.unwrap_or(any);
         if self.nodes[at].serves(vb, self.now_us) {
-            if let Some(copy) = self.nodes[at].copies.get_mut(&vb).filter(|copy| copy.log.len() < 400) {
-                copy.log.push(write);
-            }
-        } else if self.nodes[at].copies.get(&vb).is_some_and(|copy| copy.state == VbState::Active) {
+            self.with_copy(at, vb, |copy| {
+                if copy.log.len() < 400 {
+                    copy.log.push(write);
+                }
+            });
+        } else if self.nodes[at].role(vb) == Some(VbState::Active) {
             self.tally.fenced += 1;
         }
-        let delay = self.rng.between(500, 12_000);
+        let pace_us = if self.now_us < FAULTS_US { self.pace_us } else { 12_000 };
+        let delay = self.rng.between(500, pace_us);
         self.push(delay, 0, 0, Event::Client);
     }
 
@@ -579,9 +577,8 @@ impl World {
 
     /// Whoever becomes active has everything that was told to be durable.
     fn check_has_committed(&mut self, at: usize, vb: u16) {
-        let (Some(copy), Some(committed)) = (self.nodes[at].copies.get(&vb), self.committed.get(&vb)) else {
-            return;
-        };
+        let copies = self.nodes[at].copies.borrow();
+        let (Some(copy), Some(committed)) = (copies.get(&vb), self.committed.get(&vb)) else { return };
         if let Some(lost) = missing(copy, committed) {
             self.violation =
                 Some(format!("node {at} became active for vBucket {vb} without durable write {lost:x}"));
@@ -589,9 +586,8 @@ impl World {
     }
 
     /// When all faults are over, everything is served again, with all durable writes, and nothing is under way.
-    fn check_end(&mut self) -> Result<(), String> {
-        let (view, _) = self.look();
-        let state = &view.ok_or("there is no document")?.state;
+    fn check_end(&self) -> Result<(), String> {
+        let state = &self.newest;
         if state.rebalance.is_some() || state.is_choosing() {
             return Err(format!("something is still under way: {state:?}"));
         }
@@ -602,8 +598,9 @@ impl World {
             if !self.nodes[at].serves(vb, self.now_us) {
                 return Err(format!("node {at} does not serve vBucket {vb}: {state:?}"));
             }
-            let copy = &self.nodes[at].copies[&vb];
-            if let Some(lost) = self.committed.get(&vb).and_then(|committed| missing(copy, committed)) {
+            let copies = self.nodes[at].copies.borrow();
+            if let Some(lost) = self.committed.get(&vb).and_then(|committed| missing(&copies[&vb], committed))
+            {
                 return Err(format!("durable write {lost:x} of vBucket {vb} is lost"));
             }
         }

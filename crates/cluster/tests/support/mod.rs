@@ -64,7 +64,8 @@ pub fn reports_nothing(view: &mut View, id: u32) {
     reports_copy(view, id, VbReport::NOTHING);
 }
 
-fn reports_copy(view: &mut View, id: u32, copy: VbReport) {
+/// A node says that it is as the document says, and what it has.
+pub fn reports_copy(view: &mut View, id: u32, copy: VbReport) {
     let incarnation = view.members[&id.to_string()].incarnation;
     let vbuckets = BTreeMap::from([(BUCKET.to_owned(), BTreeMap::from([(0, copy)]))]);
     let report = Report { incarnation, applied: view.state.revision, vbuckets, kept: BTreeMap::new() };

@@ -3,22 +3,11 @@
 #[path = "../../../simulation/src/known.rs"]
 mod known;
 
-use known::{Simulator, look_for};
+use known::{Simulator, must_find};
 
 use crate::mistakes::Mistake;
 
-fn are_found(share: usize) {
-    let missed = look_for(Simulator::Replication, share, |seed| crate::run(seed, Mistake::None).map(drop));
-    assert!(missed.is_empty(), "not found: {missed:?}");
-}
-
 #[test]
 fn mistakes_in_the_product_are_found() {
-    are_found(0);
-}
-
-#[test]
-fn mistakes_in_the_product_are_found_too() {
-    const { assert!(known::SHARES == 2) };
-    are_found(1);
+    must_find(Simulator::Replication, |seed| crate::run(seed, Mistake::None).map(drop));
 }

@@ -163,12 +163,16 @@ impl Cluster {
         let Some(bucket) = self.node.bucket(name) else { return VbReport::NOTHING };
         let Some(role) = role(&bucket, vb) else { return VbReport::NOTHING };
         let has_disk = bucket.config().kind == BucketKind::Persistent;
-        let of = bucket.inspect(VbId(vb), |vb| VbReport {
-            state: Some(role),
-            high_seqno: vb.high_seqno().0,
-            persisted: if has_disk { vb.persisted_seqno().0 } else { vb.high_seqno().0 },
-            high_prepared: vb.high_prepared_seqno().0,
-            uuid: vb.uuid().0,
+        let of = bucket.inspect(VbId(vb), |vb| {
+            let high_seqno = vb.high_seqno().0;
+            let of = VbReport {
+                state: Some(role),
+                high_seqno,
+                persisted: if has_disk { vb.persisted_seqno().0 } else { high_seqno },
+                high_prepared: vb.high_prepared_seqno().0,
+                uuid: vb.uuid().0,
+            };
+            if role == VbState::Active { of } else { of.whole_up_to(vb.snapshot().start.0) }
         });
         of.unwrap_or(VbReport::NOTHING)
     }
