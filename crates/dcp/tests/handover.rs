@@ -11,8 +11,9 @@ mod served;
 
 use std::time::Duration;
 
-use base::{Cas, Seqno, VbId, VbState};
+use base::{Cas, DocKey, DurabilityLevel, Seqno, VbId, VbState};
 use dcp::{Consumer, Disconnect, Mode, Stage};
+use engine::Durable;
 use pair::{Node, VBUCKETS, Wire, config};
 use protocol::dcp::{EndReason, Marker, Message, Mutation, What};
 use protocol::{RequestParts, Response, Status, opcode, write_request};
@@ -93,6 +94,29 @@ fn break_off_after(messages: usize) -> bool {
 fn a_handover_may_break_off_between_any_two_messages() {
     let messages = (0..).take_while(|messages| break_off_after(*messages)).count();
     assert!(messages > 20, "only {messages} messages were tried");
+}
+
+#[test]
+fn what_waits_for_the_disk_goes_over_with_all_that_is_behind_it() {
+    let (from, to) = nodes();
+    to.set_roles(VbState::Pending);
+    from.set(VB, "before", "value").expect("stored");
+    let level = DurabilityLevel::PersistToMajority;
+    let durable = Durable { level, timeout: Duration::from_secs(10) };
+    let request = buckets::set(DocKey::new(b"durable"), b"value");
+    from.bucket.durably(Some(durable)).store(VB, &request, from.bucket.now()).expect("prepared");
+    from.set(VB, "behind", "value").expect("stored");
+    let mut wire = Wire::connect(&from, &to);
+    wire.tell(|consumer, out| consumer.want(VB, Mode::TakeOver, out));
+    wire.run().expect("a producer that keeps to the rules");
+    assert_eq!((from.role(VB), to.role(VB)), (Some(VbState::Dead), Some(VbState::Pending)));
+    assert_eq!((to.get(VB, "durable"), to.get(VB, "behind")), (None, None));
+    assert!(from.bucket.flush_all());
+    wire.run().expect("a producer that keeps to the rules");
+    assert_eq!(stage(&wire.consumer, VB), Some(Stage::TakenOver));
+    for key in ["before", "durable", "behind"] {
+        assert_eq!(to.get(VB, key), Some(b"value".to_vec()), "{key}");
+    }
 }
 
 #[test]

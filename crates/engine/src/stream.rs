@@ -202,6 +202,12 @@ impl Bucket {
         }
     }
 
+    /// Whether there is something that streams must not see yet, and so what is behind it: [`SyncWrite::Alone`].
+    /// Followers are told when it may be seen. Not if another vBucket has taken the place of the one that was meant.
+    pub fn holds_back(&self, place: StreamPlace) -> bool {
+        self.stream_shard(place).is_some_and(|shard| shard.vb.last_alone().is_some())
+    }
+
     /// Prepare and commit of what was prepared alone ([`SyncWrite::Alone`]), each a copy, for those who take part in sync
     /// writes; nothing for any other version.
     pub fn parts_of_alone(&self, version: &Version) -> Option<[Version; 2]> {

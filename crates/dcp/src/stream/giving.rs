@@ -37,7 +37,9 @@ impl Stream {
         allowance: &mut Allowance,
         out: &mut dyn Sink,
     ) -> More {
-        if self.unacknowledged > 0 {
+        // What comes last may be visible only once it is on disk.
+        let is_last = self.handover == Handover::SendingRest;
+        if self.unacknowledged > 0 || is_last && common.bucket.holds_back(self.place()) {
             return More::Nothing;
         }
         match self.handover {
