@@ -56,7 +56,8 @@ pub enum SyncWrite {
 const LEVEL_SHIFT: u32 = 56;
 
 impl SyncWrite {
-    /// Two bits and the rest, as headers of versions hold them, and, of what is [`SyncWrite::stored`], records of the journal.
+    /// Two bits and the rest, as headers of versions hold them, and records of the journal those of what is
+    /// [`SyncWrite::stored`].
     pub fn to_parts(self) -> (u8, u64) {
         match self {
             SyncWrite::No => (0, 0),

@@ -13,7 +13,7 @@ use crate::datatype::Datatype;
 use crate::doc_key::DocKey;
 use crate::ids::{Cas, CollectionId, Moment, RevSeqno, Seqno};
 use crate::memory::Heap;
-use crate::sync_write::SyncWrite;
+use crate::sync_write::{DurabilityLevel, SyncWrite};
 
 /// What kind of change a version is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -194,6 +194,19 @@ impl Drop for MetaMut<'_> {
 pub struct NewVersion(Version);
 
 impl NewVersion {
+    /// The prepare of a change of a document, kept under [`DocKey::to_prepared`]; else as [`NewVersion::new`].
+    pub fn prepare(
+        heap: &Heap,
+        level: DurabilityLevel,
+        meta: VersionMeta,
+        document: DocKey<'_>,
+        value: &[&[u8]],
+    ) -> NewVersion {
+        let (key, len) = document.to_prepared();
+        let key = DocKey { collection: CollectionId::PREPARES, key: &key[..len] };
+        NewVersion::new(heap, VersionMeta { sync_write: SyncWrite::Prepare(level), ..meta }, key, value)
+    }
+
     /// Allocates a version in `heap`, once, and copies key and value parts (in order) into it.
     ///
     /// The key with its prefix must be at most 251 bytes and the value below 4 GiB; callers check the protocol's
@@ -496,7 +509,6 @@ impl fmt::Debug for Version {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync_write::DurabilityLevel;
 
     #[test]
     fn keeps_what_it_was_given() {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use base::{
-    CollectionId, DocKey, NewVersion, ScopeId, Seqno, SyncWrite, VbId, VbState, VbUuid, Version, VersionMeta,
+    CollectionId, NewVersion, ScopeId, Seqno, SyncWrite, VbId, VbState, VbUuid, Version, VersionMeta,
 };
 use vbucket::collections::{Collections, ManifestUid};
 use vbucket::{
@@ -213,13 +213,11 @@ impl Bucket {
     pub fn parts_of_alone(&self, version: &Version) -> Option<[Version; 2]> {
         let meta = version.meta();
         let SyncWrite::Alone(level) = meta.sync_write else { return None };
-        let prepared = Seqno(meta.by_seqno.0 - 1);
-        let (key, len) = version.key().to_prepared();
-        let key = DocKey { collection: CollectionId::PREPARES, key: &key[..len] };
-        let copy = |meta, key| NewVersion::new(&self.context.heap, meta, key, &[version.value()]).publish();
-        let prepare = VersionMeta { by_seqno: prepared, sync_write: SyncWrite::Prepare(level), ..meta };
-        let commit = VersionMeta { sync_write: SyncWrite::Commit { prepared }, ..meta };
-        Some([copy(prepare, key), copy(commit, version.key())])
+        let (heap, key, value) = (&self.context.heap, version.key(), version.value());
+        let commit = VersionMeta { sync_write: meta.sync_write.stored(meta.by_seqno), ..meta };
+        let prepare = VersionMeta { by_seqno: Seqno(meta.by_seqno.0 - 1), ..meta };
+        let prepare = NewVersion::prepare(heap, level, prepare, key, &[value]);
+        Some([prepare.publish(), NewVersion::new(heap, commit, key, &[value]).publish()])
     }
 
     /// Everything up to `to` of the range taken last was worked on.

@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 
-use base::{Cas, CollectionId, Datatype, DocKey, Moment, NewVersion, SyncWrite, VbId, VersionMeta};
+use base::{Cas, Datatype, DocKey, Moment, NewVersion, SyncWrite, VbId, VersionMeta};
 use subdoc::exec::MutationOutcome;
 use subdoc::request::MutationRequest;
 
@@ -39,10 +39,7 @@ impl Writer<'_> {
             let sync_write = SyncWrite::Alone(durable.level);
             return NewVersion::new(heap, VersionMeta { sync_write, ..meta }, key, value);
         }
-        let (prepared, len) = key.to_prepared();
-        let key = DocKey { collection: CollectionId::PREPARES, key: &prepared[..len] };
-        let sync_write = SyncWrite::Prepare(durable.level);
-        NewVersion::new(heap, VersionMeta { sync_write, ..meta }, key, value)
+        NewVersion::prepare(heap, durable.level, meta, key, value)
     }
 }
 

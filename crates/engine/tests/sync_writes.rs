@@ -5,12 +5,9 @@ mod common;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use base::{Cas, Datatype, DurabilityLevel, Seqno, SyncWrite, VbState};
-use common::{VB, World, doc, stores};
-use engine::{
-    CounterRequest, Durable, Mutated, Refusal, StoreMode, StoreRequest, SyncOutcome, Topology,
-    topology_from_json,
-};
+use base::{Cas, DurabilityLevel, Seqno, SyncWrite, VbState};
+use common::{VB, World, doc, outcome, set, stores, topology};
+use engine::{CounterRequest, Durable, Mutated, Refusal, StoreMode, StoreRequest, SyncOutcome};
 use kvstore::{KvStore, Values};
 
 const ALONE: &str = r#"[["n_0"]]"#;
@@ -21,26 +18,8 @@ const LEVELS: [DurabilityLevel; 3] = [
     DurabilityLevel::PersistToMajority,
 ];
 
-fn topology(json: &str) -> Option<Topology> {
-    let json = serde_json::from_str(json).expect("it is JSON");
-    Some(topology_from_json(&json).expect("it is a topology"))
-}
-
 fn durable(level: DurabilityLevel, timeout_ms: u64) -> Option<Durable> {
     Some(Durable { level, timeout: Duration::from_millis(timeout_ms) })
-}
-
-fn request<'a>(key: &'a str, value: &'a str) -> StoreRequest<'a> {
-    StoreRequest {
-        key: doc(key),
-        body: value.as_bytes(),
-        datatype: Datatype::RAW,
-        flags: 0,
-        expiry: 0,
-        mode: StoreMode::Set,
-        cas: Cas::ANY,
-        preserve_expiry: false,
-    }
 }
 
 impl World {
@@ -55,7 +34,7 @@ impl World {
     }
 
     fn set_durably(&self, key: &str, value: &str, level: DurabilityLevel) -> Result<Mutated, Refusal> {
-        self.bucket.durably(durable(level, 10_000)).store(VB, &request(key, value), self.now())
+        self.bucket.durably(durable(level, 10_000)).store(VB, &set(doc(key), value), self.now())
     }
 
     fn flush(&self) {
@@ -69,10 +48,6 @@ impl World {
     fn acknowledge(&self, node: &str, prepared: Seqno) {
         self.bucket.acknowledged(VB, node, prepared);
     }
-}
-
-fn outcome(mutated: &Mutated) -> Option<SyncOutcome> {
-    mutated.pending.as_ref().expect("it was not done at once").try_take()
 }
 
 #[test]
@@ -233,7 +208,7 @@ fn the_lock_of_a_document_is_used_up_by_a_prepare() {
     let locked = world.bucket.get_and_lock(VB, doc("a"), 10, world.now()).expect("locked");
     assert_eq!(world.set_durably("a", "2", DurabilityLevel::Majority), Err(Refusal::Locked));
     let writer = world.bucket.durably(durable(DurabilityLevel::Majority, 1000));
-    let with_cas = StoreRequest { cas: locked.cas, ..request("a", "2") };
+    let with_cas = StoreRequest { cas: locked.cas, ..set(doc("a"), "2") };
     let prepared = writer.store(VB, &with_cas, world.now()).expect("prepared");
     world.acknowledge("n_1", prepared.seqno);
     assert_eq!(world.get("a").as_deref(), Ok("2"));
@@ -244,7 +219,7 @@ fn time_runs_out_for_each_by_itself() {
     let world = World::with_topology(10, TWO);
     let write = |key: &str, timeout_ms| {
         let writer = world.bucket.durably(durable(DurabilityLevel::Majority, timeout_ms));
-        writer.store(VB, &request(key, "v"), world.now()).expect("prepared")
+        writer.store(VB, &set(doc(key), "v"), world.now()).expect("prepared")
     };
     let (slow, quick) = (write("slow", 30_000), write("quick", 300));
     world.bucket.sync_write_step();
@@ -271,7 +246,7 @@ fn the_chore_wakes_for_the_first_deadline() {
     let world = World::with_topology(11, TWO);
     let writer = world.bucket.durably(durable(DurabilityLevel::Majority, 40));
     while world.bucket.keep_step() {}
-    let mutated = writer.store(VB, &request("a", "v"), world.now()).expect("prepared");
+    let mutated = writer.store(VB, &set(doc("a"), "v"), world.now()).expect("prepared");
     for _ in 0..4 {
         assert_eq!(outcome(&mutated), None);
         world.handles.clock.advance(Duration::from_millis(10));
@@ -390,7 +365,7 @@ fn prepares_in_flight_survive_a_crash_and_are_committed_by_whoever_comes_after()
         world.set_durably("changed", "new", level).expect("prepared");
         world.set_durably("fresh", "new", level).expect("prepared");
         let writer = world.bucket.durably(durable(level, 10));
-        writer.store(VB, &request("aborted", "x"), world.now()).expect("prepared");
+        writer.store(VB, &set(doc("aborted"), "x"), world.now()).expect("prepared");
         world.handles.clock.advance(Duration::from_millis(10));
         world.bucket.sync_write_step();
         world.flush();

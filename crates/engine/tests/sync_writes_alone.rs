@@ -5,12 +5,9 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Cas, CollectionId, Datatype, DocKey, DurabilityLevel, ScopeId, Seqno, SyncWrite, VbId, VbState};
-use common::{VB, World, doc};
-use engine::{
-    Changes, Durable, Follower, Mutated, Refusal, StoreMode, StoreRequest, StreamWanted, SyncOutcome,
-    Topology, topology_from_json,
-};
+use base::{Cas, CollectionId, DocKey, DurabilityLevel, ScopeId, Seqno, SyncWrite, VbId, VbState};
+use common::{VB, World, doc, outcome, set, topology};
+use engine::{Changes, Durable, Follower, Mutated, Refusal, StreamWanted, SyncOutcome};
 use vbucket::{Collection, Manifest, ManifestUid, RangeLimit, ResumePoint, Scope, SyncWriteState};
 
 const LEVELS: [DurabilityLevel; 3] = [
@@ -20,25 +17,10 @@ const LEVELS: [DurabilityLevel; 3] = [
 ];
 const PERSIST: DurabilityLevel = DurabilityLevel::PersistToMajority;
 
-fn topology(json: &str) -> Option<Topology> {
-    let json = serde_json::from_str(json).expect("it is JSON");
-    Some(topology_from_json(&json).expect("it is a topology"))
-}
-
 impl World {
     fn durably(&self, vb: VbId, key: DocKey<'_>, level: DurabilityLevel) -> Result<Mutated, Refusal> {
-        let request = StoreRequest {
-            key,
-            body: b"v",
-            datatype: Datatype::RAW,
-            flags: 0,
-            expiry: 0,
-            mode: StoreMode::Set,
-            cas: Cas::ANY,
-            preserve_expiry: false,
-        };
         let durable = Durable { level, timeout: Duration::from_secs(10) };
-        self.bucket.durably(Some(durable)).store(vb, &request, self.now())
+        self.bucket.durably(Some(durable)).store(vb, &set(key, "v"), self.now())
     }
 
     fn prepare(&self, key: &str) -> Mutated {
@@ -65,10 +47,6 @@ impl World {
     fn documents(&self) -> u64 {
         self.bucket.inspect(VB, |vb| vb.counts().documents).expect("there is one")
     }
-}
-
-fn outcome(mutated: &Mutated) -> Option<SyncOutcome> {
-    mutated.pending.as_ref().expect("it was not done at once").try_take()
 }
 
 /// What a stream finds in memory.

@@ -7,15 +7,12 @@ use std::time::Duration;
 
 use base::env::Env;
 use base::{
-    Cas, CollectionId, Datatype, DocKey, DurabilityLevel, RevSeqno, ScopeId, Seqno, SyncWrite, VbState,
-    VbUuid, VersionMeta,
+    Cas, CollectionId, DocKey, DurabilityLevel, RevSeqno, ScopeId, Seqno, SyncWrite, VbState, VbUuid,
+    VersionMeta,
 };
 use common::stores::{self, files, journaled};
-use common::{VB, World};
-use engine::{
-    Durable, Incoming, Mutated, Progress, Refusal, ReplicaStream, StoreMode, StoreRequest, SyncOutcome,
-    topology_from_json,
-};
+use common::{VB, World, outcome, set, topology};
+use engine::{Durable, Incoming, Mutated, Progress, Refusal, ReplicaStream, SyncOutcome};
 use kvstore::Values;
 use vbucket::{Collection, FailoverEntry, IncomingSnapshot, Manifest, ManifestUid, Scope, SystemEvent};
 
@@ -47,27 +44,16 @@ fn open(store: Store) -> World {
 }
 
 fn become_active(world: &World, chain: &str) {
-    let topology = topology_from_json(&serde_json::from_str(chain).expect("it is JSON")).expect("a chain");
-    world.bucket.set_vbucket_state(VB, VbState::Active, Some(topology)).expect("there is one");
+    world.bucket.set_vbucket_state(VB, VbState::Active, topology(chain)).expect("there is one");
 }
 
 fn prepare(world: &World, collection: CollectionId, name: &str) -> Mutated {
-    let request = StoreRequest {
-        key: key(collection, name),
-        body: b"new",
-        datatype: Datatype::RAW,
-        flags: 0,
-        expiry: 0,
-        mode: StoreMode::Set,
-        cas: Cas::ANY,
-        preserve_expiry: false,
-    };
     let durable = Durable { level: MAJORITY, timeout: Duration::from_secs(3600) };
-    world.bucket.durably(Some(durable)).store(VB, &request, world.now()).expect("prepared")
-}
-
-fn outcome(mutated: &Mutated) -> Option<SyncOutcome> {
-    mutated.pending.as_ref().expect("it was not done at once").try_take()
+    world
+        .bucket
+        .durably(Some(durable))
+        .store(VB, &set(key(collection, name), "new"), world.now())
+        .expect("prepared")
 }
 
 fn in_flight(world: &World) -> usize {

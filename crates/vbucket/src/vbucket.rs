@@ -193,28 +193,27 @@ impl History {
         self.record_received(slot, new)
     }
 
-    /// Puts a version in place that is queued already, or about to be.
-    fn put(&mut self, slot: Slot<'_>, version: Version) -> Option<Version> {
+    /// Puts a version in place that is queued already, or about to be; what was there.
+    fn put(&mut self, slot: Slot<'_>, version: &Version) -> Option<Version> {
         let meta = version.meta();
         assert!(version.is_resident(), "a change brings its value");
         if meta.kind.is_deleted() {
             self.max_deleted_rev = self.max_deleted_rev.max(meta.rev_seqno);
         }
-        self.enter(&version);
+        self.enter(version);
         self.max_visible = self.max_visible.max(meta.by_seqno);
-        let placed = version.clone();
-        let replaced = slot.set(version);
+        let replaced = slot.set(version.clone());
         if let Some(old) = &replaced {
             self.leave(old);
             if !old.is_deleted() {
-                self.frequency.carry_over(old, &placed);
+                self.frequency.carry_over(old, version);
             }
         }
         replaced
     }
 
     /// Puts a version in place that was lined up before.
-    pub(crate) fn reveal(&mut self, slot: Slot<'_>, version: Version) -> Garbage {
+    pub(crate) fn reveal(&mut self, slot: Slot<'_>, version: &Version) -> Garbage {
         Garbage { replaced: self.put(slot, version), ..Garbage::default() }
     }
 
@@ -223,19 +222,18 @@ impl History {
         let version = new.publish();
         let meta = version.meta();
         self.collections.changed(version.key(), meta.by_seqno);
-        let queued = version.clone();
-        let replaced = self.put(slot, version);
+        let replaced = self.put(slot, &version);
         let old = replaced.as_ref().map(|v| v.meta().by_seqno);
         let mut garbage = Garbage { replaced, ..Garbage::default() };
         if let Some(list) = &mut self.seq_list {
             garbage.unlisted = old.and_then(|old| list.replaced(old));
         }
-        self.queue(queued, old, &mut garbage);
+        self.queue(version, old, &mut garbage);
         Stored { cas: meta.cas, by_seqno: meta.by_seqno, garbage }
     }
 
-    /// Queues a prepare or an abort, or what is [`base::SyncWrite::Alone`]. `before` is the last prepare or abort of the key, as far as it is known: they never
-    /// stand in one checkpoint.
+    /// Queues a prepare or an abort, or what is [`base::SyncWrite::Alone`]. `before` is the last prepare or abort of the
+    /// key, as far as it is known: they never stand in one checkpoint.
     pub(crate) fn line_up(&mut self, version: &Version, before: Option<Seqno>) -> Garbage {
         if let Some(before) = before {
             self.checkpoints.close_behind(before);

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use base::env::{Env, SimHandles};
 use base::{Cas, Datatype, DocKey, Heap, Moment, Part, VbId};
 use engine::{
-    Backfilled, Bucket, BucketConfig, Mutated, Refusal, Settings, StoreMode, StoreRequest, WriteChanges,
+    Backfilled, Bucket, BucketConfig, Mutated, Refusal, Settings, StoreMode, StoreRequest, SyncOutcome,
+    Topology, WriteChanges, topology_from_json,
 };
 use kvstore::Change;
 
@@ -107,6 +108,31 @@ impl World {
         let found = self.bucket.get(VB, DocKey::new(key.as_bytes()), self.now())?;
         Ok(String::from_utf8_lossy(found.version.value()).into_owned())
     }
+}
+
+/// The request for a document with this value, whatever there is.
+pub fn set<'a>(key: DocKey<'a>, value: &'a str) -> StoreRequest<'a> {
+    StoreRequest {
+        key,
+        body: value.as_bytes(),
+        datatype: Datatype::RAW,
+        flags: 0,
+        expiry: 0,
+        mode: StoreMode::Set,
+        cas: Cas::ANY,
+        preserve_expiry: false,
+    }
+}
+
+/// Chains of nodes, as JSON.
+pub fn topology(json: &str) -> Option<Topology> {
+    let json = serde_json::from_str(json).expect("it is JSON");
+    Some(topology_from_json(&json).expect("it is a topology"))
+}
+
+/// What became of a sync write that was not done at once; nothing yet.
+pub fn outcome(mutated: &Mutated) -> Option<SyncOutcome> {
+    mutated.pending.as_ref().expect("it was not done at once").try_take()
 }
 
 pub fn open(env: &Env) -> Bucket {

@@ -21,7 +21,7 @@ pub struct InFlight {
     /// Whether it was made elsewhere, or before a restart.
     pub is_inherited: bool,
     /// The hash of its document's key.
-    hash: u64,
+    pub(crate) hash: u64,
 }
 
 impl InFlight {
@@ -46,7 +46,10 @@ fn is_alone(version: &Version) -> bool {
 /// The seqno of a prepare that is in flight as this version.
 fn prepared_of(version: &Version) -> Seqno {
     let meta = version.meta();
-    if matches!(meta.sync_write, SyncWrite::Alone(_)) { Seqno(meta.by_seqno.0 - 1) } else { meta.by_seqno }
+    match meta.sync_write.stored(meta.by_seqno) {
+        SyncWrite::Commit { prepared } => prepared,
+        _ => meta.by_seqno,
+    }
 }
 
 /// Calls `look` with the key under which the prepare of `document` is kept.

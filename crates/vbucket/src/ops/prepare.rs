@@ -172,7 +172,9 @@ impl VBucket {
             if is_alone {
                 return Ok(self.prepare_alone(hash, new, current, level, is_safe, deadline_ns));
             }
-            new = self.as_prepare(&new, level);
+            // It is not alone, as it turned out.
+            let heap = &self.table.context().heap;
+            new = NewVersion::prepare(heap, level, new.meta(), new.key(), &[new.value()]);
         }
         let version = new.publish();
         let meta = version.meta();
@@ -194,14 +196,6 @@ impl VBucket {
         }
         self.prepares_mut().insert(version, deadline_ns, false);
         Ok(Prepared { stored, committed: None })
-    }
-
-    /// A version that is to be committed alone, as a prepare: the vBucket is not alone, as it turned out.
-    fn as_prepare(&self, new: &NewVersion, level: base::DurabilityLevel) -> NewVersion {
-        let (key, len) = new.key().to_prepared();
-        let key = DocKey { collection: base::CollectionId::PREPARES, key: &key[..len] };
-        let meta = VersionMeta { sync_write: SyncWrite::Prepare(level), ..new.meta() };
-        NewVersion::new(&self.table.context().heap, meta, key, &[new.value()])
     }
 
     /// Prepares with the seqno that the version has, and commits with the next, which the version has from here on. It
@@ -249,14 +243,11 @@ impl VBucket {
     }
 
     /// Puts what was prepared alone in its document's place, where nobody could see it before.
-    fn publish_alone(&mut self, version: Version) -> Garbage {
-        let by_seqno = version.meta().by_seqno;
-        self.sync_writes.last_committed = Seqno(by_seqno.0 - 1);
-        let key = version.key();
-        self.evicted.ties.changed(key);
-        let hash = self.table.hash(key);
+    fn publish_alone(&mut self, InFlight { version, prepared, hash, .. }: InFlight) -> Garbage {
+        self.sync_writes.last_committed = prepared;
+        self.evicted.ties.changed(version.key());
         self.note_covered(hash, &version);
-        self.history.reveal(self.table.find_slot(hash, version.key()), version.clone())
+        self.history.reveal(self.table.find_slot(hash, version.key()), &version)
     }
 
     /// Lets streams have what was held back from them, as far as it is committed.
@@ -307,8 +298,8 @@ impl VBucket {
     }
 
     /// Commits prepares that are as safe as their levels ask, in seqno order, at most `most` of them; one whose
-    /// collection was dropped ends without. Whether there may be more.
-    /// What a node that is alone has prepared and saved is committed whatever the role is by now.
+    /// collection was dropped ends without. Whether there may be more. What a node that is alone has prepared and saved is
+    /// committed whatever the role is by now.
     pub fn commit_ready(&mut self, most: usize, out: &mut Vec<Completed>) -> bool {
         let has_more = self.commit_some(most, out);
         self.release_alone();
@@ -332,11 +323,11 @@ impl VBucket {
             if is_committed && !self.is_safe(first) {
                 return false;
             }
-            let prepare = self.sync_writes.complete(prepared).expect("it is the first in flight").version;
+            let prepare = self.sync_writes.complete(prepared).expect("it is the first in flight");
             let garbage = match (is_committed, is_alone) {
                 (true, true) => self.publish_alone(prepare),
-                (true, false) => self.make_commit(prepare),
-                (false, _) => self.unlist(prepare),
+                (true, false) => self.make_commit(prepare.version),
+                (false, _) => self.unlist(prepare.version),
             };
             out.push(Completed { prepared, is_committed, garbage });
         }
