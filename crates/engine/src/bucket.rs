@@ -27,6 +27,7 @@ use crate::failure::Failure;
 use crate::fetch_queue::FetchQueue;
 use crate::filer::Filer;
 use crate::flush_queue::{FlushQueue, LARGE_BACKLOG};
+use crate::flusher::FlushSpace;
 use crate::follower::Follower;
 use crate::keeper::Keeper;
 use crate::memory::MemoryAccount;
@@ -153,7 +154,7 @@ pub struct Bucket {
     /// Held while the role of a vBucket changes. Taken before `flushing`.
     pub(crate) roles: Mutex<()>,
     /// Held while a batch is written, so that no vBucket is deleted under it. Taken before any vBucket's lock.
-    pub(crate) flushing: Mutex<()>,
+    pub(crate) flushing: Mutex<FlushSpace>,
 }
 
 impl Bucket {
@@ -236,6 +237,12 @@ impl Bucket {
         if shard.unflushed() == LARGE_BACKLOG {
             self.flush.hurry(shard.vb.id());
         }
+    }
+
+    /// The same for a change that somebody waits for: the caller hurries it once the lock is released.
+    pub(crate) fn queue_urgent_flush(&self, shard: &mut Shard) {
+        shard.tell_followers();
+        shard.flush_queued = true;
     }
 
     /// Looks at all vBuckets one after the other.

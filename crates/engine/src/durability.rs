@@ -165,7 +165,11 @@ impl Writer<'_> {
                     if prepared.committed.is_none() && !planted::is(Bug::AnswerBeforeCommit) {
                         pending = Some(self.await_prepare(&mut shard, prepared.stored.by_seqno, deadline_ns));
                     }
-                    self.queue_flush(&mut shard);
+                    if needs_disk {
+                        self.queue_urgent_flush(&mut shard);
+                    } else {
+                        self.queue_flush(&mut shard);
+                    }
                 }
                 Err(vbucket::Refusal::Changed | vbucket::Refusal::Unknown) => {}
                 Err(_) => shard.ops.conflicts += 1,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use base::planted::{self, Bug};
 use base::{Seqno, SyncWrite, VbId, Version, VersionMeta};
 use kvstore::{CheckpointType, FailoverEntry, SaveBatch, VbStateDoc};
-use vbucket::{FlushBatch, Pressure, Range, SnapshotKind};
+use vbucket::{FlushBatch, Pressure, SnapshotKind};
 
 use crate::bucket::Bucket;
 use crate::durability::Settled;
@@ -76,12 +76,12 @@ impl Bucket {
 
     fn flush_group(&self, group: &[VbId]) -> Progress {
         assert!(group.len() <= self.flush.group_vbuckets(), "the queue gives no more");
-        let _flushing = self.flushing.lock();
+        let mut space = self.flushing.lock();
         let batches: Vec<FlushBatch> = group.iter().filter_map(|vb| self.take_batch(*vb)).collect();
         if batches.is_empty() {
             return Progress::Worked;
         }
-        let outcomes = self.save(&batches);
+        let outcomes = self.save(&batches, &mut space);
         self.note_saves(&outcomes);
         // One vBucket that cannot be saved holds up no others.
         let mut progress = Progress::Failed;
@@ -148,33 +148,65 @@ impl Bucket {
         self.flush.hurry(batch.id);
     }
 
-    fn save(&self, batches: &[FlushBatch]) -> Vec<Result<(), kvstore::Failure>> {
-        let items: Vec<Vec<Version>> = batches.iter().map(newest).collect();
+    fn save(&self, batches: &[FlushBatch], space: &mut FlushSpace) -> Vec<Result<(), kvstore::Failure>> {
+        let FlushSpace { items, ends, states } = space;
         let mut topologies = TopologyValues::default();
-        let states: Vec<VbStateDoc> =
-            batches.iter().map(|batch| state_document(batch, &mut topologies)).collect();
-        let group: Vec<(VbId, SaveBatch<'_>)> = std::iter::zip(batches, &states)
-            .zip(&items)
-            .map(|((batch, state), items)| (batch.id, SaveBatch { items, state }))
-            .collect();
+        if states.len() < batches.len() {
+            states.resize_with(batches.len(), VbStateDoc::default);
+        }
+        for (batch, state) in batches.iter().zip(states.iter_mut()) {
+            add_newest(batch, items);
+            ends.push(items.len());
+            set_state(state, batch, &mut topologies);
+        }
+        let mut start = 0;
+        let batch_of = |((batch, end), state): ((&FlushBatch, &usize), _)| {
+            let items = &items[std::mem::replace(&mut start, *end)..*end];
+            (batch.id, SaveBatch { items, state })
+        };
+        let group: Vec<(VbId, SaveBatch<'_>)> =
+            batches.iter().zip(ends.iter()).zip(states.iter()).map(batch_of).collect();
         let saved = self.store.save_group(&group);
-        items.into_iter().for_each(kvstore::release);
+        space.clear();
         saved
     }
 }
 
-/// The changes of a batch by key, only the newest of each, without prepares that are committed.
-fn newest(batch: &FlushBatch) -> Vec<Version> {
-    let mut items = kvstore::newest_of(batch.range.iter().flat_map(|range| range.iter()));
-    let completed = batch.sync_writes.high_completed;
+/// What a flush step needs while it works; what of it is not too large is used again by the next.
+#[derive(Default)]
+pub(crate) struct FlushSpace {
+    /// What is saved, vBucket by vBucket,
+    items: Vec<Version>,
+    /// where each one's end,
+    ends: Vec<usize>,
+    /// and their states.
+    states: Vec<VbStateDoc>,
+}
+
+impl FlushSpace {
+    /// More versions than this are not provided for.
+    const MOST_ITEMS: usize = 4096;
+
+    fn clear(&mut self) {
+        kvstore::release(&mut self.items);
+        self.items.shrink_to(FlushSpace::MOST_ITEMS);
+        self.ends.clear();
+    }
+}
+
+/// Appends the changes of a batch by key, only the newest of each, without prepares that are committed.
+fn add_newest(batch: &FlushBatch, items: &mut Vec<Version>) {
+    let Some(range) = &batch.range else { return };
+    let from = items.len();
+    kvstore::add_newest_of(range.iter(), range.items(), items);
+    let mut completed = batch.sync_writes.high_completed;
     if planted::is(Bug::PreparesNotSaved) {
-        items.retain(|version| !is_committed(&version.meta(), Seqno(u64::MAX)));
+        completed = Seqno(u64::MAX);
     }
     // Without prepares since the last ones that are over there is nothing to look for.
-    if completed >= batch.range.as_ref().map_or(Seqno(u64::MAX), Range::start) {
-        items.retain(|version| !is_committed(&version.meta(), completed));
+    if completed >= range.start() {
+        items.extract_if(from.., |version| is_committed(&version.meta(), completed)).for_each(drop);
     }
-    items
 }
 
 /// Whether a version is a prepare that was committed, with all prepares up to `completed` committed or aborted.
@@ -184,18 +216,25 @@ pub(crate) fn is_committed(meta: &VersionMeta, completed: Seqno) -> bool {
 
 /// The state document that goes with a batch.
 pub(crate) fn state_document(batch: &FlushBatch, topologies: &mut TopologyValues) -> VbStateDoc {
+    let mut state = VbStateDoc::default();
+    set_state(&mut state, batch, topologies);
+    state
+}
+
+/// Makes a document, of whatever vBucket it was, the one that goes with a batch.
+fn set_state(state: &mut VbStateDoc, batch: &FlushBatch, topologies: &mut TopologyValues) {
     let sync_writes = batch.sync_writes;
-    VbStateDoc {
+    let mut failover_table = std::mem::take(&mut state.failover_table);
+    failover_table.clear();
+    let entries = batch.failover.entries().iter();
+    failover_table.extend(entries.map(|entry| FailoverEntry { id: entry.uuid.0, seq: entry.seqno.0 }));
+    *state = VbStateDoc {
         checkpoint_type: match batch.snapshot.kind {
             SnapshotKind::Memory => CheckpointType::Memory,
             SnapshotKind::Disk => CheckpointType::Disk,
             SnapshotKind::InitialDisk => CheckpointType::InitialDisk,
         },
-        failover_table: batch
-            .failover
-            .iter()
-            .map(|e| FailoverEntry { id: e.uuid.0, seq: e.seqno.0 })
-            .collect(),
+        failover_table,
         hlc_epoch: 1,
         max_cas: batch.max_cas.0,
         max_deleted_seqno: batch.max_deleted_rev.0,
@@ -212,5 +251,5 @@ pub(crate) fn state_document(batch: &FlushBatch, topologies: &mut TopologyValues
         snap_end: batch.snapshot.end.0,
         state: batch.state,
         ..VbStateDoc::default()
-    }
+    };
 }

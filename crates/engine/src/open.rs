@@ -124,7 +124,7 @@ impl Bucket {
             warmup: Warmup::new(env.clock.monotonic()),
             sync_deadlines: SyncDeadlines::default(),
             roles: Mutex::new(()),
-            flushing: Mutex::new(()),
+            flushing: Mutex::default(),
             env,
             config,
         };

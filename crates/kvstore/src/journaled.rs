@@ -28,11 +28,11 @@ use crate::compaction::{Compacted, Compaction, RolledBack};
 use crate::couch::{Couch, CouchConfig};
 use crate::failure::Failure;
 use crate::journal::{Filed, Frame, Journal, JournalConfig, Record, State};
-use crate::state::VbStateDoc;
+use crate::state::{StateNumbers, VbStateDoc};
 use crate::store::{Background, Counts, KvStore, SaveBatch, Snapshot, States, Stats, StoredVb, Usage};
 use charged::Charged;
 use overlay::Overlay;
-use runs::Runs;
+use runs::{Runs, merged};
 
 /// Choices about a bucket with a journal.
 #[derive(Clone, Copy, Debug)]
@@ -132,6 +132,13 @@ impl Vb {
     }
 }
 
+/// A batch that is saved, and where its vBucket's others are.
+struct Taken<'a> {
+    vb: VbId,
+    batch: SaveBatch<'a>,
+    unfiled: Arc<Vb>,
+}
+
 /// What of a vBucket is in the journal only.
 #[derive(Default)]
 struct Unfiled {
@@ -164,21 +171,30 @@ struct Oldest {
 
 impl Unfiled {
     /// Takes what a save journaled; returns the bytes that came.
-    fn add(
-        &mut self,
-        account: &Account,
-        items: &[Version],
-        state: Arc<VbStateDoc>,
-        since: Oldest,
-        last: Frame,
-    ) -> u64 {
-        let bytes = items.iter().map(|version| version.allocated_bytes() as u64).sum();
-        self.runs.push(items, last, account);
-        self.state = Some(state);
+    fn add(&mut self, account: &Account, batch: SaveBatch<'_>, since: Oldest, last: Frame) -> u64 {
+        let bytes = batch.items.iter().map(|version| version.allocated_bytes() as u64).sum();
+        self.runs.push(batch.items, last, account);
+        self.set_state(batch.state);
         self.since.get_or_insert(since);
         self.last = last;
         self.bytes += bytes;
         bytes
+    }
+
+    /// Mostly nobody else has the state of before, and only its numbers change.
+    fn set_state(&mut self, state: &VbStateDoc) {
+        match self.state.as_mut().and_then(Arc::get_mut) {
+            Some(known) if known.same_structure(state) => StateNumbers::of(state).apply(known),
+            _ => self.state = Some(Arc::new(state.clone())),
+        }
+    }
+
+    /// How a state is journaled behind the last one.
+    fn journaled<'s>(&self, state: &'s VbStateDoc) -> State<'s> {
+        match &self.state {
+            Some(known) if known.same_structure(state) => State::Numbers(state),
+            _ => State::Whole(state),
+        }
     }
 }
 
@@ -253,15 +269,12 @@ impl Journaled {
         since.map(|since| since.frame).min().unwrap_or(next)
     }
 
-    fn save_taken(&self, group: &[(VbId, SaveBatch<'_>)]) -> Vec<Result<(), Failure>> {
-        let states: Vec<Arc<VbStateDoc>> =
-            group.iter().map(|(_, batch)| Arc::new(batch.state.clone())).collect();
-        let journaled = self.make_room().and_then(|()| self.journal_group(group, &states));
-        match journaled {
+    fn save_taken(&self, group: &[Taken<'_>]) -> Vec<Result<(), Failure>> {
+        match self.make_room().and_then(|()| self.journal_group(group)) {
             Ok(()) => {
                 self.saved_at_ns.store(self.env.clock.monotonic_ns(), Ordering::Relaxed);
                 self.saves.fetch_add(group.len() as u64, Ordering::Relaxed);
-                let items: usize = group.iter().map(|(_, batch)| batch.items.len()).sum();
+                let items: usize = group.iter().map(|one| one.batch.items.len()).sum();
                 self.items_saved.fetch_add(items as u64, Ordering::Relaxed);
                 group.iter().map(|_| Ok(())).collect()
             }
@@ -274,27 +287,17 @@ impl Journaled {
     }
 
     /// Journals a group; the caller made sure that there is room.
-    fn journal_group(
-        &self,
-        group: &[(VbId, SaveBatch<'_>)],
-        states: &[Arc<VbStateDoc>],
-    ) -> Result<(), Failure> {
-        let vbuckets: Vec<Arc<Vb>> = group.iter().map(|(vb, _)| self.vb(*vb)).collect();
+    fn journal_group(&self, group: &[Taken<'_>]) -> Result<(), Failure> {
         let _appending = self.appending.lock();
-        let records = group.iter().zip(states).zip(&vbuckets).map(|(((vb, batch), state), unfiled)| {
-            let known = unfiled.unfiled.lock().state.clone();
-            let state = match known {
-                Some(known) if known.same_structure(state) => State::Numbers(state),
-                _ => State::Whole(state),
-            };
+        let records = group.iter().map(|Taken { vb, batch, unfiled }| {
+            let state = unfiled.unfiled.lock().journaled(batch.state);
             Record::Save { vb: *vb, state, items: batch.items }
         });
-        let records: Vec<Record<'_>> = records.collect();
         let since = Oldest { frame: self.journal.next_frame(), at: self.env.clock.monotonic() };
         let last = self.append(records)?;
         let mut added = 0;
-        for (((_, batch), state), vb) in group.iter().zip(states).zip(&vbuckets) {
-            added += vb.unfiled.lock().add(self.account(), batch.items, state.clone(), since, last);
+        for Taken { batch, unfiled, .. } in group {
+            added += unfiled.unfiled.lock().add(self.account(), *batch, since, last);
         }
         self.unfiled_bytes.fetch_add(added, Ordering::Relaxed);
         Ok(())
@@ -305,9 +308,9 @@ impl Journaled {
         let unfiled = self.vb(vb);
         loop {
             let (runs, state, filings, is_void) = {
-                let unfiled = unfiled.settled(&self.filing);
+                let mut unfiled = unfiled.settled(&self.filing);
                 let state = unfiled.since.and(unfiled.state.clone());
-                (unfiled.runs.clone(), state, unfiled.filings, unfiled.file_is_void)
+                (unfiled.runs.all(self.account()), state, unfiled.filings, unfiled.file_is_void)
             };
             let file = if is_void { None } else { self.files.snapshot(vb)? };
             // A filing that began meanwhile may have put newer versions into the file.
@@ -318,7 +321,7 @@ impl Journaled {
                 return Ok(None);
             }
             let state = state.map(|state| VbStateDoc::clone(&state));
-            return Ok(Some(Overlay { unfiled: Charged::new(runs.merged(), self.account()), state, file }));
+            return Ok(Some(Overlay { unfiled: Charged::new(merged(&runs), self.account()), state, file }));
         }
     }
 
@@ -381,9 +384,15 @@ impl KvStore for Journaled {
     fn save_group(&self, group: &[(VbId, SaveBatch<'_>)]) -> Vec<Result<(), Failure>> {
         group.iter().for_each(|(_, batch)| batch.assert_sorted());
         // a vBucket that cannot be filed is on its own
-        let mut answers: Vec<_> = group.iter().map(|(vb, _)| self.is_stuck(*vb)).collect();
-        let taken = group.iter().zip(&answers).filter(|(_, answer)| answer.is_ok());
-        let taken: Vec<(VbId, SaveBatch<'_>)> = taken.map(|(one, _)| *one).collect();
+        let mut taken = Vec::with_capacity(group.len());
+        let mut answers: Vec<Result<(), Failure>> = Vec::with_capacity(group.len());
+        for (vb, batch) in group {
+            let unfiled = self.vb(*vb);
+            answers.push(self.is_stuck(*vb, &unfiled));
+            if answers.last().is_some_and(Result::is_ok) {
+                taken.push(Taken { vb: *vb, batch: *batch, unfiled });
+            }
+        }
         if !taken.is_empty() {
             let mut saved = self.save_taken(&taken).into_iter();
             answers.iter_mut().filter(|answer| answer.is_ok()).for_each(|answer| {

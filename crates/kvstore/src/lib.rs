@@ -27,6 +27,6 @@ pub use journaled::{Journaled, JournaledConfig};
 pub use manifest::{StoredCollection, StoredDrop, StoredManifest, StoredScope};
 pub use memory::Memory;
 pub use nothing::Nothing;
-pub use sort::{newest_of, release, sort_newest, sort_newest_from};
+pub use sort::{add_newest_of, newest_of, release, sort_newest, sort_newest_from};
 pub use state::{CheckpointType, FailoverEntry, VbStateDoc};
 pub use store::{Background, Counts, KvStore, SaveBatch, Snapshot, States, Stats, StoredVb, Usage, Values};

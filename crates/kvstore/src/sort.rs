@@ -63,10 +63,21 @@ pub fn newest_of<'a>(items: impl Iterator<Item = &'a Version>) -> Vec<Version> {
     newest.iter().enumerate().map(take).collect()
 }
 
+/// Appends what [`newest_of`] says of `count` versions.
+pub fn add_newest_of<'a>(items: impl Iterator<Item = &'a Version>, count: u64, out: &mut Vec<Version>) {
+    if count < FEW as u64 {
+        let from = out.len();
+        out.extend(items.cloned());
+        sort_newest_from(out, from);
+    } else {
+        out.extend(newest_of(items));
+    }
+}
+
 /// Lets go of versions that lie scattered in memory: counting each down would otherwise wait for it.
-pub fn release(mut items: Vec<Version>) {
+pub fn release(items: &mut Vec<Version>) {
     while let Some(last) = items.pop() {
-        prefetch(&items, items.len().wrapping_sub(AHEAD));
+        prefetch(items, items.len().wrapping_sub(AHEAD));
         drop(last);
     }
 }

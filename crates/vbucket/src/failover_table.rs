@@ -1,5 +1,7 @@
 //! The failover table: which histories a vBucket has had, and where a stream may go on.
 
+use std::sync::Arc;
+
 use base::planted::{self, Bug};
 use base::{Seqno, VbUuid};
 
@@ -15,10 +17,10 @@ pub struct FailoverEntry {
     pub seqno: Seqno,
 }
 
-/// The histories of a vBucket, newest first; never empty.
+/// The histories of a vBucket, newest first; never empty. A clone is a counted pointer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailoverTable {
-    entries: Vec<FailoverEntry>,
+    entries: Arc<[FailoverEntry]>,
 }
 
 /// What a client that asks for a stream says about where it stands (BinaryProtocol.md, DCP stream request).
@@ -52,7 +54,7 @@ pub enum Resume {
 impl FailoverTable {
     /// The table of a new vBucket.
     pub fn new(uuid: VbUuid) -> FailoverTable {
-        FailoverTable { entries: vec![FailoverEntry { uuid, seqno: Seqno(0) }] }
+        FailoverTable { entries: [FailoverEntry { uuid, seqno: Seqno(0) }].into() }
     }
 
     /// The table with these entries, newest first; nothing if there are none or they are not in order.
@@ -60,7 +62,7 @@ impl FailoverTable {
     pub fn from_entries(mut entries: Vec<FailoverEntry>) -> Option<FailoverTable> {
         let ordered = entries.windows(2).all(|pair| pair[0].seqno >= pair[1].seqno);
         entries.truncate(MAX_ENTRIES);
-        (ordered && !entries.is_empty()).then_some(FailoverTable { entries })
+        (ordered && !entries.is_empty()).then(|| FailoverTable { entries: entries.into() })
     }
 
     /// Its entries, newest first.
@@ -70,7 +72,7 @@ impl FailoverTable {
 
     /// The entries as a list, newest first.
     pub fn to_entries(&self) -> Vec<FailoverEntry> {
-        self.entries.clone()
+        self.entries.to_vec()
     }
 
     /// The history that goes on now.
@@ -87,18 +89,20 @@ impl FailoverTable {
 
     /// Begins a new history after `seqno`; entries above it describe what is lost and go.
     pub fn new_entry(&mut self, uuid: VbUuid, seqno: Seqno) {
-        self.entries.retain(|entry| entry.seqno <= seqno);
-        self.entries.insert(0, FailoverEntry { uuid, seqno });
-        self.entries.truncate(MAX_ENTRIES);
+        let before = self.entries.iter().filter(|entry| entry.seqno <= seqno).copied();
+        let all = std::iter::once(FailoverEntry { uuid, seqno }).chain(before);
+        self.entries = all.take(MAX_ENTRIES).collect();
     }
 
     /// Drops the entries above `seqno`, as after a rollback; at least the oldest stays.
     pub fn prune_above(&mut self, seqno: Seqno) {
         let oldest = self.entries[self.entries.len() - 1];
-        self.entries.retain(|entry| entry.seqno <= seqno);
-        if self.entries.is_empty() {
-            self.entries.push(oldest);
+        let mut kept: Vec<FailoverEntry> =
+            self.entries.iter().filter(|entry| entry.seqno <= seqno).copied().collect();
+        if kept.is_empty() {
+            kept.push(oldest);
         }
+        self.entries = kept.into();
     }
 
     /// Whether `client` may go on where it stands, given the vBucket's high seqno and purge seqno.

@@ -60,9 +60,9 @@ pub fn open(dir: &Path, config: CouchConfig) -> Couch {
 
 /// What a flusher does with what is queued.
 pub fn flush(store: &Couch, vb: VbId, queue: &[Version]) {
-    let items = kvstore::newest_of(queue.iter());
+    let mut items = kvstore::newest_of(queue.iter());
     store.save(vb, SaveBatch { items: &items, state: &VbStateDoc::default() }).expect("a save");
-    kvstore::release(items);
+    kvstore::release(&mut items);
 }
 
 /// The least that keeps versions in order and safe: sort, append with checksums, sync, and sync again.
@@ -230,11 +230,11 @@ pub fn sorts() {
                     items.extend(if shuffled { queue.shuffled(n) } else { queue.keys(n) });
                 }
                 let clocks = Clocks::start();
-                let newest = kvstore::newest_of(items.iter());
+                let mut newest = kvstore::newest_of(items.iter());
                 let sorted = clocks.stop().1;
                 assert_eq!(newest.len(), n);
                 let clocks = Clocks::start();
-                kvstore::release(newest);
+                kvstore::release(&mut newest);
                 (sorted * 1e9 / n as f64, clocks.stop().1 * 1e9 / n as f64)
             };
             for twice in [false, true] {

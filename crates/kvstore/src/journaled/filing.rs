@@ -110,11 +110,11 @@ impl Journaled {
         let _appending = self.appending.lock();
         let (mut bytes, mut runs, mut has_void) = (0, Vec::new(), false);
         for (vb, state) in &states {
-            let unfiled = state.unfiled.lock();
+            let mut unfiled = state.unfiled.lock();
             bytes += unfiled.bytes;
             has_void |= unfiled.file_is_void;
             if let Some(state) = unfiled.state.clone().filter(|_| unfiled.since.is_some()) {
-                runs.push((*vb, state, unfiled.runs.all()));
+                runs.push((*vb, state, unfiled.runs.all(self.account())));
             }
         }
         if has_void || bytes > self.config.journal_bytes / CARRIED_SHARE {
@@ -141,8 +141,7 @@ impl Journaled {
     }
 
     /// Whether a vBucket takes no more saves, because what it has in the journal cannot be filed and is much already.
-    pub(super) fn is_stuck(&self, vb: VbId) -> Result<(), Failure> {
-        let state = self.vb(vb);
+    pub(super) fn is_stuck(&self, vb: VbId, state: &Vb) -> Result<(), Failure> {
         let is_stuck = || {
             let unfiled = state.unfiled.lock();
             unfiled.left_alone_until.is_some() && unfiled.bytes > self.config.journal_bytes / STUCK_SHARE
@@ -233,7 +232,7 @@ impl Journaled {
         let mut now = unfiled.unfiled.lock();
         let (Some(_), Some(state)) = (now.since, now.state.clone()) else { return Ok(None) };
         now.filings += 1;
-        let (runs, barrier) = now.runs.freeze();
+        let (runs, barrier) = now.runs.freeze(self.account());
         let (through, bytes) = (barrier.unwrap_or(now.last), std::mem::take(&mut now.bytes));
         drop(now);
         let items = Charged::new(merged(&runs), self.account());

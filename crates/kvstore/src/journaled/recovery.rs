@@ -19,7 +19,7 @@ use crate::journal::{Filed, Frame, Journal, Replayed, ReplayedState};
 use crate::manifest::StoredManifest;
 use crate::sort::newest_of;
 use crate::state::VbStateDoc;
-use crate::store::{Counts, KvStore, StoredVb};
+use crate::store::{Counts, KvStore, SaveBatch, StoredVb};
 
 /// A vBucket as the journal tells of it.
 #[derive(Default)]
@@ -161,15 +161,15 @@ fn take_in(
             }
         };
         let since = Oldest { frame: save.frame, at: now };
-        let state = Arc::new(state.clone());
         // many saves become one run, but none together with what came before a change of the collections
         let is_end = save.items.iter().any(|version| version.key().collection == SYSTEM);
         gathered.extend(save.items);
         let items = if is_end { newest_of(std::mem::take(&mut gathered).iter()) } else { Vec::new() };
-        unfiled.add(account, &items, state, since, save.frame);
+        unfiled.add(account, SaveBatch { items: &items, state }, since, save.frame);
     }
-    if let (Some(state), Some(since)) = (unfiled.state.clone(), unfiled.since) {
-        unfiled.add(account, &newest_of(gathered.iter()), state, since, unfiled.last);
+    if let (Some(state), Some(since)) = (&state, unfiled.since) {
+        let items = newest_of(gathered.iter());
+        unfiled.add(account, SaveBatch { items: &items, state }, since, unfiled.last);
     }
 }
 

@@ -17,12 +17,16 @@ pub(super) type Run = Arc<Charged>;
 /// So many runs of about one size become one: the more, the fewer times each version is sorted again, and the more
 /// runs a reader looks into.
 const FAN_IN: usize = 24;
+/// Small saves gather unsorted until they are so many versions, and become a run then.
+const RECENT: usize = 32;
 
 /// Runs, oldest first. Of versions of one key that with the highest seqno counts, which is in the newest run except
 /// while a rollback is not complete.
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub(super) struct Runs {
     runs: Vec<Run>,
+    /// What came after all of them, in the order in which it came; a key may be there several times.
+    recent: Option<Charged>,
     /// So many of the oldest are being filed and stay as they are.
     frozen: usize,
     /// Behind which runs a save ended that changed the collections, and the frame of that save: what came before is
@@ -31,17 +35,35 @@ pub(super) struct Runs {
 }
 
 impl Runs {
-    /// Adds a newer run. As soon as there are [`FAN_IN`] neighbours of about one size they are merged, so that there
-    /// are never more runs than some times a logarithm of the items.
+    /// Adds newer versions, one for each key.
     pub(super) fn push(&mut self, items: &[Version], frame: Frame, account: &Account) {
-        if items.is_empty() {
-            return;
+        let has_events = items.iter().any(|version| version.key().collection == SYSTEM);
+        if self.recent.as_ref().is_some_and(|recent| has_events || recent.room() < items.len()) {
+            self.settle(account);
         }
-        self.runs.push(Arc::new(Charged::new(items.to_vec(), account)));
-        self.merge_small(account);
-        if items.iter().any(|version| version.key().collection == SYSTEM) {
+        if has_events || items.len() >= RECENT {
+            self.push_run(Charged::new(items.to_vec(), account), account);
+        } else if !items.is_empty() {
+            self.recent.get_or_insert_with(|| Charged::with_capacity(RECENT, account)).extend(items);
+        }
+        if has_events {
             self.barriers.push((self.runs.len(), frame));
         }
+    }
+
+    /// Makes a run of what is none yet.
+    pub(super) fn settle(&mut self, account: &Account) {
+        if let Some(mut recent) = self.recent.take() {
+            recent.sort_newest();
+            self.push_run(recent, account);
+        }
+    }
+
+    /// Adds a newer run. As soon as there are [`FAN_IN`] neighbours of about one size they are merged, so that there
+    /// are never more runs than some times a logarithm of the items.
+    fn push_run(&mut self, run: Charged, account: &Account) {
+        self.runs.push(Arc::new(run));
+        self.merge_small(account);
     }
 
     fn merge_small(&mut self, account: &Account) {
@@ -59,7 +81,8 @@ impl Runs {
     }
 
     /// Keeps the oldest runs as they are until [`Runs::thaw`], and says through which frame they go if that is not all.
-    pub(super) fn freeze(&mut self) -> (Vec<Run>, Option<Frame>) {
+    pub(super) fn freeze(&mut self, account: &Account) -> (Vec<Run>, Option<Frame>) {
+        self.settle(account);
         let barrier = self.barriers.first().copied();
         self.frozen = barrier.map_or(self.runs.len(), |(end, _)| end);
         (self.runs[..self.frozen].to_vec(), barrier.map(|(_, frame)| frame))
@@ -79,11 +102,21 @@ impl Runs {
     }
 
     /// All of them, oldest first.
-    pub(super) fn all(&self) -> Vec<Run> {
+    pub(super) fn all(&mut self, account: &Account) -> Vec<Run> {
+        self.settle(account);
         self.runs.clone()
     }
 
-    /// The events about collections in them, in the order in which they happened.
+    fn recent(&self) -> &[Version] {
+        self.recent.as_deref().unwrap_or_default()
+    }
+
+    /// Every version, those included that newer ones replaced.
+    fn versions(&self) -> impl Iterator<Item = &Version> {
+        self.runs.iter().flat_map(|run| run.iter()).chain(self.recent())
+    }
+
+    /// The events about collections in them, in the order in which they happened: all of them are in runs.
     pub(super) fn events(&self) -> impl Iterator<Item = &Version> {
         self.runs.iter().flat_map(|run| events_in(run))
     }
@@ -91,12 +124,13 @@ impl Runs {
     /// Whether there is something of a collection in them.
     pub(super) fn hold(&self, id: CollectionId) -> bool {
         self.runs.iter().any(|run| holds(run, id))
+            || self.recent().iter().any(|version| version.key().collection == id)
     }
 
     /// By collection, the highest seqno of what belongs to it; looks at every version.
     pub(super) fn high_seqnos(&self) -> BTreeMap<CollectionId, Seqno> {
         let mut all = BTreeMap::new();
-        for version in self.runs.iter().flat_map(|run| run.iter()) {
+        for version in self.versions() {
             let id = version.document_key().collection;
             if id != SYSTEM {
                 let high: &mut Seqno = all.entry(id).or_default();
@@ -108,18 +142,13 @@ impl Runs {
 
     /// The newest version of a key.
     pub(super) fn get(&self, stored_key: &[u8]) -> Option<&Version> {
-        self.runs.iter().rev().find_map(|run| find(run, stored_key))
+        let recent = self.recent().iter().rev().find(|version| version.stored_key() == stored_key);
+        recent.or_else(|| self.runs.iter().rev().find_map(|run| find(run, stored_key)))
     }
 
     /// The highest seqno; looks at every version.
     pub(super) fn high_seqno(&self) -> Seqno {
-        let all = self.runs.iter().flat_map(|run| run.iter());
-        all.map(|version| version.meta().by_seqno).max().unwrap_or_default()
-    }
-
-    /// Everything, by key, the newest of each.
-    pub(super) fn merged(&self) -> Vec<Version> {
-        merged(&self.runs)
+        self.versions().map(|version| version.meta().by_seqno).max().unwrap_or_default()
     }
 }
 
@@ -173,7 +202,7 @@ mod tests {
                 model.extend(items.iter().map(|v| (v.stored_key().to_vec(), v.meta().by_seqno.0)));
                 match (then, &frozen) {
                     (1, None) => {
-                        let taken = merged(&runs.freeze().0);
+                        let taken = merged(&runs.freeze(&account).0);
                         let taken = taken.iter().map(|v| (v.stored_key().to_vec(), v.meta().by_seqno.0));
                         frozen = Some(taken.collect());
                         prop_assert_eq!(frozen.as_ref(), Some(&model));
@@ -189,18 +218,24 @@ mod tests {
                     }
                     _ => {}
                 }
-                let found: BTreeMap<_, _> =
-                    runs.merged().iter().map(|v| (v.stored_key().to_vec(), v.meta().by_seqno.0)).collect();
+                let mut found = BTreeMap::new();
+                for version in runs.versions() {
+                    let high = found.entry(version.stored_key().to_vec()).or_default();
+                    *high = version.meta().by_seqno.0.max(*high);
+                }
                 prop_assert_eq!(&found, &model);
+                prop_assert_eq!(Some(&runs.high_seqno().0), model.values().max().or(Some(&0)));
                 prop_assert!(runs.runs.len() < 4 * FAN_IN);
                 for (key, seqno) in &model {
                     prop_assert_eq!(runs.get(key).map(|v| v.meta().by_seqno.0), Some(*seqno));
                 }
-                let kept: usize = runs.runs.iter().map(|run| run.len()).sum();
+                let kept = runs.versions().count();
                 let charged = account.exact()[Part::Storage as usize] as usize;
                 prop_assert!(charged >= 8 * kept && (kept > 0 || charged == 0), "{charged} for {kept}");
             }
-            drop(runs);
+            let all = merged(&runs.all(&account));
+            prop_assert!(all.iter().map(|v| v.stored_key()).eq(model.keys()), "sorted, each once");
+            drop((all, runs));
             prop_assert_eq!(account.exact(), [0; base::memory::PARTS], "what is charged is given back");
         }
     }

@@ -4,7 +4,7 @@ use base::planted::{self, Bug};
 use base::{Cas, RevSeqno, Seqno, VbId, VbState};
 
 use crate::durability::Topology;
-use crate::failover_table::FailoverEntry;
+use crate::failover_table::FailoverTable;
 use crate::range::{Range, RangeLimit};
 use crate::received::SnapshotBounds;
 use crate::removed::Removed;
@@ -19,7 +19,7 @@ pub struct FlushBatch {
     /// The role.
     pub state: VbState,
     /// The histories, newest first.
-    pub failover: Vec<FailoverEntry>,
+    pub failover: FailoverTable,
     /// The seqno that the batch reaches.
     pub high_seqno: Seqno,
     /// Tombstones up to here may have been forgotten.
@@ -149,7 +149,7 @@ impl VBucket {
             range,
             id: self.id,
             state: self.state,
-            failover: self.failover.to_entries(),
+            failover: self.failover.clone(),
             high_seqno,
             purge_seqno: self.purge_seqno,
             max_cas: self.max_cas(),
