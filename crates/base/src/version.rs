@@ -422,6 +422,7 @@ impl Version {
     }
 
     /// Asks the processor to bring metadata and key closer.
+    #[inline]
     pub fn prefetch(&self) {
         prefetch(self.0.as_ptr().cast());
     }
@@ -462,6 +463,7 @@ impl Version {
 }
 
 /// Asks the processor to bring the cache line at `at` closer.
+#[inline]
 pub fn prefetch(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch never faults, whatever the address.
@@ -470,6 +472,14 @@ pub fn prefetch(at: *const u8) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = at;
+}
+
+/// Asks the processor to bring all of something closer, or its first kilobyte.
+#[inline]
+pub fn prefetch_all<T>(it: *const T) {
+    for at in (0..size_of::<T>().min(1024)).step_by(64) {
+        prefetch(it.cast::<u8>().wrapping_add(at));
+    }
 }
 
 impl Clone for Version {

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use base::planted::{self, Bug};
+use base::version::prefetch_all;
 use base::{Seqno, SyncWrite, VbId, Version, VersionMeta};
 use kvstore::{CheckpointType, FailoverEntry, SaveBatch, VbStateDoc};
-use vbucket::{FlushBatch, Pressure, SnapshotKind};
+use vbucket::{FlushBatch, Pressure, Removed, SnapshotKind};
 
 use crate::bucket::Bucket;
 use crate::durability::Settled;
@@ -15,6 +16,8 @@ use crate::topology::TopologyValues;
 
 /// How long the flusher pauses after a failure before it tries again.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
+/// What was removed of so many vBuckets is freed together.
+const FREED_TOGETHER: usize = 64;
 
 /// What a step did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +80,11 @@ impl Bucket {
     fn flush_group(&self, group: &[VbId]) -> Progress {
         assert!(group.len() <= self.flush.group_vbuckets(), "the queue gives no more");
         let mut space = self.flushing.lock();
-        let batches: Vec<FlushBatch> = group.iter().filter_map(|vb| self.take_batch(*vb)).collect();
+        let take = |(i, vb): (usize, &VbId)| {
+            self.prefetch_shard(group.get(i + 1).copied());
+            self.take_batch(*vb)
+        };
+        let batches: Vec<FlushBatch> = group.iter().enumerate().filter_map(take).collect();
         if batches.is_empty() {
             return Progress::Worked;
         }
@@ -86,10 +93,13 @@ impl Bucket {
         // One vBucket that cannot be saved holds up no others.
         let mut progress = Progress::Failed;
         let mut settled = Settled::default();
-        for (batch, saved) in batches.into_iter().zip(outcomes) {
+        let mut removed = Vec::with_capacity(batches.len().min(FREED_TOGETHER));
+        let mut rest = batches.into_iter().zip(outcomes).peekable();
+        while let Some((batch, saved)) = rest.next() {
+            self.prefetch_shard(rest.peek().map(|(next, _)| next.id));
             match saved {
                 _ if saved.is_ok() || planted::is(Bug::FailedSaveCounts) => {
-                    self.saved(batch, &mut settled);
+                    removed.push(self.saved(batch, &mut settled));
                     progress = Progress::Worked;
                 }
                 _ => self.not_saved(&batch),
@@ -97,8 +107,12 @@ impl Bucket {
             if settled.is_large() {
                 settled.tell();
             }
+            if removed.len() >= FREED_TOGETHER {
+                self.free(&mut removed);
+            }
         }
         settled.tell();
+        self.free(&mut removed);
         self.tell_replica_room();
         progress
     }
@@ -113,8 +127,24 @@ impl Bucket {
         shard.vb.take_flush_batch(self.config.flush_batch_items as u64)
     }
 
-    /// Notes that a batch is on disk. Those who waited for what is committed by that are in `settled`.
-    fn saved(&self, batch: FlushBatch, settled: &mut Settled) {
+    /// Asks the processor to bring a vBucket closer that is worked on next.
+    fn prefetch_shard(&self, vb: Option<VbId>) {
+        if let Some(shard) = vb.and_then(|vb| self.shards.get(usize::from(vb.0))) {
+            prefetch_all(shard);
+        }
+    }
+
+    /// Frees what nobody needs any more, which was not looked at for long.
+    fn free(&self, removed: &mut Vec<Removed>) {
+        for depth in 0..3 {
+            removed.iter().for_each(|one| one.prefetch(depth));
+        }
+        removed.drain(..).for_each(|one| self.dispose(one));
+    }
+
+    /// Notes that a batch is on disk. Those who waited for what is committed by that are in `settled`. Returns what
+    /// nobody needs any more.
+    fn saved(&self, batch: FlushBatch, settled: &mut Settled) -> Removed {
         let (removed, has_more) = {
             let mut shard = self.flushing_shard(batch.id);
             let prepared = shard.vb.high_prepared_seqno();
@@ -137,7 +167,7 @@ impl Bucket {
         self.waiters.persisted(batch.id, batch.high_seqno);
         // The batch holds what was removed: it goes first, so that not it is what frees everything.
         drop(batch);
-        self.dispose(removed);
+        removed
     }
 
     fn not_saved(&self, batch: &FlushBatch) {

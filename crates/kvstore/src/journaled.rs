@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::env::Env;
+use base::version::prefetch_all;
 use base::{Account, CollectionId, DocKey, Seqno, VbId, Version};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
@@ -296,7 +297,10 @@ impl Journaled {
         let since = Oldest { frame: self.journal.next_frame(), at: self.env.clock.monotonic() };
         let last = self.append(records)?;
         let mut added = 0;
-        for Taken { batch, unfiled, .. } in group {
+        for (i, Taken { batch, unfiled, .. }) in group.iter().enumerate() {
+            if let Some(next) = group.get(i + 1) {
+                prefetch_all(Arc::as_ptr(&next.unfiled));
+            }
             added += unfiled.unfiled.lock().add(self.account(), *batch, since, last);
         }
         self.unfiled_bytes.fetch_add(added, Ordering::Relaxed);

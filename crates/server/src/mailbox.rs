@@ -18,13 +18,13 @@ struct Mailbox {
 
 #[derive(Default)]
 struct Inner {
-    letters: Vec<Waker>,
+    letters: Vec<Arc<Letter>>,
     /// Wakes whoever delivers.
     postman: Option<Waker>,
 }
 
 impl Mailbox {
-    fn leave(&self, letter: Waker) {
+    fn leave(&self, letter: Arc<Letter>) {
         let postman = {
             let mut inner = self.inner.lock();
             inner.letters.push(letter);
@@ -44,7 +44,8 @@ struct Letter {
 
 impl Wake for Letter {
     fn wake(self: Arc<Self>) {
-        self.mailbox.leave(self.task.clone());
+        let mailbox = Arc::clone(&self.mailbox);
+        mailbox.leave(self);
     }
 }
 
@@ -58,7 +59,7 @@ pub async fn deliver() {
             inner.postman = Some(cx.waker().clone());
             std::mem::take(&mut inner.letters)
         };
-        letters.into_iter().for_each(Waker::wake);
+        letters.into_iter().for_each(|letter| letter.task.wake_by_ref());
         Poll::<()>::Pending
     })
     .await;

@@ -228,7 +228,8 @@ impl Socket {
         if any {
             self.send(&mut output);
             if self.next == Next::Later {
-                self.next = Next::Turn;
+                let is_done = self.partial.is_empty() && self.connection.closing().is_none();
+                self.next = if is_done { Next::Bytes(protocol::HEADER_BYTES) } else { Next::Turn };
             }
         }
         any

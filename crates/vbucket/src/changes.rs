@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use base::version::prefetch;
 use base::{ItemKind, Seqno, SyncWrite, Version};
 
 use crate::checkpoint_memory::{Charge, CheckpointMemory, rounded};
@@ -83,6 +84,15 @@ impl Chunk {
 
     pub(crate) fn sums(&self) -> Sums {
         self.sums
+    }
+
+    /// Asks the processor to bring the slots closer, or the first of the changes in them.
+    pub(crate) fn prefetch(&self, changes: bool) {
+        if changes {
+            self.slots.iter().take(FIRST_SLOTS).flatten().for_each(Version::prefetch);
+        } else {
+            prefetch(self.slots.as_ptr().cast());
+        }
     }
 
     fn index(&self, seqno: Seqno) -> usize {

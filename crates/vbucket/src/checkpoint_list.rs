@@ -7,6 +7,7 @@
 use std::sync::{Arc, OnceLock};
 
 use base::Seqno;
+use base::version::prefetch_all;
 
 use crate::changes::{Chunk, Sums};
 use crate::checkpoint_memory::{Charge, CheckpointMemory, rounded};
@@ -81,6 +82,14 @@ impl Node {
     /// Bytes allocated for it, without its chunk.
     pub(crate) fn overhead_bytes(&self) -> u64 {
         self.charge.bytes() as u64
+    }
+
+    /// Asks the processor to bring closer itself (depth 0), its list of changes (1), or the first of these (2).
+    pub(crate) fn prefetch(self: &Arc<Node>, depth: usize) {
+        match (depth, self) {
+            (0, node) => prefetch_all(Arc::as_ptr(node)),
+            (_, node) => node.sealed().iter().for_each(|sealed| sealed.chunk.prefetch(depth > 1)),
+        }
     }
 
     /// Gives it its chunk: its checkpoint is closed.

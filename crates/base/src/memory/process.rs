@@ -41,7 +41,7 @@ pub fn settle_system() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        let arenas = i32::try_from(cores.max(2)).unwrap_or(i32::MAX);
+        let arenas = i32::try_from(2 * cores.max(2) + 2).unwrap_or(i32::MAX);
         // SAFETY: it may be called at any time. What is refused stays as it was.
         unsafe {
             libc::mallopt(libc::M_ARENA_MAX, arenas);

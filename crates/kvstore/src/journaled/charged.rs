@@ -40,8 +40,10 @@ impl Charged {
         self.versions.extend_from_slice(more);
     }
 
-    /// Sorts by stored key, and keeps the newest version of each.
+    /// Sorts by stored key, and keeps the newest version of each. All of them are asked for first, as nobody looked at
+    /// them for long.
     pub(super) fn sort_newest(&mut self) {
+        self.versions.iter().for_each(Version::prefetch);
         sort_newest(&mut self.versions);
     }
 }
