@@ -438,6 +438,11 @@ impl VBucket {
         self.sync_writes.prepares.as_ref().map_or(0, |prepares| prepares.len())
     }
 
+    /// The first prepare that is neither committed nor aborted.
+    pub fn first_in_flight(&self) -> Option<Seqno> {
+        Some(self.sync_writes.prepares.as_ref()?.front()?.prepared)
+    }
+
     /// Up to here this node has all prepares as safe as their levels ask.
     pub fn high_prepared_seqno(&self) -> Seqno {
         self.sync_writes.passive.high_prepared()
