@@ -62,6 +62,14 @@ bugs! {
     ReadSeesPrepare,
     /// A durable write is answered when it is prepared.
     AnswerBeforeCommit,
+    /// What is prepared alone takes its document's place at once, whatever its level asks.
+    AloneSeenAtOnce,
+    /// What is prepared alone is committed whenever somebody looks, whether or not it is on disk.
+    AloneCommittedBeforeDisk,
+    /// Streams are given what is prepared alone before it is on disk.
+    AloneStreamedBeforeDisk,
+    /// Whoever gives a vBucket a topology is answered before what was prepared alone is on disk.
+    TopologyForgetsAlone,
     // From memory to disk and back.
     /// What the disk refused to save is told to be saved.
     FailedSaveCounts,

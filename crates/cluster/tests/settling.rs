@@ -27,6 +27,29 @@ fn lead(leader: &mut Leader, view: &mut View, now: Duration) -> bool {
     has_moved
 }
 
+/// 1 and 2 alone belong to the chain.
+fn leave_two(view: &mut View) {
+    let bucket = view.state.buckets.get_mut(BUCKET).expect("it is there");
+    bucket.map[0] = vec![Some(NodeId(1)), Some(NodeId(2)), None];
+}
+
+/// All do what they are told, until there is nothing more to do.
+fn come_to_rest(leader: &mut Leader, view: &mut View, now: Duration) {
+    for _ in 0..20 {
+        let bucket = &view.state.buckets[BUCKET];
+        let takes_over = matches!(step(view), Some(Step::TakeOver { .. }));
+        let taker = bucket.target_of(0).and_then(|target| target[0]).filter(|_| takes_over);
+        let serves = taker.or(bucket.active(0));
+        for id in 1..=3 {
+            let role = if serves == Some(NodeId(id)) { VbState::Active } else { VbState::Replica };
+            reports(view, id, role, 6);
+        }
+        if !lead(leader, view, now) {
+            break;
+        }
+    }
+}
+
 #[test]
 fn who_is_silent_and_who_has_forgotten_are_no_majority_against_one() {
     let (mut view, mut leader) = (three(), leader());
@@ -63,8 +86,7 @@ fn whoever_says_that_it_has_no_copy_is_not_waited_for() {
 #[test]
 fn whoever_may_be_alone_with_a_write_since_the_active_node_is_missing_is_not_failed_over() {
     let mut view = three();
-    view.state.buckets.get_mut(BUCKET).expect("it is there").map[0] =
-        vec![Some(NodeId(1)), Some(NodeId(2)), None];
+    leave_two(&mut view);
     let fail_over = Command::FailOver { node: NodeId(2), force: false };
     assert!(command::apply(&view, &fail_over).is_ok(), "1 has everything");
     view.members.remove("1");
@@ -75,8 +97,7 @@ fn whoever_may_be_alone_with_a_write_since_the_active_node_is_missing_is_not_fai
 fn a_graceful_failover_does_not_end_while_another_node_is_missing_that_it_leaves_alone() {
     let (mut view, mut leader) = (three(), leader());
     view.state.auto_failover.enabled = false;
-    view.state.buckets.get_mut(BUCKET).expect("it is there").map[0] =
-        vec![Some(NodeId(1)), Some(NodeId(2)), None];
+    leave_two(&mut view);
     let graceful = Command::FailOverGracefully { node: NodeId(2) };
     view.state = command::apply(&view, &graceful).expect("all are alive");
     view.members.remove("1");
@@ -125,19 +146,7 @@ fn a_chain_settles_after_a_graceful_failover() {
     let (mut view, mut leader) = (three(), leader());
     let graceful = Command::FailOverGracefully { node: NodeId(1) };
     view.state = command::apply(&view, &graceful).expect("all are alive");
-    for _ in 0..20 {
-        let active = view.state.buckets[BUCKET].active(0);
-        let taker = view.state.buckets[BUCKET].target_of(0).and_then(|target| target[0]);
-        for id in 1..=3 {
-            let takes_over = matches!(step(&view), Some(Step::TakeOver { .. }));
-            let serves = if takes_over { taker } else { active };
-            let role = if serves == Some(NodeId(id)) { VbState::Active } else { VbState::Replica };
-            reports(&mut view, id, role, 6);
-        }
-        if !lead(&mut leader, &mut view, Duration::ZERO) {
-            break;
-        }
-    }
+    come_to_rest(&mut leader, &mut view, Duration::ZERO);
     assert_eq!(view.state.nodes[&NodeId(1)].status, Status::FailedOver);
     assert_eq!(step(&view), None, "revision {}", view.state.revision);
     assert_ne!(view.state.buckets[BUCKET].active(0), Some(NodeId(1)));
@@ -160,17 +169,7 @@ fn whoever_was_silent_while_vbuckets_were_moved_comes_back_although_the_move_is_
     }
     assert!(!view.state.buckets[BUCKET].chain(0).contains(&Some(NodeId(3))));
     view.state = command::apply(&view, &Command::CancelRebalance).expect("there is one");
-    // From now on all do what they are told.
-    for _ in 0..20 {
-        let active = view.state.buckets[BUCKET].active(0);
-        for id in 1..=3 {
-            let role = if active == Some(NodeId(id)) { VbState::Active } else { VbState::Replica };
-            reports(&mut view, id, role, 6);
-        }
-        if !lead(&mut leader, &mut view, LATE) {
-            break;
-        }
-    }
+    come_to_rest(&mut leader, &mut view, LATE);
     let bucket = &view.state.buckets[BUCKET];
     assert!(view.state.rebalance.is_none() && bucket.steps.is_empty() && bucket.missing.is_empty());
     assert!((1..=3).all(|id| bucket.chain(0).contains(&Some(NodeId(id)))), "{:?}", bucket.chain(0));
@@ -222,8 +221,7 @@ fn what_nobody_has_any_more_begins_anew() {
 #[test]
 fn nothing_begins_anew_while_somebody_who_was_failed_over_may_have_kept_a_copy() {
     let (mut view, mut leader) = (three(), leader());
-    view.state.buckets.get_mut(BUCKET).expect("it is there").map[0] =
-        vec![Some(NodeId(1)), Some(NodeId(2)), None];
+    leave_two(&mut view);
     view.state.nodes.get_mut(&NodeId(3)).expect("it is there").status = Status::FailedOver;
     view.state.auto_failover.enabled = false;
     view.members.remove("3");
@@ -244,8 +242,7 @@ fn nothing_begins_anew_while_somebody_who_was_failed_over_may_have_kept_a_copy()
 fn a_graceful_failover_that_waits_changes_nothing() {
     let (mut view, mut leader) = (three(), leader());
     view.state.auto_failover.enabled = false;
-    view.state.buckets.get_mut(BUCKET).expect("it is there").map[0] =
-        vec![Some(NodeId(1)), Some(NodeId(2)), None];
+    leave_two(&mut view);
     let graceful = Command::FailOverGracefully { node: NodeId(2) };
     view.state = command::apply(&view, &graceful).expect("all are alive");
     view.members.remove("1");

@@ -243,6 +243,7 @@ fn nodes_leave_and_come_while_clients_write() {
     assert_eq!(state.finished.as_ref().map(|finished| finished.outcome), Some(Outcome::Done), "{state:?}");
     assert!(!state.nodes.contains_key(&leaves));
     nodes.check_without(&ledger, leaves);
+    nodes.check_maps();
     nodes.stop();
 }
 
@@ -285,6 +286,18 @@ impl Nodes {
                 key.escape_ascii()
             );
         }
+    }
+
+    /// Whoever asks for the map gets the newest one, whichever node is asked: clients ask any, also one that has left.
+    fn check_maps(&self) {
+        let maps = self.members.iter().map(|member| {
+            let mut client = Client::connect(&member.server, "default", &[]);
+            let ask = RequestParts { opcode: opcode::GET_CLUSTER_CONFIG, ..RequestParts::default() };
+            client.request(&ask).json()["vBucketServerMap"].clone()
+        });
+        let maps: Vec<_> = maps.collect();
+        assert!(maps.iter().all(|map| *map == maps[0]), "{maps:?}");
+        assert_eq!(maps[0]["serverList"].as_array().map(Vec::len), Some(self.state().nodes.len()));
     }
 
     /// Ends them in any order, some of which have ended already.

@@ -11,14 +11,15 @@ use std::time::Duration;
 
 use base::env::sim::{SimDisk, SimHandles, SplitMix64};
 use base::env::{Disk, SimHandles as World};
-use base::{Cas, Datatype, DocKey, DurabilityLevel, VbId, VbState};
+use base::{Cas, Datatype, DocKey, DurabilityLevel, Seqno, VbId, VbState};
 use engine::{
-    Bucket, BucketConfig, Completion, Durable, Failure, StoreMode, StoreRequest, SyncOutcome,
-    topology_from_json,
+    Bucket, BucketConfig, Changes, Completion, Durable, Failure, Follower, StoreMode, StoreRequest,
+    StreamPlace, StreamWanted, SyncOutcome, topology_from_json,
 };
 use kvstore::{Couch, CouchConfig};
 use sim::crash::{every_crash, recorded};
 use sim::{CrashPlan, Verdict};
+use vbucket::{CursorId, RangeLimit, ResumePoint, Topology};
 
 const DIR: &str = "/data/bucket";
 const VBUCKETS: u16 = 2;
@@ -47,6 +48,8 @@ fn open(world: &World) -> Result<Bucket, Failure> {
 /// A change of one document.
 struct Write {
     value: String,
+    /// Whether its level asks for the disk: then whoever hears of it, hears that it is there.
+    needs_disk: bool,
     /// When it was told to be on disk, in changes of the disk.
     acknowledged_at: Option<u64>,
 }
@@ -82,8 +85,9 @@ impl Run {
         };
         let writes = self.0.entry((vb, key.clone())).or_default();
         // What needs no disk may be told at once; what does need it has been there then.
-        let is_told = mutated.pending.is_none() && durable.is_some_and(|durable| durable.level != LEVELS[0]);
-        writes.push(Write { value, acknowledged_at: is_told.then(|| disk.changes()) });
+        let needs_disk = durable.is_some_and(|durable| durable.level != LEVELS[0]);
+        let is_told = mutated.pending.is_none() && needs_disk;
+        writes.push(Write { value, needs_disk, acknowledged_at: is_told.then(|| disk.changes()) });
         waiting.extend(mutated.pending.map(|pending| (pending, (vb, key), writes.len() - 1)));
     }
 
@@ -96,6 +100,38 @@ impl Run {
             }
             outcome.is_none()
         });
+    }
+
+    /// Somebody reads a document, or is sent it: a sync write that needs the disk is told of by that, too.
+    fn hears(&mut self, disk: &SimDisk, vb: VbId, key: &[u8], value: &[u8]) {
+        let document = (vb, String::from_utf8_lossy(key).into_owned());
+        let write = self.0.get_mut(&document).and_then(|writes| {
+            writes.iter_mut().find(|write| write.needs_disk && write.value.as_bytes() == value)
+        });
+        if let Some(write) = write {
+            write.acknowledged_at.get_or_insert(disk.changes());
+        }
+    }
+
+    fn read(&mut self, rng: &mut SplitMix64, disk: &SimDisk, bucket: &Bucket) {
+        let (vb, key) = (VbId(rng.below(u64::from(VBUCKETS)) as u16), format!("k{}", rng.below(KEYS)));
+        if let Ok(found) = bucket.get(vb, DocKey::new(key.as_bytes()), bucket.now()) {
+            self.hears(disk, vb, key.as_bytes(), found.version.value());
+        }
+    }
+
+    /// A vBucket gets a topology. When that is answered, all that was told of or is on its way is on disk.
+    fn give_topology(&mut self, disk: &SimDisk, bucket: &Bucket, vb: VbId) {
+        bucket.set_vbucket_state(vb, VbState::Active, Some(chain_of_one())).expect("there is such a vBucket");
+        let waits = bucket.alone_committed(vb).expect("there is a disk");
+        if waits.is_some() {
+            bucket.flush_step();
+        }
+        let is_answered = waits.is_none_or(|waits| waits.try_take().is_some());
+        let writes = self.0.iter_mut().filter(|((of, _), _)| *of == vb && is_answered);
+        for write in writes.flat_map(|(_, writes)| writes).filter(|write| write.needs_disk) {
+            write.acknowledged_at.get_or_insert(disk.changes());
+        }
     }
 
     fn check(&self, disk: &SimDisk, at: u64) -> Vec<String> {
@@ -127,21 +163,64 @@ impl Run {
     }
 }
 
+fn chain_of_one() -> Topology {
+    topology_from_json(&serde_json::json!([["n_0"]])).expect("it is a topology")
+}
+
+/// Somebody who is sent what changes in a vBucket.
+struct Stream {
+    place: StreamPlace,
+    cursor: CursorId,
+}
+
+impl Stream {
+    fn new(bucket: &Bucket, vb: VbId) -> Stream {
+        let (at, wanted) = (ResumePoint::default(), StreamWanted::Everything);
+        let follower = Follower::new(VBUCKETS, || {});
+        let start = bucket.begin_stream(vb, &follower, &at, wanted, true).expect("it is active");
+        let cursor = bucket.join_memory(start.place, &"s".into(), Seqno(0)).expect("all is in memory");
+        Stream { place: start.place, cursor: cursor.id }
+    }
+
+    /// Takes what there is.
+    fn take(&self, run: &mut Run, disk: &SimDisk, bucket: &Bucket) {
+        if let Changes::Range(range) = bucket.take_changes(self.place, self.cursor, RangeLimit::NONE) {
+            for version in range.iter().filter(|version| !version.meta().sync_write.is_hidden()) {
+                run.hears(disk, self.place.vb, version.document_key().key, version.value());
+            }
+            bucket.advance_stream(self.place, self.cursor, range.end());
+        }
+    }
+}
+
 fn run(seed: u64, steps: u64, disk: &SimDisk) -> Run {
     let mut run = Run::default();
     let mut rng = SplitMix64::new(seed);
+    // Decides who looks when: what is written is what the seed decides.
+    let mut looks = SplitMix64::new(!seed);
     let world = world(seed, disk);
     let bucket = open(&world).expect("no fault planned");
     // Without a topology prepare and commit are one version.
     let chained = if seed.is_multiple_of(2) { VBUCKETS } else { 0 };
-    let alone = topology_from_json(&serde_json::json!([["n_0"]])).expect("it is a topology");
     for vb in (0..chained).map(VbId) {
-        bucket.set_vbucket_state(vb, VbState::Active, Some(alone.clone())).expect("there is such a vBucket");
+        let active = bucket.set_vbucket_state(vb, VbState::Active, Some(chain_of_one()));
+        active.expect("there is such a vBucket");
     }
+    // Some get one while there are such versions.
+    let gets_chain = (chained == 0 && looks.chance(1, 2)).then(|| looks.below(steps));
+    let streams: Vec<Stream> = (0..VBUCKETS).map(|vb| Stream::new(&bucket, VbId(vb))).collect();
     let mut waiting = Vec::new();
-    for _ in 0..steps {
+    for step in 0..steps {
         world.clock.advance(Duration::from_micros(rng.below(3000)));
         run.write(&mut rng, disk, &bucket, &mut waiting);
+        run.read(&mut looks, disk, &bucket);
+        for stream in streams.iter().filter(|_| looks.chance(1, 4)) {
+            stream.take(&mut run, disk, &bucket);
+        }
+        if gets_chain == Some(step) {
+            run.give_topology(disk, &bucket, VbId(looks.below(u64::from(VBUCKETS)) as u16));
+            run.acknowledge(disk, &mut waiting);
+        }
         if rng.chance(1, 4) {
             bucket.flush_step();
             run.acknowledge(disk, &mut waiting);
@@ -153,7 +232,7 @@ fn run(seed: u64, steps: u64, disk: &SimDisk) -> Run {
 #[test]
 fn power_loss_at_every_moment() {
     let mut verdict = Verdict::default();
-    for seed in 0..4 {
+    for seed in 0..16 {
         let (run, recording) = recorded(prepare, |disk| run(seed, 100, disk));
         let told = run.0.values().flatten().filter(|write| write.acknowledged_at.is_some()).count();
         assert!(told > 10, "{told} were told of");

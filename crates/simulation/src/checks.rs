@@ -100,7 +100,7 @@ impl World {
     }
 
     /// Why it is not well, for whoever looks for the reason.
-    fn why_not_well(&self) -> String {
+    pub fn why_not_well(&self) -> String {
         let mut text = format!("{:?} {:?}", self.newest.buckets.get(BUCKET), self.newest.rebalance);
         for node in &self.nodes {
             text += &format!("\nnode {}: up {} applied {}", node.at, node.is_up, node.member.applied);

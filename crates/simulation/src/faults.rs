@@ -33,6 +33,11 @@ impl World {
         (0..self.nodes.len()).all(|other| other == at || !self.is_troubled(other))
     }
 
+    /// Whether nothing is wrong with any node.
+    pub fn is_calm(&self) -> bool {
+        (0..self.nodes.len()).all(|at| !self.is_troubled(at))
+    }
+
     /// Whether something is wrong with one node at most, and all of them run.
     fn is_calm_but_one(&self) -> bool {
         let troubled = (0..self.nodes.len()).filter(|at| self.is_troubled(*at)).count();
@@ -63,6 +68,7 @@ impl World {
     /// One fault or request.
     pub fn fault(&mut self) {
         self.check_accounts();
+        self.check_available();
         if self.now_us() >= self.rules.faults_us {
             self.mend();
             return;
@@ -70,6 +76,7 @@ impl World {
         if self.forgetful.is_some() && self.is_level() {
             self.forgetful = None;
         }
+        self.go_for_a_rollback();
         let at = self.any_node();
         let is_calm = self.is_calm_but(at) && !self.is_troubled(at);
         // Who stands still or is cut off loses nothing: more than a minority may be, at times.

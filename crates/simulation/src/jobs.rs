@@ -234,6 +234,11 @@ impl Crossing {
         Crossing { faults: Vec::new(), worked_us: vec![[None; JOBS.len()]; nodes] }
     }
 
+    /// Whether no fault is going on.
+    pub fn is_quiet(&self, now_us: u64) -> bool {
+        self.faults.iter().all(|fault| fault.until_us < now_us)
+    }
+
     /// A job does something at a node.
     pub fn works(&mut self, tally: &mut Tally, now_us: u64, at: usize, job: Job) {
         self.worked_us[at][job as usize] = Some(now_us);

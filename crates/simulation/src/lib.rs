@@ -3,9 +3,10 @@
 //!
 //! The order of reading: [`rules`] (what a seed makes of a cluster), [`world`] (time and events), [`node`] and
 //! [`member`] (a node's data, and its part in the cluster), [`link`] (streams between two), [`clients`] and [`ops`]
-//! (what is asked and answered), [`faults`] and [`jobs`] (what goes wrong during what), [`history`], [`promises`],
-//! [`copies`], [`disks`] and [`memory`] (what must hold).
+//! (what is asked and answered), [`faults`], [`tails`] and [`jobs`] (what goes wrong during what), [`history`], [`promises`],
+//! [`available`], [`copies`], [`disks`] and [`memory`] (what must hold).
 
+pub mod available;
 #[cfg(feature = "planted")]
 pub mod bugs;
 pub mod checks;
@@ -28,6 +29,7 @@ pub mod promises;
 pub mod rules;
 pub mod seat;
 pub mod store;
+pub mod tails;
 pub mod threads;
 pub mod world;
 

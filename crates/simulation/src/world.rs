@@ -11,6 +11,7 @@ use cluster::store::{Store, Swap, Swapped, Version};
 use cluster::{MemoryStore, State, Status, View, keys};
 use serde_json::json;
 
+use crate::available::Waits;
 use crate::clients::Clients;
 use crate::history::History;
 use crate::jobs::{Crossing, Fault, Job, Tally};
@@ -19,6 +20,7 @@ use crate::ops::Outcome;
 use crate::promises::Promises;
 use crate::rules::Rules;
 use crate::store::{Reply, Request, TTL, serve};
+use crate::tails::Tail;
 
 /// The store, among the ends of messages.
 pub const STORE: usize = usize::MAX;
@@ -75,6 +77,10 @@ pub struct World {
     pub forgetful: Option<usize>,
     /// What clients were promised.
     pub promises: Promises,
+    /// What vBuckets wait for.
+    pub waits: Waits,
+    /// How far a seed that aims at a rollback has come.
+    pub tail: Tail,
     /// What goes on.
     pub crossing: Crossing,
     /// What happened.
@@ -101,6 +107,8 @@ impl World {
             history: History::new(&rules),
             forgetful: None,
             promises: Promises::new(&rules),
+            waits: Waits::default(),
+            tail: Tail::None,
             crossing: Crossing::new(nodes.len()),
             rules,
             rng,

@@ -56,11 +56,21 @@ impl Cluster {
                 Ok(())
             })
         });
-        if let Some(layout) = layout::of(view, agent.id()) {
+        self.tell_clients(view, Some(agent.id()));
+        outcome
+    }
+
+    /// Clients are told by this node, which the cluster calls `this`, who serves what, if that is another than before:
+    /// each map that clients are told of costs each of them a request for all of it, and some ask a node that is gone
+    /// first, and nobody else before they have given that up.
+    pub(super) fn tell_clients(&self, view: &View, this: Option<NodeId>) {
+        let Some(layout) = layout::of(view, this) else { return };
+        let present = self.node.cluster_map();
+        let is_news = present.is_lone() || !present.layout().is_same_but_for_version(&layout);
+        if is_news {
             // An older one than the present is none of this node's news.
             let _ = self.node.set_cluster_map(layout);
         }
-        outcome
     }
 
     /// A node that has left serves nobody and follows nobody; its documents stay where they are.

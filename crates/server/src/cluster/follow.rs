@@ -132,6 +132,8 @@ impl Cluster {
         let is_done = self.serve_nobody().inspect_err(|error| {
             tracing::warn!(%error, "this node has left its cluster, and has not let go of everything");
         });
+        // Clients that still ask here must not stay with an older map: some ask nobody else before there is news.
+        self.tell_clients(&view, None);
         self.show(&view, is_done.is_ok());
         let ejected = || "this node was ejected; `stave cluster add` takes it back".to_owned();
         self.stay_outside(kept.unwrap_or_else(ejected));

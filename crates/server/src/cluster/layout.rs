@@ -7,8 +7,9 @@ use protocol::extras::ConfigVersion;
 use crate::bucket_list;
 use crate::cluster_map::{BucketLayout, Layout, Membership, NodeAddress, NodeEntry};
 
-/// The map as this node tells it; nothing if the document's numbers are beyond what clients can be told.
-pub(super) fn of(view: &View, this: NodeId) -> Option<Layout> {
+/// The map as a node tells it that the cluster calls `this`, or that does not belong to it; nothing if the document's
+/// numbers are beyond what clients can be told.
+pub(super) fn of(view: &View, this: Option<NodeId>) -> Option<Layout> {
     let state = &view.state;
     let ids: Vec<NodeId> = state.nodes.keys().copied().collect();
     let place = |id: NodeId| ids.iter().position(|other| *other == id).and_then(|at| u16::try_from(at).ok());
@@ -49,7 +50,12 @@ pub(super) fn of(view: &View, this: NodeId) -> Option<Layout> {
         epoch: i64::try_from(state.epoch).ok()?,
         revision: i64::try_from(state.revision).ok()?,
     };
-    Some(Layout { version, nodes: nodes.collect(), this_node: place(this), buckets: buckets.collect() })
+    Some(Layout {
+        version,
+        nodes: nodes.collect(),
+        this_node: this.and_then(place),
+        buckets: buckets.collect(),
+    })
 }
 
 /// The number of a manifest: hexadecimal text in the field's JSON.

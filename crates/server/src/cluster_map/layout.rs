@@ -132,6 +132,12 @@ impl Layout {
             })
     }
 
+    /// Whether another one says the same of nodes and buckets.
+    pub fn is_same_but_for_version(&self, other: &Layout) -> bool {
+        let Layout { version: _, nodes, this_node, buckets } = self;
+        (nodes, this_node, buckets) == (&other.nodes, &other.this_node, &other.buckets)
+    }
+
     /// Whether clients are told of this node.
     pub fn tells_of_this_node(&self) -> bool {
         let this = self.this_node.and_then(|place| self.nodes.get(usize::from(place)));

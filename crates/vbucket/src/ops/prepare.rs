@@ -221,7 +221,7 @@ impl VBucket {
             self.history.checkpoints.close_behind(current.meta().by_seqno);
         }
         let stored = |garbage| Stored { cas: meta.cas, by_seqno: prepared, garbage };
-        if is_safe {
+        if is_safe || planted::is(Bug::AloneSeenAtOnce) {
             self.evicted.ties.changed(new.key());
             self.note_covered(hash, &new);
             let garbage = self.history.record_received(self.table.find_slot(hash, new.key()), new).garbage;
@@ -260,7 +260,8 @@ impl VBucket {
 
     /// Takes what comes next for a stream, as far as it is committed: see [`crate::CheckpointManager::take_range`].
     pub fn take_for_stream(&mut self, cursor: CursorId, limit: RangeLimit) -> Result<Option<Range>, Dropped> {
-        let end = self.sync_writes.prepares.as_ref().map_or(NOT_HELD, |prepares| prepares.held_from());
+        let held = self.sync_writes.prepares.as_ref().map(|prepares| prepares.held_from());
+        let end = held.filter(|_| !planted::is(Bug::AloneStreamedBeforeDisk)).unwrap_or(NOT_HELD);
         self.history.checkpoints.take_range_before(cursor, limit, end)
     }
 
@@ -337,8 +338,9 @@ impl VBucket {
     /// Whether a prepare in flight is as safe as its level asks.
     fn is_safe(&self, one: &InFlight) -> bool {
         if one.is_alone() {
-            let at = one.version.meta().by_seqno;
-            return one.level() == base::DurabilityLevel::Majority || at <= self.persisted_seqno;
+            let is_on_disk = one.version.meta().by_seqno <= self.persisted_seqno
+                || planted::is(Bug::AloneCommittedBeforeDisk);
+            return one.level() == base::DurabilityLevel::Majority || is_on_disk;
         }
         self.sync_writes.active.is_satisfied(one.prepared, one.level(), self.persisted_seqno)
     }
@@ -436,6 +438,11 @@ impl VBucket {
     /// Prepares that are neither committed nor aborted.
     pub fn prepares_in_flight(&self) -> usize {
         self.sync_writes.prepares.as_ref().map_or(0, |prepares| prepares.len())
+    }
+
+    /// The first prepare that is neither committed nor aborted.
+    pub fn first_in_flight(&self) -> Option<Seqno> {
+        Some(self.sync_writes.prepares.as_ref()?.front()?.prepared)
     }
 
     /// Up to here this node has all prepares as safe as their levels ask.
