@@ -36,7 +36,8 @@ impl ProcessMemory {
 /// begun.
 ///
 /// By default it has eight arenas a core, each with free memory that the others cannot use, and once something large
-/// was freed it keeps what is as large for the next one, between others that stay.
+/// was freed it keeps what is as large for the next one, between others that stay. With fewer than threads that allocate
+/// all the time these wait for each other (docs/adr/0050-what-a-save-costs.md).
 pub fn settle_system() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
