@@ -13,7 +13,7 @@ fn aimed(seed: u64) -> Vec<(Fault, Job)> {
         return Vec::new();
     }
     let fault = FAULTS[(seed / AIMS_ONE_IN) as usize % FAULTS.len()];
-    [Job::Rollback, Job::Warmup].map(|job| (fault, job)).to_vec()
+    [Job::Rollback, Job::Warmup, Job::Eviction].map(|job| (fault, job)).to_vec()
 }
 
 /// The properties of one run.
