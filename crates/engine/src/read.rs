@@ -9,6 +9,7 @@ use crate::expiry::ExpiredBy;
 use crate::refusal::Refusal;
 use crate::shard_guard::{Holder, ShardGuard};
 use crate::whole::Whole;
+use crate::write::MAX_TRIES;
 
 /// A document as a reader sees it.
 pub struct Found {
@@ -169,7 +170,8 @@ impl Bucket {
         now: Moment,
     ) -> Result<Option<Seen>, Refusal> {
         let hash = self.hash(key);
-        for _ in 0..2 {
+        // Somebody may have replaced the expired document by another one that has expired since `now`, too.
+        for _ in 0..MAX_TRIES {
             let found = {
                 let shard = self.in_state(vb, state, key.collection)?;
                 is_decided(&shard, key)?;

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use base::{Cas, DocKey, ItemKind, RevSeqno, Seqno, VbId, VbState, Version, VersionMeta};
@@ -117,6 +118,29 @@ fn the_pager_finds_what_nobody_asks_for() {
     assert!(world.bucket.flush_all());
     let disk = world.bucket.disk_counts(VB).expect("readable");
     assert_eq!((disk.documents, disk.tombstones), (600, 300));
+}
+
+#[test]
+fn whoever_changes_a_document_is_never_told_busy_because_what_has_expired_is_replaced_by_what_has_expired() {
+    const LONG_AGO: u32 = 31 * 24 * 3600;
+    let world = Watched::new(1);
+    let append = || {
+        let now = world.bucket.now();
+        world.bucket.join(VB, doc("k"), b"x", base::Datatype::RAW, End::Back, Cas::ANY, now).err()
+    };
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    store(&world, "k", LONG_AGO);
+                }
+            });
+        }
+        let told = (0..50_000).map(|_| append()).find(|told| *told != Some(Refusal::NotFound));
+        done.store(true, Ordering::Relaxed);
+        assert_eq!(told, None, "what somebody was told");
+    });
 }
 
 #[test]

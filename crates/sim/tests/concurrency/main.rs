@@ -212,9 +212,11 @@ fn run(world: &World, seed: u64) -> Vec<(u64, Event)> {
                 scope.spawn(|| client.run())
             })
             .collect();
-        let clients: Vec<Client<'_>> = clients.into_iter().map(|c| c.join().expect("it ran")).collect();
+        let clients: Vec<_> = clients.into_iter().map(|client| client.join()).collect();
+        // Before a client's panic goes on: the scope waits for the flusher, which nothing else ends.
         world.bucket.stop_flusher();
         flusher.join().expect("it ran");
+        let clients: Vec<Client<'_>> = clients.into_iter().map(|client| client.expect("it ran")).collect();
         assert!(world.bucket.flush_all(), "the disk works");
         for client in clients {
             assert!(client.promised.iter().all(|promise| promise.try_take().is_some()), "a promise is open");
