@@ -13,6 +13,8 @@ pub(crate) struct DiskState {
     is_failing: AtomicBool,
     failed_saves: AtomicU64,
     times_full: AtomicU64,
+    /// Groups that were written in the flusher's stead.
+    pub(crate) stood_in: AtomicU64,
 }
 
 /// What became of saves, since the start and lately.
@@ -26,6 +28,8 @@ pub struct SaveStats {
     pub failed_saves: u64,
     /// How often the disk became full.
     pub times_full: u64,
+    /// Groups of vBuckets that somebody wrote in the flusher's stead (see [`Bucket::stand_in`]).
+    pub stood_in: u64,
 }
 
 impl DiskState {
@@ -43,6 +47,7 @@ impl Bucket {
             is_failing: self.disk.is_failing.load(Ordering::Relaxed),
             failed_saves: self.disk.failed_saves.load(Ordering::Relaxed),
             times_full: self.disk.times_full.load(Ordering::Relaxed),
+            stood_in: self.disk.stood_in.load(Ordering::Relaxed),
         }
     }
 

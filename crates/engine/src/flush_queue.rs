@@ -58,6 +58,8 @@ struct Queue {
     stopping: bool,
     /// Somebody asked for nothing to be written.
     is_held: bool,
+    /// How many have said that they will look at what is urgent: so long the flusher is not woken for it.
+    stand_ins: u32,
 }
 
 /// Those that gather, oldest first. One that is urgent leaves it when it is taken.
@@ -138,6 +140,19 @@ impl Queue {
     }
 }
 
+impl Queue {
+    /// Appends urgent vBuckets to a group of at most so many.
+    fn take_urgent(&mut self, most: usize, group: &mut Vec<VbId>) {
+        while group.len() < most
+            && let Some(vb) = self.urgent.pop_front()
+        {
+            self.is_urgent[usize::from(vb.0)] = false;
+            self.waiting.remove(vb);
+            group.push(vb);
+        }
+    }
+}
+
 impl FlushQueue {
     pub(crate) fn new(pace: Pace) -> FlushQueue {
         FlushQueue { pace, queue: Mutex::default(), wake: Condvar::new(), is_hurried: AtomicBool::new(false) }
@@ -169,7 +184,29 @@ impl FlushQueue {
             return;
         }
         queue.urgent.push_back(vb);
-        if queue.urgent.len() == 1 {
+        if queue.urgent.len() == 1 && queue.stand_ins == 0 {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Somebody will look at what is urgent, and say so with [`FlushQueue::stand_down`], within microseconds: until then
+    /// the flusher is not woken for it. False if nothing may be written.
+    pub(crate) fn stand_in(&self) -> bool {
+        let mut queue = self.queue.lock();
+        let may = !queue.is_held && !queue.stopping;
+        queue.stand_ins += u32::from(may);
+        may
+    }
+
+    /// Whoever stood in does so no longer. What is urgent is appended to `group`, if there is one, as far as a group may
+    /// be large; the flusher is woken for what is left.
+    pub(crate) fn stand_down(&self, group: Option<&mut Vec<VbId>>) {
+        let mut queue = self.queue.lock();
+        queue.stand_ins -= 1;
+        if let Some(group) = group {
+            queue.take_urgent(self.pace.group_vbuckets, group);
+        }
+        if !queue.urgent.is_empty() && queue.stand_ins == 0 {
             self.wake.notify_one();
         }
     }
@@ -206,13 +243,7 @@ impl FlushQueue {
         let is_ripe = queue.is_ripe(due, self.pace());
         queue.was_urgent = !(queue.urgent.is_empty() || is_ripe && queue.was_urgent);
         if queue.was_urgent {
-            while group.len() < self.pace.group_vbuckets
-                && let Some(vb) = queue.urgent.pop_front()
-            {
-                queue.is_urgent[usize::from(vb.0)] = false;
-                queue.waiting.remove(vb);
-                group.push(vb);
-            }
+            queue.take_urgent(self.pace.group_vbuckets, group);
         } else if is_ripe {
             while group.len() < self.pace.group_vbuckets
                 && let Some(vb) = queue.waiting.pop()
@@ -336,6 +367,38 @@ mod tests {
         assert_eq!(take(&queue, late), [0], "the others were written");
         assert_eq!(take(&queue, late), [2]);
         assert!(take(&queue, Due::Now).is_empty() && queue.is_empty());
+    }
+
+    #[test]
+    fn who_stands_in_takes_what_is_urgent_and_leaves_what_gathers() {
+        let queue = FlushQueue::new(Pace::FILES);
+        queue.push(VbId(1), Duration::ZERO);
+        assert!(queue.stand_in());
+        queue.hurry(VbId(2));
+        let mut group = Vec::new();
+        queue.stand_down(Some(&mut group));
+        assert_eq!(group, [VbId(2)]);
+        assert!(queue.stand_in());
+        queue.hurry(VbId(3));
+        queue.stand_down(None);
+        assert_eq!(take(&queue, Due::Gathered(Duration::ZERO)), [3], "nobody else did");
+        assert_eq!(take(&queue, Due::Now), [1]);
+        queue.hold(true);
+        assert!(!queue.stand_in(), "nothing may be written");
+    }
+
+    #[test]
+    fn who_stood_in_and_did_nothing_wakes_the_flusher() {
+        let queue = FlushQueue::new(Pace::FILES);
+        let clock = base::env::Env::sim(1).0.clock;
+        std::thread::scope(|scope| {
+            let flusher = scope.spawn(|| queue.wait_for_work(&*clock));
+            assert!(queue.stand_in() && queue.stand_in());
+            queue.hurry(VbId(3));
+            queue.stand_down(None);
+            queue.stand_down(None);
+            assert!(flusher.join().expect("it ran"));
+        });
     }
 
     #[test]

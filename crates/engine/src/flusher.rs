@@ -35,7 +35,7 @@ impl Bucket {
     pub fn flush_step(&self) -> Progress {
         let mut group = Vec::new();
         self.flush.take(&mut group, Due::Now);
-        if group.is_empty() { Progress::Idle } else { self.flush_group(&group) }
+        if group.is_empty() { Progress::Idle } else { self.flush_group(&group, &mut self.flushing.lock()) }
     }
 
     /// Runs flush steps until the bucket is closed; for a thread of its own. Ends at once if there is no disk.
@@ -46,7 +46,7 @@ impl Bucket {
         let mut group = Vec::new();
         while self.flush.wait_for_work(&*self.env.clock) {
             self.flush.take(&mut group, Due::Gathered(self.env.clock.monotonic()));
-            if self.flush_group(&group) == Progress::Failed {
+            if self.flush_group(&group, &mut self.flushing.lock()) == Progress::Failed {
                 self.flush.pause(PAUSE_AFTER_FAILURE);
             }
             group.clear();
@@ -77,9 +77,9 @@ impl Bucket {
         }
     }
 
-    fn flush_group(&self, group: &[VbId]) -> Progress {
+    /// Writes what a group of different vBuckets has waiting.
+    pub(crate) fn flush_group(&self, group: &[VbId], space: &mut FlushSpace) -> Progress {
         assert!(group.len() <= self.flush.group_vbuckets(), "the queue gives no more");
-        let mut space = self.flushing.lock();
         let take = |(i, vb): (usize, &VbId)| {
             self.prefetch_shard(group.get(i + 1).copied());
             self.take_batch(*vb)
@@ -88,7 +88,7 @@ impl Bucket {
         if batches.is_empty() {
             return Progress::Worked;
         }
-        let outcomes = self.save(&batches, &mut space);
+        let outcomes = self.save(&batches, space);
         self.note_saves(&outcomes);
         // One vBucket that cannot be saved holds up no others.
         let mut progress = Progress::Failed;

@@ -43,6 +43,7 @@ mod replica;
 mod rollback;
 pub mod settings;
 mod shard_guard;
+mod stand_in;
 mod stats;
 mod store;
 mod stream;
@@ -93,6 +94,7 @@ pub use refusal::Refusal;
 pub use replica::{Applied, Incoming, ReplicaPosition, ReplicaRefusal, ReplicaStream};
 pub use settings::{Changed, SettingError, Settings};
 pub use shard_guard::{FRONT_END_SAMPLE, HOLDERS, Holder, LOCK_TIME_BUCKETS, LockTimes};
+pub use stand_in::{StandIn, StoodIn};
 pub use stats::{
     BucketStats, CheckpointStats, DiskCounts, DiskTotals, STATES, StateStats, StoreStats, VbStats,
 };

@@ -4,18 +4,20 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task;
 use std::time::Duration;
 
 use base::{DurabilityLevel, Moment};
-use engine::SyncOutcome;
+use engine::{Bucket, StandIn, SyncOutcome};
 use protocol::feature::Feature;
 use protocol::{FrameError, Limits, Parsed, Request, Status, parse};
 
 use crate::context::{LaterReply, Outcome, Ready};
 use crate::counters::WorkerCounters;
 use crate::dispatch::{Desk, dispatch, may_reorder};
+use crate::lone_writer::LoneWriter;
 use crate::node::Node;
 use crate::output::Output;
 use crate::push;
@@ -124,6 +126,9 @@ pub struct Connection {
     /// Bytes of requests that are kept to be handled again.
     parked_bytes: usize,
     closing: Option<CloseReason>,
+    /// Requests that were handled.
+    requests: u64,
+    lone_writer: LoneWriter,
 }
 
 impl Connection {
@@ -137,6 +142,8 @@ impl Connection {
             letters: Letters::default(),
             parked_bytes: 0,
             closing: None,
+            requests: 0,
+            lone_writer: LoneWriter::default(),
         }
     }
 
@@ -161,6 +168,43 @@ impl Connection {
 
     /// Handles the whole requests at the front of `bytes`.
     pub fn receive(&mut self, bytes: &[u8], out: &mut Output) -> Received {
+        let was_idle = self.later.is_empty();
+        let requests = self.requests;
+        let received = self.receive_some(bytes, out);
+        let requests = self.requests.wrapping_sub(requests);
+        if requests > 0 {
+            self.lone_writer.asked(was_idle && requests == 1 && self.waits_for_one_sync());
+        }
+        received
+    }
+
+    /// Whether all that it waits for is one sync write that must be on this node's disk.
+    fn waits_for_one_sync(&self) -> bool {
+        match &self.later[..] {
+            [Later { waits: Waits::Prepared(prepared), .. }] => {
+                prepared.level.is_some_and(|level| level != DurabilityLevel::Majority)
+            }
+            _ => false,
+        }
+    }
+
+    /// The bucket to which its client is expected to make one sync write now, and to wait for that.
+    pub fn lone_writers_bucket(&self) -> Option<Rc<Arc<Bucket>>> {
+        if self.lone_writer.is_expected() && self.later.is_empty() {
+            self.session.bucket.clone()
+        } else {
+            None
+        }
+    }
+
+    /// Writes what its client waits for, if that is what was expected; otherwise the flusher does.
+    pub fn finish(&mut self, stand_in: StandIn<'_>) {
+        if self.waits_for_one_sync() {
+            self.lone_writer.stood_in(stand_in.finish());
+        }
+    }
+
+    fn receive_some(&mut self, bytes: &[u8], out: &mut Output) -> Received {
         let mut consumed = 0;
         let mut last_ns = None;
         let now = Moment(self.node.env().clock.unix_ns());
@@ -220,6 +264,7 @@ impl Connection {
         out: &mut Output,
     ) {
         self.counters.count(request.opcode);
+        self.requests += 1;
         let clock = &self.node.env().clock;
         let wants_duration = self.session.has(Feature::Tracing);
         // Within a turn a request starts when the one before it ended: one look at the clock each.

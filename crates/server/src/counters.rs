@@ -56,6 +56,11 @@ impl Default for WorkerCounters {
 }
 
 impl WorkerCounters {
+    /// Whether the worker has one connection, and none is about to come.
+    pub(crate) fn has_one_connection(&self) -> bool {
+        self.connections.load(Ordering::Relaxed) == 1
+    }
+
     pub(crate) fn count(&self, opcode: u8) {
         self.requests[usize::from(opcode)].add(1);
     }

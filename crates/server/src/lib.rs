@@ -23,6 +23,7 @@ pub mod fuzz;
 pub mod hosting;
 pub mod http;
 pub mod layout;
+pub mod lone_writer;
 pub mod mailbox;
 pub mod naming;
 pub mod news;

@@ -193,12 +193,18 @@ impl Socket {
         self.after(received);
     }
 
-    /// Lets the connection handle bytes, and sends what it answers.
+    /// Lets the connection handle bytes, and sends what it answers. May wait for the disk, if nobody is held up by that
+    /// who does not wait for it anyway.
     fn handle(&mut self, bytes: &[u8]) -> Received {
         let bench = Rc::clone(&self.bench);
+        let bucket = self.connection.lone_writers_bucket().filter(|_| bench.counters.has_one_connection());
+        let stand_in = bucket.as_ref().and_then(|bucket| bucket.stand_in());
         let mut output = bench.output.borrow_mut();
         let received = self.connection.receive(bytes, &mut output);
         self.send(&mut output);
+        if let Some(stand_in) = stand_in {
+            self.connection.finish(stand_in);
+        }
         received
     }
 

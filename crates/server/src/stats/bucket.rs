@@ -76,6 +76,7 @@ fn put_persistence(inquiry: &Inquiry<'_>, stats: &BucketStats, all: &StateStats,
     let saves = inquiry.bucket.save_stats();
     sheet.put("ep_disk_full", saves.is_disk_full);
     sheet.put("ep_item_flush_failed", saves.failed_saves);
+    sheet.put("ep_flusher_stand_ins", saves.stood_in);
 }
 
 fn put_items(stats: &BucketStats, all: &StateStats, sheet: &mut Sheet) {

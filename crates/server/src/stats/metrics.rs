@@ -343,6 +343,8 @@ fn put_persistence(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
     use Kind::{Counter, Gauge};
     let help = "vBuckets that wait for the flusher.";
     page.each(buckets, "stave_flush_queue_vbuckets", Gauge, help, |n| n.stats.flush_queue_vbuckets)?;
+    let help = "Groups of vBuckets that a connection wrote itself, as it was alone to wait for them.";
+    page.each(buckets, "stave_flush_stand_ins_total", Counter, help, |n| n.saves.stood_in)?;
     let help = "Changes that are not on disk yet.";
     page.each(buckets, "stave_dirty_items", Gauge, help, |n| n.all.unpersisted_items)?;
     let help = "High seqno less persisted seqno, summed over all vBuckets.";
