@@ -71,6 +71,12 @@ fn stands(world: &World) -> (u64, u64, u64, u64) {
     (at.start.0, at.uuid.0, at.snapshot_start.0, at.snapshot_end.0)
 }
 
+/// How far the disk is, and how far it has all that there was.
+fn on_disk(world: &World) -> (u64, u64) {
+    let of = |vb: &vbucket::VBucket| (vb.persisted_seqno().0, vb.persisted_whole().0);
+    world.bucket.inspect(VB, of).expect("there is one")
+}
+
 fn read(world: &World, key: &str) -> Result<String, Refusal> {
     let mut found = world.bucket.get_replica(VB, doc(key), world.now());
     if let Err(Refusal::NotResident) = found {
@@ -92,14 +98,17 @@ fn knows_where_it_stands(store: fn(&Env) -> Arc<dyn KvStore>) {
     assert_eq!(stands(&world), (3, 11, 3, 3));
     assert!(world.bucket.flush_all());
     world.bucket.begin_snapshot(stream, &snapshot(4, 9)).expect("it follows");
+    assert_eq!(on_disk(&world), (3, 3));
     send(&world, stream, &[(5, "c", Some("1"))]);
     assert!(world.bucket.flush_all());
+    assert_eq!(on_disk(&world), (5, 3));
     send(&world, stream, &[(7, "b", None)]);
     assert_eq!(stands(&world), (7, 11, 3, 9));
 
     // What was flushed is there, and where it lies.
     let world = crash(world, store);
     assert_eq!(stands(&world), (5, 11, 3, 9));
+    assert_eq!(on_disk(&world), (5, 3));
     assert_eq!((read(&world, "a"), read(&world, "c")), (Ok("1".into()), Ok("1".into())));
     assert_eq!(read(&world, "b"), Ok("1".into()));
 
@@ -108,7 +117,9 @@ fn knows_where_it_stands(store: fn(&Env) -> Arc<dyn KvStore>) {
     world.bucket.begin_snapshot(stream, &snapshot(3, 10)).expect("it follows");
     send(&world, stream, &[(7, "b", None), (10, "a", Some("2"))]);
     assert_eq!(stands(&world), (10, 11, 10, 10));
+    assert_eq!(on_disk(&world), (5, 3), "all of it is there, in memory");
     assert!(world.bucket.flush_all());
+    assert_eq!(on_disk(&world), (10, 10));
     let world = crash(world, store);
     assert_eq!(stands(&world), (10, 11, 10, 10));
     assert_eq!((read(&world, "a"), read(&world, "b")), (Ok("2".into()), Err(Refusal::NotFound)));

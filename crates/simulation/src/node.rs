@@ -119,13 +119,25 @@ impl Node {
             let of = VbReport {
                 state: Some(role),
                 high_seqno,
-                persisted: if has_disk { vb.persisted_seqno().0 } else { high_seqno },
+                persisted: if has_disk { vb.persisted_whole().0 } else { high_seqno },
                 high_prepared: vb.high_prepared_seqno().0,
                 uuid: vb.uuid().0,
             };
             if role == VbState::Active { of } else { of.whole_up_to(vb.snapshot().start.0) }
         });
         of.unwrap_or(VbReport::NOTHING)
+    }
+
+    /// Up to here all prepares that came in whole snapshots are on its disk, or in memory if it has none. Unlike
+    /// documents no prepare is left out of a snapshot from memory, so that it counts before the rest of it is saved.
+    pub fn prepares_saved(&self, vb: u16) -> u64 {
+        let (Some(bucket), Some(role)) = (&self.bucket, self.role(vb)) else { return 0 };
+        let has_disk = bucket.config().kind == BucketKind::Persistent;
+        let of = bucket.inspect(VbId(vb), |vb| {
+            let saved = if has_disk { vb.persisted_seqno() } else { vb.high_seqno() };
+            if role == VbState::Active { saved.0 } else { saved.min(vb.snapshot().start).0 }
+        });
+        of.unwrap_or(0)
     }
 
     /// Opens the bucket that is on its disk, or makes one.

@@ -57,7 +57,7 @@ impl World {
             let needs_disk = level == DurabilityLevel::PersistToMajority
                 || (node == at && level == DurabilityLevel::MajorityAndPersistOnActive);
             let has_lost = self.promises.lost_us.get(&(node, vb)).is_some_and(|lost| *lost >= asked_us);
-            let place = if needs_disk { report.persisted } else { report.high_seqno };
+            let place = if needs_disk { self.nodes[node].prepares_saved(vb) } else { report.high_seqno };
             has_lost || report.state.is_none() || place >= seqno
         };
         for chain in topology.iter().flat_map(Topology::chains) {

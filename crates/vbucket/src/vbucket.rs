@@ -22,7 +22,7 @@ use crate::filter::Filter;
 use crate::hash_table::{HashTable, Slot, VersionRef};
 use crate::hlc::Hlc;
 use crate::locks::Locks;
-use crate::ops::{Stored, SyncWrites};
+use crate::ops::{Stored, SyncWrites, Taken};
 use crate::received::SnapshotBounds;
 use crate::removed::Removed;
 use crate::seq_list::SeqList;
@@ -285,6 +285,10 @@ pub struct VBucket {
     pub(crate) failover: FailoverTable,
     pub(crate) locks: Locks,
     pub(crate) persisted_seqno: Seqno,
+    /// The same without what is on disk of a snapshot that is not there as a whole.
+    pub(crate) persisted_whole: Seqno,
+    /// What the flusher has taken.
+    pub(crate) taken: Taken,
     pub(crate) purge_seqno: Seqno,
     /// At least the largest revision of a tombstone that is on disk.
     pub(crate) stored_deleted_rev: RevSeqno,
@@ -297,7 +301,8 @@ impl VBucket {
     /// A vBucket without documents; warmup brings them with [`VBucket::install`].
     pub fn new(id: VbId, context: &BucketContext, origin: Origin) -> VBucket {
         let high = origin.high_seqno;
-        let mut checkpoints = match origin.snapshot.filter(|snapshot| snapshot.is_inside(high)) {
+        let snapshot = origin.snapshot.filter(|snapshot| snapshot.is_inside(high));
+        let mut checkpoints = match snapshot {
             Some(snapshot) => CheckpointManager::inside(context, high, snapshot),
             None => CheckpointManager::new(context, high),
         };
@@ -335,6 +340,8 @@ impl VBucket {
             failover: origin.failover,
             locks: Locks::default(),
             persisted_seqno: origin.high_seqno,
+            persisted_whole: snapshot.map_or(high, |snapshot| snapshot.start),
+            taken: Taken::default(),
             purge_seqno: origin.purge_seqno,
             stored_deleted_rev: origin.max_deleted_rev,
             sync_writes,
@@ -419,6 +426,13 @@ impl VBucket {
     /// The last change that is on disk, synced; 0 for ever if there is no disk.
     pub fn persisted_seqno(&self) -> Seqno {
         self.persisted_seqno
+    }
+
+    /// Up to here the disk has all that there was at that seqno, synced; 0 for ever if there is no disk. Of a snapshot of
+    /// which a part is on disk none counts: what was replaced within it is not in it, and what replaced it may be in the
+    /// other part.
+    pub fn persisted_whole(&self) -> Seqno {
+        if planted::is(Bug::PartOfSnapshotCounts) { self.persisted_seqno } else { self.persisted_whole }
     }
 
     /// Tombstones up to here may have been forgotten.

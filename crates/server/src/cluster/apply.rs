@@ -178,7 +178,7 @@ impl Cluster {
             let of = VbReport {
                 state: Some(role),
                 high_seqno,
-                persisted: if has_disk { vb.persisted_seqno().0 } else { high_seqno },
+                persisted: if has_disk { vb.persisted_whole().0 } else { high_seqno },
                 high_prepared: vb.high_prepared_seqno().0,
                 uuid: vb.uuid().0,
             };

@@ -57,6 +57,16 @@ pub struct SavedSyncWrites {
     pub in_flight_bytes: u64,
 }
 
+/// What was taken for the disk last, as it will stand there.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Taken {
+    /// How far it reaches,
+    high_seqno: Seqno,
+    /// and how far without a snapshot that is not there as a whole.
+    whole: Seqno,
+    sync_writes: SavedSyncWrites,
+}
+
 impl FlushBatch {
     /// The last change in the batch, or before it, that readers can see.
     pub fn max_visible(&self) -> Seqno {
@@ -89,7 +99,8 @@ impl VBucket {
         let last_prepared = present.last_prepared;
         let sync_writes =
             if is_whole { present } else { SavedSyncWrites { last_prepared, ..self.sync_writes.saved } };
-        self.sync_writes.taken = (high_seqno, sync_writes);
+        let whole = if snapshot.end > high_seqno { snapshot.start } else { high_seqno };
+        self.taken = Taken { high_seqno, whole, sync_writes };
         Some(self.batch(range, high_seqno, snapshot, sync_writes))
     }
 
@@ -171,9 +182,10 @@ impl VBucket {
         self.persisted_seqno = seqno;
         self.stored_deleted_rev = self.history.max_deleted_rev;
         self.sync_writes.passive.persisted(seqno);
-        let (taken, sync_writes) = self.sync_writes.taken;
-        if taken == seqno {
-            self.sync_writes.saved = sync_writes;
+        let taken = self.taken;
+        if taken.high_seqno == seqno {
+            self.persisted_whole = taken.whole;
+            self.sync_writes.saved = taken.sync_writes;
         }
         if let Some(cursor) = self.persistence {
             self.history.checkpoints.advance(cursor, seqno);

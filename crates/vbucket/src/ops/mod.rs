@@ -18,6 +18,7 @@ mod residency;
 mod with_meta;
 
 pub use change::{Basis, Change, Existence, Refusal, Refused, Stored};
+pub(crate) use flush::Taken;
 pub use flush::{FlushBatch, SavedSyncWrites};
 pub use lock::UnlockRefusal;
 pub use on_disk::Look;

@@ -25,8 +25,6 @@ pub(crate) struct SyncWrites {
     pub(crate) adopted: Seqno,
     /// As the disk has it.
     pub(crate) saved: SavedSyncWrites,
-    /// What was taken for the disk last, with its seqno.
-    pub(crate) taken: (Seqno, SavedSyncWrites),
 }
 
 /// A prepare that was taken.
@@ -94,7 +92,6 @@ impl SyncWrites {
                 high_completed: origin.high_completed,
                 ..SavedSyncWrites::default()
             },
-            taken: Default::default(),
         }
     }
 
