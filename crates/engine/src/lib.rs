@@ -44,6 +44,7 @@ mod rollback;
 pub mod settings;
 mod shard_guard;
 mod stand_in;
+mod standing;
 mod stats;
 mod store;
 mod stream;
@@ -95,6 +96,7 @@ pub use replica::{Applied, Incoming, ReplicaPosition, ReplicaRefusal, ReplicaStr
 pub use settings::{Changed, SettingError, Settings};
 pub use shard_guard::{FRONT_END_SAMPLE, HOLDERS, Holder, LOCK_TIME_BUCKETS, LockTimes};
 pub use stand_in::{StandIn, StoodIn};
+pub use standing::Standing;
 pub use stats::{
     BucketStats, CheckpointStats, DiskCounts, DiskTotals, STATES, StateStats, StoreStats, VbStats,
 };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use base::env::sim::{SimDisk, SplitMix64};
 use base::env::{Clock as _, SimHandles};
-use base::{Heap, Seqno, VbId, VbState};
+use base::{Heap, VbId, VbState};
 use cluster::VbReport;
 use engine::{Bucket, BucketConfig, BucketKind, Progress};
 use kvstore::{Couch, CouchConfig, Journaled, JournaledConfig, KvStore, Nothing};
@@ -104,28 +104,23 @@ impl Node {
         self.is_awake(now_us) && self.may_serve() && self.bucket.as_ref().is_some_and(is_active)
     }
 
-    /// A vBucket's role; nothing if it is not there, or dead and without a change.
+    /// A vBucket's role; nothing if there is nothing to say of it.
     pub fn role(&self, vb: u16) -> Option<VbState> {
-        let (role, _, _, high) = self.bucket.as_ref()?.stream_state(VbId(vb))?;
-        (role != VbState::Dead || high > Seqno(0)).then_some(role)
+        Some(self.bucket.as_ref()?.standing(VbId(vb))?.role)
     }
 
     /// What it reports of a vBucket, as a server does.
     pub fn report_of(&self, vb: u16) -> VbReport {
-        let (Some(bucket), Some(role)) = (&self.bucket, self.role(vb)) else { return VbReport::NOTHING };
-        let has_disk = bucket.config().kind == BucketKind::Persistent;
-        let of = bucket.inspect(VbId(vb), |vb| {
-            let high_seqno = vb.high_seqno().0;
-            let of = VbReport {
-                state: Some(role),
-                high_seqno,
-                persisted: if has_disk { vb.persisted_whole().0 } else { high_seqno },
-                high_prepared: vb.high_prepared_seqno().0,
-                uuid: vb.uuid().0,
-            };
-            if role == VbState::Active { of } else { of.whole_up_to(vb.snapshot().start.0) }
-        });
-        of.unwrap_or(VbReport::NOTHING)
+        let standing = self.bucket.as_ref().and_then(|bucket| bucket.standing(VbId(vb)));
+        let Some(at) = standing else { return VbReport::NOTHING };
+        let report = VbReport {
+            state: Some(at.role),
+            high_seqno: at.high_seqno.0,
+            persisted: at.saved.0,
+            high_prepared: at.high_prepared.0,
+            uuid: at.uuid.0,
+        };
+        report.whole_up_to(at.whole.0)
     }
 
     /// Up to here all prepares that came in whole snapshots are on its disk, or in memory if it has none. Unlike

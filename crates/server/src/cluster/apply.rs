@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use ::cluster::state::Chain;
 use ::cluster::{Agent, Following, Given, NodeId, Seat, State, VbReport, View, take_seats};
-use base::{Seqno, VbId, VbState};
+use base::{VbId, VbState};
 use dcp::Mode;
-use engine::{Bucket, BucketKind};
+use engine::Bucket;
 use serde_json::Value;
 use vbucket::{Manifest, Topology};
 
@@ -170,21 +170,16 @@ impl Cluster {
 
     /// What this node reports of a vBucket.
     pub(super) fn report_of(&self, name: &str, vb: u16) -> VbReport {
-        let Some(bucket) = self.node.bucket(name) else { return VbReport::NOTHING };
-        let Some(role) = role(&bucket, vb) else { return VbReport::NOTHING };
-        let has_disk = bucket.config().kind == BucketKind::Persistent;
-        let of = bucket.inspect(VbId(vb), |vb| {
-            let high_seqno = vb.high_seqno().0;
-            let of = VbReport {
-                state: Some(role),
-                high_seqno,
-                persisted: if has_disk { vb.persisted_whole().0 } else { high_seqno },
-                high_prepared: vb.high_prepared_seqno().0,
-                uuid: vb.uuid().0,
-            };
-            if role == VbState::Active { of } else { of.whole_up_to(vb.snapshot().start.0) }
-        });
-        of.unwrap_or(VbReport::NOTHING)
+        let standing = self.node.bucket(name).and_then(|bucket| bucket.standing(VbId(vb)));
+        let Some(at) = standing else { return VbReport::NOTHING };
+        let report = VbReport {
+            state: Some(at.role),
+            high_seqno: at.high_seqno.0,
+            persisted: at.saved.0,
+            high_prepared: at.high_prepared.0,
+            uuid: at.uuid.0,
+        };
+        report.whole_up_to(at.whole.0)
     }
 }
 
@@ -195,10 +190,9 @@ impl Asked {
     }
 }
 
-/// A vBucket's role; nothing if it is not there, or dead and without a change: such a one has never been needed here.
+/// A vBucket's role; nothing if there is nothing to say of it.
 fn role(bucket: &Bucket, vb: u16) -> Option<VbState> {
-    let (role, _, _, high) = bucket.stream_state(VbId(vb))?;
-    (role != VbState::Dead || high > Seqno(0)).then_some(role)
+    bucket.standing(VbId(vb)).map(|standing| standing.role)
 }
 
 /// This node's copies of a bucket, and its links.
