@@ -131,6 +131,13 @@ pub struct Connection {
     lone_writer: LoneWriter,
 }
 
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let waiting = self.later.iter().filter(|later| matches!(later.waits, Waits::Prepared(_)));
+        waiting.for_each(|_| self.counters.sync_write_ends());
+    }
+}
+
 impl Connection {
     /// A fresh connection to `node`.
     pub fn new(node: Arc<Node>, counters: Arc<WorkerCounters>) -> Connection {
@@ -296,7 +303,7 @@ impl Connection {
                 self.closing = Some(reason);
                 return;
             }
-            Outcome::Prepared(prepared) => Waits::Prepared(prepared),
+            Outcome::Prepared(prepared) => self.await_prepare(prepared),
             Outcome::Later(answer) => Waits::Answer(answer),
             Outcome::Again(ready) => {
                 self.parked_bytes += frame.len();
@@ -320,6 +327,11 @@ impl Connection {
         let barrier = request.decode_frame_infos().is_ok_and(|infos| infos.barrier);
         let blocks = barrier || !may_reorder(&self.session, request.opcode);
         self.later.push(Later { envelope, started_ns, blocks, waits });
+    }
+
+    fn await_prepare(&self, prepared: Prepared) -> Waits {
+        self.counters.sync_write_begins();
+        Waits::Prepared(prepared)
     }
 
     /// Looks at what may be different about the node: closes if the selected bucket is gone, and tells a client that
@@ -380,6 +392,7 @@ impl Connection {
                     task::Poll::Pending => at += 1,
                     task::Poll::Ready(outcome) => {
                         let later = self.later.remove(at);
+                        self.counters.sync_write_ends();
                         if let Waits::Prepared(prepared) = &later.waits {
                             self.decided(&later, prepared, outcome, out);
                         }
@@ -442,7 +455,7 @@ impl Connection {
                 self.closing = self.closing.or(Some(reason));
                 return None;
             }
-            Outcome::Prepared(prepared) => Waits::Prepared(prepared),
+            Outcome::Prepared(prepared) => self.await_prepare(prepared),
             Outcome::Later(answer) => Waits::Answer(answer),
             Outcome::Again(ready) => {
                 self.parked_bytes += frame.len();

@@ -35,6 +35,8 @@ pub struct WorkerCounters {
     pub(crate) timings: Timings,
     /// What became of sync writes.
     pub(crate) sync_writes: SyncWriteCounters,
+    /// Sync writes whose clients wait at this moment.
+    sync_writes_waiting: Owned,
     /// Connections at this moment; also changed by the acceptor, when it hands one over.
     pub(crate) connections: AtomicUsize,
 }
@@ -50,6 +52,7 @@ impl Default for WorkerCounters {
             cut: Owned::default(),
             timings: Timings::default(),
             sync_writes: SyncWriteCounters::default(),
+            sync_writes_waiting: Owned::default(),
             connections: AtomicUsize::new(0),
         }
     }
@@ -59,6 +62,21 @@ impl WorkerCounters {
     /// Whether the worker has one connection, and none is about to come.
     pub(crate) fn has_one_connection(&self) -> bool {
         self.connections.load(Ordering::Relaxed) == 1
+    }
+
+    /// A client waits for a sync write from now on.
+    pub(crate) fn sync_write_begins(&self) {
+        self.sync_writes_waiting.add(1);
+    }
+
+    /// A client waits no longer for a sync write.
+    pub(crate) fn sync_write_ends(&self) {
+        self.sync_writes_waiting.add(1_u64.wrapping_neg());
+    }
+
+    /// Whether a client waits for a sync write.
+    pub(crate) fn has_sync_writes(&self) -> bool {
+        self.sync_writes_waiting.get() > 0
     }
 
     pub(crate) fn count(&self, opcode: u8) {

@@ -129,6 +129,16 @@ impl Node {
         self.announcer.freeze(is_frozen);
     }
 
+    /// Lets all connections look at what is different.
+    pub(crate) fn tell(&self) {
+        self.announcer.tell();
+    }
+
+    /// Whether any client waits for a sync write.
+    pub(crate) fn has_sync_writes(&self) -> bool {
+        self.workers.iter().any(|worker| worker.has_sync_writes())
+    }
+
     /// Cuts all clients at once, as if the process had been killed. For tests of applications.
     pub(crate) fn kill(&self) {
         self.announcer.kill();

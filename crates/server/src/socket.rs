@@ -34,11 +34,17 @@ pub struct Socket {
     next: Next,
     /// The edition of the node's news that the connection has looked at.
     heard: u64,
+    /// The node stops, and this connection is there for its last answers alone.
+    is_last_answered: bool,
 }
 
 impl Drop for Socket {
     fn drop(&mut self) {
         self.bench.reaper.forget(&self.watch);
+        if self.is_last_answered && !self.bench.node.has_sync_writes() {
+            // Those who stream have waited for that.
+            self.bench.node.tell();
+        }
     }
 }
 
@@ -51,7 +57,8 @@ pub async fn serve(stream: TcpStream, bench: Rc<Bench>) -> CloseReason {
     let next = Next::Bytes(protocol::HEADER_BYTES);
     let heard = bench.edition.get();
     let (partial, pending) = (Vec::new(), Pending::default());
-    let mut socket = Socket { stream, connection, bench, watch, partial, pending, next, heard };
+    let mut socket =
+        Socket { stream, connection, bench, watch, partial, pending, next, heard, is_last_answered: false };
     let reason = std::future::poll_fn(|cx| socket.poll(cx)).await;
     if reason == CloseReason::Quit {
         // The client may still be sending; a plain close would then take back the answer.
@@ -75,7 +82,13 @@ impl Socket {
         for _ in 0..TURN_READS {
             match self.watch.cut() {
                 // What was asked before the node began to stop is still answered.
-                Some(CloseReason::Shutdown) if self.connection.has_later() => self.next = Next::Later,
+                Some(CloseReason::Shutdown) if self.connection.has_later() => {
+                    self.is_last_answered = true;
+                    self.next = Next::Later;
+                }
+                // What other clients wait for may need those to whom this one streams.
+                Some(CloseReason::Shutdown)
+                    if self.connection.is_streaming() && self.bench.node.has_sync_writes() => {}
                 Some(CloseReason::Shutdown) => self.next = Next::Close(CloseReason::Shutdown),
                 Some(reason) => return Poll::Ready(reason),
                 None => {}

@@ -15,9 +15,14 @@ use dcp::Mode;
 use engine::{
     Bucket, Completion, Durable, Mutated, Refusal, StoreMode, StoreRequest, SyncOutcome, topology_from_json,
 };
+use protocol::{RequestParts, Status, opcode, write_request};
 use serde_json::json;
 use server::replication::{Password, Source, Sources};
 use server::{Config, Server, Settings};
+
+mod support;
+
+use support::Client;
 
 const VBUCKETS: u16 = 8;
 /// Nothing here takes that long.
@@ -292,6 +297,40 @@ fn a_member_of_a_cluster_that_took_over_is_no_majority_alone() {
     }
     eventually("it is committed", || in_flight() == Some(0));
     assert_eq!(read(&member.bucket(), vb_of("k"), "k"), Ok(b"prepared".to_vec()));
+}
+
+#[test]
+fn who_stops_streams_until_the_sync_writes_that_clients_wait_for_are_decided() {
+    let (mut active, replica) = (Node::start(), Node::start());
+    active.lead(&[&replica.name()]);
+    replica.follow(&active, Mode::Replicate);
+    assert_eq!(decide(&active, "k", "before", DurabilityLevel::PersistToMajority), SyncOutcome::Committed);
+    replica.bucket().hold_flusher(true);
+    let mut client = Client::connect(active.server(), "default", &[]);
+    let mut idle = Client::connect(active.server(), "default", &[]);
+    let persist_to_majority = [0x11, 0x03];
+    let mut request = Vec::new();
+    let parts = RequestParts {
+        opcode: opcode::SET,
+        frame_infos: &persist_to_majority,
+        extras: &[0; 8],
+        key: b"k",
+        value: b"after",
+        vbucket: vb_of("k"),
+        ..RequestParts::default()
+    };
+    assert!(write_request(&mut request, &parts));
+    client.send(&request);
+    let in_flight = |node: &Node| node.bucket().inspect(vb_of("k"), vbucket::VBucket::prepares_in_flight);
+    eventually("the replica has the prepare", || in_flight(&replica) == Some(1));
+    std::thread::scope(|scope| {
+        scope.spawn(|| active.stop());
+        assert!(idle.try_receive().is_none(), "whoever waits for nothing is closed at once");
+        replica.bucket().hold_flusher(false);
+        assert_eq!(client.receive().status, Status::Success);
+        assert!(client.try_receive().is_none());
+    });
+    eventually("the replica has the commit", || in_flight(&replica) == Some(0));
 }
 
 #[test]
