@@ -15,7 +15,7 @@ use super::wire::Wire;
 /// Bytes that may be on their way to this node, on one link.
 const BUFFER_BYTES: u32 = 10 << 20;
 /// Between two signs of life of the source; after twice as much it is taken for dead.
-const NOOP_INTERVAL_S: u32 = 10;
+const NOOP_INTERVAL_S: u32 = 2;
 /// A source that takes nothing of what we say is not read any more beyond this.
 const MOST_UNSENT_BYTES: usize = 1 << 20;
 /// vBuckets that are taken over at once: each waits for the bytes of those before it while nobody can write to it.

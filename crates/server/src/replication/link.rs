@@ -23,9 +23,10 @@ use crate::sasl::client::SaltedPassword;
 
 /// How long it may take until the other node has let us in.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// The first pause before a connection is made anew, and the longest; each is shortened by chance.
+/// The first pause before a connection is made anew, and the longest; each is shortened by chance. Clients wait for sync
+/// writes meanwhile, and a try costs little.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// How far a link is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -167,7 +168,8 @@ impl Link {
         loop {
             let Err(error) = self.follow(&mut rollbacks, &mut known).await else { return };
             let had_streams = self.broken(&error);
-            if had_streams {
+            // Who breaks the protocol does so again.
+            if had_streams && !error.is_violation() {
                 failures = 0;
             }
             let pause = self.pause(failures);
@@ -211,7 +213,7 @@ impl Link {
         tracing::warn!(bucket = self.bucket.name(), source = self.node, %error, "a link to another node is down");
         let mut inner = self.inner.lock();
         inner.state = LinkState::Waiting;
-        inner.violations += u64::from(matches!(error, LinkError::Consumer(broken) if broken.is_violation()));
+        inner.violations += u64::from(error.is_violation());
         inner.last_error = Some(error.to_string());
         let Some(consumer) = inner.consumer.take() else { return false };
         // Also what was taken over with the last bytes before it broke.
@@ -229,15 +231,15 @@ impl Link {
         most * share / 1024
     }
 
-    /// Waits; true if it was closed meanwhile.
+    /// Waits, or until something else is wanted: mostly somebody has come back. True if it was closed meanwhile.
     async fn sleep(&self, pause: Duration) -> bool {
         tokio::select! {
-            () = tokio::time::sleep(pause) => self.inner.lock().is_closed,
-            () = self.closed() => true,
+            () = tokio::time::sleep(pause) => {}
+            () = self.changed.notified() => {}
         }
+        self.inner.lock().is_closed
     }
 
-    /// Ready when it is closed.
     /// Ready when this node does not stand still, or the link is closed.
     pub(super) async fn thawed(&self) {
         if self.hearing.is_frozen() {
@@ -249,6 +251,7 @@ impl Link {
         }
     }
 
+    /// Ready when it is closed.
     async fn closed(&self) {
         while !self.inner.lock().is_closed {
             self.changed.notified().await;

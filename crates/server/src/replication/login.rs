@@ -80,6 +80,13 @@ pub enum LinkError {
     Thread(io::Error),
 }
 
+impl LinkError {
+    /// Whether the other node broke the protocol.
+    pub fn is_violation(&self) -> bool {
+        matches!(self, LinkError::Consumer(broken) if broken.is_violation())
+    }
+}
+
 /// What a node that replicates asks for.
 const WANTED: Features = Features::of(&[
     Feature::TcpNoDelay,

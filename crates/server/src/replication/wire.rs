@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::ToSocketAddrs;
+use std::time::Duration;
 
 use base::env::Env;
 use base::limits::MAX_FRAME_BODY_BYTES;
@@ -14,6 +15,9 @@ use super::login::LinkError;
 
 /// Bytes read at once.
 const READ_BYTES: usize = 256 << 10;
+/// After this a connection is tried anew: what was sent into a network that is cut is sent again by the system in ever
+/// longer pauses.
+const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 
 /// The connection.
 pub(super) struct Wire {
@@ -43,7 +47,7 @@ impl Wire {
             let connect = || {
                 let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
                 for addr in name.to_socket_addrs()? {
-                    match network.connect(addr) {
+                    match network.connect_within(addr, CONNECT_WITHIN) {
                         Ok(stream) => return Ok(stream),
                         Err(error) => last = error,
                     }
