@@ -94,6 +94,62 @@ fn three_nodes_serve_and_survive_one() {
     dev.stop();
 }
 
+/// `stave COMMAND orders` with the first node's address, and more.
+fn stave(dev: &Dev, command: &str, more: &[&str]) -> Command {
+    let mut stave = Command::new(env!("CARGO_BIN_EXE_stave"));
+    stave.args([command, "orders", "--addr", dev.field("kv"), "--username", "Administrator"]);
+    stave.args(["--password", "password"]).args(more);
+    stave
+}
+
+/// Sets documents wherever they belong.
+fn set(dev: &Dev, keys: impl Iterator<Item = usize>) {
+    for key in keys {
+        let stave = env!("CARGO_BIN_EXE_stave");
+        let written = Command::new(stave)
+            .args(["set", &format!("k{key}"), "1", "--bucket", "orders", "--addr", dev.field("kv")])
+            .args(["--username", "Administrator", "--password", "password"])
+            .output()
+            .expect("the binary is there");
+        assert!(written.status.success(), "{}", String::from_utf8_lossy(&written.stderr));
+    }
+}
+
+#[test]
+fn changes_are_followed_wherever_they_are() {
+    let dev = Dev::start(&["--nodes", "3", "--replicas", "1", "--bucket", "orders:100MiB"]);
+    let control = (dev.addr("control"), dev.addr("control"));
+    set(&dev, 0..20);
+    let drained = stave(&dev, "drain", &["--json", "--quiet"]).output().expect("the binary is there");
+    let drained: Value = serde_json::from_slice(&drained.stdout).expect("JSON");
+    assert_eq!((&drained["mutations"], &drained["vbuckets"]), (&20.into(), &4.into()));
+    // A node goes while all are followed, and others have its vBuckets.
+    let mut tail = stave(&dev, "dcp-tail", &["--json", "--from", "start", "--count", "40"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the binary is there");
+    let mut lines = BufReader::new(tail.stdout.take().expect("it is piped")).lines();
+    let mut next = || lines.next().map(|line| line.expect("text"));
+    let mut keys: Vec<String> = Vec::new();
+    let mut note = |line: String| {
+        let change: Value = serde_json::from_str(&line).expect("JSON");
+        keys.extend(change["key"].as_str().map(str::to_owned));
+    };
+    (0..20).for_each(|_| note(next().expect("a change")));
+    assert_eq!(http(&control, "POST", "/v1/dev/nodes/3/failover", "").0, 200);
+    set(&dev, 20..40);
+    while let Some(line) = next() {
+        note(line);
+    }
+    assert!(tail.wait().expect("it ends").success());
+    keys.sort();
+    let mut all: Vec<String> = (0..40).map(|key| format!("k{key}")).collect();
+    all.sort();
+    assert_eq!(keys, all);
+    dev.stop();
+}
+
 #[test]
 fn machines_read_json() {
     let dev = Dev::start(&["--nodes", "2", "--json"]);

@@ -395,22 +395,31 @@ impl Client {
     /// Where the cluster map sends clients with a document of this key, as `HOST:PORT`; `asked` is where this node was
     /// reached. Nothing if the server has no map, or nobody is active for it now.
     pub fn active_node(&mut self, key: &[u8], asked: &str) -> Result<Option<String>, ClientError> {
+        let map = self.cluster_map()?;
+        let nodes = nodes_of(&map, asked);
+        // There is nobody else; behind a forwarded port the map's address may be of no use here.
+        if nodes.len() < 2 {
+            return Ok(None);
+        }
+        let at = &map["vBucketMap"][usize::from(vbucket_of(key, self.vbuckets).0)][0];
+        Ok(at.as_u64().and_then(|at| nodes.get(usize::try_from(at).ok()?).cloned()))
+    }
+
+    /// The nodes that have vBuckets, as `HOST:PORT`; none if the server has no map.
+    pub fn nodes(&mut self, asked: &str) -> Result<Vec<String>, ClientError> {
+        Ok(nodes_of(&self.cluster_map()?, asked))
+    }
+
+    /// Which vBucket is where; null if the server has no map.
+    fn cluster_map(&mut self) -> Result<serde_json::Value, ClientError> {
         const OPERATION: &str = "cluster map";
         let parts = RequestParts { opcode: opcode::GET_CLUSTER_CONFIG, ..RequestParts::default() };
         let answer = self.request(OPERATION, parts)?;
         if !answer.is(Status::Success) {
-            return Ok(None);
+            return Ok(serde_json::Value::Null);
         }
-        let map = serde_json::from_slice::<serde_json::Value>(&answer.value).unwrap_or_default();
-        let servers = &map["vBucketServerMap"];
-        // There is nobody else; behind a forwarded port the map's address may be of no use here.
-        if servers["serverList"].as_array().is_none_or(|list| list.len() < 2) {
-            return Ok(None);
-        }
-        let at = &servers["vBucketMap"][usize::from(vbucket_of(key, self.vbuckets).0)][0];
-        let server = at.as_u64().and_then(|at| servers["serverList"].get(usize::try_from(at).ok()?));
-        let host = asked.rsplit_once(':').map_or(asked, |(host, _)| host);
-        Ok(server.and_then(serde_json::Value::as_str).map(|server| server.replace("$HOST", host)))
+        let mut config = serde_json::from_slice::<serde_json::Value>(&answer.value).unwrap_or_default();
+        Ok(config["vBucketServerMap"].take())
     }
 
     /// The number of vBuckets, which is the length of the cluster map; the usual number if the server has no map.
@@ -510,4 +519,11 @@ fn with_options(stream: TcpStream) -> std::io::Result<TcpStream> {
     stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
     Ok(stream)
+}
+
+/// The nodes in a cluster map; `asked` is where the server was reached.
+fn nodes_of(map: &serde_json::Value, asked: &str) -> Vec<String> {
+    let host = asked.rsplit_once(':').map_or(asked, |(host, _)| host);
+    let servers = map["serverList"].as_array().into_iter().flatten();
+    servers.filter_map(|server| Some(server.as_str()?.replace("$HOST", host))).collect()
 }

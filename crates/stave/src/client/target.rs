@@ -57,6 +57,20 @@ pub struct Target {
     pub known: KnownKey,
 }
 
+impl Target {
+    /// Another server, to which the same lets us in.
+    pub fn at(&self, addr: String) -> Target {
+        Target {
+            addr,
+            dialect: self.dialect,
+            username: self.username.clone(),
+            password: Secret(self.password.0.clone()),
+            bucket: self.bucket.clone(),
+            known: KnownKey::default(),
+        }
+    }
+}
+
 /// What was derived from the password for the last log-in.
 #[derive(Debug, Default)]
 pub struct KnownKey(pub(super) Mutex<Option<SaltedPassword>>);

@@ -18,7 +18,7 @@ use protocol::{RequestParts, Status, opcode};
 
 use crate::cli::{NodeFlags, Outcome, WrongArguments};
 use crate::client::dcp::{
-    Event, Position, Session, Start, Watch, Wishes, follow, high_seqnos, newest_histories,
+    Event, Position, Start, Watch, Wishes, follow_everywhere, high_seqnos, members, newest_histories,
 };
 use crate::client::{Client, ClientError, Dialect, Target};
 
@@ -35,7 +35,8 @@ const NOOP_INTERVAL_S: u32 = 20;
   stave dcp-tail default --json --keys-only | jq .key
 
 Each line is one change: what happened, vBucket, seqno, key and value.
-Ctrl-C ends it. A connection that breaks is made again, and the streams go on where they were.")]
+Ctrl-C ends it. A connection that breaks is made again, and the streams go on where they were.
+In a cluster all of its nodes are followed, and vBuckets wherever they move.")]
 pub struct DcpTailFlags {
     /// The bucket to follow
     #[arg(value_name = "BUCKET")]
@@ -84,7 +85,8 @@ fn parse_from(text: &str) -> Result<From, String> {
 /// Runs the command.
 pub fn run(env: &Env, flags: &DcpTailFlags) -> anyhow::Result<Outcome> {
     let interrupted = watch_interrupt(env)?;
-    tail(env, flags, &interrupted, &mut std::io::stdout().lock(), &mut |line| eprintln!("stave: {line}"))
+    let mut out = std::io::BufWriter::new(std::io::stdout());
+    tail(env, flags, &interrupted, &mut out, &mut |line| eprintln!("stave: {line}"))
 }
 
 /// Follows until it is told to end; `say` takes what is to be said beside the changes.
@@ -92,15 +94,15 @@ pub(crate) fn tail(
     env: &Env,
     flags: &DcpTailFlags,
     interrupted: &AtomicBool,
-    out: &mut dyn Write,
-    say: &mut dyn FnMut(&str),
+    out: &mut (dyn Write + Send),
+    say: &mut (dyn FnMut(&str) + Send),
 ) -> anyhow::Result<Outcome> {
     let target = flags.node.target(&flags.bucket, Dialect::Couchbase)?;
-    let (mut session, mut tail) = begin(env, flags, &target, interrupted, out, say)?;
+    let (wishes, starts, mut tail) = begin(env, flags, &target, interrupted, out, say)?;
     if flags.count == Some(0) {
         return Ok(Outcome::Done);
     }
-    follow(env, &target, &mut session, &mut tail)?;
+    follow_everywhere(env, &target, &wishes, starts, &mut tail)?;
     if let Some(error) = tail.failed {
         return Err(error.into());
     }
@@ -113,14 +115,14 @@ fn begin<'a>(
     flags: &'a DcpTailFlags,
     target: &Target,
     interrupted: &'a AtomicBool,
-    out: &'a mut dyn Write,
-    say: &'a mut dyn FnMut(&str),
-) -> anyhow::Result<(Session, Tail<'a>)> {
+    out: &'a mut (dyn Write + Send),
+    say: &'a mut (dyn FnMut(&str) + Send),
+) -> anyhow::Result<(Wishes, Vec<Start>, Tail<'a>)> {
     if matches!(flags.from, From::Seqno(_)) && flags.vbucket.is_none() {
         bail!(WrongArguments("a seqno counts in one vBucket: give --vbucket N, too".to_owned()));
     }
     let mut client = Client::open(env, target)?;
-    let starts = starts(&mut client, flags)?;
+    let starts = starts(env, target, flags)?;
     let wishes = Wishes {
         name: format!("stave-dcp-tail:{:016x}", env.random.next_u64()),
         flags: OpenFlags(if flags.keys_only { OpenFlags::NO_VALUE } else { 0 }),
@@ -128,20 +130,26 @@ fn begin<'a>(
         noop_interval_s: NOOP_INTERVAL_S,
         filter: filter(&mut client, &flags.collections)?,
     };
-    let session = Session::new(wishes, &starts);
     let names = names(&mut client)?;
-    Ok((session, Tail { flags, names, interrupted, out, say, printed: 0, failed: None }))
+    Ok((wishes, starts, Tail { flags, names, interrupted, out, say, printed: 0, failed: None }))
 }
 
-fn starts(client: &mut Client, flags: &DcpTailFlags) -> anyhow::Result<Vec<Start>> {
-    let mut all = high_seqnos(client)?;
-    if let Some(wanted) = flags.vbucket {
-        all.retain(|(vb, _)| vb.0 == wanted);
-        if all.is_empty() {
-            bail!(WrongArguments(format!("the node has no active vBucket {wanted}")));
-        }
+/// Where each vBucket is followed from, of all nodes of the cluster.
+fn starts(env: &Env, target: &Target, flags: &DcpTailFlags) -> anyhow::Result<Vec<Start>> {
+    let mut starts = Vec::new();
+    for member in members(env, target)? {
+        starts.extend(starts_of(&mut Client::open(env, &member)?, flags)?);
     }
-    let position = |uuid, seqno| Position::at(uuid, seqno);
+    if let (Some(wanted), true) = (flags.vbucket, starts.is_empty()) {
+        bail!(WrongArguments(format!("no node is active for vBucket {wanted}")));
+    }
+    Ok(starts)
+}
+
+/// The same of one node.
+fn starts_of(client: &mut Client, flags: &DcpTailFlags) -> anyhow::Result<Vec<Start>> {
+    let mut all = high_seqnos(client)?;
+    all.retain(|(vb, _)| flags.vbucket.is_none_or(|wanted| vb.0 == wanted));
     let vbuckets: Vec<VbId> = all.iter().map(|(vb, _)| *vb).collect();
     let histories = match flags.from {
         From::Start => vec![base::VbUuid(0); all.len()],
@@ -150,8 +158,8 @@ fn starts(client: &mut Client, flags: &DcpTailFlags) -> anyhow::Result<Vec<Start
     let start = |((vb, high), uuid): ((VbId, Seqno), _)| {
         let position = match flags.from {
             From::Start => Position::START,
-            From::Now => position(uuid, high),
-            From::Seqno(seqno) => position(uuid, Seqno(seqno)),
+            From::Now => Position::at(uuid, high),
+            From::Seqno(seqno) => Position::at(uuid, Seqno(seqno)),
         };
         Start { vb, position, end: Start::FOR_EVER }
     };
@@ -210,8 +218,8 @@ struct Tail<'a> {
     flags: &'a DcpTailFlags,
     names: CollectionNames,
     interrupted: &'a AtomicBool,
-    out: &'a mut dyn Write,
-    say: &'a mut dyn FnMut(&str),
+    out: &'a mut (dyn Write + Send),
+    say: &'a mut (dyn FnMut(&str) + Send),
     printed: u64,
     failed: Option<std::io::Error>,
 }

@@ -17,8 +17,8 @@ use serde_json::json;
 
 use super::dcp_tail::watch_interrupt;
 use crate::cli::{NodeFlags, Outcome};
-use crate::client::dcp::{Event, Position, Session, Start, Watch, Wishes, follow, high_seqnos};
-use crate::client::{Client, ClientError, Dialect, Target};
+use crate::client::dcp::{Event, Position, Start, Watch, Wishes, follow_everywhere, high_seqnos_of, members};
+use crate::client::{ClientError, Dialect, Target};
 use crate::units::{bytes, thousands};
 
 /// Bytes on their way on each connection.
@@ -34,12 +34,12 @@ const SAY_EVERY: Duration = Duration::from_secs(1);
   stave drain default --connections 2
   stave drain default --keys-only --json | jq .items_per_second
 
-Reads up to the changes that are the last ones when it begins, and counts them.")]
+Reads up to the changes that are the last ones when it begins, and counts them; in a cluster from all of its nodes.")]
 pub struct DrainFlags {
     /// The bucket to read
     #[arg(value_name = "BUCKET")]
     pub(crate) bucket: String,
-    /// Connections that share the vBuckets
+    /// Connections to each node that share its vBuckets
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) connections: u16,
     /// Leave the values out; they are not sent at all
@@ -92,7 +92,7 @@ pub fn run(env: &Env, flags: &DrainFlags) -> anyhow::Result<Outcome> {
 /// Reads everything; what was read.
 pub(crate) fn drain(env: &Env, flags: &DrainFlags, interrupted: &AtomicBool) -> anyhow::Result<Summary> {
     let target = flags.node.target(&flags.bucket, Dialect::Couchbase)?;
-    let all = high_seqnos(&mut Client::open(env, &target)?)?;
+    let all = high_seqnos_of(env, &members(env, &target)?)?;
     let filled: Vec<(VbId, Seqno)> = all.into_iter().filter(|(_, high)| high.0 > 0).collect();
     let goal: u64 = filled.iter().map(|(_, high)| high.0).sum();
     let counters = Counters::default();
@@ -141,9 +141,8 @@ fn read(
         noop_interval_s: NOOP_INTERVAL_S,
         filter: Vec::new(),
     };
-    let mut session = Session::new(wishes, starts);
     let mut reader = Reading { counters, interrupted, broken_off: None };
-    follow(env, target, &mut session, &mut reader)?;
+    follow_everywhere(env, target, &wishes, starts.to_vec(), &mut reader)?;
     match reader.broken_off {
         Some((vb, reason)) => Err(anyhow!("vBucket {vb}: the stream ended before its end: {reason:?}")),
         None => Ok(()),

@@ -5,6 +5,7 @@ use base::env::Env;
 use base::vbucket_map::vbucket_of;
 
 use super::*;
+use crate::client::dcp::{Session, follow};
 use crate::test_server::{BUCKET, NOT_INTERRUPTED, TestServer};
 
 fn flags(server: &TestServer) -> DcpTailFlags {
@@ -73,7 +74,7 @@ fn begins_at_a_seqno_of_a_vbucket_or_in_a_collection() {
         tailed.expect_err("refused").to_string()
     };
     assert!(refused(&DcpTailFlags { vbucket: None, ..after.clone() }).contains("--vbucket"));
-    assert!(refused(&DcpTailFlags { vbucket: Some(9), ..after.clone() }).contains("no active vBucket 9"));
+    assert!(refused(&DcpTailFlags { vbucket: Some(9), ..after.clone() }).contains("no node is active for vBucket 9"));
     let unknown = DcpTailFlags { collections: vec!["nowhere".into()], ..flags(&server) };
     assert!(refused(&unknown).contains("nowhere"));
     server.stop();
@@ -124,11 +125,11 @@ fn now_means_what_comes_after() {
     let flags = DcpTailFlags { from: From::Now, count: Some(1), ..flags(&server) };
     let target = server.target();
     let (mut out, mut said) = (Vec::new(), |_: &str| ());
-    let (mut session, tail) =
+    let (wishes, starts, tail) =
         begin(&Env::real(), &flags, &target, &NOT_INTERRUPTED, &mut out, &mut said).expect("begun");
     client.set(b"after", b"2", 0).expect("stored");
     let mut tail = tail;
-    follow(&Env::real(), &target, &mut session, &mut tail).expect("it ends");
+    follow_everywhere(&Env::real(), &target, &wishes, starts, &mut tail).expect("it ends");
     let text = String::from_utf8(out).expect("text");
     assert!(text.ends_with("  after  2\n") && text.lines().count() == 1, "{text}");
     server.stop();
@@ -144,9 +145,9 @@ fn goes_on_after_the_node_was_restarted() {
     let run = |session: &mut Option<Session>, server: &TestServer| {
         let target = server.target();
         let (mut out, mut said) = (Vec::new(), |_: &str| ());
-        let (fresh, mut tail) =
+        let (wishes, starts, mut tail) =
             begin(&Env::real(), &flags, &target, &NOT_INTERRUPTED, &mut out, &mut said).expect("begun");
-        let session = session.get_or_insert(fresh);
+        let session = session.get_or_insert_with(|| Session::new(wishes, &starts));
         follow(&Env::real(), &target, session, &mut tail).expect("it ends");
         String::from_utf8(out).expect("text")
     };
