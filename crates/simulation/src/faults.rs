@@ -174,6 +174,7 @@ impl World {
         let now_us = self.now_us();
         self.show(|| format!("node {at}: {fault:?} for {length_us}"));
         self.crossing.strikes(&mut self.tally, now_us, at, fault, now_us + length_us);
+        self.waits.hinder();
         let boot = self.nodes[at].boot;
         self.push(length_us, at, boot, Event::Heal(fault));
     }

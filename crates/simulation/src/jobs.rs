@@ -239,6 +239,11 @@ impl Crossing {
         self.faults.iter().all(|fault| fault.until_us < now_us)
     }
 
+    /// Whether a fault of this kind is going on.
+    pub fn has(&self, kind: Fault, now_us: u64) -> bool {
+        self.faults.iter().any(|fault| fault.fault == kind && fault.until_us >= now_us)
+    }
+
     /// A job does something at a node.
     pub fn works(&mut self, tally: &mut Tally, now_us: u64, at: usize, job: Job) {
         self.worked_us[at][job as usize] = Some(now_us);

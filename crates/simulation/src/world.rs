@@ -77,7 +77,7 @@ pub struct World {
     pub forgetful: Option<usize>,
     /// What clients were promised.
     pub promises: Promises,
-    /// What vBuckets wait for.
+    /// What vBuckets and clients wait for.
     pub waits: Waits,
     /// How far a seed that aims at a rollback has come.
     pub tail: Tail,
