@@ -178,6 +178,8 @@ bugs! {
     AnswerGivesNoTurn,
     /// Nobody's new life is admitted while it is not chosen who serves a vBucket.
     AdmissionWaits,
+    /// A choice waits until who served says that it has stopped, although its lease is over.
+    GoneMustReport,
     /// A takeover whose last message was lost is waited for for ever.
     StrandedForEver,
     /// Who was failed over, and has what a choice waits for, is not taken back.
