@@ -118,7 +118,7 @@ bugs! {
     StreamSkipsDisk,
     /// The switch from disk to memory sends the last change once more.
     SwitchRepeatsOne,
-    /// The switch from disk to memory passes over what is in neither of them any more.
+    /// The switch from disk to memory passes over the first change behind what was read.
     SwitchSkips,
     /// Expirations are not sent.
     ExpirationsNotSent,
@@ -163,6 +163,27 @@ bugs! {
     HeldCopyFollows,
     /// A silent member of the chain stays in it when a choice is made.
     SilentStaysInChain,
+    // Nothing is lost, and somebody waits.
+    /// A fence that was shut because a lease was not renewed in time does not open when it is.
+    FenceStaysShut,
+    /// A replica does not say that prepares are on its disk before more of the vBucket comes.
+    SavedPreparesNotTold,
+    /// Who becomes active does not commit the prepares that were in flight.
+    AdoptedLeftOpen,
+    /// Who waits for prepares of a vBucket that is not active any more is not told.
+    WaitersForgotten,
+    /// A stream that its producer has refused is not asked for again.
+    RefusedStreamForgotten,
+    /// What a consumer has answered gives its stream no turn.
+    AnswerGivesNoTurn,
+    /// Nobody's new life is admitted while it is not chosen who serves a vBucket.
+    AdmissionWaits,
+    /// A choice waits until who served says that it has stopped, although its lease is over.
+    GoneMustReport,
+    /// A takeover whose last message was lost is waited for for ever.
+    StrandedForEver,
+    /// Who was failed over, and has what a choice waits for, is not taken back.
+    WitnessNotAsked,
 }
 
 /// Whether this mistake is to be made here.

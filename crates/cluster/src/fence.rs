@@ -50,6 +50,11 @@ impl Fence {
     /// The lease was renewed by a request that was sent at `sent_ns`, and the newest document lets this life serve.
     /// The store counts from a later moment on, so that the lease lives at least until then.
     pub fn renewed(&self, sent_ns: u64, ttl: Duration) {
+        if planted::is(Bug::FenceStaysShut)
+            && (CLOSED + 1..sent_ns).contains(&self.until_ns.load(Ordering::Relaxed))
+        {
+            return;
+        }
         self.until_ns.store(Fence::end_ns(sent_ns, ttl), Ordering::SeqCst);
     }
 

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::planted::{self, Bug};
 use base::{Seqno, VbId};
 use engine::{Bucket, Follower};
 use protocol::dcp::EndReason;
@@ -315,7 +316,9 @@ impl Producer {
                         opcode::DCP_SNAPSHOT_MARKER => stream.marker_acknowledged(),
                         _ => stream.state_acknowledged(&self.bucket),
                     }
-                    self.enqueue(VbId(at as u16));
+                    if !planted::is(Bug::AnswerGivesNoTurn) {
+                        self.enqueue(VbId(at as u16));
+                    }
                     return;
                 }
                 next = stream.next.as_deref_mut();

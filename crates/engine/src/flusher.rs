@@ -149,7 +149,7 @@ impl Bucket {
             let mut shard = self.flushing_shard(batch.id);
             let prepared = shard.vb.high_prepared_seqno();
             let removed = shard.vb.flushed(batch.high_seqno);
-            if shard.vb.high_prepared_seqno() > prepared {
+            if shard.vb.high_prepared_seqno() > prepared && !planted::is(Bug::SavedPreparesNotTold) {
                 shard.tell_prepare_followers();
             }
             let has_more = self.settle_held(&mut shard, settled);

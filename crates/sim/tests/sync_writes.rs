@@ -13,7 +13,7 @@ use base::env::sim::{SimDisk, SimHandles, SplitMix64};
 use base::env::{Disk, SimHandles as World};
 use base::{Cas, Datatype, DocKey, DurabilityLevel, Seqno, VbId, VbState};
 use engine::{
-    Bucket, BucketConfig, Changes, Completion, Durable, Failure, Follower, StoreMode, StoreRequest,
+    Bucket, BucketConfig, Changes, Completion, Durable, Failure, Follower, StoodIn, StoreMode, StoreRequest,
     StreamPlace, StreamWanted, SyncOutcome, topology_from_json,
 };
 use kvstore::{Couch, CouchConfig};
@@ -54,9 +54,14 @@ struct Write {
     acknowledged_at: Option<u64>,
 }
 
-/// All changes of each document in their order.
+/// What was done.
 #[derive(Default)]
-struct Run(BTreeMap<(VbId, String), Vec<Write>>);
+struct Run {
+    /// All changes of each document in their order.
+    writes: BTreeMap<(VbId, String), Vec<Write>>,
+    /// How often a writer wrote in the flusher's stead.
+    stood_in: u64,
+}
 
 /// A sync write that waits, and which one it is.
 type Waiting = (Completion<SyncOutcome>, (VbId, String), usize);
@@ -83,7 +88,7 @@ impl Run {
         let Ok(mutated) = bucket.durably(durable).store(vb, &request(&key, &value), bucket.now()) else {
             return;
         };
-        let writes = self.0.entry((vb, key.clone())).or_default();
+        let writes = self.writes.entry((vb, key.clone())).or_default();
         // What needs no disk may be told at once; what does need it has been there then.
         let needs_disk = durable.is_some_and(|durable| durable.level != LEVELS[0]);
         let is_told = mutated.pending.is_none() && needs_disk;
@@ -91,11 +96,30 @@ impl Run {
         waiting.extend(mutated.pending.map(|pending| (pending, (vb, key), writes.len() - 1)));
     }
 
+    /// The same by somebody who mostly does the flusher's work for it.
+    fn write_standing_in(
+        &mut self,
+        (rng, stands): (&mut SplitMix64, &mut SplitMix64),
+        disk: &SimDisk,
+        bucket: &Bucket,
+        waiting: &mut Vec<Waiting>,
+    ) {
+        let stand_in = bucket.stand_in().expect("there is a disk");
+        self.write(rng, disk, bucket, waiting);
+        if stands.chance(1, 4) {
+            // The flusher does it later, with whatever else there is by then.
+            drop(stand_in);
+            return;
+        }
+        self.stood_in += u64::from(matches!(stand_in.finish(), StoodIn::Wrote(_)));
+        self.acknowledge(disk, waiting);
+    }
+
     fn acknowledge(&mut self, disk: &SimDisk, waiting: &mut Vec<Waiting>) {
         waiting.retain(|(pending, document, at)| {
             let outcome = pending.try_take();
             if outcome == Some(SyncOutcome::Committed) {
-                let writes = self.0.get_mut(document).expect("it was written");
+                let writes = self.writes.get_mut(document).expect("it was written");
                 writes[*at].acknowledged_at = Some(disk.changes());
             }
             outcome.is_none()
@@ -105,7 +129,7 @@ impl Run {
     /// Somebody reads a document, or is sent it: a sync write that needs the disk is told of by that, too.
     fn hears(&mut self, disk: &SimDisk, vb: VbId, key: &[u8], value: &[u8]) {
         let document = (vb, String::from_utf8_lossy(key).into_owned());
-        let write = self.0.get_mut(&document).and_then(|writes| {
+        let write = self.writes.get_mut(&document).and_then(|writes| {
             writes.iter_mut().find(|write| write.needs_disk && write.value.as_bytes() == value)
         });
         if let Some(write) = write {
@@ -128,7 +152,7 @@ impl Run {
             bucket.flush_step();
         }
         let is_answered = waits.is_none_or(|waits| waits.try_take().is_some());
-        let writes = self.0.iter_mut().filter(|((of, _), _)| *of == vb && is_answered);
+        let writes = self.writes.iter_mut().filter(|((of, _), _)| *of == vb && is_answered);
         for write in writes.flat_map(|(_, writes)| writes).filter(|write| write.needs_disk) {
             write.acknowledged_at.get_or_insert(disk.changes());
         }
@@ -146,7 +170,7 @@ impl Run {
                 wrong.push(format!("{vb}: {in_flight} prepares, and nobody else to wait for"));
             }
         }
-        for ((vb, key), writes) in &self.0 {
+        for ((vb, key), writes) in &self.writes {
             let found = bucket.get(*vb, DocKey::new(key.as_bytes()), bucket.now()).ok();
             let found = found.map(|found| String::from_utf8_lossy(found.version.value()).into_owned());
             let is_told = |write: &Write| write.acknowledged_at.is_some_and(|told_at| told_at <= at);
@@ -198,6 +222,9 @@ fn run(seed: u64, steps: u64, disk: &SimDisk) -> Run {
     let mut rng = SplitMix64::new(seed);
     // Decides who looks when: what is written is what the seed decides.
     let mut looks = SplitMix64::new(!seed);
+    // In some runs writers write in the flusher's stead; in others what they wait for is long on its way.
+    let stands_in = seed % 3 == 2;
+    let mut stands = SplitMix64::new(!seed.rotate_left(32));
     let world = world(seed, disk);
     let bucket = open(&world).expect("no fault planned");
     // Without a topology prepare and commit are one version.
@@ -212,7 +239,11 @@ fn run(seed: u64, steps: u64, disk: &SimDisk) -> Run {
     let mut waiting = Vec::new();
     for step in 0..steps {
         world.clock.advance(Duration::from_micros(rng.below(3000)));
-        run.write(&mut rng, disk, &bucket, &mut waiting);
+        if stands_in && stands.chance(1, 4) {
+            run.write_standing_in((&mut rng, &mut stands), disk, &bucket, &mut waiting);
+        } else {
+            run.write(&mut rng, disk, &bucket, &mut waiting);
+        }
         run.read(&mut looks, disk, &bucket);
         for stream in streams.iter().filter(|_| looks.chance(1, 4)) {
             stream.take(&mut run, disk, &bucket);
@@ -232,12 +263,15 @@ fn run(seed: u64, steps: u64, disk: &SimDisk) -> Run {
 #[test]
 fn power_loss_at_every_moment() {
     let mut verdict = Verdict::default();
+    let mut stood_in = 0;
     for seed in 0..16 {
         let (run, recording) = recorded(prepare, |disk| run(seed, 100, disk));
-        let told = run.0.values().flatten().filter(|write| write.acknowledged_at.is_some()).count();
+        stood_in += run.stood_in;
+        let told = run.writes.values().flatten().filter(|write| write.acknowledged_at.is_some()).count();
         assert!(told > 10, "{told} were told of");
         verdict.add(every_crash(&CrashPlan::new(seed), &recording, |disk, at| run.check(disk, at)));
     }
+    assert!(stood_in > 20, "writers wrote {stood_in} times in the flusher's stead");
     verdict.report("sync writes, power loss");
 }
 

@@ -1,63 +1,129 @@
-//! Whether what can be served is: while nothing is wrong, and nothing is under way, each vBucket is served, and what is
-//! prepared is decided soon.
+//! Whether what can be served is: while nothing is wrong, and nothing is under way, each vBucket is served, what is
+//! prepared is decided soon, who asks is answered soon, and no durable write is given up.
+//!
+//! A vBucket that changes hands, or waits until it is chosen who has it, is served soon, too, and a rebalance goes on.
+
+use std::collections::BTreeMap;
 
 use base::VbId;
-use cluster::state::Step;
+use cluster::state::{Purpose, Rebalance, Step};
 
+use crate::jobs::Fault;
 use crate::node::BUCKET;
 use crate::world::World;
 
-/// How long a vBucket may take until it is served, or until its first prepare is decided, while nothing hinders it.
+/// How long a vBucket may take until it is served, or until its first prepare is decided, and a node until it answers,
+/// while nothing hinders it.
 const SOON_US: u64 = 3_000_000;
+/// After so much time without a hindrance everybody has found each other again.
+const SETTLED_US: u64 = 500_000;
 
-/// What a vBucket waits for: its first prepare; nothing: somebody who serves it.
-type WaitsFor = Option<u64>;
+/// What somebody waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum WaitsFor {
+    /// A vBucket: somebody who serves it.
+    Service(u16),
+    /// A vBucket: what becomes of its first prepare.
+    Decision(u16, u64),
+    /// A node and a request: an answer.
+    Answer(usize, usize),
+    /// The document: what comes after this revision, as vBuckets are being moved.
+    Move(u64),
+}
 
-/// By vBucket: what it waits for, and since when, while nothing hinders it.
+/// What is waited for, and since when, in microseconds, while nothing hinders it.
 #[derive(Clone, Debug, Default)]
-pub struct Waits(Vec<Option<(WaitsFor, u64)>>);
+pub struct Waits {
+    since: BTreeMap<WaitsFor, u64>,
+    /// By vBucket: since when nothing has hindered prepares from being decided.
+    unhindered_since: Vec<Option<u64>>,
+}
+
+impl Waits {
+    /// Something goes wrong somewhere: whatever is waited for may take longer.
+    pub fn hinder(&mut self) {
+        *self = Waits::default();
+    }
+
+    /// Whether nothing has hindered prepares of a vBucket since some time before a moment.
+    fn was_free_at(&self, vb: u16, at_us: u64) -> bool {
+        let since = self.unhindered_since.get(usize::from(vb)).copied().flatten();
+        since.is_some_and(|since| since + SETTLED_US <= at_us)
+    }
+}
 
 impl World {
     /// Looks at all vBuckets.
     pub fn check_available(&mut self) {
         let now_us = self.now_us();
-        self.waits.0.resize(usize::from(self.rules.vbuckets), None);
-        for vb in 0..self.rules.vbuckets {
-            let waits_for = if self.is_unhindered(vb) { self.what_is_waited_for(vb) } else { None };
-            let before = &mut self.waits.0[usize::from(vb)];
-            let Some(waits_for) = waits_for else {
-                *before = None;
-                continue;
+        let Waits { since: before, mut unhindered_since } = std::mem::take(&mut self.waits);
+        unhindered_since.resize(usize::from(self.rules.vbuckets), None);
+        for (vb, since) in (0..).zip(&mut unhindered_since) {
+            *since = since.or(Some(now_us)).filter(|_| self.can_decide(vb));
+        }
+        let waited_for = if self.is_quiet() { self.what_is_waited_for() } else { Vec::new() };
+        let since: BTreeMap<WaitsFor, u64> =
+            waited_for.into_iter().map(|what| (what, before.get(&what).copied().unwrap_or(now_us))).collect();
+        if let Some((what, _)) = since.iter().find(|(_, since)| now_us - **since > SOON_US) {
+            let what = match what {
+                WaitsFor::Service(vb) => format!("nobody serves vBucket {vb}"),
+                WaitsFor::Decision(vb, prepared) => {
+                    format!("nobody decides prepare {prepared} of vBucket {vb}")
+                }
+                WaitsFor::Answer(at, op) => format!("node {at} does not answer {op}"),
+                WaitsFor::Move(revision) => format!("nobody goes on with what document {revision} moves"),
             };
-            let since_us = before.filter(|(same, _)| *same == waits_for).map_or(now_us, |(_, since)| since);
-            *before = Some((waits_for, since_us));
-            if now_us - since_us > SOON_US {
-                let what = match waits_for {
-                    Some(prepared) => format!("nobody decides prepare {prepared} of vBucket {vb}"),
-                    None => format!("nobody serves vBucket {vb}"),
-                };
-                self.violation = Some(format!("{what}, and nothing hinders it: {}", self.why_not_well()));
-            }
+            self.violation = Some(format!("{what}, and nothing hinders it: {}", self.why_not_well()));
+        }
+        self.waits = Waits { since, unhindered_since };
+    }
+
+    /// A durable write is aborted because its time is over. That must not be if nothing hindered it.
+    pub fn check_given_up(&mut self, at: usize, number: usize) {
+        let op = &self.history.ops[number];
+        let vb = self.clients.keys[op.key].vb;
+        if self.waits.was_free_at(vb, op.asked_us) && self.can_decide(vb) {
+            let what = format!("node {at} gives up {number}, a durable write of vBucket {vb}");
+            self.violation = Some(format!("{what}, and nothing hinders it: {}", self.why_not_well()));
         }
     }
 
-    /// Whether nothing is wrong, nobody chooses or moves it, and there are enough who could have what is prepared.
-    fn is_unhindered(&self, vb: u16) -> bool {
+    /// Whether nothing is wrong with any node.
+    fn is_quiet(&self) -> bool {
         let now_us = self.now_us();
-        let is_over = now_us >= self.rules.faults_us || self.crossing.is_quiet(now_us);
-        let step = self.newest.buckets.get(BUCKET).and_then(|bucket| bucket.steps.get(&vb));
-        let is_led = matches!(step, None | Some(Step::Settle { .. }));
-        is_over && is_led && self.nodes.iter().all(|node| node.is_awake(now_us)) && self.has_majority(vb)
+        // Whoever stood still when faults ended finds what it has to do when that would have been over.
+        let is_mended = now_us >= self.rules.faults_us && !self.crossing.has(Fault::Freeze, now_us);
+        let is_over = is_mended || self.crossing.is_quiet(now_us);
+        is_over && self.nodes.iter().all(|node| node.is_awake(now_us))
     }
 
-    /// What a vBucket waits for, if it waits for anything.
-    fn what_is_waited_for(&self, vb: u16) -> Option<WaitsFor> {
-        let serving = *self.chain(vb).first()?;
-        let node = &self.nodes[serving];
-        let Some(bucket) = node.bucket.as_ref().filter(|_| node.serves(vb, self.now_us())) else {
-            return Some(None);
-        };
-        let first = |vb: &vbucket::VBucket| vb.first_in_flight().map(|prepared| prepared.0);
-        bucket.with_vbucket(VbId(vb), first).flatten().map(Some)
+    /// Whether nothing is wrong, nobody chooses or moves a vBucket, and there are enough who could have what is prepared.
+    fn can_decide(&self, vb: u16) -> bool {
+        let step = self.newest.buckets.get(BUCKET).and_then(|bucket| bucket.steps.get(&vb));
+        self.is_quiet() && matches!(step, None | Some(Step::Settle { .. })) && self.has_majority(vb)
+    }
+
+    /// What vBuckets and clients wait for.
+    fn what_is_waited_for(&self) -> Vec<WaitsFor> {
+        let now_us = self.now_us();
+        let mut all = Vec::new();
+        for vb in (0..self.rules.vbuckets).filter(|vb| !self.chain(*vb).is_empty()) {
+            let Some(node) = self.nodes.iter().find(|node| node.serves(vb, now_us)) else {
+                all.push(WaitsFor::Service(vb));
+                continue;
+            };
+            let first = |vb: &vbucket::VBucket| vb.first_in_flight().map(|prepared| prepared.0);
+            let bucket = node.bucket.as_ref().filter(|_| self.can_decide(vb));
+            let first = bucket.and_then(|bucket| bucket.with_vbucket(VbId(vb), first).flatten());
+            all.extend(first.map(|prepared| WaitsFor::Decision(vb, prepared)));
+        }
+        for node in &self.nodes {
+            all.extend(node.waiting.iter().map(|waiting| WaitsFor::Answer(node.at, waiting.op)));
+        }
+        // A graceful failover may wait for a node that is missing.
+        let moves = |rebalance: &Rebalance| !matches!(rebalance.purpose, Purpose::GracefulFailover { .. });
+        let is_moved = self.newest.rebalance.as_ref().is_some_and(moves);
+        all.extend(is_moved.then_some(WaitsFor::Move(self.newest.revision)));
+        all
     }
 }

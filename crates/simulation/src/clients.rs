@@ -218,7 +218,12 @@ impl World {
                 committed.push((self.clients.keys[self.history.ops[op].key].vb, changed.seqno));
                 self.answer(op, Outcome::Done(changed.cas, changed.counted));
             }
-            Some(_) => self.answer(op, Outcome::Ambiguous),
+            Some(outcome) => {
+                if outcome == SyncOutcome::Aborted {
+                    self.check_given_up(at, op);
+                }
+                self.answer(op, Outcome::Ambiguous);
+            }
             None if pending.is_abandoned() => self.answer(op, Outcome::Ambiguous),
             None => self.nodes[at].waiting.push(Waiting { op, wait: Wait::Durable(changed) }),
         }

@@ -10,6 +10,7 @@ use engine::CompactRequest;
 use serde_json::json;
 
 use crate::clients::FIRST_COLLECTION;
+use crate::gone::Gone;
 use crate::jobs::{Fault, Job};
 use crate::node::BUCKET;
 use crate::ops::Key;
@@ -174,6 +175,7 @@ impl World {
         let now_us = self.now_us();
         self.show(|| format!("node {at}: {fault:?} for {length_us}"));
         self.crossing.strikes(&mut self.tally, now_us, at, fault, now_us + length_us);
+        self.waits.hinder();
         let boot = self.nodes[at].boot;
         self.push(length_us, at, boot, Event::Heal(fault));
     }
@@ -245,7 +247,7 @@ impl World {
     }
 
     fn restart(&mut self, at: usize) {
-        if self.nodes[at].is_up {
+        if self.nodes[at].is_up || matches!(self.gone, Gone::Away(gone, _) if gone == at) {
             return;
         }
         let random = self.rng.next_u64();
@@ -268,16 +270,18 @@ impl World {
             node.handles.disk.heal();
         }
         (0..self.nodes.len()).for_each(|at| self.restart(at));
+        let is_one_gone = matches!(self.gone, Gone::Away(..));
         let is_whole = self.newest.nodes.values().all(|node| node.status == Status::Active);
-        if !is_whole && self.newest.rebalance.is_none() {
+        if !is_whole && !is_one_gone && self.newest.rebalance.is_none() {
             // Whoever was failed over comes back, so that what is undecided can be decided.
             let at = self.any_node();
             self.take_back(at);
             self.ask_for(at, &Command::Rebalance { eject: Vec::new() });
         }
         // The last clients hear of their requests, and what expires does so.
-        if self.now_us() >= self.rules.faults_us + 4_000_000 && self.is_well() {
-            self.is_done = true;
+        let is_over = self.now_us() >= self.rules.faults_us + 4_000_000;
+        if is_over && !self.is_one_gone() && self.is_well() {
+            self.is_done = !self.let_one_go();
         }
         self.push(50_000, 0, 0, Event::Fault);
     }

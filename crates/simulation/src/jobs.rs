@@ -166,6 +166,8 @@ pub struct Tally {
     pub choices: u64,
     /// Rollbacks that were done.
     pub rollbacks: u64,
+    /// Nodes that went when all was well, and whose share others served.
+    pub gone: u64,
     /// Keys whose history was checked.
     pub histories: u64,
 }
@@ -183,7 +185,7 @@ impl Tally {
         }
     }
 
-    fn rows_mut(&mut self) -> [&mut u64; 11] {
+    fn rows_mut(&mut self) -> [&mut u64; 12] {
         [
             &mut self.reads,
             &mut self.changes,
@@ -195,12 +197,13 @@ impl Tally {
             &mut self.takeovers,
             &mut self.choices,
             &mut self.rollbacks,
+            &mut self.gone,
             &mut self.histories,
         ]
     }
 
     /// Names and numbers.
-    pub fn rows(&self) -> [(&'static str, u64); 11] {
+    pub fn rows(&self) -> [(&'static str, u64); 12] {
         [
             ("reads", self.reads),
             ("changes", self.changes),
@@ -212,6 +215,7 @@ impl Tally {
             ("takeovers", self.takeovers),
             ("choices", self.choices),
             ("rollbacks", self.rollbacks),
+            ("nodes gone", self.gone),
             ("histories checked", self.histories),
         ]
     }
@@ -237,6 +241,11 @@ impl Crossing {
     /// Whether no fault is going on.
     pub fn is_quiet(&self, now_us: u64) -> bool {
         self.faults.iter().all(|fault| fault.until_us < now_us)
+    }
+
+    /// Whether a fault of this kind is going on.
+    pub fn has(&self, kind: Fault, now_us: u64) -> bool {
+        self.faults.iter().any(|fault| fault.fault == kind && fault.until_us >= now_us)
     }
 
     /// A job does something at a node.

@@ -3,7 +3,7 @@
 //!
 //! The order of reading: [`rules`] (what a seed makes of a cluster), [`world`] (time and events), [`node`] and
 //! [`member`] (a node's data, and its part in the cluster), [`link`] (streams between two), [`clients`] and [`ops`]
-//! (what is asked and answered), [`faults`], [`tails`] and [`jobs`] (what goes wrong during what), [`history`], [`promises`],
+//! (what is asked and answered), [`faults`], [`tails`], [`gone`] and [`jobs`] (what goes wrong during what), [`history`], [`promises`],
 //! [`available`], [`copies`], [`disks`] and [`memory`] (what must hold).
 
 pub mod available;
@@ -14,6 +14,7 @@ pub mod clients;
 pub mod copies;
 pub mod disks;
 pub mod faults;
+pub mod gone;
 pub mod history;
 pub mod jobs;
 #[cfg(feature = "planted")]

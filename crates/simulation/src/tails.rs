@@ -54,6 +54,7 @@ impl World {
         for other in &self.nodes {
             other.links.break_with(at, until_us + 200_000);
         }
+        self.waits.hinder();
         Tail::Grows(at, until_us)
     }
 

@@ -13,6 +13,7 @@ use serde_json::json;
 
 use crate::available::Waits;
 use crate::clients::Clients;
+use crate::gone::Gone;
 use crate::history::History;
 use crate::jobs::{Crossing, Fault, Job, Tally};
 use crate::node::{BUCKET, Node};
@@ -77,10 +78,12 @@ pub struct World {
     pub forgetful: Option<usize>,
     /// What clients were promised.
     pub promises: Promises,
-    /// What vBuckets wait for.
+    /// What vBuckets and clients wait for.
     pub waits: Waits,
     /// How far a seed that aims at a rollback has come.
     pub tail: Tail,
+    /// Who goes when all is well.
+    pub gone: Gone,
     /// What goes on.
     pub crossing: Crossing,
     /// What happened.
@@ -109,6 +112,7 @@ impl World {
             promises: Promises::new(&rules),
             waits: Waits::default(),
             tail: Tail::None,
+            gone: Gone::Nobody,
             crossing: Crossing::new(nodes.len()),
             rules,
             rng,

@@ -25,6 +25,7 @@ fn nothing_is_violated() {
     assert!(violations.is_empty(), "{} of {seeds} seeds, the first is {:?}", violations.len(), violations[0]);
     // What never happened was not tested.
     assert_eq!(sum.matrix.unmet(), Vec::<String>::new(), "{seeds} seeds");
+    assert!(sum.gone * 4 > SEEDS, "{} nodes went for good", sum.gone);
 }
 
 #[test]

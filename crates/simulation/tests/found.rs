@@ -62,3 +62,9 @@ fn whoever_was_told_of_nothing_goes_back_before_it() {
 fn nobody_loses_what_nobody_else_has() {
     [182, 360, 444].into_iter().for_each(is_right);
 }
+
+/// A prepare was lost with a failover, and its CAS was given again by a node whose clock was behind: nobody had been told.
+#[test]
+fn what_nobody_was_told_of_leaves_its_cas() {
+    is_right(1379);
+}

@@ -1,5 +1,7 @@
 //! Lives of nodes: one that lost its lease, or was started anew, serves again when it is written who it is.
 
+use base::planted::{self, Bug};
+
 use crate::state::{Bucket, NodeId, State, Status, Step, present};
 use crate::view::View;
 
@@ -7,6 +9,9 @@ use crate::view::View;
 ///
 /// A new life may know less than the old one: whatever it was active for goes to the best copy, which may be its own.
 pub(super) fn admit(view: &View) -> Option<State> {
+    if view.state.is_choosing() && planted::is(Bug::AdmissionWaits) {
+        return None;
+    }
     let mut next: Option<State> = None;
     for (id, node) in &view.state.nodes {
         let Some(member) = view.members.get(&node.uuid) else { continue };

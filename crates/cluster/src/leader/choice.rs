@@ -127,7 +127,10 @@ impl Question<'_> {
         let forgetful = forgetful + present(self.chain).filter(|id| empty.contains(id)).count();
         let are_few = unknown > 0 && unknown + forgetful >= majority(self.chain);
         if are_few && !self.forced && !planted::is(Bug::ChosenByFew) {
-            return self.witness().map_or(Choice::Open, Choice::TakeBack);
+            return self
+                .witness()
+                .filter(|_| !planted::is(Bug::WitnessNotAsked))
+                .map_or(Choice::Open, Choice::TakeBack);
         }
         if known.is_empty() && self.is_gone(&empty) {
             return self.begin_empty(&empty);

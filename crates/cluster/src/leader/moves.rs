@@ -168,7 +168,8 @@ impl Leader {
             return;
         }
         let first_seen = *self.stranded.entry(key.clone()).or_insert(now);
-        if now.saturating_sub(first_seen) >= self.config.choice_patience {
+        let is_late = now.saturating_sub(first_seen) >= self.config.choice_patience;
+        if is_late && !planted::is(Bug::StrandedForEver) {
             self.stranded.remove(&key);
             let since = a_move.view.state.revision + 1;
             next.steps.insert(a_move.vb, Step::Choose { since, taker, needs: None, forced: false });

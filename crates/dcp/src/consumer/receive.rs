@@ -1,6 +1,7 @@
 //! What comes from the producer: cut into messages, looked at, and put where it is applied in its turn.
 
 use base::limits::MAX_FRAME_BODY_BYTES;
+use base::planted::{self, Bug};
 use base::version::MAX_SEQNO;
 use base::{Seqno, VbId, VbState, VbUuid};
 use protocol::dcp::{FailoverLog, Marker, Message, What};
@@ -144,7 +145,9 @@ impl Consumer {
         let Some(track) = self.track(vb) else { return };
         track.pause(now, trouble);
         let again_at = track.again_at;
-        self.pausing.insert((again_at, vb));
+        if !planted::is(Bug::RefusedStreamForgotten) {
+            self.pausing.insert((again_at, vb));
+        }
     }
 
     fn on_request(&mut self, request: &Request<'_>, bytes: u64, out: &mut Vec<u8>) -> Result<(), Disconnect> {

@@ -232,7 +232,8 @@ impl Stream {
         let got_any = !pending.is_empty();
         if taken.is_done {
             let repeated = u64::from(planted::is(Bug::SwitchRepeatsOne));
-            pending.end = Some(Seqno(scope.high_seqno.0 - repeated).max(self.sent));
+            let skipped = u64::from(planted::is(Bug::SwitchSkips));
+            pending.end = Some(Seqno(scope.high_seqno.0 - repeated + skipped).max(self.sent));
             if let Some(rest) = disk.rest.take() {
                 self.show(newest_in_order(after(&rest, scope.high_seqno)), common, &mut pending);
                 pending.end = Some(rest.end());
@@ -276,7 +277,7 @@ impl Stream {
     fn leave_disk(&mut self, common: &Common<'_>, disk: Disk, high: Seqno) {
         common.on_disk.set(common.on_disk.get() - 1);
         self.phase = match disk.cursor {
-            Some((cursor, from)) if from <= high || planted::is(Bug::SwitchSkips) => Phase::Memory(cursor),
+            Some((cursor, from)) if from <= high => Phase::Memory(cursor),
             // Memory had moved on before the disk was read; or there is no cursor: look again.
             Some((cursor, _)) => {
                 common.bucket.leave_memory(self.place(), cursor);

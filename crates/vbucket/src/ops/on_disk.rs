@@ -4,7 +4,6 @@
 //! the table, so what the disk answers later still fits. A key without a version in the table that the disk has
 //! nothing for is *known* to be absent until the tie ends, which is when those who asked have looked again.
 
-use base::planted::{self, Bug};
 use base::{DocKey, Moment, Seqno, Version};
 
 use crate::filter::Filter;
@@ -32,11 +31,11 @@ impl VBucket {
     /// Returns what was there, to be dropped outside the lock; nothing if it is another version by now, or has to
     /// stay: it is not on disk yet, it is locked or its CAS is that of an earlier lock, or somebody looks for its key.
     pub fn evict_whole(&mut self, hash: u64, version: &Version, now: Moment) -> Option<Version> {
+        // What is on disk is in no open checkpoint: that one is closed before its changes are taken.
+        let is_saved = self.is_saved(&version.meta());
         let slot = self.table.find_slot(hash, version.key());
         let there = slot.get()?;
         let meta = there.meta();
-        // What is on disk is in no open checkpoint: that one is closed before its changes are taken.
-        let is_saved = meta.by_seqno <= self.persisted_seqno || planted::is(Bug::DirtyDocumentEvicted);
         let is_clean = meta.by_seqno != Seqno(0) && is_saved;
         let is_locked = self.locks.holder(there.key(), now).is_some();
         // A commit replaces what is in the table.

@@ -317,6 +317,9 @@ impl VBucket {
             if !is_alone && self.state != base::VbState::Active {
                 return false;
             }
+            if prepared <= self.sync_writes.adopted && planted::is(Bug::AdoptedLeftOpen) {
+                return false;
+            }
             let is_committed = !self.is_of_dropped(&first.version);
             if is_committed && !self.is_safe(first) {
                 return false;

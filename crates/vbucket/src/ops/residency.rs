@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use base::planted::{self, Bug};
 use base::{Datatype, DocKey, Moment, NewVersion, Seqno, Version, VersionMeta};
 
 use crate::bucket_context::BucketContext;
@@ -160,8 +161,13 @@ impl VBucket {
         version.is_resident()
             && version.value_bytes() > 0
             && version.meta().by_seqno != Seqno(0)
-            && version.meta().by_seqno <= self.persisted_seqno
+            && self.is_saved(&version.meta())
             && !self.is_locked(version.key(), now)
+    }
+
+    /// Whether a version is on disk.
+    pub(super) fn is_saved(&self, meta: &VersionMeta) -> bool {
+        meta.by_seqno <= self.persisted_seqno || planted::is(Bug::DirtyDocumentEvicted)
     }
 
     /// Takes the value of a key's version out of memory: `hollow` is that version without its value.
