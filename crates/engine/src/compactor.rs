@@ -129,6 +129,8 @@ impl Bucket {
         };
         let compacted = self.store.compact(vb, &compaction);
         if let Ok(compacted) = &compacted {
+            // Who saved what was purged may not have noted yet that it is saved; so long it would stay in memory.
+            drop(self.flushing.lock());
             self.forget_purged(vb, incarnation, compacted.purge_seqno, &request);
         }
         match compacted {

@@ -1,6 +1,7 @@
 //! What the kernel says about a process: `/proc/PID`.
 
 use std::fs;
+use std::io::ErrorKind;
 
 use anyhow::{Context, Result};
 
@@ -36,7 +37,11 @@ pub fn descriptors(pid: u32) -> Result<usize> {
 pub fn cpu_seconds(pid: u32) -> Result<f64> {
     let mut ns = 0.0;
     for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
-        let text = fs::read_to_string(thread?.path().join("schedstat"))?;
+        let text = match fs::read_to_string(thread?.path().join("schedstat")) {
+            // It has ended meanwhile.
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            text => text?,
+        };
         let on_cpu = text.split(' ').next().context("three figures")?;
         ns += on_cpu.parse::<f64>()?;
     }

@@ -74,7 +74,10 @@ fn begins_at_a_seqno_of_a_vbucket_or_in_a_collection() {
         tailed.expect_err("refused").to_string()
     };
     assert!(refused(&DcpTailFlags { vbucket: None, ..after.clone() }).contains("--vbucket"));
-    assert!(refused(&DcpTailFlags { vbucket: Some(9), ..after.clone() }).contains("no node is active for vBucket 9"));
+    assert!(
+        refused(&DcpTailFlags { vbucket: Some(9), ..after.clone() })
+            .contains("no node is active for vBucket 9")
+    );
     let unknown = DcpTailFlags { collections: vec!["nowhere".into()], ..flags(&server) };
     assert!(refused(&unknown).contains("nowhere"));
     server.stop();
