@@ -121,7 +121,7 @@ pub enum DevError {
         is: &'static str,
     },
     /// The cluster thinks something else of it.
-    #[error("node {node} is {status:?} to the cluster: {instead}")]
+    #[error("node {node} is {status} to the cluster: {instead}")]
     Status {
         /// Which, from 1 on.
         node: u16,
@@ -135,6 +135,20 @@ pub enum DevError {
         "node {0} is failed over, too, and would leave with the rebalance: give rebalance=false, and recover it"
     )]
     WouldLeave(u16),
+    /// What was ordered is under way, and not at its end.
+    #[error(
+        "the order was taken, and is not at its end after {waited:?}: {what}; GET /v1/dev tells more, and wait_s=N \
+         waits longer"
+    )]
+    NotSettled {
+        /// How long was waited.
+        waited: Duration,
+        /// What is under way.
+        what: String,
+    },
+    /// Clocks go no further.
+    #[error("clocks may be off by {MOST_OFFSET_S} seconds (ten years) at most, in all")]
+    Clock,
     /// There are as many as there may be.
     #[error("there are {MOST_NODES} nodes already; remove one first")]
     TooMany,
@@ -180,6 +194,9 @@ impl From<Invalid> for DevError {
         ClusterError::Invalid(invalid).into()
     }
 }
+
+/// The most seconds by which a clock may be off.
+pub const MOST_OFFSET_S: i64 = 10 * 365 * 24 * 3600;
 
 /// What to do about something that the cluster does not do.
 fn instead_of(error: &ClusterError) -> &'static str {

@@ -200,6 +200,8 @@ impl Desk {
 fn code_of(error: &DevError) -> StatusCode {
     match error {
         DevError::NoNode(_) => StatusCode::NOT_FOUND,
+        DevError::Clock => StatusCode::BAD_REQUEST,
+        DevError::NotSettled { .. } => StatusCode::GATEWAY_TIMEOUT,
         DevError::State { .. }
         | DevError::Status { .. }
         | DevError::WouldLeave(_)

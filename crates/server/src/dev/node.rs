@@ -10,7 +10,7 @@ use ::cluster::Store;
 use base::env::Env;
 use parking_lot::{Condvar, Mutex};
 
-use super::config::{DevConfig, DevError};
+use super::config::{DevConfig, DevError, MOST_OFFSET_S};
 use super::disk::{Death, MortalDisk};
 use super::doors::{Wires, world};
 use super::gate::Gate;
@@ -216,10 +216,16 @@ impl DevNode {
         }
     }
 
-    /// Moves its wall clock.
-    pub(super) fn advance_clock(&self, seconds: i64) {
-        let offset_s = self.offset_s.load(Ordering::Relaxed).saturating_add(seconds);
+    /// Moves its wall clock, which may be off by so much and no more: times are counted in 64 bits of nanoseconds.
+    pub(super) fn advance_clock(&self, seconds: i64) -> Result<(), DevError> {
+        let offset_s = moved(self.offset_s.load(Ordering::Relaxed), seconds)?;
         self.offset_s.store(offset_s, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// By how many seconds its wall clock would be off then.
+    pub(super) fn clock_after(&self, seconds: i64) -> Result<i64, DevError> {
+        moved(self.offset_s.load(Ordering::Relaxed), seconds)
     }
 
     /// The node, if it runs.
@@ -270,6 +276,12 @@ impl DevNode {
     fn failed(&self, source: Failure) -> DevError {
         DevError::Node { node: self.number, source }
     }
+}
+
+/// Where a clock is that is moved.
+pub(super) fn moved(offset_s: i64, seconds: i64) -> Result<i64, DevError> {
+    let may_be = |offset_s: &i64| (-MOST_OFFSET_S..=MOST_OFFSET_S).contains(offset_s);
+    offset_s.checked_add(seconds).filter(may_be).ok_or(DevError::Clock)
 }
 
 /// The folder of a node in that of the cluster.

@@ -6,7 +6,8 @@ use std::time::Duration;
 use ::cluster::{Command, Node, NodeId, Status, View};
 
 use super::config::{DevError, MOST_NODES};
-use super::shared::{Shared, is_settled};
+use super::node::moved;
+use super::shared::{Shared, is_settled, under_way};
 
 /// From what a node is cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +37,7 @@ pub(super) enum Order {
 }
 
 /// What to do with a node that the cluster does not know.
-const LEFT: &str = "has left the cluster; restart it, and it joins as a new one";
+const LEFT: &str = "has left the cluster; remove it, and add another one";
 
 impl Shared {
     /// Does something to a node. Orders that wait do so until nothing is under way any more, and no longer than they are
@@ -81,7 +82,7 @@ impl Shared {
         let end = self.env.clock.monotonic() + at_most;
         // What the store holds may still tell of the life before.
         if !member.wait_until_served(at_most) {
-            return Ok(());
+            return self.not_settled(at_most);
         }
         // Whoever holds a membership holds its folder: another order may stop it meanwhile.
         let uuid = member.uuid().to_owned();
@@ -92,11 +93,24 @@ impl Shared {
             None => true,
         };
         let left = end.saturating_sub(self.env.clock.monotonic());
-        self.wait(left, |view| serves(view) && is_settled(view)).map(drop)
+        if self.wait(left, |view| serves(view) && is_settled(view))? {
+            Ok(())
+        } else {
+            self.not_settled(at_most)
+        }
     }
 
     fn settle(&self, at_most: Duration) -> Result<(), DevError> {
-        self.wait(at_most, is_settled).map(drop)
+        if self.wait(at_most, is_settled)? { Ok(()) } else { self.not_settled(at_most) }
+    }
+
+    /// What was ordered is not at its end; whoever did not want to wait for that did not ask.
+    fn not_settled(&self, waited: Duration) -> Result<(), DevError> {
+        if waited.is_zero() {
+            return Ok(());
+        }
+        let what = self.view()?.as_ref().map_or_else(|| "no node has joined".to_owned(), under_way);
+        Err(DevError::NotSettled { waited, what })
     }
 
     fn cut(&self, number: u16, from: From, is_cut: bool) -> Result<(), DevError> {
@@ -144,6 +158,7 @@ impl Shared {
                 }
                 if rebalance {
                     self.check_others(number)?;
+                    self.check_all_up()?;
                 }
                 self.ask(&Command::Recover { node, delta })?;
                 // The rebalance needs to know what copies it has.
@@ -158,6 +173,21 @@ impl Shared {
         for other in self.nodes().iter().filter(|other| other.number != number) {
             if let Some((_, Status::FailedOver)) = self.id_of(other.number)? {
                 return Err(DevError::WouldLeave(other.number));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether all are there between whom vBuckets would be spread.
+    fn check_all_up(&self) -> Result<(), DevError> {
+        let Some(view) = self.view()? else { return Ok(()) };
+        for node in self.nodes() {
+            let known = node.look().uuid.and_then(|uuid| view.state.node_of(&uuid));
+            if let Some((id, Node { status: Status::Active | Status::New, .. })) = known
+                && view.alive(id).is_none()
+            {
+                let is = "is down; start, thaw or join it, or fail it over first, or give rebalance=false";
+                return Err(DevError::State { node: node.number, is });
             }
         }
         Ok(())
@@ -227,10 +257,14 @@ impl Shared {
 
     /// Moves the wall clock of a node, or of all.
     pub(super) fn advance_clock(&self, number: Option<u16>, seconds: i64) -> Result<(), DevError> {
-        match number {
-            Some(number) => self.node(number)?.advance_clock(seconds),
-            None => self.nodes().iter().for_each(|node| node.advance_clock(seconds)),
+        if let Some(number) = number {
+            return self.node(number)?.advance_clock(seconds);
         }
-        Ok(())
+        let mut offset_s = self.offset_s.lock();
+        let nodes = self.nodes();
+        // All or none.
+        nodes.iter().try_for_each(|node| node.clock_after(seconds).map(drop))?;
+        *offset_s = moved(*offset_s, seconds)?;
+        nodes.iter().try_for_each(|node| node.advance_clock(seconds))
     }
 }

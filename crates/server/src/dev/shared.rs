@@ -26,18 +26,23 @@ pub(super) struct Shared {
     nodes: Mutex<BTreeMap<u16, Arc<DevNode>>>,
     /// Held while nodes are added and removed.
     pub(super) counting: Mutex<()>,
+    /// By how many seconds the clocks of all nodes were moved, which holds for those to come, too.
+    pub(super) offset_s: Mutex<i64>,
 }
 
 impl Shared {
     /// Without nodes.
     pub(super) fn new(config: DevConfig, env: Env, store: Arc<dyn Store>) -> Shared {
         let (wires, nodes, counting) = (Arc::default(), Mutex::default(), Mutex::default());
-        Shared { config, env, store, wires, nodes, counting }
+        Shared { config, env, store, wires, nodes, counting, offset_s: Mutex::default() }
     }
 
     /// Adds a node, which does not run yet. The first one listens where the configuration says.
     pub(super) fn add_node(&self, number: u16, is_first: bool) -> Result<Arc<DevNode>, DevError> {
         let node = Arc::new(DevNode::new(self, number, is_first)?);
+        // Held until it is among those whose clocks are moved.
+        let offset_s = self.offset_s.lock();
+        node.advance_clock(*offset_s)?;
         self.nodes.lock().insert(number, Arc::clone(&node));
         Ok(node)
     }
@@ -102,6 +107,27 @@ impl Shared {
             self.store.wait(snapshot.version, left.min(LOOK_AGAIN))?;
         }
     }
+}
+
+/// What is under way, for people.
+pub(super) fn under_way(view: &View) -> String {
+    let state = &view.state;
+    let steps: usize = state.buckets.values().map(|bucket| bucket.steps.len()).sum();
+    let flushing = state.buckets.values().filter(|bucket| bucket.flushing.is_some()).count();
+    let is_behind =
+        |id: &&NodeId| view.alive(**id).is_some() && view.report_since(**id, state.revision).is_none();
+    let behind: Vec<String> = state.nodes.keys().filter(is_behind).map(|id| id.name()).collect();
+    let down: Vec<String> =
+        state.nodes.keys().filter(|id| view.alive(**id).is_none()).map(|id| id.name()).collect();
+    let mut parts = Vec::new();
+    let mut say = |is_so: bool, what: String| parts.extend(is_so.then_some(what));
+    say(state.rebalance.is_some(), "a rebalance is under way".to_owned());
+    say(steps > 0, format!("{steps} vBuckets are on their way"));
+    say(flushing > 0, format!("{flushing} buckets are being emptied"));
+    say(!behind.is_empty(), format!("{} has not done its part", behind.join(", ")));
+    say(!down.is_empty(), format!("{} is down", down.join(", ")));
+    say(state.nodes.is_empty(), "no node has joined".to_owned());
+    if parts.is_empty() { "a node is not let in yet".to_owned() } else { parts.join(", ") }
 }
 
 /// Whether nothing is under way, and everybody who is alive is as the document says.

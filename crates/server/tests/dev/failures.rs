@@ -154,3 +154,29 @@ fn what_is_wrong_is_told_with_what_is_right() {
     );
     cluster.stop();
 }
+
+#[test]
+fn a_recovery_that_is_refused_changes_nothing() {
+    let cluster = Cluster::with_times(4, 1, SHORT);
+    cluster.must("/v1/dev/nodes/2/failover");
+    cluster.must("/v1/dev/nodes/3/kill");
+    eventually("node 3 is missed", || cluster.told_of(3)["has_lease"] == false);
+    let (code, told) = cluster.order("/v1/dev/nodes/2/recover");
+    let message = told["message"].as_str().unwrap_or_default();
+    assert!(code == 409 && message.contains("node 3 is down"), "{code} {message}");
+    assert_eq!(cluster.told_of(2)["status"], "failed_over");
+    cluster.stop();
+}
+
+#[test]
+fn an_order_that_is_not_at_its_end_says_so() {
+    let cluster = Cluster::start(3, 1);
+    cluster.must("/v1/dev/nodes/2/freeze");
+    let (code, told) = cluster.order("/v1/dev/nodes/3/failover?wait_s=1");
+    let message = told["message"].as_str().unwrap_or_default();
+    assert!(code == 504 && message.contains("n_2 has not done its part"), "{code} {message}");
+    assert_eq!(cluster.told_of(3)["status"], "failed_over");
+    assert_eq!(cluster.order("/v1/dev/nodes/3/recover?rebalance=false&wait_s=0").0, 200, "nobody waits");
+    cluster.must("/v1/dev/nodes/2/thaw");
+    cluster.stop();
+}

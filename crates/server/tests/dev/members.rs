@@ -130,3 +130,20 @@ fn a_recovery_does_not_lose_another_node() {
     );
     cluster.stop();
 }
+
+#[test]
+fn the_clock_of_all_nodes_is_that_of_those_who_come_later() {
+    let cluster = Cluster::start(2, 1);
+    cluster.must("/v1/dev/clock?advance_s=7200");
+    cluster.must("/v1/dev/clock?advance_s=60&node=1");
+    let offset = |number: u16| cluster.told_of(number)["clock_offset_s"].clone();
+    cluster.must("/v1/dev/nodes");
+    assert_eq!([1, 2, 3].map(offset), [json!(7260), json!(7200), json!(7200)]);
+    for too_far in ["9223372036854775", "315360000", "-315370000"] {
+        let (code, told) = cluster.order(&format!("/v1/dev/clock?advance_s={too_far}"));
+        let message = told["message"].as_str().unwrap_or_default();
+        assert!(code == 400 && message.contains("ten years"), "{code} {message}");
+    }
+    assert_eq!([1, 2, 3].map(offset), [json!(7260), json!(7200), json!(7200)], "all or none");
+    cluster.stop();
+}

@@ -1,25 +1,25 @@
 //! `stave dev`: a cluster in one process, for people's tests.
 
+mod folder;
+
 use std::io::Write;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::Context;
 use base::env::Env;
 use clap::Args;
 use serde_json::{Value, json};
 use server::config::{BucketSpec, MOST_REPLICAS};
 use server::dev::{DevCluster, DevConfig, DevTimes, MOST_NODES};
 
+use self::folder::{Folder, IN_MEMORY};
 use super::serve::{raise_descriptor_limit, start_log};
 use crate::cli::{Outcome, WrongArguments};
 use crate::client::Secret;
 
-/// The word for a folder in memory that goes with the process.
-const IN_MEMORY: &str = "memory";
-/// Where Linux keeps files in memory.
-const SHARED_MEMORY: &str = "/dev/shm";
 /// How soon a node may be missed, and how late. Threads that renew leases have to get their turn.
 const TIMES_MS: RangeInclusive<u64> = 100..=3_600_000;
 
@@ -108,35 +108,6 @@ fn auto_failover(text: &str) -> Result<AutoFailover, String> {
     ms.map(|ms| AutoFailover(Some(Duration::from_millis(ms)))).ok_or_else(wrong)
 }
 
-/// A folder that goes with this value.
-struct Folder<'a> {
-    env: &'a Env,
-    path: PathBuf,
-    is_kept: bool,
-}
-
-impl Folder<'_> {
-    fn new<'a>(env: &'a Env, data: &str) -> Folder<'a> {
-        if data != IN_MEMORY {
-            return Folder { env, path: data.into(), is_kept: true };
-        }
-        let has_memory = env.disk.read_dir(Path::new(SHARED_MEMORY)).is_ok();
-        let root = if has_memory { SHARED_MEMORY.into() } else { std::env::temp_dir() };
-        let path = root.join(format!("stave-dev-{:016x}", env.random.next_u64()));
-        Folder { env, path, is_kept: false }
-    }
-}
-
-impl Drop for Folder<'_> {
-    fn drop(&mut self) {
-        if !self.is_kept
-            && let Err(error) = self.env.disk.remove_dir_all(&self.path)
-        {
-            eprintln!("stave: cannot remove {}: {error}", self.path.display());
-        }
-    }
-}
-
 impl DevFlags {
     fn config(self, data: PathBuf) -> anyhow::Result<DevConfig> {
         let wrong = |what: String| Err(WrongArguments(what).into());
@@ -185,9 +156,9 @@ impl DevFlags {
 pub fn run(env: &Env, flags: DevFlags) -> anyhow::Result<Outcome> {
     start_log()?;
     raise_descriptor_limit();
-    let folder = Folder::new(env, &flags.data);
+    let folder = Folder::new(env, &flags.data).context("cannot make a folder in memory; give --data DIR")?;
     let as_json = flags.json;
-    let config = flags.config(folder.path.clone())?;
+    let config = flags.config(folder.path().to_owned())?;
     let cluster = DevCluster::start(config.clone(), env.clone())?;
     let line = if as_json { json_line(&cluster, &config).to_string() } else { ready_line(&cluster, &config) };
     let mut stdout = std::io::stdout();
