@@ -244,6 +244,9 @@ fn a_node_that_dies_is_failed_over_and_comes_back() {
     check(&nodes[0], &ledger);
     let said = refused(&nodes[0], &["failover", "n_3"]);
     assert!(said.contains("n_3 is failed over"), "{said}");
+    // Nobody leaves by the way.
+    let said = refused(&nodes[0], &["remove", "n_2"]);
+    assert!(said.contains("n_3 is failed over, too, and would leave"), "{said}");
     run(&nodes[0], &["add", "n_3", "--full"]);
     run(&nodes[0], &["rebalance"]);
     check(&nodes[1], &ledger);
