@@ -213,6 +213,11 @@ fn find(cluster: &Value, name: &str) -> Option<(String, String)> {
     Some((format!("n_{id}"), node["status"].as_str().unwrap_or_default().to_owned()))
 }
 
+/// Whether this is what a cluster calls a node, and no host.
+fn is_name(node: &str) -> bool {
+    node.strip_prefix("n_").is_some_and(|number| number.parse::<u32>().is_ok())
+}
+
 fn add(to: &To, node: &str, full: bool) -> anyhow::Result<String> {
     let target = to.target()?;
     let cluster = target.request("GET", "/v1/cluster", None)?;
@@ -227,6 +232,10 @@ fn add(to: &To, node: &str, full: bool) -> anyhow::Result<String> {
             target.form("/controller/setRecoveryType", &fields)?;
             format!("{id} comes back with the next rebalance: stave cluster rebalance")
         }
+        None if is_name(node) => bail!(
+            "the cluster has no node {node}: it has left, or was never there; give the HTTP address of a node that \
+             runs (HOST:PORT), and see `stave cluster status`"
+        ),
         None => {
             let added = target.form("/controller/addNode", &[("hostname", node)])?;
             let name = added["otpNode"].as_str().and_then(|name| name.split('@').next()).unwrap_or(node);
@@ -334,6 +343,9 @@ fn bar(cluster: &Value, elapsed: Duration) -> String {
     let full = (progress * BAR_WIDTH as f64).round() as usize;
     let (full, empty) = ("#".repeat(full), "-".repeat(BAR_WIDTH - full.min(BAR_WIDTH)));
     let total = cluster["state"]["rebalance"]["total"].as_u64();
+    if total == Some(0) {
+        return "there is nothing to move".to_owned();
+    }
     let moved = total.map_or(String::new(), |total| {
         format!("  {} of {total} vBuckets", (progress * total as f64).round())
     });

@@ -39,3 +39,9 @@ fn it_is_said_who_leaves_with_a_rebalance() {
     let nobody = json!({ "state": { "rebalance": null, "finished": null } });
     assert_eq!(with_leavers("done", &leavers(&nobody), "have left"), "done");
 }
+
+#[test]
+fn a_rebalance_of_nothing_has_no_bar() {
+    let cluster = json!({ "progress": 1.0, "state": { "rebalance": { "total": 0 } } });
+    assert_eq!(bar(&cluster, Duration::from_secs(3)), "there is nothing to move");
+}
