@@ -388,6 +388,30 @@ fn what_cannot_be_done_is_said() {
 }
 
 #[test]
+fn a_node_with_another_password_is_not_let_in() {
+    let world = World::new();
+    let nodes = [world.node("a")];
+    for (name, password) in [("Administrator", "wrong password"), ("somebody", "password")] {
+        let output = Command::new(env!("CARGO_BIN_EXE_stave"))
+            .args(["serve", "--config"])
+            .arg(&world.config)
+            .arg("--data")
+            .arg(world.data("b"))
+            .args(["--username", name, "--password", password])
+            .args(["--join", &format!("etcd://{}/test", world.etcd.addr)])
+            .output()
+            .expect("the binary is there");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(2), &b""[..]), "{said}");
+        assert!(said.contains("or its password is not the cluster's"), "{said}");
+    }
+    assert!(state(&nodes[0])["nodes"]["2"].is_null());
+    // One that was there goes on, and joins again.
+    drop(nodes);
+    world.node("a");
+}
+
+#[test]
 fn a_node_that_waits_for_its_cluster_can_be_stopped() {
     let mut world = World::new();
     world.etcd.kill();

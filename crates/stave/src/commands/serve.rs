@@ -165,6 +165,9 @@ pub fn run(env: &Env, flags: ServeFlags) -> anyhow::Result<Outcome> {
     if !left {
         bail!("a thread of the cluster panicked");
     }
+    if told == Told::ToGoAway {
+        bail!(WrongArguments(waited_for.unwrap_or_default()));
+    }
     if told == Told::ToStopWaiting {
         bail!("interrupted before this node served: {}", waited_for.unwrap_or_default());
     }
@@ -186,6 +189,8 @@ enum Told {
     ToStopWaiting,
     /// To stop, when it had said that it does not serve.
     ToStop,
+    /// That user or password is not the cluster's.
+    ToGoAway,
 }
 
 /// Makes the node a member.
@@ -196,7 +201,7 @@ fn join_cluster(
     access: EtcdAccess,
 ) -> anyhow::Result<Arc<Cluster>> {
     let store = Arc::new(EtcdStore::new(env.clone(), address, access));
-    Ok(Cluster::join(Arc::clone(server.node()), store, ClusterConfig::default())?)
+    Ok(Cluster::join_checked(Arc::clone(server.node()), store, ClusterConfig::default())?)
 }
 
 /// Waits until the node is let in, or told to stop. Says what it waits for if that takes long.
@@ -206,6 +211,9 @@ fn wait_until_let_in(env: &Env, server: &Server, cluster: &Cluster) -> Told {
     loop {
         if cluster.wait_until_served(Duration::ZERO) {
             return Told::Nothing;
+        }
+        if cluster.is_stranger() {
+            return Told::ToGoAway;
         }
         let is_long = env.clock.monotonic() - begun > LET_IN_WITHIN || cluster.outside().is_some();
         if is_long && !has_said {
