@@ -43,9 +43,10 @@ pub enum Command {
         /// Which.
         node: NodeId,
     },
-    /// The vBuckets are spread over all nodes but these, which leave then, as those do that were failed over.
+    /// The vBuckets are spread over all nodes but these, which leave then. Those that were failed over leave with every
+    /// rebalance: whoever names some that leave must name them, too.
     Rebalance {
-        /// Who leaves.
+        /// Who leaves; nobody for those alone that were failed over.
         eject: Vec<NodeId>,
     },
     /// What is being moved is finished or given up, and nothing new begun.
@@ -135,6 +136,14 @@ pub enum Refused {
     /// A node that is needed does not answer.
     #[error("{0} is down")]
     NodeDown(NodeId),
+    /// A node that would get its share does not answer.
+    #[error("{0} is down, and has no share yet: start it, or let it leave (stave cluster remove {0})")]
+    NewNodeDown(NodeId),
+    /// A node was failed over, and whoever lets others leave has not named it.
+    #[error(
+        "{0} is failed over, too, and would leave: name it, too (stave cluster remove takes several nodes), or recover it first (stave cluster add {0})"
+    )]
+    WouldLeave(NodeId),
     /// Nobody would be left.
     #[error("no node would be left")]
     LastNode,

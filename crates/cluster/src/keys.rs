@@ -2,6 +2,8 @@
 
 /// The document.
 pub const STATE: &str = "state";
+/// What proves that a node has the cluster's user and password.
+pub const CREDENTIALS: &str = "credentials";
 /// Who leads: the identity of a node, under its lease.
 pub const LEADER: &str = "leader";
 /// Who is alive, each under its lease.

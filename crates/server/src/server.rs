@@ -148,6 +148,11 @@ impl Server {
         let _ = self.signals.recv();
     }
 
+    /// The same, but not for longer than this; whether it was told.
+    pub fn is_signalled_within(&self, at_most: Duration) -> bool {
+        self.signals.recv_timeout(at_most) != Err(mpsc::RecvTimeoutError::Timeout)
+    }
+
     /// Stops: takes no more clients, answers what was asked, writes what is not written yet, and notes that the stop
     /// was clean.
     pub fn stop(self) -> Result<(), Failure> {

@@ -25,6 +25,8 @@ const MAJORITY: [u8; 4] = [0x13, 0x01, 0x27, 0x10];
 /// A node's process, which does not outlive the test.
 struct Node {
     child: Child,
+    /// What it says when it can be used.
+    line: String,
     kv: SocketAddr,
     http: SocketAddr,
 }
@@ -99,7 +101,7 @@ impl World {
             text.and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("{what} in {line:?}"))
         };
         let (kv, http) = (addr("kv"), addr("http"));
-        Node { child, kv, http }
+        Node { child, line, kv, http }
     }
 }
 
@@ -244,6 +246,9 @@ fn a_node_that_dies_is_failed_over_and_comes_back() {
     check(&nodes[0], &ledger);
     let said = refused(&nodes[0], &["failover", "n_3"]);
     assert!(said.contains("n_3 is failed over"), "{said}");
+    // Nobody leaves by the way.
+    let said = refused(&nodes[0], &["remove", "n_2"]);
+    assert!(said.contains("n_3 is failed over, too, and would leave"), "{said}");
     run(&nodes[0], &["add", "n_3", "--full"]);
     run(&nodes[0], &["rebalance"]);
     check(&nodes[1], &ledger);
@@ -262,6 +267,7 @@ fn a_node_that_was_ejected_keeps_what_it_has() {
     let files = |world: &World| files(&world.data("c").join("buckets/default"));
     let before = files(&world);
     nodes.push(world.node("c"));
+    assert!(nodes[2].line.starts_with("not ready kv="), "{}", nodes[2].line);
     let (_, told) = http(&nodes[2], "GET", "/v1/cluster", "");
     assert!(told.contains("keeps its copies of default"), "{told}");
     assert!(files(&world) >= before && before > 0, "{before} files");
@@ -360,6 +366,8 @@ fn what_cannot_be_done_is_said() {
     assert!(said.contains("no rebalance is running"), "{said}");
     let said = refused(&nodes[0], &["add", "127.0.0.1:9"]);
     assert!(said.contains("start it with --join"), "{said}");
+    let said = refused(&nodes[0], &["add", "n_9"]);
+    assert!(said.contains("the cluster has no node n_9: it has left, or was never there"), "{said}");
     let said = refused(&nodes[0], &["rebalance", "--eject", "n_1", "--eject", "n_2"]);
     assert!(said.contains("no node would be left"), "{said}");
     // The node itself knows at once that it has joined.
@@ -377,4 +385,57 @@ fn what_cannot_be_done_is_said() {
     BufReader::new(stderr).read_to_string(&mut said).expect("text");
     assert_eq!(child.wait().expect("it ends").code(), Some(2));
     assert!(said.contains("is not etcd://HOST:PORT"), "{said}");
+}
+
+#[test]
+fn a_node_with_another_password_is_not_let_in() {
+    let world = World::new();
+    let nodes = [world.node("a")];
+    for (name, password) in [("Administrator", "wrong password"), ("somebody", "password")] {
+        let output = Command::new(env!("CARGO_BIN_EXE_stave"))
+            .args(["serve", "--config"])
+            .arg(&world.config)
+            .arg("--data")
+            .arg(world.data("b"))
+            .args(["--username", name, "--password", password])
+            .args(["--join", &format!("etcd://{}/test", world.etcd.addr)])
+            .output()
+            .expect("the binary is there");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(2), &b""[..]), "{said}");
+        assert!(said.contains("or its password is not the cluster's"), "{said}");
+    }
+    assert!(state(&nodes[0])["nodes"]["2"].is_null());
+    // One that was there goes on, and joins again.
+    drop(nodes);
+    world.node("a");
+}
+
+#[test]
+fn a_node_that_waits_for_its_cluster_can_be_stopped() {
+    let mut world = World::new();
+    world.etcd.kill();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_stave"))
+        .args(["serve", "--config"])
+        .arg(&world.config)
+        .arg("--data")
+        .arg(world.data("a"))
+        .args(["--join", &format!("etcd://{}/test", world.etcd.addr)])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary is there");
+    let mut log = BufReader::new(child.stderr.take().expect("it is piped")).lines();
+    let is_waiting = |line: &String| line.contains("the cluster's state is not followed");
+    log.by_ref().map(|line| line.expect("text")).find(is_waiting).expect("it looks for its cluster");
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill is there").success());
+    let said: Vec<String> = log.map(|line| line.expect("text")).collect();
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(3), &b""[..]));
+    let last = said.last().expect("it says something");
+    assert!(
+        last.contains("interrupted before this node served: it waits for the coordination store"),
+        "{last}"
+    );
 }

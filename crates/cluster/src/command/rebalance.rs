@@ -18,18 +18,31 @@ pub(super) fn quiet(state: &State) -> Result<(), Refused> {
     if state.is_choosing() { Err(Refused::FailingOver) } else { Ok(()) }
 }
 
+/// All that leave with a rebalance: those that are named, and those that were failed over. Nobody loses a node by
+/// naming another one.
+fn leavers(state: &State, named: &[NodeId]) -> Result<Vec<NodeId>, Refused> {
+    let failed = state.nodes.iter().filter(|(_, node)| node.status == Status::FailedOver);
+    let failed: Vec<NodeId> = failed.map(|(id, _)| *id).collect();
+    match failed.iter().find(|id| !named.contains(id)) {
+        Some(id) if !named.is_empty() => Err(Refused::WouldLeave(*id)),
+        Some(_) => Ok(failed),
+        None => Ok(named.to_vec()),
+    }
+}
+
 pub(super) fn begin(view: &View, eject: &[NodeId]) -> Result<State, Refused> {
     quiet(&view.state)?;
     for id in eject {
         node_of(&view.state, *id)?;
     }
+    let eject = leavers(&view.state, eject)?;
     let mut nodes = BTreeSet::new();
     let mut kept: BTreeMap<String, BTreeMap<u16, Vec<NodeId>>> = BTreeMap::new();
     for (id, node) in &view.state.nodes {
-        let leaves = eject.contains(id) || node.status == Status::FailedOver;
+        let leaves = eject.contains(id);
         let has_copies = node.status == Status::Active;
         if (!leaves || has_copies) && view.alive(*id).is_none() {
-            return Err(Refused::NodeDown(*id));
+            return Err(if has_copies { Refused::NodeDown(*id) } else { Refused::NewNodeDown(*id) });
         }
         if leaves {
             continue;
@@ -71,7 +84,7 @@ pub(super) fn begin(view: &View, eject: &[NodeId]) -> Result<State, Refused> {
         }
     }
     state.auto_failover.count = 0;
-    Ok(moving(state, Purpose::Rebalance { eject: eject.to_vec() }))
+    Ok(moving(state, Purpose::Rebalance { eject }))
 }
 
 pub(super) fn graceful(view: &View, id: NodeId) -> Result<State, Refused> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use ::cluster::store::{Snapshot, Swap, Version};
 use ::cluster::{Agent, Command, Leader, Standing, State, Status, View, command, keys};
 
+use super::credentials::{self, Known};
 use super::trouble::Trouble;
 use super::{Cluster, ClusterError};
 
@@ -24,6 +25,8 @@ struct Memory {
     asked: super::apply::Asked,
     /// Becoming what the document says.
     applying: Trouble,
+    /// Whether user and password are known to be the cluster's.
+    is_known: bool,
 }
 
 impl Cluster {
@@ -34,6 +37,7 @@ impl Cluster {
             has_belonged: false,
             asked: super::apply::Asked::default(),
             applying: Trouble::default(),
+            is_known: self.user.is_none(),
         };
         let mut trouble = Trouble::default();
         while !self.is_stopping() {
@@ -66,10 +70,17 @@ impl Cluster {
     /// One look: the version that was seen, and how long a change may be waited for.
     fn look(&self, memory: &mut Memory) -> Result<(Version, Duration), ClusterError> {
         let snapshot = self.store.read()?;
+        if !self.is_known(memory, &snapshot) {
+            return Ok((snapshot.version, LOOK_AGAIN));
+        }
         let Some(view) = View::of(&snapshot)? else {
             if let Some(why) = self.keeps_what_it_has("etcd holds no cluster of this name") {
                 self.stay_outside(why);
                 return Ok((snapshot.version, LOOK_AGAIN));
+            }
+            // Before anybody can join.
+            if !memory.is_known {
+                return self.write_credentials(&snapshot);
             }
             let incarnation = self.life.lock().incarnation();
             let state = command::found(&self.uuid, &self.address, incarnation);
@@ -94,6 +105,11 @@ impl Cluster {
                 false
             }
         };
+        // A cluster of a version that did not write them.
+        if is_applied && !memory.is_known && self.node.fence().may_serve(self.node.env().clock.monotonic_ns())
+        {
+            return self.write_credentials(&snapshot);
+        }
         if is_applied {
             self.note_become(incarnation);
             memory.applying.is_over(self.node.env().clock.monotonic());
@@ -108,6 +124,40 @@ impl Cluster {
             patience = REPORT_EVERY;
         }
         Ok((snapshot.version, patience))
+    }
+
+    /// Whether nothing speaks against this node: what is in the store is looked at until it is known to be this node's.
+    fn is_known(&self, memory: &mut Memory, snapshot: &Snapshot) -> bool {
+        let Some(user) = self.user.as_ref().filter(|_| !memory.is_known) else { return true };
+        match credentials::compare(snapshot, user) {
+            Known::Ours => memory.is_known = true,
+            Known::Nothing => {}
+            // It serves already, from before anybody wrote them: nobody loses a node by that.
+            Known::Others if memory.has_belonged => {
+                tracing::warn!(user = user.name, "this user or its password is not the cluster's");
+                memory.is_known = true;
+            }
+            Known::Others => {
+                self.node.fence().close();
+                self.seen.lock().is_stranger = true;
+                self.stay_outside(format!(
+                    "user {} or its password is not the cluster's: all nodes of a cluster have the same (--username, \
+                     and STAVE_PASSWORD or --password); if all of them shall have another one, remove the cluster's \
+                     entry {} from etcd while none of them runs",
+                    user.name,
+                    keys::CREDENTIALS
+                ));
+                return false;
+            }
+        }
+        true
+    }
+
+    fn write_credentials(&self, snapshot: &Snapshot) -> Result<(Version, Duration), ClusterError> {
+        if let Some(user) = &self.user {
+            credentials::write(&*self.store, user, self.node.env())?;
+        }
+        Ok((snapshot.version, Duration::ZERO))
     }
 
     /// What a node does that does not belong to the cluster: it joins, or if it was ejected it lets go of everything.

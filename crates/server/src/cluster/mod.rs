@@ -5,6 +5,7 @@
 
 mod apply;
 mod buckets;
+mod credentials;
 mod etcd;
 mod follow;
 mod layout;
@@ -27,6 +28,7 @@ use parking_lot::{Condvar, Mutex};
 
 pub use etcd::{AddressError, EtcdAccess, EtcdAddress, EtcdStore, EtcdTls, EtcdUser, TlsError};
 
+use crate::config::UserSpec;
 use crate::node::Node;
 use noted::Noted;
 
@@ -110,6 +112,8 @@ pub struct Cluster {
     config: ClusterConfig,
     uuid: String,
     address: Address,
+    /// Whose password must be the cluster's; nothing if that is not looked at.
+    user: Option<UserSpec>,
     life: Mutex<Life>,
     /// What this node has of the cluster's buckets.
     noted: Mutex<Noted>,
@@ -129,6 +133,8 @@ struct Seen {
     lost: Option<String>,
     /// Why the node does not join.
     outside: Option<String>,
+    /// Whether it does not join since it has another user or password than the cluster.
+    is_stranger: bool,
     /// The newest revision that this node's vBuckets are as.
     applied: u64,
 }
@@ -139,6 +145,25 @@ impl Cluster {
         node: Arc<Node>,
         store: Arc<dyn Store>,
         config: ClusterConfig,
+    ) -> Result<Arc<Cluster>, ClusterError> {
+        Cluster::join_as(node, store, config, None)
+    }
+
+    /// The same, if the node's first user and its password are the cluster's: see [`Cluster::is_stranger`].
+    pub fn join_checked(
+        node: Arc<Node>,
+        store: Arc<dyn Store>,
+        config: ClusterConfig,
+    ) -> Result<Arc<Cluster>, ClusterError> {
+        let user = node.host().and_then(|host| host.config().users.first().cloned());
+        Cluster::join_as(node, store, config, user)
+    }
+
+    fn join_as(
+        node: Arc<Node>,
+        store: Arc<dyn Store>,
+        config: ClusterConfig,
+        user: Option<UserSpec>,
     ) -> Result<Arc<Cluster>, ClusterError> {
         if node.fence().is_open() {
             return Err(ClusterError::NotFenced);
@@ -156,6 +181,7 @@ impl Cluster {
             config,
             uuid,
             address,
+            user,
             life,
             noted: Mutex::new(noted),
             seen: Mutex::default(),
@@ -227,6 +253,11 @@ impl Cluster {
     /// Why the node does not join, which somebody has to decide about; nothing if it belongs to the cluster.
     pub fn outside(&self) -> Option<String> {
         self.seen.lock().outside.clone()
+    }
+
+    /// Whether the node does not join since its user or password is not the cluster's, which only another start changes.
+    pub fn is_stranger(&self) -> bool {
+        self.seen.lock().is_stranger
     }
 
     /// Waits until all nodes of the cluster that are alive have become as a revision says; false if that takes longer

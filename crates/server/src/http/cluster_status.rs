@@ -118,6 +118,17 @@ fn of_absent(view: &View, id: NodeId) -> String {
     }
 }
 
+/// No rebalance helps against this.
+fn too_few_nodes(bucket: &str, replicas: u8, active: usize) -> String {
+    let plural = if replicas == 1 { "" } else { "s" };
+    let there = if active == 1 { "there is" } else { "there are" };
+    let needed = usize::from(replicas) + 1;
+    format!(
+        "bucket {bucket} needs {needed} nodes for {replicas} replica{plural}, {there} {active} active: it has fewer \
+         copies than it should"
+    )
+}
+
 /// What somebody should know, or has to do.
 fn notes(view: &View) -> Vec<String> {
     let state = &view.state;
@@ -125,6 +136,12 @@ fn notes(view: &View) -> Vec<String> {
     for (id, node) in &state.nodes {
         match node.status {
             Status::Active if view.alive(*id).is_none() => notes.push(of_absent(view, *id)),
+            Status::New | Status::DeltaRecovery | Status::FullRecovery if view.alive(*id).is_none() => {
+                notes.push(format!(
+                    "{id} is down, and without it there is no rebalance: start it, or let it leave (stave cluster \
+                     remove {id})"
+                ));
+            }
             Status::New | Status::DeltaRecovery | Status::FullRecovery if state.rebalance.is_none() => {
                 notes.push(format!("{id} has its share after the next rebalance: stave cluster rebalance"));
             }
@@ -136,8 +153,11 @@ fn notes(view: &View) -> Vec<String> {
     }
     let active = state.nodes.keys().filter(|id| state.is_active(**id)).count();
     for (name, bucket) in &state.buckets {
-        let wanted = active.min(usize::from(bucket.replicas) + 1);
-        let few = bucket.map.iter().filter(|chain| present(chain).count() < wanted).count();
+        let needed = usize::from(bucket.replicas) + 1;
+        if active < needed {
+            notes.push(too_few_nodes(name, bucket.replicas, active));
+        }
+        let few = bucket.map.iter().filter(|chain| present(chain).count() < active.min(needed)).count();
         if few > 0 && state.rebalance.is_none() {
             notes.push(format!(
                 "{few} vBuckets of bucket {name} have fewer copies than they should: stave cluster rebalance"
@@ -237,6 +257,47 @@ mod tests {
         assert_eq!(notes(&view(&["a", "b"])), Vec::<String>::new());
         let told = notes(&view(&["a"]));
         assert!(told.len() == 1 && told[0].starts_with("n_2 is down"), "{told:?}");
+    }
+
+    #[test]
+    fn replicas_that_have_no_node_are_told_of() {
+        let mut view = view(&["a", "b"]);
+        view.state =
+            command::apply(&view, &Command::FailOver { node: NodeId(2), force: true }).expect("it is done");
+        let wanted = "bucket default needs 2 nodes for 1 replica, there is 1 active";
+        let told = notes(&view);
+        assert!(told.iter().any(|note| note.starts_with(wanted)), "{told:?}");
+    }
+
+    #[test]
+    fn a_new_node_that_is_down_keeps_others_from_a_rebalance() {
+        let mut view = view(&["a", "b"]);
+        let address = Address { host: "h".to_owned(), kv: 5, http: 6 };
+        let join = Command::Join { uuid: "c".to_owned(), address, incarnation: 1 };
+        view.state = command::apply(&view, &join).expect("it joins");
+        let told = notes(&view);
+        assert!(told.len() == 1 && told[0].contains("stave cluster remove n_3"), "{told:?}");
+        let refused = command::apply(&view, &Command::Rebalance { eject: Vec::new() });
+        let refused = refused.expect_err("it is refused").to_string();
+        assert!(refused.contains("stave cluster remove n_3"), "{refused}");
+    }
+
+    #[test]
+    fn nobody_leaves_who_is_not_named() {
+        let mut view = view(&["a", "b"]);
+        view.state =
+            command::apply(&view, &Command::FailOver { node: NodeId(2), force: true }).expect("it is done");
+        view.state.buckets.clear();
+        let leave = |eject: &[u32]| {
+            let eject = eject.iter().copied().map(NodeId).collect();
+            command::apply(&view, &Command::Rebalance { eject })
+        };
+        let refused = leave(&[1]).expect_err("it is refused").to_string();
+        assert!(refused.starts_with("n_2 is failed over, too, and would leave: name it, too"), "{refused}");
+        for named in [&[2][..], &[]] {
+            let purpose = leave(named).expect("it begins").rebalance.expect("it runs").purpose;
+            assert_eq!(purpose, Purpose::Rebalance { eject: vec![NodeId(2)] }, "{named:?}");
+        }
     }
 
     #[test]

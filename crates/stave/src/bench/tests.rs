@@ -152,6 +152,13 @@ fn a_refusal_that_stays_ends_the_load() {
     assert!(error.to_string().contains("populate: the server answered EACCESS"), "{error}");
 }
 
+#[test]
+fn a_node_with_a_part_of_the_vbuckets_is_explained() {
+    let server = FakeServer::start(Habits { refuse_sets: (0x07, 1_000_000), ..Habits::default() });
+    let error = run_plan(&plan(&server, Protocol::Couchbase)).unwrap_err().to_string();
+    assert!(error.contains("this one serves a part of the vBuckets"), "{error}");
+}
+
 /// Makes each look at it a tenth of a second later than the one before.
 struct HastyClock(AtomicU64);
 

@@ -258,7 +258,8 @@ impl Worker {
         }
         if let Some(status_code) = phase.fatal {
             let operation = "populate";
-            bail!(ClientError::Refused { operation, status_code, context: String::new() });
+            let context = why_not_here(status_code).to_owned();
+            bail!(ClientError::Refused { operation, status_code, context });
         }
         let waited_ns = self.clock.monotonic_ns().saturating_sub(phase.progress_ns);
         if waited_ns > PATIENCE_NS {
@@ -303,5 +304,15 @@ impl Phase<'_> {
                 self.fatal = Some(status_code);
             }
         }
+    }
+}
+
+/// What whoever measures a cluster may not know.
+fn why_not_here(status_code: u16) -> &'static str {
+    if status_code == Status::NotMyVbucket.code() {
+        "bench sends everything to the one node at --addr, and this one serves a part of the vBuckets alone, as the \
+         nodes of a cluster do; measure a node that has all of them"
+    } else {
+        ""
     }
 }

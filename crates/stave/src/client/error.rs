@@ -102,7 +102,7 @@ pub fn status_name(code: u16) -> String {
 }
 
 /// What to try when there is no connection.
-fn after_no_connection(error: &io::Error) -> &'static str {
+pub(super) fn after_no_connection(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => {
             "is the server running? `stave serve` starts one, --addr HOST:PORT names another"

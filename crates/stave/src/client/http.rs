@@ -15,6 +15,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::Value;
 
 use super::Secret;
+use super::error::after_no_connection;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -89,7 +90,17 @@ impl HttpTarget {
         }
     }
 
-    fn connect(&self) -> std::io::Result<TcpStream> {
+    fn connect(&self) -> anyhow::Result<TcpStream> {
+        if !has_port(&self.addr) {
+            bail!("{} has no port: write --addr HOST:PORT, for example --addr 127.0.0.1:8091", self.addr);
+        }
+        self.connect_to().map_err(|error| {
+            let advice = after_no_connection(&error);
+            anyhow::Error::new(error).context(format!("cannot connect; {advice}"))
+        })
+    }
+
+    fn connect_to(&self) -> std::io::Result<TcpStream> {
         let mut last = std::io::Error::new(std::io::ErrorKind::NotFound, "the host has no address");
         for addr in self.addr.to_socket_addrs()? {
             match TcpStream::connect_timeout(&addr, CONNECT_TIMEOUT) {
@@ -103,6 +114,13 @@ impl HttpTarget {
         }
         Err(last)
     }
+}
+
+/// Whether an address ends with one.
+fn has_port(addr: &str) -> bool {
+    addr.rsplit_once(':').is_some_and(|(host, port)| {
+        port.parse::<u16>().is_ok() && (!host.contains(':') || host.starts_with('[') && host.ends_with(']'))
+    })
 }
 
 /// A value as forms have it (WHATWG URL, application/x-www-form-urlencoded percent-encode set).
@@ -119,4 +137,23 @@ fn said(body: &Value) -> Option<String> {
     let errors = body.get("errors").and_then(Value::as_object);
     let text = errors.and_then(|errors| errors.values().find_map(Value::as_str));
     text.or_else(|| body.get("message")?.as_str()).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_with_an_address_is_said() {
+        let why = |addr: &str| {
+            let target =
+                HttpTarget { addr: addr.to_owned(), username: String::new(), password: Secret::default() };
+            format!("{:#}", target.request("GET", "/", None).expect_err("nobody is there"))
+        };
+        for addr in ["127.0.0.1", "::1", "[::1]", "h:"] {
+            assert!(why(addr).contains("has no port: write --addr HOST:PORT"), "{}", why(addr));
+        }
+        // Port 0 cannot be listened at.
+        assert!(why("127.0.0.1:0").contains("--addr HOST:PORT names another"), "{}", why("127.0.0.1:0"));
+    }
 }

@@ -41,6 +41,7 @@ impl DurabilityFlag {
 /// Measure a server under load: a closed loop of get and set over many connections.
 ///
 /// Keys are `bench-` and a number; the bucket keeps them afterwards.
+/// Everything goes to one node, which must serve all vBuckets: one of several nodes of a cluster refuses the rest.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Examples:
   Load a million keys, then read and write them for half a minute:

@@ -39,11 +39,17 @@ pub struct ClusterFlags {
 #[derive(Clone, Debug, Subcommand)]
 enum What {
     /// Print the nodes, and a picture of who has which vBucket
+    #[command(after_help = "Examples:
+  stave cluster status
+  stave cluster status --addr 127.0.0.1:8092 --json")]
     Status {
         #[command(flatten)]
         to: To,
     },
     /// Take away from a node what it is active for
+    #[command(after_help = "Examples:
+  stave cluster failover n_2                     it is down
+  stave cluster failover n_2 --graceful          it is up, and shall lose nothing")]
     Failover {
         /// The node, such as n_2
         node: String,
@@ -57,6 +63,13 @@ enum What {
         to: To,
     },
     /// Spread the vBuckets over all nodes anew
+    ///
+    /// Nodes that were failed over leave with it, and it is said which; `stave cluster add` keeps one. If --eject names
+    /// nodes, it must name these, too.
+    #[command(after_help = "Examples:
+  stave cluster rebalance
+  stave cluster rebalance --eject n_2 --eject n_3
+  stave cluster rebalance --stop")]
     Rebalance {
         /// Nodes that leave; may be repeated
         #[arg(long, value_name = "NODE")]
@@ -71,6 +84,9 @@ enum What {
         to: To,
     },
     /// Take a node back: one that was failed over, by name, or one that was ejected, by its HTTP address; then rebalance
+    #[command(after_help = "Examples:
+  stave cluster add n_3 && stave cluster rebalance
+  stave cluster add 127.0.0.1:8093               it has left, and shall come back")]
     Add {
         /// The node, such as n_2, or HOST:PORT
         node: String,
@@ -80,10 +96,16 @@ enum What {
         #[command(flatten)]
         to: To,
     },
-    /// Let a node leave: whatever it has goes to the others first
+    /// Let nodes leave: whatever they have goes to the others first
+    ///
+    /// Refused if nodes that were failed over would leave, too, and are not named.
+    #[command(after_help = "Examples:
+  stave cluster remove n_2
+  stave cluster remove n_2 n_3        n_3 was failed over, and leaves with n_2")]
     Remove {
-        /// The node, such as n_2
-        node: String,
+        /// The nodes, such as n_2
+        #[arg(required = true)]
+        nodes: Vec<String>,
         #[command(flatten)]
         to: To,
     },
@@ -131,14 +153,16 @@ pub fn run(env: &Env, flags: &ClusterFlags) -> anyhow::Result<Outcome> {
             until(env, &target, &is_no_repair)?;
             target.form("/controller/rebalance", &[("ejectedNodes", &eject.join(","))])?;
             if *no_wait {
-                done(to, "the rebalance runs", &target)?
+                let leave = leavers(&target.request("GET", "/v1/cluster", None)?);
+                done(to, &with_leavers("the rebalance runs", &leave, "leave with it"), &target)?
             } else {
-                rebalanced(&until(env, &target, &is_quiet)?)?;
-                done(to, "the vBuckets are spread", &target)?
+                let cluster = until(env, &target, &is_quiet)?;
+                rebalanced(&cluster)?;
+                done(to, &with_leavers("the vBuckets are spread", &leavers(&cluster), "have left"), &target)?
             }
         }
         What::Add { node, full, to } => add(to, node, *full)?,
-        What::Remove { node, to } => remove(env, to, node)?,
+        What::Remove { nodes, to } => remove(env, to, nodes)?,
     };
     print!("{said}");
     Ok(Outcome::Done)
@@ -189,6 +213,11 @@ fn find(cluster: &Value, name: &str) -> Option<(String, String)> {
     Some((format!("n_{id}"), node["status"].as_str().unwrap_or_default().to_owned()))
 }
 
+/// Whether this is what a cluster calls a node, and no host.
+fn is_name(node: &str) -> bool {
+    node.strip_prefix("n_").is_some_and(|number| number.parse::<u32>().is_ok())
+}
+
 fn add(to: &To, node: &str, full: bool) -> anyhow::Result<String> {
     let target = to.target()?;
     let cluster = target.request("GET", "/v1/cluster", None)?;
@@ -203,6 +232,10 @@ fn add(to: &To, node: &str, full: bool) -> anyhow::Result<String> {
             target.form("/controller/setRecoveryType", &fields)?;
             format!("{id} comes back with the next rebalance: stave cluster rebalance")
         }
+        None if is_name(node) => bail!(
+            "the cluster has no node {node}: it has left, or was never there; give the HTTP address of a node that \
+             runs (HOST:PORT), and see `stave cluster status`"
+        ),
         None => {
             let added = target.form("/controller/addNode", &[("hostname", node)])?;
             let name = added["otpNode"].as_str().and_then(|name| name.split('@').next()).unwrap_or(node);
@@ -213,20 +246,37 @@ fn add(to: &To, node: &str, full: bool) -> anyhow::Result<String> {
 }
 
 /// A node that has a share hands it over first.
-fn remove(env: &Env, to: &To, node: &str) -> anyhow::Result<String> {
+fn remove(env: &Env, to: &To, nodes: &[String]) -> anyhow::Result<String> {
     let target = to.target()?;
     let cluster = target.request("GET", "/v1/cluster", None)?;
-    match find(&cluster, node) {
-        Some((id, status)) if status == "active" => {
-            until(env, &target, &is_no_repair)?;
-            target.form("/controller/rebalance", &[("ejectedNodes", &id)])?;
-            rebalanced(&until(env, &target, &is_quiet)?)?;
-        }
-        _ => {
+    let has_share = |node: &String| find(&cluster, node).is_some_and(|(_, status)| status == "active");
+    if nodes.iter().any(has_share) {
+        until(env, &target, &is_no_repair)?;
+        target.form("/controller/rebalance", &[("ejectedNodes", &nodes.join(","))])?;
+        rebalanced(&until(env, &target, &is_quiet)?)?;
+    } else {
+        for node in nodes {
             target.form("/controller/ejectNode", &[("otpNode", node)])?;
         }
     }
-    done(to, &format!("{node} has left; its folder of data stays where it is"), &target)
+    let said = match nodes {
+        [node] => format!("{node} has left; its folder of data stays where it is"),
+        nodes => format!("{} have left; their folders of data stay where they are", nodes.join(", ")),
+    };
+    done(to, &said, &target)
+}
+
+/// Who leaves with the rebalance that runs, or left with the last one.
+fn leavers(cluster: &Value) -> Vec<String> {
+    let state = &cluster["state"];
+    let what = if state["rebalance"].is_null() { &state["finished"] } else { &state["rebalance"] };
+    let eject = what["purpose"]["rebalance"]["eject"].as_array().into_iter().flatten();
+    eject.map(|id| format!("n_{id}")).collect()
+}
+
+/// What is said of a rebalance: those that were failed over leave with it without being named.
+fn with_leavers(what: &str, leavers: &[String], verb: &str) -> String {
+    if leavers.is_empty() { what.to_owned() } else { format!("{what}; {verb}: {}", leavers.join(", ")) }
 }
 
 fn status(to: &To) -> anyhow::Result<String> {
@@ -293,6 +343,9 @@ fn bar(cluster: &Value, elapsed: Duration) -> String {
     let full = (progress * BAR_WIDTH as f64).round() as usize;
     let (full, empty) = ("#".repeat(full), "-".repeat(BAR_WIDTH - full.min(BAR_WIDTH)));
     let total = cluster["state"]["rebalance"]["total"].as_u64();
+    if total == Some(0) {
+        return "there is nothing to move".to_owned();
+    }
     let moved = total.map_or(String::new(), |total| {
         format!("  {} of {total} vBuckets", (progress * total as f64).round())
     });

@@ -26,6 +26,8 @@ const PASSWORD_LEN: usize = 20;
 /// Run a node.
 ///
 /// When it can serve it prints one line: `ready kv=HOST:PORT http=HOST:PORT data=DIR`.
+/// If its cluster does not let it in for a minute, a line that begins with `not ready` says why; `ready` follows when
+/// it does.
 /// SIGTERM and Ctrl-C stop it cleanly.
 #[derive(Clone, Debug, Default, Args)]
 #[command(after_help = "Examples:
@@ -143,15 +145,31 @@ pub fn run(env: &Env, flags: ServeFlags) -> anyhow::Result<Outcome> {
     if let Some(user) = made_up {
         eprintln!("user {}, password {} (printed only now)", user.name, user.password);
     }
-    let mut stdout = std::io::stdout();
-    // Whoever started the node may have stopped reading; that is no reason not to serve.
-    let _ = writeln!(stdout, "{}", server.ready_line()).and_then(|()| stdout.flush());
-    server.wait_for_signal();
+    let told = match &cluster {
+        Some(cluster) => wait_until_let_in(env, &server, cluster),
+        None => Told::Nothing,
+    };
+    if told == Told::Nothing {
+        say(&server.ready_line());
+        server.wait_for_signal();
+    }
+    // Asked before the end, which is a reason of its own.
+    let waited_for = cluster.as_deref().map(missing);
+    if told == Told::ToStopWaiting {
+        // At once: letting go may have to wait for a coordination store that does not answer.
+        eprintln!("stave: interrupted; stopping");
+    }
     // First, so that others do not wait for the lease to run out.
     let left = cluster.is_none_or(|cluster| cluster.stop());
     server.stop()?;
     if !left {
         bail!("a thread of the cluster panicked");
+    }
+    if told == Told::ToGoAway {
+        bail!(WrongArguments(waited_for.unwrap_or_default()));
+    }
+    if told == Told::ToStopWaiting {
+        bail!("interrupted before this node served: {}", waited_for.unwrap_or_default());
     }
     Ok(Outcome::Done)
 }
@@ -159,10 +177,23 @@ pub fn run(env: &Env, flags: ServeFlags) -> anyhow::Result<Outcome> {
 /// How long a node waits for its cluster before it says that it is not let in.
 const LET_IN_WITHIN: Duration = Duration::from_secs(60);
 
-/// Between two looks at whether it is.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Between two looks at whether it is. Signals are heard at once.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Makes the node a member, and waits until it is let in.
+/// What a node was told while it waited to be let into its cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    /// It was let in.
+    Nothing,
+    /// To stop, while whoever started it was waiting.
+    ToStopWaiting,
+    /// To stop, when it had said that it does not serve.
+    ToStop,
+    /// That user or password is not the cluster's.
+    ToGoAway,
+}
+
+/// Makes the node a member.
 fn join_cluster(
     env: &Env,
     server: &Server,
@@ -170,22 +201,44 @@ fn join_cluster(
     access: EtcdAccess,
 ) -> anyhow::Result<Arc<Cluster>> {
     let store = Arc::new(EtcdStore::new(env.clone(), address, access));
-    let cluster = Cluster::join(Arc::clone(server.node()), store, ClusterConfig::default())?;
+    Ok(Cluster::join_checked(Arc::clone(server.node()), store, ClusterConfig::default())?)
+}
+
+/// Waits until the node is let in, or told to stop. Says what it waits for if that takes long.
+fn wait_until_let_in(env: &Env, server: &Server, cluster: &Cluster) -> Told {
     let begun = env.clock.monotonic();
-    while !cluster.wait_until_served(LOOK_EVERY) {
-        // Why it stays outside has been said.
-        if cluster.outside().is_some() {
-            break;
+    let mut has_said = false;
+    loop {
+        if cluster.wait_until_served(Duration::ZERO) {
+            return Told::Nothing;
         }
-        if env.clock.monotonic() - begun > LET_IN_WITHIN {
-            tracing::warn!(
-                cluster = address.cluster,
-                "the node is not let into its cluster yet, and goes on trying"
-            );
-            break;
+        if cluster.is_stranger() {
+            return Told::ToGoAway;
+        }
+        let is_long = env.clock.monotonic() - begun > LET_IN_WITHIN || cluster.outside().is_some();
+        if is_long && !has_said {
+            say(&format!("not {}: {}", server.ready_line(), missing(cluster)));
+            has_said = true;
+        }
+        if server.is_signalled_within(LOOK_EVERY) {
+            return if has_said { Told::ToStop } else { Told::ToStopWaiting };
         }
     }
-    Ok(cluster)
+}
+
+/// What keeps a node from serving.
+fn missing(cluster: &Cluster) -> String {
+    let lost = || Some(format!("it waits for the coordination store: {}", cluster.lost()?));
+    let unread = || cluster.view().is_none().then(|| "it waits for the coordination store".to_owned());
+    let waits = || "it waits until its cluster lets it in, and goes on trying".to_owned();
+    cluster.outside().or_else(lost).or_else(unread).unwrap_or_else(waits)
+}
+
+/// Prints a line for whoever started the node.
+fn say(line: &str) {
+    let mut stdout = std::io::stdout();
+    // Whoever started the node may have stopped reading; that is no reason not to serve.
+    let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
 }
 
 pub(super) fn start_log() -> anyhow::Result<()> {

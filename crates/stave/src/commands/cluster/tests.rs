@@ -27,3 +27,21 @@ fn nodes_are_found_by_name_and_address() {
     }
     assert_eq!(find(&cluster, "n_8"), None);
 }
+
+#[test]
+fn it_is_said_who_leaves_with_a_rebalance() {
+    let purpose = json!({ "rebalance": { "eject": [2, 5] } });
+    let runs = json!({ "state": { "rebalance": { "purpose": purpose }, "finished": null } });
+    let is_over = json!({ "state": { "rebalance": null, "finished": { "purpose": purpose } } });
+    for cluster in [runs, is_over] {
+        assert_eq!(with_leavers("done", &leavers(&cluster), "have left"), "done; have left: n_2, n_5");
+    }
+    let nobody = json!({ "state": { "rebalance": null, "finished": null } });
+    assert_eq!(with_leavers("done", &leavers(&nobody), "have left"), "done");
+}
+
+#[test]
+fn a_rebalance_of_nothing_has_no_bar() {
+    let cluster = json!({ "progress": 1.0, "state": { "rebalance": { "total": 0 } } });
+    assert_eq!(bar(&cluster, Duration::from_secs(3)), "there is nothing to move");
+}
