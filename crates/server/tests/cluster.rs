@@ -272,6 +272,42 @@ fn a_node_whose_lease_has_run_out_serves_nothing() {
     nodes.stop_all();
 }
 
+/// What monitors see of a node: the answer of `/healthz`, and the figures that say the same.
+fn health(member: &Member) -> (u16, String, Vec<String>) {
+    let (code, told) = http(&member.server, "GET", "/healthz", "");
+    let (_, metrics) = http(&member.server, "GET", "/metrics", "");
+    let figures = metrics.lines().filter_map(|line| line.strip_prefix("stave_"));
+    let figures =
+        figures.filter(|line| line.starts_with("may_serve ") || line.starts_with("cluster_member "));
+    (code, told, figures.map(str::to_owned).collect())
+}
+
+#[test]
+fn a_node_that_may_not_serve_is_not_healthy() {
+    let nodes = Nodes::start(3, 1);
+    let figures = |may_serve: u8, member: u8| {
+        vec![format!("may_serve {may_serve}"), format!("cluster_member {member}")]
+    };
+    assert_eq!(health(&nodes.members[2]), (200, "ok\n".to_owned(), figures(1, 1)));
+    nodes.ask(&Command::FailOver { node: NodeId(3), force: false });
+    nodes.settled();
+    let (code, told, seen) = health(&nodes.members[2]);
+    assert_eq!((code, seen), (503, figures(0, 1)), "{told}");
+    assert!(told.contains("n_3 was failed over") && told.contains("stave cluster add n_3"), "{told}");
+    assert_eq!(told.lines().count(), 1, "{told}");
+    nodes.ask(&Command::Rebalance { eject: vec![NodeId(3)] });
+    nodes.wait("it has left", |state| state.rebalance.is_none() && !state.nodes.contains_key(&NodeId(3)));
+    nodes.members[2].cluster.wait_until(SOON, |view, _| !view.state.nodes.contains_key(&NodeId(3)));
+    let (code, told, seen) = health(&nodes.members[2]);
+    assert_eq!((code, seen), (503, figures(0, 0)), "{told}");
+    // As if its lease had run out.
+    assert!(nodes.members[1].cluster.stop());
+    let (code, told, seen) = health(&nodes.members[1]);
+    assert_eq!((code, seen), (503, figures(0, 1)), "{told}");
+    assert!(told.starts_with("this node serves nobody: "), "{told}");
+    nodes.stop_all();
+}
+
 impl Nodes {
     fn check_without(&self, ledger: &BTreeMap<Vec<u8>, Vec<u8>>, gone: NodeId) {
         let state = self.state();

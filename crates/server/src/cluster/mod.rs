@@ -10,6 +10,7 @@ mod follow;
 mod layout;
 mod life;
 mod noted;
+pub(crate) mod serving;
 mod trouble;
 
 use std::io;

@@ -8,6 +8,7 @@ mod cluster;
 mod cluster_order;
 mod cluster_status;
 mod form;
+mod health;
 mod manage;
 mod metrics;
 mod nodes;
@@ -143,16 +144,12 @@ fn router(shared: Shared) -> Router {
         .route("/pools/default/bs/{bucket}", get(stream::terse_bucket))
         .route_layer(middleware::from_fn_with_state(shared.clone(), basic_auth::check));
     Router::new()
-        .route("/healthz", get(healthz))
+        .route("/healthz", get(health::healthz))
         .route("/metrics", get(metrics::metrics))
         .merge(protected)
         .fallback(async || (StatusCode::NOT_FOUND, "Requested resource not found.\r\n"))
         .layer(middleware::from_fn_with_state(shared.clone(), patience::wait))
         .with_state(shared)
-}
-
-async fn healthz() -> &'static str {
-    "ok\n"
 }
 
 /// An answer that is JSON already.
