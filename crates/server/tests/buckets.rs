@@ -80,6 +80,21 @@ fn a_bucket_is_made_used_and_deleted() {
 }
 
 #[test]
+fn a_node_alone_has_one_identity() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let identity = || {
+        let server = start(folder.path(), "");
+        let told = json(&server, "/pools")["uuid"].clone();
+        assert_eq!(told.as_str().map(str::len), Some(32), "{told}");
+        assert_eq!(json(&server, "/pools/default/terseClusterInfo")["clusterUUID"], told);
+        assert_eq!(json(&server, "/pools/default")["nodes"][0]["nodeUUID"], told);
+        server.stop().expect("a clean stop");
+        told
+    };
+    assert_eq!(identity(), identity(), "a restart does not change it");
+}
+
+#[test]
 fn what_cannot_be_is_refused_by_field() {
     let folder = tempfile::tempdir().expect("a folder");
     let reader = "[[user]]\nname = \"reader\"\npassword = \"password\"\nrole = \"read-only\"";

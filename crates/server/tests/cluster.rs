@@ -490,6 +490,21 @@ fn collections_are_made_at_all_nodes_at_once() {
 }
 
 #[test]
+fn nodes_and_cluster_have_identities() {
+    let nodes = Nodes::start(2, 1);
+    let pool = nodes.http(1, "GET", "/pools/default", "").1;
+    let uuids: Vec<&str> = (0..2).map(|at| pool["nodes"][at]["nodeUUID"].as_str().expect("text")).collect();
+    // The one that is asked comes first.
+    assert_eq!(uuids, [nodes.members[1].cluster.uuid(), nodes.members[0].cluster.uuid()]);
+    let cluster = nodes.http(0, "GET", "/pools", "").1["uuid"].clone();
+    assert_eq!(cluster.as_str().map(str::len), Some(32), "{cluster}");
+    for at in 0..2 {
+        assert_eq!(nodes.http(at, "GET", "/pools/default/terseClusterInfo", "").1["clusterUUID"], cluster);
+    }
+    nodes.stop();
+}
+
+#[test]
 fn maps_are_pushed_over_http() {
     let nodes = Nodes::start(2, 1);
     let mut maps = Lines::of(&nodes.members[0].server, "/pools/default/bs/default");
@@ -536,6 +551,7 @@ fn scripts_manage_a_cluster_over_http() {
     assert_eq!((&tasks[0]["type"], &tasks[0]["status"]), (&json!("rebalance"), &json!("notRunning")));
     // Whoever does not know all nodes spreads nothing.
     let known = names.join("%2C").replace('@', "%40");
+    assert_eq!(nodes.http(0, "GET", "/pools/default/terseClusterInfo", "").1["isBalanced"], true);
     let few = nodes.http(0, "POST", "/controller/rebalance", "knownNodes=n_1%40127.0.0.1&ejectedNodes=");
     assert_eq!(few, (400, json!({ "mismatch": 1 })));
     // At the node whose view is waited for: others may not have read yet that something is under way.
@@ -571,6 +587,8 @@ fn scripts_manage_a_cluster_over_http() {
     assert_eq!(nodes.state().nodes[&NodeId(3)].status, Status::FailedOver);
     let (_, pool) = nodes.http(0, "GET", "/pools/default", "");
     assert_eq!(pool["nodes"][2]["clusterMembership"], "inactiveFailed");
+    let told = nodes.http(0, "GET", "/pools/default/terseClusterInfo", "").1;
+    assert_eq!((&told["isBalanced"], &pool["balanced"]), (&json!(false), &json!(false)));
     let add = nodes.http(0, "POST", "/controller/reAddNode", "otpNode=n_3%40127.0.0.1");
     assert_eq!(add.0, 200, "{}", add.1);
     let delta =
