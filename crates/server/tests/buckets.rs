@@ -95,6 +95,22 @@ fn a_node_alone_has_one_identity() {
 }
 
 #[test]
+fn what_is_advertised_is_there() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "");
+    let mut client = Client::connect(&server, "default", &[]);
+    assert_eq!(client.set(b"k", b"1"), Some(Status::Success));
+    let bucket = json(&server, &format!("{BUCKETS}/default"));
+    let stats = json(&server, bucket["stats"]["uri"].as_str().expect("an address"));
+    assert_eq!(stats["op"]["samples"]["curr_items"], json!([1]), "{stats}");
+    assert_eq!(http(&server, "GET", &format!("{BUCKETS}/none/stats"), "").0, 404);
+    let streaming = json(&server, "/pools")["pools"][0]["streamingUri"].clone();
+    let told = Lines::of(&server, streaming.as_str().expect("an address")).next_json();
+    assert_eq!(told.expect("the cluster")["bucketNames"][0]["bucketName"], "default");
+    server.stop().expect("a clean stop");
+}
+
+#[test]
 fn what_cannot_be_is_refused_by_field() {
     let folder = tempfile::tempdir().expect("a folder");
     let reader = "[[user]]\nname = \"reader\"\npassword = \"password\"\nrole = \"read-only\"";

@@ -505,6 +505,19 @@ fn nodes_and_cluster_have_identities() {
 }
 
 #[test]
+fn the_cluster_is_pushed_over_http() {
+    let nodes = Nodes::start(2, 1);
+    let path = nodes.http(0, "GET", "/pools", "").1["pools"][0]["streamingUri"].clone();
+    let mut told = Lines::of(&nodes.members[0].server, path.as_str().expect("an address"));
+    let first = told.next_json().expect("the cluster as it is");
+    assert_eq!(first["nodes"][1]["clusterMembership"], "active", "{first}");
+    nodes.ask(&Command::FailOver { node: NodeId(2), force: true });
+    let is_news = |told: &Value| told["nodes"][1]["clusterMembership"] == "inactiveFailed";
+    while !is_news(&told.next_json().expect("the cluster as it has become")) {}
+    nodes.stop();
+}
+
+#[test]
 fn maps_are_pushed_over_http() {
     let nodes = Nodes::start(2, 1);
     let mut maps = Lines::of(&nodes.members[0].server, "/pools/default/bs/default");

@@ -40,6 +40,27 @@ pub(super) async fn show(
     }
 }
 
+/// `GET /pools/default/buckets/BUCKET/stats`: one sample of each figure, that of now; `/metrics` is for what is drawn over
+/// time.
+pub(super) async fn stats(
+    State(shared): State<Shared>,
+    Extension(Caller(user)): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Response {
+    let Some(bucket) = shared.node.bucket(&name).filter(|_| user.may_select(&name)) else {
+        return no_such_bucket();
+    };
+    let at_ms = shared.node.env().clock.unix_ns() / 1_000_000;
+    let samples = json!({
+        "timestamp": [at_ms],
+        "curr_items": [bucket.stats().of(base::VbState::Active).documents],
+        "mem_used": [bucket.memory().used_bytes()],
+        "ep_max_size": [bucket.memory().quota_bytes()],
+    });
+    let op = json!({ "samples": samples, "samplesCount": 1, "lastTStamp": at_ms, "interval": 1_000 });
+    Json(json!({ "op": op })).into_response()
+}
+
 fn describe(node: &Node, spec: &BucketSpec, bucket: &Bucket, headers: &HeaderMap) -> Value {
     let name = &spec.name;
     let (settings, quota_bytes) = (bucket.settings(), bucket.memory().quota_bytes());

@@ -93,6 +93,7 @@ fn router(shared: Shared) -> Router {
         .route("/whoami", get(pools::who_am_i))
         .route("/pools", get(pools::pools))
         .route("/pools/default", get(pools::cluster))
+        .route("/poolsStreaming/default", get(stream::cluster))
         .route("/pools/nodes", get(pools::nodes))
         .route("/pools/default/nodeServices", get(pools::node_services))
         .route("/pools/default/nodeServicesStreaming", get(stream::node_services))
@@ -102,6 +103,7 @@ fn router(shared: Shared) -> Router {
             "/pools/default/buckets/{bucket}",
             get(buckets::show).post(manage::change).delete(manage::delete),
         )
+        .route("/pools/default/buckets/{bucket}/stats", get(buckets::stats))
         .route("/pools/default/buckets/{bucket}/controller/doFlush", post(manage::flush))
         .route(
             "/pools/default/buckets/{bucket}/scopes",
