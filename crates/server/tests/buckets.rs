@@ -111,6 +111,25 @@ fn what_is_advertised_is_there() {
 }
 
 #[test]
+fn a_wrong_method_is_told_of_the_right_ones() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "");
+    for (method, path, right) in [
+        ("PUT", "/pools/default/buckets", "GET, HEAD, POST"),
+        ("GET", "/controller/rebalance", "POST"),
+        ("DELETE", "/healthz", "GET, HEAD"),
+    ] {
+        let (code, told) = http(&server, method, path, "");
+        assert_eq!(code, 405, "{method} {path}");
+        let told: Value = serde_json::from_str(&told).expect("JSON");
+        let what = format!("there is no {method} at this address: use one of {right}");
+        assert_eq!(told["errors"]["_"], what.as_str(), "{path}");
+    }
+    assert_eq!(http(&server, "PUT", "/nowhere", "").0, 404);
+    server.stop().expect("a clean stop");
+}
+
+#[test]
 fn what_cannot_be_is_refused_by_field() {
     let folder = tempfile::tempdir().expect("a folder");
     let reader = "[[user]]\nname = \"reader\"\npassword = \"password\"\nrole = \"read-only\"";

@@ -10,6 +10,7 @@ mod cluster_status;
 mod form;
 mod health;
 mod manage;
+mod methods;
 mod metrics;
 mod nodes;
 mod patience;
@@ -145,13 +146,15 @@ fn router(shared: Shared) -> Router {
         .route("/pools/default/b/{bucket}", get(pools::terse_bucket))
         .route("/pools/default/bs/{bucket}", get(stream::terse_bucket))
         .route_layer(middleware::from_fn_with_state(shared.clone(), basic_auth::check));
-    Router::new()
+    let all = Router::new()
         .route("/healthz", get(health::healthz))
         .route("/metrics", get(metrics::metrics))
         .merge(protected)
         .fallback(async || (StatusCode::NOT_FOUND, "Requested resource not found.\r\n"))
         .layer(middleware::from_fn_with_state(shared.clone(), patience::wait))
-        .with_state(shared)
+        .with_state(shared);
+    // Around the whole: which methods an address has is known outside of what wraps each of its handlers.
+    Router::new().fallback_service(all).layer(middleware::from_fn(methods::tell))
 }
 
 /// An answer that is JSON already.
