@@ -574,7 +574,10 @@ fn scripts_manage_a_cluster_over_http() {
     for (path, body, said) in [
         ("/controller/stopRebalance", "", "no rebalance is running"),
         ("/controller/failOver", "otpNode=ns_9%40x", "there is no node"),
-        ("/controller/failOver", "", "there is no node"),
+        ("/controller/failOver", "", "name a node"),
+        ("/controller/setRecoveryType", "", "name a node"),
+        ("/controller/setRecoveryType", "", "give delta or full"),
+        ("/controller/ejectNode", "otpNode=n_2%40127.0.0.1", "stave cluster remove n_2"),
         ("/controller/ejectNode", "otpNode=n_2%40127.0.0.1", "n_2 is active"),
         ("/controller/reAddNode", "otpNode=n_2%40127.0.0.1", "n_2 is active"),
         ("/controller/setRecoveryType", "otpNode=n_2&recoveryType=some", "give delta or full"),
@@ -585,11 +588,29 @@ fn scripts_manage_a_cluster_over_http() {
         ),
         ("/settings/autoFailover", "enabled=true&timeout=0", "give a number from 1"),
         ("/settings/autoFailover", "enabled=perhaps", "give true or false"),
+        ("/settings/autoFailover", "", "give enabled, timeout or maxCount"),
+        ("/settings/autoFailover", "enabled=false&flavour=sweet", "\"flavour\":\"there is no such field"),
+        (
+            "/settings/autoFailover",
+            "failoverOnDataDiskIssues%5Benabled%5D=true",
+            "it is false and cannot be changed",
+        ),
+        (
+            "/settings/autoFailover",
+            "enabled=false&canAbortRebalance=false",
+            "it is true and cannot be changed",
+        ),
     ] {
         let (code, told) = nodes.http(2, "POST", path, body);
         assert!(code == 400 && told["errors"].to_string().contains(said), "{path} {body}: {code} {told}");
     }
-    let settings = nodes.http(0, "POST", "/settings/autoFailover", "enabled=false&timeout=7&maxCount=3");
+    assert!(nodes.state().auto_failover.enabled, "of what is wrong in part nothing is taken");
+    let settings = nodes.http(
+        0,
+        "POST",
+        "/settings/autoFailover",
+        "enabled=false&timeout=7&maxCount=3&canAbortRebalance=true",
+    );
     assert_eq!(settings.0, 200);
     let (_, told) = nodes.http(0, "GET", "/settings/autoFailover", "");
     assert_eq!(told, json!({ "enabled": false, "timeout": 7, "maxCount": 3, "count": 0 }));

@@ -1,5 +1,6 @@
 //! HTTP: what SDKs ask of the management port, what operators look at, the settings of buckets, and their changes.
 
+mod auto_failover;
 mod basic_auth;
 mod bucket_form;
 mod buckets;
@@ -133,7 +134,7 @@ fn router(shared: Shared) -> Router {
         )
         .route("/pools/default/rebalanceProgress", get(cluster_status::rebalance_progress))
         .route("/pools/default/tasks", get(cluster_status::tasks))
-        .route("/settings/autoFailover", get(cluster::auto_failover).post(cluster::set_auto_failover))
+        .route("/settings/autoFailover", get(auto_failover::show).post(auto_failover::change))
         .route("/controller/failOver", post(cluster::fail_over))
         .route("/controller/startGracefulFailover", post(cluster::fail_over_gracefully))
         .route("/controller/rebalance", post(cluster::rebalance))
