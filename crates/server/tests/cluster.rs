@@ -490,6 +490,32 @@ fn collections_are_made_at_all_nodes_at_once() {
 }
 
 #[test]
+fn every_node_tells_what_the_cluster_has() {
+    let mut nodes = Nodes::start(3, 1);
+    let mut ledger = BTreeMap::new();
+    for at in 0..40 {
+        nodes.write(&mut ledger, &format!("key-{at}"), "value");
+    }
+    let own = nodes.http(0, "GET", "/v1/figures", "").1;
+    assert!(own["buckets"]["default"]["documents"].as_u64().is_some_and(|own| own < 40), "{own}");
+    let quota = own["memory_quota_bytes"].as_u64().expect("a number");
+    for at in 0..3 {
+        let bucket = nodes.http(at, "GET", "/pools/default/buckets/default", "").1;
+        assert_eq!(bucket["basicStats"]["itemCount"], 40, "{bucket}");
+        assert_eq!(bucket["quota"], json!({ "ram": 300 << 20, "rawRAM": 100 << 20 }));
+        let listed = nodes.http(at, "GET", "/pools/default/buckets", "").1;
+        assert_eq!(listed[0]["basicStats"]["itemCount"], 40, "{listed}");
+        let ram = nodes.http(at, "GET", "/pools/default", "").1["storageTotals"]["ram"].clone();
+        assert_eq!((&ram["quotaTotal"], &ram["quotaUsed"]), (&json!(3 * quota), &json!(300 << 20)));
+    }
+    // Whoever is gone has nothing, and nobody waits for it.
+    nodes.members.pop().expect("there are three").stop();
+    let ram = nodes.http(0, "GET", "/pools/default", "").1["storageTotals"]["ram"].clone();
+    assert_eq!(ram["quotaUsed"], json!(200 << 20));
+    nodes.stop();
+}
+
+#[test]
 fn nodes_and_cluster_have_identities() {
     let nodes = Nodes::start(2, 1);
     let pool = nodes.http(1, "GET", "/pools/default", "").1;

@@ -8,6 +8,7 @@ mod changes;
 mod cluster;
 mod cluster_order;
 mod cluster_status;
+mod figures;
 mod form;
 mod health;
 mod manage;
@@ -143,6 +144,7 @@ fn router(shared: Shared) -> Router {
         .route("/controller/reAddNode", post(cluster::add_again))
         .route("/controller/ejectNode", post(cluster::eject))
         .route("/controller/addNode", post(cluster::add))
+        .route(figures::PATH, get(figures::show))
         .route("/v1/cluster", get(cluster_status::show))
         .route("/pools/default/b/{bucket}", get(pools::terse_bucket))
         .route("/pools/default/bs/{bucket}", get(stream::terse_bucket))

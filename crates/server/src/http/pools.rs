@@ -1,16 +1,14 @@
 //! The tree under `/pools`: the cluster and its maps, with the fields without which some client gives up.
 
-use std::sync::Arc;
-
 use axum::Json;
 use axum::extract::{Extension, Path, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
-use engine::Bucket;
 use serde_json::{Value, json};
 
 use super::basic_auth::Caller;
 use super::cluster_status::view_of;
+use super::figures::Figures;
 use super::{Shared, json_bytes, no_such_bucket, nodes};
 use crate::hosting::{Host, MOST_BUCKETS};
 use crate::node::Node;
@@ -59,20 +57,18 @@ fn identity(node: &Node) -> String {
 
 /// `GET /pools/default`
 pub(super) async fn cluster(State(shared): State<Shared>, headers: HeaderMap) -> Json<Value> {
-    Json(document(&shared, &headers))
+    Json(document(&shared, &headers).await)
 }
 
 /// The cluster as it is now.
-pub(super) fn document(shared: &Shared, headers: &HeaderMap) -> Value {
+pub(super) async fn document(shared: &Shared, headers: &HeaderMap) -> Value {
     let node = &shared.node;
-    let buckets = node.buckets();
+    let figures = Figures::of_all(shared).await;
     let maps = node.cluster_map();
     let listed = maps.layout().buckets.iter();
     let names: Vec<Value> =
         listed.map(|bucket| json!({ "bucketName": bucket.name, "uuid": bucket.uuid })).collect();
     let quota_bytes = node.host().map_or(0, Host::memory_quota_bytes);
-    let given = |(_, bucket): &(_, Arc<Bucket>)| bucket.memory().quota_bytes();
-    let used = |(_, bucket): &(_, Arc<Bucket>)| bucket.memory().used_bytes();
     let is_moving = view_of(shared).is_some_and(|(_, view)| view.state.rebalance.is_some());
     json!({
         "name": "default",
@@ -85,9 +81,9 @@ pub(super) fn document(shared: &Shared, headers: &HeaderMap) -> Value {
         "maxBucketCount": MOST_BUCKETS,
         "memoryQuota": quota_bytes >> 20,
         "storageTotals": { "ram": {
-            "quotaTotal": quota_bytes,
-            "quotaUsed": buckets.iter().map(given).sum::<u64>(),
-            "usedByData": buckets.iter().map(used).sum::<u64>(),
+            "quotaTotal": figures.memory_quota_bytes,
+            "quotaUsed": figures.buckets.values().map(|of| of.quota_bytes).sum::<u64>(),
+            "usedByData": figures.buckets.values().map(|of| of.used_bytes).sum::<u64>(),
         } },
         "nodes": nodes::list(node, headers),
     })

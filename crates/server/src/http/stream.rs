@@ -31,11 +31,11 @@ enum Subject {
 }
 
 impl Subject {
-    fn document(&self, shared: &Shared, maps: &ClusterMap) -> Option<Bytes> {
+    async fn document(&self, shared: &Shared, maps: &ClusterMap) -> Option<Bytes> {
         let json = match self {
             Subject::Bucket(name) => maps.bucket(name)?.json().to_vec(),
             Subject::Nodes => maps.global().json().to_vec(),
-            Subject::Cluster(headers) => pools::document(shared, headers).to_string().into_bytes(),
+            Subject::Cluster(headers) => pools::document(shared, headers).await.to_string().into_bytes(),
         };
         Some(Bytes::from([&*json, SEPARATOR].concat()))
     }
@@ -77,7 +77,7 @@ async fn next(shared: Shared, subject: Arc<Subject>, known: Option<ConfigVersion
         hearing.edition();
         let maps = shared.node.cluster_map();
         if known.is_none_or(|known| known < maps.version()) {
-            return Some((subject.document(&shared, &maps)?, maps.version()));
+            return Some((subject.document(&shared, &maps).await?, maps.version()));
         }
         tokio::select! {
             () = hearing.changed() => {}
