@@ -88,6 +88,11 @@ pub const MAX_ENTRY_BYTES: usize = crate::state::MAX_BYTES;
 /// A coordination store. All methods may be called from any thread, and may block for as long as the store's own
 /// bound on a request; what they say is linearizable.
 pub trait Store: Send + Sync {
+    /// Where its entries are, in words that no other store has, and that stay; empty if nobody needs to tell it from
+    /// others.
+    fn place(&self) -> String {
+        String::new()
+    }
     /// All entries at one moment, not before the call.
     fn read(&self) -> Result<Snapshot, StoreFailure>;
     /// Changes an entry if it is at the expected version.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use ::cluster::Fence;
 use base::env::Env;
@@ -10,7 +10,7 @@ use engine::Bucket;
 use parking_lot::{Mutex, RwLock};
 use protocol::extras::ConfigVersion;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, identity};
 use crate::cluster_map::{BucketShape, ClusterMap, Layout, LayoutRefusal, NodeAddress};
 use crate::config::{BucketSpec, ConnectionLimits};
 use crate::counters::{Totals, WorkerCounters};
@@ -56,6 +56,8 @@ pub struct Node {
     /// When a cluster does not let the node serve.
     fence: Fence,
     cluster: RwLock<Option<Weak<Cluster>>>,
+    /// What it is called by who must not take it for another one; known once it has a folder.
+    uuid: OnceLock<String>,
 }
 
 /// What the token that guards changes by the cluster is until somebody sets it.
@@ -94,6 +96,7 @@ impl Node {
             management: RwLock::default(),
             fence: Fence::open(),
             cluster: RwLock::default(),
+            uuid: OnceLock::new(),
             env,
         }
     }
@@ -182,6 +185,18 @@ impl Node {
     /// From now on a cluster decides what the node serves.
     pub(crate) fn belongs_to(&self, cluster: &Arc<Cluster>) {
         *self.cluster.write() = Some(Arc::downgrade(cluster));
+    }
+
+    /// The node's identity, kept with its data; empty if it has no folder.
+    pub fn uuid(&self) -> &str {
+        self.uuid.get().map_or("", String::as_str)
+    }
+
+    /// Reads the node's identity, or makes it.
+    pub(crate) fn know_itself(&self) -> std::io::Result<()> {
+        let uuid = identity::of_node(self)?;
+        self.uuid.get_or_init(|| uuid);
+        Ok(())
     }
 
     /// What of its buckets follows other nodes.

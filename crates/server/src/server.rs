@@ -105,6 +105,7 @@ pub fn serve_prepared(
     );
     let node = if config.is_member { node.fenced() } else { node };
     let node = Arc::new(node.hosting(host));
+    node.know_itself().map_err(|error| Failure::NotPrepared(format!("the node's identity: {error}")))?;
     prepare(&node)?;
     let started =
         counters.into_iter().enumerate().map(|(at, counters)| Worker::start(at, node.clone(), counters));

@@ -80,6 +80,56 @@ fn a_bucket_is_made_used_and_deleted() {
 }
 
 #[test]
+fn a_node_alone_has_one_identity() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let identity = || {
+        let server = start(folder.path(), "");
+        let told = json(&server, "/pools")["uuid"].clone();
+        assert_eq!(told.as_str().map(str::len), Some(32), "{told}");
+        assert_eq!(json(&server, "/pools/default/terseClusterInfo")["clusterUUID"], told);
+        assert_eq!(json(&server, "/pools/default")["nodes"][0]["nodeUUID"], told);
+        server.stop().expect("a clean stop");
+        told
+    };
+    assert_eq!(identity(), identity(), "a restart does not change it");
+}
+
+#[test]
+fn what_is_advertised_is_there() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "");
+    let mut client = Client::connect(&server, "default", &[]);
+    assert_eq!(client.set(b"k", b"1"), Some(Status::Success));
+    let bucket = json(&server, &format!("{BUCKETS}/default"));
+    let stats = json(&server, bucket["stats"]["uri"].as_str().expect("an address"));
+    assert_eq!(stats["op"]["samples"]["curr_items"], json!([1]), "{stats}");
+    assert_eq!(http(&server, "GET", &format!("{BUCKETS}/none/stats"), "").0, 404);
+    let streaming = json(&server, "/pools")["pools"][0]["streamingUri"].clone();
+    let told = Lines::of(&server, streaming.as_str().expect("an address")).next_json();
+    assert_eq!(told.expect("the cluster")["bucketNames"][0]["bucketName"], "default");
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn a_wrong_method_is_told_of_the_right_ones() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "");
+    for (method, path, right) in [
+        ("PUT", "/pools/default/buckets", "GET, HEAD, POST"),
+        ("GET", "/controller/rebalance", "POST"),
+        ("DELETE", "/healthz", "GET, HEAD"),
+    ] {
+        let (code, told) = http(&server, method, path, "");
+        assert_eq!(code, 405, "{method} {path}");
+        let told: Value = serde_json::from_str(&told).expect("JSON");
+        let what = format!("there is no {method} at this address: use one of {right}");
+        assert_eq!(told["errors"]["_"], what.as_str(), "{path}");
+    }
+    assert_eq!(http(&server, "PUT", "/nowhere", "").0, 404);
+    server.stop().expect("a clean stop");
+}
+
+#[test]
 fn what_cannot_be_is_refused_by_field() {
     let folder = tempfile::tempdir().expect("a folder");
     let reader = "[[user]]\nname = \"reader\"\npassword = \"password\"\nrole = \"read-only\"";

@@ -272,6 +272,42 @@ fn a_node_whose_lease_has_run_out_serves_nothing() {
     nodes.stop_all();
 }
 
+/// What monitors see of a node: the answer of `/healthz`, and the figures that say the same.
+fn health(member: &Member) -> (u16, String, Vec<String>) {
+    let (code, told) = http(&member.server, "GET", "/healthz", "");
+    let (_, metrics) = http(&member.server, "GET", "/metrics", "");
+    let figures = metrics.lines().filter_map(|line| line.strip_prefix("stave_"));
+    let figures =
+        figures.filter(|line| line.starts_with("may_serve ") || line.starts_with("cluster_member "));
+    (code, told, figures.map(str::to_owned).collect())
+}
+
+#[test]
+fn a_node_that_may_not_serve_is_not_healthy() {
+    let nodes = Nodes::start(3, 1);
+    let figures = |may_serve: u8, member: u8| {
+        vec![format!("may_serve {may_serve}"), format!("cluster_member {member}")]
+    };
+    assert_eq!(health(&nodes.members[2]), (200, "ok\n".to_owned(), figures(1, 1)));
+    nodes.ask(&Command::FailOver { node: NodeId(3), force: false });
+    nodes.settled();
+    let (code, told, seen) = health(&nodes.members[2]);
+    assert_eq!((code, seen), (503, figures(0, 1)), "{told}");
+    assert!(told.contains("n_3 was failed over") && told.contains("stave cluster add n_3"), "{told}");
+    assert_eq!(told.lines().count(), 1, "{told}");
+    nodes.ask(&Command::Rebalance { eject: vec![NodeId(3)] });
+    nodes.wait("it has left", |state| state.rebalance.is_none() && !state.nodes.contains_key(&NodeId(3)));
+    nodes.members[2].cluster.wait_until(SOON, |view, _| !view.state.nodes.contains_key(&NodeId(3)));
+    let (code, told, seen) = health(&nodes.members[2]);
+    assert_eq!((code, seen), (503, figures(0, 0)), "{told}");
+    // As if its lease had run out.
+    assert!(nodes.members[1].cluster.stop());
+    let (code, told, seen) = health(&nodes.members[1]);
+    assert_eq!((code, seen), (503, figures(0, 1)), "{told}");
+    assert!(told.starts_with("this node serves nobody: "), "{told}");
+    nodes.stop_all();
+}
+
 impl Nodes {
     fn check_without(&self, ledger: &BTreeMap<Vec<u8>, Vec<u8>>, gone: NodeId) {
         let state = self.state();
@@ -454,6 +490,60 @@ fn collections_are_made_at_all_nodes_at_once() {
 }
 
 #[test]
+fn every_node_tells_what_the_cluster_has() {
+    let mut nodes = Nodes::start(3, 1);
+    let mut ledger = BTreeMap::new();
+    for at in 0..40 {
+        nodes.write(&mut ledger, &format!("key-{at}"), "value");
+    }
+    let own = nodes.http(0, "GET", "/v1/figures", "").1;
+    assert!(own["buckets"]["default"]["documents"].as_u64().is_some_and(|own| own < 40), "{own}");
+    let quota = own["memory_quota_bytes"].as_u64().expect("a number");
+    for at in 0..3 {
+        let bucket = nodes.http(at, "GET", "/pools/default/buckets/default", "").1;
+        assert_eq!(bucket["basicStats"]["itemCount"], 40, "{bucket}");
+        assert_eq!(bucket["quota"], json!({ "ram": 300 << 20, "rawRAM": 100 << 20 }));
+        let listed = nodes.http(at, "GET", "/pools/default/buckets", "").1;
+        assert_eq!(listed[0]["basicStats"]["itemCount"], 40, "{listed}");
+        let ram = nodes.http(at, "GET", "/pools/default", "").1["storageTotals"]["ram"].clone();
+        assert_eq!((&ram["quotaTotal"], &ram["quotaUsed"]), (&json!(3 * quota), &json!(300 << 20)));
+    }
+    // Whoever is gone has nothing, and nobody waits for it.
+    nodes.members.pop().expect("there are three").stop();
+    let ram = nodes.http(0, "GET", "/pools/default", "").1["storageTotals"]["ram"].clone();
+    assert_eq!(ram["quotaUsed"], json!(200 << 20));
+    nodes.stop();
+}
+
+#[test]
+fn nodes_and_cluster_have_identities() {
+    let nodes = Nodes::start(2, 1);
+    let pool = nodes.http(1, "GET", "/pools/default", "").1;
+    let uuids: Vec<&str> = (0..2).map(|at| pool["nodes"][at]["nodeUUID"].as_str().expect("text")).collect();
+    // The one that is asked comes first.
+    assert_eq!(uuids, [nodes.members[1].cluster.uuid(), nodes.members[0].cluster.uuid()]);
+    let cluster = nodes.http(0, "GET", "/pools", "").1["uuid"].clone();
+    assert_eq!(cluster.as_str().map(str::len), Some(32), "{cluster}");
+    for at in 0..2 {
+        assert_eq!(nodes.http(at, "GET", "/pools/default/terseClusterInfo", "").1["clusterUUID"], cluster);
+    }
+    nodes.stop();
+}
+
+#[test]
+fn the_cluster_is_pushed_over_http() {
+    let nodes = Nodes::start(2, 1);
+    let path = nodes.http(0, "GET", "/pools", "").1["pools"][0]["streamingUri"].clone();
+    let mut told = Lines::of(&nodes.members[0].server, path.as_str().expect("an address"));
+    let first = told.next_json().expect("the cluster as it is");
+    assert_eq!(first["nodes"][1]["clusterMembership"], "active", "{first}");
+    nodes.ask(&Command::FailOver { node: NodeId(2), force: true });
+    let is_news = |told: &Value| told["nodes"][1]["clusterMembership"] == "inactiveFailed";
+    while !is_news(&told.next_json().expect("the cluster as it has become")) {}
+    nodes.stop();
+}
+
+#[test]
 fn maps_are_pushed_over_http() {
     let nodes = Nodes::start(2, 1);
     let mut maps = Lines::of(&nodes.members[0].server, "/pools/default/bs/default");
@@ -500,6 +590,7 @@ fn scripts_manage_a_cluster_over_http() {
     assert_eq!((&tasks[0]["type"], &tasks[0]["status"]), (&json!("rebalance"), &json!("notRunning")));
     // Whoever does not know all nodes spreads nothing.
     let known = names.join("%2C").replace('@', "%40");
+    assert_eq!(nodes.http(0, "GET", "/pools/default/terseClusterInfo", "").1["isBalanced"], true);
     let few = nodes.http(0, "POST", "/controller/rebalance", "knownNodes=n_1%40127.0.0.1&ejectedNodes=");
     assert_eq!(few, (400, json!({ "mismatch": 1 })));
     // At the node whose view is waited for: others may not have read yet that something is under way.
@@ -509,7 +600,10 @@ fn scripts_manage_a_cluster_over_http() {
     for (path, body, said) in [
         ("/controller/stopRebalance", "", "no rebalance is running"),
         ("/controller/failOver", "otpNode=ns_9%40x", "there is no node"),
-        ("/controller/failOver", "", "there is no node"),
+        ("/controller/failOver", "", "name a node"),
+        ("/controller/setRecoveryType", "", "name a node"),
+        ("/controller/setRecoveryType", "", "give delta or full"),
+        ("/controller/ejectNode", "otpNode=n_2%40127.0.0.1", "stave cluster remove n_2"),
         ("/controller/ejectNode", "otpNode=n_2%40127.0.0.1", "n_2 is active"),
         ("/controller/reAddNode", "otpNode=n_2%40127.0.0.1", "n_2 is active"),
         ("/controller/setRecoveryType", "otpNode=n_2&recoveryType=some", "give delta or full"),
@@ -520,11 +614,29 @@ fn scripts_manage_a_cluster_over_http() {
         ),
         ("/settings/autoFailover", "enabled=true&timeout=0", "give a number from 1"),
         ("/settings/autoFailover", "enabled=perhaps", "give true or false"),
+        ("/settings/autoFailover", "", "give enabled, timeout or maxCount"),
+        ("/settings/autoFailover", "enabled=false&flavour=sweet", "\"flavour\":\"there is no such field"),
+        (
+            "/settings/autoFailover",
+            "failoverOnDataDiskIssues%5Benabled%5D=true",
+            "it is false and cannot be changed",
+        ),
+        (
+            "/settings/autoFailover",
+            "enabled=false&canAbortRebalance=false",
+            "it is true and cannot be changed",
+        ),
     ] {
         let (code, told) = nodes.http(2, "POST", path, body);
         assert!(code == 400 && told["errors"].to_string().contains(said), "{path} {body}: {code} {told}");
     }
-    let settings = nodes.http(0, "POST", "/settings/autoFailover", "enabled=false&timeout=7&maxCount=3");
+    assert!(nodes.state().auto_failover.enabled, "of what is wrong in part nothing is taken");
+    let settings = nodes.http(
+        0,
+        "POST",
+        "/settings/autoFailover",
+        "enabled=false&timeout=7&maxCount=3&canAbortRebalance=true",
+    );
     assert_eq!(settings.0, 200);
     let (_, told) = nodes.http(0, "GET", "/settings/autoFailover", "");
     assert_eq!(told, json!({ "enabled": false, "timeout": 7, "maxCount": 3, "count": 0 }));
@@ -535,6 +647,8 @@ fn scripts_manage_a_cluster_over_http() {
     assert_eq!(nodes.state().nodes[&NodeId(3)].status, Status::FailedOver);
     let (_, pool) = nodes.http(0, "GET", "/pools/default", "");
     assert_eq!(pool["nodes"][2]["clusterMembership"], "inactiveFailed");
+    let told = nodes.http(0, "GET", "/pools/default/terseClusterInfo", "").1;
+    assert_eq!((&told["isBalanced"], &pool["balanced"]), (&json!(false), &json!(false)));
     let add = nodes.http(0, "POST", "/controller/reAddNode", "otpNode=n_3%40127.0.0.1");
     assert_eq!(add.0, 200, "{}", add.1);
     let delta =

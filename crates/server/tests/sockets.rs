@@ -195,9 +195,10 @@ fn http_says_what_clients_ask() {
         assert_eq!(bucket["nodes"][0]["hostname"], server.http_addr().to_string());
     }
     assert_eq!(http(&server, "/pools/default/buckets/none", LOGIN).0, "HTTP/1.1 404 Not Found");
-    assert_eq!(http(&server, "/healthz", "").1, "ok\n");
+    assert_eq!(http(&server, "/healthz", ""), ("HTTP/1.1 200 OK".to_owned(), "ok\n".to_owned()));
     let metrics = http(&server, "/metrics", "").1;
     assert!(metrics.contains("\nstave_connections 0\n"), "{metrics}");
+    assert!(metrics.contains("\nstave_may_serve 1\n"), "{metrics}");
     server.stop().expect("a clean stop");
 }
 

@@ -8,6 +8,7 @@ mod json;
 mod wire;
 
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -80,6 +81,8 @@ pub struct EtcdStore {
     token: Mutex<Option<String>>,
     /// The one that answered last.
     current: AtomicUsize,
+    /// What etcd calls itself, once it has answered: others have clusters of the same name.
+    id: OnceLock<String>,
 }
 
 /// Why a request was not answered as it should be.
@@ -95,7 +98,7 @@ impl EtcdStore {
     pub fn new(env: Env, address: &EtcdAddress, access: EtcdAccess) -> EtcdStore {
         let prefix = format!("/stave/{}/", address.cluster);
         let (endpoints, current) = (address.endpoints.clone(), AtomicUsize::new(0));
-        EtcdStore { env, endpoints, prefix, access, token: Mutex::new(None), current }
+        EtcdStore { env, endpoints, prefix, access, token: Mutex::new(None), current, id: OnceLock::new() }
     }
 
     /// Asks one node of etcd after the other until one answers.
@@ -232,10 +235,17 @@ fn version_of(header: &Value) -> Option<Version> {
 }
 
 impl Store for EtcdStore {
+    fn place(&self) -> String {
+        format!("{} {}", self.id.get().map_or("", String::as_str), self.prefix)
+    }
+
     fn read(&self) -> Result<Snapshot, StoreFailure> {
         let range = json!({ "key": self.key(""), "range_end": self.range_end() });
         let answer = self.ask("read", "/v3/kv/range", &range)?;
         let version = version_of(&answer).ok_or_else(|| malformed("read"))?;
+        if let Some(id) = answer["header"]["cluster_id"].as_str() {
+            self.id.get_or_init(|| id.to_owned());
+        }
         let mut snapshot = Snapshot { version, ..Snapshot::default() };
         for kv in answer.get("kvs").and_then(Value::as_array).into_iter().flatten() {
             let entry = (|| {

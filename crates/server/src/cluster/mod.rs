@@ -8,9 +8,11 @@ mod buckets;
 mod credentials;
 mod etcd;
 mod follow;
+pub(crate) mod identity;
 mod layout;
 mod life;
 mod noted;
+pub(crate) mod serving;
 mod trouble;
 
 use std::io;
@@ -22,7 +24,7 @@ use std::time::Duration;
 use ::cluster::store::{Store, StoreFailure, Swap, Swapped, Version};
 use ::cluster::{Address, Command, LeaderConfig, Life, Refused, View, command, keys};
 use base::VbState;
-use base::env::{Env, OpenMode, Task};
+use base::env::{Env, Task};
 use engine::Bucket;
 use parking_lot::{Condvar, Mutex};
 
@@ -171,7 +173,8 @@ impl Cluster {
         let address = node.address();
         let host = address.host.clone().ok_or(ClusterError::NoAddress)?;
         let address = Address { host, kv: address.kv_port, http: address.http_port };
-        let uuid = identity(&node).map_err(|error| ClusterError::Io("the node's identity", error))?;
+        let uuid =
+            identity::of_node(&node).map_err(|error| ClusterError::Io("the node's identity", error))?;
         let noted = Noted::read(node.env(), data_folder(&node));
         let noted = noted.map_err(|error| ClusterError::Io("what is noted of buckets", error))?;
         let life = Mutex::new(life::new_life(node.env()));
@@ -359,27 +362,6 @@ pub(crate) fn hold_all(bucket: &Bucket) {
     }
 }
 
-const IDENTITY: &str = "node-uuid";
-
 fn data_folder(node: &Node) -> PathBuf {
     node.host().map(|host| host.config().data_dir.clone()).unwrap_or_default()
-}
-
-/// The node's identity: made when it is asked for first, kept with its data.
-fn identity(node: &Node) -> io::Result<String> {
-    let folder = data_folder(node);
-    let (env, path) = (node.env(), folder.join(IDENTITY));
-    let file = env.disk.open(&path, OpenMode::Create)?;
-    let mut text = [0; 32];
-    let read = file.read_at(&mut text, 0)?;
-    match std::str::from_utf8(&text[..read]) {
-        Ok(text) if read == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) => Ok(text.to_owned()),
-        _ => {
-            let uuid = format!("{:016x}{:016x}", env.random.next_u64(), env.random.next_u64());
-            file.write_at(uuid.as_bytes(), 0)?;
-            file.sync_data()?;
-            env.disk.sync_dir(&folder)?;
-            Ok(uuid)
-        }
-    }
 }

@@ -1,5 +1,7 @@
 //! Buckets as SDKs and management tools describe them.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::{Extension, Path, State};
 use axum::http::HeaderMap;
@@ -9,8 +11,9 @@ use engine::settings::Key;
 use serde_json::{Value, json};
 
 use super::basic_auth::Caller;
+use super::figures::Figures;
 use super::{Shared, no_such_bucket, nodes};
-use crate::cluster_map::capabilities;
+use crate::cluster_map::{Membership, capabilities};
 use crate::config::BucketSpec;
 use crate::naming;
 use crate::node::Node;
@@ -21,9 +24,12 @@ pub(super) async fn list(
     Extension(Caller(user)): Extension<Caller>,
     headers: HeaderMap,
 ) -> Json<Value> {
+    let figures = Figures::of_all(&shared).await;
     let buckets = shared.node.buckets();
     let visible = buckets.iter().filter(|(spec, _)| user.may_select(&spec.name));
-    Json(visible.map(|(spec, bucket)| describe(&shared.node, spec, bucket, &headers)).collect())
+    let describe =
+        |(spec, bucket): &(BucketSpec, Arc<Bucket>)| describe(&shared.node, spec, bucket, &figures, &headers);
+    Json(visible.map(describe).collect())
 }
 
 /// `GET /pools/default/buckets/BUCKET`
@@ -33,14 +39,45 @@ pub(super) async fn show(
     Path(name): Path<String>,
     headers: HeaderMap,
 ) -> Response {
+    let figures = Figures::of_all(&shared).await;
     let buckets = shared.node.buckets();
     match buckets.iter().find(|(spec, _)| spec.name == name && user.may_select(&name)) {
-        Some((spec, bucket)) => Json(describe(&shared.node, spec, bucket, &headers)).into_response(),
+        Some((spec, bucket)) => {
+            Json(describe(&shared.node, spec, bucket, &figures, &headers)).into_response()
+        }
         None => no_such_bucket(),
     }
 }
 
-fn describe(node: &Node, spec: &BucketSpec, bucket: &Bucket, headers: &HeaderMap) -> Value {
+/// `GET /pools/default/buckets/BUCKET/stats`: one sample of each figure, that of now; `/metrics` is for what is drawn over
+/// time.
+pub(super) async fn stats(
+    State(shared): State<Shared>,
+    Extension(Caller(user)): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Response {
+    if shared.node.bucket(&name).filter(|_| user.may_select(&name)).is_none() {
+        return no_such_bucket();
+    }
+    let all = Figures::of_all(&shared).await.of(&name);
+    let at_ms = shared.node.env().clock.unix_ns() / 1_000_000;
+    let samples = json!({
+        "timestamp": [at_ms],
+        "curr_items": [all.documents],
+        "mem_used": [all.used_bytes],
+        "ep_max_size": [all.quota_bytes],
+    });
+    let op = json!({ "samples": samples, "samplesCount": 1, "lastTStamp": at_ms, "interval": 1_000 });
+    Json(json!({ "op": op })).into_response()
+}
+
+fn describe(
+    node: &Node,
+    spec: &BucketSpec,
+    bucket: &Bucket,
+    figures: &Figures,
+    headers: &HeaderMap,
+) -> Value {
     let name = &spec.name;
     let (settings, quota_bytes) = (bucket.settings(), bucket.memory().quota_bytes());
     let uri = format!("/pools/default/buckets/{name}");
@@ -52,8 +89,9 @@ fn describe(node: &Node, spec: &BucketSpec, bucket: &Bucket, headers: &HeaderMap
     let nodes = nodes::list(node, headers);
     let controllers =
         if spec.flush_enabled { json!({ "flush": format!("{uri}/controller/doFlush") }) } else { json!({}) };
-    let active = bucket.stats();
-    let used_bytes = bucket.memory().used_bytes();
+    let all = figures.of(name);
+    let maps = node.cluster_map();
+    let serving = maps.layout().nodes.iter().filter(|node| node.membership == Membership::Active).count();
     json!({
         "name": name,
         // That of the map, which all nodes of a cluster share.
@@ -64,7 +102,7 @@ fn describe(node: &Node, spec: &BucketSpec, bucket: &Bucket, headers: &HeaderMap
         "authType": "sasl",
         "uri": uri,
         "streamingUri": format!("/pools/default/bs/{name}"),
-        "quota": { "ram": quota_bytes.saturating_mul(nodes.len() as u64), "rawRAM": quota_bytes },
+        "quota": { "ram": quota_bytes.saturating_mul(serving as u64), "rawRAM": quota_bytes },
         "replicaNumber": spec.replicas,
         "replicaIndex": false,
         "threadsNumber": 3,
@@ -76,9 +114,9 @@ fn describe(node: &Node, spec: &BucketSpec, bucket: &Bucket, headers: &HeaderMap
         "numVBuckets": bucket.vbuckets(),
         "controllers": controllers,
         "basicStats": {
-            "itemCount": active.of(base::VbState::Active).documents,
-            "memUsed": used_bytes,
-            "quotaPercentUsed": used_bytes as f64 * 100.0 / quota_bytes.max(1) as f64,
+            "itemCount": all.documents,
+            "memUsed": all.used_bytes,
+            "quotaPercentUsed": all.used_bytes as f64 * 100.0 / all.quota_bytes.max(1) as f64,
         },
         "stats": { "uri": format!("{uri}/stats") },
         "bucketCapabilitiesVer": "",

@@ -4,16 +4,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use ::cluster::state::{AutoFailover, State as Document};
+use ::cluster::state::State as Document;
 use ::cluster::{Command, NodeId, Refused, Status, View};
 use axum::Json;
-use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
-use super::Shared;
-use super::cluster_order::{Form, Order, Wrong, ask_now, node_id, otp_name};
+use super::cluster_order::{Form, NAME_A_NODE, Order, Wrong, ask_now, node_id, otp_name};
 use crate::cluster::ClusterError;
 
 /// Where nodes of the field are reached for HTTP.
@@ -27,7 +25,11 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 pub(super) async fn fail_over(order: Order) -> Result<StatusCode, Wrong> {
     let asked = order.carry_out(|cluster, form| {
         let force = form.is_set("allowUnsafe");
-        let names: Vec<&str> = form.get("otpNode").unwrap_or_default().split(',').collect();
+        let names = form.get("otpNode").unwrap_or_default().split(',').filter(|name| !name.is_empty());
+        let names: Vec<&str> = names.collect();
+        if names.is_empty() {
+            return Err(Wrong::field("otpNode", NAME_A_NODE));
+        }
         names.into_iter().try_for_each(|name| {
             ask_now(cluster, |view| {
                 let no_such_node = || Wrong::no_such_node(&view.state, "otpNode", name);
@@ -84,11 +86,15 @@ pub(super) async fn set_recovery(order: Order) -> Result<StatusCode, Wrong> {
     order
         .ask(|view, form| {
             let delta = match form.get("recoveryType") {
-                Some("delta") => true,
-                Some("full") => false,
-                _ => return Err(Wrong::field("recoveryType", "give delta or full")),
+                Some("delta") => Ok(true),
+                Some("full") => Ok(false),
+                _ => Err(Wrong::field("recoveryType", "give delta or full")),
             };
-            Ok(Command::Recover { node: form.node(&view.state, "otpNode")?, delta })
+            match (form.node(&view.state, "otpNode"), delta) {
+                (Ok(node), Ok(delta)) => Ok(Command::Recover { node, delta }),
+                (Err(node), Err(delta)) => Err(node.and(delta)),
+                (Err(wrong), _) | (_, Err(wrong)) => Err(wrong),
+            }
         })
         .await
 }
@@ -102,7 +108,19 @@ pub(super) async fn add_again(order: Order) -> Result<StatusCode, Wrong> {
 
 /// `POST /controller/ejectNode`: `otpNode`, which has no vBuckets.
 pub(super) async fn eject(order: Order) -> Result<StatusCode, Wrong> {
-    order.ask(|view, form| Ok(Command::Eject { node: form.node(&view.state, "otpNode")? })).await
+    order
+        .ask(|view, form| {
+            let node = form.node(&view.state, "otpNode")?;
+            if view.state.is_active(node) {
+                let what = format!(
+                    "{node} is active: it leaves by a rebalance that names it in ejectedNodes (stave cluster remove \
+                     {node}), which moves what it has to the others first"
+                );
+                return Err(Wrong::field("otpNode", &what));
+            }
+            Ok(Command::Eject { node })
+        })
+        .await
 }
 
 /// `POST /controller/addNode`: `hostname`, `HOST:PORT` for HTTP. Nodes come by themselves, through the coordination
@@ -150,45 +168,4 @@ pub(super) async fn add(order: Order) -> Result<Response, Wrong> {
         Ok(otp_name(&view.state, id.ok_or(ClusterError::Busy)?))
     });
     Ok(Json(json!({ "otpNode": added.await? })).into_response())
-}
-
-/// `GET /settings/autoFailover`
-pub(super) async fn auto_failover(State(shared): State<Shared>) -> Response {
-    match shared.node.cluster().and_then(|cluster| cluster.view()) {
-        Some(view) => {
-            let rules = &view.state.auto_failover;
-            let json = json!({
-                "enabled": rules.enabled, "timeout": rules.timeout_ms.div_ceil(1_000),
-                "maxCount": rules.max_count, "count": rules.count,
-            });
-            Json(json).into_response()
-        }
-        None => Wrong::field("_", "this node belongs to no cluster").into_response(),
-    }
-}
-
-/// `POST /settings/autoFailover`: `enabled`, `timeout` in seconds, `maxCount`.
-pub(super) async fn set_auto_failover(order: Order) -> Result<StatusCode, Wrong> {
-    order
-        .ask(|view, form| {
-            let now = view.state.auto_failover;
-            let number = |name: &str, bounds: std::ops::RangeInclusive<u64>| match form.get(name) {
-                None => Ok(None),
-                Some(text) => {
-                    let number = text.parse::<u64>().ok().filter(|number| bounds.contains(number));
-                    let what = format!("give a number from {} to {}", bounds.start(), bounds.end());
-                    number.map(Some).ok_or_else(|| Wrong::field(name, &what))
-                }
-            };
-            let timeout_ms = number("timeout", 1..=3_600)?.map_or(now.timeout_ms, |seconds| seconds * 1_000);
-            let max_count = number("maxCount", 1..=100)?.map_or(now.max_count, |count| count as u32);
-            let enabled = match form.get("enabled") {
-                None => now.enabled,
-                Some("true" | "1") => true,
-                Some("false" | "0") => false,
-                Some(_) => return Err(Wrong::field("enabled", "give true or false")),
-            };
-            Ok(Command::SetAutoFailover(AutoFailover { enabled, timeout_ms, max_count, ..now }))
-        })
-        .await
 }

@@ -19,12 +19,19 @@ use super::settings::{Errors, refused, require_admin};
 use super::{Shared, form};
 use crate::cluster::{Cluster, ClusterError};
 
+/// What is said to whoever names none.
+pub(super) const NAME_A_NODE: &str = "name a node, such as n_1";
+
 /// The fields of a request.
 pub(super) struct Form(Vec<(String, String)>);
 
 impl Form {
     pub(super) fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(field, _)| field == name).map(|(_, value)| value.as_str())
+    }
+
+    pub(super) fn fields(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(field, value)| (field.as_str(), value.as_str()))
     }
 
     pub(super) fn is_set(&self, name: &str) -> bool {
@@ -39,20 +46,31 @@ impl Form {
     }
 
     pub(super) fn node(&self, document: &Document, name: &str) -> Result<NodeId, Wrong> {
-        self.nodes(document, name)?.first().copied().ok_or_else(|| Wrong::field(name, "name a node"))
+        self.nodes(document, name)?.first().copied().ok_or_else(|| Wrong::field(name, NAME_A_NODE))
     }
 }
 
 /// Why something is not done.
 pub(super) enum Wrong {
-    Field(String, String),
+    Fields(Errors),
     Mismatch,
     Error(ClusterError),
 }
 
 impl Wrong {
     pub(super) fn field(name: &str, what: &str) -> Wrong {
-        Wrong::Field(name.to_owned(), what.to_owned())
+        Wrong::Fields(Errors::from([(name.to_owned(), what.to_owned())]))
+    }
+
+    /// Both, if both are about fields.
+    pub(super) fn and(self, other: Wrong) -> Wrong {
+        match (self, other) {
+            (Wrong::Fields(mut errors), Wrong::Fields(others)) => {
+                errors.extend(others);
+                Wrong::Fields(errors)
+            }
+            (wrong, _) => wrong,
+        }
     }
 
     pub(super) fn no_such_node(document: &Document, field: &str, text: &str) -> Wrong {
@@ -70,7 +88,7 @@ impl From<ClusterError> for Wrong {
 impl IntoResponse for Wrong {
     fn into_response(self) -> Response {
         match self {
-            Wrong::Field(field, what) => refused(Errors::from([(field, what)])),
+            Wrong::Fields(errors) => refused(errors),
             // Whoever rebalances says which nodes there are: others may have come.
             Wrong::Mismatch => (StatusCode::BAD_REQUEST, Json(json!({ "mismatch": 1 }))).into_response(),
             Wrong::Error(ClusterError::Refused(Refused::NoSuchNode)) => {

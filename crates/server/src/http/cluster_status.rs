@@ -16,7 +16,8 @@ use super::cluster_order::otp_name;
 use super::settings::require_admin;
 use crate::cluster::Cluster;
 
-fn view_of(shared: &Shared) -> Option<(Arc<Cluster>, Arc<View>)> {
+/// The cluster that the node belongs to, and what it has read of it.
+pub(super) fn view_of(shared: &Shared) -> Option<(Arc<Cluster>, Arc<View>)> {
     let cluster = shared.node.cluster()?;
     let view = cluster.view()?;
     Some((cluster, view))

@@ -1,5 +1,6 @@
 //! HTTP: what SDKs ask of the management port, what operators look at, the settings of buckets, and their changes.
 
+mod auto_failover;
 mod basic_auth;
 mod bucket_form;
 mod buckets;
@@ -7,8 +8,11 @@ mod changes;
 mod cluster;
 mod cluster_order;
 mod cluster_status;
+mod figures;
 mod form;
+mod health;
 mod manage;
+mod methods;
 mod metrics;
 mod nodes;
 mod patience;
@@ -92,6 +96,7 @@ fn router(shared: Shared) -> Router {
         .route("/whoami", get(pools::who_am_i))
         .route("/pools", get(pools::pools))
         .route("/pools/default", get(pools::cluster))
+        .route("/poolsStreaming/default", get(stream::cluster))
         .route("/pools/nodes", get(pools::nodes))
         .route("/pools/default/nodeServices", get(pools::node_services))
         .route("/pools/default/nodeServicesStreaming", get(stream::node_services))
@@ -101,6 +106,7 @@ fn router(shared: Shared) -> Router {
             "/pools/default/buckets/{bucket}",
             get(buckets::show).post(manage::change).delete(manage::delete),
         )
+        .route("/pools/default/buckets/{bucket}/stats", get(buckets::stats))
         .route("/pools/default/buckets/{bucket}/controller/doFlush", post(manage::flush))
         .route(
             "/pools/default/buckets/{bucket}/scopes",
@@ -129,7 +135,7 @@ fn router(shared: Shared) -> Router {
         )
         .route("/pools/default/rebalanceProgress", get(cluster_status::rebalance_progress))
         .route("/pools/default/tasks", get(cluster_status::tasks))
-        .route("/settings/autoFailover", get(cluster::auto_failover).post(cluster::set_auto_failover))
+        .route("/settings/autoFailover", get(auto_failover::show).post(auto_failover::change))
         .route("/controller/failOver", post(cluster::fail_over))
         .route("/controller/startGracefulFailover", post(cluster::fail_over_gracefully))
         .route("/controller/rebalance", post(cluster::rebalance))
@@ -138,21 +144,20 @@ fn router(shared: Shared) -> Router {
         .route("/controller/reAddNode", post(cluster::add_again))
         .route("/controller/ejectNode", post(cluster::eject))
         .route("/controller/addNode", post(cluster::add))
+        .route(figures::PATH, get(figures::show))
         .route("/v1/cluster", get(cluster_status::show))
         .route("/pools/default/b/{bucket}", get(pools::terse_bucket))
         .route("/pools/default/bs/{bucket}", get(stream::terse_bucket))
         .route_layer(middleware::from_fn_with_state(shared.clone(), basic_auth::check));
-    Router::new()
-        .route("/healthz", get(healthz))
+    let all = Router::new()
+        .route("/healthz", get(health::healthz))
         .route("/metrics", get(metrics::metrics))
         .merge(protected)
         .fallback(async || (StatusCode::NOT_FOUND, "Requested resource not found.\r\n"))
         .layer(middleware::from_fn_with_state(shared.clone(), patience::wait))
-        .with_state(shared)
-}
-
-async fn healthz() -> &'static str {
-    "ok\n"
+        .with_state(shared);
+    // Around the whole: which methods an address has is known outside of what wraps each of its handlers.
+    Router::new().fallback_service(all).layer(middleware::from_fn(methods::tell))
 }
 
 /// An answer that is JSON already.

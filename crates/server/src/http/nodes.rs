@@ -19,6 +19,12 @@ pub(super) fn list(node: &Node, headers: &HeaderMap) -> Vec<Value> {
         .enumerate()
         .map(|(at, entry)| (this == Some(at), of_entry(node, entry, this == Some(at), headers)))
         .collect();
+    let view = node.cluster().and_then(|cluster| cluster.view());
+    for ((is_this, told), entry) in nodes.iter_mut().zip(&layout.nodes) {
+        let of = view.as_ref().and_then(|view| view.state.nodes.iter().find(|(id, _)| id.name() == entry.id));
+        let uuid = of.map(|(_, of)| of.uuid.as_str()).or_else(|| is_this.then(|| node.uuid()));
+        told["nodeUUID"] = json!(uuid.unwrap_or_default());
+    }
     nodes.sort_by_key(|(is_this, _)| !is_this);
     nodes.into_iter().map(|(_, entry)| entry).collect()
 }
@@ -45,7 +51,6 @@ fn of_entry(node: &Node, entry: &NodeEntry, is_this: bool, headers: &HeaderMap) 
         "hostname": hostname,
         "configuredHostname": hostname,
         "otpNode": format!("{}@{host}", entry.id),
-        "nodeUUID": "",
         "status": if entry.is_healthy { "healthy" } else { "unhealthy" },
         "clusterMembership": membership,
         "version": SERVER_VERSION,

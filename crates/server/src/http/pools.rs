@@ -1,17 +1,17 @@
 //! The tree under `/pools`: the cluster and its maps, with the fields without which some client gives up.
 
-use std::sync::Arc;
-
 use axum::Json;
 use axum::extract::{Extension, Path, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
-use engine::Bucket;
 use serde_json::{Value, json};
 
 use super::basic_auth::Caller;
+use super::cluster_status::view_of;
+use super::figures::Figures;
 use super::{Shared, json_bytes, no_such_bucket, nodes};
 use crate::hosting::{Host, MOST_BUCKETS};
+use crate::node::Node;
 use crate::version::SERVER_VERSION;
 
 /// `GET /`
@@ -26,34 +26,54 @@ pub(super) async fn who_am_i(Extension(Caller(user)): Extension<Caller>) -> Json
 }
 
 /// `GET /pools`
-pub(super) async fn pools(Extension(Caller(user)): Extension<Caller>) -> Json<Value> {
+pub(super) async fn pools(
+    State(shared): State<Shared>,
+    Extension(Caller(user)): Extension<Caller>,
+) -> Json<Value> {
     Json(json!({
         "implementationVersion": SERVER_VERSION,
         "isAdminCreds": user.is_admin(),
+        "uuid": identity(&shared.node),
         "pools": [{ "name": "default", "uri": "/pools/default", "streamingUri": "/poolsStreaming/default" }],
         "componentsVersion": {},
     }))
 }
 
+/// Whether every node of the cluster has its share, and nothing is under way.
+fn is_balanced(shared: &Shared) -> bool {
+    view_of(shared).is_none_or(|(_, view)| {
+        let state = &view.state;
+        state.rebalance.is_none() && state.nodes.keys().all(|id| state.is_active(*id))
+    })
+}
+
+/// What the cluster is called by who must not take it for another one; a node alone is one.
+fn identity(node: &Node) -> String {
+    match node.cluster() {
+        Some(cluster) => cluster.identity().unwrap_or_default(),
+        None => node.uuid().to_owned(),
+    }
+}
+
 /// `GET /pools/default`
 pub(super) async fn cluster(State(shared): State<Shared>, headers: HeaderMap) -> Json<Value> {
+    Json(document(&shared, &headers).await)
+}
+
+/// The cluster as it is now.
+pub(super) async fn document(shared: &Shared, headers: &HeaderMap) -> Value {
     let node = &shared.node;
-    let buckets = node.buckets();
+    let figures = Figures::of_all(shared).await;
     let maps = node.cluster_map();
     let listed = maps.layout().buckets.iter();
     let names: Vec<Value> =
         listed.map(|bucket| json!({ "bucketName": bucket.name, "uuid": bucket.uuid })).collect();
     let quota_bytes = node.host().map_or(0, Host::memory_quota_bytes);
-    let given = |(_, bucket): &(_, Arc<Bucket>)| bucket.memory().quota_bytes();
-    let used = |(_, bucket): &(_, Arc<Bucket>)| bucket.memory().used_bytes();
-    let view = node.cluster().and_then(|cluster| cluster.view());
-    let state = view.as_ref().map(|view| &view.state);
-    let is_moving = state.is_some_and(|state| state.rebalance.is_some());
-    let is_complete = state.is_none_or(|state| state.nodes.keys().all(|id| state.is_active(*id)));
-    Json(json!({
+    let is_moving = view_of(shared).is_some_and(|(_, view)| view.state.rebalance.is_some());
+    json!({
         "name": "default",
         "clusterName": "",
-        "balanced": is_complete && !is_moving,
+        "balanced": is_balanced(shared),
         "rebalanceStatus": if is_moving { "running" } else { "none" },
         "rebalanceProgressUri": "/pools/default/rebalanceProgress",
         "bucketNames": names,
@@ -61,12 +81,12 @@ pub(super) async fn cluster(State(shared): State<Shared>, headers: HeaderMap) ->
         "maxBucketCount": MOST_BUCKETS,
         "memoryQuota": quota_bytes >> 20,
         "storageTotals": { "ram": {
-            "quotaTotal": quota_bytes,
-            "quotaUsed": buckets.iter().map(given).sum::<u64>(),
-            "usedByData": buckets.iter().map(used).sum::<u64>(),
+            "quotaTotal": figures.memory_quota_bytes,
+            "quotaUsed": figures.buckets.values().map(|of| of.quota_bytes).sum::<u64>(),
+            "usedByData": figures.buckets.values().map(|of| of.used_bytes).sum::<u64>(),
         } },
-        "nodes": nodes::list(node, &headers),
-    }))
+        "nodes": nodes::list(node, headers),
+    })
 }
 
 /// `GET /pools/nodes`
@@ -78,9 +98,9 @@ pub(super) async fn nodes(State(shared): State<Shared>, headers: HeaderMap) -> J
 pub(super) async fn terse_cluster_info(State(shared): State<Shared>, headers: HeaderMap) -> Json<Value> {
     let nodes = nodes::list(&shared.node, &headers);
     Json(json!({
-        "clusterUUID": "",
+        "clusterUUID": identity(&shared.node),
         "orchestrator": nodes.first().map(|node| node["otpNode"].clone()),
-        "isBalanced": true,
+        "isBalanced": is_balanced(&shared),
         "clusterCompatVersion": "7.0",
     }))
 }

@@ -1,4 +1,4 @@
-//! Answers that never end: a cluster map now, and each new one when it comes.
+//! Answers that never end: a cluster map, or the cluster, now, and again with each new map.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -8,13 +8,13 @@ use std::task::{Context, Poll, ready};
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Extension, Path, State};
-use axum::http::header;
+use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use http_body::Frame;
 use protocol::extras::ConfigVersion;
 
 use super::basic_auth::Caller;
-use super::{Shared, no_such_bucket};
+use super::{Shared, no_such_bucket, pools};
 use crate::cluster_map::ClusterMap;
 
 /// What separates two documents.
@@ -26,15 +26,18 @@ enum Subject {
     Bucket(String),
     /// The map of the nodes.
     Nodes,
+    /// The cluster, to whoever asked with these headers.
+    Cluster(HeaderMap),
 }
 
 impl Subject {
-    fn document(&self, maps: &ClusterMap) -> Option<Bytes> {
-        let map = match self {
-            Subject::Bucket(name) => maps.bucket(name)?,
-            Subject::Nodes => maps.global(),
+    async fn document(&self, shared: &Shared, maps: &ClusterMap) -> Option<Bytes> {
+        let json = match self {
+            Subject::Bucket(name) => maps.bucket(name)?.json().to_vec(),
+            Subject::Nodes => maps.global().json().to_vec(),
+            Subject::Cluster(headers) => pools::document(shared, headers).await.to_string().into_bytes(),
         };
-        Some(Bytes::from([map.json(), SEPARATOR].concat()))
+        Some(Bytes::from([&*json, SEPARATOR].concat()))
     }
 }
 
@@ -74,7 +77,7 @@ async fn next(shared: Shared, subject: Arc<Subject>, known: Option<ConfigVersion
         hearing.edition();
         let maps = shared.node.cluster_map();
         if known.is_none_or(|known| known < maps.version()) {
-            return Some((subject.document(&maps)?, maps.version()));
+            return Some((subject.document(&shared, &maps).await?, maps.version()));
         }
         tokio::select! {
             () = hearing.changed() => {}
@@ -105,4 +108,9 @@ pub(super) async fn terse_bucket(
 /// `GET /pools/default/nodeServicesStreaming`
 pub(super) async fn node_services(State(shared): State<Shared>) -> Response {
     stream(&shared, Subject::Nodes)
+}
+
+/// `GET /poolsStreaming/default`
+pub(super) async fn cluster(State(shared): State<Shared>, headers: HeaderMap) -> Response {
+    stream(&shared, Subject::Cluster(headers))
 }

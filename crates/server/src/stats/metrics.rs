@@ -12,6 +12,7 @@ use engine::{
 use protocol::Status;
 
 use super::{metrics_replication, process};
+use crate::cluster::serving;
 use crate::node::Node;
 use crate::version::SERVER_VERSION;
 
@@ -176,6 +177,10 @@ fn put_node(node: &Node, page: &mut Page<'_>) -> fmt::Result {
     let labels = [("version", env!("CARGO_PKG_VERSION")), ("protocol_version", SERVER_VERSION)];
     page.sample("stave_info", &labels, 1)?;
     page.one("stave_uptime_seconds", Gauge, "Seconds since the node started.", node.uptime_s())?;
+    let help = "Whether clients are served: 0 at a node that its cluster does not let.";
+    page.one("stave_may_serve", Gauge, help, u8::from(serving::why_not(node).is_none()))?;
+    let help = "Whether the node belongs to a cluster, as far as it knows.";
+    page.one("stave_cluster_member", Gauge, help, u8::from(serving::is_member(node)))?;
     page.one("stave_worker_threads", Gauge, "Threads that serve clients.", node.threads())?;
     page.one("stave_connections", Gauge, "KV connections at this moment.", totals.connections)?;
     page.one("stave_connections_accepted_total", Counter, "KV connections ever accepted.", totals.accepted)?;

@@ -1,0 +1,204 @@
+//! How many documents and how much memory the nodes of a cluster have together: the node that is asked asks the others.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::net::ToSocketAddrs;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::{Extension, State};
+use axum::response::{IntoResponse, Response};
+use base::VbState;
+use base::env::Env;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
+
+use super::Shared;
+use super::basic_auth::Caller;
+use super::cluster_status::view_of;
+use super::settings::require_admin;
+use crate::cluster::serving;
+use crate::hosting::Host;
+use crate::node::Node;
+
+/// Whoever does not answer in this time is left out.
+const ANSWERED_WITHIN: Duration = Duration::from_millis(500);
+/// More than this is no answer of ours.
+const MAX_ANSWER_BYTES: u64 = 1 << 20;
+/// Where a node tells its own figures.
+pub(super) const PATH: &str = "/v1/figures";
+
+/// What there is of a bucket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct OfBucket {
+    pub(super) documents: u64,
+    pub(super) used_bytes: u64,
+    pub(super) quota_bytes: u64,
+}
+
+/// What a node has, or several together.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Figures {
+    pub(super) memory_quota_bytes: u64,
+    pub(super) buckets: BTreeMap<String, OfBucket>,
+}
+
+impl Figures {
+    /// Those of this node. One that may not serve has no documents: what it is active for others may have, too.
+    pub(super) fn here(node: &Node) -> Figures {
+        let serves = serving::why_not(node).is_none();
+        let of = |bucket: &engine::Bucket| OfBucket {
+            documents: if serves { bucket.stats().of(VbState::Active).documents } else { 0 },
+            used_bytes: bucket.memory().used_bytes(),
+            quota_bytes: bucket.memory().quota_bytes(),
+        };
+        Figures {
+            memory_quota_bytes: node.host().map_or(0, Host::memory_quota_bytes),
+            buckets: node.buckets().iter().map(|(spec, bucket)| (spec.name.clone(), of(bucket))).collect(),
+        }
+    }
+
+    /// Those of all nodes that serve and answer.
+    pub(super) async fn of_all(shared: &Shared) -> Figures {
+        let asked = others(shared).into_iter().filter_map(|other| ask(shared, other)).collect();
+        let mut all = Figures::here(&shared.node);
+        gather(asked, ANSWERED_WITHIN).await.into_iter().for_each(|other| all.add(other));
+        all
+    }
+
+    /// What there is of a bucket; nothing if there is none.
+    pub(super) fn of(&self, bucket: &str) -> OfBucket {
+        self.buckets.get(bucket).copied().unwrap_or_default()
+    }
+
+    fn add(&mut self, other: Figures) {
+        self.memory_quota_bytes = self.memory_quota_bytes.saturating_add(other.memory_quota_bytes);
+        for (name, of) in other.buckets {
+            let sum = self.buckets.entry(name).or_default();
+            sum.documents = sum.documents.saturating_add(of.documents);
+            sum.used_bytes = sum.used_bytes.saturating_add(of.used_bytes);
+            sum.quota_bytes = sum.quota_bytes.saturating_add(of.quota_bytes);
+        }
+    }
+}
+
+/// What has come in time: all are asked at once, so that one who is late takes nothing away from the others.
+async fn gather(asked: Vec<oneshot::Receiver<Figures>>, within: Duration) -> Vec<Figures> {
+    let end = tokio::time::sleep(within);
+    tokio::pin!(end);
+    let mut came = Vec::new();
+    for mut answer in asked {
+        let told = if end.is_elapsed() {
+            answer.try_recv().ok()
+        } else {
+            tokio::select! {
+                biased;
+                told = &mut answer => told.ok(),
+                () = &mut end => None,
+            }
+        };
+        came.extend(told);
+    }
+    came
+}
+
+/// Where the other nodes are that serve, as far as this one knows.
+fn others(shared: &Shared) -> Vec<String> {
+    let Some((cluster, view)) = view_of(shared) else { return Vec::new() };
+    let nodes = view.state.nodes.iter().filter(|(id, node)| {
+        node.uuid != cluster.uuid() && view.state.is_active(**id) && view.alive(**id).is_some()
+    });
+    nodes.map(|(_, node)| node.address.http()).collect()
+}
+
+/// Asks another node, on a thread of its own: looking a name up and connecting may take long.
+fn ask(shared: &Shared, other: String) -> Option<oneshot::Receiver<Figures>> {
+    // The nodes of a cluster have one administrator.
+    let user = shared.node.host()?.config().users.first()?.clone();
+    let credentials = STANDARD.encode(format!("{}:{}", user.name, user.password));
+    let (done, outcome) = oneshot::channel();
+    let env = shared.node.env().clone();
+    let job = move || match told(&env, &other, &credentials) {
+        // Nobody hears it if it comes too late.
+        Ok(figures) => drop(done.send(figures)),
+        Err(error) => tracing::debug!(%error, node = other, "a node does not tell its figures"),
+    };
+    shared.node.env().spawn.spawn("figures", Box::new(job)).ok()?;
+    Some(outcome)
+}
+
+fn told(env: &Env, other: &str, credentials: &str) -> io::Result<Figures> {
+    let end = env.clock.monotonic() + ANSWERED_WITHIN;
+    let addr = other.to_socket_addrs()?.next();
+    let addr = addr.ok_or_else(|| io::Error::other("the name has no address"))?;
+    let stream = env.network.connect_within(addr, ANSWERED_WITHIN)?.into_std();
+    let mut stream = stream.ok_or_else(|| io::Error::other("a network without sockets"))?;
+    stream.set_nonblocking(false)?;
+    stream.set_write_timeout(Some(ANSWERED_WITHIN))?;
+    stream.set_read_timeout(Some(ANSWERED_WITHIN))?;
+    let request = format!(
+        "GET {PATH} HTTP/1.1\r\nHost: {other}\r\nConnection: close\r\nAuthorization: Basic {credentials}\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes())?;
+    let (mut answer, mut some) = (Vec::new(), [0; 4096]);
+    loop {
+        let read = stream.read(&mut some)?;
+        if read == 0 {
+            return parse(&answer).ok_or_else(|| io::Error::other("the answer is not what nodes answer"));
+        }
+        answer.extend_from_slice(&some[..read]);
+        if answer.len() as u64 > MAX_ANSWER_BYTES || env.clock.monotonic() > end {
+            return Err(io::Error::other("the answer is too long or too slow"));
+        }
+    }
+}
+
+/// The whole answer of a node, which says how long its body is and sends it in one piece.
+fn parse(answer: &[u8]) -> Option<Figures> {
+    let (head, body) = std::str::from_utf8(answer).ok()?.split_once("\r\n\r\n")?;
+    if !head.starts_with("HTTP/1.1 200 ") {
+        return None;
+    }
+    serde_json::from_str(body).ok()
+}
+
+/// `GET /v1/figures`: those of this node alone, for other nodes.
+pub(super) async fn show(State(shared): State<Shared>, Extension(caller): Extension<Caller>) -> Response {
+    match require_admin(&caller.0) {
+        Ok(()) => Json(Figures::here(&shared.node)).into_response(),
+        Err(response) => *response,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_late_is_left_out_alone() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+        let ((_late, late), (done, in_time), (gone, silent)) =
+            (oneshot::channel(), oneshot::channel(), oneshot::channel());
+        drop(gone);
+        done.send(Figures { memory_quota_bytes: 7, ..Figures::default() }).expect("it is waited for");
+        let came = runtime.block_on(gather(vec![silent, late, in_time], Duration::ZERO));
+        assert_eq!(came.iter().map(|of| of.memory_quota_bytes).collect::<Vec<_>>(), [7]);
+    }
+
+    #[test]
+    fn sums_what_nodes_answer() {
+        let answer = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n\
+            {\"memory_quota_bytes\":7,\"buckets\":{\"a\":{\"documents\":1,\"used_bytes\":2,\"quota_bytes\":3}}}";
+        let mut all = parse(answer).expect("figures");
+        all.add(parse(answer).expect("figures"));
+        all.add(Figures::default());
+        assert_eq!(all.memory_quota_bytes, 14);
+        assert_eq!(all.of("a"), OfBucket { documents: 2, used_bytes: 4, quota_bytes: 6 });
+        assert_eq!(all.of("b"), OfBucket::default());
+        for wrong in ["", "HTTP/1.1 503 x\r\n\r\n{}", "HTTP/1.1 200 OK\r\n\r\n{}", "HTTP/1.1 200 OK\r\n"] {
+            assert_eq!(parse(wrong.as_bytes()), None, "{wrong:?}");
+        }
+    }
+}
