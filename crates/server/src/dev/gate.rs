@@ -103,6 +103,10 @@ impl Gate {
 }
 
 impl Store for Gate {
+    fn place(&self) -> String {
+        self.store.place()
+    }
+
     fn read(&self) -> Result<Snapshot, StoreFailure> {
         self.ask("read", |store| store.read())
     }
