@@ -9,6 +9,7 @@ use ::cluster::state::{AutoFailover, Invalid};
 use ::cluster::store::StoreFailure;
 use ::cluster::{LeaderConfig, Status};
 
+use super::status::word;
 use crate::cluster::{ClusterConfig, ClusterError};
 use crate::config::{BucketSpec, ConfigError};
 use crate::node_buckets::BucketError;
@@ -121,7 +122,7 @@ pub enum DevError {
         is: &'static str,
     },
     /// The cluster thinks something else of it.
-    #[error("node {node} is {status} to the cluster: {instead}")]
+    #[error("node {node} is {} to the cluster: {instead}", word(*.status))]
     Status {
         /// Which, from 1 on.
         node: u16,
@@ -162,6 +163,9 @@ pub enum DevError {
         #[from]
         source: ClusterError,
     },
+    /// The cluster does not do it because of one of its nodes.
+    #[error("{0}")]
+    Refused(String),
     /// Another cluster ran in this folder.
     #[error("{ran} ran in this folder, not {asked}: give the same, or another folder with --data")]
     Differs {

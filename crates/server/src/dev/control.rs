@@ -7,8 +7,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
 
-use axum::extract::{Path, Query, State};
-use axum::http::StatusCode;
+use axum::extract::{Path, Query, Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -93,14 +94,30 @@ struct Desk {
 }
 
 fn router(desk: Desk) -> Router {
-    Router::new()
-        .route("/v1/dev", get(async |State(desk): State<Desk>| desk.carry_out(|_| Ok(())).await))
+    let all = Router::new()
+        .route("/v1/dev", get(tell))
+        .route("/v1/dev/", get(tell))
         .route("/v1/dev/nodes", post(add))
         .route("/v1/dev/nodes/{node}/{order}", post(order_of_node))
         .route("/v1/dev/rebalance", post(rebalance))
         .route("/v1/dev/clock", post(clock))
         .fallback(async || refused(StatusCode::NOT_FOUND, WHAT_THERE_IS))
-        .with_state(desk)
+        .with_state(desk);
+    // Around the whole: which methods an address has is known outside of its handlers.
+    Router::new().fallback_service(all).layer(middleware::from_fn(name_methods))
+}
+
+/// Says which methods an address has to whoever asks with another.
+async fn name_methods(request: Request, next: Next) -> Response {
+    let method = request.method().clone();
+    let answer = next.run(request).await;
+    if answer.status() != StatusCode::METHOD_NOT_ALLOWED {
+        return answer;
+    }
+    let Some(allowed) = answer.headers().get(header::ALLOW).cloned() else { return answer };
+    let names = allowed.to_str().unwrap_or_default().replace(',', " or ");
+    let message = format!("there is no {method} at this address: use {names}");
+    ([(header::ALLOW, allowed)], refused(StatusCode::METHOD_NOT_ALLOWED, &message)).into_response()
 }
 
 const WHAT_THERE_IS: &str = "GET /v1/dev; POST /v1/dev/nodes; POST /v1/dev/nodes/N/stop, start, restart, kill, freeze, thaw, \
@@ -108,6 +125,11 @@ const WHAT_THERE_IS: &str = "GET /v1/dev; POST /v1/dev/nodes; POST /v1/dev/nodes
                              /v1/dev/clock?advance_s=SECONDS[&node=N]";
 
 type Asked = Query<BTreeMap<String, String>>;
+
+/// `GET /v1/dev`
+async fn tell(State(desk): State<Desk>) -> Response {
+    desk.carry_out(|_| Ok(())).await
+}
 
 /// `POST /v1/dev/nodes`
 async fn add(State(desk): State<Desk>, Query(asked): Asked) -> Response {
@@ -207,6 +229,7 @@ fn code_of(error: &DevError) -> StatusCode {
         | DevError::WouldLeave(_)
         | DevError::TooMany
         | DevError::Nobody
+        | DevError::Refused(_)
         | DevError::Cluster { source: ClusterError::Refused(_) | ClusterError::Busy } => StatusCode::CONFLICT,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     }

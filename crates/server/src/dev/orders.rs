@@ -37,7 +37,7 @@ pub(super) enum Order {
 }
 
 /// What to do with a node that the cluster does not know.
-const LEFT: &str = "has left the cluster; remove it, and add another one";
+const LEFT: &str = "has left the cluster for good; remove it, and add another one with POST /v1/dev/nodes";
 
 impl Shared {
     /// Does something to a node. Orders that wait do so until nothing is under way any more, and no longer than they are
@@ -50,10 +50,12 @@ impl Shared {
                 false => Err(DevError::State { node: number, is: "does not run" }),
             },
             Order::Start { wait } => {
+                self.check_has_not_left(number)?;
                 node.start(&self.config)?;
                 self.wait_for(number, wait)
             }
             Order::Restart { wait } => {
+                self.check_has_not_left(number)?;
                 node.stop()?;
                 node.start(&self.config)?;
                 self.wait_for(number, wait)
@@ -109,7 +111,8 @@ impl Shared {
         if waited.is_zero() {
             return Ok(());
         }
-        let what = self.view()?.as_ref().map_or_else(|| "no node has joined".to_owned(), under_way);
+        let nobody = || "no node has joined".to_owned();
+        let what = self.view()?.map_or_else(nobody, |view| under_way(&view, |id| self.name_of(&view, id)));
         Err(DevError::NotSettled { waited, what })
     }
 
@@ -121,6 +124,12 @@ impl Shared {
             self.node(number)?.cut_from_store(is_cut);
         }
         Ok(())
+    }
+
+    /// Whether a node that starts would stay outside: it keeps what it has, and does not join by itself.
+    fn check_has_not_left(&self, number: u16) -> Result<(), DevError> {
+        let has_belonged = self.node(number)?.look().uuid.is_some() && self.view()?.is_some();
+        if has_belonged { self.member(number).map(drop) } else { Ok(()) }
     }
 
     fn member(&self, number: u16) -> Result<(NodeId, Status), DevError> {
@@ -158,7 +167,7 @@ impl Shared {
                 }
                 if rebalance {
                     self.check_others(number)?;
-                    self.check_all_up()?;
+                    self.check_up(|other, status| other == number || status != Status::FailedOver)?;
                 }
                 self.ask(&Command::Recover { node, delta })?;
                 // The rebalance needs to know what copies it has.
@@ -179,11 +188,12 @@ impl Shared {
     }
 
     /// Whether all are there between whom vBuckets would be spread.
-    fn check_all_up(&self) -> Result<(), DevError> {
+    fn check_up(&self, is_needed: impl Fn(u16, Status) -> bool) -> Result<(), DevError> {
         let Some(view) = self.view()? else { return Ok(()) };
         for node in self.nodes() {
             let known = node.look().uuid.and_then(|uuid| view.state.node_of(&uuid));
-            if let Some((id, Node { status: Status::Active | Status::New, .. })) = known
+            if let Some((id, Node { status, .. })) = known
+                && is_needed(node.number, *status)
                 && view.alive(id).is_none()
             {
                 let is = "is down; start, thaw or join it, or fail it over first, or give rebalance=false";
@@ -209,6 +219,7 @@ impl Shared {
             }
             if rebalance {
                 self.check_others(0)?;
+                self.check_up(|_, status| status != Status::FailedOver)?;
             }
             // The number of one that was removed is free again.
             let number = (1..=MOST_NODES).find(|number| !there.contains(number)).ok_or(DevError::TooMany)?;
@@ -234,7 +245,13 @@ impl Shared {
                     self.check_others(number)?;
                     self.ask(&Command::Rebalance { eject: vec![node] })?;
                 }
-                _ => self.ask(&Command::Eject { node })?,
+                _ => {
+                    if rebalance {
+                        self.check_others(number)?;
+                        self.check_up(|other, status| other != number && status != Status::FailedOver)?;
+                    }
+                    self.ask(&Command::Eject { node })?;
+                }
             }
             let is_gone =
                 self.wait(wait, |view| !view.state.nodes.contains_key(&node) && is_settled(view))?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::cluster::{Bucket, Command, NodeId, Status, Store, View};
+use ::cluster::{Bucket, Command, NodeId, Refused, Status, Store, View};
 use base::env::Env;
 use parking_lot::Mutex;
 
@@ -81,6 +81,24 @@ impl Shared {
         Ok(known)
     }
 
+    /// What people call a node of the cluster.
+    pub(super) fn name_of(&self, view: &View, id: NodeId) -> String {
+        let uuid = view.state.nodes.get(&id).map(|node| &node.uuid);
+        let nodes = self.nodes();
+        let found = nodes.iter().find(|node| uuid.is_some() && node.look().uuid.as_ref() == uuid);
+        found.map_or_else(|| id.name(), |node| format!("node {}", node.number))
+    }
+
+    /// What the cluster says about one of its nodes, with the name that people know.
+    fn refused(&self, refused: Refused) -> Result<(), DevError> {
+        let (Refused::NodeDown(id) | Refused::WrongStatus(id, _) | Refused::Dropping(id)) = refused else {
+            return Err(ClusterError::Refused(refused).into());
+        };
+        let name = self.view()?.map_or_else(|| id.name(), |view| self.name_of(&view, id));
+        let said = DevError::from(ClusterError::Refused(refused)).to_string();
+        Err(DevError::Refused(said.replacen(&id.name(), &name, 1)))
+    }
+
     /// Asks something of the cluster, through a node that can do something about it.
     pub(super) fn ask(&self, command: &Command) -> Result<(), DevError> {
         let member = self.nodes().iter().find_map(|node| node.member()).ok_or(DevError::Nobody)?;
@@ -88,6 +106,7 @@ impl Shared {
             Ok(_) => Ok(()),
             // It was cut off, or is being stopped.
             Err(ClusterError::Store(_)) => Err(DevError::Nobody),
+            Err(ClusterError::Refused(refused)) => self.refused(refused),
             Err(error) => Err(error.into()),
         }
     }
@@ -110,18 +129,19 @@ impl Shared {
 }
 
 /// What is under way, for people.
-pub(super) fn under_way(view: &View) -> String {
+pub(super) fn under_way(view: &View, name: impl Fn(NodeId) -> String) -> String {
     let state = &view.state;
     let steps: usize = state.buckets.values().map(|bucket| bucket.steps.len()).sum();
     let flushing = state.buckets.values().filter(|bucket| bucket.flushing.is_some()).count();
     let is_behind =
         |id: &&NodeId| view.alive(**id).is_some() && view.report_since(**id, state.revision).is_none();
-    let behind: Vec<String> = state.nodes.keys().filter(is_behind).map(|id| id.name()).collect();
+    let behind: Vec<String> = state.nodes.keys().filter(is_behind).map(|id| name(*id)).collect();
     let down: Vec<String> =
-        state.nodes.keys().filter(|id| view.alive(**id).is_none()).map(|id| id.name()).collect();
+        state.nodes.keys().filter(|id| view.alive(**id).is_none()).map(|id| name(*id)).collect();
     let mut parts = Vec::new();
     let mut say = |is_so: bool, what: String| parts.extend(is_so.then_some(what));
-    say(state.rebalance.is_some(), "a rebalance is under way".to_owned());
+    let (left, total) = (state.to_move(), state.rebalance.as_ref().map_or(0, |rebalance| rebalance.total));
+    say(state.rebalance.is_some(), format!("a rebalance has {left} of {total} vBuckets left to move"));
     say(steps > 0, format!("{steps} vBuckets are on their way"));
     say(flushing > 0, format!("{flushing} buckets are being emptied"));
     say(!behind.is_empty(), format!("{} has not done its part", behind.join(", ")));

@@ -54,12 +54,7 @@ fn of_rebalance(rebalance: &Rebalance, state: &State) -> Value {
 fn of_node(look: &Look, view: Option<&View>) -> Value {
     let known =
         view.zip(look.uuid.as_ref()).and_then(|(view, uuid)| Some((view, view.state.node_of(uuid)?.0)));
-    let status = known.map(|(view, id)| match view.state.nodes[&id].status {
-        Status::New => "new",
-        Status::Active => "active",
-        Status::FailedOver => "failed_over",
-        Status::DeltaRecovery | Status::FullRecovery => "recovers",
-    });
+    let status = known.map(|(view, id)| word(view.state.nodes[&id].status));
     let shares = known.map(|(view, id)| shares(&view.state, id)).unwrap_or_default();
     json!({
         "node": look.number,
@@ -81,6 +76,16 @@ fn of_node(look: &Look, view: Option<&View>) -> Value {
             (name.clone(), json!({ "active_vbuckets": active, "replica_vbuckets": replica }))
         }).collect::<serde_json::Map<_, _>>(),
     })
+}
+
+/// What a node is to the cluster, in a word.
+pub(super) fn word(status: Status) -> &'static str {
+    match status {
+        Status::New => "new",
+        Status::Active => "active",
+        Status::FailedOver => "failed_over",
+        Status::DeltaRecovery | Status::FullRecovery => "recovers",
+    }
 }
 
 /// For how many vBuckets of each bucket a node is active, and of how many it is a replica.

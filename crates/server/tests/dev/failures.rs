@@ -165,6 +165,13 @@ fn a_recovery_that_is_refused_changes_nothing() {
     let message = told["message"].as_str().unwrap_or_default();
     assert!(code == 409 && message.contains("node 3 is down"), "{code} {message}");
     assert_eq!(cluster.told_of(2)["status"], "failed_over");
+    let (code, told) = cluster.order("/v1/dev/nodes/2/remove");
+    let message = told["message"].as_str().unwrap_or_default();
+    assert!(code == 409 && message.contains("node 3 is down"), "{code} {message}");
+    assert_eq!(cluster.told_of(2)["status"], "failed_over");
+    let (code, told) = cluster.order("/v1/dev/rebalance");
+    let message = told["message"].as_str().unwrap_or_default();
+    assert!(code == 409 && message.starts_with("node 3 is down; start"), "{code} {message}");
     cluster.stop();
 }
 
@@ -174,9 +181,40 @@ fn an_order_that_is_not_at_its_end_says_so() {
     cluster.must("/v1/dev/nodes/2/freeze");
     let (code, told) = cluster.order("/v1/dev/nodes/3/failover?wait_s=1");
     let message = told["message"].as_str().unwrap_or_default();
-    assert!(code == 504 && message.contains("n_2 has not done its part"), "{code} {message}");
+    assert!(code == 504 && message.contains("node 2 has not done its part"), "{code} {message}");
     assert_eq!(cluster.told_of(3)["status"], "failed_over");
     assert_eq!(cluster.order("/v1/dev/nodes/3/recover?rebalance=false&wait_s=0").0, 200, "nobody waits");
     cluster.must("/v1/dev/nodes/2/thaw");
+    cluster.stop();
+}
+
+#[test]
+fn wrong_methods_are_told_of_the_right_ones() {
+    let cluster = Cluster::start(1, 0);
+    let control = (cluster.dev.control_addr(), cluster.dev.control_addr());
+    for (method, path, words) in [
+        ("POST", "/v1/dev", "there is no POST at this address: use GET"),
+        ("GET", "/v1/dev/nodes", "there is no GET at this address: use POST"),
+        ("GET", "/v1/dev/nodes/1/kill", "use POST"),
+        ("DELETE", "/v1/dev/clock", "there is no DELETE at this address: use POST"),
+    ] {
+        let (code, body) = http(&control, method, path, "");
+        let told: serde_json::Value = serde_json::from_str(&body).unwrap_or_default();
+        let message = told["message"].as_str().unwrap_or_default();
+        assert!(code == 405 && message.contains(words), "{method} {path}: {code} {message}");
+    }
+    assert_eq!(http(&control, "GET", "/v1/dev/", "").0, 200);
+    cluster.stop();
+}
+
+#[test]
+fn no_node_comes_whose_rebalance_would_be_refused() {
+    let cluster = Cluster::with_times(3, 1, SHORT);
+    cluster.must("/v1/dev/nodes/3/kill");
+    eventually("node 3 is missed", || cluster.told_of(3)["has_lease"] == false);
+    let (code, told) = cluster.order("/v1/dev/nodes");
+    let message = told["message"].as_str().unwrap_or_default();
+    assert!(code == 409 && message.contains("node 3 is down"), "{code} {message}");
+    assert_eq!(cluster.dev.addresses().len(), 3);
     cluster.stop();
 }

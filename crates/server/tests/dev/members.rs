@@ -147,3 +147,26 @@ fn the_clock_of_all_nodes_is_that_of_those_who_come_later() {
     assert_eq!([1, 2, 3].map(offset), [json!(7260), json!(7200), json!(7200)], "all or none");
     cluster.stop();
 }
+
+#[test]
+fn one_that_has_left_is_replaced_by_another() {
+    let cluster = Cluster::start(3, 1);
+    cluster.must("/v1/dev/nodes/3/failover");
+    let (code, told) = cluster.order("/v1/dev/nodes/3/failover");
+    let message = told["message"].as_str().unwrap_or_default();
+    assert!(code == 409 && message.contains("node 3 is failed_over to the cluster"), "{code} {message}");
+    cluster.must("/v1/dev/rebalance");
+    assert_eq!(cluster.told_of(3)["status"], "none");
+    for order in ["recover", "restart", "start"] {
+        let (code, told) = cluster.order(&format!("/v1/dev/nodes/3/{order}"));
+        let message = told["message"].as_str().unwrap_or_default();
+        assert!(
+            code == 409 && message.contains("remove it, and add another one"),
+            "{order}: {code} {message}"
+        );
+    }
+    cluster.must("/v1/dev/nodes/3/remove");
+    cluster.must("/v1/dev/nodes");
+    assert_eq!(cluster.told_of(3)["status"], "active");
+    cluster.stop();
+}
