@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "locks are held on real files")]
 
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use base::env::Env;
@@ -63,10 +64,12 @@ impl Drop for Folder {
     }
 }
 
-/// Removes folders whose processes have ended without doing so. What cannot be looked at belongs to somebody else.
+/// Removes folders of this user whose processes have ended without doing so.
 fn sweep(root: &Path) {
+    let user = rustix::process::geteuid().as_raw();
     for entry in fs::read_dir(root).into_iter().flatten().flatten() {
-        if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
+        let is_own = entry.metadata().is_ok_and(|metadata| metadata.uid() == user);
+        if !is_own || !entry.file_name().to_string_lossy().starts_with(PREFIX) {
             continue;
         }
         if let Ok(lock) = File::options().write(true).open(entry.path().join(LOCK))
