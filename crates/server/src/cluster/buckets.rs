@@ -153,7 +153,10 @@ impl Management for ClusterBuckets {
         })?;
         let is_open = |view: &View, applied: u64| {
             let is_over = view.state.buckets.get(name).is_none_or(|bucket| bucket.flushing.is_none());
-            is_over && applied >= view.state.revision
+            // Whoever is told that it is over may ask any node.
+            let revision = view.state.revision;
+            let have_all_opened = || view.state.nodes.keys().all(|id| view.has_stopped(*id, revision));
+            is_over && applied >= revision && have_all_opened()
         };
         if self.cluster()?.wait_until(DONE_WITHIN, is_open) {
             return Ok(());
