@@ -111,7 +111,7 @@ impl Bench {
             let filed = |vb| Filed { vb: VbId(vb), through: Frame(1), revision: 1, header_offset: 4096 };
             (0..1024).map(filed).collect()
         };
-        let save = Record::Save { vb: VbId(7), state: State::Numbers(&self.doc), items };
+        let save = Record::Save { vb: VbId(7), state: State::Numbers(&self.doc), items, is_repeat: false };
         journal.append(&[save], &table).expect("an append")
     }
 

@@ -64,6 +64,9 @@ pub enum Record<'a> {
         state: State<'a>,
         /// In any order.
         items: &'a [Version],
+        /// Whether it repeats saves that were journaled before, merged: it is complete only with all that follow in the
+        /// same append.
+        is_repeat: bool,
     },
     /// A vBucket's file is durable.
     Filed(Filed),
@@ -110,6 +113,8 @@ pub enum Replayed {
         state: ReplayedState,
         /// In the order in which they were appended.
         items: Vec<Version>,
+        /// Whether it repeats saves that were journaled before.
+        is_repeat: bool,
     },
     /// [`Record::Filed`], or an entry of a table.
     Filed(Filed),

@@ -292,7 +292,7 @@ impl Journaled {
         let _appending = self.appending.lock();
         let records = group.iter().map(|Taken { vb, batch, unfiled }| {
             let state = unfiled.unfiled.lock().journaled(batch.state);
-            Record::Save { vb: *vb, state, items: batch.items }
+            Record::Save { vb: *vb, state, items: batch.items, is_repeat: false }
         });
         let since = Oldest { frame: self.journal.next_frame(), at: self.env.clock.monotonic() };
         let last = self.append(records)?;

@@ -42,6 +42,7 @@ pub(super) struct SavePart {
     pub(super) state: Option<ReplayedState>,
     pub(super) items: Vec<Version>,
     pub(super) is_last: bool,
+    pub(super) is_repeat: bool,
 }
 
 /// Reads the records of a frame.
@@ -131,7 +132,8 @@ impl Decoder<'_> {
             _ => return Err(unknown("a save of an unknown form")),
         };
         let items = self.items(at + sealed, &record[sealed..], count, vb)?;
-        Ok(Part::Save(SavePart { vb, state, items, is_last: flags & flag::LAST != 0 }))
+        let (is_last, is_repeat) = (flags & flag::LAST != 0, flags & flag::REPEAT != 0);
+        Ok(Part::Save(SavePart { vb, state, items, is_last, is_repeat }))
     }
 
     fn items(&self, offset: usize, bytes: &[u8], count: usize, vb: VbId) -> Result<Vec<Version>, Bad> {

@@ -62,8 +62,9 @@ impl FrameBuffer {
     pub(super) fn fill(&mut self, records: &[Record<'_>], at: &mut Position, limit: usize, mut must: bool) {
         while let Some(record) = records.get(at.record) {
             let whole = match record {
-                Record::Save { vb, state, items } => {
-                    if !self.part((vb.0, state, items), at, limit, must) {
+                Record::Save { vb, state, items, is_repeat } => {
+                    let repeat = if *is_repeat { flag::REPEAT } else { 0 };
+                    if !self.part((vb.0, state, items, repeat), at, limit, must) {
                         return;
                     }
                     at.item == items.len()
@@ -98,14 +99,14 @@ impl FrameBuffer {
     /// added, if not even one item fits.
     fn part(
         &mut self,
-        (vb, state, items): (u16, &State<'_>, &[Version]),
+        (vb, state, items, repeat): (u16, &State<'_>, &[Version], u8),
         at: &mut Position,
         limit: usize,
         mut must: bool,
     ) -> bool {
         let start = self.bytes.len();
         self.bytes.resize(start + SAVE_HEAD, 0);
-        let mut flags = 0;
+        let mut flags = repeat;
         if at.item == 0 {
             flags |= flag::FIRST | self.state(state);
         }

@@ -46,7 +46,8 @@ pub(super) mod flag {
     pub(in crate::journal) const LAST: u8 = 2;
     pub(in crate::journal) const WHOLE: u8 = 4;
     pub(in crate::journal) const NUMBERS: u8 = 8;
-    pub(in crate::journal) const ALL: u8 = 15;
+    pub(in crate::journal) const REPEAT: u8 = 16;
+    pub(in crate::journal) const ALL: u8 = 31;
 }
 
 /// Bytes of a frame on disk.

@@ -53,7 +53,7 @@ impl Assembly {
     }
 
     fn save(&mut self, part: SavePart) -> Option<Replayed> {
-        let SavePart { vb, state, items, is_last } = part;
+        let SavePart { vb, state, items, is_last, is_repeat } = part;
         self.open = match (state, self.open.take()) {
             (Some(state), _) => Some((vb, state, items)),
             (None, Some((of, state, mut all))) if of == vb => {
@@ -67,7 +67,7 @@ impl Assembly {
             return None;
         }
         let (vb, state, items) = self.open.take()?;
-        Some(Replayed::Save { vb, state, items })
+        Some(Replayed::Save { vb, state, items, is_repeat })
     }
 }
 
@@ -301,11 +301,11 @@ impl Journal {
 /// What to append, to be told this again.
 fn record<'a>(told: &'a Replayed, doc: &'a VbStateDoc) -> Record<'a> {
     match told {
-        Replayed::Save { vb, state: ReplayedState::Whole(_), items } => {
-            Record::Save { vb: *vb, state: State::Whole(doc), items }
+        Replayed::Save { vb, state: ReplayedState::Whole(_), items, is_repeat } => {
+            Record::Save { vb: *vb, state: State::Whole(doc), items, is_repeat: *is_repeat }
         }
-        Replayed::Save { vb, state: ReplayedState::Numbers(_), items } => {
-            Record::Save { vb: *vb, state: State::Numbers(doc), items }
+        Replayed::Save { vb, state: ReplayedState::Numbers(_), items, is_repeat } => {
+            Record::Save { vb: *vb, state: State::Numbers(doc), items, is_repeat: *is_repeat }
         }
         Replayed::Filed(filed) => Record::Filed(*filed),
         Replayed::Dropped(vb) => Record::Dropped(*vb),

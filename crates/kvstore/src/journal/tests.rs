@@ -66,10 +66,10 @@ impl Owned {
     pub(super) fn record(&self) -> Record<'_> {
         match self {
             Owned::Save { vb, doc, is_whole: true, items } => {
-                Record::Save { vb: *vb, state: State::Whole(doc), items }
+                Record::Save { vb: *vb, state: State::Whole(doc), items, is_repeat: false }
             }
             Owned::Save { vb, doc, is_whole: false, items } => {
-                Record::Save { vb: *vb, state: State::Numbers(doc), items }
+                Record::Save { vb: *vb, state: State::Numbers(doc), items, is_repeat: false }
             }
             Owned::Filed(filed) => Record::Filed(*filed),
             Owned::Dropped(vb) => Record::Dropped(*vb),
@@ -123,7 +123,9 @@ impl Told {
     fn add(&mut self, frame: Frame, replayed: Replayed) {
         self.any = true;
         match replayed {
-            Replayed::Save { vb, state, items } => self.saves.push((frame, save_text(vb, &state, &items))),
+            Replayed::Save { vb, state, items, .. } => {
+                self.saves.push((frame, save_text(vb, &state, &items)))
+            }
             Replayed::Filed(filed) | Replayed::RolledBack(filed) => {
                 self.table.insert(filed.vb, filed);
             }

@@ -124,7 +124,7 @@ impl Journaled {
         let records = runs.iter().flat_map(|(vb, state, runs)| {
             let nothing = runs.is_empty().then_some(&[][..]);
             let all = runs.iter().map(|run| &run[..]).chain(nothing);
-            all.map(|items| Record::Save { vb: *vb, state: State::Whole(state), items })
+            all.map(|items| Record::Save { vb: *vb, state: State::Whole(state), items, is_repeat: true })
         });
         let last = self.append(records.collect::<Vec<_>>())?;
         for (_, state) in &states {

@@ -17,6 +17,7 @@ use crate::store::{KvStore, SaveBatch, StoredVb};
 struct Save {
     state: Arc<VbStateDoc>,
     items: Vec<Version>,
+    is_repeat: bool,
 }
 
 impl Save {
@@ -108,7 +109,7 @@ impl Journaled {
         let mut kept: Vec<(Frame, Save)> = Vec::new();
         self.journal.reread(&mut |frame, replayed| {
             match replayed {
-                Replayed::Save { vb: of, state: change, items } if of == vb => {
+                Replayed::Save { vb: of, state: change, items, is_repeat } if of == vb => {
                     let state = match change {
                         ReplayedState::Whole(whole) => state.insert(whole),
                         ReplayedState::Numbers(numbers) => {
@@ -118,7 +119,7 @@ impl Journaled {
                             state
                         }
                     };
-                    kept.push((frame, Save { state: Arc::new(state.clone()), items }));
+                    kept.push((frame, Save { state: Arc::new(state.clone()), items, is_repeat }));
                 }
                 Replayed::Dropped(of) if of == vb => {
                     kept.clear();
@@ -135,8 +136,13 @@ impl Journaled {
             Ok(())
         })?;
         let within = |save: &Save| save.items.iter().all(|version| version.meta().by_seqno <= to);
-        let saves = kept.into_iter().filter(|(frame, _)| *frame > filed).map(|(_, save)| save);
-        let mut saves: Vec<Save> = saves.take_while(within).collect();
+        kept.retain(|(frame, _)| *frame > filed);
+        if kept.iter().any(|(_, save)| save.is_repeat) {
+            // Repeated saves are merged, and the originals may be gone: no state between the file's and the last can be
+            // had again.
+            return Ok(Vec::new());
+        }
+        let mut saves: Vec<Save> = kept.into_iter().map(|(_, save)| save).take_while(within).collect();
         // What is kept becomes one commit: it must not end inside a snapshot that goes beyond `to`.
         while saves.last().is_some_and(|save| save.is_unfinished_behind(to)) {
             saves.pop();

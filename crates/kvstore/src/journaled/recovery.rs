@@ -1,6 +1,6 @@
 //! From a folder to a store: the files as of their durable headers, and in memory what the journal holds beyond.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -50,7 +50,7 @@ pub(super) fn open(env: Env, dir: &Path, config: JournaledConfig) -> Result<Jour
     let take_in = &mut |frame: Frame, replayed: Replayed| {
         tells_of_files = true;
         match replayed {
-            Replayed::Save { vb, state, items } => {
+            Replayed::Save { vb, state, items, .. } => {
                 found.entry(vb).or_default().saves.push(Save { frame, state, items });
             }
             // what a rollback kept was saved again behind what it made void
@@ -134,7 +134,11 @@ fn assemble(
     }
 }
 
-/// Saves of one vBucket that its file does not hold, oldest first.
+/// Takes in the saves of one vBucket that its file does not hold.
+///
+/// *Invariant:* every version that was synced and not made void is in a run afterwards, and of two runs that hold the
+/// same key the later one holds the newer version. What was journaled again because it could not be filed follows what
+/// was saved after it, so saves are ordered by their seqnos, and a change that is in the journal twice counts once.
 fn take_in(
     unfiled: &mut Unfiled,
     account: &Account,
@@ -142,35 +146,69 @@ fn take_in(
     now: Duration,
     of_file: impl Fn() -> VbStateDoc,
 ) {
-    let mut state: Option<VbStateDoc> = None;
-    let mut high_seqno = Seqno(0);
+    let mut saves = found.saves;
+    let Some(state) = last_state(&mut saves, of_file) else { return };
+    if !in_order_of_seqnos(&saves) {
+        saves.sort_by_key(highest);
+        let mut taken: HashSet<Seqno> = HashSet::new();
+        saves.iter_mut().for_each(|save| save.items.retain(|item| taken.insert(item.meta().by_seqno)));
+    }
+    let Some(first) = saves.iter().map(|save| save.frame).min() else { return };
+    let last = saves.iter().map(|save| save.frame).max().unwrap_or(first);
+    let since = Oldest { frame: first, at: now };
+    let behind = frames_behind(&saves);
     let mut gathered: Vec<Version> = Vec::new();
-    for save in found.saves {
-        let highest = save.items.iter().map(|version| version.meta().by_seqno).max();
-        if highest.is_some_and(|highest| highest < high_seqno) {
-            // a rollback that was not completed had begun to journal again what it would keep
-            continue;
-        }
-        high_seqno = high_seqno.max(highest.unwrap_or_default());
-        let state = match save.state {
-            ReplayedState::Whole(whole) => state.insert(whole),
-            ReplayedState::Numbers(numbers) => {
-                let state = state.get_or_insert_with(&of_file);
-                numbers.apply(state);
-                state
-            }
-        };
-        let since = Oldest { frame: save.frame, at: now };
+    for (save, behind) in saves.into_iter().zip(behind) {
         // many saves become one run, but none together with what came before a change of the collections
         let is_end = save.items.iter().any(|version| version.key().collection == SYSTEM);
         gathered.extend(save.items);
-        let items = if is_end { newest_of(std::mem::take(&mut gathered).iter()) } else { Vec::new() };
-        unfiled.add(account, SaveBatch { items: &items, state }, since, save.frame);
+        if is_end {
+            let items = newest_of(std::mem::take(&mut gathered).iter());
+            // filing through this run must not vouch for a frame with something that is filed later
+            let through = behind.map_or(save.frame, |behind| save.frame.min(Frame(behind.0 - 1)));
+            unfiled.add(account, SaveBatch { items: &items, state: &state }, since, through);
+        }
     }
-    if let (Some(state), Some(since)) = (&state, unfiled.since) {
-        let items = newest_of(gathered.iter());
-        unfiled.add(account, SaveBatch { items: &items, state }, since, unfiled.last);
+    let items = newest_of(gathered.iter());
+    unfiled.add(account, SaveBatch { items: &items, state: &state }, since, last);
+}
+
+/// The state after the last save; each save tells a whole one or what changed of the one before. `None` if there is no
+/// save.
+fn last_state(saves: &mut [Save], of_file: impl Fn() -> VbStateDoc) -> Option<VbStateDoc> {
+    let mut last: Option<VbStateDoc> = None;
+    for save in saves {
+        match &save.state {
+            ReplayedState::Whole(whole) => last = Some(whole.clone()),
+            ReplayedState::Numbers(numbers) => numbers.apply(last.get_or_insert_with(&of_file)),
+        }
     }
+    last
+}
+
+fn highest(save: &Save) -> Seqno {
+    save.items.iter().map(|version| version.meta().by_seqno).max().unwrap_or_default()
+}
+
+/// Whether each save with versions has higher seqnos than all before.
+fn in_order_of_seqnos(saves: &[Save]) -> bool {
+    saves
+        .iter()
+        .map(highest)
+        .filter(|highest| *highest > Seqno(0))
+        .is_sorted_by(|before, after| before < after)
+}
+
+/// For each save the lowest frame of those behind it.
+fn frames_behind(saves: &[Save]) -> Vec<Option<Frame>> {
+    let mut lowest: Option<Frame> = None;
+    let mut behind: Vec<Option<Frame>> = Vec::with_capacity(saves.len());
+    for save in saves.iter().rev() {
+        behind.push(lowest);
+        lowest = Some(lowest.map_or(save.frame, |lowest| lowest.min(save.frame)));
+    }
+    behind.reverse();
+    behind
 }
 
 /// The state in a vBucket's file. If that is damaged, so is the vBucket, and what stands here is never looked at.

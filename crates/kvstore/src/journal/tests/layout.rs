@@ -34,7 +34,7 @@ fn example() -> Vec<u8> {
     let items = [NewVersion::new(base::Heap::shared(), meta, DocKey::new(b"k"), &[b"{\"a\":1}"]).publish()];
     let doc = VbStateDoc { max_cas: 0x18e9_c3b8_1dff_0000, snap_end: 1, ..VbStateDoc::default() };
     let before = Filed { vb: VbId(3), through: Frame(0), revision: 1, header_offset: 4096 };
-    let save = Record::Save { vb: VbId(7), state: State::Numbers(&doc), items: &items };
+    let save = Record::Save { vb: VbId(7), state: State::Numbers(&doc), items: &items, is_repeat: false };
     journal.append(&[save], &|| vec![before]).expect("a call");
     let filed = Filed { vb: VbId(7), through: Frame(1), revision: 1, header_offset: 0x5000 };
     journal.append(&[Record::Filed(filed)], &|| vec![before]).expect("a call");
