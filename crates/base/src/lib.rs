@@ -1,6 +1,6 @@
 //! The nouns that every floor shares, and the only door to clock, randomness, disk and network.
 //!
-//! Nothing here knows a protocol, a file format or a thread.
+//! Nothing here knows a protocol, a thread, or a file format but that of small files.
 
 pub mod datatype;
 pub mod doc_key;
@@ -11,6 +11,7 @@ pub mod limits;
 pub mod memory;
 pub mod planted;
 pub mod size;
+pub mod small_file;
 pub mod sync_write;
 pub mod vbucket_map;
 pub mod version;
@@ -21,5 +22,6 @@ pub use doc_key::{DocKey, StoredKey};
 pub use frequency::{FrequencyFactor, INITIAL_FREQUENCY};
 pub use ids::{Cas, CollectionId, Moment, RevSeqno, ScopeId, Seqno, VbId, VbState, VbUuid};
 pub use memory::{Account, Heap, Part};
+pub use small_file::{SmallFile, SmallFileError};
 pub use sync_write::{DurabilityLevel, SyncWrite};
 pub use version::{ItemKind, NewVersion, Version, VersionMeta};

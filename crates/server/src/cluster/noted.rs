@@ -5,14 +5,11 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 
-use base::env::{Env, OpenMode};
+use base::env::Env;
+use base::{SmallFile, SmallFileError};
 use serde::{Deserialize, Serialize};
 
 const FILE: &str = "cluster-buckets.json";
-/// What is written before it takes the place of the file.
-const NEXT: &str = "cluster-buckets.json.next";
-/// More than this is no file of ours.
-const MAX_BYTES: u64 = 1 << 20;
 
 /// Which bucket of a name it is, and how often it was emptied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,27 +22,18 @@ pub(super) struct Note {
 
 /// The notes. What is in memory is what is in the file.
 pub(super) struct Noted {
-    folder: PathBuf,
+    file: SmallFile,
     notes: BTreeMap<String, Note>,
 }
 
 impl Noted {
     /// Reads them from the folder of the node's data; none if there is no file.
     pub(super) fn read(env: &Env, folder: PathBuf) -> io::Result<Noted> {
-        let file = match env.disk.open(&folder.join(FILE), OpenMode::Read) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok(Noted { folder, notes: BTreeMap::new() });
-            }
-            Err(error) => return Err(error),
-        };
-        let len = file.len()?;
-        let too_long = || io::Error::other(format!("{FILE} is too long"));
-        let len = usize::try_from(len).ok().filter(|_| len <= MAX_BYTES).ok_or_else(too_long)?;
-        let mut bytes = vec![0; len];
-        let read = file.read_at(&mut bytes, 0)?;
-        let notes = serde_json::from_slice(&bytes[..read])?;
-        Ok(Noted { folder, notes })
+        let file = SmallFile::new(&folder, FILE);
+        let parse = |bytes: &[u8], _| serde_json::from_slice(bytes).map_err(|error| error.to_string());
+        let found = file.open(&*env.disk, parse, |fault| tracing::error!("{fault}"));
+        let notes = found.map_err(into_io)?.unwrap_or_default();
+        Ok(Noted { file, notes })
     }
 
     /// What is known of a bucket.
@@ -63,21 +51,24 @@ impl Noted {
             Some(note) => notes.insert(name.to_owned(), note),
             None => notes.remove(name),
         };
-        let next = self.folder.join(NEXT);
-        let file = env.disk.open(&next, OpenMode::Create)?;
-        file.set_len(0)?;
-        file.write_at(&serde_json::to_vec_pretty(&notes)?, 0)?;
-        file.sync_data()?;
-        env.disk.rename(&next, &self.folder.join(FILE))?;
-        env.disk.sync_dir(&self.folder)?;
+        self.file.write(&*env.disk, &serde_json::to_vec_pretty(&notes)?).map_err(into_io)?;
         self.notes = notes;
         Ok(())
+    }
+}
+
+fn into_io(error: SmallFileError) -> io::Error {
+    match error {
+        SmallFileError::Io { source, .. } => io::Error::new(source.kind(), format!("{FILE}: {source}")),
+        damaged => io::Error::new(io::ErrorKind::InvalidData, damaged),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+
+    use base::env::OpenMode;
 
     use super::*;
 
