@@ -5,10 +5,10 @@ use std::sync::atomic::AtomicBool;
 
 use base::env::Env;
 use base::planted::{self, Bug};
-use base::{DocKey, Moment, Seqno, VbId, VbState, VbUuid};
+use base::{DocKey, Moment, RevSeqno, Seqno, VbId, VbState, VbUuid};
 use kvstore::KvStore;
 use parking_lot::Mutex;
-use vbucket::{BucketContext, Origin, Removed, Topology, VBucket};
+use vbucket::{BucketContext, Origin, Removed, Stored, Topology, VBucket};
 
 use crate::backfill::BackfillQueue;
 use crate::checkpoint_recovery::CheckpointRelief;
@@ -103,8 +103,17 @@ pub struct Mutated {
     pub uuid: VbUuid,
     /// Its place in that history.
     pub seqno: Seqno,
+    /// The document's new revision.
+    pub rev_seqno: RevSeqno,
     /// Of a sync write that is not committed yet: what becomes of it. Nothing: the change is done.
     pub pending: Option<Completion<SyncOutcome>>,
+}
+
+impl Mutated {
+    pub(crate) fn of(stored: &Stored, uuid: VbUuid, pending: Option<Completion<SyncOutcome>>) -> Mutated {
+        let Stored { cas, by_seqno: seqno, rev_seqno, .. } = *stored;
+        Mutated { cas, uuid, seqno, rev_seqno, pending }
+    }
 }
 
 #[cfg(debug_assertions)]

@@ -181,11 +181,12 @@ impl Writer<'_> {
         };
         match outcome {
             Ok(Prepared { stored, committed }) => {
+                let mutated = Mutated::of(&stored, uuid, pending);
                 drop((stored.garbage, committed));
                 if needs_disk {
                     self.flush.hurry(vb);
                 }
-                Ok(Mutated { cas: stored.cas, uuid, seqno: stored.by_seqno, pending })
+                Ok(mutated)
             }
             Err(refused) => Err(refused.refusal.into()),
         }

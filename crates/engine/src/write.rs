@@ -91,8 +91,9 @@ impl Writer<'_> {
         };
         match outcome {
             Ok(stored) => {
+                let mutated = Mutated::of(&stored, uuid, None);
                 drop(stored.garbage);
-                Ok(Mutated { cas: stored.cas, uuid, seqno: stored.by_seqno, pending: None })
+                Ok(mutated)
             }
             Err(refused) => Err(refused.refusal.into()),
         }

@@ -1,6 +1,7 @@
 //! What the table says about a command: its layout on the wire, who may use it, what handles it.
 
 use base::Datatype;
+use protocol::feature::{Feature, Features};
 use protocol::{Request, Status};
 
 use crate::context::{Context, Outcome};
@@ -72,6 +73,17 @@ pub enum Access {
     Bucket(Status),
 }
 
+/// What a durability requirement makes of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// Its change is a sync write.
+    Carried,
+    /// It is well formed, and refused as not supported where the document would be changed.
+    NotSupported,
+    /// It is malformed.
+    Invalid,
+}
+
 /// Which answers are not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Silence {
@@ -81,15 +93,20 @@ pub enum Silence {
     Misses,
     /// Success is not sent: the quiet variants of changes.
     Success,
+    /// Success is not sent unless it brings the client a token: the quiet variants of append and prepend, as recorded.
+    SuccessWithoutToken,
 }
 
 impl Silence {
-    /// Whether an answer with this status is not sent.
-    pub fn hides(self, status: Status) -> bool {
+    /// Whether an answer with this status is not sent to a client that agreed to these features.
+    pub fn hides(self, status: Status, features: Features) -> bool {
         match self {
             Silence::None => false,
             Silence::Misses => status == Status::KeyEnoent,
             Silence::Success => status == Status::Success,
+            Silence::SuccessWithoutToken => {
+                status == Status::Success && !features.has(Feature::MutationSeqno)
+            }
         }
     }
 }
@@ -114,8 +131,8 @@ pub struct Row {
     pub datatype: u8,
     /// Whether the vBucket must be 0.
     pub is_vbucket_zero: bool,
-    /// Whether a durability requirement makes sense.
-    pub durability: bool,
+    /// What a durability requirement makes of it.
+    pub durability: Durability,
     /// Whether keeping the expiry time makes sense.
     pub preserve_ttl: bool,
     /// Whether it may be finished in another order than it came, if that was agreed on.
@@ -144,7 +161,7 @@ impl Row {
             cas: CasRule::Forbidden,
             datatype: 0,
             is_vbucket_zero: false,
-            durability: false,
+            durability: Durability::Invalid,
             preserve_ttl: false,
             reorder: false,
             silence: Silence::None,
@@ -219,7 +236,11 @@ impl Row {
     }
 
     pub(crate) const fn durable(self) -> Row {
-        Row { durability: true, ..self }
+        Row { durability: Durability::Carried, ..self }
+    }
+
+    pub(crate) const fn refuses_durability(self) -> Row {
+        Row { durability: Durability::NotSupported, ..self }
     }
 
     pub(crate) const fn keeps_ttl(self) -> Row {

@@ -100,7 +100,6 @@ pub static ROWS: &[Row] = &[
         .extras(8)
         .document_value()
         .cas(AnyCas)
-        .durable()
         .keeps_ttl()
         .quiet(Silence::Success),
     Row::document(ADD, store::add, Insert, "Store a document that does not exist")
@@ -110,7 +109,6 @@ pub static ROWS: &[Row] = &[
     Row::document(ADDQ, store::add, Insert, "Store a document that does not exist, silent on success")
         .extras(8)
         .document_value()
-        .durable()
         .quiet(Silence::Success),
     Row::document(REPLACE, store::replace, Upsert, "Store a document that exists")
         .extras(8)
@@ -122,7 +120,6 @@ pub static ROWS: &[Row] = &[
         .extras(8)
         .document_value()
         .cas(AnyCas)
-        .durable()
         .keeps_ttl()
         .quiet(Silence::Success),
     Row::document(APPEND, store::append, Upsert, "Add bytes behind a document")
@@ -130,26 +127,34 @@ pub static ROWS: &[Row] = &[
         .cas(AnyCas)
         .durable()
         .keeps_ttl(),
-    // The original answers these two on success, too, and clients have learned to cope.
-    Row::document(APPENDQ, store::append, Upsert, "Add bytes behind a document; answered all the same")
-        .document_value()
-        .cas(AnyCas)
-        .durable()
-        .keeps_ttl(),
+    Row::document(
+        APPENDQ,
+        store::append,
+        Upsert,
+        "Add bytes behind a document, silent on success unless a token goes with it",
+    )
+    .document_value()
+    .cas(AnyCas)
+    .keeps_ttl()
+    .quiet(Silence::SuccessWithoutToken),
     Row::document(PREPEND, store::prepend, Upsert, "Add bytes before a document")
         .document_value()
         .cas(AnyCas)
         .durable()
         .keeps_ttl(),
-    Row::document(PREPENDQ, store::prepend, Upsert, "Add bytes before a document; answered all the same")
-        .document_value()
-        .cas(AnyCas)
-        .durable()
-        .keeps_ttl(),
+    Row::document(
+        PREPENDQ,
+        store::prepend,
+        Upsert,
+        "Add bytes before a document, silent on success unless a token goes with it",
+    )
+    .document_value()
+    .cas(AnyCas)
+    .keeps_ttl()
+    .quiet(Silence::SuccessWithoutToken),
     Row::document(INCREMENT, counter::increment, Upsert, "Add to a counter").extras(20).durable().keeps_ttl(),
     Row::document(INCREMENTQ, counter::increment, Upsert, "Add to a counter, silent on success")
         .extras(20)
-        .durable()
         .keeps_ttl()
         .quiet(Silence::Success),
     Row::document(DECREMENT, counter::decrement, Upsert, "Take away from a counter")
@@ -158,16 +163,18 @@ pub static ROWS: &[Row] = &[
         .keeps_ttl(),
     Row::document(DECREMENTQ, counter::decrement, Upsert, "Take away from a counter, silent on success")
         .extras(20)
-        .durable()
         .keeps_ttl()
         .quiet(Silence::Success),
     Row::document(DELETE, delete::delete, Delete, "Delete a document").cas(AnyCas).durable(),
     Row::document(DELETEQ, delete::delete, Delete, "Delete a document, silent on success")
         .cas(AnyCas)
-        .durable()
         .quiet(Silence::Success),
-    Row::document(TOUCH, touch::touch, Upsert, "Set the expiry time of a document").extras(4),
-    Row::document(GAT, touch::get_and_touch, Read, "Read a document and set its expiry time").extras(4),
+    Row::document(TOUCH, touch::touch, Upsert, "Set the expiry time of a document")
+        .extras(4)
+        .refuses_durability(),
+    Row::document(GAT, touch::get_and_touch, Read, "Read a document and set its expiry time")
+        .extras(4)
+        .refuses_durability(),
     Row::document(
         GATQ,
         touch::get_and_touch,

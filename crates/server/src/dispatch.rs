@@ -6,7 +6,7 @@ use base::{DocKey, Moment};
 use protocol::feature::Feature;
 use protocol::{FrameInfos, Request, Status, opcode};
 
-use crate::command::{Access, Key, Row, Silence, find};
+use crate::command::{Access, Durability, Key, Row, Silence, find};
 use crate::command_table::RETIRED;
 use crate::connection::CloseReason;
 use crate::context::{Context, Outcome};
@@ -148,7 +148,7 @@ fn frame_infos<'a>(row: &Row, request: &Request<'a>) -> Result<FrameInfos<'a>, R
         Status::UnknownFrameInfo => Refused::Status(Status::UnknownFrameInfo),
         status => Refused::Error(status, error.context()),
     })?;
-    if infos.durability.is_some() && !row.durability {
+    if infos.durability.is_some() && row.durability == Durability::Invalid {
         let context = "The requested command does not support durability requirements";
         return Err(Refused::Error(Status::Einval, context.to_owned()));
     }

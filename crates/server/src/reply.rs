@@ -88,7 +88,7 @@ impl<'a> Reply<'a> {
             self.close = Some(CloseReason::StatusNotUnderstood(answer.status));
             return None;
         };
-        if self.envelope.silence.hides(status) {
+        if self.envelope.silence.hides(status, self.envelope.features) {
             return None;
         }
         self.counters.count_answer(status);

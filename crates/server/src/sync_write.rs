@@ -5,11 +5,19 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use base::{Cas, Datatype, DurabilityLevel};
-use engine::{Completion, SyncOutcome};
+use engine::{Completion, SyncOutcome, Whole};
 use protocol::Status;
 
 use crate::mailbox;
 use crate::reply::{Answer, Reply};
+
+/// The value of such an answer.
+pub enum PreparedValue {
+    /// Bytes.
+    Bytes(Box<[u8]>),
+    /// The value of a version from a byte on.
+    Version(Whole, usize),
+}
 
 /// The answer to a change as it will be if the change is committed.
 pub struct PreparedAnswer {
@@ -19,10 +27,30 @@ pub struct PreparedAnswer {
     pub datatype: Datatype,
     /// The document's CAS.
     pub cas: Cas,
-    /// Where the change is, if the client wants to know.
-    pub token: Option<[u8; 16]>,
+    /// Fields of the command, such as where the change is.
+    pub extras: ShortExtras,
     /// The value.
-    pub value: Box<[u8]>,
+    pub value: PreparedValue,
+}
+
+/// Up to sixteen bytes of fields, kept without an allocation.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ShortExtras {
+    bytes: [u8; 16],
+    len: u8,
+}
+
+impl ShortExtras {
+    /// Keeps `extras`, of which no command that changes documents answers more than sixteen bytes.
+    pub fn of(extras: &[u8]) -> ShortExtras {
+        let mut bytes = [0; 16];
+        bytes[..extras.len()].copy_from_slice(extras);
+        ShortExtras { bytes, len: extras.len() as u8 }
+    }
+
+    fn as_slice(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
 }
 
 /// A sync write that is prepared and neither committed nor given up.
@@ -45,12 +73,15 @@ impl Prepared {
 
     /// Answers what became of it.
     pub fn send(&self, outcome: SyncOutcome, reply: &mut Reply<'_>) {
-        let PreparedAnswer { status, datatype, cas, token, value } = &self.answer;
         match outcome {
             SyncOutcome::Committed => {
-                let extras: &[u8] = token.as_ref().map_or(&[], |token| token);
+                let PreparedAnswer { status, datatype, cas, extras, value } = &self.answer;
                 let (status, datatype, cas) = (*status, *datatype, *cas);
-                reply.send(&Answer { status, datatype, cas, extras, key: &[], value });
+                let answer = Answer { status, datatype, cas, extras: extras.as_slice(), ..Answer::default() };
+                match value {
+                    PreparedValue::Bytes(value) => reply.send(&Answer { value, ..answer }),
+                    PreparedValue::Version(version, from) => reply.send_version(&answer, version, *from),
+                }
             }
             SyncOutcome::Aborted | SyncOutcome::GivenUp => reply.status(Status::SyncWriteAmbiguous),
         }

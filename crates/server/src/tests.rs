@@ -27,6 +27,8 @@ use crate::output::Output;
 use crate::timer::Timer;
 use crate::user::Users;
 
+mod durable_answers;
+
 struct Never;
 
 impl Timer for Never {

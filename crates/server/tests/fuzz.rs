@@ -17,7 +17,7 @@ use protocol::response::ParsedResponse;
 use protocol::{RequestParts, opcode, parse_response, write_request};
 use server::Node;
 use server::cluster_map::NodeAddress;
-use server::command::{CasRule, Extras, Key, ROWS, Row, ValueRule};
+use server::command::{CasRule, Durability, Extras, Key, ROWS, Row, ValueRule};
 use server::config::{BucketSpec, ConnectionLimits, Role, UserSpec};
 use server::connection::Connection;
 use server::counters::WorkerCounters;
@@ -187,7 +187,7 @@ fn frame_infos(rng: &mut SplitMix64, row: &Row) -> Vec<u8> {
     let infos = one_of(rng, &all).to_vec();
     if rng.chance(1, 10) {
         bytes(rng, 3)
-    } else if row.durability || infos.len() < 2 {
+    } else if row.durability == Durability::Carried || infos.len() < 2 {
         infos
     } else {
         Vec::new()

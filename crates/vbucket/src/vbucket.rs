@@ -229,7 +229,7 @@ impl History {
             garbage.unlisted = old.and_then(|old| list.replaced(old));
         }
         self.queue(version, old, &mut garbage);
-        Stored { cas: meta.cas, by_seqno: meta.by_seqno, garbage }
+        Stored { cas: meta.cas, by_seqno: meta.by_seqno, rev_seqno: meta.rev_seqno, garbage }
     }
 
     /// Queues a prepare or an abort, or what is [`base::SyncWrite::Alone`]. `before` is the last prepare or abort of the

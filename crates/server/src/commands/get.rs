@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use base::{Datatype, DocKey, Version};
-use engine::{ByChance, Found, Refusal, value};
+use engine::{ByChance, Found, Refusal, Whole, value};
 use protocol::feature::Feature;
 use protocol::{Request, Status, opcode};
 
@@ -70,22 +70,38 @@ pub fn answer(cx: &mut Context<'_>, request: &Request<'_>, found: Result<Found, 
     }
 }
 
-/// Sends flags, value and CAS. Xattrs never travel with a plain read, and compression only if agreed on.
+/// Sends flags, value and CAS.
 fn send(cx: &mut Context<'_>, found: &Found, key: &[u8]) {
+    show(cx, found, |cx, answer, version| {
+        let answer = Answer { key, ..*answer };
+        match version {
+            Some((version, from)) => cx.reply.send_version(&answer, version, from),
+            None => cx.reply.send(&answer),
+        }
+    });
+}
+
+/// Gives flags, value and CAS of a document to `tell`, the value as that of the version from a byte on if it is sent
+/// from where it is. Xattrs never travel with a plain read, and compression only if agreed on.
+pub fn show<T>(
+    cx: &mut Context<'_>,
+    found: &Found,
+    tell: impl FnOnce(&mut Context<'_>, &Answer<'_>, Option<(&Whole, usize)>) -> T,
+) -> T {
     let meta = found.version.meta();
     let flags = meta.flags.to_be_bytes();
     let datatype = cx.session.visible_datatype(meta.datatype.without(Datatype::XATTR));
-    let answer = Answer { datatype, cas: found.cas, extras: &flags, key, ..Answer::default() };
+    let answer = Answer { datatype, cas: found.cas, extras: &flags, ..Answer::default() };
     if is_sent_as_stored(cx, &found.version) {
-        return cx.reply.send_version(&answer, &found.version, 0);
+        return tell(cx, &answer, Some((&found.version, 0)));
     }
     let plain = value::plain(&found.version);
     let (_, body) = value::split(&plain, meta.datatype);
     if let Cow::Borrowed(_) = plain {
         let from = plain.len() - body.len();
-        return cx.reply.send_version(&answer, &found.version, from);
+        return tell(cx, &answer, Some((&found.version, from)));
     }
-    cx.reply.send(&Answer { datatype: datatype.without(Datatype::SNAPPY), value: body, ..answer });
+    tell(cx, &Answer { datatype: datatype.without(Datatype::SNAPPY), value: body, ..answer }, None)
 }
 
 /// With compression switched off nothing is sent compressed, although values may still be held so.

@@ -1,9 +1,8 @@
 //! Metadata: get meta, and changes that bring their own.
 
-use base::{Cas, Datatype, ItemKind, VbUuid, VersionMeta};
+use base::{Cas, Datatype, ItemKind, VersionMeta};
 use engine::{Mutated, Refusal, StoreMode, StoreRequest, WithMetaRequest};
-use protocol::extras::{GetMetaExtras, MutationToken, WithMetaExtras};
-use protocol::feature::Feature;
+use protocol::extras::{GetMetaExtras, WithMetaExtras};
 use protocol::{Request, Status};
 
 use crate::commands::mutation;
@@ -141,6 +140,7 @@ pub fn return_meta(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     };
     let bucket = cx.bucket();
     let (flags, expiry) = (u32::from_be_bytes([f0, f1, f2, f3]), u32::from_be_bytes([e0, e1, e2, e3]));
+    let mut told = (flags, engine::absolute_expiry(expiry, cx.now));
     let outcome = match u32::from_be_bytes([m0, m1, m2, m3]) {
         mode @ (1 | 2) => bucket.store(
             request.vbucket,
@@ -156,15 +156,25 @@ pub fn return_meta(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
             },
             cx.now,
         ),
-        3 => bucket.delete(request.vbucket, cx.key, request.cas, cx.now),
+        3 => {
+            // The tombstone's metadata are those of the document that it was.
+            let old = bucket.peek_as_is(request.vbucket, cx.key, cx.now);
+            told = match old {
+                Ok(Some(old)) => (old.version.meta().flags, old.version.meta().expiry),
+                _ => (0, 0),
+            };
+            bucket.delete(request.vbucket, cx.key, request.cas, cx.now)
+        }
         _ => return cx.invalid("Invalid mode"),
     };
     match outcome {
         Ok(mutated) => {
-            let token = MutationToken { uuid: VbUuid(0), seqno: mutated.seqno }.encode();
-            let extras: &[u8] = if cx.session.has(Feature::MutationSeqno) { &token } else { &[] };
-            cx.reply.send(&Answer { cas: mutated.cas, extras, ..Answer::default() });
-            Outcome::Done
+            let mut extras = [0; 16];
+            extras[..4].copy_from_slice(&told.0.to_be_bytes());
+            extras[4..8].copy_from_slice(&told.1.to_be_bytes());
+            extras[8..].copy_from_slice(&mutated.rev_seqno.0.to_be_bytes());
+            let answer = Answer { cas: mutated.cas, extras: &extras, ..Answer::default() };
+            mutation::tell(cx, mutated, &answer, None)
         }
         Err(Refusal::Exists) if request.cas == Cas::ANY => cx.status(Status::NotStored),
         Err(refusal) => cx.refuse(refusal),

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use base::{Datatype, DurabilityLevel};
 use engine::settings::Key;
-use engine::{Durable, Mutated, Refusal};
+use engine::{Durable, Mutated, Refusal, Whole};
 use protocol::Status;
 use protocol::extras::MutationToken;
 use protocol::feature::Feature;
 
 use crate::context::{Context, Outcome};
 use crate::reply::Answer;
-use crate::sync_write::{Prepared, PreparedAnswer};
+use crate::sync_write::{Prepared, PreparedAnswer, PreparedValue, ShortExtras};
 
 /// How long a sync write may take if the client does not say, in milliseconds.
 const DEFAULT_TIMEOUT_MS: u16 = 30_000;
@@ -50,16 +50,36 @@ pub fn done(
 ) -> Outcome {
     let token = || MutationToken { uuid: mutated.uuid, seqno: mutated.seqno }.encode();
     let token = cx.session.has(Feature::MutationSeqno).then(token);
-    let cas = mutated.cas;
+    let extras: &[u8] = token.as_ref().map_or(&[], |token| token);
+    let answer = Answer { status, datatype, cas: mutated.cas, extras, key: &[], value };
+    tell(cx, mutated, &answer, None)
+}
+
+/// Answers a change that was applied with what its command says, if it is prepared only, when it is committed. Nothing
+/// else may answer a change: a success that leaves before the commit is a promise that a crash breaks.
+///
+/// The answer has no key. Its value is that of the version from the byte on, if there is a version.
+pub fn tell(
+    cx: &mut Context<'_>,
+    mutated: Mutated,
+    answer: &Answer<'_>,
+    version: Option<(&Whole, usize)>,
+) -> Outcome {
     if let Some(outcome) = mutated.pending {
-        let answer = PreparedAnswer { status, datatype, cas, token, value: value.into() };
-        let level = level(cx);
-        return Outcome::Prepared(Prepared { level, outcome, answer });
+        let value = match version {
+            Some((version, from)) => PreparedValue::Version(version.clone(), from),
+            None => PreparedValue::Bytes(answer.value.into()),
+        };
+        let Answer { status, datatype, cas, extras, .. } = *answer;
+        let answer = PreparedAnswer { status, datatype, cas, extras: ShortExtras::of(extras), value };
+        return Outcome::Prepared(Prepared { level: level(cx), outcome, answer });
     }
     if let Some(level) = level(cx) {
         cx.reply.count_sync_write(level);
     }
-    let extras: &[u8] = token.as_ref().map_or(&[], |token| token);
-    cx.reply.send(&Answer { status, datatype, cas, extras, key: &[], value });
+    match version {
+        Some((version, from)) => cx.reply.send_version(answer, version, from),
+        None => cx.reply.send(answer),
+    }
     Outcome::Done
 }

@@ -1,22 +1,28 @@
 //! Touch, and get-and-touch.
 
 use engine::Found;
-use protocol::Request;
 use protocol::extras::decode_u32;
+use protocol::{Request, Status};
 
-use crate::commands::get;
+use crate::commands::{get, mutation};
 use crate::context::{Context, Outcome};
 use crate::reply::Answer;
 
 /// Touch: gives a document another expiry time.
 pub fn touch(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    if cx.infos.durability.is_some() {
+        return cx.status(Status::NotSupported);
+    }
     let Some(expiry) = decode_u32(request.extras) else {
         return cx.invalid("Request must include extras of length 4");
     };
     match cx.bucket().touch(request.vbucket, cx.key, expiry, cx.now) {
-        Ok((mutated, version)) => {
-            let cas = mutated.map_or(version.meta().cas, |m| m.cas);
-            cx.reply.send(&Answer { cas, ..Answer::default() });
+        Ok((Some(mutated), _)) => {
+            let answer = Answer { cas: mutated.cas, ..Answer::default() };
+            mutation::tell(cx, mutated, &answer, None)
+        }
+        Ok((None, version)) => {
+            cx.reply.send(&Answer { cas: version.meta().cas, ..Answer::default() });
             Outcome::Done
         }
         Err(refusal) => cx.refuse(refusal),
@@ -25,11 +31,21 @@ pub fn touch(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
 
 /// Get-and-touch: the same, and returns the document.
 pub fn get_and_touch(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    if cx.infos.durability.is_some() {
+        return cx.status(Status::NotSupported);
+    }
     let Some(expiry) = decode_u32(request.extras) else {
         return cx.invalid("Request must include extras of length 4");
     };
-    let touched = cx.bucket().touch(request.vbucket, cx.key, expiry, cx.now);
-    let found = touched
-        .map(|(mutated, version)| Found { cas: mutated.map_or(version.meta().cas, |m| m.cas), version });
-    get::answer(cx, request, found)
+    match cx.bucket().touch(request.vbucket, cx.key, expiry, cx.now) {
+        Ok((Some(mutated), version)) => {
+            let found = Found { cas: mutated.cas, version };
+            get::show(cx, &found, |cx, answer, version| mutation::tell(cx, mutated, answer, version))
+        }
+        Ok((None, version)) => {
+            let found = Found { cas: version.meta().cas, version };
+            get::answer(cx, request, Ok(found))
+        }
+        Err(refusal) => cx.refuse(refusal),
+    }
 }

@@ -1,7 +1,7 @@
 //! The one way a client's change enters a vBucket: check everything, then change.
 
 use base::planted::{self, Bug};
-use base::{Cas, DocKey, Moment, NewVersion, Seqno, Version};
+use base::{Cas, DocKey, Moment, NewVersion, RevSeqno, Seqno, Version};
 
 use crate::locks::Locks;
 use crate::vbucket::{Garbage, Unknown, VBucket};
@@ -87,6 +87,8 @@ pub struct Stored {
     pub cas: Cas,
     /// Its seqno.
     pub by_seqno: Seqno,
+    /// Its revision.
+    pub rev_seqno: RevSeqno,
     /// To be dropped outside the lock.
     pub garbage: Garbage,
 }

@@ -68,7 +68,7 @@ impl VBucket {
         let meta = new.meta();
         self.history.hlc.observe(meta.cas);
         let garbage = self.take_event(&event, new);
-        Ok(Stored { cas: meta.cas, by_seqno: meta.by_seqno, garbage })
+        Ok(Stored { cas: meta.cas, by_seqno: meta.by_seqno, rev_seqno: meta.rev_seqno, garbage })
     }
 
     fn take_event(&mut self, event: &SystemEvent, new: NewVersion) -> Garbage {

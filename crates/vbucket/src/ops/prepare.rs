@@ -185,7 +185,7 @@ impl VBucket {
         let must_be_on_disk = level != base::DurabilityLevel::Majority;
         self.sync_writes.passive.prepared(prepared, must_be_on_disk.then_some(prepared));
         self.sync_writes.passive.snapshot_complete();
-        let stored = Stored { cas: meta.cas, by_seqno: prepared, garbage };
+        let stored = Stored { cas: meta.cas, by_seqno: prepared, rev_seqno: meta.rev_seqno, garbage };
         if nobody_waits && self.sync_writes.active.is_satisfied(prepared, level, self.persisted_seqno) {
             let garbage = self.make_commit(version);
             self.sync_writes.completed = prepared;
@@ -217,7 +217,8 @@ impl VBucket {
         if let Some(current) = current {
             self.history.checkpoints.close_behind(current.meta().by_seqno);
         }
-        let stored = |garbage| Stored { cas: meta.cas, by_seqno: prepared, garbage };
+        let stored =
+            |garbage| Stored { cas: meta.cas, by_seqno: prepared, rev_seqno: meta.rev_seqno, garbage };
         if is_safe || planted::is(Bug::AloneSeenAtOnce) {
             self.evicted.ties.changed(new.key());
             self.note_covered(hash, &new);

@@ -39,7 +39,7 @@ impl VBucket {
         let mut garbage = Garbage::default();
         self.history.queue(prepare, None, &mut garbage);
         garbage.prepare = superseded;
-        Ok(Stored { cas: meta.cas, by_seqno: meta.by_seqno, garbage })
+        Ok(Stored { cas: meta.cas, by_seqno: meta.by_seqno, rev_seqno: meta.rev_seqno, garbage })
     }
 
     /// Commits the prepare of a document at seqno `at`. `prepared` is its seqno, 0 if the sender does not say.
@@ -83,11 +83,11 @@ impl VBucket {
         let key = DocKey { collection: base::CollectionId::PREPARES, key: &key[..len] };
         let abort = self.make_abort(key, meta, at, now.unix_s());
         self.history.collections.changed(document, at);
-        let cas = meta.cas;
+        let (cas, rev_seqno) = (meta.cas, meta.rev_seqno);
         let mut garbage = Garbage::default();
         self.history.queue(abort, None, &mut garbage);
         garbage.prepare = prepare;
-        Ok(Stored { cas, by_seqno: at, garbage })
+        Ok(Stored { cas, by_seqno: at, rev_seqno, garbage })
     }
 
     /// A document changes without a commit that names its prepare, as in a snapshot from a disk: a prepare of it is over.
