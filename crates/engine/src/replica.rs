@@ -382,15 +382,15 @@ fn apply(
 ) -> Result<Stored, (ReplicaRefusal, Incoming)> {
     match change {
         Incoming::Version(new) if is_plain(&new) => vb
-            .apply_replicated(hash, new)
+            .apply_replicated(hash, new, now)
             .map_err(|(misplaced, new)| (misplaced.into(), Incoming::Version(new))),
-        Incoming::Version(new) if is_prepare(&new) => {
-            vb.receive_prepare(new).map_err(|(misplaced, new)| (misplaced.into(), Incoming::Version(new)))
-        }
+        Incoming::Version(new) if is_prepare(&new) => vb
+            .receive_prepare(new, now)
+            .map_err(|(misplaced, new)| (misplaced.into(), Incoming::Version(new))),
         Incoming::Version(new) => Err((ReplicaRefusal::NotSupported, Incoming::Version(new))),
         Incoming::Commit { key, prepared, seqno } => {
             let committed = match DocKey::parse(&key.0) {
-                Some(document) => vb.receive_commit(hash, document, prepared, seqno).map_err(Into::into),
+                Some(document) => vb.receive_commit(hash, document, prepared, seqno, now).map_err(Into::into),
                 None => Err(ReplicaRefusal::Malformed),
             };
             committed.map_err(|refusal| (refusal, Incoming::Commit { key, prepared, seqno }))

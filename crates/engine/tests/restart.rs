@@ -2,9 +2,9 @@
 
 mod common;
 
-use base::{Cas, DocKey};
+use base::{Cas, Datatype, DocKey, ItemKind, RevSeqno, VbState, VersionMeta};
 use common::{VB, World};
-use engine::Progress;
+use engine::{Progress, WithMetaRequest};
 
 fn key(key: &str) -> DocKey<'_> {
     DocKey::new(key.as_bytes())
@@ -81,4 +81,48 @@ fn a_deleted_vbucket_stays_dead_over_a_restart() {
     world.bucket.set_vbucket_state(VB, base::VbState::Active, None).expect("it can be made again");
     assert_eq!(world.get("k"), Err(engine::Refusal::NotFound));
     assert_eq!(world.set("k", "new").expect("stored").seqno.0, 1);
+}
+
+/// Stores a document that brings its CAS along.
+fn set_with_cas(world: &World, name: &str, cas: Cas) {
+    let meta =
+        VersionMeta { cas, rev_seqno: RevSeqno(1), kind: ItemKind::Mutation, ..VersionMeta::default() };
+    let request = WithMetaRequest {
+        key: key(name),
+        meta,
+        value: b"v",
+        datatype: Datatype::RAW,
+        add: false,
+        expected: Cas::ANY,
+        force: true,
+        regenerate_cas: false,
+    };
+    world.bucket.apply_with_meta(VB, &request, world.now()).expect("it is stored");
+}
+
+#[test]
+fn a_cas_from_the_far_future_carries_no_other_document_away() {
+    let world = World::new(7);
+    let far = Cas(0x7fff_0000_0000_0000);
+    set_with_cas(&world, "far", far);
+    let near = |cas: Cas, world: &World| cas.0 < world.now().0 + 1_000_000_000;
+    let stored = world.set("k", "v").expect("stored");
+    assert!(near(stored.cas, &world), "{:x}", stored.cas.0);
+    let found = world.bucket.get(VB, key("far"), world.now()).expect("found");
+    assert_eq!(found.cas, far, "the document keeps it");
+    drop(found);
+    let changed = world.set("far", "w").expect("stored").cas;
+    assert_eq!(changed, Cas(far.0 + 1), "and goes on from there");
+    let lock = world.bucket.get_and_lock(VB, key("far"), 10, world.now()).expect("locked").cas;
+    assert_eq!(lock, Cas(far.0 + 2));
+    world.bucket.unlock(VB, key("far"), lock, world.now()).expect("unlocked");
+    let gone = world.bucket.delete(VB, key("far"), Cas::ANY, world.now()).expect("deleted").cas;
+    assert_eq!(gone, Cas(far.0 + 3));
+    world.bucket.close().expect("closed");
+    let world = world.restart();
+    assert!(near(world.set("k", "w").expect("stored").cas, &world));
+    assert_eq!(world.set("far", "x").expect("stored").cas, Cas(far.0 + 4), "its tombstone is asked first");
+    world.bucket.set_vbucket_state(VB, VbState::Replica, None).expect("it is there");
+    world.bucket.set_vbucket_state(VB, VbState::Active, None).expect("it is there");
+    assert!(near(world.set("k", "x").expect("stored").cas, &world));
 }

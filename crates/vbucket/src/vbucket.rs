@@ -374,6 +374,7 @@ impl VBucket {
                 self.sync_writes.prepares = None;
             }
             self.history.checkpoints.give_up_snapshot();
+            self.history.hlc.doubt();
             // Whoever has what, has to say so again.
             self.sync_writes.active = ActiveMonitor::new(None, self.table.context().needs_topology);
             self.sync_writes.adopted = self.history.high_seqno;

@@ -108,7 +108,7 @@ fn events_make_the_same_of_another_vbucket() {
     let snapshot = IncomingSnapshot { end: Seqno(100), ..IncomingSnapshot::default() };
     replica.begin_snapshot(&snapshot).expect("it may begin");
     for version in &events {
-        assert!(replica.apply_replicated(0, copy(version)).is_ok());
+        assert!(replica.apply_replicated(0, copy(version), Moment(1)).is_ok());
     }
     let shape = |vb: &VBucket| {
         let collections = vb.collections();
@@ -117,7 +117,10 @@ fn events_make_the_same_of_another_vbucket() {
     };
     assert_eq!(shape(&replica), shape(&active));
     let refused = |replica: &mut VBucket, new: NewVersion| {
-        replica.apply_replicated(0, new).map_err(|(misplaced, _)| misplaced).map(|stored| stored.by_seqno)
+        replica
+            .apply_replicated(0, new, Moment(1))
+            .map_err(|(misplaced, _)| misplaced)
+            .map(|stored| stored.by_seqno)
     };
     assert_eq!(refused(&mut replica, copy(&events[0])), Err(Misplaced::NotRising));
     let meta = VersionMeta { by_seqno: Seqno(100), kind: ItemKind::SystemEvent, ..VersionMeta::default() };

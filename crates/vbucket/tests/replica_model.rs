@@ -141,7 +141,10 @@ impl Model {
     fn apply(&mut self, seqno: u64) -> Result<(), Misplaced> {
         let new = self.version(seqno);
         let hash = self.context.seed.hash(new.key());
-        self.real.apply_replicated(hash, new).map(|stored| drop(stored.garbage)).map_err(|(why, _)| why)
+        self.real
+            .apply_replicated(hash, new, base::Moment(1))
+            .map(|stored| drop(stored.garbage))
+            .map_err(|(why, _)| why)
     }
 
     /// The snapshot from where the replica stands: what of it later changes replaced does not come.

@@ -63,10 +63,10 @@ impl VBucket {
     }
 
     /// Takes over an event that another node's vBucket had, complete and with a seqno that may come now.
-    pub(super) fn receive_event(&mut self, new: NewVersion) -> Result<Stored, NewVersion> {
+    pub(super) fn receive_event(&mut self, new: NewVersion, now: Moment) -> Result<Stored, NewVersion> {
         let Some(event) = SystemEvent::of(&new) else { return Err(new) };
         let meta = new.meta();
-        self.history.hlc.observe(meta.cas);
+        self.history.hlc.observe(meta.cas, now.0);
         let garbage = self.take_event(&event, new);
         Ok(Stored { cas: meta.cas, by_seqno: meta.by_seqno, rev_seqno: meta.rev_seqno, garbage })
     }

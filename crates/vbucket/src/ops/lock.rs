@@ -34,6 +34,7 @@ impl VBucket {
             return Err(Refused { refusal, new: copy });
         }
         let slot = self.table.find_slot(hash, copy.key());
+        let present = slot.get().map_or(Cas::ANY, |version| version.meta().cas);
         let refusal = match slot.get().filter(|v| v.is_live(now)) {
             None if slot.get().is_none() && self.evicted.may_hold(hash, copy.key()) => Some(Refusal::Unknown),
             None => Some(Refusal::NotFound),
@@ -44,7 +45,7 @@ impl VBucket {
         if let Some(refusal) = refusal {
             return Err(Refused { refusal, new: copy });
         }
-        let cas = self.history.hlc.next(now.0);
+        let cas = self.history.hlc.next_after(present, now.0);
         copy.meta_mut().cas = cas;
         self.locks.put(copy.key(), Lock { cas, until }, now);
         // The disk has another CAS: this one must not be forgotten before the next change.

@@ -1,7 +1,7 @@
 //! Sync writes of an active vBucket: a change becomes a prepare, and a document when it is committed.
 
 use base::planted::{self, Bug};
-use base::{DocKey, Moment, NewVersion, RevSeqno, Seqno, SyncWrite, Version, VersionMeta};
+use base::{Cas, DocKey, Moment, NewVersion, RevSeqno, Seqno, SyncWrite, Version, VersionMeta};
 
 use crate::cursor::{CursorId, Dropped};
 use crate::durability::{ActiveMonitor, InFlight, NO_DEADLINE, NOT_HELD, PassiveMonitor, Prepares};
@@ -503,7 +503,7 @@ impl History {
     ) {
         let last = current.map_or(forgotten, |version| version.meta().rev_seqno);
         let mut meta = new.meta_mut();
-        meta.cas = self.hlc.next(now.0);
+        meta.cas = self.hlc.next_after(current.map_or(Cas::ANY, |version| version.meta().cas), now.0);
         meta.rev_seqno = RevSeqno((last.0 + 1).min(crate::ops::with_meta::MAX_REV_SEQNO));
         meta.by_seqno = self.high_seqno.next();
         if let Some(old) = current.filter(|v| preserve_expiry && v.is_live(now)) {

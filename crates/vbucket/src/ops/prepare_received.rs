@@ -16,7 +16,11 @@ impl VBucket {
     ///
     /// Of a snapshot from a disk all must be on this one before the prepare counts as safe. An older prepare of the key
     /// is over: the active one has left out what became of it.
-    pub fn receive_prepare(&mut self, new: NewVersion) -> Result<Stored, (Misplaced, NewVersion)> {
+    pub fn receive_prepare(
+        &mut self,
+        new: NewVersion,
+        now: Moment,
+    ) -> Result<Stored, (Misplaced, NewVersion)> {
         let meta = new.meta();
         let SyncWrite::Prepare(level) = meta.sync_write else {
             panic!("a prepare is received as one");
@@ -27,7 +31,7 @@ impl VBucket {
         let prepare = new.publish();
         let snapshot = self.history.checkpoints.receiving();
         let disk_end = (snapshot.kind != SnapshotKind::Memory).then_some(snapshot.end);
-        self.history.hlc.observe(meta.cas);
+        self.history.hlc.observe(meta.cas, now.0);
         self.locks.remove(prepare.document_key());
         let superseded = self.supersede_prepare(prepare.document_key());
         let on_disk = (level == base::DurabilityLevel::PersistToMajority).then_some(meta.by_seqno);
@@ -49,6 +53,7 @@ impl VBucket {
         document: DocKey<'_>,
         prepared: Seqno,
         at: Seqno,
+        now: Moment,
     ) -> Result<Stored, Misplaced> {
         self.expects(at)?;
         let in_flight = self.sync_writes.of(document).ok_or(Misplaced::NotPrepared)?;
@@ -60,7 +65,7 @@ impl VBucket {
         let heap = &self.table.context().heap;
         let new = NewVersion::new(heap, meta, document, &[in_flight.version.value()]);
         // The prepare goes with what is replaced.
-        self.apply_replicated(hash, new).map_err(|(misplaced, _)| misplaced)
+        self.apply_replicated(hash, new, now).map_err(|(misplaced, _)| misplaced)
     }
 
     /// Aborts the prepare of a document at seqno `at`. The prepare need not be here: a disk keeps the abort alone.

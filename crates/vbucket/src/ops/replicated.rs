@@ -5,7 +5,7 @@
 
 use base::planted::{self, Bug};
 use base::version::MAX_SEQNO;
-use base::{CollectionId, NewVersion, Seqno, VbState};
+use base::{CollectionId, Moment, NewVersion, Seqno, VbState};
 
 use crate::failover_table::FailoverTable;
 use crate::ops::change::Stored;
@@ -113,13 +113,14 @@ impl VBucket {
         &mut self,
         hash: u64,
         new: NewVersion,
+        now: Moment,
     ) -> Result<Stored, (Misplaced, NewVersion)> {
         let meta = new.meta();
         if let Err(misplaced) = self.expects(meta.by_seqno) {
             return Err((misplaced, new));
         }
         if new.key().collection == CollectionId::SYSTEM {
-            return self.receive_event(new).map_err(|new| (Misplaced::BadEvent, new));
+            return self.receive_event(new, now).map_err(|new| (Misplaced::BadEvent, new));
         }
         self.note_covered(hash, &new);
         // A snapshot from a disk has the document alone.
@@ -127,7 +128,7 @@ impl VBucket {
         let slot = self.table.find_slot(hash, new.key());
         self.locks.remove(new.key());
         self.evicted.ties.changed(new.key());
-        self.history.hlc.observe(meta.cas);
+        self.history.hlc.observe(meta.cas, now.0);
         let mut stored = self.history.record_received(slot, new);
         stored.garbage.prepare = prepare;
         Ok(stored)

@@ -7,7 +7,7 @@ use crate::vbucket::VBucket;
 
 /// The highest revision: files have 48 bits for it (couchstore's file_format.md, by-id index). Counting stops there.
 pub const MAX_REV_SEQNO: u64 = base::version::MAX_SEQNO;
-/// The highest CAS that a change may bring, nanoseconds in the year 2262: whatever it brings, the clock can count on
+/// The highest CAS that a change may bring, nanoseconds in the year 2262: whatever it brings, changes can count on
 /// from there, so that no two versions of a document ever have the same CAS.
 pub const MAX_FOREIGN_CAS: Cas = Cas(i64::MAX as u64);
 
@@ -65,9 +65,10 @@ impl VBucket {
         self.locks.remove(new.key());
         self.evicted.ties.changed(new.key());
         if regenerate_cas {
-            new.meta_mut().cas = self.history.hlc.next(now.0);
+            let present = current.map_or(Cas::ANY, |version| version.meta().cas);
+            new.meta_mut().cas = self.history.hlc.next_after(present, now.0);
         } else {
-            self.history.hlc.observe(new.meta().cas);
+            self.history.hlc.observe(new.meta().cas, now.0);
         }
         new.meta_mut().by_seqno = self.history.high_seqno.next();
         Ok(self.history.record(slot, new))
