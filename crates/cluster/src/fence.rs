@@ -13,21 +13,30 @@ const MARGIN: u32 = 5;
 const OPEN: u64 = u64::MAX;
 const CLOSED: u64 = 0;
 
-/// Whether this node may serve vBuckets that it is active for. Checked with one relaxed load for each request.
+/// Whether this node may serve vBuckets that it is active for. Checked before a request is handled and, as the machine
+/// may be suspended in between, before it is answered.
 #[derive(Debug)]
 pub struct Fence {
     until_ns: AtomicU64,
+    /// Counts how often it was closed.
+    closings: AtomicU64,
+}
+
+/// A request was let through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pass {
+    closings: u64,
 }
 
 impl Fence {
     /// One that lets everything through: a node that no cluster decides about.
     pub fn open() -> Fence {
-        Fence { until_ns: AtomicU64::new(OPEN) }
+        Fence { until_ns: AtomicU64::new(OPEN), closings: AtomicU64::new(0) }
     }
 
     /// One that lets nothing through until it is told to.
     pub fn closed() -> Fence {
-        Fence { until_ns: AtomicU64::new(CLOSED) }
+        Fence { until_ns: AtomicU64::new(CLOSED), closings: AtomicU64::new(0) }
     }
 
     /// Whether no cluster decides about this node.
@@ -42,9 +51,24 @@ impl Fence {
         monotonic_ns < self.until_ns.load(Ordering::Relaxed) || planted::is(Bug::FenceSkipped)
     }
 
+    /// Lets a request through, or not. What is done for it may be answered if [`Fence::still_lets`] says so then.
+    #[inline]
+    pub fn pass(&self, monotonic_ns: u64) -> Option<Pass> {
+        let closings = self.closings.load(Ordering::Acquire);
+        self.may_serve(monotonic_ns).then_some(Pass { closings })
+    }
+
+    /// Whether nobody else can have served since a request was let through. If the fence ended meanwhile and was opened
+    /// again for another life, somebody may have.
+    #[inline]
+    pub fn still_lets(&self, pass: Pass, monotonic_ns: u64) -> bool {
+        self.may_serve(monotonic_ns) && self.closings.load(Ordering::Acquire) == pass.closings
+    }
+
     /// Lets nothing through from now on.
     pub fn close(&self) {
         self.until_ns.store(CLOSED, Ordering::SeqCst);
+        self.closings.fetch_add(1, Ordering::Release);
     }
 
     /// The lease was renewed by a request that was sent at `sent_ns`, and the newest document lets this life serve.
@@ -78,6 +102,21 @@ mod tests {
         assert!(!fence.may_serve(1_080));
         fence.close();
         assert!(!fence.may_serve(1_000));
+    }
+
+    #[test]
+    fn what_was_let_through_is_not_answered_after_its_end() {
+        let fence = Fence::closed();
+        assert_eq!(fence.pass(0), None);
+        fence.renewed(1_000, Duration::from_nanos(100));
+        let pass = fence.pass(1_010).expect("it is open");
+        assert!(fence.still_lets(pass, 1_079));
+        assert!(!fence.still_lets(pass, 1_080), "the machine was suspended meanwhile");
+        fence.renewed(1_075, Duration::from_nanos(100));
+        assert!(fence.still_lets(pass, 1_080), "the lease was renewed in time");
+        fence.close();
+        fence.renewed(1_090, Duration::from_nanos(100));
+        assert!(!fence.still_lets(pass, 1_091), "another life was admitted");
     }
 
     #[test]

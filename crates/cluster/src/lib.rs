@@ -19,7 +19,7 @@ pub mod view;
 
 pub use agent::{Agent, Want};
 pub use command::{Command, Refused};
-pub use fence::Fence;
+pub use fence::{Fence, Pass};
 pub use leader::{Leader, LeaderConfig, Standing};
 pub use life::Life;
 pub use report::{Member, Report, VbReport};

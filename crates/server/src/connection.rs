@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::task;
 use std::time::Duration;
 
+use ::cluster::Pass;
 use base::{DurabilityLevel, Moment};
 use engine::{Bucket, StandIn, SyncOutcome};
 use protocol::feature::Feature;
@@ -16,7 +17,7 @@ use protocol::{FrameError, Limits, Parsed, Request, Status, parse};
 
 use crate::context::{LaterReply, Outcome, Ready};
 use crate::counters::WorkerCounters;
-use crate::dispatch::{Desk, dispatch, may_reorder};
+use crate::dispatch::{Desk, Handled, dispatch, may_reorder};
 use crate::lone_writer::LoneWriter;
 use crate::node::Node;
 use crate::output::Output;
@@ -53,6 +54,8 @@ pub enum CloseReason {
     Replaced,
     /// The selected bucket was deleted.
     BucketGone,
+    /// The node must not serve any more what it has just done.
+    Fenced,
     /// The network failed.
     Network(std::io::ErrorKind),
 }
@@ -71,6 +74,7 @@ impl fmt::Display for CloseReason {
             CloseReason::TooSlow(what) => write!(f, "too slow: {what}"),
             CloseReason::BucketGone => f.write_str("its bucket was deleted"),
             CloseReason::Replaced => f.write_str("another connection took its name"),
+            CloseReason::Fenced => f.write_str("the node's lease ended before the answer"),
             CloseReason::Network(kind) => write!(f, "network error: {kind}"),
         }
     }
@@ -103,6 +107,8 @@ struct Later {
     started_ns: u64,
     /// Nothing behind it may start before it is ready.
     blocks: bool,
+    /// What let it through, if that must still be so when it is answered.
+    pass: Option<Pass>,
     waits: Waits,
 }
 
@@ -291,7 +297,8 @@ impl Connection {
             looks: 0,
             elapsed_us: &mut elapsed_us,
         };
-        let waits = match dispatch(desk, request) {
+        let Handled { outcome, pass } = dispatch(desk, request);
+        let waits = match outcome {
             Outcome::Done if measured => {
                 let ended_ns = clock.monotonic_ns();
                 *last_ns = Some(ended_ns);
@@ -326,7 +333,7 @@ impl Connection {
         };
         let barrier = request.decode_frame_infos().is_ok_and(|infos| infos.barrier);
         let blocks = barrier || !may_reorder(&self.session, request.opcode);
-        self.later.push(Later { envelope, started_ns, blocks, waits });
+        self.later.push(Later { envelope, started_ns, blocks, pass, waits });
     }
 
     fn await_prepare(&self, prepared: Prepared) -> Waits {
@@ -449,7 +456,8 @@ impl Connection {
             looks,
             elapsed_us: &mut elapsed_us,
         };
-        let waits = match dispatch(desk, &request) {
+        let Handled { outcome, pass } = dispatch(desk, &request);
+        let waits = match outcome {
             Outcome::Done => return None,
             Outcome::Close(reason) => {
                 self.closing = self.closing.or(Some(reason));
@@ -462,13 +470,14 @@ impl Connection {
                 Waits::Again { frame, looks: looks + 1, ready }
             }
         };
-        Some(Later { waits, ..later })
+        Some(Later { waits, pass, ..later })
     }
 
     /// Answers a sync write, and notes how long it took if it was committed.
     fn decided(&mut self, later: &Later, prepared: &Prepared, outcome: SyncOutcome, out: &mut Output) {
         let ns = self.node.env().clock.monotonic_ns().saturating_sub(later.started_ns);
         let level = prepared.level.unwrap_or(DurabilityLevel::Majority);
+        let outcome = if self.may_answer(later) { outcome } else { SyncOutcome::GivenUp };
         self.counters.sync_writes.count(level, outcome, ns);
         let mut elapsed_us = || ns / 1000;
         let mut reply = Reply::new(out, &self.counters, later.envelope, &mut elapsed_us);
@@ -476,7 +485,17 @@ impl Connection {
         self.closing = self.closing.or(reply.must_close());
     }
 
+    /// Whether the node may still serve what it has of documents, as it did when a request came that is answered now.
+    fn may_answer(&self, later: &Later) -> bool {
+        let now_ns = || self.node.env().clock.monotonic_ns();
+        later.pass.is_none_or(|pass| self.node.fence().still_lets(pass, now_ns()))
+    }
+
     fn answer(&mut self, later: &Later, answer: &LaterReply, out: &mut Output) {
+        if !self.may_answer(later) {
+            self.closing = self.closing.or(Some(CloseReason::Fenced));
+            return;
+        }
         let clock = &self.node.env().clock;
         let started_ns = later.started_ns;
         let mut elapsed_us = || clock.monotonic_ns().saturating_sub(started_ns) / 1000;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ::cluster::Pass;
 use base::{DocKey, Moment};
 use protocol::feature::Feature;
 use protocol::{FrameInfos, Request, Status, opcode};
@@ -41,9 +42,38 @@ enum Refused {
     Error(Status, String),
 }
 
-/// Handles one request.
-pub fn dispatch(desk: Desk<'_>, request: &Request<'_>) -> Outcome {
-    let row = find(request.opcode);
+/// What came of a request.
+pub struct Handled {
+    /// What the handler said.
+    pub outcome: Outcome,
+    /// What let it through: an answer that comes later needs it, too.
+    pub pass: Option<Pass>,
+}
+
+/// Handles one request. What was done while the node's lease ended is not answered: its connection is closed.
+pub fn dispatch(desk: Desk<'_>, request: &Request<'_>) -> Handled {
+    let Desk { session, node, out, counters, now, looks, elapsed_us } = desk;
+    let (row, mark) = (find(request.opcode), out.mark());
+    let (is_closed, pass) = match row.map_or(Ok(None), |row| let_through(row, node, session)) {
+        Ok(pass) => (None, pass),
+        Err(closed) => (Some(closed), None),
+    };
+    let desk = Desk { session, node, out: &mut *out, counters, now, looks, elapsed_us };
+    let outcome = handle(desk, row, is_closed, request);
+    let is_over = pass.is_some_and(|pass| !node.fence().still_lets(pass, node.env().clock.monotonic_ns()));
+    if is_over && !matches!(outcome, Outcome::Prepared(_) | Outcome::Later(_) | Outcome::Again(_)) {
+        out.cut(mark);
+        return Handled { outcome: Outcome::Close(CloseReason::Fenced), pass };
+    }
+    Handled { outcome, pass }
+}
+
+fn handle(
+    desk: Desk<'_>,
+    row: Option<&'static Row>,
+    closed: Option<Closed>,
+    request: &Request<'_>,
+) -> Outcome {
     let envelope = Envelope {
         opcode: request.opcode,
         opaque: request.opaque,
@@ -62,7 +92,6 @@ pub fn dispatch(desk: Desk<'_>, request: &Request<'_>) -> Outcome {
             return reply.must_close().map_or(Outcome::Done, Outcome::Close);
         }
     };
-    let closed = closed(row, desk.node, desk.session);
     let mut ctx = Context {
         session: desk.session,
         node: desk.node,
@@ -97,17 +126,19 @@ enum Closed {
     Emptying,
 }
 
-/// Whether a command must not be answered from what this node has of documents.
-fn closed(row: &Row, node: &Node, session: &Session) -> Option<Closed> {
+/// Whether a command may be answered from what this node has of documents; nothing if nobody decides about that.
+fn let_through(row: &Row, node: &Node, session: &Session) -> Result<Option<Pass>, Closed> {
     let fence = node.fence();
     // Of a node alone nothing but this one load is asked.
     if fence.is_open() || !matches!(row.key, Key::Document) {
-        return None;
+        return Ok(None);
     }
-    if row.opcode != opcode::GET_REPLICA && !fence.may_serve(node.env().clock.monotonic_ns()) {
-        return Some(Closed::Fenced);
-    }
-    session.bucket.as_ref().is_some_and(|bucket| bucket.is_emptying()).then_some(Closed::Emptying)
+    let pass = match row.opcode {
+        opcode::GET_REPLICA => None,
+        _ => Some(fence.pass(node.env().clock.monotonic_ns()).ok_or(Closed::Fenced)?),
+    };
+    let is_emptying = session.bucket.as_ref().is_some_and(|bucket| bucket.is_emptying());
+    if is_emptying { Err(Closed::Emptying) } else { Ok(pass) }
 }
 
 type Admitted<'a> = (&'static Row, FrameInfos<'a>, DocKey<'a>);

@@ -45,6 +45,14 @@ impl SharedBytes {
     }
 }
 
+/// A place in an output.
+#[derive(Clone, Copy, Debug)]
+pub struct Mark {
+    bytes: usize,
+    shared: usize,
+    shared_bytes: usize,
+}
+
 /// What one turn of a connection answers. One per worker, used by its connections one after the other.
 #[derive(Default)]
 pub struct Output {
@@ -92,6 +100,18 @@ impl Output {
     /// Whether the turn should end because enough has piled up.
     pub fn is_full(&self) -> bool {
         self.len() >= 1 << 20
+    }
+
+    /// Where the next answer begins: what [`Output::cut`] goes back to.
+    pub fn mark(&self) -> Mark {
+        Mark { bytes: self.bytes.len(), shared: self.shared.len(), shared_bytes: self.shared_bytes }
+    }
+
+    /// Takes back what was appended since.
+    pub fn cut(&mut self, mark: Mark) {
+        self.bytes.truncate(mark.bytes);
+        self.shared.truncate(mark.shared);
+        self.shared_bytes = mark.shared_bytes;
     }
 
     /// Forgets everything, and gives back what an unusually large turn took.
@@ -274,6 +294,14 @@ mod tests {
             let (output, plain) = output(&parts);
             prop_assert_eq!(output.len(), plain.len());
             prop_assert_eq!(output.to_vec(), plain.clone());
+            let output_mark = output.mark();
+            let (mut more, mark) = (output, output_mark);
+            more.bytes().extend_from_slice(b"taken back");
+            more.frames(&Arc::new(Frames::new(b"this, too".to_vec(), base::Heap::shared().account())), 0..4);
+            more.cut(mark);
+            prop_assert_eq!(more.len(), plain.len());
+            prop_assert_eq!(more.to_vec(), plain.clone());
+            let output = more;
             let sent = sent.min(plain.len());
             let mut pending = Pending::default();
             pending.take(&output, sent);

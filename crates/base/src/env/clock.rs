@@ -1,13 +1,14 @@
 //! Where time comes from.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A source of time.
 pub trait Clock: Send + Sync {
     /// Wall clock, nanoseconds since 1970. May jump.
     fn unix_ns(&self) -> u64;
 
-    /// Nanoseconds since some fixed moment. Never goes back.
+    /// Nanoseconds since some fixed moment. Never goes back, and goes on while the machine is suspended: leases that
+    /// others have granted run out meanwhile.
     fn monotonic_ns(&self) -> u64;
 
     /// Wall clock in whole seconds since 1970.
@@ -23,14 +24,13 @@ pub trait Clock: Send + Sync {
 
 /// The machine's clocks.
 pub struct RealClock {
-    start: Instant,
+    start_ns: u64,
 }
 
 impl RealClock {
     /// Starts the monotonic clock at zero.
-    #[allow(clippy::disallowed_methods, reason = "this is the door itself")]
     pub fn new() -> RealClock {
-        RealClock { start: Instant::now() }
+        RealClock { start_ns: boot_ns() }
     }
 }
 
@@ -46,8 +46,35 @@ impl Clock for RealClock {
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
     }
 
-    #[allow(clippy::disallowed_methods, reason = "this is the door itself")]
     fn monotonic_ns(&self) -> u64 {
-        self.start.elapsed().as_nanos() as u64
+        boot_ns().saturating_sub(self.start_ns)
+    }
+}
+
+/// CLOCK_MONOTONIC, which is what `Instant` reads, stands still while a guest is suspended.
+#[cfg(target_os = "linux")]
+const BOOT: rustix::time::ClockId = rustix::time::ClockId::Boottime;
+#[cfg(not(target_os = "linux"))]
+const BOOT: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
+
+#[allow(clippy::disallowed_methods, reason = "this is the door itself")]
+fn boot_ns() -> u64 {
+    let time = rustix::time::clock_gettime(BOOT);
+    (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[allow(clippy::disallowed_methods, reason = "compared with the door itself")]
+    fn counts_the_time_in_which_the_machine_is_suspended() {
+        let clock = RealClock::new();
+        let of_the_system = || rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        let ns = |time: rustix::time::Timespec| time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
+        let (before, read, after) = (ns(of_the_system()), clock.monotonic_ns(), ns(of_the_system()));
+        let read = read + clock.start_ns;
+        assert!((before..=after).contains(&read), "{before} {read} {after}");
     }
 }
