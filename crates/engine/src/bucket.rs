@@ -311,7 +311,7 @@ impl Bucket {
         }
         let mut shard = self.hold(vb, Holder::Roles);
         let removed = self.set_role(&mut shard, state, topology);
-        let left = self.take_over_manifest(&mut shard, &self.manifest());
+        let left = self.take_over_manifest(&mut shard, &self.manifest(), None);
         let mut given_up = GivenUp::default();
         if state != VbState::Active {
             given_up = shard.sync_waiters.give_up();

@@ -12,8 +12,8 @@ use parking_lot::{Mutex, RwLock};
 use serde_json::{Value, json};
 use vbucket::collections::manifest::SuccessorRefusal;
 use vbucket::{
-    CollectionOps, Collections, DroppedCollection, Garbage, Held, Manifest, OpenCollection, OpenScope,
-    VBucket,
+    CollectionOps, Collections, DroppedCollection, Garbage, Held, Manifest, ManifestChange, OpenCollection,
+    OpenScope, VBucket,
 };
 
 use crate::bucket::{Bucket, Shard};
@@ -190,10 +190,11 @@ impl Bucket {
         self.save_manifest(&new, ids).map_err(ManifestRefusal::Failure)?;
         *next_ids = ids;
         let new = Arc::new(new);
+        let change = ManifestChange::between(&present, &new);
         *self.manifest.present.write() = Arc::clone(&new);
         for vb in (0..self.vbuckets()).map(VbId) {
             let mut shard = self.hold(vb, Holder::Roles);
-            let left = self.take_over_manifest(&mut shard, &new);
+            let left = self.take_over_manifest(&mut shard, &new, Some(&change));
             drop(shard);
             drop(left);
         }
@@ -208,11 +209,16 @@ impl Bucket {
     }
 
     /// An active vBucket takes over a manifest that is newer than its own.
-    pub(crate) fn take_over_manifest(&self, shard: &mut Shard, manifest: &Manifest) -> Option<Vec<Garbage>> {
+    pub(crate) fn take_over_manifest(
+        &self,
+        shard: &mut Shard,
+        manifest: &Manifest,
+        change: Option<&ManifestChange>,
+    ) -> Option<Vec<Garbage>> {
         if !shard.exists || shard.vb.state() != VbState::Active {
             return None;
         }
-        let left = shard.vb.apply_manifest(manifest, self.now())?;
+        let left = shard.vb.apply_manifest(manifest, change, self.now())?;
         self.manifest.note_dropped(&shard.vb, &self.keeper);
         self.queue_flush(shard);
         Some(left)

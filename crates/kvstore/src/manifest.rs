@@ -47,13 +47,15 @@ pub struct StoredDrop {
 }
 
 /// The collections of a vBucket as of a commit.
+///
+/// *Invariant:* scopes and collections are in order of their ids, so that an event costs a binary search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredManifest {
     /// The manifest that the vBucket has taken over last.
     pub uid: ManifestUid,
-    /// Its scopes, in no order.
+    /// Its scopes, by id.
     pub scopes: Vec<StoredScope>,
-    /// Its collections, in no order.
+    /// Its collections, by id.
     pub open: Vec<StoredCollection>,
     /// What was dropped and not erased by a compaction yet.
     pub dropped: Vec<StoredDrop>,
@@ -106,9 +108,11 @@ impl StoredManifest {
             }
             if let Some(scopes) = scopes {
                 manifest.scopes = entries(&scopes, scope_of)?;
+                manifest.scopes.sort_by_key(|there| there.scope.id);
             }
             if let Some(open) = open {
                 manifest.open = entries(&open, collection_of)?;
+                manifest.open.sort_by_key(|there| there.collection.id);
             }
             if let Some(dropped) = dropped {
                 manifest.dropped = entries(&dropped, drop_of)?;
@@ -168,28 +172,30 @@ impl StoredManifest {
         let seqno = version.meta().by_seqno;
         self.uid = self.uid.max(event.manifest());
         match event {
-            SystemEvent::ScopeBegin { scope, .. } => {
-                self.scopes.retain(|there| there.scope.id != scope.id || there.start >= seqno);
-                if !self.scopes.iter().any(|there| there.scope.id == scope.id) {
-                    self.scopes.push(StoredScope { start: seqno, scope });
-                }
-            }
+            SystemEvent::ScopeBegin { scope, .. } => match self.scope_at(scope.id) {
+                Ok(at) if self.scopes[at].start >= seqno => {}
+                Ok(at) => self.scopes[at] = StoredScope { start: seqno, scope },
+                Err(at) => self.scopes.insert(at, StoredScope { start: seqno, scope }),
+            },
             SystemEvent::ScopeEnd { id, .. } => {
-                self.scopes.retain(|there| there.scope.id != id || there.start >= seqno);
+                if let Ok(at) = self.scope_at(id)
+                    && self.scopes[at].start < seqno
+                {
+                    self.scopes.remove(at);
+                }
             }
             SystemEvent::CollectionBegin { collection, .. } => {
                 // One that is older was dropped meanwhile, by an event under the same key.
                 if self.is_open(collection.id) {
                     self.end(collection.id, Seqno(seqno.0.saturating_sub(1)), is_written);
                 }
-                if self.is_open(collection.id) {
-                    return;
+                if let Err(at) = self.open_at(collection.id) {
+                    self.open.insert(at, StoredCollection { start: seqno, collection });
                 }
-                self.open.push(StoredCollection { start: seqno, collection });
             }
             SystemEvent::CollectionChanged { collection, .. } => {
-                for there in self.open.iter_mut().filter(|there| there.collection.id == collection.id) {
-                    there.collection.max_ttl_s = collection.max_ttl_s;
+                if let Ok(at) = self.open_at(collection.id) {
+                    self.open[at].collection.max_ttl_s = collection.max_ttl_s;
                 }
             }
             SystemEvent::CollectionEnd { id, .. } => self.end(id, seqno, is_written),
@@ -197,8 +203,8 @@ impl StoredManifest {
     }
 
     fn end(&mut self, id: CollectionId, end: Seqno, is_written: impl Fn(CollectionId, Seqno) -> bool) {
-        let is_it = |there: &StoredCollection| there.collection.id == id && there.start <= end;
-        let start = match self.open.iter().position(is_it) {
+        let found = self.open_at(id).ok().filter(|&at| self.open[at].start <= end);
+        let start = match found {
             Some(at) => self.open.remove(at).start,
             // It began in the same batch, by an event under the same key, which the batch does not have any more.
             None if !self.is_open(id) && !self.is_dropped(id, end) => Seqno(0),
@@ -216,18 +222,27 @@ impl StoredManifest {
 
     /// Seqno of the event that made the default collection; 0 if it has always been there, or is not there.
     pub(crate) fn default_start(&self) -> Seqno {
-        let default = self.open.iter().find(|there| there.collection.id == CollectionId::DEFAULT);
-        default.map_or(Seqno(0), |there| there.start)
+        self.open_at(CollectionId::DEFAULT).map_or(Seqno(0), |at| self.open[at].start)
     }
 
     /// Whether a collection is there, since before a seqno.
     pub(crate) fn is_open_before(&self, id: CollectionId, seqno: Seqno) -> bool {
-        self.open.iter().any(|there| there.collection.id == id && there.start < seqno)
+        self.open_at(id).is_ok_and(|at| self.open[at].start < seqno)
     }
 
     /// Whether a collection is there.
     pub(crate) fn is_open(&self, id: CollectionId) -> bool {
-        self.open.iter().any(|there| there.collection.id == id)
+        self.open_at(id).is_ok()
+    }
+
+    /// The place of a collection, or the one it would have.
+    fn open_at(&self, id: CollectionId) -> Result<usize, usize> {
+        self.open.binary_search_by_key(&id, |there| there.collection.id)
+    }
+
+    /// The place of a scope, or the one it would have.
+    fn scope_at(&self, id: ScopeId) -> Result<usize, usize> {
+        self.scopes.binary_search_by_key(&id, |there| there.scope.id)
     }
 }
 

@@ -5,8 +5,8 @@ use base::{
     VersionMeta,
 };
 use vbucket::{
-    Basis, BucketContext, Change, Collection, Existence, IncomingSnapshot, Manifest, ManifestUid, Misplaced,
-    Origin, RangeLimit, Scope, SystemEvent, VBucket,
+    Basis, BucketContext, Change, Collection, Existence, IncomingSnapshot, Manifest, ManifestChange,
+    ManifestUid, Misplaced, Origin, RangeLimit, Scope, SystemEvent, VBucket,
 };
 
 fn vbucket(context: &BucketContext) -> VBucket {
@@ -26,7 +26,7 @@ fn manifest(uid: u64, scopes: &[u32], collections: &[(u32, u32)]) -> Manifest {
 }
 
 fn take(vb: &mut VBucket, manifest: &Manifest) {
-    drop(vb.apply_manifest(manifest, Moment(7_000_000_000)).expect("it is newer"));
+    drop(vb.apply_manifest(manifest, None, Moment(7_000_000_000)).expect("it is newer"));
 }
 
 fn set(context: &BucketContext, vb: &mut VBucket, collection: u32, key: &[u8]) {
@@ -64,7 +64,7 @@ fn a_manifest_becomes_events_in_order() {
     take(&mut vb, &manifest(1, &[0, 8], &[(0, 0), (8, 8)]));
     set(&context, &mut vb, 8, b"k");
     take(&mut vb, &manifest(2, &[0, 9], &[(0, 0), (9, 9), (9, 10)]));
-    assert!(vb.apply_manifest(&manifest(2, &[0], &[]), Moment(1)).is_none(), "it has that one");
+    assert!(vb.apply_manifest(&manifest(2, &[0], &[]), None, Moment(1)).is_none(), "it has that one");
     let all = queued(&mut vb);
     let events: Vec<_> =
         all.iter().filter_map(|(version, begins)| Some((SystemEvent::of(version)?, begins))).collect();
@@ -128,6 +128,50 @@ fn events_make_the_same_of_another_vbucket() {
     let damaged = NewVersion::new(&context.heap, meta, key, &[b"?"]);
     assert_eq!(refused(&mut replica, damaged), Err(Misplaced::BadEvent));
     assert_eq!(shape(&replica), shape(&active), "nothing of it was taken");
+}
+
+#[test]
+fn a_change_worked_out_once_makes_the_same_events() {
+    let context = BucketContext::new(1, 2, base::Heap::default());
+    let steps = [
+        manifest(0, &[0], &[(0, 0)]),
+        manifest(1, &[0, 8], &[(0, 0), (8, 8), (8, 12)]),
+        manifest(2, &[0, 8], &[(0, 0), (8, 8), (8, 10), (8, 12)]),
+        manifest(3, &[0, 9], &[(9, 10)]),
+    ];
+    let (mut told, mut compares) = (vbucket(&context), vbucket(&context));
+    for pair in steps.windows(2) {
+        let change = ManifestChange::between(&pair[0], &pair[1]);
+        drop(told.apply_manifest(&pair[1], Some(&change), Moment(1)).expect("it is newer"));
+        take(&mut compares, &pair[1]);
+    }
+    let events = |vb: &mut VBucket| {
+        let event = |(version, begins): &(Version, bool)| {
+            (version.key().key.to_vec(), version.value().to_vec(), version.meta().by_seqno, *begins)
+        };
+        queued(vb).iter().map(event).collect::<Vec<_>>()
+    };
+    assert_eq!(events(&mut told), events(&mut compares));
+}
+
+#[test]
+fn a_change_from_a_manifest_that_it_does_not_have_is_not_believed() {
+    let context = BucketContext::new(1, 2, base::Heap::default());
+    // It followed a node whose manifest 1 is another one.
+    let (mut other, mut vb) = (vbucket(&context), vbucket(&context));
+    take(&mut other, &manifest(1, &[0, 8], &[(0, 0), (8, 20)]));
+    vb.begin_in(VbState::Replica, None);
+    let snapshot = IncomingSnapshot { end: Seqno(100), ..IncomingSnapshot::default() };
+    vb.begin_snapshot(&snapshot).expect("it may begin");
+    for (version, _) in queued(&mut other) {
+        let copy = NewVersion::new(&context.heap, version.meta(), version.key(), &[version.value()]);
+        assert!(vb.apply_replicated(0, copy).is_ok());
+    }
+    let (old, new) = (manifest(1, &[0], &[(0, 0)]), manifest(2, &[0, 9], &[(0, 0), (9, 9)]));
+    let change = ManifestChange::between(&old, &new);
+    drop(vb.apply_manifest(&new, Some(&change), Moment(1)).expect("it is newer"));
+    let open: Vec<u32> = vb.collections().open().map(|one| one.id.0).collect();
+    assert_eq!(open, [0, 9], "the collection of the other manifest is dropped");
 }
 
 #[test]

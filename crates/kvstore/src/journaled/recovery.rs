@@ -159,8 +159,9 @@ fn take_in(
     let behind = frames_behind(&saves);
     let mut gathered: Vec<Version> = Vec::new();
     for (save, behind) in saves.into_iter().zip(behind) {
-        // many saves become one run, but none together with what came before a change of the collections
-        let is_end = save.items.iter().any(|version| version.key().collection == SYSTEM);
+        // Many saves become one run, but a drop of a collection and what follows it do not.
+        let is_drop = |version: &Version| version.is_deleted() && version.key().collection == SYSTEM;
+        let is_end = save.items.iter().any(is_drop);
         gathered.extend(save.items);
         if is_end {
             let items = newest_of(std::mem::take(&mut gathered).iter());

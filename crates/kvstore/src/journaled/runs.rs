@@ -1,6 +1,6 @@
 //! Versions of one vBucket that are in the journal and not yet in its file, as sorted immutable runs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use base::{Account, CollectionId, Seqno, Version};
@@ -29,25 +29,38 @@ pub(super) struct Runs {
     recent: Option<Charged>,
     /// So many of the oldest are being filed and stay as they are.
     frozen: usize,
-    /// Behind which runs a save ended that changed the collections, and the frame of that save: what came before is
-    /// filed before what came after, since a drop merged with a new beginning would count as neither.
+    /// How many of the oldest runs are filed before those behind them, and the frame of the last save among them.
+    ///
+    /// A drop of a collection or scope and a later beginning under the same key must not meet in one commit of the
+    /// file: merged, they would count as neither. All other events of a vBucket are filed in one commit.
     barriers: Vec<(usize, Frame)>,
+    /// Keys of the drops since the last barrier.
+    dropped: BTreeSet<Vec<u8>>,
+    /// The frame of the newest save.
+    newest: Frame,
 }
 
 impl Runs {
-    /// Adds newer versions, one for each key.
+    /// Adds newer versions, one for each key, of a save whose last frame is `frame`.
     pub(super) fn push(&mut self, items: &[Version], frame: Frame, account: &Account) {
-        let has_events = items.iter().any(|version| version.key().collection == SYSTEM);
+        let events = events_in(items);
+        let has_events = !events.is_empty();
         if self.recent.as_ref().is_some_and(|recent| has_events || recent.room() < items.len()) {
             self.settle(account);
         }
+        let begins_again =
+            |event: &&Version| !event.is_deleted() && self.dropped.contains(event.stored_key());
+        if !self.runs.is_empty() && events.iter().any(begins_again) {
+            self.dropped.clear();
+            self.barriers.push((self.runs.len(), self.newest));
+        }
+        let drops = events.iter().filter(|event| event.is_deleted());
+        self.dropped.extend(drops.map(|event| event.stored_key().to_vec()));
+        self.newest = frame;
         if has_events || items.len() >= RECENT {
             self.push_run(Charged::new(items.to_vec(), account), account);
         } else if !items.is_empty() {
             self.recent.get_or_insert_with(|| Charged::with_capacity(RECENT, account)).extend(items);
-        }
-        if has_events {
-            self.barriers.push((self.runs.len(), frame));
         }
     }
 
@@ -93,6 +106,9 @@ impl Runs {
         let frozen = std::mem::take(&mut self.frozen);
         if !filed {
             return Vec::new();
+        }
+        if self.barriers.is_empty() && frozen == self.runs.len() {
+            self.dropped.clear();
         }
         self.barriers.retain_mut(|(end, _)| {
             *end -= frozen.min(*end);

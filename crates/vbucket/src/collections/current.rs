@@ -106,6 +106,9 @@ struct Pass {
 #[derive(Clone, Debug)]
 pub struct Collections {
     uid: ManifestUid,
+    /// Whether they were compared with the bucket's manifest of that uid. Events of another node do not count: its
+    /// manifest may be another one under the same uid.
+    is_compared: bool,
     scopes: Vec<OpenScope>,
     /// The default collection, if it is there.
     default: Option<OpenCollection>,
@@ -180,7 +183,8 @@ impl Collections {
         let (default, mut named): (Vec<_>, Vec<_>) =
             open.into_iter().partition(|one| one.id == CollectionId::DEFAULT);
         named.sort_unstable_by_key(|one| one.id);
-        Collections { uid, scopes, default: default.first().copied(), named, dropped, pass: None }
+        let default = default.first().copied();
+        Collections { uid, is_compared: false, scopes, default, named, dropped, pass: None }
     }
 
     /// The manifest that it has taken over last.
@@ -418,6 +422,7 @@ impl Collections {
     /// superfluous.
     pub(crate) fn take(&mut self, event: &SystemEvent, seqno: Seqno, all: Held) -> [Option<Seqno>; 2] {
         self.uid = self.uid.max(event.manifest());
+        self.is_compared = false;
         match event {
             SystemEvent::ScopeBegin { scope, .. } => {
                 if let Err(at) = self.scopes.binary_search_by_key(&scope.id, |scope| scope.id) {
@@ -435,9 +440,13 @@ impl Collections {
                 let new = OpenCollection::new(collection.id, collection.scope, collection.max_ttl_s, seqno);
                 // One that is there already has missed its end.
                 let superfluous = self.end(collection.id, seqno, all);
-                match self.named.binary_search_by_key(&collection.id, |one| one.id) {
+                match self.named.last() {
                     _ if collection.id == CollectionId::DEFAULT => self.default = Some(new),
-                    Ok(at) | Err(at) => self.named.insert(at, new),
+                    Some(last) if last.id > collection.id => {
+                        let at = self.named.partition_point(|one| one.id < collection.id);
+                        self.named.insert(at, new);
+                    }
+                    _ => self.named.push(new),
                 }
                 superfluous
             }
@@ -452,6 +461,11 @@ impl Collections {
     }
 
     fn end(&mut self, id: CollectionId, end: Seqno, all: Held) -> [Option<Seqno>; 2] {
+        // A new one has a higher id than all others: only the last place is looked at, however many there are.
+        let is_new = id != CollectionId::DEFAULT && self.named.last().is_none_or(|last| last.id < id);
+        if is_new || self.get(id).is_none() {
+            return [None; 2];
+        }
         let held = self.held(id, all);
         let ended = if id == CollectionId::DEFAULT {
             self.default.take()
@@ -470,9 +484,15 @@ impl Collections {
         [past(ended.start), ended.changed]
     }
 
-    /// A manifest that brought nothing new for this vBucket is taken over, too.
-    pub(crate) fn set_uid(&mut self, uid: ManifestUid) {
+    /// All that leads to the bucket's manifest of this uid was taken, if anything.
+    pub(crate) fn set_taken_over(&mut self, uid: ManifestUid) {
         self.uid = uid;
+        self.is_compared = true;
+    }
+
+    /// The manifest of the bucket that they are surely the same as.
+    pub(crate) fn taken_over(&self) -> Option<ManifestUid> {
+        self.is_compared.then_some(self.uid)
     }
 
     /// Whether something that is dropped may be in memory.

@@ -239,6 +239,22 @@ impl Manifest {
     }
 }
 
+/// What leads from one manifest of a bucket to the next, worked out once for all its vBuckets.
+#[derive(Clone, Debug)]
+pub struct ManifestChange {
+    /// The manifest before.
+    pub(crate) from: ManifestUid,
+    /// See [`difference`].
+    pub(crate) events: Vec<SystemEvent>,
+}
+
+impl ManifestChange {
+    /// The change between two manifests.
+    pub fn between(old: &Manifest, new: &Manifest) -> ManifestChange {
+        ManifestChange { from: old.uid, events: difference(old, new) }
+    }
+}
+
 /// The events that lead from one manifest to another, in the order in which a vBucket has them: what is dropped comes
 /// before what is made, a scope before its collections and, dropped, after them.
 ///

@@ -7,4 +7,6 @@ pub mod manifest;
 
 pub use current::{CollectionOps, Collections, DroppedCollection, Held, OpenCollection, OpenScope};
 pub use event::{EventKind, SystemEvent};
-pub use manifest::{Collection, InvalidManifest, Manifest, ManifestUid, Scope, SuccessorRefusal, difference};
+pub use manifest::{
+    Collection, InvalidManifest, Manifest, ManifestChange, ManifestUid, Scope, SuccessorRefusal, difference,
+};

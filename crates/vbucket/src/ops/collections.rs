@@ -3,7 +3,7 @@
 
 use base::{CollectionId, Moment, NewVersion, RevSeqno, Seqno, Version};
 
-use crate::collections::{Collections, Held, Manifest, SystemEvent};
+use crate::collections::{Collections, Held, Manifest, ManifestChange, SystemEvent};
 use crate::ops::change::Stored;
 use crate::vbucket::{Garbage, VBucket};
 
@@ -35,14 +35,31 @@ impl VBucket {
         self.history.collections.held(id, self.held())
     }
 
-    /// Takes over a manifest, as an active vBucket does: each difference is an event with a seqno of its own. Costs as
-    /// much as there are collections. Nothing if it has this one or a later one already.
-    pub fn apply_manifest(&mut self, manifest: &Manifest, now: Moment) -> Option<Vec<Garbage>> {
+    /// Takes over a manifest, as an active vBucket does: each difference is an event with a seqno of its own. `None` if
+    /// it has this one or a later one already.
+    ///
+    /// `change` leads from the bucket's last manifest to this one. A vBucket that stands at its beginning takes its
+    /// events; any other works out its own, which costs a look-up for each collection.
+    pub fn apply_manifest(
+        &mut self,
+        manifest: &Manifest,
+        change: Option<&ManifestChange>,
+        now: Moment,
+    ) -> Option<Vec<Garbage>> {
         if manifest.uid() <= self.history.collections.uid() {
             return None;
         }
-        let mut left = Vec::new();
-        for event in self.history.collections.difference(manifest) {
+        let own;
+        let known = self.history.collections.taken_over();
+        let events = match change.filter(|change| known == Some(change.from)) {
+            Some(change) => &change.events,
+            None => {
+                own = self.history.collections.difference(manifest);
+                &own
+            }
+        };
+        let mut left = Vec::with_capacity(events.len());
+        for event in events {
             if event.collection().is_some() {
                 // Streams get what is about a collection in a snapshot of its own (recorded; DCP documentation).
                 self.history.checkpoints.close_apart();
@@ -56,9 +73,9 @@ impl VBucket {
                 meta.expiry = now.unix_s();
             }
             drop(meta);
-            left.push(self.take_event(&event, new));
+            left.push(self.take_event(event, new));
         }
-        self.history.collections.set_uid(manifest.uid());
+        self.history.collections.set_taken_over(manifest.uid());
         Some(left)
     }
 
