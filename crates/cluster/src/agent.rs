@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use base::VbState;
 use base::planted::{self, Bug};
 
-use crate::report::{Report, VbReport};
+use crate::report::{Applied, Report, VbReport};
 use crate::state::{Bucket, Chain, NodeId, State, Status, Step};
 
 /// What a vBucket shall be on a node.
@@ -149,11 +149,19 @@ impl Agent {
         })
     }
 
-    /// What this life of the node reports, `applied` being the newest revision that it is as, and `of` what it has of a
-    /// bucket's vBucket.
-    pub fn report(&self, state: &State, applied: u64, of: impl Fn(&str, u16) -> VbReport) -> Report {
-        let applied = if planted::is(Bug::ReportedTooEarly) { state.revision } else { applied };
-        let mut report = Report { incarnation: self.incarnation, applied, ..Report::default() };
+    /// What this life of the node reports, `applied` being how far it has become what the document says, and `of` what
+    /// it has of a bucket's vBucket.
+    pub fn report(&self, state: &State, applied: &Applied, of: impl Fn(&str, u16) -> VbReport) -> Report {
+        let too_early = planted::is(Bug::ReportedTooEarly).then(|| Applied::from(state.revision));
+        let applied = too_early.as_ref().unwrap_or(applied);
+        let reached = if applied.behind.is_empty() { 0 } else { applied.revision };
+        let mut report = Report {
+            incarnation: self.incarnation,
+            applied: applied.of_all(),
+            reached,
+            behind: applied.behind.clone(),
+            ..Report::default()
+        };
         for (name, bucket) in &state.buckets {
             let under_way: BTreeMap<_, _> = self.to_report(bucket).map(|vb| (vb, of(name, vb))).collect();
             if !under_way.is_empty() {

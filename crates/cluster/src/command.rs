@@ -2,6 +2,7 @@
 
 mod buckets;
 mod failover;
+mod limits;
 mod rebalance;
 
 use serde_json::Value;
@@ -153,6 +154,28 @@ pub enum Refused {
     /// Writes that were acknowledged at a durable level could be lost.
     #[error("durable writes of {0} vBuckets could be lost: too many of their nodes are down")]
     Unsafe(usize),
+    /// The quotas of all buckets would be more than a node may use.
+    #[error(
+        "the buckets would need {needed} bytes of memory on {node}, which has {has}: give a smaller quota"
+    )]
+    Quota {
+        /// Which node.
+        node: NodeId,
+        /// What the quotas of all buckets would come to.
+        needed: u64,
+        /// What they may come to on that node.
+        has: u64,
+    },
+    /// A node makes buckets with another number of vBuckets.
+    #[error("{node} makes buckets of {has} vBuckets, not {wanted}: all nodes need the same setting vbuckets")]
+    OtherVbuckets {
+        /// Which node.
+        node: NodeId,
+        /// The bucket's number.
+        wanted: u16,
+        /// The node's number.
+        has: u16,
+    },
     /// The node still drops the copies that it had.
     #[error("{0} still drops its copies")]
     Dropping(NodeId),
@@ -198,7 +221,10 @@ fn join(state: &State, uuid: &str, address: &Address, incarnation: u64) -> State
     let id = NodeId(state.next_node);
     state.next_node += 1;
     let status = if state.nodes.is_empty() { Status::Active } else { Status::New };
-    state.nodes.insert(id, Node { uuid: uuid.to_owned(), address: address.clone(), status, incarnation });
+    state.nodes.insert(
+        id,
+        Node { uuid: uuid.to_owned(), address: address.clone(), status, incarnation, limits: None },
+    );
     state
 }
 

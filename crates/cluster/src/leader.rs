@@ -139,15 +139,20 @@ impl Leader {
 /// The document in which buckets are served again that all nodes have emptied. One that does not say so keeps them
 /// closed until it does, or is failed over: it empties them before anything else when it comes back.
 fn end_flushes(view: &View) -> Option<State> {
-    let is_done = |since: u64| {
+    let is_done = |name: &str, since: u64| {
         let active = view.state.nodes.iter().filter(|(_, node)| node.status == Status::Active);
-        active.into_iter().all(|(id, _)| view.report_since(*id, since).is_some())
+        active.into_iter().all(|(id, _)| view.bucket_since(*id, name, since).is_some())
     };
-    let done = |bucket: &Bucket| bucket.flushing.is_some_and(is_done);
-    if !view.state.buckets.values().any(done) {
+    let done =
+        |(name, bucket): &(&String, &Bucket)| bucket.flushing.is_some_and(|since| is_done(name, since));
+    if !view.state.buckets.iter().any(|bucket| done(&bucket)) {
         return None;
     }
     let mut state = view.state.next();
-    state.buckets.values_mut().filter(|bucket| done(bucket)).for_each(|bucket| bucket.flushing = None);
+    for (name, bucket) in &mut state.buckets {
+        if done(&(name, bucket)) {
+            bucket.flushing = None;
+        }
+    }
     Some(state)
 }

@@ -6,7 +6,7 @@ use base::VbState;
 use base::planted::{self, Bug};
 use serde::{Deserialize, Serialize};
 
-use crate::state::Address;
+use crate::state::{Address, Limits};
 
 /// A node that is alive, as it says itself; goes when its lease runs out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,6 +15,42 @@ pub struct Member {
     pub incarnation: u64,
     /// Where it is reached.
     pub address: Address,
+    /// What it can hold; `None` from a version that did not report it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Limits>,
+}
+
+/// How far a node has become what the document says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// The newest revision that every bucket is as, except those in `behind`.
+    pub revision: u64,
+    /// Buckets that could not be made what `revision` says, and the newest revision that each of them is as.
+    pub behind: BTreeMap<String, u64>,
+}
+
+impl Applied {
+    /// The newest revision that a bucket is as.
+    pub fn of(&self, bucket: &str) -> u64 {
+        self.behind.get(bucket).copied().unwrap_or(self.revision)
+    }
+
+    /// The newest revision that every bucket is as.
+    pub fn of_all(&self) -> u64 {
+        self.behind.values().copied().min().unwrap_or(self.revision)
+    }
+
+    /// After an attempt to become what `revision` says that succeeded for every bucket except `failed`.
+    pub fn after<'n>(&self, revision: u64, failed: impl IntoIterator<Item = &'n String>) -> Applied {
+        let behind = failed.into_iter().map(|name| (name.clone(), self.of(name))).collect();
+        Applied { revision, behind }
+    }
+}
+
+impl From<u64> for Applied {
+    fn from(revision: u64) -> Applied {
+        Applied { revision, behind: BTreeMap::new() }
+    }
 }
 
 /// What a node has of a vBucket.
@@ -73,15 +109,31 @@ impl From<VbReport> for Written {
 pub struct Report {
     /// Which of its lives reports.
     pub incarnation: u64,
-    /// The newest revision of the document that its vBuckets are as: it serves nothing that this does not let it.
+    /// The newest revision of the document that all its vBuckets are as: it serves nothing that this does not let it.
     pub applied: u64,
+    /// The newest revision that the buckets outside `behind` are as; 0 if that is `applied`. Versions before this field
+    /// read `applied` alone, which is never more than what holds for every bucket.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub reached: u64,
+    /// Buckets that the node could not make what `reached` says, and the newest revision that each of them is as.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub behind: BTreeMap<String, u64>,
     /// vBuckets of which something is under way, by bucket and number.
     pub vbuckets: BTreeMap<String, BTreeMap<u16, VbReport>>,
     /// Copies that a node without a share in the buckets has kept, by bucket.
     pub kept: BTreeMap<String, Vec<u16>>,
 }
 
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
 impl Report {
+    /// The newest revision that a bucket of the node is as.
+    pub fn applied_of(&self, bucket: &str) -> u64 {
+        self.behind.get(bucket).copied().unwrap_or(self.applied.max(self.reached))
+    }
+
     /// What it says of a vBucket.
     pub fn of(&self, bucket: &str, vb: u16) -> Option<&VbReport> {
         self.vbuckets.get(bucket)?.get(&vb)

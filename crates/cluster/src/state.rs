@@ -65,6 +65,15 @@ impl Address {
     }
 }
 
+/// What a node can hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// The most that the memory quotas of all buckets may come to, in bytes.
+    pub quota_bytes: u64,
+    /// How many vBuckets each of its buckets has.
+    pub vbuckets: u16,
+}
+
 /// What a node is to its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -105,6 +114,9 @@ pub struct Node {
     /// Which of its lives may serve: that of a member with the same number. A node that lost its lease begins a new
     /// one, which serves nothing until it is written here.
     pub incarnation: u64,
+    /// What it can hold, as the life that may serve said; `None` if that did not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Limits>,
 }
 
 /// Why vBuckets are being moved.

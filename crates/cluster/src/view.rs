@@ -6,7 +6,7 @@ use base::planted::{self, Bug};
 
 use crate::keys;
 use crate::report::{Member, Report};
-use crate::state::{Invalid, NodeId, State};
+use crate::state::{Invalid, Limits, NodeId, State};
 use crate::store::{Snapshot, Version};
 
 /// One consistent look at the store.
@@ -48,15 +48,27 @@ impl View {
         self.reports.get(uuid).filter(|report| report.incarnation == member.incarnation)
     }
 
-    /// What a node has reported after it had become as `revision` says.
+    /// What a node has reported after all its buckets had become as `revision` says.
     pub fn report_since(&self, id: NodeId, revision: u64) -> Option<&Report> {
         self.report(id).filter(|report| report.applied >= revision)
     }
 
-    /// Whether a node surely serves nothing that the document of `revision` does not let it: it is gone, or it said so.
-    pub fn has_stopped(&self, id: NodeId, revision: u64) -> bool {
+    /// What a node has reported after one of its buckets had become as `revision` says; others may not have.
+    pub fn bucket_since(&self, id: NodeId, bucket: &str, revision: u64) -> Option<&Report> {
+        self.report(id).filter(|report| report.applied_of(bucket) >= revision)
+    }
+
+    /// Whether a node surely serves nothing of a bucket that the document of `revision` does not let it: it is gone, or
+    /// it said so.
+    pub fn has_stopped(&self, id: NodeId, bucket: &str, revision: u64) -> bool {
         let is_gone = self.alive(id).is_none() && !planted::is(Bug::GoneMustReport);
-        is_gone || self.report_since(id, revision).is_some()
+        is_gone || self.bucket_since(id, bucket, revision).is_some()
+    }
+
+    /// What a node can hold: as it says itself, or as it said last if it does not answer.
+    pub fn limits(&self, id: NodeId) -> Option<Limits> {
+        let node = self.state.nodes.get(&id)?;
+        self.members.get(&node.uuid).and_then(|member| member.limits).or(node.limits)
     }
 }
 

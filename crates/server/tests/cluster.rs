@@ -1,4 +1,5 @@
 //! Three nodes and a coordination store in one process: buckets, failover, rebalance, and a ledger of what was written.
+#![allow(clippy::disallowed_methods, reason = "a test puts a file in the way of a bucket")]
 
 mod support;
 
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::cluster::state::{Outcome, State};
-use ::cluster::{Command, LeaderConfig, MemoryStore, NodeId, Status, Store};
+use ::cluster::{Command, LeaderConfig, MemoryStore, NodeId, Status, Step, Store};
 use base::env::Env;
 use protocol::{RequestParts, opcode};
 use serde_json::{Value, json};
@@ -486,6 +487,67 @@ fn collections_are_made_at_all_nodes_at_once() {
     assert_eq!(nodes.http(2, "POST", path, "name=another").0, 200);
     let (_, told) = nodes.http(0, "GET", "/pools/default/buckets/default/scopes", "");
     assert!(told.to_string().contains(&format!("\"uid\":\"{highest}\"")), "{told}");
+    nodes.stop();
+}
+
+#[test]
+fn a_quota_that_no_node_has_is_refused() {
+    let nodes = Nodes::start(2, 1);
+    let (code, told) =
+        nodes.http(0, "POST", "/pools/default/buckets", "name=huge&ramQuotaMB=99999999&replicaNumber=1");
+    assert_eq!(code, 400, "{told}");
+    assert!(told.to_string().contains("RAM quota specified is too large"), "{told}");
+    assert!(!nodes.state().buckets.contains_key("huge"));
+    nodes.stop();
+}
+
+#[test]
+fn a_bucket_that_a_node_cannot_make_stops_no_other_bucket() {
+    let mut nodes = Nodes::start(2, 1);
+    let mut ledger = BTreeMap::new();
+    for at in 0..20 {
+        nodes.write(&mut ledger, &format!("key-{at}"), "value");
+    }
+    wait_for_replicas(&nodes);
+    // Something is in the way of one bucket on one node.
+    let in_the_way = nodes.folders[1].path().join("buckets/aside");
+    std::fs::create_dir_all(&in_the_way).expect("a folder");
+    std::fs::write(in_the_way.join("file"), "").expect("a file");
+    let mut settings = nodes.state().buckets["default"].settings.clone();
+    settings["name"] = json!("aside");
+    nodes.ask(&Command::CreateBucket {
+        name: "aside".to_owned(),
+        uuid: "2".repeat(32),
+        settings,
+        replicas: 1,
+        vbuckets: VBUCKETS,
+        manifest: json!({ "uid": "0" }),
+    });
+    let (code, told) =
+        nodes.http(1, "POST", "/pools/default/buckets", "name=other&ramQuotaMB=100&replicaNumber=1");
+    assert_eq!(code, 202, "{told}");
+    // A new life of that node serves what it can, and takes over what the other node had.
+    nodes.members.pop().expect("there are two").stop();
+    nodes.members.push(Member::start(nodes.folders[1].path(), &nodes.store));
+    assert!(nodes.members[1].cluster.wait_until_served(SOON), "one bucket keeps no node from serving");
+    nodes.members.remove(0).stop();
+    nodes.ask(&Command::FailOver { node: NodeId(1), force: true });
+    let is_over = |state: &State| {
+        let served = |name: &str| state.buckets[name].map.iter().all(|chain| chain[0] == Some(NodeId(2)));
+        !state.buckets["default"].steps.values().any(|step| matches!(step, Step::Choose { .. }))
+            && served("default")
+            && served("other")
+    };
+    nodes.wait("the other buckets have been taken over", is_over);
+    for (key, value) in &ledger {
+        let mut client = Client::connect(&nodes.members[0].server, "default", &[]);
+        let is_served = (0..2_000).any(|_| {
+            let frame = client.get(key).expect("an answer");
+            let is_served = frame.status == protocol::Status::Success && frame.value == *value;
+            is_served || nodes.members[0].cluster.wait_until(Duration::from_millis(5), |_, _| false)
+        });
+        assert!(is_served, "{}", key.escape_ascii());
+    }
     nodes.stop();
 }
 

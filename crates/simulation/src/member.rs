@@ -73,7 +73,8 @@ impl Membership {
 
     /// What stands for it in the store.
     pub fn member_json(&self) -> Vec<u8> {
-        let member = Member { incarnation: self.held.life.incarnation(), address: self.address() };
+        let member =
+            Member { incarnation: self.held.life.incarnation(), address: self.address(), limits: None };
         serde_json::to_vec(&member).unwrap_or_default()
     }
 }
@@ -161,7 +162,7 @@ impl Node {
     fn report(&self, view: &View, requests: &mut Vec<Request>) {
         let life = &self.member.held.life;
         let Some(agent) = Agent::new(&view.state, &self.member.uuid, life.incarnation()) else { return };
-        let report = agent.report(&view.state, self.member.applied, |_, vb| self.report_of(vb));
+        let report = agent.report(&view.state, &self.member.applied.into(), |_, vb| self.report_of(vb));
         let Some(lease) = life.lease() else { return };
         // What the store has may also be an older one that came late.
         if view.reports.get(&self.member.uuid) != Some(&report) {

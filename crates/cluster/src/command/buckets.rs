@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Command, Refused, rebalance};
+use super::{Command, Refused, limits, rebalance};
 use crate::placement;
 use crate::state::{Bucket, MAX_REPLICAS, NextIds, NodeId, State, Status};
 use crate::view::View;
@@ -38,6 +38,7 @@ pub(super) fn apply(view: &View, command: &Command) -> Result<State, Refused> {
             };
             let mut state = state.next();
             state.buckets.insert(name.clone(), bucket);
+            limits::check(view, &state, holders(&state))?;
             Ok(state)
         }
         Command::ChangeBucket { name, settings, replicas } => {
@@ -47,8 +48,11 @@ pub(super) fn apply(view: &View, command: &Command) -> Result<State, Refused> {
             let mut state = state.next();
             let bucket = state.buckets.get_mut(name).ok_or(Refused::NoSuchBucket)?;
             bucket.replicas = replicas.unwrap_or(bucket.replicas);
-            if let Some(settings) = settings {
-                bucket.settings = settings.clone();
+            let old = std::mem::take(&mut bucket.settings);
+            bucket.settings = settings.clone().unwrap_or_else(|| old.clone());
+            // A smaller quota is always taken, so that one that is too large can be repaired.
+            if limits::quota_of(&bucket.settings) > limits::quota_of(&old) {
+                limits::check(view, &state, holders(&state))?;
             }
             Ok(state)
         }
@@ -71,6 +75,11 @@ pub(super) fn apply(view: &View, command: &Command) -> Result<State, Refused> {
         }
         _ => Ok(state.clone()),
     }
+}
+
+/// The nodes that make every bucket of the document.
+fn holders(state: &State) -> impl Iterator<Item = NodeId> + use<'_> {
+    state.nodes.iter().filter(|(_, node)| node.status != Status::New).map(|(id, _)| *id)
 }
 
 /// Who does not answer could be active for documents that the others have removed: all must be there.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Refused, node_of};
+use super::{Refused, limits, node_of};
 use crate::placement;
 use crate::state::present;
 use crate::state::{Chain, NodeId, Purpose, Rebalance, State, Status, Step};
@@ -65,6 +65,9 @@ pub(super) fn begin(view: &View, eject: &[NodeId]) -> Result<State, Refused> {
     if nodes.is_empty() {
         return Err(Refused::LastNode);
     }
+    // Those that come get every bucket; those that are active have them already.
+    let come = nodes.iter().copied().filter(|id| !view.state.is_active(*id));
+    limits::check(view, &view.state, come)?;
     let mut state = view.state.next();
     for id in &nodes {
         if let Some(node) = state.nodes.get_mut(id) {

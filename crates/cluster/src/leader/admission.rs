@@ -15,13 +15,19 @@ pub(super) fn admit(view: &View) -> Option<State> {
     let mut next: Option<State> = None;
     for (id, node) in &view.state.nodes {
         let Some(member) = view.members.get(&node.uuid) else { continue };
-        if member.incarnation == node.incarnation {
+        let is_new_life = member.incarnation != node.incarnation;
+        let limits = member.limits.or(node.limits);
+        if !is_new_life && limits == node.limits {
             continue;
         }
         let state = next.get_or_insert_with(|| view.state.next());
         if let Some(node) = state.nodes.get_mut(id) {
             node.incarnation = member.incarnation;
             node.address = member.address.clone();
+            node.limits = limits;
+        }
+        if !is_new_life {
+            continue;
         }
         if node.status == Status::Active {
             question(state, *id);

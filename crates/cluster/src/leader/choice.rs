@@ -91,7 +91,7 @@ fn settle(bucket: &mut Bucket, vb: u16, chain: Chain, missing: Vec<NodeId>, sinc
 impl Question<'_> {
     fn answer(&self) -> Choice {
         let suspects = self.chain.first().copied().flatten().into_iter().chain(self.taker);
-        if suspects.into_iter().any(|id| !self.view.has_stopped(id, self.since))
+        if suspects.into_iter().any(|id| !self.view.has_stopped(id, self.name, self.since))
             && !planted::is(Bug::ChosenTooEarly)
         {
             return Choice::Open;
@@ -103,7 +103,7 @@ impl Question<'_> {
         let (mut known, mut empty) = (Vec::new(), Vec::new());
         let mut silent = false;
         for id in askable {
-            match self.view.report_since(id, self.since) {
+            match self.view.bucket_since(id, self.name, self.since) {
                 // What it says of the vBucket may come a moment later than that it has stopped.
                 Some(report) => match report.of(self.name, self.vb) {
                     Some(copy) if copy.state.is_some() => known.push((id, *copy)),
@@ -161,7 +161,7 @@ impl Question<'_> {
             let kept =
                 |report: &Report| report.kept.get(self.name).is_some_and(|kept| kept.contains(&self.vb));
             let is_away = !matches!(node.status, Status::Active | Status::New);
-            is_away && self.view.report_since(*id, self.since).is_none_or(kept)
+            is_away && self.view.bucket_since(*id, self.name, self.since).is_none_or(kept)
         };
         present(self.chain).chain(self.taker).all(has_nothing)
             && !self.bucket.missing.contains_key(&self.vb)
@@ -189,7 +189,7 @@ impl Question<'_> {
     /// made.
     fn said_away(&self, id: NodeId) -> Option<bool> {
         let status = self.view.state.nodes.get(&id)?.status;
-        let report = self.view.report_since(id, self.since)?;
+        let report = self.view.bucket_since(id, self.name, self.since)?;
         let is_away = matches!(status, Status::FailedOver | Status::DeltaRecovery);
         report.of(self.name, self.vb).filter(|_| is_away).map(|copy| copy.state.is_some())
     }

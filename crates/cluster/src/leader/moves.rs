@@ -31,7 +31,7 @@ struct Move<'a> {
 impl Move<'_> {
     /// A node's role, as it said after it had become as `since` says.
     fn role_since(&self, id: NodeId, since: u64) -> Option<Option<VbState>> {
-        let report = self.view.report_since(id, since)?;
+        let report = self.view.bucket_since(id, self.name, since)?;
         report.of(self.name, self.vb).map(|copy| copy.state)
     }
 }
@@ -133,7 +133,7 @@ impl Leader {
             Step::Both { since } | Step::Settle { since } => *since,
             _ => 0,
         };
-        let Some(copy) = view.report_since(active, since).and_then(|report| report.of(name, vb)) else {
+        let Some(copy) = view.bucket_since(active, name, since).and_then(|report| report.of(name, vb)) else {
             return false;
         };
         if copy.state != Some(VbState::Active) {

@@ -68,7 +68,8 @@ impl SimNode {
     }
 
     pub fn member(&self) -> Vec<u8> {
-        let member = Member { incarnation: self.held.life.incarnation(), address: self.address() };
+        let member =
+            Member { incarnation: self.held.life.incarnation(), address: self.address(), limits: None };
         serde_json::to_vec(&member).expect("a member is JSON")
     }
 
@@ -131,7 +132,7 @@ impl SimNode {
         let agent = Agent::new(&view.state, &self.uuid, self.held.life.incarnation())?;
         let copies = self.copies.borrow();
         let of = |_: &str, vb: u16| copies.get(&vb).map_or(VbReport::NOTHING, Copy::report);
-        Some(agent.report(&view.state, self.applied, of))
+        Some(agent.report(&view.state, &self.applied.into(), of))
     }
 }
 

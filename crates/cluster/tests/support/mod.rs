@@ -44,7 +44,7 @@ pub fn view_of(state: State) -> View {
 }
 
 pub fn lives(view: &mut View, id: u32, incarnation: u64) {
-    view.members.insert(id.to_string(), Member { incarnation, address: address(id) });
+    view.members.insert(id.to_string(), Member { incarnation, address: address(id), limits: None });
 }
 
 /// A node says that it is as the document says, and has everything up to `prepared`.
@@ -68,6 +68,6 @@ pub fn reports_nothing(view: &mut View, id: u32) {
 pub fn reports_copy(view: &mut View, id: u32, copy: VbReport) {
     let incarnation = view.members[&id.to_string()].incarnation;
     let vbuckets = BTreeMap::from([(BUCKET.to_owned(), BTreeMap::from([(0, copy)]))]);
-    let report = Report { incarnation, applied: view.state.revision, vbuckets, kept: BTreeMap::new() };
+    let report = Report { incarnation, applied: view.state.revision, vbuckets, ..Report::default() };
     view.reports.insert(id.to_string(), report);
 }

@@ -13,7 +13,7 @@ use serde_json::Value;
 use vbucket::{Manifest, Topology};
 
 use super::noted::Note;
-use super::{Cluster, layout};
+use super::{Cluster, hold_all, layout};
 use crate::bucket_list;
 use crate::node::Node;
 use crate::node_buckets::{BucketChange, BucketError};
@@ -25,6 +25,9 @@ pub(super) struct Asked {
     settings: BTreeMap<String, Value>,
     given: BTreeMap<String, Given<Topology>>,
 }
+
+/// The buckets that are not what the document says, each with the reason.
+pub(super) type Failed = BTreeMap<String, ApplyError>;
 
 /// Why the node is not as the document says.
 #[derive(Debug, thiserror::Error)]
@@ -44,20 +47,50 @@ pub(super) enum ApplyError {
 }
 
 impl Cluster {
-    /// Makes the node what the document says to one of its lives; idempotent, and repeated until it succeeds.
-    pub(super) fn apply(&self, view: &View, incarnation: u64, asked: &mut Asked) -> Result<(), ApplyError> {
-        let Some(agent) = Agent::new(&view.state, &self.uuid, incarnation) else { return Ok(()) };
-        let outcome = self.apply_buckets(&view.state, agent, asked).and_then(|()| {
-            view.state.buckets.iter().try_for_each(|(name, bucket)| {
-                let Some(local) = self.node.bucket(name) else { return Ok(()) };
-                let seat = LocalSeat { node: &self.node, state: &view.state, name, bucket: &local };
-                take_seats(&agent, bucket, &seat, asked.given.entry(name.clone()).or_default())?;
-                local.set_emptying(bucket.flushing.is_some());
-                Ok(())
-            })
-        });
+    /// Makes the node what the document says to one of its lives; idempotent, and repeated until it succeeds. Returns
+    /// the buckets for which it did not: what fails for one bucket keeps no other one from becoming what it is to be.
+    pub(super) fn apply(&self, view: &View, incarnation: u64, asked: &mut Asked) -> Failed {
+        let mut failed = Failed::new();
+        let Some(agent) = Agent::new(&view.state, &self.uuid, incarnation) else { return failed };
+        self.drop_buckets(&view.state, agent, asked, &mut failed);
+        for (name, bucket) in &view.state.buckets {
+            if failed.contains_key(name) {
+                continue;
+            }
+            let applied = self.apply_bucket(&view.state, agent, name, bucket, asked);
+            applied.unwrap_or_else(|error| drop(failed.insert(name.clone(), error)));
+        }
         self.tell_clients(view, Some(agent.id()));
-        outcome
+        failed
+    }
+
+    /// Makes one bucket what the document says.
+    fn apply_bucket(
+        &self,
+        state: &State,
+        agent: Agent,
+        name: &str,
+        bucket: &::cluster::Bucket,
+        asked: &mut Asked,
+    ) -> Result<(), ApplyError> {
+        if agent.has_buckets() {
+            self.make_bucket(name, bucket, asked)?;
+        }
+        let Some(local) = self.node.bucket(name) else { return Ok(()) };
+        let seat = LocalSeat { node: &self.node, state, name, bucket: &local };
+        take_seats(&agent, bucket, &seat, asked.given.entry(name.to_owned()).or_default())?;
+        local.set_emptying(bucket.flushing.is_some());
+        Ok(())
+    }
+
+    /// Has a bucket serve nobody and follow nobody: one that could not be made what the document says to this life may
+    /// still be active for what others have taken over since the life before ended.
+    pub(super) fn hold(&self, name: &str) -> Result<(), ApplyError> {
+        let Some(local) = self.node.bucket(name) else { return Ok(()) };
+        let links = self.node.replication().want(&local, &Sources::new());
+        links.map_err(|error| ApplyError::Links(name.to_owned(), error))?;
+        hold_all(&local);
+        Ok(())
     }
 
     /// Clients are told by this node, which the cluster calls `this`, who serves what, if that is another than before:
@@ -73,47 +106,64 @@ impl Cluster {
         }
     }
 
-    /// A node that has left serves nobody and follows nobody; its documents stay where they are.
-    pub(super) fn serve_nobody(&self) -> Result<(), ApplyError> {
-        for (spec, bucket) in self.node.buckets() {
-            let links = self.node.replication().want(&bucket, &Sources::new());
-            links.map_err(|error| ApplyError::Links(spec.name.clone(), error))?;
-            for vb in
-                (0..bucket.vbuckets()).filter(|vb| role(&bucket, *vb).is_some_and(|is| is != VbState::Dead))
-            {
+    /// A node that has left serves nobody and follows nobody; its documents stay where they are. Returns the buckets of
+    /// which it has not let go.
+    pub(super) fn serve_nobody(&self) -> Failed {
+        let let_go = |bucket: &Arc<Bucket>, name: &str| {
+            let links = self.node.replication().want(bucket, &Sources::new());
+            links.map_err(|error| ApplyError::Links(name.to_owned(), error))?;
+            let lives = |vb: &u16| role(bucket, *vb).is_some_and(|is| is != VbState::Dead);
+            (0..bucket.vbuckets()).filter(lives).try_for_each(|vb| {
                 let dead = bucket.set_vbucket_state(VbId(vb), VbState::Dead, None);
-                dead.map_err(|refusal| ApplyError::Vbucket(spec.name.clone(), vb, format!("{refusal:?}")))?;
-            }
-        }
-        Ok(())
+                dead.map_err(|refusal| ApplyError::Vbucket(name.to_owned(), vb, format!("{refusal:?}")))
+            })
+        };
+        let buckets = self.node.buckets().into_iter();
+        buckets.filter_map(|(spec, bucket)| Some((let_go(&bucket, &spec.name).err()?, spec.name))).fold(
+            Failed::new(),
+            |mut failed, (error, name)| {
+                failed.insert(name, error);
+                failed
+            },
+        )
     }
 
-    /// Buckets are made, changed and deleted.
-    fn apply_buckets(&self, state: &State, agent: Agent, asked: &mut Asked) -> Result<(), ApplyError> {
+    /// Deletes the buckets that the node is not to have.
+    fn drop_buckets(&self, state: &State, agent: Agent, asked: &mut Asked, failed: &mut Failed) {
         for name in self.node.bucket_names() {
             let stays = state.buckets.get(&name).is_some_and(|bucket| !self.is_another(&name, bucket));
-            if !stays || !agent.has_buckets() {
-                self.node.delete_bucket(&name).map_err(|error| ApplyError::Bucket(name.clone(), error))?;
-                self.note(&name, None)?;
-                asked.forget(&name);
+            if stays && agent.has_buckets() {
+                continue;
+            }
+            let deleted = self.node.delete_bucket(&name);
+            let deleted = deleted.map_err(|error| ApplyError::Bucket(name.clone(), error));
+            match deleted.and_then(|()| self.note(&name, None)) {
+                Ok(()) => asked.forget(&name),
+                Err(error) => drop(failed.insert(name, error)),
             }
         }
-        for (name, bucket) in state.buckets.iter().filter(|_| agent.has_buckets()) {
-            let failed = |error| ApplyError::Bucket(name.clone(), error);
-            if self.node.bucket(name).is_none() {
-                let spec = bucket_list::from_json(&bucket.settings);
-                let spec = spec.ok_or_else(|| ApplyError::Settings(name.clone()))?;
-                self.node.create_bucket(spec).map_err(failed)?;
-                self.note(name, Some(Note { uuid: bucket.uuid.clone(), flushes: bucket.flushes }))?;
-            } else if asked.settings.get(name).is_some_and(|before| *before != bucket.settings) {
-                let change = change_to(&bucket.settings).ok_or_else(|| ApplyError::Settings(name.clone()))?;
-                self.node.change_bucket(name, change).map_err(failed)?;
-            }
-            asked.settings.insert(name.clone(), bucket.settings.clone());
-            self.apply_flush(name, bucket, asked)?;
-            self.apply_manifest(name, &bucket.manifest)?;
+    }
+
+    /// Makes a bucket that is not there, and changes its settings, flushes and manifest to those of the document.
+    fn make_bucket(
+        &self,
+        name: &str,
+        bucket: &::cluster::Bucket,
+        asked: &mut Asked,
+    ) -> Result<(), ApplyError> {
+        let failed = |error| ApplyError::Bucket(name.to_owned(), error);
+        if self.node.bucket(name).is_none() {
+            let spec = bucket_list::from_json(&bucket.settings);
+            let spec = spec.ok_or_else(|| ApplyError::Settings(name.to_owned()))?;
+            self.node.create_bucket(spec).map_err(failed)?;
+            self.note(name, Some(Note { uuid: bucket.uuid.clone(), flushes: bucket.flushes }))?;
+        } else if asked.settings.get(name).is_some_and(|before| *before != bucket.settings) {
+            let change = change_to(&bucket.settings).ok_or_else(|| ApplyError::Settings(name.to_owned()))?;
+            self.node.change_bucket(name, change).map_err(failed)?;
         }
-        Ok(())
+        asked.settings.insert(name.to_owned(), bucket.settings.clone());
+        self.apply_flush(name, bucket, asked)?;
+        self.apply_manifest(name, &bucket.manifest)
     }
 
     /// Whether what this node has under a name is another bucket, that was deleted while the node was away.

@@ -28,22 +28,26 @@ impl ClusterBuckets {
         self.0.upgrade().ok_or_else(|| BucketError::Elsewhere("the node has left its cluster".to_owned()))
     }
 
-    fn ask(&self, command: &Command) -> Result<(), BucketError> {
-        self.ask_for(|_| Ok(command.clone()))
+    fn ask(&self, bucket: &str, command: &Command) -> Result<(), BucketError> {
+        self.ask_for(bucket, |_| Ok(command.clone()))
     }
 
-    /// Asks, and waits until this node has done so, and for a while until all others have.
-    fn ask_for(&self, what: impl Fn(&View) -> Result<Command, Wrong>) -> Result<(), BucketError> {
+    /// Asks, and waits until this node has done so with the bucket, and for a while until all others have.
+    fn ask_for(
+        &self,
+        bucket: &str,
+        what: impl Fn(&View) -> Result<Command, Wrong>,
+    ) -> Result<(), BucketError> {
         let cluster = self.cluster()?;
         let revision = cluster.ask_for(what).map_err(BucketError::from)?.state.revision;
-        if !cluster.wait_until(DONE_WITHIN, |_, applied| applied >= revision) {
+        if !cluster.wait_until_bucket(bucket, DONE_WITHIN, |_, applied| applied >= revision) {
             return Err(BucketError::NotNow(
                 "the cluster has decided it, and this node has not done it yet; it goes on trying: its log says why"
                     .to_owned(),
             ));
         }
         // Nobody asks about those that come later: they do it before they serve.
-        cluster.wait_until_all_are(revision, ALL_DONE_WITHIN);
+        cluster.wait_until_all_have(bucket, revision, ALL_DONE_WITHIN);
         Ok(())
     }
 }
@@ -110,6 +114,7 @@ fn manifest_of(bucket: &::cluster::Bucket) -> Result<(Manifest, NextIds), Bucket
 fn told(error: ClusterError) -> BucketError {
     match error {
         ClusterError::Refused(Refused::BucketExists) => BucketError::Exists,
+        ClusterError::Refused(Refused::Quota { .. }) => BucketError::Quota,
         ClusterError::Refused(Refused::NoSuchBucket) => BucketError::Unknown,
         passing if passing.is_passing() => BucketError::NotNow(passing.advice()),
         other => BucketError::Elsewhere(other.to_string()),
@@ -122,18 +127,21 @@ impl Management for ClusterBuckets {
         let random = &cluster.node.env().random;
         let vbuckets =
             cluster.node.host().map_or(base::limits::DEFAULT_VBUCKETS, |host| host.config().vbuckets);
-        self.ask(&Command::CreateBucket {
-            name: spec.name.clone(),
-            uuid: format!("{:016x}{:016x}", random.next_u64(), random.next_u64()),
-            settings: bucket_list::to_json(&spec),
-            replicas: spec.replicas,
-            vbuckets,
-            manifest: json!({ "uid": "0" }),
-        })
+        self.ask(
+            &spec.name,
+            &Command::CreateBucket {
+                name: spec.name.clone(),
+                uuid: format!("{:016x}{:016x}", random.next_u64(), random.next_u64()),
+                settings: bucket_list::to_json(&spec),
+                replicas: spec.replicas,
+                vbuckets,
+                manifest: json!({ "uid": "0" }),
+            },
+        )
     }
 
     fn change(&self, name: &str, change: BucketChange) -> Result<(), BucketError> {
-        self.ask_for(|view| {
+        self.ask_for(name, |view| {
             let spec = spec_of(view, name).and_then(|old| changed(old, &change)).map_err(Wrong::Bucket)?;
             Ok(Command::ChangeBucket {
                 name: name.to_owned(),
@@ -144,7 +152,7 @@ impl Management for ClusterBuckets {
     }
 
     fn flush(&self, name: &str) -> Result<(), BucketError> {
-        self.ask_for(|view| {
+        self.ask_for(name, |view| {
             let spec = spec_of(view, name).map_err(Wrong::Bucket)?;
             if !spec.flush_enabled {
                 return Err(Wrong::Bucket(BucketError::NotFlushable));
@@ -155,10 +163,10 @@ impl Management for ClusterBuckets {
             let is_over = view.state.buckets.get(name).is_none_or(|bucket| bucket.flushing.is_none());
             // Whoever is told that it is over may ask any node.
             let revision = view.state.revision;
-            let have_all_opened = || view.state.nodes.keys().all(|id| view.has_stopped(*id, revision));
+            let have_all_opened = || view.state.nodes.keys().all(|id| view.has_stopped(*id, name, revision));
             is_over && applied >= revision && have_all_opened()
         };
-        if self.cluster()?.wait_until(DONE_WITHIN, is_open) {
+        if self.cluster()?.wait_until_bucket(name, DONE_WITHIN, is_open) {
             return Ok(());
         }
         Err(BucketError::NotNow(
@@ -168,7 +176,7 @@ impl Management for ClusterBuckets {
     }
 
     fn delete(&self, name: &str) -> Result<(), BucketError> {
-        self.ask(&Command::DropBucket { name: name.to_owned() })
+        self.ask(name, &Command::DropBucket { name: name.to_owned() })
     }
 
     fn change_manifest(
@@ -197,12 +205,12 @@ impl Management for ClusterBuckets {
             })
         });
         let revision = asked?.state.revision;
-        if !cluster.wait_until(DONE_WITHIN, |_, applied| applied >= revision) {
+        if !cluster.wait_until_bucket(name, DONE_WITHIN, |_, applied| applied >= revision) {
             let what = "the cluster has decided it, and this node has not taken the manifest yet; it goes on trying: \
                         its log says why";
             return Err(BucketError::NotNow(what.to_owned()).into());
         }
-        cluster.wait_until_all_are(revision, ALL_DONE_WITHIN);
+        cluster.wait_until_all_have(name, revision, ALL_DONE_WITHIN);
         Ok(Arc::new(made.into_inner().unwrap_or_default()))
     }
 }

@@ -1,11 +1,13 @@
 //! Following the document: read, become what it says, report, lead if elected, wait for the next change.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ::cluster::store::{Snapshot, Swap, Version};
 use ::cluster::{Agent, Command, Leader, Standing, State, Status, View, command, keys};
 
+use super::apply::Failed;
 use super::credentials::{self, Known};
 use super::trouble::Trouble;
 use super::{Cluster, ClusterError};
@@ -23,8 +25,10 @@ struct Memory {
     has_belonged: bool,
     /// What buckets and vBuckets were asked to be last.
     asked: super::apply::Asked,
-    /// Becoming what the document says.
-    applying: Trouble,
+    /// Buckets that are not what the document says.
+    failing: BTreeMap<String, Trouble>,
+    /// The last life for which the node has become what the document says.
+    has_become: Option<u64>,
     /// Whether user and password are known to be the cluster's.
     is_known: bool,
 }
@@ -36,7 +40,8 @@ impl Cluster {
             leader: Leader::new(self.config.leader),
             has_belonged: false,
             asked: super::apply::Asked::default(),
-            applying: Trouble::default(),
+            failing: BTreeMap::new(),
+            has_become: None,
             is_known: self.user.is_none(),
         };
         let mut trouble = Trouble::default();
@@ -95,35 +100,54 @@ impl Cluster {
         self.seen.lock().outside = None;
         self.note_admission(&view);
         let incarnation = self.life.lock().incarnation();
-        let applied = self.apply(&view, incarnation, &mut memory.asked);
-        let is_applied = match &applied {
-            Ok(()) => true,
-            Err(error) => {
-                if memory.applying.failed(self.node.env().clock.monotonic()) {
-                    tracing::warn!(%error, "this node is not as the cluster wants it");
-                }
-                false
-            }
-        };
+        let failed = self.apply(&view, incarnation, &mut memory.asked);
+        let is_held = self.settle_failed(&failed, incarnation, memory);
         // A cluster of a version that did not write them.
-        if is_applied && !memory.is_known && self.node.fence().may_serve(self.node.env().clock.monotonic_ns())
-        {
+        if is_held && !memory.is_known && self.node.fence().may_serve(self.node.env().clock.monotonic_ns()) {
             return self.write_credentials(&snapshot);
         }
-        if is_applied {
+        if is_held {
+            memory.has_become = Some(incarnation);
             self.note_become(incarnation);
-            memory.applying.is_over(self.node.env().clock.monotonic());
         }
-        self.show(&view, is_applied);
-        let is_busy = self.report(&view, is_applied)?;
+        self.show(&view, is_held.then(|| failed.keys()));
+        let is_busy = self.report(&view)?;
         let now = self.node.env().clock.monotonic();
         let leads = self.lead(&snapshot, &view, &mut memory.leader)?;
         let mut patience = if leads { memory.leader.patience(&view, now) } else { LOOK_AGAIN };
-        if is_busy || !is_applied {
+        let has_failed_long = is_held && memory.failing.values().all(|trouble| trouble.is_long(now));
+        if is_busy || !(failed.is_empty() || has_failed_long) {
             self.pause(REPORT_EVERY);
             patience = REPORT_EVERY;
         }
         Ok((snapshot.version, patience))
+    }
+
+    /// Logs what failed, and has the failed buckets serve nobody if this life has not become what the document says
+    /// before: each of them may still be active for what others have taken over. Whether that is done, so that the
+    /// node may serve the other buckets.
+    fn settle_failed(&self, failed: &Failed, incarnation: u64, memory: &mut Memory) -> bool {
+        let now = self.node.env().clock.monotonic();
+        memory.failing.retain(|name, trouble| {
+            let stays = failed.contains_key(name);
+            if !stays && let Some(after) = trouble.is_over(now) {
+                tracing::info!(bucket = name, ?after, "the bucket is what the cluster wants again");
+            }
+            stays
+        });
+        for (name, error) in failed {
+            if memory.failing.entry(name.clone()).or_default().failed(now) {
+                tracing::warn!(bucket = name, %error, "the bucket is not what the cluster wants on this node");
+            }
+        }
+        let mut is_held = true;
+        for name in failed.keys().filter(|_| memory.has_become != Some(incarnation)) {
+            if let Err(error) = self.hold(name) {
+                tracing::warn!(bucket = name, %error, "the node serves nothing before the bucket is held");
+                is_held = false;
+            }
+        }
+        is_held
     }
 
     /// Whether nothing speaks against this node: what is in the store is looked at until it is known to be this node's.
@@ -179,15 +203,16 @@ impl Cluster {
             let expected = Some(snapshot.version_of(keys::LEADER));
             self.store.swap(Swap { key: keys::LEADER, expected, value: None, lease: None })?;
         }
-        let is_done = self.serve_nobody().inspect_err(|error| {
-            tracing::warn!(%error, "this node has left its cluster, and has not let go of everything");
-        });
+        let failed = self.serve_nobody();
+        for (name, error) in &failed {
+            tracing::warn!(bucket = name, %error, "this node has left its cluster, and has not let go of the bucket");
+        }
         // Clients that still ask here must not stay with an older map: some ask nobody else before there is news.
         self.tell_clients(&view, None);
-        self.show(&view, is_done.is_ok());
+        self.show(&view, Some(failed.keys()));
         let ejected = || "this node was ejected; `stave cluster add` takes it back".to_owned();
         self.stay_outside(kept.unwrap_or_else(ejected));
-        Ok((snapshot.version, if is_done.is_ok() { LOOK_AGAIN } else { TRY_AGAIN }))
+        Ok((snapshot.version, if failed.is_empty() { LOOK_AGAIN } else { TRY_AGAIN }))
     }
 
     /// Why a node does not join by itself: it would have to drop documents that nobody else may have.
@@ -213,12 +238,13 @@ impl Cluster {
         }
     }
 
-    /// Tells who waits what was read and done.
-    fn show(&self, view: &Arc<View>, is_applied: bool) {
+    /// Tells those who wait what was read and done: `failed` are the buckets that have not become what the document
+    /// says; `None` if none of them has for certain.
+    fn show<'n>(&self, view: &Arc<View>, failed: Option<impl Iterator<Item = &'n String>>) {
         let mut seen = self.seen.lock();
         seen.view = Some(Arc::clone(view));
-        if is_applied {
-            seen.applied = view.state.revision;
+        if let Some(failed) = failed {
+            seen.applied = seen.applied.after(view.state.revision, failed);
         }
         self.changed.notify_all();
     }
@@ -244,14 +270,14 @@ impl Cluster {
 
     /// Reports where this node stands, if the store has something else; whether something is under way of which more is to be
     /// reported soon.
-    fn report(&self, view: &View, is_applied: bool) -> Result<bool, ClusterError> {
+    fn report(&self, view: &View) -> Result<bool, ClusterError> {
         let (incarnation, lease) = {
             let life = self.life.lock();
             (life.incarnation(), life.lease())
         };
         let Some(agent) = Agent::new(&view.state, &self.uuid, incarnation) else { return Ok(false) };
-        let applied = if is_applied { view.state.revision } else { self.seen.lock().applied };
-        let report = agent.report(&view.state, applied, |name, vb| self.report_of(name, vb));
+        let applied = self.seen.lock().applied.clone();
+        let report = agent.report(&view.state, &applied, |name, vb| self.report_of(name, vb));
         let is_busy = !report.vbuckets.is_empty();
         // What the store has may also be an older one that came late.
         if lease.is_some() && view.reports.get(&self.uuid) != Some(&report) {

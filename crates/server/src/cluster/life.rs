@@ -62,7 +62,7 @@ impl Cluster {
         let sent_ns = self.node.env().clock.monotonic_ns();
         let lease = self.store.grant(self.config.lease_ttl)?;
         let incarnation = self.life.lock().incarnation();
-        let member = Member { incarnation, address: self.address.clone() };
+        let member = Member { incarnation, address: self.address.clone(), limits: self.limits };
         let json = serde_json::to_vec(&member).unwrap_or_default();
         let key = keys::member(&self.uuid);
         // A member that was sent before, and comes late, must not take this one's place: it goes with another lease.

@@ -22,7 +22,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ::cluster::store::{Store, StoreFailure, Swap, Swapped, Version};
-use ::cluster::{Address, Command, LeaderConfig, Life, Refused, View, command, keys};
+use ::cluster::{
+    Address, Applied, Command, LeaderConfig, Life, Limits, NodeId, Refused, View, command, keys,
+};
 use base::VbState;
 use base::env::{Env, Task};
 use engine::Bucket;
@@ -114,6 +116,8 @@ pub struct Cluster {
     config: ClusterConfig,
     uuid: String,
     address: Address,
+    /// What the node can hold.
+    limits: Option<Limits>,
     /// Whose password must be the cluster's; nothing if that is not looked at.
     user: Option<UserSpec>,
     life: Mutex<Life>,
@@ -137,8 +141,8 @@ struct Seen {
     outside: Option<String>,
     /// Whether it does not join since it has another user or password than the cluster.
     is_stranger: bool,
-    /// The newest revision that this node's vBuckets are as.
-    applied: u64,
+    /// How far this node has become what the document says.
+    applied: Applied,
 }
 
 impl Cluster {
@@ -177,6 +181,9 @@ impl Cluster {
             identity::of_node(&node).map_err(|error| ClusterError::Io("the node's identity", error))?;
         let noted = Noted::read(node.env(), data_folder(&node));
         let noted = noted.map_err(|error| ClusterError::Io("what is noted of buckets", error))?;
+        let limits = node
+            .host()
+            .map(|host| Limits { quota_bytes: host.memory_quota_bytes(), vbuckets: host.config().vbuckets });
         let life = Mutex::new(life::new_life(node.env()));
         let cluster = Arc::new(Cluster {
             node: Arc::clone(&node),
@@ -184,6 +191,7 @@ impl Cluster {
             config,
             uuid,
             address,
+            limits,
             user,
             life,
             noted: Mutex::new(noted),
@@ -214,10 +222,24 @@ impl Cluster {
         self.seen.lock().view.clone()
     }
 
-    /// Waits until this node is as `is_so` wants the newest document that it follows, and the revision that it is as;
-    /// false if that takes longer than `at_most`.
+    /// Waits until this node is as `is_so` wants the newest document that it follows, and the revision that all its
+    /// buckets are as; false if that takes longer than `at_most`.
     pub fn wait_until(&self, at_most: Duration, is_so: impl Fn(&View, u64) -> bool) -> bool {
-        self.wait_for(at_most, |seen| seen.view.as_ref().is_some_and(|view| is_so(view, seen.applied)))
+        self.wait_for(at_most, |seen| {
+            seen.view.as_ref().is_some_and(|view| is_so(view, seen.applied.of_all()))
+        })
+    }
+
+    /// The same for one bucket: the revision is the one that this bucket is as, whatever became of the others.
+    pub(crate) fn wait_until_bucket(
+        &self,
+        bucket: &str,
+        at_most: Duration,
+        is_so: impl Fn(&View, u64) -> bool,
+    ) -> bool {
+        self.wait_for(at_most, |seen| {
+            seen.view.as_ref().is_some_and(|view| is_so(view, seen.applied.of(bucket)))
+        })
     }
 
     fn wait_for(&self, at_most: Duration, is_so: impl Fn(&Seen) -> bool) -> bool {
@@ -263,20 +285,22 @@ impl Cluster {
         self.seen.lock().is_stranger
     }
 
-    /// Waits until all nodes of the cluster that are alive have become as a revision says; false if that takes longer
-    /// than `at_most`.
-    pub fn wait_until_all_are(&self, revision: u64, at_most: Duration) -> bool {
-        self.wait_until(at_most, |view, _| {
+    /// Waits until a bucket is what a revision says on all nodes of the cluster that are alive; false if that takes
+    /// longer than `at_most`.
+    pub fn wait_until_all_have(&self, bucket: &str, revision: u64, at_most: Duration) -> bool {
+        self.wait_until_bucket(bucket, at_most, |view, _| {
             let mut nodes = view.state.nodes.keys().filter(|id| view.alive(**id).is_some());
-            view.state.revision >= revision && nodes.all(|id| view.report_since(*id, revision).is_some())
+            let has = |id: &NodeId| view.bucket_since(*id, bucket, revision).is_some();
+            view.state.revision >= revision && nodes.all(has)
         })
     }
 
-    /// Waits until the cluster has admitted this node, and it is as the document says. False if that takes longer than
+    /// Waits until the cluster has admitted this node, and it has become what the document says, except buckets that it
+    /// cannot make: one of those does not keep the others from being served. False if that takes longer than
     /// `at_most`, or if the node does not join: see [`Cluster::outside`].
     pub fn wait_until_served(&self, at_most: Duration) -> bool {
         let is_served =
-            |seen: &Seen| seen.view.as_ref().is_some_and(|view| self.is_served(view, seen.applied));
+            |seen: &Seen| seen.view.as_ref().is_some_and(|view| self.is_served(view, seen.applied.revision));
         self.wait_for(at_most, |seen| seen.outside.is_some() || is_served(seen))
             && is_served(&self.seen.lock())
     }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+/// After so long it is tried less often.
+const LONG: Duration = Duration::from_secs(5);
 /// How often it is said that it still fails.
 const REMIND_EVERY: Duration = Duration::from_secs(30);
 
@@ -22,6 +24,11 @@ impl Trouble {
         }
         self.said = now;
         true
+    }
+
+    /// Whether it has failed for so long that nothing is gained by trying again at once.
+    pub(super) fn is_long(&self, now: Duration) -> bool {
+        self.since.is_some_and(|since| now.saturating_sub(since) >= LONG)
     }
 
     /// It has succeeded: for how long it had failed, if it had.

@@ -230,7 +230,7 @@ mod tests {
             members: BTreeMap::new(),
             reports: BTreeMap::new(),
         };
-        let member = |at: u16| Member { incarnation: 1, address: address(at) };
+        let member = |at: u16| Member { incarnation: 1, address: address(at), limits: None };
         for (uuid, at) in [("a", 1), ("b", 3)] {
             view.members.insert(uuid.to_owned(), member(at));
             view.reports
