@@ -184,6 +184,11 @@ bugs! {
     StrandedForEver,
     /// Who was failed over, and has what a choice waits for, is not taken back.
     WitnessNotAsked,
+    // The store is restored from an older state.
+    /// A node follows a state that is older than one that it has seen.
+    OlderStateFollowed,
+    /// A node drops a bucket of which the state says nothing.
+    AbsentMeansDeleted,
 }
 
 /// Whether this mistake is to be made here.

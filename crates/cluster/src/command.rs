@@ -217,7 +217,11 @@ fn join(state: &State, uuid: &str, address: &Address, incarnation: u64) -> State
     if state.node_of(uuid).is_some() {
         return state.clone();
     }
+    let is_first = state.nodes.is_empty() && state.cluster.is_empty();
     let mut state = state.next();
+    if is_first {
+        state.cluster = format!("{uuid}-{incarnation:x}");
+    }
     let id = NodeId(state.next_node);
     state.next_node += 1;
     let status = if state.nodes.is_empty() { Status::Active } else { Status::New };

@@ -17,6 +17,8 @@ pub const MAX_BYTES: usize = 1 << 20;
 pub const MAX_NODES: usize = 128;
 /// The most buckets of a cluster, as in the field.
 pub const MAX_BUCKETS: usize = 30;
+/// How many deleted buckets are remembered: the last ones.
+pub const MAX_DELETED: usize = 256;
 /// What this program reads and writes.
 const FORMAT: u32 = 1;
 
@@ -63,6 +65,15 @@ impl Address {
     pub fn http(&self) -> String {
         format!("{}:{}", self.host(), self.http)
     }
+}
+
+/// A bucket that was deleted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Deleted {
+    /// Its name.
+    pub name: String,
+    /// The revision that deleted it.
+    pub revision: u64,
 }
 
 /// What a node can hold.
@@ -212,6 +223,18 @@ pub struct State {
     pub finished: Option<Finished>,
     /// When nodes are failed over without anybody asking.
     pub auto_failover: AutoFailover,
+    /// The cluster's identity: made when it was founded. Empty in a state of a version that did not know it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub cluster: String,
+    /// Buckets that were deleted, by identity: a node drops a bucket because it is here, not because it is absent.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub deleted: BTreeMap<String, Deleted>,
+}
+
+impl Default for State {
+    fn default() -> State {
+        State::empty()
+    }
 }
 
 impl State {
@@ -228,12 +251,26 @@ impl State {
             rebalance: None,
             finished: None,
             auto_failover: AutoFailover::default(),
+            cluster: String::new(),
+            deleted: BTreeMap::new(),
         }
     }
 
     /// The document of the next revision, so far the same.
     pub fn next(&self) -> State {
         State { revision: self.revision + 1, ..self.clone() }
+    }
+
+    /// Remembers that a bucket was deleted by this revision, and forgets the one that was deleted first if there are too
+    /// many.
+    pub(crate) fn note_deleted(&mut self, name: &str, uuid: &str) {
+        let deleted = Deleted { name: name.to_owned(), revision: self.revision };
+        self.deleted.insert(uuid.to_owned(), deleted);
+        while self.deleted.len() > MAX_DELETED {
+            let first = self.deleted.iter().min_by_key(|(_, deleted)| deleted.revision);
+            let Some(first) = first.map(|(uuid, _)| uuid.clone()) else { break };
+            self.deleted.remove(&first);
+        }
     }
 
     /// The node with this identity.

@@ -10,7 +10,7 @@ use crate::state::{Invalid, Limits, NodeId, State};
 use crate::store::{Snapshot, Version};
 
 /// One consistent look at the store.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct View {
     /// The document.
     pub state: State,

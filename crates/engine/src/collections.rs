@@ -203,6 +203,11 @@ impl Bucket {
         Ok(new)
     }
 
+    /// Ids that no scope and no collection of the bucket ever had.
+    pub fn next_ids(&self) -> NextIds {
+        *self.manifest.next_ids.lock()
+    }
+
     /// Puts a manifest in the place of the present one, as [`Bucket::change_manifest`] does.
     pub fn set_manifest(&self, new: Manifest) -> Result<(), ManifestRefusal> {
         self.change_manifest(|_, _| Ok(new)).map(drop)

@@ -224,6 +224,20 @@ pub struct Settings {
     pub purge_age_s: Option<u32>,
     /// The most that the quotas of all buckets may come to when another is made while the node runs, as `8GiB`.
     pub memory_quota: Option<String>,
+    /// The cluster to belong to, as `etcd://HOST:PORT[,...]/CLUSTER`.
+    pub join: Option<String>,
+    /// The user of etcd.
+    pub etcd_user: Option<String>,
+    /// A file whose first line is that user's password.
+    pub etcd_password_file: Option<PathBuf>,
+    /// The certificates that etcd's is signed by.
+    pub etcd_ca: Option<PathBuf>,
+    /// This node's certificate for etcd.
+    pub etcd_cert: Option<PathBuf>,
+    /// The key of that certificate.
+    pub etcd_key: Option<PathBuf>,
+    /// So many seconds the files of a bucket that the cluster deleted are kept.
+    pub quarantine_s: Option<u64>,
     /// Buckets that need more words, beside those in `buckets`.
     #[serde(default)]
     pub bucket: Vec<BucketTable>,
@@ -264,6 +278,13 @@ impl Settings {
             compaction_min_waste: self.compaction_min_waste.or(other.compaction_min_waste),
             purge_age_s: self.purge_age_s.or(other.purge_age_s),
             memory_quota: self.memory_quota.or(other.memory_quota),
+            join: self.join.or(other.join),
+            etcd_user: self.etcd_user.or(other.etcd_user),
+            etcd_password_file: self.etcd_password_file.or(other.etcd_password_file),
+            etcd_ca: self.etcd_ca.or(other.etcd_ca),
+            etcd_cert: self.etcd_cert.or(other.etcd_cert),
+            etcd_key: self.etcd_key.or(other.etcd_key),
+            quarantine_s: self.quarantine_s.or(other.quarantine_s),
             user: if self.user.is_empty() { other.user } else { self.user },
         }
     }
@@ -275,6 +296,10 @@ pub struct Config {
     /// Whether a cluster decides what this node serves: until it does, it serves nothing, and the buckets named here
     /// are not opened.
     pub is_member: bool,
+    /// Whether the folder of data is made that of a node that never was in a cluster, with the copies that it has.
+    pub leaves_cluster: bool,
+    /// So many seconds the files of a bucket that the cluster deleted are kept.
+    pub quarantine_s: u64,
     /// Where the data are.
     pub data_dir: PathBuf,
     /// Address for clients.
@@ -332,6 +357,8 @@ impl CompactionRules {
     }
 }
 
+/// Long enough to notice that a bucket is gone, in seconds.
+const DEFAULT_QUARANTINE_S: u64 = 3_600;
 /// Files that may be open where nobody says and the limit of descriptors is not known.
 const DEFAULT_MAX_OPEN_FILES: usize = 400;
 
@@ -357,6 +384,8 @@ impl Config {
         let buckets = bucket_specs(settings.buckets, settings.bucket)?;
         let config = Config {
             is_member: false,
+            leaves_cluster: false,
+            quarantine_s: settings.quarantine_s.unwrap_or(DEFAULT_QUARANTINE_S),
             data_dir: settings.data.unwrap_or(data_dir),
             kv_addr: parse_address(settings.kv.as_deref().unwrap_or("127.0.0.1:11210"))?,
             http_addr: parse_address(settings.http.as_deref().unwrap_or("127.0.0.1:8091"))?,

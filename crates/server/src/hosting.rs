@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,10 +13,12 @@ use kvstore::{CouchConfig, Journaled, JournaledConfig, KvStore};
 use parking_lot::{Condvar, Mutex};
 
 use crate::bucket_list::{BucketList, ListError};
+use crate::cluster::membership;
 use crate::config::{BucketSpec, Config, Switch};
 use crate::data_dir::{DataDir, DataDirError};
 use crate::node::Served;
 use crate::node_buckets::require_durability;
+use crate::quarantine::Quarantine;
 use crate::server::CHANGES_BITS;
 
 /// Threads of a bucket that read values which clients wait for.
@@ -59,6 +61,12 @@ pub enum HostFailure {
         /// What the system said.
         source: io::Error,
     },
+    /// There are files of a bucket of which nobody says what it is.
+    #[error(
+        "the folder of data has a bucket {0} that came from a configuration or a flag: name it in the configuration \
+         file, such as buckets = [\"{0}:256MiB\"], so that the node can bring it into its cluster"
+    )]
+    NotNamed(String),
     /// A thread could not be started.
     #[error("cannot start a thread: {0}")]
     Thread(#[from] io::Error),
@@ -74,6 +82,7 @@ pub struct Host {
     list: Mutex<BucketList>,
     threads: Mutex<BTreeMap<String, Vec<Task>>>,
     memory_quota_bytes: u64,
+    quarantine: Quarantine,
 }
 
 impl Host {
@@ -89,8 +98,14 @@ impl Host {
             .or_else(|| machine_memory_bytes(env).map(|bytes| bytes / 5 * 4))
             .unwrap_or(u64::MAX);
         let list = BucketList::read(data_dir.path(), env)?;
-        let host =
-            Host { config, data_dir, list: Mutex::new(list), threads: Mutex::default(), memory_quota_bytes };
+        // Who deletes a bucket of a node alone means it.
+        let keep_s = if config.is_member { config.quarantine_s } else { 0 };
+        let quarantine = Quarantine::new(data_dir.path(), keep_s);
+        let (list, threads) = (Mutex::new(list), Mutex::default());
+        let host = Host { config, data_dir, list, threads, memory_quota_bytes, quarantine };
+        if host.config.is_member {
+            host.take_along(env)?;
+        }
         let removing = host.list.lock().removing().to_vec();
         for name in removing {
             host.remove_files(&name, env)?;
@@ -102,6 +117,37 @@ impl Host {
         specs.extend(added.filter(|spec| configured.iter().all(|other| other.name != spec.name)));
         let served = specs.iter().map(|spec| host.open_bucket(spec, env)).collect::<Result<_, _>>()?;
         Ok((host, served))
+    }
+
+    /// A node that never was in a cluster brings the buckets that it has: those of its configuration are in the list from
+    /// now on, like those that were made while it ran.
+    fn take_along(&self, env: &Env) -> Result<(), HostFailure> {
+        let failed = |path: &Path, source| {
+            let operation = "look for buckets in";
+            HostFailure::DataDir(DataDirError::Io { operation, path: path.to_owned(), source })
+        };
+        let (data, buckets) = (self.data_dir.path(), self.data_dir.buckets());
+        if membership::belongs_to_cluster(env, data).map_err(|error| failed(data, error))? {
+            return Ok(());
+        }
+        let names = match env.disk.read_dir(&buckets) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            names => names.map_err(|error| failed(&buckets, error))?,
+        };
+        let mut list = self.list.lock();
+        for name in names {
+            if list.has(&name) {
+                continue;
+            }
+            let spec = self.config.buckets.iter().find(|spec| spec.name == name);
+            list.put(spec.ok_or(HostFailure::NotNamed(name))?, env)?;
+        }
+        Ok(())
+    }
+
+    /// Erases the files of deleted buckets that were kept for long enough.
+    pub(crate) fn erase_old(&self, env: &Env) -> io::Result<()> {
+        self.quarantine.erase_old(env)
     }
 
     /// The most that the quotas of all buckets may come to when another is made, in bytes.
@@ -181,7 +227,7 @@ impl Host {
     fn remove_files(&self, name: &str, env: &Env) -> Result<(), HostFailure> {
         let folder = self.data_dir.bucket(name);
         let remove = || {
-            env.disk.remove_dir_all(&folder)?;
+            self.quarantine.remove(env, &folder, name)?;
             match env.disk.sync_dir(&self.data_dir.buckets()) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
                 done => done,

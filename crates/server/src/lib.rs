@@ -32,6 +32,7 @@ pub mod node_buckets;
 pub mod output;
 pub mod privilege;
 pub mod push;
+mod quarantine;
 pub mod reaper;
 pub mod replication;
 pub mod reply;

@@ -11,6 +11,7 @@ use protocol::extras::ConfigVersion;
 use tokio::sync::watch;
 
 use crate::acceptor;
+use crate::cluster::membership;
 use crate::cluster_map::NodeAddress;
 use crate::config::Config;
 use crate::counters::WorkerCounters;
@@ -33,6 +34,14 @@ pub enum Failure {
     /// The folder cannot be used.
     #[error(transparent)]
     DataDir(#[from] DataDirError),
+    /// The folder belongs to a node of a cluster, and the node was started as one that decides itself what it serves.
+    #[error(
+        "{} belongs to a node of a cluster, which decides what the node serves: start it with --join \
+         etcd://HOST:PORT/CLUSTER, or with join in the configuration file; to leave the cluster for good and serve the \
+         copies that are here, start it once with --leave-cluster",
+        .0.display()
+    )]
+    BelongsToCluster(PathBuf),
     /// A bucket cannot be opened or closed.
     #[error(transparent)]
     Bucket(#[from] HostFailure),
@@ -87,6 +96,18 @@ pub fn serve_prepared(
     prepare: impl FnOnce(&Arc<Node>) -> Result<(), Failure>,
 ) -> Result<Server, Failure> {
     let data_dir = Arc::new(DataDir::take(&config.data_dir, &env)?);
+    let folder = data_dir.path();
+    let failed = |source| DataDirError::Io {
+        operation: "tell whether a cluster decides about",
+        path: folder.to_owned(),
+        source,
+    };
+    if config.leaves_cluster {
+        membership::leave_cluster(&env, folder).map_err(failed)?;
+    }
+    if !config.is_member && membership::belongs_to_cluster(&env, folder).map_err(failed)? {
+        return Err(Failure::BelongsToCluster(folder.to_owned()));
+    }
     let (host, buckets) = Host::open(config.clone(), Arc::clone(&data_dir), &env)?;
     let listen = |addr| acceptor::listen(&env, addr).map_err(|source| Failure::Listen { addr, source });
     let kv = listen(config.kv_addr)?;

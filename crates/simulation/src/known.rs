@@ -94,6 +94,8 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
     (Bug::AdmissionWaits, Simulator::Logic, 11),
     (Bug::StrandedForEver, Simulator::Logic, 10),
     (Bug::WitnessNotAsked, Simulator::Logic, 11),
+    (Bug::OlderStateFollowed, Simulator::Logic, 1769),
+    (Bug::AbsentMeansDeleted, Simulator::Logic, 12),
     (Bug::JournalNotSynced, Simulator::Replication, 2),
     (Bug::FilesNotSynced, Simulator::Replication, 1),
     (Bug::ReplayStopsEarly, Simulator::Replication, 2),

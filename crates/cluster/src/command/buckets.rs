@@ -70,7 +70,8 @@ pub(super) fn apply(view: &View, command: &Command) -> Result<State, Refused> {
         Command::FlushBucket { name } => flush(view, name),
         Command::DropBucket { name } => {
             let mut state = state.next();
-            state.buckets.remove(name).ok_or(Refused::NoSuchBucket)?;
+            let bucket = state.buckets.remove(name).ok_or(Refused::NoSuchBucket)?;
+            state.note_deleted(name, &bucket.uuid);
             Ok(state)
         }
         _ => Ok(state.clone()),

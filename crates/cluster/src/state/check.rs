@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::bucket::{MAX_REPLICAS, present};
-use super::{Bucket, Chain, FORMAT, MAX_BUCKETS, MAX_BYTES, MAX_NODES, NodeId, State, Step};
+use super::{Bucket, Chain, FORMAT, MAX_BUCKETS, MAX_BYTES, MAX_DELETED, MAX_NODES, NodeId, State, Step};
 
 /// Why a document is not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -51,6 +51,9 @@ impl State {
         }
         if self.buckets.len() > MAX_BUCKETS {
             return Err(Invalid::TooMany("buckets"));
+        }
+        if self.deleted.len() > MAX_DELETED {
+            return Err(Invalid::TooMany("deleted buckets"));
         }
         let mut uuids = BTreeSet::new();
         for node in self.nodes.values() {

@@ -10,6 +10,7 @@ mod lease;
 mod node;
 #[cfg(feature = "planted")]
 mod planted;
+mod restore;
 #[path = "../../../simulation/src/store.rs"]
 #[allow(dead_code, reason = "the world reads what the store holds itself")]
 mod store;
@@ -58,6 +59,7 @@ fn nothing_is_violated() {
         ("cuts", sum.cuts),
         ("freezes", sum.freezes),
         ("refusals by the fence", sum.fenced),
+        ("restored stores", sum.restores),
     ] {
         assert!(count >= seeds / 10, "only {count} {what}");
     }

@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use base::VbState;
 use base::env::sim::SplitMix64;
+use cluster::membership::{self, Fate};
 use cluster::store::Version;
 use cluster::{
-    Address, Agent, Chain, Following, Given, Leader, LeaderConfig, Member, Report, Seat, VbReport, View,
-    take_seats,
+    Address, Agent, Chain, Following, Given, Leader, LeaderConfig, Member, Membership, Report, Seat,
+    VbReport, View, take_seats,
 };
 
 use crate::bugs::Bug;
@@ -20,6 +21,7 @@ use crate::data::Copy;
 use crate::lease::Held;
 
 pub const BUCKET: &str = "b";
+pub const BUCKET_UUID: &str = "00000000000000000000000000000000";
 
 pub struct SimNode {
     pub uuid: String,
@@ -35,6 +37,8 @@ pub struct SimNode {
     pub view: Option<Rc<View>>,
     pub read_at: Version,
     pub applied: u64,
+    /// The newest state that it has seen; outlives it.
+    pub seen: Membership,
     pub leader: Leader,
     pub copies: RefCell<BTreeMap<u16, Copy>>,
     given: Given<Vec<Chain>>,
@@ -53,6 +57,7 @@ impl SimNode {
             view: None,
             read_at: Version::ABSENT,
             applied: 0,
+            seen: Membership::default(),
             leader: new_leader(),
             copies: RefCell::default(),
             given: Given::default(),
@@ -117,7 +122,18 @@ impl SimNode {
             self.applied = view.state.revision;
             return BTreeSet::new();
         };
-        let Some(bucket) = view.state.buckets.get(BUCKET) else { return BTreeSet::new() };
+        let Some(bucket) = view.state.buckets.get(BUCKET) else {
+            // Its identity is what World gives it.
+            if membership::fate(&view.state, BUCKET, Some(BUCKET_UUID)) == Fate::Unknown {
+                let copies = self.copies.get_mut().values_mut();
+                copies.for_each(|copy| copy.stop(VbState::Dead));
+            } else {
+                self.copies.get_mut().clear();
+            }
+            self.given = Given::default();
+            self.applied = view.state.revision;
+            return BTreeSet::new();
+        };
         let seat = Copies { copies: &self.copies, activated: RefCell::default(), rng: RefCell::new(rng) };
         let Ok(()) = take_seats(&agent, bucket, &seat, &mut self.given);
         let activated = seat.activated.take();

@@ -15,7 +15,8 @@ use serde_json::json;
 use crate::aims::{Aims, Blow};
 use crate::bugs::Bug;
 use crate::data::{Copy, Write};
-use crate::node::{BUCKET, SimNode};
+use crate::node::{BUCKET, BUCKET_UUID, SimNode};
+use crate::restore::{Phase, Restore};
 use crate::store::{self, Request, TTL, serve};
 
 pub const VBUCKETS: u16 = 4;
@@ -40,6 +41,7 @@ pub struct Tally {
     pub cuts: u64,
     pub freezes: u64,
     pub fenced: u64,
+    pub restores: u64,
 }
 
 impl Tally {
@@ -56,6 +58,7 @@ impl Tally {
             (&mut self.cuts, other.cuts),
             (&mut self.freezes, other.freezes),
             (&mut self.fenced, other.fenced),
+            (&mut self.restores, other.restores),
         ] {
             *sum += n;
         }
@@ -88,6 +91,7 @@ pub enum Event {
     Fault,
     Blow(Blow),
     Heal(Blow),
+    Restore(Phase),
 }
 
 pub struct World {
@@ -109,7 +113,11 @@ pub struct World {
     /// How long clients wait at most, in microseconds.
     pace_us: u64,
     committed: BTreeMap<u16, Vec<u64>>,
-    newest: State,
+    pub newest: State,
+    /// What happens to the store; nothing in most runs.
+    pub restore: Option<Restore>,
+    /// Nobody reaches the store.
+    pub is_store_away: bool,
     last_leader: Option<String>,
     pub tally: Tally,
     violation: Option<String>,
@@ -143,17 +151,19 @@ impl World {
             pace_us,
             committed: BTreeMap::new(),
             newest: State::empty(),
+            restore: None,
+            is_store_away: false,
             last_leader: None,
             tally: Tally::default(),
             violation: None,
             is_shown: std::env::var_os("SIMULATION_SHOW").is_some(),
         };
-        world.found();
+        world.found(seed);
         world
     }
 
     /// A cluster whose nodes have all joined, with one bucket.
-    fn found(&mut self) {
+    fn found(&mut self, seed: u64) {
         let mut state: Option<State> = None;
         for at in 0..self.nodes.len() {
             let incarnation = self.nodes[at].held.life.incarnation();
@@ -178,22 +188,31 @@ impl World {
         state.auto_failover.max_count = 2;
         let create = Command::CreateBucket {
             name: BUCKET.to_owned(),
-            uuid: "0".repeat(32),
+            uuid: BUCKET_UUID.to_owned(),
             settings: json!({}),
             replicas: self.rng.between(1, 3) as u8,
             vbuckets: VBUCKETS,
             manifest: json!({}),
         };
+        self.restore = Restore::of(seed, &state);
         let state = command::apply(&bare(&state), &create).expect("a bucket can be made");
-        let json = state.to_json().expect("sound");
-        let put = Swap { key: keys::STATE, expected: None, value: Some(&json), lease: None };
-        self.store.swap(put).expect("it answers");
-        self.newest = state;
+        self.put_state(state);
         for at in 0..self.nodes.len() {
             self.start(at);
         }
         self.push(1_000, 0, 0, Event::Client);
         self.push(300_000, 0, 0, Event::Fault);
+        if let Some(delay) = self.restore.as_mut().map(Restore::begins_us) {
+            self.push(delay, 0, 0, Event::Restore(Phase::Backup));
+        }
+    }
+
+    /// Puts a state into the store, whatever is there; returns that.
+    pub fn put_state(&mut self, state: State) -> State {
+        let json = state.to_json().expect("sound");
+        let put = Swap { key: keys::STATE, expected: None, value: Some(&json), lease: None };
+        self.store.swap(put).expect("it answers");
+        std::mem::replace(&mut self.newest, state)
     }
 
     /// Its clocks begin to tick.
@@ -229,7 +248,8 @@ impl World {
     }
 
     pub fn reaches(&self, from: usize, to: usize) -> bool {
-        !self.cut.contains(&(from, to))
+        let is_away = self.is_store_away && (from == STORE || to == STORE);
+        !is_away && !self.cut.contains(&(from, to))
     }
 
     pub fn run(&mut self) -> Result<Tally, String> {
@@ -262,6 +282,7 @@ impl World {
             Event::AtStore(request, sent_ns) => return self.at_store(at, boot, request, sent_ns),
             Event::Blow(blow) => return self.blow(at, blow),
             Event::Heal(blow) => return self.heal_from(at, blow),
+            Event::Restore(phase) => return self.restore(phase),
             _ => {}
         }
         let node = &self.nodes[at];
@@ -387,6 +408,17 @@ impl World {
             return;
         }
         node.read_at = look.snapshot.version;
+        let standing = Standing::of(&look.snapshot, &node.uuid);
+        // Before anything is done that it says.
+        if node.seen.check(&view.state).is_err() {
+            node.held.note_admission(&State::empty(), &node.uuid);
+            node.view = None;
+            if standing == Standing::Leads {
+                self.ask(at, Request::Resign(look.snapshot.version_of(keys::LEADER)));
+            }
+            return;
+        }
+        node.seen = node.seen.after(&view.state).unwrap_or_else(|| node.seen.clone());
         node.view = Some(Rc::clone(&view));
         node.held.note_admission(&view.state, &node.uuid);
         let (uuid, lease) = (node.uuid.clone(), node.held.life.lease());
@@ -394,7 +426,6 @@ impl World {
         let most_us = if now_us < node.slow_until_us { 400_000 } else { 20_000 };
         let (delay, boot) = (self.rng.between(100, most_us), self.nodes[at].boot);
         self.push(delay, at, boot, Event::Apply(Rc::clone(&view)));
-        let standing = Standing::of(&look.snapshot, &uuid);
         if view.state.node_of(&uuid).is_none() {
             // Who does not belong to the cluster does not lead it.
             if standing == Standing::Leads {

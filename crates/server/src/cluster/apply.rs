@@ -1,9 +1,10 @@
 //! Becoming what the document says: buckets, roles of vBuckets, links, the map for clients.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 
+use ::cluster::membership::{self, Fate};
 use ::cluster::state::Chain;
 use ::cluster::{Agent, Following, Given, NodeId, Seat, State, VbReport, View, take_seats};
 use base::{VbId, VbState};
@@ -24,6 +25,8 @@ use crate::replication::{Source, Sources, WantError};
 pub(super) struct Asked {
     settings: BTreeMap<String, Value>,
     given: BTreeMap<String, Given<Topology>>,
+    /// Buckets of which the state says nothing: that was logged.
+    unknown: BTreeSet<String>,
 }
 
 /// The buckets that are not what the document says, each with the reason.
@@ -109,39 +112,54 @@ impl Cluster {
     /// A node that has left serves nobody and follows nobody; its documents stay where they are. Returns the buckets of
     /// which it has not let go.
     pub(super) fn serve_nobody(&self) -> Failed {
-        let let_go = |bucket: &Arc<Bucket>, name: &str| {
-            let links = self.node.replication().want(bucket, &Sources::new());
-            links.map_err(|error| ApplyError::Links(name.to_owned(), error))?;
-            let lives = |vb: &u16| role(bucket, *vb).is_some_and(|is| is != VbState::Dead);
-            (0..bucket.vbuckets()).filter(lives).try_for_each(|vb| {
-                let dead = bucket.set_vbucket_state(VbId(vb), VbState::Dead, None);
-                dead.map_err(|refusal| ApplyError::Vbucket(name.to_owned(), vb, format!("{refusal:?}")))
-            })
-        };
-        let buckets = self.node.buckets().into_iter();
-        buckets.filter_map(|(spec, bucket)| Some((let_go(&bucket, &spec.name).err()?, spec.name))).fold(
-            Failed::new(),
-            |mut failed, (error, name)| {
-                failed.insert(name, error);
-                failed
-            },
-        )
+        let names = self.node.bucket_names().into_iter();
+        names.filter_map(|name| self.let_go(&name).err().map(|error| (name, error))).collect()
     }
 
-    /// Deletes the buckets that the node is not to have.
+    /// A bucket serves nobody and follows nobody; its documents stay where they are.
+    fn let_go(&self, name: &str) -> Result<(), ApplyError> {
+        let Some(bucket) = self.node.bucket(name) else { return Ok(()) };
+        let links = self.node.replication().want(&bucket, &Sources::new());
+        links.map_err(|error| ApplyError::Links(name.to_owned(), error))?;
+        let lives = |vb: &u16| role(&bucket, *vb).is_some_and(|is| is != VbState::Dead);
+        (0..bucket.vbuckets()).filter(lives).try_for_each(|vb| {
+            let dead = bucket.set_vbucket_state(VbId(vb), VbState::Dead, None);
+            dead.map_err(|refusal| ApplyError::Vbucket(name.to_owned(), vb, format!("{refusal:?}")))
+        })
+    }
+
+    /// Deletes the buckets that the state says were deleted, or are others now. One of which the state says nothing is
+    /// kept: whoever lost the state must not lose the documents, too.
     fn drop_buckets(&self, state: &State, agent: Agent, asked: &mut Asked, failed: &mut Failed) {
         for name in self.node.bucket_names() {
-            let stays = state.buckets.get(&name).is_some_and(|bucket| !self.is_another(&name, bucket));
-            if stays && agent.has_buckets() {
-                continue;
-            }
-            let deleted = self.node.delete_bucket(&name);
-            let deleted = deleted.map_err(|error| ApplyError::Bucket(name.clone(), error));
-            match deleted.and_then(|()| self.note(&name, None)) {
-                Ok(()) => asked.forget(&name),
-                Err(error) => drop(failed.insert(name, error)),
-            }
+            let uuid = self.noted.lock().get(&name).map(|note| note.uuid.clone());
+            let fate = membership::fate(state, &name, uuid.as_deref());
+            let outcome = match fate {
+                // A node that was taken back without its copies has no buckets before its share comes.
+                Fate::Stays if agent.has_buckets() => continue,
+                Fate::Unknown => self.keep_unknown(&name, asked),
+                Fate::Stays | Fate::Replaced | Fate::Deleted => self.drop_bucket(&name, asked),
+            };
+            outcome.unwrap_or_else(|error| drop(failed.insert(name, error)));
         }
+    }
+
+    fn drop_bucket(&self, name: &str, asked: &mut Asked) -> Result<(), ApplyError> {
+        let deleted = self.node.delete_bucket(name);
+        deleted.map_err(|error| ApplyError::Bucket(name.to_owned(), error))?;
+        asked.forget(name);
+        self.note(name, None)
+    }
+
+    fn keep_unknown(&self, name: &str, asked: &mut Asked) -> Result<(), ApplyError> {
+        if asked.unknown.insert(name.to_owned()) {
+            tracing::warn!(
+                bucket = name,
+                "the cluster's state neither has the bucket nor says that it was deleted: this node keeps its copies \
+                 and serves nobody; if they are not needed, make a bucket of this name in the cluster and delete it"
+            );
+        }
+        self.let_go(name)
     }
 
     /// Makes a bucket that is not there, and changes its settings, flushes and manifest to those of the document.
@@ -155,8 +173,9 @@ impl Cluster {
         if self.node.bucket(name).is_none() {
             let spec = bucket_list::from_json(&bucket.settings);
             let spec = spec.ok_or_else(|| ApplyError::Settings(name.to_owned()))?;
-            self.node.create_bucket(spec).map_err(failed)?;
+            // First, so that a bucket that is there is never without its identity.
             self.note(name, Some(Note { uuid: bucket.uuid.clone(), flushes: bucket.flushes }))?;
+            self.node.create_bucket(spec).map_err(failed)?;
         } else if asked.settings.get(name).is_some_and(|before| *before != bucket.settings) {
             let change = change_to(&bucket.settings).ok_or_else(|| ApplyError::Settings(name.to_owned()))?;
             self.node.change_bucket(name, change).map_err(failed)?;
@@ -164,11 +183,6 @@ impl Cluster {
         asked.settings.insert(name.to_owned(), bucket.settings.clone());
         self.apply_flush(name, bucket, asked)?;
         self.apply_manifest(name, &bucket.manifest)
-    }
-
-    /// Whether what this node has under a name is another bucket, that was deleted while the node was away.
-    fn is_another(&self, name: &str, bucket: &::cluster::Bucket) -> bool {
-        self.noted.lock().get(name).is_some_and(|note| note.uuid != bucket.uuid)
     }
 
     fn note(&self, name: &str, note: Option<Note>) -> Result<(), ApplyError> {
@@ -237,6 +251,7 @@ impl Asked {
     fn forget(&mut self, name: &str) {
         self.settings.remove(name);
         self.given.remove(name);
+        self.unknown.remove(name);
     }
 }
 

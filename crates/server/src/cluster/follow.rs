@@ -5,15 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::cluster::store::{Snapshot, Swap, Version};
-use ::cluster::{Agent, Command, Leader, Standing, State, Status, View, command, keys};
+use ::cluster::{Agent, Command, Leader, Stale, Standing, State, Status, View, command, keys};
 
 use super::apply::Failed;
 use super::credentials::{self, Known};
 use super::trouble::Trouble;
 use super::{Cluster, ClusterError};
+use crate::bucket_list;
+use ::cluster::state::NextIds;
 
 /// How soon positions are reported again while something is under way.
 const REPORT_EVERY: Duration = Duration::from_millis(20);
+/// How often it is looked whether files of deleted buckets were kept for long enough.
+const ERASE_EVERY: Duration = Duration::from_secs(60);
 /// How soon what did not succeed is tried again, and how long a change may be overlooked.
 const TRY_AGAIN: Duration = Duration::from_millis(200);
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -45,7 +49,13 @@ impl Cluster {
             is_known: self.user.is_none(),
         };
         let mut trouble = Trouble::default();
+        let mut erase_at = Duration::ZERO;
         while !self.is_stopping() {
+            let now = self.node.env().clock.monotonic();
+            if now >= erase_at {
+                erase_at = now + ERASE_EVERY;
+                self.erase_old();
+            }
             let looked = self.look(&mut memory).and_then(|(version, patience)| {
                 self.found_again(&mut trouble);
                 Ok(self.store.wait(version, patience.min(LOOK_AGAIN))?)
@@ -54,6 +64,13 @@ impl Cluster {
                 self.has_lost(&error, &mut trouble);
                 self.pause(TRY_AGAIN);
             }
+        }
+    }
+
+    fn erase_old(&self) {
+        let erased = self.node.host().map_or(Ok(()), |host| host.erase_old(self.node.env()));
+        if let Err(error) = erased {
+            tracing::warn!(%error, "the files of deleted buckets are kept longer than they should be");
         }
     }
 
@@ -79,7 +96,8 @@ impl Cluster {
             return Ok((snapshot.version, LOOK_AGAIN));
         }
         let Some(view) = View::of(&snapshot)? else {
-            if let Some(why) = self.keeps_what_it_has("etcd holds no cluster of this name") {
+            if let Some(why) = self.may_not_found() {
+                self.close();
                 self.stay_outside(why);
                 return Ok((snapshot.version, LOOK_AGAIN));
             }
@@ -87,18 +105,21 @@ impl Cluster {
             if !memory.is_known {
                 return self.write_credentials(&snapshot);
             }
-            let incarnation = self.life.lock().incarnation();
-            let state = command::found(&self.uuid, &self.address, incarnation);
+            let state = self.found()?;
             self.write(&state, Version::ABSENT)?;
             return Ok((snapshot.version, Duration::ZERO));
         };
         let view = Arc::new(view);
+        // Before anything is done that it says.
+        if let Err(stale) = self.note_seen(&view.state)? {
+            return self.refuse(&snapshot, &stale);
+        }
         if view.state.node_of(&self.uuid).is_none() {
             return self.look_from_outside(memory, &snapshot, view);
         }
         memory.has_belonged = true;
         self.seen.lock().outside = None;
-        self.note_admission(&view);
+        self.note_admission(&view.state);
         let incarnation = self.life.lock().incarnation();
         let failed = self.apply(&view, incarnation, &mut memory.asked);
         let is_held = self.settle_failed(&failed, incarnation, memory);
@@ -150,6 +171,77 @@ impl Cluster {
         is_held
     }
 
+    /// Notes durably that a state was seen, if it may be followed.
+    fn note_seen(&self, state: &State) -> Result<Result<(), Stale>, ClusterError> {
+        let mut membership = self.membership.lock();
+        if let Err(stale) = membership.check(state) {
+            return Ok(Err(stale));
+        }
+        let noted = membership.note(self.node.env(), state);
+        noted.map(Ok).map_err(|error| ClusterError::Io("what is noted of the cluster", error))
+    }
+
+    /// Follows a state no further: the node serves nobody and leads nobody. It keeps its lease, and reports nothing, so
+    /// that nodes which follow the state do not take what it may have served.
+    fn refuse(&self, snapshot: &Snapshot, stale: &Stale) -> Result<(Version, Duration), ClusterError> {
+        self.close();
+        self.resign(snapshot)?;
+        self.stay_outside(stale.to_string());
+        Ok((snapshot.version, LOOK_AGAIN))
+    }
+
+    /// Serves nobody until a state is followed again.
+    fn close(&self) {
+        self.note_admission(&State::empty());
+    }
+
+    fn resign(&self, snapshot: &Snapshot) -> Result<(), ClusterError> {
+        if Standing::of(snapshot, &self.uuid) == Standing::Leads {
+            let expected = Some(snapshot.version_of(keys::LEADER));
+            self.store.swap(Swap { key: keys::LEADER, expected, value: None, lease: None })?;
+        }
+        Ok(())
+    }
+
+    /// The state of a cluster whose first node this is, with the buckets that the node has.
+    fn found(&self) -> Result<State, ClusterError> {
+        let incarnation = self.life.lock().incarnation();
+        let mut state = command::found(&self.uuid, &self.address, incarnation);
+        for (spec, bucket) in self.node.buckets() {
+            let random = &self.node.env().random;
+            let create = Command::CreateBucket {
+                name: spec.name.clone(),
+                uuid: format!("{:016x}{:016x}", random.next_u64(), random.next_u64()),
+                settings: bucket_list::to_json(&spec),
+                replicas: spec.replicas,
+                vbuckets: bucket.vbuckets(),
+                manifest: bucket.manifest().to_json(),
+            };
+            let view = View { state, version: Version::ABSENT, ..View::default() };
+            state = command::apply(&view, &create)?;
+            let ids = bucket.next_ids();
+            if let Some(bucket) = state.buckets.get_mut(&spec.name) {
+                bucket.next_ids = NextIds { scope: ids.scope.0, collection: ids.collection.0 };
+            }
+        }
+        Ok(state)
+    }
+
+    /// Why a node founds no cluster in an empty store: it belongs to one. The buckets of a node that never was in a
+    /// cluster are the first of a new one.
+    fn may_not_found(&self) -> Option<String> {
+        let seen = self.membership.lock().get().map(|seen| seen.revision);
+        if let Some(revision) = seen {
+            return Some(format!(
+                "the coordination store holds no cluster of this name, and this node has seen revision {revision} of \
+                 one: see that --join names the right store and cluster, and restore the store if its entries are \
+                 lost; or leave the cluster with --leave-cluster, and found another one"
+            ));
+        }
+        let was_member = !self.noted.lock().is_empty();
+        was_member.then(|| self.keeps_what_it_has("etcd holds no cluster of this name")).flatten()
+    }
+
     /// Whether nothing speaks against this node: what is in the store is looked at until it is known to be this node's.
     fn is_known(&self, memory: &mut Memory, snapshot: &Snapshot) -> bool {
         let Some(user) = self.user.as_ref().filter(|_| !memory.is_known) else { return true };
@@ -191,7 +283,7 @@ impl Cluster {
         snapshot: &Snapshot,
         view: Arc<View>,
     ) -> Result<(Version, Duration), ClusterError> {
-        self.note_admission(&view);
+        self.note_admission(&view.state);
         let kept = self.keeps_what_it_has("this node does not belong to its cluster (any more)");
         if !memory.has_belonged && kept.is_none() {
             let incarnation = self.life.lock().incarnation();
@@ -199,10 +291,7 @@ impl Cluster {
             self.ask(&Command::Join { uuid, address, incarnation })?;
             return Ok((snapshot.version, Duration::ZERO));
         }
-        if Standing::of(snapshot, &self.uuid) == Standing::Leads {
-            let expected = Some(snapshot.version_of(keys::LEADER));
-            self.store.swap(Swap { key: keys::LEADER, expected, value: None, lease: None })?;
-        }
+        self.resign(snapshot)?;
         let failed = self.serve_nobody();
         for (name, error) in &failed {
             tracing::warn!(bucket = name, %error, "this node has left its cluster, and has not let go of the bucket");

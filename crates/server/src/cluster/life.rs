@@ -1,7 +1,7 @@
 //! The lease, and the fence that goes with it.
 
 use ::cluster::store::{StoreFailure, Swap, Swapped};
-use ::cluster::{Life, Member, View, keys};
+use ::cluster::{Life, Member, State, keys};
 use base::env::Env;
 
 use super::Cluster;
@@ -75,9 +75,9 @@ impl Cluster {
     }
 
     /// Notes whether the newest document lets this life serve.
-    pub(super) fn note_admission(&self, view: &View) {
+    pub(super) fn note_admission(&self, state: &State) {
         let mut life = self.life.lock();
-        life.note_admission(&view.state, &self.uuid);
+        life.note_admission(state, &self.uuid);
         self.move_fence(&life);
     }
 

@@ -11,6 +11,7 @@ mod follow;
 pub(crate) mod identity;
 mod layout;
 mod life;
+pub(crate) mod membership;
 mod noted;
 pub(crate) mod serving;
 mod trouble;
@@ -34,6 +35,7 @@ pub use etcd::{AddressError, EtcdAccess, EtcdAddress, EtcdStore, EtcdTls, EtcdUs
 
 use crate::config::UserSpec;
 use crate::node::Node;
+use membership::Seen as Membership;
 use noted::Noted;
 
 /// What a node of a cluster goes by.
@@ -63,6 +65,15 @@ pub enum ClusterError {
     /// The cluster refuses.
     #[error(transparent)]
     Refused(#[from] Refused),
+    /// The store holds an older state, or that of another cluster.
+    #[error(transparent)]
+    Stale(#[from] ::cluster::Stale),
+    /// The state in the store is one that this node follows.
+    #[error(
+        "there is nothing to adopt: the coordination store holds no older state than this node has seen, and none of \
+         another cluster"
+    )]
+    NothingToAdopt,
     /// The store holds no cluster yet.
     #[error("there is no cluster yet")]
     NoCluster,
@@ -123,6 +134,8 @@ pub struct Cluster {
     life: Mutex<Life>,
     /// What this node has of the cluster's buckets.
     noted: Mutex<Noted>,
+    /// The newest state that this node has seen, durably.
+    membership: Mutex<Membership>,
     seen: Mutex<Seen>,
     changed: Condvar,
     is_stopping: AtomicBool,
@@ -181,6 +194,9 @@ impl Cluster {
             identity::of_node(&node).map_err(|error| ClusterError::Io("the node's identity", error))?;
         let noted = Noted::read(node.env(), data_folder(&node));
         let noted = noted.map_err(|error| ClusterError::Io("what is noted of buckets", error))?;
+        let membership = Membership::read(node.env(), data_folder(&node));
+        let membership =
+            membership.map_err(|error| ClusterError::Io("what is noted of the cluster", error))?;
         let limits = node
             .host()
             .map(|host| Limits { quota_bytes: host.memory_quota_bytes(), vbuckets: host.config().vbuckets });
@@ -195,6 +211,7 @@ impl Cluster {
             user,
             life,
             noted: Mutex::new(noted),
+            membership: Mutex::new(membership),
             seen: Mutex::default(),
             changed: Condvar::new(),
             is_stopping: AtomicBool::new(false),
@@ -325,6 +342,7 @@ impl Cluster {
         for _ in 0..TRIES {
             let snapshot = self.store.read().map_err(ClusterError::from)?;
             let view = View::of(&snapshot).map_err(ClusterError::from)?.ok_or(ClusterError::NoCluster)?;
+            self.membership.lock().check(&view.state).map_err(ClusterError::from)?;
             let next = command::apply(&view, &what(&view)?).map_err(ClusterError::from)?;
             if next.revision == view.state.revision {
                 return Ok(Arc::new(view));
@@ -334,6 +352,35 @@ impl Cluster {
             }
         }
         Err(ClusterError::Busy.into())
+    }
+
+    /// Follows the state that the store holds, although it is older than one that this node has seen, or that of another
+    /// cluster: writes it anew, newer than what this node has seen. What was changed since is given up. Blocks.
+    pub fn adopt(&self) -> Result<u64, ClusterError> {
+        for _ in 0..TRIES {
+            let snapshot = self.store.read()?;
+            let view = View::of(&snapshot)?.ok_or(ClusterError::NoCluster)?;
+            let mut membership = self.membership.lock();
+            let seen = membership.get().cloned().unwrap_or_default();
+            if seen.check(&view.state).is_ok() {
+                return Err(ClusterError::NothingToAdopt);
+            }
+            let next = seen.adopt(&view.state);
+            if self.write(&next, view.version)?.is_none() {
+                continue;
+            }
+            tracing::warn!(
+                seen = seen.revision,
+                adopted = view.state.revision,
+                as_revision = next.revision,
+                "an older state of the cluster was adopted"
+            );
+            let env = self.node.env();
+            let noted = membership.put(env, ::cluster::Membership::of(&next));
+            noted.map_err(|error| ClusterError::Io("what is noted of the cluster", error))?;
+            return Ok(next.revision);
+        }
+        Err(ClusterError::Busy)
     }
 
     /// Writes a document in the place of another one; nothing if that is not the one in the store.

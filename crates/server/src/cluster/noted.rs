@@ -36,6 +36,11 @@ impl Noted {
         Ok(Noted { file, notes })
     }
 
+    /// Whether nothing is noted.
+    pub(super) fn is_empty(&self) -> bool {
+        self.notes.is_empty()
+    }
+
     /// What is known of a bucket.
     pub(super) fn get(&self, name: &str) -> Option<&Note> {
         self.notes.get(name)

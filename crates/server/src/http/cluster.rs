@@ -123,6 +123,13 @@ pub(super) async fn eject(order: Order) -> Result<StatusCode, Wrong> {
         .await
 }
 
+/// `POST /controller/adoptState`: the node follows the state that the coordination store holds, although it is older
+/// than one that it has seen.
+pub(super) async fn adopt(order: Order) -> Result<Response, Wrong> {
+    let revision = order.carry_out(|cluster, _| Ok(cluster.adopt()?)).await?;
+    Ok(Json(json!({ "revision": revision })).into_response())
+}
+
 /// `POST /controller/addNode`: `hostname`, `HOST:PORT` for HTTP. Nodes come by themselves, through the coordination
 /// store; this says whether one has come, and takes one back that was ejected.
 pub(super) async fn add(order: Order) -> Result<Response, Wrong> {

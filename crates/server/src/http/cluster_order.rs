@@ -94,9 +94,9 @@ impl IntoResponse for Wrong {
             Wrong::Error(ClusterError::Refused(Refused::NoSuchNode)) => {
                 refused(Errors::from([("otpNode".to_owned(), "there is no such node".to_owned())]))
             }
-            Wrong::Error(error @ ClusterError::Refused(_)) => {
-                refused(Errors::from([("_".to_owned(), error.to_string())]))
-            }
+            Wrong::Error(
+                error @ (ClusterError::Refused(_) | ClusterError::NothingToAdopt | ClusterError::Stale(_)),
+            ) => refused(Errors::from([("_".to_owned(), error.to_string())])),
             Wrong::Error(error) => not_now(&error.advice()),
         }
     }

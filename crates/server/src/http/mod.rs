@@ -143,6 +143,7 @@ fn router(shared: Shared) -> Router {
         .route("/controller/setRecoveryType", post(cluster::set_recovery))
         .route("/controller/reAddNode", post(cluster::add_again))
         .route("/controller/ejectNode", post(cluster::eject))
+        .route("/controller/adoptState", post(cluster::adopt))
         .route("/controller/addNode", post(cluster::add))
         .route(figures::PATH, get(figures::show))
         .route("/v1/cluster", get(cluster_status::show))

@@ -96,6 +96,18 @@ enum What {
         #[command(flatten)]
         to: To,
     },
+    /// Follow an older state of the cluster, after the coordination store was restored from a backup
+    ///
+    /// Nodes refuse a state that is older than one that they have seen, and serve nobody. This gives up what was changed
+    /// since: the node that is asked follows the older state, and so does every node that has seen no more than it; ask
+    /// the others, too. Buckets that the older state does not have are kept and serve nobody; vBuckets that it gives to
+    /// other nodes are dropped: copy the folders of data first if they matter.
+    #[command(after_help = "Examples:
+  stave cluster adopt --addr 127.0.0.1:8091")]
+    Adopt {
+        #[command(flatten)]
+        to: To,
+    },
     /// Let nodes leave: whatever they have goes to the others first
     ///
     /// Refused if nodes that were failed over would leave, too, and are not named.
@@ -162,6 +174,15 @@ pub fn run(env: &Env, flags: &ClusterFlags) -> anyhow::Result<Outcome> {
             }
         }
         What::Add { node, full, to } => add(to, node, *full)?,
+        What::Adopt { to } => {
+            let target = to.target()?;
+            let revision = target.form("/controller/adoptState", &[])?["revision"].clone();
+            done(
+                to,
+                &format!("the state of the coordination store is followed, as revision {revision}"),
+                &target,
+            )?
+        }
         What::Remove { nodes, to } => remove(env, to, nodes)?,
     };
     print!("{said}");

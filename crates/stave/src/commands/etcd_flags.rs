@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use base::env::Env;
 use clap::Args;
+use server::Settings;
 use server::cluster::{EtcdAccess, EtcdTls, EtcdUser};
 
 use super::serve::read_text;
@@ -15,61 +16,87 @@ use crate::client::Secret;
 #[derive(Clone, Debug, Default, Args)]
 pub struct EtcdFlags {
     /// Log in to etcd as this user; its password comes from a file or from STAVE_ETCD_PASSWORD
-    #[arg(long, value_name = "USER", requires = "join")]
+    #[arg(long, value_name = "USER")]
     etcd_user: Option<String>,
     /// A file whose first line is that user's password
-    #[arg(long, value_name = "FILE", requires = "etcd_user")]
+    #[arg(long, value_name = "FILE")]
     etcd_password_file: Option<PathBuf>,
-    // Set by the environment alone: what stands on a command line can be read by everybody on the machine.
-    #[arg(skip = password_of_environment())]
-    etcd_password: Option<Secret>,
     /// Speak TLS with etcd, which must have a certificate that is signed by one of those in this file
-    #[arg(long, value_name = "FILE.pem", requires = "join")]
+    #[arg(long, value_name = "FILE.pem")]
     etcd_ca: Option<PathBuf>,
     /// This node's certificate, if etcd asks its clients for one (--client-cert-auth); if etcd's users log in, too, it
     /// must be one without CommonName
-    #[arg(long, value_name = "FILE.pem", requires = "etcd_ca", requires = "etcd_key")]
+    #[arg(long, value_name = "FILE.pem")]
     etcd_cert: Option<PathBuf>,
     /// The key of that certificate
-    #[arg(long, value_name = "FILE.pem", requires = "etcd_cert")]
+    #[arg(long, value_name = "FILE.pem")]
     etcd_key: Option<PathBuf>,
 }
 
+/// The environment alone has it: what stands on a command line can be read by everybody on the machine.
 fn password_of_environment() -> Option<Secret> {
     std::env::var("STAVE_ETCD_PASSWORD").ok().map(Secret)
 }
 
 impl EtcdFlags {
-    /// Reads the files.
-    pub fn read(&self, env: &Env) -> anyhow::Result<EtcdAccess> {
-        Ok(EtcdAccess { user: self.user(env)?, tls: self.tls(env)? })
-    }
-
-    fn user(&self, env: &Env) -> anyhow::Result<Option<EtcdUser>> {
-        let Some(name) = self.etcd_user.clone() else { return Ok(None) };
-        let password = match (&self.etcd_password_file, &self.etcd_password) {
-            (Some(path), _) => first_line(&read_text(env, path)?).to_owned(),
-            (None, Some(Secret(password))) => password.clone(),
-            (None, None) => String::new(),
-        };
-        if password.is_empty() {
-            let what = "etcd's user needs a password: give --etcd-password-file, or set STAVE_ETCD_PASSWORD";
-            return Err(WrongArguments(what.to_owned()).into());
+    /// As settings, which the configuration file may have, too.
+    pub fn settings(self) -> Settings {
+        Settings {
+            etcd_user: self.etcd_user,
+            etcd_password_file: self.etcd_password_file,
+            etcd_ca: self.etcd_ca,
+            etcd_cert: self.etcd_cert,
+            etcd_key: self.etcd_key,
+            ..Settings::default()
         }
-        Ok(Some(EtcdUser { name, password }))
     }
+}
 
-    fn tls(&self, env: &Env) -> anyhow::Result<Option<EtcdTls>> {
-        let Some(ca) = &self.etcd_ca else { return Ok(None) };
-        let read = |path: &Path| read_text(env, path).map(String::into_bytes);
-        let own = match (&self.etcd_cert, &self.etcd_key) {
-            (Some(certificate), Some(key)) => Some((read(certificate)?, read(key)?)),
-            _ => None,
-        };
-        let own = own.as_ref().map(|(certificate, key)| (certificate.as_slice(), key.as_slice()));
-        let tls = EtcdTls::new(&read(ca)?, own);
-        tls.map(Some).context("TLS with etcd cannot be set up")
+/// Reads the files that settings name. The password may be in the environment.
+pub fn access(env: &Env, settings: &Settings) -> anyhow::Result<EtcdAccess> {
+    read(env, settings, password_of_environment())
+}
+
+fn read(env: &Env, settings: &Settings, password: Option<Secret>) -> anyhow::Result<EtcdAccess> {
+    let is_set = settings.etcd_user.is_some() || settings.etcd_ca.is_some();
+    if is_set && settings.join.is_none() {
+        bail!(WrongArguments("etcd is asked only by a node that joins a cluster: give join, too".to_owned()));
     }
+    if settings.etcd_password_file.is_some() && settings.etcd_user.is_none() {
+        bail!(WrongArguments("etcd-password-file is of no use without etcd-user".to_owned()));
+    }
+    if settings.etcd_cert.is_some() != settings.etcd_key.is_some()
+        || (settings.etcd_cert.is_some() && settings.etcd_ca.is_none())
+    {
+        bail!(WrongArguments("etcd-cert, etcd-key and etcd-ca go together".to_owned()));
+    }
+    Ok(EtcdAccess { user: user(env, settings, password)?, tls: tls(env, settings)? })
+}
+
+fn user(env: &Env, settings: &Settings, password: Option<Secret>) -> anyhow::Result<Option<EtcdUser>> {
+    let Some(name) = settings.etcd_user.clone() else { return Ok(None) };
+    let password = match (&settings.etcd_password_file, password) {
+        (Some(path), _) => first_line(&read_text(env, path)?).to_owned(),
+        (None, Some(Secret(password))) => password,
+        (None, None) => String::new(),
+    };
+    if password.is_empty() {
+        let what = "etcd's user needs a password: give --etcd-password-file, or set STAVE_ETCD_PASSWORD";
+        return Err(WrongArguments(what.to_owned()).into());
+    }
+    Ok(Some(EtcdUser { name, password }))
+}
+
+fn tls(env: &Env, settings: &Settings) -> anyhow::Result<Option<EtcdTls>> {
+    let Some(ca) = &settings.etcd_ca else { return Ok(None) };
+    let read = |path: &Path| read_text(env, path).map(String::into_bytes);
+    let own = match (&settings.etcd_cert, &settings.etcd_key) {
+        (Some(certificate), Some(key)) => Some((read(certificate)?, read(key)?)),
+        _ => None,
+    };
+    let own = own.as_ref().map(|(certificate, key)| (certificate.as_slice(), key.as_slice()));
+    let tls = EtcdTls::new(&read(ca)?, own);
+    tls.map(Some).context("TLS with etcd cannot be set up")
 }
 
 fn first_line(text: &str) -> &str {
@@ -81,8 +108,13 @@ fn first_line(text: &str) -> &str {
 mod tests {
     use super::*;
 
-    fn read(flags: &EtcdFlags) -> Result<EtcdAccess, String> {
-        flags.read(&Env::real()).map_err(|error| format!("{error:#}"))
+    fn read(settings: &Settings, password: Option<&str>) -> Result<EtcdAccess, String> {
+        let password = password.map(|password| Secret(password.to_owned()));
+        super::read(&Env::real(), settings, password).map_err(|error| format!("{error:#}"))
+    }
+
+    fn joining() -> Settings {
+        Settings { join: Some("etcd://e:1/c".to_owned()), ..Settings::default() }
     }
 
     #[test]
@@ -95,15 +127,28 @@ mod tests {
             etcd_password_file: Some(path),
             ..EtcdFlags::default()
         };
-        let access = read(&flags).expect("it can be read");
+        let settings = flags.settings().over(joining());
+        let access = read(&settings, None).expect("it can be read");
         assert_eq!(
             access.user.map(|user| (user.name, user.password)),
             Some(("ada".into(), "secret1".into()))
         );
-        let flags = EtcdFlags { etcd_password_file: None, ..flags };
-        assert!(read(&flags).is_err_and(|why| why.contains("STAVE_ETCD_PASSWORD")));
-        let flags = EtcdFlags { etcd_password: Some(Secret("secret2".into())), ..flags };
-        assert_eq!(read(&flags).expect("it is set").user.map(|user| user.password), Some("secret2".into()));
+        let settings = Settings { etcd_password_file: None, ..settings };
+        assert!(read(&settings, None).is_err_and(|why| why.contains("STAVE_ETCD_PASSWORD")));
+        let access = read(&settings, Some("secret2")).expect("it is set");
+        assert_eq!(access.user.map(|user| user.password), Some("secret2".into()));
+    }
+
+    #[test]
+    fn the_file_may_say_how_etcd_is_reached() {
+        let text = "join = \"etcd://e:1/c\"\netcd-user = \"ada\"";
+        let settings = Settings::parse(text).expect("a valid file");
+        let access = read(&settings, Some("secret")).expect("it is whole");
+        assert_eq!(access.user.map(|user| user.name), Some("ada".into()));
+        let alone = Settings { join: None, ..settings };
+        assert!(read(&alone, Some("secret")).is_err_and(|why| why.contains("give join")));
+        let half = Settings { etcd_cert: Some("c.pem".into()), ..joining() };
+        assert!(read(&half, None).is_err_and(|why| why.contains("go together")));
     }
 
     #[test]
@@ -111,7 +156,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("ca.pem");
         std::fs::write(&path, "nothing").expect("a file");
-        let flags = EtcdFlags { etcd_ca: Some(path), ..EtcdFlags::default() };
-        assert!(read(&flags).is_err_and(|why| why.contains("the CA's certificates")));
+        let settings = Settings { etcd_ca: Some(path), ..joining() };
+        assert!(read(&settings, None).is_err_and(|why| why.contains("the CA's certificates")));
     }
 }

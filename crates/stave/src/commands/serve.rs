@@ -12,7 +12,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use server::cluster::{Cluster, ClusterConfig, EtcdAccess, EtcdAddress, EtcdStore};
 use server::{Config, Server, Settings, Switch};
 
-use super::etcd_flags::EtcdFlags;
+use super::etcd_flags::{self, EtcdFlags};
 use crate::cli::{Outcome, WrongArguments};
 use crate::client::Secret;
 
@@ -36,6 +36,7 @@ const PASSWORD_LEN: usize = 20;
   stave serve --kv 0.0.0.0:11210 --http 0.0.0.0:8091 --password secret1 --bucket orders:2GiB --bucket sessions
   stave serve --config stave.toml
   stave serve --data ./a --password secret1 --join etcd://127.0.0.1:2379/demo
+  stave serve --data ./a --leave-cluster
   stave serve --config stave.toml --join etcd://etcd1:2379,etcd2:2379/demo \\
     --etcd-user stave --etcd-password-file /etc/stave/etcd-password \\
     --etcd-ca /etc/stave/ca.pem --etcd-cert /etc/stave/node.pem --etcd-key /etc/stave/node-key.pem
@@ -43,6 +44,7 @@ const PASSWORD_LEN: usize = 20;
 The configuration file holds the same names, the buckets as a list or each with settings, and further users:
   data = \"/var/lib/stave\"
   kv = \"127.0.0.1:11210\"
+  join = \"etcd://127.0.0.1:2379/demo\"    # then the cluster says which buckets there are
   buckets = [\"orders:2GiB\", \"sessions:512MiB\"]
   [[bucket]]
   name = \"cache\"
@@ -86,6 +88,10 @@ pub struct ServeFlags {
     /// All nodes of a cluster have the same user and password
     #[arg(long, value_name = "etcd://HOST:PORT[,...]/CLUSTER", conflicts_with = "bucket")]
     join: Option<String>,
+    /// Leave the cluster that the folder of data belongs to, for good: the node becomes one of its own, with the copies
+    /// that it has, or the first of another cluster with --join
+    #[arg(long)]
+    leave_cluster: bool,
     #[command(flatten)]
     etcd: EtcdFlags,
     /// The name or address by which clients and other nodes reach this one [default: the address that it listens at]
@@ -109,7 +115,8 @@ impl ServeFlags {
             threads: self.threads,
             journal: self.journal,
             advertise: self.advertise,
-            ..Settings::default()
+            join: self.join,
+            ..self.etcd.settings()
         };
         line.over(file)
     }
@@ -123,17 +130,23 @@ pub fn run(env: &Env, flags: ServeFlags) -> anyhow::Result<Outcome> {
         Some(path) => read_file(env, path)?,
         None => Settings::default(),
     };
-    let join = flags.join.as_deref().map(EtcdAddress::parse).transpose();
-    let join = join.map_err(|error| WrongArguments(error.to_string()))?;
-    let access = flags.etcd.read(env)?;
+    let leaves_cluster = flags.leave_cluster;
+    let names_buckets = !flags.bucket.is_empty();
     let mut settings = flags.settings(file);
+    let join = settings.join.as_deref().map(EtcdAddress::parse).transpose();
+    let join = join.map_err(|error| WrongArguments(error.to_string()))?;
+    if join.is_some() && names_buckets {
+        let what = "the cluster says which buckets there are: --bucket goes with no join, in the file either";
+        bail!(WrongArguments(what.to_owned()));
+    }
+    let access = etcd_flags::access(env, &settings)?;
     settings.max_open_files = settings.max_open_files.or(descriptors.map(share_for_files));
     let data_dir = match &settings.data {
         Some(dir) => dir.clone(),
         None => Home::of_process().data_dir()?,
     };
     let config = Config::new(settings, data_dir, cpus(), || make_password(env))?;
-    let config = Config { is_member: join.is_some(), ..config };
+    let config = Config { is_member: join.is_some(), leaves_cluster, ..config };
     if join.is_some() && config.password_was_generated {
         bail!(WrongArguments(
             "the nodes of a cluster need the same password: set STAVE_PASSWORD or give --password".to_owned()

@@ -1,0 +1,185 @@
+//! What a node knows of its cluster for good: which cluster it belongs to, and the newest state that it has seen.
+//!
+//! A coordination store that is restored from a backup holds an older state. A node that followed it would serve copies
+//! that others have left behind, and delete what was made since. What a node has seen therefore only goes forward.
+//!
+//! The caller keeps this durably, and notes a state before it does anything that the state says.
+
+use base::planted::{self, Bug};
+use serde::{Deserialize, Serialize};
+
+use crate::state::State;
+
+/// The newest state of its cluster that a node has seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Membership {
+    /// The cluster's identity; empty if the state never had one.
+    pub cluster: String,
+    /// The state's epoch.
+    pub epoch: u64,
+    /// The state's revision.
+    pub revision: u64,
+}
+
+/// Why a state is not followed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Stale {
+    /// It is older than one that this node has seen.
+    #[error(
+        "the coordination store holds revision {is} of the cluster's state, and this node has seen revision {seen}: the \
+         store was restored from an older state; restore a newer one, or give up what was changed since with `stave \
+         cluster adopt`"
+    )]
+    Older {
+        /// The revision of the state.
+        is: u64,
+        /// The revision that the node has seen.
+        seen: u64,
+    },
+    /// It is that of another cluster.
+    #[error(
+        "the coordination store holds the state of cluster {is}, and this node belongs to cluster {seen}: see that \
+         --join names the right store and cluster, start the node with another --data, or leave the other cluster with \
+         --leave-cluster"
+    )]
+    OtherCluster {
+        /// The identity in the state.
+        is: String,
+        /// The identity that the node has seen.
+        seen: String,
+    },
+}
+
+impl Membership {
+    /// What is noted of a state.
+    pub fn of(state: &State) -> Membership {
+        Membership { cluster: state.cluster.clone(), epoch: state.epoch, revision: state.revision }
+    }
+
+    /// Whether a node that has seen this may follow a state.
+    pub fn check(&self, state: &State) -> Result<(), Stale> {
+        if planted::is(Bug::OlderStateFollowed) {
+            return Ok(());
+        }
+        // Versions that did not know identities drop them when they write.
+        let is_other = !self.cluster.is_empty() && !state.cluster.is_empty() && self.cluster != state.cluster;
+        if is_other {
+            return Err(Stale::OtherCluster { is: state.cluster.clone(), seen: self.cluster.clone() });
+        }
+        if state.revision < self.revision {
+            return Err(Stale::Older { is: state.revision, seen: self.revision });
+        }
+        Ok(())
+    }
+
+    /// What is noted after a state that may be followed; `None` if that is what is noted already.
+    pub fn after(&self, state: &State) -> Option<Membership> {
+        let mut next = Membership::of(state);
+        if next.cluster.is_empty() {
+            next.cluster.clone_from(&self.cluster);
+        }
+        (next != *self).then_some(next)
+    }
+
+    /// The state of the store, accepted although it is older than what this node has seen: newer than both, so that
+    /// every node which has seen no more than this one follows it, and clients take its map for newer.
+    pub fn adopt(&self, state: &State) -> State {
+        let mut next = state.clone();
+        next.revision = next.revision.max(self.revision) + 1;
+        next.epoch = next.epoch.max(self.epoch) + 1;
+        next
+    }
+}
+
+/// What becomes of a bucket that a node has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It is the one that the state names.
+    Stays,
+    /// The state names another bucket of this name: this one goes.
+    Replaced,
+    /// The state says that this bucket was deleted: it goes.
+    Deleted,
+    /// The state says nothing about it: it is kept, and serves nobody.
+    Unknown,
+}
+
+/// What becomes of a node's bucket, `uuid` being its identity as the node has noted it; `None` if it has not.
+pub fn fate(state: &State, name: &str, uuid: Option<&str>) -> Fate {
+    match (state.buckets.get(name), uuid) {
+        (Some(bucket), Some(uuid)) if bucket.uuid != uuid => Fate::Replaced,
+        (Some(_), _) => Fate::Stays,
+        (None, Some(uuid)) if state.deleted.contains_key(uuid) => Fate::Deleted,
+        (None, _) if planted::is(Bug::AbsentMeansDeleted) => Fate::Deleted,
+        (None, _) => Fate::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::{self, Command};
+    use crate::state::Address;
+    use crate::store::Version;
+    use crate::view::View;
+
+    fn address() -> Address {
+        Address { host: "h".to_owned(), kv: 1, http: 2 }
+    }
+
+    fn after(state: &State, command: &Command) -> State {
+        let (members, reports) = Default::default();
+        let view = View { state: state.clone(), version: Version(1), members, reports };
+        command::apply(&view, command).expect("it is done")
+    }
+
+    fn create(name: &str, uuid: &str) -> Command {
+        Command::CreateBucket {
+            name: name.to_owned(),
+            uuid: uuid.to_owned(),
+            settings: serde_json::json!({}),
+            replicas: 0,
+            vbuckets: 1,
+            manifest: serde_json::json!({}),
+        }
+    }
+
+    #[test]
+    fn an_older_state_and_that_of_another_cluster_are_not_followed() {
+        let old = command::found("u", &address(), 7);
+        let new = after(&old, &create("b", "1"));
+        let seen = Membership::of(&new);
+        assert_eq!(seen.check(&new), Ok(()));
+        assert_eq!(seen.check(&old), Err(Stale::Older { is: old.revision, seen: new.revision }));
+        let other = command::found("u", &address(), 8);
+        assert!(matches!(Membership::of(&old).check(&other), Err(Stale::OtherCluster { .. })));
+        assert_eq!(Membership::default().check(&other), Ok(()), "nothing was seen yet");
+        assert_eq!((seen.after(&new), seen.after(&new.next()).is_some()), (None, true));
+        let adopted = seen.adopt(&old);
+        assert!(adopted.epoch > new.epoch && seen.check(&adopted).is_ok());
+    }
+
+    #[test]
+    fn a_bucket_goes_when_the_state_says_that_it_was_deleted() {
+        let empty = command::found("u", &address(), 7);
+        let made = after(&empty, &create("b", "1"));
+        assert_eq!(fate(&made, "b", Some("1")), Fate::Stays);
+        assert_eq!(fate(&made, "b", None), Fate::Stays);
+        assert_eq!(fate(&made, "b", Some("2")), Fate::Replaced);
+        assert_eq!(fate(&empty, "b", Some("1")), Fate::Unknown);
+        let deleted = after(&made, &Command::DropBucket { name: "b".to_owned() });
+        assert_eq!(fate(&deleted, "b", Some("1")), Fate::Deleted);
+        assert_eq!(fate(&deleted, "b", Some("2")), Fate::Unknown, "another one was deleted");
+    }
+
+    #[test]
+    fn what_was_deleted_is_remembered_within_bounds() {
+        let mut state = command::found("u", &address(), 7);
+        for at in 0..crate::state::MAX_DELETED + 3 {
+            state = after(&state, &create("b", &format!("{at}")));
+            state = after(&state, &Command::DropBucket { name: "b".to_owned() });
+        }
+        assert_eq!(state.deleted.len(), crate::state::MAX_DELETED);
+        assert!(!state.deleted.contains_key("2") && state.deleted.contains_key("3"));
+    }
+}

@@ -1,0 +1,108 @@
+//! Folders of buckets that a cluster deleted, kept for a while: a cluster's state can be lost or restored by mistake, and
+//! what was deleted on its word can be taken back by hand as long as it is here.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use base::env::Env;
+
+/// Where they are, below the folder of data.
+pub(crate) const FOLDER: &str = "quarantine";
+
+/// The folder, and for how long each entry stays, in seconds; 0 keeps none.
+///
+/// An entry is called `SECONDS-NUMBER-NAME`: when it came, in seconds since 1970, a number that makes it another name
+/// than all that are there, and the name of the bucket.
+#[derive(Clone, Debug)]
+pub(crate) struct Quarantine {
+    folder: PathBuf,
+    keep_s: u64,
+}
+
+impl Quarantine {
+    pub(crate) fn new(data: &Path, keep_s: u64) -> Quarantine {
+        Quarantine { folder: data.join(FOLDER), keep_s }
+    }
+
+    fn entries(&self, env: &Env) -> io::Result<Vec<String>> {
+        match env.disk.read_dir(&self.folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            names => names,
+        }
+    }
+
+    /// Removes a folder: it comes here, or goes at once if nothing is kept. Fine if it is not there (any more).
+    pub(crate) fn remove(&self, env: &Env, folder: &Path, name: &str) -> io::Result<()> {
+        if self.keep_s == 0 {
+            return env.disk.remove_dir_all(folder);
+        }
+        match env.disk.read_dir(folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            names => names?,
+        };
+        let (now, there) = (env.clock.unix_s(), self.entries(env)?);
+        let named = (0..=there.len()).map(|number| format!("{now}-{number}-{name}"));
+        let Some(entry) = named.into_iter().find(|entry| !there.contains(entry)) else { return Ok(()) };
+        env.disk.create_dir_all_synced(&self.folder)?;
+        env.disk.rename(folder, &self.folder.join(&entry))?;
+        env.disk.sync_dir(&self.folder)?;
+        tracing::info!(
+            bucket = name,
+            entry,
+            keep_s = self.keep_s,
+            "the files of a deleted bucket are in quarantine"
+        );
+        Ok(())
+    }
+
+    /// Erases what has been here for long enough.
+    pub(crate) fn erase_old(&self, env: &Env) -> io::Result<()> {
+        let now = u64::from(env.clock.unix_s());
+        for entry in self.entries(env)? {
+            // What somebody else put here stays.
+            let came = entry.split('-').next().and_then(|came| came.parse::<u64>().ok());
+            if came.is_some_and(|came| now >= came.saturating_add(self.keep_s)) {
+                env.disk.remove_dir_all(&self.folder.join(&entry))?;
+                tracing::info!(entry, "the files of a deleted bucket were erased");
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use base::env::OpenMode;
+
+    use super::*;
+
+    #[test]
+    fn what_is_removed_stays_for_a_while() {
+        let (env, handles) = Env::sim(1);
+        let (data, folder) = (Path::new("/data"), Path::new("/data/buckets/b"));
+        let make = || {
+            env.disk.create_dir_all(folder).expect("a folder");
+            env.disk.open(&folder.join("file"), OpenMode::Create).expect("a file");
+        };
+        let quarantine = Quarantine::new(data, 60);
+        quarantine.remove(&env, folder, "b").expect("there is none");
+        for _ in 0..2 {
+            make();
+            quarantine.remove(&env, folder, "b").expect("it comes here");
+            assert!(env.disk.read_dir(folder).is_err());
+        }
+        quarantine.erase_old(&env).expect("nothing is old");
+        let entries = quarantine.entries(&env).expect("a list");
+        assert_eq!(entries.len(), 2, "{entries:?}");
+        let files = env.disk.read_dir(&data.join(FOLDER).join(&entries[0])).expect("a list");
+        assert_eq!(files, ["file"]);
+        handles.clock.advance(Duration::from_secs(61));
+        quarantine.erase_old(&env).expect("all are old");
+        assert!(quarantine.entries(&env).expect("a list").is_empty());
+        make();
+        Quarantine::new(data, 0).remove(&env, folder, "b").expect("it goes at once");
+        assert!(quarantine.entries(&env).expect("a list").is_empty() && env.disk.read_dir(folder).is_err());
+    }
+}

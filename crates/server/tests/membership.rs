@@ -1,0 +1,262 @@
+//! What a node knows of its cluster for good: a store that was restored from an older state, nodes that start without
+//! their cluster, and one node that grows to several.
+#![allow(clippy::disallowed_methods, reason = "what the server made of the folder is looked at from outside")]
+
+mod support;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::cluster::store::Swap;
+use ::cluster::{Command, MemoryStore, State, Store, View};
+use base::env::Env;
+use protocol::Status;
+use server::cluster::{Cluster, ClusterConfig};
+use server::{Config, Server, Settings};
+use support::{Client, VBUCKETS, http};
+
+/// Longer than anything here takes: nothing waits for it if all is well.
+const SOON: Duration = Duration::from_secs(60);
+
+fn config(folder: &Path, more: &str) -> Config {
+    let settings = format!(
+        "kv = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\npassword = \"password\"\nvbuckets = {VBUCKETS}\n{more}\n"
+    );
+    let settings = Settings::parse(&settings).expect("valid settings");
+    Config::new(settings, folder.to_owned(), 1, String::new).expect("a valid configuration")
+}
+
+struct Member {
+    server: Server,
+    cluster: Arc<Cluster>,
+}
+
+impl Member {
+    fn start(folder: &Path, store: &Arc<dyn Store>) -> Member {
+        let config = Config { is_member: true, ..config(folder, "") };
+        let server = server::serve(config, Env::real()).expect("the node starts");
+        let config = ClusterConfig { lease_ttl: Duration::from_secs(2), ..ClusterConfig::default() };
+        let cluster = Cluster::join(Arc::clone(server.node()), Arc::clone(store), config).expect("it joins");
+        Member { server, cluster }
+    }
+
+    fn served(folder: &Path, store: &Arc<dyn Store>) -> Member {
+        let member = Member::start(folder, store);
+        assert!(member.cluster.wait_until_served(SOON), "{:?}", member.cluster.outside());
+        member
+    }
+
+    fn wait(&self, what: &str, is_so: impl Fn(&View) -> bool) {
+        let done =
+            self.cluster.wait_until(SOON, |view, applied| applied >= view.state.revision && is_so(view));
+        assert!(done, "{what}: {:?}", self.cluster.view());
+    }
+
+    /// Whether a document is there, once the node has become what it is to be.
+    fn has(&self, key: &[u8]) -> bool {
+        (0..2_000).any(|_| {
+            let frame = Client::connect(&self.server, "default", &[]).get(key).expect("an answer");
+            match frame.status {
+                Status::Success => true,
+                Status::KeyEnoent => panic!("{} is gone", key.escape_ascii()),
+                _ => {
+                    self.cluster.wait_until(Duration::from_millis(5), |_, _| false);
+                    false
+                }
+            }
+        })
+    }
+
+    fn stop(self) {
+        assert!(self.cluster.stop(), "its threads end as they should");
+        self.server.stop().expect("a clean stop");
+    }
+}
+
+fn store() -> Arc<dyn Store> {
+    Arc::new(MemoryStore::new(Env::real().clock))
+}
+
+fn state(store: &Arc<dyn Store>) -> State {
+    View::of(&store.read().expect("it answers")).expect("sound").expect("it is there").state
+}
+
+/// As if the store had been restored from a backup.
+fn restore(store: &Arc<dyn Store>, state: &State) {
+    let json = state.to_json().expect("sound");
+    let put = Swap { key: ::cluster::keys::STATE, expected: None, value: Some(&json), lease: None };
+    store.swap(put).expect("it answers");
+}
+
+fn make_bucket(member: &Member) {
+    let form = "name=default&ramQuotaMB=100&replicaNumber=0";
+    let (code, told) = http(&member.server, "POST", "/pools/default/buckets", form);
+    assert_eq!(code, 202, "{told}");
+    let put = (0..2_000).any(|_| {
+        let mut client = Client::connect(&member.server, "default", &[]);
+        client.set(b"key", b"value") == Some(Status::Success)
+    });
+    assert!(put, "it is served");
+}
+
+fn quarantined(folder: &Path) -> usize {
+    std::fs::read_dir(folder.join("quarantine")).map_or(0, Iterator::count)
+}
+
+#[test]
+fn an_older_state_deletes_nothing_and_is_not_followed() {
+    let (store, folder) = (store(), tempfile::tempdir().expect("a folder"));
+    let member = Member::served(folder.path(), &store);
+    let older = state(&store);
+    make_bucket(&member);
+    let newer = state(&store);
+    restore(&store, &older);
+    let refuses = (0..20_000).any(|_| {
+        member.cluster.wait_until(Duration::from_millis(1), |_, _| false);
+        member.cluster.outside().is_some_and(|why| why.contains("restored from an older state"))
+    });
+    assert!(refuses, "{:?}", member.cluster.outside());
+    let frame = Client::connect(&member.server, "default", &[]).get(b"key").expect("an answer");
+    assert_eq!(frame.status, Status::NotMyVbucket, "it serves nobody");
+    let asked = member.cluster.ask(&Command::DropBucket { name: "default".to_owned() });
+    assert!(asked.is_err_and(|why| why.to_string().contains("stave cluster adopt")));
+    // Neither after a restart.
+    member.stop();
+    let member = Member::start(folder.path(), &store);
+    assert!(!member.cluster.wait_until_served(SOON), "it does not wait for long");
+    restore(&store, &newer);
+    assert!(member.has(b"key"));
+    assert_eq!(quarantined(folder.path()), 0);
+    member.stop();
+}
+
+#[test]
+fn an_older_state_that_is_adopted_deletes_nothing() {
+    let (store, folder) = (store(), tempfile::tempdir().expect("a folder"));
+    let member = Member::served(folder.path(), &store);
+    let (code, told) = http(&member.server, "POST", "/controller/adoptState", "");
+    assert!(code == 400 && told.contains("nothing to adopt"), "{code} {told}");
+    let older = state(&store);
+    make_bucket(&member);
+    let newer = state(&store);
+    restore(&store, &older);
+    let refuses = (0..20_000).any(|_| {
+        member.cluster.wait_until(Duration::from_millis(1), |_, _| false);
+        member.cluster.outside().is_some()
+    });
+    assert!(refuses, "it has read the older state");
+    let (code, told) = http(&member.server, "POST", "/controller/adoptState", "");
+    assert_eq!(code, 200, "{told}");
+    member.wait("it follows", |view| view.state.revision > newer.revision && view.state.buckets.is_empty());
+    assert_eq!(quarantined(folder.path()), 0, "the state does not say that the bucket was deleted");
+    assert!(folder.path().join("buckets/default").is_dir());
+    // What the state has again is served again.
+    let mut again = newer;
+    again.revision = state(&store).revision + 1;
+    again.epoch += 9;
+    restore(&store, &again);
+    assert!(member.has(b"key"));
+    member.stop();
+}
+
+#[test]
+fn a_store_that_lost_everything_is_no_new_cluster() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let member = Member::served(folder.path(), &store());
+    member.stop();
+    let empty = store();
+    let member = Member::start(folder.path(), &empty);
+    assert!(!member.cluster.wait_until_served(SOON));
+    let why = member.cluster.outside().expect("it says why");
+    assert!(why.contains("holds no cluster of this name") && why.contains("--leave-cluster"), "{why}");
+    assert!(empty.read().expect("it answers").entries.keys().all(|key| key.starts_with("members/")));
+    member.stop();
+    // Nor does it follow another cluster.
+    let other = tempfile::tempdir().expect("a folder");
+    let first = Member::served(other.path(), &empty);
+    let member = Member::start(folder.path(), &empty);
+    assert!(!member.cluster.wait_until_served(SOON));
+    let why = member.cluster.outside().expect("it says why");
+    assert!(why.contains("this node belongs to cluster"), "{why}");
+    member.stop();
+    first.stop();
+}
+
+#[test]
+fn the_files_of_a_deleted_bucket_are_kept_for_a_while() {
+    let (store, folder) = (store(), tempfile::tempdir().expect("a folder"));
+    let member = Member::served(folder.path(), &store);
+    make_bucket(&member);
+    let (code, told) = http(&member.server, "DELETE", "/pools/default/buckets/default", "");
+    assert_eq!(code, 200, "{told}");
+    assert_eq!(state(&store).deleted.len(), 1);
+    assert!(!folder.path().join("buckets/default").exists());
+    assert_eq!(quarantined(folder.path()), 1);
+    make_bucket(&member);
+    member.stop();
+}
+
+#[test]
+fn a_member_does_not_start_without_its_cluster() {
+    let (store, folder) = (store(), tempfile::tempdir().expect("a folder"));
+    let member = Member::served(folder.path(), &store);
+    make_bucket(&member);
+    member.stop();
+    let refused =
+        server::serve(config(folder.path(), ""), Env::real()).err().expect("it is refused").to_string();
+    assert!(refused.contains("--join") && refused.contains("--leave-cluster"), "{refused}");
+    let leaves = Config { leaves_cluster: true, ..config(folder.path(), "") };
+    let server = server::serve(leaves, Env::real()).expect("it leaves");
+    let frame = Client::connect(&server, "default", &[]).get(b"key").expect("an answer");
+    assert_eq!(frame.status, Status::Success, "its copies are served");
+    server.stop().expect("a clean stop");
+    server::serve(config(folder.path(), ""), Env::real()).expect("it has left").stop().expect("a clean stop");
+    // Its old cluster does not take it for the node that left.
+    let member = Member::start(folder.path(), &store);
+    assert!(!member.cluster.wait_until_served(SOON));
+    assert!(member.cluster.outside().is_some_and(|why| why.contains("keeps its copies")));
+    member.stop();
+}
+
+#[test]
+fn one_node_grows_to_three() {
+    let (store, folder) = (store(), tempfile::tempdir().expect("a folder"));
+    let server = server::serve(config(folder.path(), ""), Env::real()).expect("a node alone");
+    let path = "/pools/default/buckets/default/scopes/_default/collections";
+    assert_eq!(http(&server, "POST", path, "name=c").0, 200);
+    let keys: Vec<String> = (0..40).map(|at| format!("key-{at}")).collect();
+    for key in &keys {
+        let put = Client::connect(&server, "default", &[]).set(key.as_bytes(), b"value");
+        assert_eq!(put, Some(Status::Success));
+    }
+    server.stop().expect("a clean stop");
+    let first = Member::served(folder.path(), &store);
+    assert!(keys.iter().all(|key| first.has(key.as_bytes())));
+    let ids = state(&store).buckets["default"].next_ids;
+    assert!(ids.collection > 8, "ids of collections go on: {ids:?}");
+    let folders = [tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder")];
+    let others: Vec<Member> = folders.iter().map(|folder| Member::served(folder.path(), &store)).collect();
+    first.wait("all have joined", |view| view.state.nodes.len() == 3);
+    let asked = (0..1_000).any(|_| {
+        let asked = first.cluster.ask(&Command::Rebalance { eject: Vec::new() }).is_ok();
+        asked || first.cluster.wait_until(Duration::from_millis(20), |_, _| false)
+    });
+    assert!(asked, "a rebalance begins");
+    first.wait("they have their share", |view| {
+        let state = &view.state;
+        state.rebalance.is_none() && state.nodes.keys().all(|id| state.is_active(*id))
+    });
+    let members: Vec<Member> = std::iter::once(first).chain(others).collect();
+    for key in &keys {
+        let found = (0..2_000).any(|_| {
+            let found = members.iter().filter(|member| {
+                let frame = Client::connect(&member.server, "default", &[]).get(key.as_bytes());
+                frame.expect("an answer").status == Status::Success
+            });
+            found.count() == 1 || members[0].cluster.wait_until(Duration::from_millis(5), |_, _| false)
+        });
+        assert!(found, "{key}");
+    }
+    members.into_iter().for_each(Member::stop);
+}
