@@ -165,7 +165,7 @@ fn a_change_from_a_manifest_that_it_does_not_have_is_not_believed() {
     vb.begin_snapshot(&snapshot).expect("it may begin");
     for (version, _) in queued(&mut other) {
         let copy = NewVersion::new(&context.heap, version.meta(), version.key(), &[version.value()]);
-        assert!(vb.apply_replicated(0, copy).is_ok());
+        assert!(vb.apply_replicated(0, copy, Moment(1)).is_ok());
     }
     let (old, new) = (manifest(1, &[0], &[(0, 0)]), manifest(2, &[0, 9], &[(0, 0), (9, 9)]));
     let change = ManifestChange::between(&old, &new);
