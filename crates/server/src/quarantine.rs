@@ -71,38 +71,36 @@ impl Quarantine {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "folders are renamed, which the simulated disk does not do")]
 mod tests {
-    use std::time::Duration;
-
-    use base::env::OpenMode;
-
     use super::*;
 
     #[test]
     fn what_is_removed_stays_for_a_while() {
-        let (env, handles) = Env::sim(1);
-        let (data, folder) = (Path::new("/data"), Path::new("/data/buckets/b"));
+        let (env, data) = (Env::real(), tempfile::tempdir().expect("a folder"));
+        let folder = data.path().join("buckets/b");
         let make = || {
-            env.disk.create_dir_all(folder).expect("a folder");
-            env.disk.open(&folder.join("file"), OpenMode::Create).expect("a file");
+            std::fs::create_dir_all(&folder).expect("a folder");
+            std::fs::write(folder.join("file"), "").expect("a file");
         };
-        let quarantine = Quarantine::new(data, 60);
-        quarantine.remove(&env, folder, "b").expect("there is none");
+        let quarantine = Quarantine::new(data.path(), 3_600);
+        quarantine.remove(&env, &folder, "b").expect("there is none");
         for _ in 0..2 {
             make();
-            quarantine.remove(&env, folder, "b").expect("it comes here");
-            assert!(env.disk.read_dir(folder).is_err());
+            quarantine.remove(&env, &folder, "b").expect("it comes here");
+            assert!(!folder.exists());
         }
+        std::fs::write(data.path().join(FOLDER).join("notes"), "").expect("somebody else's file");
         quarantine.erase_old(&env).expect("nothing is old");
         let entries = quarantine.entries(&env).expect("a list");
-        assert_eq!(entries.len(), 2, "{entries:?}");
-        let files = env.disk.read_dir(&data.join(FOLDER).join(&entries[0])).expect("a list");
-        assert_eq!(files, ["file"]);
-        handles.clock.advance(Duration::from_secs(61));
-        quarantine.erase_old(&env).expect("all are old");
-        assert!(quarantine.entries(&env).expect("a list").is_empty());
+        assert_eq!(entries.len(), 3, "{entries:?}");
+        let bucket = entries.iter().find(|entry| entry.ends_with("-b")).expect("it is named");
+        assert!(data.path().join(FOLDER).join(bucket).join("file").exists());
+        let none = Quarantine::new(data.path(), 0);
+        none.erase_old(&env).expect("all are old");
+        assert_eq!(quarantine.entries(&env).expect("a list"), ["notes"]);
         make();
-        Quarantine::new(data, 0).remove(&env, folder, "b").expect("it goes at once");
-        assert!(quarantine.entries(&env).expect("a list").is_empty() && env.disk.read_dir(folder).is_err());
+        none.remove(&env, &folder, "b").expect("it goes at once");
+        assert!(quarantine.entries(&env).expect("a list").len() == 1 && !folder.exists());
     }
 }
