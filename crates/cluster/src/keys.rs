@@ -1,7 +1,15 @@
 //! The keys in the coordination store, below the cluster's own prefix.
 
-/// The document.
+/// The state: all of it in the format of earlier versions, else everything but the buckets.
 pub const STATE: &str = "state";
+/// The buckets, three entries each.
+pub const BUCKETS: &str = "buckets/";
+/// What a bucket is asked to be, below its name.
+pub const SETTINGS: &str = "settings";
+/// Its collections.
+pub const MANIFEST: &str = "manifest";
+/// Its chains, and what is under way.
+pub const MAP: &str = "map";
 /// What proves that a node has the cluster's user and password.
 pub const CREDENTIALS: &str = "credentials";
 /// Who leads: the identity of a node, under its lease.
@@ -14,6 +22,16 @@ pub const REPORTS: &str = "reports/";
 /// The key of a member.
 pub fn member(uuid: &str) -> String {
     format!("{MEMBERS}{uuid}")
+}
+
+/// The key of an entry of a bucket.
+pub fn bucket(name: &str, what: &str) -> String {
+    format!("{BUCKETS}{name}/{what}")
+}
+
+/// The key of what a member reports of one bucket.
+pub fn bucket_report(uuid: &str, bucket: &str) -> String {
+    format!("{REPORTS}{uuid}/{bucket}")
 }
 
 /// The key of a member's report.

@@ -14,7 +14,7 @@ use base::planted::{self, Bug};
 
 use crate::command;
 use crate::keys;
-use crate::state::{Bucket, NodeId, State, Status};
+use crate::state::{Bucket, FORMAT, Node, NodeId, State, Status};
 use crate::store::Snapshot;
 use crate::view::View;
 
@@ -91,7 +91,8 @@ impl Leader {
             .or_else(|| self.settle(view))
             .or_else(|| self.fail_over_automatically(view, now))
             .or_else(|| self.move_on(view, now))
-            .or_else(|| command::repair(view))?;
+            .or_else(|| command::repair(view))
+            .or_else(|| split(view))?;
         debug_assert!(next.check().is_ok(), "{:?}", next.check());
         Some(next)
     }
@@ -134,6 +135,12 @@ impl Leader {
         state.auto_failover.count += 1;
         Some(state)
     }
+}
+
+/// The state in several entries, as soon as every node is there and reads it so.
+fn split(view: &View) -> Option<State> {
+    let reads = |node: &Node| view.members.get(&node.uuid).is_some_and(|member| member.reads >= FORMAT);
+    (view.state.is_single() && view.state.nodes.values().all(reads)).then(|| view.state.split())
 }
 
 /// The document in which buckets are served again that all nodes have emptied. One that does not say so keeps them

@@ -1,11 +1,12 @@
 //! What nodes say of themselves: soft state, under their leases.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::VbState;
 use base::planted::{self, Bug};
 use serde::{Deserialize, Serialize};
 
+use crate::keys;
 use crate::state::{Address, Limits};
 
 /// A node that is alive, as it says itself; goes when its lease runs out.
@@ -15,6 +16,9 @@ pub struct Member {
     pub incarnation: u64,
     /// Where it is reached.
     pub address: Address,
+    /// The newest format of the state that it reads; 0 from a version that read the first one alone.
+    #[serde(default, skip_serializing_if = "is_zero_u32")]
+    pub reads: u32,
     /// What it can hold; `None` from a version that did not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
@@ -122,6 +126,13 @@ pub struct Report {
     pub vbuckets: BTreeMap<String, BTreeMap<u16, VbReport>>,
     /// Copies that a node without a share in the buckets has kept, by bucket.
     pub kept: BTreeMap<String, Vec<u16>>,
+    /// The newest revision that each bucket is as of which something was read from an entry of its own.
+    #[serde(skip)]
+    pub own: BTreeMap<String, u64>,
+}
+
+fn is_zero_u32(number: &u32) -> bool {
+    *number == 0
 }
 
 fn is_zero(number: &u64) -> bool {
@@ -131,7 +142,43 @@ fn is_zero(number: &u64) -> bool {
 impl Report {
     /// The newest revision that a bucket of the node is as.
     pub fn applied_of(&self, bucket: &str) -> u64 {
-        self.behind.get(bucket).copied().unwrap_or(self.applied.max(self.reached))
+        let own = self.own.get(bucket).or_else(|| self.behind.get(bucket));
+        own.copied().unwrap_or(self.applied.max(self.reached))
+    }
+
+    /// The entries of the store that hold it: one, or with `is_single` false one more for each bucket of which there is
+    /// something to say. Each says itself which revision its bucket is as, so that they need not be written at once.
+    pub fn entries(&self, uuid: &str, is_single: bool) -> BTreeMap<String, Vec<u8>> {
+        let json = |report: &Report| serde_json::to_vec(report).unwrap_or_default();
+        if is_single {
+            return BTreeMap::from([(keys::report(uuid), json(self))]);
+        }
+        let whole = Report { vbuckets: BTreeMap::new(), kept: BTreeMap::new(), ..self.clone() };
+        let mut entries = BTreeMap::from([(keys::report(uuid), json(&whole))]);
+        let names: BTreeSet<&String> = self.vbuckets.keys().chain(self.kept.keys()).collect();
+        for name in names {
+            let only = |of: Option<&BTreeMap<u16, VbReport>>| {
+                of.map(|of| (name.clone(), of.clone())).into_iter().collect()
+            };
+            let own = Report {
+                incarnation: self.incarnation,
+                applied: self.applied_of(name),
+                vbuckets: only(self.vbuckets.get(name)),
+                kept: self.kept.get(name).map(|kept| (name.clone(), kept.clone())).into_iter().collect(),
+                ..Report::default()
+            };
+            entries.insert(keys::bucket_report(uuid, name), json(&own));
+        }
+        entries
+    }
+
+    /// Takes in what an entry of its own says of a bucket, if the same life wrote it.
+    pub(crate) fn take_in(&mut self, bucket: &str, own: Report) {
+        if own.incarnation == self.incarnation {
+            self.own.insert(bucket.to_owned(), own.applied);
+            self.vbuckets.extend(own.vbuckets);
+            self.kept.extend(own.kept);
+        }
     }
 
     /// What it says of a vBucket.

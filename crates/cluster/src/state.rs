@@ -2,6 +2,8 @@
 
 mod bucket;
 mod check;
+mod compact;
+mod parts;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,8 +12,9 @@ use serde::{Deserialize, Serialize};
 
 pub use bucket::{Bucket, Chain, MAX_REPLICAS, NextIds, Step, majority, present};
 pub use check::Invalid;
+pub use parts::{MAX_COMMIT_BYTES, Reader};
 
-/// The most bytes that the document takes as JSON: etcd refuses requests of 1.5 MiB.
+/// The most bytes of one entry of the state: etcd refuses requests of 1.5 MiB.
 pub const MAX_BYTES: usize = 1 << 20;
 /// The most nodes of a cluster.
 pub const MAX_NODES: usize = 128;
@@ -19,8 +22,10 @@ pub const MAX_NODES: usize = 128;
 pub const MAX_BUCKETS: usize = 30;
 /// How many deleted buckets are remembered: the last ones.
 pub const MAX_DELETED: usize = 256;
-/// What this program reads and writes.
-const FORMAT: u32 = 1;
+/// What earlier versions read and write: all of it in one entry.
+const SINGLE: u32 = 1;
+/// The root in one entry, and three entries for each bucket.
+pub const FORMAT: u32 = 2;
 
 /// Number of a node in its cluster, from 1; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -299,20 +304,23 @@ impl State {
         self.buckets.iter().find(|(_, bucket)| bucket.flushing.is_some()).map(|(name, _)| name.as_str())
     }
 
-    /// From JSON; what is not a sound document of a known format is refused.
-    pub fn parse(json: &[u8]) -> Result<State, Invalid> {
-        if json.len() > MAX_BYTES {
-            return Err(Invalid::TooLarge(json.len()));
-        }
-        let state: State = serde_json::from_slice(json).map_err(|error| Invalid::Json(error.to_string()))?;
-        state.check()?;
-        Ok(state)
+    /// Whether all of it is in one entry, as earlier versions have it. Reports are, too, then.
+    pub fn is_single(&self) -> bool {
+        self.format == SINGLE
     }
 
-    /// As JSON, if it is sound.
-    pub fn to_json(&self) -> Result<Vec<u8>, Invalid> {
-        self.check()?;
-        let json = serde_json::to_vec(self).map_err(|error| Invalid::Json(error.to_string()))?;
-        if json.len() > MAX_BYTES { Err(Invalid::TooLarge(json.len())) } else { Ok(json) }
+    /// The state in several entries, so far the same. It gets an identity if it never had one.
+    pub(crate) fn split(&self) -> State {
+        let mut state = State { format: FORMAT, ..self.next() };
+        if let Some(first) = state.nodes.values().next().filter(|_| state.cluster.is_empty()) {
+            state.cluster = format!("{}-{:x}", first.uuid, first.incarnation);
+        }
+        state
+    }
+
+    /// As the last version had it, in one entry.
+    #[doc(hidden)]
+    pub fn as_single(&self) -> State {
+        State { format: SINGLE, ..self.clone() }
     }
 }

@@ -7,6 +7,8 @@ pub mod suite;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::state::Invalid;
+
 pub use file::FileStore;
 pub use memory::MemoryStore;
 
@@ -61,6 +63,46 @@ pub struct Swap<'a> {
     pub lease: Option<LeaseId>,
 }
 
+/// What an entry becomes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Put {
+    /// Which.
+    pub key: String,
+    /// What it becomes; nothing removes it.
+    pub value: Option<Vec<u8>>,
+}
+
+impl Put {
+    /// An entry that is written, if it is not larger than this.
+    pub(crate) fn of(key: &str, value: Vec<u8>, at_most: usize) -> Result<Put, Invalid> {
+        if value.len() > at_most {
+            return Err(Invalid::TooLarge(value.len()));
+        }
+        Ok(Put { key: key.to_owned(), value: Some(value) })
+    }
+
+    /// About so many bytes it takes in a request.
+    pub fn bytes(&self) -> usize {
+        self.key.len() + self.value.as_ref().map_or(0, Vec::len) + PUT_OVERHEAD
+    }
+}
+
+/// Bytes that a store needs beside key and value.
+const PUT_OVERHEAD: usize = 64;
+/// The most entries that are changed at once: etcd takes 128.
+pub const MAX_PUTS: usize = 120;
+
+/// A change of several entries: all of it is done, or nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Commit<'a> {
+    /// An entry and the version that it must be at; nothing if that does not matter.
+    pub guard: Option<(&'a str, Version)>,
+    /// What becomes of which, each key once.
+    pub puts: &'a [Put],
+    /// The lease that the entries go with; nothing if they stay.
+    pub lease: Option<LeaseId>,
+}
+
 /// How a change ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Swapped {
@@ -97,6 +139,19 @@ pub trait Store: Send + Sync {
     fn read(&self) -> Result<Snapshot, StoreFailure>;
     /// Changes an entry if it is at the expected version.
     fn swap(&self, swap: Swap<'_>) -> Result<Swapped, StoreFailure>;
+    /// Changes several entries at once, at most [`MAX_PUTS`], if the guard is at the expected version.
+    fn commit(&self, commit: Commit<'_>) -> Result<Swapped, StoreFailure>;
+    /// The version of one entry, not before the call.
+    fn version_of(&self, key: &str) -> Result<Version, StoreFailure> {
+        Ok(self.read()?.version_of(key))
+    }
+    /// Waits until something has changed after `known`, or for about so long, and says what there is then: all entries
+    /// at one moment, which may be over when this returns, and is never before `known` as long as the store itself does
+    /// not go back. Returns early at will.
+    fn follow(&self, known: Snapshot, at_most: Duration) -> Result<Snapshot, StoreFailure> {
+        self.wait(known.version, at_most)?;
+        self.read()
+    }
     /// Waits until something has changed after `after`, or for about so long. Returns early at will.
     fn wait(&self, after: Version, at_most: Duration) -> Result<(), StoreFailure>;
     /// Grants a lease that runs out when nothing is heard for `ttl`.

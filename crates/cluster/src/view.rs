@@ -6,7 +6,7 @@ use base::planted::{self, Bug};
 
 use crate::keys;
 use crate::report::{Member, Report};
-use crate::state::{Invalid, Limits, NodeId, State};
+use crate::state::{Invalid, Limits, NodeId, Reader, State};
 use crate::store::{Snapshot, Version};
 
 /// One consistent look at the store.
@@ -25,14 +25,26 @@ pub struct View {
 impl View {
     /// Reads a snapshot; nothing if there is no document yet. Soft state that cannot be read counts as missing.
     pub fn of(snapshot: &Snapshot) -> Result<Option<View>, Invalid> {
-        let Some(entry) = snapshot.entries.get(keys::STATE) else { return Ok(None) };
-        let state = State::parse(&entry.value)?;
-        Ok(Some(View {
-            state,
-            version: entry.version,
-            members: read_all(snapshot, keys::MEMBERS),
-            reports: read_all(snapshot, keys::REPORTS),
-        }))
+        View::read(&mut Reader::default(), snapshot)
+    }
+
+    /// The same with a reader that remembers what it has read before.
+    pub fn read(reader: &mut Reader, snapshot: &Snapshot) -> Result<Option<View>, Invalid> {
+        let Some(state) = reader.read(snapshot)? else { return Ok(None) };
+        let mut reports: BTreeMap<String, Report> = BTreeMap::new();
+        // What is reported of a bucket comes behind what is reported of all, in the order of keys.
+        for (name, report) in read_all::<Report>(snapshot, keys::REPORTS) {
+            match name.split_once('/') {
+                None => drop(reports.insert(name, report)),
+                Some((uuid, bucket)) => {
+                    if let Some(whole) = reports.get_mut(uuid) {
+                        whole.take_in(bucket, report);
+                    }
+                }
+            }
+        }
+        let (version, members) = (snapshot.version_of(keys::STATE), read_all(snapshot, keys::MEMBERS));
+        Ok(Some(View { state, version, members, reports }))
     }
 
     /// The member that stands for a node, if it is the life that the document lets serve.

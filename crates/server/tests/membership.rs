@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::cluster::store::Swap;
+use ::cluster::store::Commit;
 use ::cluster::{Command, MemoryStore, State, Store, View};
 use base::env::Env;
 use protocol::Status;
@@ -84,9 +84,8 @@ fn state(store: &Arc<dyn Store>) -> State {
 
 /// As if the store had been restored from a backup.
 fn restore(store: &Arc<dyn Store>, state: &State) {
-    let json = state.to_json().expect("sound");
-    let put = Swap { key: ::cluster::keys::STATE, expected: None, value: Some(&json), lease: None };
-    store.swap(put).expect("it answers");
+    let puts = state.changes(None).expect("sound");
+    store.commit(Commit { guard: None, puts: &puts, lease: None }).expect("it answers");
 }
 
 fn make_bucket(member: &Member) {

@@ -73,8 +73,12 @@ impl Membership {
 
     /// What stands for it in the store.
     pub fn member_json(&self) -> Vec<u8> {
-        let member =
-            Member { incarnation: self.held.life.incarnation(), address: self.address(), limits: None };
+        let member = Member {
+            incarnation: self.held.life.incarnation(),
+            address: self.address(),
+            limits: None,
+            reads: 2,
+        };
         serde_json::to_vec(&member).unwrap_or_default()
     }
 }

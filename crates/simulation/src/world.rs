@@ -7,7 +7,7 @@ use std::time::Duration;
 use base::env::sim::SplitMix64;
 use base::env::{Env, SimHandles};
 use cluster::command::{self, Command};
-use cluster::store::{Store, Swap, Swapped, Version};
+use cluster::store::{Commit, Store, Swapped, Version};
 use cluster::{MemoryStore, State, Status, View, keys};
 use serde_json::json;
 
@@ -333,9 +333,9 @@ impl World {
 
     /// A document is written in the place of the one of this version.
     fn write(&mut self, version: Version, state: &State) {
-        let json = state.to_json().expect("leaders write sound documents");
-        let swap = Swap { key: keys::STATE, expected: Some(version), value: Some(&json), lease: None };
-        if !matches!(self.store.swap(swap), Ok(Swapped::Done(_))) {
+        let puts = state.changes(None).expect("leaders write sound documents");
+        let commit = Commit { guard: Some((keys::STATE, version)), puts: &puts, lease: None };
+        if !matches!(self.store.commit(commit), Ok(Swapped::Done(_))) {
             return;
         }
         let before = std::mem::replace(&mut self.newest, state.clone());

@@ -26,7 +26,7 @@ pub(super) fn apply(view: &View, command: &Command) -> Result<State, Refused> {
                 uuid: uuid.clone(),
                 settings: settings.clone(),
                 replicas: *replicas,
-                manifest: manifest.clone(),
+                manifest: manifest.clone().into(),
                 map: placement::first(*vbuckets, &nodes, usize::from(*replicas)),
                 target: Vec::new(),
                 missing: BTreeMap::new(),
@@ -58,12 +58,12 @@ pub(super) fn apply(view: &View, command: &Command) -> Result<State, Refused> {
         }
         Command::ChangeManifest { name, manifest, next_ids } => {
             let present = state.buckets.get(name).ok_or(Refused::NoSuchBucket)?;
-            if (&present.manifest, &present.next_ids) == (manifest, next_ids) {
+            if (&*present.manifest, &present.next_ids) == (manifest, next_ids) {
                 return Ok(state.clone());
             }
             let mut state = state.next();
             let bucket = state.buckets.get_mut(name).ok_or(Refused::NoSuchBucket)?;
-            bucket.manifest = manifest.clone();
+            bucket.manifest = manifest.clone().into();
             bucket.next_ids = *next_ids;
             Ok(state)
         }

@@ -2,6 +2,7 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -49,8 +50,38 @@ pub enum Step {
     },
 }
 
+/// JSON that is large, and seldom another: copies of it are one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Shared(Arc<Value>);
+
+impl From<Value> for Shared {
+    fn from(value: Value) -> Shared {
+        Shared(Arc::new(value))
+    }
+}
+
+impl std::ops::Deref for Shared {
+    type Target = Value;
+
+    fn deref(&self) -> &Value {
+        &self.0
+    }
+}
+
+impl Serialize for Shared {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Shared {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Shared, D::Error> {
+        Value::deserialize(deserializer).map(Shared::from)
+    }
+}
+
 /// A bucket.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bucket {
     /// Its identity: 32 hexadecimal digits.
     pub uuid: String,
@@ -59,7 +90,7 @@ pub struct Bucket {
     /// Replicas of each vBucket.
     pub replicas: u8,
     /// Its collections; nodes know what it means.
-    pub manifest: Value,
+    pub manifest: Shared,
     /// Who has each vBucket now.
     pub map: Vec<Chain>,
     /// Who shall have each vBucket when the rebalance is over; empty if there is none.

@@ -9,10 +9,10 @@ use base::env::{Env, OpenMode};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::{Entry, LeaseId, MemoryStore, Snapshot, Store, StoreFailure, Swap, Swapped, Version};
+use super::{Commit, Entry, LeaseId, MemoryStore, Snapshot, Store, StoreFailure, Swap, Swapped, Version};
 
-/// The most bytes of the file: the document and little else.
-const MAX_FILE_BYTES: u64 = 4 << 20;
+/// The most bytes of the file: the state of 30 buckets with many collections, and little else.
+const MAX_FILE_BYTES: u64 = 64 << 20;
 
 /// A store for the nodes of one process that survives it. What is under a lease does not.
 pub struct FileStore {
@@ -104,6 +104,31 @@ impl Store for FileStore {
         let failed = |error: io::Error| StoreFailure { operation: "write", reason: error.to_string() };
         self.write(&lasting).map_err(failed)?;
         self.memory.swap(swap)
+    }
+
+    fn commit(&self, commit: Commit<'_>) -> Result<Swapped, StoreFailure> {
+        if commit.lease.is_some() {
+            return self.memory.commit(commit);
+        }
+        let _writing = self.writing.lock();
+        let mut lasting = self.memory.lasting();
+        let is = self.memory.read()?;
+        if commit.guard.is_some_and(|(key, expected)| is.version_of(key) != expected) {
+            return Ok(Swapped::Conflict);
+        }
+        let version = Version(lasting.version.0 + 1);
+        for put in commit.puts {
+            match &put.value {
+                Some(value) => {
+                    lasting.entries.insert(put.key.clone(), Entry { value: value.clone(), version })
+                }
+                None => lasting.entries.remove(&put.key),
+            };
+        }
+        lasting.version = version;
+        let failed = |error: io::Error| StoreFailure { operation: "write", reason: error.to_string() };
+        self.write(&lasting).map_err(failed)?;
+        self.memory.commit(commit)
     }
 
     fn wait(&self, after: Version, at_most: Duration) -> Result<(), StoreFailure> {

@@ -8,7 +8,8 @@ use base::env::Clock;
 use base::planted::{self, Bug};
 use parking_lot::{Condvar, Mutex};
 
-use super::{Entry, LeaseId, Snapshot, Store, StoreFailure, Swap, Swapped, Version};
+use super::{Commit, Entry, LeaseId, Put, Snapshot, Store, StoreFailure, Swap, Swapped, Version};
+use crate::state::MAX_COMMIT_BYTES;
 
 /// A store in memory. Its time is that of the clock it was made with.
 pub struct MemoryStore {
@@ -80,6 +81,31 @@ impl Inner {
     }
 }
 
+impl Inner {
+    fn commit(&mut self, commit: Commit<'_>) -> Swapped {
+        if commit.lease.is_some_and(|id| !self.leases.contains_key(&id)) {
+            return Swapped::NoLease;
+        }
+        let is = |key: &str| self.entries.get(key).map_or(Version::ABSENT, |held| held.entry.version);
+        let is_other = commit.guard.is_some_and(|(key, expected)| is(key) != expected);
+        if is_other && !planted::is(Bug::BlindWrite) {
+            return Swapped::Conflict;
+        }
+        self.version += 1;
+        let version = Version(self.version);
+        for put in commit.puts {
+            match &put.value {
+                Some(value) => {
+                    let entry = Entry { value: value.clone(), version };
+                    self.entries.insert(put.key.clone(), Held { entry, lease: commit.lease });
+                }
+                None => drop(self.entries.remove(&put.key)),
+            }
+        }
+        Swapped::Done(version)
+    }
+}
+
 impl MemoryStore {
     /// An empty store.
     pub fn new(clock: Arc<dyn Clock>) -> MemoryStore {
@@ -138,6 +164,17 @@ impl Store for MemoryStore {
             return Err(StoreFailure { operation: "swap", reason: "the entry is too large".to_owned() });
         }
         Ok(self.with_inner(|inner| inner.swap(swap)))
+    }
+
+    fn commit(&self, commit: Commit<'_>) -> Result<Swapped, StoreFailure> {
+        let values = commit.puts.iter().filter_map(|put| put.value.as_ref());
+        let is_too_large = values.map(Vec::len).any(|len| len > super::MAX_ENTRY_BYTES)
+            || commit.puts.len() > super::MAX_PUTS
+            || commit.puts.iter().map(Put::bytes).sum::<usize>() > MAX_COMMIT_BYTES;
+        if is_too_large {
+            return Err(StoreFailure { operation: "swap", reason: "the change is too large".to_owned() });
+        }
+        Ok(self.with_inner(|inner| inner.commit(commit)))
     }
 
     fn wait(&self, after: Version, at_most: Duration) -> Result<(), StoreFailure> {

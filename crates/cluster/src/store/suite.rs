@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Snapshot, Store, Swap, Swapped, Version};
+use super::{Commit, Put, Snapshot, Store, Swap, Swapped, Version};
 
 /// A lease of the suite: the shortest that etcd grants is about two seconds.
 const TTL: Duration = Duration::from_secs(3);
@@ -29,6 +29,8 @@ fn value<'a>(snapshot: &'a Snapshot, key: &str) -> Option<&'a str> {
 /// If the store does something else.
 pub fn run(store: &dyn Store, pass: &dyn Fn(Duration)) {
     compare_and_swap(store);
+    commits(store);
+    following(store);
     waiting(store);
     leases(store, pass);
     renewed_lease(store, pass);
@@ -54,6 +56,63 @@ fn compare_and_swap(store: &dyn Store) {
     assert_eq!(store.swap(put("state", "4", Some(second))).expect("it answers"), Swapped::Conflict);
     version(store.swap(put("state", "\u{e9}\n\"", None)).expect("it answers"));
     assert_eq!(value(&store.read().expect("it answers"), "state"), Some("\u{e9}\n\""));
+}
+
+fn of(key: &str, value: Option<&str>) -> Put {
+    Put { key: key.to_owned(), value: value.map(|value| value.as_bytes().to_vec()) }
+}
+
+fn commits(store: &dyn Store) {
+    version(store.swap(put("state", "root", None)).expect("it answers"));
+    let guard = |version| Some(("state", version));
+    let before = store.version_of("state").expect("it answers");
+    assert_eq!(before, store.read().expect("it answers").version_of("state"));
+    assert_eq!(store.version_of("none").expect("it answers"), Version::ABSENT);
+    let puts = [of("state", Some("next")), of("buckets/a", Some("1")), of("buckets/b", Some("2"))];
+    let commit = |guard, puts| store.commit(Commit { guard, puts, lease: None }).expect("it answers");
+    let done = version(commit(guard(before), &puts));
+    let snapshot = store.read().expect("it answers");
+    for (key, text) in [("state", "next"), ("buckets/a", "1"), ("buckets/b", "2")] {
+        assert_eq!((value(&snapshot, key), snapshot.version_of(key)), (Some(text), done));
+    }
+    let others = [of("state", Some("late")), of("buckets/a", None)];
+    assert_eq!(commit(guard(before), &others), Swapped::Conflict);
+    assert_eq!(value(&store.read().expect("it answers"), "buckets/a"), Some("1"), "nothing of it was done");
+    let last = [of("state", Some("last")), of("buckets/a", None)];
+    version(commit(guard(done), &last));
+    let snapshot = store.read().expect("it answers");
+    assert_eq!((value(&snapshot, "state"), value(&snapshot, "buckets/a")), (Some("last"), None));
+    // As many as there may be, and as large.
+    let large = "x".repeat(crate::state::MAX_COMMIT_BYTES / crate::store::MAX_PUTS - 100);
+    let names: Vec<String> = (0..crate::store::MAX_PUTS).map(|at| format!("many/{at}")).collect();
+    let puts: Vec<Put> = names.iter().map(|name| of(name, Some(&large))).collect();
+    version(commit(None, &puts));
+    let there = store.read().expect("it answers");
+    assert!(names.iter().all(|name| value(&there, name) == Some(large.as_str())));
+    let gone: Vec<Put> = names.iter().map(|name| of(name, None)).collect();
+    version(commit(None, &gone));
+}
+
+fn following(store: &dyn Store) {
+    let mut known = store.read().expect("it answers");
+    let mut version_of = known.version;
+    let changes =
+        [of("state", Some("followed")), of("buckets/b", None), of("other", Some("o")), of("other", None)];
+    for change in changes {
+        let commit = Commit { guard: None, puts: std::slice::from_ref(&change), lease: None };
+        version_of = version(store.commit(commit).expect("it answers")).max(version_of);
+        while known.version < version_of {
+            known = store.follow(known, Duration::from_secs(3600)).expect("it answers");
+        }
+        assert_eq!(known.entries.get(&change.key).map(|entry| entry.value.clone()), change.value);
+    }
+    let read = store.read().expect("it answers");
+    assert_eq!(known.entries, read.entries);
+    let known = store.follow(read, Duration::from_millis(1)).expect("the time ends");
+    // One that is of a later time than the store knows, as after a restore, is not waited for.
+    let later = Snapshot { version: Version(known.version.0 + 1_000), ..Snapshot::default() };
+    let found = store.follow(later, Duration::from_millis(200)).expect("it answers");
+    assert_eq!(found.entries, known.entries);
 }
 
 fn waiting(store: &dyn Store) {

@@ -73,8 +73,12 @@ impl SimNode {
     }
 
     pub fn member(&self) -> Vec<u8> {
-        let member =
-            Member { incarnation: self.held.life.incarnation(), address: self.address(), limits: None };
+        let member = Member {
+            incarnation: self.held.life.incarnation(),
+            address: self.address(),
+            limits: None,
+            reads: 2,
+        };
         serde_json::to_vec(&member).expect("a member is JSON")
     }
 

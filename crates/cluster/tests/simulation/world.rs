@@ -8,7 +8,7 @@ use base::VbState;
 use base::env::sim::SplitMix64;
 use base::env::{Env, SimHandles};
 use cluster::command::{self, Command};
-use cluster::store::{Snapshot, Store, Swap, Swapped, Version};
+use cluster::store::{Commit, Snapshot, Store, Swapped, Version};
 use cluster::{MemoryStore, NodeId, Standing, State, View, keys};
 use serde_json::json;
 
@@ -209,9 +209,8 @@ impl World {
 
     /// Puts a state into the store, whatever is there; returns that.
     pub fn put_state(&mut self, state: State) -> State {
-        let json = state.to_json().expect("sound");
-        let put = Swap { key: keys::STATE, expected: None, value: Some(&json), lease: None };
-        self.store.swap(put).expect("it answers");
+        let puts = state.changes(None).expect("sound");
+        self.store.commit(Commit { guard: None, puts: &puts, lease: None }).expect("it answers");
         std::mem::replace(&mut self.newest, state)
     }
 
@@ -362,9 +361,9 @@ impl World {
     }
 
     fn write(&mut self, version: Version, state: &State) {
-        let json = state.to_json().expect("leaders write sound documents");
-        let swap = Swap { key: keys::STATE, expected: Some(version), value: Some(&json), lease: None };
-        if !matches!(self.store.swap(swap), Ok(Swapped::Done(_))) {
+        let puts = state.changes(None).expect("leaders write sound documents");
+        let commit = Commit { guard: Some((keys::STATE, version)), puts: &puts, lease: None };
+        if !matches!(self.store.commit(commit), Ok(Swapped::Done(_))) {
             return;
         }
         let before = std::mem::replace(&mut self.newest, state.clone());

@@ -196,7 +196,7 @@ impl Management for ClusterBuckets {
                 successor.map_err(ManifestError::Manifest)?;
             }
             let ids = ids.above(&new);
-            let json = if new == present { of.manifest.clone() } else { new.to_json() };
+            let json = if new == present { (*of.manifest).clone() } else { new.to_json() };
             *made.lock() = Some(new);
             Ok(Command::ChangeManifest {
                 name: name.to_owned(),

@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use ::cluster::store::{Entry, LeaseId, Snapshot, Store, StoreFailure, Swap, Swapped, Version};
+use ::cluster::store::{Commit, Entry, LeaseId, Put, Snapshot, Store, StoreFailure, Swap, Swapped, Version};
 use base::env::Env;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -56,6 +56,10 @@ impl EtcdAddress {
     }
 }
 
+/// So many entries are read at once: each of them may be as large as etcd takes.
+const PAGE: usize = 32;
+/// In less time no watch begins.
+const SHORTEST_WATCH: Duration = Duration::from_millis(20);
 /// How long a request may take.
 const TIMEOUT: Duration = Duration::from_secs(1);
 /// What etcd says of a lease that it does not have (rpctypes, ErrGRPCLeaseNotFound; gRPC code NotFound).
@@ -182,6 +186,103 @@ impl EtcdStore {
         Err(Trouble::Io(last))
     }
 
+    /// An entry as etcd tells it.
+    fn entry(&self, kv: &Value) -> Option<(String, Entry)> {
+        let key = self.key_of(kv)?;
+        // A value without bytes is left out.
+        let value = kv.get("value").map_or(Some(Vec::new()), bytes_of)?;
+        Some((key, Entry { value, version: mod_revision(kv)? }))
+    }
+
+    fn key_of(&self, kv: &Value) -> Option<String> {
+        let key = String::from_utf8(bytes_of(kv.get("key")?)?).ok()?;
+        Some(key.strip_prefix(&self.prefix)?.to_owned())
+    }
+
+    /// What a key becomes, as a part of a transaction.
+    fn change(&self, key: &str, value: Option<&[u8]>, lease: Option<LeaseId>) -> Value {
+        let key = self.key(key);
+        match value {
+            Some(value) => json!({ "request_put": {
+                "key": key, "value": BASE64.encode(value), "lease": lease.map_or(0, |lease| lease.0).to_string(),
+            } }),
+            None => json!({ "request_delete_range": { "key": key } }),
+        }
+    }
+
+    fn transact(
+        &self,
+        guard: Option<(&str, Version)>,
+        changes: &[Value],
+        is_leased: bool,
+    ) -> Result<Swapped, StoreFailure> {
+        let compare = guard.map(|(key, version)| {
+            let (key, revision) = (self.key(key), version.0.to_string());
+            json!({ "key": key, "target": "MOD", "result": "EQUAL", "mod_revision": revision })
+        });
+        let compare: Vec<Value> = compare.into_iter().collect();
+        let txn = json!({ "compare": compare, "success": changes });
+        match self.try_ask("/v3/kv/txn", &txn) {
+            Ok(answer) if answer.get("succeeded").and_then(Value::as_bool) == Some(true) => {
+                version_of(&answer).map(Swapped::Done).ok_or_else(|| malformed("swap"))
+            }
+            Ok(_) => Ok(Swapped::Conflict),
+            Err(Trouble::Refused(NOT_FOUND, _)) if is_leased => Ok(Swapped::NoLease),
+            Err(Trouble::Io(reason) | Trouble::Refused(_, reason)) => {
+                Err(StoreFailure { operation: "swap", reason })
+            }
+        }
+    }
+
+    /// Waits for what comes after a version. A store that is not as far as `known` has gone back.
+    fn watch_after(
+        &self,
+        after: Version,
+        at_most: Duration,
+        known: Option<Version>,
+    ) -> Result<Watched, StoreFailure> {
+        let watch = json!({ "create_request": {
+            "key": self.key(""), "range_end": self.range_end(), "start_revision": (after.0 + 1).to_string(),
+        } });
+        let says = |line: &[u8]| said(line, known);
+        let (token, watch) = (self.token.lock().clone(), watch.to_string());
+        let watched = self.try_each(|endpoint, addr| {
+            let post = self.post(endpoint, addr, token.as_deref(), "/v3/watch", &watch);
+            http::watch(&self.env, post, at_most, &|line| !matches!(says(line), Watched::Nothing))
+        });
+        let lines = watched.map_err(|trouble| {
+            let (Trouble::Io(reason) | Trouble::Refused(_, reason)) = trouble;
+            StoreFailure { operation: "watch", reason }
+        })?;
+        let mut watched = if lines.is_empty() { Watched::Silence } else { Watched::Nothing };
+        for line in &lines {
+            watched = match (watched, says(line)) {
+                (_, Watched::Lost) | (Watched::Lost, _) => Watched::Lost,
+                (Watched::News(mut events), Watched::News(more)) => {
+                    events.extend(more);
+                    Watched::News(events)
+                }
+                (_, news @ Watched::News(_)) => news,
+                (watched, _) => watched,
+            };
+        }
+        Ok(watched)
+    }
+
+    /// Makes of what was known what it is after an event.
+    fn take_in(&self, known: &mut Snapshot, event: &Value) -> Option<()> {
+        let kv = event.get("kv")?;
+        let version = mod_revision(kv)?;
+        if event.get("type").and_then(Value::as_str) == Some("DELETE") {
+            known.entries.remove(&self.key_of(kv)?);
+        } else {
+            let (key, entry) = self.entry(kv)?;
+            known.entries.insert(key, entry);
+        }
+        known.version = known.version.max(version);
+        Some(())
+    }
+
     fn key(&self, key: &str) -> String {
         BASE64.encode(format!("{}{key}", self.prefix))
     }
@@ -193,6 +294,32 @@ impl EtcdStore {
             *last += 1;
         }
         BASE64.encode(end)
+    }
+}
+
+/// What came of a watch.
+enum Watched {
+    /// It did not even say that it watches.
+    Silence,
+    /// It watches, and nothing has changed.
+    Nothing,
+    /// What has changed. All changes of one revision come at once.
+    News(Vec<Value>),
+    /// It cannot say what has changed: that is too long ago, or was never so, as after a restore.
+    Lost,
+}
+
+/// What one line of a watch says, by a node that knows a version.
+fn said(line: &[u8], known: Option<Version>) -> Watched {
+    let mut json: Value = serde_json::from_slice(line).unwrap_or_default();
+    let result = &mut json["result"];
+    let is_older = version_of(result).zip(known).is_some_and(|(is, known)| is < known);
+    if is_older || result.get("canceled").is_some() || json.get("error").is_some() {
+        return Watched::Lost;
+    }
+    match json["result"].get_mut("events").map(Value::take) {
+        Some(Value::Array(events)) => Watched::News(events),
+        _ => Watched::Nothing,
     }
 }
 
@@ -230,6 +357,11 @@ fn not_json(answer: &http::Answer) -> std::io::Error {
     std::io::Error::other(format!("{NOT_ETCD}: status {}: {}", answer.status, text.trim()))
 }
 
+/// The version of an entry as etcd tells it.
+fn mod_revision(kv: &Value) -> Option<Version> {
+    number_of(kv.get("mod_revision")?).and_then(|n| u64::try_from(n).ok()).map(Version)
+}
+
 fn version_of(header: &Value) -> Option<Version> {
     number_of(header.get("header")?.get("revision")?).and_then(|n| u64::try_from(n).ok()).map(Version)
 }
@@ -240,77 +372,75 @@ impl Store for EtcdStore {
     }
 
     fn read(&self) -> Result<Snapshot, StoreFailure> {
-        let range = json!({ "key": self.key(""), "range_end": self.range_end() });
-        let answer = self.ask("read", "/v3/kv/range", &range)?;
-        let version = version_of(&answer).ok_or_else(|| malformed("read"))?;
-        if let Some(id) = answer["header"]["cluster_id"].as_str() {
-            self.id.get_or_init(|| id.to_owned());
+        let mut range =
+            json!({ "key": self.key(""), "range_end": self.range_end(), "limit": PAGE.to_string() });
+        let mut snapshot = Snapshot::default();
+        loop {
+            let answer = self.ask("read", "/v3/kv/range", &range)?;
+            if snapshot.version == Version::ABSENT {
+                // The other pages are of the same moment.
+                snapshot.version = version_of(&answer).ok_or_else(|| malformed("read"))?;
+                range["revision"] = snapshot.version.0.to_string().into();
+                if let Some(id) = answer["header"]["cluster_id"].as_str() {
+                    self.id.get_or_init(|| id.to_owned());
+                }
+            }
+            let mut last = None;
+            for kv in answer.get("kvs").and_then(Value::as_array).into_iter().flatten() {
+                let (key, entry) = self.entry(kv).ok_or_else(|| malformed("read"))?;
+                last = Some(key.clone());
+                snapshot.entries.insert(key, entry);
+            }
+            match last.filter(|_| answer.get("more").and_then(Value::as_bool) == Some(true)) {
+                // The next key that can be.
+                Some(last) => range["key"] = self.key(&format!("{last}\0")).into(),
+                None => return Ok(snapshot),
+            }
         }
-        let mut snapshot = Snapshot { version, ..Snapshot::default() };
-        for kv in answer.get("kvs").and_then(Value::as_array).into_iter().flatten() {
-            let entry = (|| {
-                let key = String::from_utf8(bytes_of(kv.get("key")?)?).ok()?;
-                // A value without bytes is left out.
-                let value = kv.get("value").map_or(Some(Vec::new()), bytes_of)?;
-                let version = number_of(kv.get("mod_revision")?).and_then(|n| u64::try_from(n).ok())?;
-                Some((key.strip_prefix(&self.prefix)?.to_owned(), Entry { value, version: Version(version) }))
-            })();
-            let (key, entry) = entry.ok_or_else(|| malformed("read"))?;
-            snapshot.entries.insert(key, entry);
+    }
+
+    fn version_of(&self, key: &str) -> Result<Version, StoreFailure> {
+        let answer = self.ask("read", "/v3/kv/range", &json!({ "key": self.key(key), "keys_only": true }))?;
+        let Some(kv) = answer.get("kvs").and_then(Value::as_array).and_then(|kvs| kvs.first()) else {
+            return Ok(Version::ABSENT);
+        };
+        mod_revision(kv).ok_or_else(|| malformed("read"))
+    }
+
+    fn commit(&self, commit: Commit<'_>) -> Result<Swapped, StoreFailure> {
+        let change = |put: &Put| self.change(&put.key, put.value.as_deref(), commit.lease);
+        let changes: Vec<Value> = commit.puts.iter().map(change).collect();
+        self.transact(commit.guard, &changes, commit.lease.is_some())
+    }
+
+    fn follow(&self, mut known: Snapshot, at_most: Duration) -> Result<Snapshot, StoreFailure> {
+        match self.watch_after(known.version, at_most.max(SHORTEST_WATCH), Some(known.version))? {
+            Watched::News(events) => {
+                for event in &events {
+                    self.take_in(&mut known, event).ok_or_else(|| malformed("watch"))?;
+                }
+                Ok(known)
+            }
+            // Whether it answers at all: silence alone may be that of one that hangs.
+            Watched::Silence => {
+                self.version_of(::cluster::keys::STATE)?;
+                Ok(known)
+            }
+            Watched::Nothing => Ok(known),
+            Watched::Lost => self.read(),
         }
-        Ok(snapshot)
     }
 
     fn swap(&self, swap: Swap<'_>) -> Result<Swapped, StoreFailure> {
-        let key = self.key(swap.key);
-        let change = match swap.value {
-            Some(value) => json!({ "request_put": {
-                "key": key, "value": BASE64.encode(value),
-                "lease": swap.lease.map_or(0, |lease| lease.0).to_string(),
-            } }),
-            None => json!({ "request_delete_range": { "key": key } }),
-        };
-        let compare = swap.expected.map(|version| {
-            json!({ "key": key, "target": "MOD", "result": "EQUAL", "mod_revision": version.0.to_string() })
-        });
-        let compare: Vec<Value> = compare.into_iter().collect();
-        let txn = json!({ "compare": compare, "success": [change] });
-        match self.try_ask("/v3/kv/txn", &txn) {
-            Ok(answer) if answer.get("succeeded").and_then(Value::as_bool) == Some(true) => {
-                version_of(&answer).map(Swapped::Done).ok_or_else(|| malformed("swap"))
-            }
-            Ok(_) => Ok(Swapped::Conflict),
-            Err(Trouble::Refused(NOT_FOUND, _)) if swap.lease.is_some() => Ok(Swapped::NoLease),
-            Err(Trouble::Io(reason) | Trouble::Refused(_, reason)) => {
-                Err(StoreFailure { operation: "swap", reason })
-            }
-        }
+        let guard = swap.expected.map(|version| (swap.key, version));
+        self.transact(guard, &[self.change(swap.key, swap.value, swap.lease)], swap.lease.is_some())
     }
 
     fn wait(&self, after: Version, at_most: Duration) -> Result<(), StoreFailure> {
         if at_most.is_zero() {
             return Ok(());
         }
-        let watch = json!({ "create_request": {
-            "key": self.key(""), "range_end": self.range_end(), "start_revision": (after.0 + 1).to_string(),
-        } });
-        // A watch that cannot go back so far is ended by etcd, which is news, too.
-        let is_news = |line: &[u8]| {
-            let json: Value = serde_json::from_slice(line).unwrap_or_default();
-            let result = &json["result"];
-            result.get("events").is_some() || result.get("canceled").is_some() || json.get("error").is_some()
-        };
-        let (token, watch) = (self.token.lock().clone(), watch.to_string());
-        let watched = self.try_each(|endpoint, addr| {
-            let post = self.post(endpoint, addr, token.as_deref(), "/v3/watch", &watch);
-            http::watch(&self.env, post, at_most, &is_news)
-        });
-        match watched {
-            Ok(()) => Ok(()),
-            Err(Trouble::Io(reason) | Trouble::Refused(_, reason)) => {
-                Err(StoreFailure { operation: "watch", reason })
-            }
-        }
+        self.watch_after(after, at_most, None).map(drop)
     }
 
     fn grant(&self, ttl: Duration) -> Result<LeaseId, StoreFailure> {

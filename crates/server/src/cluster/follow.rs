@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::cluster::store::{Snapshot, Swap, Version};
+use ::cluster::store::{Commit, MAX_PUTS, Put, Snapshot, Swap, Version};
 use ::cluster::{Agent, Command, Leader, Stale, Standing, State, Status, View, command, keys};
 
 use super::apply::Failed;
@@ -12,18 +12,23 @@ use super::credentials::{self, Known};
 use super::trouble::Trouble;
 use super::{Cluster, ClusterError};
 use crate::bucket_list;
-use ::cluster::state::NextIds;
+use ::cluster::state::{NextIds, Reader};
 
 /// How soon positions are reported again while something is under way.
 const REPORT_EVERY: Duration = Duration::from_millis(20);
 /// How often it is looked whether files of deleted buckets were kept for long enough.
 const ERASE_EVERY: Duration = Duration::from_secs(60);
+/// How often all that the store holds is read, whatever was heard of changes.
+const READ_EVERY: Duration = Duration::from_secs(60);
+/// So much of a report is written at once.
+const BATCH_BYTES: usize = 512 << 10;
 /// How soon what did not succeed is tried again, and how long a change may be overlooked.
 const TRY_AGAIN: Duration = Duration::from_millis(200);
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// What the thread remembers from one look to the next.
 struct Memory {
+    reader: Reader,
     leader: Leader,
     /// Whether this process has belonged to the cluster: one that was ejected does not come back by itself.
     has_belonged: bool,
@@ -41,6 +46,7 @@ impl Cluster {
     /// Until the membership ends.
     pub(super) fn follow(&self) {
         let mut memory = Memory {
+            reader: Reader::default(),
             leader: Leader::new(self.config.leader),
             has_belonged: false,
             asked: super::apply::Asked::default(),
@@ -49,20 +55,30 @@ impl Cluster {
             is_known: self.user.is_none(),
         };
         let mut trouble = Trouble::default();
-        let mut erase_at = Duration::ZERO;
+        let (mut erase_at, mut read_at) = (Duration::ZERO, Duration::ZERO);
+        let (mut known, mut patience) = (None, Duration::ZERO);
         while !self.is_stopping() {
             let now = self.node.env().clock.monotonic();
             if now >= erase_at {
                 erase_at = now + ERASE_EVERY;
                 self.erase_old();
             }
-            let looked = self.look(&mut memory).and_then(|(version, patience)| {
-                self.found_again(&mut trouble);
-                Ok(self.store.wait(version, patience.min(LOOK_AGAIN))?)
+            let looked = self.newest(known.take(), patience, now >= read_at).and_then(|snapshot| {
+                patience = self.look(&mut memory, &snapshot)?;
+                Ok(snapshot)
             });
-            if let Err(error) = looked {
-                self.has_lost(&error, &mut trouble);
-                self.pause(TRY_AGAIN);
+            if now >= read_at {
+                read_at = now + READ_EVERY;
+            }
+            match looked {
+                Ok(snapshot) => {
+                    self.found_again(&mut trouble);
+                    known = Some(snapshot);
+                }
+                Err(error) => {
+                    self.has_lost(&error, &mut trouble);
+                    self.pause(TRY_AGAIN);
+                }
             }
         }
     }
@@ -89,33 +105,46 @@ impl Cluster {
         }
     }
 
-    /// One look: the version that was seen, and how long a change may be waited for.
-    fn look(&self, memory: &mut Memory) -> Result<(Version, Duration), ClusterError> {
-        let snapshot = self.store.read()?;
-        if !self.is_known(memory, &snapshot) {
-            return Ok((snapshot.version, LOOK_AGAIN));
+    /// What the store holds, once something is newer than what is known, or after so long. All of it is read if nothing
+    /// is known, and now and then.
+    fn newest(
+        &self,
+        known: Option<Snapshot>,
+        patience: Duration,
+        is_read: bool,
+    ) -> Result<Snapshot, ClusterError> {
+        Ok(match known {
+            Some(known) if !is_read => self.store.follow(known, patience.min(LOOK_AGAIN))?,
+            _ => self.store.read()?,
+        })
+    }
+
+    /// One look at what the store holds: how long a change may be waited for.
+    fn look(&self, memory: &mut Memory, snapshot: &Snapshot) -> Result<Duration, ClusterError> {
+        if !self.is_known(memory, snapshot) {
+            return Ok(LOOK_AGAIN);
         }
-        let Some(view) = View::of(&snapshot)? else {
+        let Some(view) = View::read(&mut memory.reader, snapshot)? else {
             if let Some(why) = self.may_not_found() {
                 self.close();
                 self.stay_outside(why);
-                return Ok((snapshot.version, LOOK_AGAIN));
+                return Ok(LOOK_AGAIN);
             }
             // Before anybody can join.
             if !memory.is_known {
-                return self.write_credentials(&snapshot);
+                return self.write_credentials();
             }
             let state = self.found()?;
-            self.write(&state, Version::ABSENT)?;
-            return Ok((snapshot.version, Duration::ZERO));
+            self.write(&state, None)?;
+            return Ok(Duration::ZERO);
         };
         let view = Arc::new(view);
         // Before anything is done that it says.
         if let Err(stale) = self.note_seen(&view.state)? {
-            return self.refuse(&snapshot, &stale);
+            return self.refuse(snapshot, &stale);
         }
         if view.state.node_of(&self.uuid).is_none() {
-            return self.look_from_outside(memory, &snapshot, view);
+            return self.look_from_outside(memory, snapshot, view);
         }
         memory.has_belonged = true;
         self.seen.lock().outside = None;
@@ -125,23 +154,23 @@ impl Cluster {
         let is_held = self.settle_failed(&failed, incarnation, memory);
         // A cluster of a version that did not write them.
         if is_held && !memory.is_known && self.node.fence().may_serve(self.node.env().clock.monotonic_ns()) {
-            return self.write_credentials(&snapshot);
+            return self.write_credentials();
         }
         if is_held {
             memory.has_become = Some(incarnation);
             self.note_become(incarnation);
         }
         self.show(&view, is_held.then(|| failed.keys()));
-        let is_busy = self.report(&view)?;
+        let is_busy = self.report(&view, snapshot)?;
         let now = self.node.env().clock.monotonic();
-        let leads = self.lead(&snapshot, &view, &mut memory.leader)?;
+        let leads = self.lead(snapshot, &view, &mut memory.leader)?;
         let mut patience = if leads { memory.leader.patience(&view, now) } else { LOOK_AGAIN };
         let has_failed_long = is_held && memory.failing.values().all(|trouble| trouble.is_long(now));
         if is_busy || !(failed.is_empty() || has_failed_long) {
             self.pause(REPORT_EVERY);
             patience = REPORT_EVERY;
         }
-        Ok((snapshot.version, patience))
+        Ok(patience)
     }
 
     /// Logs what failed, and has the failed buckets serve nobody if this life has not become what the document says
@@ -183,11 +212,11 @@ impl Cluster {
 
     /// Follows a state no further: the node serves nobody and leads nobody. It keeps its lease, and reports nothing, so
     /// that nodes which follow the state do not take what it may have served.
-    fn refuse(&self, snapshot: &Snapshot, stale: &Stale) -> Result<(Version, Duration), ClusterError> {
+    fn refuse(&self, snapshot: &Snapshot, stale: &Stale) -> Result<Duration, ClusterError> {
         self.close();
         self.resign(snapshot)?;
         self.stay_outside(stale.to_string());
-        Ok((snapshot.version, LOOK_AGAIN))
+        Ok(LOOK_AGAIN)
     }
 
     /// Serves nobody until a state is followed again.
@@ -269,11 +298,11 @@ impl Cluster {
         true
     }
 
-    fn write_credentials(&self, snapshot: &Snapshot) -> Result<(Version, Duration), ClusterError> {
+    fn write_credentials(&self) -> Result<Duration, ClusterError> {
         if let Some(user) = &self.user {
             credentials::write(&*self.store, user, self.node.env())?;
         }
-        Ok((snapshot.version, Duration::ZERO))
+        Ok(Duration::ZERO)
     }
 
     /// What a node does that does not belong to the cluster: it joins, or if it was ejected it lets go of everything.
@@ -282,14 +311,14 @@ impl Cluster {
         memory: &mut Memory,
         snapshot: &Snapshot,
         view: Arc<View>,
-    ) -> Result<(Version, Duration), ClusterError> {
+    ) -> Result<Duration, ClusterError> {
         self.note_admission(&view.state);
         let kept = self.keeps_what_it_has("this node does not belong to its cluster (any more)");
         if !memory.has_belonged && kept.is_none() {
             let incarnation = self.life.lock().incarnation();
             let (uuid, address) = (self.uuid.clone(), self.address.clone());
             self.ask(&Command::Join { uuid, address, incarnation })?;
-            return Ok((snapshot.version, Duration::ZERO));
+            return Ok(Duration::ZERO);
         }
         self.resign(snapshot)?;
         let failed = self.serve_nobody();
@@ -301,7 +330,7 @@ impl Cluster {
         self.show(&view, Some(failed.keys()));
         let ejected = || "this node was ejected; `stave cluster add` takes it back".to_owned();
         self.stay_outside(kept.unwrap_or_else(ejected));
-        Ok((snapshot.version, if failed.is_empty() { LOOK_AGAIN } else { TRY_AGAIN }))
+        Ok(if failed.is_empty() { LOOK_AGAIN } else { TRY_AGAIN })
     }
 
     /// Why a node does not join by itself: it would have to drop documents that nobody else may have.
@@ -352,14 +381,14 @@ impl Cluster {
         }
         if let Some(next) = leader.step(view, self.node.env().clock.monotonic()) {
             log(&view.state, &next);
-            self.write(&next, view.version)?;
+            self.write(&next, Some(view))?;
         }
         Ok(true)
     }
 
-    /// Reports where this node stands, if the store has something else; whether something is under way of which more is to be
-    /// reported soon.
-    fn report(&self, view: &View) -> Result<bool, ClusterError> {
+    /// Reports where this node stands, if the store has something else; whether something is under way of which more is
+    /// to be reported soon.
+    fn report(&self, view: &View, snapshot: &Snapshot) -> Result<bool, ClusterError> {
         let (incarnation, lease) = {
             let life = self.life.lock();
             (life.incarnation(), life.lease())
@@ -368,14 +397,44 @@ impl Cluster {
         let applied = self.seen.lock().applied.clone();
         let report = agent.report(&view.state, &applied, |name, vb| self.report_of(name, vb));
         let is_busy = !report.vbuckets.is_empty();
-        // What the store has may also be an older one that came late.
-        if lease.is_some() && view.reports.get(&self.uuid) != Some(&report) {
-            let json = serde_json::to_vec(&report).unwrap_or_default();
-            let key = keys::report(&self.uuid);
-            self.store.swap(Swap { key: &key, expected: None, value: Some(&json), lease })?;
+        if lease.is_some() {
+            // What the store has may also be an older one that came late.
+            let puts = changed(snapshot, report.entries(&self.uuid, view.state.is_single()), &self.uuid);
+            for puts in batches(&puts) {
+                self.store.commit(Commit { guard: None, puts, lease })?;
+            }
         }
         Ok(is_busy)
     }
+}
+
+/// What makes of a node's reports in the store these ones.
+fn changed(snapshot: &Snapshot, entries: BTreeMap<String, Vec<u8>>, uuid: &str) -> Vec<Put> {
+    let whole = keys::report(uuid);
+    let is_own =
+        |key: &str| key.strip_prefix(&whole).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    let there = snapshot.entries.range(whole.clone()..).take_while(|(key, _)| key.starts_with(&whole));
+    let gone = there.filter(|(key, _)| is_own(key) && !entries.contains_key(*key));
+    let gone: Vec<Put> = gone.map(|(key, _)| Put { key: key.clone(), value: None }).collect();
+    let is_there =
+        |key: &str, value: &[u8]| snapshot.entries.get(key).is_some_and(|entry| entry.value == value);
+    let new = entries.into_iter().filter(|(key, value)| !is_there(key, value));
+    new.map(|(key, value)| Put { key, value: Some(value) }).chain(gone).collect()
+}
+
+/// As many at once as a store takes easily. Each says itself what it holds for, so that they need not come together.
+fn batches(mut puts: &[Put]) -> impl Iterator<Item = &[Put]> {
+    std::iter::from_fn(move || {
+        let mut bytes = 0;
+        let fits = |put: &&Put| {
+            bytes += put.bytes();
+            bytes <= BATCH_BYTES
+        };
+        let count = puts.iter().take(MAX_PUTS).take_while(fits).count();
+        let (batch, rest) = puts.split_at(count.max(1).min(puts.len()));
+        puts = rest;
+        (!batch.is_empty()).then_some(batch)
+    })
 }
 
 /// Says in the log what the leader decided.

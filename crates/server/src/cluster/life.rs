@@ -62,11 +62,16 @@ impl Cluster {
         let sent_ns = self.node.env().clock.monotonic_ns();
         let lease = self.store.grant(self.config.lease_ttl)?;
         let incarnation = self.life.lock().incarnation();
-        let member = Member { incarnation, address: self.address.clone(), limits: self.limits };
+        let member = Member {
+            incarnation,
+            address: self.address.clone(),
+            limits: self.limits,
+            reads: ::cluster::state::FORMAT,
+        };
         let json = serde_json::to_vec(&member).unwrap_or_default();
         let key = keys::member(&self.uuid);
         // A member that was sent before, and comes late, must not take this one's place: it goes with another lease.
-        let expected = Some(self.store.read()?.version_of(&key));
+        let expected = Some(self.store.version_of(&key)?);
         let put = Swap { key: &key, expected, value: Some(&json), lease: Some(lease) };
         if let Swapped::Done(_) = self.store.swap(put)? {
             self.life.lock().begun(lease, sent_ns);

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ::cluster::store::{Store, StoreFailure, Swap, Swapped, Version};
+use ::cluster::store::{Commit, Store, StoreFailure, Swapped, Version};
 use ::cluster::{
     Address, Applied, Command, LeaderConfig, Life, Limits, NodeId, Refused, View, command, keys,
 };
@@ -347,7 +347,7 @@ impl Cluster {
             if next.revision == view.state.revision {
                 return Ok(Arc::new(view));
             }
-            if let Some(version) = self.write(&next, view.version)? {
+            if let Some(version) = self.write(&next, Some(&view))? {
                 return Ok(Arc::new(View { state: next, version, ..view }));
             }
         }
@@ -366,7 +366,7 @@ impl Cluster {
                 return Err(ClusterError::NothingToAdopt);
             }
             let next = seen.adopt(&view.state);
-            if self.write(&next, view.version)?.is_none() {
+            if self.write(&next, Some(&view))?.is_none() {
                 continue;
             }
             tracing::warn!(
@@ -383,12 +383,16 @@ impl Cluster {
         Err(ClusterError::Busy)
     }
 
-    /// Writes a document in the place of another one; nothing if that is not the one in the store.
-    fn write(&self, state: &::cluster::State, instead_of: Version) -> Result<Option<Version>, ClusterError> {
-        let json = state.to_json()?;
-        let expected = Some(instead_of);
-        let swap = Swap { key: keys::STATE, expected, value: Some(&json), lease: None };
-        match self.store.swap(swap)? {
+    /// Writes a state in the place of another one, or as the first; nothing if that is not the one in the store.
+    fn write(
+        &self,
+        state: &::cluster::State,
+        instead_of: Option<&View>,
+    ) -> Result<Option<Version>, ClusterError> {
+        let puts = state.changes(instead_of.map(|view| &view.state))?;
+        let version = instead_of.map_or(Version::ABSENT, |view| view.version);
+        let commit = Commit { guard: Some((keys::STATE, version)), puts: &puts, lease: None };
+        match self.store.commit(commit)? {
             Swapped::Done(version) => Ok(Some(version)),
             Swapped::Conflict | Swapped::NoLease => Ok(None),
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::cluster::store::{LeaseId, Snapshot, Store, StoreFailure, Swap, Swapped, Version};
+use ::cluster::store::{Commit, LeaseId, Snapshot, Store, StoreFailure, Swap, Swapped, Version};
 use parking_lot::{Condvar, Mutex};
 
 /// How long a lease lives that is there to be revoked.
@@ -113,6 +113,18 @@ impl Store for Gate {
 
     fn swap(&self, swap: Swap<'_>) -> Result<Swapped, StoreFailure> {
         self.ask("swap", |store| store.swap(swap))
+    }
+
+    fn commit(&self, commit: Commit<'_>) -> Result<Swapped, StoreFailure> {
+        self.ask("swap", |store| store.commit(commit))
+    }
+
+    fn version_of(&self, key: &str) -> Result<Version, StoreFailure> {
+        self.ask("read", |store| store.version_of(key))
+    }
+
+    fn follow(&self, known: Snapshot, at_most: Duration) -> Result<Snapshot, StoreFailure> {
+        self.ask("wait", |store| store.follow(known, at_most))
     }
 
     fn wait(&self, after: Version, at_most: Duration) -> Result<(), StoreFailure> {

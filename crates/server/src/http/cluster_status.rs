@@ -230,7 +230,7 @@ mod tests {
             members: BTreeMap::new(),
             reports: BTreeMap::new(),
         };
-        let member = |at: u16| Member { incarnation: 1, address: address(at), limits: None };
+        let member = |at: u16| Member { incarnation: 1, address: address(at), limits: None, reads: 2 };
         for (uuid, at) in [("a", 1), ("b", 3)] {
             view.members.insert(uuid.to_owned(), member(at));
             view.reports

@@ -11,8 +11,12 @@ use super::wire::Wire;
 
 /// A node of etcd that cannot be connected to in this time is not waited for: there may be others.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// So much is put together each time that more of it has come.
+const LARGE_BYTES: usize = 64 << 10;
+/// How chunks end, if nothing is said behind them.
+const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 /// More than this is no answer of ours: the document and some soft state.
-const MAX_ANSWER_BYTES: usize = 16 << 20;
+const MAX_ANSWER_BYTES: usize = 96 << 20;
 
 /// What etcd does to whoever comes without TLS where it speaks nothing else.
 const NO_WORD: &str = "it ended the connection without a word; if it speaks TLS, give --etcd-ca";
@@ -55,22 +59,29 @@ pub(super) fn post(env: &Env, post: Post<'_>, timeout: Duration) -> io::Result<A
 }
 
 /// Asks for a stream of lines, and reads until one of them `is_news`, the other end has nothing more to say, or for as
-/// long as `at_most`.
+/// long as `at_most`. Returns the lines that have come.
 pub(super) fn watch(
     env: &Env,
     post: Post<'_>,
     at_most: Duration,
     is_news: &dyn Fn(&[u8]) -> bool,
-) -> io::Result<()> {
+) -> io::Result<Vec<Vec<u8>>> {
     let mut exchange = Exchange::begin(env, post, at_most)?;
+    let mut looked_at = 0;
     loop {
-        if lines(&exchange.received)?.iter().any(|line| is_news(line)) {
-            return Ok(());
+        // A line may be long: it is looked at when it has come to its end.
+        let ends = exchange.received[looked_at..].contains(&b'\n');
+        if ends {
+            looked_at = exchange.received.len();
+            let lines = lines(&exchange.received)?;
+            if lines.iter().any(|line| is_news(line)) {
+                return Ok(lines);
+            }
         }
         match exchange.read() {
             Ok(true) => {}
-            Ok(false) => return Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::TimedOut => return Ok(()),
+            Ok(false) => return lines(&exchange.received),
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => return lines(&exchange.received),
             Err(error) => return Err(error),
         }
     }
@@ -163,6 +174,10 @@ fn chunks(mut rest: &[u8]) -> io::Result<(Vec<u8>, bool)> {
 fn answer(received: &[u8]) -> io::Result<Option<Answer>> {
     let Some((status, head, rest)) = head(received)? else { return Ok(None) };
     if header(&head, "transfer-encoding").is_some_and(|coding| coding.contains("chunked")) {
+        // Putting it together takes time, and what is large comes in many pieces.
+        if rest.len() > LARGE_BYTES && !received.ends_with(LAST_CHUNK) {
+            return Ok(None);
+        }
         let (body, is_whole) = chunks(rest)?;
         return Ok(is_whole.then_some(Answer { status, body }));
     }
