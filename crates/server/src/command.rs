@@ -5,7 +5,7 @@ use protocol::feature::{Feature, Features};
 use protocol::{Request, Status};
 
 use crate::context::{Context, Outcome};
-use crate::privilege::Privilege;
+use crate::privilege::{Privilege, Privileges};
 
 pub use crate::command_table::{ROWS, find};
 
@@ -141,8 +141,9 @@ pub struct Row {
     pub silence: Silence,
     /// Who may use it at all.
     pub access: Access,
-    /// What a user must be allowed to do.
-    pub privilege: Option<Privilege>,
+    /// What a user must be allowed to do, whatever the request asks for. A handler asks for more with
+    /// [`Context::require`](crate::context::Context::require) where that depends on the request.
+    pub privileges: Privileges,
     /// What handles it.
     pub handler: Handler,
 }
@@ -166,7 +167,7 @@ impl Row {
             reorder: false,
             silence: Silence::None,
             access: Access::User,
-            privilege: None,
+            privileges: Privileges::NONE,
             handler,
         }
     }
@@ -179,7 +180,7 @@ impl Row {
         doc: &'static str,
     ) -> Row {
         let row = Row::new(opcode, handler, doc);
-        Row { key: Key::Document, reorder: true, privilege: Some(privilege), ..row.in_bucket() }
+        Row { key: Key::Document, reorder: true, ..row.in_bucket().needs(privilege) }
     }
 
     pub(crate) const fn in_bucket(self) -> Row {
@@ -194,8 +195,9 @@ impl Row {
         Row { access: Access::Anybody, ..self }
     }
 
+    /// Asks for one more privilege.
     pub(crate) const fn needs(self, privilege: Privilege) -> Row {
-        Row { privilege: Some(privilege), ..self }
+        Row { privileges: self.privileges.with(privilege), ..self }
     }
 
     pub(crate) const fn extras(self, len: u8) -> Row {

@@ -70,7 +70,7 @@ fn needs(row: &Row) -> String {
         Access::Bucket(_) => "bucket",
     };
     let mut needs = access.to_owned();
-    if let Some(privilege) = row.privilege {
+    for privilege in row.privileges.iter() {
         let _ = write!(needs, ", {}", privilege.name());
     }
     needs

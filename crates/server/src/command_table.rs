@@ -152,16 +152,23 @@ pub static ROWS: &[Row] = &[
     .cas(AnyCas)
     .keeps_ttl()
     .quiet(Silence::SuccessWithoutToken),
-    Row::document(INCREMENT, counter::increment, Upsert, "Add to a counter").extras(20).durable().keeps_ttl(),
+    Row::document(INCREMENT, counter::increment, Upsert, "Add to a counter")
+        .needs(Read)
+        .extras(20)
+        .durable()
+        .keeps_ttl(),
     Row::document(INCREMENTQ, counter::increment, Upsert, "Add to a counter, silent on success")
+        .needs(Read)
         .extras(20)
         .keeps_ttl()
         .quiet(Silence::Success),
     Row::document(DECREMENT, counter::decrement, Upsert, "Take away from a counter")
+        .needs(Read)
         .extras(20)
         .durable()
         .keeps_ttl(),
     Row::document(DECREMENTQ, counter::decrement, Upsert, "Take away from a counter, silent on success")
+        .needs(Read)
         .extras(20)
         .keeps_ttl()
         .quiet(Silence::Success),
@@ -173,6 +180,7 @@ pub static ROWS: &[Row] = &[
         .extras(4)
         .refuses_durability(),
     Row::document(GAT, touch::get_and_touch, Read, "Read a document and set its expiry time")
+        .needs(Upsert)
         .extras(4)
         .refuses_durability(),
     Row::document(
@@ -181,10 +189,13 @@ pub static ROWS: &[Row] = &[
         Read,
         "Read a document and set its expiry time, silent if there is none",
     )
+    .needs(Upsert)
     .extras(4)
     .quiet(Silence::Misses),
-    Row::document(GET_LOCKED, lock::get_and_lock, Read, "Read a document and lock it").extras_of(&[0, 4]),
-    Row::document(UNLOCK_KEY, lock::unlock, Read, "Unlock a document").cas(NeedsCas),
+    Row::document(GET_LOCKED, lock::get_and_lock, Read, "Read a document and lock it")
+        .needs(Upsert)
+        .extras_of(&[0, 4]),
+    Row::document(UNLOCK_KEY, lock::unlock, Upsert, "Unlock a document").cas(NeedsCas),
     Row::new(GET_RANDOM_KEY, get::get_random_key, "Read a document chosen by chance")
         .in_bucket()
         .needs(Read)
@@ -216,7 +227,7 @@ pub static ROWS: &[Row] = &[
         "Delete a document with the metadata of its tombstone, silent on success",
     )
     .quiet(Silence::Success),
-    Row::document(RETURN_META, meta::return_meta, Upsert, "Change a document and return its metadata")
+    Row::document(RETURN_META, meta::return_meta, MetaRead, "Change a document and return its metadata")
         .extras(12)
         .document_value()
         .cas(AnyCas),
@@ -232,7 +243,7 @@ pub static ROWS: &[Row] = &[
     path_change(SUBDOC_ARRAY_PUSH_FIRST, "Add to the beginning of an array"),
     path_change(SUBDOC_ARRAY_INSERT, "Insert into an array"),
     path_change(SUBDOC_ARRAY_ADD_UNIQUE, "Add to an array unless it is in it"),
-    path_change(SUBDOC_COUNTER, "Add to the number at a path"),
+    path_change(SUBDOC_COUNTER, "Add to the number at a path").needs(Read),
     path_change(SUBDOC_REPLACE_BODY_WITH_XATTR, "Make an attribute the body"),
     Row::document(SUBDOC_MULTI_LOOKUP, subdoc::lookup, Read, "Read several paths")
         .extras_of(&[0, 1])
@@ -269,14 +280,14 @@ pub static ROWS: &[Row] = &[
         .needs(MetaRead),
     Row::new(CREATE_CHECKPOINT, vbucket::create_checkpoint, "Close the open checkpoint of a vBucket")
         .in_bucket()
-        .needs(NodeSupervisor),
+        .needs(Settings),
     Row::new(STOP_PERSISTENCE, admin::stop_persistence, "Let the flusher rest; for tests of clients")
         .in_bucket()
-        .needs(NodeSupervisor),
+        .needs(Settings),
     Row::new(START_PERSISTENCE, admin::start_persistence, "Let the flusher work again")
         .in_bucket()
-        .needs(NodeSupervisor),
-    Row::document(EVICT_KEY, get::evict_key, NodeSupervisor, "Take a value out of memory"),
+        .needs(Settings),
+    Row::document(EVICT_KEY, get::evict_key, Settings, "Take a value out of memory"),
     Row::new(GET_KEYS, later_issue::not_supported, "Keys from one on")
         .in_bucket()
         .needs(Read)
@@ -306,11 +317,11 @@ pub static ROWS: &[Row] = &[
         .cas(AnyCas),
     Row::new(COMPACT_DB, vbucket::compact, "Rewrite the file of a vBucket without what is not in use")
         .in_bucket()
-        .needs(NodeSupervisor)
+        .needs(Settings)
         .extras(24),
     Row::new(SET_PARAM, admin::set_param, "Change a setting of the bucket until the node stops")
         .in_bucket()
-        .needs(NodeSupervisor)
+        .needs(Settings)
         .extras(4)
         .key(Key::Required)
         .value(ValueRule::Required),
@@ -320,7 +331,7 @@ pub static ROWS: &[Row] = &[
         .vbucket_zero(),
     Row::new(SET_COLLECTIONS_MANIFEST, collections::set_manifest, "Change scopes and collections")
         .in_bucket()
-        .needs(Administrator)
+        .needs(Settings)
         .value(ValueRule::Required)
         .datatype(JSON)
         .vbucket_zero(),

@@ -139,6 +139,15 @@ impl Context<'_> {
         self.session.may(privilege)
     }
 
+    /// Refuses a client that lacks a privilege which this request needs beyond those of its row.
+    pub fn require(&mut self, privilege: Privilege) -> Result<(), Outcome> {
+        if self.may(privilege) {
+            return Ok(());
+        }
+        let context = crate::dispatch::denied(self.row, privilege);
+        Err(self.error(Status::Eaccess, &context))
+    }
+
     /// Ready after so many milliseconds.
     pub fn timeout(&self, timeout_ms: u64) -> Pin<Box<dyn Future<Output = ()>>> {
         self.node.timer().after(Duration::from_millis(timeout_ms))

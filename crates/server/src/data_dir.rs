@@ -1,8 +1,9 @@
 //! The folder in which a node keeps everything, owned by one process at a time.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a lock is held on a real file")]
 
-use std::fs::{File, TryLockError};
+use std::fs::{self, File, Permissions, TryLockError};
 use std::io;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use base::env::{Env, OpenMode};
@@ -47,13 +48,35 @@ impl DataDir {
             .write(true)
             .create(true)
             .truncate(false)
+            .mode(0o600)
             .open(&lock_path)
             .map_err(failed("open", lock_path.clone()))?;
         match lock.try_lock() {
-            Ok(()) => Ok(DataDir { path: path.to_owned(), _lock: lock }),
-            Err(TryLockError::WouldBlock) => Err(DataDirError::InUse { path: path.to_owned() }),
-            Err(TryLockError::Error(source)) => Err(failed("lock", lock_path)(source)),
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(DataDirError::InUse { path: path.to_owned() }),
+            Err(TryLockError::Error(source)) => return Err(failed("lock", lock_path)(source)),
         }
+        let dir = DataDir { path: path.to_owned(), _lock: lock };
+        if let Err(error) = dir.close_to_others() {
+            tracing::warn!(data = %path.display(), %error, "other users of this machine may read the data: chmod -R go= it");
+        }
+        Ok(dir)
+    }
+
+    /// Takes the rights of other users away: earlier versions made files that everybody could read. The folder itself
+    /// comes last, so that one which is closed has nothing open in it.
+    fn close_to_others(&self) -> io::Result<()> {
+        if !is_open_to_others(&fs::symlink_metadata(&self.path)?.permissions()) {
+            return Ok(());
+        }
+        for entry in fs::read_dir(&self.path)? {
+            let entry = entry?;
+            if entry.file_type()?.is_file() {
+                close(&entry.path())?;
+            }
+        }
+        close_all_in(&self.buckets())?;
+        close(&self.path)
     }
 
     /// Takes the folder if a node ever ran on it, and changes nothing in it: for those who only look.
@@ -108,9 +131,74 @@ impl DataDir {
     }
 }
 
+/// The rights of group and others.
+const OF_OTHERS: u32 = 0o077;
+
+fn is_open_to_others(permissions: &Permissions) -> bool {
+    permissions.mode() & OF_OTHERS != 0
+}
+
+/// Takes the rights of others from a file or folder, not through a link.
+fn close(path: &Path) -> io::Result<()> {
+    let found = fs::symlink_metadata(path)?;
+    if found.is_symlink() || !is_open_to_others(&found.permissions()) {
+        return Ok(());
+    }
+    fs::set_permissions(path, Permissions::from_mode(found.permissions().mode() & !OF_OTHERS))
+}
+
+/// The same for a folder, if it is there, and all that is in it.
+fn close_all_in(folder: &Path) -> io::Result<()> {
+    let mut left = vec![folder.to_owned()];
+    while let Some(folder) = left.pop() {
+        let entries = match fs::read_dir(&folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        for entry in entries {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                left.push(entry.path());
+            } else {
+                close(&entry.path())?;
+            }
+        }
+        close(&folder)?;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_others_could_read_is_closed_to_them() {
+        let root = tempfile::tempdir().expect("a folder for the test");
+        let data = root.path().join("data");
+        let (bucket, elsewhere) = (data.join("buckets/b"), root.path().join("elsewhere"));
+        fs::create_dir_all(&bucket).expect("a folder");
+        let files =
+            [elsewhere.clone(), data.join("uuid"), bucket.join("0.couch.1"), bucket.join("journal.1")];
+        for file in &files {
+            fs::write(file, "x").expect("a file");
+            fs::set_permissions(file, Permissions::from_mode(0o644)).expect("its mode");
+        }
+        std::os::unix::fs::symlink(&elsewhere, bucket.join("link")).expect("a link");
+        for folder in [&data, &data.join("buckets"), &bucket] {
+            fs::set_permissions(folder, Permissions::from_mode(0o755)).expect("its mode");
+        }
+        let mode = |path: &Path| fs::metadata(path).expect("it is there").permissions().mode() & 0o777;
+        drop(DataDir::take(&data, &Env::real()).expect("nobody else has it"));
+        for folder in [&data, &data.join("buckets"), &bucket] {
+            assert_eq!(mode(folder), 0o700, "{}", folder.display());
+        }
+        for file in files[1..].iter().chain([&data.join(LOCK)]) {
+            assert_eq!(mode(file), 0o600, "{}", file.display());
+        }
+        assert_eq!(mode(&elsewhere), 0o644, "what is not in the folder stays as it is");
+    }
 
     #[test]
     fn who_only_looks_waits_for_the_owner_too() {

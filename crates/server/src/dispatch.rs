@@ -14,7 +14,7 @@ use crate::context::{Context, Outcome};
 use crate::counters::WorkerCounters;
 use crate::node::Node;
 use crate::output::Output;
-use crate::privilege::Privileges;
+use crate::privilege::{Privilege, Privileges};
 use crate::reply::{Envelope, Reply};
 use crate::session::Session;
 
@@ -161,14 +161,17 @@ fn admit<'a>(
     if let (Access::Bucket(status), None) = (row.access, &session.bucket) {
         return Err(Refused::Status(status));
     }
-    match row.privilege {
-        Some(privilege) if infos.impersonate.is_none() && !session.may(privilege) => {
-            let context = format!("{} needs the privilege {}", row.name, privilege.name());
-            return Err(Refused::Error(Status::Eaccess, context));
+    match row.privileges.missing_in(session.privileges) {
+        Some(privilege) if infos.impersonate.is_none() => {
+            Err(Refused::Error(Status::Eaccess, denied(row, privilege)))
         }
-        _ => {}
+        _ => Ok((row, infos, key)),
     }
-    Ok((row, infos, key))
+}
+
+/// What is told to a user who lacks a privilege for a command.
+pub(crate) fn denied(row: &Row, privilege: Privilege) -> String {
+    format!("{} needs the privilege {}", row.name, privilege.name())
 }
 
 fn frame_infos<'a>(row: &Row, request: &Request<'a>) -> Result<FrameInfos<'a>, Refused> {
@@ -189,7 +192,7 @@ fn frame_infos<'a>(row: &Row, request: &Request<'a>) -> Result<FrameInfos<'a>, R
             "This command does not support PreserveTtl".to_owned(),
         ));
     }
-    if infos.extra_privilege.is_some_and(|name| crate::privilege::Privilege::from_name(name).is_none()) {
+    if infos.extra_privilege.is_some_and(|name| Privilege::from_name(name).is_none()) {
         return Err(Refused::Error(Status::Einval, "Failed to look up the privilege".to_owned()));
     }
     Ok(infos)
@@ -197,7 +200,6 @@ fn frame_infos<'a>(row: &Row, request: &Request<'a>) -> Result<FrameInfos<'a>, R
 
 /// Runs the handler with another user's rights, which only those who may impersonate can ask for.
 fn impersonated(ctx: &mut Context<'_>, request: &Request<'_>, name: &[u8]) -> Outcome {
-    use crate::privilege::Privilege;
     if !ctx.may(Privilege::Impersonate) {
         return ctx.error(Status::Eaccess, "Impersonate needs the privilege Impersonate");
     }
@@ -214,7 +216,7 @@ fn impersonated(ctx: &mut Context<'_>, request: &Request<'_>, name: &[u8]) -> Ou
         .filter(|extra| mine.has(*extra))
         .map_or(user.privileges(), |extra| user.privileges().with(extra));
     let selectable = ctx.session.bucket.as_ref().is_none_or(|bucket| user.may_select(bucket.name()));
-    if !selectable || ctx.row.privilege.is_some_and(|privilege| !theirs.has(privilege)) {
+    if !selectable || ctx.row.privileges.missing_in(theirs).is_some() {
         let context = format!("{} is not allowed to the user acted for", ctx.row.name);
         return ctx.error(Status::Eaccess, &context);
     }

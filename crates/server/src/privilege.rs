@@ -34,8 +34,8 @@ privileges! {
     SystemXattrWrite "Change system attributes.",
     SimpleStats "Read counters of a bucket.",
     Stats "Read all counters.",
-    Settings "Change settings of a bucket.",
-    NodeSupervisor "Look at and change what belongs to the node.",
+    Settings "Change what belongs to a bucket: settings, collections, checkpoints, files.",
+    NodeSupervisor "Look at and change what belongs to the node and is shared by its buckets.",
     Administrator "Change what belongs to the cluster.",
     Impersonate "Act for another user.",
     DcpProducer "Stream changes.",
@@ -58,8 +58,13 @@ impl Privileges {
     pub const NONE: Privileges = Privileges(0);
 
     /// Exactly these.
-    pub fn of(privileges: &[Privilege]) -> Privileges {
-        Privileges(privileges.iter().fold(0, |bits, privilege| bits | (1 << *privilege as u8)))
+    pub const fn of(privileges: &[Privilege]) -> Privileges {
+        let (mut bits, mut at) = (0, 0);
+        while at < privileges.len() {
+            bits |= 1 << privileges[at] as u8;
+            at += 1;
+        }
+        Privileges(bits)
     }
 
     /// All of them.
@@ -78,7 +83,17 @@ impl Privileges {
     }
 
     /// Them with `privilege`.
-    pub fn with(self, privilege: Privilege) -> Privileges {
+    pub const fn with(self, privilege: Privilege) -> Privileges {
         Privileges(self.0 | (1 << privilege as u8))
+    }
+
+    /// The first of them that `granted` lacks.
+    pub fn missing_in(self, granted: Privileges) -> Option<Privilege> {
+        self.iter().find(|privilege| !granted.has(*privilege))
+    }
+
+    /// Each of them.
+    pub fn iter(self) -> impl Iterator<Item = Privilege> {
+        Privilege::ALL.iter().copied().filter(move |privilege| self.has(*privilege))
     }
 }

@@ -24,10 +24,12 @@ use crate::counters::WorkerCounters;
 use crate::fuzz::{feed, login};
 use crate::node::{Node, Served};
 use crate::output::Output;
+use crate::privilege::Privileges;
 use crate::timer::Timer;
 use crate::user::Users;
 
 mod durable_answers;
+mod roles;
 
 struct Never;
 
@@ -55,6 +57,8 @@ fn node() -> Arc<Node> {
         user("admin", Role::Admin, None),
         user("reader", Role::ReadOnly, None),
         user("guest", Role::ReadWrite, Some("other")),
+        user("bucket-admin", Role::Admin, Some("default")),
+        user("writer", Role::ReadWrite, None),
     ];
     let users = Users::new(&users, &*env.random);
     let address = NodeAddress { host: None, kv_port: 11210, http_port: 8091 };
@@ -140,7 +144,7 @@ fn the_table_is_complete() {
     for row in ROWS {
         assert!(!row.doc.is_empty() && !row.doc.ends_with('.'), "{}", row.name);
         assert!(
-            row.access != Access::Anybody || row.privilege.is_none(),
+            row.access != Access::Anybody || row.privileges == Privileges::NONE,
             "{}: nobody has rights yet",
             row.name
         );

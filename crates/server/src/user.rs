@@ -59,7 +59,11 @@ impl User {
     pub fn privileges(&self) -> Privileges {
         use Privilege::*;
         match self.role {
-            Role::Admin => Privileges::all(),
+            Role::Admin if self.is_admin() => Privileges::all(),
+            // What all buckets share, and other users, are not theirs.
+            Role::Admin => [NodeSupervisor, Administrator, Impersonate, SelectBucket]
+                .into_iter()
+                .fold(Privileges::all(), Privileges::without),
             Role::ReadWrite => Privileges::of(&[Read, Insert, Upsert, Delete, MetaRead, SimpleStats]),
             Role::ReadOnly => Privileges::of(&[Read, MetaRead, SimpleStats]),
         }

@@ -64,7 +64,7 @@ pub fn fuzz_xattrs(bytes: &[u8]) {
     xattrs.write_section(&mut copy);
     assert!(bytes.starts_with(&copy));
     let mut keys = Vec::new();
-    xattrs.write_keys(&mut keys);
+    xattrs.write_keys(false, &mut keys);
     assert!(!valid || json::is_json(&keys));
     let system = xattrs.system_section();
     assert!(!valid || system.is_empty() || xattr::validate(&system).is_ok());

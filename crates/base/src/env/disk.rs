@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -119,13 +119,17 @@ pub trait File: Send + Sync {
     fn set_len(&self, len: u64) -> io::Result<()>;
 }
 
-/// The machine's file system.
+/// Who may use files and folders that are made: their owner alone, since they hold documents and secrets.
+const FILE_MODE: u32 = 0o600;
+const FOLDER_MODE: u32 = 0o700;
+
+/// The machine's file system. What is made is for its owner alone.
 pub struct RealDisk;
 
 impl Disk for RealDisk {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
         let mut options = fs::OpenOptions::new();
-        options.read(true);
+        options.read(true).mode(FILE_MODE);
         match mode {
             OpenMode::Read => {}
             OpenMode::ReadWrite => {
@@ -142,7 +146,7 @@ impl Disk for RealDisk {
     }
 
     fn create_dir_all(&self, path: &Path) -> io::Result<()> {
-        fs::create_dir_all(path)
+        fs::DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(path)
     }
 
     fn read_dir(&self, path: &Path) -> io::Result<Vec<String>> {
@@ -285,6 +289,17 @@ mod tests {
                 assert_eq!(disk.read_dir(root).expect("a list"), Vec::<String>::new());
             }
         }
+    }
+
+    #[test]
+    fn what_is_made_is_for_its_owner_alone() {
+        use std::os::unix::fs::PermissionsExt;
+        let root = tempfile::tempdir().expect("a folder");
+        let (folder, file) = (root.path().join("a/b"), root.path().join("a/b/f"));
+        RealDisk.create_dir_all(&folder).expect("a folder");
+        RealDisk.open(&file, OpenMode::CreateNew).expect("a file");
+        let mode = |path: &Path| fs::metadata(path).expect("it is there").permissions().mode() & 0o777;
+        assert_eq!((mode(&root.path().join("a")), mode(&folder), mode(&file)), (0o700, 0o700, 0o600));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What administrators, and tests of clients, do to a session or a node.
 
 use base::Cas;
+use engine::settings::{self, Key};
 use protocol::{Request, Status, extras};
 
 use crate::context::{Context, Outcome};
@@ -30,6 +31,12 @@ pub fn set_param(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     let (Some(name), Some(value)) = (text(request.key), text(request.value)) else {
         return ctx.invalid("Name and value of a setting are text");
     };
+    // The quota is taken from what all buckets share.
+    if settings::find(name).is_ok_and(|setting| setting.key == Key::MaxSize)
+        && let Err(denied) = ctx.require(Privilege::NodeSupervisor)
+    {
+        return denied;
+    }
     match ctx.bucket().set_param(name, value.trim()) {
         Ok(_) => ctx.status(Status::Success),
         Err(error) => ctx.invalid(&error.to_string()),

@@ -7,6 +7,7 @@ use protocol::{Request, Status};
 
 use crate::commands::mutation;
 use crate::context::{Context, Outcome};
+use crate::privilege::Privilege;
 use crate::reply::Answer;
 
 /// Get meta: metadata of a document or tombstone.
@@ -74,6 +75,12 @@ fn with_meta(cx: &mut Context<'_>, request: &Request<'_>, add: bool, delete: boo
         (true, false) => ItemKind::Deletion,
         (true, true) => ItemKind::Expiration,
     };
+    if !cx.may(Privilege::SystemXattrWrite)
+        && tombstone_value(value, Datatype(request.datatype)).is_ok_and(|(system, _)| !system.is_empty())
+        && let Err(denied) = cx.require(Privilege::SystemXattrWrite)
+    {
+        return denied;
+    }
     let bucket = cx.bucket();
     let (value, datatype) = if delete {
         match tombstone_value(value, Datatype(request.datatype)) {
@@ -138,10 +145,20 @@ pub fn return_meta(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     let &[m0, m1, m2, m3, f0, f1, f2, f3, e0, e1, e2, e3] = request.extras else {
         return cx.invalid("Request must include extras of length 12");
     };
+    let mode = u32::from_be_bytes([m0, m1, m2, m3]);
+    let needed = match mode {
+        1 => Privilege::Upsert,
+        2 => Privilege::Insert,
+        3 => Privilege::Delete,
+        _ => return cx.invalid("Invalid mode"),
+    };
+    if let Err(denied) = cx.require(needed) {
+        return denied;
+    }
     let bucket = cx.bucket();
     let (flags, expiry) = (u32::from_be_bytes([f0, f1, f2, f3]), u32::from_be_bytes([e0, e1, e2, e3]));
     let mut told = (flags, engine::absolute_expiry(expiry, cx.now));
-    let outcome = match u32::from_be_bytes([m0, m1, m2, m3]) {
+    let outcome = match mode {
         mode @ (1 | 2) => bucket.store(
             request.vbucket,
             &StoreRequest {
@@ -156,7 +173,7 @@ pub fn return_meta(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
             },
             cx.now,
         ),
-        3 => {
+        _ => {
             // The tombstone's metadata are those of the document that it was.
             let old = bucket.peek_as_is(request.vbucket, cx.key, cx.now);
             told = match old {
@@ -165,7 +182,6 @@ pub fn return_meta(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
             };
             bucket.delete(request.vbucket, cx.key, request.cas, cx.now)
         }
-        _ => return cx.invalid("Invalid mode"),
     };
     match outcome {
         Ok(mutated) => {

@@ -4,10 +4,11 @@ use base::Datatype;
 use protocol::feature::Feature;
 use protocol::{Request, Status, opcode};
 use subdoc::reply::{write_lookup, write_mutation};
-use subdoc::request::{self, Features};
+use subdoc::request::{self, Features, LookupRequest, MutationRequest};
 
 use crate::commands::mutation;
 use crate::context::{Context, Outcome};
+use crate::privilege::Privilege;
 use crate::reply::Answer;
 
 fn features(cx: &Context<'_>) -> Features {
@@ -23,6 +24,25 @@ fn datatype(cx: &Context<'_>, is_json: bool) -> Datatype {
     cx.session.visible_datatype(if is_json { Datatype::JSON } else { Datatype::RAW })
 }
 
+/// Refuses a look-up of system attributes without the privilege for them.
+fn may_look_up(cx: &mut Context<'_>, lookup: &LookupRequest<'_>) -> Result<(), Outcome> {
+    if lookup.reads_system() { cx.require(Privilege::SystemXattrRead) } else { Ok(()) }
+}
+
+/// Refuses a change that needs more than the right to change documents.
+fn may_change(cx: &mut Context<'_>, change: &MutationRequest<'_>) -> Result<(), Outcome> {
+    let needed = [
+        (change.deletes_document(), Privilege::Delete),
+        (change.reads(), Privilege::Read),
+        (change.changes_system(), Privilege::SystemXattrWrite),
+        (change.reads_system(), Privilege::SystemXattrRead),
+    ];
+    needed
+        .into_iter()
+        .filter(|(is_needed, _)| *is_needed)
+        .try_for_each(|(_, privilege)| cx.require(privilege))
+}
+
 /// Looks up one or several paths.
 pub fn lookup(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     let features = features(cx);
@@ -35,6 +55,10 @@ pub fn lookup(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         Ok(lookup) => lookup,
         Err(refusal) => return refused(cx, refusal),
     };
+    if let Err(denied) = may_look_up(cx, &lookup) {
+        return denied;
+    }
+    lookup.hides_system = !cx.may(Privilege::SystemXattrRead);
     lookup.cas = request.cas.0;
     let mut body = Vec::new();
     let looked_up = cx.bucket().subdoc_lookup(request.vbucket, cx.key, &lookup, cx.now, |outcome, cas| {
@@ -72,6 +96,9 @@ pub fn mutate(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         Ok(change) => change,
         Err(refusal) => return refused(cx, refusal),
     };
+    if let Err(denied) = may_change(cx, &change) {
+        return denied;
+    }
     change.cas = request.cas.0;
     let preserve = cx.infos.preserve_ttl;
     let bucket = cx.bucket();

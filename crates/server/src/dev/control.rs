@@ -21,6 +21,7 @@ use super::config::DevError;
 use super::shared::Shared;
 use crate::acceptor;
 use crate::cluster::ClusterError;
+use crate::http::origin::{self, Listens};
 use crate::signals::Ears;
 use options::{Options, order};
 
@@ -63,7 +64,8 @@ pub(super) fn start(shared: &Arc<Shared>) -> io::Result<Endpoint> {
     };
     let (stop, mut stopping) = watch::channel(false);
     let (signalled, signals) = mpsc::channel();
-    let app = router(Desk { shared: Arc::clone(shared), places: Arc::new(Semaphore::new(MOST_ORDERS)) });
+    let desk = Desk { shared: Arc::clone(shared), places: Arc::new(Semaphore::new(MOST_ORDERS)) };
+    let app = router(desk, Listens::at(addr));
     let serve = async move {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         axum::serve(listener, app).await
@@ -93,7 +95,7 @@ struct Desk {
     places: Arc<Semaphore>,
 }
 
-fn router(desk: Desk) -> Router {
+fn router(desk: Desk, listens: Listens) -> Router {
     let all = Router::new()
         .route("/v1/dev", get(tell))
         .route("/v1/dev/", get(tell))
@@ -104,7 +106,10 @@ fn router(desk: Desk) -> Router {
         .fallback(async || refused(StatusCode::NOT_FOUND, WHAT_THERE_IS))
         .with_state(desk);
     // Around the whole: which methods an address has is known outside of its handlers.
-    Router::new().fallback_service(all).layer(middleware::from_fn(name_methods))
+    Router::new()
+        .fallback_service(all)
+        .layer(middleware::from_fn(name_methods))
+        .layer(middleware::from_fn_with_state(listens, origin::check))
 }
 
 /// Says which methods an address has to whoever asks with another.

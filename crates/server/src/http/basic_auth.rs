@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -16,19 +14,16 @@ use crate::user::User;
 #[derive(Clone)]
 pub(super) struct Caller(pub Arc<User>);
 
-/// Lets requests through whose name and password are right.
-pub(super) async fn check(State(shared): State<Shared>, mut request: Request, next: Next) -> Response {
-    let credentials = credentials(request.headers());
-    let user = credentials.and_then(|(name, password)| {
+/// The user, if name and password are right.
+pub(super) fn authenticate(shared: &Shared, headers: &HeaderMap) -> Result<Caller, Box<Response>> {
+    let user = credentials(headers).and_then(|(name, password)| {
         shared.node.users().authenticate(name.as_bytes(), password.as_bytes()).cloned()
     });
-    let Some(user) = user else {
+    user.map(Caller).ok_or_else(|| {
         let challenge = [(header::WWW_AUTHENTICATE, "Basic realm=\"Stave\"")];
         let what = "User and password are needed (basic authentication).\n";
-        return (StatusCode::UNAUTHORIZED, challenge, what).into_response();
-    };
-    request.extensions_mut().insert(Caller(user));
-    next.run(request).await
+        Box::new((StatusCode::UNAUTHORIZED, challenge, what).into_response())
+    })
 }
 
 fn credentials(headers: &HeaderMap) -> Option<(String, String)> {

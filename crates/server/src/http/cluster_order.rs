@@ -7,15 +7,14 @@ use ::cluster::state::State as Document;
 use ::cluster::{Address, Command, NodeId, Refused, View};
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::{Extension, FromRequest, FromRequestParts, Request};
+use axum::extract::{FromRequest, Request};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use super::basic_auth::Caller;
 use super::manage::not_now;
-use super::settings::{Errors, refused, require_admin};
+use super::settings::{Errors, refused};
 use super::{Shared, form};
 use crate::cluster::{Cluster, ClusterError};
 
@@ -121,7 +120,7 @@ pub(super) fn otp_name(document: &Document, id: NodeId) -> String {
     format!("{id}@{host}")
 }
 
-/// An administrator's request.
+/// The request of an administrator of the cluster, as the table of addresses sees to.
 pub(super) struct Order {
     shared: Shared,
     form: Form,
@@ -131,11 +130,7 @@ impl FromRequest<Shared> for Order {
     type Rejection = Response;
 
     async fn from_request(request: Request, shared: &Shared) -> Result<Order, Response> {
-        let (mut parts, body) = request.into_parts();
-        let caller = Extension::<Caller>::from_request_parts(&mut parts, shared).await;
-        let Extension(caller) = caller.map_err(IntoResponse::into_response)?;
-        require_admin(&caller.0).map_err(|response| *response)?;
-        let body = Bytes::from_request(Request::from_parts(parts, body), shared).await;
+        let body = Bytes::from_request(request, shared).await;
         let form = Form(form::parse(&body.map_err(IntoResponse::into_response)?));
         Ok(Order { shared: shared.clone(), form })
     }

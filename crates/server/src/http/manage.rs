@@ -8,12 +8,12 @@ use axum::response::{IntoResponse, Response};
 use serde_json::json;
 use tokio::sync::oneshot;
 
+use super::access::require_cluster_admin;
 use super::basic_auth::Caller;
 use super::bucket_form::{BucketForm, by_field};
-use super::settings::{Errors, refused, require_admin};
+use super::settings::{Errors, is_other_quota, refused};
 use super::{Shared, form, no_such_bucket};
 use crate::node_buckets::{BucketError, Management};
-use crate::user::User;
 
 /// What may stand behind the question mark.
 #[derive(serde::Deserialize)]
@@ -26,13 +26,9 @@ pub(super) struct Options {
 /// `POST /pools/default/buckets`
 pub(super) async fn create(
     State(shared): State<Shared>,
-    Extension(Caller(user)): Extension<Caller>,
     Query(options): Query<Options>,
     body: Bytes,
 ) -> Response {
-    if let Err(response) = require_admin(&user) {
-        return *response;
-    }
     let vbuckets = shared.node.host().map_or(base::limits::DEFAULT_VBUCKETS, |host| host.config().vbuckets);
     let spec = match BucketForm::new(form::parse(&body)).create(vbuckets) {
         Ok(spec) => spec,
@@ -59,47 +55,28 @@ pub(super) async fn change(
     let Some((spec, bucket)) = shared.node.buckets().into_iter().find(|(spec, _)| spec.name == name) else {
         return no_such_bucket();
     };
-    if let Err(response) = may_change(&user, &name) {
-        return *response;
-    }
     let change = match BucketForm::new(form::parse(&body)).change(&spec, bucket.vbuckets()) {
         Ok(change) => change,
         Err(errors) => return refused(errors),
     };
+    let mut settings = change.settings.iter();
+    let takes_more = settings.any(|(name, value)| is_other_quota(&bucket, name, value))
+        || change.replicas.is_some_and(|replicas| replicas != spec.replicas);
+    if takes_more && let Err(response) = require_cluster_admin(&user) {
+        return *response;
+    }
     drop(bucket);
     done(StatusCode::OK, on_a_thread(&shared, move |management| management.change(&name, change)).await)
 }
 
 /// `DELETE /pools/default/buckets/BUCKET`
-pub(super) async fn delete(
-    State(shared): State<Shared>,
-    Extension(Caller(user)): Extension<Caller>,
-    Path(name): Path<String>,
-) -> Response {
-    if let Err(response) = may_change(&user, &name) {
-        return *response;
-    }
+pub(super) async fn delete(State(shared): State<Shared>, Path(name): Path<String>) -> Response {
     done(StatusCode::OK, on_a_thread(&shared, move |management| management.delete(&name)).await)
 }
 
 /// `POST /pools/default/buckets/BUCKET/controller/doFlush`
-pub(super) async fn flush(
-    State(shared): State<Shared>,
-    Extension(Caller(user)): Extension<Caller>,
-    Path(name): Path<String>,
-) -> Response {
-    if let Err(response) = may_change(&user, &name) {
-        return *response;
-    }
+pub(super) async fn flush(State(shared): State<Shared>, Path(name): Path<String>) -> Response {
     done(StatusCode::OK, on_a_thread(&shared, move |management| management.flush(&name)).await)
-}
-
-/// Refuses those who may not see a bucket as if there were none, and those who may not change it.
-fn may_change(user: &User, name: &str) -> Result<(), Box<Response>> {
-    if !user.may_select(name) {
-        return Err(Box::new(no_such_bucket()));
-    }
-    require_admin(user)
 }
 
 /// Does what blocks on a thread of its own, so that others are answered meanwhile.

@@ -1,5 +1,6 @@
 //! HTTP: what SDKs ask of the management port, what operators look at, the settings of buckets, and their changes.
 
+mod access;
 mod auto_failover;
 mod basic_auth;
 mod bucket_form;
@@ -14,26 +15,28 @@ mod health;
 mod manage;
 mod methods;
 mod metrics;
+mod node_key;
 mod nodes;
+pub(crate) mod origin;
+mod paths;
 mod patience;
 mod pools;
 mod replication;
+mod routes;
 mod scopes;
 mod settings;
 mod stream;
 
 use std::io;
 use std::net::TcpListener;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use axum::Router;
 use axum::http::{StatusCode, header};
-use axum::middleware;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get, post};
 use engine::Bucket;
 use tokio::sync::watch;
 
+use self::node_key::NodeKey;
 use crate::node::Node;
 
 /// What handlers share.
@@ -41,9 +44,22 @@ use crate::node::Node;
 struct Shared {
     node: Arc<Node>,
     stopping: watch::Receiver<bool>,
+    asking: Arc<figures::Asking>,
+    node_key: Arc<OnceLock<NodeKey>>,
 }
 
 impl Shared {
+    /// What the nodes of a cluster prove with that they belong to it; nothing if this one belongs to none.
+    fn node_key(&self) -> Option<&NodeKey> {
+        if let Some(key) = self.node_key.get() {
+            return Some(key);
+        }
+        // The nodes of a cluster have one administrator.
+        let user = self.node.host()?.config().users.first()?;
+        let cluster = self.node.cluster()?.identity()?;
+        Some(self.node_key.get_or_init(|| NodeKey::derive(user, &cluster)))
+    }
+
     /// Ready when the node stops.
     fn stopped(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut stopping = self.stopping.clone();
@@ -77,88 +93,23 @@ impl Shared {
     }
 }
 
+/// Every address with every method, for tests and the reference: method, path.
+pub fn addresses() -> Vec<(String, &'static str)> {
+    routes::all().into_iter().map(|route| (route.method.to_string(), route.path)).collect()
+}
+
 /// Serves until the node stops.
 pub async fn serve(
     listener: TcpListener,
     node: Arc<Node>,
     stopping: watch::Receiver<bool>,
 ) -> io::Result<()> {
+    let listens = origin::Listens::at(listener.local_addr()?);
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let shared = Shared { node, stopping };
+    let shared = Shared { node, stopping, asking: Arc::default(), node_key: Arc::default() };
     let stopped = shared.stopped();
-    let app = router(shared);
+    let app = routes::router(shared, listens);
     axum::serve(listener, app).with_graceful_shutdown(stopped).await
-}
-
-fn router(shared: Shared) -> Router {
-    let protected = Router::new()
-        .route("/", get(pools::root))
-        .route("/whoami", get(pools::who_am_i))
-        .route("/pools", get(pools::pools))
-        .route("/pools/default", get(pools::cluster))
-        .route("/poolsStreaming/default", get(stream::cluster))
-        .route("/pools/nodes", get(pools::nodes))
-        .route("/pools/default/nodeServices", get(pools::node_services))
-        .route("/pools/default/nodeServicesStreaming", get(stream::node_services))
-        .route("/pools/default/terseClusterInfo", get(pools::terse_cluster_info))
-        .route("/pools/default/buckets", get(buckets::list).post(manage::create))
-        .route(
-            "/pools/default/buckets/{bucket}",
-            get(buckets::show).post(manage::change).delete(manage::delete),
-        )
-        .route("/pools/default/buckets/{bucket}/stats", get(buckets::stats))
-        .route("/pools/default/buckets/{bucket}/controller/doFlush", post(manage::flush))
-        .route(
-            "/pools/default/buckets/{bucket}/scopes",
-            get(scopes::list).post(scopes::create_scope).put(scopes::replace),
-        )
-        .route("/pools/default/buckets/{bucket}/scopes/{scope}", delete(scopes::drop_scope))
-        .route("/pools/default/buckets/{bucket}/scopes/{scope}/collections", post(scopes::create_collection))
-        .route(
-            "/pools/default/buckets/{bucket}/scopes/{scope}/collections/{collection}",
-            delete(scopes::drop_collection).patch(scopes::change_collection),
-        )
-        .route(
-            "/pools/default/buckets/{bucket}/scopes/@ensureManifest/{uid}",
-            get(scopes::ensure).post(scopes::ensure),
-        )
-        .route(
-            "/v1/buckets/{bucket}/settings",
-            get(settings::list).patch(settings::change).post(settings::change),
-        )
-        .route("/v1/buckets/{bucket}/replication", get(replication::show).put(replication::declare))
-        .route("/v1/buckets/{bucket}/changes", get(changes::changes))
-        .route("/v1/buckets/{bucket}/cursors", get(changes::list))
-        .route(
-            "/v1/buckets/{bucket}/cursors/{name}",
-            get(changes::show).put(changes::create).post(changes::move_to).delete(changes::remove),
-        )
-        .route("/pools/default/rebalanceProgress", get(cluster_status::rebalance_progress))
-        .route("/pools/default/tasks", get(cluster_status::tasks))
-        .route("/settings/autoFailover", get(auto_failover::show).post(auto_failover::change))
-        .route("/controller/failOver", post(cluster::fail_over))
-        .route("/controller/startGracefulFailover", post(cluster::fail_over_gracefully))
-        .route("/controller/rebalance", post(cluster::rebalance))
-        .route("/controller/stopRebalance", post(cluster::stop_rebalance))
-        .route("/controller/setRecoveryType", post(cluster::set_recovery))
-        .route("/controller/reAddNode", post(cluster::add_again))
-        .route("/controller/ejectNode", post(cluster::eject))
-        .route("/controller/adoptState", post(cluster::adopt))
-        .route("/controller/addNode", post(cluster::add))
-        .route(figures::PATH, get(figures::show))
-        .route("/v1/cluster", get(cluster_status::show))
-        .route("/pools/default/b/{bucket}", get(pools::terse_bucket))
-        .route("/pools/default/bs/{bucket}", get(stream::terse_bucket))
-        .route_layer(middleware::from_fn_with_state(shared.clone(), basic_auth::check));
-    let all = Router::new()
-        .route("/healthz", get(health::healthz))
-        .route("/metrics", get(metrics::metrics))
-        .merge(protected)
-        .fallback(async || (StatusCode::NOT_FOUND, "Requested resource not found.\r\n"))
-        .layer(middleware::from_fn_with_state(shared.clone(), patience::wait))
-        .with_state(shared);
-    // Around the whole: which methods an address has is known outside of what wraps each of its handlers.
-    Router::new().fallback_service(all).layer(middleware::from_fn(methods::tell))
 }
 
 /// An answer that is JSON already.

@@ -12,6 +12,7 @@ use super::figures::Figures;
 use super::{Shared, json_bytes, no_such_bucket, nodes};
 use crate::hosting::{Host, MOST_BUCKETS};
 use crate::node::Node;
+use crate::user::User;
 use crate::version::SERVER_VERSION;
 
 /// `GET /`
@@ -56,16 +57,20 @@ fn identity(node: &Node) -> String {
 }
 
 /// `GET /pools/default`
-pub(super) async fn cluster(State(shared): State<Shared>, headers: HeaderMap) -> Json<Value> {
-    Json(document(&shared, &headers).await)
+pub(super) async fn cluster(
+    State(shared): State<Shared>,
+    Extension(Caller(user)): Extension<Caller>,
+    headers: HeaderMap,
+) -> Json<Value> {
+    Json(document(&shared, &user, &headers).await)
 }
 
-/// The cluster as it is now.
-pub(super) async fn document(shared: &Shared, headers: &HeaderMap) -> Value {
+/// The cluster as it is now, with the buckets that a user may select.
+pub(super) async fn document(shared: &Shared, user: &User, headers: &HeaderMap) -> Value {
     let node = &shared.node;
     let figures = Figures::of_all(shared).await;
     let maps = node.cluster_map();
-    let listed = maps.layout().buckets.iter();
+    let listed = maps.layout().buckets.iter().filter(|bucket| user.may_select(&bucket.name));
     let names: Vec<Value> =
         listed.map(|bucket| json!({ "bucketName": bucket.name, "uuid": bucket.uuid })).collect();
     let quota_bytes = node.host().map_or(0, Host::memory_quota_bytes);

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::Shared;
 use super::basic_auth::Caller;
-use super::settings::{find, find_for_change};
+use super::settings::find;
 use crate::replication::{LinkStatus, Password, Source, Sources, WantError, lag_of};
 
 /// The body of a declaration.
@@ -56,7 +56,7 @@ pub(super) async fn declare(
     Path(name): Path<String>,
     body: Bytes,
 ) -> Response {
-    let bucket = match find_for_change(&shared, &user, &name) {
+    let bucket = match find(&shared, &user, &name) {
         Ok(bucket) => bucket,
         Err(response) => return *response,
     };

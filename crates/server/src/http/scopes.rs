@@ -15,7 +15,7 @@ use vbucket::{Collection, Manifest, ManifestUid, Scope};
 
 use super::basic_auth::Caller;
 use super::manage::{answer, on_a_thread};
-use super::settings::{find, find_for_change};
+use super::settings::find;
 use super::{Shared, form};
 use crate::node_buckets::ManifestError as Refused;
 
@@ -114,7 +114,7 @@ impl Draft {
     }
 }
 
-/// Changes the manifest of a bucket, if the caller may, and answers with its uid. Waits for the disk, and in a cluster
+/// Changes the manifest of a bucket and answers with its uid. Waits for the disk, and in a cluster
 /// until that knows.
 async fn change(
     shared: &Shared,
@@ -122,7 +122,7 @@ async fn change(
     name: &str,
     draft: impl Fn(&Manifest, Draft) -> Result<Manifest, Refused> + Send + 'static,
 ) -> Response {
-    let bucket = match find_for_change(shared, &caller.0, name) {
+    let bucket = match find(shared, &caller.0, name) {
         Ok(bucket) => bucket,
         Err(response) => return *response,
     };

@@ -8,14 +8,14 @@ use axum::body::Bytes;
 use axum::extract::{Extension, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use engine::settings::{Changed, Kind, SETTINGS, Setting};
+use engine::settings::{Changed, Key, Kind, SETTINGS, Setting};
 use engine::{Bucket, SettingError};
 use serde_json::{Map, Value, json};
 
+use super::access::require_cluster_admin;
 use super::basic_auth::Caller;
 use super::{Shared, no_such_bucket};
 use crate::naming;
-use crate::privilege::Privilege;
 use crate::user::User;
 
 /// What is wrong, by what it is wrong with.
@@ -29,27 +29,6 @@ pub(super) fn refused(errors: Errors) -> Response {
 pub(super) fn find(shared: &Shared, user: &User, name: &str) -> Result<Arc<Bucket>, Box<Response>> {
     let visible = shared.node.bucket(name).filter(|_| user.may_select(name));
     visible.ok_or_else(|| Box::new(no_such_bucket()))
-}
-
-/// The bucket, if the caller may change it.
-pub(super) fn find_for_change(
-    shared: &Shared,
-    user: &User,
-    name: &str,
-) -> Result<Arc<Bucket>, Box<Response>> {
-    let bucket = find(shared, user, name)?;
-    require_admin(user)?;
-    Ok(bucket)
-}
-
-/// Refuses those who may not change the node.
-pub(super) fn require_admin(user: &User) -> Result<(), Box<Response>> {
-    if user.privileges().has(Privilege::NodeSupervisor) {
-        return Ok(());
-    }
-    let message =
-        json!({ "message": "Forbidden. User needs the role admin", "permissions": ["NodeSupervisor"] });
-    Err(Box::new((StatusCode::FORBIDDEN, Json(message)).into_response()))
 }
 
 /// `GET /v1/buckets/BUCKET/settings`
@@ -121,7 +100,7 @@ pub(super) async fn change(
     Path(name): Path<String>,
     body: Bytes,
 ) -> Response {
-    let bucket = match find_for_change(&shared, &user, &name) {
+    let bucket = match find(&shared, &user, &name) {
         Ok(bucket) => bucket,
         Err(response) => return *response,
     };
@@ -132,8 +111,12 @@ pub(super) async fn change(
             return refused(Errors::from([("_".to_owned(), what)]));
         }
     };
-    let pairs = object.iter().map(|(name, value)| (name.as_str(), text_of(value)));
-    match apply(&bucket, &pairs.collect::<Vec<_>>()) {
+    let pairs: Vec<_> = object.iter().map(|(name, value)| (name.as_str(), text_of(value))).collect();
+    let changes_quota = pairs.iter().any(|(name, value)| is_other_quota(&bucket, name, value));
+    if changes_quota && let Err(response) = require_cluster_admin(&user) {
+        return *response;
+    }
+    match apply(&bucket, &pairs) {
         Ok(changed) => {
             Json(json!({ "changed": changed.iter().map(told).collect::<Vec<_>>() })).into_response()
         }
@@ -148,6 +131,13 @@ fn text_of(value: &Value) -> String {
 
 fn told(changed: &Changed) -> Value {
     json!({ "name": changed.setting.name, "old": changed.old, "new": changed.new })
+}
+
+/// Whether a setting is the quota, and not the one that the bucket has.
+pub(super) fn is_other_quota(bucket: &Bucket, name: &str, value: &str) -> bool {
+    engine::settings::find(name).is_ok_and(|setting| {
+        setting.key == Key::MaxSize && setting.kind.parse(value) != Some(bucket.settings().get(Key::MaxSize))
+    })
 }
 
 fn apply(bucket: &Bucket, pairs: &[(&str, String)]) -> Result<Vec<Changed>, Vec<SettingError>> {

@@ -16,6 +16,7 @@ use protocol::extras::ConfigVersion;
 use super::basic_auth::Caller;
 use super::{Shared, no_such_bucket, pools};
 use crate::cluster_map::ClusterMap;
+use crate::user::User;
 
 /// What separates two documents.
 const SEPARATOR: &[u8] = b"\n\n\n\n";
@@ -26,8 +27,8 @@ enum Subject {
     Bucket(String),
     /// The map of the nodes.
     Nodes,
-    /// The cluster, to whoever asked with these headers.
-    Cluster(HeaderMap),
+    /// The cluster, to this user, who asked with these headers.
+    Cluster(Arc<User>, HeaderMap),
 }
 
 impl Subject {
@@ -35,7 +36,9 @@ impl Subject {
         let json = match self {
             Subject::Bucket(name) => maps.bucket(name)?.json().to_vec(),
             Subject::Nodes => maps.global().json().to_vec(),
-            Subject::Cluster(headers) => pools::document(shared, headers).await.to_string().into_bytes(),
+            Subject::Cluster(user, headers) => {
+                pools::document(shared, user, headers).await.to_string().into_bytes()
+            }
         };
         Some(Bytes::from([&*json, SEPARATOR].concat()))
     }
@@ -111,6 +114,10 @@ pub(super) async fn node_services(State(shared): State<Shared>) -> Response {
 }
 
 /// `GET /poolsStreaming/default`
-pub(super) async fn cluster(State(shared): State<Shared>, headers: HeaderMap) -> Response {
-    stream(&shared, Subject::Cluster(headers))
+pub(super) async fn cluster(
+    State(shared): State<Shared>,
+    Extension(Caller(user)): Extension<Caller>,
+    headers: HeaderMap,
+) -> Response {
+    stream(&shared, Subject::Cluster(user, headers))
 }

@@ -1,5 +1,8 @@
 //! Failover, recovery, rebalance, nodes that come and go.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
 use protocol::Status;
 use serde_json::json;
 
@@ -169,4 +172,31 @@ fn one_that_has_left_is_replaced_by_another() {
     cluster.must("/v1/dev/nodes");
     assert_eq!(cluster.told_of(3)["status"], "active");
     cluster.stop();
+}
+
+/// The control endpoint asks for no password: a web page that the user looks at must not reach it.
+#[test]
+#[allow(clippy::disallowed_methods, reason = "this is a client, outside the server")]
+fn web_pages_of_others_give_no_orders() {
+    let cluster = Cluster::start(1, 0);
+    let addr = cluster.dev.control_addr();
+    let code = |fields: &str| {
+        let mut stream = TcpStream::connect(addr).expect("it listens");
+        let request = format!("POST /v1/dev/rebalance HTTP/1.1\r\nConnection: close\r\n{fields}\r\n\r\n");
+        stream.write_all(request.as_bytes()).expect("it takes it");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("text");
+        answer.split(' ').nth(1).and_then(|code| code.parse::<u16>().ok())
+    };
+    let host = format!("Host: {addr}");
+    for fields in [
+        "Host: evil.example",
+        &format!("{host}\r\nOrigin: http://evil.example"),
+        &format!("{host}\r\nSec-Fetch-Site: cross-site"),
+    ] {
+        assert_eq!(code(fields), Some(403), "{fields}");
+    }
+    for fields in [&*host, "Host: localhost", &format!("{host}\r\nOrigin: http://{addr}")] {
+        assert_eq!(code(fields), Some(200), "{fields}");
+    }
 }

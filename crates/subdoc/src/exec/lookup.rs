@@ -79,7 +79,7 @@ pub fn lookup<'a>(current: Option<Document<'a>>, request: &LookupRequest<'_>) ->
     let Ok((xattrs, body)) = xattr::split(document.value, document.datatype) else {
         return LookupOutcome::refused(status::INTERNAL, is_single);
     };
-    let view = View { document, xattrs, body };
+    let view = View { document, xattrs, body, hides_system: request.hides_system };
     let mut outcome = LookupOutcome::refused(status::SUCCESS, is_single);
     let mut failure = None;
     for (slot, spec) in outcome.results.iter_mut().zip(request.specs.as_slice()) {

@@ -95,7 +95,7 @@ impl MutationOutcome {
 
 fn view(document: Document<'_>) -> Result<View<'_>, XattrError> {
     let (xattrs, body) = xattr::split(document.value, document.datatype)?;
-    Ok(View { document, xattrs, body })
+    Ok(View { document, xattrs, body, hides_system: false })
 }
 
 /// What the mutation works on, or the status that it gets instead.

@@ -69,6 +69,8 @@ pub(super) struct View<'a> {
     pub document: Document<'a>,
     pub xattrs: Xattrs<'a>,
     pub body: &'a [u8],
+    /// Whether `$XTOC` leaves system attributes out.
+    pub hides_system: bool,
 }
 
 impl View<'_> {
@@ -78,7 +80,7 @@ impl View<'_> {
     /// returned: most readers want one number, not a checksum of the body.
     pub fn write<'p>(&self, key: &[u8], path: &'p [u8], out: &mut Vec<u8>) -> &'p [u8] {
         match key {
-            b"$XTOC" => self.xattrs.write_keys(out),
+            b"$XTOC" => self.xattrs.write_keys(self.hides_system, out),
             b"$vbucket" => self.write_vbucket(out),
             _ => {
                 let end = path.iter().position(|byte| matches!(byte, b'.' | b'[')).unwrap_or(path.len());

@@ -11,6 +11,7 @@ pub use parse::{parse_multi_lookup, parse_multi_mutation, parse_single_lookup, p
 
 use crate::ops::Operation;
 use crate::status;
+use crate::xattr::{KeyKind, key_kind};
 
 #[cfg(test)]
 mod tests;
@@ -160,8 +161,17 @@ pub struct LookupRequest<'a> {
     pub doc_flags: u8,
     /// The CAS of the frame; 0 is none. Parsing leaves it 0, the caller fills it in.
     pub cas: u64,
+    /// Whether `$XTOC` leaves system attributes out. Parsing leaves it unset, the caller fills it in.
+    pub hides_system: bool,
     /// What is asked for.
     pub specs: Specs<LookupSpec<'a>>,
+}
+
+impl LookupRequest<'_> {
+    /// Whether a system attribute is read.
+    pub fn reads_system(&self) -> bool {
+        self.specs.as_slice().iter().any(|spec| is_system_path(spec.flags, spec.path))
+    }
 }
 
 /// A mutation request, checked.
@@ -177,4 +187,38 @@ pub struct MutationRequest<'a> {
     pub cas: u64,
     /// What is done, in this order.
     pub specs: Specs<MutationSpec<'a>>,
+}
+
+impl MutationRequest<'_> {
+    /// Whether a system attribute is changed, or becomes the body.
+    pub fn changes_system(&self) -> bool {
+        self.specs.as_slice().iter().any(|spec| is_system_path(spec.flags, spec.path))
+    }
+
+    /// Whether the reply or the new body tells what the document held: a counter, an attribute that becomes the body.
+    pub fn reads(&self) -> bool {
+        self.specs.as_slice().iter().any(MutationSpec::reads)
+    }
+
+    /// Whether that is a system attribute.
+    pub fn reads_system(&self) -> bool {
+        let reads = |spec: &MutationSpec<'_>| spec.reads() && is_system_path(spec.flags, spec.path);
+        self.specs.as_slice().iter().any(reads)
+    }
+
+    /// Whether the document is deleted.
+    pub fn deletes_document(&self) -> bool {
+        self.specs.as_slice().iter().any(|spec| spec.op == MutationOp::DeleteDoc)
+    }
+}
+
+impl MutationSpec<'_> {
+    fn reads(&self) -> bool {
+        matches!(self.op, MutationOp::ReplaceBodyWithXattr | MutationOp::Path(Operation::Counter))
+    }
+}
+
+/// Whether a path with these flags lies in a system attribute.
+fn is_system_path(flags: u8, path: &[u8]) -> bool {
+    flags & path_flag::XATTR != 0 && key_kind(split_xattr_path(path).0) == Some(KeyKind::System)
 }

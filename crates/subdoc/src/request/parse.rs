@@ -72,7 +72,7 @@ pub fn parse_single_lookup<'a>(
     let mut specs = Specs::new();
     specs.push(LookupSpec { op, flags: extras.flags, path })?;
     check_lookups(specs.as_slice(), features)?;
-    Ok(LookupRequest { is_single: true, doc_flags: extras.doc_flags, cas: 0, specs })
+    Ok(LookupRequest { is_single: true, doc_flags: extras.doc_flags, cas: 0, hides_system: false, specs })
 }
 
 /// A mutation command with one path; `value` is the frame's.
@@ -149,7 +149,7 @@ pub fn parse_multi_lookup<'a>(
         return Err(NO_SPEC);
     }
     check_lookups(specs.as_slice(), features)?;
-    Ok(LookupRequest { is_single: false, doc_flags, cas: 0, specs })
+    Ok(LookupRequest { is_single: false, doc_flags, cas: 0, hides_system: false, specs })
 }
 
 /// A mutation of several paths; `value` is the frame's.

@@ -140,10 +140,11 @@ impl<'a> Xattrs<'a> {
         self.iter().find(|(name, _)| *name == key).map(|(_, value)| value)
     }
 
-    /// The keys as a JSON list: the virtual attribute `$XTOC`.
-    pub fn write_keys(self, out: &mut Vec<u8>) {
+    /// The keys as a JSON list: the virtual attribute `$XTOC`. System attributes can be left out.
+    pub fn write_keys(self, hides_system: bool, out: &mut Vec<u8>) {
+        let is_shown = |key: &[u8]| !hides_system || key_kind(key) != Some(KeyKind::System);
         out.push(b'[');
-        for (index, (key, _)) in self.iter().enumerate() {
+        for (index, (key, _)) in self.iter().filter(|(key, _)| is_shown(key)).enumerate() {
             if index > 0 {
                 out.push(b',');
             }

@@ -49,7 +49,7 @@ fn removes_replaces_and_keeps_system() {
     assert_eq!(pairs(&xattrs.system_section()), [("_s".into(), "2".into())]);
     assert_eq!(xattrs.system_bytes(), 9);
     let mut keys = Vec::new();
-    xattrs.write_keys(&mut keys);
+    xattrs.write_keys(false, &mut keys);
     assert_eq!(keys, b"[\"u\",\"_s\",\"v\"]");
     let last = section(&[("u", "1")]);
     let (last, _) = split(&last, DATATYPE_XATTR).expect("splits");

@@ -3,7 +3,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "locks are held on real files")]
 
 use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use base::env::Env;
@@ -41,7 +41,8 @@ impl Folder {
         // It has its name when it is locked: whoever sweeps meanwhile finds none that is not.
         let (unfinished, path) =
             (root.join(format!("{UNFINISHED}{number:016x}")), root.join(format!("{PREFIX}{number:016x}")));
-        fs::create_dir(&unfinished)?;
+        // For this user alone: documents are in it.
+        fs::DirBuilder::new().mode(0o700).create(&unfinished)?;
         let lock = File::create(unfinished.join(LOCK))?;
         lock.lock()?;
         fs::rename(&unfinished, &path)?;

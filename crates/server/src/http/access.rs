@@ -1,0 +1,93 @@
+//! Who may use an address: the one place that decides, for every address and method, before its handler runs.
+
+use axum::Json;
+use axum::extract::{FromRequestParts, RawPathParams, Request, State};
+use axum::http::StatusCode;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+
+use super::basic_auth::{Caller, authenticate};
+use super::cluster_status::view_of;
+use super::{Shared, no_such_bucket};
+use crate::privilege::Privilege;
+use crate::user::User;
+
+/// Who may use an address with a method. `{bucket}` in its path is the bucket that is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Needs {
+    /// Nobody has to log in.
+    Nothing,
+    /// Any user.
+    User,
+    /// A user who may select the bucket.
+    Bucket,
+    /// A user who may stream the changes of the bucket.
+    Changes,
+    /// An administrator of the bucket: it changes, but takes nothing from others.
+    BucketAdmin,
+    /// Another node of the cluster, or an administrator of all buckets.
+    Node,
+    /// An administrator of all buckets: it is about the node, the cluster, or what buckets share.
+    ClusterAdmin,
+}
+
+/// Lets a request through to its handler if its user may do that.
+pub(super) async fn check(
+    State((shared, needs)): State<(Shared, Needs)>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if needs == Needs::Nothing || (needs == Needs::Node && is_node(&shared, &request)) {
+        return next.run(request).await;
+    }
+    let Caller(user) = match authenticate(&shared, request.headers()) {
+        Ok(caller) => caller,
+        Err(response) => return *response,
+    };
+    let (mut parts, body) = request.into_parts();
+    let params = RawPathParams::from_request_parts(&mut parts, &()).await;
+    let bucket = params.as_ref().ok().and_then(|params| params.iter().find(|(name, _)| *name == "bucket"));
+    if let Err(refused) = admit(&user, needs, bucket.map(|(_, name)| name)) {
+        return *refused;
+    }
+    parts.extensions.insert(Caller(user));
+    next.run(Request::from_parts(parts, body)).await
+}
+
+/// Whether a request comes from another node of the cluster, and is meant for this one.
+fn is_node(shared: &Shared, request: &Request) -> bool {
+    let Some((cluster, view)) = view_of(shared) else { return false };
+    let this = view.state.node_of(cluster.uuid()).map(|(_, node)| node.address.http());
+    let (Some(this), Some(key)) = (this, shared.node_key()) else { return false };
+    key.is_shown(request.headers(), request.uri().path(), &this)
+}
+
+/// A bucket that a user may not select is answered like one that does not exist.
+fn admit(user: &User, needs: Needs, bucket: Option<&str>) -> Result<(), Box<Response>> {
+    if bucket.is_some_and(|bucket| !user.may_select(bucket)) {
+        return Err(Box::new(no_such_bucket()));
+    }
+    let has = |privilege| user.privileges().has(privilege);
+    match needs {
+        Needs::Nothing | Needs::User | Needs::Bucket => Ok(()),
+        Needs::Changes if has(Privilege::DcpProducer) => Ok(()),
+        Needs::Changes => Err(forbidden("the privilege to stream changes", "DcpProducer")),
+        Needs::BucketAdmin if has(Privilege::Settings) => Ok(()),
+        Needs::BucketAdmin => Err(forbidden("the role admin", "Settings")),
+        Needs::Node | Needs::ClusterAdmin => require_cluster_admin(user),
+    }
+}
+
+/// Refuses users who may not change what all buckets share.
+pub(super) fn require_cluster_admin(user: &User) -> Result<(), Box<Response>> {
+    if user.is_admin() {
+        return Ok(());
+    }
+    Err(forbidden("the role admin for all buckets", "NodeSupervisor"))
+}
+
+fn forbidden(what: &str, privilege: &str) -> Box<Response> {
+    let message = json!({ "message": format!("Forbidden. User needs {what}"), "permissions": [privilege] });
+    Box::new((StatusCode::FORBIDDEN, Json(message)).into_response())
+}

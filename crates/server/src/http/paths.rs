@@ -1,0 +1,52 @@
+//! Addresses with a slash at their end are those without it, as the field's server has it and some SDKs send them.
+
+use axum::extract::Request;
+use axum::http::Uri;
+use axum::http::uri::PathAndQuery;
+use axum::middleware::Next;
+use axum::response::Response;
+
+/// Takes slashes off the end of a request's path.
+pub(super) async fn without_trailing_slashes(mut request: Request, next: Next) -> Response {
+    if let Some(uri) = shorter(request.uri()) {
+        *request.uri_mut() = uri;
+    }
+    next.run(request).await
+}
+
+/// The address without slashes at the end of its path, if it has any.
+fn shorter(uri: &Uri) -> Option<Uri> {
+    let path = uri.path();
+    let short = path.trim_end_matches('/');
+    if short.len() == path.len() || path == "/" {
+        return None;
+    }
+    let short = if short.is_empty() { "/" } else { short };
+    let text = match uri.query() {
+        Some(query) => format!("{short}?{query}"),
+        None => short.to_owned(),
+    };
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = Some(PathAndQuery::try_from(text).ok()?);
+    Uri::from_parts(parts).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slashes_at_the_end_of_a_path_go() {
+        for (long, short) in [
+            ("/pools/", Some("/pools")),
+            ("/pools/default/buckets//?a=b/", Some("/pools/default/buckets?a=b/")),
+            ("//", Some("/")),
+            ("/", None),
+            ("/pools?x=/", None),
+            ("http://h:1/a%2F/", Some("http://h:1/a%2F")),
+        ] {
+            let uri: Uri = long.parse().expect("an address");
+            assert_eq!(shorter(&uri).map(|uri| uri.to_string()).as_deref(), short, "{long}");
+        }
+    }
+}

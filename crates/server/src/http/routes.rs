@@ -1,0 +1,162 @@
+//! THE table of addresses: path, method, who may use it, handler.
+
+use axum::Router;
+use axum::handler::Handler;
+use axum::http::{Method, StatusCode};
+use axum::middleware;
+use axum::routing::{self, MethodRouter};
+
+use super::Shared;
+use super::access::{self, Needs};
+use super::origin::Listens;
+use super::{
+    auto_failover, buckets, changes, cluster, cluster_status, figures, health, manage, methods, metrics,
+    origin, paths, patience, pools, replication, scopes, settings, stream,
+};
+
+/// A method of an address.
+pub(super) struct Route {
+    /// With the names of parameters in braces; `{bucket}` is looked at by [`access::check`].
+    pub path: &'static str,
+    /// The method.
+    pub method: Method,
+    /// Who may use it.
+    pub needs: Needs,
+    handlers: MethodRouter<Shared>,
+}
+
+/// A function that makes the rows of one method.
+macro_rules! row {
+    ($name:ident, $method:ident) => {
+        fn $name<H: Handler<T, Shared>, T: 'static>(path: &'static str, needs: Needs, handler: H) -> Route {
+            Route { path, method: Method::$method, needs, handlers: routing::$name(handler) }
+        }
+    };
+}
+
+row!(get, GET);
+row!(post, POST);
+row!(put, PUT);
+row!(patch, PATCH);
+row!(delete, DELETE);
+
+const BUCKETS: &str = "/pools/default/buckets";
+const BUCKET: &str = "/pools/default/buckets/{bucket}";
+const SCOPES: &str = "/pools/default/buckets/{bucket}/scopes";
+const COLLECTIONS: &str = "/pools/default/buckets/{bucket}/scopes/{scope}/collections";
+const COLLECTION: &str = "/pools/default/buckets/{bucket}/scopes/{scope}/collections/{collection}";
+const MANIFEST: &str = "/pools/default/buckets/{bucket}/scopes/@ensureManifest/{uid}";
+const SETTINGS: &str = "/v1/buckets/{bucket}/settings";
+const CURSOR: &str = "/v1/buckets/{bucket}/cursors/{name}";
+
+/// Every address with every method.
+pub(super) fn all() -> Vec<Route> {
+    [pools_routes(), bucket_routes(), own_routes(), cluster_routes()].into_iter().flatten().collect()
+}
+
+fn pools_routes() -> Vec<Route> {
+    use Needs::{Bucket, User};
+    vec![
+        get("/", User, pools::root),
+        get("/whoami", User, pools::who_am_i),
+        get("/pools", User, pools::pools),
+        get("/pools/default", User, pools::cluster),
+        get("/poolsStreaming/default", User, stream::cluster),
+        get("/pools/nodes", User, pools::nodes),
+        get("/pools/default/nodeServices", User, pools::node_services),
+        get("/pools/default/nodeServicesStreaming", User, stream::node_services),
+        get("/pools/default/terseClusterInfo", User, pools::terse_cluster_info),
+        get("/pools/default/b/{bucket}", Bucket, pools::terse_bucket),
+        get("/pools/default/bs/{bucket}", Bucket, stream::terse_bucket),
+    ]
+}
+
+fn bucket_routes() -> Vec<Route> {
+    use Needs::{Bucket, BucketAdmin, ClusterAdmin, User};
+    vec![
+        get(BUCKETS, User, buckets::list),
+        post(BUCKETS, ClusterAdmin, manage::create),
+        get(BUCKET, Bucket, buckets::show),
+        // What it takes from others, its quota and replicas, is for administrators of all buckets: the handler asks.
+        post(BUCKET, BucketAdmin, manage::change),
+        delete(BUCKET, BucketAdmin, manage::delete),
+        get("/pools/default/buckets/{bucket}/stats", Bucket, buckets::stats),
+        post("/pools/default/buckets/{bucket}/controller/doFlush", BucketAdmin, manage::flush),
+        get(SCOPES, Bucket, scopes::list),
+        post(SCOPES, BucketAdmin, scopes::create_scope),
+        put(SCOPES, BucketAdmin, scopes::replace),
+        delete("/pools/default/buckets/{bucket}/scopes/{scope}", BucketAdmin, scopes::drop_scope),
+        post(COLLECTIONS, BucketAdmin, scopes::create_collection),
+        delete(COLLECTION, BucketAdmin, scopes::drop_collection),
+        patch(COLLECTION, BucketAdmin, scopes::change_collection),
+        get(MANIFEST, Bucket, scopes::ensure),
+        post(MANIFEST, Bucket, scopes::ensure),
+    ]
+}
+
+fn own_routes() -> Vec<Route> {
+    use Needs::{Bucket, BucketAdmin, Changes, ClusterAdmin, Node, Nothing};
+    vec![
+        get("/healthz", Nothing, health::healthz),
+        get("/metrics", Nothing, metrics::metrics),
+        get(SETTINGS, Bucket, settings::list),
+        // The quota is for administrators of all buckets: the handler asks.
+        patch(SETTINGS, BucketAdmin, settings::change),
+        post(SETTINGS, BucketAdmin, settings::change),
+        // Tells the names of users of other nodes.
+        get("/v1/buckets/{bucket}/replication", BucketAdmin, replication::show),
+        // Makes the node connect to any address.
+        put("/v1/buckets/{bucket}/replication", ClusterAdmin, replication::declare),
+        get("/v1/buckets/{bucket}/changes", Changes, changes::changes),
+        get("/v1/buckets/{bucket}/cursors", Changes, changes::list),
+        get(CURSOR, Changes, changes::show),
+        put(CURSOR, Changes, changes::create),
+        post(CURSOR, Changes, changes::move_to),
+        delete(CURSOR, Changes, changes::remove),
+        get(figures::PATH, Node, figures::show),
+    ]
+}
+
+fn cluster_routes() -> Vec<Route> {
+    use Needs::{ClusterAdmin, User};
+    vec![
+        get("/pools/default/rebalanceProgress", User, cluster_status::rebalance_progress),
+        get("/pools/default/tasks", User, cluster_status::tasks),
+        get("/settings/autoFailover", User, auto_failover::show),
+        post("/settings/autoFailover", ClusterAdmin, auto_failover::change),
+        post("/controller/failOver", ClusterAdmin, cluster::fail_over),
+        post("/controller/startGracefulFailover", ClusterAdmin, cluster::fail_over_gracefully),
+        post("/controller/rebalance", ClusterAdmin, cluster::rebalance),
+        post("/controller/stopRebalance", ClusterAdmin, cluster::stop_rebalance),
+        post("/controller/setRecoveryType", ClusterAdmin, cluster::set_recovery),
+        post("/controller/reAddNode", ClusterAdmin, cluster::add_again),
+        post("/controller/ejectNode", ClusterAdmin, cluster::eject),
+        post("/controller/adoptState", ClusterAdmin, cluster::adopt),
+        post("/controller/addNode", ClusterAdmin, cluster::add),
+        get("/v1/cluster", ClusterAdmin, cluster_status::show),
+    ]
+}
+
+/// What answers requests.
+pub(super) fn router(shared: Shared, listens: Listens) -> Router {
+    let add = |router: Router<Shared>, route: Route| {
+        let state = (shared.clone(), route.needs);
+        router.route(
+            route.path,
+            route.handlers.route_layer(middleware::from_fn_with_state(state, access::check)),
+        )
+    };
+    let inner = all()
+        .into_iter()
+        .fold(Router::new(), add)
+        .fallback(async || (StatusCode::NOT_FOUND, "Requested resource not found.\r\n"))
+        .layer(middleware::from_fn_with_state(shared.clone(), patience::wait))
+        .with_state(shared);
+    // Around the whole: paths are changed before they are looked up, and which methods an address has is known outside
+    // of what wraps each of its handlers.
+    Router::new()
+        .fallback_service(inner)
+        .layer(middleware::from_fn(methods::tell))
+        .layer(middleware::from_fn(paths::without_trailing_slashes))
+        .layer(middleware::from_fn_with_state(listens, origin::check))
+}

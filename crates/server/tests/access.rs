@@ -1,0 +1,202 @@
+//! Who may use which address over HTTP, and what web pages of others may not.
+#![allow(clippy::disallowed_methods, reason = "this is a client, outside the server")]
+
+#[path = "support/mod.rs"]
+mod support;
+
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use base64::Engine;
+use server::http::addresses;
+use support::{http, start};
+
+/// Columns of the table: letter, user.
+const ROLES: [(char, &str); 6] = [
+    ('A', "Administrator"),
+    ('B', "bucket-admin"),
+    ('W', "writer"),
+    ('R', "reader"),
+    ('O', "admin-of-another"),
+    ('-', ""),
+];
+const TABLE: &str = include_str!("http_roles.txt");
+const USERS: &str = r#"
+buckets = ["default:64MiB", "other:64MiB"]
+[[user]]
+name = "bucket-admin"
+password = "password"
+role = "admin"
+buckets = ["default"]
+[[user]]
+name = "writer"
+password = "password"
+role = "read-write"
+[[user]]
+name = "reader"
+password = "password"
+role = "read-only"
+buckets = ["default"]
+[[user]]
+name = "admin-of-another"
+password = "password"
+role = "admin"
+buckets = ["other"]
+"#;
+
+/// What an answer says about who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    Allowed,
+    /// A password is missing.
+    LogIn,
+    Forbidden,
+    /// There is no such bucket, for this user.
+    Hidden,
+}
+
+/// Sends a request with these header fields; the status code, and the body if the request was refused.
+fn ask(addr: SocketAddr, method: &str, path: &str, fields: &[(&str, &str)], body: &str) -> (u16, String) {
+    let mut head =
+        format!("{method} {path} HTTP/1.1\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
+    for (name, value) in fields {
+        write!(head, "{name}: {value}\r\n").expect("text");
+    }
+    let mut stream = TcpStream::connect(addr).expect("the server listens");
+    stream.write_all(format!("{head}\r\n{body}").as_bytes()).expect("the server takes it");
+    let mut answer = BufReader::new(stream);
+    let mut line = String::new();
+    answer.read_line(&mut line).expect("a status line");
+    let code = line.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status code");
+    // Streams of those who are let in never end.
+    let mut rest = String::new();
+    if matches!(code, 401 | 403 | 404) {
+        answer.read_to_string(&mut rest).expect("text");
+    }
+    (code, rest.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default())
+}
+
+fn credentials(user: &str) -> String {
+    let encoded = base64::engine::general_purpose::STANDARD.encode(format!("{user}:password"));
+    format!("Basic {encoded}")
+}
+
+fn told(addr: SocketAddr, user: &str, method: &str, path: &str, body: &str) -> Told {
+    let authorization = credentials(user);
+    let mut fields = vec![("Host", "localhost")];
+    if !user.is_empty() {
+        fields.push(("Authorization", &authorization));
+    }
+    match ask(addr, method, path, &fields, body) {
+        (401, _) => Told::LogIn,
+        (403, _) => Told::Forbidden,
+        (404, body) if body == "Requested resource not found.\r\n" => Told::Hidden,
+        _ => Told::Allowed,
+    }
+}
+
+/// Path and body of requests that ask for more than their address.
+const SPECIAL: [(&str, &str, &str, &str); 6] = [
+    ("of the quota", "POST", "/pools/default/buckets/{bucket}", "ramQuotaMB=100"),
+    ("of the replicas", "POST", "/pools/default/buckets/{bucket}", "replicaNumber=2"),
+    ("with the quota as it is", "POST", "/pools/default/buckets/{bucket}", "ramQuotaMB=64&maxTTL=7"),
+    ("of the quota", "PATCH", "/v1/buckets/{bucket}/settings", r#"{"max_size": 17592186044416}"#),
+    ("of the quota", "POST", "/v1/buckets/{bucket}/settings", r#"{"max_size": 17592186044416}"#),
+    ("of a watermark", "PATCH", "/v1/buckets/{bucket}/settings", r#"{"mem_low_wat_percent": 60}"#),
+];
+
+#[test]
+fn each_address_is_for_the_roles_of_the_table() {
+    let mut asked: Vec<(String, String, &str, &str)> = addresses()
+        .into_iter()
+        .map(|(method, path)| (format!("{method} {path}"), method, path, ""))
+        .collect();
+    asked.extend(SPECIAL.map(|(what, method, path, body)| {
+        (format!("{method} {path} {what}"), method.to_owned(), path, body)
+    }));
+    // What deletes the bucket comes last.
+    asked
+        .sort_by_key(|(_, method, path, _)| method == "DELETE" && *path == "/pools/default/buckets/{bucket}");
+    let folders: Vec<_> = ROLES.iter().map(|_| tempfile::tempdir().expect("a folder")).collect();
+    let servers: Vec<_> = folders.iter().map(|folder| start(folder.path(), USERS)).collect();
+    let mut found = Vec::new();
+    for (name, method, path, body) in &asked {
+        let path = path
+            .replace("{bucket}", "default")
+            .replace("{scope}", "_default")
+            .replace("{collection}", "none")
+            .replace("{uid}", "0")
+            .replace("{name}", "c");
+        let letter = |((letter, user), server): (&(char, &str), &server::Server)| match told(
+            server.http_addr(),
+            user,
+            method,
+            &path,
+            body,
+        ) {
+            Told::Allowed => *letter,
+            Told::LogIn => '.',
+            Told::Forbidden => 'x',
+            Told::Hidden => '?',
+        };
+        let letters: String = ROLES.iter().zip(&servers).map(letter).collect();
+        found.push(format!("{letters} {name}"));
+    }
+    servers.into_iter().for_each(|server| server.stop().expect("a clean stop"));
+    found.sort_by(|a, b| a[7..].cmp(&b[7..]));
+    let written: Vec<&str> =
+        TABLE.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
+    assert_eq!(written, found, "what is right? the table now says:\n{}", found.join("\n"));
+}
+
+#[test]
+fn web_pages_of_others_reach_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "");
+    let addr = server.http_addr();
+    let here = format!("127.0.0.1:{}", addr.port());
+    let authorization = credentials("Administrator");
+    let code = |method: &str, path: &str, fields: &[(&str, &str)], body: &str| {
+        let fields = [&[("Authorization", authorization.as_str())], fields].concat();
+        ask(addr, method, path, &fields, body).0
+    };
+    let form = "name=stolen&ramQuotaMB=64&replicaNumber=0";
+    let buckets = "/pools/default/buckets";
+    for fields in [
+        &[("Host", here.as_str()), ("Origin", "http://evil.example")][..],
+        &[("Host", &here), ("Origin", "null")],
+        &[("Host", &here), ("Sec-Fetch-Site", "cross-site")],
+        &[("Host", "evil.example")],
+    ] {
+        assert_eq!(code("POST", buckets, fields, form), 403, "{fields:?}");
+        assert_eq!(code("GET", buckets, fields, ""), 403, "{fields:?}");
+    }
+    assert_eq!(http(&server, "GET", "/pools/default/buckets/stolen", "").0, 404);
+    let own = format!("http://{here}");
+    assert_eq!(code("GET", buckets, &[("Host", &here), ("Origin", &own)], ""), 200);
+    for host in ["localhost", "[::1]:8091", "stave"] {
+        assert_eq!(code("GET", buckets, &[("Host", host)], ""), 200, "{host}");
+    }
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn a_slash_at_the_end_changes_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "");
+    for path in [
+        "/pools/",
+        "/pools/default/",
+        "/pools/default/buckets/",
+        "/pools/default/buckets/default/?x=/",
+        "/healthz/",
+    ] {
+        assert_eq!(http(&server, "GET", path, "").0, 200, "{path}");
+    }
+    let made = http(&server, "POST", "/pools/default/buckets/default/scopes/", "name=s");
+    assert_eq!(made.0, 200, "{}", made.1);
+    assert_eq!(http(&server, "DELETE", "/pools/default/buckets/default/scopes/s/", "").0, 200);
+    assert_eq!(http(&server, "GET", "/nothing/", "").0, 404);
+    server.stop().expect("a clean stop");
+}
