@@ -81,6 +81,14 @@ bugs! {
     PreparesNotSaved,
     /// A changed role or history is not written until documents change.
     StateNotSaved,
+    /// After a clean stop the highest revision of a vBucket's file is in use, whichever the catalog lists.
+    HighestRevisionWins,
+    /// After a clean stop the last valid header of a file is believed, whichever the catalog lists.
+    LastHeaderBelieved,
+    /// It is not looked at whose file a file says that it is.
+    IdentityIgnored,
+    /// A segment of the journal that the catalog names may be missing.
+    LostSegmentIgnored,
     /// Recovery stops one frame before the journal's end.
     ReplayStopsEarly,
     /// The checksum of a journal's record is not looked at.
@@ -91,6 +99,8 @@ bugs! {
     DroppedNotHidden,
     /// After a crash an active vBucket's history goes on as if nothing could have been lost.
     NoHistoryAfterCrash,
+    /// A clean stop vouches for vBuckets that could not be read since a crash.
+    CrashForgotten,
     /// A restart forgets which CAS was given out last.
     CasForgottenAtRestart,
     /// A restart forgets that a replica stood in the middle of a snapshot.

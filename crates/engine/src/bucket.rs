@@ -1,5 +1,6 @@
 //! One bucket: its vBuckets in memory, its store on disk, and what joins them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -164,6 +165,8 @@ pub struct Bucket {
     pub(crate) roles: Mutex<()>,
     /// Held while a batch is written, so that no vBucket is deleted under it. Taken before any vBucket's lock.
     pub(crate) flushing: Mutex<FlushSpace>,
+    /// vBuckets that were found after a crash: their histories begin anew, and that is not on disk before they are saved.
+    pub(crate) crashed: Mutex<BTreeSet<VbId>>,
 }
 
 impl Bucket {

@@ -14,6 +14,7 @@ use vbucket::{BucketContext, FailoverEntry, FailoverTable, Origin, SnapshotBound
 use crate::backfill::BackfillQueue;
 use crate::bucket::{Bucket, Shard, dead, new_uuid};
 use crate::checkpoint_recovery::CheckpointRelief;
+use crate::clean_mark::LastStop;
 use crate::collections::{BucketManifest, collections_of};
 use crate::compaction_queue::CompactionQueue;
 use crate::compression::CompressionCounters;
@@ -38,8 +39,6 @@ use crate::tombstone_purger::PurgeCounters;
 use crate::topology::topology_from_json;
 use crate::warmup::Warmup;
 
-/// Present while the last stop was a clean one.
-const CLEAN_MARK: &str = "clean";
 /// Holds the bucket's identity.
 const UUID_FILE: &str = "uuid";
 
@@ -67,7 +66,7 @@ impl Bucket {
             .map_err(|source| Failure::io("create", &config.dir, source))?;
         let uuid = identity(&config, &env)?;
         let is_ephemeral = config.kind == BucketKind::Ephemeral;
-        let clean = is_ephemeral || take_clean_mark(&config, &env)?;
+        let stop = if is_ephemeral { LastStop::CLEAN } else { LastStop::take(&config, &env, &uuid)? };
         let manifest = BucketManifest::open(&env, &config.dir)?;
         let settings = Arc::new(config.settings.clone());
         settings.put(Key::MaxSize, config.quota_bytes);
@@ -125,16 +124,17 @@ impl Bucket {
             sync_deadlines: SyncDeadlines::default(),
             roles: Mutex::new(()),
             flushing: Mutex::default(),
+            crashed: Mutex::default(),
             env,
             config,
         };
         bucket.set_checkpoint_limits();
         bucket.follow_filter_settings();
-        bucket.find_vbuckets(clean)?;
+        bucket.find_vbuckets(&stop)?;
         Ok(bucket)
     }
 
-    fn find_vbuckets(&self, clean: bool) -> Result<(), Failure> {
+    fn find_vbuckets(&self, stop: &LastStop) -> Result<(), Failure> {
         for (vb, found) in self.store.states()? {
             if vb.0 >= self.vbuckets() {
                 tracing::error!(bucket = self.name(), %vb, "a file of a vBucket that this bucket does not have is left alone");
@@ -156,8 +156,12 @@ impl Bucket {
                     shard.vb = dead(vb, &self.context, &self.env);
                 }
             }
-            let goes_on = clean || planted::is(Bug::NoHistoryAfterCrash);
-            if !goes_on && shard.vb.state() == VbState::Active {
+            let goes_on = stop.was_clean_for(vb) || planted::is(Bug::NoHistoryAfterCrash);
+            if goes_on {
+                continue;
+            }
+            self.crashed.lock().insert(vb);
+            if shard.vb.state() == VbState::Active {
                 shard.vb.new_history(self.new_uuid());
                 self.queue_flush(&mut shard);
             }
@@ -208,12 +212,10 @@ impl Bucket {
             return Err(Failure::NotFlushed { bucket: self.name().to_owned() });
         }
         self.store.close()?;
-        let path = self.config.dir.join(CLEAN_MARK);
-        write_file(&self.env, &path, b"clean\n")?;
-        self.env
-            .disk
-            .sync_dir(&self.config.dir)
-            .map_err(|source| Failure::io("sync", &self.config.dir, source))
+        // What is saved has its new history on disk; what could not be read since the crash has not.
+        let is_unread = |vb: &VbId| self.hold(*vb, Holder::Roles).vb.state() == VbState::Dead;
+        let crashed = self.crashed.lock().iter().copied().filter(is_unread).collect();
+        LastStop::mark(&self.config, &self.env, &self.uuid, &crashed)
     }
 }
 
@@ -252,17 +254,4 @@ fn identity(config: &BucketConfig, env: &Env) -> Result<String, Failure> {
     write_file(env, &path, uuid.as_bytes())?;
     env.disk.sync_dir(&config.dir).map_err(|source| Failure::io("sync", &config.dir, source))?;
     Ok(uuid)
-}
-
-/// Whether the last stop was clean; from now on the next one is not, until it is.
-fn take_clean_mark(config: &BucketConfig, env: &Env) -> Result<bool, Failure> {
-    let path = config.dir.join(CLEAN_MARK);
-    match env.disk.remove_file(&path) {
-        Ok(()) => {
-            env.disk.sync_dir(&config.dir).map_err(|source| Failure::io("sync", &config.dir, source))?;
-            Ok(true)
-        }
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
-        Err(source) => Err(Failure::io("remove", &path, source)),
-    }
 }

@@ -23,6 +23,8 @@ pub enum Simulator {
     SyncWriteCrashes,
     /// Crash states of the store behind a journal: `crates/sim/tests/crash_states.rs`.
     CrashStates,
+    /// Stops after disk errors, and files that are changed before the next start: `crates/sim/tests/stops.rs`.
+    Stops,
 }
 
 impl Simulator {
@@ -130,6 +132,11 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
     (Bug::FilesNotSynced, Simulator::CrashStates, 0),
     (Bug::ReplayStopsEarly, Simulator::CrashStates, 0),
     (Bug::TornRecordTaken, Simulator::CrashStates, 0),
+    (Bug::HighestRevisionWins, Simulator::Stops, 19),
+    (Bug::LastHeaderBelieved, Simulator::Stops, 19),
+    (Bug::IdentityIgnored, Simulator::Stops, 36),
+    (Bug::LostSegmentIgnored, Simulator::Stops, 1),
+    (Bug::CrashForgotten, Simulator::Crashes, 0),
 ];
 
 /// Set in the environment, everything is looked for, from seed 0 on, with as many seeds as it says.

@@ -1,0 +1,137 @@
+//! The mark of a clean stop: whether the last one was, and which vBuckets have not been read since a crash.
+//!
+//! *Guarantee:* a vBucket goes on with its history only if no crash has happened since it was last read and saved. One
+//! that could not be read in the start after a crash is named in the mark of the next clean stop, until it is read.
+
+use std::collections::BTreeSet;
+
+use base::VbId;
+use base::env::{Env, OpenMode};
+use base::planted::{self, Bug};
+
+use crate::config::BucketConfig;
+use crate::failure::Failure;
+use crate::open::write_file;
+
+/// Present while the last stop was a clean one.
+const NAME: &str = "clean";
+/// What an earlier version wrote: it knew of no vBuckets that were not read.
+const EARLIER: &[u8] = b"clean\n";
+const FIRST_LINE: &str = "clean 2";
+/// No mark is larger: 1,024 vBuckets of at most six characters, and the rest.
+const MAX_BYTES: usize = 64 << 10;
+
+/// How the last stop was.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct LastStop {
+    is_clean: bool,
+    /// vBuckets for which it was not.
+    crashed: BTreeSet<VbId>,
+}
+
+impl LastStop {
+    pub(crate) const CLEAN: LastStop = LastStop { is_clean: true, crashed: BTreeSet::new() };
+    const CRASH: LastStop = LastStop { is_clean: false, crashed: BTreeSet::new() };
+
+    /// Whether nothing of a vBucket can have been lost.
+    pub(crate) fn was_clean_for(&self, vb: VbId) -> bool {
+        self.is_clean && !self.crashed.contains(&vb)
+    }
+
+    /// Reads and removes the mark of a bucket: from now on the next stop is a crash, until it is clean.
+    pub(crate) fn take(config: &BucketConfig, env: &Env, bucket: &str) -> Result<LastStop, Failure> {
+        let path = config.dir.join(NAME);
+        let file = match env.disk.open(&path, OpenMode::Read) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(LastStop::CRASH),
+            Err(source) => return Err(Failure::io("open", &path, source)),
+        };
+        let mut bytes = vec![0; MAX_BYTES];
+        let read = file.read_at(&mut bytes, 0).map_err(|source| Failure::io("read", &path, source))?;
+        let stop = LastStop::parse(&bytes[..read], bucket).unwrap_or_else(|why| {
+            let path = path.display();
+            tracing::error!(mark = %path, why, "the mark of a clean stop is not believed; histories begin anew");
+            LastStop::CRASH
+        });
+        env.disk.remove_file(&path).map_err(|source| Failure::io("remove", &path, source))?;
+        env.disk.sync_dir(&config.dir).map_err(|source| Failure::io("sync", &config.dir, source))?;
+        Ok(stop)
+    }
+
+    fn parse(bytes: &[u8], bucket: &str) -> Result<LastStop, &'static str> {
+        if bytes == EARLIER {
+            return Ok(LastStop::CLEAN);
+        }
+        let text = std::str::from_utf8(bytes).map_err(|_| "it is no text")?;
+        let (body, crc) = text
+            .strip_suffix('\n')
+            .and_then(|text| text.rsplit_once("crc32c "))
+            .ok_or("its end is missing")?;
+        if u32::from_str_radix(crc, 16) != Ok(crc32c::crc32c(body.as_bytes())) {
+            return Err("its checksum does not fit");
+        }
+        let mut lines = body.lines();
+        if lines.next() != Some(FIRST_LINE) {
+            return Err("it is of an unknown version");
+        }
+        if lines.next().and_then(|line| line.strip_prefix("bucket ")) != Some(bucket) {
+            return Err("it is of another bucket");
+        }
+        let crashed =
+            lines.next().and_then(|line| line.strip_prefix("crashed")).ok_or("a line is missing")?;
+        let crashed: Result<_, _> = crashed.split_ascii_whitespace().map(|vb| vb.parse().map(VbId)).collect();
+        Ok(LastStop { is_clean: true, crashed: crashed.map_err(|_| "a vBucket is no number")? })
+    }
+
+    /// Everything is on disk: marks this stop as clean but for these vBuckets, durably.
+    pub(crate) fn mark(
+        config: &BucketConfig,
+        env: &Env,
+        bucket: &str,
+        crashed: &BTreeSet<VbId>,
+    ) -> Result<(), Failure> {
+        let crashed = crashed.iter().filter(|_| !planted::is(Bug::CrashForgotten));
+        let crashed: String = crashed.map(|vb| format!(" {vb}")).collect();
+        let body = format!("{FIRST_LINE}\nbucket {bucket}\ncrashed{crashed}\n");
+        let text = format!("{body}crc32c {:08x}\n", crc32c::crc32c(body.as_bytes()));
+        write_file(env, &config.dir.join(NAME), text.as_bytes())?;
+        env.disk.sync_dir(&config.dir).map_err(|source| Failure::io("sync", &config.dir, source))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_marked_is_taken_once_and_every_flipped_bit_is_a_crash() {
+        let (env, handles) = Env::sim(1);
+        let config = BucketConfig::new("b", "/data/b".into());
+        env.disk.create_dir_all(&config.dir).expect("the disk works");
+        let take = |bucket: &str| LastStop::take(&config, &env, bucket).expect("the disk works");
+        assert_eq!(take("id"), LastStop::CRASH);
+        let crashed: BTreeSet<VbId> = [VbId(3), VbId(1023)].into();
+        let mark = || LastStop::mark(&config, &env, "id", &crashed).expect("the disk works");
+        mark();
+        assert_eq!(take("id"), LastStop { is_clean: true, crashed: crashed.clone() });
+        assert_eq!(take("id"), LastStop::CRASH);
+        mark();
+        assert_eq!(take("another"), LastStop::CRASH);
+        mark();
+        let path = config.dir.join(NAME);
+        let len = handles.disk.contents().into_iter().find(|(found, _)| *found == path);
+        for bit in 0..len.expect("it is there").1.len() * 8 {
+            mark();
+            handles.disk.rot(&path, bit as u64 / 8, 1 << (bit % 8)).expect("it is there");
+            let taken = take("id");
+            // a digit of the checksum may be written in another case
+            assert!(taken == LastStop::CRASH || !taken.was_clean_for(VbId(3)), "bit {bit}: {taken:?}");
+        }
+    }
+
+    #[test]
+    fn the_mark_of_an_earlier_version_is_believed() {
+        assert_eq!(LastStop::parse(EARLIER, "id"), Ok(LastStop::CLEAN));
+        assert!(LastStop::parse(b"", "id").is_err() && LastStop::parse(b"clean", "id").is_err());
+    }
+}
