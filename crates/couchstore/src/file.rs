@@ -86,6 +86,23 @@ pub struct CouchFile {
 #[derive(Clone)]
 pub struct Commit(Arc<Header>);
 
+impl Commit {
+    /// The highest seqno saved.
+    pub fn update_seqno(&self) -> u64 {
+        self.0.update_seqno
+    }
+
+    /// Where its header is.
+    pub fn header_offset(&self) -> u64 {
+        self.0.offset
+    }
+
+    /// CRC32C of its header.
+    pub fn header_checksum(&self) -> u32 {
+        self.0.checksum()
+    }
+}
+
 /// How far a commit is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
@@ -142,7 +159,7 @@ impl CouchFile {
     /// later sync need write it. Nor may it stay between those that follow, where a rollback would find it.
     pub fn open_at(disk: &dyn Disk, path: &Path, commit: &Commit) -> Result<CouchFile, Failure> {
         let (source, end) = open_commit(disk, path, commit)?;
-        let committed_end = commit.0.offset + commit.0.encode().len() as u64;
+        let committed_end = commit.0.end();
         if end > committed_end {
             source.file.set_len(committed_end).map_err(|e| Failure::Io {
                 operation: "cut",
@@ -160,12 +177,20 @@ impl CouchFile {
         Ok(CouchFile::at(source, (*commit.0).clone(), end))
     }
 
-    /// Opens a file at the header at `offset` and durably cuts off what stands behind that. For whoever keeps a record
-    /// of the headers that are durable: later ones may point to data that never reached the disk.
-    pub fn open_cut(disk: &dyn Disk, path: &Path, offset: u64) -> Result<CouchFile, Failure> {
+    /// Opens a file at the header at `offset`, if `accept` finds no fault with what is there, and durably cuts off what
+    /// stands behind that. For whoever keeps a record of the headers that are durable: later ones may point to data that
+    /// never reached the disk. If `accept` refuses, the file stays as it is.
+    pub fn open_cut<E: From<Failure>>(
+        disk: &dyn Disk,
+        path: &Path,
+        offset: u64,
+        accept: impl FnOnce(&Snapshot) -> Result<(), E>,
+    ) -> Result<CouchFile, E> {
         let mut source = open_source(disk, path, OpenMode::ReadWrite)?;
         let (header, end) = Header::read_at(&mut source, offset)?;
-        if file_len(&source)? > end {
+        let len = file_len(&source)?;
+        accept(&Snapshot::new(source.clone(), Arc::new(header.clone()), len))?;
+        if len > end {
             let failed = |operation| {
                 let path = source.path.clone();
                 move |source| Failure::Io { operation, path, offset: end, source }
@@ -174,6 +199,11 @@ impl CouchFile {
             source.file.sync_data().map_err(failed("sync"))?;
         }
         Ok(CouchFile::at(source, header, end))
+    }
+
+    /// Whether bytes stand behind the last commit that belong to none.
+    pub fn has_tail(&self) -> bool {
+        self.writer.written_end() > self.committed.end()
     }
 
     /// Opens a file for reading, at its last valid header.

@@ -86,6 +86,16 @@ impl Header {
         out
     }
 
+    /// Where it ends.
+    pub(crate) fn end(&self) -> u64 {
+        self.offset + self.encode().len() as u64
+    }
+
+    /// CRC32C of all of it, whatever checksum its version has.
+    pub(crate) fn checksum(&self) -> u32 {
+        crc32c::crc32c(&self.encode())
+    }
+
     fn encode_root(&self, tree: Tree) -> Vec<u8> {
         let mut out = Vec::new();
         if let Some(root) = self.root(tree) {
@@ -181,7 +191,7 @@ impl Header {
             Ok(header) => {
                 source.checksum = Checksum::of_version(header.version);
                 header.vouches(source)?;
-                let end = offset + header.encode().len() as u64;
+                let end = header.end();
                 Ok((header, end))
             }
             Err(Undecodable::Encrypted) => Err(Failure::Encrypted { path: source.path.clone() }),

@@ -95,6 +95,16 @@ impl Snapshot {
         }
     }
 
+    /// CRC32C of the header.
+    pub fn header_checksum(&self) -> u32 {
+        self.header.checksum()
+    }
+
+    /// Whether the file ends with the header.
+    pub fn is_whole_file(&self) -> bool {
+        self.file_bytes == self.header.end()
+    }
+
     pub(crate) fn view(&self, tree: Tree) -> TreeView<'_> {
         TreeView { source: &self.source, tree, root: self.header.root(tree), limit: self.header.offset }
     }

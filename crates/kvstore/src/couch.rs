@@ -1,8 +1,11 @@
 //! Backend `couch`: a folder for each bucket, a couchstore file for each vBucket and revision.
 
+mod check;
 mod compact;
 mod file;
 mod group;
+mod identity;
+mod listing;
 mod offline;
 mod open_files;
 mod record;
@@ -20,12 +23,15 @@ use base::{CollectionId, DocKey, Seqno, VbId, Version};
 use couchstore::{Scratch, Snapshot};
 use parking_lot::Mutex;
 
+use crate::catalog::{Believe, Catalog, Listed};
 use crate::collections::CollectionStats;
 use crate::compaction::{Compacted, Compaction, FileAt, RolledBack};
 use crate::failure::Failure;
 use crate::store::{Counts, KvStore, SaveBatch, Snapshot as AnySnapshot, States, Stats, StoredVb, Usage};
-use file::{Known, VbFile, usage_of};
+pub use check::{CatalogReport, check_catalog};
+use file::{Known, Recorded, VbFile, usage_of};
 use group::Order;
+use identity::Identity;
 use open_files::OpenFiles;
 use record::Records;
 use revisions::Revisions;
@@ -76,6 +82,12 @@ pub struct Couch {
     config: CouchConfig,
     vbuckets: Mutex<BTreeMap<VbId, Arc<Vbucket>>>,
     open_files: OpenFiles,
+    /// What a start may believe; `None` if the folder is not opened as a whole.
+    catalog: Option<Arc<Catalog>>,
+    /// Whether there is no journal in front of the files, so that the catalog changes before they do.
+    is_alone: bool,
+    /// Whether any vBucket has something on disk that a restart may find on record, or not.
+    has_undecided: AtomicBool,
     /// Whether everything found when the bucket was opened is durable.
     is_synced: bool,
     sync: Box<dyn GroupSync>,
@@ -106,35 +118,79 @@ struct Slot {
     file: Option<VbFile>,
     /// Its last commit while it is closed; nothing if it was not opened yet.
     known: Option<Known>,
-    /// Where its last durable header is, if that is on record and the file was not opened yet.
-    recorded: Option<u64>,
+    /// Its last durable header, if that is on record and the file was not opened yet.
+    recorded: Option<Recorded>,
+    /// The header that must be in the file, if it was not opened yet: the last one may be behind it.
+    not_before: Option<Listed>,
     /// Behind its last commit stands one that a restart may find on record: it is not cut off.
     keeps_tail: bool,
     /// Other revisions that may be on disk, though they should not.
     strays: Vec<u64>,
+    /// Other revisions of which nobody knows whether a restart will find them on record: they stay until a later record
+    /// is durable that names the one in use.
+    undecided: Vec<u64>,
+}
+
+/// Which files of a folder are believed.
+pub(crate) enum Trust<'a> {
+    /// The highest revision of each vBucket, at its last valid header: an earlier version wrote them.
+    LastHeaders,
+    /// The same, but not before what is listed.
+    NotBefore(&'a BTreeMap<VbId, Listed>),
+    /// What is listed and nothing else.
+    Exactly(&'a BTreeMap<VbId, Listed>),
+    /// What a journal has on record and nothing else.
+    Journal(&'a BTreeMap<VbId, FileAt>),
 }
 
 impl Couch {
-    /// Opens a bucket's folder, made if missing. Files are looked at when they are needed.
+    /// Opens a bucket's folder, made if missing, to work without a journal. Files are looked at when they are needed.
+    ///
+    /// # Errors
+    ///
+    /// If the catalog cannot be used, or says that a journal is to be believed.
     pub fn open(env: Env, dir: &Path, config: CouchConfig) -> Result<Couch, Failure> {
-        Couch::open_with(env, dir, config, None)
+        make_folder(&env, dir)?;
+        let catalog = Arc::new(Catalog::open(&env, dir)?);
+        if let Some(Believe::Journal { generation, .. }) = catalog.believe() {
+            let what = format!("it names segment {generation} of a journal, which is not read here");
+            return Err(Failure::Catalog { dir: dir.to_owned(), what });
+        }
+        Ok(Couch { is_alone: true, ..Couch::open_as_listed(env, dir, config, catalog)? })
     }
 
-    /// Opens a bucket's folder. With a record of what is durable each vBucket's file is the one on record, as of the
-    /// header on record, and files of which nothing is on record are removed.
+    /// Opens a bucket's folder without a journal, as its catalog has it.
+    pub(crate) fn open_as_listed(
+        env: Env,
+        dir: &Path,
+        config: CouchConfig,
+        catalog: Arc<Catalog>,
+    ) -> Result<Couch, Failure> {
+        let listed = catalog.files();
+        let trust = match catalog.believe() {
+            Some(Believe::Files) => Trust::Exactly(&listed),
+            Some(Believe::Headers) => Trust::NotBefore(&listed),
+            Some(Believe::Journal { .. }) | None => Trust::LastHeaders,
+        };
+        Couch::open_with(env, dir, config, catalog, &trust)
+    }
+
+    /// Opens a bucket's folder. What is on record is opened as it is there, and nothing else is; files of which a
+    /// journal has nothing on record are removed.
     pub(crate) fn open_with(
         env: Env,
         dir: &Path,
         config: CouchConfig,
-        record: Option<&BTreeMap<VbId, FileAt>>,
+        catalog: Arc<Catalog>,
+        trust: &Trust<'_>,
     ) -> Result<Couch, Failure> {
         let failed = |operation, path: &Path| {
             let path = path.to_owned();
             move |source| Failure::Disk { operation, path, source }
         };
-        env.disk.create_dir_all_synced(dir).map_err(failed("make folder", dir))?;
+        make_folder(&env, dir)?;
         env.disk.sync_dir(dir).map_err(failed("sync", dir))?;
-        let mut revisions = Revisions::default();
+        let mut revisions = Revisions::new(&env, dir, catalog.store());
         for name in env.disk.read_dir(dir).map_err(failed("list", dir))? {
             let path = dir.join(&name);
             if name.ends_with(UNFINISHED) {
@@ -144,11 +200,13 @@ impl Couch {
             }
         }
         let vbuckets = revisions
-            .into_slots(&*env.disk, dir, record)?
+            .into_slots(trust)?
             .map(|(vb, slot)| (vb, Arc::new(Vbucket { slot: Mutex::new(slot), ..Vbucket::default() })))
             .collect();
         let mut couch = Couch::over(env, dir, config, vbuckets)?;
-        couch.is_synced = record.is_none() && couch.sync_all();
+        couch.catalog = Some(catalog);
+        let is_searched = matches!(trust, Trust::LastHeaders | Trust::NotBefore(_));
+        couch.is_synced = is_searched && couch.sync_all();
         Ok(couch)
     }
 
@@ -185,6 +243,9 @@ impl Couch {
             dir: dir.to_owned(),
             config,
             vbuckets: Mutex::new(vbuckets),
+            catalog: None,
+            is_alone: false,
+            has_undecided: AtomicBool::new(false),
             is_synced: false,
             open_files: OpenFiles::new(config.max_open_files),
             sync,
@@ -230,21 +291,35 @@ impl Couch {
         result
     }
 
+    /// Which file a revision of a vBucket's file is.
+    fn identity(&self, vb: VbId, revision: u64) -> Identity {
+        Identity { store: self.catalog.as_ref().map(|catalog| catalog.store()), vb, revision }
+    }
+
+    /// Before anything is written: without a journal the catalog has to say first that more may follow what it lists.
+    fn begin_writing(&self) -> Result<(), Failure> {
+        match &self.catalog {
+            Some(catalog) if self.is_alone => catalog.believe_headers(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Before a vBucket's file goes: nothing is promised of it any more.
+    fn forget(&self, vb: VbId) -> Result<(), Failure> {
+        match &self.catalog {
+            Some(catalog) if self.is_alone => catalog.forget(vb),
+            _ => Ok(()),
+        }
+    }
+
     /// The open file of a vBucket that has one.
     fn opened<'s>(&self, vb: VbId, vbucket: &Vbucket, slot: &'s mut Slot) -> Result<&'s mut VbFile, Failure> {
         let revision = slot.revision.ok_or(Failure::NoVbucket { vb })?;
         if slot.file.is_none() {
             self.make_room(vb);
-            let path = self.path(vb, revision);
-            let disk = &*self.env.disk;
-            let file = match slot.recorded {
-                Some(offset) => VbFile::open_recorded(disk, vb, &path, self.config.tuning, offset)?,
-                None => {
-                    let known = slot.known.clone().map(|known| (known, slot.keeps_tail));
-                    VbFile::open(disk, vb, &path, self.config.tuning, known, self.is_synced)?
-                }
-            };
+            let file = self.open_file_of(vb, revision, slot)?;
             slot.recorded = None;
+            slot.not_before = None;
             self.open_files.opened(vb);
             *vbucket.latest.lock() = Some(file.snapshot());
             slot.file = Some(file);
@@ -252,6 +327,20 @@ impl Couch {
             self.open_files.used(vb);
         }
         Ok(slot.file.as_mut().expect("opened above"))
+    }
+
+    fn open_file_of(&self, vb: VbId, revision: u64, slot: &Slot) -> Result<VbFile, Failure> {
+        let path = self.path(vb, revision);
+        let (disk, tuning, identity) = (&*self.env.disk, self.config.tuning, self.identity(vb, revision));
+        if let Some(recorded) = slot.recorded {
+            return VbFile::open_recorded(disk, identity, &path, tuning, recorded);
+        }
+        let known = slot.known.clone().map(|known| (known, slot.keeps_tail));
+        let file = VbFile::open(disk, identity, &path, tuning, known, self.is_synced)?;
+        if let Some(listed) = slot.not_before.filter(|listed| listed.at.revision == revision) {
+            file.check_not_before(disk, vb, &path, listed)?;
+        }
+        Ok(file)
     }
 
     /// Closes files that were not used for longest until there is room for one more. Those in use are passed over.
@@ -316,14 +405,22 @@ impl Couch {
         self.save_parts(group, Order::Recorded)
     }
 
-    /// Where the last header of each file is. Of a file that cannot be opened it is not known: the last place there
-    /// could be is given, where none is, so that the file stays damaged and stays.
+    /// Where the last header of each file is, which is on record or is looked for. Of a file that cannot be opened it is
+    /// not known: the last place there could be is given, where none is, so that the file stays damaged and stays.
     pub(crate) fn positions(&self) -> Vec<(VbId, FileAt)> {
         let vbuckets: Vec<_> = self.vbuckets.lock().iter().map(|(vb, one)| (*vb, one.clone())).collect();
         let position = |(vb, vbucket): (VbId, Arc<Vbucket>)| {
-            let revision = vbucket.slot.lock().revision?;
-            let found = self.ask(vb, &vbucket, |file| Ok(file.header_offset()));
-            let header_offset = found.ok().flatten().unwrap_or(FileAt::LAST);
+            let (revision, recorded) = {
+                let slot = vbucket.slot.lock();
+                (slot.revision?, slot.recorded)
+            };
+            let header_offset = recorded.map_or_else(
+                || {
+                    let found = self.ask(vb, &vbucket, |file| Ok(file.header_offset()));
+                    found.ok().flatten().unwrap_or(FileAt::LAST)
+                },
+                |recorded| recorded.header_offset,
+            );
             Some((vb, FileAt { revision, header_offset }))
         };
         vbuckets.into_iter().filter_map(position).collect()
@@ -339,17 +436,6 @@ impl Couch {
         let vbucket = self.vbuckets.lock().get(&vb).cloned();
         vbucket.map_or(Ok(None), |vbucket| self.ask(vb, &vbucket, |file| file.stored(vb)))
     }
-
-    /// Opens every file that is on record and was not opened yet, so that none ends in something that is not.
-    pub(crate) fn cut_all(&self) -> Result<(), Failure> {
-        let vbuckets: Vec<_> = self.vbuckets.lock().iter().map(|(vb, one)| (*vb, one.clone())).collect();
-        for (vb, vbucket) in vbuckets {
-            if vbucket.slot.lock().recorded.is_some() {
-                self.ask(vb, &vbucket, |_| Ok(()))?;
-            }
-        }
-        Ok(())
-    }
 }
 
 impl Vbucket {
@@ -360,6 +446,11 @@ impl Vbucket {
         slot.known = file.into_known(after_failure);
         true
     }
+}
+
+fn make_folder(env: &Env, dir: &Path) -> Result<(), Failure> {
+    let made = env.disk.create_dir_all_synced(dir);
+    made.map_err(|source| Failure::Disk { operation: "make folder", path: dir.to_owned(), source })
 }
 
 fn file_name(vb: VbId, revision: u64) -> String {
@@ -445,10 +536,14 @@ impl KvStore for Couch {
         vbucket.generation.fetch_add(1, Ordering::Relaxed);
         slot.known = None;
         slot.recorded = None;
+        slot.not_before = None;
         if slot.last_revision == 0 {
             return Ok(());
         }
-        let removed = self.remove_file_of(vb, &mut slot);
+        let removed = self
+            .begin_writing()
+            .and_then(|()| self.forget(vb))
+            .and_then(|()| self.remove_file_of(vb, &mut slot));
         self.note(vb, &vbucket, &mut slot, removed)
     }
 
@@ -457,7 +552,12 @@ impl KvStore for Couch {
     }
 
     fn compact(&self, vb: VbId, request: &Compaction<'_>) -> Result<Compacted, Failure> {
-        self.compact_with(vb, request, &|_| Ok(()))
+        self.compact_with(vb, request, &|at| self.promise_switch(vb, at))
+    }
+
+    fn close(&self) -> Result<(), Failure> {
+        self.cut_tails()?;
+        self.promise_files(0)
     }
 
     fn stats(&self) -> Stats {

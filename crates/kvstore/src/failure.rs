@@ -84,6 +84,24 @@ pub enum Failure {
         /// What is wrong there.
         what: &'static str,
     },
+    /// A vBucket's file is sound, and not the one that was promised.
+    #[error("vBucket {vb}: {path} is not the file that was promised: {what}; put the right file there", path = path.display())]
+    Mismatch {
+        /// Whose file.
+        vb: VbId,
+        /// The file.
+        path: PathBuf,
+        /// What does not match.
+        what: String,
+    },
+    /// The catalog of a folder cannot be used, so it is not known which files to believe.
+    #[error("the catalog in {dir} cannot be used: {what}; put back what was there", dir = dir.display())]
+    Catalog {
+        /// The folder.
+        dir: PathBuf,
+        /// Why.
+        what: String,
+    },
     /// The vBucket is being compacted already.
     #[error("vBucket {vb}: a compaction is under way")]
     CompactionRuns {
@@ -115,7 +133,10 @@ impl Failure {
 
     /// Whether a file is at fault that others do not depend on.
     pub(crate) fn is_of_one_file(&self) -> bool {
-        let names_one = matches!(self, Failure::File { .. } | Failure::Record { .. } | Failure::State { .. });
+        let names_one = matches!(
+            self,
+            Failure::File { .. } | Failure::Record { .. } | Failure::State { .. } | Failure::Mismatch { .. }
+        );
         names_one && !self.is_disk_full()
     }
 

@@ -17,7 +17,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use base::env::Env;
+use base::env::{Disk, Env};
 use base::{VbId, Version};
 use parking_lot::Mutex;
 
@@ -176,6 +176,37 @@ fn count(counter: &AtomicU64, n: u64) {
     counter.fetch_add(n, Ordering::Relaxed);
 }
 
+/// What stands beside the journal and vouches for it.
+pub(crate) struct Anchor {
+    /// Generations up to this one are not used again.
+    pub(crate) generations: u64,
+    /// Generation and salt of a segment that must be there, with its first frame.
+    pub(crate) segment: Option<(u64, u64)>,
+    /// Whether all segments are void when the journal is removed, so that none needs to say so itself.
+    pub(crate) makes_void: bool,
+    /// Is told of each new segment when its first frame is durable, before anything in it is acknowledged: generation
+    /// and salt. If this fails, the segment is given up.
+    pub(crate) begun: Box<Begun>,
+}
+
+type Begun = dyn Fn(u64, u64) -> Result<(), Failure> + Send + Sync;
+
+impl Default for Anchor {
+    fn default() -> Anchor {
+        Anchor { generations: 0, segment: None, makes_void: false, begun: Box::new(|_, _| Ok(())) }
+    }
+}
+
+/// Removes segments that are void: the catalog said that the files are believed after they were written.
+pub(crate) fn remove_void(env: &Env, dir: &Path, generations: u64) -> Result<(), Failure> {
+    read::remove_void(&*env.disk, dir, generations)
+}
+
+/// Whether the segment that a catalog names is there: generation and salt.
+pub(crate) fn check_promised(disk: &dyn Disk, dir: &Path, promised: (u64, u64)) -> Result<(), Failure> {
+    recover::must_have(dir, &read::find(disk, dir)?.segments, promised)
+}
+
 /// A bucket's journal.
 ///
 /// Locks, in the order in which they are taken: `releasing` or `preparing`, `writer`, `shelf`. Only `shelf` is never
@@ -184,6 +215,7 @@ pub struct Journal {
     env: Env,
     dir: PathBuf,
     config: JournalConfig,
+    anchor: Anchor,
     writer: Mutex<Writer>,
     shelf: Mutex<Shelf>,
     releasing: Mutex<shelf::Releasing>,
@@ -199,7 +231,17 @@ impl Journal {
     /// Looks whether a folder has a journal: one that has told its table, or is damaged. What a first append that was
     /// never acknowledged left is none: it vouches for nothing, and knows of no file.
     pub fn exists(env: &Env, dir: &Path) -> Result<bool, Failure> {
-        read::is_any_begun(&*env.disk, dir)
+        Journal::exists_behind(env, dir, 0)
+    }
+
+    /// The same, segments up to a generation being void.
+    pub(crate) fn exists_behind(env: &Env, dir: &Path, generations: u64) -> Result<bool, Failure> {
+        read::is_any_begun(&*env.disk, dir, generations)
+    }
+
+    /// The highest generation that was used.
+    pub(crate) fn generations(&self) -> u64 {
+        self.shelf.lock().last_generation()
     }
 
     /// The frame that the next append begins with.

@@ -210,6 +210,7 @@ impl Journaled {
         if recovery::exists(&env, dir)? {
             Journaled::open(env.clone(), dir, config)?.close()?;
         }
+        recovery::remove_void(&env, dir)?;
         Couch::open(env, dir, config.couch)
     }
 
@@ -521,7 +522,9 @@ impl KvStore for Journaled {
                 self.remove_void_file(vb, &state)?;
             }
         }
-        self.files.cut_all()?;
+        self.settle_undecided()?;
+        self.files.cut_tails()?;
+        self.files.promise_files(self.journal.generations())?;
         self.journal.remove()
     }
 }

@@ -1,5 +1,7 @@
 //! A bucket's documents on disk: one trait, and the backends behind it.
 
+#[doc(hidden)]
+pub mod catalog;
 mod change;
 mod collections;
 mod compaction;
@@ -20,7 +22,7 @@ pub mod suite;
 pub use change::{Change, ChangesWanted, Reading};
 pub use collections::CollectionStats;
 pub use compaction::{Compacted, Compaction, CompactionProgress, Expired, FileAt, RolledBack};
-pub use couch::{CompactionSteps, Couch, CouchConfig};
+pub use couch::{CatalogReport, CompactionSteps, Couch, CouchConfig, check_catalog};
 pub use failure::Failure;
 pub use journal::JournalStats;
 pub use journaled::{Journaled, JournaledConfig};

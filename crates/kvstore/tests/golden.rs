@@ -8,7 +8,7 @@ use std::path::Path;
 
 use base::env::Env;
 use base::{CollectionId, ItemKind, Seqno, VbId, VbState, Version};
-use kvstore::{CollectionStats, Couch, CouchConfig, KvStore, SaveBatch};
+use kvstore::{CollectionStats, Couch, CouchConfig, Journaled, JournaledConfig, KvStore, SaveBatch};
 
 fn copy() -> (tempfile::TempDir, Couch) {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/format/couchstore-13");
@@ -179,4 +179,43 @@ fn collections_are_understood() {
         assert_eq!(scopes, [(0, "_default", 0), (8, "inventory", 1)]);
         assert_eq!((manifest.uid.0, manifest.dropped.len()), (2, 0));
     }
+}
+
+/// A folder of an earlier version has no catalog, and its files carry no identity: it is believed as it is, once.
+#[test]
+fn a_folder_without_a_catalog_is_taken_over_and_promised_from_then_on() {
+    let (dir, store) = copy();
+    let before = versions(&store, VbId(0));
+    drop(store);
+    let open = || Journaled::open(Env::real(), dir.path(), JournaledConfig::default());
+    let store = open().expect("the bucket opens");
+    let state = store.states().expect("states").remove(0).1.expect("a sound vBucket").state;
+    let new = kvstore::suite::version(0, "behind a journal", 73, b"changed");
+    store.save(VbId(0), SaveBatch { items: &[new], state: &state }).expect("a save");
+    // killed: the journal is believed now
+    drop(store);
+    let store = open().expect("the bucket opens");
+    assert_eq!(store.states().expect("states").iter().filter(|(_, stored)| stored.is_ok()).count(), 4);
+    store.close().expect("everything is filed");
+    drop(store);
+    let store = Couch::open(Env::real(), dir.path(), CouchConfig::default()).expect("the bucket opens");
+    let after = versions(&store, VbId(0));
+    assert_eq!(after.len(), before.len() + 1);
+    for (a, b) in before.iter().zip(&after) {
+        assert_eq!((a.stored_key(), a.meta(), a.value()), (b.stored_key(), b.meta(), b.value()));
+    }
+    drop(store);
+    // the file that was written to belongs to the catalog, which lists one that was not, too
+    fs::remove_file(dir.path().join("1.couch.2")).expect("it is there");
+    for name in ["catalog", "catalog.copy"] {
+        let store = Couch::open(Env::real(), dir.path(), CouchConfig::default()).expect("one copy is enough");
+        let states = store.states().expect("states");
+        let sound: Vec<(u16, bool)> = states.iter().map(|(vb, stored)| (vb.0, stored.is_ok())).collect();
+        assert_eq!(sound, [(0, true), (1, false), (2, true), (5, true)], "before {name} goes");
+        fs::remove_file(dir.path().join(name)).expect("it is there");
+    }
+    let store = Couch::open(Env::real(), dir.path(), CouchConfig::default()).expect("the bucket opens");
+    let failed = store.states().expect("states").into_iter().find_map(|(_, stored)| stored.err());
+    let failure = failed.expect("one cannot be served").to_string();
+    assert!(failure.contains("0.couch.2") && failure.contains("store"), "{failure}");
 }

@@ -11,6 +11,7 @@ use base::{CollectionId, Seqno, VbId};
 use couchstore::{Choice, DocInfo, Fate, LocalUpdate, RecordSummary, RevMeta, Snapshot};
 
 use super::file::{VbFile, load_tally, read_manifest, read_state};
+use super::identity::IDENTITY_ID;
 use super::record::{self, Records};
 use super::{CompactionSteps, Couch, Slot, Vbucket};
 use crate::collections::{Tally, Weight, event_prefix};
@@ -86,7 +87,7 @@ impl Couch {
         if slot.revision.is_none() {
             return Err(Failure::NoVbucket { vb });
         }
-        let settled = self.remove_strays(vb, &mut slot);
+        let settled = self.begin_writing().and_then(|()| self.remove_strays(vb, &mut slot));
         let opened = settled.and_then(|()| Ok(self.opened(vb, vbucket, &mut slot)?.snapshot()));
         let old = self.note(vb, vbucket, &mut slot, opened)?;
         let revision = slot.last_revision + 1;
@@ -204,6 +205,9 @@ impl Run<'_> {
             let (id, value) = manifest.dropped_local();
             changes.push((id.to_owned(), value));
         }
+        if let Some(json) = self.couch.identity(self.vb, self.revision).to_json() {
+            changes.push((String::from_utf8_lossy(IDENTITY_ID).into_owned(), Some(json)));
+        }
         changes.sort_unstable();
         let locals: Vec<_> = changes
             .iter()
@@ -219,10 +223,13 @@ impl Run<'_> {
         };
         if let Err(failure) = switched {
             // If it could not be put on record, nobody knows whether a restart will find it there: it must stay until
-            // one has looked. Otherwise a restart would take it for the file in use.
+            // a later record is durable. Otherwise a restart would take it for the file in use.
             if !is_named || matches!(failure, Failure::CompactionEnded { .. }) {
                 slot.strays.push(self.revision);
                 self.couch.remove_strays(self.vb, &mut slot).ok();
+            } else {
+                slot.undecided.push(self.revision);
+                self.couch.is_undecided();
             }
             return Err(failure);
         }
@@ -247,7 +254,10 @@ impl Run<'_> {
         if self.vbucket.close(slot, false) {
             self.couch.open_files.forget(self.vb);
         }
-        slot.strays.extend(slot.revision.replace(self.revision));
+        // what was not decided before is by the record that names this one
+        let undecided = std::mem::take(&mut slot.undecided);
+        slot.strays.extend(undecided.into_iter().chain(slot.revision.replace(self.revision)));
+        slot.keeps_tail = false;
         // closed for now, as its messages would go on naming the file as it was called first
         slot.known = known;
         // if the old one cannot be removed now, later will do

@@ -10,7 +10,10 @@ use couchstore::{
     RecordSummary, RevMeta, Scratch, Snapshot, Tuning,
 };
 
+use super::identity::{IDENTITY_ID, Identity};
+use crate::catalog::Listed;
 use crate::collections::{CollectionStats, Tally, Weight, former_of};
+use crate::compaction::FileAt;
 use crate::failure::Failure;
 use crate::manifest::{StoredManifest, events_in};
 use crate::state::{STATE_ID, VbStateDoc};
@@ -19,6 +22,8 @@ use crate::store::{Counts, SaveBatch, StoredVb, Usage, is_gone};
 pub(super) struct VbFile {
     file: CouchFile,
     tally: Tally,
+    /// The local document that says whose file it is, to be written with the next batch; `None` if it is there.
+    identity: Option<Vec<u8>>,
 }
 
 #[derive(Clone)]
@@ -27,12 +32,55 @@ pub(super) struct Known {
     commit: Commit,
     tally: Option<Tally>,
     usage: Usage,
+    /// Whether bytes may stand behind the commit that belong to none.
+    has_tail: bool,
+    /// As in the file's own.
+    identity: Option<Vec<u8>>,
+}
+
+/// The header at which a file is to be opened, and no other.
+#[derive(Clone, Copy)]
+pub(super) struct Recorded {
+    pub(super) header_offset: u64,
+    /// Its CRC32C, if that is on record, too.
+    pub(super) checksum: Option<u32>,
+    /// Whether what stands behind it is void and is cut off; otherwise nothing may stand there.
+    pub(super) is_tail_void: bool,
+}
+
+impl Recorded {
+    /// As it is listed; `None` if it was not known where the last header is.
+    pub(super) fn of(listed: &Listed) -> Option<Recorded> {
+        let Listed { at: FileAt { header_offset, .. }, checksum, is_tail_void, .. } = *listed;
+        Some(Recorded { header_offset, checksum, is_tail_void }).filter(|_| header_offset != FileAt::LAST)
+    }
+
+    /// Whether a file is as it was when this was put on record.
+    fn check(&self, vb: VbId, file: &Snapshot) -> Result<(), Failure> {
+        let mismatch =
+            |what: &str| Err(Failure::Mismatch { vb, path: file.path().to_owned(), what: what.to_owned() });
+        if self.checksum.is_some_and(|checksum| checksum != file.header_checksum()) {
+            return mismatch("its header is not the one that is on record");
+        }
+        if !self.is_tail_void && !file.is_whole_file() {
+            return mismatch("it goes on behind its last header: another program has written to it");
+        }
+        Ok(())
+    }
 }
 
 impl Known {
     /// What it holds of each collection, if that is known.
     pub(super) fn tally(&self) -> Option<&Tally> {
         self.tally.as_ref()
+    }
+
+    pub(super) fn commit(&self) -> &Commit {
+        &self.commit
+    }
+
+    pub(super) fn has_tail(&self) -> bool {
+        self.has_tail
     }
 
     /// What the file takes.
@@ -48,15 +96,53 @@ pub(super) fn usage_of(snapshot: &Snapshot) -> Usage {
 }
 
 pub(super) fn load_tally(snapshot: &Snapshot) -> Result<Tally, couchstore::Failure> {
+    load_locals(snapshot).map(|(tally, _)| tally)
+}
+
+/// The counts of a file, and the local document that says whose it is, read together.
+fn load_locals(snapshot: &Snapshot) -> Result<(Tally, Option<Vec<u8>>), couchstore::Failure> {
     let mut tally = Tally::default();
+    let mut identity = None;
     snapshot.scan_locals(|id, value| {
+        if id == IDENTITY_ID {
+            identity = Some(value.to_vec());
+        }
         let stats = CollectionStats::collection_of(id).zip(CollectionStats::decode(value));
         if let Some((collection, stats)) = stats {
             tally.load(collection, stats);
         }
     })?;
     tally.begin_default(&read_manifest(snapshot)?);
-    Ok(tally)
+    Ok((tally, identity))
+}
+
+/// The counts of a file, once it is sure whose file it is, and the local document to say so if that is missing.
+fn load(identity: Identity, snapshot: &Snapshot) -> Result<(Tally, Option<Vec<u8>>), Failure> {
+    let (tally, found) = load_locals(snapshot).map_err(failed(identity.vb))?;
+    identity.check(snapshot.path(), found.as_deref())?;
+    let missing = if found.is_none() { identity.to_json() } else { None };
+    Ok((tally, missing))
+}
+
+/// Whether a file can be read at the header that is on record, or at its last one, and is whose it should be. Answers
+/// where it ends then: with the header on record.
+pub(super) fn is_sound(
+    disk: &dyn Disk,
+    path: &Path,
+    identity: Identity,
+    recorded: Option<Recorded>,
+) -> Result<u64, Failure> {
+    let vb = identity.vb;
+    let file = match recorded {
+        Some(recorded) => CouchFile::open_read_at(disk, path, recorded.header_offset),
+        None => CouchFile::open_read(disk, path),
+    };
+    let file = file.map_err(failed(vb))?;
+    load(identity, &file)?;
+    if let Some(recorded) = recorded {
+        Recorded { is_tail_void: true, ..recorded }.check(vb, &file)?;
+    }
+    Ok(file.info().file_bytes)
 }
 
 fn failed(vb: VbId) -> impl Fn(couchstore::Failure) -> Failure {
@@ -64,60 +150,107 @@ fn failed(vb: VbId) -> impl Fn(couchstore::Failure) -> Failure {
 }
 
 impl VbFile {
-    pub(super) fn create(disk: &dyn Disk, vb: VbId, path: &Path, tuning: Tuning) -> Result<VbFile, Failure> {
-        let mut file = CouchFile::create(disk, path).map_err(failed(vb))?;
-        file.set_tuning(tuning);
-        Ok(VbFile { file, tally: Tally::default() })
-    }
-
-    /// Opens a file at a header that is on record, and cuts off what stands behind it.
-    pub(super) fn open_recorded(
+    pub(super) fn create(
         disk: &dyn Disk,
-        vb: VbId,
+        identity: Identity,
         path: &Path,
         tuning: Tuning,
-        header_offset: u64,
     ) -> Result<VbFile, Failure> {
-        let mut file = CouchFile::open_cut(disk, path, header_offset).map_err(failed(vb))?;
+        let mut file = CouchFile::create(disk, path).map_err(failed(identity.vb))?;
         file.set_tuning(tuning);
-        let tally = load_tally(&file.snapshot()).map_err(failed(vb))?;
-        Ok(VbFile { file, tally })
+        Ok(VbFile { file, tally: Tally::default(), identity: identity.to_json() })
     }
 
-    /// Opens a file at the commit that is known from before, with what stands behind it or without, or at the last valid one, which is durable if the file
-    /// was synced since the process started.
+    /// Opens a file at a header that is on record.
+    pub(super) fn open_recorded(
+        disk: &dyn Disk,
+        identity: Identity,
+        path: &Path,
+        tuning: Tuning,
+        recorded: Recorded,
+    ) -> Result<VbFile, Failure> {
+        let mut loaded = None;
+        let accept = |snapshot: &Snapshot| {
+            loaded = Some(load(identity, snapshot).map_err(Refused::Mismatch)?);
+            recorded.check(identity.vb, snapshot).map_err(Refused::Mismatch)
+        };
+        let opened = CouchFile::open_cut(disk, path, recorded.header_offset, accept);
+        let mut file = opened.map_err(|refused: Refused| refused.failure(identity.vb))?;
+        file.set_tuning(tuning);
+        let (tally, identity) = loaded.expect("a file that is opened was looked at");
+        Ok(VbFile { file, tally, identity })
+    }
+
+    /// Opens a file at the commit that is known from before, with what stands behind it or without, or at the last
+    /// valid one, which is durable if the file was synced since the process started.
     pub(super) fn open(
         disk: &dyn Disk,
-        vb: VbId,
+        identity: Identity,
         path: &Path,
         tuning: Tuning,
         known: Option<(Known, bool)>,
         is_synced: bool,
     ) -> Result<VbFile, Failure> {
         let (file, tally) = match known {
-            Some((known, true)) => (CouchFile::open_behind(disk, path, &known.commit), known.tally),
-            Some((known, false)) => (CouchFile::open_at(disk, path, &known.commit), known.tally),
+            Some((known, keeps_tail)) => {
+                let open = if keeps_tail { CouchFile::open_behind } else { CouchFile::open_at };
+                // it was looked at when it was opened first
+                (open(disk, path, &known.commit), known.tally.map(|tally| (tally, known.identity)))
+            }
             None if is_synced => (CouchFile::open_synced(disk, path), None),
             None => (CouchFile::open(disk, path), None),
         };
-        let mut file = file.map_err(failed(vb))?;
+        let mut file = file.map_err(failed(identity.vb))?;
         file.set_tuning(tuning);
-        let tally = match tally {
-            Some(tally) => tally,
-            None => load_tally(&file.snapshot()).map_err(failed(vb))?,
+        let (tally, identity) = match tally {
+            Some(known) => known,
+            None => load(identity, &file.snapshot())?,
         };
-        Ok(VbFile { file, tally })
+        Ok(VbFile { file, tally, identity })
+    }
+
+    /// Whether the header that a catalog lists is in the file, and the last one is not before it.
+    pub(super) fn check_not_before(
+        &self,
+        disk: &dyn Disk,
+        vb: VbId,
+        path: &Path,
+        listed: Listed,
+    ) -> Result<(), Failure> {
+        let mismatch = || Failure::Mismatch {
+            vb,
+            path: path.to_owned(),
+            what: "it does not hold the header that the catalog lists".to_owned(),
+        };
+        if listed.at.header_offset == FileAt::LAST {
+            return Ok(());
+        }
+        if self.header_offset() < listed.at.header_offset {
+            return Err(mismatch());
+        }
+        let found = CouchFile::open_read_at(disk, path, listed.at.header_offset).map_err(|_| mismatch())?;
+        let is_listed = listed.checksum.is_none_or(|checksum| checksum == found.header_checksum());
+        if is_listed { Ok(()) } else { Err(mismatch()) }
     }
 
     /// What is worth knowing when the file is opened again. After a failure the counts are not to be trusted.
     pub(super) fn into_known(self, after_failure: bool) -> Option<Known> {
         let tally = (!after_failure).then_some(self.tally);
-        Some(Known { commit: self.file.last_commit()?, tally, usage: usage_of(&self.file.snapshot()) })
+        let has_tail = after_failure || self.file.has_tail();
+        let usage = usage_of(&self.file.snapshot());
+        Some(Known { commit: self.file.last_commit()?, tally, usage, has_tail, identity: self.identity })
     }
 
     /// A file that was put together elsewhere and is committed, with its counts; it is to be opened by its last name.
     pub(super) fn known(file: &CouchFile, tally: Tally) -> Option<Known> {
-        Some(Known { commit: file.last_commit()?, tally: Some(tally), usage: usage_of(&file.snapshot()) })
+        let usage = usage_of(&file.snapshot());
+        Some(Known {
+            commit: file.last_commit()?,
+            tally: Some(tally),
+            usage,
+            has_tail: false,
+            identity: None,
+        })
     }
 
     /// Prepares to go back to a commit; see [`CouchFile::rollback`].
@@ -133,9 +266,9 @@ impl VbFile {
     }
 
     /// The header of a rollback is in force: the counts are those of then.
-    pub(super) fn finish_rollback(&mut self, vb: VbId) -> Result<(), Failure> {
+    pub(super) fn finish_rollback(&mut self, identity: Identity) -> Result<(), Failure> {
         self.file.finish_commit();
-        self.tally = load_tally(&self.file.snapshot()).map_err(failed(vb))?;
+        (self.tally, self.identity) = load(identity, &self.file.snapshot())?;
         Ok(())
     }
 
@@ -188,6 +321,9 @@ impl VbFile {
         let manifest = manifest.as_ref().map(StoredManifest::locals);
         let state = batch.state.to_json();
         let mut locals = vec![LocalUpdate { id: STATE_ID, value: Some(&state) }];
+        // after a failure the file is opened anew, and looked at again
+        let identity = self.identity.take();
+        locals.extend(identity.iter().map(|json| LocalUpdate { id: IDENTITY_ID, value: Some(json) }));
         locals.extend(
             changes.iter().map(|(id, value)| LocalUpdate { id: id.as_bytes(), value: value.as_deref() }),
         );
@@ -210,6 +346,16 @@ impl VbFile {
     /// The header is synced.
     pub(super) fn finish_commit(&mut self) {
         self.file.finish_commit();
+    }
+
+    /// Whether bytes may stand behind the last commit that belong to none.
+    pub(super) fn has_tail(&self) -> bool {
+        self.file.has_tail()
+    }
+
+    /// The last commit, if there is one.
+    pub(super) fn last_commit(&self) -> Option<Commit> {
+        self.file.last_commit()
     }
 
     /// Where the header of the last commit stands.
@@ -243,6 +389,27 @@ impl VbFile {
             collections: self.tally.all().to_vec(),
             manifest: read_manifest(&snapshot).map_err(failed(vb))?,
         })
+    }
+}
+
+/// Why a file that is on record was not opened.
+enum Refused {
+    File(couchstore::Failure),
+    Mismatch(Failure),
+}
+
+impl From<couchstore::Failure> for Refused {
+    fn from(failure: couchstore::Failure) -> Refused {
+        Refused::File(failure)
+    }
+}
+
+impl Refused {
+    fn failure(self, vb: VbId) -> Failure {
+        match self {
+            Refused::File(source) => Failure::File { vb, source },
+            Refused::Mismatch(failure) => failure,
+        }
     }
 }
 

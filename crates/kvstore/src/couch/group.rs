@@ -89,7 +89,9 @@ impl Couch {
 
     fn lock_member<'g>(&self, vb: VbId, vbucket: &'g Vbucket) -> Member<'g> {
         let mut slot = vbucket.slot.lock();
-        let (new, outcome) = if slot.revision.is_some() {
+        let (new, outcome) = if let Err(failure) = self.begin_writing() {
+            (None, Err(failure))
+        } else if slot.revision.is_some() {
             let settled = self.settle(vb, &mut slot);
             let opened =
                 settled.and_then(|()| self.opened(vb, vbucket, &mut slot).map(|_| FileAt::default()));
@@ -108,7 +110,8 @@ impl Couch {
         slot.last_revision = revision;
         let (path, unfinished) = (self.path(vb, revision), self.unfinished_path(vb, revision));
         self.make_room(vb);
-        let file = VbFile::create(&*self.env.disk, vb, &unfinished, self.config.tuning)?;
+        let file =
+            VbFile::create(&*self.env.disk, self.identity(vb, revision), &unfinished, self.config.tuning)?;
         Ok(NewFile { file, revision, unfinished, path })
     }
 

@@ -10,7 +10,9 @@ use base::env::Env;
 use base::{CollectionId, Seqno, VbId};
 use parking_lot::Mutex;
 
+use super::file::Recorded;
 use super::{Couch, CouchConfig, Slot, Vbucket, parse_name};
+use crate::catalog::{Believe, Catalog, Listed};
 use crate::collections::{Owner, collection_events, owner};
 use crate::failure::Failure;
 
@@ -29,9 +31,25 @@ impl Couch {
         if newest > Some(revision) {
             return Err(wrong("there is a newer file of this vBucket, which is the one in use"));
         }
-        let slot = Slot { revision: Some(revision), last_revision: revision, ..Slot::default() };
+        let mut slot = Slot { revision: Some(revision), last_revision: revision, ..Slot::default() };
+        let catalog = Catalog::open(&env, dir)?;
+        let listed = catalog.files().get(&vb).copied();
+        match catalog.believe() {
+            Some(Believe::Journal { .. }) => {
+                return Err(wrong("the catalog says that a journal goes with it"));
+            }
+            Some(Believe::Files) => {
+                let is_listed = |listed: &Listed| listed.at.revision == revision;
+                let listed = listed.filter(is_listed).ok_or_else(|| wrong("the catalog does not list it"))?;
+                slot.recorded = Recorded::of(&listed);
+            }
+            Some(Believe::Headers) => slot.not_before = listed,
+            None => {}
+        }
         let vbucket = Vbucket { slot: Mutex::new(slot), ..Vbucket::default() };
-        let couch = Couch::over(env, dir, config, BTreeMap::from([(vb, Arc::new(vbucket))]))?;
+        let mut couch = Couch::over(env, dir, config, BTreeMap::from([(vb, Arc::new(vbucket))]))?;
+        // files of an earlier version's folder carry no identity
+        couch.catalog = catalog.believe().map(|_| Arc::new(catalog));
         Ok((couch, vb))
     }
 

@@ -5,82 +5,135 @@ use std::io;
 use std::path::Path;
 
 use base::VbId;
-use base::env::Disk;
-use couchstore::CouchFile;
+use base::env::{Disk, Env};
+use base::planted::{self, Bug};
 
-use super::{Couch, Slot, file_name};
-use crate::compaction::FileAt;
+use super::file::{Recorded, is_sound};
+use super::identity::Identity;
+use super::{Couch, Slot, Trust, file_name};
+use crate::catalog::{Listed, StoreId};
 use crate::failure::Failure;
 
 /// The files found in a bucket's folder.
-#[derive(Default)]
-pub(super) struct Revisions(BTreeMap<VbId, Vec<u64>>);
+pub(super) struct Revisions<'a> {
+    disk: &'a dyn Disk,
+    dir: &'a Path,
+    store: StoreId,
+    found: BTreeMap<VbId, Vec<u64>>,
+}
 
-impl Revisions {
-    pub(super) fn add(&mut self, vb: VbId, revision: u64) {
-        self.0.entry(vb).or_default().push(revision);
+/// The revision that is in use, and why.
+struct InUse {
+    revision: u64,
+    recorded: Option<Recorded>,
+    not_before: Option<Listed>,
+}
+
+impl<'a> Revisions<'a> {
+    pub(super) fn new(env: &'a Env, dir: &'a Path, store: StoreId) -> Revisions<'a> {
+        Revisions { disk: &*env.disk, dir, store, found: BTreeMap::new() }
     }
 
-    /// Chooses for each vBucket the revision in use: the one on record, if there is a record. The others are removed,
-    /// unless the one in use cannot be read: then they are worth more than the room they take.
+    pub(super) fn add(&mut self, vb: VbId, revision: u64) {
+        self.found.entry(vb).or_default().push(revision);
+    }
+
+    /// Chooses for each vBucket the revision in use. The others are removed, unless the one in use cannot be read, or
+    /// nothing proves that they are not needed: then they are worth more than the room they take.
     pub(super) fn into_slots(
         mut self,
-        disk: &dyn Disk,
-        dir: &Path,
-        record: Option<&BTreeMap<VbId, FileAt>>,
+        trust: &Trust<'_>,
     ) -> Result<impl Iterator<Item = (VbId, Slot)>, Failure> {
-        for vb in record.into_iter().flat_map(BTreeMap::keys) {
-            // what is on record and not there is a damaged vBucket
-            self.0.entry(*vb).or_default();
+        // what is on record and not there is a damaged vBucket
+        let promised: Vec<VbId> = match trust {
+            Trust::LastHeaders => Vec::new(),
+            Trust::NotBefore(listed) | Trust::Exactly(listed) => listed.keys().copied().collect(),
+            Trust::Journal(record) => record.keys().copied().collect(),
+        };
+        for vb in promised {
+            self.found.entry(vb).or_default();
         }
         let failed =
             |operation, path: &Path, source| Failure::Disk { operation, path: path.to_owned(), source };
-        let (mut slots, mut removed) = (Vec::with_capacity(self.0.len()), false);
-        for (vb, revisions) in self.0 {
-            let highest = revisions.iter().copied().max().unwrap_or_default();
-            let (in_use, mut others) = match record {
-                None => choose(revisions),
-                Some(record) => on_record(revisions, record.get(&vb)),
-            };
-            let is_readable = |at: FileAt| {
-                let path = dir.join(file_name(vb, at.revision));
-                CouchFile::open_read(disk, &path).is_ok()
-            };
-            if !others.is_empty() && in_use.is_none_or(is_readable) {
-                for path in others.drain(..).map(|revision| dir.join(file_name(vb, revision))) {
-                    disk.remove_file(&path).map_err(|source| failed("remove", &path, source))?;
+        let (mut slots, mut removed) = (Vec::with_capacity(self.found.len()), false);
+        for (vb, revisions) in &self.found {
+            let vb = *vb;
+            let in_use = choose(vb, revisions, trust);
+            let mut others = revisions.clone();
+            others.retain(|revision| in_use.as_ref().is_none_or(|in_use| in_use.revision != *revision));
+            if !others.is_empty() && self.may_remove(vb, in_use.as_ref(), trust) {
+                for path in others.drain(..).map(|revision| self.dir.join(file_name(vb, revision))) {
+                    self.disk.remove_file(&path).map_err(|source| failed("remove", &path, source))?;
                     removed = true;
                 }
             }
+            let highest = revisions.iter().copied().max().unwrap_or_default();
             let slot = Slot {
-                revision: in_use.map(|at| at.revision),
-                last_revision: highest.max(in_use.map_or(0, |at| at.revision)),
-                recorded: in_use.map(|at| at.header_offset).filter(|offset| *offset != FileAt::LAST),
+                revision: in_use.as_ref().map(|in_use| in_use.revision),
+                last_revision: highest.max(in_use.as_ref().map_or(0, |in_use| in_use.revision)),
+                recorded: in_use.as_ref().and_then(|in_use| in_use.recorded),
+                not_before: in_use.as_ref().and_then(|in_use| in_use.not_before),
                 strays: others,
                 ..Slot::default()
             };
             slots.push((vb, slot));
         }
         if removed {
-            disk.sync_dir(dir).map_err(|source| failed("sync folder", dir, source))?;
+            self.disk.sync_dir(self.dir).map_err(|source| failed("sync folder", self.dir, source))?;
         }
         Ok(slots.into_iter())
     }
+
+    /// Whether files of a vBucket that are not in use may be removed.
+    fn may_remove(&self, vb: VbId, in_use: Option<&InUse>, trust: &Trust<'_>) -> bool {
+        let Some(in_use) = in_use else {
+            let is_proven = matches!(trust, Trust::Journal(_));
+            if !is_proven {
+                tracing::error!(%vb, "files of a vBucket that the catalog does not list are left alone");
+            }
+            // it was made shortly before a crash, and what is in it is in the journal
+            return is_proven;
+        };
+        let path = self.dir.join(file_name(vb, in_use.revision));
+        let identity = Identity { store: Some(self.store), vb, revision: in_use.revision };
+        match is_sound(self.disk, &path, identity, in_use.recorded) {
+            Ok(_) => true,
+            Err(failure) => {
+                tracing::error!(%vb, %failure, "other revisions of the file are left alone");
+                false
+            }
+        }
+    }
 }
 
-/// The revision in use among all that are there, and the others. A file gets its name only when it is complete and
-/// durable, and a compaction takes the old one away behind it, so the highest wins.
-fn choose(mut revisions: Vec<u64>) -> (Option<FileAt>, Vec<u64>) {
-    revisions.sort_unstable();
-    let in_use = revisions.pop().map(|revision| FileAt { revision, header_offset: FileAt::LAST });
-    (in_use, revisions)
-}
-
-/// The revision on record, and the others. A file that is not on record was made shortly before a crash, and what is
-/// in it is in the journal.
-fn on_record(mut revisions: Vec<u64>, record: Option<&FileAt>) -> (Option<FileAt>, Vec<u64>) {
-    revisions.retain(|revision| record.is_none_or(|at| at.revision != *revision));
-    (record.copied(), revisions)
+/// The revision in use: the one on record, if there is a record. Otherwise the highest: a file gets its name only when
+/// it is complete and durable, and a compaction takes the old one away behind it. But what is listed must be there, or
+/// a revision that took its place.
+fn choose(vb: VbId, revisions: &[u64], trust: &Trust<'_>) -> Option<InUse> {
+    let highest = revisions.iter().copied().max();
+    let plain = |revision| InUse { revision, recorded: None, not_before: None };
+    let exactly = |listed: &Listed| {
+        let recorded = Recorded::of(listed);
+        InUse { revision: listed.at.revision, recorded, not_before: None }
+    };
+    match trust {
+        Trust::LastHeaders => highest.map(plain),
+        Trust::Exactly(_) if planted::is(Bug::HighestRevisionWins) => highest.map(plain),
+        Trust::Exactly(listed) => listed.get(&vb).map(|listed| {
+            let in_use = exactly(listed);
+            if planted::is(Bug::LastHeaderBelieved) { plain(in_use.revision) } else { in_use }
+        }),
+        Trust::NotBefore(listed) => match (listed.get(&vb), highest) {
+            (Some(listed), highest) if highest.is_none_or(|highest| highest <= listed.at.revision) => {
+                let revision = listed.at.revision;
+                Some(InUse { revision, recorded: None, not_before: Some(*listed) })
+            }
+            (_, highest) => highest.map(plain),
+        },
+        Trust::Journal(record) => record
+            .get(&vb)
+            .map(|at| exactly(&Listed { at: *at, checksum: None, high_seqno: None, is_tail_void: true })),
+    }
 }
 
 impl Couch {
@@ -109,6 +162,9 @@ impl Couch {
     /// Removes the closed file of a vBucket, durably.
     pub(super) fn remove_file_of(&self, vb: VbId, slot: &mut Slot) -> Result<(), Failure> {
         // first the others: nothing of them may come up in its place
+        let undecided = std::mem::take(&mut slot.undecided);
+        slot.strays.extend(undecided);
+        slot.keeps_tail = false;
         self.remove_strays(vb, slot)?;
         if let Some(revision) = slot.revision {
             self.remove(&self.path(vb, revision))?;

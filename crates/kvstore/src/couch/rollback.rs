@@ -38,16 +38,19 @@ impl Couch {
         to: Seqno,
         before: &BeforeRollback<'_>,
     ) -> Result<RolledBack, Failure> {
+        self.begin_writing()?;
         self.settle(vb, slot)?;
         let Some(revision) = slot.revision else {
             // an earlier try may have failed before it was durable
             self.remove_file_of(vb, slot)?;
             return Ok(RolledBack::default());
         };
+        let identity = self.identity(vb, revision);
         let file = self.opened(vb, vbucket, slot)?;
         let highest = Seqno(file.snapshot().info().update_seqno);
         let Some(seqno) = file.rollback(vb, to)? else {
             before(None)?;
+            self.forget(vb)?;
             vbucket.generation.fetch_add(1, Ordering::Relaxed);
             vbucket.close(slot, false);
             self.open_files.forget(vb);
@@ -60,10 +63,11 @@ impl Couch {
             // If this fails, nobody knows whether a restart will find the commit on record: it is not cut off.
             if let Err(failure) = before(Some(FileAt { revision, header_offset })) {
                 slot.keeps_tail = true;
+                self.is_undecided();
                 return Err(failure);
             }
             vbucket.generation.fetch_add(1, Ordering::Relaxed);
-            file.finish_rollback(vb)?;
+            file.finish_rollback(identity)?;
             *vbucket.latest.lock() = Some(file.snapshot());
         }
         Ok(RolledBack { seqno, stored: Some(file.stored(vb)?) })

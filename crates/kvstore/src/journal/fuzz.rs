@@ -7,7 +7,8 @@ use base::env::sim::SimDisk;
 use base::env::{Disk, Env, OpenMode};
 
 use super::layout::{
-    BLOCK, Cursor, FrameHead, ITEM_HEAD, RECORD_HEAD, SAVE_HEAD, SegmentHead, kind, seed, segment_path,
+    BLOCK, Cursor, FrameHead, ITEM_HEAD, RECORD_HEAD, SAVE_HEAD, SegmentHead, VERSION, kind, seed,
+    segment_path,
 };
 use super::{Journal, JournalConfig, check_journal};
 
@@ -19,7 +20,7 @@ pub fn fuzz_recover(bytes: &[u8]) {
     recover(bytes);
     let mut payload = bytes.to_vec();
     let records = seal_records(&mut payload);
-    let head = SegmentHead { generation: GENERATION, first: 1, salt: 5 };
+    let head = SegmentHead { version: VERSION, generation: GENERATION, first: 1, salt: 5 };
     let frame = FrameHead {
         payload: payload.len() as u32,
         generation: GENERATION,

@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 /// Frames begin at multiples of this, and a segment's header takes as much.
 pub(super) const BLOCK: usize = 4096;
-/// Version of the layout.
-const VERSION: u32 = 1;
+/// Version of the layout that is written. Version 1 differs in that no catalog names the segment.
+pub(super) const VERSION: u32 = 2;
+const OLDEST_VERSION: u32 = 1;
 const SEGMENT_MAGIC: [u8; 8] = *b"StaveJnl";
 const FRAME_MAGIC: [u8; 4] = *b"SJfr";
 const SEGMENT_HEAD: usize = 44;
@@ -148,6 +149,8 @@ impl<const N: usize> Pen<N> {
 /// The first block of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SegmentHead {
+    /// Version of the layout.
+    pub(super) version: u32,
     /// The number in the name: rises with each use of a file.
     pub(super) generation: u64,
     /// Number of the first frame. All before it were durable before this was written; what an older segment holds
@@ -170,7 +173,7 @@ impl SegmentHead {
     fn encode_once(&self) -> [u8; SEGMENT_HEAD] {
         let fields = Pen::<{ SEGMENT_HEAD - 4 }>::new()
             .put(&SEGMENT_MAGIC)
-            .put(&VERSION.to_le_bytes())
+            .put(&self.version.to_le_bytes())
             .put(&0_u32.to_le_bytes())
             .put(&self.generation.to_le_bytes())
             .put(&self.first.to_le_bytes())
@@ -204,11 +207,10 @@ impl SegmentHead {
         if at.take(8) != Some(&SEGMENT_MAGIC) || crc.u32() != Some(crc32c::crc32c(fields)) {
             return Err(BadHead::Unreadable);
         }
-        if (at.u32(), at.u32()) != (Some(VERSION), Some(0)) {
-            return Err(BadHead::Version);
-        }
+        let version = at.u32().filter(|version| (OLDEST_VERSION..=VERSION).contains(version));
+        let (Some(version), Some(0)) = (version, at.u32()) else { return Err(BadHead::Version) };
         let mut number = || at.u64().ok_or(BadHead::Unreadable);
-        let head = SegmentHead { generation: number()?, first: number()?, salt: number()? };
+        let head = SegmentHead { version, generation: number()?, first: number()?, salt: number()? };
         let is_possible = (1..MAX_NUMBER).contains(&head.first);
         if is_possible { Ok(head) } else { Err(BadHead::Unreadable) }
     }

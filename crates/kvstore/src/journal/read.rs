@@ -8,7 +8,7 @@ use base::env::{Disk, File, OpenMode};
 
 use super::decode::{Bad, Decoder, Part};
 use super::layout::{
-    BLOCK, BadHead, FRAME_HEAD, FrameHead, MAX_FRAME, Name, SegmentHead, parse_name, segment_path,
+    BLOCK, BadHead, FRAME_HEAD, FrameHead, MAX_FRAME, Name, SegmentHead, VERSION, parse_name, segment_path,
 };
 use super::on_disk;
 use crate::failure::Failure;
@@ -41,9 +41,23 @@ pub(super) struct Found {
     pub(super) spares: Vec<u64>,
 }
 
-/// Whether any segment has a whole frame, or should have one.
-pub(super) fn is_any_begun(disk: &dyn Disk, dir: &Path) -> Result<bool, Failure> {
-    for segment in &find(disk, dir)?.segments {
+/// Removes segments up to a generation, durably.
+pub(super) fn remove_void(disk: &dyn Disk, dir: &Path, generations: u64) -> Result<(), Failure> {
+    let mut is_any = false;
+    for segment in find(disk, dir)?.segments.iter().filter(|segment| segment.generation <= generations) {
+        if segment.head.is_ok_and(|head| head.version < VERSION) {
+            let what = "an earlier version of this program wrote it after the catalog that makes it void";
+            return Err(segment.damaged(0, what));
+        }
+        on_disk("remove", &segment.path, disk.remove_file(&segment.path))?;
+        is_any = true;
+    }
+    if is_any { on_disk("sync folder", dir, disk.sync_dir(dir)) } else { Ok(()) }
+}
+
+/// Whether any segment behind a generation has a whole frame, or should have one.
+pub(super) fn is_any_begun(disk: &dyn Disk, dir: &Path, generations: u64) -> Result<bool, Failure> {
+    for segment in find(disk, dir)?.segments.iter().filter(|segment| segment.generation > generations) {
         let is_begun = match segment.head {
             Ok(head) => {
                 let is_whole = || {

@@ -12,11 +12,11 @@ use base::{Heap, VbId};
 use parking_lot::Mutex;
 
 use super::decode::{Bad, Part, SavePart};
-use super::layout::{BLOCK, BadHead, SegmentHead, spare_path};
+use super::layout::{BLOCK, BadHead, SegmentHead, segment_path, spare_path};
 use super::read::{End, Found, NO_FRAME, ReadFrame, Segment, find, frames, proof_of};
 use super::shelf::{Kept, Shelf, Spare};
 use super::writer::Writer;
-use super::{Counters, Filed, Frame, Journal, JournalConfig, Record, Replayed, ReplayedState, State};
+use super::{Anchor, Counters, Filed, Frame, Journal, JournalConfig, Record, Replayed, ReplayedState, State};
 use crate::failure::Failure;
 use crate::state::VbStateDoc;
 
@@ -83,12 +83,15 @@ struct Walk<'a> {
     proven: u64,
     needed: u64,
     kept: Vec<Kept>,
+    /// Generation of a segment whose first frame was durable.
+    begun: Option<u64>,
 }
 
 impl<'a> Walk<'a> {
     fn new(heap: &'a Heap, replay: Replay<'a>) -> Walk<'a> {
         Walk {
             heap,
+            begun: None,
             replay,
             assembly: Assembly::default(),
             table: BTreeMap::new(),
@@ -111,6 +114,12 @@ impl<'a> Walk<'a> {
             let mut bytes = 0;
             if let Ok(head) = segment.head {
                 let end = self.segment(disk, segment, head, &segments[i + 1..])?;
+                let is_begun = self.begun == Some(segment.generation) && following.is_none();
+                if is_begun && end.next == head.first {
+                    return Err(
+                        segment.damaged(BLOCK as u64, "the first frame, which was synced, is missing")
+                    );
+                }
                 (next, bytes, any) = (end.next, end.offset, true);
             } else if following.is_none()
                 && let Some(at) = proof_of(disk, segment, None, BLOCK as u64, next)?
@@ -235,8 +244,23 @@ impl Journal {
         config: JournalConfig,
         replay: &mut dyn FnMut(Frame, Replayed) -> Result<(), Failure>,
     ) -> Result<Journal, Failure> {
+        Journal::recover_anchored(env, dir, config, Anchor::default(), replay)
+    }
+
+    /// The same with a record beside the journal of which segments there are.
+    pub(crate) fn recover_anchored(
+        env: Env,
+        dir: &Path,
+        config: JournalConfig,
+        anchor: Anchor,
+        replay: &mut dyn FnMut(Frame, Replayed) -> Result<(), Failure>,
+    ) -> Result<Journal, Failure> {
         let found = find(&*env.disk, dir)?;
         let mut walk = Walk::new(&env.heap, replay);
+        if let Some(promised) = anchor.segment {
+            must_have(dir, &found.segments, promised)?;
+            walk.begun = Some(promised.0);
+        }
         let any = walk.segments(&*env.disk, &found.segments)?;
         let tail = walk.tail()?;
         let (table, proven, needed) = (walk.table, walk.proven, walk.needed);
@@ -248,7 +272,7 @@ impl Journal {
             }
             kept.free_at = kept.free_at.filter(|at| *at <= proven + 1);
         }
-        let journal = Journal::new(env, dir.to_owned(), config, &found, kept);
+        let journal = Journal::new(env, dir.to_owned(), config, anchor, &found, kept);
         journal.go_on_after(proven);
         journal.needed.store(needed.min(proven + 1), std::sync::atomic::Ordering::Relaxed);
         if any {
@@ -273,13 +297,21 @@ impl Journal {
         walk.prove(writer.durable)
     }
 
-    fn new(env: Env, dir: PathBuf, config: JournalConfig, found: &Found, kept: Vec<Kept>) -> Journal {
+    fn new(
+        env: Env,
+        dir: PathBuf,
+        config: JournalConfig,
+        anchor: Anchor,
+        found: &Found,
+        kept: Vec<Kept>,
+    ) -> Journal {
         let spares = spares(&*env.disk, &dir, &config, &found.spares);
-        let last = found.segments.last().map_or(0, |segment| segment.generation);
+        let last = found.segments.last().map_or(0, |segment| segment.generation).max(anchor.generations);
         Journal {
             env,
             dir,
             config,
+            anchor,
             writer: Mutex::new(Writer::default()),
             shelf: Mutex::new(Shelf::new(kept, spares, last)),
             releasing: Mutex::default(),
@@ -295,6 +327,26 @@ impl Journal {
         let records: Vec<Record<'_>> =
             std::iter::zip(tail, &docs).map(|(told, doc)| record(told, doc)).collect();
         self.append_again(&records, table)
+    }
+}
+
+/// Looks for the segment that the catalog names: a missing one, or another in its place, held what was acknowledged.
+pub(super) fn must_have(
+    dir: &Path,
+    segments: &[Segment],
+    (generation, salt): (u64, u64),
+) -> Result<(), Failure> {
+    if planted::is(Bug::LostSegmentIgnored) {
+        return Ok(());
+    }
+    let Some(segment) = segments.iter().find(|segment| segment.generation == generation) else {
+        let what = "the segment that the catalog names is missing; put it back";
+        return Err(Failure::Journal { path: segment_path(dir, generation), offset: 0, what });
+    };
+    match segment.head {
+        Ok(head) if head.salt == salt => Ok(()),
+        Ok(_) => Err(segment.damaged(0, "it is another segment than the one that the catalog names")),
+        Err(_) => Err(segment.damaged(0, "the header, which was synced, is missing")),
     }
 }
 

@@ -67,6 +67,10 @@ impl Shelf {
         self.kept.iter().map(|kept| kept.bytes).sum()
     }
 
+    pub(super) fn last_generation(&self) -> u64 {
+        self.last_generation
+    }
+
     pub(super) fn vouched(&self) -> u64 {
         self.vouched
     }
@@ -253,11 +257,16 @@ impl Journal {
         let _ = self.env.disk.remove_file(&filling.path);
     }
 
-    /// Everything is filed: removes the journal's files, durably.
+    /// Everything is filed: removes the journal's files, durably. If that fails, what is left is void, if the catalog
+    /// says so, and nothing more is appended to it.
     pub fn remove(&self) -> Result<(), Failure> {
+        self.remove_all().inspect_err(|_| self.end_segment())
+    }
+
+    fn remove_all(&self) -> Result<(), Failure> {
         let disk = &*self.env.disk;
         let mut releasing = self.releasing.lock();
-        if self.durable() > 0 && !self.mark(0, true)? {
+        if !self.anchor.makes_void && self.durable() > 0 && !self.mark(0, true)? {
             let source = io::Error::other("its last segment was given up");
             return Err(Failure::Disk { operation: "remove the journal in", path: self.dir.clone(), source });
         }

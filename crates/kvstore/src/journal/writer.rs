@@ -10,7 +10,7 @@ use base::env::{File, OpenMode};
 use base::planted::{self, Bug};
 
 use super::encode::{FrameBuffer, Position};
-use super::layout::{BLOCK, FRAME_HEAD, FrameHead, SegmentHead, padded, segment_path, spare_path};
+use super::layout::{BLOCK, FRAME_HEAD, FrameHead, SegmentHead, VERSION, padded, segment_path, spare_path};
 use super::{Filed, Frame, Journal, Record, count, on_disk};
 use crate::failure::Failure;
 
@@ -121,6 +121,13 @@ impl Journal {
         })
     }
 
+    /// The next append begins a segment: what is on disk now is about to be void.
+    pub(super) fn end_segment(&self) {
+        let mut writer = self.writer.lock();
+        writer.current = None;
+        self.shelf.lock().give_up(writer.durable + 1);
+    }
+
     pub(super) fn is_small(&self) -> bool {
         self.counters.average_bytes.load(Ordering::Relaxed) < SMALL_COMMIT_BYTES
     }
@@ -154,7 +161,7 @@ impl Journal {
         let file = on_disk("open", &path, disk.open(&path, mode))?;
         // before anything is written: else a crash may leave a spare with a header of a generation to come
         on_disk("sync folder", &self.dir, disk.sync_dir(&self.dir))?;
-        let head = SegmentHead { generation, first, salt: self.env.random.next_u64() };
+        let head = SegmentHead { version: VERSION, generation, first, salt: self.env.random.next_u64() };
         let current =
             Current { file, path, head, offset: BLOCK as u64, is_established: false, is_prewritten };
         if !is_recovery {
@@ -308,6 +315,9 @@ impl<'a> Call<'a> {
         if self.is_recovery {
             journal.write_head(current)?;
             on_disk("sync", &current.path, current.file.sync_data())?;
+        }
+        if !current.is_established {
+            (journal.anchor.begun)(current.head.generation, current.head.salt)?;
         }
         current.is_established = true;
         self.is_unsynced = false;

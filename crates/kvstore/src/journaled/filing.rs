@@ -71,6 +71,8 @@ impl Journaled {
             let until = state.unfiled.lock().left_alone_until;
             until.filter(|until| now < *until).map(|_| (vb, None))
         };
+        // what fails here is told, and tried again with the next step
+        let _ = self.settle_undecided();
         let mut skip: Skipped = self.each_vb().into_iter().filter_map(is_left_alone).collect();
         let found = self.file_oldest(is_due, &mut skip)?;
         // what was filed beside one that failed is progress
@@ -199,6 +201,23 @@ impl Journaled {
         let _appending = self.appending.lock();
         self.append([])?;
         Ok(found)
+    }
+
+    /// Where it is not known whether a restart would find a switch or a rollback on record that failed, puts on record
+    /// once more what is in use, and removes the other. The caller holds `filing`, or nothing else runs.
+    pub(super) fn settle_undecided(&self) -> Result<(), Failure> {
+        for undecided in self.files.undecided() {
+            {
+                let _appending = self.appending.lock();
+                let filed = self.filed.lock().by_vbucket.get(&undecided.vb).copied();
+                // nothing is filed of a vBucket that was deleted: its record is newer, too
+                if let Some(filed) = filed {
+                    self.append([Record::Filed(filed)])?;
+                }
+            }
+            self.files.decide(&undecided)?;
+        }
+        Ok(())
     }
 
     /// The file of a vBucket is at fault: it is tried again later, and holds up no others.

@@ -11,11 +11,12 @@ use base::{Account, Seqno, VbId, Version};
 use parking_lot::{Mutex, RwLock};
 
 use super::{FiledTable, Journaled, JournaledConfig, Oldest, Unfiled, Vb};
+use crate::catalog::{Believe, Catalog};
 use crate::collections::SYSTEM;
 use crate::compaction::FileAt;
-use crate::couch::Couch;
+use crate::couch::{Couch, Trust};
 use crate::failure::Failure;
-use crate::journal::{Filed, Frame, Journal, Replayed, ReplayedState};
+use crate::journal::{self, Anchor, Filed, Frame, Journal, Replayed, ReplayedState};
 use crate::manifest::StoredManifest;
 use crate::sort::newest_of;
 use crate::state::VbStateDoc;
@@ -44,9 +45,25 @@ impl Found {
 
 pub(super) fn open(env: Env, dir: &Path, config: JournaledConfig) -> Result<Journaled, Failure> {
     made(&env, dir)?;
+    let catalog = Arc::new(Catalog::open(&env, dir)?);
+    let promised = match catalog.believe() {
+        Some(Believe::Journal { generation, salt }) => Some((generation, salt)),
+        Some(Believe::Files | Believe::Headers) => {
+            journal::remove_void(&env, dir, catalog.generations())?;
+            None
+        }
+        None => None,
+    };
+    let noted = catalog.clone();
+    let anchor = Anchor {
+        generations: catalog.generations(),
+        segment: promised,
+        makes_void: true,
+        begun: Box::new(move |generation, salt| noted.believe_journal(generation, salt)),
+    };
     let mut found: BTreeMap<VbId, Found> = BTreeMap::new();
     // A journal that was begun and got no further tells nothing: the files are as their last headers have it.
-    let mut tells_of_files = false;
+    let mut tells_of_files = promised.is_some();
     let take_in = &mut |frame: Frame, replayed: Replayed| {
         tells_of_files = true;
         match replayed {
@@ -61,13 +78,13 @@ pub(super) fn open(env: Env, dir: &Path, config: JournaledConfig) -> Result<Jour
         }
         Ok(())
     };
-    let journal = Journal::recover(env.clone(), dir, config.journal(), take_in)?;
+    let journal = Journal::recover_anchored(env.clone(), dir, config.journal(), anchor, take_in)?;
     if tells_of_files {
         let record = found.iter().filter_map(|(vb, found)| on_record(*vb, found)).collect();
-        let files = Couch::open_with(env.clone(), dir, config.couch, Some(&record))?;
+        let files = Couch::open_with(env.clone(), dir, config.couch, catalog, &Trust::Journal(&record))?;
         return Ok(assemble(env, config, files, journal, found));
     }
-    let files = Couch::open(env.clone(), dir, config.couch)?;
+    let files = Couch::open_as_listed(env.clone(), dir, config.couch, catalog)?;
     for (vb, at) in files.positions() {
         let FileAt { revision, header_offset } = at;
         let filed = Filed { vb, through: Frame(0), revision, header_offset };
@@ -85,7 +102,17 @@ pub(super) fn open(env: Env, dir: &Path, config: JournaledConfig) -> Result<Jour
 /// Whether a folder, which may not be there, has a journal.
 pub(super) fn exists(env: &Env, dir: &Path) -> Result<bool, Failure> {
     made(env, dir)?;
-    Journal::exists(env, dir)
+    let catalog = Catalog::open(env, dir)?;
+    match catalog.believe() {
+        Some(Believe::Journal { .. }) => Ok(true),
+        Some(Believe::Files | Believe::Headers) => Journal::exists_behind(env, dir, catalog.generations()),
+        None => Journal::exists(env, dir),
+    }
+}
+
+/// Removes segments that the catalog makes void: a stop was interrupted before it had.
+pub(super) fn remove_void(env: &Env, dir: &Path) -> Result<(), Failure> {
+    journal::remove_void(env, dir, Catalog::open(env, dir)?.generations())
 }
 
 fn made(env: &Env, dir: &Path) -> Result<(), Failure> {

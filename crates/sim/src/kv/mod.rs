@@ -7,6 +7,7 @@ mod interleave;
 mod lies;
 mod linear;
 mod model;
+mod stops;
 pub mod subjects;
 mod tally;
 mod verify;
@@ -25,6 +26,7 @@ pub use crash_states::{Depth, crash_states};
 pub use fault_points::fault_points;
 pub use interleave::interleave;
 pub use lies::Lie;
+pub use stops::stops;
 pub use tally::{Tally, place};
 
 /// The folder of the bucket on trial.

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use base::env::Env;
 use clap::Args;
 use couchstore::check::{Fault, Findings, Watcher, check_at};
+use kvstore::check_catalog;
 use serde_json::{Value, json};
 use server::data_dir::{DataDir, DataDirError};
 
@@ -24,6 +25,7 @@ use progress::Progress;
 /// checksums of all nodes and bodies, the order of keys, the
 /// counts in the nodes, whether the documents by id and by seqno are the same, and whether headers are sound.
 /// The journal is read, too: its segments, frames and records.
+/// After a clean stop the catalog says which files there are and at which headers they end; what differs is a fault.
 /// Nothing is changed. No node may run on the data directory meanwhile.
 #[derive(Clone, Debug, Default, Args)]
 #[command(after_help = "Examples:
@@ -83,7 +85,12 @@ fn check(
             total.faults += 1;
             report.fault(fault);
         }
-        let files = journal::files_in_use(bucket, journal.as_ref());
+        let catalog = check_catalog(&*env.disk, &bucket.folder)?;
+        for (path, offset, what) in catalog.faults.iter().filter(|_| bucket.is_whole) {
+            total.faults += 1;
+            report.fault(Fault { path: path.as_path().into(), offset: *offset, what: what.clone() });
+        }
+        let files = journal::files_in_use(bucket, &catalog, journal.as_ref());
         for (file, header) in &files {
             let found = match header {
                 Some(offset) => check_at(&*env.disk, file, *offset, &mut report),

@@ -4,7 +4,7 @@ use base::env::OpenMode;
 use proptest::prelude::*;
 
 use super::super::check_journal;
-use super::super::layout::{BLOCK, FrameHead, SegmentHead, segment_path};
+use super::super::layout::{BLOCK, FrameHead, SegmentHead, VERSION, segment_path};
 use super::*;
 
 fn tiny() -> JournalConfig {
@@ -102,22 +102,35 @@ fn a_segment_whose_header_is_lost_is_named() {
     }
 }
 
-#[test]
-fn a_segment_of_a_later_version_is_refused() {
-    let (disk, _) = small_journal();
-    let path = segment_path(&dir(), 1);
+/// Writes another version into the header of a segment.
+fn set_version(disk: &SimDisk, generation: u64, version: u8) {
+    let path = segment_path(&dir(), generation);
     let file = disk.open(&path, OpenMode::ReadWrite).expect("it is there");
     let mut block = vec![0; BLOCK];
     file.read_at(&mut block, 0).expect("a read");
-    block[8] = 2;
+    block[8] = version;
     for at in [0, 2048] {
         block.copy_within(0..40, at);
         let crc = crc32c::crc32c(&block[at..at + 40]);
         block[at + 40..at + 44].copy_from_slice(&crc.to_le_bytes());
     }
     file.write_at(&block, 0).expect("a write");
+}
+
+#[test]
+fn a_segment_of_a_later_version_is_refused() {
+    let (disk, _) = small_journal();
+    set_version(&disk, 1, 3);
     let failure = recover(&disk, tiny()).map(|_| ()).expect_err("an unknown version");
     assert!(failure.to_string().contains("unknown version"), "{failure}");
+}
+
+#[test]
+fn segments_of_the_earlier_version_are_read() {
+    let (disk, told) = small_journal();
+    (1..3).for_each(|generation| set_version(&disk, generation, 1));
+    let (_, again) = recover(&disk, tiny()).expect("a known version");
+    assert_eq!((again.saves, again.table), (told.saves, told.table));
 }
 
 /// Numbers at the edges.
@@ -165,7 +178,7 @@ proptest! {
         lie in any::<bool>(),
         tail in proptest::collection::vec(any::<u8>(), 0..100),
     ) {
-        let head = SegmentHead { generation: 1, first, salt: 5 };
+        let head = SegmentHead { version: VERSION, generation: 1, first, salt: 5 };
         let frames: Vec<_> = (0..).zip(frames).map(|(i, (len, durable, needed, records, payload))| {
             let payload_bytes = if lie { len } else { payload.len() as u32 };
             let number = first.wrapping_add(i);

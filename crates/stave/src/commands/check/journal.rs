@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use base::env::Disk;
 use couchstore::check::Fault;
+use kvstore::CatalogReport;
 use kvstore::journal::{Filed, JournalReport, check_journal};
 use serde_json::{Value, json};
 
@@ -21,7 +22,17 @@ pub(super) fn read(disk: &dyn Disk, bucket: &BucketFiles) -> anyhow::Result<Opti
 
 /// The files that are in use. Behind a journal those are the ones that it vouches for: what else is there was made
 /// shortly before a crash and is in the journal, and so is what stands behind the headers that it names.
-pub(super) fn files_in_use(bucket: &BucketFiles, journal: Option<&JournalReport>) -> Vec<AsOf> {
+/// After a clean stop they are the ones that the catalog lists; what is missing of those has been told.
+pub(super) fn files_in_use(
+    bucket: &BucketFiles,
+    catalog: &CatalogReport,
+    journal: Option<&JournalReport>,
+) -> Vec<AsOf> {
+    if let Some(listed) = &catalog.files {
+        let is_wanted = |path: &Path| bucket.is_whole || bucket.files.iter().any(|file| file == path);
+        let files = listed.values().filter(|(path, _)| is_wanted(path));
+        return files.cloned().collect();
+    }
     let as_of_last = || bucket.files.iter().map(|file| (file.clone(), None)).collect();
     let Some(on_record) = journal.and_then(|journal| journal.files.as_ref()) else { return as_of_last() };
     let path = |filed: &Filed| bucket.folder.join(format!("{}.couch.{}", filed.vb.0, filed.revision));

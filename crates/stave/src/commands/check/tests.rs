@@ -110,6 +110,42 @@ fn what_an_engine_wrote_is_clean() {
 }
 
 #[test]
+fn what_the_catalog_does_not_promise_is_told() {
+    let (env, _) = Env::sim(7);
+    let folder = Path::new("/data/buckets/orders");
+    write_bucket(&env, folder);
+    let read = |path: &Path| {
+        let file = env.disk.open(path, OpenMode::Read).expect("the file");
+        let mut bytes = vec![0; file.len().expect("a length") as usize];
+        file.read_at(&mut bytes, 0).expect("a read");
+        bytes
+    };
+    let write = |path: &Path, bytes: &[u8]| {
+        let file = env.disk.open(path, OpenMode::Create).expect("the file");
+        file.set_len(0).and_then(|()| file.write_at(bytes, 0)).expect("a write");
+    };
+    let path = |name: &str| folder.join(name);
+    // another vBucket's file, a file that is longer, one that is missing, one that nobody promised, a damaged catalog
+    write(&path("0.couch.1"), &read(&path("3.couch.1")));
+    write(&path("1.couch.1"), &[read(&path("1.couch.1")), vec![0; 5000]].concat());
+    env.disk.remove_file(&path("2.couch.1")).expect("it is there");
+    write(&path("9.couch.4"), &read(&path("3.couch.1")));
+    flip(&*env.disk, &path("catalog"), 20);
+    let (outcome, out) = checked(&env, "/data", false);
+    assert_eq!(outcome, Outcome::Faults, "{out}");
+    for (file, what) in [
+        ("0.couch.1", "it is revision 1 of vBucket 3"),
+        ("1.couch.1", "goes on behind the header"),
+        ("2.couch.1", "cannot be opened"),
+        ("9.couch.4", "does not list"),
+        ("catalog", "checksum does not fit"),
+    ] {
+        let told = out.lines().any(|line| line.contains(file) && line.contains(what));
+        assert!(told, "{file}, {what}: {out}");
+    }
+}
+
+#[test]
 fn a_flipped_bit_is_told_with_its_place() {
     let (env, _) = Env::sim(2);
     write_bucket(&env, Path::new("/data/buckets/orders"));

@@ -1,0 +1,290 @@
+//! The catalog of a bucket's folder: which files a start may believe, and at which header.
+//!
+//! *Guarantee:* after a clean stop the catalog lists the header of each vBucket's file; while a journal is in front of
+//! the files it names the journal's newest segment. A change of the catalog is durable before anything is acknowledged
+//! that depends on it.
+//!
+//! It is kept twice, in `catalog` and `catalog.copy`, so that one damaged copy costs nothing. The text is described in
+//! docs/catalog_format.md.
+
+mod text;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use base::VbId;
+use base::env::{Disk, Env, OpenMode};
+use parking_lot::Mutex;
+
+use crate::compaction::FileAt;
+use crate::failure::Failure;
+
+/// The two copies, in the order in which they are written.
+const NAMES: [&str; 2] = ["catalog.copy", "catalog"];
+/// Ends the name of a copy that is being written; such files are removed when the bucket opens.
+const UNFINISHED: &str = ".new";
+/// No catalog is larger: 1,024 lines of less than 128 bytes, and as much again.
+const MAX_BYTES: u64 = 256 << 10;
+
+/// Names a bucket's folder; every file in it carries the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreId(pub(crate) u128);
+
+impl fmt::Display for StoreId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+/// What a start may believe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Believe {
+    /// The files, each at the header that is listed and no other. There is no journal.
+    Files,
+    /// The journal, which has this segment.
+    Journal {
+        /// The newest segment that was durable.
+        generation: u64,
+        /// The salt in its header.
+        salt: u64,
+    },
+    /// The last valid header of each file, which is not before the one that is listed: they are written to without a
+    /// journal.
+    Headers,
+}
+
+/// A vBucket's file as it is promised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Revision and header; [`FileAt::LAST`] if the file could not be read and its last header was not known.
+    pub at: FileAt,
+    /// CRC32C of the header, if it was read.
+    pub checksum: Option<u32>,
+    /// The highest seqno in the file, if it was read.
+    pub high_seqno: Option<u64>,
+    /// Whether what stands behind the header is void; otherwise nothing may stand there.
+    pub is_tail_void: bool,
+}
+
+/// What a catalog says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contents {
+    /// Whose folder it is.
+    pub store: StoreId,
+    /// Rises with each write.
+    pub sequence: u64,
+    /// What a start may believe.
+    pub believe: Believe,
+    /// Segments of the journal up to this generation are void, unless the journal is believed.
+    pub generations: u64,
+    /// The files, by vBucket; empty while the journal is believed, which has a list of its own.
+    pub files: BTreeMap<VbId, Listed>,
+}
+
+/// What is found in a folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// No catalog: the folder is new, or an earlier version wrote it.
+    None,
+    /// A catalog, and what is wrong with its other copy.
+    Catalog(Contents, Option<String>),
+    /// There is a catalog, and it cannot be used.
+    Damaged(String),
+}
+
+/// Looks for the catalog of a folder.
+pub fn find(disk: &dyn Disk, dir: &Path) -> Result<Found, Failure> {
+    let [copy, main] = NAMES.map(|name| read(disk, &dir.join(name)));
+    let said = |name: usize, copy: &Result<Contents, String>| {
+        copy.as_ref().err().map(|what| format!("{}: {what}", dir.join(NAMES[name]).display()))
+    };
+    Ok(match (copy?, main?) {
+        (None, None) => Found::None,
+        // the first write of all was cut short, or somebody removed one of the two
+        (Some(Ok(only)), None) => {
+            Found::Catalog(only, Some(format!("{} is missing", dir.join(NAMES[1]).display())))
+        }
+        (None, Some(Ok(only))) => {
+            Found::Catalog(only, Some(format!("{} is missing", dir.join(NAMES[0]).display())))
+        }
+        (Some(Ok(copy)), Some(Ok(main))) if copy.store != main.store => Found::Damaged(format!(
+            "{} is of store {}, {} of store {}: one of them is of another bucket",
+            NAMES[0], copy.store, NAMES[1], main.store
+        )),
+        (Some(Ok(copy)), Some(Ok(main))) => {
+            Found::Catalog(if copy.sequence > main.sequence { copy } else { main }, None)
+        }
+        (Some(copy), Some(main)) => {
+            let (of_copy, of_main) = (said(0, &copy), said(1, &main));
+            match (copy.ok().or(main.ok()), of_copy.or(of_main)) {
+                (Some(sound), what) => Found::Catalog(sound, what),
+                (None, what) => Found::Damaged(what.unwrap_or_default()),
+            }
+        }
+        (Some(Err(what)), None) | (None, Some(Err(what))) => Found::Damaged(what),
+    })
+}
+
+/// One copy; `None` if there is none.
+fn read(disk: &dyn Disk, path: &Path) -> Result<Option<Result<Contents, String>>, Failure> {
+    let failed = |operation| {
+        let path = path.to_owned();
+        move |source| Failure::Disk { operation, path, source }
+    };
+    let file = match disk.open(path, OpenMode::Read) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed("open")(error)),
+    };
+    let len = file.len().map_err(failed("measure"))?;
+    if len > MAX_BYTES {
+        return Ok(Some(Err(format!("it has {len} bytes, at most {MAX_BYTES} are possible"))));
+    }
+    let mut bytes = vec![0; len as usize];
+    let read = file.read_at(&mut bytes, 0).map_err(failed("read"))?;
+    Ok(Some(Contents::from_text(&bytes[..read])))
+}
+
+/// The catalog of a folder that is in use.
+///
+/// *Thread safety:* one write at a time; its lock is held during I/O and is the last that is taken.
+pub(crate) struct Catalog {
+    env: Env,
+    dir: PathBuf,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    contents: Contents,
+    /// Whether `contents` are on disk. After a failed write that is not known.
+    is_durable: bool,
+    /// Whether there is a catalog on disk.
+    exists: bool,
+}
+
+impl Catalog {
+    /// The catalog of a folder; a folder without one gets it with the first write.
+    pub(crate) fn open(env: &Env, dir: &Path) -> Result<Catalog, Failure> {
+        let (contents, is_durable, exists) = match find(&*env.disk, dir)? {
+            Found::Catalog(contents, other) => {
+                if let Some(other) = &other {
+                    tracing::warn!(catalog = %other, "one of the two copies of the catalog is not used");
+                }
+                // the other copy is written again with the next change
+                (contents, other.is_none(), true)
+            }
+            Found::None => {
+                let high = u128::from(env.random.next_u64()) << 64;
+                let store = StoreId(high | u128::from(env.random.next_u64()));
+                let files = BTreeMap::new();
+                let believe = Believe::Headers;
+                (Contents { store, sequence: 0, believe, generations: 0, files }, false, false)
+            }
+            Found::Damaged(what) => return Err(Failure::Catalog { dir: dir.to_owned(), what }),
+        };
+        let inner = Mutex::new(Inner { contents, is_durable, exists });
+        Ok(Catalog { env: env.clone(), dir: dir.to_owned(), inner })
+    }
+
+    pub(crate) fn store(&self) -> StoreId {
+        self.inner.lock().contents.store
+    }
+
+    /// What may be believed; `None` if there is no catalog.
+    pub(crate) fn believe(&self) -> Option<Believe> {
+        let inner = self.inner.lock();
+        inner.exists.then_some(inner.contents.believe)
+    }
+
+    pub(crate) fn files(&self) -> BTreeMap<VbId, Listed> {
+        self.inner.lock().contents.files.clone()
+    }
+
+    /// Segments up to this generation are void, unless the journal is believed.
+    pub(crate) fn generations(&self) -> u64 {
+        self.inner.lock().contents.generations
+    }
+
+    /// Changes what the catalog says, durably. Writes nothing if that is what it says already.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut Contents)) -> Result<(), Failure> {
+        let mut inner = self.inner.lock();
+        let mut new = inner.contents.clone();
+        change(&mut new);
+        if inner.is_durable && new == inner.contents {
+            return Ok(());
+        }
+        inner.is_durable = false;
+        // counted even if the write fails: no two catalogs have the same sequence
+        inner.contents.sequence += 1;
+        new.sequence = inner.contents.sequence;
+        self.write(&new)?;
+        *inner = Inner { contents: new, is_durable: true, exists: true };
+        Ok(())
+    }
+
+    fn write(&self, contents: &Contents) -> Result<(), Failure> {
+        let disk = &*self.env.disk;
+        let text = contents.to_text();
+        for name in NAMES {
+            let unfinished = self.dir.join(format!("{name}{UNFINISHED}"));
+            let write = || {
+                let file = disk.open(&unfinished, OpenMode::Create)?;
+                file.set_len(0)?;
+                file.write_at(text.as_bytes(), 0)?;
+                file.sync_data()?;
+                disk.rename(&unfinished, &self.dir.join(name))
+            };
+            write().map_err(|source| Failure::Disk {
+                operation: "write",
+                path: unfinished.clone(),
+                source,
+            })?;
+        }
+        let synced = disk.sync_dir(&self.dir);
+        synced.map_err(|source| Failure::Disk { operation: "sync folder", path: self.dir.clone(), source })
+    }
+
+    /// From now on the files are written to without a journal.
+    pub(crate) fn believe_headers(&self) -> Result<(), Failure> {
+        {
+            let inner = self.inner.lock();
+            if inner.is_durable && inner.contents.believe == Believe::Headers {
+                return Ok(());
+            }
+        }
+        self.change(|contents| contents.believe = Believe::Headers)
+    }
+
+    /// From now on a segment of the journal has to be there, and tells of the files.
+    pub(crate) fn believe_journal(&self, generation: u64, salt: u64) -> Result<(), Failure> {
+        self.change(|contents| {
+            contents.believe = Believe::Journal { generation, salt };
+            contents.generations = contents.generations.max(generation);
+            contents.files.clear();
+        })
+    }
+
+    /// From now on each file is believed at the header that is listed; `generations` of the journal are void.
+    pub(crate) fn believe_files(
+        &self,
+        files: BTreeMap<VbId, Listed>,
+        generations: u64,
+    ) -> Result<(), Failure> {
+        self.change(|contents| {
+            contents.believe = Believe::Files;
+            contents.generations = contents.generations.max(generations);
+            contents.files = files;
+        })
+    }
+
+    /// Nothing is promised of a vBucket any more: its file is about to be removed.
+    pub(crate) fn forget(&self, vb: VbId) -> Result<(), Failure> {
+        self.change(|contents| {
+            contents.files.remove(&vb);
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;
