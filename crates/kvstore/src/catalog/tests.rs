@@ -1,3 +1,5 @@
+//! Tests of the catalog: what it promises survives faults, and what it does not promise is not believed.
+
 use base::env::Env;
 use base::env::sim::{Call, Effect, Fault, On, Survival};
 

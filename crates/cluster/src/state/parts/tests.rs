@@ -1,3 +1,5 @@
+//! Tests of the state in parts: what is cut apart comes together again, within the sizes of entries.
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::json;
