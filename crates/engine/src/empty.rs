@@ -24,10 +24,11 @@ impl Bucket {
     /// Removes all documents, in memory and on disk. Each vBucket keeps its role and begins a new history at seqno 0, so
     /// that whoever follows it starts anew.
     ///
-    /// Blocks while the disk works. An active vBucket lets operations wait while its file goes; a failure leaves the
-    /// vBuckets behind it as they were.
+    /// Blocks while the disk works. An active vBucket lets operations wait while its file goes; one that cannot be
+    /// emptied stays as it was, keeps no other one from being emptied, and is told.
     pub fn remove_all_documents(&self) -> Result<(), Failure> {
-        (0..self.vbuckets()).map(VbId).try_for_each(|vb| self.remove_documents(vb))
+        let emptied = (0..self.vbuckets()).map(|vb| self.remove_documents(VbId(vb)));
+        emptied.fold(Ok(()), Result::and)
     }
 
     fn remove_documents(&self, vb: VbId) -> Result<(), Failure> {

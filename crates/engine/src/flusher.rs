@@ -1,5 +1,6 @@
 //! From the checkpoints to the disk: one step writes what a group of vBuckets has waiting.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use base::planted::{self, Bug};
@@ -66,19 +67,40 @@ impl Bucket {
         self.flush.hold(is_held);
     }
 
-    /// Writes everything that is queued now. False if the disk refused something.
+    /// Writes everything that is queued now. False if the disk refused something: a vBucket that cannot be saved keeps
+    /// no other one from being saved, and stays queued.
     pub fn flush_all(&self) -> bool {
+        let (mut group, mut refused) = (Vec::new(), BTreeSet::new());
         loop {
-            match self.flush_step() {
-                Progress::Worked => {}
-                Progress::Idle => return true,
-                Progress::Failed => return false,
+            group.clear();
+            self.flush.take(&mut group, Due::Now);
+            if group.is_empty() {
+                break;
             }
+            // each is tried once
+            group.retain(|vb| !refused.contains(vb));
+            let space = &mut self.flushing.lock();
+            self.flush_noting(&group, space, &mut |vb| {
+                refused.insert(vb);
+            });
         }
+        let now = self.env.clock.monotonic();
+        refused.iter().for_each(|vb| self.flush.push(*vb, now));
+        refused.is_empty()
     }
 
     /// Writes what a group of different vBuckets has waiting.
     pub(crate) fn flush_group(&self, group: &[VbId], space: &mut FlushSpace) -> Progress {
+        self.flush_noting(group, space, &mut |_| {})
+    }
+
+    /// The same; `refused` is told of each vBucket that could not be saved.
+    fn flush_noting(
+        &self,
+        group: &[VbId],
+        space: &mut FlushSpace,
+        refused: &mut dyn FnMut(VbId),
+    ) -> Progress {
         assert!(group.len() <= self.flush.group_vbuckets(), "the queue gives no more");
         let take = |(i, vb): (usize, &VbId)| {
             self.prefetch_shard(group.get(i + 1).copied());
@@ -102,7 +124,10 @@ impl Bucket {
                     removed.push(self.saved(batch, &mut settled));
                     progress = Progress::Worked;
                 }
-                _ => self.not_saved(&batch),
+                _ => {
+                    self.not_saved(&batch);
+                    refused(batch.id);
+                }
             }
             if settled.is_large() {
                 settled.tell();

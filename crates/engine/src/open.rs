@@ -39,6 +39,8 @@ use crate::tombstone_purger::PurgeCounters;
 use crate::topology::topology_from_json;
 use crate::warmup::Warmup;
 
+/// How often a stop tries to save what the disk refused.
+const FLUSH_TRIES: usize = 3;
 /// Holds the bucket's identity.
 const UUID_FILE: &str = "uuid";
 
@@ -203,12 +205,19 @@ impl Bucket {
         }
     }
 
-    /// Writes what is left and marks the stop as clean, if there is a disk. The flusher's and the filer's threads must have ended.
+    /// Writes what is left and marks the stop as clean, if there is a disk. The flusher's and the filer's threads must
+    /// have ended.
+    ///
+    /// # Errors
+    ///
+    /// If something could not be written. Everything that the disk takes is durable all the same; the stop is no clean
+    /// one.
     pub fn close(&self) -> Result<(), Failure> {
         if self.is_ephemeral() {
             return Ok(());
         }
-        if !self.flush_all() {
+        // A disk that refused once may be well again, and this is the last chance of what is in memory alone.
+        if !(0..FLUSH_TRIES).any(|_| self.flush_all()) {
             return Err(Failure::NotFlushed { bucket: self.name().to_owned() });
         }
         self.store.close()?;

@@ -73,6 +73,9 @@ pub enum HostFailure {
     /// A thread ended in a way it must not.
     #[error("a thread of the bucket panicked")]
     Panicked,
+    /// More than one bucket failed.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Several(Vec<HostFailure>),
 }
 
 /// Runs buckets.
@@ -331,16 +334,36 @@ impl Host {
     pub(crate) fn abandon(&self, buckets: &[(BucketSpec, Arc<Bucket>)]) -> Result<(), HostFailure> {
         // All are told first, so that they end beside each other.
         buckets.iter().for_each(|(_, bucket)| end(bucket));
-        buckets.iter().try_for_each(|(_, bucket)| self.stop(bucket))
+        all_of(buckets.iter().map(|(spec, bucket)| (spec.name.as_str(), self.stop(bucket))))
     }
 
-    /// Ends the threads of all these buckets, writes what is left, and notes that they were closed cleanly.
+    /// Ends the threads of all these buckets, writes what is left, and notes that they were closed cleanly. What fails
+    /// for one bucket keeps no other one from being closed.
     pub(crate) fn close(&self, buckets: &[(BucketSpec, Arc<Bucket>)]) -> Result<(), HostFailure> {
-        self.abandon(buckets)?;
-        for (spec, bucket) in buckets {
-            bucket.close().map_err(|source| HostFailure::Bucket { name: spec.name.clone(), source })?;
+        buckets.iter().for_each(|(_, bucket)| end(bucket));
+        let close = |(spec, bucket): &(BucketSpec, Arc<Bucket>)| {
+            let ended = self.stop(bucket);
+            let closed = bucket.close();
+            closed.map_err(|source| HostFailure::Bucket { name: spec.name.clone(), source })?;
+            ended
+        };
+        all_of(buckets.iter().map(|of| (of.0.name.as_str(), close(of))))
+    }
+}
+
+/// Does all of it, tells of each bucket for which it failed, and returns what failed.
+fn all_of<'n>(outcomes: impl Iterator<Item = (&'n str, Result<(), HostFailure>)>) -> Result<(), HostFailure> {
+    let mut failures = Vec::new();
+    for (bucket, outcome) in outcomes {
+        if let Err(error) = outcome {
+            tracing::error!(bucket, %error, "the bucket did not stop cleanly");
+            failures.push(error);
         }
-        Ok(())
+    }
+    match failures.len() {
+        0 => Ok(()),
+        1 => Err(failures.remove(0)),
+        _ => Err(HostFailure::Several(failures)),
     }
 }
 

@@ -177,38 +177,41 @@ impl Server {
 
     /// Stops: takes no more clients, answers what was asked, writes what is not written yet, and notes that the stop
     /// was clean.
+    ///
+    /// # Errors
+    ///
+    /// What could not be done for a thread or a bucket; everything else is done all the same.
     pub fn stop(self) -> Result<(), Failure> {
         self.node.freeze(false);
-        let node = self.end_threads()?;
+        let node = Arc::clone(&self.node);
+        let ended = self.end_threads();
         // Whoever makes or deletes a bucket is waited for.
         let _changing = node.changing.lock();
         let host = node.host().expect("a server's node runs its buckets");
-        Ok(host.close(&node.buckets())?)
+        host.close(&node.buckets())?;
+        ended
     }
 
     /// Ends as if the process had been killed: clients are cut, nothing more is answered or written. The disk that the
     /// node was started with must have stopped to answer: what was begun is not finished.
     pub(crate) fn kill(self) -> Result<(), Failure> {
         self.node.kill();
-        let node = self.end_threads()?;
+        let node = Arc::clone(&self.node);
+        let ended = self.end_threads();
         let _changing = node.changing.lock();
         let host = node.host().expect("a server's node runs its buckets");
-        Ok(host.abandon(&node.buckets())?)
+        host.abandon(&node.buckets())?;
+        ended
     }
 
-    /// Takes no more clients, and ends the threads that serve them.
-    fn end_threads(self) -> Result<Arc<Node>, Failure> {
+    /// Takes no more clients, and ends the threads that serve them: all of them, whatever became of one.
+    fn end_threads(self) -> Result<(), Failure> {
         self.stop.send_replace(true);
-        join(self.control)?;
-        for worker in self.workers {
-            join(worker)?;
-        }
-        if self.node.replication().stop() { Ok(self.node) } else { Err(Failure::Panicked) }
+        let threads = std::iter::once(self.control).chain(self.workers);
+        let panicked = threads.map(Task::join).filter(|sound| !sound).count();
+        let has_replication_ended = self.node.replication().stop();
+        if panicked == 0 && has_replication_ended { Ok(()) } else { Err(Failure::Panicked) }
     }
-}
-
-fn join(thread: Task) -> Result<(), Failure> {
-    if thread.join() { Ok(()) } else { Err(Failure::Panicked) }
 }
 
 /// The thread that accepts clients, serves HTTP and hears signals.

@@ -82,6 +82,7 @@ impl Couch {
     /// Has every file end with its last header, durably: what stands behind it was refused, and another program would
     /// take it for newer. A file that cannot be opened stays as it is.
     pub(crate) fn cut_tails(&self) -> Result<(), Failure> {
+        let mut outcome = Ok(());
         for (vb, vbucket) in self.each_vbucket() {
             let mut slot = vbucket.slot.lock();
             if slot.recorded.is_some_and(|recorded| recorded.is_tail_void) {
@@ -93,10 +94,11 @@ impl Couch {
             let open = slot.file.as_ref().map(VbFile::has_tail);
             if open.or(slot.known.as_ref().map(Known::has_tail)).unwrap_or(false) {
                 let cut = self.cut_tail(vb, &vbucket, &mut slot);
-                self.note(vb, &vbucket, &mut slot, cut)?;
+                let cut = self.note(vb, &vbucket, &mut slot, cut);
+                outcome = outcome.and(cut);
             }
         }
-        Ok(())
+        outcome
     }
 
     fn cut_tail(&self, vb: VbId, vbucket: &Vbucket, slot: &mut Slot) -> Result<(), Failure> {

@@ -186,7 +186,10 @@ impl Shared {
         for (node, done) in done {
             match done {
                 Ok(done) => all.push((node, done)),
-                Err(error) => outcome = Err(error),
+                Err(error) => {
+                    tracing::error!(%error, "a node could not {name}");
+                    outcome = outcome.and(Err(error));
+                }
             }
         }
         all.sort_by_key(|(node, _)| node.number);
