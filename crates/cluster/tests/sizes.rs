@@ -119,7 +119,7 @@ fn report(view: &mut View, role: VbState) -> (usize, usize) {
 
 #[test]
 fn the_largest_cluster_fits_into_etcd_as_it_comes() {
-    assert!(MAX_PUTS <= OPERATIONS);
+    const { assert!(MAX_PUTS <= OPERATIONS) };
     let (mut etcd, at_rest) = (Etcd::new(), largest());
     // As it grew: one bucket after the other.
     let mut grown: Option<State> = None;
