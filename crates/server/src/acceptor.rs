@@ -2,17 +2,22 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use base::env::Env;
-use socket2::{SockRef, TcpKeepalive};
 
+use crate::counters::AcceptCounters;
+use crate::incoming::Incoming;
 use crate::worker::{Accepted, Worker};
 
-/// How long to leave clients alone when the system has no descriptors left.
-const PAUSE: Duration = Duration::from_millis(50);
-/// A connection without traffic is probed after this long, so that dead clients go away.
-const KEEPALIVE: Duration = Duration::from_secs(60);
+/// Connections above the limit that wait until one that has not logged in is closed for them. They take descriptors of
+/// the reserve.
+const MOST_ABOVE: usize = 16;
+/// How often, and how long each time, the next client waits for those above the limit.
+const ROOM_LOOKS: u32 = 50;
+const ROOM_PAUSE: Duration = Duration::from_millis(1);
 
 /// Listens at `addr`.
 pub fn listen(env: &Env, addr: SocketAddr) -> io::Result<TcpListener> {
@@ -21,39 +26,61 @@ pub fn listen(env: &Env, addr: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Accepts clients until the future is dropped.
-pub async fn accept(listener: TcpListener, workers: Vec<Worker>, max_connections: usize) -> io::Result<()> {
-    let listener = tokio::net::TcpListener::from_std(listener)?;
-    let mut refused = 0u64;
+///
+/// If there are as many connections as there may be, the one that has waited longest without logging in gives way; if
+/// all have logged in, the new one is closed.
+pub async fn accept(
+    listener: TcpListener,
+    workers: Vec<Worker>,
+    max_connections: usize,
+    counters: Arc<AcceptCounters>,
+) -> io::Result<()> {
+    let mut incoming = Incoming::new(listener, Arc::clone(&counters))?;
     loop {
-        match listener.accept().await.and_then(prepare) {
-            Ok(accepted) => {
-                let connections: usize = workers.iter().map(Worker::connections).sum();
-                if connections >= max_connections {
-                    refused += 1;
-                    if refused.is_power_of_two() {
-                        tracing::error!(
-                            max_connections,
-                            refused,
-                            "there are too many connections: raise max-connections, or close some"
-                        );
-                    }
-                    continue;
-                }
-                let worker = workers.iter().min_by_key(|worker| worker.connections());
-                worker.expect("there is at least one worker").hand_over(accepted);
-            }
-            Err(error) => {
-                tracing::error!(%error, "cannot accept a connection: is the limit of open files (ulimit -n) reached?");
-                tokio::time::sleep(PAUSE).await;
-            }
+        let (stream, peer) = incoming.next().await;
+        let is_crowded = connections(&workers) >= max_connections;
+        let worker = if is_crowded {
+            with_stranger(&workers, max_connections + MOST_ABOVE).await
+        } else {
+            workers.iter().min_by_key(|worker| worker.connections())
+        };
+        let Some(worker) = worker else {
+            refuse(&counters, max_connections);
+            continue;
+        };
+        // The worker's runtime takes the socket over, still not blocking.
+        match stream.into_std() {
+            Ok(stream) => worker.hand_over(Accepted { stream, peer, is_crowded }),
+            Err(error) => tracing::debug!(%peer, %error, "a client could not be served"),
         }
     }
 }
 
-fn prepare((stream, peer): (tokio::net::TcpStream, SocketAddr)) -> io::Result<Accepted> {
-    // The worker's runtime takes the socket over, still not blocking.
-    let stream = stream.into_std()?;
-    stream.set_nodelay(true)?;
-    SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))?;
-    Ok(Accepted { stream, peer })
+fn connections(workers: &[Worker]) -> usize {
+    workers.iter().map(Worker::connections).sum()
+}
+
+/// The worker with most connections that have not logged in, once there are fewer connections than `most`.
+async fn with_stranger(workers: &[Worker], most: usize) -> Option<&Worker> {
+    for _ in 0..ROOM_LOOKS {
+        let strangers = workers.iter().filter(|worker| worker.strangers() > 0);
+        let worker = strangers.max_by_key(|worker| worker.strangers())?;
+        if connections(workers) < most {
+            return Some(worker);
+        }
+        tokio::time::sleep(ROOM_PAUSE).await;
+    }
+    None
+}
+
+/// Notes that a client was closed because there are as many as there may be.
+pub(crate) fn refuse(counters: &AcceptCounters, max_connections: usize) {
+    let refused = counters.kv_refused.fetch_add(1, Ordering::Relaxed) + 1;
+    if refused.is_power_of_two() {
+        tracing::error!(
+            max_connections,
+            refused,
+            "there are too many connections: raise max-connections, or close some"
+        );
+    }
 }

@@ -1,6 +1,7 @@
 //! What a node is started with: a TOML file under what the command line says, checked before anything is opened.
 
 mod bucket;
+mod descriptors;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,8 +9,10 @@ use std::path::PathBuf;
 use engine::SettingError;
 use serde::Deserialize;
 
+pub use crate::http::HttpLimits;
 use bucket::parse_size;
 pub use bucket::{BucketSpec, BucketTable, DEFAULT_QUOTA_BYTES, MOST_REPLICAS};
+use descriptors::Asked;
 
 /// Why a configuration is refused: what is wrong, and what to do about it.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -68,6 +71,17 @@ pub enum ConfigError {
     /// A limit under which nobody could be served.
     #[error("{0} = 0: give at least 1")]
     Limit(&'static str),
+    /// The process may have too few descriptors to serve anybody.
+    #[error(
+        "the limit of open files is {limit}, and {needed} are needed at least: raise it (ulimit -n, LimitNOFILE), or \
+         lower max-open-files or max-http-connections"
+    )]
+    Descriptors {
+        /// What the system allows.
+        limit: u64,
+        /// What it takes.
+        needed: usize,
+    },
     /// A share of a file from which on it is compacted.
     #[error("compaction-fragmentation-percent = {0}: give a number from 10 to 100")]
     Fragmentation(u8),
@@ -172,6 +186,8 @@ pub struct ConnectionLimits {
     pub write_timeout_s: u64,
     /// Answers that may wait for a slow reader before no more requests are read, in bytes.
     pub pending_output_bytes: usize,
+    /// HTTP.
+    pub http: HttpLimits,
 }
 
 impl Default for ConnectionLimits {
@@ -182,6 +198,7 @@ impl Default for ConnectionLimits {
             frame_timeout_s: 60,
             write_timeout_s: 60,
             pending_output_bytes: 4 << 20,
+            http: HttpLimits::default(),
         }
     }
 }
@@ -210,6 +227,12 @@ pub struct Settings {
     pub advertise: Option<String>,
     /// KV connections at the same time.
     pub max_connections: Option<usize>,
+    /// HTTP connections at the same time.
+    pub max_http_connections: Option<usize>,
+    /// Of these, from one address.
+    pub max_http_connections_per_address: Option<usize>,
+    /// Seconds that an HTTP connection may be without a request.
+    pub http_idle_timeout_s: Option<u64>,
     /// Seconds from accept to logged in.
     pub login_timeout_s: Option<u64>,
     /// Whether changes go to a journal before they go to the files.
@@ -244,6 +267,9 @@ pub struct Settings {
     /// Further users.
     #[serde(default)]
     pub user: Vec<UserSpec>,
+    /// Descriptors that the node may have; nothing if nobody limits them. The system says it, not the file.
+    #[serde(skip)]
+    pub descriptors: Option<u64>,
 }
 
 impl Settings {
@@ -269,6 +295,11 @@ impl Settings {
             threads: self.threads.or(other.threads),
             advertise: self.advertise.or(other.advertise),
             max_connections: self.max_connections.or(other.max_connections),
+            max_http_connections: self.max_http_connections.or(other.max_http_connections),
+            max_http_connections_per_address: self
+                .max_http_connections_per_address
+                .or(other.max_http_connections_per_address),
+            http_idle_timeout_s: self.http_idle_timeout_s.or(other.http_idle_timeout_s),
             login_timeout_s: self.login_timeout_s.or(other.login_timeout_s),
             journal: self.journal.or(other.journal),
             max_open_files: self.max_open_files.or(other.max_open_files),
@@ -286,6 +317,7 @@ impl Settings {
             etcd_key: self.etcd_key.or(other.etcd_key),
             quarantine_s: self.quarantine_s.or(other.quarantine_s),
             user: if self.user.is_empty() { other.user } else { self.user },
+            descriptors: self.descriptors.or(other.descriptors),
         }
     }
 }
@@ -320,6 +352,8 @@ pub struct Config {
     pub advertise: Option<String>,
     /// Bounds that protect the node from its clients.
     pub limits: ConnectionLimits,
+    /// What was lowered so that the descriptors of the process suffice, in words; nothing if nothing was.
+    pub lowered: Option<String>,
     /// Whether changes go to a journal before they go to the files.
     pub journal: Switch,
     /// Files of documents that may be open at the same time, of all buckets together.
@@ -359,8 +393,6 @@ impl CompactionRules {
 
 /// Long enough to notice that a bucket is gone, in seconds.
 const DEFAULT_QUARANTINE_S: u64 = 3_600;
-/// Files that may be open where nobody says and the limit of descriptors is not known.
-const DEFAULT_MAX_OPEN_FILES: usize = 400;
 
 impl Config {
     /// Completes and checks settings. `data_dir` and `threads` are for those who do not say; `new_password` makes a
@@ -382,6 +414,13 @@ impl Config {
             buckets: None,
         };
         let buckets = bucket_specs(settings.buckets, settings.bucket)?;
+        let asked = Asked {
+            files: settings.max_open_files,
+            kv: settings.max_connections,
+            http: settings.max_http_connections,
+            buckets: buckets.len(),
+        };
+        let shares = descriptors::share(settings.descriptors, &asked)?;
         let config = Config {
             is_member: false,
             leaves_cluster: false,
@@ -396,12 +435,21 @@ impl Config {
             threads: settings.threads.unwrap_or(threads),
             advertise: settings.advertise,
             limits: ConnectionLimits {
-                connections: settings.max_connections.unwrap_or(defaults.connections),
+                connections: shares.kv,
                 login_timeout_s: settings.login_timeout_s.unwrap_or(defaults.login_timeout_s),
+                http: HttpLimits {
+                    connections: shares.http,
+                    per_address: settings
+                        .max_http_connections_per_address
+                        .unwrap_or_else(|| shares.http.div_ceil(2)),
+                    idle_timeout_s: settings.http_idle_timeout_s.unwrap_or(defaults.http.idle_timeout_s),
+                    ..defaults.http
+                },
                 ..defaults
             },
+            lowered: shares.lowered,
             journal: settings.journal.unwrap_or(Switch::On),
-            max_open_files: settings.max_open_files.unwrap_or(DEFAULT_MAX_OPEN_FILES),
+            max_open_files: shares.files,
             compaction,
             memory_quota_bytes,
         };
@@ -424,14 +472,18 @@ impl Config {
         if self.buckets.is_empty() {
             return Err(ConfigError::NoBuckets);
         }
-        if self.limits.connections == 0 {
-            return Err(ConfigError::Limit("max-connections"));
-        }
-        if self.max_open_files < 4 * self.buckets.len() {
-            return Err(ConfigError::Limit("max-open-files"));
-        }
-        if self.limits.login_timeout_s == 0 {
-            return Err(ConfigError::Limit("login-timeout-s"));
+        let least_files = 4 * self.buckets.len();
+        for (name, is_enough) in [
+            ("max-connections", self.limits.connections > 0),
+            ("max-http-connections", self.limits.http.connections > 0),
+            ("max-http-connections-per-address", self.limits.http.per_address > 0),
+            ("http-idle-timeout-s", self.limits.http.idle_timeout_s > 0),
+            ("max-open-files", self.max_open_files >= least_files),
+            ("login-timeout-s", self.limits.login_timeout_s > 0),
+        ] {
+            if !is_enough {
+                return Err(ConfigError::Limit(name));
+            }
         }
         self.check_users()?;
         let open = [self.kv_addr, self.http_addr].into_iter().find(|addr| !addr.ip().is_loopback());
@@ -513,6 +565,9 @@ mod tests {
         assert_eq!(error, Some(ConfigError::Fragmentation(5)));
         assert_eq!(config("compaction-min-waste = \"x\"").err(), Some(ConfigError::Size("x".to_owned())));
         assert!(matches!(config("journal = true"), Err(ConfigError::File(_))));
+        for limit in ["max-http-connections", "max-http-connections-per-address", "http-idle-timeout-s"] {
+            assert_eq!(config(&format!("{limit} = 0")).err(), Some(ConfigError::Limit(limit)));
+        }
         assert_eq!(config("max-connections = 0").err(), Some(ConfigError::Limit("max-connections")));
         assert_eq!(config("buckets = []").err(), Some(ConfigError::NoBuckets));
         assert!(matches!(config("buckets = [\"a:1GiB:memcached\"]").err(), Some(ConfigError::BucketType(_))));

@@ -50,6 +50,8 @@ pub enum CloseReason {
     Violation(&'static str),
     /// The client took too long.
     TooSlow(&'static str),
+    /// Another client came when all places were taken, and this one had not logged in.
+    CrowdedOut,
     /// Another connection that streams took its name.
     Replaced,
     /// The selected bucket was deleted.
@@ -72,6 +74,7 @@ impl fmt::Display for CloseReason {
             }
             CloseReason::Violation(what) => write!(f, "protocol violation: {what}"),
             CloseReason::TooSlow(what) => write!(f, "too slow: {what}"),
+            CloseReason::CrowdedOut => f.write_str("another client came, and this one had not logged in"),
             CloseReason::BucketGone => f.write_str("its bucket was deleted"),
             CloseReason::Replaced => f.write_str("another connection took its name"),
             CloseReason::Fenced => f.write_str("the node's lease ended before the answer"),

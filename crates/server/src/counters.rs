@@ -39,6 +39,29 @@ pub struct WorkerCounters {
     sync_writes_waiting: Owned,
     /// Connections at this moment; also changed by the acceptor, when it hands one over.
     pub(crate) connections: AtomicUsize,
+    /// Connections that have not logged in.
+    strangers: Owned,
+}
+
+/// What came of clients that wanted to connect, at all listeners of a node.
+#[derive(Default)]
+pub struct AcceptCounters {
+    /// The system had no descriptor, or another error that is not about the client.
+    pub(crate) failures: AtomicU64,
+    /// KV clients that were closed because all places were taken.
+    pub(crate) kv_refused: AtomicU64,
+    /// KV connections that had not logged in, and were closed for another client.
+    pub(crate) kv_crowded_out: AtomicU64,
+    /// HTTP connections at this moment.
+    pub(crate) http_connections: AtomicUsize,
+    /// HTTP connections ever accepted.
+    pub(crate) http_accepted: AtomicU64,
+    /// HTTP clients that were refused because all places were taken.
+    pub(crate) http_refused: AtomicU64,
+    /// HTTP connections without a request that were closed for another client.
+    pub(crate) http_crowded_out: AtomicU64,
+    /// HTTP connections that were closed because their clients took too long.
+    pub(crate) http_late: AtomicU64,
 }
 
 impl Default for WorkerCounters {
@@ -54,6 +77,7 @@ impl Default for WorkerCounters {
             sync_writes: SyncWriteCounters::default(),
             sync_writes_waiting: Owned::default(),
             connections: AtomicUsize::new(0),
+            strangers: Owned::default(),
         }
     }
 }
@@ -62,6 +86,21 @@ impl WorkerCounters {
     /// Whether the worker has one connection, and none is about to come.
     pub(crate) fn has_one_connection(&self) -> bool {
         self.connections.load(Ordering::Relaxed) == 1
+    }
+
+    /// A connection has not logged in from now on.
+    pub(crate) fn stranger_comes(&self) {
+        self.strangers.add(1);
+    }
+
+    /// A connection has logged in or ended.
+    pub(crate) fn stranger_goes(&self) {
+        self.strangers.add(1_u64.wrapping_neg());
+    }
+
+    /// Connections that have not logged in.
+    pub(crate) fn strangers(&self) -> u64 {
+        self.strangers.get()
     }
 
     /// A client waits for a sync write from now on.
@@ -99,6 +138,11 @@ impl WorkerCounters {
         self.accepted.add(1);
     }
 
+    /// Connections ever accepted.
+    pub(crate) fn accepted_total(&self) -> u64 {
+        self.accepted.get()
+    }
+
     pub(crate) fn cut(&self) {
         self.cut.add(1);
     }
@@ -121,6 +165,8 @@ pub struct Totals {
     pub cut: u64,
     /// Connections at this moment.
     pub connections: usize,
+    /// Of these, who has not logged in.
+    pub strangers: u64,
 }
 
 impl Totals {
@@ -134,6 +180,7 @@ impl Totals {
             accepted: 0,
             cut: 0,
             connections: 0,
+            strangers: 0,
         };
         for worker in workers {
             for (total, counter) in sum.requests.iter_mut().zip(&worker.requests) {
@@ -146,6 +193,7 @@ impl Totals {
             sum.sent_bytes += worker.sent_bytes.get();
             sum.accepted += worker.accepted.get();
             sum.cut += worker.cut.get();
+            sum.strangers += worker.strangers();
             sum.connections += worker.connections.load(Ordering::Relaxed);
         }
         sum

@@ -238,6 +238,9 @@ pub fn may_reorder(session: &Session, opcode: u8) -> bool {
 impl CloseReason {
     /// Whether somebody should look at it.
     pub fn is_fault(&self) -> bool {
-        !matches!(self, CloseReason::Quit | CloseReason::ByClient | CloseReason::Shutdown)
+        !matches!(
+            self,
+            CloseReason::Quit | CloseReason::ByClient | CloseReason::Shutdown | CloseReason::CrowdedOut
+        )
     }
 }

@@ -22,6 +22,7 @@ pub mod dispatch;
 pub mod fuzz;
 pub mod hosting;
 pub mod http;
+mod incoming;
 pub mod layout;
 pub mod lone_writer;
 pub mod mailbox;

@@ -13,7 +13,7 @@ use protocol::extras::ConfigVersion;
 use crate::cluster::{Cluster, identity};
 use crate::cluster_map::{BucketShape, ClusterMap, Layout, LayoutRefusal, NodeAddress};
 use crate::config::{BucketSpec, ConnectionLimits};
-use crate::counters::{Totals, WorkerCounters};
+use crate::counters::{AcceptCounters, Totals, WorkerCounters};
 use crate::dcp::Registry;
 use crate::hosting::Host;
 use crate::news::{Announcer, Hearing};
@@ -39,6 +39,7 @@ pub struct Node {
     address: NodeAddress,
     limits: ConnectionLimits,
     workers: Vec<Arc<WorkerCounters>>,
+    accepting: Arc<AcceptCounters>,
     /// Guards changes by the cluster; what the original starts with, too.
     control_token: AtomicU64,
     started_ns: u64,
@@ -86,6 +87,7 @@ impl Node {
             address,
             limits,
             workers,
+            accepting: Arc::default(),
             control_token: AtomicU64::new(FIRST_CONTROL_TOKEN),
             started_ns: env.clock.monotonic_ns(),
             timer: Box::new(RuntimeTimer),
@@ -308,6 +310,11 @@ impl Node {
     /// What all workers counted.
     pub fn totals(&self) -> Totals {
         Totals::of(self.workers.iter().map(|worker| &**worker))
+    }
+
+    /// What came of clients that wanted to connect.
+    pub fn accepting(&self) -> &Arc<AcceptCounters> {
+        &self.accepting
     }
 
     /// What each worker counts.

@@ -2,9 +2,11 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Waker};
 
 use crate::connection::CloseReason;
+use crate::counters::WorkerCounters;
 
 /// What a client may take too long for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,12 +32,16 @@ pub struct Watch {
     alarm_s: Cell<u64>,
     waker: RefCell<Option<Waker>>,
     place: Cell<usize>,
+    counters: Arc<WorkerCounters>,
 }
 
 impl Watch {
     /// Sets a deadline.
     pub fn arm(&self, patience: Patience, deadline_s: u64) {
-        self.deadlines_s[patience as usize].set(deadline_s);
+        let before_s = self.deadlines_s[patience as usize].replace(deadline_s);
+        if patience == Patience::Login && before_s == NEVER {
+            self.counters.stranger_comes();
+        }
     }
 
     /// Whether a deadline is set.
@@ -45,7 +51,10 @@ impl Watch {
 
     /// Removes a deadline.
     pub fn disarm(&self, patience: Patience) {
-        self.deadlines_s[patience as usize].set(NEVER);
+        let before_s = self.deadlines_s[patience as usize].replace(NEVER);
+        if patience == Patience::Login && before_s != NEVER {
+            self.counters.stranger_goes();
+        }
     }
 
     /// Why the connection must be closed now, if it must.
@@ -84,9 +93,16 @@ pub struct Reaper {
     watches: RefCell<Vec<Rc<Watch>>>,
     now_s: Cell<u64>,
     stopping: Cell<bool>,
+    /// Where it is counted who has not logged in.
+    counters: Arc<WorkerCounters>,
 }
 
 impl Reaper {
+    /// For the worker that counts there.
+    pub fn new(counters: Arc<WorkerCounters>) -> Reaper {
+        Reaper { counters, ..Reaper::default() }
+    }
+
     /// Watches a new connection.
     pub fn watch(&self) -> Rc<Watch> {
         let mut watches = self.watches.borrow_mut();
@@ -96,6 +112,7 @@ impl Reaper {
             cut: Cell::new(self.stopping.get().then_some(CloseReason::Shutdown)),
             waker: RefCell::new(None),
             place: Cell::new(watches.len()),
+            counters: Arc::clone(&self.counters),
         });
         watches.push(Rc::clone(&watch));
         watch
@@ -103,6 +120,7 @@ impl Reaper {
 
     /// Forgets a connection.
     pub fn forget(&self, watch: &Watch) {
+        watch.disarm(Patience::Login);
         let mut watches = self.watches.borrow_mut();
         let place = watch.place.get();
         watches.swap_remove(place);
@@ -128,6 +146,19 @@ impl Reaper {
                 watch.wake();
             }
         }
+    }
+
+    /// Closes the connection that has waited longest without logging in; false if all have logged in.
+    pub fn crowd_out(&self) -> bool {
+        let watches = self.watches.borrow();
+        let strangers =
+            watches.iter().filter(|watch| watch.is_armed(Patience::Login) && watch.cut.get().is_none());
+        let longest = strangers.min_by_key(|watch| watch.deadlines_s[Patience::Login as usize].get());
+        if let Some(watch) = longest {
+            watch.disarm(Patience::Login);
+            watch.close(CloseReason::CrowdedOut);
+        }
+        longest.is_some()
     }
 
     /// Lets every connection look what there is to do.
@@ -175,5 +206,24 @@ mod tests {
         reaper.shut_down();
         assert_eq!(c.cut(), Some(CloseReason::Shutdown));
         assert_eq!(reaper.watch().cut(), Some(CloseReason::Shutdown));
+    }
+
+    #[test]
+    fn who_has_waited_longest_without_logging_in_gives_way() {
+        let counters = Arc::new(WorkerCounters::default());
+        let reaper = Reaper::new(Arc::clone(&counters));
+        let (a, b, c) = (reaper.watch(), reaper.watch(), reaper.watch());
+        assert!(!reaper.crowd_out(), "nobody has to log in");
+        for (watch, deadline_s) in [(&a, 30), (&b, 10), (&c, 20)] {
+            watch.arm(Patience::Login, deadline_s);
+        }
+        assert_eq!(counters.strangers(), 3);
+        b.disarm(Patience::Login);
+        assert!(reaper.crowd_out());
+        assert_eq!((a.cut(), b.cut(), c.cut()), (None, None, Some(CloseReason::CrowdedOut)));
+        reaper.forget(&c);
+        assert!(reaper.crowd_out());
+        assert_eq!((a.cut(), counters.strangers()), (Some(CloseReason::CrowdedOut), 0));
+        assert!(!reaper.crowd_out(), "who logged in stays");
     }
 }

@@ -108,6 +108,9 @@ pub fn serve_prepared(
     if !config.is_member && membership::belongs_to_cluster(&env, folder).map_err(failed)? {
         return Err(Failure::BelongsToCluster(folder.to_owned()));
     }
+    if let Some(lowered) = &config.lowered {
+        tracing::warn!(%lowered, "the limit of open files (ulimit -n, LimitNOFILE) is too low for what was asked");
+    }
     let (host, buckets) = Host::open(config.clone(), Arc::clone(&data_dir), &env)?;
     let listen = |addr| acceptor::listen(&env, addr).map_err(|source| Failure::Listen { addr, source });
     let kv = listen(config.kv_addr)?;
@@ -238,7 +241,7 @@ impl Control {
 
     async fn run(self, ears: Ears) {
         let Control { node, kv, http, seats, stopping, signalled } = self;
-        let max_connections = node.limits().connections;
+        let (max_connections, accepting) = (node.limits().connections, Arc::clone(node.accepting()));
         let stopped = || {
             let mut stopping = stopping.clone();
             // An error means that whoever could stop the node is gone.
@@ -250,7 +253,7 @@ impl Control {
         };
         // When accepting ends, the workers' seats are dropped, and with them the workers end.
         tokio::join!(
-            until(stopped(), "accepting clients", acceptor::accept(kv, seats, max_connections)),
+            until(stopped(), "accepting clients", acceptor::accept(kv, seats, max_connections, accepting)),
             until(overdue, "HTTP", http::serve(http, node, stopping.clone())),
             until(stopped(), "waiting for signals", ears.hear(signalled)),
         );

@@ -14,6 +14,7 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use crate::acceptor;
 use crate::counters::WorkerCounters;
 use crate::mailbox;
 use crate::news::Hearing;
@@ -53,19 +54,22 @@ pub struct Accepted {
     pub stream: std::net::TcpStream,
     /// Where it comes from.
     pub peer: SocketAddr,
+    /// All places are taken: one that has not logged in must give way to it.
+    pub is_crowded: bool,
 }
 
 /// The acceptor's side of a worker. Dropping it lets the worker close its connections and end.
 pub struct Worker {
     sender: UnboundedSender<Accepted>,
     counters: Arc<WorkerCounters>,
+    handed_over: Cell<u64>,
 }
 
 impl Worker {
     /// Starts the thread.
     pub fn start(at: usize, node: Arc<Node>, counters: Arc<WorkerCounters>) -> io::Result<(Worker, Task)> {
         let (sender, receiver) = unbounded_channel();
-        let worker = Worker { sender, counters: Arc::clone(&counters) };
+        let worker = Worker { sender, counters: Arc::clone(&counters), handed_over: Cell::new(0) };
         let (report, reported) = mpsc::channel();
         let env = node.env().clone();
         let job = move || {
@@ -90,9 +94,16 @@ impl Worker {
         self.counters.connections.load(Ordering::Relaxed)
     }
 
+    /// Connections that have not logged in, those that the worker has not looked at yet as well.
+    pub fn strangers(&self) -> u64 {
+        let waiting = self.handed_over.get().saturating_sub(self.counters.accepted_total());
+        self.counters.strangers() + waiting
+    }
+
     /// Hands a client over.
     pub fn hand_over(&self, accepted: Accepted) {
         self.counters.connections.fetch_add(1, Ordering::Relaxed);
+        self.handed_over.set(self.handed_over.get() + 1);
         if self.sender.send(accepted).is_err() {
             self.counters.connections.fetch_sub(1, Ordering::Relaxed);
         }
@@ -105,16 +116,19 @@ async fn run(mut receiver: UnboundedReceiver<Accepted>, node: Arc<Node>, counter
         edition: Cell::new(hearing.edition()),
         hearing: hearing.clone(),
         node,
+        reaper: Reaper::new(Arc::clone(&counters)),
         counters,
         scratch: RefCell::new(vec![0; SCRATCH_BYTES].into_boxed_slice()),
         output: RefCell::default(),
-        reaper: Reaper::default(),
         ended: Notify::new(),
     });
     let ticking = tokio::task::spawn_local(tick(Rc::clone(&bench)));
     let delivering = tokio::task::spawn_local(mailbox::deliver());
     let listening = tokio::task::spawn_local(listen(hearing, Rc::clone(&bench)));
     while let Some(accepted) = receiver.recv().await {
+        if accepted.is_crowded && !make_room(&bench) {
+            continue;
+        }
         tokio::task::spawn_local(serve(accepted, Rc::clone(&bench)));
     }
     bench.reaper.shut_down();
@@ -129,6 +143,19 @@ async fn run(mut receiver: UnboundedReceiver<Accepted>, node: Arc<Node>, counter
     ticking.abort();
     delivering.abort();
     listening.abort();
+}
+
+/// Closes a connection for another one; false if all have logged in, and the other one is not served.
+fn make_room(bench: &Bench) -> bool {
+    let counters = bench.node.accepting();
+    if bench.reaper.crowd_out() {
+        counters.kv_crowded_out.fetch_add(1, Ordering::Relaxed);
+        return true;
+    }
+    bench.counters.accepted();
+    bench.counters.connections.fetch_sub(1, Ordering::Relaxed);
+    acceptor::refuse(counters, bench.node.limits().connections);
+    false
 }
 
 /// Lets connections look whenever there is news: however much there is meanwhile, they look once.
@@ -152,7 +179,7 @@ async fn tick(bench: Rc<Bench>) {
 }
 
 async fn serve(accepted: Accepted, bench: Rc<Bench>) {
-    let Accepted { stream, peer } = accepted;
+    let Accepted { stream, peer, is_crowded: _ } = accepted;
     let counters = Arc::clone(&bench.counters);
     counters.accepted();
     match TcpStream::from_std(stream) {

@@ -154,6 +154,32 @@ fn there_are_not_more_connections_than_allowed() {
 }
 
 #[test]
+fn who_has_not_logged_in_gives_way_to_the_next_client() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "max-connections = 2");
+    let stranger = || TcpStream::connect(server.kv_addr()).expect("the system accepts");
+    let mut strangers = vec![stranger(), stranger()];
+    for _ in 0..8 {
+        // It may come before the server has noticed that the two others are there, and have not logged in.
+        let mut client = loop {
+            let stream = TcpStream::connect(server.kv_addr()).expect("the system accepts");
+            let mut client = Client { stream, received: Vec::new() };
+            let _ =
+                client.stream.write_all(&server::fuzz::login("Administrator", "password", "default", &[]));
+            if client.try_receive().is_some() {
+                break client;
+            }
+        };
+        assert!((0..2).all(|_| client.receive().0 == Status::Success));
+        client.send(&request(opcode::GET, b"none", b""));
+        assert_eq!(client.receive().0, Status::KeyEnoent);
+        strangers.extend([stranger(), stranger()]);
+    }
+    assert_eq!(strangers[0].read(&mut [0]).unwrap_or(0), 0, "it was closed");
+    server.stop().expect("a clean stop");
+}
+
+#[test]
 fn a_folder_serves_one_node_at_a_time() {
     let folder = tempfile::tempdir().expect("a folder");
     let server = start(folder.path(), "");

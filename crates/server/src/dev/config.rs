@@ -15,6 +15,8 @@ use crate::config::{BucketSpec, ConfigError};
 use crate::node_buckets::BucketError;
 use crate::server::Failure;
 
+/// The least that each node counts with, also where the process has few: its nodes do not use theirs up at once.
+const LEAST_DESCRIPTORS: u64 = 512;
 /// The most nodes in one process.
 pub const MOST_NODES: u16 = 16;
 
@@ -43,6 +45,16 @@ pub struct DevConfig {
     pub vbuckets: u16,
     /// How soon a node is missed.
     pub times: DevTimes,
+    /// Descriptors that the process may have; nothing if nobody limits them.
+    pub descriptors: Option<u64>,
+}
+
+impl DevConfig {
+    /// Descriptors of each node: as many nodes as there are may be added.
+    pub(super) fn descriptors_of_node(&self) -> Option<u64> {
+        let share = |all: u64| (all / (2 * u64::from(self.nodes.max(1)))).max(LEAST_DESCRIPTORS);
+        self.descriptors.map(share)
+    }
 }
 
 /// How soon a node is missed, and others take over.

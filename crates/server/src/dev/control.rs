@@ -21,6 +21,8 @@ use super::config::DevError;
 use super::shared::Shared;
 use crate::acceptor;
 use crate::cluster::ClusterError;
+use crate::http::HttpLimits;
+use crate::http::connections::{self, Serving};
 use crate::http::origin::{self, Listens};
 use crate::signals::Ears;
 use options::{Options, order};
@@ -66,10 +68,13 @@ pub(super) fn start(shared: &Arc<Shared>) -> io::Result<Endpoint> {
     let (signalled, signals) = mpsc::channel();
     let desk = Desk { shared: Arc::clone(shared), places: Arc::new(Semaphore::new(MOST_ORDERS)) };
     let app = router(desk, Listens::at(addr));
-    let serve = async move {
-        let listener = tokio::net::TcpListener::from_std(listener)?;
-        axum::serve(listener, app).await
+    let serving = Serving {
+        limits: HttpLimits::default(),
+        counters: Arc::default(),
+        env: shared.env.clone(),
+        hearing: None,
     };
+    let serve = connections::serve(listener, app, serving, std::future::pending());
     let run = async move {
         tokio::select! {
             done = serve => log(done),

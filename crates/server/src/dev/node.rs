@@ -96,6 +96,7 @@ impl DevNode {
             vbuckets: Some(config.vbuckets),
             threads: Some(config.threads),
             max_open_files: Some(OPEN_FILES.max(4 * config.buckets.len())),
+            descriptors: config.descriptors_of_node(),
             ..Settings::default()
         };
         let folder = config.data.join(folder_name(number));

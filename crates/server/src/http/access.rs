@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::basic_auth::{Caller, authenticate};
 use super::cluster_status::view_of;
-use super::{Shared, no_such_bucket};
+use super::{Shared, connections, no_such_bucket};
 use crate::privilege::Privilege;
 use crate::user::User;
 
@@ -52,7 +52,11 @@ pub(super) async fn check(
         return *refused;
     }
     parts.extensions.insert(Caller(user));
-    next.run(Request::from_parts(parts, body)).await
+    // Nobody sends a body before it is known who that is.
+    match connections::body(Request::from_parts(parts, body)).await {
+        Ok(request) => next.run(request).await,
+        Err(refused) => *refused,
+    }
 }
 
 /// Whether a request comes from another node of the cluster, and is meant for this one.

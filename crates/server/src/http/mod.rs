@@ -9,6 +9,7 @@ mod changes;
 mod cluster;
 mod cluster_order;
 mod cluster_status;
+pub(crate) mod connections;
 mod figures;
 mod form;
 mod health;
@@ -36,6 +37,8 @@ use axum::response::{IntoResponse, Response};
 use engine::Bucket;
 use tokio::sync::watch;
 
+pub use self::connections::HttpLimits;
+use self::connections::Serving;
 use self::node_key::NodeKey;
 use crate::node::Node;
 
@@ -105,11 +108,16 @@ pub async fn serve(
     stopping: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let listens = origin::Listens::at(listener.local_addr()?);
-    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let serving = Serving {
+        limits: node.limits().http,
+        counters: Arc::clone(node.accepting()),
+        env: node.env().clone(),
+        hearing: Some(node.hearing()),
+    };
     let shared = Shared { node, stopping, asking: Arc::default(), node_key: Arc::default() };
     let stopped = shared.stopped();
     let app = routes::router(shared, listens);
-    axum::serve(listener, app).with_graceful_shutdown(stopped).await
+    connections::serve(listener, app, serving, stopped).await
 }
 
 /// An answer that is JSON already.

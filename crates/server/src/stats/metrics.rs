@@ -11,7 +11,7 @@ use engine::{
 };
 use protocol::Status;
 
-use super::{metrics_replication, process};
+use super::{metrics_connections, metrics_replication, process};
 use crate::cluster::serving;
 use crate::node::Node;
 use crate::version::SERVER_VERSION;
@@ -100,7 +100,7 @@ impl Page<'_> {
     }
 
     /// A metric with one number.
-    fn one(&mut self, name: &str, kind: Kind, help: &str, value: impl Display) -> fmt::Result {
+    pub(super) fn one(&mut self, name: &str, kind: Kind, help: &str, value: impl Display) -> fmt::Result {
         self.head(name, kind, help)?;
         self.sample(name, &[], value)
     }
@@ -186,6 +186,7 @@ fn put_node(node: &Node, page: &mut Page<'_>) -> fmt::Result {
     page.one("stave_connections_accepted_total", Counter, "KV connections ever accepted.", totals.accepted)?;
     let help = "KV connections closed because of what the client did or failed to do.";
     page.one("stave_connections_cut_total", Counter, help, totals.cut)?;
+    metrics_connections::put(node, page)?;
     page.one(
         "stave_received_bytes_total",
         Counter,

@@ -18,6 +18,7 @@ mod locks;
 mod memory;
 pub mod metrics;
 mod metrics_collections;
+mod metrics_connections;
 mod metrics_memory;
 mod metrics_replication;
 mod node;

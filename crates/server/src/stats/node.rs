@@ -1,5 +1,7 @@
 //! Groups about the node: connections, requests, threads, background steps.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use engine::OpCounts;
 use protocol::Status;
 use protocol::opcode::{self, *};
@@ -111,9 +113,25 @@ pub fn aggregate(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Resul
 
 /// `connections`
 pub fn connections(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
-    let totals = inquiry.node.totals();
+    let (totals, limits, accepting) =
+        (inquiry.node.totals(), inquiry.node.limits(), inquiry.node.accepting());
     sheet.put("curr_connections", totals.connections);
-    sheet.put("max_connections", inquiry.node.limits().connections);
+    sheet.put("max_connections", limits.connections);
+    sheet.put("curr_strangers", totals.strangers);
+    sheet.put("curr_http_connections", accepting.http_connections.load(Relaxed));
+    sheet.put("max_http_connections", limits.http.connections);
+    sheet.put("max_http_connections_per_address", limits.http.per_address);
+    for (name, counter) in [
+        ("refused_connections", &accepting.kv_refused),
+        ("crowded_out_connections", &accepting.kv_crowded_out),
+        ("total_http_connections", &accepting.http_accepted),
+        ("refused_http_connections", &accepting.http_refused),
+        ("crowded_out_http_connections", &accepting.http_crowded_out),
+        ("late_http_connections", &accepting.http_late),
+        ("accept_failures", &accepting.failures),
+    ] {
+        sheet.put(name, counter.load(Relaxed));
+    }
     Ok(())
 }
 

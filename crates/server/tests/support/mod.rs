@@ -19,12 +19,17 @@ pub const VBUCKETS: u16 = 4;
 
 /// Starts a node in a folder, with more lines for its configuration.
 pub fn start(folder: &Path, more: &str) -> Server {
+    start_in(Env::real(), folder, more)
+}
+
+/// The same in another world.
+pub fn start_in(env: Env, folder: &Path, more: &str) -> Server {
     let settings = format!(
         "kv = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\npassword = \"password\"\nvbuckets = {VBUCKETS}\n{more}"
     );
     let settings = Settings::parse(&settings).expect("valid settings");
     let config = Config::new(settings, folder.to_owned(), 2, String::new).expect("a valid configuration");
-    server::serve(config, Env::real()).expect("the node starts")
+    server::serve(config, env).expect("the node starts")
 }
 
 /// Where a node is reached.
@@ -177,6 +182,11 @@ impl Client {
         assert!(write_request(&mut bytes, parts));
         self.send(&bytes);
         self.try_receive()
+    }
+
+    /// Whether the server closes the connection without another word.
+    pub fn is_closed(&mut self) -> bool {
+        self.try_receive().is_none()
     }
 
     pub fn set(&mut self, key: &[u8], value: &[u8]) -> Option<Status> {

@@ -134,6 +134,7 @@ impl DevFlags {
             Ok(BucketSpec { replicas: self.replicas, flush_enabled: true, ..spec })
         };
         Ok(DevConfig {
+            descriptors: None,
             nodes: self.nodes,
             buckets: self.bucket.iter().map(spec).collect::<Result<_, _>>()?,
             data,
@@ -155,10 +156,10 @@ impl DevFlags {
 /// Runs the command.
 pub fn run(env: &Env, flags: DevFlags) -> anyhow::Result<Outcome> {
     start_log()?;
-    raise_descriptor_limit();
+    let descriptors = raise_descriptor_limit();
     let folder = Folder::new(env, &flags.data).context("cannot make a folder in memory; give --data DIR")?;
     let as_json = flags.json;
-    let config = flags.config(folder.path().to_owned())?;
+    let config = DevConfig { descriptors, ..flags.config(folder.path().to_owned())? };
     let cluster = DevCluster::start(config.clone(), env.clone())?;
     let line = if as_json { json_line(&cluster, &config).to_string() } else { ready_line(&cluster, &config) };
     let mut stdout = std::io::stdout();

@@ -16,8 +16,6 @@ use super::etcd_flags::{self, EtcdFlags};
 use crate::cli::{Outcome, WrongArguments};
 use crate::client::Secret;
 
-/// More than there are vBuckets in several buckets gains nothing.
-const MOST_OPEN_FILES: usize = 20_000;
 const MAX_CONFIG_BYTES: usize = 1 << 20;
 /// Without those that look alike.
 const PASSWORD_LETTERS: &[u8] = b"abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789";
@@ -140,7 +138,7 @@ pub fn run(env: &Env, flags: ServeFlags) -> anyhow::Result<Outcome> {
         bail!(WrongArguments(what.to_owned()));
     }
     let access = etcd_flags::access(env, &settings)?;
-    settings.max_open_files = settings.max_open_files.or(descriptors.map(share_for_files));
+    settings.descriptors = descriptors;
     let data_dir = match &settings.data {
         Some(dir) => dir.clone(),
         None => Home::of_process().data_dir()?,
@@ -277,11 +275,6 @@ pub(super) fn raise_descriptor_limit() -> Option<u64> {
         tracing::warn!(%error, "the limit of open descriptors stays at {:?}", limit.current);
     }
     getrlimit(Resource::Nofile).current
-}
-
-/// How many of the descriptors files of documents may take: half of them, the rest is for clients.
-fn share_for_files(descriptors: u64) -> usize {
-    usize::try_from(descriptors / 2).unwrap_or(usize::MAX).min(MOST_OPEN_FILES)
 }
 
 fn cpus() -> usize {

@@ -1,0 +1,123 @@
+//! Accepts HTTP clients, within the limits, and serves them until the node stops.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use axum::Router;
+use axum::middleware;
+use base::env::Env;
+use socket2::SockRef;
+use tokio::net::TcpStream;
+
+use super::stream::Stream;
+use super::watch::{self, Guest};
+use super::{Connections, Full, HttpLimits};
+use crate::counters::AcceptCounters;
+use crate::incoming::Incoming;
+use crate::news::Hearing;
+
+/// Bytes that wait in a socket and were not sent yet: beyond them a client that does not read is noticed.
+const UNSENT_BYTES: u32 = 128 << 10;
+
+/// What a listener is served with.
+pub(crate) struct Serving {
+    pub(crate) limits: HttpLimits,
+    pub(crate) counters: Arc<AcceptCounters>,
+    pub(crate) env: Env,
+    /// Tells whether clients have to wait, if anybody makes them.
+    pub(crate) hearing: Option<Hearing>,
+}
+
+pub(super) struct Listener {
+    incoming: Incoming,
+    connections: Arc<Connections>,
+}
+
+/// Serves until `stopped`, and then for as long as answers are under way.
+pub(crate) async fn serve(
+    listener: std::net::TcpListener,
+    app: Router,
+    serving: Serving,
+    stopped: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<()> {
+    let Serving { limits, counters, env, hearing } = serving;
+    let connections = Arc::new(Connections::new(limits, Arc::clone(&counters)));
+    connections.tick(env.clock.monotonic().as_secs());
+    let listener =
+        Listener { incoming: Incoming::new(listener, counters)?, connections: Arc::clone(&connections) };
+    let app = app.layer(middleware::from_fn(watch::watch));
+    let service = app.into_make_service_with_connect_info::<Guest>();
+    let waiting = Arc::clone(&connections);
+    let stopped = async move {
+        stopped.await;
+        waiting.stop();
+    };
+    let ticking = async {
+        let mut second = tokio::time::interval(Duration::from_secs(1));
+        loop {
+            second.tick().await;
+            // Who has to wait is not late.
+            if !hearing.as_ref().is_some_and(Hearing::is_frozen) {
+                connections.tick(env.clock.monotonic().as_secs());
+            }
+        }
+    };
+    tokio::select! {
+        served = axum::serve(listener, service).with_graceful_shutdown(stopped) => served,
+        () = ticking => Ok(()),
+    }
+}
+
+impl axum::serve::Listener for Listener {
+    type Io = Stream;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Stream, SocketAddr) {
+        loop {
+            let (tcp, peer) = self.incoming.next().await;
+            // What a client does not read shall wait here and not in the kernel, where it looks as if it was taken.
+            let _ = SockRef::from(&tcp).set_tcp_notsent_lowat(UNSENT_BYTES);
+            match self.connections.admit(peer.ip()) {
+                Ok(connection) => {
+                    return (Stream::new(tcp, connection, Arc::clone(&self.connections)), peer);
+                }
+                Err(full) => self.refuse(&tcp, full),
+            }
+            // Whoever gave way gives its descriptor back before the next one comes.
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.incoming.local_addr()
+    }
+}
+
+impl Listener {
+    /// Says why a client is not served.
+    fn refuse(&self, tcp: &TcpStream, full: Full) {
+        let refused = self.connections.counters.http_refused.fetch_add(1, Ordering::Relaxed) + 1;
+        let HttpLimits { connections, per_address, .. } = self.connections.limits;
+        let why = match full {
+            Full::Listener => format!("there are {connections} HTTP connections already: try again later"),
+            Full::Address => {
+                format!("there are {per_address} HTTP connections from this address already: close some")
+            }
+        };
+        if refused.is_power_of_two() {
+            tracing::error!(connections, per_address, refused, "an HTTP client was refused: {why}");
+        }
+        let body = format!("{{\"message\":\"{why}\"}}");
+        let answer = format!(
+            "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n\
+             Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+            body.len()
+        );
+        let _ = tcp.try_write(answer.as_bytes());
+        // What it has sent is taken, so that the system does not drop the answer.
+        let _ = tcp.try_read(&mut [0; 4096]);
+    }
+}

@@ -1,0 +1,126 @@
+//! The socket of an HTTP client, whose reads and writes fail once the connection was cut.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use super::{Connection, Connections, Cut};
+
+const LARGE_HEAD: &[u8] =
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+const SLOW_HEAD: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+
+/// A socket and its place among the connections.
+pub(crate) struct Stream {
+    tcp: TcpStream,
+    connection: Arc<Connection>,
+    connections: Arc<Connections>,
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.connections.leave(&self.connection);
+    }
+}
+
+impl Stream {
+    pub(super) fn new(tcp: TcpStream, connection: Arc<Connection>, connections: Arc<Connections>) -> Stream {
+        Stream { tcp, connection, connections }
+    }
+
+    pub(super) fn connection(&self) -> &Arc<Connection> {
+        &self.connection
+    }
+
+    pub(super) fn connections(&self) -> &Arc<Connections> {
+        &self.connections
+    }
+
+    /// Says why there will be no answer, if the client reads that: nothing else is on its way while a head comes.
+    fn say(&self, answer: &[u8]) {
+        let _ = self.tcp.try_write(answer);
+    }
+
+    /// Fails if the connection was cut.
+    fn check_read(&mut self, cx: &Context<'_>) -> io::Result<()> {
+        self.connection.register(cx);
+        if self.connections.is_head_too_large(&self.connection) && self.connection.cut().is_none() {
+            self.connection.close(Cut::LargeHead);
+        }
+        match self.connection.cut() {
+            None => return Ok(()),
+            Some(Cut::LargeHead) => self.say(LARGE_HEAD),
+            Some(Cut::SlowHead) => self.say(SLOW_HEAD),
+            Some(Cut::CrowdedOut | Cut::Idle | Cut::SlowBody | Cut::SlowReader) => {}
+        }
+        Err(io::ErrorKind::TimedOut.into())
+    }
+
+    fn check_write(&mut self, cx: &Context<'_>) -> io::Result<()> {
+        self.connection.register(cx);
+        match self.connection.cut() {
+            None | Some(Cut::SlowBody) => Ok(()),
+            Some(_) => Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+
+    fn note(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        match &written {
+            Poll::Pending => self.connections.blocked(&self.connection),
+            Poll::Ready(Ok(bytes)) => self.connections.taken(&self.connection, *bytes),
+            Poll::Ready(Err(_)) => {}
+        }
+        written
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.check_read(cx)?;
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut self.tcp).poll_read(cx, buf))?;
+        self.connections.received(&self.connection, buf.filled().len() - before);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.check_write(cx)?;
+        let written = Pin::new(&mut self.tcp).poll_write(cx, buf);
+        self.note(written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.check_write(cx)?;
+        let written = Pin::new(&mut self.tcp).poll_write_vectored(cx, bufs);
+        self.note(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.tcp.is_write_vectored()
+    }
+
+    /// Asked for when all was handed to the socket.
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.check_write(cx)?;
+        self.connections.flushed(&self.connection);
+        Pin::new(&mut self.tcp).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tcp).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,111 @@
+//! Which connection gives way, and which one is late.
+
+use super::*;
+
+const A: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+const B: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
+const START_S: u64 = 1_000;
+
+fn connections(most: usize, per_address: usize) -> Connections {
+    let limits = HttpLimits { connections: most, per_address, ..HttpLimits::default() };
+    let connections = Connections::new(limits, Arc::default());
+    connections.tick(START_S);
+    connections
+}
+
+fn admit(connections: &Connections, address: IpAddr) -> Arc<Connection> {
+    connections.admit(address).unwrap_or_else(|full| panic!("{address}: {full:?}"))
+}
+
+#[test]
+fn the_oldest_of_the_address_with_most_gives_way() {
+    let connections = connections(3, 10);
+    let [b, a1, a2] = [B, A, A].map(|address| admit(&connections, address));
+    connections.received(&a1, 10);
+    let other = admit(&connections, B);
+    assert_eq!([&b, &a1, &a2, &other].map(|of| of.cut()), [None, Some(Cut::CrowdedOut), None, None]);
+    // What was closed has left its place, and its end changes nothing.
+    connections.leave(&a1);
+    assert_eq!(connections.counters.http_connections.load(Ordering::Relaxed), 3);
+    assert_eq!(connections.counters.http_crowded_out.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn an_address_has_no_more_than_its_places() {
+    let connections = connections(10, 2);
+    let [a1, a2, b] = [A, A, B].map(|address| admit(&connections, address));
+    a1.enter(Phase::Busy, NEVER);
+    let a3 = admit(&connections, A);
+    assert_eq!([&a1, &a2, &b].map(|of| of.cut()), [None, Some(Cut::CrowdedOut), None]);
+    a3.enter(Phase::Body, NEVER);
+    assert_eq!(connections.admit(A).err(), Some(Full::Address));
+    connections.leave(&a3);
+    admit(&connections, A);
+    let network = |last| IpAddr::V6(std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 1, 0, 0, 0, last));
+    assert_eq!(client_of(network(1)), client_of(network(2)));
+    assert_eq!(client_of("::ffff:10.0.0.1".parse().expect("an address")), A);
+}
+
+#[test]
+fn whoever_is_busy_stays() {
+    let connections = connections(2, 2);
+    for address in [A, B] {
+        admit(&connections, address).enter(Phase::Busy, NEVER);
+    }
+    assert_eq!(connections.admit(B).err(), Some(Full::Listener));
+    connections.tick(START_S + 100_000);
+    assert_eq!(connections.counters.http_late.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn a_head_has_one_deadline_however_it_trickles() {
+    let connections = connections(9, 9);
+    let (slow, idle) = (admit(&connections, A), admit(&connections, A));
+    let limits = connections.limits;
+    idle.enter(Phase::Waiting, START_S + limits.idle_timeout_s);
+    for second in 0..limits.head_timeout_s {
+        connections.tick(START_S + second);
+        connections.received(&slow, 1);
+        assert_eq!(slow.cut(), None);
+    }
+    connections.tick(START_S + limits.head_timeout_s);
+    assert_eq!((slow.cut(), idle.cut()), (Some(Cut::SlowHead), None));
+    connections.tick(START_S + limits.idle_timeout_s);
+    assert_eq!(idle.cut(), Some(Cut::Idle));
+}
+
+#[test]
+fn a_head_may_not_grow_without_end() {
+    let connections = connections(9, 9);
+    let large = admit(&connections, A);
+    connections.received(&large, connections.limits.head_bytes - 1);
+    assert!(!connections.is_head_too_large(&large));
+    connections.received(&large, 1);
+    assert!(connections.is_head_too_large(&large));
+    large.enter(Phase::Busy, NEVER);
+    assert!(!connections.is_head_too_large(&large), "the rest is a body");
+}
+
+#[test]
+fn a_reader_that_takes_almost_nothing_is_given_up() {
+    let connections = connections(9, 9);
+    let [stopped, trickles, reads] = [A, A, A].map(|address| admit(&connections, address));
+    for connection in [&stopped, &trickles, &reads] {
+        connection.enter(Phase::Busy, NEVER);
+        connections.blocked(connection);
+    }
+    let write_timeout_s = connections.limits.write_timeout_s;
+    for second in 1..=2 * write_timeout_s {
+        connections.tick(START_S + second);
+        connections.taken(&trickles, SLOWEST_READER_BYTES_PER_S as usize / 2);
+        connections.taken(&reads, SLOWEST_READER_BYTES_PER_S as usize);
+        if second < write_timeout_s {
+            assert_eq!(stopped.cut(), None);
+        }
+    }
+    let cuts = [&stopped, &trickles, &reads].map(|of| of.cut());
+    assert_eq!(cuts, [Some(Cut::SlowReader), Some(Cut::SlowReader), None]);
+    connections.flushed(&reads);
+    connections.tick(START_S + 100_000);
+    assert_eq!(reads.cut(), None);
+}

@@ -1,0 +1,118 @@
+//! Follows a request from the end of its head to the end of its answer, and takes its body within the limits.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::Json;
+use axum::body::{Body, Bytes};
+use axum::extract::{ConnectInfo, Request};
+use axum::http::{StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use http_body::{Frame, SizeHint};
+use serde_json::json;
+
+use super::listener::Listener;
+use super::{Connection, Connections, Cut, NEVER, Phase, SLOWEST_BODY_BYTES_PER_S};
+
+/// The connection that a request comes from.
+#[derive(Clone)]
+pub(crate) struct Guest {
+    connection: Arc<Connection>,
+    connections: Arc<Connections>,
+}
+
+impl axum::extract::connect_info::Connected<axum::serve::IncomingStream<'_, Listener>> for Guest {
+    fn connect_info(stream: axum::serve::IncomingStream<'_, Listener>) -> Guest {
+        let io = stream.io();
+        Guest { connection: Arc::clone(io.connection()), connections: Arc::clone(io.connections()) }
+    }
+}
+
+impl Guest {
+    fn waits(&self) {
+        let deadline_s = self.connections.now_s() + self.connections.limits.idle_timeout_s;
+        self.connection.enter(Phase::Waiting, deadline_s);
+    }
+
+    fn is_busy(&self) {
+        self.connection.enter(Phase::Busy, NEVER);
+    }
+}
+
+/// Around everything else: from here on the client is not the one that is waited for.
+pub(super) async fn watch(ConnectInfo(guest): ConnectInfo<Guest>, request: Request, next: Next) -> Response {
+    guest.is_busy();
+    next.run(request).await.map(|body| Body::new(Answer { body, guest }))
+}
+
+/// An answer's body; when it is sent or given up, the client may ask for something else.
+struct Answer {
+    body: Body,
+    guest: Guest,
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        self.guest.waits();
+    }
+}
+
+impl http_body::Body for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A request with all of its body, or what is answered instead.
+pub(crate) async fn body(request: Request) -> Result<Request, Box<Response>> {
+    let Some(ConnectInfo(guest)) = request.extensions().get::<ConnectInfo<Guest>>().cloned() else {
+        return Ok(request);
+    };
+    let limits = guest.connections.limits;
+    let (parts, body) = request.into_parts();
+    let told =
+        parts.headers.get(header::CONTENT_LENGTH).and_then(|len| len.to_str().ok()?.parse::<u64>().ok());
+    if told.is_some_and(|len| len > limits.body_bytes as u64) {
+        return Err(too_large(limits.body_bytes));
+    }
+    let extra_s = told.unwrap_or(limits.body_bytes as u64) / SLOWEST_BODY_BYTES_PER_S;
+    let deadline_s = guest.connections.now_s() + limits.body_timeout_s + extra_s;
+    guest.connection.enter(Phase::Body, deadline_s);
+    let body = axum::body::to_bytes(body, limits.body_bytes).await;
+    guest.is_busy();
+    match body {
+        Ok(body) => Ok(Request::from_parts(parts, Body::from(body))),
+        Err(_) if guest.connection.cut() == Some(Cut::SlowBody) => {
+            let why =
+                format!("the body of the request did not come within {} seconds", limits.body_timeout_s);
+            Err(refused(StatusCode::REQUEST_TIMEOUT, &why))
+        }
+        Err(_) => Err(too_large(limits.body_bytes)),
+    }
+}
+
+fn too_large(most: usize) -> Box<Response> {
+    refused(StatusCode::PAYLOAD_TOO_LARGE, &format!("the body of the request has more than {most} bytes"))
+}
+
+fn refused(code: StatusCode, why: &str) -> Box<Response> {
+    let mut response = (code, Json(json!({ "message": why }))).into_response();
+    response.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("close"));
+    Box::new(response)
+}

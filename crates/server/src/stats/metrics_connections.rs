@@ -1,0 +1,56 @@
+//! The metrics of clients that wanted to connect, and of HTTP connections.
+
+use std::fmt;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::metrics::{Kind, Page};
+use crate::node::Node;
+
+pub(super) fn put(node: &Node, page: &mut Page<'_>) -> fmt::Result {
+    use Kind::{Counter, Gauge};
+    let (accepting, limits) = (node.accepting(), node.limits());
+    page.one("stave_connections_limit", Gauge, "The most KV connections.", limits.connections)?;
+    let help = "HTTP connections at this moment.";
+    page.one("stave_http_connections", Gauge, help, accepting.http_connections.load(Relaxed))?;
+    page.one("stave_http_connections_limit", Gauge, "The most HTTP connections.", limits.http.connections)?;
+    for (name, help, counter) in [
+        (
+            "stave_connections_refused_total",
+            "KV clients that were closed because all places were taken.",
+            &accepting.kv_refused,
+        ),
+        (
+            "stave_connections_crowded_out_total",
+            "KV connections that had not logged in, and were closed for another client.",
+            &accepting.kv_crowded_out,
+        ),
+        (
+            "stave_http_connections_accepted_total",
+            "HTTP connections ever accepted.",
+            &accepting.http_accepted,
+        ),
+        (
+            "stave_http_connections_refused_total",
+            "HTTP clients that were refused because all places were taken.",
+            &accepting.http_refused,
+        ),
+        (
+            "stave_http_connections_crowded_out_total",
+            "HTTP connections without a request that were closed for another client.",
+            &accepting.http_crowded_out,
+        ),
+        (
+            "stave_http_connections_late_total",
+            "HTTP connections that were closed because their clients took too long.",
+            &accepting.http_late,
+        ),
+        (
+            "stave_accept_failures_total",
+            "Clients that the system had no descriptor for, and other errors of accepting.",
+            &accepting.failures,
+        ),
+    ] {
+        page.one(name, Counter, help, counter.load(Relaxed))?;
+    }
+    Ok(())
+}

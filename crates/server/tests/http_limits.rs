@@ -1,0 +1,183 @@
+//! What clients over HTTP may take: places, time, bytes. Whatever they do, others are served.
+#![allow(clippy::disallowed_methods, reason = "this is a client, outside the server")]
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use base::env::{Clock, Env};
+use protocol::Status;
+use server::Server;
+use support::{Client, Reach, http, start, start_in};
+
+const LOGIN: &str = "Authorization: Basic QWRtaW5pc3RyYXRvcjpwYXNzd29yZA==\r\n";
+const HALF: &str = "GET /metrics HTTP/1.1\r\nHost: x\r\n";
+
+fn connect(server: &Server, bytes: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(server.http()).expect("the server listens");
+    stream.write_all(bytes.as_bytes()).expect("the server takes it");
+    stream
+}
+
+/// What comes until the server closes the connection; a reset is an end, too.
+fn rest(mut stream: TcpStream) -> String {
+    let mut received = Vec::new();
+    let _ = stream.read_to_end(&mut received);
+    String::from_utf8(received).expect("text")
+}
+
+/// Reads up to the end of the first answer's head.
+fn head(stream: &mut TcpStream) -> String {
+    let mut received = Vec::new();
+    while !received.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).expect("an answer");
+        received.push(byte[0]);
+    }
+    String::from_utf8(received).expect("text")
+}
+
+fn stat(server: &Server, name: &str) -> u64 {
+    let metrics = http(server, "GET", "/metrics", "").1;
+    let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{name}: {metrics}"))
+}
+
+/// The machine's clock, and how far it was moved.
+struct Moved(Arc<dyn Clock>, AtomicU64);
+
+impl Clock for Moved {
+    fn unix_ns(&self) -> u64 {
+        self.0.unix_ns() + self.1.load(Ordering::SeqCst)
+    }
+
+    fn monotonic_ns(&self) -> u64 {
+        self.0.monotonic_ns() + self.1.load(Ordering::SeqCst)
+    }
+}
+
+impl Moved {
+    fn advance(&self, seconds: u64) {
+        self.1.fetch_add(seconds * 1_000_000_000, Ordering::SeqCst);
+    }
+}
+
+fn world() -> (Env, Arc<Moved>) {
+    let real = Env::real();
+    let clock = Arc::new(Moved(Arc::clone(&real.clock), AtomicU64::new(0)));
+    (Env { clock: Arc::clone(&clock) as Arc<dyn Clock>, ..real }, clock)
+}
+
+#[test]
+fn half_sent_requests_keep_nobody_out() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "max-http-connections = 8\nmax-http-connections-per-address = 8");
+    let mut kept = Vec::new();
+    for _ in 0..10 {
+        kept.extend((0..8).map(|_| connect(&server, HALF)));
+        assert_eq!(http(&server, "GET", "/healthz", "").0, 200);
+        let mut client = Client::connect(&server, "default", &[]);
+        assert_eq!(client.set(b"k", b"v"), Some(Status::Success));
+    }
+    assert!(stat(&server, "stave_http_connections_crowded_out_total") >= 72);
+    assert_eq!(stat(&server, "stave_http_connections_refused_total"), 0);
+    assert!(stat(&server, "stave_http_connections") <= 8);
+    assert_eq!(rest(kept.swap_remove(0)), "");
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn all_places_are_taken_by_streams_and_the_next_client_is_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "max-http-connections = 3\nmax-http-connections-per-address = 2");
+    let ask = format!("GET /pools/default/bs/default HTTP/1.1\r\nHost: x\r\n{LOGIN}\r\n");
+    let mut streams = [connect(&server, &ask), connect(&server, &ask)];
+    streams.iter_mut().for_each(|stream| assert!(head(stream).starts_with("HTTP/1.1 200 OK")));
+    let refused = rest(connect(&server, ""));
+    assert!(refused.starts_with("HTTP/1.1 503 ") && refused.contains("from this address"), "{refused}");
+    Client::connect(&server, "default", &[]);
+    let [one, _other] = streams;
+    drop(one);
+    // The server has to notice that it went.
+    while http_code(&server) != 200 {}
+    server.stop().expect("a clean stop");
+}
+
+fn http_code(server: &Server) -> u16 {
+    let answer = rest(connect(server, "GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
+    answer.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0)
+}
+
+#[test]
+fn heads_and_bodies_have_a_largest_size() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "");
+    let long = format!("GET /healthz HTTP/1.1\r\nHost: x\r\nX: {}", "x".repeat(40 << 10));
+    assert!(rest(connect(&server, &long)).starts_with("HTTP/1.1 431 "));
+    let post = "POST /pools/default/buckets HTTP/1.1\r\nHost: x\r\n";
+    let declared = rest(connect(&server, &format!("{post}{LOGIN}Content-Length: 3000000\r\n\r\n")));
+    assert!(declared.starts_with("HTTP/1.1 413 ") && declared.contains("2097152"), "{declared}");
+    // Nobody's body is waited for.
+    let nobody = rest(connect(&server, &format!("{post}Content-Length: 3000000\r\n\r\n")));
+    assert!(nobody.starts_with("HTTP/1.1 401 "), "{nobody}");
+    assert_eq!(http_code(&server), 200);
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn requests_have_deadlines() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (env, clock) = world();
+    let server = start_in(env, folder.path(), "");
+    let slow_head = connect(&server, HALF);
+    let post = "POST /pools/default/buckets HTTP/1.1\r\nHost: x\r\n";
+    let slow_body = connect(&server, &format!("{post}{LOGIN}Content-Length: 20\r\n\r\nname"));
+    let ask = format!("GET /pools/default/bs/default HTTP/1.1\r\nHost: x\r\n{LOGIN}\r\n");
+    let mut stream = connect(&server, &ask);
+    head(&mut stream);
+    let mut idle = connect(&server, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n");
+    head(&mut idle);
+    clock.advance(11);
+    assert!(rest(slow_head).starts_with("HTTP/1.1 408 "));
+    clock.advance(20);
+    let told = rest(slow_body);
+    assert!(told.starts_with("HTTP/1.1 408 ") && told.contains("within 30 seconds"), "{told}");
+    clock.advance(30);
+    assert_eq!(rest(idle), "ok\n");
+    // A stream that has nothing to say is not late.
+    stream.set_nonblocking(true).expect("a socket");
+    let mut received = [0; 64 << 10];
+    let read = loop {
+        match stream.read(&mut received) {
+            Ok(0) => break Ok(0),
+            Ok(_) => {}
+            Err(error) => break Err(error.kind()),
+        }
+    };
+    assert_eq!(read, Err(std::io::ErrorKind::WouldBlock));
+    assert_eq!(stat(&server, "stave_http_connections_late_total"), 2);
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn a_reader_of_changes_that_stops_is_given_up() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (env, clock) = world();
+    let server = start_in(env, folder.path(), "");
+    let mut writer = Client::connect(&server, "default", &[]);
+    let value = "v".repeat(512 << 10);
+    for n in 0..64 {
+        assert_eq!(writer.set(format!("k{n}").as_bytes(), value.as_bytes()), Some(Status::Success));
+    }
+    let path = "/v1/buckets/default/changes?include=values";
+    let mut stopped = connect(&server, &format!("GET {path} HTTP/1.1\r\nHost: x\r\n{LOGIN}\r\n"));
+    head(&mut stopped);
+    while stat(&server, "stave_http_connections_late_total") == 0 {
+        clock.advance(10);
+    }
+    assert_eq!(stat(&server, "stave_http_connections"), 1, "the one that asks");
+    server.stop().expect("a clean stop");
+}
