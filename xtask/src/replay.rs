@@ -88,7 +88,7 @@ pub fn run(options: &Options) -> Result<Totals> {
 fn replay(kv: &str, options: &Options) -> Result<Vec<Verdict>> {
     let folder = tree::root().join("tests/recordings");
     let mut command = Command::new("python3");
-    command.arg(folder.join("replay.py")).arg(folder.join("kv"));
+    command.arg(folder.join("replay.py")).arg(folder.join("kv")).arg(folder.join("derived"));
     command.args(["--addr", kv, "--user", USER, "--password", PASSWORD, "--bucket", BUCKET]);
     command.args(["--newer", "--json"]);
     if let Some(only) = &options.only {

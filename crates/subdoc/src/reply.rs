@@ -28,15 +28,15 @@ fn write_value<'a>(outcome: &LookupOutcome<'a>, value: LookupValue<'a>, out: &mu
 
 /// Appends the body of a reply to a look-up; says whether the datatype of the reply is JSON.
 ///
-/// Several paths: status, length and value for every spec. One path: the value alone, which is JSON.
+/// Several paths: status, length and value for every spec. One path: the value alone, which is JSON
+/// even where a scalar document gives no bytes.
 pub fn write_lookup(outcome: &LookupOutcome<'_>, out: &mut Vec<u8>) -> bool {
     if outcome.is_single {
         let Some(result) = outcome.results().first() else {
             return false;
         };
-        let start = out.len();
         write_value(outcome, result.value, out);
-        return out.len() > start;
+        return result.value != LookupValue::Empty;
     }
     for result in outcome.results() {
         out.extend_from_slice(&result.status.to_be_bytes());

@@ -19,6 +19,8 @@ const GROUPS: [&str; 9] = [
     include_str!("../../../tests/recordings/kv/subdoc_xattr.jsonl"),
 ];
 const WHOLE_DOCUMENT: &str = include_str!("../../../tests/recordings/kv/subdoc_wholedoc.jsonl");
+/// What follows from the original's documents and tests where no recording shows it.
+const DERIVED: &str = include_str!("../../../tests/recordings/derived/derived_subdoc.jsonl");
 const PROFILES: &str = include_str!("../../../tests/recordings/kv/profiles.json");
 
 /// Removing the only attribute answers *out of memory* there; here it succeeds.
@@ -331,6 +333,14 @@ fn replay(lines: &str, differing: &mut Vec<(String, String)>) -> usize {
         model.replies.insert(line["step"].as_u64().expect("step"), (reply.cas, reply.seqno));
     }
     scenarios
+}
+
+#[test]
+fn answers_as_derived() {
+    let mut differing = Vec::new();
+    let scenarios = replay(DERIVED, &mut differing);
+    assert!(differing.is_empty(), "{} of {scenarios} differ: {differing:#?}", differing.len());
+    assert!(scenarios > 9, "the scenarios are there");
 }
 
 #[test]

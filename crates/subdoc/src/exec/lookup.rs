@@ -2,7 +2,7 @@
 
 use super::Document;
 use super::existence::readable;
-use super::virtual_attributes::View;
+use super::virtual_attributes::{View, is_known};
 use crate::ops::{self, PathError};
 use crate::path::Path;
 use crate::request::{LookupOp, LookupRequest, LookupSpec, MAX_SPECS, path_flag, split_xattr_path};
@@ -87,7 +87,7 @@ pub fn lookup<'a>(current: Option<Document<'a>>, request: &LookupRequest<'_>) ->
             Ok(value) => LookupResult { status: status::SUCCESS, value },
             Err(error) => {
                 failure.get_or_insert(error);
-                LookupResult { status: error.status(), value: LookupValue::Empty }
+                LookupResult { status: error, value: LookupValue::Empty }
             }
         };
         outcome.len += 1;
@@ -95,7 +95,7 @@ pub fn lookup<'a>(current: Option<Document<'a>>, request: &LookupRequest<'_>) ->
     outcome.status = match (failure, is_single, document.deleted) {
         (None, _, false) => status::SUCCESS,
         (None, _, true) => status::SUCCESS_DELETED,
-        (Some(error), true, _) => error.status(),
+        (Some(error), true, _) => error,
         (Some(_), false, false) => status::MULTI_PATH_FAILURE,
         (Some(_), false, true) => status::MULTI_PATH_FAILURE_DELETED,
     };
@@ -106,29 +106,53 @@ fn look_up<'a>(
     view: &View<'a>,
     spec: &LookupSpec<'_>,
     computed: &mut Vec<u8>,
-) -> Result<LookupValue<'a>, PathError> {
+) -> Result<LookupValue<'a>, u16> {
     if spec.op == LookupOp::GetDoc {
         return if view.document.deleted {
-            Err(PathError::NotFound)
+            Err(PathError::NotFound.status())
         } else {
             Ok(LookupValue::Borrowed(view.body))
         };
     }
     if spec.flags & path_flag::XATTR == 0 {
         if view.document.deleted || view.document.datatype & DATATYPE_JSON == 0 {
-            return Err(PathError::NotJson);
+            return Err(PathError::NotJson.status());
         }
-        return read(view.body, spec.op, spec.path);
+        return Path::parse(spec.path)
+            .and_then(|path| read(view.body, spec.op, &path))
+            .map_err(PathError::status);
     }
     let (key, path) = split_xattr_path(spec.path);
     if key.first() != Some(&b'$') {
-        let text = view.xattrs.get(key).ok_or(PathError::NotFound)?;
-        return read(text, spec.op, path);
+        return read_attribute(view, spec.op, key, path).map_err(PathError::status);
     }
+    if !is_known(key) {
+        return Err(status::UNKNOWN_VIRTUAL_ATTRIBUTE);
+    }
+    read_virtual(view, spec.op, key, path, computed).map_err(PathError::status)
+}
+
+fn read_attribute<'a>(
+    view: &View<'a>,
+    op: LookupOp,
+    key: &[u8],
+    path: &[u8],
+) -> Result<LookupValue<'a>, PathError> {
+    let path = Path::parse_behind_key(path)?;
+    read(view.xattrs.get(key).ok_or(PathError::NotFound)?, op, &path)
+}
+
+fn read_virtual<'a>(
+    view: &View<'a>,
+    op: LookupOp,
+    key: &[u8],
+    path: &[u8],
+    computed: &mut Vec<u8>,
+) -> Result<LookupValue<'a>, PathError> {
     let start = computed.len();
-    let path = Path::parse(view.write(key, path, computed))?;
+    let path = Path::parse_behind_key(view.write(key, path, computed))?;
     let text = &computed[start..];
-    match spec.op {
+    match op {
         LookupOp::GetCount => ops::count(text, &path).map(LookupValue::Count),
         LookupOp::Exists => ops::exists(text, &path).map(|()| LookupValue::Empty),
         LookupOp::Get | LookupOp::GetDoc => {
@@ -138,13 +162,12 @@ fn look_up<'a>(
     }
 }
 
-fn read<'t>(text: &'t [u8], op: LookupOp, path: &[u8]) -> Result<LookupValue<'t>, PathError> {
-    let path = Path::parse(path)?;
+fn read<'t>(text: &'t [u8], op: LookupOp, path: &Path<'_>) -> Result<LookupValue<'t>, PathError> {
     match op {
-        LookupOp::GetCount => ops::count(text, &path).map(LookupValue::Count),
-        LookupOp::Exists => ops::exists(text, &path).map(|()| LookupValue::Empty),
+        LookupOp::GetCount => ops::count(text, path).map(LookupValue::Count),
+        LookupOp::Exists => ops::exists(text, path).map(|()| LookupValue::Empty),
         LookupOp::Get | LookupOp::GetDoc => {
-            ops::get(text, &path).map(|range| LookupValue::Borrowed(&text[range]))
+            ops::get(text, path).map(|range| LookupValue::Borrowed(&text[range]))
         }
     }
 }

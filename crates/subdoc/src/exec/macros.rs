@@ -96,7 +96,7 @@ pub(super) fn expand_document(path: &[u8], view: Option<&View<'_>>) -> Result<Ve
     if rest.is_empty() {
         return Ok(text);
     }
-    let range = Path::parse(rest)
+    let range = Path::parse_behind_key(rest)
         .and_then(|rest| ops::get(&text, &rest))
         .map_err(|_| status::UNKNOWN_VIRTUAL_MACRO)?;
     Ok(text[range].to_vec())

@@ -11,7 +11,6 @@ pub use lookup::{LookupOutcome, LookupResult, LookupValue, lookup};
 pub(crate) use macros::macro_named;
 pub use macros::{MacroKind, Placeholder};
 pub use mutate::{Late, MutationOutcome, NewDocument, mutate};
-pub(crate) use virtual_attributes::is_known as is_known_virtual;
 pub use virtual_attributes::{ClockMode, Metadata};
 
 #[cfg(test)]

@@ -127,15 +127,14 @@ fn deleting_keeps_only_system_attributes() {
 #[test]
 fn a_tombstone_has_no_body() {
     let dead = tombstone();
-    let set = run(Some(&dead), ACCESS_DELETED, &[(0x01, 0, "", "{}")]);
-    assert_eq!(set.status, status::DELETED_WITHOUT_VALUE);
     let replaced = run(Some(&dead), ACCESS_DELETED, &[(0xd3, 4, "_t", "")]);
     assert_eq!(replaced.status, status::DELETED_WITHOUT_VALUE);
     let edited = run(Some(&dead), ACCESS_DELETED, &[(0xc8, 0, "a", "1")]);
     assert_eq!((edited.status, edited.failed), (status::MULTI_PATH_FAILURE, Some((0, 0xc6))));
-    let revived = new(run(Some(&dead), ACCESS_DELETED | REVIVE, &[(0x01, 0, "", "{}"), (0xc8, 0, "a", "1")]));
+    let specs = [(0xc8, 4, "_t", "{}"), (0xd3, 4, "_t", ""), (0xc8, 0, "a", "1")];
+    let revived = new(run(Some(&dead), ACCESS_DELETED | REVIVE, &specs));
     assert_eq!((revived.deleted, body(&revived)), (false, "{\"a\":1}".to_string()));
-    assert_eq!(attribute(&revived, "_t").as_deref(), Some("1"));
+    assert_eq!(attribute(&revived, "_t").as_deref(), Some("{}"));
 }
 
 #[test]

@@ -54,7 +54,7 @@ const FIELDS: [&str; 11] = [
 ];
 
 /// Whether there is a virtual attribute `key`.
-pub(crate) fn is_known(key: &[u8]) -> bool {
+pub(super) fn is_known(key: &[u8]) -> bool {
     matches!(key, b"$document" | b"$vbucket" | b"$XTOC")
 }
 

@@ -187,7 +187,7 @@ impl<'a> Workspace<'a> {
     ) -> Result<Option<Vec<u8>>, Fault> {
         let (value, kind) = self.expanded(spec)?;
         let (key, path) = split_xattr_path(spec.path);
-        let path = Path::parse(path)?;
+        let path = Path::parse_behind_key(path)?;
         let index = self.touch(key);
         let slot = &mut self.touched[index].text;
         let old = slot.as_ref().map(|text| &*text.bytes);
@@ -217,7 +217,7 @@ impl<'a> Workspace<'a> {
 
     fn replace_body(&mut self, path: &'a [u8]) -> Result<(), Fault> {
         let (key, path) = split_xattr_path(path);
-        let path = Path::parse(path)?;
+        let path = Path::parse_behind_key(path)?;
         let index = self.touch(key);
         let text = self.touched[index].text.as_ref().ok_or(PathError::NotFound)?;
         let found = ops::get(&text.bytes, &path)?;

@@ -140,19 +140,19 @@ pub fn edit<'a>(
     create_parents: bool,
 ) -> Result<Edit<'a>, PathError> {
     let components = path.components();
+    let delta = check_new_value(operation, path, value)?;
     check_form(operation, components)?;
-    let delta = if operation == Operation::Counter { parse_delta(value)? } else { 0 };
     match operation {
-        Operation::ArrayInsert => return insert(text, components, value),
+        Operation::ArrayInsert => return insert(text, path, value),
         Operation::ArrayPushLast | Operation::ArrayPushFirst if components.is_empty() && is_scalar(text) => {
             return Err(PathError::NotJson); // as recorded; ArrayAddUnique says mismatch
         }
         _ => {}
     }
-    match resolve(text, components)? {
+    match resolve(text, path)? {
         Target::Found(location) => edit_found(text, components, operation, value, delta, &location),
         Target::Missing(gap) => {
-            let edit = create(&components[gap.found..], gap.found + 1, operation, value, create_parents)?;
+            let edit = create(&components[gap.found..], operation, value, create_parents)?;
             let before: &'static [u8] = if gap.entries == 0 { b"" } else { b"," };
             Ok(Edit { removed: gap.close..gap.close, before, ..edit })
         }
@@ -163,7 +163,24 @@ fn is_scalar(text: &[u8]) -> bool {
     !matches!(text.get(skip_whitespace(text, 0)), None | Some(b'{' | b'['))
 }
 
-/// What can be said without looking at the document.
+/// What can be said of the value without looking at the document: it is told before anything about the path.
+///
+/// Gives the delta of a counter.
+fn check_new_value(operation: Operation, path: &Path<'_>, value: &[u8]) -> Result<i64, PathError> {
+    let level = path.root_level() + path.components().len();
+    match operation {
+        Operation::Delete => {}
+        Operation::DictAdd | Operation::DictUpsert => check_value(value, Shape::Member, level)?,
+        Operation::Replace => check_value(value, Shape::Single, level)?,
+        Operation::ArrayInsert => check_value(value, Shape::List, level)?,
+        Operation::ArrayPushLast | Operation::ArrayPushFirst => check_value(value, Shape::List, level + 1)?,
+        Operation::ArrayAddUnique => check_unique(value, level + 1)?,
+        Operation::Counter => return parse_delta(value),
+    }
+    Ok(0)
+}
+
+/// What can be said of the path without looking at the document.
 fn check_form(operation: Operation, path: &[Component<'_>]) -> Result<(), PathError> {
     let takes_root =
         matches!(operation, Operation::ArrayPushLast | Operation::ArrayPushFirst | Operation::ArrayAddUnique);
@@ -205,16 +222,12 @@ fn edit_found<'a>(
             if !matches!(path.last(), Some(Component::Key(_))) {
                 return Err(PathError::InvalidPath);
             }
-            check_value(value, Shape::Member, found.level)?;
             if operation == Operation::DictAdd {
                 return Err(PathError::Exists);
             }
             Ok(Edit::new(found.value.clone(), value))
         }
-        Operation::Replace => {
-            check_value(value, Shape::Single, found.level)?;
-            Ok(Edit::new(found.value.clone(), value))
-        }
+        Operation::Replace => Ok(Edit::new(found.value.clone(), value)),
         Operation::Delete => Ok(delete(text, found)),
         Operation::Counter => {
             let current = parse_current(&text[found.value.clone()])?;
@@ -224,13 +237,11 @@ fn edit_found<'a>(
         }
         Operation::ArrayPushLast => {
             let (empty, close) = ends_of_array(text, found)?;
-            check_value(value, Shape::List, found.level + 1)?;
             let before: &'static [u8] = if empty { b"" } else { b"," };
             Ok(Edit { before, ..Edit::new(close..close, value) })
         }
         Operation::ArrayPushFirst => {
             let (empty, _) = ends_of_array(text, found)?;
-            check_value(value, Shape::List, found.level + 1)?;
             let after: &'static [u8] = if empty { b"" } else { b"," };
             let open = found.value.start + 1;
             Ok(Edit { after, ..Edit::new(open..open, value) })
@@ -263,7 +274,6 @@ fn ends_of_array(text: &[u8], found: &Location) -> Result<(bool, usize), PathErr
 /// Compares by text, among scalars only (kv_engine docs/SubDocument.md, CMD_ARRAY_ADD_UNIQUE).
 fn add_unique<'a>(text: &[u8], value: &'a [u8], found: &Location) -> Result<Edit<'a>, PathError> {
     let (empty, close) = ends_of_array(text, found)?;
-    check_unique(value, found.level + 1)?;
     let wanted = value.trim_ascii();
     let mut walk = Walk::new(text, found.value.start).ok_or(PathError::Mismatch)?;
     while let Some(entry) = walk.next()? {
@@ -281,17 +291,18 @@ fn add_unique<'a>(text: &[u8], value: &'a [u8], found: &Location) -> Result<Edit
 }
 
 /// Inserts in front of the element at the index; the index one past the end appends.
-fn insert<'a>(text: &[u8], path: &[Component<'_>], value: &'a [u8]) -> Result<Edit<'a>, PathError> {
-    let Some(&Component::Index(index)) = path.last() else {
+fn insert<'a>(text: &[u8], path: &Path<'_>, value: &'a [u8]) -> Result<Edit<'a>, PathError> {
+    let components = path.components();
+    let Some(&Component::Index(index)) = components.last() else {
         return Err(PathError::InvalidPath);
     };
     match resolve(text, path)? {
         Target::Found(location) => {
-            check_value(value, Shape::List, location.level)?;
             Ok(Edit { after: b",", ..Edit::new(location.entry_start..location.entry_start, value) })
         }
-        Target::Missing(Gap { found, close, entries }) if found + 1 == path.len() && entries == index => {
-            check_value(value, Shape::List, found + 2)?;
+        Target::Missing(Gap { found, close, entries })
+            if found + 1 == components.len() && entries == index =>
+        {
             let before: &'static [u8] = if entries == 0 { b"" } else { b"," };
             Ok(Edit { before, ..Edit::new(close..close, value) })
         }
@@ -299,10 +310,9 @@ fn insert<'a>(text: &[u8], path: &[Component<'_>], value: &'a [u8]) -> Result<Ed
     }
 }
 
-/// The text for the components `missing` of a container at `level`, the first of which it lacks.
-pub(crate) fn create<'a>(
+/// The text for the components `missing` of a container, the first of which it lacks.
+fn create<'a>(
     missing: &'a [Component<'a>],
-    level: usize,
     operation: Operation,
     value: &'a [u8],
     create_parents: bool,
@@ -319,20 +329,9 @@ pub(crate) fn create<'a>(
     if !creates || !only_keys {
         return Err(PathError::NotFound);
     }
-    let value_level = level + missing.len() + usize::from(makes_array);
     let text = match operation {
-        Operation::Counter => {
-            check_value(b"0", Shape::Single, value_level)?;
-            NewText::Number(NumberText::new(parse_delta(value)?))
-        }
-        Operation::ArrayAddUnique => {
-            check_unique(value, value_level)?;
-            NewText::Given(value)
-        }
-        _ => {
-            check_value(value, if makes_array { Shape::List } else { Shape::Member }, value_level)?;
-            NewText::Given(value)
-        }
+        Operation::Counter => NewText::Number(NumberText::new(parse_delta(value)?)),
+        _ => NewText::Given(value),
     };
     Ok(Edit { keys: missing, in_array: makes_array, value: text, ..Edit::new(0..0, b"") })
 }
@@ -348,19 +347,21 @@ pub(crate) fn edit_root_of_attribute<'a>(
     create_parents: bool,
 ) -> Result<Edit<'a>, PathError> {
     let rest = path.components();
+    let delta = check_new_value(operation, path, value)?;
+    let is_dict = matches!(operation, Operation::DictAdd | Operation::DictUpsert);
+    if rest.is_empty() && is_dict {
+        // More members would be more attributes, which nothing has checked.
+        check_value(value, Shape::Single, path.root_level())?;
+    }
     let Some(text) = text else {
         if operation == Operation::ArrayInsert && !matches!(rest.last(), Some(Component::Index(_))) {
             return Err(PathError::InvalidPath);
         }
-        if operation == Operation::Counter {
-            parse_delta(value)?;
-        }
         if !rest.is_empty() && !create_parents {
             let last_is_key = matches!(rest.last(), Some(Component::Key(_)));
-            let is_dict = matches!(operation, Operation::DictAdd | Operation::DictUpsert);
             return Err(if is_dict && !last_is_key { PathError::InvalidPath } else { PathError::NotFound });
         }
-        let edit = create(rest, 1, operation, value, create_parents)?;
+        let edit = create(rest, operation, value, create_parents)?;
         return Ok(Edit { braced: !rest.is_empty(), ..edit });
     };
     if !rest.is_empty() {
@@ -369,16 +370,12 @@ pub(crate) fn edit_root_of_attribute<'a>(
     if operation == Operation::ArrayInsert {
         return Err(PathError::InvalidPath);
     }
-    let delta = if operation == Operation::Counter { parse_delta(value)? } else { 0 };
-    let Target::Found(found) = resolve(text, &[])? else {
+    let Target::Found(found) = resolve(text, path)? else {
         return Err(PathError::NotFound);
     };
     match operation {
         Operation::DictAdd => Err(PathError::Exists),
-        Operation::DictUpsert | Operation::Replace => {
-            check_value(value, Shape::Single, 2)?;
-            Ok(Edit::new(found.value, value))
-        }
+        Operation::DictUpsert | Operation::Replace => Ok(Edit::new(found.value, value)),
         Operation::Delete => Ok(Edit::new(0..text.len(), b"")),
         _ => edit_found(text, &[], operation, value, delta, &found),
     }

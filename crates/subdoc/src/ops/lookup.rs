@@ -8,13 +8,12 @@ use std::ops::Range;
 
 /// The bytes of the value at `path`.
 ///
-/// `[-1]` on a document that is a scalar gives an empty value, as recorded.
+/// `[-1]` on a document that is a scalar, but no string, gives an empty value, as recorded.
 pub fn get(text: &[u8], path: &Path<'_>) -> Result<Range<usize>, PathError> {
-    let components = path.components();
-    if components == [Component::Last] && is_scalar(text) {
+    if path.components() == [Component::Last] && path.root_level() == 1 && is_scalar(text) {
         return Ok(0..0);
     }
-    match resolve(text, components)? {
+    match resolve(text, path)? {
         Target::Found(location) => Ok(location.value),
         Target::Missing(_) => Err(PathError::NotFound),
     }
@@ -27,7 +26,7 @@ pub fn exists(text: &[u8], path: &Path<'_>) -> Result<(), PathError> {
 
 /// How many members or elements the container at `path` has; the empty path counts the root's.
 pub fn count(text: &[u8], path: &Path<'_>) -> Result<u64, PathError> {
-    let Target::Found(location) = resolve(text, path.components())? else {
+    let Target::Found(location) = resolve(text, path)? else {
         return Err(PathError::NotFound);
     };
     let mut walk = Walk::new(text, location.value.start).ok_or(PathError::Mismatch)?;
@@ -40,5 +39,5 @@ pub fn count(text: &[u8], path: &Path<'_>) -> Result<u64, PathError> {
 }
 
 fn is_scalar(text: &[u8]) -> bool {
-    !matches!(text.get(skip_whitespace(text, 0)), None | Some(b'{' | b'['))
+    !matches!(text.get(skip_whitespace(text, 0)), None | Some(b'{' | b'[' | b'"'))
 }

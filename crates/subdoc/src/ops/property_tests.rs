@@ -95,6 +95,9 @@ fn model(
     if operation == ArrayInsert {
         return model_insert(root, steps, new);
     }
+    if root.is_string() {
+        return Err(PathError::NotJson);
+    }
     let is_dict = matches!(operation, DictAdd | DictUpsert);
     let ends_in_key = matches!(steps.last(), Some(Step::Key(_)));
     let found = match walk(root, steps)? {
@@ -170,6 +173,9 @@ fn model_insert(root: &mut Value, steps: &[Step], new: &Value) -> Result<(), Pat
     let Some((Step::Index(index), front)) = steps.split_last() else {
         return Err(PathError::InvalidPath);
     };
+    if root.is_string() {
+        return Err(PathError::NotJson);
+    }
     let Ok(parent) = walk(root, front)? else { return Err(PathError::NotFound) };
     let elements = parent.as_array_mut().ok_or(PathError::Mismatch)?;
     if *index > elements.len() {
@@ -244,6 +250,10 @@ proptest! {
         let parsed = Path::parse(path.as_bytes()).expect("a good path");
         let found = get(text.as_bytes(), &parsed);
         prop_assert_eq!(exists(text.as_bytes(), &parsed).err(), found.as_ref().err().copied());
+ if tree.is_string() {
+            prop_assert_eq!(found, Err(PathError::NotJson));
+            return Ok(());
+        }
         if path == "[-1]" && !tree.is_object() && !tree.is_array() {
             prop_assert_eq!(found, Ok(0..0));
             return Ok(());

@@ -2,7 +2,7 @@
 
 use super::PathError;
 use crate::json::{Container, Walk, skip_value, skip_whitespace};
-use crate::path::Component;
+use crate::path::{Component, Path};
 use std::ops::Range;
 
 /// A value that was found.
@@ -39,10 +39,16 @@ pub(super) enum Target {
 }
 
 /// Follows `path` from the root of `text`.
-pub(super) fn resolve(text: &[u8], path: &[Component<'_>]) -> Result<Target, PathError> {
+///
+/// A body that is one string is no document to these commands; one that is another scalar has no members.
+pub(super) fn resolve(text: &[u8], path: &Path<'_>) -> Result<Target, PathError> {
     let root = skip_whitespace(text, 0);
-    let mut here = Location { value: root..root, entry_start: root, comma: None, level: 1 };
-    for (found, component) in path.iter().enumerate() {
+    let level = path.root_level();
+    if level == 1 && text.get(root) == Some(&b'"') {
+        return Err(PathError::NotJson);
+    }
+    let mut here = Location { value: root..root, entry_start: root, comma: None, level };
+    for (found, component) in path.components().iter().enumerate() {
         match step(text, &here, component, found)? {
             Target::Found(next) => here = next,
             missing => return Ok(missing),

@@ -134,3 +134,42 @@ fn statuses_are_those_of_the_wire() {
     assert_eq!(PathError::ValueTooDeep.status(), 0xca);
     assert_eq!(PathError::InvalidArguments.status(), 0x04);
 }
+
+#[test]
+fn the_value_is_looked_at_before_the_path_leads_anywhere() {
+    let refused = |text: &str, path: &str, operation, value: &str| {
+        let path = Path::parse(path.as_bytes()).expect("parses");
+        edit(text.as_bytes(), &path, operation, value.as_bytes(), false).err()
+    };
+    for text in ["[]", "[null]", "{}", "12"] {
+        assert_eq!(
+            refused(text, "key", Operation::DictUpsert, "blah"),
+            Some(PathError::CannotInsert),
+            "{text}"
+        );
+        assert_eq!(
+            refused(text, "no.way", Operation::Replace, "blah"),
+            Some(PathError::CannotInsert),
+            "{text}"
+        );
+        assert_eq!(refused(text, "no.way", Operation::ArrayAddUnique, "[]"), Some(PathError::CannotInsert));
+        assert_eq!(refused(text, "[0]", Operation::ArrayInsert, "blah"), Some(PathError::CannotInsert));
+    }
+    let deepest = ["a"; 31].join(".");
+    assert_eq!(refused("{}", &deepest, Operation::ArrayPushLast, "1"), Some(PathError::ValueTooDeep));
+    assert_eq!(refused("{}", &deepest, Operation::Replace, "1"), Some(PathError::NotFound));
+    assert_eq!(refused("{}", &deepest, Operation::Replace, "[1]"), Some(PathError::ValueTooDeep));
+}
+
+#[test]
+fn a_string_is_no_document() {
+    let path = |text: &'static str| Path::parse(text.as_bytes()).expect("parses");
+    for text in ["a", "[0]", "[-1]", "[2][0]", ""] {
+        assert_eq!(get(b"\"text\"", &path(text)), Err(PathError::NotJson), "{text}");
+        assert_eq!(count(b" \"text\"", &path(text)), Err(PathError::NotJson), "{text}");
+    }
+    assert_eq!(get(b"12", &path("a")), Err(PathError::Mismatch));
+    assert_eq!(get(b"12", &path("[-1]")), Ok(0..0));
+    let key = path("a");
+    assert_eq!(edit(b"\"text\"", &key, Operation::DictAdd, b"1", false).err(), Some(PathError::NotJson));
+}

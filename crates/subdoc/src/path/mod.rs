@@ -10,8 +10,8 @@ mod tests;
 
 /// Longest path in bytes.
 pub const MAX_PATH_BYTES: usize = 1024;
-/// Most components of a path.
-pub const MAX_COMPONENTS: usize = 32;
+/// Most components of a path: with the root it reaches as deep as a document may nest.
+pub const MAX_COMPONENTS: usize = 31;
 
 /// A key as the path spells it: perhaps quoted with backticks, escaped as in JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,11 +156,21 @@ pub enum Component<'p> {
 pub struct Path<'p> {
     components: [Component<'p>; MAX_COMPONENTS],
     len: usize,
+    is_behind_key: bool,
 }
 
 impl<'p> Path<'p> {
     /// Parses `text`; the empty path names the root.
     pub fn parse(text: &'p [u8]) -> Result<Path<'p>, PathError> {
+        Path::parse_in(text, false)
+    }
+
+    /// Parses what follows the key of an attribute, which is the first component of its path.
+    pub(crate) fn parse_behind_key(text: &'p [u8]) -> Result<Path<'p>, PathError> {
+        Path::parse_in(text, true)
+    }
+
+    fn parse_in(text: &'p [u8], is_behind_key: bool) -> Result<Path<'p>, PathError> {
         if text.len() > MAX_PATH_BYTES {
             return Err(PathError::PathTooBig);
         }
@@ -168,30 +178,32 @@ impl<'p> Path<'p> {
         if std::str::from_utf8(text).is_err() {
             return Err(PathError::InvalidPath);
         }
-        let mut path = Path { components: [Component::Last; MAX_COMPONENTS], len: 0 };
+        let mut path = Path { components: [Component::Last; MAX_COMPONENTS], len: 0, is_behind_key };
+        let most = MAX_COMPONENTS - usize::from(is_behind_key);
         let mut at = 0;
         while at < text.len() {
             let (component, end) =
                 if text[at] == b'[' { parse_index(text, at + 1)? } else { parse_key(text, at)? };
             at = end;
-            match path.components.get_mut(path.len) {
+            match path.components[..most].get_mut(path.len) {
                 Some(slot) => *slot = component,
                 None => return Err(PathError::PathTooBig),
             }
             path.len += 1;
-            // A dot at the very end is tolerated, as recorded (`obj.` is `obj`).
+            // A dot at the very end is tolerated, as recorded (`obj.` is `obj`), and one before a bracket
+            // (`list.[0]` is `list[0]`).
             match text.get(at) {
                 None | Some(b'[') => {}
-                Some(b'.') => {
-                    at += 1;
-                    if text.get(at) == Some(&b'[') {
-                        return Err(PathError::InvalidPath);
-                    }
-                }
+                Some(b'.') => at += 1,
                 Some(_) => return Err(PathError::InvalidPath),
             }
         }
         Ok(path)
+    }
+
+    /// The level of the value that the empty path names: an attribute lies in an object of all attributes.
+    pub(crate) fn root_level(&self) -> usize {
+        1 + usize::from(self.is_behind_key)
     }
 
     /// The steps from the root.

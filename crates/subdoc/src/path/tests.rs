@@ -53,6 +53,7 @@ fn backticks_quote_and_double_to_one() {
 fn tolerates_what_was_recorded() {
     assert_parses("obj.", &["obj"]);
     assert_parses("[]", &["#0"]);
+    assert_parses("a.[0].[1].b", &["a", "#0", "#1", "b"]);
 }
 
 #[test]
@@ -69,7 +70,8 @@ fn refuses_what_is_no_path() {
         "[ 1]",
         "a]",
         "a[0]b",
-        "a.[0]",
+        ".[0]",
+        "a..[0]",
         "`a",
         "a\"b",
         "a\u{1}b",
@@ -86,8 +88,12 @@ fn refuses_what_is_no_path() {
 #[test]
 fn limits_length_and_components() {
     let keys = |count: usize| vec!["a"; count].join(".");
-    assert_eq!(parsed(&keys(32)).map(|all| all.len()), Ok(32));
-    assert_eq!(parsed(&keys(33)), Err(PathError::PathTooBig));
+    assert_eq!(parsed(&keys(31)).map(|all| all.len()), Ok(31));
+    assert_eq!(parsed(&keys(32)), Err(PathError::PathTooBig));
+    let behind_key =
+        |count| Path::parse_behind_key(keys(count).as_bytes()).map(|path| path.components().len());
+    assert_eq!(behind_key(30), Ok(30));
+    assert_eq!(behind_key(31), Err(PathError::PathTooBig));
     assert!(parsed(&"a".repeat(1024)).is_ok());
     assert_eq!(parsed(&"a".repeat(1025)), Err(PathError::PathTooBig));
 }

@@ -1,8 +1,8 @@
 //! The checks that need no document: of one spec, of the flags, of all specs together.
 
 use super::table::{Need, Rules};
-use super::{Features, LookupSpec, MutationOp, MutationSpec, Refusal, doc_flag, path_flag};
-use crate::exec::{is_known_virtual, macro_named};
+use super::{Features, Refusal, doc_flag, path_flag};
+use crate::exec::macro_named;
 use crate::path::MAX_PATH_BYTES;
 use crate::status;
 use crate::xattr::{KeyKind, key_kind};
@@ -18,58 +18,130 @@ pub(crate) fn split_xattr_path(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// Path, value and flags of one spec against the rules of its operation.
-pub(super) fn check_spec(
-    rules: &Rules,
-    flags: u8,
-    path: &[u8],
-    value: &[u8],
-    doc_flags: u8,
-    features: &Features,
-) -> Result<(), Refusal> {
-    if path.len() > MAX_PATH_BYTES {
-        return Err(Refusal::invalid("Request path length exceeds maximum"));
-    }
-    match (rules.value, value.is_empty()) {
-        (Need::Required, true) => return Err(Refusal::invalid("Request must include value")),
-        (Need::Forbidden, false) => return Err(Refusal::invalid("Request must not include value")),
-        _ => {}
-    }
-    match (rules.path, path.is_empty()) {
-        (Need::Required, true) => return Err(Refusal::invalid("Request must include path")),
-        (Need::Forbidden, false) => {
-            return Err(Refusal::invalid("Request must not include path for wholedoc operations"));
-        }
-        _ => {}
-    }
-    check_path_flags(rules, flags)?;
-    if doc_flags & !rules.doc_flags != 0 {
-        return Err(Refusal::invalid("Request document flags invalid"));
-    }
-    if flags & path_flag::XATTR != 0 {
-        if !features.xattr {
-            let status = status::NOT_SUPPORTED;
-            return Err(Refusal { status, context: "Connection not XATTR enabled" });
-        }
-        if key_kind(split_xattr_path(path).0).is_none() {
-            return Err(Refusal { status: status::XATTR_INVALID, context: "Request XATTR key invalid" });
-        }
-    }
-    Ok(())
+/// One spec as it came.
+#[derive(Clone, Copy)]
+pub(super) struct Raw<'a> {
+    pub flags: u8,
+    pub path: &'a [u8],
+    pub value: &'a [u8],
 }
 
-fn check_path_flags(rules: &Rules, flags: u8) -> Result<(), Refusal> {
+/// Checks the specs of a request one after the other, so that the first faulty one decides what is told.
+pub(super) struct SpecChecks<'a> {
+    features: Features,
+    doc_flags: u8,
+    is_single: bool,
+    is_mutation: bool,
+    body_seen: bool,
+    deleted: bool,
+    key: Option<&'a [u8]>,
+}
+
+impl<'a> SpecChecks<'a> {
+    pub fn new(features: &Features, doc_flags: u8, is_single: bool, is_mutation: bool) -> SpecChecks<'a> {
+        SpecChecks {
+            features: *features,
+            doc_flags,
+            is_single,
+            is_mutation,
+            body_seen: false,
+            deleted: false,
+            key: None,
+        }
+    }
+
+    /// Takes the next spec in.
+    ///
+    /// The order of the checks is that of the original: a command for one path looks at the value first and at an
+    /// empty path last, one for several at the value behind the path.
+    pub fn next(&mut self, rules: &Rules, spec: Raw<'a>) -> Result<(), Refusal> {
+        if spec.path.len() > MAX_PATH_BYTES {
+            return Err(Refusal::invalid("Request path length exceeds maximum"));
+        }
+        if self.is_single {
+            check_value(rules.value, spec.value)?;
+        }
+        check_flags(rules, spec.flags, self.doc_flags)?;
+        if !self.is_single {
+            check_path(rules.path, spec.path)?;
+            check_value(rules.value, spec.value)?;
+        }
+        self.check_xattr(spec)?;
+        check_path(rules.path, spec.path)
+    }
+
+    /// Deleting the document leaves nothing to work on behind it, and nothing of a body before it.
+    pub fn next_op(&mut self, is_delete: bool) -> Result<(), Refusal> {
+        if self.deleted || (is_delete && self.body_seen) {
+            return Err(Refusal {
+                status: status::INVALID_COMBINATION,
+                context: "Request contains an invalid combination of commands",
+            });
+        }
+        self.deleted = is_delete;
+        Ok(())
+    }
+
+    /// What is asked about attributes, and whether it may be asked here.
+    fn check_xattr(&mut self, spec: Raw<'a>) -> Result<(), Refusal> {
+        let expands = spec.flags & path_flag::EXPAND_MACROS != 0;
+        if spec.flags & path_flag::XATTR == 0 {
+            self.body_seen = true;
+            let context = "EXPAND_MACROS flag requires XATTR flag to be set";
+            let status = status::XATTR_FLAG_COMBINATION;
+            return if expands { Err(Refusal { status, context }) } else { Ok(()) };
+        }
+        if !self.features.xattr {
+            let context = "Connection not XATTR enabled";
+            return Err(Refusal { status: status::NOT_SUPPORTED, context });
+        }
+        let key = split_xattr_path(spec.path).0;
+        let kind = key_kind(key)
+            .ok_or(Refusal { status: status::XATTR_INVALID, context: "Request XATTR key invalid" })?;
+        // Replacing the body with an attribute counts as work on the attribute.
+        if kind == KeyKind::Virtual && self.is_mutation {
+            return Err(Refusal::bare(status::VIRTUAL_ATTRIBUTE_READ_ONLY));
+        }
+        if expands {
+            macro_named(spec.value).map_err(Refusal::bare)?;
+        }
+        if kind != KeyKind::Virtual {
+            let is_other = self.key.replace(key).is_some_and(|other| other != key);
+            if is_other && !self.features.multiple_xattr_keys {
+                return Err(Refusal::bare(status::XATTR_KEY_COMBINATION));
+            }
+        }
+        if self.body_seen { Err(Refusal::bare(status::XATTR_ORDER)) } else { Ok(()) }
+    }
+}
+
+fn check_value(need: Need, value: &[u8]) -> Result<(), Refusal> {
+    match (need, value.is_empty()) {
+        (Need::Required, true) => Err(Refusal::invalid("Request must include value")),
+        (Need::Forbidden, false) => Err(Refusal::invalid("Request must not include value")),
+        _ => Ok(()),
+    }
+}
+
+fn check_path(need: Need, path: &[u8]) -> Result<(), Refusal> {
+    match (need, path.is_empty()) {
+        (Need::Required, true) => Err(Refusal::invalid("Request must include path")),
+        (Need::Forbidden, false) => {
+            Err(Refusal::invalid("Request must not include path for wholedoc operations"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_flags(rules: &Rules, flags: u8, doc_flags: u8) -> Result<(), Refusal> {
     if flags & !rules.path_flags != 0 {
         return Err(Refusal::invalid("Request flags invalid"));
     }
+    if doc_flags & !rules.doc_flags != 0 {
+        return Err(Refusal::invalid("Request document flags invalid"));
+    }
     if flags & rules.mandatory_flags != rules.mandatory_flags {
         return Err(Refusal::invalid("Request missing mandatory flags"));
-    }
-    if flags & path_flag::EXPAND_MACROS != 0 && flags & path_flag::XATTR == 0 {
-        return Err(Refusal {
-            status: status::XATTR_FLAG_COMBINATION,
-            context: "EXPAND_MACROS flag requires XATTR flag to be set",
-        });
     }
     Ok(())
 }
@@ -99,74 +171,6 @@ pub(super) fn check_doc_flags(doc_flags: u8, is_single: bool, touches_body: bool
 pub(super) fn check_revive(doc_flags: u8) -> Result<(), Refusal> {
     if doc_flags & doc_flag::REVIVE != 0 && doc_flags & doc_flag::ACCESS_DELETED == 0 {
         return Err(Refusal::invalid("ReviveDocument can't be used without AccessDeleted"));
-    }
-    Ok(())
-}
-
-/// Order and number of attribute keys, over all specs.
-struct XattrKeys<'a> {
-    body_seen: bool,
-    key: Option<&'a [u8]>,
-    several: bool,
-}
-
-impl<'a> XattrKeys<'a> {
-    fn new(features: &Features) -> XattrKeys<'a> {
-        XattrKeys { body_seen: false, key: None, several: features.multiple_xattr_keys }
-    }
-
-    /// Takes the next spec in; gives the kind of its key if it is about an attribute.
-    fn next(&mut self, flags: u8, path: &'a [u8]) -> Result<Option<KeyKind>, Refusal> {
-        if flags & path_flag::XATTR == 0 {
-            self.body_seen = true;
-            return Ok(None);
-        }
-        if self.body_seen {
-            return Err(Refusal::bare(status::XATTR_ORDER));
-        }
-        let key = split_xattr_path(path).0;
-        let kind = key_kind(key);
-        if kind != Some(KeyKind::Virtual) {
-            if self.key.is_some_and(|other| other != key) && !self.several {
-                return Err(Refusal::bare(status::XATTR_KEY_COMBINATION));
-            }
-            self.key = Some(key);
-        }
-        Ok(kind)
-    }
-}
-
-/// All look-ups together.
-pub(super) fn check_lookups(specs: &[LookupSpec<'_>], features: &Features) -> Result<(), Refusal> {
-    let mut keys = XattrKeys::new(features);
-    for spec in specs {
-        let kind = keys.next(spec.flags, spec.path)?;
-        if kind == Some(KeyKind::Virtual) && !is_known_virtual(split_xattr_path(spec.path).0) {
-            return Err(Refusal::bare(status::UNKNOWN_VIRTUAL_ATTRIBUTE));
-        }
-    }
-    Ok(())
-}
-
-/// All mutations together.
-pub(super) fn check_mutations(specs: &[MutationSpec<'_>], features: &Features) -> Result<(), Refusal> {
-    let mut keys = XattrKeys::new(features);
-    for (index, spec) in specs.iter().enumerate() {
-        // Deleting the document leaves nothing to work on behind it, and nothing of a body before it.
-        let is_delete = spec.op == MutationOp::DeleteDoc;
-        if is_delete && (keys.body_seen || index + 1 != specs.len()) {
-            return Err(Refusal {
-                status: status::INVALID_COMBINATION,
-                context: "Request contains an invalid combination of commands",
-            });
-        }
-        // Replacing the body with an attribute counts as work on the attribute.
-        if keys.next(spec.flags, spec.path)? == Some(KeyKind::Virtual) {
-            return Err(Refusal::bare(status::VIRTUAL_ATTRIBUTE_READ_ONLY));
-        }
-        if spec.flags & path_flag::EXPAND_MACROS != 0 {
-            macro_named(spec.value).map_err(Refusal::bare)?;
-        }
     }
     Ok(())
 }

@@ -137,11 +137,18 @@ impl<T: Copy + Default> Specs<T> {
         Specs { items: [T::default(); MAX_SPECS], len: 0 }
     }
 
+    /// Refuses one more spec if there are sixteen.
+    pub(crate) fn check_room(&self) -> Result<(), Refusal> {
+        if self.len < MAX_SPECS {
+            return Ok(());
+        }
+        Err(Refusal { status: status::INVALID_COMBINATION, context: "Request must contain at most 16 paths" })
+    }
+
     /// Appends, or says that there are too many.
     pub(crate) fn push(&mut self, item: T) -> Result<(), Refusal> {
-        let too_many =
-            Refusal { status: status::INVALID_COMBINATION, context: "Request must contain at most 16 paths" };
-        *self.items.get_mut(self.len).ok_or(too_many)? = item;
+        self.check_room()?;
+        self.items[self.len] = item;
         self.len += 1;
         Ok(())
     }

@@ -1,9 +1,10 @@
 //! From the extras and value of a frame to specs.
 
-use super::checks::{check_doc_flags, check_lookups, check_mutations, check_revive, check_spec};
+use super::checks::{Raw, SpecChecks, check_doc_flags, check_revive};
 use super::table::{Rules, lookup, mutation};
 use super::{
-    Features, LookupRequest, LookupSpec, MutationRequest, MutationSpec, Refusal, Specs, doc_flag, path_flag,
+    Features, LookupRequest, LookupSpec, MutationOp, MutationRequest, MutationSpec, Refusal, Specs, doc_flag,
+    path_flag,
 };
 use crate::status;
 
@@ -68,10 +69,10 @@ pub fn parse_single_lookup<'a>(
         return Err(Refusal::invalid("Invalid extras section"));
     }
     let (path, value) = split_single(&extras, value)?;
-    check_spec(&rules, extras.flags, path, value, extras.doc_flags, features)?;
+    let raw = Raw { flags: extras.flags, path, value };
+    SpecChecks::new(features, extras.doc_flags, true, false).next(&rules, raw)?;
     let mut specs = Specs::new();
     specs.push(LookupSpec { op, flags: extras.flags, path })?;
-    check_lookups(specs.as_slice(), features)?;
     Ok(LookupRequest { is_single: true, doc_flags: extras.doc_flags, cas: 0, hides_system: false, specs })
 }
 
@@ -87,11 +88,11 @@ pub fn parse_single_mutation<'a>(
     };
     let extras = single_extras(extras)?;
     let (path, value) = split_single(&extras, value)?;
-    check_spec(&rules, extras.flags, path, value, extras.doc_flags, features)?;
+    let raw = Raw { flags: extras.flags, path, value };
+    SpecChecks::new(features, extras.doc_flags, true, true).next(&rules, raw)?;
     check_doc_flags(extras.doc_flags, true, extras.flags & path_flag::XATTR == 0)?;
     let mut specs = Specs::new();
     specs.push(MutationSpec { op, flags: extras.flags, path, value })?;
-    check_mutations(specs.as_slice(), features)?;
     let SingleExtras { expiry, doc_flags, .. } = extras;
     Ok(MutationRequest { is_single: true, doc_flags, expiry, cas: 0, specs })
 }
@@ -135,20 +136,21 @@ pub fn parse_multi_lookup<'a>(
     let (_, doc_flags) = multi_extras(extras, false)?;
     check_revive(doc_flags)?;
     let mut specs = Specs::new();
+    let mut checks = SpecChecks::new(features, doc_flags, false, false);
     let mut rest = value;
     while !rest.is_empty() {
+        specs.check_room()?;
         let head = take(&mut rest, 4, Refusal::invalid("Multi lookup spec truncated"))?;
         let path_len = usize::from(u16::from_be_bytes([head[2], head[3]]));
         let path = take(&mut rest, path_len, Refusal::invalid("Multi lookup path truncated"))?;
         let (code, flags) = (head[0], head[1]);
         let (op, rules) = known(lookup(code), mutation(code).is_some())?;
-        check_spec(&rules, flags, path, b"", doc_flags, features)?;
+        checks.next(&rules, Raw { flags, path, value: b"" })?;
         specs.push(LookupSpec { op, flags, path })?;
     }
     if specs.as_slice().is_empty() {
         return Err(NO_SPEC);
     }
-    check_lookups(specs.as_slice(), features)?;
     Ok(LookupRequest { is_single: false, doc_flags, cas: 0, hides_system: false, specs })
 }
 
@@ -161,8 +163,10 @@ pub fn parse_multi_mutation<'a>(
     let (expiry, doc_flags) = multi_extras(extras, true)?;
     check_doc_flags(doc_flags, false, false)?;
     let mut specs = Specs::new();
+    let mut checks = SpecChecks::new(features, doc_flags, false, true);
     let mut rest = value;
     while !rest.is_empty() {
+        specs.check_room()?;
         let head = take(&mut rest, 8, Refusal::invalid("Multi mutation spec truncated"))?;
         let path_len = usize::from(u16::from_be_bytes([head[2], head[3]]));
         let value_len = u32::from_be_bytes([head[4], head[5], head[6], head[7]]) as usize;
@@ -170,12 +174,12 @@ pub fn parse_multi_mutation<'a>(
         let value = take(&mut rest, value_len, Refusal::invalid("Multi mutation value truncated"))?;
         let (code, flags) = (head[0], head[1]);
         let (op, rules) = known(mutation(code), lookup(code).is_some())?;
-        check_spec(&rules, flags, path, value, doc_flags, features)?;
+        checks.next_op(op == MutationOp::DeleteDoc)?;
+        checks.next(&rules, Raw { flags, path, value })?;
         specs.push(MutationSpec { op, flags, path, value })?;
     }
     if specs.as_slice().is_empty() {
         return Err(NO_SPEC);
     }
-    check_mutations(specs.as_slice(), features)?;
     Ok(MutationRequest { is_single: false, doc_flags, expiry, cas: 0, specs })
 }

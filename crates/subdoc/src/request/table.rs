@@ -67,9 +67,10 @@ pub(super) fn lookup(code: u8) -> Option<(LookupOp, Rules, bool)> {
 /// The mutation with that code, and whether it exists as a command of its own.
 pub(super) fn mutation(code: u8) -> Option<(MutationOp, Rules, bool)> {
     let array = Rules { path: Need::Optional, ..INSERTING };
+    let plain_values = path_flag::MKDIR_P | path_flag::XATTR;
     let (operation, rules) = match code {
         0x01 => {
-            let doc_flags = INSERTING.doc_flags & !doc_flag::CREATE_AS_DELETED;
+            let doc_flags = doc_flag::MKDOC | doc_flag::ADD;
             return Some((MutationOp::SetDoc, Rules { value: Need::Required, doc_flags, ..WHOLE }, false));
         }
         0x04 => {
@@ -90,17 +91,20 @@ pub(super) fn mutation(code: u8) -> Option<(MutationOp, Rules, bool)> {
         0xc7 => (Operation::DictAdd, INSERTING),
         0xc8 => (Operation::DictUpsert, INSERTING),
         0xc9 => {
-            (Operation::Delete, Rules { value: Need::Forbidden, path_flags: path_flag::XATTR, ..EXISTING })
+            let doc_flags = doc_flag::ACCESS_DELETED | doc_flag::REVIVE;
+            let rules = Rules { value: Need::Forbidden, path_flags: path_flag::XATTR, doc_flags, ..EXISTING };
+            (Operation::Delete, rules)
         }
         0xca => (Operation::Replace, EXISTING),
         0xcb => (Operation::ArrayPushLast, array),
         0xcc => (Operation::ArrayPushFirst, array),
-        0xcd => (Operation::ArrayInsert, EXISTING),
-        0xce => (Operation::ArrayAddUnique, array),
-        0xcf => {
-            let path_flags = path_flag::MKDIR_P | path_flag::XATTR;
-            (Operation::Counter, Rules { path_flags, ..INSERTING })
+        0xcd => {
+            let doc_flags = EXISTING.doc_flags | doc_flag::CREATE_AS_DELETED;
+            (Operation::ArrayInsert, Rules { doc_flags, ..EXISTING })
         }
+        // What a macro becomes is not known yet when the elements are compared.
+        0xce => (Operation::ArrayAddUnique, Rules { path_flags: plain_values, ..array }),
+        0xcf => (Operation::Counter, Rules { path_flags: plain_values, ..INSERTING }),
         _ => return None,
     };
     Some((MutationOp::Path(operation), rules, true))

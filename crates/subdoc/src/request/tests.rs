@@ -73,11 +73,9 @@ fn several_attribute_keys_need_the_feature() {
 
 #[test]
 fn virtual_attributes_and_macros_must_be_known() {
-    assert_eq!(
-        lookup(0xc5, 4, "$nope.x").map_err(|refusal| refusal.status),
-        Err(status::UNKNOWN_VIRTUAL_ATTRIBUTE)
-    );
+    assert_eq!(lookup(0xc5, 4, "$nope.x"), Ok(()), "its own result says so");
     assert_eq!(lookup(0xc5, 4, "$document"), Ok(()));
+    assert_eq!(refused(&ALL, &[(0xc8, 4, "$nope", "1")]), Some(status::VIRTUAL_ATTRIBUTE_READ_ONLY));
     let expand = |value| refused(&ALL, &[(0xc8, 0x14, "m", value)]);
     assert_eq!(expand("\"${Mutation.CAS}\""), None);
     assert_eq!(expand("\"${$document}\""), None);
@@ -87,6 +85,47 @@ fn virtual_attributes_and_macros_must_be_known() {
     assert_eq!(expand("\"${Mutation.nope}\""), Some(status::UNKNOWN_MACRO));
     assert_eq!(expand("1"), Some(status::UNKNOWN_MACRO));
     assert_eq!(refused(&ALL, &[(0xcf, 0x14, "m", "1")]), Some(status::INVALID_ARGUMENTS));
+}
+
+#[test]
+fn macros_go_into_arrays_but_not_where_elements_are_compared() {
+    for op in [0xcb, 0xcc] {
+        assert_eq!(refused(&ALL, &[(op, 0x14, "m", "\"${Mutation.CAS}\"")]), None, "{op:#x}");
+    }
+    assert_eq!(refused(&ALL, &[(0xcd, 0x14, "m[0]", "\"${Mutation.CAS}\"")]), None);
+    assert_eq!(refused(&ALL, &[(0xce, 0x14, "m", "\"${Mutation.CAS}\"")]), Some(status::INVALID_ARGUMENTS));
+}
+
+#[test]
+fn document_flags_depend_on_the_operation() {
+    let refused = |doc_flags: u8, spec: (u8, u8, &str, &str)| {
+        parse_multi_mutation(&[doc_flags], &mutation(&[spec]), &ALL).err().map(|refusal| refusal.status)
+    };
+    const ADD: u8 = 0x02;
+    const ACCESS_DELETED: u8 = 0x04;
+    const CREATE_AS_DELETED: u8 = 0x08;
+    let invalid = Some(status::INVALID_ARGUMENTS);
+    assert_eq!(refused(ADD, (0xc9, 0, "a", "")), invalid);
+    assert_eq!(refused(ACCESS_DELETED, (0xc9, 0, "a", "")), None);
+    assert_eq!(refused(ACCESS_DELETED, (0x01, 0, "", "{}")), invalid);
+    assert_eq!(refused(CREATE_AS_DELETED, (0xca, 0, "a", "1")), invalid);
+    assert_eq!(refused(ADD | CREATE_AS_DELETED, (0xcd, 4, "a[0]", "1")), None);
+}
+
+#[test]
+fn the_first_faulty_spec_decides() {
+    let virtual_first = [(0xc8, 4, "$document", "1"), (0xc8, 0x40, "a", "1")];
+    assert_eq!(refused(&ALL, &virtual_first), Some(status::VIRTUAL_ATTRIBUTE_READ_ONLY));
+    let flags_first = [(0xc8, 0x40, "a", "1"), (0xc8, 4, "$document", "1")];
+    assert_eq!(refused(&ALL, &flags_first), Some(status::INVALID_ARGUMENTS));
+    let mut seventeen = vec![(0xc8, 0, "a", "1"); 16];
+    seventeen.push((0xc8, 0xff, "", ""));
+    assert_eq!(refused(&ALL, &seventeen), Some(status::INVALID_COMBINATION));
+    let single = |extras: &[u8], value: &[u8]| {
+        parse_single_mutation(0xc8, extras, value, &ALL).err().map(|refusal| refusal.status)
+    };
+    assert_eq!(single(&[0, 0, 4], b"1"), Some(status::XATTR_INVALID), "an empty key is no key");
+    assert_eq!(refused(&ALL, &[(0xc8, 4, "", "1")]), Some(status::INVALID_ARGUMENTS));
 }
 
 #[test]
