@@ -1,14 +1,16 @@
 //! The command line: what it takes, and what the process ends with.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use base::env::Env;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand};
 use server::ConfigError;
 
-use crate::client::{Dialect, Secret, Target};
+use crate::client::{Dialect, Patience, Secret, Target};
 use crate::commands;
+use crate::units::parse_duration;
 
 /// How a command ended, beyond failing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +103,17 @@ pub struct NodeFlags {
     /// The user's password; better in the environment, where others do not see it
     #[arg(long, value_name = "PASSWORD", env = "STAVE_PASSWORD", hide_env_values = true)]
     pub password: Option<Secret>,
+    /// How long that node, and others that it names, are waited for.
+    #[command(flatten)]
+    pub wait: WaitFlags,
+}
+
+/// How long a node is waited for.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct WaitFlags {
+    /// How long to wait for a connection, an answer, or vBuckets that move: 500ms, 10s, 2m
+    #[arg(long, value_name = "TIME", env = "STAVE_TIMEOUT", default_value = "10s", value_parser = parse_duration)]
+    pub timeout: Duration,
 }
 
 /// Which node and bucket, and as whom.
@@ -137,6 +150,7 @@ impl NodeFlags {
             username: self.username.clone(),
             password,
             bucket: bucket.to_owned(),
+            patience: Patience(self.wait.timeout),
             ..Target::default()
         };
         Ok(target)
@@ -277,6 +291,12 @@ mod tests {
         check_error(
             "bench --seconds 5 --operations 7",
             expect!["error: the argument '--seconds <SECONDS>' cannot be used with '--operations <N>'"],
+        );
+        check_error(
+            "get k --timeout soon",
+            expect![
+                "error: invalid value 'soon' for '--timeout <TIME>': `soon` is no length of time; write it like 500ms, 10s, 2m or 1h, up to a year"
+            ],
         );
         check_error(
             "bench --durability all",

@@ -1,11 +1,12 @@
 //! A whole node in the test's own process, on ports that the system chose.
 
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use base::env::Env;
 use server::{Config, Server, Settings};
 
-use crate::cli::NodeFlags;
+use crate::cli::{NodeFlags, WaitFlags};
 use crate::client::{Client, Dialect, Target};
 
 /// The bucket that is there from the start.
@@ -53,6 +54,7 @@ impl TestServer {
             addr: server.kv_addr().to_string(),
             username: "Administrator".to_owned(),
             password: Some("password".to_owned().into()),
+            wait: WaitFlags { timeout: Duration::from_secs(10) },
         }
     }
 

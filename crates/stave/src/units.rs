@@ -1,5 +1,7 @@
 //! How numbers with units are read from the command line and written to the terminal.
 
+use std::time::Duration;
+
 /// Reads a number of bytes: a plain number, or one with B, KiB, MiB or GiB behind it (K, M and G mean the same).
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let wrong = || format!("`{text}` is not a size; write it like 512, 4KiB, 256MiB or 1GiB");
@@ -18,6 +20,23 @@ pub fn parse_moment(text: &str, now_s: u32) -> Result<u32, String> {
     };
     let age_s = digits.parse::<u32>().ok().and_then(|n| n.checked_mul(unit_s)).ok_or_else(wrong)?;
     Ok(now_s.saturating_sub(age_s))
+}
+
+/// Reads a length of time: a number with ms, s, m or h behind it; a plain number counts seconds.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    const MOST_MS: u64 = 366 * 24 * 3_600_000;
+    let wrong = || format!("`{text}` is no length of time; write it like 500ms, 10s, 2m or 1h, up to a year");
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let unit_ms = match &text[digits..] {
+        "ms" => 1,
+        "" | "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return Err(wrong()),
+    };
+    let ms = text[..digits].parse::<u64>().ok().and_then(|n| n.checked_mul(unit_ms));
+    let ms = ms.filter(|ms| (1..=MOST_MS).contains(ms)).ok_or_else(wrong)?;
+    Ok(Duration::from_millis(ms))
 }
 
 /// A number with a comma at every third digit.
@@ -92,6 +111,20 @@ mod tests {
         assert_eq!(parse_moment("3000d", now_s), Ok(0));
         for bad in ["", "d", "-1d", "1.5h", "3 d", "99999999d", "yesterday", "3\u{e9}"] {
             assert!(parse_moment(bad, now_s).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn reads_lengths_of_time() {
+        let of = |text| parse_duration(text).map(|length| length.as_millis());
+        for (text, ms) in
+            [("250ms", 250), ("10", 10_000), ("10s", 10_000), ("2m", 120_000), ("1h", 3_600_000)]
+        {
+            assert_eq!(of(text), Ok(ms), "{text}");
+        }
+        for bad in ["", "0", "0s", "s", "-1s", "1.5s", "10 s", "9999999h", "99999999999999999999", "3\u{e9}"]
+        {
+            assert!(of(bad).is_err(), "{bad}");
         }
     }
 

@@ -116,6 +116,26 @@ fn set(dev: &Dev, keys: impl Iterator<Item = usize>) {
 }
 
 #[test]
+fn documents_are_written_while_a_node_is_missed() {
+    let dev = Dev::start(&["--nodes", "3", "--replicas", "1", "--bucket", "orders:100MiB"]);
+    let control = (dev.addr("control"), dev.addr("control"));
+    // Nobody serves its vBuckets before others have taken over; each command waits for that.
+    assert_eq!(http(&control, "POST", "/v1/dev/nodes/2/kill", "").0, 200);
+    set(&dev, 0..8);
+    let settings = Command::new(env!("CARGO_BIN_EXE_stave"))
+        .args(["set-param", "exp_pager_stime", "77", "--all-nodes", "--bucket", "orders"])
+        .args(["--addr", dev.field("kv"), "--password", "password"])
+        .output()
+        .expect("the binary is there");
+    let told = String::from_utf8_lossy(&settings.stdout).into_owned();
+    assert!(
+        settings.status.success() && told.matches("exp_pager_stime of orders: 600 -> 77").count() == 2,
+        "{told}"
+    );
+    dev.stop();
+}
+
+#[test]
 fn changes_are_followed_wherever_they_are() {
     let dev = Dev::start(&["--nodes", "3", "--replicas", "1", "--bucket", "orders:100MiB"]);
     let control = (dev.addr("control"), dev.addr("control"));

@@ -7,7 +7,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base::env::Env;
 use base::limits::{DEFAULT_VBUCKETS, MAX_FRAME_BODY_BYTES, MAX_KEY_BYTES};
@@ -18,11 +18,8 @@ use protocol::feature::{Feature, Features};
 use protocol::{ParsedResponse, RequestParts, Status, magic, opcode, parse_response, write_request};
 use server::sasl::client::{self as scram, Exchange};
 
-use super::{ClientError, Dialect, Target};
+use super::{ClientError, Dialect, Map, Target};
 
-/// How long to wait for a connection, and for an answer.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// No answer is larger: stats and documents stay below what a request may hold.
 const MAX_ANSWER_BODY_BYTES: usize = MAX_FRAME_BODY_BYTES;
 const READ_BYTES: usize = 64 << 10;
@@ -70,6 +67,32 @@ impl Answer {
         text.unwrap_or_default().to_owned()
     }
 
+    /// The document that was read; nothing if there is none.
+    pub fn into_document(self, operation: &'static str) -> Result<Option<Document>, ClientError> {
+        if self.is(Status::KeyEnoent) {
+            return Ok(None);
+        }
+        if !self.is(Status::Success) {
+            return Err(self.refused(operation));
+        }
+        let what = "it lacks the flags";
+        let flags =
+            protocol::extras::decode_u32(&self.extras).ok_or(ClientError::Answer { operation, what })?;
+        Ok(Some(Document { value: self.value, cas: self.cas, flags, datatype: self.datatype }))
+    }
+
+    /// What became of a change of a document of this vBucket; nothing if there is no such document.
+    pub fn stored(&self, operation: &'static str, vbucket: VbId) -> Result<Option<Stored>, ClientError> {
+        match Status::from_code(self.status_code) {
+            Some(Status::Success) => {
+                let token = MutationToken::decode(&self.extras);
+                Ok(Some(Stored { cas: self.cas, vbucket, token }))
+            }
+            Some(Status::KeyEnoent) => Ok(None),
+            _ => Err(self.refused(operation)),
+        }
+    }
+
     /// The answer as an error.
     pub fn refused(&self, operation: &'static str) -> ClientError {
         ClientError::Refused { operation, status_code: self.status_code, context: self.context() }
@@ -104,6 +127,11 @@ pub struct Stored {
 #[derive(Debug)]
 pub struct Client {
     stream: TcpStream,
+    /// Where the server was reached.
+    addr: String,
+    /// How long an answer is waited for, and until when the present one is.
+    patience: Duration,
+    deadline: Instant,
     received: Vec<u8>,
     sending: Vec<u8>,
     features: Features,
@@ -121,8 +149,23 @@ impl Client {
 
     /// The same for who can do more, and so asks for more.
     pub fn open_with(env: &Env, target: &Target, more: &[Feature]) -> Result<Client, ClientError> {
+        Client::open_at(env, target, &target.addr, target.patience.0, more)
+    }
+
+    /// The same at another address, with another patience.
+    pub fn open_at(
+        env: &Env,
+        target: &Target,
+        addr: &str,
+        patience: Duration,
+        more: &[Feature],
+    ) -> Result<Client, ClientError> {
+        let deadline = Instant::now() + patience;
         let mut client = Client {
-            stream: connect(&target.addr)?,
+            stream: connect(addr, deadline)?,
+            addr: addr.to_owned(),
+            patience,
+            deadline,
             received: Vec::new(),
             sending: Vec::new(),
             features: Features::NONE,
@@ -139,6 +182,11 @@ impl Client {
             client.vbuckets = client.ask_vbuckets()?;
         }
         Ok(client)
+    }
+
+    /// From now on an answer is waited for so long.
+    pub fn set_patience(&mut self, patience: Duration) {
+        self.patience = patience;
     }
 
     /// What the server granted.
@@ -181,17 +229,7 @@ impl Client {
     /// Reads a document; nothing if there is none.
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Document>, ClientError> {
         const OPERATION: &str = "get";
-        let answer = self.on_key(OPERATION, opcode::GET, key, &[], &[])?;
-        if answer.is(Status::KeyEnoent) {
-            return Ok(None);
-        }
-        if !answer.is(Status::Success) {
-            return Err(answer.refused(OPERATION));
-        }
-        let what = "it lacks the flags";
-        let flags = protocol::extras::decode_u32(&answer.extras)
-            .ok_or(ClientError::Answer { operation: OPERATION, what })?;
-        Ok(Some(Document { value: answer.value, cas: answer.cas, flags, datatype: answer.datatype }))
+        self.on_key(OPERATION, opcode::GET, key, &[], &[])?.into_document(OPERATION)
     }
 
     /// Writes a document, whether it exists or not. `expiry`: 0 never, up to 30 days relative, else seconds since 1970.
@@ -199,22 +237,15 @@ impl Client {
         const OPERATION: &str = "set";
         let extras = StoreExtras { flags: 0, expiry }.encode();
         let answer = self.on_key(OPERATION, opcode::SET, key, &extras, value)?;
-        if answer.is(Status::Success) {
-            Ok(self.stored(key, &answer))
-        } else {
-            Err(answer.refused(OPERATION))
-        }
+        let stored = answer.stored(OPERATION, vbucket_of(key, self.vbuckets))?;
+        stored.ok_or_else(|| answer.refused(OPERATION))
     }
 
     /// Deletes a document; nothing if there is none.
     pub fn delete(&mut self, key: &[u8]) -> Result<Option<Stored>, ClientError> {
         const OPERATION: &str = "delete";
         let answer = self.on_key(OPERATION, opcode::DELETE, key, &[], &[])?;
-        match answer {
-            answer if answer.is(Status::Success) => Ok(Some(self.stored(key, &answer))),
-            answer if answer.is(Status::KeyEnoent) => Ok(None),
-            answer => Err(answer.refused(OPERATION)),
-        }
+        answer.stored(OPERATION, vbucket_of(key, self.vbuckets))
     }
 
     /// The server's figures; an empty group is the general one.
@@ -274,9 +305,21 @@ impl Client {
 
     /// Sends what was queued.
     pub fn flush(&mut self, operation: &'static str) -> Result<(), ClientError> {
-        let sent = self.stream.write_all(&self.sending);
+        self.deadline = Instant::now() + self.patience;
+        let sent = self.stream.set_write_timeout(Some(self.patience));
+        let sent = sent.and_then(|()| self.stream.write_all(&self.sending));
         self.sending.clear();
-        sent.map_err(|source| ClientError::Io { operation, source })
+        sent.map_err(|source| self.failed(operation, source))
+    }
+
+    fn failed(&self, operation: &'static str, source: std::io::Error) -> ClientError {
+        match source.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                let what = format!("no answer from {}", self.addr);
+                ClientError::Waited { operation, waited: self.patience, what }
+            }
+            _ => ClientError::Io { operation, source },
+        }
     }
 
     /// Waits for the answer to a queued request. Answers come in the order of the requests.
@@ -302,11 +345,6 @@ impl Client {
         let parts =
             RequestParts { opcode, vbucket, key: &prefixed, extras, value, ..RequestParts::default() };
         self.request(operation, parts)
-    }
-
-    fn stored(&self, key: &[u8], answer: &Answer) -> Stored {
-        let vbucket = vbucket_of(key, self.vbuckets);
-        Stored { cas: answer.cas, vbucket, token: MutationToken::decode(&answer.extras) }
     }
 
     fn hello(&mut self, env: &Env, wanted: Features) -> Result<(), ClientError> {
@@ -392,49 +430,24 @@ impl Client {
         }
     }
 
-    /// Where the cluster map sends clients with a document of this key, as `HOST:PORT`; `asked` is where this node was
-    /// reached. Nothing if the server has no map, or nobody is active for it now.
-    pub fn active_node(&mut self, key: &[u8], asked: &str) -> Result<Option<String>, ClientError> {
-        let map = self.cluster_map()?;
-        let nodes = nodes_of(&map, asked);
-        // There is nobody else; behind a forwarded port the map's address may be of no use here.
-        if nodes.len() < 2 {
-            return Ok(None);
-        }
-        let at = &map["vBucketMap"][usize::from(vbucket_of(key, self.vbuckets).0)][0];
-        Ok(at.as_u64().and_then(|at| nodes.get(usize::try_from(at).ok()?).cloned()))
-    }
-
-    /// The nodes that have vBuckets, as `HOST:PORT`; none if the server has no map.
-    pub fn nodes(&mut self, asked: &str) -> Result<Vec<String>, ClientError> {
-        Ok(nodes_of(&self.cluster_map()?, asked))
-    }
-
-    /// Which vBucket is where; null if the server has no map.
-    fn cluster_map(&mut self) -> Result<serde_json::Value, ClientError> {
+    /// The bucket's cluster map; nothing if the server has none.
+    pub fn map(&mut self) -> Result<Option<Map>, ClientError> {
         const OPERATION: &str = "cluster map";
         let parts = RequestParts { opcode: opcode::GET_CLUSTER_CONFIG, ..RequestParts::default() };
         let answer = self.request(OPERATION, parts)?;
         if !answer.is(Status::Success) {
-            return Ok(serde_json::Value::Null);
+            return Ok(None);
         }
-        let mut config = serde_json::from_slice::<serde_json::Value>(&answer.value).unwrap_or_default();
-        Ok(config["vBucketServerMap"].take())
+        let what = "it is no configuration of a bucket";
+        let map = Map::read(&answer.value, &self.addr);
+        map.ok_or(ClientError::Answer { operation: OPERATION, what }).map(Some)
     }
 
     /// The number of vBuckets, which is the length of the cluster map; the usual number if the server has no map.
     fn ask_vbuckets(&mut self) -> Result<u16, ClientError> {
-        const OPERATION: &str = "cluster map";
-        let parts = RequestParts { opcode: opcode::GET_CLUSTER_CONFIG, ..RequestParts::default() };
-        let answer = self.request(OPERATION, parts)?;
-        if !answer.is(Status::Success) {
-            return Ok(DEFAULT_VBUCKETS);
-        }
-        let config = serde_json::from_slice::<serde_json::Value>(&answer.value).ok();
-        let map = config.as_ref().and_then(|json| json.pointer("/vBucketServerMap/vBucketMap")?.as_array());
-        let vbuckets = map.and_then(|map| u16::try_from(map.len()).ok()).filter(|n| n.is_power_of_two());
+        let Some(map) = self.map()? else { return Ok(DEFAULT_VBUCKETS) };
         let what = "the number of vBuckets is not a power of two";
-        vbuckets.ok_or(ClientError::Answer { operation: OPERATION, what })
+        map.vbuckets().ok_or(ClientError::Answer { operation: "cluster map", what })
     }
 
     fn send(&mut self, operation: &'static str, mut parts: RequestParts<'_>) -> Result<u32, ClientError> {
@@ -444,7 +457,7 @@ impl Client {
         if !write_request(&mut self.sending, &parts) {
             return Err(ClientError::TooLong { operation });
         }
-        self.stream.write_all(&self.sending).map_err(|source| ClientError::Io { operation, source })?;
+        self.flush(operation)?;
         Ok(self.opaque)
     }
 
@@ -474,6 +487,11 @@ impl Client {
     }
 
     fn read_more(&mut self, operation: &'static str) -> Result<(), ClientError> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        let limit = if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(Some(left)) };
+        limit
+            .and_then(|left| self.stream.set_read_timeout(left))
+            .map_err(|source| self.failed(operation, source))?;
         let have = self.received.len();
         self.received.resize(have + READ_BYTES, 0);
         let outcome = loop {
@@ -486,7 +504,7 @@ impl Client {
         match outcome {
             Ok(0) => Err(ClientError::Closed { operation }),
             Ok(_) => Ok(()),
-            Err(source) => Err(ClientError::Io { operation, source }),
+            Err(source) => Err(self.failed(operation, source)),
         }
     }
 }
@@ -502,28 +520,16 @@ fn expect_login(answer: &Answer, expected: Status, target: &Target) -> Result<()
 }
 
 /// Tries every address of the host.
-fn connect(addr: &str) -> Result<TcpStream, ClientError> {
+fn connect(addr: &str, deadline: Instant) -> Result<TcpStream, ClientError> {
     let failed = |source| ClientError::Connect { addr: addr.to_owned(), source };
     let mut last = std::io::Error::new(ErrorKind::NotFound, "the host has no address");
     for addr in addr.to_socket_addrs().map_err(failed)? {
-        match TcpStream::connect_timeout(&addr, CONNECT_TIMEOUT).and_then(with_options) {
+        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        let connected = TcpStream::connect_timeout(&addr, left);
+        match connected.and_then(|stream| stream.set_nodelay(true).map(|()| stream)) {
             Ok(stream) => return Ok(stream),
             Err(error) => last = error,
         }
     }
     Err(failed(last))
-}
-
-fn with_options(stream: TcpStream) -> std::io::Result<TcpStream> {
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
-    stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
-    Ok(stream)
-}
-
-/// The nodes in a cluster map; `asked` is where the server was reached.
-fn nodes_of(map: &serde_json::Value, asked: &str) -> Vec<String> {
-    let host = asked.rsplit_once(':').map_or(asked, |(host, _)| host);
-    let servers = map["serverList"].as_array().into_iter().flatten();
-    servers.filter_map(|server| Some(server.as_str()?.replace("$HOST", host))).collect()
 }

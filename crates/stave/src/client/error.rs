@@ -1,9 +1,12 @@
 //! Why a request of the client came to nothing.
 
 use std::io;
+use std::time::Duration;
 
 use protocol::{FrameError, Status};
 use thiserror::Error;
+
+use crate::units::duration;
 
 /// Why a request of the client came to nothing.
 #[derive(Debug, Error)]
@@ -29,6 +32,26 @@ pub enum ClientError {
     Closed {
         /// What was under way.
         operation: &'static str,
+    },
+    /// It took longer than the user wants to wait.
+    #[error("{operation}: gave up after {}: {what}; --timeout gives it longer", duration(waited.as_nanos() as u64))]
+    Waited {
+        /// What was under way.
+        operation: &'static str,
+        /// For how long.
+        waited: Duration,
+        /// What was waited for.
+        what: String,
+    },
+    /// The answer to a change was lost.
+    #[error(
+        "{operation}: {why}; it is not known whether the change was made: read the document before you repeat it"
+    )]
+    Unknown {
+        /// What was wanted.
+        operation: &'static str,
+        /// Why there is no answer.
+        why: String,
     },
     /// The server sent something that is no answer.
     #[error("the server's bytes are not the memcached binary protocol ({0}); is this the KV port?")]
@@ -91,6 +114,22 @@ pub enum ClientError {
         /// What the server added in words, maybe nothing.
         context: String,
     },
+}
+
+impl ClientError {
+    /// Whether the same may succeed later.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            ClientError::Connect { .. }
+            | ClientError::Io { .. }
+            | ClientError::Closed { .. }
+            | ClientError::Waited { .. } => true,
+            ClientError::Refused { status_code, .. } => {
+                matches!(Status::from_code(*status_code), Some(Status::Etmpfail | Status::Ebusy))
+            }
+            _ => false,
+        }
+    }
 }
 
 /// A status by its name in the error map and in words, or as a number.

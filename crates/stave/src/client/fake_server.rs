@@ -39,6 +39,50 @@ pub struct Habits {
     pub close_after: Option<u32>,
     /// Sends a request of its own before each answer.
     pub chatty: bool,
+    /// The cluster that it belongs to; alone if not given.
+    pub cluster: Option<SharedMap>,
+    /// Closes the connection instead of answering this request.
+    pub closes_at: Option<u8>,
+}
+
+/// What the servers of a cluster know together.
+#[derive(Debug, Default)]
+pub struct FakeMap {
+    pub revision: u32,
+    pub servers: Vec<String>,
+    /// The place of the server that is active for all vBuckets; -1 for none.
+    pub active: i32,
+    /// Whether refusals bring the map.
+    pub is_told: bool,
+    /// After so many questions another one is active, with the next revision.
+    pub then: Option<(u32, i32)>,
+}
+
+pub type SharedMap = Arc<Mutex<FakeMap>>;
+
+impl FakeMap {
+    /// Counts a question; what is moved then is moved for the next one.
+    fn asked(&mut self) {
+        match &mut self.then {
+            Some((0, active)) => {
+                self.active = *active;
+                self.revision += 1;
+                self.then = None;
+            }
+            Some((left, _)) => *left -= 1,
+            None => {}
+        }
+    }
+
+    fn config(&self) -> Vec<u8> {
+        let map = vec![[self.active]; VBUCKETS.into()];
+        let (revision, servers) = (self.revision, &self.servers);
+        serde_json::json!({
+            "rev": revision, "revEpoch": 1, "vBucketServerMap": { "serverList": servers, "vBucketMap": map }
+        })
+        .to_string()
+        .into_bytes()
+    }
 }
 
 impl Default for Habits {
@@ -49,6 +93,8 @@ impl Default for Habits {
             refuse_sets: (0, 0),
             close_after: None,
             chatty: false,
+            cluster: None,
+            closes_at: None,
         }
     }
 }
@@ -67,6 +113,10 @@ impl FakeServer {
     pub fn start(habits: Habits) -> FakeServer {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap().to_string();
+        if let Some(map) = &habits.cluster {
+            map.lock().unwrap().servers.push(addr.clone());
+        }
+        let own = addr.clone();
         let documents = Arc::new(Mutex::new(HashMap::new()));
         let settings = [("ep_max_size", "268435456"), ("ep_mem_high_wat_percent", "85"), ("ep_novel", "1")];
         let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned()));
@@ -78,7 +128,8 @@ impl FakeServer {
                 let (documents, habits, refusals) = (shared.clone(), habits.clone(), refusals.clone());
                 let (challenge, features) = (None, Features::NONE);
                 let settings = shared_settings.clone();
-                let session = Session { documents, settings, habits, refusals, challenge, features };
+                let addr = own.clone();
+                let session = Session { documents, settings, habits, refusals, challenge, features, addr };
                 std::thread::spawn(move || session.serve(stream));
             }
         });
@@ -116,6 +167,7 @@ struct Session {
     /// The client's first message without its header, and the server's.
     challenge: Option<(String, String)>,
     features: Features,
+    addr: String,
 }
 
 impl Session {
@@ -126,7 +178,8 @@ impl Session {
             received.extend_from_slice(&chunk[..count]);
             while let Parsed::Request { request, total_len } = parse(&received, Limits::AUTHENTICATED) {
                 requests += 1;
-                if self.habits.close_after.is_some_and(|limit| requests > limit) {
+                let is_last = self.habits.close_after.is_some_and(|limit| requests > limit);
+                if is_last || self.habits.closes_at == Some(request.opcode) {
                     return;
                 }
                 if self.habits.chatty {
@@ -162,8 +215,17 @@ impl Session {
             opcode::SELECT_BUCKET if request.key == BUCKET.as_bytes() => Status::Success,
             opcode::SELECT_BUCKET => Status::Eaccess,
             opcode::GET_CLUSTER_CONFIG => {
-                let map = vec!["[0]"; VBUCKETS.into()].join(",");
-                value = format!(r#"{{"vBucketServerMap":{{"vBucketMap":[{map}]}}}}"#).into_bytes();
+                match &self.habits.cluster {
+                    Some(map) => {
+                        let mut map = map.lock().unwrap();
+                        value = map.config();
+                        map.asked();
+                    }
+                    None => {
+                        let map = vec!["[0]"; VBUCKETS.into()].join(",");
+                        value = format!(r#"{{"vBucketServerMap":{{"vBucketMap":[{map}]}}}}"#).into_bytes();
+                    }
+                }
                 Status::Success
             }
             opcode::STAT if request.key == b"nonsense" => {
@@ -228,6 +290,17 @@ impl Session {
         if self.features.has(Feature::Collections) {
             let vbucket = base::vbucket_map::vbucket_of(&request.key[1..], VBUCKETS);
             assert_eq!((request.key[0], request.vbucket), (0, vbucket));
+        }
+        if let Some(map) = &self.habits.cluster {
+            let mut map = map.lock().unwrap();
+            let active = usize::try_from(map.active).ok().and_then(|at| map.servers.get(at));
+            if active != Some(&self.addr) {
+                if map.is_told {
+                    *value = map.config();
+                }
+                map.asked();
+                return Status::NotMyVbucket;
+            }
         }
         let mut documents = self.documents.lock().unwrap();
         match request.opcode {

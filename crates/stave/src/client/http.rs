@@ -5,7 +5,7 @@
     reason = "the client's end is not part of a node"
 )]
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
@@ -16,9 +16,10 @@ use serde_json::Value;
 
 use super::Secret;
 use super::error::after_no_connection;
+use crate::units::duration;
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a node is waited for, if the user did not say.
+pub const HTTP_PATIENCE: Duration = Duration::from_secs(30);
 /// Answers that are longer are none of ours.
 const MAX_ANSWER_BYTES: u64 = 16 << 20;
 
@@ -31,6 +32,8 @@ pub struct HttpTarget {
     pub username: String,
     /// The user's password.
     pub password: Secret,
+    /// How long a connection, and an answer, is waited for.
+    pub patience: Duration,
 }
 
 impl HttpTarget {
@@ -79,9 +82,19 @@ impl HttpTarget {
             self.addr,
             body.len()
         );
-        stream.write_all(request.as_bytes())?;
         let mut answer = Vec::new();
-        stream.take(MAX_ANSWER_BYTES).read_to_end(&mut answer)?;
+        let answered = stream.write_all(request.as_bytes());
+        let answered = answered.and_then(|()| stream.take(MAX_ANSWER_BYTES).read_to_end(&mut answer));
+        if let Err(error) = answered {
+            let is_slow = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
+            let waited = duration(self.patience.as_nanos() as u64);
+            let why = anyhow::Error::new(error);
+            return Err(if is_slow {
+                why.context(format!("no answer for {waited}; --timeout gives it longer"))
+            } else {
+                why
+            });
+        }
         let answer = String::from_utf8_lossy(&answer);
         let status = answer.split(' ').nth(1).and_then(|code| code.parse().ok());
         match (status, answer.split_once("\r\n\r\n")) {
@@ -103,10 +116,10 @@ impl HttpTarget {
     fn connect_to(&self) -> std::io::Result<TcpStream> {
         let mut last = std::io::Error::new(std::io::ErrorKind::NotFound, "the host has no address");
         for addr in self.addr.to_socket_addrs()? {
-            match TcpStream::connect_timeout(&addr, CONNECT_TIMEOUT) {
+            match TcpStream::connect_timeout(&addr, self.patience) {
                 Ok(stream) => {
-                    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
-                    stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
+                    stream.set_read_timeout(Some(self.patience))?;
+                    stream.set_write_timeout(Some(self.patience))?;
                     return Ok(stream);
                 }
                 Err(error) => last = error,
@@ -146,8 +159,8 @@ mod tests {
     #[test]
     fn what_is_wrong_with_an_address_is_said() {
         let why = |addr: &str| {
-            let target =
-                HttpTarget { addr: addr.to_owned(), username: String::new(), password: Secret::default() };
+            let (addr, patience) = (addr.to_owned(), HTTP_PATIENCE);
+            let target = HttpTarget { addr, username: String::new(), password: Secret::default(), patience };
             format!("{:#}", target.request("GET", "/", None).expect_err("nobody is there"))
         };
         for addr in ["127.0.0.1", "::1", "[::1]", "h:"] {

@@ -1,11 +1,11 @@
-//! A client of one node: one connection, one request at a time.
-//!
-//! For a quick look and for opening the load generator's connections; it follows no cluster map.
+//! Clients: [`Client`] is a connection to one node, [`Cluster`] finds the node of each document by the cluster map.
 
+mod cluster;
 mod connection;
 pub mod dcp;
 mod error;
 mod http;
+mod map;
 mod target;
 
 #[cfg(test)]
@@ -13,7 +13,9 @@ pub(crate) mod fake_server;
 #[cfg(test)]
 mod tests;
 
+pub use cluster::{Cluster, DocRequest};
 pub use connection::{Answer, Client, Document, Stored};
 pub use error::{ClientError, status_name};
-pub use http::HttpTarget;
-pub use target::{Dialect, Secret, Target};
+pub use http::{HTTP_PATIENCE, HttpTarget};
+pub use map::Map;
+pub use target::{Dialect, Patience, Secret, Target};

@@ -1,6 +1,7 @@
 //! Whom to talk to, and as whom.
 
 use std::sync::Mutex;
+use std::time::Duration;
 
 use server::sasl::client::SaltedPassword;
 
@@ -40,6 +41,21 @@ impl std::fmt::Debug for Secret {
     }
 }
 
+/// How long a node is waited for, at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience(pub Duration);
+
+impl Patience {
+    /// Of commands whose users did not say.
+    pub const DEFAULT: Patience = Patience(Duration::from_secs(10));
+}
+
+impl Default for Patience {
+    fn default() -> Patience {
+        Patience::DEFAULT
+    }
+}
+
 /// A server, and what is needed to be let in.
 #[derive(Debug, Default)]
 pub struct Target {
@@ -53,6 +69,8 @@ pub struct Target {
     pub password: Secret,
     /// The bucket to select.
     pub bucket: String,
+    /// How long a connection, an answer, or a vBucket that moves is waited for.
+    pub patience: Patience,
     /// Filled by the first log-in: deriving a key takes milliseconds, and is done once for many connections.
     pub known: KnownKey,
 }
@@ -66,6 +84,7 @@ impl Target {
             username: self.username.clone(),
             password: Secret(self.password.0.clone()),
             bucket: self.bucket.clone(),
+            patience: self.patience,
             known: KnownKey::default(),
         }
     }

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use super::dcp_tail::watch_interrupt;
 use crate::cli::{Outcome, WrongArguments};
 use crate::client::{HttpTarget, Secret};
+use crate::units::parse_duration;
 
 /// Between two looks at how far it is.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -135,6 +136,9 @@ struct To {
     /// The user's password; better in the environment, where others do not see it
     #[arg(long, value_name = "PASSWORD", env = "STAVE_PASSWORD", hide_env_values = true)]
     password: Option<Secret>,
+    /// How long to wait for an answer of the node, not for a rebalance to end: 500ms, 10s, 2m
+    #[arg(long, value_name = "TIME", env = "STAVE_TIMEOUT", default_value = "30s", value_parser = parse_duration)]
+    timeout: Duration,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -145,7 +149,8 @@ impl To {
         let Some(password) = self.password.clone() else {
             bail!(WrongArguments("a password is needed: set STAVE_PASSWORD or give --password".to_owned()));
         };
-        Ok(HttpTarget { addr: self.addr.clone(), username: self.username.clone(), password })
+        let (addr, username, patience) = (self.addr.clone(), self.username.clone(), self.timeout);
+        Ok(HttpTarget { addr, username, password, patience })
     }
 }
 

@@ -18,7 +18,7 @@ use protocol::{RequestParts, Status, opcode};
 
 use crate::cli::{NodeFlags, Outcome, WrongArguments};
 use crate::client::dcp::{
-    Event, Position, Start, Watch, Wishes, follow_everywhere, high_seqnos, members, newest_histories,
+    Event, Position, Start, Watch, Wishes, ask_everywhere, follow_everywhere, high_seqnos, newest_histories,
 };
 use crate::client::{Client, ClientError, Dialect, Target};
 
@@ -36,7 +36,8 @@ const NOOP_INTERVAL_S: u32 = 20;
 
 Each line is one change: what happened, vBucket, seqno, key and value.
 Ctrl-C ends it. A connection that breaks is made again, and the streams go on where they were.
-In a cluster all of its nodes are followed, and vBuckets wherever they move.")]
+In a cluster all of its nodes are followed, and vBuckets wherever they move: any of its nodes may be named.
+--timeout counts until all vBuckets are found; from then on it follows until it is told to end.")]
 pub struct DcpTailFlags {
     /// The bucket to follow
     #[arg(value_name = "BUCKET")]
@@ -102,7 +103,7 @@ pub(crate) fn tail(
     if flags.count == Some(0) {
         return Ok(Outcome::Done);
     }
-    follow_everywhere(env, &target, &wishes, starts, &mut tail)?;
+    follow_everywhere(env, &target, &wishes, starts, None, &mut tail)?;
     if let Some(error) = tail.failed {
         return Err(error.into());
     }
@@ -136,18 +137,19 @@ fn begin<'a>(
 
 /// Where each vBucket is followed from, of all nodes of the cluster.
 fn starts(env: &Env, target: &Target, flags: &DcpTailFlags) -> anyhow::Result<Vec<Start>> {
-    let mut starts = Vec::new();
-    for member in members(env, target)? {
-        starts.extend(starts_of(&mut Client::open(env, &member)?, flags)?);
+    let vbuckets = Client::open(env, target)?.vbuckets();
+    if let Some(wanted) = flags.vbucket.filter(|wanted| *wanted >= vbuckets) {
+        bail!(WrongArguments(format!("there is no vBucket {wanted}: the last one is {}", vbuckets - 1)));
     }
-    if let (Some(wanted), true) = (flags.vbucket, starts.is_empty()) {
-        bail!(WrongArguments(format!("no node is active for vBucket {wanted}")));
-    }
-    Ok(starts)
+    let ask = &mut |client: &mut Client| {
+        let starts = starts_of(client, flags)?;
+        Ok(starts.into_iter().map(|start| (start.vb, start)).collect())
+    };
+    Ok(ask_everywhere(env, target, flags.vbucket.map(VbId), ask)?.into_values().collect())
 }
 
 /// The same of one node.
-fn starts_of(client: &mut Client, flags: &DcpTailFlags) -> anyhow::Result<Vec<Start>> {
+fn starts_of(client: &mut Client, flags: &DcpTailFlags) -> Result<Vec<Start>, ClientError> {
     let mut all = high_seqnos(client)?;
     all.retain(|(vb, _)| flags.vbucket.is_none_or(|wanted| vb.0 == wanted));
     let vbuckets: Vec<VbId> = all.iter().map(|(vb, _)| *vb).collect();

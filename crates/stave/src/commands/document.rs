@@ -3,20 +3,22 @@
 use std::io::{IsTerminal, Read, Write};
 
 use anyhow::{Context, bail};
-use base::CollectionId;
 use base::env::Env;
 use base::limits::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 use clap::Args;
 
-use crate::cli::{Outcome, ServerFlags, WrongArguments};
-use crate::client::{Client, Dialect, Stored, Target};
+use crate::cli::{Outcome, ServerFlags};
+use crate::client::{Cluster, Dialect, Stored};
 
 /// Print a document.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Examples:
   stave get user::42
   stave get user::42 --meta
-  stave get order::7 --collection shop.orders")]
+  stave get order::7 --collection shop.orders
+  stave get user::42 --addr 10.0.0.2 --timeout 2s
+
+In a cluster any of its nodes may be named: the document is read where it is, also while vBuckets move.")]
 pub struct GetFlags {
     /// The document's key
     #[arg(value_parser = parse_key)]
@@ -34,7 +36,9 @@ pub struct GetFlags {
   stave set user::42 '{\"name\":\"Ada\"}' --json-check
   stave set picture::7 - < picture.png
   stave set session::1 token --expiry 3600
-  stave set order::7 '{}' --collection shop.orders")]
+  stave set order::7 '{}' --collection shop.orders
+
+In a cluster any of its nodes may be named: the document is written where it belongs, also while vBuckets move.")]
 pub struct SetFlags {
     /// The document's key
     #[arg(value_parser = parse_key)]
@@ -54,7 +58,9 @@ pub struct SetFlags {
 /// Delete a document.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Example:
-  stave delete user::42")]
+  stave delete user::42
+
+In a cluster any of its nodes may be named.")]
 pub struct DeleteFlags {
     /// The document's key
     #[arg(value_parser = parse_key)]
@@ -74,26 +80,12 @@ struct Place {
 }
 
 impl Place {
-    /// A client of the node that is active for a key; the map of whichever node was named says which that is.
-    fn open(&self, env: &Env, key: &str) -> anyhow::Result<Client> {
-        let target = self.server.target(Dialect::Couchbase)?;
-        let mut client = Client::open(env, &target)?;
-        if let Some(addr) = client.active_node(key.as_bytes(), &target.addr)?
-            && addr != target.addr
-        {
-            client = Client::open(env, &Target { addr, ..target })?;
-        }
+    /// The cluster that the named node belongs to: each document is looked for where it is.
+    fn open<'e>(&self, env: &'e Env) -> anyhow::Result<Cluster<'e>> {
+        let mut cluster = Cluster::open(env, self.server.target(Dialect::Couchbase)?, &[])?;
         let name = &self.collection;
-        let id = match name.strip_prefix("0x") {
-            Some(id) => {
-                let id = u32::from_str_radix(id, 16);
-                CollectionId(id.map_err(|_| WrongArguments(format!("`{name}` is no collection")))?)
-            }
-            None if name == "_default._default" => CollectionId::DEFAULT,
-            None => client.collection_id(name).with_context(|| format!("collection `{name}`"))?,
-        };
-        client.use_collection(id);
-        Ok(client)
+        cluster.use_collection(name).with_context(|| format!("collection `{name}`"))?;
+        Ok(cluster)
     }
 }
 
@@ -112,7 +104,7 @@ fn not_found(key: &str) -> Outcome {
 
 /// Runs `stave get`.
 pub fn get(env: &Env, flags: &GetFlags) -> anyhow::Result<Outcome> {
-    let Some(document) = flags.place.open(env, &flags.key)?.get(flags.key.as_bytes())? else {
+    let Some(document) = flags.place.open(env)?.get(flags.key.as_bytes())? else {
         return Ok(not_found(&flags.key));
     };
     if flags.meta {
@@ -141,14 +133,14 @@ pub fn set(env: &Env, flags: &SetFlags) -> anyhow::Result<Outcome> {
         serde_json::from_slice::<serde::de::IgnoredAny>(&value)
             .context("the value is not JSON; mend it, or leave --json-check out")?;
     }
-    let stored = flags.place.open(env, &flags.key)?.set(flags.key.as_bytes(), &value, flags.expiry)?;
+    let stored = flags.place.open(env)?.set(flags.key.as_bytes(), &value, flags.expiry)?;
     println!("stored, {}", describe(&stored));
     Ok(Outcome::Done)
 }
 
 /// Runs `stave delete`.
 pub fn delete(env: &Env, flags: &DeleteFlags) -> anyhow::Result<Outcome> {
-    match flags.place.open(env, &flags.key)?.delete(flags.key.as_bytes())? {
+    match flags.place.open(env)?.delete(flags.key.as_bytes())? {
         Some(stored) => println!("deleted, {}", describe(&stored)),
         None => return Ok(not_found(&flags.key)),
     }

@@ -17,7 +17,9 @@ use serde_json::json;
 
 use super::dcp_tail::watch_interrupt;
 use crate::cli::{NodeFlags, Outcome};
-use crate::client::dcp::{Event, Position, Start, Watch, Wishes, follow_everywhere, high_seqnos_of, members};
+use crate::client::dcp::{
+    Event, Position, Start, Watch, Wishes, ask_everywhere, follow_everywhere, high_seqnos,
+};
 use crate::client::{ClientError, Dialect, Target};
 use crate::units::{bytes, thousands};
 
@@ -34,7 +36,8 @@ const SAY_EVERY: Duration = Duration::from_secs(1);
   stave drain default --connections 2
   stave drain default --keys-only --json | jq .items_per_second
 
-Reads up to the changes that are the last ones when it begins, and counts them; in a cluster from all of its nodes.")]
+Reads up to the changes that are the last ones when it begins, and counts them; in a cluster from all of its nodes,
+any of which may be named. While vBuckets move it waits for them, as long as --timeout.")]
 pub struct DrainFlags {
     /// The bucket to read
     #[arg(value_name = "BUCKET")]
@@ -92,7 +95,7 @@ pub fn run(env: &Env, flags: &DrainFlags) -> anyhow::Result<Outcome> {
 /// Reads everything; what was read.
 pub(crate) fn drain(env: &Env, flags: &DrainFlags, interrupted: &AtomicBool) -> anyhow::Result<Summary> {
     let target = flags.node.target(&flags.bucket, Dialect::Couchbase)?;
-    let all = high_seqnos_of(env, &members(env, &target)?)?;
+    let all = ask_everywhere(env, &target, None, &mut high_seqnos)?;
     let filled: Vec<(VbId, Seqno)> = all.into_iter().filter(|(_, high)| high.0 > 0).collect();
     let goal: u64 = filled.iter().map(|(_, high)| high.0).sum();
     let counters = Counters::default();
@@ -141,8 +144,10 @@ fn read(
         noop_interval_s: NOOP_INTERVAL_S,
         filter: Vec::new(),
     };
-    let mut reader = Reading { counters, interrupted, broken_off: None };
-    follow_everywhere(env, target, &wishes, starts.to_vec(), &mut reader)?;
+    let heard = env.clock.monotonic();
+    let patience = target.patience.0;
+    let mut reader = Reading { env, counters, interrupted, patience, heard, broken_off: None };
+    follow_everywhere(env, target, &wishes, starts.to_vec(), Some(patience), &mut reader)?;
     match reader.broken_off {
         Some((vb, reason)) => Err(anyhow!("vBucket {vb}: the stream ended before its end: {reason:?}")),
         None => Ok(()),
@@ -150,6 +155,10 @@ fn read(
 }
 
 struct Reading<'a> {
+    env: &'a Env,
+    patience: Duration,
+    /// When something came last.
+    heard: Duration,
     counters: &'a Counters,
     interrupted: &'a AtomicBool,
     broken_off: Option<(VbId, EndReason)>,
@@ -157,6 +166,7 @@ struct Reading<'a> {
 
 impl Watch for Reading<'_> {
     fn event(&mut self, event: Event<'_>) -> ControlFlow<()> {
+        self.heard = self.env.clock.monotonic();
         let add = |counter: &AtomicU64, n: usize| counter.fetch_add(n as u64, Ordering::Relaxed);
         match event {
             Event::Message(message) => {
@@ -190,9 +200,8 @@ impl Watch for Reading<'_> {
         }
     }
 
-    fn disconnected(&mut self, error: &ClientError) -> ControlFlow<()> {
-        // Whoever cannot connect at all should hear it at once.
-        if matches!(error, ClientError::Connect { .. }) {
+    fn disconnected(&mut self, _error: &ClientError) -> ControlFlow<()> {
+        if self.env.clock.monotonic() - self.heard >= self.patience {
             return ControlFlow::Break(());
         }
         self.counters.reconnects.fetch_add(1, Ordering::Relaxed);

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 
 use super::dcp_tail::watch_interrupt;
 use crate::cli::{Outcome, WrongArguments};
-use crate::client::{HttpTarget, Secret};
-use crate::units::{bytes, duration, thousands};
+use crate::client::{HTTP_PATIENCE, HttpTarget, Secret};
+use crate::units::{bytes, duration, parse_duration, thousands};
 
 /// Between two looks at how far it is.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -44,9 +44,9 @@ pub struct Flags {
     /// The user's password at the node `--from`, if it is another one
     #[arg(long, value_name = "PASSWORD", env = "STAVE_FROM_PASSWORD", hide_env_values = true)]
     pub(crate) from_password: Option<Secret>,
-    /// Give up after so many seconds; the nodes go on
-    #[arg(long, value_name = "SECONDS")]
-    pub(crate) timeout: Option<u32>,
+    /// Give up after this, such as 90s or 10m; the nodes go on. If not given it waits to the end
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub(crate) timeout: Option<Duration>,
     /// Say nothing while it goes on
     #[arg(long)]
     pub(crate) quiet: bool,
@@ -159,7 +159,7 @@ impl<'a> Work<'a> {
             env,
             flags,
             interrupted,
-            target: HttpTarget { addr, username, password },
+            target: HttpTarget { addr, username, password, patience: HTTP_PATIENCE },
             from_password,
             path: format!("/v1/buckets/{}/replication", flags.bucket),
             begun_ns: env.clock.monotonic_ns(),
@@ -194,7 +194,8 @@ impl<'a> Work<'a> {
                 progress.end();
                 return Ok(link.clone());
             }
-            let is_overdue = self.flags.timeout.is_some_and(|timeout| self.seconds() >= timeout.into());
+            let is_overdue =
+                self.flags.timeout.is_some_and(|timeout| self.seconds() >= timeout.as_secs_f64());
             if is_overdue || self.interrupted.load(Ordering::Relaxed) {
                 progress.end();
                 let why = if is_overdue { "not done in time" } else { "interrupted" };

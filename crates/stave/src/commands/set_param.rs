@@ -2,18 +2,19 @@
 
 use std::io::Write;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use base::env::Env;
 use clap::Args;
 use engine::settings::{SETTINGS, Setting, find};
 use protocol::Status;
 
 use crate::cli::{Outcome, ServerFlags, WrongArguments};
+use crate::client::dcp::members;
 use crate::client::{Client, ClientError, Dialect};
 
 /// Change a setting of a bucket while it serves.
 ///
-/// The change holds until the node stops. To keep it, write it into the configuration file, under `[bucket.settings]`
+/// The change holds at the node that is named, until that node stops. To keep it, write it into the configuration file, under `[bucket.settings]`
 /// of the bucket's table.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Examples:
@@ -21,6 +22,7 @@ use crate::client::{Client, ClientError, Dialect};
   stave set-param max_size 2GiB --bucket orders
   stave set-param mem_high_wat_percent 90
   stave set-param mem_high_wat_percent       # shows it
+  stave set-param exp_pager_stime 60 --all-nodes --json
 
 `stave stats config` shows what all settings are now.")]
 pub struct SetParamFlags {
@@ -33,9 +35,12 @@ pub struct SetParamFlags {
     /// Show all settings with their defaults and what they take; needs no server
     #[arg(long, conflicts_with_all = ["name", "value"])]
     list: bool,
-    /// Print JSON
+    /// Print JSON, one object for each node
     #[arg(long)]
     json: bool,
+    /// Change it at every node of the cluster, not only at the one that is named
+    #[arg(long, conflicts_with = "list")]
+    all_nodes: bool,
     #[command(flatten)]
     server: ServerFlags,
 }
@@ -43,11 +48,7 @@ pub struct SetParamFlags {
 /// Runs the command.
 pub fn run(env: &Env, flags: &SetParamFlags) -> anyhow::Result<Outcome> {
     let text = match &flags.name {
-        Some(name) => {
-            let mut client = Client::open(env, &flags.server.target(Dialect::Couchbase)?)?;
-            let told = change(&mut client, name, flags.value.as_deref())?;
-            if flags.json { told.json(&flags.server.bucket) } else { told.text(&flags.server.bucket) }
-        }
+        Some(name) => at_nodes(env, flags, name)?,
         None if flags.json => list_json(),
         None => list(),
     };
@@ -58,6 +59,28 @@ pub fn run(env: &Env, flags: &SetParamFlags) -> anyhow::Result<Outcome> {
         );
     }
     Ok(Outcome::Done)
+}
+
+/// Shows or changes a setting at the node that is named, or at all; what is to be printed.
+fn at_nodes(env: &Env, flags: &SetParamFlags, name: &str) -> anyhow::Result<String> {
+    let (target, bucket) = (flags.server.target(Dialect::Couchbase)?, &flags.server.bucket);
+    let nodes = if flags.all_nodes { members(env, &target)? } else { vec![target] };
+    let mut text = String::new();
+    for node in &nodes {
+        let told = Client::open(env, node)
+            .map_err(anyhow::Error::from)
+            .and_then(|mut client| change(&mut client, name, flags.value.as_deref()));
+        let told = told.with_context(|| {
+            let done = if flags.value.is_some() && !text.is_empty() { "; changed before:\n" } else { "" };
+            format!("{}{done}{}", node.addr, if done.is_empty() { "" } else { text.as_str() })
+        })?;
+        if flags.all_nodes && !flags.json {
+            text.push_str(&format!("{}: ", node.addr));
+        }
+        let node = flags.all_nodes.then_some(node.addr.as_str());
+        text.push_str(&if flags.json { told.json(bucket, node) } else { told.text(bucket) });
+    }
+    Ok(text)
 }
 
 /// A setting, before and after.
@@ -108,12 +131,15 @@ impl Told {
         }
     }
 
-    fn json(&self, bucket: &str) -> String {
+    fn json(&self, bucket: &str, node: Option<&str>) -> String {
         let Told { name, old, value } = self;
-        let json = match old {
+        let mut json = match old {
             Some(old) => serde_json::json!({ "bucket": bucket, "name": name, "old": old, "new": value }),
             None => serde_json::json!({ "bucket": bucket, "name": name, "value": value }),
         };
+        if let Some(node) = node {
+            json["node"] = node.into();
+        }
         format!("{json}\n")
     }
 }
@@ -171,7 +197,7 @@ mod tests {
         let told = change(&mut client, "max_size", Some("536870912")).expect("a setting");
         assert_eq!(told.text("orders"), "max_size of orders: 256MiB -> 512MiB\n");
         assert_eq!(
-            told.json("orders"),
+            told.json("orders", None),
             "{\"bucket\":\"orders\",\"name\":\"max_size\",\"new\":\"536870912\",\"old\":\"268435456\"}\n"
         );
         assert_eq!(server.setting("max_size").as_deref(), Some("536870912"));
@@ -190,7 +216,10 @@ mod tests {
                 Default 85; takes whole percent from 2 to 100.
         "#]]
         .assert_eq(&told.text("b"));
-        assert_eq!(told.json("b"), "{\"bucket\":\"b\",\"name\":\"mem_high_wat_percent\",\"value\":\"85\"}\n");
+        assert_eq!(
+            told.json("b", Some("h:1")),
+            "{\"bucket\":\"b\",\"name\":\"mem_high_wat_percent\",\"node\":\"h:1\",\"value\":\"85\"}\n"
+        );
         assert_eq!(server.setting("mem_high_wat_percent").as_deref(), Some("85"));
     }
 

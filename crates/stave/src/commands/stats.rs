@@ -11,7 +11,8 @@ use protocol::Status;
 use server::stats::GROUPS;
 
 use crate::cli::{Outcome, ServerFlags};
-use crate::client::{Client, ClientError, Dialect};
+use crate::client::dcp::members;
+use crate::client::{Client, ClientError, Dialect, Target};
 
 /// Print a server's figures.
 #[derive(Clone, Debug, Args)]
@@ -20,6 +21,9 @@ use crate::client::{Client, ClientError, Dialect};
   stave stats memory
   stave stats vbucket-details 7
   stave stats --json | jq .curr_items
+  stave stats --all-nodes --json | jq 'map_values(.curr_items)'
+
+Figures are those of the node that is named; with --all-nodes they come under the address of each node.
 
 Groups:
 {}", groups()))]
@@ -33,24 +37,50 @@ pub struct StatsFlags {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    /// Ask every node of the cluster, not only the one that is named
+    #[arg(long)]
+    all_nodes: bool,
     #[command(flatten)]
     server: ServerFlags,
 }
 
 /// Runs the command.
 pub fn run(env: &Env, flags: &StatsFlags) -> anyhow::Result<Outcome> {
-    let mut client = Client::open(env, &flags.server.target(flags.protocol)?)?;
-    let group = flags.group.join(" ");
-    let figures = match client.stats(&group) {
+    let target = flags.server.target(flags.protocol)?;
+    let text = if flags.all_nodes && flags.protocol == Dialect::Couchbase {
+        let members = members(env, &target)?;
+        let ask = |node: &Target| anyhow::Ok((node.addr.clone(), figures(env, flags, node)?));
+        of_nodes(&members.iter().map(ask).collect::<Result<Vec<_>, _>>()?, flags.json)
+    } else {
+        let figures = figures(env, flags, &target)?;
+        if flags.json { json(&figures) } else { table::render(&figures) }
+    };
+    std::io::stdout().lock().write_all(text.as_bytes())?;
+    Ok(Outcome::Done)
+}
+
+type Figures = Vec<(String, String)>;
+
+fn figures(env: &Env, flags: &StatsFlags, node: &Target) -> anyhow::Result<Figures> {
+    let mut client = Client::open(env, node)?;
+    match client.stats(&flags.group.join(" ")) {
         Err(ClientError::Refused { status_code, .. }) if is_unknown(status_code, flags) => {
             bail!("there is no group `{}`; `stave stats --help` names all", flags.group[0])
         }
-        figures => figures?,
-    };
-    let mut out = std::io::stdout().lock();
-    let text = if flags.json { json(&figures) } else { table::render(&figures) };
-    out.write_all(text.as_bytes())?;
-    Ok(Outcome::Done)
+        figures => Ok(figures?),
+    }
+}
+
+/// Figures by node.
+fn of_nodes(nodes: &[(String, Figures)], as_json: bool) -> String {
+    if as_json {
+        let member = |(addr, figures): &(String, Figures)| {
+            format!("{}:{}", serde_json::Value::from(addr.as_str()), json(figures).trim_end())
+        };
+        return format!("{{{}}}\n", nodes.iter().map(member).collect::<Vec<_>>().join(","));
+    }
+    let section = |(addr, figures): &(String, Figures)| format!("{addr}\n{}", table::render(figures));
+    nodes.iter().map(section).collect::<Vec<_>>().join("\n")
 }
 
 /// Whether a refusal means the group itself, not what was asked about.
@@ -87,6 +117,15 @@ mod tests {
     fn figures() -> Vec<(String, String)> {
         let pairs = [("pid", "17"), ("uptime", "1200345"), ("version", "0.1.0"), ("say \"hi\"", "")];
         pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec()
+    }
+
+    #[test]
+    fn prints_what_each_node_says() {
+        let nodes = [("h:1".to_owned(), figures()), ("h:2".to_owned(), figures())];
+        let json: serde_json::Value = serde_json::from_str(&of_nodes(&nodes, true)).expect("JSON");
+        assert_eq!((&json["h:1"]["pid"], &json["h:2"]["pid"]), (&17.into(), &17.into()));
+        let text = of_nodes(&nodes, false);
+        assert!(text.starts_with("h:1\n") && text.contains("\n\nh:2\n"), "{text}");
     }
 
     #[test]

@@ -2,14 +2,14 @@
 //! of them moves or a node goes away.
 #![allow(clippy::disallowed_methods, reason = "the client's end is not part of a node")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use base::VbId;
 use base::env::Env;
-use base::{Seqno, VbId};
 use protocol::dcp::EndReason;
 
 use super::follow::{Watch, follow, high_seqnos};
@@ -18,36 +18,68 @@ use crate::client::{Client, ClientError, Target};
 
 /// Between two looks at who has what.
 const PAUSE: Duration = Duration::from_millis(300);
+/// The first of these, which are doubled, while a bucket's vBuckets are looked for.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
 /// While nobody is active for some vBuckets, it is looked again after this.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// The nodes of the cluster that a node belongs to, as it says; the node alone if it knows of no others.
 pub fn members(env: &Env, target: &Target) -> Result<Vec<Target>, ClientError> {
-    let nodes = Client::open(env, target)?.nodes(&target.addr)?;
-    Ok(match nodes.len() {
-        0 | 1 => vec![target.at(target.addr.clone())],
-        _ => nodes.into_iter().map(|addr| target.at(addr)).collect(),
-    })
+    let map = Client::open(env, target)?.map()?.unwrap_or_default();
+    Ok(map.reachable(&target.addr).into_iter().map(|addr| target.at(addr)).collect())
 }
 
-/// The last change of every vBucket that any of these nodes is active for.
-pub fn high_seqnos_of(env: &Env, members: &[Target]) -> Result<Vec<(VbId, Seqno)>, ClientError> {
-    let mut all = Vec::new();
-    for member in members {
-        all.extend(high_seqnos(&mut Client::open(env, member)?)?);
+/// Asks a node about the vBuckets that it is active for.
+type Ask<'a, T> = dyn FnMut(&mut Client) -> Result<Vec<(VbId, T)>, ClientError> + 'a;
+
+/// What `ask` finds out about the vBuckets that are wanted, from the nodes that are active for them; asks again until it
+/// is complete or the target's patience ends. While a vBucket is handed over, two nodes may say that it is theirs.
+pub fn ask_everywhere<T>(
+    env: &Env,
+    target: &Target,
+    wanted: Option<VbId>,
+    ask: &mut Ask<'_, T>,
+) -> Result<BTreeMap<VbId, T>, ClientError> {
+    const OPERATION: &str = "vBuckets";
+    let vbuckets = Client::open(env, target)?.vbuckets();
+    let wanted: Vec<VbId> = wanted.map_or((0..vbuckets).map(VbId).collect(), |vb| vec![vb]);
+    let mut known = vec![target.at(target.addr.clone())];
+    let (begun, mut pause) = (Instant::now(), FIRST_PAUSE);
+    loop {
+        if let Some(newest) = known.iter().find_map(|member| members(env, member).ok()) {
+            known = newest;
+        }
+        let (mut found, mut why) = (BTreeMap::new(), None);
+        for member in &known {
+            match Client::open(env, member).and_then(|mut client| ask(&mut client)) {
+                Ok(all) => found.extend(all),
+                Err(error) if error.may_pass() => why = Some(format!("{}: {error}", member.addr)),
+                Err(error) => return Err(error),
+            }
+        }
+        let Some(missing) = wanted.iter().find(|vb| !found.contains_key(vb)) else {
+            found.retain(|vb, _| wanted.contains(vb));
+            return Ok(found);
+        };
+        let waited = begun.elapsed();
+        if waited >= target.patience.0 {
+            let what = format!("no node is active for vBucket {missing}");
+            let what = why.map_or(what.clone(), |why| format!("{what}; {why}"));
+            return Err(ClientError::Waited { operation: OPERATION, waited, what });
+        }
+        std::thread::sleep(pause.min(target.patience.0 - waited));
+        pause = (pause * 2).min(PAUSE);
     }
-    // While one is handed over two may say that it is theirs.
-    all.sort_unstable();
-    all.dedup_by_key(|(vb, _)| *vb);
-    Ok(all)
 }
 
 /// Follows vBuckets until every stream has come to its end or `watch` breaks; with one node as [`follow`] does.
+/// vBuckets that no node is active for are waited for as long as `patience`, or for ever.
 pub fn follow_everywhere(
     env: &Env,
     target: &Target,
     wishes: &Wishes,
     starts: Vec<Start>,
+    patience: Option<Duration>,
     watch: &mut (dyn Watch + Send),
 ) -> Result<(), ClientError> {
     let mut known = members(env, target)?;
@@ -56,6 +88,7 @@ pub fn follow_everywhere(
     }
     let watch = Mutex::new(watch);
     let mut starts = starts;
+    let mut last_complete = Instant::now();
     while !starts.is_empty() {
         // Any of them knows who is there now; the one that was named may be gone.
         if let Some(newest) = known.iter().find_map(|member| members(env, member).ok()) {
@@ -63,7 +96,17 @@ pub fn follow_everywhere(
         }
         let shares = shares(env, &known, &starts);
         let followed: usize = shares.iter().map(|(_, share)| share.len()).sum();
-        let round = Round::new(&watch, followed < starts.len());
+        if followed == starts.len() {
+            last_complete = Instant::now();
+        }
+        let waited = last_complete.elapsed();
+        if patience.is_some_and(|patience| waited >= patience) {
+            let lacking = starts.len() - followed;
+            let what = format!("no node is active for {lacking} of the vBuckets");
+            return Err(ClientError::Waited { operation: "streams", waited, what });
+        }
+        let look_again = patience.map_or(LOOK_AGAIN, |patience| LOOK_AGAIN.min(patience - waited));
+        let round = Round::new(&watch, (followed < starts.len()).then_some(look_again));
         if followed == 0 {
             round.rest();
         } else {
@@ -101,8 +144,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 struct Round<'a, 'w> {
     watch: &'a Mutex<&'w mut (dyn Watch + Send)>,
     begun: Instant,
-    /// Whether nobody was active for some vBuckets.
-    is_waiting: bool,
+    /// Who has what is looked at again after this, if nobody was active for some vBuckets.
+    look_again: Option<Duration>,
     /// Something has moved, or a node is gone: who has what is looked at again.
     has_moved: AtomicBool,
     /// Whoever looks on has seen enough.
@@ -112,11 +155,11 @@ struct Round<'a, 'w> {
 }
 
 impl<'a, 'w> Round<'a, 'w> {
-    fn new(watch: &'a Mutex<&'w mut (dyn Watch + Send)>, is_waiting: bool) -> Round<'a, 'w> {
+    fn new(watch: &'a Mutex<&'w mut (dyn Watch + Send)>, look_again: Option<Duration>) -> Round<'a, 'w> {
         Round {
             watch,
             begun: Instant::now(),
-            is_waiting,
+            look_again,
             has_moved: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
             ended: Mutex::default(),
@@ -214,7 +257,7 @@ impl Watch for One<'_, '_, '_> {
         if round.is_over.load(Ordering::Relaxed) {
             return ControlFlow::Break(());
         }
-        let is_time = round.is_waiting && round.begun.elapsed() > LOOK_AGAIN;
+        let is_time = round.look_again.is_some_and(|after| round.begun.elapsed() >= after);
         if is_time || round.has_moved.load(Ordering::Relaxed) {
             return self.leave();
         }

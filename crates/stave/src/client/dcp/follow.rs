@@ -62,7 +62,7 @@ pub fn follow(
         match follow_once(env, target, session, watch) {
             Ok(()) => return Ok(()),
             Err(error) => {
-                if !may_pass(&error) || watch.disconnected(&error).is_break() {
+                if !error.may_pass() || watch.disconnected(&error).is_break() {
                     return Err(error);
                 }
             }
@@ -84,17 +84,6 @@ fn wait(pause: Duration, watch: &mut dyn Watch) -> ControlFlow<()> {
         std::thread::sleep(LOOK.min(pause));
     }
     ControlFlow::Continue(())
-}
-
-/// Whether the same may succeed later.
-fn may_pass(error: &ClientError) -> bool {
-    match error {
-        ClientError::Connect { .. } | ClientError::Io { .. } | ClientError::Closed { .. } => true,
-        ClientError::Refused { status_code, .. } => {
-            matches!(Status::from_code(*status_code), Some(Status::Etmpfail | Status::Ebusy))
-        }
-        _ => false,
-    }
 }
 
 fn follow_once(

@@ -7,7 +7,7 @@ mod session;
 #[cfg(test)]
 mod tests;
 
-pub use everywhere::{follow_everywhere, high_seqnos_of, members};
+pub use everywhere::{ask_everywhere, follow_everywhere, members};
 pub use follow::{Watch, follow, high_seqnos, newest_histories};
 pub use position::Position;
 pub use session::{Event, Received, Session, Start, Wishes};

@@ -16,7 +16,7 @@ fn flags(from: &TestServer, to: &TestServer) -> Flags {
         username: at.username,
         password: at.password,
         from_password: None,
-        timeout: Some(60),
+        timeout: Some(Duration::from_secs(60)),
         quiet: true,
         json: false,
     }
@@ -65,7 +65,8 @@ fn what_cannot_be_is_said() {
     let wrong = Flags { password: Some("wrong".to_owned().into()), ..flags.clone() };
     assert!(refused(&wrong).contains("the password is another one"));
     // A source that lets nobody in: the command says so when it gives up.
-    let other = Flags { from_password: Some("wrong".to_owned().into()), timeout: Some(0), ..flags };
+    let other =
+        Flags { from_password: Some("wrong".to_owned().into()), timeout: Some(Duration::ZERO), ..flags };
     let other = Flags { vbuckets: vacant(&to), ..other };
     assert!(refused(&other).starts_with("not done in time"), "{}", refused(&other));
 }
