@@ -92,7 +92,7 @@ pub(crate) fn events_in(items: &[Version]) -> Vec<&Version> {
 
 impl StoredManifest {
     /// Reads it from the local documents that `local` gives; nothing if one of them is damaged.
-    pub(crate) fn read<E>(
+    pub fn read<E>(
         mut local: impl FnMut(&[u8]) -> Result<Option<Vec<u8>>, E>,
     ) -> Result<Option<StoredManifest>, E> {
         let mut manifest = StoredManifest::default();

@@ -128,6 +128,11 @@ impl<'e> Cluster<'e> {
         nodes.into_iter().map(|addr| self.target.at(addr)).collect()
     }
 
+    /// Collections that are asked for exist: a node of the cluster that does not know one yet is asked again.
+    pub fn collections_are_known(&mut self) {
+        self.is_collection_known = true;
+    }
+
     /// From now on documents are those of the collection with this name or number.
     pub fn use_collection(&mut self, name: &str) -> Result<(), ClientError> {
         if let Some(id) = name.strip_prefix("0x").and_then(|id| u32::from_str_radix(id, 16).ok()) {

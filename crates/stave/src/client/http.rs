@@ -137,7 +137,7 @@ fn has_port(addr: &str) -> bool {
 }
 
 /// A value as forms have it (WHATWG URL, application/x-www-form-urlencoded percent-encode set).
-fn escaped(value: &str) -> String {
+pub fn escaped(value: &str) -> String {
     let byte = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'*' | b'-' | b'.' | b'_' => char::from(byte).to_string(),
         _ => format!("%{byte:02X}"),

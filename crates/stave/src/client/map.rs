@@ -10,6 +10,8 @@ pub struct Map {
     pub version: (i64, i64),
     /// The nodes that have vBuckets, as `HOST:PORT`.
     pub nodes: Vec<String>,
+    /// Where the node that sent the map listens for HTTP.
+    pub http: Option<String>,
     /// The place of each vBucket's active node among them.
     active: Vec<Option<usize>>,
 }
@@ -26,7 +28,8 @@ impl Map {
         let nodes: Vec<String> = servers.map(|server| server.replace("$HOST", host)).collect();
         let active = |row: &Value| usize::try_from(row[0].as_u64()?).ok().filter(|at| *at < nodes.len());
         let active = rows.iter().map(active).collect();
-        Some(Map { version: (number("revEpoch"), number("rev")), nodes, active })
+        let version = (number("revEpoch"), number("rev"));
+        Some(Map { version, nodes, http: http_of(&config, host), active })
     }
 
     /// vBuckets of the bucket.
@@ -50,11 +53,23 @@ impl Map {
     }
 }
 
+/// The HTTP address of the node that answers, whose host is the one that was asked unless the map says another.
+fn http_of(config: &Value, host: &str) -> Option<String> {
+    let nodes = config["nodesExt"].as_array()?;
+    let this = nodes.iter().find(|node| node["thisNode"] == true).or(nodes.first())?;
+    let host = this["hostname"].as_str().unwrap_or(host);
+    let is_bare = host.contains(':') && !host.starts_with('[');
+    let host = if is_bare { format!("[{host}]") } else { host.to_owned() };
+    Some(format!("{host}:{}", this["services"]["mgmt"].as_u64()?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const CONFIG: &str = r#"{"rev": 7, "revEpoch": 2, "vBucketServerMap": {
+    const CONFIG: &str = r#"{"rev": 7, "revEpoch": 2,
+        "nodesExt": [{"services": {"mgmt": 8091}}, {"services": {"mgmt": 8092}, "thisNode": true}],
+        "vBucketServerMap": {
         "serverList": ["$HOST:1", "10.0.0.2:2"], "vBucketMap": [[0, 1], [1, 0], [-1, 1], [9, 1]]}}"#;
 
     #[test]
@@ -64,6 +79,7 @@ mod tests {
         let active = |vb| map.active(VbId(vb), "[::1]:11210");
         assert_eq!((active(0), active(1)), (Some("[::1]:1"), Some("10.0.0.2:2")));
         assert_eq!((active(2), active(3), active(4)), (None, None, None));
+        assert_eq!(map.http.as_deref(), Some("[::1]:8092"));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `stave import`: sends the documents of a bucket's files, from wherever they are, to a running node.
 
+mod collections;
 mod record;
 mod sender;
 
@@ -18,8 +19,9 @@ use serde_json::json;
 
 use super::check::place::{BucketFiles, Place, is_segment};
 use crate::cli::{Outcome, ServerFlags};
-use crate::client::{Client, Dialect};
+use crate::client::{Cluster, Dialect, Target};
 use crate::units::thousands;
+use collections::Collections;
 use record::{Record, Skipped};
 use sender::Sender;
 
@@ -32,9 +34,14 @@ use sender::Sender;
   stave import backup/travel --bucket travel
   stave import backup/travel --bucket travel --conflict overwrite --json
 
+  stave import backup/travel --bucket travel --create-collections
+  stave import backup/travel --bucket travel --skip-unknown --timeout 1m
+
 Of each vBucket the file with the highest revision is read, as of its last valid header.
-Left out and counted: pending durable writes, events of collections, and documents of collections that the
-bucket lacks.
+Left out and counted: pending durable writes and events of collections.
+Documents go to the collection of the same name, whatever its number is. If the bucket lacks it, they are left out, and
+the command names the collection and fails at its end, unless --create-collections or --skip-unknown is given.
+In a cluster any node may be named: each document is sent where it belongs, also while vBuckets move.
 An import that was broken off can be made again: what is there already is left alone.")]
 pub struct ImportFlags {
     /// A bucket's folder with files like 17.couch.3
@@ -43,6 +50,12 @@ pub struct ImportFlags {
     /// What happens to documents that the bucket has already
     #[arg(long, value_enum, default_value_t = Conflict::Resolve)]
     conflict: Conflict,
+    /// Make scopes and collections that the bucket lacks, with the max TTL that they had
+    #[arg(long, conflicts_with = "skip_unknown")]
+    create_collections: bool,
+    /// Leave out documents of collections that the bucket lacks, and end well
+    #[arg(long)]
+    skip_unknown: bool,
     /// Print the summary as a JSON object
     #[arg(long)]
     json: bool,
@@ -61,6 +74,17 @@ enum Conflict {
     Overwrite,
 }
 
+/// What happens to documents of collections that the bucket lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unknown {
+    /// They are left out, and the import fails at its end.
+    Fail,
+    /// They are left out.
+    Skip,
+    /// The collections are made.
+    Create,
+}
+
 /// What became of the records of all files.
 #[derive(Debug, Default)]
 struct Summary {
@@ -70,17 +94,39 @@ struct Summary {
     /// The bucket's were kept.
     conflicts: u64,
     skipped: BTreeMap<Skipped, u64>,
+    /// Documents that were skipped because the bucket lacks their collection, by its name.
+    unknown: BTreeMap<String, u64>,
 }
 
 /// Runs the command.
 pub fn run(env: &Env, flags: &ImportFlags) -> anyhow::Result<Outcome> {
     let bucket = bucket_at(env, &std::path::absolute(&flags.dir)?)?;
     let target = flags.server.target(Dialect::Couchbase)?;
-    let client = Client::open_with(env, &target, &[Feature::Xattr, Feature::Snappy])?;
-    let summary = import(env, &bucket, client, flags.conflict)?;
+    let unknown = match (flags.create_collections, flags.skip_unknown) {
+        (true, _) => Unknown::Create,
+        (_, true) => Unknown::Skip,
+        _ => Unknown::Fail,
+    };
+    let summary = import(env, &bucket, target, flags.conflict, unknown)?;
     let mut out = std::io::stdout().lock();
     out.write_all(if flags.json { as_json(&summary) } else { as_text(&summary) }.as_bytes())?;
+    complete(&summary, unknown)?;
     Ok(Outcome::Done)
+}
+
+/// An error if documents were left out that should not have been.
+fn complete(summary: &Summary, unknown: Unknown) -> anyhow::Result<()> {
+    if summary.unknown.is_empty() || unknown == Unknown::Skip {
+        return Ok(());
+    }
+    let name = |(name, count): (&String, &u64)| format!("{name} ({})", thousands(*count));
+    let names: Vec<_> = summary.unknown.iter().map(name).collect();
+    bail!(
+        "{} documents were not sent, because the bucket lacks their collections: {}; \
+         --create-collections makes those whose names the files know, --skip-unknown leaves the documents out",
+        thousands(summary.unknown.values().sum()),
+        names.join(", ")
+    )
 }
 
 /// The one bucket in a folder.
@@ -100,8 +146,16 @@ fn bucket_at(env: &Env, dir: &Path) -> anyhow::Result<BucketFiles> {
     Ok(bucket)
 }
 
-fn import(env: &Env, bucket: &BucketFiles, client: Client, conflict: Conflict) -> anyhow::Result<Summary> {
-    let mut sender = Sender::new(client, conflict);
+fn import(
+    env: &Env,
+    bucket: &BucketFiles,
+    target: Target,
+    conflict: Conflict,
+    unknown: Unknown,
+) -> anyhow::Result<Summary> {
+    let collections = Collections::find(env, bucket, &target, unknown)?;
+    let cluster = Cluster::open(env, target, &[Feature::Xattr, Feature::Snappy])?;
+    let mut sender = Sender::new(cluster, collections, conflict);
     let mut progress = Progress { env, next: env.clock.monotonic() + FIRST, files: bucket.files.len() };
     for path in &bucket.files {
         send_file(env, path, &mut sender, &mut progress)
@@ -112,7 +166,12 @@ fn import(env: &Env, bucket: &BucketFiles, client: Client, conflict: Conflict) -
     Ok(sender.summary)
 }
 
-fn send_file(env: &Env, path: &Path, sender: &mut Sender, progress: &mut Progress<'_>) -> anyhow::Result<()> {
+fn send_file(
+    env: &Env,
+    path: &Path,
+    sender: &mut Sender<'_>,
+    progress: &mut Progress<'_>,
+) -> anyhow::Result<()> {
     let file = CouchFile::open_read(&*env.disk, path).map_err(said_once)?;
     let (mut stored, mut inflated) = (Vec::new(), Vec::new());
     let visit = |info: DocInfo<'_>| -> Result<ControlFlow<()>, Ended> {
@@ -172,6 +231,7 @@ fn as_json(summary: &Summary) -> String {
         "tombstones": summary.tombstones,
         "conflicts": summary.conflicts,
         "skipped": skipped,
+        "unknown_collections": summary.unknown,
     });
     format!("{line}\n")
 }

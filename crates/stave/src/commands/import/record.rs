@@ -41,8 +41,6 @@ impl Skipped {
 
 /// A document or tombstone.
 pub(super) struct Record<'a> {
-    /// With the prefix of its collection.
-    pub(super) id: &'a [u8],
     pub(super) key: DocKey<'a>,
     pub(super) deleted: bool,
     pub(super) expired: bool,
@@ -83,7 +81,6 @@ impl<'a> Record<'a> {
             (file.body(info, stored, inflated)?, datatype.without(Datatype::SNAPPY))
         };
         Ok(Ok(Record {
-            id: info.id,
             key,
             deleted: info.deleted,
             expired: meta.expired,

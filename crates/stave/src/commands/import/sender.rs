@@ -1,47 +1,41 @@
 //! Sends records as changes that bring their metadata, many at a time, and counts what becomes of them.
 
-use std::collections::VecDeque;
-
 use anyhow::Context;
-use base::Cas;
+use base::DocKey;
 use base::vbucket_map::vbucket_of;
 use protocol::extras::WithMetaExtras;
 use protocol::feature::Feature;
-use protocol::{RequestParts, Status, opcode};
+use protocol::{Status, opcode};
 
+use super::collections::Collections;
 use super::record::{Record, Skipped};
 use super::{Conflict, Summary};
-use crate::client::Client;
+use crate::client::{Cluster, DocRequest};
 
 const OPERATION: &str = "import";
-/// So much waits for answers at the most.
+/// So much is sent before answers are waited for, at the most.
 const MOST_REQUESTS: usize = 256;
 const MOST_BYTES: usize = 4 << 20;
 
-/// A request that waits for its answer.
-struct Waiting {
-    opaque: u32,
-    deleted: bool,
-    bytes: usize,
-    id: Box<[u8]>,
-}
-
-pub(super) struct Sender {
-    client: Client,
+pub(super) struct Sender<'e> {
+    cluster: Cluster<'e>,
+    collections: Collections,
     conflict: Conflict,
-    waiting: VecDeque<Waiting>,
+    waiting: Vec<DocRequest>,
     waiting_bytes: usize,
     pub(super) summary: Summary,
 }
 
-impl Sender {
-    pub(super) fn new(client: Client, conflict: Conflict) -> Sender {
-        Sender { client, conflict, waiting: VecDeque::new(), waiting_bytes: 0, summary: Summary::default() }
+impl<'e> Sender<'e> {
+    pub(super) fn new(mut cluster: Cluster<'e>, collections: Collections, conflict: Conflict) -> Sender<'e> {
+        cluster.collections_are_known();
+        let (waiting, waiting_bytes, summary) = (Vec::new(), 0, Summary::default());
+        Sender { cluster, collections, conflict, waiting, waiting_bytes, summary }
     }
 
     /// Whether values may stay compressed.
     pub(super) fn takes_snappy(&self) -> bool {
-        self.client.features().has(Feature::Snappy)
+        self.cluster.features().has(Feature::Snappy)
     }
 
     pub(super) fn skip(&mut self, why: Skipped) {
@@ -53,25 +47,30 @@ impl Sender {
             self.skip(Skipped::Tombstone);
             return Ok(());
         }
+        let Some(collection) = self.collections.target(record.key.collection) else {
+            self.skip(Skipped::UnknownCollection);
+            let name = self.collections.name(record.key.collection);
+            *self.summary.unknown.entry(name).or_default() += 1;
+            return Ok(());
+        };
         let opcode = match (record.deleted, self.conflict) {
             (true, _) => opcode::DELETE_WITH_META,
             (false, Conflict::Skip) => opcode::ADD_WITH_META,
             (false, _) => opcode::SET_WITH_META,
         };
-        let parts = RequestParts {
+        let (prefix, len) = DocKey { collection, key: record.key.key }.prefix();
+        let request = DocRequest {
             opcode,
             datatype: record.datatype.0,
-            vbucket: vbucket_of(record.key.key, self.client.vbuckets()),
-            cas: Cas::ANY,
-            extras: &self.extras(record),
-            key: record.id,
-            value: record.value,
-            ..RequestParts::default()
+            vbucket: vbucket_of(record.key.key, self.cluster.vbuckets()),
+            extras: self.extras(record),
+            key: [&prefix[..len], record.key.key].concat(),
+            value: record.value.to_vec(),
+            // It brings its CAS: what is there already is left alone, or replaced by itself.
+            is_repeatable: true,
         };
-        let opaque = self.client.queue(OPERATION, parts)?;
-        let bytes = record.id.len() + record.value.len();
-        self.waiting_bytes += bytes;
-        self.waiting.push_back(Waiting { opaque, deleted: record.deleted, bytes, id: record.id.into() });
+        self.waiting_bytes += request.key.len() + request.value.len();
+        self.waiting.push(request);
         if self.waiting.len() >= MOST_REQUESTS || self.waiting_bytes >= MOST_BYTES {
             self.finish()?;
         }
@@ -98,21 +97,21 @@ impl Sender {
         extras
     }
 
-    /// Waits for all answers.
+    /// Sends what waits, and counts the answers.
     pub(super) fn finish(&mut self) -> anyhow::Result<()> {
-        self.client.flush(OPERATION)?;
-        self.waiting_bytes = 0;
-        while let Some(waiting) = self.waiting.pop_front() {
-            let answer = self.client.answer(OPERATION, waiting.opaque)?;
+        let (waiting, _) = (std::mem::take(&mut self.waiting), std::mem::take(&mut self.waiting_bytes));
+        let answers = self.cluster.exchange(OPERATION, &waiting)?;
+        for (request, answer) in waiting.iter().zip(answers) {
             match Status::from_code(answer.status_code) {
-                Some(Status::Success) if waiting.deleted => self.summary.tombstones += 1,
+                Some(Status::Success) if request.opcode == opcode::DELETE_WITH_META => {
+                    self.summary.tombstones += 1;
+                }
                 Some(Status::Success) => self.summary.documents += 1,
                 Some(Status::KeyEexists) => self.summary.conflicts += 1,
-                Some(Status::UnknownCollection) => self.skip(Skipped::UnknownCollection),
                 _ => {
-                    let id = waiting.id.escape_ascii();
+                    let (id, bytes) = (request.key.escape_ascii(), request.key.len() + request.value.len());
                     return Err(answer.refused(OPERATION))
-                        .with_context(|| format!("document {id} of {} bytes", waiting.bytes));
+                        .with_context(|| format!("document {id} of {bytes} bytes"));
                 }
             }
         }

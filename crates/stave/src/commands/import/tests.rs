@@ -11,7 +11,7 @@ use server::{Config, Server, Settings};
 use sha2::{Digest, Sha256};
 
 use super::*;
-use crate::client::{Secret, Target};
+use crate::client::{Client, Secret};
 
 fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/format/couchstore-13")
@@ -34,20 +34,28 @@ impl World {
         World { env, server, _folder: folder }
     }
 
-    fn client(&self) -> Client {
-        let target = Target {
+    fn target(&self) -> Target {
+        Target {
             addr: self.server.kv_addr().to_string(),
             username: "Administrator".into(),
             password: Secret("secret1".into()),
             bucket: "default".into(),
             ..Target::default()
-        };
-        Client::open_with(&self.env, &target, &[Feature::Xattr, Feature::Snappy]).expect("a connection")
+        }
+    }
+
+    fn client(&self) -> Client {
+        let more = [Feature::Xattr, Feature::Snappy];
+        Client::open_with(&self.env, &self.target(), &more).expect("a connection")
     }
 
     fn import(&self, conflict: Conflict) -> Summary {
+        self.import_with(conflict, Unknown::Skip)
+    }
+
+    fn import_with(&self, conflict: Conflict, unknown: Unknown) -> Summary {
         let bucket = bucket_at(&self.env, &golden()).expect("files");
-        import(&self.env, &bucket, self.client(), conflict).expect("imported")
+        import(&self.env, &bucket, self.target(), conflict, unknown).expect("imported")
     }
 }
 
@@ -135,6 +143,41 @@ fn everything_arrives_as_it_was() {
 }
 
 #[test]
+fn collections_are_found_by_name_made_or_told() {
+    let world = World::new();
+    let mut client = world.client();
+    // The bucket's first collection has a number that means another one in the files.
+    let manifest = br#"{"uid": "2", "scopes": [
+        {"name": "_default", "uid": "0", "collections": [{"name": "_default", "uid": "0"}, {"name": "other", "uid": "8"}]}]}"#;
+    let parts =
+        RequestParts { opcode: opcode::SET_COLLECTIONS_MANIFEST, value: manifest, ..RequestParts::default() };
+    assert!(client.request("manifest", parts).expect("an answer").is(Status::Success));
+    let left = world.import(Conflict::Resolve);
+    assert!(complete(&left, Unknown::Skip).is_ok());
+    let said = complete(&left, Unknown::Fail).expect_err("documents were left out").to_string();
+    let count: u64 = left.unknown.values().sum();
+    assert!(count > 0 && left.skipped[&Skipped::UnknownCollection] == count, "{left:?}");
+    for name in left.unknown.keys() {
+        assert!(said.contains(name.as_str()) && name.contains('.'), "{said}");
+    }
+    assert!(said.contains("--create-collections") && said.contains("--skip-unknown"), "{said}");
+    let made = world.import_with(Conflict::Resolve, Unknown::Create);
+    assert!(made.unknown.is_empty() && complete(&made, Unknown::Create).is_ok(), "{made:?}");
+    assert_eq!(made.documents + made.tombstones, count, "{made:?}");
+    for name in left.unknown.keys() {
+        client.collection_id(name).expect("it was made");
+    }
+    // Nothing went by its number.
+    let other = client.collection_id("_default.other").expect("it is there");
+    assert_eq!(other.0, 8);
+    let stats = client.stats("collections _default.other").expect("figures");
+    let items = stats.iter().find(|(name, _)| name.ends_with(":items")).map(|(_, items)| items.as_str());
+    assert_eq!(items, Some("0"), "{stats:?}");
+    drop(client);
+    world.server.stop().expect("stopped");
+}
+
+#[test]
 fn a_conflict_ends_as_was_asked() {
     let world = World::new();
     let mut client = world.client();
@@ -179,7 +222,8 @@ fn a_file_of_another_kind_is_named() {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("0.couch.1"), "no couchstore file").expect("written");
     let bucket = bucket_at(&world.env, folder.path()).expect("a file");
-    let error = import(&world.env, &bucket, world.client(), Conflict::Resolve).expect_err("no header");
+    let imported = import(&world.env, &bucket, world.target(), Conflict::Resolve, Unknown::Fail);
+    let error = imported.expect_err("no header");
     let said = format!("{error:#}");
     assert!(said.contains("0.couch.1") && said.contains("no valid header"), "{said}");
     world.server.stop().expect("stopped");
