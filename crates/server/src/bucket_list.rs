@@ -9,7 +9,7 @@ use base::env::{Env, OpenMode};
 use engine::settings::{Key, SETTINGS, Settings};
 use serde::{Deserialize, Serialize};
 
-use crate::config::BucketSpec;
+use crate::config::{BucketSpec, Hints};
 use crate::naming;
 
 const FILE: &str = "buckets.json";
@@ -52,6 +52,9 @@ struct Entry {
     replicas: u8,
     flush_enabled: bool,
     durability_min_level: String,
+    /// Absent in lists of earlier versions, and where nothing was set.
+    #[serde(default, skip_serializing_if = "Hints::is_empty")]
+    hints: Hints,
     /// Those that are not as they are by themselves.
     settings: BTreeMap<String, String>,
 }
@@ -68,6 +71,7 @@ impl Entry {
             replicas: spec.replicas,
             flush_enabled: spec.flush_enabled,
             durability_min_level: naming::durability(spec.durability_min).to_owned(),
+            hints: spec.hints,
             settings: settings
                 .map(|setting| (setting.name.to_owned(), spec.settings.show(setting.key)))
                 .collect(),
@@ -83,6 +87,7 @@ impl Entry {
             replicas: self.replicas,
             flush_enabled: self.flush_enabled,
             durability_min,
+            hints: self.hints,
             ..spec
         })
     }
@@ -199,6 +204,7 @@ mod tests {
             replicas: 2,
             flush_enabled: true,
             durability_min: Some(DurabilityLevel::Majority),
+            hints: Hints { replica_index: Some(false), threads: Some(8), rank: None },
             ..spec
         };
         let other = BucketSpec::made("b", 1 << 20, BucketKind::Ephemeral, &[]).expect("valid");

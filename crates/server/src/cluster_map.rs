@@ -18,12 +18,11 @@ pub use layout::{BucketLayout, Layout, Membership, NodeAddress, NodeEntry};
 use crate::reply::{Answer, Reply};
 use crate::session::Session;
 
-/// What clients may rely on; each name unlocks something in some client.
-const CAPABILITIES: [&str; 18] = [
+/// What clients may rely on in every bucket: each name unlocks something in some client, so only what works stands here.
+pub const CAPABILITIES: [&str; 17] = [
     "cbhello",
     "cccp",
     "collections",
-    "couchapi",
     "dcp",
     "dcp.IgnorePurgedTombstones",
     "durableWrite",
@@ -31,13 +30,13 @@ const CAPABILITIES: [&str; 18] = [
     "preserveExpiry",
     "snappy",
     "subdoc.AccessDeleted",
+    "subdoc.DocumentMacroSupport",
     "subdoc.ReplaceBodyWithXattr",
     "subdoc.ReplicaRead",
     "subdoc.ReviveDocument",
     "tombstonedUserXAttrs",
     "touch",
     "xattr",
-    "xdcrCheckpointing",
 ];
 
 /// What a node that belongs to no cluster is called.
@@ -76,15 +75,6 @@ impl Map {
         let datatype = json.with(Datatype::SNAPPY);
         reply.send(&Answer { status, datatype, value: &self.snappy, ..Answer::default() });
     }
-}
-
-/// What needs files: only buckets on disk have it. Clients take a bucket without it for an ephemeral one.
-const OF_FILES: &str = "couchapi";
-
-/// What clients may rely on in a bucket of this kind.
-pub fn capabilities(kind: BucketKind) -> Vec<&'static str> {
-    let has = |name: &&str| kind == BucketKind::Persistent || *name != OF_FILES;
-    CAPABILITIES.into_iter().filter(has).collect()
 }
 
 /// A bucket of a node that serves it alone.
@@ -210,13 +200,11 @@ mod tests {
         assert_eq!(map["vBucketServerMap"]["vBucketMap"], json!([[0], [0], [0], [0]]));
         assert_eq!(map["nodesExt"][0]["services"], json!({ "kv": 11210, "mgmt": 8091 }));
         assert_eq!(map["nodes"][0]["hostname"], "127.0.0.1:8091");
-        let has_files =
-            |map: &Value| map["bucketCapabilities"].as_array().expect("a list").contains(&json!("couchapi"));
-        assert_eq!((&map["bucketType"], has_files(&map)), (&json!("membase"), true));
+        assert_eq!(map["bucketType"], "membase");
+        assert_eq!(map["bucketCapabilities"], json!(CAPABILITIES));
         let map: Value =
             serde_json::from_slice(maps.bucket("e").expect("it was given").json()).expect("JSON");
-        assert_eq!((&map["bucketType"], has_files(&map)), (&json!("ephemeral"), false));
-        assert!(map["nodes"][0].get("couchApiBase").is_none());
+        assert_eq!(map["bucketType"], "ephemeral");
         let global: Value = serde_json::from_slice(maps.global().json()).expect("JSON");
         assert!(global.get("uuid").is_none() && global.get("nodeLocator").is_none());
     }

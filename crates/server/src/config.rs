@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 pub use crate::http::HttpLimits;
 use bucket::parse_size;
-pub use bucket::{BucketSpec, BucketTable, DEFAULT_QUOTA_BYTES, MOST_REPLICAS};
+pub use bucket::{BucketSpec, BucketTable, DEFAULT_QUOTA_BYTES, Hints, MOST_REPLICAS};
 use descriptors::Asked;
 
 /// Why a configuration is refused: what is wrong, and what to do about it.

@@ -55,6 +55,15 @@ pub fn policy_from(text: &str) -> &str {
     POLICIES.iter().find(|(rest, _)| *rest == text).map_or(text, |(_, setting)| setting)
 }
 
+/// The setting's word for a policy that a bucket of this kind can have.
+pub fn policy_of(text: &str, kind: BucketKind) -> Option<&'static str> {
+    let known = POLICIES.iter().find(|(rest, setting)| *rest == text || *setting == text);
+    let (_, setting) = known?;
+    let settings = Settings::default();
+    let pairs = [(name_of(Key::EvictionPolicy), *setting)];
+    settings.set_all(kind, &pairs).is_ok().then_some(setting)
+}
+
 /// The words for the least durability of a bucket's writes in REST.
 const DURABILITY: [(&str, Option<DurabilityLevel>); 4] = [
     ("none", None),

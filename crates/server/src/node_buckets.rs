@@ -8,8 +8,8 @@ use engine::settings::Key;
 use engine::{Bucket, ManifestRefusal, NextIds, SettingError};
 use vbucket::Manifest;
 
-use crate::config::BucketSpec;
-use crate::hosting::{HostFailure, MOST_BUCKETS};
+use crate::config::{BucketSpec, Hints};
+use crate::hosting::{Host, HostFailure, MOST_BUCKETS};
 use crate::naming;
 use crate::node::{Node, Served};
 
@@ -65,6 +65,28 @@ pub struct BucketChange {
     pub flush_enabled: Option<bool>,
     /// The least durability of writes.
     pub durability_min: Option<Option<DurabilityLevel>>,
+    /// What is set for others.
+    pub hints: Hints,
+}
+
+impl BucketChange {
+    /// The settings as they are set.
+    pub(crate) fn pairs(&self) -> Vec<(&str, &str)> {
+        self.settings.iter().map(|(name, value)| (*name, value.as_str())).collect()
+    }
+
+    /// What a bucket is after this change: all of it, or why nothing of it.
+    pub(crate) fn of(&self, old: BucketSpec) -> Result<BucketSpec, BucketError> {
+        old.settings.set_all(old.kind, &self.pairs()).map_err(BucketError::Settings)?;
+        Ok(BucketSpec {
+            quota_bytes: old.settings.get(Key::MaxSize),
+            replicas: self.replicas.unwrap_or(old.replicas),
+            flush_enabled: self.flush_enabled.unwrap_or(old.flush_enabled),
+            durability_min: self.durability_min.unwrap_or(old.durability_min),
+            hints: self.hints.over(old.hints),
+            ..old
+        })
+    }
 }
 
 /// Whoever decides which buckets there are: a node alone itself, in a cluster its orchestrator.
@@ -73,6 +95,10 @@ pub struct BucketChange {
 pub trait Management: Send + Sync {
     /// Makes a bucket.
     fn create(&self, spec: BucketSpec) -> Result<(), BucketError>;
+    /// Why a bucket would not be made now. Changes nothing.
+    fn check_create(&self, spec: &BucketSpec) -> Result<(), BucketError>;
+    /// Why a bucket would not be changed now. Changes nothing.
+    fn check_change(&self, name: &str, change: &BucketChange) -> Result<(), BucketError>;
     /// Changes a bucket.
     fn change(&self, name: &str, change: BucketChange) -> Result<(), BucketError>;
     /// Removes all documents of a bucket that allows it.
@@ -113,6 +139,17 @@ impl Management for Node {
         self.create_bucket(spec)
     }
 
+    fn check_create(&self, spec: &BucketSpec) -> Result<(), BucketError> {
+        let _changing = self.changing.lock();
+        self.may_create(spec).map(drop)
+    }
+
+    fn check_change(&self, name: &str, change: &BucketChange) -> Result<(), BucketError> {
+        let _changing = self.changing.lock();
+        let (old, _) = self.find(name)?;
+        self.may_change(&old, change).map(drop)
+    }
+
     fn change(&self, name: &str, change: BucketChange) -> Result<(), BucketError> {
         self.change_bucket(name, change)
     }
@@ -143,18 +180,7 @@ impl Node {
     /// Blocks while the disk works.
     pub fn create_bucket(&self, spec: BucketSpec) -> Result<(), BucketError> {
         let _changing = self.changing.lock();
-        let host = self.host().ok_or(BucketError::Fixed)?;
-        let quotas: Vec<(String, u64)> = self.quotas();
-        if quotas.iter().any(|(name, _)| *name == spec.name) {
-            return Err(BucketError::Exists);
-        }
-        if quotas.len() >= MOST_BUCKETS {
-            return Err(BucketError::TooMany);
-        }
-        self.check_quota(&quotas, &spec.name, spec.quota_bytes)?;
-        if let Some(folder) = host.folder_in_the_way(&spec.name, self.env()) {
-            return Err(BucketError::InTheWay(folder));
-        }
+        let host = self.may_create(&spec)?;
         let served = host.make(&spec, self.env())?;
         self.serve_bucket(served);
         tracing::info!(bucket = spec.name, "the bucket was made");
@@ -167,21 +193,8 @@ impl Node {
     pub fn change_bucket(&self, name: &str, change: BucketChange) -> Result<(), BucketError> {
         let _changing = self.changing.lock();
         let (old, bucket) = self.find(name)?;
-        let spec = BucketSpec {
-            replicas: change.replicas.unwrap_or(old.replicas),
-            flush_enabled: change.flush_enabled.unwrap_or(old.flush_enabled),
-            durability_min: change.durability_min.unwrap_or(old.durability_min),
-            ..old.clone()
-        };
-        let pairs: Vec<(&str, &str)> =
-            change.settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        // On the copy first, so that a quota that is too large changes nothing.
-        spec.settings.set_all(spec.kind, &pairs).map_err(BucketError::Settings)?;
-        let quota_bytes = spec.settings.get(engine::settings::Key::MaxSize);
-        if quota_bytes > old.quota_bytes {
-            self.check_quota(&self.quotas(), name, quota_bytes)?;
-        }
-        let spec = BucketSpec { quota_bytes, ..spec };
+        let spec = self.may_change(&old, &change)?;
+        let pairs = change.pairs();
         bucket.set_params(&pairs).map_err(BucketError::Settings)?;
         if change.durability_min.is_some() {
             require_durability(&bucket, &spec)?;
@@ -227,6 +240,33 @@ impl Node {
     fn find(&self, name: &str) -> Result<(BucketSpec, Arc<Bucket>), BucketError> {
         let mut all = self.buckets().into_iter();
         all.find(|(spec, _)| spec.name == name).ok_or(BucketError::Unknown)
+    }
+
+    /// What would make this bucket, or why it would not be made.
+    fn may_create(&self, spec: &BucketSpec) -> Result<&Host, BucketError> {
+        let host = self.host().ok_or(BucketError::Fixed)?;
+        let quotas: Vec<(String, u64)> = self.quotas();
+        // Names that differ in case alone are one name on some file systems and to people.
+        if quotas.iter().any(|(name, _)| name.eq_ignore_ascii_case(&spec.name)) {
+            return Err(BucketError::Exists);
+        }
+        if quotas.len() >= MOST_BUCKETS {
+            return Err(BucketError::TooMany);
+        }
+        self.check_quota(&quotas, &spec.name, spec.quota_bytes)?;
+        match host.folder_in_the_way(&spec.name, self.env()) {
+            Some(folder) => Err(BucketError::InTheWay(folder)),
+            None => Ok(host),
+        }
+    }
+
+    /// What a bucket would be after a change, or why it would not be changed.
+    fn may_change(&self, old: &BucketSpec, change: &BucketChange) -> Result<BucketSpec, BucketError> {
+        let spec = change.of(old.clone())?;
+        if spec.quota_bytes > old.quota_bytes {
+            self.check_quota(&self.quotas(), &spec.name, spec.quota_bytes)?;
+        }
+        Ok(spec)
     }
 
     /// The quota of each bucket, in bytes.

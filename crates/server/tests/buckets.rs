@@ -136,35 +136,49 @@ fn what_cannot_be_is_refused_by_field() {
     let server = start(folder.path(), &format!("memory-quota = \"400MiB\"\n{reader}"));
     for (form, field, said) in [
         ("ramQuotaMB=100", "name", "needs to be specified"),
+        ("name=&ramQuotaMB=100", "name", "cannot be empty"),
         ("name=a%20b&ramQuotaMB=100", "name", "can only contain"),
-        ("name=..&ramQuotaMB=100", "name", "can only contain"),
+        ("name=..&ramQuotaMB=100", "name", "cannot start with dot"),
+        (&format!("name={}&ramQuotaMB=100", "a".repeat(101)), "name", "cannot exceed 100"),
+        ("name=DEFAULT&ramQuotaMB=100", "name", "already exists"),
         ("name=a", "ramQuota", "must be specified"),
-        ("name=a&ramQuotaMB=0", "ramQuotaMB", "at least 1MiB"),
-        ("name=a&ramQuota=x", "ramQuota", "number of MiB"),
+        ("name=a&ramQuotaMB=0", "ramQuota", "at least 1MiB"),
+        ("name=a&ramQuotaMB=-1", "ramQuota", "cannot be negative"),
+        ("name=a&ramQuota=x", "ramQuota", "must be a positive integer"),
         ("name=a&ramQuotaMB=145", "ramQuota", "too large to be provisioned"),
-        ("name=a&ramQuotaMB=18446744073709551615", "ramQuotaMB", "number of MiB"),
-        ("name=a&ramQuotaMB=100&bucketType=memcached", "bucketType", "membase"),
-        ("name=a&ramQuotaMB=100&replicaNumber=4", "replicaNumber", "0 to 3"),
+        ("name=a&ramQuotaMB=18446744073709551616", "ramQuota", "too large to be provisioned"),
+        ("name=a&ramQuotaMB=100&bucketType=memcached", "bucketType", "invalid bucket type"),
+        ("name=a&ramQuotaMB=100&replicaNumber=4", "replicaNumber", "larger than 3 is not supported"),
+        ("name=a&ramQuotaMB=100&replicaNumber=-1", "replicaNumber", "cannot be negative"),
+        ("name=a&ramQuotaMB=100&replicaNumber=", "replicaNumber", "must be a non-negative integer"),
         ("name=a&ramQuotaMB=100&flushEnabled=2", "flushEnabled", "1 or 0"),
+        ("name=a&ramQuotaMB=100&replicaIndex=2", "replicaIndex", "1 or 0"),
+        ("name=a&ramQuotaMB=100&threadsNumber=1", "threadsNumber", "less than 2"),
+        ("name=a&ramQuotaMB=100&threadsNumber=9", "threadsNumber", "greater than 8"),
+        ("name=a&ramQuotaMB=100&threadsNumber=x", "threadsNumber", "between 2 and 8"),
+        ("name=a&ramQuotaMB=100&rank=1001", "rank", "range 0-1000"),
         ("name=a&ramQuotaMB=100&storageBackend=magma", "storageBackend", "couchstore"),
-        ("name=a&ramQuotaMB=100&evictionPolicy=noEviction", "evictionPolicy", "value_only"),
+        ("name=a&ramQuotaMB=100&evictionPolicy=noEviction", "evictionPolicy", "'valueOnly' or"),
+        ("name=a&ramQuotaMB=100&compressionMode=some", "compressionMode", "'passive' or"),
+        ("name=a&ramQuotaMB=100&maxTTL=2147483648", "maxTTL", "between 0 and 2147483647"),
         ("name=a&ramQuotaMB=100&conflictResolutionType=lww", "conflictResolutionType", "seqno"),
-        ("name=a&ramQuotaMB=100&durabilityMinLevel=some", "durabilityMinLevel", "give none"),
+        ("name=a&ramQuotaMB=100&durabilityMinLevel=some", "durability_min_level", "one of 'none'"),
         (
             "name=a&ramQuotaMB=100&bucketType=ephemeral&durabilityMinLevel=persistToMajority",
-            "durabilityMinLevel",
-            "no disk",
+            "durability_min_level",
+            "for ephemeral buckets",
         ),
-        ("name=a&ramQuotaMB=100&numVBuckets=128", "numVBuckets", "cannot be changed"),
-        ("name=a&ramQuotaMB=100&flavour=sweet", "flavour", "no such field"),
+        ("name=a&ramQuotaMB=100&bucketType=ephemeral&replicaIndex=0", "replicaIndex", "not supported"),
+        ("name=a&ramQuotaMB=100&bucketType=ephemeral&evictionPolicy=valueOnly", "evictionPolicy", "'nruEv"),
+        ("name=a&ramQuotaMB=100&numVBuckets=128", "numVBuckets", "must be 4"),
+        ("name=a&ramQuotaMB=100&autoCompactionDefined=true", "autoCompactionDefined", "configuration file"),
+        ("name=a&ramQuotaMB=100&historyRetentionSeconds=9", "historyRetentionSeconds", "not supported"),
     ] {
         let errors = errors_of(http(&server, "POST", BUCKETS, form));
         assert!(errors[field].as_str().is_some_and(|text| text.contains(said)), "{form}: {errors}");
     }
     let form = "name=a&ramQuotaMB=100";
     assert_eq!(http_as("reader", server.http_addr(), "POST", BUCKETS, form).0, 403);
-    assert_eq!(http(&server, "POST", &format!("{BUCKETS}?just_validate=1"), form).0, 200);
-    assert_eq!(server.node().bucket_names(), ["default"]);
     // A folder that nobody knows may be dear to somebody.
     let stray = folder.path().join("buckets/a");
     std::fs::create_dir_all(stray.join("x")).expect("a folder");
@@ -177,6 +191,74 @@ fn what_cannot_be_is_refused_by_field() {
     let grown = errors_of(http(&server, "POST", &format!("{BUCKETS}/a"), "ramQuotaMB=145&maxTTL=9"));
     assert!(grown["ramQuota"].is_string(), "{grown}");
     assert_eq!(json(&server, &format!("{BUCKETS}/a"))["maxTTL"], 0);
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn what_a_form_says_besides_is_ignored_and_what_it_sets_is_told_back() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "");
+    create(
+        &server,
+        "name=a&ramQuotaMB=100&replicaNumber=1&numReplicas=3&proxyPort=11211&priority=high&authType=sasl\
+         &saslPassword=secret&flavour=sweet&replicaIndex=0&threadsNumber=8&rank=7&name=b&storageBackend=couchstore",
+    );
+    create(&server, "name=e&ramQuotaMB=100&bucketType=ephemeral&storageBackend=magma");
+    create(&server, "name=d&ramQuotaMB=100");
+    let change = "name=x&bucketType=ephemeral&replicaIndex=1&numVBuckets=4&flavour=sour&maxTTL=3";
+    assert_eq!(http(&server, "POST", &format!("{BUCKETS}/a"), change), (200, String::new()));
+    let refused = [
+        ("conflictResolutionType=seqno", "conflictResolutionType"),
+        ("storageBackend=magma", "storageBackend"),
+        ("numVBuckets=16", "numVBuckets"),
+    ];
+    for (form, field) in refused {
+        let errors = errors_of(http(&server, "POST", &format!("{BUCKETS}/a"), form));
+        assert!(errors[field].is_string(), "{form}: {errors}");
+    }
+    let told = |server: &server::Server, name: &str| {
+        let of = json(server, &format!("{BUCKETS}/{name}"));
+        json!([of["replicaIndex"], of["threadsNumber"], of["rank"], of["replicaNumber"], of["maxTTL"]])
+    };
+    server.stop().expect("a clean stop");
+    let server = start(folder.path(), "");
+    assert_eq!(told(&server, "a"), json!([false, 8, 7, 1, 3]));
+    assert_eq!(told(&server, "d"), json!([true, 3, 0, 1, 0]));
+    assert_eq!(told(&server, "e"), json!([null, 3, 0, 1, 0]));
+    let change = "threadsNumber=3&storageBackend=couchstore";
+    assert_eq!(http(&server, "POST", &format!("{BUCKETS}/a/"), change).0, 200);
+    assert_eq!(told(&server, "a"), json!([false, 3, 7, 1, 3]));
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn what_is_only_validated_changes_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "memory-quota = \"400MiB\"");
+    let (make, change) = (format!("{BUCKETS}?just_validate=1"), format!("{BUCKETS}/default?just_validate=1"));
+    let fine = json!({ "errors": {} }).to_string();
+    let form = "name=a&ramQuotaMB=100&replicaNumber=0";
+    assert_eq!(http(&server, "POST", &make, form), (200, fine.clone()));
+    assert_eq!(http(&server, "POST", &change, "maxTTL=7"), (202, fine.clone()));
+    // As many nodes as copies there are not: a warning, which is an error unless warnings are ignored.
+    for (path, form) in [(&make, "name=a&ramQuotaMB=100"), (&change, "replicaNumber=1")] {
+        let errors = errors_of(http(&server, "POST", path, form));
+        assert!(errors["replicaNumber"].as_str().is_some_and(|text| text.starts_with("Warning")), "{errors}");
+        let ignoring = http(&server, "POST", &format!("{path}&ignore_warnings=1"), form);
+        assert_eq!(ignoring.1, fine);
+    }
+    for (path, form, field) in [
+        (&make, "name=default&ramQuotaMB=100&replicaNumber=0", "name"),
+        (&make, "name=a&ramQuotaMB=300&replicaNumber=0", "ramQuota"),
+        (&change, "ramQuotaMB=500", "ramQuota"),
+        (&change, "maxTTL=x", "maxTTL"),
+    ] {
+        let errors = errors_of(http(&server, "POST", path, form));
+        assert!(errors[field].is_string(), "{form}: {errors}");
+    }
+    assert_eq!(http(&server, "POST", &format!("{BUCKETS}/none?just_validate=1"), "maxTTL=7").0, 404);
+    assert_eq!(server.node().bucket_names(), ["default"]);
+    assert_eq!(json(&server, &format!("{BUCKETS}/default"))["maxTTL"], 0);
     server.stop().expect("a clean stop");
 }
 

@@ -353,5 +353,6 @@ fn change_to(settings: &Value) -> Option<BucketChange> {
         replicas: Some(spec.replicas),
         flush_enabled: Some(spec.flush_enabled),
         durability_min: Some(spec.durability_min),
+        hints: spec.hints,
     })
 }

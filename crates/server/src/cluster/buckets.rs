@@ -32,6 +32,19 @@ impl ClusterBuckets {
         self.ask_for(bucket, |_| Ok(command.clone()))
     }
 
+    /// What the cluster would say to a command now. Nothing is written.
+    fn try_out(
+        &self,
+        what: impl Fn(&Cluster, &View) -> Result<Command, BucketError>,
+    ) -> Result<(), BucketError> {
+        let cluster = self.cluster()?;
+        let unknown = || BucketError::NotNow("the node does not know the cluster's state yet".to_owned());
+        let view = cluster.view().ok_or_else(unknown)?;
+        let command = what(&cluster, &view)?;
+        let outcome = ::cluster::command::apply(&view, &command);
+        outcome.map(drop).map_err(|refused| told(ClusterError::Refused(refused)))
+    }
+
     /// Asks, and waits until this node has done so with the bucket, and for a while until all others have.
     fn ask_for(
         &self,
@@ -73,25 +86,39 @@ impl From<Wrong> for BucketError {
     }
 }
 
+/// The command that makes a bucket.
+fn creation(cluster: &Cluster, view: &View, spec: &BucketSpec) -> Result<Command, BucketError> {
+    // Names that differ in case alone are one name on some file systems and to people.
+    if view.state.buckets.keys().any(|name| name.eq_ignore_ascii_case(&spec.name)) {
+        return Err(BucketError::Exists);
+    }
+    let random = &cluster.node.env().random;
+    let host = cluster.node.host();
+    Ok(Command::CreateBucket {
+        name: spec.name.clone(),
+        uuid: format!("{:016x}{:016x}", random.next_u64(), random.next_u64()),
+        settings: bucket_list::to_json(spec),
+        replicas: spec.replicas,
+        vbuckets: host.map_or(base::limits::DEFAULT_VBUCKETS, |host| host.config().vbuckets),
+        manifest: json!({ "uid": "0" }),
+    })
+}
+
+/// The command that changes a bucket.
+fn alteration(view: &View, name: &str, change: &BucketChange) -> Result<Command, BucketError> {
+    let spec = change.of(spec_of(view, name)?)?;
+    Ok(Command::ChangeBucket {
+        name: name.to_owned(),
+        settings: Some(bucket_list::to_json(&spec)),
+        replicas: change.replicas,
+    })
+}
+
 /// What a bucket is asked to be.
 fn spec_of(view: &View, name: &str) -> Result<BucketSpec, BucketError> {
     let bucket = view.state.buckets.get(name).ok_or(BucketError::Unknown)?;
     let unknown = || BucketError::Elsewhere("this version does not know what the bucket is".to_owned());
     bucket_list::from_json(&bucket.settings).ok_or_else(unknown)
-}
-
-/// What a bucket is asked to be after a change.
-fn changed(old: BucketSpec, change: &BucketChange) -> Result<BucketSpec, BucketError> {
-    let pairs: Vec<(&str, &str)> =
-        change.settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    old.settings.set_all(old.kind, &pairs).map_err(BucketError::Settings)?;
-    Ok(BucketSpec {
-        quota_bytes: old.settings.get(engine::settings::Key::MaxSize),
-        replicas: change.replicas.unwrap_or(old.replicas),
-        flush_enabled: change.flush_enabled.unwrap_or(old.flush_enabled),
-        durability_min: change.durability_min.unwrap_or(old.durability_min),
-        ..old
-    })
 }
 
 /// The manifest of the cluster's document, and ids that nobody has had.
@@ -124,31 +151,19 @@ fn told(error: ClusterError) -> BucketError {
 impl Management for ClusterBuckets {
     fn create(&self, spec: BucketSpec) -> Result<(), BucketError> {
         let cluster = self.cluster()?;
-        let random = &cluster.node.env().random;
-        let vbuckets =
-            cluster.node.host().map_or(base::limits::DEFAULT_VBUCKETS, |host| host.config().vbuckets);
-        self.ask(
-            &spec.name,
-            &Command::CreateBucket {
-                name: spec.name.clone(),
-                uuid: format!("{:016x}{:016x}", random.next_u64(), random.next_u64()),
-                settings: bucket_list::to_json(&spec),
-                replicas: spec.replicas,
-                vbuckets,
-                manifest: json!({ "uid": "0" }),
-            },
-        )
+        self.ask_for(&spec.name, |view| creation(&cluster, view, &spec).map_err(Wrong::Bucket))
+    }
+
+    fn check_create(&self, spec: &BucketSpec) -> Result<(), BucketError> {
+        self.try_out(|cluster, view| creation(cluster, view, spec))
     }
 
     fn change(&self, name: &str, change: BucketChange) -> Result<(), BucketError> {
-        self.ask_for(name, |view| {
-            let spec = spec_of(view, name).and_then(|old| changed(old, &change)).map_err(Wrong::Bucket)?;
-            Ok(Command::ChangeBucket {
-                name: name.to_owned(),
-                settings: Some(bucket_list::to_json(&spec)),
-                replicas: change.replicas,
-            })
-        })
+        self.ask_for(name, |view| alteration(view, name, &change).map_err(Wrong::Bucket))
+    }
+
+    fn check_change(&self, name: &str, change: &BucketChange) -> Result<(), BucketError> {
+        self.try_out(|_, view| alteration(view, name, change))
     }
 
     fn flush(&self, name: &str) -> Result<(), BucketError> {

@@ -1,9 +1,8 @@
 //! Cluster maps as clients want them. Each field stands here because some client fails without it.
 
-use engine::BucketKind;
 use serde_json::{Value, json};
 
-use super::capabilities;
+use super::CAPABILITIES;
 use super::layout::{BucketLayout, Layout};
 use crate::naming;
 
@@ -39,12 +38,7 @@ pub(super) fn of_bucket(layout: &Layout, bucket: &BucketLayout) -> Value {
     let name = &bucket.name;
     let node = |(_, node): (usize, &super::NodeEntry)| {
         let address = &node.address;
-        let mut entry = json!({ "hostname": address.http(), "ports": { "direct": address.kv_port } });
-        if bucket.kind == BucketKind::Persistent {
-            let host = address.host_or_placeholder();
-            entry["couchApiBase"] = json!(format!("http://{host}:8092/{name}"));
-        }
-        entry
+        json!({ "hostname": address.http(), "ports": { "direct": address.kv_port } })
     };
     let servers: Vec<String> = layout.active().map(|(_, node)| node.address.kv()).collect();
     json!({
@@ -65,7 +59,7 @@ pub(super) fn of_bucket(layout: &Layout, bucket: &BucketLayout) -> Value {
             "vBucketMap": rows(layout, bucket),
         },
         "bucketCapabilitiesVer": "",
-        "bucketCapabilities": capabilities(bucket.kind),
+        "bucketCapabilities": CAPABILITIES,
         "clusterCapabilitiesVer": [1, 0],
         "clusterCapabilities": {},
     })

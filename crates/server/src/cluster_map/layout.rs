@@ -145,7 +145,7 @@ impl Layout {
     }
 
     /// The nodes that clients are told of.
-    pub(super) fn active(&self) -> impl Iterator<Item = (usize, &NodeEntry)> {
+    pub(crate) fn active(&self) -> impl Iterator<Item = (usize, &NodeEntry)> {
         self.nodes.iter().enumerate().filter(|(_, node)| node.membership == Membership::Active)
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use base::DurabilityLevel;
 use engine::settings::{Key, Settings, find};
 use engine::{BucketKind, EvictionPolicy, SettingError};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::ConfigError;
 use crate::naming;
@@ -27,6 +27,40 @@ pub struct BucketSpec {
     pub flush_enabled: bool,
     /// The durability that writes have at least, for whoever asks what the bucket is.
     pub durability_min: Option<DurabilityLevel>,
+    /// What was set for others.
+    pub hints: Hints,
+}
+
+/// What management tools set on a bucket and nothing here acts on: kept, so that they read what they wrote.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Hints {
+    /// Whether replicas of views are indexed. There are no views.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replica_index: Option<bool>,
+    /// Threads of the bucket's reader and writer pools, which are shared here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threads: Option<u8>,
+    /// The bucket's turn in a rebalance.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u16>,
+}
+
+impl Hints {
+    /// Whether nothing was set.
+    pub fn is_empty(&self) -> bool {
+        *self == Hints::default()
+    }
+
+    /// These, and for what they do not say those of `older`.
+    #[must_use]
+    pub fn over(self, older: Hints) -> Hints {
+        Hints {
+            replica_index: self.replica_index.or(older.replica_index),
+            threads: self.threads.or(older.threads),
+            rank: self.rank.or(older.rank),
+        }
+    }
 }
 
 /// The most copies beside the active one.
@@ -69,6 +103,7 @@ impl BucketSpec {
             replicas: 0,
             flush_enabled: false,
             durability_min: None,
+            hints: Hints::default(),
         })
     }
 

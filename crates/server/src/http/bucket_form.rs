@@ -20,23 +20,26 @@ const SETTINGS: [(&str, Key); 5] = [
     ("compressionMode", Key::CompressionMode),
 ];
 
-/// Fields of the form that are the same for all buckets: SDKs send them with what they read before.
-const FIXED: [(&str, &str); 8] = [
-    ("threadsNumber", "3"),
-    ("conflictResolutionType", "seqno"),
-    ("authType", "sasl"),
-    ("saslPassword", ""),
-    ("autoCompactionDefined", "0"),
-    ("historyRetentionCollectionDefault", "0"),
-    ("historyRetentionBytes", "0"),
-    ("historyRetentionSeconds", "0"),
+/// Fields of the form that have one value here. What the form says besides these and those that are read is ignored, as
+/// the field's server ignores what it does not know.
+const FIXED: [(&str, &str, &str); 4] = [
+    ("autoCompactionDefined", "0", "compaction is set for all buckets, in the configuration file"),
+    ("historyRetentionCollectionDefault", "0", "History Retention is not supported"),
+    ("historyRetentionBytes", "0", "History Retention is not supported"),
+    ("historyRetentionSeconds", "0", "History Retention is not supported"),
 ];
 
+/// The fewest and the most threads that a bucket can be given.
+const THREADS: std::ops::RangeInclusive<u8> = 2..=8;
+/// The highest rank.
+const MOST_RANK: u16 = 1000;
 /// Replicas of a bucket for those who do not say, as the field has it.
 const DEFAULT_REPLICAS: u8 = 1;
 /// The field's words for a name that cannot be one.
 const NOT_A_NAME: &str = "Bucket name can only contain characters in range A-Z, a-z, 0-9 as well as underscore, \
                           period, dash & percent. Consult the documentation.";
+/// The field's words for a quota that is missing or no number.
+const NO_QUOTA: &str = "The RAM Quota must be specified and must be a positive integer.";
 
 /// What the form says, as far as it is valid.
 #[derive(Default)]
@@ -49,9 +52,10 @@ pub(super) struct BucketForm {
 pub(super) type Read<T> = Result<T, Errors>;
 
 impl BucketForm {
-    /// Of these fields; of a field that is given twice the last one counts.
+    /// Of these fields; of a field that is given twice the first one counts.
     pub(super) fn new(fields: Vec<(String, String)>) -> BucketForm {
-        BucketForm { fields: fields.into_iter().collect(), errors: Errors::new() }
+        let fields = fields.into_iter().rev().collect();
+        BucketForm { fields, errors: Errors::new() }
     }
 
     /// Notes what is wrong with a field.
@@ -65,142 +69,238 @@ impl BucketForm {
 
     /// A bucket to be made, with `vbuckets` vBuckets like all others.
     pub(super) fn create(mut self, vbuckets: u16) -> Read<BucketSpec> {
-        let name = self.get("name").unwrap_or_default();
-        if name.is_empty() {
-            self.wrong("name", "Bucket name needs to be specified");
-        } else if !BucketSpec::is_name(&name) {
-            self.wrong("name", NOT_A_NAME);
+        let name = self.get("name");
+        if let Some(what) = wrong_name(name.as_deref()) {
+            self.wrong("name", what);
         }
-        let kind = match self.get("bucketType") {
-            None => Some(BucketKind::Persistent),
-            Some(word) => naming::kind_from(&word),
-        };
+        let kind =
+            self.get("bucketType").map_or(Some(BucketKind::Persistent), |word| naming::kind_from(&word));
         if kind.is_none() {
-            self.wrong("bucketType", "give membase (also called couchbase) or ephemeral");
+            self.wrong("bucketType", "invalid bucket type");
         }
         let kind = kind.unwrap_or_default();
-        let quota_field = if self.fields.contains_key("ramQuota") { "ramQuota" } else { "ramQuotaMB" };
-        let quota_bytes = match self.get(quota_field).map(|text| mebibytes(&text)) {
-            Some(Ok(bytes)) => bytes,
-            Some(Err(what)) => {
-                self.wrong(quota_field, what);
-                0
-            }
-            None => {
-                self.wrong("ramQuota", "The RAM Quota must be specified and must be a positive integer.");
-                0
-            }
+        let quota_bytes = match self.get("ramQuota").or_else(|| self.get("ramQuotaMB")) {
+            Some(text) => mebibytes(&text),
+            None => Err(NO_QUOTA.to_owned()),
         };
-        let change = self.change_of(kind, &name, vbuckets);
+        let quota_bytes = quota_bytes.unwrap_or_else(|what| {
+            self.wrong("ramQuota", what);
+            0
+        });
+        let change = self.read_all(&Reading { kind, vbuckets, is_new: true });
         if !self.errors.is_empty() {
             return Err(self.errors);
         }
-        let spec = BucketSpec::made(&name, quota_bytes, kind, &[])
-            .map_err(|error| Errors::from([(quota_field.to_owned(), error.to_string())]))?;
-        let pairs: Vec<(&str, &str)> =
-            change.settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        spec.settings.set_all(kind, &pairs).map_err(|errors| by_field(&errors))?;
+        let spec = BucketSpec::made(&name.unwrap_or_default(), quota_bytes, kind, &[])
+            .map_err(|error| Errors::from([("ramQuota".to_owned(), error.to_string())]))?;
+        spec.settings.set_all(kind, &change.pairs()).map_err(|errors| by_field(&errors))?;
         Ok(BucketSpec {
             replicas: change.replicas.unwrap_or(DEFAULT_REPLICAS),
             flush_enabled: change.flush_enabled.unwrap_or(false),
             durability_min: change.durability_min.unwrap_or(None),
+            hints: change.hints,
             ..spec
         })
     }
 
     /// What shall be different about a bucket.
     pub(super) fn change(mut self, spec: &BucketSpec, vbuckets: u16) -> Read<BucketChange> {
-        let change = self.change_of(spec.kind, &spec.name, vbuckets);
+        let change = self.read_all(&Reading { kind: spec.kind, vbuckets, is_new: false });
         if self.errors.is_empty() { Ok(change) } else { Err(self.errors) }
     }
 
-    fn change_of(&mut self, kind: BucketKind, name: &str, vbuckets: u16) -> BucketChange {
+    fn read_all(&mut self, reading: &Reading) -> BucketChange {
         let mut change = BucketChange::default();
         for (field, value) in std::mem::take(&mut self.fields) {
-            if let Err(what) = read(&field, &value, kind, name, vbuckets, &mut change) {
-                self.wrong(&field, what);
+            if let Err((field, what)) = reading.take(&field, &value, &mut change) {
+                // What is wrong with the quota of a new bucket was told already.
+                self.errors.entry(field.to_owned()).or_insert(what);
             }
-        }
-        let level = change.durability_min.flatten();
-        if kind == BucketKind::Ephemeral && level.is_some_and(|level| level != DurabilityLevel::Majority) {
-            self.wrong("durabilityMinLevel", "an ephemeral bucket has no disk: give none or majority");
         }
         change
     }
 }
 
-/// Takes one field.
-fn read(
-    field: &str,
-    value: &str,
-    kind: BucketKind,
-    name: &str,
-    vbuckets: u16,
-    change: &mut BucketChange,
-) -> Result<(), String> {
-    if let Some((_, key)) = SETTINGS.iter().find(|(name, _)| *name == field) {
-        let value = match key {
-            Key::MaxSize => mebibytes(value)?.to_string(),
-            Key::EvictionPolicy => naming::policy_from(value).to_owned(),
-            _ => value.to_owned(),
-        };
-        change.settings.push((naming::name_of(*key), value));
-        return Ok(());
-    }
-    match field {
-        "replicaNumber" => {
-            let replicas: Option<u8> = value.parse().ok().filter(|count| *count <= MOST_REPLICAS);
-            change.replicas = Some(replicas.ok_or(format!("give a number from 0 to {MOST_REPLICAS}"))?);
-            Ok(())
-        }
-        "flushEnabled" => {
-            let enabled = match value {
-                "0" | "false" => false,
-                "1" | "true" => true,
-                _ => return Err("flushEnabled can only be 1 or 0".to_owned()),
-            };
-            change.flush_enabled = Some(enabled);
-            Ok(())
-        }
-        // About views, which there are not: SDKs send either.
-        "replicaIndex" if ["0", "1", "false", "true"].contains(&value) => Ok(()),
-        "replicaIndex" => Err("replicaIndex can only be 1 or 0".to_owned()),
-        "durabilityMinLevel" => {
-            let words = "give none, majority, majorityAndPersistActive or persistToMajority";
-            change.durability_min = Some(naming::durability_from(value).ok_or(words)?);
-            Ok(())
-        }
-        "name" => same(name, value),
-        "bucketType" if naming::kind_from(value) == Some(kind) => Ok(()),
-        "bucketType" => same(naming::bucket_type(kind), value),
-        // Nothing is stored of an ephemeral bucket, whatever its clients call that.
-        "storageBackend" if kind == BucketKind::Ephemeral && value == "couchstore" => Ok(()),
-        "storageBackend" => same(naming::storage_backend(kind), value),
-        "numVBuckets" => same(&vbuckets.to_string(), value),
-        _ => match FIXED.iter().find(|(name, _)| *name == field) {
-            Some((_, is)) => same(is, value),
-            None => Err("there is no such field, or it cannot be changed".to_owned()),
-        },
+/// What is wrong with the name of a bucket to be made.
+fn wrong_name(name: Option<&str>) -> Option<&'static str> {
+    match name {
+        None => Some("Bucket name needs to be specified"),
+        Some("") => Some("Bucket name cannot be empty"),
+        Some(name) if name.len() > 100 => Some("Bucket name cannot exceed 100 characters"),
+        Some(name) if name.starts_with('.') => Some("Bucket name cannot start with dot."),
+        Some(name) if !BucketSpec::is_name(name) => Some(NOT_A_NAME),
+        Some(_) => None,
     }
 }
 
-/// Whether a field says what is so already.
-fn same(is: &str, value: &str) -> Result<(), String> {
-    let means_is = value == is || (is == "0" && value == "false");
-    if means_is { Ok(()) } else { Err(format!("{value:?}: it is {is:?} and cannot be changed")) }
+/// What is wrong, with the field that it is told for.
+type Wrong<'a> = (&'a str, String);
+
+/// What the fields of a form are about.
+struct Reading {
+    kind: BucketKind,
+    vbuckets: u16,
+    is_new: bool,
+}
+
+impl Reading {
+    /// Takes one field.
+    fn take<'a>(&self, field: &'a str, value: &str, change: &mut BucketChange) -> Result<(), Wrong<'a>> {
+        if let Some((_, key)) = SETTINGS.iter().find(|(name, _)| *name == field) {
+            return self.take_setting(field, *key, value, change);
+        }
+        let told = |what: String| (field, what);
+        match field {
+            "replicaNumber" => change.replicas = Some(replicas(value).map_err(told)?),
+            "flushEnabled" => change.flush_enabled = Some(switch(field, value).map_err(told)?),
+            "durabilityMinLevel" => {
+                let level = naming::durability_from(value).filter(|level| self.may_be(*level));
+                let level =
+                    level.ok_or_else(|| ("durability_min_level", self.durability_words().to_owned()))?;
+                change.durability_min = Some(level);
+            }
+            "threadsNumber" => {
+                let threads = value.parse().ok().filter(|count| THREADS.contains(count));
+                change.hints.threads = Some(threads.ok_or_else(|| told(wrong_threads(value)))?);
+            }
+            "rank" => {
+                let rank = value.parse().ok().filter(|rank| *rank <= MOST_RANK);
+                let wrong = || format!("Rank must be in the range 0-{MOST_RANK}. Got '{value}' instead.");
+                change.hints.rank = Some(rank.ok_or_else(|| told(wrong()))?);
+            }
+            _ => return self.check(field, value, change).map_err(told),
+        }
+        Ok(())
+    }
+
+    fn take_setting<'a>(
+        &self,
+        field: &'a str,
+        key: Key,
+        value: &str,
+        change: &mut BucketChange,
+    ) -> Result<(), Wrong<'a>> {
+        let value = match key {
+            Key::MaxSize => mebibytes(value).map_err(|what| ("ramQuota", what))?.to_string(),
+            Key::EvictionPolicy => {
+                let policy = naming::policy_of(value, self.kind);
+                policy.ok_or_else(|| (field, self.policy_words().to_owned()))?.to_owned()
+            }
+            Key::CompressionMode if !["off", "passive", "active"].contains(&value) => {
+                return Err((field, "compressionMode can be set to 'off', 'passive' or 'active'".to_owned()));
+            }
+            Key::MaxTtl if value.parse::<i32>().ok().is_none_or(|ttl| ttl < 0) => {
+                return Err((field, format!("Max TTL must be an integer between 0 and {}", i32::MAX)));
+            }
+            _ => value.to_owned(),
+        };
+        change.settings.push((naming::name_of(key), value));
+        Ok(())
+    }
+
+    /// Fields that a bucket has from its beginning.
+    fn check(&self, field: &str, value: &str, change: &mut BucketChange) -> Result<(), String> {
+        let is_disk = self.kind == BucketKind::Persistent;
+        match field {
+            "replicaIndex" if self.is_new && !is_disk => {
+                Err("replicaIndex not supported for ephemeral buckets".to_owned())
+            }
+            "replicaIndex" if self.is_new => {
+                change.hints.replica_index = Some(switch(field, value)?);
+                Ok(())
+            }
+            "storageBackend" if is_disk && value != naming::storage_backend(self.kind) => {
+                Err(format!("{value:?}: storage backend must be couchstore, which is the only one"))
+            }
+            "conflictResolutionType" if !self.is_new => {
+                Err("Conflict resolution type not allowed in update bucket".to_owned())
+            }
+            "conflictResolutionType" if value != "seqno" => {
+                Err(format!("{value:?}: conflict resolution type must be seqno, which is the only one"))
+            }
+            "numVBuckets" if value != self.vbuckets.to_string() => {
+                Err(format!("Number of vbuckets must be {}, as of all buckets of this node", self.vbuckets))
+            }
+            _ => match FIXED.iter().find(|(name, ..)| *name == field) {
+                Some((_, is, _)) if value == *is || value == "false" => Ok(()),
+                Some((_, _, what)) => Err((*what).to_owned()),
+                None => Ok(()),
+            },
+        }
+    }
+
+    /// Whether this may be the least durability of a bucket of this kind.
+    fn may_be(&self, level: Option<DurabilityLevel>) -> bool {
+        self.kind == BucketKind::Persistent || level.is_none_or(|level| level == DurabilityLevel::Majority)
+    }
+
+    fn durability_words(&self) -> &'static str {
+        match self.kind {
+            BucketKind::Persistent => {
+                "Durability minimum level must be one of 'none', 'majority', 'majorityAndPersistActive', or \
+                 'persistToMajority'"
+            }
+            BucketKind::Ephemeral => {
+                "Durability minimum level must be either 'none' or 'majority' for ephemeral buckets"
+            }
+        }
+    }
+
+    fn policy_words(&self) -> &'static str {
+        match self.kind {
+            BucketKind::Persistent => {
+                "Eviction policy must be either 'valueOnly' or 'fullEviction' for couchbase buckets"
+            }
+            BucketKind::Ephemeral => {
+                "Eviction policy must be either 'noEviction' or 'nruEviction' for ephemeral buckets"
+            }
+        }
+    }
+}
+
+fn replicas(value: &str) -> Result<u8, String> {
+    match value.parse::<i64>() {
+        Err(_) => Err("The replica number must be specified and must be a non-negative integer.".to_owned()),
+        Ok(count) if count < 0 => Err("The replica number cannot be negative.".to_owned()),
+        Ok(count) => u8::try_from(count)
+            .ok()
+            .filter(|count| *count <= MOST_REPLICAS)
+            .ok_or_else(|| format!("Replica number larger than {MOST_REPLICAS} is not supported.")),
+    }
+}
+
+fn wrong_threads(value: &str) -> String {
+    let (least, most) = (THREADS.start(), THREADS.end());
+    match value.parse::<i64>() {
+        Err(_) => format!("The number of threads must be an integer between {least} and {most}, inclusive"),
+        Ok(count) if count < i64::from(*least) => format!("The number of threads can't be less than {least}"),
+        Ok(_) => format!("The number of threads can't be greater than {most}"),
+    }
+}
+
+/// SDKs send either pair of words.
+fn switch(field: &str, value: &str) -> Result<bool, String> {
+    match value {
+        "0" | "false" => Ok(false),
+        "1" | "true" => Ok(true),
+        _ => Err(format!("{field} can only be 1 or 0")),
+    }
 }
 
 fn mebibytes(text: &str) -> Result<u64, String> {
-    let count: Option<u64> = text.parse().ok();
-    let bytes = count.and_then(|count| count.checked_mul(1 << 20));
-    bytes.ok_or_else(|| format!("{text:?}: give a number of MiB"))
+    match text.parse::<i128>() {
+        Err(_) => Err(NO_QUOTA.to_owned()),
+        Ok(count) if count < 0 => Err("The RAM Quota cannot be negative.".to_owned()),
+        // More than any machine has is refused where quotas are compared.
+        Ok(count) => Ok(u64::try_from(count).unwrap_or(u64::MAX).saturating_mul(1 << 20).min(1 << 50)),
+    }
 }
 
 /// What is wrong with settings, by the field of the form.
 pub(super) fn by_field(errors: &[SettingError]) -> Errors {
     let field = |error: &SettingError| {
         let named = |(_, key): &&(&str, Key)| naming::name_of(*key) == name_in(error);
-        let field = SETTINGS.iter().rev().find(named).map_or(name_in(error), |(field, _)| field);
+        let field = SETTINGS.iter().find(named).map_or(name_in(error), |(field, _)| field);
         (field.to_owned(), error.to_string())
     };
     errors.iter().map(field).collect()

@@ -6,17 +6,20 @@ use axum::Json;
 use axum::extract::{Extension, Path, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
-use engine::Bucket;
 use engine::settings::Key;
+use engine::{Bucket, BucketKind};
 use serde_json::{Value, json};
 
 use super::basic_auth::Caller;
 use super::figures::Figures;
 use super::{Shared, no_such_bucket, nodes};
-use crate::cluster_map::{Membership, capabilities};
+use crate::cluster_map::CAPABILITIES;
 use crate::config::BucketSpec;
 use crate::naming;
 use crate::node::Node;
+
+/// Threads of a bucket for those who do not say, as the field has it.
+const DEFAULT_THREADS: u8 = 3;
 
 /// `GET /pools/default/buckets`
 pub(super) async fn list(
@@ -91,8 +94,8 @@ fn describe(
         if spec.flush_enabled { json!({ "flush": format!("{uri}/controller/doFlush") }) } else { json!({}) };
     let all = figures.of(name);
     let maps = node.cluster_map();
-    let serving = maps.layout().nodes.iter().filter(|node| node.membership == Membership::Active).count();
-    json!({
+    let serving = maps.layout().active().count();
+    let mut told = json!({
         "name": name,
         // That of the map, which all nodes of a cluster share.
         "uuid": map["uuid"],
@@ -104,8 +107,8 @@ fn describe(
         "streamingUri": format!("/pools/default/bs/{name}"),
         "quota": { "ram": quota_bytes.saturating_mul(serving as u64), "rawRAM": quota_bytes },
         "replicaNumber": spec.replicas,
-        "replicaIndex": false,
-        "threadsNumber": 3,
+        "threadsNumber": spec.hints.threads.unwrap_or(DEFAULT_THREADS),
+        "rank": spec.hints.rank.unwrap_or(0),
         "evictionPolicy": naming::eviction_policy(settings),
         "conflictResolutionType": "seqno",
         "durabilityMinLevel": settings.show(Key::DurabilityMinLevel),
@@ -120,9 +123,14 @@ fn describe(
         },
         "stats": { "uri": format!("{uri}/stats") },
         "bucketCapabilitiesVer": "",
-        "bucketCapabilities": capabilities(spec.kind),
+        "bucketCapabilities": CAPABILITIES,
         "collectionsManifestUid": map["collectionsManifestUid"],
         "vBucketServerMap": map["vBucketServerMap"],
         "nodes": nodes,
-    })
+    });
+    if spec.kind == BucketKind::Persistent {
+        told["autoCompactionSettings"] = json!(false);
+        told["replicaIndex"] = json!(spec.hints.replica_index.unwrap_or(spec.replicas > 0));
+    }
+    told
 }

@@ -21,7 +21,31 @@ pub(super) struct Options {
     /// Only say what is wrong.
     #[serde(default)]
     just_validate: Option<String>,
+    /// Say nothing of what is only doubtful.
+    #[serde(default)]
+    ignore_warnings: Option<String>,
 }
+
+impl Options {
+    fn just_validates(&self) -> bool {
+        self.just_validate.as_deref() == Some("1")
+    }
+
+    /// What is said of a bucket that could be made or changed; `code` if there is nothing to say.
+    fn validated(&self, shared: &Shared, replicas: Option<u8>, code: StatusCode) -> Response {
+        let ignores = self.ignore_warnings.as_deref() == Some("1");
+        let nodes = shared.node.cluster_map().layout().active().count();
+        let errors = match replicas.filter(|replicas| usize::from(*replicas) >= nodes) {
+            Some(_) if !ignores => Errors::from([("replicaNumber".to_owned(), TOO_FEW_NODES.to_owned())]),
+            _ => return (code, Json(json!({ "errors": {} }))).into_response(),
+        };
+        refused(errors)
+    }
+}
+
+/// The field's words for more replicas than there are nodes for.
+const TOO_FEW_NODES: &str = "Warning: you do not have enough data servers or server groups to support this number of \
+                             replicas.";
 
 /// `POST /pools/default/buckets`
 pub(super) async fn create(
@@ -34,15 +58,17 @@ pub(super) async fn create(
         Ok(spec) => spec,
         Err(errors) => return refused(errors),
     };
-    if options.just_validate.as_deref() == Some("1") {
-        let exists = shared.node.bucket(&spec.name).is_some();
-        return if exists {
-            answer(&BucketError::Exists)
-        } else {
-            Json(json!({ "errors": {} })).into_response()
-        };
+    if !options.just_validates() {
+        return done(
+            StatusCode::ACCEPTED,
+            on_a_thread(&shared, move |management| management.create(spec)).await,
+        );
     }
-    done(StatusCode::ACCEPTED, on_a_thread(&shared, move |management| management.create(spec)).await)
+    let replicas = spec.replicas;
+    match on_a_thread(&shared, move |management| management.check_create(&spec)).await {
+        Ok(()) => options.validated(&shared, Some(replicas), StatusCode::OK),
+        Err(error) => answer(&error),
+    }
 }
 
 /// `POST /pools/default/buckets/BUCKET`: fields of a form, of which all are taken or none.
@@ -50,6 +76,7 @@ pub(super) async fn change(
     State(shared): State<Shared>,
     Extension(Caller(user)): Extension<Caller>,
     Path(name): Path<String>,
+    Query(options): Query<Options>,
     body: Bytes,
 ) -> Response {
     let Some((spec, bucket)) = shared.node.buckets().into_iter().find(|(spec, _)| spec.name == name) else {
@@ -66,7 +93,18 @@ pub(super) async fn change(
         return *response;
     }
     drop(bucket);
-    done(StatusCode::OK, on_a_thread(&shared, move |management| management.change(&name, change)).await)
+    if !options.just_validates() {
+        return done(
+            StatusCode::OK,
+            on_a_thread(&shared, move |management| management.change(&name, change)).await,
+        );
+    }
+    let replicas = change.replicas;
+    match on_a_thread(&shared, move |management| management.check_change(&name, &change)).await {
+        // As the field's server has it.
+        Ok(()) => options.validated(&shared, replicas, StatusCode::ACCEPTED),
+        Err(error) => answer(&error),
+    }
 }
 
 /// `DELETE /pools/default/buckets/BUCKET`
