@@ -676,6 +676,30 @@ mod tests {
     }
 
     #[test]
+    fn the_readmes_file_names_everything_that_is_understood() {
+        let readme = include_str!("../../../README.md");
+        let block = readme.split_once("```toml\n").and_then(|(_, rest)| rest.split_once("```"));
+        let block = block.expect("there is one").0;
+        let names = |text: &str| {
+            let error = Settings::parse(text).expect_err("no such name").to_string();
+            let known =
+                error.split_once("expected one of ").expect("it names those that there are").1.to_owned();
+            known.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>()
+        };
+        for text in ["no-such = 1", "[[bucket]]\nno-such = 1", "[[user]]\nno-such = 1"] {
+            for name in names(text) {
+                let is_named = block.lines().any(|line| {
+                    let line = line.trim_start_matches(['#', ' ']);
+                    line.starts_with(&format!("{name} = "))
+                        || line.contains(&format!("[{name}]"))
+                        || line.contains(&format!(".{name}]"))
+                });
+                assert!(is_named, "README.md, section Configuration file, says nothing of {name}");
+            }
+        }
+    }
+
+    #[test]
     fn passwords_stay_out_of_debug_output() {
         let config = config("password = \"canary\"").expect("valid");
         assert!(!format!("{config:?}").contains("canary"));

@@ -170,6 +170,52 @@ fn changes_are_followed_wherever_they_are() {
     dev.stop();
 }
 
+/// Starts it from a shell that waits for a line, and ends the shell; whether the process has ended then.
+fn ends_with_its_shell(more: &[&str], then: impl FnOnce(Pid, &str)) -> bool {
+    let mut shell = Command::new("sh")
+        .args(["-c", "\"$0\" \"$@\" & echo $!; read line", env!("CARGO_BIN_EXE_stave"), "dev"])
+        .args(["--kv", "127.0.0.1:0", "--http", "127.0.0.1:0", "--vbuckets", "4"])
+        .args(more)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("a shell");
+    let mut stdout = BufReader::new(shell.stdout.take().expect("it is piped"));
+    let mut next = || {
+        let mut line = String::new();
+        stdout.read_line(&mut line).expect("a line");
+        line
+    };
+    let pid = Pid::from_raw(next().trim().parse().expect("a number")).expect("a process");
+    let line = next();
+    drop(shell.stdin.take());
+    assert!(shell.wait().expect("it ends").code().is_some());
+    then(pid, &line);
+    // The process holds the other end as long as it lives.
+    let (ended, ends) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let _ = ended.send(stdout.read_line(&mut String::new()));
+    });
+    ends.recv_timeout(std::time::Duration::from_secs(30)).is_ok()
+}
+
+#[test]
+fn it_ends_with_the_process_that_started_it() {
+    assert!(ends_with_its_shell(&[], |_, _| ()));
+}
+
+#[test]
+fn it_outlives_that_process_if_it_is_told_to() {
+    let still_serves = |pid: Pid, line: &str| {
+        let control = line.split_ascii_whitespace().find_map(|word| word.strip_prefix("control="));
+        let control: SocketAddr = control.expect("an address").parse().expect("an address");
+        assert_eq!(json(&(control, control), "/v1/dev")["nodes"].as_array().map(Vec::len), Some(1));
+        kill_process(pid, Signal::TERM).expect("it runs");
+    };
+    assert!(ends_with_its_shell(&["--outlive-parent"], still_serves));
+}
+
 #[test]
 fn machines_read_json() {
     let dev = Dev::start(&["--nodes", "2", "--json"]);

@@ -1,6 +1,7 @@
 //! `stave dev`: a cluster in one process, for people's tests.
 
 mod folder;
+mod parent;
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -26,12 +27,14 @@ const TIMES_MS: RangeInclusive<u64> = 100..=3_600_000;
 /// Run a cluster in one process, to test applications.
 ///
 /// When all nodes serve it prints one line: `ready kv=HOST:PORT http=HOST:PORT username=U password=P nodes=N
-/// control=HOST:PORT`, the addresses of the first node. SIGTERM and Ctrl-C stop it.
+/// control=HOST:PORT`, the addresses of the first node. SIGTERM and Ctrl-C stop it, and so does the end of the process
+/// that started it, unless --outlive-parent is given.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Examples:
   stave dev
   stave dev --nodes 3 --replicas 1 --bucket orders
   stave dev --nodes 3 --replicas 2 --kv 127.0.0.1:0 --http 127.0.0.1:0 --json
+  stave dev --outlive-parent &                          stays when the shell ends
 
 What the application does when a node fails (the address is that behind control=):
   curl -X POST localhost:8100/v1/dev/nodes/2/stop       and start, restart
@@ -90,6 +93,9 @@ pub struct DevFlags {
     /// vBuckets of each bucket, a power of two
     #[arg(long, value_name = "N", default_value_t = base::limits::DEFAULT_VBUCKETS)]
     vbuckets: u16,
+    /// Stay when the process that started this one ends
+    #[arg(long)]
+    outlive_parent: bool,
     /// Print the ready line as JSON, with all nodes
     #[arg(long)]
     json: bool,
@@ -158,9 +164,12 @@ pub fn run(env: &Env, flags: DevFlags) -> anyhow::Result<Outcome> {
     start_log()?;
     let descriptors = raise_descriptor_limit();
     let folder = Folder::new(env, &flags.data).context("cannot make a folder in memory; give --data DIR")?;
-    let as_json = flags.json;
+    let (as_json, outlives) = (flags.json, flags.outlive_parent);
     let config = DevConfig { descriptors, ..flags.config(folder.path().to_owned())? };
     let cluster = DevCluster::start(config.clone(), env.clone())?;
+    if !outlives {
+        parent::end_with_parent(env)?;
+    }
     let line = if as_json { json_line(&cluster, &config).to_string() } else { ready_line(&cluster, &config) };
     let mut stdout = std::io::stdout();
     // Whoever started it may have stopped reading; that is no reason not to serve.
