@@ -26,6 +26,7 @@ mod save;
 mod scan;
 mod scratch;
 mod seqnos;
+mod snappy;
 mod snapshot;
 mod tree;
 mod window;
@@ -40,6 +41,7 @@ pub use record::DocInfo;
 pub use rev_meta::{Durability, RevMeta};
 pub use save::{Batch, Body, DocUpdate, LocalUpdate, RecordSummary};
 pub use scratch::Scratch;
+pub use snappy::is_snappy_block;
 pub use snapshot::{FileInfo, Snapshot};
 
 /// Bit of `content_meta` that says the stored body is a Snappy block.

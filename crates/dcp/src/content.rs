@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use base::{Cas, Datatype, ItemKind, SyncWrite, Version};
-use engine::{Whole, value};
+use engine::{Refusal, Whole, value};
 use kvstore::Change;
 use protocol::dcp::{Deletion, Message, Mutation, OpenFlags, What};
 
@@ -36,6 +36,7 @@ enum Content<'a> {
 
 /// Writes `version` as a message of the stream that `head` belongs to; returns how many bytes it took.
 /// A commit is told as such, without its value, to those who have the prepare: `has_prepare`.
+/// A value that cannot be read is refused, and nothing is written.
 pub fn write_version(
     out: &mut dyn Sink,
     head: Message<'_>,
@@ -43,7 +44,7 @@ pub fn write_version(
     has_prepare: bool,
     agreed: &Agreement,
     features: Features,
-) -> usize {
+) -> Result<usize, Refusal> {
     let change = Change::of(version);
     let whole = Whole::of(version.clone()).ok();
     let write = Write { head, change: &change, whole: whole.as_ref(), agreed, features };
@@ -57,7 +58,7 @@ pub fn write_change(
     change: &Change<'_>,
     agreed: &Agreement,
     features: Features,
-) -> usize {
+) -> Result<usize, Refusal> {
     Write { head, change, whole: None, agreed, features }.write(out, false)
 }
 
@@ -72,10 +73,10 @@ struct Write<'a> {
 }
 
 impl Write<'_> {
-    fn write<S: Sink + ?Sized>(&self, out: &mut S, has_prepare: bool) -> usize {
+    fn write<S: Sink + ?Sized>(&self, out: &mut S, has_prepare: bool) -> Result<usize, Refusal> {
         let Write { head, change, agreed, features, .. } = *self;
-        if let Some(event) = event_of(change) {
-            return write_event(out, head, change, &event, agreed);
+        if let Some(event) = event_of(change)? {
+            return Ok(write_event(out, head, change, &event, agreed));
         }
         let key = sync_writes::wire_key(change, features);
         let is_abort = matches!(change.meta.sync_write, SyncWrite::Abort { .. });
@@ -84,7 +85,7 @@ impl Write<'_> {
         {
             let message = Message { cas: Cas(0), key, what, ..head };
             message.write(out.bytes());
-            return message.wire_bytes();
+            return Ok(message.wire_bytes());
         }
         let Some(value) = change.value else {
             // Read without its value because nobody wants it.
@@ -93,9 +94,10 @@ impl Write<'_> {
             let datatype = visible(datatype.without(Datatype::SNAPPY), features).0;
             let message = Message { datatype, ..finish(head, change, key, agreed) };
             message.write(out.bytes());
-            return message.wire_bytes();
+            return Ok(message.wire_bytes());
         };
-        let (content, datatype) = content(value, change.meta.datatype, change.is_deleted(), agreed, features);
+        let (content, datatype) =
+            content(value, change.meta.datatype, change.is_deleted(), agreed, features)?;
         let datatype = visible(datatype, features).0;
         let sent = match &content {
             Content::Nothing => b"",
@@ -110,7 +112,7 @@ impl Write<'_> {
             }
             _ => message.write(out.bytes()),
         }
-        message.wire_bytes()
+        Ok(message.wire_bytes())
     }
 }
 
@@ -161,12 +163,12 @@ fn content<'a>(
     is_tombstone: bool,
     agreed: &Agreement,
     features: Features,
-) -> (Content<'a>, Datatype) {
+) -> Result<(Content<'a>, Datatype), Refusal> {
     let is_whole =
         !agreed.flags.has(OpenFlags::NO_VALUE) && !agreed.flags.has(OpenFlags::NO_VALUE_WITH_DATATYPE);
     let is_as_stored = !datatype.is_xattr() && !datatype.is_snappy() && !agreed.force_compression;
     if is_whole && is_as_stored {
-        return (Content::Stored(0), datatype);
+        return Ok((Content::Stored(0), datatype));
     }
     other_content(stored, datatype, is_tombstone, agreed, features)
 }
@@ -177,7 +179,7 @@ fn other_content<'a>(
     is_tombstone: bool,
     agreed: &Agreement,
     features: Features,
-) -> (Content<'a>, Datatype) {
+) -> Result<(Content<'a>, Datatype), Refusal> {
     let has_xattrs = datatype.is_xattr();
     let wants_xattrs = agreed.flags.has(OpenFlags::XATTRS);
     let no_value = agreed.flags.has(OpenFlags::NO_VALUE);
@@ -186,38 +188,38 @@ fn other_content<'a>(
         let kept = if no_value_with_datatype { datatype.without(Datatype::SNAPPY) } else { Datatype::RAW };
         // The datatype is that of the document, whatever of it is sent.
         if !(has_xattrs && wants_xattrs) {
-            return (Content::Nothing, kept);
+            return Ok((Content::Nothing, kept));
         }
-        let plain = value::plain_of(stored, datatype);
-        let (_, body) = value::split(&plain, datatype);
+        let plain = value::plain_of(stored, datatype)?;
+        let (_, body) = value::split(&plain, datatype)?;
         let section = value::section(&plain, body).to_vec();
         let kept = if no_value_with_datatype { kept } else { Datatype::XATTR };
-        return pack(Cow::Owned(section), kept, agreed, features);
+        return Ok(pack(Cow::Owned(section), kept, agreed, features));
     }
     if has_xattrs && !wants_xattrs {
-        let plain = value::plain_of(stored, datatype);
-        let body_len = value::split(&plain, datatype).1.len();
+        let plain = value::plain_of(stored, datatype)?;
+        let body_len = value::split(&plain, datatype)?.1.len();
         let kept = datatype.without(Datatype::XATTR).without(Datatype::SNAPPY);
-        return match plain {
+        return Ok(match plain {
             Cow::Borrowed(plain) => (Content::Stored(plain.len() - body_len), kept),
             Cow::Owned(plain) => {
                 pack(Cow::Owned(plain[plain.len() - body_len..].to_vec()), kept, agreed, features)
             }
-        };
+        });
     }
     if is_tombstone && has_xattrs && !agreed.flags.has(OpenFlags::DELETED_USER_XATTRS) {
-        let plain = value::plain_of(stored, datatype);
-        let system = value::split(&plain, datatype).0.system_section();
+        let plain = value::plain_of(stored, datatype)?;
+        let system = value::split(&plain, datatype)?.0.system_section();
         let kept = if system.is_empty() { Datatype::RAW } else { Datatype::XATTR };
-        return pack(Cow::Owned(system), kept, agreed, features);
+        return Ok(pack(Cow::Owned(system), kept, agreed, features));
     }
     if datatype.is_snappy() && !features.snappy {
-        return (Content::Made(value::plain_of(stored, datatype)), datatype.without(Datatype::SNAPPY));
+        return Ok((Content::Made(value::plain_of(stored, datatype)?), datatype.without(Datatype::SNAPPY)));
     }
     if agreed.force_compression && !datatype.is_snappy() {
-        return pack(Cow::Borrowed(stored), datatype, agreed, features);
+        return Ok(pack(Cow::Borrowed(stored), datatype, agreed, features));
     }
-    (Content::Stored(0), datatype)
+    Ok((Content::Stored(0), datatype))
 }
 
 /// Compresses a plain value if that was agreed on and helps.
@@ -236,4 +238,55 @@ fn pack<'a>(
         return (Content::Made(Cow::Owned(packed)), datatype.with(Datatype::SNAPPY));
     }
     (Content::Made(plain), datatype)
+}
+
+#[cfg(test)]
+mod tests {
+    use base::{DocKey, Heap, NewVersion, Seqno, VbId, VersionMeta};
+    use protocol::dcp::EndReason;
+
+    use super::*;
+
+    fn write(
+        datatype: Datatype,
+        key: DocKey<'_>,
+        value: &[u8],
+        flags: u32,
+    ) -> (Result<usize, Refusal>, usize) {
+        let meta = VersionMeta { datatype, by_seqno: Seqno(1), ..VersionMeta::default() };
+        let version = NewVersion::new(Heap::shared(), meta, key, &[value]).publish();
+        let head = Message {
+            vb: VbId(0),
+            opaque: 0,
+            stream_id: None,
+            cas: Cas(0),
+            datatype: 0,
+            key: b"",
+            value: b"",
+            what: What::End(EndReason::Ok),
+        };
+        let agreed = Agreement::open(OpenFlags(flags | OpenFlags::PRODUCER), b"stream", false);
+        let agreed = agreed.expect("valid flags");
+        let mut out = Vec::new();
+        let written = write_change(&mut out, head, &Change::of(&version), &agreed, Features::default());
+        (written, out.len())
+    }
+
+    #[test]
+    fn a_value_that_cannot_be_read_is_not_sent_as_an_empty_one() {
+        let key = DocKey::new(b"k");
+        let refused = (Err(Refusal::Unreadable), 0);
+        assert_eq!(write(Datatype::SNAPPY, key, b"no block", 0), refused);
+        for flags in [0, OpenFlags::NO_VALUE | OpenFlags::XATTRS] {
+            assert_eq!(write(Datatype::XATTR, key, b"\0\0", flags), refused);
+            assert_eq!(write(Datatype(6), key, b"no block", flags), refused);
+        }
+        assert!(write(Datatype::RAW, key, b"no block", 0).0.is_ok());
+    }
+
+    #[test]
+    fn a_system_event_that_cannot_be_read_is_not_passed_over() {
+        let key = DocKey { collection: base::CollectionId::SYSTEM, key: b"?" };
+        assert_eq!(write(Datatype::RAW, key, b"no event", 0), (Err(Refusal::Unreadable), 0));
+    }
 }

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use engine::WriteChanges;
+use engine::{Refusal, WriteChanges};
 use kvstore::Change;
 use protocol::dcp::Message;
 
@@ -23,11 +23,11 @@ pub(crate) struct FrameWriter {
 }
 
 impl WriteChanges for FrameWriter {
-    fn write(&mut self, change: &Change<'_>, out: &mut Vec<u8>) -> ControlFlow<()> {
-        let verdict = look(self.interest.as_mut(), change, &self.agreed);
+    fn write(&mut self, change: &Change<'_>, out: &mut Vec<u8>) -> Result<ControlFlow<()>, Refusal> {
+        let verdict = look(self.interest.as_mut(), change, &self.agreed)?;
         if verdict.is_wanted() && is_shown(&change.meta, &self.agreed) {
-            write_change(out, self.head, change, &self.agreed, self.features);
+            write_change(out, self.head, change, &self.agreed, self.features)?;
         }
-        if verdict.is_final() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        Ok(if verdict.is_final() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use base::{CollectionId, ScopeId, Seqno};
+use engine::Refusal;
 use kvstore::Change;
 use vbucket::collections::SystemEvent;
 
@@ -52,29 +53,32 @@ fn verdict(is_wanted: bool) -> Verdict {
 }
 
 /// What the next change is to a stream with this interest. Streams may share one until they hear of something that
-/// changes it.
-pub(crate) fn look(interest: Option<&mut Arc<Interest>>, change: &Change<'_>, agreed: &Agreement) -> Verdict {
-    if change.key().collection == CollectionId::SYSTEM {
-        let Some(event) = event_of(change) else { return Verdict::Passed };
+/// changes it. Refused if it is a system event that cannot be read.
+pub(crate) fn look(
+    interest: Option<&mut Arc<Interest>>,
+    change: &Change<'_>,
+    agreed: &Agreement,
+) -> Result<Verdict, Refusal> {
+    if let Some(event) = event_of(change)? {
         let told = match interest {
             None => Verdict::Wanted,
             // Nothing changes it, so that all streams share the one they have.
             Some(interest) if **interest == Interest::Default => Interest::Default.hear(&event),
             Some(interest) => Arc::make_mut(interest).hear(&event),
         };
-        return match told {
+        return Ok(match told {
             Verdict::Wanted if !is_sent(&event, agreed) => Verdict::Passed,
             told => told,
-        };
+        });
     }
     let collection = || change.document_key().collection;
-    match interest.map(|interest| &**interest) {
+    Ok(match interest.map(|interest| &**interest) {
         None => Verdict::Wanted,
         Some(Interest::Default) => verdict(collection() == CollectionId::DEFAULT),
         Some(Interest::Collections(wanted, _) | Interest::Scope(_, wanted)) => {
             verdict(wanted.contains(&collection()))
         }
-    }
+    })
 }
 
 impl Interest {

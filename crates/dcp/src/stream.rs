@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use base::planted::{self, Bug};
 use base::{Seqno, VbId, VbState, VbUuid, Version};
-use engine::{Bucket, StreamPlace, StreamStart};
+use engine::{Bucket, Refusal, StreamPlace, StreamStart};
 use kvstore::Change;
 use protocol::dcp::{EndReason, Message, StreamFlags, StreamRequest, What};
 use vbucket::CursorId;
@@ -190,7 +190,13 @@ impl Stream {
             let Some(version) = pending.pop() else { break };
             let head = self.message(What::End(EndReason::Ok));
             let has_prepare = common.agreed.sync_writes && pending.has_prepare(&version);
-            allowance.use_up(write_version(out, head, &version, has_prepare, common.agreed, common.features));
+            match write_version(out, head, &version, has_prepare, common.agreed, common.features) {
+                Ok(bytes) => allowance.use_up(bytes),
+                Err(_) => {
+                    self.give_up_unreadable(common);
+                    return true;
+                }
+            }
         }
         if !pending.is_empty() {
             self.pending = Some(pending);
@@ -268,24 +274,31 @@ impl Stream {
         }
     }
 
+    /// Ends because a change cannot be read: a consumer that was told of what follows would never hear of it.
+    fn give_up_unreadable(&mut self, common: &Common<'_>) -> More {
+        common.bucket.note_unreadable(self.vb);
+        self.leave(common, Phase::Done(EndReason::BackfillFailed));
+        More::Some
+    }
+
     /// Those of `changes`, the next ones in order, that are wanted, of whatever kind; and whether nothing is wanted
-    /// after them.
+    /// after them. Refused if one cannot be read.
     fn choose(
         &mut self,
         changes: impl IntoIterator<Item = Version>,
         common: &Common<'_>,
-    ) -> (Vec<Version>, bool) {
+    ) -> Result<(Vec<Version>, bool), Refusal> {
         let mut wanted = Vec::new();
         for version in changes {
-            let verdict = look(self.interest.as_mut(), &Change::of(&version), common.agreed);
+            let verdict = look(self.interest.as_mut(), &Change::of(&version), common.agreed)?;
             if verdict.is_wanted() {
                 wanted.push(version);
             }
             if verdict.is_final() {
-                return (wanted, true);
+                return Ok((wanted, true));
             }
         }
-        (wanted, false)
+        Ok((wanted, false))
     }
 
     /// Appends those of `changes`, the next ones in order, that are wanted and that the consumer knows of.
@@ -294,10 +307,11 @@ impl Stream {
         changes: impl IntoIterator<Item = Version>,
         common: &Common<'_>,
         pending: &mut Pending,
-    ) {
-        let (wanted, is_last) = self.choose(changes, common);
+    ) -> Result<(), Refusal> {
+        let (wanted, is_last) = self.choose(changes, common)?;
         pending.is_last |= is_last;
         pending.extend(common.shown(wanted, self.sent).into_iter());
+        Ok(())
     }
 
     fn more(&mut self, common: &Common<'_>, allowance: &mut Allowance, out: &mut dyn Sink) -> More {

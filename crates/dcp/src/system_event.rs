@@ -1,7 +1,7 @@
 //! System events between a vBucket and the wire.
 
 use base::{CollectionId, ScopeId};
-use engine::value;
+use engine::{Refusal, value};
 use kvstore::Change;
 use protocol::dcp::system_event::{self as wire, STORED_FORM};
 use protocol::dcp::{Message, What, WireEvent};
@@ -10,19 +10,16 @@ use vbucket::collections::{Collection, EventKind, ManifestUid, Scope, SystemEven
 use crate::agreement::Agreement;
 use crate::sink::Sink;
 
-/// The event that a version is; nothing if it is a document, or if its value is damaged, which is logged.
-pub(crate) fn event_of(change: &Change<'_>) -> Option<SystemEvent> {
+/// The event that a version is; `None` if it is a document; refused if it is an event that cannot be read.
+pub(crate) fn event_of(change: &Change<'_>) -> Result<Option<SystemEvent>, Refusal> {
     let key = change.key();
     if key.collection != CollectionId::SYSTEM {
-        return None;
+        return Ok(None);
     }
-    let plain = change.value.map(|stored| value::plain_of(stored, change.meta.datatype));
-    let read = plain.and_then(|plain| SystemEvent::parse(key.key, change.is_deleted(), &plain));
-    if read.is_none() {
-        let key = key.key.escape_ascii();
-        tracing::error!(seqno = %change.meta.by_seqno, %key, "a system event cannot be read");
-    }
-    read
+    let stored = change.value.ok_or(Refusal::Unreadable)?;
+    let plain = value::plain_of(stored, change.meta.datatype)?;
+    let event = SystemEvent::parse(key.key, change.is_deleted(), &plain);
+    event.map(Some).ok_or(Refusal::Unreadable)
 }
 
 /// Whether a consumer can be told of it at all.

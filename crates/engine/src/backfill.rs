@@ -446,6 +446,13 @@ impl Bucket {
         let mut state = backfill.state.lock();
         state.is_busy = false;
         state.writer = Some(writer);
+        if matches!(&read, Ok(Some((_, _, made))) if made.is_unreadable) {
+            backfill.is_read(&mut state);
+            state.has_failed = true;
+            drop(state);
+            self.note_unreadable(backfill.vb);
+            return Progress::Failed;
+        }
         match read {
             Ok(read) => {
                 let (snapshot, scope, made) = match read {

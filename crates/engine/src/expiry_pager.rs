@@ -248,7 +248,11 @@ impl Visit {
 impl Bucket {
     fn expire_by_pager(&self, vb: VbId, version: &Version) -> Result<bool, Refusal> {
         let (now, hash) = (self.now(), self.hash(version.key()));
-        self.expire_as(vb, hash, version, version, ExpiredBy::Pager, now)
+        let outcome = self.expire_as(vb, hash, version, version, ExpiredBy::Pager, now);
+        if outcome == Err(Refusal::Unreadable) {
+            self.note_unreadable(vb);
+        }
+        outcome
     }
 }
 

@@ -78,6 +78,8 @@ pub(crate) struct FetchQueue {
     pub(crate) fetched: AtomicU64,
     /// Values that could not be read.
     pub(crate) failed: AtomicU64,
+    /// How often a value that was there could not be read.
+    pub(crate) unreadable: AtomicU64,
     /// Batches read.
     pub(crate) batches: AtomicU64,
     /// The largest value of the last batch, in bytes: as large may be what nothing is known about.

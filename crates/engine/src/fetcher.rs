@@ -27,6 +27,8 @@ pub struct FetchStats {
     pub batches: u64,
     /// Readers that wait now.
     pub waiting: u64,
+    /// How often a value that was there turned out to be unreadable: see [`Refusal::Unreadable`].
+    pub unreadable: u64,
 }
 
 /// What putting a value in place did.
@@ -88,6 +90,21 @@ impl Bucket {
             failed: self.fetching.failed.load(Ordering::Relaxed),
             batches: self.fetching.batches.load(Ordering::Relaxed),
             waiting: self.fetching.waiting() as u64,
+            unreadable: self.fetching.unreadable.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Counts that a stored value could not be read, and says so in the log, the rarer the more often that happens.
+    pub fn note_unreadable(&self, vb: VbId) {
+        let times = self.fetching.unreadable.fetch_add(1, Ordering::Relaxed) + 1;
+        if times.is_power_of_two() {
+            tracing::error!(
+                bucket = self.name(),
+                %vb,
+                times,
+                "a stored value cannot be read: it is not the Snappy block, or has not the xattrs, that its datatype \
+                 says; run stave check"
+            );
         }
     }
 

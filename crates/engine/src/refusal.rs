@@ -27,6 +27,8 @@ pub enum Refusal {
     BadSnappy,
     /// The xattr section is malformed.
     BadXattr,
+    /// What is stored cannot be read: it is not the Snappy block, or has not the xattrs, that its datatype says.
+    Unreadable,
     /// The request's arguments contradict each other.
     Invalid,
     /// The vBucket's history is another one.

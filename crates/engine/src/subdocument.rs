@@ -39,7 +39,7 @@ impl Bucket {
         if let Some(whole) = &whole {
             self.context.frequency.raise(whole);
         }
-        let plain = whole.as_ref().map(value::plain).unwrap_or_default();
+        let plain = whole.as_ref().map(value::plain).transpose()?.unwrap_or_default();
         let uuid = self.with_vbucket(vb, |vb| vb.uuid()).unwrap_or_default();
         let document = found.as_ref().map(|f| document(&f.version, &plain, uuid, now));
         let cas = found.as_ref().map_or(Cas(0), |f| f.cas);
@@ -96,7 +96,7 @@ fn compute(
         return Err(Stop::Refused(Refusal::Locked));
     }
     let whole = found.map(Seen::whole).transpose().map_err(Stop::Refused)?;
-    let plain = whole.as_ref().map(value::plain).unwrap_or_default();
+    let plain = whole.as_ref().map(value::plain).transpose().map_err(Stop::Refused)?.unwrap_or_default();
     let current = found.map(|f| document(&f.version, &plain, uuid, now));
     let mut outcome = exec::mutate(current, request);
     let Some(new) = outcome.new.take() else { return Err(Stop::Answered(Box::new(outcome))) };

@@ -61,8 +61,8 @@ impl Writer<'_> {
         };
         let joined = self.modify(vb, key, cas, now, |found| {
             let old = live(found, now).ok_or(Refusal::NotFound)?.whole()?;
-            let plain = value::plain(&old);
-            let body = value::split(&plain, old.meta().datatype).1;
+            let plain = value::plain(&old)?;
+            let body = value::split(&plain, old.meta().datatype)?.1;
             let xattrs = value::section(&plain, body);
             if body.len() + part.len() > limits::MAX_VALUE_BYTES {
                 return Err(Refusal::TooBig);
@@ -98,8 +98,8 @@ impl Writer<'_> {
                 return Ok(Computed::new(number_version(self, meta, request.key, &[], number), number));
             };
             let old = old.whole()?;
-            let plain = value::plain(&old);
-            let body = value::split(&plain, old.meta().datatype).1;
+            let plain = value::plain(&old)?;
+            let body = value::split(&plain, old.meta().datatype)?.1;
             let xattrs = value::section(&plain, body);
             let present = parse_number(body).ok_or(Refusal::NotANumber)?;
             let number = if request.increment {

@@ -54,34 +54,37 @@ pub fn inflate(block: &[u8], limit_bytes: usize) -> Result<Vec<u8>, Refusal> {
     snap::raw::Decoder::new().decompress_vec(block).map_err(|_| Refusal::BadSnappy)
 }
 
-/// A stored value without compression.
-///
-/// A stored block was checked when it came in; one that has become unreadable reads as empty.
-pub fn plain(version: &Whole) -> Cow<'_, [u8]> {
+/// A stored value without compression; `Unreadable` if it is not the Snappy block that its datatype says.
+pub fn plain(version: &Whole) -> Result<Cow<'_, [u8]>, Refusal> {
     plain_of(version.value(), version.meta().datatype)
 }
 
 /// The same for a stored value by itself.
-pub fn plain_of(stored: &[u8], datatype: Datatype) -> Cow<'_, [u8]> {
+pub fn plain_of(stored: &[u8], datatype: Datatype) -> Result<Cow<'_, [u8]>, Refusal> {
     if !datatype.is_snappy() {
-        return Cow::Borrowed(stored);
+        return Ok(Cow::Borrowed(stored));
     }
     let limit = limits::MAX_VALUE_BYTES + limits::MAX_SYSTEM_XATTR_BYTES;
-    Cow::Owned(inflate(stored, limit).unwrap_or_default())
+    inflate(stored, limit).map(Cow::Owned).map_err(|_| Refusal::Unreadable)
 }
 
 /// Whether a plain value may be stored: system xattrs have an allowance of their own, everything else together one.
 pub fn check_size(plain: &[u8], datatype: Datatype) -> Result<(), Refusal> {
     let may_exceed = datatype.is_xattr() && plain.len() > limits::MAX_SYSTEM_XATTR_BYTES;
-    let system_bytes = if may_exceed { split(plain, datatype).0.system_section().len() } else { 0 };
+    let system_bytes = match may_exceed {
+        true => {
+            subdoc::xattr::split(plain, datatype.0).map_err(|_| Refusal::BadXattr)?.0.system_section().len()
+        }
+        false => 0,
+    };
     let is_within = system_bytes <= limits::MAX_SYSTEM_XATTR_BYTES
         && plain.len() - system_bytes <= limits::MAX_VALUE_BYTES;
     if is_within { Ok(()) } else { Err(Refusal::TooBig) }
 }
 
-/// The plain value cut into xattrs and body.
-pub fn split(plain: &[u8], datatype: Datatype) -> (Xattrs<'_>, &[u8]) {
-    subdoc::xattr::split(plain, datatype.0).unwrap_or((Xattrs::default(), plain))
+/// A stored value, inflated, cut into xattrs and body; `Unreadable` if it has not the xattrs that its datatype says.
+pub fn split(plain: &[u8], datatype: Datatype) -> Result<(Xattrs<'_>, &[u8]), Refusal> {
+    subdoc::xattr::split(plain, datatype.0).map_err(|_| Refusal::Unreadable)
 }
 
 /// The xattr section as bytes in front of the body; empty if there is none.

@@ -29,7 +29,7 @@ pub fn absolute_expiry(sent: u32, now: Moment) -> u32 {
 
 impl Writer<'_> {
     /// A tombstone in the place of `version`: only its system xattrs stay.
-    /// Refused if it has xattrs that are not in memory.
+    /// Refused if it has xattrs that are not in memory, or cannot be read.
     pub(crate) fn tombstone_of(
         &self,
         version: &Version,
@@ -38,7 +38,7 @@ impl Writer<'_> {
     ) -> Result<NewVersion, Refusal> {
         let system = if version.meta().datatype.is_xattr() {
             let whole = Whole::of(version.clone())?;
-            value::split(&value::plain(&whole), version.meta().datatype).0.system_section()
+            value::split(&value::plain(&whole)?, version.meta().datatype)?.0.system_section()
         } else {
             Vec::new()
         };

@@ -280,7 +280,8 @@ fn system_xattrs_stay_and_are_fetched_if_need_be_a_few_at_a_time() {
     for n in 0..DOCUMENTS {
         let tombstone = find(&world, VB, &format!("k{n}")).expect("its tombstone");
         assert_eq!(tombstone.meta().kind, ItemKind::Expiration);
-        let (xattrs, body) = engine::value::split(tombstone.value(), tombstone.meta().datatype);
+        let (xattrs, body) =
+            engine::value::split(tombstone.value(), tombstone.meta().datatype).expect("readable");
         assert_eq!((xattrs.get(b"_system"), body), (Some(&b"{\"x\":\"kept\"}"[..]), &b""[..]));
         assert_eq!(xattrs.get(b"user"), None);
     }
@@ -377,7 +378,10 @@ fn a_compaction_expires_what_is_only_on_disk() {
         let meta = tombstone.meta();
         assert_eq!(meta.kind, ItemKind::Expiration, "marked so on disk, too");
         assert!(meta.by_seqno > Seqno(4));
-        assert_eq!(engine::value::split(tombstone.value(), meta.datatype).0.get(b"_system"), system);
+        assert_eq!(
+            engine::value::split(tombstone.value(), meta.datatype).expect("readable").0.get(b"_system"),
+            system
+        );
     }
 }
 

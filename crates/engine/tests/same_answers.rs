@@ -96,7 +96,7 @@ struct Side {
 
 /// What a client without compression sees of a version.
 fn shown(version: &Whole) -> (VersionMeta, Vec<u8>) {
-    (plain(version.meta()), value::plain(version).into_owned())
+    (plain(version.meta()), value::plain(version).expect("readable").into_owned())
 }
 
 /// Metadata without the form of the value.

@@ -182,6 +182,7 @@ impl Context<'_> {
     pub fn refuse_key(&mut self, vb: VbId, key: DocKey<'_>, refusal: Refusal) -> Outcome {
         match refusal {
             Refusal::BadSnappy => return self.error(Status::Einval, "Failed to inflate payload"),
+            Refusal::Unreadable => self.bucket().note_unreadable(vb),
             Refusal::UnknownCollection => {
                 // The bucket may have it already, and the vBucket not yet.
                 let refusal = self.bucket().collection_refusal(key.collection);

@@ -18,6 +18,7 @@ pub fn status_of(refusal: Refusal) -> Status {
         }
         Refusal::BadSnappy | Refusal::Invalid => Status::Einval,
         Refusal::BadXattr => Status::XattrEinval,
+        Refusal::Unreadable => Status::Einternal,
         Refusal::NoDisk => Status::NotSupported,
         Refusal::SyncWriteInProgress => Status::SyncWriteInProgress,
         Refusal::ReCommitInProgress => Status::SyncWriteReCommitInProgress,
@@ -34,6 +35,7 @@ pub fn context_of(refusal: Refusal) -> &'static str {
         Refusal::BadSnappy => "Failed to inflate payload",
         Refusal::NoDisk => "The bucket is ephemeral: it has no disk",
         Refusal::BadXattr => "The provided xattr segment is not valid",
+        Refusal::Unreadable => "The stored value cannot be read",
         _ => "",
     }
 }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 
 use base::env::Env;
-use base::{DocKey, VbId};
+use base::{Cas, Datatype, DocKey, Heap, NewVersion, Seqno, VbId, VersionMeta};
 use engine::settings::Key;
 use engine::{Bucket, BucketConfig, EvictionPolicy, Progress};
-use kvstore::{Couch, CouchConfig, KvStore};
+use kvstore::{Couch, CouchConfig, KvStore, SaveBatch};
 use protocol::extras::ConfigVersion;
 use protocol::feature::{Feature, Features};
 use protocol::response::ParsedResponse;
@@ -213,6 +213,31 @@ fn a_value_that_cannot_be_read_is_told_to_its_reader_alone() {
     answers.sort_by_key(|(_, _, opaque, _)| *opaque);
     assert_eq!(answers[0].1, Status::Einternal);
     assert_eq!((answers[1].1, &answers[1].3[..]), (Status::Success, "there"));
+}
+
+#[test]
+fn a_value_that_is_no_block_is_an_error_to_every_client() {
+    for features in [&[Feature::Xerror, Feature::Snappy][..], PLAIN] {
+        let (env, _) = Env::sim(3);
+        let mut desk = Desk::open(&env, features);
+        desk.set_evicted("bad", "x");
+        let meta = VersionMeta {
+            cas: Cas(9),
+            by_seqno: Seqno(2),
+            datatype: Datatype::SNAPPY,
+            ..VersionMeta::default()
+        };
+        let bad = NewVersion::new(Heap::shared(), meta, DocKey::new(b"bad"), &[b"no block"]).publish();
+        let state = desk.store.snapshot(vb("bad")).expect("readable").expect("there").state().expect("there");
+        desk.store.save(vb("bad"), SaveBatch { items: &[bad], state: &state }).expect("the disk works");
+        desk.bucket.close().expect("the disk works");
+
+        let mut desk = Desk::open(&env, features);
+        assert_eq!(desk.send(&[get("bad", 1)]), []);
+        let answers = desk.settle();
+        assert_eq!(answers, [(opcode::GET, Status::Einternal, 1, String::new())], "{features:?}");
+        assert_eq!(desk.bucket.fetch_stats().failed, 1);
+    }
 }
 
 #[test]

@@ -199,7 +199,7 @@ fn attempt(
         Kind::Read => {
             let found = bucket.get(vb, doc, now)?;
             let whole: &Whole = &found.version;
-            let body = engine::value::plain(whole).into_owned();
+            let body = engine::value::plain(whole)?.into_owned();
             Ok(Executed::Outcome(Outcome::Done(found.cas.0, body)))
         }
         Kind::Set => store(&body(number, padding), StoreMode::Set, Cas::ANY),

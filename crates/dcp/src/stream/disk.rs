@@ -235,7 +235,10 @@ impl Stream {
             let skipped = u64::from(planted::is(Bug::SwitchSkips));
             pending.end = Some(Seqno(scope.high_seqno.0 - repeated + skipped).max(self.sent));
             if let Some(rest) = disk.rest.take() {
-                self.show(newest_in_order(after(&rest, scope.high_seqno)), common, &mut pending);
+                if self.show(newest_in_order(after(&rest, scope.high_seqno)), common, &mut pending).is_err() {
+                    self.phase = Phase::Disk(disk);
+                    return self.give_up_unreadable(common);
+                }
                 pending.end = Some(rest.end());
                 pending.moves_cursor = true;
             }

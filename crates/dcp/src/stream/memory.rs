@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use base::{Seqno, VbState, Version};
-use engine::Changes;
+use engine::{Changes, Refusal};
 use protocol::dcp::{Marker, MarkerMore};
 use vbucket::collections::event::begins_checkpoint;
 use vbucket::{CursorId, Range, RangeLimit};
@@ -54,18 +54,26 @@ impl Stream {
         pending.moves_cursor = true;
         // What was announced with the disk's part goes on without a marker, also in a vBucket that is active by now.
         let goes_on = unfinished.is_some();
-        if self.state != VbState::Active || goes_on || range.snapshot_end() > range.end() {
-            self.plan_received(&range, common, &mut pending);
+        let planned = if self.state != VbState::Active || goes_on || range.snapshot_end() > range.end() {
+            self.plan_received(&range, common, &mut pending)
         } else {
-            self.plan_snapshots(&range, common, &mut pending);
-        }
+            self.plan_snapshots(&range, common, &mut pending)
+        };
         self.phase = Phase::Memory(cursor);
+        if planned.is_err() {
+            return self.give_up_unreadable(common);
+        }
         self.pending = Some(Box::new(pending));
         More::Some
     }
 
     /// Makes one snapshot of what memory has next: the one that another vBucket made, as far as it is here.
-    fn plan_received(&mut self, range: &Range, common: &Common<'_>, pending: &mut Pending) {
+    fn plan_received(
+        &mut self,
+        range: &Range,
+        common: &Common<'_>,
+        pending: &mut Pending,
+    ) -> Result<(), Refusal> {
         let is_new = self.unfinished().is_none();
         let is_whole = range.snapshot_end() <= range.end();
         let newest = newest_in_order(after(range, self.sent));
@@ -75,7 +83,7 @@ impl Stream {
         self.max_visible = self.max_visible.max(last_visible(&newest));
         let mut chosen = Pending::new(common.bucket);
         chosen.as_documents = told_as_documents(range, &newest, self.sent, common);
-        self.show(newest, common, &mut chosen);
+        self.show(newest, common, &mut chosen)?;
         let is_marked = is_new && (comes_to_nothing || !chosen.is_empty());
         if is_marked {
             let more = if is_whole { 0 } else { Marker::MAY_DUPLICATE };
@@ -90,10 +98,16 @@ impl Stream {
         // An active vBucket announces only what it sends, unless it was none when that was saved.
         let is_told = comes_to_nothing || self.state != VbState::Active || !is_new;
         pending.is_announced = is_told && (is_marked || !is_new) && self.is_complete_with(pending);
+        Ok(())
     }
 
     /// Makes snapshots of what memory has next: one, and another one wherever a collection begins or ends.
-    fn plan_snapshots(&mut self, range: &Range, common: &Common<'_>, pending: &mut Pending) {
+    fn plan_snapshots(
+        &mut self,
+        range: &Range,
+        common: &Common<'_>,
+        pending: &mut Pending,
+    ) -> Result<(), Refusal> {
         let fresh: Vec<&Version> = after(range, self.sent).collect();
         let must_reach = self.must_reach;
         let is_boundary =
@@ -111,7 +125,7 @@ impl Stream {
                 _ => range.end(),
             };
             // Several sealed checkpoints become one snapshot: newest of each key, in order.
-            let (wanted, is_last) = self.choose(newest_in_order(part.iter().copied()), common);
+            let (wanted, is_last) = self.choose(newest_in_order(part.iter().copied()), common)?;
             let end = match (&self.interest, wanted.last()) {
                 (Some(_), Some(last)) => last.meta().by_seqno,
                 _ => part_end,
@@ -132,10 +146,11 @@ impl Stream {
                 }
             }
             if pending.is_last {
-                return;
+                return Ok(());
             }
             before = part_end;
         }
+        Ok(())
     }
 
     /// What the marker of a snapshot from memory says if a checkpoint begins there, as far as a consumer has to know:

@@ -28,7 +28,7 @@ impl Truth for View {
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("text");
         let body = |record: &crate::copy::Record| {
             let plain = &record.value;
-            text(engine::value::split(plain, base::Datatype(record.datatype)).1)
+            text(engine::value::split(plain, base::Datatype(record.datatype)).expect("readable").1)
         };
         let named = |key| name_of(CollectionId::DEFAULT, key);
         documents.map(|(key, record)| (named(key), (record.seqno, body(record)))).collect()

@@ -9,6 +9,7 @@ use super::buffers::Buffers;
 use super::frames::{Frames, Piece};
 use super::place::Place;
 use crate::flusher::is_committed;
+use crate::refusal::Refusal;
 
 /// Bytes of one buffer; a larger message has one of its own.
 const PIECE_BYTES: usize = 256 << 10;
@@ -18,8 +19,8 @@ const HEAD_BYTES: usize = 128;
 /// Makes what a stream sends of changes: it goes with one backfill, and sees all changes of it in order.
 pub trait WriteChanges: std::any::Any + Send {
     /// Appends what is sent of the next change to `out`: whole messages, or nothing if the stream is not about it.
-    /// Breaks off if nothing after it is wanted.
-    fn write(&mut self, change: &Change<'_>, out: &mut Vec<u8>) -> ControlFlow<()>;
+    /// Breaks off if nothing after it is wanted. Refused, with nothing appended, if the change cannot be read.
+    fn write(&mut self, change: &Change<'_>, out: &mut Vec<u8>) -> Result<ControlFlow<()>, Refusal>;
 }
 
 /// What one step reads.
@@ -47,6 +48,8 @@ pub(super) struct Made {
     pub(super) rest: Option<Place>,
     /// Whether the writer wants nothing more.
     pub(super) is_over: bool,
+    /// Whether the last change that was read makes no sense: the ones before it are made.
+    pub(super) is_unreadable: bool,
 }
 
 impl Slice<'_> {
@@ -116,6 +119,9 @@ impl Slice<'_> {
                 }
                 self.take(&change, out)
             })?;
+            if self.made.is_unreadable {
+                return Ok(());
+            }
             if is_full {
                 self.made.rest = Some(Place::Key(range));
                 return Ok(());
@@ -142,7 +148,13 @@ impl Slice<'_> {
             out.reserve_exact(room.max(PIECE_BYTES));
         }
         let before = out.len();
-        let flow = self.writer.write(change, out);
+        let flow = match self.writer.write(change, out) {
+            Ok(flow) => flow,
+            Err(_) => {
+                self.made.is_unreadable = true;
+                return ControlFlow::Break(());
+            }
+        };
         if out.len() > before {
             self.made.last = self.made.last.max(change.meta.by_seqno);
         }

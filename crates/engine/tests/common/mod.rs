@@ -29,10 +29,10 @@ pub const VB: VbId = VbId(3);
 pub struct Lines;
 
 impl WriteChanges for Lines {
-    fn write(&mut self, change: &Change<'_>, out: &mut Vec<u8>) -> ControlFlow<()> {
+    fn write(&mut self, change: &Change<'_>, out: &mut Vec<u8>) -> Result<ControlFlow<()>, Refusal> {
         let key = String::from_utf8_lossy(change.key().key);
         out.extend_from_slice(format!("{} {key}\n", change.meta.by_seqno).as_bytes());
-        ControlFlow::Continue(())
+        Ok(ControlFlow::Continue(()))
     }
 }
 
@@ -40,11 +40,11 @@ impl WriteChanges for Lines {
 pub struct WholeLines;
 
 impl WriteChanges for WholeLines {
-    fn write(&mut self, change: &Change<'_>, out: &mut Vec<u8>) -> ControlFlow<()> {
+    fn write(&mut self, change: &Change<'_>, out: &mut Vec<u8>) -> Result<ControlFlow<()>, Refusal> {
         let (seqno, key) = (change.meta.by_seqno, String::from_utf8_lossy(change.key().key));
         let value = String::from_utf8_lossy(change.value.unwrap_or_default());
         out.extend_from_slice(format!("{seqno} {key} {value}\n").as_bytes());
-        ControlFlow::Continue(())
+        Ok(ControlFlow::Continue(()))
     }
 }
 

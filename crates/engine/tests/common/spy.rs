@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use base::{DocKey, Seqno, VbId, Version};
+use base::{Datatype, DocKey, Heap, NewVersion, Seqno, VbId, Version, VersionMeta};
 use kvstore::{
     Compacted, Compaction, Counts, Failure, KvStore, RolledBack, SaveBatch, Snapshot, States, Stats, Usage,
     Values, VbStateDoc,
@@ -26,6 +26,8 @@ pub struct Spy {
     pub in_scan: Arc<Mutex<Option<Hook>>>,
     /// Keys that cannot be read.
     pub unreadable: Mutex<BTreeSet<String>>,
+    /// Keys whose values are read as bytes that are no Snappy block, as their datatype says then.
+    pub spoiled: Mutex<BTreeSet<String>>,
     /// vBuckets that cannot be scanned.
     pub damaged: Arc<Mutex<BTreeSet<VbId>>>,
 }
@@ -39,6 +41,7 @@ impl Spy {
             after_read: Mutex::default(),
             in_scan: Arc::default(),
             unreadable: Mutex::default(),
+            spoiled: Mutex::default(),
             damaged: Arc::default(),
         }
     }
@@ -46,6 +49,12 @@ impl Spy {
 
 fn name(key: &DocKey<'_>) -> String {
     String::from_utf8_lossy(key.key).into_owned()
+}
+
+/// The version with a value that is not what its datatype says.
+fn spoil(version: &Version) -> Version {
+    let meta = VersionMeta { datatype: version.meta().datatype.with(Datatype::SNAPPY), ..version.meta() };
+    NewVersion::new(Heap::shared(), meta, version.key(), &[b"no block"]).publish()
 }
 
 impl KvStore for Spy {
@@ -63,6 +72,12 @@ impl KvStore for Spy {
         for (key, answer) in keys.iter().zip(&mut answers) {
             if self.unreadable.lock().contains(&name(key)) {
                 *answer = Err(Failure::NoVbucket { vb });
+            }
+            if self.spoiled.lock().contains(&name(key)) {
+                *answer = answer
+                    .as_ref()
+                    .map(|found| found.as_ref().map(spoil))
+                    .map_err(|_| Failure::NoVbucket { vb });
             }
         }
         let hook = self.after_read.lock().take();

@@ -7,7 +7,7 @@ use base::{
     Cas, Datatype, DocKey, DurabilityLevel, Heap, ItemKind, NewVersion, RevSeqno, Seqno, SyncWrite, VbId,
     Version, VersionMeta,
 };
-use couchstore::{DocInfo, Durability, Pieces, RevMeta, Snapshot, Want};
+use couchstore::{DocInfo, Durability, Pieces, RevMeta, Snapshot, Want, is_snappy_block};
 
 use super::file::read_state;
 use crate::change::{Change, ChangesWanted, Reading, document_key};
@@ -79,15 +79,23 @@ impl Records {
         }
     }
 
+    fn makes_no_sense(&self, info: &DocInfo<'_>, what: &'static str) -> Failure {
+        Failure::Record { vb: self.vb, path: self.snapshot.path().to_owned(), seqno: Seqno(info.seqno), what }
+    }
+
+    /// Nobody is handed a Snappy block that cannot be inflated: some send it on as it is.
+    #[inline]
+    fn check_value(&self, info: &DocInfo<'_>, datatype: Datatype, stored: &[u8]) -> Result<(), Failure> {
+        if !datatype.is_snappy() || is_snappy_block(stored) {
+            return Ok(());
+        }
+        Err(self.makes_no_sense(info, "the value is no Snappy block, as the datatype says"))
+    }
+
     /// What a record says, without the value.
     #[inline]
     fn meta<'i>(&self, info: &DocInfo<'i>) -> Result<(DocKey<'i>, VersionMeta), Failure> {
-        let unknown = |what| Failure::Record {
-            vb: self.vb,
-            path: self.snapshot.path().to_owned(),
-            seqno: Seqno(info.seqno),
-            what,
-        };
+        let unknown = |what| self.makes_no_sense(info, what);
         let key = DocKey::parse(info.id).ok_or_else(|| unknown("the key has no collection prefix"))?;
         if info.id.len() > MAX_STORED_KEY_BYTES {
             return Err(unknown("the key is too long"));
@@ -127,6 +135,7 @@ impl Records {
             (false, None) => self.snapshot.body(info, stored, inflated),
         };
         let value = value.map_err(|failure| self.failed(failure))?;
+        self.check_value(info, meta.datatype, value)?;
         Ok(NewVersion::new(&self.heap, meta, key, &[value]).publish())
     }
 }
@@ -189,6 +198,7 @@ impl crate::store::Snapshot for Records {
             let value = if is_left(wanted.values, info, key) {
                 None
             } else if meta.datatype.is_snappy() {
+                self.check_value(info, meta.datatype, stored).map_err(Trouble::Ours)?;
                 Some(stored)
             } else {
                 Some(self.snapshot.inflated(info, stored, inflated)?)

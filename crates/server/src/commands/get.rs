@@ -45,8 +45,7 @@ pub fn get_random_key(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     };
     let stored = found.version.clone();
     let key = if with_collections { stored.stored_key() } else { stored.key().key };
-    send(cx, &found, key);
-    Outcome::Done
+    send(cx, &found, key)
 }
 
 /// Evict key: takes the value out of memory. While it is locked or not on disk yet it has to stay.
@@ -63,31 +62,32 @@ pub fn answer(cx: &mut Context<'_>, request: &Request<'_>, found: Result<Found, 
     match found {
         Ok(found) => {
             let with_key = matches!(request.opcode, opcode::GETK | opcode::GETKQ | opcode::GET_REPLICA);
-            send(cx, &found, if with_key { request.key } else { &[] });
-            Outcome::Done
+            send(cx, &found, if with_key { request.key } else { &[] })
         }
         Err(refusal) => cx.refuse(refusal),
     }
 }
 
 /// Sends flags, value and CAS.
-fn send(cx: &mut Context<'_>, found: &Found, key: &[u8]) {
+fn send(cx: &mut Context<'_>, found: &Found, key: &[u8]) -> Outcome {
     show(cx, found, |cx, answer, version| {
         let answer = Answer { key, ..*answer };
         match version {
             Some((version, from)) => cx.reply.send_version(&answer, version, from),
             None => cx.reply.send(&answer),
         }
-    });
+        Outcome::Done
+    })
 }
 
 /// Gives flags, value and CAS of a document to `tell`, the value as that of the version from a byte on if it is sent
-/// from where it is. Xattrs never travel with a plain read, and compression only if agreed on.
-pub fn show<T>(
+/// from where it is. Xattrs never travel with a plain read, and compression only if agreed on. A value that cannot be
+/// read is refused.
+pub fn show(
     cx: &mut Context<'_>,
     found: &Found,
-    tell: impl FnOnce(&mut Context<'_>, &Answer<'_>, Option<(&Whole, usize)>) -> T,
-) -> T {
+    tell: impl FnOnce(&mut Context<'_>, &Answer<'_>, Option<(&Whole, usize)>) -> Outcome,
+) -> Outcome {
     let meta = found.version.meta();
     let flags = meta.flags.to_be_bytes();
     let datatype = cx.session.visible_datatype(meta.datatype.without(Datatype::XATTR));
@@ -95,8 +95,14 @@ pub fn show<T>(
     if is_sent_as_stored(cx, &found.version) {
         return tell(cx, &answer, Some((&found.version, 0)));
     }
-    let plain = value::plain(&found.version);
-    let (_, body) = value::split(&plain, meta.datatype);
+    let plain = match value::plain(&found.version) {
+        Ok(plain) => plain,
+        Err(refusal) => return cx.refuse_key(cx.vbucket, found.version.key(), refusal),
+    };
+    let body = match value::split(&plain, meta.datatype) {
+        Ok((_, body)) => body,
+        Err(refusal) => return cx.refuse_key(cx.vbucket, found.version.key(), refusal),
+    };
     if let Cow::Borrowed(_) = plain {
         let from = plain.len() - body.len();
         return tell(cx, &answer, Some((&found.version, from)));

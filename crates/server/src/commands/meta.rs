@@ -134,7 +134,7 @@ fn tombstone_value(value: &[u8], datatype: Datatype) -> Result<(Vec<u8>, Datatyp
         return Ok((Vec::new(), Datatype::RAW));
     }
     subdoc::xattr::validate(plain).map_err(|_| Refusal::BadXattr)?;
-    let (xattrs, _) = engine::value::split(plain, datatype);
+    let (xattrs, _) = engine::value::split(plain, datatype)?;
     let system = xattrs.system_section();
     let datatype = if system.is_empty() { Datatype::RAW } else { Datatype::XATTR };
     Ok((system, datatype))

@@ -51,6 +51,7 @@ pub fn eviction(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result
     put_memory(bucket, &stats, &all, sheet);
     put_eviction(bucket, &all, sheet);
     sheet.put("ep_bg_fetch_failed", bucket.fetch_stats().failed);
+    sheet.put("ep_unreadable_values", bucket.fetch_stats().unreadable);
     put_residency(&stats, &all, sheet);
     put_ops(&all.ops, sheet);
     sheet.put("get_not_resident", all.ops.get_not_resident);

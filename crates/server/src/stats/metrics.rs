@@ -283,6 +283,8 @@ fn put_loading(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
     page.each(buckets, "stave_fetches_total", Counter, help, |n| n.fetches.fetched)?;
     let help = "Values that a client waited for and that could not be read.";
     page.each(buckets, "stave_fetch_failures_total", Counter, help, |n| n.fetches.failed)?;
+    let help = "Times that a stored value was not what its datatype says, so that it was refused.";
+    page.each(buckets, "stave_unreadable_values_total", Counter, help, |n| n.fetches.unreadable)?;
     let help = "Batches of values read.";
     page.each(buckets, "stave_fetch_batches_total", Counter, help, |n| n.fetches.batches)?;
     let help = "Requests that wait for a value.";

@@ -97,7 +97,7 @@ impl World {
                 time: meta.expiry,
                 datatype: meta.datatype.0 & !Datatype::SNAPPY.0,
                 kind: meta.kind,
-                value: engine::value::plain(&whole).into_owned(),
+                value: engine::value::plain(&whole).expect("readable").into_owned(),
             };
             new.push((key, record));
         }
