@@ -45,6 +45,9 @@ pub(crate) struct Shard {
     pub(crate) vb: VBucket,
     /// False once it was deleted, until somebody sets its state again.
     pub(crate) exists: bool,
+    /// Whether anybody gave it a role, in this life of the node or before. The first role begins no new history: there
+    /// is none that could have gone on elsewhere.
+    pub(crate) had_role: bool,
     /// How much is on disk, while its documents are not loaded yet; only what needs none of them can be done then.
     pub(crate) unloaded: Option<kvstore::Counts>,
     /// Counts up whenever another vBucket takes its place, so that what was read for the old one is recognised.
@@ -329,7 +332,10 @@ impl Bucket {
 
     fn set_role(&self, shard: &mut Shard, state: VbState, topology: Option<Topology>) -> Removed {
         let mut removed = Removed::default();
-        if !std::mem::replace(&mut shard.exists, true) {
+        let (existed, had_role) = (shard.exists, shard.had_role);
+        shard.exists = true;
+        shard.had_role |= state != VbState::Dead;
+        if !existed || !had_role {
             shard.vb.begin_in(state, topology);
         } else {
             if shard.vb.state() != state {

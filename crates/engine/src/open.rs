@@ -84,6 +84,7 @@ impl Bucket {
             Mutex::new(Shard {
                 vb: VBucket::new(VbId(id), &context, origin),
                 exists: true,
+                had_role: config.first_role != VbState::Dead,
                 unloaded: None,
                 incarnation: 0,
                 flush_queued: false,
@@ -143,6 +144,7 @@ impl Bucket {
                 continue;
             }
             let mut shard = self.hold(vb, Holder::Roles);
+            shard.had_role = true;
             match found {
                 Ok(stored) => {
                     let counts = stored.counts;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base::{Seqno, VbState, VbUuid};
-use common::{VB, Watched, WholeLines, lines};
+use common::{VB, Watched, WholeLines, World, lines, stores};
 use engine::{BackfillReading, Changes, Follower, Progress, StreamRefusal, StreamWanted};
 use kvstore::Values;
 use vbucket::{RangeLimit, ResumePoint};
@@ -25,6 +25,32 @@ fn follower() -> (Arc<Follower>, Arc<AtomicUsize>) {
 
 fn keys(versions: &[base::Version]) -> Vec<String> {
     versions.iter().map(|v| String::from_utf8_lossy(v.key().key).into_owned()).collect()
+}
+
+#[test]
+fn the_first_role_of_a_vbucket_begins_its_only_history() {
+    let (env, handles) = base::env::Env::sim(41);
+    let world = stores::open(env, handles, stores::files, |config| config.first_role = VbState::Dead);
+    let seqnos = |world: &World| {
+        let log = world.bucket.inspect(VB, |vb| vb.failover().to_entries()).expect("there is one");
+        log.iter().map(|entry| entry.seqno.0).collect::<Vec<_>>()
+    };
+    let become_ =
+        |world: &World, state| world.bucket.set_vbucket_state(VB, state, None).expect("there is one");
+    become_(&world, VbState::Dead);
+    become_(&world, VbState::Active);
+    assert_eq!(seqnos(&world), [0]);
+    // It may have had changes elsewhere from now on.
+    for state in [VbState::Replica, VbState::Dead, VbState::Active] {
+        become_(&world, state);
+    }
+    assert_eq!(seqnos(&world), [0, 0]);
+    world.set("k", "v").expect("stored");
+    become_(&world, VbState::Dead);
+    world.bucket.close().expect("closed");
+    let world = world.restart();
+    become_(&world, VbState::Active);
+    assert_eq!(seqnos(&world), [1, 0, 0]);
 }
 
 #[test]
