@@ -137,6 +137,8 @@ pub struct Row {
     pub preserve_ttl: bool,
     /// Whether it may be finished in another order than it came, if that was agreed on.
     pub reorder: bool,
+    /// Whether it is refused on connections that agreed to answers out of order.
+    pub is_ordered: bool,
     /// Which answers are not sent.
     pub silence: Silence,
     /// Who may use it at all.
@@ -165,6 +167,7 @@ impl Row {
             durability: Durability::Invalid,
             preserve_ttl: false,
             reorder: false,
+            is_ordered: false,
             silence: Silence::None,
             access: Access::User,
             privileges: Privileges::NONE,
@@ -218,6 +221,11 @@ impl Row {
 
     pub(crate) const fn value(self, value: ValueRule) -> Row {
         Row { value, ..self }
+    }
+
+    /// Not on connections that agreed to answers out of order.
+    pub(crate) const fn in_order(self) -> Row {
+        Row { is_ordered: true, ..self }
     }
 
     pub(crate) const fn cas(self, cas: CasRule) -> Row {

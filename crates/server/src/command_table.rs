@@ -7,11 +7,11 @@ use base::Datatype;
 use protocol::Status;
 use protocol::opcode::*;
 
-use crate::command::CasRule::{Optional as AnyCas, Required as NeedsCas};
+use crate::command::CasRule::{Forbidden as NoCas, Optional as AnyCas, Required as NeedsCas};
 use crate::command::{Handler, Key, Row, Silence, ValueRule};
 use crate::commands::{
-    admin, auth, collections, counter, dcp as streams, delete, get, later_issue, lock, meta, observe,
-    session, stats, store, subdoc, touch, vbucket,
+    admin, auth, collections, counter, dcp as streams, dcp_consumer as consumer, delete, get, later_issue,
+    lock, meta, observe, session, stats, store, subdoc, touch, vbucket,
 };
 use crate::privilege::Privilege::*;
 
@@ -49,7 +49,7 @@ const fn path_change(opcode: u8, doc: &'static str) -> Row {
 
 const fn dcp(opcode: u8, handler: Handler, doc: &'static str) -> Row {
     // Who has no bucket has no connection for streams either, and is told that.
-    Row::new(opcode, handler, doc).without_bucket(Status::Einval).needs(DcpProducer)
+    Row::new(opcode, handler, doc).without_bucket(Status::Einval).needs(DcpProducer).cas(AnyCas).in_order()
 }
 
 /// Every command.
@@ -274,7 +274,9 @@ pub static ROWS: &[Row] = &[
         .extras(8),
     Row::new(GET_FAILOVER_LOG, observe::get_failover_log, "The histories of a vBucket")
         .in_bucket()
-        .needs(MetaRead),
+        .needs(MetaRead)
+        .cas(AnyCas)
+        .in_order(),
     Row::new(LAST_CLOSED_CHECKPOINT, vbucket::last_closed_checkpoint, "Number of the last closed checkpoint")
         .in_bucket()
         .needs(MetaRead),
@@ -396,44 +398,58 @@ pub static ROWS: &[Row] = &[
         .extras(8)
         .key(Key::Required)
         .value(ValueRule::Optional)
-        .datatype(JSON),
-    dcp(DCP_ADD_STREAM, streams::only_to_consumers, "Ask the consumer for a stream").extras(4),
+        .datatype(JSON)
+        .cas(AnyCas)
+        .in_order(),
+    dcp(DCP_ADD_STREAM, consumer::add_stream, "Ask the consumer for a stream").extras(4),
     dcp(DCP_CLOSE_STREAM, streams::close_stream, "End a stream"),
     dcp(DCP_STREAM_REQ, streams::stream_request, "Begin a stream").extras(48).value(ValueRule::Optional),
     dcp(DCP_GET_FAILOVER_LOG, streams::get_failover_log, "The histories of a vBucket"),
-    dcp(DCP_STREAM_END, streams::only_to_consumers, "A stream has ended").extras(4),
-    dcp(DCP_SNAPSHOT_MARKER, streams::snapshot_marker, "A snapshot begins")
+    dcp(DCP_STREAM_END, consumer::of_stream, "A stream has ended").extras(4),
+    dcp(DCP_SNAPSHOT_MARKER, consumer::snapshot_marker, "A snapshot begins")
         .any_extras()
         .value(ValueRule::Optional),
-    dcp(DCP_MUTATION, streams::only_to_consumers, "A document was stored")
+    dcp(DCP_MUTATION, consumer::of_stream, "A document was stored")
         .extras(31)
         .key(Key::Required)
-        .value(ValueRule::Optional),
-    dcp(DCP_DELETION, streams::only_to_consumers, "A document was deleted")
-        .extras(21)
+        .value(ValueRule::Optional)
+        .datatype(JSON | SNAPPY | XATTR),
+    dcp(DCP_DELETION, consumer::of_stream, "A document was deleted")
+        .extras_of(&[18, 21])
         .key(Key::Required)
-        .value(ValueRule::Optional),
-    dcp(DCP_EXPIRATION, streams::only_to_consumers, "A document expired")
+        .value(ValueRule::Optional)
+        .datatype(JSON | SNAPPY | XATTR),
+    dcp(DCP_EXPIRATION, consumer::of_stream, "A document expired")
         .extras(20)
         .key(Key::Required)
-        .value(ValueRule::Optional),
-    dcp(DCP_SET_VBUCKET_STATE, streams::only_to_consumers, "Take over a vBucket").extras(1),
-    dcp(DCP_NOOP, streams::only_to_consumers, "Show that the connection lives"),
+        .value(ValueRule::Optional)
+        .datatype(JSON | SNAPPY | XATTR),
+    dcp(DCP_SET_VBUCKET_STATE, consumer::of_stream, "Take over a vBucket").extras(1),
+    dcp(DCP_NOOP, consumer::noop, "Show that the connection lives"),
     dcp(DCP_BUFFER_ACK, streams::buffer_acknowledgement, "More may be sent").extras(4),
     dcp(DCP_CONTROL, streams::control, "Agree on properties of a stream")
         .key(Key::Required)
         .value(ValueRule::Required),
-    dcp(DCP_SYSTEM_EVENT, streams::only_to_consumers, "A collection came or went")
+    dcp(DCP_SYSTEM_EVENT, consumer::of_stream, "A collection came or went")
         .extras(13)
         .key(Key::Optional)
-        .value(ValueRule::Optional),
-    dcp(DCP_PREPARE, streams::only_to_consumers, "A durable write is prepared")
+        .value(ValueRule::Optional)
+        .datatype(JSON | SNAPPY | XATTR),
+    dcp(DCP_PREPARE, consumer::of_stream, "A durable write is prepared")
         .extras(31)
         .key(Key::Required)
-        .value(ValueRule::Optional),
-    dcp(DCP_SEQNO_ACKNOWLEDGED, streams::seqno_acknowledged, "Prepares are safe here").extras(8),
-    dcp(DCP_COMMIT, streams::only_to_consumers, "A durable write is committed").extras(16).key(Key::Required),
-    dcp(DCP_ABORT, streams::only_to_consumers, "A durable write is aborted").extras(16).key(Key::Required),
+        .value(ValueRule::Optional)
+        .datatype(JSON | SNAPPY | XATTR)
+        .cas(NeedsCas),
+    dcp(DCP_SEQNO_ACKNOWLEDGED, streams::seqno_acknowledged, "Prepares are safe here").extras(8).cas(NoCas),
+    dcp(DCP_COMMIT, consumer::of_stream, "A durable write is committed")
+        .extras(16)
+        .key(Key::Required)
+        .cas(NoCas),
+    dcp(DCP_ABORT, consumer::of_stream, "A durable write is aborted")
+        .extras(16)
+        .key(Key::Required)
+        .cas(NoCas),
 ];
 
 /// Commands that servers once had: answered as "not supported", not as "unknown".

@@ -161,6 +161,10 @@ fn admit<'a>(
     if let (Access::Bucket(status), None) = (row.access, &session.bucket) {
         return Err(Refused::Status(status));
     }
+    if row.is_ordered && session.has(Feature::UnorderedExecution) {
+        let context = "DCP on connections with unordered execution is not supported";
+        return Err(Refused::Error(Status::NotSupported, context.to_owned()));
+    }
     match row.privileges.missing_in(session.privileges) {
         Some(privilege) if infos.impersonate.is_none() => {
             Err(Refused::Error(Status::Eaccess, denied(row, privilege)))

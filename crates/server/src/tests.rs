@@ -28,6 +28,7 @@ use crate::privilege::Privileges;
 use crate::timer::Timer;
 use crate::user::Users;
 
+mod dcp_answers;
 mod durable_answers;
 mod roles;
 

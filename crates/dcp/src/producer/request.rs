@@ -55,7 +55,7 @@ impl Producer {
         value: &[u8],
     ) -> Result<Vec<u8>, StreamRequestRefusal> {
         self.is_heard = true;
-        if request.flags.has(StreamFlags::NO_VALUE) || is_contradictory(request.flags) {
+        if !request.flags.are_known() || is_contradictory(request.flags) {
             return Err(Status::Einval.into());
         }
         if self.slots.get(usize::from(vb.0)).is_none() || self.bucket.state_of(vb).is_none() {

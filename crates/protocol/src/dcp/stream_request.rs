@@ -32,6 +32,18 @@ impl StreamFlags {
     pub fn has(self, flags: u32) -> bool {
         self.0 & flags == flags
     }
+
+    /// Whether it has no flags but those that mean something here: not those of streams without values and of the cache.
+    pub fn are_known(self) -> bool {
+        const KNOWN: u32 = StreamFlags::TAKEOVER
+            | StreamFlags::DISK_ONLY
+            | StreamFlags::TO_LATEST
+            | StreamFlags::ACTIVE_ONLY
+            | StreamFlags::STRICT_UUID
+            | StreamFlags::FROM_LATEST
+            | StreamFlags::IGNORE_PURGED;
+        self.0 & !KNOWN == 0
+    }
 }
 
 /// The extras of a stream request: what the consumer has, and what it wants.

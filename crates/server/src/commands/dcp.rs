@@ -7,13 +7,14 @@ use protocol::extras::{decode_u32, decode_u64};
 use protocol::feature::Feature;
 use protocol::{Request, Status};
 
+use super::dcp_consumer as consumer;
 use crate::connection::CloseReason;
 use crate::context::{Context, Outcome};
 use crate::dcp::DcpConnection;
 use crate::reply::Answer;
 
-const NOT_DCP: &str = "The command can only be sent on a DCP connection";
-const CONSUMES: CloseReason = CloseReason::Violation("a consumer was asked for changes");
+pub(super) const NOT_DCP: &str = "The command can only be sent on a DCP connection";
+pub(super) const CONSUMES: CloseReason = CloseReason::Violation("a consumer was asked for changes");
 
 /// What opening with a value says: the name under which the other end takes part in durable writes.
 enum Value {
@@ -32,7 +33,10 @@ fn value_of(request: &Request<'_>) -> Option<Value> {
     let value: serde_json::Value = serde_json::from_slice(request.value).ok()?;
     match value.as_object()? {
         fields if fields.is_empty() => Some(Value::Empty),
-        fields => fields.get("consumer_name")?.is_string().then_some(Value::ConsumerName),
+        fields => {
+            let is_known = fields.keys().all(|key| key == "consumer_name");
+            (is_known && fields.get("consumer_name")?.is_string()).then_some(Value::ConsumerName)
+        }
     }
 }
 
@@ -105,7 +109,7 @@ pub fn stream_request(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
 pub fn close_stream(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     let stream_id = cx.infos.stream_id;
     let Some(connection) = &mut cx.session.dcp else { return cx.invalid(NOT_DCP) };
-    let Some(producer) = connection.producer() else { return Outcome::Close(CONSUMES) };
+    let Some(producer) = connection.producer() else { return consumer::close_stream(cx) };
     // The answer comes first, then the end of the stream.
     let mut end = Vec::new();
     let status = producer.close_stream(request.vbucket, stream_id, &mut end);
@@ -147,26 +151,4 @@ pub fn get_failover_log(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome 
         return cx.invalid(NOT_DCP);
     }
     super::observe::get_failover_log(cx, request)
-}
-
-/// Lengths of a snapshot marker's extras: all of it, or the version of what the value holds (DCP documentation,
-/// Snapshot Marker).
-const MARKER_EXTRAS: [usize; 2] = [20, 1];
-
-/// A snapshot marker; the original says nothing about one that is malformed.
-pub fn snapshot_marker(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
-    if !MARKER_EXTRAS.contains(&request.extras.len()) {
-        return cx.status(Status::Einval);
-    }
-    only_to_consumers(cx, request)
-}
-
-/// What only a producer sends, and we are not a consumer.
-pub fn only_to_consumers(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
-    match cx.session.dcp {
-        Some(_) => Outcome::Close(CloseReason::Violation("a producer was sent a message of a stream")),
-        // As recorded, without a message.
-        None if request.opcode == protocol::opcode::DCP_SNAPSHOT_MARKER => cx.status(Status::Einval),
-        None => cx.invalid(NOT_DCP),
-    }
 }

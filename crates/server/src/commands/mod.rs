@@ -5,6 +5,7 @@ pub mod auth;
 pub mod collections;
 pub mod counter;
 pub mod dcp;
+pub mod dcp_consumer;
 pub mod delete;
 pub mod get;
 pub mod later_issue;

@@ -254,6 +254,9 @@ pub fn get_all_vb_seqnos(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome
 
 /// Get failover log: the histories of a vBucket, newest first.
 pub fn get_failover_log(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    if cx.session.dcp.as_mut().is_some_and(|connection| connection.producer().is_none()) {
+        return Outcome::Close(super::dcp::CONSUMES);
+    }
     let log = cx.bucket().with_vbucket(request.vbucket, |vb| vb.failover().to_entries());
     let Some(entries) = log else { return cx.not_my_vbucket() };
     let mut value = Vec::with_capacity(entries.len() * 16);

@@ -68,6 +68,10 @@ pub fn hello(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         // Of the two ways to be told the shorter one is taken.
         granted.remove(Feature::ClustermapChangeNotification);
     }
+    if ctx.session.dcp.is_some() {
+        // Streams are in order.
+        granted.remove(Feature::UnorderedExecution);
+    }
     if !granted.has(Feature::Snappy) {
         // Not an error: it is left out (recorded: hello/dependencies).
         granted.remove(Feature::SnappyEverywhere);
