@@ -29,14 +29,18 @@ const ADMIN: &str = "Basic QWRtaW5pc3RyYXRvcjpwYXNzd29yZA==";
 const READER: &str = "Basic cmVhZGVyOnBhc3N3b3Jk";
 
 fn start(folder: &Path) -> Server {
-    let settings = Settings::parse(CONFIG).expect("valid settings");
+    start_with(folder, CONFIG)
+}
+
+fn start_with(folder: &Path, config: &str) -> Server {
+    let settings = Settings::parse(config).expect("valid settings");
     let config = Config::new(settings, folder.to_owned(), 1, String::new).expect("a valid configuration");
     server::serve(config, Env::real()).expect("the node starts")
 }
 
 fn set(server: &Server, key: &str, value: &str) -> VbId {
-    let vb = vbucket_of(key.as_bytes(), 4);
     let bucket = server.node().bucket("default").expect("it is served");
+    let vb = vbucket_of(key.as_bytes(), bucket.vbuckets());
     let is_json = serde_json::from_str::<Value>(value).is_ok();
     let request = StoreRequest {
         key: DocKey::new(key.as_bytes()),
@@ -91,9 +95,13 @@ impl Read for Unchunked {
 }
 
 fn ask(server: &Server, method: &str, path: &str, authorization: &str, body: &str) -> Answer {
+    ask_with(server, method, path, &format!("Authorization: {authorization}"), body)
+}
+
+fn ask_with(server: &Server, method: &str, path: &str, headers: &str, body: &str) -> Answer {
     let mut stream = TcpStream::connect(server.http_addr()).expect("the server listens");
     let request = format!(
-        "{method} /v1/buckets/{path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: {authorization}\r\n\
+        "{method} /v1/buckets/{path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n\
          Content-Length: {}\r\n\r\n{body}",
         body.len()
     );
@@ -228,6 +236,134 @@ fn a_position_that_is_not_part_of_history_is_rolled_back_explicitly() {
     let (events, token) = all(&server, &format!("&since={token}"));
     assert_eq!((&events[0]["event"], &events[0]["seqno"]), (&"rollback".into(), &0.into()));
     assert_eq!((events[0]["vbucket"].as_u64(), keys(&events)), (Some(vb.0.into()), vec!["a"]));
+    assert!(all(&server, &format!("&since={token}")).0.is_empty());
+    server.stop().expect("a clean stop");
+}
+
+/// As many vBuckets as buckets have: of each a history has a random number, which alone takes eight kilobytes.
+#[test]
+fn positions_of_a_large_bucket_are_short_and_survive_a_restart() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = CONFIG.replace("vbuckets = 4", "vbuckets = 1024");
+    let server = start_with(folder.path(), &config);
+    for at in 0..400 {
+        set(&server, &format!("k{at}"), "1");
+    }
+    let (events, token) = all(&server, "");
+    assert_eq!(keys(&events).len(), 400);
+    assert!(token.len() <= 200, "{} bytes", token.len());
+    let (_, whole) = all(&server, "&tokens=whole");
+    assert!(whole.len() > 4000, "{} bytes", whole.len());
+    assert!(all(&server, &format!("&since={token}")).0.is_empty());
+    // It goes on from one token to the next.
+    set(&server, "one", "1");
+    let (events, next) = all(&server, &format!("&since={token}"));
+    assert_eq!(keys(&events), ["one"]);
+    assert!(next.len() <= 200 && next != token, "{next}");
+    let kept =
+        || std::fs::read_dir(folder.path().join("buckets/default/positions")).expect("a folder").count();
+    assert_eq!(kept(), 1, "a reader that comes back needs no further one");
+    assert_eq!(ask(&server, "PUT", "default/cursors/c", ADMIN, "").status, 201);
+    assert_eq!(ask(&server, "POST", "default/cursors/c", ADMIN, &next).status, 204);
+    server.stop().expect("a clean stop");
+    let server = start_with(folder.path(), &config);
+    set(&server, "two", "1");
+    assert_eq!(keys(&all(&server, &format!("&since={next}")).0), ["two"]);
+    assert_eq!(keys(&all(&server, &format!("&since={token}")).0), ["one", "two"]);
+    assert_eq!(keys(&all(&server, "&cursor=c").0), ["two"]);
+    // As a browser says where it was.
+    let headers = format!("Authorization: {ADMIN}\r\nAccept: text/event-stream\r\nLast-Event-ID: {next}");
+    let text = ask_with(&server, "GET", "default/changes?follow=false", &headers, "").text();
+    assert_eq!(text.matches("event: mutation").count(), 1, "{text}");
+    let id = text.lines().filter_map(|line| line.strip_prefix("id: ")).next_back().expect("an id");
+    assert!(id.len() <= 200 && all(&server, &format!("&since={id}")).0.is_empty(), "{id}");
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn a_position_that_is_not_kept_is_told_to_be_gone_and_a_damaged_one_is_not_believed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = CONFIG.replace("vbuckets = 4", "vbuckets = 64");
+    let server = start_with(folder.path(), &config);
+    for at in 0..200 {
+        set(&server, &format!("k{at}"), "1");
+    }
+    let (_, token) = all(&server, "");
+    let kept = folder.path().join("buckets/default/positions");
+    let kept: Vec<_> =
+        std::fs::read_dir(kept).expect("a folder").map(|entry| entry.expect("an entry").path()).collect();
+    assert_eq!(kept.len(), 1);
+    let mut text = std::fs::read(&kept[0]).expect("a file");
+    text[7] ^= 1;
+    std::fs::write(&kept[0], text).expect("written");
+    let since = format!("default/changes?follow=false&since={token}");
+    assert_eq!(get(&server, &since).status, 500);
+    std::fs::remove_file(&kept[0]).expect("it was there");
+    let gone = get(&server, &since);
+    assert_eq!(gone.status, 410);
+    let said = gone.text();
+    assert!(said.contains("since=start") && said.contains("cursor"), "{said}");
+    server.stop().expect("a clean stop");
+}
+
+/// Each reader that comes back goes by the same number, so that it cannot push out what is kept for others.
+#[test]
+fn kept_positions_are_bounded() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = CONFIG.replace("vbuckets = 4", "vbuckets = 64");
+    let server = start_with(folder.path(), &config);
+    let change_all = || {
+        for at in 0..150 {
+            set(&server, &format!("k{at}"), "1");
+        }
+    };
+    change_all();
+    let (_, first) = all(&server, "");
+    let mut token = first.clone();
+    for _ in 0..40 {
+        change_all();
+        token = all(&server, &format!("&since={token}")).1;
+    }
+    let kept = std::fs::read_dir(folder.path().join("buckets/default/positions")).expect("a folder").count();
+    assert_eq!(kept, 32);
+    assert_eq!(get(&server, &format!("default/changes?follow=false&since={first}")).status, 410);
+    assert!(all(&server, &format!("&since={token}")).0.is_empty());
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn a_change_of_the_manifest_is_one_event() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path());
+    let mut following = get(&server, "default/changes?since=now");
+    following.next("position");
+    let make = |path: &str, body: &str| {
+        let mut stream = TcpStream::connect(server.http_addr()).expect("the server listens");
+        let request = format!(
+            "POST /pools/default/buckets/default/{path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\
+             Authorization: {ADMIN}\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(request.as_bytes()).expect("the server takes it");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    };
+    make("scopes", "name=shop");
+    make("scopes/shop/collections", "name=orders");
+    make("scopes/shop/collections", "name=bills");
+    let named = |event: &Value| (event["change"].clone(), event["name"].clone());
+    let seen: Vec<_> = (0..3).map(|_| named(&following.next("system"))).collect();
+    let expected = [
+        ("scope_created", "shop"),
+        ("collection_created", "shop.orders"),
+        ("collection_created", "shop.bills"),
+    ];
+    assert_eq!(seen, expected.map(|(change, name)| (change.into(), name.into())));
+    drop(following);
+    // Also of what lies on the disk: of four vBuckets three events.
+    let (events, token) = all(&server, "");
+    assert_eq!(events.iter().filter(|event| event["event"] == "system").count(), 3);
     assert!(all(&server, &format!("&since={token}")).0.is_empty());
     server.stop().expect("a clean stop");
 }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 use super::token::Token;
-use super::{Refused, find, refuse, since};
+use super::{Refused, find, read_token, refuse, since};
 use crate::http::Shared;
 use crate::http::basic_auth::Caller;
 
@@ -132,7 +132,7 @@ pub async fn create(
         if let Some(there) = read(&bucket, &name)? {
             return Ok(Json(describe(&name, &there)).into_response());
         }
-        let token = since(&bucket, query.get("since").map_or("start", String::as_str))?;
+        let (token, _) = since(&bucket, query.get("since").map_or("start", String::as_str))?;
         write(&bucket, &name, &token)?;
         Ok((StatusCode::CREATED, Json(describe(&name, &token))).into_response())
     }))
@@ -148,7 +148,7 @@ pub async fn move_to(
     either(find(&shared, &user, &bucket).and_then(|bucket| {
         place(&bucket, &name)?;
         let text = str::from_utf8(&body).unwrap_or_default();
-        let token = Token::decode(text, bucket.vbuckets())
+        let (token, _) = read_token(&bucket, text)?
             .ok_or_else(|| refuse(StatusCode::BAD_REQUEST, "the body is no token of this bucket's events"))?;
         write(&bucket, &name, &token)?;
         Ok(StatusCode::NO_CONTENT.into_response())

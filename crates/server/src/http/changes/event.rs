@@ -132,10 +132,11 @@ impl Writer {
     }
 
     /// A sign of life.
-    pub fn heartbeat(&self, token: &str, out: &mut Vec<u8>) {
-        match self.format {
-            Format::Sse => out.extend_from_slice(b": still here\n\n"),
-            Format::Ndjson => self.position(token, out),
+    pub fn heartbeat(&self, told: Option<&str>, out: &mut Vec<u8>) {
+        match (self.format, told) {
+            (Format::Sse, _) => out.extend_from_slice(b": still here\n\n"),
+            (Format::Ndjson, Some(token)) => self.position(token, out),
+            (Format::Ndjson, None) => out.extend_from_slice(b"\n"),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! A reader's streams, without its connection: a producer in this process whose messages become events.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -10,13 +11,17 @@ use parking_lot::Mutex;
 use protocol::dcp::{EndReason, FailoverLog, Message, OpenFlags, StreamFlags, StreamRequest, What};
 use protocol::{Limits, Parsed, Status, parse};
 
+use super::anchor::Anchor;
 use super::event::Writer;
+use super::positions::{Positions, Told};
 use super::token::{Place, Token};
 
 /// Bytes of messages that are made at once, which become one piece of the answer.
 const STEP_BYTES: usize = 64 << 10;
 /// After so many changes the reader is told its position.
 const CHANGES_BETWEEN_POSITIONS: u32 = 1000;
+/// Events of collections that are remembered, some forty bytes each.
+const MOST_EVENTS: usize = 8192;
 /// A rollback that leads to the next one more often than this will not come to an end.
 const MOST_ROLLBACKS: usize = 64;
 
@@ -28,6 +33,10 @@ pub struct Wishes {
     pub follow: bool,
     /// From where.
     pub since: Token,
+    /// The kept position that the reader's token refers to.
+    pub anchor: Option<Anchor>,
+    /// Whether tokens are to need nothing that the server keeps.
+    pub are_tokens_whole: bool,
     /// The value of stream requests: which collections; empty for all.
     pub filter: Vec<u8>,
 }
@@ -45,7 +54,8 @@ impl Bell {
         }
     }
 
-    fn ring(&self) {
+    /// Wakes whoever listens.
+    pub fn ring(&self) {
         if let Some(waker) = &*self.0.lock() {
             waker.wake_by_ref();
         }
@@ -74,6 +84,11 @@ pub struct Feed {
     open: usize,
     /// Changes since the reader was told its position.
     untold: u32,
+    positions: Positions,
+    /// The last token that the reader was told.
+    told: Option<String>,
+    /// Events of collections and scopes that were told: each comes once, not once for each vBucket.
+    events: BTreeSet<Vec<u8>>,
     /// Events that are not about a change and wait for the next step.
     notes: Vec<u8>,
     messages: Vec<u8>,
@@ -93,7 +108,13 @@ impl Feed {
         let producer =
             Producer::new(Arc::clone(&bucket), "http".to_owned(), agreed, features, move || rings.ring());
         let snapshots = wishes.since.0.iter().map(|place| (place.snapshot_start, place.snapshot_end));
+        let anchor = wishes.anchor.clone();
+        let whole = wishes.are_tokens_whole;
+        let positions = Positions::new(Arc::clone(&bucket), Arc::clone(&bell), whole, anchor);
         let mut feed = Feed {
+            positions,
+            told: None,
+            events: BTreeSet::new(),
             snapshots: snapshots.collect(),
             bucket,
             producer,
@@ -117,9 +138,9 @@ impl Feed {
         &self.bell
     }
 
-    /// Where the reader stands.
-    pub fn token(&self) -> String {
-        self.wishes.since.encode()
+    /// Whether the reader is to be told a position as soon as it may be.
+    pub fn owes_position(&self) -> bool {
+        self.untold > 0
     }
 
     /// Asks for a stream from where the reader stands, and goes back where histories part.
@@ -185,21 +206,50 @@ impl Feed {
         self.messages = messages;
         out.append(&mut self.notes);
         let is_finished = self.open == 0;
-        if self.untold > CHANGES_BETWEEN_POSITIONS || (self.untold > 0 && (step == Step::Idle || is_finished))
-        {
-            self.untold = 0;
-            self.wishes.writer.position(&self.wishes.since.encode(), out);
-        }
+        self.tell_position(step == Step::Idle || is_finished, is_finished, out);
         match step {
-            _ if is_finished => Progress::Finished,
+            _ if is_finished && self.untold == 0 && !self.positions.is_keeping() => Progress::Finished,
+            // The bell rings when the last position has its token.
+            _ if is_finished => Progress::Idle,
             Step::More => Progress::More,
             Step::Idle => Progress::Idle,
         }
     }
 
+    fn tell_position(&mut self, is_at_rest: bool, is_last: bool, out: &mut Vec<u8>) {
+        // It is of a moment ago: what came meanwhile comes again to whoever goes back to it.
+        let mut text = self.positions.made();
+        if self.untold > CHANGES_BETWEEN_POSITIONS || (self.untold > 0 && is_at_rest) {
+            match self.positions.tell(&self.wishes.since, is_last) {
+                Told::Now(newer) => {
+                    self.untold = 0;
+                    text = Some(newer);
+                }
+                Told::Soon => self.untold = 0,
+                Told::Later => {}
+            }
+        }
+        if let Some(text) = text {
+            self.wishes.writer.position(&text, out);
+            self.told = Some(text);
+        }
+    }
+
     /// A sign of life while nothing happens.
     pub fn heartbeat(&self, out: &mut Vec<u8>) {
-        self.wishes.writer.heartbeat(&self.token(), out);
+        self.wishes.writer.heartbeat(self.told.as_deref(), out);
+    }
+
+    /// Whether it is an event of collections that the reader was told of already, by another vBucket.
+    fn is_repeated(&mut self, message: &Message<'_>) -> bool {
+        let What::SystemEvent(_, number, _) = message.what else { return false };
+        // The value begins with the manifest's number, so that the oldest are forgotten first.
+        let event = [message.value, &number.to_be_bytes()].concat();
+        let is_new = self.events.insert(event);
+        if self.events.len() > MOST_EVENTS {
+            self.events.pop_first();
+        }
+        !is_new
     }
 
     fn take(&mut self, message: &Message<'_>, out: &mut Vec<u8>) {
@@ -211,7 +261,8 @@ impl Feed {
             _ => {
                 let (start, end) = self.snapshots[at];
                 let uuid = self.wishes.since.0[at].uuid;
-                let is_told = self.wishes.writer.change(message, uuid.0, out);
+                let is_repeated = self.is_repeated(message);
+                let is_told = is_repeated || self.wishes.writer.change(message, uuid.0, out);
                 if let Some(seqno) = seqno_of(&message.what) {
                     self.wishes.since.0[at] = place_within(uuid, seqno, start, end);
                     self.untold += 1;

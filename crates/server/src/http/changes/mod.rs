@@ -1,8 +1,11 @@
 //! `GET /v1/buckets/BUCKET/changes`: a bucket's changes as lines of JSON or as server-sent events.
 
+mod anchor;
 mod cursors;
 mod event;
 mod feed;
+mod positions;
+mod short;
 mod token;
 
 use std::collections::BTreeMap;
@@ -25,9 +28,12 @@ use serde_json::{Value, json};
 use tokio::time::Sleep;
 use vbucket::Manifest;
 
+use self::anchor::Anchor;
 pub(super) use self::cursors::{create, list, move_to, remove, show};
 use self::event::{Format, Writer};
 use self::feed::{Bell, Feed, Progress, Wishes};
+use self::positions::SPACING;
+use self::short::Short;
 use self::token::{Place, Token};
 use super::basic_auth::Caller;
 use super::{Shared, no_such_bucket};
@@ -50,16 +56,37 @@ fn find(shared: &Shared, user: &User, name: &str) -> Result<Arc<Bucket>, Refused
     visible.ok_or_else(|| Box::new(no_such_bucket()))
 }
 
-/// A place to begin: `start`, `now` or a token.
-fn since(bucket: &Bucket, text: &str) -> Result<Token, Refused> {
+/// A place to begin: `start`, `now` or a token, with the kept position that a short token refers to.
+fn since(bucket: &Bucket, text: &str) -> Result<(Token, Option<Anchor>), Refused> {
     match text {
-        "" | "start" | "0" => Ok(Token::start(bucket.vbuckets())),
-        "now" => Ok(now(bucket)),
-        _ => Token::decode(text, bucket.vbuckets()).ok_or_else(|| {
+        "" | "start" | "0" => Ok((Token::start(bucket.vbuckets()), None)),
+        "now" => Ok((now(bucket), None)),
+        _ => read_token(bucket, text)?.ok_or_else(|| {
             let message = "`since` is no place in this bucket: give start, now or a token of its events";
             refuse(StatusCode::BAD_REQUEST, message)
         }),
     }
+}
+
+/// The position of a token; `None` if the text is none.
+fn read_token(bucket: &Bucket, text: &str) -> Result<Option<(Token, Option<Anchor>)>, Refused> {
+    let Some(short) = Short::decode(text) else {
+        return Ok(Token::decode(text, bucket.vbuckets()).map(|token| (token, None)));
+    };
+    let kept = Anchor::read(bucket, &short.id).map_err(|error| {
+        tracing::error!(bucket = bucket.name(), %error, "a kept position");
+        refuse(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            &format!("the position of this token cannot be read: {error}"),
+        )
+    })?;
+    let kept = kept.ok_or_else(|| {
+        let message = "this node does not keep the position of this token: it is too old, or another node's; begin \
+            with since=start, and use a cursor or tokens=whole where tokens are kept for long";
+        refuse(StatusCode::GONE, message)
+    })?;
+    let resolved = short.resolve(kept.clone());
+    Ok(resolved.map(|token| (token, Some(Anchor { id: short.id, token: kept }))))
 }
 
 fn now(bucket: &Bucket) -> Token {
@@ -113,10 +140,13 @@ fn wishes(bucket: &Bucket, query: &BTreeMap<String, String>, headers: &HeaderMap
         return Err(wrong("`since` and `cursor` exclude each other".to_owned()));
     }
     let (mut follow, mut values, mut place, mut collections) = (true, false, None, Vec::new());
+    let mut are_tokens_whole = false;
     for (name, value) in query {
         match (name.as_str(), value.as_str()) {
             ("since", text) => place = Some(since(bucket, text)?),
-            ("cursor", name) => place = Some(cursors::place(bucket, name)?),
+            ("cursor", name) => place = Some((cursors::place(bucket, name)?, None)),
+            ("tokens", "short") => are_tokens_whole = false,
+            ("tokens", "whole") => are_tokens_whole = true,
             ("collections", names) => {
                 collections = filter(&bucket.manifest().to_json(), names)?;
             }
@@ -133,9 +163,9 @@ fn wishes(bucket: &Bucket, query: &BTreeMap<String, String>, headers: &HeaderMap
     if let Some(last) = header("last-event-id").filter(|last| !last.is_empty()) {
         place = Some(since(bucket, last)?);
     }
-    let since = place.unwrap_or_else(|| Token::start(bucket.vbuckets()));
+    let (since, anchor) = place.unwrap_or_else(|| (Token::start(bucket.vbuckets()), None));
     let writer = Writer { format, values, names: names(&bucket.manifest()) };
-    Ok(Wishes { writer, follow, since, filter: collections })
+    Ok(Wishes { writer, follow, since, anchor, are_tokens_whole, filter: collections })
 }
 
 /// `GET /v1/buckets/BUCKET/changes`
@@ -158,7 +188,7 @@ pub(super) async fn changes(
     };
     let bell = Arc::clone(feed.bell());
     let heartbeat = Box::pin(tokio::time::sleep(HEARTBEAT));
-    let body = Changes { feed, bell, is_finished: false, ended: Box::pin(ended), heartbeat };
+    let body = Changes { feed, bell, is_finished: false, ended: Box::pin(ended), heartbeat, is_owing: false };
     let head = [(header::CONTENT_TYPE, format.content_type()), (header::CACHE_CONTROL, "no-store")];
     (head, Body::new(body)).into_response()
 }
@@ -179,6 +209,8 @@ struct Changes {
     is_finished: bool,
     ended: Pin<Box<dyn Future<Output = ()> + Send>>,
     heartbeat: Pin<Box<Sleep>>,
+    /// Whether that is set to the moment when the reader may be told its position.
+    is_owing: bool,
 }
 
 impl http_body::Body for Changes {
@@ -203,10 +235,18 @@ impl http_body::Body for Changes {
                 return Poll::Ready(frame);
             }
             if progress == Progress::Idle {
+                if self.is_owing != self.feed.owes_position() {
+                    self.is_owing = !self.is_owing;
+                    let wait = if self.is_owing { SPACING } else { HEARTBEAT };
+                    self.heartbeat = Box::pin(tokio::time::sleep(wait));
+                }
                 if self.heartbeat.as_mut().poll(cx).is_pending() {
                     return Poll::Pending;
                 }
                 self.heartbeat = Box::pin(tokio::time::sleep(HEARTBEAT));
+                if std::mem::take(&mut self.is_owing) {
+                    continue;
+                }
                 self.feed.heartbeat(&mut out);
                 return Poll::Ready(Some(Ok(Frame::data(out.into()))));
             }

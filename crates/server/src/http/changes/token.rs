@@ -2,7 +2,7 @@
 
 use base::{Seqno, VbId, VbUuid};
 use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
+pub use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 
 /// The first byte of a token: how the rest is to be read.
 const VERSION: u8 = 1;
@@ -27,6 +27,36 @@ impl Place {
             return Place::default();
         }
         Place { uuid, seqno, snapshot_start: seqno, snapshot_end: seqno }
+    }
+}
+
+/// The name of a position that the server keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnchorId(pub [u8; 20]);
+
+impl AnchorId {
+    /// When it was made, microseconds since 1970.
+    pub fn made_us(&self) -> u64 {
+        self.0[..8].iter().fold(0, |n, byte| n << 8 | u64::from(*byte))
+    }
+
+    /// The number of the reader that it was made for.
+    pub fn reader(&self) -> u32 {
+        self.0[8..12].iter().fold(0, |n, byte| n << 8 | u32::from(*byte))
+    }
+
+    /// The name of its file: moment, reader, content.
+    pub fn name(&self) -> String {
+        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Reads the beginning of a file's name.
+    pub fn of_name(name: &str) -> Option<AnchorId> {
+        let mut id = [0; 20];
+        for (at, byte) in id.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(name.get(2 * at..2 * at + 2)?, 16).ok()?;
+        }
+        Some(AnchorId(id))
     }
 }
 
@@ -89,7 +119,7 @@ impl Token {
 }
 
 /// Seven bits a byte, the lowest first (LEB128).
-fn put(out: &mut Vec<u8>, mut n: u64) {
+pub fn put(out: &mut Vec<u8>, mut n: u64) {
     while n >= 0x80 {
         out.push(n as u8 | 0x80);
         n >>= 7;
@@ -97,7 +127,7 @@ fn put(out: &mut Vec<u8>, mut n: u64) {
     out.push(n as u8);
 }
 
-fn take(bytes: &mut &[u8]) -> Option<u64> {
+pub fn take(bytes: &mut &[u8]) -> Option<u64> {
     let mut n = 0_u64;
     for shift in (0..64).step_by(7) {
         let (&byte, rest) = bytes.split_first()?;
