@@ -152,6 +152,11 @@ impl Bucket {
         self.peek_in_state(vb, key, VbState::Active, now)
     }
 
+    /// Reads whatever a replica has for a key.
+    pub fn peek_replica(&self, vb: VbId, key: DocKey<'_>, now: Moment) -> Result<Option<Seen>, Refusal> {
+        self.peek_in_state(vb, key, VbState::Replica, now)
+    }
+
     /// Reads whatever there is for a key of an active vBucket as it is, expired or not.
     pub fn peek_as_is(&self, vb: VbId, key: DocKey<'_>, now: Moment) -> Result<Option<Seen>, Refusal> {
         let hash = self.hash(key);

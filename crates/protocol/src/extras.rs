@@ -151,6 +151,25 @@ impl WithMetaExtras {
     }
 }
 
+/// Whether `bytes` are extended metadata: a version, then entries of a kind, a length and so many bytes.
+///
+/// Nothing uses what they say any more (kv_engine set_with_meta.md), but what is malformed is refused.
+pub fn is_extended_meta(bytes: &[u8]) -> bool {
+    const VERSION: u8 = 1;
+    const KINDS: std::ops::RangeInclusive<u8> = 1..=2;
+    let mut reader = Reader(bytes);
+    if reader.u8() != Some(VERSION) {
+        return false;
+    }
+    while !reader.is_empty() {
+        let entry = reader.u8().filter(|kind| KINDS.contains(kind)).and_then(|_| reader.u16());
+        if entry.and_then(|len| reader.bytes(usize::from(len))).is_none() {
+            return false;
+        }
+    }
+    true
+}
+
 /// Of the answer to get-meta.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GetMetaExtras {

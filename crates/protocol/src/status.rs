@@ -90,7 +90,7 @@ statuses! {
     0x0031 RateLimitedNetworkEgress "RATE_LIMITED_NETWORK_EGRESS" ["rate-limit" "retry-later" "temp"] "The rate of outgoing bytes is exceeded",
     0x0032 RateLimitedMaxConnections "RATE_LIMITED_MAX_CONNECTIONS" ["conn-state-invalidated" "rate-limit"] "There are too many connections",
     0x0033 RateLimitedMaxCommands "RATE_LIMITED_MAX_COMMANDS" ["rate-limit" "retry-later" "temp"] "The rate of commands is exceeded",
-    0x0034 ScopeSizeLimitExceeded "SCOPE_SIZE_LIMIT_EXCEEDED" ["item-only"] "The scope holds as much as it may",
+    0x0034 ScopeSizeLimitExceeded "SCOPE_SIZE_LIMIT_EXCEEDED" ["item-only" "rate-limit"] "The scope holds as much as it may",
     0x0035 BucketSizeLimitExceeded "BUCKET_SIZE_LIMIT_EXCEEDED" ["item-only" "no-retry" "system-constraint"] "The bucket holds as much as it may",
     0x0036 BucketResidentRatioTooLow "BUCKET_RESIDENT_RATIO_TOO_LOW" ["item-only" "no-retry" "system-constraint"] "Too little of the bucket is in memory",
     0x0037 BucketDataSizeTooBig "BUCKET_DATA_SIZE_TOO_BIG" ["item-only" "no-retry" "system-constraint"] "The bucket's data are too large",

@@ -49,6 +49,8 @@ pub enum ValueRule {
     Required,
     /// Exactly so many bytes.
     Exactly(u8),
+    /// Any, or none; none if there is a key, which is an older form of the same.
+    InsteadOfKey,
 }
 
 /// What the CAS may be.

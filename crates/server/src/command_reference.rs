@@ -52,6 +52,7 @@ fn value(value: ValueRule) -> String {
         ValueRule::Optional => "optional".to_owned(),
         ValueRule::Required => "yes".to_owned(),
         ValueRule::Exactly(len) => format!("{len} bytes"),
+        ValueRule::InsteadOfKey => "instead of a key".to_owned(),
     }
 }
 

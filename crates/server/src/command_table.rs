@@ -72,7 +72,8 @@ pub static ROWS: &[Row] = &[
         .for_anybody()
         .value(ValueRule::Exactly(2))
         .vbucket_zero(),
-    Row::new(SELECT_BUCKET, session::select_bucket, "Choose the bucket for what follows").key(Key::Required),
+    Row::new(SELECT_BUCKET, session::select_bucket, "Choose the bucket for what follows, or none")
+        .key(Key::Optional),
     Row::new(LIST_BUCKETS, session::list_buckets, "Names of the buckets that the user may select"),
     Row::new(GET_CLUSTER_CONFIG, session::cluster_config, "Which node serves which vBucket")
         .extras_of(&[0, 16]),
@@ -311,7 +312,8 @@ pub static ROWS: &[Row] = &[
         .cas(AnyCas),
     Row::new(GET_VBUCKET, vbucket::get_vbucket, "The state of a vBucket")
         .without_bucket(Status::NotSupported)
-        .needs(MetaRead),
+        .needs(MetaRead)
+        .key(Key::Optional),
     Row::new(DELETE_VBUCKET, vbucket::delete_vbucket, "Delete a vBucket")
         .without_bucket(Status::NotSupported)
         .needs(NodeSupervisor)
@@ -340,12 +342,12 @@ pub static ROWS: &[Row] = &[
     Row::new(GET_COLLECTION_ID, collections::collection_id, "The number of a collection")
         .in_bucket()
         .key(Key::Optional)
-        .value(ValueRule::Optional)
+        .value(ValueRule::InsteadOfKey)
         .vbucket_zero(),
     Row::new(GET_SCOPE_ID, collections::scope_id, "The number of a scope")
         .in_bucket()
         .key(Key::Optional)
-        .value(ValueRule::Optional)
+        .value(ValueRule::InsteadOfKey)
         .vbucket_zero(),
     // Node and cluster
     Row::new(GET_CTRL_TOKEN, admin::control_token, "The token that guards changes by the cluster")

@@ -17,7 +17,7 @@ pub fn check<'a>(row: &Row, session: &Session, request: &Request<'a>) -> Result<
         Key::Required | Key::Document if !has_key => return Err("Request must include key".to_owned()),
         _ => {}
     }
-    check_value(row.value, request.value.len())?;
+    check_value(row.value, request.value.len(), has_key)?;
     match row.cas {
         CasRule::Forbidden if request.cas.0 != 0 => return Err("Request CAS must not be set".to_owned()),
         CasRule::Required if request.cas.0 == 0 => return Err("Request CAS must be set".to_owned()),
@@ -52,8 +52,9 @@ fn check_extras(extras: Extras, len: usize) -> Result<(), String> {
     }
 }
 
-fn check_value(rule: ValueRule, len: usize) -> Result<(), String> {
+fn check_value(rule: ValueRule, len: usize, has_key: bool) -> Result<(), String> {
     match rule {
+        ValueRule::InsteadOfKey if len != 0 && has_key => Err("Cannot set both key and value".to_owned()),
         ValueRule::Forbidden if len != 0 => Err("Request must not include value".to_owned()),
         ValueRule::Required if len == 0 => Err("Request must include value".to_owned()),
         ValueRule::Exactly(expected) if len != usize::from(expected) => {

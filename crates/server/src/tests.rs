@@ -30,6 +30,7 @@ use crate::user::Users;
 
 mod dcp_answers;
 mod durable_answers;
+mod observe;
 mod roles;
 
 struct Never;

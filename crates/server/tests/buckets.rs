@@ -71,7 +71,7 @@ fn a_bucket_is_made_used_and_deleted() {
     ] {
         assert_eq!(http(&server, method, path, ""), (404, "Requested resource not found.\r\n".to_owned()));
     }
-    assert_eq!(Client::try_connect(&server, "orders", &[]).1, Status::KeyEnoent);
+    assert_eq!(Client::try_connect(&server, "orders", &[]).1, Status::Eaccess);
     // Nothing of it is in a new one.
     create(&server, "name=orders&ramQuotaMB=100");
     let mut client = Client::connect(&server, "orders", &[]);

@@ -138,7 +138,7 @@ fn value(rng: &mut SplitMix64, row: &Row) -> (Vec<u8>, u8) {
     match row.value {
         ValueRule::Forbidden => return (Vec::new(), 0),
         ValueRule::Exactly(len) => return (bytes(rng, usize::from(len)), 0),
-        ValueRule::Optional | ValueRule::Required => {}
+        ValueRule::Optional | ValueRule::Required | ValueRule::InsteadOfKey => {}
     }
     match row.opcode {
         opcode::SUBDOC_MULTI_LOOKUP => return (paths(rng, false), 0),

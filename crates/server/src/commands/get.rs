@@ -26,9 +26,9 @@ pub fn get_replica(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
 pub fn get_random_key(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     let with_collections = cx.session.has(Feature::Collections);
     let collection = match request.extras {
-        [] if with_collections => return cx.invalid("Request must include extras of length 4 or 5"),
-        [] => 0,
-        [a, b, c, d] | [a, b, c, d, _] if with_collections => u32::from_be_bytes([*a, *b, *c, *d]),
+        [] if !with_collections => 0,
+        [a, b, c, d] if with_collections => u32::from_be_bytes([*a, *b, *c, *d]),
+        _ if with_collections => return cx.invalid("Request must include extras of length 4"),
         _ => return cx.invalid("Request must not include extras without collections"),
     };
     let Some(collection) = super::collections::check(&cx.bucket(), collection) else {

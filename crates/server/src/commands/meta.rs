@@ -2,7 +2,7 @@
 
 use base::{Cas, Datatype, ItemKind, VersionMeta};
 use engine::{Mutated, Refusal, StoreMode, StoreRequest, WithMetaRequest};
-use protocol::extras::{GetMetaExtras, WithMetaExtras};
+use protocol::extras::{GetMetaExtras, WithMetaExtras, is_extended_meta};
 use protocol::{Request, Status};
 
 use crate::commands::mutation;
@@ -67,9 +67,12 @@ fn with_meta(cx: &mut Context<'_>, request: &Request<'_>, add: bool, delete: boo
     }
     // What is behind the value, as its length in the extras says, is extended metadata that nothing uses any more.
     let value_len = request.value.len().checked_sub(usize::from(extras.extended_meta_len));
-    let Some(value) = value_len.map(|len| &request.value[..len]) else {
+    let Some((value, extended)) = value_len.map(|len| request.value.split_at(len)) else {
         return cx.invalid("The extended metadata is longer than the value");
     };
+    if !extended.is_empty() && !is_extended_meta(extended) {
+        return cx.invalid("The extended metadata is malformed");
+    }
     let kind = match (delete, options & WithMetaExtras::IS_EXPIRATION != 0) {
         (false, _) => ItemKind::Mutation,
         (true, false) => ItemKind::Deletion,

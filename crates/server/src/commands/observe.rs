@@ -11,6 +11,7 @@ use protocol::feature::Feature;
 use protocol::reader::Reader;
 use protocol::{Request, Status};
 
+use crate::connection::CloseReason;
 use crate::context::{Context, LaterReply, LaterValue, MAX_LOOKS, Outcome};
 use crate::mailbox;
 use crate::node::Node;
@@ -82,9 +83,13 @@ pub fn observe(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
             return cx.invalid("A key is cut off");
         };
         let parsed = if with_collections { DocKey::parse(key) } else { Some(DocKey::new(key)) };
-        let Some(doc_key) = parsed.filter(|k| k.is_valid_len()) else {
-            return cx.invalid("A key is not valid");
+        // No key can be told back for it: as recorded, the connection ends.
+        let Some(doc_key) = parsed.filter(|_| !key.is_empty()) else {
+            return Outcome::Close(CloseReason::Violation("a key to observe is none"));
         };
+        if !doc_key.is_valid_len() {
+            return cx.invalid("A key is not valid");
+        }
         value.extend_from_slice(&vb.0.to_be_bytes());
         value.extend_from_slice(&(key.len() as u16).to_be_bytes());
         value.extend_from_slice(key);
@@ -161,12 +166,18 @@ fn observe_key(
 }
 
 fn state_of(bucket: &Bucket, vb: VbId, key: DocKey<'_>, now: Moment) -> Result<(KeyState, u64), Refusal> {
-    let Some(found) = bucket.peek(vb, key, now)? else { return Ok((KeyState::NotFound, 0)) };
+    // Replicas answer too: that is how clients wait for copies that nothing else vouches for.
+    let found = match bucket.peek(vb, key, now) {
+        Err(Refusal::NotMyVbucket) => bucket.peek_replica(vb, key, now)?,
+        found => found?,
+    };
+    let Some(found) = found else { return Ok((KeyState::NotFound, 0)) };
     let meta = found.version.meta();
     let persisted = bucket.with_vbucket(vb, |vb| vb.persisted_seqno()).is_some_and(|p| p >= meta.by_seqno);
     let state = match (found.version.is_deleted(), persisted) {
-        (true, true) => KeyState::NotFound,
-        (true, false) => KeyState::LogicallyDeleted,
+        // Once it is on disk a tombstone is as good as gone; without a disk it stays.
+        (true, true) if !bucket.is_ephemeral() => return Ok((KeyState::NotFound, 0)),
+        (true, _) => KeyState::LogicallyDeleted,
         (false, true) => KeyState::Persisted,
         (false, false) => KeyState::NotPersisted,
     };

@@ -107,19 +107,20 @@ pub fn select_bucket(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     if ctx.session.dcp.is_some() {
         return ctx.error(Status::NotSupported, "The connection streams the changes of its bucket");
     }
-    if request.key == b"@no bucket@" {
+    // The node's own place, which is no bucket, has no name.
+    if request.key.is_empty() || request.key == b"@no bucket@" {
         ctx.session.select(None);
         return ctx.status(Status::Success);
     }
     let user = ctx.session.user.clone().expect("only logged-in users get here");
     let name = std::str::from_utf8(request.key).unwrap_or_default();
-    let status = match ctx.node.bucket(name) {
-        Some(bucket) if user.may_select(name) => {
+    // "Not found" would tell SDKs that the bucket is about to come: they would wait for it.
+    let status = match ctx.node.bucket(name).filter(|_| user.may_select(name)) {
+        Some(bucket) => {
             ctx.session.select(Some(bucket));
             Status::Success
         }
-        None if user.is_admin() => Status::KeyEnoent,
-        _ => Status::Eaccess,
+        None => Status::Eaccess,
     };
     ctx.status(status)
 }

@@ -1,6 +1,6 @@
 //! Administration of vBuckets: get, set and delete their state.
 
-use base::{Seqno, VbState};
+use base::{Datatype, Seqno, VbState};
 use engine::{CompactOutcome, CompactRequest, Topology};
 use protocol::reader::Reader;
 use protocol::{Request, Status};
@@ -33,6 +33,9 @@ pub fn set_vbucket(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         return cx.invalid("Invalid vbucket state");
     };
     let has_topology = request.extras.len() == 1 && !request.value.is_empty();
+    if has_topology && request.datatype != Datatype::JSON.0 {
+        return cx.invalid("The value must have the datatype JSON");
+    }
     let topology = if has_topology {
         match topology(request.value, state) {
             Ok(topology) => topology,

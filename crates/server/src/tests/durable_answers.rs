@@ -253,7 +253,7 @@ fn well_formed(row: &Row) -> RequestParts<'static> {
         Extras::OneOf(lens) => lens[0],
     };
     let value_len = match row.value {
-        ValueRule::Forbidden | ValueRule::Optional => 0,
+        ValueRule::Forbidden | ValueRule::Optional | ValueRule::InsteadOfKey => 0,
         ValueRule::Required => 1,
         ValueRule::Exactly(len) => usize::from(len),
     };

@@ -15,14 +15,14 @@ fn fitting(row: &Row) -> RequestParts<'static> {
         Extras::OneOf(lens) => usize::from(lens[0]),
     };
     let (key, vbucket): (&[u8], _) = match row.key {
-        Key::Forbidden | Key::Optional => (b"", VbId(0)),
         // The one key that must name something.
-        Key::Required if row.opcode == opcode::SELECT_BUCKET => (b"default", VbId(0)),
+        Key::Optional if row.opcode == opcode::SELECT_BUCKET => (b"default", VbId(0)),
+        Key::Forbidden | Key::Optional => (b"", VbId(0)),
         Key::Required => (b"k", VbId(0)),
         Key::Document => (b"k", vb(b"k")),
     };
     let value_len = match row.value {
-        ValueRule::Forbidden | ValueRule::Optional => 0,
+        ValueRule::Forbidden | ValueRule::Optional | ValueRule::InsteadOfKey => 0,
         ValueRule::Required => 1,
         ValueRule::Exactly(len) => usize::from(len),
     };
