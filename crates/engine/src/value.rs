@@ -68,6 +68,13 @@ pub fn plain_of(stored: &[u8], datatype: Datatype) -> Result<Cow<'_, [u8]>, Refu
     inflate(stored, limit).map(Cow::Owned).map_err(|_| Refusal::Unreadable)
 }
 
+/// Bytes of a stored value without compression, as far as that can be told without making it.
+pub fn plain_len(version: &Whole) -> usize {
+    let stored = version.value();
+    let inflated = || snap::raw::decompress_len(stored).unwrap_or(0);
+    if version.meta().datatype.is_snappy() { inflated() } else { stored.len() }
+}
+
 /// Whether a plain value may be stored: system xattrs have an allowance of their own, everything else together one.
 pub fn check_size(plain: &[u8], datatype: Datatype) -> Result<(), Refusal> {
     let may_exceed = datatype.is_xattr() && plain.len() > limits::MAX_SYSTEM_XATTR_BYTES;

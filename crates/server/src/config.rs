@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use engine::SettingError;
 use serde::Deserialize;
 
+use crate::connection_memory::LEAST_LIMIT_BYTES;
 pub use crate::http::HttpLimits;
 use bucket::parse_size;
 pub use bucket::{BucketSpec, BucketTable, DEFAULT_QUOTA_BYTES, Hints, MOST_REPLICAS};
@@ -85,6 +86,9 @@ pub enum ConfigError {
     /// A share of a file from which on it is compacted.
     #[error("compaction-fragmentation-percent = {0}: give a number from 10 to 100")]
     Fragmentation(u8),
+    /// Less memory for connections than one frame needs.
+    #[error("connection-memory = {0} bytes: give at least 40MiB, so that the largest request finds room")]
+    ConnectionMemory(u64),
     /// A size cannot be read.
     #[error("size {0:?}: give a number with KiB, MiB, GiB or TiB, for example 1MiB")]
     Size(String),
@@ -186,6 +190,8 @@ pub struct ConnectionLimits {
     pub write_timeout_s: u64,
     /// Answers that may wait for a slow reader before no more requests are read, in bytes.
     pub pending_output_bytes: usize,
+    /// What all connections may hold together; nothing: it follows the quotas of the buckets.
+    pub memory_bytes: Option<u64>,
     /// HTTP.
     pub http: HttpLimits,
 }
@@ -198,6 +204,7 @@ impl Default for ConnectionLimits {
             frame_timeout_s: 60,
             write_timeout_s: 60,
             pending_output_bytes: 4 << 20,
+            memory_bytes: None,
             http: HttpLimits::default(),
         }
     }
@@ -227,6 +234,8 @@ pub struct Settings {
     pub advertise: Option<String>,
     /// KV connections at the same time.
     pub max_connections: Option<usize>,
+    /// The most that all connections may hold together, as `256MiB`.
+    pub connection_memory: Option<String>,
     /// HTTP connections at the same time.
     pub max_http_connections: Option<usize>,
     /// Of these, from one address.
@@ -295,6 +304,7 @@ impl Settings {
             threads: self.threads.or(other.threads),
             advertise: self.advertise.or(other.advertise),
             max_connections: self.max_connections.or(other.max_connections),
+            connection_memory: self.connection_memory.or(other.connection_memory),
             max_http_connections: self.max_http_connections.or(other.max_http_connections),
             max_http_connections_per_address: self
                 .max_http_connections_per_address
@@ -406,6 +416,7 @@ impl Config {
         let defaults = ConnectionLimits::default();
         let compaction = CompactionRules::new(&settings)?;
         let memory_quota_bytes = settings.memory_quota.as_deref().map(parse_size).transpose()?;
+        let connection_memory = settings.connection_memory.as_deref().map(parse_size).transpose()?;
         let password_was_generated = settings.password.is_none();
         let administrator = UserSpec {
             name: settings.username.unwrap_or_else(|| "Administrator".to_owned()),
@@ -437,6 +448,7 @@ impl Config {
             limits: ConnectionLimits {
                 connections: shares.kv,
                 login_timeout_s: settings.login_timeout_s.unwrap_or(defaults.login_timeout_s),
+                memory_bytes: connection_memory,
                 http: HttpLimits {
                     connections: shares.http,
                     per_address: settings
@@ -484,6 +496,11 @@ impl Config {
             if !is_enough {
                 return Err(ConfigError::Limit(name));
             }
+        }
+        if let Some(bytes) = self.limits.memory_bytes
+            && bytes < LEAST_LIMIT_BYTES
+        {
+            return Err(ConfigError::ConnectionMemory(bytes));
         }
         self.check_users()?;
         let open = [self.kv_addr, self.http_addr].into_iter().find(|addr| !addr.ip().is_loopback());
@@ -568,6 +585,8 @@ mod tests {
         for limit in ["max-http-connections", "max-http-connections-per-address", "http-idle-timeout-s"] {
             assert_eq!(config(&format!("{limit} = 0")).err(), Some(ConfigError::Limit(limit)));
         }
+        let little = config("connection-memory = \"39MiB\"").err();
+        assert_eq!(little, Some(ConfigError::ConnectionMemory(39 << 20)));
         assert_eq!(config("max-connections = 0").err(), Some(ConfigError::Limit("max-connections")));
         assert_eq!(config("buckets = []").err(), Some(ConfigError::NoBuckets));
         assert!(matches!(config("buckets = [\"a:1GiB:memcached\"]").err(), Some(ConfigError::BucketType(_))));

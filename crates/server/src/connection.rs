@@ -30,6 +30,8 @@ use crate::sync_write::{Letters, Prepared};
 const MAX_LATER: usize = 64;
 /// Bytes of such requests that are kept to be handled again; the request that exceeds them is the last one.
 const MAX_PARKED_BYTES: usize = 1 << 20;
+/// Answers to a client that has not logged in, in one turn: with what it has sent they stay below 64 KiB.
+const STRANGERS_OUTPUT_BYTES: usize = 32 << 10;
 /// Requests that a connection may make in one turn before others have theirs.
 const TURN_REQUESTS: usize = 256;
 
@@ -52,6 +54,8 @@ pub enum CloseReason {
     TooSlow(&'static str),
     /// Another client came when all places were taken, and this one had not logged in.
     CrowdedOut,
+    /// The memory for connections was short, and this one held most of it.
+    HeldMost,
     /// Another connection that streams took its name.
     Replaced,
     /// The selected bucket was deleted.
@@ -75,6 +79,9 @@ impl fmt::Display for CloseReason {
             CloseReason::Violation(what) => write!(f, "protocol violation: {what}"),
             CloseReason::TooSlow(what) => write!(f, "too slow: {what}"),
             CloseReason::CrowdedOut => f.write_str("another client came, and this one had not logged in"),
+            CloseReason::HeldMost => {
+                f.write_str("memory for connections was short, and this one held most of it")
+            }
             CloseReason::BucketGone => f.write_str("its bucket was deleted"),
             CloseReason::Replaced => f.write_str("another connection took its name"),
             CloseReason::Fenced => f.write_str("the node's lease ended before the answer"),
@@ -173,6 +180,11 @@ impl Connection {
         &self.node
     }
 
+    /// Bytes of requests that wait to be handled again.
+    pub fn parked_bytes(&self) -> usize {
+        self.parked_bytes
+    }
+
     /// Whether answers are still to come.
     pub fn has_later(&self) -> bool {
         !self.later.is_empty()
@@ -232,7 +244,9 @@ impl Connection {
             if self.is_blocked() {
                 return Received { consumed, next: Next::Later };
             }
-            if out.is_full() {
+            let is_full =
+                out.is_full() || (out.len() >= STRANGERS_OUTPUT_BYTES && !self.session.is_authenticated());
+            if is_full {
                 return Received { consumed, next: Next::Turn };
             }
             match parse(&bytes[consumed..], self.limits()) {

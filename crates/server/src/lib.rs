@@ -13,6 +13,7 @@ pub mod command_table;
 pub mod commands;
 pub mod config;
 pub mod connection;
+pub mod connection_memory;
 pub mod context;
 pub mod counters;
 pub mod data_dir;

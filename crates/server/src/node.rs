@@ -13,6 +13,7 @@ use protocol::extras::ConfigVersion;
 use crate::cluster::{Cluster, identity};
 use crate::cluster_map::{BucketShape, ClusterMap, Layout, LayoutRefusal, NodeAddress};
 use crate::config::{BucketSpec, ConnectionLimits};
+use crate::connection_memory::ConnectionMemory;
 use crate::counters::{AcceptCounters, Totals, WorkerCounters};
 use crate::dcp::Registry;
 use crate::hosting::Host;
@@ -40,6 +41,7 @@ pub struct Node {
     limits: ConnectionLimits,
     workers: Vec<Arc<WorkerCounters>>,
     accepting: Arc<AcceptCounters>,
+    connection_memory: Arc<ConnectionMemory>,
     /// Guards changes by the cluster; what the original starts with, too.
     control_token: AtomicU64,
     started_ns: u64,
@@ -88,6 +90,7 @@ impl Node {
             limits,
             workers,
             accepting: Arc::default(),
+            connection_memory: Arc::new(ConnectionMemory::new(limits.memory_bytes)),
             control_token: AtomicU64::new(FIRST_CONTROL_TOKEN),
             started_ns: env.clock.monotonic_ns(),
             timer: Box::new(RuntimeTimer),
@@ -315,6 +318,18 @@ impl Node {
     /// What came of clients that wanted to connect.
     pub fn accepting(&self) -> &Arc<AcceptCounters> {
         &self.accepting
+    }
+
+    /// What its connections hold.
+    pub fn connection_memory(&self) -> &Arc<ConnectionMemory> {
+        &self.connection_memory
+    }
+
+    /// Once a second: sees to it that connections do not hold too much.
+    pub(crate) fn tick_connection_memory(&self, now_s: u64) {
+        let quotas = self.served.read().values().map(|served| served.bucket.memory().quota_bytes()).sum();
+        self.connection_memory.follow_quotas(quotas);
+        self.connection_memory.tick(now_s);
     }
 
     /// What each worker counts.

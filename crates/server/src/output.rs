@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use engine::{Frames, Whole};
 
+use crate::connection_memory::ConnectionMemory;
+
 /// Values from this size on are sent from the version that holds them instead of being copied.
 pub const SHARED_VALUE_BYTES: usize = 16 << 10;
 /// What an output keeps for the next turn.
@@ -22,6 +24,8 @@ struct Shared {
 enum SharedBytes {
     /// A value from this byte on: before it are xattrs that are not sent.
     Value(Whole, usize),
+    /// Bytes that were made for this answer alone, from one of them on.
+    Made(Arc<Vec<u8>>, usize),
     /// What was made ready elsewhere.
     Frames(Arc<Frames>, Range<usize>),
 }
@@ -30,7 +34,16 @@ impl SharedBytes {
     fn as_slice(&self) -> &[u8] {
         match self {
             SharedBytes::Value(version, from) => &version.value()[*from..],
+            SharedBytes::Made(bytes, from) => &bytes[*from..],
             SharedBytes::Frames(frames, part) => &frames[part.clone()],
+        }
+    }
+
+    /// Bytes that nothing else holds or pays for.
+    fn own_bytes(&self) -> usize {
+        match self {
+            SharedBytes::Made(bytes, _) => bytes.capacity(),
+            SharedBytes::Value(..) | SharedBytes::Frames(..) => 0,
         }
     }
 
@@ -38,6 +51,7 @@ impl SharedBytes {
     fn after(&self, bytes: usize) -> SharedBytes {
         match self {
             SharedBytes::Value(version, from) => SharedBytes::Value(version.clone(), from + bytes),
+            SharedBytes::Made(made, from) => SharedBytes::Made(Arc::clone(made), from + bytes),
             SharedBytes::Frames(frames, part) => {
                 SharedBytes::Frames(Arc::clone(frames), part.start + bytes..part.end)
             }
@@ -60,9 +74,16 @@ pub struct Output {
     bytes: Vec<u8>,
     shared: Vec<Shared>,
     shared_bytes: usize,
+    /// What limits what is made, if anything does.
+    memory: Option<Arc<ConnectionMemory>>,
 }
 
 impl Output {
+    /// One in which nothing large is made while the memory of connections is short.
+    pub fn within(memory: Arc<ConnectionMemory>) -> Output {
+        Output { memory: Some(memory), ..Output::default() }
+    }
+
     /// Where to append bytes.
     pub fn bytes(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
@@ -78,6 +99,23 @@ impl Output {
             let bytes = SharedBytes::Value(version.clone(), from);
             self.shared.push(Shared { at: self.bytes.len(), bytes });
         }
+    }
+
+    /// Appends bytes that were made for this answer, from byte `from` on: without a copy if they are many.
+    pub fn made(&mut self, bytes: Vec<u8>, from: usize) {
+        let len = bytes.len() - from;
+        if len < SHARED_VALUE_BYTES {
+            self.bytes.extend_from_slice(&bytes[from..]);
+        } else {
+            self.shared_bytes += len;
+            self.shared
+                .push(Shared { at: self.bytes.len(), bytes: SharedBytes::Made(Arc::new(bytes), from) });
+        }
+    }
+
+    /// Whether something of this size may be made.
+    pub fn has_room(&self, bytes: usize) -> bool {
+        self.memory.as_ref().is_none_or(|memory| memory.has_room(bytes))
     }
 
     /// Appends a part of what was made ready elsewhere, by reference.
@@ -167,6 +205,13 @@ impl Chunk {
             Chunk::Shared(bytes) => bytes.as_slice(),
         }
     }
+
+    fn own_bytes(&self) -> usize {
+        match self {
+            Chunk::Bytes(bytes) => bytes.capacity(),
+            Chunk::Shared(bytes) => bytes.own_bytes(),
+        }
+    }
 }
 
 /// What a connection could not send yet. Costs nothing while it is empty.
@@ -176,6 +221,7 @@ pub struct Pending {
     /// Bytes of the first chunk that are sent.
     skip: usize,
     len: usize,
+    own_bytes: usize,
 }
 
 impl Pending {
@@ -190,7 +236,9 @@ impl Pending {
             let skipped = sent.min(len);
             sent -= skipped;
             if skipped < len {
-                self.chunks.push_back(Chunk::Shared(shared.bytes.after(skipped)));
+                let chunk = Chunk::Shared(shared.bytes.after(skipped));
+                self.own_bytes += chunk.own_bytes();
+                self.chunks.push_back(chunk);
                 self.len += len - skipped;
             }
         }
@@ -203,15 +251,28 @@ impl Pending {
         let bytes = &bytes[skipped..];
         self.len += bytes.len();
         match self.chunks.back_mut() {
-            Some(Chunk::Bytes(last)) => last.extend_from_slice(bytes),
+            Some(Chunk::Bytes(last)) => {
+                let before = last.capacity();
+                last.extend_from_slice(bytes);
+                self.own_bytes += last.capacity() - before;
+            }
             _ if bytes.is_empty() => {}
-            _ => self.chunks.push_back(Chunk::Bytes(bytes.to_vec())),
+            _ => {
+                let bytes = bytes.to_vec();
+                self.own_bytes += bytes.capacity();
+                self.chunks.push_back(Chunk::Bytes(bytes));
+            }
         }
     }
 
     /// Bytes to send.
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// Bytes that are held for that and for nothing else.
+    pub fn own_bytes(&self) -> usize {
+        self.own_bytes
     }
 
     /// Whether there is nothing to send.
@@ -241,7 +302,9 @@ impl Pending {
             }
             sent -= left;
             self.skip = 0;
-            self.chunks.pop_front();
+            if let Some(chunk) = self.chunks.pop_front() {
+                self.own_bytes -= chunk.own_bytes();
+            }
         }
         // All is sent: a connection that waits for nothing shall hold nothing.
         self.chunks = VecDeque::new();
@@ -254,14 +317,17 @@ mod tests {
     use base::{DocKey, NewVersion, VersionMeta};
     use proptest::prelude::*;
 
-    /// Parts with how they come: 0 as bytes, 1 as the end of a value, others as a part of frames.
+    /// Parts with how they come: 0 as bytes, 1 as the end of a value, 2 as bytes made for it, others as a part of frames.
     fn output(parts: &[(usize, u8)]) -> (Output, Vec<u8>) {
         let mut output = Output::default();
         let mut plain = Vec::new();
         for (at, (len, form)) in parts.iter().enumerate() {
             let bytes: Vec<u8> = (0..*len).map(|i| (i + at) as u8).collect();
             let from = len.min(&3);
-            if *form > 1 {
+            if *form == 2 {
+                output.made(bytes.clone(), *from);
+                plain.extend_from_slice(&bytes[*from..]);
+            } else if *form > 2 {
                 let frames = Arc::new(Frames::new(bytes.clone(), base::Heap::shared().account()));
                 output.frames(&frames, *from..bytes.len());
                 plain.extend_from_slice(&bytes[*from..]);
@@ -287,7 +353,7 @@ mod tests {
     proptest! {
         #[test]
         fn nothing_is_lost_or_reordered(
-            parts in proptest::collection::vec((prop_oneof![0usize..20, 16_380usize..16_400], 0u8..3), 0..6),
+            parts in proptest::collection::vec((prop_oneof![0usize..20, 16_380usize..16_400], 0u8..4), 0..6),
             sent in 0usize..60_000,
             steps in proptest::collection::vec(1usize..20_000, 1..40),
         ) {
@@ -319,6 +385,7 @@ mod tests {
                 got.extend_from_slice(&run);
                 pending.advance(run.len());
             }
+            prop_assert_eq!(pending.own_bytes(), 0);
             prop_assert_eq!(got, expected);
         }
     }

@@ -30,6 +30,9 @@ pub struct Watch {
     cut: Cell<Option<CloseReason>>,
     /// When the connection wants to be woken to look at its own times.
     alarm_s: Cell<u64>,
+    waits_for_memory: Cell<bool>,
+    /// Bytes that have not moved a deadline yet.
+    earned_bytes: Cell<usize>,
     waker: RefCell<Option<Waker>>,
     place: Cell<usize>,
     counters: Arc<WorkerCounters>,
@@ -55,6 +58,22 @@ impl Watch {
         if patience == Patience::Login && before_s != NEVER {
             self.counters.stranger_goes();
         }
+    }
+
+    /// Moves a deadline that is set: a second further for each `bytes_per_s` of `bytes`, at most to `latest_s`.
+    pub fn earn(&self, patience: Patience, bytes: usize, bytes_per_s: usize, latest_s: u64) {
+        let deadline_s = &self.deadlines_s[patience as usize];
+        if deadline_s.get() == NEVER {
+            return;
+        }
+        let earned = self.earned_bytes.get() + bytes;
+        self.earned_bytes.set(earned % bytes_per_s);
+        deadline_s.set((deadline_s.get() + (earned / bytes_per_s) as u64).min(latest_s));
+    }
+
+    /// Whether the connection waits for memory: then it is woken when there may be some.
+    pub fn wait_for_memory(&self, waits: bool) {
+        self.waits_for_memory.set(waits);
     }
 
     /// Why the connection must be closed now, if it must.
@@ -110,6 +129,8 @@ impl Reaper {
             deadlines_s: [Cell::new(NEVER), Cell::new(NEVER), Cell::new(NEVER)],
             alarm_s: Cell::new(NEVER),
             cut: Cell::new(self.stopping.get().then_some(CloseReason::Shutdown)),
+            waits_for_memory: Cell::new(false),
+            earned_bytes: Cell::new(0),
             waker: RefCell::new(None),
             place: Cell::new(watches.len()),
             counters: Arc::clone(&self.counters),
@@ -144,6 +165,8 @@ impl Reaper {
             } else if watch.alarm_s.get() <= now_s {
                 watch.alarm_s.set(NEVER);
                 watch.wake();
+            } else if watch.waits_for_memory.get() {
+                watch.wake();
             }
         }
     }
@@ -159,6 +182,15 @@ impl Reaper {
             watch.close(CloseReason::CrowdedOut);
         }
         longest.is_some()
+    }
+
+    /// Lets those look that wait for memory.
+    pub fn wake_waiting(&self) {
+        self.watches
+            .borrow()
+            .iter()
+            .filter(|watch| watch.waits_for_memory.get())
+            .for_each(|watch| watch.wake());
     }
 
     /// Lets every connection look what there is to do.
@@ -206,6 +238,24 @@ mod tests {
         reaper.shut_down();
         assert_eq!(c.cut(), Some(CloseReason::Shutdown));
         assert_eq!(reaper.watch().cut(), Some(CloseReason::Shutdown));
+    }
+
+    #[test]
+    fn a_deadline_moves_with_what_is_done_and_not_beyond_its_length() {
+        let reaper = Reaper::default();
+        let watch = reaper.watch();
+        watch.earn(Patience::Frame, 1 << 20, 100, 1_000);
+        assert!(!watch.is_armed(Patience::Frame));
+        watch.arm(Patience::Frame, 10);
+        watch.earn(Patience::Frame, 150, 100, 1_000);
+        reaper.tick(10);
+        assert_eq!(watch.cut(), None);
+        watch.earn(Patience::Frame, 50, 100, 1_000);
+        reaper.tick(11);
+        assert_eq!(watch.cut(), None);
+        watch.earn(Patience::Frame, 1 << 20, 100, 20);
+        reaper.tick(20);
+        assert_eq!(watch.cut(), Some(CloseReason::TooSlow("a frame was not completed")));
     }
 
     #[test]

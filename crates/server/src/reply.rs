@@ -108,6 +108,9 @@ impl<'a> Reply<'a> {
 
     /// Sends an answer.
     pub fn send(&mut self, answer: &Answer<'_>) {
+        if !self.has_room(answer.value.len()) {
+            return self.status(Status::Etmpfail);
+        }
         if let Some(response) = self.response(answer) {
             response.write(self.out.bytes());
         }
@@ -120,6 +123,23 @@ impl<'a> Reply<'a> {
             response.write_before_value(len, self.out.bytes());
             self.out.value(version, from);
         }
+    }
+
+    /// Sends an answer whose value is `value` from byte `from` on; `answer.value` is ignored.
+    pub fn send_made(&mut self, answer: &Answer<'_>, value: Vec<u8>, from: usize) {
+        if !self.has_room(value.len()) {
+            return self.status(Status::Etmpfail);
+        }
+        let len = value.len() - from;
+        if let Some(response) = self.response(answer) {
+            response.write_before_value(len, self.out.bytes());
+            self.out.made(value, from);
+        }
+    }
+
+    /// Whether an answer of this size may be made: if not, a temporary failure is answered.
+    pub fn has_room(&self, bytes: usize) -> bool {
+        self.out.has_room(bytes)
     }
 
     /// Sends success and nothing else.

@@ -1,14 +1,17 @@
 //! Carries bytes between a socket and a connection.
 
 use std::io::{self, IoSlice};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::connection::{CloseReason, Connection, Next, Received};
+use crate::connection_memory::Charge;
 use crate::output::{Output, Pending};
 use crate::reaper::{Patience, Watch};
 use crate::worker::{Bench, SCRATCH_BYTES};
@@ -19,8 +22,14 @@ const SLICES: usize = 16;
 const TURN_READS: usize = 4;
 /// While so much waits to be sent, no more changes are taken from the streams.
 const STREAM_PENDING_BYTES: usize = 512 << 10;
-/// A large frame gets a second more for each of these bytes.
+/// A client that sends less than this a second of a large frame loses its patience, second by second,
 const SLOWEST_BYTES_PER_S: usize = 64 << 10;
+/// and so does one that takes less than this of what is sent.
+const SLOWEST_READER_BYTES_PER_S: usize = 4 << 10;
+/// Bytes that are read at once from a client that has not logged in: more than its largest frame.
+const STRANGERS_READ_BYTES: usize = 17 << 10;
+/// While memory for connections is short, nothing more is read from a client that has so much to read itself.
+const SHORT_PENDING_BYTES: usize = 64 << 10;
 
 /// A connection and its socket.
 pub struct Socket {
@@ -31,6 +40,10 @@ pub struct Socket {
     /// What was received and not handled yet: nothing, while the client sends whole frames.
     partial: Vec<u8>,
     pending: Pending,
+    /// What of that is charged.
+    charge: Charge,
+    /// Bytes that the present frame was promised.
+    reserved_bytes: usize,
     next: Next,
     /// The edition of the node's news that the connection has looked at.
     heard: u64,
@@ -49,16 +62,27 @@ impl Drop for Socket {
 }
 
 /// Serves a client until the connection ends; returns why it did.
-pub async fn serve(stream: TcpStream, bench: Rc<Bench>) -> CloseReason {
+pub async fn serve(stream: TcpStream, peer: SocketAddr, bench: Rc<Bench>) -> CloseReason {
     let limits = bench.node.limits();
     let watch = bench.reaper.watch();
     watch.arm(Patience::Login, bench.reaper.now_s() + limits.login_timeout_s);
     let connection = Connection::new(bench.node.clone(), bench.counters.clone());
     let next = Next::Bytes(protocol::HEADER_BYTES);
     let heard = bench.edition.get();
-    let (partial, pending) = (Vec::new(), Pending::default());
-    let mut socket =
-        Socket { stream, connection, bench, watch, partial, pending, next, heard, is_last_answered: false };
+    let charge = Charge::new(Arc::clone(bench.node.connection_memory()), peer);
+    let mut socket = Socket {
+        stream,
+        connection,
+        bench,
+        watch,
+        partial: Vec::new(),
+        pending: Pending::default(),
+        charge,
+        reserved_bytes: 0,
+        next,
+        heard,
+        is_last_answered: false,
+    };
     let reason = std::future::poll_fn(|cx| socket.poll(cx)).await;
     if reason == CloseReason::Quit {
         // The client may still be sending; a plain close would then take back the answer.
@@ -68,8 +92,23 @@ pub async fn serve(stream: TcpStream, bench: Rc<Bench>) -> CloseReason {
 }
 
 impl Socket {
-    /// Goes on as far as it can; ready when the connection has ended.
+    /// Goes on as far as it can, and charges what is held then; ready when the connection has ended.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<CloseReason> {
+        if self.charge.is_given_up(cx.waker()) {
+            return Poll::Ready(CloseReason::HeldMost);
+        }
+        let ended = self.poll_turn(cx);
+        let frame_bytes = self.reserved_bytes.max(self.partial.capacity());
+        self.charge.set(frame_bytes + self.held_bytes());
+        ended
+    }
+
+    /// Bytes that are held beside the frame that comes.
+    fn held_bytes(&self) -> usize {
+        self.pending.own_bytes() + self.connection.parked_bytes()
+    }
+
+    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<CloseReason> {
         self.watch.register(cx);
         if self.bench.hearing.is_frozen() {
             if self.bench.hearing.is_killed() {
@@ -120,13 +159,15 @@ impl Socket {
                     Poll::Pending => {}
                 }
             }
-            match self.next {
+            let next = self.next;
+            match next {
                 Next::Close(reason) if self.pending.is_empty() => return Poll::Ready(reason),
                 Next::Close(_) | Next::Later => return Poll::Pending,
-                _ if self.pending.len() > self.bench.node.limits().pending_output_bytes => {
+                _ if !self.pending.is_empty() && self.pending.len() > self.most_pending_bytes() => {
                     return Poll::Pending;
                 }
                 Next::Turn => self.handle_partial(),
+                Next::Bytes(need) if need > SCRATCH_BYTES && !self.reserve(need) => return Poll::Pending,
                 Next::Bytes(need) => {
                     let read =
                         if need > SCRATCH_BYTES { self.poll_large(cx, need) } else { self.poll_read(cx) };
@@ -140,6 +181,33 @@ impl Socket {
         }
         cx.waker().wake_by_ref();
         Poll::Pending
+    }
+
+    /// While more waits to be sent, nothing more is read.
+    fn most_pending_bytes(&self) -> usize {
+        if !self.connection.session().is_authenticated() {
+            return 0;
+        }
+        let most = self.bench.node.limits().pending_output_bytes;
+        if self.charge.memory().is_short() { most.min(SHORT_PENDING_BYTES) } else { most }
+    }
+
+    /// Whether there is memory for a large frame. If not, it is not read, and its client is not late.
+    fn reserve(&mut self, need: usize) -> bool {
+        if self.reserved_bytes >= need {
+            return true;
+        }
+        let has_room = self.charge.reserve(need + self.held_bytes());
+        self.reserved_bytes = if has_room { need } else { 0 };
+        self.charge.set_waiting(!has_room);
+        self.watch.wait_for_memory(!has_room);
+        if !has_room {
+            self.watch.disarm(Patience::Frame);
+        } else if !self.watch.is_armed(Patience::Frame) {
+            let patience_s = self.bench.node.limits().frame_timeout_s;
+            self.watch.arm(Patience::Frame, self.bench.reaper.now_s() + patience_s);
+        }
+        has_room
     }
 
     /// Lets the connection look at what the node has told. A client that does not read is told of a new map when it
@@ -161,7 +229,9 @@ impl Socket {
         let mut scratch = bench.scratch.borrow_mut();
         let kept = self.partial.len();
         scratch[..kept].copy_from_slice(&self.partial);
-        let mut buf = ReadBuf::new(&mut scratch[kept..]);
+        let is_stranger = !self.connection.session().is_authenticated();
+        let most = if is_stranger { STRANGERS_READ_BYTES.max(kept + 1) } else { SCRATCH_BYTES };
+        let mut buf = ReadBuf::new(&mut scratch[kept..most.min(SCRATCH_BYTES)]);
         ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buf))?;
         let read = buf.filled().len();
         if read == 0 {
@@ -185,7 +255,12 @@ impl Socket {
             }
             match self.stream.try_read_buf(&mut self.partial) {
                 Ok(0) => return Poll::Ready(Ok(false)),
-                Ok(read) => self.bench.counters.received(read),
+                Ok(read) => {
+                    self.bench.counters.received(read);
+                    self.charge.moved(read);
+                    let latest_s = self.bench.reaper.now_s() + self.bench.node.limits().frame_timeout_s;
+                    self.watch.earn(Patience::Frame, read, SLOWEST_BYTES_PER_S, latest_s);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Poll::Ready(Err(error)),
             }
@@ -203,6 +278,7 @@ impl Socket {
             bytes.shrink_to(SCRATCH_BYTES);
             self.partial = bytes;
         }
+        self.reserved_bytes = 0;
         self.after(received);
     }
 
@@ -223,7 +299,8 @@ impl Socket {
 
     /// Sends changes, if the connection streams them, unless the client has enough to read. Whether there is more.
     fn poll_streams(&mut self, cx: &Context<'_>) -> bool {
-        if self.pending.len() > STREAM_PENDING_BYTES || matches!(self.next, Next::Close(_)) {
+        let is_short = !self.pending.is_empty() && self.charge.memory().is_short();
+        if is_short || self.pending.len() > STREAM_PENDING_BYTES || matches!(self.next, Next::Close(_)) {
             return false;
         }
         let bench = Rc::clone(&self.bench);
@@ -270,11 +347,11 @@ impl Socket {
         let limits = self.bench.node.limits();
         let now_s = self.bench.reaper.now_s();
         match received.next {
-            Next::Bytes(need) if !self.partial.is_empty() => {
-                // A frame has one deadline from its first byte on, however many pieces it comes in.
+            Next::Bytes(_) if !self.partial.is_empty() => {
+                // A frame has one deadline from its first byte on, however many pieces it comes in; what a large one
+                // brings moves it.
                 if received.consumed > 0 || !self.watch.is_armed(Patience::Frame) {
-                    let extra_s = (need / SLOWEST_BYTES_PER_S) as u64;
-                    self.watch.arm(Patience::Frame, now_s + limits.frame_timeout_s + extra_s);
+                    self.watch.arm(Patience::Frame, now_s + limits.frame_timeout_s);
                 }
             }
             _ => self.watch.disarm(Patience::Frame),
@@ -330,7 +407,9 @@ impl Socket {
                 Ok(sent) => {
                     self.bench.counters.sent(sent);
                     self.pending.advance(sent);
-                    self.arm_write();
+                    self.charge.moved(sent);
+                    let latest_s = self.bench.reaper.now_s() + self.bench.node.limits().write_timeout_s;
+                    self.watch.earn(Patience::Write, sent, SLOWEST_READER_BYTES_PER_S, latest_s);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Poll::Ready(Err(error)),

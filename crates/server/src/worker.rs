@@ -115,15 +115,16 @@ async fn run(mut receiver: UnboundedReceiver<Accepted>, node: Arc<Node>, counter
     let bench = Rc::new(Bench {
         edition: Cell::new(hearing.edition()),
         hearing: hearing.clone(),
-        node,
         reaper: Reaper::new(Arc::clone(&counters)),
         counters,
+        node: Arc::clone(&node),
         scratch: RefCell::new(vec![0; SCRATCH_BYTES].into_boxed_slice()),
-        output: RefCell::default(),
+        output: RefCell::new(Output::within(Arc::clone(node.connection_memory()))),
         ended: Notify::new(),
     });
     let ticking = tokio::task::spawn_local(tick(Rc::clone(&bench)));
     let delivering = tokio::task::spawn_local(mailbox::deliver());
+    let freeing = tokio::task::spawn_local(hear_of_memory(Rc::clone(&bench)));
     let listening = tokio::task::spawn_local(listen(hearing, Rc::clone(&bench)));
     while let Some(accepted) = receiver.recv().await {
         if accepted.is_crowded && !make_room(&bench) {
@@ -143,6 +144,7 @@ async fn run(mut receiver: UnboundedReceiver<Accepted>, node: Arc<Node>, counter
     ticking.abort();
     delivering.abort();
     listening.abort();
+    freeing.abort();
 }
 
 /// Closes a connection for another one; false if all have logged in, and the other one is not served.
@@ -167,13 +169,23 @@ async fn listen(mut hearing: Hearing, bench: Rc<Bench>) {
     }
 }
 
+/// Lets those look that wait for memory, whenever some was given back.
+async fn hear_of_memory(bench: Rc<Bench>) {
+    loop {
+        bench.node.connection_memory().freed().await;
+        bench.reaper.wake_waiting();
+    }
+}
+
 async fn tick(bench: Rc<Bench>) {
     let mut second = tokio::time::interval(Duration::from_secs(1));
     loop {
         second.tick().await;
         // Who has to wait is not late.
         if !bench.hearing.is_frozen() {
-            bench.reaper.tick(bench.node.env().clock.monotonic().as_secs());
+            let now_s = bench.node.env().clock.monotonic().as_secs();
+            bench.reaper.tick(now_s);
+            bench.node.tick_connection_memory(now_s);
         }
     }
 }
@@ -184,7 +196,7 @@ async fn serve(accepted: Accepted, bench: Rc<Bench>) {
     counters.accepted();
     match TcpStream::from_std(stream) {
         Ok(stream) => {
-            let reason = socket::serve(stream, Rc::clone(&bench)).await;
+            let reason = socket::serve(stream, peer, Rc::clone(&bench)).await;
             if reason.is_fault() {
                 counters.cut();
                 tracing::warn!(%peer, %reason, "connection closed");

@@ -5,13 +5,10 @@ mod support;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use base::env::{Clock, Env};
 use protocol::Status;
 use server::Server;
-use support::{Client, Reach, http, start, start_in};
+use support::{Client, Reach, http, start, start_in, world};
 
 const LOGIN: &str = "Authorization: Basic QWRtaW5pc3RyYXRvcjpwYXNzd29yZA==\r\n";
 const HALF: &str = "GET /metrics HTTP/1.1\r\nHost: x\r\n";
@@ -44,31 +41,6 @@ fn stat(server: &Server, name: &str) -> u64 {
     let metrics = http(server, "GET", "/metrics", "").1;
     let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     line.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{name}: {metrics}"))
-}
-
-/// The machine's clock, and how far it was moved.
-struct Moved(Arc<dyn Clock>, AtomicU64);
-
-impl Clock for Moved {
-    fn unix_ns(&self) -> u64 {
-        self.0.unix_ns() + self.1.load(Ordering::SeqCst)
-    }
-
-    fn monotonic_ns(&self) -> u64 {
-        self.0.monotonic_ns() + self.1.load(Ordering::SeqCst)
-    }
-}
-
-impl Moved {
-    fn advance(&self, seconds: u64) {
-        self.1.fetch_add(seconds * 1_000_000_000, Ordering::SeqCst);
-    }
-}
-
-fn world() -> (Env, Arc<Moved>) {
-    let real = Env::real();
-    let clock = Arc::new(Moved(Arc::clone(&real.clock), AtomicU64::new(0)));
-    (Env { clock: Arc::clone(&clock) as Arc<dyn Clock>, ..real }, clock)
 }
 
 #[test]

@@ -70,44 +70,70 @@ pub fn answer(cx: &mut Context<'_>, request: &Request<'_>, found: Result<Found, 
 
 /// Sends flags, value and CAS.
 fn send(cx: &mut Context<'_>, found: &Found, key: &[u8]) -> Outcome {
-    show(cx, found, |cx, answer, version| {
-        let answer = Answer { key, ..*answer };
-        match version {
-            Some((version, from)) => cx.reply.send_version(&answer, version, from),
-            None => cx.reply.send(&answer),
+    let flags = found.version.meta().flags.to_be_bytes();
+    let Shown { datatype, plain, from } = match shown(cx, found) {
+        Ok(shown) => shown,
+        Err(refused) => return refused,
+    };
+    let answer = Answer { datatype, cas: found.cas, extras: &flags, key, ..Answer::default() };
+    match plain {
+        None => cx.reply.send_version(&answer, &found.version, from),
+        Some(plain) => cx.reply.send_made(&answer, plain, from),
+    }
+    Outcome::Done
+}
+
+/// What of a document a client gets.
+struct Shown {
+    datatype: Datatype,
+    /// The value, if it had to be inflated.
+    plain: Option<Vec<u8>>,
+    /// Where in that, or in the stored value, the body begins.
+    from: usize,
+}
+
+/// Xattrs never travel with a plain read, and compression only if agreed on. A value that cannot be read is refused, and
+/// so is one that would have to be inflated while the memory of connections is short.
+fn shown(cx: &mut Context<'_>, found: &Found) -> Result<Shown, Outcome> {
+    let stored = found.version.meta().datatype;
+    let datatype = cx.session.visible_datatype(stored.without(Datatype::XATTR));
+    if is_sent_as_stored(cx, &found.version) {
+        return Ok(Shown { datatype, plain: None, from: 0 });
+    }
+    if stored.is_snappy() && !cx.reply.has_room(value::plain_len(&found.version)) {
+        return Err(cx.status(Status::Etmpfail));
+    }
+    let read = value::plain(&found.version).and_then(|plain| {
+        let from = plain.len() - value::split(&plain, stored)?.1.len();
+        Ok((plain, from))
+    });
+    match read {
+        Ok((Cow::Borrowed(_), from)) => Ok(Shown { datatype, plain: None, from }),
+        Ok((Cow::Owned(plain), from)) => {
+            Ok(Shown { datatype: datatype.without(Datatype::SNAPPY), plain: Some(plain), from })
         }
-        Outcome::Done
-    })
+        Err(refusal) => Err(cx.refuse_key(cx.vbucket, found.version.key(), refusal)),
+    }
 }
 
 /// Gives flags, value and CAS of a document to `tell`, the value as that of the version from a byte on if it is sent
-/// from where it is. Xattrs never travel with a plain read, and compression only if agreed on. A value that cannot be
-/// read is refused.
+/// from where it is.
 pub fn show(
     cx: &mut Context<'_>,
     found: &Found,
     tell: impl FnOnce(&mut Context<'_>, &Answer<'_>, Option<(&Whole, usize)>) -> Outcome,
 ) -> Outcome {
-    let meta = found.version.meta();
-    let flags = meta.flags.to_be_bytes();
-    let datatype = cx.session.visible_datatype(meta.datatype.without(Datatype::XATTR));
-    let answer = Answer { datatype, cas: found.cas, extras: &flags, ..Answer::default() };
-    if is_sent_as_stored(cx, &found.version) {
-        return tell(cx, &answer, Some((&found.version, 0)));
+    let flags = found.version.meta().flags.to_be_bytes();
+    let answer = Answer { cas: found.cas, extras: &flags, ..Answer::default() };
+    match shown(cx, found) {
+        Err(refused) => refused,
+        Ok(Shown { datatype, plain: None, from }) => {
+            tell(cx, &Answer { datatype, ..answer }, Some((&found.version, from)))
+        }
+        Ok(Shown { datatype, plain: Some(plain), from }) => {
+            tell(cx, &Answer { datatype, value: &plain[from..], ..answer }, None)
+        }
     }
-    let plain = match value::plain(&found.version) {
-        Ok(plain) => plain,
-        Err(refusal) => return cx.refuse_key(cx.vbucket, found.version.key(), refusal),
-    };
-    let body = match value::split(&plain, meta.datatype) {
-        Ok((_, body)) => body,
-        Err(refusal) => return cx.refuse_key(cx.vbucket, found.version.key(), refusal),
-    };
-    if let Cow::Borrowed(_) = plain {
-        let from = plain.len() - body.len();
-        return tell(cx, &answer, Some((&found.version, from)));
-    }
-    tell(cx, &Answer { datatype: datatype.without(Datatype::SNAPPY), value: body, ..answer }, None)
 }
 
 /// With compression switched off nothing is sent compressed, although values may still be held so.

@@ -16,6 +16,7 @@ pub fn stat(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     let bucket = cx.bucket();
     let inquiry = Inquiry { node: cx.node, bucket: &bucket, privileges: cx.session.privileges, now: cx.now };
     match stats::produce(&inquiry, request.key) {
+        Ok(sheet) if !cx.reply.has_room(sheet.bytes()) => cx.status(Status::Etmpfail),
         Ok(sheet) => {
             for (name, value) in sheet.iter() {
                 cx.reply.send(&Answer { key: name.as_bytes(), value: value.as_bytes(), ..Answer::default() });

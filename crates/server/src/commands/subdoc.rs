@@ -70,14 +70,9 @@ pub fn lookup(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
             let status = Status::from_code(status).unwrap_or(Status::Einternal);
             let shows_cas = has_results && (status.is_success() || !lookup.is_single);
             let cas = if shows_cas { cas } else { base::Cas(0) };
-            let value: &[u8] = if shows_cas { &body } else { &[] };
-            cx.reply.send(&Answer {
-                status,
-                datatype: datatype(cx, is_json),
-                cas,
-                value,
-                ..Answer::default()
-            });
+            let value = if shows_cas { body } else { Vec::new() };
+            let answer = Answer { status, datatype: datatype(cx, is_json), cas, ..Answer::default() };
+            cx.reply.send_made(&answer, value, 0);
             Outcome::Done
         }
         Err(refusal) => cx.refuse(refusal),

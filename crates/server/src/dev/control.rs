@@ -21,6 +21,7 @@ use super::config::DevError;
 use super::shared::Shared;
 use crate::acceptor;
 use crate::cluster::ClusterError;
+use crate::connection_memory::ConnectionMemory;
 use crate::http::HttpLimits;
 use crate::http::connections::{self, Serving};
 use crate::http::origin::{self, Listens};
@@ -71,6 +72,7 @@ pub(super) fn start(shared: &Arc<Shared>) -> io::Result<Endpoint> {
     let serving = Serving {
         limits: HttpLimits::default(),
         counters: Arc::default(),
+        memory: Arc::new(ConnectionMemory::new(None)),
         env: shared.env.clone(),
         hearing: None,
     };

@@ -10,7 +10,7 @@ mod stream;
 mod watch;
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Waker};
@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 
 pub(crate) use self::listener::{Serving, serve};
 pub(crate) use self::watch::body;
+use crate::connection_memory::{Charge, ConnectionMemory};
 use crate::counters::AcceptCounters;
 
 const NEVER: u64 = u64::MAX;
@@ -78,6 +79,8 @@ enum Cut {
     SlowBody,
     /// It does not take what is sent.
     SlowReader,
+    /// The memory for connections was short, and it held most of it.
+    HeldMost,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +103,16 @@ struct State {
     head_bytes: usize,
     cut: Option<Cut>,
     waker: Option<Waker>,
+    /// What it holds: the body of its request, and what of the answer was not taken.
+    charge: Charge,
+    body_bytes: usize,
+    answer_bytes: usize,
+}
+
+impl State {
+    fn recharge(&mut self) {
+        self.charge.set(self.body_bytes + self.answer_bytes);
+    }
 }
 
 /// One connection.
@@ -112,6 +125,9 @@ pub(crate) struct Connection {
 impl Connection {
     fn register(&self, cx: &Context<'_>) {
         let mut state = self.state.lock();
+        if state.charge.is_given_up(cx.waker()) {
+            state.cut = state.cut.or(Some(Cut::HeldMost));
+        }
         if !state.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
             state.waker = Some(cx.waker().clone());
         }
@@ -184,6 +200,7 @@ pub(crate) struct Connections {
     places: Mutex<Places>,
     now_s: AtomicU64,
     counters: Arc<AcceptCounters>,
+    memory: Arc<ConnectionMemory>,
 }
 
 /// What is said to a client that there is no place for.
@@ -194,8 +211,12 @@ enum Full {
 }
 
 impl Connections {
-    pub(crate) fn new(limits: HttpLimits, counters: Arc<AcceptCounters>) -> Connections {
-        Connections { limits, places: Mutex::default(), now_s: AtomicU64::new(0), counters }
+    pub(crate) fn new(
+        limits: HttpLimits,
+        counters: Arc<AcceptCounters>,
+        memory: Arc<ConnectionMemory>,
+    ) -> Connections {
+        Connections { limits, places: Mutex::default(), now_s: AtomicU64::new(0), counters, memory }
     }
 
     fn now_s(&self) -> u64 {
@@ -203,8 +224,8 @@ impl Connections {
     }
 
     /// A place for a client, if need be that of another one.
-    fn admit(&self, address: IpAddr) -> Result<Arc<Connection>, Full> {
-        let address = client_of(address);
+    fn admit(&self, peer: SocketAddr) -> Result<Arc<Connection>, Full> {
+        let address = client_of(peer.ip());
         let mut places = self.places.lock();
         if places.of(address) >= self.limits.per_address {
             self.crowd_out(&mut places, Some(address)).ok_or(Full::Address)?;
@@ -223,6 +244,9 @@ impl Connections {
                 head_bytes: 0,
                 cut: None,
                 waker: None,
+                charge: Charge::new(Arc::clone(&self.memory), peer),
+                body_bytes: 0,
+                answer_bytes: 0,
             }),
         });
         places.next_id += 1;
@@ -306,6 +330,7 @@ impl Connections {
     /// Notes that a client has taken some of what is sent: so much longer may it take for the rest.
     fn taken(&self, connection: &Connection, bytes: usize) {
         let mut state = connection.state.lock();
+        state.charge.moved(bytes);
         if state.write_deadline_s != NEVER {
             state.taken_bytes += bytes as u64;
             let earned_s = state.taken_bytes / SLOWEST_READER_BYTES_PER_S;
@@ -317,7 +342,35 @@ impl Connections {
 
     /// Notes that a client has taken all that was sent.
     fn flushed(&self, connection: &Connection) {
-        connection.state.lock().write_deadline_s = NEVER;
+        let mut state = connection.state.lock();
+        state.write_deadline_s = NEVER;
+        state.answer_bytes = 0;
+        state.recharge();
+    }
+
+    /// Whether there is memory for a body; charged if so.
+    fn reserve_body(&self, connection: &Connection, bytes: usize) -> bool {
+        let mut state = connection.state.lock();
+        let all = state.answer_bytes + bytes;
+        let has_room = state.charge.reserve(all);
+        if has_room {
+            state.body_bytes = bytes;
+        }
+        has_room
+    }
+
+    /// Notes a piece of an answer that is on its way.
+    fn answered(&self, connection: &Connection, bytes: usize) {
+        let mut state = connection.state.lock();
+        state.answer_bytes += bytes;
+        state.recharge();
+    }
+
+    /// Notes that a request is over, and its body is gone.
+    fn done(&self, connection: &Connection) {
+        let mut state = connection.state.lock();
+        state.body_bytes = 0;
+        state.recharge();
     }
 }
 

@@ -111,6 +111,7 @@ pub async fn serve(
     let serving = Serving {
         limits: node.limits().http,
         counters: Arc::clone(node.accepting()),
+        memory: Arc::clone(node.connection_memory()),
         env: node.env().clone(),
         hearing: Some(node.hearing()),
     };

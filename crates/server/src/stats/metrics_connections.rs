@@ -13,6 +13,19 @@ pub(super) fn put(node: &Node, page: &mut Page<'_>) -> fmt::Result {
     let help = "HTTP connections at this moment.";
     page.one("stave_http_connections", Gauge, help, accepting.http_connections.load(Relaxed))?;
     page.one("stave_http_connections_limit", Gauge, "The most HTTP connections.", limits.http.connections)?;
+    let memory = node.connection_memory();
+    let help = "Bytes that connections hold: unfinished frames and bodies, answers that are not taken.";
+    page.one("stave_connection_memory_bytes", Gauge, help, memory.used_bytes())?;
+    let help = "The most bytes that connections may hold.";
+    page.one("stave_connection_memory_limit_bytes", Gauge, help, memory.limit_bytes())?;
+    let help = "The most bytes that connections ever held.";
+    page.one("stave_connection_memory_highest_bytes", Gauge, help, memory.highest_bytes())?;
+    let help = "Answers refused with a temporary failure because connections held too much.";
+    page.one("stave_connection_memory_refused_total", Counter, help, memory.refused())?;
+    let help = "Times that a connection was not read because connections held too much.";
+    page.one("stave_connection_memory_paused_total", Counter, help, memory.paused())?;
+    let help = "Connections closed because they held most while memory for connections was short.";
+    page.one("stave_connection_memory_closed_total", Counter, help, memory.closed())?;
     for (name, help, counter) in [
         (
             "stave_connections_refused_total",

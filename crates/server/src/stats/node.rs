@@ -121,6 +121,13 @@ pub fn connections(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Res
     sheet.put("curr_http_connections", accepting.http_connections.load(Relaxed));
     sheet.put("max_http_connections", limits.http.connections);
     sheet.put("max_http_connections_per_address", limits.http.per_address);
+    let memory = inquiry.node.connection_memory();
+    sheet.put("connection_memory_used", memory.used_bytes());
+    sheet.put("connection_memory_limit", memory.limit_bytes());
+    sheet.put("connection_memory_highest", memory.highest_bytes());
+    sheet.put("connection_memory_refused", memory.refused());
+    sheet.put("connection_memory_paused", memory.paused());
+    sheet.put("connection_memory_closed", memory.closed());
     for (name, counter) in [
         ("refused_connections", &accepting.kv_refused),
         ("crowded_out_connections", &accepting.kv_crowded_out),

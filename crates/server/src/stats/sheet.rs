@@ -25,6 +25,11 @@ impl Sheet {
         Under { prefix: format!("{prefix}:"), sheet: self }
     }
 
+    /// About as many bytes as they take on their way.
+    pub fn bytes(&self) -> usize {
+        self.text.len() + self.ends.len() * protocol::HEADER_BYTES
+    }
+
     /// All of them in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         let starts = std::iter::once(0).chain(self.ends.iter().map(|(_, end)| *end));

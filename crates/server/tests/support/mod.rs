@@ -5,9 +5,11 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use base::env::Env;
+use base::env::{Clock, Env};
 use base64::Engine;
 use protocol::feature::{Feature, Features};
 use protocol::{RequestParts, Status, opcode, write_request};
@@ -30,6 +32,32 @@ pub fn start_in(env: Env, folder: &Path, more: &str) -> Server {
     let settings = Settings::parse(&settings).expect("valid settings");
     let config = Config::new(settings, folder.to_owned(), 2, String::new).expect("a valid configuration");
     server::serve(config, env).expect("the node starts")
+}
+
+/// The machine's clock, and how far it was moved.
+pub struct Moved(Arc<dyn Clock>, AtomicU64);
+
+impl Clock for Moved {
+    fn unix_ns(&self) -> u64 {
+        self.0.unix_ns() + self.1.load(Ordering::SeqCst)
+    }
+
+    fn monotonic_ns(&self) -> u64 {
+        self.0.monotonic_ns() + self.1.load(Ordering::SeqCst)
+    }
+}
+
+impl Moved {
+    pub fn advance(&self, seconds: u64) {
+        self.1.fetch_add(seconds * 1_000_000_000, Ordering::SeqCst);
+    }
+}
+
+/// The real world with a clock that can be moved.
+pub fn world() -> (Env, Arc<Moved>) {
+    let real = Env::real();
+    let clock = Arc::new(Moved(Arc::clone(&real.clock), AtomicU64::new(0)));
+    (Env { clock: Arc::clone(&clock) as Arc<dyn Clock>, ..real }, clock)
 }
 
 /// Where a node is reached.

@@ -15,6 +15,7 @@ use tokio::net::TcpStream;
 use super::stream::Stream;
 use super::watch::{self, Guest};
 use super::{Connections, Full, HttpLimits};
+use crate::connection_memory::ConnectionMemory;
 use crate::counters::AcceptCounters;
 use crate::incoming::Incoming;
 use crate::news::Hearing;
@@ -26,6 +27,7 @@ const UNSENT_BYTES: u32 = 128 << 10;
 pub(crate) struct Serving {
     pub(crate) limits: HttpLimits,
     pub(crate) counters: Arc<AcceptCounters>,
+    pub(crate) memory: Arc<ConnectionMemory>,
     pub(crate) env: Env,
     /// Tells whether clients have to wait, if anybody makes them.
     pub(crate) hearing: Option<Hearing>,
@@ -43,8 +45,8 @@ pub(crate) async fn serve(
     serving: Serving,
     stopped: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    let Serving { limits, counters, env, hearing } = serving;
-    let connections = Arc::new(Connections::new(limits, Arc::clone(&counters)));
+    let Serving { limits, counters, memory, env, hearing } = serving;
+    let connections = Arc::new(Connections::new(limits, Arc::clone(&counters), Arc::clone(&memory)));
     connections.tick(env.clock.monotonic().as_secs());
     let listener =
         Listener { incoming: Incoming::new(listener, counters)?, connections: Arc::clone(&connections) };
@@ -61,7 +63,9 @@ pub(crate) async fn serve(
             second.tick().await;
             // Who has to wait is not late.
             if !hearing.as_ref().is_some_and(Hearing::is_frozen) {
-                connections.tick(env.clock.monotonic().as_secs());
+                let now_s = env.clock.monotonic().as_secs();
+                connections.tick(now_s);
+                memory.tick(now_s);
             }
         }
     };
@@ -80,7 +84,7 @@ impl axum::serve::Listener for Listener {
             let (tcp, peer) = self.incoming.next().await;
             // What a client does not read shall wait here and not in the kernel, where it looks as if it was taken.
             let _ = SockRef::from(&tcp).set_tcp_notsent_lowat(UNSENT_BYTES);
-            match self.connections.admit(peer.ip()) {
+            match self.connections.admit(peer) {
                 Ok(connection) => {
                     return (Stream::new(tcp, connection, Arc::clone(&self.connections)), peer);
                 }

@@ -55,7 +55,7 @@ impl Stream {
             None => return Ok(()),
             Some(Cut::LargeHead) => self.say(LARGE_HEAD),
             Some(Cut::SlowHead) => self.say(SLOW_HEAD),
-            Some(Cut::CrowdedOut | Cut::Idle | Cut::SlowBody | Cut::SlowReader) => {}
+            Some(Cut::CrowdedOut | Cut::Idle | Cut::SlowBody | Cut::SlowReader | Cut::HeldMost) => {}
         }
         Err(io::ErrorKind::TimedOut.into())
     }

@@ -2,18 +2,18 @@
 
 use super::*;
 
-const A: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
-const B: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
+const A: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1)), 1);
+const B: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2)), 1);
 const START_S: u64 = 1_000;
 
 fn connections(most: usize, per_address: usize) -> Connections {
     let limits = HttpLimits { connections: most, per_address, ..HttpLimits::default() };
-    let connections = Connections::new(limits, Arc::default());
+    let connections = Connections::new(limits, Arc::default(), Arc::new(ConnectionMemory::new(None)));
     connections.tick(START_S);
     connections
 }
 
-fn admit(connections: &Connections, address: IpAddr) -> Arc<Connection> {
+fn admit(connections: &Connections, address: SocketAddr) -> Arc<Connection> {
     connections.admit(address).unwrap_or_else(|full| panic!("{address}: {full:?}"))
 }
 
@@ -43,7 +43,7 @@ fn an_address_has_no_more_than_its_places() {
     admit(&connections, A);
     let network = |last| IpAddr::V6(std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 1, 0, 0, 0, last));
     assert_eq!(client_of(network(1)), client_of(network(2)));
-    assert_eq!(client_of("::ffff:10.0.0.1".parse().expect("an address")), A);
+    assert_eq!(client_of("::ffff:10.0.0.1".parse().expect("an address")), A.ip());
 }
 
 #[test]

@@ -34,6 +34,7 @@ impl Guest {
     fn waits(&self) {
         let deadline_s = self.connections.now_s() + self.connections.limits.idle_timeout_s;
         self.connection.enter(Phase::Waiting, deadline_s);
+        self.connections.done(&self.connection);
     }
 
     fn is_busy(&self) {
@@ -44,7 +45,12 @@ impl Guest {
 /// Around everything else: from here on the client is not the one that is waited for.
 pub(super) async fn watch(ConnectInfo(guest): ConnectInfo<Guest>, request: Request, next: Next) -> Response {
     guest.is_busy();
-    next.run(request).await.map(|body| Body::new(Answer { body, guest }))
+    let mut response = next.run(request).await;
+    let bytes = http_body::Body::size_hint(response.body()).lower();
+    if !guest.connections.memory.has_room(usize::try_from(bytes).unwrap_or(usize::MAX)) {
+        response = *no_room();
+    }
+    response.map(|body| Body::new(Answer { body, guest }))
 }
 
 /// An answer's body; when it is sent or given up, the client may ask for something else.
@@ -67,7 +73,11 @@ impl http_body::Body for Answer {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        let frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(cx));
+        if let Some(data) = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref()) {
+            self.guest.connections.answered(&self.guest.connection, data.len());
+        }
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
@@ -91,6 +101,11 @@ pub(crate) async fn body(request: Request) -> Result<Request, Box<Response>> {
     if told.is_some_and(|len| len > limits.body_bytes as u64) {
         return Err(too_large(limits.body_bytes));
     }
+    let expected = told.unwrap_or(limits.body_bytes as u64) as usize;
+    let has_body = !http_body::Body::is_end_stream(&body);
+    if has_body && !guest.connections.reserve_body(&guest.connection, expected) {
+        return Err(no_room());
+    }
     let extra_s = told.unwrap_or(limits.body_bytes as u64) / SLOWEST_BODY_BYTES_PER_S;
     let deadline_s = guest.connections.now_s() + limits.body_timeout_s + extra_s;
     guest.connection.enter(Phase::Body, deadline_s);
@@ -105,6 +120,10 @@ pub(crate) async fn body(request: Request) -> Result<Request, Box<Response>> {
         }
         Err(_) => Err(too_large(limits.body_bytes)),
     }
+}
+
+fn no_room() -> Box<Response> {
+    refused(StatusCode::SERVICE_UNAVAILABLE, "memory for connections is short: try again later")
 }
 
 fn too_large(most: usize) -> Box<Response> {

@@ -1,0 +1,273 @@
+//! What connections make the node hold beside its buckets: every command with an unfinished, an oversized and an inflating
+//! frame, readers that do not read, strangers that pipeline. The limit holds, and others are served.
+#![allow(clippy::disallowed_methods, reason = "this is a client, outside the server")]
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+
+use base::Datatype;
+use protocol::feature::Feature;
+use protocol::{RequestParts, Status, opcode, write_request};
+use server::Server;
+use server::command::ROWS;
+use support::{Client, Reach, start, start_in, vb, world};
+
+const MIB: usize = 1 << 20;
+const LIMIT: u64 = 40 << 20;
+const VALUE_BYTES: usize = 20 << 20;
+
+fn node(folder: &std::path::Path) -> Server {
+    start(folder, "connection-memory = \"40MiB\"\nbuckets = [\"default:1GiB\"]")
+}
+
+/// A frame's header that promises a body of so many bytes.
+fn header(opcode: u8, body_bytes: u32, datatype: Datatype) -> [u8; 24] {
+    let mut header = [0; 24];
+    (header[0], header[1], header[5]) = (0x80, opcode, datatype.0);
+    header[8..12].copy_from_slice(&body_bytes.to_be_bytes());
+    header
+}
+
+/// A client that has logged in, and what it has sent and not said.
+fn stream(server: &Server) -> TcpStream {
+    let mut stream = TcpStream::connect(server.kv()).expect("the server listens");
+    stream.write_all(&server::fuzz::login("Administrator", "password", "default", &[])).expect("it is read");
+    // Three empty answers.
+    stream.read_exact(&mut [0; 3 * 24]).expect("answers");
+    stream
+}
+
+/// Sends as much as the server takes.
+fn push(stream: &mut TcpStream, mut bytes: &[u8]) {
+    stream.set_nonblocking(true).expect("a socket");
+    while !bytes.is_empty() {
+        match stream.write(bytes) {
+            Ok(0) | Err(_) => break,
+            Ok(sent) => bytes = &bytes[sent..],
+        }
+    }
+    stream.set_nonblocking(false).expect("a socket");
+}
+
+fn is_served(server: &Server, client: &mut Client) {
+    assert_eq!(client.set(b"honest", b"value"), Some(Status::Success));
+    assert_eq!(client.get(b"honest").map(|frame| frame.value), Some(b"value".to_vec()));
+    let memory = server.node().connection_memory();
+    let (used, limit) = (memory.used_bytes(), memory.limit_bytes());
+    assert!(used <= limit, "{used} of {limit}");
+}
+
+/// Waits until the server has noticed that clients have gone.
+fn wait_until_free(server: &Server, client: &mut Client) {
+    while server.node().connection_memory().used_bytes() > 0 {
+        is_served(server, client);
+    }
+}
+
+#[test]
+fn unfinished_frames_of_every_command_are_bounded() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = node(folder.path());
+    let mut client = Client::connect(&server, "default", &[]);
+    let half = vec![0; 4 * MIB];
+    let mut streams = Vec::new();
+    for row in ROWS {
+        let mut stream = stream(&server);
+        push(&mut stream, &header(row.opcode, VALUE_BYTES as u32, Datatype::RAW));
+        push(&mut stream, &half);
+        is_served(&server, &mut client);
+        streams.push(stream);
+    }
+    let memory = server.node().connection_memory();
+    assert!(memory.paused() > ROWS.len() as u64 / 2, "{}", memory.paused());
+    assert!(memory.highest_bytes() > LIMIT / 2, "{}", memory.highest_bytes());
+    drop(streams);
+    wait_until_free(&server, &mut client);
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn a_large_frame_that_stops_has_the_patience_of_a_small_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (env, clock) = world();
+    let server = start_in(env, folder.path(), "");
+    let mut client = Client::connect(&server, "default", &[]);
+    let [mut stops, mut goes_on] = [stream(&server), stream(&server)];
+    for stream in [&mut stops, &mut goes_on] {
+        stream.write_all(&header(opcode::SET, VALUE_BYTES as u32, Datatype::RAW)).expect("it is read");
+        stream.write_all(&vec![0; MIB]).expect("it is read");
+    }
+    let received = || server.node().totals().received_bytes;
+    while received() < 2 * MIB as u64 {
+        is_served(&server, &mut client);
+    }
+    clock.advance(40);
+    let before = received();
+    goes_on.write_all(&vec![0; 4 * MIB]).expect("it is read");
+    while received() < before + 4 * MIB as u64 {
+        is_served(&server, &mut client);
+    }
+    clock.advance(30);
+    assert_eq!(stops.read(&mut [0]).unwrap_or(0), 0, "it was closed");
+    assert!(goes_on.write_all(&vec![0; MIB]).is_ok());
+    drop(goes_on);
+    wait_until_free(&server, &mut client);
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn oversized_frames_of_every_command_close_their_connection() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = node(folder.path());
+    let mut client = Client::connect(&server, "default", &[]);
+    for row in ROWS {
+        let mut stream = stream(&server);
+        let large = base::limits::MAX_FRAME_BODY_BYTES as u32 + 1;
+        push(&mut stream, &header(row.opcode, large, Datatype::RAW));
+        assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0, "{}", row.name);
+        let mut stranger = TcpStream::connect(server.kv()).expect("the server listens");
+        let large = base::limits::MAX_UNAUTHENTICATED_BODY_BYTES as u32 + 1;
+        push(&mut stranger, &header(row.opcode, large, Datatype::RAW));
+        assert_eq!(stranger.read(&mut [0]).unwrap_or(0), 0, "{}", row.name);
+        is_served(&server, &mut client);
+    }
+    server.stop().expect("a clean stop");
+}
+
+/// A Snappy block that becomes as large as it says: a letter, then copies of 64 bytes.
+fn inflating(bytes: usize) -> Vec<u8> {
+    let mut block = Vec::new();
+    let mut rest = bytes;
+    while rest >= 0x80 {
+        block.push(rest as u8 | 0x80);
+        rest >>= 7;
+    }
+    block.extend([rest as u8, 0, b'v']);
+    let mut left = bytes - 1;
+    while left > 0 {
+        let len = left.min(64);
+        block.extend([((len - 1) << 2 | 2) as u8, 1, 0]);
+        left -= len;
+    }
+    block
+}
+
+fn send_request(stream: &mut TcpStream, parts: &RequestParts<'_>) {
+    let mut bytes = Vec::new();
+    assert!(write_request(&mut bytes, parts));
+    push(stream, &bytes);
+}
+
+#[test]
+fn inflating_frames_of_every_command_are_answered_or_closed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = node(folder.path());
+    let mut client = Client::connect(&server, "default", &[]);
+    let bombs = [inflating(VALUE_BYTES + 1), inflating(VALUE_BYTES), vec![0xff; 100]];
+    for row in ROWS {
+        for bomb in &bombs {
+            let mut stream = TcpStream::connect(server.kv()).expect("the server listens");
+            let features = protocol::feature::Features::of(&[Feature::Xerror, Feature::Snappy]).encode();
+            let login = server::fuzz::login("Administrator", "password", "default", &features);
+            stream.write_all(&login).expect("it is read");
+            let parts = RequestParts {
+                opcode: row.opcode,
+                key: b"key",
+                value: bomb,
+                datatype: Datatype::SNAPPY.0,
+                vbucket: vb(b"key"),
+                ..RequestParts::default()
+            };
+            send_request(&mut stream, &parts);
+            send_request(&mut stream, &RequestParts { opcode: opcode::QUIT, ..RequestParts::default() });
+            stream.shutdown(Shutdown::Write).expect("a socket");
+            is_served(&server, &mut client);
+            // It is answered to its end, or closed.
+            let _ = stream.read_to_end(&mut Vec::new());
+        }
+    }
+    wait_until_free(&server, &mut client);
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn readers_of_inflated_values_that_do_not_read_are_bounded() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = node(folder.path());
+    let mut client = Client::connect(&server, "default", &[]);
+    let mut writer = Client::connect(&server, "default", &[Feature::Snappy]);
+    let block = inflating(VALUE_BYTES);
+    let parts = RequestParts {
+        opcode: opcode::SET,
+        key: b"large",
+        value: &block,
+        extras: &[0; 8],
+        datatype: Datatype::SNAPPY.0,
+        vbucket: vb(b"large"),
+        ..RequestParts::default()
+    };
+    assert_eq!(writer.request(&parts).status, Status::Success);
+    let mut streams = Vec::new();
+    for opcode in [opcode::GET, opcode::GETK, opcode::GAT].into_iter().cycle().take(60) {
+        let mut stream = stream(&server);
+        let extras: &[u8] = if opcode == opcode::GAT { &[0; 4] } else { &[] };
+        for _ in 0..4 {
+            let parts = RequestParts {
+                opcode,
+                key: b"large",
+                extras,
+                vbucket: vb(b"large"),
+                ..RequestParts::default()
+            };
+            send_request(&mut stream, &parts);
+        }
+        is_served(&server, &mut client);
+        streams.push(stream);
+    }
+    let memory = server.node().connection_memory();
+    assert!(memory.refused() > 0 && memory.highest_bytes() <= LIMIT, "{}", memory.highest_bytes());
+    // Whoever reads gets it, now or later.
+    drop(streams);
+    wait_until_free(&server, &mut client);
+    let answer = client.get(b"large").expect("an answer");
+    assert_eq!((answer.status, answer.value.len()), (Status::Success, VALUE_BYTES));
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn strangers_hold_64_kib_at_most() {
+    const STRANGERS: usize = 20;
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = node(folder.path());
+    let mut client = Client::connect(&server, "default", &[]);
+    let asks = [
+        RequestParts { opcode: opcode::GET_ERROR_MAP, value: &[0, 2], ..RequestParts::default() },
+        RequestParts { opcode: opcode::HELLO, key: b"stranger", value: &[0, 7], ..RequestParts::default() },
+        RequestParts { opcode: opcode::SASL_LIST_MECHS, ..RequestParts::default() },
+        RequestParts {
+            opcode: opcode::SASL_AUTH,
+            key: b"PLAIN",
+            value: b"\0a\0b",
+            ..RequestParts::default()
+        },
+    ];
+    for ask in &asks {
+        let mut one = Vec::new();
+        assert!(write_request(&mut one, ask));
+        let pipeline = one.repeat((16 << 20) / one.len());
+        let mut strangers = Vec::new();
+        for _ in 0..STRANGERS {
+            let mut stream = TcpStream::connect(server.kv()).expect("the server listens");
+            push(&mut stream, &pipeline);
+            strangers.push(stream);
+        }
+        is_served(&server, &mut client);
+        drop(strangers);
+        wait_until_free(&server, &mut client);
+    }
+    let highest = server.node().connection_memory().highest_bytes();
+    assert!(highest <= (STRANGERS * (64 << 10)) as u64, "{highest}");
+    server.stop().expect("a clean stop");
+}
