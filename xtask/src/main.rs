@@ -13,6 +13,7 @@ mod crash;
 mod http;
 mod image;
 mod kill;
+mod mutate;
 mod netfaults;
 mod powercut;
 mod readme;
@@ -68,6 +69,8 @@ enum Command {
     Cluster(cluster::Options),
     /// Try crash states, failing calls and flipped bits in great number, on a simulated disk.
     Crash(crash::Options),
+    /// Start with a damaged file, in each place of each kind of file, and compare everything that is served.
+    Mutate(mutate::Options),
     /// Run whole simulated clusters, or streams and replicas, each decided by a seed, and look for what must not happen.
     Simulate(simulate::Options),
     /// Cut the power of a real file system under load, again and again, and look for lost documents (as root, on Linux).
@@ -94,6 +97,7 @@ fn run(command: Command) -> Result<bool> {
         Command::Resume(options) => suite::resume(&options),
         Command::Cluster(options) => cluster::run(&options),
         Command::Crash(options) => crash::run(&options),
+        Command::Mutate(options) => mutate::run(&options),
         Command::Simulate(options) => simulate::run(&options),
         Command::Powercut(options) => suite::powercut(&options),
         Command::Faults(options) => suite::faults(&options),

@@ -89,6 +89,8 @@ bugs! {
     IdentityIgnored,
     /// A segment of the journal that the catalog names may be missing.
     LostSegmentIgnored,
+    /// A segment of an earlier journal that is there again is read.
+    VoidSegmentBelieved,
     /// Recovery stops one frame before the journal's end.
     ReplayStopsEarly,
     /// The checksum of a journal's record is not looked at.

@@ -38,8 +38,14 @@ impl LastStop {
         self.is_clean && !self.crashed.contains(&vb)
     }
 
-    /// Reads and removes the mark of a bucket: from now on the next stop is a crash, until it is clean.
-    pub(crate) fn take(config: &BucketConfig, env: &Env, bucket: &str) -> Result<LastStop, Failure> {
+    /// Reads and removes the mark of a bucket: from now on the next stop is a crash, until it is clean. A mark beside a
+    /// store that was not closed, if that is known, is an old one that came back.
+    pub(crate) fn take(
+        config: &BucketConfig,
+        env: &Env,
+        bucket: &str,
+        was_closed: Option<bool>,
+    ) -> Result<LastStop, Failure> {
         let path = config.dir.join(NAME);
         let file = match env.disk.open(&path, OpenMode::Read) {
             Ok(file) => file,
@@ -48,7 +54,11 @@ impl LastStop {
         };
         let mut bytes = vec![0; MAX_BYTES];
         let read = file.read_at(&mut bytes, 0).map_err(|source| Failure::io("read", &path, source))?;
-        let stop = LastStop::parse(&bytes[..read], bucket).unwrap_or_else(|why| {
+        let parsed = match was_closed {
+            Some(false) => Err("the files are those of a bucket that was not stopped"),
+            _ => LastStop::parse(&bytes[..read], bucket),
+        };
+        let stop = parsed.unwrap_or_else(|why| {
             let path = path.display();
             tracing::error!(mark = %path, why, "the mark of a clean stop is not believed; histories begin anew");
             LastStop::CRASH
@@ -108,7 +118,7 @@ mod tests {
         let (env, handles) = Env::sim(1);
         let config = BucketConfig::new("b", "/data/b".into());
         env.disk.create_dir_all(&config.dir).expect("the disk works");
-        let take = |bucket: &str| LastStop::take(&config, &env, bucket).expect("the disk works");
+        let take = |bucket: &str| LastStop::take(&config, &env, bucket, None).expect("the disk works");
         assert_eq!(take("id"), LastStop::CRASH);
         let crashed: BTreeSet<VbId> = [VbId(3), VbId(1023)].into();
         let mark = || LastStop::mark(&config, &env, "id", &crashed).expect("the disk works");
@@ -117,6 +127,11 @@ mod tests {
         assert_eq!(take("id"), LastStop::CRASH);
         mark();
         assert_eq!(take("another"), LastStop::CRASH);
+        mark();
+        let beside = |was_closed| LastStop::take(&config, &env, "id", was_closed).expect("the disk works");
+        assert_eq!(beside(Some(false)), LastStop::CRASH);
+        mark();
+        assert_ne!(beside(Some(true)), LastStop::CRASH);
         mark();
         let path = config.dir.join(NAME);
         let len = handles.disk.contents().into_iter().find(|(found, _)| *found == path);

@@ -68,7 +68,11 @@ impl Bucket {
             .map_err(|source| Failure::io("create", &config.dir, source))?;
         let uuid = identity(&config, &env)?;
         let is_ephemeral = config.kind == BucketKind::Ephemeral;
-        let stop = if is_ephemeral { LastStop::CLEAN } else { LastStop::take(&config, &env, &uuid)? };
+        let stop = if is_ephemeral {
+            LastStop::CLEAN
+        } else {
+            LastStop::take(&config, &env, &uuid, store.was_closed())?
+        };
         let manifest = BucketManifest::open(&env, &config.dir)?;
         let settings = Arc::new(config.settings.clone());
         settings.put(Key::MaxSize, config.quota_bytes);

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 
 use base::VbId;
 use base::env::{Disk, Env, OpenMode};
+use base::planted::{self, Bug};
 use parking_lot::Mutex;
 
 use crate::compaction::FileAt;
@@ -76,7 +77,8 @@ pub struct Contents {
     pub sequence: u64,
     /// What a start may believe.
     pub believe: Believe,
-    /// Segments of the journal up to this generation are void, unless the journal is believed.
+    /// Segments of the journal up to this generation are void. Earlier versions put the segment that is believed here, or
+    /// a later one; then it says nothing.
     pub generations: u64,
     /// The files, by vBucket; empty while the journal is believed, which has a list of its own.
     pub files: BTreeMap<VbId, Listed>,
@@ -152,6 +154,8 @@ fn read(disk: &dyn Disk, path: &Path) -> Result<Option<Result<Contents, String>>
 pub(crate) struct Catalog {
     env: Env,
     dir: PathBuf,
+    /// What could be believed when it was opened; `None` if there was no catalog.
+    found: Option<Believe>,
     inner: Mutex<Inner>,
 }
 
@@ -183,12 +187,18 @@ impl Catalog {
             }
             Found::Damaged(what) => return Err(Failure::Catalog { dir: dir.to_owned(), what }),
         };
+        let found = exists.then_some(contents.believe);
         let inner = Mutex::new(Inner { contents, is_durable, exists });
-        Ok(Catalog { env: env.clone(), dir: dir.to_owned(), inner })
+        Ok(Catalog { env: env.clone(), dir: dir.to_owned(), found, inner })
     }
 
     pub(crate) fn store(&self) -> StoreId {
         self.inner.lock().contents.store
+    }
+
+    /// Whether it was left by a clean stop; `None` if there was no catalog.
+    pub(crate) fn was_closed(&self) -> Option<bool> {
+        self.found.map(|believe| believe == Believe::Files)
     }
 
     /// What may be believed; `None` if there is no catalog.
@@ -201,9 +211,20 @@ impl Catalog {
         self.inner.lock().contents.files.clone()
     }
 
-    /// Segments up to this generation are void, unless the journal is believed.
+    /// No segment up to this generation is of a journal that is to come.
     pub(crate) fn generations(&self) -> u64 {
         self.inner.lock().contents.generations
+    }
+
+    /// Segments up to this generation are void, whatever is believed; `None` if nothing says which are.
+    pub(crate) fn void_generations(&self) -> Option<u64> {
+        let inner = self.inner.lock();
+        let void = inner.contents.generations;
+        let is_known = match inner.contents.believe {
+            Believe::Files | Believe::Headers => true,
+            Believe::Journal { generation, .. } => void < generation,
+        };
+        (inner.exists && is_known && !planted::is(Bug::VoidSegmentBelieved)).then_some(void)
     }
 
     /// Changes what the catalog says, durably. Writes nothing if that is what it says already.
@@ -260,7 +281,6 @@ impl Catalog {
     pub(crate) fn believe_journal(&self, generation: u64, salt: u64) -> Result<(), Failure> {
         self.change(|contents| {
             contents.believe = Believe::Journal { generation, salt };
-            contents.generations = contents.generations.max(generation);
             contents.files.clear();
         })
     }

@@ -555,6 +555,10 @@ impl KvStore for Couch {
         self.compact_with(vb, request, &|at| self.promise_switch(vb, at))
     }
 
+    fn was_closed(&self) -> Option<bool> {
+        self.catalog.as_ref()?.was_closed()
+    }
+
     fn close(&self) -> Result<(), Failure> {
         self.cut_tails()?;
         self.promise_files(0)

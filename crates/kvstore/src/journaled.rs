@@ -515,6 +515,10 @@ impl KvStore for Journaled {
         true
     }
 
+    fn was_closed(&self) -> Option<bool> {
+        self.files.was_closed()
+    }
+
     fn close(&self) -> Result<(), Failure> {
         self.file_everything()?;
         for (vb, state) in self.each_vb() {

@@ -103,6 +103,11 @@ pub trait KvStore: Send + Sync {
         false
     }
 
+    /// Whether whoever used the store before has closed it; `None` if that is not on record.
+    fn was_closed(&self) -> Option<bool> {
+        None
+    }
+
     /// Brings everything into its final place, so that the files alone hold it. The store must not be used afterwards.
     fn close(&self) -> Result<(), Failure> {
         Ok(())

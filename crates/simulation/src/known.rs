@@ -25,6 +25,8 @@ pub enum Simulator {
     CrashStates,
     /// Stops after disk errors, and files that are changed before the next start: `crates/sim/tests/stops.rs`.
     Stops,
+    /// Starts of a bucket with one damaged file: `crates/sim/tests/mutate`.
+    Damage,
 }
 
 impl Simulator {
@@ -137,6 +139,11 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
     (Bug::IdentityIgnored, Simulator::Stops, 36),
     (Bug::LostSegmentIgnored, Simulator::Stops, 1),
     (Bug::CrashForgotten, Simulator::Crashes, 0),
+    (Bug::HighestRevisionWins, Simulator::Damage, 0),
+    (Bug::LastHeaderBelieved, Simulator::Damage, 0),
+    (Bug::IdentityIgnored, Simulator::Damage, 0),
+    (Bug::LostSegmentIgnored, Simulator::Damage, 0),
+    (Bug::VoidSegmentBelieved, Simulator::Damage, 0),
 ];
 
 /// Set in the environment, everything is looked for, from seed 0 on, with as many seeds as it says.

@@ -48,15 +48,14 @@ pub(super) fn open(env: Env, dir: &Path, config: JournaledConfig) -> Result<Jour
     let catalog = Arc::new(Catalog::open(&env, dir)?);
     let promised = match catalog.believe() {
         Some(Believe::Journal { generation, salt }) => Some((generation, salt)),
-        Some(Believe::Files | Believe::Headers) => {
-            journal::remove_void(&env, dir, catalog.generations())?;
-            None
-        }
-        None => None,
+        Some(Believe::Files | Believe::Headers) | None => None,
     };
+    if let Some(void) = catalog.void_generations() {
+        journal::remove_void(&env, dir, void)?;
+    }
     let noted = catalog.clone();
     let anchor = Anchor {
-        generations: catalog.generations(),
+        generations: catalog.generations().max(promised.map_or(0, |(generation, _)| generation)),
         segment: promised,
         makes_void: true,
         begun: Box::new(move |generation, salt| noted.believe_journal(generation, salt)),

@@ -1,0 +1,119 @@
+//! Starts with damaged files in great number, on all processors: `cargo xtask mutate`.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "this runs simulations beside each other in the real world"
+)]
+
+#[path = "../tests/mutate/run/mod.rs"]
+mod run;
+
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::available_parallelism;
+use std::time::{Duration, Instant};
+
+use run::{Kind, Tally, Trial};
+
+/// How often progress is shown.
+const PROGRESS: Duration = Duration::from_secs(5);
+
+struct Options {
+    starts: u64,
+    seed: u64,
+    only: Option<Kind>,
+    json: bool,
+}
+
+fn options() -> Result<Options, String> {
+    let mut options = Options { starts: 20_000, seed: 0, only: None, json: false };
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
+        let number =
+            |text: String| text.parse::<u64>().map_err(|_| format!("{argument} needs a number, not {text}"));
+        match argument.as_str() {
+            "--starts" => options.starts = number(value()?)?,
+            "--seed" => options.seed = number(value()?)?,
+            "--only" => {
+                let name = value()?;
+                let names = Kind::ALL.map(Kind::name).join(", ");
+                let kind = Kind::ALL.into_iter().find(|kind| kind.name() == name);
+                options.only = Some(kind.ok_or(format!("there is no damage {name}: name one of {names}"))?);
+            }
+            "--json" => options.json = true,
+            other => return Err(format!("unknown argument {other}")),
+        }
+    }
+    Ok(options)
+}
+
+/// Tries seeds from the first on until there were enough starts.
+fn try_all(options: &Options) -> (Tally, u64) {
+    let (next, sum, shown) = (AtomicU64::new(0), Mutex::new(Tally::default()), Mutex::new(Instant::now()));
+    let trial = Trial { only: options.only };
+    let work = || {
+        while sum.lock().is_ok_and(|sum| sum.starts() < options.starts) {
+            let tally = trial.run(options.seed + next.fetch_add(1, Ordering::Relaxed));
+            let (Ok(mut sum), Ok(mut shown)) = (sum.lock(), shown.lock()) else { return };
+            sum.add(tally);
+            if shown.elapsed() >= PROGRESS {
+                *shown = Instant::now();
+                eprintln!("{} of {} starts, {} violations", sum.starts(), options.starts, sum.violations());
+            }
+        }
+    };
+    let threads = available_parallelism().map_or(1, |threads| threads.get());
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+    (sum.into_inner().unwrap_or_default(), next.into_inner())
+}
+
+fn print_json(tally: &Tally, options: &Options, seeds: u64, seconds: f64) {
+    for ((file, damage), counts) in &tally.rows {
+        println!(
+            "{{\"file\":\"{file}\",\"damage\":\"{damage}\",\"starts\":{},\"right\":{},\"buckets_refused\":{},\"vbuckets_refused\":{},\"values_refused\":{},\"ends_lost\":{},\"not_yet\":{},\"violations\":{}}}",
+            counts.starts,
+            counts.right,
+            counts.buckets_refused,
+            counts.vbuckets_refused,
+            counts.values_refused,
+            counts.ends_lost,
+            counts.not_yet,
+            counts.violations
+        );
+    }
+    println!(
+        "{{\"seed\":{},\"seeds\":{seeds},\"starts\":{},\"violations\":{},\"seconds\":{seconds:.1}}}",
+        options.seed,
+        tally.starts(),
+        tally.violations()
+    );
+    tally.examples.iter().for_each(|example| eprintln!("VIOLATION {example}"));
+}
+
+fn main() -> ExitCode {
+    let options = match options() {
+        Ok(options) => options,
+        Err(what) => {
+            eprintln!("error: {what}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let begun = Instant::now();
+    let (tally, seeds) = try_all(&options);
+    let seconds = begun.elapsed().as_secs_f64();
+    if options.json {
+        print_json(&tally, &options, seeds, seconds);
+    } else {
+        print!("{tally}");
+        let last = options.seed + seeds.saturating_sub(1);
+        println!(
+            "{} starts with seeds {} to {last} in {seconds:.1} s, {} violations",
+            tally.starts(),
+            options.seed,
+            tally.violations()
+        );
+    }
+    if tally.violations() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,33 @@
+//! A node starts with one damaged file in each place of each kind of file, and serves what is right, or refuses it.
+
+#[cfg(feature = "planted")]
+#[path = "../../../simulation/src/known.rs"]
+mod known;
+mod run;
+
+use run::{Kind, Tally, Trial};
+
+/// Worlds of an ordinary run of the tests.
+const WORLDS: u64 = 400;
+
+#[test]
+fn what_is_served_with_a_damaged_file_is_right_or_refused() {
+    let mut tally = Tally::default();
+    (0..WORLDS).for_each(|seed| tally.add(Trial::default().run(seed)));
+    println!("{tally}");
+    assert_eq!(tally.violations(), 0, "{tally}");
+    for kind in Kind::ALL {
+        assert!(tally.rows.keys().any(|(_, damage)| *damage == kind.name()), "{kind:?} was not tried");
+    }
+    assert!(tally.starts() > WORLDS * 20, "{tally}");
+}
+
+/// Mistakes in the product that a damaged file shows (`base::planted`).
+#[test]
+#[cfg(feature = "planted")]
+fn mistakes_in_the_product_are_found() {
+    known::must_find(known::Simulator::Damage, |seed| {
+        let tally = Trial::default().run(seed);
+        if tally.violations() == 0 { Ok(()) } else { Err(tally.to_string().replace('\n', " ")) }
+    });
+}

@@ -1,0 +1,282 @@
+//! What happens to a file while no process has it open, and where.
+
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use base::env::Disk;
+use base::env::sim::{SimDisk, SplitMix64};
+
+use super::world::{End, World, put};
+
+const BLOCK: usize = 4096;
+/// The fixed part of a couchstore header: mark, length and checksum, then the body up to the roots' lengths.
+const HEAD: usize = 9;
+const ROOT_LENGTHS: usize = HEAD + 19;
+const ROOTS: usize = HEAD + 25 + 8;
+
+/// In which way a file is not what it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Flip,
+    Zero,
+    Cut,
+    /// As it was some time before; also if it was gone since.
+    Stale,
+    /// Another file of its kind.
+    Swap,
+    Remove,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 6] = [Kind::Flip, Kind::Zero, Kind::Cut, Kind::Stale, Kind::Swap, Kind::Remove];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Flip => "flip",
+            Kind::Zero => "zero",
+            Kind::Cut => "cut",
+            Kind::Stale => "stale",
+            Kind::Swap => "swap",
+            Kind::Remove => "remove",
+        }
+    }
+}
+
+/// What a file is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    Documents,
+    Segment,
+    Spare,
+    Catalog,
+    Manifest,
+    Uuid,
+    Mark,
+    Other,
+}
+
+impl Class {
+    fn of(path: &Path) -> Class {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        match name {
+            _ if name.contains(".couch.") => Class::Documents,
+            _ if name.starts_with("journal.spare") => Class::Spare,
+            _ if name.starts_with("journal.") => Class::Segment,
+            _ if name.starts_with("catalog") => Class::Catalog,
+            _ if name.starts_with("manifest") => Class::Manifest,
+            _ if name.starts_with("uuid") => Class::Uuid,
+            "clean" => Class::Mark,
+            _ => Class::Other,
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Class::Documents => "documents",
+            Class::Segment => "segment",
+            Class::Spare => "spare segment",
+            Class::Catalog => "catalog",
+            Class::Manifest => "manifest",
+            Class::Uuid => "uuid",
+            Class::Mark => "clean mark",
+            Class::Other => "other",
+        }
+    }
+}
+
+/// What is done to one file.
+pub struct Damage {
+    pub kind: Kind,
+    pub class: Class,
+    /// Whether it is such that a crash may leave it: nothing vouches for the journal's end then.
+    pub is_unvouched: bool,
+    path: PathBuf,
+    place: String,
+    /// What it holds afterwards; `None` if it is gone.
+    bytes: Option<Vec<u8>>,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} ({})", self.kind.name(), self.path.display(), self.place)
+    }
+}
+
+impl Damage {
+    /// Some damage that changes something; `None` if this choice does not.
+    pub fn choose(world: &World, rng: &mut SplitMix64, only: Option<Kind>) -> Option<Damage> {
+        let kind = only.unwrap_or(Kind::ALL[rng.below(Kind::ALL.len() as u64) as usize]);
+        let path = choose_path(world, rng, kind)?;
+        let (before, class) = (world.files.get(&path), Class::of(&path));
+        let empty = Vec::new();
+        let old = before.unwrap_or(&empty);
+        let (place, bytes) = match kind {
+            Kind::Remove => ("all of it".to_owned(), None),
+            Kind::Stale => {
+                let older = world.older.iter().filter_map(|older| older.get(&path));
+                let older: Vec<&Vec<u8>> = older.filter(|bytes| Some(*bytes) != before).collect();
+                let which = any(rng, &older)?;
+                (format!("{} of {} older ones", which + 1, older.len()), Some(older[which].clone()))
+            }
+            Kind::Swap => {
+                let is_like = |other: &Path| Class::of(other) == class && *other != path;
+                let others: Vec<_> = world.files.iter().filter(|(other, _)| is_like(other)).collect();
+                let which = any(rng, &others)?;
+                (others[which].0.display().to_string(), Some(others[which].1.clone()))
+            }
+            Kind::Flip | Kind::Zero | Kind::Cut => {
+                let (name, range) = place_in(rng, class, old)?;
+                (format!("{name}, {range:?}"), Some(change(rng, kind, old, range)))
+            }
+        };
+        // The catalog names the segment, so that it is missed.
+        let is_torn = !matches!(kind, Kind::Remove | Kind::Swap);
+        let is_unvouched =
+            is_torn && world.end == End::Killed && class == Class::Segment && is_last_segment(world, &path);
+        (bytes.as_ref() != before).then_some(Damage { kind, class, is_unvouched, path, place, bytes })
+    }
+
+    pub fn apply(&self, disk: &SimDisk) {
+        match &self.bytes {
+            Some(bytes) => put(disk, &self.path, bytes),
+            None => disk.remove_file(&self.path).expect("no fault is planned"),
+        }
+        let folder = self.path.parent().expect("it is in a folder");
+        disk.sync_dir(folder).expect("no fault is planned");
+    }
+}
+
+fn any<T>(rng: &mut SplitMix64, all: &[T]) -> Option<usize> {
+    (!all.is_empty()).then(|| rng.below(all.len() as u64) as usize)
+}
+
+/// A file; for stale ones also one that was there some time before. Each kind of file is as likely as another.
+fn choose_path(world: &World, rng: &mut SplitMix64, kind: Kind) -> Option<PathBuf> {
+    let mut paths: Vec<&PathBuf> = world.files.keys().collect();
+    if kind == Kind::Stale {
+        paths.extend(world.older.iter().flat_map(|older| older.keys()));
+        paths.sort_unstable();
+        paths.dedup();
+    }
+    let classes = [
+        Class::Documents,
+        Class::Documents,
+        Class::Segment,
+        Class::Segment,
+        Class::Catalog,
+        Class::Manifest,
+        Class::Uuid,
+        Class::Mark,
+        Class::Spare,
+        Class::Other,
+    ];
+    let class = classes[rng.below(classes.len() as u64) as usize];
+    let of_class: Vec<&&PathBuf> = paths.iter().filter(|path| Class::of(path) == class).collect();
+    any(rng, &of_class).map(|which| of_class[which].to_path_buf())
+}
+
+fn generation(path: &Path) -> Option<u64> {
+    path.file_name()?.to_str()?.strip_prefix("journal.")?.parse().ok()
+}
+
+/// Whether no segment follows this one: what it ends with is vouched for by nothing after a crash.
+fn is_last_segment(world: &World, path: &Path) -> bool {
+    let last = world.files.keys().filter_map(|path| generation(path)).max();
+    generation(path) >= last
+}
+
+fn change(rng: &mut SplitMix64, kind: Kind, old: &[u8], range: Range<usize>) -> Vec<u8> {
+    let mut new = old.to_vec();
+    match kind {
+        Kind::Flip => new[range.start + rng.below(range.len() as u64) as usize] ^= 1 << rng.below(8),
+        Kind::Zero => new[range].fill(0),
+        _ => new.truncate(range.start),
+    }
+    new
+}
+
+/// Some place of a file that has a name; never empty.
+fn place_in(rng: &mut SplitMix64, class: Class, bytes: &[u8]) -> Option<(&'static str, Range<usize>)> {
+    let places = match class {
+        Class::Documents => places_of_documents(bytes),
+        Class::Segment | Class::Spare => places_of_segment(bytes),
+        _ => places_of_text(bytes),
+    };
+    let mut places: Vec<(&str, Range<usize>)> =
+        places.into_iter().filter(|(_, range)| !range.is_empty() && range.end <= bytes.len()).collect();
+    let at = rng.below(bytes.len().max(1) as u64) as usize;
+    places.push(("anywhere", at..bytes.len().min(at + 1)));
+    places.retain(|(_, range)| !range.is_empty());
+    any(rng, &places).map(|which| places.swap_remove(which))
+}
+
+fn places_of_documents(bytes: &[u8]) -> Vec<(&'static str, Range<usize>)> {
+    let blocks = (0..bytes.len()).step_by(BLOCK);
+    let headers: Vec<usize> = blocks.filter(|at| bytes[*at] == 1).collect();
+    let mut places = vec![("first block", 0..BLOCK), ("end", bytes.len().saturating_sub(200)..bytes.len())];
+    for (at, is_last) in headers.iter().rev().take(2).zip([true, false]) {
+        let name = |last, before| if is_last { last } else { before };
+        places.push((name("last header's mark", "earlier header's mark"), *at..at + 1));
+        places.push((name("last header's length", "earlier header's length"), at + 1..at + 5));
+        places.push((name("last header's checksum", "earlier header's checksum"), at + 5..at + HEAD));
+        places.push((name("last header", "earlier header"), at + HEAD..at + ROOTS));
+        for (root, name) in roots(bytes, *at).into_iter().zip(["root by seqno", "root by id", "local root"]) {
+            if root > 0 && is_last {
+                places.push((name, root..root + 24));
+            }
+        }
+    }
+    if let Some(last) = headers.last() {
+        let body = last / 2;
+        places.push(("a node or body", body..body + 16));
+        places.push(("a block's mark", body / BLOCK * BLOCK..body / BLOCK * BLOCK + 1));
+    }
+    places
+}
+
+/// Where the roots of a header are; 0 where there is none.
+fn roots(bytes: &[u8], header: usize) -> Vec<usize> {
+    let number = |at: usize, len: usize| {
+        let bytes = bytes.get(at..at + len).unwrap_or_default();
+        bytes.iter().fold(0usize, |number, byte| number << 8 | usize::from(*byte))
+    };
+    let mut at = header + ROOTS;
+    let root = |which: usize| {
+        let len = number(header + ROOT_LENGTHS + 2 * which, 2);
+        let root = if len == 0 { 0 } else { number(at, 6) };
+        at += len;
+        root
+    };
+    (0..3).map(root).collect()
+}
+
+fn places_of_segment(bytes: &[u8]) -> Vec<(&'static str, Range<usize>)> {
+    let mut places = vec![("header", 0..44), ("second header", 2048..2092), ("both headers", 0..BLOCK)];
+    let is_frame = |at: &usize| bytes[*at..].starts_with(b"SJfr");
+    let frames: Vec<usize> = (BLOCK..bytes.len()).step_by(BLOCK).filter(is_frame).collect();
+    let mut name = |names: [&'static str; 3], frame: usize| {
+        places.push((names[0], frame..frame + 56));
+        places.push((names[1], frame + 56..frame + 120));
+        places.push((names[2], frame..(frame + BLOCK).min(bytes.len())));
+    };
+    if let (Some(first), Some(last)) = (frames.first(), frames.last()) {
+        name(["first frame's header", "first frame's records", "first frame"], *first);
+        name(["last frame's header", "last frame's records", "last frame"], *last);
+        let middle = frames[frames.len() / 2];
+        name(["a frame's header", "a frame's records", "a frame"], middle);
+    }
+    places
+}
+
+fn places_of_text(bytes: &[u8]) -> Vec<(&'static str, Range<usize>)> {
+    let len = bytes.len();
+    let line = bytes.iter().position(|byte| *byte == b'\n').map_or(len, |at| at + 1);
+    vec![
+        ("first line", 0..line),
+        ("behind the first line", line..len),
+        ("end", len.saturating_sub(12)..len),
+        ("all of it", 0..len),
+        ("middle", len / 2..len.min(len / 2 + 4)),
+    ]
+}

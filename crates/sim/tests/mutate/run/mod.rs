@@ -1,0 +1,56 @@
+//! One file of a node that has ended is not what it was, and the node starts: what it serves is right, or it is refused with
+//! a reason in the log; never older, never silently absent.
+
+mod damage;
+mod log;
+mod start;
+mod tally;
+mod world;
+
+use base::env::sim::SplitMix64;
+
+pub use damage::Kind;
+pub use tally::Tally;
+
+use damage::Damage;
+use world::World;
+
+/// Starts that are tried with one world: to make it costs as much as some of them.
+const STARTS_A_WORLD: u64 = 40;
+
+/// Kinds of files whose damage is not seen yet, each with the reason. To be emptied.
+const NOT_YET: [(&str, &str); 2] = [
+    ("manifest", "`manifest.json` has no checksum and no second copy (record 57)"),
+    ("uuid", "any other content of `uuid` is taken for a first start (record 57)"),
+];
+
+/// What is tried with one seed: how many starts, and only files that are damaged in this way, if it says so.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Trial {
+    /// Only this kind of damage.
+    pub only: Option<Kind>,
+}
+
+impl Trial {
+    /// A world, and starts with one damaged file each.
+    pub fn run(&self, seed: u64) -> Tally {
+        let mut rng = SplitMix64::new(seed);
+        let world = World::build(&mut rng);
+        let mut tally = Tally::default();
+        tally.judge(seed, "nothing", "sound", &start::start(&world, &world.disk(), None, true));
+        for at in 0..STARTS_A_WORLD {
+            let Some(damage) = Damage::choose(&world, &mut rng, self.only) else { continue };
+            let disk = world.disk();
+            damage.apply(&disk);
+            let began_again = at % 4 == 0;
+            let started = start::start(&world, &disk, Some(&damage), began_again);
+            let (kind, class) = (damage.kind.name(), damage.class.name());
+            if started.wrong.is_empty() || NOT_YET.iter().all(|(listed, _)| *listed != class) {
+                tally.judge(seed, kind, class, &started.named(&damage));
+            } else {
+                tally.pass_over(kind, class);
+            }
+        }
+        tally
+    }
+}

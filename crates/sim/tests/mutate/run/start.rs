@@ -1,0 +1,194 @@
+//! A start on a folder with a damaged file, and everything that it serves compared with what was promised.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use base::env::sim::SimDisk;
+use base::{CollectionId, DocKey, VbId, VbState};
+use engine::{Bucket, Fetched, Refusal, value};
+
+use super::damage::Damage;
+use super::log::Log;
+use super::world::{End, Promised, World, open, set};
+
+/// How often a value is asked for until it is there or refused.
+const MOST_LOOKS: usize = 8;
+
+/// What became of a start.
+#[derive(Debug, Default)]
+pub struct Started {
+    pub damage: String,
+    pub bucket_refused: bool,
+    pub vbuckets_refused: u64,
+    pub values_refused: u64,
+    /// Whether something is missing that nothing vouches for.
+    pub ends_lost: bool,
+    pub wrong: Vec<String>,
+}
+
+impl Started {
+    pub fn named(mut self, damage: &Damage) -> Started {
+        self.damage = damage.to_string();
+        self
+    }
+}
+
+/// What a document reads as.
+enum Read {
+    Value(Vec<u8>),
+    Nothing,
+    Refused,
+}
+
+/// Starts, compares, and does that once more after a stop if `begins_again`.
+pub fn start(world: &World, disk: &SimDisk, damage: Option<&Damage>, begins_again: bool) -> Started {
+    let mut started = Started::default();
+    let (ended, told) = Log::listen(|| {
+        catch_unwind(AssertUnwindSafe(|| {
+            let mut once = Look { world, damage, started: &mut started, has_next: false };
+            let Some(bucket) = once.open(disk) else { return };
+            once.compare(&bucket);
+            if !begins_again {
+                return;
+            }
+            // One that fails is as if the process was killed.
+            let _ = bucket.close();
+            drop(bucket);
+            let mut again = Look { world, damage, started: &mut started, has_next: true };
+            if let Some(bucket) = again.open(disk) {
+                again.compare(&bucket);
+            }
+        }))
+    });
+    if let Err(panic) = ended {
+        let what = panic.downcast_ref::<String>().map(String::as_str);
+        let what = what.or(panic.downcast_ref::<&str>().copied()).unwrap_or("no text");
+        started.wrong.push(format!("it panics: {what}"));
+    }
+    let is_refused = started.vbuckets_refused > 0 || started.values_refused > 0;
+    if is_refused && told == 0 {
+        started.wrong.push("it is refused, and nothing is logged".to_owned());
+    }
+    if damage.is_none() && (is_refused || started.bucket_refused || told > 0) {
+        started.wrong.push(format!("it is sound, and refused or {told} times warned of"));
+    }
+    started
+}
+
+/// One start.
+struct Look<'a> {
+    world: &'a World,
+    damage: Option<&'a Damage>,
+    started: &'a mut Started,
+    /// Whether a start before has added a document.
+    has_next: bool,
+}
+
+impl Look<'_> {
+    fn open(&mut self, disk: &SimDisk) -> Option<Bucket> {
+        match open(u64::from(self.has_next) + 7, disk, self.world.has_journal) {
+            Ok((bucket, _)) => Some(bucket),
+            Err(failure) => {
+                self.started.bucket_refused = true;
+                if self.damage.is_none() {
+                    self.started.wrong.push(format!("it does not open: {failure}"));
+                }
+                None
+            }
+        }
+    }
+
+    fn compare(&mut self, bucket: &Bucket) {
+        let world = self.world;
+        if bucket.uuid() != world.bucket_uuid {
+            self.started.wrong.push("the bucket has another UUID".to_owned());
+        }
+        if *bucket.manifest() != *world.manifest {
+            self.started.wrong.push(format!("another manifest, {:?}", bucket.manifest().uid()));
+        }
+        for (vb, promised) in &world.promised {
+            if bucket.with_vbucket(*vb, |vb| vb.state()) == Some(VbState::Active) {
+                self.compare_vbucket(bucket, *vb, promised);
+            } else {
+                self.started.vbuckets_refused += 1;
+            }
+        }
+    }
+
+    fn compare_vbucket(&mut self, bucket: &Bucket, vb: VbId, promised: &Promised) {
+        let of_vb = |vb: &vbucket::VBucket| (vb.uuid(), vb.high_seqno(), vb.documents());
+        let (uuid, high_seqno, documents) = bucket.with_vbucket(vb, of_vb).expect("it is active");
+        let is_new = uuid != promised.uuid;
+        let (mut wrong, mut refused) = (Vec::new(), 0);
+        for ((collection, name), values) in &promised.documents {
+            let expected = values.last().and_then(Option::as_ref);
+            match (read(bucket, vb, *collection, name), expected) {
+                (Read::Value(found), Some(expected)) if found == *expected => {}
+                (Read::Nothing, None) => {}
+                (Read::Refused, _) => refused += 1,
+                (Read::Nothing, Some(_)) => wrong.push(format!("{name} is absent")),
+                (Read::Value(found), _) => {
+                    let at = values.iter().position(|value| value.as_ref() == Some(&found));
+                    wrong.push(match at {
+                        Some(at) => format!("{name} is as it was at {at} of {}", values.len()),
+                        None => format!("{name} is what it never was"),
+                    });
+                }
+            }
+        }
+        self.started.values_refused += refused;
+        let expected =
+            promised.live() as u64 + u64::from(self.has_next && documents > promised.live() as u64);
+        if documents != expected && wrong.is_empty() && refused == 0 {
+            wrong.push(format!("{documents} documents instead of {expected}"));
+        }
+        if !is_new && high_seqno < promised.high_seqno {
+            wrong.push(format!("goes on from seqno {high_seqno}, not {}", promised.high_seqno));
+        }
+        let is_end = is_new && self.damage.is_some_and(|damage| damage.is_unvouched);
+        if is_end && !wrong.is_empty() && !wrong.iter().any(|what| what.contains("never")) {
+            self.started.ends_lost = true;
+            wrong.clear();
+        }
+        if self.world.end == End::Killed && !is_new && !self.has_next {
+            wrong.push("its history goes on after a crash".to_owned());
+        }
+        self.add_next(bucket, vb, promised, &mut wrong);
+        self.started.wrong.extend(wrong.into_iter().map(|what| format!("{vb}: {what}")));
+    }
+
+    /// No change is given what another one had.
+    fn add_next(&self, bucket: &Bucket, vb: VbId, promised: &Promised, wrong: &mut Vec<String>) {
+        if self.has_next {
+            return;
+        }
+        match bucket.store(vb, &set(DocKey::new(b"next"), b"1"), bucket.now()) {
+            Ok(next) if promised.given.contains(&(next.uuid.0, next.seqno.0)) => {
+                wrong.push(format!("seqno {} of {} is given to another change", next.seqno, next.uuid));
+            }
+            Ok(_) => {}
+            Err(refusal) => wrong.push(format!("it takes no changes: {refusal:?}")),
+        }
+    }
+}
+
+fn read(bucket: &Bucket, vb: VbId, collection: CollectionId, name: &str) -> Read {
+    let key = DocKey { collection, key: name.as_bytes() };
+    for _ in 0..MOST_LOOKS {
+        match bucket.get(vb, key, bucket.now()) {
+            Ok(found) => {
+                return value::plain(&found.version)
+                    .map_or(Read::Refused, |plain| Read::Value(plain.into_owned()));
+            }
+            Err(Refusal::NotFound) => return Read::Nothing,
+            Err(Refusal::NotResident) => {
+                let Ok(fetch) = bucket.fetch(vb, key) else { return Read::Refused };
+                bucket.fetch_step();
+                if matches!(fetch.try_take(), Some(Fetched::Failed)) {
+                    return Read::Refused;
+                }
+            }
+            Err(_) => return Read::Refused,
+        }
+    }
+    Read::Refused
+}

@@ -1,0 +1,217 @@
+//! A bucket that was written to, filed, compacted, stopped and killed, what its folder held then and some time before, and
+//! what was promised.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::env::sim::{SimDisk, SimHandles, SplitMix64};
+use base::env::{Disk, OpenMode};
+use base::{Cas, CollectionId, Datatype, DocKey, ScopeId, Seqno, VbId, VbUuid};
+use engine::{Bucket, BucketConfig, CompactRequest, Failure, StoreMode, StoreRequest};
+use kvstore::{CouchConfig, Journaled, JournaledConfig, KvStore};
+use vbucket::{Collection, Manifest, ManifestUid, Scope};
+
+pub const DIR: &str = "/data/buckets/b";
+pub const VBUCKETS: u16 = 4;
+const KEYS: u64 = 12;
+/// Lives of the bucket, each ended by a stop or by being killed.
+const MOST_LIVES: u64 = 4;
+const MOST_OPS: u64 = 60;
+const MOST_VALUE_BYTES: u64 = 2500;
+/// So small that it has several segments, and fills.
+const JOURNAL_BYTES: u64 = 128 << 10;
+/// Versions of the folder that stale files come from.
+const MOST_OLDER: usize = 8;
+
+pub type Contents = BTreeMap<PathBuf, Vec<u8>>;
+
+/// How the bucket ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    Stopped,
+    Killed,
+}
+
+/// What is known of a vBucket.
+#[derive(Clone, Debug, Default)]
+pub struct Promised {
+    pub uuid: VbUuid,
+    pub high_seqno: Seqno,
+    /// All values that each document had, oldest first; `None` where it was deleted.
+    pub documents: BTreeMap<(CollectionId, String), Vec<Option<Vec<u8>>>>,
+    /// What was given to a change.
+    pub given: BTreeSet<(u64, u64)>,
+}
+
+impl Promised {
+    pub fn live(&self) -> usize {
+        self.documents.values().filter(|values| values.last().is_some_and(Option::is_some)).count()
+    }
+}
+
+pub struct World {
+    pub has_journal: bool,
+    pub end: End,
+    pub files: Contents,
+    pub older: Vec<Contents>,
+    pub bucket_uuid: String,
+    pub manifest: Arc<Manifest>,
+    pub promised: BTreeMap<VbId, Promised>,
+}
+
+pub fn open(seed: u64, disk: &SimDisk, has_journal: bool) -> Result<(Bucket, SimHandles), Failure> {
+    let handles = SimHandles::new(seed).with_disk(disk.clone());
+    let mut config = BucketConfig::new("b", DIR.into());
+    config.vbuckets = VBUCKETS;
+    let couch = CouchConfig { max_open_files: 2, ..CouchConfig::default() };
+    let store = JournaledConfig { couch, journal_bytes: JOURNAL_BYTES, ..JournaledConfig::default() };
+    let store: Arc<dyn KvStore> = match has_journal {
+        true => Arc::new(Journaled::open(handles.env(), &config.dir, store)?),
+        false => Arc::new(Journaled::without_journal(handles.env(), &config.dir, store)?),
+    };
+    let bucket = Bucket::open(config, handles.env(), store)?;
+    Ok((bucket, handles))
+}
+
+pub fn set<'a>(key: DocKey<'a>, body: &'a [u8]) -> StoreRequest<'a> {
+    StoreRequest {
+        key,
+        body,
+        datatype: Datatype::RAW,
+        flags: 0,
+        expiry: 0,
+        mode: StoreMode::Set,
+        cas: Cas::ANY,
+        preserve_expiry: false,
+    }
+}
+
+fn manifest(uid: u64, collections: u32) -> Manifest {
+    let scopes = [(0, "_default"), (8, "s")].map(|(id, name)| Scope { id: ScopeId(id), name: name.into() });
+    let named = (8..8 + collections).map(|id| (id, 8, format!("c{id}")));
+    let all = [(0, 0, "_default".to_owned())].into_iter().chain(named);
+    let all = all.map(|(id, scope, name)| Collection {
+        id: CollectionId(id),
+        scope: ScopeId(scope),
+        name,
+        max_ttl_s: None,
+    });
+    Manifest::new(ManifestUid(uid), scopes, all).expect("it is valid")
+}
+
+pub fn contents(disk: &SimDisk) -> Contents {
+    disk.contents().into_iter().collect()
+}
+
+impl World {
+    /// Decided by `rng`. Without a journal the last end is a stop: after a crash nothing vouches for the last header then.
+    pub fn build(rng: &mut SplitMix64) -> World {
+        let has_journal = rng.chance(3, 4);
+        let disk = SimDisk::new();
+        disk.create_dir_all_synced(Path::new(DIR)).expect("no fault is planned");
+        let mut world = World {
+            has_journal,
+            end: if has_journal && rng.chance(1, 2) { End::Killed } else { End::Stopped },
+            files: Contents::new(),
+            older: Vec::new(),
+            bucket_uuid: String::new(),
+            manifest: Arc::default(),
+            promised: (0..VBUCKETS).map(|vb| (VbId(vb), Promised::default())).collect(),
+        };
+        let lives = rng.between(2, MOST_LIVES);
+        for life in 1..=lives {
+            let (bucket, handles) = open(rng.next_u64(), &disk, has_journal).expect("no fault is planned");
+            world.look(&bucket);
+            if life <= 2 {
+                bucket.set_manifest(manifest(life, life as u32)).expect("it follows");
+            }
+            world.live(rng, &bucket, &handles, &disk);
+            assert!(bucket.flush_all(), "no fault is planned");
+            world.look(&bucket);
+            let is_stopped =
+                if life == lives { world.end == End::Stopped } else { !has_journal || rng.chance(1, 2) };
+            if is_stopped {
+                bucket.close().expect("no fault is planned");
+            }
+            drop(bucket);
+            if life < lives {
+                world.keep(rng, &disk);
+            }
+        }
+        world.files = contents(&disk);
+        world
+    }
+
+    /// The folder as the node left it.
+    pub fn disk(&self) -> SimDisk {
+        let disk = SimDisk::new();
+        disk.create_dir_all_synced(Path::new(DIR)).expect("no fault is planned");
+        self.files.iter().for_each(|(path, bytes)| put(&disk, path, bytes));
+        disk.sync_dir(Path::new(DIR)).expect("no fault is planned");
+        disk
+    }
+
+    fn look(&mut self, bucket: &Bucket) {
+        bucket.uuid().clone_into(&mut self.bucket_uuid);
+        self.manifest = bucket.manifest();
+        for (vb, promised) in &mut self.promised {
+            (promised.uuid, promised.high_seqno) =
+                bucket.with_vbucket(*vb, |vb| (vb.uuid(), vb.high_seqno())).expect("it has this many");
+        }
+    }
+
+    fn keep(&mut self, rng: &mut SplitMix64, disk: &SimDisk) {
+        if self.older.len() == MOST_OLDER {
+            self.older.swap_remove(rng.below(MOST_OLDER as u64) as usize);
+        }
+        self.older.push(contents(disk));
+    }
+
+    fn live(&mut self, rng: &mut SplitMix64, bucket: &Bucket, handles: &SimHandles, disk: &SimDisk) {
+        for _ in 0..rng.between(MOST_OPS / 2, MOST_OPS) {
+            handles.clock.advance(Duration::from_millis(rng.below(900)));
+            match rng.below(24) {
+                0..=14 => self.change(rng, bucket),
+                15..=18 => drop(bucket.flush_step()),
+                19..=20 => drop(bucket.file_step()),
+                21 => {
+                    let vb = VbId(rng.below(u64::from(VBUCKETS)) as u16);
+                    drop(bucket.compact(vb, CompactRequest::default()));
+                    bucket.compact_step();
+                }
+                22 => self.keep(rng, disk),
+                _ => {
+                    bucket.flush_all();
+                }
+            }
+        }
+    }
+
+    fn change(&mut self, rng: &mut SplitMix64, bucket: &Bucket) {
+        let vb = VbId(rng.below(u64::from(VBUCKETS)) as u16);
+        let promised = self.promised.get_mut(&vb).expect("it is one of them");
+        let collection = CollectionId([0, 0, 8][rng.below(3) as usize]);
+        let name = format!("k{}", rng.below(KEYS));
+        let key = DocKey { collection, key: name.as_bytes() };
+        let deletes = rng.chance(1, 6);
+        let mut value = format!("{vb} {name} {} ", promised.given.len()).into_bytes();
+        let padding = rng.below(MOST_VALUE_BYTES) as usize;
+        value.extend(std::iter::repeat_with(|| rng.next_u64() as u8).take(padding));
+        let changed = match deletes {
+            true => bucket.delete(vb, key, Cas::ANY, bucket.now()),
+            false => bucket.store(vb, &set(key, &value), bucket.now()),
+        };
+        let Ok(changed) = changed else { return };
+        promised.given.insert((changed.uuid.0, changed.seqno.0));
+        let values = promised.documents.entry((collection, name)).or_default();
+        values.push((!deletes).then_some(value));
+    }
+}
+
+pub fn put(disk: &SimDisk, path: &Path, bytes: &[u8]) {
+    let file = disk.open(path, OpenMode::Create).expect("no fault is planned");
+    let written = file.set_len(0).and_then(|()| file.write_at(bytes, 0)).and_then(|()| file.sync_data());
+    written.expect("no fault is planned");
+}
