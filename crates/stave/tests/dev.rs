@@ -136,6 +136,30 @@ fn documents_are_written_while_a_node_is_missed() {
 }
 
 #[test]
+fn a_cluster_is_measured() {
+    let dev = Dev::start(&["--nodes", "3", "--replicas", "1", "--bucket", "orders:100MiB"]);
+    let measured = Command::new(env!("CARGO_BIN_EXE_stave"))
+        .args(["bench", "--bucket", "orders", "--addr", dev.field("kv"), "--password", "password"])
+        .args([
+            "--populate",
+            "--keys",
+            "1000",
+            "--operations",
+            "3000",
+            "--connections",
+            "12",
+            "--json",
+            "--quiet",
+        ])
+        .output()
+        .expect("the binary is there");
+    let report: Value = serde_json::from_slice(&measured.stdout).expect("JSON");
+    assert_eq!((&report["populate"]["keys"], &report["operations"]), (&1000.into(), &3000.into()));
+    assert_eq!((&report["errors"], &report["misses"]), (&serde_json::json!({}), &0.into()));
+    dev.stop();
+}
+
+#[test]
 fn changes_are_followed_wherever_they_are() {
     let dev = Dev::start(&["--nodes", "3", "--replicas", "1", "--bucket", "orders:100MiB"]);
     let control = (dev.addr("control"), dev.addr("control"));

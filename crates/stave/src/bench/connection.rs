@@ -123,6 +123,12 @@ impl Connection {
         self.unsent.is_empty() && self.free.len() * 2 >= self.slots.len()
     }
 
+    /// Whether it can send at all.
+    #[inline]
+    pub fn can_send(&self) -> bool {
+        self.unsent.is_empty()
+    }
+
     /// Takes a slot for `operation`, whose request is sent next; its number is the request's opaque.
     #[inline]
     pub fn take_slot(&mut self, operation: Operation, sent_ns: u64) -> Option<u32> {

@@ -1,4 +1,5 @@
-//! The load generator: a closed loop of get and set over many connections, in the spirit of cbc-pillowfight.
+//! The load generator: get and set over many connections, in a closed loop or at a rate, in the spirit of
+//! cbc-pillowfight.
 //!
 //! It is made to be cheap, because it usually shares a machine with the server it measures: keys are computed, values
 //! are slices of one pool, a wake-up of a connection costs one read, one write and one look at the clock.
@@ -13,7 +14,9 @@ mod progress;
 mod report;
 mod resp;
 mod rng;
+mod routes;
 mod run;
+mod schedule;
 mod tally;
 mod traffic;
 mod values;

@@ -13,6 +13,8 @@ pub const MAX_PIPELINE: u32 = 4_096;
 /// Beyond this the key numbers would overflow when they are scattered.
 const MAX_KEYS: u64 = 1 << 32;
 const MAX_CONNECTIONS: u32 = 60_000;
+/// More cannot be told apart in nanoseconds.
+const MAX_RATE: f64 = 1e9;
 
 /// When a run is over.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -56,6 +58,8 @@ pub struct Plan {
     pub populate: bool,
     /// Seconds of load that are not measured.
     pub warmup_s: f64,
+    /// Operations that are begun in a second, by all threads; nothing for a closed loop.
+    pub rate: Option<f64>,
     /// When it is over.
     pub extent: Extent,
     /// Where the random numbers begin.
@@ -101,6 +105,13 @@ impl Plan {
         }
         if !(self.warmup_s >= 0.0 && self.warmup_s.is_finite()) {
             return Err(format!("--warmup {} is out of range; give 0 or more seconds", self.warmup_s));
+        }
+        if let Some(rate) = self.rate
+            && !(rate > 0.0 && rate <= MAX_RATE)
+        {
+            return Err(format!(
+                "--rate {rate} is out of range; give operations a second above 0, up to {MAX_RATE}"
+            ));
         }
         if self.durability.is_some() && self.protocol != Protocol::Couchbase {
             return Err(format!(

@@ -113,6 +113,12 @@ pub struct Report {
     pub operations: u64,
     /// Operations answered in a second.
     pub operations_per_second: f64,
+    /// Operations that were meant to begin in a second; latencies count from when each was meant to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<f64>,
+    /// Operations that were due at the end and had not begun.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_begun: Option<u64>,
     /// Gets.
     pub get: Latency,
     /// Sets.
@@ -157,6 +163,8 @@ impl Report {
             seconds: round(seconds, 3),
             operations,
             operations_per_second: round(per_second(operations, seconds), 0),
+            rate: plan.rate,
+            not_begun: plan.rate.map(|_| tally.unsent),
             get: Latency::of(&tally.gets),
             set: Latency::of(&tally.sets),
             misses: tally.misses,
@@ -218,6 +226,13 @@ impl Report {
         }
         let (operations, rate) = (thousands(self.operations), thousands(self.operations_per_second as u64));
         writeln!(out, "{operations} operations in {:.2} s: {rate} operations/s", self.seconds)?;
+        if let (Some(rate), Some(not_begun)) = (self.rate, self.not_begun) {
+            let (rate, not_begun) = (thousands(rate as u64), thousands(not_begun));
+            writeln!(
+                out,
+                "meant: {rate} operations/s, latency from when each was meant; {not_begun} due at the end"
+            )?;
+        }
         if self.operations > 0
             && let (Some(cpu_s), Some(cpu_us)) = (self.server_cpu_seconds, self.server_cpu_us_per_operation)
         {

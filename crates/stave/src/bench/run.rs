@@ -1,10 +1,11 @@
 //! A run from the first connection to the report: connect, load, warm up, measure.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use base::env::Env;
 use protocol::feature::Feature;
 
@@ -13,11 +14,13 @@ use super::cpu;
 use super::plan::{Extent, Plan};
 use super::progress::Progress;
 use super::report::{Measured, Report};
+use super::routes::Routes;
 use super::tally::Tally;
 use super::traffic::{Purpose, Source, Traffic};
+use super::wire::Protocol;
 use super::worker::{Signals, Worker};
 use crate::cli::WrongArguments;
-use crate::client::Client;
+use crate::client::{Client, Map};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -25,7 +28,8 @@ const SECOND_NS: u64 = 1_000_000_000;
 pub fn run(env: &Env, plan: &Plan, quiet: bool) -> anyhow::Result<Report> {
     plan.check().map_err(WrongArguments)?;
     let mut progress = Progress::new(quiet);
-    let mut workers = open_workers(env, plan)?;
+    let routes = Arc::new(routes(env, plan)?);
+    let mut workers = open_workers(env, plan, &routes)?;
     let loaded = if plan.populate {
         let phase = PhasePlan {
             what: "populate",
@@ -34,7 +38,7 @@ pub fn run(env: &Env, plan: &Plan, quiet: bool) -> anyhow::Result<Report> {
             warmup_s: 0.0,
             seconds: None,
         };
-        Some(run_phase(env, plan, &mut workers, &phase, &mut progress)?)
+        Some(run_phase(env, plan, &routes, &mut workers, &phase, &mut progress)?)
     } else {
         None
     };
@@ -43,12 +47,33 @@ pub fn run(env: &Env, plan: &Plan, quiet: bool) -> anyhow::Result<Report> {
         Extent::Operations(operations) => (operations, None),
     };
     let phase = PhasePlan { what: "bench", purpose: Purpose::Mix, end, warmup_s: plan.warmup_s, seconds };
-    let measured = run_phase(env, plan, &mut workers, &phase, &mut progress)?;
+    let measured = run_phase(env, plan, &routes, &mut workers, &phase, &mut progress)?;
     Ok(Report::new(plan, loaded.as_ref(), measured))
 }
 
+/// Which nodes there are. A server without a map is a node that has everything.
+fn routes(env: &Env, plan: &Plan) -> anyhow::Result<Routes> {
+    let addr = &plan.target.addr;
+    if plan.protocol != Protocol::Couchbase {
+        return Ok(Routes::new(&Map::default(), addr, 1));
+    }
+    let mut client = Client::open(env, &plan.target)?;
+    let (map, vbuckets) = (client.map()?.unwrap_or_default(), client.vbuckets());
+    let routes = Routes::new(&map, addr, vbuckets);
+    let nodes = routes.nodes().len();
+    let least = u64::from(plan.threads) * nodes as u64;
+    if u64::from(plan.connections) < least {
+        let why = format!(
+            "--connections {} is too few: each of {} threads needs one to each of {nodes} nodes; give {least} or more",
+            plan.connections, plan.threads
+        );
+        bail!(WrongArguments(why));
+    }
+    Ok(routes)
+}
+
 /// One thread's connections each; opened one after the other, which lets the server derive the log-in's key once.
-fn open_workers(env: &Env, plan: &Plan) -> anyhow::Result<Vec<Worker>> {
+fn open_workers(env: &Env, plan: &Plan, routes: &Arc<Routes>) -> anyhow::Result<Vec<Worker>> {
     let mut workers = Vec::new();
     let (mut collections, mut vbuckets) = (false, 1);
     let mut first = 0;
@@ -56,8 +81,9 @@ fn open_workers(env: &Env, plan: &Plan) -> anyhow::Result<Vec<Worker>> {
         // Threads get equal shares; the first ones take what is left over.
         let share = plan.connections / plan.threads + u32::from(number < plan.connections % plan.threads);
         let mut connections = Vec::with_capacity(share as usize);
-        for _ in 0..share {
-            let client = Client::open(env, &plan.target)?;
+        for at in 0..share as usize {
+            let addr = &routes.nodes()[at % routes.nodes().len()];
+            let client = Client::open_at(env, &plan.target, addr, plan.target.patience.0, &[])?;
             collections = client.features().has(Feature::Collections);
             vbuckets = client.vbuckets();
             let connection = Connection::new(client.into_stream(), plan.protocol, plan.pipeline);
@@ -66,7 +92,7 @@ fn open_workers(env: &Env, plan: &Plan) -> anyhow::Result<Vec<Worker>> {
         let traffic = Traffic::new(plan, number.into(), first, collections, vbuckets);
         let traffic = traffic.map_err(|why| anyhow!(why))?;
         first += u64::from(share);
-        workers.push(Worker::new(connections, traffic, env.clock.clone())?);
+        workers.push(Worker::new(connections, Arc::clone(routes), traffic, env.clock.clone())?);
     }
     Ok(workers)
 }
@@ -108,6 +134,7 @@ impl Start {
 fn run_phase(
     env: &Env,
     plan: &Plan,
+    routes: &Routes,
     workers: &mut [Worker],
     phase: &PhasePlan,
     progress: &mut Progress,
@@ -126,16 +153,19 @@ fn run_phase(
         for (number, worker) in workers.iter_mut().enumerate() {
             let (ended, signals) = (ended.clone(), &signals);
             let source = Source::new(phase.purpose, &next, phase.end);
+            let share = worker.connections() as f64 / f64::from(plan.connections);
+            let rate = plan.rate.filter(|_| phase.purpose == Purpose::Mix).map(|rate| rate * share);
             std::thread::Builder::new()
                 .name(format!("bench-{number}"))
                 .spawn_scoped(scope, move || {
                     // The receiver is gone only if another worker failed first.
-                    let _ = ended.send(worker.run(source, signals, number));
+                    let _ = ended.send(worker.run(source, rate, signals, number));
                 })
                 .context("cannot start a thread")?;
         }
         drop(ended);
-        let watch = Watch { env, plan, signals: &signals, ends: &ends, tallies: Vec::new(), progress };
+        let watch =
+            Watch { env, plan, routes, signals: &signals, ends: &ends, tallies: Vec::new(), progress };
         let outcome = watch.until_the_end(phase, start);
         signals.stop();
         progress.finish();
@@ -147,6 +177,7 @@ fn run_phase(
 struct Watch<'a> {
     env: &'a Env,
     plan: &'a Plan,
+    routes: &'a Routes,
     signals: &'a Signals,
     ends: &'a mpsc::Receiver<anyhow::Result<Tally>>,
     tallies: Vec<Tally>,
@@ -194,6 +225,7 @@ impl Watch<'_> {
                 Ok(tally) => self.tallies.push(tally?),
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
                 Err(RecvTimeoutError::Timeout) => {
+                    self.routes.renew(self.env, &self.plan.target);
                     let (now_ns, answered) = (clock.monotonic_ns(), self.signals.answered());
                     let per_second = (answered - shown) as f64 * 1e9 / (now_ns - shown_ns).max(1) as f64;
                     let done = match end {

@@ -25,6 +25,8 @@ pub struct Tally {
     pub refused: BTreeMap<u16, u64>,
     /// Operations whose connection broke before they were answered.
     pub cut: u64,
+    /// Operations that were due at the end and had not begun.
+    pub unsent: u64,
     /// Bytes received.
     pub bytes_in: u64,
     /// Bytes sent.
@@ -48,6 +50,7 @@ impl Tally {
             misses: 0,
             refused: BTreeMap::new(),
             cut: 0,
+            unsent: 0,
             bytes_in: 0,
             bytes_out: 0,
         }
@@ -83,6 +86,7 @@ impl Tally {
         self.sets.add(&other.sets).expect("all histograms have the same bounds");
         self.misses += other.misses;
         self.cut += other.cut;
+        self.unsent += other.unsent;
         self.bytes_in += other.bytes_in;
         self.bytes_out += other.bytes_out;
         for (code, count) in &other.refused {

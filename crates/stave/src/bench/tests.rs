@@ -8,8 +8,8 @@
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use base::env::{Clock, Env};
 use expect_test::expect;
@@ -18,7 +18,7 @@ use protocol::Status;
 use super::report::Measured;
 use super::tally::Tally;
 use super::*;
-use crate::client::fake_server::{FakeServer, Habits};
+use crate::client::fake_server::{FakeMap, FakeServer, Habits, SharedMap};
 
 fn plan(server: &FakeServer, protocol: Protocol) -> Plan {
     Plan {
@@ -37,6 +37,7 @@ fn plan(server: &FakeServer, protocol: Protocol) -> Plan {
         durability: None,
         populate: true,
         warmup_s: 0.0,
+        rate: None,
         extent: Extent::Operations(2_000),
         seed: 1,
         server_pid: Some(std::process::id()),
@@ -156,7 +157,61 @@ fn a_refusal_that_stays_ends_the_load() {
 fn a_node_with_a_part_of_the_vbuckets_is_explained() {
     let server = FakeServer::start(Habits { refuse_sets: (0x07, 1_000_000), ..Habits::default() });
     let error = run_plan(&plan(&server, Protocol::Couchbase)).unwrap_err().to_string();
-    assert!(error.contains("this one serves a part of the vBuckets"), "{error}");
+    assert!(
+        error.contains("serves a part of the vBuckets, and its cluster map names no other node"),
+        "{error}"
+    );
+}
+
+fn cluster() -> (SharedMap, Vec<FakeServer>) {
+    let map: SharedMap = Arc::new(Mutex::new(FakeMap { revision: 1, is_told: true, ..FakeMap::default() }));
+    let habits = Habits { cluster: Some(map.clone()), ..Habits::default() };
+    let servers = vec![FakeServer::start(habits.clone()), FakeServer::start(habits)];
+    (map, servers)
+}
+
+#[test]
+fn requests_go_to_the_node_that_has_the_vbucket() {
+    let (map, servers) = cluster();
+    map.lock().unwrap().active = 1;
+    let report = run_plan(&plan(&servers[0], Protocol::Couchbase)).unwrap();
+    assert!(report.is_clean() && report.operations == 2_000, "{:?}", report.errors);
+    assert_eq!((servers[0].keys().len(), servers[1].keys().len()), (0, 300));
+    let mut few = plan(&servers[0], Protocol::Couchbase);
+    few.connections = 3;
+    assert!(run_plan(&few).unwrap_err().to_string().contains("give 4 or more"));
+}
+
+#[test]
+fn vbuckets_that_move_are_followed() {
+    let (map, servers) = cluster();
+    // Seven questions come with the connections, and then refusals: the load has begun.
+    map.lock().unwrap().then = Some((60, 1));
+    let mut plan = plan(&servers[0], Protocol::Couchbase);
+    map.lock().unwrap().active = -1;
+    plan.extent = Extent::Operations(500);
+    let report = run_plan(&plan).unwrap();
+    let loaded = report.populate.as_ref().unwrap();
+    assert_eq!((loaded.keys, servers[1].keys().len()), (300, 300));
+    assert!(report.is_clean() && report.operations == 500, "{:?}", report.errors);
+}
+
+#[test]
+fn a_rate_is_kept_and_what_waits_counts_as_slow() {
+    let server = FakeServer::start(Habits::default());
+    let mut plan = plan(&server, Protocol::Couchbase);
+    (plan.rate, plan.extent) = (Some(4_000.0), Extent::Operations(800));
+    let report = run_plan(&plan).unwrap();
+    assert_eq!((report.operations, report.not_begun), (800, Some(0)));
+    assert!(report.seconds >= 0.15, "{}", report.seconds);
+    // All are meant to begin at once, and one follows the other: the last has waited for all.
+    (plan.rate, plan.connections, plan.threads, plan.pipeline) = (Some(1e9), 1, 1, 1);
+    plan.set_percent = 0;
+    let report = run_plan(&plan).unwrap();
+    assert!(report.get.max_us >= report.seconds * 1e6 * 0.8, "{} {}", report.get.max_us, report.seconds);
+    assert!(report.table().contains("meant: 1,000,000,000 operations/s"), "{}", report.table());
+    plan.rate = Some(0.0);
+    assert!(plan.check().unwrap_err().contains("--rate 0"));
 }
 
 /// Makes each look at it a tenth of a second later than the one before.

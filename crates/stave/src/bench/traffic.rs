@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use base::VbId;
 use base::vbucket_map::vbucket_of;
 use protocol::extras::StoreExtras;
 use protocol::frame_info::{Durability, FrameInfos};
@@ -84,6 +85,11 @@ impl<'a> Source<'a> {
         self.again.push(number);
     }
 
+    /// Whether there may be more.
+    pub fn has_more(&self) -> bool {
+        !self.claimed.is_empty() || !self.again.is_empty() || self.next.load(Ordering::Relaxed) < self.end
+    }
+
     /// Claims nothing any more.
     pub fn stop(&mut self) {
         self.end = 0;
@@ -154,6 +160,12 @@ impl Traffic {
                 Operation { kind, key: self.choice.next(&mut self.rng, self.first_connection + at as u64) }
             }
         })
+    }
+
+    /// Where the key of an operation belongs.
+    pub fn vbucket(&mut self, operation: Operation) -> VbId {
+        self.keys.write(operation.key, &mut self.key);
+        vbucket_of(self.key.plain(), self.vbuckets)
     }
 
     /// Appends the request for `operation`.

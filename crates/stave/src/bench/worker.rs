@@ -1,5 +1,6 @@
 //! One thread of the load generator: its connections, and the loop that keeps their pipelines full.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -11,8 +12,10 @@ use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
 
 use super::connection::{Connection, Loss, Slot};
+use super::routes::Routes;
+use super::schedule::Schedule;
 use super::tally::Tally;
-use super::traffic::{Kind, Purpose, Source, Traffic};
+use super::traffic::{Kind, Operation, Purpose, Source, Traffic};
 use crate::client::ClientError;
 
 const BUFFER_BYTES: usize = 256 << 10;
@@ -23,6 +26,9 @@ const LOOK_UP: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 const DRAIN_NS: u64 = 2_000_000_000;
 /// How long a load may go on being refused before it is given up.
 const PATIENCE_NS: u64 = 10_000_000_000;
+
+/// Operations for other nodes than that of the connection which drew them, for each thread.
+const MOST_PARKED: usize = 4_096;
 
 const GOING: u8 = 0;
 const MEASURING: u8 = 1;
@@ -66,6 +72,15 @@ impl Signals {
 pub struct Worker {
     poll: OwnedFd,
     connections: Vec<Option<Connection>>,
+    /// The node of each connection, and how many connections each node has.
+    node_of: Vec<usize>,
+    living: Vec<usize>,
+    routes: Arc<Routes>,
+    /// Operations that were drawn for each node and wait for a connection to it, with the moment when they were meant.
+    parked: Vec<VecDeque<(Operation, u64)>>,
+    parked_len: usize,
+    /// Where the next look for connections that can send begins.
+    turn: usize,
     traffic: Traffic,
     clock: Arc<dyn Clock>,
     inbound: Vec<u8>,
@@ -75,6 +90,8 @@ pub struct Worker {
 /// What changes while a phase goes on.
 struct Phase<'a> {
     source: Source<'a>,
+    schedule: Option<Schedule>,
+    routes: Arc<Routes>,
     tally: Tally,
     answered: u64,
     outstanding: usize,
@@ -86,9 +103,10 @@ struct Phase<'a> {
 }
 
 impl Worker {
-    /// Takes over connections that have logged in.
+    /// Takes over connections that have logged in: those to the nodes of `routes`, one after the other, again and again.
     pub fn new(
         connections: Vec<Connection>,
+        routes: Arc<Routes>,
         traffic: Traffic,
         clock: Arc<dyn Clock>,
     ) -> anyhow::Result<Worker> {
@@ -97,7 +115,17 @@ impl Worker {
             let data = epoll::EventData::new_u64(at as u64);
             epoll::add(&poll, connection.stream(), data, epoll::EventFlags::IN).context("epoll")?;
         }
+        let nodes = routes.nodes().len();
+        let node_of: Vec<usize> = (0..connections.len()).map(|at| at % nodes).collect();
+        let mut living = vec![0; nodes];
+        node_of.iter().for_each(|node| living[*node] += 1);
         Ok(Worker {
+            node_of,
+            living,
+            routes,
+            parked: vec![VecDeque::new(); nodes],
+            parked_len: 0,
+            turn: 0,
             poll,
             connections: connections.into_iter().map(Some).collect(),
             traffic,
@@ -107,12 +135,26 @@ impl Worker {
         })
     }
 
+    /// How many connections it was given.
+    pub fn connections(&self) -> usize {
+        self.connections.len()
+    }
+
     /// Runs a phase to its end: until `source` has no more and everything is answered, or until it is told to stop.
-    pub fn run(&mut self, source: Source<'_>, signals: &Signals, number: usize) -> anyhow::Result<Tally> {
+    /// At `rate` operations a second if one is given.
+    pub fn run(
+        &mut self,
+        source: Source<'_>,
+        rate: Option<f64>,
+        signals: &Signals,
+        number: usize,
+    ) -> anyhow::Result<Tally> {
         let now_ns = self.clock.monotonic_ns();
         let tally = Tally::new();
         let mut phase = Phase {
             source,
+            schedule: rate.map(|rate| Schedule::new(now_ns, rate)),
+            routes: Arc::clone(&self.routes),
             tally,
             answered: 0,
             outstanding: 0,
@@ -125,7 +167,7 @@ impl Worker {
             self.refill(at, now_ns, &mut phase);
         }
         let mut events = Vec::with_capacity(EVENTS);
-        while phase.outstanding > 0 {
+        while phase.outstanding > 0 || self.is_waiting(&phase) {
             let next = signals.stage.load(Ordering::Relaxed);
             if next == STOPPED {
                 return Ok(self.drain(phase));
@@ -134,11 +176,12 @@ impl Worker {
                 stage = next;
                 phase.tally = Tally::new();
             }
-            self.wait(&mut events)?;
+            self.wait(&mut events, self.until_next(&phase))?;
             for event in events.drain(..) {
                 let flags = event.flags;
                 self.on_event(event.data.u64() as usize, flags, &mut phase);
             }
+            self.refill_others(&mut phase);
             signals.answered[number].0.store(phase.answered, Ordering::Relaxed);
             self.give_up_if_hopeless(&phase)?;
         }
@@ -153,8 +196,66 @@ impl Worker {
         }
     }
 
-    fn wait(&self, events: &mut Vec<epoll::Event>) -> anyhow::Result<()> {
-        match epoll::wait(&self.poll, spare_capacity(events), Some(&LOOK_UP)) {
+    /// Whether something is to be sent although no answer is waited for.
+    fn is_waiting(&self, phase: &Phase<'_>) -> bool {
+        let is_scheduled = phase.schedule.is_some() && phase.source.has_more();
+        (is_scheduled || self.parked_len > 0) && self.living.iter().any(|count| *count > 0)
+    }
+
+    /// How long nothing is to be sent.
+    fn until_next(&self, phase: &Phase<'_>) -> Timespec {
+        let Some(schedule) = &phase.schedule else { return LOOK_UP };
+        match schedule.next_ns().saturating_sub(self.clock.monotonic_ns()) {
+            // It is due, and waits for a place: an answer makes one.
+            0 => LOOK_UP,
+            ns => Timespec { tv_sec: 0, tv_nsec: ns.min(LOOK_UP.tv_nsec as u64) as _ },
+        }
+    }
+
+    /// Gives work to connections that had none: what came due, and what others drew for their nodes.
+    fn refill_others(&mut self, phase: &mut Phase<'_>) {
+        if phase.schedule.is_none() && self.parked.len() < 2 {
+            return;
+        }
+        let (count, now_ns) = (self.connections.len(), self.clock.monotonic_ns());
+        self.turn = (self.turn + 1) % count.max(1);
+        for at in 0..count {
+            self.refill((self.turn + at) % count, now_ns, phase);
+        }
+    }
+
+    /// The next operation for a connection, and the moment that its latency counts from; what it draws for other nodes
+    /// is parked.
+    #[inline]
+    fn next(&mut self, at: usize, now_ns: u64, phase: &mut Phase<'_>) -> Option<(Operation, u64)> {
+        let node = self.node_of[at];
+        if let Some((operation, meant_ns)) = self.parked[node].pop_front() {
+            self.parked_len -= 1;
+            return Some((operation, if phase.schedule.is_some() { meant_ns } else { now_ns }));
+        }
+        while self.parked_len < MOST_PARKED {
+            let meant_ns = match &mut phase.schedule {
+                Some(schedule) => schedule.take(now_ns)?,
+                None => now_ns,
+            };
+            let operation = self.traffic.next(&mut phase.source, at)?;
+            if self.parked.len() == 1 {
+                return Some((operation, meant_ns));
+            }
+            match self.routes.node(self.traffic.vbucket(operation)) {
+                Some(other) if other != node && self.living[other] > 0 => {
+                    self.parked[other].push_back((operation, meant_ns));
+                    self.parked_len += 1;
+                }
+                // Nobody else can have it: this node says so.
+                _ => return Some((operation, meant_ns)),
+            }
+        }
+        None
+    }
+
+    fn wait(&self, events: &mut Vec<epoll::Event>, limit: Timespec) -> anyhow::Result<()> {
+        match epoll::wait(&self.poll, spare_capacity(events), Some(&limit)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(error).context("epoll"),
         }
@@ -190,24 +291,32 @@ impl Worker {
     /// Fills the pipeline in one write, if it is time to.
     #[inline]
     fn refill(&mut self, at: usize, now_ns: u64, phase: &mut Phase<'_>) {
-        let Some(connection) = self.connections.get_mut(at).and_then(Option::as_mut) else { return };
-        if connection.wants_requests() {
+        // Taken out of its place, so that drawing operations can look at the others.
+        let Some(mut connection) = self.connections.get_mut(at).and_then(Option::take) else { return };
+        let is_ready = match phase.schedule {
+            Some(_) => connection.can_send(),
+            None => connection.wants_requests(),
+        };
+        let mut sent = Ok(());
+        if is_ready {
             self.outbound.clear();
             while connection.has_slot()
-                && let Some(operation) = self.traffic.next(&mut phase.source, at)
-                && let Some(opaque) = connection.take_slot(operation, now_ns)
+                && let Some((operation, meant_ns)) = self.next(at, now_ns, phase)
+                && let Some(opaque) = connection.take_slot(operation, meant_ns)
             {
                 phase.outstanding += 1;
                 self.traffic.write(operation, phase.source.purpose, opaque, &mut self.outbound);
             }
             if !self.outbound.is_empty() {
                 phase.tally.bytes_out += self.outbound.len() as u64;
-                if let Err(loss) = connection.send(&self.outbound) {
-                    return self.lose(at, loss, phase);
-                }
+                sent = connection.send(&self.outbound);
             }
         }
-        self.watch(at);
+        self.connections[at] = Some(connection);
+        match sent {
+            Ok(()) => self.watch(at),
+            Err(loss) => self.lose(at, loss, phase),
+        }
     }
 
     /// Asks for a wake-up when the socket takes more, as long as something is left to send.
@@ -231,17 +340,29 @@ impl Worker {
             phase.outstanding -= connection.outstanding();
             phase.tally.cut += connection.outstanding() as u64;
             phase.lost = Some(loss);
+            self.routes.doubt();
+            let node = self.node_of[at];
+            self.living[node] -= 1;
+            if self.living[node] == 0 {
+                let parked = std::mem::take(&mut self.parked[node]);
+                self.parked_len -= parked.len();
+                phase.tally.cut += parked.len() as u64;
+            }
         }
     }
 
     /// Waits a little for what is outstanding, so that the server is not left with answers nobody reads.
     fn drain(&mut self, mut phase: Phase<'_>) -> Tally {
-        let tally = phase.tally.clone();
+        let now_ns = self.clock.monotonic_ns();
+        let mut tally = phase.tally.clone();
+        let parked = std::mem::take(&mut self.parked_len) as u64;
+        self.parked.iter_mut().for_each(VecDeque::clear);
+        tally.unsent = phase.schedule.take().map_or(0, |schedule| schedule.behind(now_ns) + parked);
         phase.source.stop();
         let deadline_ns = self.clock.monotonic_ns() + DRAIN_NS;
         let mut events = Vec::with_capacity(EVENTS);
         while phase.outstanding > 0 && self.clock.monotonic_ns() < deadline_ns {
-            if self.wait(&mut events).is_err() {
+            if self.wait(&mut events, LOOK_UP).is_err() {
                 break;
             }
             for event in events.drain(..) {
@@ -296,8 +417,13 @@ impl Phase<'_> {
     #[cold]
     fn on_refusal(&mut self, slot: Slot, status_code: u16) {
         self.tally.refused(status_code);
+        if status_code == NOT_MINE {
+            self.routes.doubt();
+        }
         if self.source.purpose == Purpose::Load {
-            let passes = Status::from_code(status_code).is_some_and(|s| s.attributes().contains(&"temp"));
+            let is_temporary = |status: Status| status.attributes().contains(&"temp");
+            let has_moved = status_code == NOT_MINE && self.routes.nodes().len() > 1;
+            let passes = has_moved || Status::from_code(status_code).is_some_and(is_temporary);
             if passes {
                 self.source.give_back(slot.operation.key);
             } else {
@@ -307,11 +433,12 @@ impl Phase<'_> {
     }
 }
 
+const NOT_MINE: u16 = Status::NotMyVbucket as u16;
+
 /// What whoever measures a cluster may not know.
 fn why_not_here(status_code: u16) -> &'static str {
     if status_code == Status::NotMyVbucket.code() {
-        "bench sends everything to the one node at --addr, and this one serves a part of the vBuckets alone, as the \
-         nodes of a cluster do; measure a node that has all of them"
+        "the node at --addr serves a part of the vBuckets, and its cluster map names no other node"
     } else {
         ""
     }

@@ -38,10 +38,11 @@ impl DurabilityFlag {
     }
 }
 
-/// Measure a server under load: a closed loop of get and set over many connections.
+/// Measure a server under load: get and set over many connections, in a closed loop or at a rate.
 ///
 /// Keys are `bench-` and a number; the bucket keeps them afterwards.
-/// Everything goes to one node, which must serve all vBuckets: one of several nodes of a cluster refuses the rest.
+/// In a cluster any node may be named: connections go to all nodes, requests to the one that is active for their key, and
+/// the cluster map is asked for again when one refuses or is gone.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Examples:
   Load a million keys, then read and write them for half a minute:
@@ -49,6 +50,8 @@ impl DurabilityFlag {
   The same against memcached, with its CPU time:
     stave bench --protocol memcached --addr 127.0.0.1:11211 --server-pid $(pidof memcached) \\
       --populate --keys 1000000 --seconds 30 --pipeline 16
+  20,000 operations a second, whatever the server does; latency counts from when each was meant to begin:
+    stave bench --rate 20000 --connections 100 --seconds 30
   Only durable writes, one at a time, as JSON:
     stave bench --set-percent 100 --durability persist-majority --json")]
 pub struct BenchFlags {
@@ -102,6 +105,9 @@ pub struct BenchFlags {
     /// Measure so many operations
     #[arg(long, short = 'n', value_name = "N")]
     operations: Option<u64>,
+    /// Begin so many operations a second (an open loop); without it each connection waits for its answers (a closed one)
+    #[arg(long, value_name = "OPS", allow_negative_numbers = true)]
+    rate: Option<f64>,
     /// Seconds of load before measuring begins
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
     warmup: f64,
@@ -152,6 +158,7 @@ impl BenchFlags {
             durability: self.durability.level(),
             populate: self.populate,
             warmup_s: self.warmup,
+            rate: self.rate,
             extent,
             seed: self.seed,
             server_pid: self.server_pid,
