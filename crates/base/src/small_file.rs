@@ -74,8 +74,14 @@ pub struct Found<T> {
     /// What is wrong with one of the two files, in words.
     pub fault: Option<String>,
     bytes: Vec<u8>,
-    /// Whether both files should be written again.
     is_uneven: bool,
+}
+
+impl<T> Found<T> {
+    /// Whether both files should be written again: they differ, or have no header.
+    pub fn is_uneven(&self) -> bool {
+        self.is_uneven
+    }
 }
 
 /// One of the two files, if it can be used.
@@ -90,6 +96,8 @@ struct One<T> {
 enum Unusable {
     Missing,
     Fault(String),
+    /// The disk refused, which says nothing of what is there.
+    Unreadable(io::Error),
 }
 
 impl SmallFile {
@@ -154,7 +162,19 @@ impl SmallFile {
         Ok(Some(found.content))
     }
 
-    /// The same, and changes nothing.
+    /// What is wrong with the file or its copy, if anything is; changes nothing.
+    pub fn fault<T>(
+        &self,
+        disk: &dyn Disk,
+        parse: impl Fn(&[u8], u16) -> Result<T, String>,
+    ) -> Option<String> {
+        match self.look(disk, parse) {
+            Ok(found) => found.and_then(|found| found.fault),
+            Err(error) => Some(error.to_string()),
+        }
+    }
+
+    /// The same as [`SmallFile::open`], and changes nothing.
     pub fn look<T>(
         &self,
         disk: &dyn Disk,
@@ -165,10 +185,13 @@ impl SmallFile {
         let damaged = |what| SmallFileError::Damaged { path: self.path(), what };
         match (first, copy) {
             (Err(Unusable::Missing), Err(Unusable::Missing)) => Ok(None),
+            (Err(Unusable::Unreadable(source)), Err(_)) => Err(self.failed("read", self.path(), source)),
+            (Err(_), Err(Unusable::Unreadable(source))) => Err(self.failed("read", self.copy_path(), source)),
             (Err(first), Err(copy)) => {
                 let what = |unusable| match unusable {
                     Unusable::Missing => "it is missing".to_owned(),
                     Unusable::Fault(what) => what,
+                    Unusable::Unreadable(error) => error.to_string(),
                 };
                 let (first, copy) = (what(first), what(copy));
                 Err(damaged(format!("{first}; and its copy {}: {copy}", self.copy_path().display())))
@@ -187,6 +210,7 @@ impl SmallFile {
             Unusable::Missing if one.generation == 0 => None,
             Unusable::Missing => other_path_says("it is missing"),
             Unusable::Fault(what) => other_path_says(&what),
+            Unusable::Unreadable(error) => other_path_says(&format!("it cannot be read: {error}")),
         };
         Found { content: one.content, fault, bytes: one.bytes, is_uneven: true }
     }
@@ -220,9 +244,12 @@ impl SmallFile {
         parse: &impl Fn(&[u8], u16) -> Result<T, String>,
     ) -> Result<One<T>, Unusable> {
         let bytes = match self.read_bytes(disk, path) {
-            Ok(bytes) => bytes,
+            Ok(Ok(bytes)) => bytes,
+            Ok(Err(len)) => {
+                return Err(Unusable::Fault(format!("its {len} bytes are more than such a file has")));
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Unusable::Missing),
-            Err(error) => return Err(Unusable::Fault(format!("it cannot be read: {error}"))),
+            Err(error) => return Err(Unusable::Unreadable(error)),
         };
         let expected = self.header(0, &[]);
         match header::unseal(&bytes, &expected).map_err(Unusable::Fault)? {
@@ -237,16 +264,17 @@ impl SmallFile {
         }
     }
 
-    fn read_bytes(&self, disk: &dyn Disk, path: &Path) -> io::Result<Vec<u8>> {
+    /// All bytes of a file, or how many there are if those are too many.
+    fn read_bytes(&self, disk: &dyn Disk, path: &Path) -> io::Result<Result<Vec<u8>, u64>> {
         let file = disk.open(path, OpenMode::Read)?;
         let len = file.len()?;
         if len > self.max_bytes + header::MAX_BYTES as u64 {
-            return Err(io::Error::other(format!("{len} bytes are more than such a file has")));
+            return Ok(Err(len));
         }
         let mut bytes = vec![0; len as usize];
         let read = file.read_at(&mut bytes, 0)?;
         bytes.truncate(read);
-        Ok(bytes)
+        Ok(Ok(bytes))
     }
 
     fn header(&self, generation: u64, content: &[u8]) -> Header {

@@ -1,6 +1,6 @@
 //! One bucket: its vBuckets in memory, its store on disk, and what joins them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -168,6 +168,8 @@ pub struct Bucket {
     pub(crate) roles: Mutex<()>,
     /// Held while a batch is written, so that no vBucket is deleted under it. Taken before any vBucket's lock.
     pub(crate) flushing: Mutex<FlushSpace>,
+    /// vBuckets that are dead because what is stored of them cannot be read, and why.
+    pub(crate) unreadable: Mutex<BTreeMap<VbId, String>>,
     /// vBuckets that were found after a crash: their histories begin anew, and that is not on disk before they are saved.
     pub(crate) crashed: Mutex<BTreeSet<VbId>>,
 }
@@ -258,6 +260,23 @@ impl Bucket {
     pub(crate) fn queue_urgent_flush(&self, shard: &mut Shard) {
         shard.tell_followers();
         shard.flush_queued = true;
+    }
+
+    /// vBuckets that are dead because what is stored of them cannot be read, and why.
+    pub fn unreadable(&self) -> Vec<(VbId, String)> {
+        let all = self.unreadable.lock().clone();
+        // Another copy may have taken its place.
+        let is_dead = |vb: VbId| {
+            let shard = self.hold(vb, Holder::Stats);
+            shard.exists && shard.vb.state() == VbState::Dead
+        };
+        all.into_iter().filter(|(vb, _)| is_dead(*vb)).collect()
+    }
+
+    /// Notes that a vBucket is dead because what is stored of it cannot be read.
+    pub(crate) fn note_dead(&self, vb: VbId, failure: &impl std::fmt::Display) {
+        tracing::error!(bucket = self.name(), %vb, %failure, "the vBucket is not served");
+        self.unreadable.lock().insert(vb, failure.to_string());
     }
 
     /// Looks at all vBuckets one after the other.

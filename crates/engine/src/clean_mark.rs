@@ -4,9 +4,10 @@
 //! that could not be read in the start after a crash is named in the mark of the next clean stop, until it is read.
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use base::VbId;
-use base::env::{Env, OpenMode};
+use base::env::{Disk, Env, OpenMode};
 use base::planted::{self, Bug};
 
 use crate::config::BucketConfig;
@@ -15,6 +16,11 @@ use crate::open::write_file;
 
 /// Present while the last stop was a clean one.
 const NAME: &str = "clean";
+/// Where it is.
+pub(crate) fn path(dir: &Path) -> PathBuf {
+    dir.join(NAME)
+}
+
 /// What an earlier version wrote: it knew of no vBuckets that were not read.
 const EARLIER: &[u8] = b"clean\n";
 const FIRST_LINE: &str = "clean 2";
@@ -32,6 +38,11 @@ pub(crate) struct LastStop {
 impl LastStop {
     pub(crate) const CLEAN: LastStop = LastStop { is_clean: true, crashed: BTreeSet::new() };
     const CRASH: LastStop = LastStop { is_clean: false, crashed: BTreeSet::new() };
+
+    /// Whether there is a mark, whatever it says of single vBuckets.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.is_clean
+    }
 
     /// Whether nothing of a vBucket can have been lost.
     pub(crate) fn was_clean_for(&self, vb: VbId) -> bool {
@@ -66,6 +77,16 @@ impl LastStop {
         env.disk.remove_file(&path).map_err(|source| Failure::io("remove", &path, source))?;
         env.disk.sync_dir(&config.dir).map_err(|source| Failure::io("sync", &config.dir, source))?;
         Ok(stop)
+    }
+
+    /// What is wrong with the mark of a bucket, if there is one; changes nothing.
+    pub(crate) fn fault(disk: &dyn Disk, dir: &Path, bucket: &str) -> Option<String> {
+        let file = disk.open(&dir.join(NAME), OpenMode::Read).ok()?;
+        let mut bytes = vec![0; MAX_BYTES];
+        match file.read_at(&mut bytes, 0) {
+            Ok(read) => LastStop::parse(&bytes[..read], bucket).err().map(str::to_owned),
+            Err(error) => Some(format!("it cannot be read: {error}")),
+        }
     }
 
     fn parse(bytes: &[u8], bucket: &str) -> Result<LastStop, &'static str> {

@@ -1,15 +1,11 @@
 //! The collections of a bucket: its manifest, which every active vBucket takes over, and what becomes of those dropped.
 
-use std::io;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use base::env::{Env, OpenMode};
 use base::{CollectionId, ScopeId, Seqno, VbId, VbState, Version};
 use parking_lot::{Mutex, RwLock};
-use serde_json::{Value, json};
 use vbucket::collections::manifest::SuccessorRefusal;
 use vbucket::{
     CollectionOps, Collections, DroppedCollection, Garbage, Held, Manifest, ManifestChange, OpenCollection,
@@ -20,15 +16,10 @@ use crate::bucket::{Bucket, Shard};
 use crate::compaction_queue::CompactRequest;
 use crate::failure::Failure;
 use crate::keeper::{Chore, ChoreId, Keeper, Next, Slice};
+use crate::manifest_file;
 use crate::refusal::Refusal;
 use crate::shard_guard::{Holder, ShardGuard};
 
-/// Holds the manifest, and ids that were never used.
-const MANIFEST_FILE: &str = "manifest.json";
-/// What it is called until it is complete.
-const UNFINISHED_FILE: &str = "manifest.json.new";
-/// The longest manifest that is read, in bytes: so many scopes and collections have no longer names.
-const MAX_FILE_BYTES: u64 = 8 << 20;
 /// Ids below are reserved.
 const FIRST_ID: u32 = 8;
 /// Items that are looked at under a vBucket's lock at once.
@@ -67,6 +58,17 @@ pub(crate) struct BucketManifest {
     is_dropping: AtomicBool,
 }
 
+impl Default for BucketManifest {
+    fn default() -> BucketManifest {
+        BucketManifest {
+            present: RwLock::default(),
+            next_ids: Mutex::default(),
+            // A vBucket may have found something.
+            is_dropping: AtomicBool::new(true),
+        }
+    }
+}
+
 impl Default for NextIds {
     fn default() -> NextIds {
         NextIds { scope: ScopeId(FIRST_ID), collection: CollectionId(FIRST_ID) }
@@ -86,21 +88,10 @@ impl NextIds {
 }
 
 impl BucketManifest {
-    /// Reads it from the bucket's folder; a bucket that has none has the default one.
-    pub(crate) fn open(env: &Env, dir: &Path) -> Result<BucketManifest, Failure> {
-        let (manifest, next_ids) = match read_file(env, &dir.join(MANIFEST_FILE))? {
-            Some(bytes) => parse(&bytes).map_err(|what| {
-                let source = io::Error::new(io::ErrorKind::InvalidData, what);
-                Failure::io("read", &dir.join(MANIFEST_FILE), source)
-            })?,
-            None => (Manifest::default(), NextIds::default()),
-        };
-        Ok(BucketManifest {
-            present: RwLock::new(Arc::new(manifest)),
-            next_ids: Mutex::new(next_ids),
-            // A vBucket may have found something.
-            is_dropping: AtomicBool::new(true),
-        })
+    /// Puts what was found on disk in the place of the default, before anybody has seen it.
+    pub(crate) fn begin_with(&self, (manifest, next_ids): (Manifest, NextIds)) {
+        *self.next_ids.lock() = next_ids;
+        *self.present.write() = Arc::new(manifest);
     }
 
     /// Has the eraser look, if something of a vBucket that took events is dropped.
@@ -108,34 +99,6 @@ impl BucketManifest {
         if !vb.collections().dropped().is_empty() && !self.is_dropping.swap(true, Ordering::Relaxed) {
             keeper.wake(ChoreId::Eraser);
         }
-    }
-}
-
-fn parse(bytes: &[u8]) -> Result<(Manifest, NextIds), String> {
-    let value: Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-    let manifest = value.get("manifest").ok_or("it has no manifest")?.to_string();
-    let manifest = Manifest::parse(manifest.as_bytes()).map_err(|error| error.to_string())?;
-    let id = |name: &str| {
-        let id = value.get(name).and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());
-        id.ok_or(format!("{name} is no id"))
-    };
-    let ids = NextIds { scope: ScopeId(id("next_scope")?), collection: CollectionId(id("next_collection")?) };
-    Ok((manifest, ids))
-}
-
-fn read_file(env: &Env, path: &Path) -> Result<Option<Vec<u8>>, Failure> {
-    let read = || {
-        let file = env.disk.open(path, OpenMode::Read)?;
-        let len = file.len()?.min(MAX_FILE_BYTES);
-        let mut bytes = vec![0; len as usize];
-        let read = file.read_at(&mut bytes, 0)?;
-        bytes.truncate(read);
-        Ok::<_, io::Error>(bytes)
-    };
-    match read() {
-        Ok(bytes) => Ok(Some(bytes)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(Failure::io("read", path, source)),
     }
 }
 
@@ -187,7 +150,8 @@ impl Bucket {
         }
         present.check_successor(&new).map_err(ManifestRefusal::Successor)?;
         let ids = next_ids.above(&new);
-        self.save_manifest(&new, ids).map_err(ManifestRefusal::Failure)?;
+        manifest_file::save(&self.env, &self.config.dir, &self.uuid, &new, ids)
+            .map_err(ManifestRefusal::Failure)?;
         *next_ids = ids;
         let new = Arc::new(new);
         let change = ManifestChange::between(&present, &new);
@@ -227,19 +191,6 @@ impl Bucket {
         self.manifest.note_dropped(&shard.vb, &self.keeper);
         self.queue_flush(shard);
         Some(left)
-    }
-
-    fn save_manifest(&self, manifest: &Manifest, ids: NextIds) -> Result<(), Failure> {
-        let (dir, disk) = (&self.config.dir, &self.env.disk);
-        let [path, unfinished]: [PathBuf; 2] = [MANIFEST_FILE, UNFINISHED_FILE].map(|name| dir.join(name));
-        let text = json!({
-            "manifest": manifest.to_json(),
-            "next_scope": ids.scope.0,
-            "next_collection": ids.collection.0,
-        });
-        crate::open::write_file(&self.env, &unfinished, text.to_string().as_bytes())?;
-        disk.rename(&unfinished, &path).map_err(|source| Failure::io("rename", &unfinished, source))?;
-        disk.sync_dir(dir).map_err(|source| Failure::io("sync", dir, source))
     }
 
     /// Why a collection that a vBucket does not have cannot be used: it may be on its way there.

@@ -16,6 +16,9 @@ pub enum Failure {
         /// What the system said.
         source: io::Error,
     },
+    /// A small file of the bucket itself, or both of its copies.
+    #[error(transparent)]
+    SmallFile(#[from] base::SmallFileError),
     /// The store of documents.
     #[error(transparent)]
     Store(#[from] kvstore::Failure),

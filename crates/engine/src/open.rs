@@ -29,7 +29,9 @@ use crate::failure::Failure;
 use crate::filer::Filer;
 use crate::flush_queue::{FlushQueue, Pace};
 use crate::flusher::Progress;
+use crate::identity;
 use crate::keeper::Keeper;
+use crate::manifest_file;
 use crate::memory::MemoryAccount;
 use crate::persistence::PersistenceWaiters;
 use crate::replica::Replicas;
@@ -41,8 +43,6 @@ use crate::warmup::Warmup;
 
 /// How often a stop tries to save what the disk refused.
 const FLUSH_TRIES: usize = 3;
-/// Holds the bucket's identity.
-const UUID_FILE: &str = "uuid";
 
 impl Bucket {
     /// Opens a bucket and loads it: its documents, and their values as far as the memory allows. Nobody else has to
@@ -66,14 +66,14 @@ impl Bucket {
         env.disk
             .create_dir_all_synced(&config.dir)
             .map_err(|source| Failure::io("create", &config.dir, source))?;
-        let uuid = identity(&config, &env)?;
+        let identity = identity::of_bucket(&env, &config.dir)?;
         let is_ephemeral = config.kind == BucketKind::Ephemeral;
         let stop = if is_ephemeral {
             LastStop::CLEAN
         } else {
-            LastStop::take(&config, &env, &uuid, store.was_closed())?
+            LastStop::take(&config, &env, &identity.uuid, store.was_closed())?
         };
-        let manifest = BucketManifest::open(&env, &config.dir)?;
+        let manifest = manifest_file::find(&env, &config.dir, identity.owner())?;
         let settings = Arc::new(config.settings.clone());
         settings.put(Key::MaxSize, config.quota_bytes);
         if is_ephemeral {
@@ -106,7 +106,7 @@ impl Bucket {
             lock_clock: LockClock::default(),
             memory: MemoryAccount::new(settings.clone(), context.heap.clone()),
             settings,
-            manifest,
+            manifest: BucketManifest::default(),
             keeper: Keeper::default(),
             expiry: ExpiryCounters::default(),
             compression: CompressionCounters::default(),
@@ -114,7 +114,7 @@ impl Bucket {
             purged: PurgeCounters::default(),
             relief: CheckpointRelief::default(),
             shards: shards.collect(),
-            uuid,
+            uuid: identity.uuid,
             context,
             waiters: PersistenceWaiters::default(),
             parked: PersistenceWaiters::default(),
@@ -131,17 +131,18 @@ impl Bucket {
             sync_deadlines: SyncDeadlines::default(),
             roles: Mutex::new(()),
             flushing: Mutex::default(),
+            unreadable: Mutex::default(),
             crashed: Mutex::default(),
             env,
             config,
         };
         bucket.set_checkpoint_limits();
         bucket.follow_filter_settings();
-        bucket.find_vbuckets(&stop)?;
+        bucket.find_vbuckets(&stop, manifest)?;
         Ok(bucket)
     }
 
-    fn find_vbuckets(&self, stop: &LastStop) -> Result<(), Failure> {
+    fn find_vbuckets(&self, stop: &LastStop, mut manifest: manifest_file::Found) -> Result<(), Failure> {
         for (vb, found) in self.store.states()? {
             if vb.0 >= self.vbuckets() {
                 tracing::error!(bucket = self.name(), %vb, "a file of a vBucket that this bucket does not have is left alone");
@@ -151,6 +152,7 @@ impl Bucket {
             shard.had_role = true;
             match found {
                 Ok(stored) => {
+                    manifest.compare(&stored.manifest);
                     let counts = stored.counts;
                     shard.vb = VBucket::new(vb, &self.context, self.origin(stored));
                     if counts.documents + counts.tombstones > 0 || shard.vb.high_seqno() > Seqno(0) {
@@ -159,7 +161,7 @@ impl Bucket {
                     }
                 }
                 Err(failure) => {
-                    tracing::error!(bucket = self.name(), %vb, %failure, "the vBucket is not served");
+                    self.note_dead(vb, &failure);
                     self.warmup.count_failed();
                     shard.vb = dead(vb, &self.context, &self.env);
                 }
@@ -174,12 +176,22 @@ impl Bucket {
                 self.queue_flush(&mut shard);
             }
         }
+        self.manifest.begin_with(manifest.settle(&self.env, &self.config.dir, &self.uuid)?);
         // What was decided before the stop and did not get to all of them.
         let manifest = self.manifest();
         for vb in (0..self.vbuckets()).map(VbId) {
             drop(self.take_over_manifest(&mut self.hold(vb, Holder::Roles), &manifest, None));
         }
         self.warmup.found_all(self.env.clock.monotonic());
+        let warmup = self.warmup_stats();
+        tracing::info!(
+            bucket = self.name(),
+            was_stopped_cleanly = stop.is_clean(),
+            with_documents = warmup.vbuckets,
+            dead = warmup.vbuckets_failed,
+            from_journal_bytes = self.store.stats().unfiled_bytes,
+            "the bucket is open"
+        );
         Ok(())
     }
 
@@ -253,20 +265,4 @@ pub(crate) fn write_file(env: &Env, path: &Path, bytes: &[u8]) -> Result<(), Fai
         file.sync_data()
     };
     write().map_err(|source| Failure::io("write", path, source))
-}
-
-/// The bucket's identity, made at the first start.
-fn identity(config: &BucketConfig, env: &Env) -> Result<String, Failure> {
-    let path = config.dir.join(UUID_FILE);
-    if let Ok(file) = env.disk.open(&path, OpenMode::Read) {
-        let mut bytes = [0; 32];
-        let read = file.read_at(&mut bytes, 0).map_err(|source| Failure::io("read", &path, source))?;
-        if read == 32 && bytes.iter().all(u8::is_ascii_hexdigit) {
-            return Ok(String::from_utf8_lossy(&bytes).into_owned());
-        }
-    }
-    let uuid = format!("{:016x}{:016x}", env.random.next_u64(), env.random.next_u64());
-    write_file(env, &path, uuid.as_bytes())?;
-    env.disk.sync_dir(&config.dir).map_err(|source| Failure::io("sync", &config.dir, source))?;
-    Ok(uuid)
 }

@@ -100,7 +100,7 @@ impl Bucket {
             // The bucket is being closed: nobody will ask.
             Ok(None) => Ok(()),
             Err(failure) => {
-                tracing::error!(bucket = self.name(), %vb, %failure, "the vBucket is not served");
+                self.note_dead(vb, &failure);
                 let old = self.hold(vb, Holder::Roles).replace(dead(vb, &self.context, &self.env));
                 drop(old);
                 Err(failure)

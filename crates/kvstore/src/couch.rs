@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use base::env::{Env, GroupSync, OpenMode};
-use base::{CollectionId, DocKey, Seqno, VbId, Version};
+use base::{CollectionId, DocKey, RateLimit, Seqno, VbId, Version};
 use couchstore::{Scratch, Snapshot};
 use parking_lot::Mutex;
 
@@ -96,6 +96,7 @@ pub struct Couch {
     saves: AtomicU64,
     items_saved: AtomicU64,
     failures: AtomicU64,
+    failed: RateLimit,
 }
 
 /// One vBucket. Whoever writes holds the slot's lock, over syncs too; readers take only the latest commit.
@@ -253,6 +254,7 @@ impl Couch {
             saves: AtomicU64::new(0),
             items_saved: AtomicU64::new(0),
             failures: AtomicU64::new(0),
+            failed: RateLimit::new(),
         })
     }
 
@@ -283,7 +285,9 @@ impl Couch {
     ) -> Result<T, Failure> {
         if let Err(failure) = &result {
             self.failures.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(%failure, "storage");
+            if let Some(left_out) = self.failed.admit(self.env.clock.monotonic()) {
+                tracing::warn!(%failure, left_out, "a file cannot be read or written");
+            }
             if vbucket.close(slot, true) {
                 self.open_files.forget(vb);
             }

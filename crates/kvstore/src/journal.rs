@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::env::{Disk, Env};
-use base::{VbId, Version};
+use base::{RateLimit, VbId, Version};
 use parking_lot::Mutex;
 
 pub use check::{JournalReport, SegmentReport, check_journal};
@@ -225,6 +225,7 @@ pub struct Journal {
     /// What [`Journal::release`] was told.
     needed: AtomicU64,
     counters: Counters,
+    given_up: RateLimit,
 }
 
 impl Journal {

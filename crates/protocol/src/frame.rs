@@ -82,9 +82,28 @@ pub enum FrameError {
     },
 }
 
+/// What a TLS record with a handshake begins with (RFC 8446, section 5.1).
+const TLS_HANDSHAKE: u8 = 0x16;
+
+/// Whether a method of HTTP begins so: GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS, CONNECT, TRACE; or the preface of
+/// HTTP/2.
+fn is_http(byte: u8) -> bool {
+    b"GHPDOCT".contains(&byte)
+}
+
 impl fmt::Display for FrameError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
+            FrameError::Magic(TLS_HANDSHAKE) => f.write_str(
+                "0x16 is not a magic but begins a TLS handshake: this port speaks without TLS, so connect with \
+                 couchbase:// instead of couchbases://",
+            ),
+            FrameError::Magic(byte) if is_http(byte) => write!(
+                f,
+                "0x{byte:02x} is not a magic but {:?}, as HTTP begins: this port speaks the KV protocol, and HTTP has \
+                 another port (--http)",
+                char::from(byte)
+            ),
             FrameError::Magic(byte) => write!(f, "0x{byte:02x} is not a magic that a client may send"),
             FrameError::BodyTooLarge { body_bytes, limit_bytes } => {
                 write!(f, "a body of {body_bytes} bytes exceeds the limit of {limit_bytes}")

@@ -1,8 +1,11 @@
 //! The time a request took in the server, squeezed into 16 bits (BinaryProtocol.md, Server Duration).
 
-/// Encodes microseconds: `(2 t) ^ (1 / 1.74)`, at most what 16 bits hold (about two minutes).
+/// Clients take less for 0, as if nobody had measured.
+const LEAST_US: u64 = 2;
+
+/// Encodes microseconds: `(2 t) ^ (1 / 1.74)`, at least 2 us, at most what 16 bits hold (about two minutes).
 pub fn encode(micros: u64) -> u16 {
-    let encoded = (micros as f64 * 2.0).powf(1.0 / 1.74);
+    let encoded = (micros.max(LEAST_US) as f64 * 2.0).powf(1.0 / 1.74);
     if encoded >= f64::from(u16::MAX) { u16::MAX } else { encoded as u16 }
 }
 
@@ -17,12 +20,17 @@ mod tests {
 
     #[test]
     fn comes_back_within_the_coarseness_of_the_encoding() {
-        for micros in [0u64, 1, 10, 1_000, 30_000, 1_000_000, 60_000_000] {
+        for micros in [2u64, 3, 10, 1_000, 30_000, 1_000_000, 60_000_000] {
             let back = decode(encode(micros));
             let step = decode(encode(micros).saturating_add(1)) - back;
             assert!((micros as f64 - back).abs() <= step.max(0.5), "{micros} us came back as {back}");
         }
         assert_eq!(encode(u64::MAX), u16::MAX);
-        assert_eq!(encode(0), 0);
+    }
+
+    #[test]
+    fn no_time_at_all_is_told_as_a_little() {
+        assert_eq!((encode(0), encode(1)), (encode(2), encode(2)));
+        assert!(decode(encode(0)) as u64 > 0, "clients cut off what is behind the point");
     }
 }

@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let config = Config::new(settings, PathBuf::from("data"), 2, || "password".to_owned())?;
     let server = server::serve(config, Env::real())?;
     println!("{}", server.ready_line());
-    server.wait_for_signal();
+    server.next_signal();
     server.stop()?;
     Ok(())
 }

@@ -1,11 +1,10 @@
-//! The buckets that were made while the node ran: a file of the data directory, replaced as a whole.
+//! The buckets that were made while the node ran: a small file of the data directory (record 57).
 
 use std::collections::BTreeMap;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use base::DurabilityLevel;
-use base::env::{Env, OpenMode};
+use base::env::Env;
+use base::{DurabilityLevel, SmallFile, SmallFileError};
 use engine::settings::{Key, SETTINGS, Settings};
 use serde::{Deserialize, Serialize};
 
@@ -13,23 +12,17 @@ use crate::config::{BucketSpec, Hints};
 use crate::naming;
 
 const FILE: &str = "buckets.json";
-/// What is written before it takes the place of the file.
-const NEXT: &str = "buckets.json.next";
 /// More than this is no list of ours.
 const MAX_BYTES: u64 = 4 << 20;
 
-/// Why the list cannot be read or written.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot {operation} {}: {source}", path.display())]
-pub struct ListError {
-    operation: &'static str,
-    path: PathBuf,
-    source: io::Error,
+/// The file that holds the list of a data directory.
+pub(crate) fn file(folder: &Path) -> SmallFile {
+    SmallFile::new(folder, FILE).at_most(MAX_BYTES)
 }
 
 /// The list. What is in memory is what is in the file.
 pub struct BucketList {
-    folder: PathBuf,
+    file: SmallFile,
     content: Content,
 }
 
@@ -93,6 +86,20 @@ impl Entry {
     }
 }
 
+/// Understands the file's content.
+fn parse(bytes: &[u8], _version: u16) -> Result<Content, String> {
+    let content: Content = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    match content.buckets.iter().find(|entry| entry.spec().is_none()) {
+        None => Ok(content),
+        Some(entry) => Err(format!("bucket {:?} has settings that this version does not have", entry.name)),
+    }
+}
+
+/// What is wrong with a list, if anything is.
+pub(crate) fn check(bytes: &[u8], version: u16) -> Result<(), String> {
+    parse(bytes, version).map(drop)
+}
+
 /// What a bucket is, as JSON.
 pub(crate) fn to_json(spec: &BucketSpec) -> serde_json::Value {
     serde_json::to_value(Entry::of(spec)).unwrap_or_default()
@@ -106,28 +113,21 @@ pub(crate) fn from_json(json: &serde_json::Value) -> Option<BucketSpec> {
 impl BucketList {
     /// Reads the list of a data directory; an empty one if there is none. A list that cannot be understood is an
     /// error: its buckets would be missing.
-    pub fn read(folder: &Path, env: &Env) -> Result<BucketList, ListError> {
-        let path = folder.join(FILE);
-        let failed = |operation, source| ListError { operation, path: path.clone(), source };
-        let content = match env.disk.open(&path, OpenMode::Read) {
-            Ok(file) => {
-                let len = file.len().map_err(|source| failed("read", source))?;
-                let too_long = || io::Error::other("it is too long to be a list of buckets");
-                let len = usize::try_from(len).ok().filter(|len| *len as u64 <= MAX_BYTES);
-                let mut bytes = vec![0; len.ok_or_else(|| failed("read", too_long()))?];
-                let read = file.read_at(&mut bytes, 0).map_err(|source| failed("read", source))?;
-                serde_json::from_slice(&bytes[..read])
-                    .map_err(|error| failed("understand", io::Error::other(error)))?
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Content::default(),
-            Err(error) => return Err(failed("read", error)),
-        };
-        let list = BucketList { folder: folder.to_owned(), content };
-        if let Some(entry) = list.content.buckets.iter().find(|entry| entry.spec().is_none()) {
-            let what = format!("bucket {:?} has settings that this version does not have", entry.name);
-            return Err(failed("understand", io::Error::other(what)));
-        }
-        Ok(list)
+    pub fn read(folder: &Path, env: &Env) -> Result<BucketList, SmallFileError> {
+        let file = file(folder);
+        let found = file.open(&*env.disk, parse, |fault| tracing::error!("{fault}"))?;
+        Ok(BucketList { file, content: found.unwrap_or_default() })
+    }
+
+    /// A list in the place of one that is damaged, of the buckets that were found. It is written with the next change.
+    pub(crate) fn of_found(folder: &Path, specs: &[BucketSpec]) -> BucketList {
+        let content = Content { buckets: specs.iter().map(Entry::of).collect(), removing: Vec::new() };
+        BucketList { file: file(folder), content }
+    }
+
+    /// Writes it as it is.
+    pub(crate) fn write(&mut self, env: &Env) -> Result<(), SmallFileError> {
+        self.replace(self.content.clone(), env)
     }
 
     /// The buckets that were made while the node ran.
@@ -146,7 +146,7 @@ impl BucketList {
     }
 
     /// Adds a bucket, or what it is now, durably.
-    pub fn put(&mut self, spec: &BucketSpec, env: &Env) -> Result<(), ListError> {
+    pub fn put(&mut self, spec: &BucketSpec, env: &Env) -> Result<(), SmallFileError> {
         let mut content = self.content.clone();
         content.buckets.retain(|entry| entry.name != spec.name);
         content.buckets.push(Entry::of(spec));
@@ -154,7 +154,7 @@ impl BucketList {
     }
 
     /// Notes durably that a bucket is deleted: from now on its files only wait to be removed.
-    pub fn begin_removal(&mut self, name: &str, env: &Env) -> Result<(), ListError> {
+    pub fn begin_removal(&mut self, name: &str, env: &Env) -> Result<(), SmallFileError> {
         let mut content = self.content.clone();
         content.buckets.retain(|entry| entry.name != name);
         content.removing.retain(|other| other != name);
@@ -163,24 +163,16 @@ impl BucketList {
     }
 
     /// Notes that the files of a deleted bucket are gone.
-    pub fn end_removal(&mut self, name: &str, env: &Env) -> Result<(), ListError> {
+    pub fn end_removal(&mut self, name: &str, env: &Env) -> Result<(), SmallFileError> {
         let mut content = self.content.clone();
         content.removing.retain(|other| other != name);
         self.replace(content, env)
     }
 
-    fn replace(&mut self, content: Content, env: &Env) -> Result<(), ListError> {
-        let next = self.folder.join(NEXT);
-        let write = || -> io::Result<()> {
-            let bytes = serde_json::to_vec_pretty(&content).map_err(io::Error::other)?;
-            let file = env.disk.open(&next, OpenMode::Create)?;
-            file.set_len(0)?;
-            file.write_at(&bytes, 0)?;
-            file.sync_data()?;
-            env.disk.rename(&next, &self.folder.join(FILE))?;
-            env.disk.sync_dir(&self.folder)
-        };
-        write().map_err(|source| ListError { operation: "write", path: self.folder.join(FILE), source })?;
+    fn replace(&mut self, content: Content, env: &Env) -> Result<(), SmallFileError> {
+        // All of it is made of names, numbers and words.
+        let bytes = serde_json::to_vec_pretty(&content).unwrap_or_default();
+        self.file.write(&*env.disk, &bytes)?;
         self.content = content;
         Ok(())
     }
@@ -188,6 +180,7 @@ impl BucketList {
 
 #[cfg(test)]
 mod tests {
+    use base::env::OpenMode;
     use engine::BucketKind;
 
     use super::*;
@@ -230,7 +223,7 @@ mod tests {
             file.set_len(0).expect("writable");
             file.write_at(text.as_bytes(), 0).expect("writable");
             let error = BucketList::read(folder, &env).err().expect(text).to_string();
-            assert!(error.contains("understand /data/buckets.json"), "{error}");
+            assert!(error.contains("/data/buckets.json cannot be used"), "{error}");
         }
     }
 }

@@ -268,6 +268,8 @@ pub struct Settings {
     pub etcd_cert: Option<PathBuf>,
     /// The key of that certificate.
     pub etcd_key: Option<PathBuf>,
+    /// How much is logged: error, warn, info or debug.
+    pub log: Option<String>,
     /// So many seconds the files of a bucket that the cluster deleted are kept.
     pub quarantine_s: Option<u64>,
     /// Buckets that need more words, beside those in `buckets`.
@@ -325,6 +327,7 @@ impl Settings {
             etcd_ca: self.etcd_ca.or(other.etcd_ca),
             etcd_cert: self.etcd_cert.or(other.etcd_cert),
             etcd_key: self.etcd_key.or(other.etcd_key),
+            log: self.log.or(other.log),
             quarantine_s: self.quarantine_s.or(other.quarantine_s),
             user: if self.user.is_empty() { other.user } else { self.user },
             descriptors: self.descriptors.or(other.descriptors),

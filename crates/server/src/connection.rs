@@ -60,6 +60,8 @@ pub enum CloseReason {
     Replaced,
     /// The selected bucket was deleted.
     BucketGone,
+    /// The user is not there any more, or has another password or other rights.
+    UserChanged,
     /// The node must not serve any more what it has just done.
     Fenced,
     /// The network failed.
@@ -82,6 +84,7 @@ impl fmt::Display for CloseReason {
             CloseReason::HeldMost => {
                 f.write_str("memory for connections was short, and this one held most of it")
             }
+            CloseReason::UserChanged => f.write_str("its user was changed"),
             CloseReason::BucketGone => f.write_str("its bucket was deleted"),
             CloseReason::Replaced => f.write_str("another connection took its name"),
             CloseReason::Fenced => f.write_str("the node's lease ended before the answer"),
@@ -361,6 +364,10 @@ impl Connection {
     /// Looks at what may be different about the node: closes if the selected bucket is gone, and tells a client that
     /// wants to know, and may be told now, of a cluster map that it does not have.
     pub fn hear(&mut self, may_push: bool, out: &mut Output) {
+        if self.session.user.as_ref().is_some_and(|user| !self.node.users().is_current(user)) {
+            self.closing = self.closing.or(Some(CloseReason::UserChanged));
+            return;
+        }
         if let Some(bucket) = &self.session.bucket {
             let is_served = self.node.bucket(bucket.name()).is_some_and(|there| Arc::ptr_eq(&there, bucket));
             if !is_served {

@@ -6,7 +6,8 @@ use std::io;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use base::env::{Env, OpenMode};
+use base::env::Env;
+use base::{SmallFile, SmallFileError};
 
 /// Why the folder cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +22,9 @@ pub enum DataDirError {
         /// What the system said.
         source: io::Error,
     },
+    /// A small file in it.
+    #[error(transparent)]
+    SmallFile(#[from] SmallFileError),
     /// Somebody else has it.
     #[error("{} is in use by another process: stop it, or choose another folder with --data", path.display())]
     InUse {
@@ -111,24 +115,33 @@ impl DataDir {
 
     /// A number that is larger at each start: clients ignore a cluster map that is not newer than the one they have.
     pub fn next_revision(&self, env: &Env) -> Result<i64, DataDirError> {
-        let path = self.path.join(REVISION);
-        let next = self.read_revision(env).unwrap_or(0) + 1;
-        let write = || {
-            let file = env.disk.open(&path, OpenMode::Create)?;
-            file.write_at(format!("{next:020}\n").as_bytes(), 0)?;
-            file.sync_data()?;
-            env.disk.sync_dir(&self.path)
+        let file = revision_file(&self.path);
+        let last = match file.open(&*env.disk, parse_revision, |fault| tracing::error!("{fault}")) {
+            Ok(last) => last.unwrap_or(0),
+            Err(error) if error.is_damage() => {
+                // Nobody started so often.
+                let revision = i64::from(env.clock.unix_s());
+                tracing::error!(%error, revision, "the count of starts is lost, and goes on with a higher number");
+                revision
+            }
+            Err(error) => return Err(error.into()),
         };
-        write().map_err(|source| DataDirError::Io { operation: "write", path: path.clone(), source })?;
+        let next = last.saturating_add(1);
+        file.write(&*env.disk, format!("{next:020}\n").as_bytes())?;
         Ok(next)
     }
+}
 
-    fn read_revision(&self, env: &Env) -> Option<i64> {
-        let file = env.disk.open(&self.path.join(REVISION), OpenMode::Read).ok()?;
-        let mut digits = [0; 20];
-        file.read_at(&mut digits, 0).ok().filter(|read| *read == digits.len())?;
-        std::str::from_utf8(&digits).ok()?.parse().ok()
-    }
+/// Counts starts, and changes of the cluster map.
+pub(crate) fn revision_file(folder: &Path) -> SmallFile {
+    SmallFile::new(folder, REVISION)
+}
+
+/// Understands that file's content.
+pub(crate) fn parse_revision(bytes: &[u8], _version: u16) -> Result<i64, String> {
+    let digits = std::str::from_utf8(bytes).ok().map(|text| text.strip_suffix('\n').unwrap_or(text));
+    let number = digits.filter(|digits| digits.len() == 20).and_then(|digits| digits.parse().ok());
+    number.filter(|number| *number >= 0).ok_or_else(|| "it holds no number of 20 digits".to_owned())
 }
 
 /// The rights of group and others.

@@ -238,13 +238,36 @@ pub fn may_reorder(session: &Session, opcode: u8) -> bool {
     session.has(Feature::UnorderedExecution) && find(opcode).is_some_and(|row| row.reorder)
 }
 
-/// For tests and the reason of a close.
 impl CloseReason {
-    /// Whether somebody should look at it.
+    /// Whether it was neither the client's wish nor the end of the node.
     pub fn is_fault(&self) -> bool {
         !matches!(
             self,
             CloseReason::Quit | CloseReason::ByClient | CloseReason::Shutdown | CloseReason::CrowdedOut
         )
     }
+
+    /// Which kind of mistake the client made, as a number below [`CloseReason::MISTAKES`], that somebody has to do
+    /// something about.
+    pub fn mistake(&self) -> Option<usize> {
+        match self {
+            CloseReason::Frame(_) => Some(0),
+            CloseReason::StatusNotUnderstood(_) => Some(1),
+            CloseReason::Violation(_) => Some(2),
+            CloseReason::TooSlow(_) => Some(3),
+            CloseReason::Quit
+            | CloseReason::ByClient
+            | CloseReason::Shutdown
+            | CloseReason::Replaced
+            | CloseReason::CrowdedOut
+            | CloseReason::HeldMost
+            | CloseReason::BucketGone
+            | CloseReason::UserChanged
+            | CloseReason::Fenced
+            | CloseReason::Network(_) => None,
+        }
+    }
+
+    /// Kinds of mistakes.
+    pub const MISTAKES: usize = 4;
 }

@@ -7,15 +7,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::env::{Env, OpenMode, Task};
-use base::{Heap, VbState};
+use base::{Heap, SmallFileError, VbState};
 use engine::{Bucket, BucketKind};
 use kvstore::{CouchConfig, Journaled, JournaledConfig, KvStore};
 use parking_lot::{Condvar, Mutex};
 
-use crate::bucket_list::{BucketList, ListError};
+use crate::bucket_list::BucketList;
 use crate::cluster::membership;
 use crate::config::{BucketSpec, Config, Switch};
 use crate::data_dir::{DataDir, DataDirError};
+use crate::down::{self, Down, DownBuckets};
 use crate::node::Served;
 use crate::node_buckets::require_durability;
 use crate::quarantine::Quarantine;
@@ -49,7 +50,7 @@ pub enum HostFailure {
     },
     /// The list of buckets.
     #[error(transparent)]
-    List(#[from] ListError),
+    List(#[from] SmallFileError),
     /// The data directory.
     #[error(transparent)]
     DataDir(#[from] DataDirError),
@@ -73,9 +74,43 @@ pub enum HostFailure {
     /// A thread ended in a way it must not.
     #[error("a thread of the bucket panicked")]
     Panicked,
+    /// A bucket of the configuration has a larger quota than there is memory.
+    #[error(
+        "bucket {name}: a quota of {} MiB is more than {of}, {} MiB: give it less, as --bucket {name}:{}MiB",
+        .quota_bytes >> 20, .most >> 20, .most >> 21
+    )]
+    Quota {
+        /// The bucket.
+        name: String,
+        /// Its quota.
+        quota_bytes: u64,
+        /// The most that it may be.
+        most: u64,
+        /// What says so.
+        of: &'static str,
+    },
+    /// A bucket of this name was deleted, and its files are still there.
+    #[error("{} holds files of a deleted bucket that cannot be removed: remove the folder", .0.display())]
+    NotRemoved(PathBuf),
     /// More than one bucket failed.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Several(Vec<HostFailure>),
+}
+
+/// The buckets that a start has found.
+pub struct Opened {
+    /// Those that can be served.
+    pub served: Vec<Served>,
+    /// Those that cannot.
+    pub down: DownBuckets,
+}
+
+impl Down {
+    /// A bucket that failed.
+    pub(crate) fn of(spec: &BucketSpec, error: &HostFailure) -> Down {
+        tracing::error!(bucket = spec.name, %error, "the bucket is down");
+        Down { reason: error.to_string(), quota_bytes: spec.quota_bytes }
+    }
 }
 
 /// Runs buckets.
@@ -90,17 +125,14 @@ pub struct Host {
 
 impl Host {
     /// Removes what was deleted and is still there, and opens the buckets of the configuration and those that were made
-    /// while the node ran. Where both name one, the configuration says what it is.
-    pub fn open(
-        config: Config,
-        data_dir: Arc<DataDir>,
-        env: &Env,
-    ) -> Result<(Host, Vec<Served>), HostFailure> {
-        let memory_quota_bytes = config
-            .memory_quota_bytes
-            .or_else(|| machine_memory_bytes(env).map(|bytes| bytes / 5 * 4))
-            .unwrap_or(u64::MAX);
-        let list = BucketList::read(data_dir.path(), env)?;
+    /// while the node ran. Where both name one, the configuration says what it is. A bucket that cannot be opened keeps
+    /// no other one from being opened.
+    pub fn open(config: Config, data_dir: Arc<DataDir>, env: &Env) -> Result<(Host, Opened), HostFailure> {
+        let machine = machine_memory_bytes(env);
+        check_quotas(&config, machine)?;
+        let memory_quota_bytes =
+            config.memory_quota_bytes.or(machine.map(|bytes| bytes / 5 * 4)).unwrap_or(u64::MAX);
+        let (list, mut down) = read_list(&config, &data_dir, env)?;
         // Who deletes a bucket of a node alone means it.
         let keep_s = if config.is_member { config.quarantine_s } else { 0 };
         let quarantine = Quarantine::new(data_dir.path(), keep_s);
@@ -110,16 +142,45 @@ impl Host {
             host.take_along(env)?;
         }
         let removing = host.list.lock().removing().to_vec();
-        for name in removing {
-            host.remove_files(&name, env)?;
-        }
+        let is_left = |name: &String| match host.remove_files(name, env) {
+            Ok(()) => false,
+            Err(error) => {
+                tracing::error!(bucket = name, %error, "the files of a deleted bucket are still there");
+                true
+            }
+        };
+        let left: Vec<String> = removing.into_iter().filter(is_left).collect();
         // The buckets of a cluster are made while the node runs.
         let mut specs = if host.config.is_member { Vec::new() } else { host.config.buckets.clone() };
         let configured = specs.clone();
         let added = host.list.lock().specs().into_iter();
         specs.extend(added.filter(|spec| configured.iter().all(|other| other.name != spec.name)));
-        let served = specs.iter().map(|spec| host.open_bucket(spec, env)).collect::<Result<_, _>>()?;
-        Ok((host, served))
+        let mut served = Vec::new();
+        for spec in specs {
+            let opened = if left.contains(&spec.name) {
+                Err(HostFailure::NotRemoved(host.data_dir.bucket(&spec.name)))
+            } else {
+                host.open_bucket(&spec, env)
+            };
+            match opened {
+                Ok(bucket) => {
+                    host.describe(&spec, env);
+                    served.push(bucket);
+                }
+                Err(error) => drop(down.insert(spec.name.clone(), Down::of(&spec, &error))),
+            }
+        }
+        Ok((host, Opened { served, down }))
+    }
+
+    /// Notes in the folder of a bucket that came while the node ran what it is.
+    fn describe(&self, spec: &BucketSpec, env: &Env) {
+        if !self.list.lock().has(&spec.name) {
+            return;
+        }
+        if let Err(error) = down::describe(env, &self.data_dir.bucket(&spec.name), spec) {
+            tracing::warn!(bucket = spec.name, %error, "the folder of the bucket does not say what it is");
+        }
     }
 
     /// A node that never was in a cluster brings the buckets that it has: those of its configuration are in the list from
@@ -185,6 +246,7 @@ impl Host {
         self.list.lock().put(spec, env)?;
         let opened = self.open_bucket(spec, env).and_then(|served| {
             self.start(&served.bucket, env)?;
+            self.describe(spec, env);
             Ok(served)
         });
         if opened.is_err() {
@@ -196,16 +258,30 @@ impl Host {
 
     /// Notes what a bucket is now, if it was made while the node ran: others are what the configuration says.
     pub(crate) fn note(&self, spec: &BucketSpec, env: &Env) -> Result<(), HostFailure> {
-        let mut list = self.list.lock();
-        if list.has(&spec.name) {
+        {
+            let mut list = self.list.lock();
+            if !list.has(&spec.name) {
+                return Ok(());
+            }
             list.put(spec, env)?;
         }
+        self.describe(spec, env);
         Ok(())
     }
 
     /// Notes durably that a bucket is deleted.
     pub(crate) fn begin_removal(&self, name: &str, env: &Env) -> Result<(), HostFailure> {
-        Ok(self.list.lock().begin_removal(name, env)?)
+        self.list.lock().begin_removal(name, env)?;
+        // Should the list be lost, nobody takes what is left of it for a bucket.
+        if let Err(error) = down::file(&self.data_dir.bucket(name)).remove(&*env.disk) {
+            tracing::debug!(bucket = name, %error, "the folder of a deleted bucket still says what it was");
+        }
+        Ok(())
+    }
+
+    /// Removes the files of a deleted bucket that is not open.
+    pub(crate) fn remove_closed(&self, name: &str, env: &Env) -> Result<(), HostFailure> {
+        self.remove_files(name, env)
     }
 
     /// Ends a bucket that nobody can find any more, and removes its files. Blocks until those who still look at it have
@@ -323,6 +399,19 @@ impl Host {
         Ok(())
     }
 
+    /// Starts the threads of the buckets that a start has found. Where that fails the bucket is down.
+    pub(crate) fn start_all(&self, opened: Opened, env: &Env) -> Opened {
+        let Opened { served, mut down } = opened;
+        let mut started = Vec::new();
+        for bucket in served {
+            match self.start(&bucket.bucket, env) {
+                Ok(()) => started.push(bucket),
+                Err(error) => drop(down.insert(bucket.spec.name.clone(), Down::of(&bucket.spec, &error))),
+            }
+        }
+        Opened { served: started, down }
+    }
+
     /// Ends the threads of a bucket.
     pub(crate) fn stop(&self, bucket: &Bucket) -> Result<(), HostFailure> {
         end(bucket);
@@ -349,6 +438,53 @@ impl Host {
         };
         all_of(buckets.iter().map(|of| (of.0.name.as_str(), close(of))))
     }
+}
+
+/// Whether there is the memory for each bucket of the configuration.
+fn check_quotas(config: &Config, machine: Option<u64>) -> Result<(), HostFailure> {
+    let (most, of) = match (config.memory_quota_bytes, machine) {
+        (Some(most), machine) if machine.is_none_or(|machine| most <= machine) => {
+            (most, "memory-quota allows")
+        }
+        (_, Some(machine)) => (machine, "the machine has"),
+        (Some(most), None) => (most, "memory-quota allows"),
+        (None, None) => return Ok(()),
+    };
+    let buckets = if config.is_member { &[][..] } else { &config.buckets };
+    match buckets.iter().find(|spec| spec.quota_bytes > most) {
+        None => Ok(()),
+        Some(spec) => {
+            Err(HostFailure::Quota { name: spec.name.clone(), quota_bytes: spec.quota_bytes, most, of })
+        }
+    }
+}
+
+/// The list of buckets; if it is damaged, what the buckets' folders say, and the buckets that say nothing.
+fn read_list(
+    config: &Config,
+    data_dir: &DataDir,
+    env: &Env,
+) -> Result<(BucketList, DownBuckets), HostFailure> {
+    let error = match BucketList::read(data_dir.path(), env) {
+        Ok(list) => return Ok((list, DownBuckets::new())),
+        Err(error) if error.is_damage() => error,
+        Err(error) => return Err(error.into()),
+    };
+    let folder = data_dir.buckets();
+    let mut names = match env.disk.read_dir(&folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        names => names.map_err(|source| HostFailure::Remove { path: folder.clone(), source })?,
+    };
+    names.retain(|name| config.is_member || config.buckets.iter().all(|spec| spec.name != *name));
+    let (specs, down) = down::look_in(env, &folder, names);
+    let (found, lost) = (specs.len(), down.len());
+    tracing::error!(%error, found, lost, "the list of buckets is put together again from the buckets' folders");
+    let mut list = BucketList::of_found(data_dir.path(), &specs);
+    if lost == 0 {
+        // Otherwise what is left of the damaged one stays for whoever looks at it.
+        list.write(env)?;
+    }
+    Ok((list, down))
 }
 
 /// Does all of it, tells of each bucket for which it failed, and returns what failed.

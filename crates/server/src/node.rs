@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use ::cluster::Fence;
+use base::RateLimit;
 use base::env::Env;
 use engine::Bucket;
 use parking_lot::{Mutex, RwLock};
@@ -12,10 +13,12 @@ use protocol::extras::ConfigVersion;
 
 use crate::cluster::{Cluster, identity};
 use crate::cluster_map::{BucketShape, ClusterMap, Layout, LayoutRefusal, NodeAddress};
-use crate::config::{BucketSpec, ConnectionLimits};
+use crate::config::{BucketSpec, ConnectionLimits, UserSpec};
+use crate::connection::CloseReason;
 use crate::connection_memory::ConnectionMemory;
 use crate::counters::{AcceptCounters, Totals, WorkerCounters};
 use crate::dcp::Registry;
+use crate::down::DownBuckets;
 use crate::hosting::Host;
 use crate::news::{Announcer, Hearing};
 use crate::node_buckets::{BucketError, Management};
@@ -34,8 +37,12 @@ pub struct Served {
 /// A node.
 pub struct Node {
     env: Env,
-    users: Users,
+    users: RwLock<Arc<Users>>,
     served: RwLock<BTreeMap<String, Served>>,
+    /// Events that are logged seldom.
+    events: Events,
+    /// Buckets that it has and cannot serve.
+    down: RwLock<DownBuckets>,
     cluster_map: RwLock<Arc<ClusterMap>>,
     address: NodeAddress,
     limits: ConnectionLimits,
@@ -63,6 +70,15 @@ pub struct Node {
     uuid: OnceLock<String>,
 }
 
+/// Events that clients can bring about as often as they like.
+#[derive(Default)]
+pub(crate) struct Events {
+    /// Connections that were closed because of a client's mistake, by its kind.
+    pub(crate) closed: [RateLimit; CloseReason::MISTAKES],
+    /// Logins that failed.
+    pub(crate) logins: RateLimit,
+}
+
 /// What the token that guards changes by the cluster is until somebody sets it.
 const FIRST_CONTROL_TOKEN: u64 = 0xdead_beef;
 
@@ -80,11 +96,13 @@ impl Node {
         let announcer = Announcer::default();
         let shapes: Vec<BucketShape> = buckets.iter().map(shape_of).collect();
         Node {
-            users,
+            users: RwLock::new(Arc::new(users)),
             cluster_map: RwLock::new(Arc::new(ClusterMap::single_node(version, &address, &shapes))),
             served: RwLock::new(
                 buckets.into_iter().map(|served| (served.spec.name.clone(), served)).collect(),
             ),
+            events: Events::default(),
+            down: RwLock::default(),
             replication: Replication::new(env.clone(), address.name(), announcer.hearing()),
             address,
             limits,
@@ -109,6 +127,26 @@ impl Node {
     /// The node with what runs its buckets, so that others can be made while it runs.
     pub fn hosting(self, host: Host) -> Node {
         Node { host: Some(host), ..self }
+    }
+
+    /// The node with buckets that it cannot serve.
+    pub fn with_down(self, down: DownBuckets) -> Node {
+        Node { down: RwLock::new(down), ..self }
+    }
+
+    /// Buckets that the node has and cannot serve.
+    pub fn down_buckets(&self) -> DownBuckets {
+        self.down.read().clone()
+    }
+
+    /// Why a bucket that the node has is not served; nothing if it is, or there is none of this name.
+    pub fn why_down(&self, name: &str) -> Option<String> {
+        self.down.read().get(name).map(|down| down.reason.clone())
+    }
+
+    /// A bucket that was down is deleted.
+    pub(crate) fn forget_down(&self, name: &str) {
+        self.down.write().remove(name);
     }
 
     /// What runs its buckets.
@@ -162,6 +200,11 @@ impl Node {
         Node { timer, ..self }
     }
 
+    /// Events that are logged seldom.
+    pub(crate) fn events(&self) -> &Events {
+        &self.events
+    }
+
     /// Where waiting handlers get their time limits from.
     pub fn timer(&self) -> &dyn Timer {
         &*self.timer
@@ -210,8 +253,18 @@ impl Node {
     }
 
     /// The users.
-    pub fn users(&self) -> &Users {
-        &self.users
+    pub fn users(&self) -> Arc<Users> {
+        Arc::clone(&self.users.read())
+    }
+
+    /// Puts other users in the place of the present ones. Connections of those who are not there any more, or have
+    /// another password or other rights, are closed.
+    pub(crate) fn change_users(&self, specs: &[UserSpec]) {
+        {
+            let mut users = self.users.write();
+            *users = Arc::new(users.changed_to(specs, &*self.env.random));
+        }
+        self.announcer.tell();
     }
 
     /// A bucket.

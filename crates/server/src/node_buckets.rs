@@ -25,9 +25,12 @@ pub enum BucketError {
     /// It was made without permission to remove all documents at once.
     #[error("Flush is disabled for the bucket")]
     NotFlushable,
+    /// The node has it and cannot serve it.
+    #[error("the bucket is down: {0}")]
+    Down(String),
     /// With it all quotas would come to more than the node may use.
-    #[error("RAM quota specified is too large to be provisioned into this cluster.")]
-    Quota,
+    #[error("RAM quota specified is too large to be provisioned into this cluster. {0}")]
+    Quota(String),
     /// There are as many as there may be.
     #[error("Cannot create more than {MOST_BUCKETS} buckets")]
     TooMany,
@@ -227,6 +230,13 @@ impl Node {
     pub fn delete_bucket(&self, name: &str) -> Result<(), BucketError> {
         let _changing = self.changing.lock();
         let host = self.host().ok_or(BucketError::Fixed)?;
+        if self.why_down(name).is_some() {
+            host.begin_removal(name, self.env())?;
+            self.forget_down(name);
+            host.remove_closed(name, self.env())?;
+            tracing::info!(bucket = name, "the bucket, which was down, was deleted");
+            return Ok(());
+        }
         let (_, bucket) = self.find(name)?;
         host.begin_removal(name, self.env())?;
         self.forget_bucket(name);
@@ -239,12 +249,16 @@ impl Node {
 
     fn find(&self, name: &str) -> Result<(BucketSpec, Arc<Bucket>), BucketError> {
         let mut all = self.buckets().into_iter();
-        all.find(|(spec, _)| spec.name == name).ok_or(BucketError::Unknown)
+        let is_down = || self.why_down(name).map_or(BucketError::Unknown, BucketError::Down);
+        all.find(|(spec, _)| spec.name == name).ok_or_else(is_down)
     }
 
     /// What would make this bucket, or why it would not be made.
     fn may_create(&self, spec: &BucketSpec) -> Result<&Host, BucketError> {
         let host = self.host().ok_or(BucketError::Fixed)?;
+        if let Some(why) = self.why_down(&spec.name) {
+            return Err(BucketError::Down(why));
+        }
         let quotas: Vec<(String, u64)> = self.quotas();
         // Names that differ in case alone are one name on some file systems and to people.
         if quotas.iter().any(|(name, _)| name.eq_ignore_ascii_case(&spec.name)) {
@@ -272,15 +286,23 @@ impl Node {
     /// The quota of each bucket, in bytes.
     fn quotas(&self) -> Vec<(String, u64)> {
         let quota = |(spec, bucket): (BucketSpec, Arc<Bucket>)| (spec.name, bucket.memory().quota_bytes());
-        self.buckets().into_iter().map(quota).collect()
+        let down = self.down_buckets().into_iter().map(|(name, down)| (name, down.quota_bytes));
+        self.buckets().into_iter().map(quota).chain(down).collect()
     }
 
     /// Whether a bucket may have this quota beside the others.
     fn check_quota(&self, quotas: &[(String, u64)], name: &str, bytes: u64) -> Result<(), BucketError> {
         let Some(host) = self.host() else { return Ok(()) };
         let others = quotas.iter().filter(|(other, _)| other != name).map(|(_, quota)| *quota);
-        let sum = others.fold(bytes, u64::saturating_add);
-        if sum <= host.memory_quota_bytes() { Ok(()) } else { Err(BucketError::Quota) }
+        let (others, most) = (others.fold(0, u64::saturating_add), host.memory_quota_bytes());
+        if others.saturating_add(bytes) <= most {
+            return Ok(());
+        }
+        let [bytes, others, most] = [bytes, others, most].map(|bytes| bytes >> 20);
+        Err(BucketError::Quota(format!(
+            "{bytes} MiB were asked for, other buckets have {others} MiB, and all together may have {most} MiB: ask for \
+             less, or raise memory-quota"
+        )))
     }
 }
 

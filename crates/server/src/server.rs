@@ -7,6 +7,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use base::env::{Env, Task};
+use parking_lot::Mutex;
 use protocol::extras::ConfigVersion;
 use tokio::sync::watch;
 
@@ -16,10 +17,11 @@ use crate::cluster_map::NodeAddress;
 use crate::config::Config;
 use crate::counters::WorkerCounters;
 use crate::data_dir::{DataDir, DataDirError};
-use crate::hosting::{Host, HostFailure};
+use crate::hosting::{Host, HostFailure, Opened};
 use crate::http;
 use crate::node::Node;
-use crate::signals::Ears;
+use crate::reload::{self, Reloaded};
+use crate::signals::{Ears, Signal};
 use crate::user::Users;
 use crate::worker::Worker;
 
@@ -27,6 +29,9 @@ use crate::worker::Worker;
 pub(crate) const CHANGES_BITS: u32 = 20;
 /// How long HTTP clients may take with their last answers when the node stops.
 const HTTP_DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// If nobody can signal any more, that is a reason to stop, too.
+const NO_MORE_SIGNALS: Signal = Signal::Stop("none: the thread that hears signals has ended");
 
 /// Why a node did not start, or did not stop as it should.
 #[derive(Debug, thiserror::Error)]
@@ -78,8 +83,10 @@ pub struct Server {
     kv_addr: SocketAddr,
     http_addr: SocketAddr,
     data_dir: Arc<DataDir>,
+    /// What the node goes by now.
+    config: Mutex<Config>,
     stop: watch::Sender<bool>,
-    signals: mpsc::Receiver<()>,
+    signals: mpsc::Receiver<Signal>,
     control: Task,
     workers: Vec<Task>,
 }
@@ -95,6 +102,7 @@ pub fn serve_prepared(
     env: Env,
     prepare: impl FnOnce(&Arc<Node>) -> Result<(), Failure>,
 ) -> Result<Server, Failure> {
+    let begun = env.clock.monotonic();
     let data_dir = Arc::new(DataDir::take(&config.data_dir, &env)?);
     let folder = data_dir.path();
     let failed = |source| DataDirError::Io {
@@ -111,12 +119,12 @@ pub fn serve_prepared(
     if let Some(lowered) = &config.lowered {
         tracing::warn!(%lowered, "the limit of open files (ulimit -n, LimitNOFILE) is too low for what was asked");
     }
-    let (host, buckets) = Host::open(config.clone(), Arc::clone(&data_dir), &env)?;
+    let (host, opened) = Host::open(config.clone(), Arc::clone(&data_dir), &env)?;
     let listen = |addr| acceptor::listen(&env, addr).map_err(|source| Failure::Listen { addr, source });
     let kv = listen(config.kv_addr)?;
     let http = listen(config.http_addr)?;
     let (kv_addr, http_addr) = (kv.local_addr()?, http.local_addr()?);
-    buckets.iter().try_for_each(|served| host.start(&served.bucket, &env))?;
+    let Opened { served: buckets, down } = host.start_all(opened, &env);
     let counters: Vec<_> = (0..config.threads).map(|_| Arc::new(WorkerCounters::default())).collect();
     let node = Node::new(
         env.clone(),
@@ -128,7 +136,7 @@ pub fn serve_prepared(
         counters.clone(),
     );
     let node = if config.is_member { node.fenced() } else { node };
-    let node = Arc::new(node.hosting(host));
+    let node = Arc::new(node.hosting(host).with_down(down));
     node.know_itself().map_err(|error| Failure::NotPrepared(format!("the node's identity: {error}")))?;
     prepare(&node)?;
     let started =
@@ -138,7 +146,20 @@ pub fn serve_prepared(
     let (signalled, signals) = mpsc::channel();
     let control = Control { node: node.clone(), kv, http, seats, stopping, signalled };
     let control = control.start()?;
-    Ok(Server { node, kv_addr, http_addr, data_dir, stop, signals, control, workers })
+    log_start(&node, &data_dir, env.clock.monotonic() - begun);
+    let config = Mutex::new(config);
+    Ok(Server { node, kv_addr, http_addr, data_dir, config, stop, signals, control, workers })
+}
+
+fn log_start(node: &Node, data_dir: &DataDir, took: Duration) {
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        data = %data_dir.path().display(),
+        buckets = node.bucket_names().join(" "),
+        down = node.down_buckets().len(),
+        took_ms = took.as_millis() as u64,
+        "started"
+    );
 }
 
 impl Server {
@@ -167,15 +188,23 @@ impl Server {
         format!("ready kv={} http={} data={}", self.kv_addr, self.http_addr, self.data_dir.path().display())
     }
 
-    /// Waits until the process is told to stop, by SIGTERM or Ctrl-C.
-    pub fn wait_for_signal(&self) {
-        // An error means that nobody can signal any more, which is a reason to stop, too.
-        let _ = self.signals.recv();
+    /// Has the node go by a configuration that was read again, as far as that is possible while it runs. Blocks while
+    /// the disk works.
+    pub fn reload(&self, config: Config) -> Reloaded {
+        reload::reload(&self.node, &mut self.config.lock(), config)
     }
 
-    /// The same, but not for longer than this; whether it was told.
-    pub fn is_signalled_within(&self, at_most: Duration) -> bool {
-        self.signals.recv_timeout(at_most) != Err(mpsc::RecvTimeoutError::Timeout)
+    /// Waits until a signal asks something of the process.
+    pub fn next_signal(&self) -> Signal {
+        self.signals.recv().unwrap_or(NO_MORE_SIGNALS)
+    }
+
+    /// The same, but not for longer than this; nothing if there is none until then.
+    pub fn signal_within(&self, at_most: Duration) -> Option<Signal> {
+        match self.signals.recv_timeout(at_most) {
+            Err(mpsc::RecvTimeoutError::Timeout) => None,
+            heard => Some(heard.unwrap_or(NO_MORE_SIGNALS)),
+        }
     }
 
     /// Stops: takes no more clients, answers what was asked, writes what is not written yet, and notes that the stop
@@ -187,12 +216,18 @@ impl Server {
     pub fn stop(self) -> Result<(), Failure> {
         self.node.freeze(false);
         let node = Arc::clone(&self.node);
+        let begun = node.env().clock.monotonic();
         let ended = self.end_threads();
         // Whoever makes or deletes a bucket is waited for.
         let _changing = node.changing.lock();
         let host = node.host().expect("a server's node runs its buckets");
-        host.close(&node.buckets())?;
-        ended
+        let stopped = host.close(&node.buckets()).map_err(Failure::from).and(ended);
+        let took_ms = (node.env().clock.monotonic() - begun).as_millis() as u64;
+        match &stopped {
+            Ok(()) => tracing::info!(took_ms, "stopped"),
+            Err(error) => tracing::error!(took_ms, %error, "stopped, but not cleanly"),
+        }
+        stopped
     }
 
     /// Ends as if the process had been killed: clients are cut, nothing more is answered or written. The disk that the
@@ -224,18 +259,18 @@ struct Control {
     http: TcpListener,
     seats: Vec<Worker>,
     stopping: watch::Receiver<bool>,
-    signalled: mpsc::Sender<()>,
+    signalled: mpsc::Sender<Signal>,
 }
 
 impl Control {
     fn start(self) -> io::Result<Task> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         // Before anybody is told that the node is ready: a signal must not find the process without ears.
+        let env = self.node.env().clone();
         let ears = {
             let _inside = runtime.enter();
-            Ears::new()?
+            Ears::new(&env)?
         };
-        let env = self.node.env().clone();
         env.spawn.spawn("control", Box::new(move || runtime.block_on(self.run(ears))))
     }
 

@@ -1,31 +1,107 @@
-//! How the process hears that it shall stop.
+//! What signals ask of the process: to stop, or to read its configuration again. No other signal that people send by
+//! habit ends it.
 
+use std::future::pending;
 use std::io;
 use std::sync::mpsc;
 
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use base::env::{Env, OpenMode};
+use tokio::signal::unix::{SignalKind, signal};
 
-/// Where the process hears that it shall stop: SIGTERM, and Ctrl-C.
-pub(crate) struct Ears {
-    terminate: Signal,
-    interrupt: Signal,
+/// What the process is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// To stop: SIGTERM, SIGINT (Ctrl-C) or SIGQUIT, by name.
+    Stop(&'static str),
+    /// SIGHUP: its terminal is gone, or its configuration has changed.
+    HangUp,
 }
 
+/// Where the process hears signals.
+pub(crate) struct Ears {
+    terminate: Ear,
+    interrupt: Ear,
+    quit: Ear,
+    hang_up: Option<Ear>,
+    user_1: Ear,
+    user_2: Ear,
+}
+
+type Ear = tokio::signal::unix::Signal;
+
 impl Ears {
-    /// From now on signals are heard; inside of a runtime.
-    pub(crate) fn new() -> io::Result<Ears> {
-        Ok(Ears { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    /// From now on signals are heard; inside of a runtime. SIGHUP is not, if whoever started the process had it
+    /// ignored, as nohup does.
+    pub(crate) fn new(env: &Env) -> io::Result<Ears> {
+        let hang_up = if is_hang_up_ignored(env) { None } else { Some(signal(SignalKind::hangup())?) };
+        Ok(Ears {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            quit: signal(SignalKind::quit())?,
+            hang_up,
+            user_1: signal(SignalKind::user_defined1())?,
+            user_2: signal(SignalKind::user_defined2())?,
+        })
     }
 
-    /// Tells of every signal.
-    pub(crate) async fn hear(mut self, signalled: mpsc::Sender<()>) -> io::Result<()> {
+    /// Tells of every signal that asks for something.
+    pub(crate) async fn hear(mut self, signalled: mpsc::Sender<Signal>) -> io::Result<()> {
         loop {
-            tokio::select! {
-                _ = self.terminate.recv() => {}
-                _ = self.interrupt.recv() => {}
+            let heard = tokio::select! {
+                _ = self.terminate.recv() => Some(Signal::Stop("SIGTERM")),
+                _ = self.interrupt.recv() => Some(Signal::Stop("SIGINT")),
+                _ = self.quit.recv() => Some(Signal::Stop("SIGQUIT")),
+                () = heard(&mut self.hang_up) => Some(Signal::HangUp),
+                _ = self.user_1.recv() => ignored("SIGUSR1"),
+                _ = self.user_2.recv() => ignored("SIGUSR2"),
+            };
+            if let Some(heard) = heard {
+                // Nobody listens any more once the node is being stopped.
+                let _ = signalled.send(heard);
             }
-            // Nobody listens any more once the node is being stopped.
-            let _ = signalled.send(());
         }
+    }
+}
+
+async fn heard(ear: &mut Option<Ear>) {
+    match ear {
+        Some(ear) => drop(ear.recv().await),
+        None => pending().await,
+    }
+}
+
+fn ignored(signal: &str) -> Option<Signal> {
+    tracing::info!(signal, "the signal asks for nothing here, and is ignored");
+    None
+}
+
+/// Whether the process was started with SIGHUP ignored (proc(5), /proc/PID/status). False if the system does not say.
+fn is_hang_up_ignored(env: &Env) -> bool {
+    let read = || {
+        let file = env.disk.open("/proc/self/status".as_ref(), OpenMode::Read)?;
+        let mut text = vec![0; 16 << 10];
+        let read = file.read_at(&mut text, 0)?;
+        text.truncate(read);
+        Ok::<_, io::Error>(text)
+    };
+    read().is_ok_and(|text| ignores(&text, SignalKind::hangup().as_raw_value()))
+}
+
+fn ignores(status: &[u8], signal: i32) -> bool {
+    let text = String::from_utf8_lossy(status);
+    let mask = text.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask >> (signal - 1) & 1 == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_ignored_stands_in_the_mask() {
+        assert!(ignores(b"Name:\tstave\nSigIgn:\t0000000000001001\nSigCgt:\t0\n", 1));
+        assert!(!ignores(b"Name:\tstave\nSigIgn:\t0000000000001000\nSigCgt:\t0000000000000001\n", 1));
+        assert!(!ignores(b"", 1));
     }
 }

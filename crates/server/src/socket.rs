@@ -139,9 +139,11 @@ impl Socket {
             }
             if self.heard != self.bench.edition.get() {
                 self.hear(self.bench.edition.get());
-                if let Some(CloseReason::BucketGone) = self.connection.closing() {
-                    // Nothing may wait for a bucket that goes.
-                    return Poll::Ready(CloseReason::BucketGone);
+                if let Some(reason @ (CloseReason::BucketGone | CloseReason::UserChanged)) =
+                    self.connection.closing()
+                {
+                    // Nothing may wait for a bucket that goes, nor for somebody who may not see it any more.
+                    return Poll::Ready(reason);
                 }
             }
             if self.connection.has_later() && self.poll_later(cx) {

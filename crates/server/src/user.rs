@@ -70,7 +70,7 @@ impl User {
     }
 }
 
-/// All users. Derived once when the node starts, so that a login costs no key derivation.
+/// All users. Derived when the node starts, or a configuration is read again, so that a login costs no key derivation.
 pub struct Users {
     by_name: HashMap<String, Arc<User>>,
     /// Secret of this process: keys the digests of plain passwords and the salts shown for users who do not exist.
@@ -87,11 +87,28 @@ impl Users {
     pub fn new(specs: &[UserSpec], random: &dyn Random) -> Users {
         let mut pepper = [0; 32];
         random.fill(&mut pepper);
-        let by_name =
-            specs.iter().map(|spec| (spec.name.clone(), Arc::new(User::new(spec, &pepper, random))));
         let mut noise = [0; 32];
         random.fill(&mut noise);
-        Users { by_name: by_name.collect(), nobody: plain_digest(&pepper, &noise), pepper }
+        let none = Users { by_name: HashMap::new(), nobody: plain_digest(&pepper, &noise), pepper };
+        none.changed_to(specs, random)
+    }
+
+    /// Other users in the place of these. One that is as before stays the same value, so that sessions of it go on: see
+    /// [`Users::is_current`].
+    pub fn changed_to(&self, specs: &[UserSpec], random: &dyn Random) -> Users {
+        let one = |spec: &UserSpec| {
+            let same = self.authenticate(spec.name.as_bytes(), spec.password.as_bytes());
+            let same = same.filter(|user| user.role == spec.role && user.buckets == spec.buckets);
+            let user = same.map_or_else(|| Arc::new(User::new(spec, &self.pepper, random)), Arc::clone);
+            (spec.name.clone(), user)
+        };
+        let Users { pepper, nobody, .. } = self;
+        Users { by_name: specs.iter().map(one).collect(), pepper: *pepper, nobody: *nobody }
+    }
+
+    /// Whether somebody who logged in as this user could do so now with the same password and rights.
+    pub fn is_current(&self, user: &Arc<User>) -> bool {
+        self.get(user.name.as_bytes()).is_some_and(|there| Arc::ptr_eq(there, user))
     }
 
     /// The user with this name.
@@ -114,5 +131,37 @@ impl Users {
         let mut salt = [0; 16];
         salt.copy_from_slice(&digest.bytes()[..16]);
         ScramKeys::decoy(mechanism, salt, digest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::env::Env;
+
+    use super::*;
+
+    fn spec(name: &str, password: &str, role: Role) -> UserSpec {
+        UserSpec { name: name.to_owned(), password: password.to_owned(), role, buckets: None }
+    }
+
+    #[test]
+    fn who_is_not_changed_stays_the_same() {
+        let random = Env::sim(1).0.random;
+        let names = ["same", "password", "role", "gone"];
+        let before: Vec<_> = names.iter().map(|name| spec(name, "p", Role::ReadOnly)).collect();
+        let before = Users::new(&before, &*random);
+        let after = [
+            spec("same", "p", Role::ReadOnly),
+            spec("password", "q", Role::ReadOnly),
+            spec("role", "p", Role::ReadWrite),
+            spec("new", "p", Role::Admin),
+        ];
+        let after = before.changed_to(&after, &*random);
+        let is_current = |name: &str| after.is_current(before.get(name.as_bytes()).expect("there before"));
+        assert_eq!(names.map(is_current), [true, false, false, false]);
+        let may =
+            |name: &str, password: &str| after.authenticate(name.as_bytes(), password.as_bytes()).is_some();
+        assert!(may("same", "p") && may("password", "q") && !may("password", "p") && may("new", "p"));
+        assert!(!may("gone", "p"));
     }
 }

@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::acceptor;
+use crate::connection::CloseReason;
 use crate::counters::WorkerCounters;
 use crate::mailbox;
 use crate::news::Hearing;
@@ -190,6 +191,17 @@ async fn tick(bench: Rc<Bench>) {
     }
 }
 
+/// What a client does wrong is for whoever looks after it, and what is ordinary is for nobody.
+fn log_end(node: &Node, peer: SocketAddr, reason: CloseReason) {
+    let Some(kind) = reason.mistake() else {
+        tracing::debug!(%peer, %reason, "connection closed");
+        return;
+    };
+    if let Some(left_out) = node.events().closed[kind].admit(node.env().clock.monotonic()) {
+        tracing::warn!(%peer, %reason, left_out, "connection closed");
+    }
+}
+
 async fn serve(accepted: Accepted, bench: Rc<Bench>) {
     let Accepted { stream, peer, is_crowded: _ } = accepted;
     let counters = Arc::clone(&bench.counters);
@@ -199,10 +211,8 @@ async fn serve(accepted: Accepted, bench: Rc<Bench>) {
             let reason = socket::serve(stream, peer, Rc::clone(&bench)).await;
             if reason.is_fault() {
                 counters.cut();
-                tracing::warn!(%peer, %reason, "connection closed");
-            } else {
-                tracing::debug!(%peer, %reason, "connection closed");
             }
+            log_end(&bench.node, peer, reason);
         }
         Err(error) => tracing::warn!(%peer, %error, "cannot serve a connection"),
     }

@@ -6,8 +6,9 @@ mod support;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use protocol::Status;
-use support::{Client, start, vb};
+use protocol::feature::Feature;
+use protocol::{RequestParts, Status, opcode};
+use support::{Client, http, json, start, try_start, vb};
 
 const BUCKETS: &str = "buckets = [\"a\", \"b\", \"c\"]";
 
@@ -63,4 +64,139 @@ fn a_stop_saves_the_buckets_that_can_be_saved_and_names_the_others() {
     let of_damaged = (0..20).filter(|i| vb(format!("k{i}").as_bytes()) == vb(b"k0")).count();
     assert_eq!(count(&server, "a", "2"), 20 - of_damaged, "the other vBuckets of a were saved, too");
     server.stop().expect("what is dead has nothing to save");
+}
+
+/// A copy of all files, as a power cut would leave them.
+fn image(from: &Path) -> tempfile::TempDir {
+    let to = tempfile::tempdir().expect("a folder");
+    let mut left = vec![(from.to_owned(), to.path().to_owned())];
+    while let Some((from, to)) = left.pop() {
+        fs::create_dir_all(&to).expect("a folder");
+        for entry in fs::read_dir(from).expect("a folder").map(|entry| entry.expect("an entry")) {
+            let (path, to) = (entry.path(), to.join(entry.file_name()));
+            if path.is_dir() {
+                left.push((path, to));
+            } else {
+                fs::copy(&path, &to).expect("copied");
+            }
+        }
+    }
+    to
+}
+
+fn in_bucket(folder: &Path, bucket: &str, prefix: &str) -> Vec<PathBuf> {
+    let names = fs::read_dir(folder.join("buckets").join(bucket)).expect("the bucket has a folder");
+    let paths = names.map(|entry| entry.expect("an entry").path());
+    let of = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix));
+    paths.filter(of).collect()
+}
+
+/// The bucket is told to be down wherever it could be looked for, and the others serve.
+fn assert_only_down(server: &server::Server, down: &str, why: &str) {
+    for bucket in ["a", "b", "c"].into_iter().filter(|bucket| *bucket != down) {
+        assert_eq!(count(server, bucket, "1"), 20, "{bucket}");
+    }
+    let (mut client, selected) = Client::try_connect(server, down, &[Feature::Xerror]);
+    assert_eq!(selected, Status::Etmpfail);
+    let select =
+        RequestParts { opcode: opcode::SELECT_BUCKET, key: down.as_bytes(), ..RequestParts::default() };
+    let reason = client.request(&select).json()["error"]["context"].to_string();
+    assert!(reason.contains(why), "{reason}");
+    let told = json(server, "/pools/default");
+    assert_eq!(told["bucketNames"].as_array().map(Vec::len), Some(2), "{told}");
+    assert_eq!(told["bucketsDown"][0]["bucketName"], down);
+    for path in [format!("/pools/default/buckets/{down}"), format!("/pools/default/b/{down}")] {
+        let (code, body) = http(server, "GET", &path, "");
+        assert!(code == 503 && body.contains(why), "{path}: {code} {body}");
+    }
+    let (code, body) = http(server, "GET", "/healthz", "");
+    assert!(code == 503 && body.contains(&format!("bucket {down} is down")), "{body}");
+    let metrics = http(server, "GET", "/metrics", "").1;
+    assert!(metrics.contains(&format!("stave_bucket_down{{bucket=\"{down}\"}} 1")));
+    let (code, body) = http(server, "POST", "/pools/default/buckets", &format!("name={down}&ramQuotaMB=100"));
+    assert!(code == 503 && body.contains(why), "another one does not take its place: {body}");
+}
+
+#[test]
+fn a_bucket_whose_files_cannot_be_understood_is_down_alone_and_can_be_deleted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), BUCKETS);
+    ["a", "b", "c"].iter().for_each(|bucket| fill(&server, bucket, "1"));
+    server.stop().expect("a clean stop");
+    in_bucket(folder.path(), "b", "catalog").iter().for_each(|path| rot(path));
+    let server = start(folder.path(), BUCKETS);
+    assert_only_down(&server, "b", "catalog");
+    assert_eq!(http(&server, "DELETE", "/pools/default/buckets/b", ""), (200, String::new()));
+    assert_eq!(http(&server, "GET", "/healthz", ""), (200, "ok\n".to_owned()));
+    assert_eq!(http(&server, "POST", "/pools/default/buckets", "name=b&ramQuotaMB=100").0, 202);
+    fill(&server, "b", "2");
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn a_damaged_journal_keeps_its_bucket_down_and_no_other() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), BUCKETS);
+    ["a", "b", "c"].iter().for_each(|bucket| fill(&server, bucket, "1"));
+    for bucket in ["a", "b", "c"] {
+        let bucket = server.node().bucket(bucket).expect("it is served");
+        while bucket.flush_step() != engine::Progress::Idle {}
+    }
+    let image = image(folder.path());
+    server.stop().expect("a clean stop");
+    // The head of the segment that the catalog names.
+    in_bucket(image.path(), "a", "journal.").iter().for_each(|path| rot(path));
+    let server = start(image.path(), BUCKETS);
+    assert_only_down(&server, "a", "journal");
+    server.stop().expect("the others stop cleanly");
+}
+
+#[test]
+fn a_lost_list_of_buckets_is_put_together_from_their_folders() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "");
+    for bucket in ["a", "b"] {
+        let form = format!("name={bucket}&ramQuotaMB=100&maxTTL=77");
+        assert_eq!(http(&server, "POST", "/pools/default/buckets", &form).0, 202);
+        fill(&server, bucket, "1");
+    }
+    assert_eq!(http(&server, "DELETE", "/pools/default/buckets/b", "").0, 200);
+    server.stop().expect("a clean stop");
+    for name in ["buckets.json", "buckets.json.copy"] {
+        rot(&folder.path().join(name));
+    }
+    let server = start(folder.path(), "");
+    assert_eq!(count(&server, "a", "1"), 20);
+    assert_eq!(json(&server, "/pools/default/buckets/a")["maxTTL"], 77);
+    assert_eq!(
+        http(&server, "GET", "/pools/default/buckets/b", "").0,
+        404,
+        "what was deleted does not come back"
+    );
+    server.stop().expect("a clean stop");
+    fs::remove_file(folder.path().join("buckets/a/bucket.json")).expect("it is there");
+    fs::remove_file(folder.path().join("buckets/a/bucket.json.copy")).expect("it is there");
+    for name in ["buckets.json", "buckets.json.copy"] {
+        rot(&folder.path().join(name));
+    }
+    let server = start(folder.path(), "");
+    let told = json(&server, "/pools/default");
+    assert!(told["bucketsDown"][0]["reason"].to_string().contains("does not say what it is"), "{told}");
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn a_quota_that_the_machine_does_not_have_is_refused_with_the_numbers() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (settings, numbers) in [
+        ("buckets = [\"a:900TiB\"]", ["943718400 MiB", "the machine has"]),
+        ("memory-quota = \"300MiB\"\nbuckets = [\"a:400MiB\"]", ["400 MiB", "300 MiB"]),
+    ] {
+        let refused = try_start(folder.path(), settings).map(drop).expect_err(settings).to_string();
+        assert!(numbers.iter().all(|number| refused.contains(number)), "{refused}");
+    }
+    let server = start(folder.path(), "memory-quota = \"300MiB\"\nbuckets = [\"a:200MiB\"]");
+    let (code, body) = http(&server, "POST", "/pools/default/buckets", "name=b&ramQuotaMB=150");
+    assert!(code == 400 && ["150", "200", "300"].iter().all(|number| body.contains(number)), "{body}");
+    server.stop().expect("a clean stop");
 }

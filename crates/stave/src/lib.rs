@@ -6,6 +6,7 @@ pub mod bench;
 pub mod cli;
 pub mod client;
 pub mod commands;
+mod log;
 #[cfg(test)]
 mod test_server;
 pub mod units;

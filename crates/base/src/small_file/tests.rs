@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::env::Env;
-use crate::env::sim::{Effect, Fault, On};
+use crate::env::sim::{Call, Effect, Fault, On};
 
 const FOLDER: &str = "/data";
 
@@ -183,4 +183,19 @@ fn a_write_that_fails_or_is_cut_off_leaves_the_old_or_the_new_content() {
         }
     }
     assert_eq!(outcomes.into_iter().collect::<Vec<_>>(), [(false, false), (false, true), (true, true)]);
+}
+
+#[test]
+fn a_disk_that_refuses_is_no_damage_and_no_first_start() {
+    let (env, handles) = Env::sim(1);
+    env.disk.create_dir_all(FOLDER.as_ref()).expect("a folder");
+    file().write(&*env.disk, b"content").expect("the disk works");
+    handles.disk.plan(Fault::for_ever(On::Kind(Call::Open), 1, Effect::IO_ERROR));
+    let error = file().look(&*env.disk, any).expect_err("neither file can be opened");
+    assert!(!error.is_damage() && matches!(error, SmallFileError::Io { .. }), "{error}");
+    handles.disk.heal();
+    handles.disk.plan(Fault::once(On::Kind(Call::Open), 1, Effect::IO_ERROR));
+    let found = file().look(&*env.disk, any).expect("the other one can").expect("it is there");
+    assert_eq!(found.content.0, b"content");
+    assert!(found.fault.is_some_and(|fault| fault.contains("cannot be read")));
 }

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use base::env::{Env, OpenMode};
+use base::SmallFile;
+use base::env::Env;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +18,7 @@ const MAX_FILE_BYTES: u64 = 64 << 20;
 /// A store for the nodes of one process that survives it. What is under a lease does not.
 pub struct FileStore {
     env: Env,
-    path: PathBuf,
+    file: SmallFile,
     memory: MemoryStore,
     /// Held while the file is written, so that its order is that of the changes.
     writing: Mutex<()>,
@@ -30,17 +31,23 @@ struct Content {
 }
 
 impl FileStore {
-    /// Opens the file, or begins an empty store if there is none.
-    pub fn open(env: &Env, path: &Path) -> io::Result<FileStore> {
-        let content = read(env, path)?;
+    /// Opens the file, or begins an empty store if there is none. `say` is told what is wrong with one of its two copies.
+    pub fn open(env: &Env, path: &Path, say: impl FnMut(&str)) -> io::Result<FileStore> {
+        let name = path.file_name().and_then(|name| name.to_str()).ok_or(io::ErrorKind::InvalidInput)?;
+        let folder = path.parent().unwrap_or(Path::new("."));
+        let file = SmallFile::new(folder, name).at_most(MAX_FILE_BYTES);
+        let parse = |json: &[u8], _| serde_json::from_slice(json).map_err(|error| error.to_string());
+        let found = file.open(&*env.disk, parse, say);
+        let first = || Content { version: 1, entries: BTreeMap::new() };
+        let content: Content = found.map_err(io::Error::other)?.unwrap_or_else(first);
         let entry =
             |(version, value): (u64, String)| Entry { value: value.into_bytes(), version: Version(version) };
         let entries = content.entries.into_iter().map(|(key, stored)| (key, entry(stored))).collect();
         let memory = MemoryStore::with(env.clock.clone(), Version(content.version), entries);
-        Ok(FileStore { env: env.clone(), path: path.to_owned(), memory, writing: Mutex::new(()) })
+        Ok(FileStore { env: env.clone(), file, memory, writing: Mutex::new(()) })
     }
 
-    /// Writes another file, and puts it in the place of the old one.
+    /// Writes all that lasts.
     fn write(&self, lasting: &Snapshot) -> io::Result<()> {
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).map_err(io::Error::other);
         let entries = lasting.entries.iter();
@@ -48,31 +55,8 @@ impl FileStore {
         let content =
             Content { version: lasting.version.0, entries: entries.collect::<io::Result<BTreeMap<_, _>>>()? };
         let json = serde_json::to_vec(&content).map_err(io::Error::other)?;
-        let new = self.path.with_extension("new");
-        let file = self.env.disk.open(&new, OpenMode::Create)?;
-        file.set_len(0)?;
-        file.write_at(&json, 0)?;
-        file.sync_data()?;
-        self.env.disk.rename(&new, &self.path)?;
-        self.env.disk.sync_dir(self.path.parent().unwrap_or(Path::new(".")))
+        self.file.write(&*self.env.disk, &json).map_err(io::Error::other)
     }
-}
-
-fn read(env: &Env, path: &Path) -> io::Result<Content> {
-    let file = match env.disk.open(path, OpenMode::Read) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Ok(Content { version: 1, entries: BTreeMap::new() });
-        }
-        Err(error) => return Err(error),
-    };
-    let len = file.len()?;
-    if len > MAX_FILE_BYTES {
-        return Err(io::Error::other("the file of the cluster's state is too large"));
-    }
-    let mut json = vec![0; usize::try_from(len).map_err(io::Error::other)?];
-    let read = file.read_at(&mut json, 0)?;
-    serde_json::from_slice(&json[..read]).map_err(io::Error::other)
 }
 
 impl Store for FileStore {
@@ -150,6 +134,8 @@ impl Store for FileStore {
 
 #[cfg(test)]
 mod tests {
+    use base::env::OpenMode;
+
     use super::*;
     use crate::store::suite;
 
@@ -161,7 +147,7 @@ mod tests {
     fn does_what_a_store_must() {
         let (env, handles) = Env::sim(1);
         env.disk.create_dir_all(Path::new("/data")).expect("a folder");
-        let store = FileStore::open(&env, Path::new("/data/cluster.json")).expect("a new one");
+        let store = FileStore::open(&env, Path::new("/data/cluster.json"), |_| {}).expect("a new one");
         suite::run(&store, &|by| handles.clock.advance(by));
     }
 
@@ -171,13 +157,13 @@ mod tests {
         env.disk.create_dir_all(Path::new("/data")).expect("a folder");
         let path = Path::new("/data/cluster.json");
         let before = {
-            let store = FileStore::open(&env, path).expect("a new one");
+            let store = FileStore::open(&env, path, |_| {}).expect("a new one");
             let lease = store.grant(Duration::from_secs(1)).expect("a lease");
             store.swap(put("members/a", b"x", Some(lease))).expect("done");
             store.swap(put("state", b"{}", None)).expect("done");
             store.read().expect("read")
         };
-        let store = FileStore::open(&env, path).expect("it is there");
+        let store = FileStore::open(&env, path, |_| {}).expect("it is there");
         let after = store.read().expect("read");
         assert_eq!(after.entries.keys().collect::<Vec<_>>(), ["state"]);
         assert_eq!(after.entries["state"].value, b"{}");
@@ -193,6 +179,6 @@ mod tests {
         env.disk.create_dir_all(Path::new("/data")).expect("a folder");
         let path = Path::new("/data/cluster.json");
         env.disk.open(path, OpenMode::Create).and_then(|file| file.write_at(b"{\"ver", 0)).expect("written");
-        assert!(FileStore::open(&env, path).is_err());
+        assert!(FileStore::open(&env, path, |_| {}).is_err());
     }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use base::env::{Disk, Env, OpenMode};
 use base::planted::{self, Bug};
-use base::{Heap, VbId};
+use base::{Heap, RateLimit, VbId};
 use parking_lot::Mutex;
 
 use super::decode::{Bad, Part, SavePart};
@@ -319,6 +319,7 @@ impl Journal {
             next: 1.into(),
             needed: 0.into(),
             counters: Counters::default(),
+            given_up: RateLimit::new(),
         }
     }
 

@@ -114,7 +114,9 @@ impl Journal {
     fn after(&self, writer: &mut Writer, written: Result<(), Failure>) -> Result<(), Failure> {
         self.next.store(writer.durable + 1, Ordering::Release);
         written.inspect_err(|failure| {
-            tracing::warn!(%failure, "the segment of the journal is given up");
+            if let Some(left_out) = self.given_up.admit(self.env.clock.monotonic()) {
+                tracing::warn!(%failure, left_out, "the segment of the journal is given up");
+            }
             writer.current = None;
             self.shelf.lock().give_up(writer.durable + 1);
             count(&self.counters.given_up_segments, 1);

@@ -131,7 +131,8 @@ impl Cluster {
     /// Deletes the buckets that the state says were deleted, or are others now. One of which the state says nothing is
     /// kept: whoever lost the state must not lose the documents, too.
     fn drop_buckets(&self, state: &State, agent: Agent, asked: &mut Asked, failed: &mut Failed) {
-        for name in self.node.bucket_names() {
+        let down = self.node.down_buckets().into_keys();
+        for name in self.node.bucket_names().into_iter().chain(down) {
             let uuid = self.noted.lock().get(&name).map(|note| note.uuid.clone());
             let fate = membership::fate(state, &name, uuid.as_deref());
             let outcome = match fate {

@@ -141,7 +141,7 @@ fn manifest_of(bucket: &::cluster::Bucket) -> Result<(Manifest, NextIds), Bucket
 fn told(error: ClusterError) -> BucketError {
     match error {
         ClusterError::Refused(Refused::BucketExists) => BucketError::Exists,
-        ClusterError::Refused(Refused::Quota { .. }) => BucketError::Quota,
+        ClusterError::Refused(refused @ Refused::Quota { .. }) => BucketError::Quota(refused.to_string()),
         ClusterError::Refused(Refused::NoSuchBucket) => BucketError::Unknown,
         passing if passing.is_passing() => BucketError::NotNow(passing.advice()),
         other => BucketError::Elsewhere(other.to_string()),

@@ -1,8 +1,9 @@
 //! What a node and its cluster are called by who must not take them for others: 32 hexadecimal digits each.
 
 use std::io;
+use std::path::Path;
 
-use base::env::OpenMode;
+use base::SmallFile;
 use sha2::{Digest, Sha256};
 
 use super::{Cluster, data_folder};
@@ -10,23 +11,33 @@ use crate::node::Node;
 
 const FILE: &str = "node-uuid";
 
-/// The node's identity: made when it is asked for first, kept with its data.
+/// The file that holds a node's identity.
+pub(crate) fn file(folder: &Path) -> SmallFile {
+    SmallFile::new(folder, FILE)
+}
+
+/// Understands the file's content.
+pub(crate) fn parse(bytes: &[u8], _version: u16) -> Result<String, String> {
+    let text = std::str::from_utf8(bytes).ok().filter(|text| text.len() == 32);
+    let text = text.filter(|text| text.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    text.map(str::to_owned).ok_or_else(|| "it holds no 32 hexadecimal digits".to_owned())
+}
+
+/// The node's identity: made when it is asked for first, kept with its data. A node alone that has lost it gets another
+/// one; a member would be another node to its cluster, and is refused.
 pub(crate) fn of_node(node: &Node) -> io::Result<String> {
-    let folder = data_folder(node);
-    let (env, path) = (node.env(), folder.join(FILE));
-    let file = env.disk.open(&path, OpenMode::Create)?;
-    let mut text = [0; 32];
-    let read = file.read_at(&mut text, 0)?;
-    match std::str::from_utf8(&text[..read]) {
-        Ok(text) if read == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) => Ok(text.to_owned()),
-        _ => {
-            let uuid = format!("{:016x}{:016x}", env.random.next_u64(), env.random.next_u64());
-            file.write_at(uuid.as_bytes(), 0)?;
-            file.sync_data()?;
-            env.disk.sync_dir(&folder)?;
-            Ok(uuid)
+    let (env, file) = (node.env(), file(&data_folder(node)));
+    match file.open(&*env.disk, parse, |fault| tracing::error!("{fault}")) {
+        Ok(Some(uuid)) => return Ok(uuid),
+        Ok(None) => {}
+        Err(error) if error.is_damage() && !node.host().is_some_and(|host| host.config().is_member) => {
+            tracing::error!(%error, "the node's identity is lost, and it gets another one");
         }
+        Err(error) => return Err(io::Error::other(error)),
     }
+    let uuid = format!("{:016x}{:016x}", env.random.next_u64(), env.random.next_u64());
+    file.write(&*env.disk, uuid.as_bytes()).map_err(io::Error::other)?;
+    Ok(uuid)
 }
 
 impl Cluster {

@@ -17,9 +17,11 @@ impl Cluster {
     pub(super) fn keep_lease(&self) {
         let every = self.config.lease_ttl / 5;
         let mut trouble = Trouble::default();
+        let mut was_served = false;
         loop {
             let renewed = self.renew();
             let now = self.node.env().clock.monotonic();
+            was_served = self.log_fence(was_served);
             match renewed {
                 Err(failure) if trouble.failed(now) => {
                     tracing::warn!(%failure, "the lease was not renewed; without it this node will serve nothing");
@@ -42,6 +44,23 @@ impl Cluster {
         }
     }
 
+    /// Says when the node ceases to serve, and when it begins to. Returns whether it serves now.
+    fn log_fence(&self, was_served: bool) -> bool {
+        let node = self.node.address().name();
+        let is_served = self.node.fence().may_serve(self.node.env().clock.monotonic_ns());
+        match (was_served, is_served) {
+            (true, false) => tracing::warn!(
+                node,
+                "the lease has run out, or the cluster does not let this node serve: it serves nothing for now"
+            ),
+            (false, true) => {
+                tracing::info!(node, "the node has its lease, and serves what the cluster gives it")
+            }
+            _ => {}
+        }
+        is_served
+    }
+
     fn renew(&self) -> Result<(), StoreFailure> {
         let sent_ns = self.node.env().clock.monotonic_ns();
         let Some(lease) = self.life.lock().lease() else { return self.begin_life() };
@@ -51,7 +70,7 @@ impl Cluster {
             self.move_fence(&life);
             return Ok(());
         }
-        tracing::warn!("the lease has run out: this node serves nothing until the cluster lets it");
+        tracing::info!("the lease is gone from the coordination store: the node begins another life");
         self.node.fence().close();
         *self.life.lock() = new_life(self.node.env());
         self.begin_life()

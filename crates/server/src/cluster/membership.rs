@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use ::cluster::{Membership, Stale, State};
-use base::env::{Env, OpenMode};
+use base::env::{Disk, Env, OpenMode};
 use serde::{Deserialize, Serialize};
 
 const FILE: &str = "cluster-membership";
@@ -47,6 +47,27 @@ impl Slot {
         let is_whole = u32::from_str_radix(sum, 16).ok()? == crc32fast::hash(json.as_bytes());
         serde_json::from_str(json).ok().filter(|slot: &Slot| is_whole && slot.format == FORMAT)
     }
+}
+
+/// What is wrong with the file, if there is one. Changes nothing.
+pub(crate) fn fault(disk: &dyn Disk, folder: &Path) -> Option<(PathBuf, String)> {
+    let path = folder.join(FILE);
+    let file = match disk.open(&path, OpenMode::Read) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+        file => file,
+    };
+    let mut bytes = vec![0; 2 * SLOT];
+    let what = match file.and_then(|file| file.read_at(&mut bytes, 0)) {
+        Err(error) => format!("it cannot be read: {error}"),
+        Ok(read) => {
+            let damaged = bytes[..read].chunks(SLOT).filter(|slot| Slot::parse(slot).is_none()).count();
+            match (damaged, read) {
+                (0, read) if read == bytes.len() => return None,
+                (damaged, _) => format!("{damaged} of its slots are damaged, or it is cut off"),
+            }
+        }
+    };
+    Some((path, what))
 }
 
 /// What the node has seen. What is in memory is what is in the file.
@@ -130,17 +151,26 @@ fn exists(env: &Env, path: &Path) -> io::Result<bool> {
     }
 }
 
+/// The other file of a small file (record 57).
+fn copy_of(name: &str) -> String {
+    format!("{name}.copy")
+}
+
 /// Whether a folder of data belongs to a node of a cluster.
 pub(crate) fn belongs_to_cluster(env: &Env, folder: &Path) -> io::Result<bool> {
-    Ok(exists(env, &folder.join(FILE))? || exists(env, &folder.join(BUCKETS))?)
+    let names = [FILE.to_owned(), BUCKETS.to_owned(), copy_of(BUCKETS)];
+    names.iter().try_fold(false, |any, name| Ok(any || exists(env, &folder.join(name))?))
 }
 
 /// Makes of a folder of data that of a node that never was in a cluster, with the copies that it has. What was noted is
 /// kept beside, under other names. The node gets another identity, so that its old cluster does not take it for the node
 /// that left.
 pub fn leave_cluster(env: &Env, folder: &Path) -> io::Result<()> {
-    for name in [NODE_UUID, BUCKETS, FILE] {
-        let path = folder.join(name);
+    // Of a small file the copy, too: what is left of it would be read.
+    for name in
+        [NODE_UUID.to_owned(), copy_of(NODE_UUID), BUCKETS.to_owned(), copy_of(BUCKETS), FILE.to_owned()]
+    {
+        let path = folder.join(&name);
         if exists(env, &path)? {
             env.disk.rename(&path, &folder.join(format!("{name}.left")))?;
             env.disk.sync_dir(folder)?;
@@ -152,6 +182,7 @@ pub fn leave_cluster(env: &Env, folder: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use ::cluster::{Address, command};
+    use base::SmallFile;
 
     use super::*;
 
@@ -194,11 +225,14 @@ mod tests {
         let (env, folder) = folder();
         let mut seen = Seen::read(&env, folder.clone()).expect("there is none");
         seen.note(&env, &state(1)).expect("written");
-        env.disk.open(&folder.join(NODE_UUID), OpenMode::Create).expect("a file");
+        for name in [NODE_UUID, BUCKETS] {
+            SmallFile::new(&folder, name).write(&*env.disk, b"what is noted").expect("written");
+        }
         leave_cluster(&env, &folder).expect("it leaves");
         leave_cluster(&env, &folder).expect("again");
         assert!(!belongs_to_cluster(&env, &folder).expect("it is read"));
-        assert!(!exists(&env, &folder.join(NODE_UUID)).expect("it is read"));
+        let look = |name| SmallFile::new(&folder, name).look(&*env.disk, |_, _| Ok(())).expect("it is read");
+        assert!(look(NODE_UUID).is_none() && look(BUCKETS).is_none(), "no copy is left");
         assert_eq!(Seen::read(&env, folder).expect("there is none").get(), None);
     }
 }

@@ -12,7 +12,7 @@ pub(crate) mod identity;
 mod layout;
 mod life;
 pub(crate) mod membership;
-mod noted;
+pub(crate) mod noted;
 pub(crate) mod serving;
 mod trouble;
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use base::env::Env;
 use base::{SmallFile, SmallFileError};
@@ -20,6 +20,20 @@ pub(super) struct Note {
     pub(super) flushes: u64,
 }
 
+/// The file that holds them, in the folder of the node's data.
+pub(crate) fn file(folder: &Path) -> SmallFile {
+    SmallFile::new(folder, FILE)
+}
+
+/// Understands the file's content.
+pub(crate) fn parse(bytes: &[u8], _version: u16) -> Result<Notes, String> {
+    serde_json::from_slice(bytes).map(Notes).map_err(|error| error.to_string())
+}
+
+/// What is noted of each bucket.
+#[derive(Default)]
+pub(crate) struct Notes(BTreeMap<String, Note>);
+
 /// The notes. What is in memory is what is in the file.
 pub(super) struct Noted {
     file: SmallFile,
@@ -29,11 +43,10 @@ pub(super) struct Noted {
 impl Noted {
     /// Reads them from the folder of the node's data; none if there is no file.
     pub(super) fn read(env: &Env, folder: PathBuf) -> io::Result<Noted> {
-        let file = SmallFile::new(&folder, FILE);
-        let parse = |bytes: &[u8], _| serde_json::from_slice(bytes).map_err(|error| error.to_string());
+        let file = file(&folder);
         let found = file.open(&*env.disk, parse, |fault| tracing::error!("{fault}"));
         let notes = found.map_err(into_io)?.unwrap_or_default();
-        Ok(Noted { file, notes })
+        Ok(Noted { file, notes: notes.0 })
     }
 
     /// Whether nothing is noted.
@@ -71,8 +84,6 @@ fn into_io(error: SmallFileError) -> io::Error {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use base::env::OpenMode;
 
     use super::*;

@@ -75,9 +75,11 @@ pub fn step(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     if Method::from_name(request.key) != Some(Method::Scram(exchange.mechanism())) {
         return failed(ctx, "", Status::Einval);
     }
-    let name = exchange.name().to_vec();
+    let (name, mechanism) = (exchange.name().to_vec(), exchange.mechanism());
+    // The user may have got another password since the exchange began.
+    let user = ctx.node.users().get(&name).filter(|user| exchange.is_with(user.scram(mechanism))).cloned();
     let finished = exchange.finish(request.value);
-    match (finished, ctx.node.users().get(&name).cloned()) {
+    match (finished, user) {
         (Ok(server_final), Some(user)) => {
             ctx.session.log_in(user);
             ctx.reply.send(&Answer { value: server_final.as_bytes(), ..Answer::default() });
@@ -106,7 +108,11 @@ fn failed(ctx: &mut Context<'_>, name: &str, status: Status) -> Outcome {
         (b >> 48 & 0x3fff) | 0x8000,
         b & 0xffff_ffff_ffff
     );
-    tracing::warn!(user = name, reference, status = status.name(), "a login failed");
+    if let Some(left_out) = ctx.node.events().logins.admit(ctx.node.env().clock.monotonic()) {
+        tracing::warn!(user = name, reference, status = status.name(), left_out, "a login failed");
+    } else {
+        tracing::debug!(user = name, reference, status = status.name(), "a login failed");
+    }
     ctx.reply.error_ref(status, &reference);
     Outcome::Done
 }

@@ -33,7 +33,7 @@ impl DevCluster {
     pub fn start(config: DevConfig, env: Env) -> Result<DevCluster, DevError> {
         let failed = |what| move |source| DevError::Io { what, source };
         env.disk.create_dir_all(&config.data).map_err(failed("cannot make the folder"))?;
-        let store = FileStore::open(&env, &config.data.join(DOCUMENT));
+        let store = FileStore::open(&env, &config.data.join(DOCUMENT), |fault| tracing::error!("{fault}"));
         let store = store.map_err(failed("cannot read the document of the cluster"))?;
         let shared = Arc::new(Shared::new(config, env, Arc::new(store)));
         let begun = shared
@@ -70,9 +70,9 @@ impl DevCluster {
         self.shared.status()
     }
 
-    /// Waits until the process is told to stop, by SIGTERM or Ctrl-C.
-    pub fn wait_for_signal(&self) {
-        self.endpoint.wait_for_signal();
+    /// Waits until the process is told to stop, by SIGTERM, SIGINT (Ctrl-C), SIGQUIT or SIGHUP; says by which.
+    pub fn wait_for_signal(&self) -> &'static str {
+        self.endpoint.wait_for_signal()
     }
 
     /// Stops all nodes cleanly.

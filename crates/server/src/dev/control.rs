@@ -25,7 +25,7 @@ use crate::connection_memory::ConnectionMemory;
 use crate::http::HttpLimits;
 use crate::http::connections::{self, Serving};
 use crate::http::origin::{self, Listens};
-use crate::signals::Ears;
+use crate::signals::{Ears, Signal};
 use options::{Options, order};
 
 /// Orders that are carried out at the same time, each on a thread of its own.
@@ -35,7 +35,7 @@ const MOST_ORDERS: usize = 32;
 pub(super) struct Endpoint {
     addr: SocketAddr,
     stop: watch::Sender<bool>,
-    signals: mpsc::Receiver<()>,
+    signals: mpsc::Receiver<Signal>,
     thread: Task,
 }
 
@@ -44,10 +44,14 @@ impl Endpoint {
         self.addr
     }
 
-    /// Waits until the process is told to stop.
-    pub(super) fn wait_for_signal(&self) {
-        // An error means that nobody can signal any more, which is a reason to stop, too.
-        let _ = self.signals.recv();
+    /// Waits until the process is told to stop; it is when its terminal is gone. Says by which signal.
+    pub(super) fn wait_for_signal(&self) -> &'static str {
+        match self.signals.recv() {
+            Ok(Signal::Stop(name)) => name,
+            Ok(Signal::HangUp) => "SIGHUP",
+            // Nobody can signal any more.
+            Err(_) => "none",
+        }
     }
 
     pub(super) fn stop(self) {
@@ -63,7 +67,7 @@ pub(super) fn start(shared: &Arc<Shared>) -> io::Result<Endpoint> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ears = {
         let _inside = runtime.enter();
-        Ears::new()?
+        Ears::new(&shared.env)?
     };
     let (stop, mut stopping) = watch::channel(false);
     let (signalled, signals) = mpsc::channel();

@@ -2,14 +2,14 @@
 
 use axum::Json;
 use axum::extract::{FromRequestParts, RawPathParams, Request, State};
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
 use super::basic_auth::{Caller, authenticate};
 use super::cluster_status::view_of;
-use super::{Shared, connections, no_such_bucket};
+use super::{Shared, bucket_down, connections, no_such_bucket};
 use crate::privilege::Privilege;
 use crate::user::User;
 
@@ -50,6 +50,13 @@ pub(super) async fn check(
     let bucket = params.as_ref().ok().and_then(|params| params.iter().find(|(name, _)| *name == "bucket"));
     if let Err(refused) = admit(&user, needs, bucket.map(|(_, name)| name)) {
         return *refused;
+    }
+    // One that is down can be deleted, and nothing else.
+    if let Some((_, name)) = bucket
+        && parts.method != Method::DELETE
+        && let Some(why) = shared.node.why_down(name)
+    {
+        return bucket_down(&format!("bucket {name} is down: {why}"));
     }
     parts.extensions.insert(Caller(user));
     // Nobody sends a body before it is known who that is.

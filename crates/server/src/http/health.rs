@@ -1,4 +1,5 @@
-//! `GET /healthz`: whether clients should be sent to this node.
+//! `GET /livez`, `/readyz` and `/healthz`: whether the process answers, whether clients should be sent to this node, and
+//! whether somebody should look at it.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -6,10 +7,28 @@ use axum::response::{IntoResponse, Response};
 
 use super::Shared;
 use crate::cluster::serving;
+use crate::readiness;
 
+/// The process answers.
+pub(super) async fn livez() -> &'static str {
+    "ok\n"
+}
+
+/// The node serves everything that the cluster map gives it.
+pub(super) async fn readyz(State(shared): State<Shared>) -> Response {
+    let why_not = serving::why_not(&shared.node).into_iter();
+    told(why_not.chain(readiness::unserved(&shared.node)).collect())
+}
+
+/// Nothing is wrong that somebody has to do something about.
 pub(super) async fn healthz(State(shared): State<Shared>) -> Response {
-    match serving::why_not(&shared.node) {
-        None => "ok\n".into_response(),
-        Some(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
+    let why_not = serving::why_not(&shared.node).into_iter();
+    told(why_not.chain(readiness::problems(&shared.node)).collect())
+}
+
+fn told(problems: Vec<String>) -> Response {
+    if problems.is_empty() {
+        return "ok\n".into_response();
     }
+    (StatusCode::SERVICE_UNAVAILABLE, problems.join("\n") + "\n").into_response()
 }

@@ -12,7 +12,7 @@ use super::access::require_cluster_admin;
 use super::basic_auth::Caller;
 use super::bucket_form::{BucketForm, by_field};
 use super::settings::{Errors, is_other_quota, refused};
-use super::{Shared, form, no_such_bucket};
+use super::{Shared, bucket_down, form, no_such_bucket};
 use crate::node_buckets::{BucketError, Management};
 
 /// What may stand behind the question mark.
@@ -152,7 +152,7 @@ pub(super) fn answer(error: &BucketError) -> Response {
     match error {
         BucketError::Unknown => no_such_bucket(),
         BucketError::Exists | BucketError::InTheWay(_) => field("name"),
-        BucketError::Quota => field("ramQuota"),
+        BucketError::Quota(_) => field("ramQuota"),
         BucketError::TooMany => field("_"),
         BucketError::Settings(errors) => refused(by_field(errors)),
         // The one answer whose message stands outside of `errors`.
@@ -160,6 +160,7 @@ pub(super) fn answer(error: &BucketError) -> Response {
             (StatusCode::BAD_REQUEST, Json(json!({ "_": error.to_string() }))).into_response()
         }
         BucketError::NotNow(why) => not_now(why),
+        BucketError::Down(_) => bucket_down(&error.to_string()),
         BucketError::Fixed | BucketError::Elsewhere(_) | BucketError::Failed(_) | BucketError::Engine(_) => {
             tracing::error!(%error, "a bucket was not managed");
             let errors = json!({ "errors": { "_": error.to_string() } });

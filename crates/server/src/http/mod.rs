@@ -5,7 +5,7 @@ mod auto_failover;
 mod basic_auth;
 mod bucket_form;
 mod buckets;
-mod changes;
+pub(crate) mod changes;
 mod cluster;
 mod cluster_order;
 mod cluster_status;
@@ -124,6 +124,12 @@ pub async fn serve(
 /// An answer that is JSON already.
 fn json_bytes(json: Vec<u8>) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], json).into_response()
+}
+
+/// The answer for a bucket that the node has and cannot serve.
+fn bucket_down(why: &str) -> Response {
+    let body = serde_json::json!({ "errors": { "_": why } });
+    (StatusCode::SERVICE_UNAVAILABLE, axum::Json(body)).into_response()
 }
 
 /// The answer for a bucket that there is not, in the words that clients compare.

@@ -74,6 +74,10 @@ pub(super) async fn document(shared: &Shared, user: &User, headers: &HeaderMap) 
     let names: Vec<Value> =
         listed.map(|bucket| json!({ "bucketName": bucket.name, "uuid": bucket.uuid })).collect();
     let quota_bytes = node.host().map_or(0, Host::memory_quota_bytes);
+    let down = node.down_buckets();
+    let down = down.iter().filter(|(name, _)| user.may_select(name));
+    let down: Vec<Value> =
+        down.map(|(name, down)| json!({ "bucketName": name, "reason": down.reason })).collect();
     let is_moving = view_of(shared).is_some_and(|(_, view)| view.state.rebalance.is_some());
     json!({
         "name": "default",
@@ -82,6 +86,7 @@ pub(super) async fn document(shared: &Shared, user: &User, headers: &HeaderMap) 
         "rebalanceStatus": if is_moving { "running" } else { "none" },
         "rebalanceProgressUri": "/pools/default/rebalanceProgress",
         "bucketNames": names,
+        "bucketsDown": down,
         "buckets": { "uri": "/pools/default/buckets", "terseBucketsBase": "/pools/default/b/" },
         "maxBucketCount": MOST_BUCKETS,
         "memoryQuota": quota_bytes >> 20,

@@ -98,6 +98,8 @@ fn own_routes() -> Vec<Route> {
     use Needs::{Bucket, BucketAdmin, Changes, ClusterAdmin, Node, Nothing};
     vec![
         get("/healthz", Nothing, health::healthz),
+        get("/livez", Nothing, health::livez),
+        get("/readyz", Nothing, health::readyz),
         get("/metrics", Nothing, metrics::metrics),
         get(SETTINGS, Bucket, settings::list),
         // The quota is for administrators of all buckets: the handler asks.

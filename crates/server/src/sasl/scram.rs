@@ -132,6 +132,11 @@ impl Exchange {
         &self.server_first
     }
 
+    /// Whether it goes by these keys.
+    pub fn is_with(&self, keys: &ScramKeys) -> bool {
+        self.keys.salt == keys.salt
+    }
+
     /// Who wants to log in.
     pub fn name(&self) -> &[u8] {
         &self.name

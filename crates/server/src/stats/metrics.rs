@@ -179,6 +179,11 @@ fn put_node(node: &Node, page: &mut Page<'_>) -> fmt::Result {
     page.one("stave_uptime_seconds", Gauge, "Seconds since the node started.", node.uptime_s())?;
     let help = "Whether clients are served: 0 at a node that its cluster does not let.";
     page.one("stave_may_serve", Gauge, help, u8::from(serving::why_not(node).is_none()))?;
+    let help = "A bucket that the node has and cannot serve; GET /pools/default says why.";
+    page.head("stave_bucket_down", Gauge, help)?;
+    for bucket in node.down_buckets().keys() {
+        page.sample("stave_bucket_down", &[("bucket", bucket)], 1)?;
+    }
     let help = "Whether the node belongs to a cluster, as far as it knows.";
     page.one("stave_cluster_member", Gauge, help, u8::from(serving::is_member(node)))?;
     page.one("stave_worker_threads", Gauge, "Threads that serve clients.", node.threads())?;

@@ -26,12 +26,21 @@ pub fn start(folder: &Path, more: &str) -> Server {
 
 /// The same in another world.
 pub fn start_in(env: Env, folder: &Path, more: &str) -> Server {
+    try_start_in(env, folder, more).expect("the node starts")
+}
+
+/// The same for a node that may not start.
+pub fn try_start(folder: &Path, more: &str) -> Result<Server, server::Failure> {
+    try_start_in(Env::real(), folder, more)
+}
+
+fn try_start_in(env: Env, folder: &Path, more: &str) -> Result<Server, server::Failure> {
     let settings = format!(
         "kv = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\npassword = \"password\"\nvbuckets = {VBUCKETS}\n{more}"
     );
     let settings = Settings::parse(&settings).expect("valid settings");
     let config = Config::new(settings, folder.to_owned(), 2, String::new).expect("a valid configuration");
-    server::serve(config, env).expect("the node starts")
+    server::serve(config, env)
 }
 
 /// The machine's clock, and how far it was moved.

@@ -17,9 +17,10 @@ use server::config::{BucketSpec, MOST_REPLICAS};
 use server::dev::{DevCluster, DevConfig, DevTimes, MOST_NODES};
 
 use self::folder::{Folder, IN_MEMORY};
-use super::serve::{raise_descriptor_limit, start_log};
+use super::serve::raise_descriptor_limit;
 use crate::cli::{Outcome, WrongArguments};
 use crate::client::Secret;
+use crate::log::Log;
 
 /// How soon a node may be missed, and how late. Threads that renew leases have to get their turn.
 const TIMES_MS: RangeInclusive<u64> = 100..=3_600_000;
@@ -27,8 +28,8 @@ const TIMES_MS: RangeInclusive<u64> = 100..=3_600_000;
 /// Run a cluster in one process, to test applications.
 ///
 /// When all nodes serve it prints one line: `ready kv=HOST:PORT http=HOST:PORT username=U password=P nodes=N
-/// control=HOST:PORT`, the addresses of the first node. SIGTERM and Ctrl-C stop it, and so does the end of the process
-/// that started it, unless --outlive-parent is given.
+/// control=HOST:PORT`, the addresses of the first node. SIGTERM, SIGINT (Ctrl-C), SIGQUIT and SIGHUP stop it, and so does
+/// the end of the process that started it, unless --outlive-parent is given.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Examples:
   stave dev
@@ -161,7 +162,7 @@ impl DevFlags {
 
 /// Runs the command.
 pub fn run(env: &Env, flags: DevFlags) -> anyhow::Result<Outcome> {
-    start_log()?;
+    let _log = Log::start()?;
     let descriptors = raise_descriptor_limit();
     let folder = Folder::new(env, &flags.data).context("cannot make a folder in memory; give --data DIR")?;
     let (as_json, outlives) = (flags.json, flags.outlive_parent);
@@ -174,7 +175,8 @@ pub fn run(env: &Env, flags: DevFlags) -> anyhow::Result<Outcome> {
     let mut stdout = std::io::stdout();
     // Whoever started it may have stopped reading; that is no reason not to serve.
     let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
-    cluster.wait_for_signal();
+    let signal = cluster.wait_for_signal();
+    tracing::info!(signal, "stopping");
     cluster.stop()?;
     Ok(Outcome::Done)
 }

@@ -1,6 +1,8 @@
 //! `stave serve`: runs a node until it is told to stop.
 
-use std::io::{IsTerminal, Write};
+mod signals;
+
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,11 +12,13 @@ use base::env::{Env, OpenMode};
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use server::cluster::{Cluster, ClusterConfig, EtcdAccess, EtcdAddress, EtcdStore};
-use server::{Config, Server, Settings, Switch};
+use server::{Config, Server, Settings, Switch, readiness};
 
+use self::signals::Again;
 use super::etcd_flags::{self, EtcdFlags};
 use crate::cli::{Outcome, WrongArguments};
 use crate::client::Secret;
+use crate::log::Log;
 
 const MAX_CONFIG_BYTES: usize = 1 << 20;
 /// Without those that look alike.
@@ -23,10 +27,13 @@ const PASSWORD_LEN: usize = 20;
 
 /// Run a node.
 ///
-/// When it can serve it prints one line: `ready kv=HOST:PORT http=HOST:PORT data=DIR`.
+/// When it serves every vBucket that the map gives it, it prints one line: `ready kv=HOST:PORT http=HOST:PORT data=DIR`.
+/// If some cannot be served, lines that begin with `not served:` follow and say which and why.
 /// If its cluster does not let it in for a minute, a line that begins with `not ready` says why; `ready` follows when
 /// it does.
-/// SIGTERM and Ctrl-C stop it cleanly.
+/// SIGTERM, SIGINT (Ctrl-C) and SIGQUIT stop it cleanly. SIGHUP has it read its configuration file again; users, the log
+/// and settings of buckets change at once, and the log says what needs a restart. Without a file SIGHUP stops it cleanly,
+/// unless nohup started it.
 #[derive(Clone, Debug, Default, Args)]
 #[command(after_help = "Examples:
   stave serve
@@ -54,7 +61,8 @@ The configuration file holds the same names, the buckets as a list or each with 
   password = \"secret2\"
   role = \"read-write\"
 
-The log goes to standard error; STAVE_LOG says how much: error, warn, info (the default), debug.")]
+The log goes to standard error; STAVE_LOG, or log in the configuration file, says how much: error, warn, info (the
+default), debug.")]
 pub struct ServeFlags {
     /// Where documents are kept [default: a folder of the user, like ~/.local/share/stave]
     #[arg(long, value_name = "DIR")]
@@ -120,55 +128,77 @@ impl ServeFlags {
     }
 }
 
+/// What a node is started with, from flags and file.
+struct Setup {
+    config: Config,
+    join: Option<EtcdAddress>,
+    access: EtcdAccess,
+    /// How much is logged.
+    log: Option<String>,
+}
+
+impl Setup {
+    fn read(env: &Env, flags: ServeFlags, descriptors: Option<u64>) -> anyhow::Result<Setup> {
+        let file = match &flags.config {
+            Some(path) => read_file(env, path)?,
+            None => Settings::default(),
+        };
+        let leaves_cluster = flags.leave_cluster;
+        let names_buckets = !flags.bucket.is_empty();
+        let mut settings = flags.settings(file);
+        let join = settings.join.as_deref().map(EtcdAddress::parse).transpose();
+        let join = join.map_err(|error| WrongArguments(error.to_string()))?;
+        if join.is_some() && names_buckets {
+            let what =
+                "the cluster says which buckets there are: --bucket goes with no join, in the file either";
+            bail!(WrongArguments(what.to_owned()));
+        }
+        let access = etcd_flags::access(env, &settings)?;
+        settings.descriptors = descriptors;
+        let data_dir = match &settings.data {
+            Some(dir) => dir.clone(),
+            None => Home::of_process().data_dir()?,
+        };
+        let log = settings.log.clone();
+        let config = Config::new(settings, data_dir, cpus(), || make_password(env))?;
+        let config = Config { is_member: join.is_some(), leaves_cluster, ..config };
+        if join.is_some() && config.password_was_generated {
+            bail!(WrongArguments(
+                "the nodes of a cluster need the same password: set STAVE_PASSWORD or give --password"
+                    .to_owned()
+            ));
+        }
+        Ok(Setup { config, join, access, log })
+    }
+}
+
 /// Runs the command.
 pub fn run(env: &Env, flags: ServeFlags) -> anyhow::Result<Outcome> {
-    start_log()?;
+    let log = Log::start()?;
     let descriptors = raise_descriptor_limit();
-    let file = match &flags.config {
-        Some(path) => read_file(env, path)?,
-        None => Settings::default(),
-    };
-    let leaves_cluster = flags.leave_cluster;
-    let names_buckets = !flags.bucket.is_empty();
-    let mut settings = flags.settings(file);
-    let join = settings.join.as_deref().map(EtcdAddress::parse).transpose();
-    let join = join.map_err(|error| WrongArguments(error.to_string()))?;
-    if join.is_some() && names_buckets {
-        let what = "the cluster says which buckets there are: --bucket goes with no join, in the file either";
-        bail!(WrongArguments(what.to_owned()));
-    }
-    let access = etcd_flags::access(env, &settings)?;
-    settings.descriptors = descriptors;
-    let data_dir = match &settings.data {
-        Some(dir) => dir.clone(),
-        None => Home::of_process().data_dir()?,
-    };
-    let config = Config::new(settings, data_dir, cpus(), || make_password(env))?;
-    let config = Config { is_member: join.is_some(), leaves_cluster, ..config };
-    if join.is_some() && config.password_was_generated {
-        bail!(WrongArguments(
-            "the nodes of a cluster need the same password: set STAVE_PASSWORD or give --password".to_owned()
-        ));
-    }
+    let Setup { config, join, access, log: logged } = Setup::read(env, flags.clone(), descriptors)?;
+    log.follow(logged.as_deref()).map_err(WrongArguments)?;
     let made_up = config.password_was_generated.then(|| config.users[0].clone());
     let server = server::serve(config, env.clone())?;
+    let again = Again { env, flags, descriptors, log };
     let cluster = join.map(|address| join_cluster(env, &server, &address, access)).transpose()?;
     if let Some(user) = made_up {
-        eprintln!("user {}, password {} (printed only now)", user.name, user.password);
+        tell(&format!("user {}, password {} (printed only now)", user.name, user.password));
     }
     let told = match &cluster {
-        Some(cluster) => wait_until_let_in(env, &server, cluster),
+        Some(cluster) => wait_until_let_in(&again, &server, cluster),
         None => Told::Nothing,
     };
     if told == Told::Nothing {
         say(&server.ready_line());
-        server.wait_for_signal();
+        readiness::unserved(server.node()).iter().for_each(|line| say(&format!("not served: {line}")));
+        again.wait_for_stop(&server);
     }
     // Asked before the end, which is a reason of its own.
     let waited_for = cluster.as_deref().map(missing);
     if told == Told::ToStopWaiting {
         // At once: letting go may have to wait for a coordination store that does not answer.
-        eprintln!("stave: interrupted; stopping");
+        tell("stave: interrupted; stopping");
     }
     // First, so that others do not wait for the lease to run out.
     let left = cluster.is_none_or(|cluster| cluster.stop());
@@ -216,22 +246,23 @@ fn join_cluster(
 }
 
 /// Waits until the node is let in, or told to stop. Says what it waits for if that takes long.
-fn wait_until_let_in(env: &Env, server: &Server, cluster: &Cluster) -> Told {
-    let begun = env.clock.monotonic();
+fn wait_until_let_in(again: &Again<'_>, server: &Server, cluster: &Cluster) -> Told {
+    let begun = again.env.clock.monotonic();
     let mut has_said = false;
     loop {
-        if cluster.wait_until_served(Duration::ZERO) {
+        let has_waited = again.env.clock.monotonic() - begun > LET_IN_WITHIN;
+        if cluster.wait_until_served(Duration::ZERO) && (has_waited || !readiness::may_come(server.node())) {
             return Told::Nothing;
         }
         if cluster.is_stranger() {
             return Told::ToGoAway;
         }
-        let is_long = env.clock.monotonic() - begun > LET_IN_WITHIN || cluster.outside().is_some();
+        let is_long = has_waited || cluster.outside().is_some();
         if is_long && !has_said {
             say(&format!("not {}: {}", server.ready_line(), missing(cluster)));
             has_said = true;
         }
-        if server.is_signalled_within(LOOK_EVERY) {
+        if server.signal_within(LOOK_EVERY).is_some_and(|signal| again.is_stop(server, signal)) {
             return if has_said { Told::ToStop } else { Told::ToStopWaiting };
         }
     }
@@ -252,16 +283,9 @@ fn say(line: &str) {
     let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
 }
 
-pub(super) fn start_log() -> anyhow::Result<()> {
-    let wanted = std::env::var("STAVE_LOG").unwrap_or_else(|_| "info".to_owned());
-    let filter = tracing_subscriber::EnvFilter::try_new(&wanted).map_err(|error| {
-        WrongArguments(format!("STAVE_LOG={wanted}: {error}; give error, warn, info or debug"))
-    })?;
-    // Colours are for people; a second node in one process finds the log started.
-    let log =
-        tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
-    let _ = log.with_env_filter(filter).try_init();
-    Ok(())
+/// The same on standard error.
+fn tell(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// Takes as many descriptors as the system allows: shells usually start programs with room for about a thousand.

@@ -8,23 +8,25 @@ use axum::body::Bytes;
 use axum::extract::{Extension, Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use base::env::OpenMode;
+use base::SmallFile;
+use base::env::Disk;
 use engine::Bucket;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::token::Token;
 use super::{Refused, find, read_token, refuse, since};
 use crate::http::Shared;
 use crate::http::basic_auth::Caller;
 
+/// The folder in a bucket's folder.
+const CURSORS: &str = "cursors";
 const MOST_NAME_BYTES: usize = 64;
 /// More than the longest token takes.
-const MOST_BYTES: usize = 64 << 10;
-const UNFINISHED: &str = ".new";
+const MOST_BYTES: u64 = 64 << 10;
 
 fn folder(bucket: &Bucket) -> PathBuf {
-    bucket.config().dir.join("cursors")
+    bucket.config().dir.join(CURSORS)
 }
 
 fn check_name(name: &str) -> Result<(), Refused> {
@@ -36,6 +38,12 @@ fn check_name(name: &str) -> Result<(), Refused> {
     Err(refuse(StatusCode::BAD_REQUEST, message))
 }
 
+/// The names of cursors among those of files, each of which may have a copy.
+fn names_in(files: Vec<String>) -> BTreeSet<String> {
+    let name = |file: String| file.strip_suffix(".copy").map(str::to_owned).unwrap_or(file);
+    files.into_iter().map(name).filter(|name| check_name(name).is_ok()).collect()
+}
+
 fn disk_failed(bucket: &Bucket, error: &io::Error) -> Refused {
     tracing::error!(bucket = bucket.name(), %error, "a cursor");
     refuse(StatusCode::INTERNAL_SERVER_ERROR, &format!("the cursor cannot be kept: {error}"))
@@ -44,34 +52,39 @@ fn disk_failed(bucket: &Bucket, error: &io::Error) -> Refused {
 /// The stored position; nothing if there is no such cursor.
 fn read(bucket: &Bucket, name: &str) -> Result<Option<Token>, Refused> {
     check_name(name)?;
-    let file = match bucket.env().disk.open(&folder(bucket).join(name), OpenMode::Read) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(disk_failed(bucket, &error)),
-    };
-    let mut bytes = vec![0; MOST_BYTES];
-    let count = file.read_at(&mut bytes, 0).map_err(|error| disk_failed(bucket, &error))?;
-    let text = str::from_utf8(&bytes[..count]).ok();
-    let token = text.and_then(|text| Token::decode(text, bucket.vbuckets()));
-    let broken = || io::Error::new(io::ErrorKind::InvalidData, "its file holds no position of this bucket");
-    token.map(Some).ok_or_else(|| disk_failed(bucket, &broken()))
+    let parse = |bytes: &[u8], version: u16| parse(bytes, version, bucket.vbuckets());
+    let found = file(bucket, name).open(&*bucket.env().disk, parse, |fault| tracing::error!("{fault}"));
+    found.map_err(|error| disk_failed(bucket, &io::Error::other(error)))
+}
+
+/// The file of a cursor.
+fn file(bucket: &Bucket, name: &str) -> SmallFile {
+    SmallFile::new(&folder(bucket), name).owned_by(bucket.uuid()).at_most(MOST_BYTES)
+}
+
+/// Understands a cursor's file.
+fn parse(bytes: &[u8], _version: u16, vbuckets: u16) -> Result<Token, String> {
+    let token = str::from_utf8(bytes).ok().and_then(|text| Token::decode(text, vbuckets));
+    token.ok_or_else(|| "it holds no position of this bucket".to_owned())
+}
+
+/// Faults of the cursors in a bucket's folder: the file, and what is wrong with it or its copy. Changes nothing.
+pub(crate) fn faults(disk: &dyn Disk, bucket: &std::path::Path) -> Vec<(PathBuf, String)> {
+    let folder = bucket.join(CURSORS);
+    // A file without checksum is text, which is all that can be said without the bucket.
+    let parse = |bytes: &[u8], _| str::from_utf8(bytes).map(drop).map_err(|error| error.to_string());
+    let names = names_in(disk.read_dir(&folder).unwrap_or_default());
+    let one = |name: &String| SmallFile::new(&folder, name).at_most(MOST_BYTES);
+    let fault = |name| Some((folder.join(name), one(name).fault(disk, parse)?));
+    names.iter().filter_map(fault).collect()
 }
 
 /// Stores a position durably.
 fn write(bucket: &Bucket, name: &str, token: &Token) -> Result<(), Refused> {
     let (folder, disk) = (folder(bucket), &bucket.env().disk);
-    let (path, unfinished) = (folder.join(name), folder.join(format!("{name}{UNFINISHED}")));
-    let write = || {
-        disk.create_dir_all_synced(&folder)?;
-        let file = disk.open(&unfinished, OpenMode::Create)?;
-        let text = token.encode();
-        file.set_len(text.len() as u64)?;
-        file.write_at(text.as_bytes(), 0)?;
-        file.sync_data()?;
-        disk.rename(&unfinished, &path)?;
-        disk.sync_dir(&folder)
-    };
-    write().map_err(|error| disk_failed(bucket, &error))
+    disk.create_dir_all_synced(&folder).map_err(|error| disk_failed(bucket, &error))?;
+    let written = file(bucket, name).write(&**disk, token.encode().as_bytes());
+    written.map_err(|error| disk_failed(bucket, &io::Error::other(error)))
 }
 
 fn describe(name: &str, token: &Token) -> Value {
@@ -98,14 +111,12 @@ pub async fn list(
     Path(bucket): Path<String>,
 ) -> Response {
     either(find(&shared, &user, &bucket).and_then(|bucket| {
-        let mut names = match bucket.env().disk.read_dir(&folder(&bucket)) {
+        let names = match bucket.env().disk.read_dir(&folder(&bucket)) {
             Ok(names) => names,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(disk_failed(&bucket, &error)),
         };
-        names.retain(|name| check_name(name).is_ok());
-        names.sort();
-        Ok(Json(json!({ "cursors": names })).into_response())
+        Ok(Json(json!({ "cursors": names_in(names) })).into_response())
     }))
 }
 
@@ -163,11 +174,12 @@ pub async fn remove(
 ) -> Response {
     either(find(&shared, &user, &bucket).and_then(|bucket| {
         check_name(&name)?;
-        let (folder, disk) = (folder(&bucket), &bucket.env().disk);
-        match disk.remove_file(&folder.join(&name)).and_then(|()| disk.sync_dir(&folder)) {
-            Ok(()) => Ok(StatusCode::NO_CONTENT.into_response()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(no_such_cursor(&name)),
-            Err(error) => Err(disk_failed(&bucket, &error)),
+        let (file, disk) = (file(&bucket, &name), &*bucket.env().disk);
+        // One that is damaged may be removed, too.
+        if matches!(file.look(disk, |_, _| Ok(())), Ok(None)) {
+            return Err(no_such_cursor(&name));
         }
+        let removed = file.remove(disk).map_err(|error| disk_failed(&bucket, &io::Error::other(error)));
+        removed.map(|()| StatusCode::NO_CONTENT.into_response())
     }))
 }

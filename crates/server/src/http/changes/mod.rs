@@ -29,6 +29,7 @@ use tokio::time::Sleep;
 use vbucket::Manifest;
 
 use self::anchor::Anchor;
+pub(crate) use self::cursors::faults as cursor_faults;
 pub(super) use self::cursors::{create, list, move_to, remove, show};
 use self::event::{Format, Writer};
 use self::feed::{Bell, Feed, Progress, Wishes};

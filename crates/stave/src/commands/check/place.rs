@@ -16,6 +16,8 @@ pub(in crate::commands) struct Place {
     /// The data directory that it is in, if it is in one.
     pub(in crate::commands) data_dir: Option<PathBuf>,
     pub(in crate::commands) buckets: Vec<BucketFiles>,
+    /// Whether it is the whole data directory.
+    pub(super) is_whole: bool,
 }
 
 /// The files of a bucket that are in use.
@@ -42,7 +44,7 @@ impl Place {
         if !files.is_empty() || names.iter().any(|name| is_segment(name)) || data_dir.is_some() {
             let bucket =
                 BucketFiles { name: last_name(path), folder: path.to_owned(), files, is_whole: true };
-            return Ok(Place { data_dir, buckets: vec![bucket] });
+            return Ok(Place { data_dir, buckets: vec![bucket], is_whole: false });
         }
         if !names.iter().any(|name| name == BUCKETS) {
             bail!(
@@ -52,7 +54,7 @@ impl Place {
             );
         }
         let buckets = Place::all_buckets(disk, &path.join(BUCKETS))?;
-        Ok(Place { data_dir: Some(path.to_owned()), buckets })
+        Ok(Place { data_dir: Some(path.to_owned()), buckets, is_whole: true })
     }
 
     fn of_file(disk: &dyn Disk, path: &Path) -> anyhow::Result<Place> {
@@ -64,7 +66,7 @@ impl Place {
             files: vec![path.to_owned()],
             is_whole: false,
         };
-        Ok(Place { data_dir: data_dir_of(folder), buckets: vec![bucket] })
+        Ok(Place { data_dir: data_dir_of(folder), buckets: vec![bucket], is_whole: false })
     }
 
     fn all_buckets(disk: &dyn Disk, folder: &Path) -> anyhow::Result<Vec<BucketFiles>> {

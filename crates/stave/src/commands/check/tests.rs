@@ -227,7 +227,7 @@ fn a_damaged_segment_is_told_with_its_place() {
 #[test]
 fn only_the_newest_file_of_a_vbucket_counts() {
     let (env, _) = Env::sim(3);
-    for name in ["3.couch.9", "3.couch.10", "3.couch.11.new", "0.couch.2", "uuid", "clean"] {
+    for name in ["3.couch.9", "3.couch.10", "3.couch.11.new", "0.couch.2", "notes"] {
         env.disk.create_dir_all(Path::new("/b")).expect("a folder");
         env.disk.open(&Path::new("/b").join(name), OpenMode::Create).expect("a file");
     }
@@ -301,4 +301,38 @@ fn who_waits_is_told_how_far_it_is() {
         String::from_utf8(text).expect("text"),
         "checked 1 of 1,024 files, 1,202 documents, 1.00 MiB, 0 faults\n"
     );
+}
+
+#[test]
+fn small_files_that_decide_about_data_are_looked_at() {
+    let (env, _) = Env::sim(1);
+    write_bucket(&env, Path::new("/data/buckets/orders"));
+    let (outcome, out) = checked(&env, "/data", false);
+    assert_eq!(outcome, Outcome::Done, "{out}");
+    let put = |path: &str, bytes: &[u8]| {
+        let file = env.disk.open(Path::new(path), OpenMode::Create).expect("a file");
+        file.write_at(bytes, 0).expect("a write");
+    };
+    for name in ["uuid", "clean"] {
+        let path = format!("/data/buckets/orders/{name}");
+        flip(&*env.disk, Path::new(&path), 20);
+        let (outcome, out) = checked(&env, "/data/buckets/orders", false);
+        assert!(outcome == Outcome::Faults && out.contains(&path), "{out}");
+        flip(&*env.disk, Path::new(&path), 20);
+    }
+    for (path, content) in [
+        ("/data/buckets/orders/manifest.json", "{\"manifest\":1}"),
+        ("/data/buckets/orders/bucket.json", "{}"),
+        ("/data/buckets.json", "{"),
+        ("/data/cluster-revision", "seven"),
+        ("/data/node-uuid", "short"),
+        ("/data/cluster-buckets.json", "[]"),
+        ("/data/cluster-membership", "slot"),
+    ] {
+        put(path, content.as_bytes());
+        let (outcome, out) = checked(&env, "/data", true);
+        assert!(outcome == Outcome::Faults && out.contains(&format!("\"{path}\"")), "{path}: {out}");
+        env.disk.remove_file(Path::new(path)).expect("it is there");
+    }
+    assert_eq!(checked(&env, "/data", false).0, Outcome::Done);
 }

@@ -1,0 +1,56 @@
+//! The identity of a bucket: 32 hexadecimal digits, made at its first start and kept in its folder.
+//!
+//! *Guarantee:* a bucket whose identity is lost gets another one, so that nobody who knows it by the old one takes what is
+//! found for what was there: its vBuckets begin new histories, as after a crash. A disk that refuses to give the identity
+//! is no first start.
+
+use std::path::Path;
+
+use base::SmallFile;
+use base::env::Env;
+
+use crate::failure::Failure;
+
+const NAME: &str = "uuid";
+
+/// A bucket's identity.
+pub(crate) struct Identity {
+    pub(crate) uuid: String,
+    /// Whether the folder's other files may name another one.
+    is_new: bool,
+}
+
+impl Identity {
+    /// Whose the folder's other files have to be, if that is known.
+    pub(crate) fn owner(&self) -> Option<&str> {
+        (!self.is_new).then_some(&*self.uuid)
+    }
+}
+
+/// The file that holds it.
+pub(crate) fn file(dir: &Path) -> SmallFile {
+    SmallFile::new(dir, NAME)
+}
+
+/// Understands the file's content.
+pub(crate) fn parse(bytes: &[u8], _version: u16) -> Result<String, String> {
+    let text = std::str::from_utf8(bytes).ok().filter(|text| text.len() == 32);
+    let text = text.filter(|text| text.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    text.map(str::to_owned).ok_or_else(|| "it holds no 32 hexadecimal digits".to_owned())
+}
+
+/// The identity of the bucket in a folder.
+pub(crate) fn of_bucket(env: &Env, dir: &Path) -> Result<Identity, Failure> {
+    let file = file(dir);
+    match file.open(&*env.disk, parse, |fault| tracing::error!("{fault}")) {
+        Ok(Some(uuid)) => return Ok(Identity { uuid, is_new: false }),
+        Ok(None) => {}
+        Err(error) if error.is_damage() => {
+            tracing::error!(%error, "the bucket's identity is lost: it gets another one, and its histories begin anew");
+        }
+        Err(error) => return Err(error.into()),
+    }
+    let uuid = format!("{:016x}{:016x}", env.random.next_u64(), env.random.next_u64());
+    file.write(&*env.disk, uuid.as_bytes())?;
+    Ok(Identity { uuid, is_new: true })
+}

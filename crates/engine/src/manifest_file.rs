@@ -1,0 +1,155 @@
+//! The file of a bucket's manifest, and what its vBuckets' files say if it cannot be used.
+//!
+//! # Guarantees
+//!
+//! - A manifest with a changed bit is never served. If both copies of the file are damaged, the manifest is the newest that
+//!   a vBucket has stored; if no vBucket has stored one, the bucket does not open.
+//! - The file of a version that wrote no checksum is compared with every vBucket that stored the same manifest.
+
+use std::path::Path;
+
+use base::env::Env;
+use base::{CollectionId, ScopeId, SmallFile, SmallFileError};
+use kvstore::StoredManifest;
+use serde_json::{Value, json};
+use vbucket::{Manifest, ManifestUid};
+
+use crate::collections::NextIds;
+use crate::failure::Failure;
+
+/// Holds the manifest, and ids that were never used.
+const NAME: &str = "manifest.json";
+/// The longest manifest, in bytes: so many scopes and collections have no longer names.
+const MAX_BYTES: u64 = 8 << 20;
+/// A manifest that was put together from vBuckets may not know all ids that were ever used: of collections that were
+/// dropped and erased nothing is left. So many are passed over.
+const PASSED_OVER_IDS: u32 = 1 << 16;
+
+/// A manifest with ids that were never used, and the format version that it was read from; 0: without checksum.
+type Read = (Manifest, NextIds, u16);
+
+/// The file, of a bucket with this identity if that is known.
+pub(crate) fn file(dir: &Path, bucket: Option<&str>) -> SmallFile {
+    SmallFile::new(dir, NAME).owned_by(bucket.unwrap_or_default()).at_most(MAX_BYTES)
+}
+
+/// Understands the file's content.
+pub(crate) fn parse(bytes: &[u8], version: u16) -> Result<Read, String> {
+    let value: Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    let manifest = value.get("manifest").ok_or("it has no manifest")?.to_string();
+    let manifest = Manifest::parse(manifest.as_bytes()).map_err(|error| error.to_string())?;
+    let id = |name: &str| {
+        let id = value.get(name).and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());
+        id.ok_or(format!("{name} is no id"))
+    };
+    let ids = NextIds { scope: ScopeId(id("next_scope")?), collection: CollectionId(id("next_collection")?) };
+    Ok((manifest, ids, version))
+}
+
+/// Saves a manifest, durably.
+pub(crate) fn save(
+    env: &Env,
+    dir: &Path,
+    bucket: &str,
+    manifest: &Manifest,
+    ids: NextIds,
+) -> Result<(), Failure> {
+    let text = json!({
+        "manifest": manifest.to_json(),
+        "next_scope": ids.scope.0,
+        "next_collection": ids.collection.0,
+    });
+    Ok(file(dir, Some(bucket)).write(&*env.disk, text.to_string().as_bytes())?)
+}
+
+/// What was found in a bucket's folder.
+pub(crate) struct Found {
+    outcome: Result<Option<Read>, SmallFileError>,
+    is_uneven: bool,
+    /// The newest manifest that a vBucket stored.
+    newest: Option<Manifest>,
+    /// What a vBucket says otherwise under the uid that the file has.
+    contradiction: Option<String>,
+    highest_ids: NextIds,
+}
+
+/// Reads the file of a bucket; its owner is looked at if the bucket's identity is known.
+pub(crate) fn find(env: &Env, dir: &Path, bucket: Option<&str>) -> Result<Found, Failure> {
+    let mut found = Found {
+        outcome: Ok(None),
+        is_uneven: false,
+        newest: None,
+        contradiction: None,
+        highest_ids: NextIds::default(),
+    };
+    match file(dir, bucket).look(&*env.disk, parse) {
+        Ok(None) => {}
+        Ok(Some(read)) => {
+            if let Some(fault) = &read.fault {
+                tracing::error!("{fault}; the other of its two files is whole and is used");
+            }
+            found.is_uneven = read.is_uneven() || bucket.is_none();
+            found.outcome = Ok(Some(read.content));
+        }
+        Err(error) if error.is_damage() => found.outcome = Err(error),
+        Err(error) => return Err(error.into()),
+    }
+    Ok(found)
+}
+
+impl Found {
+    /// Looks at what a vBucket's file has.
+    pub(crate) fn compare(&mut self, stored: &StoredManifest) {
+        let scopes = stored.scopes.iter().map(|one| one.scope.clone());
+        let open = stored.open.iter().map(|one| one.collection.clone());
+        let Ok(manifest) = Manifest::new(stored.uid, scopes, open) else { return };
+        let dropped = stored.dropped.iter().map(|one| CollectionId(one.id.0.saturating_add(1))).max();
+        self.highest_ids = self.highest_ids.above(&manifest);
+        self.highest_ids.collection = self.highest_ids.collection.max(dropped.unwrap_or_default());
+        if let Ok(Some((of_file, _, version))) = &self.outcome
+            && *version == 0
+            && of_file.uid() == manifest.uid()
+            && *of_file != manifest
+        {
+            let what =
+                "a vBucket has stored another manifest under the same uid, and the file has no checksum";
+            self.contradiction = Some(what.to_owned());
+        }
+        if self.newest.as_ref().is_none_or(|newest| newest.uid() < manifest.uid()) {
+            self.newest = Some(manifest);
+        }
+    }
+
+    /// The bucket's manifest once all vBuckets were looked at; written again if that is needed.
+    pub(crate) fn settle(self, env: &Env, dir: &Path, bucket: &str) -> Result<(Manifest, NextIds), Failure> {
+        let Found { outcome, is_uneven, newest, contradiction, highest_ids } = self;
+        let (error, newest) = match (outcome, contradiction, newest) {
+            (Ok(None), ..) => return Ok((Manifest::default(), NextIds::default())),
+            (Ok(Some((manifest, ids, _))), None, _) => {
+                if is_uneven && let Err(error) = save(env, dir, bucket, &manifest, ids) {
+                    tracing::warn!(%error, "the two files of the manifest stay different");
+                }
+                return Ok((manifest, ids));
+            }
+            (Ok(Some(_)), Some(what), newest) => {
+                (SmallFileError::Damaged { path: file(dir, None).path(), what }, newest)
+            }
+            (Err(error), _, newest) => (error, newest),
+        };
+        let Some(manifest) = newest.filter(|newest| newest.uid() > ManifestUid(0)) else {
+            return Err(error.into());
+        };
+        let ids = NextIds {
+            scope: ScopeId(highest_ids.scope.0.saturating_add(PASSED_OVER_IDS)),
+            collection: CollectionId(highest_ids.collection.0.saturating_add(PASSED_OVER_IDS)),
+        };
+        tracing::error!(
+            manifest = %dir.display(),
+            %error,
+            uid = %manifest.uid(),
+            "the manifest is put together again from what vBuckets have stored"
+        );
+        save(env, dir, bucket, &manifest, ids)?;
+        Ok((manifest, ids))
+    }
+}

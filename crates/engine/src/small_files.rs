@@ -1,0 +1,22 @@
+//! What is wrong with the small files of a bucket's folder, for those who look at it while no node runs.
+
+use std::path::{Path, PathBuf};
+
+use base::env::Disk;
+
+use crate::clean_mark::{self, LastStop};
+use crate::{identity, manifest_file};
+
+/// A fault of each small file that has one: the file, and what is wrong with it or its copy. Changes nothing.
+pub fn small_file_faults(disk: &dyn Disk, dir: &Path) -> Vec<(PathBuf, String)> {
+    let uuid_file = identity::file(dir);
+    let uuid = uuid_file.look(disk, identity::parse).ok().flatten().map(|found| found.content);
+    let manifest = manifest_file::file(dir, uuid.as_deref());
+    let of_mark = uuid.as_deref().and_then(|uuid| LastStop::fault(disk, dir, uuid));
+    let faults = [
+        (uuid_file.path(), uuid_file.fault(disk, identity::parse)),
+        (manifest.path(), manifest.fault(disk, manifest_file::parse)),
+        (clean_mark::path(dir), of_mark),
+    ];
+    faults.into_iter().filter_map(|(path, fault)| Some((path, fault?))).collect()
+}

@@ -1,0 +1,179 @@
+//! The small files of a bucket's folder: a changed bit is never believed, and a disk that refuses is no first start.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+
+use base::env::sim::{Call, Effect, Fault, On};
+use base::env::{Disk, Env, OpenMode, SimHandles};
+use base::{CollectionId, DocKey, ScopeId};
+use common::stores::{files, journaled, open};
+use common::{VB, World};
+use engine::{Bucket, BucketConfig, NextIds, small_file_faults};
+use vbucket::{Collection, Manifest, ManifestUid, Scope};
+
+const DIR: &str = "/data/test";
+
+fn start(env: &Env, handles: &SimHandles) -> World {
+    open(env.clone(), handles.clone(), journaled, |_| {})
+}
+
+fn try_start(env: &Env) -> Result<Bucket, engine::Failure> {
+    let mut config = BucketConfig::new("test", DIR.into());
+    config.vbuckets = 8;
+    Bucket::open(config, env.clone(), files(env))
+}
+
+fn scope(id: u32, name: &str) -> Scope {
+    Scope { id: ScopeId(id), name: name.to_owned() }
+}
+
+fn collection(id: u32, name: &str) -> Collection {
+    Collection { id: CollectionId(id), scope: ScopeId(8), name: name.to_owned(), max_ttl_s: Some(7) }
+}
+
+/// A bucket with collections 8 and 10, closed; 9 was dropped.
+fn write() -> (Env, SimHandles, Manifest) {
+    let (env, handles) = Env::sim(1);
+    let world = start(&env, &handles);
+    let default = Manifest::default();
+    let scopes: Vec<Scope> = default.scopes().cloned().chain([scope(8, "s")]).collect();
+    let with = |uid, more: &[Collection]| {
+        let all = default.collections().cloned().chain(more.iter().cloned());
+        Manifest::new(ManifestUid(uid), scopes.clone(), all).expect("a valid manifest")
+    };
+    let all = [collection(8, "a"), collection(9, "b"), collection(10, "c")];
+    world.bucket.set_manifest(with(3, &all)).expect("taken");
+    let last = with(4, &[all[0].clone(), all[2].clone()]);
+    world.bucket.set_manifest(last.clone()).expect("taken");
+    let key = DocKey { collection: CollectionId(8), key: b"k" };
+    world.bucket.store(VB, &common::set(key, "v"), world.now()).expect("there is room");
+    world.bucket.close().expect("the disk works");
+    (env, handles, last)
+}
+
+fn path(name: &str) -> PathBuf {
+    Path::new(DIR).join(name)
+}
+
+fn bytes_of(disk: &dyn Disk, path: &Path) -> Vec<u8> {
+    let file = disk.open(path, OpenMode::Read).expect("it is there");
+    let mut bytes = vec![0; file.len().expect("the disk works") as usize];
+    assert_eq!(file.read_at(&mut bytes, 0).expect("the disk works"), bytes.len());
+    bytes
+}
+
+fn put(disk: &dyn Disk, path: &Path, bytes: &[u8]) {
+    let file = disk.open(path, OpenMode::Create).expect("a file");
+    file.set_len(bytes.len() as u64).expect("the disk works");
+    file.write_at(bytes, 0).expect("the disk works");
+}
+
+/// Other bytes in the place of a file's.
+fn rot(disk: &dyn Disk, name: &str) {
+    let path = path(name);
+    let len = bytes_of(disk, &path).len();
+    put(disk, &path, &vec![0xee; len]);
+}
+
+fn document(world: &World) -> Option<Vec<u8>> {
+    let key = DocKey { collection: CollectionId(8), key: b"k" };
+    Some(world.bucket.get(VB, key, world.now()).ok()?.version.value().to_vec())
+}
+
+#[test]
+fn one_damaged_file_changes_nothing_and_is_mended() {
+    for name in ["manifest.json", "manifest.json.copy", "uuid", "uuid.copy"] {
+        let (env, handles, manifest) = write();
+        let uuid = start(&env, &handles).bucket;
+        uuid.close().expect("the disk works");
+        rot(&*env.disk, name);
+        assert_eq!(small_file_faults(&*env.disk, DIR.as_ref()).len(), 1, "{name}");
+        let world = start(&env, &handles);
+        assert_eq!(*world.bucket.manifest(), manifest, "{name}");
+        assert_eq!(world.bucket.uuid(), uuid.uuid(), "{name}");
+        assert_eq!(world.bucket.next_ids().collection, CollectionId(11), "{name}");
+        assert_eq!(document(&world).as_deref(), Some(&b"v"[..]), "{name}");
+        assert_eq!(small_file_faults(&*env.disk, DIR.as_ref()), [], "{name}");
+    }
+}
+
+#[test]
+fn a_lost_manifest_is_what_the_vbuckets_have_stored() {
+    let (env, handles, manifest) = write();
+    rot(&*env.disk, "manifest.json");
+    rot(&*env.disk, "manifest.json.copy");
+    let world = start(&env, &handles);
+    assert_eq!(*world.bucket.manifest(), manifest);
+    assert_eq!(document(&world).as_deref(), Some(&b"v"[..]));
+    let NextIds { scope, collection } = world.bucket.next_ids();
+    assert!(collection > CollectionId(1 << 16) && scope > ScopeId(1 << 16), "no id is used twice");
+    world.bucket.close().expect("the disk works");
+    assert_eq!(small_file_faults(&*env.disk, DIR.as_ref()), []);
+}
+
+#[test]
+fn a_lost_manifest_that_no_vbucket_has_keeps_the_bucket_down() {
+    let (env, _) = Env::sim(1);
+    drop(try_start(&env).expect("a new bucket"));
+    put(&*env.disk, &path("manifest.json"), b"{");
+    let failure = try_start(&env).map(drop).expect_err("nothing says which collections there are");
+    assert!(failure.to_string().contains("manifest.json cannot be used"), "{failure}");
+}
+
+#[test]
+fn a_manifest_without_checksum_is_compared_with_the_vbuckets() {
+    let (env, handles, manifest) = write();
+    let bytes = bytes_of(&*env.disk, &path("manifest.json"));
+    let content = bytes.split(|byte| *byte == b'\n').nth(1).expect("the line behind the header");
+    env.disk.remove_file(&path("manifest.json.copy")).expect("it is there");
+    let text = std::str::from_utf8(content).expect("it is text");
+    // One bit of an id, and of a name; and as it was.
+    for changed in
+        [text.replace("\"uid\":\"8\"", "\"uid\":\"9\""), text.replace("\"a\"", "\"q\""), text.to_owned()]
+    {
+        put(&*env.disk, &path("manifest.json"), changed.as_bytes());
+        let world = start(&env, &handles);
+        assert_eq!(*world.bucket.manifest(), manifest, "{changed}");
+        assert_eq!(document(&world).as_deref(), Some(&b"v"[..]));
+        world.bucket.close().expect("the disk works");
+        assert!(bytes_of(&*env.disk, &path("manifest.json")).starts_with(b"stave-file 1 "));
+        env.disk.remove_file(&path("manifest.json.copy")).expect("it was written again");
+    }
+}
+
+#[test]
+fn a_disk_that_refuses_the_identity_is_no_first_start() {
+    let (env, handles, _) = write();
+    let before = start(&env, &handles);
+    before.bucket.close().expect("the disk works");
+    let refuse = || handles.disk.plan(Fault::for_ever(On::Kind(Call::Open), 1, Effect::IO_ERROR));
+    let config = || {
+        let mut config = BucketConfig::new("test", DIR.into());
+        config.vbuckets = 8;
+        config
+    };
+    let store = journaled(&env);
+    refuse();
+    assert!(Bucket::open(config(), env.clone(), store.clone()).is_err(), "it is there, and cannot be read");
+    handles.disk.heal();
+    let after = Bucket::open(config(), env.clone(), store).expect("the disk works");
+    assert_eq!(after.uuid(), before.bucket.uuid());
+}
+
+#[test]
+fn a_lost_identity_is_replaced_and_histories_begin_anew() {
+    let (env, handles, manifest) = write();
+    let before = start(&env, &handles);
+    let history = |world: &World| world.bucket.with_vbucket(VB, |vb| vb.uuid());
+    let (uuid, old) = (before.bucket.uuid().to_owned(), history(&before));
+    before.bucket.close().expect("the disk works");
+    rot(&*env.disk, "uuid");
+    rot(&*env.disk, "uuid.copy");
+    let world = start(&env, &handles);
+    assert_ne!(world.bucket.uuid(), uuid);
+    assert_ne!(history(&world), old);
+    assert_eq!(*world.bucket.manifest(), manifest);
+    world.bucket.close().expect("the disk works");
+    assert_eq!(*start(&env, &handles).bucket.manifest(), manifest, "it belongs to the new identity now");
+}

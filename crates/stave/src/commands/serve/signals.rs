@@ -1,0 +1,66 @@
+//! What a node makes of signals: it stops, or reads its configuration again.
+
+use base::env::Env;
+use server::Server;
+use server::signals::Signal;
+
+use super::{ServeFlags, Setup};
+use crate::log::Log;
+
+/// What is needed to read the configuration again.
+pub(super) struct Again<'e> {
+    pub(super) env: &'e Env,
+    pub(super) flags: ServeFlags,
+    pub(super) descriptors: Option<u64>,
+    pub(super) log: Log,
+}
+
+impl Again<'_> {
+    /// Waits until the node is told to stop.
+    pub(super) fn wait_for_stop(&self, server: &Server) {
+        while !self.is_stop(server, server.next_signal()) {}
+    }
+
+    /// Whether a signal tells the node to stop. If it does not, what it asks for is done.
+    pub(super) fn is_stop(&self, server: &Server, signal: Signal) -> bool {
+        match signal {
+            Signal::Stop(signal) => {
+                tracing::info!(signal, "stopping");
+                true
+            }
+            Signal::HangUp if self.flags.config.is_some() => {
+                self.reload(server);
+                false
+            }
+            Signal::HangUp => {
+                tracing::info!(signal = "SIGHUP", "there is no configuration file to read again: stopping");
+                true
+            }
+        }
+    }
+
+    /// A file that is not valid changes nothing.
+    fn reload(&self, server: &Server) {
+        let setup = match Setup::read(self.env, self.flags.clone(), self.descriptors) {
+            Ok(setup) => setup,
+            Err(error) => {
+                let error = format!("{error:#}");
+                tracing::error!(error, "the configuration is not valid: nothing was changed");
+                return;
+            }
+        };
+        let log = match self.log.follow(setup.log.as_deref()) {
+            Ok(log) => log,
+            Err(error) => {
+                tracing::error!(error, "the configuration is not valid: nothing was changed");
+                return;
+            }
+        };
+        let told = server.reload(setup.config);
+        if told.refused.is_empty() {
+            tracing::info!(log, "the configuration was read again; {told}");
+        } else {
+            tracing::error!(log, "the configuration was read again; {told}");
+        }
+    }
+}
