@@ -1,24 +1,25 @@
 #!/usr/bin/env bash
-# Runs the conformance suites against a server of their own, programs of three SDKs against a cluster whose nodes fail, and
+# Runs the conformance suites against a node and against a cluster of three with replicas, programs of three SDKs against a cluster whose nodes fail, and
 # collections through two SDKs from their first document until their space is given back:
-#   run.sh --stave PATH_TO_BINARY [python|go|rust|java|cluster|collections]...
+#   run.sh --stave PATH_TO_BINARY [python|go|rust|java|node|cluster|collections]...
+# In the table, `python` ran against `stave serve`, `python-3` against `stave dev --nodes 3 --replicas 1`.
 set -uo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-usage="usage: $0 --stave PATH_TO_BINARY [python|go|rust|java|cluster|collections]..."
+usage="usage: $0 --stave PATH_TO_BINARY [python|go|rust|java|node|cluster|collections]..."
 stave=
 suites=()
 
 while (($#)); do
   case $1 in
     --stave) stave=${2:?$usage}; shift 2 ;;
-    python | go | rust | java | cluster | collections) suites+=("$1"); shift ;;
+    python | go | rust | java | node | cluster | collections) suites+=("$1"); shift ;;
     *) echo "$usage" >&2; exit 2 ;;
   esac
 done
 [[ -n $stave ]] || { echo "$usage" >&2; exit 2; }
 [[ -x $stave ]] || { echo "$stave is not an executable file" >&2; exit 2; }
-((${#suites[@]})) || suites=(python go rust java cluster collections)
+((${#suites[@]})) || suites=(python go rust java node cluster collections)
 
 work=$(mktemp -d)
 server=
@@ -68,6 +69,12 @@ prepare_java() {
   (cd "$here/java" && mvn -B -q -ntp test-compile surefire:help >/dev/null)
 }
 
+prepare_node() {
+  need "Node.js 18 or later" nodejs node -e 'require("node:test")' || return 1
+  need npm npm npm --version || return 1
+  (cd "$here/node" && npm ci --silent --no-audit --no-fund)
+}
+
 prepare_cluster() {
   prepare_python && prepare_go && prepare_rust && (cd "$here/go" && go build -o "$work/cluster-go" ../cluster/cluster.go)
 }
@@ -94,6 +101,11 @@ run_rust() {
 
 run_java() {
   (cd "$here/java" && mvn -B -ntp test 2>&1) | tee "$1"
+  return "${PIPESTATUS[0]}"
+}
+
+run_node() {
+  (cd "$here/node" && node --test --test-reporter=tap tests 2>&1) | tee "$1"
   return "${PIPESTATUS[0]}"
 }
 
@@ -127,6 +139,10 @@ totals_rust() {
 totals_java() {
   sed -nE 's/^\[.*Tests run: ([0-9]+), Failures: ([0-9]+), Errors: ([0-9]+), Skipped: ([0-9]+)$/\1 \2 \3 \4/p' "$1" |
     awk '{ failed += $2 + $3; passed += $1 - $2 - $3 - $4 } END { print passed + 0, failed + 0 }'
+}
+
+totals_node() {
+  sed -nE 's/^# (pass|fail) ([0-9]+)$/\2/p' "$1" | xargs
 }
 
 # Durable writes that were honoured and refused; a refusal is the documented error, and both are conformant.
@@ -240,30 +256,34 @@ for suite in "${suites[@]}"; do
   fi
 done
 
+# run_ready SUFFIX COMMAND ARGUMENT...: runs the suites against a server of their own; SUFFIX tells the runs apart.
+run_ready() {
+  local suffix=$1 suite log result passes failures honoured impossible
+  shift
+  start_server "$@" || return 1
+  echo "server ready at $STAVE_CONN and $STAVE_HTTP"
+  for suite in "${ready[@]}"; do
+    echo "== $suite$suffix"
+    log=$work/$suite$suffix.log
+    result=passed
+    "run_$suite" "$log" || { result=FAILED; failed=1; }
+    read -r passes failures < <("totals_$suite" "$log")
+    # A suite that found no test has not passed, whatever its tool says.
+    ((passes > 0 && failures == 0)) || { result=FAILED; failed=1; }
+    read -r honoured impossible < <(durability_of "$log")
+    printf '%s\t%s\t%s\t%s / %s\t%s\n' \
+      "$suite$suffix" "$passes" "$failures" "$honoured" "$impossible" "$result" >>"$table"
+  done
+  stop_server || return 1
+  echo "server stopped with status 0"
+}
+
 if ((${#ready[@]})); then
   mkdir "$work/data"
-  start_server serve --data "$work/data" || exit 1
-  echo "server ready at $STAVE_CONN and $STAVE_HTTP"
-fi
-
-for suite in "${ready[@]}"; do
-  echo "== $suite"
-  log=$work/$suite.log
-  result=passed
-  "run_$suite" "$log" || { result=FAILED; failed=1; }
-  read -r passes failures < <("totals_$suite" "$log")
-  # A suite that found no test has not passed, whatever its tool says.
-  ((passes > 0 && failures == 0)) || { result=FAILED; failed=1; }
-  read -r honoured impossible < <(durability_of "$log")
-  printf '%s\t%s\t%s\t%s / %s\t%s\n' "$suite" "$passes" "$failures" "$honoured" "$impossible" "$result" >>"$table"
-done
-
-if ((${#ready[@]})); then
-  if stop_server; then
-    echo "server stopped with status 0"
-  else
-    failed=1
-  fi
+  export STAVE_REPLICAS=0
+  run_ready "" serve --data "$work/data" || failed=1
+  export STAVE_REPLICAS=1
+  run_ready "-3" dev --nodes 3 --replicas 1 || failed=1
 fi
 for suite in "${own[@]}"; do
   "run_$suite" || failed=1

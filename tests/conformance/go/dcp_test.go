@@ -173,15 +173,18 @@ func highSeqnos(t *testing.T, agent *gocbcore.DCPAgent) map[uint16]uint64 {
 func highSeqnosOf(t *testing.T, agent *gocbcore.DCPAgent, of gocbcore.GetVbucketSeqnoOptions) map[uint16]uint64 {
 	t.Helper()
 	seqnos := map[uint16]uint64{}
-	answers := make(chan error, 1)
-	must(agent.GetVbucketSeqnos(0, memd.VbucketStateActive, of,
-		func(entries []gocbcore.VbSeqNoEntry, err error) {
-			for _, entry := range entries {
-				seqnos[entry.VbID] = uint64(entry.SeqNo)
-			}
-			answers <- err
-		}))(t)
-	ok(t, <-answers)
+	for server := range must(must(agent.ConfigSnapshot())(t).NumServers())(t) {
+		answers := make(chan error, 1)
+		// The agent counts servers from 1; 0 is the one of vBucket 0.
+		must(agent.GetVbucketSeqnos(server+1, memd.VbucketStateActive, of,
+			func(entries []gocbcore.VbSeqNoEntry, err error) {
+				for _, entry := range entries {
+					seqnos[entry.VbID] = uint64(entry.SeqNo)
+				}
+				answers <- err
+			}))(t)
+		ok(t, <-answers)
+	}
 	return seqnos
 }
 

@@ -127,6 +127,9 @@ func isSyncWriteInProgress(reason gocb.RetryReason) bool {
 
 // While nothing is written to disk, a write that waits for it is in the way of all others, and nobody reads it.
 func TestSyncWriteInProgress(t *testing.T) {
+	if hasReplicas() {
+		t.Skip("the test stops the flusher of one node alone")
+	}
 	name := newBucket(t, gocb.BucketSettings{RAMQuotaMB: 100, BucketType: gocb.CouchbaseBucketType}, nil)
 	first, second := own(t, name), own(t, name)
 	must(first.Upsert("k", 1, nil))(t)

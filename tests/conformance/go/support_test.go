@@ -33,6 +33,9 @@ var (
 
 type object = map[string]any
 
+// hasReplicas says whether the bucket keeps copies on other nodes.
+func hasReplicas() bool { return os.Getenv("STAVE_REPLICAS") != "0" }
+
 func TestMain(m *testing.M) {
 	if err := connectAll(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -47,7 +50,7 @@ func TestMain(m *testing.M) {
 }
 
 func connectAll() error {
-	for _, name := range []string{"STAVE_CONN", "STAVE_USER", "STAVE_PASSWORD", "STAVE_BUCKET"} {
+	for _, name := range []string{"STAVE_CONN", "STAVE_USER", "STAVE_PASSWORD", "STAVE_BUCKET", "STAVE_REPLICAS"} {
 		if os.Getenv(name) == "" {
 			return fmt.Errorf("%s is not set: run tests/conformance/run.sh", name)
 		}

@@ -1,5 +1,6 @@
 """Small things that several test files share."""
 
+import os
 import time
 from datetime import datetime, timedelta
 
@@ -7,6 +8,9 @@ import pytest
 from couchbase.exceptions import CouchbaseException, DocumentNotFoundException
 
 MIB = 1024 * 1024
+
+# How many copies the bucket keeps on other nodes.
+REPLICAS = int(os.environ["STAVE_REPLICAS"])
 
 # An operation that the SDK retries until its timeout is given this much.
 SHORT = timedelta(milliseconds=400)

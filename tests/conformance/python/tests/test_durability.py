@@ -28,7 +28,7 @@ from couchbase.options import (
 )
 from couchbase.subdocument import upsert as sd_upsert
 
-from support import seconds
+from support import REPLICAS, seconds
 
 LEVELS = [
     DurabilityLevel.MAJORITY,
@@ -155,6 +155,7 @@ def test_observed_persistence(collection, key):
     assert collection.get(key).cas == result.cas
 
 
+@pytest.mark.skipif(REPLICAS > 0, reason="the bucket has replicas")
 def test_observed_persistence_on_one_of_several_nodes_needs_replicas(collection, key):
     # The SDK refuses by itself: it counts ONE as a node beside the active one, and the bucket has no replicas.
     durability = ClientDurability(replicate_to=ReplicateTo.NONE, persist_to=PersistToExtended.ONE)
@@ -169,6 +170,14 @@ def test_observed_persistence_of_a_removal(collection, key):
     assert not collection.exists(key).exists
 
 
+@pytest.mark.skipif(REPLICAS == 0, reason="the bucket has no replicas")
+def test_observed_replication(collection, key):
+    durability = ClientDurability(replicate_to=ReplicateTo.ONE, persist_to=PersistToExtended.ONE)
+    result = collection.upsert(key, {"v": 1}, UpsertOptions(durability=durability, timeout=LIMIT))
+    assert collection.get(key).cas == result.cas
+
+
+@pytest.mark.skipif(REPLICAS > 0, reason="the bucket has replicas")
 def test_observed_replication_without_replicas(collection, key):
     durability = ClientDurability(replicate_to=ReplicateTo.ONE, persist_to=PersistToExtended.NONE)
     with pytest.raises(DurabilityImpossibleException):

@@ -177,6 +177,7 @@ class DcpPartsTest {
       int there = copy.sameAs(one, 1000);
       assertTrue(copy.documents.keySet().stream().allMatch(name -> name.startsWith("one/")));
       System.out.println("dcp: " + copy.changes + " changes of one collection, " + there + " documents, 0 differ");
+      copy.expectTheEnd();
       bucket.collections().dropCollection(scope, "two");
       bucket.collections().dropCollection(scope, "one");
       copy.await("every stream tells of the end", () -> copy.events.getOrDefault("collection ends", 0) >= streams);
@@ -203,6 +204,7 @@ class DcpPartsTest {
       fill(first, 1, 500);
       int there = copy.sameAs(first, 500) + copy.sameAs(second, 500);
       System.out.println("dcp: " + copy.changes + " changes of a scope, " + there + " documents, 0 differ");
+      copy.expectTheEnd();
       bucket.collections().dropCollection(scope, "first");
       bucket.collections().dropScope(scope);
       copy.await("every stream tells of the end", () -> copy.events.getOrDefault("scope ends", 0) >= streams);
