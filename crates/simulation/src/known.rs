@@ -141,9 +141,9 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
     (Bug::CrashForgotten, Simulator::Crashes, 0),
     (Bug::HighestRevisionWins, Simulator::Damage, 0),
     (Bug::LastHeaderBelieved, Simulator::Damage, 0),
-    (Bug::IdentityIgnored, Simulator::Damage, 0),
-    (Bug::LostSegmentIgnored, Simulator::Damage, 0),
-    (Bug::VoidSegmentBelieved, Simulator::Damage, 0),
+    (Bug::IdentityIgnored, Simulator::Damage, 6),
+    (Bug::LostSegmentIgnored, Simulator::Damage, 6),
+    (Bug::VoidSegmentBelieved, Simulator::Damage, 3),
 ];
 
 /// Set in the environment, everything is looked for, from seed 0 on, with as many seeds as it says.
