@@ -20,6 +20,14 @@ enum Stop {
 }
 
 impl Bucket {
+    /// Bytes of a document's value without compression, if it is in memory: what each path of an operation on it costs.
+    /// 0 if there is none, or nobody may look at it.
+    pub fn subdoc_bytes(&self, vb: VbId, key: DocKey<'_>, replica: bool, now: Moment) -> usize {
+        let state = if replica { VbState::Replica } else { VbState::Active };
+        let found = self.peek_in_state(vb, key, state, now).ok().flatten();
+        found.and_then(|found| found.whole().ok()).map_or(0, |whole| value::plain_len(&whole))
+    }
+
     /// Runs a look-up on one version; `answer` gets the outcome and the version's CAS.
     pub fn subdoc_lookup<T>(
         &self,

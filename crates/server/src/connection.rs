@@ -316,6 +316,7 @@ impl Connection {
             now,
             looks: 0,
             elapsed_us: &mut elapsed_us,
+            finish: None,
         };
         let Handled { outcome, pass } = dispatch(desk, request);
         let waits = match outcome {
@@ -459,8 +460,9 @@ impl Connection {
         let clock = &self.node.env().clock;
         let mut elapsed_us = || clock.monotonic_ns().saturating_sub(later.started_ns) / 1000;
         // Held until the request was handled: so long the value is there, room or not.
-        let _loan = match ready {
-            Ready::Look(loan) => loan,
+        let (_loan, finish) = match ready {
+            Ready::Look(loan) => (loan, None),
+            Ready::Finish(finish) => (None, Some(finish)),
             Ready::Failed(status) => {
                 let mut reply = Reply::new(out, &self.counters, later.envelope, &mut elapsed_us);
                 reply.status(status);
@@ -479,6 +481,7 @@ impl Connection {
             now: Moment(clock.unix_ns()),
             looks,
             elapsed_us: &mut elapsed_us,
+            finish,
         };
         let Handled { outcome, pass } = dispatch(desk, &request);
         let waits = match outcome {

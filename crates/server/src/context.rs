@@ -60,9 +60,14 @@ pub enum Outcome {
 pub enum Ready {
     /// The request can be handled again. A value for which there is no room stays as long as the loan is held.
     Look(Option<Loan>),
+    /// It was carried out elsewhere: this answers it.
+    Finish(Finish),
     /// It cannot be carried out.
     Failed(Status),
 }
+
+/// Answers a request that was carried out elsewhere.
+pub type Finish = Box<dyn FnOnce(&mut Context<'_>) -> Outcome>;
 
 /// How often a request is handled again before it is answered with a temporary failure: it is unlucky if each time
 /// somebody else changes or evicts what was fetched for it.

@@ -7,6 +7,9 @@ use protocol::Status;
 use crate::stats::sync_writes::SyncWriteCounters;
 use crate::stats::timings::Timings;
 
+/// While a connection has its worker for longer than this, others notice.
+const SLOW_TURN_NS: u64 = 50_000_000;
+
 /// A counter with one writer: adding is a load and a store, without a locked instruction.
 #[derive(Default)]
 struct Owned(AtomicU64);
@@ -41,6 +44,8 @@ pub struct WorkerCounters {
     pub(crate) connections: AtomicUsize,
     /// Connections that have not logged in.
     strangers: Owned,
+    longest_turn_ns: Owned,
+    slow_turns: Owned,
 }
 
 /// What came of clients that wanted to connect, at all listeners of a node.
@@ -78,6 +83,8 @@ impl Default for WorkerCounters {
             sync_writes_waiting: Owned::default(),
             connections: AtomicUsize::new(0),
             strangers: Owned::default(),
+            longest_turn_ns: Owned::default(),
+            slow_turns: Owned::default(),
         }
     }
 }
@@ -86,6 +93,21 @@ impl WorkerCounters {
     /// Whether the worker has one connection, and none is about to come.
     pub(crate) fn has_one_connection(&self) -> bool {
         self.connections.load(Ordering::Relaxed) == 1
+    }
+
+    /// A connection had the worker for so long.
+    pub(crate) fn turn_took(&self, ns: u64) {
+        if ns > self.longest_turn_ns.get() {
+            self.longest_turn_ns.0.store(ns, Ordering::Relaxed);
+        }
+        if ns >= SLOW_TURN_NS {
+            self.slow_turns.add(1);
+        }
+    }
+
+    /// The longest that a connection had the worker, in nanoseconds.
+    pub(crate) fn longest_turn_ns(&self) -> u64 {
+        self.longest_turn_ns.get()
     }
 
     /// A connection has not logged in from now on.
@@ -167,6 +189,10 @@ pub struct Totals {
     pub connections: usize,
     /// Of these, who has not logged in.
     pub strangers: u64,
+    /// The longest that a connection had a worker, in nanoseconds.
+    pub longest_turn_ns: u64,
+    /// Turns of connections that took 50 milliseconds or more.
+    pub slow_turns: u64,
 }
 
 impl Totals {
@@ -181,6 +207,8 @@ impl Totals {
             cut: 0,
             connections: 0,
             strangers: 0,
+            longest_turn_ns: 0,
+            slow_turns: 0,
         };
         for worker in workers {
             for (total, counter) in sum.requests.iter_mut().zip(&worker.requests) {
@@ -194,6 +222,8 @@ impl Totals {
             sum.accepted += worker.accepted.get();
             sum.cut += worker.cut.get();
             sum.strangers += worker.strangers();
+            sum.longest_turn_ns = sum.longest_turn_ns.max(worker.longest_turn_ns());
+            sum.slow_turns += worker.slow_turns.get();
             sum.connections += worker.connections.load(Ordering::Relaxed);
         }
         sum

@@ -10,7 +10,7 @@ use protocol::{FrameInfos, Request, Status, opcode};
 use crate::command::{Access, Durability, Key, Row, Silence, find};
 use crate::command_table::RETIRED;
 use crate::connection::CloseReason;
-use crate::context::{Context, Outcome};
+use crate::context::{Context, Finish, Outcome};
 use crate::counters::WorkerCounters;
 use crate::node::Node;
 use crate::output::Output;
@@ -34,6 +34,8 @@ pub struct Desk<'a> {
     pub looks: u8,
     /// Microseconds the request took so far.
     pub elapsed_us: &'a mut dyn FnMut() -> u64,
+    /// What answers it, if it was carried out already.
+    pub finish: Option<Finish>,
 }
 
 /// Why a request does not get to its handler.
@@ -52,13 +54,17 @@ pub struct Handled {
 
 /// Handles one request. What was done while the node's lease ended is not answered: its connection is closed.
 pub fn dispatch(desk: Desk<'_>, request: &Request<'_>) -> Handled {
-    let Desk { session, node, out, counters, now, looks, elapsed_us } = desk;
+    let Desk { session, node, out, counters, now, looks, elapsed_us, finish } = desk;
     let (row, mark) = (find(request.opcode), out.mark());
     let (is_closed, pass) = match row.map_or(Ok(None), |row| let_through(row, node, session)) {
         Ok(pass) => (None, pass),
         Err(closed) => (Some(closed), None),
     };
-    let desk = Desk { session, node, out: &mut *out, counters, now, looks, elapsed_us };
+    if is_closed.is_some() && finish.is_some() {
+        // What was done is not told by who may not serve any more.
+        return Handled { outcome: Outcome::Close(CloseReason::Fenced), pass };
+    }
+    let desk = Desk { session, node, out: &mut *out, counters, now, looks, elapsed_us, finish };
     let outcome = handle(desk, row, is_closed, request);
     let is_over = pass.is_some_and(|pass| !node.fence().still_lets(pass, node.env().clock.monotonic_ns()));
     if is_over && !matches!(outcome, Outcome::Prepared(_) | Outcome::Later(_) | Outcome::Again(_)) {
@@ -108,9 +114,10 @@ fn handle(
         Some(Closed::Fenced) => return ctx.not_my_vbucket(),
         Some(Closed::Emptying) => return ctx.status(Status::Etmpfail),
     }
-    let outcome = match infos.impersonate {
-        None => (row.handler)(&mut ctx, request),
-        Some(user) => impersonated(&mut ctx, request, user),
+    let outcome = match (desk.finish, infos.impersonate) {
+        (Some(finish), _) => finish(&mut ctx),
+        (None, None) => (row.handler)(&mut ctx, request),
+        (None, Some(user)) => impersonated(&mut ctx, request, user),
     };
     match ctx.reply.must_close() {
         Some(reason) => Outcome::Close(reason),

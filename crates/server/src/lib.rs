@@ -27,6 +27,7 @@ pub mod http;
 mod incoming;
 pub mod layout;
 pub mod lone_writer;
+pub mod long_work;
 pub mod mailbox;
 pub mod naming;
 pub mod news;

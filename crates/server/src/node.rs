@@ -20,6 +20,7 @@ use crate::counters::{AcceptCounters, Totals, WorkerCounters};
 use crate::dcp::Registry;
 use crate::down::DownBuckets;
 use crate::hosting::Host;
+use crate::long_work::LongWork;
 use crate::news::{Announcer, Hearing};
 use crate::node_buckets::{BucketError, Management};
 use crate::replication::Replication;
@@ -49,6 +50,7 @@ pub struct Node {
     workers: Vec<Arc<WorkerCounters>>,
     accepting: Arc<AcceptCounters>,
     connection_memory: Arc<ConnectionMemory>,
+    long_work: Arc<LongWork>,
     /// Guards changes by the cluster; what the original starts with, too.
     control_token: AtomicU64,
     started_ns: u64,
@@ -108,6 +110,7 @@ impl Node {
             limits,
             workers,
             accepting: Arc::default(),
+            long_work: Arc::default(),
             connection_memory: Arc::new(ConnectionMemory::new(limits.memory_bytes)),
             control_token: AtomicU64::new(FIRST_CONTROL_TOKEN),
             started_ns: env.clock.monotonic_ns(),
@@ -126,7 +129,8 @@ impl Node {
 
     /// The node with what runs its buckets, so that others can be made while it runs.
     pub fn hosting(self, host: Host) -> Node {
-        Node { host: Some(host), ..self }
+        let long_work = Arc::new(LongWork::new(self.workers.len().max(1)));
+        Node { host: Some(host), long_work, ..self }
     }
 
     /// The node with buckets that it cannot serve.
@@ -371,6 +375,11 @@ impl Node {
     /// What came of clients that wanted to connect.
     pub fn accepting(&self) -> &Arc<AcceptCounters> {
         &self.accepting
+    }
+
+    /// Where work that takes long is done.
+    pub fn long_work(&self) -> &Arc<LongWork> {
+        &self.long_work
     }
 
     /// What its connections hold.

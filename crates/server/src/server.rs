@@ -88,6 +88,7 @@ pub struct Server {
     stop: watch::Sender<bool>,
     signals: mpsc::Receiver<Signal>,
     control: Task,
+    http: Task,
     workers: Vec<Task>,
 }
 
@@ -144,11 +145,12 @@ pub fn serve_prepared(
     let (seats, workers) = started.collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
     let (stop, stopping) = watch::channel(false);
     let (signalled, signals) = mpsc::channel();
-    let control = Control { node: node.clone(), kv, http, seats, stopping, signalled };
-    let control = control.start()?;
+    let web = HttpThread { node: node.clone(), listener: http, stopping: stopping.clone() };
+    let control = Control { node: node.clone(), kv, seats, stopping, signalled };
+    let (control, http) = (control.start()?, web.start()?);
     log_start(&node, &data_dir, env.clock.monotonic() - begun);
     let config = Mutex::new(config);
-    Ok(Server { node, kv_addr, http_addr, data_dir, config, stop, signals, control, workers })
+    Ok(Server { node, kv_addr, http_addr, data_dir, config, stop, signals, control, http, workers })
 }
 
 fn log_start(node: &Node, data_dir: &DataDir, took: Duration) {
@@ -245,18 +247,18 @@ impl Server {
     /// Takes no more clients, and ends the threads that serve them: all of them, whatever became of one.
     fn end_threads(self) -> Result<(), Failure> {
         self.stop.send_replace(true);
-        let threads = std::iter::once(self.control).chain(self.workers);
+        let threads = [self.control, self.http].into_iter().chain(self.workers);
         let panicked = threads.map(Task::join).filter(|sound| !sound).count();
+        self.node.long_work().wait_until_idle();
         let has_replication_ended = self.node.replication().stop();
         if panicked == 0 && has_replication_ended { Ok(()) } else { Err(Failure::Panicked) }
     }
 }
 
-/// The thread that accepts clients, serves HTTP and hears signals.
+/// The thread that accepts clients and hears signals.
 struct Control {
     node: Arc<Node>,
     kv: TcpListener,
-    http: TcpListener,
     seats: Vec<Worker>,
     stopping: watch::Receiver<bool>,
     signalled: mpsc::Sender<Signal>,
@@ -275,24 +277,46 @@ impl Control {
     }
 
     async fn run(self, ears: Ears) {
-        let Control { node, kv, http, seats, stopping, signalled } = self;
+        let Control { node, kv, seats, stopping, signalled } = self;
         let (max_connections, accepting) = (node.limits().connections, Arc::clone(node.accepting()));
-        let stopped = || {
-            let mut stopping = stopping.clone();
-            // An error means that whoever could stop the node is gone.
-            async move { drop(stopping.wait_for(|stop| *stop).await) }
-        };
-        let overdue = async {
-            stopped().await;
-            tokio::time::sleep(HTTP_DRAIN_TIMEOUT).await;
-        };
+        let stopped = || stopped(&stopping);
         // When accepting ends, the workers' seats are dropped, and with them the workers end.
         tokio::join!(
             until(stopped(), "accepting clients", acceptor::accept(kv, seats, max_connections, accepting)),
-            until(overdue, "HTTP", http::serve(http, node, stopping.clone())),
             until(stopped(), "waiting for signals", ears.hear(signalled)),
         );
     }
+}
+
+/// The thread that serves HTTP: however long it works on an answer, clients of the KV protocol are accepted.
+struct HttpThread {
+    node: Arc<Node>,
+    listener: TcpListener,
+    stopping: watch::Receiver<bool>,
+}
+
+impl HttpThread {
+    fn start(self) -> io::Result<Task> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let env = self.node.env().clone();
+        env.spawn.spawn("http", Box::new(move || runtime.block_on(self.run())))
+    }
+
+    async fn run(self) {
+        let HttpThread { node, listener, stopping } = self;
+        let overdue = async {
+            stopped(&stopping).await;
+            tokio::time::sleep(HTTP_DRAIN_TIMEOUT).await;
+        };
+        until(overdue, "HTTP", http::serve(listener, node, stopping.clone())).await;
+    }
+}
+
+/// Ready when the node stops.
+fn stopped(stopping: &watch::Receiver<bool>) -> impl Future<Output = ()> + use<> {
+    let mut stopping = stopping.clone();
+    // An error means that whoever could stop the node is gone.
+    async move { drop(stopping.wait_for(|stop| *stop).await) }
 }
 
 /// Works until the end comes first.

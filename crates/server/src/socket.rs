@@ -97,7 +97,11 @@ impl Socket {
         if self.charge.is_given_up(cx.waker()) {
             return Poll::Ready(CloseReason::HeldMost);
         }
+        let bench = Rc::clone(&self.bench);
+        let clock = &bench.node.env().clock;
+        let began_ns = clock.monotonic_ns();
         let ended = self.poll_turn(cx);
+        bench.counters.turn_took(clock.monotonic_ns().saturating_sub(began_ns));
         let frame_bytes = self.reserved_bytes.max(self.partial.capacity());
         self.charge.set(frame_bytes + self.held_bytes());
         ended

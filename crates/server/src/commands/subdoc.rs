@@ -1,13 +1,18 @@
 //! Sub-document commands: parts of a document read and changed by path.
 
-use base::Datatype;
+use std::sync::Arc;
+
+use base::{Datatype, DocKey, Moment, VbId};
+use engine::{Bucket, Mutated, Refusal};
 use protocol::feature::Feature;
 use protocol::{Request, Status, opcode};
+use subdoc::exec::MutationOutcome;
 use subdoc::reply::{write_lookup, write_mutation};
-use subdoc::request::{self, Features, LookupRequest, MutationRequest};
+use subdoc::request::{self, Features, LookupRequest, MutationRequest, doc_flag};
 
 use crate::commands::mutation;
 use crate::context::{Context, Outcome};
+use crate::long_work::LONG_BYTES;
 use crate::privilege::Privilege;
 use crate::reply::Answer;
 
@@ -46,12 +51,7 @@ fn may_change(cx: &mut Context<'_>, change: &MutationRequest<'_>) -> Result<(), 
 /// Looks up one or several paths.
 pub fn lookup(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     let features = features(cx);
-    let parsed = if request.opcode == opcode::SUBDOC_MULTI_LOOKUP {
-        request::parse_multi_lookup(request.extras, request.value, &features)
-    } else {
-        request::parse_single_lookup(request.opcode, request.extras, request.value, &features)
-    };
-    let mut lookup = match parsed {
+    let mut lookup = match parse_lookup(request.opcode, request.extras, request.value, &features) {
         Ok(lookup) => lookup,
         Err(refusal) => return refused(cx, refusal),
     };
@@ -60,34 +60,136 @@ pub fn lookup(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     }
     lookup.hides_system = !cx.may(Privilege::SystemXattrRead);
     lookup.cas = request.cas.0;
-    let mut body = Vec::new();
-    let looked_up = cx.bucket().subdoc_lookup(request.vbucket, cx.key, &lookup, cx.now, |outcome, cas| {
-        let is_json = outcome.has_results() && write_lookup(outcome, &mut body);
-        (outcome.status, is_json, cas, outcome.has_results())
-    });
-    match looked_up {
-        Ok((status, is_json, cas, has_results)) => {
-            let status = Status::from_code(status).unwrap_or(Status::Einternal);
-            let shows_cas = has_results && (status.is_success() || !lookup.is_single);
-            let cas = if shows_cas { cas } else { base::Cas(0) };
-            let value = if shows_cas { body } else { Vec::new() };
-            let answer = Answer { status, datatype: datatype(cx, is_json), cas, ..Answer::default() };
-            cx.reply.send_made(&answer, value, 0);
-            Outcome::Done
-        }
-        Err(refusal) => cx.refuse(refusal),
+    if is_long(cx, request, lookup.doc_flags & doc_flag::REPLICA_READ != 0, lookup.specs.as_slice().len()) {
+        return lookup_elsewhere(cx, request, &lookup);
     }
+    let looked_up = look_up(&cx.bucket(), request.vbucket, cx.key, &lookup, cx.now);
+    tell_lookup(cx, lookup.is_single, looked_up)
+}
+
+/// Whether an operation on so many paths takes long: each of them reads the document, and a change writes it.
+fn is_long(cx: &Context<'_>, request: &Request<'_>, replica: bool, paths: usize) -> bool {
+    let bytes = cx.bucket().subdoc_bytes(request.vbucket, cx.key, replica, cx.now);
+    bytes.saturating_mul(paths) >= LONG_BYTES
+}
+
+/// What a look-up comes to.
+struct LookedUp {
+    status: u16,
+    is_json: bool,
+    cas: base::Cas,
+    has_results: bool,
+    body: Vec<u8>,
+}
+
+fn look_up(
+    bucket: &Bucket,
+    vb: VbId,
+    key: DocKey<'_>,
+    lookup: &LookupRequest<'_>,
+    now: Moment,
+) -> Result<LookedUp, Refusal> {
+    let mut body = Vec::new();
+    let (status, is_json, cas, has_results) =
+        bucket.subdoc_lookup(vb, key, lookup, now, |outcome, cas| {
+            let is_json = outcome.has_results() && write_lookup(outcome, &mut body);
+            (outcome.status, is_json, cas, outcome.has_results())
+        })?;
+    Ok(LookedUp { status, is_json, cas, has_results, body })
+}
+
+/// The same on another thread, from a copy of the request.
+fn lookup_elsewhere(cx: &mut Context<'_>, request: &Request<'_>, lookup: &LookupRequest<'_>) -> Outcome {
+    let (bucket, features, own) = (Arc::clone(&cx.bucket()), features(cx), Own::of(cx, request));
+    let (hides_system, cas, is_single) = (lookup.hides_system, lookup.cas, lookup.is_single);
+    let work = move || {
+        let mut lookup = own.lookup(&features).expect("it was parsed before");
+        (lookup.hides_system, lookup.cas) = (hides_system, cas);
+        look_up(&bucket, own.vb, own.key(), &lookup, own.now)
+    };
+    let finish = move |cx: &mut Context<'_>, looked_up| tell_lookup(cx, is_single, looked_up);
+    cx.node.long_work().give_away(cx.node.env(), work, finish)
+}
+
+fn tell_lookup(cx: &mut Context<'_>, is_single: bool, looked_up: Result<LookedUp, Refusal>) -> Outcome {
+    let LookedUp { status, is_json, cas, has_results, body } = match looked_up {
+        Ok(looked_up) => looked_up,
+        Err(refusal) => return cx.refuse(refusal),
+    };
+    let status = Status::from_code(status).unwrap_or(Status::Einternal);
+    let shows_cas = has_results && (status.is_success() || !is_single);
+    let cas = if shows_cas { cas } else { base::Cas(0) };
+    let value = if shows_cas { body } else { Vec::new() };
+    let answer = Answer { status, datatype: datatype(cx, is_json), cas, ..Answer::default() };
+    cx.reply.send_made(&answer, value, 0);
+    Outcome::Done
+}
+
+/// What of a request is needed on another thread.
+struct Own {
+    opcode: u8,
+    vb: VbId,
+    collection: base::CollectionId,
+    key: Vec<u8>,
+    extras: Vec<u8>,
+    value: Vec<u8>,
+    now: Moment,
+}
+
+impl Own {
+    fn of(cx: &Context<'_>, request: &Request<'_>) -> Own {
+        Own {
+            opcode: request.opcode,
+            vb: request.vbucket,
+            collection: cx.key.collection,
+            key: cx.key.key.to_vec(),
+            extras: request.extras.to_vec(),
+            value: request.value.to_vec(),
+            now: cx.now,
+        }
+    }
+
+    fn key(&self) -> DocKey<'_> {
+        DocKey { collection: self.collection, key: &self.key }
+    }
+
+    fn lookup(&self, features: &Features) -> Result<LookupRequest<'_>, request::Refusal> {
+        parse_lookup(self.opcode, &self.extras, &self.value, features)
+    }
+
+    fn mutation(&self, features: &Features) -> Result<MutationRequest<'_>, request::Refusal> {
+        parse_mutation(self.opcode, &self.extras, &self.value, features)
+    }
+}
+
+fn parse_lookup<'a>(
+    opcode: u8,
+    extras: &'a [u8],
+    value: &'a [u8],
+    features: &Features,
+) -> Result<LookupRequest<'a>, request::Refusal> {
+    if opcode == opcode::SUBDOC_MULTI_LOOKUP {
+        return request::parse_multi_lookup(extras, value, features);
+    }
+    request::parse_single_lookup(opcode, extras, value, features)
+}
+
+fn parse_mutation<'a>(
+    opcode: u8,
+    extras: &'a [u8],
+    value: &'a [u8],
+    features: &Features,
+) -> Result<MutationRequest<'a>, request::Refusal> {
+    if opcode == opcode::SUBDOC_MULTI_MUTATION {
+        return request::parse_multi_mutation(extras, value, features);
+    }
+    request::parse_single_mutation(opcode, extras, value, features)
 }
 
 /// Changes one or several paths: all of them or none.
 pub fn mutate(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     let features = features(cx);
-    let parsed = if request.opcode == opcode::SUBDOC_MULTI_MUTATION {
-        request::parse_multi_mutation(request.extras, request.value, &features)
-    } else {
-        request::parse_single_mutation(request.opcode, request.extras, request.value, &features)
-    };
-    let mut change = match parsed {
+    let mut change = match parse_mutation(request.opcode, request.extras, request.value, &features) {
         Ok(change) => change,
         Err(refusal) => return refused(cx, refusal),
     };
@@ -95,15 +197,27 @@ pub fn mutate(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         return denied;
     }
     change.cas = request.cas.0;
-    let preserve = cx.infos.preserve_ttl;
-    let bucket = cx.bucket();
-    match bucket.durably(mutation::durable(cx)).subdoc_mutate(
-        request.vbucket,
-        cx.key,
-        &change,
-        preserve,
-        cx.now,
-    ) {
+    let (preserve, durable) = (cx.infos.preserve_ttl, mutation::durable(cx));
+    let bucket = Arc::clone(&cx.bucket());
+    if !is_long(cx, request, false, change.specs.as_slice().len()) {
+        let changed =
+            bucket.durably(durable).subdoc_mutate(request.vbucket, cx.key, &change, preserve, cx.now);
+        return tell_change(cx, changed);
+    }
+    let (own, cas) = (Own::of(cx, request), change.cas);
+    let work = move || {
+        let mut change = own.mutation(&features).expect("it was parsed before");
+        change.cas = cas;
+        bucket.durably(durable).subdoc_mutate(own.vb, own.key(), &change, preserve, own.now)
+    };
+    cx.node.long_work().give_away(cx.node.env(), work, tell_change)
+}
+
+fn tell_change(
+    cx: &mut Context<'_>,
+    changed: Result<(Option<Mutated>, MutationOutcome), Refusal>,
+) -> Outcome {
+    match changed {
         Ok((mutated, outcome)) => {
             let status = Status::from_code(outcome.status).unwrap_or(Status::Einternal);
             let mut body = Vec::new();

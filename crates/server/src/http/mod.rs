@@ -35,7 +35,7 @@ use std::sync::{Arc, OnceLock};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use engine::Bucket;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 pub use self::connections::HttpLimits;
 use self::connections::Serving;
@@ -49,6 +49,8 @@ struct Shared {
     stopping: watch::Receiver<bool>,
     asking: Arc<figures::Asking>,
     node_key: Arc<OnceLock<NodeKey>>,
+    /// Held by the one request that reads or writes cursors.
+    cursors: Arc<Semaphore>,
 }
 
 impl Shared {
@@ -115,7 +117,8 @@ pub async fn serve(
         env: node.env().clone(),
         hearing: Some(node.hearing()),
     };
-    let shared = Shared { node, stopping, asking: Arc::default(), node_key: Arc::default() };
+    let (asking, node_key) = (Arc::default(), Arc::default());
+    let shared = Shared { node, stopping, asking, node_key, cursors: Arc::new(Semaphore::new(1)) };
     let stopped = shared.stopped();
     let app = routes::router(shared, listens);
     connections::serve(listener, app, serving, stopped).await

@@ -13,6 +13,15 @@ pub(super) fn put(node: &Node, page: &mut Page<'_>) -> fmt::Result {
     let help = "HTTP connections at this moment.";
     page.one("stave_http_connections", Gauge, help, accepting.http_connections.load(Relaxed))?;
     page.one("stave_http_connections_limit", Gauge, "The most HTTP connections.", limits.http.connections)?;
+    let totals = node.totals();
+    let help = "The longest that a connection had a worker thread, in seconds.";
+    page.one("stave_longest_turn_seconds", Gauge, help, totals.longest_turn_ns as f64 / 1e9)?;
+    let help = "Turns of connections at a worker thread that took 50 milliseconds or more.";
+    page.one("stave_slow_turns_total", Counter, help, totals.slow_turns)?;
+    let help = "Operations that took so long that they left their worker thread.";
+    page.one("stave_long_work_done_total", Counter, help, node.long_work().done())?;
+    let help = "Such operations that were refused with a temporary failure because too many waited.";
+    page.one("stave_long_work_refused_total", Counter, help, node.long_work().refused())?;
     let memory = node.connection_memory();
     let help = "Bytes that connections hold: unfinished frames and bodies, answers that are not taken.";
     page.one("stave_connection_memory_bytes", Gauge, help, memory.used_bytes())?;

@@ -121,6 +121,12 @@ pub fn connections(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Res
     sheet.put("curr_http_connections", accepting.http_connections.load(Relaxed));
     sheet.put("max_http_connections", limits.http.connections);
     sheet.put("max_http_connections_per_address", limits.http.per_address);
+    sheet.put("longest_turn_us", totals.longest_turn_ns / 1000);
+    sheet.put("slow_turns", totals.slow_turns);
+    let long_work = inquiry.node.long_work();
+    sheet.put("long_work_done", long_work.done());
+    sheet.put("long_work_refused", long_work.refused());
+    sheet.put("long_work_under_way", long_work.under_way());
     let memory = inquiry.node.connection_memory();
     sheet.put("connection_memory_used", memory.used_bytes());
     sheet.put("connection_memory_limit", memory.limit_bytes());
@@ -286,6 +292,8 @@ pub fn workers(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<
             "requests": totals.requests.iter().sum::<u64>(),
             "received_bytes": totals.received_bytes,
             "sent_bytes": totals.sent_bytes,
+            "longest_turn_us": totals.longest_turn_ns / 1000,
+            "slow_turns": totals.slow_turns,
         });
         sheet.put(at, numbers);
     }

@@ -1,7 +1,9 @@
 //! Positions that the server keeps for readers, under names, in the bucket's folder.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Bytes;
@@ -12,12 +14,13 @@ use base::SmallFile;
 use base::env::Disk;
 use engine::Bucket;
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet};
+use tokio::sync::oneshot;
 
 use super::token::Token;
 use super::{Refused, find, read_token, refuse, since};
 use crate::http::Shared;
 use crate::http::basic_auth::Caller;
+use crate::user::User;
 
 /// The folder in a bucket's folder.
 const CURSORS: &str = "cursors";
@@ -95,8 +98,33 @@ fn no_such_cursor(name: &str) -> Refused {
     refuse(StatusCode::NOT_FOUND, &format!("there is no cursor `{name}`"))
 }
 
-fn either(answer: Result<Response, Refused>) -> Response {
-    answer.unwrap_or_else(|refused| *refused)
+/// Does what waits for the disk on a thread of its own, one at a time: others are answered meanwhile, and nobody writes
+/// a cursor while somebody else does.
+async fn on_disk(
+    shared: &Shared,
+    user: &User,
+    bucket: &str,
+    work: impl FnOnce(&Bucket) -> Result<Response, Refused> + Send + 'static,
+) -> Response {
+    let bucket = match find(shared, user, bucket) {
+        Ok(bucket) => bucket,
+        Err(refused) => return *refused,
+    };
+    let place = Arc::clone(&shared.cursors).acquire_owned().await;
+    let (sender, receiver) = oneshot::channel();
+    let spawn = Arc::clone(&shared.node.env().spawn);
+    let job = move || {
+        // Nobody hears it if the client has gone meanwhile; it is done all the same.
+        let _ = sender.send(work(&bucket).unwrap_or_else(|refused| *refused));
+        drop((bucket, place));
+    };
+    let failed = |error: &dyn std::fmt::Display| {
+        *refuse(StatusCode::INTERNAL_SERVER_ERROR, &format!("the cursor cannot be looked at: {error}"))
+    };
+    match spawn.spawn("cursor", Box::new(job)) {
+        Ok(_) => receiver.await.unwrap_or_else(|error| failed(&error)),
+        Err(error) => failed(&error),
+    }
 }
 
 /// Where a cursor stands.
@@ -110,14 +138,15 @@ pub async fn list(
     Extension(Caller(user)): Extension<Caller>,
     Path(bucket): Path<String>,
 ) -> Response {
-    either(find(&shared, &user, &bucket).and_then(|bucket| {
-        let names = match bucket.env().disk.read_dir(&folder(&bucket)) {
+    on_disk(&shared, &user, &bucket, move |bucket| {
+        let names = match bucket.env().disk.read_dir(&folder(bucket)) {
             Ok(names) => names,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            Err(error) => return Err(disk_failed(&bucket, &error)),
+            Err(error) => return Err(disk_failed(bucket, &error)),
         };
         Ok(Json(json!({ "cursors": names_in(names) })).into_response())
-    }))
+    })
+    .await
 }
 
 /// `GET /v1/buckets/BUCKET/cursors/NAME`
@@ -126,10 +155,11 @@ pub async fn show(
     Extension(Caller(user)): Extension<Caller>,
     Path((bucket, name)): Path<(String, String)>,
 ) -> Response {
-    either(find(&shared, &user, &bucket).and_then(|bucket| {
-        let token = place(&bucket, &name)?;
+    on_disk(&shared, &user, &bucket, move |bucket| {
+        let token = place(bucket, &name)?;
         Ok(Json(describe(&name, &token)).into_response())
-    }))
+    })
+    .await
 }
 
 /// `PUT /v1/buckets/BUCKET/cursors/NAME?since=...`: makes one. One that is there stays where it is.
@@ -139,14 +169,15 @@ pub async fn create(
     Path((bucket, name)): Path<(String, String)>,
     Query(query): Query<BTreeMap<String, String>>,
 ) -> Response {
-    either(find(&shared, &user, &bucket).and_then(|bucket| {
-        if let Some(there) = read(&bucket, &name)? {
+    on_disk(&shared, &user, &bucket, move |bucket| {
+        if let Some(there) = read(bucket, &name)? {
             return Ok(Json(describe(&name, &there)).into_response());
         }
-        let (token, _) = since(&bucket, query.get("since").map_or("start", String::as_str))?;
-        write(&bucket, &name, &token)?;
+        let (token, _) = since(bucket, query.get("since").map_or("start", String::as_str))?;
+        write(bucket, &name, &token)?;
         Ok((StatusCode::CREATED, Json(describe(&name, &token))).into_response())
-    }))
+    })
+    .await
 }
 
 /// `POST /v1/buckets/BUCKET/cursors/NAME`: the body is the token up to which the reader has worked on everything.
@@ -156,14 +187,15 @@ pub async fn move_to(
     Path((bucket, name)): Path<(String, String)>,
     body: Bytes,
 ) -> Response {
-    either(find(&shared, &user, &bucket).and_then(|bucket| {
-        place(&bucket, &name)?;
+    on_disk(&shared, &user, &bucket, move |bucket| {
+        place(bucket, &name)?;
         let text = str::from_utf8(&body).unwrap_or_default();
-        let (token, _) = read_token(&bucket, text)?
+        let (token, _) = read_token(bucket, text)?
             .ok_or_else(|| refuse(StatusCode::BAD_REQUEST, "the body is no token of this bucket's events"))?;
-        write(&bucket, &name, &token)?;
+        write(bucket, &name, &token)?;
         Ok(StatusCode::NO_CONTENT.into_response())
-    }))
+    })
+    .await
 }
 
 /// `DELETE /v1/buckets/BUCKET/cursors/NAME`
@@ -172,14 +204,15 @@ pub async fn remove(
     Extension(Caller(user)): Extension<Caller>,
     Path((bucket, name)): Path<(String, String)>,
 ) -> Response {
-    either(find(&shared, &user, &bucket).and_then(|bucket| {
+    on_disk(&shared, &user, &bucket, move |bucket| {
         check_name(&name)?;
-        let (file, disk) = (file(&bucket, &name), &*bucket.env().disk);
+        let (file, disk) = (file(bucket, &name), &*bucket.env().disk);
         // One that is damaged may be removed, too.
         if matches!(file.look(disk, |_, _| Ok(())), Ok(None)) {
             return Err(no_such_cursor(&name));
         }
-        let removed = file.remove(disk).map_err(|error| disk_failed(&bucket, &io::Error::other(error)));
+        let removed = file.remove(disk).map_err(|error| disk_failed(bucket, &io::Error::other(error)));
         removed.map(|()| StatusCode::NO_CONTENT.into_response())
-    }))
+    })
+    .await
 }
