@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -171,6 +172,11 @@ impl Connection {
             requests: 0,
             lone_writer: LoneWriter::default(),
         }
+    }
+
+    /// Says where the client is.
+    pub fn set_peer(&mut self, peer: IpAddr) {
+        self.session.peer = Some(peer.to_canonical());
     }
 
     /// The client's session.

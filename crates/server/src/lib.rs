@@ -26,6 +26,7 @@ pub mod hosting;
 pub mod http;
 mod incoming;
 pub mod layout;
+pub mod login_throttle;
 pub mod lone_writer;
 pub mod long_work;
 pub mod mailbox;

@@ -20,6 +20,7 @@ use crate::counters::{AcceptCounters, Totals, WorkerCounters};
 use crate::dcp::Registry;
 use crate::down::DownBuckets;
 use crate::hosting::Host;
+use crate::login_throttle::LoginThrottle;
 use crate::long_work::LongWork;
 use crate::news::{Announcer, Hearing};
 use crate::node_buckets::{BucketError, Management};
@@ -51,6 +52,7 @@ pub struct Node {
     accepting: Arc<AcceptCounters>,
     connection_memory: Arc<ConnectionMemory>,
     long_work: Arc<LongWork>,
+    logins: LoginThrottle,
     /// Guards changes by the cluster; what the original starts with, too.
     control_token: AtomicU64,
     started_ns: u64,
@@ -111,6 +113,7 @@ impl Node {
             workers,
             accepting: Arc::default(),
             long_work: Arc::default(),
+            logins: LoginThrottle::default(),
             connection_memory: Arc::new(ConnectionMemory::new(limits.memory_bytes)),
             control_token: AtomicU64::new(FIRST_CONTROL_TOKEN),
             started_ns: env.clock.monotonic_ns(),
@@ -380,6 +383,11 @@ impl Node {
     /// Where work that takes long is done.
     pub fn long_work(&self) -> &Arc<LongWork> {
         &self.long_work
+    }
+
+    /// Who failed to log in.
+    pub fn logins(&self) -> &LoginThrottle {
+        &self.logins
     }
 
     /// What its connections hold.

@@ -1,5 +1,6 @@
 //! What a connection has agreed on with its client.
 
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -17,6 +18,8 @@ use crate::user::User;
 pub struct Session {
     /// What HELLO agreed on.
     pub features: Features,
+    /// Where the client is, if it is somewhere.
+    pub peer: Option<IpAddr>,
     /// Who logged in.
     pub user: Option<Arc<User>>,
     /// What the user may do, less what the client gave up.

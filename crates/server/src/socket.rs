@@ -66,7 +66,8 @@ pub async fn serve(stream: TcpStream, peer: SocketAddr, bench: Rc<Bench>) -> Clo
     let limits = bench.node.limits();
     let watch = bench.reaper.watch();
     watch.arm(Patience::Login, bench.reaper.now_s() + limits.login_timeout_s);
-    let connection = Connection::new(bench.node.clone(), bench.counters.clone());
+    let mut connection = Connection::new(bench.node.clone(), bench.counters.clone());
+    connection.set_peer(peer.ip());
     let next = Next::Bytes(protocol::HEADER_BYTES);
     let heard = bench.edition.get();
     let charge = Charge::new(Arc::clone(bench.node.connection_memory()), peer);

@@ -35,12 +35,15 @@ fn auth_plain(ctx: &mut Context<'_>, message: &[u8]) -> Outcome {
         // The original says no more than the status here.
         Err(error) => return ctx.status(status_of(error)),
     };
+    if let Some(refused) = must_wait(ctx, name) {
+        return refused;
+    }
     match ctx.node.users().authenticate(name, password) {
         Some(user) => {
             ctx.session.log_in(Arc::clone(user));
             ctx.status(Status::Success)
         }
-        None => failed(ctx, &name.escape_ascii().to_string(), Status::AuthError),
+        None => wrong(ctx, name, Status::AuthError),
     }
 }
 
@@ -52,6 +55,9 @@ fn auth_scram(ctx: &mut Context<'_>, mechanism: Mechanism, message: &[u8]) -> Ou
         Ok(first) => first,
         Err(error) => return failed(ctx, "", status_of(error)),
     };
+    if let Some(refused) = must_wait(ctx, &first.name) {
+        return refused;
+    }
     let users = ctx.node.users();
     let keys = users
         .get(&first.name)
@@ -85,8 +91,8 @@ pub fn step(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
             ctx.reply.send(&Answer { value: server_final.as_bytes(), ..Answer::default() });
             Outcome::Done
         }
-        (Ok(_), None) => failed(ctx, &name.escape_ascii().to_string(), Status::AuthError),
-        (Err(error), _) => failed(ctx, &name.escape_ascii().to_string(), status_of(error)),
+        (Ok(_), None) => wrong(ctx, &name, Status::AuthError),
+        (Err(error), _) => wrong(ctx, &name, status_of(error)),
     }
 }
 
@@ -95,6 +101,25 @@ fn status_of(error: LoginError) -> Status {
         LoginError::Malformed => Status::Einval,
         LoginError::Wrong => Status::AuthError,
     }
+}
+
+/// Refuses to look at a password of a user at whom was guessed too often from where the client is.
+fn must_wait(ctx: &mut Context<'_>, name: &[u8]) -> Option<Outcome> {
+    let now = ctx.node.env().clock.monotonic();
+    let wait = ctx.node.logins().must_wait(ctx.session.peer?, name, now)?;
+    let context = format!(
+        "Too many logins failed from this address: try again in {} seconds",
+        wait.as_millis().div_ceil(1_000)
+    );
+    Some(ctx.error(Status::Etmpfail, &context))
+}
+
+/// Name or password is wrong: that is remembered for a while.
+fn wrong(ctx: &mut Context<'_>, name: &[u8], status: Status) -> Outcome {
+    if let Some(peer) = ctx.session.peer {
+        ctx.node.logins().failed(peer, name, ctx.node.env().clock.monotonic());
+    }
+    failed(ctx, &name.escape_ascii().to_string(), status)
 }
 
 /// Tells the client no more than a reference that also stands in the log.

@@ -41,7 +41,8 @@ pub(super) async fn check(
     if needs == Needs::Nothing || (needs == Needs::Node && is_node(&shared, &request)) {
         return next.run(request).await;
     }
-    let Caller(user) = match authenticate(&shared, request.headers()) {
+    let peer = connections::peer(&request);
+    let Caller(user) = match authenticate(&shared, request.headers(), peer) {
         Ok(caller) => caller,
         Err(response) => return *response,
     };

@@ -1,6 +1,8 @@
 //! Basic authentication (RFC 7617).
 
+use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -14,16 +16,37 @@ use crate::user::User;
 #[derive(Clone)]
 pub(super) struct Caller(pub Arc<User>);
 
-/// The user, if name and password are right.
-pub(super) fn authenticate(shared: &Shared, headers: &HeaderMap) -> Result<Caller, Box<Response>> {
-    let user = credentials(headers).and_then(|(name, password)| {
-        shared.node.users().authenticate(name.as_bytes(), password.as_bytes()).cloned()
-    });
-    user.map(Caller).ok_or_else(|| {
-        let challenge = [(header::WWW_AUTHENTICATE, "Basic realm=\"Stave\"")];
-        let what = "User and password are needed (basic authentication).\n";
-        Box::new((StatusCode::UNAUTHORIZED, challenge, what).into_response())
-    })
+/// The user, if name and password are right, and not too many of that address were wrong.
+pub(super) fn authenticate(
+    shared: &Shared,
+    headers: &HeaderMap,
+    peer: Option<IpAddr>,
+) -> Result<Caller, Box<Response>> {
+    let Some((name, password)) = credentials(headers) else { return Err(unknown()) };
+    let (logins, now) = (shared.node.logins(), shared.node.env().clock.monotonic());
+    if let Some(wait) = peer.and_then(|peer| logins.must_wait(peer, name.as_bytes(), now)) {
+        return Err(must_wait(wait));
+    }
+    let users = shared.node.users();
+    let user = users.authenticate(name.as_bytes(), password.as_bytes());
+    if let (None, Some(peer)) = (user, peer) {
+        logins.failed(peer, name.as_bytes(), now);
+    }
+    user.cloned().map(Caller).ok_or_else(unknown)
+}
+
+fn unknown() -> Box<Response> {
+    let challenge = [(header::WWW_AUTHENTICATE, "Basic realm=\"Stave\"")];
+    let what = "User and password are needed (basic authentication).\n";
+    Box::new((StatusCode::UNAUTHORIZED, challenge, what).into_response())
+}
+
+fn must_wait(wait: Duration) -> Box<Response> {
+    let seconds = wait.as_millis().div_ceil(1_000);
+    let what = format!("Too many logins failed from this address: try again in {seconds} seconds.\n");
+    Box::new(
+        (StatusCode::TOO_MANY_REQUESTS, [(header::RETRY_AFTER, seconds.to_string())], what).into_response(),
+    )
 }
 
 fn credentials(headers: &HeaderMap) -> Option<(String, String)> {

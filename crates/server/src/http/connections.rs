@@ -18,7 +18,7 @@ use std::task::{Context, Waker};
 use parking_lot::Mutex;
 
 pub(crate) use self::listener::{Serving, serve};
-pub(crate) use self::watch::body;
+pub(crate) use self::watch::{body, peer};
 use crate::connection_memory::{Charge, ConnectionMemory};
 use crate::counters::AcceptCounters;
 
@@ -118,6 +118,7 @@ impl State {
 /// One connection.
 pub(crate) struct Connection {
     id: u64,
+    peer: IpAddr,
     address: IpAddr,
     state: Mutex<State>,
 }
@@ -235,6 +236,7 @@ impl Connections {
         }
         let connection = Arc::new(Connection {
             id: places.next_id,
+            peer: peer.ip().to_canonical(),
             address,
             state: Mutex::new(State {
                 phase: Phase::Waiting,

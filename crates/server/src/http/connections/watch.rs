@@ -1,5 +1,6 @@
 //! Follows a request from the end of its head to the end of its answer, and takes its body within the limits.
 
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -87,6 +88,11 @@ impl http_body::Body for Answer {
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
     }
+}
+
+/// Where a request comes from.
+pub(crate) fn peer(request: &Request) -> Option<IpAddr> {
+    request.extensions().get::<ConnectInfo<Guest>>().map(|ConnectInfo(guest)| guest.connection.peer)
 }
 
 /// A request with all of its body, or what is answered instead.
