@@ -44,6 +44,9 @@ pub enum ManifestRefusal {
     /// It cannot follow the present one.
     #[error("it cannot follow the present manifest: {0:?}")]
     Successor(SuccessorRefusal),
+    /// Too many changes wait for the disk: one of the manifest is as many as there are vBuckets. Nothing was changed.
+    #[error("too many changes wait for the disk: try again when they are written")]
+    Full,
     /// It could not be saved.
     #[error(transparent)]
     Failure(#[from] Failure),
@@ -148,6 +151,9 @@ impl Bucket {
         if new == *present {
             return Ok(present);
         }
+        if !self.has_room_for_events() {
+            return Err(ManifestRefusal::Full.into());
+        }
         present.check_successor(&new).map_err(ManifestRefusal::Successor)?;
         let ids = next_ids.above(&new);
         manifest_file::save(&self.env, &self.config.dir, &self.uuid, &new, ids)
@@ -165,6 +171,11 @@ impl Bucket {
         self.manifest.is_dropping.store(true, Ordering::Relaxed);
         self.keeper.wake(ChoreId::Eraser);
         Ok(new)
+    }
+
+    /// Whether the quota has room for system events, and what waits for the disk has not filled its share.
+    fn has_room_for_events(&self) -> bool {
+        self.memory.admits(self.memory.held_bytes()) && self.have_checkpoints_room()
     }
 
     /// Ids that no scope and no collection of the bucket ever had.

@@ -260,6 +260,45 @@ fn a_collections_max_ttl_comes_before_the_buckets() {
 }
 
 #[test]
+fn manifest_changes_wait_for_the_disk_like_others() {
+    let (env, handles) = Env::sim(1);
+    let mut config = BucketConfig::new("test", "/data/test".into());
+    config.vbuckets = 64;
+    config.settings.put(Key::MaxSize, 8 << 20);
+    let bucket = Bucket::open(config, env.clone(), journaled(&env)).expect("the disk works");
+    let many: Vec<_> = (8..108).map(|id| (CollectionId(id), None)).collect();
+    let all = [&[(DEFAULT, None)], &many[..]].concat();
+    let mut most_bytes = 0;
+    let refused = (1..100).find(|uid| {
+        let collections = if uid % 2 == 1 {
+            let shift = *uid as u32 * 100;
+            all.iter()
+                .map(|(id, ttl)| (if *id == DEFAULT { *id } else { CollectionId(id.0 + shift) }, *ttl))
+                .collect()
+        } else {
+            vec![(DEFAULT, None)]
+        };
+        let before = bucket.memory().used_bytes();
+        let changed = bucket.set_manifest(manifest(*uid, &collections));
+        most_bytes = most_bytes.max(bucket.memory().used_bytes() - before);
+        matches!(changed, Err(ManifestRefusal::Full))
+    });
+    let uid = refused.expect("some change finds no room");
+    let (used, quota) = (bucket.memory().used_bytes(), bucket.memory().quota_bytes());
+    assert!(used <= quota + most_bytes, "{used} of {quota}");
+    for _ in 0..50 {
+        assert!(bucket.flush_all());
+        handles.clock.advance(Duration::from_secs(2));
+        while bucket.keep_step() {}
+        while bucket.compact_step() != Progress::Idle {}
+    }
+    assert!(bucket.memory().used_bytes() < quota / 2, "{} of {quota}", bucket.memory().used_bytes());
+    assert!(
+        bucket.set_manifest(manifest(uid + 1, &[(DEFAULT, None), (CollectionId(100_000), None)])).is_ok()
+    );
+}
+
+#[test]
 fn manifests_follow_each_other() {
     let world = World::with_collections(Kind::Files);
     let refusal = |uid, collections: &[(CollectionId, Option<u32>)]| match world
@@ -267,7 +306,7 @@ fn manifests_follow_each_other() {
         .set_manifest(manifest(uid, collections))
     {
         Err(ManifestRefusal::Successor(refusal)) => Some(refusal),
-        Err(ManifestRefusal::Failure(failure)) => panic!("{failure}"),
+        Err(refusal @ (ManifestRefusal::Full | ManifestRefusal::Failure(_))) => panic!("{refusal}"),
         Ok(()) => None,
     };
     assert_eq!(refusal(1, &[(DEFAULT, None), (A, None), (B, None)]), None, "the same again");

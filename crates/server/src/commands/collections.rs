@@ -38,6 +38,7 @@ pub fn set_manifest(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         Err(ManifestRefusal::Successor(SuccessorRefusal::IdReused)) => {
             ctx.invalid("An id of the present manifest stands for another scope or collection")
         }
+        Err(ManifestRefusal::Full) => ctx.status(Status::Etmpfail),
         Err(ManifestRefusal::Failure(failure)) => {
             tracing::error!(%failure, "the manifest stays as it is");
             ctx.status(Status::Etmpfail)

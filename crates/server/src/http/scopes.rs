@@ -1,6 +1,9 @@
 //! Scopes and collections over HTTP, as SDKs and scripts manage them (Couchbase Server's REST API, Scopes and
 //! Collections API). Errors are worded as clients compare them.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Extension, Path, Query, State};
@@ -26,6 +29,9 @@ impl IntoResponse for Refused {
             Refused::NotFound(message) => (StatusCode::NOT_FOUND, message),
             Refused::Manifest(refusal @ ManifestRefusal::Successor(_)) => {
                 (StatusCode::BAD_REQUEST, refusal.to_string())
+            }
+            Refused::Manifest(refusal @ ManifestRefusal::Full) => {
+                (StatusCode::SERVICE_UNAVAILABLE, refusal.to_string())
             }
             Refused::Manifest(ManifestRefusal::Failure(failure)) => {
                 tracing::error!(%failure, "the manifest stays as it is");
@@ -114,22 +120,38 @@ impl Draft {
     }
 }
 
+/// How often, and how long each time, a change waits until others are on disk.
+const ROOM_LOOKS: u32 = 200;
+const ROOM_PAUSE: Duration = Duration::from_millis(50);
+
 /// Changes the manifest of a bucket and answers with its uid. Waits for the disk, and in a cluster
 /// until that knows.
 async fn change(
     shared: &Shared,
     caller: &Caller,
     name: &str,
-    draft: impl Fn(&Manifest, Draft) -> Result<Manifest, Refused> + Send + 'static,
+    draft: impl Fn(&Manifest, Draft) -> Result<Manifest, Refused> + Send + Sync + 'static,
 ) -> Response {
     let bucket = match find(shared, &caller.0, name) {
         Ok(bucket) => bucket,
         Err(response) => return *response,
     };
-    let changed = on_a_thread(shared, move |management| {
-        management.change_manifest(&bucket, &move |present, next| draft(present, Draft::of(present, next)))
-    });
-    match changed.await {
+    let draft = Arc::new(draft);
+    let mut changed = Err(Refused::Manifest(ManifestRefusal::Full));
+    // Scripts make one collection after the other: who has to wait for the disk does so here.
+    for _ in 0..ROOM_LOOKS {
+        let (bucket, draft) = (Arc::clone(&bucket), Arc::clone(&draft));
+        changed = on_a_thread(shared, move |management| {
+            management
+                .change_manifest(&bucket, &move |present, next| draft(present, Draft::of(present, next)))
+        })
+        .await;
+        if !matches!(changed, Err(Refused::Manifest(ManifestRefusal::Full))) {
+            break;
+        }
+        tokio::time::sleep(ROOM_PAUSE).await;
+    }
+    match changed {
         Ok(manifest) => Json(json!({ "uid": manifest.uid().to_string() })).into_response(),
         Err(refused) => refused.into_response(),
     }
