@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU8};
 
 use base::env::Env;
 use base::planted::{self, Bug};
@@ -155,6 +155,8 @@ pub struct Bucket {
     pub(crate) parked: PersistenceWaiters,
     /// Whether clients are to try again later, since all documents are being removed.
     pub(crate) is_emptying: AtomicBool,
+    /// Copies beside the active one that the bucket is asked to have.
+    pub(crate) wanted_replicas: AtomicU8,
     pub(crate) flush: FlushQueue,
     pub(crate) disk: DiskState,
     pub(crate) filer: Filer,

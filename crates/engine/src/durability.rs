@@ -4,6 +4,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use base::planted::{self, Bug};
@@ -154,6 +155,9 @@ impl Writer<'_> {
         let (outcome, uuid, pending) = {
             let collection = change.new.document_key().collection;
             let mut shard = self.active_with(vb, collection)?;
+            if shard.vb.topology().is_none() && self.lacks_replicas() {
+                return Err(Refusal::DurabilityImpossible);
+            }
             let ttl_s = shard.vb.collections().get(collection).and_then(|one| one.max_ttl_s);
             change.new.meta_mut().expiry = self.capped_expiry(&change.new.meta(), ttl_s, now);
             let is_deletion = change.new.is_deleted();
@@ -194,6 +198,18 @@ impl Writer<'_> {
 }
 
 impl Bucket {
+    /// How many copies beside the active one the bucket is asked to have: a node that holds a vBucket without a topology
+    /// has none of them, and is no majority of all.
+    pub fn set_replicas(&self, replicas: u8) {
+        self.wanted_replicas.store(replicas, Ordering::Relaxed);
+    }
+
+    /// Whether a node that holds everything alone is too few.
+    fn lacks_replicas(&self) -> bool {
+        self.wanted_replicas.load(Ordering::Relaxed) > 0
+            && self.settings.get(Key::DurabilityImpossibleFallback) == 0
+    }
+
     /// What a change must be told of, at least: what the client asks for, or what the bucket does.
     pub(crate) fn raised(&self, durable: Option<Durable>) -> Option<Durable> {
         let least = match self.settings.get(Key::DurabilityMinLevel) {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU8};
 
 use base::env::{Env, OpenMode};
 use base::planted::{self, Bug};
@@ -119,6 +119,7 @@ impl Bucket {
             waiters: PersistenceWaiters::default(),
             parked: PersistenceWaiters::default(),
             is_emptying: AtomicBool::new(false),
+            wanted_replicas: AtomicU8::new(0),
             flush: FlushQueue::new(if store.is_journaled() { Pace::JOURNAL } else { Pace::FILES }),
             disk: DiskState::default(),
             filer: Filer::default(),

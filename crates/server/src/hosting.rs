@@ -335,6 +335,7 @@ impl Host {
         if config.is_member {
             crate::cluster::hold_all(&bucket);
         }
+        bucket.set_replicas(spec.replicas);
         if spec.durability_min.is_some()
             && let Err(error) = require_durability(&bucket, spec)
         {

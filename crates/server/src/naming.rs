@@ -82,6 +82,20 @@ pub fn durability_from(text: &str) -> Option<Option<DurabilityLevel>> {
     DURABILITY.iter().find(|(word, _)| *word == text).map(|(_, level)| *level)
 }
 
+/// The words for what becomes of sync writes that lack replicas, in REST and in the settings.
+const FALLBACKS: [(&str, &str); 2] =
+    [("disabled", "disabled"), ("fallbackToActiveAck", "fallback_to_active_ack")];
+
+/// What becomes of sync writes that lack replicas, as bucket descriptions have it.
+pub fn fallback(settings: &Settings) -> &'static str {
+    FALLBACKS.get(settings.get(Key::DurabilityImpossibleFallback) as usize).map_or("", |(rest, _)| rest)
+}
+
+/// The setting's word for it.
+pub fn fallback_of(text: &str) -> Option<&'static str> {
+    FALLBACKS.iter().find(|(rest, _)| *rest == text).map(|(_, setting)| *setting)
+}
+
 /// The name of a setting.
 pub fn name_of(key: Key) -> &'static str {
     SETTINGS[key as usize].name

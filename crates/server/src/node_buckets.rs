@@ -205,6 +205,7 @@ impl Node {
         if let Some(host) = self.host() {
             host.note(&spec, self.env())?;
         }
+        bucket.set_replicas(spec.replicas);
         let redraw = spec.replicas != old.replicas;
         self.serve_bucket(Served { spec, bucket });
         if redraw { self.redraw_map() } else { Ok(()) }

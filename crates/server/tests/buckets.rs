@@ -56,6 +56,16 @@ fn a_bucket_is_made_used_and_deleted() {
     assert_eq!(again, json!({ "name": "Bucket with given name already exists" }));
 
     let mut client = Client::connect(&server, "orders", &[]);
+    // There are no replicas that could make a majority.
+    assert_eq!(client.set(b"k", b"1"), Some(Status::DurabilityImpossible));
+    let path = format!("{BUCKETS}/orders");
+    let set = |form: &str| assert_eq!(http(&server, "POST", &path, form), (200, String::new()), "{form}");
+    set("durabilityImpossibleFallback=fallbackToActiveAck");
+    assert_eq!(json(&server, &path)["durabilityImpossibleFallback"], "fallbackToActiveAck");
+    assert_eq!(client.set(b"k", b"1"), Some(Status::Success));
+    set("durabilityImpossibleFallback=disabled");
+    assert_eq!(client.set(b"k", b"1"), Some(Status::DurabilityImpossible));
+    set("replicaNumber=0");
     assert_eq!(client.set(b"k", b"1"), Some(Status::Success));
     let dir = folder.path().join("buckets/orders");
     assert!(dir.exists());
@@ -163,6 +173,11 @@ fn what_cannot_be_is_refused_by_field() {
         ("name=a&ramQuotaMB=100&maxTTL=2147483648", "maxTTL", "between 0 and 2147483647"),
         ("name=a&ramQuotaMB=100&conflictResolutionType=lww", "conflictResolutionType", "seqno"),
         ("name=a&ramQuotaMB=100&durabilityMinLevel=some", "durability_min_level", "one of 'none'"),
+        (
+            "name=a&ramQuotaMB=100&durabilityImpossibleFallback=1",
+            "durability_impossible_fallback",
+            "'fallbackToActiveAck'",
+        ),
         (
             "name=a&ramQuotaMB=100&bucketType=ephemeral&durabilityMinLevel=persistToMajority",
             "durability_min_level",

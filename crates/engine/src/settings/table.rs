@@ -64,6 +64,9 @@ pub enum Key {
     AccountCheckInterval,
     /// How safe every change is at least before it is told of, as [`base::DurabilityLevel`]; 0: as clients ask.
     DurabilityMinLevel,
+    /// What becomes of sync writes that lack replicas on a node that belongs to no cluster: 0: refused; 1: this node is
+    /// majority enough.
+    DurabilityImpossibleFallback,
 }
 
 /// One row of the table.
@@ -83,6 +86,8 @@ pub struct Setting {
 
 /// The words of [`Key::DurabilityMinLevel`], as the original's REST API has them.
 const LEVELS: &[&str] = &["none", "majority", "majorityAndPersistActive", "persistToMajority"];
+/// The words of [`Key::DurabilityImpossibleFallback`], as the original's configuration has them.
+const FALLBACKS: &[&str] = &["disabled", "fallback_to_active_ack"];
 /// The words of [`Key::EvictionPolicy`], in the order of [`crate::EvictionPolicy`].
 const POLICIES: &[&str] = &["value_only", "full_eviction", "auto_delete", "fail_new_data"];
 
@@ -294,5 +299,13 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Choice(LEVELS),
         0,
         "Every change of a document is a sync write of at least this level",
+    ),
+    row(
+        Key::DurabilityImpossibleFallback,
+        "durability_impossible_fallback",
+        Kind::Choice(FALLBACKS),
+        0,
+        "Sync writes of a bucket with replicas on a node outside of a cluster: disabled refuses them as impossible, \
+         fallback_to_active_ack is content with this node",
     ),
 ];

@@ -12,12 +12,13 @@ use crate::naming;
 use crate::node_buckets::BucketChange;
 
 /// Fields of the form that are settings here.
-const SETTINGS: [(&str, Key); 5] = [
+const SETTINGS: [(&str, Key); 6] = [
     ("ramQuota", Key::MaxSize),
     ("ramQuotaMB", Key::MaxSize),
     ("evictionPolicy", Key::EvictionPolicy),
     ("maxTTL", Key::MaxTtl),
     ("compressionMode", Key::CompressionMode),
+    ("durabilityImpossibleFallback", Key::DurabilityImpossibleFallback),
 ];
 
 /// Fields of the form that have one value here. What the form says besides these and those that are read is ignored, as
@@ -191,6 +192,12 @@ impl Reading {
             }
             Key::MaxTtl if value.parse::<i32>().ok().is_none_or(|ttl| ttl < 0) => {
                 return Err((field, format!("Max TTL must be an integer between 0 and {}", i32::MAX)));
+            }
+            Key::DurabilityImpossibleFallback => {
+                let words =
+                    "Durability impossible fallback must be either 'disabled' or 'fallbackToActiveAck'";
+                let word = naming::fallback_of(value);
+                word.ok_or_else(|| ("durability_impossible_fallback", words.to_owned()))?.to_owned()
             }
             _ => value.to_owned(),
         };

@@ -111,6 +111,7 @@ fn describe(
         "rank": spec.hints.rank.unwrap_or(0),
         "evictionPolicy": naming::eviction_policy(settings),
         "conflictResolutionType": "seqno",
+        "durabilityImpossibleFallback": naming::fallback(settings),
         "durabilityMinLevel": settings.show(Key::DurabilityMinLevel),
         "compressionMode": settings.show(Key::CompressionMode),
         "maxTTL": settings.get(Key::MaxTtl),
