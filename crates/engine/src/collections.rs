@@ -204,14 +204,6 @@ impl Bucket {
         Some(left)
     }
 
-    /// Why a collection that a vBucket does not have cannot be used: it may be on its way there.
-    pub fn collection_refusal(&self, id: CollectionId) -> Refusal {
-        match self.manifest().collection(id) {
-            Some(_) => Refusal::Busy,
-            None => Refusal::UnknownCollection,
-        }
-    }
-
     /// The last change of a collection in a vBucket; nothing if there is no such vBucket, or it has no such collection.
     pub fn collection_seqno(&self, vb: VbId, id: CollectionId) -> Option<Seqno> {
         let shard = self.shard(vb).ok()?;

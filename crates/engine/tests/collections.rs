@@ -230,8 +230,6 @@ fn an_unknown_collection_refuses_everything() {
         preserve_expiry: false,
     };
     assert_eq!(bucket.count(VB, &request, now).map(drop), refused);
-    assert_eq!(bucket.collection_refusal(NONE), Refusal::UnknownCollection);
-    assert_eq!(bucket.collection_refusal(A), Refusal::Busy, "a vBucket without it will have it soon");
 }
 
 #[test]
@@ -468,7 +466,7 @@ fn only_active_vbuckets_take_over_a_manifest_others_when_they_become_active() {
     world.bucket.set_vbucket_state(VB, VbState::Replica, None).expect("set");
     world.take(1, &[(DEFAULT, None), (A, None)]);
     let has = |world: &World| world.bucket.with_vbucket(VB, |vb| vb.collections().is_open(A));
-    assert_eq!((has(&world), world.bucket.collection_refusal(A)), (Some(false), Refusal::Busy));
+    assert_eq!(has(&world), Some(false));
     world.bucket.set_vbucket_state(VB, VbState::Active, None).expect("set");
     assert_eq!(has(&world), Some(true));
     world.set(A, "k");

@@ -189,11 +189,12 @@ impl Context<'_> {
             Refusal::BadSnappy => return self.error(Status::Einval, "Failed to inflate payload"),
             Refusal::Unreadable => self.bucket().note_unreadable(vb),
             Refusal::UnknownCollection => {
-                // The bucket may have it already, and the vBucket not yet.
-                let refusal = self.bucket().collection_refusal(key.collection);
-                let is_unknown = refusal == Refusal::UnknownCollection;
-                let unknown = crate::commands::collections::unknown_collection;
-                return if is_unknown { unknown(self) } else { self.status(Status::Etmpfail) };
+                // The bucket may have it already, and the vBucket not yet: clients look at the uid, and ask again.
+                let bucket = self.bucket();
+                let uid = bucket.with_vbucket(vb, |vb| vb.collections().uid());
+                let uid = uid.unwrap_or_else(|| bucket.manifest().uid());
+                self.reply.unknown_collection(Status::UnknownCollection, uid.0);
+                return Outcome::Done;
             }
             Refusal::NotResident | Refusal::Loading | Refusal::Pending if self.looks < MAX_LOOKS => {
                 return self.look_again(vb, key, refusal);
