@@ -1,25 +1,26 @@
 #!/usr/bin/env bash
 # Runs the conformance suites against a node and against a cluster of three with replicas, programs of three SDKs against a cluster whose nodes fail, and
-# collections through two SDKs from their first document until their space is given back:
-#   run.sh --stave PATH_TO_BINARY [python|go|rust|java|node|cluster|collections]...
+# collections through two SDKs from their first document until their space is given back, and the own suites of the Go
+# SDK and its core against one node and against a cluster:
+#   run.sh --stave PATH_TO_BINARY [python|go|rust|java|node|cluster|collections|upstream]...
 # In the table, `python` ran against `stave serve`, `python-3` against `stave dev --nodes 3 --replicas 1`.
 set -uo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-usage="usage: $0 --stave PATH_TO_BINARY [python|go|rust|java|node|cluster|collections]..."
+usage="usage: $0 --stave PATH_TO_BINARY [python|go|rust|java|node|cluster|collections|upstream]..."
 stave=
 suites=()
 
 while (($#)); do
   case $1 in
     --stave) stave=${2:?$usage}; shift 2 ;;
-    python | go | rust | java | node | cluster | collections) suites+=("$1"); shift ;;
+    python | go | rust | java | node | cluster | collections | upstream) suites+=("$1"); shift ;;
     *) echo "$usage" >&2; exit 2 ;;
   esac
 done
 [[ -n $stave ]] || { echo "$usage" >&2; exit 2; }
 [[ -x $stave ]] || { echo "$stave is not an executable file" >&2; exit 2; }
-((${#suites[@]})) || suites=(python go rust java node cluster collections)
+((${#suites[@]})) || suites=(python go rust java node cluster collections upstream)
 
 work=$(mktemp -d)
 server=
@@ -81,6 +82,19 @@ prepare_cluster() {
 
 prepare_collections() {
   prepare_python && prepare_go && (cd "$here/go" && go build -o "$work/stream" ../collections/stream.go)
+}
+
+prepare_upstream() {
+  need "go 1.21 or later" golang-go env -C "$here/go" go list -m || return 1
+  (cd "$here/go" && go mod download) || return 1
+  # The modules as the proxy has them, in the versions that go.mod pins; their tests need their own go.mod.
+  local module name dir
+  for module in github.com/couchbase/gocbcore/v10 github.com/couchbase/gocb/v2; do
+    name=$(basename "$(dirname "$module")")
+    dir=$(cd "$here/go" && go list -m -f '{{.Dir}}' "$module") || return 1
+    cp -r "$dir" "$work/$name" && chmod -R u+w "$work/$name" || return 1
+    (cd "$work/$name" && go test -c -o "$work/$name.test" .) || return 1
+  done
 }
 
 # Each suite writes to the terminal and to $1, and returns the status of its test tool.
@@ -237,6 +251,68 @@ run_collections() {
   fi
 }
 
+# The tests of a list that are not run, as -test.skip has them.
+skips_of() {
+  awk -v suite="$2" '
+    !/^#/ && NF { split($1, part, "/"); if (part[1] == suite) names = names (names ? "|" : "") part[2] }
+    END { print suite "/^(" (names ? names : "NONE") ")$" }' "$1"
+}
+
+# Runs a suite of an SDK's own tests: upstream MODULE SUITE FEATURES ARGUMENT...
+upstream() {
+  local module=$1 suite=$2 features=$3 skips
+  shift 3
+  skips=$(skips_of "$here/upstream/$module.skip" "$suite")
+  (cd "$work/$module" && timeout 150 "$work/$module.test" -test.v -test.run "^$suite\$" -test.skip "$skips" \
+    -user Administrator -pass password -bucket default -features="$features" "$@" 2>&1)
+}
+
+# The own suites of the Go SDK and of its core, against one node and a cluster, each with a server of its own: those about
+# streams count every document that there is. Features that Stave does not have are off.
+run_upstream() {
+  local core=-n1ql,-n1qlreasons,-cbas,-fts,-views,-memd,-ssl,-rangescan
+  local gocb=-query,-clusterQuery,-queryindex,-collectionsquery,-enhancedpreparedstatements,-queryimprovederrors
+  gocb+=,-mb57673,-search,-searchindex,-searchanalyze,-analytics,-analyticsindex,-analyticspending,-analyticsindexlinks
+  gocb+=,-analyticsindexscopeslinks,-collectionsanalytics,-pinganalytics,-view,-eventingmanagement,-rangescan
+  gocb+=,-usermanager,-usergroup,-usermanagerchangepassword,-transactionsquery,-transactionssinglequeryexists
+  gocb+=,-memcachedbucket,-historyretention,-customconflictresolution,-storagebackend,-ratelimits
+  local alone=,-replicas,-subdocreplicas
+  local where suite log status more passes failures result=0
+  for where in one dev; do
+    for suite in TestStandardSuite TestDCPSuite TestIntegration; do
+      log=$work/upstream-$where-$suite.txt
+      echo "== upstream $where $suite"
+      more=
+      if [[ $where == one ]]; then
+        more=$alone
+        start_server serve --data "$work/upstream-$suite" || return 1
+      else
+        start_server dev --nodes 3 --replicas 1 || return 1
+      fi
+      case $suite in
+        TestStandardSuite)
+          upstream gocbcore $suite "$core$more" -test-suite 1 -connstr "$STAVE_CONN" -cluster-version 7.6.2 ;;
+        TestDCPSuite)
+          upstream gocbcore $suite "$core$more" -test-suite 2 -connstr "$STAVE_CONN" -cluster-version 7.6.2 ;;
+        TestIntegration)
+          upstream gocb $suite "$gocb$more" -server "$STAVE_CONN" -version 7.6.2 -disable-logger ;;
+      esac >"$log"
+      status=$?
+      grep -E '^ *--- FAIL' "$log"
+      stop_server || status=1
+      read -r passes failures < <(totals_go "$log")
+      if ((status == 0 && passes > 0 && failures == 0)); then
+        printf 'upstream-%s\t%s\t0\t-\tpassed\n' "$where" "$passes" >>"$table"
+      else
+        tail -n 30 "$log"
+        printf 'upstream-%s\t%s\t%s\t-\tFAILED\n' "$where" "$passes" "$((failures > 0 ? failures : 1))" >>"$table"
+        result=1
+      fi
+    done
+  done
+  return $result
+}
+
 failed=0
 ready=()
 # Those that start servers of their own.
@@ -247,7 +323,7 @@ printf 'suite\tpassed\tfailed\tdurable writes honoured / refused\tresult\n' >"$t
 for suite in "${suites[@]}"; do
   if "prepare_$suite"; then
     case $suite in
-      cluster | collections) own+=("$suite") ;;
+      cluster | collections | upstream) own+=("$suite") ;;
       *) ready+=("$suite") ;;
     esac
   else

@@ -215,9 +215,10 @@ fn conformance() -> Result<Totals> {
 fn conformance_row(line: &str) -> Option<Totals> {
     let mut words = line.split_ascii_whitespace();
     let suite = words.next()?;
-    // The programs that write while nodes fail are called cluster-SDK, suites against three nodes SDK-3.
-    let suites = ["python", "go", "rust", "java", "node", "cluster", "collections"];
-    if !suites.contains(&suite.trim_start_matches("cluster-").trim_end_matches("-3")) {
+    // The programs that write while nodes fail are called cluster-SDK, suites against three nodes SDK-3, the own suites of
+    // SDKs upstream-WHERE.
+    let suites = ["python", "go", "rust", "java", "node", "cluster", "collections", "upstream"];
+    if !suites.contains(&suite.trim_start_matches("cluster-").split('-').next().unwrap_or(suite)) {
         return None;
     }
     match (words.next()?, words.next()?) {
@@ -238,6 +239,7 @@ mod tests {
         assert_eq!(conformance_row("java            18       0   0 / 0     passed"), totals(18, 0));
         assert_eq!(conformance_row("cluster-go       1       0   12808 / 492   passed"), totals(1, 0));
         assert_eq!(conformance_row("node-3          21       0   3 / 0     passed"), totals(21, 0));
+        assert_eq!(conformance_row("upstream-dev   265       2   -         FAILED"), totals(265, 2));
         assert_eq!(conformance_row("go: downloading x v1.0.0"), None);
         assert_eq!(conformance_row("collections    1       0   -          passed"), totals(1, 0));
         assert_eq!(conformance_row("cluster-go: ok 12808 retried 509"), None);
