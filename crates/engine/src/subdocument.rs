@@ -116,7 +116,7 @@ fn compute(
         sent => absolute_expiry(sent.unwrap_or(0), now),
     };
     let meta = VersionMeta {
-        flags: old.flags,
+        flags: request.user_flags.unwrap_or(old.flags),
         expiry,
         datatype: Datatype(new.datatype),
         kind: if new.deleted { ItemKind::Deletion } else { ItemKind::Mutation },

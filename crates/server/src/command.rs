@@ -123,6 +123,8 @@ pub struct Row {
     pub doc: &'static str,
     /// Which lengths the extras may have.
     pub extras: Extras,
+    /// Lengths of extras that a negotiated feature adds.
+    pub more_extras: Option<(Feature, &'static [u8])>,
     /// What the key may be.
     pub key: Key,
     /// What the value may be.
@@ -161,6 +163,7 @@ impl Row {
             name,
             doc,
             extras: Extras::None,
+            more_extras: None,
             key: Key::Forbidden,
             value: ValueRule::Forbidden,
             cas: CasRule::Forbidden,
@@ -211,6 +214,10 @@ impl Row {
 
     pub(crate) const fn extras_of(self, lens: &'static [u8]) -> Row {
         Row { extras: Extras::OneOf(lens), ..self }
+    }
+
+    pub(crate) const fn more_extras(self, feature: Feature, lens: &'static [u8]) -> Row {
+        Row { more_extras: Some((feature, lens)), ..self }
     }
 
     pub(crate) const fn any_extras(self) -> Row {

@@ -5,6 +5,7 @@
 
 use base::Datatype;
 use protocol::Status;
+use protocol::feature::Feature;
 use protocol::opcode::*;
 
 use crate::command::CasRule::{Forbidden as NoCas, Optional as AnyCas, Required as NeedsCas};
@@ -41,6 +42,7 @@ const fn path_read(opcode: u8, doc: &'static str) -> Row {
 const fn path_change(opcode: u8, doc: &'static str) -> Row {
     Row::document(opcode, subdoc::mutate, Upsert, doc)
         .extras_of(ONE_PATH)
+        .more_extras(Feature::SubdocBinaryXattr, &[11, 12])
         .value(ValueRule::Optional)
         .cas(AnyCas)
         .durable()
@@ -252,6 +254,7 @@ pub static ROWS: &[Row] = &[
         .cas(AnyCas),
     Row::document(SUBDOC_MULTI_MUTATION, subdoc::mutate, Upsert, "Change several paths")
         .extras_of(&[0, 1, 4, 5])
+        .more_extras(Feature::SubdocBinaryXattr, &[8, 9])
         .value(ValueRule::Optional)
         .cas(AnyCas)
         .durable()

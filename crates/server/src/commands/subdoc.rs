@@ -17,7 +17,11 @@ use crate::privilege::Privilege;
 use crate::reply::Answer;
 
 fn features(cx: &Context<'_>) -> Features {
-    Features { xattr: cx.session.has(Feature::Xattr), multiple_xattr_keys: false }
+    Features {
+        xattr: cx.session.has(Feature::Xattr),
+        multiple_xattr_keys: false,
+        binary_values: cx.session.has(Feature::SubdocBinaryXattr),
+    }
 }
 
 fn refused(cx: &mut Context<'_>, refusal: request::Refusal) -> Outcome {

@@ -1,6 +1,7 @@
 //! Look-ups: every spec gets a result of its own, borrowed from the document where it can be.
 
 use super::Document;
+use super::binary_value;
 use super::existence::readable;
 use super::virtual_attributes::{View, is_known};
 use crate::ops::{self, PathError};
@@ -123,13 +124,29 @@ fn look_up<'a>(
             .map_err(PathError::status);
     }
     let (key, path) = split_xattr_path(spec.path);
-    if key.first() != Some(&b'$') {
-        return read_attribute(view, spec.op, key, path).map_err(PathError::status);
-    }
-    if !is_known(key) {
+    let value = if key.first() != Some(&b'$') {
+        read_attribute(view, spec.op, key, path)
+    } else if is_known(key) {
+        read_virtual(view, spec.op, key, path, computed)
+    } else {
         return Err(status::UNKNOWN_VIRTUAL_ATTRIBUTE);
-    }
-    read_virtual(view, spec.op, key, path, computed).map_err(PathError::status)
+    };
+    let is_binary = spec.flags & path_flag::BINARY_VALUE != 0;
+    value
+        .and_then(|value| if is_binary { decoded(value, computed) } else { Ok(value) })
+        .map_err(PathError::status)
+}
+
+/// The bytes that a string holds.
+fn decoded<'a>(value: LookupValue<'a>, computed: &mut Vec<u8>) -> Result<LookupValue<'a>, PathError> {
+    let bytes = match value {
+        LookupValue::Borrowed(text) => binary_value::decode(text),
+        LookupValue::Computed(from, to) => binary_value::decode(&computed[from..to]),
+        LookupValue::Empty | LookupValue::Count(_) => None,
+    };
+    let start = computed.len();
+    computed.extend_from_slice(&bytes.ok_or(PathError::NotBinaryValue)?);
+    Ok(LookupValue::Computed(start, computed.len()))
 }
 
 fn read_attribute<'a>(

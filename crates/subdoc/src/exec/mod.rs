@@ -1,5 +1,6 @@
 //! Whole requests against one document: which version they apply to, what they read, what they make of it.
 
+mod binary_value;
 mod existence;
 mod lookup;
 mod macros;
@@ -7,6 +8,7 @@ mod mutate;
 mod virtual_attributes;
 mod workspace;
 
+pub(crate) use binary_value::is_well_formed;
 pub use lookup::{LookupOutcome, LookupResult, LookupValue, lookup};
 pub(crate) use macros::macro_named;
 pub use macros::{MacroKind, Placeholder};

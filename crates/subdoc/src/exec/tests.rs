@@ -4,7 +4,7 @@ use super::{Document, Late, Metadata, MutationOutcome, NewDocument, lookup, muta
 use crate::request::{Features, parse_multi_lookup, parse_multi_mutation, parse_single_mutation};
 use crate::{DATATYPE_JSON, DATATYPE_XATTR, reply, status, xattr};
 
-const FEATURES: Features = Features { xattr: true, multiple_xattr_keys: true };
+const FEATURES: Features = Features { xattr: true, multiple_xattr_keys: true, binary_values: true };
 const MKDOC: u8 = 0x01;
 const ADD: u8 = 0x02;
 const ACCESS_DELETED: u8 = 0x04;
@@ -201,6 +201,54 @@ fn document_macros_show_the_version_before() {
     let specs = [(0xc8, 0x15, "m.n", "\"${$document.value_bytes}\""), (0xc8, 0, "a", "100")];
     let after = new(run(Some(&there), 0, &specs));
     assert_eq!(attribute(&after, "m").as_deref(), Some("{\"n\":7}"));
+}
+
+#[test]
+fn bytes_are_kept_in_attributes() {
+    const BINARY: u8 = 0x20;
+    let encoded = r#""cb-content-base64-encoded:AAH/""#;
+    let bytes = "\u{0}\u{1}\u{7f}";
+    let made =
+        new(run(Some(&live("{}")), 0, &[(0xc8, 5 | BINARY, "txn.bin", bytes), (0xc8, 4, "x", encoded)]));
+    assert_eq!(attribute(&made, "txn").as_deref(), Some(r#"{"bin":"cb-content-base64-encoded:AAF/"}"#));
+    let look = |flags: u8, path: &str| {
+        let frame = frame(&[(0xc5, flags, path, "")].map(|(op, flags, path, _)| (op, flags, path, "")));
+        // A look-up has no value, and no length of one.
+        let frame = [&frame[..4], &frame[8..]].concat();
+        let request = parse_multi_lookup(&[], &frame, &FEATURES).expect("a good request");
+        let outcome = lookup(Some(document(&made)), &request);
+        (outcome.results()[0].status, outcome.bytes(outcome.results()[0].value).to_vec())
+    };
+    assert_eq!(look(4 | BINARY, "txn.bin"), (0, bytes.as_bytes().to_vec()));
+    assert_eq!(look(4 | BINARY, "x"), (0, vec![0, 1, 0xff]));
+    assert_eq!(look(4, "x"), (0, encoded.as_bytes().to_vec()));
+    assert_eq!(look(4 | BINARY, "txn"), (0xd8, Vec::new()));
+    assert_eq!(look(4 | BINARY, "$document.exptime"), (0xd8, Vec::new()));
+    // The bytes become the body, and the string that holds them without the flag.
+    let committed = new(run(Some(&made), 0, &[(0xd3, 4 | BINARY, "x", "")]));
+    assert_eq!(&committed.value[committed.late.body_at..], [0, 1, 0xff]);
+    assert_eq!(committed.datatype & DATATYPE_JSON, 0);
+    assert_eq!(body(&new(run(Some(&made), 0, &[(0xd3, 4, "x", "")]))), encoded);
+    let refused = run(Some(&made), 0, &[(0xd3, 4 | BINARY, "txn", "")]);
+    assert_eq!(refused.status, status::MULTI_PATH_FAILURE);
+}
+
+#[test]
+fn flags_of_bytes_are_checked() {
+    let refusal = |op: u8, flags: u8, value: &str| {
+        let frame = frame(&[(op, flags, "x", value)]);
+        parse_multi_mutation(&[0], &frame, &FEATURES).map(|_| ()).map_err(|refusal| refusal.status)
+    };
+    assert_eq!(refusal(0xc8, 0x24, "v"), Ok(()));
+    assert_eq!(refusal(0xca, 0x24, "v"), Ok(()));
+    assert_eq!(refusal(0xc8, 0x20, "v"), Err(status::INVALID_ARGUMENTS));
+    assert_eq!(refusal(0xc8, 0x34, "v"), Err(status::INVALID_ARGUMENTS));
+    for op in [0xcb, 0xcc, 0xcd, 0xce, 0xcf] {
+        assert_eq!(refusal(op, 0x24, "1"), Err(status::INVALID_ARGUMENTS), "{op:x}");
+    }
+    let bad = r#"{"a":"cb-content-base64-encoded:*"}"#;
+    assert_eq!(refusal(0xc8, 4, bad), Err(status::XATTR_INVALID));
+    assert_eq!(refusal(0xc8, 0, bad), Ok(()));
 }
 
 #[test]

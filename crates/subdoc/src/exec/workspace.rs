@@ -1,5 +1,6 @@
 //! The document while a mutation works on it: only what a spec touches is copied.
 
+use super::binary_value;
 use super::macros::{Named, Placeholder, expand_document, macro_named};
 use super::mutate::{Late, NewDocument};
 use super::virtual_attributes::View;
@@ -126,7 +127,7 @@ impl<'a> Workspace<'a> {
                 self.delete();
                 Ok(None)
             }
-            MutationOp::ReplaceBodyWithXattr => self.replace_body(spec.path).map(|()| None),
+            MutationOp::ReplaceBodyWithXattr => self.replace_body(spec).map(|()| None),
             MutationOp::Path(operation) => {
                 let makes_parents = doc_flags & (doc_flag::MKDOC | doc_flag::ADD) != 0;
                 let makes_parents = makes_parents || spec.flags & path_flag::MKDIR_P != 0;
@@ -201,8 +202,11 @@ impl<'a> Workspace<'a> {
         Ok(result)
     }
 
-    /// The value of a spec, its macro expanded or replaced by a placeholder.
+    /// The value of a spec, its macro expanded or replaced by a placeholder, its bytes made a string.
     fn expanded(&self, spec: &MutationSpec<'a>) -> Result<(Cow<'a, [u8]>, Option<MacroKind>), Fault> {
+        if spec.flags & path_flag::BINARY_VALUE != 0 {
+            return Ok((Cow::Owned(binary_value::encode(spec.value)), None));
+        }
         if spec.flags & path_flag::EXPAND_MACROS == 0 {
             return Ok((Cow::Borrowed(spec.value), None));
         }
@@ -215,13 +219,18 @@ impl<'a> Workspace<'a> {
         }
     }
 
-    fn replace_body(&mut self, path: &'a [u8]) -> Result<(), Fault> {
-        let (key, path) = split_xattr_path(path);
+    fn replace_body(&mut self, spec: &MutationSpec<'a>) -> Result<(), Fault> {
+        let (key, path) = split_xattr_path(spec.path);
         let path = Path::parse_behind_key(path)?;
         let index = self.touch(key);
         let text = self.touched[index].text.as_ref().ok_or(PathError::NotFound)?;
         let found = ops::get(&text.bytes, &path)?;
-        let body = text.part(found);
+        let body = if spec.flags & path_flag::BINARY_VALUE != 0 {
+            let bytes = binary_value::decode(&text.bytes[found]).ok_or(PathError::NotBinaryValue)?;
+            Text { bytes: Cow::Owned(bytes), placeholders: Vec::new() }
+        } else {
+            text.part(found)
+        };
         self.check_body_allowed()?;
         self.is_json = is_json(&body.bytes);
         self.body = body;

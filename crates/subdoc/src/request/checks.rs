@@ -2,7 +2,7 @@
 
 use super::table::{Need, Rules};
 use super::{Features, Refusal, doc_flag, path_flag};
-use crate::exec::macro_named;
+use crate::exec::{is_well_formed, macro_named};
 use crate::path::MAX_PATH_BYTES;
 use crate::status;
 use crate::xattr::{KeyKind, key_kind};
@@ -102,6 +102,10 @@ impl<'a> SpecChecks<'a> {
         if kind == KeyKind::Virtual && self.is_mutation {
             return Err(Refusal::bare(status::VIRTUAL_ATTRIBUTE_READ_ONLY));
         }
+        if !is_well_formed(spec.value) {
+            let context = "Incorrectly encoded binary value";
+            return Err(Refusal { status: status::XATTR_INVALID, context });
+        }
         if expands {
             macro_named(spec.value).map_err(Refusal::bare)?;
         }
@@ -134,7 +138,10 @@ fn check_path(need: Need, path: &[u8]) -> Result<(), Refusal> {
 }
 
 fn check_flags(rules: &Rules, flags: u8, doc_flags: u8) -> Result<(), Refusal> {
-    if flags & !rules.path_flags != 0 {
+    // As recorded from versions that do not know this flag, if it makes no sense.
+    let holds_bytes = flags & path_flag::BINARY_VALUE != 0;
+    let may_hold_bytes = flags & (path_flag::XATTR | path_flag::EXPAND_MACROS) == path_flag::XATTR;
+    if flags & !rules.path_flags != 0 || (holds_bytes && !may_hold_bytes) {
         return Err(Refusal::invalid("Request flags invalid"));
     }
     if doc_flags & !rules.doc_flags != 0 {

@@ -27,6 +27,8 @@ pub mod path_flag {
     pub const XATTR: u8 = 0x04;
     /// The value is a macro.
     pub const EXPAND_MACROS: u8 = 0x10;
+    /// The value is any bytes, kept as a string that holds them.
+    pub const BINARY_VALUE: u8 = 0x20;
 }
 
 /// Flags of a request.
@@ -52,6 +54,8 @@ pub struct Features {
     pub xattr: bool,
     /// Several keys of extended attributes in one request.
     pub multiple_xattr_keys: bool,
+    /// Binary values, and with them the document's flags in the extras of a mutation.
+    pub binary_values: bool,
 }
 
 /// A request that is answered without looking at any document.
@@ -190,6 +194,8 @@ pub struct MutationRequest<'a> {
     pub doc_flags: u8,
     /// The expiry as sent, if it was sent.
     pub expiry: Option<u32>,
+    /// The flags of the document that is made of it, if they were sent.
+    pub user_flags: Option<u32>,
     /// The CAS of the frame; 0 is none. Parsing leaves it 0, the caller fills it in.
     pub cas: u64,
     /// What is done, in this order.

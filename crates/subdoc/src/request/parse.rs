@@ -23,31 +23,47 @@ const WRONG_KIND: Refusal = Refusal {
     status: status::INVALID_COMBINATION,
     context: "Request contains an invalid combination of commands",
 };
+const INVALID_EXTRAS: Refusal = Refusal::invalid("Request extras invalid");
 const NO_SPEC: Refusal =
     Refusal { status: status::INVALID_COMBINATION, context: "Request must contain at least one path" };
 
-/// Path length, flags, expiry and document flags of a single-path command.
-struct SingleExtras {
-    path_len: usize,
-    flags: u8,
+/// What both forms of a mutation may have in their extras, in this order, the first two at once or one after the other.
+struct DocumentExtras {
     expiry: Option<u32>,
+    user_flags: Option<u32>,
     doc_flags: u8,
 }
 
-fn single_extras(extras: &[u8]) -> Result<SingleExtras, Refusal> {
-    const INVALID: Refusal = Refusal::invalid("Invalid extras section");
-    let (expiry, doc_flags) = match *extras {
-        [_, _, _] => (None, 0),
-        [_, _, _, flags] => (None, flags),
-        [_, _, _, a, b, c, d] => (Some(u32::from_be_bytes([a, b, c, d])), 0),
-        [_, _, _, a, b, c, d, flags] => (Some(u32::from_be_bytes([a, b, c, d])), flags),
-        _ => return Err(INVALID),
+fn document_extras(extras: &[u8], features: &Features, invalid: Refusal) -> Result<DocumentExtras, Refusal> {
+    let number = |bytes: &[u8; 4]| Some(u32::from_be_bytes(*bytes));
+    let (numbers, doc_flags) = match extras {
+        [numbers @ .., flags] if extras.len() % 4 == 1 => (numbers, *flags),
+        numbers => (numbers, 0),
+    };
+    let (expiry, user_flags) = match numbers.as_chunks() {
+        ([], []) => (None, None),
+        ([expiry], []) => (number(expiry), None),
+        ([expiry, flags], []) if features.binary_values => (number(expiry), number(flags)),
+        _ => return Err(invalid),
     };
     if doc_flags & !KNOWN_DOC_FLAGS != 0 {
-        return Err(INVALID);
+        return Err(invalid);
     }
-    let path_len = usize::from(u16::from_be_bytes([extras[0], extras[1]]));
-    Ok(SingleExtras { path_len, flags: extras[2], expiry, doc_flags })
+    Ok(DocumentExtras { expiry, user_flags, doc_flags })
+}
+
+/// Path length and flags of a single-path command, and what may follow.
+struct SingleExtras {
+    path_len: usize,
+    flags: u8,
+    document: DocumentExtras,
+}
+
+fn single_extras(extras: &[u8], features: &Features) -> Result<SingleExtras, Refusal> {
+    const INVALID: Refusal = Refusal::invalid("Invalid extras section");
+    let ([high, low, flags], rest) = extras.split_first_chunk().ok_or(INVALID)?;
+    let document = document_extras(rest, features, INVALID)?;
+    Ok(SingleExtras { path_len: usize::from(u16::from_be_bytes([*high, *low])), flags: *flags, document })
 }
 
 fn split_single<'a>(extras: &SingleExtras, value: &'a [u8]) -> Result<(&'a [u8], &'a [u8]), Refusal> {
@@ -64,16 +80,17 @@ pub fn parse_single_lookup<'a>(
     let Some((op, rules, true)) = lookup(opcode) else {
         return Err(UNKNOWN_COMMAND);
     };
-    let extras = single_extras(extras)?;
-    if extras.expiry.is_some() {
+    let extras = single_extras(extras, features)?;
+    let DocumentExtras { expiry, doc_flags, .. } = extras.document;
+    if expiry.is_some() {
         return Err(Refusal::invalid("Invalid extras section"));
     }
     let (path, value) = split_single(&extras, value)?;
     let raw = Raw { flags: extras.flags, path, value };
-    SpecChecks::new(features, extras.doc_flags, true, false).next(&rules, raw)?;
+    SpecChecks::new(features, doc_flags, true, false).next(&rules, raw)?;
     let mut specs = Specs::new();
     specs.push(LookupSpec { op, flags: extras.flags, path })?;
-    Ok(LookupRequest { is_single: true, doc_flags: extras.doc_flags, cas: 0, hides_system: false, specs })
+    Ok(LookupRequest { is_single: true, doc_flags, cas: 0, hides_system: false, specs })
 }
 
 /// A mutation command with one path; `value` is the frame's.
@@ -86,30 +103,15 @@ pub fn parse_single_mutation<'a>(
     let Some((op, rules, true)) = mutation(opcode) else {
         return Err(UNKNOWN_COMMAND);
     };
-    let extras = single_extras(extras)?;
+    let extras = single_extras(extras, features)?;
+    let DocumentExtras { expiry, user_flags, doc_flags } = extras.document;
     let (path, value) = split_single(&extras, value)?;
     let raw = Raw { flags: extras.flags, path, value };
-    SpecChecks::new(features, extras.doc_flags, true, true).next(&rules, raw)?;
-    check_doc_flags(extras.doc_flags, true, extras.flags & path_flag::XATTR == 0)?;
+    SpecChecks::new(features, doc_flags, true, true).next(&rules, raw)?;
+    check_doc_flags(doc_flags, true, extras.flags & path_flag::XATTR == 0)?;
     let mut specs = Specs::new();
     specs.push(MutationSpec { op, flags: extras.flags, path, value })?;
-    let SingleExtras { expiry, doc_flags, .. } = extras;
-    Ok(MutationRequest { is_single: true, doc_flags, expiry, cas: 0, specs })
-}
-
-fn multi_extras(extras: &[u8], may_expire: bool) -> Result<(Option<u32>, u8), Refusal> {
-    const INVALID: Refusal = Refusal::invalid("Request extras invalid");
-    let (expiry, doc_flags) = match *extras {
-        [] => (None, 0),
-        [flags] => (None, flags),
-        [a, b, c, d] if may_expire => (Some(u32::from_be_bytes([a, b, c, d])), 0),
-        [a, b, c, d, flags] if may_expire => (Some(u32::from_be_bytes([a, b, c, d])), flags),
-        _ => return Err(INVALID),
-    };
-    if doc_flags & !KNOWN_DOC_FLAGS != 0 {
-        return Err(INVALID);
-    }
-    Ok((expiry, doc_flags))
+    Ok(MutationRequest { is_single: true, doc_flags, expiry, user_flags, cas: 0, specs })
 }
 
 /// Takes `len` bytes off the front of `rest`.
@@ -133,7 +135,10 @@ pub fn parse_multi_lookup<'a>(
     value: &'a [u8],
     features: &Features,
 ) -> Result<LookupRequest<'a>, Refusal> {
-    let (_, doc_flags) = multi_extras(extras, false)?;
+    let DocumentExtras { expiry, doc_flags, .. } = document_extras(extras, features, INVALID_EXTRAS)?;
+    if expiry.is_some() {
+        return Err(INVALID_EXTRAS);
+    }
     check_revive(doc_flags)?;
     let mut specs = Specs::new();
     let mut checks = SpecChecks::new(features, doc_flags, false, false);
@@ -160,7 +165,7 @@ pub fn parse_multi_mutation<'a>(
     value: &'a [u8],
     features: &Features,
 ) -> Result<MutationRequest<'a>, Refusal> {
-    let (expiry, doc_flags) = multi_extras(extras, true)?;
+    let DocumentExtras { expiry, user_flags, doc_flags } = document_extras(extras, features, INVALID_EXTRAS)?;
     check_doc_flags(doc_flags, false, false)?;
     let mut specs = Specs::new();
     let mut checks = SpecChecks::new(features, doc_flags, false, true);
@@ -181,5 +186,5 @@ pub fn parse_multi_mutation<'a>(
     if specs.as_slice().is_empty() {
         return Err(NO_SPEC);
     }
-    Ok(MutationRequest { is_single: false, doc_flags, expiry, cas: 0, specs })
+    Ok(MutationRequest { is_single: false, doc_flags, expiry, user_flags, cas: 0, specs })
 }

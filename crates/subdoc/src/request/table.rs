@@ -53,11 +53,16 @@ const EXISTING: Rules = Rules {
 const WHOLE: Rules =
     Rules { path: Need::Forbidden, value: Need::Forbidden, path_flags: 0, mandatory_flags: 0, doc_flags: 0 };
 
+/// Operations whose value, or what is read, may be bytes.
+const fn with_binary(rules: Rules) -> Rules {
+    Rules { path_flags: rules.path_flags | path_flag::BINARY_VALUE, ..rules }
+}
+
 /// The look-up with that code, and whether it exists as a command of its own.
 pub(super) fn lookup(code: u8) -> Option<(LookupOp, Rules, bool)> {
     Some(match code {
         0x00 => (LookupOp::GetDoc, Rules { doc_flags: LOOKUP.doc_flags, ..WHOLE }, false),
-        0xc5 => (LookupOp::Get, LOOKUP, true),
+        0xc5 => (LookupOp::Get, with_binary(LOOKUP), true),
         0xc6 => (LookupOp::Exists, LOOKUP, true),
         0xd2 => (LookupOp::GetCount, Rules { path: Need::Optional, ..LOOKUP }, true),
         _ => return None,
@@ -86,16 +91,16 @@ pub(super) fn mutation(code: u8) -> Option<(MutationOp, Rules, bool)> {
                 mandatory_flags: flags,
                 ..EXISTING
             };
-            return Some((MutationOp::ReplaceBodyWithXattr, rules, true));
+            return Some((MutationOp::ReplaceBodyWithXattr, with_binary(rules), true));
         }
-        0xc7 => (Operation::DictAdd, INSERTING),
-        0xc8 => (Operation::DictUpsert, INSERTING),
+        0xc7 => (Operation::DictAdd, with_binary(INSERTING)),
+        0xc8 => (Operation::DictUpsert, with_binary(INSERTING)),
         0xc9 => {
             let doc_flags = doc_flag::ACCESS_DELETED | doc_flag::REVIVE;
             let rules = Rules { value: Need::Forbidden, path_flags: path_flag::XATTR, doc_flags, ..EXISTING };
             (Operation::Delete, rules)
         }
-        0xca => (Operation::Replace, EXISTING),
+        0xca => (Operation::Replace, with_binary(EXISTING)),
         0xcb => (Operation::ArrayPushLast, array),
         0xcc => (Operation::ArrayPushFirst, array),
         0xcd => {
