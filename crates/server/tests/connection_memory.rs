@@ -92,8 +92,10 @@ fn unfinished_frames_of_every_command_are_bounded() {
 fn a_large_frame_that_stops_has_the_patience_of_a_small_one() {
     let folder = tempfile::tempdir().expect("a folder");
     let (env, clock) = world();
-    let server = start_in(env, folder.path(), "");
+    let server = start_in(env, folder.path(), "threads = 1");
     let mut client = Client::connect(&server, "default", &[]);
+    // It is closed when the worker has looked at the clock.
+    let mut stranger = TcpStream::connect(server.kv()).expect("the server listens");
     let [mut stops, mut goes_on] = [stream(&server), stream(&server)];
     for stream in [&mut stops, &mut goes_on] {
         stream.write_all(&header(opcode::SET, VALUE_BYTES as u32, Datatype::RAW)).expect("it is read");
@@ -104,6 +106,7 @@ fn a_large_frame_that_stops_has_the_patience_of_a_small_one() {
         is_served(&server, &mut client);
     }
     clock.advance(40);
+    assert_eq!(stranger.read(&mut [0]).unwrap_or(0), 0, "it did not log in");
     let before = received();
     goes_on.write_all(&vec![0; 4 * MIB]).expect("it is read");
     while received() < before + 4 * MIB as u64 {

@@ -237,6 +237,24 @@ impl Client {
         self.try_request(&parts)
     }
 
+    /// One of a group of stats; empty if there is none.
+    pub fn stat(&mut self, group: &str, name: &str) -> String {
+        let mut bytes = Vec::new();
+        let parts = RequestParts { opcode: opcode::STAT, key: group.as_bytes(), ..RequestParts::default() };
+        assert!(write_request(&mut bytes, &parts));
+        self.send(&bytes);
+        let mut value = String::new();
+        loop {
+            let frame = self.receive();
+            if frame.key.is_empty() {
+                return value;
+            }
+            if frame.key == name.as_bytes() {
+                value = String::from_utf8(frame.value).expect("text");
+            }
+        }
+    }
+
     /// Whether nothing comes for a while.
     pub fn is_silent(&mut self) -> bool {
         self.stream.set_read_timeout(Some(Duration::from_millis(50))).expect("a timeout");
