@@ -340,9 +340,12 @@ impl Cluster {
         what: impl Fn(&View) -> Result<Command, E>,
     ) -> Result<Arc<View>, E> {
         for _ in 0..TRIES {
+            // What was seen before the read: the thread that follows the state may note a newer one meanwhile, and then
+            // the write conflicts.
+            let seen = self.membership.lock().get().cloned().unwrap_or_default();
             let snapshot = self.store.read().map_err(ClusterError::from)?;
             let view = View::of(&snapshot).map_err(ClusterError::from)?.ok_or(ClusterError::NoCluster)?;
-            self.membership.lock().check(&view.state).map_err(ClusterError::from)?;
+            seen.check(&view.state).map_err(ClusterError::from)?;
             let next = command::apply(&view, &what(&view)?).map_err(ClusterError::from)?;
             if next.revision == view.state.revision {
                 return Ok(Arc::new(view));
