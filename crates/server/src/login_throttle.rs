@@ -2,6 +2,7 @@
 //!
 //! An address and a user have an allowance of failures, and an address has one for all users together; both come back
 //! with time. Nobody else is held up: a user who is guessed at from one address logs in from any other one.
+//! The allowances are large, because one address may stand for many clients, some of them with an old password.
 //! The table is bounded: what has come back counts as if it had never been.
 
 use std::collections::HashMap;
@@ -11,10 +12,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 /// Failures of one address as one user before it has to wait, and how long one takes to be forgotten.
-const USER_BURST: u32 = 10;
+const USER_BURST: u32 = 1_000;
 const USER_FORGOTTEN_MS: u64 = 2_000;
 /// The same for all users together.
-const ADDRESS_BURST: u32 = 100;
+const ADDRESS_BURST: u32 = 5_000;
 const ADDRESS_FORGOTTEN_MS: u64 = 200;
 /// The most entries; then the one that is forgotten first goes.
 const MOST_ENTRIES: usize = 10_000;
@@ -98,10 +99,10 @@ mod tests {
             assert_eq!(throttle.must_wait(A, b"ada", START), None);
             throttle.failed(A, b"ada", START);
         }
-        assert_eq!(throttle.must_wait(A, b"ada", START), Some(Duration::from_secs(2)));
+        assert_eq!(throttle.must_wait(A, b"ada", START), Some(Duration::from_millis(USER_FORGOTTEN_MS)));
         assert_eq!(throttle.must_wait(A, b"bob", START), None);
         assert_eq!(throttle.must_wait(B, b"ada", START), None);
-        let later = START + Duration::from_secs(2);
+        let later = START + Duration::from_millis(USER_FORGOTTEN_MS);
         assert_eq!(throttle.must_wait(A, b"ada", later), None);
         throttle.failed(A, b"ada", later);
         assert!(throttle.must_wait(A, b"ada", later).is_some(), "one comes back at a time");
@@ -114,7 +115,7 @@ mod tests {
         for n in 0..ADDRESS_BURST {
             throttle.failed(A, format!("user-{n}").as_bytes(), START);
         }
-        assert_eq!(throttle.must_wait(A, b"new", START), Some(Duration::from_millis(200)));
+        assert_eq!(throttle.must_wait(A, b"new", START), Some(Duration::from_millis(ADDRESS_FORGOTTEN_MS)));
         assert_eq!(throttle.must_wait(B, b"new", START), None);
     }
 
