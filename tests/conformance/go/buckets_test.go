@@ -57,7 +57,8 @@ func TestBucketIsMadeReadChangedAndDropped(t *testing.T) {
 		settings.BucketType != gocb.CouchbaseBucketType || settings.FlushEnabled || settings.NumReplicas != 0 {
 		t.Errorf("%+v", settings)
 	}
-	settings.RAMQuotaMB, settings.FlushEnabled, settings.MaxExpiry = 150, true, 2*time.Minute
+	// The SDK sends the older name of the field as well, and what is sent first counts.
+	settings.RAMQuotaMB, settings.FlushEnabled, settings.MaxTTL, settings.MaxExpiry = 150, true, 0, 2*time.Minute
 	settings.EvictionPolicy, settings.StorageBackend = gocb.EvictionPolicyTypeFull, gocb.StorageBackendCouchstore
 	if err := buckets.UpdateBucket(*settings, nil); err != nil {
 		t.Fatal(err)

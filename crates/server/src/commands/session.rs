@@ -34,7 +34,6 @@ const GRANTED: Features = Features::of(&[
     Feature::SubdocDocumentMacroSupport,
     Feature::SubdocReplaceBodyWithXattr,
     Feature::SubdocReplicaRead,
-    Feature::SubdocBinaryXattr,
     Feature::GetClusterConfigWithKnownVersion,
     Feature::DedupeNotMyVbucketClustermap,
 ]);
