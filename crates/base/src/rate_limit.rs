@@ -1,6 +1,6 @@
 //! How often one kind of event is logged: once, and then at most every few seconds, with how many were left out.
 //!
-//! Whoever can bring an event about can do so a thousand times a second; a log that fills the disk helps nobody.
+//! A client can cause an event a thousand times a second; a log that fills the disk helps no reader.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! The identity of a bucket: 32 hexadecimal digits, made at its first start and kept in its folder.
 //!
-//! *Guarantee:* a bucket whose identity is lost gets another one, so that nobody who knows it by the old one takes what is
+//! *Guarantee:* a bucket whose identity is lost gets another one, so that no client that knows the old one takes what is
 //! found for what was there: its vBuckets begin new histories, as after a crash. A disk that refuses to give the identity
 //! is no first start.
 
@@ -46,7 +46,7 @@ pub(crate) fn of_bucket(env: &Env, dir: &Path) -> Result<Identity, Failure> {
         Ok(Some(uuid)) => return Ok(Identity { uuid, is_new: false }),
         Ok(None) => {}
         Err(error) if error.is_damage() => {
-            tracing::error!(%error, "the bucket's identity is lost: it gets another one, and its histories begin anew");
+            tracing::error!(%error, "the bucket's identity is lost: it gets another one, and it begins new histories");
         }
         Err(error) => return Err(error.into()),
     }

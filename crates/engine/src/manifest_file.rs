@@ -19,10 +19,10 @@ use crate::failure::Failure;
 
 /// Holds the manifest, and ids that were never used.
 const NAME: &str = "manifest.json";
-/// The longest manifest, in bytes: so many scopes and collections have no longer names.
+/// The longest manifest, in bytes: the allowed scopes and collections have no longer names.
 const MAX_BYTES: u64 = 8 << 20;
 /// A manifest that was put together from vBuckets may not know all ids that were ever used: of collections that were
-/// dropped and erased nothing is left. So many are passed over.
+/// dropped and erased nothing is left. This number is passed over.
 const PASSED_OVER_IDS: u32 = 1 << 16;
 
 /// A manifest with ids that were never used, and the format version that it was read from; 0: without checksum.

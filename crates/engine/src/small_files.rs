@@ -1,4 +1,4 @@
-//! What is wrong with the small files of a bucket's folder, for those who look at it while no node runs.
+//! What is wrong with the small files of a bucket's folder, for commands that look at it while no node runs.
 
 use std::path::{Path, PathBuf};
 

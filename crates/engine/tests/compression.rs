@@ -421,7 +421,7 @@ fn hostile_blocks_are_refused_wherever_they_come() {
     }
     assert_eq!(held(&world, "k").meta(), before.meta());
     assert_eq!(world.bucket.vbucket_stats(VB).expect("there").documents, 1);
-    // One that is stored nevertheless, by whoever wrote the file, is refused, and not served as an empty value.
+    // One that is stored nevertheless, by the program that wrote the file, is refused, and not served as an empty value.
     for (what, block) in hostile() {
         let meta = VersionMeta { datatype: JSON_SNAPPY, ..VersionMeta::default() };
         let stored = base::NewVersion::new(base::Heap::shared(), meta, doc("k"), &[&block]).publish();

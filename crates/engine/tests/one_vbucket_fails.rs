@@ -49,7 +49,7 @@ fn a_stop_saves_every_vbucket_that_can_be_saved() {
     for vb in SOUND.into_iter().chain([DAMAGED]) {
         (0..20).for_each(|i| put(&world, vb, &format!("k{i}"), &format!("{vb} {i} after")));
     }
-    // somebody waits for it, so it goes first and alone
+    // a client waits for it, so it goes first and alone
     let _waiting = world.bucket.persisted(DAMAGED, Seqno(21)).expect("few wait");
     let failure = world.bucket.close().expect_err("one vBucket cannot be saved").to_string();
     assert!(failure.contains("could not be written"), "{failure}");

@@ -103,7 +103,7 @@ pub trait KvStore: Send + Sync {
         false
     }
 
-    /// Whether whoever used the store before has closed it; `None` if that is not on record.
+    /// Whether the process that used the store before has closed it; `None` if that is not on record.
     fn was_closed(&self) -> Option<bool> {
         None
     }

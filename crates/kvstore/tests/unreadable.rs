@@ -1,4 +1,4 @@
-//! A value that is no Snappy block although its datatype says so is a failure to whoever reads it, and to nobody else.
+//! A value that is no Snappy block although its datatype says so is a failure for its reader, and for no other client.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;

@@ -151,7 +151,7 @@ impl WithMetaExtras {
     }
 }
 
-/// Whether `bytes` are extended metadata: a version, then entries of a kind, a length and so many bytes.
+/// Whether `bytes` are extended metadata: a version, then entries of a kind, a length and that number of bytes.
 ///
 /// Nothing uses what they say any more (kv_engine set_with_meta.md), but what is malformed is refused.
 pub fn is_extended_meta(bytes: &[u8]) -> bool {

@@ -1,6 +1,6 @@
 //! The time a request took in the server, squeezed into 16 bits (BinaryProtocol.md, Server Duration).
 
-/// Clients take less for 0, as if nobody had measured.
+/// Clients take less for 0, as if the server had not measured.
 const LEAST_US: u64 = 2;
 
 /// Encodes microseconds: `(2 t) ^ (1 / 1.74)`, at least 2 us, at most what 16 bits hold (about two minutes).

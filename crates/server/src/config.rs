@@ -278,7 +278,7 @@ pub struct Settings {
     /// Further users.
     #[serde(default)]
     pub user: Vec<UserSpec>,
-    /// Descriptors that the node may have; nothing if nobody limits them. The system says it, not the file.
+    /// Descriptors that the node may have; `None` if they are not limited. The system says it, not the file.
     #[serde(skip)]
     pub descriptors: Option<u64>,
 }

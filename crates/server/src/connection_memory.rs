@@ -3,8 +3,8 @@
 //!
 //! # Invariants
 //!
-//! What is about to be received is reserved first and stays within the limit; whoever finds no room is not read.
-//! What was made already is charged even beyond the limit; while that is so nothing large is made: those who ask for it
+//! What is about to be received is reserved first and stays within the limit; a connection that finds no room is not read.
+//! What was made already is charged even beyond the limit; while that is so nothing large is made: clients that ask for it
 //! hear of a temporary failure.
 //! If memory stays short, the connection that holds most of it and does not move is closed, one each second.
 
@@ -18,13 +18,13 @@ use tokio::sync::Notify;
 
 /// Answers and charges from this size on are looked at one by one.
 pub const LARGE_BYTES: usize = 64 << 10;
-/// The limit where nobody says: a quarter of the buckets' quotas, within these bounds.
+/// The limit if the configuration does not say: a quarter of the buckets' quotas, within these bounds.
 const DEFAULT_LIMIT: std::ops::RangeInclusive<u64> = 64 << 20..=1 << 30;
 const QUOTA_SHARE: u64 = 4;
 /// The least that may be configured: one frame must find room.
 pub const LEAST_LIMIT_BYTES: u64 = 40 << 20;
 
-/// Memory must be short for so long before somebody is closed for it,
+/// Memory must be short for this long before a connection is closed for it,
 const SHORT_FOR_S: u64 = 2;
 /// who has moved less than so much
 const MOVES_BYTES: u64 = 256 << 10;
@@ -139,7 +139,7 @@ impl ConnectionMemory {
         has_room
     }
 
-    /// Ready when something was given back while somebody waited.
+    /// Ready when memory was given back while a connection waited.
     pub(crate) async fn freed(&self) {
         self.freed.notified().await;
     }
@@ -168,7 +168,7 @@ impl ConnectionMemory {
         }
     }
 
-    /// Once a second, whoever calls first: closes the largest holder if memory has been short for long.
+    /// Once a second, at the first call: closes the largest holder if memory has been short for long.
     pub(crate) fn tick(&self, now_s: u64) {
         let mut rule = self.rule.lock();
         if rule.looked_at_s >= now_s {
@@ -303,7 +303,7 @@ impl Charge {
         }
     }
 
-    /// Notes that so many bytes came or went.
+    /// Notes that this number of bytes came or went.
     pub(crate) fn moved(&self, bytes: usize) {
         if let Some(holder) = &self.holder {
             holder.moved_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -380,7 +380,7 @@ mod tests {
         }
         assert!(!is_closed(&moves));
         memory.tick(133);
-        assert!(is_closed(&moves), "somebody waits");
+        assert!(is_closed(&moves), "the caller waits");
         assert_eq!((memory.closed(), memory.paused()), (2, 1));
     }
 

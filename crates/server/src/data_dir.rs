@@ -119,7 +119,7 @@ impl DataDir {
         let last = match file.open(&*env.disk, parse_revision, |fault| tracing::error!("{fault}")) {
             Ok(last) => last.unwrap_or(0),
             Err(error) if error.is_damage() => {
-                // Nobody started so often.
+                // No node started this often.
                 let revision = i64::from(env.clock.unix_s());
                 tracing::error!(%error, revision, "the count of starts is lost, and goes on with a higher number");
                 revision

@@ -254,7 +254,7 @@ impl CloseReason {
         )
     }
 
-    /// Which kind of mistake the client made, as a number below [`CloseReason::MISTAKES`], that somebody has to do
+    /// Which kind of mistake the client made, as a number below [`CloseReason::MISTAKES`], that an operator has to do
     /// something about.
     pub fn mistake(&self) -> Option<usize> {
         match self {

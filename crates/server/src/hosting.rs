@@ -272,7 +272,7 @@ impl Host {
     /// Notes durably that a bucket is deleted.
     pub(crate) fn begin_removal(&self, name: &str, env: &Env) -> Result<(), HostFailure> {
         self.list.lock().begin_removal(name, env)?;
-        // Should the list be lost, nobody takes what is left of it for a bucket.
+        // Should the list be lost, what is left of it is not taken for a bucket.
         if let Err(error) = down::file(&self.data_dir.bucket(name)).remove(&*env.disk) {
             tracing::debug!(bucket = name, %error, "the folder of a deleted bucket still says what it was");
         }
@@ -482,7 +482,7 @@ fn read_list(
     tracing::error!(%error, found, lost, "the list of buckets is put together again from the buckets' folders");
     let mut list = BucketList::of_found(data_dir.path(), &specs);
     if lost == 0 {
-        // Otherwise what is left of the damaged one stays for whoever looks at it.
+        // Otherwise what is left of the damaged one stays for the operator to look at.
         list.write(env)?;
     }
     Ok((list, down))

@@ -1,7 +1,7 @@
 //! Slows down who guesses passwords: after some failures the next attempts of one address are refused for a while.
 //!
 //! An address and a user have an allowance of failures, and an address has one for all users together; both come back
-//! with time. Nobody else is held up: a user who is guessed at from one address logs in from any other one.
+//! with time. No other client is held up: a user who is guessed at from one address logs in from any other one.
 //! The allowances are large, because one address may stand for many clients, some of them with an old password.
 //! The table is bounded: what has come back counts as if it had never been.
 

@@ -18,7 +18,7 @@ use crate::context::{Context, Outcome, Ready};
 /// Jobs that may wait for a thread.
 const MOST_WAITING: usize = 256;
 
-/// An operation that reads or writes so many bytes leaves its worker: some ten milliseconds of work.
+/// An operation that reads or writes this number of bytes leaves its worker: some ten milliseconds of work.
 pub(crate) const LONG_BYTES: usize = 2 << 20;
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -41,7 +41,7 @@ pub struct LongWork {
 }
 
 impl LongWork {
-    /// With so many threads at the same time.
+    /// With this number of threads at the same time.
     pub(crate) fn new(most_running: usize) -> LongWork {
         LongWork { most_running, ..LongWork::default() }
     }
@@ -71,7 +71,7 @@ impl LongWork {
     ) -> Outcome {
         let (sender, receiver) = oneshot::channel();
         let job = move || {
-            // Nobody hears it if the client has gone meanwhile; it is done all the same.
+            // If the client has gone meanwhile, no one receives this; the work is done all the same.
             let _ = sender.send(work());
         };
         if !self.submit(env, Box::new(job)) {
@@ -163,7 +163,7 @@ mod tests {
                 let done = done.clone();
                 let job = move || {
                     let _ = gate.recv();
-                    done.send(()).expect("somebody waits");
+                    done.send(()).expect("the caller waits");
                 };
                 assert!(pool.submit(&env, Box::new(job)));
                 open
@@ -171,7 +171,7 @@ mod tests {
             .collect();
         for _ in 0..MOST_WAITING {
             let done = done.clone();
-            assert!(pool.submit(&env, Box::new(move || done.send(()).expect("somebody waits"))));
+            assert!(pool.submit(&env, Box::new(move || done.send(()).expect("the caller waits"))));
         }
         assert!(!pool.submit(&env, Box::new(|| {})), "the queue is full");
         assert_eq!(pool.under_way(), 2 + MOST_WAITING);

@@ -264,7 +264,7 @@ impl Node {
         Arc::clone(&self.users.read())
     }
 
-    /// Puts other users in the place of the present ones. Connections of those who are not there any more, or have
+    /// Puts other users in the place of the present ones. Connections of users who are not there any more, or have
     /// another password or other rights, are closed.
     pub(crate) fn change_users(&self, specs: &[UserSpec]) {
         {

@@ -8,7 +8,7 @@ use engine::Bucket;
 use crate::cluster_map::BucketLayout;
 use crate::node::Node;
 
-/// So many vBuckets are named in one line; of the others their number is told.
+/// This number of vBuckets is named in one line; of the others their number is told.
 const NAMED: usize = 8;
 
 /// What the node should serve and does not, a line for each bucket.
@@ -53,7 +53,7 @@ fn missing(bucket: &Bucket, of: &BucketLayout, this: u16) -> Vec<VbId> {
     ours.filter(|vb| bucket.state_of(*vb) != Some(VbState::Active)).collect()
 }
 
-/// What somebody has to do something about, a line each.
+/// What an operator has to mend, a line each.
 pub fn problems(node: &Node) -> Vec<String> {
     let mut lines = down(node);
     lines.extend(node.buckets().iter().flat_map(|(_, bucket)| of_bucket(bucket)));

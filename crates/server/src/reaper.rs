@@ -263,7 +263,7 @@ mod tests {
         let counters = Arc::new(WorkerCounters::default());
         let reaper = Reaper::new(Arc::clone(&counters));
         let (a, b, c) = (reaper.watch(), reaper.watch(), reaper.watch());
-        assert!(!reaper.crowd_out(), "nobody has to log in");
+        assert!(!reaper.crowd_out(), "no connection has to log in");
         for (watch, deadline_s) in [(&a, 30), (&b, 10), (&c, 20)] {
             watch.arm(Patience::Login, deadline_s);
         }

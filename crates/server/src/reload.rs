@@ -35,7 +35,7 @@ impl fmt::Display for Reloaded {
 pub(crate) fn reload(node: &Node, present: &mut Config, mut new: Config) -> Reloaded {
     let mut told = Reloaded::default();
     if new.password_was_generated && present.password_was_generated {
-        // It was made up again, and nobody was shown it.
+        // It was made up again, and was shown to no one.
         new.users[0].password.clone_from(&present.users[0].password);
     }
     reload_users(node, present, &mut new, &mut told);

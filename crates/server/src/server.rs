@@ -30,7 +30,7 @@ pub(crate) const CHANGES_BITS: u32 = 20;
 /// How long HTTP clients may take with their last answers when the node stops.
 const HTTP_DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// If nobody can signal any more, that is a reason to stop, too.
+/// If no signal can arrive any more, that is a reason to stop, too.
 const NO_MORE_SIGNALS: Signal = Signal::Stop("none: the thread that hears signals has ended");
 
 /// Why a node did not start, or did not stop as it should.
@@ -315,7 +315,7 @@ impl HttpThread {
 /// Ready when the node stops.
 fn stopped(stopping: &watch::Receiver<bool>) -> impl Future<Output = ()> + use<> {
     let mut stopping = stopping.clone();
-    // An error means that whoever could stop the node is gone.
+    // An error means that the thread that could stop the node is gone.
     async move { drop(stopping.wait_for(|stop| *stop).await) }
 }
 

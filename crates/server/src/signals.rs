@@ -30,7 +30,7 @@ pub(crate) struct Ears {
 type Ear = tokio::signal::unix::Signal;
 
 impl Ears {
-    /// From now on signals are heard; inside of a runtime. SIGHUP is not, if whoever started the process had it
+    /// From now on signals are heard; inside of a runtime. SIGHUP is not, if the process was started with it
     /// ignored, as nohup does.
     pub(crate) fn new(env: &Env) -> io::Result<Ears> {
         let hang_up = if is_hang_up_ignored(env) { None } else { Some(signal(SignalKind::hangup())?) };
@@ -56,7 +56,7 @@ impl Ears {
                 _ = self.user_2.recv() => ignored("SIGUSR2"),
             };
             if let Some(heard) = heard {
-                // Nobody listens any more once the node is being stopped.
+                // The receiver is gone once the node is being stopped.
                 let _ = signalled.send(heard);
             }
         }

@@ -1,4 +1,4 @@
-//! The small files that decide about data, and what is wrong with them, for those who look while no node runs
+//! The small files that decide about data, and what is wrong with them, for commands that look while no node runs
 //! (record 58 lists them all).
 
 use std::path::{Path, PathBuf};

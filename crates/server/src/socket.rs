@@ -147,7 +147,7 @@ impl Socket {
                 if let Some(reason @ (CloseReason::BucketGone | CloseReason::UserChanged)) =
                     self.connection.closing()
                 {
-                    // Nothing may wait for a bucket that goes, nor for somebody who may not see it any more.
+                    // Nothing may wait for a bucket that goes, nor for a user who may not see it any more.
                     return Poll::Ready(reason);
                 }
             }

@@ -106,7 +106,7 @@ impl Users {
         Users { by_name: specs.iter().map(one).collect(), pepper: *pepper, nobody: *nobody }
     }
 
-    /// Whether somebody who logged in as this user could do so now with the same password and rights.
+    /// Whether a client that logged in as this user could do so now with the same password and rights.
     pub fn is_current(&self, user: &Arc<User>) -> bool {
         self.get(user.name.as_bytes()).is_some_and(|there| Arc::ptr_eq(there, user))
     }

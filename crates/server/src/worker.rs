@@ -191,7 +191,7 @@ async fn tick(bench: Rc<Bench>) {
     }
 }
 
-/// What a client does wrong is for whoever looks after it, and what is ordinary is for nobody.
+/// A client's mistake is for its developer, and what is ordinary is for no reader of the log.
 fn log_end(node: &Node, peer: SocketAddr, reason: CloseReason) {
     let Some(kind) = reason.mistake() else {
         tracing::debug!(%peer, %reason, "connection closed");

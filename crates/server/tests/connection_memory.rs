@@ -22,7 +22,7 @@ fn node(folder: &std::path::Path) -> Server {
     start(folder, "connection-memory = \"40MiB\"\nbuckets = [\"default:1GiB\"]")
 }
 
-/// A frame's header that promises a body of so many bytes.
+/// A frame's header that promises a body of this number of bytes.
 fn header(opcode: u8, body_bytes: u32, datatype: Datatype) -> [u8; 24] {
     let mut header = [0; 24];
     (header[0], header[1], header[5]) = (0x80, opcode, datatype.0);
@@ -231,7 +231,7 @@ fn readers_of_inflated_values_that_do_not_read_are_bounded() {
     }
     let memory = server.node().connection_memory();
     assert!(memory.refused() > 0 && memory.highest_bytes() <= LIMIT, "{}", memory.highest_bytes());
-    // Whoever reads gets it, now or later.
+    // A client that reads gets it, now or later.
     drop(streams);
     wait_until_free(&server, &mut client);
     let answer = client.get(b"large").expect("an answer");

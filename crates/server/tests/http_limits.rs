@@ -92,7 +92,7 @@ fn heads_and_bodies_have_a_largest_size() {
     let post = "POST /pools/default/buckets HTTP/1.1\r\nHost: x\r\n";
     let declared = rest(connect(&server, &format!("{post}{LOGIN}Content-Length: 3000000\r\n\r\n")));
     assert!(declared.starts_with("HTTP/1.1 413 ") && declared.contains("2097152"), "{declared}");
-    // Nobody's body is waited for.
+    // The body of an unknown user is not waited for.
     let nobody = rest(connect(&server, &format!("{post}Content-Length: 3000000\r\n\r\n")));
     assert!(nobody.starts_with("HTTP/1.1 401 "), "{nobody}");
     assert_eq!(http_code(&server), 200);
@@ -147,7 +147,7 @@ fn a_reader_of_changes_that_stops_is_given_up() {
     let path = "/v1/buckets/default/changes?include=values";
     let mut stopped = connect(&server, &format!("GET {path} HTTP/1.1\r\nHost: x\r\n{LOGIN}\r\n"));
     head(&mut stopped);
-    // Asked over the other protocol: whoever asks over HTTP may be late, too, when the clock jumps.
+    // Asked over the other protocol: an HTTP client may be late, too, when the clock jumps.
     while writer.stat("connections", "late_http_connections") == "0" {
         clock.advance(10);
     }

@@ -1,4 +1,4 @@
-//! Guessing passwords is slow, over both protocols, and holds up nobody else.
+//! Guessing passwords is slow, over both protocols, and holds up no other client.
 #![allow(clippy::disallowed_methods, reason = "this is a client, outside the server")]
 
 mod support;

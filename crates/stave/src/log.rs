@@ -6,7 +6,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::cli::WrongArguments;
 
-/// What is logged where nobody says.
+/// What is logged if `STAVE_LOG` is not set.
 const DEFAULT: &str = "info";
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
@@ -48,7 +48,7 @@ impl Log {
     }
 }
 
-/// Understands `LEVEL`, and for those who work on the code `PART=LEVEL`, several of them with commas between.
+/// Understands `LEVEL`, and for developers `PART=LEVEL`, several of them with commas between.
 pub fn filter(wanted: &str) -> Result<EnvFilter, String> {
     let is_level = |word: &str| LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word));
     let mut says_of_all = false;

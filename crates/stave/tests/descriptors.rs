@@ -1,4 +1,4 @@
-//! A node with few descriptors, and more clients than it has descriptors for: those who log in are served.
+//! A node with few descriptors, and more clients than it has descriptors for: clients that log in are served.
 #![allow(clippy::disallowed_methods, reason = "this is a client, outside the server")]
 
 #[path = "../../server/tests/support/mod.rs"]

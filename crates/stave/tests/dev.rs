@@ -119,7 +119,7 @@ fn set(dev: &Dev, keys: impl Iterator<Item = usize>) {
 fn documents_are_written_while_a_node_is_missed() {
     let dev = Dev::start(&["--nodes", "3", "--replicas", "1", "--bucket", "orders:100MiB"]);
     let control = (dev.addr("control"), dev.addr("control"));
-    // Nobody serves its vBuckets before others have taken over; each command waits for that.
+    // No node serves its vBuckets before others have taken over; each command waits for that.
     assert_eq!(http(&control, "POST", "/v1/dev/nodes/2/kill", "").0, 200);
     set(&dev, 0..8);
     let settings = Command::new(env!("CARGO_BIN_EXE_stave"))

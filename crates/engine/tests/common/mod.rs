@@ -247,7 +247,7 @@ impl Watched {
                 Err(Refusal::NotResident) => {
                     let fetch = self.bucket.fetch(VB, doc(key)).expect("few wait");
                     loop {
-                        assert_ne!(self.bucket.fetch_step(), engine::Progress::Idle, "somebody waits");
+                        assert_ne!(self.bucket.fetch_step(), engine::Progress::Idle, "the caller waits");
                         if let Some(fetched) = fetch.try_take() {
                             held.replace(fetched);
                             break;

@@ -83,7 +83,7 @@ impl Records {
         Failure::Record { vb: self.vb, path: self.snapshot.path().to_owned(), seqno: Seqno(info.seqno), what }
     }
 
-    /// Nobody is handed a Snappy block that cannot be inflated: some send it on as it is.
+    /// No reader gets a Snappy block that cannot be inflated: some readers send it on as it is.
     #[inline]
     fn check_value(&self, info: &DocInfo<'_>, datatype: Datatype, stored: &[u8]) -> Result<(), Failure> {
         if !datatype.is_snappy() || is_snappy_block(stored) {

@@ -103,7 +103,7 @@ fn status_of(error: LoginError) -> Status {
     }
 }
 
-/// Refuses to look at a password of a user at whom was guessed too often from where the client is.
+/// Refuses to check a password if too many guesses at this user came from the client's address.
 fn must_wait(ctx: &mut Context<'_>, name: &[u8]) -> Option<Outcome> {
     let now = ctx.node.env().clock.monotonic();
     let wait = ctx.node.logins().must_wait(ctx.session.peer?, name, now)?;

@@ -91,7 +91,7 @@ pub fn noop(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     if consumes(cx) { cx.status(Status::Success) } else { no_stream(cx, request) }
 }
 
-/// A consumer is asked to follow a vBucket: what is active follows nobody, and the rest follows over the node's links.
+/// A consumer is asked to follow a vBucket: an active vBucket follows no node, and the rest follows over the node's links.
 pub fn add_stream(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     if let Some(fault) = fault(request) {
         return cx.invalid(fault);

@@ -71,7 +71,7 @@ pub fn lookup(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     tell_lookup(cx, lookup.is_single, looked_up)
 }
 
-/// Whether an operation on so many paths takes long: each of them reads the document, and a change writes it.
+/// Whether an operation on this number of paths takes long: each of them reads the document, and a change writes it.
 fn is_long(cx: &Context<'_>, request: &Request<'_>, replica: bool, paths: usize) -> bool {
     let bytes = cx.bucket().subdoc_bytes(request.vbucket, cx.key, replica, cx.now);
     bytes.saturating_mul(paths) >= LONG_BYTES

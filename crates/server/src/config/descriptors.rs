@@ -7,13 +7,13 @@ use super::{ConfigError, HttpLimits};
 
 /// More than there are vBuckets in several buckets gains nothing.
 const MOST_FILES: usize = 20_000;
-/// Files where nobody says, and the limit of descriptors is not known.
+/// Files if the configuration does not say, and the limit of descriptors is not known.
 const FILES_WITHOUT_LIMIT: usize = 400;
-/// KV connections where nobody says.
+/// KV connections if the configuration does not say.
 const MOST_KV: usize = 60_000;
 /// KV and HTTP connections below which a node is not worth starting.
 const LEAST_CLIENTS: usize = 16;
-/// The reserve is an eighth of all, from so many to so many.
+/// The reserve is an eighth of all, within these bounds.
 const RESERVE: std::ops::RangeInclusive<usize> = 64..=1_024;
 
 /// What the configuration says.

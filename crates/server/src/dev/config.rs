@@ -45,7 +45,7 @@ pub struct DevConfig {
     pub vbuckets: u16,
     /// How soon a node is missed.
     pub times: DevTimes,
-    /// Descriptors that the process may have; nothing if nobody limits them.
+    /// Descriptors that the process may have; `None` if they are not limited.
     pub descriptors: Option<u64>,
 }
 

@@ -49,7 +49,7 @@ impl Endpoint {
         match self.signals.recv() {
             Ok(Signal::Stop(name)) => name,
             Ok(Signal::HangUp) => "SIGHUP",
-            // Nobody can signal any more.
+            // No signal can arrive any more.
             Err(_) => "none",
         }
     }
@@ -220,7 +220,7 @@ impl Desk {
         let spawn = Arc::clone(&self.shared.env.spawn);
         let job = move || {
             let outcome = work(&self.shared).and_then(|()| self.shared.status());
-            // Nobody hears it if the client has gone meanwhile; it is done all the same.
+            // If the client has gone meanwhile, no one receives this; the work is done all the same.
             let _ = sender.send(outcome);
             drop(place);
         };

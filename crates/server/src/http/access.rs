@@ -60,7 +60,7 @@ pub(super) async fn check(
         return bucket_down(&format!("bucket {name} is down: {why}"));
     }
     parts.extensions.insert(Caller(user));
-    // Nobody sends a body before it is known who that is.
+    // No client sends a body before its user is known.
     match connections::body(Request::from_parts(parts, body)).await {
         Ok(request) => next.run(request).await,
         Err(refused) => *refused,

@@ -18,7 +18,7 @@ use crate::config::BucketSpec;
 use crate::naming;
 use crate::node::Node;
 
-/// Threads of a bucket for those who do not say, as the field has it.
+/// Threads of a bucket if the form does not say.
 const DEFAULT_THREADS: u8 = 3;
 
 /// `GET /pools/default/buckets`

@@ -273,7 +273,7 @@ impl Connections {
         self.counters.http_connections.store(places.taken.len(), Ordering::Relaxed);
     }
 
-    /// Moves the clock, and closes whoever is late.
+    /// Moves the clock, and closes clients that are late.
     fn tick(&self, now_s: u64) {
         self.now_s.store(now_s, Ordering::Relaxed);
         for connection in self.places.lock().taken.values() {
@@ -297,7 +297,7 @@ impl Connections {
         }
     }
 
-    /// Closes whoever asks for nothing: the node stops.
+    /// Closes clients without a request: the node stops.
     fn stop(&self) {
         let places = self.places.lock();
         let waiting = places.taken.values().filter(|connection| connection.may_give_way());

@@ -1,5 +1,5 @@
 //! `GET /livez`, `/readyz` and `/healthz`: whether the process answers, whether clients should be sent to this node, and
-//! whether somebody should look at it.
+//! whether an operator should look at it.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -20,7 +20,7 @@ pub(super) async fn readyz(State(shared): State<Shared>) -> Response {
     told(why_not.chain(readiness::unserved(&shared.node)).collect())
 }
 
-/// Nothing is wrong that somebody has to do something about.
+/// Nothing is wrong that an operator has to do something about.
 pub(super) async fn healthz(State(shared): State<Shared>) -> Response {
     let why_not = serving::why_not(&shared.node).into_iter();
     told(why_not.chain(readiness::problems(&shared.node)).collect())

@@ -125,7 +125,7 @@ pub(super) async fn on_a_thread<T: Send + 'static, E: From<BucketError> + Send +
     let management = shared.node.management();
     let (sender, receiver) = oneshot::channel();
     let job = move || {
-        // Nobody hears it if the client has gone meanwhile; it is done all the same.
+        // If the client has gone meanwhile, no one receives this; the work is done all the same.
         let _ = sender.send(work(&*management));
     };
     let spawned = shared.node.env().spawn.spawn("buckets", Box::new(job));

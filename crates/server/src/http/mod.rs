@@ -69,7 +69,7 @@ impl Shared {
     fn stopped(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut stopping = self.stopping.clone();
         async move {
-            // An error means that whoever could stop the node is gone.
+            // An error means that the thread that could stop the node is gone.
             let _ = stopping.wait_for(|stop| *stop).await;
         }
     }

@@ -12,7 +12,7 @@ use crate::client::{Client, Map, Target};
 /// How long a node is waited for that is asked for a newer map.
 const ATTEMPT: Duration = Duration::from_millis(500);
 /// No node is active.
-const NOBODY: u16 = u16::MAX;
+const NO_NODE: u16 = u16::MAX;
 
 /// Which node is active for which vBucket. The nodes are those of the run's beginning.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub struct Routes {
 impl Routes {
     /// As a map says; `named` is where the node was reached that told it.
     pub fn new(map: &Map, named: &str, vbuckets: u16) -> Routes {
-        let active = (0..vbuckets).map(|_| AtomicU16::new(NOBODY)).collect();
+        let active = (0..vbuckets).map(|_| AtomicU16::new(NO_NODE)).collect();
         let (nodes, is_stale) = (map.reachable(named), AtomicBool::new(false));
         let routes = Routes { nodes, active, version: Mutex::new(map.version), is_stale };
         routes.follow(map, named);
@@ -42,7 +42,7 @@ impl Routes {
     #[inline]
     pub fn node(&self, vb: VbId) -> Option<usize> {
         let node = self.active.get(usize::from(vb.0))?.load(Ordering::Relaxed);
-        (node != NOBODY).then_some(usize::from(node))
+        (node != NO_NODE).then_some(usize::from(node))
     }
 
     /// A node refused, or is gone.
@@ -69,7 +69,7 @@ impl Routes {
         for (vb, active) in (0..).map(VbId).zip(&self.active) {
             let addr = map.active(vb, named);
             let node = addr.and_then(|addr| self.nodes.iter().position(|node| node == addr));
-            active.store(node.map_or(NOBODY, |node| node as u16), Ordering::Relaxed);
+            active.store(node.map_or(NO_NODE, |node| node as u16), Ordering::Relaxed);
         }
     }
 }

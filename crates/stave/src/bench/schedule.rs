@@ -12,7 +12,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// So many a second, from now on.
+    /// This number a second, from now on.
     pub fn new(now_ns: u64, per_second: f64) -> Schedule {
         Schedule { begun_ns: now_ns, period_ns: 1e9 / per_second, taken: 0 }
     }

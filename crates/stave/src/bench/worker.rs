@@ -247,7 +247,7 @@ impl Worker {
                     self.parked[other].push_back((operation, meant_ns));
                     self.parked_len += 1;
                 }
-                // Nobody else can have it: this node says so.
+                // No other node can have it: this node says so.
                 _ => return Some((operation, meant_ns)),
             }
         }

@@ -54,7 +54,7 @@ pub struct FakeMap {
     pub active: i32,
     /// Whether refusals bring the map.
     pub is_told: bool,
-    /// After so many questions another one is active, with the next revision.
+    /// After this number of questions another one is active, with the next revision.
     pub then: Option<(u32, i32)>,
 }
 

@@ -105,7 +105,7 @@ pub struct BenchFlags {
     /// Measure so many operations
     #[arg(long, short = 'n', value_name = "N")]
     operations: Option<u64>,
-    /// Begin so many operations a second (an open loop); without it each connection waits for its answers (a closed one)
+    /// Begin this number of operations a second (an open loop); without it each connection waits for its answers (a closed one)
     #[arg(long, value_name = "OPS", allow_negative_numbers = true)]
     rate: Option<f64>,
     /// Seconds of load before measuring begins

@@ -98,8 +98,8 @@ fn no_such_cursor(name: &str) -> Refused {
     refuse(StatusCode::NOT_FOUND, &format!("there is no cursor `{name}`"))
 }
 
-/// Does what waits for the disk on a thread of its own, one at a time: others are answered meanwhile, and nobody writes
-/// a cursor while somebody else does.
+/// Does what waits for the disk on a thread of its own, one at a time: others are answered meanwhile, and no two write
+/// a cursor at the same time.
 async fn on_disk(
     shared: &Shared,
     user: &User,
@@ -114,7 +114,7 @@ async fn on_disk(
     let (sender, receiver) = oneshot::channel();
     let spawn = Arc::clone(&shared.node.env().spawn);
     let job = move || {
-        // Nobody hears it if the client has gone meanwhile; it is done all the same.
+        // If the client has gone meanwhile, no one receives this; the work is done all the same.
         let _ = sender.send(work(&bucket).unwrap_or_else(|refused| *refused));
         drop((bucket, place));
     };

@@ -54,7 +54,7 @@ impl Bell {
         }
     }
 
-    /// Wakes whoever listens.
+    /// Wakes the listeners.
     pub fn ring(&self) {
         if let Some(waker) = &*self.0.lock() {
             waker.wake_by_ref();
@@ -217,7 +217,7 @@ impl Feed {
     }
 
     fn tell_position(&mut self, is_at_rest: bool, is_last: bool, out: &mut Vec<u8>) {
-        // It is of a moment ago: what came meanwhile comes again to whoever goes back to it.
+        // It is of a moment ago: what came meanwhile comes again to a reader that goes back to it.
         let mut text = self.positions.made();
         if self.untold > CHANGES_BETWEEN_POSITIONS || (self.untold > 0 && is_at_rest) {
             match self.positions.tell(&self.wishes.since, is_last) {

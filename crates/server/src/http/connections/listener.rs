@@ -82,7 +82,7 @@ impl axum::serve::Listener for Listener {
     async fn accept(&mut self) -> (Stream, SocketAddr) {
         loop {
             let (tcp, peer) = self.incoming.next().await;
-            // What a client does not read shall wait here and not in the kernel, where it looks as if it was taken.
+            // What a client does not read must wait here and not in the kernel, where it looks as if it was taken.
             let _ = SockRef::from(&tcp).set_tcp_notsent_lowat(UNSENT_BYTES);
             match self.connections.admit(peer) {
                 Ok(connection) => {
@@ -90,7 +90,7 @@ impl axum::serve::Listener for Listener {
                 }
                 Err(full) => self.refuse(&tcp, full),
             }
-            // Whoever gave way gives its descriptor back before the next one comes.
+            // A connection that gave way gives its descriptor back before the next one comes.
             tokio::task::yield_now().await;
         }
     }

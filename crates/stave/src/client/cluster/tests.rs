@@ -6,7 +6,7 @@ use super::super::fake_server::{FakeMap, FakeServer, Habits, SharedMap};
 use super::super::{Dialect, Patience};
 use super::*;
 
-/// Nobody's port.
+/// A port on which nothing listens.
 const GONE: &str = "127.0.0.1:1";
 
 struct World {

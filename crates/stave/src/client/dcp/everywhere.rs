@@ -144,7 +144,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 struct Round<'a, 'w> {
     watch: &'a Mutex<&'w mut (dyn Watch + Send)>,
     begun: Instant,
-    /// Who has what is looked at again after this, if nobody was active for some vBuckets.
+    /// Who has what is looked at again after this, if no node was active for some vBuckets.
     look_again: Option<Duration>,
     /// Something has moved, or a node is gone: who has what is looked at again.
     has_moved: AtomicBool,
