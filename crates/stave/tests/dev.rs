@@ -7,11 +7,16 @@ mod support;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 
 use protocol::Status;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use support::{Client, http, json};
+
+/// How long a process may take to start or to end.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The process, which does not outlive the test.
 struct Dev {
@@ -205,23 +210,22 @@ fn ends_with_its_shell(more: &[&str], then: impl FnOnce(Pid, &str)) -> bool {
         .stderr(Stdio::null())
         .spawn()
         .expect("a shell");
-    let mut stdout = BufReader::new(shell.stdout.take().expect("it is piped"));
-    let mut next = || {
-        let mut line = String::new();
-        stdout.read_line(&mut line).expect("a line");
-        line
-    };
+    let stdout = BufReader::new(shell.stdout.take().expect("it is piped"));
+    let (told, lines) = mpsc::channel();
+    std::thread::spawn(move || stdout.lines().map_while(Result::ok).for_each(|line| drop(told.send(line))));
+    // A process that does not start says nothing, and the shell keeps the pipe open.
+    let next = || lines.recv_timeout(PATIENCE).expect("a line");
     let pid = Pid::from_raw(next().trim().parse().expect("a number")).expect("a process");
     let line = next();
     drop(shell.stdin.take());
     assert!(shell.wait().expect("it ends").code().is_some());
     then(pid, &line);
     // The process holds the other end as long as it lives.
-    let (ended, ends) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
-        let _ = ended.send(stdout.read_line(&mut String::new()));
-    });
-    ends.recv_timeout(std::time::Duration::from_secs(30)).is_ok()
+    loop {
+        if let Err(why) = lines.recv_timeout(PATIENCE) {
+            return why == RecvTimeoutError::Disconnected;
+        }
+    }
 }
 
 #[test]
