@@ -91,6 +91,8 @@ bugs! {
     LostSegmentIgnored,
     /// A segment of an earlier journal that is there again is read.
     VoidSegmentBelieved,
+    /// The checksum of a copy of the catalog is not compared.
+    CatalogChecksumIgnored,
     /// Recovery stops one frame before the journal's end.
     ReplayStopsEarly,
     /// The checksum of a journal's record is not looked at.

@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
-use run::{Kind, Tally, Trial};
+use run::{Kind, Outcome, Tally, Trial};
+use serde_json::json;
 
 /// How often progress is shown.
 const PROGRESS: Duration = Duration::from_secs(5);
@@ -71,24 +72,19 @@ fn try_all(options: &Options) -> (Tally, u64) {
 
 fn print_json(tally: &Tally, options: &Options, seeds: u64, seconds: f64) {
     for ((file, damage), counts) in &tally.rows {
-        println!(
-            "{{\"file\":\"{file}\",\"damage\":\"{damage}\",\"starts\":{},\"right\":{},\"buckets_refused\":{},\"vbuckets_refused\":{},\"values_refused\":{},\"ends_lost\":{},\"not_yet\":{},\"violations\":{}}}",
-            counts.starts,
-            counts.right,
-            counts.buckets_refused,
-            counts.vbuckets_refused,
-            counts.values_refused,
-            counts.ends_lost,
-            counts.not_yet,
-            counts.violations
-        );
+        let by_outcome = Outcome::ALL.map(|outcome| (outcome.name().to_owned(), counts.of(outcome).into()));
+        let mut row = json!({ "file": file, "damage": damage, "starts": counts.starts() });
+        row.as_object_mut().expect("it is one").extend(by_outcome);
+        println!("{row}");
     }
-    println!(
-        "{{\"seed\":{},\"seeds\":{seeds},\"starts\":{},\"violations\":{},\"seconds\":{seconds:.1}}}",
-        options.seed,
-        tally.starts(),
-        tally.violations()
-    );
+    let sums = json!({
+        "seed": options.seed,
+        "seeds": seeds,
+        "starts": tally.starts(),
+        "violations": tally.violations(),
+        "seconds": (seconds * 10.0).round() / 10.0,
+    });
+    println!("{sums}");
     tally.examples.iter().for_each(|example| eprintln!("VIOLATION {example}"));
 }
 

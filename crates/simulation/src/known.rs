@@ -144,6 +144,7 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
     (Bug::IdentityIgnored, Simulator::Damage, 6),
     (Bug::LostSegmentIgnored, Simulator::Damage, 6),
     (Bug::VoidSegmentBelieved, Simulator::Damage, 3),
+    (Bug::CatalogChecksumIgnored, Simulator::Damage, 4),
 ];
 
 /// Set in the environment, everything is looked for, from seed 0 on, with as many seeds as it says.

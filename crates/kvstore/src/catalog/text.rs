@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use base::VbId;
+use base::planted::{self, Bug};
 
 use super::{Believe, Contents, Listed, StoreId};
 use crate::compaction::FileAt;
@@ -52,7 +53,8 @@ impl Contents {
             .and_then(|(body, last)| Some((body, last.strip_prefix("crc32c ")?)))
             .ok_or("its end is missing")?;
         let covered = &text[..body.0.len() + 1];
-        if u32::from_str_radix(body.1, 16) != Ok(crc32c::crc32c(covered.as_bytes())) {
+        let is_sound = u32::from_str_radix(body.1, 16) == Ok(crc32c::crc32c(covered.as_bytes()));
+        if !is_sound && !planted::is(Bug::CatalogChecksumIgnored) {
             return Err("its checksum does not fit".to_owned());
         }
         let mut lines = body.0.lines();

@@ -5,7 +5,7 @@
 mod known;
 mod run;
 
-use run::{Kind, Tally, Trial};
+use run::{Kind, Outcome, Tally, Trial};
 
 /// Worlds of an ordinary run of the tests.
 const WORLDS: u64 = 400;
@@ -18,6 +18,10 @@ fn what_is_served_with_a_damaged_file_is_right_or_refused() {
     assert_eq!(tally.violations(), 0, "{tally}");
     for kind in Kind::ALL {
         assert!(tally.rows.keys().any(|(_, damage)| *damage == kind.name()), "{kind:?} was not tried");
+    }
+    for outcome in Outcome::ALL {
+        let is_met = tally.rows.values().any(|counts| counts.of(outcome) > 0);
+        assert_eq!(is_met, outcome != Outcome::Wrong, "{outcome:?}: {tally}");
     }
     assert!(tally.starts() > WORLDS * 20, "{tally}");
 }

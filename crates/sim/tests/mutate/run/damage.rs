@@ -83,6 +83,11 @@ impl Class {
             Class::Other => "other",
         }
     }
+
+    /// Whether two files hold the same content, so that damage of one of them costs nothing.
+    pub fn is_kept_twice(self) -> bool {
+        matches!(self, Class::Catalog | Class::Manifest | Class::Uuid)
+    }
 }
 
 /// What is done to one file.

@@ -30,6 +30,10 @@ impl Started {
         self.damage = damage.to_string();
         self
     }
+
+    pub fn is_refused(&self) -> bool {
+        self.bucket_refused || self.vbuckets_refused > 0 || self.values_refused > 0
+    }
 }
 
 /// What a document reads as.
