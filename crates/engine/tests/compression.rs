@@ -335,7 +335,7 @@ fn changes_build_on_compressed_values() {
 fn subdoc_set(world: &Watched, path: &str, xattr: bool) {
     let extras = [0, path.len() as u8, if xattr { 5 } else { 1 }];
     let value = [path.as_bytes(), b"42"].concat();
-    let features = Features { xattr: true, multiple_xattr_keys: false, binary_values: false };
+    let features = Features { xattr: true, multiple_xattr_keys: false };
     let request = request::parse_single_mutation(0xc8, &extras, &value, &features);
     let request = request.unwrap_or_else(|refusal| panic!("{}", refusal.context));
     let changed = world.bucket.subdoc_mutate(VB, doc("k"), &request, true, world.bucket.now());

@@ -13,7 +13,7 @@ use engine::{
 };
 use subdoc::request::{self, Features};
 
-const FEATURES: Features = Features { xattr: true, multiple_xattr_keys: false, binary_values: false };
+const FEATURES: Features = Features { xattr: true, multiple_xattr_keys: false };
 const DICT_UPSERT: u8 = 0xc8;
 const XATTR_AND_PARENTS: u8 = 0x05;
 

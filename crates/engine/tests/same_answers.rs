@@ -18,7 +18,7 @@ use proptest::prelude::*;
 use subdoc::request::{self, Features};
 
 const KEYS: [&str; 3] = ["a", "b", "c"];
-const FEATURES: Features = Features { xattr: true, multiple_xattr_keys: false, binary_values: false };
+const FEATURES: Features = Features { xattr: true, multiple_xattr_keys: false };
 const SUBDOC_GET: u8 = 0xc5;
 const SUBDOC_DICT_UPSERT: u8 = 0xc8;
 /// Path flags: the path is in an xattr; missing parents are made.

@@ -11,7 +11,7 @@ use engine::{BackfillReading, CounterRequest, End, Follower, Progress, Refusal, 
 use kvstore::{Change, Values};
 use subdoc::request::{self, Features};
 
-const XATTRS: Features = Features { xattr: true, multiple_xattr_keys: false, binary_values: false };
+const XATTRS: Features = Features { xattr: true, multiple_xattr_keys: false };
 
 /// A bucket whose document is in memory with a value that cannot be read.
 fn spoiled(plain: &str, xattr: bool) -> Watched {

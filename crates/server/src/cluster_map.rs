@@ -19,7 +19,7 @@ use crate::reply::{Answer, Reply};
 use crate::session::Session;
 
 /// What clients may rely on in every bucket: each name unlocks something in some client, so only what works stands here.
-pub const CAPABILITIES: [&str; 17] = [
+pub const CAPABILITIES: [&str; 18] = [
     "cbhello",
     "cccp",
     "collections",
@@ -30,6 +30,7 @@ pub const CAPABILITIES: [&str; 17] = [
     "preserveExpiry",
     "snappy",
     "subdoc.AccessDeleted",
+    "subdoc.BinaryXattr",
     "subdoc.DocumentMacroSupport",
     "subdoc.ReplaceBodyWithXattr",
     "subdoc.ReplicaRead",

@@ -123,8 +123,6 @@ pub struct Row {
     pub doc: &'static str,
     /// Which lengths the extras may have.
     pub extras: Extras,
-    /// Lengths of extras that a negotiated feature adds.
-    pub more_extras: Option<(Feature, &'static [u8])>,
     /// What the key may be.
     pub key: Key,
     /// What the value may be.
@@ -163,7 +161,6 @@ impl Row {
             name,
             doc,
             extras: Extras::None,
-            more_extras: None,
             key: Key::Forbidden,
             value: ValueRule::Forbidden,
             cas: CasRule::Forbidden,
@@ -214,10 +211,6 @@ impl Row {
 
     pub(crate) const fn extras_of(self, lens: &'static [u8]) -> Row {
         Row { extras: Extras::OneOf(lens), ..self }
-    }
-
-    pub(crate) const fn more_extras(self, feature: Feature, lens: &'static [u8]) -> Row {
-        Row { more_extras: Some((feature, lens)), ..self }
     }
 
     pub(crate) const fn any_extras(self) -> Row {

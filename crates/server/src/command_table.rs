@@ -5,7 +5,6 @@
 
 use base::Datatype;
 use protocol::Status;
-use protocol::feature::Feature;
 use protocol::opcode::*;
 
 use crate::command::CasRule::{Forbidden as NoCas, Optional as AnyCas, Required as NeedsCas};
@@ -23,6 +22,8 @@ const SNAPPY: u8 = Datatype::SNAPPY.0;
 const WITH_META: &[u8] = &[24, 26, 28, 30];
 /// Path length and flags; then document flags, expiry, or both.
 const ONE_PATH: &[u8] = &[3, 4, 7, 8];
+/// The same for a mutation, which may have the flags of the document behind the expiry.
+const ONE_PATH_CHANGE: &[u8] = &[3, 4, 7, 8, 11, 12];
 
 const fn with_meta(opcode: u8, handler: Handler, doc: &'static str) -> Row {
     Row::document(opcode, handler, MetaWrite, doc)
@@ -41,8 +42,7 @@ const fn path_read(opcode: u8, doc: &'static str) -> Row {
 
 const fn path_change(opcode: u8, doc: &'static str) -> Row {
     Row::document(opcode, subdoc::mutate, Upsert, doc)
-        .extras_of(ONE_PATH)
-        .more_extras(Feature::SubdocBinaryXattr, &[11, 12])
+        .extras_of(ONE_PATH_CHANGE)
         .value(ValueRule::Optional)
         .cas(AnyCas)
         .durable()
@@ -253,8 +253,7 @@ pub static ROWS: &[Row] = &[
         .value(ValueRule::Optional)
         .cas(AnyCas),
     Row::document(SUBDOC_MULTI_MUTATION, subdoc::mutate, Upsert, "Change several paths")
-        .extras_of(&[0, 1, 4, 5])
-        .more_extras(Feature::SubdocBinaryXattr, &[8, 9])
+        .extras_of(&[0, 1, 4, 5, 8, 9])
         .value(ValueRule::Optional)
         .cas(AnyCas)
         .durable()

@@ -10,12 +10,7 @@ use crate::session::Session;
 /// Checks a request in the order in which the original does, so that a request with several faults gets the answer
 /// that clients know. Returns the document key, if the row asks for one, or what to tell the client.
 pub fn check<'a>(row: &Row, session: &Session, request: &Request<'a>) -> Result<DocKey<'a>, String> {
-    let comes_with_feature = row.more_extras.is_some_and(|(feature, lens)| {
-        session.has(feature) && lens.iter().any(|len| usize::from(*len) == request.extras.len())
-    });
-    if !comes_with_feature {
-        check_extras(row.extras, request.extras.len())?;
-    }
+    check_extras(row.extras, request.extras.len())?;
     let has_key = !request.key.is_empty();
     match row.key {
         Key::Forbidden if has_key => return Err("Request must not include key".to_owned()),

@@ -77,8 +77,7 @@ pub fn fuzz_requests(mut bytes: &[u8]) {
     let Some((&[opcode, datatype, kind], mut rest)) = bytes.split_first_chunk::<3>() else { return };
     bytes = part(&mut rest);
     let (extras, value) = (part(&mut rest), part(&mut rest));
-    let features =
-        Features { xattr: kind & 1 == 0, multiple_xattr_keys: kind & 2 != 0, binary_values: kind & 1 != 0 };
+    let features = Features { xattr: kind & 1 == 0, multiple_xattr_keys: kind & 2 != 0 };
     let metadata = Metadata { cas: 7, ..Metadata::default() };
     let document = Document { value: bytes, datatype, deleted: kind & 4 != 0, metadata };
     let current = (kind & 8 == 0).then_some(document);

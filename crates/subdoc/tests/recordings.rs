@@ -318,7 +318,7 @@ fn replay(lines: &str, differing: &mut Vec<(String, String)>) -> usize {
         }
         let codes = &profiles[line["profile"].as_str().expect("profile")]["hello"];
         let has_xattr = codes.as_array().is_some_and(|codes| codes.contains(&Value::from(6)));
-        let features = Features { xattr: has_xattr, multiple_xattr_keys: false, binary_values: false };
+        let features = Features { xattr: has_xattr, multiple_xattr_keys: false };
         let Some(mut reply) = model.step(&line["req"], &features) else {
             continue;
         };

@@ -34,6 +34,7 @@ const GRANTED: Features = Features::of(&[
     Feature::SubdocDocumentMacroSupport,
     Feature::SubdocReplaceBodyWithXattr,
     Feature::SubdocReplicaRead,
+    Feature::SubdocBinaryXattr,
     Feature::GetClusterConfigWithKnownVersion,
     Feature::DedupeNotMyVbucketClustermap,
 ]);

@@ -17,11 +17,7 @@ use crate::privilege::Privilege;
 use crate::reply::Answer;
 
 fn features(cx: &Context<'_>) -> Features {
-    Features {
-        xattr: cx.session.has(Feature::Xattr),
-        multiple_xattr_keys: false,
-        binary_values: cx.session.has(Feature::SubdocBinaryXattr),
-    }
+    Features { xattr: cx.session.has(Feature::Xattr), multiple_xattr_keys: false }
 }
 
 fn refused(cx: &mut Context<'_>, refusal: request::Refusal) -> Outcome {

@@ -4,7 +4,7 @@ use super::{Document, Late, Metadata, MutationOutcome, NewDocument, lookup, muta
 use crate::request::{Features, parse_multi_lookup, parse_multi_mutation, parse_single_mutation};
 use crate::{DATATYPE_JSON, DATATYPE_XATTR, reply, status, xattr};
 
-const FEATURES: Features = Features { xattr: true, multiple_xattr_keys: true, binary_values: true };
+const FEATURES: Features = Features { xattr: true, multiple_xattr_keys: true };
 const MKDOC: u8 = 0x01;
 const ADD: u8 = 0x02;
 const ACCESS_DELETED: u8 = 0x04;

@@ -54,8 +54,6 @@ pub struct Features {
     pub xattr: bool,
     /// Several keys of extended attributes in one request.
     pub multiple_xattr_keys: bool,
-    /// Binary values, and with them the document's flags in the extras of a mutation.
-    pub binary_values: bool,
 }
 
 /// A request that is answered without looking at any document.

@@ -34,7 +34,7 @@ struct DocumentExtras {
     doc_flags: u8,
 }
 
-fn document_extras(extras: &[u8], features: &Features, invalid: Refusal) -> Result<DocumentExtras, Refusal> {
+fn document_extras(extras: &[u8], invalid: Refusal) -> Result<DocumentExtras, Refusal> {
     let number = |bytes: &[u8; 4]| Some(u32::from_be_bytes(*bytes));
     let (numbers, doc_flags) = match extras {
         [numbers @ .., flags] if extras.len() % 4 == 1 => (numbers, *flags),
@@ -43,7 +43,7 @@ fn document_extras(extras: &[u8], features: &Features, invalid: Refusal) -> Resu
     let (expiry, user_flags) = match numbers.as_chunks() {
         ([], []) => (None, None),
         ([expiry], []) => (number(expiry), None),
-        ([expiry, flags], []) if features.binary_values => (number(expiry), number(flags)),
+        ([expiry, flags], []) => (number(expiry), number(flags)),
         _ => return Err(invalid),
     };
     if doc_flags & !KNOWN_DOC_FLAGS != 0 {
@@ -59,10 +59,10 @@ struct SingleExtras {
     document: DocumentExtras,
 }
 
-fn single_extras(extras: &[u8], features: &Features) -> Result<SingleExtras, Refusal> {
+fn single_extras(extras: &[u8]) -> Result<SingleExtras, Refusal> {
     const INVALID: Refusal = Refusal::invalid("Invalid extras section");
     let ([high, low, flags], rest) = extras.split_first_chunk().ok_or(INVALID)?;
-    let document = document_extras(rest, features, INVALID)?;
+    let document = document_extras(rest, INVALID)?;
     Ok(SingleExtras { path_len: usize::from(u16::from_be_bytes([*high, *low])), flags: *flags, document })
 }
 
@@ -80,7 +80,7 @@ pub fn parse_single_lookup<'a>(
     let Some((op, rules, true)) = lookup(opcode) else {
         return Err(UNKNOWN_COMMAND);
     };
-    let extras = single_extras(extras, features)?;
+    let extras = single_extras(extras)?;
     let DocumentExtras { expiry, doc_flags, .. } = extras.document;
     if expiry.is_some() {
         return Err(Refusal::invalid("Invalid extras section"));
@@ -103,7 +103,7 @@ pub fn parse_single_mutation<'a>(
     let Some((op, rules, true)) = mutation(opcode) else {
         return Err(UNKNOWN_COMMAND);
     };
-    let extras = single_extras(extras, features)?;
+    let extras = single_extras(extras)?;
     let DocumentExtras { expiry, user_flags, doc_flags } = extras.document;
     let (path, value) = split_single(&extras, value)?;
     let raw = Raw { flags: extras.flags, path, value };
@@ -135,7 +135,7 @@ pub fn parse_multi_lookup<'a>(
     value: &'a [u8],
     features: &Features,
 ) -> Result<LookupRequest<'a>, Refusal> {
-    let DocumentExtras { expiry, doc_flags, .. } = document_extras(extras, features, INVALID_EXTRAS)?;
+    let DocumentExtras { expiry, doc_flags, .. } = document_extras(extras, INVALID_EXTRAS)?;
     if expiry.is_some() {
         return Err(INVALID_EXTRAS);
     }
@@ -165,7 +165,7 @@ pub fn parse_multi_mutation<'a>(
     value: &'a [u8],
     features: &Features,
 ) -> Result<MutationRequest<'a>, Refusal> {
-    let DocumentExtras { expiry, user_flags, doc_flags } = document_extras(extras, features, INVALID_EXTRAS)?;
+    let DocumentExtras { expiry, user_flags, doc_flags } = document_extras(extras, INVALID_EXTRAS)?;
     check_doc_flags(doc_flags, false, false)?;
     let mut specs = Specs::new();
     let mut checks = SpecChecks::new(features, doc_flags, false, true);

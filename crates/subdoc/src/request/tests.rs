@@ -5,7 +5,7 @@ use super::{
 };
 use crate::status;
 
-const ALL: Features = Features { xattr: true, multiple_xattr_keys: false, binary_values: false };
+const ALL: Features = Features { xattr: true, multiple_xattr_keys: false };
 
 fn mutation(specs: &[(u8, u8, &str, &str)]) -> Vec<u8> {
     let mut frame = Vec::new();
@@ -140,20 +140,18 @@ fn truncated_frames_are_refused_at_every_length() {
 }
 
 #[test]
-fn flags_of_the_document_come_with_binary_values() {
+fn flags_of_the_document_come_behind_the_expiry() {
     let spec = [0xc8, 4, 0, 1, 0, 0, 0, 1, b'x', b'1'];
-    let parsed = |extras: &[u8], binary_values: bool| {
-        let features = Features { binary_values, ..ALL };
-        parse_multi_mutation(extras, &spec, &features)
+    let parsed = |extras: &[u8]| {
+        parse_multi_mutation(extras, &spec, &ALL)
             .map(|request| (request.expiry, request.user_flags, request.doc_flags))
             .map_err(|refusal| refusal.status)
     };
     let both = [0, 0, 0, 7, 1, 0, 0, 2];
-    assert_eq!(parsed(&both, true), Ok((Some(7), Some(0x0100_0002), 0)));
-    assert_eq!(parsed(&[&both[..], &[1]].concat(), true), Ok((Some(7), Some(0x0100_0002), 1)));
-    assert_eq!(parsed(&both[..4], true), Ok((Some(7), None, 0)));
-    assert_eq!(parsed(&both, false), Err(status::INVALID_ARGUMENTS));
+    assert_eq!(parsed(&both), Ok((Some(7), Some(0x0100_0002), 0)));
+    assert_eq!(parsed(&[&both[..], &[1]].concat()), Ok((Some(7), Some(0x0100_0002), 1)));
+    assert_eq!(parsed(&both[..4]), Ok((Some(7), None, 0)));
     for len in [2, 3, 6, 7, 10, 12, 13] {
-        assert_eq!(parsed(&[0; 16][..len], true), Err(status::INVALID_ARGUMENTS), "{len}");
+        assert_eq!(parsed(&[0; 16][..len]), Err(status::INVALID_ARGUMENTS), "{len}");
     }
 }

@@ -1,5 +1,6 @@
 package stave;
 
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
@@ -9,9 +10,12 @@ import com.couchbase.client.core.msg.kv.DurabilityLevel;
 import com.couchbase.client.java.Cluster;
 import com.couchbase.client.java.ClusterOptions;
 import com.couchbase.client.java.Collection;
+import com.couchbase.client.java.codec.RawBinaryTranscoder;
 import com.couchbase.client.java.json.JsonObject;
+import com.couchbase.client.java.kv.GetOptions;
 import com.couchbase.client.java.kv.LookupInSpec;
 import com.couchbase.client.java.transactions.TransactionGetResult;
+import com.couchbase.client.java.transactions.config.TransactionInsertOptions;
 import com.couchbase.client.java.transactions.config.TransactionsConfig;
 import com.couchbase.client.java.transactions.error.TransactionFailedException;
 import java.time.Duration;
@@ -74,6 +78,16 @@ class TransactionsTest {
     assertEquals(30, collection.get(to).contentAsObject().getInt("balance"));
     assertEquals("transaction", collection.get(made).contentAsObject().getString("by"));
     assertThrows(DocumentNotFoundException.class, () -> collection.get(gone));
+  }
+
+  @Test
+  void bytesAreStagedAndCommitted() {
+    String made = key();
+    byte[] value = {0, 1, 2, (byte) 0xff, 0};
+    cluster.transactions().run(attempt -> attempt.insert(
+        collection, made, value, TransactionInsertOptions.transactionInsertOptions().transcoder(RawBinaryTranscoder.INSTANCE)));
+    GetOptions raw = GetOptions.getOptions().transcoder(RawBinaryTranscoder.INSTANCE);
+    assertArrayEquals(value, collection.get(made, raw).contentAsBytes());
   }
 
   @Test
