@@ -144,9 +144,10 @@ pub fn edit<'a>(
     check_form(operation, components)?;
     match operation {
         Operation::ArrayInsert => return insert(text, path, value),
-        Operation::ArrayPushLast | Operation::ArrayPushFirst if components.is_empty() && is_scalar(text) => {
-            return Err(PathError::NotJson); // as recorded; ArrayAddUnique says mismatch
+        Operation::ArrayPushLast if components.is_empty() && is_scalar(text) => {
+            return Err(PathError::NotJson); // as recorded; the others say mismatch
         }
+        Operation::ArrayPushFirst => first_element(text, path)?,
         _ => {}
     }
     match resolve(text, path)? {
@@ -156,7 +157,37 @@ pub fn edit<'a>(
             let before: &'static [u8] = if gap.entries == 0 { b"" } else { b"," };
             Ok(Edit { removed: gap.close..gap.close, before, ..edit })
         }
+        Target::Empty | Target::BelowEmpty if is_dict(operation) && !ends_in_key(components) => {
+            Err(PathError::InvalidPath)
+        }
+        // Whatever came in its place would not be JSON.
+        Target::Empty => Err(PathError::Mismatch),
+        Target::BelowEmpty => Err(PathError::NotFound),
     }
+}
+
+/// What is told of the first element of what `[-1]` leads to, where that differs from what is told of the whole.
+fn first_element(text: &[u8], path: &Path<'_>) -> Result<(), PathError> {
+    if path.components().last() != Some(&Component::Last) {
+        return Ok(());
+    }
+    match resolve(text, path)? {
+        Target::Empty => Err(PathError::NotFound),
+        Target::Found(found) if text.get(found.value.start) == Some(&b'"') => Err(PathError::NotJson),
+        _ => Ok(()),
+    }
+}
+
+fn is_dict(operation: Operation) -> bool {
+    matches!(operation, Operation::DictAdd | Operation::DictUpsert)
+}
+
+fn is_key(component: &Component<'_>) -> bool {
+    matches!(component, Component::Key(_))
+}
+
+fn ends_in_key(path: &[Component<'_>]) -> bool {
+    path.last().is_some_and(is_key)
 }
 
 fn is_scalar(text: &[u8]) -> bool {
@@ -170,8 +201,9 @@ fn check_new_value(operation: Operation, path: &Path<'_>, value: &[u8]) -> Resul
     let level = path.root_level() + path.components().len();
     match operation {
         Operation::Delete => {}
-        Operation::DictAdd | Operation::DictUpsert => check_value(value, Shape::Member, level)?,
-        Operation::Replace => check_value(value, Shape::Single, level)?,
+        Operation::DictAdd | Operation::DictUpsert | Operation::Replace => {
+            check_value(value, Shape::Member, level)?;
+        }
         Operation::ArrayInsert => check_value(value, Shape::List, level)?,
         Operation::ArrayPushLast | Operation::ArrayPushFirst => check_value(value, Shape::List, level + 1)?,
         Operation::ArrayAddUnique => check_unique(value, level + 1)?,
@@ -219,13 +251,17 @@ fn edit_found<'a>(
 ) -> Result<Edit<'a>, PathError> {
     match operation {
         Operation::DictAdd | Operation::DictUpsert => {
-            if !matches!(path.last(), Some(Component::Key(_))) {
+            if !ends_in_key(path) {
                 return Err(PathError::InvalidPath);
             }
             if operation == Operation::DictAdd {
                 return Err(PathError::Exists);
             }
             Ok(Edit::new(found.value.clone(), value))
+        }
+        // More members are for objects only.
+        Operation::Replace if !ends_in_key(path) && check(value, Shape::Single).is_none() => {
+            Err(PathError::CannotInsert)
         }
         Operation::Replace => Ok(Edit::new(found.value.clone(), value)),
         Operation::Delete => Ok(delete(text, found)),
@@ -236,58 +272,72 @@ fn edit_found<'a>(
             Ok(Edit { value, ..Edit::new(found.value.clone(), b"") })
         }
         Operation::ArrayPushLast => {
-            let (empty, close) = ends_of_array(text, found)?;
-            let before: &'static [u8] = if empty { b"" } else { b"," };
-            Ok(Edit { before, ..Edit::new(close..close, value) })
+            let array = inside_of_array(text, found)?;
+            let before: &'static [u8] = if array.is_empty() { b"" } else { b"," };
+            if found.level == 1 {
+                // Of a body nothing is kept behind the last element.
+                return Ok(Edit { before, after: b"]", ..Edit::new(array.end..text.len(), value) });
+            }
+            Ok(Edit { before, ..Edit::new(behind_last(&array, found), value) })
         }
         Operation::ArrayPushFirst => {
-            let (empty, _) = ends_of_array(text, found)?;
-            let after: &'static [u8] = if empty { b"" } else { b"," };
-            let open = found.value.start + 1;
-            Ok(Edit { after, ..Edit::new(open..open, value) })
+            let array = inside_of_array(text, found)?;
+            if array.is_empty() {
+                return Ok(Edit::new(behind_last(&array, found), value));
+            }
+            Ok(Edit { after: b",", ..Edit::new(array.start..array.start, value) })
         }
         Operation::ArrayAddUnique => add_unique(text, value, found),
         Operation::ArrayInsert => Err(PathError::InvalidPath),
     }
 }
 
-/// Cuts the entry and one comma: the one behind it, or for the last entry the one before it.
+/// Cuts the entry and one comma: the one behind it, or for the last entry the one before it. Whitespace stays.
 fn delete<'a>(text: &[u8], found: &Location) -> Edit<'a> {
     let next = skip_whitespace(text, found.value.end);
     let cut = match (text.get(next), found.comma) {
-        (Some(b','), _) => found.entry_start..skip_whitespace(text, next + 1),
+        (Some(b','), _) => found.entry_start..next + 1,
         (_, Some(comma)) => comma..found.value.end,
         (_, None) => found.entry_start..found.value.end,
     };
     Edit::new(cut, b"")
 }
 
-/// Whether the array is empty, and the position of its closing bracket.
-fn ends_of_array(text: &[u8], found: &Location) -> Result<(bool, usize), PathError> {
+/// From the first element of an array to the end of its last one; empty, behind the bracket, if it has none.
+fn inside_of_array(text: &[u8], found: &Location) -> Result<Range<usize>, PathError> {
     if text.get(found.value.start) != Some(&b'[') {
         return Err(PathError::Mismatch);
     }
+    let (open, close) = (found.value.start + 1, found.value.end - 1);
+    let start = skip_whitespace(text, open);
+    if start == close {
+        return Ok(open..open);
+    }
+    Ok(start..open + text[open..close].trim_ascii_end().len())
+}
+
+/// Where an element goes that comes last: in an empty array it takes the place of the whitespace.
+fn behind_last(array: &Range<usize>, found: &Location) -> Range<usize> {
     let close = found.value.end - 1;
-    Ok((skip_whitespace(text, found.value.start + 1) == close, close))
+    if array.is_empty() { array.start..close } else { close..close }
 }
 
 /// Compares by text, among scalars only (kv_engine docs/SubDocument.md, CMD_ARRAY_ADD_UNIQUE).
 fn add_unique<'a>(text: &[u8], value: &'a [u8], found: &Location) -> Result<Edit<'a>, PathError> {
-    let (empty, close) = ends_of_array(text, found)?;
-    let wanted = value.trim_ascii();
+    let array = inside_of_array(text, found)?;
     let mut walk = Walk::new(text, found.value.start).ok_or(PathError::Mismatch)?;
     while let Some(entry) = walk.next()? {
         if Container::of(text[entry.value]).is_some() {
             return Err(PathError::Mismatch);
         }
         let end = skip_value(text, entry.value, found.level + 1)?;
-        if &text[entry.value..end] == wanted {
+        if &text[entry.value..end] == value {
             return Err(PathError::Exists); // what follows is not looked at, as recorded
         }
         walk.value_ends(end);
     }
-    let before: &'static [u8] = if empty { b"" } else { b"," };
-    Ok(Edit { before, ..Edit::new(close..close, value) })
+    let before: &'static [u8] = if array.is_empty() { b"" } else { b"," };
+    Ok(Edit { before, ..Edit::new(behind_last(&array, found), value) })
 }
 
 /// Inserts in front of the element at the index; the index one past the end appends.
@@ -303,10 +353,14 @@ fn insert<'a>(text: &[u8], path: &Path<'_>, value: &'a [u8]) -> Result<Edit<'a>,
         Target::Missing(Gap { found, close, entries })
             if found + 1 == components.len() && entries == index =>
         {
-            let before: &'static [u8] = if entries == 0 { b"" } else { b"," };
-            Ok(Edit { before, ..Edit::new(close..close, value) })
+            if entries == 0 {
+                let open = text[..close].trim_ascii_end().len();
+                return Ok(Edit::new(open..close, value));
+            }
+            Ok(Edit { before: b",", ..Edit::new(close..close, value) })
         }
-        Target::Missing(_) => Err(PathError::NotFound),
+        Target::Empty => Err(PathError::Mismatch),
+        Target::Missing(_) | Target::BelowEmpty => Err(PathError::NotFound),
     }
 }
 
@@ -320,14 +374,19 @@ fn create<'a>(
     let makes_member = matches!(operation, Operation::DictAdd | Operation::DictUpsert | Operation::Counter);
     let makes_array =
         matches!(operation, Operation::ArrayPushLast | Operation::ArrayPushFirst | Operation::ArrayAddUnique);
-    let is_dict = matches!(operation, Operation::DictAdd | Operation::DictUpsert);
-    if is_dict && !matches!(missing.last(), Some(Component::Key(_)) | None) {
+    let makes_parents =
+        operation == Operation::Counter && create_parents && missing.first().is_some_and(is_key);
+    if (is_dict(operation) || makes_parents) && !missing.is_empty() && !ends_in_key(missing) {
         return Err(PathError::InvalidPath);
     }
     let only_keys = missing.iter().all(|component| matches!(component, Component::Key(_)));
     let creates = (makes_member && (missing.len() <= 1 || create_parents)) || (makes_array && create_parents);
     if !creates || !only_keys {
         return Err(PathError::NotFound);
+    }
+    // Keys are written into documents as they are, so they must not spoil them.
+    if missing.iter().filter_map(key_of).any(|key| !key.is_text()) {
+        return Err(PathError::InvalidPath);
     }
     let text = match operation {
         Operation::Counter => NewText::Number(NumberText::new(parse_delta(value)?)),
@@ -348,8 +407,7 @@ pub(crate) fn edit_root_of_attribute<'a>(
 ) -> Result<Edit<'a>, PathError> {
     let rest = path.components();
     let delta = check_new_value(operation, path, value)?;
-    let is_dict = matches!(operation, Operation::DictAdd | Operation::DictUpsert);
-    if rest.is_empty() && is_dict {
+    if rest.is_empty() && (is_dict(operation) || operation == Operation::Replace) {
         // More members would be more attributes, which nothing has checked.
         check_value(value, Shape::Single, path.root_level())?;
     }
@@ -358,8 +416,8 @@ pub(crate) fn edit_root_of_attribute<'a>(
             return Err(PathError::InvalidPath);
         }
         if !rest.is_empty() && !create_parents {
-            let last_is_key = matches!(rest.last(), Some(Component::Key(_)));
-            return Err(if is_dict && !last_is_key { PathError::InvalidPath } else { PathError::NotFound });
+            let is_invalid = is_dict(operation) && !ends_in_key(rest);
+            return Err(if is_invalid { PathError::InvalidPath } else { PathError::NotFound });
         }
         let edit = create(rest, operation, value, create_parents)?;
         return Ok(Edit { braced: !rest.is_empty(), ..edit });

@@ -76,6 +76,38 @@ fn walk<'v>(mut value: &'v mut Value, steps: &[Step]) -> Result<Result<&'v mut V
     Ok(Ok(value))
 }
 
+/// Where `[-1]` does not lead to an element that more of the path can go into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Odd {
+    /// Below a string, which is no document.
+    Text,
+    /// The empty value that `[-1]` of another scalar is.
+    Empty,
+    /// Below that.
+    BelowEmpty,
+}
+
+fn odd(mut value: &Value, steps: &[Step]) -> Option<Odd> {
+    let mut is_document = true;
+    for (at, step) in steps.iter().enumerate() {
+        let is_container = value.is_array() || value.is_object();
+        match (is_document, is_container, step) {
+            (true, false, _) if value.is_string() => return Some(Odd::Text),
+            (true, false, Step::Last) if at + 1 == steps.len() => return Some(Odd::Empty),
+            (true, false, Step::Last) => return Some(Odd::BelowEmpty),
+            _ => {}
+        }
+        value = match (value, step) {
+            (Value::Object(members), Step::Key(key)) => members.get(key)?,
+            (Value::Array(elements), Step::Index(index)) => elements.get(*index)?,
+            (Value::Array(elements), Step::Last) => elements.last()?,
+            _ => return None,
+        };
+        is_document = matches!(step, Step::Last);
+    }
+    None
+}
+
 /// The operation on the tree: the rules of the documentation, written for trees.
 fn model(
     root: &mut Value,
@@ -89,7 +121,7 @@ fn model(
     if steps.is_empty() && !is_push {
         return Err(PathError::InvalidArguments);
     }
-    if steps.is_empty() && operation != ArrayAddUnique && !root.is_object() && !root.is_array() {
+    if steps.is_empty() && operation == ArrayPushLast && !root.is_object() && !root.is_array() {
         return Err(PathError::NotJson);
     }
     if operation == ArrayInsert {
@@ -100,6 +132,13 @@ fn model(
     }
     let is_dict = matches!(operation, DictAdd | DictUpsert);
     let ends_in_key = matches!(steps.last(), Some(Step::Key(_)));
+    match odd(root, steps) {
+        None => {}
+        Some(Odd::Text) => return Err(PathError::NotJson),
+        Some(_) if is_dict && !ends_in_key => return Err(PathError::InvalidPath),
+        Some(Odd::Empty) if operation != ArrayPushFirst => return Err(PathError::Mismatch),
+        Some(_) => return Err(PathError::NotFound),
+    }
     let found = match walk(root, steps)? {
         Ok(_) => steps.len(),
         Err(found) => found,
@@ -115,6 +154,9 @@ fn model(
         } else {
             (is_dict || operation == Counter) && (missing.len() == 1 || parents)
         };
+        if operation == Counter && parents && matches!(missing[0], Step::Key(_)) && !ends_in_key {
+            return Err(PathError::InvalidPath);
+        }
         if !only_keys || !allowed {
             return Err(PathError::NotFound);
         }
@@ -143,6 +185,9 @@ fn model(
         _ => {}
     }
     let target = walk(root, steps)?.expect("found");
+    if operation == ArrayPushFirst && matches!(steps.last(), Some(Step::Last)) && target.is_string() {
+        return Err(PathError::NotJson);
+    }
     match operation {
         DictUpsert | Replace => *target = new.clone(),
         Counter => {
@@ -173,8 +218,10 @@ fn model_insert(root: &mut Value, steps: &[Step], new: &Value) -> Result<(), Pat
     let Some((Step::Index(index), front)) = steps.split_last() else {
         return Err(PathError::InvalidPath);
     };
-    if root.is_string() {
-        return Err(PathError::NotJson);
+    match odd(root, steps) {
+        None => {}
+        Some(Odd::Text) => return Err(PathError::NotJson),
+        Some(_) => return Err(PathError::NotFound),
     }
     let Ok(parent) = walk(root, front)? else { return Err(PathError::NotFound) };
     let elements = parent.as_array_mut().ok_or(PathError::Mismatch)?;
@@ -254,8 +301,14 @@ proptest! {
             prop_assert_eq!(found, Err(PathError::NotJson));
             return Ok(());
         }
-        if path == "[-1]" && !tree.is_object() && !tree.is_array() {
-            prop_assert_eq!(found, Ok(0..0));
+        let told = match odd(&tree, &steps) {
+            None => None,
+            Some(Odd::Text) => Some(Err(PathError::NotJson)),
+            Some(Odd::Empty) => Some(Ok(0..0)),
+            Some(Odd::BelowEmpty) => Some(Err(PathError::NotFound)),
+        };
+        if let Some(told) = told {
+            prop_assert_eq!(found, told);
             return Ok(());
         }
         match walk(&mut tree, &steps) {

@@ -36,11 +36,16 @@ pub(super) enum Target {
     Found(Location),
     /// Nothing, but the container is there.
     Missing(Gap),
+    /// `[-1]` of a scalar: as if there were an empty value, which nothing can be done with but to read it.
+    Empty,
+    /// Something below such a value.
+    BelowEmpty,
 }
 
 /// Follows `path` from the root of `text`.
 ///
 /// A body that is one string is no document to these commands; one that is another scalar has no members.
+/// What `[-1]` leads to is a document of its own for the rest of the path.
 pub(super) fn resolve(text: &[u8], path: &Path<'_>) -> Result<Target, PathError> {
     let root = skip_whitespace(text, 0);
     let level = path.root_level();
@@ -48,16 +53,31 @@ pub(super) fn resolve(text: &[u8], path: &Path<'_>) -> Result<Target, PathError>
         return Err(PathError::NotJson);
     }
     let mut here = Location { value: root..root, entry_start: root, comma: None, level };
-    for (found, component) in path.components().iter().enumerate() {
+    // An attribute is a member of an object, so none of them is the root of a document.
+    let mut is_root = level == 1;
+    let components = path.components();
+    for (found, component) in components.iter().enumerate() {
+        let first = text.get(here.value.start);
+        if is_root && first == Some(&b'"') {
+            return Err(PathError::NotJson);
+        }
+        if is_root && *component == Component::Last && is_number_or_literal(first) {
+            return Ok(if found + 1 == components.len() { Target::Empty } else { Target::BelowEmpty });
+        }
         match step(text, &here, component, found)? {
             Target::Found(next) => here = next,
-            missing => return Ok(missing),
+            other => return Ok(other),
         }
+        is_root = *component == Component::Last;
     }
     if here.value.is_empty() {
         here.value.end = skip_value(text, here.value.start, here.level)?;
     }
     Ok(Target::Found(here))
+}
+
+fn is_number_or_literal(first: Option<&u8>) -> bool {
+    !matches!(first, None | Some(b'{' | b'[' | b'"'))
 }
 
 /// One component down. The end of the value is left open (an empty range) unless it had to be found.

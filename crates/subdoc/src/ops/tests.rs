@@ -49,11 +49,45 @@ fn gets_values_with_their_whitespace() {
 fn untouched_bytes_stay() {
     let text = "{ \"a\" : [ 1 , 2 ] ,\n \"b\" : { \"c\" : 1 } }";
     gives(text, DictUpsert, "d", "1", "{ \"a\" : [ 1 , 2 ] ,\n \"b\" : { \"c\" : 1 } ,\"d\":1}");
-    gives(text, Delete, "a", "", "{ \"b\" : { \"c\" : 1 } }");
+    gives(text, Delete, "a", "", "{ \n \"b\" : { \"c\" : 1 } }");
     gives(text, Delete, "b", "", "{ \"a\" : [ 1 , 2 ]  }");
     gives(text, Delete, "a[1]", "", "{ \"a\" : [ 1  ] ,\n \"b\" : { \"c\" : 1 } }");
-    gives(text, ArrayPushFirst, "a", "0", "{ \"a\" : [0, 1 , 2 ] ,\n \"b\" : { \"c\" : 1 } }");
-    gives(" [ ] ", ArrayPushLast, "", "7", " [ 7] ");
+    gives(text, ArrayPushFirst, "a", "0", "{ \"a\" : [ 0,1 , 2 ] ,\n \"b\" : { \"c\" : 1 } }");
+    gives(text, ArrayPushLast, "a", "0", "{ \"a\" : [ 1 , 2 ,0] ,\n \"b\" : { \"c\" : 1 } }");
+    gives(" [ 1 ] ", ArrayAddUnique, "", " 1 ", " [ 1 , 1 ] ");
+}
+
+#[test]
+fn the_first_element_takes_the_place_of_whitespace() {
+    for operation in [ArrayPushLast, ArrayPushFirst, ArrayAddUnique] {
+        gives("{\"a\": [ ] }", operation, "a", "7", "{\"a\": [7] }");
+    }
+    gives("{\"a\": [ ] }", ArrayInsert, "a[0]", "7", "{\"a\": [7] }");
+    gives(" [ ] ", ArrayPushFirst, "", "7", " [7] ");
+    // Only this one drops what is behind the last element of a body.
+    gives(" [ ] ", ArrayPushLast, "", "7", " [7]");
+    gives(" [ 1 ] ", ArrayPushLast, "", "7", " [ 1,7]");
+}
+
+#[test]
+fn the_last_element_is_a_document_of_its_own() {
+    for (text, path, error) in [
+        ("5", "[-1].a", PathError::NotFound),
+        ("[5]", "[-1][-1].a", PathError::NotFound),
+        ("[\"s\"]", "[-1].a", PathError::NotJson),
+        ("[\"s\"]", "[0].a", PathError::Mismatch),
+        ("[5]", "[-1].a", PathError::Mismatch),
+    ] {
+        assert_eq!(find(text, path), Err(error), "{text} {path}");
+    }
+    assert_eq!(find("[5]", "[-1][-1]").as_deref(), Ok(""));
+    fails("5", ArrayPushFirst, "[-1]", "1", PathError::NotFound);
+    fails("5", ArrayPushLast, "[-1]", "1", PathError::Mismatch);
+    fails("5", Replace, "[-1]", "1", PathError::Mismatch);
+    fails("5", DictAdd, "[-1]", "1", PathError::InvalidPath);
+    fails("5", DictAdd, "[-1].a", "1", PathError::NotFound);
+    fails("5", ArrayInsert, "[-1][0]", "1", PathError::NotFound);
+    fails("[\"s\"]", ArrayPushFirst, "[-1]", "1", PathError::NotJson);
 }
 
 #[test]
@@ -63,14 +97,28 @@ fn parents_are_made_on_demand() {
     assert_eq!(make(ArrayPushLast, "p.`q.r`").as_deref(), Ok("{\"a\":1,\"p\":{\"q.r\":[2]}}"));
     assert_eq!(make(Counter, "p.q").as_deref(), Ok("{\"a\":1,\"p\":{\"q\":2}}"));
     assert_eq!(make(DictAdd, "p[0].q"), Err(PathError::NotFound));
+    assert_eq!(make(Counter, "p[0]"), Err(PathError::InvalidPath));
+    assert_eq!(change("[]", Counter, "[0][1]", "2", true), Err(PathError::NotFound));
     assert_eq!(make(DictAdd, "a.q"), Err(PathError::Mismatch));
     assert_eq!(change("{}", Replace, "p.q", "2", true), Err(PathError::NotFound));
+}
+
+#[test]
+fn a_path_that_is_no_text_makes_no_key() {
+    let path = Path::parse(b"\xff").expect("parses");
+    assert_eq!(get(b"{}", &path), Err(PathError::NotFound));
+    for operation in [DictUpsert, Counter] {
+        assert_eq!(edit(b"{}", &path, operation, b"1", false).err(), Some(PathError::InvalidPath));
+    }
+    assert_eq!(edit(b"[]", &path, DictUpsert, b"1", false).err(), Some(PathError::Mismatch));
+    assert_eq!(edit(b"{}", &path, Delete, b"", false).err(), Some(PathError::NotFound));
 }
 
 #[test]
 fn root_rules() {
     fails("12", ArrayPushLast, "", "7", PathError::NotJson);
     fails("12", ArrayAddUnique, "", "7", PathError::Mismatch);
+    fails("12", ArrayPushFirst, "", "7", PathError::Mismatch);
     fails("{}", ArrayPushFirst, "", "7", PathError::Mismatch);
     fails("{}", DictUpsert, "", "7", PathError::InvalidArguments);
     fails("12", DictUpsert, "a", "7", PathError::Mismatch);
@@ -81,7 +129,9 @@ fn root_rules() {
 fn values_must_fit_their_place() {
     gives("{\"n\":1}", DictUpsert, "n", "1,\"x\":2", "{\"n\":1,\"x\":2}");
     fails("{\"n\":1}", DictUpsert, "n", "1,2", PathError::CannotInsert);
-    fails("{\"n\":1}", Replace, "n", "1,\"x\":2", PathError::CannotInsert);
+    gives("{\"n\":1}", Replace, "n", "1,\"x\":2", "{\"n\":1,\"x\":2}");
+    fails("[1]", Replace, "[0]", "1,\"x\":2", PathError::CannotInsert);
+    fails("[1]", Replace, "n", "1,\"x\":2", PathError::Mismatch);
     gives("[]", ArrayPushLast, "", "1 , 2", "[1 , 2]");
     fails("[]", ArrayAddUnique, "", "3,4", PathError::CannotInsert);
     fails("[]", ArrayAddUnique, "", "{}", PathError::CannotInsert);

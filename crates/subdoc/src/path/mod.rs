@@ -39,6 +39,11 @@ impl<'p> Key<'p> {
         })
     }
 
+    /// Whether a text that is UTF-8 stays so with this key in it.
+    pub(crate) fn is_text(self) -> bool {
+        std::str::from_utf8(self.raw).is_ok()
+    }
+
     /// Length of the key as written into a JSON text, without its quotes.
     pub(crate) fn json_len(self) -> usize {
         if self.has_backtick { self.escaped().count() } else { self.raw.len() }
@@ -174,10 +179,6 @@ impl<'p> Path<'p> {
         if text.len() > MAX_PATH_BYTES {
             return Err(PathError::PathTooBig);
         }
-        // Keys are written into documents as they are, so they must not spoil them.
-        if std::str::from_utf8(text).is_err() {
-            return Err(PathError::InvalidPath);
-        }
         let mut path = Path { components: [Component::Last; MAX_COMPONENTS], len: 0, is_behind_key };
         let most = MAX_COMPONENTS - usize::from(is_behind_key);
         let mut at = 0;
@@ -259,7 +260,8 @@ fn parse_key(text: &[u8], start: usize) -> Result<(Component<'_>, usize), PathEr
         }
         at += 1;
     }
-    if quoted || at == start {
+    // A quoted key of no length is as little a key as none.
+    if quoted || matches!(&text[start..at], b"" | b"``") {
         return Err(PathError::InvalidPath);
     }
     Ok((Component::Key(Key { raw: &text[start..at], has_backtick, has_escape }), at))
