@@ -157,6 +157,9 @@ impl Bucket {
         let now = self.now();
         let version = {
             let shard = self.documents(vb)?;
+            if !shard.vb.collections().is_open(key.collection) {
+                return Err(Refusal::UnknownCollection);
+            }
             let found = shard.vb.find(hash, key)?.filter(|version| !version.is_deleted());
             let version = found.ok_or(Refusal::NotFound)?;
             if self.evicts_whole() {
