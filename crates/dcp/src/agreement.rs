@@ -16,8 +16,11 @@ const PRODUCER_FLAGS: u32 = OpenFlags::PRODUCER
     | OpenFlags::PITR
     | OpenFlags::DELETED_USER_XATTRS;
 /// Flags that a consumer may be opened with.
-const CONSUMER_FLAGS: u32 =
-    OpenFlags::XATTRS | OpenFlags::NO_VALUE | OpenFlags::DELETE_TIMES | OpenFlags::DELETED_USER_XATTRS;
+const CONSUMER_FLAGS: u32 = OpenFlags::XATTRS
+    | OpenFlags::NO_VALUE
+    | OpenFlags::DELETE_TIMES
+    | OpenFlags::NO_VALUE_WITH_DATATYPE
+    | OpenFlags::DELETED_USER_XATTRS;
 
 /// Which end of the stream we are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,7 +131,11 @@ static ABBREVIABLE: &[Row] = &[
 
 /// Only with their whole name.
 static EXACT: &[Row] = &[
-    ("send_stream_end_on_client_close_stream", |agreed, value| only_true(&mut agreed.end_on_close, value)),
+    ("send_stream_end_on_client_close_stream", |agreed, value| {
+        // "false" is the default, and taken; once on it stays on.
+        agreed.end_on_close |= value == "true";
+        Status::Success
+    }),
     ("enable_out_of_order_snapshots", Agreement::out_of_order),
     ("enable_sync_writes", Agreement::sync_writes),
     ("enable_stream_id", Agreement::stream_ids),
@@ -294,7 +301,7 @@ mod tests {
 
     #[test]
     fn flags_are_those_that_the_recordings_accept() {
-        for good in [0, 1, 4, 5, 8, 9, 32, 33, 37, 45, 129, 260, 261, 269] {
+        for good in [0, 1, 4, 5, 8, 9, 32, 33, 37, 45, 64, 65, 68, 96, 97, 129, 260, 261, 269] {
             assert!(open(good).is_ok(), "{good}");
         }
         for bad in [2, 3, 16, 17, 72, 73, 76, 77, 128, 256, 257, 512, 513, 1024, 1025, 0x8000_0001] {
@@ -319,6 +326,19 @@ mod tests {
         assert_eq!(agreed.control(b"enable_noopx", b"true"), Status::Einval);
         assert_eq!(agreed.control(b"connection_buffer_size", b" 10"), Status::Success);
         assert_eq!(agreed.buffer_bytes, 10);
+    }
+
+    #[test]
+    fn the_end_of_a_closed_stream_is_told_once_that_was_asked_for() {
+        let mut agreed = open(1).expect("a producer");
+        let mut control = |value: &[u8]| {
+            let status = agreed.control(b"send_stream_end_on_client_close_stream", value);
+            (status, agreed.end_on_close)
+        };
+        assert_eq!(control(b"false"), (Status::Success, false));
+        assert_eq!(control(b"1"), (Status::Success, false));
+        assert_eq!(control(b"true"), (Status::Success, true));
+        assert_eq!(control(b"false"), (Status::Success, true));
     }
 
     #[test]
