@@ -149,6 +149,8 @@ fn streams_of_maps_go_on_with_each_new_one() {
     let server = start(folder.path(), "");
     let mut of_bucket = Lines::of(&server, "/pools/default/bs/default");
     let mut of_nodes = Lines::of(&server, "/pools/default/nodeServicesStreaming");
+    let mut described = Lines::of(&server, "/pools/default/bucketsStreaming/default");
+    assert_eq!(described.next_json().expect("a bucket")["vBucketServerMap"]["numReplicas"], 0);
     for stream in [&mut of_bucket, &mut of_nodes] {
         assert_eq!(stream.next_json().expect("a map")["revEpoch"], 1);
     }
@@ -158,6 +160,8 @@ fn streams_of_maps_go_on_with_each_new_one() {
             let map = stream.next_json().expect("a map");
             assert_eq!((&map["revEpoch"], &map["rev"]), (&json!(2), &json!(revision)));
         }
+        let bucket = described.next_json().expect("a bucket");
+        assert_eq!((&bucket["name"], &bucket["nodes"][0]["status"]), (&json!("default"), &json!("healthy")));
     }
     server.stop().expect("a clean stop");
 }

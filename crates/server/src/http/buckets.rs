@@ -17,6 +17,7 @@ use crate::cluster_map::CAPABILITIES;
 use crate::config::BucketSpec;
 use crate::naming;
 use crate::node::Node;
+use crate::user::User;
 
 /// Threads of a bucket if the form does not say.
 const DEFAULT_THREADS: u8 = 3;
@@ -42,14 +43,35 @@ pub(super) async fn show(
     Path(name): Path<String>,
     headers: HeaderMap,
 ) -> Response {
-    let figures = Figures::of_all(&shared).await;
-    let buckets = shared.node.buckets();
-    match buckets.iter().find(|(spec, _)| spec.name == name && user.may_select(&name)) {
-        Some((spec, bucket)) => {
-            Json(describe(&shared.node, spec, bucket, &figures, &headers)).into_response()
-        }
+    match document(&shared, &user, &name, &headers).await {
+        Some(told) => Json(told).into_response(),
         None => no_such_bucket(),
     }
+}
+
+/// A bucket as it is now; `None` if there is none that the user may select.
+pub(super) async fn document(shared: &Shared, user: &User, name: &str, headers: &HeaderMap) -> Option<Value> {
+    let figures = Figures::of_all(shared).await;
+    let buckets = shared.node.buckets();
+    let (spec, bucket) = buckets.iter().find(|(spec, _)| spec.name == name && user.may_select(name))?;
+    Some(describe(&shared.node, spec, bucket, &figures, headers))
+}
+
+/// `GET /pools/default/buckets/BUCKET/nodes`
+pub(super) async fn nodes_of(
+    State(shared): State<Shared>,
+    Extension(Caller(user)): Extension<Caller>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+) -> Response {
+    if shared.node.bucket(&name).filter(|_| user.may_select(&name)).is_none() {
+        return no_such_bucket();
+    }
+    let stats = format!("/pools/default/buckets/{name}/stats");
+    let nodes = nodes::list(&shared.node, &headers).into_iter();
+    let servers: Vec<Value> =
+        nodes.map(|node| json!({ "hostname": node["hostname"], "stats": { "uri": stats } })).collect();
+    Json(json!({ "servers": servers })).into_response()
 }
 
 /// `GET /pools/default/buckets/BUCKET/stats`: one sample of each figure, that of now; `/metrics` is for what is drawn over

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::{Extension, Path, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::basic_auth::Caller;
 use super::cluster_status::view_of;
@@ -38,6 +38,11 @@ pub(super) async fn pools(
         "pools": [{ "name": "default", "uri": "/pools/default", "streamingUri": "/poolsStreaming/default" }],
         "componentsVersion": {},
     }))
+}
+
+/// `GET /versions`
+pub(super) async fn versions() -> Json<Value> {
+    Json(json!({ "implementationVersion": SERVER_VERSION, "componentsVersion": {} }))
 }
 
 /// Whether every node of the cluster has its share, and nothing is under way.
@@ -102,6 +107,21 @@ pub(super) async fn document(shared: &Shared, user: &User, headers: &HeaderMap) 
 /// `GET /pools/nodes`
 pub(super) async fn nodes(State(shared): State<Shared>, headers: HeaderMap) -> Json<Value> {
     Json(json!({ "name": "default", "nodes": nodes::list(&shared.node, &headers) }))
+}
+
+/// `GET /nodes/self`
+pub(super) async fn this_node(State(shared): State<Shared>, headers: HeaderMap) -> Json<Value> {
+    let nodes = nodes::list(&shared.node, &headers);
+    Json(nodes.into_iter().find(|node| node["thisNode"] == true).unwrap_or_default())
+}
+
+/// `GET /nodeStatuses`: by address.
+pub(super) async fn node_statuses(State(shared): State<Shared>, headers: HeaderMap) -> Json<Value> {
+    let status = |node: Value| {
+        let address = node["hostname"].as_str().unwrap_or_default().to_owned();
+        (address, json!({ "status": node["status"], "otpNode": node["otpNode"] }))
+    };
+    Json(nodes::list(&shared.node, &headers).into_iter().map(status).collect::<Map<_, _>>().into())
 }
 
 /// `GET /pools/default/terseClusterInfo`

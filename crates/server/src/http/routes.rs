@@ -62,12 +62,16 @@ fn pools_routes() -> Vec<Route> {
         get("/pools", User, pools::pools),
         get("/pools/default", User, pools::cluster),
         get("/poolsStreaming/default", User, stream::cluster),
+        get("/versions", User, pools::versions),
         get("/pools/nodes", User, pools::nodes),
+        get("/nodes/self", User, pools::this_node),
+        get("/nodeStatuses", User, pools::node_statuses),
         get("/pools/default/nodeServices", User, pools::node_services),
         get("/pools/default/nodeServicesStreaming", User, stream::node_services),
         get("/pools/default/terseClusterInfo", User, pools::terse_cluster_info),
         get("/pools/default/b/{bucket}", Bucket, pools::terse_bucket),
         get("/pools/default/bs/{bucket}", Bucket, stream::terse_bucket),
+        get("/pools/default/bucketsStreaming/{bucket}", Bucket, stream::bucket),
     ]
 }
 
@@ -80,6 +84,7 @@ fn bucket_routes() -> Vec<Route> {
         // What it takes from others, its quota and replicas, is for administrators of all buckets: the handler asks.
         post(BUCKET, BucketAdmin, manage::change),
         delete(BUCKET, BucketAdmin, manage::delete),
+        get("/pools/default/buckets/{bucket}/nodes", Bucket, buckets::nodes_of),
         get("/pools/default/buckets/{bucket}/stats", Bucket, buckets::stats),
         post("/pools/default/buckets/{bucket}/controller/doFlush", BucketAdmin, manage::flush),
         get(SCOPES, Bucket, scopes::list),

@@ -14,7 +14,7 @@ use http_body::Frame;
 use protocol::extras::ConfigVersion;
 
 use super::basic_auth::Caller;
-use super::{Shared, no_such_bucket, pools};
+use super::{Shared, buckets, no_such_bucket, pools};
 use crate::cluster_map::ClusterMap;
 use crate::user::User;
 
@@ -29,6 +29,8 @@ enum Subject {
     Nodes,
     /// The cluster, to this user, who asked with these headers.
     Cluster(Arc<User>, HeaderMap),
+    /// A bucket as it is described to this user, for as long as there is one.
+    Described(String, Arc<User>, HeaderMap),
 }
 
 impl Subject {
@@ -38,6 +40,9 @@ impl Subject {
             Subject::Nodes => maps.global().json().to_vec(),
             Subject::Cluster(user, headers) => {
                 pools::document(shared, user, headers).await.to_string().into_bytes()
+            }
+            Subject::Described(name, user, headers) => {
+                buckets::document(shared, user, name, headers).await?.to_string().into_bytes()
             }
         };
         Some(Bytes::from([&*json, SEPARATOR].concat()))
@@ -104,6 +109,19 @@ pub(super) async fn terse_bucket(
 ) -> Response {
     match shared.node.cluster_map().bucket(&bucket) {
         Some(_) if user.may_select(&bucket) => stream(&shared, Subject::Bucket(bucket)),
+        _ => no_such_bucket(),
+    }
+}
+
+/// `GET /pools/default/bucketsStreaming/BUCKET`
+pub(super) async fn bucket(
+    State(shared): State<Shared>,
+    Extension(Caller(user)): Extension<Caller>,
+    Path(bucket): Path<String>,
+    headers: HeaderMap,
+) -> Response {
+    match shared.node.cluster_map().bucket(&bucket) {
+        Some(_) if user.may_select(&bucket) => stream(&shared, Subject::Described(bucket, user, headers)),
         _ => no_such_bucket(),
     }
 }
