@@ -5,6 +5,7 @@
 //! are slices of one pool, a wake-up of a connection costs one read, one write and one look at the clock.
 
 mod chart;
+mod collections;
 mod connection;
 mod cpu;
 mod distribution;
@@ -26,6 +27,7 @@ mod worker;
 #[cfg(test)]
 mod tests;
 
+pub use collections::Spread;
 pub use distribution::Distribution;
 pub use plan::{Extent, Plan};
 pub use report::Report;

@@ -2,6 +2,7 @@
 
 use protocol::DurabilityLevel;
 
+use super::collections::Spread;
 use super::distribution::Distribution;
 use super::keys::KeySpace;
 use super::values::{ValueKind, ValuePool, ValueSize};
@@ -38,7 +39,9 @@ pub struct Plan {
     pub pipeline: u32,
     /// Threads of the load generator.
     pub threads: u32,
-    /// Different keys.
+    /// The collections that keys are spread over; `None` for the default one.
+    pub collections: Option<Spread>,
+    /// Different keys, in all collections together.
     pub keys: u64,
     /// Size of each key.
     pub key_size_bytes: usize,
@@ -116,6 +119,12 @@ impl Plan {
         if self.durability.is_some() && self.protocol != Protocol::Couchbase {
             return Err(format!(
                 "requests to {} cannot ask for durability; leave --durability out, or --protocol",
+                self.protocol.name()
+            ));
+        }
+        if self.collections.is_some() && self.protocol != Protocol::Couchbase {
+            return Err(format!(
+                "{} has no collections; leave --collections out, or --protocol",
                 self.protocol.name()
             ));
         }

@@ -97,6 +97,8 @@ pub struct Report {
     pub threads: u32,
     /// Different keys.
     pub keys: u64,
+    /// Collections that they are spread over.
+    pub collections: usize,
     /// Size of each key.
     pub key_size: usize,
     /// Sizes of values.
@@ -143,7 +145,7 @@ pub struct Report {
 
 impl Report {
     /// Of a run, and of the load before it.
-    pub fn new(plan: &Plan, loaded: Option<&Measured>, measured: Measured) -> Report {
+    pub fn new(plan: &Plan, collections: usize, loaded: Option<&Measured>, measured: Measured) -> Report {
         let Measured { tally, seconds, server_cpu_s, client_cpu_s } = measured;
         let operations = tally.operations();
         let per_operation = |cpu_s: f64| round(cpu_s * 1e6 / operations.max(1) as f64, 3);
@@ -155,6 +157,7 @@ impl Report {
             pipeline: plan.pipeline,
             threads: plan.threads,
             keys: plan.keys,
+            collections,
             key_size: plan.key_size_bytes,
             value_size: plan.value_size.to_string(),
             set_percent: plan.set_percent,
@@ -213,6 +216,9 @@ impl Report {
             self.set_percent,
             self.distribution
         )?;
+        if self.collections > 1 {
+            writeln!(out, "spread over {} collections", thousands(self.collections as u64))?;
+        }
         if let Some(loaded) = &self.populate {
             let (keys, rate) = (thousands(loaded.keys), thousands(loaded.keys_per_second as u64));
             write!(out, "populate: {keys} keys in {:.2} s, {rate} keys/s", loaded.seconds)?;

@@ -9,6 +9,7 @@ use anyhow::{Context, anyhow, bail};
 use base::env::Env;
 use protocol::feature::Feature;
 
+use super::collections::Collections;
 use super::connection::Connection;
 use super::cpu;
 use super::plan::{Extent, Plan};
@@ -29,7 +30,22 @@ pub fn run(env: &Env, plan: &Plan, quiet: bool) -> anyhow::Result<Report> {
     plan.check().map_err(WrongArguments)?;
     let mut progress = Progress::new(quiet);
     let routes = Arc::new(routes(env, plan)?);
-    let mut workers = open_workers(env, plan, &routes)?;
+    let mut collections = Collections::prepare(env, plan, &routes)?;
+    let outcome = run_over(env, plan, &routes, &collections, &mut progress);
+    let removed = collections.remove();
+    // If the run failed, that is what has to be told.
+    let report = outcome?;
+    removed.map(|()| report)
+}
+
+fn run_over(
+    env: &Env,
+    plan: &Plan,
+    routes: &Arc<Routes>,
+    collections: &Collections,
+    progress: &mut Progress,
+) -> anyhow::Result<Report> {
+    let mut workers = open_workers(env, plan, routes, collections)?;
     let loaded = if plan.populate {
         let phase = PhasePlan {
             what: "populate",
@@ -38,7 +54,7 @@ pub fn run(env: &Env, plan: &Plan, quiet: bool) -> anyhow::Result<Report> {
             warmup_s: 0.0,
             seconds: None,
         };
-        Some(run_phase(env, plan, &routes, &mut workers, &phase, &mut progress)?)
+        Some(run_phase(env, plan, routes, &mut workers, &phase, progress)?)
     } else {
         None
     };
@@ -47,8 +63,8 @@ pub fn run(env: &Env, plan: &Plan, quiet: bool) -> anyhow::Result<Report> {
         Extent::Operations(operations) => (operations, None),
     };
     let phase = PhasePlan { what: "bench", purpose: Purpose::Mix, end, warmup_s: plan.warmup_s, seconds };
-    let measured = run_phase(env, plan, &routes, &mut workers, &phase, &mut progress)?;
-    Ok(Report::new(plan, loaded.as_ref(), measured))
+    let measured = run_phase(env, plan, routes, &mut workers, &phase, progress)?;
+    Ok(Report::new(plan, collections.ids.len(), loaded.as_ref(), measured))
 }
 
 /// Which nodes there are. A server without a map is a node that has everything.
@@ -73,7 +89,12 @@ fn routes(env: &Env, plan: &Plan) -> anyhow::Result<Routes> {
 }
 
 /// One thread's connections each; opened one after the other, which lets the server derive the log-in's key once.
-fn open_workers(env: &Env, plan: &Plan, routes: &Arc<Routes>) -> anyhow::Result<Vec<Worker>> {
+fn open_workers(
+    env: &Env,
+    plan: &Plan,
+    routes: &Arc<Routes>,
+    spread: &Collections,
+) -> anyhow::Result<Vec<Worker>> {
     let mut workers = Vec::new();
     let (mut collections, mut vbuckets) = (false, 1);
     let mut first = 0;
@@ -89,7 +110,7 @@ fn open_workers(env: &Env, plan: &Plan, routes: &Arc<Routes>) -> anyhow::Result<
             let connection = Connection::new(client.into_stream(), plan.protocol, plan.pipeline);
             connections.push(connection.context("socket")?);
         }
-        let traffic = Traffic::new(plan, number.into(), first, collections, vbuckets);
+        let traffic = Traffic::new(plan, number.into(), first, collections, &spread.ids, vbuckets);
         let traffic = traffic.map_err(|why| anyhow!(why))?;
         first += u64::from(share);
         workers.push(Worker::new(connections, Arc::clone(routes), traffic, env.clock.clone())?);

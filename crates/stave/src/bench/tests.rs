@@ -27,6 +27,7 @@ fn plan(server: &FakeServer, protocol: Protocol) -> Plan {
         connections: 5,
         pipeline: 4,
         threads: 2,
+        collections: None,
         keys: 300,
         key_size_bytes: 12,
         value_size: "10:100".parse().unwrap(),
@@ -296,7 +297,7 @@ fn report() -> Report {
     tally.refused(Status::Etmpfail.code());
     let loaded = Measured { tally: tally.clone(), seconds: 0.5, server_cpu_s: Some(0.25), client_cpu_s: 0.1 };
     let measured = Measured { tally, seconds: 2.0, server_cpu_s: Some(0.01), client_cpu_s: 0.005 };
-    Report::new(&plan, Some(&loaded), measured)
+    Report::new(&plan, 1, Some(&loaded), measured)
 }
 
 #[test]
@@ -331,5 +332,5 @@ fn prints_tables_and_bars() {
 fn prints_one_line_of_json() {
     let json = report().json();
     assert!(!json.contains('\n'));
-    expect![[r#"{"name":"stave bench","addr":"127.0.0.1:11210","protocol":"couchbase","connections":5,"pipeline":4,"threads":2,"keys":300,"key_size":12,"value_size":"10 to 100","set_percent":25,"distribution":"zipf 0.99","populate":{"keys":1000,"seconds":0.5,"keys_per_second":2000.0,"retries":2,"server_cpu_us_per_operation":250.0},"seconds":2.0,"operations":1000,"operations_per_second":500.0,"get":{"count":800,"min_us":30.0,"mean_us":70.0,"p50_us":70.0,"p90_us":102.0,"p99_us":109.1,"p999_us":110.0,"max_us":110.0},"set":{"count":200,"min_us":40.0,"mean_us":139.5,"p50_us":139.0,"p90_us":219.0,"p99_us":237.1,"p999_us":239.1,"max_us":239.1},"misses":3,"errors":{"ETMPFAIL":1,"connection lost":1},"bytes_in":500000,"bytes_out":120000,"server_cpu_seconds":0.01,"server_cpu_us_per_operation":10.0,"client_cpu_us_per_operation":5.0}"#]].assert_eq(&json);
+    expect![[r#"{"name":"stave bench","addr":"127.0.0.1:11210","protocol":"couchbase","connections":5,"pipeline":4,"threads":2,"keys":300,"collections":1,"key_size":12,"value_size":"10 to 100","set_percent":25,"distribution":"zipf 0.99","populate":{"keys":1000,"seconds":0.5,"keys_per_second":2000.0,"retries":2,"server_cpu_us_per_operation":250.0},"seconds":2.0,"operations":1000,"operations_per_second":500.0,"get":{"count":800,"min_us":30.0,"mean_us":70.0,"p50_us":70.0,"p90_us":102.0,"p99_us":109.1,"p999_us":110.0,"max_us":110.0},"set":{"count":200,"min_us":40.0,"mean_us":139.5,"p50_us":139.0,"p90_us":219.0,"p99_us":237.1,"p999_us":239.1,"max_us":239.1},"misses":3,"errors":{"ETMPFAIL":1,"connection lost":1},"bytes_in":500000,"bytes_out":120000,"server_cpu_seconds":0.01,"server_cpu_us_per_operation":10.0,"client_cpu_us_per_operation":5.0}"#]].assert_eq(&json);
 }

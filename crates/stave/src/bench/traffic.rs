@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use base::VbId;
 use base::vbucket_map::vbucket_of;
+use base::{CollectionId, VbId};
 use protocol::extras::StoreExtras;
 use protocol::frame_info::{Durability, FrameInfos};
 use protocol::{RequestParts, opcode, write_request};
@@ -118,12 +118,13 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Of worker `number`, whose first connection is `first_connection`; `collections` if keys carry one.
+    /// Of worker `number`, whose first connection is `first_connection`; `collections` if keys carry one, of `ids`.
     pub fn new(
         plan: &Plan,
         number: u64,
         first_connection: u64,
         collections: bool,
+        ids: &[CollectionId],
         vbuckets: u16,
     ) -> Result<Traffic, String> {
         let mut durability = Vec::new();
@@ -131,7 +132,7 @@ impl Traffic {
             let durability_info = Some(Durability { level, timeout_ms: None });
             FrameInfos { durability: durability_info, ..FrameInfos::default() }.encode(&mut durability);
         }
-        let keys = plan.key_space()?;
+        let keys = plan.key_space()?.over(ids);
         Ok(Traffic {
             protocol: plan.protocol,
             choice: KeyChoice::new(plan.distribution, plan.keys, plan.connections.into()),

@@ -7,7 +7,7 @@ use base::env::Env;
 use clap::{Args, ValueEnum};
 use protocol::DurabilityLevel;
 
-use crate::bench::{self, Distribution, Extent, Plan, Protocol, ValueKind, ValueSize};
+use crate::bench::{self, Distribution, Extent, Plan, Protocol, Spread, ValueKind, ValueSize};
 use crate::cli::{Outcome, ServerFlags};
 use crate::client::Target;
 
@@ -52,6 +52,8 @@ impl DurabilityFlag {
       --populate --keys 1000000 --seconds 30 --pipeline 16
   20,000 operations a second, whatever the server does; latency counts from when each was meant to begin:
     stave bench --rate 20000 --connections 100 --seconds 30
+  Keys in 100 collections, which are made for the run and removed after it:
+    stave bench --populate --collections 100 --seconds 30
   Only durable writes, one at a time, as JSON:
     stave bench --set-percent 100 --durability persist-majority --json")]
 pub struct BenchFlags {
@@ -69,7 +71,11 @@ pub struct BenchFlags {
     /// Threads of the load generator; as many as the connections allow, but no more than 2, if not given
     #[arg(long, short = 't', value_name = "N")]
     threads: Option<u32>,
-    /// Different keys
+    /// Spread the keys over this number of collections, which are made in the scope `bench` if they are missing and
+    /// removed after the run with their documents; or over these, which must exist; the default collection if not given
+    #[arg(long, value_name = "N|NAME,NAME...")]
+    collections: Option<Spread>,
+    /// Different keys, in all collections together
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     keys: u64,
     /// Bytes of each key
@@ -148,6 +154,7 @@ impl BenchFlags {
             connections: self.connections,
             pipeline: self.pipeline,
             threads: self.threads.unwrap_or(self.connections.clamp(1, 2)),
+            collections: self.collections.clone(),
             keys: self.keys,
             key_size_bytes: self.key_size,
             value_size: self.value_size,
