@@ -42,6 +42,9 @@ use self::connections::Serving;
 use self::node_key::NodeKey;
 use crate::node::Node;
 
+/// The most connections to other nodes that readers of changes have together.
+const MOST_READER_CONNECTIONS: usize = 256;
+
 /// What handlers share.
 #[derive(Clone)]
 struct Shared {
@@ -51,6 +54,8 @@ struct Shared {
     node_key: Arc<OnceLock<NodeKey>>,
     /// Held by the one request that reads or writes cursors.
     cursors: Arc<Semaphore>,
+    /// Connections to other nodes that readers of changes may have together.
+    reader_places: Arc<Semaphore>,
 }
 
 impl Shared {
@@ -118,7 +123,10 @@ pub async fn serve(
         hearing: Some(node.hearing()),
     };
     let (asking, node_key) = (Arc::default(), Arc::default());
-    let shared = Shared { node, stopping, asking, node_key, cursors: Arc::new(Semaphore::new(1)) };
+    // They come out of the reserve of descriptors.
+    let places = (serving.limits.connections / 2).min(MOST_READER_CONNECTIONS);
+    let (cursors, reader_places) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(places)));
+    let shared = Shared { node, stopping, asking, node_key, cursors, reader_places };
     let stopped = shared.stopped();
     let app = routes::router(shared, listens);
     connections::serve(listener, app, serving, stopped).await

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use super::Wanted;
 use super::drive::Drive;
-use super::login::{LinkError, Login};
+use super::login::{self, LinkError, Login};
 use super::rollback::Rollbacks;
 use super::source::Password;
 use super::status::LinkStatus;
@@ -195,6 +195,7 @@ impl Link {
                 password: &self.password,
                 bucket: self.bucket.name(),
                 vbuckets: self.bucket.vbuckets(),
+                wanted: login::WANTED,
             };
             let agreed = login.run(&mut wire, known).await?;
             Ok::<_, LinkError>((wire, agreed))

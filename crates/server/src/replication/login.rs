@@ -64,6 +64,9 @@ pub enum LinkError {
         /// Here.
         here: u16,
     },
+    /// It sends nothing, not even signs of life.
+    #[error("the source has sent nothing for {0} s")]
+    Silent(u64),
     /// A request before the first change is refused.
     #[error("the source refuses {what} with status 0x{status_code:02x}")]
     Refused {
@@ -88,7 +91,7 @@ impl LinkError {
 }
 
 /// What a node that replicates asks for.
-const WANTED: Features = Features::of(&[
+pub(super) const WANTED: Features = Features::of(&[
     Feature::TcpNoDelay,
     Feature::Xattr,
     Feature::Xerror,
@@ -107,6 +110,8 @@ pub(super) struct Login<'a> {
     pub(super) password: &'a Password,
     pub(super) bucket: &'a str,
     pub(super) vbuckets: u16,
+    /// What is asked for.
+    pub(super) wanted: Features,
 }
 
 impl Login<'_> {
@@ -131,7 +136,7 @@ impl Login<'_> {
             random.next_u64(),
             random.next_u64()
         );
-        let value = WANTED.encode();
+        let value = self.wanted.encode();
         let parts = RequestParts {
             opcode: opcode::HELLO,
             key: agent.as_bytes(),
@@ -139,7 +144,7 @@ impl Login<'_> {
             ..RequestParts::default()
         };
         let answer = expect(wire.request(&parts).await?, "hello")?;
-        let granted = Features::decode(&answer.value).ok_or(LinkError::NotANode)?.and(WANTED);
+        let granted = Features::decode(&answer.value).ok_or(LinkError::NotANode)?.and(self.wanted);
         Ok(Agreed {
             collections: granted.has(Feature::Collections),
             snappy: granted.has(Feature::Snappy),

@@ -6,6 +6,7 @@
 mod drive;
 mod link;
 mod login;
+mod reader;
 mod rollback;
 mod source;
 mod status;
@@ -27,6 +28,7 @@ use crate::news::Hearing;
 
 use link::Link;
 pub use link::LinkState;
+pub(crate) use reader::{Reader, Reading, about};
 pub use source::{Password, Source, Sources};
 pub use status::{LinkStatus, TakeOvers, lag_of};
 

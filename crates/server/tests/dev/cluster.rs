@@ -71,6 +71,11 @@ impl Cluster {
         Cluster { dev, _folder: Some(folder) }
     }
 
+    /// One that was started otherwise.
+    pub fn of(dev: DevCluster) -> Cluster {
+        Cluster { dev, _folder: None }
+    }
+
     /// In a folder that outlives it.
     pub fn in_folder(folder: &Path, nodes: u16, replicas: u8) -> Cluster {
         let dev = DevCluster::start(config(folder, nodes, replicas), Env::real()).expect("it starts");
@@ -93,12 +98,12 @@ impl Cluster {
         told
     }
 
-    /// What the control endpoint tells of a node.
+    /// What the control endpoint tells of a node; null if there is none, since it was removed.
     pub fn told_of(&self, number: u16) -> Value {
         let control = (self.dev.control_addr(), self.dev.control_addr());
         let told = json(&control, "/v1/dev");
         let mut nodes = told["nodes"].as_array().expect("a list").iter();
-        nodes.find(|node| node["node"] == number).expect("there is such a node").clone()
+        nodes.find(|node| node["node"] == number).cloned().unwrap_or_default()
     }
 
     /// The map as a node tells it.

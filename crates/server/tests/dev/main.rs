@@ -1,6 +1,7 @@
 //! A development cluster: several nodes in this process, and what its control endpoint does to them.
 #![allow(clippy::disallowed_methods, reason = "this is a client, outside the server")]
 
+mod changes;
 mod cluster;
 mod failures;
 mod lives;

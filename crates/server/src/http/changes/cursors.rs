@@ -169,6 +169,11 @@ pub async fn create(
     Path((bucket, name)): Path<(String, String)>,
     Query(query): Query<BTreeMap<String, String>>,
 ) -> Response {
+    if query.get("since").is_some_and(|since| since == "now") && shared.node.cluster().is_some() {
+        let message = "in a cluster this node does not know where other nodes are now: read changes?since=now up to its \
+            first position, and give that token as since";
+        return *refuse(StatusCode::BAD_REQUEST, message);
+    }
     on_disk(&shared, &user, &bucket, move |bucket| {
         if let Some(there) = read(bucket, &name)? {
             return Ok(Json(describe(&name, &there)).into_response());

@@ -3,7 +3,7 @@
 use base::{Datatype, DocKey, Seqno, VbId};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use protocol::dcp::{CollectionNames, EndReason, Message, What, WireEvent};
+use protocol::dcp::{CollectionNames, Message, What, WireEvent};
 use serde::de::IgnoredAny;
 use serde_json::json;
 
@@ -126,8 +126,11 @@ impl Writer {
     }
 
     /// Nothing more comes of this vBucket, although more was wanted.
-    pub fn ended(&self, vb: VbId, reason: EndReason, out: &mut Vec<u8>) {
-        let fields = json!({ "event": "ended", "vbucket": vb.0, "reason": format!("{reason:?}") });
+    pub fn ended(&self, vb: VbId, reason: &str, message: Option<&str>, out: &mut Vec<u8>) {
+        let mut fields = json!({ "event": "ended", "vbucket": vb.0, "reason": reason });
+        if let Some(message) = message {
+            fields["message"] = message.into();
+        }
         self.whole("ended", None, &fields, out);
     }
 

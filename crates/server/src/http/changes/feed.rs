@@ -1,8 +1,9 @@
-//! A reader's streams, without its connection: a producer in this process whose messages become events.
+//! A reader's streams, without its connection: a producer in this process, and other nodes, whose messages become events.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::task::Waker;
+use std::time::Duration;
 
 use base::{Seqno, VbId, VbState, VbUuid};
 use dcp::{Agreement, Features, Producer, Step, StreamRequestRefusal};
@@ -12,6 +13,7 @@ use protocol::dcp::{EndReason, FailoverLog, Message, OpenFlags, StreamFlags, Str
 use protocol::{Limits, Parsed, Status, parse};
 
 use super::anchor::Anchor;
+use super::elsewhere::{Arrival, Elsewhere, MOST_WAITED, Reads};
 use super::event::Writer;
 use super::positions::{Positions, Told};
 use super::token::{Place, Token};
@@ -33,6 +35,8 @@ pub struct Wishes {
     pub follow: bool,
     /// From where.
     pub since: Token,
+    /// Whether it is rather from the present end of each vBucket of another node.
+    pub from_now: bool,
     /// The kept position that the reader's token refers to.
     pub anchor: Option<Anchor>,
     /// Whether tokens are to need nothing that the server keeps.
@@ -82,6 +86,8 @@ pub struct Feed {
     /// Where the present snapshot of each vBucket begins and ends.
     snapshots: Vec<(Seqno, Seqno)>,
     open: usize,
+    /// What comes from other nodes, if the reader follows a cluster.
+    elsewhere: Option<Elsewhere>,
     /// Changes since the reader was told its position.
     untold: u32,
     positions: Positions,
@@ -89,14 +95,14 @@ pub struct Feed {
     told: Option<String>,
     /// Events of collections and scopes that were told: each comes once, not once for each vBucket.
     events: BTreeSet<Vec<u8>>,
-    /// Events that are not about a change and wait for the next step.
+    /// Events that are made and not taken yet, in their order.
     notes: Vec<u8>,
     messages: Vec<u8>,
 }
 
 impl Feed {
-    /// Begins to read a bucket's active vBuckets.
-    pub fn begin(bucket: Arc<Bucket>, wishes: Wishes) -> Result<Feed, Status> {
+    /// Begins to read a bucket: its active vBuckets here, or with `elsewhere` those of the whole cluster.
+    pub fn begin(bucket: Arc<Bucket>, wishes: Wishes, elsewhere: Option<Elsewhere>) -> Result<Feed, Status> {
         let values = if wishes.writer.values { 0 } else { OpenFlags::NO_VALUE };
         let mut agreed = Agreement::open(OpenFlags(OpenFlags::PRODUCER | values), b"http", false)?;
         for (key, value) in [("enable_noop", "true"), ("enable_expiry_opcode", "true")] {
@@ -121,16 +127,76 @@ impl Feed {
             wishes,
             bell,
             open: 0,
+            elsewhere,
             untold: 1,
             notes: Vec::new(),
             messages: Vec::new(),
         };
-        for vb in (0..feed.bucket.vbuckets()).map(VbId) {
+        let vbuckets = (0..feed.bucket.vbuckets()).map(VbId);
+        if let Some(elsewhere) = &mut feed.elsewhere {
+            elsewhere.ring(&feed.bell);
+            feed.open = vbuckets.len();
+            feed.look()?;
+            return Ok(feed);
+        }
+        for vb in vbuckets {
             if feed.bucket.state_of(vb) == Some(VbState::Active) {
                 feed.request(vb)?;
+                feed.open += 1;
             }
         }
         Ok(feed)
+    }
+
+    fn now(&self) -> Duration {
+        self.bucket.env().clock.monotonic()
+    }
+
+    /// Asks for vBuckets that wait, here or at the nodes that the map names.
+    fn look(&mut self) -> Result<(), Status> {
+        let now = self.now();
+        let Some(mut elsewhere) = self.elsewhere.take() else { return Ok(()) };
+        let mut outcome = Ok(());
+        for vb in elsewhere.look(now, self) {
+            if elsewhere.begins_now(vb)
+                && let Some((.., uuid, high)) = self.bucket.stream_state(vb)
+            {
+                self.set_place(vb, Place::at(uuid, high));
+            }
+            match self.request(vb) {
+                Ok(()) => elsewhere.is_here(vb),
+                Err(status) => {
+                    elsewhere.waits_a_little(vb, status.text(), now);
+                    let passes = matches!(status, Status::NotMyVbucket | Status::Etmpfail);
+                    outcome = if passes { outcome } else { Err(status) };
+                }
+            }
+        }
+        self.elsewhere = Some(elsewhere);
+        outcome
+    }
+
+    /// For how long there is nothing to look at, as far as other nodes are concerned.
+    pub fn next_look(&self) -> Option<Duration> {
+        self.elsewhere.as_ref()?.next_look(self.now())
+    }
+
+    /// Takes what other nodes sent, a piece of one of them; whether there was any.
+    fn receive(&mut self) -> bool {
+        let Some(mut elsewhere) = self.elsewhere.take() else { return false };
+        let now = self.now();
+        let any = elsewhere.receive(now, self);
+        let overdue = elsewhere.overdue(now);
+        self.elsewhere = Some(elsewhere);
+        if let Some((vb, why)) = overdue {
+            // The reader comes back with its position, to whichever node.
+            let message = format!("no node has streamed it for {} s: {why}", MOST_WAITED.as_secs());
+            self.wishes.writer.ended(vb, "NotServed", Some(&message), &mut self.notes);
+            self.elsewhere = None;
+            self.open = 0;
+            self.untold = self.untold.max(1);
+        }
+        any
     }
 
     /// Who is woken when there is more.
@@ -162,14 +228,10 @@ impl Feed {
                     if let (Some(uuid), Some(place)) = (uuid, self.wishes.since.place(vb)) {
                         place.uuid = uuid;
                     }
-                    self.open += 1;
                     return Ok(());
                 }
                 Err(StreamRequestRefusal::RollBack(to)) => {
-                    let back = Place::at(place.uuid, to);
-                    self.set_place(vb, back);
-                    self.wishes.writer.rollback(vb, to, &mut self.notes);
-                    self.untold += 1;
+                    self.roll_back(vb, to);
                 }
                 Err(StreamRequestRefusal::Status(status) | StreamRequestRefusal::Unknown(status, _)) => {
                     return Err(status);
@@ -177,6 +239,14 @@ impl Feed {
             }
         }
         Err(Status::Einternal)
+    }
+
+    /// What the reader has of a vBucket after `to` is no longer part of history.
+    fn roll_back(&mut self, vb: VbId, to: Seqno) {
+        let back = Place::at(self.place(vb).uuid, to);
+        self.set_place(vb, back);
+        self.wishes.writer.rollback(vb, to, &mut self.notes);
+        self.untold += 1;
     }
 
     fn set_place(&mut self, vb: VbId, place: Place) {
@@ -193,30 +263,40 @@ impl Feed {
         // That histories parted is told before anything of the new one.
         out.append(&mut self.notes);
         let mut messages = std::mem::take(&mut self.messages);
-        let step = self.producer.step(&mut messages, STEP_BYTES);
+        // Behind the end nothing is made that the last position would not tell of.
+        let is_open = self.open > 0;
+        let step = if is_open { self.producer.step(&mut messages, STEP_BYTES) } else { Step::Idle };
         let mut rest = &messages[..];
         // Our own producer writes whole messages.
         while let Parsed::Request { request, total_len } = parse(rest, Limits::AUTHENTICATED) {
             if let Some(message) = Message::read(&request) {
-                self.take(&message, out);
+                self.take(&message);
             }
             rest = &rest[total_len..];
         }
         messages.clear();
         self.messages = messages;
+        // A refusal now is one of those that a vBucket waits with.
+        let _waits = self.look();
+        let has_received = self.receive();
         out.append(&mut self.notes);
         let is_finished = self.open == 0;
-        self.tell_position(step == Step::Idle || is_finished, is_finished, out);
+        self.tell_position((step == Step::Idle && !has_received) || is_finished, is_finished, out);
         match step {
             _ if is_finished && self.untold == 0 && !self.positions.is_keeping() => Progress::Finished,
             // The bell rings when the last position has its token.
             _ if is_finished => Progress::Idle,
             Step::More => Progress::More,
+            Step::Idle if has_received => Progress::More,
             Step::Idle => Progress::Idle,
         }
     }
 
     fn tell_position(&mut self, is_at_rest: bool, is_last: bool, out: &mut Vec<u8>) {
+        if self.elsewhere.as_ref().is_some_and(Elsewhere::is_unplaced) {
+            // There is no position yet that says where the reader is in every vBucket.
+            return;
+        }
         // It is of a moment ago: what came meanwhile comes again to a reader that goes back to it.
         let mut text = self.positions.made();
         if self.untold > CHANGES_BETWEEN_POSITIONS || (self.untold > 0 && is_at_rest) {
@@ -252,7 +332,7 @@ impl Feed {
         !is_new
     }
 
-    fn take(&mut self, message: &Message<'_>, out: &mut Vec<u8>) {
+    fn take(&mut self, message: &Message<'_>) {
         let vb = message.vb;
         let at = usize::from(vb.0);
         match message.what {
@@ -262,7 +342,7 @@ impl Feed {
                 let (start, end) = self.snapshots[at];
                 let uuid = self.wishes.since.0[at].uuid;
                 let is_repeated = self.is_repeated(message);
-                let is_told = is_repeated || self.wishes.writer.change(message, uuid.0, out);
+                let is_told = is_repeated || self.wishes.writer.change(message, uuid.0, &mut self.notes);
                 if let Some(seqno) = seqno_of(&message.what) {
                     self.wishes.since.0[at] = place_within(uuid, seqno, start, end);
                     self.untold += 1;
@@ -272,12 +352,47 @@ impl Feed {
         }
     }
 
+    /// A stream of this node's producer ended.
     fn ended(&mut self, vb: VbId, reason: EndReason) {
-        self.open -= 1;
-        match reason {
-            EndReason::Ok => {}
-            EndReason::Rollback | EndReason::TooSlow if self.request(vb).is_ok() => {}
-            _ => self.wishes.writer.ended(vb, reason, &mut self.notes),
+        let breaks_off = matches!(reason, EndReason::Rollback | EndReason::TooSlow);
+        if breaks_off && self.request(vb).is_ok() {
+            return;
+        }
+        let now = self.now();
+        if let Some(elsewhere) = &mut self.elsewhere {
+            if breaks_off || matches!(reason, EndReason::StateChanged | EndReason::Disconnected) {
+                return elsewhere.waits(vb, "it moves", now, Duration::ZERO);
+            }
+            elsewhere.is_done(vb);
+        }
+        self.is_over(vb, reason);
+    }
+
+    /// Nothing more comes of a vBucket.
+    fn is_over(&mut self, vb: VbId, reason: EndReason) {
+        self.open = self.open.saturating_sub(1);
+        if reason != EndReason::Ok {
+            self.wishes.writer.ended(vb, &format!("{reason:?}"), None, &mut self.notes);
+        }
+    }
+}
+
+impl Reads for Feed {
+    fn place(&self, vb: VbId) -> Place {
+        self.wishes.since.0.get(usize::from(vb.0)).copied().unwrap_or_default()
+    }
+
+    fn arrived(&mut self, arrival: Arrival<'_>) {
+        match arrival {
+            Arrival::Accepted(vb, uuid) => {
+                if let Some(place) = self.wishes.since.place(vb) {
+                    place.uuid = uuid;
+                }
+            }
+            Arrival::RollBack(vb, to) => self.roll_back(vb, to),
+            Arrival::Now(vb, place) => self.set_place(vb, place),
+            Arrival::Message(message) => self.take(message),
+            Arrival::Ended(vb, reason) => self.is_over(vb, reason),
         }
     }
 }
@@ -290,7 +405,7 @@ fn place_within(uuid: VbUuid, seqno: Seqno, start: Seqno, end: Seqno) -> Place {
     Place { uuid, seqno, snapshot_start: start.min(seqno), snapshot_end: end }
 }
 
-fn seqno_of(what: &What) -> Option<Seqno> {
+pub fn seqno_of(what: &What) -> Option<Seqno> {
     match *what {
         What::Mutation(mutation) => Some(mutation.by_seqno),
         What::Deletion(deletion) | What::Expiration(deletion) => Some(deletion.by_seqno),

@@ -2,6 +2,7 @@
 
 mod anchor;
 mod cursors;
+mod elsewhere;
 mod event;
 mod feed;
 mod positions;
@@ -31,6 +32,7 @@ use vbucket::Manifest;
 use self::anchor::Anchor;
 pub(crate) use self::cursors::faults as cursor_faults;
 pub(super) use self::cursors::{create, list, move_to, remove, show};
+use self::elsewhere::Elsewhere;
 use self::event::{Format, Writer};
 use self::feed::{Bell, Feed, Progress, Wishes};
 use self::positions::SPACING;
@@ -38,6 +40,7 @@ use self::short::Short;
 use self::token::{Place, Token};
 use super::basic_auth::Caller;
 use super::{Shared, no_such_bucket};
+use crate::news::Hearing;
 use crate::user::User;
 
 /// How long nothing happens before a sign of life.
@@ -131,7 +134,12 @@ fn names(manifest: &Manifest) -> CollectionNames {
     names
 }
 
-fn wishes(bucket: &Bucket, query: &BTreeMap<String, String>, headers: &HeaderMap) -> Result<Wishes, Refused> {
+/// What a reader wants, and whether only of the node that it asks.
+fn wishes(
+    bucket: &Bucket,
+    query: &BTreeMap<String, String>,
+    headers: &HeaderMap,
+) -> Result<(Wishes, bool), Refused> {
     let wrong = |message: String| refuse(StatusCode::BAD_REQUEST, &message);
     let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let accepts_events =
@@ -141,10 +149,15 @@ fn wishes(bucket: &Bucket, query: &BTreeMap<String, String>, headers: &HeaderMap
         return Err(wrong("`since` and `cursor` exclude each other".to_owned()));
     }
     let (mut follow, mut values, mut place, mut collections) = (true, false, None, Vec::new());
-    let mut are_tokens_whole = false;
+    let (mut are_tokens_whole, mut from_now, mut is_of_this_node) = (false, false, false);
     for (name, value) in query {
         match (name.as_str(), value.as_str()) {
-            ("since", text) => place = Some(since(bucket, text)?),
+            ("since", text) => {
+                from_now = text == "now";
+                place = Some(since(bucket, text)?);
+            }
+            ("nodes", "all") => is_of_this_node = false,
+            ("nodes", "this") => is_of_this_node = true,
             ("cursor", name) => place = Some((cursors::place(bucket, name)?, None)),
             ("tokens", "short") => are_tokens_whole = false,
             ("tokens", "whole") => are_tokens_whole = true,
@@ -162,11 +175,13 @@ fn wishes(bucket: &Bucket, query: &BTreeMap<String, String>, headers: &HeaderMap
     }
     // Whoever comes back by itself, as browsers do, says where it was.
     if let Some(last) = header("last-event-id").filter(|last| !last.is_empty()) {
+        from_now = last == "now";
         place = Some(since(bucket, last)?);
     }
     let (since, anchor) = place.unwrap_or_else(|| (Token::start(bucket.vbuckets()), None));
     let writer = Writer { format, values, names: names(&bucket.manifest()) };
-    Ok(Wishes { writer, follow, since, anchor, are_tokens_whole, filter: collections })
+    let wishes = Wishes { writer, follow, since, from_now, anchor, are_tokens_whole, filter: collections };
+    Ok((wishes, is_of_this_node))
 }
 
 /// `GET /v1/buckets/BUCKET/changes`
@@ -178,9 +193,13 @@ pub(super) async fn changes(
     headers: HeaderMap,
 ) -> Response {
     let begun = find(&shared, &user, &name).and_then(|bucket| {
-        let wishes = wishes(&bucket, &query, &headers)?;
+        let (wishes, is_of_this_node) = wishes(&bucket, &query, &headers)?;
         let (format, ended) = (wishes.writer.format, shared.bucket_ended(&bucket));
-        let feed = Feed::begin(bucket, wishes).map_err(refused)?;
+        let elsewhere = match shared.node.cluster() {
+            Some(_) if !is_of_this_node => Some(elsewhere(&shared, &bucket, &wishes)?),
+            _ => None,
+        };
+        let feed = Feed::begin(bucket, wishes, elsewhere).map_err(refused)?;
         Ok((feed, format, ended))
     });
     let (feed, format, ended) = match begun {
@@ -189,9 +208,29 @@ pub(super) async fn changes(
     };
     let bell = Arc::clone(feed.bell());
     let heartbeat = Box::pin(tokio::time::sleep(HEARTBEAT));
-    let body = Changes { feed, bell, is_finished: false, ended: Box::pin(ended), heartbeat, is_owing: false };
+    let news = next_news(shared.node.hearing());
+    let body = Changes {
+        feed,
+        bell,
+        is_finished: false,
+        ended: Box::pin(ended),
+        news,
+        look: None,
+        heartbeat,
+        is_owing: false,
+    };
     let head = [(header::CONTENT_TYPE, format.content_type()), (header::CACHE_CONTROL, "no-store")];
     (head, Body::new(body)).into_response()
+}
+
+/// The other nodes, for a reader that follows the whole cluster.
+fn elsewhere(shared: &Shared, bucket: &Arc<Bucket>, wishes: &Wishes) -> Result<Elsewhere, Refused> {
+    let places = Arc::clone(&shared.reader_places);
+    Elsewhere::new(Arc::clone(&shared.node), bucket, places, wishes).ok_or_else(|| {
+        let message = "this node has as many connections to other nodes for readers of changes as it may have; ask \
+            another node, or each node for its own changes (nodes=this)";
+        refuse(StatusCode::SERVICE_UNAVAILABLE, message)
+    })
 }
 
 fn refused(status: Status) -> Refused {
@@ -203,12 +242,27 @@ fn refused(status: Status) -> Refused {
     refuse(code, status.text())
 }
 
+type News = Pin<Box<dyn Future<Output = Hearing> + Send>>;
+
+/// Ready when there is something to look at, such as another cluster map.
+fn next_news(mut hearing: Hearing) -> News {
+    hearing.edition();
+    Box::pin(async move {
+        hearing.changed().await;
+        hearing
+    })
+}
+
 /// The events of a reader; what it does not take is not made.
 struct Changes {
     feed: Feed,
     bell: Arc<Bell>,
     is_finished: bool,
     ended: Pin<Box<dyn Future<Output = ()> + Send>>,
+    /// What the node says of itself: a vBucket may have moved.
+    news: News,
+    /// When vBuckets that wait are to be asked for again.
+    look: Option<Pin<Box<Sleep>>>,
     heartbeat: Pin<Box<Sleep>>,
     /// Whether that is set to the moment when the reader may be told its position.
     is_owing: bool,
@@ -226,6 +280,9 @@ impl http_body::Body for Changes {
             return Poll::Ready(None);
         }
         self.bell.listen(cx.waker());
+        while let Poll::Ready(hearing) = self.news.as_mut().poll(cx) {
+            self.news = next_news(hearing);
+        }
         let mut out = Vec::new();
         for _ in 0..MOST_STEPS {
             let progress = self.feed.step(&mut out);
@@ -236,6 +293,10 @@ impl http_body::Body for Changes {
                 return Poll::Ready(frame);
             }
             if progress == Progress::Idle {
+                self.look = self.feed.next_look().map(|wait| Box::pin(tokio::time::sleep(wait)));
+                if self.look.as_mut().is_some_and(|look| look.as_mut().poll(cx).is_ready()) {
+                    continue;
+                }
                 if self.is_owing != self.feed.owes_position() {
                     self.is_owing = !self.is_owing;
                     let wait = if self.is_owing { SPACING } else { HEARTBEAT };
