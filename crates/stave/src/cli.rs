@@ -173,27 +173,7 @@ fn with_port(addr: &str, dialect: Dialect) -> String {
 /// Runs the command that the process was started with.
 pub fn run() -> ExitCode {
     let cli = Cli::parse();
-    let env = Env::real();
-    let outcome = match cli.command {
-        Command::Serve(flags) => commands::serve::run(&env, flags),
-        Command::Dev(flags) => commands::dev::run(&env, *flags),
-        Command::Bench(flags) => commands::bench::run(&env, &flags),
-        Command::Get(flags) => commands::document::get(&env, &flags),
-        Command::Set(flags) => commands::document::set(&env, &flags),
-        Command::Delete(flags) => commands::document::delete(&env, &flags),
-        Command::SetParam(flags) => commands::set_param::run(&env, &flags),
-        Command::Stats(flags) => commands::stats::run(&env, &flags),
-        Command::Check(flags) => commands::check::run(&env, &flags),
-        Command::Compact(flags) => commands::compact::run(&env, &flags),
-        Command::Dump(flags) => commands::dump::run(&env, &flags),
-        Command::Import(flags) => commands::import::run(&env, &flags),
-        Command::Replicate(flags) => commands::replicate::replicate(&env, &flags),
-        Command::Cluster(flags) => commands::cluster::run(&env, &flags),
-        Command::MoveVbuckets(flags) => commands::replicate::move_vbuckets(&env, &flags),
-        Command::DcpTail(flags) => commands::dcp_tail::run(&env, &flags),
-        Command::Drain(flags) => commands::drain::run(&env, &flags),
-    };
-    match outcome {
+    match dispatch(&Env::real(), cli.command) {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::NotFound) => ExitCode::from(NOT_FOUND),
         Ok(Outcome::Faults) => ExitCode::from(FAULTS),
@@ -203,6 +183,28 @@ pub fn run() -> ExitCode {
             eprintln!("stave: {}", explain(&error));
             ExitCode::from(if is_wrong_arguments(&error) { WRONG_ARGUMENTS } else { FAILED })
         }
+    }
+}
+
+fn dispatch(env: &Env, command: Command) -> anyhow::Result<Outcome> {
+    match command {
+        Command::Serve(flags) => commands::serve::run(env, flags),
+        Command::Dev(flags) => commands::dev::run(env, *flags),
+        Command::Bench(flags) => commands::bench::run(env, &flags),
+        Command::Get(flags) => commands::document::get(env, &flags),
+        Command::Set(flags) => commands::document::set(env, &flags),
+        Command::Delete(flags) => commands::document::delete(env, &flags),
+        Command::SetParam(flags) => commands::set_param::run(env, &flags),
+        Command::Stats(flags) => commands::stats::run(env, &flags),
+        Command::Check(flags) => commands::check::run(env, &flags),
+        Command::Compact(flags) => commands::compact::run(env, &flags),
+        Command::Dump(flags) => commands::dump::run(env, &flags),
+        Command::Import(flags) => commands::import::run(env, &flags),
+        Command::Replicate(flags) => commands::replicate::replicate(env, &flags),
+        Command::Cluster(flags) => commands::cluster::run(env, &flags),
+        Command::MoveVbuckets(flags) => commands::replicate::move_vbuckets(env, &flags),
+        Command::DcpTail(flags) => commands::dcp_tail::run(env, &flags),
+        Command::Drain(flags) => commands::drain::run(env, &flags),
     }
 }
 
@@ -226,6 +228,9 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let io = error.downcast_ref::<std::io::Error>();
     io.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }
+
+#[cfg(test)]
+mod every_command;
 
 #[cfg(test)]
 mod tests {

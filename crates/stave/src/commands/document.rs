@@ -5,10 +5,13 @@ use std::io::{IsTerminal, Read, Write};
 use anyhow::{Context, bail};
 use base::env::Env;
 use base::limits::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use clap::Args;
+use serde_json::{Value, json};
 
 use crate::cli::{Outcome, ServerFlags};
-use crate::client::{Cluster, Dialect, Stored};
+use crate::client::{Cluster, Dialect, Document, Stored};
 
 /// Print a document.
 #[derive(Clone, Debug, Args)]
@@ -16,6 +19,7 @@ use crate::client::{Cluster, Dialect, Stored};
   stave get user::42
   stave get user::42 --meta
   stave get order::7 --collection shop.orders
+  stave get user::42 --json | jq .value
   stave get user::42 --addr 10.0.0.2 --timeout 2s
 
 In a cluster any of its nodes may be named: the document is read where it is, also while vBuckets move.")]
@@ -36,6 +40,7 @@ pub struct GetFlags {
   stave set user::42 '{\"name\":\"Ada\"}' --json-check
   stave set picture::7 - < picture.png
   stave set session::1 token --expiry 3600
+  stave set session::1 token --json | jq -r .cas
   stave set order::7 '{}' --collection shop.orders
 
 In a cluster any of its nodes may be named: the document is written where it belongs, also while vBuckets move.")]
@@ -57,8 +62,9 @@ pub struct SetFlags {
 
 /// Delete a document.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = "Example:
+#[command(after_help = "Examples:
   stave delete user::42
+  stave delete user::42 --json | jq .deleted
 
 In a cluster any of its nodes may be named.")]
 pub struct DeleteFlags {
@@ -77,6 +83,9 @@ struct Place {
     /// The collection, like `scope.collection`, or its hexadecimal number like 0x8
     #[arg(long, value_name = "NAME", default_value = "_default._default")]
     collection: String,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
 }
 
 impl Place {
@@ -97,7 +106,11 @@ fn parse_key(text: &str) -> Result<String, String> {
     }
 }
 
-fn not_found(key: &str) -> Outcome {
+/// Says that a document does not exist; as JSON, `done` is what was not done with it.
+fn not_found(key: &str, done: Option<&str>) -> Outcome {
+    if let Some(done) = done {
+        println!("{}", json!({ "key": key, done: false }));
+    }
     eprintln!("stave: there is no document `{key}`");
     Outcome::NotFound
 }
@@ -105,8 +118,12 @@ fn not_found(key: &str) -> Outcome {
 /// Runs `stave get`.
 pub fn get(env: &Env, flags: &GetFlags) -> anyhow::Result<Outcome> {
     let Some(document) = flags.place.open(env)?.get(flags.key.as_bytes())? else {
-        return Ok(not_found(&flags.key));
+        return Ok(not_found(&flags.key, flags.place.json.then_some("found")));
     };
+    if flags.place.json {
+        println!("{}", as_json(&flags.key, &document));
+        return Ok(Outcome::Done);
+    }
     if flags.meta {
         eprintln!(
             "CAS {}, flags 0x{:08x}, datatype 0x{:02x}",
@@ -134,17 +151,50 @@ pub fn set(env: &Env, flags: &SetFlags) -> anyhow::Result<Outcome> {
             .context("the value is not JSON; mend it, or leave --json-check out")?;
     }
     let stored = flags.place.open(env)?.set(flags.key.as_bytes(), &value, flags.expiry)?;
-    println!("stored, {}", describe(&stored));
+    say("stored", &flags.key, &stored, flags.place.json);
     Ok(Outcome::Done)
 }
 
 /// Runs `stave delete`.
 pub fn delete(env: &Env, flags: &DeleteFlags) -> anyhow::Result<Outcome> {
     match flags.place.open(env)?.delete(flags.key.as_bytes())? {
-        Some(stored) => println!("deleted, {}", describe(&stored)),
-        None => return Ok(not_found(&flags.key)),
+        Some(stored) => say("deleted", &flags.key, &stored, flags.place.json),
+        None => return Ok(not_found(&flags.key, flags.place.json.then_some("deleted"))),
     }
     Ok(Outcome::Done)
+}
+
+/// A document as one object: JSON as `value`, text as a string there, anything else as `value_base64`. Numbers that
+/// not every reader of JSON holds exactly are text.
+fn as_json(key: &str, document: &Document) -> Value {
+    let mut fields = json!({
+        "key": key,
+        "found": true,
+        "cas": document.cas.0.to_string(),
+        "flags": document.flags,
+        "datatype": document.datatype,
+    });
+    match (serde_json::from_slice::<Value>(&document.value), str::from_utf8(&document.value)) {
+        (Ok(value), _) => fields["value"] = value,
+        (_, Ok(text)) => fields["value"] = text.into(),
+        _ => fields["value_base64"] = BASE64.encode(&document.value).into(),
+    }
+    fields
+}
+
+/// Says what became of a change.
+fn say(done: &str, key: &str, stored: &Stored, as_json: bool) {
+    if !as_json {
+        println!("{done}, {}", describe(stored));
+        return;
+    }
+    let mut fields =
+        json!({ "key": key, done: true, "cas": stored.cas.0.to_string(), "vbucket": stored.vbucket.0 });
+    if let Some(token) = stored.token {
+        fields["seqno"] = token.seqno.0.into();
+        fields["vbucket_uuid"] = format!("{:016x}", token.uuid.0).into();
+    }
+    println!("{fields}");
 }
 
 fn describe(stored: &Stored) -> String {
@@ -158,4 +208,26 @@ fn read_stdin() -> anyhow::Result<Vec<u8>> {
     let limit = MAX_VALUE_BYTES as u64 + 1;
     std::io::stdin().lock().take(limit).read_to_end(&mut value).context("cannot read standard input")?;
     Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use base::Cas;
+
+    use super::*;
+
+    #[test]
+    fn a_document_is_one_object() {
+        let document =
+            |value: &[u8]| Document { value: value.to_vec(), cas: Cas(u64::MAX), flags: 1, datatype: 0 };
+        let json = as_json("k", &document(b"{\"a\":1}"));
+        assert_eq!(
+            (&json["key"], &json["found"], &json["value"]["a"]),
+            (&"k".into(), &true.into(), &1.into())
+        );
+        assert_eq!(json["cas"], "18446744073709551615");
+        assert_eq!(as_json("k", &document(b"plain text"))["value"], "plain text");
+        let binary = as_json("k", &document(b"\xff"));
+        assert_eq!((&binary["value_base64"], binary.get("value")), (&"/w==".into(), None));
+    }
 }
