@@ -6,6 +6,7 @@
 
 pub mod agent;
 pub mod command;
+pub mod damage;
 pub mod fence;
 pub mod keys;
 pub mod leader;
@@ -20,6 +21,7 @@ pub mod view;
 
 pub use agent::{Agent, Want};
 pub use command::{Command, Refused};
+pub use damage::Damaged;
 pub use fence::{Fence, Pass};
 pub use leader::{Leader, LeaderConfig, Standing};
 pub use life::Life;

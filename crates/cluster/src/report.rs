@@ -6,6 +6,7 @@ use base::VbState;
 use base::planted::{self, Bug};
 use serde::{Deserialize, Serialize};
 
+use crate::damage::Damaged;
 use crate::keys;
 use crate::state::{Address, Limits};
 
@@ -126,6 +127,9 @@ pub struct Report {
     pub vbuckets: BTreeMap<String, BTreeMap<u16, VbReport>>,
     /// Copies that a node without a share in the buckets has kept, by bucket.
     pub kept: BTreeMap<String, Vec<u16>>,
+    /// Copies whose files cannot be believed, by bucket. Versions before this field do not look at it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub damaged: BTreeMap<String, Damaged>,
     /// The newest revision that each bucket is as of which something was read from an entry of its own.
     #[serde(skip)]
     pub own: BTreeMap<String, u64>,
@@ -153,9 +157,15 @@ impl Report {
         if is_single {
             return BTreeMap::from([(keys::report(uuid), json(self))]);
         }
-        let whole = Report { vbuckets: BTreeMap::new(), kept: BTreeMap::new(), ..self.clone() };
+        let whole = Report {
+            vbuckets: BTreeMap::new(),
+            kept: BTreeMap::new(),
+            damaged: BTreeMap::new(),
+            ..self.clone()
+        };
         let mut entries = BTreeMap::from([(keys::report(uuid), json(&whole))]);
-        let names: BTreeSet<&String> = self.vbuckets.keys().chain(self.kept.keys()).collect();
+        let names: BTreeSet<&String> =
+            self.vbuckets.keys().chain(self.kept.keys()).chain(self.damaged.keys()).collect();
         for name in names {
             let only = |of: Option<&BTreeMap<u16, VbReport>>| {
                 of.map(|of| (name.clone(), of.clone())).into_iter().collect()
@@ -165,6 +175,7 @@ impl Report {
                 applied: self.applied_of(name),
                 vbuckets: only(self.vbuckets.get(name)),
                 kept: self.kept.get(name).map(|kept| (name.clone(), kept.clone())).into_iter().collect(),
+                damaged: self.damaged.get(name).map(|of| (name.clone(), of.clone())).into_iter().collect(),
                 ..Report::default()
             };
             entries.insert(keys::bucket_report(uuid, name), json(&own));
@@ -178,6 +189,14 @@ impl Report {
             self.own.insert(bucket.to_owned(), own.applied);
             self.vbuckets.extend(own.vbuckets);
             self.kept.extend(own.kept);
+            self.damaged.extend(own.damaged);
+        }
+    }
+
+    /// Notes what of a bucket is damaged, if anything is.
+    pub fn note_damaged(&mut self, bucket: &str, damaged: Damaged) {
+        if !damaged.is_empty() {
+            self.damaged.insert(bucket.to_owned(), damaged);
         }
     }
 

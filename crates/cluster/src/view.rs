@@ -77,6 +77,12 @@ impl View {
         is_gone || self.bucket_since(id, bucket, revision).is_some()
     }
 
+    /// Whether a node says that its copy of a vBucket is damaged.
+    pub fn is_damaged(&self, id: NodeId, bucket: &str, vb: u16) -> bool {
+        let damaged = self.report(id).and_then(|report| report.damaged.get(bucket));
+        damaged.is_some_and(|damaged| damaged.contains(vb))
+    }
+
     /// What a node can hold: as it says itself, or as it said last if it does not answer.
     pub fn limits(&self, id: NodeId) -> Option<Limits> {
         let node = self.state.nodes.get(&id)?;

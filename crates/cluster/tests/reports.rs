@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use base::VbState;
 use cluster::store::{Commit, Put};
-use cluster::{MemoryStore, NodeId, Report, Store, VbReport, View};
+use cluster::{Damaged, MemoryStore, NodeId, Report, Store, VbReport, View};
 use support::{BUCKET, three};
 
 const COPY: VbReport =
@@ -86,4 +86,29 @@ fn what_another_life_said_of_a_bucket_is_not_believed() {
     put(&store, &entries(&report(7, &[]), false));
     let seen = view(&store);
     assert!(seen.bucket_since(NodeId(1), BUCKET, 7).is_some_and(|report| report.of(BUCKET, 0).is_none()));
+}
+
+#[test]
+fn damaged_copies_are_reported_with_their_bucket() {
+    for is_single in [true, false] {
+        let store = store();
+        let mut whole = report(7, &[]);
+        whole.note_damaged(BUCKET, Damaged::of([0]));
+        whole.note_damaged("other", Damaged::down());
+        whole.note_damaged("sound", Damaged::default());
+        let puts = entries(&whole, is_single);
+        assert_eq!(puts.len(), if is_single { 1 } else { 3 });
+        put(&store, &puts);
+        let view = view(&store);
+        assert!(view.is_damaged(NodeId(1), BUCKET, 0) && !view.is_damaged(NodeId(1), BUCKET, 1));
+        assert!(view.is_damaged(NodeId(1), "other", 1023) && !view.is_damaged(NodeId(1), "sound", 0));
+        assert!(!view.is_damaged(NodeId(2), BUCKET, 0), "another node's copy");
+        let wrongs = cluster::damage::wrongs(&view);
+        assert_eq!(wrongs.len(), 1, "the cluster has one bucket: {wrongs:?}");
+        assert_eq!(
+            (wrongs[0].damaged.as_slice(), wrongs[0].lost.len()),
+            (&[0][..], 0),
+            "two more have a copy"
+        );
+    }
 }

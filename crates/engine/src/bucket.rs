@@ -171,9 +171,18 @@ pub struct Bucket {
     /// Held while a batch is written, so that no vBucket is deleted under it. Taken before any vBucket's lock.
     pub(crate) flushing: Mutex<FlushSpace>,
     /// vBuckets that are dead because what is stored of them cannot be read, and why.
-    pub(crate) unreadable: Mutex<BTreeMap<VbId, String>>,
+    pub(crate) unreadable: Mutex<BTreeMap<VbId, Unreadable>>,
     /// vBuckets that were found after a crash: their histories begin anew, and that is not on disk before they are saved.
     pub(crate) crashed: Mutex<BTreeSet<VbId>>,
+}
+
+/// Why what is stored of a vBucket cannot be read.
+#[derive(Clone, Debug)]
+pub(crate) struct Unreadable {
+    /// In words.
+    pub(crate) reason: String,
+    /// Whether the files cannot be believed, whatever the disk does later.
+    pub(crate) is_damage: bool,
 }
 
 impl Bucket {
@@ -266,19 +275,19 @@ impl Bucket {
 
     /// vBuckets that are dead because what is stored of them cannot be read, and why.
     pub fn unreadable(&self) -> Vec<(VbId, String)> {
-        let all = self.unreadable.lock().clone();
-        // Another copy may have taken its place.
-        let is_dead = |vb: VbId| {
-            let shard = self.hold(vb, Holder::Stats);
-            shard.exists && shard.vb.state() == VbState::Dead
-        };
-        all.into_iter().filter(|(vb, _)| is_dead(*vb)).collect()
+        self.unreadable.lock().iter().map(|(vb, of)| (*vb, of.reason.clone())).collect()
+    }
+
+    /// Those of them whose files cannot be believed, whatever the disk does later.
+    pub fn damaged(&self) -> Vec<VbId> {
+        self.unreadable.lock().iter().filter(|(_, of)| of.is_damage).map(|(vb, _)| *vb).collect()
     }
 
     /// Notes that a vBucket is dead because what is stored of it cannot be read.
-    pub(crate) fn note_dead(&self, vb: VbId, failure: &impl std::fmt::Display) {
-        tracing::error!(bucket = self.name(), %vb, %failure, "the vBucket is not served");
-        self.unreadable.lock().insert(vb, failure.to_string());
+    pub(crate) fn note_dead(&self, vb: VbId, failure: &kvstore::Failure) {
+        let (reason, is_damage) = (failure.to_string(), failure.is_damage());
+        tracing::error!(bucket = self.name(), %vb, %failure, is_damage, "the vBucket is not served");
+        self.unreadable.lock().insert(vb, Unreadable { reason, is_damage });
     }
 
     /// Looks at all vBuckets one after the other.
@@ -356,6 +365,9 @@ impl Bucket {
         let (existed, had_role) = (shard.exists, shard.had_role);
         shard.exists = true;
         shard.had_role |= state != VbState::Dead;
+        if state != VbState::Dead {
+            self.unreadable.lock().remove(&shard.vb.id());
+        }
         if !existed || !had_role {
             shard.vb.begin_in(state, topology);
         } else {
@@ -446,6 +458,7 @@ impl Bucket {
             self.queue_flush(&mut shard);
             old
         };
+        self.unreadable.lock().remove(&vb);
         self.waiters.forget(vb);
         self.parked.forget(vb);
         self.warmup.forget(vb);

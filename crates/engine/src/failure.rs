@@ -31,6 +31,15 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// Whether what is on disk cannot be believed, whatever the disk does later.
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Failure::SmallFile(error) => error.is_damage(),
+            Failure::Store(failure) => failure.is_damage(),
+            Failure::Io { .. } | Failure::NotFlushed { .. } => false,
+        }
+    }
+
     pub(crate) fn io(operation: &'static str, path: &Path, source: io::Error) -> Failure {
         Failure::Io { operation, path: path.to_owned(), source }
     }

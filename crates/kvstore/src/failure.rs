@@ -131,6 +131,32 @@ impl Failure {
         }
     }
 
+    /// Whether what is on disk cannot be believed, whatever the disk does later: a file is not what its format or a
+    /// record demands, or is not there. A disk that refuses, or has no room, is no damage.
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Failure::File { source, .. } => match source {
+                couchstore::Failure::Io { source, .. } => source.kind() == io::ErrorKind::NotFound,
+                couchstore::Failure::Damaged { .. } | couchstore::Failure::NoHeader { .. } => true,
+                couchstore::Failure::UnsupportedVersion { .. }
+                | couchstore::Failure::Encrypted { .. }
+                | couchstore::Failure::Poisoned { .. } => false,
+            },
+            Failure::Record { .. }
+            | Failure::State { .. }
+            | Failure::Journal { .. }
+            | Failure::Mismatch { .. }
+            | Failure::Catalog { .. } => true,
+            Failure::Disk { .. }
+            | Failure::Shared { .. }
+            | Failure::NoVbucket { .. }
+            | Failure::SeqnosOnly { .. }
+            | Failure::TooManyReaders { .. }
+            | Failure::CompactionRuns { .. }
+            | Failure::CompactionEnded { .. } => false,
+        }
+    }
+
     /// Whether a file is at fault that others do not depend on.
     pub(crate) fn is_of_one_file(&self) -> bool {
         let names_one = matches!(

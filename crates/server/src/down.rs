@@ -18,6 +18,8 @@ const FILE: &str = "bucket.json";
 pub struct Down {
     /// Why, and what to do about it.
     pub reason: String,
+    /// Whether what is on disk cannot be believed, whatever the disk does later.
+    pub is_damage: bool,
     /// What its quota takes from the node's, in bytes; 0 if that is not known.
     pub quota_bytes: u64,
 }
@@ -67,7 +69,7 @@ pub(crate) fn look_in(env: &Env, buckets: &Path, names: Vec<String>) -> (Vec<Buc
             "the list of buckets is damaged, and {why}: put buckets.json back from a backup, or name the bucket in the \
              configuration"
         );
-        down.insert(name, Down { reason, quota_bytes: 0 });
+        down.insert(name, Down { reason, is_damage: false, quota_bytes: 0 });
     }
     (specs, down)
 }

@@ -109,7 +109,8 @@ impl Down {
     /// A bucket that failed.
     pub(crate) fn of(spec: &BucketSpec, error: &HostFailure) -> Down {
         tracing::error!(bucket = spec.name, %error, "the bucket is down");
-        Down { reason: error.to_string(), quota_bytes: spec.quota_bytes }
+        let is_damage = matches!(error, HostFailure::Bucket { source, .. } if source.is_damage());
+        Down { reason: error.to_string(), is_damage, quota_bytes: spec.quota_bytes }
     }
 }
 

@@ -151,6 +151,11 @@ impl Node {
         self.down.read().get(name).map(|down| down.reason.clone())
     }
 
+    /// Whether a bucket is down because what is on disk of it cannot be believed.
+    pub(crate) fn is_damaged(&self, name: &str) -> bool {
+        self.down.read().get(name).is_some_and(|down| down.is_damage)
+    }
+
     /// A bucket that was down is deleted.
     pub(crate) fn forget_down(&self, name: &str) {
         self.down.write().remove(name);

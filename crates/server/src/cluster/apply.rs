@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ::cluster::membership::{self, Fate};
 use ::cluster::state::Chain;
-use ::cluster::{Agent, Following, Given, NodeId, Seat, State, VbReport, View, take_seats};
+use ::cluster::{Agent, Damaged, Following, Given, NodeId, Seat, State, VbReport, View, take_seats};
 use base::{VbId, VbState};
 use dcp::Mode;
 use engine::Bucket;
@@ -231,6 +231,15 @@ impl Cluster {
             return Ok(());
         }
         bucket.set_manifest(new).map_err(|refusal| failed(refusal.to_string()))
+    }
+
+    /// Which copies of a bucket this node says are damaged.
+    pub(super) fn damaged(&self, name: &str) -> Damaged {
+        match self.node.bucket(name) {
+            Some(bucket) => Damaged::of(bucket.damaged().into_iter().map(|vb| vb.0)),
+            None if self.node.is_damaged(name) => Damaged::down(),
+            None => Damaged::default(),
+        }
     }
 
     /// What this node reports of a vBucket.

@@ -395,7 +395,8 @@ impl Cluster {
         };
         let Some(agent) = Agent::new(&view.state, &self.uuid, incarnation) else { return Ok(false) };
         let applied = self.seen.lock().applied.clone();
-        let report = agent.report(&view.state, &applied, |name, vb| self.report_of(name, vb));
+        let mut report = agent.report(&view.state, &applied, |name, vb| self.report_of(name, vb));
+        view.state.buckets.keys().for_each(|name| report.note_damaged(name, self.damaged(name)));
         let is_busy = !report.vbuckets.is_empty();
         if lease.is_some() {
             // What the store has may also be an older one that came late.

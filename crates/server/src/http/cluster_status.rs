@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ::cluster::damage::{self, Wrong};
 use ::cluster::state::{AutoFailover, Outcome, Purpose, State as Document, present};
 use ::cluster::{Command, NodeId, Status, View, command};
 use axum::Json;
@@ -13,6 +14,9 @@ use serde_json::{Value, json};
 use super::Shared;
 use super::cluster_order::otp_name;
 use crate::cluster::Cluster;
+
+/// This many vBuckets are named in one note.
+const NAMED: usize = 8;
 
 /// The cluster that the node belongs to, and what it has read of it.
 pub(super) fn view_of(shared: &Shared) -> Option<(Arc<Cluster>, Arc<View>)> {
@@ -117,6 +121,35 @@ fn of_absent(view: &View, id: NodeId) -> String {
     }
 }
 
+/// What is told of damaged copies.
+fn of_damage(wrong: &Wrong) -> Vec<String> {
+    let Wrong { bucket, node, down, damaged, lost } = wrong;
+    let what = if *down { "the bucket is down".to_owned() } else { copies(damaged) };
+    let mut notes = vec![format!("damage on {node}, bucket {bucket}: {what}; the log of that node says why")];
+    if !lost.is_empty() {
+        notes.push(format!(
+            "bucket {bucket}: nothing serves {}, and no other node has a copy: put the files of {node} back from a backup \
+             and start it again, or give up what they held (stave cluster failover {node} --unsafe)",
+            list(lost)
+        ));
+    }
+    notes
+}
+
+fn copies(vbuckets: &[u16]) -> String {
+    let (are, copies) = if vbuckets.len() == 1 { ("is", "the copy") } else { ("are", "the copies") };
+    format!("{copies} of {} {are} damaged", list(vbuckets))
+}
+
+/// vBuckets in words: the first of them, and how many more.
+fn list(vbuckets: &[u16]) -> String {
+    let first: Vec<String> = vbuckets.iter().take(NAMED).map(u16::to_string).collect();
+    let more = vbuckets.len() - first.len();
+    let word = if vbuckets.len() == 1 { "vBucket" } else { "vBuckets" };
+    let and_more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    format!("{word} {}{and_more}", first.join(", "))
+}
+
 /// No rebalance helps against this.
 fn too_few_nodes(bucket: &str, replicas: u8, active: usize) -> String {
     let plural = if replicas == 1 { "" } else { "s" };
@@ -166,6 +199,7 @@ fn notes(view: &View) -> Vec<String> {
             notes.push(format!("all documents of bucket {name} are being removed"));
         }
     }
+    notes.extend(damage::wrongs(view).iter().flat_map(of_damage));
     for (uuid, member) in &view.members {
         if state.node_of(uuid).is_none() {
             let address = member.address.http();
@@ -201,6 +235,7 @@ pub(super) async fn show(State(shared): State<Shared>) -> Response {
     let now_ns = shared.node.env().clock.monotonic_ns();
     Json(json!({
         "this": this, "alive": alive, "progress": progress(&view.state), "state": view.state, "notes": notes,
+        "damage": damage::wrongs(&view),
         "serves": shared.node.fence().may_serve(now_ns), "isStale": lost.is_some(),
     }))
     .into_response()
@@ -253,6 +288,22 @@ mod tests {
         assert_eq!(notes(&view(&["a", "b"])), Vec::<String>::new());
         let told = notes(&view(&["a"]));
         assert!(told.len() == 1 && told[0].starts_with("n_2 is down"), "{told:?}");
+    }
+
+    #[test]
+    fn damaged_copies_are_told_of() {
+        let mut view = view(&["a", "b"]);
+        let report = view.reports.get_mut("a").expect("it reports");
+        report.note_damaged("default", ::cluster::Damaged::of([1, 2]));
+        let told = notes(&view);
+        assert!(
+            told[0].starts_with("damage on n_1, bucket default: the copies of vBuckets 1, 2 are"),
+            "{told:?}"
+        );
+        assert_eq!(told.len(), 1, "n_2 has copies: {told:?}");
+        view.members.remove("b");
+        let told = notes(&view);
+        assert!(told.iter().any(|note| note.contains("no other node has a copy")), "{told:?}");
     }
 
     #[test]

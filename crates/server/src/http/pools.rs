@@ -1,5 +1,6 @@
 //! The tree under `/pools`: the cluster and its maps, with the fields without which some client gives up.
 
+use ::cluster::damage::{self, Wrong};
 use axum::Json;
 use axum::extract::{Extension, Path, State};
 use axum::http::HeaderMap;
@@ -83,6 +84,8 @@ pub(super) async fn document(shared: &Shared, user: &User, headers: &HeaderMap) 
     let down = down.iter().filter(|(name, _)| user.may_select(name));
     let down: Vec<Value> =
         down.map(|(name, down)| json!({ "bucketName": name, "reason": down.reason })).collect();
+    let damage: Vec<Wrong> = view_of(shared).map_or_else(Vec::new, |(_, view)| damage::wrongs(&view));
+    let damage: Vec<&Wrong> = damage.iter().filter(|wrong| user.may_select(&wrong.bucket)).collect();
     let is_moving = view_of(shared).is_some_and(|(_, view)| view.state.rebalance.is_some());
     json!({
         "name": "default",
@@ -92,6 +95,7 @@ pub(super) async fn document(shared: &Shared, user: &User, headers: &HeaderMap) 
         "rebalanceProgressUri": "/pools/default/rebalanceProgress",
         "bucketNames": names,
         "bucketsDown": down,
+        "damagedCopies": damage,
         "buckets": { "uri": "/pools/default/buckets", "terseBucketsBase": "/pools/default/b/" },
         "maxBucketCount": MOST_BUCKETS,
         "memoryQuota": quota_bytes >> 20,

@@ -184,6 +184,11 @@ fn put_node(node: &Node, page: &mut Page<'_>) -> fmt::Result {
     for bucket in node.down_buckets().keys() {
         page.sample("stave_bucket_down", &[("bucket", bucket)], 1)?;
     }
+    let help = "vBuckets whose files on this node cannot be believed; stave cluster status names them.";
+    page.head("stave_damaged_vbuckets", Gauge, help)?;
+    for (spec, bucket) in node.buckets() {
+        page.sample("stave_damaged_vbuckets", &[("bucket", &spec.name)], bucket.damaged().len())?;
+    }
     let help = "Whether the node belongs to a cluster, as far as it knows.";
     page.one("stave_cluster_member", Gauge, help, u8::from(serving::is_member(node)))?;
     page.one("stave_worker_threads", Gauge, "Threads that serve clients.", node.threads())?;
