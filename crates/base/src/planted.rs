@@ -203,6 +203,15 @@ bugs! {
     OlderStateFollowed,
     /// A node drops a bucket of which the state says nothing.
     AbsentMeansDeleted,
+    // Damage.
+    /// A replica that says that its copy is damaged stays in its chain.
+    DamagedStillCounts,
+    /// A damaged copy counts in a choice like one that is not there.
+    DamagedMeansEmpty,
+    /// A node takes a damaged vBucket, of which nothing is in memory, for one that is to begin empty.
+    DamagedBeginsEmpty,
+    /// A node sets damaged files aside whether or not another node has the vBucket.
+    LastCopySetAside,
 }
 
 /// Whether this mistake is to be made here.

@@ -134,6 +134,31 @@ impl Agent {
         }
     }
 
+    /// Whether the damaged files of a vBucket may be set aside: nothing is decided about the vBucket now, nothing counts on
+    /// this node's copy, and the active copy is alive on another node. Or somebody has given up what the vBucket held.
+    pub fn may_part_with(&self, bucket: &Bucket, vb: u16, is_live_elsewhere: bool) -> bool {
+        if planted::is(Bug::LastCopySetAside) {
+            return true;
+        }
+        let me = Some(self.id);
+        let is_taker = bucket.target_of(vb).is_some_and(|target| target.first() == Some(&me));
+        let is_decided = match bucket.steps.get(&vb) {
+            Some(Step::Choose { .. }) => false,
+            Some(Step::TakeOver { .. }) => !is_taker,
+            _ => true,
+        };
+        let is_needed = !is_decided || bucket.flushing.is_some() || bucket.chain(vb).contains(&me);
+        self.may_serve() && !is_needed && (is_live_elsewhere || bucket.active(vb).is_none())
+    }
+
+    /// Whether all of a bucket's damaged files may be set aside at once.
+    pub fn may_part_with_all(&self, bucket: &Bucket, is_live: impl Fn(u16, NodeId) -> bool) -> bool {
+        bucket.vbuckets().all(|vb| {
+            let other = bucket.active(vb).filter(|id| *id != self.id);
+            self.may_part_with(bucket, vb, other.is_some_and(|id| is_live(vb, id)))
+        })
+    }
+
     /// What all vBuckets of a bucket shall be.
     pub fn wants(&self, bucket: &Bucket, is: impl Fn(u16) -> Option<VbState>) -> BTreeMap<u16, Want> {
         bucket.vbuckets().map(|vb| (vb, self.want(bucket, vb, is(vb)))).collect()

@@ -1,6 +1,7 @@
 //! What administrators and nodes may ask of the cluster: each is a change of the document, which anybody may write.
 
 mod buckets;
+mod damage;
 mod failover;
 mod limits;
 mod rebalance;
@@ -100,6 +101,12 @@ pub enum Command {
         /// Which.
         name: String,
     },
+    /// What the damaged copies of a bucket held is given up where no other copy surely has all of it: the best other copy
+    /// becomes active, or none if there is none. Durable writes may be lost.
+    GiveUpDamaged {
+        /// Which bucket.
+        name: String,
+    },
     /// When nodes are failed over without anybody asking; how many there were stays.
     SetAutoFailover(AutoFailover),
 }
@@ -176,6 +183,9 @@ pub enum Refused {
         /// The node's number.
         has: u16,
     },
+    /// No vBucket of the bucket waits for damaged copies.
+    #[error("no vBucket of bucket {0} waits for a damaged copy")]
+    NothingToGiveUp(String),
     /// The node still drops the copies that it had.
     #[error("{0} still drops its copies")]
     Dropping(NodeId),
@@ -197,6 +207,7 @@ pub fn apply(view: &View, command: &Command) -> Result<State, Refused> {
         Command::Rebalance { eject } => rebalance::begin(view, eject)?,
         Command::CancelRebalance => rebalance::cancel(&view.state)?,
         Command::Eject { node } => eject(&view.state, *node)?,
+        Command::GiveUpDamaged { name } => damage::give_up(view, name)?,
         Command::SetAutoFailover(settings) => {
             let mut state = view.state.next();
             state.auto_failover = AutoFailover { count: state.auto_failover.count, ..*settings };

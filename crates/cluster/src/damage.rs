@@ -13,6 +13,9 @@ pub struct Damaged {
     /// The vBuckets whose copies are damaged, as ranges, both ends included: at most 512 of them for 1,024 vBuckets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     ranges: Vec<(u16, u16)>,
+    /// The vBuckets whose copies cannot be read now because the disk refuses, which may be over later.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    refused: Vec<(u16, u16)>,
     /// The bucket as a whole is down because something that all of its vBuckets need is damaged.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_down: bool,
@@ -21,30 +24,48 @@ pub struct Damaged {
 impl Damaged {
     /// These vBuckets.
     pub fn of(vbuckets: impl IntoIterator<Item = u16>) -> Damaged {
-        let mut ranges: Vec<(u16, u16)> = Vec::new();
-        for vb in vbuckets.into_iter().collect::<BTreeSet<u16>>() {
-            match ranges.last_mut() {
-                Some((_, last)) if last.checked_add(1) == Some(vb) => *last = vb,
-                _ => ranges.push((vb, vb)),
-            }
-        }
-        Damaged { ranges, is_down: false }
+        Damaged { ranges: ranges(vbuckets), ..Damaged::default() }
+    }
+
+    /// The same, and these that the disk refuses to read now.
+    pub fn and_refused(self, vbuckets: impl IntoIterator<Item = u16>) -> Damaged {
+        Damaged { refused: ranges(vbuckets), ..self }
     }
 
     /// The whole bucket.
     pub fn down() -> Damaged {
-        Damaged { ranges: Vec::new(), is_down: true }
+        Damaged { is_down: true, ..Damaged::default() }
     }
 
     /// Whether there is nothing.
     pub fn is_empty(&self) -> bool {
-        self.ranges.is_empty() && !self.is_down
+        self.ranges.is_empty() && self.refused.is_empty() && !self.is_down
     }
 
     /// Whether a vBucket's copy is damaged.
     pub fn contains(&self, vb: u16) -> bool {
-        self.is_down || self.ranges.iter().any(|(first, last)| (*first..=*last).contains(&vb))
+        self.is_down || is_in(&self.ranges, vb)
     }
+
+    /// Whether a vBucket's copy cannot be read now, whatever the reason.
+    pub fn is_unusable(&self, vb: u16) -> bool {
+        self.contains(vb) || is_in(&self.refused, vb)
+    }
+}
+
+fn ranges(vbuckets: impl IntoIterator<Item = u16>) -> Vec<(u16, u16)> {
+    let mut ranges: Vec<(u16, u16)> = Vec::new();
+    for vb in vbuckets.into_iter().collect::<BTreeSet<u16>>() {
+        match ranges.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(vb) => *last = vb,
+            _ => ranges.push((vb, vb)),
+        }
+    }
+    ranges
+}
+
+fn is_in(ranges: &[(u16, u16)], vb: u16) -> bool {
+    ranges.iter().any(|(first, last)| (*first..=*last).contains(&vb))
 }
 
 /// What is wrong with a bucket's copies on one node.
@@ -70,6 +91,9 @@ pub fn wrongs(view: &View) -> Vec<Wrong> {
             let Some(damaged) = view.report(*id).and_then(|report| report.damaged.get(name)) else {
                 continue;
             };
+            if !damaged.is_down && damaged.ranges.is_empty() {
+                continue;
+            }
             let vbuckets: Vec<u16> = bucket.vbuckets().filter(|vb| damaged.contains(*vb)).collect();
             let is_lost = |vb: &&u16| {
                 let is_open = matches!(bucket.steps.get(vb), Some(Step::Choose { .. }));
@@ -85,7 +109,7 @@ pub fn wrongs(view: &View) -> Vec<Wrong> {
 
 /// Whether some living node of a vBucket's chain has a copy that is not damaged.
 fn has_other(view: &View, name: &str, bucket: &Bucket, vb: u16) -> bool {
-    present(bucket.chain(vb)).any(|id| view.alive(id).is_some() && !view.is_damaged(id, name, vb))
+    present(bucket.chain(vb)).any(|id| view.alive(id).is_some() && !view.is_unusable(id, name, vb))
 }
 
 #[cfg(test)]

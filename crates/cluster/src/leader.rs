@@ -5,6 +5,7 @@
 
 mod admission;
 mod choice;
+mod damage;
 mod moves;
 
 use std::collections::BTreeMap;
@@ -88,6 +89,7 @@ impl Leader {
         let next = admission::admit(view)
             .or_else(|| self.choose(view, now))
             .or_else(|| end_flushes(view))
+            .or_else(|| damage::part_with(view))
             .or_else(|| self.settle(view))
             .or_else(|| self.fail_over_automatically(view, now))
             .or_else(|| self.move_on(view, now))

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use base::VbState;
+use base::planted::{self, Bug};
 
 use crate::agent::{Agent, Want};
 use crate::state::{Bucket, Chain, NodeId};
@@ -27,6 +28,23 @@ pub trait Seat {
 
     /// A vBucket's role; nothing if it is not there, or dead and without a change.
     fn role(&self, vb: u16) -> Option<VbState>;
+    /// Whether what is stored of a vBucket cannot be read, so that nothing of it is in memory: it is not there, and does
+    /// not begin with nothing.
+    fn is_unreadable(&self, _: u16) -> bool {
+        false
+    }
+    /// Whether the files of a vBucket cannot be believed.
+    fn is_damaged(&self, _: u16) -> bool {
+        false
+    }
+    /// Whether a node is alive and does not say that its copy of a vBucket cannot be read.
+    fn is_live(&self, _vb: u16, _: NodeId) -> bool {
+        false
+    }
+    /// The files of a damaged vBucket are kept elsewhere, and the vBucket is not there any more.
+    fn set_aside(&self, _: u16) -> Result<(), Self::Error> {
+        Ok(())
+    }
     /// Chains by the names under which replicas introduce themselves.
     fn topology(&self, vb: u16, chains: &[Chain]) -> Result<Self::Topology, Self::Error>;
     /// A vBucket takes a role other than active.
@@ -69,9 +87,18 @@ pub fn take_seats<S: Seat>(
     seat: &S,
     given: &mut Given<S::Topology>,
 ) -> Result<(), S::Error> {
+    for vb in bucket.vbuckets().filter(|vb| seat.is_damaged(*vb)) {
+        let is_live_elsewhere = bucket.active(vb).is_some_and(|id| id != agent.id() && seat.is_live(vb, id));
+        if agent.may_part_with(bucket, vb, is_live_elsewhere) {
+            seat.set_aside(vb)?;
+        }
+    }
     let roles: BTreeMap<u16, Option<VbState>> = bucket.vbuckets().map(|vb| (vb, seat.role(vb))).collect();
     let role_was = |vb: u16| roles.get(&vb).copied().flatten();
-    let wants = agent.wants(bucket, role_was);
+    let mut wants = agent.wants(bucket, role_was);
+    // One that cannot be read does not begin with nothing, whatever it is to be.
+    let stays_out = |vb: u16| role_was(vb).is_none() && seat.is_unreadable(vb);
+    wants.retain(|vb, _| !stays_out(*vb) || planted::is(Bug::DamagedBeginsEmpty));
     let mut following = BTreeMap::new();
     for (vb, want) in &wants {
         let (source, takes_over) = match want {
@@ -86,6 +113,7 @@ pub fn take_seats<S: Seat>(
         following.insert(*vb, Following { source, takes_over });
     }
     seat.follow(&following)?;
+    given.0.retain(|vb, _| wants.contains_key(vb));
     for (vb, want) in &wants {
         let is = seat.role(*vb);
         if !matches!(want, Want::Active { .. }) {

@@ -83,6 +83,12 @@ impl View {
         damaged.is_some_and(|damaged| damaged.contains(vb))
     }
 
+    /// Whether a node says that it cannot read its copy of a vBucket now, whatever the reason.
+    pub fn is_unusable(&self, id: NodeId, bucket: &str, vb: u16) -> bool {
+        let damaged = self.report(id).and_then(|report| report.damaged.get(bucket));
+        damaged.is_some_and(|damaged| damaged.is_unusable(vb))
+    }
+
     /// What a node can hold: as it says itself, or as it said last if it does not answer.
     pub fn limits(&self, id: NodeId) -> Option<Limits> {
         let node = self.state.nodes.get(&id)?;

@@ -345,6 +345,11 @@ impl Bucket {
         if vb.0 >= self.vbuckets() {
             return Err(Refusal::NotMyVbucket);
         }
+        // In a cluster another node may have what cannot be read here: that does not begin with nothing.
+        let may_begin = state == VbState::Dead || !self.config.needs_topology;
+        if !may_begin && self.unreadable.lock().contains_key(&vb) {
+            return Err(Refusal::Unreadable);
+        }
         let mut shard = self.hold(vb, Holder::Roles);
         let removed = self.set_role(&mut shard, state, topology);
         let left = self.take_over_manifest(&mut shard, &self.manifest(), None);

@@ -30,7 +30,7 @@ pub(super) fn check(view: &View, id: NodeId, force: bool) -> Result<(), Refused>
 /// lost, those being alive that the view says.
 pub(crate) fn losses(state: &State, view: &View, id: NodeId) -> (usize, usize) {
     let (mut last, mut unsafe_) = (0, 0);
-    for bucket in state.buckets.values() {
+    for (name, bucket) in &state.buckets {
         for vb in bucket.vbuckets().filter(|vb| bucket.chain(*vb).contains(&Some(id))) {
             let (chain, step) = (bucket.chain(vb), bucket.steps.get(&vb));
             let is_open = matches!(step, Some(Step::Choose { .. }));
@@ -41,9 +41,11 @@ pub(crate) fn losses(state: &State, view: &View, id: NodeId) -> (usize, usize) {
             if active != Some(id) && is_led && !is_open {
                 continue;
             }
-            let live = present(chain)
-                .filter(|other| *other != id && state.is_active(*other) && view.alive(*other).is_some());
-            let live: Vec<NodeId> = live.collect();
+            let is_live = |other: &NodeId| {
+                let is_there = *other != id && state.is_active(*other) && view.alive(*other).is_some();
+                is_there && !view.is_unusable(*other, name, vb)
+            };
+            let live: Vec<NodeId> = present(chain).filter(is_live).collect();
             let sure = live.iter().filter(|other| !bucket.has_forgotten(vb, **other)).count();
             let is_needed = match step {
                 Some(Step::Choose { needs, .. }) => *needs == Some(id),
@@ -118,19 +120,5 @@ fn leave(bucket: &mut Bucket, vb: u16, id: NodeId, since: u64, force: bool) {
         bucket.steps.insert(vb, Step::Choose { since, taker: None, needs, forced: force });
         return;
     }
-    if let Some(forgot) = bucket.forgot.get_mut(&vb) {
-        forgot.remove(&id);
-    }
-    let chain = &mut bucket.map[usize::from(vb)];
-    let places = chain.len();
-    chain.retain(|place| *place != Some(id) && place.is_some());
-    let others = chain.len() - 1;
-    chain.resize(places, None);
-    // What it had acknowledged the others may not have.
-    if others > 0 {
-        bucket.steps.insert(vb, Step::Settle { since });
-    } else {
-        bucket.steps.remove(&vb);
-        bucket.forgot.remove(&vb);
-    }
+    bucket.leave_chain(vb, id, since);
 }

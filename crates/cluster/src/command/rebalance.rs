@@ -101,12 +101,13 @@ pub(super) fn graceful(view: &View, id: NodeId) -> Result<State, Refused> {
     }
     let mut state = view.state.next();
     let mut last = 0;
-    for bucket in state.buckets.values_mut() {
-        let target = bucket.map.iter().map(|chain| {
+    for (name, bucket) in &mut state.buckets {
+        let target = (0..).zip(&bucket.map).map(|(vb, chain)| {
             if chain.first() != Some(&Some(id)) {
                 return Some(chain.clone());
             }
-            let next = present(chain).find(|other| *other != id && view.alive(*other).is_some())?;
+            let is_there = |other: NodeId| view.alive(other).is_some() && !view.is_unusable(other, name, vb);
+            let next = present(chain).find(|other| *other != id && is_there(*other))?;
             let rest = chain.iter().copied().filter(|place| *place != Some(id) && *place != Some(next));
             let mut target: Chain = vec![Some(next), Some(id)];
             target.extend(rest);

@@ -103,6 +103,10 @@ impl Question<'_> {
         let (mut known, mut empty) = (Vec::new(), Vec::new());
         let mut silent = false;
         for id in askable {
+            // What it has proves nothing, and nobody knows what it had.
+            if self.is_unusable(id) {
+                continue;
+            }
             match self.view.bucket_since(id, self.name, self.since) {
                 // What it says of the vBucket may come a moment later than that it has stopped.
                 Some(report) => match report.of(self.name, self.vb) {
@@ -153,9 +157,16 @@ impl Question<'_> {
         }
     }
 
+    fn is_unusable(&self, id: NodeId) -> bool {
+        self.view.is_unusable(id, self.name, self.vb) && !planted::is(Bug::DamagedMeansEmpty)
+    }
+
     /// Whether nobody has anything of the vBucket any more, as all of an ephemeral bucket's nodes were started anew: all
     /// who belong to it have said so, and so has everybody else who may have kept a copy.
     fn is_gone(&self, empty: &[NodeId]) -> bool {
+        if self.view.state.nodes.keys().any(|id| self.is_unusable(*id)) {
+            return false;
+        }
         let has_nothing = |id: NodeId| empty.contains(&id) || self.said_away(id) == Some(false);
         let keeps = |(id, node): (&NodeId, &Node)| {
             let kept =

@@ -165,6 +165,24 @@ impl Bucket {
         missing.dedup();
     }
 
+    /// A node that is not active for a vBucket leaves its chain. What it had acknowledged the others may not have.
+    pub(crate) fn leave_chain(&mut self, vb: u16, id: NodeId, since: u64) {
+        if let Some(forgot) = self.forgot.get_mut(&vb) {
+            forgot.remove(&id);
+        }
+        let chain = &mut self.map[usize::from(vb)];
+        let places = chain.len();
+        chain.retain(|place| *place != Some(id) && place.is_some());
+        let others = chain.len() - 1;
+        chain.resize(places, None);
+        if others > 0 {
+            self.steps.insert(vb, Step::Settle { since });
+        } else {
+            self.steps.remove(&vb);
+            self.forgot.remove(&vb);
+        }
+    }
+
     /// Forgets of those that are in a vBucket's chain that they were missing.
     pub(crate) fn note_present(&mut self, vb: u16) {
         let chain = self.map.get(usize::from(vb)).map_or(&[][..], Vec::as_slice);

@@ -76,11 +76,16 @@ impl Cluster {
         bucket: &::cluster::Bucket,
         asked: &mut Asked,
     ) -> Result<(), ApplyError> {
+        // It serves nobody and follows nobody, which is what is left of it.
+        if self.node.is_damaged(name) {
+            return Ok(());
+        }
         if agent.has_buckets() {
             self.make_bucket(name, bucket, asked)?;
         }
         let Some(local) = self.node.bucket(name) else { return Ok(()) };
-        let seat = LocalSeat { node: &self.node, state, name, bucket: &local };
+        let unreadable = local.unreadable().into_iter().map(|(vb, _)| vb).collect();
+        let seat = LocalSeat { node: &self.node, state, name, bucket: &local, unreadable };
         take_seats(&agent, bucket, &seat, asked.given.entry(name.to_owned()).or_default())?;
         local.set_emptying(bucket.flushing.is_some());
         Ok(())
@@ -236,7 +241,12 @@ impl Cluster {
     /// Which copies of a bucket this node says are damaged.
     pub(super) fn damaged(&self, name: &str) -> Damaged {
         match self.node.bucket(name) {
-            Some(bucket) => Damaged::of(bucket.damaged().into_iter().map(|vb| vb.0)),
+            Some(bucket) => {
+                let (damaged, unreadable) = (bucket.damaged(), bucket.unreadable());
+                let refused = unreadable.into_iter().map(|(vb, _)| vb).filter(|vb| !damaged.contains(vb));
+                let refused: Vec<u16> = refused.map(|vb| vb.0).collect();
+                Damaged::of(damaged.into_iter().map(|vb| vb.0)).and_refused(refused)
+            }
             None if self.node.is_damaged(name) => Damaged::down(),
             None => Damaged::default(),
         }
@@ -276,6 +286,8 @@ struct LocalSeat<'a> {
     state: &'a State,
     name: &'a str,
     bucket: &'a Arc<Bucket>,
+    /// vBuckets of which nothing can be read.
+    unreadable: BTreeSet<VbId>,
 }
 
 impl LocalSeat<'_> {
@@ -303,6 +315,10 @@ impl Seat for LocalSeat<'_> {
 
     fn role(&self, vb: u16) -> Option<VbState> {
         role(self.bucket, vb)
+    }
+
+    fn is_unreadable(&self, vb: u16) -> bool {
+        self.unreadable.contains(&VbId(vb))
     }
 
     fn topology(&self, vb: u16, chains: &[Chain]) -> Result<Topology, ApplyError> {

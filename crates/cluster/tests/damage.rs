@@ -1,0 +1,267 @@
+//! Damaged copies: what the leader does about them, and when a node may set them aside.
+
+mod support;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::time::Duration;
+
+use base::VbState;
+use cluster::command::{self, Command};
+use cluster::{
+    Agent, Chain, Damaged, Following, Given, Leader, LeaderConfig, NodeId, Refused, Seat, State, Step, View,
+    take_seats,
+};
+use support::{BUCKET, reports, reports_nothing, three};
+
+fn is_damaged(view: &mut View, id: u32) {
+    reports_nothing(view, id);
+    let report = view.reports.get_mut(&id.to_string()).expect("it reports");
+    report.note_damaged(BUCKET, Damaged::of([0]));
+}
+
+fn step(view: &View) -> Option<State> {
+    Leader::new(LeaderConfig::default()).step(view, Duration::ZERO)
+}
+
+/// The leader goes on until it has nothing more to do; the nodes become what it says at once.
+fn settle(view: &mut View) {
+    for _ in 0..20 {
+        let Some(next) = step(view) else { return };
+        view.state = next;
+        for report in view.reports.values_mut() {
+            report.applied = view.state.revision;
+        }
+    }
+}
+
+fn chain(view: &View) -> Vec<u32> {
+    view.state.buckets[BUCKET].chain(0).iter().flatten().map(|id| id.0).collect()
+}
+
+fn the_step(view: &View) -> Option<&Step> {
+    view.state.buckets[BUCKET].steps.get(&0)
+}
+
+/// Node 1 is active, 2 and 3 follow; all have everything.
+fn whole() -> View {
+    let mut view = three();
+    reports(&mut view, 1, VbState::Active, 5);
+    reports(&mut view, 2, VbState::Replica, 5);
+    reports(&mut view, 3, VbState::Replica, 5);
+    view
+}
+
+#[test]
+fn a_damaged_active_copy_fails_over_alone() {
+    let mut view = whole();
+    is_damaged(&mut view, 1);
+    reports(&mut view, 3, VbState::Replica, 6);
+    settle(&mut view);
+    assert_eq!(chain(&view), [3, 2], "the furthest one");
+    assert_eq!(view.state.buckets[BUCKET].missing[&0], [NodeId(1)]);
+    assert!(view.state.is_active(NodeId(1)), "the node stays");
+}
+
+#[test]
+fn a_damaged_replica_leaves_the_chain_at_once() {
+    let mut view = whole();
+    is_damaged(&mut view, 2);
+    view.state = step(&view).expect("a document");
+    assert_eq!(chain(&view), [1, 3]);
+    assert_eq!(view.state.buckets[BUCKET].map[0].len(), 3, "and counts as missing for a majority");
+    assert!(matches!(the_step(&view), Some(Step::Settle { .. })), "what it had acknowledged 3 may not have");
+    assert_eq!(view.state.buckets[BUCKET].missing[&0], [NodeId(2)]);
+}
+
+#[test]
+fn a_damaged_copy_that_comes_back_counts_when_it_has_caught_up() {
+    let mut view = whole();
+    is_damaged(&mut view, 2);
+    view.state = step(&view).expect("it leaves the chain");
+    reports(&mut view, 1, VbState::Active, 5);
+    reports(&mut view, 3, VbState::Replica, 5);
+    is_damaged(&mut view, 2);
+    settle(&mut view);
+    assert_eq!((chain(&view), the_step(&view)), (vec![1, 3], Some(&Step::Build)), "not before");
+    // Half of it is there.
+    reports(&mut view, 1, VbState::Active, 5);
+    reports(&mut view, 2, VbState::Replica, 3);
+    settle(&mut view);
+    assert_eq!((chain(&view), the_step(&view)), (vec![1, 3], Some(&Step::Build)), "not before");
+    reports(&mut view, 2, VbState::Replica, 5);
+    settle(&mut view);
+    assert_eq!((chain(&view), the_step(&view)), (vec![1, 3, 2], None));
+    assert!(view.state.buckets[BUCKET].missing.is_empty());
+}
+
+#[test]
+fn a_copy_that_is_damaged_while_writes_need_it_is_built_anew() {
+    let mut view = whole();
+    view.state = command::apply(&view, &Command::Rebalance { eject: vec![NodeId(3)] }).expect("it begins");
+    let since = view.state.revision;
+    let bucket = view.state.buckets.get_mut(BUCKET).expect("it is there");
+    bucket.map[0] = vec![Some(NodeId(1)), None, None];
+    bucket.target[0] = vec![Some(NodeId(1)), Some(NodeId(2)), None];
+    bucket.steps.insert(0, Step::Both { since });
+    reports(&mut view, 1, VbState::Active, 5);
+    is_damaged(&mut view, 2);
+    view.state = step(&view).expect("a document");
+    assert_eq!(the_step(&view), Some(&Step::Build));
+}
+
+#[test]
+fn nothing_is_touched_where_no_sure_copy_is_left() {
+    // The only copy.
+    let mut view = whole();
+    view.state.buckets.get_mut(BUCKET).expect("it is there").map[0] = vec![Some(NodeId(1)), None, None];
+    is_damaged(&mut view, 1);
+    assert_eq!(step(&view), None);
+    assert_eq!(cluster::damage::wrongs(&view)[0].lost, [0]);
+    // Two of three: a write may have been on these alone.
+    let mut view = whole();
+    is_damaged(&mut view, 1);
+    is_damaged(&mut view, 3);
+    assert_eq!(step(&view), None);
+    // The active copy alone surely has everything.
+    let mut view = whole();
+    let since = view.state.revision;
+    view.state.buckets.get_mut(BUCKET).expect("it is there").steps.insert(0, Step::Settle { since });
+    is_damaged(&mut view, 1);
+    assert_eq!(step(&view), None);
+}
+
+#[test]
+fn damaged_copies_do_not_begin_empty() {
+    let mut view = whole();
+    let since = view.state.revision;
+    let choose = Step::Choose { since, taker: None, needs: None, forced: false };
+    view.state.buckets.get_mut(BUCKET).expect("it is there").steps.insert(0, choose);
+    (2..=3).for_each(|id| reports_nothing(&mut view, id));
+    is_damaged(&mut view, 1);
+    assert_eq!(step(&view), None, "what they held may come back");
+    let down = view.reports.get_mut("1").expect("it reports");
+    down.damaged.clear();
+    down.note_damaged(BUCKET, Damaged::default().and_refused([0]));
+    assert_eq!(step(&view), None, "a disk that refuses may be well later");
+    view.reports.get_mut("1").expect("it reports").damaged.clear();
+    assert!(step(&view).is_some(), "nobody ever had anything");
+}
+
+#[test]
+fn a_node_is_not_failed_over_to_a_damaged_copy() {
+    let mut view = whole();
+    view.state.buckets.get_mut(BUCKET).expect("it is there").map[0] =
+        vec![Some(NodeId(1)), Some(NodeId(2)), None];
+    is_damaged(&mut view, 2);
+    let fail_over = Command::FailOver { node: NodeId(1), force: false };
+    assert_eq!(command::apply(&view, &fail_over), Err(Refused::LastCopy(1)));
+    let gracefully = Command::FailOverGracefully { node: NodeId(1) };
+    assert_eq!(command::apply(&view, &gracefully), Err(Refused::LastCopy(1)));
+}
+
+#[test]
+fn what_damaged_copies_held_is_given_up_when_somebody_asks() {
+    let give_up = Command::GiveUpDamaged { name: BUCKET.to_owned() };
+    let mut view = whole();
+    assert_eq!(command::apply(&view, &give_up), Err(Refused::NothingToGiveUp(BUCKET.to_owned())));
+    is_damaged(&mut view, 1);
+    is_damaged(&mut view, 3);
+    assert_eq!(step(&view), None);
+    view.state = command::apply(&view, &give_up).expect("somebody accepts that");
+    for report in view.reports.values_mut() {
+        report.applied = view.state.revision;
+    }
+    settle(&mut view);
+    assert_eq!(chain(&view), [2]);
+}
+
+/// A node whose copies are all damaged; what it was asked.
+#[derive(Default)]
+struct Files {
+    is_live: bool,
+    asked: RefCell<Vec<&'static str>>,
+}
+
+impl Files {
+    fn note(&self, what: &'static str) -> Result<(), Infallible> {
+        self.asked.borrow_mut().push(what);
+        Ok(())
+    }
+}
+
+impl Seat for Files {
+    type Topology = Vec<Chain>;
+    type Error = Infallible;
+
+    fn role(&self, _: u16) -> Option<VbState> {
+        None
+    }
+    fn is_damaged(&self, _: u16) -> bool {
+        !self.asked.borrow().contains(&"set aside")
+    }
+    fn is_unreadable(&self, vb: u16) -> bool {
+        self.is_damaged(vb)
+    }
+    fn is_live(&self, _: u16, _: NodeId) -> bool {
+        self.is_live
+    }
+    fn set_aside(&self, _: u16) -> Result<(), Infallible> {
+        self.note("set aside")
+    }
+    fn topology(&self, _: u16, chains: &[Chain]) -> Result<Vec<Chain>, Infallible> {
+        Ok(chains.to_vec())
+    }
+    fn set_role(&self, _: u16, _: VbState) -> Result<(), Infallible> {
+        self.note("role")
+    }
+    fn activate(&self, _: u16, _: Vec<Chain>) -> Result<(), Infallible> {
+        self.note("activate")
+    }
+    fn follow(&self, following: &BTreeMap<u16, Following>) -> Result<(), Infallible> {
+        if following.is_empty() { Ok(()) } else { self.note("follow") }
+    }
+    fn remove(&self, _: u16) -> Result<(), Infallible> {
+        self.note("remove")
+    }
+}
+
+/// What a node whose copy is damaged does.
+fn asked(view: &View, id: u32, is_live: bool) -> Vec<&'static str> {
+    let files = Files { is_live, ..Files::default() };
+    let agent = Agent::new(&view.state, &id.to_string(), 10).expect("a node");
+    let Ok(()) = take_seats(&agent, &view.state.buckets[BUCKET], &files, &mut Given::default());
+    files.asked.into_inner()
+}
+
+#[test]
+fn damaged_files_are_set_aside_only_when_nothing_needs_them() {
+    let mut view = whole();
+    for id in 1..=3 {
+        assert!(asked(&view, id, true).is_empty(), "it is in the chain, and does not begin empty");
+    }
+    is_damaged(&mut view, 2);
+    view.state = step(&view).expect("it leaves the chain");
+    assert!(asked(&view, 2, false).is_empty(), "nobody serves it");
+    assert_eq!(asked(&view, 2, true), ["set aside"]);
+    let since = view.state.revision;
+    let bucket = view.state.buckets.get_mut(BUCKET).expect("it is there");
+    bucket.target = vec![vec![Some(NodeId(1)), Some(NodeId(3)), Some(NodeId(2))]];
+    bucket.steps.insert(0, Step::Build);
+    assert!(asked(&view, 2, false).is_empty());
+    assert_eq!(asked(&view, 2, true), ["set aside", "follow"]);
+    let bucket = view.state.buckets.get_mut(BUCKET).expect("it is there");
+    bucket.steps.insert(0, Step::Choose { since, taker: None, needs: None, forced: false });
+    assert!(asked(&view, 2, true).is_empty(), "it is open who serves it");
+    bucket_with_nobody(&mut view);
+    assert_eq!(asked(&view, 2, false), ["set aside"], "somebody has given up what it held");
+    let agent = Agent::new(&view.state, "2", 11).expect("a node");
+    assert!(!agent.may_part_with(&view.state.buckets[BUCKET], 0, true), "a life that was not admitted");
+}
+
+fn bucket_with_nobody(view: &mut View) {
+    let bucket = view.state.buckets.get_mut(BUCKET).expect("it is there");
+    bucket.steps.clear();
+    bucket.map[0] = vec![None, None, None];
+}
