@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::state::{Bucket, NodeId, Step, present};
+use crate::leader::damage::is_safe;
+use crate::state::{NodeId, Step};
 use crate::view::View;
 
 /// What of a bucket is damaged on one node.
@@ -97,7 +98,7 @@ pub fn wrongs(view: &View) -> Vec<Wrong> {
             let vbuckets: Vec<u16> = bucket.vbuckets().filter(|vb| damaged.contains(*vb)).collect();
             let is_lost = |vb: &&u16| {
                 let is_open = matches!(bucket.steps.get(vb), Some(Step::Choose { .. }));
-                (is_open || bucket.active(**vb) == Some(*id)) && !has_other(view, name, bucket, **vb)
+                (is_open || bucket.active(**vb) == Some(*id)) && !is_safe(view, name, bucket, **vb)
             };
             let lost = vbuckets.iter().filter(is_lost).copied().collect();
             let down = damaged.is_down;
@@ -105,11 +106,6 @@ pub fn wrongs(view: &View) -> Vec<Wrong> {
         }
     }
     wrongs
-}
-
-/// Whether some living node of a vBucket's chain has a copy that is not damaged.
-fn has_other(view: &View, name: &str, bucket: &Bucket, vb: u16) -> bool {
-    present(bucket.chain(vb)).any(|id| view.alive(id).is_some() && !view.is_unusable(id, name, vb))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 
 mod admission;
 mod choice;
-mod damage;
+pub(crate) mod damage;
 mod moves;
 
 use std::collections::BTreeMap;

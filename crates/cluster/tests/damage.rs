@@ -60,7 +60,8 @@ fn a_damaged_active_copy_fails_over_alone() {
     reports(&mut view, 3, VbState::Replica, 6);
     settle(&mut view);
     assert_eq!(chain(&view), [3, 2], "the furthest one");
-    assert_eq!(view.state.buckets[BUCKET].missing[&0], [NodeId(1)]);
+    let target = [3, 2, 1].map(|id| Some(NodeId(id)));
+    assert_eq!(view.state.buckets[BUCKET].target[0], target, "its copy is to be filled again");
     assert!(view.state.is_active(NodeId(1)), "the node stays");
 }
 

@@ -1,6 +1,7 @@
 //! One bucket: its vBuckets in memory, its store on disk, and what joins them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8};
 
@@ -283,6 +284,16 @@ impl Bucket {
         self.unreadable.lock().iter().filter(|(_, of)| of.is_damage).map(|(vb, _)| *vb).collect()
     }
 
+    /// Whether what is stored of a vBucket cannot be read, so that it is dead.
+    pub fn is_unreadable(&self, vb: VbId) -> bool {
+        self.unreadable.lock().contains_key(&vb)
+    }
+
+    /// Whether the files of a vBucket cannot be believed, whatever the disk does later.
+    pub fn is_damaged(&self, vb: VbId) -> bool {
+        self.unreadable.lock().get(&vb).is_some_and(|of| of.is_damage)
+    }
+
     /// Notes that a vBucket is dead because what is stored of it cannot be read.
     pub(crate) fn note_dead(&self, vb: VbId, failure: &kvstore::Failure) {
         let (reason, is_damage) = (failure.to_string(), failure.is_damage());
@@ -446,12 +457,28 @@ impl Bucket {
 
     /// Deletes a dead vBucket, its documents and its file.
     pub fn delete_vbucket(&self, vb: VbId) -> Result<Result<(), Failure>, Refusal> {
+        self.remove_vbucket(vb, || self.store.delete_vbucket(vb))
+    }
+
+    /// The same for a vBucket whose files cannot be believed; they are moved to the folder `to`, on the same disk.
+    pub fn set_aside(&self, vb: VbId, to: &Path) -> Result<Result<(), Failure>, Refusal> {
+        if !self.is_damaged(vb) {
+            return Err(Refusal::Invalid);
+        }
+        self.remove_vbucket(vb, || self.store.set_aside(vb, to))
+    }
+
+    fn remove_vbucket(
+        &self,
+        vb: VbId,
+        remove: impl FnOnce() -> Result<(), kvstore::Failure>,
+    ) -> Result<Result<(), Failure>, Refusal> {
         let (_roles, _flushing) = (self.roles.lock(), self.flushing.lock());
         if self.shard(vb)?.vb.state() != VbState::Dead {
             return Err(Refusal::Invalid);
         }
         // It is dead and stays so: nobody writes to it, and what is on disk goes first.
-        if let Err(failure) = self.store.delete_vbucket(vb) {
+        if let Err(failure) = remove() {
             return Ok(Err(failure.into()));
         }
         let old = {

@@ -551,6 +551,11 @@ impl KvStore for Couch {
         self.note(vb, &vbucket, &mut slot, removed)
     }
 
+    fn set_aside(&self, vb: VbId, to: &Path) -> Result<(), Failure> {
+        self.move_files(vb, to)?;
+        self.delete_vbucket(vb)
+    }
+
     fn rollback(&self, vb: VbId, to: Seqno) -> Result<RolledBack, Failure> {
         self.rollback_with(vb, to, &|_| Ok(()))
     }

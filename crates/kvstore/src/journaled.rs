@@ -376,6 +376,26 @@ impl Journaled {
             None => Unwritten::InFile,
         }
     }
+
+    /// Forgets a vBucket with its file; nothing is filed meanwhile.
+    fn forget_vbucket(&self, vb: VbId, _: &MutexGuard<'_, ()>) -> Result<(), Failure> {
+        let state = self.vb(vb);
+        {
+            let _appending = self.appending.lock();
+            self.append([Record::Dropped(vb)])?;
+            self.filed.lock().forget(vb);
+            let old = {
+                let mut unfiled = state.unfiled.lock();
+                let filings = unfiled.filings + 1;
+                std::mem::replace(
+                    &mut *unfiled,
+                    Unfiled { filings, file_is_void: true, ..Unfiled::default() },
+                )
+            };
+            self.unfiled_bytes.fetch_sub(old.bytes, Ordering::Relaxed);
+        }
+        self.remove_void_file(vb, &state)
+    }
 }
 
 /// Where the newest version of a key is.
@@ -462,23 +482,13 @@ impl KvStore for Journaled {
     }
 
     fn delete_vbucket(&self, vb: VbId) -> Result<(), Failure> {
-        let _filing = self.filing.lock();
-        let state = self.vb(vb);
-        {
-            let _appending = self.appending.lock();
-            self.append([Record::Dropped(vb)])?;
-            self.filed.lock().forget(vb);
-            let old = {
-                let mut unfiled = state.unfiled.lock();
-                let filings = unfiled.filings + 1;
-                std::mem::replace(
-                    &mut *unfiled,
-                    Unfiled { filings, file_is_void: true, ..Unfiled::default() },
-                )
-            };
-            self.unfiled_bytes.fetch_sub(old.bytes, Ordering::Relaxed);
-        }
-        self.remove_void_file(vb, &state)
+        self.forget_vbucket(vb, &self.filing.lock())
+    }
+
+    fn set_aside(&self, vb: VbId, to: &Path) -> Result<(), Failure> {
+        let filing = self.filing.lock();
+        self.files.move_files(vb, to)?;
+        self.forget_vbucket(vb, &filing)
     }
 
     fn rollback(&self, vb: VbId, to: Seqno) -> Result<RolledBack, Failure> {

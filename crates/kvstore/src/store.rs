@@ -1,6 +1,7 @@
 //! What an engine asks of the disk.
 
 use std::ops::ControlFlow;
+use std::path::Path;
 
 use base::{CollectionId, DocKey, Seqno, SyncWrite, VbId, Version};
 
@@ -75,6 +76,12 @@ pub trait KvStore: Send + Sync {
 
     /// Forgets a vBucket, durably; fine if there is none.
     fn delete_vbucket(&self, vb: VbId) -> Result<(), Failure>;
+
+    /// Forgets a vBucket whose files cannot be believed, durably; the files are moved to the folder `to`, on the same disk,
+    /// first. After a crash in between they are missing, and this is to be repeated.
+    fn set_aside(&self, vb: VbId, _to: &Path) -> Result<(), Failure> {
+        self.delete_vbucket(vb)
+    }
 
     /// Goes back to the newest commit with a seqno of `to` or less, durably. Without one, nothing is stored afterwards.
     fn rollback(&self, vb: VbId, to: Seqno) -> Result<RolledBack, Failure>;

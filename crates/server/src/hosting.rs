@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::env::{Env, OpenMode, Task};
-use base::{Heap, SmallFileError, VbState};
+use base::{Heap, SmallFileError, VbId, VbState};
 use engine::{Bucket, BucketKind};
 use kvstore::{CouchConfig, Journaled, JournaledConfig, KvStore};
 use parking_lot::{Condvar, Mutex};
@@ -213,6 +213,21 @@ impl Host {
     /// Erases the files of deleted buckets that were kept for long enough.
     pub(crate) fn erase_old(&self, env: &Env) -> io::Result<()> {
         self.quarantine.erase_old(env)
+    }
+
+    /// Moves the damaged files of a vBucket into quarantine; the vBucket is not there any more.
+    pub(crate) fn set_aside(&self, bucket: &Bucket, vb: VbId, env: &Env) -> Result<(), HostFailure> {
+        let name = bucket.name();
+        let place = self.quarantine.place(env, &format!("{name}-vbucket-{vb}"))?;
+        let failed = |source| HostFailure::Bucket { name: name.to_owned(), source };
+        match bucket.set_aside(vb, &place) {
+            Ok(set_aside) => set_aside.map_err(failed)?,
+            // It is not damaged any more.
+            Err(_) => return Ok(()),
+        }
+        let (place, keep_s) = (place.display(), self.config.quarantine_s);
+        tracing::warn!(bucket = name, %vb, %place, keep_s, "damaged files were set aside; another node has the vBucket");
+        Ok(())
     }
 
     /// The most that the quotas of all buckets may come to when another is made, in bytes.

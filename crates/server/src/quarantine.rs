@@ -1,5 +1,5 @@
-//! Folders of buckets that a cluster deleted, kept for a while: a cluster's state can be lost or restored by mistake, and
-//! what was deleted on its word can be taken back by hand as long as it is here.
+//! Folders of buckets that a cluster deleted, and damaged files, kept for a while: a cluster's state can be lost or restored
+//! by mistake, and what was deleted on its word can be taken back by hand as long as it is here.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -40,9 +40,7 @@ impl Quarantine {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             names => names?,
         };
-        let (now, there) = (env.clock.unix_s(), self.entries(env)?);
-        let named = (0..=there.len()).map(|number| format!("{now}-{number}-{name}"));
-        let Some(entry) = named.into_iter().find(|entry| !there.contains(entry)) else { return Ok(()) };
+        let entry = self.fresh(env, name)?;
         env.disk.create_dir_all_synced(&self.folder)?;
         env.disk.rename(folder, &self.folder.join(&entry))?;
         env.disk.sync_dir(&self.folder)?;
@@ -55,6 +53,21 @@ impl Quarantine {
         Ok(())
     }
 
+    /// A name that no entry has.
+    fn fresh(&self, env: &Env, name: &str) -> io::Result<String> {
+        let (now, there) = (env.clock.unix_s(), self.entries(env)?);
+        let mut named = (0..=there.len()).map(|number| format!("{now}-{number}-{name}"));
+        let is_fresh = |entry: &String| !there.contains(entry);
+        named
+            .find(is_fresh)
+            .ok_or_else(|| io::Error::other("each of more names than there are entries is taken"))
+    }
+
+    /// Where damaged files of something may be moved, which are kept as long as others are. It is not made.
+    pub(crate) fn place(&self, env: &Env, name: &str) -> io::Result<PathBuf> {
+        Ok(self.folder.join(self.fresh(env, name)?))
+    }
+
     /// Erases what has been here for long enough.
     pub(crate) fn erase_old(&self, env: &Env) -> io::Result<()> {
         let now = u64::from(env.clock.unix_s());
@@ -63,7 +76,7 @@ impl Quarantine {
             let came = entry.split('-').next().and_then(|came| came.parse::<u64>().ok());
             if came.is_some_and(|came| now >= came.saturating_add(self.keep_s)) {
                 env.disk.remove_dir_all(&self.folder.join(&entry))?;
-                tracing::info!(entry, "the files of a deleted bucket were erased");
+                tracing::info!(entry, "files in quarantine were erased");
             }
         }
         Ok(())

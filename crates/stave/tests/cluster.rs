@@ -439,3 +439,72 @@ fn a_node_that_waits_for_its_cluster_can_be_stopped() {
         "{last}"
     );
 }
+
+/// Ends a node as an administrator does.
+fn stop(mut node: Node) {
+    let pid = node.child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("there is kill").success());
+    assert!(node.child.wait().expect("it ends").success(), "a clean stop");
+}
+
+/// Flips a bit of each of the last bytes of a vBucket's file, among which is its last header.
+fn damage(data: &Path, vb: usize) {
+    let folder = data.join("buckets/default");
+    let names = std::fs::read_dir(&folder).expect("the bucket has a folder");
+    let names: Vec<String> =
+        names.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect();
+    let name = names.iter().find(|name| name.starts_with(&format!("{vb}.couch."))).expect("it has a file");
+    let mut bytes = std::fs::read(folder.join(name)).expect("it is there");
+    let from = bytes.len().saturating_sub(4096);
+    bytes[from..].iter_mut().for_each(|byte| *byte ^= 1);
+    std::fs::write(folder.join(name), bytes).expect("written");
+}
+
+/// Waits until every vBucket has its two copies, and none is damaged.
+fn await_copies(node: &Node) {
+    let is_whole = |cluster: &Value| {
+        let bucket = &cluster["state"]["buckets"]["default"];
+        let is_quiet = |what: &str| bucket[what].as_object().is_none_or(serde_json::Map::is_empty);
+        let chains = bucket["map"].as_array().expect("chains");
+        let has_all = |chain: &Value| chain.as_array().is_some_and(|chain| chain.iter().all(Value::is_u64));
+        let is_sound = cluster["damage"].as_array().is_some_and(Vec::is_empty);
+        is_sound && is_quiet("missing") && is_quiet("steps") && chains.iter().all(has_all)
+    };
+    let mut last = Value::Null;
+    let is_done = (0..100_000).any(|_| {
+        last = json(node, "/v1/cluster");
+        is_whole(&last)
+    });
+    assert!(is_done, "{last}");
+}
+
+#[test]
+fn damaged_copies_fail_over_and_are_filled_again() {
+    let world = World::new();
+    let mut nodes = start(&world, &["a", "b", "c"], 1);
+    post(&nodes[0], "/settings/autoFailover", "enabled=false", 200);
+    let mut ledger = BTreeMap::new();
+    write_some(&nodes[0], &mut ledger, "before");
+    let gone = nodes.remove(1);
+    let map = actives(&json(&nodes[0], "/pools/default/b/default"));
+    let actives: Vec<usize> = (0..map.len()).filter(|vb| map[*vb] == Some(gone.kv)).collect();
+    stop(gone);
+    let replica =
+        (0..map.len()).find(|vb| world.data("b").join(format!("buckets/default/{vb}.couch.1")).exists());
+    let damaged = [Some(actives[0]), Some(actives[1]), replica.filter(|vb| !actives[..2].contains(vb))];
+    damaged.into_iter().flatten().for_each(|vb| damage(&world.data("b"), vb));
+    nodes.insert(1, world.node("b"));
+    check(&nodes[0], &ledger);
+    await_copies(&nodes[0]);
+    check(&nodes[1], &ledger);
+    write_some(&nodes[2], &mut ledger, "after");
+    check(&nodes[0], &ledger);
+    let kept = std::fs::read_dir(world.data("b").join("quarantine")).expect("damaged files are kept");
+    assert_eq!(kept.count(), damaged.into_iter().flatten().count());
+    nodes.into_iter().for_each(stop);
+    for name in ["a", "b", "c"] {
+        let check = Command::new(env!("CARGO_BIN_EXE_stave")).arg("check").arg(world.data(name)).output();
+        let check = check.expect("the binary is there");
+        assert!(check.status.success(), "{name}: {}", String::from_utf8_lossy(&check.stdout));
+    }
+}

@@ -67,19 +67,25 @@ pub(crate) fn fail_over(state: &State, id: NodeId, force: bool) -> State {
     if let Some(node) = state.nodes.get_mut(&id) {
         node.status = Status::FailedOver;
     }
+    interrupt(&mut state);
     let since = state.revision;
     for bucket in state.buckets.values_mut() {
-        stop_moving(bucket, since);
         forget(bucket, id);
         for vb in bucket.vbuckets() {
             leave(bucket, vb, id, since, force);
         }
     }
+    state
+}
+
+/// Whatever is being moved stops.
+pub(super) fn interrupt(state: &mut State) {
+    let since = state.revision;
+    state.buckets.values_mut().for_each(|bucket| stop_moving(bucket, since));
     if let Some(rebalance) = state.rebalance.take() {
         state.finished =
             Some(Finished { id: rebalance.id, purpose: rebalance.purpose, outcome: Outcome::Interrupted });
     }
-    state
 }
 
 /// A node that is failed over gets nothing back by itself.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Refused, limits, node_of};
 use crate::placement;
 use crate::state::present;
-use crate::state::{Chain, NodeId, Purpose, Rebalance, State, Status, Step};
+use crate::state::{Bucket, Chain, NodeId, Purpose, Rebalance, State, Status, Step};
 use crate::view::View;
 
 pub(super) fn quiet(state: &State) -> Result<(), Refused> {
@@ -79,10 +79,13 @@ pub(super) fn begin(view: &View, eject: &[NodeId]) -> Result<State, Refused> {
         let nothing = BTreeMap::new();
         let kept = kept.get(name).unwrap_or(&nothing);
         bucket.target = placement::target(&bucket.map, kept, &nodes, usize::from(bucket.replicas));
-        for (chain, target) in bucket.map.iter_mut().zip(&bucket.target) {
+        for (vb, (chain, target)) in (0..).zip(bucket.map.iter_mut().zip(&mut bucket.target)) {
             // Nobody has it any more, or only one who has kept a copy: it begins with what that one has.
             if present(chain).next().is_none() {
-                chain[0] = target[0];
+                chain[0] = present(target).find(|id| !view.is_unusable(*id, name, vb));
+            }
+            if chain[0].is_none() {
+                target.clone_from(chain);
             }
         }
     }
@@ -130,14 +133,24 @@ pub(crate) fn repair(view: &View) -> Option<State> {
         return None;
     }
     let comes_back = |id: &NodeId| view.state.is_active(*id) && view.alive(*id).is_some();
-    let mut buckets = view.state.buckets.values();
-    if !buckets.any(|bucket| bucket.missing.values().flatten().any(&comes_back)) {
+    let buckets = view.state.buckets.values();
+    let can_come_back =
+        |(bucket, vb, id): (&Bucket, &u16, &NodeId)| bucket.active(*vb).is_some() && comes_back(id);
+    let mut missing = buckets.flat_map(|bucket| {
+        let all = bucket.missing.iter();
+        all.flat_map(move |(vb, ids)| ids.iter().map(move |id| (bucket, vb, id)))
+    });
+    if !missing.any(can_come_back) {
         return None;
     }
     let mut state = view.state.next();
     for bucket in state.buckets.values_mut() {
         bucket.target = bucket.map.clone();
         for (vb, missing) in &mut bucket.missing {
+            // Nobody has it any more: there is nothing to follow before a rebalance begins it anew.
+            if bucket.map[usize::from(*vb)].first().copied().flatten().is_none() {
+                continue;
+            }
             let chain = &mut bucket.target[usize::from(*vb)];
             let places = chain.len();
             let back = missing.extract_if(.., |id| comes_back(id));

@@ -60,12 +60,21 @@ impl Copy<'_> {
         let taker = target.and_then(|target| target.first().copied().flatten()).filter(|_| is_taking);
         match step {
             Some(Step::Choose { .. }) => None,
-            _ if active == self.id || taker == Some(self.id) => self
-                .is_safe()
-                .then_some(Change::Choose(Step::Choose { since, taker, needs: None, forced: false })),
+            _ if active == self.id || taker == Some(self.id) => {
+                is_safe(self.view, self.name, self.bucket, self.vb).then_some(Change::Choose(Step::Choose {
+                    since,
+                    taker,
+                    needs: None,
+                    forced: false,
+                }))
+            }
             // The members of the target have everything that the chain has.
             Some(Step::TakeOver { .. }) => None,
-            _ if !self.is_usable(active) || planted::is(Bug::DamagedStillCounts) => None,
+            _ if !is_usable(self.view, self.name, self.vb, active)
+                || planted::is(Bug::DamagedStillCounts) =>
+            {
+                None
+            }
             _ if chain.contains(&Some(self.id)) => Some(Change::Leave),
             Some(Step::Both { .. }) if target.is_some_and(|target| target.contains(&Some(self.id))) => {
                 Some(Change::Build)
@@ -73,21 +82,22 @@ impl Copy<'_> {
             _ => None,
         }
     }
+}
 
-    fn is_usable(&self, id: NodeId) -> bool {
-        let is_there = self.view.state.is_active(id) && self.view.alive(id).is_some();
-        is_there && !self.view.is_unusable(id, self.name, self.vb)
-    }
+/// Whether a node is alive and can read its copy of a vBucket.
+fn is_usable(view: &View, name: &str, vb: u16, id: NodeId) -> bool {
+    let is_there = view.state.is_active(id) && view.alive(id).is_some();
+    is_there && !view.is_unusable(id, name, vb)
+}
 
-    /// Whether the copies that are left surely have every durable write: fewer of the chain than a majority are not to
-    /// be relied on. In `Settle` the active copy alone may have some.
-    fn is_safe(&self) -> bool {
-        let chain = self.bucket.chain(self.vb);
-        let is_sure = |id: &NodeId| self.is_usable(*id) && !self.bucket.has_forgotten(self.vb, *id);
-        let sure = present(chain).filter(is_sure).count();
-        let is_settling = matches!(self.bucket.steps.get(&self.vb), Some(Step::Settle { .. }));
-        sure > 0 && !is_settling && present(chain).count() - sure < majority(chain)
-    }
+/// Whether the copies of a vBucket that can be read surely have every durable write: fewer of the chain than a majority
+/// are not to be relied on. In `Settle` the active copy alone may have some.
+pub(crate) fn is_safe(view: &View, name: &str, bucket: &Bucket, vb: u16) -> bool {
+    let chain = bucket.chain(vb);
+    let is_sure = |id: &NodeId| is_usable(view, name, vb, *id) && !bucket.has_forgotten(vb, *id);
+    let sure = present(chain).filter(is_sure).count();
+    let is_settling = matches!(bucket.steps.get(&vb), Some(Step::Settle { .. }));
+    sure > 0 && !is_settling && present(chain).count() - sure < majority(chain)
 }
 
 impl Change {

@@ -3,6 +3,7 @@
 
 mod aims;
 mod bugs;
+mod damage;
 mod data;
 mod faults;
 #[path = "../../../simulation/src/lease.rs"]
@@ -60,6 +61,8 @@ fn nothing_is_violated() {
         ("freezes", sum.freezes),
         ("refusals by the fence", sum.fenced),
         ("restored stores", sum.restores),
+        ("damaged copies", sum.damages),
+        ("damaged copies set aside", sum.set_aside),
     ] {
         assert!(count >= seeds / 10, "only {count} {what}");
     }

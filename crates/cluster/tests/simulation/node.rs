@@ -12,8 +12,8 @@ use base::env::sim::SplitMix64;
 use cluster::membership::{self, Fate};
 use cluster::store::Version;
 use cluster::{
-    Address, Agent, Chain, Following, Given, Leader, LeaderConfig, Member, Membership, Report, Seat,
-    VbReport, View, take_seats,
+    Address, Agent, Chain, Damaged, Following, Given, Leader, LeaderConfig, Member, Membership, NodeId,
+    Report, Seat, VbReport, View, take_seats,
 };
 
 use crate::bugs::Bug;
@@ -41,6 +41,10 @@ pub struct SimNode {
     pub seen: Membership,
     pub leader: Leader,
     pub copies: RefCell<BTreeMap<u16, Copy>>,
+    /// vBuckets whose files are damaged.
+    pub damaged: RefCell<BTreeMap<u16, Copy>>,
+    /// vBuckets that were set aside since somebody looked.
+    pub set_aside: RefCell<Vec<u16>>,
     given: Given<Vec<Chain>>,
 }
 
@@ -60,6 +64,8 @@ impl SimNode {
             seen: Membership::default(),
             leader: new_leader(),
             copies: RefCell::default(),
+            damaged: RefCell::default(),
+            set_aside: RefCell::default(),
             given: Given::default(),
         }
     }
@@ -123,6 +129,7 @@ impl SimNode {
     pub fn apply(&mut self, view: &View, rng: SplitMix64) -> BTreeSet<u16> {
         let Some(agent) = Agent::new(&view.state, &self.uuid, self.held.life.incarnation()) else {
             self.copies.get_mut().clear();
+            self.damaged.get_mut().clear();
             self.applied = view.state.revision;
             return BTreeSet::new();
         };
@@ -133,14 +140,17 @@ impl SimNode {
                 copies.for_each(|copy| copy.stop(VbState::Dead));
             } else {
                 self.copies.get_mut().clear();
+                self.damaged.get_mut().clear();
             }
             self.given = Given::default();
             self.applied = view.state.revision;
             return BTreeSet::new();
         };
-        let seat = Copies { copies: &self.copies, activated: RefCell::default(), rng: RefCell::new(rng) };
-        let Ok(()) = take_seats(&agent, bucket, &seat, &mut self.given);
+        let seat = Copies { node: self, view, activated: RefCell::default(), rng: RefCell::new(rng) };
+        let mut given = self.given.clone();
+        let Ok(()) = take_seats(&agent, bucket, &seat, &mut given);
         let activated = seat.activated.take();
+        self.given = given;
         self.applied = view.state.revision;
         self.held.note_become();
         activated
@@ -152,20 +162,23 @@ impl SimNode {
         let agent = Agent::new(&view.state, &self.uuid, self.held.life.incarnation())?;
         let copies = self.copies.borrow();
         let of = |_: &str, vb: u16| copies.get(&vb).map_or(VbReport::NOTHING, Copy::report);
-        Some(agent.report(&view.state, &self.applied.into(), of))
+        let mut report = agent.report(&view.state, &self.applied.into(), of);
+        report.note_damaged(BUCKET, Damaged::of(self.damaged.borrow().keys().copied()));
+        Some(report)
     }
 }
 
 /// The copies of one look.
 struct Copies<'a> {
-    copies: &'a RefCell<BTreeMap<u16, Copy>>,
+    node: &'a SimNode,
+    view: &'a View,
     activated: RefCell<BTreeSet<u16>>,
     rng: RefCell<SplitMix64>,
 }
 
 impl Copies<'_> {
     fn change(&self, vb: u16, change: impl FnOnce(&mut Copy)) {
-        change(self.copies.borrow_mut().entry(vb).or_insert_with(Copy::new));
+        change(self.node.copies.borrow_mut().entry(vb).or_insert_with(Copy::new));
     }
 }
 
@@ -174,7 +187,25 @@ impl Seat for Copies<'_> {
     type Error = Infallible;
 
     fn role(&self, vb: u16) -> Option<VbState> {
-        self.copies.borrow().get(&vb).map(|copy| copy.state)
+        self.node.copies.borrow().get(&vb).map(|copy| copy.state)
+    }
+
+    fn is_unreadable(&self, vb: u16) -> bool {
+        self.is_damaged(vb)
+    }
+
+    fn is_damaged(&self, vb: u16) -> bool {
+        self.node.damaged.borrow().contains_key(&vb)
+    }
+
+    fn is_live(&self, vb: u16, id: NodeId) -> bool {
+        self.view.alive(id).is_some() && !self.view.is_unusable(id, BUCKET, vb)
+    }
+
+    fn set_aside(&self, vb: u16) -> Result<(), Infallible> {
+        self.node.damaged.borrow_mut().remove(&vb);
+        self.node.set_aside.borrow_mut().push(vb);
+        Ok(())
     }
 
     fn topology(&self, _: u16, chains: &[Chain]) -> Result<Vec<Chain>, Infallible> {
@@ -199,7 +230,9 @@ impl Seat for Copies<'_> {
     }
 
     fn follow(&self, following: &BTreeMap<u16, Following>) -> Result<(), Infallible> {
-        for (_, copy) in self.copies.borrow_mut().iter_mut().filter(|(vb, _)| !following.contains_key(vb)) {
+        for (_, copy) in
+            self.node.copies.borrow_mut().iter_mut().filter(|(vb, _)| !following.contains_key(vb))
+        {
             (copy.source, copy.takes_over) = (None, false);
         }
         for (vb, of) in following {
@@ -214,7 +247,7 @@ impl Seat for Copies<'_> {
     }
 
     fn remove(&self, vb: u16) -> Result<(), Infallible> {
-        self.copies.borrow_mut().remove(&vb);
+        self.node.copies.borrow_mut().remove(&vb);
         Ok(())
     }
 }

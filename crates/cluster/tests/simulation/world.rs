@@ -14,6 +14,7 @@ use serde_json::json;
 
 use crate::aims::{Aims, Blow};
 use crate::bugs::Bug;
+use crate::damage::Damage;
 use crate::data::{Copy, Write};
 use crate::node::{BUCKET, BUCKET_UUID, SimNode};
 use crate::restore::{Phase, Restore};
@@ -42,6 +43,8 @@ pub struct Tally {
     pub freezes: u64,
     pub fenced: u64,
     pub restores: u64,
+    pub damages: u64,
+    pub set_aside: u64,
 }
 
 impl Tally {
@@ -59,6 +62,8 @@ impl Tally {
             (&mut self.freezes, other.freezes),
             (&mut self.fenced, other.fenced),
             (&mut self.restores, other.restores),
+            (&mut self.damages, other.damages),
+            (&mut self.set_aside, other.set_aside),
         ] {
             *sum += n;
         }
@@ -92,6 +97,8 @@ pub enum Event {
     Blow(Blow),
     Heal(Blow),
     Restore(Phase),
+    Damage,
+    Administer,
 }
 
 pub struct World {
@@ -112,15 +119,17 @@ pub struct World {
     pub estranged: Option<usize>,
     /// How long clients wait at most, in microseconds.
     pace_us: u64,
-    committed: BTreeMap<u16, Vec<u64>>,
+    pub committed: BTreeMap<u16, Vec<u64>>,
     pub newest: State,
     /// What happens to the store; nothing in most runs.
     pub restore: Option<Restore>,
+    /// What is damaged; nothing in most runs.
+    pub damage: Option<Damage>,
     /// Nobody reaches the store.
     pub is_store_away: bool,
     last_leader: Option<String>,
     pub tally: Tally,
-    violation: Option<String>,
+    pub violation: Option<String>,
     is_shown: bool,
 }
 
@@ -152,6 +161,7 @@ impl World {
             committed: BTreeMap::new(),
             newest: State::empty(),
             restore: None,
+            damage: Damage::of(seed),
             is_store_away: false,
             last_leader: None,
             tally: Tally::default(),
@@ -204,6 +214,10 @@ impl World {
         self.push(300_000, 0, 0, Event::Fault);
         if let Some(delay) = self.restore.as_mut().map(Restore::begins_us) {
             self.push(delay, 0, 0, Event::Restore(Phase::Backup));
+        }
+        if let Some(delay) = self.damage.as_mut().map(Damage::next_us) {
+            self.push(delay, 0, 0, Event::Damage);
+            self.push(FAULTS_US, 0, 0, Event::Administer);
         }
     }
 
@@ -282,6 +296,8 @@ impl World {
             Event::Blow(blow) => return self.blow(at, blow),
             Event::Heal(blow) => return self.heal_from(at, blow),
             Event::Restore(phase) => return self.restore(phase),
+            Event::Damage => return self.damage(),
+            Event::Administer => return self.administer(),
             _ => {}
         }
         let node = &self.nodes[at];
@@ -373,6 +389,7 @@ impl World {
         }
         self.show(|| format!("document {}: {:?}", state.revision, state.buckets.get(BUCKET)));
         self.count(&before, state);
+        self.note_given_up(state);
         self.take_aim(&before, state);
     }
 
@@ -470,6 +487,7 @@ impl World {
         }
         let rng = self.rng.fork();
         let activated = self.nodes[at].apply(view, rng);
+        self.check_set_aside(at);
         for vb in activated {
             self.check_has_committed(at, vb);
         }
@@ -634,7 +652,7 @@ impl World {
                 return Err(format!("durable write {lost:x} of vBucket {vb} is lost"));
             }
         }
-        Ok(())
+        self.check_refilled()
     }
 }
 

@@ -10,7 +10,7 @@ use base::planted::{self, Bug};
 
 use super::file::{Recorded, is_sound};
 use super::identity::Identity;
-use super::{Couch, Slot, Trust, file_name};
+use super::{Couch, Slot, Trust, file_name, parse_name};
 use crate::catalog::{Listed, StoreId};
 use crate::failure::Failure;
 
@@ -171,6 +171,29 @@ impl Couch {
         }
         slot.revision = None;
         // synced even if the file was gone before: an earlier try may have failed here
+        self.sync_folder()
+    }
+
+    /// Moves all files of a vBucket to another folder, durably.
+    pub(crate) fn move_files(&self, vb: VbId, to: &Path) -> Result<(), Failure> {
+        let vbucket = self.vbucket(vb);
+        let mut slot = vbucket.slot.lock();
+        if vbucket.close(&mut slot, false) {
+            self.open_files.forget(vb);
+        }
+        let listed = self.env.disk.read_dir(&self.dir);
+        let mut names =
+            listed.map_err(|source| Failure::Disk { operation: "list", path: self.dir.clone(), source })?;
+        names.retain(|name| parse_name(name).is_some_and(|(of, _)| of == vb));
+        if names.is_empty() {
+            return Ok(());
+        }
+        self.disk("create", to, self.env.disk.create_dir_all_synced(to))?;
+        for name in names {
+            let (from, path) = (self.dir.join(&name), to.join(&name));
+            self.disk("move", &from, self.env.disk.rename(&from, &path))?;
+        }
+        self.disk("sync folder", to, self.env.disk.sync_dir(to))?;
         self.sync_folder()
     }
 

@@ -60,7 +60,7 @@ impl Cluster {
             if failed.contains_key(name) {
                 continue;
             }
-            let applied = self.apply_bucket(&view.state, agent, name, bucket, asked);
+            let applied = self.apply_bucket(view, agent, name, bucket, asked);
             applied.unwrap_or_else(|error| drop(failed.insert(name.clone(), error)));
         }
         self.tell_clients(view, Some(agent.id()));
@@ -70,22 +70,31 @@ impl Cluster {
     /// Makes one bucket what the document says.
     fn apply_bucket(
         &self,
-        state: &State,
+        view: &View,
         agent: Agent,
         name: &str,
         bucket: &::cluster::Bucket,
         asked: &mut Asked,
     ) -> Result<(), ApplyError> {
-        // It serves nobody and follows nobody, which is what is left of it.
         if self.node.is_damaged(name) {
-            return Ok(());
+            let is_live = |vb, id| is_live(view, name, vb, id);
+            if !agent.may_part_with_all(bucket, is_live) {
+                // It serves nobody and follows nobody, which is what is left of it.
+                return Ok(());
+            }
+            tracing::warn!(
+                bucket = name,
+                "the bucket is damaged as a whole, other nodes have all of it: it is made anew"
+            );
+            let deleted = self.node.delete_bucket(name);
+            deleted.map_err(|error| ApplyError::Bucket(name.to_owned(), error))?;
+            asked.forget(name);
         }
         if agent.has_buckets() {
             self.make_bucket(name, bucket, asked)?;
         }
         let Some(local) = self.node.bucket(name) else { return Ok(()) };
-        let unreadable = local.unreadable().into_iter().map(|(vb, _)| vb).collect();
-        let seat = LocalSeat { node: &self.node, state, name, bucket: &local, unreadable };
+        let seat = LocalSeat { node: &self.node, view, name, bucket: &local };
         take_seats(&agent, bucket, &seat, asked.given.entry(name.to_owned()).or_default())?;
         local.set_emptying(bucket.flushing.is_some());
         Ok(())
@@ -280,14 +289,17 @@ fn role(bucket: &Bucket, vb: u16) -> Option<VbState> {
     bucket.standing(VbId(vb)).map(|standing| standing.role)
 }
 
+/// Whether a node is alive and does not say that its copy of a vBucket cannot be read.
+fn is_live(view: &View, name: &str, vb: u16, id: NodeId) -> bool {
+    view.alive(id).is_some() && !view.is_unusable(id, name, vb)
+}
+
 /// This node's copies of a bucket, and its links.
 struct LocalSeat<'a> {
     node: &'a Node,
-    state: &'a State,
+    view: &'a View,
     name: &'a str,
     bucket: &'a Arc<Bucket>,
-    /// vBuckets of which nothing can be read.
-    unreadable: BTreeSet<VbId>,
 }
 
 impl LocalSeat<'_> {
@@ -302,7 +314,7 @@ impl LocalSeat<'_> {
 
     /// Where a vBucket's changes come from: the nodes of a cluster have one administrator.
     fn source(&self, following: Following) -> Option<Source> {
-        let node = self.state.nodes.get(&following.source)?;
+        let node = self.view.state.nodes.get(&following.source)?;
         let user = self.node.host()?.config().users.first()?.clone();
         let mode = if following.takes_over { Mode::TakeOver } else { Mode::Replicate };
         Some(Source { node: node.address.kv(), username: user.name, password: user.password.into(), mode })
@@ -317,13 +329,27 @@ impl Seat for LocalSeat<'_> {
         role(self.bucket, vb)
     }
 
+    fn is_damaged(&self, vb: u16) -> bool {
+        self.bucket.is_damaged(VbId(vb))
+    }
+
+    fn is_live(&self, vb: u16, id: NodeId) -> bool {
+        is_live(self.view, self.name, vb, id)
+    }
+
+    fn set_aside(&self, vb: u16) -> Result<(), ApplyError> {
+        let Some(host) = self.node.host() else { return Ok(()) };
+        let set_aside = host.set_aside(self.bucket, VbId(vb), self.node.env());
+        set_aside.map_err(|failure| self.failed(vb, failure.to_string()))
+    }
+
     fn is_unreadable(&self, vb: u16) -> bool {
-        self.unreadable.contains(&VbId(vb))
+        self.bucket.is_unreadable(VbId(vb))
     }
 
     fn topology(&self, vb: u16, chains: &[Chain]) -> Result<Topology, ApplyError> {
         let cannot_be = || self.failed(vb, "the document has a chain that cannot be".to_owned());
-        topology_of(self.state, chains).ok_or_else(cannot_be)
+        topology_of(&self.view.state, chains).ok_or_else(cannot_be)
     }
 
     fn set_role(&self, vb: u16, role: VbState) -> Result<(), ApplyError> {

@@ -47,6 +47,13 @@ pub(super) async fn fail_over_gracefully(order: Order) -> Result<StatusCode, Wro
     order.ask(|view, form| Ok(Command::FailOverGracefully { node: form.node(&view.state, "otpNode")? })).await
 }
 
+/// `POST /controller/giveUpDamaged`: `bucket`, of which no vBucket waits for damaged copies any more.
+pub(super) async fn give_up_damaged(order: Order) -> Result<StatusCode, Wrong> {
+    order
+        .ask(|_, form| Ok(Command::GiveUpDamaged { name: form.get("bucket").unwrap_or_default().to_owned() }))
+        .await
+}
+
 /// `POST /controller/rebalance`: `ejectedNodes`, and `knownNodes`, which must be all that there are if it is given.
 pub(super) async fn rebalance(order: Order) -> Result<StatusCode, Wrong> {
     let asked = order.carry_out(|cluster, form| {

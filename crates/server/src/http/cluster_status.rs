@@ -128,8 +128,8 @@ fn of_damage(wrong: &Wrong) -> Vec<String> {
     let mut notes = vec![format!("damage on {node}, bucket {bucket}: {what}; the log of that node says why")];
     if !lost.is_empty() {
         notes.push(format!(
-            "bucket {bucket}: nothing serves {}, and no other node has a copy: put the files of {node} back from a backup \
-             and start it again, or give up what they held (stave cluster failover {node} --unsafe)",
+            "bucket {bucket}: nothing serves {}, and no other copy surely has all of it: put the files of {node} back from a backup \
+             and start it again, or give up what they held (stave cluster give-up-damaged {bucket} --unsafe)",
             list(lost)
         ));
     }
@@ -303,7 +303,7 @@ mod tests {
         assert_eq!(told.len(), 1, "n_2 has copies: {told:?}");
         view.members.remove("b");
         let told = notes(&view);
-        assert!(told.iter().any(|note| note.contains("no other node has a copy")), "{told:?}");
+        assert!(told.iter().any(|note| note.contains("no other copy surely has all of it")), "{told:?}");
     }
 
     #[test]

@@ -132,6 +132,7 @@ fn cluster_routes() -> Vec<Route> {
         get("/settings/autoFailover", User, auto_failover::show),
         post("/settings/autoFailover", ClusterAdmin, auto_failover::change),
         post("/controller/failOver", ClusterAdmin, cluster::fail_over),
+        post("/controller/giveUpDamaged", ClusterAdmin, cluster::give_up_damaged),
         post("/controller/startGracefulFailover", ClusterAdmin, cluster::fail_over_gracefully),
         post("/controller/rebalance", ClusterAdmin, cluster::rebalance),
         post("/controller/stopRebalance", ClusterAdmin, cluster::stop_rebalance),

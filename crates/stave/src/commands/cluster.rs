@@ -109,6 +109,22 @@ enum What {
         #[command(flatten)]
         to: To,
     },
+    /// Give up what damaged copies of a bucket held, where no other copy surely has all of it
+    ///
+    /// vBuckets whose damaged copies nothing can replace are not served: stave cluster status names them. With this the
+    /// best other copy is served, and durable writes may be lost; without another copy the vBucket is empty after the
+    /// next rebalance. The damaged files are kept in the quarantine of their nodes for a while.
+    #[command(after_help = "Examples:
+  stave cluster give-up-damaged default --unsafe")]
+    GiveUpDamaged {
+        /// The bucket
+        bucket: String,
+        /// Documents may be lost by this, which has to be said
+        #[arg(long = "unsafe", required = true)]
+        unsafe_: bool,
+        #[command(flatten)]
+        to: To,
+    },
     /// Let nodes leave: whatever they have goes to the others first
     ///
     /// Refused if nodes that were failed over would leave, too, and are not named.
@@ -187,6 +203,11 @@ pub fn run(env: &Env, flags: &ClusterFlags) -> anyhow::Result<Outcome> {
                 &format!("the state of the coordination store is followed, as revision {revision}"),
                 &target,
             )?
+        }
+        What::GiveUpDamaged { bucket, to, .. } => {
+            let target = to.target()?;
+            target.form("/controller/giveUpDamaged", &[("bucket", bucket)])?;
+            done(to, &format!("what damaged copies of bucket {bucket} held is given up"), &target)?
         }
         What::Remove { nodes, to } => remove(env, to, nodes)?,
     };
