@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use base::env::Env;
 
+use crate::address_places::AddressPlaces;
+use crate::config::ConnectionLimits;
 use crate::counters::AcceptCounters;
 use crate::incoming::Incoming;
 use crate::worker::{Accepted, Worker};
@@ -28,16 +30,22 @@ pub fn listen(env: &Env, addr: SocketAddr) -> io::Result<TcpListener> {
 /// Accepts clients until the future is dropped.
 ///
 /// If there are as many connections as there may be, the one that has waited longest without logging in gives way; if
-/// all have logged in, the new one is closed.
+/// all have logged in, the new one is closed. So is one from an address that has as many as an address may have.
 pub async fn accept(
     listener: TcpListener,
     workers: Vec<Worker>,
-    max_connections: usize,
+    limits: &ConnectionLimits,
     counters: Arc<AcceptCounters>,
 ) -> io::Result<()> {
+    let max_connections = limits.connections;
+    let places = Arc::new(AddressPlaces::new(limits.connections_per_address));
     let mut incoming = Incoming::new(listener, Arc::clone(&counters))?;
     loop {
         let (stream, peer) = incoming.next().await;
+        let Some(place) = places.take(peer.ip()) else {
+            refuse_address(&counters, peer);
+            continue;
+        };
         let is_crowded = connections(&workers) >= max_connections;
         let worker = if is_crowded {
             with_stranger(&workers, max_connections + MOST_ABOVE).await
@@ -50,7 +58,7 @@ pub async fn accept(
         };
         // The worker's runtime takes the socket over, still not blocking.
         match stream.into_std() {
-            Ok(stream) => worker.hand_over(Accepted { stream, peer, is_crowded }),
+            Ok(stream) => worker.hand_over(Accepted { stream, peer, place, is_crowded }),
             Err(error) => tracing::debug!(%peer, %error, "a client could not be served"),
         }
     }
@@ -71,6 +79,18 @@ async fn with_stranger(workers: &[Worker], most: usize) -> Option<&Worker> {
         tokio::time::sleep(ROOM_PAUSE).await;
     }
     None
+}
+
+/// Notes that a client was closed because its address has as many connections as an address may have.
+fn refuse_address(counters: &AcceptCounters, peer: SocketAddr) {
+    let refused = counters.kv_refused_by_address.fetch_add(1, Ordering::Relaxed) + 1;
+    if refused.is_power_of_two() {
+        tracing::warn!(
+            %peer,
+            refused,
+            "an address has too many connections: raise max-connections-per-address, or close some"
+        );
+    }
 }
 
 /// Notes that a client was closed because there are as many as there may be.

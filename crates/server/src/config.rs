@@ -182,6 +182,8 @@ impl std::str::FromStr for Switch {
 pub struct ConnectionLimits {
     /// KV connections at the same time.
     pub connections: usize,
+    /// Of these, from one address (of IPv6: from one network of 64 bits); `None`: as many as there may be.
+    pub connections_per_address: Option<usize>,
     /// From accept to logged in, in seconds.
     pub login_timeout_s: u64,
     /// From the first byte of a frame to its last, in seconds; large frames get longer.
@@ -200,6 +202,7 @@ impl Default for ConnectionLimits {
     fn default() -> ConnectionLimits {
         ConnectionLimits {
             connections: 60_000,
+            connections_per_address: None,
             login_timeout_s: 30,
             frame_timeout_s: 60,
             write_timeout_s: 60,
@@ -234,6 +237,8 @@ pub struct Settings {
     pub advertise: Option<String>,
     /// KV connections at the same time.
     pub max_connections: Option<usize>,
+    /// Of these, from one address.
+    pub max_connections_per_address: Option<usize>,
     /// The most that all connections may hold together, as `256MiB`.
     pub connection_memory: Option<String>,
     /// HTTP connections at the same time.
@@ -306,6 +311,9 @@ impl Settings {
             threads: self.threads.or(other.threads),
             advertise: self.advertise.or(other.advertise),
             max_connections: self.max_connections.or(other.max_connections),
+            max_connections_per_address: self
+                .max_connections_per_address
+                .or(other.max_connections_per_address),
             connection_memory: self.connection_memory.or(other.connection_memory),
             max_http_connections: self.max_http_connections.or(other.max_http_connections),
             max_http_connections_per_address: self
@@ -450,6 +458,7 @@ impl Config {
             advertise: settings.advertise,
             limits: ConnectionLimits {
                 connections: shares.kv,
+                connections_per_address: settings.max_connections_per_address,
                 login_timeout_s: settings.login_timeout_s.unwrap_or(defaults.login_timeout_s),
                 memory_bytes: connection_memory,
                 http: HttpLimits {
@@ -490,6 +499,7 @@ impl Config {
         let least_files = 4 * self.buckets.len();
         for (name, is_enough) in [
             ("max-connections", self.limits.connections > 0),
+            ("max-connections-per-address", self.limits.connections_per_address != Some(0)),
             ("max-http-connections", self.limits.http.connections > 0),
             ("max-http-connections-per-address", self.limits.http.per_address > 0),
             ("http-idle-timeout-s", self.limits.http.idle_timeout_s > 0),
@@ -591,6 +601,8 @@ mod tests {
         let little = config("connection-memory = \"39MiB\"").err();
         assert_eq!(little, Some(ConfigError::ConnectionMemory(39 << 20)));
         assert_eq!(config("max-connections = 0").err(), Some(ConfigError::Limit("max-connections")));
+        let per_address = config("max-connections-per-address = 0").err();
+        assert_eq!(per_address, Some(ConfigError::Limit("max-connections-per-address")));
         assert_eq!(config("buckets = []").err(), Some(ConfigError::NoBuckets));
         assert!(matches!(config("buckets = [\"a:1GiB:memcached\"]").err(), Some(ConfigError::BucketType(_))));
         assert!(matches!(

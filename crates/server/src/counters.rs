@@ -55,6 +55,8 @@ pub struct AcceptCounters {
     pub(crate) failures: AtomicU64,
     /// KV clients that were closed because all places were taken.
     pub(crate) kv_refused: AtomicU64,
+    /// KV clients that were closed because their address had as many connections as an address may have.
+    pub(crate) kv_refused_by_address: AtomicU64,
     /// KV connections that had not logged in, and were closed for another client.
     pub(crate) kv_crowded_out: AtomicU64,
     /// HTTP connections at this moment.

@@ -4,6 +4,7 @@
 //! its row of the [`command_table`] and calls its handler in [`commands`], which answers through [`reply`].
 
 pub mod acceptor;
+pub mod address_places;
 pub mod bucket_list;
 pub mod cluster;
 pub mod cluster_map;

@@ -3,10 +3,13 @@
 //! An address and a user have an allowance of failures, and an address has one for all users together; both come back
 //! with time. No other client is held up: a user who is guessed at from one address logs in from any other one.
 //! The allowances are large, because one address may stand for many clients, some of them with an old password.
-//! The table is bounded: what has come back counts as if it had never been.
+//! For the same reason a user who has logged in from an address keeps a lane there: guesses at other users do not count
+//! against it, and when its own allowance is used up, passwords are still checked at a bounded rate.
+//! The tables are bounded: what has come back counts as if it had never been.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::hash::Hash;
+use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -17,53 +20,97 @@ const USER_FORGOTTEN_MS: u64 = 2_000;
 /// The same for all users together.
 const ADDRESS_BURST: u32 = 5_000;
 const ADDRESS_FORGOTTEN_MS: u64 = 200;
-/// The most entries; then the one that is forgotten first goes.
+/// Checks beyond that of a user who has logged in from there, and how long one takes to come back: 432,000 a day.
+const LANE_BURST: u32 = 10;
+const LANE_MS: u64 = 200;
+/// For how long it is known that a user has logged in from an address.
+const KNOWN_MS: u64 = 24 * 3_600_000;
+/// The most entries of each table; then those that are over first go.
 const MOST_ENTRIES: usize = 10_000;
+/// The part of an IPv6 address that names a network: whoever has one address of it has all.
+const IPV6_NETWORK_BITS: u32 = 64;
 
-/// Who failed: from where, and as which user; nothing for all users.
-type Key = (IpAddr, Option<Box<[u8]>>);
+/// From where, and as which user.
+type Key = (IpAddr, Box<[u8]>);
+/// The same, or, without a user, from where alone.
+type FailedKey = (IpAddr, Option<Box<[u8]>>);
 
-/// Failed logins that are not forgotten.
+/// A user who has logged in from an address.
+struct Known {
+    until_ms: u64,
+    /// When all checks of its lane will have come back.
+    lane_ms: u64,
+}
+
+/// Failed logins that are not forgotten, and where users have logged in.
+#[derive(Default)]
+struct Tables {
+    /// When all failures of a key will have been forgotten, in milliseconds; without a user: of an address.
+    forgotten_ms: HashMap<FailedKey, u64>,
+    known: HashMap<Key, Known>,
+}
+
+/// Decides whose password is checked.
 #[derive(Default)]
 pub struct LoginThrottle {
-    /// When all failures of a key will have been forgotten, in milliseconds.
-    forgotten_ms: Mutex<HashMap<Key, u64>>,
+    tables: Mutex<Tables>,
 }
 
 impl LoginThrottle {
-    /// For how long an address must not try to log in as a user; nothing if it may.
-    pub fn must_wait(&self, address: IpAddr, user: &[u8], now: Duration) -> Option<Duration> {
-        let now_ms = now.as_millis() as u64;
-        let all = self.forgotten_ms.lock();
-        let wait = |key: Key, burst: u32, each_ms: u64| {
-            let forgotten_ms = all.get(&key).copied().unwrap_or(0);
-            // There must be room for one more failure.
-            (forgotten_ms + each_ms).saturating_sub(now_ms + u64::from(burst) * each_ms)
+    /// Whether a password of `user` that comes from `address` may be checked; if not, for how long to wait.
+    pub fn admit(&self, address: IpAddr, user: &[u8], now: Duration) -> Result<(), Duration> {
+        let (address, now_ms) = (network(address), now.as_millis() as u64);
+        let mut tables = self.tables.lock();
+        let Tables { forgotten_ms, known } = &mut *tables;
+        let wait = |key, burst, each_ms| {
+            wait_ms(forgotten_ms.get(&key).copied().unwrap_or(0), burst, each_ms, now_ms)
         };
         let of_user = wait((address, Some(user.into())), USER_BURST, USER_FORGOTTEN_MS);
         let of_address = wait((address, None), ADDRESS_BURST, ADDRESS_FORGOTTEN_MS);
-        let wait_ms = of_user.max(of_address);
-        (wait_ms > 0).then(|| Duration::from_millis(wait_ms))
+        let known = known.get_mut(&(address, user.into())).filter(|known| known.until_ms > now_ms);
+        let wait_ms = match known {
+            Some(known) if of_user > 0 => {
+                let in_lane = wait_ms(known.lane_ms, LANE_BURST, LANE_MS, now_ms);
+                if in_lane == 0 {
+                    known.lane_ms = known.lane_ms.max(now_ms) + LANE_MS;
+                }
+                in_lane.min(of_user)
+            }
+            Some(_) => 0,
+            None => of_user.max(of_address),
+        };
+        if wait_ms == 0 { Ok(()) } else { Err(Duration::from_millis(wait_ms)) }
     }
 
     /// Notes that a login failed.
     pub fn failed(&self, address: IpAddr, user: &[u8], now: Duration) {
-        let now_ms = now.as_millis() as u64;
-        let mut all = self.forgotten_ms.lock();
+        let (address, now_ms) = (network(address), now.as_millis() as u64);
+        let all = &mut self.tables.lock().forgotten_ms;
         for (key, each_ms) in
             [((address, Some(user.into())), USER_FORGOTTEN_MS), ((address, None), ADDRESS_FORGOTTEN_MS)]
         {
             if all.len() >= MOST_ENTRIES && !all.contains_key(&key) {
-                make_room(&mut all, now_ms);
+                make_room(all, now_ms, |forgotten_ms| *forgotten_ms);
             }
             let forgotten_ms = all.entry(key).or_insert(0);
             *forgotten_ms = (*forgotten_ms).max(now_ms) + each_ms;
         }
     }
 
-    /// Entries at this moment.
+    /// Notes that a login succeeded.
+    pub fn succeeded(&self, address: IpAddr, user: &[u8], now: Duration) {
+        let (key, now_ms) = ((network(address), user.into()), now.as_millis() as u64);
+        let known = &mut self.tables.lock().known;
+        if known.len() >= MOST_ENTRIES && !known.contains_key(&key) {
+            make_room(known, now_ms, |known| known.until_ms);
+        }
+        known.entry(key).or_insert(Known { until_ms: 0, lane_ms: 0 }).until_ms = now_ms + KNOWN_MS;
+    }
+
+    /// Entries at this moment of the larger table.
     pub fn len(&self) -> usize {
-        self.forgotten_ms.lock().len()
+        let tables = self.tables.lock();
+        tables.forgotten_ms.len().max(tables.known.len())
     }
 
     /// Whether there are none.
@@ -72,16 +119,31 @@ impl LoginThrottle {
     }
 }
 
+/// What counts as one address.
+pub(crate) fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << (128 - IPV6_NETWORK_BITS))))
+        }
+        address => address,
+    }
+}
+
+/// How long it takes until there is room for one more, if all will have come back at `back_ms`.
+fn wait_ms(back_ms: u64, burst: u32, each_ms: u64, now_ms: u64) -> u64 {
+    (back_ms + each_ms).saturating_sub(now_ms + u64::from(burst) * each_ms)
+}
+
 /// Forgets what is over, or a tenth of what will be over first: looking through all is worth it only for many.
-fn make_room(all: &mut HashMap<Key, u64>, now_ms: u64) {
-    all.retain(|_, forgotten_ms| *forgotten_ms > now_ms);
+fn make_room<K: Hash + Eq, V>(all: &mut HashMap<K, V>, now_ms: u64, over_ms: impl Fn(&V) -> u64) {
+    all.retain(|_, entry| over_ms(entry) > now_ms);
     if all.len() < MOST_ENTRIES {
         return;
     }
-    let mut times: Vec<u64> = all.values().copied().collect();
+    let mut times: Vec<u64> = all.values().map(&over_ms).collect();
     let (_, limit, _) = times.select_nth_unstable(MOST_ENTRIES / 10);
     let limit = *limit;
-    all.retain(|_, forgotten_ms| *forgotten_ms > limit);
+    all.retain(|_, entry| over_ms(entry) > limit);
 }
 
 #[cfg(test)]
@@ -96,17 +158,17 @@ mod tests {
     fn who_guesses_waits_and_others_do_not() {
         let throttle = LoginThrottle::default();
         for _ in 0..USER_BURST {
-            assert_eq!(throttle.must_wait(A, b"ada", START), None);
+            assert_eq!(throttle.admit(A, b"ada", START), Ok(()));
             throttle.failed(A, b"ada", START);
         }
-        assert_eq!(throttle.must_wait(A, b"ada", START), Some(Duration::from_millis(USER_FORGOTTEN_MS)));
-        assert_eq!(throttle.must_wait(A, b"bob", START), None);
-        assert_eq!(throttle.must_wait(B, b"ada", START), None);
+        assert_eq!(throttle.admit(A, b"ada", START), Err(Duration::from_millis(USER_FORGOTTEN_MS)));
+        assert_eq!(throttle.admit(A, b"bob", START), Ok(()));
+        assert_eq!(throttle.admit(B, b"ada", START), Ok(()));
         let later = START + Duration::from_millis(USER_FORGOTTEN_MS);
-        assert_eq!(throttle.must_wait(A, b"ada", later), None);
+        assert_eq!(throttle.admit(A, b"ada", later), Ok(()));
         throttle.failed(A, b"ada", later);
-        assert!(throttle.must_wait(A, b"ada", later).is_some(), "one comes back at a time");
-        assert_eq!(throttle.must_wait(A, b"ada", START + Duration::from_secs(100)), None);
+        assert!(throttle.admit(A, b"ada", later).is_err(), "one comes back at a time");
+        assert_eq!(throttle.admit(A, b"ada", START + Duration::from_secs(100)), Ok(()));
     }
 
     #[test]
@@ -115,8 +177,64 @@ mod tests {
         for n in 0..ADDRESS_BURST {
             throttle.failed(A, format!("user-{n}").as_bytes(), START);
         }
-        assert_eq!(throttle.must_wait(A, b"new", START), Some(Duration::from_millis(ADDRESS_FORGOTTEN_MS)));
-        assert_eq!(throttle.must_wait(B, b"new", START), None);
+        assert_eq!(throttle.admit(A, b"new", START), Err(Duration::from_millis(ADDRESS_FORGOTTEN_MS)));
+        assert_eq!(throttle.admit(B, b"new", START), Ok(()));
+    }
+
+    #[test]
+    fn who_is_known_at_an_address_is_not_locked_out_by_guesses_at_others() {
+        let throttle = LoginThrottle::default();
+        throttle.succeeded(A, b"ada", START);
+        for n in 0..ADDRESS_BURST {
+            throttle.failed(A, format!("user-{n}").as_bytes(), START);
+        }
+        assert_eq!(throttle.admit(A, b"ada", START), Ok(()));
+        assert!(throttle.admit(A, b"bob", START).is_err(), "nobody has seen this one here");
+        // After a day it is not known any more.
+        let later = START + Duration::from_millis(KNOWN_MS);
+        (0..ADDRESS_BURST).for_each(|_| throttle.failed(A, b"x", later));
+        assert!(throttle.admit(A, b"ada", later).is_err());
+    }
+
+    #[test]
+    fn a_right_password_passes_at_a_bounded_rate_while_its_user_is_guessed_at() {
+        let throttle = LoginThrottle::default();
+        throttle.succeeded(A, b"ada", START);
+        (0..USER_BURST).for_each(|_| throttle.failed(A, b"ada", START));
+        let mut checked = 0;
+        // Two guesses in each of a hundred steps of a second in all: what is checked is what the lane gives.
+        for ms in (0..1_000).step_by(10) {
+            let now = START + Duration::from_millis(ms);
+            for _ in 0..2 {
+                if throttle.admit(A, b"ada", now).is_ok() {
+                    checked += 1;
+                    throttle.failed(A, b"ada", now);
+                }
+            }
+        }
+        assert_eq!(checked, u64::from(LANE_BURST) + 1_000 / LANE_MS - 1);
+        assert!(
+            throttle.admit(A, b"ada", START + Duration::from_secs(1)).is_ok(),
+            "one comes back at a time"
+        );
+        // Where nobody has logged in as this user, there is no lane.
+        (0..USER_BURST).for_each(|_| throttle.failed(B, b"ada", START));
+        assert!(throttle.admit(B, b"ada", START).is_err());
+    }
+
+    #[test]
+    fn an_ipv6_network_counts_as_one_address() {
+        let throttle = LoginThrottle::default();
+        let of =
+            |network: u16, host: u16| IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, network, host, 0, 0, 1));
+        (0..USER_BURST).for_each(|n| throttle.failed(of(1, n as u16), b"ada", START));
+        assert!(throttle.admit(of(1, 50_000), b"ada", START).is_err());
+        assert_eq!(throttle.admit(of(2, 0), b"ada", START), Ok(()));
+        // An IPv4 address is one, whichever way it is written.
+        (0..USER_BURST).for_each(|_| throttle.failed(A, b"ada", START));
+        let IpAddr::V4(a) = A else { unreachable!("it is written with four numbers") };
+        assert!(throttle.admit(IpAddr::V6(a.to_ipv6_mapped()), b"ada", START).is_err());
+        assert_eq!(throttle.admit(B, b"ada", START), Ok(()));
     }
 
     #[test]
@@ -124,6 +242,7 @@ mod tests {
         let throttle = LoginThrottle::default();
         for n in 0..3 * MOST_ENTRIES as u32 {
             throttle.failed(IpAddr::V4(n.into()), b"ada", START + Duration::from_millis(n.into()));
+            throttle.succeeded(IpAddr::V4(n.into()), b"ada", START + Duration::from_millis(n.into()));
         }
         assert!(throttle.len() <= MOST_ENTRIES, "{}", throttle.len());
         throttle.failed(A, b"ada", START + Duration::from_secs(10_000));

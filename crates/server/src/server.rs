@@ -278,11 +278,11 @@ impl Control {
 
     async fn run(self, ears: Ears) {
         let Control { node, kv, seats, stopping, signalled } = self;
-        let (max_connections, accepting) = (node.limits().connections, Arc::clone(node.accepting()));
+        let (limits, accepting) = (node.limits(), Arc::clone(node.accepting()));
         let stopped = || stopped(&stopping);
         // When accepting ends, the workers' seats are dropped, and with them the workers end.
         tokio::join!(
-            until(stopped(), "accepting clients", acceptor::accept(kv, seats, max_connections, accepting)),
+            until(stopped(), "accepting clients", acceptor::accept(kv, seats, &limits, accepting)),
             until(stopped(), "waiting for signals", ears.hear(signalled)),
         );
     }

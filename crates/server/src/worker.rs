@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::acceptor;
+use crate::address_places::Place;
 use crate::connection::CloseReason;
 use crate::counters::WorkerCounters;
 use crate::mailbox;
@@ -55,6 +56,8 @@ pub struct Accepted {
     pub stream: std::net::TcpStream,
     /// Where it comes from.
     pub peer: SocketAddr,
+    /// Its place among the connections of its address.
+    pub place: Place,
     /// All places are taken: one that has not logged in must give way to it.
     pub is_crowded: bool,
 }
@@ -203,7 +206,7 @@ fn log_end(node: &Node, peer: SocketAddr, reason: CloseReason) {
 }
 
 async fn serve(accepted: Accepted, bench: Rc<Bench>) {
-    let Accepted { stream, peer, is_crowded: _ } = accepted;
+    let Accepted { stream, peer, place: _place, is_crowded: _ } = accepted;
     let counters = Arc::clone(&bench.counters);
     counters.accepted();
     match TcpStream::from_std(stream) {

@@ -2,7 +2,7 @@
 #![allow(clippy::disallowed_methods, reason = "this is a client, outside the server")]
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 
 use base::VbId;
@@ -150,6 +150,29 @@ fn there_are_not_more_connections_than_allowed() {
     assert_eq!(third.try_receive(), None);
     a.send(&request(opcode::GET, b"none", b""));
     assert_eq!(a.receive().0, Status::KeyEnoent);
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn an_address_has_no_more_connections_than_it_may_have() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "max-connections-per-address = 2");
+    let connect = |address: [u8; 4]| {
+        let socket =
+            socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
+        socket.bind(&SocketAddr::from((address, 0)).into()).expect("an address of this machine");
+        socket.connect(&server.kv_addr().into()).expect("the system accepts");
+        let mut client = Client { stream: socket.into(), received: Vec::new() };
+        let _ = client.stream.write_all(&server::fuzz::login("Administrator", "password", "default", &[]));
+        client.try_receive().is_some().then_some(client)
+    };
+    let (here, there) = ([127, 0, 0, 1], [127, 0, 0, 2]);
+    let clients = [connect(here).expect("a place"), connect(here).expect("a place")];
+    assert!(connect(here).is_none(), "it has its two");
+    assert!(connect(there).is_some(), "another address has its own");
+    drop(clients);
+    // The server notices sooner or later that the two have gone; a place is there again then.
+    while connect(here).is_none() {}
     server.stop().expect("a clean stop");
 }
 

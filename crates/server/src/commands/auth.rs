@@ -41,6 +41,7 @@ fn auth_plain(ctx: &mut Context<'_>, message: &[u8]) -> Outcome {
     match ctx.node.users().authenticate(name, password) {
         Some(user) => {
             ctx.session.log_in(Arc::clone(user));
+            right(ctx, name);
             ctx.status(Status::Success)
         }
         None => wrong(ctx, name, Status::AuthError),
@@ -88,6 +89,7 @@ pub fn step(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     match (finished, user) {
         (Ok(server_final), Some(user)) => {
             ctx.session.log_in(user);
+            right(ctx, &name);
             ctx.reply.send(&Answer { value: server_final.as_bytes(), ..Answer::default() });
             Outcome::Done
         }
@@ -106,12 +108,19 @@ fn status_of(error: LoginError) -> Status {
 /// Refuses to check a password if too many guesses at this user came from the client's address.
 fn must_wait(ctx: &mut Context<'_>, name: &[u8]) -> Option<Outcome> {
     let now = ctx.node.env().clock.monotonic();
-    let wait = ctx.node.logins().must_wait(ctx.session.peer?, name, now)?;
+    let wait = ctx.node.logins().admit(ctx.session.peer?, name, now).err()?;
     let context = format!(
         "Too many logins failed from this address: try again in {} seconds",
         wait.as_millis().div_ceil(1_000)
     );
     Some(ctx.error(Status::Etmpfail, &context))
+}
+
+/// A user has logged in from this address: that is remembered, too.
+fn right(ctx: &Context<'_>, name: &[u8]) {
+    if let Some(peer) = ctx.session.peer {
+        ctx.node.logins().succeeded(peer, name, ctx.node.env().clock.monotonic());
+    }
 }
 
 /// Name or password is wrong: that is remembered for a while.

@@ -24,13 +24,15 @@ pub(super) fn authenticate(
 ) -> Result<Caller, Box<Response>> {
     let Some((name, password)) = credentials(headers) else { return Err(unknown()) };
     let (logins, now) = (shared.node.logins(), shared.node.env().clock.monotonic());
-    if let Some(wait) = peer.and_then(|peer| logins.must_wait(peer, name.as_bytes(), now)) {
+    if let Some(wait) = peer.and_then(|peer| logins.admit(peer, name.as_bytes(), now).err()) {
         return Err(must_wait(wait));
     }
     let users = shared.node.users();
     let user = users.authenticate(name.as_bytes(), password.as_bytes());
-    if let (None, Some(peer)) = (user, peer) {
-        logins.failed(peer, name.as_bytes(), now);
+    match (user, peer) {
+        (Some(_), Some(peer)) => logins.succeeded(peer, name.as_bytes(), now),
+        (None, Some(peer)) => logins.failed(peer, name.as_bytes(), now),
+        (_, None) => {}
     }
     user.cloned().map(Caller).ok_or_else(unknown)
 }

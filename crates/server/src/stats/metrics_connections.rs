@@ -42,6 +42,11 @@ pub(super) fn put(node: &Node, page: &mut Page<'_>) -> fmt::Result {
             &accepting.kv_refused,
         ),
         (
+            "stave_connections_refused_by_address_total",
+            "KV clients that were closed because their address had as many connections as it may have.",
+            &accepting.kv_refused_by_address,
+        ),
+        (
             "stave_connections_crowded_out_total",
             "KV connections that had not logged in, and were closed for another client.",
             &accepting.kv_crowded_out,

@@ -117,6 +117,7 @@ pub fn connections(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Res
         (inquiry.node.totals(), inquiry.node.limits(), inquiry.node.accepting());
     sheet.put("curr_connections", totals.connections);
     sheet.put("max_connections", limits.connections);
+    sheet.put("max_connections_per_address", limits.connections_per_address.unwrap_or(0));
     sheet.put("curr_strangers", totals.strangers);
     sheet.put("curr_http_connections", accepting.http_connections.load(Relaxed));
     sheet.put("max_http_connections", limits.http.connections);
@@ -136,6 +137,7 @@ pub fn connections(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Res
     sheet.put("connection_memory_closed", memory.closed());
     for (name, counter) in [
         ("refused_connections", &accepting.kv_refused),
+        ("refused_by_address_connections", &accepting.kv_refused_by_address),
         ("crowded_out_connections", &accepting.kv_crowded_out),
         ("total_http_connections", &accepting.http_accepted),
         ("refused_http_connections", &accepting.http_refused),
