@@ -14,6 +14,7 @@ use vbucket::{BucketContext, Origin, Removed, Stored, Topology, VBucket};
 
 use crate::backfill::BackfillQueue;
 use crate::checkpoint_recovery::CheckpointRelief;
+use crate::claims::Roles;
 use crate::collections::BucketManifest;
 use crate::compaction_queue::CompactionQueue;
 use crate::completion::Completion;
@@ -54,6 +55,8 @@ pub(crate) struct Shard {
     /// Counts up whenever another vBucket takes its place, so that what was read for the old one is recognised.
     pub(crate) incarnation: u64,
     pub(crate) flush_queued: bool,
+    /// What is stored of it is being replaced: nothing of it is to be written.
+    pub(crate) is_claimed: bool,
     /// The stream whose changes a replica takes; 0 for none.
     pub(crate) replica_stream: u64,
     /// It is dead because another node takes it over, and it is not known whether that node has it yet.
@@ -168,8 +171,8 @@ pub struct Bucket {
     pub(crate) warmup: Warmup,
     pub(crate) sync_deadlines: SyncDeadlines,
     /// Held while the role of a vBucket changes. Taken before `flushing`.
-    pub(crate) roles: Mutex<()>,
-    /// Held while a batch is written, so that no vBucket is deleted under it. Taken before any vBucket's lock.
+    pub(crate) roles: Roles,
+    /// Held while a batch is written. Taken before any vBucket's lock.
     pub(crate) flushing: Mutex<FlushSpace>,
     /// vBuckets that are dead because what is stored of them cannot be read, and why.
     pub(crate) unreadable: Mutex<BTreeMap<VbId, Unreadable>>,
@@ -337,14 +340,14 @@ impl Bucket {
         state: VbState,
         topology: Option<Topology>,
     ) -> Result<(), Refusal> {
-        let _roles = self.roles.lock();
+        let _roles = self.roles_of(vb);
         self.set_role_alone(vb, state, topology)
     }
 
     /// Gives an active vBucket another topology; false if it is not active, or not any more.
     pub fn lead_on(&self, vb: VbId, topology: Topology) -> Result<bool, Refusal> {
         // Nobody hands it over between the look and the change.
-        let _roles = self.roles.lock();
+        let _roles = self.roles_of(vb);
         if self.state_of(vb) != Some(VbState::Active) {
             return Ok(false);
         }
@@ -406,7 +409,7 @@ impl Bucket {
     /// False if it is not active, or another vBucket than when the stream began. One that is dead because this was said
     /// before, and the other node does not have all of it yet, stays so.
     pub fn give_away(&self, vb: VbId, incarnation: u64) -> bool {
-        let _roles = self.roles.lock();
+        let _roles = self.roles_of(vb);
         let Ok(mut shard) = self.shard(vb) else { return false };
         if shard.incarnation != incarnation {
             return false;
@@ -473,7 +476,7 @@ impl Bucket {
         vb: VbId,
         remove: impl FnOnce() -> Result<(), kvstore::Failure>,
     ) -> Result<Result<(), Failure>, Refusal> {
-        let (_roles, _flushing) = (self.roles.lock(), self.flushing.lock());
+        let _claim = self.claim(vb)?;
         if self.shard(vb)?.vb.state() != VbState::Dead {
             return Err(Refusal::Invalid);
         }

@@ -33,7 +33,7 @@ impl Bucket {
 
     fn remove_documents(&self, vb: VbId) -> Result<(), Failure> {
         // Nothing of it may be on its way to disk, and its role stays as it is.
-        let (_roles, _flushing) = (self.roles.lock(), self.flushing.lock());
+        let Ok(_claim) = self.claim(vb) else { return Ok(()) };
         let (state, topology) = {
             let mut shard = self.hold(vb, Holder::Roles);
             if !shard.exists {

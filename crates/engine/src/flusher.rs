@@ -71,6 +71,7 @@ impl Bucket {
     /// no other one from being saved, and stays queued.
     pub fn flush_all(&self) -> bool {
         let (mut group, mut refused) = (Vec::new(), BTreeSet::new());
+        self.wait_for_claims();
         loop {
             group.clear();
             self.flush.take(&mut group, Due::Now);
@@ -149,6 +150,10 @@ impl Bucket {
     fn take_batch(&self, vb: VbId) -> Option<FlushBatch> {
         let mut shard = self.flushing_shard(vb);
         shard.flush_queued = false;
+        if shard.is_claimed {
+            // It is queued again when it is released.
+            return None;
+        }
         shard.vb.take_flush_batch(self.config.flush_batch_items as u64)
     }
 

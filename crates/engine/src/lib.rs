@@ -4,6 +4,7 @@ mod account_check;
 mod backfill;
 mod bucket;
 mod checkpoint_recovery;
+mod claims;
 mod clean_mark;
 mod collections;
 mod compaction_queue;

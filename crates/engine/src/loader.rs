@@ -176,7 +176,7 @@ impl Bucket {
     /// The documents of a vBucket cannot be read: it is dead until somebody mends it.
     fn give_up(&self, vb: VbId, incarnation: u64, failure: &kvstore::Failure) {
         // Nothing of it may be on its way to disk while it is replaced.
-        let (_roles, _flushing) = (self.roles.lock(), self.flushing.lock());
+        let (_roles, _flushing) = (self.roles_of(vb), self.flushing.lock());
         let old = {
             let mut shard = self.hold(vb, Holder::Loader);
             if shard.incarnation != incarnation {

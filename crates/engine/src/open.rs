@@ -14,6 +14,7 @@ use vbucket::{BucketContext, FailoverEntry, FailoverTable, Origin, SnapshotBound
 use crate::backfill::BackfillQueue;
 use crate::bucket::{Bucket, Shard, dead, new_uuid};
 use crate::checkpoint_recovery::CheckpointRelief;
+use crate::claims::Roles;
 use crate::clean_mark::LastStop;
 use crate::collections::{BucketManifest, collections_of};
 use crate::compaction_queue::CompactionQueue;
@@ -93,6 +94,7 @@ impl Bucket {
                 incarnation: 0,
                 flush_queued: false,
                 replica_stream: 0,
+                is_claimed: false,
                 is_half_given: false,
                 followers: Vec::new(),
                 prepare_followers: Vec::new(),
@@ -130,7 +132,7 @@ impl Bucket {
             replicas: Replicas::default(),
             warmup: Warmup::new(env.clock.monotonic()),
             sync_deadlines: SyncDeadlines::default(),
-            roles: Mutex::new(()),
+            roles: Roles::default(),
             flushing: Mutex::default(),
             unreadable: Mutex::default(),
             crashed: Mutex::default(),

@@ -17,7 +17,7 @@ impl Bucket {
     /// Blocks while the disk works; meanwhile operations on documents wait as while they are loaded.
     pub fn rollback(&self, vb: VbId, to: Seqno) -> Result<Result<Seqno, Failure>, Refusal> {
         // Nothing of it may be on its way to disk, and its role stays as it is.
-        let (_roles, _flushing) = (self.roles.lock(), self.flushing.lock());
+        let _claim = self.claim(vb)?;
         if self.shard(vb)?.vb.state() == VbState::Active {
             return Err(Refusal::Invalid);
         }

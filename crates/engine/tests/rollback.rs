@@ -2,14 +2,18 @@
 
 mod common;
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use base::env::{Env, SimHandles};
-use base::{Cas, Seqno, VbState};
+use base::{Cas, Seqno, VbId, VbState};
 use common::stores::{self, files, journaled};
 use common::{VB, World, doc};
-use engine::Refusal;
+use engine::{Progress, Refusal};
 use kvstore::KvStore;
+
+/// Far longer than it takes: a lock that is held fails the test.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn open(env: Env, handles: SimHandles, store: fn(&Env) -> Arc<dyn KvStore>) -> World {
     stores::open(env, handles, store, |_| ())
@@ -83,4 +87,79 @@ fn without_such_a_commit_nothing_is_left() {
     let stats = world.bucket.vbucket_stats(VB).expect("it is there");
     assert_eq!((stats.state, stats.high_seqno, stats.documents), (VbState::Replica, Seqno(0), 0));
     assert_eq!(documents_bytes(&world), 0);
+}
+
+/// What must go on while what is stored of `VB` is replaced.
+fn others_go_on(world: &common::Watched) {
+    let other = VbId(VB.0 + 1);
+    let bucket = &world.bucket;
+    let seqno = world.set_in(other, "k", "v").expect("it is active").seqno;
+    while bucket.flush_step() == Progress::Worked {}
+    let stats = bucket.vbucket_stats(other).expect("it is there");
+    assert_eq!(stats.persisted_seqno, seqno, "it is written meanwhile");
+    for state in [VbState::Replica, VbState::Active] {
+        bucket.set_vbucket_state(other, state, None).expect("its role changes meanwhile");
+    }
+    while bucket.flush_step() == Progress::Worked {}
+}
+
+type Replace = fn(&common::Watched);
+
+#[allow(clippy::disallowed_methods, reason = "a thread that may hang, and is left behind then")]
+#[test]
+fn other_vbuckets_are_written_and_change_roles_while_one_goes_back_or_goes() {
+    let world = Arc::new(common::Watched::open_with_quota(3, 256 << 20));
+    for value in ["1", "2"] {
+        world.set("a", value);
+        assert!(world.bucket.flush_all());
+    }
+    let replace: [(VbState, Replace); 3] = [
+        (VbState::Replica, |world| {
+            let back = world.bucket.rollback(VB, Seqno(1)).expect("a replica").expect("the disk works");
+            assert_eq!(back, Seqno(1));
+        }),
+        (VbState::Active, |world| world.bucket.remove_all_documents().expect("the disk works")),
+        (VbState::Dead, |world| {
+            world.bucket.delete_vbucket(VB).expect("it is dead").expect("the disk works")
+        }),
+    ];
+    for (state, replace) in replace {
+        world.bucket.set_vbucket_state(VB, state, None).expect("set");
+        let (sender, meanwhile) = mpsc::channel();
+        let seen = Arc::clone(&world);
+        let hook = move || {
+            // On a thread of its own, so that a lock that is held fails the test instead of hanging it.
+            let (sender_of_end, end) = mpsc::channel();
+            std::thread::spawn(move || {
+                others_go_on(&seen);
+                sender_of_end.send(())
+            });
+            let _ = sender.send(end.recv_timeout(PATIENCE));
+        };
+        *world.spy.before_replacing.lock() = Some(Box::new(hook));
+        replace(&world);
+        meanwhile.recv().expect("it was replaced").expect("others went on meanwhile");
+    }
+}
+
+#[test]
+fn what_changes_while_a_vbucket_goes_back_is_written_behind_it() {
+    let world = Arc::new(common::Watched::open_with_quota(4, 256 << 20));
+    for value in ["1", "2"] {
+        world.set("a", value);
+        assert!(world.bucket.flush_all());
+    }
+    world.bucket.set_vbucket_state(VB, VbState::Replica, None).expect("set");
+    // The role waits to be written; while it goes back the flusher passes it over.
+    world.spy.saves.lock().clear();
+    let (bucket, spy) = (Arc::clone(&world.bucket), Arc::clone(&world.spy));
+    let (sender, saved) = mpsc::channel();
+    *world.spy.before_replacing.lock() = Some(Box::new(move || {
+        while bucket.flush_step() == Progress::Worked {}
+        let _ = sender.send(std::mem::take(&mut *spy.saves.lock()));
+    }));
+    assert_eq!(world.bucket.rollback(VB, Seqno(1)).expect("a replica").expect("the disk works"), Seqno(1));
+    assert!(!saved.recv().expect("it was rolled back").contains(&VB), "nothing of it is written meanwhile");
+    while world.bucket.flush_step() == Progress::Worked {}
+    assert!(world.spy.saves.lock().contains(&VB), "it is written behind that");
 }

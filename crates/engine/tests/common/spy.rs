@@ -16,6 +16,8 @@ type Hook = Box<dyn FnOnce() + Send>;
 /// The store around another one.
 pub struct Spy {
     inner: Arc<dyn KvStore>,
+    /// vBuckets in the order in which something of them was saved.
+    pub saves: Mutex<Vec<VbId>>,
     /// Keys of each batch that was read.
     pub batches: Mutex<Vec<(VbId, Vec<String>)>>,
     /// vBuckets in the order in which they were scanned for metadata, and for values.
@@ -24,6 +26,8 @@ pub struct Spy {
     pub after_read: Mutex<Option<Hook>>,
     /// Run in the middle of the next scan.
     pub in_scan: Arc<Mutex<Option<Hook>>>,
+    /// Run before the next rollback or removal of a vBucket.
+    pub before_replacing: Mutex<Option<Hook>>,
     /// Keys that cannot be read.
     pub unreadable: Mutex<BTreeSet<String>>,
     /// Keys whose values are read as bytes that are no Snappy block, as their datatype says then.
@@ -36,13 +40,22 @@ impl Spy {
     pub fn new(inner: Arc<dyn KvStore>) -> Spy {
         Spy {
             inner,
+            saves: Mutex::default(),
             batches: Mutex::default(),
             scans: Arc::default(),
             after_read: Mutex::default(),
             in_scan: Arc::default(),
+            before_replacing: Mutex::default(),
             unreadable: Mutex::default(),
             spoiled: Mutex::default(),
             damaged: Arc::default(),
+        }
+    }
+
+    fn replacing(&self) {
+        let hook = self.before_replacing.lock().take();
+        if let Some(hook) = hook {
+            hook();
         }
     }
 }
@@ -59,6 +72,7 @@ fn spoil(version: &Version) -> Version {
 
 impl KvStore for Spy {
     fn save_group(&self, group: &[(VbId, SaveBatch<'_>)]) -> Vec<Result<(), Failure>> {
+        self.saves.lock().extend(group.iter().map(|(vb, _)| *vb));
         self.inner.save_group(group)
     }
 
@@ -94,6 +108,7 @@ impl KvStore for Spy {
     }
 
     fn rollback(&self, vb: VbId, to: Seqno) -> Result<RolledBack, Failure> {
+        self.replacing();
         self.inner.rollback(vb, to)
     }
 
@@ -114,6 +129,7 @@ impl KvStore for Spy {
     }
 
     fn delete_vbucket(&self, vb: VbId) -> Result<(), Failure> {
+        self.replacing();
         self.inner.delete_vbucket(vb)
     }
 
