@@ -481,8 +481,9 @@ impl Bucket {
             return Err(Refusal::Invalid);
         }
         // It is dead and stays so: nobody writes to it, and what is on disk goes first.
-        if let Err(failure) = remove() {
-            return Ok(Err(failure.into()));
+        let removed = remove();
+        if removed.is_err() && !self.is_not_stored(vb) {
+            return Ok(removed.map_err(Failure::from));
         }
         let old = {
             let mut shard = self.shard_for(vb, Holder::Roles)?;
@@ -498,7 +499,14 @@ impl Bucket {
         self.parked.forget(vb);
         self.warmup.forget(vb);
         drop(old);
-        Ok(Ok(()))
+        Ok(removed.map_err(Failure::from))
+    }
+
+    /// Whether the store has nothing of a vBucket, after a deletion that failed: it may fail when the vBucket is gone,
+    /// for a restart to find or not. What is in memory must not go on as if the disk had it, because the next save
+    /// would vouch for all of it.
+    pub(crate) fn is_not_stored(&self, vb: VbId) -> bool {
+        matches!(self.store.snapshot(vb), Ok(None))
     }
 
     /// A fresh identity for a history: never 0, and below 2^48 as the original's are.

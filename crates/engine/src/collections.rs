@@ -59,6 +59,8 @@ pub(crate) struct BucketManifest {
     next_ids: Mutex<NextIds>,
     /// Whether something may be dropped and not erased yet.
     is_dropping: AtomicBool,
+    /// Whether a change failed, so that nobody knows which manifest a restart would find.
+    is_undecided: AtomicBool,
 }
 
 impl Default for BucketManifest {
@@ -68,6 +70,7 @@ impl Default for BucketManifest {
             next_ids: Mutex::default(),
             // A vBucket may have found something.
             is_dropping: AtomicBool::new(true),
+            is_undecided: AtomicBool::new(false),
         }
     }
 }
@@ -156,8 +159,13 @@ impl Bucket {
         }
         present.check_successor(&new).map_err(ManifestRefusal::Successor)?;
         let ids = next_ids.above(&new);
-        manifest_file::save(&self.env, &self.config.dir, &self.uuid, &new, ids)
-            .map_err(ManifestRefusal::Failure)?;
+        if let Err(failure) = manifest_file::save(&self.env, &self.config.dir, &self.uuid, &new, ids) {
+            // A restart may find it: then it would drop collections that go on being served here.
+            self.manifest.is_undecided.store(true, Ordering::Relaxed);
+            let _ = self.settle_manifest(&next_ids);
+            return Err(ManifestRefusal::Failure(failure).into());
+        }
+        self.manifest.is_undecided.store(false, Ordering::Relaxed);
         *next_ids = ids;
         let new = Arc::new(new);
         let change = ManifestChange::between(&present, &new);
@@ -171,6 +179,22 @@ impl Bucket {
         self.manifest.is_dropping.store(true, Ordering::Relaxed);
         self.keeper.wake(ChoreId::Eraser);
         Ok(new)
+    }
+
+    /// Puts the present manifest on record once more if a change of it failed half-way, so that a restart finds what is
+    /// served. Tried at once, by the eraser, and by a stop, which is not clean before that.
+    fn settle_manifest(&self, next_ids: &NextIds) -> Result<(), Failure> {
+        if !self.manifest.is_undecided.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        manifest_file::save(&self.env, &self.config.dir, &self.uuid, &self.manifest(), *next_ids)?;
+        self.manifest.is_undecided.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The same before a stop.
+    pub(crate) fn close_manifest(&self) -> Result<(), Failure> {
+        self.settle_manifest(&self.manifest.next_ids.lock())
     }
 
     /// Whether the quota has room for system events, and what waits for the disk has not filled its share.
@@ -232,6 +256,13 @@ impl Bucket {
 
     /// Has documents of dropped collections leave memory, and then the disk. Says whether more may be done at once.
     fn erase_slice(&self, slice: &Slice<'_>) -> Next {
+        if self.manifest.is_undecided.load(Ordering::Relaxed)
+            && let Some(next_ids) = self.manifest.next_ids.try_lock()
+            && self.settle_manifest(&next_ids).is_err()
+        {
+            self.manifest.is_dropping.store(true, Ordering::Relaxed);
+            return Next::After(PAUSE_FOR_DISK);
+        }
         if !self.manifest.is_dropping.swap(false, Ordering::Relaxed) {
             return Next::After(PAUSE);
         }

@@ -25,7 +25,8 @@ impl Bucket {
     /// that whoever follows it starts anew.
     ///
     /// Blocks while the disk works. An active vBucket lets operations wait while its file goes; one that cannot be
-    /// emptied stays as it was, keeps no other one from being emptied, and is told.
+    /// emptied stays as it was, keeps no other one from being emptied, and is told. If its file went and the disk failed
+    /// behind that, it is empty all the same, and told.
     pub fn remove_all_documents(&self) -> Result<(), Failure> {
         let emptied = (0..self.vbuckets()).map(|vb| self.remove_documents(VbId(vb)));
         emptied.fold(Ok(()), Result::and)
@@ -46,9 +47,10 @@ impl Bucket {
             (state, topology)
         };
         let removed = self.store.delete_vbucket(vb);
+        let is_gone = removed.is_ok() || self.is_not_stored(vb);
         let old = {
             let mut shard = self.hold(vb, Holder::Roles);
-            let old = removed.is_ok().then(|| {
+            let old = is_gone.then(|| {
                 let given_up = shard.sync_waiters.give_up();
                 let new = VBucket::new(vb, &self.context, Origin::empty(state, new_uuid(&self.env)));
                 (shard.replace(new), given_up)

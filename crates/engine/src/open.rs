@@ -241,6 +241,7 @@ impl Bucket {
         if !(0..FLUSH_TRIES).any(|_| self.flush_all()) {
             return Err(Failure::NotFlushed { bucket: self.name().to_owned() });
         }
+        self.close_manifest()?;
         self.store.close()?;
         // What is saved has its new history on disk; what could not be read since the crash has not.
         let is_unread = |vb: &VbId| self.hold(*vb, Holder::Roles).vb.state() == VbState::Dead;

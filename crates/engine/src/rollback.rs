@@ -27,7 +27,10 @@ impl Bucket {
         }
         let rolled_back = match self.roll_store_back(vb, to) {
             Ok(rolled_back) => rolled_back,
-            Err(failure) => return Ok(Err(failure.into())),
+            Err(failure) => {
+                self.follow_store(vb, &failure)?;
+                return Ok(Err(failure.into()));
+            }
         };
         if planted::is(Bug::RollbackLeavesMemory) {
             return Ok(Ok(rolled_back.seqno));
@@ -61,6 +64,29 @@ impl Bucket {
             (stored.state.snap_start, stored.state.snap_end) = (high, high);
         }
         Ok(rolled_back)
+    }
+
+    /// A rollback that failed may have gone back all the same, so that the store has less than the memory says: then
+    /// the memory does not go on, because the next save would vouch for what is not there. A vBucket of which nothing is
+    /// stored begins empty; one that went back in part, or cannot be read, is dead until it is read again.
+    fn follow_store(&self, vb: VbId, failure: &kvstore::Failure) -> Result<(), Refusal> {
+        let persisted = self.hold(vb, Holder::Roles).vb.persisted_seqno();
+        match self.store.snapshot(vb) {
+            Ok(Some(stored)) if stored.high_seqno() >= persisted => return Ok(()),
+            Ok(None) if persisted == Seqno(0) => return Ok(()),
+            Ok(None) => self.begin_again(vb, None)?,
+            Ok(Some(_)) | Err(_) => {
+                self.note_dead(vb, failure);
+                let (old, given_up) = {
+                    let mut shard = self.hold(vb, Holder::Roles);
+                    (shard.replace(dead(vb, &self.context, &self.env)), shard.sync_waiters.give_up())
+                };
+                drop((old, given_up));
+            }
+        }
+        self.waiters.forget(vb);
+        self.warmup.forget(vb);
+        Ok(())
     }
 
     /// Puts what is stored now in the place of a vBucket, without its documents.

@@ -123,6 +123,8 @@ struct Slot {
     recorded: Option<Recorded>,
     /// The header that must be in the file, if it was not opened yet: the last one may be behind it.
     not_before: Option<Listed>,
+    /// Why it is not opened as long as this store lives: see [`Couch::refuse`].
+    refused: Option<Refused>,
     /// Behind its last commit stands one that a restart may find on record: it is not cut off.
     keeps_tail: bool,
     /// Other revisions that may be on disk, though they should not.
@@ -130,6 +132,27 @@ struct Slot {
     /// Other revisions of which nobody knows whether a restart will find them on record: they stay until a later record
     /// is durable that names the one in use.
     undecided: Vec<u64>,
+}
+
+/// Why a file is not opened any more.
+struct Refused {
+    what: String,
+    is_damage: bool,
+}
+
+impl Refused {
+    /// A disk that refused is no damage, so that nobody sets the file aside.
+    fn failure(&self, vb: VbId, path: PathBuf) -> Failure {
+        let what = self.what.clone();
+        if self.is_damage {
+            return Failure::State { vb, path, what };
+        }
+        let source = std::io::Error::other(what);
+        Failure::File {
+            vb,
+            source: couchstore::Failure::Io { operation: "read", path: path.into(), offset: 0, source },
+        }
+    }
 }
 
 /// Which files of a folder are believed.
@@ -319,6 +342,9 @@ impl Couch {
     /// The open file of a vBucket that has one.
     fn opened<'s>(&self, vb: VbId, vbucket: &Vbucket, slot: &'s mut Slot) -> Result<&'s mut VbFile, Failure> {
         let revision = slot.revision.ok_or(Failure::NoVbucket { vb })?;
+        if let Some(refused) = &slot.refused {
+            return Err(refused.failure(vb, self.path(vb, revision)));
+        }
         if slot.file.is_none() {
             self.make_room(vb);
             let file = self.open_file_of(vb, revision, slot)?;
@@ -345,6 +371,18 @@ impl Couch {
             file.check_not_before(disk, vb, &path, listed)?;
         }
         Ok(file)
+    }
+
+    /// Treats the file of a vBucket as damaged until the next start, because it could not be read when it had to be: what
+    /// was worked out without it must not be used, even if the disk is well again.
+    pub(crate) fn refuse(&self, vb: VbId, failure: &Failure) {
+        let vbucket = self.vbucket(vb);
+        let mut slot = vbucket.slot.lock();
+        if vbucket.close(&mut slot, true) {
+            self.open_files.forget(vb);
+        }
+        let what = format!("it could not be read at the start ({failure}); start again");
+        slot.refused = Some(Refused { what, is_damage: failure.is_damage() });
     }
 
     /// Closes files that were not used for longest until there is room for one more. Those in use are passed over.
@@ -541,6 +579,7 @@ impl KvStore for Couch {
         slot.known = None;
         slot.recorded = None;
         slot.not_before = None;
+        slot.refused = None;
         if slot.last_revision == 0 {
             return Ok(());
         }

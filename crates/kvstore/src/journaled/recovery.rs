@@ -238,10 +238,17 @@ fn frames_behind(saves: &[Save]) -> Vec<Option<Frame>> {
     behind
 }
 
-/// The state in a vBucket's file. If that is damaged, so is the vBucket, and what stands here is never looked at.
+/// The state in a vBucket's file. If that cannot be read, nothing of the vBucket is, until the next start: what stands
+/// here instead is never looked at, even if the disk refused only once.
 fn state_of_file(files: &Couch, vb: VbId) -> VbStateDoc {
-    let snapshot = files.snapshot(vb).ok().flatten();
-    snapshot.and_then(|snapshot| snapshot.state().ok()).unwrap_or_default()
+    let read = files.snapshot(vb).and_then(|snapshot| snapshot.map(|snapshot| snapshot.state()).transpose());
+    match read {
+        Ok(state) => state.unwrap_or_default(),
+        Err(failure) => {
+            files.refuse(vb, &failure);
+            VbStateDoc::default()
+        }
+    }
 }
 
 /// A vBucket of which nothing is filed yet.

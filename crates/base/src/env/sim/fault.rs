@@ -32,6 +32,21 @@ pub enum Call {
 impl Call {
     const COUNT: usize = 11;
 
+    /// All kinds.
+    pub const ALL: [Call; Call::COUNT] = [
+        Call::Open,
+        Call::CreateDir,
+        Call::ReadDir,
+        Call::Rename,
+        Call::Remove,
+        Call::SyncDir,
+        Call::Read,
+        Call::Write,
+        Call::SetLen,
+        Call::Sync,
+        Call::Len,
+    ];
+
     /// Whether the call may change the disk. (An open may make a file.)
     pub fn is_change(self) -> bool {
         !matches!(self, Call::Read | Call::ReadDir | Call::Len)
@@ -143,7 +158,7 @@ impl FaultPlan {
     }
 
     pub(super) fn calls(&self, on: On) -> u64 {
-        ALL.iter().filter(|call| on.matches(**call)).map(|call| self.calls[*call as usize]).sum()
+        Call::ALL.iter().filter(|call| on.matches(**call)).map(|call| self.calls[*call as usize]).sum()
     }
 
     /// Counts a call and decides its fate. The first fault that strikes wins.
@@ -167,20 +182,6 @@ impl FaultPlan {
         Ok(effect)
     }
 }
-
-const ALL: [Call; Call::COUNT] = [
-    Call::Open,
-    Call::CreateDir,
-    Call::ReadDir,
-    Call::Rename,
-    Call::Remove,
-    Call::SyncDir,
-    Call::Read,
-    Call::Write,
-    Call::SetLen,
-    Call::Sync,
-    Call::Len,
-];
 
 /// What every call answers once the power is off.
 pub(super) fn off() -> io::Error {

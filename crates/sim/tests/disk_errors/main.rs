@@ -1,0 +1,56 @@
+//! What was promised is there after disk errors that come and go during any background task, and any end of the process.
+
+mod covered;
+mod run;
+
+use run::{Kind, Much, Tally, all_of};
+
+/// Set in the environment, only cells whose name contains this are tried, and all that is wrong with them is printed.
+const ONLY: &str = "DISK_ERRORS_ONLY";
+
+/// Set in the environment, each call of each cell is tried instead of one.
+const FULL: &str = "DISK_ERRORS_FULL";
+/// Calls of a cell that are tried then; of more as many, spread over them.
+const MOST_CALLS: u64 = 48;
+
+fn how_much() -> Much {
+    if std::env::var(FULL).is_ok() { Much::AtMost(MOST_CALLS) } else { Much::OneEach }
+}
+
+/// Tries the table of one store.
+fn try_all(kind: Kind, much: Much) -> Tally {
+    let base = run::base(kind);
+    let mut tally = Tally::default();
+    let only = std::env::var(ONLY).ok();
+    for (cell, calls) in all_of(&base, kind) {
+        if only.as_ref().is_some_and(|only| !cell.to_string().contains(only)) {
+            continue;
+        }
+        tally.row(&cell).cells += 1;
+        for nth in cell.choose(calls, much) {
+            let outcome = cell.run(&base, nth);
+            if only.is_some() && !outcome.wrong.is_empty() {
+                println!("{cell}, call {nth}: {:#?}", outcome.wrong);
+            }
+            tally.judge(&cell, nth, &outcome);
+        }
+    }
+    tally
+}
+
+fn holds(kind: Kind, much: Much) {
+    let tally = try_all(kind, much);
+    println!("{tally}");
+    let sum = tally.sum();
+    assert_eq!((sum.violations, sum.idle), (0, 0), "{tally}");
+}
+
+#[test]
+fn a_bucket_with_a_journal_keeps_what_it_promised() {
+    holds(Kind::Journaled, how_much());
+}
+
+#[test]
+fn a_bucket_without_a_journal_keeps_what_it_promised() {
+    holds(Kind::Files, how_much());
+}

@@ -1,0 +1,125 @@
+//! A store that lets something happen in the middle of a compaction, so that there is something to catch up with.
+
+use std::cell::Cell;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use base::{CollectionId, DocKey, Seqno, VbId, Version};
+use kvstore::{
+    Background, CollectionStats, Compacted, Compaction, Counts, Failure, KvStore, RolledBack, SaveBatch,
+    Snapshot, States, Stats, Usage, Values,
+};
+use parking_lot::Mutex;
+
+type Hook = Box<dyn FnOnce() + Send>;
+
+/// The store that a bucket has.
+pub struct Hooked {
+    inner: Box<dyn KvStore>,
+    hook: Mutex<Option<Hook>>,
+}
+
+impl Hooked {
+    pub fn new(inner: Box<dyn KvStore>) -> Arc<Hooked> {
+        Arc::new(Hooked { inner, hook: Mutex::default() })
+    }
+
+    /// Something that happens once, in the middle of the next compaction.
+    pub fn amid_compaction(&self, hook: Hook) {
+        *self.hook.lock() = Some(hook);
+    }
+}
+
+impl KvStore for Hooked {
+    fn save_group(&self, group: &[(VbId, SaveBatch<'_>)]) -> Vec<Result<(), Failure>> {
+        self.inner.save_group(group)
+    }
+
+    fn get(&self, vb: VbId, key: DocKey<'_>) -> Result<Option<Version>, Failure> {
+        self.inner.get(vb, key)
+    }
+
+    fn get_many(&self, vb: VbId, keys: &[DocKey<'_>]) -> Vec<Result<Option<Version>, Failure>> {
+        self.inner.get_many(vb, keys)
+    }
+
+    fn snapshot(&self, vb: VbId) -> Result<Option<Box<dyn Snapshot>>, Failure> {
+        self.inner.snapshot(vb)
+    }
+
+    fn scan(
+        &self,
+        vb: VbId,
+        from: Seqno,
+        values: Values,
+        visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
+    ) -> Result<(), Failure> {
+        self.inner.scan(vb, from, values, visit)
+    }
+
+    fn states(&self) -> Result<States, Failure> {
+        self.inner.states()
+    }
+
+    fn counts(&self, vb: VbId) -> Result<Counts, Failure> {
+        self.inner.counts(vb)
+    }
+
+    fn usage(&self, vb: VbId) -> Option<Usage> {
+        self.inner.usage(vb)
+    }
+
+    fn collections(&self, vb: VbId) -> Vec<(CollectionId, CollectionStats)> {
+        self.inner.collections(vb)
+    }
+
+    fn delete_vbucket(&self, vb: VbId) -> Result<(), Failure> {
+        self.inner.delete_vbucket(vb)
+    }
+
+    fn set_aside(&self, vb: VbId, to: &std::path::Path) -> Result<(), Failure> {
+        self.inner.set_aside(vb, to)
+    }
+
+    fn rollback(&self, vb: VbId, to: Seqno) -> Result<RolledBack, Failure> {
+        self.inner.rollback(vb, to)
+    }
+
+    fn compact(&self, vb: VbId, request: &Compaction<'_>) -> Result<Compacted, Failure> {
+        let looks = Cell::new(0);
+        let observe = |progress| {
+            looks.set(looks.get() + 1);
+            if looks.get() == 2
+                && let Some(hook) = self.hook.lock().take()
+            {
+                hook();
+            }
+            (request.observe)(progress)
+        };
+        self.inner.compact(vb, &Compaction { observe: &observe, ..*request })
+    }
+
+    fn stats(&self) -> Stats {
+        self.inner.stats()
+    }
+
+    fn background_step(&self) -> Result<Background, Failure> {
+        self.inner.background_step()
+    }
+
+    fn hold_at_most(&self, bytes: u64) {
+        self.inner.hold_at_most(bytes);
+    }
+
+    fn is_journaled(&self) -> bool {
+        self.inner.is_journaled()
+    }
+
+    fn was_closed(&self) -> Option<bool> {
+        self.inner.was_closed()
+    }
+
+    fn close(&self) -> Result<(), Failure> {
+        self.inner.close()
+    }
+}
