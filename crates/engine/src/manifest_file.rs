@@ -3,7 +3,8 @@
 //! # Guarantees
 //!
 //! - A manifest with a changed bit is never served. If both copies of the file are damaged, the manifest is the newest that
-//!   a vBucket has stored; if no vBucket has stored one, the bucket does not open.
+//!   a vBucket has stored; if no vBucket has stored one, the bucket does not open. If both are missing, the manifest is
+//!   that of the vBuckets, too; the bucket is a new one only if no vBucket has stored any.
 //! - The file of a version that wrote no checksum is compared with every vBucket that stored the same manifest.
 
 use std::path::Path;
@@ -124,7 +125,14 @@ impl Found {
     pub(crate) fn settle(self, env: &Env, dir: &Path, bucket: &str) -> Result<(Manifest, NextIds), Failure> {
         let Found { outcome, is_uneven, newest, contradiction, highest_ids } = self;
         let (error, newest) = match (outcome, contradiction, newest) {
-            (Ok(None), ..) => return Ok((Manifest::default(), NextIds::default())),
+            (Ok(None), _, newest) if newest.as_ref().is_none_or(|newest| newest.uid() == ManifestUid(0)) => {
+                return Ok((Manifest::default(), NextIds::default()));
+            }
+            // Collections are never dropped because a file is missing.
+            (Ok(None), _, newest) => {
+                let what = "it and its copy are missing, and a vBucket has stored a manifest".to_owned();
+                (SmallFileError::Damaged { path: file(dir, None).path(), what }, newest)
+            }
             (Ok(Some((manifest, ids, _))), None, _) => {
                 if is_uneven && let Err(error) = save(env, dir, bucket, &manifest, ids) {
                     tracing::warn!(%error, "the two files of the manifest stay different");

@@ -100,16 +100,19 @@ fn one_damaged_file_changes_nothing_and_is_mended() {
 
 #[test]
 fn a_lost_manifest_is_what_the_vbuckets_have_stored() {
-    let (env, handles, manifest) = write();
-    rot(&*env.disk, "manifest.json");
-    rot(&*env.disk, "manifest.json.copy");
-    let world = start(&env, &handles);
-    assert_eq!(*world.bucket.manifest(), manifest);
-    assert_eq!(document(&world).as_deref(), Some(&b"v"[..]));
-    let NextIds { scope, collection } = world.bucket.next_ids();
-    assert!(collection > CollectionId(1 << 16) && scope > ScopeId(1 << 16), "no id is used twice");
-    world.bucket.close().expect("the disk works");
-    assert_eq!(small_file_faults(&*env.disk, DIR.as_ref()), []);
+    let remove = |disk: &dyn Disk, name: &str| disk.remove_file(&path(name)).expect("it is there");
+    for lose in [rot, remove] {
+        let (env, handles, manifest) = write();
+        lose(&*env.disk, "manifest.json");
+        lose(&*env.disk, "manifest.json.copy");
+        let world = start(&env, &handles);
+        assert_eq!(*world.bucket.manifest(), manifest);
+        assert_eq!(document(&world).as_deref(), Some(&b"v"[..]));
+        let NextIds { scope, collection } = world.bucket.next_ids();
+        assert!(collection > CollectionId(1 << 16) && scope > ScopeId(1 << 16), "no id is used twice");
+        world.bucket.close().expect("the disk works");
+        assert_eq!(small_file_faults(&*env.disk, DIR.as_ref()), []);
+    }
 }
 
 #[test]

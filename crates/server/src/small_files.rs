@@ -7,7 +7,7 @@ use base::SmallFile;
 use base::env::Disk;
 
 use crate::cluster::{identity, membership, noted};
-use crate::http::changes::cursor_faults;
+use crate::http::changes::{cursor_faults, position_faults};
 use crate::{bucket_list, data_dir, down};
 
 /// A fault: the file, and what is wrong with it or its copy.
@@ -36,5 +36,6 @@ pub fn bucket_faults(disk: &dyn Disk, folder: &Path) -> Vec<Fault> {
     let description = down::file(folder);
     faults.extend(description.fault(disk, down::parse).map(|fault| (description.path(), fault)));
     faults.extend(cursor_faults(disk, folder));
+    faults.extend(position_faults(disk, folder));
     faults
 }

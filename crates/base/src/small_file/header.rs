@@ -65,6 +65,10 @@ fn checksum(header: &[u8], content: &[u8]) -> u32 {
 
 /// Takes a file apart and compares it with what it must be: `expected` says the name, the owner and the newest version.
 pub(super) fn unseal<'b>(bytes: &'b [u8], expected: &Header) -> Result<Sealed<'b>, String> {
+    if MAGIC.as_bytes().starts_with(bytes) {
+        // What is left of a header, or of nothing: no version wrote an empty file.
+        return Err("its header is damaged".to_owned());
+    }
     let head = &bytes[..bytes.len().min(MAX_BYTES)];
     let at = head.windows(CHECKSUM.len()).position(|window| window == CHECKSUM.as_bytes());
     if !bytes.starts_with(MAGIC.as_bytes()) && at.is_none() {

@@ -52,8 +52,7 @@ fn every_flipped_bit_and_every_cut_is_found() {
         let mut flipped = text.clone();
         flipped[bit / 8] ^= 1 << (bit % 8);
         let found = Contents::from_text(&flipped);
-        // a digit of the checksum itself may be written in another case
-        assert!(found.is_err() || found == Ok(few.clone()), "bit {bit}: {found:?}");
+        assert!(found.is_err(), "bit {bit}: {found:?}");
     }
     for len in 0..text.len() {
         assert!(Contents::from_text(&text[..len]).is_err(), "{len} bytes");

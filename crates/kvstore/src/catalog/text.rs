@@ -53,7 +53,7 @@ impl Contents {
             .and_then(|(body, last)| Some((body, last.strip_prefix("crc32c ")?)))
             .ok_or("its end is missing")?;
         let covered = &text[..body.0.len() + 1];
-        let is_sound = u32::from_str_radix(body.1, 16) == Ok(crc32c::crc32c(covered.as_bytes()));
+        let is_sound = body.1 == format!("{:08x}", crc32c::crc32c(covered.as_bytes()));
         if !is_sound && !planted::is(Bug::CatalogChecksumIgnored) {
             return Err("its checksum does not fit".to_owned());
         }

@@ -5,9 +5,9 @@
 //! changed since (record 0070).
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use base::env::OpenMode;
+use base::env::{Disk, OpenMode};
 use engine::Bucket;
 
 use super::token::{AnchorId, Token};
@@ -33,7 +33,11 @@ pub struct Anchor {
 }
 
 fn folder(bucket: &Bucket) -> PathBuf {
-    bucket.config().dir.join("positions")
+    folder_in(&bucket.config().dir)
+}
+
+fn folder_in(bucket: &Path) -> PathBuf {
+    bucket.join("positions")
 }
 
 /// The name of a text that is kept at this moment for a reader: when, for which, and what.
@@ -68,19 +72,47 @@ impl Anchor {
 
     /// Reads a kept position; `None` if it is not kept any more, or never was.
     pub fn read(bucket: &Bucket, id: &AnchorId) -> io::Result<Option<Token>> {
-        let file = match bucket.env().disk.open(&folder(bucket).join(id.name()), OpenMode::Read) {
-            Ok(file) => file,
+        let text = match read_text(&*bucket.env().disk, &folder(bucket), id) {
+            Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         };
-        let mut bytes = vec![0; MOST_BYTES];
-        let count = file.read_at(&mut bytes, 0)?;
-        let text =
-            str::from_utf8(&bytes[..count]).ok().filter(|text| id_of(text, id.made_us(), id.reader()) == *id);
-        let token = text.and_then(|text| Token::decode(text, bucket.vbuckets()));
+        let token = text.and_then(|text| Token::decode(&text, bucket.vbuckets()));
         let damaged = || io::Error::new(io::ErrorKind::InvalidData, format!("{} is damaged", id.name()));
         token.map(Some).ok_or_else(damaged)
     }
+}
+
+/// The text of a kept position; `None` if its name is not the one of this content.
+fn read_text(disk: &dyn Disk, folder: &Path, id: &AnchorId) -> io::Result<Option<String>> {
+    let file = disk.open(&folder.join(id.name()), OpenMode::Read)?;
+    let mut bytes = vec![0; MOST_BYTES];
+    let count = file.read_at(&mut bytes, 0)?;
+    bytes.truncate(count);
+    let text = String::from_utf8(bytes).ok();
+    Ok(text.filter(|text| id_of(text, id.made_us(), id.reader()) == *id))
+}
+
+/// Faults of the positions that are kept in a bucket's folder: the file, and what is wrong with it. Changes nothing.
+/// Nothing lists the positions, so that a missing one is none.
+pub(crate) fn faults(disk: &dyn Disk, bucket: &Path) -> Vec<(PathBuf, String)> {
+    let folder = folder_in(bucket);
+    let mut names = disk.read_dir(&folder).unwrap_or_default();
+    names.sort_unstable();
+    // One that was being written when the node died was never referred to.
+    names.retain(|name| !name.ends_with(UNFINISHED));
+    let fault = |name: String| {
+        let Some(id) = AnchorId::of_name(&name).filter(|id| id.name() == name) else {
+            return Some((folder.join(name), "it is not named like a kept position".to_owned()));
+        };
+        let what = match read_text(disk, &folder, &id) {
+            Ok(Some(_)) => return None,
+            Ok(None) => "its content is not the one that its name says".to_owned(),
+            Err(error) => format!("it cannot be read: {error}"),
+        };
+        Some((folder.join(name), what))
+    };
+    names.into_iter().filter_map(fault).collect()
 }
 
 /// Removes those that are too old, and the oldest of the reader or of the bucket if there are too many. Names begin with
@@ -108,4 +140,44 @@ fn make_room(bucket: &Bucket, now_us: u64, reader: u32) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use base::env::Env;
+
+    use super::*;
+
+    #[test]
+    fn each_changed_bit_and_each_cut_of_a_kept_position_is_told() {
+        let (env, bucket) = (Env::sim(1).0, Path::new("/data/buckets/b"));
+        let (disk, folder) = (&*env.disk, folder_in(bucket));
+        disk.create_dir_all(&folder).expect("the disk works");
+        let text = Token::start(8).encode();
+        let id = id_of(&text, 1 << 50, 7);
+        let put = |name: &str, bytes: &[u8]| {
+            let file = disk.open(&folder.join(name), OpenMode::Create).expect("the disk works");
+            file.set_len(0).and_then(|()| file.write_at(bytes, 0)).expect("the disk works");
+        };
+        put(&id.name(), text.as_bytes());
+        put(&format!("{}{UNFINISHED}", id.name()), b"half");
+        assert_eq!(faults(disk, bucket), []);
+        let told = |bytes: &[u8]| {
+            put(&id.name(), bytes);
+            let faults = faults(disk, bucket);
+            assert_eq!(faults.len(), 1, "{bytes:?}");
+            assert_eq!(faults[0].0, folder.join(id.name()));
+            assert!(faults[0].1.contains("not the one that its name says"), "{}", faults[0].1);
+        };
+        for bit in 0..text.len() * 8 {
+            let mut bytes = text.clone().into_bytes();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            told(&bytes);
+        }
+        (0..text.len()).for_each(|len| told(&text.as_bytes()[..len]));
+        put(&id.name(), text.as_bytes());
+        put("notes", b"");
+        let faults = faults(disk, bucket);
+        assert_eq!(faults, [(folder.join("notes"), "it is not named like a kept position".to_owned())]);
+    }
 }

@@ -30,6 +30,7 @@ use tokio::time::Sleep;
 use vbucket::Manifest;
 
 use self::anchor::Anchor;
+pub(crate) use self::anchor::faults as position_faults;
 pub(crate) use self::cursors::faults as cursor_faults;
 pub(super) use self::cursors::{create, list, move_to, remove, show};
 use self::elsewhere::Elsewhere;

@@ -336,3 +336,80 @@ fn small_files_that_decide_about_data_are_looked_at() {
     }
     assert_eq!(checked(&env, "/data", false).0, Outcome::Done);
 }
+
+/// A data directory with one of each small file that is kept twice; the paths of both copies of each.
+fn write_small_files(env: &Env) -> Vec<std::path::PathBuf> {
+    let (data, folder) = (Path::new("/data"), Path::new("/data/buckets/orders"));
+    let couch = kvstore::Couch::open(env.clone(), folder, kvstore::CouchConfig::default());
+    let mut config = BucketConfig::new("orders", folder.into());
+    config.vbuckets = 1;
+    let bucket = Bucket::open(config, env.clone(), Arc::new(couch.expect("the disk works")));
+    let bucket = bucket.expect("the disk works");
+    let default = vbucket::Manifest::default();
+    let (scopes, collections) = (default.scopes().cloned(), default.collections().cloned());
+    let manifest = vbucket::Manifest::new(vbucket::ManifestUid(1), scopes, collections).expect("valid");
+    bucket.set_manifest(manifest).expect("taken");
+    bucket.close().expect("the disk works");
+    let spec = server::config::BucketSpec::made("orders", 100 << 20, engine::BucketKind::Persistent, &[]);
+    let mut list = server::bucket_list::BucketList::read(data, env).expect("there is none");
+    list.put(&spec.expect("valid"), env).expect("written");
+    let listed = base::SmallFile::new(data, "buckets.json").look(&*env.disk, |bytes, _| {
+        let list: serde_json::Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        Ok(list["buckets"][0].to_string())
+    });
+    let described = listed.expect("sound").expect("written").content;
+    let cursors = folder.join("cursors");
+    env.disk.create_dir_all(&cursors).expect("a folder");
+    let write = |folder: &Path, name: &str, owner: &str, content: &str| {
+        let file = base::SmallFile::new(folder, name).owned_by(owner);
+        file.write(&*env.disk, content.as_bytes()).expect("written");
+    };
+    write(folder, "bucket.json", "", &described);
+    write(&cursors, "reader", bucket.uuid(), "AQ");
+    let names =
+        ["catalog", "uuid", "manifest.json", "bucket.json", "cursors/reader"].map(|name| folder.join(name));
+    let firsts = [data.join("buckets.json")].into_iter().chain(names);
+    firsts.flat_map(|path| [path.with_file_name(last_of(&path) + ".copy"), path]).collect()
+}
+
+fn last_of(path: &Path) -> String {
+    path.file_name().expect("a name").to_string_lossy().into_owned()
+}
+
+/// Each byte, each length, and no file at all: the check names the file and says why, of either copy.
+#[test]
+fn each_flipped_cut_or_removed_small_file_is_told() {
+    let (env, _) = Env::sim(21);
+    for path in write_small_files(&env) {
+        assert_eq!(checked(&env, "/data", false).0, Outcome::Done);
+        let file = env.disk.open(&path, OpenMode::ReadWrite).expect("it is there");
+        let mut bytes = vec![0; file.len().expect("a length") as usize];
+        file.read_at(&mut bytes, 0).expect("a read");
+        let put = |bytes: &[u8]| {
+            let file = env.disk.open(&path, OpenMode::Create).expect("a file");
+            file.set_len(0).and_then(|()| file.write_at(bytes, 0)).expect("a write");
+        };
+        let told = |reason: &str, how: &str| {
+            let (outcome, out) = checked(&env, "/data", false);
+            let said = |line: &str| {
+                let end = line.rfind(&*path.to_string_lossy())? + path.as_os_str().len();
+                Some(line[end..].starts_with([':', ' ']) && line[end..].contains(reason))
+            };
+            let is_told = out.lines().any(|line| said(line) == Some(true));
+            assert!(outcome == Outcome::Faults && is_told, "{} {how}: {out}", path.display());
+        };
+        for at in 0..bytes.len() {
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 1 << (at % 8);
+            put(&flipped);
+            told("", &format!("flipped at {at}"));
+            if at % 7 == 0 {
+                put(&bytes[..at]);
+                told("", &format!("cut at {at}"));
+            }
+        }
+        env.disk.remove_file(&path).expect("it is there");
+        told("missing", "removed");
+        put(&bytes);
+    }
+}
