@@ -198,6 +198,19 @@ bugs! {
     StrandedForEver,
     /// Who was failed over, and has what a choice waits for, is not taken back.
     WitnessNotAsked,
+    // The store is away.
+    /// A promise is used to its very end, as if all clocks went alike.
+    PromiseDriftIgnored,
+    /// A choice does not wait for what those who answer have promised.
+    PromisesNotWaitedFor,
+    /// Promises of a minority are enough.
+    MinorityPromiseCounts,
+    /// A node serves by promises although one that could take over has not promised.
+    TakerNotAsked,
+    /// A node promises whatever it is asked for, although it has seen that the asking node is to serve no more.
+    PromisedToAnybody,
+    /// A life that has lost its lease, and to which nobody promises anything, goes on with another lease.
+    LapsedLifeGoesOn,
     // The store is restored from an older state.
     /// A node follows a state that is older than one that it has seen.
     OlderStateFollowed,

@@ -74,15 +74,20 @@ impl Fence {
     /// The lease was renewed by a request that was sent at `sent_ns`, and the newest document lets this life serve.
     /// The store counts from a later moment on, so that the lease lives at least until then.
     pub fn renewed(&self, sent_ns: u64, ttl: Duration) {
+        self.open_until(Fence::end_ns(sent_ns, ttl), sent_ns);
+    }
+
+    /// Lets requests through until `end_ns`, as what was sent at `sent_ns` allows.
+    pub fn open_until(&self, end_ns: u64, sent_ns: u64) {
         if planted::is(Bug::FenceStaysShut)
             && (CLOSED + 1..sent_ns).contains(&self.until_ns.load(Ordering::Relaxed))
         {
             return;
         }
-        self.until_ns.store(Fence::end_ns(sent_ns, ttl), Ordering::SeqCst);
+        self.until_ns.store(end_ns.min(OPEN - 1), Ordering::SeqCst);
     }
 
-    /// Until when a lease is surely alive that was renewed by a request sent at `sent_ns`.
+    /// Until when a lease is surely alive, or a promise surely kept, that was renewed by a request sent at `sent_ns`.
     pub fn end_ns(sent_ns: u64, ttl: Duration) -> u64 {
         let used = if planted::is(Bug::NoLeaseMargin) { ttl } else { ttl - ttl / MARGIN };
         sent_ns.saturating_add(u64::try_from(used.as_nanos()).unwrap_or(u64::MAX)).min(OPEN - 1)

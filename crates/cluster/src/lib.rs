@@ -2,7 +2,8 @@
 //!
 //! Everything here is a state machine: no socket, no runtime; time and what the store holds come in as arguments.
 //! The order of reading: [`state`] (the document), [`command`] (what administrators may ask), [`leader`] (how the
-//! document moves on), [`agent`] (what a node does about it), [`fence`] (when a node must not serve), [`store`].
+//! document moves on), [`agent`] (what a node does about it), [`fence`] (when a node must not serve), [`promise`]
+//! (how nodes serve while the store is away), [`store`].
 
 pub mod agent;
 pub mod command;
@@ -13,6 +14,7 @@ pub mod leader;
 pub mod life;
 pub mod membership;
 pub mod placement;
+pub mod promise;
 pub mod report;
 pub mod seat;
 pub mod state;
@@ -26,6 +28,7 @@ pub use fence::{Fence, Pass};
 pub use leader::{Leader, LeaderConfig, Standing};
 pub use life::Life;
 pub use membership::{Fate, Membership, Stale};
+pub use promise::{Granter, Holder};
 pub use report::{Applied, Member, Report, VbReport};
 pub use seat::{Following, Given, Seat, take_seats};
 pub use state::{Address, Bucket, Chain, Limits, Node, NodeId, State, Status, Step};

@@ -9,14 +9,21 @@ use crate::fence::Fence;
 use crate::state::State;
 use crate::store::LeaseId;
 
-/// A life: it begins without a lease, and never comes back when its lease is lost. It serves when the document has
-/// admitted it and the node has become as the document says: neither is enough.
+/// A life: it begins without a lease. It serves when the document has admitted it and the node has become as the document
+/// says: neither is enough.
+///
+/// When its lease is lost, and it holds no promises of others (record 62), it never comes back. While it holds them it
+/// goes on, and takes another lease: until then nobody has taken its place.
 #[derive(Clone, Debug)]
 pub struct Life {
     incarnation: u64,
     lease: Option<LeaseId>,
     /// The last renewal that was answered: when it was sent, by this node's clock, in nanoseconds.
     renewed_ns: Option<u64>,
+    /// Until when others have surely promised not to take over; 0 if they have not.
+    promised_ns: u64,
+    /// Whether it has had a lease.
+    has_begun: bool,
     is_admitted: bool,
     has_become: bool,
 }
@@ -30,6 +37,8 @@ impl Life {
             incarnation: random >> 11,
             lease: None,
             renewed_ns: None,
+            promised_ns: 0,
+            has_begun: false,
             is_admitted: false,
             has_become: false,
         }
@@ -45,10 +54,41 @@ impl Life {
         self.lease
     }
 
-    /// Its member was written under a lease that was asked for at `sent_ns`.
-    pub fn begun(&mut self, lease: LeaseId, sent_ns: u64) {
+    /// Its member was written, and that was answered by `now_ns`, under a lease that was asked for at `sent_ns`. False if
+    /// this life is over instead: it has had a lease before, and others may have taken its place since.
+    #[must_use]
+    pub fn begun(&mut self, lease: LeaseId, sent_ns: u64, now_ns: u64) -> bool {
+        if self.has_begun && !self.is_promised(now_ns) && !planted::is(Bug::LapsedLifeGoesOn) {
+            return false;
+        }
+        self.has_begun = true;
         self.lease = Some(lease);
         self.renewed_ns = Some(sent_ns);
+        true
+    }
+
+    /// The store says at `now_ns` that the lease is over. Whether this life goes on without it, as others have promised
+    /// not to take over.
+    #[must_use]
+    pub fn outlives_lease(&mut self, now_ns: u64) -> bool {
+        self.lease = None;
+        self.renewed_ns = None;
+        self.is_promised(now_ns) || planted::is(Bug::LapsedLifeGoesOn)
+    }
+
+    /// Until when enough others have surely promised not to take over; 0 if they have not.
+    pub fn promised(&mut self, until_ns: u64) {
+        self.promised_ns = until_ns;
+    }
+
+    /// Whether it may serve at a moment, whatever has become of its lease.
+    pub fn is_promised(&self, now_ns: u64) -> bool {
+        self.is_admitted && self.has_become && now_ns < self.promised_ns
+    }
+
+    /// Whether it serves as long as it has its lease or promises.
+    pub fn may_serve(&self) -> bool {
+        self.is_admitted && self.has_become
     }
 
     /// The lease was renewed by a request that was sent at `sent_ns`.
@@ -73,12 +113,14 @@ impl Life {
         self.has_become |= self.incarnation == incarnation;
     }
 
-    /// Opens the fence for as long as the lease is surely alive, if this life may serve; else closes it.
+    /// Opens the fence for as long as the lease is surely alive or promises are surely kept, if this life may serve; else
+    /// closes it.
     pub fn move_fence(&self, fence: &Fence, ttl: Duration) {
-        let may_serve = (self.is_admitted && self.has_become) || planted::is(Bug::ServedBeforeAdmission);
-        match self.renewed_ns.filter(|_| may_serve) {
-            Some(sent_ns) => fence.renewed(sent_ns, ttl),
-            None => fence.close(),
+        let may_serve = self.may_serve() || planted::is(Bug::ServedBeforeAdmission);
+        let leased_ns = self.renewed_ns.map_or(0, |sent_ns| Fence::end_ns(sent_ns, ttl));
+        match leased_ns.max(self.promised_ns) {
+            end_ns if may_serve && end_ns > 0 => fence.open_until(end_ns, self.renewed_ns.unwrap_or(0)),
+            _ => fence.close(),
         }
     }
 }
@@ -98,12 +140,12 @@ mod tests {
         life.note_become(life.incarnation());
         life.move_fence(&fence, ttl);
         assert!(!fence.may_serve(0), "it has no lease");
-        life.begun(LeaseId(1), 50);
+        assert!(life.begun(LeaseId(1), 50, 50));
         life.renewed(40);
         life.move_fence(&fence, ttl);
         assert!(fence.may_serve(129) && !fence.may_serve(130), "an older renewal takes nothing back");
         let mut other = Life::new(1 << 30);
-        other.begun(LeaseId(2), 60);
+        assert!(other.begun(LeaseId(2), 60, 60));
         other.note_admission(&state, "u");
         other.note_become(other.incarnation());
         other.move_fence(&fence, ttl);
@@ -114,7 +156,7 @@ mod tests {
     fn serves_nothing_before_the_node_is_as_this_life_is_told_to_be() {
         let (mut life, fence, ttl) = (Life::new(u64::MAX), Fence::closed(), Duration::from_nanos(100));
         let address = Address { host: "h".to_owned(), kv: 1, http: 2 };
-        life.begun(LeaseId(1), 50);
+        assert!(life.begun(LeaseId(1), 50, 50));
         life.note_admission(&command::found("u", &address, life.incarnation()), "u");
         life.note_become(life.incarnation() - 1);
         life.move_fence(&fence, ttl);
@@ -122,5 +164,30 @@ mod tests {
         life.note_become(life.incarnation());
         life.move_fence(&fence, ttl);
         assert!(fence.may_serve(60));
+    }
+
+    #[test]
+    fn goes_on_without_its_lease_as_long_as_others_promise() {
+        let (mut life, fence, ttl) = (Life::new(u64::MAX), Fence::closed(), Duration::from_nanos(100));
+        let address = Address { host: "h".to_owned(), kv: 1, http: 2 };
+        assert!(life.begun(LeaseId(1), 50, 50));
+        life.note_admission(&command::found("u", &address, life.incarnation()), "u");
+        life.promised(160);
+        assert!(!life.is_promised(60), "it has not become anything");
+        life.note_become(life.incarnation());
+        life.move_fence(&fence, ttl);
+        assert!(fence.may_serve(159) && !fence.may_serve(160));
+        assert!(life.outlives_lease(150) && life.lease().is_none());
+        life.move_fence(&fence, ttl);
+        assert!(fence.may_serve(159) && !fence.may_serve(160));
+        let mut late = life.clone();
+        assert!(!late.begun(LeaseId(2), 155, 160), "others may have taken over");
+        assert!(life.begun(LeaseId(2), 155, 159));
+        life.promised(0);
+        life.move_fence(&fence, ttl);
+        assert!(fence.may_serve(234) && !fence.may_serve(235));
+        assert!(!life.outlives_lease(170));
+        life.move_fence(&fence, ttl);
+        assert!(!fence.may_serve(171));
     }
 }

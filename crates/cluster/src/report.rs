@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::damage::Damaged;
 use crate::keys;
-use crate::state::{Address, Limits};
+use crate::state::{Address, Limits, NodeId};
 
 /// A node that is alive, as it says itself; goes when its lease runs out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -130,6 +130,10 @@ pub struct Report {
     /// Copies whose files cannot be believed, by bucket. Versions before this field do not look at it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub damaged: BTreeMap<String, Damaged>,
+    /// Nodes whose place is in question, by bucket, and from which the node has promised not to take over before a time
+    /// that is not over.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub bound: BTreeMap<String, BTreeSet<NodeId>>,
     /// The newest revision that each bucket is as of which something was read from an entry of its own.
     #[serde(skip)]
     pub own: BTreeMap<String, u64>,
@@ -161,6 +165,7 @@ impl Report {
             vbuckets: BTreeMap::new(),
             kept: BTreeMap::new(),
             damaged: BTreeMap::new(),
+            bound: BTreeMap::new(),
             ..self.clone()
         };
         let mut entries = BTreeMap::from([(keys::report(uuid), json(&whole))]);
@@ -176,6 +181,7 @@ impl Report {
                 vbuckets: only(self.vbuckets.get(name)),
                 kept: self.kept.get(name).map(|kept| (name.clone(), kept.clone())).into_iter().collect(),
                 damaged: self.damaged.get(name).map(|of| (name.clone(), of.clone())).into_iter().collect(),
+                bound: self.bound.get(name).map(|bound| (name.clone(), bound.clone())).into_iter().collect(),
                 ..Report::default()
             };
             entries.insert(keys::bucket_report(uuid, name), json(&own));
@@ -189,6 +195,7 @@ impl Report {
             self.own.insert(bucket.to_owned(), own.applied);
             self.vbuckets.extend(own.vbuckets);
             self.kept.extend(own.kept);
+            self.bound.extend(own.bound);
             self.damaged.extend(own.damaged);
         }
     }
@@ -198,6 +205,11 @@ impl Report {
         if !damaged.is_empty() {
             self.damaged.insert(bucket.to_owned(), damaged);
         }
+    }
+
+    /// Whether the node has promised not to take over vBuckets of a bucket from another one yet.
+    pub fn is_bound(&self, bucket: &str, to: NodeId) -> bool {
+        self.bound.get(bucket).is_some_and(|bound| bound.contains(&to))
     }
 
     /// What it says of a vBucket.

@@ -70,8 +70,8 @@ impl View {
         self.report(id).filter(|report| report.applied_of(bucket) >= revision)
     }
 
-    /// Whether a node surely serves nothing of a bucket that the document of `revision` does not let it: it is gone, or
-    /// it said so.
+    /// Whether a node serves nothing of a bucket that the document of `revision` does not let it, unless others have
+    /// promised not to take over from it: its lease is over, or it said so.
     pub fn has_stopped(&self, id: NodeId, bucket: &str, revision: u64) -> bool {
         let is_gone = self.alive(id).is_none() && !planted::is(Bug::GoneMustReport);
         is_gone || self.bucket_since(id, bucket, revision).is_some()
@@ -87,6 +87,15 @@ impl View {
     pub fn is_unusable(&self, id: NodeId, bucket: &str, vb: u16) -> bool {
         let damaged = self.report(id).and_then(|report| report.damaged.get(bucket));
         damaged.is_some_and(|damaged| damaged.is_unusable(vb))
+    }
+
+    /// Whether a node surely serves nothing of a bucket that the document of `revision` does not let it, whatever others
+    /// have promised: it said so, or its next life did by being there.
+    pub fn has_ended(&self, id: NodeId, bucket: &str, revision: u64) -> bool {
+        let Some(node) = self.state.nodes.get(&id) else { return true };
+        let member = self.members.get(&node.uuid);
+        member.is_some_and(|member| member.incarnation != node.incarnation)
+            || self.bucket_since(id, bucket, revision).is_some()
     }
 
     /// What a node can hold: as it says itself, or as it said last if it does not answer.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use base::{CollectionId, VbId};
+use base::{CollectionId, VbId, VbUuid};
 use cluster::state::{Step, present};
 use engine::{Bucket, Progress};
 
@@ -230,6 +230,7 @@ impl World {
             let has: Vec<VbId> =
                 (0..self.rules.vbuckets).filter(|vb| self.chain(*vb).contains(&at)).map(VbId).collect();
             let purged: Vec<u64> = has.iter().map(|vb| self.purged(*vb)).collect();
+            let histories: Vec<Option<VbUuid>> = has.iter().map(|vb| newest_history(&bucket, *vb)).collect();
             if !bucket.flush_all() {
                 return Err(format!("node {at} cannot save what it has"));
             }
@@ -247,6 +248,10 @@ impl World {
                 check_counts(&bucket, *vb, &records)
                     .map_err(|what| format!("node {at} after a restart, {vb:?}: {what}"))?;
             }
+            for (vb, history) in has.iter().zip(histories) {
+                check_history(&bucket, *vb, history)
+                    .map_err(|what| format!("node {at} after a restart, {vb:?}: {what}"))?;
+            }
             if let Some(store) = self.nodes[at].store.clone() {
                 disks::check_erased(&bucket, &*store, &has).map_err(|what| format!("node {at}: {what}"))?;
             }
@@ -260,6 +265,22 @@ fn step_all(bucket: &Bucket) {
     bucket.load_step();
     bucket.fetch_step();
     bucket.keep_step();
+}
+
+/// The history that a vBucket goes on with.
+fn newest_history(bucket: &Bucket, vb: VbId) -> Option<VbUuid> {
+    bucket.with_vbucket(vb, |vb| vb.failover().newest().uuid)
+}
+
+/// A vBucket still knows the history that it went on with when all was saved.
+fn check_history(bucket: &Bucket, vb: VbId, history: Option<VbUuid>) -> Result<(), String> {
+    let log = bucket.with_vbucket(vb, |vb| vb.failover().to_entries()).unwrap_or_default();
+    match history {
+        Some(uuid) if log.iter().all(|entry| entry.uuid != uuid) => {
+            Err(format!("history {uuid:?} was saved, and it has {log:?}"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A vBucket counts as many documents of each collection as it has.

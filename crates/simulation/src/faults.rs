@@ -53,6 +53,11 @@ impl World {
         self.is_calm_but(at) && (!self.rules.all_levels || may_forget)
     }
 
+    /// Whether a node may be failed over: what another one has forgotten may be nowhere without it.
+    pub fn may_leave(&self, at: usize) -> bool {
+        !self.rules.all_levels || self.forgetful.is_none_or(|forgetful| forgetful == at)
+    }
+
     /// Whether a node may be the only one that has something in memory that clients were told of: nobody else belongs to
     /// the chain, or not all of it have everything.
     fn is_alone_with_something(&self, at: usize) -> bool {
@@ -339,12 +344,15 @@ impl World {
         let troubled =
             (0..self.nodes.len()).find(|at| self.is_troubled(*at)).filter(|_| self.rng.chance(2, 3));
         let any = self.any_node();
-        let node = NodeId(troubled.unwrap_or(any) as u32 + 1);
-        let force = false;
-        if self.rng.chance(1, 2) {
-            self.ask_for(at, &Command::FailOver { node, force });
+        let other = troubled.unwrap_or(any);
+        let node = NodeId(other as u32 + 1);
+        let command = if self.rng.chance(1, 2) {
+            Command::FailOver { node, force: false }
         } else {
-            self.ask_for(at, &Command::FailOverGracefully { node });
+            Command::FailOverGracefully { node }
+        };
+        if self.may_leave(other) {
+            self.ask_for(at, &command);
         }
     }
 

@@ -1,32 +1,62 @@
-//! A node's life and its fence, kept by what the coordination store answers. The simulation of the cluster's logic has
-//! this file, too.
+//! A node's life, its fence and its promises, kept by what the coordination store and other nodes answer. The simulation of
+//! the cluster's logic has this file, too.
 
+use cluster::promise::Ask;
 use cluster::store::LeaseId;
-use cluster::{Fence, Life, State};
+use cluster::{Fence, Granter, Holder, Life, State, View};
 
 use crate::store::{Request, TTL};
 
-/// What the thread does that keeps the lease.
+/// What the threads do that keep the lease and ask for promises.
 #[derive(Debug)]
 pub struct Held {
     /// Its life.
     pub life: Life,
     /// Whether it may serve.
     pub fence: Fence,
+    /// What it has promised to others.
+    pub granter: Granter,
+    /// Whether it asks for promises. In some runs no node does, as if nodes did not reach each other's HTTP port: leases
+    /// alone must do then.
+    pub asks_for_promises: bool,
+    holder: Holder,
+    /// The newest revision that the node is as.
+    applied: u64,
+    cluster: String,
     /// When it asked last for a lease to begin a life with.
     asked_ns: u64,
 }
 
 impl Held {
-    /// Of a node that has not asked for a lease yet.
+    /// Of a node that has not asked for a lease yet, and was never there before.
     pub fn new(random: u64) -> Held {
-        Held { life: Life::new(random), fence: Fence::closed(), asked_ns: 0 }
+        Held {
+            life: Life::new(random),
+            fence: Fence::closed(),
+            granter: Granter::new(0, 0, TTL),
+            asks_for_promises: true,
+            holder: Holder::default(),
+            applied: 0,
+            cluster: String::new(),
+            asked_ns: 0,
+        }
+    }
+
+    /// The process starts again, at `now_ns`; the node has seen this revision before.
+    pub fn restart(&mut self, random: u64, revision: u64, now_ns: u64) {
+        self.begin_life(random);
+        // Where no node asks, the process before has promised nothing.
+        let promised_as = if self.asks_for_promises { revision } else { 0 };
+        self.granter = Granter::new(promised_as, now_ns, TTL);
+        self.holder = Holder::default();
+        self.applied = 0;
     }
 
     /// A life that nobody has had before.
-    pub fn begin_life(&mut self, random: u64) {
+    fn begin_life(&mut self, random: u64) {
         self.fence.close();
         self.life = Life::new(random);
+        self.holder.clear();
     }
 
     /// What is asked for at `sent_ns`.
@@ -38,34 +68,80 @@ impl Held {
         Request::KeepAlive(lease)
     }
 
-    /// Whether an answer belongs to the last attempt to begin a life: a server does one after the other, and hears
+    /// Whether an answer belongs to the last attempt to take a lease: a server does one after the other, and hears
     /// nothing of those that it has given up.
     pub fn is_beginning(&self, sent_ns: u64) -> bool {
         self.life.lease().is_none() && sent_ns == self.asked_ns
     }
 
-    /// The lease was asked to be renewed by a request that was sent at `sent_ns`.
-    pub fn renewed(&mut self, lease: LeaseId, is_alive: bool, sent_ns: u64, random: u64) {
-        if self.life.lease() != Some(lease) {
-            return;
-        }
-        if is_alive {
-            self.life.renewed(sent_ns);
+    /// The member was written under a lease that was asked for at `sent_ns`; that is heard at `now_ns`.
+    pub fn begun(&mut self, lease: LeaseId, sent_ns: u64, now_ns: u64, random: u64) {
+        if self.life.begun(lease, sent_ns, now_ns) {
             self.life.move_fence(&self.fence, TTL);
         } else {
             self.begin_life(random);
         }
     }
 
-    /// The newest document was read.
-    pub fn note_admission(&mut self, state: &State, uuid: &str) {
-        self.life.note_admission(state, uuid);
-        self.life.move_fence(&self.fence, TTL);
+    /// The lease was asked to be renewed by a request that was sent at `sent_ns`; the answer is heard at `now_ns`.
+    pub fn renewed(&mut self, lease: LeaseId, is_alive: bool, sent_ns: u64, now_ns: u64, random: u64) {
+        if self.life.lease() != Some(lease) {
+            return;
+        }
+        if is_alive {
+            self.life.renewed(sent_ns);
+            self.life.move_fence(&self.fence, TTL);
+        } else if self.life.outlives_lease(now_ns) {
+            self.life.move_fence(&self.fence, TTL);
+        } else {
+            self.begin_life(random);
+        }
+    }
+
+    /// A state was read, and is followed.
+    pub fn note_state(&mut self, view: &View, uuid: &str, now_ns: u64) {
+        self.granter.note_state(&view.state);
+        self.granter.note_members(view, now_ns);
+        self.holder.note_state(&view.state, uuid);
+        self.cluster.clone_from(&view.state.cluster);
+        self.life.note_admission(&view.state, uuid);
+        self.move_fence();
+    }
+
+    /// The store holds a state that is not followed.
+    #[allow(dead_code, reason = "one of the simulations has no such stores")]
+    pub fn note_stale(&mut self, uuid: &str) {
+        self.granter.note_stale();
+        self.life.note_admission(&State::empty(), uuid);
+        self.move_fence();
     }
 
     /// The node has become as a document says to its present life.
-    pub fn note_become(&mut self) {
+    pub fn note_become(&mut self, state: &State, uuid: &str) {
+        self.applied = state.revision;
+        self.holder.note_become(state, uuid);
         self.life.note_become(self.life.incarnation());
+        self.move_fence();
+    }
+
+    /// What it asks of other nodes now, and of whom.
+    pub fn asks(&self, uuid: &str) -> Option<(Ask, Vec<String>)> {
+        let (cluster, incarnation) = (self.cluster.clone(), self.life.incarnation());
+        let ask = Ask { cluster, node: uuid.to_owned(), incarnation, applied: self.applied };
+        (self.asks_for_promises && self.life.may_serve())
+            .then(|| (ask, self.holder.asked().into_iter().map(str::to_owned).collect()))
+    }
+
+    /// A node has promised what one of this node's lives asked for at `sent_ns`.
+    pub fn promised(&mut self, by: &str, incarnation: u64, sent_ns: u64) {
+        if incarnation == self.life.incarnation() {
+            self.holder.promised(by, sent_ns, TTL);
+            self.move_fence();
+        }
+    }
+
+    fn move_fence(&mut self) {
+        self.life.promised(self.holder.until_ns());
         self.life.move_fence(&self.fence, TTL);
     }
 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use base::VbState;
 use cluster::command::{self, Command};
 use cluster::store::{Snapshot, Version};
-use cluster::{Address, Agent, Given, Leader, LeaderConfig, Member, Standing, State, View, keys, take_seats};
+use cluster::{
+    Address, Agent, Given, Leader, LeaderConfig, Member, Report, Standing, State, View, keys, take_seats,
+};
 use vbucket::{Manifest, Topology};
 
 use crate::lease::Held;
@@ -26,6 +28,8 @@ pub struct Membership {
     pub view: Option<Rc<View>>,
     /// The newest revision that it is as.
     pub applied: u64,
+    /// The newest revision that it has seen; outlives its processes.
+    pub seen: u64,
     /// As of when that was.
     pub read_at: Version,
     /// Whether it does not come to be what it reads this time.
@@ -47,6 +51,7 @@ impl Membership {
             held: Held::new(random),
             view: None,
             applied: 0,
+            seen: 0,
             read_at: Version::ABSENT,
             is_slow: false,
             leader: new_leader(),
@@ -93,7 +98,9 @@ impl Node {
             return Err(format!("node {} reads revision {} after {seen}", self.at, view.state.revision));
         }
         self.member.view = Some(Rc::clone(&view));
-        self.member.held.note_admission(&view.state, &self.member.uuid);
+        self.member.seen = view.state.revision.max(self.member.seen);
+        let now_ns = self.clock_ns();
+        self.member.held.note_state(&view, &self.member.uuid, now_ns);
         let mut requests = Vec::new();
         if view.state.node_of(&self.member.uuid).is_none() {
             self.look_from_outside(snapshot, &view, &mut requests);
@@ -103,7 +110,7 @@ impl Node {
         // Becoming is another thing than reading, and may take until the next look.
         if !self.member.is_slow && self.become_as(&view.state, rules)? {
             self.member.applied = view.state.revision;
-            self.member.held.note_become();
+            self.member.held.note_become(&view.state, &self.member.uuid);
         }
         self.report(&view, &mut requests);
         self.lead(snapshot, &view, &mut requests);
@@ -167,6 +174,8 @@ impl Node {
         let life = &self.member.held.life;
         let Some(agent) = Agent::new(&view.state, &self.member.uuid, life.incarnation()) else { return };
         let report = agent.report(&view.state, &self.member.applied.into(), |_, vb| self.report_of(vb));
+        let bound = self.member.held.granter.bound(&view.state, self.clock_ns());
+        let report = Report { bound, ..report };
         let Some(lease) = life.lease() else { return };
         // What the store has may also be an older one that came late.
         if view.reports.get(&self.member.uuid) != Some(&report) {

@@ -215,7 +215,8 @@ impl Node {
     /// The process starts again.
     pub fn start(&mut self, rules: &Rules, random: u64) -> Result<(), String> {
         self.is_up = true;
-        self.member.held.begin_life(random);
+        let now_ns = self.clock_ns();
+        self.member.held.restart(random, self.member.seen, now_ns);
         if self.has_bucket {
             self.open(rules)?;
             self.hold_all();

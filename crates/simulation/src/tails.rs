@@ -27,6 +27,7 @@ impl World {
         }
         self.tail = match self.tail {
             Tail::None => self.grow_tail(),
+            Tail::Grows(at, until_us) if self.now_us() >= until_us && !self.may_leave(at) => Tail::None,
             Tail::Grows(at, until_us) if self.now_us() >= until_us => {
                 let node = NodeId(at as u32 + 1);
                 let asked = self.ask_for(self.other_than(at), &Command::FailOver { node, force: false });

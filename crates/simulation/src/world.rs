@@ -7,6 +7,7 @@ use std::time::Duration;
 use base::env::sim::SplitMix64;
 use base::env::{Env, SimHandles};
 use cluster::command::{self, Command};
+use cluster::promise::Ask;
 use cluster::store::{Commit, Store, Swapped, Version};
 use cluster::{MemoryStore, State, Status, View, keys};
 use serde_json::json;
@@ -38,6 +39,10 @@ pub enum Event {
     AtStore(Request, u64),
     /// The store answers.
     Reply(Reply, u64),
+    /// A node asks another one for a promise; when it did, by its clock.
+    Ask(usize, Box<Ask>, u64),
+    /// A node has promised something to a life, which asked then.
+    Promise(usize, u64, u64),
     /// A client does something.
     Client(usize),
     /// A client's request arrives.
@@ -103,7 +108,8 @@ impl World {
     pub fn new(rules: Rules) -> World {
         let (env, time) = Env::sim(rules.seed);
         let mut rng = SplitMix64::new(rules.seed);
-        let nodes: Vec<Node> = (0..rules.nodes).map(|at| Node::new(at, &rules, &mut rng)).collect();
+        let mut nodes: Vec<Node> = (0..rules.nodes).map(|at| Node::new(at, &rules, &mut rng)).collect();
+        nodes.iter_mut().for_each(|node| node.member.held.asks_for_promises = rules.seed % 16 != 8);
         let mut world = World {
             store: MemoryStore::new(env.clock.clone()),
             clients: Clients::new(&rules),
@@ -274,6 +280,7 @@ impl World {
                 let sent_ns = self.nodes[at].clock_ns();
                 let request = self.nodes[at].member.held.renew(sent_ns);
                 self.ask_since(at, request, sent_ns);
+                self.ask_for_promises(at, sent_ns);
                 self.push(every_us, at, boot, Event::Lease);
             }
             Event::Look => {
@@ -289,6 +296,12 @@ impl World {
             Event::Reply(reply, sent_ns) => {
                 self.note_decided(at);
                 self.on_reply(at, reply, sent_ns);
+            }
+            Event::Ask(from, ask, sent_ns) => self.promise(at, from, &ask, sent_ns),
+            Event::Promise(by, incarnation, sent_ns) => {
+                self.note_decided(at);
+                let by = self.nodes[by].member.uuid.clone();
+                self.nodes[at].member.held.promised(&by, incarnation, sent_ns);
             }
             Event::Arrive(op) => self.arrive(at, op),
             _ => {}
@@ -313,6 +326,27 @@ impl World {
         if self.reaches(at, STORE) {
             let (delay, boot) = (self.delay_us(), self.nodes[at].boot);
             self.push(delay, at, boot, Event::AtStore(request, sent_ns));
+        }
+    }
+
+    /// A node asks others not to take over from it.
+    fn ask_for_promises(&mut self, at: usize, sent_ns: u64) {
+        let Some((ask, of)) = self.nodes[at].member.held.asks(&self.nodes[at].member.uuid) else { return };
+        let asked = |uuid: &String| self.nodes.iter().position(|node| node.member.uuid == *uuid);
+        for to in of.iter().filter_map(asked).collect::<Vec<_>>() {
+            if self.reaches(at, to) {
+                let (delay, boot) = (self.delay_us(), self.nodes[to].boot);
+                self.push(delay, to, boot, Event::Ask(at, Box::new(ask.clone()), sent_ns));
+            }
+        }
+    }
+
+    /// A node is asked not to take over from another one.
+    fn promise(&mut self, at: usize, from: usize, ask: &Ask, sent_ns: u64) {
+        let now_ns = self.nodes[at].clock_ns();
+        if self.nodes[at].member.held.granter.grant(ask, now_ns).is_ok() && self.reaches(at, from) {
+            let (delay, boot) = (self.delay_us(), self.nodes[from].boot);
+            self.push(delay, from, boot, Event::Promise(at, ask.incarnation, sent_ns));
         }
     }
 
@@ -358,15 +392,18 @@ impl World {
     fn on_reply(&mut self, at: usize, reply: Reply, sent_ns: u64) {
         let random = self.rng.next_u64();
         let node = &mut self.nodes[at];
+        let now_ns = node.clock_ns();
         match reply {
             Reply::Granted(..) | Reply::IsMember(..) if !node.member.held.is_beginning(sent_ns) => {}
             Reply::Granted(lease, version) => {
                 let json = node.member.member_json();
                 self.ask_since(at, Request::Member(lease, version, json), sent_ns);
             }
-            Reply::IsMember(lease, true) => node.member.held.life.begun(lease, sent_ns),
+            Reply::IsMember(lease, true) => node.member.held.begun(lease, sent_ns, now_ns, random),
             Reply::IsMember(_, false) => {}
-            Reply::Alive(lease, is_alive) => node.member.held.renewed(lease, is_alive, sent_ns, random),
+            Reply::Alive(lease, is_alive) => {
+                node.member.held.renewed(lease, is_alive, sent_ns, now_ns, random);
+            }
             Reply::Everything(snapshot) => {
                 if snapshot.version < node.member.read_at {
                     // Answers may overtake each other here; a server asks one thing after the other.

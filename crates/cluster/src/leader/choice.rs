@@ -90,8 +90,7 @@ fn settle(bucket: &mut Bucket, vb: u16, chain: Chain, missing: Vec<NodeId>, sinc
 
 impl Question<'_> {
     fn answer(&self) -> Choice {
-        let suspects = self.chain.first().copied().flatten().into_iter().chain(self.taker);
-        if suspects.into_iter().any(|id| !self.view.has_stopped(id, self.name, self.since))
+        if self.suspects().any(|id| !self.view.has_stopped(id, self.name, self.since))
             && !planted::is(Bug::ChosenTooEarly)
         {
             return Choice::Open;
@@ -118,6 +117,10 @@ impl Question<'_> {
             }
         }
         if silent && !self.is_late {
+            return Choice::Open;
+        }
+        let answered = || known.iter().map(|(id, _)| *id).chain(empty.iter().copied());
+        if answered().any(|id| self.is_bound(id)) && !planted::is(Bug::PromisesNotWaitedFor) {
             return Choice::Open;
         }
         let is_unknown = |id: &NodeId| {
@@ -159,6 +162,20 @@ impl Question<'_> {
 
     fn is_unusable(&self, id: NodeId) -> bool {
         self.view.is_unusable(id, self.name, self.vb) && !planted::is(Bug::DamagedMeansEmpty)
+    }
+
+    /// Who may have served the vBucket.
+    fn suspects(&self) -> impl Iterator<Item = NodeId> {
+        self.chain.first().copied().flatten().into_iter().chain(self.taker)
+    }
+
+    /// Whether a node that has answered has promised not to take over yet from one that may serve without its lease.
+    fn is_bound(&self, id: NodeId) -> bool {
+        let report = self.view.bucket_since(id, self.name, self.since);
+        self.suspects().any(|suspect| {
+            !self.view.has_ended(suspect, self.name, self.since)
+                && report.is_some_and(|report| report.is_bound(self.name, suspect))
+        })
     }
 
     /// Whether nobody has anything of the vBucket any more, as all of an ephemeral bucket's nodes were started anew: all

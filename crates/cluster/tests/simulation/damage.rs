@@ -26,8 +26,8 @@ pub struct Damage {
 impl Damage {
     pub fn of(seed: u64) -> Option<Damage> {
         let strikes_all = match seed % 16 {
-            2 | 3 => false,
-            7 => true,
+            2 | 4 => false,
+            5 => true,
             _ => return None,
         };
         Some(Damage { strikes_all, rng: SplitMix64::new(seed.rotate_left(17) ^ 0x00da_4a6e) })

@@ -73,7 +73,8 @@ impl World {
     pub fn restart(&mut self, at: usize) {
         if !self.nodes[at].up {
             let (random, bug) = (self.rng.next_u64(), self.bug);
-            self.nodes[at].restart(random, bug);
+            let now_ns = self.nodes[at].local_ns(self.now_us());
+            self.nodes[at].restart(random, now_ns, bug);
             self.start(at);
         }
     }

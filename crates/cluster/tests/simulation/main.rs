@@ -2,6 +2,7 @@
 //! failovers and rebalances, decided by a seed; and checkers for what must always hold.
 
 mod aims;
+mod away;
 mod bugs;
 mod damage;
 mod data;
@@ -23,7 +24,7 @@ use world::World;
 /// Seeds that are run without a bug.
 const SEEDS: u64 = 1_000;
 /// Seeds within which each planted bug must be found.
-const SEEDS_FOR_A_BUG: u64 = 2_000;
+const SEEDS_FOR_A_BUG: u64 = 4_000;
 
 fn run(seed: u64, bug: Option<Bug>) -> Result<world::Tally, String> {
     let mut world = World::new(seed, bug);
@@ -63,8 +64,22 @@ fn nothing_is_violated() {
         ("restored stores", sum.restores),
         ("damaged copies", sum.damages),
         ("damaged copies set aside", sum.set_aside),
+        ("stores that are away", sum.away),
+        ("pairs that are cut off", 50 * sum.pairs),
     ] {
         assert!(count >= seeds / 10, "only {count} {what}");
+    }
+}
+
+/// Within an hour of the simulated time nothing is served late, or by two nodes.
+#[test]
+fn the_store_may_be_away_for_an_hour() {
+    for seed in 0..2 {
+        let mut world = World::calm(seed, 3_600_000_000);
+        let ran =
+            world.run().map_err(|violation| format!("seed {seed}, at {} us: {violation}", world.now_us()));
+        let tally = ran.expect("nothing is violated");
+        assert!(tally.away == 1 && tally.committed > 0 && tally.choices == 0, "{tally:?}");
     }
 }
 

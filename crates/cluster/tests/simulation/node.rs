@@ -29,6 +29,8 @@ pub struct SimNode {
     pub frozen_until_us: u64,
     /// Until when it takes long to become what it reads.
     pub slow_until_us: u64,
+    /// When it could last hear of the store and of the other nodes.
+    pub heard_us: BTreeMap<usize, u64>,
     /// Its clock's rate, in parts of 1,000.
     pub rate: u64,
     /// Counts its starts: what was meant for an earlier one is dropped.
@@ -55,6 +57,7 @@ impl SimNode {
             up: true,
             frozen_until_us: 0,
             slow_until_us: 0,
+            heard_us: BTreeMap::new(),
             rate,
             boot: 0,
             held: Held::new(random),
@@ -101,10 +104,10 @@ impl SimNode {
     }
 
     /// Before anybody can reach it: whatever it was active for waits until it is admitted.
-    pub fn restart(&mut self, random: u64, bug: Option<Bug>) {
+    pub fn restart(&mut self, random: u64, now_ns: u64, bug: Option<Bug>) {
         self.up = true;
         (self.frozen_until_us, self.slow_until_us) = (0, 0);
-        self.held.begin_life(random);
+        self.held.restart(random, self.seen.revision, now_ns);
         if bug != Some(Bug::NotHeld) {
             let copies = self.copies.get_mut().values_mut();
             copies.filter(|copy| copy.state != VbState::Dead).for_each(|copy| copy.stop(VbState::Replica));
@@ -128,7 +131,8 @@ impl SimNode {
     /// Makes its copies be what a document says. Returns which have become active.
     pub fn apply(&mut self, view: &View, rng: SplitMix64) -> BTreeSet<u16> {
         let Some(agent) = Agent::new(&view.state, &self.uuid, self.held.life.incarnation()) else {
-            self.copies.get_mut().clear();
+            // It has left, and keeps what it has.
+            self.copies.get_mut().values_mut().for_each(|copy| copy.stop(VbState::Dead));
             self.damaged.get_mut().clear();
             self.applied = view.state.revision;
             return BTreeSet::new();
@@ -152,19 +156,19 @@ impl SimNode {
         let activated = seat.activated.take();
         self.given = given;
         self.applied = view.state.revision;
-        self.held.note_become();
+        self.held.note_become(&view.state, &self.uuid);
         activated
     }
 
     /// What it reports.
-    pub fn report(&self) -> Option<Report> {
+    pub fn report(&self, now_ns: u64) -> Option<Report> {
         let view = self.view.as_ref()?;
         let agent = Agent::new(&view.state, &self.uuid, self.held.life.incarnation())?;
         let copies = self.copies.borrow();
         let of = |_: &str, vb: u16| copies.get(&vb).map_or(VbReport::NOTHING, Copy::report);
         let mut report = agent.report(&view.state, &self.applied.into(), of);
         report.note_damaged(BUCKET, Damaged::of(self.damaged.borrow().keys().copied()));
-        Some(report)
+        Some(Report { bound: self.held.granter.bound(&view.state, now_ns), ..report })
     }
 }
 

@@ -8,9 +8,10 @@ use cluster::{Membership, State};
 
 use crate::world::{Event, World};
 
-/// Longer than any lease or fence: whoever restores a store has stopped it for as long.
-const OUTAGE_US: u64 = 1_300_000;
-/// How long the older state is there.
+const OUTAGE_US: u64 = 1_000_000;
+/// How long a state is there that nodes refuse before an administrator adopts it: until all fences have ended.
+const REFUSED_FOR_US: u64 = 1_900_000;
+/// How long the older state is followed.
 const OLDER_FOR_US: u64 = 600_000;
 
 /// What happens to the store in a run.
@@ -30,8 +31,11 @@ pub enum Phase {
     Backup,
     Lost,
     Older,
+    Adopted,
     LostAgain,
     Newest,
+    NewestAdopted,
+    AdoptedAgain,
 }
 
 impl Restore {
@@ -68,10 +72,14 @@ impl World {
             }
             Phase::Older => {
                 self.tally.restores += 1;
-                let backup = restore.backup.clone();
-                let older = if restore.is_adopted { self.seen().adopt(&backup) } else { backup };
-                restore.newest = Some(self.put_state(older));
+                restore.newest = Some(self.put_state(restore.backup.clone()));
                 self.is_store_away = false;
+                let next = if restore.is_adopted { Phase::Adopted } else { Phase::LostAgain };
+                Some((REFUSED_FOR_US, next))
+            }
+            Phase::Adopted => {
+                let adopted = self.seen().adopt(&restore.backup);
+                self.put_state(adopted);
                 Some((OLDER_FOR_US, Phase::LostAgain))
             }
             Phase::LostAgain => {
@@ -80,11 +88,22 @@ impl World {
             }
             Phase::Newest => {
                 let newest = restore.newest.take().unwrap_or_else(|| self.newest.clone());
-                let newest = self.seen().adopt(&newest);
                 self.put_state(newest);
                 self.is_store_away = false;
+                Some((REFUSED_FOR_US, Phase::NewestAdopted))
+            }
+            Phase::NewestAdopted => {
+                let newest = self.seen().adopt(&self.newest);
+                self.put_state(newest);
+                Some((REFUSED_FOR_US, Phase::AdoptedAgain))
+            }
+            // What some node read before may have come late.
+            Phase::AdoptedAgain if self.nodes.iter().any(|node| node.seen.check(&self.newest).is_err()) => {
+                let newest = self.seen().adopt(&self.newest);
+                self.put_state(newest);
                 None
             }
+            Phase::AdoptedAgain => None,
         };
         self.restore = Some(restore);
         if let Some((delay, phase)) = next {

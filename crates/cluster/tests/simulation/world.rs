@@ -8,11 +8,13 @@ use base::VbState;
 use base::env::sim::SplitMix64;
 use base::env::{Env, SimHandles};
 use cluster::command::{self, Command};
+use cluster::promise::Ask;
 use cluster::store::{Commit, Snapshot, Store, Swapped, Version};
 use cluster::{MemoryStore, NodeId, Standing, State, View, keys};
 use serde_json::json;
 
 use crate::aims::{Aims, Blow};
+use crate::away::Away;
 use crate::bugs::Bug;
 use crate::damage::Damage;
 use crate::data::{Copy, Write};
@@ -25,6 +27,8 @@ pub const VBUCKETS: u16 = 4;
 pub const FAULTS_US: u64 = 6_000_000;
 /// When everything must be well again.
 const END_US: u64 = 13_000_000;
+/// So much later if the store is restored.
+const RESTORE_US: u64 = 3_000_000;
 /// The store, among the ends of messages.
 pub const STORE: usize = usize::MAX;
 
@@ -45,6 +49,8 @@ pub struct Tally {
     pub restores: u64,
     pub damages: u64,
     pub set_aside: u64,
+    pub away: u64,
+    pub pairs: u64,
 }
 
 impl Tally {
@@ -64,6 +70,8 @@ impl Tally {
             (&mut self.restores, other.restores),
             (&mut self.damages, other.damages),
             (&mut self.set_aside, other.set_aside),
+            (&mut self.away, other.away),
+            (&mut self.pairs, other.pairs),
         ] {
             *sum += n;
         }
@@ -90,6 +98,10 @@ pub enum Event {
     PullTick,
     AtStore(Request, u64),
     Reply(Reply, u64),
+    /// A node asks for a promise; when it did, by its clock.
+    Ask(usize, Box<Ask>, u64),
+    /// A node has promised something to a life, which asked then.
+    Promise(usize, u64, u64),
     Apply(Rc<View>),
     Activate(u16, NodeId),
     Client,
@@ -99,6 +111,7 @@ pub enum Event {
     Restore(Phase),
     Damage,
     Administer,
+    Away(bool),
 }
 
 pub struct World {
@@ -127,6 +140,10 @@ pub struct World {
     pub damage: Option<Damage>,
     /// Nobody reaches the store.
     pub is_store_away: bool,
+    /// What happens to the store or to two nodes; nothing in most runs.
+    pub away: Option<Away>,
+    /// When everything must be well again.
+    pub end_us: u64,
     last_leader: Option<String>,
     pub tally: Tally,
     pub violation: Option<String>,
@@ -135,6 +152,23 @@ pub struct World {
 
 impl World {
     pub fn new(seed: u64, bug: Option<Bug>) -> World {
+        let mut world = World::bare(seed, bug);
+        let away = Away::of(seed, world.nodes.len());
+        world.plan_away(away);
+        world.found(seed);
+        world
+    }
+
+    /// One in which the store is away for so long, and nothing else happens.
+    pub fn calm(seed: u64, length_us: u64) -> World {
+        let mut world = World::bare(seed, None);
+        world.plan_away(Some(Away::calm(length_us)));
+        world.found(seed);
+        world.restore = None;
+        world
+    }
+
+    fn bare(seed: u64, bug: Option<Bug>) -> World {
         let (env, handles) = Env::sim(seed);
         let mut rng = SplitMix64::new(seed);
         let count = rng.between(3, 5) as usize;
@@ -142,9 +176,10 @@ impl World {
         // A lease allows for clocks that differ by a fifth.
         let by = if aims.is_some() && rng.chance(1, 2) { 190 } else { 50 };
         let mut node = |at| SimNode::new(at, rng.between(1_000 - by, 1_000 + by), rng.next_u64());
-        let nodes = (0..count).map(&mut node).collect();
+        let mut nodes: Vec<SimNode> = (0..count).map(&mut node).collect();
+        nodes.iter_mut().for_each(|node| node.held.asks_for_promises = seed % 16 != 11);
         let pace_us = if aims.is_some() { rng.between(2_000, 12_000) } else { 12_000 };
-        let mut world = World {
+        World {
             bug,
             rng,
             store: MemoryStore::new(env.clock.clone()),
@@ -163,13 +198,17 @@ impl World {
             restore: None,
             damage: Damage::of(seed),
             is_store_away: false,
+            away: None,
+            end_us: END_US,
             last_leader: None,
             tally: Tally::default(),
             violation: None,
             is_shown: std::env::var_os("SIMULATION_SHOW").is_some(),
-        };
-        world.found(seed);
-        world
+        }
+    }
+
+    pub fn violate(&mut self, what: String) {
+        self.violation.get_or_insert(what);
     }
 
     /// A cluster whose nodes have all joined, with one bucket.
@@ -211,8 +250,11 @@ impl World {
             self.start(at);
         }
         self.push(1_000, 0, 0, Event::Client);
-        self.push(300_000, 0, 0, Event::Fault);
+        if !self.is_calm() && !matches!(self.away, Some(Away::Pair { .. })) {
+            self.push(300_000, 0, 0, Event::Fault);
+        }
         if let Some(delay) = self.restore.as_mut().map(Restore::begins_us) {
+            self.end_us += RESTORE_US;
             self.push(delay, 0, 0, Event::Restore(Phase::Backup));
         }
         if let Some(delay) = self.damage.as_mut().map(Damage::next_us) {
@@ -257,7 +299,11 @@ impl World {
 
     /// How long a message takes; a few take very long.
     fn delay_us(&mut self) -> u64 {
-        if self.rng.chance(1, 40) { self.rng.between(1_000, 600_000) } else { self.rng.between(100, 4_000) }
+        if !self.is_calm() && self.rng.chance(1, 40) {
+            self.rng.between(1_000, 600_000)
+        } else {
+            self.rng.between(100, 4_000)
+        }
     }
 
     pub fn reaches(&self, from: usize, to: usize) -> bool {
@@ -267,13 +313,15 @@ impl World {
 
     pub fn run(&mut self) -> Result<Tally, String> {
         while let Some(((at_us, _), (at, boot, event))) = self.queue.pop_first() {
-            if at_us > END_US {
+            if at_us > self.end_us {
                 break;
             }
             self.handles.clock.advance(Duration::from_micros(at_us - self.now_us));
             self.now_us = at_us;
             self.handle(at, boot, event);
             self.check_exclusive();
+            self.check_served();
+            self.check_alone();
             if let Some(violation) = self.violation.take() {
                 return Err(violation);
             }
@@ -298,6 +346,7 @@ impl World {
             Event::Restore(phase) => return self.restore(phase),
             Event::Damage => return self.damage(),
             Event::Administer => return self.administer(),
+            Event::Away(begins) => return self.go_away(begins),
             _ => {}
         }
         let node = &self.nodes[at];
@@ -313,6 +362,7 @@ impl World {
                 let sent_ns = node.local_ns(self.now_us);
                 let request = self.nodes[at].held.renew(sent_ns);
                 self.ask_since(at, request, sent_ns);
+                self.ask_for_promises(at, sent_ns);
                 let every_us = TTL.as_micros() as u64 / 5 * 1_000 / self.nodes[at].rate;
                 self.push(every_us, at, boot, Event::LeaseTick);
             }
@@ -331,6 +381,11 @@ impl World {
                 self.push(delay, at, boot, Event::PullTick);
             }
             Event::Reply(reply, sent_ns) => self.on_reply(at, reply, sent_ns),
+            Event::Ask(from, ask, sent_ns) => self.promise(at, from, &ask, sent_ns),
+            Event::Promise(by, incarnation, sent_ns) => {
+                let by = self.nodes[by].uuid.clone();
+                self.nodes[at].held.promised(&by, incarnation, sent_ns);
+            }
             Event::Apply(view) => self.apply(at, &view),
             Event::Activate(vb, from) => self.activate(at, vb, from),
             _ => {}
@@ -346,6 +401,27 @@ impl World {
         if self.reaches(at, STORE) {
             let (delay, boot) = (self.delay_us(), self.nodes[at].boot);
             self.push(delay, at, boot, Event::AtStore(request, sent_ns));
+        }
+    }
+
+    /// A node asks others not to take over from it.
+    fn ask_for_promises(&mut self, at: usize, sent_ns: u64) {
+        let Some((ask, of)) = self.nodes[at].held.asks(&self.nodes[at].uuid) else { return };
+        let asked = |uuid: &String| self.nodes.iter().position(|node| node.uuid == *uuid);
+        for to in of.iter().filter_map(asked).collect::<Vec<_>>() {
+            if self.reaches(at, to) {
+                let (delay, boot) = (self.delay_us(), self.nodes[to].boot);
+                self.push(delay, to, boot, Event::Ask(at, Box::new(ask.clone()), sent_ns));
+            }
+        }
+    }
+
+    /// A node is asked not to take over from another one.
+    fn promise(&mut self, at: usize, from: usize, ask: &Ask, sent_ns: u64) {
+        let now_ns = self.nodes[at].local_ns(self.now_us);
+        if self.nodes[at].held.granter.grant(ask, now_ns).is_ok() && self.reaches(at, from) {
+            let (delay, boot) = (self.delay_us(), self.nodes[from].boot);
+            self.push(delay, from, boot, Event::Promise(at, ask.incarnation, sent_ns));
         }
     }
 
@@ -397,6 +473,7 @@ impl World {
         let (now_us, random) = (self.now_us, self.rng.next_u64());
         let is_counted_from_answer = self.bug == Some(Bug::FenceFromAnswer);
         let node = &mut self.nodes[at];
+        let now_ns = node.local_ns(now_us);
         let held = &mut node.held;
         match reply {
             Reply::Said(store::Reply::Granted(..) | store::Reply::IsMember(..))
@@ -405,10 +482,10 @@ impl World {
                 let json = node.member();
                 self.ask_since(at, Request::Member(lease, version, json), sent_ns);
             }
-            Reply::Said(store::Reply::IsMember(lease, true)) => held.life.begun(lease, sent_ns),
+            Reply::Said(store::Reply::IsMember(lease, true)) => held.begun(lease, sent_ns, now_ns, random),
             Reply::Said(store::Reply::Alive(lease, is_alive)) => {
                 let counted_ns = if is_counted_from_answer { now_us * node.rate } else { sent_ns };
-                held.renewed(lease, is_alive, counted_ns, random);
+                held.renewed(lease, is_alive, counted_ns, now_ns, random);
             }
             Reply::Look(look) => self.on_look(at, &look),
             Reply::Said(_) => {}
@@ -427,7 +504,7 @@ impl World {
         let standing = Standing::of(&look.snapshot, &node.uuid);
         // Before anything is done that it says.
         if node.seen.check(&view.state).is_err() {
-            node.held.note_admission(&State::empty(), &node.uuid);
+            node.held.note_stale(&node.uuid);
             node.view = None;
             if standing == Standing::Leads {
                 self.ask(at, Request::Resign(look.snapshot.version_of(keys::LEADER)));
@@ -436,7 +513,8 @@ impl World {
         }
         node.seen = node.seen.after(&view.state).unwrap_or_else(|| node.seen.clone());
         node.view = Some(Rc::clone(&view));
-        node.held.note_admission(&view.state, &node.uuid);
+        let now_ns = node.local_ns(now_us);
+        node.held.note_state(&view, &node.uuid, now_ns);
         let (uuid, lease) = (node.uuid.clone(), node.held.life.lease());
         // Becoming is another thing than reading, and takes time.
         let most_us = if now_us < node.slow_until_us { 400_000 } else { 20_000 };
@@ -495,9 +573,9 @@ impl World {
     }
 
     fn report(&mut self, at: usize) {
-        let (Some(report), Some(lease)) = (self.nodes[at].report(), self.nodes[at].held.life.lease()) else {
-            return;
-        };
+        let now_ns = self.nodes[at].local_ns(self.now_us);
+        let (report, lease) = (self.nodes[at].report(now_ns), self.nodes[at].held.life.lease());
+        let (Some(report), Some(lease)) = (report, lease) else { return };
         // What the store has may also be an older one that came late.
         let node = &self.nodes[at];
         let is_there = |view: &Rc<View>| view.reports.get(&node.uuid) == Some(&report);

@@ -7,7 +7,7 @@ mod http;
 mod json;
 mod wire;
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -19,6 +19,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
+use super::names::Resolver;
 pub use access::{EtcdAccess, EtcdTls, EtcdUser, TlsError};
 use json::{bytes_of, number_of};
 
@@ -79,6 +80,7 @@ const ASKS_NOBODY: &str = "authentication is not enabled";
 pub struct EtcdStore {
     env: Env,
     endpoints: Vec<String>,
+    names: Resolver,
     prefix: String,
     access: EtcdAccess,
     /// What etcd gave for name and password; nothing before it was needed.
@@ -102,7 +104,17 @@ impl EtcdStore {
     pub fn new(env: Env, address: &EtcdAddress, access: EtcdAccess) -> EtcdStore {
         let prefix = format!("/stave/{}/", address.cluster);
         let (endpoints, current) = (address.endpoints.clone(), AtomicUsize::new(0));
-        EtcdStore { env, endpoints, prefix, access, token: Mutex::new(None), current, id: OnceLock::new() }
+        let names = Resolver::new(env.clone());
+        EtcdStore {
+            env,
+            endpoints,
+            names,
+            prefix,
+            access,
+            token: Mutex::new(None),
+            current,
+            id: OnceLock::new(),
+        }
     }
 
     /// Asks one node of etcd after the other until one answers.
@@ -171,9 +183,9 @@ impl EtcdStore {
         for at in 0..self.endpoints.len() {
             let at = (first + at) % self.endpoints.len();
             let endpoint = &self.endpoints[at];
-            let asked = endpoint.to_socket_addrs().and_then(|mut addrs| {
-                let addr = addrs.next().ok_or_else(|| std::io::Error::other("the name has no address"))?;
-                ask(endpoint, addr)
+            let asked = self.names.addr(endpoint).and_then(|addr| {
+                let asked = ask(endpoint, addr);
+                asked.inspect_err(|_| self.names.doubt(endpoint))
             });
             match asked {
                 Ok(answer) => {

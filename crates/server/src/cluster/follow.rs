@@ -143,6 +143,7 @@ impl Cluster {
         if let Err(stale) = self.note_seen(&view.state)? {
             return self.refuse(snapshot, &stale);
         }
+        self.note_promised_state(&view);
         if view.state.node_of(&self.uuid).is_none() {
             return self.look_from_outside(memory, snapshot, view);
         }
@@ -158,6 +159,9 @@ impl Cluster {
         }
         if is_held {
             memory.has_become = Some(incarnation);
+            if failed.is_empty() {
+                self.note_promised_become(&view.state);
+            }
             self.note_become(incarnation);
         }
         self.show(&view, is_held.then(|| failed.keys()));
@@ -214,6 +218,7 @@ impl Cluster {
     /// that nodes which follow the state do not take what it may have served.
     fn refuse(&self, snapshot: &Snapshot, stale: &Stale) -> Result<Duration, ClusterError> {
         self.close();
+        self.note_promised_stale();
         self.resign(snapshot)?;
         self.stay_outside(stale.to_string());
         Ok(LOOK_AGAIN)
@@ -397,6 +402,7 @@ impl Cluster {
         let applied = self.seen.lock().applied.clone();
         let mut report = agent.report(&view.state, &applied, |name, vb| self.report_of(name, vb));
         view.state.buckets.keys().for_each(|name| report.note_damaged(name, self.damaged(name)));
+        report.bound = self.bound(&view.state);
         let is_busy = !report.vbuckets.is_empty();
         if lease.is_some() {
             // What the store has may also be an older one that came late.

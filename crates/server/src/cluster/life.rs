@@ -24,7 +24,7 @@ impl Cluster {
             was_served = self.log_fence(was_served);
             match renewed {
                 Err(failure) if trouble.failed(now) => {
-                    tracing::warn!(%failure, "the lease was not renewed; without it this node will serve nothing");
+                    tracing::warn!(%failure, "the lease was not renewed; without it this node serves as long as others promise not to take over");
                 }
                 Err(_) => {}
                 Ok(()) => {
@@ -51,10 +51,13 @@ impl Cluster {
         match (was_served, is_served) {
             (true, false) => tracing::warn!(
                 node,
-                "the lease has run out, or the cluster does not let this node serve: it serves nothing for now"
+                "lease and promises have run out, or the cluster does not let this node serve: it serves nothing for now"
             ),
             (false, true) => {
-                tracing::info!(node, "the node has its lease, and serves what the cluster gives it")
+                tracing::info!(
+                    node,
+                    "the node has its lease or promises, and serves what the cluster gives it"
+                )
             }
             _ => {}
         }
@@ -70,13 +73,31 @@ impl Cluster {
             self.move_fence(&life);
             return Ok(());
         }
-        tracing::info!("the lease is gone from the coordination store: the node begins another life");
-        self.node.fence().close();
-        *self.life.lock() = new_life(self.node.env());
+        let goes_on = {
+            let mut life = self.life.lock();
+            let goes_on = life.outlives_lease(self.node.env().clock.monotonic_ns());
+            self.move_fence(&life);
+            goes_on
+        };
+        if goes_on {
+            tracing::warn!(
+                "the lease has run out: this node serves on, as others have promised not to take over"
+            );
+        } else {
+            tracing::warn!("the lease is gone from the coordination store: the node begins another life");
+            self.end_life();
+        }
         self.begin_life()
     }
 
-    /// A new lease, and a member under it.
+    /// Another life begins, to which nobody has promised anything yet.
+    fn end_life(&self) {
+        self.node.fence().close();
+        *self.life.lock() = new_life(self.node.env());
+        self.forget_promises();
+    }
+
+    /// A new lease, and a member under it, for a life that has none (any more).
     fn begin_life(&self) -> Result<(), StoreFailure> {
         let sent_ns = self.node.env().clock.monotonic_ns();
         let lease = self.store.grant(self.config.lease_ttl)?;
@@ -92,8 +113,19 @@ impl Cluster {
         // A member that was sent before, and comes late, must not take this one's place: it goes with another lease.
         let expected = Some(self.store.version_of(&key)?);
         let put = Swap { key: &key, expected, value: Some(&json), lease: Some(lease) };
-        if let Swapped::Done(_) = self.store.swap(put)? {
-            self.life.lock().begun(lease, sent_ns);
+        let Swapped::Done(_) = self.store.swap(put)? else { return Ok(()) };
+        let has_begun = {
+            let mut life = self.life.lock();
+            let has_begun = life.begun(lease, sent_ns, self.node.env().clock.monotonic_ns());
+            self.move_fence(&life);
+            has_begun
+        };
+        if !has_begun {
+            tracing::warn!(
+                "the promises of others are over: this node serves nothing until the cluster lets it"
+            );
+            self.end_life();
+            self.store.revoke(lease)?;
         }
         Ok(())
     }
@@ -112,8 +144,8 @@ impl Cluster {
         self.move_fence(&life);
     }
 
-    /// Opens the fence for as long as the lease is surely alive, if this life may serve.
-    fn move_fence(&self, life: &Life) {
+    /// Opens the fence for as long as the lease is surely alive, or promises are surely kept, if this life may serve.
+    pub(super) fn move_fence(&self, life: &Life) {
         if self.is_stopping() {
             self.node.fence().close();
         } else {

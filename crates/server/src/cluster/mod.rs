@@ -1,7 +1,8 @@
 //! The node's part in a cluster: its lease, its fence, the document that it follows, and leading if it is elected.
 //!
-//! Two threads: one keeps the lease and does nothing else, so that nothing slow lets it run out; the other follows the
-//! document, reports, and leads. Both ask the coordination store, which may block.
+//! Threads: one keeps the lease and does nothing else, so that nothing slow lets it run out; another one follows the
+//! document, reports, and leads. Both ask the coordination store, which may block. A third one has every other node asked
+//! for its promise (`promises.rs`), each on a thread of its own.
 
 mod apply;
 mod buckets;
@@ -12,7 +13,9 @@ pub(crate) mod identity;
 mod layout;
 mod life;
 pub(crate) mod membership;
+mod names;
 pub(crate) mod noted;
+pub(crate) mod promises;
 pub(crate) mod serving;
 mod trouble;
 
@@ -107,7 +110,7 @@ impl ClusterError {
             ),
             ClusterError::Store(failure) => format!(
                 "{failure}: nothing was changed; see that the coordination store (etcd, as given by --join) runs and \
-                 can be reached from this node, and ask again. Without it nodes serve until their leases run out"
+                 can be reached from this node, and ask again. Without it nodes serve on, as long as they reach each other"
             ),
             other => other.to_string(),
         }
@@ -132,6 +135,11 @@ pub struct Cluster {
     /// Whose password must be the cluster's; nothing if that is not looked at.
     user: Option<UserSpec>,
     life: Mutex<Life>,
+    /// What was promised, to whom and by whom. Locked before `life`.
+    promises: Mutex<promises::Promises>,
+    /// What proves to other nodes that this one belongs to the cluster; `None` if it has no user.
+    key: Option<promises::Key>,
+    names: names::Resolver,
     /// What this node has of the cluster's buckets.
     noted: Mutex<Noted>,
     /// The newest state that this node has seen, durably.
@@ -201,6 +209,10 @@ impl Cluster {
             .host()
             .map(|host| Limits { quota_bytes: host.memory_quota_bytes(), vbuckets: host.config().vbuckets });
         let life = Mutex::new(life::new_life(node.env()));
+        let revision = membership.get().map_or(0, |seen| seen.revision);
+        let promises = Mutex::new(promises::Promises::new(revision, node.env(), config.lease_ttl));
+        let key = node.host().and_then(|host| host.config().users.first().map(promises::Key::derive));
+        let names = names::Resolver::new(node.env().clone());
         let cluster = Arc::new(Cluster {
             node: Arc::clone(&node),
             store,
@@ -210,6 +222,9 @@ impl Cluster {
             limits,
             user,
             life,
+            promises,
+            key,
+            names,
             noted: Mutex::new(noted),
             membership: Mutex::new(membership),
             seen: Mutex::default(),
@@ -221,7 +236,11 @@ impl Cluster {
         });
         node.belongs_to(&cluster);
         node.set_management(Arc::new(buckets::ClusterBuckets(Arc::downgrade(&cluster))));
-        for (name, run) in [("lease", Cluster::keep_lease as fn(&Cluster)), ("cluster", Cluster::follow)] {
+        for (name, run) in [
+            ("lease", (|member| member.keep_lease()) as fn(&Arc<Cluster>)),
+            ("cluster", |member| member.follow()),
+            ("promises", |member| member.keep_promises()),
+        ] {
             let member = Arc::clone(&cluster);
             let task = node.env().spawn.spawn(name, Box::new(move || run(&member)));
             cluster.threads.lock().push(task.map_err(|error| ClusterError::Io("a thread", error))?);
@@ -417,8 +436,12 @@ impl Cluster {
     /// Ends the membership: the node serves nothing any more, and others need not wait for its lease to run out.
     /// False if one of its threads panicked.
     pub fn stop(&self) -> bool {
-        self.node.fence().close();
-        self.is_stopping.store(true, Ordering::Release);
+        {
+            // Whoever opens the fence holds this.
+            let _life = self.life.lock();
+            self.is_stopping.store(true, Ordering::Release);
+            self.node.fence().close();
+        }
         *self.stop.lock() = true;
         self.stopped.notify_all();
         self.changed.notify_all();

@@ -226,7 +226,11 @@ pub(super) async fn show(State(shared): State<Shared>) -> Response {
     };
     let mut notes = notes(&view);
     if let Some(why) = &lost {
-        notes.insert(0, format!("this node does not know how things are now: {why}"));
+        let serves = match cluster.is_promised() {
+            true => "; it serves, since the other nodes promise not to take over",
+            false => "",
+        };
+        notes.insert(0, format!("this node does not know how things are now: {why}{serves}"));
     }
     notes.extend(outside);
     let alive: Vec<NodeId> =
@@ -237,6 +241,7 @@ pub(super) async fn show(State(shared): State<Shared>) -> Response {
         "this": this, "alive": alive, "progress": progress(&view.state), "state": view.state, "notes": notes,
         "damage": damage::wrongs(&view),
         "serves": shared.node.fence().may_serve(now_ns), "isStale": lost.is_some(),
+        "isPromised": cluster.is_promised(),
     }))
     .into_response()
 }

@@ -22,6 +22,7 @@ pub(crate) mod origin;
 mod paths;
 mod patience;
 mod pools;
+mod promise;
 mod replication;
 mod routes;
 mod scopes;

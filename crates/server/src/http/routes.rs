@@ -6,12 +6,14 @@ use axum::http::{Method, StatusCode};
 use axum::middleware;
 use axum::routing::{self, MethodRouter};
 
+use crate::cluster::promises;
+
 use super::Shared;
 use super::access::{self, Needs};
 use super::origin::Listens;
 use super::{
     auto_failover, buckets, changes, cluster, cluster_status, figures, health, manage, methods, metrics,
-    origin, paths, patience, pools, replication, scopes, settings, stream,
+    origin, paths, patience, pools, promise, replication, scopes, settings, stream,
 };
 
 /// A method of an address.
@@ -121,6 +123,8 @@ fn own_routes() -> Vec<Route> {
         post(CURSOR, Changes, changes::move_to),
         delete(CURSOR, Changes, changes::remove),
         get(figures::PATH, Node, figures::show),
+        // Nodes prove themselves in the body.
+        post(promises::PATH, Nothing, promise::promise),
     ]
 }
 

@@ -143,6 +143,21 @@ impl Etcd {
         self.child.wait().expect("it ends");
     }
 
+    /// It stands still, connections to it included, until [`Etcd::go_on`].
+    pub fn stand_still(&self) {
+        self.signal("-STOP");
+    }
+
+    /// It goes on where it stood still.
+    pub fn go_on(&self) {
+        self.signal("-CONT");
+    }
+
+    fn signal(&self, signal: &str) {
+        let sent = Command::new("kill").args([signal, &self.child.id().to_string()]).status();
+        assert!(sent.expect("`kill` is there").success());
+    }
+
     /// Starts it again where it was, with what it had.
     pub fn start_again(&mut self) {
         let certificates = self.certificates.as_ref();

@@ -1,0 +1,506 @@
+//! Promises by which nodes go on serving while the coordination store is away: no node takes over from another one that
+//! it has promised to wait for.
+//!
+//! A node holds its promises ([`Holder`]) for as long as each of them is surely kept: from every node that could become
+//! active in its place, and from a majority of the cluster's nodes. What a node has promised ([`Granter`]) it reports
+//! while it is asked who shall be active, and the leader waits until it is over.
+//!
+//! # Invariants
+//!
+//! - A node that has reported, as of a revision, that it is not bound to a node never promises anything to that node
+//!   again before that node has become what the revision says: [`Granter::note_state`] comes before every report.
+//! - A process does not know what the process before it promised: it counts as bound to every node for one whole promise.
+//!
+//! # Units
+//!
+//! Moments are nanoseconds of the caller's own clock, which must go on while the machine is suspended.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use base::planted::{self, Bug};
+use serde::{Deserialize, Serialize};
+
+use crate::fence::Fence;
+use crate::state::{Bucket, MAX_NODES, NodeId, State, Status, Step, present};
+use crate::view::View;
+
+/// What a node asks of another one: not to take over from it for a time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ask {
+    /// The identity of the cluster as the node knows it; empty if it has none.
+    pub cluster: String,
+    /// The node's identity.
+    pub node: String,
+    /// Which of its lives asks.
+    pub incarnation: u64,
+    /// The newest revision that all its buckets are as.
+    pub applied: u64,
+}
+
+/// Why a node promises nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unpromised {
+    /// This node does not follow the state that the store holds.
+    #[error("this node does not follow the state that the coordination store holds")]
+    Stale,
+    /// The asking node belongs to another cluster.
+    #[error("the asking node belongs to another cluster")]
+    OtherCluster,
+    /// This node knows a newer state by which others may take over from the asking node.
+    #[error("the asking node has to become what a newer state of the cluster says")]
+    Behind,
+    /// This node knows a state in which the asking life has no share.
+    #[error("the cluster's state does not let the asking node serve")]
+    NotServing,
+    /// The store has missed the asking node for longer than a promise, and this node reaches the store.
+    #[error("this node reaches the coordination store, and the asking node has no lease there")]
+    Missed,
+    /// More nodes ask than a cluster can have.
+    #[error("more nodes ask than a cluster can have")]
+    TooMany,
+}
+
+/// So many revisions that the node has seen and is not as yet are kept apart.
+const MOST_SEEN: usize = 16;
+
+#[derive(Clone, Copy, Debug)]
+struct Given {
+    incarnation: u64,
+    until_ns: u64,
+    applied: u64,
+}
+
+/// What is known of the newest state that was followed.
+#[derive(Debug)]
+struct Known {
+    cluster: String,
+    revision: u64,
+    /// The life of each node that has a share.
+    serving: BTreeMap<String, u64>,
+}
+
+impl Known {
+    fn of(state: &State) -> Known {
+        let serving = state.nodes.values().filter(|node| node.status == Status::Active);
+        let serving = serving.map(|node| (node.uuid.clone(), node.incarnation)).collect();
+        Known { cluster: state.cluster.clone(), revision: state.revision, serving }
+    }
+}
+
+/// What one process of a node has promised to others.
+#[derive(Debug)]
+pub struct Granter {
+    lasts: Duration,
+    /// Until when what the process before has promised may hold.
+    unknown_until_ns: u64,
+    given: BTreeMap<String, Given>,
+    known: Option<Known>,
+    /// What the asking node must have become at least: what this node had seen before it started, or before it did not
+    /// follow the store's state.
+    floor: u64,
+    /// The last revision that asked who shall be active in a node's place.
+    doubted: BTreeMap<String, u64>,
+    is_stale: bool,
+    /// When the store was read last.
+    looked_ns: u64,
+    /// Since when the store has had no member for a node.
+    missed: BTreeMap<String, u64>,
+}
+
+impl Granter {
+    /// Of a process that starts at `now_ns`, whose node has seen `revision` before; each promise `lasts` so long, as
+    /// those of the process before did.
+    pub fn new(revision: u64, now_ns: u64, lasts: Duration) -> Granter {
+        // A node that has seen no state has promised nothing either.
+        let unknown_until_ns = if revision == 0 { 0 } else { now_ns.saturating_add(ns(lasts)) };
+        Granter {
+            lasts,
+            unknown_until_ns,
+            given: BTreeMap::new(),
+            known: None,
+            floor: revision,
+            doubted: BTreeMap::new(),
+            is_stale: false,
+            looked_ns: 0,
+            missed: BTreeMap::new(),
+        }
+    }
+
+    /// How long a promise lasts from the moment in which it is given.
+    pub fn lasts(&self) -> Duration {
+        self.lasts
+    }
+
+    /// A state that is followed was read: before the node does or reports anything that it says.
+    pub fn note_state(&mut self, state: &State) {
+        if self.known.as_ref().is_some_and(|known| known.revision == state.revision) && !self.is_stale {
+            return;
+        }
+        if self.is_stale {
+            // What is followed now may not descend from what others have seen.
+            self.floor = self.floor.max(state.revision);
+        }
+        self.is_stale = false;
+        for (id, since) in state.buckets.values().flat_map(doubts) {
+            if let Some(node) = state.nodes.get(&id) {
+                let doubted = self.doubted.entry(node.uuid.clone()).or_default();
+                *doubted = since.max(*doubted);
+            }
+        }
+        self.doubted.retain(|uuid, _| state.node_of(uuid).is_some());
+        self.known = Some(Known::of(state));
+    }
+
+    /// The store holds a state that this node does not follow: the store is not away.
+    pub fn note_stale(&mut self) {
+        self.is_stale = true;
+    }
+
+    /// The store was read at `now_ns`: whom it misses.
+    pub fn note_members(&mut self, view: &View, now_ns: u64) {
+        if !self.is_in_contact(now_ns) {
+            self.missed.clear();
+        }
+        self.looked_ns = now_ns;
+        let is_missed = |(id, _): &(&NodeId, _)| view.alive(**id).is_none();
+        let missed = view.state.nodes.iter().filter(is_missed).map(|(_, node)| &node.uuid);
+        let missed: BTreeSet<&String> = missed.collect();
+        self.missed.retain(|uuid, _| missed.contains(uuid));
+        for uuid in missed {
+            self.missed.entry(uuid.clone()).or_insert(now_ns);
+        }
+    }
+
+    fn is_in_contact(&self, now_ns: u64) -> bool {
+        now_ns < self.looked_ns.saturating_add(ns(self.lasts))
+    }
+
+    /// Promises at `now_ns` not to take over from a node for [`Granter::lasts`], or says why not.
+    pub fn grant(&mut self, ask: &Ask, now_ns: u64) -> Result<(), Unpromised> {
+        self.check(ask, now_ns)?;
+        self.given.retain(|_, given| given.until_ns > now_ns);
+        if self.given.len() >= MAX_NODES && !self.given.contains_key(&ask.node) {
+            return Err(Unpromised::TooMany);
+        }
+        let before = self.given.get(&ask.node).map_or(0, |given| given.until_ns);
+        let until_ns = before.max(now_ns.saturating_add(ns(self.lasts)));
+        let given = Given { incarnation: ask.incarnation, until_ns, applied: ask.applied };
+        self.given.insert(ask.node.clone(), given);
+        Ok(())
+    }
+
+    fn check(&self, ask: &Ask, now_ns: u64) -> Result<(), Unpromised> {
+        if planted::is(Bug::PromisedToAnybody) {
+            return Ok(());
+        }
+        if self.is_stale {
+            return Err(Unpromised::Stale);
+        }
+        if self.known.is_none() && self.floor == 0 {
+            return Err(Unpromised::Stale);
+        }
+        let doubted = self.doubted.get(&ask.node).copied().unwrap_or(0);
+        if ask.applied < self.floor.max(doubted) {
+            return Err(Unpromised::Behind);
+        }
+        let missed = self.missed.get(&ask.node).filter(|_| self.is_in_contact(now_ns));
+        if missed.is_some_and(|since| now_ns >= since.saturating_add(ns(self.lasts))) {
+            return Err(Unpromised::Missed);
+        }
+        let Some(known) = &self.known else { return Ok(()) };
+        if !known.cluster.is_empty() && !ask.cluster.is_empty() && known.cluster != ask.cluster {
+            return Err(Unpromised::OtherCluster);
+        }
+        let serves = known.serving.get(&ask.node) == Some(&ask.incarnation);
+        // Who has become what a newer state says knows better.
+        if serves || ask.applied > known.revision { Ok(()) } else { Err(Unpromised::NotServing) }
+    }
+
+    /// A life of a node says that it serves nobody any more: nobody has to wait for it.
+    pub fn release(&mut self, ask: &Ask) {
+        if self.given.get(&ask.node).is_some_and(|given| given.incarnation == ask.incarnation) {
+            self.given.remove(&ask.node);
+        }
+    }
+
+    /// By bucket, the nodes whose place is in question and which this node has promised to wait for.
+    pub fn bound(&self, state: &State, now_ns: u64) -> BTreeMap<String, BTreeSet<NodeId>> {
+        let is_bound = |id: NodeId, since: u64| {
+            let given = state.nodes.get(&id).and_then(|node| self.given.get(&node.uuid));
+            let given = given.filter(|given| given.until_ns > now_ns && given.applied < since);
+            given.is_some() || self.unknown_until_ns > now_ns
+        };
+        let of = |bucket: &Bucket| {
+            let bound = doubts(bucket).into_iter().filter(|(id, since)| is_bound(*id, *since));
+            bound.map(|(id, _)| id).collect::<BTreeSet<NodeId>>()
+        };
+        let all = state.buckets.iter().map(|(name, bucket)| (name.clone(), of(bucket)));
+        all.filter(|(_, bound)| !bound.is_empty()).collect()
+    }
+}
+
+/// The nodes that may serve a vBucket for which the best copy is looked for, with the newest revision that asked.
+fn doubts(bucket: &Bucket) -> BTreeMap<NodeId, u64> {
+    let mut doubts = BTreeMap::new();
+    for (vb, step) in &bucket.steps {
+        let Step::Choose { since, taker, .. } = step else { continue };
+        for id in bucket.active(*vb).into_iter().chain(*taker) {
+            let newest: &mut u64 = doubts.entry(id).or_default();
+            *newest = (*newest).max(*since);
+        }
+    }
+    doubts
+}
+
+/// What others have promised to one life of a node.
+#[derive(Clone, Debug, Default)]
+pub struct Holder {
+    /// Every node that could become active in this one's place: by the revision that it is as, and by those that it has
+    /// seen since.
+    takers: BTreeMap<u64, BTreeSet<String>>,
+    /// The cluster's other nodes.
+    others: BTreeSet<String>,
+    until: BTreeMap<String, u64>,
+    /// Whether there is a state by which to tell whom to ask.
+    has_state: bool,
+}
+
+impl Holder {
+    /// A state was read: before the node becomes what it says.
+    pub fn note_state(&mut self, state: &State, uuid: &str) {
+        self.takers.insert(state.revision, takers(state, uuid));
+        while self.takers.len() > MOST_SEEN {
+            let (Some((_, first)), Some(mut next)) = (self.takers.pop_first(), self.takers.first_entry())
+            else {
+                break;
+            };
+            next.get_mut().extend(first);
+        }
+        let others = state.nodes.values().filter(|node| node.status == Status::Active && node.uuid != uuid);
+        self.others = others.map(|node| node.uuid.clone()).collect();
+        // No release reads such a state and does not wait for promises, except those that read the former one.
+        self.has_state = !state.is_single();
+        let known: BTreeSet<String> = self.asked().into_iter().map(str::to_owned).collect();
+        self.until.retain(|uuid, _| known.contains(uuid));
+    }
+
+    /// The node has become what a state says, in all buckets.
+    pub fn note_become(&mut self, state: &State, uuid: &str) {
+        self.takers.retain(|revision, _| *revision >= state.revision);
+        self.takers.entry(state.revision).or_insert_with(|| takers(state, uuid));
+    }
+
+    /// Whom to ask, by identity.
+    pub fn asked(&self) -> BTreeSet<&str> {
+        self.others.iter().chain(self.takers.values().flatten()).map(String::as_str).collect()
+    }
+
+    /// A node has promised, asked at `sent_ns`, to wait for so long from some moment after that.
+    pub fn promised(&mut self, by: &str, sent_ns: u64, lasts: Duration) {
+        let end_ns = if planted::is(Bug::PromiseDriftIgnored) {
+            sent_ns.saturating_add(ns(lasts))
+        } else {
+            Fence::end_ns(sent_ns, lasts)
+        };
+        let until = self.until.entry(by.to_owned()).or_default();
+        *until = end_ns.max(*until);
+    }
+
+    /// Forgets everything: another life begins.
+    pub fn clear(&mut self) {
+        self.until.clear();
+    }
+
+    /// Until when enough promises are surely kept; 0 if there are too few.
+    pub fn until_ns(&self) -> u64 {
+        if !self.has_state {
+            return 0;
+        }
+        let until = |uuid: &String| self.until.get(uuid).copied().unwrap_or(0);
+        let takers = self.takers.values().flatten().map(until).min().unwrap_or(u64::MAX - 1);
+        let mut others: Vec<u64> = self.others.iter().map(until).collect();
+        others.sort_unstable_by(|a, b| b.cmp(a));
+        // This node counts for itself.
+        let needed = others.len().div_ceil(2);
+        let majority = needed.checked_sub(1).map_or(u64::MAX - 1, |last| others[last]);
+        let majority = if planted::is(Bug::MinorityPromiseCounts) { u64::MAX - 1 } else { majority };
+        let takers = if planted::is(Bug::TakerNotAsked) { u64::MAX - 1 } else { takers };
+        takers.min(majority)
+    }
+}
+
+/// Every node that could become active for something that a node is active for, or is taking over.
+fn takers(state: &State, uuid: &str) -> BTreeSet<String> {
+    let Some((me, _)) = state.node_of(uuid) else { return BTreeSet::new() };
+    let mut ids = BTreeSet::new();
+    for bucket in state.buckets.values() {
+        for vb in bucket.vbuckets() {
+            let (chain, target) = (bucket.chain(vb), bucket.target_of(vb).map_or(&[][..], Vec::as_slice));
+            if bucket.active(vb) == Some(me) || target.first() == Some(&Some(me)) {
+                ids.extend(present(chain).chain(present(target)));
+            }
+        }
+    }
+    ids.remove(&me);
+    ids.into_iter().filter_map(|id| state.nodes.get(&id)).map(|node| node.uuid.clone()).collect()
+}
+
+fn ns(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::{self, Command};
+    use crate::report::Member;
+    use crate::state::Address;
+
+    const LASTS: Duration = Duration::from_nanos(100);
+
+    fn address() -> Address {
+        Address { host: "h".to_owned(), kv: 1, http: 2 }
+    }
+
+    /// Nodes "1", "2", ... with one bucket.
+    fn state(nodes: u16, replicas: u8) -> State {
+        let mut state = State::empty();
+        for at in 1..=nodes {
+            let join = Command::Join { uuid: at.to_string(), address: address(), incarnation: 7 };
+            state = command::apply(&view(&state), &join).expect("it joins");
+        }
+        state.nodes.values_mut().for_each(|node| node.status = Status::Active);
+        let create = Command::CreateBucket {
+            name: "b".to_owned(),
+            uuid: "u".to_owned(),
+            settings: serde_json::json!({}),
+            replicas,
+            vbuckets: 4,
+            manifest: serde_json::json!({}),
+        };
+        command::apply(&view(&state), &create).expect("it is made")
+    }
+
+    fn view(state: &State) -> View {
+        let member = |incarnation| Member { incarnation, address: address(), reads: 2, limits: None };
+        let members = state.nodes.values().map(|node| (node.uuid.clone(), member(node.incarnation)));
+        View { state: state.clone(), members: members.collect(), ..View::default() }
+    }
+
+    fn ask(node: &str, applied: u64) -> Ask {
+        Ask { cluster: String::new(), node: node.to_owned(), incarnation: 7, applied }
+    }
+
+    #[test]
+    fn a_node_that_was_never_in_a_cluster_has_promised_nothing() {
+        let failed = command::fail_over(&state(3, 2), NodeId(1), false);
+        let mut granter = Granter::new(0, 0, LASTS);
+        assert_eq!(granter.grant(&ask("1", 5), 10), Err(Unpromised::Stale));
+        granter.note_state(&failed);
+        assert!(granter.bound(&failed, 10).is_empty());
+    }
+
+    #[test]
+    fn a_node_waits_for_whom_it_has_promised_to_wait_for() {
+        let calm = state(3, 2);
+        let mut granter = Granter::new(1, 0, LASTS);
+        granter.note_state(&calm);
+        assert_eq!(granter.grant(&ask("1", calm.revision), 150), Ok(()));
+        let failed = command::fail_over(&calm, NodeId(1), false);
+        granter.note_state(&failed);
+        let bound = |granter: &Granter, now_ns| granter.bound(&failed, now_ns).contains_key("b");
+        assert!(bound(&granter, 50), "the process before may have promised something");
+        assert!(bound(&granter, 249) && !bound(&granter, 250));
+        assert_eq!(granter.grant(&ask("1", calm.revision), 160), Err(Unpromised::Behind));
+        let since = failed.revision;
+        assert_eq!(granter.grant(&ask("1", since), 160), Err(Unpromised::NotServing));
+        assert_eq!(granter.grant(&ask("2", calm.revision), 160), Ok(()), "nobody asks about it");
+        granter.release(&Ask { incarnation: 6, ..ask("1", 0) });
+        assert!(bound(&granter, 160), "another life has stopped");
+        granter.release(&ask("1", 0));
+        assert!(!bound(&granter, 160));
+    }
+
+    #[test]
+    fn a_process_that_has_seen_no_state_promises_what_it_may() {
+        let mut granter = Granter::new(5, 0, LASTS);
+        assert_eq!(granter.grant(&ask("1", 4), 10), Err(Unpromised::Behind));
+        assert_eq!(granter.grant(&ask("1", 5), 10), Ok(()));
+        granter.note_stale();
+        assert_eq!(granter.grant(&ask("1", 5), 10), Err(Unpromised::Stale));
+        granter.note_state(&state(3, 1));
+        let applied = state(3, 1).revision;
+        assert_eq!(granter.grant(&ask("1", applied - 1), 10), Err(Unpromised::Behind));
+        assert_eq!(granter.grant(&ask("1", applied), 10), Ok(()));
+    }
+
+    #[test]
+    fn a_node_that_only_the_store_misses_is_promised_nothing_after_a_while() {
+        let mut view = view(&state(3, 1));
+        let mut granter = Granter::new(0, 0, LASTS);
+        granter.note_state(&view.state);
+        view.members.remove("1");
+        let ask = ask("1", view.state.revision);
+        granter.note_members(&view, 1_000);
+        assert_eq!(granter.grant(&ask, 1_050), Ok(()), "its lease may come back");
+        granter.note_members(&view, 1_090);
+        assert_eq!(granter.grant(&ask, 1_100), Err(Unpromised::Missed));
+        assert_eq!(granter.grant(&ask, 1_190), Ok(()), "the store is away from this node, too");
+        granter.note_members(&view, 1_300);
+        assert_eq!(granter.grant(&ask, 1_300), Ok(()), "the store has just come back");
+    }
+
+    #[test]
+    fn holds_as_long_as_a_majority_and_all_who_could_take_over_promise() {
+        let mut state = state(5, 1);
+        let bucket = state.buckets.get_mut("b").expect("a bucket");
+        for (vb, chain) in bucket.map.iter_mut().enumerate() {
+            *chain = vec![Some(NodeId(vb as u32 + 1)), Some(NodeId((vb as u32 + 1) % 5 + 1))];
+        }
+        let mut holder = Holder::default();
+        assert_eq!(holder.until_ns(), 0, "no state");
+        holder.note_state(&state, "1");
+        holder.note_become(&state, "1");
+        assert_eq!(holder.asked().into_iter().collect::<Vec<_>>(), ["2", "3", "4", "5"]);
+        holder.promised("3", 1_000, LASTS);
+        holder.promised("4", 1_010, LASTS);
+        assert_eq!(holder.until_ns(), 0, "node 2 could take over");
+        holder.promised("2", 900, LASTS);
+        assert_eq!(holder.until_ns(), 980);
+        holder.promised("2", 1_020, LASTS);
+        assert_eq!(holder.until_ns(), 1_090, "the second of a majority's other two");
+        holder.clear();
+        holder.promised("2", 1_020, LASTS);
+        assert_eq!(holder.until_ns(), 0, "a minority");
+    }
+
+    #[test]
+    fn whom_a_newer_state_names_must_promise_before_the_node_becomes_what_it_says() {
+        let before = state(3, 1);
+        let mut after = before.next();
+        let bucket = after.buckets.get_mut("b").expect("a bucket");
+        bucket.map = vec![vec![Some(NodeId(1)), Some(NodeId(2))]; 4];
+        let (mut holder, mut first) = (Holder::default(), before.clone());
+        first.buckets.get_mut("b").expect("a bucket").map = vec![vec![Some(NodeId(1)), Some(NodeId(3))]; 4];
+        holder.note_state(&first, "1");
+        holder.note_become(&first, "1");
+        holder.promised("3", 1_000, LASTS);
+        assert_eq!(holder.until_ns(), 1_080);
+        holder.note_state(&after, "1");
+        assert_eq!(holder.until_ns(), 0, "2 has not promised");
+        holder.promised("2", 1_010, LASTS);
+        assert_eq!(holder.until_ns(), 1_080);
+        holder.note_become(&after, "1");
+        assert_eq!(holder.until_ns(), 1_090);
+    }
+
+    #[test]
+    fn one_node_needs_nobody() {
+        let mut holder = Holder::default();
+        holder.note_state(&state(1, 0), "1");
+        assert_eq!(holder.until_ns(), u64::MAX - 1);
+        holder.note_state(&state(1, 0).as_single(), "1");
+        assert_eq!(holder.until_ns(), 0, "a node of a version that does not wait may lead");
+    }
+}
