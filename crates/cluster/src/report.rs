@@ -169,8 +169,8 @@ impl Report {
             ..self.clone()
         };
         let mut entries = BTreeMap::from([(keys::report(uuid), json(&whole))]);
-        let names: BTreeSet<&String> =
-            self.vbuckets.keys().chain(self.kept.keys()).chain(self.damaged.keys()).collect();
+        let copies = self.vbuckets.keys().chain(self.kept.keys());
+        let names: BTreeSet<&String> = copies.chain(self.damaged.keys()).chain(self.bound.keys()).collect();
         for name in names {
             let only = |of: Option<&BTreeMap<u16, VbReport>>| {
                 of.map(|of| (name.clone(), of.clone())).into_iter().collect()

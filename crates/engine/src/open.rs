@@ -241,7 +241,11 @@ impl Bucket {
         if !(0..FLUSH_TRIES).any(|_| self.flush_all()) {
             return Err(Failure::NotFlushed { bucket: self.name().to_owned() });
         }
-        self.close_manifest()?;
+        let mut settled = self.close_manifest();
+        for _ in 1..FLUSH_TRIES {
+            settled = settled.or_else(|_| self.close_manifest());
+        }
+        settled?;
         self.store.close()?;
         // What is saved has its new history on disk; what could not be read since the crash has not.
         let is_unread = |vb: &VbId| self.hold(*vb, Holder::Roles).vb.state() == VbState::Dead;

@@ -25,7 +25,8 @@ impl Bucket {
         if high_seqno <= to {
             return Ok(Ok(high_seqno));
         }
-        let rolled_back = match self.roll_store_back(vb, to) {
+        // A disk that refused once may be well again; going back there twice does no more than once.
+        let rolled_back = match self.roll_store_back(vb, to).or_else(|_| self.roll_store_back(vb, to)) {
             Ok(rolled_back) => rolled_back,
             Err(failure) => {
                 self.follow_store(vb, &failure)?;
@@ -50,8 +51,12 @@ impl Bucket {
         while let Some(start) = rolled_back.stored.as_ref().and_then(|stored| stored.unfinished_behind(to)) {
             match self.store.rollback(vb, start) {
                 Ok(further) => rolled_back = further,
-                // What was reached is a commit, too: its producer says the rest.
+                // What was reached is a commit, too: its producer says the rest. Unless the store went further.
                 Err(failure) => {
+                    let stands = self.store.snapshot(vb)?.map_or(Seqno(0), |stored| stored.high_seqno());
+                    if stands != rolled_back.seqno {
+                        return Err(failure);
+                    }
                     tracing::warn!(bucket = self.name(), %vb, %failure, "goes back less far than it should");
                     break;
                 }

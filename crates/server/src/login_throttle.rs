@@ -86,14 +86,18 @@ impl LoginThrottle {
     pub fn failed(&self, address: IpAddr, user: &[u8], now: Duration) {
         let (address, now_ms) = (network(address), now.as_millis() as u64);
         let all = &mut self.tables.lock().forgotten_ms;
-        for (key, each_ms) in
-            [((address, Some(user.into())), USER_FORGOTTEN_MS), ((address, None), ADDRESS_FORGOTTEN_MS)]
-        {
+        let counted = [
+            ((address, Some(user.into())), USER_BURST, USER_FORGOTTEN_MS),
+            ((address, None), ADDRESS_BURST, ADDRESS_FORGOTTEN_MS),
+        ];
+        for (key, burst, each_ms) in counted {
             if all.len() >= MOST_ENTRIES && !all.contains_key(&key) {
                 make_room(all, now_ms, |forgotten_ms| *forgotten_ms);
             }
             let forgotten_ms = all.entry(key).or_insert(0);
-            *forgotten_ms = (*forgotten_ms).max(now_ms) + each_ms;
+            // One whose password was changed goes on failing in its lane: that must not count for ever.
+            let most_ms = now_ms + u64::from(burst + 1) * each_ms;
+            *forgotten_ms = ((*forgotten_ms).max(now_ms) + each_ms).min(most_ms);
         }
     }
 
@@ -153,6 +157,22 @@ mod tests {
     const A: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
     const B: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
     const START: Duration = Duration::from_secs(1_000);
+
+    #[test]
+    fn a_password_that_was_changed_does_not_count_for_ever() {
+        let throttle = LoginThrottle::default();
+        throttle.succeeded(A, b"ada", START);
+        let mut now = START;
+        while now < START + Duration::from_millis(KNOWN_MS + 10_000) {
+            if throttle.admit(A, b"ada", now).is_ok() {
+                throttle.failed(A, b"ada", now);
+            }
+            now += Duration::from_millis(LANE_MS);
+        }
+        let later = now + Duration::from_millis(USER_FORGOTTEN_MS.max(ADDRESS_FORGOTTEN_MS));
+        assert_eq!(throttle.admit(A, b"ada", later), Ok(()));
+        assert_eq!(throttle.admit(A, b"bob", later), Ok(()));
+    }
 
     #[test]
     fn who_guesses_waits_and_others_do_not() {

@@ -203,7 +203,8 @@ impl Seat for Copies<'_> {
     }
 
     fn is_live(&self, vb: u16, id: NodeId) -> bool {
-        self.view.alive(id).is_some() && !self.view.is_unusable(id, BUCKET, vb)
+        let has_said = self.view.alive(id).is_some() && self.view.report(id).is_some();
+        has_said && !self.view.is_unusable(id, BUCKET, vb)
     }
 
     fn set_aside(&self, vb: u16) -> Result<(), Infallible> {

@@ -289,9 +289,10 @@ fn role(bucket: &Bucket, vb: u16) -> Option<VbState> {
     bucket.standing(VbId(vb)).map(|standing| standing.role)
 }
 
-/// Whether a node is alive and does not say that its copy of a vBucket cannot be read.
+/// Whether a node is alive, has reported, and does not say that its copy of a vBucket cannot be read: one that has just
+/// started has not looked at its files yet.
 fn is_live(view: &View, name: &str, vb: u16, id: NodeId) -> bool {
-    view.alive(id).is_some() && !view.is_unusable(id, name, vb)
+    view.alive(id).is_some() && view.report(id).is_some() && !view.is_unusable(id, name, vb)
 }
 
 /// This node's copies of a bucket, and its links.
@@ -339,8 +340,12 @@ impl Seat for LocalSeat<'_> {
 
     fn set_aside(&self, vb: u16) -> Result<(), ApplyError> {
         let Some(host) = self.node.host() else { return Ok(()) };
-        let set_aside = host.set_aside(self.bucket, VbId(vb), self.node.env());
-        set_aside.map_err(|failure| self.failed(vb, failure.to_string()))
+        // It stays out all the same, because it cannot be read, and keeps nothing else from being applied.
+        if let Err(failure) = host.set_aside(self.bucket, VbId(vb), self.node.env()) {
+            let bucket = self.name;
+            tracing::warn!(bucket, vb, %failure, "a damaged copy cannot be set aside; it is tried again");
+        }
+        Ok(())
     }
 
     fn is_unreadable(&self, vb: u16) -> bool {
