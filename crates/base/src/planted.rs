@@ -201,7 +201,7 @@ bugs! {
     // The store is away.
     /// A promise is used to its very end, as if all clocks went alike.
     PromiseDriftIgnored,
-    /// A choice does not wait for what those who answer have promised.
+    /// A choice does not wait for what the answering nodes have promised.
     PromisesNotWaitedFor,
     /// Promises of a minority are enough.
     MinorityPromiseCounts,
@@ -209,7 +209,7 @@ bugs! {
     TakerNotAsked,
     /// A node promises whatever it is asked for, although it has seen that the asking node is to serve no more.
     PromisedToAnybody,
-    /// A life that has lost its lease, and to which nobody promises anything, goes on with another lease.
+    /// A life that has lost its lease, and to which no node promises anything, goes on with another lease.
     LapsedLifeGoesOn,
     // The store is restored from an older state.
     /// A node follows a state that is older than one that it has seen.

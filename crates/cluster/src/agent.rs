@@ -135,7 +135,8 @@ impl Agent {
     }
 
     /// Whether the damaged files of a vBucket may be set aside: nothing is decided about the vBucket now, nothing counts on
-    /// this node's copy, and the active copy is alive on another node. Or somebody has given up what the vBucket held.
+    /// this node's copy, and the active copy is alive on another node. Or an administrator has given up what the vBucket
+    /// held.
     pub fn may_part_with(&self, bucket: &Bucket, vb: u16, is_live_elsewhere: bool) -> bool {
         if planted::is(Bug::LastCopySetAside) {
             return true;

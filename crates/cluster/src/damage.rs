@@ -80,7 +80,7 @@ pub struct Wrong {
     pub down: bool,
     /// vBuckets whose copies are damaged there.
     pub damaged: Vec<u16>,
-    /// Those of them that no node serves, and that none will without somebody who acts.
+    /// Those of them that no node serves, and that none will before an administrator acts.
     pub lost: Vec<u16>,
 }
 

@@ -13,7 +13,7 @@ use crate::store::LeaseId;
 /// says: neither is enough.
 ///
 /// When its lease is lost, and it holds no promises of others (record 62), it never comes back. While it holds them it
-/// goes on, and takes another lease: until then nobody has taken its place.
+/// goes on, and takes another lease: until then no node has taken its place.
 #[derive(Clone, Debug)]
 pub struct Life {
     incarnation: u64,

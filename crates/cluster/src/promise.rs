@@ -3,7 +3,7 @@
 //!
 //! A node holds its promises ([`Holder`]) for as long as each of them is surely kept: from every node that could become
 //! active in its place, and from a majority of the cluster's nodes. What a node has promised ([`Granter`]) it reports
-//! while it is asked who shall be active, and the leader waits until it is over.
+//! while the leader asks which node becomes active, and the leader waits until it is over.
 //!
 //! # Invariants
 //!
@@ -61,7 +61,7 @@ pub enum Unpromised {
     TooMany,
 }
 
-/// So many revisions that the node has seen and is not as yet are kept apart.
+/// The most revisions, seen and not applied yet, of which each is kept by itself.
 const MOST_SEEN: usize = 16;
 
 #[derive(Clone, Copy, Debug)]
@@ -99,7 +99,7 @@ pub struct Granter {
     /// What the asking node must have become at least: what this node had seen before it started, or before it did not
     /// follow the store's state.
     floor: u64,
-    /// The last revision that asked who shall be active in a node's place.
+    /// The last revision that asked which node becomes active in a node's place.
     doubted: BTreeMap<String, u64>,
     is_stale: bool,
     /// When the store was read last.
@@ -157,7 +157,7 @@ impl Granter {
         self.is_stale = true;
     }
 
-    /// The store was read at `now_ns`: whom it misses.
+    /// The store was read at `now_ns`: which nodes it misses.
     pub fn note_members(&mut self, view: &View, now_ns: u64) {
         if !self.is_in_contact(now_ns) {
             self.missed.clear();
@@ -217,7 +217,7 @@ impl Granter {
         if serves || ask.applied > known.revision { Ok(()) } else { Err(Unpromised::NotServing) }
     }
 
-    /// A life of a node says that it serves nobody any more: nobody has to wait for it.
+    /// A life of a node says that it serves no more: no node has to wait for it.
     pub fn release(&mut self, ask: &Ask) {
         if self.given.get(&ask.node).is_some_and(|given| given.incarnation == ask.incarnation) {
             self.given.remove(&ask.node);
@@ -262,7 +262,7 @@ pub struct Holder {
     /// The cluster's other nodes.
     others: BTreeSet<String>,
     until: BTreeMap<String, u64>,
-    /// Whether there is a state by which to tell whom to ask.
+    /// Whether there is a state that says which nodes to ask.
     has_state: bool,
 }
 
@@ -291,7 +291,7 @@ impl Holder {
         self.takers.entry(state.revision).or_insert_with(|| takers(state, uuid));
     }
 
-    /// Whom to ask, by identity.
+    /// The nodes to ask, by identity.
     pub fn asked(&self) -> BTreeSet<&str> {
         self.others.iter().chain(self.takers.values().flatten()).map(String::as_str).collect()
     }
@@ -415,7 +415,7 @@ mod tests {
         assert_eq!(granter.grant(&ask("1", calm.revision), 160), Err(Unpromised::Behind));
         let since = failed.revision;
         assert_eq!(granter.grant(&ask("1", since), 160), Err(Unpromised::NotServing));
-        assert_eq!(granter.grant(&ask("2", calm.revision), 160), Ok(()), "nobody asks about it");
+        assert_eq!(granter.grant(&ask("2", calm.revision), 160), Ok(()), "no choice asks about it");
         granter.release(&Ask { incarnation: 6, ..ask("1", 0) });
         assert!(bound(&granter, 160), "another life has stopped");
         granter.release(&ask("1", 0));

@@ -147,7 +147,7 @@ fn damaged_copies_do_not_begin_empty() {
     down.note_damaged(BUCKET, Damaged::default().and_refused([0]));
     assert_eq!(step(&view), None, "a disk that refuses may be well later");
     view.reports.get_mut("1").expect("it reports").damaged.clear();
-    assert!(step(&view).is_some(), "nobody ever had anything");
+    assert!(step(&view).is_some(), "no node ever had anything");
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn what_damaged_copies_held_is_given_up_when_somebody_asks() {
     is_damaged(&mut view, 1);
     is_damaged(&mut view, 3);
     assert_eq!(step(&view), None);
-    view.state = command::apply(&view, &give_up).expect("somebody accepts that");
+    view.state = command::apply(&view, &give_up).expect("an administrator accepts that");
     for report in view.reports.values_mut() {
         report.applied = view.state.revision;
     }
@@ -244,7 +244,7 @@ fn damaged_files_are_set_aside_only_when_nothing_needs_them() {
     }
     is_damaged(&mut view, 2);
     view.state = step(&view).expect("it leaves the chain");
-    assert!(asked(&view, 2, false).is_empty(), "nobody serves it");
+    assert!(asked(&view, 2, false).is_empty(), "no node serves it");
     assert_eq!(asked(&view, 2, true), ["set aside"]);
     let since = view.state.revision;
     let bucket = view.state.buckets.get_mut(BUCKET).expect("it is there");
@@ -256,7 +256,7 @@ fn damaged_files_are_set_aside_only_when_nothing_needs_them() {
     bucket.steps.insert(0, Step::Choose { since, taker: None, needs: None, forced: false });
     assert!(asked(&view, 2, true).is_empty(), "it is open who serves it");
     bucket_with_nobody(&mut view);
-    assert_eq!(asked(&view, 2, false), ["set aside"], "somebody has given up what it held");
+    assert_eq!(asked(&view, 2, false), ["set aside"], "an administrator has given up what it held");
     let agent = Agent::new(&view.state, "2", 11).expect("a node");
     assert!(!agent.may_part_with(&view.state.buckets[BUCKET], 0, true), "a life that was not admitted");
 }

@@ -1,5 +1,5 @@
-//! One vBucket at a time is claimed by whoever replaces what is stored of it: its role stays as it is and nothing of it
-//! is written until then, while other vBuckets change roles and are written.
+//! One vBucket at a time is claimed by the thread that replaces what is stored of it: its role stays as it is and nothing
+//! of it is written until then, while other vBuckets change roles and are written.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ pub(crate) struct Claim<'a> {
 }
 
 impl Bucket {
-    /// Holds the roles, as soon as nobody has this vBucket claimed.
+    /// Holds the roles, as soon as no thread has this vBucket claimed.
     pub(crate) fn roles_of(&self, vb: VbId) -> MutexGuard<'_, BTreeSet<VbId>> {
         let mut claimed = self.roles.claimed.lock();
         while claimed.contains(&vb) {

@@ -59,7 +59,7 @@ pub(crate) struct BucketManifest {
     next_ids: Mutex<NextIds>,
     /// Whether something may be dropped and not erased yet.
     is_dropping: AtomicBool,
-    /// Whether a change failed, so that nobody knows which manifest a restart would find.
+    /// Whether a change failed, so that it is not known which manifest a restart would find.
     is_undecided: AtomicBool,
 }
 

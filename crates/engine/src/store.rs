@@ -41,6 +41,22 @@ pub struct StoreRequest<'a> {
     pub preserve_expiry: bool,
 }
 
+impl<'a> StoreRequest<'a> {
+    /// A document of this body, without flags and expiry, whatever there is under its key.
+    pub fn set(key: DocKey<'a>, body: &'a [u8]) -> StoreRequest<'a> {
+        StoreRequest {
+            key,
+            body,
+            datatype: Datatype::RAW,
+            flags: 0,
+            expiry: 0,
+            mode: StoreMode::Set,
+            cas: Cas::ANY,
+            preserve_expiry: false,
+        }
+    }
+}
+
 impl Writer<'_> {
     /// Stores a document. Xattrs that the document has stay with it.
     pub fn store(&self, vb: VbId, request: &StoreRequest<'_>, now: Moment) -> Result<Mutated, Refusal> {

@@ -141,7 +141,7 @@ struct Refused {
 }
 
 impl Refused {
-    /// A disk that refused is no damage, so that nobody sets the file aside.
+    /// A disk that refused is no damage, so that the node does not set the file aside.
     fn failure(&self, vb: VbId, path: PathBuf) -> Failure {
         let what = self.what.clone();
         if self.is_damage {

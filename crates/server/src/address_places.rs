@@ -19,7 +19,7 @@ pub struct AddressPlaces {
 pub struct Place(Option<(Arc<AddressPlaces>, IpAddr)>);
 
 impl AddressPlaces {
-    /// With so many places for each address.
+    /// With this number of places for each address.
     pub fn new(most: Option<usize>) -> AddressPlaces {
         AddressPlaces { most, taken: Mutex::default() }
     }

@@ -27,7 +27,7 @@ const LANE_MS: u64 = 200;
 const KNOWN_MS: u64 = 24 * 3_600_000;
 /// The most entries of each table; then those that are over first go.
 const MOST_ENTRIES: usize = 10_000;
-/// The part of an IPv6 address that names a network: whoever has one address of it has all.
+/// The part of an IPv6 address that names a network: a client that has one address of it has all.
 const IPV6_NETWORK_BITS: u32 = 64;
 
 /// From where, and as which user.
@@ -209,7 +209,7 @@ mod tests {
             throttle.failed(A, format!("user-{n}").as_bytes(), START);
         }
         assert_eq!(throttle.admit(A, b"ada", START), Ok(()));
-        assert!(throttle.admit(A, b"bob", START).is_err(), "nobody has seen this one here");
+        assert!(throttle.admit(A, b"bob", START).is_err(), "this one was never seen here");
         // After a day it is not known any more.
         let later = START + Duration::from_millis(KNOWN_MS);
         (0..ADDRESS_BURST).for_each(|_| throttle.failed(A, b"x", later));
@@ -237,7 +237,7 @@ mod tests {
             throttle.admit(A, b"ada", START + Duration::from_secs(1)).is_ok(),
             "one comes back at a time"
         );
-        // Where nobody has logged in as this user, there is no lane.
+        // Where this user has not logged in, there is no lane.
         (0..USER_BURST).for_each(|_| throttle.failed(B, b"ada", START));
         assert!(throttle.admit(B, b"ada", START).is_err());
     }

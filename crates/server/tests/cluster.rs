@@ -13,8 +13,8 @@ use ::cluster::{Command, LeaderConfig, MemoryStore, NodeId, Status, Step, Store}
 use base::env::Env;
 use protocol::{RequestParts, opcode};
 use serde_json::{Value, json};
+use server::Server;
 use server::cluster::{Cluster, ClusterConfig};
-use server::{Config, Server, Settings};
 use support::{Client, Lines, VBUCKETS, http, vb};
 
 /// Longer than anything here takes: nothing waits for it if all is well.
@@ -27,13 +27,7 @@ struct Member {
 
 impl Member {
     fn start(folder: &Path, store: &Arc<dyn Store>) -> Member {
-        let settings = format!(
-            "kv = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\npassword = \"password\"\nvbuckets = {VBUCKETS}\n"
-        );
-        let settings = Settings::parse(&settings).expect("valid settings");
-        let config = Config::new(settings, folder.to_owned(), 1, String::new).expect("a valid configuration");
-        let server =
-            server::serve(Config { is_member: true, ..config }, Env::real()).expect("the node starts");
+        let server = support::start_member(folder);
         let config = ClusterConfig {
             lease_ttl: Duration::from_secs(2),
             leader: LeaderConfig { choice_patience: Duration::from_millis(500), ..LeaderConfig::default() },

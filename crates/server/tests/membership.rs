@@ -13,19 +13,11 @@ use ::cluster::{Command, MemoryStore, State, Store, View};
 use base::env::Env;
 use protocol::Status;
 use server::cluster::{Cluster, ClusterConfig};
-use server::{Config, Server, Settings};
-use support::{Client, VBUCKETS, http};
+use server::{Config, Server};
+use support::{Client, http};
 
 /// Longer than anything here takes: nothing waits for it if all is well.
 const SOON: Duration = Duration::from_secs(60);
-
-fn config(folder: &Path, more: &str) -> Config {
-    let settings = format!(
-        "kv = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\npassword = \"password\"\nvbuckets = {VBUCKETS}\n{more}\n"
-    );
-    let settings = Settings::parse(&settings).expect("valid settings");
-    Config::new(settings, folder.to_owned(), 1, String::new).expect("a valid configuration")
-}
 
 struct Member {
     server: Server,
@@ -34,8 +26,7 @@ struct Member {
 
 impl Member {
     fn start(folder: &Path, store: &Arc<dyn Store>) -> Member {
-        let config = Config { is_member: true, ..config(folder, "") };
-        let server = server::serve(config, Env::real()).expect("the node starts");
+        let server = support::start_member(folder);
         let config = ClusterConfig { lease_ttl: Duration::from_secs(2), ..ClusterConfig::default() };
         let cluster = Cluster::join(Arc::clone(server.node()), Arc::clone(store), config).expect("it joins");
         Member { server, cluster }
@@ -202,15 +193,20 @@ fn a_member_does_not_start_without_its_cluster() {
     let member = Member::served(folder.path(), &store);
     make_bucket(&member);
     member.stop();
-    let refused =
-        server::serve(config(folder.path(), ""), Env::real()).err().expect("it is refused").to_string();
+    let refused = server::serve(support::config(folder.path(), 1, ""), Env::real())
+        .err()
+        .expect("it is refused")
+        .to_string();
     assert!(refused.contains("--join") && refused.contains("--leave-cluster"), "{refused}");
-    let leaves = Config { leaves_cluster: true, ..config(folder.path(), "") };
+    let leaves = Config { leaves_cluster: true, ..support::config(folder.path(), 1, "") };
     let server = server::serve(leaves, Env::real()).expect("it leaves");
     let frame = Client::connect(&server, "default", &[]).get(b"key").expect("an answer");
     assert_eq!(frame.status, Status::Success, "its copies are served");
     server.stop().expect("a clean stop");
-    server::serve(config(folder.path(), ""), Env::real()).expect("it has left").stop().expect("a clean stop");
+    server::serve(support::config(folder.path(), 1, ""), Env::real())
+        .expect("it has left")
+        .stop()
+        .expect("a clean stop");
     // Its old cluster does not take it for the node that left.
     let member = Member::start(folder.path(), &store);
     assert!(!member.cluster.wait_until_served(SOON));
@@ -221,7 +217,7 @@ fn a_member_does_not_start_without_its_cluster() {
 #[test]
 fn one_node_grows_to_three() {
     let (store, folder) = (store(), tempfile::tempdir().expect("a folder"));
-    let server = server::serve(config(folder.path(), ""), Env::real()).expect("a node alone");
+    let server = server::serve(support::config(folder.path(), 1, ""), Env::real()).expect("a node alone");
     let path = "/pools/default/buckets/default/scopes/_default/collections";
     assert_eq!(http(&server, "POST", path, "name=c").0, 200);
     let keys: Vec<String> = (0..40).map(|at| format!("key-{at}")).collect();

@@ -16,9 +16,9 @@ use base::env::Env;
 use etcd::Etcd;
 use protocol::feature::Feature;
 use protocol::{RequestParts, Status, opcode};
+use server::Server;
 use server::cluster::{Cluster, ClusterConfig, EtcdAccess, EtcdAddress, EtcdStore};
-use server::{Config, Server, Settings};
-use support::{Client, VBUCKETS, http, vb};
+use support::{Client, http, vb};
 
 const SOON: Duration = Duration::from_secs(60);
 const LEASE: Duration = Duration::from_secs(3);
@@ -33,13 +33,7 @@ struct Member {
 
 impl Member {
     fn start(folder: &Path, etcd: &Etcd) -> Member {
-        let settings = format!(
-            "kv = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\npassword = \"password\"\nvbuckets = {VBUCKETS}\n"
-        );
-        let settings = Settings::parse(&settings).expect("valid settings");
-        let config = Config::new(settings, folder.to_owned(), 1, String::new).expect("a valid configuration");
-        let server =
-            server::serve(Config { is_member: true, ..config }, Env::real()).expect("the node starts");
+        let server = support::start_member(folder);
         let address = EtcdAddress::parse(&format!("etcd://{}/test", etcd.addr)).expect("an address");
         let store: Arc<dyn Store> = Arc::new(EtcdStore::new(Env::real(), &address, EtcdAccess::default()));
         let config = ClusterConfig { lease_ttl: LEASE, ..ClusterConfig::default() };
@@ -173,7 +167,7 @@ fn data_is_served_while_etcd_is_away() {
     load.run(LEASE);
     load.check("etcd is there again");
     wait("all have leases", &|view| view.state.nodes.keys().all(|id| view.alive(*id).is_some()));
-    assert_eq!(lives(&members), before, "nobody began a new life");
+    assert_eq!(lives(&members), before, "no node began a new life");
     for member in members {
         assert!(member.cluster.stop(), "its threads end as they should");
         member.server.stop().expect("a clean stop");

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use base::env::sim::{SimDisk, SimHandles, SplitMix64};
 use base::env::{Disk, SimHandles as World};
-use base::{Cas, Datatype, DocKey, DurabilityLevel, Seqno, VbId, VbState};
+use base::{DocKey, DurabilityLevel, Seqno, VbId, VbState};
 use engine::{
-    Bucket, BucketConfig, Changes, Completion, Durable, Failure, Follower, StoodIn, StoreMode, StoreRequest,
+    Bucket, BucketConfig, Changes, Completion, Durable, Failure, Follower, StoodIn, StoreRequest,
     StreamPlace, StreamWanted, SyncOutcome, topology_from_json,
 };
 use kvstore::{Couch, CouchConfig};
@@ -67,16 +67,7 @@ struct Run {
 type Waiting = (Completion<SyncOutcome>, (VbId, String), usize);
 
 fn request<'a>(key: &'a str, value: &'a str) -> StoreRequest<'a> {
-    StoreRequest {
-        key: DocKey::new(key.as_bytes()),
-        body: value.as_bytes(),
-        datatype: Datatype::RAW,
-        flags: 0,
-        expiry: 0,
-        mode: StoreMode::Set,
-        cas: Cas::ANY,
-        preserve_expiry: false,
-    }
+    StoreRequest::set(DocKey::new(key.as_bytes()), value.as_bytes())
 }
 
 impl Run {

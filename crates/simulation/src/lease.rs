@@ -124,7 +124,7 @@ impl Held {
         self.move_fence();
     }
 
-    /// What it asks of other nodes now, and of whom.
+    /// What it asks of other nodes now, and of which.
     pub fn asks(&self, uuid: &str) -> Option<(Ask, Vec<String>)> {
         let (cluster, incarnation) = (self.cluster.clone(), self.life.incarnation());
         let ask = Ask { cluster, node: uuid.to_owned(), incarnation, applied: self.applied };

@@ -147,7 +147,7 @@ pub(crate) fn repair(view: &View) -> Option<State> {
     for bucket in state.buckets.values_mut() {
         bucket.target = bucket.map.clone();
         for (vb, missing) in &mut bucket.missing {
-            // Nobody has it any more: there is nothing to follow before a rebalance begins it anew.
+            // No node has it any more: there is nothing to follow before a rebalance begins it empty.
             if bucket.map[usize::from(*vb)].first().copied().flatten().is_none() {
                 continue;
             }

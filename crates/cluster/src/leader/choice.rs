@@ -102,7 +102,7 @@ impl Question<'_> {
         let (mut known, mut empty) = (Vec::new(), Vec::new());
         let mut silent = false;
         for id in askable {
-            // What it has proves nothing, and nobody knows what it had.
+            // What it has proves nothing, and what it had is not known.
             if self.is_unusable(id) {
                 continue;
             }

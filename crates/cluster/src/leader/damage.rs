@@ -6,7 +6,7 @@ use crate::state::{Bucket, NodeId, State, Step, majority, present};
 use crate::view::View;
 
 /// The document in which nothing depends on copies that their nodes say are damaged; `None` if nothing does, or nothing
-/// safe can be done about it: then all stays as it is until other copies are there, or somebody acts.
+/// safe can be done about it: then all stays as it is until other copies are there, or an administrator acts.
 pub(super) fn part_with(view: &View) -> Option<State> {
     let mut next: Option<State> = None;
     let mut changes_hands = false;
@@ -47,7 +47,7 @@ enum Change {
     Choose(Step),
     /// It leaves the chain.
     Leave,
-    /// It is built anew before durable writes need it.
+    /// It is built again before durable writes need it.
     Build,
 }
 

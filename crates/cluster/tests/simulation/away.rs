@@ -8,7 +8,7 @@ use cluster::state::present;
 use crate::node::BUCKET;
 use crate::world::{Event, FAULTS_US, STORE, World};
 
-/// When a calm cluster is whole: its leases are there, and everybody has promised.
+/// When a calm cluster is whole: its leases are there, and all nodes have promised.
 const CALM_FROM_US: u64 = 1_000_000;
 /// How long a node may serve that has heard neither of the store nor of most nodes: a lease or a promise by the slowest
 /// clock.
@@ -19,7 +19,7 @@ const ALONE_US: u64 = 1_250_000;
 pub enum Away {
     /// It is away for some time, while other faults go on.
     Store { from_us: u64, until_us: u64 },
-    /// It is away, and nothing else happens: nobody may notice.
+    /// It is away, and nothing else happens: no client may notice.
     Calm { from_us: u64, until_us: u64 },
     /// A node and one that could take over from it are cut off together, and nothing else happens: they are a minority.
     Pair { from_us: u64, until_us: u64 },
@@ -92,7 +92,7 @@ impl World {
         }
         let is_served = |vb: &u16| self.nodes.iter().any(|node| node.serves(*vb, self.now_us()));
         if let Some(vb) = (0..crate::world::VBUCKETS).find(|vb| !is_served(vb)) {
-            self.violate(format!("nobody serves vBucket {vb} while nothing but the store is away"));
+            self.violate(format!("no node serves vBucket {vb} while nothing but the store is away"));
         }
     }
 

@@ -76,7 +76,7 @@ impl World {
         }
     }
 
-    /// Somebody accepted that durable writes of vBuckets are lost.
+    /// An administrator accepted that durable writes of vBuckets are lost.
     pub fn note_given_up(&mut self, after: &State) {
         let Some(bucket) = after.buckets.get(BUCKET) else { return };
         for (vb, step) in &bucket.steps {
@@ -95,7 +95,7 @@ impl World {
             let has = |id: &u64| {
                 let mut others = self.nodes.iter().enumerate().filter(|(other, _)| *other != at);
                 let is_in = |copy: &Copy| copy.log.iter().any(|write| write.id == *id);
-                // Damaged ones of which nobody knows yet can be put back as well as this one.
+                // Damaged ones that no report tells of yet can be put back as well as this one.
                 others.any(|(_, node)| {
                     node.copies.borrow().get(&vb).is_some_and(is_in)
                         || node.damaged.borrow().get(&vb).is_some_and(is_in)
@@ -103,7 +103,7 @@ impl World {
             };
             if let Some(lost) = committed.iter().find(|id| !has(id)) {
                 self.violation =
-                    Some(format!("node {at} set vBucket {vb} aside, and nobody else has write {lost:x}"));
+                    Some(format!("node {at} set vBucket {vb} aside, and no other node has write {lost:x}"));
             }
         }
     }
@@ -138,7 +138,7 @@ fn waits(view: &View) -> bool {
     })
 }
 
-/// Whether nobody has a vBucket any more.
+/// Whether no node has a vBucket any more.
 fn is_unserved(state: &State) -> bool {
     let mut buckets = state.buckets.values();
     state.rebalance.is_none() && buckets.any(|bucket| bucket.vbuckets().any(|vb| bucket.active(vb).is_none()))

@@ -45,7 +45,7 @@ pub struct SimNode {
     pub copies: RefCell<BTreeMap<u16, Copy>>,
     /// vBuckets whose files are damaged.
     pub damaged: RefCell<BTreeMap<u16, Copy>>,
-    /// vBuckets that were set aside since somebody looked.
+    /// vBuckets that were set aside since the world looked.
     pub set_aside: RefCell<Vec<u16>>,
     given: Given<Vec<Chain>>,
 }

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use base::env::{Env, SimHandles};
-use base::{Cas, Datatype, DocKey, Heap};
-use engine::{Bucket, BucketConfig, StoreMode, StoreRequest};
+use base::{DocKey, Heap};
+use engine::{Bucket, BucketConfig, StoreRequest};
 use kvstore::{Couch, CouchConfig, Journaled, JournaledConfig, KvStore};
 
 /// A world, and the bucket of a node in it.
@@ -31,14 +31,5 @@ pub fn open(env: &Env, vbuckets: u16, is_journaled: bool) -> Arc<Bucket> {
 
 /// A document is to have this body, whatever there is.
 pub fn set<'a>(key: DocKey<'a>, body: &'a [u8]) -> StoreRequest<'a> {
-    StoreRequest {
-        key,
-        body,
-        datatype: Datatype::RAW,
-        flags: 0,
-        expiry: 0,
-        mode: StoreMode::Set,
-        cas: Cas::ANY,
-        preserve_expiry: false,
-    }
+    StoreRequest::set(key, body)
 }

@@ -112,16 +112,7 @@ impl World {
 
 /// The request for a document with this value, whatever there is.
 pub fn set<'a>(key: DocKey<'a>, value: &'a str) -> StoreRequest<'a> {
-    StoreRequest {
-        key,
-        body: value.as_bytes(),
-        datatype: Datatype::RAW,
-        flags: 0,
-        expiry: 0,
-        mode: StoreMode::Set,
-        cas: Cas::ANY,
-        preserve_expiry: false,
-    }
+    StoreRequest::set(key, value.as_bytes())
 }
 
 /// Chains of nodes, as JSON.

@@ -79,12 +79,12 @@ impl Cluster {
         if self.node.is_damaged(name) {
             let is_live = |vb, id| is_live(view, name, vb, id);
             if !agent.may_part_with_all(bucket, is_live) {
-                // It serves nobody and follows nobody, which is what is left of it.
+                // It serves no client and follows no node, which is what is left of it.
                 return Ok(());
             }
             tracing::warn!(
                 bucket = name,
-                "the bucket is damaged as a whole, other nodes have all of it: it is made anew"
+                "the bucket is damaged as a whole, other nodes have all of it: it is made again, empty"
             );
             let deleted = self.node.delete_bucket(name);
             deleted.map_err(|error| ApplyError::Bucket(name.to_owned(), error))?;

@@ -3,7 +3,7 @@
 //! Each request has a connection of its own: there are a few of them a second, and none can wait behind another.
 
 mod access;
-mod http;
+pub(super) mod http;
 mod json;
 mod wire;
 
@@ -57,7 +57,11 @@ impl EtcdAddress {
     }
 }
 
-/// So many entries are read at once: each of them may be as large as etcd takes.
+/// A longer answer is refused: the document and some soft state.
+const MAX_ANSWER_BYTES: usize = 96 << 20;
+/// What etcd does to a client without TLS where it speaks nothing else.
+const NO_WORD: &str = "it ended the connection without a word; if it speaks TLS, give --etcd-ca";
+/// The most entries that are read at once: each of them may be as large as etcd takes.
 const PAGE: usize = 32;
 /// In less time no watch begins.
 const SHORTEST_WATCH: Duration = Duration::from_millis(20);
@@ -174,7 +178,9 @@ impl EtcdStore {
         path: &'a str,
         body: &'a str,
     ) -> http::Post<'a> {
-        http::Post { endpoint, addr, tls: self.access.tls.as_ref(), path, token, body }
+        let tls = self.access.tls.as_ref();
+        let no_word = if tls.is_none() { NO_WORD } else { "it ended the connection without a word" };
+        http::Post { endpoint, addr, tls, path, token, body, most_bytes: MAX_ANSWER_BYTES, no_word }
     }
 
     fn try_each<T>(&self, ask: impl Fn(&str, SocketAddr) -> std::io::Result<T>) -> Result<T, Trouble> {

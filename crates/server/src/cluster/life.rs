@@ -90,7 +90,7 @@ impl Cluster {
         self.begin_life()
     }
 
-    /// Another life begins, to which nobody has promised anything yet.
+    /// Another life begins, to which no node has promised anything yet.
     fn end_life(&self) {
         self.node.fence().close();
         *self.life.lock() = new_life(self.node.env());

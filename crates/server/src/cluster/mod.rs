@@ -437,7 +437,7 @@ impl Cluster {
     /// False if one of its threads panicked.
     pub fn stop(&self) -> bool {
         {
-            // Whoever opens the fence holds this.
+            // The thread that opens the fence holds this.
             let _life = self.life.lock();
             self.is_stopping.store(true, Ordering::Release);
             self.node.fence().close();

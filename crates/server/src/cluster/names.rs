@@ -1,4 +1,4 @@
-//! Addresses of names, looked up in the background: a name server that hangs holds nobody up who knows an address.
+//! Addresses of names, looked up in the background: a name server that hangs does not delay a thread that has an address.
 //!
 //! # Thread safety
 //!
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_server_that_hangs_holds_up_nobody_who_knows_an_address() {
+    fn a_name_server_that_hangs_does_not_delay_a_caller_with_an_address() {
         let env = Env::real();
         let (answer, answers) = mpsc::channel::<io::Result<SocketAddr>>();
         let answers = Mutex::new(answers);

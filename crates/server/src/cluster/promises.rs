@@ -1,10 +1,10 @@
 //! Promises of other nodes, by which this one serves while the coordination store is away, and what it promises itself
 //! (record 62).
 //!
-//! Each other node is asked on a thread of its own: one that does not answer holds up nobody else.
+//! Each other node is asked on a thread of its own: one that does not answer does not delay the others.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, Read, Write};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 
 use super::Cluster;
+use super::etcd::http;
 use crate::config::UserSpec;
 use crate::sasl::digest::{Digest, Mechanism};
 
@@ -49,7 +50,7 @@ pub(crate) struct Request {
     to: String,
     /// When it was asked, by the asking node's clock, in nanoseconds: no two requests of a life are the same.
     asked_ns: u64,
-    /// The asking node stops: nothing is asked for, and nobody has to wait for it any more.
+    /// The asking node stops: nothing is asked for, and no node has to wait for it any more.
     #[serde(default)]
     release: bool,
     proof: String,
@@ -218,7 +219,7 @@ impl Cluster {
                 break;
             }
         }
-        // Nobody has to wait for a node that has stopped.
+        // No node has to wait for one that has stopped.
         if self.is_stopping()
             && let Err(error) = self.ask_once(uuid, true)
         {
@@ -257,46 +258,27 @@ impl Cluster {
     }
 
     fn exchange(&self, address: &str, request: &Request) -> io::Result<Answer> {
-        let env = self.node.env();
-        let within = self.config.lease_ttl / 5;
         let addr = self.names.addr(address)?;
-        let connected = env.network.connect_within(addr, within);
-        let stream = connected.inspect_err(|_| self.names.doubt(address))?.into_std();
-        let mut stream = stream.ok_or_else(|| io::Error::other("a network without sockets"))?;
-        stream.set_nonblocking(false)?;
-        stream.set_nodelay(true)?;
-        stream.set_write_timeout(Some(within))?;
-        stream.set_read_timeout(Some(within))?;
         let body = serde_json::to_string(request)?;
-        let head = format!(
-            "POST {PATH} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Type: application/json\r\n\
-             Content-Length: {}\r\n\r\n",
-            body.len()
-        );
-        stream.write_all(format!("{head}{body}").as_bytes())?;
-        let (end, mut answer, mut some) = (env.clock.monotonic() + within, Vec::new(), [0; 4096]);
-        loop {
-            let read = stream.read(&mut some)?;
-            if read == 0 {
-                return parse(&answer);
-            }
-            answer.extend_from_slice(&some[..read]);
-            if answer.len() > MAX_ANSWER_BYTES || env.clock.monotonic() > end {
-                return Err(io::Error::other("the answer is too long or too slow"));
-            }
+        let post = http::Post {
+            endpoint: address,
+            addr,
+            tls: None,
+            path: PATH,
+            token: None,
+            body: &body,
+            most_bytes: MAX_ANSWER_BYTES,
+            no_word: "it ended the connection without a word",
+        };
+        let answer = http::post(self.node.env(), post, self.config.lease_ttl / 5);
+        let answer = answer.inspect_err(|_| self.names.doubt(address))?;
+        if answer.status != 200 {
+            let reason = String::from_utf8_lossy(&answer.body);
+            return Err(io::Error::other(format!("status {}: {reason}", answer.status)));
         }
+        serde_json::from_slice(&answer.body)
+            .map_err(|_| io::Error::other("the answer is not what nodes answer"))
     }
-}
-
-/// The whole answer of a node, which says how long its body is and sends it in one piece.
-fn parse(answer: &[u8]) -> io::Result<Answer> {
-    let text = std::str::from_utf8(answer).map_err(io::Error::other)?;
-    let wrong = || io::Error::other("the answer is not what nodes answer");
-    let (head, body) = text.split_once("\r\n\r\n").ok_or_else(wrong)?;
-    if !head.starts_with("HTTP/1.1 200 ") {
-        return Err(io::Error::other(format!("{}: {body}", head.lines().next().unwrap_or_default())));
-    }
-    serde_json::from_str(body).map_err(|_| wrong())
 }
 
 /// A thread that asks one node.

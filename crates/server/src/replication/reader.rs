@@ -43,7 +43,7 @@ const WANTED: Features = Features::of(&[
     Feature::Collections,
 ]);
 
-/// What is read from which node, and as whom.
+/// What is read from which node, and as which user.
 pub(crate) struct Reading {
     pub(crate) env: Env,
     /// Tells whether this node stands still.
@@ -94,7 +94,7 @@ impl Drop for Reader {
 }
 
 impl Reader {
-    /// Begins to connect, on the runtime of whoever calls. `ring` is called when there is something to take.
+    /// Begins to connect, on the caller's runtime. `ring` is called when there is something to take.
     pub(crate) fn connect(reading: Reading, ring: impl Fn() + Send + Sync + 'static) -> Reader {
         let exchange =
             Arc::new(Exchange { held: Mutex::default(), changed: Notify::new(), ring: Box::new(ring) });
@@ -125,7 +125,7 @@ impl Reader {
         !self.exchange.held.lock().came.is_empty()
     }
 
-    /// Says that so many bytes of messages are done with.
+    /// Says that this number of bytes of messages is done with.
     pub(crate) fn worked(&self, bytes: usize) {
         let mut held = self.exchange.held.lock();
         held.worked = held.worked.saturating_add(u32::try_from(bytes).unwrap_or(u32::MAX));

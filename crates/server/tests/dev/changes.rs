@@ -106,7 +106,7 @@ fn any_node_tells_the_changes_of_all() {
     cluster.stop();
 }
 
-/// What nodes do while somebody writes and somebody reads.
+/// What nodes do while one client writes and another one reads.
 const ORDERS: [&str; 6] = [
     "/v1/dev/nodes/2/failover",
     "/v1/dev/nodes/2/recover",

@@ -35,12 +35,22 @@ pub fn try_start(folder: &Path, more: &str) -> Result<Server, server::Failure> {
 }
 
 fn try_start_in(env: Env, folder: &Path, more: &str) -> Result<Server, server::Failure> {
+    server::serve(config(folder, 2, more), env)
+}
+
+/// The configuration of a node with [`VBUCKETS`] vBuckets, and with more lines.
+pub fn config(folder: &Path, threads: usize, more: &str) -> Config {
     let settings = format!(
         "kv = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\npassword = \"password\"\nvbuckets = {VBUCKETS}\n{more}"
     );
     let settings = Settings::parse(&settings).expect("valid settings");
-    let config = Config::new(settings, folder.to_owned(), 2, String::new).expect("a valid configuration");
-    server::serve(config, env)
+    Config::new(settings, folder.to_owned(), threads, String::new).expect("a valid configuration")
+}
+
+/// Starts a node that is to join a cluster.
+pub fn start_member(folder: &Path) -> Server {
+    let config = Config { is_member: true, ..config(folder, 1, "") };
+    server::serve(config, Env::real()).expect("the node starts")
 }
 
 /// The machine's clock, and how far it was moved.

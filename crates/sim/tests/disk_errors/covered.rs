@@ -10,7 +10,7 @@ use kvstore::Nothing;
 
 use super::run::{Kind, TASKS, base, calls_of};
 
-/// Chores that ask nothing of the disk themselves, and methods of a store that others stand for.
+/// Chores that ask nothing of the disk themselves, and methods of a store that other methods stand for.
 const WITHOUT_A_TASK: &[(&str, &str)] = &[
     ("checkpoint_recovery", "frees memory"),
     ("pager", "evicts from memory what is on disk"),

@@ -1,4 +1,5 @@
-//! As much of HTTP/1.1 (RFC 9112) as asking etcd takes: a POST, and an answer with a length, in chunks, or to the end.
+//! As much of HTTP/1.1 (RFC 9112) as asking etcd and other nodes takes: a POST, and an answer with a length, in chunks,
+//! or to the end.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,49 +10,49 @@ use base::env::{Clock, Env};
 use super::access::EtcdTls;
 use super::wire::Wire;
 
-/// A node of etcd that cannot be connected to in this time is not waited for: there may be others.
+/// One that cannot be connected to in this time is not waited for: there may be others.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// So much is put together each time that more of it has come.
 const LARGE_BYTES: usize = 64 << 10;
+/// No chunk is longer.
+const MAX_CHUNK_BYTES: usize = 96 << 20;
 /// How chunks end, if nothing is said behind them.
 const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
-/// More than this is no answer of ours: the document and some soft state.
-const MAX_ANSWER_BYTES: usize = 96 << 20;
-
-/// What etcd does to whoever comes without TLS where it speaks nothing else.
-const NO_WORD: &str = "it ended the connection without a word; if it speaks TLS, give --etcd-ca";
-
 /// An answer.
-pub(super) struct Answer {
+pub(in crate::cluster) struct Answer {
     /// The status code.
-    pub(super) status: u16,
+    pub(in crate::cluster) status: u16,
     /// The body, put together.
-    pub(super) body: Vec<u8>,
+    pub(in crate::cluster) body: Vec<u8>,
 }
 
 /// A POST of JSON.
 #[derive(Clone, Copy)]
-pub(super) struct Post<'a> {
+pub(in crate::cluster) struct Post<'a> {
     /// Who is asked, `HOST:PORT`, and where that is.
-    pub(super) endpoint: &'a str,
-    pub(super) addr: SocketAddr,
-    pub(super) tls: Option<&'a EtcdTls>,
-    pub(super) path: &'a str,
+    pub(in crate::cluster) endpoint: &'a str,
+    pub(in crate::cluster) addr: SocketAddr,
+    pub(in crate::cluster) tls: Option<&'a EtcdTls>,
+    pub(in crate::cluster) path: &'a str,
     /// What shows who asks, if anybody wants to know.
-    pub(super) token: Option<&'a str>,
-    pub(super) body: &'a str,
+    pub(in crate::cluster) token: Option<&'a str>,
+    pub(in crate::cluster) body: &'a str,
+    /// A longer answer is refused.
+    pub(in crate::cluster) most_bytes: usize,
+    /// What it means if the connection ends without an answer.
+    pub(in crate::cluster) no_word: &'a str,
 }
 
 /// Asks, and waits for the whole answer.
-pub(super) fn post(env: &Env, post: Post<'_>, timeout: Duration) -> io::Result<Answer> {
+pub(in crate::cluster) fn post(env: &Env, post: Post<'_>, timeout: Duration) -> io::Result<Answer> {
     let mut exchange = Exchange::begin(env, post, timeout)?;
     loop {
         if let Some(answer) = answer(&exchange.received)? {
             return Ok(answer);
         }
         if !exchange.read()? {
-            if exchange.received.is_empty() && post.tls.is_none() {
-                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, NO_WORD));
+            if exchange.received.is_empty() {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, post.no_word));
             }
             return whole(&exchange.received);
         }
@@ -60,7 +61,7 @@ pub(super) fn post(env: &Env, post: Post<'_>, timeout: Duration) -> io::Result<A
 
 /// Asks for a stream of lines, and reads until one of them `is_news`, the other end has nothing more to say, or for as
 /// long as `at_most`. Returns the lines that have come.
-pub(super) fn watch(
+pub(in crate::cluster) fn watch(
     env: &Env,
     post: Post<'_>,
     at_most: Duration,
@@ -92,20 +93,21 @@ struct Exchange<'a> {
     clock: &'a dyn Clock,
     wire: Wire,
     ends: Duration,
+    most_bytes: usize,
     received: Vec<u8>,
 }
 
 impl Exchange<'_> {
     fn begin<'a>(env: &'a Env, post: Post<'_>, timeout: Duration) -> io::Result<Exchange<'a>> {
-        let Post { endpoint, addr, tls, path, token, body } = post;
+        let Post { endpoint, addr, tls, path, token, body, most_bytes, .. } = post;
         let ends = env.clock.monotonic() + timeout;
-        let stream = env.network.connect_within(addr, CONNECT_TIMEOUT)?.into_std();
+        let stream = env.network.connect_within(addr, CONNECT_TIMEOUT.min(timeout))?.into_std();
         let stream = stream.ok_or_else(|| io::Error::other("a network without sockets"))?;
         stream.set_nonblocking(false)?;
         stream.set_nodelay(true)?;
         stream.set_write_timeout(Some(timeout.max(Duration::from_millis(1))))?;
         let wire = Wire::new(stream, endpoint, tls, &*env.clock, ends)?;
-        let mut exchange = Exchange { clock: &*env.clock, wire, ends, received: Vec::new() };
+        let mut exchange = Exchange { clock: &*env.clock, wire, ends, most_bytes, received: Vec::new() };
         let token = token.map(|token| format!("Authorization: {token}\r\n")).unwrap_or_default();
         let request = format!(
             "POST {path} HTTP/1.1\r\nHost: {endpoint}\r\nContent-Type: application/json\r\nConnection: close\r\n\
@@ -124,7 +126,7 @@ impl Exchange<'_> {
             read => read?,
         };
         self.received.extend_from_slice(&some[..read]);
-        if self.received.len() > MAX_ANSWER_BYTES {
+        if self.received.len() > self.most_bytes {
             return Err(io::Error::other("the answer is too long"));
         }
         Ok(read > 0)
@@ -132,7 +134,7 @@ impl Exchange<'_> {
 }
 
 fn bad() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "what answers does not speak HTTP as etcd does")
+    io::Error::new(io::ErrorKind::InvalidData, "what answers does not speak HTTP as was expected")
 }
 
 /// Status, headers and the rest, once all headers are there.
@@ -156,7 +158,7 @@ fn chunks(mut rest: &[u8]) -> io::Result<(Vec<u8>, bool)> {
         let line = std::str::from_utf8(&rest[..end]).map_err(|_| bad())?;
         let size = line.split(';').next().unwrap_or_default().trim();
         let size =
-            usize::from_str_radix(size, 16).ok().filter(|size| *size <= MAX_ANSWER_BYTES).ok_or_else(bad)?;
+            usize::from_str_radix(size, 16).ok().filter(|size| *size <= MAX_CHUNK_BYTES).ok_or_else(bad)?;
         if size == 0 {
             return Ok((body, true));
         }

@@ -149,7 +149,7 @@ impl Elsewhere {
         })
     }
 
-    /// Whom to wake when something comes.
+    /// What is rung when something comes.
     pub fn ring(&mut self, bell: &Arc<Bell>) {
         self.bell = Arc::clone(bell);
     }
@@ -180,7 +180,7 @@ impl Elsewhere {
         self.set(vb, Stand::Done);
     }
 
-    /// Nobody streams the vBucket: it is asked for again, after a pause.
+    /// No node streams the vBucket: it is asked for again, after a pause.
     pub fn waits(&mut self, vb: VbId, why: &str, now: Duration, pause: Duration) {
         let since = match self.stands.get(usize::from(vb.0)) {
             Some(Stand::Waiting(wait) | Stand::Asked { wait, .. }) => wait.since,

@@ -245,6 +245,8 @@ impl Feed {
     fn roll_back(&mut self, vb: VbId, to: Seqno) {
         let back = Place::at(self.place(vb).uuid, to);
         self.set_place(vb, back);
+        // The reader forgets events of collections, too: they are told once more.
+        self.events.clear();
         self.wishes.writer.rollback(vb, to, &mut self.notes);
         self.untold += 1;
     }

@@ -48,7 +48,7 @@ fn libc_enospc() -> i32 {
     errno
 }
 
-/// Calls of one kind that go wrong: from the `nth` on, so many of them.
+/// Calls of one kind that go wrong: from the `nth` on, `count` of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Illness {
     pub call: Call,

@@ -177,7 +177,7 @@ fn compare(vb: VbId, key: &[u8], expected: &Doc, found: &Found, wrong: &mut Vec<
     }
 }
 
-/// Whether a start committed what was prepared: it has a seqno that nobody knew, and the prepare's value.
+/// Whether a start committed what was prepared: it has a seqno that no reader knew, and the prepare's value.
 fn is_commit(of: &Of, key: &[u8], doc: &Doc, claim: Seqno) -> bool {
     let known = of.docs.get(key).into_iter().flat_map(|versions| versions.values());
     let is_prepared = of.prepared.get(key).is_some_and(|values| values.contains(&doc.value));

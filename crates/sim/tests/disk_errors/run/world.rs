@@ -8,12 +8,11 @@ use std::time::Duration;
 use base::env::sim::{SimDisk, Survival};
 use base::env::{Disk, Env, SimHandles};
 use base::{
-    Cas, CollectionId, Datatype, DocKey, DurabilityLevel, ItemKind, RevSeqno, ScopeId, Seqno, VbId, VbState,
-    VbUuid, VersionMeta,
+    Cas, CollectionId, DocKey, DurabilityLevel, ItemKind, RevSeqno, ScopeId, Seqno, VbId, VbState, VbUuid,
+    VersionMeta,
 };
 use engine::{
-    Bucket, BucketConfig, Durable, Failure, Incoming, Progress, StoreMode, StoreRequest, Topology,
-    topology_from_json,
+    Bucket, BucketConfig, Durable, Failure, Incoming, Progress, StoreRequest, Topology, topology_from_json,
 };
 use kvstore::{CompactionSteps, CouchConfig, Journaled, JournaledConfig, KvStore};
 use vbucket::{Collection, FailoverEntry, IncomingSnapshot, Manifest, ManifestUid, Scope};
@@ -316,16 +315,7 @@ impl World {
 }
 
 pub fn request<'a>(key: DocKey<'a>, body: &'a [u8]) -> StoreRequest<'a> {
-    StoreRequest {
-        key,
-        body,
-        datatype: Datatype::RAW,
-        flags: 0,
-        expiry: 0,
-        mode: StoreMode::Set,
-        cas: Cas::ANY,
-        preserve_expiry: false,
-    }
+    StoreRequest::set(key, body)
 }
 
 pub fn topology(nodes: &[&str]) -> Topology {

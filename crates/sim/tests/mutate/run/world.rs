@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use base::env::sim::{SimDisk, SimHandles, SplitMix64};
 use base::env::{Disk, OpenMode};
-use base::{Cas, CollectionId, Datatype, DocKey, ScopeId, Seqno, VbId, VbUuid};
-use engine::{Bucket, BucketConfig, CompactRequest, Failure, StoreMode, StoreRequest};
+use base::{Cas, CollectionId, DocKey, ScopeId, Seqno, VbId, VbUuid};
+use engine::{Bucket, BucketConfig, CompactRequest, Failure, StoreRequest};
 use kvstore::{CouchConfig, Journaled, JournaledConfig, KvStore};
 use vbucket::{Collection, Manifest, ManifestUid, Scope};
 
@@ -76,16 +76,7 @@ pub fn open(seed: u64, disk: &SimDisk, has_journal: bool) -> Result<(Bucket, Sim
 }
 
 pub fn set<'a>(key: DocKey<'a>, body: &'a [u8]) -> StoreRequest<'a> {
-    StoreRequest {
-        key,
-        body,
-        datatype: Datatype::RAW,
-        flags: 0,
-        expiry: 0,
-        mode: StoreMode::Set,
-        cas: Cas::ANY,
-        preserve_expiry: false,
-    }
+    StoreRequest::set(key, body)
 }
 
 fn manifest(uid: u64, collections: u32) -> Manifest {
