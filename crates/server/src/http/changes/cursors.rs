@@ -98,9 +98,8 @@ fn no_such_cursor(name: &str) -> Refused {
     refuse(StatusCode::NOT_FOUND, &format!("there is no cursor `{name}`"))
 }
 
-/// Does what waits for the disk on a thread of its own, one at a time: others are answered meanwhile, and no two write
-/// a cursor at the same time.
-async fn on_disk(
+/// Answers a request about cursors with what waits for the disk.
+async fn answer(
     shared: &Shared,
     user: &User,
     bucket: &str,
@@ -110,20 +109,30 @@ async fn on_disk(
         Ok(bucket) => bucket,
         Err(refused) => return *refused,
     };
+    let done = on_disk(shared, move || work(&bucket)).await;
+    done.unwrap_or_else(|refused| *refused)
+}
+
+/// Does what waits for the disk on a thread of its own, one at a time: others are answered meanwhile, and no two write
+/// a cursor at the same time.
+pub(super) async fn on_disk<T: Send + 'static>(
+    shared: &Shared,
+    work: impl FnOnce() -> Result<T, Refused> + Send + 'static,
+) -> Result<T, Refused> {
     let place = Arc::clone(&shared.cursors).acquire_owned().await;
     let (sender, receiver) = oneshot::channel();
     let spawn = Arc::clone(&shared.node.env().spawn);
     let job = move || {
         // If the client has gone meanwhile, no one receives this; the work is done all the same.
-        let _ = sender.send(work(&bucket).unwrap_or_else(|refused| *refused));
-        drop((bucket, place));
+        let _ = sender.send(work());
+        drop(place);
     };
     let failed = |error: &dyn std::fmt::Display| {
-        *refuse(StatusCode::INTERNAL_SERVER_ERROR, &format!("the cursor cannot be looked at: {error}"))
+        refuse(StatusCode::INTERNAL_SERVER_ERROR, &format!("the cursor cannot be looked at: {error}"))
     };
     match spawn.spawn("cursor", Box::new(job)) {
-        Ok(_) => receiver.await.unwrap_or_else(|error| failed(&error)),
-        Err(error) => failed(&error),
+        Ok(_) => receiver.await.unwrap_or_else(|error| Err(failed(&error))),
+        Err(error) => Err(failed(&error)),
     }
 }
 
@@ -138,7 +147,7 @@ pub async fn list(
     Extension(Caller(user)): Extension<Caller>,
     Path(bucket): Path<String>,
 ) -> Response {
-    on_disk(&shared, &user, &bucket, move |bucket| {
+    answer(&shared, &user, &bucket, move |bucket| {
         let names = match bucket.env().disk.read_dir(&folder(bucket)) {
             Ok(names) => names,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
@@ -155,7 +164,7 @@ pub async fn show(
     Extension(Caller(user)): Extension<Caller>,
     Path((bucket, name)): Path<(String, String)>,
 ) -> Response {
-    on_disk(&shared, &user, &bucket, move |bucket| {
+    answer(&shared, &user, &bucket, move |bucket| {
         let token = place(bucket, &name)?;
         Ok(Json(describe(&name, &token)).into_response())
     })
@@ -174,7 +183,7 @@ pub async fn create(
             first position, and give that token as since";
         return *refuse(StatusCode::BAD_REQUEST, message);
     }
-    on_disk(&shared, &user, &bucket, move |bucket| {
+    answer(&shared, &user, &bucket, move |bucket| {
         if let Some(there) = read(bucket, &name)? {
             return Ok(Json(describe(&name, &there)).into_response());
         }
@@ -192,7 +201,7 @@ pub async fn move_to(
     Path((bucket, name)): Path<(String, String)>,
     body: Bytes,
 ) -> Response {
-    on_disk(&shared, &user, &bucket, move |bucket| {
+    answer(&shared, &user, &bucket, move |bucket| {
         place(bucket, &name)?;
         let text = str::from_utf8(&body).unwrap_or_default();
         let (token, _) = read_token(bucket, text)?
@@ -209,7 +218,7 @@ pub async fn remove(
     Extension(Caller(user)): Extension<Caller>,
     Path((bucket, name)): Path<(String, String)>,
 ) -> Response {
-    on_disk(&shared, &user, &bucket, move |bucket| {
+    answer(&shared, &user, &bucket, move |bucket| {
         check_name(&name)?;
         let (file, disk) = (file(bucket, &name), &*bucket.env().disk);
         // One that is damaged may be removed, too.

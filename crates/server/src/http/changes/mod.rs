@@ -50,6 +50,8 @@ const HEARTBEAT: Duration = Duration::from_secs(15);
 const MOST_STEPS: u32 = 16;
 
 type Refused = Box<Response>;
+/// Ready when the bucket or the node ends.
+type Ended = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 fn refuse(status: StatusCode, message: &str) -> Refused {
     Box::new((status, Json(json!({ "message": message }))).into_response())
@@ -185,6 +187,37 @@ fn wishes(
     Ok((wishes, is_of_this_node))
 }
 
+/// Whether a place to begin is on disk: a cursor, or the kept position that a short token refers to.
+fn reads_disk(query: &BTreeMap<String, String>, headers: &HeaderMap) -> bool {
+    let last = headers.get("last-event-id").and_then(|value| value.to_str().ok());
+    let mut tokens = query.get("since").map(String::as_str).into_iter().chain(last);
+    query.contains_key("cursor") || tokens.any(|text| Short::decode(text).is_some())
+}
+
+/// Begins a reader's streams. What is read from the disk for that is read on a thread of its own.
+async fn begin(
+    shared: &Shared,
+    user: &User,
+    name: &str,
+    query: BTreeMap<String, String>,
+    headers: HeaderMap,
+) -> Result<(Feed, Format, Ended), Refused> {
+    let bucket = find(shared, user, name)?;
+    let (wishes, is_of_this_node) = if reads_disk(&query, &headers) {
+        let bucket = Arc::clone(&bucket);
+        cursors::on_disk(shared, move || wishes(&bucket, &query, &headers)).await?
+    } else {
+        wishes(&bucket, &query, &headers)?
+    };
+    let (format, ended) = (wishes.writer.format, Box::pin(shared.bucket_ended(&bucket)));
+    let elsewhere = match shared.node.cluster() {
+        Some(_) if !is_of_this_node => Some(elsewhere(shared, &bucket, &wishes)?),
+        _ => None,
+    };
+    let feed = Feed::begin(bucket, wishes, elsewhere).map_err(refused)?;
+    Ok((feed, format, ended))
+}
+
 /// `GET /v1/buckets/BUCKET/changes`
 pub(super) async fn changes(
     State(shared): State<Shared>,
@@ -193,33 +226,15 @@ pub(super) async fn changes(
     Query(query): Query<BTreeMap<String, String>>,
     headers: HeaderMap,
 ) -> Response {
-    let begun = find(&shared, &user, &name).and_then(|bucket| {
-        let (wishes, is_of_this_node) = wishes(&bucket, &query, &headers)?;
-        let (format, ended) = (wishes.writer.format, shared.bucket_ended(&bucket));
-        let elsewhere = match shared.node.cluster() {
-            Some(_) if !is_of_this_node => Some(elsewhere(&shared, &bucket, &wishes)?),
-            _ => None,
-        };
-        let feed = Feed::begin(bucket, wishes, elsewhere).map_err(refused)?;
-        Ok((feed, format, ended))
-    });
-    let (feed, format, ended) = match begun {
+    let (feed, format, ended) = match begin(&shared, &user, &name, query, headers).await {
         Ok(begun) => begun,
         Err(response) => return *response,
     };
     let bell = Arc::clone(feed.bell());
     let heartbeat = Box::pin(tokio::time::sleep(HEARTBEAT));
     let news = next_news(shared.node.hearing());
-    let body = Changes {
-        feed,
-        bell,
-        is_finished: false,
-        ended: Box::pin(ended),
-        news,
-        look: None,
-        heartbeat,
-        is_owing: false,
-    };
+    let body =
+        Changes { feed, bell, is_finished: false, ended, news, look: None, heartbeat, is_owing: false };
     let head = [(header::CONTENT_TYPE, format.content_type()), (header::CACHE_CONTROL, "no-store")];
     (head, Body::new(body)).into_response()
 }
@@ -259,7 +274,7 @@ struct Changes {
     feed: Feed,
     bell: Arc<Bell>,
     is_finished: bool,
-    ended: Pin<Box<dyn Future<Output = ()> + Send>>,
+    ended: Ended,
     /// What the node says of itself: a vBucket may have moved.
     news: News,
     /// When vBuckets that wait are to be asked for again.
