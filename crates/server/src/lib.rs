@@ -4,7 +4,6 @@
 //! its row of the [`command_table`] and calls its handler in [`commands`], which answers through [`reply`].
 
 pub mod acceptor;
-pub mod address_places;
 pub mod bucket_list;
 pub mod cluster;
 pub mod cluster_map;
@@ -14,11 +13,8 @@ pub mod command_table;
 pub mod commands;
 pub mod config;
 pub mod connection;
-pub mod connection_memory;
 pub mod context;
 pub mod counters;
-pub mod data_dir;
-pub mod dcp;
 pub mod dev;
 pub mod dispatch;
 pub mod down;
@@ -27,24 +23,15 @@ pub mod hosting;
 pub mod http;
 mod incoming;
 pub mod layout;
-pub mod login_throttle;
-pub mod lone_writer;
 pub mod long_work;
-pub mod mailbox;
-pub mod naming;
-pub mod news;
 pub mod node;
 pub mod node_buckets;
-pub mod output;
-pub mod privilege;
 pub mod push;
-mod quarantine;
 pub mod readiness;
 pub mod reaper;
 pub mod reload;
 pub mod replication;
 pub mod reply;
-pub mod sasl;
 pub mod server;
 pub mod session;
 pub mod settings_reference;
@@ -52,16 +39,19 @@ pub mod signals;
 pub mod small_files;
 pub mod socket;
 pub mod stats;
-pub mod status_map;
 pub mod sync_write;
 pub mod timer;
 pub mod user;
-pub mod version;
 pub mod worker;
 
 #[cfg(test)]
 mod tests;
 
+use ::node::quarantine;
+pub use ::node::{
+    address_places, connection_memory, data_dir, dcp, login_throttle, lone_writer, mailbox, naming, news,
+    output, privilege, sasl, status_map, version,
+};
 pub use config::{Config, ConfigError, Settings, Switch};
 pub use node::Node;
 pub use reload::Reloaded;

@@ -7,13 +7,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tokio::sync::watch;
+use crate::notify::Edition;
 
 /// The node's side.
 #[derive(Default)]
 pub struct Announcer {
     /// Counts up whenever there is something to look at.
-    edition: watch::Sender<u64>,
+    edition: Edition,
     is_frozen: Arc<AtomicBool>,
     is_killed: Arc<AtomicBool>,
 }
@@ -21,7 +21,7 @@ pub struct Announcer {
 impl Announcer {
     /// Says that there is something to look at.
     pub fn tell(&self) {
-        self.edition.send_modify(|edition| *edition += 1);
+        self.edition.advance();
     }
 
     /// Lets clients wait from now on, or go on.
@@ -39,7 +39,8 @@ impl Announcer {
     /// A new ear.
     pub fn hearing(&self) -> Hearing {
         Hearing {
-            edition: self.edition.subscribe(),
+            seen: self.edition.now(),
+            edition: self.edition.clone(),
             is_frozen: Arc::clone(&self.is_frozen),
             is_killed: Arc::clone(&self.is_killed),
         }
@@ -49,7 +50,9 @@ impl Announcer {
 /// Somebody's ear.
 #[derive(Clone)]
 pub struct Hearing {
-    edition: watch::Receiver<u64>,
+    edition: Edition,
+    /// The edition that was looked at last.
+    seen: u64,
     is_frozen: Arc<AtomicBool>,
     is_killed: Arc<AtomicBool>,
 }
@@ -57,7 +60,8 @@ pub struct Hearing {
 impl Hearing {
     /// Counts up whenever there is something to look at; [`Hearing::changed`] tells of what comes after this.
     pub fn edition(&mut self) -> u64 {
-        *self.edition.borrow_and_update()
+        self.seen = self.edition.now();
+        self.seen
     }
 
     /// Whether clients have to wait. When that ends it is told.
@@ -70,11 +74,9 @@ impl Hearing {
         self.is_killed.load(Ordering::SeqCst)
     }
 
-    /// Ready when something has changed since [`Hearing::edition`]; never if the node is gone.
+    /// Ready when something has changed since [`Hearing::edition`], or since this was ready last.
     pub async fn changed(&mut self) {
-        if self.edition.changed().await.is_err() {
-            std::future::pending().await
-        }
+        self.seen = self.edition.after(self.seen).await;
     }
 
     /// Ready as soon as clients need not wait.

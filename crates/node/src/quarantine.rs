@@ -14,13 +14,14 @@ pub(crate) const FOLDER: &str = "quarantine";
 /// An entry is called `SECONDS-NUMBER-NAME`: when it came, in seconds since 1970, a number that makes it another name
 /// than all that are there, and the name of the bucket.
 #[derive(Clone, Debug)]
-pub(crate) struct Quarantine {
+pub struct Quarantine {
     folder: PathBuf,
     keep_s: u64,
 }
 
 impl Quarantine {
-    pub(crate) fn new(data: &Path, keep_s: u64) -> Quarantine {
+    /// The quarantine of the data directory `data`, which keeps files for `keep_s` seconds.
+    pub fn new(data: &Path, keep_s: u64) -> Quarantine {
         Quarantine { folder: data.join(FOLDER), keep_s }
     }
 
@@ -32,7 +33,7 @@ impl Quarantine {
     }
 
     /// Removes a folder: it comes here, or goes at once if nothing is kept. Fine if it is not there (any more).
-    pub(crate) fn remove(&self, env: &Env, folder: &Path, name: &str) -> io::Result<()> {
+    pub fn remove(&self, env: &Env, folder: &Path, name: &str) -> io::Result<()> {
         if self.keep_s == 0 {
             return env.disk.remove_dir_all(folder);
         }
@@ -64,12 +65,12 @@ impl Quarantine {
     }
 
     /// Where damaged files of something may be moved, which are kept as long as others are. It is not made.
-    pub(crate) fn place(&self, env: &Env, name: &str) -> io::Result<PathBuf> {
+    pub fn place(&self, env: &Env, name: &str) -> io::Result<PathBuf> {
         Ok(self.folder.join(self.fresh(env, name)?))
     }
 
     /// Erases what has been here for long enough.
-    pub(crate) fn erase_old(&self, env: &Env) -> io::Result<()> {
+    pub fn erase_old(&self, env: &Env) -> io::Result<()> {
         let now = u64::from(env.clock.unix_s());
         for entry in self.entries(env)? {
             // What somebody else put here stays.

@@ -133,12 +133,12 @@ impl DataDir {
 }
 
 /// Counts starts, and changes of the cluster map.
-pub(crate) fn revision_file(folder: &Path) -> SmallFile {
+pub fn revision_file(folder: &Path) -> SmallFile {
     SmallFile::new(folder, REVISION)
 }
 
 /// Understands that file's content.
-pub(crate) fn parse_revision(bytes: &[u8], _version: u16) -> Result<i64, String> {
+pub fn parse_revision(bytes: &[u8], _version: u16) -> Result<i64, String> {
     let digits = std::str::from_utf8(bytes).ok().map(|text| text.strip_suffix('\n').unwrap_or(text));
     let number = digits.filter(|digits| digits.len() == 20).and_then(|digits| digits.parse().ok());
     number.filter(|number| *number >= 0).ok_or_else(|| "it holds no number of 20 digits".to_owned())

@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::Waker;
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+
+use crate::notify::Edition;
 
 /// Answers and charges from this size on are looked at one by one.
 pub const LARGE_BYTES: usize = 64 << 10;
@@ -64,7 +65,7 @@ pub struct ConnectionMemory {
     used_bytes: AtomicU64,
     highest_bytes: AtomicU64,
     waiting: AtomicUsize,
-    freed: Notify,
+    freed: Edition,
     rule: Mutex<Rule>,
     refused: AtomicU64,
     paused: AtomicU64,
@@ -80,7 +81,7 @@ impl ConnectionMemory {
             used_bytes: AtomicU64::new(0),
             highest_bytes: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
-            freed: Notify::new(),
+            freed: Edition::default(),
             rule: Mutex::new(Rule { short_since_s: NEVER, looked_at_s: 0, refused: 0, holders: Vec::new() }),
             refused: AtomicU64::new(0),
             paused: AtomicU64::new(0),
@@ -89,7 +90,7 @@ impl ConnectionMemory {
     }
 
     /// Lets the limit follow the buckets' quotas, unless it was configured.
-    pub(crate) fn follow_quotas(&self, quotas_bytes: u64) {
+    pub fn follow_quotas(&self, quotas_bytes: u64) {
         let limit = (quotas_bytes / QUOTA_SHARE).clamp(*DEFAULT_LIMIT.start(), *DEFAULT_LIMIT.end());
         self.limit_bytes.store(self.configured_bytes.unwrap_or(limit), Ordering::Relaxed);
     }
@@ -125,12 +126,12 @@ impl ConnectionMemory {
     }
 
     /// Whether as much as possible is held.
-    pub(crate) fn is_short(&self) -> bool {
+    pub fn is_short(&self) -> bool {
         self.used_bytes() >= self.limit_bytes()
     }
 
     /// Whether something of this size may be made; counted if not.
-    pub(crate) fn has_room(&self, bytes: usize) -> bool {
+    pub fn has_room(&self, bytes: usize) -> bool {
         let has_room =
             bytes < LARGE_BYTES || self.used_bytes().saturating_add(bytes as u64) <= self.limit_bytes();
         if !has_room {
@@ -140,8 +141,8 @@ impl ConnectionMemory {
     }
 
     /// Ready when memory was given back while a connection waited.
-    pub(crate) async fn freed(&self) {
-        self.freed.notified().await;
+    pub async fn freed(&self) {
+        self.freed.after(self.freed.now()).await;
     }
 
     fn try_add(&self, bytes: usize) -> bool {
@@ -164,12 +165,12 @@ impl ConnectionMemory {
     fn give_back(&self, bytes: usize) {
         self.used_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
         if self.waiting.load(Ordering::Relaxed) > 0 {
-            self.freed.notify_waiters();
+            self.freed.advance();
         }
     }
 
     /// Once a second, at the first call: closes the largest holder if memory has been short for long.
-    pub(crate) fn tick(&self, now_s: u64) {
+    pub fn tick(&self, now_s: u64) {
         let mut rule = self.rule.lock();
         if rule.looked_at_s >= now_s {
             return;
@@ -222,7 +223,7 @@ impl ConnectionMemory {
 }
 
 /// What one connection holds.
-pub(crate) struct Charge {
+pub struct Charge {
     memory: Arc<ConnectionMemory>,
     peer: SocketAddr,
     bytes: usize,
@@ -238,16 +239,18 @@ impl Drop for Charge {
 }
 
 impl Charge {
-    pub(crate) fn new(memory: Arc<ConnectionMemory>, peer: SocketAddr) -> Charge {
+    /// Nothing yet, for the connection of `peer`.
+    pub fn new(memory: Arc<ConnectionMemory>, peer: SocketAddr) -> Charge {
         Charge { memory, peer, bytes: 0, is_waiting: false, holder: None }
     }
 
-    pub(crate) fn memory(&self) -> &Arc<ConnectionMemory> {
+    /// What it is charged to.
+    pub fn memory(&self) -> &Arc<ConnectionMemory> {
         &self.memory
     }
 
     /// Charges so much in all, whether or not there is room.
-    pub(crate) fn set(&mut self, bytes: usize) {
+    pub fn set(&mut self, bytes: usize) {
         match bytes.cmp(&self.bytes) {
             std::cmp::Ordering::Equal => return,
             std::cmp::Ordering::Greater => self.memory.add(bytes - self.bytes),
@@ -257,7 +260,7 @@ impl Charge {
     }
 
     /// Charges so much in all if there is room.
-    pub(crate) fn reserve(&mut self, bytes: usize) -> bool {
+    pub fn reserve(&mut self, bytes: usize) -> bool {
         let has_room = bytes <= self.bytes || self.memory.try_add(bytes - self.bytes);
         if has_room && bytes > self.bytes {
             self.note(bytes);
@@ -266,7 +269,7 @@ impl Charge {
     }
 
     /// Whether the connection waits for room: it is woken when there is some.
-    pub(crate) fn set_waiting(&mut self, is_waiting: bool) {
+    pub fn set_waiting(&mut self, is_waiting: bool) {
         if is_waiting != std::mem::replace(&mut self.is_waiting, is_waiting) {
             if is_waiting {
                 self.memory.waiting.fetch_add(1, Ordering::Relaxed);
@@ -304,14 +307,14 @@ impl Charge {
     }
 
     /// Notes that this number of bytes came or went.
-    pub(crate) fn moved(&self, bytes: usize) {
+    pub fn moved(&self, bytes: usize) {
         if let Some(holder) = &self.holder {
             holder.moved_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         }
     }
 
     /// Whether the connection must be closed. Until then `waker` is woken when it must.
-    pub(crate) fn is_given_up(&self, waker: &Waker) -> bool {
+    pub fn is_given_up(&self, waker: &Waker) -> bool {
         let Some(holder) = &self.holder else { return false };
         let mut known = holder.waker.lock();
         if !known.as_ref().is_some_and(|known| known.will_wake(waker)) {
