@@ -26,4 +26,4 @@ pub use memory::{Account, Heap, Part};
 pub use rate_limit::RateLimit;
 pub use small_file::{SmallFile, SmallFileError};
 pub use sync_write::{DurabilityLevel, SyncWrite};
-pub use version::{ItemKind, NewVersion, Version, VersionMeta};
+pub use version::{ItemKind, NewVersion, Version, VersionContents, VersionMeta};

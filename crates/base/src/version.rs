@@ -4,9 +4,12 @@
 //! hold the versions they carry.
 //! A version is written by exactly one owner ([`NewVersion`]) and never again once shared ([`Version`]);
 //! only its reference count and its access frequency change, atomically.
+//! Both are read as [`VersionContents`], of which nobody can make a second reference that counts: what is still being
+//! written is never shared.
 
 use std::fmt;
-use std::ptr::NonNull;
+use std::ops::Deref;
+use std::ptr::{NonNull, with_exposed_provenance_mut};
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering, fence};
 
 use crate::datatype::Datatype;
@@ -121,31 +124,6 @@ impl Header {
     }
 
     #[inline]
-    fn sync_write(&self) -> SyncWrite {
-        let bits = (self.kind & SYNC_WRITE) >> SYNC_WRITE_SHIFT;
-        if bits == 0 {
-            return SyncWrite::No;
-        }
-        // SAFETY: with these bits the allocation has a trailer right behind the header, filled when it was made.
-        let rest = unsafe { (&raw const *self).add(1).cast::<u64>().read() };
-        SyncWrite::from_parts(bits, rest).expect("it was made from one")
-    }
-
-    #[inline]
-    fn meta(&self) -> VersionMeta {
-        VersionMeta {
-            cas: Cas(self.cas),
-            by_seqno: Seqno(u64::from(self.by_seqno) | u64::from(self.by_seqno_high) << 32),
-            rev_seqno: RevSeqno(u64::from(self.rev_seqno) | u64::from(self.rev_seqno_high) << 32),
-            flags: self.flags,
-            expiry: self.expiry,
-            datatype: self.datatype,
-            kind: self.kind(),
-            sync_write: self.sync_write(),
-        }
-    }
-
-    #[inline]
     fn set_meta(&mut self, meta: &VersionMeta) {
         let (sync_write, _) = meta.sync_write.to_parts();
         let is_same_part = sync_write == (self.kind & SYNC_WRITE) >> SYNC_WRITE_SHIFT;
@@ -169,7 +147,7 @@ pub struct MetaMut<'a> {
     meta: VersionMeta,
 }
 
-impl std::ops::Deref for MetaMut<'_> {
+impl Deref for MetaMut<'_> {
     type Target = VersionMeta;
 
     fn deref(&self) -> &VersionMeta {
@@ -186,7 +164,7 @@ impl std::ops::DerefMut for MetaMut<'_> {
 impl Drop for MetaMut<'_> {
     fn drop(&mut self) {
         // SAFETY: a `NewVersion` is the only reference to its allocation.
-        unsafe { self.version.0.0.as_mut() }.set_meta(&self.meta);
+        unsafe { self.version.0.0.0.as_mut() }.set_meta(&self.meta);
     }
 }
 
@@ -268,7 +246,7 @@ impl NewVersion {
                 at = at.add(part.len());
             }
         }
-        NewVersion(Version(ptr))
+        NewVersion(Version(VersionContents(ptr)))
     }
 
     /// The metadata, to be completed under the vBucket lock.
@@ -284,7 +262,7 @@ impl NewVersion {
         let key_at = self.0.header().key_at();
         // SAFETY: a `NewVersion` is the only reference to its allocation, and the value lies behind header and key.
         unsafe {
-            let at = self.0.0.as_ptr().cast::<u8>().add(key_at + key_len);
+            let at = self.0.0.0.as_ptr().cast::<u8>().add(key_at + key_len);
             std::slice::from_raw_parts_mut(at, value_len)
         }
     }
@@ -295,45 +273,90 @@ impl NewVersion {
     }
 }
 
-impl std::ops::Deref for NewVersion {
-    type Target = Version;
+impl Deref for NewVersion {
+    type Target = VersionContents;
 
-    fn deref(&self) -> &Version {
+    #[inline]
+    fn deref(&self) -> &VersionContents {
         &self.0
     }
 }
 
 /// A shared reference to an immutable version. Cloning counts, nothing is copied.
 #[repr(transparent)]
-pub struct Version(NonNull<Header>);
+pub struct Version(VersionContents);
 
-// SAFETY: everything behind the pointer is immutable or atomic once shared, and the count is atomic.
-unsafe impl Send for Version {}
+impl Deref for Version {
+    type Target = VersionContents;
+
+    #[inline]
+    fn deref(&self) -> &VersionContents {
+        &self.0
+    }
+}
+
+/// What a version consists of, for reading, whether it is shared or not yet.
+///
+/// It is only ever borrowed from a [`Version`] or a [`NewVersion`], which hold the count that keeps it in memory.
+#[repr(transparent)]
+pub struct VersionContents(NonNull<Header>);
+
+// SAFETY: everything behind the pointer is immutable or atomic while it can be reached from several threads: a
+// `NewVersion` changes it through an exclusive borrow alone. The count is atomic.
+unsafe impl Send for VersionContents {}
 // SAFETY: as above.
-unsafe impl Sync for Version {}
+unsafe impl Sync for VersionContents {}
 
-impl Version {
+impl VersionContents {
     fn header(&self) -> &Header {
-        // SAFETY: the count held by `self` keeps the allocation alive, and `NewVersion` initialised it.
+        // SAFETY: who lends `self` keeps the allocation alive, and `NewVersion` initialised it.
         unsafe { self.0.as_ref() }
     }
 
-    fn bytes(&self, from: usize, len: usize) -> &[u8] {
-        // SAFETY: callers pass ranges inside the allocation that `NewVersion::new` filled.
+    /// Bytes behind header and trailer.
+    ///
+    /// # Safety
+    /// The range must be inside the key and the held bytes of the value.
+    unsafe fn bytes(&self, from: usize, len: usize) -> &[u8] {
+        // SAFETY: by the caller's promise the range is inside the allocation, which `NewVersion` filled.
         unsafe {
             std::slice::from_raw_parts(self.0.as_ptr().cast::<u8>().add(self.header().key_at() + from), len)
         }
     }
 
+    /// Its part in a sync write.
+    #[inline]
+    fn sync_write(&self) -> SyncWrite {
+        let bits = (self.header().kind & SYNC_WRITE) >> SYNC_WRITE_SHIFT;
+        if bits == 0 {
+            return SyncWrite::No;
+        }
+        // SAFETY: with these bits the allocation has a trailer right behind the header, filled when it was made; the
+        // pointer is that of the whole allocation.
+        let rest = unsafe { self.0.add(1).cast::<u64>().read() };
+        SyncWrite::from_parts(bits, rest).expect("it was made from one")
+    }
+
     /// Its metadata.
     #[inline]
     pub fn meta(&self) -> VersionMeta {
-        self.header().meta()
+        let header = self.header();
+        VersionMeta {
+            cas: Cas(header.cas),
+            by_seqno: Seqno(u64::from(header.by_seqno) | u64::from(header.by_seqno_high) << 32),
+            rev_seqno: RevSeqno(u64::from(header.rev_seqno) | u64::from(header.rev_seqno_high) << 32),
+            flags: header.flags,
+            expiry: header.expiry,
+            datatype: header.datatype,
+            kind: header.kind(),
+            sync_write: self.sync_write(),
+        }
     }
 
     /// Collection prefix and key.
     pub fn stored_key(&self) -> &[u8] {
-        self.bytes(0, usize::from(self.header().key_len))
+        // SAFETY: this is the key.
+        unsafe { self.bytes(0, usize::from(self.header().key_len)) }
     }
 
     /// The key, split into collection and bytes.
@@ -354,7 +377,8 @@ impl Version {
     /// Empty if the value is not resident.
     pub fn value(&self) -> &[u8] {
         let header = self.header();
-        self.bytes(usize::from(header.key_len), header.held_bytes())
+        // SAFETY: these are the held bytes of the value, behind the key.
+        unsafe { self.bytes(usize::from(header.key_len), header.held_bytes()) }
     }
 
     /// Whether the value is in memory. A version without it carries metadata and key, and stands for one that a store
@@ -391,7 +415,7 @@ impl Version {
     }
 
     /// Whether both are references to one and the same version.
-    pub fn is_same(&self, other: &Version) -> bool {
+    pub fn is_same(&self, other: &VersionContents) -> bool {
         self.0 == other.0
     }
 
@@ -435,10 +459,12 @@ impl Version {
             prefetch(&raw const value[at]);
         }
     }
+}
 
+impl Version {
     /// The address as a number, for tagged slots of the hash table. The count moves into the number.
     pub fn into_raw(self) -> usize {
-        let address = self.0.as_ptr() as usize;
+        let address = self.0.0.as_ptr().expose_provenance();
         std::mem::forget(self);
         address
     }
@@ -448,17 +474,8 @@ impl Version {
     /// # Safety
     /// `address` must come from `into_raw`, and its count must not have been taken back yet.
     pub unsafe fn from_raw(address: usize) -> Version {
-        // SAFETY: by the caller's promise this is the non-null address of a live header.
-        Version(unsafe { NonNull::new_unchecked(address as *mut Header) })
-    }
-
-    /// Looks at the version behind an address without touching the count.
-    ///
-    /// # Safety
-    /// As for `from_raw`, and the count must stay in the number for as long as `'a`.
-    pub unsafe fn borrow_raw(address: &usize) -> &Version {
-        // SAFETY: `Version` is a transparent non-null pointer, so a live address has the same representation.
-        unsafe { &*(address as *const usize).cast::<Version>() }
+        // SAFETY: by the caller's promise this is the non-null address of a live header, exposed by `into_raw`.
+        Version(VersionContents(unsafe { NonNull::new_unchecked(with_exposed_provenance_mut(address)) }))
     }
 }
 
@@ -486,7 +503,7 @@ impl Clone for Version {
     fn clone(&self) -> Version {
         let before = self.header().refs.fetch_add(1, Ordering::Relaxed);
         assert!(before < u32::MAX / 2, "reference count of a version overflows");
-        Version(self.0)
+        Version(VersionContents(self.0.0))
     }
 }
 
@@ -501,11 +518,11 @@ impl Drop for Version {
         }
         let bytes = self.unrounded_bytes();
         // SAFETY: this was the last reference, and the allocation was made with this very size.
-        unsafe { Heap::free(self.0.cast(), bytes) }
+        unsafe { Heap::free(self.0.0.cast(), bytes) }
     }
 }
 
-impl fmt::Debug for Version {
+impl fmt::Debug for VersionContents {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Version")
             .field("key", &self.stored_key().escape_ascii().to_string())
@@ -513,6 +530,12 @@ impl fmt::Debug for Version {
             .field("value_len", &self.value_bytes())
             .field("resident", &self.is_resident())
             .finish()
+    }
+}
+
+impl fmt::Debug for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
     }
 }
 
@@ -627,8 +650,6 @@ mod tests {
         let version =
             NewVersion::new(&Heap::default(), VersionMeta::default(), DocKey::new(b"k"), &[b"v"]).publish();
         let raw = version.clone().into_raw();
-        // SAFETY: the count is in `raw`, which stays untouched while borrowed.
-        assert_eq!(unsafe { Version::borrow_raw(&raw) }.value(), b"v");
         // SAFETY: `raw` came from `into_raw` just above and is taken back once.
         let back = unsafe { Version::from_raw(raw) };
         drop(version);

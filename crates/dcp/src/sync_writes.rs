@@ -63,7 +63,7 @@ impl Visible {
 
 /// The last change of some in seqno order that readers can see; 0 if there is none.
 pub(crate) fn last_visible(items: &[Version]) -> Seqno {
-    let last = items.iter().rev().map(Version::meta).find(|meta| !meta.sync_write.is_hidden());
+    let last = items.iter().rev().map(|version| version.meta()).find(|meta| !meta.sync_write.is_hidden());
     last.map_or(Seqno(0), |meta| meta.by_seqno)
 }
 

@@ -58,7 +58,7 @@ pub enum Believe {
 /// A vBucket's file as it is promised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// Revision and header; [`FileAt::LAST`] if the file could not be read and its last header was not known.
+    /// Revision and header; `FileAt::LAST` if the file could not be read and its last header was not known.
     pub at: FileAt,
     /// CRC32C of the header, if it was read.
     pub checksum: Option<u32>,

@@ -137,7 +137,7 @@ impl VbStateDoc {
         is_inside.then_some(Seqno(self.snap_start))
     }
 
-    /// Whether at most numbers differ: those that [`StateNumbers`] carries.
+    /// Whether at most numbers differ: those that `StateNumbers` carries.
     pub fn same_structure(&self, other: &VbStateDoc) -> bool {
         self.state == other.state
             && self.version == other.version

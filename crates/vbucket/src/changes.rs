@@ -89,7 +89,7 @@ impl Chunk {
     /// Asks the processor to bring the slots closer, or the first of the changes in them.
     pub(crate) fn prefetch(&self, changes: bool) {
         if changes {
-            self.slots.iter().take(FIRST_SLOTS).flatten().for_each(Version::prefetch);
+            self.slots.iter().take(FIRST_SLOTS).flatten().for_each(|change| change.prefetch());
         } else {
             prefetch(self.slots.as_ptr().cast());
         }

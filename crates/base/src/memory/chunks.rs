@@ -3,17 +3,14 @@
 //! Beside each other and coloured, the heads of many slabs share few cache lines and spread over the cache's sets;
 //! each at the beginning of its slab, they would all fall on the same set.
 
-use std::alloc::{Layout, handle_alloc_error};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ptr::{NonNull, null_mut};
+use std::ptr::NonNull;
 
 use parking_lot::Mutex;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use super::classes::SLAB_BYTES;
+use super::mapping::{CHUNK_BYTES, give_back_pages, map_chunk, unmap_chunk};
 
-/// Bytes of a chunk, which begins at a multiple of them.
-const CHUNK_BYTES: usize = 4 << 20;
 /// Slabs of a chunk.
 const SLABS: usize = CHUNK_BYTES / SLAB_BYTES;
 /// Bytes of a slab's head.
@@ -31,7 +28,7 @@ pub(super) static CHUNKS: Chunks = Chunks::new();
 /// The address of the head of the slab that `at` lies in.
 #[inline]
 pub(super) fn head_of(at: *mut u8) -> *mut u8 {
-    let address = at as usize;
+    let address = at.addr();
     let (number, index) = (address / CHUNK_BYTES, address % CHUNK_BYTES / SLAB_BYTES);
     let offset = (number % COLOURS * SLABS + index) * HEAD_BYTES;
     at.wrapping_sub(address % CHUNK_BYTES).wrapping_add(offset)
@@ -41,20 +38,25 @@ pub(super) fn head_of(at: *mut u8) -> *mut u8 {
 pub(super) struct Raw {
     pub(super) head: NonNull<u8>,
     /// Where its slots begin.
-    pub(super) begin: *mut u8,
+    pub(super) begin: NonNull<u8>,
     /// Bytes for slots.
     pub(super) bytes: usize,
 }
 
-#[derive(Default)]
 struct Chunk {
+    /// Its first byte. All pointers into it come from this one.
+    begin: NonNull<u8>,
     /// A bit for each slab that is free.
     free: u32,
     /// A bit for each free slab whose memory the system has not been given back.
     warm: u32,
 }
 
+// SAFETY: the memory belongs to whom its slabs are given; the list only knows where it is.
+unsafe impl Send for Chunk {}
+
 struct State {
+    /// By address.
     chunks: BTreeMap<usize, Chunk>,
     /// Chunks with a free slab. Slabs come from the lowest, so that the highest empty.
     open: BTreeSet<usize>,
@@ -73,8 +75,9 @@ impl Chunks {
         let mut state = self.0.lock();
         let state = &mut *state;
         let at = state.open.first().copied().unwrap_or_else(|| {
-            let at = map_chunk().as_ptr() as usize;
-            state.chunks.insert(at, Chunk { free: u32::MAX, warm: 0 });
+            let begin = map_chunk();
+            let at = begin.addr().get();
+            state.chunks.insert(at, Chunk { begin, free: u32::MAX, warm: 0 });
             state.open.insert(at);
             at
         });
@@ -88,8 +91,9 @@ impl Chunks {
             state.open.remove(&at);
         }
         let reserved = if index == 0 { HEADS_BYTES } else { 0 };
-        let begin = (at + index as usize * SLAB_BYTES + reserved) as *mut u8;
-        let head = NonNull::new(head_of(begin)).expect("a chunk does not begin at 0");
+        // SAFETY: a chunk has room for all of its slabs, and a slab for the heads.
+        let begin = unsafe { chunk.begin.add(index as usize * SLAB_BYTES + reserved) };
+        let head = NonNull::new(head_of(begin.as_ptr())).expect("a chunk does not begin at 0");
         Raw { head, begin, bytes: SLAB_BYTES - reserved }
     }
 
@@ -98,15 +102,14 @@ impl Chunks {
     /// # Safety
     /// It must come from `take`, and nobody may use it or its head any more.
     pub(super) unsafe fn give_back(&self, raw: &Raw) {
-        let address = raw.begin as usize;
+        let address = raw.begin.addr().get();
         let (at, index) = (address - address % CHUNK_BYTES, address % CHUNK_BYTES / SLAB_BYTES);
         let mut state = self.0.lock();
         let stays_warm = state.warm < MOST_WARM;
         if !stays_warm {
             drop(state);
-            // SAFETY: the slots are whole pages of our mapping, and by the caller's promise nobody uses them.
-            // A system that does not take them back leaves them to us.
-            let _ = unsafe { madvise(raw.begin.cast(), raw.bytes, Advice::LinuxDontNeed) };
+            // SAFETY: the slots are whole pages of a chunk, and by the caller's promise nobody uses them.
+            unsafe { give_back_pages(raw.begin, raw.bytes) };
             state = self.0.lock();
         }
         let state = &mut *state;
@@ -118,10 +121,12 @@ impl Chunks {
         let is_empty = chunk.free == u32::MAX;
         state.open.insert(at);
         if is_empty && state.open.len() > 1 {
-            state.warm -= state.chunks.remove(&at).map_or(0, |chunk| chunk.warm.count_ones());
             state.open.remove(&at);
-            // SAFETY: all of its slabs are free, and it is in no list any more.
-            unsafe { unmap(at as *mut u8, CHUNK_BYTES) };
+            if let Some(chunk) = state.chunks.remove(&at) {
+                state.warm -= chunk.warm.count_ones();
+                // SAFETY: all of its slabs are free, and it is in no list any more.
+                unsafe { unmap_chunk(chunk.begin) };
+            }
         }
     }
 }
@@ -132,34 +137,5 @@ impl Chunks {
         let state = self.0.lock();
         let used: u64 = state.chunks.values().map(|chunk| u64::from(chunk.free.count_zeros())).sum();
         ((state.chunks.len() * CHUNK_BYTES) as u64, used * SLAB_BYTES as u64)
-    }
-}
-
-/// A mapping of a chunk's size at a multiple of it.
-fn map_chunk() -> NonNull<u8> {
-    // SAFETY: a new mapping at an address of the system's choice touches nothing that is there.
-    let mapped = unsafe {
-        mmap_anonymous(null_mut(), 2 * CHUNK_BYTES, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
-    };
-    let Some(raw) = mapped.ok().and_then(|at| NonNull::new(at.cast::<u8>())) else {
-        handle_alloc_error(Layout::new::<[u8; CHUNK_BYTES]>())
-    };
-    let raw = raw.as_ptr();
-    let before = raw.align_offset(CHUNK_BYTES);
-    let chunk = raw.wrapping_add(before);
-    // SAFETY: what lies before and behind the chunk is ours and not used.
-    unsafe {
-        unmap(raw, before);
-        unmap(chunk.add(CHUNK_BYTES), CHUNK_BYTES - before);
-    }
-    NonNull::new(chunk).expect("it lies within the mapping")
-}
-
-/// # Safety
-/// The bytes must be whole pages of our mappings that nobody uses.
-unsafe fn unmap(at: *mut u8, bytes: usize) {
-    if bytes > 0 {
-        // SAFETY: by the caller's promise. If the system refuses, addresses are lost, and memory at most.
-        let _ = unsafe { munmap(at.cast(), bytes) };
     }
 }

@@ -197,7 +197,8 @@ impl Heap {
         let inner = &*self.0;
         for shard in &inner.shards {
             let lists = shard.lock().drain();
-            lists.into_iter().for_each(|list| inner.put_back(list));
+            // SAFETY: what lay at hand for the shard's threads are free slots of this heap.
+            lists.into_iter().for_each(|list| unsafe { Inner::put_back(inner, list) });
         }
         for shard in &inner.shards {
             let emptied = shard.lock().retire();
@@ -285,14 +286,16 @@ impl Heap {
         }
         // SAFETY: by the caller's promise `at` is a slot in use, so its slab is in use, too.
         let slab = unsafe { Slab::of(at) };
+        let heap = slab.heap().cast::<Inner>();
         // SAFETY: each slab in use counts as a reference to its heap.
-        let inner = unsafe { &*slab.heap().cast::<Inner>() };
+        let inner = unsafe { &*heap };
         inner.account.release(inner.part, SIZES[slab.class()] as usize);
         let own = &inner.shards[thread_number() & (inner.shards.len() - 1)];
         // SAFETY: the slot is of this heap, and the caller gives it up.
         let too_much = unsafe { own.lock().keep(slab.class(), at) };
         if too_much.count > 0 {
-            inner.put_back(too_much);
+            // SAFETY: the slots in the list count as used, so their slabs refer to the heap.
+            unsafe { Inner::put_back(heap, too_much) };
         }
     }
 
@@ -327,15 +330,19 @@ impl Heap {
 }
 
 impl Inner {
-    /// Puts slots back into their slabs.
+    /// Puts slots back into their slabs. The heap may be gone afterwards, which is why it is not borrowed.
+    ///
+    /// # Safety
+    /// `heap` is the heap of all slots in the list, and nobody uses them any more.
     #[cold]
-    fn put_back(&self, mut list: SlotList) {
+    unsafe fn put_back(heap: *const Inner, mut list: SlotList) {
         let mut emptied: Option<Emptied> = None;
         let mut next = list.pop();
         while let Some(first) = next {
             // SAFETY: a slot that is not back in its slab counts as used, so the slab is in use.
             let owner = unsafe { Slab::of(first) }.owner.load(Ordering::Relaxed);
-            let mut shard = self.shards[owner as usize].lock();
+            // SAFETY: a slab in use refers to its heap.
+            let mut shard = unsafe { &*heap }.shards[owner as usize].lock();
             while let Some(slot) = next {
                 // SAFETY: as above.
                 let slab = unsafe { Slab::of(slot) };

@@ -2,6 +2,7 @@
 
 use std::cell::UnsafeCell;
 use std::hint::spin_loop;
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -17,7 +18,8 @@ pub(super) struct Lock<T> {
 // SAFETY: the value is reached only through a guard, and there is one guard at a time.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
-pub(super) struct Guard<'a, T>(&'a Lock<T>);
+/// What holds the lock. Who borrows it from another thread reads the value there, so it is `Sync` only if the value is.
+pub(super) struct Guard<'a, T>(&'a Lock<T>, PhantomData<&'a mut T>);
 
 impl<T> Lock<T> {
     pub(super) const fn new(value: T) -> Lock<T> {
@@ -29,12 +31,12 @@ impl<T> Lock<T> {
         if self.is_held.swap(true, Ordering::Acquire) {
             self.wait();
         }
-        Guard(self)
+        Guard(self, PhantomData)
     }
 
     pub(super) fn try_lock(&self) -> Option<Guard<'_, T>> {
         // A guard that is made too early would release, when it is dropped, what somebody else holds.
-        if self.is_held.swap(true, Ordering::Acquire) { None } else { Some(Guard(self)) }
+        if self.is_held.swap(true, Ordering::Acquire) { None } else { Some(Guard(self, PhantomData)) }
     }
 
     #[cold]

@@ -7,6 +7,7 @@ mod classes;
 mod heap;
 mod ledger;
 mod lock;
+mod mapping;
 mod part;
 mod process;
 mod shard;

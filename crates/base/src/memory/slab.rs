@@ -34,7 +34,7 @@ pub(super) struct Slab {
     /// Slots that were handed out at least once.
     begun: Cell<u32>,
     free: Cell<*mut FreeSlot>,
-    begin: *mut u8,
+    begin: NonNull<u8>,
     pub(super) before: Cell<*const Slab>,
     pub(super) behind: Cell<*const Slab>,
 }
@@ -119,7 +119,7 @@ impl Slab {
 
     /// What it was taken from the chunks as.
     pub(super) fn raw(&self) -> Raw {
-        let bytes = SLAB_BYTES - self.begin as usize % SLAB_BYTES;
+        let bytes = SLAB_BYTES - self.begin.addr().get() % SLAB_BYTES;
         Raw { head: NonNull::from(self).cast(), begin: self.begin, bytes }
     }
 
@@ -147,7 +147,7 @@ impl Slab {
         self.used.store(self.used() + 1, Relaxed);
         let offset = begun as usize * SIZES[self.class()] as usize;
         // SAFETY: slots below `room` lie within the slab.
-        Some(unsafe { NonNull::new_unchecked(self.begin.add(offset)) })
+        Some(unsafe { self.begin.add(offset) })
     }
 
     /// Takes a slot back. Returns how many are still used.

@@ -43,7 +43,7 @@ impl Charged {
     /// Sorts by stored key, and keeps the newest version of each. All of them are asked for first, as nobody looked at
     /// them for long.
     pub(super) fn sort_newest(&mut self) {
-        self.versions.iter().for_each(Version::prefetch);
+        self.versions.iter().for_each(|version| version.prefetch());
         sort_newest(&mut self.versions);
     }
 }

@@ -6,7 +6,10 @@
 //! tombstone under the same key.
 
 use base::doc_key::{decode_leb128, encode_leb128};
-use base::{CollectionId, Datatype, DocKey, Heap, ItemKind, NewVersion, ScopeId, Version, VersionMeta};
+use base::{
+    CollectionId, Datatype, DocKey, Heap, ItemKind, NewVersion, ScopeId, Version, VersionContents,
+    VersionMeta,
+};
 
 use super::flat::{Field, Table, encode};
 use super::manifest::{Collection, ManifestUid, Scope};
@@ -191,7 +194,7 @@ impl SystemEvent {
 
     /// Reads an event back from a version. Nothing if the version is none, is not resident, is compressed, or if its
     /// value is damaged.
-    pub fn of(version: &Version) -> Option<SystemEvent> {
+    pub fn of(version: &VersionContents) -> Option<SystemEvent> {
         let key = version.key();
         (key.collection == CollectionId::SYSTEM)
             .then(|| SystemEvent::parse(key.key, version.is_deleted(), version.value()))

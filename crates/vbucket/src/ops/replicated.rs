@@ -5,7 +5,7 @@
 
 use base::planted::{self, Bug};
 use base::version::MAX_SEQNO;
-use base::{CollectionId, Moment, NewVersion, Seqno, VbState};
+use base::{CollectionId, Moment, NewVersion, Seqno, VbState, VersionContents};
 
 use crate::failover_table::FailoverTable;
 use crate::ops::change::Stored;
@@ -135,7 +135,7 @@ impl VBucket {
     }
 
     /// Notes that a version takes the place of one that may be on disk alone: nobody looks there first.
-    pub(super) fn note_covered(&mut self, hash: u64, new: &base::Version) {
+    pub(super) fn note_covered(&mut self, hash: u64, new: &VersionContents) {
         // The table last: mostly nothing is on disk alone.
         if self.evicted.may_hold(hash, new.key()) && self.table.find(hash, new.key()).is_none() {
             self.evicted.covered(new.stored_key());
