@@ -58,6 +58,12 @@ enum Command {
     Ci,
     /// Format the tree and apply what clippy can repair by itself.
     Fix,
+    /// Print the list of what is above the rules' limits, as it is now. For changes that move code:
+    /// `cargo xtask exceptions > exceptions; mv exceptions xtask/src/rules/exceptions.txt`
+    Exceptions,
+    /// Run the unit tests of the crates that hold `unsafe`, or read bytes of files, in Miri (a nightly toolchain with
+    /// `miri` and `rust-src`).
+    Miri,
     /// Replay the recorded conversations against the release binary.
     Replay(replay::Options),
     /// Kill the server under load, again and again, and look for lost documents.
@@ -92,6 +98,11 @@ fn run(command: Command) -> Result<bool> {
         Command::Test { quick, .. } => suite::test(quick),
         Command::Ci => suite::ci(),
         Command::Fix => suite::fix(),
+        Command::Exceptions => {
+            print!("{}", rules::exceptions()?);
+            Ok(true)
+        }
+        Command::Miri => suite::miri(),
         Command::Replay(options) => suite::replay(&options),
         Command::Kill(options) => suite::kill(&options),
         Command::Resume(options) => suite::resume(&options),

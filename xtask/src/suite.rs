@@ -18,6 +18,16 @@ const KILL_ROUNDS_WITHOUT_JOURNAL: u32 = 4;
 /// How long faults come to a cluster of real processes in `cargo xtask test`.
 const FAULT_SECONDS: u64 = 30;
 
+/// Which unit tests of which package Miri runs.
+const MIRI: [(&str, &str); 6] = [
+    ("base", "version::"),
+    ("base", "memory::"),
+    ("base", "doc_key::"),
+    ("base", "small_file::"),
+    ("vbucket", ""),
+    ("couchstore", ""),
+];
+
 /// `cargo xtask check`.
 pub fn check() -> Result<bool> {
     close(check_steps()?)
@@ -101,6 +111,23 @@ pub fn fix() -> Result<bool> {
     Ok(succeeds(&mut cargo(&clippy))? && succeeds(&mut cargo(&["fmt", "--all"]))?)
 }
 
+/// `cargo xtask miri`.
+pub fn miri() -> Result<bool> {
+    let mut totals = Totals::default();
+    for (package, filter) in MIRI {
+        headline(&format!("{package} {filter}"));
+        // Not the cargo that runs this command: it belongs to another toolchain.
+        let mut command = Command::new("cargo");
+        command.args(["+nightly", "miri", "test", "--lib", "--package", package, "--", filter]);
+        command.current_dir(tree::root()).env("CARGO_TARGET_DIR", tree::target().join("miri"));
+        command.env_remove("RUSTUP_TOOLCHAIN").env_remove("CARGO").env("PROPTEST_CASES", "4");
+        // Versions go through numbers in the hash table, and property tests read where they are kept.
+        command.env("MIRIFLAGS", "-Zmiri-permissive-provenance -Zmiri-disable-isolation");
+        totals += Totals::one(succeeds(&mut command)?);
+    }
+    close(totals)
+}
+
 /// The closing line, alone on the last one: CI reads it.
 fn close(totals: Totals) -> Result<bool> {
     println!("\n{totals}");
@@ -114,6 +141,9 @@ fn check_steps() -> Result<Totals> {
     headline("lints");
     let clippy = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
     totals += Totals::one(succeeds(&mut cargo(&clippy))?);
+    headline("documentation of the code");
+    let doc = ["doc", "--workspace", "--no-deps", "--locked"];
+    totals += Totals::one(succeeds(cargo(&doc).env("RUSTDOCFLAGS", "-D warnings"))?);
     for (name, violations) in rules::all()? {
         headline(name);
         for violation in &violations {
