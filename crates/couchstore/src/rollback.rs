@@ -1,11 +1,14 @@
 //! Going back: an older header's trees become those of the next header.
 
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::Arc;
+
+use base::env::{Disk, OpenMode};
 
 use crate::chunk::Source;
 use crate::failure::Failure;
-use crate::file::CouchFile;
+use crate::file::{CouchFile, open_source};
 use crate::header::Header;
 use crate::snapshot::Snapshot;
 
@@ -41,6 +44,44 @@ impl CouchFile {
         self.write_header(timestamp_ns)?;
         self.writer.sync()?;
         Ok(self.header.offset)
+    }
+}
+
+impl Snapshot {
+    /// The newest commit of a file, its header being before `below`, of which everything can be read and with which
+    /// `accept` finds no fault. `None` if there is none. The file is not changed.
+    pub fn newest_whole(
+        disk: &dyn Disk,
+        path: &Path,
+        below: u64,
+        mut accept: impl FnMut(&Snapshot) -> Result<(), Failure>,
+    ) -> Result<Option<Snapshot>, Failure> {
+        let source = open_source(disk, path, OpenMode::Read)?;
+        let len = source.file.len().map_err(|error| Failure::Io {
+            operation: "measure",
+            path: source.path.clone(),
+            offset: 0,
+            source: error,
+        })?;
+        let mut found = None;
+        let mut is_whole = |header: &Header, source: &Source| {
+            let snapshot = Snapshot::new(source.clone(), Arc::new(header.clone()), header.end());
+            accept(&snapshot)?;
+            snapshot.read_everything()?;
+            found = Some(snapshot);
+            Ok(())
+        };
+        Header::search(&source, len.min(below), &mut is_whole)?;
+        Ok(found)
+    }
+
+    /// Reads all of the file as of its header: every node and every body.
+    ///
+    /// # Errors
+    ///
+    /// At the first that cannot be read.
+    pub fn read_everything(&self) -> Result<(), Failure> {
+        read_everything(self)
     }
 }
 

@@ -21,6 +21,17 @@ pub(crate) fn path(dir: &Path) -> PathBuf {
     dir.join(NAME)
 }
 
+/// Removes the mark of a bucket's folder, durably: what is done to its files next is followed by new histories, as after a
+/// crash. Fine if there is none.
+pub fn forget_clean_stop(env: &Env, dir: &Path) -> Result<(), Failure> {
+    let path = path(dir);
+    match env.disk.remove_file(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        removed => removed.map_err(|source| Failure::io("remove", &path, source))?,
+    }
+    env.disk.sync_dir(dir).map_err(|source| Failure::io("sync", dir, source))
+}
+
 /// What an earlier version wrote: it knew of no vBuckets that were not read.
 const EARLIER: &[u8] = b"clean\n";
 const FIRST_LINE: &str = "clean 2";

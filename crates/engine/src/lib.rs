@@ -71,6 +71,7 @@ pub use backfill::{Backfill, BackfillReading, BackfillScope, Backfilled, Frames,
 pub use bucket::locks_taken;
 pub use bucket::{Bucket, Mutated};
 pub use checkpoint_recovery::CheckpointMemoryStats;
+pub use clean_mark::forget_clean_stop;
 pub use collections::{CollectionTotals, ManifestRefusal, NextIds};
 pub use compaction_queue::{CompactOutcome, CompactRequest, CompactionRun, CompactionStats};
 pub use completion::{Completer, Completion, completion};

@@ -179,17 +179,28 @@ impl Catalog {
                 (contents, other.is_none(), true)
             }
             Found::None => {
-                let high = u128::from(env.random.next_u64()) << 64;
-                let store = StoreId(high | u128::from(env.random.next_u64()));
-                let files = BTreeMap::new();
-                let believe = Believe::Headers;
-                (Contents { store, sequence: 0, believe, generations: 0, files }, false, false)
+                return Ok(Catalog::anew(env, dir, None));
             }
             Found::Damaged(what) => return Err(Failure::Catalog { dir: dir.to_owned(), what }),
         };
         let found = exists.then_some(contents.believe);
         let inner = Mutex::new(Inner { contents, is_durable, exists });
         Ok(Catalog { env: env.clone(), dir: dir.to_owned(), found, inner })
+    }
+
+    /// A catalog in the place of one that cannot be used; it is written with the first change.
+    pub(crate) fn anew(env: &Env, dir: &Path, store: Option<StoreId>) -> Catalog {
+        let random = || u128::from(env.random.next_u64()) << 64 | u128::from(env.random.next_u64());
+        let store = store.unwrap_or_else(|| StoreId(random()));
+        let (believe, files) = (Believe::Headers, BTreeMap::new());
+        let contents = Contents { store, sequence: 0, believe, generations: 0, files };
+        let inner = Mutex::new(Inner { contents, is_durable: false, exists: false });
+        Catalog { env: env.clone(), dir: dir.to_owned(), found: None, inner }
+    }
+
+    /// Writes both copies again if one of them is damaged or missing.
+    pub(crate) fn mend(&self) -> Result<(), Failure> {
+        self.change(|_| {})
     }
 
     pub(crate) fn store(&self) -> StoreId {

@@ -11,6 +11,7 @@ mod open_files;
 mod record;
 mod revisions;
 mod rollback;
+pub(crate) mod whole;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -490,17 +491,38 @@ impl Vbucket {
     }
 }
 
+/// A bucket whose files are in use at these headers, each with the highest revision that is there; other files are not
+/// looked at and not removed.
+pub(crate) fn couch_at(
+    env: Env,
+    dir: &Path,
+    config: CouchConfig,
+    catalog: Arc<Catalog>,
+    files: &BTreeMap<VbId, (Option<FileAt>, u64)>,
+) -> Result<Couch, Failure> {
+    let slot = |(at, last_revision): (Option<FileAt>, u64)| {
+        let listed = at.map(|at| Listed { at, checksum: None, high_seqno: None, is_tail_void: true });
+        let recorded = listed.as_ref().and_then(Recorded::of);
+        Slot { revision: at.map(|at| at.revision), last_revision, recorded, ..Slot::default() }
+    };
+    let vbucket = |at| Arc::new(Vbucket { slot: Mutex::new(slot(at)), ..Vbucket::default() });
+    let vbuckets = files.iter().map(|(vb, at)| (*vb, vbucket(*at))).collect();
+    let mut couch = Couch::over(env, dir, config, vbuckets)?;
+    couch.catalog = Some(catalog);
+    Ok(couch)
+}
+
 fn make_folder(env: &Env, dir: &Path) -> Result<(), Failure> {
     let made = env.disk.create_dir_all_synced(dir);
     made.map_err(|source| Failure::Disk { operation: "make folder", path: dir.to_owned(), source })
 }
 
-fn file_name(vb: VbId, revision: u64) -> String {
+pub(crate) fn file_name(vb: VbId, revision: u64) -> String {
     format!("{vb}.couch.{revision}")
 }
 
 /// vBucket and revision of a file's name.
-fn parse_name(name: &str) -> Option<(VbId, u64)> {
+pub(crate) fn parse_name(name: &str) -> Option<(VbId, u64)> {
     let (vb, revision) = name.split_once(".couch.")?;
     Some((VbId(vb.parse().ok()?), revision.parse().ok()?))
 }

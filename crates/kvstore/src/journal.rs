@@ -8,6 +8,7 @@ pub mod fuzz;
 mod layout;
 mod read;
 mod recover;
+mod salvage;
 mod shelf;
 #[cfg(test)]
 mod tests;
@@ -22,6 +23,7 @@ use base::{RateLimit, VbId, Version};
 use parking_lot::Mutex;
 
 pub use check::{JournalReport, SegmentReport, check_journal};
+pub(crate) use salvage::{Gap, Salvaged, salvage};
 
 use crate::compaction::FileAt;
 use crate::failure::Failure;

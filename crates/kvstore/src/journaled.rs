@@ -10,7 +10,7 @@ mod charged;
 mod filing;
 mod history;
 mod overlay;
-mod recovery;
+pub(crate) mod recovery;
 mod runs;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -13,6 +13,7 @@ mod journaled;
 mod manifest;
 mod memory;
 mod nothing;
+pub mod repair;
 mod sort;
 mod state;
 mod store;

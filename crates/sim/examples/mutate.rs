@@ -50,13 +50,22 @@ fn options() -> Result<Options, String> {
     Ok(options)
 }
 
-/// Tries seeds from the first on until there were enough starts.
-fn try_all(options: &Options) -> (Tally, u64) {
+/// Repairs that were needed, and what was wrong with some.
+type Repairs = (u64, Vec<String>);
+
+/// Tries seeds from the first on until there were enough starts, and repairs the same worlds.
+fn try_all(options: &Options) -> (Tally, Repairs, u64) {
     let (next, sum, shown) = (AtomicU64::new(0), Mutex::new(Tally::default()), Mutex::new(Instant::now()));
+    let repairs: Mutex<Repairs> = Mutex::default();
     let trial = Trial { only: options.only };
     let work = || {
         while sum.lock().is_ok_and(|sum| sum.starts() < options.starts) {
-            let tally = trial.run(options.seed + next.fetch_add(1, Ordering::Relaxed));
+            let seed = options.seed + next.fetch_add(1, Ordering::Relaxed);
+            let (tally, (repaired, wrong)) = (trial.run(seed), trial.repair(seed));
+            if let Ok(mut repairs) = repairs.lock() {
+                repairs.0 += repaired;
+                repairs.1.extend(wrong);
+            }
             let (Ok(mut sum), Ok(mut shown)) = (sum.lock(), shown.lock()) else { return };
             sum.add(tally);
             if shown.elapsed() >= PROGRESS {
@@ -67,10 +76,11 @@ fn try_all(options: &Options) -> (Tally, u64) {
     };
     let threads = available_parallelism().map_or(1, |threads| threads.get());
     std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
-    (sum.into_inner().unwrap_or_default(), next.into_inner())
+    let repairs = repairs.into_inner().unwrap_or_default();
+    (sum.into_inner().unwrap_or_default(), repairs, next.into_inner())
 }
 
-fn print_json(tally: &Tally, options: &Options, seeds: u64, seconds: f64) {
+fn print_json(tally: &Tally, repairs: &Repairs, options: &Options, seeds: u64, seconds: f64) {
     for ((file, damage), counts) in &tally.rows {
         let by_outcome = Outcome::ALL.map(|outcome| (outcome.name().to_owned(), counts.of(outcome).into()));
         let mut row = json!({ "file": file, "damage": damage, "starts": counts.starts() });
@@ -82,6 +92,8 @@ fn print_json(tally: &Tally, options: &Options, seeds: u64, seconds: f64) {
         "seeds": seeds,
         "starts": tally.starts(),
         "violations": tally.violations(),
+        "repairs": repairs.0,
+        "wrong_repairs": repairs.1.len(),
         "seconds": (seconds * 10.0).round() / 10.0,
     });
     println!("{sums}");
@@ -97,10 +109,10 @@ fn main() -> ExitCode {
         }
     };
     let begun = Instant::now();
-    let (tally, seeds) = try_all(&options);
+    let (tally, repairs, seeds) = try_all(&options);
     let seconds = begun.elapsed().as_secs_f64();
     if options.json {
-        print_json(&tally, &options, seeds, seconds);
+        print_json(&tally, &repairs, &options, seeds, seconds);
     } else {
         print!("{tally}");
         let last = options.seed + seeds.saturating_sub(1);
@@ -111,5 +123,9 @@ fn main() -> ExitCode {
             tally.violations()
         );
     }
-    if tally.violations() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if !options.json {
+        println!("{} repairs, {} of them wrong", repairs.0, repairs.1.len());
+    }
+    repairs.1.iter().for_each(|wrong| eprintln!("WRONG REPAIR {wrong}"));
+    if tally.violations() == 0 && repairs.1.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -37,6 +37,12 @@ impl Identity {
         serde_json::to_vec(&document).ok()
     }
 
+    /// The store that a local document names.
+    pub(super) fn store_in(found: &[u8]) -> Option<StoreId> {
+        let found: Document = serde_json::from_slice(found).ok()?;
+        u128::from_str_radix(&found.store, 16).ok().map(StoreId)
+    }
+
     /// Compares with what a file carries, `None` being a file of an earlier version, or of the original.
     pub(super) fn check(self, path: &Path, found: Option<&[u8]>) -> Result<(), Failure> {
         let (Some(store), Some(found)) = (self.store, found) else { return Ok(()) };

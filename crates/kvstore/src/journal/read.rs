@@ -111,7 +111,7 @@ fn segment(disk: &dyn Disk, dir: &Path, generation: u64) -> Result<Segment, Fail
 }
 
 /// What of a file was read last.
-struct Window<'a> {
+pub(super) struct Window<'a> {
     file: Arc<dyn File>,
     segment: &'a Segment,
     start: u64,
@@ -119,13 +119,13 @@ struct Window<'a> {
 }
 
 impl<'a> Window<'a> {
-    fn open(disk: &dyn Disk, segment: &'a Segment) -> Result<Window<'a>, Failure> {
+    pub(super) fn open(disk: &dyn Disk, segment: &'a Segment) -> Result<Window<'a>, Failure> {
         let file = on_disk("open", &segment.path, disk.open(&segment.path, OpenMode::Read))?;
         Ok(Window { file, segment, start: 0, bytes: Vec::new() })
     }
 
     /// Bytes at `offset`; fewer than asked for if the file ends.
-    fn get(&mut self, offset: u64, len: usize) -> Result<&[u8], Failure> {
+    pub(super) fn get(&mut self, offset: u64, len: usize) -> Result<&[u8], Failure> {
         let rest = self.segment.len.saturating_sub(offset);
         let len = len.min(usize::try_from(rest).unwrap_or(usize::MAX));
         let from = offset.checked_sub(self.start).and_then(|from| usize::try_from(from).ok());
@@ -189,7 +189,8 @@ pub(super) fn frames(
     Ok(End { offset, next, bad: None })
 }
 
-fn frame(
+/// The frame with this number at this place, or why it is none.
+pub(super) fn frame(
     heap: &Heap,
     window: &mut Window<'_>,
     segment: &SegmentHead,

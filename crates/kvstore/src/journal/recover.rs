@@ -25,14 +25,14 @@ type Replay<'a> = &'a mut dyn FnMut(Frame, Replayed) -> Result<(), Failure>;
 
 /// Puts saves together that span frames.
 #[derive(Default)]
-struct Assembly {
+pub(super) struct Assembly {
     open: Option<(VbId, ReplayedState, Vec<base::Version>)>,
 }
 
 impl Assembly {
     /// Adds a record; answers what is complete with it. The parts of a save stand one behind the other, with nothing
     /// but a table between them; a save that does not go on was never told to be durable.
-    fn add(
+    pub(super) fn add(
         &mut self,
         part: Part,
         tell: &mut dyn FnMut(Replayed) -> Result<(), Failure>,

@@ -10,6 +10,7 @@ use base::env::Env;
 use base::{Account, Seqno, VbId, Version};
 use parking_lot::{Mutex, RwLock};
 
+use super::runs::merged;
 use super::{FiledTable, Journaled, JournaledConfig, Oldest, Unfiled, Vb};
 use crate::catalog::{Believe, Catalog};
 use crate::collections::SYSTEM;
@@ -29,10 +30,29 @@ struct Found {
     saves: Vec<Save>,
 }
 
-struct Save {
-    frame: Frame,
-    state: ReplayedState,
-    items: Vec<Version>,
+pub(crate) struct Save {
+    pub(crate) frame: Frame,
+    pub(crate) state: ReplayedState,
+    pub(crate) items: Vec<Version>,
+}
+
+/// What is to be filed of a vBucket, one batch after the other, so that its file holds what these saves hold.
+pub(crate) fn batches(
+    env: &Env,
+    saves: Vec<Save>,
+    of_file: impl Fn() -> VbStateDoc,
+) -> Vec<(Vec<Version>, VbStateDoc)> {
+    let (account, mut unfiled, mut batches) = (env.heap.account(), Unfiled::default(), Vec::new());
+    take_in(&mut unfiled, account, Found { filed: None, saves }, Duration::ZERO, of_file);
+    let Some(state) = unfiled.state.clone() else { return batches };
+    loop {
+        let (runs, barrier) = unfiled.runs.freeze(account);
+        batches.push((merged(&runs), VbStateDoc::clone(&state)));
+        drop(unfiled.runs.thaw(true));
+        if barrier.is_none() {
+            return batches;
+        }
+    }
 }
 
 impl Found {

@@ -26,6 +26,21 @@ fn what_is_served_with_a_damaged_file_is_right_or_refused() {
     assert!(tally.starts() > WORLDS * 20, "{tally}");
 }
 
+/// Worlds in which damage is repaired.
+const REPAIRED_WORLDS: u64 = 100;
+
+#[test]
+fn what_a_repair_says_is_what_is_served_then() {
+    let (mut repaired, mut wrong) = (0, Vec::new());
+    for seed in 0..REPAIRED_WORLDS {
+        let (count, more) = Trial::default().repair(seed);
+        repaired += count;
+        wrong.extend(more);
+    }
+    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong[..wrong.len().min(12)].join("\n"));
+    assert!(repaired > REPAIRED_WORLDS * 5, "{repaired} were repaired");
+}
+
 /// Mistakes in the product that a damaged file shows (`base::planted`).
 #[test]
 #[cfg(feature = "planted")]

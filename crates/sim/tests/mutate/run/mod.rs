@@ -3,6 +3,7 @@
 
 mod damage;
 mod log;
+mod repair;
 mod start;
 mod tally;
 mod world;
@@ -26,6 +27,24 @@ pub struct Trial {
 }
 
 impl Trial {
+    /// A world, and repairs of one damaged file each, some of which lose power: what was said is what is served then.
+    /// Answers how many were repaired, and what was wrong.
+    pub fn repair(&self, seed: u64) -> (u64, Vec<String>) {
+        let mut rng = SplitMix64::new(seed);
+        let world = World::build(&mut rng);
+        let (mut repaired, mut wrong) = (0, Vec::new());
+        for _ in 0..STARTS_A_WORLD {
+            let Some(damage) = Damage::choose(&world, &mut rng, self.only) else { continue };
+            let disk = world.disk();
+            damage.apply(&disk);
+            match repair::repair(&world, &disk, &damage, &mut rng) {
+                Ok(was_needed) => repaired += u64::from(was_needed),
+                Err(what) => wrong.push(format!("seed {seed}: {damage}: {what}")),
+            }
+        }
+        (repaired, wrong)
+    }
+
     /// A world, and starts with one damaged file each.
     pub fn run(&self, seed: u64) -> Tally {
         let mut rng = SplitMix64::new(seed);

@@ -37,7 +37,7 @@ impl Started {
 }
 
 /// What a document reads as.
-enum Read {
+pub enum Read {
     Value(Vec<u8>),
     Nothing,
     Refused,
@@ -124,14 +124,14 @@ impl Look<'_> {
         let is_new = uuid != promised.uuid;
         let (mut wrong, mut refused) = (Vec::new(), 0);
         for ((collection, name), values) in &promised.documents {
-            let expected = values.last().and_then(Option::as_ref);
+            let expected = values.last().and_then(|(_, value)| value.as_ref());
             match (read(bucket, vb, *collection, name), expected) {
                 (Read::Value(found), Some(expected)) if found == *expected => {}
                 (Read::Nothing, None) => {}
                 (Read::Refused, _) => refused += 1,
                 (Read::Nothing, Some(_)) => wrong.push(format!("{name} is absent")),
                 (Read::Value(found), _) => {
-                    let at = values.iter().position(|value| value.as_ref() == Some(&found));
+                    let at = values.iter().position(|(_, value)| value.as_ref() == Some(&found));
                     wrong.push(match at {
                         Some(at) => format!("{name} is as it was at {at} of {}", values.len()),
                         None => format!("{name} is what it never was"),
@@ -175,7 +175,7 @@ impl Look<'_> {
     }
 }
 
-fn read(bucket: &Bucket, vb: VbId, collection: CollectionId, name: &str) -> Read {
+pub fn read(bucket: &Bucket, vb: VbId, collection: CollectionId, name: &str) -> Read {
     let key = DocKey { collection, key: name.as_bytes() };
     for _ in 0..MOST_LOOKS {
         match bucket.get(vb, key, bucket.now()) {

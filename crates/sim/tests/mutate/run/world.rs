@@ -34,20 +34,26 @@ pub enum End {
     Killed,
 }
 
+/// Values of a document, each with its seqno.
+pub type Values = Vec<(Seqno, Option<Vec<u8>>)>;
+
 /// What is known of a vBucket.
 #[derive(Clone, Debug, Default)]
 pub struct Promised {
     pub uuid: VbUuid,
     pub high_seqno: Seqno,
-    /// All values that each document had, oldest first; `None` where it was deleted.
-    pub documents: BTreeMap<(CollectionId, String), Vec<Option<Vec<u8>>>>,
+    /// All values that each document had, oldest first, each with its seqno; `None` where it was deleted.
+    pub documents: BTreeMap<(CollectionId, String), Values>,
     /// What was given to a change.
     pub given: BTreeSet<(u64, u64)>,
 }
 
 impl Promised {
     pub fn live(&self) -> usize {
-        self.documents.values().filter(|values| values.last().is_some_and(Option::is_some)).count()
+        self.documents
+            .values()
+            .filter(|values| values.last().is_some_and(|(_, value)| value.is_some()))
+            .count()
     }
 }
 
@@ -197,7 +203,7 @@ impl World {
         let Ok(changed) = changed else { return };
         promised.given.insert((changed.uuid.0, changed.seqno.0));
         let values = promised.documents.entry((collection, name)).or_default();
-        values.push((!deletes).then_some(value));
+        values.push((changed.seqno, (!deletes).then_some(value)));
     }
 }
 

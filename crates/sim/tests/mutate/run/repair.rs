@@ -1,0 +1,149 @@
+//! A bucket whose folder is damaged is repaired: each vBucket goes on from where the survey says, and loses no more.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use base::env::sim::{Fault, SimDisk, SimHandles, SplitMix64};
+use base::{DocKey, VbId, VbState};
+use engine::Bucket;
+use kvstore::repair::{Damaged, Survey, apply, survey};
+
+use super::damage::Damage;
+use super::start::{Read, read};
+use super::world::{DIR, Promised, World, open, set};
+
+const ASIDE: &str = "/data/quarantine/repair";
+/// Changes of the disk before the power fails, at most.
+const MOST_CHANGES: u64 = 60;
+
+/// Repairs, compares, and answers whether anything had to be repaired.
+pub fn repair(world: &World, disk: &SimDisk, damage: &Damage, rng: &mut SplitMix64) -> Result<bool, String> {
+    let work = || repair_once(world, disk, damage, rng);
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let what = panic.downcast_ref::<String>().map(String::as_str);
+        Err(format!("it panics: {}", what.or(panic.downcast_ref::<&str>().copied()).unwrap_or("no text")))
+    })
+}
+
+fn repair_once(world: &World, disk: &SimDisk, damage: &Damage, rng: &mut SplitMix64) -> Result<bool, String> {
+    let mut disk = disk.clone();
+    let first = surveyed(&disk)?;
+    let said: BTreeMap<VbId, Damaged> = first.vbuckets.clone();
+    let is_clean = first.is_clean();
+    world.promised.iter().try_for_each(|(vb, promised)| {
+        said.get(vb).map_or(Ok(()), |said| says_all(*vb, said, promised, damage))
+    })?;
+    if !is_clean {
+        if rng.chance(1, 2) {
+            disk = interrupted(&disk, first, rng)?;
+        } else {
+            applied(&disk, first)?;
+        }
+        let again = surveyed(&disk)?;
+        if !again.is_clean() {
+            return Err(format!("a second run finds {:?} and {:?}", again.faults, again.vbuckets));
+        }
+        let faults = kvstore::check_catalog(&disk, DIR.as_ref());
+        let faults = faults.map_err(|failure| failure.to_string())?.faults;
+        if !faults.is_empty() {
+            return Err(format!("a check finds {faults:?}"));
+        }
+    }
+    let (bucket, _) = open(9, &disk, world.has_journal).map_err(|failure| format!("no start: {failure}"))?;
+    world.promised.iter().try_for_each(|(vb, promised)| {
+        compare(&bucket, *vb, promised, said.get(vb), damage).map_err(|what| format!("{vb}: {what}"))
+    })?;
+    Ok(!is_clean)
+}
+
+fn handles(disk: &SimDisk) -> SimHandles {
+    SimHandles::new(5).with_disk(disk.clone())
+}
+
+fn surveyed(disk: &SimDisk) -> Result<Survey, String> {
+    survey(&handles(disk).env(), DIR.as_ref()).map_err(|failure| format!("no survey: {failure}"))
+}
+
+fn applied(disk: &SimDisk, survey: Survey) -> Result<(), String> {
+    let env = handles(disk).env();
+    if !survey.was_closed {
+        engine::forget_clean_stop(&env, DIR.as_ref()).map_err(|failure| failure.to_string())?;
+    }
+    apply(&env, DIR.as_ref(), ASIDE.as_ref(), survey).map_err(|failure| format!("no repair: {failure}"))
+}
+
+/// The power fails in the midst, and a repair is begun again.
+fn interrupted(disk: &SimDisk, first: Survey, rng: &mut SplitMix64) -> Result<SimDisk, String> {
+    disk.plan(Fault::power_off_at(disk.changes() + rng.between(1, MOST_CHANGES)));
+    let done = applied(disk, first);
+    if !disk.is_off() {
+        disk.heal();
+        done?;
+        return Ok(disk.clone());
+    }
+    let disk = disk.crash(rng.next_u64());
+    let again = surveyed(&disk)?;
+    applied(&disk, again)?;
+    Ok(disk)
+}
+
+/// What was promised is told in full, or that it is not known.
+fn says_all(vb: VbId, said: &Damaged, promised: &Promised, damage: &Damage) -> Result<(), String> {
+    let is_all = said.may_be_more || said.promised == Some(promised.high_seqno) || damage.is_unvouched;
+    let is_true = said.promised.is_none_or(|told| told <= promised.high_seqno);
+    if is_all && is_true && said.kept <= promised.high_seqno {
+        return Ok(());
+    }
+    Err(format!("{vb}: {:?} was promised, and said is {said:?}", promised.high_seqno))
+}
+
+fn compare(
+    bucket: &Bucket,
+    vb: VbId,
+    promised: &Promised,
+    said: Option<&Damaged>,
+    damage: &Damage,
+) -> Result<(), String> {
+    let of_vb = |vb: &vbucket::VBucket| (vb.state(), vb.uuid(), vb.high_seqno(), vb.documents());
+    let (state, uuid, high, documents) = bucket.with_vbucket(vb, of_vb).ok_or("it is gone")?;
+    if state != VbState::Active {
+        return Err(format!("it is {state:?}, and said was {said:?}"));
+    }
+    let is_new = uuid != promised.uuid;
+    let kept = said.map_or(promised.high_seqno, |said| said.kept);
+    let is_end = damage.is_unvouched && is_new;
+    // Changes of collections that the bucket has decided and the vBucket has lost come again.
+    if high < kept && !is_end {
+        return Err(format!("it goes on from {high} and not from {kept}"));
+    }
+    if said.is_some_and(|said| !said.loses_nothing()) && !is_new {
+        return Err("it lost something, and its history goes on".to_owned());
+    }
+    if is_end && high < kept {
+        return Ok(());
+    }
+    let mut live = 0;
+    for ((collection, name), values) in &promised.documents {
+        let kept_value = values.iter().rev().find(|(seqno, _)| *seqno <= kept);
+        let expected = kept_value.and_then(|(_, value)| value.as_ref());
+        live += u64::from(expected.is_some());
+        match (read(bucket, vb, *collection, name), expected) {
+            (Read::Value(found), Some(expected)) if found == *expected => {}
+            (Read::Nothing, None) => {}
+            (Read::Refused, _) => return Err(format!("{name} is refused")),
+            (Read::Nothing, Some(_)) => return Err(format!("{name} is absent, up to {kept}: {said:?}")),
+            (Read::Value(_), _) => return Err(format!("{name} is not as it was at {kept}")),
+        }
+    }
+    let counted = said.and_then(|said| said.documents);
+    if documents != live || counted.is_some_and(|counted| counted != live) {
+        return Err(format!("{documents} documents, {counted:?} were said, {live} were there at {kept}"));
+    }
+    match bucket.store(vb, &set(DocKey::new(b"next"), b"1"), bucket.now()) {
+        Ok(next) if promised.given.contains(&(next.uuid.0, next.seqno.0)) => {
+            Err(format!("seqno {} of {} is given to another change", next.seqno, next.uuid))
+        }
+        Ok(_) => Ok(()),
+        Err(refusal) => Err(format!("it takes no changes: {refusal:?}")),
+    }
+}
