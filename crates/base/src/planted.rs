@@ -211,6 +211,8 @@ bugs! {
     PromisedToAnybody,
     /// A life that has lost its lease, and to which no node promises anything, goes on with another lease.
     LapsedLifeGoesOn,
+    /// A forced failover gives up the last copy of a vBucket while the node that has it may still serve by promises.
+    GivenUpTooEarly,
     // The store is restored from an older state.
     /// A node follows a state that is older than one that it has seen.
     OlderStateFollowed,

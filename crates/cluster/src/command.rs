@@ -236,10 +236,8 @@ fn join(state: &State, uuid: &str, address: &Address, incarnation: u64) -> State
     let id = NodeId(state.next_node);
     state.next_node += 1;
     let status = if state.nodes.is_empty() { Status::Active } else { Status::New };
-    state.nodes.insert(
-        id,
-        Node { uuid: uuid.to_owned(), address: address.clone(), status, incarnation, limits: None },
-    );
+    let (uuid, address) = (uuid.to_owned(), address.clone());
+    state.nodes.insert(id, Node { uuid, address, status, incarnation, limits: None, stopped: false });
     state
 }
 
@@ -262,6 +260,7 @@ fn recover(state: &State, id: NodeId, delta: bool) -> Result<State, Refused> {
     let mut state = state.next();
     if let Some(node) = state.nodes.get_mut(&id) {
         node.status = if delta { Status::DeltaRecovery } else { Status::FullRecovery };
+        node.stopped = false;
     }
     Ok(state)
 }

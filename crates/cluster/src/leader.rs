@@ -19,6 +19,8 @@ use crate::state::{Bucket, FORMAT, Node, NodeId, State, Status};
 use crate::store::Snapshot;
 use crate::view::View;
 
+pub use choice::awaited;
+
 /// What a leader goes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaderConfig {

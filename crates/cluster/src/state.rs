@@ -133,6 +133,10 @@ pub struct Node {
     /// What it can hold, as the life that may serve said; `None` if that did not say it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
+    /// An administrator has said that the node, which was failed over, has stopped: no choice waits until it can be known
+    /// that no other node promises it anything. Versions before this field do not wait.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stopped: bool,
 }
 
 /// Why vBuckets are being moved.

@@ -1,6 +1,6 @@
 //! Who becomes active where nobody is: the best copy, once all who may have served have surely stopped.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use base::planted::{self, Bug};
@@ -23,6 +23,17 @@ enum Choice {
         /// Who belongs to them and has to follow first.
         missing: Vec<NodeId>,
     },
+}
+
+/// What nodes say that may have something of a vBucket.
+#[derive(Default)]
+struct Answers {
+    /// Who has a copy, and how far it is.
+    known: Vec<(NodeId, VbReport)>,
+    /// Who has none.
+    empty: Vec<NodeId>,
+    /// Whether one that is alive has not said anything yet.
+    silent: bool,
 }
 
 /// One choice to be made.
@@ -88,6 +99,28 @@ fn settle(bucket: &mut Bucket, vb: u16, chain: Chain, missing: Vec<NodeId>, sinc
     bucket.note_missing(vb, missing);
 }
 
+/// Nodes that were failed over by force and may still serve, by bucket, with the number of vBuckets that no other node has
+/// and that therefore wait for them.
+pub fn awaited(view: &View) -> BTreeMap<(&str, NodeId), usize> {
+    let mut awaited = BTreeMap::new();
+    for (name, bucket) in &view.state.buckets {
+        for (vb, step) in &bucket.steps {
+            let Step::Choose { since, taker, needs, forced: true } = *step else { continue };
+            let (vb, chain) = (*vb, bucket.chain(*vb));
+            let question =
+                Question { view, name, vb, bucket, chain, since, taker, needs, forced: true, is_late: true };
+            let answers = |id: &NodeId| view.state.is_active(*id) && view.alive(*id).is_some();
+            if present(chain).chain(taker).any(|id| answers(&id)) {
+                continue;
+            }
+            for id in question.suspects().filter(|id| !question.is_over(*id)) {
+                *awaited.entry((name.as_str(), id)).or_default() += 1;
+            }
+        }
+    }
+    awaited
+}
+
 impl Question<'_> {
     fn answer(&self) -> Choice {
         if self.suspects().any(|id| !self.view.has_stopped(id, self.name, self.since))
@@ -95,27 +128,7 @@ impl Question<'_> {
         {
             return Choice::Open;
         }
-        let mut askable: Vec<NodeId> = present(self.chain).chain(self.taker).collect();
-        askable.sort_unstable();
-        askable.dedup();
-        askable.retain(|id| self.view.state.is_active(*id) && self.view.alive(*id).is_some());
-        let (mut known, mut empty) = (Vec::new(), Vec::new());
-        let mut silent = false;
-        for id in askable {
-            // What it has proves nothing, and what it had is not known.
-            if self.is_unusable(id) {
-                continue;
-            }
-            match self.view.bucket_since(id, self.name, self.since) {
-                // What it says of the vBucket may come a moment later than that it has stopped.
-                Some(report) => match report.of(self.name, self.vb) {
-                    Some(copy) if copy.state.is_some() => known.push((id, *copy)),
-                    Some(_) => empty.push(id),
-                    None => silent = true,
-                },
-                None => silent = true,
-            }
-        }
+        let Answers { known, empty, silent } = self.ask();
         if silent && !self.is_late {
             return Choice::Open;
         }
@@ -139,8 +152,11 @@ impl Question<'_> {
                 .filter(|_| !planted::is(Bug::WitnessNotAsked))
                 .map_or(Choice::Open, Choice::TakeBack);
         }
-        if known.is_empty() && self.is_gone(&empty) {
-            return self.begin_empty(&empty);
+        if known.is_empty()
+            && self.is_gone(&empty)
+            && let Some(begun) = self.begin_empty(&empty)
+        {
+            return begun;
         }
         let is_known = |id: NodeId| known.iter().any(|(known, _)| *known == id);
         if self.needs.is_some_and(|needs| !is_known(needs)) && !self.forced {
@@ -153,11 +169,36 @@ impl Question<'_> {
         let best = if planted::is(Bug::FirstIsChosen) { known.first() } else { best };
         match best {
             Some((best, _)) => self.chain_of(*best, &known),
-            None if self.forced && !silent => {
+            None if self.forced && !silent && self.is_given_up() => {
                 Choice::Made { chain: vec![None; self.chain.len()], missing: Vec::new() }
             }
             None => Choice::Open,
         }
+    }
+
+    /// What the nodes say that may have something of the vBucket.
+    fn ask(&self) -> Answers {
+        let mut askable: Vec<NodeId> = present(self.chain).chain(self.taker).collect();
+        askable.sort_unstable();
+        askable.dedup();
+        askable.retain(|id| self.view.state.is_active(*id) && self.view.alive(*id).is_some());
+        let Answers { mut known, mut empty, mut silent } = Answers::default();
+        for id in askable {
+            // What it has proves nothing, and what it had is not known.
+            if self.is_unusable(id) {
+                continue;
+            }
+            match self.view.bucket_since(id, self.name, self.since) {
+                // What it says of the vBucket may come a moment later than that it has stopped.
+                Some(report) => match report.of(self.name, self.vb) {
+                    Some(copy) if copy.state.is_some() => known.push((id, *copy)),
+                    Some(_) => empty.push(id),
+                    None => silent = true,
+                },
+                None => silent = true,
+            }
+        }
+        Answers { known, empty, silent }
     }
 
     fn is_unusable(&self, id: NodeId) -> bool {
@@ -178,6 +219,31 @@ impl Question<'_> {
         })
     }
 
+    /// Whether no node serves the vBucket any more that may be the only one with a copy: after this it may begin empty on
+    /// any node, and the nodes that answer are not all that could have promised to wait for it.
+    fn is_given_up(&self) -> bool {
+        planted::is(Bug::GivenUpTooEarly) || self.suspects().all(|id| self.is_over(id))
+    }
+
+    fn is_over(&self, suspect: NodeId) -> bool {
+        let is_said = self.view.state.nodes.get(&suspect).is_some_and(|node| node.stopped);
+        is_said || self.view.has_ended(suspect, self.name, self.since) || self.has_no_majority(suspect)
+    }
+
+    /// Whether too few nodes can have promised a node anything that still holds: each of the others has seen this choice and
+    /// is free of promises to it. Nodes that were failed over count, too, since the node may not know that they were.
+    fn has_no_majority(&self, suspect: NodeId) -> bool {
+        let counts = |status| matches!(status, Status::Active | Status::FailedOver);
+        let nodes = self.view.state.nodes.iter();
+        let others = nodes.filter(|(id, node)| **id != suspect && counts(node.status));
+        let others: Vec<NodeId> = others.map(|(id, _)| *id).collect();
+        let is_free = |id: &&NodeId| {
+            let report = self.view.bucket_since(**id, self.name, self.since);
+            report.is_some_and(|report| !report.is_bound(self.name, suspect))
+        };
+        others.iter().filter(is_free).count() > others.len() / 2
+    }
+
     /// Whether nobody has anything of the vBucket any more, as all of an ephemeral bucket's nodes were started anew: all
     /// who belong to it have said so, and so has everybody else who may have kept a copy.
     fn is_gone(&self, empty: &[NodeId]) -> bool {
@@ -196,15 +262,15 @@ impl Question<'_> {
             && !self.view.state.nodes.iter().any(keeps)
     }
 
-    /// The chain begins with nothing, and with a new history.
-    fn begin_empty(&self, empty: &[NodeId]) -> Choice {
+    /// The chain begins with nothing, and with a new history; `None` if none of its nodes is left.
+    fn begin_empty(&self, empty: &[NodeId]) -> Option<Choice> {
         let members = present(self.chain).filter(|id| empty.contains(id));
         let mut chain: Chain = members.map(Some).collect();
         if chain.is_empty() {
-            return Choice::Open;
+            return None;
         }
         chain.resize(self.chain.len(), None);
-        Choice::Made { chain, missing: Vec::new() }
+        Some(Choice::Made { chain, missing: Vec::new() })
     }
 
     /// One of the chain who was failed over, is alive and still has a copy: others have forgotten since then what it may

@@ -79,9 +79,11 @@ impl World {
     /// An administrator accepted that durable writes of vBuckets are lost.
     pub fn note_given_up(&mut self, after: &State) {
         let Some(bucket) = after.buckets.get(BUCKET) else { return };
-        for (vb, step) in &bucket.steps {
-            if matches!(step, Step::Choose { forced: true, .. }) {
-                self.committed.remove(vb);
+        for vb in bucket.vbuckets() {
+            let is_forced = matches!(bucket.steps.get(&vb), Some(Step::Choose { forced: true, .. }));
+            // Its node may have served until that was certain.
+            if is_forced || bucket.active(vb).is_none() {
+                self.committed.remove(&vb);
             }
         }
     }
@@ -139,7 +141,7 @@ fn waits(view: &View) -> bool {
 }
 
 /// Whether no node has a vBucket any more.
-fn is_unserved(state: &State) -> bool {
+pub fn is_unserved(state: &State) -> bool {
     let mut buckets = state.buckets.values();
     state.rebalance.is_none() && buckets.any(|bucket| bucket.vbuckets().any(|vb| bucket.active(vb).is_none()))
 }

@@ -7,6 +7,7 @@ mod bugs;
 mod damage;
 mod data;
 mod faults;
+mod forced;
 #[path = "../../../simulation/src/lease.rs"]
 mod lease;
 mod node;
@@ -66,6 +67,7 @@ fn nothing_is_violated() {
         ("damaged copies set aside", sum.set_aside),
         ("stores that are away", sum.away),
         ("pairs that are cut off", 50 * sum.pairs),
+        ("vBuckets whose last copy was given up", 2 * sum.given_up),
     ] {
         assert!(count >= seeds / 10, "only {count} {what}");
     }

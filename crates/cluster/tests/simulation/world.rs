@@ -18,6 +18,7 @@ use crate::away::Away;
 use crate::bugs::Bug;
 use crate::damage::Damage;
 use crate::data::{Copy, Write};
+use crate::forced::Forced;
 use crate::node::{BUCKET, BUCKET_UUID, SimNode};
 use crate::restore::{Phase, Restore};
 use crate::store::{self, Request, TTL, serve};
@@ -51,6 +52,7 @@ pub struct Tally {
     pub set_aside: u64,
     pub away: u64,
     pub pairs: u64,
+    pub given_up: u64,
 }
 
 impl Tally {
@@ -72,6 +74,7 @@ impl Tally {
             (&mut self.set_aside, other.set_aside),
             (&mut self.away, other.away),
             (&mut self.pairs, other.pairs),
+            (&mut self.given_up, other.given_up),
         ] {
             *sum += n;
         }
@@ -112,6 +115,7 @@ pub enum Event {
     Damage,
     Administer,
     Away(bool),
+    Forced,
 }
 
 pub struct World {
@@ -142,6 +146,8 @@ pub struct World {
     pub is_store_away: bool,
     /// What happens to the store or to two nodes; nothing in most runs.
     pub away: Option<Away>,
+    /// Whose last copies are given up; nothing in most runs.
+    pub forced: Option<Forced>,
     /// When everything must be well again.
     pub end_us: u64,
     last_leader: Option<String>,
@@ -199,6 +205,7 @@ impl World {
             damage: Damage::of(seed),
             is_store_away: false,
             away: None,
+            forced: Forced::of(seed),
             end_us: END_US,
             last_leader: None,
             tally: Tally::default(),
@@ -235,11 +242,12 @@ impl World {
         }
         state.auto_failover.timeout_ms = self.rng.between(200, 1_500);
         state.auto_failover.max_count = 2;
+        let replicas = self.rng.between(1, 3) as u8;
         let create = Command::CreateBucket {
             name: BUCKET.to_owned(),
             uuid: BUCKET_UUID.to_owned(),
             settings: json!({}),
-            replicas: self.rng.between(1, 3) as u8,
+            replicas: if self.forced.is_some() { 0 } else { replicas },
             vbuckets: VBUCKETS,
             manifest: json!({}),
         };
@@ -256,6 +264,9 @@ impl World {
         if let Some(delay) = self.restore.as_mut().map(Restore::begins_us) {
             self.end_us += RESTORE_US;
             self.push(delay, 0, 0, Event::Restore(Phase::Backup));
+        }
+        if let Some(delay) = self.forced.as_mut().map(Forced::next_us) {
+            self.push(delay, 0, 0, Event::Forced);
         }
         if let Some(delay) = self.damage.as_mut().map(Damage::next_us) {
             self.push(delay, 0, 0, Event::Damage);
@@ -347,6 +358,7 @@ impl World {
             Event::Damage => return self.damage(),
             Event::Administer => return self.administer(),
             Event::Away(begins) => return self.go_away(begins),
+            Event::Forced => return self.force(),
             _ => {}
         }
         let node = &self.nodes[at];
@@ -554,6 +566,7 @@ impl World {
     }
 
     fn count(&mut self, before: &State, after: &State) {
+        self.tally.given_up += given_up(before, after);
         self.tally.automatic += u64::from(after.auto_failover.count > before.auto_failover.count);
         self.tally.choices += u64::from(before.is_choosing() && !after.is_choosing());
         self.tally.rebalances += u64::from(before.rebalance.is_some() && after.rebalance.is_none());
@@ -737,6 +750,12 @@ impl World {
 fn missing(copy: &Copy, committed: &[u64]) -> Option<u64> {
     let has: BTreeSet<u64> = copy.log.iter().map(|write| write.id).collect();
     committed.iter().copied().find(|id| !has.contains(id))
+}
+
+/// How many vBuckets no node has any more.
+fn given_up(before: &State, after: &State) -> u64 {
+    let (Some(was), Some(is)) = (before.buckets.get(BUCKET), after.buckets.get(BUCKET)) else { return 0 };
+    is.vbuckets().filter(|vb| was.active(*vb).is_some() && is.active(*vb).is_none()).count() as u64
 }
 
 /// A view of a document without anybody alive.

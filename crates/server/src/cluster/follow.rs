@@ -426,7 +426,11 @@ fn changed(snapshot: &Snapshot, entries: BTreeMap<String, Vec<u8>>, uuid: &str) 
     let is_there =
         |key: &str, value: &[u8]| snapshot.entries.get(key).is_some_and(|entry| entry.value == value);
     let new = entries.into_iter().filter(|(key, value)| !is_there(key, value));
-    new.map(|(key, value)| Put { key, value: Some(value) }).chain(gone).collect()
+    let put = |(key, value)| Put { key, value: Some(value) };
+    // Behind all others what says how far the node is: a bucket without an entry of its own is one of which nothing is
+    // to be said.
+    let (last, first): (Vec<_>, Vec<_>) = new.partition(|(key, _)| *key == whole);
+    first.into_iter().chain(last).map(put).chain(gone).collect()
 }
 
 /// As many at once as a store takes easily. Each says itself what it holds for, so that they need not come together.

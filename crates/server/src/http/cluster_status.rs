@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ::cluster::damage::{self, Wrong};
+use ::cluster::leader::awaited;
 use ::cluster::state::{AutoFailover, Outcome, Purpose, State as Document, present};
 use ::cluster::{Command, NodeId, Status, View, command};
 use axum::Json;
@@ -14,6 +15,15 @@ use serde_json::{Value, json};
 use super::Shared;
 use super::cluster_order::otp_name;
 use crate::cluster::Cluster;
+
+/// What is told of a node that was failed over by force and may still serve.
+fn of_awaited(bucket: &str, id: NodeId, vbuckets: usize) -> String {
+    format!(
+        "bucket {bucket}: {vbuckets} vBuckets of which no other node has a copy wait until {id}, which was failed over, \
+         surely serves them no more: most of the other nodes have to say that they promise it nothing; if {id} has \
+         stopped for certain, fail it over again (stave cluster failover {id} --unsafe)"
+    )
+}
 
 /// This many vBuckets are named in one note.
 const NAMED: usize = 8;
@@ -199,6 +209,7 @@ fn notes(view: &View) -> Vec<String> {
             notes.push(format!("all documents of bucket {name} are being removed"));
         }
     }
+    notes.extend(awaited(view).into_iter().map(|((bucket, id), count)| of_awaited(bucket, id, count)));
     notes.extend(damage::wrongs(view).iter().flat_map(of_damage));
     for (uuid, member) in &view.members {
         if state.node_of(uuid).is_none() {
@@ -319,6 +330,23 @@ mod tests {
         let wanted = "bucket default needs 2 nodes for 1 replica, there is 1 active";
         let told = notes(&view);
         assert!(told.iter().any(|note| note.starts_with(wanted)), "{told:?}");
+    }
+
+    #[test]
+    fn who_is_waited_for_before_last_copies_are_given_up_is_told() {
+        let mut view = view(&["b"]);
+        let bucket = view.state.buckets.get_mut("default").expect("it is there");
+        bucket.map = vec![vec![Some(NodeId(1)), None]; 4];
+        view.state =
+            command::apply(&view, &Command::FailOver { node: NodeId(1), force: true }).expect("it is done");
+        view.reports.clear();
+        let told = notes(&view);
+        let wanted = "bucket default: 4 vBuckets of which no other node has a copy wait until n_1";
+        assert!(told.iter().any(|note| note.starts_with(wanted)), "{told:?}");
+        view.state =
+            command::apply(&view, &Command::FailOver { node: NodeId(1), force: true }).expect("it is done");
+        let told = notes(&view);
+        assert!(!told.iter().any(|note| note.starts_with(wanted)), "somebody has said it: {told:?}");
     }
 
     #[test]

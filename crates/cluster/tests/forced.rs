@@ -1,0 +1,97 @@
+//! Forced failovers of nodes that have the last copy of a vBucket: what they wait for.
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use cluster::command::{self, Command};
+use cluster::{Leader, LeaderConfig, NodeId, State, Status, Step, View};
+use support::{BUCKET, lives, reports_nothing, three};
+
+/// Node 1, which alone has the vBucket, does not reach the store, and is failed over by force.
+fn last_copy_failed_over() -> View {
+    let mut view = three();
+    view.state.buckets.get_mut(BUCKET).expect("it is there").map[0] = vec![Some(NodeId(1)), None, None];
+    view.members.remove("1");
+    force(&mut view, 1);
+    view
+}
+
+fn force(view: &mut View, id: u32) {
+    let fail_over = Command::FailOver { node: NodeId(id), force: true };
+    view.state = command::apply(view, &fail_over).expect("somebody accepts what is lost");
+}
+
+fn step(view: &View) -> Option<State> {
+    Leader::new(LeaderConfig::default()).step(view, Duration::ZERO)
+}
+
+/// A node says that it has seen the newest document, and whether node 1 still has its promise.
+fn says(view: &mut View, id: u32, is_bound: bool) {
+    reports_nothing(view, id);
+    if is_bound {
+        let bound = BTreeMap::from([(BUCKET.to_owned(), BTreeSet::from([NodeId(1)]))]);
+        view.reports.get_mut(&id.to_string()).expect("it reports").bound = bound;
+    }
+}
+
+fn is_given_up(view: &View) -> bool {
+    step(view).is_some_and(|state| state.buckets[BUCKET].active(0).is_none())
+}
+
+#[test]
+fn a_last_copy_is_not_given_up_while_its_node_may_have_a_majority_of_promises() {
+    let mut view = last_copy_failed_over();
+    assert!(!is_given_up(&view), "no node has said anything");
+    says(&mut view, 2, false);
+    assert!(!is_given_up(&view), "node 3 may promise: with that node 1 has a majority");
+    says(&mut view, 3, true);
+    assert!(!is_given_up(&view), "node 3 waits until its promise is over");
+    says(&mut view, 3, false);
+    assert!(is_given_up(&view));
+}
+
+#[test]
+fn a_node_that_was_failed_over_may_still_promise() {
+    let mut view = last_copy_failed_over();
+    force(&mut view, 3);
+    says(&mut view, 2, false);
+    view.members.remove("3");
+    assert!(!is_given_up(&view), "nodes 1 and 3 may be cut off together");
+    lives(&mut view, 3, 10);
+    says(&mut view, 3, false);
+    assert!(is_given_up(&view));
+}
+
+#[test]
+fn a_last_copy_is_given_up_when_its_node_says_that_it_serves_no_more() {
+    let mut view = last_copy_failed_over();
+    lives(&mut view, 1, 10);
+    reports_nothing(&mut view, 1);
+    assert!(step(&view).is_some_and(|state| !state.is_choosing()));
+}
+
+#[test]
+fn an_administrator_who_forces_again_says_that_the_node_has_stopped() {
+    let mut view = last_copy_failed_over();
+    assert!(!view.state.nodes[&NodeId(1)].stopped);
+    force(&mut view, 1);
+    assert!(view.state.nodes[&NodeId(1)].stopped);
+    assert!(is_given_up(&view));
+    let recover = Command::Recover { node: NodeId(1), delta: true };
+    view.state = command::apply(&view, &recover).expect("it comes back");
+    assert!(!view.state.nodes[&NodeId(1)].stopped, "it is started again");
+    assert!(!is_given_up(&view));
+}
+
+#[test]
+fn a_choice_that_was_not_forced_is_forced_before_anything_is_said_of_the_node() {
+    let mut view = last_copy_failed_over();
+    let bucket = view.state.buckets.get_mut(BUCKET).expect("it is there");
+    let Some(Step::Choose { forced, .. }) = bucket.steps.get_mut(&0) else { panic!("a choice") };
+    *forced = false;
+    force(&mut view, 1);
+    let node = &view.state.nodes[&NodeId(1)];
+    assert!(node.status == Status::FailedOver && !node.stopped);
+}
