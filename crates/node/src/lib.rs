@@ -1,18 +1,64 @@
 //! One node: everything that it does, and that needs no socket and no runtime: bytes in, bytes out.
+//!
+//! A request's way: [`connection`] cuts bytes into requests, [`dispatch`] checks each against its row of the
+//! [`command_table`] and calls its handler in [`commands`], which answers through [`reply`].
+//! What a node needs of the outside stands in [`doors`].
 
 pub mod address_places;
+pub mod bucket_form;
+pub mod bucket_list;
+pub mod changes;
+pub mod cluster;
+pub mod cluster_map;
+pub mod command;
+pub mod command_reference;
+pub mod command_table;
+pub mod commands;
+pub mod config;
+pub mod connection;
 pub mod connection_memory;
+pub mod context;
+pub mod counters;
 pub mod data_dir;
 pub mod dcp;
+pub mod dispatch;
+pub mod doors;
+pub mod down;
+pub mod form;
+pub mod fuzz;
+pub mod hosting;
+pub mod http_connections;
+pub mod layout;
 pub mod login_throttle;
 pub mod lone_writer;
+pub mod long_work;
 pub mod mailbox;
 pub mod naming;
 pub mod news;
+pub mod node;
+pub mod node_buckets;
 pub mod notify;
 pub mod output;
 pub mod privilege;
+pub mod push;
 pub mod quarantine;
+pub mod readiness;
+pub mod reaper;
+pub mod reload;
+pub mod replication;
+pub mod reply;
 pub mod sasl;
+pub mod session;
+pub mod settings_reference;
+pub mod stats;
 pub mod status_map;
+pub mod sync_write;
+pub mod user;
 pub mod version;
+
+#[cfg(test)]
+mod tests;
+
+pub use config::{Config, ConfigError, Settings, Switch};
+pub use node::Node;
+pub use reload::Reloaded;

@@ -1,58 +1,29 @@
-//! The server: the only crate that knows the async runtime, SASL, HTTP and configuration files.
+//! The server: what a node needs of the outside. The only crate that knows the async runtime, sockets and HTTP.
 //!
-//! A request's way: [`socket`] reads bytes, [`connection`] cuts them into requests, [`dispatch`] checks each against
-//! its row of the [`command_table`] and calls its handler in [`commands`], which answers through [`reply`].
+//! A request's way: [`socket`] reads bytes, and the crate `node` makes answers of them.
 
 pub mod acceptor;
-pub mod bucket_list;
-pub mod cluster;
-pub mod cluster_map;
-pub mod command;
-pub mod command_reference;
-pub mod command_table;
-pub mod commands;
-pub mod config;
-pub mod connection;
-pub mod context;
-pub mod counters;
 pub mod dev;
-pub mod dispatch;
-pub mod down;
-pub mod fuzz;
-pub mod hosting;
+pub mod etcd;
 pub mod http;
 mod incoming;
-pub mod layout;
-pub mod long_work;
-pub mod node;
-pub mod node_buckets;
-pub mod push;
-pub mod readiness;
-pub mod reaper;
-pub mod reload;
-pub mod replication;
-pub mod reply;
+mod links;
+mod peers;
 pub mod server;
-pub mod session;
-pub mod settings_reference;
 pub mod signals;
 pub mod small_files;
 pub mod socket;
-pub mod stats;
-pub mod sync_write;
 pub mod timer;
-pub mod user;
 pub mod worker;
 
-#[cfg(test)]
-mod tests;
-
-use ::node::quarantine;
+pub use ::node::Node;
 pub use ::node::{
-    address_places, connection_memory, data_dir, dcp, login_throttle, lone_writer, mailbox, naming, news,
-    output, privilege, sasl, status_map, version,
+    address_places, bucket_list, cluster, cluster_map, command, command_reference, command_table, commands,
+    config, connection, connection_memory, context, counters, data_dir, dcp, dispatch, down, fuzz, hosting,
+    layout, login_throttle, lone_writer, long_work, mailbox, naming, news, node, node_buckets, output,
+    privilege, push, quarantine, readiness, reaper, reload, replication, reply, sasl, session,
+    settings_reference, stats, status_map, sync_write, user, version,
 };
 pub use config::{Config, ConfigError, Settings, Switch};
-pub use node::Node;
 pub use reload::Reloaded;
 pub use server::{Failure, Server, serve, serve_prepared};

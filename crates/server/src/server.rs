@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use ::node::doors::Doors;
 use base::env::{Env, Task};
 use parking_lot::Mutex;
 use protocol::extras::ConfigVersion;
@@ -17,16 +18,17 @@ use crate::cluster_map::NodeAddress;
 use crate::config::Config;
 use crate::counters::WorkerCounters;
 use crate::data_dir::{DataDir, DataDirError};
-use crate::hosting::{Host, HostFailure, Opened};
+use crate::hosting::{CHANGES_BITS, Host, HostFailure, Opened};
 use crate::http;
+use crate::links::RuntimeLinks;
 use crate::node::Node;
+use crate::peers::HttpPeers;
 use crate::reload::{self, Reloaded};
 use crate::signals::{Ears, Signal};
+use crate::timer::RuntimeTimer;
 use crate::user::Users;
 use crate::worker::Worker;
 
-/// Revisions of the cluster map that a start leaves room for: each change of a manifest takes one.
-pub(crate) const CHANGES_BITS: u32 = 20;
 /// How long HTTP clients may take with their last answers when the node stops.
 const HTTP_DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -135,7 +137,8 @@ pub fn serve_prepared(
         ConfigVersion { epoch: 1, revision: data_dir.next_revision(&env)? << CHANGES_BITS },
         config.limits,
         counters.clone(),
-    );
+    )
+    .with_doors(doors());
     let node = if config.is_member { node.fenced() } else { node };
     let node = Arc::new(node.hosting(host).with_down(down));
     node.know_itself().map_err(|error| Failure::NotPrepared(format!("the node's identity: {error}")))?;
@@ -151,6 +154,11 @@ pub fn serve_prepared(
     log_start(&node, &data_dir, env.clock.monotonic() - begun);
     let config = Mutex::new(config);
     Ok(Server { node, kv_addr, http_addr, data_dir, config, stop, signals, control, http, workers })
+}
+
+/// What a node reaches through the runtime and sockets.
+fn doors() -> Doors {
+    Doors { timer: Arc::new(RuntimeTimer), peers: Arc::new(HttpPeers), links: Arc::new(RuntimeLinks) }
 }
 
 fn log_start(node: &Node, data_dir: &DataDir, took: Duration) {

@@ -7,8 +7,9 @@ use base::SmallFile;
 use base::env::Disk;
 
 use crate::cluster::{identity, membership, noted};
-use crate::http::changes::{cursor_faults, position_faults};
+use crate::http::changes::cursor_faults;
 use crate::{bucket_list, data_dir, down};
+use ::node::changes::anchor::faults as position_faults;
 
 /// A fault: the file, and what is wrong with it or its copy.
 pub type Fault = (PathBuf, String);

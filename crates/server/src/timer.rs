@@ -1,14 +1,10 @@
-//! Where waiting handlers get their time limits from: the runtime, or a simulation.
+//! Time limits of handlers that wait, by the runtime that polls.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-/// A source of time limits.
-pub trait Timer: Send + Sync {
-    /// Ready after `duration`.
-    fn after(&self, duration: Duration) -> Pin<Box<dyn Future<Output = ()>>>;
-}
+use ::node::doors::Timer;
 
 /// The timer of the runtime that polls.
 pub struct RuntimeTimer;

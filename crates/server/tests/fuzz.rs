@@ -2,8 +2,6 @@
 //! table, and the same with damage, against a node whose documents are whatever came before.
 
 use std::collections::BTreeMap;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,18 +21,9 @@ use server::connection::Connection;
 use server::counters::WorkerCounters;
 use server::fuzz::{connection, feed, login};
 use server::node::Served;
-use server::timer::Timer;
 use server::user::Users;
 
 const VBUCKETS: u16 = 2;
-
-struct Never;
-
-impl Timer for Never {
-    fn after(&self, _: Duration) -> Pin<Box<dyn Future<Output = ()>>> {
-        Box::pin(std::future::pending())
-    }
-}
 
 fn node(seed: u64) -> (Arc<Node>, Arc<Bucket>, SimHandles) {
     let (env, handles) = Env::sim(seed);
@@ -56,7 +45,7 @@ fn node(seed: u64) -> (Arc<Node>, Arc<Bucket>, SimHandles) {
     let spec = BucketSpec::parse("default").expect("a valid name");
     let served = vec![Served { spec, bucket: Arc::clone(&bucket) }];
     let node = Node::new(env, users, served, address, version, ConnectionLimits::default(), Vec::new());
-    (Arc::new(node.with_timer(Box::new(Never))), bucket, handles)
+    (Arc::new(node), bucket, handles)
 }
 
 fn one_of<T: Copy>(rng: &mut SplitMix64, choices: &[T]) -> T {

@@ -17,7 +17,8 @@ use etcd::Etcd;
 use protocol::feature::Feature;
 use protocol::{RequestParts, Status, opcode};
 use server::Server;
-use server::cluster::{Cluster, ClusterConfig, EtcdAccess, EtcdAddress, EtcdStore};
+use server::cluster::{Cluster, ClusterConfig};
+use server::etcd::{EtcdAccess, EtcdAddress, EtcdStore};
 use support::{Client, http, vb};
 
 const SOON: Duration = Duration::from_secs(60);

@@ -11,7 +11,7 @@ use crate::{child, tree};
 /// Stands outside the floors.
 const OUTSIDE: &str = "xtask";
 /// What only the floors from `server` up may know: the async runtime and what is built on it.
-const RUNTIME: [&str; 5] = ["tokio", "axum", "hyper", "socket2", "tokio-rustls"];
+const RUNTIME: [&str; 7] = ["tokio", "axum", "hyper", "http-body", "socket2", "rustls", "tokio-rustls"];
 /// The first floor that may know the async runtime.
 const RUNTIME_FROM: &str = "server";
 

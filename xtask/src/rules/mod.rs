@@ -3,6 +3,7 @@
 mod code;
 mod floors;
 mod records;
+mod runtime;
 mod tidy;
 
 #[cfg(test)]
@@ -17,6 +18,7 @@ pub fn all() -> Result<Vec<(&'static str, Vec<String>)>> {
         ("tidy", tidy::check()?),
         ("code", code::check()?),
         ("records", records::check()?),
+        ("runtime", runtime::check()?),
     ])
 }
 

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::Shared;
 use super::cluster_order::{Form, Order, Wrong};
 use super::cluster_status::view_of;
-use super::settings::Errors;
+use ::node::bucket_form::Errors;
 
 /// Fields of the form that can have one value here, and why: scripts send them with what they read elsewhere.
 const FIXED: [(&str, bool, &str); 7] = [

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use ::cluster::state::State as Document;
 use ::cluster::{Address, Command, NodeId, Refused, View};
+use ::node::bucket_form::Errors;
+use ::node::form;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
@@ -13,9 +15,9 @@ use axum::response::{IntoResponse, Response};
 use serde_json::json;
 use tokio::sync::oneshot;
 
+use super::Shared;
 use super::manage::not_now;
-use super::settings::{Errors, refused};
-use super::{Shared, form};
+use super::settings::refused;
 use crate::cluster::{Cluster, ClusterError};
 
 /// What is said to whoever names none.

@@ -1,5 +1,7 @@
 //! Making, changing, emptying and deleting buckets, with the statuses and words that SDKs' bucket managers look at.
 
+use ::node::bucket_form::{BucketForm, Errors, by_field};
+use ::node::form;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Extension, Path, Query, State};
@@ -10,9 +12,8 @@ use tokio::sync::oneshot;
 
 use super::access::require_cluster_admin;
 use super::basic_auth::Caller;
-use super::bucket_form::{BucketForm, by_field};
-use super::settings::{Errors, is_other_quota, refused};
-use super::{Shared, bucket_down, form, no_such_bucket};
+use super::settings::{is_other_quota, refused};
+use super::{Shared, bucket_down, no_such_bucket};
 use crate::node_buckets::{BucketError, Management};
 
 /// What may stand behind the question mark.

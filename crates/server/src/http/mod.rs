@@ -3,7 +3,6 @@
 mod access;
 mod auto_failover;
 mod basic_auth;
-mod bucket_form;
 mod buckets;
 pub(crate) mod changes;
 mod cluster;
@@ -11,7 +10,6 @@ mod cluster_order;
 mod cluster_status;
 pub(crate) mod connections;
 mod figures;
-mod form;
 mod health;
 mod manage;
 mod methods;
@@ -38,7 +36,6 @@ use axum::response::{IntoResponse, Response};
 use engine::Bucket;
 use tokio::sync::{Semaphore, watch};
 
-pub use self::connections::HttpLimits;
 use self::connections::Serving;
 use self::node_key::NodeKey;
 use crate::node::Node;

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::node::form;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Extension, Path, Query, State};
@@ -16,31 +17,29 @@ use serde_json::{Value, json};
 use vbucket::collections::manifest::{DEFAULT_NAME, is_user_name};
 use vbucket::{Collection, Manifest, ManifestUid, Scope};
 
+use super::Shared;
 use super::basic_auth::Caller;
 use super::manage::{answer, on_a_thread};
 use super::settings::find;
-use super::{Shared, form};
 use crate::node_buckets::ManifestError as Refused;
 
-impl IntoResponse for Refused {
-    fn into_response(self) -> Response {
-        let (status, message) = match self {
-            Refused::Invalid(message) => (StatusCode::BAD_REQUEST, message),
-            Refused::NotFound(message) => (StatusCode::NOT_FOUND, message),
-            Refused::Manifest(refusal @ ManifestRefusal::Successor(_)) => {
-                (StatusCode::BAD_REQUEST, refusal.to_string())
-            }
-            Refused::Manifest(refusal @ ManifestRefusal::Full) => {
-                (StatusCode::SERVICE_UNAVAILABLE, refusal.to_string())
-            }
-            Refused::Manifest(ManifestRefusal::Failure(failure)) => {
-                tracing::error!(%failure, "the manifest stays as it is");
-                (StatusCode::INTERNAL_SERVER_ERROR, "The manifest could not be saved".to_owned())
-            }
-            Refused::Bucket(error) => return answer(&error),
-        };
-        (status, Json(json!({ "errors": { "_": message } }))).into_response()
-    }
+fn refusal(refused: Refused) -> Response {
+    let (status, message) = match refused {
+        Refused::Invalid(message) => (StatusCode::BAD_REQUEST, message),
+        Refused::NotFound(message) => (StatusCode::NOT_FOUND, message),
+        Refused::Manifest(refusal @ ManifestRefusal::Successor(_)) => {
+            (StatusCode::BAD_REQUEST, refusal.to_string())
+        }
+        Refused::Manifest(refusal @ ManifestRefusal::Full) => {
+            (StatusCode::SERVICE_UNAVAILABLE, refusal.to_string())
+        }
+        Refused::Manifest(ManifestRefusal::Failure(failure)) => {
+            tracing::error!(%failure, "the manifest stays as it is");
+            (StatusCode::INTERNAL_SERVER_ERROR, "The manifest could not be saved".to_owned())
+        }
+        Refused::Bucket(error) => return answer(&error),
+    };
+    (status, Json(json!({ "errors": { "_": message } }))).into_response()
 }
 
 fn scope_named<'m>(manifest: &'m Manifest, name: &str) -> Result<&'m Scope, Refused> {
@@ -153,7 +152,7 @@ async fn change(
     }
     match changed {
         Ok(manifest) => Json(json!({ "uid": manifest.uid().to_string() })).into_response(),
-        Err(refused) => refused.into_response(),
+        Err(refused) => refusal(refused),
     }
 }
 
@@ -365,7 +364,7 @@ pub(super) async fn ensure(
         Err(response) => return *response,
     };
     let Ok(wanted) = u64::from_str_radix(&uid, 16) else {
-        return Refused::Invalid("The uid of a manifest is a hexadecimal number".to_owned()).into_response();
+        return refusal(Refused::Invalid("The uid of a manifest is a hexadecimal number".to_owned()));
     };
     // All vBuckets have a manifest before whoever set it is answered.
     if bucket.manifest().uid() >= ManifestUid(wanted) {

@@ -1,8 +1,8 @@
 //! Settings of a bucket over HTTP: all of them with their bounds, and changes of several at once.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ::node::bucket_form::{Errors, by_setting};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Extension, Path, State};
@@ -17,9 +17,6 @@ use super::basic_auth::Caller;
 use super::{Shared, no_such_bucket};
 use crate::naming;
 use crate::user::User;
-
-/// What is wrong, by what it is wrong with.
-pub(super) type Errors = BTreeMap<String, String>;
 
 pub(super) fn refused(errors: Errors) -> Response {
     (StatusCode::BAD_REQUEST, Json(json!({ "errors": errors }))).into_response()
@@ -143,15 +140,4 @@ pub(super) fn is_other_quota(bucket: &Bucket, name: &str, value: &str) -> bool {
 fn apply(bucket: &Bucket, pairs: &[(&str, String)]) -> Result<Vec<Changed>, Vec<SettingError>> {
     let pairs: Vec<(&str, &str)> = pairs.iter().map(|(name, value)| (*name, value.as_str())).collect();
     bucket.set_params(&pairs)
-}
-
-fn by_setting(errors: &[SettingError]) -> Errors {
-    errors.iter().map(|error| (name_in(error).to_owned(), error.to_string())).collect()
-}
-
-pub(super) fn name_in(error: &SettingError) -> &str {
-    match error {
-        SettingError::Unknown(name) => name,
-        SettingError::Value { name, .. } | SettingError::Conflict { name, .. } => name,
-    }
 }

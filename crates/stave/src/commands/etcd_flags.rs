@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use base::env::Env;
 use clap::Args;
 use server::Settings;
-use server::cluster::{EtcdAccess, EtcdTls, EtcdUser};
+use server::etcd::{EtcdAccess, EtcdTls, EtcdUser};
 
 use super::serve::read_text;
 use crate::cli::WrongArguments;

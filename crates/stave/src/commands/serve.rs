@@ -11,7 +11,8 @@ use anyhow::{Context, bail};
 use base::env::{Env, OpenMode};
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use server::cluster::{Cluster, ClusterConfig, EtcdAccess, EtcdAddress, EtcdStore};
+use server::cluster::{Cluster, ClusterConfig};
+use server::etcd::{EtcdAccess, EtcdAddress, EtcdStore};
 use server::{Config, Server, Settings, Switch, readiness};
 
 use self::signals::Again;

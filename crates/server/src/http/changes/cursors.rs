@@ -16,11 +16,11 @@ use engine::Bucket;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use super::token::Token;
 use super::{Refused, find, read_token, refuse, since};
 use crate::http::Shared;
 use crate::http::basic_auth::Caller;
 use crate::user::User;
+use ::node::changes::token::Token;
 
 /// The folder in a bucket's folder.
 const CURSORS: &str = "cursors";

@@ -18,10 +18,11 @@ use protocol::{
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::feed::{Bell, Wishes, seqno_of};
-use super::token::Place;
+use super::feed::{Wishes, seqno_of};
+use crate::links::{Reader, Reading, about};
 use crate::node::Node;
-use crate::replication::{Reader, Reading, about};
+use ::node::changes::bell::Bell;
+use ::node::changes::token::Place;
 
 /// A vBucket that no node has streamed for this long ends the reader's stream.
 pub const MOST_WAITED: Duration = Duration::from_secs(60);

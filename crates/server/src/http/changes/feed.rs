@@ -2,21 +2,20 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::task::Waker;
 use std::time::Duration;
 
 use base::{Seqno, VbId, VbState, VbUuid};
 use dcp::{Agreement, Features, Producer, Step, StreamRequestRefusal};
 use engine::Bucket;
-use parking_lot::Mutex;
 use protocol::dcp::{EndReason, FailoverLog, Message, OpenFlags, StreamFlags, StreamRequest, What};
 use protocol::{Limits, Parsed, Status, parse};
 
-use super::anchor::Anchor;
 use super::elsewhere::{Arrival, Elsewhere, MOST_WAITED, Reads};
-use super::event::Writer;
-use super::positions::{Positions, Told};
-use super::token::{Place, Token};
+use ::node::changes::anchor::Anchor;
+use ::node::changes::bell::Bell;
+use ::node::changes::event::Writer;
+use ::node::changes::positions::{Positions, Told};
+use ::node::changes::token::{Place, Token};
 
 /// Bytes of messages that are made at once, which become one piece of the answer.
 const STEP_BYTES: usize = 64 << 10;
@@ -43,27 +42,6 @@ pub struct Wishes {
     pub are_tokens_whole: bool,
     /// The value of stream requests: which collections; empty for all.
     pub filter: Vec<u8>,
-}
-
-/// Who is woken when there is something to send.
-#[derive(Default)]
-pub struct Bell(Mutex<Option<Waker>>);
-
-impl Bell {
-    /// From now on this one.
-    pub fn listen(&self, waker: &Waker) {
-        let mut heard = self.0.lock();
-        if !heard.as_ref().is_some_and(|before| before.will_wake(waker)) {
-            *heard = Some(waker.clone());
-        }
-    }
-
-    /// Wakes the listeners.
-    pub fn ring(&self) {
-        if let Some(waker) = &*self.0.lock() {
-            waker.wake_by_ref();
-        }
-    }
 }
 
 /// What a step came to.

@@ -1,13 +1,8 @@
 //! `GET /v1/buckets/BUCKET/changes`: a bucket's changes as lines of JSON or as server-sent events.
 
-mod anchor;
 mod cursors;
 mod elsewhere;
-mod event;
 mod feed;
-mod positions;
-mod short;
-mod token;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -29,20 +24,20 @@ use serde_json::{Value, json};
 use tokio::time::Sleep;
 use vbucket::Manifest;
 
-use self::anchor::Anchor;
-pub(crate) use self::anchor::faults as position_faults;
 pub(crate) use self::cursors::faults as cursor_faults;
 pub(super) use self::cursors::{create, list, move_to, remove, show};
 use self::elsewhere::Elsewhere;
-use self::event::{Format, Writer};
-use self::feed::{Bell, Feed, Progress, Wishes};
-use self::positions::SPACING;
-use self::short::Short;
-use self::token::{Place, Token};
+use self::feed::{Feed, Progress, Wishes};
 use super::basic_auth::Caller;
 use super::{Shared, no_such_bucket};
 use crate::news::Hearing;
 use crate::user::User;
+use ::node::changes::anchor::Anchor;
+use ::node::changes::bell::Bell;
+use ::node::changes::event::{Format, Writer};
+use ::node::changes::positions::SPACING;
+use ::node::changes::short::Short;
+use ::node::changes::token::{Place, Token};
 
 /// How long nothing happens before a sign of life.
 const HEARTBEAT: Duration = Duration::from_secs(15);

@@ -1,0 +1,8 @@
+//! Streams of changes for readers who are no nodes: lines and events, positions as readers keep them.
+
+pub mod anchor;
+pub mod bell;
+pub mod event;
+pub mod positions;
+pub mod short;
+pub mod token;

@@ -1,0 +1,304 @@
+//! Promises of other nodes, by which this one serves while the coordination store is away, and what it promises itself
+//! (record 62).
+//!
+//! Each other node is asked on a thread of its own: one that does not answer does not delay the others.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ::cluster::promise::{Ask, Unpromised};
+use ::cluster::{Granter, Holder, NodeId, State, View};
+use base::env::{Env, Task};
+use serde::{Deserialize, Serialize};
+use subtle::ConstantTimeEq;
+
+use super::Cluster;
+use crate::config::UserSpec;
+use crate::doors::PeerPost;
+use crate::sasl::digest::{Digest, Mechanism};
+
+/// Where a node is asked for a promise.
+pub const PATH: &str = "/v1/promise";
+/// How often the password is hashed for the key: as often as for SCRAM, which tells a listener as much.
+const ITERATIONS: u32 = 4_096;
+/// More than this is no answer of ours.
+const MAX_ANSWER_BYTES: usize = 16 << 10;
+
+/// What a node has promised to others, and others to it.
+pub(super) struct Promises {
+    granter: Granter,
+    holder: Holder,
+}
+
+impl Promises {
+    pub(super) fn new(revision: u64, env: &Env, lasts: Duration) -> Promises {
+        Promises {
+            granter: Granter::new(revision, env.clock.monotonic_ns(), lasts),
+            holder: Holder::default(),
+        }
+    }
+}
+
+/// A request, with the proof that it comes from a node of the cluster and is meant for one node.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Request {
+    ask: Ask,
+    /// The identity of the node that is asked.
+    to: String,
+    /// When it was asked, by the asking node's clock, in nanoseconds: no two requests of a life are the same.
+    asked_ns: u64,
+    /// The asking node stops: nothing is asked for, and no node has to wait for it any more.
+    #[serde(default)]
+    release: bool,
+    proof: String,
+}
+
+/// An answer to one request.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Answer {
+    lasts_ms: u64,
+    proof: String,
+}
+
+/// Why a request is not granted.
+#[derive(Debug, thiserror::Error)]
+pub enum Denied {
+    /// The proof is wrong, or the request is meant for another node.
+    #[error("the request does not show that it comes from a node of this cluster and is meant for this node")]
+    Stranger,
+    /// It cannot be promised now.
+    #[error(transparent)]
+    Unpromised(#[from] Unpromised),
+}
+
+/// A key that all nodes of a cluster have, made of their user and password.
+pub(super) struct Key(Digest);
+
+impl Key {
+    pub(super) fn derive(user: &UserSpec) -> Key {
+        let secret = format!("{}:{}:{}", user.name.len(), user.name, user.password);
+        Key(Mechanism::Sha512.pbkdf2(secret.as_bytes(), b"stave promises between nodes", ITERATIONS))
+    }
+
+    fn proof(&self, parts: &[&[u8]]) -> String {
+        let proof = Mechanism::Sha256.hmac(self.0.bytes(), parts);
+        proof.bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Proves a request, whose `proof` is not looked at.
+    fn of_request(&self, request: &Request) -> String {
+        let Request { ask, to, asked_ns, release, .. } = request;
+        // JSON keeps one text from running into the other.
+        let text = serde_json::to_vec(&(ask, to, asked_ns, release)).unwrap_or_default();
+        self.proof(&[b"promise?\n", &text])
+    }
+
+    fn of_answer(&self, request: &Request, lasts_ms: u64) -> String {
+        let lasts = lasts_ms.to_be_bytes();
+        self.proof(&[b"promise!\n", request.proof.as_bytes(), &lasts])
+    }
+}
+
+fn is_same(one: &str, other: &str) -> bool {
+    bool::from(one.as_bytes().ct_eq(other.as_bytes()))
+}
+
+impl Cluster {
+    /// A state was read that is followed: before the node does or reports anything that it says.
+    pub(super) fn note_promised_state(&self, view: &View) {
+        let mut promises = self.promises.lock();
+        promises.granter.note_state(&view.state);
+        promises.granter.note_members(view, self.node.env().clock.monotonic_ns());
+        promises.holder.note_state(&view.state, &self.uuid);
+        self.count_on(&promises);
+    }
+
+    /// The node has become what a state says, in all buckets.
+    pub(super) fn note_promised_become(&self, state: &State) {
+        let mut promises = self.promises.lock();
+        promises.holder.note_become(state, &self.uuid);
+        self.count_on(&promises);
+    }
+
+    /// The store holds a state that this node does not follow.
+    pub(super) fn note_promised_stale(&self) {
+        self.promises.lock().granter.note_stale();
+    }
+
+    /// Another life begins: what was promised to the one before is nothing to it.
+    pub(super) fn forget_promises(&self) {
+        let mut promises = self.promises.lock();
+        promises.holder.clear();
+        self.count_on(&promises);
+    }
+
+    /// By bucket, the nodes whose place is in question and from which this one does not take over yet.
+    pub(super) fn bound(&self, state: &State) -> BTreeMap<String, BTreeSet<NodeId>> {
+        self.promises.lock().granter.bound(state, self.node.env().clock.monotonic_ns())
+    }
+
+    /// Whether enough others promise that the node serves without the store.
+    pub fn is_promised(&self) -> bool {
+        self.life.lock().is_promised(self.node.env().clock.monotonic_ns())
+    }
+
+    /// Waits until enough others promise that the node serves without the store; false if that takes longer.
+    pub fn wait_until_promised(&self, at_most: Duration) -> bool {
+        let clock = &self.node.env().clock;
+        let end = clock.monotonic() + at_most;
+        while !self.is_promised() {
+            if clock.monotonic() >= end || self.pause(Duration::from_millis(20)) {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn count_on(&self, promises: &Promises) {
+        let mut life = self.life.lock();
+        life.promised(promises.holder.until_ns());
+        self.move_fence(&life);
+    }
+
+    /// Answers another node.
+    pub fn promise(&self, request: &Request) -> Result<Answer, Denied> {
+        let key = self.key.as_ref().ok_or(Denied::Stranger)?;
+        if request.to != self.uuid || !is_same(&key.of_request(request), &request.proof) {
+            return Err(Denied::Stranger);
+        }
+        let mut promises = self.promises.lock();
+        if request.release {
+            promises.granter.release(&request.ask);
+        } else {
+            promises.granter.grant(&request.ask, self.node.env().clock.monotonic_ns())?;
+        }
+        let lasts_ms = u64::try_from(promises.granter.lasts().as_millis()).unwrap_or(u64::MAX);
+        Ok(Answer { lasts_ms, proof: key.of_answer(request, lasts_ms) })
+    }
+
+    /// Until the membership ends: has each node asked that could take over from this one, and each other member.
+    pub(super) fn keep_promises(self: &Arc<Cluster>) {
+        let every = self.config.lease_ttl / 5;
+        let mut askers: BTreeMap<String, Asker> = BTreeMap::new();
+        while !self.pause(every) {
+            let asked: Vec<String> =
+                self.promises.lock().holder.asked().into_iter().map(str::to_owned).collect();
+            askers.retain(|uuid, asker| {
+                let stays = asked.contains(uuid) && !asker.is_over();
+                if !stays {
+                    asker.end();
+                }
+                stays
+            });
+            for uuid in asked {
+                if !askers.contains_key(&uuid)
+                    && let Some(asker) = Asker::begin(self, &uuid)
+                {
+                    askers.insert(uuid, asker);
+                }
+            }
+        }
+        let askers = askers.into_values().collect::<Vec<_>>();
+        askers.iter().for_each(Asker::end);
+        for asker in askers {
+            if !asker.task.join() {
+                tracing::error!("a thread that asks another node to wait has panicked");
+            }
+        }
+    }
+
+    /// Asks one node again and again.
+    fn ask_one(&self, uuid: &str, is_over: &AtomicBool) {
+        let every = self.config.lease_ttl / 5;
+        while !is_over.load(Ordering::Acquire) {
+            if let Err(error) = self.ask_once(uuid, false) {
+                tracing::debug!(%error, node = uuid, "a node does not promise to wait");
+            }
+            if self.pause(every) {
+                break;
+            }
+        }
+        // No node has to wait for one that has stopped.
+        if self.is_stopping()
+            && let Err(error) = self.ask_once(uuid, true)
+        {
+            tracing::debug!(%error, node = uuid, "a node was not told that this one stops");
+        }
+    }
+
+    fn ask_once(&self, uuid: &str, release: bool) -> io::Result<()> {
+        let (Some(key), Some(view)) = (&self.key, self.view()) else { return Ok(()) };
+        let Some((_, node)) = view.state.node_of(uuid) else { return Ok(()) };
+        let incarnation = {
+            let life = self.life.lock();
+            if !life.may_serve() && !release {
+                return Ok(());
+            }
+            life.incarnation()
+        };
+        let applied = self.seen.lock().applied.of_all();
+        let asked_ns = self.node.env().clock.monotonic_ns();
+        let ask = Ask { cluster: view.state.cluster.clone(), node: self.uuid.clone(), incarnation, applied };
+        let mut request = Request { ask, to: uuid.to_owned(), asked_ns, release, proof: String::new() };
+        request.proof = key.of_request(&request);
+        let answer = self.exchange(&node.address.http(), &request)?;
+        if !is_same(&key.of_answer(&request, answer.lasts_ms), &answer.proof) {
+            return Err(io::Error::other(
+                "the answer does not show that it comes from a node of this cluster",
+            ));
+        }
+        let mut promises = self.promises.lock();
+        // Of another life's promises nothing is known to this one.
+        if !release && self.life.lock().incarnation() == incarnation {
+            promises.holder.promised(uuid, asked_ns, Duration::from_millis(answer.lasts_ms));
+            self.count_on(&promises);
+        }
+        Ok(())
+    }
+
+    fn exchange(&self, address: &str, request: &Request) -> io::Result<Answer> {
+        let addr = self.names.addr(address)?;
+        let body = serde_json::to_string(request)?;
+        let post = PeerPost { address, addr, path: PATH, body: &body, most_bytes: MAX_ANSWER_BYTES };
+        let answer = self.node.doors().peers.post(self.node.env(), post, self.config.lease_ttl / 5);
+        let answer = answer.inspect_err(|_| self.names.doubt(address))?;
+        if answer.status != 200 {
+            let reason = String::from_utf8_lossy(&answer.body);
+            return Err(io::Error::other(format!("status {}: {reason}", answer.status)));
+        }
+        serde_json::from_slice(&answer.body)
+            .map_err(|_| io::Error::other("the answer is not what nodes answer"))
+    }
+}
+
+/// A thread that asks one node.
+struct Asker {
+    is_over: Arc<AtomicBool>,
+    task: Task,
+}
+
+impl Asker {
+    fn begin(cluster: &Arc<Cluster>, uuid: &str) -> Option<Asker> {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let (member, of, over) = (Arc::clone(cluster), uuid.to_owned(), Arc::clone(&is_over));
+        let job = move || {
+            member.ask_one(&of, &over);
+            over.store(true, Ordering::Release);
+        };
+        let begun = cluster.node.env().spawn.spawn("promises", Box::new(job));
+        let task =
+            begun.inspect_err(|error| tracing::warn!(%error, node = uuid, "a node is not asked to wait"));
+        Some(Asker { is_over, task: task.ok()? })
+    }
+
+    fn end(&self) {
+        self.is_over.store(true, Ordering::Release);
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
+    }
+}

@@ -1,0 +1,151 @@
+//! Which nodes there are, and which of them serves what: the value that a cluster map is made from.
+
+use std::net::SocketAddr;
+
+use engine::BucketKind;
+use protocol::extras::ConfigVersion;
+
+use crate::config::MOST_REPLICAS;
+
+/// Where a node is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeAddress {
+    /// Name or address; nothing for "the one you connected to".
+    pub host: Option<String>,
+    /// Port for the binary protocol.
+    pub kv_port: u16,
+    /// Port for HTTP.
+    pub http_port: u16,
+}
+
+impl NodeAddress {
+    /// What the node calls itself: HOST:PORT; one that listens everywhere and was not given a name is known by its port.
+    pub fn name(&self) -> String {
+        format!("{}:{}", self.host.as_deref().unwrap_or("0.0.0.0"), self.kv_port)
+    }
+
+    /// From what the node listens on: an address that stands for all of them says nothing about how it is reached.
+    pub fn new(advertise: Option<&str>, kv: SocketAddr, http: SocketAddr) -> NodeAddress {
+        let bound = (!kv.ip().is_unspecified()).then(|| kv.ip().to_string());
+        NodeAddress {
+            host: advertise.map(str::to_owned).or(bound),
+            kv_port: kv.port(),
+            http_port: http.port(),
+        }
+    }
+
+    /// The host for fields that cannot be left out; clients put the name they connected to in the place of `$HOST`.
+    pub fn host_or_placeholder(&self) -> String {
+        match &self.host {
+            None => "$HOST".to_owned(),
+            Some(host) if host.contains(':') => format!("[{host}]"),
+            Some(host) => host.clone(),
+        }
+    }
+
+    /// `HOST:PORT` for HTTP.
+    pub fn http(&self) -> String {
+        format!("{}:{}", self.host_or_placeholder(), self.http_port)
+    }
+
+    /// `HOST:PORT` for the binary protocol.
+    pub fn kv(&self) -> String {
+        format!("{}:{}", self.host_or_placeholder(), self.kv_port)
+    }
+}
+
+/// What a node is to the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Membership {
+    /// It serves, and clients are told of it.
+    Active,
+    /// It joined and serves nothing before the next rebalance.
+    Added,
+    /// Others took over what it served.
+    FailedOver,
+}
+
+/// A node of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeEntry {
+    /// How the cluster calls it; part of what management tools call it.
+    pub id: String,
+    /// Where it is reached. All nodes but this one need a host, and no two have the same host and HTTP port.
+    pub address: NodeAddress,
+    /// What it is to the cluster.
+    pub membership: Membership,
+    /// Whether it is known to be alive.
+    pub is_healthy: bool,
+}
+
+/// A bucket in a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BucketLayout {
+    /// Its name.
+    pub name: String,
+    /// Its identity: 32 hexadecimal digits, the same on all nodes.
+    pub uuid: String,
+    /// What kind it is of.
+    pub kind: BucketKind,
+    /// Copies beside the active one that it shall have.
+    pub replicas: u8,
+    /// Which of its manifests of collections is meant.
+    pub manifest_uid: u64,
+    /// For each vBucket the nodes that hold it, the active one first, as places in [`Layout::nodes`]; nothing where
+    /// nobody does. Shorter rows than one and `replicas` are fine.
+    pub rows: Vec<Vec<Option<u16>>>,
+}
+
+/// Which nodes there are, and which of them serves what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Which layout this is: a later one has a larger version. Nodes alone begin with epoch 1, so that clusters should
+    /// begin with 2.
+    pub version: ConfigVersion,
+    /// All nodes.
+    pub nodes: Vec<NodeEntry>,
+    /// Which of them is this one; nothing if it is none of them.
+    pub this_node: Option<u16>,
+    /// All buckets that clients may find.
+    pub buckets: Vec<BucketLayout>,
+}
+
+impl Layout {
+    /// Whether all places are there, each vBucket stands on a node once, and the numbers are within their bounds.
+    pub fn is_sound(&self) -> bool {
+        let is_place = |place: u16| usize::from(place) < self.nodes.len();
+        let is_active = |place: u16| {
+            self.nodes.get(usize::from(place)).is_some_and(|node| node.membership == Membership::Active)
+        };
+        let row_is_sound = |row: &Vec<Option<u16>>| {
+            let nodes: Vec<u16> = row.iter().flatten().copied().collect();
+            let twice = nodes.iter().enumerate().any(|(at, node)| nodes[..at].contains(node));
+            !twice && nodes.iter().all(|node| is_active(*node))
+        };
+        self.this_node.is_none_or(is_place)
+            && self.buckets.iter().all(|bucket| {
+                let most = 1 + usize::from(bucket.replicas);
+                bucket.replicas <= MOST_REPLICAS
+                    && bucket.rows.len().is_power_of_two()
+                    && bucket.rows.len() <= 1024
+                    && bucket.rows.iter().all(|row| row.len() <= most && row_is_sound(row))
+            })
+    }
+
+    /// Whether another one says the same of nodes and buckets.
+    pub fn is_same_but_for_version(&self, other: &Layout) -> bool {
+        let Layout { version: _, nodes, this_node, buckets } = self;
+        (nodes, this_node, buckets) == (&other.nodes, &other.this_node, &other.buckets)
+    }
+
+    /// Whether clients are told of this node.
+    pub fn tells_of_this_node(&self) -> bool {
+        let this = self.this_node.and_then(|place| self.nodes.get(usize::from(place)));
+        this.is_some_and(|node| node.membership == Membership::Active)
+    }
+
+    /// The nodes that clients are told of.
+    pub fn active(&self) -> impl Iterator<Item = (usize, &NodeEntry)> {
+        self.nodes.iter().enumerate().filter(|(_, node)| node.membership == Membership::Active)
+    }
+}

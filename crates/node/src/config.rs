@@ -1,0 +1,742 @@
+//! What a node is started with: a TOML file under what the command line says, checked before anything is opened.
+
+mod bucket;
+mod descriptors;
+mod http_limits;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use engine::SettingError;
+use serde::Deserialize;
+
+use crate::connection_memory::LEAST_LIMIT_BYTES;
+use bucket::parse_size;
+pub use bucket::{BucketSpec, BucketTable, DEFAULT_QUOTA_BYTES, Hints, MOST_REPLICAS};
+use descriptors::Asked;
+pub use http_limits::HttpLimits;
+
+/// Why a configuration is refused: what is wrong, and what to do about it.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum ConfigError {
+    /// The file is not what it should be.
+    #[error("the configuration file is not valid: {0}")]
+    File(String),
+    /// A bucket has a name that clients could not use.
+    #[error(
+        "bucket name {0:?}: use 1 to 100 letters, digits and the characters _ . % -, and no dot in front"
+    )]
+    BucketName(String),
+    /// A bucket is named twice.
+    #[error("bucket {0:?} is given twice: give each bucket once")]
+    BucketTwice(String),
+    /// A bucket specification cannot be read.
+    #[error("bucket {0:?}: write NAME, NAME:QUOTA or NAME:QUOTA:TYPE, for example default:256MiB:couchstore")]
+    BucketSpec(String),
+    /// A quota cannot be read or is too small.
+    #[error("quota {0:?}: give a number with KiB, MiB, GiB or TiB, at least 1MiB, for example 256MiB")]
+    Quota(String),
+    /// A bucket type that there is not.
+    #[error(
+        "bucket type {0:?}: give couchstore (also called couchbase or membase), which keeps documents on disk, or ephemeral, which does not"
+    )]
+    BucketType(String),
+    /// A setting of a bucket is not known, or its value is not valid.
+    #[error("bucket {bucket:?}: {error}")]
+    Setting {
+        /// The bucket.
+        bucket: String,
+        /// What is wrong.
+        error: SettingError,
+    },
+    /// A setting of a bucket that has a key of its own.
+    #[error(
+        "bucket {bucket:?}: write {key} beside the name of the bucket instead of {setting} among its settings"
+    )]
+    SettingElsewhere {
+        /// The bucket.
+        bucket: String,
+        /// What was given.
+        setting: &'static str,
+        /// The key to use.
+        key: &'static str,
+    },
+    /// No buckets at all.
+    #[error("buckets: the list is empty; give at least one, or leave it out for one named default")]
+    NoBuckets,
+    /// The number of vBuckets does not fit the clients' arithmetic.
+    #[error("{0} vBuckets: give a power of two from 1 to 1024")]
+    Vbuckets(u16),
+    /// No worker threads, or far too many.
+    #[error("{0} threads: give a number from 1 to 1024")]
+    Threads(usize),
+    /// A limit under which nobody could be served.
+    #[error("{0} = 0: give at least 1")]
+    Limit(&'static str),
+    /// The process may have too few descriptors to serve anybody.
+    #[error(
+        "the limit of open files is {limit}, and {needed} are needed at least: raise it (ulimit -n, LimitNOFILE), or \
+         lower max-open-files or max-http-connections"
+    )]
+    Descriptors {
+        /// What the system allows.
+        limit: u64,
+        /// What it takes.
+        needed: usize,
+    },
+    /// A share of a file from which on it is compacted.
+    #[error("compaction-fragmentation-percent = {0}: give a number from 10 to 100")]
+    Fragmentation(u8),
+    /// Less memory for connections than one frame needs.
+    #[error("connection-memory = {0} bytes: give at least 40MiB, so that the largest request finds room")]
+    ConnectionMemory(u64),
+    /// A size cannot be read.
+    #[error("size {0:?}: give a number with KiB, MiB, GiB or TiB, for example 1MiB")]
+    Size(String),
+    /// A user that could not log in.
+    #[error("user {0:?}: names have 1 to 128 bytes and passwords at least 1")]
+    User(String),
+    /// A user is named twice.
+    #[error("user {0:?} is given twice: give each user once")]
+    UserTwice(String),
+    /// A user for a bucket that there is not.
+    #[error(
+        "user {user:?}: there is no bucket {bucket:?}; name one of `buckets`, or leave the list out for all"
+    )]
+    UserBucket {
+        /// The user.
+        user: String,
+        /// The bucket.
+        bucket: String,
+    },
+    /// An address cannot be read.
+    #[error("address {0:?}: write IP:PORT, for example 127.0.0.1:11210 (port 0 takes a free one)")]
+    Address(String),
+    /// It would listen to the world with a password that nobody chose.
+    #[error("listening at {0}, beyond this machine, needs a password that you choose: give --password")]
+    OpenWithoutPassword(SocketAddr),
+}
+
+/// What a user may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// Everything.
+    Admin,
+    /// Read and change documents.
+    ReadWrite,
+    /// Read documents.
+    ReadOnly,
+}
+
+/// A user who may log in.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UserSpec {
+    /// The name.
+    pub name: String,
+    /// The password.
+    pub password: String,
+    /// What the user may do; to be said, so that nobody is let in further than was meant.
+    pub role: Role,
+    /// In which buckets; nothing for all.
+    #[serde(default)]
+    pub buckets: Option<Vec<String>>,
+}
+
+impl std::fmt::Debug for UserSpec {
+    /// Leaves the password out: configurations end up in logs.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let UserSpec { name, role, buckets, .. } = self;
+        f.debug_struct("UserSpec")
+            .field("name", name)
+            .field("role", role)
+            .field("buckets", buckets)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Something that is used or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Switch {
+    /// It is used.
+    On,
+    /// It is not.
+    Off,
+}
+
+impl std::str::FromStr for Switch {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Switch, &'static str> {
+        match text {
+            "on" => Ok(Switch::On),
+            "off" => Ok(Switch::Off),
+            _ => Err("write on or off"),
+        }
+    }
+}
+
+/// Bounds that protect the node from its clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionLimits {
+    /// KV connections at the same time.
+    pub connections: usize,
+    /// Of these, from one address (of IPv6: from one network of 64 bits); `None`: as many as there may be.
+    pub connections_per_address: Option<usize>,
+    /// From accept to logged in, in seconds.
+    pub login_timeout_s: u64,
+    /// From the first byte of a frame to its last, in seconds; large frames get longer.
+    pub frame_timeout_s: u64,
+    /// Without taking a byte of what was sent, in seconds.
+    pub write_timeout_s: u64,
+    /// Answers that may wait for a slow reader before no more requests are read, in bytes.
+    pub pending_output_bytes: usize,
+    /// What all connections may hold together; nothing: it follows the quotas of the buckets.
+    pub memory_bytes: Option<u64>,
+    /// HTTP.
+    pub http: HttpLimits,
+}
+
+impl Default for ConnectionLimits {
+    fn default() -> ConnectionLimits {
+        ConnectionLimits {
+            connections: 60_000,
+            connections_per_address: None,
+            login_timeout_s: 30,
+            frame_timeout_s: 60,
+            write_timeout_s: 60,
+            pending_output_bytes: 4 << 20,
+            memory_bytes: None,
+            http: HttpLimits::default(),
+        }
+    }
+}
+
+/// A source of settings: the file, or the command line. What is missing is decided elsewhere.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Settings {
+    /// Where the data are.
+    pub data: Option<PathBuf>,
+    /// Address for clients.
+    pub kv: Option<String>,
+    /// Address for HTTP.
+    pub http: Option<String>,
+    /// Name of the administrator.
+    pub username: Option<String>,
+    /// Password of the administrator.
+    pub password: Option<String>,
+    /// Buckets, as `NAME[:QUOTA[:TYPE]]`.
+    pub buckets: Option<Vec<String>>,
+    /// vBuckets of each bucket.
+    pub vbuckets: Option<u16>,
+    /// Worker threads.
+    pub threads: Option<usize>,
+    /// The name or address that clients reach this node by; if missing, the one they connected to.
+    pub advertise: Option<String>,
+    /// KV connections at the same time.
+    pub max_connections: Option<usize>,
+    /// Of these, from one address.
+    pub max_connections_per_address: Option<usize>,
+    /// The most that all connections may hold together, as `256MiB`.
+    pub connection_memory: Option<String>,
+    /// HTTP connections at the same time.
+    pub max_http_connections: Option<usize>,
+    /// Of these, from one address.
+    pub max_http_connections_per_address: Option<usize>,
+    /// Seconds that an HTTP connection may be without a request.
+    pub http_idle_timeout_s: Option<u64>,
+    /// Seconds from accept to logged in.
+    pub login_timeout_s: Option<u64>,
+    /// Whether changes go to a journal before they go to the files.
+    pub journal: Option<Switch>,
+    /// Files of documents that may be open at the same time, of all buckets together.
+    pub max_open_files: Option<usize>,
+    /// A file is compacted when so many of a hundred bytes of it are not in use.
+    pub compaction_fragmentation_percent: Option<u8>,
+    /// And at least so many bytes, as `1MiB`.
+    pub compaction_min_waste: Option<String>,
+    /// Tombstones older than so many seconds are forgotten when their file is compacted.
+    pub purge_age_s: Option<u32>,
+    /// The most that the quotas of all buckets may come to when another is made while the node runs, as `8GiB`.
+    pub memory_quota: Option<String>,
+    /// The cluster to belong to, as `etcd://HOST:PORT[,...]/CLUSTER`.
+    pub join: Option<String>,
+    /// The user of etcd.
+    pub etcd_user: Option<String>,
+    /// A file whose first line is that user's password.
+    pub etcd_password_file: Option<PathBuf>,
+    /// The certificates that etcd's is signed by.
+    pub etcd_ca: Option<PathBuf>,
+    /// This node's certificate for etcd.
+    pub etcd_cert: Option<PathBuf>,
+    /// The key of that certificate.
+    pub etcd_key: Option<PathBuf>,
+    /// How much is logged: error, warn, info or debug.
+    pub log: Option<String>,
+    /// So many seconds the files of a bucket that the cluster deleted are kept.
+    pub quarantine_s: Option<u64>,
+    /// Buckets that need more words, beside those in `buckets`.
+    #[serde(default)]
+    pub bucket: Vec<BucketTable>,
+    /// Further users.
+    #[serde(default)]
+    pub user: Vec<UserSpec>,
+    /// Descriptors that the node may have; `None` if they are not limited. The system says it, not the file.
+    #[serde(skip)]
+    pub descriptors: Option<u64>,
+}
+
+impl Settings {
+    /// Reads a TOML file's text.
+    pub fn parse(text: &str) -> Result<Settings, ConfigError> {
+        toml::from_str(text).map_err(|error| ConfigError::File(error.to_string().trim_end().to_owned()))
+    }
+
+    /// These settings, and where they are silent, `other`'s. Whoever names buckets names all of them.
+    pub fn over(self, other: Settings) -> Settings {
+        let names_buckets = self.buckets.is_some() || !self.bucket.is_empty();
+        let (buckets, bucket) =
+            if names_buckets { (self.buckets, self.bucket) } else { (other.buckets, other.bucket) };
+        Settings {
+            data: self.data.or(other.data),
+            kv: self.kv.or(other.kv),
+            http: self.http.or(other.http),
+            username: self.username.or(other.username),
+            password: self.password.or(other.password),
+            buckets,
+            bucket,
+            vbuckets: self.vbuckets.or(other.vbuckets),
+            threads: self.threads.or(other.threads),
+            advertise: self.advertise.or(other.advertise),
+            max_connections: self.max_connections.or(other.max_connections),
+            max_connections_per_address: self
+                .max_connections_per_address
+                .or(other.max_connections_per_address),
+            connection_memory: self.connection_memory.or(other.connection_memory),
+            max_http_connections: self.max_http_connections.or(other.max_http_connections),
+            max_http_connections_per_address: self
+                .max_http_connections_per_address
+                .or(other.max_http_connections_per_address),
+            http_idle_timeout_s: self.http_idle_timeout_s.or(other.http_idle_timeout_s),
+            login_timeout_s: self.login_timeout_s.or(other.login_timeout_s),
+            journal: self.journal.or(other.journal),
+            max_open_files: self.max_open_files.or(other.max_open_files),
+            compaction_fragmentation_percent: self
+                .compaction_fragmentation_percent
+                .or(other.compaction_fragmentation_percent),
+            compaction_min_waste: self.compaction_min_waste.or(other.compaction_min_waste),
+            purge_age_s: self.purge_age_s.or(other.purge_age_s),
+            memory_quota: self.memory_quota.or(other.memory_quota),
+            join: self.join.or(other.join),
+            etcd_user: self.etcd_user.or(other.etcd_user),
+            etcd_password_file: self.etcd_password_file.or(other.etcd_password_file),
+            etcd_ca: self.etcd_ca.or(other.etcd_ca),
+            etcd_cert: self.etcd_cert.or(other.etcd_cert),
+            etcd_key: self.etcd_key.or(other.etcd_key),
+            log: self.log.or(other.log),
+            quarantine_s: self.quarantine_s.or(other.quarantine_s),
+            user: if self.user.is_empty() { other.user } else { self.user },
+            descriptors: self.descriptors.or(other.descriptors),
+        }
+    }
+}
+
+/// What a node is started with.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Whether a cluster decides what this node serves: until it does, it serves nothing, and the buckets named here
+    /// are not opened.
+    pub is_member: bool,
+    /// Whether the folder of data is made that of a node that never was in a cluster, with the copies that it has.
+    pub leaves_cluster: bool,
+    /// So many seconds the files of a bucket that the cluster deleted are kept.
+    pub quarantine_s: u64,
+    /// Where the data are.
+    pub data_dir: PathBuf,
+    /// Address for clients.
+    pub kv_addr: SocketAddr,
+    /// Address for HTTP.
+    pub http_addr: SocketAddr,
+    /// Users; the first is the administrator.
+    pub users: Vec<UserSpec>,
+    /// Whether the administrator's password was made up here and must be shown once.
+    pub password_was_generated: bool,
+    /// Buckets.
+    pub buckets: Vec<BucketSpec>,
+    /// vBuckets of each bucket.
+    pub vbuckets: u16,
+    /// Worker threads.
+    pub threads: usize,
+    /// The name or address that clients reach this node by; if missing, the one they connected to.
+    pub advertise: Option<String>,
+    /// Bounds that protect the node from its clients.
+    pub limits: ConnectionLimits,
+    /// What was lowered so that the descriptors of the process suffice, in words; nothing if nothing was.
+    pub lowered: Option<String>,
+    /// Whether changes go to a journal before they go to the files.
+    pub journal: Switch,
+    /// Files of documents that may be open at the same time, of all buckets together.
+    pub max_open_files: usize,
+    /// When files are compacted.
+    pub compaction: CompactionRules,
+    /// The most that the quotas of all buckets may come to when another is made while the node runs, in bytes; if
+    /// missing, four fifths of the machine's memory.
+    pub memory_quota_bytes: Option<u64>,
+}
+
+/// When files are compacted, and what is forgotten then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompactionRules {
+    /// So many of a hundred bytes are not in use,
+    pub percent: u8,
+    /// and at least so many.
+    pub min_waste_bytes: u64,
+    /// Tombstones older than so many seconds are forgotten.
+    pub purge_age_s: u32,
+}
+
+impl CompactionRules {
+    fn new(settings: &Settings) -> Result<CompactionRules, ConfigError> {
+        let percent = settings.compaction_fragmentation_percent.unwrap_or(engine::DEFAULT_COMPACT_PERCENT);
+        if !(10..=100).contains(&percent) {
+            return Err(ConfigError::Fragmentation(percent));
+        }
+        let min_waste = settings.compaction_min_waste.as_deref().map(parse_size);
+        Ok(CompactionRules {
+            percent,
+            min_waste_bytes: min_waste.transpose()?.unwrap_or(engine::DEFAULT_COMPACT_MIN_WASTE_BYTES),
+            purge_age_s: settings.purge_age_s.unwrap_or(engine::DEFAULT_PURGE_AGE_S),
+        })
+    }
+}
+
+/// Long enough to notice that a bucket is gone, in seconds.
+const DEFAULT_QUARANTINE_S: u64 = 3_600;
+
+impl Config {
+    /// Completes and checks settings. `data_dir` and `threads` are for those who do not say; `new_password` makes a
+    /// password up.
+    pub fn new(
+        settings: Settings,
+        data_dir: PathBuf,
+        threads: usize,
+        new_password: impl FnOnce() -> String,
+    ) -> Result<Config, ConfigError> {
+        let defaults = ConnectionLimits::default();
+        let compaction = CompactionRules::new(&settings)?;
+        let memory_quota_bytes = settings.memory_quota.as_deref().map(parse_size).transpose()?;
+        let connection_memory = settings.connection_memory.as_deref().map(parse_size).transpose()?;
+        let password_was_generated = settings.password.is_none();
+        let administrator = UserSpec {
+            name: settings.username.unwrap_or_else(|| "Administrator".to_owned()),
+            password: settings.password.unwrap_or_else(new_password),
+            role: Role::Admin,
+            buckets: None,
+        };
+        let buckets = bucket_specs(settings.buckets, settings.bucket)?;
+        let asked = Asked {
+            files: settings.max_open_files,
+            kv: settings.max_connections,
+            http: settings.max_http_connections,
+            buckets: buckets.len(),
+        };
+        let shares = descriptors::share(settings.descriptors, &asked)?;
+        let config = Config {
+            is_member: false,
+            leaves_cluster: false,
+            quarantine_s: settings.quarantine_s.unwrap_or(DEFAULT_QUARANTINE_S),
+            data_dir: settings.data.unwrap_or(data_dir),
+            kv_addr: parse_address(settings.kv.as_deref().unwrap_or("127.0.0.1:11210"))?,
+            http_addr: parse_address(settings.http.as_deref().unwrap_or("127.0.0.1:8091"))?,
+            users: std::iter::once(administrator).chain(settings.user).collect(),
+            password_was_generated,
+            buckets,
+            vbuckets: settings.vbuckets.unwrap_or(base::limits::DEFAULT_VBUCKETS),
+            threads: settings.threads.unwrap_or(threads),
+            advertise: settings.advertise,
+            limits: ConnectionLimits {
+                connections: shares.kv,
+                connections_per_address: settings.max_connections_per_address,
+                login_timeout_s: settings.login_timeout_s.unwrap_or(defaults.login_timeout_s),
+                memory_bytes: connection_memory,
+                http: HttpLimits {
+                    connections: shares.http,
+                    per_address: settings
+                        .max_http_connections_per_address
+                        .unwrap_or_else(|| shares.http.div_ceil(2)),
+                    idle_timeout_s: settings.http_idle_timeout_s.unwrap_or(defaults.http.idle_timeout_s),
+                    ..defaults.http
+                },
+                ..defaults
+            },
+            lowered: shares.lowered,
+            journal: settings.journal.unwrap_or(Switch::On),
+            max_open_files: shares.files,
+            compaction,
+            memory_quota_bytes,
+        };
+        config.check()?;
+        Ok(config)
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        if !self.vbuckets.is_power_of_two() || self.vbuckets > 1024 {
+            return Err(ConfigError::Vbuckets(self.vbuckets));
+        }
+        if !(1..=1024).contains(&self.threads) {
+            return Err(ConfigError::Threads(self.threads));
+        }
+        for (at, bucket) in self.buckets.iter().enumerate() {
+            if self.buckets[..at].iter().any(|other| other.name == bucket.name) {
+                return Err(ConfigError::BucketTwice(bucket.name.clone()));
+            }
+        }
+        if self.buckets.is_empty() {
+            return Err(ConfigError::NoBuckets);
+        }
+        let least_files = 4 * self.buckets.len();
+        for (name, is_enough) in [
+            ("max-connections", self.limits.connections > 0),
+            ("max-connections-per-address", self.limits.connections_per_address != Some(0)),
+            ("max-http-connections", self.limits.http.connections > 0),
+            ("max-http-connections-per-address", self.limits.http.per_address > 0),
+            ("http-idle-timeout-s", self.limits.http.idle_timeout_s > 0),
+            ("max-open-files", self.max_open_files >= least_files),
+            ("login-timeout-s", self.limits.login_timeout_s > 0),
+        ] {
+            if !is_enough {
+                return Err(ConfigError::Limit(name));
+            }
+        }
+        if let Some(bytes) = self.limits.memory_bytes
+            && bytes < LEAST_LIMIT_BYTES
+        {
+            return Err(ConfigError::ConnectionMemory(bytes));
+        }
+        self.check_users()?;
+        let open = [self.kv_addr, self.http_addr].into_iter().find(|addr| !addr.ip().is_loopback());
+        match open {
+            Some(addr) if self.password_was_generated => Err(ConfigError::OpenWithoutPassword(addr)),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_users(&self) -> Result<(), ConfigError> {
+        for (at, user) in self.users.iter().enumerate() {
+            if user.name.is_empty() || user.name.len() > 128 || user.password.is_empty() {
+                return Err(ConfigError::User(user.name.clone()));
+            }
+            if self.users[..at].iter().any(|other| other.name == user.name) {
+                return Err(ConfigError::UserTwice(user.name.clone()));
+            }
+            let unknown = |name: &&String| self.buckets.iter().all(|bucket| bucket.name != **name);
+            if let Some(bucket) = user.buckets.iter().flatten().find(unknown) {
+                let (user, bucket) = (user.name.clone(), bucket.clone());
+                return Err(ConfigError::UserBucket { user, bucket });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The buckets of a list and of tables; one called `default` if there is neither.
+fn bucket_specs(list: Option<Vec<String>>, tables: Vec<BucketTable>) -> Result<Vec<BucketSpec>, ConfigError> {
+    let unsaid = || if tables.is_empty() { vec!["default".to_owned()] } else { Vec::new() };
+    let list = list.unwrap_or_else(unsaid);
+    let listed = list.iter().map(|spec| BucketSpec::parse(spec));
+    listed.chain(tables.iter().map(BucketTable::spec)).collect()
+}
+
+fn parse_address(text: &str) -> Result<SocketAddr, ConfigError> {
+    let text =
+        text.strip_prefix("localhost:").map_or_else(|| text.to_owned(), |port| format!("127.0.0.1:{port}"));
+    text.parse().map_err(|_| ConfigError::Address(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::BucketKind;
+
+    use super::*;
+
+    fn config(toml: &str) -> Result<Config, ConfigError> {
+        Config::new(Settings::parse(toml)?, "/data".into(), 2, || "made-up".to_owned())
+    }
+
+    #[test]
+    fn nothing_said_gives_the_defaults() {
+        let config = config("").expect("the defaults are valid");
+        assert_eq!(config.kv_addr.to_string(), "127.0.0.1:11210");
+        assert_eq!(config.users[0].password, "made-up");
+        assert!(config.password_was_generated);
+        assert_eq!(config.buckets, [BucketSpec::parse("default:256MiB:couchstore").expect("valid")]);
+    }
+
+    #[test]
+    fn the_command_line_wins_over_the_file() {
+        let file = Settings::parse("kv = \"127.0.0.1:1\"\nthreads = 3").expect("valid");
+        let line = Settings { kv: Some("127.0.0.1:2".to_owned()), ..Settings::default() };
+        let both = line.over(file);
+        assert_eq!((both.kv.as_deref(), both.threads), (Some("127.0.0.1:2"), Some(3)));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        assert!(matches!(config("kvv = 1"), Err(ConfigError::File(_))));
+        assert_eq!(config("buckets = [\"a b\"]").err(), Some(ConfigError::BucketName("a b".to_owned())));
+        assert_eq!(config("buckets = [\"a:12\"]").err(), Some(ConfigError::Quota("12".to_owned())));
+        assert_eq!(config("buckets = [\"a\", \"a\"]").err(), Some(ConfigError::BucketTwice("a".to_owned())));
+        assert_eq!(config("vbuckets = 3").err(), Some(ConfigError::Vbuckets(3)));
+        assert_eq!(config("threads = 0").err(), Some(ConfigError::Threads(0)));
+        assert_eq!(config("max-open-files = 3").err(), Some(ConfigError::Limit("max-open-files")));
+        let error = config("compaction-fragmentation-percent = 5").err();
+        assert_eq!(error, Some(ConfigError::Fragmentation(5)));
+        assert_eq!(config("compaction-min-waste = \"x\"").err(), Some(ConfigError::Size("x".to_owned())));
+        assert!(matches!(config("journal = true"), Err(ConfigError::File(_))));
+        for limit in ["max-http-connections", "max-http-connections-per-address", "http-idle-timeout-s"] {
+            assert_eq!(config(&format!("{limit} = 0")).err(), Some(ConfigError::Limit(limit)));
+        }
+        let little = config("connection-memory = \"39MiB\"").err();
+        assert_eq!(little, Some(ConfigError::ConnectionMemory(39 << 20)));
+        assert_eq!(config("max-connections = 0").err(), Some(ConfigError::Limit("max-connections")));
+        let per_address = config("max-connections-per-address = 0").err();
+        assert_eq!(per_address, Some(ConfigError::Limit("max-connections-per-address")));
+        assert_eq!(config("buckets = []").err(), Some(ConfigError::NoBuckets));
+        assert!(matches!(config("buckets = [\"a:1GiB:memcached\"]").err(), Some(ConfigError::BucketType(_))));
+        assert!(matches!(
+            config("buckets = [\"a:1GiB:ephemeral:x\"]").err(),
+            Some(ConfigError::BucketSpec(_))
+        ));
+        let user = "[[user]]\nname = \"a\"\npassword = \"b\"\nrole = \"read-only\"\nbuckets = [\"c\"]";
+        assert!(matches!(config(user).err(), Some(ConfigError::UserBucket { .. })));
+        assert!(matches!(config("kv = \"x\"").err(), Some(ConfigError::Address(_))));
+        assert!(matches!(config("kv = \"0.0.0.0:0\"").err(), Some(ConfigError::OpenWithoutPassword(_))));
+        assert!(config("kv = \"0.0.0.0:0\"\npassword = \"chosen\"").is_ok());
+    }
+
+    #[test]
+    fn a_bucket_can_have_a_table_of_its_own() {
+        let config = config(
+            "buckets = [\"a\", \"b:1GiB:ephemeral\"]
+            [[bucket]]
+            name = \"c\"
+            quota = \"512MiB\"
+            type = \"ephemeral\"
+            eviction-policy = \"nruEviction\"
+            max-ttl = 3600
+            compression-mode = \"active\"
+            [bucket.settings]
+            mem_high_wat_percent = 95
+            mem_low_wat_percent = 90
+            mutation_mem_ratio = 0.97
+            exp_pager_enabled = false
+            checkpoint_max_size = \"1MiB\"",
+        );
+        let buckets = config.expect("valid").buckets;
+        let kinds: Vec<_> = buckets.iter().map(|spec| (spec.name.as_str(), spec.kind)).collect();
+        let (disk, memory) = (BucketKind::Persistent, BucketKind::Ephemeral);
+        assert_eq!(kinds, [("a", disk), ("b", memory), ("c", memory)]);
+        let show = |bucket: usize, name| {
+            let setting = engine::settings::find(name).expect("there is one");
+            buckets[bucket].settings.show(setting.key)
+        };
+        assert_eq!(buckets[2].quota_bytes, 512 << 20);
+        for (name, value) in [
+            ("max_size", "536870912"),
+            ("item_eviction_policy", "auto_delete"),
+            ("max_ttl", "3600"),
+            ("compression_mode", "active"),
+            ("mem_high_wat_percent", "95"),
+            ("mem_low_wat_percent", "90"),
+            ("mutation_mem_ratio", "0.97"),
+            ("exp_pager_enabled", "false"),
+            ("checkpoint_max_size", "1048576"),
+        ] {
+            assert_eq!(show(2, name), value, "{name}");
+        }
+        // Nothing is lost unless somebody asks for that.
+        assert_eq!(show(0, "item_eviction_policy"), "value_only");
+        assert_eq!(show(1, "item_eviction_policy"), "fail_new_data");
+    }
+
+    #[test]
+    fn a_table_of_a_bucket_says_what_is_wrong_with_it() {
+        for (table, said) in [
+            ("", "missing field `name`"),
+            ("name = \"a\"\nquotta = 1", "unknown field `quotta`"),
+            ("name = \"a b\"", "bucket name \"a b\""),
+            ("name = \"a\"\nquota = \"much\"", "quota \"much\""),
+            ("name = \"a\"\ntype = \"magma\"", "bucket type \"magma\""),
+            ("name = \"a\"\neviction-policy = \"lru\"", "item_eviction_policy = \"lru\": give one of"),
+            (
+                "name = \"a\"\neviction-policy = \"noEviction\"",
+                "value_only or full_eviction for a bucket on disk",
+            ),
+            ("name = \"a\"\nmax-ttl = -1", "max_ttl = \"-1\""),
+            ("name = \"a\"\n[bucket.settings]\nmax_sise = 1", "there is no setting \"max_sise\""),
+            ("name = \"a\"\n[bucket.settings]\nmax_size = 1", "write quota beside"),
+            ("name = \"a\"\nmax-ttl = 5\n[bucket.settings]\nmax_ttl = 1", "write max-ttl beside"),
+            (
+                "name = \"a\"\n[bucket.settings]\nmem_high_wat_percent = 50",
+                "give more than mem_low_wat_percent",
+            ),
+            ("name = \"a\"\n[bucket.settings]\nchk_max_items = [1]", "did not match"),
+            ("name = \"default\"\n[[bucket]]\nname = \"default\"", "is given twice"),
+        ] {
+            let error = config(&format!("[[bucket]]\n{table}")).expect_err(table).to_string();
+            assert!(error.contains(said), "{error}");
+        }
+    }
+
+    #[test]
+    fn buckets_of_the_command_line_replace_those_of_the_file() {
+        let file = Settings::parse("[[bucket]]\nname = \"a\"").expect("valid");
+        let line = Settings { buckets: Some(vec!["b".to_owned()]), ..Settings::default() };
+        let config = Config::new(line.over(file), "/data".into(), 1, || "made-up".to_owned()).expect("valid");
+        assert_eq!(config.buckets, [BucketSpec::parse("b").expect("valid")]);
+    }
+
+    #[test]
+    fn the_readmes_file_is_valid() {
+        let readme = include_str!("../../../README.md");
+        let block = readme.split_once("```toml\n").and_then(|(_, rest)| rest.split_once("```"));
+        let config = config(block.expect("there is one").0).expect("valid");
+        assert_eq!(config.buckets.len(), 3);
+        // All that is said of compaction there are the defaults.
+        let defaults = CompactionRules::new(&Settings::default()).expect("valid");
+        assert_eq!(config.compaction, defaults);
+    }
+
+    #[test]
+    fn the_readmes_file_names_everything_that_is_understood() {
+        let readme = include_str!("../../../README.md");
+        let block = readme.split_once("```toml\n").and_then(|(_, rest)| rest.split_once("```"));
+        let block = block.expect("there is one").0;
+        let names = |text: &str| {
+            let error = Settings::parse(text).expect_err("no such name").to_string();
+            let known =
+                error.split_once("expected one of ").expect("it names those that there are").1.to_owned();
+            known.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>()
+        };
+        for text in ["no-such = 1", "[[bucket]]\nno-such = 1", "[[user]]\nno-such = 1"] {
+            for name in names(text) {
+                let is_named = block.lines().any(|line| {
+                    let line = line.trim_start_matches(['#', ' ']);
+                    line.starts_with(&format!("{name} = "))
+                        || line.contains(&format!("[{name}]"))
+                        || line.contains(&format!(".{name}]"))
+                });
+                assert!(is_named, "README.md, section Configuration file, says nothing of {name}");
+            }
+        }
+    }
+
+    #[test]
+    fn passwords_stay_out_of_debug_output() {
+        let config = config("password = \"canary\"").expect("valid");
+        assert!(!format!("{config:?}").contains("canary"));
+    }
+}

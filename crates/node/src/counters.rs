@@ -1,0 +1,237 @@
+//! What each worker counts: written by that worker alone, read by anybody.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use protocol::Status;
+
+use crate::stats::sync_writes::SyncWriteCounters;
+use crate::stats::timings::Timings;
+
+/// While a connection has its worker for longer than this, others notice.
+const SLOW_TURN_NS: u64 = 50_000_000;
+
+/// A counter with one writer: adding is a load and a store, without a locked instruction.
+#[derive(Default)]
+struct Owned(AtomicU64);
+
+impl Owned {
+    fn add(&self, n: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Counters of one worker.
+#[repr(align(128))]
+pub struct WorkerCounters {
+    requests: [Owned; 256],
+    /// Answers sent by status, all of which are below 256.
+    answers: [Owned; 256],
+    received_bytes: Owned,
+    sent_bytes: Owned,
+    accepted: Owned,
+    cut: Owned,
+    /// How long commands take.
+    pub(crate) timings: Timings,
+    /// What became of sync writes.
+    pub(crate) sync_writes: SyncWriteCounters,
+    /// Sync writes whose clients wait at this moment.
+    sync_writes_waiting: Owned,
+    /// Connections at this moment; also changed by the acceptor, when it hands one over.
+    pub connections: AtomicUsize,
+    /// Connections that have not logged in.
+    strangers: Owned,
+    longest_turn_ns: Owned,
+    slow_turns: Owned,
+}
+
+/// What came of clients that wanted to connect, at all listeners of a node.
+#[derive(Default)]
+pub struct AcceptCounters {
+    /// The system had no descriptor, or another error that is not about the client.
+    pub failures: AtomicU64,
+    /// KV clients that were closed because all places were taken.
+    pub kv_refused: AtomicU64,
+    /// KV clients that were closed because their address had as many connections as an address may have.
+    pub kv_refused_by_address: AtomicU64,
+    /// KV connections that had not logged in, and were closed for another client.
+    pub kv_crowded_out: AtomicU64,
+    /// HTTP connections at this moment.
+    pub(crate) http_connections: AtomicUsize,
+    /// HTTP connections ever accepted.
+    pub(crate) http_accepted: AtomicU64,
+    /// HTTP clients that were refused because all places were taken.
+    pub http_refused: AtomicU64,
+    /// HTTP connections without a request that were closed for another client.
+    pub(crate) http_crowded_out: AtomicU64,
+    /// HTTP connections that were closed because their clients took too long.
+    pub(crate) http_late: AtomicU64,
+}
+
+impl Default for WorkerCounters {
+    fn default() -> WorkerCounters {
+        WorkerCounters {
+            requests: std::array::from_fn(|_| Owned::default()),
+            answers: std::array::from_fn(|_| Owned::default()),
+            received_bytes: Owned::default(),
+            sent_bytes: Owned::default(),
+            accepted: Owned::default(),
+            cut: Owned::default(),
+            timings: Timings::default(),
+            sync_writes: SyncWriteCounters::default(),
+            sync_writes_waiting: Owned::default(),
+            connections: AtomicUsize::new(0),
+            strangers: Owned::default(),
+            longest_turn_ns: Owned::default(),
+            slow_turns: Owned::default(),
+        }
+    }
+}
+
+impl WorkerCounters {
+    /// Whether the worker has one connection, and none is about to come.
+    pub fn has_one_connection(&self) -> bool {
+        self.connections.load(Ordering::Relaxed) == 1
+    }
+
+    /// A connection had the worker for so long.
+    pub fn turn_took(&self, ns: u64) {
+        if ns > self.longest_turn_ns.get() {
+            self.longest_turn_ns.0.store(ns, Ordering::Relaxed);
+        }
+        if ns >= SLOW_TURN_NS {
+            self.slow_turns.add(1);
+        }
+    }
+
+    /// The longest that a connection had the worker, in nanoseconds.
+    pub(crate) fn longest_turn_ns(&self) -> u64 {
+        self.longest_turn_ns.get()
+    }
+
+    /// A connection has not logged in from now on.
+    pub(crate) fn stranger_comes(&self) {
+        self.strangers.add(1);
+    }
+
+    /// A connection has logged in or ended.
+    pub(crate) fn stranger_goes(&self) {
+        self.strangers.add(1_u64.wrapping_neg());
+    }
+
+    /// Connections that have not logged in.
+    pub fn strangers(&self) -> u64 {
+        self.strangers.get()
+    }
+
+    /// A client waits for a sync write from now on.
+    pub(crate) fn sync_write_begins(&self) {
+        self.sync_writes_waiting.add(1);
+    }
+
+    /// A client waits no longer for a sync write.
+    pub(crate) fn sync_write_ends(&self) {
+        self.sync_writes_waiting.add(1_u64.wrapping_neg());
+    }
+
+    /// Whether a client waits for a sync write.
+    pub(crate) fn has_sync_writes(&self) -> bool {
+        self.sync_writes_waiting.get() > 0
+    }
+
+    pub(crate) fn count(&self, opcode: u8) {
+        self.requests[usize::from(opcode)].add(1);
+    }
+
+    pub(crate) fn count_answer(&self, status: Status) {
+        self.answers[usize::from(status.code() as u8)].add(1);
+    }
+
+    /// Bytes came.
+    pub fn received(&self, bytes: usize) {
+        self.received_bytes.add(bytes as u64);
+    }
+
+    /// Bytes went.
+    pub fn sent(&self, bytes: usize) {
+        self.sent_bytes.add(bytes as u64);
+    }
+
+    /// A client was accepted.
+    pub fn accepted(&self) {
+        self.accepted.add(1);
+    }
+
+    /// Connections ever accepted.
+    pub fn accepted_total(&self) -> u64 {
+        self.accepted.get()
+    }
+
+    /// A connection was cut because its client took too long.
+    pub fn cut(&self) {
+        self.cut.add(1);
+    }
+}
+
+/// Counters of all workers together.
+#[derive(Clone, Debug)]
+pub struct Totals {
+    /// Requests by opcode.
+    pub requests: [u64; 256],
+    /// Answers sent by status.
+    pub answers: [u64; 256],
+    /// Bytes from clients.
+    pub received_bytes: u64,
+    /// Bytes to clients.
+    pub sent_bytes: u64,
+    /// Connections ever.
+    pub accepted: u64,
+    /// Connections that were closed because of what the client did or failed to do.
+    pub cut: u64,
+    /// Connections at this moment.
+    pub connections: usize,
+    /// Of these, who has not logged in.
+    pub strangers: u64,
+    /// The longest that a connection had a worker, in nanoseconds.
+    pub longest_turn_ns: u64,
+    /// Turns of connections that took 50 milliseconds or more.
+    pub slow_turns: u64,
+}
+
+impl Totals {
+    /// Adds up.
+    pub fn of<'a>(workers: impl Iterator<Item = &'a WorkerCounters>) -> Totals {
+        let mut sum = Totals {
+            requests: [0; 256],
+            answers: [0; 256],
+            received_bytes: 0,
+            sent_bytes: 0,
+            accepted: 0,
+            cut: 0,
+            connections: 0,
+            strangers: 0,
+            longest_turn_ns: 0,
+            slow_turns: 0,
+        };
+        for worker in workers {
+            for (total, counter) in sum.requests.iter_mut().zip(&worker.requests) {
+                *total += counter.get();
+            }
+            for (total, counter) in sum.answers.iter_mut().zip(&worker.answers) {
+                *total += counter.get();
+            }
+            sum.received_bytes += worker.received_bytes.get();
+            sum.sent_bytes += worker.sent_bytes.get();
+            sum.accepted += worker.accepted.get();
+            sum.cut += worker.cut.get();
+            sum.strangers += worker.strangers();
+            sum.longest_turn_ns = sum.longest_turn_ns.max(worker.longest_turn_ns());
+            sum.slow_turns += worker.slow_turns.get();
+            sum.connections += worker.connections.load(Ordering::Relaxed);
+        }
+        sum
+    }
+}

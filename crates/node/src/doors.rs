@@ -1,0 +1,95 @@
+//! What a node needs of the outside beside `base::env`: time limits, other nodes that are asked something, and connections
+//! that replicate. Whoever runs the node brings it.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::env::{Env, Task};
+
+use crate::replication::Links;
+
+/// A source of time limits for handlers that wait: the runtime, or a simulation.
+pub trait Timer: Send + Sync {
+    /// Ready after `duration`.
+    fn after(&self, duration: Duration) -> Pin<Box<dyn Future<Output = ()>>>;
+}
+
+/// JSON for another node.
+#[derive(Clone, Copy, Debug)]
+pub struct PeerPost<'a> {
+    /// The node, `HOST:PORT`.
+    pub address: &'a str,
+    /// Where that is.
+    pub addr: SocketAddr,
+    /// What is asked there.
+    pub path: &'a str,
+    /// The JSON.
+    pub body: &'a str,
+    /// A longer answer is refused.
+    pub most_bytes: usize,
+}
+
+/// What another node answered.
+#[derive(Debug)]
+pub struct PeerAnswer {
+    /// The status code, as of HTTP.
+    pub status: u16,
+    /// The body.
+    pub body: Vec<u8>,
+}
+
+/// The way to ask other nodes.
+pub trait Peers: Send + Sync {
+    /// Asks, and waits for the whole answer for at most this time. Blocks.
+    fn post(&self, env: &Env, post: PeerPost<'_>, at_most: Duration) -> io::Result<PeerAnswer>;
+}
+
+/// Who runs the links of a node.
+pub trait LinkRunner: Send + Sync {
+    /// Begins to run every link that is there and every one that comes, until [`Links::is_stopping`]; the task ends when
+    /// none works on a bucket any more.
+    fn start(&self, env: &Env, links: Arc<Links>) -> io::Result<Task>;
+}
+
+/// All of them.
+#[derive(Clone)]
+pub struct Doors {
+    /// Time limits of handlers that wait.
+    pub timer: Arc<dyn Timer>,
+    /// Asks other nodes.
+    pub peers: Arc<dyn Peers>,
+    /// Runs the links to other nodes.
+    pub links: Arc<dyn LinkRunner>,
+}
+
+impl Doors {
+    /// For a node without an outside: no time limit ends, no other node can be asked or followed.
+    pub fn closed() -> Doors {
+        Doors { timer: Arc::new(Closed), peers: Arc::new(Closed), links: Arc::new(Closed) }
+    }
+}
+
+/// Leads nowhere.
+struct Closed;
+
+impl Timer for Closed {
+    fn after(&self, _: Duration) -> Pin<Box<dyn Future<Output = ()>>> {
+        Box::pin(std::future::pending())
+    }
+}
+
+impl Peers for Closed {
+    fn post(&self, _: &Env, post: PeerPost<'_>, _: Duration) -> io::Result<PeerAnswer> {
+        Err(io::Error::new(io::ErrorKind::NotConnected, format!("this node cannot ask {}", post.address)))
+    }
+}
+
+impl LinkRunner for Closed {
+    fn start(&self, _: &Env, _: Arc<Links>) -> io::Result<Task> {
+        Err(io::Error::new(io::ErrorKind::NotConnected, "this node cannot follow others"))
+    }
+}

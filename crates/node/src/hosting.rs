@@ -1,0 +1,582 @@
+//! What runs the buckets of a node: their files, their threads, and the list of those that came while it ran.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::env::{Env, OpenMode, Task};
+use base::{Heap, SmallFileError, VbId, VbState};
+use engine::{Bucket, BucketKind};
+use kvstore::{CouchConfig, Journaled, JournaledConfig, KvStore};
+use parking_lot::{Condvar, Mutex};
+
+use crate::bucket_list::BucketList;
+use crate::cluster::membership;
+use crate::config::{BucketSpec, Config, Switch};
+use crate::data_dir::{DataDir, DataDirError};
+use crate::down::{self, Down, DownBuckets};
+use crate::node::Served;
+use crate::node_buckets::require_durability;
+use crate::quarantine::Quarantine;
+
+/// Revisions of the cluster map that a start leaves room for: each change of a manifest takes one.
+pub const CHANGES_BITS: u32 = 20;
+/// Threads of a bucket that read values which clients wait for.
+const FETCHERS: usize = 2;
+/// Threads of a bucket that read for streams.
+const BACKFILLERS: usize = 2;
+/// Threads of a bucket that load documents after the start, and end then.
+const LOADERS: usize = 2;
+/// Threads of a bucket that read.
+pub(crate) const READERS: usize = FETCHERS + LOADERS + BACKFILLERS;
+
+/// The most buckets that a node may have while more are made: each has its threads.
+pub const MOST_BUCKETS: usize = 30;
+/// How long a deleted bucket waits for those who still look at it, and how often it counts them.
+const STRAGGLERS_TIMEOUT: Duration = Duration::from_secs(10);
+const STRAGGLERS_PAUSE: Duration = Duration::from_millis(1);
+
+/// Why a bucket cannot be run, or its files cannot be removed.
+#[derive(Debug, thiserror::Error)]
+pub enum HostFailure {
+    /// It cannot be opened or closed.
+    #[error("bucket {name}: {source}")]
+    Bucket {
+        /// The bucket.
+        name: String,
+        /// What happened.
+        source: engine::Failure,
+    },
+    /// The list of buckets.
+    #[error(transparent)]
+    List(#[from] SmallFileError),
+    /// The data directory.
+    #[error(transparent)]
+    DataDir(#[from] DataDirError),
+    /// Its files are still there.
+    #[error("cannot remove {}: {source}; it is tried again at the next start", path.display())]
+    Remove {
+        /// Its folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// There are files of a bucket of which nobody says what it is.
+    #[error(
+        "the folder of data has a bucket {0} that came from a configuration or a flag: name it in the configuration \
+         file, such as buckets = [\"{0}:256MiB\"], so that the node can bring it into its cluster"
+    )]
+    NotNamed(String),
+    /// A thread could not be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[from] io::Error),
+    /// A thread ended in a way it must not.
+    #[error("a thread of the bucket panicked")]
+    Panicked,
+    /// A bucket of the configuration has a larger quota than there is memory.
+    #[error(
+        "bucket {name}: a quota of {} MiB is more than {of}, {} MiB: give it less, as --bucket {name}:{}MiB",
+        .quota_bytes >> 20, .most >> 20, .most >> 21
+    )]
+    Quota {
+        /// The bucket.
+        name: String,
+        /// Its quota.
+        quota_bytes: u64,
+        /// The most that it may be.
+        most: u64,
+        /// What says so.
+        of: &'static str,
+    },
+    /// A bucket of this name was deleted, and its files are still there.
+    #[error("{} holds files of a deleted bucket that cannot be removed: remove the folder", .0.display())]
+    NotRemoved(PathBuf),
+    /// More than one bucket failed.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Several(Vec<HostFailure>),
+}
+
+/// The buckets that a start has found.
+pub struct Opened {
+    /// Those that can be served.
+    pub served: Vec<Served>,
+    /// Those that cannot.
+    pub down: DownBuckets,
+}
+
+impl Down {
+    /// A bucket that failed.
+    pub(crate) fn of(spec: &BucketSpec, error: &HostFailure) -> Down {
+        tracing::error!(bucket = spec.name, %error, "the bucket is down");
+        let is_damage = matches!(error, HostFailure::Bucket { source, .. } if source.is_damage());
+        Down { reason: error.to_string(), is_damage, quota_bytes: spec.quota_bytes }
+    }
+}
+
+/// Runs buckets.
+pub struct Host {
+    config: Config,
+    data_dir: Arc<DataDir>,
+    list: Mutex<BucketList>,
+    threads: Mutex<BTreeMap<String, Vec<Task>>>,
+    memory_quota_bytes: u64,
+    quarantine: Quarantine,
+}
+
+impl Host {
+    /// Removes what was deleted and is still there, and opens the buckets of the configuration and those that were made
+    /// while the node ran. Where both name one, the configuration says what it is. A bucket that cannot be opened keeps
+    /// no other one from being opened.
+    pub fn open(config: Config, data_dir: Arc<DataDir>, env: &Env) -> Result<(Host, Opened), HostFailure> {
+        let machine = machine_memory_bytes(env);
+        check_quotas(&config, machine)?;
+        let memory_quota_bytes =
+            config.memory_quota_bytes.or(machine.map(|bytes| bytes / 5 * 4)).unwrap_or(u64::MAX);
+        let (list, mut down) = read_list(&config, &data_dir, env)?;
+        // Who deletes a bucket of a node alone means it.
+        let keep_s = if config.is_member { config.quarantine_s } else { 0 };
+        let quarantine = Quarantine::new(data_dir.path(), keep_s);
+        let (list, threads) = (Mutex::new(list), Mutex::default());
+        let host = Host { config, data_dir, list, threads, memory_quota_bytes, quarantine };
+        if host.config.is_member {
+            host.take_along(env)?;
+        }
+        let removing = host.list.lock().removing().to_vec();
+        let is_left = |name: &String| match host.remove_files(name, env) {
+            Ok(()) => false,
+            Err(error) => {
+                tracing::error!(bucket = name, %error, "the files of a deleted bucket are still there");
+                true
+            }
+        };
+        let left: Vec<String> = removing.into_iter().filter(is_left).collect();
+        // The buckets of a cluster are made while the node runs.
+        let mut specs = if host.config.is_member { Vec::new() } else { host.config.buckets.clone() };
+        let configured = specs.clone();
+        let added = host.list.lock().specs().into_iter();
+        specs.extend(added.filter(|spec| configured.iter().all(|other| other.name != spec.name)));
+        let mut served = Vec::new();
+        for spec in specs {
+            let opened = if left.contains(&spec.name) {
+                Err(HostFailure::NotRemoved(host.data_dir.bucket(&spec.name)))
+            } else {
+                host.open_bucket(&spec, env)
+            };
+            match opened {
+                Ok(bucket) => {
+                    host.describe(&spec, env);
+                    served.push(bucket);
+                }
+                Err(error) => drop(down.insert(spec.name.clone(), Down::of(&spec, &error))),
+            }
+        }
+        Ok((host, Opened { served, down }))
+    }
+
+    /// Notes in the folder of a bucket that came while the node ran what it is.
+    fn describe(&self, spec: &BucketSpec, env: &Env) {
+        if !self.list.lock().has(&spec.name) {
+            return;
+        }
+        if let Err(error) = down::describe(env, &self.data_dir.bucket(&spec.name), spec) {
+            tracing::warn!(bucket = spec.name, %error, "the folder of the bucket does not say what it is");
+        }
+    }
+
+    /// A node that never was in a cluster brings the buckets that it has: those of its configuration are in the list from
+    /// now on, like those that were made while it ran.
+    fn take_along(&self, env: &Env) -> Result<(), HostFailure> {
+        let failed = |path: &Path, source| {
+            let operation = "look for buckets in";
+            HostFailure::DataDir(DataDirError::Io { operation, path: path.to_owned(), source })
+        };
+        let (data, buckets) = (self.data_dir.path(), self.data_dir.buckets());
+        if membership::belongs_to_cluster(env, data).map_err(|error| failed(data, error))? {
+            return Ok(());
+        }
+        let names = match env.disk.read_dir(&buckets) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            names => names.map_err(|error| failed(&buckets, error))?,
+        };
+        let mut list = self.list.lock();
+        for name in names {
+            if list.has(&name) {
+                continue;
+            }
+            let spec = self.config.buckets.iter().find(|spec| spec.name == name);
+            list.put(spec.ok_or(HostFailure::NotNamed(name))?, env)?;
+        }
+        Ok(())
+    }
+
+    /// Erases the files of deleted buckets that were kept for long enough.
+    pub(crate) fn erase_old(&self, env: &Env) -> io::Result<()> {
+        self.quarantine.erase_old(env)
+    }
+
+    /// Moves the damaged files of a vBucket into quarantine; the vBucket is not there any more.
+    pub(crate) fn set_aside(&self, bucket: &Bucket, vb: VbId, env: &Env) -> Result<(), HostFailure> {
+        let name = bucket.name();
+        let place = self.quarantine.place(env, &format!("{name}-vbucket-{vb}"))?;
+        let failed = |source| HostFailure::Bucket { name: name.to_owned(), source };
+        match bucket.set_aside(vb, &place) {
+            Ok(set_aside) => set_aside.map_err(failed)?,
+            // It is not damaged any more.
+            Err(_) => return Ok(()),
+        }
+        let (place, keep_s) = (place.display(), self.config.quarantine_s);
+        tracing::warn!(bucket = name, %vb, %place, keep_s, "damaged files were set aside; another node has the vBucket");
+        Ok(())
+    }
+
+    /// The most that the quotas of all buckets may come to when another is made, in bytes.
+    pub fn memory_quota_bytes(&self) -> u64 {
+        self.memory_quota_bytes
+    }
+
+    /// What the node was started with.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// A number for the next cluster map of a node alone: larger than all before, durably.
+    pub(crate) fn next_revision(&self, env: &Env) -> Result<i64, HostFailure> {
+        Ok(self.data_dir.next_revision(env)? << CHANGES_BITS)
+    }
+
+    /// Whether a folder with files stands where a bucket of this name would be, and nobody has deleted it.
+    pub(crate) fn folder_in_the_way(&self, name: &str, env: &Env) -> Option<PathBuf> {
+        let folder = self.data_dir.bucket(name);
+        let is_known = { self.list.lock().removing().iter().any(|other| other == name) };
+        let is_full = env.disk.read_dir(&folder).is_ok_and(|names| !names.is_empty());
+        (is_full && !is_known).then_some(folder)
+    }
+
+    /// Makes a bucket: it is in the list first, so that it is there after a restart however far this came.
+    pub(crate) fn make(&self, spec: &BucketSpec, env: &Env) -> Result<Served, HostFailure> {
+        let is_left_over = { self.list.lock().removing().contains(&spec.name) };
+        if is_left_over {
+            self.remove_files(&spec.name, env)?;
+        }
+        self.list.lock().put(spec, env)?;
+        let opened = self.open_bucket(spec, env).and_then(|served| {
+            self.start(&served.bucket, env)?;
+            self.describe(spec, env);
+            Ok(served)
+        });
+        if opened.is_err() {
+            self.list.lock().begin_removal(&spec.name, env)?;
+            self.remove_files(&spec.name, env)?;
+        }
+        opened
+    }
+
+    /// Notes what a bucket is now, if it was made while the node ran: others are what the configuration says.
+    pub(crate) fn note(&self, spec: &BucketSpec, env: &Env) -> Result<(), HostFailure> {
+        {
+            let mut list = self.list.lock();
+            if !list.has(&spec.name) {
+                return Ok(());
+            }
+            list.put(spec, env)?;
+        }
+        self.describe(spec, env);
+        Ok(())
+    }
+
+    /// Notes durably that a bucket is deleted.
+    pub(crate) fn begin_removal(&self, name: &str, env: &Env) -> Result<(), HostFailure> {
+        self.list.lock().begin_removal(name, env)?;
+        // Should the list be lost, what is left of it is not taken for a bucket.
+        if let Err(error) = down::file(&self.data_dir.bucket(name)).remove(&*env.disk) {
+            tracing::debug!(bucket = name, %error, "the folder of a deleted bucket still says what it was");
+        }
+        Ok(())
+    }
+
+    /// Removes the files of a deleted bucket that is not open.
+    pub(crate) fn remove_closed(&self, name: &str, env: &Env) -> Result<(), HostFailure> {
+        self.remove_files(name, env)
+    }
+
+    /// Ends a bucket that nobody can find any more, and removes its files. Blocks until those who still look at it have
+    /// ended, or for some seconds.
+    pub(crate) fn remove(&self, bucket: Arc<Bucket>, env: &Env) -> Result<(), HostFailure> {
+        let name = bucket.name().to_owned();
+        self.stop(&bucket)?;
+        let started = env.clock.monotonic();
+        let (mutex, nobody) = (Mutex::new(()), Condvar::new());
+        while Arc::strong_count(&bucket) > 1 {
+            if env.clock.monotonic() - started > STRAGGLERS_TIMEOUT {
+                let stragglers = Arc::strong_count(&bucket) - 1;
+                tracing::error!(bucket = name, stragglers, "a deleted bucket is still looked at");
+                break;
+            }
+            nobody.wait_for(&mut mutex.lock(), STRAGGLERS_PAUSE);
+        }
+        drop(bucket);
+        self.remove_files(&name, env)
+    }
+
+    fn remove_files(&self, name: &str, env: &Env) -> Result<(), HostFailure> {
+        let folder = self.data_dir.bucket(name);
+        let remove = || {
+            self.quarantine.remove(env, &folder, name)?;
+            match env.disk.sync_dir(&self.data_dir.buckets()) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                done => done,
+            }
+        };
+        remove().map_err(|source| HostFailure::Remove { path: folder.clone(), source })?;
+        Ok(self.list.lock().end_removal(name, env)?)
+    }
+
+    fn open_bucket(&self, spec: &BucketSpec, env: &Env) -> Result<Served, HostFailure> {
+        let env = &env.with_heap(Heap::default());
+        let config = &self.config;
+        let mut bucket = engine::BucketConfig::new(&spec.name, self.data_dir.bucket(&spec.name));
+        bucket.kind = spec.kind;
+        bucket.quota_bytes = spec.quota_bytes;
+        bucket.settings = spec.settings.clone();
+        bucket.vbuckets = config.vbuckets;
+        bucket.first_role = if config.is_member { VbState::Dead } else { VbState::Active };
+        bucket.needs_topology = config.is_member;
+        bucket.compact_percent = config.compaction.percent;
+        bucket.compact_min_waste_bytes = config.compaction.min_waste_bytes;
+        bucket.purge_age_s = config.compaction.purge_age_s;
+        let failed = |source| HostFailure::Bucket { name: spec.name.clone(), source };
+        let store = self.open_store(&bucket, env).map_err(|failure| failed(failure.into()))?;
+        let bucket = Bucket::open_cold(bucket, env.clone(), store).map_err(failed)?;
+        if config.is_member {
+            crate::cluster::hold_all(&bucket);
+        }
+        bucket.set_replicas(spec.replicas);
+        if spec.durability_min.is_some()
+            && let Err(error) = require_durability(&bucket, spec)
+        {
+            tracing::error!(bucket = spec.name, %error, "the least durability of the bucket is not in force");
+        }
+        Ok(Served { spec: spec.clone(), bucket: Arc::new(bucket) })
+    }
+
+    /// The store of a bucket.
+    fn open_store(
+        &self,
+        bucket: &engine::BucketConfig,
+        env: &Env,
+    ) -> Result<Arc<dyn KvStore>, kvstore::Failure> {
+        match bucket.kind {
+            BucketKind::Persistent => self.open_files(bucket, env),
+            BucketKind::Ephemeral => Ok(Arc::new(kvstore::Nothing)),
+        }
+    }
+
+    /// The store of a bucket on disk. Without journal every batch commits in the files of its vBuckets.
+    fn open_files(
+        &self,
+        bucket: &engine::BucketConfig,
+        env: &Env,
+    ) -> Result<Arc<dyn KvStore>, kvstore::Failure> {
+        let couch =
+            CouchConfig { max_open_files: self.share_of_files(&bucket.name), ..CouchConfig::default() };
+        let default = JournaledConfig::default();
+        let journal_bytes =
+            (bucket.quota_bytes / JOURNAL_SHARE).clamp(SMALLEST_JOURNAL_BYTES, default.journal_bytes);
+        let journaled = JournaledConfig { couch, journal_bytes, ..default };
+        match self.config.journal {
+            Switch::On => Ok(Arc::new(Journaled::open(env.clone(), &bucket.dir, journaled)?)),
+            Switch::Off => Ok(Arc::new(Journaled::without_journal(env.clone(), &bucket.dir, journaled)?)),
+        }
+    }
+
+    /// Files that a bucket may have open: those of the configuration share what there is, of others each has a little.
+    fn share_of_files(&self, name: &str) -> usize {
+        let configured = &self.config.buckets;
+        let is_configured = configured.iter().any(|spec| spec.name == name);
+        let sharers = if is_configured { configured.len() } else { MOST_BUCKETS };
+        (self.config.max_open_files / sharers).max(FEWEST_OPEN_FILES)
+    }
+
+    /// Starts the threads of a bucket.
+    pub(crate) fn start(&self, bucket: &Arc<Bucket>, env: &Env) -> Result<(), HostFailure> {
+        let mut started = Vec::new();
+        for (name, run) in threads_of_a_bucket() {
+            let running = Arc::clone(bucket);
+            match env.spawn.spawn(&format!("{name}-{}", bucket.name()), Box::new(move || run(&running))) {
+                Ok(task) => started.push(task),
+                Err(error) => {
+                    end(bucket);
+                    join(started)?;
+                    return Err(error.into());
+                }
+            }
+        }
+        self.threads.lock().insert(bucket.name().to_owned(), started);
+        Ok(())
+    }
+
+    /// Starts the threads of the buckets that a start has found. Where that fails the bucket is down.
+    pub fn start_all(&self, opened: Opened, env: &Env) -> Opened {
+        let Opened { served, mut down } = opened;
+        let mut started = Vec::new();
+        for bucket in served {
+            match self.start(&bucket.bucket, env) {
+                Ok(()) => started.push(bucket),
+                Err(error) => drop(down.insert(bucket.spec.name.clone(), Down::of(&bucket.spec, &error))),
+            }
+        }
+        Opened { served: started, down }
+    }
+
+    /// Ends the threads of a bucket.
+    pub(crate) fn stop(&self, bucket: &Bucket) -> Result<(), HostFailure> {
+        end(bucket);
+        let threads = self.threads.lock().remove(bucket.name()).unwrap_or_default();
+        join(threads)
+    }
+
+    /// Ends the threads of all these buckets, and leaves what they have not written.
+    pub fn abandon(&self, buckets: &[(BucketSpec, Arc<Bucket>)]) -> Result<(), HostFailure> {
+        // All are told first, so that they end beside each other.
+        buckets.iter().for_each(|(_, bucket)| end(bucket));
+        all_of(buckets.iter().map(|(spec, bucket)| (spec.name.as_str(), self.stop(bucket))))
+    }
+
+    /// Ends the threads of all these buckets, writes what is left, and notes that they were closed cleanly. What fails
+    /// for one bucket keeps no other one from being closed.
+    pub fn close(&self, buckets: &[(BucketSpec, Arc<Bucket>)]) -> Result<(), HostFailure> {
+        buckets.iter().for_each(|(_, bucket)| end(bucket));
+        let close = |(spec, bucket): &(BucketSpec, Arc<Bucket>)| {
+            let ended = self.stop(bucket);
+            let closed = bucket.close();
+            closed.map_err(|source| HostFailure::Bucket { name: spec.name.clone(), source })?;
+            ended
+        };
+        all_of(buckets.iter().map(|of| (of.0.name.as_str(), close(of))))
+    }
+}
+
+/// Whether there is the memory for each bucket of the configuration.
+fn check_quotas(config: &Config, machine: Option<u64>) -> Result<(), HostFailure> {
+    let (most, of) = match (config.memory_quota_bytes, machine) {
+        (Some(most), machine) if machine.is_none_or(|machine| most <= machine) => {
+            (most, "memory-quota allows")
+        }
+        (_, Some(machine)) => (machine, "the machine has"),
+        (Some(most), None) => (most, "memory-quota allows"),
+        (None, None) => return Ok(()),
+    };
+    let buckets = if config.is_member { &[][..] } else { &config.buckets };
+    match buckets.iter().find(|spec| spec.quota_bytes > most) {
+        None => Ok(()),
+        Some(spec) => {
+            Err(HostFailure::Quota { name: spec.name.clone(), quota_bytes: spec.quota_bytes, most, of })
+        }
+    }
+}
+
+/// The list of buckets; if it is damaged, what the buckets' folders say, and the buckets that say nothing.
+fn read_list(
+    config: &Config,
+    data_dir: &DataDir,
+    env: &Env,
+) -> Result<(BucketList, DownBuckets), HostFailure> {
+    let error = match BucketList::read(data_dir.path(), env) {
+        Ok(list) => return Ok((list, DownBuckets::new())),
+        Err(error) if error.is_damage() => error,
+        Err(error) => return Err(error.into()),
+    };
+    let folder = data_dir.buckets();
+    let mut names = match env.disk.read_dir(&folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        names => names.map_err(|source| HostFailure::Remove { path: folder.clone(), source })?,
+    };
+    names.retain(|name| config.is_member || config.buckets.iter().all(|spec| spec.name != *name));
+    let (specs, down) = down::look_in(env, &folder, names);
+    let (found, lost) = (specs.len(), down.len());
+    tracing::error!(%error, found, lost, "the list of buckets is put together again from the buckets' folders");
+    let mut list = BucketList::of_found(data_dir.path(), &specs);
+    if lost == 0 {
+        // Otherwise what is left of the damaged one stays for the operator to look at.
+        list.write(env)?;
+    }
+    Ok((list, down))
+}
+
+/// Does all of it, tells of each bucket for which it failed, and returns what failed.
+fn all_of<'n>(outcomes: impl Iterator<Item = (&'n str, Result<(), HostFailure>)>) -> Result<(), HostFailure> {
+    let mut failures = Vec::new();
+    for (bucket, outcome) in outcomes {
+        if let Err(error) = outcome {
+            tracing::error!(bucket, %error, "the bucket did not stop cleanly");
+            failures.push(error);
+        }
+    }
+    match failures.len() {
+        0 => Ok(()),
+        1 => Err(failures.remove(0)),
+        _ => Err(HostFailure::Several(failures)),
+    }
+}
+
+/// The most of a bucket's quota that its journal may take, as a divisor: what stands in the journal alone stays in
+/// memory.
+const JOURNAL_SHARE: u64 = 4;
+const SMALLEST_JOURNAL_BYTES: u64 = 16 << 20;
+/// With fewer open files a bucket would do nothing but open and close them.
+const FEWEST_OPEN_FILES: usize = 4;
+
+/// Threads that help with many short compactions: the disk syncs for several in the time that it takes for one.
+const COMPACTION_HELPERS: usize = 3;
+
+type Run = fn(&Bucket);
+
+/// Those that write a bucket's changes to where they are durable, and behind that to the files; the one that compacts
+/// those, and its helpers; the housekeeper; those that read values, that load documents and end then, and that read for streams.
+fn threads_of_a_bucket() -> impl Iterator<Item = (String, Run)> {
+    let writers: [(&str, Run); 4] = [
+        ("flush", Bucket::run_flusher),
+        ("file", Bucket::run_filer),
+        ("compact", Bucket::run_compactor),
+        ("keep", Bucket::run_keeper),
+    ];
+    let others: [(&str, usize, Run); 4] = [
+        ("compact", COMPACTION_HELPERS, Bucket::help_compactor),
+        ("fetch", FETCHERS, Bucket::run_fetcher),
+        ("load", LOADERS, Bucket::run_loader),
+        ("backfill", BACKFILLERS, Bucket::run_backfiller),
+    ];
+    let writers = writers.into_iter().map(|(name, run)| (name.to_owned(), run));
+    let numbered = |(name, count, run)| (0..count).map(move |at| (format!("{name}{at}"), run));
+    writers.chain(others.into_iter().flat_map(numbered))
+}
+
+/// Lets the threads of a bucket end.
+fn end(bucket: &Bucket) {
+    bucket.stop_loaders();
+    bucket.stop_fetchers();
+    bucket.stop_backfillers();
+    bucket.stop_compactor();
+    bucket.stop_keeper();
+    bucket.stop_flusher();
+    bucket.stop_filer();
+}
+
+fn join(threads: Vec<Task>) -> Result<(), HostFailure> {
+    // All of them are waited for, whatever became of one.
+    let panicked = threads.into_iter().map(Task::join).filter(|sound| !sound).count();
+    if panicked == 0 { Ok(()) } else { Err(HostFailure::Panicked) }
+}
+
+/// The machine's memory (proc(5), /proc/meminfo); nothing if the system does not say.
+fn machine_memory_bytes(env: &Env) -> Option<u64> {
+    let file = env.disk.open("/proc/meminfo".as_ref(), OpenMode::Read).ok()?;
+    let mut text = [0; 4096];
+    let read = file.read_at(&mut text, 0).ok()?;
+    let text = std::str::from_utf8(&text[..read]).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kibibytes: u64 = line.split_ascii_whitespace().next()?.parse().ok()?;
+    kibibytes.checked_mul(1024)
+}

@@ -1,0 +1,133 @@
+//! A configuration that was read again takes effect while the node runs, as far as that is possible.
+//!
+//! *Guarantee:* what cannot take effect is told and changes nothing. Buckets change only in what the configuration says
+//! differently than when it was read last, so that what was changed while the node ran stays.
+
+use std::fmt;
+
+use engine::settings::{Key, SETTINGS};
+
+use crate::config::{BucketSpec, Config};
+use crate::node::Node;
+use crate::node_buckets::BucketChange;
+
+/// What became of a configuration that was read again.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Reloaded {
+    /// What is different now.
+    pub taken: Vec<String>,
+    /// What is different in the configuration, and takes effect with the next start only.
+    pub waiting: Vec<String>,
+    /// What was refused, and why.
+    pub refused: Vec<String>,
+}
+
+impl fmt::Display for Reloaded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |list: &[String]| if list.is_empty() { "nothing".to_owned() } else { list.join("; ") };
+        let Reloaded { taken, waiting, refused } = self;
+        write!(f, "taken: {}; needs a restart: {}", list(taken), list(waiting))?;
+        if refused.is_empty() { Ok(()) } else { write!(f, "; refused: {}", refused.join("; ")) }
+    }
+}
+
+/// Has the node go by `new` instead of `present`, which becomes what the node goes by. Blocks while the disk works.
+pub fn reload(node: &Node, present: &mut Config, mut new: Config) -> Reloaded {
+    let mut told = Reloaded::default();
+    if new.password_was_generated && present.password_was_generated {
+        // It was made up again, and was shown to no one.
+        new.users[0].password.clone_from(&present.users[0].password);
+    }
+    reload_users(node, present, &mut new, &mut told);
+    if !present.is_member {
+        reload_buckets(node, present, &new, &mut told);
+    }
+    told.waiting.extend(needs_restart(present, &new).into_iter().map(str::to_owned));
+    told
+}
+
+fn reload_users(node: &Node, present: &mut Config, new: &mut Config, told: &mut Reloaded) {
+    if present.is_member && new.users[0] != present.users[0] {
+        told.waiting.push(
+            "username or password: all nodes of a cluster have the same, and change it while none of them runs"
+                .to_owned(),
+        );
+        new.users[0] = present.users[0].clone();
+    }
+    if new.users == present.users {
+        return;
+    }
+    node.change_users(&new.users);
+    let names = |of: &Config| of.users.iter().map(|user| user.name.clone()).collect::<Vec<_>>();
+    let (before, after) = (names(present), names(new));
+    let word = |name: &String| match present.users.iter().find(|user| user.name == *name) {
+        None => Some(format!("user {name:?} was added")),
+        Some(user) => (!new.users.contains(user)).then(|| format!("user {name:?} was changed")),
+    };
+    told.taken.extend(after.iter().filter_map(word));
+    let gone = before.iter().filter(|name| !after.contains(name));
+    told.taken.extend(gone.map(|name| format!("user {name:?} was removed")));
+    present.users.clone_from(&new.users);
+}
+
+fn reload_buckets(node: &Node, present: &mut Config, new: &Config, told: &mut Reloaded) {
+    for spec in &new.buckets {
+        let Some(old) = present.buckets.iter_mut().find(|old| old.name == spec.name) else {
+            told.waiting.push(format!("bucket {:?}, which is new", spec.name));
+            continue;
+        };
+        if spec.kind != old.kind {
+            told.waiting.push(format!("the type of bucket {:?}", spec.name));
+            continue;
+        }
+        let (change, names) = difference(old, spec);
+        if names.is_empty() {
+            continue;
+        }
+        let names = names.join(", ");
+        match node.change_bucket(&spec.name, change) {
+            Ok(()) => {
+                told.taken.push(format!("bucket {:?}: {names}", spec.name));
+                *old = spec.clone();
+            }
+            Err(error) => told.refused.push(format!("bucket {:?}: {names}: {error}", spec.name)),
+        }
+    }
+    let is_left = |old: &&BucketSpec| new.buckets.iter().all(|spec| spec.name != old.name);
+    let gone = present.buckets.iter().filter(is_left);
+    told.waiting.extend(gone.map(|old| format!("bucket {:?}, which is not named any more", old.name)));
+}
+
+/// What makes one bucket the other, and what that is called.
+fn difference(old: &BucketSpec, new: &BucketSpec) -> (BucketChange, Vec<&'static str>) {
+    let differs = |key: Key| old.settings.get(key) != new.settings.get(key);
+    let settings: Vec<(&'static str, String)> = SETTINGS
+        .iter()
+        .filter(|setting| differs(setting.key))
+        .map(|setting| (setting.name, new.settings.show(setting.key)))
+        .collect();
+    let mut names: Vec<&'static str> = settings.iter().map(|(name, _)| *name).collect();
+    let flush_enabled = (old.flush_enabled != new.flush_enabled).then_some(new.flush_enabled);
+    names.extend(flush_enabled.map(|_| "flush-enabled"));
+    (BucketChange { settings, flush_enabled, ..BucketChange::default() }, names)
+}
+
+/// Names of settings that are different, and are looked at by a start alone.
+fn needs_restart(present: &Config, new: &Config) -> Vec<&'static str> {
+    let differs = [
+        ("data", present.data_dir != new.data_dir),
+        ("kv", present.kv_addr != new.kv_addr),
+        ("http", present.http_addr != new.http_addr),
+        ("advertise", present.advertise != new.advertise),
+        ("join", present.is_member != new.is_member),
+        ("vbuckets", present.vbuckets != new.vbuckets),
+        ("threads", present.threads != new.threads),
+        ("max-connections*, max-http-connections*, login-timeout-s", present.limits != new.limits),
+        ("journal", present.journal != new.journal),
+        ("max-open-files", present.max_open_files != new.max_open_files),
+        ("compaction-*, purge-age-s", present.compaction != new.compaction),
+        ("memory-quota", present.memory_quota_bytes != new.memory_quota_bytes),
+        ("quarantine-s", present.quarantine_s != new.quarantine_s),
+    ];
+    differs.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
+}

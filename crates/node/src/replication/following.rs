@@ -1,0 +1,143 @@
+//! One connection of a link, from login to its end, as a state machine: bytes in, bytes out.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::VbId;
+use dcp::{Consumer, ConsumerConfig, Features, Mode, RollBack};
+
+use super::link::{Inner, Link, LinkState};
+use super::login::LinkError;
+use super::rollback::RolledBack;
+
+/// Bytes that may be on their way to this node, on one link.
+const BUFFER_BYTES: u32 = 10 << 20;
+/// Between two signs of life of the source; after twice as much it is taken for dead.
+const NOOP_INTERVAL_S: u32 = 2;
+/// vBuckets that are taken over at once: each waits for the bytes of those before it while nobody can write to it.
+const MOST_TAKEN_OVER_AT_ONCE: usize = 16;
+/// When to look again whether there is room, if nobody tells.
+const LOOK_FOR_ROOM: Duration = Duration::from_millis(100);
+
+/// The connection.
+pub struct Following<'a> {
+    link: &'a Link,
+    /// What the consumer was told to follow.
+    followed: BTreeMap<VbId, Mode>,
+    /// The declaration that this is by.
+    declared: u64,
+    /// Whether some wait for others to be taken over.
+    has_line: bool,
+    is_full: bool,
+}
+
+/// What came of a step.
+#[derive(Debug)]
+pub struct Stepped {
+    /// Bytes from the front of what was received that are done with.
+    pub consumed: usize,
+    /// What has to be rolled back; the outcomes are given to later steps.
+    pub rollbacks: Vec<RollBack>,
+    /// For how long there is nothing to do, if nothing comes.
+    pub wait: Duration,
+}
+
+impl<'a> Following<'a> {
+    /// Begins to follow on a connection that is logged in; what is said first goes to `out`.
+    pub fn begin(link: &'a Link, features: Features, out: &mut Vec<u8>) -> Following<'a> {
+        let config = ConsumerConfig {
+            name: link.connection_name(),
+            consumer_name: Some(link.own_name.clone()),
+            buffer_bytes: BUFFER_BYTES,
+            noop_interval_s: NOOP_INTERVAL_S,
+            features,
+        };
+        let mut consumer = Consumer::new(Arc::clone(&link.bucket), config);
+        let changed = Arc::clone(&link.changed);
+        consumer.on_prepared(move || changed.notify_one());
+        consumer.open(out);
+        let mut inner = link.inner.lock();
+        inner.consumer = Some(consumer);
+        inner.state = LinkState::Connected;
+        inner.connections += 1;
+        drop(inner);
+        Following { link, followed: BTreeMap::new(), declared: 0, has_line: false, is_full: false }
+    }
+
+    /// Whether it waits for room in the bucket: see [`engine::Bucket::replica_room`].
+    pub fn is_full(&self) -> bool {
+        self.is_full
+    }
+
+    /// Works on everything there is, also on what was rolled back; nothing if the link is closed.
+    ///
+    /// # Errors
+    ///
+    /// Why the connection cannot be gone on with.
+    pub fn step(
+        &mut self,
+        rolled_back: Option<RolledBack>,
+        received: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Stepped>, LinkError> {
+        let mut inner = self.link.inner.lock();
+        let Inner { wanted, declared, taken_over, consumer, is_closed, .. } = &mut *inner;
+        let Some(consumer) = consumer.as_mut().filter(|_| !*is_closed) else { return Ok(None) };
+        if let Some((vb, outcome)) = rolled_back {
+            consumer.rolled_back(vb, outcome, out);
+        }
+        // What is not wanted any more takes no role and no change from here on: whoever said so may rely on it.
+        // Nothing to look through in a turn without news: there are as many vBuckets as changes come in one.
+        let is_news = std::mem::replace(&mut self.declared, *declared) != *declared;
+        if is_news {
+            follow(consumer, wanted, taken_over, &mut self.followed, out);
+        }
+        let consumed = consumer.receive(received, out)?;
+        let settled = consumer.settle(out)?;
+        taken_over.extend(settled.taken_over);
+        if is_news || self.has_line {
+            self.has_line = follow(consumer, wanted, taken_over, &mut self.followed, out);
+        }
+        let now = self.link.env.clock.monotonic();
+        let wait = consumer.tick(now, out)?.saturating_sub(now);
+        self.is_full = settled.is_full;
+        let wait = if self.is_full { wait.min(LOOK_FOR_ROOM) } else { wait };
+        Ok(Some(Stepped { consumed, rollbacks: settled.rollbacks, wait }))
+    }
+}
+
+/// Has the consumer follow what is wanted; what was taken over is not followed again. Whether some have to wait
+/// for others.
+fn follow(
+    consumer: &mut Consumer,
+    wanted: &BTreeMap<VbId, Mode>,
+    taken_over: &BTreeMap<VbId, Option<Duration>>,
+    followed: &mut BTreeMap<VbId, Mode>,
+    out: &mut Vec<u8>,
+) -> bool {
+    followed.retain(|vb, mode| {
+        let stays = wanted.get(vb) == Some(mode);
+        if !stays {
+            consumer.drop(*vb, out);
+        }
+        stays
+    });
+    let mut taking_over = consumer.taking_over();
+    let mut has_line = false;
+    for (vb, mode) in wanted {
+        if followed.get(vb) == Some(mode) || taken_over.contains_key(vb) {
+            continue;
+        }
+        if *mode == Mode::TakeOver {
+            if taking_over >= MOST_TAKEN_OVER_AT_ONCE {
+                has_line = true;
+                continue;
+            }
+            taking_over += 1;
+        }
+        consumer.want(*vb, *mode, out);
+        followed.insert(*vb, *mode);
+    }
+    has_line
+}

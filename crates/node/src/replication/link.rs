@@ -1,0 +1,245 @@
+//! One link: what is wanted of one node for one bucket, and how far that is.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use base::VbId;
+use base::env::Env;
+use dcp::{Consumer, ConsumerCounts, Mode, Stage};
+use engine::Bucket;
+use parking_lot::Mutex;
+
+use super::Wanted;
+use super::login::{LinkError, Login, WANTED};
+use super::rollback::Rollbacks;
+use super::source::Password;
+use super::status::LinkStatus;
+use crate::news::Hearing;
+use crate::notify::Notify;
+
+/// The first pause before a connection is made anew, and the longest; each is shortened by chance. Clients wait for sync
+/// writes meanwhile, and a try costs little.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// How far a link is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LinkState {
+    /// It is being connected.
+    #[default]
+    Connecting,
+    /// It is connected and follows.
+    Connected,
+    /// It waits before it is connected again.
+    Waiting,
+}
+
+impl LinkState {
+    /// Its name in status and stats.
+    pub fn name(self) -> &'static str {
+        match self {
+            LinkState::Connecting => "connecting",
+            LinkState::Connected => "connected",
+            LinkState::Waiting => "waiting",
+        }
+    }
+}
+
+/// What others see of a link.
+#[derive(Default)]
+pub(super) struct Inner {
+    /// What it is to follow.
+    pub(super) wanted: BTreeMap<VbId, Mode>,
+    /// Counts up whenever that is another one.
+    pub(super) declared: u64,
+    /// What was taken over, and for how long nobody could write meanwhile.
+    pub(super) taken_over: BTreeMap<VbId, Option<Duration>>,
+    pub(super) is_closed: bool,
+    pub(super) state: LinkState,
+    /// While there is a connection. Its lock is held while it works, which never waits for anything but memory.
+    pub(super) consumer: Option<Consumer>,
+    /// What was counted on the connections before.
+    pub(super) before: ConsumerCounts,
+    /// Connections that were made.
+    pub(super) connections: u64,
+    /// Connections that were given up because the source broke the protocol.
+    pub(super) violations: u64,
+    pub(super) last_error: Option<String>,
+}
+
+/// A link.
+pub struct Link {
+    pub(super) env: Env,
+    pub(super) bucket: Arc<Bucket>,
+    /// What this node calls itself.
+    pub(super) own_name: String,
+    node: String,
+    username: String,
+    password: Password,
+    pub(super) inner: Mutex<Inner>,
+    /// What is wanted changed, or prepares are on disk that the source is to know of, or it is closed.
+    pub(super) changed: Arc<Notify>,
+    /// Tells whether this node stands still.
+    hearing: Hearing,
+}
+
+impl Link {
+    pub(super) fn new(
+        env: Env,
+        bucket: &Arc<Bucket>,
+        own_name: &str,
+        node: String,
+        wanted: Wanted,
+        hearing: Hearing,
+    ) -> Link {
+        let inner = Inner { wanted: wanted.vbuckets, declared: 1, ..Inner::default() };
+        Link {
+            env,
+            bucket: Arc::clone(bucket),
+            own_name: own_name.to_owned(),
+            node,
+            username: wanted.username,
+            password: wanted.password,
+            inner: Mutex::new(inner),
+            changed: Arc::default(),
+            hearing,
+        }
+    }
+
+    /// The node that it follows.
+    pub fn node(&self) -> &str {
+        &self.node
+    }
+
+    /// Who it logs in as.
+    pub(super) fn username(&self) -> &str {
+        &self.username
+    }
+
+    /// The name of its connections, in the field's form.
+    pub(super) fn connection_name(&self) -> String {
+        format!("replication:{}->{}:{}", self.node, self.own_name, self.bucket.name())
+    }
+
+    /// Whether it is of the same user, so that it can go on.
+    pub(super) fn is_same(&self, wanted: &Wanted) -> bool {
+        self.username == wanted.username && self.password == wanted.password
+    }
+
+    /// How it follows a vBucket, if it does.
+    pub(super) fn wants(&self, vb: VbId) -> Option<Mode> {
+        self.inner.lock().wanted.get(&vb).copied()
+    }
+
+    /// What it follows from now on.
+    pub(super) fn want(&self, vbuckets: BTreeMap<VbId, Mode>) {
+        let mut inner = self.inner.lock();
+        let Inner { wanted, taken_over, .. } = &mut *inner;
+        taken_over.retain(|vb, _| wanted.get(vb).is_some() && wanted.get(vb) == vbuckets.get(vb));
+        *wanted = vbuckets;
+        inner.declared += 1;
+        drop(inner);
+        self.changed.notify_one();
+    }
+
+    /// Nothing is wanted of it any more.
+    pub(super) fn close(&self) {
+        self.inner.lock().is_closed = true;
+        self.changed.notify_one();
+    }
+
+    /// Where it stands.
+    pub(super) fn status(&self) -> LinkStatus {
+        let inner = self.inner.lock();
+        LinkStatus::of(self, &inner)
+    }
+
+    /// The thread that goes back in history for it, not started yet.
+    pub fn rollbacks(&self) -> Rollbacks {
+        Rollbacks::new(self.env.clone(), Arc::clone(&self.bucket))
+    }
+
+    /// The outside world.
+    pub fn env(&self) -> &Env {
+        &self.env
+    }
+
+    /// The bucket whose vBuckets follow.
+    pub fn bucket(&self) -> &Arc<Bucket> {
+        &self.bucket
+    }
+
+    /// A connection is being made.
+    pub fn connecting(&self) {
+        self.inner.lock().state = LinkState::Connecting;
+    }
+
+    /// What is said to the other node first.
+    pub fn login(&self) -> Login<'_> {
+        Login {
+            env: &self.env,
+            username: &self.username,
+            password: &self.password,
+            bucket: self.bucket.name(),
+            vbuckets: self.bucket.vbuckets(),
+            wanted: WANTED,
+        }
+    }
+
+    /// Notes that a connection broke; whether anything was streamed on it.
+    pub fn broken(&self, error: &LinkError) -> bool {
+        tracing::warn!(bucket = self.bucket.name(), source = self.node, %error, "a link to another node is down");
+        let mut inner = self.inner.lock();
+        inner.state = LinkState::Waiting;
+        inner.violations += u64::from(error.is_violation());
+        inner.last_error = Some(error.to_string());
+        let Some(consumer) = inner.consumer.take() else { return false };
+        // Also what was taken over with the last bytes before it broke.
+        let taken_over = consumer.progress().filter(|progress| progress.stage == Stage::TakenOver);
+        inner.taken_over.extend(taken_over.map(|progress| (progress.vb, progress.blocked_for)));
+        let counts = consumer.counts();
+        inner.before.add(&counts);
+        counts.bytes > 0
+    }
+
+    /// Grows with each failure, and is another one for each link: not all come back at once.
+    pub fn pause(&self, failures: u32) -> Duration {
+        let most = FIRST_PAUSE.saturating_mul(1 << failures.min(10)).min(LONGEST_PAUSE);
+        let share = 512 + (self.env.random.next_u64() % 512) as u32;
+        most * share / 1024
+    }
+
+    /// Whether nothing is wanted of it any more.
+    pub fn is_closed(&self) -> bool {
+        self.inner.lock().is_closed
+    }
+
+    /// Ready when something else is wanted, prepares are on disk that the source is to know of, or it was closed.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// Ready when this node does not stand still, or the link is closed.
+    pub async fn thawed(&self) {
+        if !self.hearing.is_frozen() {
+            return;
+        }
+        let mut hearing = self.hearing.clone();
+        let (mut thawed, mut closed) = (pin!(hearing.thawed()), pin!(self.closed()));
+        std::future::poll_fn(|cx| {
+            if thawed.as_mut().poll(cx).is_ready() { Poll::Ready(()) } else { closed.as_mut().poll(cx) }
+        })
+        .await;
+    }
+
+    /// Ready when it is closed.
+    pub async fn closed(&self) {
+        while !self.is_closed() {
+            self.changed().await;
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! Which vBuckets of this node follow those of other nodes: declared as a whole, brought about by links.
+//!
+//! A link is one connection to one node for one bucket: bytes in, bytes out. Who runs the links is outside
+//! ([`crate::doors::LinkRunner`]).
+//! What is declared is not kept on disk: whoever declares it does so again after a restart.
+
+mod following;
+mod link;
+mod login;
+mod rollback;
+mod source;
+mod status;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+use base::env::{Env, Task};
+use base::{Seqno, VbId, VbState};
+use dcp::Mode;
+use engine::Bucket;
+use parking_lot::Mutex;
+
+use crate::doors::LinkRunner;
+use crate::news::Hearing;
+use crate::notify::Notify;
+
+pub use following::{Following, Stepped};
+pub use link::{Link, LinkState};
+pub use login::{LinkError, LoggingIn, Login};
+pub use rollback::{Rollbacks, RolledBack};
+pub use source::{Password, Source, Sources};
+pub use status::{LinkStatus, TakeOvers, lag_of};
+
+/// The most links of a node.
+pub const MAX_LINKS: usize = 256;
+
+/// Why a declaration is refused; nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum WantError {
+    /// Some vBuckets are not there.
+    #[error("there is no vBucket {0}: the bucket has {1}")]
+    NoVbucket(VbId, u16),
+    /// Some vBuckets are active here, and not empty.
+    #[error(
+        "{count} vBuckets are active here and hold documents, vBucket {first} first: make them dead or replica \
+         before they follow others"
+    )]
+    Active {
+        /// The first of them.
+        first: VbId,
+        /// How many.
+        count: usize,
+    },
+    /// One node under two names of users.
+    #[error("{node} is named with different users or passwords")]
+    TwoUsers {
+        /// The node.
+        node: String,
+    },
+    /// There would be more links than a node may have.
+    #[error("a node has at most {MAX_LINKS} links")]
+    TooManyLinks,
+    /// The node is being stopped.
+    #[error("the node is being stopped")]
+    Stopping,
+    /// The thread of the links could not be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[from] io::Error),
+}
+
+/// The links of a node.
+pub struct Replication {
+    env: Env,
+    /// What this node calls itself.
+    node: String,
+    shared: Arc<Links>,
+    runner: Arc<dyn LinkRunner>,
+    thread: Mutex<Option<Task>>,
+    /// Held while something is declared.
+    declaring: Mutex<()>,
+    /// Tells whether the node stands still.
+    hearing: Hearing,
+}
+
+/// What who runs the links shares with others.
+#[derive(Default)]
+pub struct Links {
+    state: Mutex<State>,
+    /// Something of it changed.
+    changed: Notify,
+}
+
+impl Links {
+    /// Links that came since this was asked last: each is to be run.
+    pub fn take_new(&self) -> Vec<Arc<Link>> {
+        std::mem::take(&mut self.state.lock().new)
+    }
+
+    /// Whether no more links come, and those that are there are closed.
+    pub fn is_stopping(&self) -> bool {
+        self.state.lock().is_stopping
+    }
+
+    /// Ready when there are new links, or none come any more.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
+    }
+}
+
+#[derive(Default)]
+struct State {
+    /// By bucket and node.
+    links: BTreeMap<(String, String), Arc<Link>>,
+    /// Those that are not run yet.
+    new: Vec<Arc<Link>>,
+    is_stopping: bool,
+}
+
+impl Replication {
+    /// No links yet; `node` is this node's HOST:PORT. While `hearing` says that the node stands still its links do.
+    pub fn new(env: Env, node: String, hearing: Hearing, runner: Arc<dyn LinkRunner>) -> Replication {
+        Replication {
+            env,
+            node,
+            shared: Arc::default(),
+            thread: Mutex::default(),
+            declaring: Mutex::default(),
+            hearing,
+            runner,
+        }
+    }
+
+    /// The same with another runner of links.
+    pub(crate) fn run_by(self, runner: Arc<dyn LinkRunner>) -> Replication {
+        Replication { runner, ..self }
+    }
+
+    /// From now on these vBuckets of `bucket` follow these sources, and no others do.
+    ///
+    /// Those that are missing or dead become replicas, as do active ones without a document; those that are taken over
+    /// become pending, whatever they were. What was declared before and is the same goes on undisturbed, also a vBucket
+    /// that was taken over already. One that follows nobody any more stays what it is.
+    pub fn want(&self, bucket: &Arc<Bucket>, sources: &Sources) -> Result<(), WantError> {
+        let _declaring = self.declaring.lock();
+        let by_node = by_node(sources)?;
+        let fresh = self.fresh(bucket, sources);
+        check(bucket, &fresh)?;
+        self.check_links(bucket.name(), by_node.len())?;
+        if !by_node.is_empty() {
+            self.start_thread()?;
+        }
+        let taken = take_roles(bucket, &fresh)?;
+        debug_assert_eq!(taken, fresh.len());
+        let mut state = self.shared.state.lock();
+        if state.is_stopping {
+            return Err(WantError::Stopping);
+        }
+        let State { links, new, .. } = &mut *state;
+        links.retain(|(of, node), link| {
+            let keeps = of != bucket.name() || by_node.get(node).is_some_and(|wanted| link.is_same(wanted));
+            if !keeps {
+                link.close();
+            }
+            keeps
+        });
+        for (node, wanted) in by_node {
+            let key = (bucket.name().to_owned(), node);
+            match links.get(&key) {
+                Some(link) => link.want(wanted.vbuckets),
+                None => {
+                    let link = Arc::new(Link::new(
+                        self.env.clone(),
+                        bucket,
+                        &self.node,
+                        key.1.clone(),
+                        wanted,
+                        self.hearing.clone(),
+                    ));
+                    links.insert(key, Arc::clone(&link));
+                    new.push(link);
+                }
+            }
+        }
+        drop(state);
+        self.shared.changed.notify_one();
+        Ok(())
+    }
+
+    /// The bucket goes: none of its vBuckets follows anybody any more.
+    pub fn forget(&self, bucket: &str) {
+        let _declaring = self.declaring.lock();
+        self.shared.state.lock().links.retain(|(of, _), link| {
+            if of == bucket {
+                link.close();
+            }
+            of != bucket
+        });
+        self.shared.changed.notify_one();
+    }
+
+    /// Where the links stand; of one bucket, if it is named.
+    pub fn status(&self, bucket: Option<&str>) -> Vec<LinkStatus> {
+        self.links(bucket).iter().map(|link| link.status()).collect()
+    }
+
+    fn links(&self, bucket: Option<&str>) -> Vec<Arc<Link>> {
+        let state = self.shared.state.lock();
+        let all = state.links.iter().filter(|((of, _), _)| bucket.is_none_or(|name| of == name));
+        all.map(|(_, link)| Arc::clone(link)).collect()
+    }
+
+    /// Ends all links; returns when none of them works on a bucket any more. False if their thread panicked.
+    pub fn stop(&self) -> bool {
+        let links = {
+            let mut state = self.shared.state.lock();
+            state.is_stopping = true;
+            std::mem::take(&mut state.links)
+        };
+        links.values().for_each(|link| link.close());
+        self.shared.changed.notify_one();
+        let thread = self.thread.lock().take();
+        thread.is_none_or(Task::join)
+    }
+
+    fn start_thread(&self) -> Result<(), WantError> {
+        let mut thread = self.thread.lock();
+        if self.shared.state.lock().is_stopping {
+            return Err(WantError::Stopping);
+        }
+        if thread.is_none() {
+            *thread = Some(self.runner.start(&self.env, Arc::clone(&self.shared))?);
+        }
+        Ok(())
+    }
+
+    /// Those of `sources` that are not followed in this way already.
+    fn fresh(&self, bucket: &Bucket, sources: &Sources) -> BTreeMap<VbId, Mode> {
+        let links = self.links(Some(bucket.name()));
+        let is_known = |vb: VbId, source: &Source| {
+            links.iter().any(|link| link.node() == source.node && link.wants(vb) == Some(source.mode))
+        };
+        let fresh = sources.iter().filter(|(vb, source)| !is_known(**vb, source));
+        fresh.map(|(vb, source)| (*vb, source.mode)).collect()
+    }
+
+    fn check_links(&self, bucket: &str, wanted: usize) -> Result<(), WantError> {
+        let state = self.shared.state.lock();
+        let others = state.links.keys().filter(|(of, _)| of != bucket).count();
+        if others + wanted > MAX_LINKS { Err(WantError::TooManyLinks) } else { Ok(()) }
+    }
+}
+
+/// What is wanted of one node.
+pub(crate) struct Wanted {
+    username: String,
+    password: Password,
+    vbuckets: BTreeMap<VbId, Mode>,
+}
+
+fn by_node(sources: &Sources) -> Result<BTreeMap<String, Wanted>, WantError> {
+    let mut all: BTreeMap<String, Wanted> = BTreeMap::new();
+    for (vb, source) in sources {
+        let wanted = all.entry(source.node.clone()).or_insert_with(|| Wanted {
+            username: source.username.clone(),
+            password: source.password.clone(),
+            vbuckets: BTreeMap::new(),
+        });
+        if wanted.username != source.username || wanted.password != source.password {
+            return Err(WantError::TwoUsers { node: source.node.clone() });
+        }
+        wanted.vbuckets.insert(*vb, source.mode);
+    }
+    Ok(all)
+}
+
+/// Whether all of them may follow others.
+fn check(bucket: &Bucket, fresh: &BTreeMap<VbId, Mode>) -> Result<(), WantError> {
+    if let Some((vb, _)) = fresh.iter().next_back().filter(|(vb, _)| vb.0 >= bucket.vbuckets()) {
+        return Err(WantError::NoVbucket(*vb, bucket.vbuckets()));
+    }
+    let is_in_use = |(vb, mode): &(&VbId, &Mode)| {
+        let state = bucket.stream_state(**vb);
+        **mode == Mode::Replicate
+            && state.is_some_and(|(state, _, _, high)| state == VbState::Active && high > Seqno(0))
+    };
+    let mut in_use = fresh.iter().filter(is_in_use).map(|(vb, _)| *vb);
+    match in_use.next() {
+        Some(first) => Err(WantError::Active { first, count: 1 + in_use.count() }),
+        None => Ok(()),
+    }
+}
+
+/// Gives them the roles in which they can follow; how many.
+fn take_roles(bucket: &Bucket, fresh: &BTreeMap<VbId, Mode>) -> Result<usize, WantError> {
+    for (at, (vb, mode)) in fresh.iter().enumerate() {
+        let role = match mode {
+            Mode::Replicate => VbState::Replica,
+            Mode::TakeOver => VbState::Pending,
+        };
+        let before = bucket.state_of(*vb);
+        if before == Some(role) {
+            continue;
+        }
+        let refused = |_| WantError::NoVbucket(*vb, bucket.vbuckets());
+        bucket.set_vbucket_state(*vb, role, None).map_err(refused)?;
+        // Somebody may have written between the look and the change; from the change on nobody does.
+        let is_in_use = bucket.stream_state(*vb).is_some_and(|(_, _, _, high)| high > Seqno(0));
+        if before == Some(VbState::Active) && *mode == Mode::Replicate && is_in_use {
+            bucket.set_vbucket_state(*vb, VbState::Active, None).map_err(refused)?;
+            tracing::warn!(bucket = bucket.name(), vbuckets = at, "some became replicas and have no source");
+            return Err(WantError::Active { first: *vb, count: 1 });
+        }
+    }
+    Ok(fresh.len())
+}

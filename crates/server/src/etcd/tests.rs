@@ -1,0 +1,138 @@
+//! The store against a real etcd.
+
+#[path = "../../tests/support/etcd.rs"]
+mod support;
+
+use support::{Certificates, Etcd, free_addr};
+
+use super::*;
+
+#[test]
+fn does_what_a_store_must() {
+    let etcd = Etcd::start();
+    let address = EtcdAddress::parse(&format!("etcd://127.0.0.1:1,{}/test", etcd.addr)).expect("an address");
+    let store = EtcdStore::new(Env::real(), &address, EtcdAccess::default());
+    passes(&store);
+    store.wait(Version(u64::from(u32::MAX)), Duration::ZERO).expect("who waits for no time is not kept");
+}
+
+#[test]
+fn nobody_there_is_a_failure() {
+    let address = EtcdAddress::parse(&format!("etcd://{}/test", free_addr())).expect("an address");
+    let store = EtcdStore::new(Env::real(), &address, EtcdAccess::default());
+    assert!(store.read().is_err() && store.grant(Duration::from_secs(1)).is_err());
+}
+
+#[test]
+fn addresses() {
+    let address = EtcdAddress::parse("etcd://a:1,b:2/prod").expect("valid");
+    assert_eq!((address.endpoints.len(), address.cluster.as_str()), (2, "prod"));
+    for wrong in ["a:1/prod", "etcd://a/prod", "etcd://a:1", "etcd://a:1/", "etcd://:1/x", "etcd://a:1/x/y"] {
+        assert!(EtcdAddress::parse(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn etcd_may_come_and_go() {
+    let mut etcd = Etcd::start();
+    let address = EtcdAddress::parse(&format!("etcd://{}/test", etcd.addr)).expect("an address");
+    let store = EtcdStore::new(Env::real(), &address, EtcdAccess::default());
+    let swap = Swap { key: "a", expected: Some(Version::ABSENT), value: Some(b"1"), lease: None };
+    let swapped = store.swap(swap).expect("it answers");
+    etcd.kill();
+    assert!(store.read().is_err());
+    etcd.start_again();
+    let snapshot = store.read().expect("it answers again");
+    assert_eq!(Swapped::Done(snapshot.version_of("a")), swapped);
+    assert_eq!(store.swap(swap).expect("it answers"), Swapped::Conflict);
+}
+
+fn tls(of: &Certificates) -> EtcdTls {
+    let (certificate, key) = (of.read("client.pem"), of.read("client-key.pem"));
+    EtcdTls::new(&of.read("ca.pem"), Some((&certificate, &key))).expect("certificates")
+}
+
+fn user(name: &str, password: &str) -> Option<EtcdUser> {
+    Some(EtcdUser { name: name.to_owned(), password: password.to_owned() })
+}
+
+fn store_at(etcd: &Etcd, access: EtcdAccess) -> EtcdStore {
+    let address = EtcdAddress::parse(&format!("etcd://{}/test", etcd.addr)).expect("an address");
+    EtcdStore::new(Env::real(), &address, access)
+}
+
+/// As an administrator would do it with `etcdctl`: a user who may use this cluster's keys and no others, and everybody
+/// has to log in.
+fn switch_login_on(etcd: &Etcd, tls: Option<EtcdTls>) {
+    let admin = store_at(etcd, EtcdAccess { user: None, tls });
+    let permission = json!({
+        "permType": "READWRITE", "key": admin.key(""), "range_end": admin.range_end(),
+    });
+    for (path, body) in [
+        ("user/add", json!({ "name": "root", "password": "secret0" })),
+        ("role/add", json!({ "name": "root" })),
+        ("user/grant", json!({ "user": "root", "role": "root" })),
+        ("user/add", json!({ "name": "stave", "password": "secret1" })),
+        ("role/add", json!({ "name": "stave" })),
+        ("role/grant", json!({ "name": "stave", "perm": permission })),
+        ("user/grant", json!({ "user": "stave", "role": "stave" })),
+        ("enable", json!({})),
+    ] {
+        admin.ask("set up", &format!("/v3/auth/{path}"), &body).expect(path);
+    }
+}
+
+fn passes(store: &EtcdStore) {
+    let env = Env::real();
+    let pass = |by: Duration| {
+        // Its leases go by real time: this waits for a change that nobody makes.
+        let end = env.clock.monotonic() + by;
+        while env.clock.monotonic() < end {
+            let left = end.saturating_sub(env.clock.monotonic());
+            store.wait(Version(u64::from(u32::MAX)), left).expect("it answers");
+        }
+    };
+    ::cluster::store::suite::run(store, &pass);
+}
+
+#[test]
+fn whoever_logs_in_is_let_in() {
+    let mut etcd = Etcd::start();
+    switch_login_on(&etcd, None);
+    let store = store_at(&etcd, EtcdAccess { user: user("stave", "secret1"), tls: None });
+    passes(&store);
+    // Tokens are forgotten with the process that gave them.
+    etcd.kill();
+    etcd.start_again();
+    assert!(store.read().is_ok());
+    let why =
+        |user| store_at(&etcd, EtcdAccess { user, tls: None }).read().map(drop).expect_err("refused").reason;
+    let nobody = why(None);
+    assert!(nobody.contains("user name is empty") && nobody.contains("--etcd-user"), "{nobody}");
+    let wrong = why(user("stave", "secret2"));
+    assert!(wrong.contains("user \"stave\" cannot log in") && !wrong.contains("secret2"), "{wrong}");
+}
+
+#[test]
+fn where_nobody_has_to_log_in_a_user_is_no_hindrance() {
+    let etcd = Etcd::start();
+    assert!(store_at(&etcd, EtcdAccess { user: user("stave", "secret1"), tls: None }).read().is_ok());
+}
+
+#[test]
+fn speaks_tls_with_whoever_has_the_right_certificate() {
+    let etcd = Etcd::start_with_tls();
+    let tls = tls(etcd.certificates());
+    switch_login_on(&etcd, Some(tls.clone()));
+    passes(&store_at(&etcd, EtcdAccess { user: user("stave", "secret1"), tls: Some(tls) }));
+
+    let why =
+        |tls| store_at(&etcd, EtcdAccess { user: None, tls }).read().map(drop).expect_err("refused").reason;
+    let plain = why(None);
+    assert!(plain.contains("--etcd-ca"), "{plain}");
+    // Another CA: this is not the etcd that it should be.
+    let stranger = why(Some(self::tls(&Certificates::make())));
+    assert!(stranger.contains("UnknownIssuer") || stranger.contains("BadSignature"), "{stranger}");
+    // Nobody who shows no certificate is answered.
+    why(Some(EtcdTls::new(&etcd.certificates().read("ca.pem"), None).expect("certificates")));
+}

@@ -1,0 +1,10 @@
+//! Connections to other nodes: links that replicate, on a thread with its own runtime, and readers of their changes.
+
+mod drive;
+mod reader;
+mod run;
+mod supervisor;
+mod wire;
+
+pub(crate) use reader::{Reader, Reading, about};
+pub use supervisor::RuntimeLinks;

@@ -1,0 +1,57 @@
+//! The thread on which the links live.
+
+use std::io;
+use std::sync::{Arc, mpsc};
+
+use ::node::doors::LinkRunner;
+use ::node::replication::Links;
+use base::env::{Env, Task};
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::task::JoinSet;
+
+use super::run;
+
+/// Runs all links of a node on one thread with its own runtime.
+pub struct RuntimeLinks;
+
+impl LinkRunner for RuntimeLinks {
+    fn start(&self, env: &Env, links: Arc<Links>) -> io::Result<Task> {
+        let (report, reported) = mpsc::channel();
+        let job =
+            move || match Builder::new_current_thread().enable_all().build_local(LocalOptions::default()) {
+                Ok(runtime) => {
+                    drop(report);
+                    runtime.block_on(run_all(links));
+                }
+                Err(error) => drop(report.send(error)),
+            };
+        let thread = env.spawn.spawn("replicate", Box::new(job))?;
+        match reported.recv() {
+            Ok(error) => Err(error),
+            Err(mpsc::RecvError) => Ok(thread),
+        }
+    }
+}
+
+/// Runs every link until it is closed, and ends when the node stops and none is left.
+async fn run_all(links: Arc<Links>) {
+    let mut running = JoinSet::new();
+    loop {
+        let is_stopping = links.is_stopping();
+        for link in links.take_new() {
+            running.spawn_local(run::run(link));
+        }
+        if is_stopping {
+            break;
+        }
+        tokio::select! {
+            () = links.changed() => {}
+            Some(ended) = running.join_next() => {
+                if let Err(error) = ended {
+                    tracing::error!(%error, "a link ended in a way it must not");
+                }
+            }
+        }
+    }
+    while running.join_next().await.is_some() {}
+}

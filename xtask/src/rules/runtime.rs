@@ -1,0 +1,130 @@
+//! What stands in `server`: only files that need the async runtime, sockets or HTTP. Everything else a node does stands in
+//! `node`, where a simulator can reach it.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+
+use crate::tree;
+
+/// The crate's files.
+const FOLDER: &str = "crates/server/src";
+
+/// What ties a file to the crate: the runtime, sockets, HTTP and TLS, and the modules of the crate that are made of them.
+const TIES: [&str; 14] = [
+    "tokio::",
+    "axum::",
+    "http_body::",
+    "rustls::",
+    "socket2::",
+    "TcpStream",
+    "TcpListener",
+    "::http::",
+    "http::post",
+    "wire::Wire",
+    "worker::Worker",
+    "server::Server",
+    "super::elsewhere::",
+    "super::connections::",
+];
+
+/// Files that need nothing of it and have not moved yet: development clusters, which stand above both crates. The list may
+/// only become shorter.
+const STILL_THERE: [&str; 9] = [
+    "crates/server/src/dev/cluster.rs",
+    "crates/server/src/dev/config.rs",
+    "crates/server/src/dev/control/options.rs",
+    "crates/server/src/dev/disk.rs",
+    "crates/server/src/dev/gate.rs",
+    "crates/server/src/dev/node.rs",
+    "crates/server/src/dev/orders.rs",
+    "crates/server/src/dev/shared.rs",
+    "crates/server/src/dev/status.rs",
+];
+
+/// Looks at all files of `server`.
+pub fn check() -> Result<Vec<String>> {
+    let mut files = Vec::new();
+    for path in tree::files(&["rs"])? {
+        if path.starts_with(FOLDER) {
+            let text = fs::read_to_string(tree::root().join(&path))
+                .with_context(|| format!("cannot read {}", path.display()))?;
+            files.push((path.display().to_string(), text));
+        }
+    }
+    Ok(violations(&files, &STILL_THERE))
+}
+
+fn violations(files: &[(String, String)], still_there: &[&str]) -> Vec<String> {
+    let mut found = Vec::new();
+    for (path, text) in files {
+        let is_listed = still_there.contains(&path.as_str());
+        match (needs_server(path, text), is_listed) {
+            (false, false) => found.push(format!(
+                "runtime: {path} needs no runtime, no socket and no HTTP: move it to crates/node"
+            )),
+            (true, true) => found.push(format!(
+                "runtime: {path} needs what only `server` knows: take it off the list in xtask/src/rules/runtime.rs"
+            )),
+            _ => {}
+        }
+    }
+    for listed in still_there {
+        if !files.iter().any(|(path, _)| path == listed) {
+            found.push(format!(
+                "runtime: {listed} is not there any more: take it off the list in xtask/src/rules/runtime.rs"
+            ));
+        }
+    }
+    found
+}
+
+/// Whether a file could not stand in `node`; one that only says which modules there are is not looked at, nor are tests.
+fn needs_server(path: &str, text: &str) -> bool {
+    if path.ends_with("/tests.rs") {
+        return true;
+    }
+    let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    let mut lines = code.lines().map(str::trim).filter(|line| !line.starts_with("//"));
+    let is_outline = lines.clone().all(|line| {
+        ["mod ", "pub mod ", "pub(crate) mod ", "use ", "pub use ", "pub(crate) use ", "}", "#["]
+            .iter()
+            .any(|start| line.starts_with(start))
+            || line.is_empty()
+            || line.ends_with(',')
+    });
+    is_outline || lines.any(|line| TIES.iter().any(|tie| line.contains(tie)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files(all: &[(&str, &str)]) -> Vec<(String, String)> {
+        all.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect()
+    }
+
+    #[test]
+    fn a_file_needs_what_only_the_server_knows() {
+        let sound = files(&[
+            ("s/lib.rs", "//! x\nmod a;\npub use a::{\n    B,\n};\n"),
+            ("s/a.rs", "//! x\nuse tokio::sync::Notify;\nfn f() {}\n"),
+            ("s/a/tests.rs", "//! x\nfn f() {}\n"),
+        ]);
+        assert_eq!(violations(&sound, &[]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_it_says_in_comments_and_tests_is_no_need() {
+        let text = "//! Not tokio::sync.\nfn f() {}\n#[cfg(test)]\nmod tests {\nuse tokio::x;\n}\n";
+        assert_eq!(violations(&files(&[("s/a.rs", text)]), &[]).len(), 1);
+    }
+
+    #[test]
+    fn the_list_becomes_shorter_only() {
+        let all =
+            files(&[("s/a.rs", "//! x\nfn f() {}\n"), ("s/b.rs", "//! x\nuse tokio::x;\n\nfn f() {}\n")]);
+        assert_eq!(violations(&all, &["s/a.rs"]), Vec::<String>::new());
+        assert_eq!(violations(&all, &["s/a.rs", "s/b.rs", "s/c.rs"]).len(), 2);
+    }
+}
