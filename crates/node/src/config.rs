@@ -700,9 +700,9 @@ mod tests {
     }
 
     #[test]
-    fn the_readmes_file_is_valid() {
-        let readme = include_str!("../../../README.md");
-        let block = readme.split_once("```toml\n").and_then(|(_, rest)| rest.split_once("```"));
+    fn the_documented_file_is_valid() {
+        let page = include_str!("../../../docs/reference/configuration.md");
+        let block = page.split_once("```toml\n").and_then(|(_, rest)| rest.split_once("```"));
         let config = config(block.expect("there is one").0).expect("valid");
         assert_eq!(config.buckets.len(), 3);
         // All that is said of compaction there are the defaults.
@@ -711,9 +711,9 @@ mod tests {
     }
 
     #[test]
-    fn the_readmes_file_names_everything_that_is_understood() {
-        let readme = include_str!("../../../README.md");
-        let block = readme.split_once("```toml\n").and_then(|(_, rest)| rest.split_once("```"));
+    fn the_documented_file_names_everything_that_is_understood() {
+        let page = include_str!("../../../docs/reference/configuration.md");
+        let block = page.split_once("```toml\n").and_then(|(_, rest)| rest.split_once("```"));
         let block = block.expect("there is one").0;
         let names = |text: &str| {
             let error = Settings::parse(text).expect_err("no such name").to_string();
@@ -729,7 +729,7 @@ mod tests {
                         || line.contains(&format!("[{name}]"))
                         || line.contains(&format!(".{name}]"))
                 });
-                assert!(is_named, "README.md, section Configuration file, says nothing of {name}");
+                assert!(is_named, "docs/reference/configuration.md says nothing of {name}");
             }
         }
     }

@@ -19,15 +19,3 @@ pub fn markdown() -> String {
     }
     out
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_readme_has_the_table_as_it_is() {
-        let readme = include_str!("../../../README.md");
-        let table = markdown();
-        assert!(readme.contains(&table), "put this into README.md, section Settings:\n{table}");
-    }
-}

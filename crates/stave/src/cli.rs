@@ -231,6 +231,8 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 
 #[cfg(test)]
 mod every_command;
+#[cfg(test)]
+mod reference;
 
 #[cfg(test)]
 mod tests {

@@ -7,6 +7,7 @@ use base::env::Env;
 use server::{Config, Server, Settings};
 
 use crate::cli::{NodeFlags, WaitFlags};
+use crate::client::HttpTarget;
 use crate::client::{Client, Dialect, Target};
 
 /// The bucket that is there from the start.
@@ -61,6 +62,13 @@ impl TestServer {
     /// Where it is asked over HTTP.
     pub fn http_addr(&self) -> String {
         self.server.as_ref().expect("it runs").http_addr().to_string()
+    }
+
+    /// How the administrator asks it over HTTP.
+    pub fn http_target(&self) -> HttpTarget {
+        let target = self.target();
+        let (username, password) = (target.username, target.password);
+        HttpTarget { addr: self.http_addr(), username, password, patience: target.patience.0 }
     }
 
     pub fn target(&self) -> Target {

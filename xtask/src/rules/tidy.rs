@@ -12,7 +12,7 @@ const MAX_LINES: usize = 900;
 
 /// Words that no source file may hold, written in two parts so that this file does not, and the cure.
 const WORDS: [(&str, &str, &str); 7] = [
-    ("todo", "!(", "finish it, or leave it out and say so in the README's table"),
+    ("todo", "!(", "finish it, or leave it out and say so in the documents"),
     ("unimpl", "emented!(", "finish it, or return an error that says what is missing"),
     ("FIX", "ME", "fix it, or open an issue and describe the limit where users look"),
     ("XX", "X", "fix it, or open an issue and describe the limit where users look"),
@@ -54,6 +54,14 @@ fn violations(path: &Path, text: &str) -> Vec<String> {
     // Decision records tell of their time and are not rewritten.
     if extension == "md" && !path.starts_with("tests") && !path.starts_with("docs/adr") {
         found.extend(dead_paths(text, |named| tree::root().join(named).exists()));
+    }
+    if extension == "md" && !path.starts_with("tests") {
+        let folder = tree::root().join(path.parent().unwrap_or(Path::new("")));
+        found.extend(dead_links(
+            text,
+            |file| fs::read_to_string(folder.join(file)).ok(),
+            |file| folder.join(file).exists(),
+        ));
     }
     found
 }
@@ -153,6 +161,41 @@ fn dead_paths(text: &str, exists: impl Fn(&str) -> bool) -> Vec<String> {
     found
 }
 
+/// Links of Markdown to files of the tree, or to headings, that lead nowhere.
+fn dead_links(
+    text: &str,
+    read: impl Fn(&str) -> Option<String>,
+    exists: impl Fn(&str) -> bool,
+) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut code = false;
+    for (number, line) in numbered(text) {
+        code ^= line.trim_start().starts_with("```");
+        let targets = line.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
+        for (target, _) in targets.filter(|(target, _)| !code && !target.contains("://")) {
+            let (file, heading) = target.split_once('#').unwrap_or((target, ""));
+            let has_heading = || {
+                let there = if file.is_empty() { Some(text.to_owned()) } else { read(file) };
+                there.is_some_and(|there| headings(&there).any(|one| one == heading))
+            };
+            if !file.is_empty() && !exists(file) || !heading.is_empty() && !has_heading() {
+                found
+                    .push(format!(":{number}: the link to {target} leads nowhere: name what took its place"));
+            }
+        }
+    }
+    found
+}
+
+/// A page's headings, as links name them.
+fn headings(text: &str) -> impl Iterator<Item = String> {
+    let titles = text.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#'));
+    titles.map(|title| {
+        let kept = title.trim().chars().filter(|char| char.is_alphanumeric() || " -_".contains(*char));
+        kept.collect::<String>().to_lowercase().replace(' ', "-")
+    })
+}
+
 fn has_second_sentence(line: &str) -> bool {
     line.match_indices(". ").any(|(at, _)| {
         let before = line[..at].chars().next_back().is_some_and(|c| c.is_lowercase() || ")`".contains(c));
@@ -208,6 +251,15 @@ mod tests {
         let dead = |text| dead_paths(text, |named| named == "crates/a/src/").len();
         assert_eq!(dead("see `crates/a/src/` and `cargo test`, `crates/*/x`"), 0);
         assert_eq!(dead("see `crates/b/src/`"), 1);
+    }
+
+    #[test]
+    fn a_link_leads_somewhere() {
+        let read = |file: &str| (file == "b.md").then(|| "# What `it` is, and how\n".to_owned());
+        let dead = |text| dead_links(text, read, |file| file == "b.md").len();
+        let well = "# A b\n[x](b.md) [x](b.md#what-it-is-and-how) [x](#a-b) [x](https://example.org/)\n";
+        assert_eq!(dead(well), 0);
+        assert_eq!(dead("[x](c.md) [x](#c) [x](b.md#c)"), 3);
     }
 
     #[test]

@@ -13,7 +13,7 @@ const WITHOUT_JSON: [(&str, &str); 1] = [("serve", "its one line is read by scri
 const RUN: [&str; 5] = ["get", "set", "delete", "stats", "set-param"];
 
 /// Every command that does something, with its whole name.
-fn commands() -> Vec<(String, clap::Command)> {
+pub(super) fn commands() -> Vec<(String, clap::Command)> {
     fn walk(name: &str, command: &clap::Command, all: &mut Vec<(String, clap::Command)>) {
         if !command.has_subcommands() {
             all.push((name.to_owned(), command.clone()));
@@ -141,8 +141,19 @@ fn examples_work_against_a_node() {
     server.stop();
 }
 
-const README: &str = include_str!("../../../../README.md");
-/// Flags of other programs that README.md names.
+/// What a person reads: README and manual.
+const MANUAL: &str = concat!(
+    include_str!("../../../../README.md"),
+    include_str!("../../../../docs/developing.md"),
+    include_str!("../../../../docs/operating-a-node.md"),
+    include_str!("../../../../docs/operating-a-cluster.md"),
+    include_str!("../../../../docs/streaming.md"),
+    include_str!("../../../../docs/measurements.md"),
+    include_str!("../../../../docs/reference/configuration.md"),
+    include_str!("../../../../docs/reference/commands.md"),
+    include_str!("../../../../docs/reference/http.md"),
+);
+/// Flags of other programs that the manual names.
 const FLAGS_OF_OTHERS: [&str; 9] = [
     "--release",
     "--quick",
@@ -167,36 +178,36 @@ fn flags_in(text: &str) -> impl Iterator<Item = &str> {
 }
 
 #[test]
-fn the_readme_names_every_command_and_no_flag_that_there_is_not() {
+fn the_manual_names_every_command_and_no_flag_that_there_is_not() {
     let mut wrong = Vec::new();
     let mut known: Vec<String> = FLAGS_OF_OTHERS.map(str::to_owned).to_vec();
     for (name, command) in commands() {
-        if !README.contains(&format!("stave {name}")) {
-            wrong.push(format!("README.md does not name `stave {name}`"));
+        if !MANUAL.contains(&format!("stave {name}")) {
+            wrong.push(format!("the manual does not name `stave {name}`"));
         }
         let longs: Vec<&str> = command.get_arguments().filter_map(clap::Arg::get_long).collect();
         known.extend(longs.iter().map(|flag| format!("--{flag}")));
         if matches!(&*name, "serve" | "dev") {
             for flag in longs {
-                if !README.contains(&format!("--{flag}")) && !matches!(flag, "help" | "version") {
-                    wrong.push(format!("README.md does not name --{flag} of `stave {name}`"));
+                if !MANUAL.contains(&format!("--{flag}")) && !matches!(flag, "help" | "version") {
+                    wrong.push(format!("the manual does not name --{flag} of `stave {name}`"));
                 }
             }
         }
     }
     known.push("--help".to_owned());
     wrong.extend(
-        flags_in(README)
+        flags_in(MANUAL)
             .filter(|flag| !known.iter().any(|there| there == flag))
-            .map(|flag| format!("README.md names {flag}, which no command has")),
+            .map(|flag| format!("the manual names {flag}, which no command has")),
     );
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
-fn the_readme_names_groups_of_stats_that_there_are() {
-    let begin = README.find("| `stave stats` | tells |").expect("the table of groups");
-    let rows = README[begin..].lines().skip(2).take_while(|line| line.starts_with('|'));
+fn the_manual_names_groups_of_stats_that_there_are() {
+    let begin = MANUAL.find("| `stave stats` | tells |").expect("the table of groups");
+    let rows = MANUAL[begin..].lines().skip(2).take_while(|line| line.starts_with('|'));
     let cells = rows.filter_map(|row| row.split('|').nth(1));
     let names: Vec<&str> = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
     assert!(names.len() > 8, "{names:?}");
@@ -205,16 +216,19 @@ fn the_readme_names_groups_of_stats_that_there_are() {
     }
 }
 
-/// Addresses are in the README's words, long ones maybe with `...` for their beginning.
+/// Addresses are in the manual's words, long ones maybe with `...` for their beginning.
 #[test]
-fn the_readme_names_every_address() {
+fn the_manual_names_every_address() {
     let names =
         [("{bucket}", "B"), ("{scope}", "S"), ("{collection}", "C"), ("{uid}", "UID"), ("{name}", "NAME")];
     for (method, path) in server::http::addresses() {
         let path = names.iter().fold(path.to_owned(), |path, (field, name)| path.replace(field, name));
-        let is_named = |(at, _): (usize, &str)| README.contains(&format!("`...{}`", &path[at..]));
+        let is_named = |(at, _): (usize, &str)| MANUAL.contains(&format!("`...{}`", &path[at..]));
         let in_full = [path.clone(), path.replace("/B", "/BUCKET")];
-        let is_there = in_full.iter().any(|path| README.contains(&format!("`{path}`")));
-        assert!(is_there || path.match_indices('/').any(is_named), "README.md does not name {method} {path}");
+        let is_there = in_full.iter().any(|path| MANUAL.contains(&format!("`{path}`")));
+        assert!(
+            is_there || path.match_indices('/').any(is_named),
+            "the manual does not name {method} {path}"
+        );
     }
 }

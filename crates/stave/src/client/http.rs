@@ -73,7 +73,7 @@ impl HttpTarget {
         }
     }
 
-    fn exchange(&self, method: &str, path: &str, body: String) -> anyhow::Result<(u16, String)> {
+    pub(crate) fn exchange(&self, method: &str, path: &str, body: String) -> anyhow::Result<(u16, String)> {
         let mut stream = self.connect()?;
         let credentials = BASE64.encode(format!("{}:{}", self.username, self.password.0));
         let request = format!(
