@@ -156,7 +156,7 @@ struct Unfiled {
     filings: u64,
     /// A rollback changes runs and file, and readers wait for its end.
     is_rolling_back: bool,
-    /// It was deleted; if its file could not be removed yet, that is void.
+    /// It was deleted, or rolled back to nothing, and its file, which could not be removed yet, is void.
     file_is_void: bool,
     /// Until when its file, which is at fault, is left alone; stays until it is filed.
     left_alone_until: Option<Duration>,

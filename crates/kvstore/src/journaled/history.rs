@@ -62,7 +62,9 @@ impl Journaled {
         }
         let filed = self.files.snapshot(vb)?.map(|file| file.high_seqno());
         if filed.is_some_and(|filed| filed > to) {
-            return self.files.rollback_with(vb, to, &|at| self.void_unfiled(vb, at));
+            let rolled_back = self.files.rollback_with(vb, to, &|at| self.void_unfiled(vb, at))?;
+            unfiled.unfiled.lock().file_is_void = false;
+            return Ok(rolled_back);
         }
         let kept = self.saves_through(vb, to)?;
         let stored = self.keep_only(vb, kept)?;
@@ -84,7 +86,8 @@ impl Journaled {
                 self.filed.lock().forget(vb);
             }
         }
-        self.replace(vb, Unfiled::default());
+        // Of a file that goes nothing is true any more, whether or not it can be removed.
+        self.replace(vb, Unfiled { file_is_void: at.is_none(), ..Unfiled::default() });
         Ok(())
     }
 
