@@ -28,11 +28,17 @@ pub struct LeaderConfig {
     pub moves_per_node: usize,
     /// How long the choice of an active copy waits for nodes that are alive and say nothing, if it is safe without.
     pub choice_patience: Duration,
+    /// A leader looks at least so often. If it did not, it could not reach the store: that time counts for no patience.
+    pub longest_look: Duration,
 }
 
 impl Default for LeaderConfig {
     fn default() -> Self {
-        LeaderConfig { moves_per_node: 256, choice_patience: Duration::from_secs(2) }
+        LeaderConfig {
+            moves_per_node: 256,
+            choice_patience: Duration::from_secs(2),
+            longest_look: Duration::from_secs(3),
+        }
     }
 }
 
@@ -62,6 +68,8 @@ impl Standing {
 #[derive(Debug)]
 pub struct Leader {
     config: LeaderConfig,
+    /// When it looked last.
+    looked: Option<Duration>,
     /// Since when nodes have been missing.
     absent: BTreeMap<NodeId, Duration>,
     /// When choices were seen first, by the revision that began them.
@@ -77,6 +85,7 @@ impl Leader {
     pub fn new(config: LeaderConfig) -> Leader {
         Leader {
             config,
+            looked: None,
             absent: BTreeMap::new(),
             choices: BTreeMap::new(),
             stranded: BTreeMap::new(),
@@ -86,6 +95,7 @@ impl Leader {
 
     /// The next document, if there is one. `now` is any clock that does not go back.
     pub fn step(&mut self, view: &View, now: Duration) -> Option<State> {
+        self.pass_over_outage(now);
         self.watch_absent(view, now);
         // What depends on a choice or an admission is looked at when that is written.
         let next = admission::admit(view)
@@ -109,6 +119,17 @@ impl Leader {
         let choices = seen.map(|since| *since + self.config.choice_patience);
         let next = failovers.chain(choices).map(|at| at.saturating_sub(now)).filter(|left| !left.is_zero());
         next.min().unwrap_or(Duration::from_secs(60))
+    }
+
+    /// Nothing was seen while the store was away: nodes that were missing before may be well by now.
+    fn pass_over_outage(&mut self, now: Duration) {
+        let unseen = self.looked.map_or(Duration::ZERO, |looked| now.saturating_sub(looked));
+        self.looked = Some(now);
+        if unseen > self.config.longest_look {
+            let absent = self.absent.values_mut();
+            let since = absent.chain(self.choices.values_mut()).chain(self.stranded.values_mut());
+            since.for_each(|since| *since += unseen);
+        }
     }
 
     fn watch_absent(&mut self, view: &View, now: Duration) {

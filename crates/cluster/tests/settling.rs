@@ -10,7 +10,7 @@ use cluster::command::{self, Command, Refused};
 use cluster::{Leader, LeaderConfig, NodeId, Status, Step, VbReport, View};
 use support::{BUCKET, lives, reports, reports_copy, reports_nothing, three};
 
-const LATE: Duration = Duration::from_secs(60);
+const LATE: Duration = Duration::from_secs(3);
 
 fn leader() -> Leader {
     Leader::new(LeaderConfig::default())

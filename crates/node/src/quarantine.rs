@@ -1,10 +1,14 @@
 //! Folders of buckets that a cluster deleted, and damaged files, kept for a while: a cluster's state can be lost or restored
 //! by mistake, and what was deleted on its word can be taken back by hand as long as it is here.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use base::env::Env;
+use parking_lot::Mutex;
 
 /// Where they are, below the folder of data.
 pub(crate) const FOLDER: &str = "quarantine";
@@ -13,16 +17,21 @@ pub(crate) const FOLDER: &str = "quarantine";
 ///
 /// An entry is called `SECONDS-NUMBER-NAME`: when it came, in seconds since 1970, a number that makes it another name
 /// than all that are there, and the name of the bucket.
+///
+/// How long it has been here is counted by the clock that nobody sets, while a process of the node looks: a wall clock that
+/// jumps ahead erases nothing, and each start counts anew.
 #[derive(Clone, Debug)]
 pub struct Quarantine {
     folder: PathBuf,
     keep_s: u64,
+    /// Since when this process has seen each entry.
+    seen: Arc<Mutex<BTreeMap<String, Duration>>>,
 }
 
 impl Quarantine {
     /// The quarantine of the data directory `data`, which keeps files for `keep_s` seconds.
     pub fn new(data: &Path, keep_s: u64) -> Quarantine {
-        Quarantine { folder: data.join(FOLDER), keep_s }
+        Quarantine { folder: data.join(FOLDER), keep_s, seen: Arc::default() }
     }
 
     fn entries(&self, env: &Env) -> io::Result<Vec<String>> {
@@ -71,11 +80,15 @@ impl Quarantine {
 
     /// Erases what has been here for long enough.
     pub fn erase_old(&self, env: &Env) -> io::Result<()> {
-        let now = u64::from(env.clock.unix_s());
-        for entry in self.entries(env)? {
-            // What somebody else put here stays.
-            let came = entry.split('-').next().and_then(|came| came.parse::<u64>().ok());
-            if came.is_some_and(|came| now >= came.saturating_add(self.keep_s)) {
+        let (now, keep) = (env.clock.monotonic(), Duration::from_secs(self.keep_s));
+        let mut entries = self.entries(env)?;
+        // What somebody else put here stays.
+        entries.retain(|entry| entry.split('-').next().is_some_and(|came| came.parse::<u64>().is_ok()));
+        let mut seen = self.seen.lock();
+        seen.retain(|entry, _| entries.contains(entry));
+        for entry in entries {
+            let since = *seen.entry(entry.clone()).or_insert(now);
+            if now.saturating_sub(since) >= keep {
                 env.disk.remove_dir_all(&self.folder.join(&entry))?;
                 tracing::info!(entry, "files in quarantine were erased");
             }
@@ -88,6 +101,27 @@ impl Quarantine {
 #[allow(clippy::disallowed_methods, reason = "folders are renamed, which the simulated disk does not do")]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_clock_that_jumps_ahead_erases_nothing() {
+        let ((sim, handles), data) = (Env::sim(1), tempfile::tempdir().expect("a folder"));
+        let env = Env { clock: sim.clock, ..Env::real() };
+        let folder = data.path().join("buckets/b");
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let quarantine = Quarantine::new(data.path(), 3_600);
+        quarantine.remove(&env, &folder, "b").expect("it comes here");
+        let is_there = || {
+            quarantine.erase_old(&env).expect("the disk works");
+            quarantine.entries(&env).expect("a list").len() == 1
+        };
+        assert!(is_there());
+        handles.clock.set_unix_ns(env.clock.unix_ns() + 1_000 * 86_400 * 1_000_000_000);
+        assert!(is_there(), "by the wall clock years have gone");
+        handles.clock.advance(Duration::from_secs(3_599));
+        assert!(is_there());
+        handles.clock.advance(Duration::from_secs(1));
+        assert!(!is_there());
+    }
 
     #[test]
     fn what_is_removed_stays_for_a_while() {

@@ -40,7 +40,11 @@ pub struct Membership {
 }
 
 fn new_leader() -> Leader {
-    Leader::new(LeaderConfig { moves_per_node: 3, choice_patience: Duration::from_millis(400) })
+    Leader::new(LeaderConfig {
+        moves_per_node: 3,
+        choice_patience: Duration::from_millis(400),
+        longest_look: Duration::from_secs(1),
+    })
 }
 
 impl Membership {

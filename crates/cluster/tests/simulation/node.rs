@@ -258,5 +258,7 @@ impl Seat for Copies<'_> {
 }
 
 fn new_leader() -> Leader {
-    Leader::new(LeaderConfig { moves_per_node: 2, choice_patience: Duration::from_millis(300) })
+    Leader::new(LeaderConfig { moves_per_node: 2, choice_patience: Duration::from_millis(300),
+        longest_look: Duration::from_secs(1),
+    })
 }
