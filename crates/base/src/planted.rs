@@ -227,6 +227,8 @@ bugs! {
     DamagedBeginsEmpty,
     /// A node sets damaged files aside whether or not another node has the vBucket.
     LastCopySetAside,
+    /// A node sets the files of a damaged vBucket aside while it follows another node or is served.
+    SetAsideInUse,
 }
 
 /// Whether this mistake is to be made here.

@@ -17,6 +17,9 @@ pub struct Damaged {
     /// The vBuckets whose copies cannot be read now because the disk refuses, which may be over later.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     refused: Vec<(u16, u16)>,
+    /// Those of `ranges` that the node serves from what can be read: the damage was found meanwhile.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    served: Vec<(u16, u16)>,
     /// The bucket as a whole is down because something that all of its vBuckets need is damaged.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_down: bool,
@@ -31,6 +34,11 @@ impl Damaged {
     /// The same, and these that the disk refuses to read now.
     pub fn and_refused(self, vbuckets: impl IntoIterator<Item = u16>) -> Damaged {
         Damaged { refused: ranges(vbuckets), ..self }
+    }
+
+    /// The same, and these of the damaged ones are served from what can be read.
+    pub fn and_served(self, vbuckets: impl IntoIterator<Item = u16>) -> Damaged {
+        Damaged { served: ranges(vbuckets), ..self }
     }
 
     /// The whole bucket.
@@ -82,6 +90,8 @@ pub struct Wrong {
     pub damaged: Vec<u16>,
     /// Those of them that no node serves, and that none will before an administrator acts.
     pub lost: Vec<u16>,
+    /// Those of them that the node serves from what can be read, as no other copy surely has all of it.
+    pub at_risk: Vec<u16>,
 }
 
 /// The damage that living nodes report, by bucket and node.
@@ -100,9 +110,10 @@ pub fn wrongs(view: &View) -> Vec<Wrong> {
                 let is_open = matches!(bucket.steps.get(vb), Some(Step::Choose { .. }));
                 (is_open || bucket.active(**vb) == Some(*id)) && !is_safe(view, name, bucket, **vb)
             };
-            let lost = vbuckets.iter().filter(is_lost).copied().collect();
+            let lost = vbuckets.iter().filter(is_lost).copied();
+            let (at_risk, lost) = lost.partition(|vb| is_in(&damaged.served, *vb));
             let down = damaged.is_down;
-            wrongs.push(Wrong { bucket: name.clone(), node: *id, down, damaged: vbuckets, lost });
+            wrongs.push(Wrong { bucket: name.clone(), node: *id, down, damaged: vbuckets, lost, at_risk });
         }
     }
     wrongs

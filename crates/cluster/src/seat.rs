@@ -28,8 +28,8 @@ pub trait Seat {
 
     /// A vBucket's role; nothing if it is not there, or dead and without a change.
     fn role(&self, vb: u16) -> Option<VbState>;
-    /// Whether what is stored of a vBucket cannot be read, so that nothing of it is in memory: it is not there, and does
-    /// not begin with nothing.
+    /// Whether what is stored of a vBucket cannot be read, and nothing of it is in memory: it is not there, and does not
+    /// begin with nothing.
     fn is_unreadable(&self, _: u16) -> bool {
         false
     }
@@ -77,6 +77,26 @@ impl<T> Default for Given<T> {
     }
 }
 
+/// Sets the files of damaged vBuckets aside, if that may be. Returns those that are still there: one that has something in
+/// memory lets go of its link and is dead first, and the next attempt sets it aside.
+fn part_with<S: Seat>(agent: &Agent, bucket: &Bucket, seat: &S) -> Result<Vec<u16>, S::Error> {
+    let mut parting = Vec::new();
+    for vb in bucket.vbuckets().filter(|vb| seat.is_damaged(*vb)) {
+        let is_live_elsewhere = bucket.active(vb).is_some_and(|id| id != agent.id() && seat.is_live(vb, id));
+        if !agent.may_part_with(bucket, vb, is_live_elsewhere) {
+            continue;
+        }
+        let is_in_use = seat.role(vb).is_some_and(|is| is != VbState::Dead);
+        if !is_in_use || planted::is(Bug::SetAsideInUse) {
+            seat.set_aside(vb)?;
+        }
+        if seat.is_damaged(vb) {
+            parting.push(vb);
+        }
+    }
+    Ok(parting)
+}
+
 /// Makes all vBuckets of a bucket what the document says; idempotent, to be repeated until it succeeds.
 ///
 /// Links that are not wanted any more end first: none of them gives a vBucket a role after this. Whatever is to become
@@ -87,18 +107,14 @@ pub fn take_seats<S: Seat>(
     seat: &S,
     given: &mut Given<S::Topology>,
 ) -> Result<(), S::Error> {
-    for vb in bucket.vbuckets().filter(|vb| seat.is_damaged(*vb)) {
-        let is_live_elsewhere = bucket.active(vb).is_some_and(|id| id != agent.id() && seat.is_live(vb, id));
-        if agent.may_part_with(bucket, vb, is_live_elsewhere) {
-            seat.set_aside(vb)?;
-        }
-    }
+    let parting = part_with(agent, bucket, seat)?;
     let roles: BTreeMap<u16, Option<VbState>> = bucket.vbuckets().map(|vb| (vb, seat.role(vb))).collect();
     let role_was = |vb: u16| roles.get(&vb).copied().flatten();
     let mut wants = agent.wants(bucket, role_was);
     // One that cannot be read does not begin with nothing, whatever it is to be.
     let stays_out = |vb: u16| role_was(vb).is_none() && seat.is_unreadable(vb);
     wants.retain(|vb, _| !stays_out(*vb) || planted::is(Bug::DamagedBeginsEmpty));
+    wants.extend(parting.into_iter().filter(|vb| !stays_out(*vb)).map(|vb| (vb, Want::Keep)));
     let mut following = BTreeMap::new();
     for (vb, want) in &wants {
         let (source, takes_over) = match want {

@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::time::Duration;
@@ -259,6 +259,95 @@ fn damaged_files_are_set_aside_only_when_nothing_needs_them() {
     assert_eq!(asked(&view, 2, false), ["set aside"], "an administrator has given up what it held");
     let agent = Agent::new(&view.state, "2", 11).expect("a node");
     assert!(!agent.may_part_with(&view.state.buckets[BUCKET], 0, true), "a life that was not admitted");
+}
+
+/// A node whose copy is damaged and served: what it was asked, attempt by attempt.
+#[derive(Default)]
+struct Served {
+    role: Cell<Option<VbState>>,
+    follows: Cell<bool>,
+    asked: RefCell<Vec<String>>,
+}
+
+impl Seat for Served {
+    type Topology = Vec<Chain>;
+    type Error = Infallible;
+
+    fn role(&self, _: u16) -> Option<VbState> {
+        self.role.get()
+    }
+    fn is_damaged(&self, _: u16) -> bool {
+        !self.asked.borrow().iter().any(|what| what == "set aside")
+    }
+    fn is_live(&self, _: u16, _: NodeId) -> bool {
+        true
+    }
+    fn set_aside(&self, _: u16) -> Result<(), Infallible> {
+        assert!(self.role.get() == Some(VbState::Dead) && !self.follows.get(), "it is in use");
+        self.role.set(None);
+        self.asked.borrow_mut().push("set aside".to_owned());
+        Ok(())
+    }
+    fn topology(&self, _: u16, chains: &[Chain]) -> Result<Vec<Chain>, Infallible> {
+        Ok(chains.to_vec())
+    }
+    fn set_role(&self, _: u16, role: VbState) -> Result<(), Infallible> {
+        self.role.set(Some(role));
+        self.asked.borrow_mut().push(format!("{role:?}"));
+        Ok(())
+    }
+    fn activate(&self, vb: u16, _: Vec<Chain>) -> Result<(), Infallible> {
+        self.set_role(vb, VbState::Active)
+    }
+    fn follow(&self, following: &BTreeMap<u16, Following>) -> Result<(), Infallible> {
+        self.follows.set(!following.is_empty());
+        if following.is_empty() { Ok(()) } else { self.set_role(0, VbState::Replica) }
+    }
+    fn remove(&self, _: u16) -> Result<(), Infallible> {
+        self.role.set(None);
+        Ok(())
+    }
+}
+
+impl Served {
+    fn applies(&self, view: &View, id: u32) -> Vec<String> {
+        let agent = Agent::new(&view.state, &id.to_string(), 10).expect("a node");
+        let Ok(()) = take_seats(&agent, &view.state.buckets[BUCKET], self, &mut Given::default());
+        self.asked.borrow().clone()
+    }
+}
+
+#[test]
+fn a_damaged_copy_that_is_served_is_let_go_of_before_its_files_are_set_aside() {
+    let mut view = whole();
+    let files = Served::default();
+    files.role.set(Some(VbState::Active));
+    is_damaged(&mut view, 1);
+    view.state = step(&view).expect("another copy is looked for");
+    assert_eq!(files.applies(&view, 1), ["Replica"], "it stands still");
+    is_damaged(&mut view, 1);
+    reports(&mut view, 2, VbState::Replica, 5);
+    reports(&mut view, 3, VbState::Replica, 5);
+    view.state = step(&view).expect("one is chosen");
+    assert_eq!(chain(&view), [2, 3]);
+    assert_eq!(files.applies(&view, 1), ["Replica", "Dead"]);
+    assert_eq!(files.applies(&view, 1), ["Replica", "Dead", "set aside"]);
+    let bucket = view.state.buckets.get_mut(BUCKET).expect("it is there");
+    bucket.target = vec![[2, 3, 1].map(|id| Some(NodeId(id))).to_vec()];
+    bucket.steps.insert(0, Step::Build);
+    assert_eq!(files.applies(&view, 1), ["Replica", "Dead", "set aside", "Replica"], "it is filled again");
+}
+
+#[test]
+fn a_damaged_copy_that_is_served_is_not_told_to_be_lost() {
+    let mut view = whole();
+    view.state.buckets.get_mut(BUCKET).expect("it is there").map[0] = vec![Some(NodeId(1)), None, None];
+    reports(&mut view, 1, VbState::Active, 5);
+    let report = view.reports.get_mut("1").expect("it reports");
+    report.note_damaged(BUCKET, Damaged::of([0]).and_served([0]));
+    assert_eq!(step(&view), None, "it is the only copy");
+    let wrong = &cluster::damage::wrongs(&view)[0];
+    assert_eq!((&wrong.damaged[..], &wrong.lost[..], &wrong.at_risk[..]), (&[0][..], &[][..], &[0][..]));
 }
 
 fn bucket_with_nobody(view: &mut View) {

@@ -455,10 +455,9 @@ impl Bucket {
         }
         match read {
             Ok(read) => {
-                let (snapshot, scope, made) = match read {
-                    Some((snapshot, scope, made)) => (Some(snapshot), scope, made),
-                    None => (None, BackfillScope::default(), Made::default()),
-                };
+                let nothing = || (None, BackfillScope::default(), Made::default());
+                let (snapshot, scope, made) =
+                    read.map_or_else(nothing, |(snapshot, scope, made)| (Some(snapshot), scope, made));
                 state.scope.get_or_insert(scope);
                 state.is_over |= made.is_over;
                 if made.rest.is_none() || backfill.is_cancelled.load(Ordering::Relaxed) {
@@ -483,6 +482,7 @@ impl Bucket {
                 state.has_failed = true;
                 drop(state);
                 tracing::error!(bucket = self.name(), vb = %backfill.vb, %failure, "a stream cannot read from disk");
+                self.unreadable.note_served(self.name(), backfill.vb, &failure);
                 Progress::Failed
             }
         }

@@ -1,6 +1,6 @@
 //! One bucket: its vBuckets in memory, its store on disk, and what joins them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8};
@@ -40,6 +40,7 @@ use crate::replica::Replicas;
 use crate::settings::Settings;
 use crate::shard_guard::{Holder, LockClock, ShardGuard};
 use crate::tombstone_purger::PurgeCounters;
+use crate::unreadable::Unreadables;
 use crate::warmup::Warmup;
 
 /// A vBucket and what the engine keeps under the same lock.
@@ -174,19 +175,10 @@ pub struct Bucket {
     pub(crate) roles: Roles,
     /// Held while a batch is written. Taken before any vBucket's lock.
     pub(crate) flushing: Mutex<FlushSpace>,
-    /// vBuckets that are dead because what is stored of them cannot be read, and why.
-    pub(crate) unreadable: Mutex<BTreeMap<VbId, Unreadable>>,
+    /// vBuckets whose files cannot be read or believed.
+    pub(crate) unreadable: Unreadables,
     /// vBuckets that were found after a crash: their histories begin anew, and that is not on disk before they are saved.
     pub(crate) crashed: Mutex<BTreeSet<VbId>>,
-}
-
-/// Why what is stored of a vBucket cannot be read.
-#[derive(Clone, Debug)]
-pub(crate) struct Unreadable {
-    /// In words.
-    pub(crate) reason: String,
-    /// Whether the files cannot be believed, whatever the disk does later.
-    pub(crate) is_damage: bool,
 }
 
 impl Bucket {
@@ -279,29 +271,23 @@ impl Bucket {
 
     /// vBuckets that are dead because what is stored of them cannot be read, and why.
     pub fn unreadable(&self) -> Vec<(VbId, String)> {
-        self.unreadable.lock().iter().map(|(vb, of)| (*vb, of.reason.clone())).collect()
+        self.unreadable.dead()
     }
 
-    /// Those of them whose files cannot be believed, whatever the disk does later.
+    /// vBuckets whose files cannot be believed, whatever the disk does later: dead ones, and ones that are served from
+    /// what can be read.
     pub fn damaged(&self) -> Vec<VbId> {
-        self.unreadable.lock().iter().filter(|(_, of)| of.is_damage).map(|(vb, _)| *vb).collect()
+        self.unreadable.damaged()
     }
 
     /// Whether what is stored of a vBucket cannot be read, so that it is dead.
     pub fn is_unreadable(&self, vb: VbId) -> bool {
-        self.unreadable.lock().contains_key(&vb)
+        self.unreadable.is_dead(vb)
     }
 
     /// Whether the files of a vBucket cannot be believed, whatever the disk does later.
     pub fn is_damaged(&self, vb: VbId) -> bool {
-        self.unreadable.lock().get(&vb).is_some_and(|of| of.is_damage)
-    }
-
-    /// Notes that a vBucket is dead because what is stored of it cannot be read.
-    pub(crate) fn note_dead(&self, vb: VbId, failure: &kvstore::Failure) {
-        let (reason, is_damage) = (failure.to_string(), failure.is_damage());
-        tracing::error!(bucket = self.name(), %vb, %failure, is_damage, "the vBucket is not served");
-        self.unreadable.lock().insert(vb, Unreadable { reason, is_damage });
+        self.unreadable.is_damaged(vb)
     }
 
     /// Looks at all vBuckets one after the other.
@@ -361,7 +347,7 @@ impl Bucket {
         }
         // In a cluster another node may have what cannot be read here: that does not begin with nothing.
         let may_begin = state == VbState::Dead || !self.config.needs_topology;
-        if !may_begin && self.unreadable.lock().contains_key(&vb) {
+        if !may_begin && self.unreadable.is_dead(vb) {
             return Err(Refusal::Unreadable);
         }
         let mut shard = self.hold(vb, Holder::Roles);
@@ -385,7 +371,7 @@ impl Bucket {
         shard.exists = true;
         shard.had_role |= state != VbState::Dead;
         if state != VbState::Dead {
-            self.unreadable.lock().remove(&shard.vb.id());
+            self.unreadable.begins(shard.vb.id());
         }
         if !existed || !had_role {
             shard.vb.begin_in(state, topology);
@@ -494,7 +480,7 @@ impl Bucket {
             self.queue_flush(&mut shard);
             old
         };
-        self.unreadable.lock().remove(&vb);
+        self.unreadable.forget(vb);
         self.waiters.forget(vb);
         self.parked.forget(vb);
         self.warmup.forget(vb);

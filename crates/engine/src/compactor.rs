@@ -155,6 +155,7 @@ impl Bucket {
             }
             Err(failure) => {
                 tracing::error!(bucket = self.name(), %vb, %failure, "cannot compact; the file stays as it is");
+                self.unreadable.note_served(self.name(), vb, &failure);
                 self.compacting.gave_up(vb, self.env.clock.monotonic(), true);
                 (CompactOutcome::Failed, Progress::Failed)
             }

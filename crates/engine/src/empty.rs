@@ -65,6 +65,7 @@ impl Bucket {
             (old, events)
         };
         if old.0.is_some() {
+            self.unreadable.forget(vb);
             self.waiters.forget(vb);
             self.warmup.forget(vb);
         }

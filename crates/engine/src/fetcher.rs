@@ -235,6 +235,7 @@ impl Bucket {
             Ok(found) => found,
             Err(failure) => {
                 tracing::error!(bucket = self.name(), %failure, "cannot read a document");
+                self.unreadable.note_served(self.name(), vb, &failure);
                 self.forgo(vb, wanted);
                 return Fetched::Failed;
             }

@@ -56,6 +56,7 @@ mod stream;
 mod subdocument;
 mod tombstone_purger;
 mod topology;
+mod unreadable;
 mod update;
 pub mod value;
 mod victims;

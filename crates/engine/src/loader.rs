@@ -188,7 +188,7 @@ impl Bucket {
         drop(old);
         self.waiters.forget(vb);
         self.warmup.count_failed();
-        self.note_dead(vb, failure);
+        self.unreadable.note_dead(self.name(), vb, failure);
     }
 
     /// Loads a slice of values of one vBucket that nobody waits for, while there is room.

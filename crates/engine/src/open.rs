@@ -40,6 +40,7 @@ use crate::settings::Key;
 use crate::shard_guard::{Holder, LockClock};
 use crate::tombstone_purger::PurgeCounters;
 use crate::topology::topology_from_json;
+use crate::unreadable::Unreadables;
 use crate::warmup::Warmup;
 
 /// How often a stop tries to save what the disk refused.
@@ -134,7 +135,7 @@ impl Bucket {
             sync_deadlines: SyncDeadlines::default(),
             roles: Roles::default(),
             flushing: Mutex::default(),
-            unreadable: Mutex::default(),
+            unreadable: Unreadables::default(),
             crashed: Mutex::default(),
             env,
             config,
@@ -164,7 +165,7 @@ impl Bucket {
                     }
                 }
                 Err(failure) => {
-                    self.note_dead(vb, &failure);
+                    self.unreadable.note_dead(self.name(), vb, &failure);
                     self.warmup.count_failed();
                     shard.vb = dead(vb, &self.context, &self.env);
                 }

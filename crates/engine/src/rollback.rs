@@ -81,7 +81,7 @@ impl Bucket {
             Ok(None) if persisted == Seqno(0) => return Ok(()),
             Ok(None) => self.begin_again(vb, None)?,
             Ok(Some(_)) | Err(_) => {
-                self.note_dead(vb, failure);
+                self.unreadable.note_dead(self.name(), vb, failure);
                 let (old, given_up) = {
                     let mut shard = self.hold(vb, Holder::Roles);
                     (shard.replace(dead(vb, &self.context, &self.env)), shard.sync_waiters.give_up())
@@ -131,7 +131,7 @@ impl Bucket {
             // The bucket is being closed: nobody will ask.
             Ok(None) => Ok(()),
             Err(failure) => {
-                self.note_dead(vb, &failure);
+                self.unreadable.note_dead(self.name(), vb, &failure);
                 let old = self.hold(vb, Holder::Roles).replace(dead(vb, &self.context, &self.env));
                 drop(old);
                 Err(failure)

@@ -10,7 +10,7 @@ use base::env::{Disk, Env, OpenMode, SimHandles};
 use base::{VbId, VbState};
 use common::stores::{files, journaled, open};
 use common::{VB, World};
-use engine::{Progress, Refusal};
+use engine::{CompactOutcome, CompactRequest, Progress, Refusal};
 use kvstore::KvStore;
 
 type Store = fn(&Env) -> Arc<dyn KvStore>;
@@ -77,6 +77,59 @@ fn is_set_aside(store: Store, is_gone: bool) {
     let world = start(&env, &handles, store);
     assert!(world.bucket.unreadable().is_empty());
     assert!(world.get("k0").is_ok() && world.get("k1").is_err());
+}
+
+/// A bucket that serves, and whose file of a vBucket is damaged meanwhile.
+fn damaged_while_served(env: &Env, handles: &SimHandles, store: Store) -> World {
+    let world = start(env, handles, store);
+    (0..20).for_each(|i| drop(world.set(&format!("k{i}"), "old").expect("there is room")));
+    while world.bucket.flush_step() != Progress::Idle {}
+    handles.clock.advance(Duration::from_secs(20));
+    while world.bucket.file_step() != Progress::Idle {}
+    let path = files_of(&*env.disk, "/data/test", VB).pop().expect("it has a file");
+    let file = env.disk.open(&path, OpenMode::ReadWrite).expect("it is there");
+    let len = file.len().expect("the disk works") as usize;
+    file.write_at(&vec![0xee; len], 0).expect("the disk works");
+    world
+}
+
+fn compact(world: &World) -> CompactOutcome {
+    let waiting = world.bucket.compact(VB, CompactRequest::default()).expect("none is under way");
+    world.bucket.compact_step();
+    waiting.try_take().expect("it was done")
+}
+
+fn is_found_while_served(store: Store) {
+    let (env, handles) = Env::sim(1);
+    let world = damaged_while_served(&env, &handles, store);
+    assert!(world.bucket.damaged().is_empty(), "nobody has looked");
+    assert_eq!(compact(&world), CompactOutcome::Failed);
+    assert_eq!(world.bucket.damaged(), [VB]);
+    assert!(world.bucket.unreadable().is_empty() && !world.bucket.is_unreadable(VB), "it is served");
+    assert!(world.get("k0").is_ok());
+    world.set("k0", "new").expect("it is served");
+    // It is given up for another copy, and its files are kept elsewhere.
+    let role = |role| world.bucket.set_vbucket_state(VB, role, None).expect("something is in memory");
+    role(VbState::Replica);
+    assert!(
+        matches!(world.bucket.set_aside(VB, Path::new(QUARANTINE)), Err(Refusal::Invalid)),
+        "it is in use"
+    );
+    role(VbState::Dead);
+    world.bucket.set_aside(VB, Path::new(QUARANTINE)).expect("it is damaged").expect("the disk works");
+    assert!(world.bucket.damaged().is_empty() && world.bucket.standing(VB).is_none());
+    assert_eq!(files_of(&*env.disk, QUARANTINE, VB).len(), 1, "the file is kept");
+    role(VbState::Replica);
+    world.bucket.close().expect("a clean stop");
+    drop(world);
+    let world = start(&env, &handles, store);
+    assert!(world.bucket.unreadable().is_empty() && world.bucket.damaged().is_empty());
+}
+
+#[test]
+fn damage_is_told_of_while_the_vbucket_is_served() {
+    is_found_while_served(files);
+    is_found_while_served(journaled);
 }
 
 #[test]

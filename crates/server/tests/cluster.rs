@@ -545,6 +545,81 @@ fn a_bucket_that_a_node_cannot_make_stops_no_other_bucket() {
     nodes.stop();
 }
 
+/// Other bytes in the place of all files of a node's bucket whose names begin so. Returns how many.
+fn rot(nodes: &Nodes, at: usize, prefix: &str) -> usize {
+    let entries = std::fs::read_dir(nodes.folders[at].path().join("buckets/default")).expect("a folder");
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    let is_meant = |path: &std::path::PathBuf| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix))
+    };
+    let damaged = paths.filter(is_meant).map(|path| {
+        let len = std::fs::metadata(&path).expect("it is there").len() as usize;
+        std::fs::write(path, vec![0xee; len]).expect("written");
+    });
+    damaged.count()
+}
+
+fn quarantined(nodes: &Nodes, at: usize) -> usize {
+    std::fs::read_dir(nodes.folders[at].path().join("quarantine")).map_or(0, Iterator::count)
+}
+
+/// Whether each vBucket has two copies, and nothing is under way.
+fn is_whole(state: &State) -> bool {
+    let bucket = &state.buckets["default"];
+    let has_two = |chain: &Vec<Option<NodeId>>| chain.iter().flatten().count() == 2;
+    state.rebalance.is_none() && bucket.steps.is_empty() && bucket.map.iter().all(has_two)
+}
+
+#[test]
+fn a_bucket_that_is_down_as_a_whole_is_made_again_from_the_other_nodes() {
+    let mut nodes = Nodes::start(2, 1);
+    let mut ledger = BTreeMap::new();
+    for at in 0..40 {
+        nodes.write(&mut ledger, &format!("key-{at}"), "value");
+    }
+    wait_for_replicas(&nodes);
+    nodes.members.pop().expect("there are two").stop();
+    assert!(rot(&nodes, 1, "catalog") > 0);
+    nodes.members.push(Member::start(nodes.folders[1].path(), &nodes.store));
+    // The bucket's files are kept.
+    nodes.wait("its copies are there again", |state| is_whole(state) && quarantined(&nodes, 1) == 1);
+    nodes.settled();
+    nodes.check(&ledger);
+    // All of it is there: the other node is not needed any more.
+    wait_for_replicas(&nodes);
+    nodes.ask(&Command::FailOver { node: NodeId(1), force: false });
+    nodes.wait("the other one serves", |state| {
+        state.buckets["default"].map.iter().all(|chain| chain[0] == Some(NodeId(2))) && !state.is_choosing()
+    });
+    nodes.settled();
+    nodes.check(&ledger);
+    nodes.stop();
+}
+
+#[test]
+fn a_copy_that_is_damaged_while_it_is_served_is_replaced_at_once() {
+    let mut nodes = Nodes::start(2, 1);
+    let mut ledger = BTreeMap::new();
+    for at in 0..40 {
+        nodes.write(&mut ledger, &format!("key-{at}"), "value");
+    }
+    wait_for_replicas(&nodes);
+    // A clean stop files what is journaled.
+    nodes.members.pop().expect("there are two").stop();
+    nodes.members.push(Member::start(nodes.folders[1].path(), &nodes.store));
+    nodes.settled();
+    let damaged = vb(b"key-0").0;
+    assert_eq!(rot(&nodes, 1, &format!("{damaged}.couch.")), 1);
+    let bucket = nodes.members[1].server.node().bucket("default").expect("it serves");
+    let compacted = bucket.compact(base::VbId(damaged), engine::CompactRequest::default());
+    drop(compacted.expect("none is under way"));
+    nodes.wait("it is there again", |state| is_whole(state) && quarantined(&nodes, 1) == 1);
+    assert!(bucket.damaged().is_empty() && nodes.members[1].cluster.lost().is_none());
+    nodes.settled();
+    nodes.check(&ledger);
+    nodes.stop();
+}
+
 #[test]
 fn every_node_tells_what_the_cluster_has() {
     let mut nodes = Nodes::start(3, 1);

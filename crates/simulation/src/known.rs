@@ -111,6 +111,7 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
     (Bug::DamagedMeansEmpty, Simulator::Logic, 5),
     (Bug::DamagedBeginsEmpty, Simulator::Logic, 5),
     (Bug::LastCopySetAside, Simulator::Logic, 4),
+    (Bug::SetAsideInUse, Simulator::Logic, 2),
     (Bug::JournalNotSynced, Simulator::Replication, 2),
     (Bug::FilesNotSynced, Simulator::Replication, 1),
     (Bug::ReplayStopsEarly, Simulator::Replication, 2),

@@ -1,5 +1,5 @@
-//! Files of copies are damaged: found at a start if the node is down, else at once. Administrators give up what nothing
-//! replaces when faults are over.
+//! Files of copies are damaged: found at a start if the node is down, else at once, and some of those while the copy is
+//! served on from what can be read. Administrators give up what nothing replaces when faults are over.
 //!
 //! Runs of some seeds have this beside their other faults. What it does is drawn from numbers of its own, so that all
 //! other runs are as they were before.
@@ -53,8 +53,14 @@ impl World {
         for at in having.into_iter().take(if is_all { count } else { 1 }) {
             self.show(|| format!("node {at}: its copy of vBucket {vb} is damaged"));
             self.tally.damages += 1;
-            if let Some(copy) = self.nodes[at].copies.get_mut().remove(&vb) {
-                self.nodes[at].damaged.borrow_mut().insert(vb, copy);
+            let is_served = self.nodes[at].up && SplitMix64::new(self.now_us() ^ at as u64).chance(1, 2);
+            self.tally.damaged_served += u64::from(is_served);
+            let node = &mut self.nodes[at];
+            if let Some(copy) = node.copies.get_mut().get(&vb).cloned() {
+                node.damaged.get_mut().insert(vb, copy);
+            }
+            if !is_served {
+                node.copies.get_mut().remove(&vb);
             }
         }
         if self.now_us() + 600_000 < FAULTS_US {

@@ -64,6 +64,7 @@ fn nothing_is_violated() {
         ("refusals by the fence", sum.fenced),
         ("restored stores", sum.restores),
         ("damaged copies", sum.damages),
+        ("damaged copies that are served on", sum.damaged_served),
         ("damaged copies set aside", sum.set_aside),
         ("stores that are away", sum.away),
         ("pairs that are cut off", 50 * sum.pairs),

@@ -43,7 +43,7 @@ pub struct SimNode {
     pub seen: Membership,
     pub leader: Leader,
     pub copies: RefCell<BTreeMap<u16, Copy>>,
-    /// vBuckets whose files are damaged.
+    /// vBuckets whose files are damaged. Those that are in `copies`, too, are served from what can be read.
     pub damaged: RefCell<BTreeMap<u16, Copy>>,
     /// vBuckets that were set aside since the world looked.
     pub set_aside: RefCell<Vec<u16>>,
@@ -94,6 +94,7 @@ impl SimNode {
     pub fn crash(&mut self) {
         self.up = false;
         self.boot += 1;
+        self.copies.get_mut().retain(|vb, _| !self.damaged.get_mut().contains_key(vb));
         self.copies.get_mut().values_mut().for_each(Copy::crash);
         self.view = None;
         self.read_at = Version::ABSENT;
@@ -195,7 +196,7 @@ impl Seat for Copies<'_> {
     }
 
     fn is_unreadable(&self, vb: u16) -> bool {
-        self.is_damaged(vb)
+        self.is_damaged(vb) && self.role(vb).is_none()
     }
 
     fn is_damaged(&self, vb: u16) -> bool {
@@ -208,6 +209,8 @@ impl Seat for Copies<'_> {
     }
 
     fn set_aside(&self, vb: u16) -> Result<(), Infallible> {
+        assert!(self.role(vb).is_none_or(|is| is == VbState::Dead), "vBucket {vb} is in use");
+        self.node.copies.borrow_mut().remove(&vb);
         self.node.damaged.borrow_mut().remove(&vb);
         self.node.set_aside.borrow_mut().push(vb);
         Ok(())
@@ -258,7 +261,9 @@ impl Seat for Copies<'_> {
 }
 
 fn new_leader() -> Leader {
-    Leader::new(LeaderConfig { moves_per_node: 2, choice_patience: Duration::from_millis(300),
+    Leader::new(LeaderConfig {
+        moves_per_node: 2,
+        choice_patience: Duration::from_millis(300),
         longest_look: Duration::from_secs(1),
     })
 }

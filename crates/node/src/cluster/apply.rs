@@ -252,9 +252,13 @@ impl Cluster {
         match self.node.bucket(name) {
             Some(bucket) => {
                 let (damaged, unreadable) = (bucket.damaged(), bucket.unreadable());
-                let refused = unreadable.into_iter().map(|(vb, _)| vb).filter(|vb| !damaged.contains(vb));
+                let is_served = |vb: &VbId| {
+                    bucket.state_of(*vb) == Some(VbState::Active) && unreadable.iter().all(|(of, _)| of != vb)
+                };
+                let served: Vec<u16> = damaged.iter().copied().filter(is_served).map(|vb| vb.0).collect();
+                let refused = unreadable.iter().map(|(vb, _)| *vb).filter(|vb| !damaged.contains(vb));
                 let refused: Vec<u16> = refused.map(|vb| vb.0).collect();
-                Damaged::of(damaged.into_iter().map(|vb| vb.0)).and_refused(refused)
+                Damaged::of(damaged.into_iter().map(|vb| vb.0)).and_refused(refused).and_served(served)
             }
             None if self.node.is_damaged(name) => Damaged::down(),
             None => Damaged::default(),

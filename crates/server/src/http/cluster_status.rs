@@ -133,7 +133,7 @@ fn of_absent(view: &View, id: NodeId) -> String {
 
 /// What is told of damaged copies.
 fn of_damage(wrong: &Wrong) -> Vec<String> {
-    let Wrong { bucket, node, down, damaged, lost } = wrong;
+    let Wrong { bucket, node, down, damaged, lost, at_risk } = wrong;
     let what = if *down { "the bucket is down".to_owned() } else { copies(damaged) };
     let mut notes = vec![format!("damage on {node}, bucket {bucket}: {what}; the log of that node says why")];
     if !lost.is_empty() {
@@ -141,6 +141,14 @@ fn of_damage(wrong: &Wrong) -> Vec<String> {
             "bucket {bucket}: nothing serves {}, and no other copy surely has all of it: put the files of {node} back from a backup \
              and start it again, or give up what they held (stave cluster give-up-damaged {bucket} --unsafe)",
             list(lost)
+        ));
+    }
+    if !at_risk.is_empty() {
+        notes.push(format!(
+            "bucket {bucket}: {node} serves {} from what can be read of damaged files, and no other copy surely has all \
+             of it: add replicas and rebalance, or give up what only the damaged files hold (stave cluster \
+             give-up-damaged {bucket} --unsafe)",
+            list(at_risk)
         ));
     }
     notes
