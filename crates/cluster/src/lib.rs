@@ -9,6 +9,7 @@ pub mod agent;
 pub mod command;
 pub mod damage;
 pub mod fence;
+pub mod filling;
 pub mod keys;
 pub mod leader;
 pub mod life;

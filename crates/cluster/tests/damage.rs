@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use base::VbState;
 use cluster::command::{self, Command};
+use cluster::filling::fillings;
 use cluster::{
     Agent, Chain, Damaged, Following, Given, Leader, LeaderConfig, NodeId, Refused, Seat, State, Step, View,
     take_seats,
@@ -60,6 +61,8 @@ fn a_damaged_active_copy_fails_over_alone() {
     reports(&mut view, 3, VbState::Replica, 6);
     settle(&mut view);
     assert_eq!(chain(&view), [3, 2], "the furthest one");
+    reports_nothing(&mut view, 1);
+    view.state = step(&view).expect("its files were set aside");
     let target = [3, 2, 1].map(|id| Some(NodeId(id)));
     assert_eq!(view.state.buckets[BUCKET].target[0], target, "its copy is to be filled again");
     assert!(view.state.is_active(NodeId(1)), "the node stays");
@@ -85,16 +88,45 @@ fn a_damaged_copy_that_comes_back_counts_when_it_has_caught_up() {
     reports(&mut view, 3, VbState::Replica, 5);
     is_damaged(&mut view, 2);
     settle(&mut view);
+    assert_eq!((chain(&view), the_step(&view)), (vec![1, 3], None), "not before its files were set aside");
+    assert!(view.state.rebalance.is_none());
+    reports_nothing(&mut view, 2);
+    settle(&mut view);
     assert_eq!((chain(&view), the_step(&view)), (vec![1, 3], Some(&Step::Build)), "not before");
     // Half of it is there.
     reports(&mut view, 1, VbState::Active, 5);
     reports(&mut view, 2, VbState::Replica, 3);
+    let told = fillings(&view);
+    assert_eq!((told.len(), told[0].node, told[0].vbuckets), (1, NodeId(2), 1));
+    assert_eq!((told[0].has, told[0].of), (3, 5));
     settle(&mut view);
     assert_eq!((chain(&view), the_step(&view)), (vec![1, 3], Some(&Step::Build)), "not before");
     reports(&mut view, 2, VbState::Replica, 5);
     settle(&mut view);
     assert_eq!((chain(&view), the_step(&view)), (vec![1, 3, 2], None));
+    assert!(fillings(&view).is_empty());
     assert!(view.state.buckets[BUCKET].missing.is_empty());
+}
+
+#[test]
+fn a_copy_that_cannot_be_built_keeps_no_repair_from_ending() {
+    let mut view = whole();
+    is_damaged(&mut view, 2);
+    view.state = step(&view).expect("it leaves the chain");
+    reports(&mut view, 1, VbState::Active, 5);
+    reports(&mut view, 3, VbState::Replica, 5);
+    reports_nothing(&mut view, 2);
+    settle(&mut view);
+    assert_eq!(the_step(&view), Some(&Step::Build));
+    is_damaged(&mut view, 2);
+    settle(&mut view);
+    assert!(view.state.rebalance.is_none(), "others may be rebalanced");
+    assert_eq!((chain(&view), the_step(&view)), (vec![1, 3], None));
+    assert_eq!(view.state.buckets[BUCKET].missing[&0], [NodeId(2)]);
+    reports_nothing(&mut view, 2);
+    reports(&mut view, 1, VbState::Active, 5);
+    settle(&mut view);
+    assert_eq!(the_step(&view), Some(&Step::Build), "it is tried again");
 }
 
 #[test]

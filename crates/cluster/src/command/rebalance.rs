@@ -127,24 +127,26 @@ pub(super) fn graceful(view: &View, id: NodeId) -> Result<State, Refused> {
 }
 
 /// The document in which those that were away when active copies were chosen come back into their chains; nothing if
-/// there is none that is alive.
+/// there is none that is alive and can build its copy. A node sets damaged files aside first.
 pub(crate) fn repair(view: &View) -> Option<State> {
     if quiet(&view.state).is_err() {
         return None;
     }
-    let comes_back = |id: &NodeId| view.state.is_active(*id) && view.alive(*id).is_some();
-    let buckets = view.state.buckets.values();
-    let can_come_back =
-        |(bucket, vb, id): (&Bucket, &u16, &NodeId)| bucket.active(*vb).is_some() && comes_back(id);
-    let mut missing = buckets.flat_map(|bucket| {
-        let all = bucket.missing.iter();
-        all.flat_map(move |(vb, ids)| ids.iter().map(move |id| (bucket, vb, id)))
-    });
-    if !missing.any(can_come_back) {
+    let comes_back = |name: &str, vb: u16, id: NodeId| {
+        let is_there = view.state.is_active(id) && view.alive(id).is_some();
+        is_there && !view.is_unusable(id, name, vb)
+    };
+    let can_come_back = |(name, bucket): (&String, &Bucket)| {
+        bucket
+            .missing
+            .iter()
+            .any(|(vb, ids)| bucket.active(*vb).is_some() && ids.iter().any(|id| comes_back(name, *vb, *id)))
+    };
+    if !view.state.buckets.iter().any(can_come_back) {
         return None;
     }
     let mut state = view.state.next();
-    for bucket in state.buckets.values_mut() {
+    for (name, bucket) in &mut state.buckets {
         bucket.target = bucket.map.clone();
         for (vb, missing) in &mut bucket.missing {
             // No node has it any more: there is nothing to follow before a rebalance begins it empty.
@@ -153,7 +155,7 @@ pub(crate) fn repair(view: &View) -> Option<State> {
             }
             let chain = &mut bucket.target[usize::from(*vb)];
             let places = chain.len();
-            let back = missing.extract_if(.., |id| comes_back(id));
+            let back = missing.extract_if(.., |id| comes_back(name, *vb, *id));
             let back: Vec<NodeId> = back.filter(|id| !chain.contains(&Some(*id))).collect();
             chain.retain(Option::is_some);
             chain.extend(back.into_iter().map(Some));

@@ -51,6 +51,9 @@ impl Leader {
             let Some(next) = state.buckets.get_mut(name) else { continue };
             for (vb, step) in &bucket.steps {
                 let a_move = Move { view, name, bucket, vb: *vb, step };
+                if rebalance.purpose == Purpose::Repair && give_up_building(&a_move, next) {
+                    continue;
+                }
                 self.advance(&a_move, next);
                 self.give_up_stranded(&a_move, next, now);
             }
@@ -205,6 +208,22 @@ impl Leader {
             }
         }
     }
+}
+
+/// A copy that its node cannot build does not come back now: it is missing again, and the others go on without it.
+fn give_up_building(a_move: &Move<'_>, next: &mut Bucket) -> bool {
+    let Move { view, name, bucket, vb, step } = *a_move;
+    let (Step::Build, Some(target)) = (step, bucket.target_of(vb)) else { return false };
+    let is_new = |id: &NodeId| !bucket.chain(vb).contains(&Some(*id));
+    let new: Vec<NodeId> = present(target).filter(is_new).collect();
+    if !new.iter().any(|id| view.is_unusable(*id, name, vb)) {
+        return false;
+    }
+    let at = usize::from(vb);
+    next.steps.remove(&vb);
+    next.target[at].clone_from(&bucket.map[at]);
+    next.note_missing(vb, new);
+    true
 }
 
 /// Who has work with the move of a vBucket.

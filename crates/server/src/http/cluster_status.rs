@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ::cluster::damage::{self, Wrong};
+use ::cluster::filling::{Filling, fillings};
 use ::cluster::leader::awaited;
 use ::cluster::state::{AutoFailover, Outcome, Purpose, State as Document, present};
 use ::cluster::{Command, NodeId, Status, View, command};
@@ -15,6 +16,13 @@ use serde_json::{Value, json};
 use super::Shared;
 use super::cluster_order::otp_name;
 use crate::cluster::Cluster;
+
+/// How far the copies of a bucket are that a node fills.
+fn of_filling(filling: &Filling) -> String {
+    let Filling { bucket, node, vbuckets, has, of } = filling;
+    let percent = if *of == 0 { 100 } else { u128::from(*has) * 100 / u128::from(*of) };
+    format!("{node} fills {vbuckets} vBuckets of bucket {bucket}: it has {has} of {of} changes ({percent} %)")
+}
 
 /// What is told of a node that was failed over by force and may still serve.
 fn of_awaited(bucket: &str, id: NodeId, vbuckets: usize) -> String {
@@ -217,6 +225,7 @@ fn notes(view: &View) -> Vec<String> {
             notes.push(format!("all documents of bucket {name} are being removed"));
         }
     }
+    notes.extend(fillings(view).iter().map(of_filling));
     notes.extend(awaited(view).into_iter().map(|((bucket, id), count)| of_awaited(bucket, id, count)));
     notes.extend(damage::wrongs(view).iter().flat_map(of_damage));
     for (uuid, member) in &view.members {
@@ -258,7 +267,7 @@ pub(super) async fn show(State(shared): State<Shared>) -> Response {
     let now_ns = shared.node.env().clock.monotonic_ns();
     Json(json!({
         "this": this, "alive": alive, "progress": progress(&view.state), "state": view.state, "notes": notes,
-        "damage": damage::wrongs(&view),
+        "damage": damage::wrongs(&view), "filling": fillings(&view),
         "serves": shared.node.fence().may_serve(now_ns), "isStale": lost.is_some(),
         "isPromised": cluster.is_promised(),
     }))
@@ -328,6 +337,14 @@ mod tests {
         view.members.remove("b");
         let told = notes(&view);
         assert!(told.iter().any(|note| note.contains("no other copy surely has all of it")), "{told:?}");
+    }
+
+    #[test]
+    fn how_far_copies_are_is_told() {
+        let filling = Filling { bucket: "b".to_owned(), node: NodeId(2), vbuckets: 7, has: 5, of: 15 };
+        assert_eq!(of_filling(&filling), "n_2 fills 7 vBuckets of bucket b: it has 5 of 15 changes (33 %)");
+        let nothing = Filling { has: 0, of: 0, ..filling };
+        assert!(of_filling(&nothing).ends_with("(100 %)"));
     }
 
     #[test]
