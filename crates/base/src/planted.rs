@@ -91,6 +91,12 @@ bugs! {
     LostSegmentIgnored,
     /// A segment of an earlier journal that is there again is read.
     VoidSegmentBelieved,
+    /// A vBucket that lost something in a repair goes on with its history.
+    RepairKeepsHistory,
+    /// A repair uses what the journal has behind missing frames.
+    RepairPassesGap,
+    /// A repair takes frames for not needed because of records that are in a gap.
+    RepairForgetsOlderFrames,
     /// The checksum of a copy of the catalog is not compared.
     CatalogChecksumIgnored,
     /// Recovery stops one frame before the journal's end.

@@ -10,6 +10,7 @@
 //! - Files without a header, as versions before this one wrote them, are read, and get a header.
 
 mod header;
+mod mend;
 #[cfg(test)]
 mod tests;
 

@@ -1,15 +1,19 @@
 //! The small files that decide about data, and what is wrong with them, for commands that look while no node runs
 //! (record 58 lists them all).
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use base::SmallFile;
-use base::env::Disk;
+use base::env::{Disk, Env, OpenMode};
 
 use crate::cluster::{identity, membership, noted};
 use crate::http::changes::cursor_faults;
 use crate::{bucket_list, data_dir, down};
 use ::node::changes::anchor::faults as position_faults;
+
+/// More than the longest of them takes.
+const MOST_BYTES: u64 = 16 << 20;
 
 /// A fault: the file, and what is wrong with it or its copy.
 pub type Fault = (PathBuf, String);
@@ -39,4 +43,122 @@ pub fn bucket_faults(disk: &dyn Disk, folder: &Path) -> Vec<Fault> {
     faults.extend(cursor_faults(disk, folder));
     faults.extend(position_faults(disk, folder));
     faults
+}
+
+/// What a repair does with a small file that is damaged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cure {
+    /// The other of its two files is whole, and takes the place of the damaged one.
+    Rewrite,
+    /// It is moved to the folder for damaged files.
+    PutAside,
+    /// The next start makes it again.
+    AtNextStart,
+    /// Nothing: a person has to decide.
+    ByHand,
+}
+
+impl Cure {
+    /// Its name in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Cure::Rewrite => "rewrite",
+            Cure::PutAside => "put_aside",
+            Cure::AtNextStart => "at_next_start",
+            Cure::ByHand => "by_hand",
+        }
+    }
+}
+
+/// A damaged small file, and what becomes of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mending {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong with it or its copy.
+    pub what: String,
+    /// What a repair does.
+    pub cure: Cure,
+    /// What that costs, in words.
+    pub then: &'static str,
+}
+
+/// Damaged files of a data directory itself. Changes nothing.
+pub fn node_mendings(disk: &dyn Disk, folder: &Path) -> Vec<Mending> {
+    node_faults(disk, folder).into_iter().map(|fault| mending(disk, fault)).collect()
+}
+
+/// Damaged files of a bucket's folder. Changes nothing.
+pub fn bucket_mendings(disk: &dyn Disk, folder: &Path) -> Vec<Mending> {
+    bucket_faults(disk, folder).into_iter().map(|fault| mending(disk, fault)).collect()
+}
+
+fn mending(disk: &dyn Disk, (path, what): Fault) -> Mending {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let folder = path.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
+    let (cure, then) = match (&*folder, &*name) {
+        _ if of_path(&path).is_half_damaged(disk) => (Cure::Rewrite, "nothing"),
+        ("cursors" | "positions", _) => (Cure::PutAside, "the position: its reader begins again"),
+        (_, "clean") => (Cure::PutAside, "the mark of a clean stop: histories begin anew, as after a crash"),
+        (_, "uuid") => (Cure::PutAside, "the bucket's UUID: it gets another one, and histories begin anew"),
+        (_, "manifest.json") => (
+            Cure::PutAside,
+            "the manifest: the next start puts it together again from what vBuckets have stored",
+        ),
+        (_, "bucket.json") => (Cure::PutAside, "nothing: the next start writes it again from buckets.json"),
+        (_, "buckets.json") => (
+            Cure::AtNextStart,
+            "nothing: the next start puts it together again from each bucket's bucket.json",
+        ),
+        (_, "cluster-revision") => {
+            (Cure::AtNextStart, "nothing: the count of starts goes on with a higher number")
+        }
+        (_, "node-uuid") => (Cure::AtNextStart, "the node's UUID: a node alone gets another one"),
+        _ => (
+            Cure::ByHand,
+            "what the node knew of its cluster: put the file back from a backup, or start it with --leave-cluster",
+        ),
+    };
+    Mending { cure, then, what, path: path.clone() }
+}
+
+fn of_path(path: &Path) -> SmallFile {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    SmallFile::new(path.parent().unwrap_or(path), &name).at_most(MOST_BYTES)
+}
+
+/// Does what is to be done with a damaged file, and keeps what was damaged in the folder `aside`. Answers whether the
+/// file is as it should be then.
+pub fn mend(env: &Env, mending: &Mending, aside: &Path) -> io::Result<bool> {
+    let Mending { path, cure, .. } = mending;
+    if matches!(cure, Cure::AtNextStart | Cure::ByHand) {
+        return Ok(false);
+    }
+    let (disk, folder) = (&*env.disk, path.parent().unwrap_or(path));
+    disk.create_dir_all_synced(aside)?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    for name in [format!("{name}.copy"), name.into_owned()] {
+        let from = folder.join(&name);
+        let bytes = match disk.open(&from, OpenMode::Read) {
+            Ok(file) => {
+                let mut bytes = vec![0; file.len()?.min(MOST_BYTES) as usize];
+                file.read_at(&mut bytes, 0)?;
+                bytes
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        let kept = disk.open(&aside.join(&name), OpenMode::Create)?;
+        kept.set_len(0)?;
+        kept.write_at(&bytes, 0)?;
+        kept.sync_data()?;
+        disk.sync_dir(aside)?;
+        if *cure == Cure::PutAside {
+            disk.remove_file(&from)?;
+        }
+    }
+    if *cure == Cure::Rewrite {
+        return of_path(path).mend(disk).map_err(io::Error::other);
+    }
+    disk.sync_dir(folder).map(|()| true)
 }

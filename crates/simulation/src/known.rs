@@ -157,6 +157,9 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
     (Bug::LostSegmentIgnored, Simulator::Damage, 6),
     (Bug::VoidSegmentBelieved, Simulator::Damage, 3),
     (Bug::CatalogChecksumIgnored, Simulator::Damage, 4),
+    (Bug::RepairKeepsHistory, Simulator::Damage, 0),
+    (Bug::RepairPassesGap, Simulator::Damage, 0),
+    (Bug::RepairForgetsOlderFrames, Simulator::Damage, 182),
 ];
 
 /// Set in the environment, everything is looked for, from seed 0 on, with as many seeds as it says.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base::env::{Disk, Env, File, OpenMode};
+use base::planted::{self, Bug};
 use base::{Seqno, VbId, VbState};
 use couchstore::{CouchFile, LocalUpdate, Snapshot};
 
@@ -125,7 +126,7 @@ fn unusable(vb: VbId, failure: couchstore::Failure) -> Result<String, Failure> {
 
 /// Begins a new history at a seqno, if the vBucket is active: a replica takes its active's.
 pub(crate) fn begin_history(env: &Env, state: &mut VbStateDoc, at: Seqno) {
-    if state.state != VbState::Active {
+    if state.state != VbState::Active || planted::is(Bug::RepairKeepsHistory) {
         return;
     }
     let id = (env.random.next_u64() & 0xffff_ffff_ffff).max(1);

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use base::Heap;
 use base::env::Disk;
+use base::planted::{self, Bug};
 
 use super::decode::Bad;
 use super::layout::{BLOCK, BadHead, FRAME_HEAD, FrameHead, SegmentHead, VERSION, segment_path};
@@ -176,7 +177,7 @@ impl SalvageWalk<'_> {
     fn missing_before(&mut self, path: &Path) {
         let Some(oldest) = self.salvaged.oldest else { return };
         let (needed, path, offset, what) = match self.salvaged.gaps.first() {
-            Some(gap) if gap.needed < self.needed => {
+            Some(gap) if gap.needed < self.needed && !planted::is(Bug::RepairForgetsOlderFrames) => {
                 let what = format!("{}, and with it why older frames are not needed", gap.what);
                 (gap.needed, gap.path.clone(), gap.offset, what)
             }

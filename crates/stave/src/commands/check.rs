@@ -3,6 +3,7 @@
 pub(super) mod journal;
 pub(super) mod place;
 mod progress;
+mod repair;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -28,24 +29,39 @@ use progress::Progress;
 /// The journal is read, too: its segments, frames and records.
 /// So are the small files: the list of buckets, identities, manifests, cursors, and what a member notes of its cluster.
 /// After a clean stop the catalog says which files there are and at which headers they end; what differs is a fault.
-/// Nothing is changed. No node may run on the data directory meanwhile.
+/// Nothing is changed, except with --repair. No node may run on the data directory meanwhile.
 #[derive(Clone, Debug, Default, Args)]
 #[command(after_help = "Examples:
   stave check data
   stave check data/buckets/default
   stave check data/buckets/default/17.couch.3
   stave check --json data | jq 'select(.type == \"fault\")'
+  stave check data --repair
+  stave check data --repair --yes
 
 Of each vBucket the newest file is checked; files that end in .new were never in use and are left out.
 After a crash there is a journal: files are checked as of the headers that it names, as what is behind is in the
 journal; documents and tombstones are counted as they are in the files.
 A fault is a line with file, offset and what is wrong; tables with a row for each bucket and journal come last.
 With --json each line is one object, of the type `fault`, `bucket` or `journal`.
-Exit codes: 0 no faults, 3 the check could not be made, 4 faults were found.")]
+
+--repair prints a row for each damaged vBucket: the seqno up to which everything is kept, the seqnos that are lost, and
+the documents that it has then (`-` if some of them are in the journal and were not counted); and for each damaged small
+file what becomes of it. Nothing is changed unless --yes is given. Then what is damaged is kept in DIR/quarantine, and an
+active vBucket that lost something, or may have, begins a new history, so that readers of its changes roll back.
+After a kill the same command finishes the repair. A member of a cluster is not repaired: its other nodes have copies.
+With --json it prints objects of the types `fault`, `damage`, `small_file` and `repaired`.
+Exit codes: 0 no faults or all repaired, 3 it could not be done, 4 faults were found, or are left.")]
 pub struct CheckFlags {
     /// A data directory, a bucket's folder in it, or one file
     #[arg(value_name = "DIR|FILE")]
     path: PathBuf,
+    /// Say of each damaged vBucket what is kept and what would be lost; changes nothing without --yes
+    #[arg(long)]
+    repair: bool,
+    /// With --repair: repair what is damaged
+    #[arg(long, requires = "repair")]
+    yes: bool,
     /// Print one JSON object a line
     #[arg(long)]
     json: bool,
@@ -57,6 +73,9 @@ pub fn run(env: &Env, flags: &CheckFlags) -> anyhow::Result<Outcome> {
     // held until the check is done, so that no node starts meanwhile
     let _lock = place.data_dir.as_deref().map(take).transpose()?;
     let mut out = io::stdout().lock();
+    if flags.repair {
+        return repair::run(env, &place, flags.json, flags.yes, &mut out);
+    }
     let progress = Progress::on_stderr(env.clock.clone(), place.file_count());
     check(env, &place, flags.json, progress, &mut out)
 }

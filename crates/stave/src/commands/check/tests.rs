@@ -14,7 +14,7 @@ use super::*;
 use crate::units;
 
 /// A bucket with documents and tombstones in 4 vBuckets, written by an engine and closed.
-fn write_bucket(env: &Env, dir: &Path) {
+pub(super) fn write_bucket(env: &Env, dir: &Path) {
     let store =
         kvstore::Couch::open(env.clone(), dir, kvstore::CouchConfig::default()).expect("the disk works");
     write_into(env, dir, Arc::new(store), &|| {}).close().expect("closed");
@@ -60,7 +60,7 @@ fn write_into(env: &Env, dir: &Path, store: Arc<dyn KvStore>, between: &dyn Fn()
     bucket
 }
 
-fn checked(env: &Env, path: &str, json: bool) -> (Outcome, String) {
+pub(super) fn checked(env: &Env, path: &str, json: bool) -> (Outcome, String) {
     let place = Place::find(&*env.disk, Path::new(path)).expect("there is something to check");
     let mut out = Vec::new();
     let progress = Progress::new(env.clock.clone(), place.file_count(), Box::new(io::sink()), false);
@@ -68,7 +68,7 @@ fn checked(env: &Env, path: &str, json: bool) -> (Outcome, String) {
     (outcome, String::from_utf8(out).expect("text"))
 }
 
-fn flip(disk: &dyn Disk, path: &Path, offset: u64) {
+pub(super) fn flip(disk: &dyn Disk, path: &Path, offset: u64) {
     let file = disk.open(path, OpenMode::ReadWrite).expect("the file");
     let mut byte = [0];
     assert_eq!(file.read_at(&mut byte, offset).expect("a read"), 1);
@@ -259,12 +259,14 @@ fn a_running_node_is_left_alone() {
     let data_dir = DataDir::take(folder.path(), &env).expect("nobody else has it");
     let bucket = data_dir.bucket("orders");
     write_bucket(&env, &bucket);
-    for path in [folder.path().to_owned(), bucket.clone(), bucket.join("1.couch.1")] {
-        let error = run(&env, &CheckFlags { path, json: true }).expect_err("a node runs there");
+    let flags = |path, repair| CheckFlags { path, json: true, repair, yes: repair };
+    let paths = [folder.path().to_owned(), bucket.clone(), bucket.join("1.couch.1")];
+    for (path, repair) in paths.into_iter().flat_map(|path| [(path.clone(), false), (path, true)]) {
+        let error = run(&env, &flags(path, repair)).expect_err("a node runs there");
         assert!(error.to_string().starts_with("a node runs on"), "{error}");
     }
     drop(data_dir);
-    let flags = CheckFlags { path: folder.path().to_owned(), json: true };
+    let flags = flags(folder.path().to_owned(), false);
     assert_eq!(run(&env, &flags).expect("nobody has it any more"), Outcome::Done);
 }
 
