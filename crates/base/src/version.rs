@@ -4,7 +4,7 @@
 //! hold the versions they carry.
 //! A version is written by exactly one owner ([`NewVersion`]) and never again once shared ([`Version`]);
 //! only its reference count and its access frequency change, atomically.
-//! Both are read as [`VersionContents`], of which nobody can make a second reference that counts: what is still being
+//! Both are read as [`VersionContents`], of which no second reference that counts can be made: what is still being
 //! written is never shared.
 
 use std::fmt;

@@ -85,7 +85,7 @@ pub struct Origin {
     pub max_deleted_rev: RevSeqno,
     /// Whether any document may have xattrs.
     pub might_contain_xattrs: bool,
-    /// Who shall hold it; nothing: this node alone, or that is not known yet (`needs_topology`).
+    /// Who holds it; nothing: this node alone, or that is not known yet (`needs_topology`).
     pub topology: Option<Topology>,
     /// The last change that readers can see.
     pub max_visible: Seqno,
@@ -471,7 +471,7 @@ impl VBucket {
         &mut self.history.checkpoints
     }
 
-    /// Who shall hold it; nothing: this node alone, or that is not known yet (`needs_topology`).
+    /// Who holds it; nothing: this node alone, or that is not known yet (`needs_topology`).
     pub fn topology(&self) -> Option<&Topology> {
         self.topology.as_ref()
     }

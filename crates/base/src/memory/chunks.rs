@@ -52,7 +52,7 @@ struct Chunk {
     warm: u32,
 }
 
-// SAFETY: the memory belongs to whom its slabs are given; the list only knows where it is.
+// SAFETY: the memory belongs to the holders of its slabs; the list only knows where it is.
 unsafe impl Send for Chunk {}
 
 struct State {
@@ -108,7 +108,7 @@ impl Chunks {
         let stays_warm = state.warm < MOST_WARM;
         if !stays_warm {
             drop(state);
-            // SAFETY: the slots are whole pages of a chunk, and by the caller's promise nobody uses them.
+            // SAFETY: the slots are whole pages of a chunk, and by the caller's promise they are not in use.
             unsafe { give_back_pages(raw.begin, raw.bytes) };
             state = self.0.lock();
         }

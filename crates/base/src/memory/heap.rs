@@ -333,7 +333,7 @@ impl Inner {
     /// Puts slots back into their slabs. The heap may be gone afterwards, which is why it is not borrowed.
     ///
     /// # Safety
-    /// `heap` is the heap of all slots in the list, and nobody uses them any more.
+    /// `heap` is the heap of all slots in the list, and they are not in use any more.
     #[cold]
     unsafe fn put_back(heap: *const Inner, mut list: SlotList) {
         let mut emptied: Option<Emptied> = None;

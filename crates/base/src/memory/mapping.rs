@@ -19,7 +19,7 @@ pub(super) fn map_chunk() -> NonNull<u8> {
 /// Gives a chunk back.
 ///
 /// # Safety
-/// It must come from [`map_chunk`], and nobody may use its memory any more.
+/// It must come from [`map_chunk`], and its memory is not in use any more.
 pub(super) unsafe fn unmap_chunk(chunk: NonNull<u8>) {
     // SAFETY: by the caller's promise.
     unsafe { system::unmap(chunk) }
@@ -28,7 +28,7 @@ pub(super) unsafe fn unmap_chunk(chunk: NonNull<u8>) {
 /// Gives the memory of a range back, not its addresses. Its bytes are zero afterwards, or as before.
 ///
 /// # Safety
-/// The range must be whole pages of a chunk whose bytes nobody uses.
+/// The range must be whole pages of a chunk whose bytes are not in use.
 pub(super) unsafe fn give_back_pages(at: NonNull<u8>, bytes: usize) {
     // SAFETY: by the caller's promise.
     unsafe { system::give_back_pages(at, bytes) }
@@ -58,18 +58,18 @@ mod system {
     }
 
     pub(super) unsafe fn unmap(chunk: NonNull<u8>) {
-        // SAFETY: by the caller's promise the chunk is a mapping of ours that nobody uses.
+        // SAFETY: by the caller's promise the chunk is a mapping of ours that is not in use.
         unsafe { unmap_pages(chunk.as_ptr(), CHUNK_BYTES) }
     }
 
     pub(super) unsafe fn give_back_pages(at: NonNull<u8>, bytes: usize) {
-        // SAFETY: by the caller's promise these are whole pages of our mapping that nobody uses. A system that does not
+        // SAFETY: by the caller's promise these are whole pages of our mapping that are not in use. A system that does not
         // take them back leaves them to us.
         let _ = unsafe { madvise(at.as_ptr().cast(), bytes, Advice::LinuxDontNeed) };
     }
 
     /// # Safety
-    /// The bytes must be whole pages of our mappings that nobody uses.
+    /// The bytes must be whole pages of our mappings that are not in use.
     unsafe fn unmap_pages(at: *mut u8, bytes: usize) {
         if bytes > 0 {
             // SAFETY: by the caller's promise. If the system refuses, addresses are lost, and memory at most.
