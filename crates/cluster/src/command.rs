@@ -40,6 +40,12 @@ pub enum Command {
         /// Even if documents are lost by that.
         force: bool,
     },
+    /// A node that was failed over has stopped for certain, as an administrator says: no choice waits for it. It holds
+    /// until the node is taken back.
+    HasStopped {
+        /// Which.
+        node: NodeId,
+    },
     /// A node hands over everything that it is active for, and is failed over then.
     FailOverGracefully {
         /// Which.
@@ -203,6 +209,7 @@ pub fn apply(view: &View, command: &Command) -> Result<State, Refused> {
             failover::check(view, *node, *force)?;
             fail_over(&view.state, *node, *force)
         }
+        Command::HasStopped { node } => failover::has_stopped(&view.state, *node)?,
         Command::FailOverGracefully { node } => rebalance::graceful(view, *node)?,
         Command::Rebalance { eject } => rebalance::begin(view, eject)?,
         Command::CancelRebalance => rebalance::cancel(&view.state)?,

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use cluster::command::{self, Command};
-use cluster::{Leader, LeaderConfig, NodeId, State, Status, Step, View};
+use cluster::{Leader, LeaderConfig, NodeId, State, Status, View};
 use support::{BUCKET, lives, reports_nothing, three};
 
 /// Node 1, which alone has the vBucket, does not reach the store, and is failed over by force.
@@ -73,12 +73,15 @@ fn a_last_copy_is_given_up_when_its_node_says_that_it_serves_no_more() {
 }
 
 #[test]
-fn an_administrator_who_forces_again_says_that_the_node_has_stopped() {
+fn an_administrator_may_say_that_the_node_has_stopped() {
     let mut view = last_copy_failed_over();
-    assert!(!view.state.nodes[&NodeId(1)].stopped);
+    force(&mut view, 1);
+    assert!(!view.state.nodes[&NodeId(1)].stopped, "a request that is sent twice says nothing of the node");
+    let has_stopped = Command::HasStopped { node: NodeId(1) };
+    view.state = command::apply(&view, &has_stopped).expect("it was failed over");
+    assert!(is_given_up(&view));
     force(&mut view, 1);
     assert!(view.state.nodes[&NodeId(1)].stopped);
-    assert!(is_given_up(&view));
     let recover = Command::Recover { node: NodeId(1), delta: true };
     view.state = command::apply(&view, &recover).expect("it comes back");
     assert!(!view.state.nodes[&NodeId(1)].stopped, "it is started again");
@@ -86,12 +89,8 @@ fn an_administrator_who_forces_again_says_that_the_node_has_stopped() {
 }
 
 #[test]
-fn a_choice_that_was_not_forced_is_forced_before_anything_is_said_of_the_node() {
-    let mut view = last_copy_failed_over();
-    let bucket = view.state.buckets.get_mut(BUCKET).expect("it is there");
-    let Some(Step::Choose { forced, .. }) = bucket.steps.get_mut(&0) else { panic!("a choice") };
-    *forced = false;
-    force(&mut view, 1);
-    let node = &view.state.nodes[&NodeId(1)];
-    assert!(node.status == Status::FailedOver && !node.stopped);
+fn only_of_a_node_that_was_failed_over_it_can_be_said_that_it_has_stopped() {
+    let view = last_copy_failed_over();
+    let refused = command::apply(&view, &Command::HasStopped { node: NodeId(2) });
+    assert_eq!(refused.err(), Some(command::Refused::WrongStatus(NodeId(2), Status::Active)));
 }

@@ -61,15 +61,11 @@ pub(crate) fn losses(state: &State, view: &View, id: NodeId) -> (usize, usize) {
 }
 
 /// The document in which a node is failed over. What was being moved stops.
-///
-/// Forced for the second time, while choices that were forced for the first time still wait for the node, it says that the
-/// node has stopped.
 pub(crate) fn fail_over(state: &State, id: NodeId, force: bool) -> State {
-    let is_awaited = force && is_awaited(state, id);
     let mut state = state.next();
     state.epoch += 1;
     if let Some(node) = state.nodes.get_mut(&id) {
-        node.stopped = is_awaited && node.status == Status::FailedOver;
+        node.stopped &= node.status == Status::FailedOver;
         node.status = Status::FailedOver;
     }
     interrupt(&mut state);
@@ -83,18 +79,17 @@ pub(crate) fn fail_over(state: &State, id: NodeId, force: bool) -> State {
     state
 }
 
-/// Whether choices about what a node may serve are open, and each of them is forced.
-fn is_awaited(state: &State, id: NodeId) -> bool {
-    let open = state.buckets.values().flat_map(|bucket| {
-        bucket.steps.iter().filter_map(move |(vb, step)| match step {
-            Step::Choose { taker, forced, .. } if bucket.active(*vb) == Some(id) || *taker == Some(id) => {
-                Some(*forced)
-            }
-            _ => None,
-        })
-    });
-    let mut open = open.peekable();
-    open.peek().is_some() && open.all(|forced| forced)
+/// The document in which a node that was failed over is said to have stopped.
+pub(super) fn has_stopped(state: &State, id: NodeId) -> Result<State, Refused> {
+    match node_of(state, id)?.status {
+        Status::FailedOver => {}
+        status => return Err(Refused::WrongStatus(id, status)),
+    }
+    let mut state = state.next();
+    if let Some(node) = state.nodes.get_mut(&id) {
+        node.stopped = true;
+    }
+    Ok(state)
 }
 
 /// Whatever is being moved stops.

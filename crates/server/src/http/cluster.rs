@@ -21,22 +21,30 @@ const HTTP_PORT: u16 = 8091;
 const DROPPED_WITHIN: Duration = Duration::from_secs(20);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// `POST /controller/failOver`: `otpNode`, and `allowUnsafe` if documents may be lost.
+/// `POST /controller/failOver`: `otpNode`, `allowUnsafe` if documents may be lost, and with it `nodeStopped` if the node
+/// has stopped for certain.
 pub(super) async fn fail_over(order: Order) -> Result<StatusCode, Wrong> {
     let asked = order.carry_out(|cluster, form| {
         let force = form.is_set("allowUnsafe");
+        let has_stopped = form.is_set("nodeStopped");
+        if has_stopped && !force {
+            return Err(Wrong::field("nodeStopped", "goes with allowUnsafe=true alone"));
+        }
         let names = form.get("otpNode").unwrap_or_default().split(',').filter(|name| !name.is_empty());
         let names: Vec<&str> = names.collect();
         if names.is_empty() {
             return Err(Wrong::field("otpNode", NAME_A_NODE));
         }
-        names.into_iter().try_for_each(|name| {
-            ask_now(cluster, |view| {
+        let ask = |name: &str, command: &dyn Fn(NodeId) -> Command| {
+            let asked = ask_now(cluster, |view| {
                 let no_such_node = || Wrong::no_such_node(&view.state, "otpNode", name);
-                let node = node_id(&view.state, name).ok_or_else(no_such_node)?;
-                Ok(Command::FailOver { node, force })
-            })
-            .map(drop)
+                node_id(&view.state, name).ok_or_else(no_such_node).map(command)
+            });
+            asked.map(drop)
+        };
+        names.into_iter().try_for_each(|name| {
+            ask(name, &|node| Command::FailOver { node, force })?;
+            if has_stopped { ask(name, &|node| Command::HasStopped { node }) } else { Ok(()) }
         })
     });
     asked.await.map(|()| StatusCode::OK)

@@ -50,7 +50,8 @@ enum What {
     /// Take away from a node what it is active for
     #[command(after_help = "Examples:
   stave cluster failover n_2                     it is down
-  stave cluster failover n_2 --graceful          it is up, and shall lose nothing")]
+  stave cluster failover n_2 --graceful          it is up, and is to lose nothing
+  stave cluster failover n_2 --unsafe --stopped  its machine is gone, and documents with it")]
     Failover {
         /// The node, such as n_2
         node: String,
@@ -60,6 +61,10 @@ enum What {
         /// Even if documents are lost by that
         #[arg(long = "unsafe")]
         unsafe_: bool,
+        /// The node has stopped for certain: vBuckets of which it has the only copy begin empty at once, not only when
+        /// most other nodes have said that they promise it nothing
+        #[arg(long, requires = "unsafe_")]
+        stopped: bool,
         #[command(flatten)]
         to: To,
     },
@@ -174,7 +179,11 @@ impl To {
 pub fn run(env: &Env, flags: &ClusterFlags) -> anyhow::Result<Outcome> {
     let said = match &flags.what {
         What::Status { to } => status(to)?,
-        What::Failover { node, graceful, unsafe_, to } => fail_over(env, to, node, *graceful, *unsafe_)?,
+        What::Failover { node, graceful, unsafe_, stopped, to } => {
+            let path = if *graceful { "/controller/startGracefulFailover" } else { "/controller/failOver" };
+            let flags = [("allowUnsafe", *unsafe_), ("nodeStopped", *stopped)];
+            fail_over(env, to, node, path, &flags)?
+        }
         What::Rebalance { stop: true, to, .. } => {
             let target = to.target()?;
             target.form("/controller/stopRebalance", &[])?;
@@ -235,13 +244,13 @@ fn rebalanced(cluster: &Value) -> anyhow::Result<()> {
     }
 }
 
-fn fail_over(env: &Env, to: &To, node: &str, graceful: bool, unsafe_: bool) -> anyhow::Result<String> {
+fn fail_over(env: &Env, to: &To, node: &str, path: &str, flags: &[(&str, bool)]) -> anyhow::Result<String> {
     let target = to.target()?;
-    let path = if graceful { "/controller/startGracefulFailover" } else { "/controller/failOver" };
-    let fields = [("otpNode", node), ("allowUnsafe", if unsafe_ { "true" } else { "false" })];
+    let set = flags.iter().filter(|(_, is_set)| *is_set).map(|(name, _)| (*name, "true"));
+    let fields: Vec<(&str, &str)> = std::iter::once(("otpNode", node)).chain(set).collect();
     target.form(path, &fields)?;
     let cluster = until(env, &target, &is_quiet)?;
-    if graceful {
+    if path.ends_with("startGracefulFailover") {
         rebalanced(&cluster)?;
     }
     done(to, &format!("{node} is failed over"), &target)
