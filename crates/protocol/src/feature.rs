@@ -82,6 +82,7 @@ impl Features {
     pub const NONE: Features = Features(0);
 
     /// Exactly these features.
+    #[allow(clippy::indexing_slicing, reason = "below the length; a constant function has no other loop")]
     pub const fn of(features: &[Feature]) -> Features {
         let mut bits = 0;
         let mut at = 0;

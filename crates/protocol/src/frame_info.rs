@@ -188,7 +188,7 @@ impl<'a> FrameInfos<'a> {
 
 /// Appends one framing extra; a value of more than 270 bytes is cut, the frame could not hold it anyway.
 fn encode_one(out: &mut Vec<u8>, id: u32, value: &[u8]) {
-    let value = &value[..value.len().min(270)];
+    let value = value.get(..270).unwrap_or(value);
     let halves = [id as usize, value.len()];
     out.push((halves[0].min(15) << 4 | halves[1].min(15)) as u8);
     for half in halves {

@@ -4,6 +4,8 @@
 //! The format is described in kv_engine's `docs/BinaryProtocol.md`; where the recorded behaviour of servers says
 //! more than the document, the recordings decide (`tests/recordings`).
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
+
 pub mod dcp;
 pub mod error_map;
 pub mod extras;

@@ -74,8 +74,8 @@ pub struct RequestParts<'a> {
 pub fn write_server_request(out: &mut Vec<u8>, parts: &RequestParts<'_>) -> bool {
     let at = out.len();
     let written = parts.frame_infos.is_empty() && write_request(out, parts);
-    if written {
-        out[at] = magic::SERVER_REQUEST;
+    if let Some(begin) = out.get_mut(at).filter(|_| written) {
+        *begin = magic::SERVER_REQUEST;
     }
     written
 }

@@ -61,7 +61,7 @@ impl Response<'_> {
             head[24] = frame_info::SERVER_DURATION_TAG;
             head[25..27].copy_from_slice(&duration.to_be_bytes());
         }
-        out.extend_from_slice(&head[..HEADER_BYTES + frame_len]);
+        out.extend_from_slice(head.get(..HEADER_BYTES + frame_len).unwrap_or(&head));
         out.extend_from_slice(self.extras);
         out.extend_from_slice(self.key);
     }
