@@ -50,9 +50,13 @@ impl LastStop {
     pub(crate) const CLEAN: LastStop = LastStop { is_clean: true, crashed: BTreeSet::new() };
     const CRASH: LastStop = LastStop { is_clean: false, crashed: BTreeSet::new() };
 
-    /// Whether there is a mark, whatever it says of single vBuckets.
-    pub(crate) fn is_clean(&self) -> bool {
-        self.is_clean
+    /// What the log says of it. A bucket without a single stored vBucket is new: no stop came before.
+    pub(crate) fn name(&self, has_vbuckets: bool) -> &'static str {
+        match (self.is_clean, has_vbuckets) {
+            (true, _) => "clean",
+            (false, true) => "crash",
+            (false, false) => "none",
+        }
     }
 
     /// Whether nothing of a vBucket can have been lost.

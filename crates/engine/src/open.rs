@@ -147,7 +147,9 @@ impl Bucket {
     }
 
     fn find_vbuckets(&self, stop: &LastStop, mut manifest: manifest_file::Found) -> Result<(), Failure> {
-        for (vb, found) in self.store.states()? {
+        let found = self.store.states()?;
+        let states = found.len();
+        for (vb, found) in found {
             if vb.0 >= self.vbuckets() {
                 tracing::error!(bucket = self.name(), %vb, "a file of a vBucket that this bucket does not have is left alone");
                 continue;
@@ -190,7 +192,7 @@ impl Bucket {
         let warmup = self.warmup_stats();
         tracing::info!(
             bucket = self.name(),
-            was_stopped_cleanly = stop.is_clean(),
+            last_stop = stop.name(states > 0),
             with_documents = warmup.vbuckets,
             dead = warmup.vbuckets_failed,
             from_journal_bytes = self.store.stats().unfiled_bytes,

@@ -6,7 +6,6 @@ use std::str::FromStr;
 use anyhow::Context;
 use base::CollectionId;
 use base::env::Env;
-use protocol::Status;
 
 use super::plan::Plan;
 use super::routes::Routes;
@@ -167,7 +166,7 @@ fn ids(
             let id = loop {
                 match client.collection_id(name) {
                     // The node has not heard of it yet.
-                    Err(error) if were_made && is_unknown(&error) && env.clock.monotonic() < until => {
+                    Err(ClientError::Collection { .. }) if were_made && env.clock.monotonic() < until => {
                         std::thread::sleep(PAUSE);
                     }
                     found => break found,
@@ -177,11 +176,6 @@ fn ids(
         }
     }
     Ok(ids)
-}
-
-fn is_unknown(error: &ClientError) -> bool {
-    let codes = [Status::UnknownCollection.code(), Status::UnknownScope.code()];
-    matches!(error, ClientError::Refused { status_code, .. } if codes.contains(status_code))
 }
 
 #[cfg(test)]

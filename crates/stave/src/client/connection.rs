@@ -202,11 +202,14 @@ impl Client {
     /// The number of a collection that is named like `scope.collection`, or `collection` for one of the scope
     /// `_default`.
     pub fn collection_id(&mut self, name: &str) -> Result<CollectionId, ClientError> {
-        const OPERATION: &str = "collection";
+        const OPERATION: &str = "get collection id";
         let path = if name.contains('.') { name.to_owned() } else { format!("_default.{name}") };
         let value = path.as_bytes();
         let parts = RequestParts { opcode: opcode::GET_COLLECTION_ID, value, ..RequestParts::default() };
         let answer = self.request(OPERATION, parts)?;
+        if answer.is(Status::UnknownCollection) || answer.is(Status::UnknownScope) {
+            return Err(ClientError::Collection { name: name.to_owned() });
+        }
         if !answer.is(Status::Success) {
             return Err(answer.refused(OPERATION));
         }

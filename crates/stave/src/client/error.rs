@@ -96,6 +96,15 @@ pub enum ClientError {
         /// Who tried.
         username: String,
     },
+    /// No such collection, or no such scope.
+    #[error(
+        "there is no collection `{name}` in the bucket; write SCOPE.COLLECTION as \
+         /pools/default/buckets/BUCKET/scopes lists them, or the number like 0x8"
+    )]
+    Collection {
+        /// Its name.
+        name: String,
+    },
     /// A part of the request is too long for the protocol.
     #[error(
         "{operation}: the request does not fit into a frame; a key has at most 250 bytes, a value 20 MiB"

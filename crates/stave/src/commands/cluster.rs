@@ -1,9 +1,8 @@
 //! `stave cluster`: who is in a cluster and has what, failover, rebalance, nodes that come and go.
 
 mod picture;
+mod waiting;
 
-use std::io::{IsTerminal, Write};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::bail;
@@ -11,16 +10,10 @@ use base::env::Env;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::dcp_tail::watch_interrupt;
 use crate::cli::{Outcome, WrongArguments};
 use crate::client::{HttpTarget, Secret};
 use crate::units::parse_duration;
-
-/// Between two looks at how far it is.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
-const BAR_WIDTH: usize = 40;
-/// So many looks in a row may fail: the node that is asked may be busy, or lose its coordination store for a while.
-const MOST_FAILURES: u32 = 50;
+use waiting::until;
 
 /// Look at a cluster, and change who is in it.
 #[derive(Clone, Debug, Args)]
@@ -357,61 +350,6 @@ fn choices(cluster: &Value) -> usize {
     let buckets = cluster["state"]["buckets"].as_object().into_iter().flatten();
     let steps = buckets.flat_map(|(_, bucket)| bucket["steps"].as_object().into_iter().flatten());
     steps.filter(|(_, step)| step.get("choose").is_some()).count()
-}
-
-/// Looks until it is so, and shows how far it is meanwhile. A node that does not answer for a moment is asked again.
-fn until(env: &Env, target: &HttpTarget, is_so: &dyn Fn(&Value) -> bool) -> anyhow::Result<Value> {
-    let interrupted = watch_interrupt(env)?;
-    let in_place = std::io::stderr().is_terminal();
-    let begun = env.clock.monotonic();
-    let (mut last, mut failures) = (String::new(), 0);
-    loop {
-        match target.request("GET", "/v1/cluster", None) {
-            Ok(cluster) => {
-                failures = 0;
-                let line = bar(&cluster, env.clock.monotonic() - begun);
-                if in_place && line != last {
-                    let mut err = std::io::stderr().lock();
-                    // Nobody may be there to read it.
-                    let _ = write!(err, "\r{line}\x1b[K");
-                    last = line;
-                }
-                if is_so(&cluster) {
-                    if in_place && !last.is_empty() {
-                        eprintln!();
-                    }
-                    return Ok(cluster);
-                }
-            }
-            Err(error) if failures >= MOST_FAILURES => return Err(error),
-            Err(_) => failures += 1,
-        }
-        if AtomicBool::load(&interrupted, Ordering::Relaxed) {
-            bail!("interrupted, the cluster goes on; `stave cluster rebalance --stop` ends it");
-        }
-        std::thread::park_timeout(LOOK_EVERY);
-    }
-}
-
-/// One line about how far a rebalance is, and how long it will take at this rate.
-fn bar(cluster: &Value, elapsed: Duration) -> String {
-    let progress = cluster["progress"].as_f64().unwrap_or(1.0).clamp(0.0, 1.0);
-    let full = (progress * BAR_WIDTH as f64).round() as usize;
-    let (full, empty) = ("#".repeat(full), "-".repeat(BAR_WIDTH - full.min(BAR_WIDTH)));
-    let total = cluster["state"]["rebalance"]["total"].as_u64();
-    if total == Some(0) {
-        return "there is nothing to move".to_owned();
-    }
-    let moved = total.map_or(String::new(), |total| {
-        format!("  {} of {total} vBuckets", (progress * total as f64).round())
-    });
-    let left = elapsed.as_secs_f64() * (1.0 - progress) / progress;
-    let left = if total.is_some() && !elapsed.is_zero() && left.is_finite() {
-        format!(", {left:.0} s left")
-    } else {
-        String::new()
-    };
-    format!("[{full}{empty}] {:>3.0} %{moved}{left}", progress * 100.0)
 }
 
 #[cfg(test)]

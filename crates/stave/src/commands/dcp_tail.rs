@@ -177,7 +177,7 @@ fn filter(client: &mut Client, collections: &[String]) -> anyhow::Result<Vec<u8>
             ids.push(id.to_owned());
             continue;
         }
-        let id = client.collection_id(name).with_context(|| format!("collection `{name}`"))?;
+        let id = client.collection_id(name)?;
         ids.push(format!("{:x}", id.0));
     }
     Ok(if ids.is_empty() {

@@ -22,6 +22,9 @@ use crate::client::{Cluster, Dialect, Document, Stored};
   stave get user::42 --json | jq .value
   stave get user::42 --addr 10.0.0.2 --timeout 2s
 
+On a terminal a newline follows the value. Into a file or a pipe the value goes byte for byte, without a newline, so that
+`stave get picture::7 > picture.png` gives back what was stored; redis-cli adds a newline there, too.
+
 In a cluster any of its nodes may be named: the document is read where it is, also while vBuckets move.")]
 pub struct GetFlags {
     /// The document's key
@@ -92,8 +95,7 @@ impl Place {
     /// The cluster that the named node belongs to: each document is looked for where it is.
     fn open<'e>(&self, env: &'e Env) -> anyhow::Result<Cluster<'e>> {
         let mut cluster = Cluster::open(env, self.server.target(Dialect::Couchbase)?, &[])?;
-        let name = &self.collection;
-        cluster.use_collection(name).with_context(|| format!("collection `{name}`"))?;
+        cluster.use_collection(&self.collection)?;
         Ok(cluster)
     }
 }

@@ -52,7 +52,7 @@ pub(super) fn draw(cluster: &Value) -> String {
         }
     }
     if !state["rebalance"].is_null() {
-        let _ = writeln!(text, "\n{}", super::bar(cluster, std::time::Duration::ZERO));
+        let _ = writeln!(text, "\n{}", super::waiting::bar(cluster, std::time::Duration::ZERO));
     }
     for note in cluster["notes"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         let _ = writeln!(text, "\n! {note}");

@@ -1,5 +1,6 @@
 //! Bars, counts and names of `stave cluster`.
 
+use super::waiting::bar;
 use super::*;
 
 #[test]

@@ -96,7 +96,13 @@ fn collections_are_shown_by_name() {
     let id = client.collection_id("shop.orders").expect("it is there");
     client.use_collection(id);
     client.set(b"a", b"{}", 0).expect("stored");
-    assert!(client.collection_id("shop.bills").is_err());
+    for missing in ["shop.bills", "nowhere.bills"] {
+        let refused = client.collection_id(missing).expect_err("it is not there").to_string();
+        assert!(
+            refused.starts_with(&format!("there is no collection `{missing}` in the bucket; ")),
+            "{refused}"
+        );
+    }
     let vbucket = Some(vbucket_of(b"a", 4).0);
     let all = DcpTailFlags { vbucket, count: Some(3), ..flags(&server) };
     let text = lines(&all);

@@ -62,7 +62,7 @@ impl Collections {
             }
             match client.collection_id(&source.path()) {
                 Ok(id) => drop(self.targets.insert(*number, id)),
-                Err(error) if is_unknown(&error) => lacking.push(source.clone()),
+                Err(ClientError::Collection { .. }) => lacking.push(source.clone()),
                 Err(error) => return Err(error).with_context(|| format!("collection `{}`", source.path())),
             }
         }
@@ -78,12 +78,6 @@ impl Collections {
     pub(super) fn name(&self, id: CollectionId) -> String {
         self.sources.get(&id.0).map_or_else(|| format!("0x{:x}", id.0), Source::path)
     }
-}
-
-fn is_unknown(error: &ClientError) -> bool {
-    use protocol::Status::{UnknownCollection, UnknownScope};
-    let codes = [UnknownCollection.code(), UnknownScope.code()];
-    matches!(error, ClientError::Refused { status_code, .. } if codes.contains(status_code))
 }
 
 /// The collections that the files tell of; of a number that was used again, as the newest manifest has it.

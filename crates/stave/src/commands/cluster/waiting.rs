@@ -1,0 +1,123 @@
+//! Waiting for what a cluster does, with a line on standard error about how far it is.
+
+use std::io::{IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::bail;
+use base::env::Env;
+use serde_json::Value;
+
+use crate::client::HttpTarget;
+use crate::commands::dcp_tail::watch_interrupt;
+
+/// Between two looks at how far it is.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Between two lines into a file or a pipe.
+const LINE_EVERY: Duration = Duration::from_secs(2);
+const BAR_WIDTH: usize = 40;
+/// So many looks in a row may fail: the node that is asked may be busy, or lose its coordination store for a while.
+const MOST_FAILURES: u32 = 50;
+
+/// What was said on standard error: one line, rewritten in place, on a terminal; else a line whenever it is another one,
+/// at most every [`LINE_EVERY`], so that logs of scripts show that it goes on.
+struct RebalanceLine {
+    in_place: bool,
+    last: String,
+    said_at: Option<Duration>,
+}
+
+impl RebalanceLine {
+    fn new(in_place: bool) -> RebalanceLine {
+        RebalanceLine { in_place, last: String::new(), said_at: None }
+    }
+
+    /// What to write for this line at `now`, if anything.
+    fn step(&mut self, now: Duration, line: String) -> Option<String> {
+        let is_early = self.said_at.is_some_and(|at| now < at + LINE_EVERY);
+        if line == self.last || (is_early && !self.in_place) {
+            return None;
+        }
+        self.said_at = Some(now);
+        let written = if self.in_place { format!("\r{line}\x1b[K") } else { format!("{line}\n") };
+        self.last = line;
+        Some(written)
+    }
+
+    /// What to write when it is over.
+    fn end(&self) -> &'static str {
+        if self.in_place && !self.last.is_empty() { "\n" } else { "" }
+    }
+}
+
+/// Looks until it is so, and shows how far it is meanwhile. A node that does not answer for a moment is asked again.
+pub(super) fn until(env: &Env, target: &HttpTarget, is_so: &dyn Fn(&Value) -> bool) -> anyhow::Result<Value> {
+    let interrupted = watch_interrupt(env)?;
+    let mut progress = RebalanceLine::new(std::io::stderr().is_terminal());
+    let begun = env.clock.monotonic();
+    let mut failures = 0;
+    loop {
+        match target.request("GET", "/v1/cluster", None) {
+            Ok(cluster) => {
+                failures = 0;
+                let elapsed = env.clock.monotonic() - begun;
+                let written = progress.step(elapsed, bar(&cluster, elapsed)).unwrap_or_default();
+                let is_over = is_so(&cluster);
+                let end = if is_over { progress.end() } else { "" };
+                // Nobody may be there to read it.
+                let _ = write!(std::io::stderr().lock(), "{written}{end}");
+                if is_over {
+                    return Ok(cluster);
+                }
+            }
+            Err(error) if failures >= MOST_FAILURES => return Err(error),
+            Err(_) => failures += 1,
+        }
+        if AtomicBool::load(&interrupted, Ordering::Relaxed) {
+            bail!("interrupted, the cluster goes on; `stave cluster rebalance --stop` ends it");
+        }
+        std::thread::park_timeout(LOOK_EVERY);
+    }
+}
+
+/// One line about how far a rebalance is, and how long it will take at this rate.
+pub(super) fn bar(cluster: &Value, elapsed: Duration) -> String {
+    let progress = cluster["progress"].as_f64().unwrap_or(1.0).clamp(0.0, 1.0);
+    let full = (progress * BAR_WIDTH as f64).round() as usize;
+    let (full, empty) = ("#".repeat(full), "-".repeat(BAR_WIDTH - full.min(BAR_WIDTH)));
+    let total = cluster["state"]["rebalance"]["total"].as_u64();
+    if total == Some(0) {
+        return "there is nothing to move".to_owned();
+    }
+    let moved = total.map_or(String::new(), |total| {
+        format!("  {} of {total} vBuckets", (progress * total as f64).round())
+    });
+    let left = elapsed.as_secs_f64() * (1.0 - progress) / progress;
+    let left = if total.is_some() && !elapsed.is_zero() && left.is_finite() {
+        format!(", {left:.0} s left")
+    } else {
+        String::new()
+    };
+    format!("[{full}{empty}] {:>3.0} %{moved}{left}", progress * 100.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_is_said_without_a_terminal() {
+        let mut progress = RebalanceLine::new(false);
+        let at = |ms| Duration::from_millis(ms);
+        assert_eq!(progress.step(at(0), "1 %".into()), Some("1 %\n".into()));
+        assert_eq!(progress.step(at(1900), "2 %".into()), None, "too early");
+        assert_eq!(progress.step(at(2000), "3 %".into()), Some("3 %\n".into()));
+        assert_eq!(progress.step(at(9000), "3 %".into()), None, "nothing new");
+        assert_eq!(progress.end(), "");
+        let mut in_place = RebalanceLine::new(true);
+        assert_eq!(in_place.end(), "");
+        assert_eq!(in_place.step(at(0), "1 %".into()), Some("\r1 %\x1b[K".into()));
+        assert_eq!(in_place.step(at(1), "2 %".into()), Some("\r2 %\x1b[K".into()));
+        assert_eq!(in_place.end(), "\n");
+    }
+}
