@@ -22,7 +22,7 @@ enum Stop {
 impl Bucket {
     /// Bytes of a document's value without compression, if it is in memory: what each path of an operation on it costs.
     /// 0 if there is none, or if none may be looked at.
-    pub fn subdoc_bytes(&self, vb: VbId, key: DocKey<'_>, replica: bool, now: Moment) -> usize {
+    pub fn plain_bytes(&self, vb: VbId, key: DocKey<'_>, replica: bool, now: Moment) -> usize {
         let state = if replica { VbState::Replica } else { VbState::Active };
         let found = self.peek_in_state(vb, key, state, now).ok().flatten();
         found.and_then(|found| found.whole().ok()).map_or(0, |whole| value::plain_len(&whole))

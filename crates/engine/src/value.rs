@@ -40,7 +40,12 @@ pub fn detect(body: &[u8]) -> Datatype {
 }
 
 /// No Snappy element makes more bytes out of one: 64 out of 3 is the most.
-const MOST_INFLATION: usize = 22;
+pub const MOST_INFLATION: usize = 22;
+
+/// Bytes that a raw Snappy block declares to inflate to; 0 if it does not.
+pub fn inflated_len(block: &[u8]) -> usize {
+    snap::raw::decompress_len(block).unwrap_or(0)
+}
 
 /// Inflates a raw Snappy block of at most `limit_bytes`, reading its declared length first.
 pub fn inflate(block: &[u8], limit_bytes: usize) -> Result<Vec<u8>, Refusal> {

@@ -5,6 +5,7 @@ use protocol::feature::{Feature, Features};
 use protocol::{Request, Status};
 
 use crate::context::{Context, Outcome};
+use crate::elsewhere::Leaves;
 use crate::privilege::{Privilege, Privileges};
 
 pub use crate::command_table::{ROWS, find};
@@ -148,6 +149,8 @@ pub struct Row {
     /// What a user must be allowed to do, whatever the request asks for. A handler asks for more with
     /// [`Context::require`](crate::context::Context::require) where that depends on the request.
     pub privileges: Privileges,
+    /// When it leaves its worker.
+    pub leaves: Leaves,
     /// What handles it.
     pub handler: Handler,
 }
@@ -172,6 +175,7 @@ impl Row {
             is_ordered: false,
             silence: Silence::None,
             access: Access::User,
+            leaves: Leaves::Never,
             privileges: Privileges::NONE,
             handler,
         }
@@ -185,7 +189,12 @@ impl Row {
         doc: &'static str,
     ) -> Row {
         let row = Row::new(opcode, handler, doc);
-        Row { key: Key::Document, reorder: true, ..row.in_bucket().needs(privilege) }
+        Row {
+            key: Key::Document,
+            reorder: true,
+            leaves: Leaves::LargeValue,
+            ..row.in_bucket().needs(privilege)
+        }
     }
 
     pub(crate) const fn in_bucket(self) -> Row {
@@ -257,6 +266,11 @@ impl Row {
 
     pub(crate) const fn keeps_ttl(self) -> Row {
         Row { preserve_ttl: true, ..self }
+    }
+
+    /// Says when it leaves its worker.
+    pub(crate) const fn leaves(self, leaves: Leaves) -> Row {
+        Row { leaves, ..self }
     }
 
     pub(crate) const fn quiet(self, silence: Silence) -> Row {

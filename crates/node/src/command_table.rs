@@ -13,6 +13,7 @@ use crate::commands::{
     admin, auth, collections, counter, dcp as streams, dcp_consumer as consumer, delete, get, later_issue,
     lock, meta, observe, session, stats, store, subdoc, touch, vbucket,
 };
+use crate::elsewhere::Leaves;
 use crate::privilege::Privilege::*;
 
 const XATTR: u8 = Datatype::XATTR.0;
@@ -126,6 +127,7 @@ pub static ROWS: &[Row] = &[
         .keeps_ttl()
         .quiet(Silence::Success),
     Row::document(APPEND, store::append, Upsert, "Add bytes behind a document")
+        .leaves(Leaves::LargeDocument)
         .document_value()
         .cas(AnyCas)
         .durable()
@@ -136,11 +138,13 @@ pub static ROWS: &[Row] = &[
         Upsert,
         "Add bytes behind a document, silent on success unless a token goes with it",
     )
+    .leaves(Leaves::LargeDocument)
     .document_value()
     .cas(AnyCas)
     .keeps_ttl()
     .quiet(Silence::SuccessWithoutToken),
     Row::document(PREPEND, store::prepend, Upsert, "Add bytes before a document")
+        .leaves(Leaves::LargeDocument)
         .document_value()
         .cas(AnyCas)
         .durable()
@@ -151,26 +155,31 @@ pub static ROWS: &[Row] = &[
         Upsert,
         "Add bytes before a document, silent on success unless a token goes with it",
     )
+    .leaves(Leaves::LargeDocument)
     .document_value()
     .cas(AnyCas)
     .keeps_ttl()
     .quiet(Silence::SuccessWithoutToken),
     Row::document(INCREMENT, counter::increment, Upsert, "Add to a counter")
+        .leaves(Leaves::LargeDocument)
         .needs(Read)
         .extras(20)
         .durable()
         .keeps_ttl(),
     Row::document(INCREMENTQ, counter::increment, Upsert, "Add to a counter, silent on success")
+        .leaves(Leaves::LargeDocument)
         .needs(Read)
         .extras(20)
         .keeps_ttl()
         .quiet(Silence::Success),
     Row::document(DECREMENT, counter::decrement, Upsert, "Take away from a counter")
+        .leaves(Leaves::LargeDocument)
         .needs(Read)
         .extras(20)
         .durable()
         .keeps_ttl(),
     Row::document(DECREMENTQ, counter::decrement, Upsert, "Take away from a counter, silent on success")
+        .leaves(Leaves::LargeDocument)
         .needs(Read)
         .extras(20)
         .keeps_ttl()
@@ -180,9 +189,11 @@ pub static ROWS: &[Row] = &[
         .cas(AnyCas)
         .quiet(Silence::Success),
     Row::document(TOUCH, touch::touch, Upsert, "Set the expiry time of a document")
+        .leaves(Leaves::LargeDocument)
         .extras(4)
         .refuses_durability(),
     Row::document(GAT, touch::get_and_touch, Read, "Read a document and set its expiry time")
+        .leaves(Leaves::LargeDocument)
         .needs(Upsert)
         .extras(4)
         .refuses_durability(),
@@ -192,14 +203,17 @@ pub static ROWS: &[Row] = &[
         Read,
         "Read a document and set its expiry time, silent if there is none",
     )
+    .leaves(Leaves::LargeDocument)
     .needs(Upsert)
     .extras(4)
     .quiet(Silence::Misses),
     Row::document(GET_LOCKED, lock::get_and_lock, Read, "Read a document and lock it")
+        .leaves(Leaves::LargeDocument)
         .needs(Upsert)
         .extras_of(&[0, 4]),
     Row::document(UNLOCK_KEY, lock::unlock, Upsert, "Unlock a document").cas(NeedsCas),
     Row::new(GET_RANDOM_KEY, get::get_random_key, "Read a document chosen by chance")
+        .leaves(Leaves::Always)
         .in_bucket()
         .needs(Read)
         .any_extras(),
@@ -264,6 +278,7 @@ pub static ROWS: &[Row] = &[
         .needs(MetaRead)
         .value(ValueRule::Exactly(8)),
     Row::new(OBSERVE, observe::observe, "Whether documents are on disk")
+        .leaves(Leaves::LargeValue)
         .in_bucket()
         .needs(MetaRead)
         .value(ValueRule::Required),
@@ -299,6 +314,7 @@ pub static ROWS: &[Row] = &[
         .any_extras()
         .key(Key::Required),
     Row::new(STAT, stats::stat, "Counters and figures, by group")
+        .leaves(Leaves::Always)
         .in_bucket()
         .needs(SimpleStats)
         .key(Key::Optional)
@@ -306,6 +322,7 @@ pub static ROWS: &[Row] = &[
         .datatype(JSON),
     // vBuckets
     Row::new(SET_VBUCKET, vbucket::set_vbucket, "Set the state of a vBucket")
+        .leaves(Leaves::Always)
         .without_bucket(Status::NotSupported)
         .needs(NodeSupervisor)
         .any_extras()
@@ -317,6 +334,7 @@ pub static ROWS: &[Row] = &[
         .needs(MetaRead)
         .key(Key::Optional),
     Row::new(DELETE_VBUCKET, vbucket::delete_vbucket, "Delete a vBucket")
+        .leaves(Leaves::Always)
         .without_bucket(Status::NotSupported)
         .needs(NodeSupervisor)
         .value(ValueRule::Optional)
@@ -333,9 +351,11 @@ pub static ROWS: &[Row] = &[
         .value(ValueRule::Required),
     // Collections
     Row::new(GET_COLLECTIONS_MANIFEST, collections::manifest, "The scopes and collections of the bucket")
+        .leaves(Leaves::Always)
         .in_bucket()
         .vbucket_zero(),
     Row::new(SET_COLLECTIONS_MANIFEST, collections::set_manifest, "Change scopes and collections")
+        .leaves(Leaves::Always)
         .in_bucket()
         .needs(Settings)
         .value(ValueRule::Required)

@@ -12,13 +12,14 @@ use std::time::Duration;
 
 use ::cluster::Pass;
 use base::{DurabilityLevel, Moment};
-use engine::{Bucket, StandIn, SyncOutcome};
+use engine::{Bucket, Loan, StandIn, SyncOutcome};
 use protocol::feature::Feature;
 use protocol::{FrameError, Limits, Parsed, Request, Status, parse};
 
 use crate::context::{LaterReply, Outcome, Ready};
 use crate::counters::WorkerCounters;
 use crate::dispatch::{Desk, Handled, dispatch, may_reorder};
+use crate::elsewhere::{self, Thread};
 use crate::lone_writer::LoneWriter;
 use crate::node::Node;
 use crate::output::Output;
@@ -133,7 +134,7 @@ enum Waits {
     /// Its answer.
     Answer(Pin<Box<dyn Future<Output = LaterReply>>>),
     /// Something from the disk; then it is handled again.
-    Again { frame: Box<[u8]>, looks: u8, ready: Pin<Box<dyn Future<Output = Ready>>> },
+    Again { frame: Arc<Vec<u8>>, looks: u8, ready: Pin<Box<dyn Future<Output = Ready>>> },
 }
 
 /// One client's connection.
@@ -143,6 +144,8 @@ pub struct Connection {
     counters: Arc<WorkerCounters>,
     later: Vec<Later>,
     letters: Letters,
+    /// The bytes that are being handled, if they may be kept without a copy.
+    lent: Option<Arc<Vec<u8>>>,
     /// Bytes of requests that are kept to be handled again.
     parked_bytes: usize,
     closing: Option<CloseReason>,
@@ -167,6 +170,7 @@ impl Connection {
             counters,
             later: Vec::new(),
             letters: Letters::default(),
+            lent: None,
             parked_bytes: 0,
             closing: None,
             requests: 0,
@@ -201,6 +205,19 @@ impl Connection {
 
     fn limits(&self) -> Limits {
         if self.session.is_authenticated() { Limits::AUTHENTICATED } else { Limits::UNAUTHENTICATED }
+    }
+
+    /// Says that what is received now may be kept as it is instead of being copied, or must not be any more.
+    pub fn lend(&mut self, bytes: Option<&Arc<Vec<u8>>>) {
+        self.lent = bytes.cloned();
+    }
+
+    /// A frame that outlives this turn.
+    fn keep(&self, frame: &[u8]) -> Arc<Vec<u8>> {
+        match &self.lent {
+            Some(lent) if std::ptr::eq(&lent[..], frame) => Arc::clone(lent),
+            _ => Arc::new(frame.to_vec()),
+        }
     }
 
     /// Handles the whole requests at the front of `bytes`.
@@ -323,6 +340,7 @@ impl Connection {
             looks: 0,
             elapsed_us: &mut elapsed_us,
             finish: None,
+            thread: Thread::Worker,
         };
         let Handled { outcome, pass } = dispatch(desk, request);
         let waits = match outcome {
@@ -341,26 +359,39 @@ impl Connection {
             Outcome::Later(answer) => Waits::Answer(answer),
             Outcome::Again(ready) => {
                 self.parked_bytes += frame.len();
-                Waits::Again { frame: frame.into(), looks: 1, ready }
+                Waits::Again { frame: self.keep(frame), looks: 1, ready }
             }
+            Outcome::Elsewhere => self.leave(self.keep(frame), 0, None),
+            Outcome::Then(_) => unreachable!("a worker goes on at once"),
         };
         // Sync writes are all measured: what they take is mostly waiting.
         let started_ns = match waits {
-            Waits::Prepared(_) if started_ns == 0 => clock.monotonic_ns(),
+            Waits::Prepared(_) if started_ns == 0 => self.node.env().clock.monotonic_ns(),
             _ => started_ns,
         };
         // What it took to begin with this one is not the next one's time.
         *last_ns = None;
-        let envelope = Envelope {
-            opcode: request.opcode,
-            opaque: request.opaque,
-            silence: crate::command::find(request.opcode)
-                .map_or(crate::command::Silence::None, |row| row.silence),
-            features: self.session.features,
-        };
+        let envelope = self.envelope(request);
         let barrier = request.decode_frame_infos().is_ok_and(|infos| infos.barrier);
         let blocks = barrier || !may_reorder(&self.session, request.opcode);
         self.later.push(Later { envelope, started_ns, blocks, pass, waits });
+    }
+
+    fn envelope(&self, request: &Request<'_>) -> Envelope {
+        let row = crate::command::find(request.opcode);
+        Envelope {
+            opcode: request.opcode,
+            opaque: request.opaque,
+            silence: row.map_or(crate::command::Silence::None, |row| row.silence),
+            features: self.session.features,
+        }
+    }
+
+    /// Has a request handled elsewhere that was handled so often before. What was lent for it stays until then.
+    fn leave(&mut self, frame: Arc<Vec<u8>>, looks: u8, loan: Option<Loan>) -> Waits {
+        self.parked_bytes += frame.len();
+        let ready = elsewhere::begin(&self.session, &self.node, Arc::clone(&frame), looks, loan);
+        Waits::Again { frame, looks: looks + 1, ready }
     }
 
     fn await_prepare(&self, prepared: Prepared) -> Waits {
@@ -466,9 +497,10 @@ impl Connection {
         let clock = &self.node.env().clock;
         let mut elapsed_us = || clock.monotonic_ns().saturating_sub(later.started_ns) / 1000;
         // Held until the request was handled: so long the value is there, room or not.
-        let (_loan, finish) = match ready {
-            Ready::Look(loan) => (loan, None),
-            Ready::Finish(finish) => (None, Some(finish)),
+        let (loan, finish, thread) = match ready {
+            Ready::Look(loan) => (loan, None, Thread::Worker),
+            Ready::Here => (None, None, Thread::WorkerOnly),
+            Ready::Finish(finish) => (None, Some(finish), Thread::WorkerOnly),
             Ready::Failed(status) => {
                 let mut reply = Reply::new(out, &self.counters, later.envelope, &mut elapsed_us);
                 reply.status(status);
@@ -488,6 +520,7 @@ impl Connection {
             looks,
             elapsed_us: &mut elapsed_us,
             finish,
+            thread,
         };
         let Handled { outcome, pass } = dispatch(desk, &request);
         let waits = match outcome {
@@ -502,6 +535,8 @@ impl Connection {
                 self.parked_bytes += frame.len();
                 Waits::Again { frame, looks: looks + 1, ready }
             }
+            Outcome::Elsewhere => self.leave(frame, looks, loan),
+            Outcome::Then(_) => unreachable!("a worker goes on at once"),
         };
         Some(Later { waits, pass, ..later })
     }

@@ -8,6 +8,7 @@
 //! hear of a temporary failure.
 //! If memory stays short, the connection that holds most of it and does not move is closed, one each second.
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -222,6 +223,36 @@ impl ConnectionMemory {
     }
 }
 
+/// What is made for a connection on another thread, until the connection has it.
+pub struct Held {
+    memory: Arc<ConnectionMemory>,
+    bytes: Cell<usize>,
+}
+
+impl Held {
+    /// Nothing yet.
+    pub fn new(memory: Arc<ConnectionMemory>) -> Held {
+        Held { memory, bytes: Cell::new(0) }
+    }
+
+    /// Reserves this number of bytes in all, if there is room; counted if not.
+    pub fn reserve(&self, bytes: usize) -> bool {
+        let has_room = bytes <= self.bytes.get() || self.memory.try_add(bytes - self.bytes.get());
+        if has_room {
+            self.bytes.set(bytes.max(self.bytes.get()));
+        } else {
+            self.memory.refused.fetch_add(1, Ordering::Relaxed);
+        }
+        has_room
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.memory.give_back(self.bytes.get());
+    }
+}
+
 /// What one connection holds.
 pub struct Charge {
     memory: Arc<ConnectionMemory>,
@@ -257,6 +288,14 @@ impl Charge {
             std::cmp::Ordering::Less => self.memory.give_back(self.bytes - bytes),
         }
         self.note(bytes);
+    }
+
+    /// Charges what was reserved elsewhere to this connection from now on: no other finds room for it in between.
+    pub fn take_over(&mut self, held: Held) {
+        let bytes = held.bytes.take();
+        if bytes > 0 {
+            self.note(self.bytes + bytes);
+        }
     }
 
     /// Charges so much in all if there is room.
@@ -356,6 +395,25 @@ mod tests {
         drop(b);
         assert_eq!((memory.used_bytes(), memory.highest_bytes()), (0, 15 * MIB as u64));
         assert!(memory.rule.lock().holders.is_empty());
+    }
+
+    #[test]
+    fn what_is_made_elsewhere_is_reserved_until_it_is_taken() {
+        let memory = memory(10 * MIB);
+        let held = Held::new(Arc::clone(&memory));
+        assert!(held.reserve(6 * MIB) && held.reserve(5 * MIB) && !held.reserve(11 * MIB));
+        assert_eq!((memory.used_bytes(), memory.refused()), (6 * MIB as u64, 1));
+        let mut taker = charge(&memory);
+        taker.set(MIB);
+        taker.take_over(held);
+        assert_eq!((memory.used_bytes(), memory.highest_bytes()), (7 * MIB as u64, 7 * MIB as u64));
+        taker.set(5 * MIB);
+        assert_eq!(memory.used_bytes(), 5 * MIB as u64, "the answer alone");
+        drop(taker);
+        let held = Held::new(Arc::clone(&memory));
+        assert!(held.reserve(6 * MIB));
+        drop(held);
+        assert_eq!(memory.used_bytes(), 0, "its client had gone");
     }
 
     #[test]

@@ -13,6 +13,7 @@ use protocol::{FrameInfos, Status};
 
 use crate::command::Row;
 use crate::connection::CloseReason;
+use crate::long_work::LONG_BYTES;
 use crate::node::Node;
 use crate::privilege::Privilege;
 use crate::reply::{Answer, Reply};
@@ -29,6 +30,8 @@ pub struct Context<'a> {
     pub row: &'static Row,
     /// The request's vBucket.
     pub vbucket: VbId,
+    /// Whether it may be handled elsewhere if it takes long.
+    pub may_leave: bool,
     /// How often the request was handled before, and had to wait for something that the disk has.
     pub looks: u8,
     /// The framing extras.
@@ -52,6 +55,10 @@ pub enum Outcome {
     /// Nothing was done or answered, because something has to come from the disk first: the request is to be handled
     /// again when this is ready.
     Again(Pin<Box<dyn Future<Output = Ready>>>),
+    /// Nothing was done or answered, because it takes long: the request is to be handled on a thread for that.
+    Elsewhere,
+    /// What may take long was done; its worker answers with this.
+    Then(fn(&mut Context<'_>) -> Outcome),
     /// Close the connection once everything before it is sent.
     Close(CloseReason),
 }
@@ -60,6 +67,8 @@ pub enum Outcome {
 pub enum Ready {
     /// The request can be handled again. A value for which there is no room stays as long as the loan is held.
     Look(Option<Loan>),
+    /// It cannot be handled elsewhere: it is to be handled by its worker.
+    Here,
     /// It was carried out elsewhere: this answers it.
     Finish(Finish),
     /// It cannot be carried out.
@@ -137,6 +146,12 @@ impl Context<'_> {
     /// The selected bucket. The table says which commands need one, and the dispatcher sees to it.
     pub fn bucket(&self) -> Rc<Arc<Bucket>> {
         Rc::clone(self.session.bucket.as_ref().expect("the row says that a bucket is needed"))
+    }
+
+    /// Whether reading the request's document so many times takes long.
+    pub(crate) fn has_large_document(&self, times: usize) -> bool {
+        let bytes = self.bucket().plain_bytes(self.vbucket, self.key, false, self.now);
+        bytes.saturating_mul(times) >= LONG_BYTES
     }
 
     /// Whether the client may do something beyond what the row asks for.

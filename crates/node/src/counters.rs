@@ -4,11 +4,16 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use protocol::Status;
 
+use crate::node::Node;
 use crate::stats::sync_writes::SyncWriteCounters;
 use crate::stats::timings::Timings;
 
 /// While a connection has its worker for longer than this, others notice.
 const SLOW_TURN_NS: u64 = 50_000_000;
+/// Turns from this time on are noted by command.
+const NOTED_TURN_NS: u64 = 1_000_000;
+/// A turn without a request.
+const NO_COMMAND: u64 = u64::MAX;
 
 /// A counter with one writer: adding is a load and a store, without a locked instruction.
 #[derive(Default)]
@@ -17,6 +22,10 @@ struct Owned(AtomicU64);
 impl Owned {
     fn add(&self, n: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
     }
 
     fn get(&self) -> u64 {
@@ -45,6 +54,10 @@ pub struct WorkerCounters {
     /// Connections that have not logged in.
     strangers: Owned,
     longest_turn_ns: Owned,
+    /// The same by the last command of the turn.
+    longest_turn_with_ns: [Owned; 256],
+    /// The last command of this turn, or [`NO_COMMAND`].
+    last_command: Owned,
     slow_turns: Owned,
 }
 
@@ -86,6 +99,8 @@ impl Default for WorkerCounters {
             connections: AtomicUsize::new(0),
             strangers: Owned::default(),
             longest_turn_ns: Owned::default(),
+            longest_turn_with_ns: std::array::from_fn(|_| Owned::default()),
+            last_command: Owned(AtomicU64::new(NO_COMMAND)),
             slow_turns: Owned::default(),
         }
     }
@@ -97,10 +112,20 @@ impl WorkerCounters {
         self.connections.load(Ordering::Relaxed) == 1
     }
 
+    /// A connection has the worker from now on.
+    pub fn turn_begins(&self) {
+        self.last_command.set(NO_COMMAND);
+    }
+
     /// A connection had the worker for so long.
     pub fn turn_took(&self, ns: u64) {
         if ns > self.longest_turn_ns.get() {
-            self.longest_turn_ns.0.store(ns, Ordering::Relaxed);
+            self.longest_turn_ns.set(ns);
+        }
+        if ns >= NOTED_TURN_NS
+            && let Some(longest) = self.longest_turn_with_ns.get(self.last_command.get() as usize)
+        {
+            longest.set(ns.max(longest.get()));
         }
         if ns >= SLOW_TURN_NS {
             self.slow_turns.add(1);
@@ -110,6 +135,11 @@ impl WorkerCounters {
     /// The longest that a connection had the worker, in nanoseconds.
     pub(crate) fn longest_turn_ns(&self) -> u64 {
         self.longest_turn_ns.get()
+    }
+
+    /// The longest turn that ended with a command, in nanoseconds; 0 if none took a millisecond.
+    pub(crate) fn longest_turn_with_ns(&self, opcode: u8) -> u64 {
+        self.longest_turn_with_ns[usize::from(opcode)].get()
     }
 
     /// A connection has not logged in from now on.
@@ -144,6 +174,7 @@ impl WorkerCounters {
 
     pub(crate) fn count(&self, opcode: u8) {
         self.requests[usize::from(opcode)].add(1);
+        self.last_command.set(opcode.into());
     }
 
     pub(crate) fn count_answer(&self, status: Status) {
@@ -233,5 +264,41 @@ impl Totals {
             sum.connections += worker.connections.load(Ordering::Relaxed);
         }
         sum
+    }
+}
+
+/// What each thread of a node counts that handles requests.
+pub fn of_all_threads(node: &Node) -> impl Iterator<Item = &WorkerCounters> + Clone {
+    node.workers().iter().chain(node.long_work().counters()).map(|counters| &**counters)
+}
+
+/// Commands whose longest turn at a worker of this node took a millisecond or more, and that turn in nanoseconds.
+pub fn longest_turns(node: &Node) -> impl Iterator<Item = (&'static str, u64)> {
+    (0..=u8::MAX).filter_map(|opcode| {
+        let longest_ns = node.workers().iter().map(|worker| worker.longest_turn_with_ns(opcode)).max();
+        Some((protocol::opcode::name(opcode)?, longest_ns.filter(|ns| *ns > 0)?))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_turns_are_told_by_their_last_command() {
+        let worker = WorkerCounters::default();
+        let turn = |commands: &[u8], ms: u64| {
+            worker.turn_begins();
+            commands.iter().for_each(|opcode| worker.count(*opcode));
+            worker.turn_took(ms * 1_000_000);
+        };
+        for (commands, ms) in [(&[1, 0][..], 7), (&[0], 5), (&[1], 2), (&[], 60), (&[u8::MAX], 1)] {
+            turn(commands, ms);
+        }
+        worker.turn_begins();
+        worker.count(3);
+        worker.turn_took(NOTED_TURN_NS - 1);
+        let told = [0, 1, 2, 3, u8::MAX].map(|opcode| worker.longest_turn_with_ns(opcode) / 1_000_000);
+        assert_eq!((told, worker.longest_turn_ns() / 1_000_000), ([7, 2, 0, 0, 1], 60));
     }
 }

@@ -12,6 +12,7 @@ use crate::command_table::RETIRED;
 use crate::connection::CloseReason;
 use crate::context::{Context, Finish, Outcome};
 use crate::counters::WorkerCounters;
+use crate::elsewhere::{self, Thread};
 use crate::node::Node;
 use crate::output::Output;
 use crate::privilege::{Privilege, Privileges};
@@ -36,6 +37,8 @@ pub struct Desk<'a> {
     pub elapsed_us: &'a mut dyn FnMut() -> u64,
     /// What answers it, if it was carried out already.
     pub finish: Option<Finish>,
+    /// The thread on which that is.
+    pub thread: Thread,
 }
 
 /// Why a request does not get to its handler.
@@ -54,7 +57,7 @@ pub struct Handled {
 
 /// Handles one request. What was done while the node's lease ended is not answered: its connection is closed.
 pub fn dispatch(desk: Desk<'_>, request: &Request<'_>) -> Handled {
-    let Desk { session, node, out, counters, now, looks, elapsed_us, finish } = desk;
+    let Desk { session, node, out, counters, now, looks, elapsed_us, finish, thread } = desk;
     let (row, mark) = (find(request.opcode), out.mark());
     let (is_closed, pass) = match row.map_or(Ok(None), |row| let_through(row, node, session)) {
         Ok(pass) => (None, pass),
@@ -64,14 +67,26 @@ pub fn dispatch(desk: Desk<'_>, request: &Request<'_>) -> Handled {
         // What was done is not told by who may not serve any more.
         return Handled { outcome: Outcome::Close(CloseReason::Fenced), pass };
     }
-    let desk = Desk { session, node, out: &mut *out, counters, now, looks, elapsed_us, finish };
+    let desk = Desk { session, node, out: &mut *out, counters, now, looks, elapsed_us, finish, thread };
     let outcome = handle(desk, row, is_closed, request);
     let is_over = pass.is_some_and(|pass| !node.fence().still_lets(pass, node.env().clock.monotonic_ns()));
-    if is_over && !matches!(outcome, Outcome::Prepared(_) | Outcome::Later(_) | Outcome::Again(_)) {
+    if is_over && !waits(&outcome) {
         out.cut(mark);
         return Handled { outcome: Outcome::Close(CloseReason::Fenced), pass };
     }
     Handled { outcome, pass }
+}
+
+/// Whether a request is not answered yet.
+fn waits(outcome: &Outcome) -> bool {
+    match outcome {
+        Outcome::Prepared(_)
+        | Outcome::Later(_)
+        | Outcome::Again(_)
+        | Outcome::Elsewhere
+        | Outcome::Then(_) => true,
+        Outcome::Done | Outcome::Close(_) => false,
+    }
 }
 
 fn handle(
@@ -103,6 +118,7 @@ fn handle(
         node: desk.node,
         row,
         vbucket: request.vbucket,
+        may_leave: desk.thread == Thread::Worker && desk.node.long_work().is_on(),
         looks: desk.looks,
         infos,
         key,
@@ -116,8 +132,13 @@ fn handle(
     }
     let outcome = match (desk.finish, infos.impersonate) {
         (Some(finish), _) => finish(&mut ctx),
+        (None, _) if elsewhere::is_long(&ctx, request) => Outcome::Elsewhere,
         (None, None) => (row.handler)(&mut ctx, request),
         (None, Some(user)) => impersonated(&mut ctx, request, user),
+    };
+    let outcome = match outcome {
+        Outcome::Then(go_on) if desk.thread != Thread::Elsewhere => go_on(&mut ctx),
+        outcome => outcome,
     };
     match ctx.reply.must_close() {
         Some(reason) => Outcome::Close(reason),

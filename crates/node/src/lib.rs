@@ -24,6 +24,7 @@ pub mod dcp;
 pub mod dispatch;
 pub mod doors;
 pub mod down;
+pub mod elsewhere;
 pub mod form;
 pub mod fuzz;
 pub mod hosting;

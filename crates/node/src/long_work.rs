@@ -1,8 +1,7 @@
 //! Work that takes long leaves its worker, so that its other connections go on: a bounded number of threads, which are
 //! there only while there is such work.
 //!
-//! A handler gives the work away and says what is to be done with the outcome; until then its connection waits as for
-//! the disk. What does not fit into the queue is refused.
+//! Until it is done, the connection waits as for the disk. What does not fit into the queue is refused.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,15 +10,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use base::env::Env;
 use engine::{Completion, completion};
 use parking_lot::{Condvar, Mutex};
-use protocol::Status;
 
-use crate::context::{Context, Outcome, Ready};
+use crate::counters::WorkerCounters;
 
 /// Jobs that may wait for a thread.
 const MOST_WAITING: usize = 256;
 
-/// An operation that reads or writes this number of bytes leaves its worker: some ten milliseconds of work.
-pub(crate) const LONG_BYTES: usize = 2 << 20;
+/// An operation that reads or writes this number of bytes leaves its worker: less takes at most five milliseconds.
+pub(crate) const LONG_BYTES: usize = 1 << 20;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -36,6 +34,9 @@ pub struct LongWork {
     idle: Condvar,
     /// Threads at the same time; none: work is done where it is given away.
     most_running: usize,
+    /// One for each thread, which counts answers there.
+    counters: Vec<Arc<WorkerCounters>>,
+    free_counters: Mutex<Vec<Arc<WorkerCounters>>>,
     done: AtomicU64,
     refused: AtomicU64,
 }
@@ -43,7 +44,27 @@ pub struct LongWork {
 impl LongWork {
     /// With this number of threads at the same time.
     pub(crate) fn new(most_running: usize) -> LongWork {
-        LongWork { most_running, ..LongWork::default() }
+        let counters: Vec<_> = (0..most_running).map(|_| Arc::default()).collect();
+        let free_counters = Mutex::new(counters.clone());
+        LongWork { most_running, counters, free_counters, ..LongWork::default() }
+    }
+
+    /// Whether there are threads for it.
+    pub(crate) fn is_on(&self) -> bool {
+        self.most_running > 0
+    }
+
+    /// What its threads have counted.
+    pub(crate) fn counters(&self) -> &[Arc<WorkerCounters>] {
+        &self.counters
+    }
+
+    /// Works with counters that no other thread writes meanwhile.
+    pub(crate) fn counting<T>(&self, work: impl FnOnce(&WorkerCounters) -> T) -> T {
+        let counters = self.free_counters.lock().pop().unwrap_or_default();
+        let done = work(&counters);
+        self.free_counters.lock().push(counters);
+        done
     }
 
     /// Jobs that were done.
@@ -62,21 +83,19 @@ impl LongWork {
         queue.running + queue.waiting.len()
     }
 
-    /// Has something done elsewhere, and `finish` answer what came of it. Nothing is done if too much waits.
-    pub(crate) fn give_away<T: Send + 'static>(
+    /// Has something done elsewhere; `None` if too much waits.
+    pub(crate) fn begin<T: Send + 'static>(
         self: &Arc<LongWork>,
         env: &Env,
         work: impl FnOnce() -> T + Send + 'static,
-        finish: impl FnOnce(&mut Context<'_>, T) -> Outcome + 'static,
-    ) -> Outcome {
+    ) -> Option<Completion<T>> {
         let (completer, outcome) = completion();
         // If the client has gone meanwhile, no one awaits this; the work is done all the same.
-        let job = move || completer.complete(work());
-        if !self.submit(env, Box::new(job)) {
+        let is_begun = self.submit(env, Box::new(move || completer.complete(work())));
+        if !is_begun {
             self.refused.fetch_add(1, Ordering::Relaxed);
-            return Outcome::Again(Box::pin(std::future::ready(Ready::Failed(Status::Etmpfail))));
         }
-        Outcome::Again(Box::pin(finished(outcome, finish)))
+        is_begun.then_some(outcome)
     }
 
     fn submit(self: &Arc<LongWork>, env: &Env, job: Job) -> bool {
@@ -127,20 +146,6 @@ impl LongWork {
         while queue.running > 0 {
             self.idle.wait(&mut queue);
         }
-    }
-}
-
-async fn finished<T>(
-    outcome: Completion<T>,
-    finish: impl FnOnce(&mut Context<'_>, T) -> Outcome + 'static,
-) -> Ready
-where
-    T: 'static,
-{
-    match outcome.await {
-        Some(outcome) => Ready::Finish(Box::new(move |cx| finish(cx, outcome))),
-        // Its thread is gone, which only a bug does.
-        None => Ready::Failed(Status::Einternal),
     }
 }
 

@@ -388,7 +388,7 @@ impl Node {
 
     /// What all workers counted.
     pub fn totals(&self) -> Totals {
-        Totals::of(self.workers.iter().map(|worker| &**worker))
+        Totals::of(crate::counters::of_all_threads(self))
     }
 
     /// What came of clients that wanted to connect.

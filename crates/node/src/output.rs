@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use engine::{Frames, Whole};
 
-use crate::connection_memory::ConnectionMemory;
+use crate::connection_memory::{ConnectionMemory, Held, LARGE_BYTES};
 
 /// Values from this size on are sent from the version that holds them instead of being copied.
 pub const SHARED_VALUE_BYTES: usize = 16 << 10;
@@ -76,12 +76,21 @@ pub struct Output {
     shared_bytes: usize,
     /// What limits what is made, if anything does.
     memory: Option<Arc<ConnectionMemory>>,
+    /// What was reserved there for what is made, if that is necessary.
+    held: Option<Held>,
+    /// What was reserved for what was put together elsewhere, until a connection is charged for it.
+    reserved: Vec<Held>,
 }
 
 impl Output {
     /// One in which nothing large is made while the memory of connections is short.
     pub fn within(memory: Arc<ConnectionMemory>) -> Output {
         Output { memory: Some(memory), ..Output::default() }
+    }
+
+    /// One whose bytes wait until a connection takes them: what is large is reserved before it is made.
+    pub fn reserving(memory: Arc<ConnectionMemory>) -> Output {
+        Output { held: Some(Held::new(memory)), ..Output::default() }
     }
 
     /// Where to append bytes.
@@ -115,6 +124,10 @@ impl Output {
 
     /// Whether something of this size may be made.
     pub fn has_room(&self, bytes: usize) -> bool {
+        if let Some(held) = &self.held {
+            // What comes with it, such as its request, is charged whether or not there is room.
+            return bytes < LARGE_BYTES || held.reserve(self.len() + bytes + LARGE_BYTES);
+        }
         self.memory.as_ref().is_none_or(|memory| memory.has_room(bytes))
     }
 
@@ -123,6 +136,25 @@ impl Output {
         self.shared_bytes += part.len();
         let bytes = SharedBytes::Frames(Arc::clone(frames), part);
         self.shared.push(Shared { at: self.bytes.len(), bytes });
+    }
+
+    /// Appends what was put together elsewhere, and what is reserved for it.
+    pub fn append(&mut self, other: Output) {
+        let before = self.bytes.len();
+        if before == 0 {
+            self.bytes = other.bytes;
+        } else {
+            self.bytes.extend_from_slice(&other.bytes);
+        }
+        self.shared_bytes += other.shared_bytes;
+        self.shared
+            .extend(other.shared.into_iter().map(|shared| Shared { at: before + shared.at, ..shared }));
+        self.reserved.extend(other.held);
+    }
+
+    /// What is reserved for what was put together elsewhere: the connection that sends it is charged for it from now on.
+    pub fn take_reserved(&mut self) -> impl Iterator<Item = Held> {
+        self.reserved.drain(..)
     }
 
     /// Bytes to send.
@@ -158,6 +190,7 @@ impl Output {
         self.bytes.shrink_to(KEEP_BYTES);
         self.shared.clear();
         self.shared_bytes = 0;
+        self.reserved.clear();
     }
 
     /// Everything as one run of bytes, if nothing is shared: the usual case.

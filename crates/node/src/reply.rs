@@ -157,6 +157,11 @@ impl<'a> Reply<'a> {
         self.out.bytes().extend_from_slice(messages);
     }
 
+    /// Sends answers that were put together, and counted, elsewhere.
+    pub fn append_output(&mut self, answers: Output) {
+        self.out.append(answers);
+    }
+
     /// Sends JSON, marked as such if that was agreed on.
     pub fn json(&mut self, status: Status, json: &[u8]) {
         let datatype = if self.envelope.features.has(Feature::Json) { Datatype::JSON } else { Datatype::RAW };

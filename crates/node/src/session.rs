@@ -38,7 +38,38 @@ pub struct Session {
     pub told_map: Option<ConfigVersion>,
 }
 
+/// What of a session requests that are handled elsewhere see.
+pub struct SharedSession {
+    features: Features,
+    peer: Option<IpAddr>,
+    user: Option<Arc<User>>,
+    privileges: Privileges,
+    bucket: Option<Arc<Bucket>>,
+    sent_map: Option<ConfigVersion>,
+}
+
+impl SharedSession {
+    /// A session like the one that was shared, for one request.
+    pub fn into_session(self) -> Session {
+        let SharedSession { features, peer, user, privileges, bucket, sent_map } = self;
+        let bucket = bucket.map(Rc::new);
+        Session { features, peer, user, privileges, bucket, sent_map, ..Session::default() }
+    }
+}
+
 impl Session {
+    /// What of it another thread may see.
+    pub fn share(&self) -> SharedSession {
+        SharedSession {
+            features: self.features,
+            peer: self.peer,
+            user: self.user.clone(),
+            privileges: self.privileges,
+            bucket: self.bucket.as_ref().map(|bucket| Arc::clone(bucket)),
+            sent_map: self.sent_map,
+        }
+    }
+
     /// Whether `feature` was agreed on.
     pub fn has(&self, feature: Feature) -> bool {
         self.features.has(feature)

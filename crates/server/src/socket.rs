@@ -20,6 +20,8 @@ use crate::worker::{Bench, SCRATCH_BYTES};
 const SLICES: usize = 16;
 /// Reads of one connection before others have their turn.
 const TURN_READS: usize = 4;
+/// What a connection reads of a large frame before others have their turn.
+const TURN_READ_BYTES: usize = 1 << 20;
 /// While so much waits to be sent, no more changes are taken from the streams.
 const STREAM_PENDING_BYTES: usize = 512 << 10;
 /// A client that sends less than this a second of a large frame loses its patience, second by second,
@@ -101,6 +103,7 @@ impl Socket {
         let bench = Rc::clone(&self.bench);
         let clock = &bench.node.env().clock;
         let began_ns = clock.monotonic_ns();
+        bench.counters.turn_begins();
         let ended = self.poll_turn(cx);
         bench.counters.turn_took(clock.monotonic_ns().saturating_sub(began_ns));
         let frame_bytes = self.reserved_bytes.max(self.partial.capacity());
@@ -252,13 +255,21 @@ impl Socket {
         Poll::Ready(Ok(true))
     }
 
-    /// Reads a frame that is larger than the scratch buffer into memory that grows with what arrives.
+    /// Reads a frame that is larger than the scratch buffer into memory that grows with what arrives. Others have their
+    /// turn in between.
     fn poll_large(&mut self, cx: &mut Context<'_>, need: usize) -> Poll<io::Result<bool>> {
+        let began = self.partial.len();
         while self.partial.len() < need {
+            if self.partial.len() - began >= TURN_READ_BYTES {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             ready!(self.stream.poll_read_ready(cx))?;
             if self.partial.len() == self.partial.capacity() {
+                // Who has sent a part is given the whole, which is charged already: to grow further would be to copy it.
+                let missing = need - self.partial.len();
                 let grow = self.partial.len().max(SCRATCH_BYTES);
-                self.partial.reserve_exact(grow.min(need - self.partial.len()));
+                self.partial.reserve_exact(if grow < TURN_READ_BYTES { grow.min(missing) } else { missing });
             }
             match self.stream.try_read_buf(&mut self.partial) {
                 Ok(0) => return Poll::Ready(Ok(false)),
@@ -278,9 +289,12 @@ impl Socket {
 
     /// Handles what was received before.
     fn handle_partial(&mut self) {
-        let mut bytes = std::mem::take(&mut self.partial);
+        let bytes = Arc::new(std::mem::take(&mut self.partial));
+        self.connection.lend(Some(&bytes));
         let received = self.handle(&bytes);
+        self.connection.lend(None);
         if received.consumed < bytes.len() {
+            let mut bytes = Arc::unwrap_or_clone(bytes);
             bytes.drain(..received.consumed);
             bytes.shrink_to(SCRATCH_BYTES);
             self.partial = bytes;
@@ -395,6 +409,7 @@ impl Socket {
             }
             self.pending.take(output, sent);
         }
+        output.take_reserved().for_each(|held| self.charge.take_over(held));
         output.clear();
     }
 

@@ -3,9 +3,15 @@
 
 mod support;
 
+use base::{Datatype, limits};
+use node::command::{Extras, Key, ROWS, Row, ValueRule};
+use node::elsewhere::Leaves;
+use protocol::feature::Feature;
 use protocol::{RequestParts, Status, opcode};
+use server::Server;
 use support::{Client, start, vb};
 
+const CONFIG: &str = "threads = 1\nbuckets = [\"default:1GiB\"]";
 const KEY: &[u8] = b"large";
 const PATHS: usize = 16;
 const CLIENTS: usize = 4;
@@ -40,7 +46,7 @@ fn request(opcode: u8, value: &[u8]) -> RequestParts<'_> {
 #[test]
 fn changes_of_many_paths_of_a_large_document_hold_nobody_up() {
     let folder = tempfile::tempdir().expect("a folder");
-    let server = start(folder.path(), "threads = 1\nbuckets = [\"default:1GiB\"]");
+    let server = start(folder.path(), CONFIG);
     let mut clients: Vec<_> = (0..CLIENTS).map(|_| Client::connect(&server, "default", &[])).collect();
     assert_eq!(clients[0].set(KEY, &document()), Some(Status::Success));
     let changes = specs(opcode::SUBDOC_DICT_UPSERT, Some(b"17"));
@@ -66,7 +72,7 @@ fn changes_of_many_paths_of_a_large_document_hold_nobody_up() {
 #[test]
 fn a_stop_waits_for_what_is_under_way() {
     let folder = tempfile::tempdir().expect("a folder");
-    let server = start(folder.path(), "threads = 1\nbuckets = [\"default:1GiB\"]");
+    let server = start(folder.path(), CONFIG);
     let mut client = Client::connect(&server, "default", &[]);
     assert_eq!(client.set(KEY, &document()), Some(Status::Success));
     let changes = specs(opcode::SUBDOC_DICT_UPSERT, Some(b"17"));
@@ -78,9 +84,126 @@ fn a_stop_waits_for_what_is_under_way() {
     }
     server.stop().expect("a clean stop");
     assert_eq!(client.receive().status, Status::Success);
-    let server = start(folder.path(), "threads = 1\nbuckets = [\"default:1GiB\"]");
+    let server = start(folder.path(), CONFIG);
     let mut client = Client::connect(&server, "default", &[]);
     let found = client.get(KEY).expect("an answer");
     assert!(found.value.windows(9).any(|at| at == b"\"p15\":17}" || at == b"\"p15\":17,"), "it was written");
+    server.stop().expect("a clean stop");
+}
+
+/// Commands that stay at their worker with a value of any size, and why that does not take long.
+const STAY: &[(u8, &str)] = &[
+    (opcode::HELLO, "it changes its session; each feature is looked at once"),
+    (opcode::SASL_AUTH, "it changes its session; a long proof is refused unread"),
+    (opcode::SASL_STEP, "it changes its session; a long proof is refused unread"),
+    (opcode::SET_PARAM, "a setting is looked up by its name, and a long value is refused unread"),
+    (opcode::GET_COLLECTION_ID, "a name that is too long is refused"),
+    (opcode::GET_SCOPE_ID, "a name that is too long is refused"),
+    (opcode::SET_CLUSTER_CONFIG, "it is not supported"),
+    (opcode::UPDATE_EXTERNAL_USER_PERMISSIONS, "it is not supported"),
+    (opcode::EWOULDBLOCK_CTL, "it is not supported"),
+    (opcode::DCP_OPEN, "it changes its session; a long value is refused"),
+    (opcode::DCP_STREAM_REQ, "it changes its streams; what a long value names is refused"),
+    (opcode::DCP_CONTROL, "it changes its session; a long value is refused"),
+    (opcode::DCP_SNAPSHOT_MARKER, "the producer's messages are applied in their order, a copy of each"),
+    (opcode::DCP_MUTATION, "the producer's messages are applied in their order, a copy of each"),
+    (opcode::DCP_DELETION, "the producer's messages are applied in their order, a copy of each"),
+    (opcode::DCP_EXPIRATION, "the producer's messages are applied in their order, a copy of each"),
+    (opcode::DCP_SYSTEM_EVENT, "the producer's messages are applied in their order, a copy of each"),
+    (opcode::DCP_PREPARE, "the producer's messages are applied in their order, a copy of each"),
+];
+
+/// Sends a request and waits for all that it is answered; whether it was handled elsewhere.
+fn leaves(server: &Server, client: &mut Client, parts: &RequestParts<'_>) -> bool {
+    let long_work = server.node().long_work();
+    // A request is counted a moment behind its answer.
+    let done = || {
+        while long_work.under_way() > 0 {}
+        long_work.done()
+    };
+    let before = done();
+    let mut bytes = Vec::new();
+    assert!(protocol::write_request(&mut bytes, parts));
+    let noop = RequestParts { opcode: opcode::NOOP, ..RequestParts::default() };
+    assert!(protocol::write_request(&mut bytes, &noop));
+    client.send(&bytes);
+    // Answers keep their order: the last one is that of the last request. Some requests close the connection.
+    while client.try_receive().is_some_and(|frame| frame.opcode != opcode::NOOP) {}
+    done() > before
+}
+
+/// A request with the largest value that a command may have.
+fn largest<'a>(row: &Row, value: &'a [u8]) -> RequestParts<'a> {
+    let extras: &[u8] = match row.extras {
+        Extras::Exactly(len) => &[0; 64][..usize::from(len)],
+        Extras::OneOf(lens) => &[0; 64][..usize::from(lens[0])],
+        Extras::None | Extras::Any => &[],
+    };
+    let is_document = row.key == Key::Document;
+    RequestParts {
+        opcode: row.opcode,
+        key: if is_document || row.key == Key::Required { KEY } else { &[] },
+        vbucket: if is_document { vb(KEY) } else { base::VbId(0) },
+        extras,
+        value: if takes_value(row) { value } else { &[] },
+        ..RequestParts::default()
+    }
+}
+
+fn takes_value(row: &Row) -> bool {
+    matches!(row.value, ValueRule::Optional | ValueRule::Required | ValueRule::InsteadOfKey)
+}
+
+/// The whole table: whichever command has the largest value, or a document with it, leaves its worker, or is named above.
+/// With `--nocapture` it tells the longest turns.
+#[test]
+fn each_command_that_may_take_long_leaves_its_worker() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), CONFIG);
+    let large = [&b"\""[..], &vec![b'x'; limits::MAX_VALUE_BYTES - 2], b"\""].concat();
+    let mut left = 0;
+    for row in ROWS {
+        let may_be_long = match row.leaves {
+            Leaves::Never | Leaves::LargeValue => takes_value(row),
+            Leaves::LargeDocument | Leaves::Always => true,
+        };
+        if !may_be_long {
+            continue;
+        }
+        let stays = STAY.iter().any(|(opcode, _)| *opcode == row.opcode);
+        let mut client = Client::connect(&server, "default", &[]);
+        if row.leaves == Leaves::LargeDocument {
+            assert_eq!(client.set(KEY, &large), Some(Status::Success), "{}", row.name);
+        }
+        assert_eq!(leaves(&server, &mut client, &largest(row, &large)), !stays, "{}", row.name);
+        left += usize::from(!stays);
+    }
+    assert!(left > 40, "{left}");
+    let mut client = Client::connect(&server, "default", &[]);
+    let short = RequestParts { extras: &[0; 8], ..request(opcode::SET, b"1") };
+    assert!(!leaves(&server, &mut client, &short), "what is short stays");
+    for (command, ns) in server::counters::longest_turns(server.node()) {
+        println!("{command}: {} us", ns / 1000);
+    }
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn large_values_are_inflated_elsewhere() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), CONFIG);
+    let large = vec![b'x'; 2 << 20];
+    let block = snap::raw::Encoder::new().compress_vec(&large).expect("it fits");
+    let mut packs = Client::connect(&server, "default", &[Feature::Snappy]);
+    let parts =
+        RequestParts { datatype: Datatype::SNAPPY.0, extras: &[0; 8], ..request(opcode::SET, &block) };
+    assert!(leaves(&server, &mut packs, &parts), "it is small, and what is in it is not");
+    let mut unpacks = Client::connect(&server, "default", &[]);
+    for opcode in [opcode::GET, opcode::GETK] {
+        let parts = RequestParts { opcode, key: KEY, vbucket: vb(KEY), ..RequestParts::default() };
+        assert!(!leaves(&server, &mut packs, &parts), "it is sent as it is");
+        assert!(leaves(&server, &mut unpacks, &parts));
+        assert_eq!(unpacks.request(&parts).value, large);
+    }
     server.stop().expect("a clean stop");
 }

@@ -12,7 +12,7 @@ use protocol::feature::{Feature, Features};
 use protocol::response::ParsedResponse;
 use protocol::{RequestParts, Status, opcode, parse_response, write_request};
 use serde_json::{Value, json};
-use server::connection::Connection;
+use server::connection::{Connection, Next};
 use server::counters::WorkerCounters;
 use server::fuzz::{feed, login};
 use server::{Config, Server, Settings};
@@ -65,7 +65,13 @@ impl Desk {
         feed(&mut client, &login(user, "password", bucket, &features.encode()));
         let mut bytes = Vec::new();
         assert!(write_request(&mut bytes, request));
-        let (answers, _) = feed(&mut client, &bytes);
+        let (mut answers, mut next) = feed(&mut client, &bytes);
+        // Some are handled on a thread for long work.
+        while next == Next::Later {
+            let more;
+            (more, next) = feed(&mut client, &[]);
+            answers.extend(more);
+        }
         let (mut answers, mut told) = (&answers[..], Vec::new());
         while let ParsedResponse::Response { response, total_len } = parse_response(answers, 1 << 20) {
             let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

@@ -8,6 +8,7 @@ use protocol::feature::Feature;
 use protocol::{Request, Status, opcode};
 
 use crate::context::{Context, Outcome};
+use crate::long_work::LONG_BYTES;
 use crate::reply::Answer;
 
 /// Get: flags, value and CAS of a document.
@@ -70,6 +71,12 @@ pub fn answer(cx: &mut Context<'_>, request: &Request<'_>, found: Result<Found, 
 
 /// Sends flags, value and CAS.
 fn send(cx: &mut Context<'_>, found: &Found, key: &[u8]) -> Outcome {
+    if cx.may_leave
+        && !is_sent_as_stored(cx, &found.version)
+        && value::plain_len(&found.version) >= LONG_BYTES
+    {
+        return Outcome::Elsewhere;
+    }
     let flags = found.version.meta().flags.to_be_bytes();
     let Shown { datatype, plain, from } = match shown(cx, found) {
         Ok(shown) => shown,

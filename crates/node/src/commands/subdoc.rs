@@ -61,7 +61,7 @@ pub fn lookup(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     lookup.hides_system = !cx.may(Privilege::SystemXattrRead);
     lookup.cas = request.cas.0;
     if is_long(cx, request, lookup.doc_flags & doc_flag::REPLICA_READ != 0, lookup.specs.as_slice().len()) {
-        return lookup_elsewhere(cx, request, &lookup);
+        return Outcome::Elsewhere;
     }
     let looked_up = look_up(&cx.bucket(), request.vbucket, cx.key, &lookup, cx.now);
     tell_lookup(cx, lookup.is_single, looked_up)
@@ -69,8 +69,8 @@ pub fn lookup(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
 
 /// Whether an operation on this number of paths takes long: each of them reads the document, and a change writes it.
 fn is_long(cx: &Context<'_>, request: &Request<'_>, replica: bool, paths: usize) -> bool {
-    let bytes = cx.bucket().subdoc_bytes(request.vbucket, cx.key, replica, cx.now);
-    bytes.saturating_mul(paths) >= LONG_BYTES
+    let bytes = || cx.bucket().plain_bytes(request.vbucket, cx.key, replica, cx.now);
+    cx.may_leave && bytes().saturating_mul(paths) >= LONG_BYTES
 }
 
 /// What a look-up comes to.
@@ -98,19 +98,6 @@ fn look_up(
     Ok(LookedUp { status, is_json, cas, has_results, body })
 }
 
-/// The same on another thread, from a copy of the request.
-fn lookup_elsewhere(cx: &mut Context<'_>, request: &Request<'_>, lookup: &LookupRequest<'_>) -> Outcome {
-    let (bucket, features, own) = (Arc::clone(&cx.bucket()), features(cx), Own::of(cx, request));
-    let (hides_system, cas, is_single) = (lookup.hides_system, lookup.cas, lookup.is_single);
-    let work = move || {
-        let mut lookup = own.lookup(&features).expect("it was parsed before");
-        (lookup.hides_system, lookup.cas) = (hides_system, cas);
-        look_up(&bucket, own.vb, own.key(), &lookup, own.now)
-    };
-    let finish = move |cx: &mut Context<'_>, looked_up| tell_lookup(cx, is_single, looked_up);
-    cx.node.long_work().give_away(cx.node.env(), work, finish)
-}
-
 fn tell_lookup(cx: &mut Context<'_>, is_single: bool, looked_up: Result<LookedUp, Refusal>) -> Outcome {
     let LookedUp { status, is_json, cas, has_results, body } = match looked_up {
         Ok(looked_up) => looked_up,
@@ -123,43 +110,6 @@ fn tell_lookup(cx: &mut Context<'_>, is_single: bool, looked_up: Result<LookedUp
     let answer = Answer { status, datatype: datatype(cx, is_json), cas, ..Answer::default() };
     cx.reply.send_made(&answer, value, 0);
     Outcome::Done
-}
-
-/// What of a request is needed on another thread.
-struct Own {
-    opcode: u8,
-    vb: VbId,
-    collection: base::CollectionId,
-    key: Vec<u8>,
-    extras: Vec<u8>,
-    value: Vec<u8>,
-    now: Moment,
-}
-
-impl Own {
-    fn of(cx: &Context<'_>, request: &Request<'_>) -> Own {
-        Own {
-            opcode: request.opcode,
-            vb: request.vbucket,
-            collection: cx.key.collection,
-            key: cx.key.key.to_vec(),
-            extras: request.extras.to_vec(),
-            value: request.value.to_vec(),
-            now: cx.now,
-        }
-    }
-
-    fn key(&self) -> DocKey<'_> {
-        DocKey { collection: self.collection, key: &self.key }
-    }
-
-    fn lookup(&self, features: &Features) -> Result<LookupRequest<'_>, request::Refusal> {
-        parse_lookup(self.opcode, &self.extras, &self.value, features)
-    }
-
-    fn mutation(&self, features: &Features) -> Result<MutationRequest<'_>, request::Refusal> {
-        parse_mutation(self.opcode, &self.extras, &self.value, features)
-    }
 }
 
 fn parse_lookup<'a>(
@@ -199,18 +149,11 @@ pub fn mutate(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     change.cas = request.cas.0;
     let (preserve, durable) = (cx.infos.preserve_ttl, mutation::durable(cx));
     let bucket = Arc::clone(&cx.bucket());
-    if !is_long(cx, request, false, change.specs.as_slice().len()) {
-        let changed =
-            bucket.durably(durable).subdoc_mutate(request.vbucket, cx.key, &change, preserve, cx.now);
-        return tell_change(cx, changed);
+    if is_long(cx, request, false, change.specs.as_slice().len()) {
+        return Outcome::Elsewhere;
     }
-    let (own, cas) = (Own::of(cx, request), change.cas);
-    let work = move || {
-        let mut change = own.mutation(&features).expect("it was parsed before");
-        change.cas = cas;
-        bucket.durably(durable).subdoc_mutate(own.vb, own.key(), &change, preserve, own.now)
-    };
-    cx.node.long_work().give_away(cx.node.env(), work, tell_change)
+    let changed = bucket.durably(durable).subdoc_mutate(request.vbucket, cx.key, &change, preserve, cx.now);
+    tell_change(cx, changed)
 }
 
 fn tell_change(

@@ -47,9 +47,15 @@ pub fn set_vbucket(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     if request.vbucket.0 >= cx.bucket().vbuckets() {
         return cx.error(Status::Erange, "There is no such vbucket");
     }
-    let bucket = cx.bucket();
-    let set = bucket.set_vbucket_state(request.vbucket, state, topology);
-    match set.and_then(|()| bucket.alone_committed(request.vbucket)) {
+    match cx.bucket().set_vbucket_state(request.vbucket, state, topology) {
+        Ok(()) => Outcome::Then(tell_set),
+        Err(refusal) => cx.refuse(refusal),
+    }
+}
+
+/// Answers when what was prepared alone in the vBucket is committed.
+fn tell_set(cx: &mut Context<'_>) -> Outcome {
+    match cx.bucket().alone_committed(cx.vbucket) {
         Ok(None) => {
             cx.reply.ok();
             Outcome::Done

@@ -240,7 +240,7 @@ fn put_requests(node: &Node, page: &mut Page<'_>) -> fmt::Result {
 }
 
 fn put_sync_writes(node: &Node, page: &mut Page<'_>) -> fmt::Result {
-    let levels = super::sync_writes::by_level(node.workers().iter().map(|worker| &**worker));
+    let levels = super::sync_writes::by_level(crate::counters::of_all_threads(node));
     let name = "stave_sync_writes_total";
     page.head(name, Kind::Counter, "Sync writes that were answered, by level and what became of them.")?;
     for level in &levels {

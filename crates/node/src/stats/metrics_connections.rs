@@ -13,28 +13,8 @@ pub(super) fn put(node: &Node, page: &mut Page<'_>) -> fmt::Result {
     let help = "HTTP connections at this moment.";
     page.one("stave_http_connections", Gauge, help, accepting.http_connections.load(Relaxed))?;
     page.one("stave_http_connections_limit", Gauge, "The most HTTP connections.", limits.http.connections)?;
-    let totals = node.totals();
-    let help = "The longest that a connection had a worker thread, in seconds.";
-    page.one("stave_longest_turn_seconds", Gauge, help, totals.longest_turn_ns as f64 / 1e9)?;
-    let help = "Turns of connections at a worker thread that took 50 milliseconds or more.";
-    page.one("stave_slow_turns_total", Counter, help, totals.slow_turns)?;
-    let help = "Operations that took so long that they left their worker thread.";
-    page.one("stave_long_work_done_total", Counter, help, node.long_work().done())?;
-    let help = "Such operations that were refused with a temporary failure because too many waited.";
-    page.one("stave_long_work_refused_total", Counter, help, node.long_work().refused())?;
-    let memory = node.connection_memory();
-    let help = "Bytes that connections hold: unfinished frames and bodies, answers that are not taken.";
-    page.one("stave_connection_memory_bytes", Gauge, help, memory.used_bytes())?;
-    let help = "The most bytes that connections may hold.";
-    page.one("stave_connection_memory_limit_bytes", Gauge, help, memory.limit_bytes())?;
-    let help = "The most bytes that connections ever held.";
-    page.one("stave_connection_memory_highest_bytes", Gauge, help, memory.highest_bytes())?;
-    let help = "Answers refused with a temporary failure because connections held too much.";
-    page.one("stave_connection_memory_refused_total", Counter, help, memory.refused())?;
-    let help = "Times that a connection was not read because connections held too much.";
-    page.one("stave_connection_memory_paused_total", Counter, help, memory.paused())?;
-    let help = "Connections closed because they held most while memory for connections was short.";
-    page.one("stave_connection_memory_closed_total", Counter, help, memory.closed())?;
+    put_turns(node, page)?;
+    put_memory(node, page)?;
     for (name, help, counter) in [
         (
             "stave_connections_refused_total",
@@ -80,4 +60,45 @@ pub(super) fn put(node: &Node, page: &mut Page<'_>) -> fmt::Result {
         page.one(name, Counter, help, counter.load(Relaxed))?;
     }
     Ok(())
+}
+
+/// How long connections had a worker thread, and what left it.
+fn put_turns(node: &Node, page: &mut Page<'_>) -> fmt::Result {
+    use Kind::{Counter, Gauge};
+    let totals = node.totals();
+    let help = "The longest that a connection had a worker thread, in seconds.";
+    page.one("stave_longest_turn_seconds", Gauge, help, totals.longest_turn_ns as f64 / 1e9)?;
+    let name = "stave_longest_turn_by_command_seconds";
+    page.head(
+        name,
+        Gauge,
+        "The longest such turn that ended with a command, from a millisecond on, in seconds.",
+    )?;
+    for (command, ns) in crate::counters::longest_turns(node) {
+        page.sample(name, &[("command", command)], ns as f64 / 1e9)?;
+    }
+    let help = "Turns of connections at a worker thread that took 50 milliseconds or more.";
+    page.one("stave_slow_turns_total", Counter, help, totals.slow_turns)?;
+    let help = "Requests that took so long that they left their worker thread.";
+    page.one("stave_long_work_done_total", Counter, help, node.long_work().done())?;
+    let help = "Such requests that were refused with a temporary failure because too many waited.";
+    page.one("stave_long_work_refused_total", Counter, help, node.long_work().refused())
+}
+
+/// What connections hold.
+fn put_memory(node: &Node, page: &mut Page<'_>) -> fmt::Result {
+    use Kind::{Counter, Gauge};
+    let memory = node.connection_memory();
+    let help = "Bytes that connections hold: unfinished frames and bodies, answers that are not taken.";
+    page.one("stave_connection_memory_bytes", Gauge, help, memory.used_bytes())?;
+    let help = "The most bytes that connections may hold.";
+    page.one("stave_connection_memory_limit_bytes", Gauge, help, memory.limit_bytes())?;
+    let help = "The most bytes that connections ever held.";
+    page.one("stave_connection_memory_highest_bytes", Gauge, help, memory.highest_bytes())?;
+    let help = "Answers refused with a temporary failure because connections held too much.";
+    page.one("stave_connection_memory_refused_total", Counter, help, memory.refused())?;
+    let help = "Times that a connection was not read because connections held too much.";
+    page.one("stave_connection_memory_paused_total", Counter, help, memory.paused())?;
+    let help = "Connections closed because they held most while memory for connections was short.";
+    page.one("stave_connection_memory_closed_total", Counter, help, memory.closed())
 }

@@ -123,6 +123,9 @@ pub fn connections(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Res
     sheet.put("max_http_connections", limits.http.connections);
     sheet.put("max_http_connections_per_address", limits.http.per_address);
     sheet.put("longest_turn_us", totals.longest_turn_ns / 1000);
+    for (command, ns) in crate::counters::longest_turns(inquiry.node) {
+        sheet.put(format_args!("longest_turn_us_{command}"), ns / 1000);
+    }
     sheet.put("slow_turns", totals.slow_turns);
     let long_work = inquiry.node.long_work();
     sheet.put("long_work_done", long_work.done());
@@ -276,7 +279,7 @@ pub fn timings(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<
             sheet.put(format_args!("{name}_ns_{first},{last}"), count);
         }
     }
-    for level in sync_writes::by_level(workers.iter().map(|worker| &**worker)) {
+    for level in sync_writes::by_level(crate::counters::of_all_threads(inquiry.node)) {
         for (first, last, count) in level.took.buckets {
             sheet.put(format_args!("sync_write_{}_ns_{first},{last}", level.level), count);
         }

@@ -555,4 +555,10 @@ fn what_workers_measure_and_send_is_told() {
     let names = [Status::Success.name(), Status::KeyEnoent.name()];
     assert_eq!(names.map(|name| responses[name].as_u64()), [Some(1), Some(1)]);
     assert_eq!(world.stats("worker_thread_info").len(), 2);
+    for (worker, ms) in [(one, 3), (other, 5)] {
+        worker.turn_begins();
+        worker.count(0);
+        worker.turn_took(ms * 1_000_000);
+    }
+    assert_eq!(world.stats("connections")["longest_turn_us_Get"], "5000");
 }

@@ -1,0 +1,153 @@
+//! A request that takes long is handled as a whole on a thread for long work, with a session like that of its connection:
+//! its worker goes on with others, and the connection is given the answers and keeps their order.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use base::Moment;
+use engine::Loan;
+use protocol::{Limits, Parsed, Request, Status, parse};
+
+use crate::connection::CloseReason;
+use crate::context::{Context, Outcome, Ready};
+use crate::counters::WorkerCounters;
+use crate::dispatch::{Desk, dispatch};
+use crate::long_work::LONG_BYTES;
+use crate::node::Node;
+use crate::output::Output;
+use crate::session::{Session, SharedSession};
+use crate::sync_write::Prepared;
+
+/// When a command leaves its worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leaves {
+    /// Never by itself: what it does has a small bound, it changes its session, or its handler decides.
+    Never,
+    /// If its value is large.
+    LargeValue,
+    /// If its value or its document is large.
+    LargeDocument,
+    /// Always: it looks at all vBuckets, or waits for the disk or for another thread.
+    Always,
+}
+
+/// The thread on which a request is handled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Thread {
+    /// Its worker, which it may leave.
+    Worker,
+    /// Its worker, where it stays.
+    WorkerOnly,
+    /// A thread for long work.
+    Elsewhere,
+}
+
+/// What came of a request elsewhere.
+enum Done {
+    Answered(Output),
+    Prepared(Prepared),
+    Then(fn(&mut Context<'_>) -> Outcome),
+    Close(Output, CloseReason),
+    /// It waits for something, which its connection has to do.
+    NotThere,
+}
+
+/// Whether a request is to be handled elsewhere.
+pub(crate) fn is_long(cx: &Context<'_>, request: &Request<'_>) -> bool {
+    cx.may_leave
+        && match cx.row.leaves {
+            Leaves::Never => false,
+            Leaves::LargeValue => has_large_value(request),
+            Leaves::LargeDocument => has_large_value(request) || cx.has_large_document(1),
+            Leaves::Always => true,
+        }
+}
+
+fn has_large_value(request: &Request<'_>) -> bool {
+    let len = request.value.len();
+    let inflated = || engine::value::inflated_len(request.value);
+    let is_snappy = base::Datatype(request.datatype).is_snappy();
+    len >= LONG_BYTES
+        || (is_snappy && len >= LONG_BYTES / engine::value::MOST_INFLATION && inflated() >= LONG_BYTES)
+}
+
+/// Begins to handle a request elsewhere. `looks`: how often it was handled before; `loan`: what must stay for it.
+pub(crate) fn begin(
+    session: &Session,
+    node: &Arc<Node>,
+    frame: Arc<Vec<u8>>,
+    looks: u8,
+    loan: Option<Loan>,
+) -> Pin<Box<dyn Future<Output = Ready>>> {
+    let (session, its_node, began_ns) = (session.share(), Arc::clone(node), node.env().clock.monotonic_ns());
+    let work = move || {
+        let long_work = Arc::clone(its_node.long_work());
+        let done =
+            long_work.counting(|counters| handle(session, &its_node, &frame, looks, began_ns, counters));
+        drop(loan);
+        done
+    };
+    let Some(done) = node.long_work().begin(node.env(), work) else {
+        return Box::pin(std::future::ready(Ready::Failed(Status::Etmpfail)));
+    };
+    Box::pin(async move {
+        match done.await {
+            Some(Done::NotThere) => Ready::Here,
+            Some(done) => Ready::Finish(Box::new(move |cx| tell(cx, done))),
+            // Its thread is gone, which only a bug does.
+            None => Ready::Failed(Status::Einternal),
+        }
+    })
+}
+
+fn handle(
+    session: SharedSession,
+    node: &Arc<Node>,
+    frame: &[u8],
+    looks: u8,
+    began_ns: u64,
+    counters: &WorkerCounters,
+) -> Done {
+    let Parsed::Request { request, .. } = parse(frame, Limits::AUTHENTICATED) else {
+        unreachable!("the frame was a whole request when it came");
+    };
+    let clock = &node.env().clock;
+    let mut session = session.into_session();
+    let mut out = Output::reserving(Arc::clone(node.connection_memory()));
+    let mut elapsed_us = || clock.monotonic_ns().saturating_sub(began_ns) / 1000;
+    let desk = Desk {
+        session: &mut session,
+        node,
+        out: &mut out,
+        counters,
+        now: Moment(clock.unix_ns()),
+        looks,
+        elapsed_us: &mut elapsed_us,
+        finish: None,
+        thread: Thread::Elsewhere,
+    };
+    match dispatch(desk, &request).outcome {
+        Outcome::Done => Done::Answered(out),
+        Outcome::Prepared(prepared) => Done::Prepared(prepared),
+        Outcome::Close(reason) => Done::Close(out, reason),
+        Outcome::Then(go_on) => Done::Then(go_on),
+        Outcome::Later(_) | Outcome::Again(_) | Outcome::Elsewhere => Done::NotThere,
+    }
+}
+
+fn tell(cx: &mut Context<'_>, done: Done) -> Outcome {
+    match done {
+        Done::Answered(out) => {
+            cx.reply.append_output(out);
+            Outcome::Done
+        }
+        Done::Close(out, reason) => {
+            cx.reply.append_output(out);
+            Outcome::Close(reason)
+        }
+        Done::Prepared(prepared) => Outcome::Prepared(prepared),
+        Done::Then(go_on) => go_on(cx),
+        Done::NotThere => unreachable!("its connection handles it"),
+    }
+}
