@@ -51,6 +51,7 @@ pub mod reply;
 pub mod sasl;
 pub mod session;
 pub mod settings_reference;
+pub mod small_files;
 pub mod stats;
 pub mod status_map;
 pub mod sync_write;

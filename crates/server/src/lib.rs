@@ -11,7 +11,6 @@ mod links;
 mod peers;
 pub mod server;
 pub mod signals;
-pub mod small_files;
 pub mod socket;
 pub mod timer;
 pub mod worker;
@@ -22,7 +21,7 @@ pub use ::node::{
     config, connection, connection_memory, context, counters, data_dir, dcp, dispatch, down, fuzz, hosting,
     layout, login_throttle, lone_writer, long_work, mailbox, naming, news, node, node_buckets, output,
     privilege, push, quarantine, readiness, reaper, reload, replication, reply, sasl, session,
-    settings_reference, stats, status_map, sync_write, user, version,
+    settings_reference, small_files, stats, status_map, sync_write, user, version,
 };
 pub use config::{Config, ConfigError, Settings, Switch};
 pub use reload::Reloaded;

@@ -2,6 +2,7 @@
 
 pub mod anchor;
 pub mod bell;
+pub mod cursor;
 pub mod event;
 pub mod positions;
 pub mod short;

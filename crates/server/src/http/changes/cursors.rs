@@ -1,8 +1,7 @@
-//! Positions that the server keeps for readers, under names, in the bucket's folder.
+//! `/v1/buckets/BUCKET/cursors`: positions that the server keeps for readers, under names.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::Json;
@@ -10,8 +9,6 @@ use axum::body::Bytes;
 use axum::extract::{Extension, Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use base::SmallFile;
-use base::env::Disk;
 use engine::Bucket;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -20,31 +17,15 @@ use super::{Refused, find, read_token, refuse, since};
 use crate::http::Shared;
 use crate::http::basic_auth::Caller;
 use crate::user::User;
+use ::node::changes::cursor;
 use ::node::changes::token::Token;
 
-/// The folder in a bucket's folder.
-const CURSORS: &str = "cursors";
-const MOST_NAME_BYTES: usize = 64;
-/// More than the longest token takes.
-const MOST_BYTES: u64 = 64 << 10;
-
-fn folder(bucket: &Bucket) -> PathBuf {
-    bucket.config().dir.join(CURSORS)
-}
-
 fn check_name(name: &str) -> Result<(), Refused> {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
-    if (1..=MOST_NAME_BYTES).contains(&name.len()) && name.bytes().all(is_plain) {
+    if cursor::is_name(name) {
         return Ok(());
     }
     let message = "a cursor's name has up to 64 letters, digits, - and _";
     Err(refuse(StatusCode::BAD_REQUEST, message))
-}
-
-/// The names of cursors among those of files, each of which may have a copy.
-fn names_in(files: Vec<String>) -> BTreeSet<String> {
-    let name = |file: String| file.strip_suffix(".copy").map(str::to_owned).unwrap_or(file);
-    files.into_iter().map(name).filter(|name| check_name(name).is_ok()).collect()
 }
 
 fn disk_failed(bucket: &Bucket, error: &io::Error) -> Refused {
@@ -52,42 +33,14 @@ fn disk_failed(bucket: &Bucket, error: &io::Error) -> Refused {
     refuse(StatusCode::INTERNAL_SERVER_ERROR, &format!("the cursor cannot be kept: {error}"))
 }
 
-/// The stored position; nothing if there is no such cursor.
+/// The stored position; `None` if there is no such cursor.
 fn read(bucket: &Bucket, name: &str) -> Result<Option<Token>, Refused> {
     check_name(name)?;
-    let parse = |bytes: &[u8], version: u16| parse(bytes, version, bucket.vbuckets());
-    let found = file(bucket, name).open(&*bucket.env().disk, parse, |fault| tracing::error!("{fault}"));
-    found.map_err(|error| disk_failed(bucket, &io::Error::other(error)))
+    cursor::read(bucket, name).map_err(|error| disk_failed(bucket, &error))
 }
 
-/// The file of a cursor.
-fn file(bucket: &Bucket, name: &str) -> SmallFile {
-    SmallFile::new(&folder(bucket), name).owned_by(bucket.uuid()).at_most(MOST_BYTES)
-}
-
-/// Understands a cursor's file.
-fn parse(bytes: &[u8], _version: u16, vbuckets: u16) -> Result<Token, String> {
-    let token = str::from_utf8(bytes).ok().and_then(|text| Token::decode(text, vbuckets));
-    token.ok_or_else(|| "it holds no position of this bucket".to_owned())
-}
-
-/// Faults of the cursors in a bucket's folder: the file, and what is wrong with it or its copy. Changes nothing.
-pub(crate) fn faults(disk: &dyn Disk, bucket: &std::path::Path) -> Vec<(PathBuf, String)> {
-    let folder = bucket.join(CURSORS);
-    // A file without checksum is text, which is all that can be said without the bucket.
-    let parse = |bytes: &[u8], _| str::from_utf8(bytes).map(drop).map_err(|error| error.to_string());
-    let names = names_in(disk.read_dir(&folder).unwrap_or_default());
-    let one = |name: &String| SmallFile::new(&folder, name).at_most(MOST_BYTES);
-    let fault = |name| Some((folder.join(name), one(name).fault(disk, parse)?));
-    names.iter().filter_map(fault).collect()
-}
-
-/// Stores a position durably.
 fn write(bucket: &Bucket, name: &str, token: &Token) -> Result<(), Refused> {
-    let (folder, disk) = (folder(bucket), &bucket.env().disk);
-    disk.create_dir_all_synced(&folder).map_err(|error| disk_failed(bucket, &error))?;
-    let written = file(bucket, name).write(&**disk, token.encode().as_bytes());
-    written.map_err(|error| disk_failed(bucket, &io::Error::other(error)))
+    cursor::write(bucket, name, token).map_err(|error| disk_failed(bucket, &error))
 }
 
 fn describe(name: &str, token: &Token) -> Value {
@@ -148,12 +101,8 @@ pub async fn list(
     Path(bucket): Path<String>,
 ) -> Response {
     answer(&shared, &user, &bucket, move |bucket| {
-        let names = match bucket.env().disk.read_dir(&folder(bucket)) {
-            Ok(names) => names,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            Err(error) => return Err(disk_failed(bucket, &error)),
-        };
-        Ok(Json(json!({ "cursors": names_in(names) })).into_response())
+        let names = cursor::names(bucket).map_err(|error| disk_failed(bucket, &error))?;
+        Ok(Json(json!({ "cursors": names })).into_response())
     })
     .await
 }
@@ -220,13 +169,11 @@ pub async fn remove(
 ) -> Response {
     answer(&shared, &user, &bucket, move |bucket| {
         check_name(&name)?;
-        let (file, disk) = (file(bucket, &name), &*bucket.env().disk);
-        // One that is damaged may be removed, too.
-        if matches!(file.look(disk, |_, _| Ok(())), Ok(None)) {
-            return Err(no_such_cursor(&name));
+        match cursor::remove(bucket, &name) {
+            Ok(true) => Ok(StatusCode::NO_CONTENT.into_response()),
+            Ok(false) => Err(no_such_cursor(&name)),
+            Err(error) => Err(disk_failed(bucket, &error)),
         }
-        let removed = file.remove(disk).map_err(|error| disk_failed(bucket, &io::Error::other(error)));
-        removed.map(|()| StatusCode::NO_CONTENT.into_response())
     })
     .await
 }

@@ -24,7 +24,6 @@ use serde_json::{Value, json};
 use tokio::time::Sleep;
 use vbucket::Manifest;
 
-pub(crate) use self::cursors::faults as cursor_faults;
 pub(super) use self::cursors::{create, list, move_to, remove, show};
 use self::elsewhere::Elsewhere;
 use self::feed::{Feed, Progress, Wishes};

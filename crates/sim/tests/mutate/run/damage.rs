@@ -53,11 +53,21 @@ pub enum Class {
     Manifest,
     Uuid,
     Mark,
+    BucketList,
+    Cursor,
+    Position,
     Other,
 }
 
 impl Class {
     fn of(path: &Path) -> Class {
+        let folder = path.parent().and_then(Path::file_name).unwrap_or_default();
+        if folder == "cursors" {
+            return Class::Cursor;
+        }
+        if folder == "positions" {
+            return Class::Position;
+        }
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         match name {
             _ if name.contains(".couch.") => Class::Documents,
@@ -67,6 +77,7 @@ impl Class {
             _ if name.starts_with("manifest") => Class::Manifest,
             _ if name.starts_with("uuid") => Class::Uuid,
             "clean" => Class::Mark,
+            _ if name.starts_with("buckets.json") => Class::BucketList,
             _ => Class::Other,
         }
     }
@@ -80,14 +91,39 @@ impl Class {
             Class::Manifest => "manifest",
             Class::Uuid => "uuid",
             Class::Mark => "clean mark",
+            Class::BucketList => "bucket list",
+            Class::Cursor => "cursor",
+            Class::Position => "position",
             Class::Other => "other",
         }
     }
 
     /// Whether two files hold the same content, so that damage of one of them costs nothing.
     pub fn is_kept_twice(self) -> bool {
-        matches!(self, Class::Catalog | Class::Manifest | Class::Uuid)
+        matches!(self, Class::Catalog | Class::Manifest | Class::Uuid | Class::BucketList | Class::Cursor)
     }
+}
+
+/// Files of a bucket, each as often as it is tried.
+const OF_BUCKET: [Class; 10] = [
+    Class::Documents,
+    Class::Documents,
+    Class::Segment,
+    Class::Segment,
+    Class::Catalog,
+    Class::Manifest,
+    Class::Uuid,
+    Class::Mark,
+    Class::Spare,
+    Class::Other,
+];
+
+/// Files beside the documents.
+const OF_NODE: [Class; 3] = [Class::BucketList, Class::Cursor, Class::Position];
+
+/// Whether a file is one of those beside the documents.
+pub fn is_of_node(path: &Path) -> bool {
+    OF_NODE.contains(&Class::of(path))
 }
 
 /// What is done to one file.
@@ -111,8 +147,22 @@ impl fmt::Display for Damage {
 impl Damage {
     /// Some damage that changes something; `None` if this choice does not.
     pub fn choose(world: &World, rng: &mut SplitMix64, only: Option<Kind>) -> Option<Damage> {
+        Damage::choose_among(&OF_BUCKET, world, rng, only)
+    }
+
+    /// The same of the files beside the documents.
+    pub fn choose_of_node(world: &World, rng: &mut SplitMix64, only: Option<Kind>) -> Option<Damage> {
+        Damage::choose_among(&OF_NODE, world, rng, only)
+    }
+
+    fn choose_among(
+        classes: &[Class],
+        world: &World,
+        rng: &mut SplitMix64,
+        only: Option<Kind>,
+    ) -> Option<Damage> {
         let kind = only.unwrap_or(Kind::ALL[rng.below(Kind::ALL.len() as u64) as usize]);
-        let path = choose_path(world, rng, kind)?;
+        let path = choose_path(classes, world, rng, kind)?;
         let (before, class) = (world.files.get(&path), Class::of(&path));
         let empty = Vec::new();
         let old = before.unwrap_or(&empty);
@@ -157,25 +207,13 @@ fn any<T>(rng: &mut SplitMix64, all: &[T]) -> Option<usize> {
 }
 
 /// A file; for stale ones also one that was there some time before. Each kind of file is as likely as another.
-fn choose_path(world: &World, rng: &mut SplitMix64, kind: Kind) -> Option<PathBuf> {
+fn choose_path(classes: &[Class], world: &World, rng: &mut SplitMix64, kind: Kind) -> Option<PathBuf> {
     let mut paths: Vec<&PathBuf> = world.files.keys().collect();
     if kind == Kind::Stale {
         paths.extend(world.older.iter().flat_map(|older| older.keys()));
         paths.sort_unstable();
         paths.dedup();
     }
-    let classes = [
-        Class::Documents,
-        Class::Documents,
-        Class::Segment,
-        Class::Segment,
-        Class::Catalog,
-        Class::Manifest,
-        Class::Uuid,
-        Class::Mark,
-        Class::Spare,
-        Class::Other,
-    ];
     let class = classes[rng.below(classes.len() as u64) as usize];
     let of_class: Vec<&&PathBuf> = paths.iter().filter(|path| Class::of(path) == class).collect();
     any(rng, &of_class).map(|which| of_class[which].to_path_buf())

@@ -3,6 +3,7 @@
 
 mod damage;
 mod log;
+mod node_files;
 mod repair;
 mod start;
 mod tally;
@@ -63,6 +64,7 @@ impl Trial {
             let (kind, class) = (damage.kind.name(), damage.class.name());
             tally.judge(seed, kind, class, &started.named(&damage));
         }
+        node_files::run(seed, self.only, &mut tally);
         tally
     }
 }

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use base::SmallFile;
 use base::env::{Disk, Env, OpenMode};
 
+use crate::changes::anchor::faults as position_faults;
+use crate::changes::cursor::faults as cursor_faults;
 use crate::cluster::{identity, membership, noted};
-use crate::http::changes::cursor_faults;
 use crate::{bucket_list, data_dir, down};
-use ::node::changes::anchor::faults as position_faults;
 
 /// More than the longest of them takes.
 const MOST_BYTES: u64 = 16 << 20;
