@@ -217,6 +217,8 @@ bugs! {
     PromisedToAnybody,
     /// A life that has lost its lease, and to which no node promises anything, goes on with another lease.
     LapsedLifeGoesOn,
+    /// A bucket that could not be made what the document says goes on serving what others may take over.
+    FailedBucketServes,
     /// A forced failover gives up the last copy of a vBucket while the node that has it may still serve by promises.
     GivenUpTooEarly,
     // The store is restored from an older state.

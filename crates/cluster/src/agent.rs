@@ -186,6 +186,7 @@ impl Agent {
             applied: applied.of_all(),
             reached,
             behind: applied.behind.clone(),
+            let_go: if applied.behind.is_empty() { 0 } else { applied.let_go },
             ..Report::default()
         };
         for (name, bucket) in &state.buckets {

@@ -31,7 +31,7 @@ pub use life::Life;
 pub use membership::{Fate, Membership, Stale};
 pub use promise::{Granter, Holder};
 pub use report::{Applied, Member, Report, VbReport};
-pub use seat::{Following, Given, Seat, take_seats};
+pub use seat::{Following, Given, Seat, let_go, take_seats};
 pub use state::{Address, Bucket, Chain, Limits, Node, NodeId, State, Status, Step};
 pub use store::{MemoryStore, Snapshot, Store};
 pub use view::View;

@@ -34,7 +34,7 @@ pub struct Ask {
     pub node: String,
     /// Which of its lives asks.
     pub incarnation: u64,
-    /// The newest revision that all its buckets are as.
+    /// The newest revision beyond which the node serves nothing, although buckets may not be what it says.
     pub applied: u64,
 }
 
@@ -48,7 +48,7 @@ pub enum Unpromised {
     #[error("the asking node belongs to another cluster")]
     OtherCluster,
     /// This node knows a newer state by which others may take over from the asking node.
-    #[error("the asking node has to become what a newer state of the cluster says")]
+    #[error("the asking node has to let go of what a newer state of the cluster does not let it serve")]
     Behind,
     /// This node knows a state in which the asking life has no share.
     #[error("the cluster's state does not let the asking node serve")]
@@ -256,8 +256,8 @@ fn doubts(bucket: &Bucket) -> BTreeMap<NodeId, u64> {
 /// What others have promised to one life of a node.
 #[derive(Clone, Debug, Default)]
 pub struct Holder {
-    /// Every node that could become active in this one's place: by the revision that it is as, and by those that it has
-    /// seen since.
+    /// Every node that could become active in this one's place: by the revision beyond which it serves nothing, and by
+    /// those that it has seen since.
     takers: BTreeMap<u64, BTreeSet<String>>,
     /// The cluster's other nodes.
     others: BTreeSet<String>,
@@ -285,8 +285,8 @@ impl Holder {
         self.until.retain(|uuid, _| known.contains(uuid));
     }
 
-    /// The node has become what a state says, in all buckets.
-    pub fn note_become(&mut self, state: &State, uuid: &str) {
+    /// The node serves nothing that a state does not let it, in all buckets.
+    pub fn note_let_go(&mut self, state: &State, uuid: &str) {
         self.takers.retain(|revision, _| *revision >= state.revision);
         self.takers.entry(state.revision).or_insert_with(|| takers(state, uuid));
     }
@@ -461,7 +461,7 @@ mod tests {
         let mut holder = Holder::default();
         assert_eq!(holder.until_ns(), 0, "no state");
         holder.note_state(&state, "1");
-        holder.note_become(&state, "1");
+        holder.note_let_go(&state, "1");
         assert_eq!(holder.asked().into_iter().collect::<Vec<_>>(), ["2", "3", "4", "5"]);
         holder.promised("3", 1_000, LASTS);
         holder.promised("4", 1_010, LASTS);
@@ -484,14 +484,14 @@ mod tests {
         let (mut holder, mut first) = (Holder::default(), before.clone());
         first.buckets.get_mut("b").expect("a bucket").map = vec![vec![Some(NodeId(1)), Some(NodeId(3))]; 4];
         holder.note_state(&first, "1");
-        holder.note_become(&first, "1");
+        holder.note_let_go(&first, "1");
         holder.promised("3", 1_000, LASTS);
         assert_eq!(holder.until_ns(), 1_080);
         holder.note_state(&after, "1");
         assert_eq!(holder.until_ns(), 0, "2 has not promised");
         holder.promised("2", 1_010, LASTS);
         assert_eq!(holder.until_ns(), 1_080);
-        holder.note_become(&after, "1");
+        holder.note_let_go(&after, "1");
         assert_eq!(holder.until_ns(), 1_090);
     }
 

@@ -32,6 +32,8 @@ pub struct Applied {
     pub revision: u64,
     /// Buckets that could not be made what `revision` says, and the newest revision that each of them is as.
     pub behind: BTreeMap<String, u64>,
+    /// The newest revision beyond which no bucket serves anything, those in `behind` included.
+    pub let_go: u64,
 }
 
 impl Applied {
@@ -47,14 +49,15 @@ impl Applied {
 
     /// After an attempt to become what `revision` says that succeeded for every bucket except `failed`.
     pub fn after<'n>(&self, revision: u64, failed: impl IntoIterator<Item = &'n String>) -> Applied {
-        let behind = failed.into_iter().map(|name| (name.clone(), self.of(name))).collect();
-        Applied { revision, behind }
+        let behind: BTreeMap<_, _> = failed.into_iter().map(|name| (name.clone(), self.of(name))).collect();
+        let let_go = if behind.is_empty() { revision } else { self.let_go };
+        Applied { revision, behind, let_go }
     }
 }
 
 impl From<u64> for Applied {
     fn from(revision: u64) -> Applied {
-        Applied { revision, behind: BTreeMap::new() }
+        Applied { revision, behind: BTreeMap::new(), let_go: revision }
     }
 }
 
@@ -123,6 +126,10 @@ pub struct Report {
     /// Buckets that the node could not make what `reached` says, and the newest revision that each of them is as.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub behind: BTreeMap<String, u64>,
+    /// The newest revision beyond which the node serves nothing, whatever its buckets could be made; 0 if that is
+    /// `applied`. Versions before this field wait for a bucket that cannot be made what the document says.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub let_go: u64,
     /// vBuckets of which something is under way, by bucket and number.
     pub vbuckets: BTreeMap<String, BTreeMap<u16, VbReport>>,
     /// Copies that a node without a share in the buckets has kept, by bucket.

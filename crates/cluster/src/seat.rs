@@ -97,6 +97,30 @@ fn part_with<S: Seat>(agent: &Agent, bucket: &Bucket, seat: &S) -> Result<Vec<u1
     Ok(parting)
 }
 
+/// Has a bucket that could not be made what the document says serve nothing that the document does not let it. What it
+/// may serve goes on as it is, and links do, unless one of them would give a vBucket a role that it must not have.
+pub fn let_go<S: Seat>(agent: &Agent, bucket: &Bucket, seat: &S) -> Result<(), S::Error> {
+    if planted::is(Bug::FailedBucketServes) {
+        return Ok(());
+    }
+    let must_not_be = |role: VbState| {
+        bucket.vbuckets().filter(move |vb| {
+            let lets = |want| {
+                matches!((role, want), (_, Want::Active { .. }) | (VbState::Pending, Want::TakeOver { .. }))
+            };
+            seat.role(*vb) == Some(role) && !lets(agent.want(bucket, *vb, Some(role)))
+        })
+    };
+    if must_not_be(VbState::Pending).next().is_some() {
+        // After this no link makes a vBucket active.
+        seat.follow(&BTreeMap::new())?;
+    }
+    for role in [VbState::Pending, VbState::Active] {
+        must_not_be(role).try_for_each(|vb| seat.set_role(vb, VbState::Replica))?;
+    }
+    Ok(())
+}
+
 /// Makes all vBuckets of a bucket what the document says; idempotent, to be repeated until it succeeds.
 ///
 /// Links that are not wanted any more end first: none of them gives a vBucket a role after this. Whatever is to become

@@ -70,11 +70,17 @@ impl View {
         self.report(id).filter(|report| report.applied_of(bucket) >= revision)
     }
 
+    /// Whether a node says that it serves nothing of a bucket that the document of `revision` does not let it, although
+    /// the bucket may not be what that document says.
+    fn has_let_go(&self, id: NodeId, bucket: &str, revision: u64) -> bool {
+        self.report(id).is_some_and(|report| report.applied_of(bucket).max(report.let_go) >= revision)
+    }
+
     /// Whether a node serves nothing of a bucket that the document of `revision` does not let it, unless others have
     /// promised not to take over from it: its lease is over, or it said so.
     pub fn has_stopped(&self, id: NodeId, bucket: &str, revision: u64) -> bool {
         let is_gone = self.alive(id).is_none() && !planted::is(Bug::GoneMustReport);
-        is_gone || self.bucket_since(id, bucket, revision).is_some()
+        is_gone || self.has_let_go(id, bucket, revision)
     }
 
     /// Whether a node says that its copy of a vBucket is damaged.
@@ -95,7 +101,7 @@ impl View {
         let Some(node) = self.state.nodes.get(&id) else { return true };
         let member = self.members.get(&node.uuid);
         member.is_some_and(|member| member.incarnation != node.incarnation)
-            || self.bucket_since(id, bucket, revision).is_some()
+            || self.has_let_go(id, bucket, revision)
     }
 
     /// What a node can hold: as it says itself, or as it said last if it does not answer.

@@ -150,6 +150,38 @@ fn an_older_state_that_is_adopted_deletes_nothing() {
     member.stop();
 }
 
+/// A bucket that a node cannot make what the document says costs the node no promise for its other buckets.
+#[test]
+fn a_bucket_that_cannot_be_applied_costs_no_promises() {
+    let (store, folders) = (store(), [(); 2].map(|()| tempfile::tempdir().expect("a folder")));
+    let first = Member::served(folders[0].path(), &store);
+    make_bucket(&first);
+    let second = Member::served(folders[1].path(), &store);
+    first.wait("both have joined", |view| view.state.nodes.len() == 2);
+    first.cluster.ask(&Command::Rebalance { eject: Vec::new() }).expect("it begins");
+    first.wait("both have a share", |view| {
+        view.state.rebalance.is_none() && view.state.nodes.keys().all(|id| view.state.is_active(*id))
+    });
+    let mut stuck = state(&store).next();
+    let bucket = stuck.buckets.get_mut("default").expect("it was made");
+    bucket.settings = serde_json::json!({ "from": "a later version" });
+    restore(&store, &stuck);
+    let has_seen =
+        |member: &Member| member.cluster.wait_until(SOON, |view, _| view.state.revision >= stuck.revision);
+    assert!(has_seen(&first) && has_seen(&second), "both read what they cannot become");
+    assert!(first.cluster.wait_until_promised(SOON));
+    second.stop();
+    let is_over = (0..60_000).any(|_| {
+        first.cluster.wait_until(Duration::from_millis(1), |_, _| false);
+        !first.cluster.is_promised()
+    });
+    assert!(is_over, "what the process before has promised ends");
+    // This process promises nothing to a node that may serve what its node has seen others take over.
+    let second = Member::start(folders[1].path(), &store);
+    assert!(first.cluster.wait_until_promised(SOON), "{:?}", first.cluster.view());
+    [first, second].into_iter().for_each(Member::stop);
+}
+
 #[test]
 fn a_store_that_lost_everything_is_no_new_cluster() {
     let folder = tempfile::tempdir().expect("a folder");

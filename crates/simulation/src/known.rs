@@ -105,6 +105,7 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
     (Bug::PromisedToAnybody, Simulator::Logic, 22),
     (Bug::LapsedLifeGoesOn, Simulator::Logic, 428),
     (Bug::GivenUpTooEarly, Simulator::Logic, 125),
+    (Bug::FailedBucketServes, Simulator::Logic, 350),
     (Bug::OlderStateFollowed, Simulator::Logic, 1769),
     (Bug::AbsentMeansDeleted, Simulator::Logic, 12),
     (Bug::DamagedStillCounts, Simulator::Logic, 2),

@@ -119,7 +119,7 @@ impl Held {
     /// The node has become as a document says to its present life.
     pub fn note_become(&mut self, state: &State, uuid: &str) {
         self.applied = state.revision;
-        self.holder.note_become(state, uuid);
+        self.holder.note_let_go(state, uuid);
         self.life.note_become(self.life.incarnation());
         self.move_fence();
     }

@@ -8,14 +8,15 @@ use base::VbState;
 use cluster::command::{self, Command};
 use cluster::store::{Snapshot, Version};
 use cluster::{
-    Address, Agent, Given, Leader, LeaderConfig, Member, Report, Standing, State, View, keys, take_seats,
+    Address, Agent, Applied, Given, Leader, LeaderConfig, Member, Report, Standing, State, View, keys,
+    let_go, take_seats,
 };
 use vbucket::{Manifest, Topology};
 
 use crate::lease::Held;
 use crate::node::{BUCKET, Node};
 use crate::rules::Rules;
-use crate::seat::SimSeat;
+use crate::seat::{NotDone, SimSeat};
 use crate::store::Request;
 
 /// What a node knows and is in its cluster.
@@ -35,6 +36,10 @@ pub struct Membership {
     /// Whether it does not come to be what it reads this time.
     pub is_slow: bool,
     leader: Leader,
+    /// The newest revision beyond which it serves nothing.
+    let_go: u64,
+    /// The life in which it has become what it read, or was held.
+    become_in: Option<u64>,
     given: Given<Topology>,
     has_belonged: bool,
 }
@@ -59,6 +64,8 @@ impl Membership {
             read_at: Version::ABSENT,
             is_slow: false,
             leader: new_leader(),
+            let_go: 0,
+            become_in: None,
             given: Given::default(),
             has_belonged: false,
         }
@@ -73,7 +80,7 @@ impl Membership {
     pub fn crash(&mut self) {
         self.held.fence.close();
         self.view = None;
-        self.applied = 0;
+        (self.applied, self.let_go, self.become_in) = (0, 0, None);
         self.read_at = Version::ABSENT;
         self.leader = new_leader();
         self.given = Given::default();
@@ -112,10 +119,16 @@ impl Node {
         }
         self.member.has_belonged = true;
         // Becoming is another thing than reading, and may take until the next look.
+        let (revision, life) = (view.state.revision, self.member.held.life.incarnation());
         if !self.member.is_slow && self.become_as(&view.state, rules)? {
-            self.member.applied = view.state.revision;
-            self.member.held.note_become(&view.state, &self.member.uuid);
+            self.member.applied = revision;
+        } else if !rules.lets_go || self.let_go_of(&view.state).is_err() {
+            self.report(&view, &mut requests);
+            self.lead(snapshot, &view, &mut requests);
+            return Ok(requests);
         }
+        (self.member.let_go, self.member.become_in) = (revision, Some(life));
+        self.member.held.note_become(&view.state, &self.member.uuid);
         self.report(&view, &mut requests);
         self.lead(snapshot, &view, &mut requests);
         Ok(requests)
@@ -137,7 +150,7 @@ impl Node {
         }
         // It follows nobody and serves nobody.
         self.links.want(&Default::default());
-        self.member.applied = view.state.revision;
+        (self.member.applied, self.member.let_go) = (view.state.revision, view.state.revision);
         let Some(bucket) = self.bucket.clone() else { return };
         for vb in (0..bucket.vbuckets()).filter(|vb| self.role(*vb).is_some_and(|is| is != VbState::Dead)) {
             let _ = bucket.set_vbucket_state(base::VbId(vb), VbState::Dead, None);
@@ -174,10 +187,31 @@ impl Node {
         Ok(take_seats(&agent, bucket, &seat, &mut self.member.given).is_ok())
     }
 
+    /// Its bucket could not be made what the document says: it serves nothing that the document does not let it.
+    fn let_go_of(&self, state: &State) -> Result<(), NotDone> {
+        let Some(local) = &self.bucket else { return Ok(()) };
+        let incarnation = self.member.held.life.incarnation();
+        let agent = Agent::new(state, &self.member.uuid, incarnation).filter(Agent::has_buckets);
+        let is_in_life = self.member.become_in == Some(incarnation);
+        if let (Some(agent), Some(bucket), true) = (agent, state.buckets.get(BUCKET), is_in_life) {
+            return let_go(
+                &agent,
+                bucket,
+                &SimSeat { at: self.at, state, bucket: local, links: &self.links },
+            );
+        }
+        self.links.want(&Default::default());
+        self.hold_all();
+        Ok(())
+    }
+
     fn report(&self, view: &View, requests: &mut Vec<Request>) {
         let life = &self.member.held.life;
         let Some(agent) = Agent::new(&view.state, &self.member.uuid, life.incarnation()) else { return };
-        let report = agent.report(&view.state, &self.member.applied.into(), |_, vb| self.report_of(vb));
+        let failed = (self.member.applied < self.member.let_go).then(|| BUCKET.to_owned());
+        let applied = Applied::from(self.member.applied).after(self.member.let_go, &failed);
+        let applied = Applied { let_go: self.member.let_go, ..applied };
+        let report = agent.report(&view.state, &applied, |_, vb| self.report_of(vb));
         let bound = self.member.held.granter.bound(&view.state, self.clock_ns());
         let report = Report { bound, ..report };
         let Some(lease) = life.lease() else { return };

@@ -38,6 +38,9 @@ pub struct Rules {
     pub all_levels: bool,
     /// Faults that strike whoever is at such a job, once each: chance alone seldom brings that about.
     pub aimed: Vec<(Fault, Job)>,
+    /// Whether a node whose bucket does not become what the document says lets go of what it must not serve; else it does
+    /// nothing, as one whose disk stands still.
+    pub lets_go: bool,
     /// When faults end, in microseconds.
     pub faults_us: u64,
     /// When everything must be well again.
@@ -61,6 +64,7 @@ impl Rules {
             is_tight: rng.chance(1, 3) && !is_ephemeral,
             all_levels: is_ephemeral || rng.chance(1, 2),
             aimed: aimed(seed),
+            lets_go: seed % 8 == 7,
             faults_us: 6_000_000,
             end_us: 20_000_000,
         }

@@ -112,7 +112,7 @@ impl World {
     fn heal(&mut self) {
         self.cut.clear();
         for node in &mut self.nodes {
-            (node.frozen_until_us, node.slow_until_us) = (0, 0);
+            (node.frozen_until_us, node.slow_until_us, node.stuck_until_us) = (0, 0, 0);
         }
         self.restart_all();
     }

@@ -17,6 +17,7 @@ mod restore;
 #[path = "../../../simulation/src/store.rs"]
 #[allow(dead_code, reason = "the world reads what the store holds itself")]
 mod store;
+mod stuck;
 mod world;
 
 use bugs::Bug;
@@ -68,6 +69,7 @@ fn nothing_is_violated() {
         ("damaged copies set aside", sum.set_aside),
         ("stores that are away", sum.away),
         ("pairs that are cut off", 50 * sum.pairs),
+        ("buckets that could not be applied", sum.stuck),
         ("vBuckets whose last copy was given up", 2 * sum.given_up),
     ] {
         assert!(count >= seeds / 10, "only {count} {what}");

@@ -12,8 +12,8 @@ use base::env::sim::SplitMix64;
 use cluster::membership::{self, Fate};
 use cluster::store::Version;
 use cluster::{
-    Address, Agent, Chain, Damaged, Following, Given, Leader, LeaderConfig, Member, Membership, NodeId,
-    Report, Seat, VbReport, View, take_seats,
+    Address, Agent, Applied, Chain, Damaged, Following, Given, Leader, LeaderConfig, Member, Membership,
+    NodeId, Report, Seat, VbReport, View, let_go, take_seats,
 };
 
 use crate::bugs::Bug;
@@ -29,6 +29,10 @@ pub struct SimNode {
     pub frozen_until_us: u64,
     /// Until when it takes long to become what it reads.
     pub slow_until_us: u64,
+    /// Until when its bucket cannot be made what it reads.
+    pub stuck_until_us: u64,
+    /// The life in which it has become what it read, or was held.
+    become_in: Option<u64>,
     /// When it could last hear of the store and of the other nodes.
     pub heard_us: BTreeMap<usize, u64>,
     /// Its clock's rate, in parts of 1,000.
@@ -39,6 +43,8 @@ pub struct SimNode {
     pub view: Option<Rc<View>>,
     pub read_at: Version,
     pub applied: u64,
+    /// The newest revision beyond which it serves nothing.
+    pub let_go: u64,
     /// The newest state that it has seen; outlives it.
     pub seen: Membership,
     pub leader: Leader,
@@ -57,6 +63,8 @@ impl SimNode {
             up: true,
             frozen_until_us: 0,
             slow_until_us: 0,
+            stuck_until_us: 0,
+            become_in: None,
             heard_us: BTreeMap::new(),
             rate,
             boot: 0,
@@ -64,6 +72,7 @@ impl SimNode {
             view: None,
             read_at: Version::ABSENT,
             applied: 0,
+            let_go: 0,
             seen: Membership::default(),
             leader: new_leader(),
             copies: RefCell::default(),
@@ -98,7 +107,8 @@ impl SimNode {
         self.copies.get_mut().values_mut().for_each(Copy::crash);
         self.view = None;
         self.read_at = Version::ABSENT;
-        self.applied = 0;
+        (self.applied, self.let_go) = (0, 0);
+        self.become_in = None;
         self.given = Given::default();
         self.leader = new_leader();
         self.held.fence.close();
@@ -107,7 +117,7 @@ impl SimNode {
     /// Before anybody can reach it: whatever it was active for waits until it is admitted.
     pub fn restart(&mut self, random: u64, now_ns: u64, bug: Option<Bug>) {
         self.up = true;
-        (self.frozen_until_us, self.slow_until_us) = (0, 0);
+        (self.frozen_until_us, self.slow_until_us, self.stuck_until_us) = (0, 0, 0);
         self.held.restart(random, self.seen.revision, now_ns);
         if bug != Some(Bug::NotHeld) {
             let copies = self.copies.get_mut().values_mut();
@@ -135,7 +145,7 @@ impl SimNode {
             // It has left, and keeps what it has.
             self.copies.get_mut().values_mut().for_each(|copy| copy.stop(VbState::Dead));
             self.damaged.get_mut().clear();
-            self.applied = view.state.revision;
+            self.has_become(view.state.revision);
             return BTreeSet::new();
         };
         let Some(bucket) = view.state.buckets.get(BUCKET) else {
@@ -148,7 +158,7 @@ impl SimNode {
                 self.damaged.get_mut().clear();
             }
             self.given = Given::default();
-            self.applied = view.state.revision;
+            self.has_become(view.state.revision);
             return BTreeSet::new();
         };
         let seat = Copies { node: self, view, activated: RefCell::default(), rng: RefCell::new(rng) };
@@ -156,9 +166,34 @@ impl SimNode {
         let Ok(()) = take_seats(&agent, bucket, &seat, &mut given);
         let activated = seat.activated.take();
         self.given = given;
-        self.applied = view.state.revision;
+        self.has_become(view.state.revision);
         self.held.note_become(&view.state, &self.uuid);
         activated
+    }
+
+    fn has_become(&mut self, revision: u64) {
+        (self.applied, self.let_go) = (revision, revision);
+        self.become_in = Some(self.held.life.incarnation());
+    }
+
+    /// Its bucket cannot be made what a document says: it lets go of what it must not serve.
+    pub fn fail_to_apply(&mut self, view: &View) {
+        let incarnation = self.held.life.incarnation();
+        let agent = Agent::new(&view.state, &self.uuid, incarnation);
+        let is_in_life = self.become_in == Some(incarnation);
+        let bucket = view.state.buckets.get(BUCKET).filter(|_| is_in_life);
+        let (activated, rng) = (RefCell::default(), RefCell::new(SplitMix64::new(0)));
+        let seat = Copies { node: self, view, activated, rng };
+        if let (Some(agent), Some(bucket)) = (agent, bucket) {
+            let Ok(()) = let_go(&agent, bucket, &seat);
+        } else {
+            let Ok(()) = seat.follow(&BTreeMap::new());
+            let served = |copy: &&mut Copy| matches!(copy.state, VbState::Active | VbState::Pending);
+            self.copies.get_mut().values_mut().filter(served).for_each(|copy| copy.stop(VbState::Replica));
+        }
+        self.let_go = view.state.revision;
+        self.become_in = Some(incarnation);
+        self.held.note_become(&view.state, &self.uuid);
     }
 
     /// What it reports.
@@ -167,7 +202,10 @@ impl SimNode {
         let agent = Agent::new(&view.state, &self.uuid, self.held.life.incarnation())?;
         let copies = self.copies.borrow();
         let of = |_: &str, vb: u16| copies.get(&vb).map_or(VbReport::NOTHING, Copy::report);
-        let mut report = agent.report(&view.state, &self.applied.into(), of);
+        let failed = (self.applied < self.let_go).then(|| BUCKET.to_owned());
+        let applied = Applied::from(self.applied).after(self.let_go, &failed);
+        let applied = Applied { let_go: self.let_go, ..applied };
+        let mut report = agent.report(&view.state, &applied, of);
         report.note_damaged(BUCKET, Damaged::of(self.damaged.borrow().keys().copied()));
         Some(Report { bound: self.held.granter.bound(&view.state, now_ns), ..report })
     }

@@ -22,6 +22,7 @@ use crate::forced::Forced;
 use crate::node::{BUCKET, BUCKET_UUID, SimNode};
 use crate::restore::{Phase, Restore};
 use crate::store::{self, Request, TTL, serve};
+use crate::stuck::Stuck;
 
 pub const VBUCKETS: u16 = 4;
 /// When faults end.
@@ -54,6 +55,7 @@ pub struct Tally {
     pub away: u64,
     pub pairs: u64,
     pub given_up: u64,
+    pub stuck: u64,
 }
 
 impl Tally {
@@ -77,6 +79,7 @@ impl Tally {
             (&mut self.away, other.away),
             (&mut self.pairs, other.pairs),
             (&mut self.given_up, other.given_up),
+            (&mut self.stuck, other.stuck),
         ] {
             *sum += n;
         }
@@ -118,6 +121,7 @@ pub enum Event {
     Administer,
     Away(bool),
     Forced,
+    Stuck,
 }
 
 pub struct World {
@@ -150,6 +154,8 @@ pub struct World {
     pub away: Option<Away>,
     /// Whose last copies are given up; nothing in most runs.
     pub forced: Option<Forced>,
+    /// Whose bucket cannot be made what the document says; none in most runs.
+    pub stuck: Option<Stuck>,
     /// When everything must be well again.
     pub end_us: u64,
     last_leader: Option<String>,
@@ -208,6 +214,7 @@ impl World {
             is_store_away: false,
             away: None,
             forced: Forced::of(seed),
+            stuck: Stuck::of(seed),
             end_us: END_US,
             last_leader: None,
             tally: Tally::default(),
@@ -269,6 +276,9 @@ impl World {
         }
         if let Some(delay) = self.forced.as_mut().map(Forced::next_us) {
             self.push(delay, 0, 0, Event::Forced);
+        }
+        if let Some(delay) = self.stuck.as_mut().map(Stuck::next_us) {
+            self.push(delay, 0, 0, Event::Stuck);
         }
         if let Some(delay) = self.damage.as_mut().map(Damage::next_us) {
             self.push(delay, 0, 0, Event::Damage);
@@ -361,6 +371,7 @@ impl World {
             Event::Administer => return self.administer(),
             Event::Away(begins) => return self.go_away(begins),
             Event::Forced => return self.force(),
+            Event::Stuck => return self.stick(),
             _ => {}
         }
         let node = &self.nodes[at];
@@ -575,8 +586,13 @@ impl World {
     }
 
     fn apply(&mut self, at: usize, view: &View) {
-        if self.nodes[at].applied > view.state.revision {
+        if self.nodes[at].applied.max(self.nodes[at].let_go) > view.state.revision {
             return;
+        }
+        if self.now_us < self.nodes[at].stuck_until_us {
+            self.tally.stuck += u64::from(self.nodes[at].let_go < view.state.revision);
+            self.nodes[at].fail_to_apply(view);
+            return self.report(at);
         }
         let rng = self.rng.fork();
         let activated = self.nodes[at].apply(view, rng);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ::cluster::membership::{self, Fate};
 use ::cluster::state::Chain;
-use ::cluster::{Agent, Damaged, Following, Given, NodeId, Seat, State, VbReport, View, take_seats};
+use ::cluster::{Agent, Damaged, Following, Given, NodeId, Seat, State, VbReport, View, let_go, take_seats};
 use base::{VbId, VbState};
 use dcp::Mode;
 use engine::Bucket;
@@ -277,6 +277,21 @@ impl Cluster {
             uuid: at.uuid.0,
         };
         report.whole_up_to(at.whole.0)
+    }
+}
+
+/// Has a bucket that could not be made what the document says serve nothing that the document does not let this life.
+pub(super) fn let_go_of(cluster: &Cluster, view: &View, name: &str) -> Result<(), ApplyError> {
+    let Some(local) = cluster.node.bucket(name) else { return Ok(()) };
+    let incarnation = cluster.life.lock().incarnation();
+    let agent = Agent::new(&view.state, &cluster.uuid, incarnation).filter(Agent::has_buckets);
+    let uuid = cluster.noted.lock().get(name).map(|note| note.uuid.clone());
+    let stays = membership::fate(&view.state, name, uuid.as_deref()) == Fate::Stays;
+    match (agent, view.state.buckets.get(name).filter(|_| stays)) {
+        (Some(agent), Some(bucket)) => {
+            let_go(&agent, bucket, &LocalSeat { node: &cluster.node, view, name, bucket: &local })
+        }
+        _ => cluster.hold(name),
     }
 }
 

@@ -178,7 +178,10 @@ impl Management for ClusterBuckets {
             let is_over = view.state.buckets.get(name).is_none_or(|bucket| bucket.flushing.is_none());
             // Whoever is told that it is over may ask any node.
             let revision = view.state.revision;
-            let have_all_opened = || view.state.nodes.keys().all(|id| view.has_stopped(*id, name, revision));
+            let has_opened = |id: &::cluster::NodeId| {
+                view.alive(*id).is_none() || view.bucket_since(*id, name, revision).is_some()
+            };
+            let have_all_opened = || view.state.nodes.keys().all(has_opened);
             is_over && applied >= revision && have_all_opened()
         };
         if self.cluster()?.wait_until_bucket(name, DONE_WITHIN, is_open) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ::cluster::store::{Commit, MAX_PUTS, Put, Snapshot, Swap, Version};
 use ::cluster::{Agent, Command, Leader, Stale, Standing, State, Status, View, command, keys};
 
-use super::apply::Failed;
+use super::apply::{Failed, let_go_of};
 use super::credentials::{self, Known};
 use super::trouble::Trouble;
 use super::{Cluster, ClusterError};
@@ -153,18 +153,22 @@ impl Cluster {
         let incarnation = self.life.lock().incarnation();
         let failed = self.apply(&view, incarnation, &mut memory.asked);
         let is_held = self.settle_failed(&failed, incarnation, memory);
+        let has_let_go = let_go_of_failed(self, &view, &failed, memory.has_become == Some(incarnation));
         // A cluster of a version that did not write them.
         if is_held && !memory.is_known && self.node.fence().may_serve(self.node.env().clock.monotonic_ns()) {
             return self.write_credentials();
         }
         if is_held {
             memory.has_become = Some(incarnation);
-            if failed.is_empty() {
-                self.note_promised_become(&view.state);
+            if has_let_go {
+                self.note_promised_let_go(&view.state);
             }
             self.note_become(incarnation);
         }
         self.show(&view, is_held.then(|| failed.keys()));
+        if is_held && has_let_go {
+            self.seen.lock().applied.let_go = view.state.revision;
+        }
         let is_busy = self.report(&view, snapshot)?;
         let now = self.node.env().clock.monotonic();
         let leads = self.lead(snapshot, &view, &mut memory.leader)?;
@@ -413,6 +417,18 @@ impl Cluster {
         }
         Ok(is_busy)
     }
+}
+
+/// Has the failed buckets serve nothing that the document does not let them; whether they do so. In a life that has become
+/// nothing yet (`has_become`) they are held, which is more.
+fn let_go_of_failed(cluster: &Cluster, view: &View, failed: &Failed, has_become: bool) -> bool {
+    let names = failed.keys().filter(|_| has_become);
+    let outcomes = names.map(|name| (name, let_go_of(cluster, view, name)));
+    let refused = outcomes.filter_map(|(name, outcome)| Some((name, outcome.err()?)));
+    let refused = refused.inspect(|(bucket, error)| {
+        tracing::warn!(bucket, %error, "the bucket may serve what others are to take over: no promise counts");
+    });
+    refused.count() == 0
 }
 
 /// What makes of a node's reports in the store these ones.

@@ -116,10 +116,10 @@ impl Cluster {
         self.count_on(&promises);
     }
 
-    /// The node has become what a state says, in all buckets.
-    pub(super) fn note_promised_become(&self, state: &State) {
+    /// The node serves nothing that a state does not let it, in all buckets.
+    pub(super) fn note_promised_let_go(&self, state: &State) {
         let mut promises = self.promises.lock();
-        promises.holder.note_become(state, &self.uuid);
+        promises.holder.note_let_go(state, &self.uuid);
         self.count_on(&promises);
     }
 
@@ -239,7 +239,7 @@ impl Cluster {
             }
             life.incarnation()
         };
-        let applied = self.seen.lock().applied.of_all();
+        let applied = self.seen.lock().applied.let_go;
         let asked_ns = self.node.env().clock.monotonic_ns();
         let ask = Ask { cluster: view.state.cluster.clone(), node: self.uuid.clone(), incarnation, applied };
         let mut request = Request { ask, to: uuid.to_owned(), asked_ns, release, proof: String::new() };
