@@ -19,7 +19,14 @@ import check
 which, lists = sys.argv[1], sys.argv[2].split(",")
 del sys.argv[1:3]
 listed = {line.split()[0] for path in lists for line in open(path) if line.strip() and not line.startswith("#")}
-load = check.load
+folders = check.load
+
+
+def load(folder, only):
+    """The recorded scenarios, and those that follow from documents."""
+    return folders(folder, only) + folders(f"{folder}/../derived/dcp", only)
+
+
 check.load = lambda folder, only: [(name, s) for name, s in load(folder, only) if (name in listed) == (which == "listed")]
 if which == "listed":
     check.PATIENCE, check.RESP = 0.5, 1.5

@@ -96,6 +96,8 @@ pub struct Agreement {
     pub force_compression: bool,
     /// Whether a stream that the consumer closes is ended with a message.
     pub end_on_close: bool,
+    /// Whether the consumer has statuses of its own for streams that it does not know.
+    pub exact_answers: bool,
     /// Whether a stream may leave memory and go back to disk.
     pub cursor_dropping: bool,
     /// Whether access frequencies are sent in full.
@@ -119,10 +121,7 @@ static ABBREVIABLE: &[Row] = &[
     ("connection_buffer_size", Agreement::buffer_size),
     ("stream_buffer_size", |_, _| Status::NotSupported),
     ("enable_noop", |agreed, value| switch(&mut agreed.noop, value)),
-    ("enable_ext_metadata", |_, _| Status::Success),
     ("force_value_compression", Agreement::force_compression),
-    ("supports_cursor_dropping", |agreed, value| switch(&mut agreed.cursor_dropping, value)),
-    ("supports_cursor_dropping_vulcan", |agreed, value| switch(&mut agreed.cursor_dropping, value)),
     ("supports_hifi_MFU", |agreed, value| switch(&mut agreed.full_frequencies, value)),
     ("set_noop_interval", Agreement::noop_interval),
     ("set_priority", Agreement::priority),
@@ -131,6 +130,8 @@ static ABBREVIABLE: &[Row] = &[
 
 /// Only with their whole name.
 static EXACT: &[Row] = &[
+    ("supports_cursor_dropping", |agreed, value| switch(&mut agreed.cursor_dropping, value)),
+    ("supports_cursor_dropping_vulcan", |agreed, value| switch(&mut agreed.cursor_dropping, value)),
     ("send_stream_end_on_client_close_stream", |agreed, value| {
         // "false" is the default, and taken; once on it stays on.
         agreed.end_on_close |= value == "true";
@@ -144,7 +145,7 @@ static EXACT: &[Row] = &[
         Status::Success
     }),
     ("include_deleted_user_xattrs", Agreement::deleted_user_xattrs),
-    ("v7_dcp_status_codes", |_, value| if value == "true" { Status::Success } else { Status::Einval }),
+    ("v7_dcp_status_codes", |agreed, value| only_true(&mut agreed.exact_answers, value)),
     // Several retained versions of a key are not kept.
     ("change_streams", |_, value| if value == "true" { Status::NotSupported } else { Status::Einval }),
     ("flatbuffers_system_events", |agreed, value| only_true(&mut agreed.stored_events, value)),
@@ -167,6 +168,13 @@ fn only_true(it: &mut bool, value: &str) -> Status {
     }
     *it = true;
     Status::Success
+}
+
+/// A number as the field reads it: whitespace and a plus may stand before it, and anything behind it after a whitespace.
+fn number(value: &str) -> Option<u64> {
+    let text = value.trim_ascii_start();
+    let text = text.strip_prefix('+').unwrap_or(text);
+    text.split(|at: char| at.is_ascii_whitespace()).next()?.parse().ok()
 }
 
 impl Agreement {
@@ -198,6 +206,7 @@ impl Agreement {
             consumer_name: None,
             force_compression: false,
             end_on_close: false,
+            exact_answers: false,
             cursor_dropping: false,
             full_frequencies: false,
             out_of_order: OutOfOrder::default(),
@@ -230,19 +239,16 @@ impl Agreement {
     }
 
     fn buffer_size(&mut self, value: &str) -> Status {
-        let Ok(bytes) = value.trim_start().parse() else { return Status::Einval };
+        let Some(bytes) = number(value) else { return Status::Einval };
         self.buffer_bytes = bytes;
         Status::Success
     }
 
     fn noop_interval(&mut self, value: &str) -> Status {
-        match value.trim_start().parse() {
-            Ok(seconds) if seconds > 0 => {
-                self.noop_interval_s = seconds;
-                Status::Success
-            }
-            _ => Status::Einval,
-        }
+        let Some(seconds) = number(value) else { return Status::Einval };
+        // Not all the time, which 0 would mean.
+        self.noop_interval_s = u32::try_from(seconds).unwrap_or(u32::MAX).max(1);
+        Status::Success
     }
 
     fn priority(&mut self, value: &str) -> Status {
@@ -324,8 +330,18 @@ mod tests {
         }
         assert_eq!(agreed.control(b"s", b"1"), Status::NotSupported);
         assert_eq!(agreed.control(b"enable_noopx", b"true"), Status::Einval);
-        assert_eq!(agreed.control(b"connection_buffer_size", b" 10"), Status::Success);
-        assert_eq!(agreed.buffer_bytes, 10);
+        for (text, bytes) in
+            [(" 10", Some(10)), ("10 x", Some(10)), ("+7", Some(7)), ("10x", None), ("-1", None)]
+        {
+            let status = if bytes.is_some() { Status::Success } else { Status::Einval };
+            assert_eq!(agreed.control(b"connection_buffer_size", text.as_bytes()), status, "{text}");
+            assert!(bytes.is_none_or(|bytes| bytes == agreed.buffer_bytes), "{text}");
+        }
+        assert_eq!(agreed.control(b"set_noop_interval", b"0"), Status::Success);
+        assert_eq!(agreed.noop_interval_s, 1);
+        for whole in [&b"supports_cursor_d"[..], b"enable_ext_metadata", b"consumer_nam"] {
+            assert_eq!(agreed.control(whole, b"true"), Status::Einval);
+        }
     }
 
     #[test]

@@ -93,6 +93,11 @@ impl Pending {
         self.charged = bytes;
     }
 
+    /// The first change in it.
+    pub(crate) fn first(&self) -> Option<Seqno> {
+        self.items.front().map(|version| version.meta().by_seqno)
+    }
+
     /// Takes what a backfill made, up to this change.
     pub(crate) fn take_frames(&mut self, frames: Vec<Frames>, last: Seqno) {
         self.frames.extend(frames.into_iter().map(Arc::new));

@@ -1,5 +1,6 @@
 //! A connection that sends changes: its streams by vBucket, whose turn it is, and how much the consumer takes.
 
+mod answers;
 mod life;
 mod request;
 
@@ -30,7 +31,7 @@ const TURN_BYTES: u64 = 256 << 10;
 /// Why a consumer's acknowledgement of prepares is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AcknowledgeRefusal {
-    /// It has not said by which name it takes part in sync writes.
+    /// It has not said that it takes part in sync writes, and by which name.
     Nameless,
     /// It never had a stream of the vBucket: it cannot have anything of it.
     NoStream,
@@ -167,7 +168,7 @@ impl Producer {
     /// ended meanwhile that may still come.
     pub fn acknowledge_prepares(&mut self, vb: VbId, prepared: Seqno) -> Result<(), AcknowledgeRefusal> {
         self.is_heard = true;
-        let Some(name) = self.agreed.consumer_name.as_deref() else {
+        let Some(name) = self.agreed.consumer_name.as_deref().filter(|_| self.agreed.sync_writes) else {
             return Err(AcknowledgeRefusal::Nameless);
         };
         if !self.was_streamed.get(usize::from(vb.0)).is_some_and(|was| *was) {
@@ -185,11 +186,17 @@ impl Producer {
     /// Ends a stream because the consumer says so.
     pub fn close_stream(&mut self, vb: VbId, stream_id: Option<u16>, out: &mut dyn Sink) -> Status {
         self.is_heard = true;
-        let Some(mut at) = self.slots.get_mut(usize::from(vb.0)) else { return Status::KeyEnoent };
+        if stream_id.is_some() != self.agreed.stream_ids {
+            return Status::DcpStreamIdInvalid;
+        }
+        let was_streamed = self.was_streamed.get(usize::from(vb.0)).is_some_and(|was| *was);
+        let unknown =
+            if was_streamed && stream_id.is_some() { Status::DcpStreamIdInvalid } else { Status::KeyEnoent };
+        let Some(mut at) = self.slots.get_mut(usize::from(vb.0)) else { return unknown };
         while at.as_ref().is_some_and(|stream| stream.stream_id != stream_id) {
             at = &mut at.as_mut().expect("it was looked at").next;
         }
-        let Some(mut stream) = at.take() else { return Status::KeyEnoent };
+        let Some(mut stream) = at.take() else { return unknown };
         *at = stream.next.take();
         stream.close(&self.bucket, &self.on_disk);
         self.streams -= 1;
@@ -296,13 +303,20 @@ impl Producer {
         bytes
     }
 
-    /// The consumer answered a message.
-    pub fn answered(&mut self, opcode: u8, opaque: u32, _status: u16) {
+    /// The consumer answered a message. False if no consumer that follows may answer so: it has something else than what
+    /// it was sent, and the connection has to end.
+    pub fn answered(&mut self, opcode: u8, opaque: u32, status: u16) -> bool {
         self.is_heard = true;
         match opcode {
-            opcode::DCP_NOOP if opaque == self.noop_opaque => self.noop_sent = false,
-            opcode::DCP_SNAPSHOT_MARKER | opcode::DCP_SET_VBUCKET_STATE => self.step_answered(opcode, opaque),
-            _ => {}
+            opcode::DCP_NOOP if opaque == self.noop_opaque => {
+                self.noop_sent = false;
+                true
+            }
+            opcode::DCP_SNAPSHOT_MARKER | opcode::DCP_SET_VBUCKET_STATE => {
+                self.step_answered(opcode, opaque);
+                true
+            }
+            opcode => answers::is_fine(opcode, status, self.agreed.exact_answers),
         }
     }
 

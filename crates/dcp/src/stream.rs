@@ -21,6 +21,7 @@ use crate::handover::Handover;
 use crate::interest::{Interest, look};
 use crate::pending::{Notice, Pending};
 use crate::sink::Sink;
+use crate::sync_writes::Look;
 use crate::turn::{Allowance, Common, Turn};
 use disk::Disk;
 use snapshots::NextMarker;
@@ -67,6 +68,7 @@ pub(crate) struct Stream {
     uuid: VbUuid,
     handover: Handover,
     next_marker: NextMarker,
+    look: Look,
     /// The last change up to `sent` that readers can see, or some seqno between that and `sent`.
     max_visible: Seqno,
 }
@@ -78,15 +80,16 @@ impl Stream {
         stream_id: Option<u16>,
         interest: Option<Arc<Interest>>,
         start: &StreamStart,
-        sync_writes: bool,
+        hears_of_prepares: bool,
     ) -> Stream {
         let mut end = request.end;
         if request.flags.has(StreamFlags::TO_LATEST) {
-            // Of prepares only those are told who know of them.
-            end = if sync_writes { start.high_seqno } else { start.max_visible };
+            // Prepares, or gaps in their places.
+            end = if hears_of_prepares { start.high_seqno } else { start.max_visible };
         }
+        // Whatever end was asked for.
         if request.flags.has(StreamFlags::DISK_ONLY) {
-            end = end.min(start.persisted_seqno);
+            end = start.persisted_seqno;
         }
         let is_handover = request.flags.has(StreamFlags::TAKEOVER);
         let is_done = request.start >= end && !is_handover;
@@ -104,7 +107,12 @@ impl Stream {
             snapshot_start: request.snapshot_start,
             must_reach: if request.start > request.snapshot_start { request.snapshot_end } else { Seqno(0) }
                 .max(start.failover.first().map_or(Seqno(0), |newest| newest.seqno)),
-            next_marker: NextMarker::First,
+            next_marker: if request.start > request.snapshot_start && request.start < request.snapshot_end {
+                NextMarker::Resumed
+            } else {
+                NextMarker::First
+            },
+            look: Look::First,
             max_visible: start.max_visible.min(request.start),
             phase: if is_done { Phase::Done(EndReason::Ok) } else { Phase::Begin },
             pending: None,

@@ -39,25 +39,32 @@ pub(crate) fn prepare(level: DurabilityLevel, kind: ItemKind, mutation: Mutation
 pub(crate) struct Visible {
     /// Where their snapshot ends.
     pub(crate) end: Seqno,
-    /// Whether the last of them came to nothing, so that they need another message to get there.
-    pub(crate) is_abort_last: bool,
+    /// Whether the last of them is not shown, so that they need another message to get there.
+    pub(crate) is_hidden_last: bool,
+}
+
+/// Whether a consumer without sync writes looks at changes because something for it happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// It begins with what is there.
+    First,
+    /// It has had everything before. A prepare wakes none of these consumers.
+    Live,
 }
 
 impl Visible {
-    /// Of changes in seqno order that end with `end` as a whole. Prepares at the end are not spoken of, as they may
-    /// become documents later. Aborts are, to those who understand that a seqno has nothing: `knows_gaps`.
-    pub(crate) fn of(items: &[Version], end: Seqno, knows_gaps: bool) -> Visible {
-        let is_spoken_of = |version: &&Version| match version.meta().sync_write {
-            SyncWrite::Prepare(_) => false,
-            SyncWrite::Abort { .. } => knows_gaps,
-            SyncWrite::Commit { .. } | SyncWrite::Alone(_) | SyncWrite::No => true,
-        };
-        let Some(last) = items.iter().rev().find(is_spoken_of) else {
-            return Visible { end: if items.is_empty() { end } else { Seqno(0) }, is_abort_last: false };
+    /// Of changes in seqno order that end with `end` as a whole. Prepares and aborts at the end are told as a gap to
+    /// those who understand one: `knows_gaps`. Prepares alone are not, if the consumer has had everything before.
+    pub(crate) fn of(items: &[Version], end: Seqno, knows_gaps: bool, look: Look) -> Visible {
+        let is_prepare = |version: &Version| matches!(version.meta().sync_write, SyncWrite::Prepare(_));
+        let tells_gaps = knows_gaps && (look == Look::First || !items.iter().all(is_prepare));
+        let is_hidden = |version: &Version| version.meta().sync_write.is_hidden();
+        let Some(last) = items.iter().rev().find(|version| tells_gaps || !is_hidden(version)) else {
+            return Visible { end: if items.is_empty() { end } else { Seqno(0) }, is_hidden_last: false };
         };
         let is_last = items.last().is_some_and(|item| item.is_same(last));
         let end = if is_last { end } else { last.meta().by_seqno };
-        Visible { end, is_abort_last: matches!(last.meta().sync_write, SyncWrite::Abort { .. }) }
+        Visible { end, is_hidden_last: is_hidden(last) }
     }
 }
 
@@ -121,22 +128,24 @@ mod tests {
     }
 
     #[test]
-    fn what_may_still_become_something_is_not_spoken_of() {
+    fn what_readers_do_not_see_is_told_as_a_gap_to_those_who_understand_one() {
         let abort = SyncWrite::Abort { prepared: Seqno(2) };
-        type Case<'a> = (&'a [(u64, SyncWrite)], [(u64, bool); 2]);
+        // Without gaps, with them at the first look, and later.
+        type Case<'a> = (&'a [(u64, SyncWrite)], [(u64, bool); 3]);
         let cases: [Case<'_>; 6] = [
-            (&[], [(9, false); 2]),
-            (&[(1, SyncWrite::No), (2, PREPARE)], [(1, false); 2]),
-            (&[(1, PREPARE)], [(0, false); 2]),
-            (&[(1, PREPARE), (2, commit(1))], [(9, false); 2]),
-            (&[(3, abort)], [(0, false), (9, true)]),
-            (&[(1, SyncWrite::No), (3, abort), (4, PREPARE), (5, PREPARE)], [(1, false), (3, true)]),
+            (&[], [(9, false); 3]),
+            (&[(1, SyncWrite::No), (2, PREPARE)], [(1, false), (9, true), (9, true)]),
+            (&[(1, PREPARE)], [(0, false), (9, true), (0, false)]),
+            (&[(1, PREPARE), (2, commit(1))], [(9, false); 3]),
+            (&[(3, abort)], [(0, false), (9, true), (9, true)]),
+            (&[(1, SyncWrite::No), (3, abort), (4, PREPARE)], [(1, false), (9, true), (9, true)]),
         ];
+        let looks = [(false, Look::First), (true, Look::First), (true, Look::Live)];
         for (items, expected) in cases {
             let items: Vec<Version> = items.iter().map(|(seqno, of)| version(*seqno, *of)).collect();
-            for (knows_gaps, (end, is_abort_last)) in [false, true].into_iter().zip(expected) {
-                let visible = Visible { end: Seqno(end), is_abort_last };
-                assert_eq!(Visible::of(&items, Seqno(9), knows_gaps), visible);
+            for ((knows_gaps, look), (end, is_hidden_last)) in looks.into_iter().zip(expected) {
+                let visible = Visible { end: Seqno(end), is_hidden_last };
+                assert_eq!(Visible::of(&items, Seqno(9), knows_gaps, look), visible);
             }
         }
     }

@@ -10,7 +10,7 @@ use vbucket::CursorName;
 
 use crate::agreement::Agreement;
 use crate::content::Features;
-use crate::sync_writes::Visible;
+use crate::sync_writes::{Look, Visible};
 
 /// What a stream says about itself after a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,11 +66,21 @@ pub(crate) struct Common<'a> {
 
 impl Common<'_> {
     /// Where the snapshot of changes in seqno order ends for this consumer, all of which end with `end`.
-    pub(crate) fn visible(&self, items: &[Version], end: Seqno) -> Visible {
+    pub(crate) fn visible(&self, items: &[Version], end: Seqno, look: Look) -> Visible {
         match self.agreed.sync_writes {
-            true => Visible { end, is_abort_last: false },
-            false => Visible::of(items, end, self.features.collections),
+            true => Visible { end, is_hidden_last: false },
+            false => Visible::of(items, end, self.features.collections, look),
         }
+    }
+
+    /// Whether the consumer is told of prepares, or of gaps in their places.
+    pub(crate) fn hears_of_prepares(&self) -> bool {
+        self.agreed.sync_writes || self.features.collections
+    }
+
+    /// Whether the consumer is told of gaps in place of what it is not shown.
+    pub(crate) fn tells_gaps(&self) -> bool {
+        self.features.collections && !self.agreed.sync_writes
     }
 
     /// What the consumer is told of changes in seqno order, when it has everything up to `sent`.

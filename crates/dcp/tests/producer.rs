@@ -6,11 +6,12 @@ mod buckets;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use base::env::{Env, SimHandles};
-use base::{Cas, DocKey, RevSeqno, Seqno, VbId, VbState, VbUuid, VersionMeta};
+use base::{Cas, DocKey, DurabilityLevel, RevSeqno, Seqno, VbId, VbState, VbUuid, VersionMeta};
 use dcp::{Agreement, Features, Producer, Step, StreamRequestRefusal};
-use engine::{Bucket, CompactRequest, Incoming, Progress, ReplicaStream};
+use engine::{Bucket, CompactRequest, Durable, Incoming, Progress, ReplicaStream};
 use protocol::dcp::{EndReason, Marker, Message, OpenFlags, StreamFlags, StreamRequest, What};
 use protocol::{Limits, Parsed, Status, parse};
 use vbucket::{FailoverEntry, IncomingSnapshot};
@@ -354,4 +355,54 @@ fn requests_are_checked() {
     assert_eq!(consumer.producer.close_stream(VB, None, &mut out), Status::Success);
     assert_eq!(consumer.producer.close_stream(VB, None, &mut out), Status::KeyEnoent);
     assert!(out.is_empty(), "an end is sent only if that was agreed on");
+}
+
+/// One change, and a prepare that a node which is not there has to acknowledge.
+fn with_a_prepare_behind_a_change(seed: u64) -> World {
+    let world = World::new(seed);
+    world.set("a", "1");
+    let topology =
+        Some(engine::topology_from_json(&serde_json::json!([["n_0", "n_1"]])).expect("a chain of two nodes"));
+    world.bucket.set_vbucket_state(VB, VbState::Active, topology).expect("there is one");
+    let durable = Durable { level: DurabilityLevel::Majority, timeout: Duration::from_secs(10) };
+    let request = buckets::set(DocKey::new(b"b"), b"2");
+    world.bucket.durably(Some(durable)).store(VB, &request, world.bucket.now()).expect("prepared");
+    world
+}
+
+#[test]
+fn a_prepare_at_the_end_is_a_gap_for_those_who_understand_one() {
+    let bounds = |consumer: &Consumer| {
+        let markers = consumer.markers.iter();
+        markers.map(|marker| (marker.start.0, marker.end.0, marker.flags)).collect::<Vec<_>>()
+    };
+    for is_on_disk in [false, true] {
+        let mut world = with_a_prepare_behind_a_change(40);
+        if is_on_disk {
+            world.flush();
+            world = world.crash();
+        }
+        let kind = if is_on_disk { Marker::DISK } else { Marker::MEMORY } | Marker::CHECKPOINT;
+        for (collections, end) in [(false, 1), (true, 2)] {
+            let features = Features { collections, ..Features::default() };
+            let mut consumer = Consumer::with(&world, &NOOP, features);
+            consumer.request(Consumer::everything()).expect("from the beginning");
+            consumer.drain(&world);
+            assert_eq!((bounds(&consumer), consumer.last), (vec![(0, end, kind)], end), "{is_on_disk}");
+        }
+    }
+}
+
+#[test]
+fn a_prepare_alone_wakes_no_consumer_that_does_not_see_it() {
+    let world = with_a_prepare_behind_a_change(41);
+    let features = Features { collections: true, ..Features::default() };
+    let mut consumer = Consumer::with(&world, &NOOP, features);
+    consumer.request(Consumer::everything()).expect("from the beginning");
+    consumer.drain(&world);
+    let request = buckets::set(DocKey::new(b"c"), b"3");
+    let durable = Durable { level: DurabilityLevel::Majority, timeout: Duration::from_secs(10) };
+    world.bucket.durably(Some(durable)).store(VB, &request, world.bucket.now()).expect("prepared");
+    consumer.drain(&world);
+    assert_eq!((consumer.markers.len(), consumer.last), (1, 2));
 }

@@ -278,8 +278,8 @@ impl Connection {
             match parse(&bytes[consumed..], self.limits()) {
                 Parsed::Incomplete { need } => return Received { consumed, next: Next::Bytes(need) },
                 Parsed::Answer { answer, total_len } => {
-                    if let Some(connection) = &mut self.session.dcp {
-                        connection.answered(&answer);
+                    if self.session.dcp.as_mut().is_some_and(|dcp| !dcp.answered(&answer)) {
+                        self.closing = Some(CloseReason::Violation("a message of a stream was refused"));
                     }
                     consumed += total_len;
                 }

@@ -182,10 +182,11 @@ impl DcpConnection {
         step
     }
 
-    /// Takes the client's answer to a message.
-    pub fn answered(&mut self, answer: &ClientAnswer) {
-        if let Some(producer) = &mut self.producer {
-            producer.answered(answer.opcode, answer.opaque, answer.status);
+    /// Takes the client's answer to a message; false if the connection has to end for it.
+    pub fn answered(&mut self, answer: &ClientAnswer) -> bool {
+        match &mut self.producer {
+            Some(producer) => producer.answered(answer.opcode, answer.opaque, answer.status),
+            None => true,
         }
     }
 

@@ -62,6 +62,12 @@ impl Range {
         self.nodes().any(|(_, sealed)| (first..=to).contains(&sealed.run_start))
     }
 
+    /// Where the last run begins that begins up to `to`.
+    pub fn run_start(&self, to: Seqno) -> Seqno {
+        let starts = self.nodes().map(|(_, sealed)| sealed.run_start);
+        starts.filter(|start| *start <= to).last().unwrap_or(self.start)
+    }
+
     /// Where the snapshot begins that `start` lies in: lower if the reader stopped inside a checkpoint before.
     pub fn snapshot_start(&self) -> Seqno {
         self.first.checkpoint_start

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use base::{Seqno, VbId, VbUuid};
+use base::{Seqno, VbId, VbState, VbUuid};
 use engine::{StreamRefusal, StreamWanted};
 use protocol::Status;
 use protocol::dcp::{FailoverLog, OpenFlags, StreamFlags, StreamRequest};
@@ -55,23 +55,8 @@ impl Producer {
         value: &[u8],
     ) -> Result<Vec<u8>, StreamRequestRefusal> {
         self.is_heard = true;
-        if !request.flags.are_known() || is_contradictory(request.flags) {
-            return Err(Status::Einval.into());
-        }
-        if self.slots.get(usize::from(vb.0)).is_none() || self.bucket.state_of(vb).is_none() {
-            return Err(Status::NotMyVbucket.into());
-        }
-        let knows_much = self.features.collections || self.agreed.flags.has(OpenFlags::XATTRS);
-        if knows_much && !self.agreed.noop {
-            // Whoever knows of collections or xattrs has to show that it lives.
-            return Err(Status::NotSupported.into());
-        }
-        let in_order = request.start <= request.end
-            && (request.start == Seqno(0)
-                || (request.snapshot_start <= request.start && request.start <= request.snapshot_end));
-        if !in_order {
-            return Err(Status::Erange.into());
-        }
+        self.check_request(vb, request)?;
+        let only_active = request.flags.has(StreamFlags::ACTIVE_ONLY);
         if !value.is_empty() && !self.features.collections {
             return Err(Status::Einval.into());
         }
@@ -103,12 +88,16 @@ impl Producer {
             ignore_purged: request.flags.has(StreamFlags::IGNORE_PURGED),
             purge: filter.purge_seqno.map(Seqno),
         };
-        let only_active = request.flags.has(StreamFlags::ACTIVE_ONLY);
         let start = if request.flags.has(StreamFlags::TAKEOVER) && !only_active {
             self.bucket.begin_handover(vb, &self.follower, &at, wanted)?
         } else {
             self.bucket.begin_stream(vb, &self.follower, &at, wanted, only_active)?
         };
+        let is_disk_only = request.flags.has(StreamFlags::DISK_ONLY);
+        if is_disk_only && request.start > start.persisted_seqno {
+            self.forget_if_empty(vb);
+            return Err(Status::Erange.into());
+        }
         if let (true, Some(node)) = (self.agreed.sync_writes, &self.agreed.consumer_name) {
             self.bucket.replica_resumes(vb, node, request.start);
         }
@@ -124,9 +113,9 @@ impl Producer {
             }
             StreamWanted::Scope(scope) => Some(Arc::new(Interest::Scope(scope, start.collections.clone()))),
         };
-        let sync_writes = self.agreed.sync_writes;
+        let hears_of_prepares = self.agreed.sync_writes || self.features.collections;
         let mut stream =
-            Box::new(Stream::new(opaque, &request, filter.stream_id, interest, &start, sync_writes));
+            Box::new(Stream::new(opaque, &request, filter.stream_id, interest, &start, hears_of_prepares));
         let slot = &mut self.slots[usize::from(vb.0)];
         stream.next = slot.take();
         *slot = Some(stream);
@@ -134,6 +123,29 @@ impl Producer {
         self.streams += 1;
         self.enqueue(vb);
         Ok(log)
+    }
+
+    /// What is looked at before the filter and the history.
+    fn check_request(&self, vb: VbId, request: &StreamRequest) -> Result<(), Status> {
+        if !request.flags.are_known() || is_contradictory(request.flags) {
+            return Err(Status::Einval);
+        }
+        if self.slots.get(usize::from(vb.0)).is_none() || self.bucket.state_of(vb).is_none() {
+            return Err(Status::NotMyVbucket);
+        }
+        let knows_much = self.features.collections || self.agreed.flags.has(OpenFlags::XATTRS);
+        if knows_much && !self.agreed.noop {
+            // Whoever knows of collections or xattrs has to show that it lives.
+            return Err(Status::NotSupported);
+        }
+        let only_active = request.flags.has(StreamFlags::ACTIVE_ONLY);
+        if only_active && self.bucket.state_of(vb) != Some(VbState::Active) {
+            return Err(Status::NotMyVbucket);
+        }
+        let in_order = request.start <= request.end
+            && request.snapshot_start <= request.start
+            && request.start <= request.snapshot_end;
+        if in_order { Ok(()) } else { Err(Status::Erange) }
     }
 
     fn check_filter(&self, filter: &Filter) -> Result<(), Status> {

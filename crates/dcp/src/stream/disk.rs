@@ -37,8 +37,8 @@ pub(super) struct Disk {
     last_wanted: Seqno,
     /// What belongs to the snapshot although it is not on disk yet.
     rest: Option<Range>,
-    /// Whether the last change of that came to nothing.
-    is_abort_last: bool,
+    /// Whether the last change of that is not shown.
+    is_hidden_last: bool,
 }
 
 impl Stream {
@@ -115,7 +115,7 @@ impl Stream {
             is_out_of_order: by_key.is_some(),
             last_wanted: Seqno(0),
             rest: None,
-            is_abort_last: false,
+            is_hidden_last: false,
         }));
         More::Nothing
     }
@@ -186,11 +186,11 @@ impl Stream {
             let interest = writer.downcast::<FrameWriter>().expect("it is the one of this stream").interest;
             self.interest = interest;
         }
-        // Without sync writes the end is one that may be asked about.
-        let readable = if common.agreed.sync_writes { scope.high_seqno } else { scope.max_visible };
+        // Without sync writes the end is one that may be asked about, or a gap.
+        let readable = if common.hears_of_prepares() { scope.high_seqno } else { scope.max_visible };
         let visible = self.visible_end(common, readable);
         // Who knows of collections is told up to where it has everything, also if there is nothing for it.
-        let tells = self.interest.is_some() && common.features.collections;
+        let tells = (self.interest.is_some() && common.features.collections) || common.tells_gaps();
         let is_passed = taken.is_done && tells && !disk.is_out_of_order && visible > self.sent;
         if !disk.has_marker && (!pending.is_empty() || is_passed) {
             disk.has_marker = true;
@@ -203,10 +203,10 @@ impl Stream {
                 let (end, more) = match &disk.rest {
                     Some(rest) => {
                         let newest = newest_in_order(after(rest, scope.high_seqno));
-                        let part = common.visible(&newest, rest.end());
+                        let part = common.visible(&newest, rest.end(), self.look);
                         let is_whole = rest.snapshot_end() <= rest.end();
                         max_visible = max_visible.max(last_visible(&newest));
-                        disk.is_abort_last = is_whole && part.is_abort_last;
+                        disk.is_hidden_last = is_whole && part.is_hidden_last;
                         let end = if is_whole { part.end.max(visible) } else { rest.snapshot_end() };
                         (end, Marker::MAY_DUPLICATE)
                     }
@@ -223,7 +223,7 @@ impl Stream {
                     high_completed: scope.high_completed,
                     purge_and_high_prepared: Some((scope.purge_seqno, scope.high_prepared)),
                 };
-                let snapshot = self.announce(end, flags, more);
+                let snapshot = self.announce(None, end, flags, more);
                 self.send_marker(common, &snapshot, allowance, out);
             }
         }
@@ -243,7 +243,7 @@ impl Stream {
                 pending.moves_cursor = true;
             }
             pending.marker_end = self.announced_end();
-            let is_told = disk.is_abort_last || self.says_ends();
+            let is_told = disk.is_hidden_last || self.says_ends() || common.tells_gaps();
             pending.is_announced = disk.has_marker && is_told && self.is_complete_with(&pending);
             pending.is_out_of_order &= disk.has_marker;
             self.pending = Some(Box::new(pending));

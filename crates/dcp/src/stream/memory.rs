@@ -11,25 +11,29 @@ use vbucket::{CursorId, Range, RangeLimit};
 use super::snapshots::NextMarker;
 use super::{More, Phase, Stream};
 use crate::pending::Pending;
-use crate::sync_writes::{self, last_visible};
+use crate::sync_writes::{self, Look, last_visible};
 use crate::turn::Common;
 
-/// Changes of the first range, which are merged into one snapshot; a larger one is sent as it is sealed.
-const FIRST_RANGE: RangeLimit = RangeLimit { items: 100_000, bytes: 16 << 20, ..RangeLimit::NONE };
+/// Changes of the first range, which are one snapshot. In it no part of a sync write may meet another one of its key:
+/// where that would be, the field's checkpoints and snapshots end, too.
+const FIRST_RANGE: RangeLimit =
+    RangeLimit { items: 100_000, bytes: 16 << 20, one_run: true, ..RangeLimit::NONE };
 /// Changes taken from memory at once.
-const RANGE: RangeLimit = RangeLimit { items: 10_000, bytes: 2 << 20, ..RangeLimit::NONE };
-/// The same for those who take part in sync writes: a prepare and what became of an earlier one of its key may not meet
-/// in a snapshot.
-const RUN: RangeLimit = RangeLimit { one_run: true, ..RANGE };
+const RANGE: RangeLimit = RangeLimit { items: 10_000, bytes: 2 << 20, ..FIRST_RANGE };
 
 impl Stream {
     pub(super) fn take_from_memory(&mut self, common: &Common<'_>, cursor: CursorId) -> More {
         let limit = match self.next_marker {
-            _ if common.agreed.sync_writes => RUN,
+            _ if common.agreed.sync_writes => RANGE,
             NextMarker::Plain => RANGE,
-            NextMarker::First | NextMarker::AfterDisk | NextMarker::AtBoundary => FIRST_RANGE,
+            NextMarker::First | NextMarker::Resumed | NextMarker::AfterDisk | NextMarker::AtBoundary => {
+                FIRST_RANGE
+            }
         };
         let unfinished = self.unfinished();
+        // What came from another node has its snapshots, which are larger than those for consumers of prepares.
+        let is_own = self.state == VbState::Active && unfinished.is_none() && self.sent >= self.must_reach;
+        let limit = RangeLimit { one_run: is_own || common.agreed.sync_writes, ..limit };
         let limit = limit.through(unfinished.unwrap_or(limit.through));
         let take = |limit| common.bucket.take_changes(self.place(), cursor, limit);
         let range = match take(limit) {
@@ -44,6 +48,7 @@ impl Stream {
             Changes::Range(range) => range,
             Changes::Nothing => {
                 self.phase = Phase::Memory(cursor);
+                self.look = Look::Live;
                 return More::Nothing;
             }
             // Back to the disk, from where it stopped.
@@ -78,8 +83,8 @@ impl Stream {
         let is_whole = range.snapshot_end() <= range.end();
         let newest = newest_in_order(after(range, self.sent));
         // Inside of a snapshot that has not come as a whole nobody knows what its end will be.
-        let visible = common.visible(&newest, range.end());
-        let comes_to_nothing = is_whole && visible.is_abort_last;
+        let visible = common.visible(&newest, range.end(), self.look);
+        let comes_to_nothing = is_whole && visible.is_hidden_last;
         self.max_visible = self.max_visible.max(last_visible(&newest));
         let mut chosen = Pending::new(common.bucket);
         chosen.as_documents = told_as_documents(range, &newest, self.sent, common);
@@ -90,7 +95,7 @@ impl Stream {
             let flags = Marker::MEMORY | self.checkpoint_flag(range, range.start(), range.end()) | more;
             let end = if is_whole { visible.end } else { range.snapshot_end() };
             let more = MarkerMore { max_visible: self.max_visible, ..MarkerMore::default() };
-            pending.announce(self.announce(end, flags, more));
+            pending.announce(self.announce(None, end, flags, more));
         }
         pending.is_last = chosen.is_last;
         pending.append(chosen);
@@ -116,7 +121,7 @@ impl Stream {
         // Everything up to here is in the parts before.
         let mut before = self.sent;
         for part in fresh.chunk_by(|_, next| !is_boundary(next)) {
-            if is_boundary(part[0]) && self.next_marker != NextMarker::First {
+            if is_boundary(part[0]) && !self.next_marker.is_first() {
                 (self.snapshot_start, self.next_marker) = (part[0].meta().by_seqno, NextMarker::AtBoundary);
             }
             let part_end = match part.last().map(|version| version.meta().by_seqno) {
@@ -130,27 +135,50 @@ impl Stream {
                 (Some(_), Some(last)) => last.meta().by_seqno,
                 _ => part_end,
             };
-            let visible = common.visible(&wanted, end);
+            let visible = common.visible(&wanted, end, self.look);
             self.max_visible = self.max_visible.max(last_visible(&wanted));
+            let lead = wanted.first().map_or(end, |version| version.meta().by_seqno);
             let mut chosen = Pending::new(common.bucket);
             chosen.as_documents = told_as_documents(range, &wanted, before, common);
             chosen.extend(common.shown(wanted, self.sent).into_iter());
             pending.is_last = is_last;
-            if !chosen.is_empty() || visible.is_abort_last {
-                let flags = Marker::MEMORY | self.checkpoint_flag(range, before.next(), part_end);
+            let checkpoint = self.checkpoint_flag(range, before.next(), part_end);
+            if !chosen.is_empty() || visible.is_hidden_last {
                 let more = MarkerMore { max_visible: self.max_visible, ..MarkerMore::default() };
-                pending.announce(self.announce(visible.end, flags, more));
+                // What readers do not see, or others get, before the first change is not part of it.
+                let first = match chosen.first() {
+                    Some(first) if checkpoint == 0 && (self.interest.is_some() || lead < first) => first,
+                    None => visible.end,
+                    Some(_) => before.next(),
+                };
+                let flags = Marker::MEMORY | checkpoint;
+                pending.announce(self.announce(Some(first), visible.end, flags, more));
                 pending.append(chosen);
-                if visible.is_abort_last {
+                if visible.is_hidden_last {
                     pending.advance(visible.end);
                 }
+            } else if checkpoint != 0 && self.next_marker == NextMarker::Plain {
+                // What is passed over begins a checkpoint, and the next snapshot with it.
+                (self.snapshot_start, self.next_marker) = (range.run_start(part_end), NextMarker::AtBoundary);
             }
             if pending.is_last {
                 return Ok(());
             }
             before = part_end;
         }
+        if self.next_marker == NextMarker::Resumed && before >= self.must_reach && common.tells_gaps() {
+            self.complete_resumed(pending);
+        }
         Ok(())
+    }
+
+    /// The rest of the snapshot that the consumer has a part of has nothing for it: it is told that it is complete.
+    fn complete_resumed(&mut self, pending: &mut Pending) {
+        let flags = Marker::MEMORY | Marker::CHECKPOINT;
+        let more = MarkerMore { max_visible: self.max_visible, ..MarkerMore::default() };
+        let end = self.must_reach;
+        pending.announce(self.announce(None, end, flags, more));
+        pending.advance(end);
     }
 
     /// What the marker of a snapshot from memory says if a checkpoint begins there, as far as a consumer has to know:

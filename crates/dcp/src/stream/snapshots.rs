@@ -14,12 +14,20 @@ use crate::turn::{Allowance, Common};
 pub(super) enum NextMarker {
     /// Its first: the snapshot begins where the consumer said.
     First,
+    /// Its first, of which the consumer has a part already.
+    Resumed,
     /// The first one after a snapshot from disk.
     AfterDisk,
     /// The first one since a collection began or ended: the snapshot begins there.
     AtBoundary,
     /// Any other.
     Plain,
+}
+
+impl NextMarker {
+    pub(super) fn is_first(self) -> bool {
+        matches!(self, NextMarker::First | NextMarker::Resumed)
+    }
 }
 
 impl Stream {
@@ -61,12 +69,21 @@ impl Stream {
         pending.end.is_some_and(|end| end >= self.announced_end())
     }
 
-    /// A snapshot from where the last one ended up to `end`, with `more` for those who understand it.
-    pub(super) fn announce(&mut self, end: Seqno, flags: u32, more: MarkerMore) -> Announcement {
+    /// A snapshot from where the last one ended up to `end`, with `more` for those who understand it. It begins with
+    /// `first`, if that is known, unless something else was said.
+    pub(super) fn announce(
+        &mut self,
+        first: Option<Seqno>,
+        end: Seqno,
+        flags: u32,
+        more: MarkerMore,
+    ) -> Announcement {
         let start = match self.next_marker {
-            NextMarker::First | NextMarker::AtBoundary => self.snapshot_start,
+            NextMarker::First | NextMarker::Resumed | NextMarker::AtBoundary => self.snapshot_start,
             // What was passed over meanwhile belongs to no snapshot of this consumer.
-            NextMarker::AfterDisk | NextMarker::Plain => self.snapshot_start.max(self.sent.next()),
+            NextMarker::AfterDisk | NextMarker::Plain => {
+                self.snapshot_start.max(first.unwrap_or(self.sent.next()))
+            }
         };
         let is_disk = flags & Marker::DISK != 0;
         self.next_marker = if is_disk { NextMarker::AfterDisk } else { NextMarker::Plain };
@@ -81,7 +98,8 @@ impl Stream {
         allowance: &mut Allowance,
         out: &mut dyn Sink,
     ) {
-        let is_handed_over = self.handover != Handover::None;
+        // What comes from disk is only the beginning: what follows it in memory is waited for.
+        let is_handed_over = self.handover != Handover::None && snapshot.flags & Marker::DISK == 0;
         // Who takes part in durable writes gets version 2, and who asked for it the newest one.
         let agreed = common.agreed;
         let takes_part = agreed.sync_writes && agreed.consumer_name.is_some();
