@@ -1,8 +1,8 @@
 //! Which version of a document a request applies to: what the document flags decide.
 
 use super::Document;
-use crate::request::{MutationOp, MutationSpec, doc_flag, path_flag};
-use crate::{path, status};
+use crate::request::{MutationOp, MutationSpec, doc_flag};
+use crate::status;
 
 /// What a mutation starts from.
 #[derive(Clone, Copy, Debug)]
@@ -47,16 +47,17 @@ pub(super) fn changeable<'a>(
     if adds && cas != 0 {
         return Err(status::INVALID_ARGUMENTS);
     }
+    let revives = has(doc_flags, doc_flag::REVIVE);
     if let Some(document) = current {
         let accessible = !document.deleted || has(doc_flags, doc_flag::ACCESS_DELETED);
-        if adds && (!document.deleted || as_deleted) {
+        // A tombstone that may be seen is a document that there is.
+        if adds && (accessible || as_deleted) {
             return Err(status::KEY_EXISTS);
         }
-        if accessible && !adds {
+        if accessible {
             if cas != 0 && cas != document.metadata.cas {
                 return Err(status::KEY_EXISTS);
             }
-            let revives = has(doc_flags, doc_flag::REVIVE);
             if revives && !document.deleted {
                 return Err(status::ONLY_DELETED_CAN_REVIVE);
             }
@@ -66,25 +67,27 @@ pub(super) fn changeable<'a>(
     if !has(doc_flags, doc_flag::MKDOC | doc_flag::ADD) || cas != 0 {
         return Err(status::KEY_NOT_FOUND);
     }
-    Ok(Base::New { deleted: as_deleted })
+    // What is made is a live document, unless it is made as a tombstone.
+    if revives && !as_deleted {
+        return Err(status::ONLY_DELETED_CAN_REVIVE);
+    }
+    Ok(Base::New { deleted: as_deleted && !revives })
 }
 
-/// The body that a new document starts with: the kind of root that the first body path needs.
-///
-/// Operations that need an existing path cannot make one; that this is an internal error is as recorded.
-pub(super) fn empty_root(specs: &[MutationSpec<'_>]) -> Result<&'static [u8], u16> {
-    use crate::ops::Operation::{ArrayInsert, Delete, Replace};
-    let Some(spec) = specs.iter().find(|spec| spec.flags & path_flag::XATTR == 0) else {
-        return Ok(b"{}");
+/// The body that a new document starts with: the kind of root that the first path needs, be it that of an attribute.
+pub(super) fn empty_root(specs: &[MutationSpec<'_>]) -> &'static [u8] {
+    let Some(spec) = specs.iter().find(|spec| matches!(spec.op, MutationOp::Path(_))) else {
+        return b"";
     };
-    match spec.op {
-        MutationOp::Path(Replace | Delete | ArrayInsert) => Err(status::INTERNAL),
-        MutationOp::Path(_) => {
-            match path::Path::parse(spec.path).map(|path| path.components().first().copied()) {
-                Ok(None | Some(path::Component::Index(_) | path::Component::Last)) => Ok(b"[]"),
-                _ => Ok(b"{}"),
-            }
-        }
-        _ => Ok(b""),
+    match spec.path.trim_ascii_start().first() {
+        None | Some(b'[') => b"[]",
+        Some(_) => b"{}",
     }
+}
+
+/// Whether an operation needs an existing path, so that it means nothing for a document that is made. That this is an
+/// internal error is as recorded.
+pub(super) fn needs_document(op: MutationOp) -> bool {
+    use crate::ops::Operation::{ArrayInsert, Delete, Replace};
+    matches!(op, MutationOp::Path(Replace | Delete | ArrayInsert))
 }

@@ -109,7 +109,8 @@ fn look_up<'a>(
     computed: &mut Vec<u8>,
 ) -> Result<LookupValue<'a>, u16> {
     if spec.op == LookupOp::GetDoc {
-        return if view.document.deleted {
+        // No bytes are no body, as there is none in a tombstone.
+        return if view.document.deleted || view.body.is_empty() {
             Err(PathError::NotFound.status())
         } else {
             Ok(LookupValue::Borrowed(view.body))

@@ -5,7 +5,7 @@ use super::existence::{Base, changeable, empty_root};
 use super::macros::{MacroKind, Placeholder};
 use super::virtual_attributes::View;
 use super::workspace::{Fault, Workspace};
-use crate::request::{MutationOp, MutationRequest};
+use crate::request::{MutationOp, MutationRequest, doc_flag};
 use crate::xattr::XattrError;
 use crate::{status, xattr};
 
@@ -111,7 +111,8 @@ fn start<'a>(current: Option<Document<'a>>, request: &MutationRequest<'_>) -> Re
             Ok(Workspace::existing(view, deleted))
         }
         Base::New { deleted } => {
-            let root = if deleted { b"" } else { empty_root(specs)? };
+            let has_no_root = request.doc_flags & doc_flag::CREATE_AS_DELETED != 0;
+            let root = if has_no_root { b"" } else { empty_root(specs) };
             Ok(Workspace::new(current.and_then(|document| view(document).ok()), root, deleted))
         }
     }

@@ -73,7 +73,7 @@ fn existence_by_flags() {
         (ADD | CREATE_AS_DELETED | ACCESS_DELETED, [0xcd, 0x02, 0x02]),
         (MKDOC | CREATE_AS_DELETED | ACCESS_DELETED, [0xcd, 0x00, 0xcd]),
         (ACCESS_DELETED | REVIVE, [0x01, 0xd6, 0x00]),
-        (ACCESS_DELETED | REVIVE | MKDOC, [0x00, 0xd6, 0x00]),
+        (ACCESS_DELETED | REVIVE | MKDOC, [0xd6, 0xd6, 0x00]),
     ];
     let (live, dead) = (live("{}"), tombstone());
     for (flags, expected) in rows {
@@ -103,9 +103,10 @@ fn a_new_document_gets_the_root_that_its_first_path_needs() {
     assert_eq!(root(&[(0xc8, 0, "a.b", "1")]), "{\"a\":{\"b\":1}}");
     assert_eq!(root(&[(0xcb, 0, "", "1")]), "[1]");
     assert_eq!(root(&[(0xc8, 4, "x", "1")]), "{}");
-    assert_eq!(root(&[(0xc8, 4, "x", "1"), (0xcb, 0, "", "1")]), "[1]");
+    // The first path is that of an attribute, and the body an object for it.
+    assert_eq!(run(None, MKDOC, &[(0xc8, 4, "x", "1"), (0xcb, 0, "", "1")]).failed, Some((1, 0xc1)));
     assert_eq!(root(&[(0x01, 0, "", "text")]), "text");
-    assert_eq!(run(None, ADD, &[(0xca, 0, "a", "1")]).status, status::INTERNAL);
+    assert_eq!(run(None, ADD, &[(0xca, 0, "a", "1")]).failed, Some((0, status::INTERNAL)));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The document while a mutation works on it: only what a spec touches is copied.
 
 use super::binary_value;
+use super::existence::needs_document;
 use super::macros::{Named, Placeholder, expand_document, macro_named};
 use super::mutate::{Late, NewDocument};
 use super::virtual_attributes::View;
@@ -129,8 +130,11 @@ impl<'a> Workspace<'a> {
             }
             MutationOp::ReplaceBodyWithXattr => self.replace_body(spec).map(|()| None),
             MutationOp::Path(operation) => {
-                let makes_parents = doc_flags & (doc_flag::MKDOC | doc_flag::ADD) != 0;
-                let makes_parents = makes_parents || spec.flags & path_flag::MKDIR_P != 0;
+                let makes_document = doc_flags & (doc_flag::MKDOC | doc_flag::ADD) != 0;
+                if makes_document && needs_document(spec.op) {
+                    return Err(PathError::NoDocument.into());
+                }
+                let makes_parents = makes_document || spec.flags & path_flag::MKDIR_P != 0;
                 if spec.flags & path_flag::XATTR == 0 {
                     self.edit_body(operation, spec, makes_parents)
                 } else {

@@ -44,6 +44,8 @@ pub enum PathError {
     NotBinaryValue = 0xd8,
     /// An operation that needs a path or a value was given none.
     InvalidArguments = 0x04,
+    /// An operation on what is there was to make the document; the status is as recorded.
+    NoDocument = 0x84,
 }
 
 impl PathError {

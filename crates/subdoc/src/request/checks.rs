@@ -52,32 +52,43 @@ impl<'a> SpecChecks<'a> {
 
     /// Takes the next spec in.
     ///
-    /// The order of the checks is that of the original: a command for one path looks at the value first and at an
-    /// empty path last, one for several at the value behind the path.
+    /// The order of the checks is that of the original: a command for one path looks at the value first, one for several
+    /// last, and both at an empty path behind what is asked of attributes.
     pub fn next(&mut self, rules: &Rules, spec: Raw<'a>) -> Result<(), Refusal> {
-        if spec.path.len() > MAX_PATH_BYTES {
-            return Err(Refusal::invalid("Request path length exceeds maximum"));
-        }
         if self.is_single {
+            check_path_len(spec.path)?;
             check_value(rules.value, spec.value)?;
+            check_flags(rules, spec.flags, self.doc_flags)?;
+            let touches_body = spec.flags & path_flag::XATTR == 0;
+            check_doc_flags(self.doc_flags, self.is_mutation && touches_body)?;
+            self.check_xattr(spec)?;
+            return check_path(rules.path, spec.path);
         }
         check_flags(rules, spec.flags, self.doc_flags)?;
-        if !self.is_single {
+        check_path_len(spec.path)?;
+        if rules.path == Need::Forbidden {
             check_path(rules.path, spec.path)?;
-            check_value(rules.value, spec.value)?;
         }
         self.check_xattr(spec)?;
-        check_path(rules.path, spec.path)
+        check_path(rules.path, spec.path)?;
+        check_value(rules.value, spec.value)
     }
 
-    /// Deleting the document leaves nothing to work on behind it, and nothing of a body before it.
-    pub fn next_op(&mut self, is_delete: bool) -> Result<(), Refusal> {
-        if self.deleted || (is_delete && self.body_seen) {
-            return Err(Refusal {
-                status: status::INVALID_COMBINATION,
-                context: "Request contains an invalid combination of commands",
-            });
+    /// Refuses what comes behind the deletion of the document: there is nothing to work on.
+    pub fn check_before(&self) -> Result<(), Refusal> {
+        if self.deleted { Err(OTHER_COMBINATION) } else { Ok(()) }
+    }
+
+    /// Attributes come before bodies, and nothing of a body before the deletion of the document.
+    pub fn check_order(&mut self, flags: u8, is_delete: bool) -> Result<(), Refusal> {
+        let is_attribute = flags & path_flag::XATTR != 0;
+        if self.body_seen && is_attribute {
+            return Err(Refusal::bare(status::XATTR_ORDER));
         }
+        if self.body_seen && is_delete {
+            return Err(OTHER_COMBINATION);
+        }
+        self.body_seen |= !is_attribute;
         self.deleted = is_delete;
         Ok(())
     }
@@ -86,7 +97,6 @@ impl<'a> SpecChecks<'a> {
     fn check_xattr(&mut self, spec: Raw<'a>) -> Result<(), Refusal> {
         let expands = spec.flags & path_flag::EXPAND_MACROS != 0;
         if spec.flags & path_flag::XATTR == 0 {
-            self.body_seen = true;
             let context = "EXPAND_MACROS flag requires XATTR flag to be set";
             let status = status::XATTR_FLAG_COMBINATION;
             return if expands { Err(Refusal { status, context }) } else { Ok(()) };
@@ -106,17 +116,26 @@ impl<'a> SpecChecks<'a> {
             let context = "Incorrectly encoded binary value";
             return Err(Refusal { status: status::XATTR_INVALID, context });
         }
-        if expands {
-            macro_named(spec.value).map_err(Refusal::bare)?;
-        }
         if kind != KeyKind::Virtual {
             let is_other = self.key.replace(key).is_some_and(|other| other != key);
             if is_other && !self.features.multiple_xattr_keys {
                 return Err(Refusal::bare(status::XATTR_KEY_COMBINATION));
             }
         }
-        if self.body_seen { Err(Refusal::bare(status::XATTR_ORDER)) } else { Ok(()) }
+        if expands { macro_named(spec.value).map(drop).map_err(Refusal::bare) } else { Ok(()) }
     }
+}
+
+const OTHER_COMBINATION: Refusal = Refusal {
+    status: status::INVALID_COMBINATION,
+    context: "Request contains an invalid combination of commands",
+};
+
+fn check_path_len(path: &[u8]) -> Result<(), Refusal> {
+    if path.len() > MAX_PATH_BYTES {
+        return Err(Refusal::invalid("Request path length exceeds maximum"));
+    }
+    Ok(())
 }
 
 fn check_value(need: Need, value: &[u8]) -> Result<(), Refusal> {
@@ -153,16 +172,9 @@ fn check_flags(rules: &Rules, flags: u8, doc_flags: u8) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Flags of a mutation request against each other.
-pub(super) fn check_doc_flags(doc_flags: u8, is_single: bool, touches_body: bool) -> Result<(), Refusal> {
+/// Flags of a request with one path against each other. They are laxer than with several about reviving, as recorded.
+fn check_doc_flags(doc_flags: u8, touches_body: bool) -> Result<(), Refusal> {
     let has = |flag: u8| doc_flags & flag != 0;
-    if has(doc_flag::MKDOC) && has(doc_flag::ADD) {
-        return Err(Refusal::invalid("Request must not contain both add and mkdoc flags"));
-    }
-    if !is_single {
-        return check_revive(doc_flags);
-    }
-    // The single-path form is stricter with one flag and laxer with the other, as recorded.
     if has(doc_flag::CREATE_AS_DELETED) {
         if !has(doc_flag::MKDOC | doc_flag::ADD) {
             return Err(Refusal::invalid("CreateAsDeleted requires Mkdoc or Add"));
@@ -171,13 +183,26 @@ pub(super) fn check_doc_flags(doc_flags: u8, is_single: bool, touches_body: bool
             return Err(Refusal::invalid("CreateAsDeleted does not support body path"));
         }
     }
+    check_add(doc_flags)
+}
+
+/// A document is made only if there is none, or whether there is one or not.
+fn check_add(doc_flags: u8) -> Result<(), Refusal> {
+    if doc_flags & doc_flag::MKDOC != 0 && doc_flags & doc_flag::ADD != 0 {
+        return Err(Refusal::invalid("Request must not contain both add and mkdoc flags"));
+    }
     Ok(())
 }
 
-/// Reviving needs access to the deleted document, in requests of several paths.
-pub(super) fn check_revive(doc_flags: u8) -> Result<(), Refusal> {
-    if doc_flags & doc_flag::REVIVE != 0 && doc_flags & doc_flag::ACCESS_DELETED == 0 {
+/// Flags of a request with several paths against each other: reviving needs access to the deleted document, which is one.
+pub(super) fn check_flags_of_several(doc_flags: u8) -> Result<(), Refusal> {
+    check_add(doc_flags)?;
+    let has = |flag: u8| doc_flags & flag != 0;
+    if has(doc_flag::REVIVE) && !has(doc_flag::ACCESS_DELETED) {
         return Err(Refusal::invalid("ReviveDocument can't be used without AccessDeleted"));
+    }
+    if has(doc_flag::REVIVE) && has(doc_flag::CREATE_AS_DELETED) {
+        return Err(Refusal::invalid("ReviveDocument can't be used with CreateAsDeleted"));
     }
     Ok(())
 }

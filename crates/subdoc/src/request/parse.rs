@@ -1,10 +1,9 @@
 //! From the extras and value of a frame to specs.
 
-use super::checks::{Raw, SpecChecks, check_doc_flags, check_revive};
+use super::checks::{Raw, SpecChecks, check_flags_of_several};
 use super::table::{Rules, lookup, mutation};
 use super::{
     Features, LookupRequest, LookupSpec, MutationOp, MutationRequest, MutationSpec, Refusal, Specs, doc_flag,
-    path_flag,
 };
 use crate::status;
 
@@ -108,7 +107,6 @@ pub fn parse_single_mutation<'a>(
     let (path, value) = split_single(&extras, value)?;
     let raw = Raw { flags: extras.flags, path, value };
     SpecChecks::new(features, doc_flags, true, true).next(&rules, raw)?;
-    check_doc_flags(doc_flags, true, extras.flags & path_flag::XATTR == 0)?;
     let mut specs = Specs::new();
     specs.push(MutationSpec { op, flags: extras.flags, path, value })?;
     Ok(MutationRequest { is_single: true, doc_flags, expiry, user_flags, cas: 0, specs })
@@ -139,7 +137,7 @@ pub fn parse_multi_lookup<'a>(
     if expiry.is_some() {
         return Err(INVALID_EXTRAS);
     }
-    check_revive(doc_flags)?;
+    check_flags_of_several(doc_flags)?;
     let mut specs = Specs::new();
     let mut checks = SpecChecks::new(features, doc_flags, false, false);
     let mut rest = value;
@@ -151,6 +149,7 @@ pub fn parse_multi_lookup<'a>(
         let (code, flags) = (head[0], head[1]);
         let (op, rules) = known(lookup(code), mutation(code).is_some())?;
         checks.next(&rules, Raw { flags, path, value: b"" })?;
+        checks.check_order(flags, false)?;
         specs.push(LookupSpec { op, flags, path })?;
     }
     if specs.as_slice().is_empty() {
@@ -166,12 +165,13 @@ pub fn parse_multi_mutation<'a>(
     features: &Features,
 ) -> Result<MutationRequest<'a>, Refusal> {
     let DocumentExtras { expiry, user_flags, doc_flags } = document_extras(extras, INVALID_EXTRAS)?;
-    check_doc_flags(doc_flags, false, false)?;
+    check_flags_of_several(doc_flags)?;
     let mut specs = Specs::new();
     let mut checks = SpecChecks::new(features, doc_flags, false, true);
     let mut rest = value;
     while !rest.is_empty() {
         specs.check_room()?;
+        checks.check_before()?;
         let head = take(&mut rest, 8, Refusal::invalid("Multi mutation spec truncated"))?;
         let path_len = usize::from(u16::from_be_bytes([head[2], head[3]]));
         let value_len = u32::from_be_bytes([head[4], head[5], head[6], head[7]]) as usize;
@@ -179,8 +179,8 @@ pub fn parse_multi_mutation<'a>(
         let value = take(&mut rest, value_len, Refusal::invalid("Multi mutation value truncated"))?;
         let (code, flags) = (head[0], head[1]);
         let (op, rules) = known(mutation(code), lookup(code).is_some())?;
-        checks.next_op(op == MutationOp::DeleteDoc)?;
         checks.next(&rules, Raw { flags, path, value })?;
+        checks.check_order(flags, op == MutationOp::DeleteDoc)?;
         specs.push(MutationSpec { op, flags, path, value })?;
     }
     if specs.as_slice().is_empty() {

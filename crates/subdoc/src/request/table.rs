@@ -79,7 +79,7 @@ pub(super) fn mutation(code: u8) -> Option<(MutationOp, Rules, bool)> {
             return Some((MutationOp::SetDoc, Rules { value: Need::Required, doc_flags, ..WHOLE }, false));
         }
         0x04 => {
-            let doc_flags = doc_flag::ACCESS_DELETED;
+            let doc_flags = doc_flag::ACCESS_DELETED | doc_flag::REVIVE;
             return Some((MutationOp::DeleteDoc, Rules { doc_flags, ..WHOLE }, false));
         }
         0xd3 => {
@@ -89,7 +89,7 @@ pub(super) fn mutation(code: u8) -> Option<(MutationOp, Rules, bool)> {
                 value: Need::Forbidden,
                 path_flags: flags,
                 mandatory_flags: flags,
-                ..EXISTING
+                doc_flags: doc_flag::ACCESS_DELETED | doc_flag::REVIVE,
             };
             return Some((MutationOp::ReplaceBodyWithXattr, with_binary(rules), true));
         }

@@ -125,7 +125,13 @@ fn the_first_faulty_spec_decides() {
         parse_single_mutation(0xc8, extras, value, &ALL).err().map(|refusal| refusal.status)
     };
     assert_eq!(single(&[0, 0, 4], b"1"), Some(status::XATTR_INVALID), "an empty key is no key");
-    assert_eq!(refused(&ALL, &[(0xc8, 4, "", "1")]), Some(status::INVALID_ARGUMENTS));
+    assert_eq!(refused(&ALL, &[(0xc8, 4, "", "1")]), Some(status::XATTR_INVALID), "here neither");
+    let macro_of_other = [(0xc8, 4, "a", "1"), (0xc8, 0x14, "b", "1")];
+    assert_eq!(refused(&ALL, &macro_of_other), Some(status::XATTR_KEY_COMBINATION));
+    assert_eq!(refused(&ALL, &[(0xc8, 0x10, "", "")]), Some(status::XATTR_FLAG_COMBINATION));
+    let attribute_without_value = [(0xc8, 0, "a", "1"), (0xc8, 4, "b", "")];
+    assert_eq!(refused(&ALL, &attribute_without_value), Some(status::INVALID_ARGUMENTS));
+    assert_eq!(refused(&ALL, &[(0xc8, 0, "a", "1"), (0x04, 0, "x", "")]), Some(status::INVALID_ARGUMENTS));
 }
 
 #[test]
