@@ -25,7 +25,7 @@ impl Bucket {
         let until = Moment(now.0 + u64::from(seconds) * 1_000_000_000);
         let hash = self.hash(key);
         for _ in 0..crate::write::MAX_TRIES {
-            let found = self.get_unprepared(vb, key, now)?;
+            let found = self.get_unprepared(vb, key, now).map_err(not_parked)?;
             if found.cas == Cas::LOCKED {
                 return Err(Refusal::Locked);
             }
@@ -34,7 +34,7 @@ impl Bucket {
             let copy = NewVersion::new(&self.context.heap, old.meta(), key, &[old.value()]);
             base::frequency::copy_frequency(old.frequency(), copy.frequency());
             let outcome = {
-                let mut shard = self.active_with(vb, key.collection)?;
+                let mut shard = self.active_with(vb, key.collection).map_err(not_parked)?;
                 shard.vb.lock(hash, copy, Basis::of(Some(&old)), until, now)
             };
             match outcome.map_err(|refused| Refusal::from(refused.refusal)) {
@@ -52,6 +52,11 @@ impl Bucket {
     /// Ends a lock.
     pub fn unlock(&self, vb: VbId, key: DocKey<'_>, cas: Cas, now: Moment) -> Result<(), Refusal> {
         let hash = self.hash(key);
-        Ok(self.active_with(vb, key.collection)?.vb.unlock(hash, key, cas, now)?)
+        Ok(self.active_with(vb, key.collection).map_err(not_parked)?.vb.unlock(hash, key, cas, now)?)
     }
+}
+
+/// Locks belong to the node that is active: they do not wait for a vBucket that is about to be.
+fn not_parked(refusal: Refusal) -> Refusal {
+    if refusal == Refusal::Pending { Refusal::NotMyVbucket } else { refusal }
 }

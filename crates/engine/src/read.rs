@@ -152,9 +152,10 @@ impl Bucket {
         self.peek_in_state(vb, key, VbState::Active, now)
     }
 
-    /// Reads whatever a replica has for a key.
-    pub fn peek_replica(&self, vb: VbId, key: DocKey<'_>, now: Moment) -> Result<Option<Seen>, Refusal> {
-        self.peek_in_state(vb, key, VbState::Replica, now)
+    /// Reads whatever a vBucket has for a key, whatever its role is.
+    pub fn peek_in_any_state(&self, vb: VbId, key: DocKey<'_>, now: Moment) -> Result<Option<Seen>, Refusal> {
+        let state = self.state_of(vb).ok_or(Refusal::NotMyVbucket)?;
+        self.peek_in_state(vb, key, state, now)
     }
 
     /// Reads whatever there is for a key of an active vBucket as it is, expired or not.

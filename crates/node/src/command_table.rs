@@ -10,8 +10,8 @@ use protocol::opcode::*;
 use crate::command::CasRule::{Forbidden as NoCas, Optional as AnyCas, Required as NeedsCas};
 use crate::command::{Handler, Key, Row, Silence, ValueRule};
 use crate::commands::{
-    admin, auth, collections, counter, dcp as streams, dcp_consumer as consumer, delete, get, later_issue,
-    lock, meta, observe, session, stats, store, subdoc, touch, vbucket,
+    admin, auth, collections, command_timer, counter, dcp as streams, dcp_consumer as consumer, delete, get,
+    later_issue, lock, meta, observe, session, stats, store, subdoc, touch, vbucket,
 };
 use crate::elsewhere::Leaves;
 use crate::privilege::Privilege::*;
@@ -385,7 +385,7 @@ pub static ROWS: &[Row] = &[
         .value(ValueRule::Required)
         .datatype(JSON)
         .cas(AnyCas),
-    Row::new(GET_CMD_TIMER, later_issue::not_supported, "How long commands took")
+    Row::new(GET_CMD_TIMER, command_timer::get_command_timer, "How long requests of a command took")
         .needs(SimpleStats)
         .extras(1)
         .key(Key::Optional),

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use base::{Datatype, DocKey, Version};
+use base::{Datatype, DocKey, VbState, Version};
 use engine::{ByChance, Found, Refusal, Whole, value};
 use protocol::feature::Feature;
 use protocol::{Request, Status, opcode};
@@ -51,6 +51,9 @@ pub fn get_random_key(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
 
 /// Evict key: takes the value out of memory. While it is locked or not on disk yet it has to stay.
 pub fn evict_key(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    if cx.bucket().state_of(request.vbucket) != Some(VbState::Active) {
+        return cx.not_my_vbucket();
+    }
     match cx.bucket().evict_value(request.vbucket, cx.key) {
         Ok(true) => cx.status(Status::Success),
         Ok(false) => cx.status(Status::Etmpfail),

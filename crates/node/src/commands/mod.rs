@@ -3,6 +3,7 @@
 pub mod admin;
 pub mod auth;
 pub mod collections;
+pub mod command_timer;
 pub mod counter;
 pub mod dcp;
 pub mod dcp_consumer;

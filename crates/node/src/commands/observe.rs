@@ -166,11 +166,8 @@ fn observe_key(
 }
 
 fn state_of(bucket: &Bucket, vb: VbId, key: DocKey<'_>, now: Moment) -> Result<(KeyState, u64), Refusal> {
-    // Replicas answer too: that is how clients wait for copies that nothing else vouches for.
-    let found = match bucket.peek(vb, key, now) {
-        Err(Refusal::NotMyVbucket) => bucket.peek_replica(vb, key, now)?,
-        found => found?,
-    };
+    // Copies in every role answer: that is how clients wait for those that nothing else vouches for.
+    let found = bucket.peek_in_any_state(vb, key, now)?;
     let Some(found) = found else { return Ok((KeyState::NotFound, 0)) };
     let meta = found.version.meta();
     let persisted = bucket.with_vbucket(vb, |vb| vb.persisted_seqno()).is_some_and(|p| p >= meta.by_seqno);
