@@ -352,7 +352,7 @@ impl Bucket {
         }
         let mut shard = self.hold(vb, Holder::Roles);
         let removed = self.set_role(&mut shard, state, topology);
-        let left = self.take_over_manifest(&mut shard, &self.manifest(), None);
+        let left = self.take_over_manifest(&mut shard, &self.manifest(), None, self.now());
         let mut given_up = GivenUp::default();
         if state != VbState::Active {
             given_up = shard.sync_waiters.give_up();

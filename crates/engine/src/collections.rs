@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use base::{CollectionId, ScopeId, Seqno, VbId, VbState, Version};
+use base::{CollectionId, Moment, ScopeId, Seqno, VbId, VbState, Version};
 use parking_lot::{Mutex, RwLock};
 use vbucket::collections::manifest::SuccessorRefusal;
 use vbucket::{
@@ -84,8 +84,9 @@ impl Default for NextIds {
 impl NextIds {
     /// The same, above all that a manifest has.
     pub fn above(self, manifest: &Manifest) -> NextIds {
-        let scope = manifest.scopes().map(|scope| scope.id.0.saturating_add(1)).max();
-        let collection = manifest.collections().map(|one| one.id.0.saturating_add(1)).max();
+        // They come by id.
+        let scope = manifest.scopes().next_back().map(|scope| scope.id.0.saturating_add(1));
+        let collection = manifest.collections().next_back().map(|one| one.id.0.saturating_add(1));
         NextIds {
             scope: self.scope.max(ScopeId(scope.unwrap_or(0))),
             collection: self.collection.max(CollectionId(collection.unwrap_or(0))),
@@ -170,14 +171,13 @@ impl Bucket {
         let new = Arc::new(new);
         let change = ManifestChange::between(&present, &new);
         *self.manifest.present.write() = Arc::clone(&new);
+        let now = self.now();
         for vb in (0..self.vbuckets()).map(VbId) {
             let mut shard = self.hold(vb, Holder::Roles);
-            let left = self.take_over_manifest(&mut shard, &new, Some(&change));
+            let left = self.take_over_manifest(&mut shard, &new, Some(&change), now);
             drop(shard);
             drop(left);
         }
-        self.manifest.is_dropping.store(true, Ordering::Relaxed);
-        self.keeper.wake(ChoreId::Eraser);
         Ok(new)
     }
 
@@ -218,11 +218,12 @@ impl Bucket {
         shard: &mut Shard,
         manifest: &Manifest,
         change: Option<&ManifestChange>,
+        now: Moment,
     ) -> Option<Vec<Garbage>> {
         if !shard.exists || shard.vb.state() != VbState::Active {
             return None;
         }
-        let left = shard.vb.apply_manifest(manifest, change, self.now())?;
+        let left = shard.vb.apply_manifest(manifest, change, now)?;
         self.manifest.note_dropped(&shard.vb, &self.keeper);
         self.queue_flush(shard);
         Some(left)

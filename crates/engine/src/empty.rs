@@ -58,7 +58,7 @@ impl Bucket {
             shard.vb.begin_in(state, topology);
             let events = match state {
                 // Collections stay, without their documents.
-                VbState::Active => self.take_over_manifest(&mut shard, &self.manifest(), None),
+                VbState::Active => self.take_over_manifest(&mut shard, &self.manifest(), None, self.now()),
                 _ => None,
             };
             self.queue_flush(&mut shard);

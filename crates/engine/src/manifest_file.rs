@@ -12,7 +12,7 @@ use std::path::Path;
 use base::env::Env;
 use base::{CollectionId, ScopeId, SmallFile, SmallFileError};
 use kvstore::StoredManifest;
-use serde_json::{Value, json};
+use serde_json::Value;
 use vbucket::{Manifest, ManifestUid};
 
 use crate::collections::NextIds;
@@ -37,8 +37,8 @@ pub(crate) fn file(dir: &Path, bucket: Option<&str>) -> SmallFile {
 /// Understands the file's content.
 pub(crate) fn parse(bytes: &[u8], version: u16) -> Result<Read, String> {
     let value: Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-    let manifest = value.get("manifest").ok_or("it has no manifest")?.to_string();
-    let manifest = Manifest::parse(manifest.as_bytes()).map_err(|error| error.to_string())?;
+    let manifest = value.get("manifest").ok_or("it has no manifest")?;
+    let manifest = Manifest::from_json(manifest).map_err(|error| error.to_string())?;
     let id = |name: &str| {
         let id = value.get(name).and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());
         id.ok_or(format!("{name} is no id"))
@@ -55,12 +55,10 @@ pub(crate) fn save(
     manifest: &Manifest,
     ids: NextIds,
 ) -> Result<(), Failure> {
-    let text = json!({
-        "manifest": manifest.to_json(),
-        "next_scope": ids.scope.0,
-        "next_collection": ids.collection.0,
-    });
-    Ok(file(dir, Some(bucket)).write(&*env.disk, text.to_string().as_bytes())?)
+    let (scope, collection) = (ids.scope.0, ids.collection.0);
+    let manifest = manifest.to_text();
+    let text = format!("{{\"manifest\":{manifest},\"next_collection\":{collection},\"next_scope\":{scope}}}");
+    Ok(file(dir, Some(bucket)).write(&*env.disk, text.as_bytes())?)
 }
 
 /// What was found in a bucket's folder.

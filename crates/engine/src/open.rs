@@ -186,7 +186,7 @@ impl Bucket {
         // What was decided before the stop and did not get to all of them.
         let manifest = self.manifest();
         for vb in (0..self.vbuckets()).map(VbId) {
-            drop(self.take_over_manifest(&mut self.hold(vb, Holder::Roles), &manifest, None));
+            drop(self.take_over_manifest(&mut self.hold(vb, Holder::Roles), &manifest, None, self.now()));
         }
         self.warmup.found_all(self.env.clock.monotonic());
         let warmup = self.warmup_stats();

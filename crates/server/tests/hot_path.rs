@@ -1,4 +1,4 @@
-//! What a get and a set may cost: allocations, locks and writes, counted while a connection serves them.
+//! What a get, a set and a new collection may cost: allocations, locks and writes, counted while they are served.
 #![cfg(debug_assertions)] // locks are counted only there
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -213,4 +213,60 @@ fn locked_documents_make_nothing_dearer_for_others() {
     let (allocations, _) = desk.rounds(&sets, ROUNDS);
     let served = (KEYS * ROUNDS) as u64;
     assert!(allocations <= served / 64, "{allocations} for {served} sets");
+}
+
+/// Makes collections one after the other.
+struct Maker {
+    bucket: Bucket,
+    clock: base::env::SimHandles,
+    made: u32,
+}
+
+impl Maker {
+    const VBUCKETS: u16 = 64;
+
+    /// Makes a collection, and says how many allocations that took.
+    fn make(&mut self) -> u64 {
+        self.made += 1;
+        let before = ALLOCATIONS.get();
+        let changed = self.bucket.change_manifest(|present, next| {
+            let mut new = present.successor();
+            let (id, scope, name) = (next.collection, base::ScopeId(0), format!("c{}", self.made));
+            let one = vbucket::Collection { id, scope, name, max_ttl_s: None };
+            new.add_collection(one).expect("it is valid");
+            Ok::<_, engine::ManifestRefusal>(new)
+        });
+        let took = ALLOCATIONS.get() - before;
+        changed.expect("there is room");
+        if self.made.is_multiple_of(20) {
+            // What waits to be written would fill the share of the checkpoints.
+            assert!(self.bucket.flush_all());
+            self.clock.clock.advance(std::time::Duration::from_secs(2));
+            while self.bucket.keep_step() {}
+        }
+        took
+    }
+
+    /// The least that one of the next ten takes once there are as many as this.
+    fn least_beside(&mut self, collections: u32) -> u64 {
+        while self.made < collections {
+            self.make();
+        }
+        (0..10).map(|_| self.make()).min().expect("ten")
+    }
+}
+
+#[test]
+fn a_collection_costs_little_more_however_many_there_are() {
+    let (env, clock) = Env::sim(1);
+    let config = BucketConfig::new("test", "/data/test".into());
+    let config = BucketConfig { vbuckets: Maker::VBUCKETS, ..config };
+    let store = Arc::new(kvstore::Memory::default());
+    let bucket = Bucket::open(config, env, store).expect("an empty bucket opens");
+    let mut maker = Maker { bucket, clock, made: 0 };
+    let (few, many) = (maker.least_beside(90), maker.least_beside(1150));
+    println!("{few} allocations beside 90 collections, {many} beside 1,150");
+    assert!(few <= 8 * u64::from(Maker::VBUCKETS), "{few} for {} vBuckets", Maker::VBUCKETS);
+    // What grows are the nodes of the manifest's three trees, which have at least five entries each.
+    assert!(many - few < 1150 * 3 / 5, "{few} beside 90 collections, {many} beside 1,150");
 }

@@ -239,11 +239,11 @@ impl Cluster {
             return Ok(());
         }
         let failed = |what: String| ApplyError::Manifest(name.to_owned(), what);
-        let new =
-            Manifest::parse(manifest.to_string().as_bytes()).map_err(|error| failed(error.to_string()))?;
-        if new.uid() <= bucket.manifest().uid() {
+        let uid = Manifest::uid_in(manifest).map_err(|error| failed(error.to_string()))?;
+        if uid <= bucket.manifest().uid() {
             return Ok(());
         }
+        let new = Manifest::from_json(manifest).map_err(|error| failed(error.to_string()))?;
         bucket.set_manifest(new).map_err(|refusal| failed(refusal.to_string()))
     }
 

@@ -126,7 +126,7 @@ fn manifest_of(bucket: &::cluster::Bucket) -> Result<(Manifest, NextIds), Bucket
     let manifest = match bucket.manifest.get("scopes") {
         // What begins with nothing but a number is the manifest that every bucket begins with.
         None => Manifest::default(),
-        Some(_) => Manifest::parse(bucket.manifest.to_string().as_bytes())
+        Some(_) => Manifest::from_json(&bucket.manifest)
             .map_err(|error| BucketError::Elsewhere(error.to_string()))?,
     };
     let first = NextIds::default();

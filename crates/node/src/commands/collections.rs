@@ -13,7 +13,7 @@ const DEFAULT: &[u8] = b"_default";
 
 /// Sends the manifest.
 pub fn manifest(ctx: &mut Context<'_>, _: &Request<'_>) -> Outcome {
-    let json = ctx.bucket().manifest().to_json().to_string();
+    let json = ctx.bucket().manifest().to_text();
     ctx.reply.json(Status::Success, json.as_bytes());
     Outcome::Done
 }

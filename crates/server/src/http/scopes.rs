@@ -14,7 +14,7 @@ use base::ScopeId;
 use engine::{ManifestRefusal, NextIds};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use vbucket::collections::manifest::{DEFAULT_NAME, is_user_name};
+use vbucket::collections::manifest::{DEFAULT_NAME, InvalidManifest, is_user_name};
 use vbucket::{Collection, Manifest, ManifestUid, Scope};
 
 use super::Shared;
@@ -71,52 +71,49 @@ fn max_ttl(text: &str) -> Result<Option<u32>, Refused> {
     }
 }
 
-/// The present manifest's scopes and collections, to be changed.
+/// The next manifest, which begins as the present one, and ids for what is new in it.
 struct Draft {
-    uid: ManifestUid,
-    scopes: Vec<Scope>,
-    collections: Vec<Collection>,
+    manifest: Manifest,
     next: NextIds,
 }
 
 impl Draft {
-    fn of(manifest: &Manifest, next: NextIds) -> Draft {
-        Draft {
-            uid: ManifestUid(manifest.uid().0 + 1),
-            scopes: manifest.scopes().cloned().collect(),
-            collections: manifest.collections().cloned().collect(),
-            next,
-        }
+    fn of(present: &Manifest, next: NextIds) -> Draft {
+        Draft { manifest: present.successor(), next }
     }
 
     fn add_scope(&mut self, name: &str) -> Result<ScopeId, Refused> {
         check_name(name)?;
-        if self.scopes.iter().any(|scope| scope.name == name) {
+        if self.manifest.scope_named(name).is_some() {
             return Err(Refused::Invalid(format!("Scope with name {name:?} already exists")));
         }
         let id = self.next.scope;
+        self.manifest.add_scope(Scope { id, name: name.to_owned() }).map_err(invalid)?;
         self.next.scope.0 = id.0.saturating_add(1);
-        self.scopes.push(Scope { id, name: name.to_owned() });
         Ok(id)
     }
 
     fn add_collection(&mut self, scope: &Scope, name: &str, max_ttl_s: Option<u32>) -> Result<(), Refused> {
         check_name(name)?;
-        if self.collections.iter().any(|one| one.scope == scope.id && one.name == name) {
+        if self.manifest.collection_named(scope.id, name).is_some() {
             let scope = &scope.name;
             let message = format!("Collection with name {name:?} in scope {scope:?} already exists");
             return Err(Refused::Invalid(message));
         }
         let id = self.next.collection;
+        let collection = Collection { id, scope: scope.id, name: name.to_owned(), max_ttl_s };
+        self.manifest.add_collection(collection).map_err(invalid)?;
         self.next.collection.0 = id.0.saturating_add(1);
-        self.collections.push(Collection { id, scope: scope.id, name: name.to_owned(), max_ttl_s });
         Ok(())
     }
 
     fn finish(self) -> Result<Manifest, Refused> {
-        Manifest::new(self.uid, self.scopes, self.collections)
-            .map_err(|invalid| Refused::Invalid(invalid.to_string()))
+        Ok(self.manifest)
     }
+}
+
+fn invalid(invalid: InvalidManifest) -> Refused {
+    Refused::Invalid(invalid.to_string())
 }
 
 /// How often, and how long each time, a change waits until others are on disk.
@@ -221,8 +218,7 @@ pub(super) async fn drop_scope(
         if scope == DEFAULT_NAME {
             return Err(Refused::Invalid("Deleting _default scope is not allowed".to_owned()));
         }
-        draft.scopes.retain(|scope| scope.id != id);
-        draft.collections.retain(|one| one.scope != id);
+        draft.manifest.remove_scope(id);
         draft.finish()
     })
     .await
@@ -255,7 +251,7 @@ pub(super) async fn change_collection(
         let id = collection_named(present, &scope, &collection)?.id;
         let Some(ttl) = field(&body, "maxTTL") else { return Ok(present.clone()) };
         let ttl = max_ttl(&ttl)?;
-        draft.collections.iter_mut().filter(|one| one.id == id).for_each(|one| one.max_ttl_s = ttl);
+        draft.manifest.set_max_ttl(id, ttl);
         draft.finish()
     })
     .await
@@ -269,7 +265,7 @@ pub(super) async fn drop_collection(
 ) -> Response {
     change(&shared, &caller, &name, move |present, mut draft| {
         let id = collection_named(present, &scope, &collection)?.id;
-        draft.collections.retain(|one| one.id != id);
+        draft.manifest.remove_collection(id);
         draft.finish()
     })
     .await
@@ -325,32 +321,42 @@ pub(super) async fn replace(
     .await
 }
 
-fn all_of(wanted: &WantedScopes, present: &Manifest, draft: Draft) -> Result<Manifest, Refused> {
-    let mut next = Draft { scopes: Vec::new(), collections: Vec::new(), ..draft };
+fn all_of(wanted: &WantedScopes, present: &Manifest, mut draft: Draft) -> Result<Manifest, Refused> {
     if !wanted.scopes.iter().any(|scope| scope.name == DEFAULT_NAME) {
         return Err(Refused::Invalid("Deleting _default scope is not allowed".to_owned()));
     }
+    // What stays is put back below, where it is wanted.
+    present.scopes().for_each(|scope| draft.manifest.remove_scope(scope.id));
+    present.collections().for_each(|one| draft.manifest.remove_collection(one.id));
+    let mut is_default_met = false;
     for scope in &wanted.scopes {
         let id = match present.scope_named(&scope.name) {
-            Some(there) => {
-                next.scopes.push(there.clone());
+            // The default scope has stayed.
+            Some(there) if there.id == ScopeId(0) && !is_default_met => {
+                is_default_met = true;
                 there.id
             }
-            None => next.add_scope(&scope.name)?,
+            Some(there) => {
+                draft.manifest.add_scope(there.clone()).map_err(invalid)?;
+                there.id
+            }
+            None => draft.add_scope(&scope.name)?,
         };
+        let of = Scope { id, name: scope.name.clone() };
         for one in &scope.collections {
             let ttl = max_ttl(&one.max_ttl.to_string())?;
             match present.collection_named(id, &one.name) {
                 Some(there) => {
-                    next.collections.push(Collection { max_ttl_s: ttl, ..there.clone() });
+                    let kept = Collection { max_ttl_s: ttl, ..there.clone() };
+                    draft.manifest.add_collection(kept).map_err(invalid)?;
                 }
-                None => next.add_collection(&Scope { id, name: scope.name.clone() }, &one.name, ttl)?,
+                None => draft.add_collection(&of, &one.name, ttl)?,
             }
         }
     }
-    let is_same =
-        next.scopes.iter().eq(present.scopes()) && next.collections.iter().eq(present.collections());
-    if is_same { Ok(present.clone()) } else { next.finish() }
+    let next = &draft.manifest;
+    let is_same = next.scopes().eq(present.scopes()) && next.collections().eq(present.collections());
+    if is_same { Ok(present.clone()) } else { draft.finish() }
 }
 
 /// `POST` or `GET .../scopes/@ensureManifest/UID`: whether all of the bucket has that manifest, or a later one.

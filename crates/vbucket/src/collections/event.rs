@@ -58,6 +58,26 @@ pub enum SystemEvent {
     },
 }
 
+/// An event with its stored value.
+#[derive(Clone, Debug)]
+pub(crate) struct EncodedEvent {
+    pub(crate) event: SystemEvent,
+    value: Vec<u8>,
+}
+
+impl From<SystemEvent> for EncodedEvent {
+    fn from(event: SystemEvent) -> EncodedEvent {
+        EncodedEvent { value: event.to_value(), event }
+    }
+}
+
+impl EncodedEvent {
+    /// See [`SystemEvent::to_version`].
+    pub(crate) fn to_version(&self, heap: &Heap) -> NewVersion {
+        self.event.version_of(heap, &self.value)
+    }
+}
+
 /// Which of the five an event is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
@@ -179,6 +199,10 @@ impl SystemEvent {
     /// A version of it, whose seqno, CAS and, if it ends something, time of deletion (`expiry`) are to be completed
     /// under the vBucket's lock.
     pub fn to_version(&self, heap: &Heap) -> NewVersion {
+        self.version_of(heap, &self.to_value())
+    }
+
+    fn version_of(&self, heap: &Heap, value: &[u8]) -> NewVersion {
         let (kind, _) = self.subject();
         let meta = VersionMeta {
             // The type of the event, whose bytes the original stores the other way round than a client's flags.
@@ -189,7 +213,7 @@ impl SystemEvent {
         };
         let key = self.key();
         let key = DocKey { collection: CollectionId::SYSTEM, key: key.as_bytes() };
-        NewVersion::new(heap, meta, key, &[&self.to_value()])
+        NewVersion::new(heap, meta, key, &[value])
     }
 
     /// Reads an event back from a version. Nothing if the version is none, is not resident, is compressed, or if its

@@ -1,5 +1,7 @@
 //! Manifests: rules, JSON, differences.
 
+use proptest::prelude::*;
+
 use super::*;
 
 fn parse(text: &str) -> Result<Manifest, InvalidManifest> {
@@ -121,4 +123,136 @@ fn a_scope_comes_before_its_collections_and_goes_after_them() {
     assert_eq!(come, [true, false, true]);
     let gone: Vec<bool> = difference(&some, &none).iter().map(|event| event.collection().is_some()).collect();
     assert_eq!(gone, [true, false, true]);
+}
+
+#[test]
+fn a_manifest_is_printed_as_its_json_is() {
+    let all = [(8, "a", None), (9, "b-%_", Some(0)), (0x1f, "c", Some(u32::MAX)), (0x20, "d", None)];
+    for manifest in [Manifest::default(), with(0xabc, &[]), with(u64::MAX, &all)] {
+        assert_eq!(manifest.to_text(), manifest.to_json().to_string());
+    }
+}
+
+/// What is done to a manifest.
+#[derive(Clone, Debug)]
+enum Edit {
+    AddScope(u32, u8),
+    RemoveScope(u32),
+    AddCollection(u32, u32, u8),
+    RemoveCollection(u32),
+    MaxTtl(u32, u32),
+}
+
+fn edits() -> impl Strategy<Value = Vec<Edit>> {
+    let scope = || prop_oneof![Just(0_u32), 7..12_u32];
+    let id = || prop_oneof![Just(0_u32), 7..20_u32];
+    let edit = prop_oneof![
+        (scope(), 0..6_u8).prop_map(|(id, name)| Edit::AddScope(id, name)),
+        scope().prop_map(Edit::RemoveScope),
+        (id(), scope(), 0..6_u8).prop_map(|(id, scope, name)| Edit::AddCollection(id, scope, name)),
+        (id(), scope(), 0..6_u8).prop_map(|(id, scope, name)| Edit::AddCollection(id, scope, name)),
+        id().prop_map(Edit::RemoveCollection),
+        (id(), 0..3_u32).prop_map(|(id, ttl)| Edit::MaxTtl(id, ttl)),
+    ];
+    proptest::collection::vec(edit, 0..40)
+}
+
+fn name(of: u8) -> String {
+    if of == 0 { DEFAULT_NAME.to_owned() } else { format!("n{of}") }
+}
+
+/// Does it, and to plain lists as well; a change is refused exactly if the lists would not make a manifest.
+fn edit(manifest: &mut Manifest, edit: &Edit, scopes: &mut Vec<Scope>, collections: &mut Vec<Collection>) {
+    let is_valid = |scopes: &[Scope], collections: &[Collection]| {
+        let of = Manifest::new(ManifestUid(1), scopes.to_vec(), collections.to_vec());
+        of.is_ok_and(|of| {
+            let json = of.to_json().to_string();
+            json == of.to_text()
+        })
+    };
+    match *edit {
+        Edit::AddScope(id, of) => {
+            scopes.push(Scope { id: ScopeId(id), name: name(of) });
+            let added = manifest.add_scope(Scope { id: ScopeId(id), name: name(of) });
+            assert_eq!(added.is_ok(), is_valid(scopes, collections), "{added:?}");
+            if added.is_err() {
+                scopes.pop();
+            }
+        }
+        Edit::RemoveScope(id) => {
+            manifest.remove_scope(ScopeId(id));
+            if id != 0 {
+                scopes.retain(|scope| scope.id.0 != id);
+                collections.retain(|one| one.scope.0 != id);
+            }
+        }
+        Edit::AddCollection(id, scope, of) => {
+            let (id, scope) = (CollectionId(id), ScopeId(scope));
+            let one = Collection { id, scope, name: name(of), max_ttl_s: None };
+            collections.push(one.clone());
+            let added = manifest.add_collection(one);
+            assert_eq!(added.is_ok(), is_valid(scopes, collections), "{added:?}");
+            if added.is_err() {
+                collections.pop();
+            }
+        }
+        Edit::RemoveCollection(id) => {
+            manifest.remove_collection(CollectionId(id));
+            collections.retain(|one| one.id.0 != id);
+        }
+        Edit::MaxTtl(id, ttl) => {
+            manifest.set_max_ttl(CollectionId(id), Some(ttl));
+            let of = collections.iter_mut().filter(|one| one.id.0 == id);
+            of.for_each(|one| one.max_ttl_s = Some(ttl));
+        }
+    }
+}
+
+/// The differences as each id by itself tells them, in their order.
+fn plain_difference(old: &Manifest, new: &Manifest) -> Vec<SystemEvent> {
+    let manifest = old.uid();
+    let mut events = Vec::new();
+    for one in old.collections().filter(|one| new.collection(one.id).is_none()) {
+        events.push(SystemEvent::CollectionEnd { manifest, scope: one.scope, id: one.id });
+    }
+    for scope in old.scopes().filter(|scope| new.scope(scope.id).is_none()) {
+        events.push(SystemEvent::ScopeEnd { manifest, id: scope.id });
+    }
+    for scope in new.scopes().filter(|scope| old.scope(scope.id).is_none()) {
+        events.push(SystemEvent::ScopeBegin { manifest, scope: scope.clone() });
+    }
+    for one in new.collections() {
+        let collection = one.clone();
+        match old.collection(one.id) {
+            None => events.push(SystemEvent::CollectionBegin { manifest, collection }),
+            Some(there) if there.max_ttl_s == one.max_ttl_s => {}
+            Some(_) => events.push(SystemEvent::CollectionChanged { manifest, collection }),
+        }
+    }
+    events.iter_mut().next_back().into_iter().for_each(|last| last.set_manifest(new.uid()));
+    events
+}
+
+proptest! {
+    /// A manifest that is changed step by step is the one that is made of the same lists at once, and the one before
+    /// stays as it was, whatever the two share.
+    #[test]
+    fn edits_make_what_lists_make(steps in edits(), from in 0..40_usize) {
+        let mut manifest = Manifest::default();
+        let mut scopes: Vec<Scope> = manifest.scopes().cloned().collect();
+        let mut collections: Vec<Collection> = manifest.collections().cloned().collect();
+        let mut before = (manifest.clone(), manifest.to_text());
+        for (at, step) in steps.iter().enumerate() {
+            if at == from {
+                before = (manifest.clone(), manifest.to_text());
+                manifest = manifest.successor();
+            }
+            edit(&mut manifest, step, &mut scopes, &mut collections);
+        }
+        let made = Manifest::new(manifest.uid(), scopes, collections).expect("valid");
+        prop_assert_eq!(&made, &manifest);
+        prop_assert_eq!(made.to_text(), manifest.to_text());
+        prop_assert_eq!(difference(&before.0, &manifest), plain_difference(&before.0, &manifest));
+        prop_assert_eq!(before.0.to_text(), before.1);
+    }
 }

@@ -3,6 +3,7 @@
 
 use base::{CollectionId, Moment, NewVersion, RevSeqno, Seqno, Version};
 
+use crate::collections::event::EncodedEvent;
 use crate::collections::{Collections, Held, Manifest, ManifestChange, SystemEvent};
 use crate::ops::change::Stored;
 use crate::vbucket::{Garbage, VBucket};
@@ -49,22 +50,24 @@ impl VBucket {
         if manifest.uid() <= self.history.collections.uid() {
             return None;
         }
-        let own;
+        let own: Vec<EncodedEvent>;
         let known = self.history.collections.taken_over();
         let events = match change.filter(|change| known == Some(change.from)) {
             Some(change) => &change.events,
             None => {
-                own = self.history.collections.difference(manifest);
+                let events = self.history.collections.difference(manifest);
+                own = events.into_iter().map(EncodedEvent::from).collect();
                 &own
             }
         };
         let mut left = Vec::with_capacity(events.len());
-        for event in events {
+        for encoded in events {
+            let event = &encoded.event;
             if event.collection().is_some() {
                 // Streams get what is about a collection in a snapshot of its own (recorded; DCP documentation).
                 self.history.checkpoints.close_apart();
             }
-            let mut new = event.to_version(&self.evicted.context().heap);
+            let mut new = encoded.to_version(&self.evicted.context().heap);
             let mut meta = new.meta_mut();
             meta.cas = self.history.hlc.next(now.0);
             meta.by_seqno = self.history.high_seqno.next();
