@@ -224,6 +224,8 @@ bugs! {
     // The store is restored from an older state.
     /// A node follows a state that is older than one that it has seen.
     OlderStateFollowed,
+    /// Revisions of a branch that was given up are compared with those of the branch that was adopted.
+    BranchesCompared,
     /// A node drops a bucket of which the state says nothing.
     AbsentMeansDeleted,
     // Damage.

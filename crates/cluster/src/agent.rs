@@ -183,6 +183,7 @@ impl Agent {
         let reached = if applied.behind.is_empty() { 0 } else { applied.revision };
         let mut report = Report {
             incarnation: self.incarnation,
+            cluster: state.cluster.clone(),
             applied: applied.of_all(),
             reached,
             behind: applied.behind.clone(),

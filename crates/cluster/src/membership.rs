@@ -8,12 +8,12 @@
 use base::planted::{self, Bug};
 use serde::{Deserialize, Serialize};
 
-use crate::state::State;
+use crate::state::{MAX_BRANCHES, State};
 
 /// The newest state of its cluster that a node has seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Membership {
-    /// The cluster's identity; empty if the state never had one.
+    /// The cluster's identity and the state's branch; empty if the state never had one.
     pub cluster: String,
     /// The state's epoch.
     pub epoch: u64,
@@ -36,6 +36,17 @@ pub enum Stale {
         /// The revision that the node has seen.
         seen: u64,
     },
+    /// It is of a branch that goes on without what this node has seen.
+    #[error(
+        "the coordination store holds revision {is} of a state that was adopted without what this node has seen up to \
+         revision {seen}: restore a newer one, or give up what this node has seen with `stave cluster adopt`"
+    )]
+    Abandoned {
+        /// The revision of the state.
+        is: u64,
+        /// The revision that the node has seen of its own branch.
+        seen: u64,
+    },
     /// It is that of another cluster.
     #[error(
         "the coordination store holds the state of cluster {is}, and this node belongs to cluster {seen}: see that \
@@ -50,6 +61,19 @@ pub enum Stale {
     },
 }
 
+/// The cluster of an identity, without the branch.
+fn root(identity: &str) -> &str {
+    identity.split_once('/').map_or(identity, |(root, _)| root)
+}
+
+/// Whether two identities name different clusters, or different branches of the state of one: revisions of these say
+/// nothing about each other. Versions that did not know identities drop them when they write.
+pub fn is_other(one: &str, other: &str) -> bool {
+    let (one, other) =
+        if planted::is(Bug::BranchesCompared) { (root(one), root(other)) } else { (one, other) };
+    !one.is_empty() && !other.is_empty() && one != other
+}
+
 impl Membership {
     /// What is noted of a state.
     pub fn of(state: &State) -> Membership {
@@ -61,10 +85,15 @@ impl Membership {
         if planted::is(Bug::OlderStateFollowed) {
             return Ok(());
         }
-        // Versions that did not know identities drop them when they write.
-        let is_other = !self.cluster.is_empty() && !state.cluster.is_empty() && self.cluster != state.cluster;
-        if is_other {
+        if is_other(root(&self.cluster), root(&state.cluster)) {
             return Err(Stale::OtherCluster { is: state.cluster.clone(), seen: self.cluster.clone() });
+        }
+        if is_other(&self.cluster, &state.cluster) {
+            let goes_on_from = state.branches.get(&self.cluster);
+            return match goes_on_from.filter(|last| self.revision <= **last) {
+                Some(_) => Ok(()),
+                None => Err(Stale::Abandoned { is: state.revision, seen: self.revision }),
+            };
         }
         if state.revision < self.revision {
             return Err(Stale::Older { is: state.revision, seen: self.revision });
@@ -82,9 +111,22 @@ impl Membership {
     }
 
     /// The state of the store, accepted although it is older than what this node has seen: newer than both, so that
-    /// every node which has seen no more than this one follows it, and clients take its map for newer.
-    pub fn adopt(&self, state: &State) -> State {
+    /// every node which has seen no more than this one follows it, and clients take its map for newer. It begins a branch
+    /// that `random` names.
+    pub fn adopt(&self, state: &State, random: u64) -> State {
         let mut next = state.clone();
+        next.cluster = format!("{}/{random:016x}", root(&state.cluster));
+        for (branch, revision) in [(&state.cluster, state.revision), (&self.cluster, self.revision)] {
+            if root(branch) == root(&state.cluster) && !branch.is_empty() {
+                let last = next.branches.entry(branch.clone()).or_default();
+                *last = revision.max(*last);
+            }
+        }
+        while next.branches.len() > MAX_BRANCHES {
+            let first = next.branches.iter().min_by_key(|(_, last)| **last);
+            let Some(first) = first.map(|(branch, _)| branch.clone()) else { break };
+            next.branches.remove(&first);
+        }
         next.revision = next.revision.max(self.revision) + 1;
         next.epoch = next.epoch.max(self.epoch) + 1;
         next
@@ -155,8 +197,37 @@ mod tests {
         assert!(matches!(Membership::of(&old).check(&other), Err(Stale::OtherCluster { .. })));
         assert_eq!(Membership::default().check(&other), Ok(()), "nothing was seen yet");
         assert_eq!((seen.after(&new), seen.after(&new.next()).is_some()), (None, true));
-        let adopted = seen.adopt(&old);
+        let adopted = seen.adopt(&old, 1);
         assert!(adopted.epoch > new.epoch && seen.check(&adopted).is_ok());
+        assert!(Membership::of(&old).check(&adopted).is_ok(), "it has seen no more");
+    }
+
+    #[test]
+    fn revisions_of_different_branches_say_nothing_about_each_other() {
+        let old = command::found("u", &address(), 7);
+        let seen = Membership::of(&old.next());
+        let ahead = Membership::of(&old.next().next().next());
+        let adopted = seen.adopt(&old, 1);
+        // However far the branch goes, what one has seen who was away is not in it.
+        let later = (0..9).fold(adopted.clone(), |state, _| state.next());
+        assert_eq!(
+            ahead.check(&adopted),
+            Err(Stale::Abandoned { is: adopted.revision, seen: ahead.revision })
+        );
+        assert_eq!(ahead.check(&later), Err(Stale::Abandoned { is: later.revision, seen: ahead.revision }));
+        let again = (0..20).fold(old, |state, _| state.next());
+        let followed = Membership::of(&later);
+        assert_eq!(
+            followed.check(&again),
+            Err(Stale::Abandoned { is: again.revision, seen: later.revision })
+        );
+        // Asked, it follows, and so does whoever has followed before.
+        let joined = ahead.adopt(&later, 2);
+        assert!(
+            ahead.check(&joined).is_ok() && followed.check(&joined).is_ok() && seen.check(&joined).is_ok()
+        );
+        let many = (0..40).fold(joined, |state, at| Membership::of(&state).adopt(&state, at));
+        assert!(many.check().is_ok(), "those that are remembered have a limit");
     }
 
     #[test]

@@ -22,13 +22,14 @@ use base::planted::{self, Bug};
 use serde::{Deserialize, Serialize};
 
 use crate::fence::Fence;
+use crate::membership::{Membership, is_other};
 use crate::state::{Bucket, MAX_NODES, NodeId, State, Status, Step, present};
 use crate::view::View;
 
 /// What a node asks of another one: not to take over from it for a time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ask {
-    /// The identity of the cluster as the node knows it; empty if it has none.
+    /// The identity of the cluster, and of the branch of its state that `applied` belongs to; empty if it has none.
     pub cluster: String,
     /// The node's identity.
     pub node: String,
@@ -44,8 +45,8 @@ pub enum Unpromised {
     /// This node does not follow the state that the store holds.
     #[error("this node does not follow the state that the coordination store holds")]
     Stale,
-    /// The asking node belongs to another cluster.
-    #[error("the asking node belongs to another cluster")]
+    /// The asking node belongs to another cluster, or has let go as a state of another branch says.
+    #[error("the asking node belongs to another cluster, or follows another branch of the cluster's state")]
     OtherCluster,
     /// This node knows a newer state by which others may take over from the asking node.
     #[error("the asking node has to let go of what a newer state of the cluster does not let it serve")]
@@ -64,17 +65,17 @@ pub enum Unpromised {
 /// The most revisions, seen and not applied yet, of which each is kept by itself.
 const MOST_SEEN: usize = 16;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Given {
     incarnation: u64,
     until_ns: u64,
     applied: u64,
+    cluster: String,
 }
 
 /// What is known of the newest state that was followed.
 #[derive(Debug)]
 struct Known {
-    cluster: String,
     revision: u64,
     /// The life of each node that has a share.
     serving: BTreeMap<String, u64>,
@@ -84,7 +85,7 @@ impl Known {
     fn of(state: &State) -> Known {
         let serving = state.nodes.values().filter(|node| node.status == Status::Active);
         let serving = serving.map(|node| (node.uuid.clone(), node.incarnation)).collect();
-        Known { cluster: state.cluster.clone(), revision: state.revision, serving }
+        Known { revision: state.revision, serving }
     }
 }
 
@@ -96,6 +97,8 @@ pub struct Granter {
     unknown_until_ns: u64,
     given: BTreeMap<String, Given>,
     known: Option<Known>,
+    /// The cluster and the branch of its state that all revisions here belong to.
+    cluster: String,
     /// What the asking node must have become at least: what this node had seen before it started, or before it did not
     /// follow the store's state.
     floor: u64,
@@ -109,9 +112,10 @@ pub struct Granter {
 }
 
 impl Granter {
-    /// Of a process that starts at `now_ns`, whose node has seen `revision` before; each promise `lasts` so long, as
+    /// Of a process that starts at `now_ns`, whose node has seen so much before; each promise `lasts` so long, as
     /// those of the process before did.
-    pub fn new(revision: u64, now_ns: u64, lasts: Duration) -> Granter {
+    pub fn new(seen: &Membership, now_ns: u64, lasts: Duration) -> Granter {
+        let revision = seen.revision;
         // A node that has seen no state has promised nothing either.
         let unknown_until_ns = if revision == 0 { 0 } else { now_ns.saturating_add(ns(lasts)) };
         Granter {
@@ -119,6 +123,7 @@ impl Granter {
             unknown_until_ns,
             given: BTreeMap::new(),
             known: None,
+            cluster: seen.cluster.clone(),
             floor: revision,
             doubted: BTreeMap::new(),
             is_stale: false,
@@ -134,8 +139,15 @@ impl Granter {
 
     /// A state that is followed was read: before the node does or reports anything that it says.
     pub fn note_state(&mut self, state: &State) {
-        if self.known.as_ref().is_some_and(|known| known.revision == state.revision) && !self.is_stale {
+        let is_other = is_other(&self.cluster, &state.cluster);
+        let is_known = self.known.as_ref().is_some_and(|known| known.revision == state.revision);
+        if is_known && !is_other && !self.is_stale {
             return;
+        }
+        if is_other {
+            // Revisions of the branch before say nothing about those of this one.
+            self.doubted.clear();
+            self.floor = state.revision;
         }
         if self.is_stale {
             // What is followed now may not descend from what others have seen.
@@ -149,6 +161,9 @@ impl Granter {
             }
         }
         self.doubted.retain(|uuid, _| state.node_of(uuid).is_some());
+        if !state.cluster.is_empty() {
+            self.cluster.clone_from(&state.cluster);
+        }
         self.known = Some(Known::of(state));
     }
 
@@ -185,7 +200,8 @@ impl Granter {
         }
         let before = self.given.get(&ask.node).map_or(0, |given| given.until_ns);
         let until_ns = before.max(now_ns.saturating_add(ns(self.lasts)));
-        let given = Given { incarnation: ask.incarnation, until_ns, applied: ask.applied };
+        let (incarnation, applied, cluster) = (ask.incarnation, ask.applied, ask.cluster.clone());
+        let given = Given { incarnation, until_ns, applied, cluster };
         self.given.insert(ask.node.clone(), given);
         Ok(())
     }
@@ -200,6 +216,9 @@ impl Granter {
         if self.known.is_none() && self.floor == 0 {
             return Err(Unpromised::Stale);
         }
+        if is_other(&self.cluster, &ask.cluster) {
+            return Err(Unpromised::OtherCluster);
+        }
         let doubted = self.doubted.get(&ask.node).copied().unwrap_or(0);
         if ask.applied < self.floor.max(doubted) {
             return Err(Unpromised::Behind);
@@ -209,9 +228,6 @@ impl Granter {
             return Err(Unpromised::Missed);
         }
         let Some(known) = &self.known else { return Ok(()) };
-        if !known.cluster.is_empty() && !ask.cluster.is_empty() && known.cluster != ask.cluster {
-            return Err(Unpromised::OtherCluster);
-        }
         let serves = known.serving.get(&ask.node) == Some(&ask.incarnation);
         // Who has become what a newer state says knows better.
         if serves || ask.applied > known.revision { Ok(()) } else { Err(Unpromised::NotServing) }
@@ -228,7 +244,8 @@ impl Granter {
     pub fn bound(&self, state: &State, now_ns: u64) -> BTreeMap<String, BTreeSet<NodeId>> {
         let is_bound = |id: NodeId, since: u64| {
             let given = state.nodes.get(&id).and_then(|node| self.given.get(&node.uuid));
-            let given = given.filter(|given| given.until_ns > now_ns && given.applied < since);
+            let is_before = |given: &Given| given.applied < since || is_other(&given.cluster, &state.cluster);
+            let given = given.filter(|given| given.until_ns > now_ns && is_before(given));
             given.is_some() || self.unknown_until_ns > now_ns
         };
         let of = |bucket: &Bucket| {
@@ -257,8 +274,12 @@ fn doubts(bucket: &Bucket) -> BTreeMap<NodeId, u64> {
 #[derive(Clone, Debug, Default)]
 pub struct Holder {
     /// Every node that could become active in this one's place: by the revision beyond which it serves nothing, and by
-    /// those that it has seen since.
-    takers: BTreeMap<u64, BTreeSet<String>>,
+    /// those that it has seen since. Revisions are of the branch that is counted before them.
+    takers: BTreeMap<(u64, u64), BTreeSet<String>>,
+    /// The branch of the newest state that was seen.
+    cluster: String,
+    /// Counts the branches that were seen.
+    branch: u64,
     /// The cluster's other nodes.
     others: BTreeSet<String>,
     until: BTreeMap<String, u64>,
@@ -269,7 +290,13 @@ pub struct Holder {
 impl Holder {
     /// A state was read: before the node becomes what it says.
     pub fn note_state(&mut self, state: &State, uuid: &str) {
-        self.takers.insert(state.revision, takers(state, uuid));
+        if is_other(&self.cluster, &state.cluster) {
+            self.branch += 1;
+        }
+        if !state.cluster.is_empty() {
+            self.cluster.clone_from(&state.cluster);
+        }
+        self.takers.insert((self.branch, state.revision), takers(state, uuid));
         while self.takers.len() > MOST_SEEN {
             let (Some((_, first)), Some(mut next)) = (self.takers.pop_first(), self.takers.first_entry())
             else {
@@ -287,8 +314,12 @@ impl Holder {
 
     /// The node serves nothing that a state does not let it, in all buckets.
     pub fn note_let_go(&mut self, state: &State, uuid: &str) {
-        self.takers.retain(|revision, _| *revision >= state.revision);
-        self.takers.entry(state.revision).or_insert_with(|| takers(state, uuid));
+        if is_other(&self.cluster, &state.cluster) {
+            return;
+        }
+        let as_of = (self.branch, state.revision);
+        self.takers.retain(|seen, _| *seen >= as_of);
+        self.takers.entry(as_of).or_insert_with(|| takers(state, uuid));
     }
 
     /// The nodes to ask, by identity.
@@ -388,6 +419,10 @@ mod tests {
         View { state: state.clone(), members: members.collect(), ..View::default() }
     }
 
+    fn seen(revision: u64) -> Membership {
+        Membership { revision, ..Membership::default() }
+    }
+
     fn ask(node: &str, applied: u64) -> Ask {
         Ask { cluster: String::new(), node: node.to_owned(), incarnation: 7, applied }
     }
@@ -395,7 +430,7 @@ mod tests {
     #[test]
     fn a_node_that_was_never_in_a_cluster_has_promised_nothing() {
         let failed = command::fail_over(&state(3, 2), NodeId(1), false);
-        let mut granter = Granter::new(0, 0, LASTS);
+        let mut granter = Granter::new(&seen(0), 0, LASTS);
         assert_eq!(granter.grant(&ask("1", 5), 10), Err(Unpromised::Stale));
         granter.note_state(&failed);
         assert!(granter.bound(&failed, 10).is_empty());
@@ -404,7 +439,7 @@ mod tests {
     #[test]
     fn a_node_waits_for_whom_it_has_promised_to_wait_for() {
         let calm = state(3, 2);
-        let mut granter = Granter::new(1, 0, LASTS);
+        let mut granter = Granter::new(&seen(1), 0, LASTS);
         granter.note_state(&calm);
         assert_eq!(granter.grant(&ask("1", calm.revision), 150), Ok(()));
         let failed = command::fail_over(&calm, NodeId(1), false);
@@ -424,7 +459,7 @@ mod tests {
 
     #[test]
     fn a_process_that_has_seen_no_state_promises_what_it_may() {
-        let mut granter = Granter::new(5, 0, LASTS);
+        let mut granter = Granter::new(&seen(5), 0, LASTS);
         assert_eq!(granter.grant(&ask("1", 4), 10), Err(Unpromised::Behind));
         assert_eq!(granter.grant(&ask("1", 5), 10), Ok(()));
         granter.note_stale();
@@ -436,9 +471,37 @@ mod tests {
     }
 
     #[test]
+    fn a_node_that_follows_another_branch_is_promised_nothing() {
+        let mut old = state(3, 1);
+        old.cluster = "c".to_owned();
+        let ahead = Membership::of(&(0..9).fold(old.clone(), |state, _| state.next()));
+        let adopted = Membership::of(&old).adopt(&old, 1);
+        let mut granter = Granter::new(&Membership::of(&old), 0, LASTS);
+        granter.note_state(&old);
+        let behind = Ask { cluster: "c".to_owned(), ..ask("1", ahead.revision) };
+        assert_eq!(granter.grant(&behind, 10), Ok(()), "it has seen more of the same branch");
+        granter.note_state(&adopted);
+        assert_eq!(granter.grant(&behind, 20), Err(Unpromised::OtherCluster));
+        let follows = Ask { cluster: adopted.cluster.clone(), ..ask("1", adopted.revision) };
+        assert_eq!(granter.grant(&follows, 20), Ok(()));
+        // Neither does a node that has not heard of the adopted state, however far that has come.
+        let mut cut_off = Granter::new(&ahead, 0, LASTS);
+        assert_eq!(cut_off.grant(&Ask { applied: 99, ..follows }, 20), Err(Unpromised::OtherCluster));
+        let mut bound = Granter::new(&Membership::default(), 0, LASTS);
+        bound.note_state(&old);
+        assert_eq!(bound.grant(&behind, 10), Ok(()));
+        let failed = command::fail_over(&adopted, NodeId(1), false);
+        bound.note_state(&failed);
+        assert!(
+            bound.bound(&failed, 100).contains_key("b"),
+            "what was promised by a revision of another branch"
+        );
+    }
+
+    #[test]
     fn a_node_that_only_the_store_misses_is_promised_nothing_after_a_while() {
         let mut view = view(&state(3, 1));
-        let mut granter = Granter::new(0, 0, LASTS);
+        let mut granter = Granter::new(&seen(0), 0, LASTS);
         granter.note_state(&view.state);
         view.members.remove("1");
         let ask = ask("1", view.state.revision);

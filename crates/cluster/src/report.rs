@@ -117,6 +117,10 @@ impl From<VbReport> for Written {
 pub struct Report {
     /// Which of its lives reports.
     pub incarnation: u64,
+    /// The identity of the cluster and of the state's branch, of which the revisions are; empty from a version that did
+    /// not report it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub cluster: String,
     /// The newest revision of the document that all its vBuckets are as: it serves nothing that this does not let it.
     pub applied: u64,
     /// The newest revision that the buckets outside `behind` are as; 0 if that is `applied`. Versions before this field
@@ -184,6 +188,7 @@ impl Report {
             };
             let own = Report {
                 incarnation: self.incarnation,
+                cluster: self.cluster.clone(),
                 applied: self.applied_of(name),
                 vbuckets: only(self.vbuckets.get(name)),
                 kept: self.kept.get(name).map(|kept| (name.clone(), kept.clone())).into_iter().collect(),
@@ -198,7 +203,7 @@ impl Report {
 
     /// Takes in what an entry of its own says of a bucket, if the same life wrote it.
     pub(crate) fn take_in(&mut self, bucket: &str, own: Report) {
-        if own.incarnation == self.incarnation {
+        if own.incarnation == self.incarnation && own.cluster == self.cluster {
             self.own.insert(bucket.to_owned(), own.applied);
             self.vbuckets.extend(own.vbuckets);
             self.kept.extend(own.kept);

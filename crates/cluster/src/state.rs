@@ -22,6 +22,8 @@ pub const MAX_NODES: usize = 128;
 pub const MAX_BUCKETS: usize = 30;
 /// How many deleted buckets are remembered: the last ones.
 pub const MAX_DELETED: usize = 256;
+/// How many branches that a state goes on from are remembered: the last ones.
+pub const MAX_BRANCHES: usize = 16;
 /// What earlier versions read and write: all of it in one entry.
 const SINGLE: u32 = 1;
 /// The root in one entry, and three entries for each bucket.
@@ -232,12 +234,17 @@ pub struct State {
     pub finished: Option<Finished>,
     /// When nodes are failed over without anybody asking.
     pub auto_failover: AutoFailover,
-    /// The cluster's identity: made when it was founded. Empty in a state of a version that did not know it.
+    /// The cluster's identity, made when it was founded; after a state was adopted (record 84) with a slash and the
+    /// branch's identity behind it. Empty in a state of a version that did not know it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub cluster: String,
     /// Buckets that were deleted, by identity: a node drops a bucket because it is here, not because it is absent.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub deleted: BTreeMap<String, Deleted>,
+    /// Other branches from which this one goes on, by identity: a node follows this branch by itself if it has seen no
+    /// more of its own than this revision.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub branches: BTreeMap<String, u64>,
 }
 
 impl Default for State {
@@ -262,6 +269,7 @@ impl State {
             auto_failover: AutoFailover::default(),
             cluster: String::new(),
             deleted: BTreeMap::new(),
+            branches: BTreeMap::new(),
         }
     }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use base::planted::{self, Bug};
 
 use crate::keys;
+use crate::membership::is_other;
 use crate::report::{Member, Report};
 use crate::state::{Invalid, Limits, NodeId, Reader, State};
 use crate::store::{Snapshot, Version};
@@ -53,11 +54,12 @@ impl View {
         self.members.get(&node.uuid).filter(|member| member.incarnation == node.incarnation)
     }
 
-    /// What a node's admitted life reports, while it is alive.
+    /// What a node's admitted life reports of this branch of the state, while it is alive.
     pub fn report(&self, id: NodeId) -> Option<&Report> {
         let member = self.alive(id)?;
         let uuid = &self.state.nodes.get(&id)?.uuid;
-        self.reports.get(uuid).filter(|report| report.incarnation == member.incarnation)
+        let is_of_it = |report: &&Report| !is_other(&report.cluster, &self.state.cluster);
+        self.reports.get(uuid).filter(|report| report.incarnation == member.incarnation).filter(is_of_it)
     }
 
     /// What a node has reported after all its buckets had become as `revision` says.

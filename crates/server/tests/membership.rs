@@ -146,6 +146,14 @@ fn an_older_state_that_is_adopted_deletes_nothing() {
     again.revision = state(&store).revision + 1;
     again.epoch += 9;
     restore(&store, &again);
+    // Not by itself, whatever its revision: it is of the branch that was given up.
+    let refuses = (0..20_000).any(|_| {
+        member.cluster.wait_until(Duration::from_millis(1), |_, _| false);
+        member.cluster.outside().is_some_and(|why| why.contains("adopted without"))
+    });
+    assert!(refuses, "{:?}", member.cluster.outside());
+    let (code, told) = http(&member.server, "POST", "/controller/adoptState", "");
+    assert_eq!(code, 200, "{told}");
     assert!(member.has(b"key"));
     member.stop();
 }

@@ -107,6 +107,7 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
     (Bug::GivenUpTooEarly, Simulator::Logic, 125),
     (Bug::FailedBucketServes, Simulator::Logic, 350),
     (Bug::OlderStateFollowed, Simulator::Logic, 1769),
+    (Bug::BranchesCompared, Simulator::Logic, 394),
     (Bug::AbsentMeansDeleted, Simulator::Logic, 12),
     (Bug::DamagedStillCounts, Simulator::Logic, 2),
     (Bug::DamagedMeansEmpty, Simulator::Logic, 5),

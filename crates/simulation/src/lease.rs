@@ -1,9 +1,10 @@
 //! A node's life, its fence and its promises, kept by what the coordination store and other nodes answer. The simulation of
 //! the cluster's logic has this file, too.
 
+use cluster::membership::is_other;
 use cluster::promise::Ask;
 use cluster::store::LeaseId;
-use cluster::{Fence, Granter, Holder, Life, State, View};
+use cluster::{Fence, Granter, Holder, Life, Membership, State, View};
 
 use crate::store::{Request, TTL};
 
@@ -33,7 +34,7 @@ impl Held {
         Held {
             life: Life::new(random),
             fence: Fence::closed(),
-            granter: Granter::new(0, 0, TTL),
+            granter: Granter::new(&Membership::default(), 0, TTL),
             asks_for_promises: true,
             holder: Holder::default(),
             applied: 0,
@@ -42,12 +43,12 @@ impl Held {
         }
     }
 
-    /// The process starts again, at `now_ns`; the node has seen this revision before.
-    pub fn restart(&mut self, random: u64, revision: u64, now_ns: u64) {
+    /// The process starts again, at `now_ns`; the node has seen so much before.
+    pub fn restart(&mut self, random: u64, seen: &Membership, now_ns: u64) {
         self.begin_life(random);
         // Where no node asks, the process before has promised nothing.
-        let promised_as = if self.asks_for_promises { revision } else { 0 };
-        self.granter = Granter::new(promised_as, now_ns, TTL);
+        let promised_as = if self.asks_for_promises { seen.clone() } else { Membership::default() };
+        self.granter = Granter::new(&promised_as, now_ns, TTL);
         self.holder = Holder::default();
         self.applied = 0;
     }
@@ -103,6 +104,9 @@ impl Held {
         self.granter.note_state(&view.state);
         self.granter.note_members(view, now_ns);
         self.holder.note_state(&view.state, uuid);
+        if is_other(&self.cluster, &view.state.cluster) {
+            self.applied = 0;
+        }
         self.cluster.clone_from(&view.state.cluster);
         self.life.note_admission(&view.state, uuid);
         self.move_fence();

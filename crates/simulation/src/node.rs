@@ -216,7 +216,8 @@ impl Node {
     pub fn start(&mut self, rules: &Rules, random: u64) -> Result<(), String> {
         self.is_up = true;
         let now_ns = self.clock_ns();
-        self.member.held.restart(random, self.member.seen, now_ns);
+        let seen = cluster::Membership { revision: self.member.seen, ..Default::default() };
+        self.member.held.restart(random, &seen, now_ns);
         if self.has_bucket {
             self.open(rules)?;
             self.hold_all();

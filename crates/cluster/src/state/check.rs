@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::bucket::{MAX_REPLICAS, present};
-use super::{Bucket, Chain, FORMAT, MAX_BUCKETS, MAX_DELETED, MAX_NODES, SINGLE, State, Step};
+use super::{Bucket, Chain, FORMAT, MAX_BRANCHES, MAX_BUCKETS, MAX_DELETED, MAX_NODES, SINGLE, State, Step};
 
 /// Why a document is not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -54,6 +54,9 @@ impl State {
         }
         if self.deleted.len() > MAX_DELETED {
             return Err(Invalid::TooMany("deleted buckets"));
+        }
+        if self.branches.len() > MAX_BRANCHES {
+            return Err(Invalid::TooMany("branches of the state"));
         }
         let mut uuids = BTreeSet::new();
         for node in self.nodes.values() {

@@ -153,6 +153,7 @@ impl State {
             auto_failover: self.auto_failover,
             cluster: self.cluster.clone(),
             deleted: self.deleted.clone(),
+            branches: self.branches.clone(),
         };
         let mut root = serde_json::to_value(root).map_err(|error| Invalid::Json(error.to_string()))?;
         root["bucket_names"] = self.buckets.keys().cloned().collect();

@@ -118,7 +118,7 @@ impl SimNode {
     pub fn restart(&mut self, random: u64, now_ns: u64, bug: Option<Bug>) {
         self.up = true;
         (self.frozen_until_us, self.slow_until_us, self.stuck_until_us) = (0, 0, 0);
-        self.held.restart(random, self.seen.revision, now_ns);
+        self.held.restart(random, &self.seen, now_ns);
         if bug != Some(Bug::NotHeld) {
             let copies = self.copies.get_mut().values_mut();
             copies.filter(|copy| copy.state != VbState::Dead).for_each(|copy| copy.stop(VbState::Replica));

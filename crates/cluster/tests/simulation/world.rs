@@ -8,6 +8,7 @@ use base::VbState;
 use base::env::sim::SplitMix64;
 use base::env::{Env, SimHandles};
 use cluster::command::{self, Command};
+use cluster::membership::is_other;
 use cluster::promise::Ask;
 use cluster::store::{Commit, Snapshot, Store, Swapped, Version};
 use cluster::{MemoryStore, NodeId, Standing, State, View, keys};
@@ -30,7 +31,7 @@ pub const FAULTS_US: u64 = 6_000_000;
 /// When everything must be well again.
 const END_US: u64 = 13_000_000;
 /// So much later if the store is restored.
-const RESTORE_US: u64 = 3_000_000;
+const RESTORE_US: u64 = 5_000_000;
 /// The store, among the ends of messages.
 pub const STORE: usize = usize::MAX;
 
@@ -517,6 +518,12 @@ impl World {
         }
     }
 
+    /// A node reads what the store holds now, at once.
+    pub fn look_now(&mut self, at: usize) {
+        let look = self.look();
+        self.on_look(at, &look);
+    }
+
     fn on_look(&mut self, at: usize, look: &Look) {
         let Some(view) = look.view.clone() else { return };
         let now_us = self.now_us;
@@ -535,6 +542,10 @@ impl World {
                 self.ask(at, Request::Resign(look.snapshot.version_of(keys::LEADER)));
             }
             return;
+        }
+        if is_other(&node.seen.cluster, &view.state.cluster) {
+            // How far it was along another branch says nothing about this one.
+            (node.applied, node.let_go) = (0, 0);
         }
         node.seen = node.seen.after(&view.state).unwrap_or_else(|| node.seen.clone());
         node.view = Some(Rc::clone(&view));
@@ -586,7 +597,9 @@ impl World {
     }
 
     fn apply(&mut self, at: usize, view: &View) {
-        if self.nodes[at].applied.max(self.nodes[at].let_go) > view.state.revision {
+        let node = &self.nodes[at];
+        let is_late = node.applied.max(node.let_go) > view.state.revision;
+        if is_late || is_other(&node.seen.cluster, &view.state.cluster) {
             return;
         }
         if self.now_us < self.nodes[at].stuck_until_us {

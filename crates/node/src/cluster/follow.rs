@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::cluster::store::{Commit, MAX_PUTS, Put, Snapshot, Swap, Version};
-use ::cluster::{Agent, Command, Leader, Stale, Standing, State, Status, View, command, keys};
+use ::cluster::{
+    Agent, Applied, Command, Leader, Stale, Standing, State, Status, View, command, keys, membership,
+};
 
 use super::apply::{Failed, let_go_of};
 use super::credentials::{self, Known};
@@ -369,7 +371,11 @@ impl Cluster {
     /// says; `None` if none of them has for certain.
     fn show<'n>(&self, view: &Arc<View>, failed: Option<impl Iterator<Item = &'n String>>) {
         let mut seen = self.seen.lock();
-        seen.view = Some(Arc::clone(view));
+        let before = seen.view.replace(Arc::clone(view));
+        if before.is_some_and(|before| membership::is_other(&before.state.cluster, &view.state.cluster)) {
+            // How far the node was along another branch says nothing about this one.
+            seen.applied = Applied::default();
+        }
         if let Some(failed) = failed {
             seen.applied = seen.applied.after(view.state.revision, failed);
         }

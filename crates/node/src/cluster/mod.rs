@@ -206,8 +206,8 @@ impl Cluster {
             .host()
             .map(|host| Limits { quota_bytes: host.memory_quota_bytes(), vbuckets: host.config().vbuckets });
         let life = Mutex::new(life::new_life(node.env()));
-        let revision = membership.get().map_or(0, |seen| seen.revision);
-        let promises = Mutex::new(promises::Promises::new(revision, node.env(), config.lease_ttl));
+        let seen = membership.get().cloned().unwrap_or_default();
+        let promises = Mutex::new(promises::Promises::new(&seen, node.env(), config.lease_ttl));
         let key = node.host().and_then(|host| host.config().users.first().map(promises::Key::derive));
         let names = names::Resolver::new(node.env().clone());
         let cluster = Arc::new(Cluster {
@@ -384,7 +384,7 @@ impl Cluster {
             if seen.check(&view.state).is_ok() {
                 return Err(ClusterError::NothingToAdopt);
             }
-            let next = seen.adopt(&view.state);
+            let next = seen.adopt(&view.state, self.node.env().random.next_u64());
             if self.write(&next, Some(&view))?.is_none() {
                 continue;
             }

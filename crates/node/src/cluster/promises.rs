@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ::cluster::promise::{Ask, Unpromised};
-use ::cluster::{Granter, Holder, NodeId, State, View};
+use ::cluster::{Granter, Holder, Membership, NodeId, State, View};
 use base::env::{Env, Task};
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
@@ -34,11 +34,8 @@ pub(super) struct Promises {
 }
 
 impl Promises {
-    pub(super) fn new(revision: u64, env: &Env, lasts: Duration) -> Promises {
-        Promises {
-            granter: Granter::new(revision, env.clock.monotonic_ns(), lasts),
-            holder: Holder::default(),
-        }
+    pub(super) fn new(seen: &Membership, env: &Env, lasts: Duration) -> Promises {
+        Promises { granter: Granter::new(seen, env.clock.monotonic_ns(), lasts), holder: Holder::default() }
     }
 }
 
