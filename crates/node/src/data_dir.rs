@@ -45,26 +45,33 @@ pub struct DataDir {
 impl DataDir {
     /// Makes the folder if it is not there, and takes it.
     pub fn take(path: &Path, env: &Env) -> Result<DataDir, DataDirError> {
-        let failed = |operation, path: PathBuf| move |source| DataDirError::Io { operation, path, source };
-        env.disk.create_dir_all(path).map_err(failed("make the folder", path.to_owned()))?;
-        let lock_path = path.join(LOCK);
-        let lock = File::options()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(&lock_path)
-            .map_err(failed("open", lock_path.clone()))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(DataDirError::InUse { path: path.to_owned() }),
-            Err(TryLockError::Error(source)) => return Err(failed("lock", lock_path)(source)),
-        }
-        let dir = DataDir { path: path.to_owned(), _lock: lock };
+        let failed =
+            |source| DataDirError::Io { operation: "make the folder", path: path.to_owned(), source };
+        env.disk.create_dir_all(path).map_err(failed)?;
+        let dir = DataDir::take_to_change(path)?;
         if let Err(error) = dir.close_to_others() {
             tracing::warn!(data = %path.display(), %error, "other users of this machine may read the data: chmod -R go= it");
         }
         Ok(dir)
+    }
+
+    /// Takes a folder that is there, for those who change files in it without a node. One that has no file to lock, as a
+    /// copy or an old backup may have none, gets it: otherwise a node could start meanwhile.
+    pub fn take_to_change(path: &Path) -> Result<DataDir, DataDirError> {
+        let lock_path = path.join(LOCK);
+        let lock = File::options().write(true).create(true).truncate(false).mode(0o600).open(&lock_path);
+        let lock = lock.map_err(|source| DataDirError::Io { operation: "open", path: lock_path, source })?;
+        DataDir::own(path, lock)
+    }
+
+    fn own(path: &Path, lock: File) -> Result<DataDir, DataDirError> {
+        match lock.try_lock() {
+            Ok(()) => Ok(DataDir { path: path.to_owned(), _lock: lock }),
+            Err(TryLockError::WouldBlock) => Err(DataDirError::InUse { path: path.to_owned() }),
+            Err(TryLockError::Error(source)) => {
+                Err(DataDirError::Io { operation: "lock", path: path.join(LOCK), source })
+            }
+        }
     }
 
     /// Takes the rights of other users away: earlier versions made files that everybody could read. The folder itself
@@ -85,16 +92,10 @@ impl DataDir {
 
     /// Takes the folder if a node ever ran on it, and changes nothing in it: for those who only look.
     pub fn take_existing(path: &Path) -> Result<Option<DataDir>, DataDirError> {
-        let failed = |operation, source| DataDirError::Io { operation, path: path.join(LOCK), source };
-        let lock = match File::open(path.join(LOCK)) {
-            Ok(lock) => lock,
-            Err(source) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(failed("open", source)),
-        };
-        match lock.try_lock() {
-            Ok(()) => Ok(Some(DataDir { path: path.to_owned(), _lock: lock })),
-            Err(TryLockError::WouldBlock) => Err(DataDirError::InUse { path: path.to_owned() }),
-            Err(TryLockError::Error(source)) => Err(failed("lock", source)),
+        match File::open(path.join(LOCK)) {
+            Ok(lock) => DataDir::own(path, lock).map(Some),
+            Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(DataDirError::Io { operation: "open", path: path.join(LOCK), source }),
         }
     }
 
@@ -225,6 +226,18 @@ mod tests {
         let looking = DataDir::take_existing(folder.path()).expect("it was given back");
         assert!(looking.is_some());
         assert!(matches!(DataDir::take(folder.path(), &env), Err(DataDirError::InUse { .. })));
+    }
+
+    #[test]
+    fn who_changes_files_owns_a_folder_without_a_lock_too() {
+        let folder = tempfile::tempdir().expect("a folder for the test");
+        let changing = DataDir::take_to_change(folder.path()).expect("nobody else has it");
+        for taken in [DataDir::take(folder.path(), &Env::real()), DataDir::take_to_change(folder.path())] {
+            assert!(matches!(taken, Err(DataDirError::InUse { .. })));
+        }
+        assert!(matches!(DataDir::take_existing(folder.path()), Err(DataDirError::InUse { .. })));
+        drop(changing);
+        drop(DataDir::take(folder.path(), &Env::real()).expect("it was given back"));
     }
 
     #[test]

@@ -47,7 +47,8 @@ With --json each line is one object, of the type `fault`, `bucket` or `journal`.
 
 --repair prints a row for each damaged vBucket: the seqno up to which everything is kept, the seqnos that are lost, and
 the documents that it has then (`-` if some of them are in the journal and were not counted); and for each damaged small
-file what becomes of it. Nothing is changed unless --yes is given. Then what is damaged is kept in DIR/quarantine, and an
+file what becomes of it. Nothing is changed unless --yes is given. Then DIR is locked, with a new file `lock` if it has
+none, so that no node starts on it meanwhile; what is damaged is kept in DIR/quarantine, and an
 active vBucket that lost something, or may have, begins a new history, so that readers of its changes roll back.
 After a kill the same command finishes the repair. A member of a cluster is not repaired: its other nodes have copies.
 With --json it prints objects of the types `fault`, `damage`, `small_file` and `repaired`.
@@ -71,7 +72,7 @@ pub struct CheckFlags {
 pub fn run(env: &Env, flags: &CheckFlags) -> anyhow::Result<Outcome> {
     let place = Place::find(&*env.disk, &std::path::absolute(&flags.path)?)?;
     // held until the check is done, so that no node starts meanwhile
-    let _lock = place.data_dir.as_deref().map(take).transpose()?;
+    let _lock = place.data_dir.as_deref().map(|data_dir| take(data_dir, flags.yes)).transpose()?;
     let mut out = io::stdout().lock();
     if flags.repair {
         return repair::run(env, &place, flags.json, flags.yes, &mut out);
@@ -80,8 +81,13 @@ pub fn run(env: &Env, flags: &CheckFlags) -> anyhow::Result<Outcome> {
     check(env, &place, flags.json, progress, &mut out)
 }
 
-fn take(data_dir: &Path) -> anyhow::Result<Option<DataDir>> {
-    DataDir::take_existing(data_dir).map_err(|error| match error {
+/// Who only looks at a folder without a file to lock makes none.
+fn take(data_dir: &Path, is_changed: bool) -> anyhow::Result<Option<DataDir>> {
+    let taken = match is_changed {
+        true => DataDir::take_to_change(data_dir).map(Some),
+        false => DataDir::take_existing(data_dir),
+    };
+    taken.map_err(|error| match error {
         DataDirError::InUse { path } => {
             anyhow::anyhow!("a node runs on {}: stop it first, or check a copy", path.display())
         }

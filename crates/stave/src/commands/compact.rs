@@ -50,6 +50,9 @@ pub fn run(env: &Env, flags: &CompactFlags) -> anyhow::Result<Outcome> {
     let err = std::io::stderr();
     let in_place = err.is_terminal();
     let progress = Progress::new(env, Box::new(err), in_place);
+    let file = std::path::absolute(&flags.file)?;
+    // held until all is done, so that no node starts meanwhile
+    let _lock = data_dir_of(folder_of(&file)).map(|data_dir| take(&data_dir)).transpose()?;
     compact(env, flags, progress, &mut std::io::stdout().lock())
 }
 
@@ -66,10 +69,7 @@ fn compact(
         .transpose()
         .map_err(|what| WrongArguments(format!("--purge-before: {what}")))?;
     let file = std::path::absolute(&flags.file)?;
-    let folder = file.parent().unwrap_or(&file);
-    // held until all is done, so that no node starts meanwhile
-    let _lock = data_dir_of(folder).map(|data_dir| take(&data_dir)).transpose()?;
-    refuse_journal(env, folder)?;
+    refuse_journal(env, folder_of(&file))?;
 
     let (couch, vb) = Couch::open_file(env.clone(), &file, CouchConfig::default())?;
     let dropped: BTreeMap<CollectionId, Seqno> = couch.dropped_collections(vb)?;
@@ -90,8 +90,12 @@ fn compact(
     Ok(Outcome::Done)
 }
 
-fn take(data_dir: &Path) -> anyhow::Result<Option<DataDir>> {
-    DataDir::take_existing(data_dir).map_err(|error| match error {
+fn folder_of(file: &Path) -> &Path {
+    file.parent().unwrap_or(file)
+}
+
+fn take(data_dir: &Path) -> anyhow::Result<DataDir> {
+    DataDir::take_to_change(data_dir).map_err(|error| match error {
         DataDirError::InUse { path } => {
             anyhow::anyhow!("a node runs on {}: stop it first; nothing was changed", path.display())
         }

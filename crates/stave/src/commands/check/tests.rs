@@ -270,6 +270,25 @@ fn a_running_node_is_left_alone() {
     assert_eq!(run(&env, &flags).expect("nobody has it any more"), Outcome::Done);
 }
 
+/// Copies and backups have no file to lock: who repairs one makes it, who only looks does not.
+#[test]
+fn a_repair_of_a_folder_without_a_lock_owns_it() {
+    let folder = tempfile::tempdir().expect("a folder for the test");
+    let env = Env::real();
+    write_bucket(&env, &folder.path().join("buckets/orders"));
+    let has_lock = || env.disk.read_dir(folder.path()).expect("a list").iter().any(|name| name == "lock");
+    for (repair, yes) in [(false, false), (true, false), (true, true)] {
+        assert!(!has_lock(), "who looks changes nothing");
+        let flags = CheckFlags { path: folder.path().to_owned(), json: true, repair, yes };
+        assert_eq!(run(&env, &flags).expect("nobody has it"), Outcome::Done);
+        let taken = take(folder.path(), yes).expect("nobody has it");
+        let other = DataDir::take_existing(folder.path());
+        assert_eq!(matches!(other, Err(DataDirError::InUse { .. })), yes);
+        drop(taken);
+    }
+    assert!(has_lock());
+}
+
 /// What was written, to be looked at.
 #[derive(Clone, Default)]
 struct Written(Arc<Mutex<Vec<u8>>>);

@@ -134,7 +134,8 @@ fn a_running_node_is_respected() {
     let folder = tempfile::tempdir().expect("a folder");
     let env = Env::real();
     let _node = DataDir::take(folder.path(), &env).expect("nobody else has it");
-    let error = compacted(&env, &folder.path().join("buckets/default/0.couch.1"), None, false);
+    let file = folder.path().join("buckets/default/0.couch.1");
+    let error = run(&env, &CompactFlags { file, purge_before: None, json: false });
     let said = format!("{:#}", error.expect_err("a node runs"));
     assert!(said.contains("a node runs on") && said.ends_with("nothing was changed"), "{said}");
 }

@@ -4,10 +4,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use base::VbId;
 use base::env::sim::{Fault, SimDisk, SimHandles};
 use base::env::{Disk, Env, OpenMode};
-use engine::{Bucket, BucketConfig};
+use base::{Seqno, VbId, VbUuid};
+use engine::{Bucket, BucketConfig, Follower, StreamRefusal, StreamWanted};
+use vbucket::ResumePoint;
 
 use super::*;
 use crate::commands::check::tests::{checked, flip, write_bucket};
@@ -68,12 +69,17 @@ fn kept(told: &str) -> Vec<(u64, u64, u64)> {
 /// A vBucket after a start: highest seqno, documents, and its failover table, newest first.
 type Started = (u64, u64, Vec<(u64, u64)>);
 
-/// Starts the bucket, and stops it.
-fn started(env: &Env) -> Vec<Started> {
+/// Starts the bucket.
+fn start(env: &Env) -> Bucket {
     let couch = kvstore::Couch::open(env.clone(), Path::new(FOLDER), kvstore::CouchConfig::default());
     let mut config = BucketConfig::new("orders", FOLDER.into());
     config.vbuckets = 4;
-    let bucket = Bucket::open(config, env.clone(), Arc::new(couch.expect("sound"))).expect("sound");
+    Bucket::open(config, env.clone(), Arc::new(couch.expect("sound"))).expect("sound")
+}
+
+/// Starts the bucket, and stops it.
+fn started(env: &Env) -> Vec<Started> {
+    let bucket = start(env);
     let of = |vb: &vbucket::VBucket| {
         let table = vb.failover().entries().iter().map(|entry| (entry.uuid.0, entry.seqno.0)).collect();
         (vb.high_seqno().0, vb.documents(), table)
@@ -140,6 +146,42 @@ fn a_repair_keeps_what_was_told_and_begins_new_histories() {
         assert!(sound[vb as usize].2.iter().all(|old| old.0 != table[0].0), "vBucket {vb}: {table:?}");
     }
     assert_eq!(now[2].2[1..], sound[2].2, "readers of the history before find where they part");
+}
+
+/// A reader that had everything before the damage is sent back to what is kept, and goes on from there.
+#[test]
+fn readers_of_what_was_lost_are_told_to_roll_back() {
+    let disk = damaged();
+    let env = env_of(&disk);
+    let before = {
+        let (env, _) = Env::sim(31);
+        write_bucket(&env, Path::new(FOLDER));
+        started(&env)
+    };
+    let lost: Vec<(u64, u64)> =
+        kept(&repaired(&env, DATA, false, true).1).into_iter().map(|(vb, seqno, _)| (vb, seqno)).collect();
+    assert_eq!(repaired(&env, DATA, true, false).0, Outcome::Done);
+    let bucket = start(&env);
+    let follower = Follower::new(4, || {});
+    let begin = |vb: u64, uuid: u64, seqno: u64| {
+        let seqno = Seqno(seqno);
+        let at = ResumePoint {
+            start: seqno,
+            uuid: VbUuid(uuid),
+            snapshot_start: seqno,
+            snapshot_end: seqno,
+            ..ResumePoint::default()
+        };
+        bucket.begin_stream(VbId(vb as u16), &follower, &at, StreamWanted::Everything, true).map(drop)
+    };
+    for (vb, (high, _, table)) in (0..).zip(&before) {
+        let uuid = table[0].0;
+        let kept = lost.iter().find(|(of, _)| *of == vb).map(|(_, seqno)| *seqno);
+        let expected = kept.map_or(Ok(()), |kept| Err(StreamRefusal::RollBack(Seqno(kept))));
+        assert_eq!(begin(vb, uuid, *high), expected, "vBucket {vb}");
+        assert_eq!(begin(vb, uuid, kept.unwrap_or(*high)), Ok(()), "vBucket {vb}");
+    }
+    assert!(lost.len() == 2 && lost.iter().any(|(_, seqno)| *seqno > 0), "{lost:?}");
 }
 
 #[test]
