@@ -17,6 +17,7 @@ use crate::compaction_queue::CompactRequest;
 use crate::failure::Failure;
 use crate::keeper::{Chore, ChoreId, Keeper, Next, Slice};
 use crate::manifest_file;
+use crate::open::FLUSH_TRIES;
 use crate::refusal::Refusal;
 use crate::shard_guard::{Holder, ShardGuard};
 
@@ -192,9 +193,11 @@ impl Bucket {
         Ok(())
     }
 
-    /// The same before a stop.
+    /// The same before a stop, after which an ephemeral bucket has its manifest, too: tried a few times.
     pub(crate) fn close_manifest(&self) -> Result<(), Failure> {
-        self.settle_manifest(&self.manifest.next_ids.lock())
+        let next_ids = self.manifest.next_ids.lock();
+        let again = |settled: Result<(), Failure>, _| settled.or_else(|_| self.settle_manifest(&next_ids));
+        (1..FLUSH_TRIES).fold(self.settle_manifest(&next_ids), again)
     }
 
     /// Whether the quota has room for system events, and what waits for the disk has not filled its share.

@@ -44,7 +44,7 @@ use crate::unreadable::Unreadables;
 use crate::warmup::Warmup;
 
 /// How often a stop tries to save what the disk refused.
-const FLUSH_TRIES: usize = 3;
+pub(crate) const FLUSH_TRIES: usize = 3;
 
 impl Bucket {
     /// Opens a bucket and loads it: its documents, and their values as far as the memory allows. Nobody else has to
@@ -237,18 +237,14 @@ impl Bucket {
     /// If something could not be written. Everything that the disk takes is durable all the same; the stop is no clean
     /// one.
     pub fn close(&self) -> Result<(), Failure> {
-        if self.is_ephemeral() {
-            return Ok(());
-        }
         // A disk that refused once may be well again, and this is the last chance of what is in memory alone.
+        if self.is_ephemeral() {
+            return self.close_manifest();
+        }
         if !(0..FLUSH_TRIES).any(|_| self.flush_all()) {
             return Err(Failure::NotFlushed { bucket: self.name().to_owned() });
         }
-        let mut settled = self.close_manifest();
-        for _ in 1..FLUSH_TRIES {
-            settled = settled.or_else(|_| self.close_manifest());
-        }
-        settled?;
+        self.close_manifest()?;
         self.store.close()?;
         // What is saved has its new history on disk; what could not be read since the crash has not.
         let is_unread = |vb: &VbId| self.hold(*vb, Holder::Roles).vb.state() == VbState::Dead;

@@ -8,8 +8,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::env::sim::{Call, Effect, Fault, On};
 use base::env::{Env, SimHandles};
-use base::{Cas, Datatype, DurabilityLevel, Seqno, VbState, Version};
+use base::{Cas, Datatype, DurabilityLevel, ScopeId, Seqno, VbState, Version};
 use common::{Lines, VB, doc, lines};
 use engine::{
     Bucket, BucketConfig, BucketKind, Mutated, Progress, Refusal, Resumed, StoreMode, StoreRequest,
@@ -17,7 +18,7 @@ use engine::{
 };
 use kvstore::{Snapshot, Values};
 use proptest::prelude::*;
-use vbucket::ResumePoint;
+use vbucket::{Manifest, ManifestUid, ResumePoint, Scope};
 
 struct World {
     env: Env,
@@ -123,6 +124,31 @@ fn nothing_is_kept_but_the_name() {
     assert_eq!(again.get("k"), None);
     assert_eq!(again.bucket.observe_seqno(VB, stored.uuid).err(), Some(Refusal::OtherHistory));
     assert!(again.bucket.warmup_stats().state == engine::WarmupState::Done);
+}
+
+/// Whatever call the disk refused it with, and however often: after a stop that says it was clean, what was served is
+/// found.
+#[test]
+fn a_manifest_that_was_refused_does_not_come_into_force_after_a_clean_stop() {
+    let calls = [Call::Open, Call::SetLen, Call::Write, Call::Sync, Call::Rename, Call::SyncDir, Call::Read];
+    let mut refused = 0;
+    for (call, nth) in calls.into_iter().flat_map(|call| (1..6).map(move |nth| (call, nth))) {
+        let world = World::new(1);
+        let before = world.bucket.manifest();
+        let scopes = before.scopes().cloned();
+        let more = Scope { id: ScopeId(8), name: "s".to_owned() };
+        let new = Manifest::new(ManifestUid(1), scopes.chain([more]), before.collections().cloned());
+        world.handles.disk.plan(Fault::for_ever(On::Kind(call), nth, Effect::IO_ERROR));
+        refused += usize::from(world.bucket.set_manifest(new.expect("a valid manifest")).is_err());
+        let served = world.bucket.manifest();
+        let is_clean = world.bucket.close().is_ok();
+        world.handles.disk.heal();
+        if !is_clean {
+            world.bucket.close().expect("the disk is well again");
+        }
+        assert_eq!(open(&world.env, 256 << 20).manifest(), served, "{call:?} {nth}");
+    }
+    assert!(refused >= 6, "{refused}");
 }
 
 #[test]
