@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::env::{Env, SimHandles};
-use base::{Cas, CollectionId, Datatype, DocKey, ScopeId, Seqno, VbState};
+use base::{Cas, CollectionId, Datatype, DocKey, Part, ScopeId, Seqno, VbState};
 use common::VB;
 use common::stores::{files, journaled};
 use engine::settings::Key;
@@ -294,6 +294,43 @@ fn manifest_changes_wait_for_the_disk_like_others() {
     assert!(
         bucket.set_manifest(manifest(uid + 1, &[(DEFAULT, None), (CollectionId(100_000), None)])).is_ok()
     );
+}
+
+#[test]
+fn the_lists_of_collections_are_charged_and_given_back() {
+    const COLLECTIONS: u32 = 300;
+    let (env, handles) = Env::sim(1);
+    let mut config = BucketConfig::new("test", "/data/test".into());
+    config.vbuckets = 64;
+    let bucket = Bucket::open(config, env.clone(), journaled(&env)).expect("the disk works");
+    let other = || bucket.memory().account().exact()[Part::Other as usize] as usize;
+    // What waits to be written would fill the share of the checkpoints.
+    let change = |uid: u32, all: &[(CollectionId, Option<u32>)]| {
+        bucket.set_manifest(manifest(u64::from(uid), all)).expect("there is room");
+        if uid.is_multiple_of(20) {
+            assert!(bucket.flush_all());
+            handles.clock.advance(Duration::from_secs(2));
+            while bucket.keep_step() {}
+        }
+    };
+    let mut all = vec![(DEFAULT, None)];
+    // With the scope of the others.
+    change(1, &all);
+    let before = other();
+    for round in 0..3 {
+        // One after the other, as applications make them.
+        for n in 0..COLLECTIONS {
+            all.push((CollectionId(8 + round * COLLECTIONS + n), None));
+            change(2 * round * COLLECTIONS + n + 2, &all);
+        }
+        let charged = (other() - before) / (64 * COLLECTIONS as usize);
+        assert!((64..192).contains(&charged), "{charged} bytes for a collection of a vBucket");
+        for n in 0..COLLECTIONS {
+            all.pop();
+            change((2 * round + 1) * COLLECTIONS + n + 2, &all);
+        }
+        assert_eq!(other(), before, "nothing is kept for what is dropped");
+    }
 }
 
 #[test]

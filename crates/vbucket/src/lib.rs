@@ -5,6 +5,7 @@
 
 pub mod bucket_context;
 mod changes;
+mod charge;
 mod checkpoint_list;
 pub mod checkpoint_manager;
 pub mod checkpoint_memory;

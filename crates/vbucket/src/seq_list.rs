@@ -16,8 +16,9 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use base::{Account, Part, Seqno, Version};
+use base::{Account, Seqno, Version};
 
+use crate::charge::Charge;
 use chunk::{Chunk, SPAN};
 
 /// Most range reads of one vBucket at the same time.
@@ -113,7 +114,7 @@ impl SeqList {
             is_swept: true,
             items: 0,
             stale_bytes: 0,
-            charge: Charge { account: account.clone(), bytes: 0 },
+            charge: Charge::new(account.clone()),
         }
     }
 
@@ -123,7 +124,7 @@ impl SeqList {
             items: self.items,
             stale_items: self.stale.len() as u64,
             stale_bytes: self.stale_bytes,
-            bytes: self.charge.bytes as u64,
+            bytes: self.charge.bytes() as u64,
             reads: self.reads.len() as u64,
             oldest_read: self.reads.iter().map(|read| Seqno(read.next)).min(),
         }
@@ -378,27 +379,4 @@ pub struct TombstoneLimits {
     pub looked: usize,
     /// Tombstones found.
     pub found: usize,
-}
-
-/// Bytes charged to an account, which gets them back with the last of them.
-struct Charge {
-    account: Account,
-    bytes: usize,
-}
-
-impl Charge {
-    fn change(&mut self, before: usize, after: usize) {
-        self.bytes = self.bytes + after - before;
-        if after > before {
-            self.account.charge(Part::Other, after - before);
-        } else if before > after {
-            self.account.release(Part::Other, before - after);
-        }
-    }
-}
-
-impl Drop for Charge {
-    fn drop(&mut self) {
-        self.account.release(Part::Other, self.bytes);
-    }
 }

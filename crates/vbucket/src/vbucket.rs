@@ -12,6 +12,7 @@ use base::{
 };
 
 use crate::bucket_context::BucketContext;
+use crate::charge::Charge;
 use crate::checkpoint_manager::CheckpointManager;
 use crate::collections::Collections;
 use crate::cursor::CursorId;
@@ -295,6 +296,8 @@ pub struct VBucket {
     pub(crate) topology: Option<Topology>,
     pub(crate) sync_writes: SyncWrites,
     pub(crate) state_changed: bool,
+    /// What the list of its collections takes.
+    pub(crate) collections_charge: Charge,
 }
 
 impl VBucket {
@@ -319,6 +322,8 @@ impl VBucket {
         if origin.topology.is_some() {
             context.note_topology();
         }
+        let mut collections_charge = Charge::new(context.account().clone());
+        collections_charge.set(origin.collections.allocated_bytes());
         VBucket {
             id,
             state: origin.state,
@@ -347,6 +352,7 @@ impl VBucket {
             sync_writes,
             topology: origin.topology,
             state_changed: false,
+            collections_charge,
         }
     }
 

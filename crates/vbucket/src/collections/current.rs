@@ -187,6 +187,13 @@ impl Collections {
         Collections { uid, is_compared: false, scopes, default, named, dropped, pass: None }
     }
 
+    /// Bytes that their lists take.
+    pub(crate) fn allocated_bytes(&self) -> usize {
+        self.scopes.capacity() * size_of::<OpenScope>()
+            + self.named.capacity() * size_of::<OpenCollection>()
+            + self.dropped.capacity() * size_of::<DroppedCollection>()
+    }
+
     /// The manifest that it has taken over last.
     pub fn uid(&self) -> ManifestUid {
         self.uid
@@ -426,13 +433,18 @@ impl Collections {
         match event {
             SystemEvent::ScopeBegin { scope, .. } => {
                 if let Err(at) = self.scopes.binary_search_by_key(&scope.id, |scope| scope.id) {
+                    make_room(&mut self.scopes);
                     self.scopes.insert(at, OpenScope { id: scope.id, start: seqno });
                 }
                 [None; 2]
             }
             SystemEvent::ScopeEnd { id, .. } => {
                 match self.scopes.binary_search_by_key(id, |scope| scope.id) {
-                    Ok(at) => [past(self.scopes.remove(at).start), None],
+                    Ok(at) => {
+                        let ended = self.scopes.remove(at);
+                        give_back(&mut self.scopes);
+                        [past(ended.start), None]
+                    }
                     Err(_) => [None; 2],
                 }
             }
@@ -440,6 +452,7 @@ impl Collections {
                 let new = OpenCollection::new(collection.id, collection.scope, collection.max_ttl_s, seqno);
                 // One that is there already has missed its end.
                 let superfluous = self.end(collection.id, seqno, all);
+                make_room(&mut self.named);
                 match self.named.last() {
                     _ if collection.id == CollectionId::DEFAULT => self.default = Some(new),
                     Some(last) if last.id > collection.id => {
@@ -474,11 +487,13 @@ impl Collections {
             at.map(|at| self.named.remove(at))
         };
         let Some(ended) = ended else { return [None; 2] };
+        give_back(&mut self.named);
         // Of one that nobody has ever written to, nothing is anywhere.
         let is_written = ended.high_seqno > ended.changed.unwrap_or_default().max(ended.start);
         if is_written || ended.is_unsure || held != Held::default() {
             let (is_out_of_memory, is_off_disk) = (false, false);
             let scope = Some(ended.scope);
+            make_room(&mut self.dropped);
             self.dropped.push(DroppedCollection { id, end, scope, held, is_out_of_memory, is_off_disk });
         }
         [past(ended.start), ended.changed]
@@ -540,6 +555,23 @@ impl Collections {
 
     fn forget(&mut self) {
         self.dropped.retain(|dropped| !(dropped.is_out_of_memory && dropped.is_off_disk));
+        give_back(&mut self.dropped);
+    }
+}
+
+/// Makes room for one more, and for few others: a bucket has this list a thousand times.
+fn make_room<T>(list: &mut Vec<T>) {
+    if list.len() == list.capacity() {
+        list.reserve_exact(list.len() / 8 + 4);
+    }
+}
+
+/// Gives back what a list keeps for entries that it had once.
+fn give_back<T>(list: &mut Vec<T>) {
+    if list.is_empty() {
+        *list = Vec::new();
+    } else if list.capacity() > 2 * list.len() + 8 {
+        list.shrink_to(list.len() + list.len() / 8);
     }
 }
 

@@ -94,6 +94,7 @@ impl VBucket {
     fn take_event(&mut self, event: &SystemEvent, new: NewVersion) -> Garbage {
         let seqno = new.meta().by_seqno;
         let superfluous = self.history.collections.take(event, seqno, self.held());
+        self.collections_charge.set(self.history.collections.allocated_bytes());
         let mut garbage = self.history.record_event(new.publish(), superfluous);
         if self.history.collections.wants_erasing() {
             // It would count what is dropped, in part.
@@ -126,6 +127,7 @@ impl VBucket {
             out.extend([gone, version]);
         }
         let evicted = self.history.collections.end_slice(next, self.persistence.is_some());
+        self.collections_charge.set(self.history.collections.allocated_bytes());
         self.evicted.forget_documents(evicted);
         self.history.collections.wants_erasing()
     }
@@ -133,5 +135,6 @@ impl VBucket {
     /// The disk has nothing any more of these collections, which were dropped at these seqnos.
     pub fn erased_from_disk(&mut self, erased: &[(CollectionId, Seqno)]) {
         self.history.collections.off_disk(erased);
+        self.collections_charge.set(self.history.collections.allocated_bytes());
     }
 }

@@ -156,7 +156,7 @@ impl Model {
         let reads = self.list.reads.capacity() * size_of::<Read>();
         let stale = self.list.stale.len() * STALE_BYTES;
         assert_eq!(counts.bytes as usize, bytes + self.list.last.bytes() + reads + stale);
-        assert_eq!(self.heap.account().exact()[Part::Other as usize], counts.bytes as i64);
+        assert_eq!(self.heap.account().exact()[base::Part::Other as usize], counts.bytes as i64);
     }
 
     /// Ends all reads: then nothing is left but what there is.
