@@ -24,6 +24,11 @@ pub enum LinkError {
     /// The other node closed it.
     #[error("the source closed the connection")]
     Closed,
+    /// What came holds most of the memory of connections, and nobody takes it.
+    #[error(
+        "memory for connections is short, and what the source sent takes most of it: raise connection-memory if that is ordinary"
+    )]
+    Memory,
     /// It took too long until there was a connection for changes.
     #[error("the source did not answer in time")]
     TimeOut,

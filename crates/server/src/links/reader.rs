@@ -1,11 +1,14 @@
 //! A connection to another node that reads a bucket's changes for a reader here: messages wait until they are taken.
 //!
 //! It keeps the connection alive whether or not its reader takes anything: DCP flow control bounds the bytes that wait,
-//! and noops are answered at once. It decides nothing about streams; its owner requests them and judges what comes.
+//! and noops are answered at once. What waits is charged to the memory of connections; while that is short, a connection
+//! whose owner has not taken what came is not read. It decides nothing about streams; its owner requests them and judges what comes.
 
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
+use ::node::connection_memory::{Charge, ConnectionMemory};
 use ::node::news::Hearing;
 use ::node::replication::{LinkError, Login, Password};
 use base::VbId;
@@ -31,6 +34,8 @@ const MOST_ANSWER_BYTES: usize = 1 << 20;
 const NOOP_INTERVAL_S: u32 = 2;
 /// A node that sends nothing for this long, noops included, is taken for dead.
 const MOST_SILENT: Duration = Duration::from_secs(10);
+/// A connection that is not read, because memory is short, looks again after this time at the latest.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// How long connecting and logging in may take together.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// What the connection asks for; values come plain.
@@ -45,6 +50,8 @@ const WANTED: Features = Features::of(&[
 /// What is read from which node, and as which user.
 pub(crate) struct Reading {
     pub(crate) env: Env,
+    /// What waits here is charged to it.
+    pub(crate) memory: Arc<ConnectionMemory>,
     /// Tells whether this node stands still.
     pub(crate) hearing: Hearing,
     /// The other node's KV address.
@@ -78,6 +85,22 @@ struct Held {
     worked: u32,
     /// Why nothing more comes.
     over: Option<String>,
+    /// Bytes of the connection's own buffers.
+    buffered: usize,
+    /// What all of it takes, once there is a connection.
+    charge: Option<Charge>,
+    /// Whether the connection is not read because memory is short.
+    is_paused: bool,
+}
+
+impl Held {
+    /// Charges what waits now.
+    fn count(&mut self) {
+        let bytes = self.came.capacity() + self.requests.capacity() + self.buffered;
+        if let Some(charge) = &mut self.charge {
+            charge.set(bytes);
+        }
+    }
 }
 
 /// The connection; it is closed when this is dropped.
@@ -116,7 +139,7 @@ impl Reader {
 
     /// Takes whole messages and answers that came.
     pub(crate) fn take(&self) -> Vec<u8> {
-        std::mem::take(&mut self.exchange.held.lock().came)
+        self.exchange.take()
     }
 
     /// Whether something came that was not taken.
@@ -143,6 +166,7 @@ impl Reader {
 async fn drive(reading: &Reading, exchange: &Exchange) -> Result<std::convert::Infallible, LinkError> {
     let mut wire =
         tokio::time::timeout(LOGIN_TIMEOUT, open(reading)).await.map_err(|_| LinkError::TimeOut)??;
+    exchange.held.lock().charge = Some(Charge::new(Arc::clone(&reading.memory), wire.peer()?));
     let mut hearing = reading.hearing.clone();
     loop {
         hearing.thawed().await;
@@ -152,22 +176,70 @@ async fn drive(reading: &Reading, exchange: &Exchange) -> Result<std::convert::I
         exchange.give(&mut wire.out);
         wire.send()?;
         // Each turn hears something or is asked something: a node that is silent is not asked that often.
-        let silent = tokio::time::sleep(MOST_SILENT);
+        let reads = exchange.may_read(wire.held_bytes());
+        let silent = tokio::time::sleep(if reads { MOST_SILENT } else { LOOK_AGAIN });
         tokio::pin!(silent);
         loop {
             tokio::select! {
-                turned = wire.turn(true) => { turned?; break }
+                turned = wire.turn(reads) => { turned?; break }
                 () = exchange.changed.notified() => {
                     exchange.give(&mut wire.out);
                     wire.send()?;
+                    if !reads {
+                        break;
+                    }
                 }
-                () = &mut silent => return Err(LinkError::Silent(MOST_SILENT.as_secs())),
+                () = reading.memory.freed(), if !reads => break,
+                () = exchange.given_up() => return Err(LinkError::Memory),
+                () = &mut silent => {
+                    if reads {
+                        return Err(LinkError::Silent(MOST_SILENT.as_secs()));
+                    }
+                    break;
+                }
             }
         }
     }
 }
 
 impl Exchange {
+    /// Charges what waits, beside the connection's own buffers; whether more may be read. Who has nothing that its owner
+    /// could take is read even if memory is short, or its owner would wait for ever.
+    fn may_read(&self, buffered: usize) -> bool {
+        let mut held = self.held.lock();
+        held.buffered = buffered;
+        held.count();
+        let has_some = !held.came.is_empty();
+        let Some(charge) = &mut held.charge else { return true };
+        let is_paused = has_some && charge.memory().is_short();
+        charge.set_waiting(is_paused);
+        held.is_paused = is_paused;
+        !is_paused
+    }
+
+    fn take(&self) -> Vec<u8> {
+        let mut held = self.held.lock();
+        let came = std::mem::take(&mut held.came);
+        if let Some(charge) = &held.charge {
+            charge.moved(came.len());
+        }
+        held.count();
+        if held.is_paused {
+            self.changed.notify_one();
+        }
+        came
+    }
+
+    /// Ready when the connection has to be closed, because it holds most of the memory and does not move.
+    async fn given_up(&self) {
+        std::future::poll_fn(|cx| {
+            let held = self.held.lock();
+            let is_given_up = held.charge.as_ref().is_some_and(|charge| charge.is_given_up(cx.waker()));
+            if is_given_up { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
     /// Appends what the owner has for the other node.
     fn give(&self, out: &mut Vec<u8>) {
         let mut held = self.held.lock();
@@ -251,6 +323,7 @@ fn sort(received: &[u8], out: &mut Vec<u8>, exchange: &Exchange) -> Result<usize
     }
     let mut held = exchange.held.lock();
     held.came.append(&mut kept);
+    held.count();
     // One message may be larger than the buffer, and is sent all the same.
     if held.came.len() > BUFFER_BYTES as usize + MAX_FRAME_BODY_BYTES + MOST_ANSWER_BYTES {
         return Err(LinkError::NotANode);
@@ -277,4 +350,47 @@ fn is_wanted(response: &ResponseView<'_>) -> Result<bool, LinkError> {
 /// A request about one vBucket, without extras.
 pub(crate) fn about(opcode: u8, vbucket: VbId, opaque: u32) -> RequestParts<'static> {
     RequestParts { opcode, vbucket, opaque, ..RequestParts::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exchange(memory: &Arc<ConnectionMemory>) -> Exchange {
+        let charge = Charge::new(Arc::clone(memory), ([127, 0, 0, 1], 1).into());
+        let held = Held { charge: Some(charge), ..Held::default() };
+        Exchange { held: Mutex::new(held), changed: Notify::new(), ring: Box::new(|| ()) }
+    }
+
+    fn mutation(value: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let parts =
+            RequestParts { key: b"k", extras: &[0; 31], value, ..about(opcode::DCP_MUTATION, VbId(0), 1) };
+        assert!(write_request(&mut bytes, &parts));
+        bytes
+    }
+
+    #[test]
+    fn what_waits_is_charged_and_stops_the_reading_while_memory_is_short() {
+        let memory = Arc::new(ConnectionMemory::new(Some(1 << 20)));
+        let (exchange, mut out) = (exchange(&memory), Vec::new());
+        let message = mutation(&vec![b'x'; 300 << 10]);
+        let mut came = || {
+            let taken = sort(&message, &mut out, &exchange).expect("it is a message");
+            assert_eq!(taken, message.len());
+        };
+        came();
+        assert!(exchange.may_read(100 << 10), "there is room");
+        assert!(memory.used_bytes() >= (400 << 10), "{}", memory.used_bytes());
+        came();
+        came();
+        came();
+        assert!(memory.is_short() && !exchange.may_read(100 << 10), "its owner has to take what came");
+        assert_eq!(memory.paused(), 1);
+        assert_eq!(exchange.take().len(), 4 * message.len());
+        assert_eq!(memory.used_bytes(), 100 << 10, "the connection's own buffers");
+        assert!(exchange.may_read(1 << 20), "whose owner waits is read, however short memory is");
+        drop(exchange);
+        assert_eq!(memory.used_bytes(), 0, "all of it is given back");
+    }
 }

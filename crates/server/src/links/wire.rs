@@ -1,7 +1,7 @@
 //! A connection to another node: bytes that came and are not read yet, and bytes that are not sent yet.
 
 use std::io;
-use std::net::ToSocketAddrs;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use ::node::replication::{LinkError, LoggingIn, Login};
@@ -14,6 +14,8 @@ use tokio::sync::oneshot;
 
 /// Bytes read at once.
 const READ_BYTES: usize = 256 << 10;
+/// Room that is kept when nothing waits in it.
+const MOST_KEPT_BYTES: usize = 1 << 20;
 /// After this a connection is tried anew: what was sent into a network that is cut is sent again by the system in ever
 /// longer pauses.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
@@ -67,7 +69,21 @@ impl Wire {
         self.consumed += bytes;
         if self.consumed == self.filled {
             (self.consumed, self.filled) = (0, 0);
+            if self.room.len() > MOST_KEPT_BYTES {
+                // One large message came: the next ones need less.
+                self.room = Vec::new();
+            }
         }
+    }
+
+    /// Bytes of memory that wait to be read from or sent.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.room.capacity() + self.out.capacity()
+    }
+
+    /// Who is at the other end.
+    pub(super) fn peer(&self) -> Result<SocketAddr, LinkError> {
+        self.stream.peer_addr().map_err(LinkError::Io)
     }
 
     /// Bytes that wait to be sent.

@@ -324,6 +324,7 @@ impl Elsewhere {
         let user = self.node.host()?.config().users.first()?.clone();
         let reading = Reading {
             env: self.node.env().clone(),
+            memory: Arc::clone(self.node.connection_memory()),
             hearing: self.node.hearing(),
             node: node.to_string(),
             username: user.name,
