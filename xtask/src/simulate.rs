@@ -51,7 +51,7 @@ const SIMULATORS: [(&str, &[&str]); 4] = [
     ("simulation", &["planted"]),
     ("cluster", &["simulation"]),
     ("dcp", &["replication"]),
-    ("sim", &["engine", "sync_writes", "crash_states", "stops", "mutate"]),
+    ("sim", &["engine", "sync_writes", "crash_states", "stops", "mutate", "disk_errors"]),
 ];
 
 /// Looks for the mistakes that are planted in the product: with the seeds that are known to find them, or all of them

@@ -103,6 +103,14 @@ bugs! {
     ReplayStopsEarly,
     /// The checksum of a journal's record is not looked at.
     TornRecordTaken,
+    /// A start goes on with an empty state for a vBucket whose file it could not read.
+    UnreadStateBelieved,
+    /// A manifest whose change failed is not decided again, whichever of the two a restart finds.
+    FailedManifestLeft,
+    /// After a rollback that failed the memory goes on, whatever the store has.
+    FailedRollbackIgnored,
+    /// After a removal that failed the memory goes on, whatever the store has.
+    FailedRemovalIgnored,
     /// Loading after a start passes over prepares in flight.
     WarmupForgetsPrepares,
     /// Documents of dropped collections are seen like others until they are erased.

@@ -492,7 +492,7 @@ impl Bucket {
     /// for a restart to find or not. What is in memory must not go on as if the disk had it, because the next save
     /// would vouch for all of it.
     pub(crate) fn is_not_stored(&self, vb: VbId) -> bool {
-        matches!(self.store.snapshot(vb), Ok(None))
+        !planted::is(Bug::FailedRemovalIgnored) && matches!(self.store.snapshot(vb), Ok(None))
     }
 
     /// A fresh identity for a history: never 0, and below 2^48 as the original's are.

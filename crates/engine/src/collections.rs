@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use base::planted::{self, Bug};
 use base::{CollectionId, Moment, ScopeId, Seqno, VbId, VbState, Version};
 use parking_lot::{Mutex, RwLock};
 use vbucket::collections::manifest::SuccessorRefusal;
@@ -163,7 +164,7 @@ impl Bucket {
         let ids = next_ids.above(&new);
         if let Err(failure) = manifest_file::save(&self.env, &self.config.dir, &self.uuid, &new, ids) {
             // A restart may find it: then it would drop collections that go on being served here.
-            self.manifest.is_undecided.store(true, Ordering::Relaxed);
+            self.manifest.is_undecided.store(!planted::is(Bug::FailedManifestLeft), Ordering::Relaxed);
             let _ = self.settle_manifest(&next_ids);
             return Err(ManifestRefusal::Failure(failure).into());
         }

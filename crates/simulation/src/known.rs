@@ -27,6 +27,8 @@ pub enum Simulator {
     Stops,
     /// Starts of a bucket with one damaged file: `crates/sim/tests/mutate`.
     Damage,
+    /// Disk errors in each background task of a bucket: `crates/sim/tests/disk_errors`.
+    DiskErrors,
 }
 
 impl Simulator {
@@ -162,6 +164,10 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
     (Bug::RepairKeepsHistory, Simulator::Damage, 0),
     (Bug::RepairPassesGap, Simulator::Damage, 0),
     (Bug::RepairForgetsOlderFrames, Simulator::Damage, 182),
+    (Bug::UnreadStateBelieved, Simulator::DiskErrors, 52),
+    (Bug::FailedManifestLeft, Simulator::DiskErrors, 8),
+    (Bug::FailedRollbackIgnored, Simulator::DiskErrors, 0),
+    (Bug::FailedRemovalIgnored, Simulator::DiskErrors, 1),
 ];
 
 /// Set in the environment, everything is looked for, from seed 0 on, with as many seeds as it says.

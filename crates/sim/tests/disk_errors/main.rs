@@ -1,6 +1,9 @@
 //! What was promised is there after disk errors that come and go during any background task, and any end of the process.
 
 mod covered;
+#[cfg(feature = "planted")]
+#[path = "../../../simulation/src/known.rs"]
+mod known;
 mod run;
 
 use run::{Kind, Much, Tally, all_of};
@@ -53,4 +56,25 @@ fn a_bucket_with_a_journal_keeps_what_it_promised() {
 #[test]
 fn a_bucket_without_a_journal_keeps_what_it_promised() {
     holds(Kind::Files, how_much());
+}
+
+/// Mistakes in the product that disk errors in a background task show (`base::planted`). A seed is some cells.
+#[test]
+#[cfg(feature = "planted")]
+fn mistakes_in_the_product_are_found() {
+    const CELLS_A_SEED: u64 = 40;
+    let bases = Kind::ALL.map(|kind| (kind, run::base(kind)));
+    let tables: Vec<_> = bases.iter().map(|(kind, base)| (base, all_of(base, *kind))).collect();
+    known::must_find(known::Simulator::DiskErrors, |seed| {
+        let mut rng = base::env::sim::SplitMix64::new(seed);
+        for _ in 0..CELLS_A_SEED {
+            let (base, cells) = &tables[rng.below(tables.len() as u64) as usize];
+            let (cell, calls) = &cells[rng.below(cells.len() as u64) as usize];
+            let nth = rng.between(1, *calls);
+            if let Some(what) = cell.run(base, nth).wrong.first() {
+                return Err(format!("{cell}, call {nth}: {what}"));
+            }
+        }
+        Ok(())
+    });
 }
