@@ -339,8 +339,7 @@ fn totals_of(
     stored: &[(CollectionId, kvstore::CollectionStats)],
 ) -> CollectionTotals {
     let mut totals = CollectionTotals::default();
-    let on_disk = stored.iter().find(|(stored, _)| *stored == id).map(|(_, stats)| *stats);
-    let on_disk = on_disk.unwrap_or_default();
+    let on_disk = stats_of(stored, id).copied().unwrap_or_default();
     if !shard.exists || !shard.vb.collections().is_open(id) {
         return totals;
     }
@@ -355,6 +354,14 @@ fn totals_of(
     totals
 }
 
+/// What is stored of one collection; `all` is by id.
+fn stats_of(
+    all: &[(CollectionId, kvstore::CollectionStats)],
+    of: CollectionId,
+) -> Option<&kvstore::CollectionStats> {
+    all.binary_search_by_key(&of, |(id, _)| *id).ok().map(|at| &all[at].1)
+}
+
 /// The collections of a vBucket as they are stored.
 pub(crate) fn collections_of(
     stored: &kvstore::StoredManifest,
@@ -363,7 +370,7 @@ pub(crate) fn collections_of(
     let scopes = stored.scopes.iter().map(|one| OpenScope { id: one.scope.id, start: one.start });
     let open = stored.open.iter().map(|one| {
         let of = &one.collection;
-        let counted = stats.iter().find(|(id, _)| *id == of.id).map(|(_, stats)| stats.high_seqno);
+        let counted = stats_of(stats, of.id).map(|stats| stats.high_seqno);
         let open = OpenCollection::new(of.id, of.scope, of.max_ttl_s, one.start);
         open.on_disk(counted.unwrap_or_default())
     });

@@ -130,7 +130,7 @@ pub(crate) fn former_of(event: &Version, manifest: &StoredManifest) -> Option<Co
 
 /// Whether counts say that anything was ever saved in a collection that began at `start`.
 pub(crate) fn is_counted(all: &[(CollectionId, CollectionStats)], of: CollectionId, start: Seqno) -> bool {
-    let stats = all.iter().find(|(id, _)| *id == of).map(|(_, stats)| stats);
+    let stats = all.binary_search_by_key(&of, |(id, _)| *id).ok().map(|at| &all[at].1);
     stats.is_some_and(|stats| stats.high_seqno > start || stats.item_count > 0)
 }
 
@@ -144,8 +144,9 @@ pub(crate) fn holds(items: &[Version], id: CollectionId) -> bool {
 /// Counts of all collections of a vBucket, brought up to date record by record.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
-    /// Few, and mostly the same one many times: a list with the last place remembered.
+    /// By id. Mostly the same one many times: the last place is remembered.
     collections: Vec<(CollectionId, CollectionStats)>,
+    /// By id.
     changed: Vec<CollectionId>,
     dropped: Vec<CollectionId>,
     last: usize,
@@ -155,7 +156,23 @@ pub(crate) struct Tally {
 
 impl Tally {
     pub(crate) fn load(&mut self, collection: CollectionId, stats: CollectionStats) {
-        self.collections.push((collection, stats));
+        match self.place(collection) {
+            Ok(at) => self.collections[at].1 = stats,
+            Err(at) => self.insert(at, collection, stats),
+        }
+    }
+
+    /// Where a collection is, or would be.
+    fn place(&self, collection: CollectionId) -> Result<usize, usize> {
+        self.collections.binary_search_by_key(&collection, |(id, _)| *id)
+    }
+
+    fn insert(&mut self, at: usize, collection: CollectionId, stats: CollectionStats) {
+        if self.collections.len() == self.collections.capacity() {
+            // Each of a thousand files has such a list: room for twice as many would cost megabytes.
+            self.collections.reserve_exact(self.collections.len() / 8 + 1);
+        }
+        self.collections.insert(at, (collection, stats));
     }
 
     pub(crate) fn all(&self) -> &[(CollectionId, CollectionStats)] {
@@ -168,14 +185,18 @@ impl Tally {
 
     fn entry(&mut self, collection: CollectionId) -> &mut CollectionStats {
         if self.collections.get(self.last).is_none_or(|(id, _)| *id != collection) {
-            let found = self.collections.iter().position(|(id, _)| *id == collection);
-            self.last = found.unwrap_or_else(|| {
-                self.collections.push((collection, CollectionStats::default()));
-                self.collections.len() - 1
-            });
+            self.last = match self.place(collection) {
+                Ok(at) => at,
+                Err(at) => {
+                    self.insert(at, collection, CollectionStats::default());
+                    at
+                }
+            };
         }
-        if self.changed.last() != Some(&collection) && !self.changed.contains(&collection) {
-            self.changed.push(collection);
+        if self.changed.last() != Some(&collection)
+            && let Err(at) = self.changed.binary_search(&collection)
+        {
+            self.changed.insert(at, collection);
         }
         &mut self.collections[self.last].1
     }
@@ -227,7 +248,7 @@ impl Tally {
         if matches!(owner, Owner::CollectionEvent(_)) && weight.deleted {
             return;
         }
-        if self.collections.iter().any(|(id, _)| *id == collection) {
+        if self.place(collection).is_ok() {
             let stats = self.entry(collection);
             stats.disk_bytes = stats.disk_bytes.saturating_sub(weight.disk_bytes);
             let is_counted = matches!(owner, Owner::Document(_)) && !weight.deleted;
@@ -238,10 +259,7 @@ impl Tally {
     /// Takes over from `newest`, the counts of the same documents and more, which collections there are and their
     /// highest seqnos: these do not depend on what was left out.
     pub(crate) fn align(&mut self, newest: &Tally) {
-        let own = |id: CollectionId| {
-            let found = self.collections.iter().find(|(own, _)| *own == id);
-            found.map(|(_, stats)| *stats).unwrap_or_default()
-        };
+        let own = |id| self.place(id).map_or(CollectionStats::default(), |at| self.collections[at].1);
         let aligned = |(id, stats): &(CollectionId, CollectionStats)| {
             (*id, CollectionStats { high_seqno: stats.high_seqno, ..own(*id) })
         };
@@ -274,8 +292,16 @@ impl Tally {
     }
 
     pub(crate) fn drop_collection(&mut self, collection: CollectionId) {
-        self.collections.retain(|(id, _)| *id != collection);
-        self.changed.retain(|id| *id != collection);
+        if let Ok(at) = self.place(collection) {
+            self.collections.remove(at);
+        }
+        if let Ok(at) = self.changed.binary_search(&collection) {
+            self.changed.remove(at);
+        }
+        let (used, room) = (self.collections.len(), self.collections.capacity());
+        if room > 2 * used + 8 {
+            self.collections.shrink_to(used + used / 8);
+        }
         self.dropped.push(collection);
         self.last = 0;
     }
@@ -283,16 +309,16 @@ impl Tally {
     /// Local documents that are to be written (or, without value, removed) for the changes so far.
     pub(crate) fn take_changes(&mut self) -> Vec<(String, Option<Vec<u8>>)> {
         let mut changes: Vec<_> = Vec::with_capacity(self.changed.len() + self.dropped.len());
-        for id in self.changed.drain(..) {
-            let stats = self.collections.iter().find(|(c, _)| *c == id).map(|(_, stats)| stats.encode());
+        // Lists that grew with one batch are not kept for the next.
+        let (changed, mut dropped) = (std::mem::take(&mut self.changed), std::mem::take(&mut self.dropped));
+        dropped.sort_unstable();
+        dropped.dedup();
+        dropped.retain(|id| changed.binary_search(id).is_err());
+        for id in changed {
+            let stats = self.place(id).ok().map(|at| self.collections[at].1.encode());
             changes.push((CollectionStats::document_id(id), stats));
         }
-        for id in self.dropped.drain(..) {
-            let name = CollectionStats::document_id(id);
-            if !changes.iter().any(|(other, _)| *other == name) {
-                changes.push((name, None));
-            }
-        }
+        changes.extend(dropped.into_iter().map(|id| (CollectionStats::document_id(id), None)));
         changes
     }
 }

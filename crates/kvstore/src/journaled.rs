@@ -353,12 +353,15 @@ impl Journaled {
             let is_written = |id, start| is_counted(counted, id, start) || runs.hold(id);
             runs.events().for_each(|event| stored.manifest.apply(event, is_written));
             for (id, seqno) in runs.high_seqnos() {
-                match stored.collections.iter_mut().find(|(known, _)| *known == id) {
-                    Some((_, stats)) => stats.high_seqno = seqno.max(stats.high_seqno),
+                match stored.collections.binary_search_by_key(&id, |(known, _)| *known) {
+                    Ok(at) => {
+                        let stats = &mut stored.collections[at].1;
+                        stats.high_seqno = seqno.max(stats.high_seqno);
+                    }
                     // What is in the journal only is not counted.
-                    None => {
+                    Err(at) => {
                         let stats = CollectionStats { high_seqno: seqno, ..CollectionStats::default() };
-                        stored.collections.push((id, stats));
+                        stored.collections.insert(at, (id, stats));
                     }
                 }
             }

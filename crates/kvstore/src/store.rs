@@ -280,7 +280,7 @@ pub struct StoredVb {
     pub purge_seqno: Seqno,
     /// How much its file holds; what waits to be written there is not counted yet.
     pub counts: Counts,
-    /// The same for each collection.
+    /// The same for each collection, by id.
     pub collections: Vec<(CollectionId, CollectionStats)>,
     /// Which collections there are, of what waits to be written, too.
     pub manifest: StoredManifest,
