@@ -28,7 +28,7 @@ pub struct SaveStats {
     pub failed_saves: u64,
     /// How often the disk became full.
     pub times_full: u64,
-    /// Groups of vBuckets that somebody wrote in the flusher's stead (see [`Bucket::stand_in`]).
+    /// Groups of vBuckets that somebody wrote in the flusher's stead (see [`Bucket::inline_flush`]).
     pub stood_in: u64,
 }
 

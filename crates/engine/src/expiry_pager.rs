@@ -12,7 +12,7 @@ use base::{VbId, Version};
 use crate::bucket::{Bucket, Shard};
 use crate::completion::Completion;
 use crate::expiry::ExpiredBy;
-use crate::fetch_queue::{Fetched, Loan};
+use crate::fetch_queue::{FetchPin, Fetched};
 use crate::flush_queue::LARGE_BACKLOG;
 use crate::keeper::{Chore, Next, Slice};
 use crate::refusal::Refusal;
@@ -205,11 +205,11 @@ impl Pass {
     fn take_fetched(&mut self, bucket: &Bucket) {
         self.fetching.retain(|Fetching { vb, version, fetch }| {
             match fetch.try_take() {
-                Some(Fetched::Look(loan)) => {
+                Some(Fetched::Look(pin)) => {
                     bucket.expiry.fetched.fetch_add(1, Ordering::Relaxed);
                     // If it left memory again, or was changed, that is for the next pass.
                     let _ = bucket.expire_if_due(*vb, version.key(), ExpiredBy::Pager);
-                    drop::<Option<Loan>>(loan);
+                    drop::<Option<FetchPin>>(pin);
                     false
                 }
                 Some(Fetched::Failed) => false,

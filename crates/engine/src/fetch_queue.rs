@@ -20,8 +20,8 @@ const MAX_LENT_BYTES: usize = 32 << 20;
 #[derive(Clone)]
 pub enum Fetched {
     /// Look again: it is in memory now, or it is known that there is nothing, or it has changed. What there is no room
-    /// for, and what is not there, stays so until the last holder of the loan drops it.
-    Look(Option<Loan>),
+    /// for, and what is not there, stays so until the last holder of the pin drops it.
+    Look(Option<FetchPin>),
     /// The value cannot be read; the reason is in the log.
     Failed,
 }
@@ -29,9 +29,11 @@ pub enum Fetched {
 /// What stays in memory as long as those who waited for it have not looked: a document for which there is no room, or
 /// the certainty that there is none.
 #[derive(Clone)]
-pub struct Loan(#[expect(dead_code, reason = "what matters is when the last one is dropped")] Arc<Lent>);
+pub struct FetchPin(
+    #[expect(dead_code, reason = "what matters is when the last one is dropped")] Arc<Pinned>,
+);
 
-struct Lent {
+struct Pinned {
     queue: Arc<FetchQueue>,
     vb: VbId,
     held: Option<Held>,
@@ -54,14 +56,14 @@ impl Held {
     }
 }
 
-impl Loan {
-    pub(crate) fn new(queue: &Arc<FetchQueue>, vb: VbId, held: Held) -> Loan {
+impl FetchPin {
+    pub(crate) fn new(queue: &Arc<FetchQueue>, vb: VbId, held: Held) -> FetchPin {
         queue.queue.lock().lent_bytes += held.bytes();
-        Loan(Arc::new(Lent { queue: queue.clone(), vb, held: Some(held) }))
+        FetchPin(Arc::new(Pinned { queue: queue.clone(), vb, held: Some(held) }))
     }
 }
 
-impl Drop for Lent {
+impl Drop for Pinned {
     fn drop(&mut self) {
         if let Some(held) = self.held.take() {
             self.queue.give_back(self.vb, held);
@@ -226,7 +228,7 @@ impl FetchQueue {
 impl Queue {
     fn take(&mut self) -> Option<Work> {
         let given_back = std::mem::take(&mut self.given_back);
-        // Whoever has a loan is about to look: what comes next waits for that rather than for memory.
+        // Whoever has a pin is about to look: what comes next waits for that rather than for memory.
         let batch = if self.lent_bytes < MAX_LENT_BYTES { self.take_batch() } else { None };
         (batch.is_some() || !given_back.is_empty()).then_some(Work { given_back, batch })
     }

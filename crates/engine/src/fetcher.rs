@@ -8,7 +8,7 @@ use vbucket::{Look, Placed};
 
 use crate::bucket::Bucket;
 use crate::completion::Completion;
-use crate::fetch_queue::{Fetched, Held, Loan, Work};
+use crate::fetch_queue::{FetchPin, Fetched, Held, Work};
 use crate::flusher::Progress;
 use crate::refusal::Refusal;
 use crate::shard_guard::Holder;
@@ -219,9 +219,9 @@ impl Bucket {
         }
     }
 
-    /// There is nothing for a key, and its tie lasts as long as the loan.
+    /// There is nothing for a key, and its tie lasts as long as the pin.
     fn absent(&self, vb: VbId, key: Arc<[u8]>, incarnation: u64) -> Fetched {
-        Fetched::Look(Some(Loan::new(&self.fetching, vb, Held::Absence(key, incarnation))))
+        Fetched::Look(Some(FetchPin::new(&self.fetching, vb, Held::Absence(key, incarnation))))
     }
 
     /// Puts what the disk answered in place for those who wait for it.
@@ -272,13 +272,13 @@ impl Bucket {
     }
 
     /// Sees to it that a version that was brought goes again if there is no room for it.
-    fn lend(&self, vb: VbId, version: Version) -> Option<Loan> {
+    fn lend(&self, vb: VbId, version: Version) -> Option<FetchPin> {
         let is_lent = self.memory.is_above_high_watermark();
         if is_lent {
             self.eviction.is_room_wanted.store(true, Ordering::Relaxed);
             self.wake_pager();
         }
-        is_lent.then(|| Loan::new(&self.fetching, vb, Held::Version(version)))
+        is_lent.then(|| FetchPin::new(&self.fetching, vb, Held::Version(version)))
     }
 
     /// Puts a value in place for those who wait for it.

@@ -59,7 +59,7 @@ struct Queue {
     /// Somebody asked for nothing to be written.
     is_held: bool,
     /// How many have said that they will look at what is urgent: so long the flusher is not woken for it.
-    stand_ins: u32,
+    inline_flushes: u32,
 }
 
 /// Those that gather, oldest first. One that is urgent leaves it when it is taken.
@@ -184,29 +184,29 @@ impl FlushQueue {
             return;
         }
         queue.urgent.push_back(vb);
-        if queue.urgent.len() == 1 && queue.stand_ins == 0 {
+        if queue.urgent.len() == 1 && queue.inline_flushes == 0 {
             self.wake.notify_one();
         }
     }
 
     /// Somebody will look at what is urgent, and say so with [`FlushQueue::stand_down`], within microseconds: until then
     /// the flusher is not woken for it. False if nothing may be written.
-    pub(crate) fn stand_in(&self) -> bool {
+    pub(crate) fn inline_flush(&self) -> bool {
         let mut queue = self.queue.lock();
         let may = !queue.is_held && !queue.stopping;
-        queue.stand_ins += u32::from(may);
+        queue.inline_flushes += u32::from(may);
         may
     }
 
-    /// Whoever stood in does so no longer. What is urgent is appended to `group`, if there is one, as far as a group may
+    /// An inline flush is over. What is urgent is appended to `group`, if there is one, as far as a group may
     /// be large; the flusher is woken for what is left.
     pub(crate) fn stand_down(&self, group: Option<&mut Vec<VbId>>) {
         let mut queue = self.queue.lock();
-        queue.stand_ins -= 1;
+        queue.inline_flushes -= 1;
         if let Some(group) = group {
             queue.take_urgent(self.pace.group_vbuckets, group);
         }
-        if !queue.urgent.is_empty() && queue.stand_ins == 0 {
+        if !queue.urgent.is_empty() && queue.inline_flushes == 0 {
             self.wake.notify_one();
         }
     }
@@ -373,18 +373,18 @@ mod tests {
     fn who_stands_in_takes_what_is_urgent_and_leaves_what_gathers() {
         let queue = FlushQueue::new(Pace::FILES);
         queue.push(VbId(1), Duration::ZERO);
-        assert!(queue.stand_in());
+        assert!(queue.inline_flush());
         queue.hurry(VbId(2));
         let mut group = Vec::new();
         queue.stand_down(Some(&mut group));
         assert_eq!(group, [VbId(2)]);
-        assert!(queue.stand_in());
+        assert!(queue.inline_flush());
         queue.hurry(VbId(3));
         queue.stand_down(None);
         assert_eq!(take(&queue, Due::Gathered(Duration::ZERO)), [3], "nobody else did");
         assert_eq!(take(&queue, Due::Now), [1]);
         queue.hold(true);
-        assert!(!queue.stand_in(), "nothing may be written");
+        assert!(!queue.inline_flush(), "nothing may be written");
     }
 
     #[test]
@@ -393,7 +393,7 @@ mod tests {
         let clock = base::env::Env::sim(1).0.clock;
         std::thread::scope(|scope| {
             let flusher = scope.spawn(|| queue.wait_for_work(&*clock));
-            assert!(queue.stand_in() && queue.stand_in());
+            assert!(queue.inline_flush() && queue.inline_flush());
             queue.hurry(VbId(3));
             queue.stand_down(None);
             queue.stand_down(None);

@@ -32,6 +32,7 @@ mod flush_queue;
 mod flusher;
 mod follower;
 mod identity;
+mod inline_flush;
 mod keeper;
 mod loader;
 mod lock;
@@ -48,7 +49,6 @@ mod rollback;
 pub mod settings;
 mod shard_guard;
 mod small_files;
-mod stand_in;
 mod standing;
 mod stats;
 mod store;
@@ -89,11 +89,12 @@ pub use ephemeral::{MemoryRange, Resumed};
 pub use evict::EvictionStats;
 pub use expiry::ExpiryStats;
 pub use failure::Failure;
-pub use fetch_queue::{Fetched, Loan};
+pub use fetch_queue::{FetchPin, Fetched};
 pub use fetcher::FetchStats;
 pub use flush_queue::FlushQueue;
 pub use flusher::Progress;
 pub use follower::Follower;
+pub use inline_flush::{InlineFlush, InlineFlushOutcome};
 pub use keeper::{Chore, ChoreId, ChoreStats, Next, Slice, TIME_SLICE};
 pub use memory::MemoryAccount;
 pub use persistence::MAX_WAITERS;
@@ -103,7 +104,6 @@ pub use replica::{Applied, Incoming, ReplicaPosition, ReplicaRefusal, ReplicaStr
 pub use settings::{Changed, SettingError, Settings};
 pub use shard_guard::{FRONT_END_SAMPLE, HOLDERS, Holder, LOCK_TIME_BUCKETS, LockTimes};
 pub use small_files::small_file_faults;
-pub use stand_in::{StandIn, StoodIn};
 pub use standing::Standing;
 pub use stats::{
     BucketStats, CheckpointStats, DiskCounts, DiskTotals, STATES, StateStats, StoreStats, VbStats,

@@ -53,14 +53,14 @@ fn write_mixed(world: &Watched, documents: usize) -> u64 {
     let mut refused = 0;
     for n in 0..documents {
         let mut tries = 0;
-        let mut loan = None;
+        let mut pin = None;
         while let Err(refusal) = world.set_in(VB, &key(n), &mixed(n)) {
             tries += 1;
             if refusal == Refusal::NotResident {
                 // The filter of evicted keys is not sure.
                 let fetched = world.bucket.fetch(VB, doc(&key(n))).expect("few wait");
                 world.bucket.fetch_step();
-                loan = Some(wait(fetched));
+                pin = Some(wait(fetched));
                 continue;
             }
             assert_eq!(refusal, Refusal::OverQuota);
@@ -68,7 +68,7 @@ fn write_mixed(world: &Watched, documents: usize) -> u64 {
             assert!(tries < 200, "refused for ever: {:?}", world.bucket.account_check());
             work(world);
         }
-        drop(loan);
+        drop(pin);
         if n % 32 == 0 {
             work(world);
         }

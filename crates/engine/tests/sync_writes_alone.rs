@@ -8,7 +8,9 @@ use std::time::Duration;
 use base::env::sim::{Call, Effect, Fault, On};
 use base::{Cas, CollectionId, DocKey, DurabilityLevel, ScopeId, Seqno, SyncWrite, VbId, VbState};
 use common::{VB, World, doc, outcome, set, topology};
-use engine::{Changes, Durable, Follower, Mutated, Progress, Refusal, StoodIn, StreamWanted, SyncOutcome};
+use engine::{
+    Changes, Durable, Follower, InlineFlushOutcome, Mutated, Progress, Refusal, StreamWanted, SyncOutcome,
+};
 use vbucket::{Collection, Manifest, ManifestUid, RangeLimit, ResumePoint, Scope, SyncWriteState};
 
 const LEVELS: [DurabilityLevel; 3] = [
@@ -281,22 +283,22 @@ fn a_dropped_collection_takes_it_along() {
 fn who_stands_in_for_the_flusher_has_written_what_it_waits_for() {
     let world = World::new(1);
     world.bucket.store(VbId(1), &set(doc("gathers"), "v"), world.now()).expect("stored");
-    let stand_in = world.bucket.stand_in().expect("there is a disk");
+    let inline_flush = world.bucket.inline_flush().expect("there is a disk");
     let pending = world.prepare("k").pending.expect("it waits for the disk");
-    assert!(matches!(stand_in.finish(), StoodIn::Wrote(_)));
+    assert!(matches!(inline_flush.finish(), InlineFlushOutcome::Wrote(_)));
     assert_eq!(pending.try_take(), Some(SyncOutcome::Committed));
     let persisted = |vb| world.bucket.vbucket_stats(vb).expect("there is one").persisted_seqno;
     assert_eq!((persisted(VB), persisted(VbId(1))), (Seqno(2), Seqno(0)), "nobody waits for the other");
-    assert_eq!(world.bucket.stand_in().expect("there is a disk").finish(), StoodIn::Nothing);
+    assert_eq!(world.bucket.inline_flush().expect("there is a disk").finish(), InlineFlushOutcome::Nothing);
     assert_eq!(world.bucket.save_stats().stood_in, 1);
 }
 
 #[test]
 fn what_somebody_who_stands_in_leaves_undone_the_flusher_does() {
     let world = World::new(1);
-    let stand_in = world.bucket.stand_in();
+    let inline_flush = world.bucket.inline_flush();
     let pending = world.prepare("k").pending.expect("it waits for the disk");
-    drop(stand_in);
+    drop(inline_flush);
     assert_eq!(pending.try_take(), None);
     std::thread::scope(|scope| {
         let flusher = scope.spawn(|| world.bucket.run_flusher());
@@ -304,16 +306,16 @@ fn what_somebody_who_stands_in_leaves_undone_the_flusher_does() {
         world.bucket.stop_flusher();
         flusher.join().expect("it ran");
     });
-    assert!(world.bucket.stand_in().is_none(), "nothing is written any more");
+    assert!(world.bucket.inline_flush().is_none(), "nothing is written any more");
 }
 
 #[test]
 fn a_disk_that_refuses_who_stands_in_is_tried_again() {
     let world = World::new(1);
     world.handles.disk.plan(Fault::for_ever(On::Kind(Call::Write), 1, Effect::DISK_FULL));
-    let stand_in = world.bucket.stand_in().expect("there is a disk");
+    let inline_flush = world.bucket.inline_flush().expect("there is a disk");
     let pending = world.prepare("k").pending.expect("it waits for the disk");
-    assert_eq!(stand_in.finish(), StoodIn::Failed);
+    assert_eq!(inline_flush.finish(), InlineFlushOutcome::Failed);
     assert_eq!(pending.try_take(), None);
     world.handles.disk.heal();
     assert_eq!(world.bucket.flush_step(), Progress::Worked);

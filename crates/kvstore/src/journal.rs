@@ -9,7 +9,7 @@ mod layout;
 mod read;
 mod recover;
 mod salvage;
-mod shelf;
+mod segment_pool;
 #[cfg(test)]
 mod tests;
 mod writer;
@@ -28,7 +28,7 @@ pub(crate) use salvage::{Gap, Salvaged, salvage};
 use crate::compaction::FileAt;
 use crate::failure::Failure;
 use crate::state::{StateNumbers, VbStateDoc};
-use shelf::{Preparing, Shelf};
+use segment_pool::{Preparing, SegmentPool};
 use writer::Writer;
 
 /// Number of a frame; counts on through all segments, the first is 1.
@@ -211,7 +211,7 @@ pub(crate) fn check_promised(disk: &dyn Disk, dir: &Path, promised: (u64, u64)) 
 
 /// A bucket's journal.
 ///
-/// Locks, in the order in which they are taken: `releasing` or `preparing`, `writer`, `shelf`. Only `shelf` is never
+/// Locks, in the order in which they are taken: `releasing` or `preparing`, `writer`, `pool`. Only `pool` is never
 /// held during disk operations.
 pub struct Journal {
     env: Env,
@@ -219,8 +219,8 @@ pub struct Journal {
     config: JournalConfig,
     anchor: Anchor,
     writer: Mutex<Writer>,
-    shelf: Mutex<Shelf>,
-    releasing: Mutex<shelf::Releasing>,
+    pool: Mutex<SegmentPool>,
+    releasing: Mutex<segment_pool::Releasing>,
     preparing: Mutex<Option<Preparing>>,
     /// The next frame, while nothing is being appended.
     next: AtomicU64,
@@ -244,7 +244,7 @@ impl Journal {
 
     /// The highest generation that was used.
     pub(crate) fn generations(&self) -> u64 {
-        self.shelf.lock().last_generation()
+        self.pool.lock().last_generation()
     }
 
     /// The frame that the next append begins with.
@@ -256,11 +256,11 @@ impl Journal {
     pub fn stats(&self) -> JournalStats {
         let counters = &self.counters;
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let shelf = self.shelf.lock();
+        let pool = self.pool.lock();
         JournalStats {
-            used_bytes: shelf.used_bytes(),
-            segments: shelf.kept() as u64,
-            spares: shelf.spares() as u64,
+            used_bytes: pool.used_bytes(),
+            segments: pool.kept() as u64,
+            spares: pool.spares() as u64,
             frames: count(&counters.frames),
             payload_bytes: count(&counters.payload_bytes),
             written_bytes: count(&counters.written_bytes),

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use ::cluster::Pass;
 use base::{DurabilityLevel, Moment};
-use engine::{Bucket, Loan, StandIn, SyncOutcome};
+use engine::{Bucket, FetchPin, InlineFlush, SyncOutcome};
 use protocol::feature::Feature;
 use protocol::{FrameError, Limits, Parsed, Request, Status, parse};
 
@@ -252,9 +252,9 @@ impl Connection {
     }
 
     /// Writes what its client waits for, if that is what was expected; otherwise the flusher does.
-    pub fn finish(&mut self, stand_in: StandIn<'_>) {
+    pub fn finish(&mut self, inline_flush: InlineFlush<'_>) {
         if self.waits_for_one_sync() {
-            self.lone_writer.stood_in(stand_in.finish());
+            self.lone_writer.stood_in(inline_flush.finish());
         }
     }
 
@@ -388,9 +388,9 @@ impl Connection {
     }
 
     /// Has a request handled elsewhere that was handled so often before. What was lent for it stays until then.
-    fn leave(&mut self, frame: Arc<Vec<u8>>, looks: u8, loan: Option<Loan>) -> Waits {
+    fn leave(&mut self, frame: Arc<Vec<u8>>, looks: u8, pin: Option<FetchPin>) -> Waits {
         self.parked_bytes += frame.len();
-        let ready = elsewhere::begin(&self.session, &self.node, Arc::clone(&frame), looks, loan);
+        let ready = elsewhere::begin(&self.session, &self.node, Arc::clone(&frame), looks, pin);
         Waits::Again { frame, looks: looks + 1, ready }
     }
 
@@ -497,8 +497,8 @@ impl Connection {
         let clock = &self.node.env().clock;
         let mut elapsed_us = || clock.monotonic_ns().saturating_sub(later.started_ns) / 1000;
         // Held until the request was handled: so long the value is there, room or not.
-        let (loan, finish, thread) = match ready {
-            Ready::Look(loan) => (loan, None, Thread::Worker),
+        let (pin, finish, thread) = match ready {
+            Ready::Look(pin) => (pin, None, Thread::Worker),
             Ready::Here => (None, None, Thread::WorkerOnly),
             Ready::Finish(finish) => (None, Some(finish), Thread::WorkerOnly),
             Ready::Failed(status) => {
@@ -535,7 +535,7 @@ impl Connection {
                 self.parked_bytes += frame.len();
                 Waits::Again { frame, looks: looks + 1, ready }
             }
-            Outcome::Elsewhere => self.leave(frame, looks, loan),
+            Outcome::Elsewhere => self.leave(frame, looks, pin),
             Outcome::Then(_) => unreachable!("a worker goes on at once"),
         };
         Some(Later { waits, pass, ..later })

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{Cas, Datatype, DocKey, Moment, VbId};
-use engine::{Bucket, Fetched, Loan, Refusal, Whole};
+use engine::{Bucket, FetchPin, Fetched, Refusal, Whole};
 use protocol::feature::Feature;
 use protocol::{FrameInfos, Status};
 
@@ -65,8 +65,8 @@ pub enum Outcome {
 
 /// What has become of a wait for the disk.
 pub enum Ready {
-    /// The request can be handled again. A value for which there is no room stays as long as the loan is held.
-    Look(Option<Loan>),
+    /// The request can be handled again. A value for which there is no room stays as long as the pin is held.
+    Look(Option<FetchPin>),
     /// It cannot be handled elsewhere: it is to be handled by its worker.
     Here,
     /// It was carried out elsewhere: this answers it.
@@ -250,7 +250,7 @@ impl Context<'_> {
         match bucket.fetch(vb, key) {
             Ok(fetched) => Outcome::Again(Box::pin(async move {
                 match fetched.await {
-                    Some(Fetched::Look(loan)) => Ready::Look(loan),
+                    Some(Fetched::Look(pin)) => Ready::Look(pin),
                     Some(Fetched::Failed) => Ready::Failed(Status::Einternal),
                     None => Ready::Failed(Status::Etmpfail),
                 }

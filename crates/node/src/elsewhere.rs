@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use base::Moment;
-use engine::Loan;
+use engine::FetchPin;
 use protocol::{Limits, Parsed, Request, Status, parse};
 
 use crate::connection::CloseReason;
@@ -72,20 +72,20 @@ fn has_large_value(request: &Request<'_>) -> bool {
         || (is_snappy && len >= LONG_BYTES / engine::value::MOST_INFLATION && inflated() >= LONG_BYTES)
 }
 
-/// Begins to handle a request elsewhere. `looks`: how often it was handled before; `loan`: what must stay for it.
+/// Begins to handle a request elsewhere. `looks`: how often it was handled before; `pin`: what must stay for it.
 pub(crate) fn begin(
     session: &Session,
     node: &Arc<Node>,
     frame: Arc<Vec<u8>>,
     looks: u8,
-    loan: Option<Loan>,
+    pin: Option<FetchPin>,
 ) -> Pin<Box<dyn Future<Output = Ready>>> {
     let (session, its_node, began_ns) = (session.share(), Arc::clone(node), node.env().clock.monotonic_ns());
     let work = move || {
         let long_work = Arc::clone(its_node.long_work());
         let done =
             long_work.counting(|counters| handle(session, &its_node, &frame, looks, began_ns, counters));
-        drop(loan);
+        drop(pin);
         done
     };
     let Some(done) = node.long_work().begin(node.env(), work) else {

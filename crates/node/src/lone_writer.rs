@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use engine::StoodIn;
+use engine::InlineFlushOutcome;
 
 /// Sync writes in a row, each of them alone, after which a connection is expected to go on like that.
 const TURNS: u8 = 8;
@@ -29,11 +29,13 @@ impl LoneWriter {
     }
 
     /// It stood in for the flusher.
-    pub fn stood_in(&mut self, what: StoodIn) {
+    pub fn stood_in(&mut self, what: InlineFlushOutcome) {
         match what {
-            StoodIn::Wrote(time) if time <= LONGEST => {}
+            InlineFlushOutcome::Wrote(time) if time <= LONGEST => {}
             // Others write, too; or the disk is slow, or fails.
-            StoodIn::Nothing | StoodIn::Wrote(_) | StoodIn::Failed => self.turns = 0,
+            InlineFlushOutcome::Nothing | InlineFlushOutcome::Wrote(_) | InlineFlushOutcome::Failed => {
+                self.turns = 0
+            }
         }
     }
 }
@@ -62,10 +64,10 @@ mod tests {
     #[test]
     fn a_disk_that_is_busy_or_slow_or_fails_is_left_to_the_flusher() {
         for (what, is_expected) in [
-            (StoodIn::Nothing, false),
-            (StoodIn::Wrote(Duration::from_micros(100)), true),
-            (StoodIn::Wrote(Duration::from_millis(3)), false),
-            (StoodIn::Failed, false),
+            (InlineFlushOutcome::Nothing, false),
+            (InlineFlushOutcome::Wrote(Duration::from_micros(100)), true),
+            (InlineFlushOutcome::Wrote(Duration::from_millis(3)), false),
+            (InlineFlushOutcome::Failed, false),
         ] {
             let mut writer = after(8);
             writer.stood_in(what);

@@ -24,7 +24,7 @@ use crate::links::RuntimeLinks;
 use crate::node::Node;
 use crate::peers::HttpPeers;
 use crate::reload::{self, Reloaded};
-use crate::signals::{Ears, Signal};
+use crate::signals::{Signal, SignalListener};
 use crate::timer::RuntimeTimer;
 use crate::user::Users;
 use crate::worker::Worker;
@@ -275,23 +275,23 @@ struct Control {
 impl Control {
     fn start(self) -> io::Result<Task> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        // Before anybody is told that the node is ready: a signal must not find the process without ears.
+        // Before anybody is told that the node is ready: a signal that comes before this ends the process uncleanly.
         let env = self.node.env().clone();
-        let ears = {
+        let signals = {
             let _inside = runtime.enter();
-            Ears::new(&env)?
+            SignalListener::new(&env)?
         };
-        env.spawn.spawn("control", Box::new(move || runtime.block_on(self.run(ears))))
+        env.spawn.spawn("control", Box::new(move || runtime.block_on(self.run(signals))))
     }
 
-    async fn run(self, ears: Ears) {
+    async fn run(self, signals: SignalListener) {
         let Control { node, kv, seats, stopping, signalled } = self;
         let (limits, accepting) = (node.limits(), Arc::clone(node.accepting()));
         let stopped = || stopped(&stopping);
         // When accepting ends, the workers' seats are dropped, and with them the workers end.
         tokio::join!(
             until(stopped(), "accepting clients", acceptor::accept(kv, seats, &limits, accepting)),
-            until(stopped(), "waiting for signals", ears.hear(signalled)),
+            until(stopped(), "waiting for signals", signals.hear(signalled)),
         );
     }
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::sync::mpsc;
 
 use base::env::{Env, OpenMode};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal as UnixSignal, SignalKind, signal};
 
 /// What the process is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,23 +18,21 @@ pub enum Signal {
 }
 
 /// Where the process hears signals.
-pub(crate) struct Ears {
-    terminate: Ear,
-    interrupt: Ear,
-    quit: Ear,
-    hang_up: Option<Ear>,
-    user_1: Ear,
-    user_2: Ear,
+pub(crate) struct SignalListener {
+    terminate: UnixSignal,
+    interrupt: UnixSignal,
+    quit: UnixSignal,
+    hang_up: Option<UnixSignal>,
+    user_1: UnixSignal,
+    user_2: UnixSignal,
 }
 
-type Ear = tokio::signal::unix::Signal;
-
-impl Ears {
+impl SignalListener {
     /// From now on signals are heard; inside of a runtime. SIGHUP is not, if the process was started with it
     /// ignored, as nohup does.
-    pub(crate) fn new(env: &Env) -> io::Result<Ears> {
+    pub(crate) fn new(env: &Env) -> io::Result<SignalListener> {
         let hang_up = if is_hang_up_ignored(env) { None } else { Some(signal(SignalKind::hangup())?) };
-        Ok(Ears {
+        Ok(SignalListener {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             quit: signal(SignalKind::quit())?,
@@ -63,7 +61,7 @@ impl Ears {
     }
 }
 
-async fn heard(ear: &mut Option<Ear>) {
+async fn heard(ear: &mut Option<UnixSignal>) {
     match ear {
         Some(ear) => drop(ear.recv().await),
         None => pending().await,

@@ -308,12 +308,12 @@ impl Socket {
     fn handle(&mut self, bytes: &[u8]) -> Received {
         let bench = Rc::clone(&self.bench);
         let bucket = self.connection.lone_writers_bucket().filter(|_| bench.counters.has_one_connection());
-        let stand_in = bucket.as_ref().and_then(|bucket| bucket.stand_in());
+        let inline_flush = bucket.as_ref().and_then(|bucket| bucket.inline_flush());
         let mut output = bench.output.borrow_mut();
         let received = self.connection.receive(bytes, &mut output);
         self.send(&mut output);
-        if let Some(stand_in) = stand_in {
-            self.connection.finish(stand_in);
+        if let Some(inline_flush) = inline_flush {
+            self.connection.finish(inline_flush);
         }
         received
     }

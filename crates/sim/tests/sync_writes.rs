@@ -13,7 +13,7 @@ use base::env::sim::{SimDisk, SimHandles, SplitMix64};
 use base::env::{Disk, SimHandles as World};
 use base::{DocKey, DurabilityLevel, Seqno, VbId, VbState};
 use engine::{
-    Bucket, BucketConfig, Changes, Completion, Durable, Failure, Follower, StoodIn, StoreRequest,
+    Bucket, BucketConfig, Changes, Completion, Durable, Failure, Follower, InlineFlushOutcome, StoreRequest,
     StreamPlace, StreamWanted, SyncOutcome, topology_from_json,
 };
 use kvstore::{Couch, CouchConfig};
@@ -95,14 +95,14 @@ impl Run {
         bucket: &Bucket,
         waiting: &mut Vec<Waiting>,
     ) {
-        let stand_in = bucket.stand_in().expect("there is a disk");
+        let inline_flush = bucket.inline_flush().expect("there is a disk");
         self.write(rng, disk, bucket, waiting);
         if stands.chance(1, 4) {
             // The flusher does it later, with whatever else there is by then.
-            drop(stand_in);
+            drop(inline_flush);
             return;
         }
-        self.stood_in += u64::from(matches!(stand_in.finish(), StoodIn::Wrote(_)));
+        self.stood_in += u64::from(matches!(inline_flush.finish(), InlineFlushOutcome::Wrote(_)));
         self.acknowledge(disk, waiting);
     }
 

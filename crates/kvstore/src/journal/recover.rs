@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use super::decode::{Bad, Part, SavePart};
 use super::layout::{BLOCK, BadHead, SegmentHead, segment_path, spare_path};
 use super::read::{End, Found, NO_FRAME, ReadFrame, Segment, find, frames, proof_of};
-use super::shelf::{Kept, Shelf, Spare};
+use super::segment_pool::{Kept, SegmentPool, Spare};
 use super::writer::Writer;
 use super::{Anchor, Counters, Filed, Frame, Journal, JournalConfig, Record, Replayed, ReplayedState, State};
 use crate::failure::Failure;
@@ -313,7 +313,7 @@ impl Journal {
             config,
             anchor,
             writer: Mutex::new(Writer::default()),
-            shelf: Mutex::new(Shelf::new(kept, spares, last)),
+            pool: Mutex::new(SegmentPool::new(kept, spares, last)),
             releasing: Mutex::default(),
             preparing: Mutex::new(None),
             next: 1.into(),

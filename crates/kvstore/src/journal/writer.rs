@@ -98,7 +98,7 @@ impl Journal {
     /// `all` says that not even this frame is needed. False if there is no segment for it: the next append says it.
     pub(super) fn mark(&self, needed: u64, all: bool) -> Result<bool, Failure> {
         let mut writer = self.writer.lock();
-        if !all && self.shelf.lock().vouched() >= needed {
+        if !all && self.pool.lock().vouched() >= needed {
             return Ok(true);
         }
         if writer.current.as_ref().is_none_or(|current| !current.is_established) {
@@ -118,7 +118,7 @@ impl Journal {
                 tracing::warn!(%failure, left_out, "the segment of the journal is given up");
             }
             writer.current = None;
-            self.shelf.lock().give_up(writer.durable + 1);
+            self.pool.lock().give_up(writer.durable + 1);
             count(&self.counters.given_up_segments, 1);
         })
     }
@@ -127,7 +127,7 @@ impl Journal {
     pub(super) fn end_segment(&self) {
         let mut writer = self.writer.lock();
         writer.current = None;
-        self.shelf.lock().give_up(writer.durable + 1);
+        self.pool.lock().give_up(writer.durable + 1);
     }
 
     pub(super) fn is_small(&self) -> bool {
@@ -148,7 +148,7 @@ impl Journal {
     /// Opens a file for a new segment, and writes its header unless that comes last.
     fn begin(&self, first: u64, is_within_call: bool, is_recovery: bool) -> Result<Current, Failure> {
         let disk = &*self.env.disk;
-        let (generation, spare) = self.shelf.lock().begin(first, is_within_call);
+        let (generation, spare) = self.pool.lock().begin(first, is_within_call);
         let path = segment_path(&self.dir, generation);
         let is_prewritten = spare.is_some_and(|spare| spare.len >= self.config.segment_bytes);
         let mode = match spare {
@@ -206,7 +206,7 @@ impl<'a> Call<'a> {
             self.begin()?;
         }
         self.sync()?;
-        self.journal.shelf.lock().called(self.number);
+        self.journal.pool.lock().called(self.number);
         Ok(())
     }
 
@@ -215,7 +215,7 @@ impl<'a> Call<'a> {
         let is_growing = |current: &Current| current.is_established && !current.is_prewritten;
         self.writer.current.as_ref().is_some_and(is_growing)
             && self.journal.is_small()
-            && self.journal.shelf.lock().is_ready(self.journal.config.segment_bytes)
+            && self.journal.pool.lock().is_ready(self.journal.config.segment_bytes)
     }
 
     /// Writes a frame into the current segment; false if there is no room.
@@ -325,7 +325,7 @@ impl<'a> Call<'a> {
         self.is_unsynced = false;
         let (offset, last) = (current.offset, self.number - 1);
         self.writer.durable = last;
-        journal.shelf.lock().synced(offset, self.said);
+        journal.pool.lock().synced(offset, self.said);
         Ok(())
     }
 

@@ -139,7 +139,7 @@ async fn observe_on_disk(
     for _ in 0..MAX_LOOKS {
         let fetch = bucket.fetch(missing.vb, key).map_err(status_of)?;
         let _loan = match fetch.await {
-            Some(Fetched::Look(loan)) => loan,
+            Some(Fetched::Look(pin)) => pin,
             Some(Fetched::Failed) => return Err(Status::Einternal),
             None => return Err(Status::Etmpfail),
         };

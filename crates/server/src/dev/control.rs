@@ -25,7 +25,7 @@ use crate::config::HttpLimits;
 use crate::connection_memory::ConnectionMemory;
 use crate::http::connections::{self, Serving};
 use crate::http::origin::{self, Listens};
-use crate::signals::{Ears, Signal};
+use crate::signals::{Signal, SignalListener};
 use options::{Options, order};
 
 /// Orders that are carried out at the same time, each on a thread of its own.
@@ -65,9 +65,9 @@ pub(super) fn start(shared: &Arc<Shared>) -> io::Result<Endpoint> {
     let listener = acceptor::listen(&shared.env, shared.config.control)?;
     let addr = listener.local_addr()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let ears = {
+    let signal_listener = {
         let _inside = runtime.enter();
-        Ears::new(&shared.env)?
+        SignalListener::new(&shared.env)?
     };
     let (stop, mut stopping) = watch::channel(false);
     let (signalled, signals) = mpsc::channel();
@@ -84,7 +84,7 @@ pub(super) fn start(shared: &Arc<Shared>) -> io::Result<Endpoint> {
     let run = async move {
         tokio::select! {
             done = serve => log(done),
-            done = ears.hear(signalled) => log(done),
+            done = signal_listener.hear(signalled) => log(done),
             // An error means that whoever could stop it is gone.
             _ = stopping.wait_for(|stop| *stop) => {}
         }

@@ -25,7 +25,7 @@ const PLAIN_TASK: Task =
 /// All of them.
 pub const TASKS: &[Task] = &[
     Task { name: "flush", covers: &["run_flusher", "save_group"], prepare: change, run: flush, ..PLAIN_TASK },
-    Task { name: "stand-in", covers: &["stand_in"], prepare: change, run: stand_in, ..PLAIN_TASK },
+    Task { name: "inline flush", covers: &["inline_flush"], prepare: change, run: inline_flush, ..PLAIN_TASK },
     Task {
         name: "filing",
         covers: &["run_filer", "background_step"],
@@ -129,13 +129,13 @@ fn flush(world: &mut World) {
     world.flush();
 }
 
-fn stand_in(world: &mut World) {
+fn inline_flush(world: &mut World) {
     for level in [DurabilityLevel::MajorityAndPersistOnActive, DurabilityLevel::PersistToMajority] {
         let bucket = world.bucket();
-        let Some(stand_in) = bucket.stand_in() else { continue };
+        let Some(inline_flush) = bucket.inline_flush() else { continue };
         world.set_durably(ALONE, 0, "stood-in", 0, Some(level));
         world.set_durably(PLAIN, 0, "stood-in", 0, Some(level));
-        stand_in.finish();
+        inline_flush.finish();
         world.note();
     }
 }

@@ -39,7 +39,7 @@ pub(super) struct Spare {
 
 /// Never locked during disk operations.
 #[derive(Debug, Default)]
-pub(super) struct Shelf {
+pub(super) struct SegmentPool {
     /// Oldest first.
     kept: VecDeque<Kept>,
     spares: Vec<Spare>,
@@ -49,10 +49,10 @@ pub(super) struct Shelf {
     last_spare: u64,
 }
 
-impl Shelf {
-    pub(super) fn new(kept: Vec<Kept>, spares: Vec<Spare>, last_generation: u64) -> Shelf {
+impl SegmentPool {
+    pub(super) fn new(kept: Vec<Kept>, spares: Vec<Spare>, last_generation: u64) -> SegmentPool {
         let last_spare = spares.iter().map(|spare| spare.number).max().unwrap_or(0);
-        Shelf { kept: kept.into(), spares, vouched: 0, last_generation, last_spare }
+        SegmentPool { kept: kept.into(), spares, vouched: 0, last_generation, last_spare }
     }
 
     pub(super) fn kept(&self) -> usize {
@@ -166,15 +166,15 @@ impl Journal {
         let mut releasing = self.releasing.lock();
         let needed = needed.0.min(self.next.load(Ordering::Acquire));
         let needed = self.needed.fetch_max(needed, Ordering::AcqRel).max(needed);
-        let Some(wanted) = self.shelf.lock().wanted(needed) else {
+        let Some(wanted) = self.pool.lock().wanted(needed) else {
             return self.sync_names(&mut releasing);
         };
-        if self.shelf.lock().vouched < wanted && !self.mark(needed, false)? {
+        if self.pool.lock().vouched < wanted && !self.mark(needed, false)? {
             return Ok(());
         }
         loop {
             self.sync_names(&mut releasing)?;
-            let free = self.shelf.lock().oldest_free();
+            let free = self.pool.lock().oldest_free();
             let Some((generation, len)) = free else { return Ok(()) };
             self.let_go(&mut releasing, generation, len)?;
         }
@@ -193,9 +193,9 @@ impl Journal {
         let path = segment_path(&self.dir, generation);
         let is_fit = (BLOCK as u64 + 1..=self.config.segment_bytes * 2).contains(&len);
         let spare = {
-            let mut shelf = self.shelf.lock();
-            let is_wanted = is_fit && shelf.spares.len() < self.config.spare_segments;
-            is_wanted.then(|| Spare { number: shelf.next_spare(), len })
+            let mut pool = self.pool.lock();
+            let is_wanted = is_fit && pool.spares.len() < self.config.spare_segments;
+            is_wanted.then(|| Spare { number: pool.next_spare(), len })
         };
         releasing.is_unsynced = true;
         let is_there = match spare {
@@ -205,9 +205,9 @@ impl Journal {
             }
             None => is_there("remove", &path, self.env.disk.remove_file(&path))?,
         };
-        let mut shelf = self.shelf.lock();
-        shelf.kept.pop_front();
-        shelf.spares.extend(spare.filter(|_| is_there));
+        let mut pool = self.pool.lock();
+        pool.kept.pop_front();
+        pool.spares.extend(spare.filter(|_| is_there));
         Ok(())
     }
 
@@ -217,7 +217,7 @@ impl Journal {
         let mut preparing = self.preparing.lock();
         let segment_bytes = self.config.segment_bytes;
         let is_wanted = self.config.spare_segments > 0 && self.is_small();
-        if !is_wanted || self.shelf.lock().is_ready(segment_bytes) {
+        if !is_wanted || self.pool.lock().is_ready(segment_bytes) {
             return Ok(false);
         }
         let mut filling = match preparing.take() {
@@ -237,15 +237,15 @@ impl Journal {
             *preparing = Some(filling);
             return Ok(true);
         }
-        self.shelf.lock().spares.push(filling.spare);
+        self.pool.lock().spares.push(filling.spare);
         Ok(false)
     }
 
     fn begin_spare(&self) -> Result<Preparing, Failure> {
-        let short = self.shelf.lock().take_short(self.config.segment_bytes);
+        let short = self.pool.lock().take_short(self.config.segment_bytes);
         let (spare, mode) = match short {
             Some(spare) => (spare, OpenMode::ReadWrite),
-            None => (Spare { number: self.shelf.lock().next_spare(), len: 0 }, OpenMode::CreateNew),
+            None => (Spare { number: self.pool.lock().next_spare(), len: 0 }, OpenMode::CreateNew),
         };
         let path = spare_path(&self.dir, spare.number);
         let file = on_disk("open", &path, self.env.disk.open(&path, mode))?;
@@ -276,11 +276,11 @@ impl Journal {
             is_there("remove", &path, disk.remove_file(&path))?;
         }
         // oldest first, one by one: what is left after a crash has the last table and all that followed
-        while let Some(generation) = { self.shelf.lock().oldest() } {
+        while let Some(generation) = { self.pool.lock().oldest() } {
             let path = segment_path(&self.dir, generation);
             is_there("remove", &path, disk.remove_file(&path))?;
             on_disk("sync folder", &self.dir, disk.sync_dir(&self.dir))?;
-            self.shelf.lock().kept.pop_front();
+            self.pool.lock().kept.pop_front();
         }
         Ok(())
     }

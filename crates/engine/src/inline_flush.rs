@@ -1,5 +1,5 @@
-//! Whoever waits for the disk and has nothing else to do writes itself, instead of waking the flusher and being woken by
-//! it (docs/adr/0051-a-writer-alone-flushes.md).
+//! A thread that waits for the disk and has nothing else to do writes itself, instead of waking the flusher and being
+//! woken by it (docs/adr/0051-a-writer-alone-flushes.md).
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -7,17 +7,17 @@ use std::time::Duration;
 use crate::bucket::Bucket;
 use crate::flusher::Progress;
 
-/// Somebody who does the flusher's work when [`StandIn::finish`] is called. Until then, for microseconds, the flusher is
-/// not woken for what somebody waits for; if it is dropped instead, the flusher does the work.
+/// The flusher's next step, done by the thread that waits for it when it calls [`InlineFlush::finish`]. Until then, for
+/// microseconds, the flusher is not woken for what is urgent; if this is dropped instead, the flusher does the work.
 #[must_use = "while it is there the flusher is not woken"]
-pub struct StandIn<'a> {
+pub struct InlineFlush<'a> {
     bucket: &'a Bucket,
     is_over: bool,
 }
 
-/// What somebody who stood in for the flusher did.
+/// What came of an inline flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StoodIn {
+pub enum InlineFlushOutcome {
     /// Nothing: nobody waits for the disk, or the flusher is at work, and does it.
     Nothing,
     /// It has written, and those who waited are told. It took so long.
@@ -29,34 +29,35 @@ pub enum StoodIn {
 impl Bucket {
     /// Announces that the caller will do what is urgent itself. Nothing if that may not be: there is no disk, or nothing
     /// is to be written.
-    pub fn stand_in(&self) -> Option<StandIn<'_>> {
-        (!self.is_ephemeral() && self.flush.stand_in()).then(|| StandIn { bucket: self, is_over: false })
+    pub fn inline_flush(&self) -> Option<InlineFlush<'_>> {
+        (!self.is_ephemeral() && self.flush.inline_flush())
+            .then(|| InlineFlush { bucket: self, is_over: false })
     }
 }
 
-impl StandIn<'_> {
+impl InlineFlush<'_> {
     /// Writes what somebody waits for, with the disk's own syncs; blocks for as long as that takes.
-    pub fn finish(mut self) -> StoodIn {
+    pub fn finish(mut self) -> InlineFlushOutcome {
         let bucket = self.bucket;
-        let Some(mut space) = bucket.flushing.try_lock() else { return StoodIn::Nothing };
+        let Some(mut space) = bucket.flushing.try_lock() else { return InlineFlushOutcome::Nothing };
         let mut group = Vec::new();
         self.is_over = true;
         bucket.flush.stand_down(Some(&mut group));
         if group.is_empty() {
-            return StoodIn::Nothing;
+            return InlineFlushOutcome::Nothing;
         }
         let start = bucket.env.clock.monotonic();
         match bucket.flush_group(&group, &mut space) {
-            Progress::Failed => StoodIn::Failed,
+            Progress::Failed => InlineFlushOutcome::Failed,
             Progress::Idle | Progress::Worked => {
                 bucket.disk.stood_in.fetch_add(1, Ordering::Relaxed);
-                StoodIn::Wrote(bucket.env.clock.monotonic().saturating_sub(start))
+                InlineFlushOutcome::Wrote(bucket.env.clock.monotonic().saturating_sub(start))
             }
         }
     }
 }
 
-impl Drop for StandIn<'_> {
+impl Drop for InlineFlush<'_> {
     fn drop(&mut self) {
         if !self.is_over {
             self.bucket.flush.stand_down(None);
