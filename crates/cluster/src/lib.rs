@@ -6,6 +6,7 @@
 //! (how nodes serve while the store is away), [`store`].
 
 pub mod agent;
+pub mod apply;
 pub mod command;
 pub mod damage;
 pub mod fence;
@@ -17,12 +18,12 @@ pub mod membership;
 pub mod placement;
 pub mod promise;
 pub mod report;
-pub mod seat;
 pub mod state;
 pub mod store;
 pub mod view;
 
 pub use agent::{Agent, Want};
+pub use apply::{ApplyTarget, Following, Given, apply_bucket, let_go};
 pub use command::{Command, Refused};
 pub use damage::Damaged;
 pub use fence::{Fence, Pass};
@@ -31,7 +32,6 @@ pub use life::Life;
 pub use membership::{Fate, Membership, Stale};
 pub use promise::{Granter, Holder};
 pub use report::{Applied, Member, Report, VbReport};
-pub use seat::{Following, Given, Seat, let_go, take_seats};
 pub use state::{Address, Bucket, Chain, Limits, Node, NodeId, State, Status, Step};
 pub use store::{MemoryStore, Snapshot, Store};
 pub use view::View;

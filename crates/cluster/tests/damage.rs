@@ -11,8 +11,8 @@ use base::VbState;
 use cluster::command::{self, Command};
 use cluster::filling::fillings;
 use cluster::{
-    Agent, Chain, Damaged, Following, Given, Leader, LeaderConfig, NodeId, Refused, Seat, State, Step, View,
-    take_seats,
+    Agent, ApplyTarget, Chain, Damaged, Following, Given, Leader, LeaderConfig, NodeId, Refused, State, Step,
+    View, apply_bucket,
 };
 use support::{BUCKET, reports, reports_nothing, three};
 
@@ -224,7 +224,7 @@ impl Files {
     }
 }
 
-impl Seat for Files {
+impl ApplyTarget for Files {
     type Topology = Vec<Chain>;
     type Error = Infallible;
 
@@ -264,7 +264,7 @@ impl Seat for Files {
 fn asked(view: &View, id: u32, is_live: bool) -> Vec<&'static str> {
     let files = Files { is_live, ..Files::default() };
     let agent = Agent::new(&view.state, &id.to_string(), 10).expect("a node");
-    let Ok(()) = take_seats(&agent, &view.state.buckets[BUCKET], &files, &mut Given::default());
+    let Ok(()) = apply_bucket(&agent, &view.state.buckets[BUCKET], &files, &mut Given::default());
     files.asked.into_inner()
 }
 
@@ -301,7 +301,7 @@ struct Served {
     asked: RefCell<Vec<String>>,
 }
 
-impl Seat for Served {
+impl ApplyTarget for Served {
     type Topology = Vec<Chain>;
     type Error = Infallible;
 
@@ -344,7 +344,7 @@ impl Seat for Served {
 impl Served {
     fn applies(&self, view: &View, id: u32) -> Vec<String> {
         let agent = Agent::new(&view.state, &id.to_string(), 10).expect("a node");
-        let Ok(()) = take_seats(&agent, &view.state.buckets[BUCKET], self, &mut Given::default());
+        let Ok(()) = apply_bucket(&agent, &view.state.buckets[BUCKET], self, &mut Given::default());
         self.asked.borrow().clone()
     }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 
 use base::VbState;
-use cluster::seat::{Following, Given, Seat, take_seats};
+use cluster::apply::{ApplyTarget, Following, Given, apply_bucket};
 use cluster::{Agent, Chain, NodeId, Step};
 use support::{BUCKET, three};
 
@@ -17,7 +17,7 @@ struct HandedOver {
     activated: RefCell<Vec<Vec<Chain>>>,
 }
 
-impl Seat for HandedOver {
+impl ApplyTarget for HandedOver {
     type Topology = Vec<Chain>;
     type Error = Infallible;
 
@@ -57,11 +57,11 @@ fn stays_handed_over() {
     bucket.target = vec![[2, 1, 3].map(|id| Some(NodeId(id))).to_vec()];
     bucket.steps.insert(0, Step::TakeOver { since: 1 });
     let agent = Agent::new(&view.state, "1", 10).expect("it is a node");
-    let seat = HandedOver { role: Cell::new(VbState::Active), activated: RefCell::default() };
+    let target = HandedOver { role: Cell::new(VbState::Active), activated: RefCell::default() };
     let mut given = Given::default();
     for _ in 0..2 {
-        take_seats(&agent, &view.state.buckets[BUCKET], &seat, &mut given).expect("nothing fails");
-        assert_eq!(seat.role(0), Some(VbState::Dead), "two nodes would serve it");
+        apply_bucket(&agent, &view.state.buckets[BUCKET], &target, &mut given).expect("nothing fails");
+        assert_eq!(target.role(0), Some(VbState::Dead), "two nodes would serve it");
     }
-    assert_eq!(seat.activated.take(), Vec::<Vec<Chain>>::new());
+    assert_eq!(target.activated.take(), Vec::<Vec<Chain>>::new());
 }

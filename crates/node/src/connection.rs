@@ -26,7 +26,7 @@ use crate::output::Output;
 use crate::push;
 use crate::reply::{Envelope, Reply};
 use crate::session::Session;
-use crate::sync_write::{Letters, Prepared};
+use crate::sync_write::{Prepared, SharedWaker};
 
 /// Requests of a connection that may wait for something at the same time.
 const MAX_LATER: usize = 64;
@@ -143,7 +143,7 @@ pub struct Connection {
     node: Arc<Node>,
     counters: Arc<WorkerCounters>,
     later: Vec<Later>,
-    letters: Letters,
+    shared_waker: SharedWaker,
     /// The bytes that are being handled, if they may be kept without a copy.
     lent: Option<Arc<Vec<u8>>>,
     /// Bytes of requests that are kept to be handled again.
@@ -169,7 +169,7 @@ impl Connection {
             node,
             counters,
             later: Vec::new(),
-            letters: Letters::default(),
+            shared_waker: SharedWaker::default(),
             lent: None,
             parked_bytes: 0,
             closing: None,
@@ -457,7 +457,7 @@ impl Connection {
         let before = self.later.len();
         while at < self.later.len() {
             match &mut self.later[at].waits {
-                Waits::Prepared(prepared) => match prepared.poll(self.letters.for_task(cx.waker())) {
+                Waits::Prepared(prepared) => match prepared.poll(self.shared_waker.for_task(cx.waker())) {
                     task::Poll::Pending => at += 1,
                     task::Poll::Ready(outcome) => {
                         let later = self.later.remove(at);

@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 use protocol::frame::ClientAnswer;
 use protocol::{RequestParts, opcode, write_request};
 
-use crate::mailbox;
 use crate::output::Output;
+use crate::wake_queue;
 
 /// Bytes of messages that are made before the socket gets them.
 pub const STEP_BYTES: usize = 256 << 10;
@@ -162,7 +162,7 @@ impl DcpConnection {
     pub fn register(&self, waker: &Waker) {
         let mut registered = self.handle.waker.lock();
         if registered.is_none() {
-            *registered = Some(mailbox::through(waker));
+            *registered = Some(wake_queue::through(waker));
         }
     }
 

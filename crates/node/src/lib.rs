@@ -33,7 +33,6 @@ pub mod layout;
 pub mod login_throttle;
 pub mod lone_writer;
 pub mod long_work;
-pub mod mailbox;
 pub mod naming;
 pub mod news;
 pub mod node;
@@ -57,6 +56,7 @@ pub mod status_map;
 pub mod sync_write;
 pub mod user;
 pub mod version;
+pub mod wake_queue;
 
 #[cfg(test)]
 mod tests;

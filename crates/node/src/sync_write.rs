@@ -8,8 +8,8 @@ use base::{Cas, Datatype, DurabilityLevel};
 use engine::{Completion, SyncOutcome, Whole};
 use protocol::Status;
 
-use crate::mailbox;
 use crate::reply::{Answer, Reply};
+use crate::wake_queue;
 
 /// The value of such an answer.
 pub enum PreparedValue {
@@ -65,8 +65,8 @@ pub struct Prepared {
 
 impl Prepared {
     /// Looks whether it is decided; if not, the connection is woken when it is.
-    pub fn poll(&mut self, letter: &Waker) -> Poll<SyncOutcome> {
-        let outcome = Pin::new(&mut self.outcome).poll(&mut Context::from_waker(letter));
+    pub fn poll(&mut self, waker: &Waker) -> Poll<SyncOutcome> {
+        let outcome = Pin::new(&mut self.outcome).poll(&mut Context::from_waker(waker));
         // Whoever would decide is gone.
         outcome.map(|outcome| outcome.unwrap_or(SyncOutcome::GivenUp))
     }
@@ -90,13 +90,13 @@ impl Prepared {
 
 /// A waker of a connection for other threads, made once and not for each wait.
 #[derive(Default)]
-pub struct Letters(Option<(Waker, Waker)>);
+pub struct SharedWaker(Option<(Waker, Waker)>);
 
-impl Letters {
+impl SharedWaker {
     /// The waker that wakes `task`, the connection's.
     pub fn for_task(&mut self, task: &Waker) -> &Waker {
         if !self.0.as_ref().is_some_and(|(of, _)| of.will_wake(task)) {
-            self.0 = Some((task.clone(), mailbox::through(task)));
+            self.0 = Some((task.clone(), wake_queue::through(task)));
         }
         &self.0.as_ref().expect("it was made").1
     }

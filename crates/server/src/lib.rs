@@ -19,9 +19,9 @@ pub use ::node::Node;
 pub use ::node::{
     address_places, bucket_list, cluster, cluster_map, command, command_reference, command_table, commands,
     config, connection, connection_memory, context, counters, data_dir, dcp, dispatch, down, fuzz, hosting,
-    layout, login_throttle, lone_writer, long_work, mailbox, naming, news, node, node_buckets, output,
-    privilege, push, quarantine, readiness, reaper, reload, replication, reply, sasl, session,
-    settings_reference, small_files, stats, status_map, sync_write, user, version,
+    layout, login_throttle, lone_writer, long_work, naming, news, node, node_buckets, output, privilege,
+    push, quarantine, readiness, reaper, reload, replication, reply, sasl, session, settings_reference,
+    small_files, stats, status_map, sync_write, user, version,
 };
 pub use config::{Config, ConfigError, Settings, Switch};
 pub use reload::Reloaded;

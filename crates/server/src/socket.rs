@@ -14,7 +14,7 @@ use crate::connection::{CloseReason, Connection, Next, Received};
 use crate::connection_memory::Charge;
 use crate::output::{Output, Pending};
 use crate::reaper::{Patience, Watch};
-use crate::worker::{Bench, SCRATCH_BYTES};
+use crate::worker::{SCRATCH_BYTES, WorkerState};
 
 /// Slices handed to one system call.
 const SLICES: usize = 16;
@@ -37,7 +37,7 @@ const SHORT_PENDING_BYTES: usize = 64 << 10;
 pub struct Socket {
     stream: TcpStream,
     connection: Connection,
-    bench: Rc<Bench>,
+    worker: Rc<WorkerState>,
     watch: Rc<Watch>,
     /// What was received and not handled yet: nothing, while the client sends whole frames.
     partial: Vec<u8>,
@@ -55,28 +55,28 @@ pub struct Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        self.bench.reaper.forget(&self.watch);
-        if self.is_last_answered && !self.bench.node.has_sync_writes() {
+        self.worker.reaper.forget(&self.watch);
+        if self.is_last_answered && !self.worker.node.has_sync_writes() {
             // Those who stream have waited for that.
-            self.bench.node.tell();
+            self.worker.node.tell();
         }
     }
 }
 
 /// Serves a client until the connection ends; returns why it did.
-pub async fn serve(stream: TcpStream, peer: SocketAddr, bench: Rc<Bench>) -> CloseReason {
-    let limits = bench.node.limits();
-    let watch = bench.reaper.watch();
-    watch.arm(Patience::Login, bench.reaper.now_s() + limits.login_timeout_s);
-    let mut connection = Connection::new(bench.node.clone(), bench.counters.clone());
+pub async fn serve(stream: TcpStream, peer: SocketAddr, worker: Rc<WorkerState>) -> CloseReason {
+    let limits = worker.node.limits();
+    let watch = worker.reaper.watch();
+    watch.arm(Patience::Login, worker.reaper.now_s() + limits.login_timeout_s);
+    let mut connection = Connection::new(worker.node.clone(), worker.counters.clone());
     connection.set_peer(peer.ip());
     let next = Next::Bytes(protocol::HEADER_BYTES);
-    let heard = bench.edition.get();
-    let charge = Charge::new(Arc::clone(bench.node.connection_memory()), peer);
+    let heard = worker.edition.get();
+    let charge = Charge::new(Arc::clone(worker.node.connection_memory()), peer);
     let mut socket = Socket {
         stream,
         connection,
-        bench,
+        worker,
         watch,
         partial: Vec::new(),
         pending: Pending::default(),
@@ -100,12 +100,12 @@ impl Socket {
         if self.charge.is_given_up(cx.waker()) {
             return Poll::Ready(CloseReason::HeldMost);
         }
-        let bench = Rc::clone(&self.bench);
-        let clock = &bench.node.env().clock;
+        let worker = Rc::clone(&self.worker);
+        let clock = &worker.node.env().clock;
         let began_ns = clock.monotonic_ns();
-        bench.counters.turn_begins();
+        worker.counters.turn_begins();
         let ended = self.poll_turn(cx);
-        bench.counters.turn_took(clock.monotonic_ns().saturating_sub(began_ns));
+        worker.counters.turn_took(clock.monotonic_ns().saturating_sub(began_ns));
         let frame_bytes = self.reserved_bytes.max(self.partial.capacity());
         self.charge.set(frame_bytes + self.held_bytes());
         ended
@@ -118,8 +118,8 @@ impl Socket {
 
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<CloseReason> {
         self.watch.register(cx);
-        if self.bench.hearing.is_frozen() {
-            if self.bench.hearing.is_killed() {
+        if self.worker.hearing.is_frozen() {
+            if self.worker.hearing.is_killed() {
                 return Poll::Ready(CloseReason::Shutdown);
             }
             if self.watch.cut().is_none() {
@@ -135,7 +135,7 @@ impl Socket {
                 }
                 // What other clients wait for may need those to whom this one streams.
                 Some(CloseReason::Shutdown)
-                    if self.connection.is_streaming() && self.bench.node.has_sync_writes() => {}
+                    if self.connection.is_streaming() && self.worker.node.has_sync_writes() => {}
                 Some(CloseReason::Shutdown) => self.next = Next::Close(CloseReason::Shutdown),
                 Some(reason) => return Poll::Ready(reason),
                 None => {}
@@ -145,8 +145,8 @@ impl Socket {
             {
                 return Poll::Ready(CloseReason::Network(error.kind()));
             }
-            if self.heard != self.bench.edition.get() {
-                self.hear(self.bench.edition.get());
+            if self.heard != self.worker.edition.get() {
+                self.hear(self.worker.edition.get());
                 if let Some(reason @ (CloseReason::BucketGone | CloseReason::UserChanged)) =
                     self.connection.closing()
                 {
@@ -198,7 +198,7 @@ impl Socket {
         if !self.connection.session().is_authenticated() {
             return 0;
         }
-        let most = self.bench.node.limits().pending_output_bytes;
+        let most = self.worker.node.limits().pending_output_bytes;
         if self.charge.memory().is_short() { most.min(SHORT_PENDING_BYTES) } else { most }
     }
 
@@ -214,8 +214,8 @@ impl Socket {
         if !has_room {
             self.watch.disarm(Patience::Frame);
         } else if !self.watch.is_armed(Patience::Frame) {
-            let patience_s = self.bench.node.limits().frame_timeout_s;
-            self.watch.arm(Patience::Frame, self.bench.reaper.now_s() + patience_s);
+            let patience_s = self.worker.node.limits().frame_timeout_s;
+            self.watch.arm(Patience::Frame, self.worker.reaper.now_s() + patience_s);
         }
         has_room
     }
@@ -223,8 +223,8 @@ impl Socket {
     /// Lets the connection look at what the node has told. A client that does not read is told of a new map when it
     /// has read, and then of the newest.
     fn hear(&mut self, edition: u64) {
-        let bench = Rc::clone(&self.bench);
-        let mut output = bench.output.borrow_mut();
+        let worker = Rc::clone(&self.worker);
+        let mut output = worker.output.borrow_mut();
         let may_push = self.pending.is_empty();
         self.connection.hear(may_push, &mut output);
         self.send(&mut output);
@@ -235,8 +235,8 @@ impl Socket {
 
     /// Reads into the worker's scratch buffer and handles what is whole there. False at the end of the stream.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
-        let bench = Rc::clone(&self.bench);
-        let mut scratch = bench.scratch.borrow_mut();
+        let worker = Rc::clone(&self.worker);
+        let mut scratch = worker.scratch.borrow_mut();
         let kept = self.partial.len();
         scratch[..kept].copy_from_slice(&self.partial);
         let is_stranger = !self.connection.session().is_authenticated();
@@ -247,7 +247,7 @@ impl Socket {
         if read == 0 {
             return Poll::Ready(Ok(false));
         }
-        bench.counters.received(read);
+        worker.counters.received(read);
         let bytes = &scratch[..kept + read];
         let received = self.handle(bytes);
         self.keep(&bytes[received.consumed..]);
@@ -274,9 +274,9 @@ impl Socket {
             match self.stream.try_read_buf(&mut self.partial) {
                 Ok(0) => return Poll::Ready(Ok(false)),
                 Ok(read) => {
-                    self.bench.counters.received(read);
+                    self.worker.counters.received(read);
                     self.charge.moved(read);
-                    let latest_s = self.bench.reaper.now_s() + self.bench.node.limits().frame_timeout_s;
+                    let latest_s = self.worker.reaper.now_s() + self.worker.node.limits().frame_timeout_s;
                     self.watch.earn(Patience::Frame, read, SLOWEST_BYTES_PER_S, latest_s);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -306,10 +306,10 @@ impl Socket {
     /// Lets the connection handle bytes, and sends what it answers. May wait for the disk, if nobody is held up by that
     /// who does not wait for it anyway.
     fn handle(&mut self, bytes: &[u8]) -> Received {
-        let bench = Rc::clone(&self.bench);
-        let bucket = self.connection.lone_writers_bucket().filter(|_| bench.counters.has_one_connection());
+        let worker = Rc::clone(&self.worker);
+        let bucket = self.connection.lone_writers_bucket().filter(|_| worker.counters.has_one_connection());
         let inline_flush = bucket.as_ref().and_then(|bucket| bucket.inline_flush());
-        let mut output = bench.output.borrow_mut();
+        let mut output = worker.output.borrow_mut();
         let received = self.connection.receive(bytes, &mut output);
         self.send(&mut output);
         if let Some(inline_flush) = inline_flush {
@@ -324,9 +324,9 @@ impl Socket {
         if is_short || self.pending.len() > STREAM_PENDING_BYTES || matches!(self.next, Next::Close(_)) {
             return false;
         }
-        let bench = Rc::clone(&self.bench);
-        let now = bench.node.env().clock.monotonic();
-        let mut output = bench.output.borrow_mut();
+        let worker = Rc::clone(&self.worker);
+        let now = worker.node.env().clock.monotonic();
+        let mut output = worker.output.borrow_mut();
         let next = self.connection.tick(now, &mut output);
         self.watch
             .set_alarm(next.map_or(u64::MAX, |next| next.as_secs() + u64::from(next.subsec_nanos() > 0)));
@@ -339,8 +339,8 @@ impl Socket {
     }
 
     fn poll_later(&mut self, cx: &mut Context<'_>) -> bool {
-        let bench = Rc::clone(&self.bench);
-        let mut output = bench.output.borrow_mut();
+        let worker = Rc::clone(&self.worker);
+        let mut output = worker.output.borrow_mut();
         let any = self.connection.poll_later(cx, &mut output);
         if any {
             self.send(&mut output);
@@ -365,8 +365,8 @@ impl Socket {
     /// Notes what comes next and how long it may take.
     fn after(&mut self, received: Received) {
         self.next = received.next;
-        let limits = self.bench.node.limits();
-        let now_s = self.bench.reaper.now_s();
+        let limits = self.worker.node.limits();
+        let now_s = self.worker.reaper.now_s();
         match received.next {
             Next::Bytes(_) if !self.partial.is_empty() => {
                 // A frame has one deadline from its first byte on, however many pieces it comes in; what a large one
@@ -401,7 +401,7 @@ impl Socket {
             };
             // A broken connection shows when the rest is to be sent.
             sent = written.unwrap_or(0);
-            self.bench.counters.sent(sent);
+            self.worker.counters.sent(sent);
         }
         if sent < output.len() {
             if self.pending.is_empty() {
@@ -414,8 +414,8 @@ impl Socket {
     }
 
     fn arm_write(&self) {
-        let patience_s = self.bench.node.limits().write_timeout_s;
-        self.watch.arm(Patience::Write, self.bench.reaper.now_s() + patience_s);
+        let patience_s = self.worker.node.limits().write_timeout_s;
+        self.watch.arm(Patience::Write, self.worker.reaper.now_s() + patience_s);
     }
 
     /// Sends what waits. Ready when all is sent.
@@ -427,10 +427,10 @@ impl Socket {
             match self.stream.try_write_vectored(&slices[..count]) {
                 Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Ok(sent) => {
-                    self.bench.counters.sent(sent);
+                    self.worker.counters.sent(sent);
                     self.pending.advance(sent);
                     self.charge.moved(sent);
-                    let latest_s = self.bench.reaper.now_s() + self.bench.node.limits().write_timeout_s;
+                    let latest_s = self.worker.reaper.now_s() + self.worker.node.limits().write_timeout_s;
                     self.watch.earn(Patience::Write, sent, SLOWEST_READER_BYTES_PER_S, latest_s);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

@@ -18,12 +18,12 @@ use crate::acceptor;
 use crate::address_places::Place;
 use crate::connection::CloseReason;
 use crate::counters::WorkerCounters;
-use crate::mailbox;
 use crate::news::Hearing;
 use crate::node::Node;
 use crate::output::Output;
 use crate::reaper::Reaper;
 use crate::socket;
+use ::node::wake_queue;
 
 /// Bytes that a worker reads at once; frames up to this size need no memory of their own.
 pub const SCRATCH_BYTES: usize = 64 << 10;
@@ -31,7 +31,7 @@ pub const SCRATCH_BYTES: usize = 64 << 10;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What a worker's connections share; they use it one after the other.
-pub struct Bench {
+pub struct WorkerState {
     /// The node.
     pub node: Arc<Node>,
     /// What the worker counts.
@@ -116,7 +116,7 @@ impl Worker {
 
 async fn run(mut receiver: UnboundedReceiver<Accepted>, node: Arc<Node>, counters: Arc<WorkerCounters>) {
     let mut hearing = node.hearing();
-    let bench = Rc::new(Bench {
+    let state = Rc::new(WorkerState {
         edition: Cell::new(hearing.edition()),
         hearing: hearing.clone(),
         reaper: Reaper::new(Arc::clone(&counters)),
@@ -126,24 +126,24 @@ async fn run(mut receiver: UnboundedReceiver<Accepted>, node: Arc<Node>, counter
         output: RefCell::new(Output::within(Arc::clone(node.connection_memory()))),
         ended: Notify::new(),
     });
-    let ticking = tokio::task::spawn_local(tick(Rc::clone(&bench)));
-    let delivering = tokio::task::spawn_local(mailbox::deliver());
-    let freeing = tokio::task::spawn_local(hear_of_memory(Rc::clone(&bench)));
-    let listening = tokio::task::spawn_local(listen(hearing, Rc::clone(&bench)));
+    let ticking = tokio::task::spawn_local(tick(Rc::clone(&state)));
+    let delivering = tokio::task::spawn_local(wake_queue::deliver());
+    let freeing = tokio::task::spawn_local(hear_of_memory(Rc::clone(&state)));
+    let listening = tokio::task::spawn_local(listen(hearing, Rc::clone(&state)));
     while let Some(accepted) = receiver.recv().await {
-        if accepted.is_crowded && !make_room(&bench) {
+        if accepted.is_crowded && !make_room(&state) {
             continue;
         }
-        tokio::task::spawn_local(serve(accepted, Rc::clone(&bench)));
+        tokio::task::spawn_local(serve(accepted, Rc::clone(&state)));
     }
-    bench.reaper.shut_down();
+    state.reaper.shut_down();
     let drained = async {
-        while !bench.reaper.is_empty() {
-            bench.ended.notified().await;
+        while !state.reaper.is_empty() {
+            state.ended.notified().await;
         }
     };
     if tokio::time::timeout(DRAIN_TIMEOUT, drained).await.is_err() {
-        tracing::warn!(connections = bench.reaper.len(), "connections did not end in time");
+        tracing::warn!(connections = state.reaper.len(), "connections did not end in time");
     }
     ticking.abort();
     delivering.abort();
@@ -152,44 +152,44 @@ async fn run(mut receiver: UnboundedReceiver<Accepted>, node: Arc<Node>, counter
 }
 
 /// Closes a connection for another one; false if all have logged in, and the other one is not served.
-fn make_room(bench: &Bench) -> bool {
-    let counters = bench.node.accepting();
-    if bench.reaper.crowd_out() {
+fn make_room(state: &WorkerState) -> bool {
+    let counters = state.node.accepting();
+    if state.reaper.crowd_out() {
         counters.kv_crowded_out.fetch_add(1, Ordering::Relaxed);
         return true;
     }
-    bench.counters.accepted();
-    bench.counters.connections.fetch_sub(1, Ordering::Relaxed);
-    acceptor::refuse(counters, bench.node.limits().connections);
+    state.counters.accepted();
+    state.counters.connections.fetch_sub(1, Ordering::Relaxed);
+    acceptor::refuse(counters, state.node.limits().connections);
     false
 }
 
 /// Lets connections look whenever there is news: however much there is meanwhile, they look once.
-async fn listen(mut hearing: Hearing, bench: Rc<Bench>) {
+async fn listen(mut hearing: Hearing, state: Rc<WorkerState>) {
     loop {
         hearing.changed().await;
-        bench.edition.set(hearing.edition());
-        bench.reaper.wake_all();
+        state.edition.set(hearing.edition());
+        state.reaper.wake_all();
     }
 }
 
 /// Lets those look that wait for memory, whenever some was given back.
-async fn hear_of_memory(bench: Rc<Bench>) {
+async fn hear_of_memory(state: Rc<WorkerState>) {
     loop {
-        bench.node.connection_memory().freed().await;
-        bench.reaper.wake_waiting();
+        state.node.connection_memory().freed().await;
+        state.reaper.wake_waiting();
     }
 }
 
-async fn tick(bench: Rc<Bench>) {
+async fn tick(state: Rc<WorkerState>) {
     let mut second = tokio::time::interval(Duration::from_secs(1));
     loop {
         second.tick().await;
         // Who has to wait is not late.
-        if !bench.hearing.is_frozen() {
-            let now_s = bench.node.env().clock.monotonic().as_secs();
-            bench.reaper.tick(now_s);
-            bench.node.tick_connection_memory(now_s);
+        if !state.hearing.is_frozen() {
+            let now_s = state.node.env().clock.monotonic().as_secs();
+            state.reaper.tick(now_s);
+            state.node.tick_connection_memory(now_s);
         }
     }
 }
@@ -205,20 +205,20 @@ fn log_end(node: &Node, peer: SocketAddr, reason: CloseReason) {
     }
 }
 
-async fn serve(accepted: Accepted, bench: Rc<Bench>) {
+async fn serve(accepted: Accepted, state: Rc<WorkerState>) {
     let Accepted { stream, peer, place: _place, is_crowded: _ } = accepted;
-    let counters = Arc::clone(&bench.counters);
+    let counters = Arc::clone(&state.counters);
     counters.accepted();
     match TcpStream::from_std(stream) {
         Ok(stream) => {
-            let reason = socket::serve(stream, peer, Rc::clone(&bench)).await;
+            let reason = socket::serve(stream, peer, Rc::clone(&state)).await;
             if reason.is_fault() {
                 counters.cut();
             }
-            log_end(&bench.node, peer, reason);
+            log_end(&state.node, peer, reason);
         }
         Err(error) => tracing::warn!(%peer, %error, "cannot serve a connection"),
     }
     counters.connections.fetch_sub(1, Ordering::Relaxed);
-    bench.ended.notify_one();
+    state.ended.notify_one();
 }

@@ -10,7 +10,7 @@ use crate::copies::{self, Records};
 use crate::disks;
 use crate::node::{BUCKET, Node};
 use crate::ops::{Class, Executed, Kind, Op, Outcome, execute};
-use crate::seat::place_of;
+use crate::target::place_of;
 use crate::world::World;
 
 impl World {

@@ -6,7 +6,7 @@ use engine::SyncOutcome;
 
 use crate::ops::{Changed, Class, Executed, Key, Kind, Op, Outcome, Wait, Waiting, execute};
 use crate::rules::Rules;
-use crate::seat::place_of;
+use crate::target::place_of;
 use crate::world::{Event, World};
 
 /// How long a client waits for an answer.

@@ -28,9 +28,9 @@ pub mod node;
 pub mod ops;
 pub mod promises;
 pub mod rules;
-pub mod seat;
 pub mod store;
 pub mod tails;
+pub mod target;
 pub mod threads;
 pub mod world;
 

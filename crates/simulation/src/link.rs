@@ -11,7 +11,7 @@ use protocol::dcp::{OpenFlags, StreamRequest};
 use protocol::{Limits, Parsed, Request, RequestParts, Response, Status, opcode, parse, write_request};
 
 use crate::links::Ends;
-use crate::seat::name_of;
+use crate::target::name_of;
 
 /// Bytes that a pipe holds.
 const PIPE_BYTES: usize = 60_000;

@@ -8,16 +8,16 @@ use base::VbState;
 use cluster::command::{self, Command};
 use cluster::store::{Snapshot, Version};
 use cluster::{
-    Address, Agent, Applied, Given, Leader, LeaderConfig, Member, Report, Standing, State, View, keys,
-    let_go, take_seats,
+    Address, Agent, Applied, Given, Leader, LeaderConfig, Member, Report, Standing, State, View,
+    apply_bucket, keys, let_go,
 };
 use vbucket::{Manifest, Topology};
 
 use crate::lease::Held;
 use crate::node::{BUCKET, Node};
 use crate::rules::Rules;
-use crate::seat::{NotDone, SimSeat};
 use crate::store::Request;
+use crate::target::{NotDone, SimSeat};
 
 /// What a node knows and is in its cluster.
 pub struct Membership {
@@ -183,8 +183,8 @@ impl Node {
                 return Ok(false);
             }
         }
-        let seat = SimSeat { at: self.at, state, bucket: &local, links: &self.links };
-        Ok(take_seats(&agent, bucket, &seat, &mut self.member.given).is_ok())
+        let target = SimSeat { at: self.at, state, bucket: &local, links: &self.links };
+        Ok(apply_bucket(&agent, bucket, &target, &mut self.member.given).is_ok())
     }
 
     /// Its bucket could not be made what the document says: it serves nothing that the document does not let it.

@@ -9,7 +9,7 @@ use vbucket::Topology;
 
 use crate::ops::{Executed, Outcome, Wait, Waiting};
 use crate::rules::Rules;
-use crate::seat::name_of;
+use crate::target::name_of;
 use crate::world::World;
 
 /// What clients were told of durable writes.

@@ -12,8 +12,8 @@ use base::env::sim::SplitMix64;
 use cluster::membership::{self, Fate};
 use cluster::store::Version;
 use cluster::{
-    Address, Agent, Applied, Chain, Damaged, Following, Given, Leader, LeaderConfig, Member, Membership,
-    NodeId, Report, Seat, VbReport, View, let_go, take_seats,
+    Address, Agent, Applied, ApplyTarget, Chain, Damaged, Following, Given, Leader, LeaderConfig, Member,
+    Membership, NodeId, Report, VbReport, View, apply_bucket, let_go,
 };
 
 use crate::bugs::Bug;
@@ -161,10 +161,10 @@ impl SimNode {
             self.has_become(view.state.revision);
             return BTreeSet::new();
         };
-        let seat = Copies { node: self, view, activated: RefCell::default(), rng: RefCell::new(rng) };
+        let target = Copies { node: self, view, activated: RefCell::default(), rng: RefCell::new(rng) };
         let mut given = self.given.clone();
-        let Ok(()) = take_seats(&agent, bucket, &seat, &mut given);
-        let activated = seat.activated.take();
+        let Ok(()) = apply_bucket(&agent, bucket, &target, &mut given);
+        let activated = target.activated.take();
         self.given = given;
         self.has_become(view.state.revision);
         self.held.note_become(&view.state, &self.uuid);
@@ -183,11 +183,11 @@ impl SimNode {
         let is_in_life = self.become_in == Some(incarnation);
         let bucket = view.state.buckets.get(BUCKET).filter(|_| is_in_life);
         let (activated, rng) = (RefCell::default(), RefCell::new(SplitMix64::new(0)));
-        let seat = Copies { node: self, view, activated, rng };
+        let target = Copies { node: self, view, activated, rng };
         if let (Some(agent), Some(bucket)) = (agent, bucket) {
-            let Ok(()) = let_go(&agent, bucket, &seat);
+            let Ok(()) = let_go(&agent, bucket, &target);
         } else {
-            let Ok(()) = seat.follow(&BTreeMap::new());
+            let Ok(()) = target.follow(&BTreeMap::new());
             let served = |copy: &&mut Copy| matches!(copy.state, VbState::Active | VbState::Pending);
             self.copies.get_mut().values_mut().filter(served).for_each(|copy| copy.stop(VbState::Replica));
         }
@@ -225,7 +225,7 @@ impl Copies<'_> {
     }
 }
 
-impl Seat for Copies<'_> {
+impl ApplyTarget for Copies<'_> {
     type Topology = Vec<Chain>;
     type Error = Infallible;
 

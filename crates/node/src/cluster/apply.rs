@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use ::cluster::membership::{self, Fate};
 use ::cluster::state::Chain;
-use ::cluster::{Agent, Damaged, Following, Given, NodeId, Seat, State, VbReport, View, let_go, take_seats};
+use ::cluster::{
+    Agent, ApplyTarget, Damaged, Following, Given, NodeId, State, VbReport, View, apply_bucket, let_go,
+};
 use base::{VbId, VbState};
 use dcp::Mode;
 use engine::Bucket;
@@ -94,8 +96,8 @@ impl Cluster {
             self.make_bucket(name, bucket, asked)?;
         }
         let Some(local) = self.node.bucket(name) else { return Ok(()) };
-        let seat = LocalSeat { node: &self.node, view, name, bucket: &local };
-        take_seats(&agent, bucket, &seat, asked.given.entry(name.to_owned()).or_default())?;
+        let target = LocalTarget { node: &self.node, view, name, bucket: &local };
+        apply_bucket(&agent, bucket, &target, asked.given.entry(name.to_owned()).or_default())?;
         local.set_emptying(bucket.flushing.is_some());
         Ok(())
     }
@@ -289,7 +291,7 @@ pub(super) fn let_go_of(cluster: &Cluster, view: &View, name: &str) -> Result<()
     let stays = membership::fate(&view.state, name, uuid.as_deref()) == Fate::Stays;
     match (agent, view.state.buckets.get(name).filter(|_| stays)) {
         (Some(agent), Some(bucket)) => {
-            let_go(&agent, bucket, &LocalSeat { node: &cluster.node, view, name, bucket: &local })
+            let_go(&agent, bucket, &LocalTarget { node: &cluster.node, view, name, bucket: &local })
         }
         _ => cluster.hold(name),
     }
@@ -315,14 +317,14 @@ fn is_live(view: &View, name: &str, vb: u16, id: NodeId) -> bool {
 }
 
 /// This node's copies of a bucket, and its links.
-struct LocalSeat<'a> {
+struct LocalTarget<'a> {
     node: &'a Node,
     view: &'a View,
     name: &'a str,
     bucket: &'a Arc<Bucket>,
 }
 
-impl LocalSeat<'_> {
+impl LocalTarget<'_> {
     fn failed(&self, vb: u16, what: String) -> ApplyError {
         ApplyError::Vbucket(self.name.to_owned(), vb, what)
     }
@@ -341,7 +343,7 @@ impl LocalSeat<'_> {
     }
 }
 
-impl Seat for LocalSeat<'_> {
+impl ApplyTarget for LocalTarget<'_> {
     type Topology = Topology;
     type Error = ApplyError;
 

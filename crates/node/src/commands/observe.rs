@@ -13,10 +13,10 @@ use protocol::{Request, Status};
 
 use crate::connection::CloseReason;
 use crate::context::{Context, LaterReply, LaterValue, MAX_LOOKS, Outcome};
-use crate::mailbox;
 use crate::node::Node;
 use crate::reply::Answer;
 use crate::status_map::status_of;
+use crate::wake_queue;
 
 /// How long a client may wait for a seqno to be on disk, in milliseconds.
 pub(super) const PERSISTENCE_TIMEOUT_MS: u64 = 30_000;
@@ -209,7 +209,7 @@ pub(super) async fn first_of<T>(
 ) -> Option<T> {
     let (mut waiting, mut timeout) = (waiting, timeout);
     std::future::poll_fn(move |cx| {
-        let waker = mailbox::through(cx.waker());
+        let waker = wake_queue::through(cx.waker());
         if let Poll::Ready(value) = Pin::new(&mut waiting).poll(&mut task::Context::from_waker(&waker)) {
             return Poll::Ready(value);
         }

@@ -25,7 +25,13 @@ const PLAIN_TASK: Task =
 /// All of them.
 pub const TASKS: &[Task] = &[
     Task { name: "flush", covers: &["run_flusher", "save_group"], prepare: change, run: flush, ..PLAIN_TASK },
-    Task { name: "inline flush", covers: &["inline_flush"], prepare: change, run: inline_flush, ..PLAIN_TASK },
+    Task {
+        name: "inline flush",
+        covers: &["inline_flush"],
+        prepare: change,
+        run: inline_flush,
+        ..PLAIN_TASK
+    },
     Task {
         name: "filing",
         covers: &["run_filer", "background_step"],

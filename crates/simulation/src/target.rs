@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use base::{Seqno, VbId, VbState};
 use cluster::state::Chain as Row;
-use cluster::{Following, NodeId, Seat, State};
+use cluster::{ApplyTarget, Following, NodeId, State};
 use dcp::Mode;
 use engine::Bucket;
 use vbucket::{Chain, Topology};
@@ -16,7 +16,7 @@ use crate::links::{Links, Sources};
 #[derive(Debug)]
 pub struct NotDone;
 
-/// The seat of one look.
+/// The target of one look.
 pub struct SimSeat<'a> {
     /// Which node.
     pub at: usize,
@@ -64,7 +64,7 @@ impl SimSeat<'_> {
     }
 }
 
-impl Seat for SimSeat<'_> {
+impl ApplyTarget for SimSeat<'_> {
     type Topology = Topology;
     type Error = NotDone;
 

@@ -7,59 +7,59 @@ use std::task::{Poll, Wake, Waker};
 use parking_lot::Mutex;
 
 thread_local! {
-    static OF_THIS_WORKER: RefCell<Option<Arc<Mailbox>>> = const { RefCell::new(None) };
+    static OF_THIS_WORKER: RefCell<Option<Arc<WakeQueue>>> = const { RefCell::new(None) };
 }
 
 /// Wake-ups that were left for a worker; never more than its connections wait for things.
 #[derive(Default)]
-struct Mailbox {
+struct WakeQueue {
     inner: Mutex<Inner>,
 }
 
 #[derive(Default)]
 struct Inner {
-    letters: Vec<Arc<Letter>>,
-    /// Wakes whoever delivers.
-    postman: Option<Waker>,
+    wakes: Vec<Arc<QueuedWake>>,
+    /// Wakes the task of the worker that delivers.
+    worker: Option<Waker>,
 }
 
-impl Mailbox {
-    fn leave(&self, letter: Arc<Letter>) {
-        let postman = {
+impl WakeQueue {
+    fn push(&self, wake: Arc<QueuedWake>) {
+        let worker = {
             let mut inner = self.inner.lock();
-            inner.letters.push(letter);
-            if inner.letters.len() == 1 { inner.postman.clone() } else { None }
+            inner.wakes.push(wake);
+            if inner.wakes.len() == 1 { inner.worker.clone() } else { None }
         };
-        if let Some(postman) = postman {
-            postman.wake();
+        if let Some(worker) = worker {
+            worker.wake();
         }
     }
 }
 
 /// A waker of a task of this worker, for somebody on another thread.
-struct Letter {
-    mailbox: Arc<Mailbox>,
+struct QueuedWake {
+    queue: Arc<WakeQueue>,
     task: Waker,
 }
 
-impl Wake for Letter {
+impl Wake for QueuedWake {
     fn wake(self: Arc<Self>) {
-        let mailbox = Arc::clone(&self.mailbox);
-        mailbox.leave(self);
+        let queue = Arc::clone(&self.queue);
+        queue.push(self);
     }
 }
 
 /// Delivers what is left for this thread's tasks, for as long as it is polled.
 pub async fn deliver() {
-    let mailbox = Arc::new(Mailbox::default());
-    OF_THIS_WORKER.set(Some(Arc::clone(&mailbox)));
+    let queue = Arc::new(WakeQueue::default());
+    OF_THIS_WORKER.set(Some(Arc::clone(&queue)));
     std::future::poll_fn(|cx| {
-        let letters = {
-            let mut inner = mailbox.inner.lock();
-            inner.postman = Some(cx.waker().clone());
-            std::mem::take(&mut inner.letters)
+        let wakes = {
+            let mut inner = queue.inner.lock();
+            inner.worker = Some(cx.waker().clone());
+            std::mem::take(&mut inner.wakes)
         };
-        letters.into_iter().for_each(|letter| letter.task.wake_by_ref());
+        wakes.into_iter().for_each(|wake| wake.task.wake_by_ref());
         Poll::<()>::Pending
     })
     .await;
@@ -67,9 +67,9 @@ pub async fn deliver() {
 
 /// A waker that does the same as `task`, but is cheap to call from another thread.
 pub fn through(task: &Waker) -> Waker {
-    let mailbox = OF_THIS_WORKER.with_borrow(Clone::clone);
-    match mailbox {
-        Some(mailbox) => Waker::from(Arc::new(Letter { mailbox, task: task.clone() })),
+    let queue = OF_THIS_WORKER.with_borrow(Clone::clone);
+    match queue {
+        Some(queue) => Waker::from(Arc::new(QueuedWake { queue, task: task.clone() })),
         // Nobody delivers here: the task is woken as ever.
         None => task.clone(),
     }
@@ -94,19 +94,19 @@ mod tests {
     }
 
     #[test]
-    fn many_letters_wake_the_postman_once() {
-        let (postman, task) = (Arc::new(Count::default()), Arc::new(Count::default()));
+    fn many_wakes_cost_one_of_the_worker() {
+        let (worker, task) = (Arc::new(Count::default()), Arc::new(Count::default()));
         let count = |of: &Arc<Count>| of.0.load(Ordering::Relaxed);
-        let postman_waker = Waker::from(Arc::clone(&postman));
-        let mut cx = Context::from_waker(&postman_waker);
+        let worker_waker = Waker::from(Arc::clone(&worker));
+        let mut cx = Context::from_waker(&worker_waker);
         let mut delivering = pin!(deliver());
         assert!(delivering.as_mut().poll(&mut cx).is_pending());
         for round in 1..=2 {
             for _ in 0..10 {
-                let letter = through(&Waker::from(Arc::clone(&task)));
-                std::thread::scope(|scope| drop(scope.spawn(|| letter.wake())));
+                let wake = through(&Waker::from(Arc::clone(&task)));
+                std::thread::scope(|scope| drop(scope.spawn(|| wake.wake())));
             }
-            assert_eq!((count(&postman), count(&task)), (round, 10 * (round - 1)));
+            assert_eq!((count(&worker), count(&task)), (round, 10 * (round - 1)));
             assert!(delivering.as_mut().poll(&mut cx).is_pending());
             assert_eq!(count(&task), 10 * round);
         }

@@ -1,6 +1,6 @@
 //! The order in which a node becomes what the document says, whatever holds its vBuckets.
 //!
-//! A server and the simulator of whole clusters run this, each with a seat of its own.
+//! A server and the simulator of whole clusters run this, each with a target of its own.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ pub struct Following {
 }
 
 /// What a node has of one bucket: the vBuckets and the links to other nodes.
-pub trait Seat {
+pub trait ApplyTarget {
     /// Chains as the vBuckets keep them.
     type Topology: PartialEq + Clone;
     /// Why something was not done.
@@ -52,7 +52,7 @@ pub trait Seat {
     /// A vBucket becomes active, and durable writes need these chains.
     fn activate(&self, vb: u16, topology: Self::Topology) -> Result<(), Self::Error>;
     /// The durable writes of an active vBucket need these chains from now on. One that is not active, or not any more,
-    /// is left as it is: false. A seat whose vBuckets are handed over by other threads must do that in one step.
+    /// is left as it is: false. A target whose vBuckets are handed over by other threads must do that in one step.
     fn lead_on(&self, vb: u16, topology: Self::Topology) -> Result<bool, Self::Error> {
         let leads = self.role(vb) == Some(VbState::Active);
         if leads {
@@ -79,18 +79,19 @@ impl<T> Default for Given<T> {
 
 /// Sets the files of damaged vBuckets aside, if that may be. Returns those that are still there: one that has something in
 /// memory lets go of its link and is dead first, and the next attempt sets it aside.
-fn part_with<S: Seat>(agent: &Agent, bucket: &Bucket, seat: &S) -> Result<Vec<u16>, S::Error> {
+fn part_with<S: ApplyTarget>(agent: &Agent, bucket: &Bucket, target: &S) -> Result<Vec<u16>, S::Error> {
     let mut parting = Vec::new();
-    for vb in bucket.vbuckets().filter(|vb| seat.is_damaged(*vb)) {
-        let is_live_elsewhere = bucket.active(vb).is_some_and(|id| id != agent.id() && seat.is_live(vb, id));
+    for vb in bucket.vbuckets().filter(|vb| target.is_damaged(*vb)) {
+        let is_live_elsewhere =
+            bucket.active(vb).is_some_and(|id| id != agent.id() && target.is_live(vb, id));
         if !agent.may_part_with(bucket, vb, is_live_elsewhere) {
             continue;
         }
-        let is_in_use = seat.role(vb).is_some_and(|is| is != VbState::Dead);
+        let is_in_use = target.role(vb).is_some_and(|is| is != VbState::Dead);
         if !is_in_use || planted::is(Bug::SetAsideInUse) {
-            seat.set_aside(vb)?;
+            target.set_aside(vb)?;
         }
-        if seat.is_damaged(vb) {
+        if target.is_damaged(vb) {
             parting.push(vb);
         }
     }
@@ -99,7 +100,7 @@ fn part_with<S: Seat>(agent: &Agent, bucket: &Bucket, seat: &S) -> Result<Vec<u1
 
 /// Has a bucket that could not be made what the document says serve nothing that the document does not let it. What it
 /// may serve goes on as it is, and links do, unless one of them would give a vBucket a role that it must not have.
-pub fn let_go<S: Seat>(agent: &Agent, bucket: &Bucket, seat: &S) -> Result<(), S::Error> {
+pub fn let_go<S: ApplyTarget>(agent: &Agent, bucket: &Bucket, target: &S) -> Result<(), S::Error> {
     if planted::is(Bug::FailedBucketServes) {
         return Ok(());
     }
@@ -108,15 +109,15 @@ pub fn let_go<S: Seat>(agent: &Agent, bucket: &Bucket, seat: &S) -> Result<(), S
             let lets = |want| {
                 matches!((role, want), (_, Want::Active { .. }) | (VbState::Pending, Want::TakeOver { .. }))
             };
-            seat.role(*vb) == Some(role) && !lets(agent.want(bucket, *vb, Some(role)))
+            target.role(*vb) == Some(role) && !lets(agent.want(bucket, *vb, Some(role)))
         })
     };
     if must_not_be(VbState::Pending).next().is_some() {
         // After this no link makes a vBucket active.
-        seat.follow(&BTreeMap::new())?;
+        target.follow(&BTreeMap::new())?;
     }
     for role in [VbState::Pending, VbState::Active] {
-        must_not_be(role).try_for_each(|vb| seat.set_role(vb, VbState::Replica))?;
+        must_not_be(role).try_for_each(|vb| target.set_role(vb, VbState::Replica))?;
     }
     Ok(())
 }
@@ -125,18 +126,18 @@ pub fn let_go<S: Seat>(agent: &Agent, bucket: &Bucket, seat: &S) -> Result<(), S
 ///
 /// Links that are not wanted any more end first: none of them gives a vBucket a role after this. Whatever is to become
 /// active does so last.
-pub fn take_seats<S: Seat>(
+pub fn apply_bucket<S: ApplyTarget>(
     agent: &Agent,
     bucket: &Bucket,
-    seat: &S,
+    target: &S,
     given: &mut Given<S::Topology>,
 ) -> Result<(), S::Error> {
-    let parting = part_with(agent, bucket, seat)?;
-    let roles: BTreeMap<u16, Option<VbState>> = bucket.vbuckets().map(|vb| (vb, seat.role(vb))).collect();
+    let parting = part_with(agent, bucket, target)?;
+    let roles: BTreeMap<u16, Option<VbState>> = bucket.vbuckets().map(|vb| (vb, target.role(vb))).collect();
     let role_was = |vb: u16| roles.get(&vb).copied().flatten();
     let mut wants = agent.wants(bucket, role_was);
     // One that cannot be read does not begin with nothing, whatever it is to be.
-    let stays_out = |vb: u16| role_was(vb).is_none() && seat.is_unreadable(vb);
+    let stays_out = |vb: u16| role_was(vb).is_none() && target.is_unreadable(vb);
     wants.retain(|vb, _| !stays_out(*vb) || planted::is(Bug::DamagedBeginsEmpty));
     wants.extend(parting.into_iter().filter(|vb| !stays_out(*vb)).map(|vb| (vb, Want::Keep)));
     let mut following = BTreeMap::new();
@@ -147,37 +148,37 @@ pub fn take_seats<S: Seat>(
             _ => continue,
         };
         // One that was active follows another history now; it goes back to where they part.
-        if !takes_over && seat.role(*vb) == Some(VbState::Active) {
-            seat.set_role(*vb, VbState::Replica)?;
+        if !takes_over && target.role(*vb) == Some(VbState::Active) {
+            target.set_role(*vb, VbState::Replica)?;
         }
         following.insert(*vb, Following { source, takes_over });
     }
-    seat.follow(&following)?;
+    target.follow(&following)?;
     given.0.retain(|vb, _| wants.contains_key(vb));
     for (vb, want) in &wants {
-        let is = seat.role(*vb);
+        let is = target.role(*vb);
         if !matches!(want, Want::Active { .. }) {
             given.0.remove(vb);
         }
         match want {
             Want::Hold if is.is_some_and(|is| is != VbState::Replica) => {
-                seat.set_role(*vb, VbState::Replica)?
+                target.set_role(*vb, VbState::Replica)?
             }
-            Want::Keep if is.is_some_and(|is| is != VbState::Dead) => seat.set_role(*vb, VbState::Dead)?,
+            Want::Keep if is.is_some_and(|is| is != VbState::Dead) => target.set_role(*vb, VbState::Dead)?,
             Want::Gone if is.is_some() => {
-                seat.set_role(*vb, VbState::Dead)?;
-                seat.remove(*vb)?;
+                target.set_role(*vb, VbState::Dead)?;
+                target.remove(*vb)?;
             }
             _ => {}
         }
     }
     for (vb, want) in &wants {
         let Want::Active { topology } = want else { continue };
-        let topology = seat.topology(*vb, topology)?;
+        let topology = target.topology(*vb, topology)?;
         if role_was(*vb) != Some(VbState::Active) {
-            seat.activate(*vb, topology.clone())?;
+            target.activate(*vb, topology.clone())?;
             given.0.insert(*vb, topology);
-        } else if given.0.get(vb) != Some(&topology) && seat.lead_on(*vb, topology.clone())? {
+        } else if given.0.get(vb) != Some(&topology) && target.lead_on(*vb, topology.clone())? {
             // One that was handed over since its role was looked at stays so: two would serve it.
             given.0.insert(*vb, topology);
         }
