@@ -5,6 +5,7 @@ mod floors;
 mod records;
 mod runtime;
 mod tidy;
+mod words;
 
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ pub fn all() -> Result<Vec<(&'static str, Vec<String>)>> {
         ("code", code::check()?),
         ("records", records::check()?),
         ("runtime", runtime::check()?),
+        ("words", words::check()?),
     ])
 }
 
