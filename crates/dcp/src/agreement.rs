@@ -172,9 +172,7 @@ fn only_true(it: &mut bool, value: &str) -> Status {
 
 /// A number as the field reads it: whitespace and a plus may stand before it, and anything behind it after a whitespace.
 fn number(value: &str) -> Option<u64> {
-    let text = value.trim_ascii_start();
-    let text = text.strip_prefix('+').unwrap_or(text);
-    text.split(|at: char| at.is_ascii_whitespace()).next()?.parse().ok()
+    value.trim_ascii_start().split(|at: char| at.is_ascii_whitespace()).next()?.parse().ok()
 }
 
 impl Agreement {
@@ -330,9 +328,14 @@ mod tests {
         }
         assert_eq!(agreed.control(b"s", b"1"), Status::NotSupported);
         assert_eq!(agreed.control(b"enable_noopx", b"true"), Status::Einval);
-        for (text, bytes) in
-            [(" 10", Some(10)), ("10 x", Some(10)), ("+7", Some(7)), ("10x", None), ("-1", None)]
-        {
+        for (text, bytes) in [
+            (" 10", Some(10)),
+            ("10 x", Some(10)),
+            ("+7", Some(7)),
+            ("++7", None),
+            ("10x", None),
+            ("-1", None),
+        ] {
             let status = if bytes.is_some() { Status::Success } else { Status::Einval };
             assert_eq!(agreed.control(b"connection_buffer_size", text.as_bytes()), status, "{text}");
             assert!(bytes.is_none_or(|bytes| bytes == agreed.buffer_bytes), "{text}");

@@ -138,7 +138,7 @@ async fn observe_on_disk(
     let key = DocKey::parse(&missing.key.0).ok_or(Status::Einternal)?;
     for _ in 0..MAX_LOOKS {
         let fetch = bucket.fetch(missing.vb, key).map_err(status_of)?;
-        let _loan = match fetch.await {
+        let _pin = match fetch.await {
             Some(Fetched::Look(pin)) => pin,
             Some(Fetched::Failed) => return Err(Status::Einternal),
             None => return Err(Status::Etmpfail),

@@ -106,10 +106,6 @@ impl Draft {
         self.next.collection.0 = id.0.saturating_add(1);
         Ok(())
     }
-
-    fn finish(self) -> Result<Manifest, Refused> {
-        Ok(self.manifest)
-    }
 }
 
 fn invalid(invalid: InvalidManifest) -> Refused {
@@ -202,7 +198,7 @@ pub(super) async fn create_scope(
 ) -> Response {
     change(&shared, &caller, &name, move |_, mut draft| {
         draft.add_scope(&required(&body, "name")?)?;
-        draft.finish()
+        Ok(draft.manifest)
     })
     .await
 }
@@ -219,7 +215,7 @@ pub(super) async fn drop_scope(
             return Err(Refused::Invalid("Deleting _default scope is not allowed".to_owned()));
         }
         draft.manifest.remove_scope(id);
-        draft.finish()
+        Ok(draft.manifest)
     })
     .await
 }
@@ -235,7 +231,7 @@ pub(super) async fn create_collection(
         let ttl = field(&body, "maxTTL").map(|text| max_ttl(&text)).transpose()?.flatten();
         let collection = required(&body, "name")?;
         draft.add_collection(scope_named(present, &scope)?, &collection, ttl)?;
-        draft.finish()
+        Ok(draft.manifest)
     })
     .await
 }
@@ -252,7 +248,7 @@ pub(super) async fn change_collection(
         let Some(ttl) = field(&body, "maxTTL") else { return Ok(present.clone()) };
         let ttl = max_ttl(&ttl)?;
         draft.manifest.set_max_ttl(id, ttl);
-        draft.finish()
+        Ok(draft.manifest)
     })
     .await
 }
@@ -266,7 +262,7 @@ pub(super) async fn drop_collection(
     change(&shared, &caller, &name, move |present, mut draft| {
         let id = collection_named(present, &scope, &collection)?.id;
         draft.manifest.remove_collection(id);
-        draft.finish()
+        Ok(draft.manifest)
     })
     .await
 }
@@ -356,7 +352,7 @@ fn all_of(wanted: &WantedScopes, present: &Manifest, mut draft: Draft) -> Result
     }
     let next = &draft.manifest;
     let is_same = next.scopes().eq(present.scopes()) && next.collections().eq(present.collections());
-    if is_same { Ok(present.clone()) } else { draft.finish() }
+    if is_same { Ok(present.clone()) } else { Ok(draft.manifest) }
 }
 
 /// `POST` or `GET .../scopes/@ensureManifest/UID`: whether all of the bucket has that manifest, or a later one.
