@@ -3,7 +3,6 @@
 //! A request's way: [`socket`] reads bytes, and the crate `node` makes answers of them.
 
 pub mod acceptor;
-pub mod dev;
 pub mod etcd;
 pub mod http;
 mod incoming;

@@ -242,7 +242,7 @@ impl Server {
 
     /// Ends as if the process had been killed: clients are cut, nothing more is answered or written. The disk that the
     /// node was started with must have stopped to answer: what was begun is not finished.
-    pub(crate) fn kill(self) -> Result<(), Failure> {
+    pub fn kill(self) -> Result<(), Failure> {
         self.node.kill();
         let node = Arc::clone(&self.node);
         let ended = self.end_threads();

@@ -18,7 +18,7 @@ pub enum Signal {
 }
 
 /// Where the process hears signals.
-pub(crate) struct SignalListener {
+pub struct SignalListener {
     terminate: UnixSignal,
     interrupt: UnixSignal,
     quit: UnixSignal,
@@ -30,7 +30,7 @@ pub(crate) struct SignalListener {
 impl SignalListener {
     /// From now on signals are heard; inside of a runtime. SIGHUP is not, if the process was started with it
     /// ignored, as nohup does.
-    pub(crate) fn new(env: &Env) -> io::Result<SignalListener> {
+    pub fn new(env: &Env) -> io::Result<SignalListener> {
         let hang_up = if is_hang_up_ignored(env) { None } else { Some(signal(SignalKind::hangup())?) };
         Ok(SignalListener {
             terminate: signal(SignalKind::terminate())?,
@@ -43,7 +43,7 @@ impl SignalListener {
     }
 
     /// Tells of every signal that asks for something.
-    pub(crate) async fn hear(mut self, signalled: mpsc::Sender<Signal>) -> io::Result<()> {
+    pub async fn hear(mut self, signalled: mpsc::Sender<Signal>) -> io::Result<()> {
         loop {
             let heard = tokio::select! {
                 _ = self.terminate.recv() => Some(Signal::Stop("SIGTERM")),

@@ -28,20 +28,6 @@ const TIES: [&str; 14] = [
     "super::connections::",
 ];
 
-/// Files that need nothing of it and have not moved yet: development clusters, which stand above both crates. The list may
-/// only become shorter.
-const STILL_THERE: [&str; 9] = [
-    "crates/server/src/dev/cluster.rs",
-    "crates/server/src/dev/config.rs",
-    "crates/server/src/dev/control/options.rs",
-    "crates/server/src/dev/disk.rs",
-    "crates/server/src/dev/gate.rs",
-    "crates/server/src/dev/node.rs",
-    "crates/server/src/dev/orders.rs",
-    "crates/server/src/dev/shared.rs",
-    "crates/server/src/dev/status.rs",
-];
-
 /// Looks at all files of `server`.
 pub fn check() -> Result<Vec<String>> {
     let mut files = Vec::new();
@@ -52,31 +38,15 @@ pub fn check() -> Result<Vec<String>> {
             files.push((path.display().to_string(), text));
         }
     }
-    Ok(violations(&files, &STILL_THERE))
+    Ok(violations(&files))
 }
 
-fn violations(files: &[(String, String)], still_there: &[&str]) -> Vec<String> {
-    let mut found = Vec::new();
-    for (path, text) in files {
-        let is_listed = still_there.contains(&path.as_str());
-        match (needs_server(path, text), is_listed) {
-            (false, false) => found.push(format!(
-                "runtime: {path} needs no runtime, no socket and no HTTP: move it to crates/node"
-            )),
-            (true, true) => found.push(format!(
-                "runtime: {path} needs what only `server` knows: take it off the list in xtask/src/rules/runtime.rs"
-            )),
-            _ => {}
-        }
-    }
-    for listed in still_there {
-        if !files.iter().any(|(path, _)| path == listed) {
-            found.push(format!(
-                "runtime: {listed} is not there any more: take it off the list in xtask/src/rules/runtime.rs"
-            ));
-        }
-    }
-    found
+fn violations(files: &[(String, String)]) -> Vec<String> {
+    let idle = files.iter().filter(|(path, text)| !needs_server(path, text));
+    idle.map(|(path, _)| {
+        format!("runtime: {path} needs no runtime, no socket and no HTTP: move it to crates/node")
+    })
+    .collect()
 }
 
 /// Whether a file could not stand in `node`; one that only says which modules there are is not looked at, nor are tests.
@@ -111,20 +81,12 @@ mod tests {
             ("s/a.rs", "//! x\nuse tokio::sync::Notify;\nfn f() {}\n"),
             ("s/a/tests.rs", "//! x\nfn f() {}\n"),
         ]);
-        assert_eq!(violations(&sound, &[]), Vec::<String>::new());
+        assert_eq!(violations(&sound), Vec::<String>::new());
     }
 
     #[test]
     fn what_it_says_in_comments_and_tests_is_no_need() {
         let text = "//! Not tokio::sync.\nfn f() {}\n#[cfg(test)]\nmod tests {\nuse tokio::x;\n}\n";
-        assert_eq!(violations(&files(&[("s/a.rs", text)]), &[]).len(), 1);
-    }
-
-    #[test]
-    fn the_list_becomes_shorter_only() {
-        let all =
-            files(&[("s/a.rs", "//! x\nfn f() {}\n"), ("s/b.rs", "//! x\nuse tokio::x;\n\nfn f() {}\n")]);
-        assert_eq!(violations(&all, &["s/a.rs"]), Vec::<String>::new());
-        assert_eq!(violations(&all, &["s/a.rs", "s/b.rs", "s/c.rs"]).len(), 2);
+        assert_eq!(violations(&files(&[("s/a.rs", text)])).len(), 1);
     }
 }

@@ -7,7 +7,7 @@ mod listener;
 mod stream;
 mod watch;
 
-pub(crate) use self::listener::{Serving, serve};
+pub use self::listener::{Serving, serve};
 pub(crate) use self::watch::{body, peer};
 use ::node::config::HttpLimits;
 use ::node::http_connections::{Connection, Connections, Cut, Full, NEVER, Phase, SLOWEST_BODY_BYTES_PER_S};

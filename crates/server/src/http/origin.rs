@@ -16,19 +16,19 @@ use serde_json::json;
 
 /// Whether only this machine can connect: then only names that cannot lead anywhere else are believed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Listens {
+pub struct Listens {
     is_loopback: bool,
 }
 
 impl Listens {
     /// At this address.
-    pub(crate) fn at(addr: SocketAddr) -> Listens {
+    pub fn at(addr: SocketAddr) -> Listens {
         Listens { is_loopback: addr.ip().to_canonical().is_loopback() }
     }
 }
 
 /// Refuses what web pages of others send.
-pub(crate) async fn check(State(listens): State<Listens>, request: Request, next: Next) -> Response {
+pub async fn check(State(listens): State<Listens>, request: Request, next: Next) -> Response {
     match stranger(listens, request.uri(), request.headers()) {
         None => next.run(request).await,
         Some(why) => {

@@ -12,9 +12,9 @@ use std::time::Duration;
 use anyhow::Context;
 use base::env::Env;
 use clap::Args;
+use dev::{DevCluster, DevConfig, DevTimes, MOST_NODES};
 use serde_json::{Value, json};
 use server::config::{BucketSpec, MOST_REPLICAS};
-use server::dev::{DevCluster, DevConfig, DevTimes, MOST_NODES};
 
 use self::folder::{Folder, IN_MEMORY};
 use super::serve::raise_descriptor_limit;

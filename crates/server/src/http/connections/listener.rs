@@ -24,13 +24,17 @@ use crate::news::Hearing;
 const UNSENT_BYTES: u32 = 128 << 10;
 
 /// What a listener is served with.
-pub(crate) struct Serving {
-    pub(crate) limits: HttpLimits,
-    pub(crate) counters: Arc<AcceptCounters>,
-    pub(crate) memory: Arc<ConnectionMemory>,
-    pub(crate) env: Env,
+pub struct Serving {
+    /// How many there may be, and how long each may take.
+    pub limits: HttpLimits,
+    /// Counts those that were accepted and refused.
+    pub counters: Arc<AcceptCounters>,
+    /// What their buffers are charged to.
+    pub memory: Arc<ConnectionMemory>,
+    /// Its clock tells when a limit is reached.
+    pub env: Env,
     /// Tells whether clients have to wait, if anybody makes them.
-    pub(crate) hearing: Option<Hearing>,
+    pub hearing: Option<Hearing>,
 }
 
 pub(super) struct Listener {
@@ -39,7 +43,7 @@ pub(super) struct Listener {
 }
 
 /// Serves until `stopped`, and then for as long as answers are under way.
-pub(crate) async fn serve(
+pub async fn serve(
     listener: std::net::TcpListener,
     app: Router,
     serving: Serving,

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use dev::{DevCluster, DevConfig, DevTimes};
 use serde_json::Value;
-use server::dev::{DevCluster, DevConfig, DevTimes};
 
 use crate::cluster::{Cluster, MAJORITY, NO_LEVEL, config, keys};
 use crate::support::{Lines, http, world};

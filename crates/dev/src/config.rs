@@ -10,10 +10,10 @@ use ::cluster::store::StoreFailure;
 use ::cluster::{LeaderConfig, Status};
 
 use super::status::word;
-use crate::cluster::{ClusterConfig, ClusterError};
-use crate::config::{BucketSpec, ConfigError};
-use crate::node_buckets::BucketError;
-use crate::server::Failure;
+use ::node::cluster::{ClusterConfig, ClusterError};
+use ::node::config::{BucketSpec, ConfigError};
+use ::node::node_buckets::BucketError;
+use server::Failure;
 
 /// The least that each node counts with, also where the process has few: its nodes do not use theirs up at once.
 const LEAST_DESCRIPTORS: u64 = 512;

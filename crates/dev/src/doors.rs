@@ -28,10 +28,10 @@ impl Clock for MovedClock {
 
 /// The connections between nodes, and which nodes have none.
 #[derive(Default)]
-pub(super) struct Wires(Mutex<Inner>);
+pub(super) struct Wires(Mutex<WireTable>);
 
 #[derive(Default)]
-struct Inner {
+struct WireTable {
     /// Where each node listens for others.
     listen: BTreeMap<u16, SocketAddr>,
     /// Those that are cut off.
@@ -74,7 +74,7 @@ impl Wires {
     }
 }
 
-impl Inner {
+impl WireTable {
     fn node_at(&self, addr: SocketAddr) -> Option<u16> {
         self.listen.iter().find(|(_, listens)| **listens == addr).map(|(node, _)| *node)
     }

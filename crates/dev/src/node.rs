@@ -15,10 +15,10 @@ use super::disk::{Death, MortalDisk};
 use super::doors::{Wires, world};
 use super::gate::Gate;
 use super::shared::Shared;
-use crate::cluster::Cluster;
-use crate::config::{Config, Settings};
-use crate::node::Node;
-use crate::server::{Failure, Server, serve};
+use ::node::Node;
+use ::node::cluster::Cluster;
+use ::node::config::{Config, Settings};
+use server::{Failure, Server, serve};
 
 /// Files of documents that each node may have open.
 const OPEN_FILES: usize = 400;

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use super::config::{DevConfig, DevError};
 use super::doors::Wires;
 use super::node::DevNode;
-use crate::cluster::ClusterError;
+use ::node::cluster::ClusterError;
 
 /// How long a change may be overlooked.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);

@@ -19,14 +19,14 @@ use tokio::sync::{Semaphore, oneshot, watch};
 
 use super::config::DevError;
 use super::shared::Shared;
-use crate::acceptor;
-use crate::cluster::ClusterError;
-use crate::config::HttpLimits;
-use crate::connection_memory::ConnectionMemory;
-use crate::http::connections::{self, Serving};
-use crate::http::origin::{self, Listens};
-use crate::signals::{Signal, SignalListener};
+use ::node::cluster::ClusterError;
+use ::node::config::HttpLimits;
+use ::node::connection_memory::ConnectionMemory;
 use options::{Options, order};
+use server::acceptor;
+use server::http::connections::{self, Serving};
+use server::http::origin::{self, Listens};
+use server::signals::{Signal, SignalListener};
 
 /// Orders that are carried out at the same time, each on a thread of its own.
 const MOST_ORDERS: usize = 32;

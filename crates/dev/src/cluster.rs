@@ -15,7 +15,7 @@ use super::config::{DevConfig, DevError};
 use super::control::{self, Endpoint};
 use super::node::{DevNode, folder_name};
 use super::shared::{Shared, is_in, is_settled};
-use crate::node::Node;
+use ::node::Node;
 
 /// Where the document of the cluster is.
 const DOCUMENT: &str = "cluster.json";

@@ -1,10 +1,10 @@
 //! Nodes that stop, are killed and start; a cluster that goes on where it was; clocks.
 
 use base::env::Env;
+use dev::DevCluster;
 use protocol::feature::Feature;
 use protocol::{RequestParts, Status, opcode};
 use serde_json::json;
-use server::dev::DevCluster;
 
 use crate::cluster::{Cluster, MAJORITY, NO_LEVEL, PERSIST, config, keys, set};
 use crate::support::{Client, http, vb};
@@ -85,7 +85,7 @@ fn a_cluster_goes_on_where_it_was() {
     cluster.stop();
     for (other, ran) in [
         (config(folder.path(), 2, 1), "3 nodes ran in this folder, not 2"),
-        (server::dev::DevConfig { vbuckets: 8, ..config(folder.path(), 3, 1) }, "buckets of 4 vBuckets"),
+        (dev::DevConfig { vbuckets: 8, ..config(folder.path(), 3, 1) }, "buckets of 4 vBuckets"),
     ] {
         let error = DevCluster::start(other, Env::real()).err().expect("it differs").to_string();
         assert!(error.contains(ran) && error.contains("another folder"), "{error}");

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use dev::DevTimes;
 use protocol::Status;
 use serde_json::json;
-use server::dev::DevTimes;
 
 use crate::cluster::{Cluster, MAJORITY, NO_LEVEL, PERSIST, eventually, keys, set};
 use crate::support::{Client, http};

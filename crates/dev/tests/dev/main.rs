@@ -7,5 +7,5 @@ mod failures;
 mod lives;
 mod maps;
 mod members;
-#[path = "../support/mod.rs"]
+#[path = "../../../server/tests/support/mod.rs"]
 mod support;

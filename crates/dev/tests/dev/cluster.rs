@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use base::env::Env;
 use base::{DurabilityLevel, Seqno, VbId, VbState};
+use dev::{DevCluster, DevConfig, DevTimes};
+use node::config::BucketSpec;
 use protocol::feature::Feature;
 use protocol::{Durability, FrameInfos, RequestParts, Status, opcode};
 use serde_json::Value;
-use server::config::BucketSpec;
-use server::dev::{DevCluster, DevConfig, DevTimes};
 
 use crate::support::{Client, VBUCKETS, http, json, vb};
 
