@@ -8,6 +8,7 @@ use std::time::Duration;
 use ::cluster::state::AutoFailover;
 use ::cluster::store::FileStore;
 use ::cluster::{Command, View};
+use ::node::Node;
 use base::env::Env;
 use serde_json::Value;
 
@@ -15,7 +16,6 @@ use super::config::{DevConfig, DevError};
 use super::control::{self, Endpoint};
 use super::node::{DevNode, folder_name};
 use super::shared::{Shared, is_in, is_settled};
-use ::node::Node;
 
 /// Where the document of the cluster is.
 const DOCUMENT: &str = "cluster.json";

@@ -8,11 +8,11 @@ use std::time::Duration;
 use ::cluster::state::{AutoFailover, Invalid};
 use ::cluster::store::StoreFailure;
 use ::cluster::{LeaderConfig, Status};
-
-use super::status::word;
 use ::node::cluster::{ClusterConfig, ClusterError};
 use ::node::config::{BucketSpec, ConfigError};
 use ::node::node_buckets::BucketError;
+
+use super::status::word;
 use server::Failure;
 
 /// The least that each node counts with, also where the process has few: its nodes do not use theirs up at once.

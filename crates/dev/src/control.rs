@@ -7,6 +7,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
 
+use ::node::cluster::ClusterError;
+use ::node::config::HttpLimits;
+use ::node::connection_memory::ConnectionMemory;
 use axum::extract::{Path, Query, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
@@ -19,9 +22,6 @@ use tokio::sync::{Semaphore, oneshot, watch};
 
 use super::config::DevError;
 use super::shared::Shared;
-use ::node::cluster::ClusterError;
-use ::node::config::HttpLimits;
-use ::node::connection_memory::ConnectionMemory;
 use options::{Options, order};
 use server::acceptor;
 use server::http::connections::{self, Serving};

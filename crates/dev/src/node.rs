@@ -7,6 +7,9 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ::cluster::Store;
+use ::node::Node;
+use ::node::cluster::Cluster;
+use ::node::config::{Config, Settings};
 use base::env::Env;
 use parking_lot::{Condvar, Mutex};
 
@@ -15,9 +18,6 @@ use super::disk::{Death, MortalDisk};
 use super::doors::{Wires, world};
 use super::gate::Gate;
 use super::shared::Shared;
-use ::node::Node;
-use ::node::cluster::Cluster;
-use ::node::config::{Config, Settings};
 use server::{Failure, Server, serve};
 
 /// Files of documents that each node may have open.

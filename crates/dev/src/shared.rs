@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::cluster::{Bucket, Command, NodeId, Refused, Status, Store, View};
+use ::node::cluster::ClusterError;
 use base::env::Env;
 use parking_lot::Mutex;
 
 use super::config::{DevConfig, DevError};
 use super::doors::Wires;
 use super::node::DevNode;
-use ::node::cluster::ClusterError;
 
 /// How long a change may be overlooked.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);

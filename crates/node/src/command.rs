@@ -147,7 +147,7 @@ pub struct Row {
     /// Who may use it at all.
     pub access: Access,
     /// What a user must be allowed to do, whatever the request asks for. A handler asks for more with
-    /// [`Context::require`](crate::context::Context::require) where that depends on the request.
+    /// `Context::require` where that depends on the request.
     pub privileges: Privileges,
     /// When it leaves its worker.
     pub leaves: Leaves,

@@ -17,7 +17,7 @@ use crate::long_work::LONG_BYTES;
 use crate::node::Node;
 use crate::privilege::Privilege;
 use crate::reply::{Answer, Reply};
-use crate::session::Session;
+use crate::session::{SelectedBucket, Session};
 use crate::sync_write::Prepared;
 
 /// Everything a handler may use.
@@ -91,7 +91,7 @@ pub enum LaterValue {
     /// JSON, marked as such if that was agreed on.
     Json(Vec<u8>),
     /// The cluster map of the bucket: the answer to a request in the wrong place.
-    ClusterMap(Rc<Arc<Bucket>>),
+    ClusterMap(SelectedBucket),
 }
 
 /// An answer that comes later.
@@ -144,7 +144,7 @@ impl LaterReply {
 
 impl Context<'_> {
     /// The selected bucket. The table says which commands need one, and the dispatcher sees to it.
-    pub fn bucket(&self) -> Rc<Arc<Bucket>> {
+    pub fn bucket(&self) -> SelectedBucket {
         Rc::clone(self.session.bucket.as_ref().expect("the row says that a bucket is needed"))
     }
 

@@ -1,7 +1,7 @@
 //! One node: everything that it does, and that needs no socket and no runtime: bytes in, bytes out.
 //!
-//! A request's way: [`connection`] cuts bytes into requests, [`dispatch`] checks each against its row of the
-//! [`command_table`] and calls its handler in [`commands`], which answers through [`reply`].
+//! A request's way: [`connection`] cuts bytes into requests, `dispatch` checks each against its row of the
+//! `command_table` and calls its handler in `commands`, which answers through `reply`.
 //! What a node needs of the outside stands in [`doors`].
 
 pub mod address_places;
@@ -12,48 +12,48 @@ pub mod cluster;
 pub mod cluster_map;
 pub mod command;
 pub mod command_reference;
-pub mod command_table;
-pub mod commands;
+mod command_table;
+mod commands;
 pub mod config;
 pub mod connection;
 pub mod connection_memory;
-pub mod context;
+mod context;
 pub mod counters;
 pub mod data_dir;
 pub mod dcp;
-pub mod dispatch;
+mod dispatch;
 pub mod doors;
-pub mod down;
+mod down;
 pub mod elsewhere;
 pub mod form;
 pub mod fuzz;
 pub mod hosting;
 pub mod http_connections;
-pub mod layout;
-pub mod login_throttle;
-pub mod lone_writer;
-pub mod long_work;
+mod layout;
+mod login_throttle;
+mod lone_writer;
+mod long_work;
 pub mod naming;
 pub mod news;
 pub mod node;
 pub mod node_buckets;
-pub mod notify;
+mod notify;
 pub mod output;
 pub mod privilege;
-pub mod push;
-pub mod quarantine;
+mod push;
+mod quarantine;
 pub mod readiness;
 pub mod reaper;
 pub mod reload;
 pub mod replication;
-pub mod reply;
+mod reply;
 pub mod sasl;
-pub mod session;
+mod session;
 pub mod settings_reference;
 pub mod small_files;
 pub mod stats;
-pub mod status_map;
-pub mod sync_write;
+mod status_map;
+mod sync_write;
 pub mod user;
 pub mod version;
 pub mod wake_queue;

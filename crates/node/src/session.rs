@@ -13,6 +13,9 @@ use crate::privilege::{Privilege, Privileges};
 use crate::sasl::scram::Exchange;
 use crate::user::User;
 
+/// A bucket that a client selected, counted per worker: a request can hold it without touching a shared counter.
+pub type SelectedBucket = Rc<Arc<Bucket>>;
+
 /// The state of one client's session.
 #[derive(Default)]
 pub struct Session {
@@ -24,8 +27,8 @@ pub struct Session {
     pub user: Option<Arc<User>>,
     /// What the user may do, less what the client gave up.
     pub privileges: Privileges,
-    /// The selected bucket. Counted per worker, so that a request can hold it without touching a shared counter.
-    pub bucket: Option<Rc<Arc<Bucket>>>,
+    /// The selected bucket.
+    pub bucket: Option<SelectedBucket>,
     /// A login under way.
     pub exchange: Option<Box<Exchange>>,
     /// How the client calls itself.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use base::env::Env;
-use server::{Config, Settings};
+use node::{Config, Settings};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();

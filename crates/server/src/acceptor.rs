@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use ::node::address_places::AddressPlaces;
+use ::node::config::ConnectionLimits;
+use ::node::counters::AcceptCounters;
 use base::env::Env;
 
-use crate::address_places::AddressPlaces;
-use crate::config::ConnectionLimits;
-use crate::counters::AcceptCounters;
 use crate::incoming::Incoming;
 use crate::worker::{Accepted, Worker};
 

@@ -18,7 +18,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::cluster::names::Resolver;
+use ::node::cluster::names::Resolver;
 pub use access::{EtcdAccess, EtcdTls, EtcdUser, TlsError};
 
 /// Where a cluster's state is: `etcd://HOST:PORT[,HOST:PORT...]/CLUSTER`.

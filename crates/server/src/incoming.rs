@@ -9,7 +9,7 @@ use std::time::Duration;
 use socket2::{SockRef, Socket, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::counters::AcceptCounters;
+use ::node::counters::AcceptCounters;
 
 /// How long to leave clients alone when even the spare descriptor is gone.
 const PAUSE: Duration = Duration::from_millis(50);

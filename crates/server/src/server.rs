@@ -6,27 +6,27 @@ use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use ::node::Node;
+use ::node::cluster::membership;
+use ::node::cluster_map::NodeAddress;
+use ::node::config::Config;
+use ::node::counters::WorkerCounters;
+use ::node::data_dir::{DataDir, DataDirError};
 use ::node::doors::Doors;
+use ::node::hosting::{CHANGES_BITS, Host, HostFailure, Opened};
+use ::node::reload::{self, Reloaded};
+use ::node::user::Users;
 use base::env::{Env, Task};
 use parking_lot::Mutex;
 use protocol::extras::ConfigVersion;
 use tokio::sync::watch;
 
 use crate::acceptor;
-use crate::cluster::membership;
-use crate::cluster_map::NodeAddress;
-use crate::config::Config;
-use crate::counters::WorkerCounters;
-use crate::data_dir::{DataDir, DataDirError};
-use crate::hosting::{CHANGES_BITS, Host, HostFailure, Opened};
 use crate::http;
 use crate::links::RuntimeLinks;
-use crate::node::Node;
 use crate::peers::HttpPeers;
-use crate::reload::{self, Reloaded};
 use crate::signals::{Signal, SignalListener};
 use crate::timer::RuntimeTimer;
-use crate::user::Users;
 use crate::worker::Worker;
 
 /// How long HTTP clients may take with their last answers when the node stops.

@@ -7,13 +7,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use ::node::connection::{CloseReason, Connection, Next, Received};
+use ::node::connection_memory::Charge;
+use ::node::output::{Output, Pending};
+use ::node::reaper::{Patience, Watch};
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::connection::{CloseReason, Connection, Next, Received};
-use crate::connection_memory::Charge;
-use crate::output::{Output, Pending};
-use crate::reaper::{Patience, Watch};
 use crate::worker::{SCRATCH_BYTES, WorkerState};
 
 /// Slices handed to one system call.

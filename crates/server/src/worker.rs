@@ -8,6 +8,14 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use ::node::Node;
+use ::node::address_places::Place;
+use ::node::connection::CloseReason;
+use ::node::counters::WorkerCounters;
+use ::node::news::Hearing;
+use ::node::output::Output;
+use ::node::reaper::Reaper;
+use ::node::wake_queue;
 use base::env::Task;
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, LocalOptions};
@@ -15,15 +23,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::acceptor;
-use crate::address_places::Place;
-use crate::connection::CloseReason;
-use crate::counters::WorkerCounters;
-use crate::news::Hearing;
-use crate::node::Node;
-use crate::output::Output;
-use crate::reaper::Reaper;
 use crate::socket;
-use ::node::wake_queue;
 
 /// Bytes that a worker reads at once; frames up to this size need no memory of their own.
 pub const SCRATCH_BYTES: usize = 64 << 10;

@@ -9,8 +9,9 @@ use base::env::Env;
 use base::vbucket_map::vbucket_of;
 use base::{Cas, Datatype, DocKey, VbId, VbState};
 use engine::{StoreMode, StoreRequest};
+use node::{Config, Settings};
 use serde_json::Value;
-use server::{Config, Server, Settings};
+use server::Server;
 
 const CONFIG: &str = r#"
 kv = "127.0.0.1:0"

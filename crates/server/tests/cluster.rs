@@ -11,10 +11,10 @@ use std::time::Duration;
 use ::cluster::state::{Outcome, State};
 use ::cluster::{Command, LeaderConfig, MemoryStore, NodeId, Status, Step, Store};
 use base::env::Env;
+use node::cluster::{Cluster, ClusterConfig};
 use protocol::{RequestParts, opcode};
 use serde_json::{Value, json};
 use server::Server;
-use server::cluster::{Cluster, ClusterConfig};
 use support::{Client, Lines, VBUCKETS, http, vb};
 
 /// Longer than anything here takes: nothing waits for it if all is well.

@@ -8,10 +8,10 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 
 use base::Datatype;
+use node::command::ROWS;
 use protocol::feature::Feature;
 use protocol::{RequestParts, Status, opcode, write_request};
 use server::Server;
-use server::command::ROWS;
 use support::{Client, Reach, start, start_in, vb, world};
 
 const MIB: usize = 1 << 20;
@@ -33,7 +33,7 @@ fn header(opcode: u8, body_bytes: u32, datatype: Datatype) -> [u8; 24] {
 /// A client that has logged in, and what it has sent and not said.
 fn stream(server: &Server) -> TcpStream {
     let mut stream = TcpStream::connect(server.kv()).expect("the server listens");
-    stream.write_all(&server::fuzz::login("Administrator", "password", "default", &[])).expect("it is read");
+    stream.write_all(&node::fuzz::login("Administrator", "password", "default", &[])).expect("it is read");
     // Three empty answers.
     stream.read_exact(&mut [0; 3 * 24]).expect("answers");
     stream
@@ -173,7 +173,7 @@ fn inflating_frames_of_every_command_are_answered_or_closed() {
         for bomb in &bombs {
             let mut stream = TcpStream::connect(server.kv()).expect("the server listens");
             let features = protocol::feature::Features::of(&[Feature::Xerror, Feature::Snappy]).encode();
-            let login = server::fuzz::login("Administrator", "password", "default", &features);
+            let login = node::fuzz::login("Administrator", "password", "default", &features);
             stream.write_all(&login).expect("it is read");
             let parts = RequestParts {
                 opcode: row.opcode,

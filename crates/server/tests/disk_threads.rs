@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex};
 
 use base::env::{Disk, Env, File, OpenMode, RealDisk, RealSpawn, Spawn};
 use base::vbucket_map::vbucket_of;
+use node::{Config, Settings};
 use protocol::{RequestParts, Status, opcode};
 use serde_json::Value;
-use server::{Config, Settings};
 use support::{Client, http};
 
 /// Names of threads that serve many clients begin like this.

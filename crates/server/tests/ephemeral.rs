@@ -8,10 +8,11 @@ use std::path::Path;
 
 use base::env::Env;
 use base::{Seqno, VbId};
+use node::{Config, Settings};
 use protocol::feature::{Feature, Features};
 use protocol::response::ParsedResponse;
 use protocol::{RequestParts, Status, opcode, parse_response, write_request};
-use server::{Config, Server, Settings};
+use server::Server;
 
 const VBUCKETS: u16 = 4;
 /// Of a durable write: number and length of the frame info, and the level.
@@ -42,7 +43,7 @@ impl Client {
         let stream = TcpStream::connect(server.kv_addr()).expect("the server listens");
         let mut client = Client { stream, received: Vec::new() };
         let features = Features::of(&[Feature::Xerror, Feature::MutationSeqno, Feature::AltRequestSupport]);
-        let login = server::fuzz::login("Administrator", "password", "cache", &features.encode());
+        let login = node::fuzz::login("Administrator", "password", "cache", &features.encode());
         client.stream.write_all(&login).expect("the server takes it");
         for _ in 0..3 {
             assert_eq!(client.receive().1.0, Status::Success);

@@ -9,19 +9,19 @@ use base::env::sim::SplitMix64;
 use base::env::{Env, SimHandles};
 use base::{Cas, VbId, VbState};
 use engine::{Bucket, BucketConfig};
+use node::Node;
+use node::cluster_map::NodeAddress;
+use node::command::{CasRule, Durability, Extras, Key, ROWS, Row, ValueRule};
+use node::config::{BucketSpec, ConnectionLimits, Role, UserSpec};
+use node::connection::Connection;
+use node::counters::WorkerCounters;
+use node::fuzz::{connection, feed, login};
+use node::node::Served;
+use node::user::Users;
 use protocol::extras::ConfigVersion;
 use protocol::feature::{Feature, Features};
 use protocol::response::ParsedResponse;
 use protocol::{RequestParts, opcode, parse_response, write_request};
-use server::Node;
-use server::cluster_map::NodeAddress;
-use server::command::{CasRule, Durability, Extras, Key, ROWS, Row, ValueRule};
-use server::config::{BucketSpec, ConnectionLimits, Role, UserSpec};
-use server::connection::Connection;
-use server::counters::WorkerCounters;
-use server::fuzz::{connection, feed, login};
-use server::node::Served;
-use server::user::Users;
 
 const VBUCKETS: u16 = 2;
 

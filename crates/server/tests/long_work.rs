@@ -182,7 +182,7 @@ fn each_command_that_may_take_long_leaves_its_worker() {
     let mut client = Client::connect(&server, "default", &[]);
     let short = RequestParts { extras: &[0; 8], ..request(opcode::SET, b"1") };
     assert!(!leaves(&server, &mut client, &short), "what is short stays");
-    for (command, ns) in server::counters::longest_turns(server.node()) {
+    for (command, ns) in node::counters::longest_turns(server.node()) {
         println!("{command}: {} us", ns / 1000);
     }
     server.stop().expect("a clean stop");

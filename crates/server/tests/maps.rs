@@ -4,12 +4,12 @@ mod support;
 
 use base::{VbId, VbState};
 use engine::BucketKind;
+use node::cluster_map::{BucketLayout, Layout, LayoutRefusal, Membership, NodeAddress, NodeEntry};
 use protocol::extras::ConfigVersion;
 use protocol::feature::Feature;
 use protocol::{RequestParts, Status, opcode};
 use serde_json::json;
 use server::Server;
-use server::cluster_map::{BucketLayout, Layout, LayoutRefusal, Membership, NodeAddress, NodeEntry};
 use support::{Client, Lines, http, json, start};
 
 const FULL: &[Feature] = &[Feature::Duplex, Feature::ClustermapChangeNotification];

@@ -11,9 +11,10 @@ use std::time::Duration;
 use ::cluster::store::Commit;
 use ::cluster::{Command, MemoryStore, State, Store, View};
 use base::env::Env;
+use node::Config;
+use node::cluster::{Cluster, ClusterConfig};
 use protocol::Status;
-use server::cluster::{Cluster, ClusterConfig};
-use server::{Config, Server};
+use server::Server;
 use support::{Client, http};
 
 /// Longer than anything here takes: nothing waits for it if all is well.

@@ -8,19 +8,19 @@ use base::{Cas, Datatype, DocKey, Heap, NewVersion, Seqno, VbId, VersionMeta};
 use engine::settings::Key;
 use engine::{Bucket, BucketConfig, EvictionPolicy, Progress};
 use kvstore::{Couch, CouchConfig, KvStore, SaveBatch};
+use node::Node;
+use node::cluster_map::NodeAddress;
+use node::config::{BucketSpec, ConnectionLimits, Role, UserSpec};
+use node::connection::{Connection, Next};
+use node::counters::WorkerCounters;
+use node::fuzz::{feed, login};
+use node::node::Served;
+use node::output::Output;
+use node::user::Users;
 use protocol::extras::ConfigVersion;
 use protocol::feature::{Feature, Features};
 use protocol::response::ParsedResponse;
 use protocol::{RequestParts, Status, opcode, parse_response, write_request};
-use server::Node;
-use server::cluster_map::NodeAddress;
-use server::config::{BucketSpec, ConnectionLimits, Role, UserSpec};
-use server::connection::{Connection, Next};
-use server::counters::WorkerCounters;
-use server::fuzz::{feed, login};
-use server::node::Served;
-use server::output::Output;
-use server::user::Users;
 
 const VBUCKETS: u16 = 4;
 

@@ -13,12 +13,13 @@ use base::vbucket_map::vbucket_of;
 use base::{Cas, Datatype, DocKey, ItemKind, RevSeqno, Seqno, VbId, VbState, VbUuid, VersionMeta};
 use dcp::{Agreement, Features, Mode, Producer};
 use engine::{Bucket, Refusal, StoreMode, StoreRequest, WithMetaRequest};
+use node::dcp::DcpConnection;
+use node::replication::{LinkStatus, Password, Source, Sources};
+use node::{Config, Settings};
 use protocol::dcp::{Message, OpenFlags, StreamFlags, StreamRequest, What};
 use protocol::{Limits, Parsed, parse};
 use serde_json::{Value, json};
-use server::dcp::DcpConnection;
-use server::replication::{LinkStatus, Password, Source, Sources};
-use server::{Config, Server, Settings};
+use server::Server;
 
 const VBUCKETS: u16 = 16;
 /// "Administrator:password"

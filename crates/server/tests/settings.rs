@@ -8,14 +8,15 @@ use std::sync::Arc;
 use base::env::Env;
 use engine::Bucket;
 use engine::settings::{Key, SETTINGS};
+use node::connection::{Connection, Next};
+use node::counters::WorkerCounters;
+use node::fuzz::{feed, login};
+use node::{Config, Settings};
 use protocol::feature::{Feature, Features};
 use protocol::response::ParsedResponse;
 use protocol::{RequestParts, Status, opcode, parse_response, write_request};
 use serde_json::{Value, json};
-use server::connection::{Connection, Next};
-use server::counters::WorkerCounters;
-use server::fuzz::{feed, login};
-use server::{Config, Server, Settings};
+use server::Server;
 
 const CONFIG: &str = r#"
 kv = "127.0.0.1:0"

@@ -7,19 +7,19 @@ use std::sync::Arc;
 use base::env::Env;
 use base::{Datatype, DocKey, VbId, VbState};
 use engine::{Bucket, BucketConfig};
+use node::Node;
+use node::cluster_map::NodeAddress;
+use node::command::ROWS;
+use node::config::{BucketSpec, ConnectionLimits, Role, UserSpec};
+use node::connection::Connection;
+use node::counters::WorkerCounters;
+use node::fuzz::{feed, login};
+use node::node::Served;
+use node::user::Users;
 use protocol::extras::ConfigVersion;
 use protocol::feature::{Feature, Features};
 use protocol::response::ParsedResponse;
 use protocol::{RequestParts, Status, opcode, parse_response, write_request};
-use server::Node;
-use server::cluster_map::NodeAddress;
-use server::command::ROWS;
-use server::config::{BucketSpec, ConnectionLimits, Role, UserSpec};
-use server::connection::Connection;
-use server::counters::WorkerCounters;
-use server::fuzz::{feed, login};
-use server::node::Served;
-use server::user::Users;
 
 const VB: VbId = VbId(0);
 

@@ -7,9 +7,10 @@ use std::path::Path;
 
 use base::VbId;
 use base::env::Env;
+use node::{Config, Settings};
 use protocol::response::ParsedResponse;
 use protocol::{RequestParts, Status, opcode, parse_response, write_request};
-use server::{Config, Server, Settings};
+use server::Server;
 
 fn start(folder: &Path, more: &str) -> Server {
     let settings = format!(
@@ -29,7 +30,7 @@ impl Client {
     fn connect(server: &Server) -> Client {
         let stream = TcpStream::connect(server.kv_addr()).expect("the server listens");
         let mut client = Client { stream, received: Vec::new() };
-        client.send(&server::fuzz::login("Administrator", "password", "default", &[]));
+        client.send(&node::fuzz::login("Administrator", "password", "default", &[]));
         for _ in 0..3 {
             assert_eq!(client.receive().0, Status::Success);
         }
@@ -163,7 +164,7 @@ fn an_address_has_no_more_connections_than_it_may_have() {
         socket.bind(&SocketAddr::from((address, 0)).into()).expect("an address of this machine");
         socket.connect(&server.kv_addr().into()).expect("the system accepts");
         let mut client = Client { stream: socket.into(), received: Vec::new() };
-        let _ = client.stream.write_all(&server::fuzz::login("Administrator", "password", "default", &[]));
+        let _ = client.stream.write_all(&node::fuzz::login("Administrator", "password", "default", &[]));
         client.try_receive().is_some().then_some(client)
     };
     let (here, there) = ([127, 0, 0, 1], [127, 0, 0, 2]);
@@ -187,8 +188,7 @@ fn who_has_not_logged_in_gives_way_to_the_next_client() {
         let mut client = loop {
             let stream = TcpStream::connect(server.kv_addr()).expect("the system accepts");
             let mut client = Client { stream, received: Vec::new() };
-            let _ =
-                client.stream.write_all(&server::fuzz::login("Administrator", "password", "default", &[]));
+            let _ = client.stream.write_all(&node::fuzz::login("Administrator", "password", "default", &[]));
             if client.try_receive().is_some() {
                 break client;
             }

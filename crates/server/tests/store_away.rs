@@ -14,10 +14,10 @@ use std::time::Duration;
 use ::cluster::{Command, Store};
 use base::env::Env;
 use etcd::Etcd;
+use node::cluster::{Cluster, ClusterConfig};
 use protocol::feature::Feature;
 use protocol::{RequestParts, Status, opcode};
 use server::Server;
-use server::cluster::{Cluster, ClusterConfig};
 use server::etcd::{EtcdAccess, EtcdAddress, EtcdStore};
 use support::{Client, http, vb};
 

@@ -8,17 +8,17 @@ use std::time::Duration;
 use base::env::{Clock, Env, SimHandles};
 use base::{Cas, DocKey, Seqno, VbId, VbState};
 use engine::{Bucket, BucketConfig};
+use node::Node;
+use node::cluster_map::NodeAddress;
+use node::config::{BucketSpec, ConnectionLimits, Role, UserSpec};
+use node::connection::{CloseReason, Connection, Next};
+use node::counters::WorkerCounters;
+use node::fuzz::{feed, login};
+use node::node::Served;
+use node::user::Users;
 use protocol::extras::ConfigVersion;
 use protocol::response::ParsedResponse;
 use protocol::{RequestParts, Status, opcode, parse_response, write_request};
-use server::Node;
-use server::cluster_map::NodeAddress;
-use server::config::{BucketSpec, ConnectionLimits, Role, UserSpec};
-use server::connection::{CloseReason, Connection, Next};
-use server::counters::WorkerCounters;
-use server::fuzz::{feed, login};
-use server::node::Served;
-use server::user::Users;
 
 const LEASE: Duration = Duration::from_secs(5);
 

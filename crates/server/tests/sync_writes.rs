@@ -15,10 +15,11 @@ use dcp::Mode;
 use engine::{
     Bucket, Completion, Durable, Mutated, Refusal, StoreMode, StoreRequest, SyncOutcome, topology_from_json,
 };
+use node::replication::{Password, Source, Sources};
+use node::{Config, Settings};
 use protocol::{RequestParts, Status, opcode, write_request};
 use serde_json::json;
-use server::replication::{Password, Source, Sources};
-use server::{Config, Server, Settings};
+use server::Server;
 
 mod support;
 
@@ -52,7 +53,7 @@ impl Node {
         let mut config = config(folder.path());
         config.is_member = true;
         let server = server::serve(config, Env::real()).expect("the node starts");
-        let bucket = server::config::BucketSpec::parse("default").expect("a name");
+        let bucket = node::config::BucketSpec::parse("default").expect("a name");
         server.node().create_bucket(bucket).expect("there is none yet");
         Node { server: Some(server), folder }
     }

@@ -1,4 +1,4 @@
-//! What a node follows, by source: what is wanted, and the connection that brings it about. What `server::replication`
+//! What a node follows, by source: what is wanted, and the connection that brings it about. What `node::replication`
 //! declares and drives.
 
 use std::cell::RefCell;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use base::env::Env;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand};
-use server::ConfigError;
+use node::ConfigError;
 
 use crate::client::{Dialect, Patience, Secret, Target};
 use crate::commands;

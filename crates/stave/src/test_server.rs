@@ -4,7 +4,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use base::env::Env;
-use server::{Config, Server, Settings};
+use node::{Config, Settings};
+use server::Server;
 
 use crate::cli::{NodeFlags, WaitFlags};
 use crate::client::HttpTarget;

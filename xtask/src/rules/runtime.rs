@@ -42,11 +42,24 @@ pub fn check() -> Result<Vec<String>> {
 }
 
 fn violations(files: &[(String, String)]) -> Vec<String> {
-    let idle = files.iter().filter(|(path, text)| !needs_server(path, text));
-    idle.map(|(path, _)| {
-        format!("runtime: {path} needs no runtime, no socket and no HTTP: move it to crates/node")
-    })
-    .collect()
+    let mut found = Vec::new();
+    for (path, text) in files {
+        if !needs_server(path, text) {
+            found.push(format!(
+                "runtime: {path} needs no runtime, no socket and no HTTP: move it to crates/node"
+            ));
+        }
+        if text.lines().any(passes_on_node) {
+            found.push(format!("runtime: {path} re-exports what is `node`'s: let users name `node`"));
+        }
+    }
+    found
+}
+
+fn passes_on_node(line: &str) -> bool {
+    ["pub use node::", "pub use ::node::", "pub use node;", "pub use ::node;"]
+        .iter()
+        .any(|start| line.trim_start().starts_with(start))
 }
 
 /// Whether a file could not stand in `node`; one that only says which modules there are is not looked at, nor are tests.
@@ -88,5 +101,11 @@ mod tests {
     fn what_it_says_in_comments_and_tests_is_no_need() {
         let text = "//! Not tokio::sync.\nfn f() {}\n#[cfg(test)]\nmod tests {\nuse tokio::x;\n}\n";
         assert_eq!(violations(&files(&[("s/a.rs", text)])).len(), 1);
+    }
+
+    #[test]
+    fn nothing_of_node_is_passed_on() {
+        let text = "//! x\nuse tokio::x;\npub use ::node::{\n    A,\n};\n";
+        assert_eq!(violations(&files(&[("s/lib.rs", text)])).len(), 1);
     }
 }

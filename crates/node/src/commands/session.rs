@@ -1,6 +1,5 @@
 //! What a client says about itself and asks of the node.
 
-use base::VbId;
 use protocol::extras::ConfigVersion;
 use protocol::feature::{Feature, Features};
 use protocol::{Request, Status, error_map as map};
@@ -180,9 +179,4 @@ pub fn quit(ctx: &mut Context<'_>, _: &Request<'_>) -> Outcome {
 /// Closes.
 pub fn quit_quietly(_: &mut Context<'_>, _: &Request<'_>) -> Outcome {
     Outcome::Close(CloseReason::Quit)
-}
-
-/// Whether this node serves a vBucket of the selected bucket at all.
-pub fn has_vbucket(ctx: &Context<'_>, vb: VbId) -> bool {
-    vb.0 < ctx.bucket().vbuckets()
 }

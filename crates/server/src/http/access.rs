@@ -1,5 +1,7 @@
 //! Who may use an address: the one place that decides, for every address and method, before its handler runs.
 
+use ::node::privilege::Privilege;
+use ::node::user::User;
 use axum::Json;
 use axum::extract::{FromRequestParts, RawPathParams, Request, State};
 use axum::http::{Method, StatusCode};
@@ -10,8 +12,6 @@ use serde_json::json;
 use super::basic_auth::{Caller, authenticate};
 use super::cluster_status::view_of;
 use super::{Shared, bucket_down, connections, no_such_bucket};
-use crate::privilege::Privilege;
-use crate::user::User;
 
 /// Who may use an address with a method. `{bucket}` in its path is the bucket that is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

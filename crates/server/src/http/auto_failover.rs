@@ -2,6 +2,7 @@
 
 use ::cluster::Command;
 use ::cluster::state::AutoFailover;
+use ::node::bucket_form::Errors;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -11,7 +12,6 @@ use serde_json::json;
 use super::Shared;
 use super::cluster_order::{Form, Order, Wrong};
 use super::cluster_status::view_of;
-use ::node::bucket_form::Errors;
 
 /// Fields of the form that can have one value here, and why: scripts send them with what they read elsewhere.
 const FIXED: [(&str, bool, &str); 7] = [

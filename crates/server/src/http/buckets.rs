@@ -2,6 +2,11 @@
 
 use std::sync::Arc;
 
+use ::node::Node;
+use ::node::cluster_map::CAPABILITIES;
+use ::node::config::BucketSpec;
+use ::node::naming;
+use ::node::user::User;
 use axum::Json;
 use axum::extract::{Extension, Path, State};
 use axum::http::HeaderMap;
@@ -13,11 +18,6 @@ use serde_json::{Value, json};
 use super::basic_auth::Caller;
 use super::figures::Figures;
 use super::{Shared, no_such_bucket, nodes};
-use crate::cluster_map::CAPABILITIES;
-use crate::config::BucketSpec;
-use crate::naming;
-use crate::node::Node;
-use crate::user::User;
 
 /// Threads of a bucket if the form does not say.
 const DEFAULT_THREADS: u8 = 3;

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use ::cluster::state::State as Document;
 use ::cluster::{Command, NodeId, Refused, Status, View};
+use ::node::cluster::ClusterError;
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
 use super::cluster_order::{Form, NAME_A_NODE, Order, Wrong, ask_now, node_id, otp_name};
-use crate::cluster::ClusterError;
 
 /// Where nodes of the field are reached for HTTP.
 const HTTP_PORT: u16 = 8091;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use ::cluster::state::State as Document;
 use ::cluster::{Address, Command, NodeId, Refused, View};
 use ::node::bucket_form::Errors;
+use ::node::cluster::{Cluster, ClusterError};
 use ::node::form;
 use axum::Json;
 use axum::body::Bytes;
@@ -18,7 +19,6 @@ use tokio::sync::oneshot;
 use super::Shared;
 use super::manage::not_now;
 use super::settings::refused;
-use crate::cluster::{Cluster, ClusterError};
 
 /// What is said to whoever names none.
 pub(super) const NAME_A_NODE: &str = "name a node, such as n_1";

@@ -7,6 +7,7 @@ use ::cluster::filling::{Filling, fillings};
 use ::cluster::leader::awaited;
 use ::cluster::state::{AutoFailover, Outcome, Purpose, State as Document, present};
 use ::cluster::{Command, NodeId, Status, View, command};
+use ::node::cluster::Cluster;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -15,7 +16,6 @@ use serde_json::{Value, json};
 
 use super::Shared;
 use super::cluster_order::otp_name;
-use crate::cluster::Cluster;
 
 /// How far the copies of a bucket are that a node fills.
 fn of_filling(filling: &Filling) -> String {

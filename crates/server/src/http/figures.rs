@@ -6,6 +6,9 @@ use std::net::ToSocketAddrs;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::node::Node;
+use ::node::cluster::serving;
+use ::node::hosting::Host;
 use axum::Json;
 use axum::extract::State;
 use base::VbState;
@@ -15,9 +18,6 @@ use tokio::sync::{Mutex, Semaphore, oneshot};
 
 use super::Shared;
 use super::cluster_status::view_of;
-use crate::cluster::serving;
-use crate::hosting::Host;
-use crate::node::Node;
 
 /// Whoever does not answer in this time is left out.
 const ANSWERED_WITHIN: Duration = Duration::from_millis(500);

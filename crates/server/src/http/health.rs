@@ -1,13 +1,13 @@
 //! `GET /livez`, `/readyz` and `/healthz`: whether the process answers, whether clients should be sent to this node, and
 //! whether an operator should look at it.
 
+use ::node::cluster::serving;
+use ::node::readiness;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
 use super::Shared;
-use crate::cluster::serving;
-use crate::readiness;
 
 /// The process answers.
 pub(super) async fn livez() -> &'static str {

@@ -2,6 +2,7 @@
 
 use ::node::bucket_form::{BucketForm, Errors, by_field};
 use ::node::form;
+use ::node::node_buckets::{BucketError, Management};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Extension, Path, Query, State};
@@ -14,7 +15,6 @@ use super::access::require_cluster_admin;
 use super::basic_auth::Caller;
 use super::settings::{is_other_quota, refused};
 use super::{Shared, bucket_down, no_such_bucket};
-use crate::node_buckets::{BucketError, Management};
 
 /// What may stand behind the question mark.
 #[derive(serde::Deserialize)]
@@ -130,7 +130,7 @@ pub(super) async fn on_a_thread<T: Send + 'static, E: From<BucketError> + Send +
         let _ = sender.send(work(&*management));
     };
     let spawned = shared.node.env().spawn.spawn("buckets", Box::new(job));
-    spawned.map_err(|error| BucketError::from(crate::hosting::HostFailure::Thread(error)))?;
+    spawned.map_err(|error| BucketError::from(::node::hosting::HostFailure::Thread(error)))?;
     let lost = |_| BucketError::Elsewhere("the thread that should do it ended".to_owned());
     receiver.await.map_err(lost)?
 }

@@ -1,11 +1,11 @@
 //! `GET /metrics`.
 
+use ::node::stats::metrics::{CONTENT_TYPE, render};
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
 use super::Shared;
-use crate::stats::metrics::{CONTENT_TYPE, render};
 
 pub(super) async fn metrics(State(shared): State<Shared>) -> Response {
     let mut text = String::new();

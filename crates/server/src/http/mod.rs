@@ -31,6 +31,7 @@ use std::io;
 use std::net::TcpListener;
 use std::sync::{Arc, OnceLock};
 
+use ::node::Node;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use engine::Bucket;
@@ -38,7 +39,6 @@ use tokio::sync::{Semaphore, watch};
 
 use self::connections::Serving;
 use self::node_key::NodeKey;
-use crate::node::Node;
 
 /// The most connections to other nodes that readers of changes have together.
 const MOST_READER_CONNECTIONS: usize = 256;

@@ -3,8 +3,8 @@
 use axum::http::{HeaderMap, header};
 use subtle::ConstantTimeEq;
 
-use crate::config::UserSpec;
-use crate::sasl::digest::{Digest, Mechanism};
+use ::node::config::UserSpec;
+use ::node::sasl::digest::{Digest, Mechanism};
 
 /// How often the password is hashed: as often as for SCRAM, which tells a listener as much.
 const ITERATIONS: u32 = 4_096;
@@ -39,7 +39,7 @@ impl NodeKey {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Role;
+    use ::node::config::Role;
 
     #[test]
     fn it_is_good_for_one_path_of_one_node_of_one_cluster() {

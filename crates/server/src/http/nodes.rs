@@ -4,9 +4,9 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderMap, header};
 use serde_json::{Value, json};
 
-use crate::cluster_map::{Membership, NodeEntry};
-use crate::node::Node;
-use crate::version::SERVER_VERSION;
+use ::node::Node;
+use ::node::cluster_map::{Membership, NodeEntry};
+use ::node::version::SERVER_VERSION;
 
 /// All nodes, this one first if it belongs to the cluster: clients take the first for the one that they asked.
 pub(super) fn list(node: &Node, headers: &HeaderMap) -> Vec<Value> {

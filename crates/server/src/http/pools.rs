@@ -1,6 +1,10 @@
 //! The tree under `/pools`: the cluster and its maps, with the fields without which some client gives up.
 
 use ::cluster::damage::{self, Wrong};
+use ::node::Node;
+use ::node::hosting::{Host, MOST_BUCKETS};
+use ::node::user::User;
+use ::node::version::SERVER_VERSION;
 use axum::Json;
 use axum::extract::{Extension, Path, State};
 use axum::http::HeaderMap;
@@ -11,10 +15,6 @@ use super::basic_auth::Caller;
 use super::cluster_status::view_of;
 use super::figures::Figures;
 use super::{Shared, json_bytes, no_such_bucket, nodes};
-use crate::hosting::{Host, MOST_BUCKETS};
-use crate::node::Node;
-use crate::user::User;
-use crate::version::SERVER_VERSION;
 
 /// `GET /`
 pub(super) async fn root() -> &'static str {

@@ -1,5 +1,6 @@
 //! `POST /v1/promise`: another node asks this one not to take over from it for a time (record 62).
 
+use ::node::cluster::promises::{Denied, Request};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -7,7 +8,6 @@ use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
 use super::Shared;
-use crate::cluster::promises::{Denied, Request};
 
 /// Who asks shows in the request itself that it is a node of the cluster: this node may have read no state yet.
 pub(super) async fn promise(State(shared): State<Shared>, Json(request): Json<Request>) -> Response {

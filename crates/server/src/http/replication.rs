@@ -2,6 +2,7 @@
 
 use std::ops::RangeInclusive;
 
+use ::node::replication::{LinkStatus, Password, Source, Sources, WantError, lag_of};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Extension, Path, Query, State};
@@ -15,7 +16,6 @@ use serde_json::{Value, json};
 use super::Shared;
 use super::basic_auth::Caller;
 use super::settings::find;
-use crate::replication::{LinkStatus, Password, Source, Sources, WantError, lag_of};
 
 /// The body of a declaration.
 #[derive(Deserialize)]

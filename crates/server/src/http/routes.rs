@@ -6,7 +6,7 @@ use axum::http::{Method, StatusCode};
 use axum::middleware;
 use axum::routing::{self, MethodRouter};
 
-use crate::cluster::promises;
+use ::node::cluster::promises;
 
 use super::Shared;
 use super::access::{self, Needs};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::node::form;
+use ::node::node_buckets::ManifestError as Refused;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Extension, Path, Query, State};
@@ -21,7 +22,6 @@ use super::Shared;
 use super::basic_auth::Caller;
 use super::manage::{answer, on_a_thread};
 use super::settings::find;
-use crate::node_buckets::ManifestError as Refused;
 
 fn refusal(refused: Refused) -> Response {
     let (status, message) = match refused {

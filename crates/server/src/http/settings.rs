@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use ::node::bucket_form::{Errors, by_setting};
+use ::node::naming;
+use ::node::user::User;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Extension, Path, State};
@@ -15,8 +17,6 @@ use serde_json::{Map, Value, json};
 use super::access::require_cluster_admin;
 use super::basic_auth::Caller;
 use super::{Shared, no_such_bucket};
-use crate::naming;
-use crate::user::User;
 
 pub(super) fn refused(errors: Errors) -> Response {
     (StatusCode::BAD_REQUEST, Json(json!({ "errors": errors }))).into_response()

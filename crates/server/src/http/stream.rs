@@ -6,6 +6,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use ::node::cluster_map::ClusterMap;
+use ::node::user::User;
 use axum::body::{Body, Bytes};
 use axum::extract::{Extension, Path, State};
 use axum::http::{HeaderMap, header};
@@ -15,8 +17,6 @@ use protocol::extras::ConfigVersion;
 
 use super::basic_auth::Caller;
 use super::{Shared, buckets, no_such_bucket, pools};
-use crate::cluster_map::ClusterMap;
-use crate::user::User;
 
 /// What separates two documents.
 const SEPARATOR: &[u8] = b"\n\n\n\n";

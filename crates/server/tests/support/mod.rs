@@ -11,10 +11,11 @@ use std::time::Duration;
 
 use base::env::{Clock, Env};
 use base64::Engine;
+use node::{Config, Settings};
 use protocol::feature::{Feature, Features};
 use protocol::{RequestParts, Status, opcode, write_request};
 use serde_json::Value;
-use server::{Config, Server, Settings};
+use server::Server;
 
 /// vBuckets of each bucket.
 pub const VBUCKETS: u16 = 4;
@@ -197,8 +198,7 @@ impl Client {
         let stream = TcpStream::connect(server.kv()).expect("the server listens");
         let mut client = Client { stream };
         let features = [&[Feature::Xerror, Feature::Json], features].concat();
-        let login =
-            server::fuzz::login("Administrator", "password", bucket, &Features::of(&features).encode());
+        let login = node::fuzz::login("Administrator", "password", bucket, &Features::of(&features).encode());
         client.send(&login);
         for _ in 0..2 {
             assert_eq!(client.receive().status, Status::Success);
@@ -211,7 +211,7 @@ impl Client {
     pub fn silent(server: &impl Reach) -> Client {
         let stream = TcpStream::connect(server.kv()).expect("the server listens");
         let mut client = Client { stream };
-        client.send(&server::fuzz::login("Administrator", "password", "default", &[]));
+        client.send(&node::fuzz::login("Administrator", "password", "default", &[]));
         client
     }
 

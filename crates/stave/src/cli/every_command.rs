@@ -212,7 +212,7 @@ fn the_manual_names_groups_of_stats_that_there_are() {
     let names: Vec<&str> = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
     assert!(names.len() > 8, "{names:?}");
     for name in names {
-        assert!(server::stats::GROUPS.iter().any(|group| group.name == name), "there is no group `{name}`");
+        assert!(node::stats::GROUPS.iter().any(|group| group.name == name), "there is no group `{name}`");
     }
 }
 

@@ -71,18 +71,18 @@ fn the_page_of_commands_is_what_the_command_line_says() {
 
 #[test]
 fn the_page_of_settings_is_what_the_table_says() {
-    compare("settings.md", &server::settings_reference::markdown());
+    compare("settings.md", &node::settings_reference::markdown());
 }
 
 #[test]
 fn the_page_of_the_protocol_is_what_the_table_says() {
-    compare("protocol.md", &server::command_reference::markdown());
+    compare("protocol.md", &node::command_reference::markdown());
 }
 
 #[test]
 fn the_page_of_stats_is_what_the_table_says() {
     let mut out = String::from("| group | arguments | tells |\n|---|---|---|\n");
-    for group in server::stats::GROUPS {
+    for group in node::stats::GROUPS {
         let name = if group.name.is_empty() { "(none)".to_owned() } else { format!("`{}`", group.name) };
         let _ = writeln!(out, "| {name} | {} | {} |", cell(group.args.usage), cell(group.doc));
     }

@@ -13,10 +13,10 @@ use base::env::Env;
 use base::limits::{DEFAULT_VBUCKETS, MAX_FRAME_BODY_BYTES, MAX_KEY_BYTES};
 use base::vbucket_map::vbucket_of;
 use base::{Cas, CollectionId, DocKey, VbId};
+use node::sasl::client::{self as scram, Exchange};
 use protocol::extras::{MutationToken, StoreExtras};
 use protocol::feature::{Feature, Features};
 use protocol::{ParsedResponse, RequestParts, Status, magic, opcode, parse_response, write_request};
-use server::sasl::client::{self as scram, Exchange};
 
 use super::{ClientError, Dialect, Map, Target};
 

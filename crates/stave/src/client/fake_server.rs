@@ -13,10 +13,10 @@ use std::sync::{Arc, Mutex};
 use base::{Cas, Seqno, VbUuid};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use node::sasl::client::{self as scram, SaltedPassword};
 use protocol::extras::MutationToken;
 use protocol::feature::{Feature, Features};
 use protocol::{Limits, Parsed, Request, Response, Status, opcode, parse};
-use server::sasl::client::{self as scram, SaltedPassword};
 
 use super::{Dialect, Target};
 

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use server::sasl::client::SaltedPassword;
+use node::sasl::client::SaltedPassword;
 
 /// Which of the two dialects of the memcached binary protocol a server speaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]

@@ -12,9 +12,9 @@ use base::env::Env;
 use clap::Args;
 use couchstore::check::{Fault, Findings, Watcher, check_at};
 use kvstore::check_catalog;
+use node::data_dir::{DataDir, DataDirError};
+use node::small_files;
 use serde_json::{Value, json};
-use server::data_dir::{DataDir, DataDirError};
-use server::small_files;
 
 use crate::cli::Outcome;
 use crate::units::{bytes, thousands};

@@ -12,8 +12,8 @@ use base::env::Env;
 use base::{CollectionId, Seqno};
 use clap::Args;
 use kvstore::{Compacted, Compaction, CompactionProgress, Couch, CouchConfig, KvStore};
+use node::data_dir::{DataDir, DataDirError};
 use serde_json::json;
-use server::data_dir::{DataDir, DataDirError};
 
 use super::check::place::data_dir_of;
 use crate::cli::{Outcome, WrongArguments};

@@ -13,8 +13,8 @@ use anyhow::Context;
 use base::env::Env;
 use clap::Args;
 use dev::{DevCluster, DevConfig, DevTimes, MOST_NODES};
+use node::config::{BucketSpec, MOST_REPLICAS};
 use serde_json::{Value, json};
-use server::config::{BucketSpec, MOST_REPLICAS};
 
 use self::folder::{Folder, IN_MEMORY};
 use super::serve::raise_descriptor_limit;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use base::env::Env;
 use clap::Args;
-use server::Settings;
+use node::Settings;
 use server::etcd::{EtcdAccess, EtcdTls, EtcdUser};
 
 use super::serve::read_text;

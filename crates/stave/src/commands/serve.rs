@@ -10,10 +10,11 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use base::env::{Env, OpenMode};
 use clap::Args;
+use node::cluster::{Cluster, ClusterConfig};
+use node::{Config, Settings, Switch, readiness};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use server::cluster::{Cluster, ClusterConfig};
+use server::Server;
 use server::etcd::{EtcdAccess, EtcdAddress, EtcdStore};
-use server::{Config, Server, Settings, Switch, readiness};
 
 use self::signals::Again;
 use super::etcd_flags::{self, EtcdFlags};

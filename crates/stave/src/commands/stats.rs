@@ -7,8 +7,8 @@ use std::io::Write;
 use anyhow::bail;
 use base::env::Env;
 use clap::Args;
+use node::stats::GROUPS;
 use protocol::Status;
-use server::stats::GROUPS;
 
 use crate::cli::{Outcome, ServerFlags};
 use crate::client::dcp::members;
@@ -91,7 +91,7 @@ fn is_unknown(status_code: u16, flags: &StatsFlags) -> bool {
 
 /// A line for each group: how to ask for it and what it tells.
 fn groups() -> String {
-    let usage = |group: &server::stats::Group| format!("{} {}", group.name, group.args.usage);
+    let usage = |group: &node::stats::Group| format!("{} {}", group.name, group.args.usage);
     let width = GROUPS.iter().map(|group| usage(group).len()).max().unwrap_or(0);
     let named = GROUPS.iter().filter(|group| !group.name.is_empty());
     let lines = named.map(|group| format!("  {:<width$}  {}", usage(group), group.doc));

@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
+use ::node::changes::cursor;
+use ::node::changes::token::Token;
+use ::node::user::User;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Extension, Path, Query, State};
@@ -16,9 +19,6 @@ use tokio::sync::oneshot;
 use super::{Refused, find, read_token, refuse, since};
 use crate::http::Shared;
 use crate::http::basic_auth::Caller;
-use crate::user::User;
-use ::node::changes::cursor;
-use ::node::changes::token::Token;
 
 fn check_name(name: &str) -> Result<(), Refused> {
     if cursor::is_name(name) {

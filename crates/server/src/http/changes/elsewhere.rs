@@ -8,6 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::node::Node;
+use ::node::changes::bell::Bell;
+use ::node::changes::token::Place;
 use base::{Datatype, Seqno, VbId, VbState, VbUuid};
 use engine::Bucket;
 use protocol::dcp::{EndReason, FailoverLog, Message, StreamFlags, StreamRequest, What};
@@ -20,9 +23,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::feed::{Wishes, seqno_of};
 use crate::links::{Reader, Reading, about};
-use crate::node::Node;
-use ::node::changes::bell::Bell;
-use ::node::changes::token::Place;
 
 /// A vBucket that no node has streamed for this long ends the reader's stream.
 pub const MOST_WAITED: Duration = Duration::from_secs(60);

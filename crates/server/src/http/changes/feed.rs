@@ -4,6 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::node::changes::anchor::Anchor;
+use ::node::changes::bell::Bell;
+use ::node::changes::event::Writer;
+use ::node::changes::positions::{Positions, Told};
+use ::node::changes::token::{Place, Token};
 use base::{Seqno, VbId, VbState, VbUuid};
 use dcp::{Agreement, Features, Producer, Step, StreamRequestRefusal};
 use engine::Bucket;
@@ -11,11 +16,6 @@ use protocol::dcp::{EndReason, FailoverLog, Message, OpenFlags, StreamFlags, Str
 use protocol::{Limits, Parsed, Status, parse};
 
 use super::elsewhere::{Arrival, Elsewhere, MOST_WAITED, Reads};
-use ::node::changes::anchor::Anchor;
-use ::node::changes::bell::Bell;
-use ::node::changes::event::Writer;
-use ::node::changes::positions::{Positions, Told};
-use ::node::changes::token::{Place, Token};
 
 /// Bytes of messages that are made at once, which become one piece of the answer.
 const STEP_BYTES: usize = 64 << 10;

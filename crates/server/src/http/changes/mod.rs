@@ -11,6 +11,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use ::node::changes::anchor::Anchor;
+use ::node::changes::bell::Bell;
+use ::node::changes::event::{Format, Writer};
+use ::node::changes::positions::SPACING;
+use ::node::changes::short::Short;
+use ::node::changes::token::{Place, Token};
+use ::node::news::Hearing;
+use ::node::user::User;
 use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::extract::{Extension, Path, Query, State};
@@ -29,14 +37,6 @@ use self::elsewhere::Elsewhere;
 use self::feed::{Feed, Progress, Wishes};
 use super::basic_auth::Caller;
 use super::{Shared, no_such_bucket};
-use crate::news::Hearing;
-use crate::user::User;
-use ::node::changes::anchor::Anchor;
-use ::node::changes::bell::Bell;
-use ::node::changes::event::{Format, Writer};
-use ::node::changes::positions::SPACING;
-use ::node::changes::short::Short;
-use ::node::changes::token::{Place, Token};
 
 /// How long nothing happens before a sign of life.
 const HEARTBEAT: Duration = Duration::from_secs(15);

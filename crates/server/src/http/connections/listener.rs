@@ -6,6 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use ::node::connection_memory::ConnectionMemory;
+use ::node::counters::AcceptCounters;
+use ::node::news::Hearing;
 use axum::Router;
 use axum::middleware;
 use base::env::Env;
@@ -15,10 +18,7 @@ use tokio::net::TcpStream;
 use super::stream::Stream;
 use super::watch::{self, Guest};
 use super::{Connections, Full, HttpLimits};
-use crate::connection_memory::ConnectionMemory;
-use crate::counters::AcceptCounters;
 use crate::incoming::Incoming;
-use crate::news::Hearing;
 
 /// Bytes that wait in a socket and were not sent yet: beyond them a client that does not read is noticed.
 const UNSENT_BYTES: u32 = 128 << 10;

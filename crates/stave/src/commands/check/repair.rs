@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use base::env::Env;
 use kvstore::repair::{Survey, apply, survey};
-use server::cluster::membership::belongs_to_cluster;
-use server::small_files::{self, Mending};
+use node::cluster::membership::belongs_to_cluster;
+use node::small_files::{self, Mending};
 
 use super::place::{BucketFiles, Place};
 use crate::cli::Outcome;

@@ -371,8 +371,8 @@ fn write_small_files(env: &Env) -> Vec<std::path::PathBuf> {
     let manifest = vbucket::Manifest::new(vbucket::ManifestUid(1), scopes, collections).expect("valid");
     bucket.set_manifest(manifest).expect("taken");
     bucket.close().expect("the disk works");
-    let spec = server::config::BucketSpec::made("orders", 100 << 20, engine::BucketKind::Persistent, &[]);
-    let mut list = server::bucket_list::BucketList::read(data, env).expect("there is none");
+    let spec = node::config::BucketSpec::made("orders", 100 << 20, engine::BucketKind::Persistent, &[]);
+    let mut list = node::bucket_list::BucketList::read(data, env).expect("there is none");
     list.put(&spec.expect("valid"), env).expect("written");
     let listed = base::SmallFile::new(data, "buckets.json").look(&*env.disk, |bytes, _| {
         let list: serde_json::Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;

@@ -4,10 +4,11 @@
 use std::fmt::Write as _;
 
 use base64::Engine as _;
+use node::{Config, Settings};
 use protocol::extras::GetMetaExtras;
 use protocol::{RequestParts, Status, opcode};
 use serde_json::Value;
-use server::{Config, Server, Settings};
+use server::Server;
 use sha2::{Digest, Sha256};
 
 use super::*;

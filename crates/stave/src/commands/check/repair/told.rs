@@ -4,8 +4,8 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use kvstore::repair::{Damaged, Survey};
+use node::small_files::{Cure, Mending};
 use serde_json::{Value, json};
-use server::small_files::{Cure, Mending};
 
 use crate::units::thousands;
 
