@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use base::env::{Env, Task};
 
+use crate::changes::exchange::{ReaderExchange, ReaderTarget};
 use crate::replication::Links;
 
 /// A source of time limits for handlers that wait: the runtime, or a simulation.
@@ -55,7 +56,18 @@ pub trait LinkRunner: Send + Sync {
     fn start(&self, env: &Env, links: Arc<Links>) -> io::Result<Task>;
 }
 
-/// All of them.
+/// Who connects to other nodes for readers of changes that follow a cluster. It comes with each reader: the runtime that
+/// serves the reader runs its connections.
+pub trait ReaderLinks: Send + Sync {
+    /// How many more connections there may be.
+    fn free_places(&self) -> usize;
+
+    /// Begins to connect, and to drive what is exchanged; the connection is closed when what this returns is dropped.
+    /// `None` if there are as many connections as there may be.
+    fn connect(&self, reading: ReaderTarget, exchange: &Arc<ReaderExchange>) -> Option<Box<dyn Send>>;
+}
+
+/// All that a node has for as long as it runs.
 #[derive(Clone)]
 pub struct Doors {
     /// Time limits of handlers that wait.

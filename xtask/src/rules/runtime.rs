@@ -11,7 +11,7 @@ use crate::tree;
 const FOLDER: &str = "crates/server/src";
 
 /// What ties a file to the crate: the runtime, sockets, HTTP and TLS, and the modules of the crate that are made of them.
-const TIES: [&str; 14] = [
+const TIES: [&str; 13] = [
     "tokio::",
     "axum::",
     "http_body::",
@@ -24,7 +24,6 @@ const TIES: [&str; 14] = [
     "wire::Wire",
     "worker::Worker",
     "server::Server",
-    "super::elsewhere::",
     "super::connections::",
 ];
 

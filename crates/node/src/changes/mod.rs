@@ -3,7 +3,10 @@
 pub mod anchor;
 pub mod bell;
 pub mod cursor;
+pub mod elsewhere;
 pub mod event;
+pub mod exchange;
+pub mod feed;
 pub mod positions;
 pub mod short;
 pub mod token;

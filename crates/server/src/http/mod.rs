@@ -39,6 +39,7 @@ use tokio::sync::{Semaphore, watch};
 
 use self::connections::Serving;
 use self::node_key::NodeKey;
+use crate::links::RuntimeReaders;
 
 /// The most connections to other nodes that readers of changes have together.
 const MOST_READER_CONNECTIONS: usize = 256;
@@ -53,7 +54,7 @@ struct Shared {
     /// Held by the one request that reads or writes cursors.
     cursors: Arc<Semaphore>,
     /// Connections to other nodes that readers of changes may have together.
-    reader_places: Arc<Semaphore>,
+    reader_links: Arc<RuntimeReaders>,
 }
 
 impl Shared {
@@ -123,8 +124,8 @@ pub async fn serve(
     let (asking, node_key) = (Arc::default(), Arc::default());
     // They come out of the reserve of descriptors.
     let places = (serving.limits.connections / 2).min(MOST_READER_CONNECTIONS);
-    let (cursors, reader_places) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(places)));
-    let shared = Shared { node, stopping, asking, node_key, cursors, reader_places };
+    let (cursors, reader_links) = (Arc::new(Semaphore::new(1)), Arc::new(RuntimeReaders::new(places)));
+    let shared = Shared { node, stopping, asking, node_key, cursors, reader_links };
     let stopped = shared.stopped();
     let app = routes::router(shared, listens);
     connections::serve(listener, app, serving, stopped).await

@@ -6,5 +6,5 @@ mod run;
 mod supervisor;
 mod wire;
 
-pub(crate) use reader::{Reader, Reading, about};
+pub(crate) use reader::RuntimeReaders;
 pub use supervisor::RuntimeLinks;

@@ -1,177 +1,67 @@
-//! A connection to another node that reads a bucket's changes for a reader here: messages wait until they are taken.
+//! Sockets of the connections to other nodes that read a bucket's changes for readers here.
 //!
-//! It keeps the connection alive whether or not its reader takes anything: DCP flow control bounds the bytes that wait,
-//! and noops are answered at once. What waits is charged to the memory of connections; while that is short, a connection
-//! whose owner has not taken what came is not read. It decides nothing about streams; its owner requests them and judges what comes.
+//! What comes, what waits and what is answered is the business of [`::node::changes::exchange`].
 
 use std::sync::Arc;
-use std::task::Poll;
-use std::time::Duration;
 
-use ::node::connection_memory::{Charge, ConnectionMemory};
-use ::node::news::Hearing;
-use ::node::replication::{LinkError, Login, Password};
-use base::VbId;
-use base::env::Env;
-use base::limits::MAX_FRAME_BODY_BYTES;
-use parking_lot::Mutex;
-use protocol::dcp::OpenFlags;
-use protocol::feature::{Feature, Features};
-use protocol::{
-    Limits, Parsed, ParsedResponse, RequestParts, Response, ResponseView, Status, magic, opcode, parse,
-    parse_response, write_request,
-};
-use tokio::sync::Notify;
+use ::node::changes::exchange::{LOGIN_TIMEOUT, LOOK_AGAIN, MOST_SILENT, ReaderExchange, ReaderTarget};
+use ::node::doors::ReaderLinks;
+use ::node::replication::LinkError;
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use super::wire::Wire;
 
-/// Bytes of messages that may be on their way or wait here.
-const BUFFER_BYTES: u32 = 256 << 10;
-/// Answers that may wait beside them: each vBucket has at most one request under way.
-const MOST_ANSWER_BYTES: usize = 1 << 20;
-/// Seconds between two noops of the other node.
-const NOOP_INTERVAL_S: u32 = 2;
-/// A node that sends nothing for this long, noops included, is taken for dead.
-const MOST_SILENT: Duration = Duration::from_secs(10);
-/// A connection that is not read, because memory is short, looks again after this time at the latest.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// How long connecting and logging in may take together.
-const LOGIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// What the connection asks for; values come plain.
-const WANTED: Features = Features::of(&[
-    Feature::TcpNoDelay,
-    Feature::Xerror,
-    Feature::SelectBucket,
-    Feature::Json,
-    Feature::Collections,
-]);
+/// Connections that readers of this node may have to others together.
+pub(crate) struct RuntimeReaders(Arc<Semaphore>);
 
-/// What is read from which node, and as which user.
-pub(crate) struct Reading {
-    pub(crate) env: Env,
-    /// What waits here is charged to it.
-    pub(crate) memory: Arc<ConnectionMemory>,
-    /// Tells whether this node stands still.
-    pub(crate) hearing: Hearing,
-    /// The other node's KV address.
-    pub(crate) node: String,
-    pub(crate) username: String,
-    pub(crate) password: Password,
-    pub(crate) bucket: String,
-    pub(crate) vbuckets: u16,
-    /// The connection's name.
-    pub(crate) name: String,
-    /// Whether documents come with their values.
-    pub(crate) with_values: bool,
+impl RuntimeReaders {
+    /// This number of them.
+    pub(crate) fn new(places: usize) -> RuntimeReaders {
+        RuntimeReaders(Arc::new(Semaphore::new(places)))
+    }
 }
 
-/// What the connection's task and its owner share.
-struct Exchange {
-    held: Mutex<Held>,
-    /// The owner has something for the task.
-    changed: Notify,
-    /// Wakes the owner.
-    ring: Box<dyn Fn() + Send + Sync>,
-}
+impl ReaderLinks for RuntimeReaders {
+    fn free_places(&self) -> usize {
+        self.0.available_permits()
+    }
 
-#[derive(Default)]
-struct Held {
-    /// Whole messages and answers that the owner has not taken.
-    came: Vec<u8>,
-    /// Requests that are not sent yet.
-    requests: Vec<u8>,
-    /// Bytes of messages that the owner is done with and the other node has not been told of.
-    worked: u32,
-    /// Why nothing more comes.
-    over: Option<String>,
-    /// Bytes of the connection's own buffers.
-    buffered: usize,
-    /// What all of it takes, once there is a connection.
-    charge: Option<Charge>,
-    /// Whether the connection is not read because memory is short.
-    is_paused: bool,
-}
-
-impl Held {
-    /// Charges what waits now.
-    fn count(&mut self) {
-        let bytes = self.came.capacity() + self.requests.capacity() + self.buffered;
-        if let Some(charge) = &mut self.charge {
-            charge.set(bytes);
-        }
+    /// On the caller's runtime.
+    fn connect(&self, reading: ReaderTarget, exchange: &Arc<ReaderExchange>) -> Option<Box<dyn Send>> {
+        let place = Arc::clone(&self.0).try_acquire_owned().ok()?;
+        let exchange = Arc::clone(exchange);
+        let task = tokio::spawn(async move {
+            let Err(error) = drive(&reading, &exchange).await;
+            tracing::debug!(bucket = reading.bucket, node = reading.node, %error, "a reader's connection ended");
+            exchange.ended(&error);
+        });
+        Some(Box::new((Connection(task), place)))
     }
 }
 
 /// The connection; it is closed when this is dropped.
-pub(crate) struct Reader {
-    exchange: Arc<Exchange>,
-    task: JoinHandle<()>,
-}
+struct Connection(JoinHandle<()>);
 
-impl Drop for Reader {
+impl Drop for Connection {
     fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-impl Reader {
-    /// Begins to connect, on the caller's runtime. `ring` is called when there is something to take.
-    pub(crate) fn connect(reading: Reading, ring: impl Fn() + Send + Sync + 'static) -> Reader {
-        let exchange =
-            Arc::new(Exchange { held: Mutex::default(), changed: Notify::new(), ring: Box::new(ring) });
-        let shared = Arc::clone(&exchange);
-        let task = tokio::spawn(async move {
-            let Err(error) = drive(&reading, &shared).await;
-            tracing::debug!(bucket = reading.bucket, node = reading.node, %error, "a reader's connection ended");
-            shared.held.lock().over = Some(error.to_string());
-            (shared.ring)();
-        });
-        Reader { exchange, task }
-    }
-
-    /// Sends a request as soon as the connection is there.
-    pub(crate) fn request(&self, parts: &RequestParts<'_>) {
-        let fits = write_request(&mut self.exchange.held.lock().requests, parts);
-        assert!(fits, "stream requests and filters are short");
-        self.exchange.changed.notify_one();
-    }
-
-    /// Takes whole messages and answers that came.
-    pub(crate) fn take(&self) -> Vec<u8> {
-        self.exchange.take()
-    }
-
-    /// Whether something came that was not taken.
-    pub(crate) fn has_more(&self) -> bool {
-        !self.exchange.held.lock().came.is_empty()
-    }
-
-    /// Says that this number of bytes of messages is done with.
-    pub(crate) fn worked(&self, bytes: usize) {
-        let mut held = self.exchange.held.lock();
-        held.worked = held.worked.saturating_add(u32::try_from(bytes).unwrap_or(u32::MAX));
-        if held.worked >= BUFFER_BYTES / 2 {
-            self.exchange.changed.notify_one();
-        }
-    }
-
-    /// Why nothing more comes; `None` while something may.
-    pub(crate) fn why_over(&self) -> Option<String> {
-        self.exchange.held.lock().over.clone()
+        self.0.abort();
     }
 }
 
 /// Follows the connection to its end.
-async fn drive(reading: &Reading, exchange: &Exchange) -> Result<std::convert::Infallible, LinkError> {
+async fn drive(
+    reading: &ReaderTarget,
+    exchange: &ReaderExchange,
+) -> Result<std::convert::Infallible, LinkError> {
     let mut wire =
         tokio::time::timeout(LOGIN_TIMEOUT, open(reading)).await.map_err(|_| LinkError::TimeOut)??;
-    exchange.held.lock().charge = Some(Charge::new(Arc::clone(&reading.memory), wire.peer()?));
+    exchange.logged_in(&reading.memory, wire.peer()?);
     let mut hearing = reading.hearing.clone();
     loop {
         hearing.thawed().await;
         let (received, out) = wire.parts();
-        let consumed = sort(received, out, exchange)?;
+        let consumed = exchange.receive(received, out)?;
         wire.consume(consumed);
         exchange.give(&mut wire.out);
         wire.send()?;
@@ -182,7 +72,7 @@ async fn drive(reading: &Reading, exchange: &Exchange) -> Result<std::convert::I
         loop {
             tokio::select! {
                 turned = wire.turn(reads) => { turned?; break }
-                () = exchange.changed.notified() => {
+                () = exchange.changed() => {
                     exchange.give(&mut wire.out);
                     wire.send()?;
                     if !reads {
@@ -202,195 +92,10 @@ async fn drive(reading: &Reading, exchange: &Exchange) -> Result<std::convert::I
     }
 }
 
-impl Exchange {
-    /// Charges what waits, beside the connection's own buffers; whether more may be read. Who has nothing that its owner
-    /// could take is read even if memory is short, or its owner would wait for ever.
-    fn may_read(&self, buffered: usize) -> bool {
-        let mut held = self.held.lock();
-        held.buffered = buffered;
-        held.count();
-        let has_some = !held.came.is_empty();
-        let Some(charge) = &mut held.charge else { return true };
-        let is_paused = has_some && charge.memory().is_short();
-        charge.set_waiting(is_paused);
-        held.is_paused = is_paused;
-        !is_paused
-    }
-
-    fn take(&self) -> Vec<u8> {
-        let mut held = self.held.lock();
-        let came = std::mem::take(&mut held.came);
-        if let Some(charge) = &held.charge {
-            charge.moved(came.len());
-        }
-        held.count();
-        if held.is_paused {
-            self.changed.notify_one();
-        }
-        came
-    }
-
-    /// Ready when the connection has to be closed, because it holds most of the memory and does not move.
-    async fn given_up(&self) {
-        std::future::poll_fn(|cx| {
-            let held = self.held.lock();
-            let is_given_up = held.charge.as_ref().is_some_and(|charge| charge.is_given_up(cx.waker()));
-            if is_given_up { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
-    }
-
-    /// Appends what the owner has for the other node.
-    fn give(&self, out: &mut Vec<u8>) {
-        let mut held = self.held.lock();
-        out.append(&mut held.requests);
-        if held.worked >= BUFFER_BYTES / 2 {
-            let extras = std::mem::take(&mut held.worked).to_be_bytes();
-            let parts =
-                RequestParts { opcode: opcode::DCP_BUFFER_ACK, extras: &extras, ..RequestParts::default() };
-            write_request(out, &parts);
-        }
-    }
-}
-
 /// Connects, logs in and opens the connection for changes; its first requests are not sent yet.
-async fn open(reading: &Reading) -> Result<Wire, LinkError> {
+async fn open(reading: &ReaderTarget) -> Result<Wire, LinkError> {
     let mut wire = Wire::connect(&reading.env, &reading.node).await?;
-    let login = Login {
-        env: &reading.env,
-        username: &reading.username,
-        password: &reading.password,
-        bucket: &reading.bucket,
-        vbuckets: reading.vbuckets,
-        wanted: WANTED,
-    };
-    wire.log_in(login, &mut None).await?;
-    let values = if reading.with_values { 0 } else { OpenFlags::NO_VALUE };
-    let extras = OpenFlags(OpenFlags::PRODUCER | values).encode();
-    let key = reading.name.as_bytes();
-    let mut send = |parts: RequestParts<'_>| {
-        if write_request(&mut wire.out, &parts) { Ok(()) } else { Err(LinkError::TooLong) }
-    };
-    send(RequestParts { opcode: opcode::DCP_OPEN, key, extras: &extras, ..RequestParts::default() })?;
-    let (interval, buffer) = (NOOP_INTERVAL_S.to_string(), BUFFER_BYTES.to_string());
-    for (key, value) in [
-        ("enable_noop", "true"),
-        ("set_noop_interval", &interval),
-        ("connection_buffer_size", &buffer),
-        ("enable_expiry_opcode", "true"),
-    ] {
-        send(RequestParts {
-            opcode: opcode::DCP_CONTROL,
-            key: key.as_bytes(),
-            value: value.as_bytes(),
-            ..RequestParts::default()
-        })?;
-    }
+    wire.log_in(reading.login(), &mut None).await?;
+    reading.open(&mut wire.out)?;
     Ok(wire)
-}
-
-/// Answers noops and keeps everything else for the owner, as far as it came whole; how many bytes are done with.
-fn sort(received: &[u8], out: &mut Vec<u8>, exchange: &Exchange) -> Result<usize, LinkError> {
-    let mut consumed = 0;
-    let mut kept = Vec::new();
-    while let Some(&first) = received.get(consumed) {
-        let rest = &received[consumed..];
-        let (is_kept, len) = if matches!(first, magic::REQUEST | magic::ALT_REQUEST) {
-            match parse(rest, Limits::AUTHENTICATED) {
-                Parsed::Request { request, total_len } if request.opcode == opcode::DCP_NOOP => {
-                    let (opcode, opaque) = (request.opcode, request.opaque);
-                    Response { opcode, opaque, ..Response::default() }.write(out);
-                    (false, total_len)
-                }
-                Parsed::Request { total_len, .. } => (true, total_len),
-                Parsed::Bad(_) => return Err(LinkError::NotANode),
-                Parsed::Incomplete { .. } | Parsed::Answer { .. } => break,
-            }
-        } else {
-            match parse_response(rest, MAX_FRAME_BODY_BYTES) {
-                ParsedResponse::Response { response, total_len } => (is_wanted(&response)?, total_len),
-                ParsedResponse::Bad(_) => return Err(LinkError::NotANode),
-                ParsedResponse::Incomplete { .. } => break,
-            }
-        };
-        if is_kept {
-            kept.extend_from_slice(&rest[..len]);
-        }
-        consumed += len;
-    }
-    if kept.is_empty() {
-        return Ok(consumed);
-    }
-    let mut held = exchange.held.lock();
-    held.came.append(&mut kept);
-    held.count();
-    // One message may be larger than the buffer, and is sent all the same.
-    if held.came.len() > BUFFER_BYTES as usize + MAX_FRAME_BODY_BYTES + MOST_ANSWER_BYTES {
-        return Err(LinkError::NotANode);
-    }
-    drop(held);
-    (exchange.ring)();
-    Ok(consumed)
-}
-
-/// Whether an answer is for the owner; those to what opens the connection are not, and have to be good.
-fn is_wanted(response: &ResponseView<'_>) -> Result<bool, LinkError> {
-    let what = match response.opcode {
-        opcode::DCP_OPEN => "to be asked for changes (DCP open)",
-        opcode::DCP_CONTROL => "a control of the connection",
-        opcode::DCP_BUFFER_ACK => return Ok(false),
-        _ => return Ok(response.magic != magic::SERVER_REQUEST),
-    };
-    match response.status() {
-        Some(Status::Success) => Ok(false),
-        _ => Err(LinkError::Refused { what, status_code: response.status_code }),
-    }
-}
-
-/// A request about one vBucket, without extras.
-pub(crate) fn about(opcode: u8, vbucket: VbId, opaque: u32) -> RequestParts<'static> {
-    RequestParts { opcode, vbucket, opaque, ..RequestParts::default() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn exchange(memory: &Arc<ConnectionMemory>) -> Exchange {
-        let charge = Charge::new(Arc::clone(memory), ([127, 0, 0, 1], 1).into());
-        let held = Held { charge: Some(charge), ..Held::default() };
-        Exchange { held: Mutex::new(held), changed: Notify::new(), ring: Box::new(|| ()) }
-    }
-
-    fn mutation(value: &[u8]) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        let parts =
-            RequestParts { key: b"k", extras: &[0; 31], value, ..about(opcode::DCP_MUTATION, VbId(0), 1) };
-        assert!(write_request(&mut bytes, &parts));
-        bytes
-    }
-
-    #[test]
-    fn what_waits_is_charged_and_stops_the_reading_while_memory_is_short() {
-        let memory = Arc::new(ConnectionMemory::new(Some(1 << 20)));
-        let (exchange, mut out) = (exchange(&memory), Vec::new());
-        let message = mutation(&vec![b'x'; 300 << 10]);
-        let mut came = || {
-            let taken = sort(&message, &mut out, &exchange).expect("it is a message");
-            assert_eq!(taken, message.len());
-        };
-        came();
-        assert!(exchange.may_read(100 << 10), "there is room");
-        assert!(memory.used_bytes() >= (400 << 10), "{}", memory.used_bytes());
-        came();
-        came();
-        came();
-        assert!(memory.is_short() && !exchange.may_read(100 << 10), "its owner has to take what came");
-        assert_eq!(memory.paused(), 1);
-        assert_eq!(exchange.take().len(), 4 * message.len());
-        assert_eq!(memory.used_bytes(), 100 << 10, "the connection's own buffers");
-        assert!(exchange.may_read(1 << 20), "whose owner waits is read, however short memory is");
-        drop(exchange);
-        assert_eq!(memory.used_bytes(), 0, "all of it is given back");
-    }
 }

@@ -1,8 +1,6 @@
 //! `GET /v1/buckets/BUCKET/changes`: a bucket's changes as lines of JSON or as server-sent events.
 
 mod cursors;
-mod elsewhere;
-mod feed;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -13,10 +11,13 @@ use std::time::Duration;
 
 use ::node::changes::anchor::Anchor;
 use ::node::changes::bell::Bell;
+use ::node::changes::elsewhere::Elsewhere;
 use ::node::changes::event::{Format, Writer};
+use ::node::changes::feed::{Feed, Progress, Wishes};
 use ::node::changes::positions::SPACING;
 use ::node::changes::short::Short;
 use ::node::changes::token::{Place, Token};
+use ::node::doors::ReaderLinks;
 use ::node::news::Hearing;
 use ::node::user::User;
 use axum::Json;
@@ -33,8 +34,6 @@ use tokio::time::Sleep;
 use vbucket::Manifest;
 
 pub(super) use self::cursors::{create, list, move_to, remove, show};
-use self::elsewhere::Elsewhere;
-use self::feed::{Feed, Progress, Wishes};
 use super::basic_auth::Caller;
 use super::{Shared, no_such_bucket};
 
@@ -235,8 +234,8 @@ pub(super) async fn changes(
 
 /// The other nodes, for a reader that follows the whole cluster.
 fn elsewhere(shared: &Shared, bucket: &Arc<Bucket>, wishes: &Wishes) -> Result<Elsewhere, Refused> {
-    let places = Arc::clone(&shared.reader_places);
-    Elsewhere::new(Arc::clone(&shared.node), bucket, places, wishes).ok_or_else(|| {
+    let links = Arc::clone(&shared.reader_links) as Arc<dyn ReaderLinks>;
+    Elsewhere::new(Arc::clone(&shared.node), bucket, links, wishes).ok_or_else(|| {
         let message = "this node has as many connections to other nodes for readers of changes as it may have; ask \
             another node, or each node for its own changes (nodes=this)";
         refuse(StatusCode::SERVICE_UNAVAILABLE, message)

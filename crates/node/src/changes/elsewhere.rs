@@ -8,9 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::node::Node;
-use ::node::changes::bell::Bell;
-use ::node::changes::token::Place;
 use base::{Datatype, Seqno, VbId, VbState, VbUuid};
 use engine::Bucket;
 use protocol::dcp::{EndReason, FailoverLog, Message, StreamFlags, StreamRequest, What};
@@ -19,13 +16,16 @@ use protocol::reader::Reader as Fields;
 use protocol::{
     Limits, Parsed, ParsedResponse, RequestParts, ResponseView, Status, magic, opcode, parse, parse_response,
 };
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::bell::Bell;
+use super::exchange::{ReaderExchange, ReaderTarget, about};
 use super::feed::{Wishes, seqno_of};
-use crate::links::{Reader, Reading, about};
+use super::token::Place;
+use crate::doors::ReaderLinks;
+use crate::node::Node;
 
 /// A vBucket that no node has streamed for this long ends the reader's stream.
-pub const MOST_WAITED: Duration = Duration::from_secs(60);
+pub(super) const MOST_WAITED: Duration = Duration::from_secs(60);
 /// Between two tries for a vBucket that no node streams.
 const PAUSE: Duration = Duration::from_millis(100);
 /// The same after a connection failed or could not be made.
@@ -66,12 +66,13 @@ enum Stand {
 
 /// A connection to another node.
 struct Peer {
-    reader: Reader,
-    _place: OwnedSemaphorePermit,
+    exchange: Arc<ReaderExchange>,
+    /// Closes the connection when it is dropped.
+    _connection: Box<dyn Send>,
 }
 
 /// What comes from other nodes.
-pub enum Arrival<'a> {
+pub(super) enum Arrival<'a> {
     /// A stream begins, in this history.
     Accepted(VbId, VbUuid),
     /// The reader has to forget what came after this; then the vBucket is asked for again.
@@ -85,7 +86,7 @@ pub enum Arrival<'a> {
 }
 
 /// The reader that these are for.
-pub trait Reads {
+pub(super) trait Reads {
     /// How far it is in a vBucket.
     fn place(&self, vb: VbId) -> Place;
 
@@ -102,7 +103,7 @@ pub struct Elsewhere {
     bucket: Arc<Bucket>,
     bell: Arc<Bell>,
     /// Connections that readers of this node may have to others.
-    places: Arc<Semaphore>,
+    links: Arc<dyn ReaderLinks>,
     with_values: bool,
     follow: bool,
     filter: Vec<u8>,
@@ -118,15 +119,15 @@ pub struct Elsewhere {
 }
 
 impl Elsewhere {
-    /// For a reader with these wishes; every vBucket waits. `None` if `places` has none for all other nodes.
+    /// For a reader with these wishes; every vBucket waits. `None` if `links` has no places for all other nodes.
     pub fn new(
         node: Arc<Node>,
         bucket: &Arc<Bucket>,
-        places: Arc<Semaphore>,
+        links: Arc<dyn ReaderLinks>,
         wishes: &Wishes,
     ) -> Option<Elsewhere> {
         let others = node.cluster_map().layout().nodes.len().saturating_sub(1);
-        if places.available_permits() < others {
+        if links.free_places() < others {
             return None;
         }
         let now = bucket.env().clock.monotonic();
@@ -137,7 +138,7 @@ impl Elsewhere {
             node,
             bucket: Arc::clone(bucket),
             bell: Arc::default(),
-            places,
+            links,
             with_values: wishes.writer.values,
             follow: wishes.follow,
             filter: wishes.filter.clone(),
@@ -151,17 +152,17 @@ impl Elsewhere {
     }
 
     /// What is rung when something comes.
-    pub fn ring(&mut self, bell: &Arc<Bell>) {
+    pub(super) fn ring(&mut self, bell: &Arc<Bell>) {
         self.bell = Arc::clone(bell);
     }
 
     /// Whether the position of some vBucket is not known yet.
-    pub fn is_unplaced(&self) -> bool {
+    pub(super) fn is_unplaced(&self) -> bool {
         !self.from_now.is_empty()
     }
 
     /// Whether the reader begins at the present end of a vBucket that this node streams.
-    pub fn begins_now(&mut self, vb: VbId) -> bool {
+    pub(super) fn begins_now(&mut self, vb: VbId) -> bool {
         self.from_now.remove(&vb)
     }
 
@@ -172,17 +173,17 @@ impl Elsewhere {
     }
 
     /// This node streams the vBucket.
-    pub fn is_here(&mut self, vb: VbId) {
+    pub(super) fn is_here(&mut self, vb: VbId) {
         self.set(vb, Stand::Here);
     }
 
     /// Nothing more comes of the vBucket.
-    pub fn is_done(&mut self, vb: VbId) {
+    pub(super) fn is_done(&mut self, vb: VbId) {
         self.set(vb, Stand::Done);
     }
 
     /// No node streams the vBucket: it is asked for again, after a pause.
-    pub fn waits(&mut self, vb: VbId, why: &str, now: Duration, pause: Duration) {
+    pub(super) fn waits(&mut self, vb: VbId, why: &str, now: Duration, pause: Duration) {
         let since = match self.stands.get(usize::from(vb.0)) {
             Some(Stand::Waiting(wait) | Stand::Asked { wait, .. }) => wait.since,
             _ => now,
@@ -191,12 +192,12 @@ impl Elsewhere {
     }
 
     /// The same after the usual pause.
-    pub fn waits_a_little(&mut self, vb: VbId, why: &str, now: Duration) {
+    pub(super) fn waits_a_little(&mut self, vb: VbId, why: &str, now: Duration) {
         self.waits(vb, why, now, PAUSE);
     }
 
     /// A vBucket that has waited for too long, and why.
-    pub fn overdue(&self, now: Duration) -> Option<(VbId, Arc<str>)> {
+    pub(super) fn overdue(&self, now: Duration) -> Option<(VbId, Arc<str>)> {
         self.stands.iter().enumerate().find_map(|(vb, stand)| match stand {
             Stand::Waiting(wait) | Stand::Asked { wait, .. }
                 if now.saturating_sub(wait.since) >= MOST_WAITED =>
@@ -208,7 +209,7 @@ impl Elsewhere {
     }
 
     /// For how long there is nothing to look at; `None` if nothing waits.
-    pub fn next_look(&self, now: Duration) -> Option<Duration> {
+    pub(super) fn next_look(&self, now: Duration) -> Option<Duration> {
         let due = self.stands.iter().filter_map(|stand| match stand {
             Stand::Waiting(wait) => Some(wait.again_at.min(wait.since + MOST_WAITED)),
             Stand::Asked { wait, .. } => Some(wait.since + MOST_WAITED),
@@ -218,7 +219,7 @@ impl Elsewhere {
     }
 
     /// Asks for what waits and is due, where the map says. Returns what this node is to stream itself.
-    pub fn look(&mut self, now: Duration, reads: &dyn Reads) -> Vec<VbId> {
+    pub(super) fn look(&mut self, now: Duration, reads: &dyn Reads) -> Vec<VbId> {
         self.drop_lost(now);
         let map = self.node.cluster_map();
         let layout = map.layout();
@@ -271,10 +272,10 @@ impl Elsewhere {
     /// Gives up connections that broke; what they streamed waits.
     fn drop_lost(&mut self, now: Duration) {
         let lost =
-            self.peers.iter().filter_map(|(node, peer)| Some((Arc::clone(node), peer.reader.why_over()?)));
+            self.peers.iter().filter_map(|(node, peer)| Some((Arc::clone(node), peer.exchange.why_over()?)));
         for (node, why) in lost.collect::<Vec<_>>() {
             // What came before it broke is taken first.
-            if self.peers.get(&node).is_some_and(|peer| !peer.reader.has_more()) {
+            if self.peers.get(&node).is_some_and(|peer| !peer.exchange.has_more()) {
                 self.lose(&node, &why, now);
             }
         }
@@ -319,10 +320,9 @@ impl Elsewhere {
     }
 
     fn connect(&self, node: &Arc<str>) -> Option<Peer> {
-        let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
         // The nodes of a cluster have one administrator.
         let user = self.node.host()?.config().users.first()?.clone();
-        let reading = Reading {
+        let reading = ReaderTarget {
             env: self.node.env().clone(),
             memory: Arc::clone(self.node.connection_memory()),
             hearing: self.node.hearing(),
@@ -339,7 +339,9 @@ impl Elsewhere {
             with_values: self.with_values,
         };
         let bell = Arc::clone(&self.bell);
-        Some(Peer { reader: Reader::connect(reading, move || bell.ring()), _place: place })
+        let exchange = Arc::new(ReaderExchange::new(move || bell.ring()));
+        let connection = self.links.connect(reading, &exchange)?;
+        Some(Peer { exchange, _connection: connection })
     }
 
     fn request(&mut self, vb: VbId, node: Arc<str>, step: Step, now: Duration, place: Place) {
@@ -347,11 +349,11 @@ impl Elsewhere {
         self.opaque = self.opaque.wrapping_add(1);
         let opaque = self.opaque;
         match step {
-            Step::History => peer.reader.request(&about(opcode::DCP_GET_FAILOVER_LOG, vb, opaque)),
+            Step::History => peer.exchange.request(&about(opcode::DCP_GET_FAILOVER_LOG, vb, opaque)),
             Step::End(uuid) => {
                 let value = uuid.0.to_be_bytes();
                 let parts = RequestParts { value: &value, ..about(opcode::OBSERVE_SEQNO, vb, opaque) };
-                peer.reader.request(&parts);
+                peer.exchange.request(&parts);
             }
             Step::Stream => {
                 let to_latest = if self.follow { 0 } else { StreamFlags::TO_LATEST };
@@ -363,7 +365,7 @@ impl Elsewhere {
                     snapshot_start: place.snapshot_start,
                     snapshot_end: place.snapshot_end,
                 };
-                peer.reader.request(&RequestParts {
+                peer.exchange.request(&RequestParts {
                     extras: &request.encode(),
                     value: &self.filter,
                     ..about(opcode::DCP_STREAM_REQ, vb, opaque)
@@ -379,18 +381,18 @@ impl Elsewhere {
     }
 
     /// Works on what one of the other nodes sent; whether there was anything.
-    pub fn receive(&mut self, now: Duration, reads: &mut dyn Reads) -> bool {
+    pub(super) fn receive(&mut self, now: Duration, reads: &mut dyn Reads) -> bool {
         let behind = self.turn.take();
         let is_behind = |node: &&Arc<str>| behind.as_ref().is_none_or(|last| *node > last);
-        let has_more = |node: &&Arc<str>| self.peers.get(*node).is_some_and(|peer| peer.reader.has_more());
+        let has_more = |node: &&Arc<str>| self.peers.get(*node).is_some_and(|peer| peer.exchange.has_more());
         let next = self.peers.keys().filter(is_behind).find(has_more);
         let Some(node) = next.or_else(|| self.peers.keys().find(has_more)).cloned() else { return false };
         self.turn = Some(Arc::clone(&node));
-        let bytes = self.peers[&node].reader.take();
+        let bytes = self.peers[&node].exchange.take();
         match self.sort(&node, &bytes, now, reads) {
             Ok(worked) => {
                 if let Some(peer) = self.peers.get(&node) {
-                    peer.reader.worked(worked);
+                    peer.exchange.worked(worked);
                 }
             }
             Err(Violation(what)) => {

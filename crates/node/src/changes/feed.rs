@@ -4,18 +4,18 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::node::changes::anchor::Anchor;
-use ::node::changes::bell::Bell;
-use ::node::changes::event::Writer;
-use ::node::changes::positions::{Positions, Told};
-use ::node::changes::token::{Place, Token};
 use base::{Seqno, VbId, VbState, VbUuid};
 use dcp::{Agreement, Features, Producer, Step, StreamRequestRefusal};
 use engine::Bucket;
 use protocol::dcp::{EndReason, FailoverLog, Message, OpenFlags, StreamFlags, StreamRequest, What};
 use protocol::{Limits, Parsed, Status, parse};
 
+use super::anchor::Anchor;
+use super::bell::Bell;
 use super::elsewhere::{Arrival, Elsewhere, MOST_WAITED, Reads};
+use super::event::Writer;
+use super::positions::{Positions, Told};
+use super::token::{Place, Token};
 
 /// Bytes of messages that are made at once, which become one piece of the answer.
 const STEP_BYTES: usize = 64 << 10;
@@ -385,7 +385,7 @@ fn place_within(uuid: VbUuid, seqno: Seqno, start: Seqno, end: Seqno) -> Place {
     Place { uuid, seqno, snapshot_start: start.min(seqno), snapshot_end: end }
 }
 
-pub fn seqno_of(what: &What) -> Option<Seqno> {
+pub(super) fn seqno_of(what: &What) -> Option<Seqno> {
     match *what {
         What::Mutation(mutation) => Some(mutation.by_seqno),
         What::Deletion(deletion) | What::Expiration(deletion) => Some(deletion.by_seqno),
