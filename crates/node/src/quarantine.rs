@@ -78,7 +78,11 @@ impl Quarantine {
         Ok(self.folder.join(self.fresh(env, name)?))
     }
 
-    /// Erases what has been here for long enough.
+    /// Erases what has been here for long enough. An entry that cannot be erased does not keep a later one.
+    ///
+    /// # Errors
+    ///
+    /// The first failure. Each call tries all entries again.
     pub fn erase_old(&self, env: &Env) -> io::Result<()> {
         let (now, keep) = (env.clock.monotonic(), Duration::from_secs(self.keep_s));
         let mut entries = self.entries(env)?;
@@ -86,14 +90,22 @@ impl Quarantine {
         entries.retain(|entry| entry.split('-').next().is_some_and(|came| came.parse::<u64>().is_ok()));
         let mut seen = self.seen.lock();
         seen.retain(|entry, _| entries.contains(entry));
+        let mut first_failure = Ok(());
         for entry in entries {
             let since = *seen.entry(entry.clone()).or_insert(now);
-            if now.saturating_sub(since) >= keep {
-                env.disk.remove_dir_all(&self.folder.join(&entry))?;
-                tracing::info!(entry, "files in quarantine were erased");
+            if now.saturating_sub(since) < keep {
+                continue;
+            }
+            let path = self.folder.join(&entry);
+            match env.disk.remove_dir_all(&path) {
+                Ok(()) => tracing::info!(entry, "files in quarantine were erased"),
+                Err(error) => {
+                    let error = io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+                    first_failure = first_failure.and(Err(error));
+                }
             }
         }
-        Ok(())
+        first_failure
     }
 }
 
@@ -121,6 +133,19 @@ mod tests {
         assert!(is_there());
         handles.clock.advance(Duration::from_secs(1));
         assert!(!is_there());
+    }
+
+    #[test]
+    fn an_entry_that_cannot_be_erased_does_not_keep_a_later_one() {
+        let (env, data) = (Env::real(), tempfile::tempdir().expect("a folder"));
+        let here = data.path().join(FOLDER);
+        std::fs::create_dir_all(here.join("1-0-later")).expect("a folder");
+        // A file with the name of an entry cannot be removed as a folder.
+        std::fs::write(here.join("0-0-stuck"), "").expect("a file");
+        let quarantine = Quarantine::new(data.path(), 0);
+        let error = quarantine.erase_old(&env).expect_err("one of them stays");
+        assert!(error.to_string().contains("0-0-stuck"), "{error}");
+        assert_eq!(quarantine.entries(&env).expect("a list"), ["0-0-stuck"]);
     }
 
     #[test]
