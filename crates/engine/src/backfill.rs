@@ -12,6 +12,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::bucket::Bucket;
 use crate::flusher::Progress;
 use crate::follower::Follower;
+use crate::shard_guard::Holder;
 use buffers::Pool;
 use frames::Piece;
 use place::{KeyPlace, Place};
@@ -395,7 +396,7 @@ impl Bucket {
     /// What of a vBucket is dropped up to a seqno. What is dropped later is not left out of a state that ends there: whoever
     /// has that state may never hear of it, if the history goes on elsewhere.
     fn dropped_by(&self, vb: VbId, high: Seqno) -> Vec<(CollectionId, Seqno)> {
-        let Ok(shard) = self.shard(vb) else { return Vec::new() };
+        let Ok(shard) = self.vbuckets.find(vb, Holder::FrontEnd) else { return Vec::new() };
         let dropped = shard.vb.collections().dropped().iter().filter(|one| one.end <= high);
         dropped.map(|one| (one.id, one.end)).collect()
     }
@@ -500,8 +501,10 @@ impl Bucket {
         let max_visible =
             if has_prepares { Seqno(state.max_visible_seqno).min(high_seqno) } else { high_seqno };
         let end = high_seqno.max(Seqno(state.snap_end));
-        let present =
-            self.shard(vb).map(|shard| (shard.vb.state(), shard.vb.high_seqno(), shard.vb.snapshot()));
+        let present = self
+            .vbuckets
+            .find(vb, Holder::FrontEnd)
+            .map(|shard| (shard.vb.state(), shard.vb.high_seqno(), shard.vb.snapshot()));
         let snapshot_end = match present {
             _ if state.state == VbState::Active => high_seqno,
             // It became active since: what the disk has of a snapshot is part of what it has in memory, be that the

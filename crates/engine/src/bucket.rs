@@ -38,9 +38,10 @@ use crate::persistence::PersistenceWaiters;
 use crate::refusal::Refusal;
 use crate::replica::Replicas;
 use crate::settings::Settings;
-use crate::shard_guard::{Holder, LockClock, ShardGuard};
+use crate::shard_guard::{HOLDERS, Holder, LockTimes};
 use crate::tombstone_purger::PurgeCounters;
 use crate::unreadable::Unreadables;
+use crate::vbuckets::VBuckets;
 use crate::warmup::Warmup;
 
 /// A vBucket and what the engine keeps under the same lock.
@@ -125,27 +126,15 @@ impl Mutated {
     }
 }
 
-#[cfg(debug_assertions)]
-thread_local! {
-    static LOCKS_TAKEN: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
-}
-
-/// How often this thread has locked a vBucket for an operation: for tests that hold an operation to one lock.
-#[cfg(debug_assertions)]
-pub fn locks_taken() -> u64 {
-    LOCKS_TAKEN.get()
-}
-
 /// One bucket. All methods may be called from any thread.
 pub struct Bucket {
     pub(crate) config: BucketConfig,
     pub(crate) uuid: String,
     pub(crate) env: Env,
     pub(crate) context: BucketContext,
-    pub(crate) shards: Arc<[Mutex<Shard>]>,
+    pub(crate) vbuckets: VBuckets,
     pub(crate) store: Arc<dyn KvStore>,
     pub(crate) eviction: Eviction,
-    pub(crate) lock_clock: LockClock,
     pub(crate) memory: MemoryAccount,
     pub(crate) settings: Arc<Settings>,
     pub(crate) manifest: BucketManifest,
@@ -217,36 +206,6 @@ impl Bucket {
         self.with_vbucket(vb, VBucket::state)
     }
 
-    /// Locks a vBucket whatever its role, for an operation.
-    #[inline]
-    pub(crate) fn shard(&self, vb: VbId) -> Result<ShardGuard<'_>, Refusal> {
-        #[cfg(debug_assertions)]
-        LOCKS_TAKEN.set(LOCKS_TAKEN.get() + 1);
-        self.shard_for(vb, Holder::FrontEnd)
-    }
-
-    /// Locks a vBucket whose documents are loaded, whatever its role, for an operation.
-    pub(crate) fn documents(&self, vb: VbId) -> Result<ShardGuard<'_>, Refusal> {
-        let shard = self.shard(vb)?;
-        if shard.unloaded.is_none() { Ok(shard) } else { Err(Refusal::Loading) }
-    }
-
-    /// Locks a vBucket that must be active and whose documents are loaded, for an operation.
-    pub(crate) fn active(&self, vb: VbId) -> Result<ShardGuard<'_>, Refusal> {
-        let shard = self.shard(vb)?;
-        if shard.unloaded.is_some() {
-            // Another role is told at once: there is nothing to wait for.
-            let is_active = shard.vb.state() == VbState::Active;
-            return Err(if is_active { Refusal::Loading } else { Refusal::NotMyVbucket });
-        }
-        match shard.vb.state() {
-            VbState::Active => Ok(shard),
-            // It will be told soon who serves it.
-            VbState::Pending => Err(Refusal::Pending),
-            VbState::Replica | VbState::Dead => Err(Refusal::NotMyVbucket),
-        }
-    }
-
     /// Notes under its lock that a vBucket has something for those who follow it, and for the flusher if there is a disk.
     pub(crate) fn queue_flush(&self, shard: &mut Shard) {
         shard.tell_followers();
@@ -293,7 +252,7 @@ impl Bucket {
     /// Looks at all vBuckets one after the other.
     pub fn each_vbucket(&self, mut look: impl FnMut(&VBucket)) {
         for vb in (0..self.vbuckets()).map(VbId) {
-            let shard = self.hold(vb, Holder::Stats);
+            let shard = self.vbuckets.hold(vb, Holder::Stats);
             if shard.exists {
                 look(&shard.vb);
             }
@@ -302,19 +261,29 @@ impl Bucket {
 
     /// Looks at one vBucket for stats; nothing if there is no such vBucket.
     pub fn inspect<T>(&self, vb: VbId, look: impl FnOnce(&VBucket) -> T) -> Option<T> {
-        self.shard_for(vb, Holder::Stats).ok().map(|shard| look(&shard.vb))
+        self.vbuckets.find(vb, Holder::Stats).ok().map(|shard| look(&shard.vb))
     }
 
     /// Looks at one vBucket for an operation; nothing if there is no such vBucket.
     pub fn with_vbucket<T>(&self, vb: VbId, look: impl FnOnce(&VBucket) -> T) -> Option<T> {
-        self.shard(vb).ok().map(|shard| look(&shard.vb))
+        self.vbuckets.find(vb, Holder::FrontEnd).ok().map(|shard| look(&shard.vb))
+    }
+
+    /// How long holders of this kind held the locks of vBuckets so far.
+    pub fn lock_times_of(&self, holder: Holder) -> LockTimes {
+        self.vbuckets.lock_times_of(holder)
+    }
+
+    /// How long whom held the locks of vBuckets so far.
+    pub fn lock_times(&self) -> Vec<LockTimes> {
+        HOLDERS.iter().map(|holder| self.lock_times_of(*holder)).collect()
     }
 
     /// Sums what clients did.
     pub fn op_counts(&self) -> OpCounts {
         let mut sum = OpCounts::default();
         for vb in (0..self.vbuckets()).map(VbId) {
-            sum.add(&self.hold(vb, Holder::Stats).ops);
+            sum.add(&self.vbuckets.hold(vb, Holder::Stats).ops);
         }
         sum
     }
@@ -350,7 +319,7 @@ impl Bucket {
         if !may_begin && self.unreadable.is_dead(vb) {
             return Err(Refusal::Unreadable);
         }
-        let mut shard = self.hold(vb, Holder::Roles);
+        let mut shard = self.vbuckets.hold(vb, Holder::Roles);
         let removed = self.set_role(&mut shard, state, topology);
         let left = self.take_over_manifest(&mut shard, &self.manifest(), None, self.now());
         let mut given_up = GivenUp::default();
@@ -396,7 +365,7 @@ impl Bucket {
     /// before, and the other node does not have all of it yet, stays so.
     pub fn give_away(&self, vb: VbId, incarnation: u64) -> bool {
         let _roles = self.roles_of(vb);
-        let Ok(mut shard) = self.shard(vb) else { return false };
+        let Ok(mut shard) = self.vbuckets.find(vb, Holder::FrontEnd) else { return false };
         if shard.incarnation != incarnation {
             return false;
         }
@@ -419,7 +388,7 @@ impl Bucket {
 
     /// The other node said that a vBucket that was given away is its own now.
     pub fn given_away(&self, vb: VbId, incarnation: u64) {
-        if let Ok(mut shard) = self.shard(vb)
+        if let Ok(mut shard) = self.vbuckets.find(vb, Holder::FrontEnd)
             && shard.incarnation == incarnation
         {
             shard.is_half_given = false;
@@ -428,14 +397,14 @@ impl Bucket {
 
     /// Waits until a pending vBucket has another role; nothing if it has one, or too many wait.
     pub fn role_change(&self, vb: VbId) -> Option<Completion<()>> {
-        let shard = self.shard(vb).ok()?;
+        let shard = self.vbuckets.find(vb, Holder::FrontEnd).ok()?;
         if shard.vb.state() == VbState::Pending { self.parked.wait(vb, Seqno(0)) } else { None }
     }
 
     /// Closes the open checkpoint of a vBucket, and lets go of those that nobody needs.
     pub fn create_checkpoint(&self, vb: VbId) -> Result<(), Refusal> {
         let removed = {
-            let mut shard = self.shard(vb)?;
+            let mut shard = self.vbuckets.find(vb, Holder::FrontEnd)?;
             let checkpoints = shard.vb.checkpoints_mut();
             checkpoints.close();
             checkpoints.remove_closed()
@@ -463,7 +432,7 @@ impl Bucket {
         remove: impl FnOnce() -> Result<(), kvstore::Failure>,
     ) -> Result<Result<(), Failure>, Refusal> {
         let _claim = self.claim(vb)?;
-        if self.shard(vb)?.vb.state() != VbState::Dead {
+        if self.vbuckets.find(vb, Holder::FrontEnd)?.vb.state() != VbState::Dead {
             return Err(Refusal::Invalid);
         }
         // It is dead and stays so: nobody writes to it, and what is on disk goes first.
@@ -472,7 +441,7 @@ impl Bucket {
             return Ok(removed.map_err(Failure::from));
         }
         let old = {
-            let mut shard = self.shard_for(vb, Holder::Roles)?;
+            let mut shard = self.vbuckets.find(vb, Holder::Roles)?;
             let old = shard.replace(dead(vb, &self.context, &self.env));
             shard.exists = false;
             // What is written next says that it is dead, so that a restart does not make it anew.

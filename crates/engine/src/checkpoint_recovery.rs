@@ -214,7 +214,7 @@ fn take_out(
     count: &AtomicU64,
     take: impl FnOnce(&mut VBucket) -> Option<Removed>,
 ) {
-    let Ok(mut shard) = bucket.shard_for(vb, Holder::CheckpointRecovery) else { return };
+    let Ok(mut shard) = bucket.vbuckets.find(vb, Holder::CheckpointRecovery) else { return };
     let removed = take(&mut shard.vb);
     drop(shard);
     if let Some(removed) = removed.filter(|removed| !removed.is_empty()) {

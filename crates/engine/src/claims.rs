@@ -36,7 +36,7 @@ impl Bucket {
     /// Claims a vBucket. What was taken of it to be written is on disk, or refused by it, when this returns.
     pub(crate) fn claim(&self, vb: VbId) -> Result<Claim<'_>, Refusal> {
         let mut claimed = self.roles_of(vb);
-        self.shard_for(vb, Holder::Roles)?.is_claimed = true;
+        self.vbuckets.find(vb, Holder::Roles)?.is_claimed = true;
         claimed.insert(vb);
         drop(claimed);
         // The flusher takes nothing more of it; this waits for what it has taken.
@@ -59,7 +59,7 @@ impl Drop for Claim<'_> {
         let mut claimed = bucket.roles.claimed.lock();
         claimed.remove(&self.vb);
         {
-            let mut shard = bucket.hold(self.vb, Holder::Roles);
+            let mut shard = bucket.vbuckets.hold(self.vb, Holder::Roles);
             shard.is_claimed = false;
             // What came meanwhile was passed over.
             bucket.queue_flush(&mut shard);

@@ -175,7 +175,7 @@ impl Bucket {
         *self.manifest.present.write() = Arc::clone(&new);
         let now = self.now();
         for vb in (0..self.vbuckets()).map(VbId) {
-            let mut shard = self.hold(vb, Holder::Roles);
+            let mut shard = self.vbuckets.hold(vb, Holder::Roles);
             let left = self.take_over_manifest(&mut shard, &new, Some(&change), now);
             drop(shard);
             drop(left);
@@ -235,13 +235,13 @@ impl Bucket {
 
     /// The last change of a collection in a vBucket; nothing if there is no such vBucket, or it has no such collection.
     pub fn collection_seqno(&self, vb: VbId, id: CollectionId) -> Option<Seqno> {
-        let shard = self.shard(vb).ok()?;
+        let shard = self.vbuckets.find(vb, Holder::FrontEnd).ok()?;
         shard.vb.collections().get(id).map(|one| one.high_seqno)
     }
 
     /// The longest that documents of a collection may live, if it says so.
     pub(crate) fn collection_ttl_s(&self, vb: VbId, id: CollectionId) -> Option<u32> {
-        self.shard(vb).ok()?.vb.collections().get(id)?.max_ttl_s
+        self.vbuckets.find(vb, Holder::FrontEnd).ok()?.vb.collections().get(id)?.max_ttl_s
     }
 
     /// What the bucket has of each collection of its manifest, in the manifest's order.
@@ -251,7 +251,7 @@ impl Bucket {
             manifest.collections().map(|one| (one.id, CollectionTotals::default())).collect();
         for vb in (0..self.vbuckets()).map(VbId) {
             let stored = self.store.collections(vb);
-            let shard = self.hold(vb, Holder::Stats);
+            let shard = self.vbuckets.hold(vb, Holder::Stats);
             for (id, totals) in &mut all {
                 totals.add(&totals_of(&shard, *id, &stored));
             }
@@ -292,7 +292,7 @@ impl Bucket {
         self.end_dropped_prepares(vb);
         let mut freed: Vec<Version> = Vec::new();
         let (more, wants_compaction) = {
-            let mut shard = self.hold(vb, Holder::Eraser);
+            let mut shard = self.vbuckets.hold(vb, Holder::Eraser);
             if !shard.exists || shard.vb.collections().dropped().is_empty() {
                 return false;
             }
@@ -318,7 +318,7 @@ impl Bucket {
     /// What a compaction that begins now may leave out of a vBucket's file: collections with the seqnos at which they
     /// were dropped, durably.
     pub(crate) fn dropped_on_disk(&self, vb: VbId) -> Vec<(CollectionId, Seqno)> {
-        let shard = self.hold(vb, Holder::Compactor);
+        let shard = self.vbuckets.hold(vb, Holder::Compactor);
         let persisted = shard.vb.persisted_seqno();
         let dropped = shard.vb.collections().dropped().iter();
         dropped.filter(|one| one.end <= persisted).map(|one| (one.id, one.end)).collect()
@@ -326,7 +326,7 @@ impl Bucket {
 
     /// A compaction has left these out.
     pub(crate) fn erased_from_disk(&self, vb: VbId, incarnation: u64, erased: &[(CollectionId, Seqno)]) {
-        let mut shard = self.hold(vb, Holder::Compactor);
+        let mut shard = self.vbuckets.hold(vb, Holder::Compactor);
         if shard.incarnation == incarnation {
             shard.vb.erased_from_disk(erased);
         }
@@ -392,7 +392,7 @@ impl Bucket {
     /// Locks an active vBucket that has a collection and whose documents are loaded, for an operation.
     #[inline]
     pub(crate) fn active_with(&self, vb: VbId, id: CollectionId) -> Result<ShardGuard<'_>, Refusal> {
-        let shard = self.active(vb)?;
+        let shard = self.vbuckets.active(vb, Holder::FrontEnd)?;
         if shard.vb.collections().is_open(id) { Ok(shard) } else { Err(Refusal::UnknownCollection) }
     }
 }

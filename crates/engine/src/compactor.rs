@@ -27,7 +27,7 @@ const SLICE_ITEMS: usize = 256;
 impl Bucket {
     /// Asks for a compaction of a vBucket's file. Refused as busy if one is under way or waiting already.
     pub fn compact(&self, vb: VbId, request: CompactRequest) -> Result<Completion<CompactOutcome>, Refusal> {
-        drop(self.shard(vb)?);
+        drop(self.vbuckets.find(vb, Holder::FrontEnd)?);
         if self.is_ephemeral() {
             return Err(Refusal::NoDisk);
         }
@@ -109,7 +109,7 @@ impl Bucket {
 
     fn compact_now(&self, vb: VbId, request: CompactRequest) -> (CompactOutcome, Progress) {
         let now = self.now();
-        let incarnation = self.hold(vb, Holder::Compactor).incarnation;
+        let incarnation = self.vbuckets.hold(vb, Holder::Compactor).incarnation;
         let expired = Cell::new(0);
         let on_expired = |version: &Version| {
             expired.set(expired.get() + u64::from(self.expire_stored(vb, version)));
@@ -174,7 +174,7 @@ impl Bucket {
             Err(_) => return false,
         };
         let version = {
-            let Ok(shard) = self.active_for(vb, Holder::Compactor) else { return false };
+            let Ok(shard) = self.vbuckets.active(vb, Holder::Compactor) else { return false };
             let Ok(found) = shard.vb.find(hash, stored.key()) else { return false };
             match found.filter(|version| version.is_expired(now)) {
                 Some(version) if shard.unflushed() < LARGE_BACKLOG => version.clone(),
@@ -206,7 +206,7 @@ impl Bucket {
         while let Some(at) = cursor {
             let mut freed = Vec::with_capacity(SLICE_ITEMS);
             {
-                let mut shard = self.hold(vb, Holder::Compactor);
+                let mut shard = self.vbuckets.hold(vb, Holder::Compactor);
                 if shard.incarnation != incarnation {
                     return;
                 }

@@ -144,7 +144,7 @@ impl Compressor {
         while round.next_vb < bucket.vbuckets() {
             let vb = VbId(round.next_vb);
             round.next_vb += 1;
-            let Ok(shard) = bucket.documents_for(vb, Holder::Compressor) else { continue };
+            let Ok(shard) = bucket.vbuckets.loaded(vb, Holder::Compressor) else { continue };
             let (incarnation, persisted) = (shard.incarnation, shard.vb.persisted_seqno());
             drop(shard);
             let known = &mut self.known[usize::from(vb.0)];
@@ -247,7 +247,8 @@ impl Bucket {
     /// not on disk yet, locked, not in memory, compressed already, or gains too little.
     pub fn compress_value(&self, vb: VbId, key: DocKey<'_>) -> Result<bool, Refusal> {
         let (hash, now) = (self.hash(key), self.now());
-        let found = self.documents(vb)?.vb.find(hash, key)?.map(|version| version.clone());
+        let found =
+            self.vbuckets.loaded(vb, Holder::FrontEnd)?.vb.find(hash, key)?.map(|version| version.clone());
         let version = found.filter(|version| version.is_live(now)).ok_or(Refusal::NotFound)?;
         if !version.is_resident() || version.meta().datatype.is_snappy() {
             return Ok(false);
@@ -255,7 +256,7 @@ impl Bucket {
         let Some(new) = Press::default().compressed(self, &version) else { return Ok(false) };
         // What was there, or what was not used, goes when the lock is released.
         let swapped = {
-            let mut shard = self.documents(vb)?;
+            let mut shard = self.vbuckets.loaded(vb, Holder::FrontEnd)?;
             shard.vb.recode_value(hash, &version, new, now)
         };
         Ok(swapped.is_ok())
@@ -266,7 +267,8 @@ impl Visit {
     /// The vBucket's lock, if it still is the same vBucket.
     fn shard<'b>(&self, bucket: &'b Bucket) -> Option<ShardGuard<'b>> {
         bucket
-            .documents_for(self.vb, Holder::Compressor)
+            .vbuckets
+            .loaded(self.vb, Holder::Compressor)
             .ok()
             .filter(|shard| shard.incarnation == self.incarnation)
     }

@@ -153,7 +153,7 @@ impl Bucket {
         let mut sparse: Vec<Version> = Vec::with_capacity(VERSIONS_A_LOCK);
         let mut visited = 0;
         let next = {
-            let shard = self.documents_for(vb, Holder::Defragmenter).ok()?;
+            let shard = self.vbuckets.loaded(vb, Holder::Defragmenter).ok()?;
             shard.vb.table().visit(cursor, VERSIONS_A_LOCK, |version| {
                 visited += 1;
                 // What somebody else holds stays where it is for him, so moving it would cost memory.
@@ -169,7 +169,7 @@ impl Bucket {
         let prepare = |there: Version| (self.hash(there.key()), self.copy(&there), there);
         let copies: Vec<(u64, NewVersion, Version)> = sparse.into_iter().map(prepare).collect();
         let mut left = Vec::with_capacity(copies.len());
-        if let Ok(mut shard) = self.documents_for(vb, Holder::Defragmenter) {
+        if let Ok(mut shard) = self.vbuckets.loaded(vb, Holder::Defragmenter) {
             for (hash, copy, there) in copies {
                 let moved = shard.vb.move_version(hash, &there, copy);
                 self.defragmented.moved.fetch_add(u64::from(moved.is_ok()), Ordering::Relaxed);

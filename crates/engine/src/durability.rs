@@ -243,7 +243,7 @@ impl Bucket {
     pub fn acknowledged(&self, vb: VbId, node: &str, prepared: Seqno) {
         let mut settled = Settled::default();
         let has_more = {
-            let Ok(mut shard) = self.shard(vb) else { return };
+            let Ok(mut shard) = self.vbuckets.find(vb, Holder::FrontEnd) else { return };
             if shard.vb.state() != VbState::Active || !shard.vb.acknowledged(node, prepared) {
                 return;
             }
@@ -257,7 +257,7 @@ impl Bucket {
 
     /// A node begins to take a vBucket's changes behind `from`: what it acknowledged beyond, it has lost.
     pub fn replica_resumes(&self, vb: VbId, node: &str, from: Seqno) {
-        if let Ok(mut shard) = self.shard(vb) {
+        if let Ok(mut shard) = self.vbuckets.find(vb, Holder::FrontEnd) {
             shard.vb.replica_resumes(node, from);
         }
     }
@@ -265,7 +265,7 @@ impl Bucket {
     /// Up to where a replica (or pending vBucket) may acknowledge prepares; nothing if it is none. It rises when
     /// something is applied, and when something is on disk.
     pub fn replica_prepared(&self, vb: VbId) -> Option<Seqno> {
-        let shard = self.shard(vb).ok()?;
+        let shard = self.vbuckets.find(vb, Holder::FrontEnd).ok()?;
         let follows = matches!(shard.vb.state(), VbState::Replica | VbState::Pending);
         follows.then(|| shard.vb.high_prepared_seqno())
     }
@@ -294,7 +294,7 @@ impl Bucket {
         while let Some(at) = from {
             let mut settled = Settled::default();
             {
-                let mut shard = self.hold(vb, Holder::Eraser);
+                let mut shard = self.vbuckets.hold(vb, Holder::Eraser);
                 from = shard.vb.end_dropped_prepares(at, LOOKED_AT_ONCE, &mut settled.completed);
                 settled.find_waiters(&mut shard.sync_waiters);
             }
@@ -310,7 +310,7 @@ impl Bucket {
     /// Commits all that is safe in a vBucket, some under its lock at a time, and tells those who waited for it.
     pub(crate) fn settle(&self, vb: VbId) {
         let mut settled = Settled::default();
-        while self.settle_held(&mut self.hold(vb, Holder::SyncWrites), &mut settled) {
+        while self.settle_held(&mut self.vbuckets.hold(vb, Holder::SyncWrites), &mut settled) {
             settled.tell();
         }
         settled.tell();
@@ -328,7 +328,7 @@ impl Bucket {
             }
             let Some(Reverse((at_ns, vb))) = due.pop() else { return Err(None) };
             drop(due);
-            let mut shard = self.hold(vb, Holder::SyncWrites);
+            let mut shard = self.vbuckets.hold(vb, Holder::SyncWrites);
             if shard.sync_waiters.due_ns != at_ns {
                 // It was noted again, for an earlier time.
                 return Ok(());
@@ -345,7 +345,7 @@ impl Bucket {
         }
         if earliest_ns != NO_DEADLINE {
             let soonest_ns = now_ns.saturating_add(LEAST_REST.as_nanos() as u64);
-            self.note_deadline(&mut self.hold(vb, Holder::SyncWrites), earliest_ns.max(soonest_ns));
+            self.note_deadline(&mut self.vbuckets.hold(vb, Holder::SyncWrites), earliest_ns.max(soonest_ns));
         }
         Ok(())
     }
@@ -356,7 +356,7 @@ impl Bucket {
         let mut waiters = Vec::new();
         let now = self.now();
         let look = {
-            let mut shard = self.hold(vb, Holder::SyncWrites);
+            let mut shard = self.vbuckets.hold(vb, Holder::SyncWrites);
             if shard.vb.state() != VbState::Active {
                 return vbucket::OverdueLook { next: None, earliest_ns: NO_DEADLINE };
             }
@@ -390,7 +390,7 @@ impl Bucket {
     /// Waits until what a node has prepared alone is committed: from then on everything that is acknowledged is as safe
     /// as the vBucket's present topology asks. Nothing: it is already.
     pub fn alone_committed(&self, vb: VbId) -> Result<Option<Completion<()>>, Refusal> {
-        let last = self.shard(vb)?.vb.last_alone();
+        let last = self.vbuckets.find(vb, Holder::FrontEnd)?.vb.last_alone();
         let last = last.filter(|_| !planted::is(Bug::TopologyForgetsAlone));
         last.map_or(Ok(None), |seqno| self.persisted(vb, seqno))
     }
@@ -399,7 +399,7 @@ impl Bucket {
     /// Refused if there is no disk.
     pub fn persisted(&self, vb: VbId, seqno: Seqno) -> Result<Option<Completion<()>>, Refusal> {
         let waiting = {
-            let shard = self.shard(vb)?;
+            let shard = self.vbuckets.find(vb, Holder::FrontEnd)?;
             if self.is_ephemeral() {
                 return Err(Refusal::NoDisk);
             }

@@ -36,7 +36,7 @@ impl Bucket {
         // Nothing of it may be on its way to disk, and its role stays as it is.
         let Ok(_claim) = self.claim(vb) else { return Ok(()) };
         let (state, topology) = {
-            let mut shard = self.hold(vb, Holder::Roles);
+            let mut shard = self.vbuckets.hold(vb, Holder::Roles);
             if !shard.exists {
                 return Ok(());
             }
@@ -49,7 +49,7 @@ impl Bucket {
         let removed = self.store.delete_vbucket(vb);
         let is_gone = removed.is_ok() || self.is_not_stored(vb);
         let old = {
-            let mut shard = self.hold(vb, Holder::Roles);
+            let mut shard = self.vbuckets.hold(vb, Holder::Roles);
             let old = is_gone.then(|| {
                 let given_up = shard.sync_waiters.give_up();
                 let new = VBucket::new(vb, &self.context, Origin::empty(state, new_uuid(&self.env)));

@@ -2,18 +2,19 @@
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
-use std::sync::Arc;
 
 use base::{DocKey, Seqno, VbId, Version};
 use kvstore::{Failure, Snapshot, Values, VbStateDoc};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use vbucket::{ReadId, Resume, ResumePoint, SliceLimits};
 
 use crate::bucket::{Bucket, Shard};
 use crate::config::BucketKind;
 use crate::flusher::state_document;
 use crate::refusal::Refusal;
+use crate::shard_guard::{Holder, ShardGuard};
 use crate::topology::TopologyValues;
+use crate::vbuckets::VBuckets;
 
 /// Items that are looked at under a vBucket's lock at once.
 const SLICE_ITEMS: usize = 256;
@@ -24,7 +25,7 @@ const SLICE_ITEMS: usize = 256;
 /// What is replaced while it is open stays in memory until it has come by, so nobody should keep one for no reason.
 /// Dropping it locks the vBucket for a moment.
 pub struct MemoryRange {
-    shards: Arc<[Mutex<Shard>]>,
+    vbuckets: VBuckets,
     vb: VbId,
     incarnation: u64,
     id: ReadId,
@@ -60,14 +61,14 @@ impl Bucket {
     /// A vBucket's items with a seqno of `from` or more, as they are now. Refused if the bucket has a disk to read them
     /// from, and as busy if too many read already.
     pub fn memory_range(&self, vb: VbId, from: Seqno) -> Result<MemoryRange, Refusal> {
-        let mut shard = self.shard(vb)?;
+        let mut shard = self.vbuckets.find(vb, Holder::FrontEnd)?;
         self.open_range(&mut shard, from)
     }
 
     /// The items that a client lacks, if it may go on where it stands. What it is judged by and what it gets are of the
     /// same moment: no tombstone is purged in between.
     pub fn resume_from_memory(&self, vb: VbId, client: &ResumePoint) -> Result<Resumed, Refusal> {
-        let mut shard = self.shard(vb)?;
+        let mut shard = self.vbuckets.find(vb, Holder::FrontEnd)?;
         let (high, purge) = (shard.vb.high_seqno(), shard.vb.purge_seqno());
         match shard.vb.failover().rollback_point(client, high, purge) {
             Resume::Accept => {
@@ -98,7 +99,7 @@ impl Bucket {
         // Its reader is told the end of the snapshot that a replica is in the middle of.
         shard.vb.checkpoints_mut().promise();
         Ok(MemoryRange {
-            shards: Arc::clone(&self.shards),
+            vbuckets: self.vbuckets.clone(),
             vb: shard.vb.id(),
             incarnation: shard.incarnation,
             id,
@@ -156,9 +157,9 @@ impl MemoryRange {
         Ok(position.ready.front().cloned())
     }
 
-    fn shard(&self) -> Result<MutexGuard<'_, Shard>, Refusal> {
-        let shard = self.shards.get(usize::from(self.vb.0)).ok_or(Refusal::NotMyVbucket)?.lock();
-        let is_same = shard.exists && shard.incarnation == self.incarnation;
+    fn shard(&self) -> Result<ShardGuard<'_>, Refusal> {
+        let shard = self.vbuckets.find(self.vb, Holder::FrontEnd)?;
+        let is_same = shard.incarnation == self.incarnation;
         if is_same { Ok(shard) } else { Err(Refusal::NotMyVbucket) }
     }
 

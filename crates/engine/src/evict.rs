@@ -156,7 +156,7 @@ impl Bucket {
         let hash = self.hash(key);
         let now = self.now();
         let version = {
-            let shard = self.documents(vb)?;
+            let shard = self.vbuckets.loaded(vb, Holder::FrontEnd)?;
             if !shard.vb.collections().is_open(key.collection) {
                 return Err(Refusal::UnknownCollection);
             }
@@ -185,7 +185,7 @@ impl Bucket {
         }
         let hollow = self.hollow_of(version);
         let now = self.now();
-        let Ok(mut shard) = self.documents_for(vb, Holder::Fetcher) else { return false };
+        let Ok(mut shard) = self.vbuckets.loaded(vb, Holder::Fetcher) else { return false };
         let taken = shard.vb.take_value(hash, hollow, now);
         drop(shard);
         taken.is_some()
@@ -222,7 +222,7 @@ impl Bucket {
         let mut left = Vec::with_capacity(versions.len());
         let now = self.now();
         {
-            let Ok(mut shard) = self.documents_for(vb, Holder::Pager) else { return Evicted::default() };
+            let Ok(mut shard) = self.vbuckets.loaded(vb, Holder::Pager) else { return Evicted::default() };
             for (hash, hollow) in hollows {
                 left.push(hollow.allocated_bytes());
                 taken.push(shard.vb.take_value(hash, hollow, now));
@@ -244,7 +244,7 @@ impl Bucket {
         let mut taken = Vec::with_capacity(versions.len());
         let now = self.now();
         {
-            let Ok(mut shard) = self.documents_for(vb, Holder::Pager) else { return Evicted::default() };
+            let Ok(mut shard) = self.vbuckets.loaded(vb, Holder::Pager) else { return Evicted::default() };
             for (hash, version) in std::iter::zip(hashes, versions) {
                 taken.extend(shard.vb.evict_whole(hash, version, now));
             }

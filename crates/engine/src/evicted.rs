@@ -31,7 +31,8 @@ impl Bucket {
     /// Takes whatever there is for a key out of memory, a tombstone too. False if it has to stay.
     pub fn evict_whole(&self, vb: VbId, key: DocKey<'_>) -> Result<bool, Refusal> {
         let hash = self.hash(key);
-        let found = self.documents(vb)?.vb.find(hash, key)?.map(|version| version.clone());
+        let found =
+            self.vbuckets.loaded(vb, Holder::FrontEnd)?.vb.find(hash, key)?.map(|version| version.clone());
         let version = found.ok_or(Refusal::NotFound)?;
         Ok(self.evict_document(vb, hash, &version))
     }
@@ -39,7 +40,7 @@ impl Bucket {
     /// Takes out exactly this version, if it may go.
     pub(crate) fn evict_document(&self, vb: VbId, hash: u64, version: &Version) -> bool {
         let now = self.now();
-        let Ok(mut shard) = self.documents_for(vb, Holder::Fetcher) else { return false };
+        let Ok(mut shard) = self.vbuckets.loaded(vb, Holder::Fetcher) else { return false };
         let taken = shard.vb.evict_whole(hash, version, now);
         drop(shard);
         taken.is_some()
@@ -48,7 +49,7 @@ impl Bucket {
     /// Whether there may be something for a key, of which nothing is in memory.
     pub(crate) fn is_evicted(&self, vb: VbId, key: DocKey<'_>) -> Result<bool, Refusal> {
         let hash = self.hash(key);
-        Ok(self.documents(vb)?.vb.find(hash, key).is_err())
+        Ok(self.vbuckets.loaded(vb, Holder::FrontEnd)?.vb.find(hash, key).is_err())
     }
 
     /// Brings some living document of a collection into memory: the first one of a vBucket that was changed after a change
@@ -56,7 +57,7 @@ impl Bucket {
     pub(crate) fn fetch_any(&self, vb: VbId, collection: CollectionId) -> Fetched {
         let now = self.now();
         let (high, collections) = {
-            let shard = self.hold(vb, Holder::Compactor);
+            let shard = self.vbuckets.hold(vb, Holder::Compactor);
             (shard.vb.high_seqno(), shard.vb.collections().clone())
         };
         let from = Seqno(self.env.random.next_u64() % high.0.max(1) + 1);
@@ -85,7 +86,7 @@ impl Bucket {
     pub(crate) fn filter_step(&self) -> Progress {
         for vb in (0..self.vbuckets()).map(VbId) {
             let incarnation = {
-                let shard = self.hold(vb, Holder::Compactor);
+                let shard = self.vbuckets.hold(vb, Holder::Compactor);
                 if !shard.exists || shard.unloaded.is_some() || !shard.vb.wants_recount() {
                     continue;
                 }
@@ -100,7 +101,7 @@ impl Bucket {
     /// then the count is what it was.
     pub(crate) fn recount_evicted(&self, vb: VbId, incarnation: u64) -> bool {
         let ticket = {
-            let mut shard = self.hold(vb, Holder::Compactor);
+            let mut shard = self.vbuckets.hold(vb, Holder::Compactor);
             let counts = shard.vb.counts();
             if shard.incarnation != incarnation || counts.evicted_documents + counts.evicted_tombstones == 0 {
                 return true;
@@ -113,7 +114,7 @@ impl Bucket {
         if let Err(failure) = &counted {
             tracing::warn!(bucket = self.name(), %vb, %failure, "a filter of evicted keys stays as it is");
         }
-        let mut shard = self.hold(vb, Holder::Compactor);
+        let mut shard = self.vbuckets.hold(vb, Holder::Compactor);
         let is_same = shard.incarnation == incarnation;
         let old = if is_same { shard.vb.end_recount(ticket, counted.is_ok()) } else { None };
         drop(shard);
@@ -125,12 +126,12 @@ impl Bucket {
         let Some(snapshot) = self.store.snapshot(vb)? else { return Ok(()) };
         let newest = snapshot.high_seqno();
         let begun = {
-            let mut shard = self.hold(vb, Holder::Compactor);
+            let mut shard = self.vbuckets.hold(vb, Holder::Compactor);
             shard.incarnation == incarnation && shard.vb.recount_through(ticket, newest)
         };
         let mut slice = Vec::with_capacity(SLICE_ITEMS);
         let show = |slice: &mut Vec<(u64, Version)>| {
-            let mut shard = self.hold(vb, Holder::Compactor);
+            let mut shard = self.vbuckets.hold(vb, Holder::Compactor);
             let goes_on = shard.incarnation == incarnation && shard.vb.recount_slice(ticket, slice);
             drop(shard);
             slice.clear();

@@ -134,7 +134,7 @@ impl Pass {
         while self.next_vb < bucket.vbuckets() {
             let vb = VbId(self.next_vb);
             self.next_vb += 1;
-            let Ok(mut shard) = bucket.active_for(vb, Holder::ExpiryPager) else { continue };
+            let Ok(mut shard) = bucket.vbuckets.active(vb, Holder::ExpiryPager) else { continue };
             if shard.vb.may_have_expired(bucket.now()) {
                 shard.vb.begin_expiry_pass();
                 self.visit = Some(Visit { vb, incarnation: shard.incarnation, cursor: 0, earliest: 0 });
@@ -152,7 +152,7 @@ impl Pass {
         let now = bucket.now();
         let mut expired = Vec::new();
         let next = {
-            let Ok(shard) = bucket.active_for(visit.vb, Holder::ExpiryPager) else {
+            let Ok(shard) = bucket.vbuckets.active(visit.vb, Holder::ExpiryPager) else {
                 // Another role, or gone.
                 visit.leave(bucket);
                 return Chunk::Over;
@@ -238,7 +238,7 @@ impl Visit {
     }
 
     fn with_shard(&self, bucket: &Bucket, change: impl FnOnce(&mut Shard)) {
-        let mut shard = bucket.hold(self.vb, Holder::ExpiryPager);
+        let mut shard = bucket.vbuckets.hold(self.vb, Holder::ExpiryPager);
         if shard.incarnation == self.incarnation {
             change(&mut shard);
         }

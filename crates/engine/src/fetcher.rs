@@ -189,7 +189,7 @@ impl Bucket {
     /// or [`Bucket::forgo`] it.
     fn want(&self, vb: VbId, key: &Arc<[u8]>) -> Result<Wanted, Fetched> {
         let (doc_key, hash) = (parse(key), self.hash(parse(key)));
-        let mut shard = self.hold(vb, Holder::Fetcher);
+        let mut shard = self.vbuckets.hold(vb, Holder::Fetcher);
         if shard.unloaded.is_some() {
             return Err(Fetched::Look(None));
         }
@@ -213,7 +213,7 @@ impl Bucket {
     }
 
     fn end_look(&self, vb: VbId, key: &[u8], incarnation: u64) {
-        let mut shard = self.hold(vb, Holder::Fetcher);
+        let mut shard = self.vbuckets.hold(vb, Holder::Fetcher);
         if shard.incarnation == incarnation {
             shard.vb.end_look(parse(key));
         }
@@ -254,7 +254,7 @@ impl Bucket {
     /// Puts what the disk has of a key of which nothing was in memory in the table.
     fn bring_back(&self, vb: VbId, wanted: &Wanted, found: Option<Version>) -> Fetched {
         let key = parse(&wanted.key);
-        let mut shard = self.hold(vb, Holder::Fetcher);
+        let mut shard = self.vbuckets.hold(vb, Holder::Fetcher);
         if shard.incarnation != wanted.incarnation {
             return Fetched::Look(None);
         }
@@ -297,7 +297,7 @@ impl Bucket {
     pub(crate) fn bring(&self, vb: VbId, incarnation: u64, read: Version) -> Brought {
         let hash = self.hash(read.key());
         let hollow = {
-            let mut shard = self.hold(vb, Holder::Fetcher);
+            let mut shard = self.vbuckets.hold(vb, Holder::Fetcher);
             if shard.incarnation != incarnation {
                 return Brought::NotNeeded;
             }
@@ -322,7 +322,7 @@ impl Bucket {
         }
         let meta = VersionMeta { datatype, ..hollow.meta() };
         let whole = NewVersion::new(&self.context.heap, meta, read.key(), &[read.value()]).publish();
-        let mut shard = self.hold(vb, Holder::Fetcher);
+        let mut shard = self.vbuckets.hold(vb, Holder::Fetcher);
         if shard.incarnation != incarnation {
             return Brought::NotNeeded;
         }
@@ -335,7 +335,7 @@ impl Bucket {
     /// Whether the version of a key is in memory without its value.
     fn is_hollow(&self, vb: VbId, wanted: &Wanted) -> bool {
         let key = parse(&wanted.key);
-        let shard = self.hold(vb, Holder::Fetcher);
+        let shard = self.vbuckets.hold(vb, Holder::Fetcher);
         shard.incarnation == wanted.incarnation && shard.vb.hollow(self.hash(key), key).is_some()
     }
 }

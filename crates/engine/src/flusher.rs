@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use base::planted::{self, Bug};
-use base::version::prefetch_all;
 use base::{Seqno, SyncWrite, VbId, Version, VersionMeta};
 use kvstore::{CheckpointType, FailoverEntry, SaveBatch, VbStateDoc};
 use vbucket::{FlushBatch, Pressure, Removed, SnapshotKind};
@@ -12,7 +11,7 @@ use vbucket::{FlushBatch, Pressure, Removed, SnapshotKind};
 use crate::bucket::Bucket;
 use crate::durability::Settled;
 use crate::flush_queue::{Due, LARGE_BACKLOG};
-use crate::shard_guard::{Holder, ShardGuard};
+use crate::shard_guard::Holder;
 use crate::topology::TopologyValues;
 
 /// How long the flusher pauses after a failure before it tries again.
@@ -104,7 +103,7 @@ impl Bucket {
     ) -> Progress {
         assert!(group.len() <= self.flush.group_vbuckets(), "the queue gives no more");
         let take = |(i, vb): (usize, &VbId)| {
-            self.prefetch_shard(group.get(i + 1).copied());
+            self.vbuckets.prefetch(group.get(i + 1).copied());
             self.take_batch(*vb)
         };
         let batches: Vec<FlushBatch> = group.iter().enumerate().filter_map(take).collect();
@@ -119,7 +118,7 @@ impl Bucket {
         let mut removed = Vec::with_capacity(batches.len().min(FREED_TOGETHER));
         let mut rest = batches.into_iter().zip(outcomes).peekable();
         while let Some((batch, saved)) = rest.next() {
-            self.prefetch_shard(rest.peek().map(|(next, _)| next.id));
+            self.vbuckets.prefetch(rest.peek().map(|(next, _)| next.id));
             match saved {
                 _ if saved.is_ok() || planted::is(Bug::FailedSaveCounts) => {
                     removed.push(self.saved(batch, &mut settled));
@@ -143,25 +142,14 @@ impl Bucket {
         progress
     }
 
-    fn flushing_shard(&self, vb: VbId) -> ShardGuard<'_> {
-        self.hold(vb, Holder::Flusher)
-    }
-
     fn take_batch(&self, vb: VbId) -> Option<FlushBatch> {
-        let mut shard = self.flushing_shard(vb);
+        let mut shard = self.vbuckets.hold(vb, Holder::Flusher);
         shard.flush_queued = false;
         if shard.is_claimed {
             // It is queued again when it is released.
             return None;
         }
         shard.vb.take_flush_batch(self.config.flush_batch_items as u64)
-    }
-
-    /// Asks the processor to bring a vBucket closer that is worked on next.
-    fn prefetch_shard(&self, vb: Option<VbId>) {
-        if let Some(shard) = vb.and_then(|vb| self.shards.get(usize::from(vb.0))) {
-            prefetch_all(shard);
-        }
     }
 
     /// Frees what nobody needs any more, which was not looked at for long.
@@ -176,7 +164,7 @@ impl Bucket {
     /// nobody needs any more.
     fn saved(&self, batch: FlushBatch, settled: &mut Settled) -> Removed {
         let (removed, has_more) = {
-            let mut shard = self.flushing_shard(batch.id);
+            let mut shard = self.vbuckets.hold(batch.id, Holder::Flusher);
             let prepared = shard.vb.high_prepared_seqno();
             let removed = shard.vb.flushed(batch.high_seqno);
             if shard.vb.high_prepared_seqno() > prepared && !planted::is(Bug::SavedPreparesNotTold) {
@@ -201,7 +189,7 @@ impl Bucket {
     }
 
     fn not_saved(&self, batch: &FlushBatch) {
-        let mut shard = self.flushing_shard(batch.id);
+        let mut shard = self.vbuckets.hold(batch.id, Holder::Flusher);
         shard.vb.flush_failed();
         self.queue_flush(&mut shard);
         // It has waited already.

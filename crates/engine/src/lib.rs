@@ -59,6 +59,7 @@ mod topology;
 mod unreadable;
 mod update;
 pub mod value;
+mod vbuckets;
 mod victims;
 mod warmup;
 mod whole;
@@ -68,8 +69,6 @@ mod writer;
 
 pub use account_check::AccountFigures;
 pub use backfill::{Backfill, BackfillReading, BackfillScope, Backfilled, Frames, WriteChanges};
-#[cfg(debug_assertions)]
-pub use bucket::locks_taken;
 pub use bucket::{Bucket, Mutated};
 pub use checkpoint_recovery::CheckpointMemoryStats;
 pub use clean_mark::forget_clean_stop;
@@ -114,6 +113,8 @@ pub use tombstone_purger::PurgeStats;
 pub use topology::topology_from_json;
 pub use update::{CounterRequest, End};
 pub use vbucket::Topology;
+#[cfg(debug_assertions)]
+pub use vbuckets::locks_taken;
 pub use warmup::{WarmupState, WarmupStats};
 pub use whole::Whole;
 pub use with_meta::WithMetaRequest;

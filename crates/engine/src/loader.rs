@@ -30,7 +30,7 @@ impl Bucket {
         if vb.0 >= self.vbuckets() {
             return None;
         }
-        let shard = self.hold(vb, Holder::FrontEnd);
+        let shard = self.vbuckets.hold(vb, Holder::FrontEnd);
         shard.unloaded.as_ref()?;
         Some(self.warmup.want(vb))
     }
@@ -54,7 +54,7 @@ impl Bucket {
     pub fn load_step(&self) -> Progress {
         let Some(vb) = self.warmup.take_vbucket() else { return Progress::Idle };
         let (incarnation, counts) = {
-            let shard = self.hold(vb, Holder::Loader);
+            let shard = self.vbuckets.hold(vb, Holder::Loader);
             match shard.unloaded {
                 Some(counts) => (shard.incarnation, counts),
                 None => return self.load_done(vb, None),
@@ -77,7 +77,7 @@ impl Bucket {
         counts: &Counts,
     ) -> Result<Option<Loaded>, kvstore::Failure> {
         let mut loaded = Loaded::new(&self.context, self.room(counts));
-        let collections = self.hold(vb, Holder::Loader).vb.collections().clone();
+        let collections = self.vbuckets.hold(vb, Holder::Loader).vb.collections().clone();
         loaded.expect(items_in(counts));
         let mut until_look = ITEMS_PER_LOOK;
         let mut stopped = false;
@@ -146,7 +146,7 @@ impl Bucket {
     fn install(&self, vb: VbId, incarnation: u64, loaded: Loaded) -> Progress {
         let counts = loaded.counts();
         let (old, high_seqno) = {
-            let mut shard = self.hold(vb, Holder::Loader);
+            let mut shard = self.vbuckets.hold(vb, Holder::Loader);
             if shard.incarnation != incarnation {
                 drop(shard);
                 return self.load_done(vb, None);
@@ -178,7 +178,7 @@ impl Bucket {
         // Nothing of it may be on its way to disk while it is replaced.
         let (_roles, _flushing) = (self.roles_of(vb), self.flushing.lock());
         let old = {
-            let mut shard = self.hold(vb, Holder::Loader);
+            let mut shard = self.vbuckets.hold(vb, Holder::Loader);
             if shard.incarnation != incarnation {
                 return;
             }

@@ -37,10 +37,11 @@ use crate::memory::MemoryAccount;
 use crate::persistence::PersistenceWaiters;
 use crate::replica::Replicas;
 use crate::settings::Key;
-use crate::shard_guard::{Holder, LockClock};
+use crate::shard_guard::Holder;
 use crate::tombstone_purger::PurgeCounters;
 use crate::topology::topology_from_json;
 use crate::unreadable::Unreadables;
+use crate::vbuckets::VBuckets;
 use crate::warmup::Warmup;
 
 /// How often a stop tries to save what the disk refused.
@@ -87,7 +88,7 @@ impl Bucket {
         context.frequency.set(settings.get(Key::FreqCounterIncrementFactor));
         let shards = (0..config.vbuckets).map(|id| {
             let origin = Origin::empty(config.first_role, new_uuid(&env));
-            Mutex::new(Shard {
+            Shard {
                 vb: VBucket::new(VbId(id), &context, origin),
                 exists: true,
                 had_role: config.first_role != VbState::Dead,
@@ -102,11 +103,10 @@ impl Bucket {
                 held: 0,
                 ops: OpCounts::default(),
                 sync_waiters: SyncWaiters::default(),
-            })
+            }
         });
         let bucket = Bucket {
             eviction: Eviction::default(),
-            lock_clock: LockClock::default(),
             memory: MemoryAccount::new(settings.clone(), context.heap.clone()),
             settings,
             manifest: BucketManifest::default(),
@@ -116,7 +116,7 @@ impl Bucket {
             defragmented: DefragmenterCounters::default(),
             purged: PurgeCounters::default(),
             relief: CheckpointRelief::default(),
-            shards: shards.collect(),
+            vbuckets: VBuckets::new(shards, &env.clock),
             uuid: identity.uuid,
             context,
             waiters: PersistenceWaiters::default(),
@@ -154,7 +154,7 @@ impl Bucket {
                 tracing::error!(bucket = self.name(), %vb, "a file of a vBucket that this bucket does not have is left alone");
                 continue;
             }
-            let mut shard = self.hold(vb, Holder::Roles);
+            let mut shard = self.vbuckets.hold(vb, Holder::Roles);
             shard.had_role = true;
             match found {
                 Ok(stored) => {
@@ -186,7 +186,12 @@ impl Bucket {
         // What was decided before the stop and did not get to all of them.
         let manifest = self.manifest();
         for vb in (0..self.vbuckets()).map(VbId) {
-            drop(self.take_over_manifest(&mut self.hold(vb, Holder::Roles), &manifest, None, self.now()));
+            drop(self.take_over_manifest(
+                &mut self.vbuckets.hold(vb, Holder::Roles),
+                &manifest,
+                None,
+                self.now(),
+            ));
         }
         self.warmup.found_all(self.env.clock.monotonic());
         let warmup = self.warmup_stats();
@@ -247,7 +252,7 @@ impl Bucket {
         self.close_manifest()?;
         self.store.close()?;
         // What is saved has its new history on disk; what could not be read since the crash has not.
-        let is_unread = |vb: &VbId| self.hold(*vb, Holder::Roles).vb.state() == VbState::Dead;
+        let is_unread = |vb: &VbId| self.vbuckets.hold(*vb, Holder::Roles).vb.state() == VbState::Dead;
         let crashed = self.crashed.lock().iter().copied().filter(is_unread).collect();
         LastStop::mark(&self.config, &self.env, &self.uuid, &crashed)
     }

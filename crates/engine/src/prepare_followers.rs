@@ -6,12 +6,13 @@ use base::VbId;
 
 use crate::bucket::{Bucket, Shard};
 use crate::follower::Follower;
+use crate::shard_guard::Holder;
 
 impl Bucket {
     /// Has `follower` told whenever [`Bucket::replica_prepared`] of a vBucket rises by what is on disk.
     pub fn follow_prepares(&self, vb: VbId, follower: &Arc<Follower>) {
-        let Some(shard) = self.shards.get(usize::from(vb.0)) else { return };
-        let followers = &mut shard.lock().prepare_followers;
+        let Some(mut shard) = self.vbuckets.any(vb, Holder::FrontEnd) else { return };
+        let followers = &mut shard.prepare_followers;
         if !followers.iter().any(|other| Arc::ptr_eq(other, follower)) {
             followers.push(Arc::clone(follower));
         }
@@ -19,8 +20,8 @@ impl Bucket {
 
     /// `follower` is told of nothing more that happens to prepares of this vBucket.
     pub fn unfollow_prepares(&self, vb: VbId, follower: &Arc<Follower>) {
-        if let Some(shard) = self.shards.get(usize::from(vb.0)) {
-            shard.lock().prepare_followers.retain(|other| !Arc::ptr_eq(other, follower));
+        if let Some(mut shard) = self.vbuckets.any(vb, Holder::FrontEnd) {
+            shard.prepare_followers.retain(|other| !Arc::ptr_eq(other, follower));
         }
     }
 }

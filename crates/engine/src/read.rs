@@ -87,7 +87,7 @@ impl Bucket {
     pub(crate) fn get_unprepared(&self, vb: VbId, key: DocKey<'_>, now: Moment) -> Result<Found, Refusal> {
         match self.get(vb, key, now) {
             Err(Refusal::NotFound) => {
-                let in_the_way = self.active(vb)?.vb.sync_write_in_the_way(key);
+                let in_the_way = self.vbuckets.active(vb, Holder::FrontEnd)?.vb.sync_write_in_the_way(key);
                 Err(in_the_way.map_or(Refusal::NotFound, Refusal::from))
             }
             found => found,
@@ -134,7 +134,7 @@ impl Bucket {
     }
 
     fn in_state(&self, vb: VbId, state: VbState, id: CollectionId) -> Result<ShardGuard<'_>, Refusal> {
-        let shard = self.shard(vb)?;
+        let shard = self.vbuckets.find(vb, Holder::FrontEnd)?;
         match shard.vb.state() == state {
             true if shard.unloaded.is_some() => Err(Refusal::Loading),
             true if shard.vb.collections().is_open(id) => Ok(shard),
@@ -189,7 +189,7 @@ impl Bucket {
             match found {
                 Some(found) if found.version.is_expired(now) && state == VbState::Active => {
                     self.expire(vb, hash, &found.version, now)?;
-                    if self.active(vb)?.vb.sync_write_in_the_way(key).is_some() {
+                    if self.vbuckets.active(vb, Holder::FrontEnd)?.vb.sync_write_in_the_way(key).is_some() {
                         // It stays as it is until that is decided; nobody sees it.
                         return Ok(None);
                     }
@@ -238,7 +238,7 @@ impl Bucket {
 
     /// Where the vBucket's history stands, asked by one that saw history `uuid`.
     pub fn observe_seqno(&self, vb: VbId, uuid: VbUuid) -> Result<Observed, Refusal> {
-        let shard = self.shard(vb)?;
+        let shard = self.vbuckets.find(vb, Holder::FrontEnd)?;
         if shard.vb.state() == VbState::Dead {
             return Err(Refusal::NotMyVbucket);
         }
@@ -259,7 +259,7 @@ impl Bucket {
         let from = (random % u64::from(self.vbuckets())) as u16;
         let mut fallback = ByChance::None;
         for vb in (from..self.vbuckets()).chain(0..from).map(VbId) {
-            let shard = self.hold(vb, Holder::FrontEnd);
+            let shard = self.vbuckets.hold(vb, Holder::FrontEnd);
             if !shard.exists || shard.vb.state() != VbState::Active {
                 continue;
             }

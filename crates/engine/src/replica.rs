@@ -19,6 +19,7 @@ use crate::bucket::Bucket;
 use crate::completion::{Completer, Completion, completion};
 use crate::flush_queue::LARGE_BACKLOG;
 use crate::refusal::Refusal;
+use crate::shard_guard::Holder;
 use crate::shard_guard::ShardGuard;
 
 /// Changes of replicas are taken up to so many hundredths of the quota.
@@ -140,7 +141,7 @@ impl Bucket {
     ///
     /// A producer that does not know the history answers with a rollback to 0.
     pub fn replica_position(&self, vb: VbId) -> Result<ReplicaPosition, Refusal> {
-        let shard = self.documents(vb)?;
+        let shard = self.vbuckets.loaded(vb, Holder::FrontEnd)?;
         if !shard.vb.is_following() {
             return Err(Refusal::NotMyVbucket);
         }
@@ -167,7 +168,7 @@ impl Bucket {
         log: Vec<FailoverEntry>,
     ) -> Result<ReplicaStream, ReplicaRefusal> {
         let histories = FailoverTable::from_entries(log).ok_or(ReplicaRefusal::BadFailoverLog)?;
-        let mut shard = self.documents(asked.vb)?;
+        let mut shard = self.vbuckets.loaded(asked.vb, Holder::FrontEnd)?;
         let is_there = shard.incarnation == asked.incarnation && shard.vb.high_seqno() == asked.start;
         if !shard.vb.is_following() || !is_there {
             return Err(ReplicaRefusal::NotReplica);
@@ -181,7 +182,7 @@ impl Bucket {
 
     /// Locks the vBucket of a stream that is not void.
     fn replica(&self, stream: ReplicaStream) -> Result<ShardGuard<'_>, ReplicaRefusal> {
-        let shard = self.documents(stream.vb)?;
+        let shard = self.vbuckets.loaded(stream.vb, Holder::FrontEnd)?;
         let is_valid = shard.vb.is_following() && shard.replica_stream == stream.number;
         if is_valid { Ok(shard) } else { Err(ReplicaRefusal::NotReplica) }
     }

@@ -18,10 +18,10 @@ impl Bucket {
     pub fn rollback(&self, vb: VbId, to: Seqno) -> Result<Result<Seqno, Failure>, Refusal> {
         // Nothing of it may be on its way to disk, and its role stays as it is.
         let _claim = self.claim(vb)?;
-        if self.shard(vb)?.vb.state() == VbState::Active {
+        if self.vbuckets.find(vb, Holder::FrontEnd)?.vb.state() == VbState::Active {
             return Err(Refusal::Invalid);
         }
-        let high_seqno = self.shard(vb)?.vb.high_seqno();
+        let high_seqno = self.vbuckets.find(vb, Holder::FrontEnd)?.vb.high_seqno();
         if high_seqno <= to {
             return Ok(Ok(high_seqno));
         }
@@ -78,7 +78,7 @@ impl Bucket {
         if planted::is(Bug::FailedRollbackIgnored) {
             return Ok(());
         }
-        let persisted = self.hold(vb, Holder::Roles).vb.persisted_seqno();
+        let persisted = self.vbuckets.hold(vb, Holder::Roles).vb.persisted_seqno();
         match self.store.snapshot(vb) {
             Ok(Some(stored)) if stored.high_seqno() >= persisted => return Ok(()),
             Ok(None) if persisted == Seqno(0) => return Ok(()),
@@ -86,7 +86,7 @@ impl Bucket {
             Ok(Some(_)) | Err(_) => {
                 self.unreadable.note_dead(self.name(), vb, failure);
                 let (old, given_up) = {
-                    let mut shard = self.hold(vb, Holder::Roles);
+                    let mut shard = self.vbuckets.hold(vb, Holder::Roles);
                     (shard.replace(dead(vb, &self.context, &self.env)), shard.sync_waiters.give_up())
                 };
                 drop((old, given_up));
@@ -105,7 +105,7 @@ impl Bucket {
             None => dead(vb, &self.context, &self.env),
         };
         let (old, given_up) = {
-            let mut shard = self.shard_for(vb, Holder::Roles)?;
+            let mut shard = self.vbuckets.find(vb, Holder::Roles)?;
             let (state, topology) = (shard.vb.state(), shard.vb.topology().cloned());
             let histories = shard.vb.failover().clone();
             let old = shard.replace(new);
@@ -121,10 +121,10 @@ impl Bucket {
 
     /// Loads the documents of a vBucket that has none in memory; one whose documents cannot be read is dead.
     fn reload(&self, vb: VbId) -> Result<(), kvstore::Failure> {
-        let Some(counts) = self.hold(vb, Holder::Roles).unloaded else { return Ok(()) };
+        let Some(counts) = self.vbuckets.hold(vb, Holder::Roles).unloaded else { return Ok(()) };
         match self.read_documents(vb, &counts) {
             Ok(Some(loaded)) => {
-                let mut shard = self.hold(vb, Holder::Roles);
+                let mut shard = self.vbuckets.hold(vb, Holder::Roles);
                 shard.unloaded = None;
                 let nothing = shard.vb.install(loaded);
                 drop(shard);
@@ -135,7 +135,7 @@ impl Bucket {
             Ok(None) => Ok(()),
             Err(failure) => {
                 self.unreadable.note_dead(self.name(), vb, &failure);
-                let old = self.hold(vb, Holder::Roles).replace(dead(vb, &self.context, &self.env));
+                let old = self.vbuckets.hold(vb, Holder::Roles).replace(dead(vb, &self.context, &self.env));
                 drop(old);
                 Err(failure)
             }

@@ -7,11 +7,9 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::env::Clock;
-use base::{VbId, VbState};
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::bucket::{Bucket, Shard};
-use crate::refusal::Refusal;
+use crate::bucket::Shard;
 
 /// Who holds a vBucket's lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -156,7 +154,7 @@ impl LockClock {
         }
     }
 
-    fn times(&self, holder: Holder) -> LockTimes {
+    pub(crate) fn times(&self, holder: Holder) -> LockTimes {
         let times = &self.times[holder as usize];
         let histogram = std::array::from_fn(|at| times.histogram[at].load(Ordering::Relaxed));
         LockTimes {
@@ -185,22 +183,26 @@ struct Timing<'a> {
 
 impl<'a> ShardGuard<'a> {
     #[inline]
-    fn lock(bucket: &'a Bucket, shard: &'a Mutex<Shard>, holder: Holder) -> ShardGuard<'a> {
+    pub(crate) fn lock(
+        shard: &'a Mutex<Shard>,
+        holder: Holder,
+        times: &'a LockClock,
+        clock: &'a dyn Clock,
+    ) -> ShardGuard<'a> {
         let mut shard = shard.lock();
         let is_timed = holder != Holder::FrontEnd || {
             shard.held = shard.held.wrapping_add(1);
             shard.held.is_multiple_of(FRONT_END_SAMPLE)
         };
-        let timing = if is_timed { Some(Timing::begin(bucket, holder)) } else { None };
+        let timing = if is_timed { Some(Timing::begin(times, clock, holder)) } else { None };
         ShardGuard { shard, _timing: timing }
     }
 }
 
 impl<'a> Timing<'a> {
     #[cold]
-    fn begin(bucket: &'a Bucket, holder: Holder) -> Timing<'a> {
-        let clock = &*bucket.env.clock;
-        Timing { locks: &bucket.lock_clock, clock, holder, since_ns: clock.monotonic_ns() }
+    fn begin(locks: &'a LockClock, clock: &'a dyn Clock, holder: Holder) -> Timing<'a> {
+        Timing { locks, clock, holder, since_ns: clock.monotonic_ns() }
     }
 }
 
@@ -224,44 +226,6 @@ impl DerefMut for ShardGuard<'_> {
     #[inline]
     fn deref_mut(&mut self) -> &mut Shard {
         &mut self.shard
-    }
-}
-
-impl Bucket {
-    /// Locks a vBucket of this bucket, there or deleted, for background work. Operations go through
-    /// [`Bucket::shard`], [`Bucket::documents`] and [`Bucket::active`].
-    pub(crate) fn hold(&self, vb: VbId, holder: Holder) -> ShardGuard<'_> {
-        ShardGuard::lock(self, &self.shards[usize::from(vb.0)], holder)
-    }
-
-    /// Locks a vBucket whatever its role, if it is there.
-    #[inline]
-    pub(crate) fn shard_for(&self, vb: VbId, holder: Holder) -> Result<ShardGuard<'_>, Refusal> {
-        let shard = self.shards.get(usize::from(vb.0)).ok_or(Refusal::NotMyVbucket)?;
-        let shard = ShardGuard::lock(self, shard, holder);
-        if shard.exists { Ok(shard) } else { Err(Refusal::NotMyVbucket) }
-    }
-
-    /// Locks a vBucket whose documents are loaded, whatever its role.
-    pub(crate) fn documents_for(&self, vb: VbId, holder: Holder) -> Result<ShardGuard<'_>, Refusal> {
-        let shard = self.shard_for(vb, holder)?;
-        if shard.unloaded.is_none() { Ok(shard) } else { Err(Refusal::Loading) }
-    }
-
-    /// Locks a vBucket that must be active and whose documents are loaded, for background work.
-    pub(crate) fn active_for(&self, vb: VbId, holder: Holder) -> Result<ShardGuard<'_>, Refusal> {
-        let shard = self.documents_for(vb, holder)?;
-        if shard.vb.state() == VbState::Active { Ok(shard) } else { Err(Refusal::NotMyVbucket) }
-    }
-
-    /// How long holders of this kind held the locks of vBuckets so far.
-    pub fn lock_times_of(&self, holder: Holder) -> LockTimes {
-        self.lock_clock.times(holder)
-    }
-
-    /// How long whom held the locks of vBuckets so far.
-    pub fn lock_times(&self) -> Vec<LockTimes> {
-        HOLDERS.iter().map(|holder| self.lock_clock.times(*holder)).collect()
     }
 }
 

@@ -28,7 +28,7 @@ impl Bucket {
     /// been needed here.
     pub fn standing(&self, vb: VbId) -> Option<Standing> {
         let has_disk = !self.is_ephemeral();
-        let shard = self.shard_for(vb, Holder::Stats).ok()?;
+        let shard = self.vbuckets.find(vb, Holder::Stats).ok()?;
         let (vb, role, high_seqno) = (&shard.vb, shard.vb.state(), shard.vb.high_seqno());
         (role != VbState::Dead || high_seqno > Seqno(0)).then(|| Standing {
             role,

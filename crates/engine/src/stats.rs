@@ -161,7 +161,7 @@ impl Bucket {
 
     /// What one vBucket can tell; nothing if there is no such vBucket.
     pub fn vbucket_stats(&self, vb: VbId) -> Option<VbStats> {
-        Some(VbStats::of(&*self.shard_for(vb, Holder::Stats).ok()?))
+        Some(VbStats::of(&*self.vbuckets.find(vb, Holder::Stats).ok()?))
     }
 
     /// What the bucket can tell; locks each vBucket once, one after the other.

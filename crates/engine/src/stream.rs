@@ -13,6 +13,7 @@ use vbucket::{
 use crate::bucket::Bucket;
 use crate::follower::Follower;
 use crate::refusal::Refusal;
+use crate::shard_guard::Holder;
 use crate::shard_guard::ShardGuard;
 
 /// Why a stream cannot begin.
@@ -135,7 +136,7 @@ impl Bucket {
         wanted: StreamWanted<'_>,
         only_active: bool,
     ) -> Result<StreamStart, StreamRefusal> {
-        let shard = self.shard(vb)?;
+        let shard = self.vbuckets.find(vb, Holder::FrontEnd)?;
         if only_active && shard.vb.state() != VbState::Active {
             return Err(StreamRefusal::NotMyVbucket);
         }
@@ -151,19 +152,20 @@ impl Bucket {
         at: &ResumePoint,
         wanted: StreamWanted<'_>,
     ) -> Result<StreamStart, StreamRefusal> {
-        let shard = self.shard(vb)?;
+        let shard = self.vbuckets.find(vb, Holder::FrontEnd)?;
         let goes_on = shard.is_half_given;
         begin(shard, follower, at, wanted, goes_on)
     }
 
     /// Whether a vBucket has what a stream would be about.
     pub fn look_for(&self, vb: VbId, wanted: StreamWanted<'_>) -> Result<(), StreamRefusal> {
-        look_for(self.shard(vb)?.vb.collections(), wanted, Seqno(u64::MAX)).map(|_| ())
+        look_for(self.vbuckets.find(vb, Holder::FrontEnd)?.vb.collections(), wanted, Seqno(u64::MAX))
+            .map(|_| ())
     }
 
     /// How much of a vBucket a collection is; nothing if either is not there.
     pub fn stream_part(&self, vb: VbId, collection: CollectionId) -> Option<StreamPart> {
-        let shard = self.shard(vb).ok()?;
+        let shard = self.vbuckets.find(vb, Holder::FrontEnd).ok()?;
         let high_seqno = shard.vb.collections().get(collection)?.high_seqno;
         Some(StreamPart {
             high_seqno,
@@ -173,7 +175,10 @@ impl Bucket {
     }
 
     fn stream_shard(&self, place: StreamPlace) -> Option<ShardGuard<'_>> {
-        self.shard(place.vb).ok().filter(|shard| shard.incarnation == place.incarnation)
+        self.vbuckets
+            .find(place.vb, Holder::FrontEnd)
+            .ok()
+            .filter(|shard| shard.incarnation == place.incarnation)
     }
 
     /// Gives a stream a place in memory: behind `after` if everything since is in memory, else where memory begins.
@@ -246,7 +251,7 @@ impl Bucket {
 
     /// Drops all streams' places in the memory of a vBucket, as when memory runs short.
     pub fn drop_stream_cursors(&self, vb: VbId) {
-        let Ok(mut shard) = self.shard(vb) else { return };
+        let Ok(mut shard) = self.vbuckets.find(vb, Holder::FrontEnd) else { return };
         let checkpoints = shard.vb.checkpoints_mut();
         while checkpoints.drop_slowest_cursor(0).is_some() {}
         let removed = checkpoints.remove_closed();
@@ -256,14 +261,14 @@ impl Bucket {
 
     /// `follower` is told of nothing more that happens to this vBucket.
     pub fn unfollow(&self, vb: VbId, follower: &Arc<Follower>) {
-        if let Some(shard) = self.shards.get(usize::from(vb.0)) {
-            shard.lock().followers.retain(|other| !Arc::ptr_eq(other, follower));
+        if let Some(mut shard) = self.vbuckets.any(vb, Holder::FrontEnd) {
+            shard.followers.retain(|other| !Arc::ptr_eq(other, follower));
         }
     }
 
     /// Where a vBucket's history stands, for a stream that wants to know whether it is still the one it began with.
     pub fn stream_state(&self, vb: VbId) -> Option<(VbState, u64, VbUuid, Seqno)> {
-        let shard = self.shard(vb).ok()?;
+        let shard = self.vbuckets.find(vb, Holder::FrontEnd).ok()?;
         Some((shard.vb.state(), shard.incarnation, shard.vb.uuid(), shard.vb.high_seqno()))
     }
 }

@@ -126,7 +126,7 @@ impl Pass {
         // Dropped after the lock is released.
         let mut forgotten: Vec<Version> = Vec::new();
         let mut removed = None;
-        match bucket.shard_for(VbId(self.vb), Holder::TombstonePurger) {
+        match bucket.vbuckets.find(VbId(self.vb), Holder::TombstonePurger) {
             Ok(mut shard) => match (self.purging, self.before_s) {
                 (Some(from), Some(before_s)) if !self.is_seconds_turn => {
                     self.purging = shard.vb.purge_tombstones(from, before_s, FIRST_STAGE, &mut forgotten);

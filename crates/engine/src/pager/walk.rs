@@ -46,7 +46,7 @@ impl Walk {
     pub(super) fn new(bucket: &Bucket) -> Walk {
         let mut vbuckets = Vec::with_capacity(usize::from(bucket.vbuckets()));
         for vb in (0..bucket.vbuckets()).map(VbId) {
-            let shard = bucket.hold(vb, Holder::Pager);
+            let shard = bucket.vbuckets.hold(vb, Holder::Pager);
             if shard.exists && shard.unloaded.is_none() && !shard.vb.table().is_empty() {
                 let (class, counts) = (Class::of(shard.vb.state()), shard.vb.counts());
                 vbuckets.push(Stop {
@@ -74,7 +74,7 @@ impl Walk {
         mut see: impl FnMut(&Shard, &Version),
     ) -> bool {
         let next = {
-            let shard = bucket.hold(stop.vb, Holder::Pager);
+            let shard = bucket.vbuckets.hold(stop.vb, Holder::Pager);
             let is_same = shard.exists && shard.unloaded.is_none() && shard.incarnation == stop.incarnation;
             if is_same {
                 shard.vb.table().visit(self.cursor, CHUNK_VERSIONS, |version| see(&shard, version))
