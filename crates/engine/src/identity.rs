@@ -2,7 +2,8 @@
 //!
 //! *Guarantee:* a bucket whose identity is lost gets another one, so that no client that knows the old one takes what is
 //! found for what was there: its vBuckets begin new histories, as after a crash. A disk that refuses to give the identity
-//! is no first start.
+//! is no first start. A new identity is written after every other file names it: a start that ends before finds the old
+//! identity lost again, and believes the other files again.
 
 use std::path::Path;
 
@@ -25,6 +26,14 @@ impl Identity {
     pub(crate) fn owner(&self) -> Option<&str> {
         (!self.is_new).then_some(&*self.uuid)
     }
+
+    /// Writes a new identity, durably, once the folder's other files name it.
+    pub(crate) fn keep(&self, env: &Env, dir: &Path) -> Result<(), Failure> {
+        if self.is_new {
+            file(dir).write(&*env.disk, self.uuid.as_bytes())?;
+        }
+        Ok(())
+    }
 }
 
 /// The file that holds it.
@@ -39,10 +48,9 @@ pub(crate) fn parse(bytes: &[u8], _version: u16) -> Result<String, String> {
     text.map(str::to_owned).ok_or_else(|| "it holds no 32 hexadecimal digits".to_owned())
 }
 
-/// The identity of the bucket in a folder.
+/// The identity of the bucket in a folder; a new one is not written yet.
 pub(crate) fn of_bucket(env: &Env, dir: &Path) -> Result<Identity, Failure> {
-    let file = file(dir);
-    match file.open(&*env.disk, parse, |fault| tracing::error!("{fault}")) {
+    match file(dir).open(&*env.disk, parse, |fault| tracing::error!("{fault}")) {
         Ok(Some(uuid)) => return Ok(Identity { uuid, is_new: false }),
         Ok(None) => {}
         Err(error) if error.is_damage() => {
@@ -51,6 +59,5 @@ pub(crate) fn of_bucket(env: &Env, dir: &Path) -> Result<Identity, Failure> {
         Err(error) => return Err(error.into()),
     }
     let uuid = format!("{:016x}{:016x}", env.random.next_u64(), env.random.next_u64());
-    file.write(&*env.disk, uuid.as_bytes())?;
     Ok(Identity { uuid, is_new: true })
 }

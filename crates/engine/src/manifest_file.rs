@@ -65,6 +65,8 @@ pub(crate) fn save(
 pub(crate) struct Found {
     outcome: Result<Option<Read>, SmallFileError>,
     is_uneven: bool,
+    /// Whether it may name another identity, and has to name the bucket's before that is written.
+    is_foreign: bool,
     /// The newest manifest that a vBucket stored.
     newest: Option<Manifest>,
     /// What a vBucket says otherwise under the uid that the file has.
@@ -77,6 +79,7 @@ pub(crate) fn find(env: &Env, dir: &Path, bucket: Option<&str>) -> Result<Found,
     let mut found = Found {
         outcome: Ok(None),
         is_uneven: false,
+        is_foreign: bucket.is_none(),
         newest: None,
         contradiction: None,
         highest_ids: NextIds::default(),
@@ -87,7 +90,7 @@ pub(crate) fn find(env: &Env, dir: &Path, bucket: Option<&str>) -> Result<Found,
             if let Some(fault) = &read.fault {
                 tracing::error!("{fault}; the other of its two files is whole and is used");
             }
-            found.is_uneven = read.is_uneven() || bucket.is_none();
+            found.is_uneven = read.is_uneven();
             found.outcome = Ok(Some(read.content));
         }
         Err(error) if error.is_damage() => found.outcome = Err(error),
@@ -121,7 +124,7 @@ impl Found {
 
     /// The bucket's manifest once all vBuckets were looked at; written again if that is needed.
     pub(crate) fn settle(self, env: &Env, dir: &Path, bucket: &str) -> Result<(Manifest, NextIds), Failure> {
-        let Found { outcome, is_uneven, newest, contradiction, highest_ids } = self;
+        let Found { outcome, is_uneven, is_foreign, newest, contradiction, highest_ids } = self;
         let (error, newest) = match (outcome, contradiction, newest) {
             (Ok(None), _, newest) if newest.as_ref().is_none_or(|newest| newest.uid() == ManifestUid(0)) => {
                 return Ok((Manifest::default(), NextIds::default()));
@@ -132,7 +135,9 @@ impl Found {
                 (SmallFileError::Damaged { path: file(dir, None).path(), what }, newest)
             }
             (Ok(Some((manifest, ids, _))), None, _) => {
-                if is_uneven && let Err(error) = save(env, dir, bucket, &manifest, ids) {
+                if is_foreign {
+                    save(env, dir, bucket, &manifest, ids)?;
+                } else if is_uneven && let Err(error) = save(env, dir, bucket, &manifest, ids) {
                     tracing::warn!(%error, "the two files of the manifest stay different");
                 }
                 return Ok((manifest, ids));

@@ -30,7 +30,7 @@ use crate::failure::Failure;
 use crate::filer::Filer;
 use crate::flush_queue::{FlushQueue, Pace};
 use crate::flusher::Progress;
-use crate::identity;
+use crate::identity::{self, Identity};
 use crate::keeper::Keeper;
 use crate::manifest_file;
 use crate::memory::MemoryAccount;
@@ -117,7 +117,7 @@ impl Bucket {
             purged: PurgeCounters::default(),
             relief: CheckpointRelief::default(),
             vbuckets: VBuckets::new(shards, &env.clock),
-            uuid: identity.uuid,
+            uuid: identity.uuid.clone(),
             context,
             waiters: PersistenceWaiters::default(),
             parked: PersistenceWaiters::default(),
@@ -142,11 +142,16 @@ impl Bucket {
         };
         bucket.set_checkpoint_limits();
         bucket.follow_filter_settings();
-        bucket.find_vbuckets(&stop, manifest)?;
+        bucket.find_vbuckets(&stop, manifest, &identity)?;
         Ok(bucket)
     }
 
-    fn find_vbuckets(&self, stop: &LastStop, mut manifest: manifest_file::Found) -> Result<(), Failure> {
+    fn find_vbuckets(
+        &self,
+        stop: &LastStop,
+        mut manifest: manifest_file::Found,
+        identity: &Identity,
+    ) -> Result<(), Failure> {
         let found = self.store.states()?;
         let states = found.len();
         for (vb, found) in found {
@@ -183,6 +188,7 @@ impl Bucket {
             }
         }
         self.manifest.begin_with(manifest.settle(&self.env, &self.config.dir, &self.uuid)?);
+        identity.keep(&self.env, &self.config.dir)?;
         // What was decided before the stop and did not get to all of them.
         let manifest = self.manifest();
         for vb in (0..self.vbuckets()).map(VbId) {

@@ -3,13 +3,15 @@
 mod common;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use base::env::sim::{Call, Effect, Fault, On};
+use base::env::sim::{Call, Effect, Fault, On, SimDisk, Survival};
 use base::env::{Disk, Env, OpenMode, SimHandles};
 use base::{CollectionId, DocKey, ScopeId};
 use common::stores::{files, journaled, open};
 use common::{VB, World};
-use engine::{Bucket, BucketConfig, NextIds, small_file_faults};
+use engine::{Bucket, BucketConfig, BucketKind, NextIds, small_file_faults};
+use kvstore::Nothing;
 use vbucket::{Collection, Manifest, ManifestUid, Scope};
 
 const DIR: &str = "/data/test";
@@ -179,4 +181,46 @@ fn a_lost_identity_is_replaced_and_histories_begin_anew() {
     assert_eq!(*world.bucket.manifest(), manifest);
     world.bucket.close().expect("the disk works");
     assert_eq!(*start(&env, &handles).bucket.manifest(), manifest, "it belongs to the new identity now");
+}
+
+/// An ephemeral bucket's manifest is in its file alone.
+#[test]
+fn a_start_that_ends_while_it_replaces_the_identity_keeps_the_manifest() {
+    let starts = std::cell::Cell::new(0);
+    let start_on = |disk: &SimDisk| {
+        // Each start makes another identity if it has to make one.
+        starts.set(starts.get() + 1);
+        let mut config = BucketConfig::new("test", DIR.into());
+        (config.vbuckets, config.kind) = (8, BucketKind::Ephemeral);
+        let env = SimHandles::new(starts.get()).with_disk(disk.clone()).env();
+        Bucket::open(config, env, Arc::new(Nothing))
+    };
+    let disk = SimDisk::new();
+    let bucket = start_on(&disk).expect("the disk works");
+    let default = Manifest::default();
+    let scopes = default.scopes().cloned().chain([scope(8, "s")]);
+    let all = default.collections().cloned().chain([collection(8, "a")]);
+    let manifest = Manifest::new(ManifestUid(3), scopes, all).expect("a valid manifest");
+    bucket.set_manifest(manifest.clone()).expect("taken");
+    bucket.close().expect("the disk works");
+    rot(&disk, "uuid");
+    rot(&disk, "uuid.copy");
+    let changes = |fault: Option<Fault>| {
+        let disk = disk.image(Survival::Everything);
+        fault.into_iter().for_each(|fault| disk.plan(fault));
+        let started = start_on(&disk);
+        disk.heal();
+        (disk.changes(), disk, started)
+    };
+    let (all, ..) = changes(None);
+    assert!(all > 4, "the identity and the manifest are written: {all} changes");
+    for nth in 1..=all {
+        let (_, cut, _) = changes(Some(Fault::power_off_at(nth)));
+        let (_, refused, _) = changes(Some(Fault::for_ever(On::Changes, nth, Effect::IO_ERROR)));
+        let after = [cut.image(Survival::Everything), cut.image(Survival::Synced), refused];
+        for disk in after {
+            let again = start_on(&disk).unwrap_or_else(|failure| panic!("change {nth} of {all}: {failure}"));
+            assert_eq!(*again.manifest(), manifest, "change {nth} of {all}");
+        }
+    }
 }
