@@ -111,6 +111,8 @@ bugs! {
     FailedRollbackIgnored,
     /// After a removal that failed the memory goes on, whatever the store has.
     FailedRemovalIgnored,
+    /// Files in quarantine age by the wall clock.
+    QuarantineByWallClock,
     /// Loading after a start passes over prepares in flight.
     WarmupForgetsPrepares,
     /// Documents of dropped collections are seen like others until they are erased.

@@ -321,15 +321,8 @@ impl Host {
     }
 
     fn remove_files(&self, name: &str, env: &Env) -> Result<(), HostFailure> {
-        let folder = self.data_dir.bucket(name);
-        let remove = || {
-            self.quarantine.remove(env, &folder, name)?;
-            match env.disk.sync_dir(&self.data_dir.buckets()) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-                done => done,
-            }
-        };
-        remove().map_err(|source| HostFailure::Remove { path: folder.clone(), source })?;
+        let removed = self.quarantine.remove_bucket(env, &self.data_dir.buckets(), name);
+        removed.map_err(|source| HostFailure::Remove { path: self.data_dir.bucket(name), source })?;
         Ok(self.list.lock().end_removal(name, env)?)
     }
 

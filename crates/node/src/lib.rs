@@ -41,7 +41,7 @@ mod notify;
 pub mod output;
 pub mod privilege;
 mod push;
-mod quarantine;
+pub mod quarantine;
 pub mod readiness;
 pub mod reaper;
 pub mod reload;

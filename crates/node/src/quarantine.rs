@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::env::Env;
+use base::planted::{self, Bug};
 use parking_lot::Mutex;
 
 /// Where they are, below the folder of data.
@@ -63,6 +64,16 @@ impl Quarantine {
         Ok(())
     }
 
+    /// Removes the folder of a bucket from `buckets`, durably. Fine if it is not there any more; one that failed is to be
+    /// tried again, also after a restart.
+    pub fn remove_bucket(&self, env: &Env, buckets: &Path, name: &str) -> io::Result<()> {
+        self.remove(env, &buckets.join(name), name)?;
+        match env.disk.sync_dir(buckets) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            done => done,
+        }
+    }
+
     /// A name that no entry has.
     fn fresh(&self, env: &Env, name: &str) -> io::Result<String> {
         let (now, there) = (env.clock.unix_s(), self.entries(env)?);
@@ -87,13 +98,18 @@ impl Quarantine {
         let (now, keep) = (env.clock.monotonic(), Duration::from_secs(self.keep_s));
         let mut entries = self.entries(env)?;
         // What somebody else put here stays.
-        entries.retain(|entry| entry.split('-').next().is_some_and(|came| came.parse::<u64>().is_ok()));
+        entries.retain(|entry| came(entry).is_some());
         let mut seen = self.seen.lock();
         seen.retain(|entry, _| entries.contains(entry));
         let mut first_failure = Ok(());
         for entry in entries {
             let since = *seen.entry(entry.clone()).or_insert(now);
-            if now.saturating_sub(since) < keep {
+            let is_old = if planted::is(Bug::QuarantineByWallClock) {
+                came(&entry).is_some_and(|came| u64::from(env.clock.unix_s()) >= came + self.keep_s)
+            } else {
+                now.saturating_sub(since) >= keep
+            };
+            if !is_old {
                 continue;
             }
             let path = self.folder.join(&entry);
@@ -109,8 +125,13 @@ impl Quarantine {
     }
 }
 
+/// When an entry came, if it is one of ours.
+fn came(entry: &str) -> Option<u64> {
+    entry.split('-').next()?.parse().ok()
+}
+
 #[cfg(test)]
-#[allow(clippy::disallowed_methods, reason = "folders are renamed, which the simulated disk does not do")]
+#[allow(clippy::disallowed_methods, reason = "the files are on the real disk")]
 mod tests {
     use super::*;
 

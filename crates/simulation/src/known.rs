@@ -164,10 +164,11 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
     (Bug::RepairKeepsHistory, Simulator::Damage, 0),
     (Bug::RepairPassesGap, Simulator::Damage, 0),
     (Bug::RepairForgetsOlderFrames, Simulator::Damage, 182),
-    (Bug::UnreadStateBelieved, Simulator::DiskErrors, 52),
-    (Bug::FailedManifestLeft, Simulator::DiskErrors, 8),
-    (Bug::FailedRollbackIgnored, Simulator::DiskErrors, 0),
-    (Bug::FailedRemovalIgnored, Simulator::DiskErrors, 1),
+    (Bug::UnreadStateBelieved, Simulator::DiskErrors, 8),
+    (Bug::FailedManifestLeft, Simulator::DiskErrors, 11),
+    (Bug::FailedRollbackIgnored, Simulator::DiskErrors, 4),
+    (Bug::FailedRemovalIgnored, Simulator::DiskErrors, 3),
+    (Bug::QuarantineByWallClock, Simulator::DiskErrors, 23),
 ];
 
 /// Set in the environment, everything is looked for, from seed 0 on, with as many seeds as it says.

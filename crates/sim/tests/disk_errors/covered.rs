@@ -23,7 +23,6 @@ const WITHOUT_A_TASK: &[(&str, &str)] = &[
     ("save", "is `save_group` of one"),
     ("save_state", "is `save_group` of one"),
     ("counts", "is part of `states`"),
-    ("set_aside", "moves what `delete_vbucket` removes (crates/engine/tests/set_aside.rs)"),
     ("usage", "answers from memory"),
     ("collections", "answers from memory"),
     ("stats", "answers from memory"),

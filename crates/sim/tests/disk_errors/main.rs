@@ -6,7 +6,7 @@ mod covered;
 mod known;
 mod run;
 
-use run::{Kind, Much, Tally, all_of};
+use run::{Deletions, Kind, Much, Tally, all_of};
 
 /// Set in the environment, only cells whose name contains this are tried, and all that is wrong with them is printed.
 const ONLY: &str = "DISK_ERRORS_ONLY";
@@ -58,6 +58,29 @@ fn a_bucket_without_a_journal_keeps_what_it_promised() {
     holds(Kind::Files, how_much());
 }
 
+#[test]
+fn a_bucket_with_full_eviction_keeps_what_it_promised() {
+    holds(Kind::Full, how_much());
+}
+
+#[test]
+fn an_ephemeral_bucket_keeps_what_it_is() {
+    holds(Kind::Ephemeral, how_much());
+}
+
+#[test]
+fn a_deleted_bucket_is_whole_in_quarantine_until_its_time_is_over() {
+    let tried = Deletions::of(&run::base(Kind::Journaled)).try_all(how_much());
+    println!("deletion of a bucket: {} trials, {} idle", tried.trials, tried.idle);
+    assert!(
+        tried.wrong.is_empty(),
+        "{} wrong: {:#?}",
+        tried.wrong.len(),
+        &tried.wrong[..tried.wrong.len().min(8)]
+    );
+    assert!(tried.idle == 0 && tried.trials > 100, "{tried:?}");
+}
+
 /// Mistakes in the product that disk errors in a background task show (`base::planted`). A seed is some cells.
 #[test]
 #[cfg(feature = "planted")]
@@ -65,7 +88,9 @@ fn mistakes_in_the_product_are_found() {
     const CELLS_A_SEED: u64 = 40;
     let bases = Kind::ALL.map(|kind| (kind, run::base(kind)));
     let tables: Vec<_> = bases.iter().map(|(kind, base)| (base, all_of(base, *kind))).collect();
+    let deletions = Deletions::of(&run::base(Kind::Journaled));
     known::must_find(known::Simulator::DiskErrors, |seed| {
+        deletions.try_one(seed)?;
         let mut rng = base::env::sim::SplitMix64::new(seed);
         for _ in 0..CELLS_A_SEED {
             let (base, cells) = &tables[rng.below(tables.len() as u64) as usize];

@@ -274,14 +274,25 @@ impl Disk for SimDisk {
         let mut inner = self.lock();
         inner.require_folder_of(&from)?;
         inner.require_folder_of(&to)?;
-        let id = inner.file_at(&from)?;
-        if inner.state.names.is_folder(&to) {
-            return Err(io::ErrorKind::IsADirectory.into());
-        }
+        let names = &inner.state.names;
+        let node = names.get(&from).ok_or_else(|| inner.missing(&from))?;
         if from == to {
             return inner.read(Call::Rename);
         }
-        let change = vec![(from, None), (to, Some(Node::File(id)))];
+        let refused = match (node, names.get(&to)) {
+            _ if to.starts_with(&from) => Some(io::ErrorKind::InvalidInput),
+            _ if from.starts_with(&to) => Some(io::ErrorKind::DirectoryNotEmpty),
+            (Node::File(_), Some(Node::Folder)) => Some(io::ErrorKind::IsADirectory),
+            (Node::Folder, Some(Node::File(_))) => Some(io::ErrorKind::NotADirectory),
+            (Node::Folder, Some(Node::Folder)) if !names.children(&to).is_empty() => {
+                Some(io::ErrorKind::DirectoryNotEmpty)
+            }
+            _ => None,
+        };
+        if let Some(kind) = refused {
+            return Err(kind.into());
+        }
+        let change = names.moved(&from, &to);
         inner.change(Call::Rename, Some(Event::Names(change)))
     }
 

@@ -68,6 +68,18 @@ impl Names {
         self.live.keys().filter(inside).filter_map(name).collect()
     }
 
+    /// The change after which a file, or a folder with all that is in it, has another name.
+    pub(super) fn moved(&self, from: &Path, to: &Path) -> NameChange {
+        let mut change = NameChange::new();
+        for (path, node) in &self.live {
+            let Ok(inside) = path.strip_prefix(from) else { continue };
+            // Joined with an empty path, a name of a file would end with a separator.
+            let new = if path == from { to.to_path_buf() } else { to.join(inside) };
+            change.extend([(path.clone(), None), (new, Some(*node))]);
+        }
+        change
+    }
+
     pub(super) fn change(&mut self, change: NameChange) {
         set(&mut self.live, &change);
         self.pending.push(change);

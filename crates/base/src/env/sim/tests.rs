@@ -402,3 +402,32 @@ fn images_are_told_apart_by_their_marks() {
     assert_eq!(distinct.len(), by_mark.len());
     assert!(by_mark.len() > 50);
 }
+
+#[test]
+fn a_folder_that_is_renamed_takes_along_what_is_in_it_or_stays_as_a_whole() {
+    let disk = SimDisk::new();
+    disk.create_dir_all_synced(&path("from/in")).expect("a fresh disk makes folders");
+    disk.create_dir_all_synced(&path("to")).expect("a fresh disk makes folders");
+    for name in ["from/a", "from/in/b"] {
+        let file = disk.open(&path(name), OpenMode::Create).expect("a fresh disk makes files");
+        file.write_at(name.as_bytes(), 0).expect("a write");
+        file.sync_data().expect("a sync");
+    }
+    ["from", "from/in"].iter().for_each(|name| disk.sync_dir(&path(name)).expect("a sync"));
+    disk.rename(&path("from"), &path("to/new")).expect("nothing is in the way");
+    let at = |disk: &SimDisk, folder: &str| {
+        let is_there =
+            |name: &str, bytes: &str| content(disk, &format!("{folder}/{name}")) == Some(bytes.into());
+        [is_there("a", "from/a"), is_there("in/b", "from/in/b")]
+    };
+    assert_eq!((at(&disk, "to/new"), at(&disk, "from")), ([true; 2], [false; 2]));
+    for seed in 0..64 {
+        let after = disk.image(Survival::Seeded(seed));
+        let (new, old) = (at(&after, "to/new"), at(&after, "from"));
+        assert!((new, old) == ([true; 2], [false; 2]) || (new, old) == ([false; 2], [true; 2]), "{seed}");
+    }
+    assert_eq!(at(&disk.image(Survival::Synced), "from"), [true; 2], "no folder of the names was synced");
+    disk.sync_dir(&path("to")).expect("a sync");
+    assert_eq!(at(&disk.image(Survival::Synced), "to/new"), [true; 2]);
+    assert!(disk.image(Survival::Synced).read_dir(&path("from")).is_err());
+}

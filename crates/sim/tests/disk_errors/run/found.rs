@@ -100,3 +100,32 @@ fn bring_values(bucket: &Bucket, vb: VbId, wrong: &mut Vec<String>) {
     }
     wrong.push(format!("{vb}: values cannot be read although the disk is well"));
 }
+
+/// Brings documents that may have left memory as a whole back into it. Of active vBuckets the filter says first whether
+/// they may be on disk.
+pub fn bring_whole<'k>(
+    bucket: &Bucket,
+    vb: VbId,
+    keys: impl Iterator<Item = &'k Box<[u8]>>,
+    wrong: &mut Vec<String>,
+) {
+    let state = bucket.inspect(vb, |found| found.state());
+    for key in keys {
+        let key = DocKey::parse(key).expect("it was stored");
+        let is_asked = match state {
+            Some(VbState::Active) => {
+                matches!(bucket.get(vb, key, bucket.now()), Err(engine::Refusal::NotResident))
+            }
+            Some(VbState::Replica) => true,
+            _ => false,
+        };
+        if !is_asked {
+            continue;
+        }
+        let waiting = bucket.fetch(vb, key);
+        bucket.fetch_step();
+        if waiting.is_ok_and(|waiting| matches!(waiting.try_take(), Some(engine::Fetched::Failed))) {
+            wrong.push(format!("{vb}: a document cannot be read although the disk is well"));
+        }
+    }
+}

@@ -1,6 +1,7 @@
 //! Disk errors that come and go during each background task, then a stop or a kill, and a start whose whole contents are
 //! compared.
 
+mod deletion;
 mod found;
 mod hooked;
 mod ill;
@@ -10,6 +11,7 @@ mod tasks;
 mod trial;
 mod world;
 
+pub use deletion::Deletions;
 pub use tally::Tally;
 pub use tasks::TASKS;
 pub use trial::{Much, all_of, calls_of};

@@ -1,26 +1,37 @@
 //! The background tasks of a bucket, each as what precedes it on a disk that is well and what it does on one that is not.
 
+use std::path::{Path, PathBuf};
+
+use base::env::{Disk, OpenMode};
 use base::{DocKey, DurabilityLevel, Seqno, VbId, VbState};
 use engine::{BackfillReading, CompactRequest, Follower, Progress};
 use kvstore::{Change, Values};
 
 use super::model::Of;
-use super::world::{ALONE, CHAINED, Kind, MOST_STEPS, PLAIN, PREPARED, REPLICA, VBUCKETS, World, manifest};
+use super::world::{
+    ALONE, CHAINED, DIR, Kind, MOST_STEPS, PLAIN, PREPARED, QUARANTINE, REPLICA, VBUCKETS, World, manifest,
+};
 
 /// One task.
 pub struct Task {
     pub name: &'static str,
     /// What of the engine it runs: threads by their `run_` method, chores by their name, methods of the store.
     pub covers: &'static [&'static str],
-    pub only_with_journal: bool,
+    /// Kinds of buckets that do it.
+    pub kinds: &'static [Kind],
     /// Only calls on files whose name begins like this go wrong.
     pub only: Option<&'static str>,
     pub prepare: fn(&mut World),
     pub run: fn(&mut World),
+    /// What is tried again until it is done: on the disk that is well, and after each start.
+    pub again: fn(&mut World),
 }
 
+const STORED: &[Kind] = &[Kind::Journaled, Kind::Files, Kind::Full];
+const WITH_JOURNAL: &[Kind] = &[Kind::Journaled, Kind::Full];
+
 const PLAIN_TASK: Task =
-    Task { name: "", covers: &[], only_with_journal: false, only: None, prepare: |_| {}, run: |_| {} };
+    Task { name: "", covers: &[], kinds: STORED, only: None, prepare: |_| {}, run: |_| {}, again: |_| {} };
 
 /// All of them.
 pub const TASKS: &[Task] = &[
@@ -35,15 +46,15 @@ pub const TASKS: &[Task] = &[
     Task {
         name: "filing",
         covers: &["run_filer", "background_step"],
-        only_with_journal: true,
+        kinds: WITH_JOURNAL,
         prepare: change_and_flush,
         run: |world| _ = world.file(),
         ..PLAIN_TASK
     },
-    Task { name: "next segment", only_with_journal: true, run: fill_segments, ..PLAIN_TASK },
+    Task { name: "next segment", kinds: WITH_JOURNAL, run: fill_segments, ..PLAIN_TASK },
     Task {
         name: "file that cannot be filed, journal at its limit",
-        only_with_journal: true,
+        kinds: WITH_JOURNAL,
         only: Some("1.couch."),
         prepare: change_and_flush,
         run: fill_journal,
@@ -64,7 +75,7 @@ pub const TASKS: &[Task] = &[
         run: erase,
         ..PLAIN_TASK
     },
-    Task { name: "manifest record", prepare: change, run: change_manifest, ..PLAIN_TASK },
+    Task { name: "manifest record", kinds: &Kind::ALL, prepare: change, run: change_manifest, ..PLAIN_TASK },
     Task {
         name: "rollback",
         covers: &["rollback"],
@@ -80,6 +91,14 @@ pub const TASKS: &[Task] = &[
         covers: &["delete_vbucket"],
         prepare: retire,
         run: delete_vbucket,
+        ..PLAIN_TASK
+    },
+    Task {
+        name: "setting a damaged file aside",
+        covers: &["set_aside"],
+        prepare: damage_file,
+        run: |world| drop(world.bucket().set_aside(PLAIN, Path::new(QUARANTINE))),
+        again: set_aside,
         ..PLAIN_TASK
     },
     Task { name: "removal of all documents", prepare: change_and_flush, run: remove_all, ..PLAIN_TASK },
@@ -107,11 +126,12 @@ pub const TASKS: &[Task] = &[
     Task {
         name: "start after a stop",
         covers: &["states", "was_closed"],
+        kinds: &Kind::ALL,
         prepare: stop,
         run: start,
         ..PLAIN_TASK
     },
-    Task { name: "start after a kill", prepare: kill, run: start, ..PLAIN_TASK },
+    Task { name: "start after a kill", kinds: &Kind::ALL, prepare: kill, run: start, ..PLAIN_TASK },
     Task { name: "stop", covers: &["close"], prepare: change, run: stop, ..PLAIN_TASK },
 ];
 
@@ -265,11 +285,54 @@ fn delete_vbucket(world: &mut World) {
     world.flush();
 }
 
+/// After a clean stop the file of a vBucket is damaged.
+fn damage_file(world: &mut World) {
+    change_and_flush(world);
+    world.close().expect("the disk is well");
+    for path in files_of_plain(world, DIR) {
+        let file = world.disk.open(&path, OpenMode::ReadWrite).expect("it is there");
+        let len = file.len().expect("the disk is well") as usize;
+        file.write_at(&vec![0xee; len], 0).expect("the disk is well");
+        file.sync_data().expect("the disk is well");
+    }
+    world.open(false).expect("the rest is sound");
+    assert_eq!(world.bucket().damaged(), [PLAIN]);
+    world.model.of(PLAIN).is_retired = true;
+}
+
+fn files_of_plain(world: &World, folder: &str) -> Vec<PathBuf> {
+    let is_its = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        path.parent() == Some(Path::new(folder)) && name.starts_with("3.couch.")
+    };
+    world.disk.contents().into_iter().map(|(path, _)| path).filter(is_its).collect()
+}
+
+/// What is damaged is set aside on a disk that is well, and kept.
+fn set_aside(world: &mut World) {
+    let Some(bucket) = world.bucket.clone() else { return };
+    if bucket.is_damaged(PLAIN) {
+        match bucket.set_aside(PLAIN, Path::new(QUARANTINE)) {
+            Ok(Ok(())) => {}
+            other => world.wrong.get_mut().push(format!("it is not set aside: {other:?}")),
+        }
+    }
+    if files_of_plain(world, QUARANTINE).len() != 1 {
+        world.wrong.get_mut().push("what was damaged is not kept".to_owned());
+    }
+}
+
 fn remove_all(world: &mut World) {
-    let before = world.model.clone();
+    let histories = |world: &World| -> Vec<_> {
+        let newest = |vb| world.bucket().inspect(VbId(vb), |vb| vb.failover().entries()[0].uuid);
+        (0..VBUCKETS).map(newest).collect()
+    };
+    let (before, old) = (world.model.clone(), histories(world));
     let removed = world.bucket().remove_all_documents();
+    let new = histories(world);
     for vb in (0..VBUCKETS).map(VbId) {
-        let is_gone = world.bucket().inspect(vb, |vb| vb.table().is_empty()) == Some(true);
+        // Its memory may be empty because all of it was evicted.
+        let is_gone = old[usize::from(vb.0)] != new[usize::from(vb.0)];
         let before = before.vbuckets.get(&vb).cloned().unwrap_or_default();
         let of = world.model.of(vb);
         *of = if is_gone {
@@ -377,6 +440,6 @@ fn start(world: &mut World) {
 /// Whether a task is there with this store.
 impl Task {
     pub fn is_with(&self, kind: Kind) -> bool {
-        kind == Kind::Journaled || !self.only_with_journal
+        self.kinds.contains(&kind)
     }
 }

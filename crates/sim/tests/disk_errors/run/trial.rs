@@ -8,7 +8,7 @@ use base::env::sim::{Call, Survival};
 use base::{VbId, VbState};
 use sim::Fingerprint;
 
-use super::found::Found;
+use super::found::{Found, bring_whole};
 use super::ill::{Harm, Illness};
 use super::tasks::{TASKS, Task};
 use super::world::{Base, Kind, PREPARED, REPLICA, VBUCKETS, World};
@@ -24,7 +24,7 @@ pub enum Lasts {
 impl Lasts {
     pub const ALL: [Lasts; 3] = [Lasts::Once, Lasts::AWhile, Lasts::UntilItHeals];
 
-    fn calls(self) -> u64 {
+    pub fn calls(self) -> u64 {
         match self {
             Lasts::Once => 1,
             Lasts::AWhile => 3,
@@ -85,11 +85,26 @@ pub enum Much {
     AtMost(u64),
 }
 
+impl Much {
+    /// Which of so many calls are the first to go wrong.
+    pub fn choose(self, seed: u64, calls: u64) -> Vec<u64> {
+        match self {
+            Much::OneEach => vec![seed % calls + 1],
+            Much::AtMost(most) if calls > most => {
+                let step = calls as f64 / most as f64;
+                (0..most).map(|n| (n as f64 * step) as u64 + 1).collect()
+            }
+            Much::AtMost(_) => (1..=calls).collect(),
+        }
+    }
+}
+
 /// How many calls of each kind a task makes on a disk that is well.
 pub fn calls_of(base: &Base, task: &Task) -> BTreeMap<Call, u64> {
     let mut world = World::on(base, 1);
     world.open(false).expect("the disk is well");
     (task.prepare)(&mut world);
+    world.evict_all();
     world.ill.count(task.only);
     (task.run)(&mut world);
     Call::ALL.into_iter().map(|call| (call, world.ill.calls(call))).filter(|(_, calls)| *calls > 0).collect()
@@ -118,14 +133,7 @@ impl Cell {
 
     /// Which calls are the first to go wrong.
     pub fn choose(&self, calls: u64, much: Much) -> Vec<u64> {
-        match much {
-            Much::OneEach => vec![self.seed() % calls + 1],
-            Much::AtMost(most) if calls > most => {
-                let step = calls as f64 / most as f64;
-                (0..most).map(|n| (n as f64 * step) as u64 + 1).collect()
-            }
-            Much::AtMost(_) => (1..=calls).collect(),
-        }
+        much.choose(self.seed(), calls)
     }
 
     /// Tries it once. A panic is a violation, too.
@@ -144,6 +152,7 @@ impl Cell {
         let mut world = World::on(base, self.seed());
         world.open(false).expect("the disk is well");
         (self.task.prepare)(&mut world);
+        world.evict_all();
         let Cell { call, harm, .. } = *self;
         let illness = Illness { call, nth, lasts: self.lasts.calls(), harm, only: self.task.only };
         world.ill.fall_ill(illness);
@@ -161,6 +170,9 @@ impl Cell {
     fn end(&self, world: &mut World, has_more: bool) {
         if self.end != End::StopIll && world.bucket.is_none() && !starts(world) {
             return;
+        }
+        if self.end != End::StopIll {
+            (self.task.again)(world);
         }
         if self.end != End::StopIll && has_more {
             world.change(2, 200);
@@ -208,6 +220,7 @@ impl Cell {
             compare(world, &before, &found);
         }
         goes_on(world, &found);
+        (self.task.again)(world);
         stop_again(world);
     }
 }
@@ -232,9 +245,13 @@ struct Bucketful {
 }
 
 fn look(world: &mut World) -> Bucketful {
+    world.evict_all();
     let bucket = world.bucket();
     let all = (0..VBUCKETS).map(VbId);
     let wrong = world.wrong.get_mut();
+    if world.kind == Kind::Full {
+        world.model.vbuckets.iter().for_each(|(vb, of)| bring_whole(&bucket, *vb, of.docs.keys(), wrong));
+    }
     let vbuckets = all.filter_map(|vb| Some((vb, Found::read(&bucket, vb, &PREPARED, wrong)?))).collect();
     Bucketful { uuid: bucket.uuid().to_owned(), manifest: bucket.manifest().uid().0, vbuckets }
 }
@@ -300,6 +317,12 @@ fn compare(world: &mut World, before: &Bucketful, after: &Bucketful) {
             wrong.push(format!("{vb}: it is gone"));
             continue;
         };
+        if world.kind == Kind::Ephemeral {
+            if after.failover.iter().any(|entry| before.failover.contains(entry)) {
+                wrong.push(format!("{vb}: its history goes on without its documents"));
+            }
+            continue;
+        }
         let mut before = Found { persisted: after.persisted, ..before.clone() };
         if !is_same_manifest {
             // It takes over what is in use now.

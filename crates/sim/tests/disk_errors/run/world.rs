@@ -11,10 +11,12 @@ use base::{
     Cas, CollectionId, DocKey, DurabilityLevel, ItemKind, RevSeqno, ScopeId, Seqno, VbId, VbState, VbUuid,
     VersionMeta,
 };
+use engine::settings::Key;
 use engine::{
-    Bucket, BucketConfig, Durable, Failure, Incoming, Progress, StoreRequest, Topology, topology_from_json,
+    Bucket, BucketConfig, BucketKind, Durable, EvictionPolicy, Failure, Incoming, Progress, StoreRequest,
+    Topology, topology_from_json,
 };
-use kvstore::{CompactionSteps, CouchConfig, Journaled, JournaledConfig, KvStore};
+use kvstore::{CompactionSteps, CouchConfig, Journaled, JournaledConfig, KvStore, Nothing};
 use vbucket::{Collection, FailoverEntry, IncomingSnapshot, Manifest, ManifestUid, Scope};
 
 use super::hooked::Hooked;
@@ -22,6 +24,8 @@ use super::ill::IllDisk;
 use super::model::Model;
 
 pub const DIR: &str = "/data/buckets/b";
+/// Where damaged files are kept.
+pub const QUARANTINE: &str = "/data/quarantine/1-0-b-vbucket-3";
 pub const VBUCKETS: u16 = 4;
 /// Active, and its own majority.
 pub const ALONE: VbId = VbId(0);
@@ -45,10 +49,14 @@ const PRODUCER: u64 = 0xfeed;
 pub enum Kind {
     Journaled,
     Files,
+    /// Behind a journal; whole documents leave memory, and a filter says which may be on disk.
+    Full,
+    /// In memory alone; the disk has what the bucket is.
+    Ephemeral,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 2] = [Kind::Journaled, Kind::Files];
+    pub const ALL: [Kind; 4] = [Kind::Journaled, Kind::Files, Kind::Full, Kind::Ephemeral];
 }
 
 /// A folder, and what is known of it.
@@ -59,6 +67,13 @@ pub struct Base {
     model: Model,
     replicated: u64,
     written: u64,
+}
+
+impl Base {
+    /// A disk of its own with the folder.
+    pub fn disk(&self) -> SimDisk {
+        self.disk.image(Survival::Everything)
+    }
 }
 
 /// A bucket, running or not.
@@ -125,14 +140,21 @@ impl World {
         self.handles.clock.advance(Duration::from_secs(3600 + self.written));
         let mut config = BucketConfig::new("b", DIR.into());
         config.vbuckets = VBUCKETS;
+        if self.kind == Kind::Full {
+            config.settings.put(Key::EvictionPolicy, EvictionPolicy::Full as u64);
+        }
+        if self.kind == Kind::Ephemeral {
+            config.kind = BucketKind::Ephemeral;
+        }
         let tuning = couchstore::Tuning { leaf_bytes: 300, interior_bytes: 300, compress_nodes: true };
         let compaction = CompactionSteps { step_bytes: 300, last_changes: 2 };
         let couch = CouchConfig { max_open_files: 2, tuning, compaction };
         let of = JournaledConfig { couch, journal_bytes: JOURNAL_BYTES, file_after: Duration::ZERO };
         let dir = Path::new(DIR);
         let inner: Box<dyn KvStore> = match self.kind {
-            Kind::Journaled => Box::new(Journaled::open(self.env(), dir, of)?),
+            Kind::Journaled | Kind::Full => Box::new(Journaled::open(self.env(), dir, of)?),
             Kind::Files => Box::new(Journaled::without_journal(self.env(), dir, of)?),
+            Kind::Ephemeral => Box::new(Nothing),
         };
         let store = Hooked::new(inner);
         let bucket = if is_cold {
@@ -147,6 +169,28 @@ impl World {
     /// The process ends without a word.
     pub fn kill(&mut self) {
         (self.bucket, self.store) = (None, None);
+        self.forget();
+    }
+
+    /// What was in memory alone is gone.
+    fn forget(&mut self) {
+        if self.kind == Kind::Ephemeral {
+            self.model = Model::default();
+        }
+    }
+
+    /// Living documents that are on disk leave the memory of a bucket with full eviction.
+    pub fn evict_all(&self) {
+        let Some(bucket) = self.bucket.as_ref().filter(|_| self.kind == Kind::Full) else { return };
+        for vb in (0..VBUCKETS).map(VbId) {
+            let living = bucket.inspect(vb, |found| {
+                let living = found.table().iter().filter(|version| !version.is_deleted());
+                living.map(|version| version.stored_key().to_vec()).collect::<Vec<_>>()
+            });
+            for key in living.unwrap_or_default() {
+                let _ = bucket.evict_whole(vb, DocKey::parse(&key).expect("it was stored"));
+            }
+        }
     }
 
     /// Stops. After a clean stop all that was served is promised.
@@ -158,6 +202,7 @@ impl World {
         if closed.is_ok() {
             self.model.all_promised(&bucket);
         }
+        self.forget();
         closed
     }
 
