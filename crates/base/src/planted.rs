@@ -231,6 +231,8 @@ bugs! {
     FailedBucketServes,
     /// A forced failover gives up the last copy of a vBucket while the node that has it may still serve by promises.
     GivenUpTooEarly,
+    /// The time in which a leader did not reach the store counts against nodes that were missing before.
+    OutageCountsAsAbsence,
     // The store is restored from an older state.
     /// A node follows a state that is older than one that it has seen.
     OlderStateFollowed,

@@ -125,7 +125,7 @@ impl Leader {
     fn pass_over_outage(&mut self, now: Duration) {
         let unseen = self.looked.map_or(Duration::ZERO, |looked| now.saturating_sub(looked));
         self.looked = Some(now);
-        if unseen > self.config.longest_look {
+        if unseen > self.config.longest_look && !planted::is(Bug::OutageCountsAsAbsence) {
             let absent = self.absent.values_mut();
             let since = absent.chain(self.choices.values_mut()).chain(self.stranded.values_mut());
             since.for_each(|since| *since += unseen);

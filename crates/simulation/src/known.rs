@@ -163,6 +163,7 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
     (Bug::CatalogChecksumIgnored, Simulator::Damage, 4),
     (Bug::RepairKeepsHistory, Simulator::Damage, 0),
     (Bug::RepairPassesGap, Simulator::Damage, 0),
+    (Bug::OutageCountsAsAbsence, Simulator::Logic, 391),
     (Bug::RepairForgetsOlderFrames, Simulator::Damage, 182),
     (Bug::UnreadStateBelieved, Simulator::DiskErrors, 8),
     (Bug::FailedManifestLeft, Simulator::DiskErrors, 11),

@@ -11,6 +11,7 @@ mod forced;
 #[path = "../../../simulation/src/lease.rs"]
 mod lease;
 mod node;
+mod patience;
 #[cfg(feature = "planted")]
 mod planted;
 mod restore;

@@ -19,6 +19,7 @@ use cluster::{
 use crate::bugs::Bug;
 use crate::data::Copy;
 use crate::lease::Held;
+use crate::patience::{LONGEST_LOOK, Watch};
 
 pub const BUCKET: &str = "b";
 pub const BUCKET_UUID: &str = "00000000000000000000000000000000";
@@ -48,6 +49,7 @@ pub struct SimNode {
     /// The newest state that it has seen; outlives it.
     pub seen: Membership,
     pub leader: Leader,
+    pub watch: Watch,
     pub copies: RefCell<BTreeMap<u16, Copy>>,
     /// vBuckets whose files are damaged. Those that are in `copies`, too, are served from what can be read.
     pub damaged: RefCell<BTreeMap<u16, Copy>>,
@@ -75,6 +77,7 @@ impl SimNode {
             let_go: 0,
             seen: Membership::default(),
             leader: new_leader(),
+            watch: Watch::default(),
             copies: RefCell::default(),
             damaged: RefCell::default(),
             set_aside: RefCell::default(),
@@ -111,6 +114,7 @@ impl SimNode {
         self.become_in = None;
         self.given = Given::default();
         self.leader = new_leader();
+        self.watch = Watch::default();
         self.held.fence.close();
     }
 
@@ -302,6 +306,6 @@ fn new_leader() -> Leader {
     Leader::new(LeaderConfig {
         moves_per_node: 2,
         choice_patience: Duration::from_millis(300),
-        longest_look: Duration::from_secs(1),
+        longest_look: LONGEST_LOOK,
     })
 }

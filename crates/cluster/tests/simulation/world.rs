@@ -584,7 +584,11 @@ impl World {
             seen.members.remove(&uuid);
         }
         let now = Duration::from_nanos(self.nodes[at].local_ns(self.now_us));
+        self.nodes[at].watch.look(&seen, now);
         if let Some(next) = self.nodes[at].leader.step(&seen, now) {
+            if let Some(what) = self.nodes[at].watch.too_early(&seen.state, &next) {
+                self.violate(what);
+            }
             self.ask(at, Request::Write(view.version, Box::new(next)));
         }
     }
