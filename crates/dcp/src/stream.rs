@@ -273,7 +273,7 @@ impl Stream {
             Phase::Memory(cursor) => bucket.leave_memory(self.place(), cursor),
             Phase::Disk(disk) => {
                 on_disk.set(on_disk.get() - 1);
-                bucket.cancel_backfill(&disk.backfill);
+                bucket.backfills().cancel(&disk.backfill);
                 if let Some((cursor, _)) = disk.cursor {
                     bucket.leave_memory(self.place(), cursor);
                 }

@@ -276,7 +276,7 @@ impl World {
         match dice.below(100) {
             0..50 => (0..dice.below(8) + 1).for_each(|_| self.change(dice)),
             50..62 => _ = self.bucket.flush_step(),
-            62..78 => _ = self.bucket.backfill_step(),
+            62..78 => _ = self.bucket.backfills().step(),
             78..81 => {
                 self.counts.purges += 1;
                 let request = CompactRequest { purge_before_s: Some(u32::MAX), purge_through: None };
@@ -379,8 +379,8 @@ fn run(seed: u64) -> [Row; 17] {
         world.counts.seen.add(&consumer.counts);
     }
     drop(consumers);
-    assert_eq!(world.bucket.backfilled_bytes(), 0);
-    while world.bucket.backfill_step() != Progress::Idle {}
+    assert_eq!(world.bucket.backfills().held_bytes(), 0);
+    while world.bucket.backfills().step() != Progress::Idle {}
     assert_eq!(world.bucket.memory().account().exact()[Part::Streams as usize], 0, "all is given back");
     world.counts.rows()
 }

@@ -133,7 +133,7 @@ impl Consumer {
         loop {
             self.woken.store(false, Ordering::Relaxed);
             let step = self.producer.step(&mut self.out, 64 << 10);
-            let read = world.bucket.backfill_step() == Progress::Worked;
+            let read = world.bucket.backfills().step() == Progress::Worked;
             let got = self.receive();
             if step == Step::Idle && !read && got == 0 && !self.woken.load(Ordering::Relaxed) {
                 return;

@@ -6,13 +6,20 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base::{Account, CollectionId, Seqno, VbId, VbState};
-use kvstore::{Snapshot, Values};
+use kvstore::{KvStore, Snapshot, Values};
 use parking_lot::{Condvar, Mutex};
 
 use crate::bucket::Bucket;
+use crate::config::{BucketConfig, BucketKind};
+use crate::ephemeral::open_range;
+use crate::fetch_queue::FetchQueue;
 use crate::flusher::Progress;
 use crate::follower::Follower;
+use crate::memory::MemoryAccount;
+use crate::refusal::Refusal;
 use crate::shard_guard::Holder;
+use crate::unreadable::Unreadables;
+use crate::vbuckets::VBuckets;
 use buffers::Pool;
 use frames::Piece;
 use place::{KeyPlace, Place};
@@ -107,7 +114,7 @@ struct State {
     is_busy: bool,
 }
 
-/// One stream's reading from disk. Dropping the stream's reference does not end it: see [`Bucket::cancel_backfill`].
+/// One stream's reading from disk. Dropping the stream's reference does not end it: see [`Backfills::cancel`].
 pub struct Backfill {
     vb: VbId,
     follower: Arc<Follower>,
@@ -215,9 +222,29 @@ impl BackfillQueue {
 }
 
 impl Bucket {
+    /// Reading for streams of what is no longer in memory.
+    pub fn backfills(&self) -> Backfills<'_> {
+        let Bucket { config, store, vbuckets, memory, fetching, unreadable, backfills: queue, .. } = self;
+        Backfills { config, store: &**store, vbuckets, memory, fetching, unreadable, queue }
+    }
+}
+
+/// Reading for streams of what is no longer in memory: the parts of a bucket that it needs.
+#[derive(Clone, Copy)]
+pub struct Backfills<'a> {
+    config: &'a BucketConfig,
+    store: &'a dyn KvStore,
+    vbuckets: &'a VBuckets,
+    memory: &'a MemoryAccount,
+    fetching: &'a FetchQueue,
+    unreadable: &'a Unreadables,
+    queue: &'a BackfillQueue,
+}
+
+impl Backfills<'_> {
     /// Begins to read what a vBucket had changed after `after`, as the store has it now, and to make of it what `writer`
     /// does. `follower` is told when there is something to take.
-    pub fn begin_backfill(
+    pub fn begin(
         &self,
         vb: VbId,
         after: Seqno,
@@ -243,7 +270,7 @@ impl Bucket {
             waits_since: None,
             is_busy: true,
         };
-        self.backfills.pool.join();
+        self.queue.pool.join();
         let backfill = Arc::new(Backfill {
             vb,
             follower: Arc::clone(follower),
@@ -251,17 +278,17 @@ impl Bucket {
             values: reading.values,
             is_urgent: reading.is_urgent,
             with_prepares: reading.with_prepares,
-            total: Arc::clone(&self.backfills.buffered),
-            pool: Arc::clone(&self.backfills.pool),
+            total: Arc::clone(&self.queue.buffered),
+            pool: Arc::clone(&self.queue.pool),
             is_cancelled: AtomicBool::new(false),
             state: Mutex::new(state),
         });
-        self.backfills.push(Arc::clone(&backfill));
+        self.queue.push(Arc::clone(&backfill));
         backfill
     }
 
     /// Takes what a backfill has ready, and lets it go on.
-    pub fn take_backfilled(&self, backfill: &Arc<Backfill>, max_bytes: usize) -> Backfilled {
+    pub fn take(&self, backfill: &Arc<Backfill>, max_bytes: usize) -> Backfilled {
         let mut state = backfill.state.lock();
         let (mut frames, mut last) = (Vec::new(), Seqno(0));
         let mut bytes = 0;
@@ -290,7 +317,7 @@ impl Bucket {
         };
         drop(state);
         if wants_more {
-            self.backfills.push(Arc::clone(backfill));
+            self.queue.push(Arc::clone(backfill));
         }
         if bytes > 0 {
             self.unpark(&backfill.follower);
@@ -299,18 +326,18 @@ impl Bucket {
     }
 
     /// Ends a backfill whose stream is gone: nothing more is read.
-    pub fn cancel_backfill(&self, backfill: &Backfill) {
+    pub fn cancel(&self, backfill: &Backfill) {
         backfill.cancel();
         self.unpark(&backfill.follower);
     }
 
     fn unpark(&self, follower: &Follower) {
         let parked = std::mem::take(&mut *follower.parked.lock());
-        parked.into_iter().for_each(|parked| self.backfills.push(parked));
+        parked.into_iter().for_each(|parked| self.queue.push(parked));
     }
 
     /// Whether a backfill has waited for its stream for so long at `now` on the monotonic clock that it is given up.
-    pub fn is_backfill_stalled(&self, backfill: &Backfill, now: Duration) -> bool {
+    pub fn is_stalled(&self, backfill: &Backfill, now: Duration) -> bool {
         let mut state = backfill.state.lock();
         if state.pieces.is_empty() {
             state.waits_since = None;
@@ -320,14 +347,14 @@ impl Bucket {
     }
 
     /// Bytes that backfills hold ready for their streams.
-    pub fn backfilled_bytes(&self) -> usize {
-        self.backfills.buffered.load(Ordering::Relaxed)
+    pub fn held_bytes(&self) -> usize {
+        self.queue.buffered.load(Ordering::Relaxed)
     }
 
     /// Bytes that the threads which read for backfills keep in buffers of their own between two slices: at most 4 MiB
     /// a thread, and nothing once all backfills have read what they were to read.
-    pub fn backfill_buffer_bytes(&self) -> usize {
-        self.backfills.pool.kept_bytes()
+    pub fn buffer_bytes(&self) -> usize {
+        self.queue.pool.kept_bytes()
     }
 
     /// What one connection's backfills may hold ready.
@@ -340,57 +367,70 @@ impl Bucket {
     fn slice_bytes(&self, backfill: &Backfill, state: &State) -> usize {
         let own = backfill.follower.buffered.load(Ordering::Relaxed);
         let share = self.connection_share();
-        let all = (share * CONNECTION_PART).saturating_sub(self.backfilled_bytes());
+        let all = (share * CONNECTION_PART).saturating_sub(self.held_bytes());
         let room = BUFFER_BYTES.saturating_sub(state.bytes).min(share.saturating_sub(own)).min(all);
         room.max(LEAST_SLICE_BYTES)
     }
 
     /// Whether there is room for another slice. A connection that holds nothing has always room for one, so that
     /// those who do not take theirs hold up nobody else.
-    fn has_backfill_room(&self, follower: &Follower) -> bool {
+    fn has_room(&self, follower: &Follower) -> bool {
         let (own, share) = (follower.buffered.load(Ordering::Relaxed), self.connection_share());
-        own == 0 || (own < share && self.backfilled_bytes() < share * CONNECTION_PART)
+        own == 0 || (own < share && self.held_bytes() < share * CONNECTION_PART)
     }
 
     /// Reads a slice for the next backfill that wants to.
-    pub fn backfill_step(&self) -> Progress {
-        let Some(next) = self.backfills.waiting.lock().pop_front() else { return Progress::Idle };
-        self.backfill_slice(&next)
+    pub fn step(&self) -> Progress {
+        let Some(next) = self.queue.waiting.lock().pop_front() else { return Progress::Idle };
+        self.slice(&next)
     }
 
     /// Runs such steps until the bucket is closed; for threads of their own.
     pub fn run_backfiller(&self) {
-        while let Some(next) = self.backfills.wait() {
-            self.backfill_slice(&next);
+        while let Some(next) = self.queue.wait() {
+            self.slice(&next);
         }
     }
 
     /// Lets the backfill threads end after their present steps.
-    pub fn stop_backfillers(&self) {
-        self.backfills.is_stopping.store(true, Ordering::Relaxed);
-        drop(self.backfills.waiting.lock());
-        self.backfills.wake.notify_all();
+    pub fn stop(&self) {
+        self.queue.is_stopping.store(true, Ordering::Relaxed);
+        drop(self.queue.waiting.lock());
+        self.queue.wake.notify_all();
     }
 
     /// Backfills that read at this moment.
-    pub fn running_backfills(&self) -> usize {
-        self.backfills.running.load(Ordering::Relaxed)
+    pub fn running(&self) -> usize {
+        self.queue.running.load(Ordering::Relaxed)
     }
 
-    fn backfill_slice(&self, backfill: &Arc<Backfill>) -> Progress {
+    fn slice(&self, backfill: &Arc<Backfill>) -> Progress {
         let follower = &backfill.follower;
         let mut parked = follower.parked.lock();
         // Under the lock: whoever takes something afterwards finds it parked.
-        if !self.has_backfill_room(follower) && !backfill.is_cancelled.load(Ordering::Relaxed) {
+        if !self.has_room(follower) && !backfill.is_cancelled.load(Ordering::Relaxed) {
             parked.push(Arc::clone(backfill));
             return Progress::Worked;
         }
         drop(parked);
-        self.backfills.running.fetch_add(1, Ordering::Relaxed);
+        self.queue.running.fetch_add(1, Ordering::Relaxed);
         let progress = self.read_slice(backfill);
-        self.backfills.running.fetch_sub(1, Ordering::Relaxed);
+        self.queue.running.fetch_sub(1, Ordering::Relaxed);
         backfill.follower.mark(backfill.vb);
         progress
+    }
+
+    /// The past of a vBucket from `from` on, wherever the bucket has it; `None` if there is none.
+    fn past(&self, vb: VbId, from: Seqno) -> Result<Option<Box<dyn Snapshot>>, kvstore::Failure> {
+        if self.config.kind != BucketKind::Ephemeral {
+            return self.store.snapshot(vb);
+        }
+        let found = self.vbuckets.find(vb, Holder::FrontEnd);
+        match found.and_then(|mut shard| open_range(self.vbuckets, &mut shard, from)) {
+            Ok(range) => Ok(Some(Box::new(range))),
+            Err(Refusal::Busy) => Err(kvstore::Failure::TooManyReaders { vb }),
+            Err(_) => Ok(None),
+        }
     }
 
     /// What of a vBucket is dropped up to a seqno. What is dropped later is not left out of a state that ends there: whoever
@@ -424,7 +464,7 @@ impl Bucket {
                 })
             }
         };
-        let mut buffers = self.backfills.pool.take();
+        let mut buffers = self.queue.pool.take();
         let read = opened.and_then(|snapshot| {
             let Some(snapshot) = snapshot else { return Ok(None) };
             let mut prepares_above = None;
@@ -443,7 +483,7 @@ impl Bucket {
             let scope = scope.map_or_else(|| self.scope_of(backfill.vb, &*snapshot), Ok)?;
             Ok(Some((snapshot, scope, made)))
         });
-        self.backfills.pool.give_back(buffers, &backfill.account);
+        self.queue.pool.give_back(buffers, &backfill.account);
         let mut state = backfill.state.lock();
         state.is_busy = false;
         state.writer = Some(writer);
@@ -451,7 +491,7 @@ impl Bucket {
             backfill.is_read(&mut state);
             state.has_failed = true;
             drop(state);
-            self.note_unreadable(backfill.vb);
+            self.fetching.note_unreadable(&self.config.name, backfill.vb);
             return Progress::Failed;
         }
         match read {
@@ -474,7 +514,7 @@ impl Bucket {
                 state.is_busy |= again;
                 drop(state);
                 if again {
-                    self.backfills.push(Arc::clone(backfill));
+                    self.queue.push(Arc::clone(backfill));
                 }
                 Progress::Worked
             }
@@ -482,15 +522,15 @@ impl Bucket {
                 backfill.is_read(&mut state);
                 state.has_failed = true;
                 drop(state);
-                tracing::error!(bucket = self.name(), vb = %backfill.vb, %failure, "a stream cannot read from disk");
-                self.unreadable.note_served(self.name(), backfill.vb, &failure);
+                tracing::error!(bucket = self.config.name, vb = %backfill.vb, %failure, "a stream cannot read from disk");
+                self.unreadable.note_served(&self.config.name, backfill.vb, &failure);
                 Progress::Failed
             }
         }
     }
 }
 
-impl Bucket {
+impl Backfills<'_> {
     /// What there is to read in a vBucket's past as it is now.
     fn scope_of(&self, vb: VbId, snapshot: &dyn Snapshot) -> Result<BackfillScope, kvstore::Failure> {
         let state = snapshot.state()?;

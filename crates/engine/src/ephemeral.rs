@@ -62,7 +62,10 @@ impl Bucket {
     /// from, and as busy if too many read already.
     pub fn memory_range(&self, vb: VbId, from: Seqno) -> Result<MemoryRange, Refusal> {
         let mut shard = self.vbuckets.find(vb, Holder::FrontEnd)?;
-        self.open_range(&mut shard, from)
+        if !self.is_ephemeral() {
+            return Err(Refusal::Invalid);
+        }
+        open_range(&self.vbuckets, &mut shard, from)
     }
 
     /// The items that a client lacks, if it may go on where it stands. What it is judged by and what it gets are of the
@@ -71,44 +74,35 @@ impl Bucket {
         let mut shard = self.vbuckets.find(vb, Holder::FrontEnd)?;
         let (high, purge) = (shard.vb.high_seqno(), shard.vb.purge_seqno());
         match shard.vb.failover().rollback_point(client, high, purge) {
+            Resume::Accept if !self.is_ephemeral() => Err(Refusal::Invalid),
             Resume::Accept => {
-                let range = self.open_range(&mut shard, client.start.next())?;
+                let range = open_range(&self.vbuckets, &mut shard, client.start.next())?;
                 Ok(Resumed::Range(Box::new(range)))
             }
             Resume::RollBack(to) => Ok(Resumed::RollBack(to)),
         }
     }
+}
 
-    /// The past of a vBucket from `from` on, wherever the bucket has it; nothing if there is none.
-    pub fn past(&self, vb: VbId, from: Seqno) -> Result<Option<Box<dyn Snapshot>>, Failure> {
-        if !self.is_ephemeral() {
-            return self.store.snapshot(vb);
-        }
-        match self.memory_range(vb, from) {
-            Ok(range) => Ok(Some(Box::new(range))),
-            Err(Refusal::Busy) => Err(Failure::TooManyReaders { vb }),
-            Err(_) => Ok(None),
-        }
-    }
-
-    fn open_range(&self, shard: &mut Shard, from: Seqno) -> Result<MemoryRange, Refusal> {
-        if !self.is_ephemeral() {
-            return Err(Refusal::Invalid);
-        }
-        let id = shard.vb.open_range(from).ok_or(Refusal::Busy)?;
-        // Its reader is told the end of the snapshot that a replica is in the middle of.
-        shard.vb.checkpoints_mut().promise();
-        Ok(MemoryRange {
-            vbuckets: self.vbuckets.clone(),
-            vb: shard.vb.id(),
-            incarnation: shard.incarnation,
-            id,
-            state: state_document(&shard.vb.present_state(), &mut TopologyValues::default()),
-            high_seqno: shard.vb.high_seqno(),
-            purge_seqno: shard.vb.purge_seqno(),
-            position: Mutex::default(),
-        })
-    }
+/// The items of a vBucket of an ephemeral bucket from `from` on.
+pub(crate) fn open_range(
+    vbuckets: &VBuckets,
+    shard: &mut Shard,
+    from: Seqno,
+) -> Result<MemoryRange, Refusal> {
+    let id = shard.vb.open_range(from).ok_or(Refusal::Busy)?;
+    // Its reader is told the end of the snapshot that a replica is in the middle of.
+    shard.vb.checkpoints_mut().promise();
+    Ok(MemoryRange {
+        vbuckets: vbuckets.clone(),
+        vb: shard.vb.id(),
+        incarnation: shard.incarnation,
+        id,
+        state: state_document(&shard.vb.present_state(), &mut TopologyValues::default()),
+        high_seqno: shard.vb.high_seqno(),
+        purge_seqno: shard.vb.purge_seqno(),
+        position: Mutex::default(),
+    })
 }
 
 impl MemoryRange {

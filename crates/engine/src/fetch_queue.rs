@@ -117,6 +117,20 @@ pub(crate) struct Work {
 }
 
 impl FetchQueue {
+    /// Counts that a stored value could not be read, and says so in the log, the rarer the more often that happens.
+    pub(crate) fn note_unreadable(&self, bucket: &str, vb: VbId) {
+        let times = self.unreadable.fetch_add(1, Ordering::Relaxed) + 1;
+        if times.is_power_of_two() {
+            tracing::error!(
+                bucket,
+                %vb,
+                times,
+                "a stored value cannot be read: it is not the Snappy block, or has not the xattrs, that its datatype \
+                 says; run stave check"
+            );
+        }
+    }
+
     /// Waits for the value of a key; nothing if too many wait already, or nobody fetches any more.
     pub(crate) fn wait(&self, vb: VbId, key: DocKey<'_>) -> Option<Completion<Fetched>> {
         let stored = key.to_stored().0;

@@ -96,16 +96,7 @@ impl Bucket {
 
     /// Counts that a stored value could not be read, and says so in the log, the rarer the more often that happens.
     pub fn note_unreadable(&self, vb: VbId) {
-        let times = self.fetching.unreadable.fetch_add(1, Ordering::Relaxed) + 1;
-        if times.is_power_of_two() {
-            tracing::error!(
-                bucket = self.name(),
-                %vb,
-                times,
-                "a stored value cannot be read: it is not the Snappy block, or has not the xattrs, that its datatype \
-                 says; run stave check"
-            );
-        }
+        self.fetching.note_unreadable(self.name(), vb);
     }
 
     fn fetch_work(&self, work: Work) -> Progress {

@@ -68,7 +68,7 @@ mod write;
 mod writer;
 
 pub use account_check::AccountFigures;
-pub use backfill::{Backfill, BackfillReading, BackfillScope, Backfilled, Frames, WriteChanges};
+pub use backfill::{Backfill, BackfillReading, BackfillScope, Backfilled, Backfills, Frames, WriteChanges};
 pub use bucket::{Bucket, Mutated};
 pub use checkpoint_recovery::CheckpointMemoryStats;
 pub use clean_mark::forget_clean_stop;

@@ -462,8 +462,8 @@ fn a_stream_reads_the_list_then_memory_and_misses_nothing() {
     let cursor = bucket.join_memory(start.place, &"s".into(), Seqno(0)).expect("a place in memory");
     assert_eq!((start.high_seqno, cursor.from), (Seqno(2001), Seqno(2001)));
     world.set("8", "later");
-    let backfill = bucket.begin_backfill(VB, Seqno(0), READING, Box::new(Lines), &follower);
-    assert_eq!(bucket.backfill_step(), Progress::Worked);
+    let backfill = bucket.backfills().begin(VB, Seqno(0), READING, Box::new(Lines), &follower);
+    assert_eq!(bucket.backfills().step(), Progress::Worked);
     // what happens while it reads does not show
     (0..2000).for_each(|key| {
         world.set(&key.to_string(), "new");
@@ -473,13 +473,13 @@ fn a_stream_reads_the_list_then_memory_and_misses_nothing() {
     world.pass(130);
     let mut read = Vec::new();
     let scope = loop {
-        let taken = bucket.take_backfilled(&backfill, 100_000);
+        let taken = bucket.backfills().take(&backfill, 100_000);
         assert!(!taken.has_failed);
         read.extend(lines(&taken).into_iter().map(|(seqno, _)| seqno));
         if taken.is_done {
             break taken.scope.expect("it has begun");
         }
-        while bucket.backfill_step() != Progress::Idle {}
+        while bucket.backfills().step() != Progress::Idle {}
     };
     assert_eq!((scope.high_seqno, scope.purge_seqno), (Seqno(2002), Seqno(0)));
     assert_eq!(read, (1..2003).filter(|seqno| ![8, 9].contains(seqno)).collect::<Vec<u64>>());

@@ -72,9 +72,9 @@ fn a_stream_reads_the_disk_then_memory_and_misses_nothing() {
     world.set("a", "2");
     assert!(bucket.flush_all());
     assert_eq!(wakes.load(Ordering::Relaxed), 1);
-    let backfill = bucket.begin_backfill(VB, Seqno(0), READING, Box::new(WholeLines), &follower);
-    assert_eq!(bucket.backfill_step(), Progress::Worked);
-    let read = bucket.take_backfilled(&backfill, usize::MAX);
+    let backfill = bucket.backfills().begin(VB, Seqno(0), READING, Box::new(WholeLines), &follower);
+    assert_eq!(bucket.backfills().step(), Progress::Worked);
+    let read = bucket.backfills().take(&backfill, usize::MAX);
     let scope = read.scope.expect("it has begun");
     assert!(read.is_done && !read.has_failed);
     assert_eq!(
@@ -122,28 +122,28 @@ fn a_backfill_waits_for_its_reader_and_ends_when_told() {
     }
     assert!(world.bucket.flush_all());
     let (follower, _) = follower();
-    let backfill = world.bucket.begin_backfill(VB, Seqno(0), READING, Box::new(WholeLines), &follower);
+    let backfill = world.bucket.backfills().begin(VB, Seqno(0), READING, Box::new(WholeLines), &follower);
     let mut steps = 0;
-    while world.bucket.backfill_step() == Progress::Worked {
+    while world.bucket.backfills().step() == Progress::Worked {
         steps += 1;
     }
     assert!(steps < 10, "it holds a bounded part of 6 MB ready: {steps} slices");
     let mut read = Vec::new();
     loop {
-        let more = world.bucket.take_backfilled(&backfill, 100_000);
+        let more = world.bucket.backfills().take(&backfill, 100_000);
         read.extend(lines(&more));
         if more.is_done {
             break;
         }
-        world.bucket.backfill_step();
+        world.bucket.backfills().step();
     }
     assert!(read.iter().zip(1..).all(|((seqno, _), expected)| *seqno == expected));
     assert_eq!(read.len(), 600);
-    let cancelled = world.bucket.begin_backfill(VB, Seqno(0), READING, Box::new(WholeLines), &follower);
-    world.bucket.backfill_step();
-    world.bucket.cancel_backfill(&cancelled);
-    while world.bucket.backfill_step() == Progress::Worked {}
-    assert!(world.bucket.take_backfilled(&cancelled, usize::MAX).frames.is_empty());
+    let cancelled = world.bucket.backfills().begin(VB, Seqno(0), READING, Box::new(WholeLines), &follower);
+    world.bucket.backfills().step();
+    world.bucket.backfills().cancel(&cancelled);
+    while world.bucket.backfills().step() == Progress::Worked {}
+    assert!(world.bucket.backfills().take(&cancelled, usize::MAX).frames.is_empty());
     drop((backfill, cancelled));
     world.check_account();
 }
@@ -157,19 +157,19 @@ fn those_who_take_nothing_hold_up_nobody() {
     }
     assert!(world.bucket.flush_all());
     let begin = |follower: &Arc<Follower>| {
-        world.bucket.begin_backfill(VB, Seqno(0), READING, Box::new(WholeLines), follower)
+        world.bucket.backfills().begin(VB, Seqno(0), READING, Box::new(WholeLines), follower)
     };
     let (idle, _) = follower();
     let stalled: Vec<_> = (0..8).map(|_| begin(&idle)).collect();
-    while world.bucket.backfill_step() == Progress::Worked {}
-    let held = world.bucket.backfilled_bytes();
+    while world.bucket.backfills().step() == Progress::Worked {}
+    let held = world.bucket.backfills().held_bytes();
     assert!((1..=1 << 20).contains(&held), "{held} bytes of a share of a MiB, of which one has a part");
     let (busy, _) = follower();
     let read = begin(&busy);
     let mut items = 0;
     loop {
-        world.bucket.backfill_step();
-        let taken = world.bucket.take_backfilled(&read, usize::MAX);
+        world.bucket.backfills().step();
+        let taken = world.bucket.backfills().take(&read, usize::MAX);
         items += lines(&taken).len();
         if taken.is_done {
             break;
@@ -178,9 +178,9 @@ fn those_who_take_nothing_hold_up_nobody() {
     assert_eq!(items, 100);
     // Once the first one is gone, the others go on.
     for backfill in &stalled {
-        world.bucket.cancel_backfill(backfill);
+        world.bucket.backfills().cancel(backfill);
     }
-    assert_eq!(world.bucket.backfilled_bytes(), 0);
+    assert_eq!(world.bucket.backfills().held_bytes(), 0);
     assert_eq!(world.bucket.memory().account().exact()[base::Part::Streams as usize], 0);
 }
 
@@ -202,7 +202,7 @@ fn slow_consumers_hold_no_more_than_the_share_of_streams() {
     assert!(world.bucket.flush_all());
     let followers: Vec<_> = (0..CONNECTIONS).map(|_| follower().0).collect();
     let begin = |follower: &Arc<Follower>| {
-        world.bucket.begin_backfill(VB, Seqno(0), READING, Box::new(WholeLines), follower)
+        world.bucket.backfills().begin(VB, Seqno(0), READING, Box::new(WholeLines), follower)
     };
     // Each of many connections has several streams, and takes nothing; then now and then a little.
     let backfills: Vec<_> = followers.iter().flat_map(|one| [begin(one), begin(one), begin(one)]).collect();
@@ -210,20 +210,21 @@ fn slow_consumers_hold_no_more_than_the_share_of_streams() {
     let share = QUOTA / 32 + CONNECTIONS * (76 << 10) + (128 << 10);
     let mut most_kept = 0;
     for round in 0..50 {
-        while world.bucket.backfill_step() == Progress::Worked {
-            let (held, kept) = (world.bucket.backfilled_bytes(), world.bucket.backfill_buffer_bytes());
+        while world.bucket.backfills().step() == Progress::Worked {
+            let (held, kept) =
+                (world.bucket.backfills().held_bytes(), world.bucket.backfills().buffer_bytes());
             assert_eq!(charged(&world), held + kept, "the account knows of everything");
             assert!(held <= share, "{held} bytes are held ready, of {share}");
             assert!(kept <= 4 << 20, "{kept} bytes are kept by one thread");
             most_kept = most_kept.max(kept);
         }
-        world.bucket.take_backfilled(&backfills[round % backfills.len()], 20_000);
+        world.bucket.backfills().take(&backfills[round % backfills.len()], 20_000);
     }
     assert!(most_kept > 0, "whoever reads has buffers");
     for backfill in &backfills {
-        world.bucket.cancel_backfill(backfill);
+        world.bucket.backfills().cancel(backfill);
     }
-    assert_eq!((charged(&world), world.bucket.backfill_buffer_bytes()), (0, 0), "all is given back");
+    assert_eq!((charged(&world), world.bucket.backfills().buffer_bytes()), (0, 0), "all is given back");
 }
 
 #[test]
@@ -235,12 +236,12 @@ fn an_unusually_large_document_leaves_no_large_buffers_behind() {
     }
     assert!(world.bucket.flush_all());
     let (follower, _) = follower();
-    let backfill = world.bucket.begin_backfill(VB, Seqno(0), READING, Box::new(WholeLines), &follower);
+    let backfill = world.bucket.backfills().begin(VB, Seqno(0), READING, Box::new(WholeLines), &follower);
     let mut items = 0;
     loop {
-        world.bucket.backfill_step();
-        assert!(world.bucket.backfill_buffer_bytes() <= 4 << 20);
-        let taken = world.bucket.take_backfilled(&backfill, usize::MAX);
+        world.bucket.backfills().step();
+        assert!(world.bucket.backfills().buffer_bytes() <= 4 << 20);
+        let taken = world.bucket.backfills().take(&backfill, usize::MAX);
         items += lines(&taken).len();
         if taken.is_done {
             break;

@@ -111,9 +111,9 @@ fn a_backfill_ends_with_an_error_at_a_change_that_cannot_be_read() {
             BackfillReading { values: Values::Read, by_key, is_urgent: false, with_prepares: false };
         let before = world.bucket.fetch_stats().unreadable;
         let writer = Box::new(Unread(Seqno(unread)));
-        let backfill = world.bucket.begin_backfill(VB, Seqno(0), reading, writer, &follower);
-        assert_eq!(world.bucket.backfill_step(), Progress::Failed);
-        let taken = world.bucket.take_backfilled(&Arc::clone(&backfill), usize::MAX);
+        let backfill = world.bucket.backfills().begin(VB, Seqno(0), reading, writer, &follower);
+        assert_eq!(world.bucket.backfills().step(), Progress::Failed);
+        let taken = world.bucket.backfills().take(&Arc::clone(&backfill), usize::MAX);
         assert!(taken.has_failed && !taken.is_done, "{by_key:?} {unread}");
         assert_eq!(world.bucket.fetch_stats().unreadable, before + 1);
     }

@@ -539,7 +539,7 @@ fn threads_of_a_bucket() -> impl Iterator<Item = (String, Run)> {
         ("compact", COMPACTION_HELPERS, Bucket::help_compactor),
         ("fetch", FETCHERS, Bucket::run_fetcher),
         ("load", LOADERS, Bucket::run_loader),
-        ("backfill", BACKFILLERS, Bucket::run_backfiller),
+        ("backfill", BACKFILLERS, |bucket| bucket.backfills().run_backfiller()),
     ];
     let writers = writers.into_iter().map(|(name, run)| (name.to_owned(), run));
     let numbered = |(name, count, run)| (0..count).map(move |at| (format!("{name}{at}"), run));
@@ -550,7 +550,7 @@ fn threads_of_a_bucket() -> impl Iterator<Item = (String, Run)> {
 fn end(bucket: &Bucket) {
     bucket.stop_loaders();
     bucket.stop_fetchers();
-    bucket.stop_backfillers();
+    bucket.backfills().stop();
     bucket.stop_compactor();
     bucket.stop_keeper();
     bucket.stop_flusher();

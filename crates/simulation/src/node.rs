@@ -245,7 +245,7 @@ impl Node {
                 (6, Bucket::flush_step as fn(&Bucket) -> Progress, Some(Job::Flush)),
                 (3, Bucket::file_step, None),
                 (4, Bucket::compact_step, Some(Job::Compaction)),
-                (6, Bucket::backfill_step, Some(Job::Backfill)),
+                (6, |bucket| bucket.backfills().step(), Some(Job::Backfill)),
                 (5, Bucket::load_step, Some(Job::Warmup)),
                 (5, Bucket::warm_step, Some(Job::Warmup)),
                 (7, Bucket::fetch_step, None),

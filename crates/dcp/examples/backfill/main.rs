@@ -158,7 +158,7 @@ fn main() {
     let readers: Vec<_> = (0..threads)
         .map(|_| {
             let bucket = Arc::clone(&bucket);
-            std::thread::spawn(move || bucket.run_backfiller())
+            std::thread::spawn(move || bucket.backfills().run_backfiller())
         })
         .collect();
     // The first one warms the cache, as reading the files has done.
@@ -183,7 +183,7 @@ fn main() {
         raws.push(raw);
         runs.push(run);
     }
-    bucket.stop_backfillers();
+    bucket.backfills().stop();
     for reader in readers {
         reader.join().expect("a backfiller never panics");
     }

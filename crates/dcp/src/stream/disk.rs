@@ -56,7 +56,7 @@ impl Stream {
         now: Duration,
     ) -> bool {
         let Phase::Disk(disk) = &self.phase else { return false };
-        if !bucket.is_backfill_stalled(&disk.backfill, now) {
+        if !bucket.backfills().is_stalled(&disk.backfill, now) {
             return false;
         }
         self.pending = None;
@@ -106,7 +106,7 @@ impl Stream {
             features: common.features,
             interest: self.interest.clone(),
         });
-        let backfill = bucket.begin_backfill(self.vb, self.sent, reading, writer, common.follower);
+        let backfill = bucket.backfills().begin(self.vb, self.sent, reading, writer, common.follower);
         common.on_disk.set(common.on_disk.get() + 1);
         self.phase = Phase::Disk(Box::new(Disk {
             backfill,
@@ -149,7 +149,7 @@ impl Stream {
         allowance: &mut Allowance,
         out: &mut dyn Sink,
     ) -> More {
-        let taken = common.bucket.take_backfilled(&disk.backfill, TAKE_BYTES);
+        let taken = common.bucket.backfills().take(&disk.backfill, TAKE_BYTES);
         let scope = match taken.scope {
             Some(scope) if !taken.has_failed => scope,
             _ => {

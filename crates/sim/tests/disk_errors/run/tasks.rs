@@ -398,10 +398,10 @@ fn backfill(world: &mut World) {
     for vb in [ALONE, PLAIN, REPLICA] {
         let reading =
             BackfillReading { values: Values::Read, by_key: None, is_urgent: false, with_prepares: false };
-        let backfill = bucket.begin_backfill(vb, Seqno(0), reading, Box::new(Lines), &follower);
+        let backfill = bucket.backfills().begin(vb, Seqno(0), reading, Box::new(Lines), &follower);
         for _ in 0..MOST_STEPS {
-            bucket.backfill_step();
-            let taken = bucket.take_backfilled(&backfill, usize::MAX);
+            bucket.backfills().step();
+            let taken = bucket.backfills().take(&backfill, usize::MAX);
             let text: String =
                 taken.frames.iter().map(|one| String::from_utf8_lossy(one).into_owned()).collect();
             text.lines().for_each(|line| check_line(world, vb, line));
@@ -409,7 +409,7 @@ fn backfill(world: &mut World) {
                 break;
             }
         }
-        bucket.cancel_backfill(&backfill);
+        bucket.backfills().cancel(&backfill);
     }
 }
 
