@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn serves_when_it_is_admitted_and_as_long_as_its_lease_lives() {
         let (mut life, fence, ttl) = (Life::new(u64::MAX), Fence::closed(), Duration::from_nanos(100));
-        let address = Address { host: "h".to_owned(), kv: 1, http: 2 };
+        let address = Address::new("h".to_owned(), 1, 2);
         let state = command::found("u", &address, life.incarnation());
         life.note_admission(&state, "u");
         life.note_become(life.incarnation());
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn serves_nothing_before_the_node_is_as_this_life_is_told_to_be() {
         let (mut life, fence, ttl) = (Life::new(u64::MAX), Fence::closed(), Duration::from_nanos(100));
-        let address = Address { host: "h".to_owned(), kv: 1, http: 2 };
+        let address = Address::new("h".to_owned(), 1, 2);
         assert!(life.begun(LeaseId(1), 50, 50));
         life.note_admission(&command::found("u", &address, life.incarnation()), "u");
         life.note_become(life.incarnation() - 1);
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn goes_on_without_its_lease_as_long_as_others_promise() {
         let (mut life, fence, ttl) = (Life::new(u64::MAX), Fence::closed(), Duration::from_nanos(100));
-        let address = Address { host: "h".to_owned(), kv: 1, http: 2 };
+        let address = Address::new("h".to_owned(), 1, 2);
         assert!(life.begun(LeaseId(1), 50, 50));
         life.note_admission(&command::found("u", &address, life.incarnation()), "u");
         life.promised(160);

@@ -166,7 +166,7 @@ mod tests {
     use crate::view::View;
 
     fn address() -> Address {
-        Address { host: "h".to_owned(), kv: 1, http: 2 }
+        Address::new("h".to_owned(), 1, 2)
     }
 
     fn after(state: &State, command: &Command) -> State {

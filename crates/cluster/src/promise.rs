@@ -391,7 +391,7 @@ mod tests {
     const LASTS: Duration = Duration::from_nanos(100);
 
     fn address() -> Address {
-        Address { host: "h".to_owned(), kv: 1, http: 2 }
+        Address::new("h".to_owned(), 1, 2)
     }
 
     /// Nodes "1", "2", ... with one bucket.

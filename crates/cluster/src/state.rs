@@ -56,9 +56,20 @@ pub struct Address {
     pub kv: u16,
     /// Port for HTTP.
     pub http: u16,
+    /// Port of the KV protocol with TLS; nothing if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv_tls: Option<u16>,
+    /// Port for HTTP with TLS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http_tls: Option<u16>,
 }
 
 impl Address {
+    /// A node without TLS.
+    pub fn new(host: String, kv: u16, http: u16) -> Address {
+        Address { host, kv, http, kv_tls: None, http_tls: None }
+    }
+
     fn host(&self) -> String {
         if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() }
     }

@@ -24,7 +24,7 @@ fn uuid(n: u32) -> String {
 }
 
 fn address(n: u32) -> Address {
-    Address { host: format!("stave-{n}.database.svc.cluster.local"), kv: 11_210, http: 8_091 }
+    Address::new(format!("stave-{n}.database.svc.cluster.local"), 11_210, 8_091)
 }
 
 fn member(n: u32, incarnation: u64) -> (String, Member) {

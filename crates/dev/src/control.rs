@@ -23,7 +23,7 @@ use tokio::sync::{Semaphore, oneshot, watch};
 use super::config::DevError;
 use super::shared::Shared;
 use options::{Options, order};
-use server::acceptor;
+use server::acceptor::{self, Entrance};
 use server::http::connections::{self, Serving};
 use server::http::origin::{self, Listens};
 use server::signals::{Signal, SignalListener};
@@ -72,7 +72,8 @@ pub(super) fn start(shared: &Arc<Shared>) -> io::Result<Endpoint> {
     let (stop, mut stopping) = watch::channel(false);
     let (signalled, signals) = mpsc::channel();
     let desk = Desk { shared: Arc::clone(shared), places: Arc::new(Semaphore::new(MOST_ORDERS)) };
-    let app = router(desk, Listens::at(addr));
+    let app = router(desk, Listens::at(&[addr]));
+    let entrance = Entrance { listener, tls: None };
     let serving = Serving {
         limits: HttpLimits::default(),
         counters: Arc::default(),
@@ -80,7 +81,7 @@ pub(super) fn start(shared: &Arc<Shared>) -> io::Result<Endpoint> {
         env: shared.env.clone(),
         hearing: None,
     };
-    let serve = connections::serve(listener, app, serving, std::future::pending());
+    let serve = connections::serve(vec![entrance], app, serving, std::future::pending());
     let run = async move {
         tokio::select! {
             done = serve => log(done),

@@ -13,7 +13,7 @@ use protocol::feature::Feature;
 use serde_json::Value;
 use vbucket::ManifestUid;
 
-pub use layout::{BucketLayout, Layout, Membership, NodeAddress, NodeEntry};
+pub use layout::{BucketLayout, Layout, Membership, NodeAddress, NodeEntry, TlsPorts};
 
 use crate::reply::{Answer, Reply};
 use crate::session::Session;
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     fn address(host: Option<&str>) -> NodeAddress {
-        NodeAddress { host: host.map(str::to_owned), kv_port: 11210, http_port: 8091 }
+        NodeAddress { host: host.map(str::to_owned), kv_port: 11210, http_port: 8091, tls: None }
     }
 
     #[test]
@@ -223,7 +223,8 @@ mod tests {
     }
 
     fn entry(id: &str, port: u16, membership: Membership) -> NodeEntry {
-        let address = NodeAddress { host: Some("10.0.0.1".to_owned()), kv_port: port, http_port: port + 1 };
+        let address =
+            NodeAddress { host: Some("10.0.0.1".to_owned()), kv_port: port, http_port: port + 1, tls: None };
         NodeEntry { id: id.to_owned(), address, membership, is_healthy: true }
     }
 

@@ -3,6 +3,7 @@
 mod bucket;
 mod descriptors;
 mod http_limits;
+mod tls;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -15,6 +16,7 @@ use bucket::parse_size;
 pub use bucket::{BucketSpec, BucketTable, DEFAULT_QUOTA_BYTES, Hints, MOST_REPLICAS};
 use descriptors::Asked;
 pub use http_limits::HttpLimits;
+pub use tls::{TlsConfig, TlsVersion};
 
 /// Why a configuration is refused: what is wrong, and what to do about it.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -112,6 +114,12 @@ pub enum ConfigError {
     /// An address cannot be read.
     #[error("address {0:?}: write IP:PORT, for example 127.0.0.1:11210 (port 0 takes a free one)")]
     Address(String),
+    /// A setting of encrypted connections, and no certificate.
+    #[error("{0} is of no use without a certificate: give tls-cert and tls-key, too")]
+    NoCertificate(&'static str),
+    /// A certificate without a key, or a key without a certificate.
+    #[error("tls-cert and tls-key go together: give both")]
+    HalfCertificate,
     /// It would listen to the world with a password that nobody chose.
     #[error("listening at {0}, beyond this machine, needs a password that you choose: give --password")]
     OpenWithoutPassword(SocketAddr),
@@ -224,6 +232,16 @@ pub struct Settings {
     pub kv: Option<String>,
     /// Address for HTTP.
     pub http: Option<String>,
+    /// Address for clients with TLS.
+    pub kv_tls: Option<String>,
+    /// Address for HTTP with TLS.
+    pub http_tls: Option<String>,
+    /// The node's certificate, in PEM, and those between it and the CA behind it.
+    pub tls_cert: Option<PathBuf>,
+    /// The key of that certificate.
+    pub tls_key: Option<PathBuf>,
+    /// The lowest version of TLS that is spoken.
+    pub tls_min_version: Option<TlsVersion>,
     /// Name of the administrator.
     pub username: Option<String>,
     /// Password of the administrator.
@@ -304,6 +322,11 @@ impl Settings {
             data: self.data.or(other.data),
             kv: self.kv.or(other.kv),
             http: self.http.or(other.http),
+            kv_tls: self.kv_tls.or(other.kv_tls),
+            http_tls: self.http_tls.or(other.http_tls),
+            tls_cert: self.tls_cert.or(other.tls_cert),
+            tls_key: self.tls_key.or(other.tls_key),
+            tls_min_version: self.tls_min_version.or(other.tls_min_version),
             username: self.username.or(other.username),
             password: self.password.or(other.password),
             buckets,
@@ -360,6 +383,8 @@ pub struct Config {
     pub kv_addr: SocketAddr,
     /// Address for HTTP.
     pub http_addr: SocketAddr,
+    /// What encrypted connections are served with; nothing if there are none.
+    pub tls: Option<TlsConfig>,
     /// Users; the first is the administrator.
     pub users: Vec<UserSpec>,
     /// Whether the administrator's password was made up here and must be shown once.
@@ -429,6 +454,7 @@ impl Config {
         let compaction = CompactionRules::new(&settings)?;
         let memory_quota_bytes = settings.memory_quota.as_deref().map(parse_size).transpose()?;
         let connection_memory = settings.connection_memory.as_deref().map(parse_size).transpose()?;
+        let tls = TlsConfig::of(&settings)?;
         let password_was_generated = settings.password.is_none();
         let administrator = UserSpec {
             name: settings.username.unwrap_or_else(|| "Administrator".to_owned()),
@@ -451,6 +477,7 @@ impl Config {
             data_dir: settings.data.unwrap_or(data_dir),
             kv_addr: parse_address(settings.kv.as_deref().unwrap_or("127.0.0.1:11210"))?,
             http_addr: parse_address(settings.http.as_deref().unwrap_or("127.0.0.1:8091"))?,
+            tls,
             users: std::iter::once(administrator).chain(settings.user).collect(),
             password_was_generated,
             buckets,
@@ -517,7 +544,9 @@ impl Config {
             return Err(ConfigError::ConnectionMemory(bytes));
         }
         self.check_users()?;
-        let open = [self.kv_addr, self.http_addr].into_iter().find(|addr| !addr.ip().is_loopback());
+        let tls = self.tls.iter().flat_map(|tls| [tls.kv_addr, tls.http_addr]);
+        let addresses = [self.kv_addr, self.http_addr].into_iter().chain(tls);
+        let open = addresses.into_iter().find(|addr| !addr.ip().is_loopback());
         match open {
             Some(addr) if self.password_was_generated => Err(ConfigError::OpenWithoutPassword(addr)),
             _ => Ok(()),

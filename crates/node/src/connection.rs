@@ -66,6 +66,8 @@ pub enum CloseReason {
     UserChanged,
     /// The node must not serve any more what it has just done.
     Fenced,
+    /// The client did not speak TLS as it must.
+    Tls(&'static str),
     /// The network failed.
     Network(std::io::ErrorKind),
 }
@@ -90,6 +92,7 @@ impl fmt::Display for CloseReason {
             CloseReason::BucketGone => f.write_str("its bucket was deleted"),
             CloseReason::Replaced => f.write_str("another connection took its name"),
             CloseReason::Fenced => f.write_str("the node's lease ended before the answer"),
+            CloseReason::Tls(what) => write!(f, "TLS: {what}"),
             CloseReason::Network(kind) => write!(f, "network error: {kind}"),
         }
     }

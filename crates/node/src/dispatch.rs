@@ -283,6 +283,7 @@ impl CloseReason {
             CloseReason::StatusNotUnderstood(_) => Some(1),
             CloseReason::Violation(_) => Some(2),
             CloseReason::TooSlow(_) => Some(3),
+            CloseReason::Tls(_) => Some(4),
             CloseReason::Quit
             | CloseReason::ByClient
             | CloseReason::Shutdown
@@ -297,5 +298,5 @@ impl CloseReason {
     }
 
     /// Kinds of mistakes.
-    pub const MISTAKES: usize = 4;
+    pub const MISTAKES: usize = 5;
 }

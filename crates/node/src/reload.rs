@@ -112,12 +112,19 @@ fn difference(old: &BucketSpec, new: &BucketSpec) -> (BucketChange, Vec<&'static
     (BucketChange { settings, flush_enabled, ..BucketChange::default() }, names)
 }
 
+/// Whether encrypted connections begin, end, or are taken elsewhere; the files are read again while the node runs.
+fn has_other_tls(present: &Config, new: &Config) -> bool {
+    let addresses = |of: &Config| of.tls.as_ref().map(|tls| (tls.kv_addr, tls.http_addr));
+    addresses(present) != addresses(new)
+}
+
 /// Names of settings that are different, and are looked at by a start alone.
 fn needs_restart(present: &Config, new: &Config) -> Vec<&'static str> {
     let differs = [
         ("data", present.data_dir != new.data_dir),
         ("kv", present.kv_addr != new.kv_addr),
         ("http", present.http_addr != new.http_addr),
+        ("tls-cert and tls-key, kv-tls, http-tls", has_other_tls(present, new)),
         ("advertise", present.advertise != new.advertise),
         ("join", present.is_member != new.is_member),
         ("vbuckets", present.vbuckets != new.vbuckets),

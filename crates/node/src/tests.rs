@@ -51,7 +51,7 @@ fn node() -> Arc<Node> {
         user("writer", Role::ReadWrite, None),
     ];
     let users = Users::new(&users, &*env.random);
-    let address = NodeAddress { host: None, kv_port: 11210, http_port: 8091 };
+    let address = NodeAddress { host: None, kv_port: 11210, http_port: 8091, tls: None };
     let version = ConfigVersion { epoch: 1, revision: 3 };
     let limits = ConnectionLimits::default();
     let node = Node::new(env, users, served.into(), address, version, limits, Vec::new());

@@ -12,6 +12,7 @@ use ::node::counters::AcceptCounters;
 use base::env::Env;
 
 use crate::incoming::Incoming;
+use crate::tls::Tls;
 use crate::worker::{Accepted, Worker};
 
 /// Connections above the limit that wait until one that has not logged in is closed for them. They take descriptors of
@@ -27,38 +28,47 @@ pub fn listen(env: &Env, addr: SocketAddr) -> io::Result<TcpListener> {
     env.network.listen(addr)?.into_std().ok_or_else(unsupported)
 }
 
+/// A listener for clients, and what their connections are encrypted with if they are.
+pub struct Entrance {
+    /// The listener.
+    pub listener: TcpListener,
+    /// What is encrypted with.
+    pub tls: Option<Arc<Tls>>,
+}
+
 /// Accepts clients until the future is dropped.
 ///
 /// If there are as many connections as there may be, the one that has waited longest without logging in gives way; if
 /// all have logged in, the new one is closed. So is one from an address that has as many as an address may have.
 pub async fn accept(
-    listener: TcpListener,
-    workers: Vec<Worker>,
+    entrance: Entrance,
+    workers: &[Worker],
     limits: &ConnectionLimits,
-    counters: Arc<AcceptCounters>,
+    places: &Arc<AddressPlaces>,
+    counters: &Arc<AcceptCounters>,
 ) -> io::Result<()> {
     let max_connections = limits.connections;
-    let places = Arc::new(AddressPlaces::new(limits.connections_per_address));
-    let mut incoming = Incoming::new(listener, Arc::clone(&counters))?;
+    let mut incoming = Incoming::new(entrance.listener, Arc::clone(counters))?;
     loop {
         let (stream, peer) = incoming.next().await;
         let Some(place) = places.take(peer.ip()) else {
-            refuse_address(&counters, peer);
+            refuse_address(counters, peer);
             continue;
         };
-        let is_crowded = connections(&workers) >= max_connections;
+        let is_crowded = connections(workers) >= max_connections;
         let worker = if is_crowded {
-            with_stranger(&workers, max_connections + MOST_ABOVE).await
+            with_stranger(workers, max_connections + MOST_ABOVE).await
         } else {
             workers.iter().min_by_key(|worker| worker.connections())
         };
         let Some(worker) = worker else {
-            refuse(&counters, max_connections);
+            refuse(counters, max_connections);
             continue;
         };
+        let tls = entrance.tls.as_ref().map(|tls| tls.present());
         // The worker's runtime takes the socket over, still not blocking.
         match stream.into_std() {
-            Ok(stream) => worker.hand_over(Accepted { stream, peer, place, is_crowded }),
+            Ok(stream) => worker.hand_over(Accepted { stream, peer, place, is_crowded, tls }),
             Err(error) => tracing::debug!(%peer, %error, "a client could not be served"),
         }
     }

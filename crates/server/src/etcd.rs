@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use ::node::cluster::names::Resolver;
-pub use access::{EtcdAccess, EtcdTls, EtcdUser, TlsError};
+pub use access::{EtcdAccess, EtcdTls, EtcdTlsError, EtcdUser};
 
 /// Where a cluster's state is: `etcd://HOST:PORT[,HOST:PORT...]/CLUSTER`.
 #[derive(Clone, Debug, PartialEq, Eq)]

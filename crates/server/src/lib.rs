@@ -12,6 +12,7 @@ mod server;
 pub mod signals;
 mod socket;
 mod timer;
+pub mod tls;
 mod worker;
 
 pub use server::{Failure, Server, serve, serve_prepared};

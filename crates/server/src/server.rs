@@ -7,6 +7,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use ::node::Node;
+use ::node::address_places::AddressPlaces;
 use ::node::cluster::membership;
 use ::node::cluster_map::NodeAddress;
 use ::node::config::Config;
@@ -21,12 +22,13 @@ use parking_lot::Mutex;
 use protocol::extras::ConfigVersion;
 use tokio::sync::watch;
 
-use crate::acceptor;
+use crate::acceptor::{self, Entrance};
 use crate::http;
 use crate::links::RuntimeLinks;
 use crate::peers::HttpPeers;
 use crate::signals::{Signal, SignalListener};
 use crate::timer::RuntimeTimer;
+use crate::tls::{Tls, TlsError};
 use crate::worker::Worker;
 
 /// How long HTTP clients may take with their last answers when the node stops.
@@ -60,6 +62,9 @@ pub enum Failure {
         /// What the system said.
         source: io::Error,
     },
+    /// Encrypted connections cannot be served.
+    #[error("TLS: {0}")]
+    Tls(#[from] TlsError),
     /// It could not be made what it shall be.
     #[error("{0}")]
     NotPrepared(String),
@@ -84,6 +89,7 @@ pub struct Server {
     node: Arc<Node>,
     kv_addr: SocketAddr,
     http_addr: SocketAddr,
+    encrypted: Option<Encrypted>,
     data_dir: Arc<DataDir>,
     /// What the node goes by now.
     config: Mutex<Config>,
@@ -92,6 +98,39 @@ pub struct Server {
     control: Task,
     http: Task,
     workers: Vec<Task>,
+}
+
+/// Where encrypted connections are accepted.
+struct Encrypted {
+    tls: Arc<Tls>,
+    kv_addr: SocketAddr,
+    http_addr: SocketAddr,
+}
+
+/// Where a node listens.
+struct Listeners {
+    /// For the binary protocol: as it is, and encrypted if it speaks TLS.
+    kv: Vec<Entrance>,
+    http: TcpListener,
+    https: Option<Entrance>,
+    encrypted: Option<Encrypted>,
+}
+
+impl Listeners {
+    fn open(env: &Env, config: &Config) -> Result<Listeners, Failure> {
+        let listen = |addr| acceptor::listen(env, addr).map_err(|source| Failure::Listen { addr, source });
+        let kv = vec![Entrance { listener: listen(config.kv_addr)?, tls: None }];
+        let mut listeners = Listeners { kv, http: listen(config.http_addr)?, https: None, encrypted: None };
+        if let Some(config) = &config.tls {
+            let tls = Arc::new(Tls::load(env, config)?);
+            let (kv, http) = (listen(config.kv_addr)?, listen(config.http_addr)?);
+            let (kv_addr, http_addr) = (kv.local_addr()?, http.local_addr()?);
+            listeners.kv.push(Entrance { listener: kv, tls: Some(Arc::clone(&tls)) });
+            listeners.https = Some(Entrance { listener: http, tls: Some(Arc::clone(&tls)) });
+            listeners.encrypted = Some(Encrypted { tls, kv_addr, http_addr });
+        }
+        Ok(listeners)
+    }
 }
 
 /// Starts a node: takes its folder, opens its buckets, and listens.
@@ -123,17 +162,17 @@ pub fn serve_prepared(
         tracing::warn!(%lowered, "the limit of open files (ulimit -n, LimitNOFILE) is too low for what was asked");
     }
     let (host, opened) = Host::open(config.clone(), Arc::clone(&data_dir), &env)?;
-    let listen = |addr| acceptor::listen(&env, addr).map_err(|source| Failure::Listen { addr, source });
-    let kv = listen(config.kv_addr)?;
-    let http = listen(config.http_addr)?;
-    let (kv_addr, http_addr) = (kv.local_addr()?, http.local_addr()?);
+    let Listeners { kv, http, https, encrypted } = Listeners::open(&env, &config)?;
+    let (kv_addr, http_addr) = (kv[0].listener.local_addr()?, http.local_addr()?);
+    let address = NodeAddress::new(config.advertise.as_deref(), kv_addr, http_addr);
+    let address = encrypted.iter().fold(address, |address, at| address.with_tls(at.kv_addr, at.http_addr));
     let Opened { served: buckets, down } = host.start_all(opened, &env);
     let counters: Vec<_> = (0..config.threads).map(|_| Arc::new(WorkerCounters::default())).collect();
     let node = Node::new(
         env.clone(),
         Users::new(&config.users, &*env.random),
         buckets,
-        NodeAddress::new(config.advertise.as_deref(), kv_addr, http_addr),
+        address,
         ConfigVersion { epoch: 1, revision: data_dir.next_revision(&env)? << CHANGES_BITS },
         config.limits,
         counters.clone(),
@@ -148,12 +187,25 @@ pub fn serve_prepared(
     let (seats, workers) = started.collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
     let (stop, stopping) = watch::channel(false);
     let (signalled, signals) = mpsc::channel();
-    let web = HttpThread { node: node.clone(), listener: http, stopping: stopping.clone() };
-    let control = Control { node: node.clone(), kv, seats, stopping, signalled };
+    let web = HttpThread { node: node.clone(), listener: http, encrypted: https, stopping: stopping.clone() };
+    let tls = encrypted.as_ref().map(|encrypted| Arc::clone(&encrypted.tls));
+    let control = Control { node: node.clone(), entrances: kv, tls, seats, stopping, signalled };
     let (control, http) = (control.start()?, web.start()?);
     log_start(&node, &data_dir, env.clock.monotonic() - begun);
     let config = Mutex::new(config);
-    Ok(Server { node, kv_addr, http_addr, data_dir, config, stop, signals, control, http, workers })
+    Ok(Server {
+        node,
+        kv_addr,
+        http_addr,
+        encrypted,
+        data_dir,
+        config,
+        stop,
+        signals,
+        control,
+        http,
+        workers,
+    })
 }
 
 /// What a node reaches through the runtime and sockets.
@@ -195,13 +247,38 @@ impl Server {
 
     /// The line that says that the node can be used.
     pub fn ready_line(&self) -> String {
-        format!("ready kv={} http={} data={}", self.kv_addr, self.http_addr, self.data_dir.path().display())
+        let encrypted = self.encrypted.as_ref().map_or_else(String::new, |encrypted| {
+            format!(" kvs={} https={}", encrypted.kv_addr, encrypted.http_addr)
+        });
+        let data = self.data_dir.path().display();
+        format!("ready kv={} http={}{encrypted} data={data}", self.kv_addr, self.http_addr)
+    }
+
+    /// Where clients connect to with TLS; nothing if there is none.
+    pub fn kv_tls_addr(&self) -> Option<SocketAddr> {
+        self.encrypted.as_ref().map(|encrypted| encrypted.kv_addr)
+    }
+
+    /// Where HTTP is served with TLS; nothing if there is none.
+    pub fn http_tls_addr(&self) -> Option<SocketAddr> {
+        self.encrypted.as_ref().map(|encrypted| encrypted.http_addr)
     }
 
     /// Has the node go by a configuration that was read again, as far as that is possible while it runs. Blocks while
     /// the disk works.
     pub fn reload(&self, config: Config) -> Reloaded {
-        reload::reload(&self.node, &mut self.config.lock(), config)
+        let (env, asked) = (self.node.env(), config.tls.clone());
+        let mut told = reload::reload(&self.node, &mut self.config.lock(), config);
+        if let (Some(encrypted), Some(asked)) = (&self.encrypted, asked) {
+            match encrypted.tls.reload(env, &asked) {
+                Ok(true) => {
+                    told.taken.push("tls-cert, tls-key, tls-min-version, for new connections".to_owned())
+                }
+                Ok(false) => {}
+                Err(error) => told.refused.push(format!("TLS, which stays as it was: {error}")),
+            }
+        }
+        told
     }
 
     /// Waits until a signal asks something of the process.
@@ -266,7 +343,8 @@ impl Server {
 /// The thread that accepts clients and hears signals.
 struct Control {
     node: Arc<Node>,
-    kv: TcpListener,
+    entrances: Vec<Entrance>,
+    tls: Option<Arc<Tls>>,
     seats: Vec<Worker>,
     stopping: watch::Receiver<bool>,
     signalled: mpsc::Sender<Signal>,
@@ -285,14 +363,28 @@ impl Control {
     }
 
     async fn run(self, signals: SignalListener) {
-        let Control { node, kv, seats, stopping, signalled } = self;
+        let Control { node, entrances, tls, seats, stopping, signalled } = self;
         let (limits, accepting) = (node.limits(), Arc::clone(node.accepting()));
+        let places = Arc::new(AddressPlaces::new(limits.connections_per_address));
+        let mut entrances = entrances
+            .into_iter()
+            .map(|entrance| Some(acceptor::accept(entrance, &seats, &limits, &places, &accepting)));
+        let (plain, encrypted) = (entrances.next().flatten(), entrances.next().flatten());
+        let follow = tls.map(|tls| {
+            let env = node.env().clone();
+            async move {
+                tls.follow_files(env).await;
+                Ok(())
+            }
+        });
         let stopped = || stopped(&stopping);
-        // When accepting ends, the workers' seats are dropped, and with them the workers end.
         tokio::join!(
-            until(stopped(), "accepting clients", acceptor::accept(kv, seats, &limits, accepting)),
+            until(stopped(), "accepting clients", or_pending(plain)),
+            until(stopped(), "accepting clients with TLS", or_pending(encrypted)),
+            until(stopped(), "following certificates", or_pending(follow)),
             until(stopped(), "waiting for signals", signals.hear(signalled)),
         );
+        // Here the workers' seats are dropped, and with them the workers end.
     }
 }
 
@@ -300,6 +392,7 @@ impl Control {
 struct HttpThread {
     node: Arc<Node>,
     listener: TcpListener,
+    encrypted: Option<Entrance>,
     stopping: watch::Receiver<bool>,
 }
 
@@ -311,12 +404,12 @@ impl HttpThread {
     }
 
     async fn run(self) {
-        let HttpThread { node, listener, stopping } = self;
+        let HttpThread { node, listener, encrypted, stopping } = self;
         let overdue = async {
             stopped(&stopping).await;
             tokio::time::sleep(HTTP_DRAIN_TIMEOUT).await;
         };
-        until(overdue, "HTTP", http::serve(listener, node, stopping.clone())).await;
+        until(overdue, "HTTP", http::serve(listener, encrypted, node, stopping.clone())).await;
     }
 }
 
@@ -325,6 +418,14 @@ fn stopped(stopping: &watch::Receiver<bool>) -> impl Future<Output = ()> + use<>
     let mut stopping = stopping.clone();
     // An error means that the thread that could stop the node is gone.
     async move { drop(stopping.wait_for(|stop| *stop).await) }
+}
+
+/// What there is to be done; if there is nothing, that never ends.
+async fn or_pending<T>(work: Option<impl Future<Output = T>>) -> T {
+    match work {
+        Some(work) => work.await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Works until the end comes first.

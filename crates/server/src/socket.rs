@@ -11,9 +11,9 @@ use ::node::connection::{CloseReason, Connection, Next, Received};
 use ::node::connection_memory::Charge;
 use ::node::output::{Output, Pending};
 use ::node::reaper::{Patience, Watch};
-use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, ReadBuf};
 
+use crate::tls::Transport;
 use crate::worker::{SCRATCH_BYTES, WorkerState};
 
 /// Slices handed to one system call.
@@ -28,6 +28,8 @@ const STREAM_PENDING_BYTES: usize = 512 << 10;
 const SLOWEST_BYTES_PER_S: usize = 64 << 10;
 /// and so does one that takes less than this of what is sent.
 const SLOWEST_READER_BYTES_PER_S: usize = 4 << 10;
+/// How long a client may take to agree on encryption, in seconds.
+const HANDSHAKE_S: u64 = 10;
 /// Bytes that are read at once from a client that has not logged in: more than its largest frame.
 const STRANGERS_READ_BYTES: usize = 17 << 10;
 /// While memory for connections is short, nothing more is read from a client that has so much to read itself.
@@ -35,7 +37,7 @@ const SHORT_PENDING_BYTES: usize = 64 << 10;
 
 /// A connection and its socket.
 pub struct Socket {
-    stream: TcpStream,
+    stream: Transport,
     connection: Connection,
     worker: Rc<WorkerState>,
     watch: Rc<Watch>,
@@ -51,6 +53,8 @@ pub struct Socket {
     heard: u64,
     /// The node stops, and this connection is there for its last answers alone.
     is_last_answered: bool,
+    /// It is not agreed on yet how bytes are encrypted.
+    is_handshaking: bool,
 }
 
 impl Drop for Socket {
@@ -64,10 +68,13 @@ impl Drop for Socket {
 }
 
 /// Serves a client until the connection ends; returns why it did.
-pub async fn serve(stream: TcpStream, peer: SocketAddr, worker: Rc<WorkerState>) -> CloseReason {
+pub(crate) async fn serve(stream: Transport, peer: SocketAddr, worker: Rc<WorkerState>) -> CloseReason {
     let limits = worker.node.limits();
     let watch = worker.reaper.watch();
-    watch.arm(Patience::Login, worker.reaper.now_s() + limits.login_timeout_s);
+    let is_handshaking = stream.is_handshaking();
+    let login_s =
+        if is_handshaking { limits.login_timeout_s.min(HANDSHAKE_S) } else { limits.login_timeout_s };
+    watch.arm(Patience::Login, worker.reaper.now_s() + login_s);
     let mut connection = Connection::new(worker.node.clone(), worker.counters.clone());
     connection.set_peer(peer.ip());
     let next = Next::Bytes(protocol::HEADER_BYTES);
@@ -85,6 +92,7 @@ pub async fn serve(stream: TcpStream, peer: SocketAddr, worker: Rc<WorkerState>)
         next,
         heard,
         is_last_answered: false,
+        is_handshaking,
     };
     let reason = std::future::poll_fn(|cx| socket.poll(cx)).await;
     if reason == CloseReason::Quit {
@@ -105,6 +113,11 @@ impl Socket {
         let began_ns = clock.monotonic_ns();
         worker.counters.turn_begins();
         let ended = self.poll_turn(cx);
+        if self.is_handshaking && !self.stream.is_handshaking() {
+            self.is_handshaking = false;
+            let login_s = worker.node.limits().login_timeout_s;
+            self.watch.arm(Patience::Login, worker.reaper.now_s() + login_s);
+        }
         worker.counters.turn_took(clock.monotonic_ns().saturating_sub(began_ns));
         let frame_bytes = self.reserved_bytes.max(self.partial.capacity());
         self.charge.set(frame_bytes + self.held_bytes());
@@ -113,7 +126,7 @@ impl Socket {
 
     /// Bytes that are held beside the frame that comes.
     fn held_bytes(&self) -> usize {
-        self.pending.own_bytes() + self.connection.parked_bytes()
+        self.pending.own_bytes() + self.connection.parked_bytes() + self.stream.held_bytes()
     }
 
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<CloseReason> {
@@ -140,10 +153,10 @@ impl Socket {
                 Some(reason) => return Poll::Ready(reason),
                 None => {}
             }
-            if !self.pending.is_empty()
+            if self.has_unsent()
                 && let Poll::Ready(Err(error)) = self.poll_flush(cx)
             {
-                return Poll::Ready(CloseReason::Network(error.kind()));
+                return Poll::Ready(self.broken(&error));
             }
             if self.heard != self.worker.edition.get() {
                 self.hear(self.worker.edition.get());
@@ -162,16 +175,16 @@ impl Socket {
             }
             // News and changes may have left something that the socket did not take: whoever waits below is woken when
             // it takes more.
-            if !self.pending.is_empty() {
+            if self.has_unsent() {
                 match self.poll_flush(cx) {
                     Poll::Ready(Ok(())) => continue,
-                    Poll::Ready(Err(error)) => return Poll::Ready(CloseReason::Network(error.kind())),
+                    Poll::Ready(Err(error)) => return Poll::Ready(self.broken(&error)),
                     Poll::Pending => {}
                 }
             }
             let next = self.next;
             match next {
-                Next::Close(reason) if self.pending.is_empty() => return Poll::Ready(reason),
+                Next::Close(reason) if !self.has_unsent() => return Poll::Ready(reason),
                 Next::Close(_) | Next::Later => return Poll::Pending,
                 _ if !self.pending.is_empty() && self.pending.len() > self.most_pending_bytes() => {
                     return Poll::Pending;
@@ -184,13 +197,23 @@ impl Socket {
                     match ready!(read) {
                         Ok(true) => {}
                         Ok(false) => self.next = Next::Close(CloseReason::ByClient),
-                        Err(error) => return Poll::Ready(CloseReason::Network(error.kind())),
+                        Err(error) => return Poll::Ready(self.broken(&error)),
                     }
                 }
             }
         }
         cx.waker().wake_by_ref();
         Poll::Pending
+    }
+
+    /// Whether anything waits for the socket.
+    fn has_unsent(&self) -> bool {
+        !self.pending.is_empty() || self.stream.has_unsent()
+    }
+
+    /// Why a connection ends that cannot be read from or written to.
+    fn broken(&self, error: &io::Error) -> CloseReason {
+        self.stream.fault().map_or(CloseReason::Network(error.kind()), CloseReason::Tls)
     }
 
     /// While more waits to be sent, nothing more is read.
@@ -264,24 +287,20 @@ impl Socket {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            ready!(self.stream.poll_read_ready(cx))?;
             if self.partial.len() == self.partial.capacity() {
                 // Who has sent a part is given the whole, which is charged already: to grow further would be to copy it.
                 let missing = need - self.partial.len();
                 let grow = self.partial.len().max(SCRATCH_BYTES);
                 self.partial.reserve_exact(if grow < TURN_READ_BYTES { grow.min(missing) } else { missing });
             }
-            match self.stream.try_read_buf(&mut self.partial) {
-                Ok(0) => return Poll::Ready(Ok(false)),
-                Ok(read) => {
-                    self.worker.counters.received(read);
-                    self.charge.moved(read);
-                    let latest_s = self.worker.reaper.now_s() + self.worker.node.limits().frame_timeout_s;
-                    self.watch.earn(Patience::Frame, read, SLOWEST_BYTES_PER_S, latest_s);
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Poll::Ready(Err(error)),
+            let read = ready!(self.stream.poll_read_onto(cx, &mut self.partial))?;
+            if read == 0 {
+                return Poll::Ready(Ok(false));
             }
+            self.worker.counters.received(read);
+            self.charge.moved(read);
+            let latest_s = self.worker.reaper.now_s() + self.worker.node.limits().frame_timeout_s;
+            self.watch.earn(Patience::Frame, read, SLOWEST_BYTES_PER_S, latest_s);
         }
         self.handle_partial();
         Poll::Ready(Ok(true))
@@ -408,6 +427,8 @@ impl Socket {
                 self.arm_write();
             }
             self.pending.take(output, sent);
+        } else if self.stream.has_unsent() && !self.watch.is_armed(Patience::Write) {
+            self.arm_write();
         }
         output.take_reserved().for_each(|held| self.charge.take_over(held));
         output.clear();
@@ -437,6 +458,7 @@ impl Socket {
                 Err(error) => return Poll::Ready(Err(error)),
             }
         }
+        ready!(self.stream.poll_sent(cx))?;
         self.watch.disarm(Patience::Write);
         Poll::Ready(Ok(()))
     }

@@ -17,6 +17,7 @@ use ::node::output::Output;
 use ::node::reaper::Reaper;
 use ::node::wake_queue;
 use base::env::Task;
+use rustls::ServerConfig;
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::Notify;
@@ -24,6 +25,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::acceptor;
 use crate::socket;
+use crate::tls::{TlsStream, Transport};
 
 /// Bytes that a worker reads at once; frames up to this size need no memory of their own.
 pub const SCRATCH_BYTES: usize = 64 << 10;
@@ -60,6 +62,8 @@ pub struct Accepted {
     pub place: Place,
     /// All places are taken: one that has not logged in must give way to it.
     pub is_crowded: bool,
+    /// What its connection is encrypted with; nothing if it is not.
+    pub(crate) tls: Option<Arc<ServerConfig>>,
 }
 
 /// The acceptor's side of a worker. Dropping it lets the worker close its connections and end.
@@ -206,10 +210,16 @@ fn log_end(node: &Node, peer: SocketAddr, reason: CloseReason) {
 }
 
 async fn serve(accepted: Accepted, state: Rc<WorkerState>) {
-    let Accepted { stream, peer, place: _place, is_crowded: _ } = accepted;
+    let Accepted { stream, peer, place: _place, is_crowded: _, tls } = accepted;
     let counters = Arc::clone(&state.counters);
     counters.accepted();
-    match TcpStream::from_std(stream) {
+    let transport = TcpStream::from_std(stream).and_then(|tcp| {
+        Ok(match tls {
+            None => Transport::Plain(tcp),
+            Some(config) => Transport::Tls(Box::new(TlsStream::accepted(tcp, config)?)),
+        })
+    });
+    match transport {
         Ok(stream) => {
             let reason = socket::serve(stream, peer, Rc::clone(&state)).await;
             if reason.is_fault() {

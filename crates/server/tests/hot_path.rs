@@ -108,7 +108,7 @@ fn node() -> Arc<Node> {
         buckets: None,
     };
     let users = Users::new(&[admin], &*env.random);
-    let address = NodeAddress { host: None, kv_port: 11210, http_port: 8091 };
+    let address = NodeAddress { host: None, kv_port: 11210, http_port: 8091, tls: None };
     let version = ConfigVersion { epoch: 1, revision: 1 };
     let served = vec![Served { spec, bucket: Arc::new(bucket) }];
     Arc::new(Node::new(env, users, served, address, version, ConnectionLimits::default(), Vec::new()))

@@ -21,7 +21,7 @@ const SERVER_REQUEST: u8 = 0x82;
 fn layout(server: &Server, epoch: i64, revision: i64) -> Layout {
     let entry = |id: &str, kv_port, http_port| NodeEntry {
         id: id.to_owned(),
-        address: NodeAddress { host: Some("127.0.0.1".to_owned()), kv_port, http_port },
+        address: NodeAddress { host: Some("127.0.0.1".to_owned()), kv_port, http_port, tls: None },
         membership: Membership::Active,
         is_healthy: true,
     };

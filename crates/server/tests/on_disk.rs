@@ -56,7 +56,7 @@ impl Desk {
             buckets: None,
         };
         let users = Users::new(&[admin], &*env.random);
-        let address = NodeAddress { host: None, kv_port: 11210, http_port: 8091 };
+        let address = NodeAddress { host: None, kv_port: 11210, http_port: 8091, tls: None };
         let version = ConfigVersion { epoch: 1, revision: 1 };
         let served = vec![Served { spec, bucket: bucket.clone() }];
         let limits = ConnectionLimits::default();

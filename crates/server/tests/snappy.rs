@@ -69,7 +69,7 @@ fn node() -> Arc<Node> {
     let (name, password) = ("admin".to_owned(), "password".to_owned());
     let admin = UserSpec { name, password, role: Role::Admin, buckets: None };
     let users = Users::new(&[admin], &*env.random);
-    let address = NodeAddress { host: None, kv_port: 11210, http_port: 8091 };
+    let address = NodeAddress { host: None, kv_port: 11210, http_port: 8091, tls: None };
     let version = ConfigVersion { epoch: 1, revision: 1 };
     let served = vec![Served { spec, bucket }];
     Arc::new(Node::new(env, users, served, address, version, ConnectionLimits::default(), Vec::new()))

@@ -71,7 +71,7 @@ impl World {
             buckets: None,
         };
         let users = Users::new(&[admin], &*env.random);
-        let address = NodeAddress { host: None, kv_port: 11210, http_port: 8091 };
+        let address = NodeAddress { host: None, kv_port: 11210, http_port: 8091, tls: None };
         let version = ConfigVersion { epoch: 1, revision: 1 };
         let spec = BucketSpec::parse("default").expect("a valid name");
         let served = vec![Served { spec, bucket: Arc::clone(&bucket) }];

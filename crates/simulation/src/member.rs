@@ -73,7 +73,7 @@ impl Membership {
 
     /// Where the node is reached; the name that topologies have for it comes of this.
     pub fn address(&self) -> Address {
-        Address { host: self.uuid.clone(), kv: 1, http: 2 }
+        Address::new(self.uuid.clone(), 1, 2)
     }
 
     /// The process is gone with what it knew.

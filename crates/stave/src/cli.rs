@@ -56,7 +56,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run a node
-    Serve(commands::serve::ServeFlags),
+    Serve(Box<commands::serve::ServeFlags>),
     /// Run a cluster in one process, to test applications
     Dev(Box<commands::dev::DevFlags>),
     /// Measure a server under load
@@ -83,6 +83,8 @@ enum Command {
     Replicate(commands::replicate::ReplicateFlags),
     /// Move vBuckets from one node to another while clients write
     MoveVbuckets(commands::replicate::MoveFlags),
+    /// Make certificates for nodes
+    Certs(commands::certs::CertsFlags),
     /// Look at a cluster, and change who is in it
     Cluster(commands::cluster::ClusterFlags),
     /// Follow a bucket's changes in the terminal
@@ -188,13 +190,14 @@ pub fn run() -> ExitCode {
 
 fn dispatch(env: &Env, command: Command) -> anyhow::Result<Outcome> {
     match command {
-        Command::Serve(flags) => commands::serve::run(env, flags),
+        Command::Serve(flags) => commands::serve::run(env, *flags),
         Command::Dev(flags) => commands::dev::run(env, *flags),
         Command::Bench(flags) => commands::bench::run(env, &flags),
         Command::Get(flags) => commands::document::get(env, &flags),
         Command::Set(flags) => commands::document::set(env, &flags),
         Command::Delete(flags) => commands::document::delete(env, &flags),
         Command::SetParam(flags) => commands::set_param::run(env, &flags),
+        Command::Certs(flags) => commands::certs::run(env, &flags),
         Command::Stats(flags) => commands::stats::run(env, &flags),
         Command::Check(flags) => commands::check::run(env, &flags),
         Command::Compact(flags) => commands::compact::run(env, &flags),

@@ -90,7 +90,7 @@ impl SimNode {
     }
 
     pub fn address(&self) -> Address {
-        Address { host: self.uuid.clone(), kv: 1, http: 2 }
+        Address::new(self.uuid.clone(), 1, 2)
     }
 
     pub fn member(&self) -> Vec<u8> {

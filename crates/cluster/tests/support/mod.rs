@@ -12,7 +12,7 @@ use serde_json::json;
 pub const BUCKET: &str = "b";
 
 pub fn address(id: u32) -> Address {
-    Address { host: format!("h{id}"), kv: 1, http: 2 }
+    Address::new(format!("h{id}"), 1, 2)
 }
 
 /// Three active nodes that are alive, and a bucket of one vBucket that node 1 is active for.

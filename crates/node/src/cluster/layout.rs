@@ -5,7 +5,7 @@ use ::cluster::{NodeId, Status, View};
 use protocol::extras::ConfigVersion;
 
 use crate::bucket_list;
-use crate::cluster_map::{BucketLayout, Layout, Membership, NodeAddress, NodeEntry};
+use crate::cluster_map::{BucketLayout, Layout, Membership, NodeAddress, NodeEntry, TlsPorts};
 
 /// The map as a node tells it that the cluster calls `this`, or that does not belong to it; nothing if the document's
 /// numbers are beyond what clients can be told.
@@ -19,6 +19,7 @@ pub(super) fn of(view: &View, this: Option<NodeId>) -> Option<Layout> {
             host: Some(node.address.host.clone()),
             kv_port: node.address.kv,
             http_port: node.address.http,
+            tls: node.address.kv_tls.zip(node.address.http_tls).map(|(kv, http)| TlsPorts { kv, http }),
         },
         membership: match node.status {
             Status::Active => Membership::Active,

@@ -194,7 +194,7 @@ mod tests {
     }
 
     fn state(revisions: u64) -> State {
-        let address = Address { host: "h".to_owned(), kv: 1, http: 2 };
+        let address = Address::new("h".to_owned(), 1, 2);
         let found = command::found("u", &address, 7);
         (0..revisions).fold(found, |state, _| state.next())
     }

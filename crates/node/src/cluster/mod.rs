@@ -194,7 +194,8 @@ impl Cluster {
         }
         let address = node.address();
         let host = address.host.clone().ok_or(ClusterError::NoAddress)?;
-        let address = Address { host, kv: address.kv_port, http: address.http_port };
+        let (kv_tls, http_tls) = (address.tls.map(|tls| tls.kv), address.tls.map(|tls| tls.http));
+        let address = Address { host, kv: address.kv_port, http: address.http_port, kv_tls, http_tls };
         let uuid =
             identity::of_node(&node).map_err(|error| ClusterError::Io("the node's identity", error))?;
         let noted = Noted::read(node.env(), data_folder(&node));

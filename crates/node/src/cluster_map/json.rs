@@ -22,6 +22,10 @@ fn nodes_ext(layout: &Layout) -> Vec<Value> {
         let address = &node.address;
         // Clients refuse a map without a management port, whether they use it or not.
         let mut entry = json!({ "services": { "kv": address.kv_port, "mgmt": address.http_port } });
+        if let Some(tls) = &address.tls {
+            entry["services"]["kvSSL"] = json!(tls.kv);
+            entry["services"]["mgmtSSL"] = json!(tls.http);
+        }
         if layout.this_node.map(usize::from) == Some(at) {
             entry["thisNode"] = json!(true);
         }

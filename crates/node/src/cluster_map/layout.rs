@@ -16,6 +16,17 @@ pub struct NodeAddress {
     pub kv_port: u16,
     /// Port for HTTP.
     pub http_port: u16,
+    /// Ports for the same with TLS; nothing if there is none.
+    pub tls: Option<TlsPorts>,
+}
+
+/// Ports for encrypted connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TlsPorts {
+    /// For the binary protocol.
+    pub kv: u16,
+    /// For HTTP.
+    pub http: u16,
 }
 
 impl NodeAddress {
@@ -31,7 +42,13 @@ impl NodeAddress {
             host: advertise.map(str::to_owned).or(bound),
             kv_port: kv.port(),
             http_port: http.port(),
+            tls: None,
         }
+    }
+
+    /// The same node, which listens for encrypted connections, too.
+    pub fn with_tls(self, kv: SocketAddr, http: SocketAddr) -> NodeAddress {
+        NodeAddress { tls: Some(TlsPorts { kv: kv.port(), http: http.port() }), ..self }
     }
 
     /// The host for fields that cannot be left out; clients put the name they connected to in the place of `$HOST`.

@@ -63,7 +63,7 @@ impl World {
         let store = Arc::new(kvstore::Memory::default());
         let bucket = Arc::new(Bucket::open(config, env.clone(), store).expect("the simulated disk works"));
         let spec = BucketSpec::parse("travel").expect("valid");
-        let address = NodeAddress { host: None, kv_port: 1, http_port: 2 };
+        let address = NodeAddress { host: None, kv_port: 1, http_port: 2, tls: None };
         let node = Node::new(
             env.clone(),
             Users::new(&[], &*env.random),

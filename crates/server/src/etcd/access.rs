@@ -3,9 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
+
+use crate::tls::{CertificateError, certificates, invalid, key};
 
 /// What etcd asks for beyond its address; nothing if it asks nobody.
 #[derive(Clone, Default)]
@@ -35,20 +35,9 @@ impl fmt::Debug for EtcdUser {
 #[derive(Clone)]
 pub struct EtcdTls(pub(super) Arc<ClientConfig>);
 
-/// Certificates that are none.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CertificateError {
-    /// Nothing in the file is a certificate.
-    #[error("there is no certificate in it: it must hold lines like -----BEGIN CERTIFICATE-----")]
-    None,
-    /// Something in the file is no certificate or no key.
-    #[error("it holds something that cannot be used: {0}")]
-    Invalid(String),
-}
-
 /// Which of the files is wrong, and why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TlsError {
+pub enum EtcdTlsError {
     /// The certificates of who signs for etcd.
     #[error("the CA's certificates: {0}")]
     Ca(CertificateError),
@@ -60,39 +49,27 @@ pub enum TlsError {
     Key(CertificateError),
 }
 
-fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
-    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    match all {
-        Ok(all) if all.is_empty() => Err(CertificateError::None),
-        Ok(all) => Ok(all),
-        Err(error) => Err(invalid(error)),
-    }
-}
-
-fn invalid(error: impl fmt::Display) -> CertificateError {
-    CertificateError::Invalid(error.to_string())
-}
-
 impl EtcdTls {
     /// From texts in PEM: certificates of the CA that signs for etcd, and certificate and key of this node, if etcd
     /// asks its clients for one.
-    pub fn new(ca: &[u8], own: Option<(&[u8], &[u8])>) -> Result<EtcdTls, TlsError> {
+    pub fn new(ca: &[u8], own: Option<(&[u8], &[u8])>) -> Result<EtcdTls, EtcdTlsError> {
         let mut roots = RootCertStore::empty();
-        for certificate in certificates(ca).map_err(TlsError::Ca)? {
-            roots.add(certificate).map_err(|error| TlsError::Ca(invalid(error)))?;
+        for certificate in certificates(ca).map_err(EtcdTlsError::Ca)? {
+            roots.add(certificate).map_err(|error| EtcdTlsError::Ca(invalid(error)))?;
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .map_err(|error| TlsError::Ca(invalid(error)))?
+            .map_err(|error| EtcdTlsError::Ca(invalid(error)))?
             .with_root_certificates(roots);
         let config = match own {
             None => builder.with_no_client_auth(),
             Some((certificate, key)) => {
-                let chain = certificates(certificate).map_err(TlsError::Certificate)?;
-                let key =
-                    PrivateKeyDer::from_pem_slice(key).map_err(|error| TlsError::Key(invalid(error)))?;
-                builder.with_client_auth_cert(chain, key).map_err(|error| TlsError::Key(invalid(error)))?
+                let chain = certificates(certificate).map_err(EtcdTlsError::Certificate)?;
+                let key = self::key(key).map_err(EtcdTlsError::Key)?;
+                builder
+                    .with_client_auth_cert(chain, key)
+                    .map_err(|error| EtcdTlsError::Key(invalid(error)))?
             }
         };
         Ok(EtcdTls(Arc::new(config)))
@@ -106,9 +83,9 @@ mod tests {
     #[test]
     fn what_is_no_certificate_is_told() {
         let none = |pem: &[u8]| EtcdTls::new(pem, None).err();
-        assert_eq!(none(b""), Some(TlsError::Ca(CertificateError::None)));
+        assert_eq!(none(b""), Some(EtcdTlsError::Ca(CertificateError::None)));
         let broken = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
-        assert!(matches!(none(broken), Some(TlsError::Ca(CertificateError::Invalid(_)))));
+        assert!(matches!(none(broken), Some(EtcdTlsError::Ca(CertificateError::Invalid(_)))));
     }
 
     #[test]

@@ -286,7 +286,7 @@ mod tests {
 
     /// Two nodes with a bucket, of which those in `alive` are there.
     fn view(alive: &[&str]) -> View {
-        let address = |at: u16| Address { host: "h".to_owned(), kv: at, http: at + 1 };
+        let address = |at: u16| Address::new("h".to_owned(), at, at + 1);
         let mut view = View {
             state: command::found("a", &address(1), 1),
             version: Version(1),
@@ -376,7 +376,7 @@ mod tests {
     #[test]
     fn a_new_node_that_is_down_keeps_others_from_a_rebalance() {
         let mut view = view(&["a", "b"]);
-        let address = Address { host: "h".to_owned(), kv: 5, http: 6 };
+        let address = Address::new("h".to_owned(), 5, 6);
         let join = Command::Join { uuid: "c".to_owned(), address, incarnation: 1 };
         view.state = command::apply(&view, &join).expect("it joins");
         let told = notes(&view);

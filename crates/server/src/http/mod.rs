@@ -39,6 +39,7 @@ use tokio::sync::{Semaphore, watch};
 
 use self::connections::Serving;
 use self::node_key::NodeKey;
+use crate::acceptor::Entrance;
 use crate::links::RuntimeReaders;
 
 /// The most connections to other nodes that readers of changes have together.
@@ -110,10 +111,13 @@ pub fn addresses() -> Vec<(String, &'static str)> {
 /// Serves until the node stops.
 pub async fn serve(
     listener: TcpListener,
+    encrypted: Option<Entrance>,
     node: Arc<Node>,
     stopping: watch::Receiver<bool>,
 ) -> io::Result<()> {
-    let listens = origin::Listens::at(listener.local_addr()?);
+    let addresses = [Some(&listener), encrypted.as_ref().map(|entrance| &entrance.listener)];
+    let addresses = addresses.into_iter().flatten().map(TcpListener::local_addr);
+    let listens = origin::Listens::at(&addresses.collect::<io::Result<Vec<_>>>()?);
     let serving = Serving {
         limits: node.limits().http,
         counters: Arc::clone(node.accepting()),
@@ -128,7 +132,8 @@ pub async fn serve(
     let shared = Shared { node, stopping, asking, node_key, cursors, reader_links };
     let stopped = shared.stopped();
     let app = routes::router(shared, listens);
-    connections::serve(listener, app, serving, stopped).await
+    let plain = Entrance { listener, tls: None };
+    connections::serve(std::iter::once(plain).chain(encrypted).collect(), app, serving, stopped).await
 }
 
 /// An answer that is JSON already.

@@ -5,7 +5,7 @@ use axum::http::{HeaderMap, header};
 use serde_json::{Value, json};
 
 use ::node::Node;
-use ::node::cluster_map::{Membership, NodeEntry};
+use ::node::cluster_map::{Membership, NodeAddress, NodeEntry};
 use ::node::version::SERVER_VERSION;
 
 /// All nodes, this one first if it belongs to the cluster: clients take the first for the one that they asked.
@@ -36,6 +36,14 @@ fn asked_host(headers: &HeaderMap) -> Option<String> {
     Some(authority.host().trim_matches(['[', ']']).to_owned())
 }
 
+/// The ports that are not for HTTP without TLS, under the original's names.
+fn ports(address: &NodeAddress) -> Value {
+    match &address.tls {
+        None => json!({ "direct": address.kv_port }),
+        Some(tls) => json!({ "direct": address.kv_port, "directTLS": tls.kv, "httpsMgmt": tls.http }),
+    }
+}
+
 /// A node; one that listens everywhere is called what the client called it.
 fn of_entry(node: &Node, entry: &NodeEntry, is_this: bool, headers: &HeaderMap) -> Value {
     let address = &entry.address;
@@ -56,7 +64,7 @@ fn of_entry(node: &Node, entry: &NodeEntry, is_this: bool, headers: &HeaderMap) 
         "version": SERVER_VERSION,
         "os": std::env::consts::OS,
         "services": ["kv"],
-        "ports": { "direct": address.kv_port },
+        "ports": ports(address),
         "recoveryType": "none",
         "clusterCompatibility": 458_758,
         "cpuCount": node.threads(),

@@ -21,9 +21,9 @@ pub struct Listens {
 }
 
 impl Listens {
-    /// At this address.
-    pub fn at(addr: SocketAddr) -> Listens {
-        Listens { is_loopback: addr.ip().to_canonical().is_loopback() }
+    /// At these addresses.
+    pub fn at(addresses: &[SocketAddr]) -> Listens {
+        Listens { is_loopback: addresses.iter().all(|addr| addr.ip().to_canonical().is_loopback()) }
     }
 }
 
@@ -76,7 +76,7 @@ mod tests {
         let headers = fields
             .iter()
             .map(|(name, value)| ((*name).parse().expect("a name"), value.parse().expect("a value")));
-        let listens = Listens::at(at.parse().expect("an address"));
+        let listens = Listens::at(&[at.parse().expect("an address")]);
         stranger(listens, &Uri::from_static("/x"), &headers.collect()).is_some()
     }
 

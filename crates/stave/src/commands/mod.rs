@@ -1,6 +1,7 @@
 //! The commands of the binary, a file for each family.
 
 pub mod bench;
+pub mod certs;
 pub mod check;
 pub mod cluster;
 pub mod compact;
@@ -15,3 +16,4 @@ pub mod replicate;
 pub mod serve;
 pub mod set_param;
 pub mod stats;
+mod tls_flags;

@@ -18,6 +18,7 @@ use server::etcd::{EtcdAccess, EtcdAddress, EtcdStore};
 
 use self::signals::Again;
 use super::etcd_flags::{self, EtcdFlags};
+use super::tls_flags::TlsFlags;
 use crate::cli::{Outcome, WrongArguments};
 use crate::client::Secret;
 use crate::log::Log;
@@ -29,7 +30,8 @@ const PASSWORD_LEN: usize = 20;
 
 /// Run a node.
 ///
-/// When it serves every vBucket that the map gives it, it prints one line: `ready kv=HOST:PORT http=HOST:PORT data=DIR`.
+/// When it serves every vBucket that the map gives it, it prints one line: `ready kv=HOST:PORT http=HOST:PORT data=DIR`,
+/// with TLS `ready kv=HOST:PORT http=HOST:PORT kvs=HOST:PORT https=HOST:PORT data=DIR`.
 /// If some cannot be served, lines that begin with `not served:` follow and say which and why.
 /// If its cluster does not let it in for a minute, a line that begins with `not ready` says why; `ready` follows when
 /// it does.
@@ -44,6 +46,7 @@ const PASSWORD_LEN: usize = 20;
   stave serve --config stave.toml
   stave serve --data ./a --password secret1 --join etcd://127.0.0.1:2379/demo
   stave serve --data ./a --leave-cluster
+  stave serve --tls-cert node.pem --tls-key node.key --password secret1
   stave serve --config stave.toml --join etcd://etcd1:2379,etcd2:2379/demo \\
     --etcd-user stave --etcd-password-file /etc/stave/etcd-password \\
     --etcd-ca /etc/stave/ca.pem --etcd-cert /etc/stave/node.pem --etcd-key /etc/stave/node-key.pem
@@ -75,6 +78,8 @@ pub struct ServeFlags {
     /// Where metrics, health and the SDKs' questions are answered; port 0 takes a free one [default: 127.0.0.1:8091]
     #[arg(long, value_name = "IP:PORT")]
     http: Option<String>,
+    #[command(flatten)]
+    tls: TlsFlags,
     /// The user that may do everything [default: Administrator]
     #[arg(long, value_name = "USER")]
     username: Option<String>,
@@ -126,7 +131,7 @@ impl ServeFlags {
             join: self.join,
             ..self.etcd.settings()
         };
-        line.over(file)
+        self.tls.settings().over(line).over(file)
     }
 }
 

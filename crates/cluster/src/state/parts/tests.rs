@@ -143,7 +143,7 @@ fn the_state_of_the_last_version_is_read_and_split_when_every_node_reads_it_so()
     view.state.buckets.get_mut("b").expect("it is there").missing.clear();
     let member = |incarnation, reads| crate::Member {
         incarnation,
-        address: Address { host: "h".to_owned(), kv: 1, http: 2 },
+        address: Address::new("h".to_owned(), 1, 2),
         reads,
         limits: None,
     };

@@ -12,13 +12,16 @@ use ::node::news::Hearing;
 use axum::Router;
 use axum::middleware;
 use base::env::Env;
+use rustls::ServerConfig;
 use socket2::SockRef;
 use tokio::net::TcpStream;
 
 use super::stream::Stream;
 use super::watch::{self, Guest};
 use super::{Connections, Full, HttpLimits};
+use crate::acceptor::Entrance;
 use crate::incoming::Incoming;
+use crate::tls::{Tls, TlsStream, Transport};
 
 /// Bytes that wait in a socket and were not sent yet: beyond them a client that does not read is noticed.
 const UNSENT_BYTES: u32 = 128 << 10;
@@ -38,13 +41,14 @@ pub struct Serving {
 }
 
 pub(super) struct Listener {
-    incoming: Incoming,
+    plain: Incoming,
+    encrypted: Option<(Incoming, Arc<Tls>)>,
     connections: Arc<Connections>,
 }
 
 /// Serves until `stopped`, and then for as long as answers are under way.
 pub async fn serve(
-    listener: std::net::TcpListener,
+    entrances: Vec<Entrance>,
     app: Router,
     serving: Serving,
     stopped: impl Future<Output = ()> + Send + 'static,
@@ -52,8 +56,7 @@ pub async fn serve(
     let Serving { limits, counters, memory, env, hearing } = serving;
     let connections = Arc::new(Connections::new(limits, Arc::clone(&counters), Arc::clone(&memory)));
     connections.tick(env.clock.monotonic().as_secs());
-    let listener =
-        Listener { incoming: Incoming::new(listener, counters)?, connections: Arc::clone(&connections) };
+    let listener = Listener::new(entrances, &counters, Arc::clone(&connections))?;
     let app = app.layer(middleware::from_fn(watch::watch));
     let service = app.into_make_service_with_connect_info::<Guest>();
     let waiting = Arc::clone(&connections);
@@ -85,14 +88,20 @@ impl axum::serve::Listener for Listener {
 
     async fn accept(&mut self) -> (Stream, SocketAddr) {
         loop {
-            let (tcp, peer) = self.incoming.next().await;
+            let (tcp, peer, tls) = self.next().await;
             // What a client does not read must wait here and not in the kernel, where it looks as if it was taken.
             let _ = SockRef::from(&tcp).set_tcp_notsent_lowat(UNSENT_BYTES);
             match self.connections.admit(peer) {
-                Ok(connection) => {
-                    return (Stream::new(tcp, connection, Arc::clone(&self.connections)), peer);
-                }
-                Err(full) => self.refuse(&tcp, full),
+                Ok(connection) => match transport(tcp, tls) {
+                    Ok(transport) => {
+                        return (Stream::new(transport, connection, Arc::clone(&self.connections)), peer);
+                    }
+                    Err(error) => {
+                        self.connections.leave(&connection);
+                        tracing::warn!(%peer, %error, "cannot serve an HTTP connection");
+                    }
+                },
+                Err(full) => self.refuse(&tcp, tls.is_some(), full),
             }
             // A connection that gave way gives its descriptor back before the next one comes.
             tokio::task::yield_now().await;
@@ -100,13 +109,50 @@ impl axum::serve::Listener for Listener {
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.incoming.local_addr()
+        self.plain.local_addr()
     }
 }
 
+/// What a connection's bytes go through.
+fn transport(tcp: TcpStream, tls: Option<Arc<ServerConfig>>) -> io::Result<Transport> {
+    Ok(match tls {
+        None => Transport::Plain(tcp),
+        Some(config) => Transport::Tls(Box::new(TlsStream::accepted(tcp, config)?)),
+    })
+}
+
 impl Listener {
-    /// Says why a client is not served.
-    fn refuse(&self, tcp: &TcpStream, full: Full) {
+    fn new(
+        entrances: Vec<Entrance>,
+        counters: &Arc<AcceptCounters>,
+        connections: Arc<Connections>,
+    ) -> io::Result<Listener> {
+        let (mut plain, mut encrypted) = (None, None);
+        for Entrance { listener, tls } in entrances {
+            let incoming = Incoming::new(listener, Arc::clone(counters))?;
+            match tls {
+                None => plain = Some(incoming),
+                Some(tls) => encrypted = Some((incoming, tls)),
+            }
+        }
+        let plain = plain.ok_or_else(|| io::Error::other("there is no listener without TLS"))?;
+        Ok(Listener { plain, encrypted, connections })
+    }
+
+    /// The next client, and what its connection is to be encrypted with.
+    async fn next(&mut self) -> (TcpStream, SocketAddr, Option<Arc<ServerConfig>>) {
+        let Some((encrypted, tls)) = &mut self.encrypted else {
+            let (tcp, peer) = self.plain.next().await;
+            return (tcp, peer, None);
+        };
+        tokio::select! {
+            (tcp, peer) = self.plain.next() => (tcp, peer, None),
+            (tcp, peer) = encrypted.next() => (tcp, peer, Some(tls.present())),
+        }
+    }
+
+    /// Says why a client is not served; with TLS it would have to be asked for its hello first.
+    fn refuse(&self, tcp: &TcpStream, is_encrypted: bool, full: Full) {
         let refused = self.connections.counters.http_refused.fetch_add(1, Ordering::Relaxed) + 1;
         let HttpLimits { connections, per_address, .. } = self.connections.limits;
         let why = match full {
@@ -117,6 +163,9 @@ impl Listener {
         };
         if refused.is_power_of_two() {
             tracing::error!(connections, per_address, refused, "an HTTP client was refused: {why}");
+        }
+        if is_encrypted {
+            return;
         }
         let body = format!("{{\"message\":\"{why}\"}}");
         let answer = format!(

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
 use super::{Connection, Connections, Cut};
+use crate::tls::Transport;
 
 const LARGE_HEAD: &[u8] =
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
@@ -16,7 +16,7 @@ const SLOW_HEAD: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n
 
 /// A socket and its place among the connections.
 pub(crate) struct Stream {
-    tcp: TcpStream,
+    transport: Transport,
     connection: Arc<Connection>,
     connections: Arc<Connections>,
 }
@@ -28,8 +28,12 @@ impl Drop for Stream {
 }
 
 impl Stream {
-    pub(super) fn new(tcp: TcpStream, connection: Arc<Connection>, connections: Arc<Connections>) -> Stream {
-        Stream { tcp, connection, connections }
+    pub(super) fn new(
+        transport: Transport,
+        connection: Arc<Connection>,
+        connections: Arc<Connections>,
+    ) -> Stream {
+        Stream { transport, connection, connections }
     }
 
     pub(super) fn connection(&self) -> &Arc<Connection> {
@@ -41,8 +45,8 @@ impl Stream {
     }
 
     /// Says why there will be no answer, if the client reads that: nothing else is on its way while a head comes.
-    fn say(&self, answer: &[u8]) {
-        let _ = self.tcp.try_write(answer);
+    fn say(&mut self, answer: &[u8]) {
+        let _ = self.transport.try_write(answer);
     }
 
     /// Fails if the connection was cut.
@@ -86,7 +90,7 @@ impl AsyncRead for Stream {
     ) -> Poll<io::Result<()>> {
         self.check_read(cx)?;
         let before = buf.filled().len();
-        ready!(Pin::new(&mut self.tcp).poll_read(cx, buf))?;
+        ready!(Pin::new(&mut self.transport).poll_read(cx, buf))?;
         self.connections.received(&self.connection, buf.filled().len() - before);
         Poll::Ready(Ok(()))
     }
@@ -95,7 +99,7 @@ impl AsyncRead for Stream {
 impl AsyncWrite for Stream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         self.check_write(cx)?;
-        let written = Pin::new(&mut self.tcp).poll_write(cx, buf);
+        let written = Pin::new(&mut self.transport).poll_write(cx, buf);
         self.note(written)
     }
 
@@ -105,22 +109,22 @@ impl AsyncWrite for Stream {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         self.check_write(cx)?;
-        let written = Pin::new(&mut self.tcp).poll_write_vectored(cx, bufs);
+        let written = Pin::new(&mut self.transport).poll_write_vectored(cx, bufs);
         self.note(written)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.tcp.is_write_vectored()
+        self.transport.is_write_vectored()
     }
 
     /// Asked for when all was handed to the socket.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.check_write(cx)?;
         self.connections.flushed(&self.connection);
-        Pin::new(&mut self.tcp).poll_flush(cx)
+        Pin::new(&mut self.transport).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.tcp).poll_shutdown(cx)
+        Pin::new(&mut self.transport).poll_shutdown(cx)
     }
 }

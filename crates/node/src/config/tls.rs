@@ -1,0 +1,117 @@
+//! What encrypted connections are served with: files in PEM, addresses, and the least version.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use super::{ConfigError, Settings, parse_address};
+
+/// The lowest version of TLS that is spoken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub enum TlsVersion {
+    /// 1.2 and 1.3.
+    #[default]
+    #[serde(rename = "1.2")]
+    V1_2,
+    /// 1.3 alone.
+    #[serde(rename = "1.3")]
+    V1_3,
+}
+
+impl std::str::FromStr for TlsVersion {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<TlsVersion, &'static str> {
+        match text {
+            "1.2" => Ok(TlsVersion::V1_2),
+            "1.3" => Ok(TlsVersion::V1_3),
+            _ => Err("write 1.2 or 1.3"),
+        }
+    }
+}
+
+/// What encrypted connections are served with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsConfig {
+    /// Address for clients.
+    pub kv_addr: SocketAddr,
+    /// Address for HTTP.
+    pub http_addr: SocketAddr,
+    /// The node's certificate and those between it and the CA, in this order.
+    pub certificate: PathBuf,
+    /// The key of the first of them.
+    pub key: PathBuf,
+    /// The lowest version that is spoken.
+    pub min_version: TlsVersion,
+}
+
+impl TlsConfig {
+    /// What settings say; nothing if they name no certificate.
+    pub(super) fn of(settings: &Settings) -> Result<Option<TlsConfig>, ConfigError> {
+        let (certificate, key) = match (&settings.tls_cert, &settings.tls_key) {
+            (Some(certificate), Some(key)) => (certificate.clone(), key.clone()),
+            (None, None) => {
+                let others = [
+                    ("kv-tls", settings.kv_tls.is_some()),
+                    ("http-tls", settings.http_tls.is_some()),
+                    ("tls-min-version", settings.tls_min_version.is_some()),
+                ];
+                let lost = others.into_iter().find(|(_, is_given)| *is_given);
+                return lost.map_or(Ok(None), |(name, _)| Err(ConfigError::NoCertificate(name)));
+            }
+            _ => return Err(ConfigError::HalfCertificate),
+        };
+        let beside = |own: Option<&str>, plain: Option<&str>, port: u16, default_port: u16| match own {
+            Some(own) => parse_address(own),
+            // Whoever listens beyond this machine without TLS means to do so with TLS as well.
+            None => plain.map_or_else(
+                || Ok(SocketAddr::from(([127, 0, 0, 1], port))),
+                |plain| {
+                    let plain = parse_address(plain)?;
+                    // Several nodes of a machine have ports of their own.
+                    let is_moved = plain.port() != default_port;
+                    Ok(SocketAddr::new(plain.ip(), if is_moved { 0 } else { port }))
+                },
+            ),
+        };
+        Ok(Some(TlsConfig {
+            kv_addr: beside(settings.kv_tls.as_deref(), settings.kv.as_deref(), 11207, 11210)?,
+            http_addr: beside(settings.http_tls.as_deref(), settings.http.as_deref(), 18091, 8091)?,
+            certificate,
+            key,
+            min_version: settings.tls_min_version.unwrap_or_default(),
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str) -> Result<Option<TlsConfig>, ConfigError> {
+        TlsConfig::of(&Settings::parse(text).expect("a valid file"))
+    }
+
+    #[test]
+    fn addresses_follow_those_without_tls() {
+        let addresses = |text: &str| {
+            let config =
+                of(&format!("tls-cert = \"c\"\ntls-key = \"k\"\n{text}")).expect("valid").expect("TLS");
+            (config.kv_addr.to_string(), config.http_addr.to_string())
+        };
+        let pair = |kv: &str, http: &str| (kv.to_owned(), http.to_owned());
+        assert_eq!(addresses(""), pair("127.0.0.1:11207", "127.0.0.1:18091"));
+        assert_eq!(addresses("kv = \"0.0.0.0:11210\""), pair("0.0.0.0:11207", "127.0.0.1:18091"));
+        assert_eq!(addresses("kv = \"127.0.0.1:0\""), pair("127.0.0.1:0", "127.0.0.1:18091"));
+        assert_eq!(addresses("http-tls = \"127.0.0.1:9\""), pair("127.0.0.1:11207", "127.0.0.1:9"));
+    }
+
+    #[test]
+    fn what_is_of_no_use_alone_is_refused() {
+        assert_eq!(of(""), Ok(None));
+        assert_eq!(of("tls-cert = \"c\""), Err(ConfigError::HalfCertificate));
+        assert_eq!(of("kv-tls = \"127.0.0.1:1\""), Err(ConfigError::NoCertificate("kv-tls")));
+        assert_eq!(of("tls-min-version = \"1.3\""), Err(ConfigError::NoCertificate("tls-min-version")));
+    }
+}

@@ -1,0 +1,76 @@
+//! Certificates and keys in PEM.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ServerConfig, SupportedProtocolVersion};
+
+/// Certificates that are none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CertificateError {
+    /// Nothing in the file is a certificate.
+    #[error("there is no certificate in it: it must hold lines like -----BEGIN CERTIFICATE-----")]
+    None,
+    /// Something in the file is no certificate or no key.
+    #[error("it holds something that cannot be used: {0}")]
+    Invalid(String),
+}
+
+/// Which of certificate and key is wrong, and why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PairError {
+    /// The certificates.
+    #[error("the certificate: {0}")]
+    Certificate(CertificateError),
+    /// The key.
+    #[error("the key: {0}")]
+    Key(CertificateError),
+    /// Each is sound, and the one is not the other's.
+    #[error("the key does not belong to the first certificate of the file: {0}")]
+    Mismatch(String),
+}
+
+/// The certificates of a text in PEM, at least one.
+pub(crate) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    match all {
+        Ok(all) if all.is_empty() => Err(CertificateError::None),
+        Ok(all) => Ok(all),
+        Err(error) => Err(invalid(error)),
+    }
+}
+
+pub(crate) fn invalid(error: impl fmt::Display) -> CertificateError {
+    CertificateError::Invalid(error.to_string())
+}
+
+/// The key of a text in PEM: PKCS#8, PKCS#1 or SEC1, not encrypted.
+pub(crate) fn key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, CertificateError> {
+    PrivateKeyDer::from_pem_slice(pem).map_err(invalid)
+}
+
+/// What a server speaks TLS with.
+pub(super) fn server_config(
+    certificate: &[u8],
+    key: &[u8],
+    versions: &[&'static SupportedProtocolVersion],
+) -> Result<Arc<ServerConfig>, PairError> {
+    let chain = certificates(certificate).map_err(PairError::Certificate)?;
+    let key = self::key(key).map_err(PairError::Key)?;
+    let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_protocol_versions(versions)
+        .map_err(|error| PairError::Key(invalid(error)))?;
+    let mut config =
+        builder.with_no_client_auth().with_single_cert(chain, key).map_err(|error| match error {
+            rustls::Error::InconsistentKeys(_) => PairError::Mismatch(error.to_string()),
+            rustls::Error::InvalidCertificate(_) => PairError::Certificate(invalid(error)),
+            error => PairError::Key(invalid(error)),
+        })?;
+    // Sessions are taken up again without a table that many clients could fill.
+    config.ticketer = ring::Ticketer::new().map_err(|error| PairError::Key(invalid(error)))?;
+    config.send_tls13_tickets = 1;
+    Ok(Arc::new(config))
+}

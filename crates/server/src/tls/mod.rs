@@ -1,0 +1,182 @@
+//! TLS for clients: certificate and key from files, which may be replaced while the node runs.
+
+mod certificate;
+mod fault;
+mod stream;
+mod transport;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::env::{Env, OpenMode};
+use parking_lot::Mutex;
+use rustls::{ServerConfig, SupportedProtocolVersion, version};
+
+use ::node::config::{TlsConfig, TlsVersion};
+
+pub use self::certificate::{CertificateError, PairError};
+pub(crate) use self::certificate::{certificates, invalid, key};
+pub(crate) use self::stream::TlsStream;
+pub(crate) use self::transport::Transport;
+
+/// The largest file of certificates or of a key.
+const MOST_FILE_BYTES: usize = 1 << 20;
+/// Between two looks at whether the files have changed.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// Why certificate and key are not served with.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A file is larger than such files are.
+    #[error("{} is larger than such a file may be: {MOST_FILE_BYTES} bytes", .0.display())]
+    TooLarge(PathBuf),
+    /// They are not what they should be, or do not belong together.
+    #[error("{} and {}: {error}", certificate.display(), key.display())]
+    Pair {
+        /// The file of certificates.
+        certificate: PathBuf,
+        /// The file of the key.
+        key: PathBuf,
+        /// What is wrong.
+        error: PairError,
+    },
+}
+
+/// What encrypted connections are made with. Connections that are there keep what they were made with.
+pub struct Tls {
+    present: Mutex<Present>,
+}
+
+struct Present {
+    config: TlsConfig,
+    files: Files,
+    server: Arc<ServerConfig>,
+}
+
+/// What the files hold.
+#[derive(Clone, PartialEq, Eq)]
+struct Files {
+    certificate: Vec<u8>,
+    key: Vec<u8>,
+}
+
+impl Files {
+    fn read(env: &Env, config: &TlsConfig) -> Result<Files, TlsError> {
+        Ok(Files { certificate: read(env, &config.certificate)?, key: read(env, &config.key)? })
+    }
+
+    fn server(&self, config: &TlsConfig) -> Result<Arc<ServerConfig>, TlsError> {
+        certificate::server_config(&self.certificate, &self.key, versions(config.min_version)).map_err(
+            |error| TlsError::Pair {
+                certificate: config.certificate.clone(),
+                key: config.key.clone(),
+                error,
+            },
+        )
+    }
+}
+
+fn read(env: &Env, path: &Path) -> Result<Vec<u8>, TlsError> {
+    let read = || {
+        let file = env.disk.open(path, OpenMode::Read)?;
+        let mut bytes = vec![0; MOST_FILE_BYTES + 1];
+        let count = file.read_at(&mut bytes, 0)?;
+        bytes.truncate(count);
+        bytes.shrink_to_fit();
+        Ok(bytes)
+    };
+    match read() {
+        Ok(bytes) if bytes.len() > MOST_FILE_BYTES => Err(TlsError::TooLarge(path.to_owned())),
+        Ok(bytes) => Ok(bytes),
+        Err(source) => Err(TlsError::Read { path: path.to_owned(), source }),
+    }
+}
+
+static FROM_1_2: [&SupportedProtocolVersion; 2] = [&version::TLS13, &version::TLS12];
+static FROM_1_3: [&SupportedProtocolVersion; 1] = [&version::TLS13];
+
+fn versions(least: TlsVersion) -> &'static [&'static SupportedProtocolVersion] {
+    match least {
+        TlsVersion::V1_2 => &FROM_1_2,
+        TlsVersion::V1_3 => &FROM_1_3,
+    }
+}
+
+impl Tls {
+    /// Reads certificate and key.
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be read, or certificate and key cannot be served with.
+    pub fn load(env: &Env, config: &TlsConfig) -> Result<Tls, TlsError> {
+        let files = Files::read(env, config)?;
+        let server = files.server(config)?;
+        Ok(Tls { present: Mutex::new(Present { config: config.clone(), files, server }) })
+    }
+
+    /// What the next connection is made with.
+    pub(crate) fn present(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.present.lock().server)
+    }
+
+    /// Reads the files again, those that `config` names; connections from now on are made with them. Whether anything
+    /// is different. Blocks while the disk works.
+    ///
+    /// # Errors
+    ///
+    /// As [`Tls::load`]; what there was stays.
+    pub fn reload(&self, env: &Env, config: &TlsConfig) -> Result<bool, TlsError> {
+        let files = Files::read(env, config)?;
+        {
+            let present = self.present.lock();
+            if present.files == files && present.config == *config {
+                return Ok(false);
+            }
+        }
+        let server = files.server(config)?;
+        *self.present.lock() = Present { config: config.clone(), files, server };
+        Ok(true)
+    }
+
+    /// Looks again and again whether the files have changed, until the future is dropped; what cannot be served with is
+    /// told once, and what there was stays.
+    pub(crate) async fn follow_files(self: Arc<Tls>, env: Env) {
+        let mut told = String::new();
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            let (tls, env) = (Arc::clone(&self), env.clone());
+            let look = move || {
+                let config = tls.present.lock().config.clone();
+                tls.reload(&env, &config)
+            };
+            // A thread of its own: a disk that does not answer keeps no client out.
+            let Ok(looked) = tokio::task::spawn_blocking(look).await else { continue };
+            match looked {
+                Ok(true) => {
+                    told.clear();
+                    tracing::info!("certificate and key have changed: new connections are made with them");
+                }
+                Ok(false) => told.clear(),
+                Err(error) => {
+                    let error = error.to_string();
+                    if error != told {
+                        tracing::error!(
+                            error,
+                            "certificate or key have changed and cannot be used: those before are kept"
+                        );
+                        told = error;
+                    }
+                }
+            }
+        }
+    }
+}

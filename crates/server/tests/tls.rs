@@ -1,0 +1,400 @@
+//! Clients that speak TLS: the binary protocol and HTTP, versions, certificates that change while the node runs, clients
+//! that do not speak it, and clients that stall.
+#![allow(clippy::disallowed_methods, reason = "these are clients, outside the server")]
+
+mod support;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use protocol::feature::{Feature, Features};
+use protocol::{RequestParts, opcode, write_request};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion, version};
+use server::Server;
+use support::{json, start, start_in, vb, world};
+
+type Issuer = CertifiedIssuer<'static, KeyPair>;
+
+/// A CA, and certificates that it signs.
+struct Ca {
+    issuer: Issuer,
+}
+
+impl Ca {
+    fn new() -> Ca {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().expect("a key");
+        Ca { issuer: CertifiedIssuer::self_signed(params, key).expect("a CA") }
+    }
+
+    /// Writes a certificate for these names and its key; says where.
+    fn write(&self, folder: &Path, names: &[&str]) -> (PathBuf, PathBuf) {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let key = KeyPair::generate().expect("a key");
+        let params = CertificateParams::new(names).expect("names");
+        let certificate = params.signed_by(&key, &self.issuer).expect("signed");
+        let files = (folder.join("node.pem"), folder.join("node.key"));
+        std::fs::write(&files.0, certificate.pem()).expect("written");
+        std::fs::write(&files.1, key.serialize_pem()).expect("written");
+        files
+    }
+
+    fn der(&self) -> CertificateDer<'static> {
+        self.issuer.der().clone()
+    }
+}
+
+/// A node with TLS, its folder, and who signed its certificate.
+struct Fixture {
+    folder: tempfile::TempDir,
+    ca: Ca,
+}
+
+impl Fixture {
+    fn new() -> Fixture {
+        let folder = tempfile::tempdir().expect("a folder");
+        let ca = Ca::new();
+        ca.write(folder.path(), &["127.0.0.1", "localhost"]);
+        Fixture { folder, ca }
+    }
+
+    fn lines(&self) -> String {
+        let of = |name: &str| self.folder.path().join(name).display().to_string();
+        format!(
+            "kv-tls = \"127.0.0.1:0\"\nhttp-tls = \"127.0.0.1:0\"\ntls-cert = {:?}\ntls-key = {:?}\n",
+            of("node.pem"),
+            of("node.key")
+        )
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    fn start(&self, more: &str) -> Server {
+        start(&self.data(), &format!("{}{more}", self.lines()))
+    }
+
+    fn versions(&self, versions: &[&'static SupportedProtocolVersion]) -> Arc<ClientConfig> {
+        trusting(&self.ca, versions)
+    }
+
+    fn config(&self) -> Arc<ClientConfig> {
+        self.versions(&[&version::TLS13, &version::TLS12])
+    }
+}
+
+fn trusting(ca: &Ca, versions: &[&'static SupportedProtocolVersion]) -> Arc<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    roots.add(ca.der()).expect("a CA");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder =
+        ClientConfig::builder_with_provider(provider).with_protocol_versions(versions).expect("versions");
+    Arc::new(builder.with_root_certificates(roots).with_no_client_auth())
+}
+
+fn name() -> ServerName<'static> {
+    ServerName::try_from("127.0.0.1").expect("a name")
+}
+
+type Stream = StreamOwned<ClientConnection, TcpStream>;
+
+fn connect(addr: SocketAddr, config: Arc<ClientConfig>) -> Stream {
+    let session = ClientConnection::new(config, name()).expect("a session");
+    StreamOwned::new(session, TcpStream::connect(addr).expect("the server listens"))
+}
+
+/// Why there is no session.
+fn refusal(addr: SocketAddr, config: Arc<ClientConfig>) -> Option<String> {
+    let mut stream = connect(addr, config);
+    stream.conn.complete_io(&mut stream.sock).err().map(|error| error.to_string())
+}
+
+fn kvs(server: &Server) -> SocketAddr {
+    server.kv_tls_addr().expect("it speaks TLS")
+}
+
+/// Status and value of the next answer.
+fn receive(stream: &mut Stream) -> (u16, Vec<u8>) {
+    let mut head = [0; 24];
+    stream.read_exact(&mut head).expect("an answer");
+    let len = u32::from_be_bytes([head[8], head[9], head[10], head[11]]) as usize;
+    let mut body = vec![0; len];
+    stream.read_exact(&mut body).expect("all of it");
+    let skip = usize::from(head[4]) + usize::from(u16::from_be_bytes([head[2], head[3]]));
+    (u16::from_be_bytes([head[6], head[7]]), body.split_off(skip))
+}
+
+fn log_in(addr: SocketAddr, config: Arc<ClientConfig>) -> Stream {
+    let mut stream = connect(addr, config);
+    let features = Features::of(&[Feature::Xerror, Feature::Json]);
+    let login = node::fuzz::login("Administrator", "password", "default", &features.encode());
+    stream.write_all(&login).expect("sent");
+    for _ in 0..3 {
+        assert_eq!(receive(&mut stream).0, 0);
+    }
+    stream
+}
+
+fn request(opcode: u8, key: &[u8], value: &[u8]) -> Vec<u8> {
+    let extras: &[u8] = if opcode == opcode::SET { &[0; 8] } else { &[] };
+    let parts = RequestParts { opcode, key, value, extras, vbucket: vb(key), ..RequestParts::default() };
+    let mut bytes = Vec::new();
+    assert!(write_request(&mut bytes, &parts));
+    bytes
+}
+
+fn ask(stream: &mut Stream, opcode: u8, key: &[u8], value: &[u8]) -> (u16, Vec<u8>) {
+    stream.write_all(&request(opcode, key, value)).expect("sent");
+    receive(stream)
+}
+
+fn metric(server: &Server, name: &str) -> u64 {
+    let text = support::http(server, "GET", "/metrics", "").1;
+    let line = text.lines().find(|line| line.split([' ', '{']).next() == Some(name));
+    line.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).expect("a figure") as u64
+}
+
+/// Does not compress, so that every byte counts.
+fn noise(len: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 56) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+#[test]
+fn documents_of_any_size_are_stored_and_read_in_every_version() {
+    let fixture = Fixture::new();
+    let server = fixture.start("");
+    for versions in [&[&version::TLS13], &[&version::TLS12]] {
+        let mut client = log_in(kvs(&server), fixture.versions(versions));
+        for len in [0, 1, 1_000, 16_383, 16_384, 16_385, 65_536, 200_000, 20 << 20] {
+            let value = noise(len);
+            assert_eq!(ask(&mut client, opcode::SET, b"k", &value).0, 0, "{len}");
+            let (status, read) = ask(&mut client, opcode::GET, b"k", b"");
+            assert_eq!((status, read.len()), (0, len));
+            assert!(read == value, "{len} bytes are others");
+        }
+    }
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn requests_that_come_together_are_answered_in_order() {
+    let fixture = Fixture::new();
+    let server = fixture.start("");
+    let mut client = log_in(kvs(&server), fixture.config());
+    let keys: Vec<String> = (0..2_000).map(|n| format!("key-{n}")).collect();
+    let value = |key: &str| key.repeat(1 + key.len() * 7);
+    let sets: Vec<u8> =
+        keys.iter().flat_map(|key| request(opcode::SET, key.as_bytes(), value(key).as_bytes())).collect();
+    let gets: Vec<u8> = keys.iter().flat_map(|key| request(opcode::GET, key.as_bytes(), b"")).collect();
+    // In pieces that fit no record, and no frame.
+    for piece in sets.chunks(1_237).chain(gets.chunks(7_001)) {
+        client.write_all(piece).expect("sent");
+    }
+    for _ in &keys {
+        assert_eq!(receive(&mut client).0, 0);
+    }
+    for key in &keys {
+        assert_eq!(receive(&mut client), (0, value(key).into_bytes()));
+    }
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn http_is_answered_and_maps_tell_the_ports() {
+    let fixture = Fixture::new();
+    let server = fixture.start("");
+    let addr = server.http_tls_addr().expect("it speaks TLS");
+    let mut stream = connect(addr, fixture.config());
+    let credentials = base64::Engine::encode(&base64::prelude::BASE64_STANDARD, "Administrator:password");
+    let request = format!(
+        "GET /pools/default/nodeServices HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Basic {credentials}\r\n\
+         Connection: close\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer, and the end of the session told");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let map = json(&server, "/pools/default/nodeServices");
+    let services = &map["nodesExt"][0]["services"];
+    assert_eq!(services["kvSSL"], kvs(&server).port());
+    assert_eq!(services["mgmtSSL"], addr.port());
+    let nodes = json(&server, "/pools/default");
+    assert_eq!(nodes["nodes"][0]["ports"]["httpsMgmt"], addr.port());
+    assert_eq!(nodes["nodes"][0]["ports"]["directTLS"], kvs(&server).port());
+    assert!(server.ready_line().contains(&format!(" kvs={} https={addr} ", kvs(&server))));
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn a_node_without_tls_tells_of_none() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "");
+    let map = json(&server, "/pools/default/nodeServices");
+    assert!(map["nodesExt"][0]["services"].get("kvSSL").is_none());
+    assert!(!server.ready_line().contains("kvs="));
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn who_trusts_another_ca_or_speaks_too_old_a_version_is_refused() {
+    let fixture = Fixture::new();
+    let server = fixture.start("tls-min-version = \"1.3\"\n");
+    let old = refusal(kvs(&server), fixture.versions(&[&version::TLS12])).expect("refused");
+    assert!(old.contains("ProtocolVersion"), "{old}");
+    let stranger = refusal(kvs(&server), trusting(&Ca::new(), &[&version::TLS13])).expect("refused");
+    assert!(stranger.contains("invalid peer certificate"), "{stranger}");
+    // Neither has done anything to others.
+    let mut client = log_in(kvs(&server), fixture.versions(&[&version::TLS13]));
+    assert_eq!(ask(&mut client, opcode::SET, b"k", b"1").0, 0);
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn who_does_not_speak_tls_is_told_so_and_closed() {
+    let fixture = Fixture::new();
+    let server = fixture.start("");
+    for bytes in [&request(opcode::GET, b"k", b"")[..], b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", &noise(4_096)] {
+        for addr in [kvs(&server), server.http_tls_addr().expect("it speaks TLS")] {
+            let mut stream = TcpStream::connect(addr).expect("the server listens");
+            stream.write_all(bytes).expect("sent");
+            let mut answer = Vec::new();
+            match stream.read_to_end(&mut answer) {
+                // An alert of TLS (RFC 8446, 5.1: content type 21).
+                Ok(_) => assert_eq!(answer.first(), Some(&21)),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
+            }
+        }
+    }
+    let mut client = log_in(kvs(&server), fixture.config());
+    assert_eq!(ask(&mut client, opcode::SET, b"k", b"1").0, 0);
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn new_connections_are_made_with_new_certificates_and_old_ones_go_on() {
+    let fixture = Fixture::new();
+    let server = fixture.start("");
+    let reload = |server: &Server| {
+        let config = support::config(&fixture.data(), 2, &fixture.lines());
+        server.reload(config)
+    };
+    let mut before = log_in(kvs(&server), fixture.config());
+    assert!(reload(&server).taken.is_empty(), "nothing has changed");
+    let other = Ca::new();
+    other.write(fixture.folder.path(), &["127.0.0.1"]);
+    let told = reload(&server);
+    assert_eq!((told.taken.len(), told.refused.len(), told.waiting.len()), (1, 0, 0), "{told}");
+    let other = trusting(&other, &[&version::TLS13]);
+    log_in(kvs(&server), Arc::clone(&other));
+    assert!(
+        refusal(kvs(&server), fixture.config()).is_some_and(|why| why.contains("invalid peer certificate"))
+    );
+    assert_eq!(ask(&mut before, opcode::SET, b"k", b"1").0, 0);
+
+    // A key of another certificate, half a file, no file: what there was stays.
+    let key = fixture.folder.path().join("node.key");
+    let kept = std::fs::read(&key).expect("it is there");
+    let spoiled: [(&str, Option<Vec<u8>>); 3] = [
+        ("does not belong", Some(KeyPair::generate().expect("a key").serialize_pem().into_bytes())),
+        ("the key", Some(kept[..kept.len() / 2].to_vec())),
+        ("cannot read", None),
+    ];
+    for (why, bytes) in spoiled {
+        match bytes {
+            Some(bytes) => std::fs::write(&key, bytes).expect("written"),
+            None => std::fs::remove_file(&key).expect("removed"),
+        }
+        let told = reload(&server);
+        assert!(told.refused.iter().any(|told| told.contains(why)), "{why}: {told}");
+        log_in(kvs(&server), Arc::clone(&other));
+    }
+    assert_eq!(ask(&mut before, opcode::GET, b"k", b""), (0, b"1".to_vec()));
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn files_that_change_are_noticed() {
+    let fixture = Fixture::new();
+    let server = fixture.start("");
+    let other = Ca::new();
+    other.write(fixture.folder.path(), &["127.0.0.1"]);
+    let other = trusting(&other, &[&version::TLS13]);
+    // It looks every other second. Until then connections are made as before.
+    while refusal(kvs(&server), Arc::clone(&other))
+        .is_some_and(|why| why.contains("invalid peer certificate"))
+    {}
+    log_in(kvs(&server), other);
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn a_node_does_not_start_with_what_is_no_certificate() {
+    let fixture = Fixture::new();
+    std::fs::write(fixture.folder.path().join("node.pem"), "nothing").expect("written");
+    let why =
+        support::try_start(&fixture.data(), &fixture.lines()).err().expect("it does not start").to_string();
+    assert!(why.contains("node.pem") && why.contains("there is no certificate in it"), "{why}");
+}
+
+#[test]
+fn who_stalls_before_it_speaks_is_cut_after_ten_seconds() {
+    let fixture = Fixture::new();
+    let (env, clock) = world();
+    let server = start_in(env, &fixture.data(), &fixture.lines());
+    let hello = {
+        let mut session = ClientConnection::new(fixture.config(), name()).expect("a session");
+        let mut bytes = Vec::new();
+        session.write_tls(&mut bytes).expect("a hello");
+        bytes
+    };
+    for sent in [&hello[..0], &hello[..hello.len() / 2], &hello[..]] {
+        let mut stream = TcpStream::connect(kvs(&server)).expect("the server listens");
+        stream.write_all(sent).expect("sent");
+        // Who has logged in meanwhile is not concerned.
+        let mut client = log_in(kvs(&server), fixture.config());
+        clock.advance(11);
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest);
+        assert_eq!(ask(&mut client, opcode::SET, b"k", b"1").0, 0);
+    }
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn who_does_not_read_holds_no_more_than_its_share() {
+    let fixture = Fixture::new();
+    let (env, clock) = world();
+    let server = start_in(env, &fixture.data(), &fixture.lines());
+    let mut client = log_in(kvs(&server), fixture.config());
+    assert_eq!(ask(&mut client, opcode::SET, b"big", &noise(8 << 20)).0, 0);
+    for _ in 0..64 {
+        client.write_all(&request(opcode::GET, b"big", b"")).expect("sent");
+    }
+    client.flush().expect("sent");
+    let mut other = log_in(kvs(&server), fixture.config());
+    assert_eq!(ask(&mut other, opcode::SET, b"k", b"1").0, 0);
+    let held = metric(&server, "stave_connection_memory_bytes");
+    assert!(held < 32 << 20, "{held} bytes are held for one client that does not read");
+    // It takes nothing for longer than it may.
+    clock.advance(61);
+    while server.node().totals().cut == 0 {
+        assert_eq!(ask(&mut other, opcode::GET, b"k", b""), (0, b"1".to_vec()));
+    }
+    let mut all = Vec::new();
+    let ended = client.sock.read_to_end(&mut all);
+    assert!(ended.is_ok() || ended.is_err_and(|error| error.kind() == ErrorKind::ConnectionReset));
+    assert!(all.len() < 64 * (8 << 20), "it got everything: the node waited for it for ever");
+    assert_eq!(ask(&mut other, opcode::GET, b"k", b""), (0, b"1".to_vec()));
+    server.stop().expect("a clean stop");
+}

@@ -1,0 +1,271 @@
+//! `stave certs`: certificates for those who have no CA of their own.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use base::env::{Env, OpenMode};
+use clap::{Args, Subcommand};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose,
+    IsCa, Issuer, KeyPair, KeyUsagePurpose,
+};
+use serde_json::json;
+use time::{Duration, OffsetDateTime};
+
+use super::serve::read_text;
+use crate::cli::{Outcome, WrongArguments};
+
+/// How long a CA's certificate is valid, in days.
+const CA_DAYS: i64 = 3_650;
+/// Clocks of others may be behind by this.
+const BEFORE: Duration = Duration::hours(1);
+const CA_CERTIFICATE: &str = "ca.pem";
+const CA_KEY: &str = "ca.key";
+
+/// Make certificates for nodes.
+#[derive(Clone, Debug, Args)]
+pub struct CertsFlags {
+    #[command(subcommand)]
+    what: CertsCommand,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum CertsCommand {
+    Init(InitFlags),
+    Node(NodeCertFlags),
+}
+
+/// Make a CA, and a certificate for a node.
+///
+/// It writes ca.pem, which clients trust; ca.key, which signs further certificates and should not stay on a node;
+/// node.pem and node.key, which a node is started with. Keys are ECDSA P-256, and readable by their owner alone.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "Examples:
+  stave certs init --out certs
+  stave certs init --out certs --name db1.example.org --name 10.0.0.1
+  stave serve --tls-cert certs/node.pem --tls-key certs/node.key --password secret1
+
+A file that is there already is not written over.")]
+struct InitFlags {
+    #[command(flatten)]
+    made: MadeFlags,
+}
+
+/// Make a certificate for another node, or a new one, with the CA that `stave certs init` made.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "Examples:
+  stave certs node --ca certs --out db2 --name db2.example.org
+  stave certs node --ca certs --out renewed --days 90 --json
+
+A node that runs takes new files over when they are moved into the place of its old ones.")]
+struct NodeCertFlags {
+    /// The folder with ca.pem and ca.key
+    #[arg(long, value_name = "DIR")]
+    ca: PathBuf,
+    #[command(flatten)]
+    made: MadeFlags,
+}
+
+/// CertsCommand is made, and for whom.
+#[derive(Clone, Debug, Args)]
+struct MadeFlags {
+    /// The folder to write to; it is made if it is missing
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// A name or address that clients and other nodes reach the node by; may be repeated [default: localhost, 127.0.0.1,
+    /// ::1]
+    #[arg(long, value_name = "NAME|IP")]
+    name: Vec<String>,
+    /// How many days the node's certificate is valid
+    #[arg(long, value_name = "N", default_value_t = 825, value_parser = clap::value_parser!(u32).range(1..=CA_DAYS))]
+    days: u32,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// A file to write.
+struct PemFile {
+    name: &'static str,
+    text: String,
+}
+
+/// Runs the command.
+pub fn run(env: &Env, flags: &CertsFlags) -> anyhow::Result<Outcome> {
+    let now = OffsetDateTime::from_unix_timestamp(env.clock.unix_s().into())?;
+    let (flags, files) = match &flags.what {
+        CertsCommand::Init(InitFlags { made }) => {
+            let ca = CertifiedIssuer::self_signed(ca_params(now), KeyPair::generate()?)?;
+            let mut files = vec![
+                PemFile { name: CA_CERTIFICATE, text: ca.pem() },
+                PemFile { name: CA_KEY, text: ca.key().serialize_pem() },
+            ];
+            files.extend(of_node(made, &ca, now)?);
+            (made, files)
+        }
+        CertsCommand::Node(NodeCertFlags { ca, made }) => {
+            let issuer = read_ca(env, ca)?;
+            (made, of_node(made, &issuer, now)?.into())
+        }
+    };
+    write_all(env, &flags.out, &files)?;
+    std::io::stdout().lock().write_all(said(flags, &files, now).as_bytes())?;
+    Ok(Outcome::Done)
+}
+
+fn ca_params(now: OffsetDateTime) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = named("Stave CA");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    (params.not_before, params.not_after) = (now - BEFORE, now + Duration::days(CA_DAYS));
+    params
+}
+
+fn named(name: &str) -> DistinguishedName {
+    let mut names = DistinguishedName::new();
+    names.push(DnType::CommonName, name);
+    names
+}
+
+/// The names that a certificate is for.
+fn names(flags: &MadeFlags) -> Vec<String> {
+    let own = ["localhost", "127.0.0.1", "::1"];
+    if flags.name.is_empty() { own.map(str::to_owned).to_vec() } else { flags.name.clone() }
+}
+
+fn of_node(
+    flags: &MadeFlags,
+    issuer: &Issuer<'_, KeyPair>,
+    now: OffsetDateTime,
+) -> anyhow::Result<[PemFile; 2]> {
+    let names = names(flags);
+    if let Some(wrong) =
+        names.iter().find(|name| name.is_empty() || !name.is_ascii() || name.contains(['/', ' ']))
+    {
+        let what = format!("--name {wrong:?}: give a host name or an IP address, without scheme and port");
+        bail!(WrongArguments(what));
+    }
+    let mut params = CertificateParams::new(names.clone())
+        .map_err(|error| WrongArguments(format!("--name {}: {error}", names.join(", "))))?;
+    params.distinguished_name = named(&names[0]);
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    // Between nodes each is the other's client.
+    params.extended_key_usages =
+        vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    params.use_authority_key_identifier_extension = true;
+    (params.not_before, params.not_after) = (now - BEFORE, now + Duration::days(i64::from(flags.days)));
+    let key = KeyPair::generate()?;
+    let certificate = params.signed_by(&key, issuer)?;
+    Ok([
+        PemFile { name: "node.pem", text: certificate.pem() },
+        PemFile { name: "node.key", text: key.serialize_pem() },
+    ])
+}
+
+/// The CA of a folder.
+fn read_ca(env: &Env, folder: &Path) -> anyhow::Result<Issuer<'static, KeyPair>> {
+    let key = folder.join(CA_KEY);
+    let key = KeyPair::from_pem(&read_text(env, &key)?)
+        .with_context(|| format!("{} is no key that this can sign with", key.display()))?;
+    let certificate = folder.join(CA_CERTIFICATE);
+    Issuer::from_ca_cert_pem(&read_text(env, &certificate)?, key)
+        .with_context(|| format!("{} is no certificate of a CA", certificate.display()))
+}
+
+/// Writes all files, or none if one of them is there.
+fn write_all(env: &Env, folder: &Path, files: &[PemFile]) -> anyhow::Result<()> {
+    let made = || format!("cannot make {}", folder.display());
+    env.disk.create_dir_all_synced(folder).with_context(made)?;
+    let there = env.disk.read_dir(folder).with_context(made)?;
+    if let Some(file) = files.iter().find(|file| there.iter().any(|name| name == file.name)) {
+        bail!(WrongArguments(format!(
+            "{} is there already: nothing was written; give another folder with --out, or move the file away",
+            folder.join(file.name).display()
+        )));
+    }
+    for file in files {
+        let path = folder.join(file.name);
+        let write = || {
+            let made = env.disk.open(&path, OpenMode::CreateNew)?;
+            made.write_at(file.text.as_bytes(), 0)?;
+            made.sync_data()
+        };
+        write().with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    env.disk.sync_dir(folder).with_context(made)
+}
+
+fn said(flags: &MadeFlags, files: &[PemFile], now: OffsetDateTime) -> String {
+    let names = names(flags);
+    let until = (now + Duration::days(i64::from(flags.days))).date().to_string();
+    let paths: Vec<String> =
+        files.iter().map(|file| flags.out.join(file.name).display().to_string()).collect();
+    if flags.json {
+        return format!("{}\n", json!({ "files": paths, "names": names, "valid_until": until }));
+    }
+    format!("written: {}\nvalid for {} until {until}\n", paths.join(", "), names.join(", "))
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "the tests look at files that the command wrote")]
+mod tests {
+    use clap::Parser;
+    use node::config::{TlsConfig, TlsVersion};
+    use server::tls::Tls;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        flags: CertsFlags,
+    }
+
+    fn certs(words: &[&str]) -> anyhow::Result<Outcome> {
+        let line = Line::try_parse_from([&["certs"], words].concat())?;
+        run(&Env::real(), &line.flags)
+    }
+
+    /// Whether a node could be started with what is in a folder.
+    fn is_usable(folder: &Path) -> bool {
+        let addr = "127.0.0.1:0".parse().expect("an address");
+        let (certificate, key) = (folder.join("node.pem"), folder.join("node.key"));
+        let min_version = TlsVersion::V1_2;
+        let config = TlsConfig { kv_addr: addr, http_addr: addr, certificate, key, min_version };
+        Tls::load(&Env::real(), &config).is_ok()
+    }
+
+    #[test]
+    fn a_ca_and_nodes_that_it_signs_for() {
+        let root = tempfile::tempdir().expect("a folder");
+        let folder = |name: &str| root.path().join(name);
+        let text = |path: &Path| path.display().to_string();
+        certs(&["init", "--out", &text(&folder("a"))]).expect("made");
+        assert!(is_usable(&folder("a")));
+        certs(&["node", "--ca", &text(&folder("a")), "--out", &text(&folder("b")), "--name", "db2"])
+            .expect("made");
+        assert!(is_usable(&folder("b")));
+        assert!(!folder("b").join("ca.key").exists());
+        for key in ["a/ca.key", "a/node.key", "b/node.key"] {
+            use std::os::unix::fs::PermissionsExt;
+            let mode = std::fs::metadata(folder(key)).expect("it is there").permissions().mode();
+            assert_eq!(mode & 0o077, 0, "{key} is readable by others");
+        }
+    }
+
+    #[test]
+    fn nothing_is_written_over_and_nothing_made_of_what_is_no_ca() {
+        let root = tempfile::tempdir().expect("a folder");
+        let out = root.path().display().to_string();
+        std::fs::write(root.path().join("node.key"), "mine").expect("written");
+        let why = certs(&["init", "--out", &out]).expect_err("it is there").to_string();
+        assert!(why.contains("node.key is there already"), "{why}");
+        assert!(!root.path().join("ca.pem").exists());
+        let why = certs(&["node", "--ca", &out, "--out", &out]).expect_err("there is no CA").to_string();
+        assert!(why.contains("ca.key"), "{why}");
+        let why = certs(&["init", "--out", "x", "--name", "https://db/"]).expect_err("no name").to_string();
+        assert!(why.contains("without scheme and port"), "{why}");
+    }
+}

@@ -1,0 +1,42 @@
+//! Encrypted connections of clients: certificate, key, addresses.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use node::Settings;
+use node::config::TlsVersion;
+
+/// What encrypted connections are served with.
+#[derive(Clone, Debug, Default, Args)]
+pub struct TlsFlags {
+    /// Speak TLS with clients, too: this node's certificate in PEM, with those between it and the CA behind it. New
+    /// connections are made with the file as it is then
+    #[arg(long, value_name = "FILE.pem", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The key of that certificate, not encrypted: PKCS#8, PKCS#1 or SEC1
+    #[arg(long, value_name = "FILE.pem", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Where clients connect with TLS; port 0 takes a free one [default: port 11207 beside --kv]
+    #[arg(long, value_name = "IP:PORT")]
+    kv_tls: Option<String>,
+    /// Where HTTP is answered with TLS; port 0 takes a free one [default: port 18091 beside --http]
+    #[arg(long, value_name = "IP:PORT")]
+    http_tls: Option<String>,
+    /// The lowest version of TLS that is spoken [default: 1.2]
+    #[arg(long, value_name = "1.2|1.3")]
+    tls_min_version: Option<TlsVersion>,
+}
+
+impl TlsFlags {
+    /// As settings, which the configuration file may have, too.
+    pub fn settings(self) -> Settings {
+        Settings {
+            tls_cert: self.tls_cert,
+            tls_key: self.tls_key,
+            kv_tls: self.kv_tls,
+            http_tls: self.http_tls,
+            tls_min_version: self.tls_min_version,
+            ..Settings::default()
+        }
+    }
+}
