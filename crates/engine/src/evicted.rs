@@ -112,6 +112,7 @@ impl Bucket {
         };
         let counted = self.count_keys(vb, incarnation, ticket);
         if let Err(failure) = &counted {
+            self.unreadable.note_served(self.name(), vb, failure);
             tracing::warn!(bucket = self.name(), %vb, %failure, "a filter of evicted keys stays as it is");
         }
         let mut shard = self.vbuckets.hold(vb, Holder::Compactor);

@@ -48,7 +48,12 @@ impl Bucket {
         let is_short = self.memory.is_above_low_watermark();
         let most = if is_short { self.memory.quota_bytes() / UNFILED_ONE_IN } else { u64::MAX };
         self.store.hold_at_most(most);
-        match self.store.background_step() {
+        let done = self.store.background_step();
+        // Also beside what was filed.
+        for (vb, reason) in self.store.take_damage() {
+            self.unreadable.note_damaged(self.name(), vb, reason);
+        }
+        match done {
             Ok(done) => {
                 if self.filer.is_failing.swap(false, Ordering::Relaxed) {
                     tracing::info!(bucket = self.name(), "the files are being brought up to date again");

@@ -124,7 +124,10 @@ impl Bucket {
                     removed.push(self.saved(batch, &mut settled));
                     progress = Progress::Worked;
                 }
-                _ => {
+                saved => {
+                    if let Err(failure) = &saved {
+                        self.unreadable.note_served(self.name(), batch.id, failure);
+                    }
                     self.not_saved(&batch);
                     refused(batch.id);
                 }

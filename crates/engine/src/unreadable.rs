@@ -52,17 +52,21 @@ impl Unreadables {
 
     /// Something stored of a vBucket that is served could not be read. Nothing is noted unless that is damage.
     pub(crate) fn note_served(&self, bucket: &str, vb: VbId, failure: &kvstore::Failure) {
-        if !failure.is_damage() {
-            return;
+        if failure.is_damage() {
+            self.note_damaged(bucket, vb, failure.to_string());
         }
+    }
+
+    /// The files of a vBucket that is served are damaged.
+    pub(crate) fn note_damaged(&self, bucket: &str, vb: VbId, reason: String) {
         self.0.lock().entry(vb).or_insert_with(|| {
             tracing::error!(
                 bucket,
                 %vb,
-                %failure,
+                failure = reason,
                 "the vBucket's files are damaged: it is served from what can be read, until another copy takes its place"
             );
-            Unreadable { reason: failure.to_string(), is_damage: true, is_dead: false }
+            Unreadable { reason, is_damage: true, is_dead: false }
         });
     }
 

@@ -126,6 +126,34 @@ fn is_found_while_served(store: Store) {
     assert!(world.bucket.unreadable().is_empty() && world.bucket.damaged().is_empty());
 }
 
+/// A save, or filing behind the journal, finds the damage, while another vBucket is saved.
+fn is_found_by_a_save(store: Store) {
+    let (env, handles) = Env::sim(1);
+    let world = damaged_while_served(&env, &handles, store);
+    world.set("k0", "new").expect("it is served");
+    let other = VbId(VB.0 ^ 1);
+    world.bucket.set_vbucket_state(other, VbState::Active, None).expect("it is made");
+    world.bucket.flush_step();
+    handles.clock.advance(Duration::from_secs(20));
+    world.bucket.file_step();
+    assert_eq!(world.bucket.damaged(), [VB]);
+    assert!(!world.bucket.is_unreadable(VB), "it is served");
+    for role in [VbState::Replica, VbState::Dead] {
+        world.bucket.set_vbucket_state(VB, role, None).expect("something is in memory");
+    }
+    world.bucket.set_aside(VB, Path::new(QUARANTINE)).expect("it is damaged").expect("the disk works");
+    handles.clock.advance(Duration::from_secs(20));
+    world.bucket.file_step();
+    assert!(world.bucket.damaged().is_empty(), "nothing of it is filed any more");
+    assert!(world.bucket.close().is_ok());
+}
+
+#[test]
+fn damage_that_saves_find_is_told_of() {
+    is_found_by_a_save(files);
+    is_found_by_a_save(journaled);
+}
+
 #[test]
 fn damage_is_told_of_while_the_vbucket_is_served() {
     is_found_while_served(files);

@@ -78,6 +78,8 @@ pub struct Journaled {
     filed: Mutex<FiledTable>,
     appending: Mutex<()>,
     filing: Mutex<()>,
+    /// Damage that filing found and that was not asked for yet: one of a vBucket.
+    damage: Mutex<BTreeMap<VbId, String>>,
     /// Bytes of versions that are in the journal only.
     unfiled_bytes: AtomicU64,
     /// Filing begins when they are more.
@@ -491,7 +493,9 @@ impl KvStore for Journaled {
     fn set_aside(&self, vb: VbId, to: &Path) -> Result<(), Failure> {
         let filing = self.filing.lock();
         self.files.move_files(vb, to)?;
-        self.forget_vbucket(vb, &filing)
+        self.forget_vbucket(vb, &filing)?;
+        self.damage.lock().remove(&vb);
+        Ok(())
     }
 
     fn rollback(&self, vb: VbId, to: Seqno) -> Result<RolledBack, Failure> {
@@ -518,6 +522,10 @@ impl KvStore for Journaled {
             return Ok(Background::Worked);
         }
         Ok(Background::Idle)
+    }
+
+    fn take_damage(&self) -> Vec<(VbId, String)> {
+        std::mem::take(&mut *self.damage.lock()).into_iter().collect()
     }
 
     fn hold_at_most(&self, bytes: u64) {

@@ -101,6 +101,11 @@ pub trait KvStore: Send + Sync {
         Ok(Background::Idle)
     }
 
+    /// vBuckets whose files its own work found to be damaged since this was asked last, each with the reason.
+    fn take_damage(&self) -> Vec<(VbId, String)> {
+        Vec::new()
+    }
+
     /// From now on the store hurries to let go of versions that nobody but itself may need any more, once they take more
     /// than this. The default keeps none.
     fn hold_at_most(&self, _bytes: u64) {}

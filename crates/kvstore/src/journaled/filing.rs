@@ -191,6 +191,9 @@ impl Journaled {
             let Err(failure) = outcome else { continue };
             if failure.is_of_one_file() {
                 self.leave_alone(vb, &failure);
+                if failure.is_damage() {
+                    self.damage.lock().insert(vb, failure.to_string());
+                }
                 skip.insert(vb, Some(failure));
             } else {
                 failed = Err(failure);

@@ -172,6 +172,7 @@ fn assemble(
         filed: Mutex::new(filed),
         appending: Mutex::new(()),
         filing: Mutex::new(()),
+        damage: Mutex::default(),
         unfiled_bytes: AtomicU64::new(bytes),
         unfiled_limit: AtomicU64::new(u64::MAX),
         saved_at_ns: AtomicU64::new(now.as_nanos() as u64),
