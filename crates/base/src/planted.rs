@@ -243,6 +243,10 @@ bugs! {
     // Damage.
     /// A replica that says that its copy is damaged stays in its chain.
     DamagedStillCounts,
+    /// A choice that needs a copy goes on without it as soon as it is damaged, whoever else has answered.
+    DamagedNotNeeded,
+    /// A damaged copy is never set aside, so that nothing fills it again.
+    DamagedNeverFilled,
     /// A damaged copy counts in a choice like one that is not there.
     DamagedMeansEmpty,
     /// A node takes a damaged vBucket, of which nothing is in memory, for one that is to begin empty.

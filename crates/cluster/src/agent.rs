@@ -141,6 +141,9 @@ impl Agent {
         if planted::is(Bug::LastCopySetAside) {
             return true;
         }
+        if planted::is(Bug::DamagedNeverFilled) {
+            return false;
+        }
         let me = Some(self.id);
         let is_taker = bucket.target_of(vb).is_some_and(|target| target.first() == Some(&me));
         let is_decided = match bucket.steps.get(&vb) {

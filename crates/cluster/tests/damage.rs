@@ -157,12 +157,60 @@ fn nothing_is_touched_where_no_sure_copy_is_left() {
     is_damaged(&mut view, 1);
     is_damaged(&mut view, 3);
     assert_eq!(step(&view), None);
-    // The active copy alone surely has everything.
+}
+
+/// The chain of `whole` settles.
+fn settling() -> View {
     let mut view = whole();
     let since = view.state.revision;
     view.state.buckets.get_mut(BUCKET).expect("it is there").steps.insert(0, Step::Settle { since });
+    view
+}
+
+/// A start found nothing; loading finds that the active copy is damaged, before the others surely have what it has.
+#[test]
+fn an_active_copy_that_is_damaged_while_its_chain_settles_fails_over() {
+    let mut view = settling();
+    is_damaged(&mut view, 1);
+    reports(&mut view, 3, VbState::Replica, 6);
+    view.state = step(&view).expect("each write was on two of the three");
+    view.reports.values_mut().for_each(|report| report.applied = view.state.revision);
+    let needed = view.reports.remove("3").expect("it reports");
+    assert_eq!(step(&view), None, "2 may lack what was on the other two");
+    view.reports.insert("3".to_owned(), needed);
+    settle(&mut view);
+    assert_eq!(chain(&view), [3, 2]);
+}
+
+#[test]
+fn a_node_that_left_a_settling_chain_may_have_been_alone_with_the_damaged_copy() {
+    let mut view = settling();
+    view.state.buckets.get_mut(BUCKET).expect("it is there").map[0] =
+        vec![Some(NodeId(1)), Some(NodeId(2)), None];
     is_damaged(&mut view, 1);
     assert_eq!(step(&view), None);
+    assert_eq!(cluster::damage::wrongs(&view)[0].lost, [0]);
+    // So may one that has forgotten what it acknowledged.
+    let mut view = settling();
+    let bucket = view.state.buckets.get_mut(BUCKET).expect("it is there");
+    bucket.forgot.entry(0).or_default().insert(NodeId(2));
+    is_damaged(&mut view, 1);
+    assert_eq!(step(&view), None);
+}
+
+/// Its node began a new life while the chain settled, and finds at its start that the copy is damaged.
+#[test]
+fn a_choice_does_not_wait_for_a_damaged_copy_that_others_replace() {
+    let mut view = settling();
+    let since = view.state.revision;
+    let bucket = view.state.buckets.get_mut(BUCKET).expect("it is there");
+    bucket.steps.insert(0, Step::Choose { since, taker: None, needs: Some(NodeId(1)), forced: false });
+    bucket.forgot.entry(0).or_default().insert(NodeId(1));
+    reports_nothing(&mut view, 1);
+    assert_eq!(step(&view), None, "a copy that is not there may be the one that was needed");
+    is_damaged(&mut view, 1);
+    settle(&mut view);
+    assert_eq!(chain(&view), [2, 3]);
 }
 
 #[test]

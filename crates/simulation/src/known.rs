@@ -112,6 +112,8 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
     (Bug::BranchesCompared, Simulator::Logic, 394),
     (Bug::AbsentMeansDeleted, Simulator::Logic, 12),
     (Bug::DamagedStillCounts, Simulator::Logic, 2),
+    (Bug::DamagedNotNeeded, Simulator::Logic, 1314),
+    (Bug::DamagedNeverFilled, Simulator::Logic, 2),
     (Bug::DamagedMeansEmpty, Simulator::Logic, 5),
     (Bug::DamagedBeginsEmpty, Simulator::Logic, 5),
     (Bug::LastCopySetAside, Simulator::Logic, 4),

@@ -159,7 +159,8 @@ impl Question<'_> {
             return begun;
         }
         let is_known = |id: NodeId| known.iter().any(|(known, _)| *known == id);
-        if self.needs.is_some_and(|needs| !is_known(needs)) && !self.forced {
+        let is_missed = |needs: NodeId| !is_known(needs) && !self.is_replaced(needs, &known);
+        if self.needs.is_some_and(is_missed) && !self.forced {
             return Choice::Open;
         }
         let place = |id: NodeId| self.chain.iter().position(|at| *at == Some(id)).unwrap_or(self.chain.len());
@@ -174,6 +175,20 @@ impl Question<'_> {
             }
             None => Choice::Open,
         }
+    }
+
+    /// Whether the copy that the choice needs is damaged, and the others have every durable write all the same.
+    ///
+    /// The chain has not settled, so that nodes which left it count among those that may have been alone with a write:
+    /// fewer than a majority of all places.
+    fn is_replaced(&self, needs: NodeId, known: &[(NodeId, VbReport)]) -> bool {
+        let is_sure = |id: &NodeId| {
+            let has_answered = known.iter().any(|(known, _)| known == id);
+            has_answered && !self.bucket.has_forgotten(self.vb, *id)
+        };
+        let sure = present(self.chain).filter(is_sure).count();
+        let are_enough = sure > 0 && self.chain.len() - sure < majority(self.chain);
+        self.is_unusable(needs) && (are_enough || planted::is(Bug::DamagedNotNeeded))
     }
 
     /// What the nodes say that may have something of the vBucket.

@@ -61,12 +61,10 @@ impl Copy<'_> {
         match step {
             Some(Step::Choose { .. }) => None,
             _ if active == self.id || taker == Some(self.id) => {
-                is_safe(self.view, self.name, self.bucket, self.vb).then_some(Change::Choose(Step::Choose {
-                    since,
-                    taker,
-                    needs: None,
-                    forced: false,
-                }))
+                // The other copies may have what it has, or may not: the choice waits until they surely have it.
+                let needs = matches!(step, Some(Step::Settle { .. })).then_some(self.id);
+                let choose = Step::Choose { since, taker, needs, forced: false };
+                is_safe(self.view, self.name, self.bucket, self.vb).then_some(Change::Choose(choose))
             }
             // The members of the target have everything that the chain has.
             Some(Step::TakeOver { .. }) => None,
@@ -91,13 +89,16 @@ fn is_usable(view: &View, name: &str, vb: u16, id: NodeId) -> bool {
 }
 
 /// Whether the copies of a vBucket that can be read surely have every durable write: fewer of the chain than a majority
-/// are not to be relied on. In `Settle` the active copy alone may have some.
+/// are not to be relied on. While the chain settles, or where a choice needs one copy, the nodes that left the chain may
+/// have had some, too, so that their places count.
 pub(crate) fn is_safe(view: &View, name: &str, bucket: &Bucket, vb: u16) -> bool {
     let chain = bucket.chain(vb);
     let is_sure = |id: &NodeId| is_usable(view, name, vb, *id) && !bucket.has_forgotten(vb, *id);
     let sure = present(chain).filter(is_sure).count();
-    let is_settling = matches!(bucket.steps.get(&vb), Some(Step::Settle { .. }));
-    sure > 0 && !is_settling && present(chain).count() - sure < majority(chain)
+    let step = bucket.steps.get(&vb);
+    let is_settling = matches!(step, Some(Step::Settle { .. } | Step::Choose { needs: Some(_), .. }));
+    let places = if is_settling { chain.len() } else { present(chain).count() };
+    sure > 0 && places - sure < majority(chain)
 }
 
 impl Change {
