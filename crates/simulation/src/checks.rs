@@ -96,6 +96,7 @@ impl World {
             && state.buckets.values().all(|bucket| bucket.steps.is_empty())
             && self.nodes.iter().all(is_quiet)
             && self.nodes.iter().all(|node| node.member.applied == state.revision)
+            && self.damage.as_ref().is_none_or(|damage| damage.is_over() && !is_missing(state))
             && self.is_level()
     }
 
@@ -104,6 +105,7 @@ impl World {
         let mut text = format!("{:?} {:?}", self.newest.buckets.get(BUCKET), self.newest.rebalance);
         for node in &self.nodes {
             text += &format!("\nnode {}: up {} applied {}", node.at, node.is_up, node.member.applied);
+            text += &format!(" damaged {:?}", node.damaged());
             for vb in 0..self.rules.vbuckets {
                 text += &format!(" {:?}", node.report_of(vb));
             }
@@ -258,6 +260,11 @@ impl World {
         }
         Ok(())
     }
+}
+
+/// Whether copies are missing that nobody fills.
+fn is_missing(state: &cluster::State) -> bool {
+    state.buckets.values().any(|bucket| !bucket.missing.is_empty())
 }
 
 /// What threads would do, once each.

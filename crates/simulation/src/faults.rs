@@ -10,6 +10,7 @@ use engine::CompactRequest;
 use serde_json::json;
 
 use crate::clients::FIRST_COLLECTION;
+use crate::damage;
 use crate::gone::Gone;
 use crate::jobs::{Fault, Job};
 use crate::node::BUCKET;
@@ -26,7 +27,8 @@ impl World {
     fn is_troubled(&self, at: usize) -> bool {
         let is_cut = self.cut.iter().any(|(from, to)| *from == at || *to == at);
         let node = &self.nodes[at];
-        !node.is_awake(self.now_us()) || is_cut || node.slow_until_us > self.now_us()
+        let is_damaged = self.damage.as_ref().is_some_and(|damage| damage.is_at(at));
+        !node.is_awake(self.now_us()) || is_cut || node.slow_until_us > self.now_us() || is_damaged
     }
 
     /// Whether nothing is wrong with any node but this one.
@@ -42,12 +44,13 @@ impl World {
     /// Whether something is wrong with one node at most, and all of them run.
     fn is_calm_but_one(&self) -> bool {
         let troubled = (0..self.nodes.len()).filter(|at| self.is_troubled(*at)).count();
-        troubled <= 1 && self.nodes.iter().all(|node| node.is_up)
+        let is_sound = self.damage.as_ref().is_none_or(|damage| damage.is_over());
+        troubled <= 1 && is_sound && self.nodes.iter().all(|node| node.is_up)
     }
 
     /// Whether a node may lose what it has in memory. If clients were told of what is in memory only, nobody else may
     /// have done so since everybody had everything.
-    fn may_forget(&self, at: usize) -> bool {
+    pub fn may_forget(&self, at: usize) -> bool {
         let is_first = self.forgetful.is_none_or(|other| other == at);
         let may_forget = (is_first || self.is_level()) && !self.is_alone_with_something(at);
         self.is_calm_but(at) && (!self.rules.all_levels || may_forget)
@@ -75,6 +78,7 @@ impl World {
     pub fn fault(&mut self) {
         self.check_accounts();
         self.check_available();
+        damage::look(self);
         if self.now_us() >= self.rules.faults_us {
             self.mend();
             return;
@@ -90,7 +94,7 @@ impl World {
         match self.rng.below(34) {
             0 | 1 if is_calm && self.may_forget(at) => {
                 let is_power = self.rng.chance(1, 2);
-                self.crash(at, is_power);
+                self.crash(at, if is_power { Fault::PowerLoss } else { Fault::Crash });
             }
             2 if may_stop => self.freeze(at),
             3 if may_stop => self.cut_off(at, Fault::Partition),
@@ -124,7 +128,7 @@ impl World {
             return false;
         }
         match fault {
-            Fault::Crash | Fault::PowerLoss => self.crash(at, fault == Fault::PowerLoss),
+            Fault::Crash | Fault::PowerLoss => self.crash(at, fault),
             Fault::Freeze => self.freeze(at),
             Fault::Partition | Fault::OneWay | Fault::StoreCut | Fault::LeaseLoss => self.cut_off(at, fault),
             Fault::Disconnect => self.break_a_connection(at),
@@ -132,6 +136,7 @@ impl World {
             Fault::FullDisk => self.fill_disk(at),
             Fault::FailingSync => self.fail_sync(at),
             Fault::Clock => self.change_clock(at),
+            Fault::Damage => return false,
         }
         true
     }
@@ -176,7 +181,8 @@ impl World {
         self.strike(at, Fault::Clock, 100_000);
     }
 
-    fn strike(&mut self, at: usize, fault: Fault, length_us: u64) {
+    /// A fault begins, and lasts so long.
+    pub fn strike(&mut self, at: usize, fault: Fault, length_us: u64) {
         let now_us = self.now_us();
         self.show(|| format!("node {at}: {fault:?} for {length_us}"));
         self.crossing.strikes(&mut self.tally, now_us, at, fault, now_us + length_us);
@@ -185,8 +191,8 @@ impl World {
         self.push(length_us, at, boot, Event::Heal(fault));
     }
 
-    /// A process ends, by itself or with its power.
-    pub fn crash(&mut self, at: usize, is_power: bool) {
+    /// A process ends, by itself, with its power, or so that its files can be damaged.
+    pub fn crash(&mut self, at: usize, fault: Fault) {
         self.note_crash(at);
         self.forgetful = Some(at);
         let now_us = self.now_us();
@@ -194,12 +200,13 @@ impl World {
         self.nodes[at].stood_inside = self.snapshots_of(at);
         let seed = self.rng.next_u64();
         let again_us = self.now_us() + self.rng.between(1_000, 50_000);
-        self.nodes[at].crash(is_power.then_some(seed));
+        // What was not synced is lost or torn.
+        self.nodes[at].crash((fault == Fault::PowerLoss).then_some(seed));
         for other in &self.nodes {
             other.links.break_with(at, again_us);
         }
         let away_us = self.rng.between(5_000, 1_800_000);
-        self.strike(at, if is_power { Fault::PowerLoss } else { Fault::Crash }, away_us);
+        self.strike(at, fault, away_us);
     }
 
     fn cut_off(&mut self, at: usize, fault: Fault) {
@@ -242,7 +249,7 @@ impl World {
     /// A fault is over.
     pub fn heal(&mut self, at: usize, fault: Fault) {
         match fault {
-            Fault::Crash | Fault::PowerLoss => self.restart(at),
+            Fault::Crash | Fault::PowerLoss | Fault::Damage => self.restart(at),
             Fault::Partition | Fault::OneWay | Fault::StoreCut | Fault::LeaseLoss => {
                 self.cut.retain(|(from, to)| *from != at && *to != at);
             }
@@ -261,6 +268,7 @@ impl World {
             Ok(()) => {
                 let before = std::mem::take(&mut self.nodes[at].stood_inside);
                 self.check_inside(at, &before);
+                damage::check_start(self, at);
                 self.begin(at);
             }
             Err(what) => self.violation = Some(what),

@@ -4,6 +4,7 @@
 use cluster::command::{self, Command};
 use cluster::{NodeId, Status};
 
+use crate::jobs::Fault;
 use crate::store::TTL;
 use crate::world::World;
 
@@ -37,7 +38,7 @@ impl World {
             self.gone = Gone::Over;
             return false;
         }
-        self.crash(at, false);
+        self.crash(at, Fault::Crash);
         self.gone = Gone::Away(at, self.now_us());
         true
     }

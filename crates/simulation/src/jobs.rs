@@ -27,10 +27,12 @@ pub enum Fault {
     FailingSync,
     /// A clock changes its rate, or jumps.
     Clock,
+    /// Files of a copy are damaged.
+    Damage,
 }
 
 /// All kinds of faults.
-pub const FAULTS: [Fault; 12] = [
+pub const FAULTS: [Fault; 13] = [
     Fault::Crash,
     Fault::PowerLoss,
     Fault::Freeze,
@@ -43,7 +45,11 @@ pub const FAULTS: [Fault; 12] = [
     Fault::FullDisk,
     Fault::FailingSync,
     Fault::Clock,
+    Fault::Damage,
 ];
+
+/// Those that seeds aim with; damage has seeds of its own.
+pub const AIMED: &[Fault] = FAULTS.split_at(FAULTS.len() - 1).0;
 
 /// A kind of work that goes on meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -168,6 +174,12 @@ pub struct Tally {
     pub rollbacks: u64,
     /// Nodes that went when all was well, and whose share others served.
     pub gone: u64,
+    /// Files that were damaged, or catalogs.
+    pub damages: u64,
+    /// Files of them that were in use.
+    pub damages_served: u64,
+    /// Damage that was found, and whose copy was filled again.
+    pub refills: u64,
     /// Keys whose history was checked.
     pub histories: u64,
 }
@@ -185,7 +197,7 @@ impl Tally {
         }
     }
 
-    fn rows_mut(&mut self) -> [&mut u64; 12] {
+    fn rows_mut(&mut self) -> [&mut u64; 15] {
         [
             &mut self.reads,
             &mut self.changes,
@@ -198,12 +210,15 @@ impl Tally {
             &mut self.choices,
             &mut self.rollbacks,
             &mut self.gone,
+            &mut self.damages,
+            &mut self.damages_served,
+            &mut self.refills,
             &mut self.histories,
         ]
     }
 
     /// Names and numbers.
-    pub fn rows(&self) -> [(&'static str, u64); 12] {
+    pub fn rows(&self) -> [(&'static str, u64); 15] {
         [
             ("reads", self.reads),
             ("changes", self.changes),
@@ -216,6 +231,9 @@ impl Tally {
             ("choices", self.choices),
             ("rollbacks", self.rollbacks),
             ("nodes gone", self.gone),
+            ("damages", self.damages),
+            ("damages while served", self.damages_served),
+            ("refills", self.refills),
             ("histories checked", self.histories),
         ]
     }

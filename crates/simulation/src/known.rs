@@ -78,6 +78,7 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
     (Bug::AdmissionWaits, Simulator::Clusters, 18),
     (Bug::GoneMustReport, Simulator::Clusters, 0),
     (Bug::WitnessNotAsked, Simulator::Clusters, 18),
+    (Bug::DamagedNeverFilled, Simulator::Clusters, 46),
     (Bug::FenceSkipped, Simulator::Logic, 5),
     (Bug::NoLeaseMargin, Simulator::Logic, 351),
     (Bug::FirstIsChosen, Simulator::Logic, 0),

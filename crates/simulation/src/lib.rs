@@ -3,7 +3,7 @@
 //!
 //! The order of reading: [`rules`] (what a seed makes of a cluster), [`world`] (time and events), [`node`] and
 //! [`member`] (a node's data, and its part in the cluster), [`link`] (streams between two), [`clients`] and [`ops`]
-//! (what is asked and answered), [`faults`], [`tails`], [`gone`] and [`jobs`] (what goes wrong during what), [`history`], [`promises`],
+//! (what is asked and answered), [`faults`], [`damage`], [`tails`], [`gone`] and [`jobs`] (what goes wrong during what), [`history`], [`promises`],
 //! [`available`], [`copies`], [`disks`] and [`memory`] (what must hold).
 
 pub mod available;
@@ -12,6 +12,7 @@ pub mod bugs;
 pub mod checks;
 pub mod clients;
 pub mod copies;
+pub mod damage;
 pub mod disks;
 pub mod faults;
 pub mod gone;

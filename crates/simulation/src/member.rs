@@ -8,8 +8,8 @@ use base::VbState;
 use cluster::command::{self, Command};
 use cluster::store::{Snapshot, Version};
 use cluster::{
-    Address, Agent, Applied, Given, Leader, LeaderConfig, Member, Report, Standing, State, View,
-    apply_bucket, keys, let_go,
+    Address, Agent, Applied, Given, Leader, LeaderConfig, Member, Report, Standing, View, apply_bucket, keys,
+    let_go,
 };
 use vbucket::{Manifest, Topology};
 
@@ -17,7 +17,7 @@ use crate::lease::Held;
 use crate::node::{BUCKET, Node};
 use crate::rules::Rules;
 use crate::store::Request;
-use crate::target::{NotDone, SimSeat};
+use crate::target::{NotDone, SimSeat, is_live};
 
 /// What a node knows and is in its cluster.
 pub struct Membership {
@@ -120,9 +120,9 @@ impl Node {
         self.member.has_belonged = true;
         // Becoming is another thing than reading, and may take until the next look.
         let (revision, life) = (view.state.revision, self.member.held.life.incarnation());
-        if !self.member.is_slow && self.become_as(&view.state, rules)? {
+        if !self.member.is_slow && self.become_as(&view, rules)? {
             self.member.applied = revision;
-        } else if !rules.lets_go || self.let_go_of(&view.state).is_err() {
+        } else if !rules.lets_go || self.let_go_of(&view).is_err() {
             self.report(&view, &mut requests);
             self.lead(snapshot, &view, &mut requests);
             return Ok(requests);
@@ -158,16 +158,24 @@ impl Node {
     }
 
     /// Becomes what the document says; whether it has.
-    fn become_as(&mut self, state: &State, rules: &Rules) -> Result<bool, String> {
+    fn become_as(&mut self, view: &View, rules: &Rules) -> Result<bool, String> {
+        let state = &view.state;
         let incarnation = self.member.held.life.incarnation();
         let Some(agent) = Agent::new(state, &self.member.uuid, incarnation) else { return Ok(false) };
         let Some(bucket) = state.buckets.get(BUCKET) else { return Ok(true) };
         if !agent.has_buckets() {
-            if self.bucket.is_some() {
+            if self.bucket.is_some() || self.is_down {
                 self.drop_bucket();
                 self.member.given = Given::default();
             }
             return Ok(true);
+        }
+        if self.is_down {
+            if !agent.may_part_with_all(bucket, |vb, id| is_live(view, vb, id)) {
+                return Ok(true);
+            }
+            self.drop_bucket();
+            self.member.given = Given::default();
         }
         if self.bucket.is_none() {
             // The disk may be full.
@@ -183,22 +191,19 @@ impl Node {
                 return Ok(false);
             }
         }
-        let target = SimSeat { at: self.at, state, bucket: &local, links: &self.links };
+        let target = SimSeat { at: self.at, view, bucket: &local, links: &self.links };
         Ok(apply_bucket(&agent, bucket, &target, &mut self.member.given).is_ok())
     }
 
     /// Its bucket could not be made what the document says: it serves nothing that the document does not let it.
-    fn let_go_of(&self, state: &State) -> Result<(), NotDone> {
+    fn let_go_of(&self, view: &View) -> Result<(), NotDone> {
+        let state = &view.state;
         let Some(local) = &self.bucket else { return Ok(()) };
         let incarnation = self.member.held.life.incarnation();
         let agent = Agent::new(state, &self.member.uuid, incarnation).filter(Agent::has_buckets);
         let is_in_life = self.member.become_in == Some(incarnation);
         if let (Some(agent), Some(bucket), true) = (agent, state.buckets.get(BUCKET), is_in_life) {
-            return let_go(
-                &agent,
-                bucket,
-                &SimSeat { at: self.at, state, bucket: local, links: &self.links },
-            );
+            return let_go(&agent, bucket, &SimSeat { at: self.at, view, bucket: local, links: &self.links });
         }
         self.links.want(&Default::default());
         self.hold_all();
@@ -211,7 +216,8 @@ impl Node {
         let failed = (self.member.applied < self.member.let_go).then(|| BUCKET.to_owned());
         let applied = Applied::from(self.member.applied).after(self.member.let_go, &failed);
         let applied = Applied { let_go: self.member.let_go, ..applied };
-        let report = agent.report(&view.state, &applied, |_, vb| self.report_of(vb));
+        let mut report = agent.report(&view.state, &applied, |_, vb| self.report_of(vb));
+        report.note_damaged(BUCKET, self.damaged());
         let bound = self.member.held.granter.bound(&view.state, self.clock_ns());
         let report = Report { bound, ..report };
         let Some(lease) = life.lease() else { return };

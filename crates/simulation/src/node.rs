@@ -6,8 +6,8 @@ use std::sync::Arc;
 use base::env::sim::{SimDisk, SplitMix64};
 use base::env::{Clock as _, SimHandles};
 use base::{Heap, VbId, VbState};
-use cluster::VbReport;
-use engine::{Bucket, BucketConfig, BucketKind, Progress};
+use cluster::{Damaged, VbReport};
+use engine::{Bucket, BucketConfig, BucketKind, Failure, Progress};
 use kvstore::{Couch, CouchConfig, Journaled, JournaledConfig, KvStore, Nothing};
 
 use crate::disks::Inside;
@@ -44,6 +44,8 @@ pub struct Node {
     pub store: Option<Arc<dyn KvStore>>,
     /// Whether its disk has the bucket.
     has_bucket: bool,
+    /// Whether what all vBuckets of its bucket need is damaged.
+    pub is_down: bool,
     /// In which snapshots its replicas stood when it ended.
     pub stood_inside: Inside,
     /// Its part in the cluster.
@@ -75,6 +77,7 @@ impl Node {
             bucket: None,
             store: None,
             has_bucket: false,
+            is_down: false,
             stood_inside: Inside::new(),
             member: Membership::new(at, rng.next_u64()),
             links: Links::default(),
@@ -135,38 +138,53 @@ impl Node {
         of.unwrap_or(0)
     }
 
-    /// Opens the bucket that is on its disk, or makes one.
+    /// Which copies it says are damaged, as a server does.
+    pub fn damaged(&self) -> Damaged {
+        let Some(bucket) = &self.bucket else {
+            return if self.is_down { Damaged::down() } else { Damaged::default() };
+        };
+        let (damaged, unreadable) = (bucket.damaged(), bucket.unreadable());
+        let is_dead = |vb: &VbId| unreadable.iter().any(|(of, _)| of == vb);
+        let is_served = |vb: &VbId| bucket.state_of(*vb) == Some(VbState::Active) && !is_dead(vb);
+        let served: Vec<u16> = damaged.iter().filter(|vb| is_served(vb)).map(|vb| vb.0).collect();
+        let refused = unreadable.iter().map(|(vb, _)| vb).filter(|vb| !damaged.contains(vb));
+        let refused: Vec<u16> = refused.map(|vb| vb.0).collect();
+        Damaged::of(damaged.into_iter().map(|vb| vb.0)).and_refused(refused).and_served(served)
+    }
+
+    /// Opens the bucket that is on its disk, or makes one; one whose disk is damaged as a whole is down.
     pub fn open(&mut self, rules: &Rules) -> Result<(), String> {
+        let opened = self.open_bucket(rules);
+        self.is_down = matches!(&opened, Err(failure) if failure.is_damage());
+        opened.map_err(|failure| format!("node {} cannot open its bucket: {failure}", self.at))
+    }
+
+    fn open_bucket(&mut self, rules: &Rules) -> Result<(), Failure> {
         let env = self.handles.env().with_heap(Heap::default());
         let mut config =
             BucketConfig { vbuckets: rules.vbuckets, ..BucketConfig::new(BUCKET, PathBuf::from("/data/b")) };
         config.first_role = VbState::Dead;
+        config.needs_topology = true;
         config.compact_min_waste_bytes = 4_096;
         if rules.is_ephemeral {
             config.kind = BucketKind::Ephemeral;
         }
-        let failed =
-            |error: &dyn std::fmt::Display| format!("node {} cannot open its bucket: {error}", self.at);
         let store: Arc<dyn KvStore> = match (rules.is_ephemeral, self.is_journaled) {
             (true, _) => Arc::new(Nothing),
             (_, true) => {
                 let config_of = JournaledConfig::default();
-                let opened = Journaled::open(env.clone(), &config.dir, config_of);
-                Arc::new(opened.map_err(|error| failed(&error))?)
+                Arc::new(Journaled::open(env.clone(), &config.dir, config_of)?)
             }
-            _ => {
-                let opened = Couch::open(env.clone(), &config.dir, CouchConfig::default());
-                Arc::new(opened.map_err(|error| failed(&error))?)
-            }
+            _ => Arc::new(Couch::open(env.clone(), &config.dir, CouchConfig::default())?),
         };
-        let bucket = Bucket::open_cold(config, env, Arc::clone(&store)).map_err(|error| failed(&error))?;
+        let bucket = Bucket::open_cold(config, env, Arc::clone(&store))?;
         let policy = if rules.full_eviction { "full_eviction" } else { "value_only" };
         let quota = if rules.is_tight { "3145728" } else { "268435456" };
         let policy = ("item_eviction_policy", policy);
         let others = [("exp_pager_stime", "1"), ("max_size", quota)];
         let all: Vec<(&str, &str)> =
             others.into_iter().chain((!rules.is_ephemeral).then_some(policy)).collect();
-        bucket.set_params(&all).map_err(|error| failed(&format!("{error:?}")))?;
+        bucket.set_params(&all).expect("settings that there are");
         self.has_bucket = true;
         self.store = Some(store);
         self.bucket = Some(Arc::new(bucket));
@@ -188,7 +206,7 @@ impl Node {
     pub fn drop_bucket(&mut self) {
         self.links = Links::default();
         self.close();
-        self.has_bucket = false;
+        (self.has_bucket, self.is_down) = (false, false);
         self.stood_inside.clear();
         // Its files go with their folder: nothing else is on this disk.
         self.handles = self.handles.with_disk(SimDisk::new());
@@ -219,7 +237,11 @@ impl Node {
         let seen = cluster::Membership { revision: self.member.seen, ..Default::default() };
         self.member.held.restart(random, &seen, now_ns);
         if self.has_bucket {
-            self.open(rules)?;
+            match self.open(rules) {
+                // The cluster decides what becomes of it.
+                Err(_) if self.is_down && rules.damages => {}
+                opened => opened?,
+            }
             self.hold_all();
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use base::env::sim::SplitMix64;
 
-use crate::jobs::{FAULTS, Fault, Job};
+use crate::jobs::{AIMED, Fault, Job};
 
 /// Of so many seeds one aims.
 const AIMS_ONE_IN: u64 = 5;
@@ -12,7 +12,7 @@ fn aimed(seed: u64) -> Vec<(Fault, Job)> {
     if seed % AIMS_ONE_IN != AIMS_ONE_IN - 1 {
         return Vec::new();
     }
-    let fault = FAULTS[(seed / AIMS_ONE_IN) as usize % FAULTS.len()];
+    let fault = AIMED[(seed / AIMS_ONE_IN) as usize % AIMED.len()];
     [Job::Rollback, Job::Warmup, Job::Eviction].map(|job| (fault, job)).to_vec()
 }
 
@@ -41,6 +41,8 @@ pub struct Rules {
     /// Whether a node whose bucket does not become what the document says lets go of what it must not serve; else it does
     /// nothing, as one whose disk stands still.
     pub lets_go: bool,
+    /// Whether files of copies are damaged.
+    pub damages: bool,
     /// When faults end, in microseconds.
     pub faults_us: u64,
     /// When everything must be well again.
@@ -65,6 +67,7 @@ impl Rules {
             all_levels: is_ephemeral || rng.chance(1, 2),
             aimed: aimed(seed),
             lets_go: seed % 8 == 7,
+            damages: seed % 8 == 6 && replicas > 0 && !is_ephemeral,
             faults_us: 6_000_000,
             end_us: 20_000_000,
         }

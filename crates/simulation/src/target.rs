@@ -1,16 +1,18 @@
 //! A node's copies and links, as the cluster's order of becoming drives them: what `server` has in its `apply`.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use base::{Seqno, VbId, VbState};
 use cluster::state::Chain as Row;
-use cluster::{ApplyTarget, Following, NodeId, State};
+use cluster::{ApplyTarget, Following, NodeId, State, View};
 use dcp::Mode;
 use engine::Bucket;
 use vbucket::{Chain, Topology};
 
 use crate::links::{Links, Sources};
+use crate::node::BUCKET;
 
 /// Why something was not done; it is tried again.
 #[derive(Debug)]
@@ -20,8 +22,8 @@ pub struct NotDone;
 pub struct SimSeat<'a> {
     /// Which node.
     pub at: usize,
-    /// The document.
-    pub state: &'a State,
+    /// The document, and what nodes report.
+    pub view: &'a View,
     /// The node's bucket.
     pub bucket: &'a Arc<Bucket>,
     /// What it follows.
@@ -32,6 +34,11 @@ pub struct SimSeat<'a> {
 pub fn place_of(state: &State, id: NodeId) -> Option<usize> {
     let uuid = &state.nodes.get(&id)?.uuid;
     usize::from_str_radix(uuid, 16).ok()?.checked_sub(1)
+}
+
+/// Whether a node is alive, has reported, and does not say that its copy of a vBucket cannot be read.
+pub fn is_live(view: &View, vb: u16, id: NodeId) -> bool {
+    view.report(id).is_some() && !view.is_unusable(id, BUCKET, vb)
 }
 
 /// What a node calls itself to those that it follows.
@@ -73,9 +80,28 @@ impl ApplyTarget for SimSeat<'_> {
         (role != VbState::Dead || high > Seqno(0)).then_some(role)
     }
 
+    fn is_unreadable(&self, vb: u16) -> bool {
+        self.bucket.is_unreadable(VbId(vb))
+    }
+
+    fn is_damaged(&self, vb: u16) -> bool {
+        self.bucket.is_damaged(VbId(vb))
+    }
+
+    fn is_live(&self, vb: u16, id: NodeId) -> bool {
+        is_live(self.view, vb, id)
+    }
+
+    fn set_aside(&self, vb: u16) -> Result<(), NotDone> {
+        let place = PathBuf::from(format!("/data/quarantine/{vb}-{}", self.view.state.revision));
+        // It is tried again, as a server does, and keeps nothing else from being applied.
+        let _ = self.bucket.set_aside(VbId(vb), &place);
+        Ok(())
+    }
+
     fn topology(&self, _: u16, chains: &[Row]) -> Result<Topology, NotDone> {
         let name = |place: &Option<NodeId>| {
-            let at = place.and_then(|id| place_of(self.state, id));
+            let at = place.and_then(|id| place_of(&self.view.state, id));
             at.map(|at| name_of(at).into_boxed_str())
         };
         let chain = |row: &Row| Chain::new(row.iter().map(name).collect()).ok();
@@ -94,7 +120,7 @@ impl ApplyTarget for SimSeat<'_> {
     fn follow(&self, following: &BTreeMap<u16, Following>) -> Result<(), NotDone> {
         let source = |(vb, of): (&u16, &Following)| {
             let mode = if of.takes_over { Mode::TakeOver } else { Mode::Replicate };
-            Some((VbId(*vb), (place_of(self.state, of.source)?, mode)))
+            Some((VbId(*vb), (place_of(&self.view.state, of.source)?, mode)))
         };
         let sources: Sources = following.iter().filter_map(source).collect();
         self.take_roles(&self.links.fresh(&sources))?;

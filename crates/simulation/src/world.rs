@@ -14,6 +14,7 @@ use serde_json::json;
 
 use crate::available::Waits;
 use crate::clients::Clients;
+use crate::damage::Damage;
 use crate::gone::Gone;
 use crate::history::History;
 use crate::jobs::{Crossing, Fault, Job, Tally};
@@ -87,6 +88,8 @@ pub struct World {
     pub waits: Waits,
     /// How far a seed that aims at a rollback has come.
     pub tail: Tail,
+    /// What is damaged, in runs that have it.
+    pub damage: Option<Damage>,
     /// Who goes when all is well.
     pub gone: Gone,
     /// What goes on.
@@ -118,6 +121,7 @@ impl World {
             promises: Promises::new(&rules),
             waits: Waits::default(),
             tail: Tail::None,
+            damage: Damage::new(&rules),
             gone: Gone::Nobody,
             crossing: Crossing::new(nodes.len()),
             rules,
