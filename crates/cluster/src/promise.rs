@@ -57,6 +57,9 @@ pub enum Unpromised {
     /// The store has missed the asking node for longer than a promise, and this node reaches the store.
     #[error("this node reaches the coordination store, and the asking node has no lease there")]
     Missed,
+    /// This node reads the store, and the asking node, of which there is a doubt, goes by a state that is not there.
+    #[error("this node reaches the coordination store, and does not find there what the asking node goes by")]
+    Ahead,
     /// More nodes ask than a cluster can have.
     #[error("more nodes ask than a cluster can have")]
     TooMany,
@@ -69,8 +72,6 @@ const MOST_SEEN: usize = 16;
 struct Given {
     incarnation: u64,
     until_ns: u64,
-    applied: u64,
-    cluster: String,
 }
 
 /// What is known of the newest state that was followed.
@@ -200,9 +201,7 @@ impl Granter {
         }
         let before = self.given.get(&ask.node).map_or(0, |given| given.until_ns);
         let until_ns = before.max(now_ns.saturating_add(ns(self.lasts)));
-        let (incarnation, applied, cluster) = (ask.incarnation, ask.applied, ask.cluster.clone());
-        let given = Given { incarnation, until_ns, applied, cluster };
-        self.given.insert(ask.node.clone(), given);
+        self.given.insert(ask.node.clone(), Given { incarnation: ask.incarnation, until_ns });
         Ok(())
     }
 
@@ -229,8 +228,14 @@ impl Granter {
         }
         let Some(known) = &self.known else { return Ok(()) };
         let serves = known.serving.get(&ask.node) == Some(&ask.incarnation);
+        let is_ahead = ask.applied > known.revision;
+        let is_in_doubt = !serves || self.doubted.contains_key(&ask.node);
+        if is_ahead && is_in_doubt && self.is_in_contact(now_ns) {
+            // This node will have read such a state before long, unless the store was restored without it.
+            return Err(Unpromised::Ahead);
+        }
         // Who has become what a newer state says knows better.
-        if serves || ask.applied > known.revision { Ok(()) } else { Err(Unpromised::NotServing) }
+        if serves || is_ahead { Ok(()) } else { Err(Unpromised::NotServing) }
     }
 
     /// A life of a node says that it serves no more: no node has to wait for it.
@@ -241,17 +246,15 @@ impl Granter {
     }
 
     /// By bucket, the nodes whose place is in question and which this node has promised to wait for.
+    ///
+    /// Whether such a node has let go meanwhile is for the store to say, not for what it asked with: if the store was
+    /// restored from a backup that this node had not seen beyond, two lines of states have the same revisions.
     pub fn bound(&self, state: &State, now_ns: u64) -> BTreeMap<String, BTreeSet<NodeId>> {
-        let is_bound = |id: NodeId, since: u64| {
-            let given = state.nodes.get(&id).and_then(|node| self.given.get(&node.uuid));
-            let is_before = |given: &Given| given.applied < since || is_other(&given.cluster, &state.cluster);
-            let given = given.filter(|given| given.until_ns > now_ns && is_before(given));
-            given.is_some() || self.unknown_until_ns > now_ns
+        let is_bound = |id: &NodeId| {
+            let given = state.nodes.get(id).and_then(|node| self.given.get(&node.uuid));
+            given.is_some_and(|given| given.until_ns > now_ns) || self.unknown_until_ns > now_ns
         };
-        let of = |bucket: &Bucket| {
-            let bound = doubts(bucket).into_iter().filter(|(id, since)| is_bound(*id, *since));
-            bound.map(|(id, _)| id).collect::<BTreeSet<NodeId>>()
-        };
+        let of = |bucket: &Bucket| doubts(bucket).into_keys().filter(is_bound).collect::<BTreeSet<NodeId>>();
         let all = state.buckets.iter().map(|(name, bucket)| (name.clone(), of(bucket)));
         all.filter(|(_, bound)| !bound.is_empty()).collect()
     }
@@ -455,6 +458,24 @@ mod tests {
         assert!(bound(&granter, 160), "another life has stopped");
         granter.release(&ask("1", 0));
         assert!(!bound(&granter, 160));
+    }
+
+    /// As when the store was restored from a backup beyond which this node has seen nothing, and nobody adopted it.
+    #[test]
+    fn what_a_node_goes_by_that_the_store_does_not_hold_frees_nobody() {
+        let calm = state(3, 2);
+        let mut granter = Granter::new(&seen(1), 0, LASTS);
+        granter.note_state(&calm);
+        let ahead = ask("1", calm.revision + 9);
+        assert_eq!(granter.grant(&ahead, 10), Ok(()));
+        let failed = command::fail_over(&calm, NodeId(1), false);
+        granter.note_state(&failed);
+        granter.note_members(&view(&failed), 20);
+        assert!(granter.bound(&failed, 20).contains_key("b"), "the promise stands");
+        assert_eq!(granter.grant(&ahead, 30), Err(Unpromised::Ahead));
+        assert!(!granter.bound(&failed, 10 + 100).contains_key("b"), "it is over");
+        // With the store away nobody takes over by what this node has not read.
+        assert_eq!(granter.grant(&ahead, 20 + 100), Ok(()));
     }
 
     #[test]

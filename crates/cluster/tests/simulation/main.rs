@@ -26,6 +26,9 @@ use world::World;
 
 /// Seeds that are run without a bug.
 const SEEDS: u64 = 1_000;
+/// Later ones that have found something, and are run beside them: a store that was restored while the leader had seen
+/// nothing newer, so that two lines of states had the same revisions.
+const FOUND: [u64; 9] = [1018, 2426, 5674, 6922, 7082, 7562, 8698, 9162, 9226];
 /// Seeds within which each planted bug must be found.
 const SEEDS_FOR_A_BUG: u64 = 4_000;
 
@@ -42,7 +45,8 @@ fn nothing_is_violated() {
     let number = |name: &str| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());
     let seeds = number("SIMULATION_SEEDS").unwrap_or(SEEDS);
     let first = number("SIMULATION_FIRST").unwrap_or(0);
-    for seed in first..first + seeds {
+    let found = FOUND.into_iter().filter(|seed| !(first..first + seeds).contains(seed));
+    for seed in (first..first + seeds).chain(found) {
         match run(seed, None) {
             Ok(tally) => sum.add(&tally),
             Err(violation) => violations.push(violation),
