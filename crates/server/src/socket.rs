@@ -13,7 +13,7 @@ use ::node::output::{Output, Pending};
 use ::node::reaper::{Patience, Watch};
 use tokio::io::{AsyncRead, ReadBuf};
 
-use crate::tls::Transport;
+use crate::tls::{HANDSHAKE_S, Transport};
 use crate::worker::{SCRATCH_BYTES, WorkerState};
 
 /// Slices handed to one system call.
@@ -28,8 +28,6 @@ const STREAM_PENDING_BYTES: usize = 512 << 10;
 const SLOWEST_BYTES_PER_S: usize = 64 << 10;
 /// and so does one that takes less than this of what is sent.
 const SLOWEST_READER_BYTES_PER_S: usize = 4 << 10;
-/// How long a client may take to agree on encryption, in seconds.
-const HANDSHAKE_S: u64 = 10;
 /// Bytes that are read at once from a client that has not logged in: more than its largest frame.
 const STRANGERS_READ_BYTES: usize = 17 << 10;
 /// While memory for connections is short, nothing more is read from a client that has so much to read itself.

@@ -358,8 +358,10 @@ fn who_stalls_before_it_speaks_is_cut_after_ten_seconds() {
         session.write_tls(&mut bytes).expect("a hello");
         bytes
     };
-    for sent in [&hello[..0], &hello[..hello.len() / 2], &hello[..]] {
-        let mut stream = TcpStream::connect(kvs(&server)).expect("the server listens");
+    let parts = [&hello[..0], &hello[..hello.len() / 2], &hello[..]];
+    let https = server.http_tls_addr().expect("it speaks TLS");
+    for (addr, sent) in [kvs(&server), https].into_iter().flat_map(|addr| parts.map(|part| (addr, part))) {
+        let mut stream = TcpStream::connect(addr).expect("the server listens");
         stream.write_all(sent).expect("sent");
         // Who has logged in meanwhile is not concerned.
         let mut client = log_in(kvs(&server), fixture.config());
@@ -368,6 +370,44 @@ fn who_stalls_before_it_speaks_is_cut_after_ten_seconds() {
         let _ = stream.read_to_end(&mut rest);
         assert_eq!(ask(&mut client, opcode::SET, b"k", b"1").0, 0);
     }
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn a_hello_that_does_not_end_is_not_kept() {
+    let fixture = Fixture::new();
+    let server = fixture.start("");
+    // A handshake message of 60,000 bytes in records of 16,000 (RFC 8446, 4 and 5.1).
+    let record = |payload: &[u8]| {
+        let len = u16::try_from(payload.len()).expect("it fits").to_be_bytes();
+        [&[22, 3, 1, len[0], len[1]], payload].concat()
+    };
+    let message = [&[1, 0, 0xea, 0x60][..], &noise(31_996)].concat();
+    let bytes = [record(&message[..16_000]), record(&message[16_000..])].concat();
+    for addr in [kvs(&server), server.http_tls_addr().expect("it speaks TLS")] {
+        let mut stream = TcpStream::connect(addr).expect("the server listens");
+        stream.write_all(&bytes).expect("sent");
+        // It is closed without the rest.
+        let ended = stream.read_to_end(&mut Vec::new());
+        assert!(ended.is_ok() || ended.is_err_and(|error| error.kind() == ErrorKind::ConnectionReset));
+    }
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn who_quits_gets_all_answers_and_is_told_of_the_end() {
+    let fixture = Fixture::new();
+    let server = fixture.start("");
+    let mut client = log_in(kvs(&server), fixture.config());
+    assert_eq!(ask(&mut client, opcode::SET, b"k", &noise(60_000)).0, 0);
+    for _ in 0..400 {
+        client.write_all(&request(opcode::GET, b"k", b"")).expect("sent");
+    }
+    client.write_all(&request(opcode::QUITQ, b"", b"")).expect("sent");
+    for _ in 0..400 {
+        assert_eq!(receive(&mut client).0, 0);
+    }
+    assert_eq!(client.read(&mut [0]).expect("the session is ended, not cut"), 0);
     server.stop().expect("a clean stop");
 }
 

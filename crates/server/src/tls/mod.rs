@@ -20,6 +20,8 @@ pub(crate) use self::certificate::{certificates, invalid, key};
 pub(crate) use self::stream::TlsStream;
 pub(crate) use self::transport::Transport;
 
+/// How long a client may take to agree on encryption, in seconds.
+pub(crate) const HANDSHAKE_S: u64 = 10;
 /// The largest file of certificates or of a key.
 const MOST_FILE_BYTES: usize = 1 << 20;
 /// Between two looks at whether the files have changed.

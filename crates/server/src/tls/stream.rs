@@ -18,6 +18,8 @@ const RECEIVE_BYTES: usize = 64 << 10;
 const LEAST_RECEIVE_BYTES: usize = 1 << 10;
 /// Bytes that may wait encrypted for the socket.
 const MOST_UNSENT_BYTES: usize = 64 << 10;
+/// The most that a client may send before it is agreed on how bytes are encrypted; hellos of clients have less than 2 KiB.
+const MOST_HANDSHAKE_BYTES: usize = 16 << 10;
 /// Slices of one write.
 const SLICES: usize = 16;
 
@@ -32,6 +34,8 @@ pub(crate) struct TlsStream {
     session: ServerConnection,
     /// What was received, and had no room when it was to be decrypted: less than [`RECEIVE_BYTES`].
     kept: Vec<u8>,
+    /// What was received of the handshake, which the session may keep until that is complete.
+    handshake_bytes: usize,
     fault: Option<&'static str>,
     is_ended: bool,
 }
@@ -41,7 +45,7 @@ impl TlsStream {
     pub(crate) fn accepted(tcp: TcpStream, config: Arc<ServerConfig>) -> io::Result<TlsStream> {
         let mut session = ServerConnection::new(config).map_err(io::Error::other)?;
         session.set_buffer_limit(Some(MOST_UNSENT_BYTES));
-        Ok(TlsStream { tcp, session, kept: Vec::new(), fault: None, is_ended: false })
+        Ok(TlsStream { tcp, session, kept: Vec::new(), handshake_bytes: 0, fault: None, is_ended: false })
     }
 
     pub(super) fn is_handshaking(&self) -> bool {
@@ -53,7 +57,7 @@ impl TlsStream {
     }
 
     pub(super) fn held_bytes(&self) -> usize {
-        self.kept.capacity() + if self.has_unsent() { MOST_UNSENT_BYTES } else { 0 }
+        self.kept.capacity() + self.handshake_bytes + if self.has_unsent() { MOST_UNSENT_BYTES } else { 0 }
     }
 
     pub(super) fn fault(&self) -> Option<&'static str> {
@@ -235,14 +239,32 @@ impl TlsStream {
                 let _ = self.try_send();
                 return Err(io::Error::new(io::ErrorKind::InvalidData, error));
             }
+            self.note_handshake(left.len() - rest.len())?;
             take(self)?;
         }
         self.send_some()
     }
 
+    /// Bytes were received; fails if they are too many for a handshake that is not complete yet.
+    fn note_handshake(&mut self, bytes: usize) -> io::Result<()> {
+        if !self.session.is_handshaking() {
+            self.handshake_bytes = 0;
+            return Ok(());
+        }
+        self.handshake_bytes += bytes;
+        if self.handshake_bytes > MOST_HANDSHAKE_BYTES {
+            let fault = "its part of the handshake has more than 16 KiB";
+            self.fault = Some(fault);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, fault));
+        }
+        Ok(())
+    }
+
+    /// Ends what is sent. The client is told before that nothing follows, if its socket takes that now: one that does not
+    /// read is not waited for.
     pub(super) fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.session.send_close_notify();
-        ready!(self.poll_sent(cx))?;
+        let _ = self.try_send();
         Pin::new(&mut self.tcp).poll_shutdown(cx)
     }
 }

@@ -7,8 +7,8 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::{Connection, Connections, Cut};
-use crate::tls::Transport;
+use super::{Connection, Connections, Cut, Phase};
+use crate::tls::{HANDSHAKE_S, Transport};
 
 const LARGE_HEAD: &[u8] =
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
@@ -19,6 +19,8 @@ pub(crate) struct Stream {
     transport: Transport,
     connection: Arc<Connection>,
     connections: Arc<Connections>,
+    /// It is not agreed on yet how bytes are encrypted.
+    is_handshaking: bool,
 }
 
 impl Drop for Stream {
@@ -33,7 +35,11 @@ impl Stream {
         connection: Arc<Connection>,
         connections: Arc<Connections>,
     ) -> Stream {
-        Stream { transport, connection, connections }
+        let is_handshaking = transport.is_handshaking();
+        if is_handshaking {
+            connection.enter(Phase::Head, connections.now_s() + HANDSHAKE_S);
+        }
+        Stream { transport, connection, connections, is_handshaking }
     }
 
     pub(super) fn connection(&self) -> &Arc<Connection> {
@@ -90,7 +96,13 @@ impl AsyncRead for Stream {
     ) -> Poll<io::Result<()>> {
         self.check_read(cx)?;
         let before = buf.filled().len();
-        ready!(Pin::new(&mut self.transport).poll_read(cx, buf))?;
+        let polled = Pin::new(&mut self.transport).poll_read(cx, buf);
+        if self.is_handshaking && !self.transport.is_handshaking() {
+            self.is_handshaking = false;
+            let idle_s = self.connections.limits.idle_timeout_s;
+            self.connection.enter(Phase::Waiting, self.connections.now_s() + idle_s);
+        }
+        ready!(polled)?;
         self.connections.received(&self.connection, buf.filled().len() - before);
         Poll::Ready(Ok(()))
     }
