@@ -2,6 +2,7 @@
 # Runs the conformance suites against a node and against a cluster of three with replicas, programs of three SDKs against a cluster whose nodes fail, and
 # collections through two SDKs from their first document until their space is given back, and the own suites of the Go
 # SDK and its core against one node and against a cluster:
+# With TLS the Python suite is run once more.
 #   run.sh --stave PATH_TO_BINARY [python|go|rust|java|node|cluster|collections|upstream]...
 # In the table, `python` ran against `stave serve`, `python-3` against `stave dev --nodes 3 --replicas 1`.
 set -uo pipefail
@@ -181,6 +182,7 @@ start_server() {
     if [[ $line =~ ^ready\ kv=([^ ]+)\ http=([^ ]+)\  ]]; then
       export STAVE_CONN=couchbase://${BASH_REMATCH[1]} STAVE_HTTP=http://${BASH_REMATCH[2]}
       export STAVE_USER=Administrator STAVE_PASSWORD=password STAVE_BUCKET=default
+      [[ -n ${STAVE_CA:-} && $line =~ \ kvs=([^ ]+) ]] && export STAVE_CONN=couchbases://${BASH_REMATCH[1]}
       [[ $line =~ \ control=([^ ]+) ]] && export STAVE_CONTROL=http://${BASH_REMATCH[1]}
       # Whatever else it prints is read, so that it never blocks on a full pipe.
       cat <&3 >"$work/rest" &
@@ -360,6 +362,15 @@ if ((${#ready[@]})); then
   run_ready "" serve --data "$work/data" || failed=1
   export STAVE_REPLICAS=1
   run_ready "-3" dev --nodes 3 --replicas 1 || failed=1
+fi
+if [[ " ${ready[*]} " == *" python "* ]]; then
+  # Certificates of the node's CA, and of another one, which clients must not trust.
+  "$stave" certs init --out "$work/certs" && "$stave" certs init --out "$work/strange" || failed=1
+  ready=(python)
+  export STAVE_REPLICAS=0 STAVE_CA=$work/certs/ca.pem STAVE_STRANGE_CA=$work/strange/ca.pem
+  run_ready "-tls" serve --data "$work/data-tls" --tls-cert "$work/certs/node.pem" --tls-key "$work/certs/node.key" ||
+    failed=1
+  unset STAVE_CA
 fi
 for suite in "${own[@]}"; do
   "run_$suite" || failed=1

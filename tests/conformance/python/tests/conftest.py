@@ -4,11 +4,10 @@ import os
 import uuid
 
 import pytest
-from couchbase.auth import PasswordAuthenticator
 from couchbase.cluster import Cluster
 from couchbase.options import ClusterOptions
 
-from support import seconds
+from support import authenticator, seconds
 
 
 @pytest.fixture(scope="session")
@@ -20,8 +19,7 @@ def server():
 
 @pytest.fixture(scope="session")
 def cluster(server):
-    authenticator = PasswordAuthenticator(server["STAVE_USER"], server["STAVE_PASSWORD"])
-    cluster = Cluster(server["STAVE_CONN"], ClusterOptions(authenticator))
+    cluster = Cluster(server["STAVE_CONN"], ClusterOptions(authenticator(server)))
     cluster.wait_until_ready(seconds(10))
     yield cluster
     cluster.close()

@@ -5,6 +5,7 @@ import time
 from datetime import datetime, timedelta
 
 import pytest
+from couchbase.auth import PasswordAuthenticator
 from couchbase.exceptions import CouchbaseException, DocumentNotFoundException
 
 MIB = 1024 * 1024
@@ -24,6 +25,12 @@ VALUE_TOO_LARGE = 104
 
 def seconds(count):
     return timedelta(seconds=count)
+
+
+def authenticator(server, user=None, password=None):
+    """The user of the server under test, or another one; over TLS with the CA that is trusted."""
+    trusted = {"cert_path": os.environ["STAVE_CA"]} if "STAVE_CA" in os.environ else {}
+    return PasswordAuthenticator(user or server["STAVE_USER"], password or server["STAVE_PASSWORD"], **trusted)
 
 
 def raises_code(code, operation):

@@ -4,7 +4,6 @@ import uuid
 from datetime import timedelta
 
 import pytest
-from couchbase.auth import PasswordAuthenticator
 from couchbase.cluster import Cluster
 from couchbase.exceptions import (
     BucketAlreadyExistsException,
@@ -15,7 +14,7 @@ from couchbase.exceptions import (
 from couchbase.management.buckets import BucketSettings, BucketType, CreateBucketSettings
 from couchbase.options import ClusterOptions
 
-from support import seconds
+from support import authenticator, seconds
 
 
 @pytest.fixture
@@ -73,8 +72,7 @@ def test_a_bucket_is_changed(cluster, made):
 def test_a_flush_empties_a_bucket_that_allows_it(cluster, server, made, kind):
     name = made(bucket_type=kind)
     # A connection of its own: it goes on looking for a bucket that was dropped.
-    authenticator = PasswordAuthenticator(server["STAVE_USER"], server["STAVE_PASSWORD"])
-    own = Cluster(server["STAVE_CONN"], ClusterOptions(authenticator))
+    own = Cluster(server["STAVE_CONN"], ClusterOptions(authenticator(server)))
     own.wait_until_ready(seconds(10))
     documents = own.bucket(name).default_collection()
     documents.upsert("k", {"a": 1})

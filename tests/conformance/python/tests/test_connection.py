@@ -1,7 +1,6 @@
 """Bootstrap, authentication, ping and diagnostics."""
 
 import pytest
-from couchbase.auth import PasswordAuthenticator
 from couchbase.cluster import Cluster
 from couchbase.diagnostics import ClusterState, EndpointState, PingState, ServiceType
 from couchbase.exceptions import (
@@ -16,13 +15,12 @@ from couchbase.options import (
     WaitUntilReadyOptions,
 )
 
-from support import seconds
+from support import authenticator, seconds
 
 
 def connect(server, user=None, password=None):
-    authenticator = PasswordAuthenticator(user or server["STAVE_USER"], password or server["STAVE_PASSWORD"])
     timeouts = ClusterTimeoutOptions(bootstrap_timeout=seconds(2), connect_timeout=seconds(2))
-    return Cluster(server["STAVE_CONN"], ClusterOptions(authenticator, timeout_options=timeouts))
+    return Cluster(server["STAVE_CONN"], ClusterOptions(authenticator(server, user, password), timeout_options=timeouts))
 
 
 def test_cluster_becomes_ready(cluster):
