@@ -712,6 +712,10 @@ impl World {
 
     fn commit(&mut self, at: usize, vb: u16) {
         let told = self.with_copy(at, vb, |copy| copy.commit(NodeId(at as u32 + 1))).unwrap_or_default();
+        if !self.nodes[at].serves(vb, self.now_us) {
+            // Clients are not told: the fence is asked again when they are answered.
+            return;
+        }
         self.tally.committed += told.len() as u64;
         self.committed.entry(vb).or_default().extend(told);
     }
