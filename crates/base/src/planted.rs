@@ -236,7 +236,8 @@ bugs! {
     // The store is restored from an older state.
     /// A node follows a state that is older than one that it has seen.
     OlderStateFollowed,
-    /// Revisions of a branch that was given up are compared with those of the branch that was adopted.
+    /// Revisions of a branch that was given up are compared with those of the branch that was adopted, and what a node goes
+    /// by that asks for a promise is taken for what it has let go as of.
     BranchesCompared,
     /// A node drops a bucket of which the state says nothing.
     AbsentMeansDeleted,

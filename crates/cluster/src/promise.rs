@@ -72,6 +72,8 @@ const MOST_SEEN: usize = 16;
 struct Given {
     incarnation: u64,
     until_ns: u64,
+    /// What the node went by that asked: it frees nobody.
+    applied: u64,
 }
 
 /// What is known of the newest state that was followed.
@@ -201,7 +203,8 @@ impl Granter {
         }
         let before = self.given.get(&ask.node).map_or(0, |given| given.until_ns);
         let until_ns = before.max(now_ns.saturating_add(ns(self.lasts)));
-        self.given.insert(ask.node.clone(), Given { incarnation: ask.incarnation, until_ns });
+        let (incarnation, applied) = (ask.incarnation, ask.applied);
+        self.given.insert(ask.node.clone(), Given { incarnation, until_ns, applied });
         Ok(())
     }
 
@@ -230,7 +233,8 @@ impl Granter {
         let serves = known.serving.get(&ask.node) == Some(&ask.incarnation);
         let is_ahead = ask.applied > known.revision;
         let is_in_doubt = !serves || self.doubted.contains_key(&ask.node);
-        if is_ahead && is_in_doubt && self.is_in_contact(now_ns) {
+        let is_refused = is_ahead && is_in_doubt && self.is_in_contact(now_ns);
+        if is_refused && !planted::is(Bug::BranchesCompared) {
             // This node will have read such a state before long, unless the store was restored without it.
             return Err(Unpromised::Ahead);
         }
@@ -250,11 +254,15 @@ impl Granter {
     /// Whether such a node has let go meanwhile is for the store to say, not for what it asked with: if the store was
     /// restored from a backup that this node had not seen beyond, two lines of states have the same revisions.
     pub fn bound(&self, state: &State, now_ns: u64) -> BTreeMap<String, BTreeSet<NodeId>> {
-        let is_bound = |id: &NodeId| {
+        let is_bound = |(id, since): &(NodeId, u64)| {
             let given = state.nodes.get(id).and_then(|node| self.given.get(&node.uuid));
-            given.is_some_and(|given| given.until_ns > now_ns) || self.unknown_until_ns > now_ns
+            let is_freed = |given: &&Given| planted::is(Bug::BranchesCompared) && given.applied >= *since;
+            let given = given.filter(|given| given.until_ns > now_ns && !is_freed(given));
+            given.is_some() || self.unknown_until_ns > now_ns
         };
-        let of = |bucket: &Bucket| doubts(bucket).into_keys().filter(is_bound).collect::<BTreeSet<NodeId>>();
+        let of = |bucket: &Bucket| {
+            doubts(bucket).into_iter().filter(is_bound).map(|(id, _)| id).collect::<BTreeSet<NodeId>>()
+        };
         let all = state.buckets.iter().map(|(name, bucket)| (name.clone(), of(bucket)));
         all.filter(|(_, bound)| !bound.is_empty()).collect()
     }
