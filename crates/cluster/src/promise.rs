@@ -72,7 +72,7 @@ const MOST_SEEN: usize = 16;
 struct Given {
     incarnation: u64,
     until_ns: u64,
-    /// What the node went by that asked: it frees nobody.
+    /// What the node went by that asked: it frees nobody, and is looked at by a planted mistake alone.
     applied: u64,
 }
 

@@ -19,8 +19,7 @@ use crate::bucket::Bucket;
 use crate::completion::{Completer, Completion, completion};
 use crate::flush_queue::LARGE_BACKLOG;
 use crate::refusal::Refusal;
-use crate::shard_guard::Holder;
-use crate::shard_guard::ShardGuard;
+use crate::shard_guard::{Holder, ShardGuard};
 
 /// Changes of replicas are taken up to so many hundredths of the quota.
 const REPLICA_PERCENT: u64 = 99;

@@ -13,8 +13,7 @@ use vbucket::{
 use crate::bucket::Bucket;
 use crate::follower::Follower;
 use crate::refusal::Refusal;
-use crate::shard_guard::Holder;
-use crate::shard_guard::ShardGuard;
+use crate::shard_guard::{Holder, ShardGuard};
 
 /// Why a stream cannot begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

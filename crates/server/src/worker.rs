@@ -25,7 +25,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::acceptor;
 use crate::socket;
-use crate::tls::{TlsStream, Transport};
+use crate::tls::Transport;
 
 /// Bytes that a worker reads at once; frames up to this size need no memory of their own.
 pub const SCRATCH_BYTES: usize = 64 << 10;
@@ -213,12 +213,7 @@ async fn serve(accepted: Accepted, state: Rc<WorkerState>) {
     let Accepted { stream, peer, place: _place, is_crowded: _, tls } = accepted;
     let counters = Arc::clone(&state.counters);
     counters.accepted();
-    let transport = TcpStream::from_std(stream).and_then(|tcp| {
-        Ok(match tls {
-            None => Transport::Plain(tcp),
-            Some(config) => Transport::Tls(Box::new(TlsStream::accepted(tcp, config)?)),
-        })
-    });
+    let transport = TcpStream::from_std(stream).and_then(|tcp| Transport::accepted(tcp, tls));
     match transport {
         Ok(stream) => {
             let reason = socket::serve(stream, peer, Rc::clone(&state)).await;

@@ -13,7 +13,7 @@ use crate::bucket::Mutated;
 use crate::config::BucketConfig;
 use crate::flusher::Progress;
 use crate::refusal::Refusal;
-use crate::shard_guard::Holder;
+use crate::shard_guard::{Holder, ShardGuard};
 use crate::store::{StoreMode, StoreRequest};
 
 const VB: VbId = VbId(3);
@@ -63,14 +63,18 @@ impl World {
         }
     }
 
+    fn shard(&self, vb: VbId) -> ShardGuard<'_> {
+        self.bucket.vbuckets.find(vb, Holder::FrontEnd).expect("it is there")
+    }
+
     fn register(&self, vb: VbId, name: &str) -> CursorId {
-        let mut shard = self.bucket.vbuckets.find(vb, Holder::FrontEnd).expect("it is there");
+        let mut shard = self.shard(vb);
         let from = shard.vb.high_seqno();
         shard.vb.checkpoints_mut().register_cursor(name, from).expect("it is in memory")
     }
 
     fn take(&self, vb: VbId, id: CursorId) -> Result<Option<Range>, Dropped> {
-        let mut shard = self.bucket.vbuckets.find(vb, Holder::FrontEnd).expect("it is there");
+        let mut shard = self.shard(vb);
         shard.vb.checkpoints_mut().take_range(id, RangeLimit::NONE)
     }
 
@@ -118,16 +122,7 @@ fn the_slowest_stream_goes_back_to_the_disk_and_others_stay() {
     world.write_kib(VB, 300);
     let range = world.take(VB, fast).expect("it is there").expect("there are changes");
     let end = range.end();
-    assert!(
-        world
-            .bucket
-            .vbuckets
-            .find(VB, Holder::FrontEnd)
-            .expect("there")
-            .vb
-            .checkpoints_mut()
-            .advance(fast, end)
-    );
+    assert!(world.shard(VB).vb.checkpoints_mut().advance(fast, end));
     while world.stats().pressure < Pressure::Recover {
         world.write_kib(VB, 1);
     }
@@ -154,16 +149,7 @@ fn what_all_have_passed_goes_before_anybody_is_dropped() {
     }
     let range = world.take(VB, stream).expect("it is there").expect("there are changes");
     assert!(world.bucket.flush_all());
-    assert!(
-        world
-            .bucket
-            .vbuckets
-            .find(VB, Holder::FrontEnd)
-            .expect("there")
-            .vb
-            .checkpoints_mut()
-            .advance(stream, Seqno(800))
-    );
+    assert!(world.shard(VB).vb.checkpoints_mut().advance(stream, Seqno(800)));
     world.keep();
     let stats = world.stats();
     assert_eq!((stats.expelled_items, stats.dropped_streams, stats.removed_items), (768, 0, 0));
@@ -248,7 +234,7 @@ fn large_amounts_are_freed_in_steps_by_the_housekeeper() {
     for n in 0..3000 {
         world.set_in(VB, &format!("k{}", n % 10), 100).expect("there is room");
         if n % 3 == 0 {
-            world.bucket.vbuckets.find(VB, Holder::FrontEnd).expect("there").vb.checkpoints_mut().close();
+            world.shard(VB).vb.checkpoints_mut().close();
         }
     }
     assert!(world.bucket.flush_all());
@@ -280,8 +266,7 @@ fn what_is_on_disk_is_kept_for_a_while_and_within_a_part_of_the_quota() {
         }
     }
     assert!(world.bucket.flush_all());
-    let start =
-        || world.bucket.vbuckets.find(VB, Holder::FrontEnd).expect("there").vb.checkpoints().memory_start();
+    let start = || world.shard(VB).vb.checkpoints().memory_start();
     let kept = world.bucket.context.checkpoints.kept_bytes();
     assert!((16 << 10..=1 << 16).contains(&kept), "{kept} bytes: a sixteenth of a hundredth for one vBucket");
     assert!(start() <= Seqno(1960), "those sealed last are there: {:?}", start());

@@ -17,7 +17,7 @@ use ::node::config::{TlsConfig, TlsVersion};
 
 pub use self::certificate::{CertificateError, PairError};
 pub(crate) use self::certificate::{certificates, invalid, key};
-pub(crate) use self::stream::TlsStream;
+use self::stream::TlsStream;
 pub(crate) use self::transport::Transport;
 
 /// How long a client may take to agree on encryption, in seconds.
@@ -90,10 +90,10 @@ impl Files {
 fn read(env: &Env, path: &Path) -> Result<Vec<u8>, TlsError> {
     let read = || {
         let file = env.disk.open(path, OpenMode::Read)?;
-        let mut bytes = vec![0; MOST_FILE_BYTES + 1];
+        let len = usize::try_from(file.len()?).unwrap_or(usize::MAX);
+        let mut bytes = vec![0; len.min(MOST_FILE_BYTES + 1)];
         let count = file.read_at(&mut bytes, 0)?;
         bytes.truncate(count);
-        bytes.shrink_to_fit();
         Ok(bytes)
     };
     match read() {

@@ -2,8 +2,10 @@
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 
@@ -18,6 +20,18 @@ pub(crate) enum Transport {
 }
 
 impl Transport {
+    /// The node's side of a connection that was accepted, encrypted if there is something to do it with.
+    ///
+    /// # Errors
+    ///
+    /// A session cannot be made.
+    pub(crate) fn accepted(tcp: TcpStream, tls: Option<Arc<ServerConfig>>) -> io::Result<Transport> {
+        match tls {
+            None => Ok(Transport::Plain(tcp)),
+            Some(config) => Ok(Transport::Tls(Box::new(TlsStream::accepted(tcp, config)?))),
+        }
+    }
+
     /// Whether it is encrypted and not agreed on yet how.
     pub(crate) fn is_handshaking(&self) -> bool {
         match self {

@@ -21,7 +21,7 @@ use super::watch::{self, Guest};
 use super::{Connections, Full, HttpLimits};
 use crate::acceptor::Entrance;
 use crate::incoming::Incoming;
-use crate::tls::{Tls, TlsStream, Transport};
+use crate::tls::{Tls, Transport};
 
 /// Bytes that wait in a socket and were not sent yet: beyond them a client that does not read is noticed.
 const UNSENT_BYTES: u32 = 128 << 10;
@@ -92,7 +92,7 @@ impl axum::serve::Listener for Listener {
             // What a client does not read must wait here and not in the kernel, where it looks as if it was taken.
             let _ = SockRef::from(&tcp).set_tcp_notsent_lowat(UNSENT_BYTES);
             match self.connections.admit(peer) {
-                Ok(connection) => match transport(tcp, tls) {
+                Ok(connection) => match Transport::accepted(tcp, tls) {
                     Ok(transport) => {
                         return (Stream::new(transport, connection, Arc::clone(&self.connections)), peer);
                     }
@@ -111,14 +111,6 @@ impl axum::serve::Listener for Listener {
     fn local_addr(&self) -> io::Result<SocketAddr> {
         self.plain.local_addr()
     }
-}
-
-/// What a connection's bytes go through.
-fn transport(tcp: TcpStream, tls: Option<Arc<ServerConfig>>) -> io::Result<Transport> {
-    Ok(match tls {
-        None => Transport::Plain(tcp),
-        Some(config) => Transport::Tls(Box::new(TlsStream::accepted(tcp, config)?)),
-    })
 }
 
 impl Listener {
