@@ -83,6 +83,19 @@ impl Address {
     pub fn http(&self) -> String {
         format!("{}:{}", self.host(), self.http)
     }
+
+    /// Where another node connects to with the KV protocol. If that is to be encrypted and the node has told no port for
+    /// it, its other port: what is encrypted is refused there, and nothing travels in clear.
+    pub fn kv_by(&self, is_encrypted: bool) -> String {
+        let port = if is_encrypted { self.kv_tls.unwrap_or(self.kv) } else { self.kv };
+        format!("{}:{port}", self.host())
+    }
+
+    /// The same for HTTP.
+    pub fn http_by(&self, is_encrypted: bool) -> String {
+        let port = if is_encrypted { self.http_tls.unwrap_or(self.http) } else { self.http };
+        format!("{}:{port}", self.host())
+    }
 }
 
 /// A bucket that was deleted.

@@ -16,7 +16,7 @@ use bucket::parse_size;
 pub use bucket::{BucketSpec, BucketTable, DEFAULT_QUOTA_BYTES, Hints, MOST_REPLICAS};
 use descriptors::Asked;
 pub use http_limits::HttpLimits;
-pub use tls::{TlsConfig, TlsVersion};
+pub use tls::{ClusterEncryption, TlsConfig, TlsVersion};
 
 /// Why a configuration is refused: what is wrong, and what to do about it.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -120,6 +120,11 @@ pub enum ConfigError {
     /// A certificate without a key, or a key without a certificate.
     #[error("tls-cert and tls-key go together: give both")]
     HalfCertificate,
+    /// Other nodes cannot be known.
+    #[error(
+        "with cluster-encryption other nodes are known by the CA of their certificates: give tls-ca, too"
+    )]
+    NoCa,
     /// It would listen to the world with a password that nobody chose.
     #[error("listening at {0}, beyond this machine, needs a password that you choose: give --password")]
     OpenWithoutPassword(SocketAddr),
@@ -242,6 +247,10 @@ pub struct Settings {
     pub tls_key: Option<PathBuf>,
     /// The lowest version of TLS that is spoken.
     pub tls_min_version: Option<TlsVersion>,
+    /// The CAs by which other nodes are known, in PEM.
+    pub tls_ca: Option<PathBuf>,
+    /// Which connections to other nodes are encrypted.
+    pub cluster_encryption: Option<ClusterEncryption>,
     /// Name of the administrator.
     pub username: Option<String>,
     /// Password of the administrator.
@@ -327,6 +336,8 @@ impl Settings {
             tls_cert: self.tls_cert.or(other.tls_cert),
             tls_key: self.tls_key.or(other.tls_key),
             tls_min_version: self.tls_min_version.or(other.tls_min_version),
+            tls_ca: self.tls_ca.or(other.tls_ca),
+            cluster_encryption: self.cluster_encryption.or(other.cluster_encryption),
             username: self.username.or(other.username),
             password: self.password.or(other.password),
             buckets,

@@ -47,6 +47,11 @@ pub struct PeerAnswer {
 pub trait Peers: Send + Sync {
     /// Asks, and waits for the whole answer for at most this time. Blocks.
     fn post(&self, env: &Env, post: PeerPost<'_>, at_most: Duration) -> io::Result<PeerAnswer>;
+
+    /// Whether it asks at the ports for TLS.
+    fn is_encrypted(&self) -> bool {
+        false
+    }
 }
 
 /// Who runs the links of a node.
@@ -54,6 +59,11 @@ pub trait LinkRunner: Send + Sync {
     /// Begins to run every link that is there and every one that comes, until [`Links::is_stopping`]; the task ends when
     /// none works on a bucket any more.
     fn start(&self, env: &Env, links: Arc<Links>) -> io::Result<Task>;
+
+    /// Whether connections that carry documents are made to the ports for TLS, those of readers of changes, too.
+    fn is_encrypted(&self) -> bool {
+        false
+    }
 }
 
 /// Who connects to other nodes for readers of changes that follow a cluster. It comes with each reader: the runtime that

@@ -112,10 +112,11 @@ fn difference(old: &BucketSpec, new: &BucketSpec) -> (BucketChange, Vec<&'static
     (BucketChange { settings, flush_enabled, ..BucketChange::default() }, names)
 }
 
-/// Whether encrypted connections begin, end, or are taken elsewhere; the files are read again while the node runs.
+/// Whether encrypted connections begin, end, or are taken or made elsewhere; the files are read again while the node
+/// runs.
 fn has_other_tls(present: &Config, new: &Config) -> bool {
-    let addresses = |of: &Config| of.tls.as_ref().map(|tls| (tls.kv_addr, tls.http_addr));
-    addresses(present) != addresses(new)
+    let fixed = |of: &Config| of.tls.as_ref().map(|tls| (tls.kv_addr, tls.http_addr, tls.cluster_encryption));
+    fixed(present) != fixed(new)
 }
 
 /// Names of settings that are different, and are looked at by a start alone.

@@ -3,8 +3,6 @@
 //! Each request has a connection of its own: there are a few of them a second, and none can wait behind another.
 
 mod access;
-pub(crate) mod http;
-mod wire;
 
 use std::net::SocketAddr;
 use std::sync::OnceLock;
@@ -18,6 +16,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
+use crate::http_client::{self, Answer, Ask};
 use ::node::cluster::names::Resolver;
 pub use access::{EtcdAccess, EtcdTls, EtcdTlsError, EtcdUser};
 
@@ -161,24 +160,26 @@ impl EtcdStore {
     fn ask_as(&self, token: Option<&str>, path: &str, body: &Value) -> Result<Value, Trouble> {
         let body = body.to_string();
         let answer = self.try_each(|endpoint, addr| {
-            let answer = http::post(&self.env, self.post(endpoint, addr, token, path, &body), TIMEOUT)?;
+            let answer =
+                http_client::ask(&self.env, self.request(endpoint, addr, token, path, &body), TIMEOUT)?;
             let json = serde_json::from_slice(&answer.body).map_err(|_| not_json(&answer))?;
             Ok((answer.status, json))
         });
         answer.and_then(|(status, json): (u16, Value)| refusal(status, &json).map_or(Ok(json), Err))
     }
 
-    fn post<'a>(
+    fn request<'a>(
         &'a self,
         endpoint: &'a str,
         addr: SocketAddr,
         token: Option<&'a str>,
         path: &'a str,
         body: &'a str,
-    ) -> http::Post<'a> {
-        let tls = self.access.tls.as_ref();
+    ) -> Ask<'a> {
+        let tls = self.access.tls.as_ref().map(|EtcdTls(config)| config);
         let no_word = if tls.is_none() { NO_WORD } else { "it ended the connection without a word" };
-        http::Post { endpoint, addr, tls, path, token, body, most_bytes: MAX_ANSWER_BYTES, no_word }
+        let body = Some(body);
+        Ask { endpoint, addr, tls, path, token, body, most_bytes: MAX_ANSWER_BYTES, no_word }
     }
 
     fn try_each<T>(&self, ask: impl Fn(&str, SocketAddr) -> std::io::Result<T>) -> Result<T, Trouble> {
@@ -263,8 +264,8 @@ impl EtcdStore {
         let says = |line: &[u8]| said(line, known);
         let (token, watch) = (self.token.lock().clone(), watch.to_string());
         let watched = self.try_each(|endpoint, addr| {
-            let post = self.post(endpoint, addr, token.as_deref(), "/v3/watch", &watch);
-            http::watch(&self.env, post, at_most, &|line| !matches!(says(line), Watched::Nothing))
+            let ask = self.request(endpoint, addr, token.as_deref(), "/v3/watch", &watch);
+            http_client::watch(&self.env, ask, at_most, &|line| !matches!(says(line), Watched::Nothing))
         });
         let lines = watched.map_err(|trouble| {
             let (Trouble::Io(reason) | Trouble::Refused(_, reason)) = trouble;
@@ -368,7 +369,7 @@ fn malformed(operation: &'static str) -> StoreFailure {
 }
 
 /// Such as what is said to whoever comes without TLS.
-fn not_json(answer: &http::Answer) -> std::io::Error {
+fn not_json(answer: &Answer) -> std::io::Error {
     let text = String::from_utf8_lossy(&answer.body[..answer.body.len().min(TOLD_BYTES)]);
     std::io::Error::other(format!("{NOT_ETCD}: status {}: {}", answer.status, text.trim()))
 }

@@ -5,6 +5,7 @@
 pub mod acceptor;
 pub mod etcd;
 pub mod http;
+mod http_client;
 mod incoming;
 mod links;
 mod peers;

@@ -10,7 +10,7 @@ use ::node::Node;
 use ::node::address_places::AddressPlaces;
 use ::node::cluster::membership;
 use ::node::cluster_map::NodeAddress;
-use ::node::config::Config;
+use ::node::config::{ClusterEncryption, Config};
 use ::node::counters::WorkerCounters;
 use ::node::data_dir::{DataDir, DataDirError};
 use ::node::doors::Doors;
@@ -28,7 +28,7 @@ use crate::links::RuntimeLinks;
 use crate::peers::HttpPeers;
 use crate::signals::{Signal, SignalListener};
 use crate::timer::RuntimeTimer;
-use crate::tls::{Tls, TlsError};
+use crate::tls::{PeerTls, Tls, TlsError};
 use crate::worker::Worker;
 
 /// How long HTTP clients may take with their last answers when the node stops.
@@ -119,8 +119,10 @@ struct Listeners {
 impl Listeners {
     fn open(env: &Env, config: &Config) -> Result<Listeners, Failure> {
         let listen = |addr| acceptor::listen(env, addr).map_err(|source| Failure::Listen { addr, source });
-        let kv = vec![Entrance { listener: listen(config.kv_addr)?, tls: None }];
-        let mut listeners = Listeners { kv, http: listen(config.http_addr)?, https: None, encrypted: None };
+        let level = encryption_level(config);
+        let kv = vec![Entrance { listener: listen(level.plain_addr(config.kv_addr))?, tls: None }];
+        let http = listen(level.plain_addr(config.http_addr))?;
+        let mut listeners = Listeners { kv, http, https: None, encrypted: None };
         if let Some(config) = &config.tls {
             let tls = Arc::new(Tls::load(env, config)?);
             let (kv, http) = (listen(config.kv_addr)?, listen(config.http_addr)?);
@@ -131,6 +133,41 @@ impl Listeners {
         }
         Ok(listeners)
     }
+}
+
+fn encryption_level(config: &Config) -> ClusterEncryption {
+    config.tls.as_ref().map(|tls| tls.cluster_encryption).unwrap_or_default()
+}
+
+/// Leaves the cluster that the folder belongs to, if that is asked for; a node that does not join must not belong to one.
+fn decide_membership(config: &Config, data_dir: &DataDir, env: &Env) -> Result<(), Failure> {
+    let folder = data_dir.path();
+    let failed = |source| DataDirError::Io {
+        operation: "tell whether a cluster decides about",
+        path: folder.to_owned(),
+        source,
+    };
+    if config.leaves_cluster {
+        membership::leave_cluster(env, folder).map_err(failed)?;
+    }
+    if !config.is_member && membership::belongs_to_cluster(env, folder).map_err(failed)? {
+        return Err(Failure::BelongsToCluster(folder.to_owned()));
+    }
+    Ok(())
+}
+
+/// Where clients and other nodes reach the node.
+fn reached_at(
+    config: &Config,
+    kv: SocketAddr,
+    http: SocketAddr,
+    encrypted: Option<&Encrypted>,
+) -> NodeAddress {
+    // A strict node is reached by its ports for TLS alone.
+    let beyond = encrypted.filter(|_| encryption_level(config) == ClusterEncryption::Strict);
+    let kv = SocketAddr::new(beyond.map_or(kv.ip(), |at| at.kv_addr.ip()), kv.port());
+    let address = NodeAddress::new(config.advertise.as_deref(), kv, http);
+    encrypted.iter().fold(address, |address, at| address.with_tls(at.kv_addr, at.http_addr))
 }
 
 /// Starts a node: takes its folder, opens its buckets, and listens.
@@ -146,26 +183,16 @@ pub fn serve_prepared(
 ) -> Result<Server, Failure> {
     let begun = env.clock.monotonic();
     let data_dir = Arc::new(DataDir::take(&config.data_dir, &env)?);
-    let folder = data_dir.path();
-    let failed = |source| DataDirError::Io {
-        operation: "tell whether a cluster decides about",
-        path: folder.to_owned(),
-        source,
-    };
-    if config.leaves_cluster {
-        membership::leave_cluster(&env, folder).map_err(failed)?;
-    }
-    if !config.is_member && membership::belongs_to_cluster(&env, folder).map_err(failed)? {
-        return Err(Failure::BelongsToCluster(folder.to_owned()));
-    }
+    decide_membership(&config, &data_dir, &env)?;
     if let Some(lowered) = &config.lowered {
         tracing::warn!(%lowered, "the limit of open files (ulimit -n, LimitNOFILE) is too low for what was asked");
     }
     let (host, opened) = Host::open(config.clone(), Arc::clone(&data_dir), &env)?;
     let Listeners { kv, http, https, encrypted } = Listeners::open(&env, &config)?;
     let (kv_addr, http_addr) = (kv[0].listener.local_addr()?, http.local_addr()?);
-    let address = NodeAddress::new(config.advertise.as_deref(), kv_addr, http_addr);
-    let address = encrypted.iter().fold(address, |address, at| address.with_tls(at.kv_addr, at.http_addr));
+    let level = encryption_level(&config);
+    let peer_tls = PeerTls::new(level, encrypted.as_ref().map(|at| Arc::clone(&at.tls)));
+    let address = reached_at(&config, kv_addr, http_addr, encrypted.as_ref());
     let Opened { served: buckets, down } = host.start_all(opened, &env);
     let counters: Vec<_> = (0..config.threads).map(|_| Arc::new(WorkerCounters::default())).collect();
     let node = Node::new(
@@ -177,7 +204,7 @@ pub fn serve_prepared(
         config.limits,
         counters.clone(),
     )
-    .with_doors(doors());
+    .with_doors(doors(&peer_tls));
     let node = if config.is_member { node.fenced() } else { node };
     let node = Arc::new(node.hosting(host).with_down(down));
     node.know_itself().map_err(|error| Failure::NotPrepared(format!("the node's identity: {error}")))?;
@@ -187,7 +214,13 @@ pub fn serve_prepared(
     let (seats, workers) = started.collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
     let (stop, stopping) = watch::channel(false);
     let (signalled, signals) = mpsc::channel();
-    let web = HttpThread { node: node.clone(), listener: http, encrypted: https, stopping: stopping.clone() };
+    let web = HttpThread {
+        node: node.clone(),
+        listener: http,
+        encrypted: https,
+        peer_tls,
+        stopping: stopping.clone(),
+    };
     let tls = encrypted.as_ref().map(|encrypted| Arc::clone(&encrypted.tls));
     let control = Control { node: node.clone(), entrances: kv, tls, seats, stopping, signalled };
     let (control, http) = (control.start()?, web.start()?);
@@ -209,8 +242,12 @@ pub fn serve_prepared(
 }
 
 /// What a node reaches through the runtime and sockets.
-fn doors() -> Doors {
-    Doors { timer: Arc::new(RuntimeTimer), peers: Arc::new(HttpPeers), links: Arc::new(RuntimeLinks) }
+fn doors(tls: &PeerTls) -> Doors {
+    Doors {
+        timer: Arc::new(RuntimeTimer),
+        peers: Arc::new(HttpPeers::new(tls.clone())),
+        links: Arc::new(RuntimeLinks::new(tls.clone())),
+    }
 }
 
 fn log_start(node: &Node, data_dir: &DataDir, took: Duration) {
@@ -393,6 +430,7 @@ struct HttpThread {
     node: Arc<Node>,
     listener: TcpListener,
     encrypted: Option<Entrance>,
+    peer_tls: PeerTls,
     stopping: watch::Receiver<bool>,
 }
 
@@ -404,12 +442,12 @@ impl HttpThread {
     }
 
     async fn run(self) {
-        let HttpThread { node, listener, encrypted, stopping } = self;
+        let HttpThread { node, listener, encrypted, peer_tls, stopping } = self;
         let overdue = async {
             stopped(&stopping).await;
             tokio::time::sleep(HTTP_DRAIN_TIMEOUT).await;
         };
-        until(overdue, "HTTP", http::serve(listener, encrypted, node, stopping.clone())).await;
+        until(overdue, "HTTP", http::serve(listener, encrypted, peer_tls, node, stopping.clone())).await;
     }
 }
 

@@ -2,52 +2,23 @@
 //! that do not speak it, and clients that stall.
 #![allow(clippy::disallowed_methods, reason = "these are clients, outside the server")]
 
+#[path = "support/ca.rs"]
+mod ca;
 mod support;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
+use ca::Ca;
 use protocol::feature::{Feature, Features};
 use protocol::{RequestParts, opcode, write_request};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use rustls::pki_types::{CertificateDer, ServerName};
+use rcgen::KeyPair;
+use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion, version};
 use server::Server;
 use support::{json, start, start_in, vb, world};
-
-type Issuer = CertifiedIssuer<'static, KeyPair>;
-
-/// A CA, and certificates that it signs.
-struct Ca {
-    issuer: Issuer,
-}
-
-impl Ca {
-    fn new() -> Ca {
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().expect("a key");
-        Ca { issuer: CertifiedIssuer::self_signed(params, key).expect("a CA") }
-    }
-
-    /// Writes a certificate for these names and its key; says where.
-    fn write(&self, folder: &Path, names: &[&str]) -> (PathBuf, PathBuf) {
-        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        let key = KeyPair::generate().expect("a key");
-        let params = CertificateParams::new(names).expect("names");
-        let certificate = params.signed_by(&key, &self.issuer).expect("signed");
-        let files = (folder.join("node.pem"), folder.join("node.key"));
-        std::fs::write(&files.0, certificate.pem()).expect("written");
-        std::fs::write(&files.1, key.serialize_pem()).expect("written");
-        files
-    }
-
-    fn der(&self) -> CertificateDer<'static> {
-        self.issuer.der().clone()
-    }
-}
 
 /// A node with TLS, its folder, and who signed its certificate.
 struct Fixture {

@@ -20,7 +20,7 @@ const TIES: [&str; 13] = [
     "TcpStream",
     "TcpListener",
     "::http::",
-    "http::post",
+    "http_client::",
     "wire::Wire",
     "worker::Worker",
     "server::Server",

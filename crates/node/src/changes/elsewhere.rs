@@ -240,7 +240,8 @@ impl Elsewhere {
             match (active, &mut *stand) {
                 (Some(place), _) if Some(place) == layout.this_node => here.push(id),
                 (Some(place), stand) => {
-                    let address = layout.nodes[usize::from(place)].address.kv();
+                    let is_encrypted = self.node.doors().links.is_encrypted();
+                    let address = layout.nodes[usize::from(place)].address.kv_by(is_encrypted);
                     match stand {
                         Stand::Asked { node, .. } | Stand::There { node, .. } if **node == *address => {}
                         _ => asks.push((id, address)),

@@ -339,7 +339,8 @@ impl LocalTarget<'_> {
         let node = self.view.state.nodes.get(&following.source)?;
         let user = self.node.host()?.config().users.first()?.clone();
         let mode = if following.takes_over { Mode::TakeOver } else { Mode::Replicate };
-        Some(Source { node: node.address.kv(), username: user.name, password: user.password.into(), mode })
+        let address = node.address.kv_by(self.node.doors().links.is_encrypted());
+        Some(Source { node: address, username: user.name, password: user.password.into(), mode })
     }
 }
 

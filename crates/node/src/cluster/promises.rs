@@ -241,7 +241,8 @@ impl Cluster {
         let ask = Ask { cluster: view.state.cluster.clone(), node: self.uuid.clone(), incarnation, applied };
         let mut request = Request { ask, to: uuid.to_owned(), asked_ns, release, proof: String::new() };
         request.proof = key.of_request(&request);
-        let answer = self.exchange(&node.address.http(), &request)?;
+        let answer =
+            self.exchange(&node.address.http_by(self.node.doors().peers.is_encrypted()), &request)?;
         if !is_same(&key.of_answer(&request, answer.lasts_ms), &answer.proof) {
             return Err(io::Error::other(
                 "the answer does not show that it comes from a node of this cluster",

@@ -67,7 +67,13 @@ impl NodeAddress {
 
     /// `HOST:PORT` for the binary protocol.
     pub fn kv(&self) -> String {
-        format!("{}:{}", self.host_or_placeholder(), self.kv_port)
+        self.kv_by(false)
+    }
+
+    /// The same for another node, which may want to connect with TLS: see [`cluster::Address::kv_by`].
+    pub(crate) fn kv_by(&self, is_encrypted: bool) -> String {
+        let encrypted = self.tls.filter(|_| is_encrypted).map(|ports| ports.kv);
+        format!("{}:{}", self.host_or_placeholder(), encrypted.unwrap_or(self.kv_port))
     }
 }
 

@@ -1,6 +1,6 @@
 //! What encrypted connections are served with: files in PEM, addresses, and the least version.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use serde::Deserialize;
@@ -31,6 +31,57 @@ impl std::str::FromStr for TlsVersion {
     }
 }
 
+/// Which connections to other nodes are encrypted. The names are those of the original's levels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ClusterEncryption {
+    /// None.
+    #[default]
+    Off,
+    /// Requests over HTTP, which carry no documents.
+    Control,
+    /// All.
+    All,
+    /// All, and without TLS the node is reached from its own machine alone.
+    Strict,
+}
+
+impl ClusterEncryption {
+    /// Whether requests over HTTP are encrypted.
+    pub fn covers_http(self) -> bool {
+        self != ClusterEncryption::Off
+    }
+
+    /// Whether connections that carry documents are.
+    pub fn covers_documents(self) -> bool {
+        matches!(self, ClusterEncryption::All | ClusterEncryption::Strict)
+    }
+
+    /// Where a port without TLS is listened at: with [`ClusterEncryption::Strict`] on loopback.
+    pub fn plain_addr(self, addr: SocketAddr) -> SocketAddr {
+        let loopback: IpAddr = match addr.ip() {
+            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        };
+        let stays = self != ClusterEncryption::Strict || addr.ip().is_loopback();
+        if stays { addr } else { SocketAddr::new(loopback, addr.port()) }
+    }
+}
+
+impl std::str::FromStr for ClusterEncryption {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<ClusterEncryption, &'static str> {
+        match text {
+            "off" => Ok(ClusterEncryption::Off),
+            "control" => Ok(ClusterEncryption::Control),
+            "all" => Ok(ClusterEncryption::All),
+            "strict" => Ok(ClusterEncryption::Strict),
+            _ => Err("write off, control, all or strict"),
+        }
+    }
+}
+
 /// What encrypted connections are served with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsConfig {
@@ -44,6 +95,10 @@ pub struct TlsConfig {
     pub key: PathBuf,
     /// The lowest version that is spoken.
     pub min_version: TlsVersion,
+    /// The CAs by which other nodes are known.
+    pub ca: Option<PathBuf>,
+    /// Which connections to other nodes are encrypted.
+    pub cluster_encryption: ClusterEncryption,
 }
 
 impl TlsConfig {
@@ -56,12 +111,18 @@ impl TlsConfig {
                     ("kv-tls", settings.kv_tls.is_some()),
                     ("http-tls", settings.http_tls.is_some()),
                     ("tls-min-version", settings.tls_min_version.is_some()),
+                    ("tls-ca", settings.tls_ca.is_some()),
+                    ("cluster-encryption", settings.cluster_encryption.unwrap_or_default().covers_http()),
                 ];
                 let lost = others.into_iter().find(|(_, is_given)| *is_given);
                 return lost.map_or(Ok(None), |(name, _)| Err(ConfigError::NoCertificate(name)));
             }
             _ => return Err(ConfigError::HalfCertificate),
         };
+        let cluster_encryption = settings.cluster_encryption.unwrap_or_default();
+        if cluster_encryption.covers_http() && settings.tls_ca.is_none() {
+            return Err(ConfigError::NoCa);
+        }
         let beside = |own: Option<&str>, plain: Option<&str>, port: u16, default_port: u16| match own {
             Some(own) => parse_address(own),
             // Whoever listens beyond this machine without TLS means to do so with TLS as well.
@@ -81,6 +142,8 @@ impl TlsConfig {
             certificate,
             key,
             min_version: settings.tls_min_version.unwrap_or_default(),
+            ca: settings.tls_ca.clone(),
+            cluster_encryption,
         }))
     }
 }
@@ -113,5 +176,22 @@ mod tests {
         assert_eq!(of("tls-cert = \"c\""), Err(ConfigError::HalfCertificate));
         assert_eq!(of("kv-tls = \"127.0.0.1:1\""), Err(ConfigError::NoCertificate("kv-tls")));
         assert_eq!(of("tls-min-version = \"1.3\""), Err(ConfigError::NoCertificate("tls-min-version")));
+        assert_eq!(of("cluster-encryption = \"all\""), Err(ConfigError::NoCertificate("cluster-encryption")));
+        let pair = "tls-cert = \"c\"\ntls-key = \"k\"\n";
+        assert_eq!(of(&format!("{pair}cluster-encryption = \"control\"")), Err(ConfigError::NoCa));
+        assert!(of(&format!("{pair}cluster-encryption = \"off\"")).is_ok());
+        assert!(of(&format!("{pair}cluster-encryption = \"strict\"\ntls-ca = \"a\"")).is_ok());
+    }
+
+    #[test]
+    fn without_tls_a_strict_node_is_reached_from_its_own_machine_alone() {
+        use ClusterEncryption::{All, Strict};
+        let at = |level: ClusterEncryption, addr: &str| {
+            level.plain_addr(addr.parse().expect("an address")).to_string()
+        };
+        assert_eq!(at(All, "0.0.0.0:11210"), "0.0.0.0:11210");
+        assert_eq!(at(Strict, "0.0.0.0:11210"), "127.0.0.1:11210");
+        assert_eq!(at(Strict, "[::]:8091"), "[::1]:8091");
+        assert_eq!(at(Strict, "127.0.0.3:8091"), "127.0.0.3:8091");
     }
 }

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use rustls::{ClientConfig, RootCertStore};
+use rustls::ClientConfig;
 
-use crate::tls::{CertificateError, certificates, invalid, key};
+use crate::tls::{CertificateError, PairError, client_config, roots};
 
 /// What etcd asks for beyond its address; nothing if it asks nobody.
 #[derive(Clone, Default)]
@@ -53,26 +53,13 @@ impl EtcdTls {
     /// From texts in PEM: certificates of the CA that signs for etcd, and certificate and key of this node, if etcd
     /// asks its clients for one.
     pub fn new(ca: &[u8], own: Option<(&[u8], &[u8])>) -> Result<EtcdTls, EtcdTlsError> {
-        let mut roots = RootCertStore::empty();
-        for certificate in certificates(ca).map_err(EtcdTlsError::Ca)? {
-            roots.add(certificate).map_err(|error| EtcdTlsError::Ca(invalid(error)))?;
-        }
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| EtcdTlsError::Ca(invalid(error)))?
-            .with_root_certificates(roots);
-        let config = match own {
-            None => builder.with_no_client_auth(),
-            Some((certificate, key)) => {
-                let chain = certificates(certificate).map_err(EtcdTlsError::Certificate)?;
-                let key = self::key(key).map_err(EtcdTlsError::Key)?;
-                builder
-                    .with_client_auth_cert(chain, key)
-                    .map_err(|error| EtcdTlsError::Key(invalid(error)))?
-            }
-        };
-        Ok(EtcdTls(Arc::new(config)))
+        let roots = roots(ca).map_err(EtcdTlsError::Ca)?;
+        let config = client_config(roots, own, rustls::DEFAULT_VERSIONS).map_err(|error| match error {
+            PairError::Certificate(error) => EtcdTlsError::Certificate(error),
+            PairError::Key(error) => EtcdTlsError::Key(error),
+            PairError::Mismatch(what) => EtcdTlsError::Key(CertificateError::Invalid(what)),
+        })?;
+        Ok(EtcdTls(config))
     }
 }
 

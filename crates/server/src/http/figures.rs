@@ -1,7 +1,7 @@
 //! How many documents and how much memory the nodes of a cluster have together: the node that is asked asks the others.
 
 use std::collections::BTreeMap;
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::ToSocketAddrs;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,16 +13,18 @@ use axum::Json;
 use axum::extract::State;
 use base::VbState;
 use base::env::Env;
+use rustls::ClientConfig;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex, Semaphore, oneshot};
 
 use super::Shared;
 use super::cluster_status::view_of;
+use crate::http_client::{self, Answer, Ask};
 
 /// Whoever does not answer in this time is left out.
 const ANSWERED_WITHIN: Duration = Duration::from_millis(500);
 /// More than this is no answer of ours.
-const MAX_ANSWER_BYTES: u64 = 1 << 20;
+const MAX_ANSWER_BYTES: usize = 1 << 20;
 /// Threads that ask other nodes at the same time: an address whose name is looked up for long keeps one.
 const MOST_ASKED: usize = 32;
 /// Where a node tells its own figures.
@@ -125,27 +127,39 @@ async fn gather(asked: Vec<oneshot::Receiver<Figures>>, within: Duration) -> Vec
     came
 }
 
-/// Where the other nodes are that serve, as far as this one knows.
-fn others(shared: &Shared) -> Vec<String> {
+/// A node that is asked.
+struct OtherNode {
+    /// What it is called, `HOST:PORT`.
+    name: String,
+    /// Where it is asked: the same, or its port for TLS.
+    endpoint: String,
+}
+
+/// The other nodes that serve, as far as this one knows.
+fn others(shared: &Shared) -> Vec<OtherNode> {
     let Some((cluster, view)) = view_of(shared) else { return Vec::new() };
     let nodes = view.state.nodes.iter().filter(|(id, node)| {
         node.uuid != cluster.uuid() && view.state.is_active(**id) && view.alive(**id).is_some()
     });
-    nodes.map(|(_, node)| node.address.http()).collect()
+    let is_encrypted = shared.node.doors().peers.is_encrypted();
+    let addresses = nodes.map(|(_, node)| &node.address);
+    addresses
+        .map(|address| OtherNode { name: address.http(), endpoint: address.http_by(is_encrypted) })
+        .collect()
 }
 
 /// Asks another node, on a thread of its own: looking a name up and connecting may take long. Nothing if too many are
 /// asked already.
-fn ask(shared: &Shared, other: String) -> Option<oneshot::Receiver<Figures>> {
+fn ask(shared: &Shared, other: OtherNode) -> Option<oneshot::Receiver<Figures>> {
     let place = Arc::clone(&shared.asking.places).try_acquire_owned().ok()?;
-    let authorization = shared.node_key()?.authorization(PATH, &other);
+    let authorization = shared.node_key()?.authorization(PATH, &other.name);
     let (done, outcome) = oneshot::channel();
-    let env = shared.node.env().clone();
+    let (env, tls) = (shared.node.env().clone(), shared.peer_tls.for_http());
     let job = move || {
-        match told(&env, &other, &authorization) {
+        match told(&env, &other.endpoint, tls.as_ref(), &authorization) {
             // Nobody hears it if it comes too late.
             Ok(figures) => drop(done.send(figures)),
-            Err(error) => tracing::debug!(%error, node = other, "a node does not tell its figures"),
+            Err(error) => tracing::debug!(%error, node = other.name, "a node does not tell its figures"),
         }
         drop(place);
     };
@@ -153,39 +167,25 @@ fn ask(shared: &Shared, other: String) -> Option<oneshot::Receiver<Figures>> {
     Some(outcome)
 }
 
-fn told(env: &Env, other: &str, authorization: &str) -> io::Result<Figures> {
-    let end = env.clock.monotonic() + ANSWERED_WITHIN;
-    let addr = other.to_socket_addrs()?.next();
+fn told(env: &Env, endpoint: &str, tls: Option<&Arc<ClientConfig>>, token: &str) -> io::Result<Figures> {
+    let addr = endpoint.to_socket_addrs()?.next();
     let addr = addr.ok_or_else(|| io::Error::other("the name has no address"))?;
-    let stream = env.network.connect_within(addr, ANSWERED_WITHIN)?.into_std();
-    let mut stream = stream.ok_or_else(|| io::Error::other("a network without sockets"))?;
-    stream.set_nonblocking(false)?;
-    stream.set_write_timeout(Some(ANSWERED_WITHIN))?;
-    stream.set_read_timeout(Some(ANSWERED_WITHIN))?;
-    let request = format!(
-        "GET {PATH} HTTP/1.1\r\nHost: {other}\r\nConnection: close\r\nAuthorization: {authorization}\r\n\r\n"
-    );
-    stream.write_all(request.as_bytes())?;
-    let (mut answer, mut some) = (Vec::new(), [0; 4096]);
-    loop {
-        let read = stream.read(&mut some)?;
-        if read == 0 {
-            return parse(&answer).ok_or_else(|| io::Error::other("the answer is not what nodes answer"));
-        }
-        answer.extend_from_slice(&some[..read]);
-        if answer.len() as u64 > MAX_ANSWER_BYTES || env.clock.monotonic() > end {
-            return Err(io::Error::other("the answer is too long or too slow"));
-        }
-    }
+    let ask = Ask {
+        endpoint,
+        addr,
+        tls,
+        path: PATH,
+        token: Some(token),
+        body: None,
+        most_bytes: MAX_ANSWER_BYTES,
+        no_word: "it ended the connection without a word",
+    };
+    let answer = http_client::ask(env, ask, ANSWERED_WITHIN)?;
+    parse(&answer).ok_or_else(|| io::Error::other("the answer is not what nodes answer"))
 }
 
-/// The whole answer of a node, which says how long its body is and sends it in one piece.
-fn parse(answer: &[u8]) -> Option<Figures> {
-    let (head, body) = std::str::from_utf8(answer).ok()?.split_once("\r\n\r\n")?;
-    if !head.starts_with("HTTP/1.1 200 ") {
-        return None;
-    }
-    serde_json::from_str(body).ok()
+fn parse(answer: &Answer) -> Option<Figures> {
+    if answer.status == 200 { serde_json::from_slice(&answer.body).ok() } else { None }
 }
 
 /// `GET /v1/figures`: those of this node alone, for other nodes.
@@ -210,16 +210,17 @@ mod tests {
 
     #[test]
     fn sums_what_nodes_answer() {
-        let answer = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n\
-            {\"memory_quota_bytes\":7,\"buckets\":{\"a\":{\"documents\":1,\"used_bytes\":2,\"quota_bytes\":3}}}";
-        let mut all = parse(answer).expect("figures");
-        all.add(parse(answer).expect("figures"));
+        let body =
+            r#"{"memory_quota_bytes":7,"buckets":{"a":{"documents":1,"used_bytes":2,"quota_bytes":3}}}"#;
+        let told = |status, body: &str| parse(&Answer { status, body: body.as_bytes().to_vec() });
+        let mut all = told(200, body).expect("figures");
+        all.add(told(200, body).expect("figures"));
         all.add(Figures::default());
         assert_eq!(all.memory_quota_bytes, 14);
         assert_eq!(all.of("a"), OfBucket { documents: 2, used_bytes: 4, quota_bytes: 6 });
         assert_eq!(all.of("b"), OfBucket::default());
-        for wrong in ["", "HTTP/1.1 503 x\r\n\r\n{}", "HTTP/1.1 200 OK\r\n\r\n{}", "HTTP/1.1 200 OK\r\n"] {
-            assert_eq!(parse(wrong.as_bytes()), None, "{wrong:?}");
+        for (status, wrong) in [(200, ""), (503, body), (200, "{}")] {
+            assert_eq!(told(status, wrong), None, "{wrong:?}");
         }
     }
 }

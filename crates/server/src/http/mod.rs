@@ -41,6 +41,7 @@ use self::connections::Serving;
 use self::node_key::NodeKey;
 use crate::acceptor::Entrance;
 use crate::links::RuntimeReaders;
+use crate::tls::PeerTls;
 
 /// The most connections to other nodes that readers of changes have together.
 const MOST_READER_CONNECTIONS: usize = 256;
@@ -56,6 +57,8 @@ struct Shared {
     cursors: Arc<Semaphore>,
     /// Connections to other nodes that readers of changes may have together.
     reader_links: Arc<RuntimeReaders>,
+    /// What requests to other nodes are encrypted with.
+    peer_tls: PeerTls,
 }
 
 impl Shared {
@@ -112,6 +115,7 @@ pub fn addresses() -> Vec<(String, &'static str)> {
 pub async fn serve(
     listener: TcpListener,
     encrypted: Option<Entrance>,
+    peer_tls: PeerTls,
     node: Arc<Node>,
     stopping: watch::Receiver<bool>,
 ) -> io::Result<()> {
@@ -128,8 +132,9 @@ pub async fn serve(
     let (asking, node_key) = (Arc::default(), Arc::default());
     // They come out of the reserve of descriptors.
     let places = (serving.limits.connections / 2).min(MOST_READER_CONNECTIONS);
-    let (cursors, reader_links) = (Arc::new(Semaphore::new(1)), Arc::new(RuntimeReaders::new(places)));
-    let shared = Shared { node, stopping, asking, node_key, cursors, reader_links };
+    let reader_links = Arc::new(RuntimeReaders::new(places, peer_tls.clone()));
+    let cursors = Arc::new(Semaphore::new(1));
+    let shared = Shared { node, stopping, asking, node_key, cursors, reader_links, peer_tls };
     let stopped = shared.stopped();
     let app = routes::router(shared, listens);
     let plain = Entrance { listener, tls: None };

@@ -7,32 +7,37 @@ use std::sync::Arc;
 use ::node::changes::exchange::{LOGIN_TIMEOUT, LOOK_AGAIN, MOST_SILENT, ReaderExchange, ReaderTarget};
 use ::node::doors::ReaderLinks;
 use ::node::replication::LinkError;
+use rustls::ClientConfig;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use super::wire::Wire;
+use crate::tls::PeerTls;
 
 /// Connections that readers of this node may have to others together.
-pub(crate) struct RuntimeReaders(Arc<Semaphore>);
+pub(crate) struct RuntimeReaders {
+    places: Arc<Semaphore>,
+    tls: PeerTls,
+}
 
 impl RuntimeReaders {
-    /// This number of them.
-    pub(crate) fn new(places: usize) -> RuntimeReaders {
-        RuntimeReaders(Arc::new(Semaphore::new(places)))
+    /// This number of them, so encrypted.
+    pub(crate) fn new(places: usize, tls: PeerTls) -> RuntimeReaders {
+        RuntimeReaders { places: Arc::new(Semaphore::new(places)), tls }
     }
 }
 
 impl ReaderLinks for RuntimeReaders {
     fn free_places(&self) -> usize {
-        self.0.available_permits()
+        self.places.available_permits()
     }
 
     /// On the caller's runtime.
     fn connect(&self, reading: ReaderTarget, exchange: &Arc<ReaderExchange>) -> Option<Box<dyn Send>> {
-        let place = Arc::clone(&self.0).try_acquire_owned().ok()?;
-        let exchange = Arc::clone(exchange);
+        let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
+        let (exchange, tls) = (Arc::clone(exchange), self.tls.for_documents());
         let task = tokio::spawn(async move {
-            let Err(error) = drive(&reading, &exchange).await;
+            let Err(error) = drive(&reading, &exchange, tls).await;
             tracing::debug!(bucket = reading.bucket, node = reading.node, %error, "a reader's connection ended");
             exchange.ended(&error);
         });
@@ -53,9 +58,10 @@ impl Drop for Connection {
 async fn drive(
     reading: &ReaderTarget,
     exchange: &ReaderExchange,
+    tls: Option<Arc<ClientConfig>>,
 ) -> Result<std::convert::Infallible, LinkError> {
     let mut wire =
-        tokio::time::timeout(LOGIN_TIMEOUT, open(reading)).await.map_err(|_| LinkError::TimeOut)??;
+        tokio::time::timeout(LOGIN_TIMEOUT, open(reading, tls)).await.map_err(|_| LinkError::TimeOut)??;
     exchange.logged_in(&reading.memory, wire.peer()?);
     let mut hearing = reading.hearing.clone();
     loop {
@@ -93,8 +99,8 @@ async fn drive(
 }
 
 /// Connects, logs in and opens the connection for changes; its first requests are not sent yet.
-async fn open(reading: &ReaderTarget) -> Result<Wire, LinkError> {
-    let mut wire = Wire::connect(&reading.env, &reading.node).await?;
+async fn open(reading: &ReaderTarget, tls: Option<Arc<ClientConfig>>) -> Result<Wire, LinkError> {
+    let mut wire = Wire::connect(&reading.env, &reading.node, tls).await?;
     wire.log_in(reading.login(), &mut None).await?;
     reading.open(&mut wire.out)?;
     Ok(wire)

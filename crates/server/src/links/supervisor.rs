@@ -10,18 +10,31 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::task::JoinSet;
 
 use super::run;
+use crate::tls::PeerTls;
 
 /// Runs all links of a node on one thread with its own runtime.
-pub struct RuntimeLinks;
+pub struct RuntimeLinks(PeerTls);
+
+impl RuntimeLinks {
+    /// Connects so encrypted.
+    pub(crate) fn new(tls: PeerTls) -> RuntimeLinks {
+        RuntimeLinks(tls)
+    }
+}
 
 impl LinkRunner for RuntimeLinks {
+    fn is_encrypted(&self) -> bool {
+        self.0.for_documents().is_some()
+    }
+
     fn start(&self, env: &Env, links: Arc<Links>) -> io::Result<Task> {
         let (report, reported) = mpsc::channel();
+        let tls = self.0.clone();
         let job =
             move || match Builder::new_current_thread().enable_all().build_local(LocalOptions::default()) {
                 Ok(runtime) => {
                     drop(report);
-                    runtime.block_on(run_all(links));
+                    runtime.block_on(run_all(links, tls));
                 }
                 Err(error) => drop(report.send(error)),
             };
@@ -34,12 +47,12 @@ impl LinkRunner for RuntimeLinks {
 }
 
 /// Runs every link until it is closed, and ends when the node stops and none is left.
-async fn run_all(links: Arc<Links>) {
+async fn run_all(links: Arc<Links>, tls: PeerTls) {
     let mut running = JoinSet::new();
     loop {
         let is_stopping = links.is_stopping();
         for link in links.take_new() {
-            running.spawn_local(run::run(link));
+            running.spawn_local(run::run(link, tls.clone()));
         }
         if is_stopping {
             break;

@@ -1,16 +1,21 @@
 //! A connection to another node: bytes that came and are not read yet, and bytes that are not sent yet.
 
+use std::future::poll_fn;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use ::node::replication::{LinkError, LoggingIn, Login};
 use ::node::sasl::client::SaltedPassword;
 use base::env::Env;
 use dcp::Features;
-use tokio::io::Interest;
+use rustls::ClientConfig;
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
+
+use crate::tls::Transport;
 
 /// Bytes read at once.
 const READ_BYTES: usize = 256 << 10;
@@ -22,10 +27,9 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 
 /// The connection.
 pub(super) struct Wire {
-    stream: TcpStream,
-    /// Room for what comes, and how much of it is taken: mostly it is as large as one read, and written over.
+    transport: Transport,
+    /// Room for what comes: mostly it is as large as one read, and used again.
     room: Vec<u8>,
-    filled: usize,
     /// How many of the first bytes are done with.
     consumed: usize,
     /// What is to be sent; the first bytes of it are on their way.
@@ -34,10 +38,15 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    /// Connects. The name is looked up and the connection made on a thread of its own: both may take long.
-    pub(super) async fn connect(env: &Env, node: &str) -> Result<Wire, LinkError> {
+    /// Connects, encrypted if there is something to do it with. The name is looked up and the connection made on a thread
+    /// of its own: both may take long.
+    pub(super) async fn connect(
+        env: &Env,
+        node: &str,
+        tls: Option<Arc<ClientConfig>>,
+    ) -> Result<Wire, LinkError> {
         let (done, outcome) = oneshot::channel();
-        let (network, name) = (std::sync::Arc::clone(&env.network), node.to_owned());
+        let (network, name) = (Arc::clone(&env.network), node.to_owned());
         let job = move || {
             let connect = || {
                 let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
@@ -56,20 +65,22 @@ impl Wire {
         let stream = outcome.await.map_err(|_| LinkError::Closed)?.map_err(LinkError::Connect)?;
         let stream = stream.into_std().ok_or(LinkError::Closed)?;
         let stream = TcpStream::from_std(stream).map_err(LinkError::Connect)?;
-        Ok(Wire { stream, room: Vec::new(), filled: 0, consumed: 0, out: Vec::new(), sent: 0 })
+        let transport = Transport::connected(stream, node, tls).map_err(LinkError::Connect)?;
+        Ok(Wire { transport, room: Vec::new(), consumed: 0, out: Vec::new(), sent: 0 })
     }
 
     /// What came and is not done with, and where to put what is to be sent.
     pub(super) fn parts(&mut self) -> (&[u8], &mut Vec<u8>) {
-        (&self.room[self.consumed..self.filled], &mut self.out)
+        (&self.room[self.consumed..], &mut self.out)
     }
 
     /// So many bytes of it are done with now.
     pub(super) fn consume(&mut self, bytes: usize) {
         self.consumed += bytes;
-        if self.consumed == self.filled {
-            (self.consumed, self.filled) = (0, 0);
-            if self.room.len() > MOST_KEPT_BYTES {
+        if self.consumed == self.room.len() {
+            self.consumed = 0;
+            self.room.clear();
+            if self.room.capacity() > MOST_KEPT_BYTES {
                 // One large message came: the next ones need less.
                 self.room = Vec::new();
             }
@@ -78,12 +89,12 @@ impl Wire {
 
     /// Bytes of memory that wait to be read from or sent.
     pub(super) fn held_bytes(&self) -> usize {
-        self.room.capacity() + self.out.capacity()
+        self.room.capacity() + self.out.capacity() + self.transport.held_bytes()
     }
 
     /// Who is at the other end.
     pub(super) fn peer(&self) -> Result<SocketAddr, LinkError> {
-        self.stream.peer_addr().map_err(LinkError::Io)
+        self.transport.peer_addr().map_err(LinkError::Io)
     }
 
     /// Bytes that wait to be sent.
@@ -93,26 +104,39 @@ impl Wire {
 
     /// Waits until bytes came, or can be sent; reads and sends what can be.
     pub(super) async fn turn(&mut self, reads: bool) -> Result<(), LinkError> {
-        let mut interest = if reads { Some(Interest::READABLE) } else { None };
+        let is_encrypted = matches!(self.transport, Transport::Tls(_));
+        let turned = poll_fn(|cx| self.poll_turn(reads, cx)).await;
+        turned.map_err(|error| match error {
+            LinkError::Io(error) if is_encrypted && error.kind() == io::ErrorKind::InvalidData => {
+                LinkError::Tls(error.to_string())
+            }
+            error => error,
+        })
+    }
+
+    /// With nothing to wait for it is ready never: whoever calls waits for something else as well.
+    fn poll_turn(&mut self, reads: bool, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        let mut turned = Poll::Pending;
         if self.unsent_bytes() > 0 {
-            interest = Some(interest.map_or(Interest::WRITABLE, |interest| interest.add(Interest::WRITABLE)));
+            if let Poll::Ready(ready) = self.transport.poll_write_ready(cx) {
+                ready.map_err(LinkError::Io)?;
+                self.send()?;
+                turned = Poll::Ready(Ok(()));
+            }
+        } else if let Poll::Ready(sent) = self.transport.poll_sent(cx) {
+            // What was encrypted waits for the socket.
+            sent.map_err(LinkError::Io)?;
         }
-        // With nothing to wait for it is ready never: whoever calls waits for something else as well.
-        let Some(interest) = interest else { return std::future::pending().await };
-        let ready = self.stream.ready(interest).await.map_err(LinkError::Io)?;
-        if ready.is_writable() {
-            self.send()?;
+        if reads && self.poll_read(cx)?.is_ready() {
+            turned = Poll::Ready(Ok(()));
         }
-        if reads && ready.is_readable() {
-            self.read()?;
-        }
-        Ok(())
+        turned
     }
 
     /// Sends what can be sent at once.
     pub(super) fn send(&mut self) -> Result<(), LinkError> {
         while self.sent < self.out.len() {
-            match self.stream.try_write(&self.out[self.sent..]) {
+            match self.transport.try_write(&self.out[self.sent..]) {
                 Ok(bytes) => self.sent += bytes,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(LinkError::Io(error)),
@@ -123,21 +147,15 @@ impl Wire {
         Ok(())
     }
 
-    fn read(&mut self) -> Result<(), LinkError> {
-        self.room.copy_within(self.consumed..self.filled, 0);
-        (self.consumed, self.filled) = (0, self.filled - self.consumed);
-        let needed = self.filled + READ_BYTES;
-        if self.room.len() < needed {
-            self.room.resize(needed, 0);
-        }
-        match self.stream.try_read(&mut self.room[self.filled..]) {
-            Ok(0) => Err(LinkError::Closed),
-            Ok(bytes) => {
-                self.filled += bytes;
-                Ok(())
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
-            Err(error) => Err(LinkError::Io(error)),
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Result<Poll<()>, LinkError> {
+        self.room.drain(..self.consumed);
+        self.consumed = 0;
+        self.room.reserve(READ_BYTES);
+        match self.transport.poll_read_onto(cx, &mut self.room) {
+            Poll::Ready(Ok(0)) => Err(LinkError::Closed),
+            Poll::Ready(Ok(_)) => Ok(Poll::Ready(())),
+            Poll::Ready(Err(error)) => Err(LinkError::Io(error)),
+            Poll::Pending => Ok(Poll::Pending),
         }
     }
 

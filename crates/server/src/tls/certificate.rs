@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ServerConfig, SupportedProtocolVersion};
+use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion};
 
 /// Certificates that are none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -34,7 +34,7 @@ pub enum PairError {
 }
 
 /// The certificates of a text in PEM, at least one.
-pub(crate) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
+fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match all {
         Ok(all) if all.is_empty() => Err(CertificateError::None),
@@ -43,12 +43,12 @@ pub(crate) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, C
     }
 }
 
-pub(crate) fn invalid(error: impl fmt::Display) -> CertificateError {
+fn invalid(error: impl fmt::Display) -> CertificateError {
     CertificateError::Invalid(error.to_string())
 }
 
 /// The key of a text in PEM: PKCS#8, PKCS#1 or SEC1, not encrypted.
-pub(crate) fn key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, CertificateError> {
+fn key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, CertificateError> {
     PrivateKeyDer::from_pem_slice(pem).map_err(invalid)
 }
 
@@ -72,5 +72,36 @@ pub(super) fn server_config(
     // Sessions are taken up again without a table that many clients could fill.
     config.ticketer = ring::Ticketer::new().map_err(|error| PairError::Key(invalid(error)))?;
     config.send_tls13_tickets = 1;
+    Ok(Arc::new(config))
+}
+
+/// The CAs of a text in PEM, at least one.
+pub(crate) fn roots(pem: &[u8]) -> Result<RootCertStore, CertificateError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(pem)? {
+        roots.add(certificate).map_err(invalid)?;
+    }
+    Ok(roots)
+}
+
+/// What a client speaks TLS with: it accepts who has a certificate of `roots`, and shows `own`, a chain and its key, to
+/// who asks for one.
+pub(crate) fn client_config(
+    roots: RootCertStore,
+    own: Option<(&[u8], &[u8])>,
+    versions: &[&'static SupportedProtocolVersion],
+) -> Result<Arc<ClientConfig>, PairError> {
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_protocol_versions(versions)
+        .map_err(|error| PairError::Key(invalid(error)))?
+        .with_root_certificates(roots);
+    let config = match own {
+        None => builder.with_no_client_auth(),
+        Some((certificate, key)) => {
+            let chain = certificates(certificate).map_err(PairError::Certificate)?;
+            let key = self::key(key).map_err(PairError::Key)?;
+            builder.with_client_auth_cert(chain, key).map_err(|error| PairError::Key(invalid(error)))?
+        }
+    };
     Ok(Arc::new(config))
 }

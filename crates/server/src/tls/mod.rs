@@ -1,7 +1,8 @@
-//! TLS for clients: certificate and key from files, which may be replaced while the node runs.
+//! TLS with clients and between nodes: certificate and key from files, which may be replaced while the node runs.
 
 mod certificate;
 mod fault;
+mod peers;
 mod stream;
 mod transport;
 
@@ -11,12 +12,14 @@ use std::time::Duration;
 
 use base::env::{Env, OpenMode};
 use parking_lot::Mutex;
-use rustls::{ServerConfig, SupportedProtocolVersion, version};
+use rustls::{ClientConfig, ServerConfig, SupportedProtocolVersion, version};
 
 use ::node::config::{TlsConfig, TlsVersion};
 
+use self::certificate::server_config;
 pub use self::certificate::{CertificateError, PairError};
-pub(crate) use self::certificate::{certificates, invalid, key};
+pub(crate) use self::certificate::{client_config, roots};
+pub(crate) use self::peers::{PeerTls, server_name};
 use self::stream::TlsStream;
 pub(crate) use self::transport::Transport;
 
@@ -41,6 +44,14 @@ pub enum TlsError {
     /// A file is larger than such files are.
     #[error("{} is larger than such a file may be: {MOST_FILE_BYTES} bytes", .0.display())]
     TooLarge(PathBuf),
+    /// The CAs by which other nodes are known are not what they should be.
+    #[error("{}: {error}", path.display())]
+    Ca {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        error: CertificateError,
+    },
     /// They are not what they should be, or do not belong together.
     #[error("{} and {}: {error}", certificate.display(), key.display())]
     Pair {
@@ -61,7 +72,15 @@ pub struct Tls {
 struct Present {
     config: TlsConfig,
     files: Files,
+    made: Made,
+}
+
+/// What connections are made with.
+#[derive(Clone)]
+struct Made {
     server: Arc<ServerConfig>,
+    /// To other nodes, if it is said how these are known.
+    client: Option<Arc<ClientConfig>>,
 }
 
 /// What the files hold.
@@ -69,21 +88,32 @@ struct Present {
 struct Files {
     certificate: Vec<u8>,
     key: Vec<u8>,
+    ca: Option<Vec<u8>>,
 }
 
 impl Files {
     fn read(env: &Env, config: &TlsConfig) -> Result<Files, TlsError> {
-        Ok(Files { certificate: read(env, &config.certificate)?, key: read(env, &config.key)? })
+        let ca = config.ca.as_ref().map(|path| read(env, path)).transpose()?;
+        Ok(Files { certificate: read(env, &config.certificate)?, key: read(env, &config.key)?, ca })
     }
 
-    fn server(&self, config: &TlsConfig) -> Result<Arc<ServerConfig>, TlsError> {
-        certificate::server_config(&self.certificate, &self.key, versions(config.min_version)).map_err(
-            |error| TlsError::Pair {
-                certificate: config.certificate.clone(),
-                key: config.key.clone(),
-                error,
-            },
-        )
+    fn make(&self, config: &TlsConfig) -> Result<Made, TlsError> {
+        let pair = |error| TlsError::Pair {
+            certificate: config.certificate.clone(),
+            key: config.key.clone(),
+            error,
+        };
+        let versions = versions(config.min_version);
+        let server = server_config(&self.certificate, &self.key, versions).map_err(pair)?;
+        let client = match self.ca.as_ref().zip(config.ca.as_ref()) {
+            None => None,
+            Some((pem, path)) => {
+                let roots = roots(pem).map_err(|error| TlsError::Ca { path: path.clone(), error })?;
+                let own = Some((&*self.certificate, &*self.key));
+                Some(client_config(roots, own, versions).map_err(pair)?)
+            }
+        };
+        Ok(Made { server, client })
     }
 }
 
@@ -121,13 +151,18 @@ impl Tls {
     /// A file cannot be read, or certificate and key cannot be served with.
     pub fn load(env: &Env, config: &TlsConfig) -> Result<Tls, TlsError> {
         let files = Files::read(env, config)?;
-        let server = files.server(config)?;
-        Ok(Tls { present: Mutex::new(Present { config: config.clone(), files, server }) })
+        let made = files.make(config)?;
+        Ok(Tls { present: Mutex::new(Present { config: config.clone(), files, made }) })
     }
 
     /// What the next connection is made with.
     pub(crate) fn present(&self) -> Arc<ServerConfig> {
-        Arc::clone(&self.present.lock().server)
+        Arc::clone(&self.present.lock().made.server)
+    }
+
+    /// What the next connection to another node is made with; nothing if it is not said how these are known.
+    pub(crate) fn client(&self) -> Option<Arc<ClientConfig>> {
+        self.present.lock().made.client.clone()
     }
 
     /// Reads the files again, those that `config` names; connections from now on are made with them. Whether anything
@@ -144,8 +179,8 @@ impl Tls {
                 return Ok(false);
             }
         }
-        let server = files.server(config)?;
-        *self.present.lock() = Present { config: config.clone(), files, server };
+        let made = files.make(config)?;
+        *self.present.lock() = Present { config: config.clone(), files, made };
         Ok(true)
     }
 

@@ -2,11 +2,13 @@
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice, Read, Write};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use rustls::{ServerConfig, ServerConnection};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
@@ -18,7 +20,8 @@ const RECEIVE_BYTES: usize = 64 << 10;
 const LEAST_RECEIVE_BYTES: usize = 1 << 10;
 /// Bytes that may wait encrypted for the socket.
 const MOST_UNSENT_BYTES: usize = 64 << 10;
-/// The most that a client may send before it is agreed on how bytes are encrypted; hellos of clients have less than 2 KiB.
+/// The most that the other end may send before it is agreed on how bytes are encrypted; hellos of clients have less than
+/// 2 KiB, and chains of certificates a few.
 const MOST_HANDSHAKE_BYTES: usize = 16 << 10;
 /// Slices of one write.
 const SLICES: usize = 16;
@@ -31,7 +34,7 @@ thread_local! {
 /// A socket whose bytes are encrypted.
 pub(crate) struct TlsStream {
     tcp: TcpStream,
-    session: ServerConnection,
+    session: Connection,
     /// What was received, and had no room when it was to be decrypted: less than [`RECEIVE_BYTES`].
     kept: Vec<u8>,
     /// What was received of the handshake, which the session may keep until that is complete.
@@ -43,9 +46,28 @@ pub(crate) struct TlsStream {
 impl TlsStream {
     /// The node's side of a connection that was accepted.
     pub(crate) fn accepted(tcp: TcpStream, config: Arc<ServerConfig>) -> io::Result<TlsStream> {
-        let mut session = ServerConnection::new(config).map_err(io::Error::other)?;
+        let session = ServerConnection::new(config).map_err(io::Error::other)?;
+        Ok(TlsStream::over(tcp, session.into()))
+    }
+
+    /// This node's side of a connection that it made, to whoever has a certificate for `name`.
+    pub(crate) fn connected(
+        tcp: TcpStream,
+        config: Arc<ClientConfig>,
+        name: ServerName<'static>,
+    ) -> io::Result<TlsStream> {
+        let session = ClientConnection::new(config, name).map_err(io::Error::other)?;
+        Ok(TlsStream::over(tcp, session.into()))
+    }
+
+    fn over(tcp: TcpStream, mut session: Connection) -> TlsStream {
         session.set_buffer_limit(Some(MOST_UNSENT_BYTES));
-        Ok(TlsStream { tcp, session, kept: Vec::new(), handshake_bytes: 0, fault: None, is_ended: false })
+        TlsStream { tcp, session, kept: Vec::new(), handshake_bytes: 0, fault: None, is_ended: false }
+    }
+
+    /// Who is at the other end.
+    pub(super) fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.tcp.peer_addr()
     }
 
     pub(super) fn is_handshaking(&self) -> bool {

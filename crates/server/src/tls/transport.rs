@@ -1,17 +1,18 @@
-//! How bytes travel between a client and the node: as they are, or encrypted.
+//! How bytes travel between the node and a client or another node: as they are, or encrypted.
 
 use std::io::{self, IoSlice};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use rustls::ServerConfig;
+use rustls::{ClientConfig, ServerConfig};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 
-use super::TlsStream;
+use super::{TlsStream, server_name};
 
-/// A client's socket, and what its bytes go through.
+/// A socket, and what its bytes go through.
 pub(crate) enum Transport {
     /// As they are.
     Plain(TcpStream),
@@ -29,6 +30,30 @@ impl Transport {
         match tls {
             None => Ok(Transport::Plain(tcp)),
             Some(config) => Ok(Transport::Tls(Box::new(TlsStream::accepted(tcp, config)?))),
+        }
+    }
+
+    /// This node's side of a connection that it made to `endpoint`, `HOST:PORT`; if it is encrypted, that must have a
+    /// certificate for its host.
+    ///
+    /// # Errors
+    ///
+    /// The host is no name that a certificate can have.
+    pub(crate) fn connected(
+        tcp: TcpStream,
+        endpoint: &str,
+        tls: Option<Arc<ClientConfig>>,
+    ) -> io::Result<Transport> {
+        let Some(config) = tls else { return Ok(Transport::Plain(tcp)) };
+        let stream = TlsStream::connected(tcp, config, server_name(endpoint)?)?;
+        Ok(Transport::Tls(Box::new(stream)))
+    }
+
+    /// Who is at the other end.
+    pub(crate) fn peer_addr(&self) -> io::Result<SocketAddr> {
+        match self {
+            Transport::Plain(tcp) => tcp.peer_addr(),
+            Transport::Tls(stream) => stream.peer_addr(),
         }
     }
 

@@ -50,7 +50,12 @@ pub fn config(folder: &Path, threads: usize, more: &str) -> Config {
 
 /// Starts a node that is to join a cluster.
 pub fn start_member(folder: &Path) -> Server {
-    let config = Config { is_member: true, ..config(folder, 1, "") };
+    start_member_with(folder, "")
+}
+
+/// The same, with more lines for its configuration.
+pub fn start_member_with(folder: &Path, more: &str) -> Server {
+    let config = Config { is_member: true, ..config(folder, 1, more) };
     server::serve(config, Env::real()).expect("the node starts")
 }
 

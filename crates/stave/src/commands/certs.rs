@@ -67,7 +67,7 @@ struct NodeCertFlags {
     made: MadeFlags,
 }
 
-/// CertsCommand is made, and for whom.
+/// What is made, and for whom.
 #[derive(Clone, Debug, Args)]
 struct MadeFlags {
     /// The folder to write to; it is made if it is missing
@@ -212,7 +212,7 @@ fn said(flags: &MadeFlags, files: &[PemFile], now: OffsetDateTime) -> String {
 #[allow(clippy::disallowed_methods, reason = "the tests look at files that the command wrote")]
 mod tests {
     use clap::Parser;
-    use node::config::{TlsConfig, TlsVersion};
+    use node::config::{ClusterEncryption, TlsConfig, TlsVersion};
     use server::tls::Tls;
 
     use super::*;
@@ -232,8 +232,15 @@ mod tests {
     fn is_usable(folder: &Path) -> bool {
         let addr = "127.0.0.1:0".parse().expect("an address");
         let (certificate, key) = (folder.join("node.pem"), folder.join("node.key"));
-        let min_version = TlsVersion::V1_2;
-        let config = TlsConfig { kv_addr: addr, http_addr: addr, certificate, key, min_version };
+        let config = TlsConfig {
+            kv_addr: addr,
+            http_addr: addr,
+            certificate,
+            key,
+            min_version: TlsVersion::V1_2,
+            ca: None,
+            cluster_encryption: ClusterEncryption::Off,
+        };
         Tls::load(&Env::real(), &config).is_ok()
     }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use node::Settings;
-use node::config::TlsVersion;
+use node::config::{ClusterEncryption, TlsVersion};
 
 /// What encrypted connections are served with.
 #[derive(Clone, Debug, Default, Args)]
@@ -25,6 +25,13 @@ pub struct TlsFlags {
     /// The lowest version of TLS that is spoken [default: 1.2]
     #[arg(long, value_name = "1.2|1.3")]
     tls_min_version: Option<TlsVersion>,
+    /// The CAs that have signed the certificates of the other nodes of the cluster
+    #[arg(long, value_name = "FILE.pem")]
+    tls_ca: Option<PathBuf>,
+    /// Which connections to other nodes are encrypted: control (requests over HTTP, which carry no documents), all, or
+    /// strict (all; and --kv and --http are reached from this machine alone). It takes --tls-ca [default: off]
+    #[arg(long, value_name = "off|control|all|strict")]
+    cluster_encryption: Option<ClusterEncryption>,
 }
 
 impl TlsFlags {
@@ -36,6 +43,8 @@ impl TlsFlags {
             kv_tls: self.kv_tls,
             http_tls: self.http_tls,
             tls_min_version: self.tls_min_version,
+            tls_ca: self.tls_ca,
+            cluster_encryption: self.cluster_encryption,
             ..Settings::default()
         }
     }

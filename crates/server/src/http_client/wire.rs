@@ -1,14 +1,14 @@
-//! A connection to etcd, encrypted or not, that waits no longer than it is told to.
+//! A connection to etcd or to another node, encrypted or not, that waits no longer than it is told to.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::env::Clock;
-use rustls::pki_types::ServerName;
-use rustls::{ClientConnection, StreamOwned};
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
-use super::access::EtcdTls;
+use crate::tls::server_name;
 
 /// The connection.
 pub(super) enum Wire {
@@ -19,19 +19,17 @@ pub(super) enum Wire {
 }
 
 impl Wire {
-    /// Begins to speak; with TLS once etcd at `endpoint` has shown that it is who it should be.
+    /// Begins to speak; with TLS once the server at `endpoint` has shown that it is who it should be.
     pub(super) fn new(
         stream: TcpStream,
         endpoint: &str,
-        tls: Option<&EtcdTls>,
+        tls: Option<&Arc<ClientConfig>>,
         clock: &dyn Clock,
         ends: Duration,
     ) -> io::Result<Wire> {
-        let Some(EtcdTls(config)) = tls else { return Ok(Wire::Plain(stream)) };
-        let host = endpoint.rsplit_once(':').map_or(endpoint, |(host, _)| host);
-        let name =
-            ServerName::try_from(host.trim_matches(['[', ']']).to_owned()).map_err(io::Error::other)?;
-        let mut tls = ClientConnection::new(config.clone(), name).map_err(io::Error::other)?;
+        let Some(config) = tls else { return Ok(Wire::Plain(stream)) };
+        let name = server_name(endpoint)?;
+        let mut tls = ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)?;
         let mut stream = stream;
         while tls.is_handshaking() {
             stream.set_read_timeout(Some(left(clock, ends)?))?;

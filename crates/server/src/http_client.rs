@@ -1,14 +1,17 @@
-//! As much of HTTP/1.1 (RFC 9112) as asking etcd and other nodes takes: a POST, and an answer with a length, in chunks,
-//! or to the end.
+//! As much of HTTP/1.1 (RFC 9112) as asking etcd and other nodes takes: a GET or POST, and an answer with a length, in
+//! chunks, or to the end.
+
+mod wire;
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::env::{Clock, Env};
+use rustls::ClientConfig;
 
-use super::access::EtcdTls;
-use super::wire::Wire;
+use self::wire::Wire;
 
 /// One that cannot be connected to in this time is not waited for: there may be others.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -26,17 +29,19 @@ pub(crate) struct Answer {
     pub(crate) body: Vec<u8>,
 }
 
-/// A POST of JSON.
+/// What is asked.
 #[derive(Clone, Copy)]
-pub(crate) struct Post<'a> {
+pub(crate) struct Ask<'a> {
     /// Who is asked, `HOST:PORT`, and where that is.
     pub(crate) endpoint: &'a str,
     pub(crate) addr: SocketAddr,
-    pub(crate) tls: Option<&'a EtcdTls>,
+    /// What the connection is encrypted with; nothing if it is not.
+    pub(crate) tls: Option<&'a Arc<ClientConfig>>,
     pub(crate) path: &'a str,
     /// What shows who asks, if anybody wants to know.
     pub(crate) token: Option<&'a str>,
-    pub(crate) body: &'a str,
+    /// JSON that is sent with POST; without it, the request is a GET.
+    pub(crate) body: Option<&'a str>,
     /// A longer answer is refused.
     pub(crate) most_bytes: usize,
     /// What it means if the connection ends without an answer.
@@ -44,15 +49,15 @@ pub(crate) struct Post<'a> {
 }
 
 /// Asks, and waits for the whole answer.
-pub(crate) fn post(env: &Env, post: Post<'_>, timeout: Duration) -> io::Result<Answer> {
-    let mut exchange = Exchange::begin(env, post, timeout)?;
+pub(crate) fn ask(env: &Env, ask: Ask<'_>, timeout: Duration) -> io::Result<Answer> {
+    let mut exchange = Exchange::begin(env, ask, timeout)?;
     loop {
         if let Some(answer) = answer(&exchange.received)? {
             return Ok(answer);
         }
         if !exchange.read()? {
             if exchange.received.is_empty() {
-                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, post.no_word));
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, ask.no_word));
             }
             return whole(&exchange.received);
         }
@@ -63,11 +68,11 @@ pub(crate) fn post(env: &Env, post: Post<'_>, timeout: Duration) -> io::Result<A
 /// long as `at_most`. Returns the lines that have come.
 pub(crate) fn watch(
     env: &Env,
-    post: Post<'_>,
+    ask: Ask<'_>,
     at_most: Duration,
     is_news: &dyn Fn(&[u8]) -> bool,
 ) -> io::Result<Vec<Vec<u8>>> {
-    let mut exchange = Exchange::begin(env, post, at_most)?;
+    let mut exchange = Exchange::begin(env, ask, at_most)?;
     let mut looked_at = 0;
     loop {
         // A line may be long: it is looked at when it has come to its end.
@@ -98,8 +103,8 @@ struct Exchange<'a> {
 }
 
 impl Exchange<'_> {
-    fn begin<'a>(env: &'a Env, post: Post<'_>, timeout: Duration) -> io::Result<Exchange<'a>> {
-        let Post { endpoint, addr, tls, path, token, body, most_bytes, .. } = post;
+    fn begin<'a>(env: &'a Env, ask: Ask<'_>, timeout: Duration) -> io::Result<Exchange<'a>> {
+        let Ask { endpoint, addr, tls, path, token, body, most_bytes, .. } = ask;
         let ends = env.clock.monotonic() + timeout;
         let stream = env.network.connect_within(addr, CONNECT_TIMEOUT.min(timeout))?.into_std();
         let stream = stream.ok_or_else(|| io::Error::other("a network without sockets"))?;
@@ -109,11 +114,15 @@ impl Exchange<'_> {
         let wire = Wire::new(stream, endpoint, tls, &*env.clock, ends)?;
         let mut exchange = Exchange { clock: &*env.clock, wire, ends, most_bytes, received: Vec::new() };
         let token = token.map(|token| format!("Authorization: {token}\r\n")).unwrap_or_default();
-        let request = format!(
-            "POST {path} HTTP/1.1\r\nHost: {endpoint}\r\nContent-Type: application/json\r\nConnection: close\r\n\
-             {token}Content-Length: {}\r\n\r\n{body}",
-            body.len()
+        let (method, body) = body.map_or_else(
+            || ("GET", "\r\n".to_owned()),
+            |json| {
+                let len = json.len();
+                ("POST", format!("Content-Type: application/json\r\nContent-Length: {len}\r\n\r\n{json}"))
+            },
         );
+        let request =
+            format!("{method} {path} HTTP/1.1\r\nHost: {endpoint}\r\nConnection: close\r\n{token}{body}");
         exchange.wire.send(request.as_bytes())?;
         Ok(exchange)
     }

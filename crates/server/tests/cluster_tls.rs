@@ -1,0 +1,141 @@
+//! Two nodes that encrypt what they say to each other, and one that cannot be known.
+#![allow(clippy::disallowed_methods, reason = "the test writes certificates")]
+
+#[path = "support/ca.rs"]
+mod ca;
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::cluster::{Command, LeaderConfig, MemoryStore, Store};
+use base::env::Env;
+use ca::Ca;
+use node::cluster::{Cluster, ClusterConfig};
+use protocol::Status;
+use serde_json::Value;
+use server::Server;
+use support::{Client, VBUCKETS, http, vb};
+
+/// Longer than anything here takes: nothing waits for it if all is well.
+const SOON: Duration = Duration::from_secs(60);
+
+struct Member {
+    server: Server,
+    cluster: Arc<Cluster>,
+    _folder: tempfile::TempDir,
+}
+
+impl Member {
+    /// A node of the cluster whose certificate `ca` signs, and which knows others by `trusted`.
+    fn start(ca: &Ca, trusted: &Ca, level: &str, store: &Arc<dyn Store>) -> Member {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (certificate, key) = ca.write(folder.path(), &["127.0.0.1"]);
+        let roots = folder.path().join("ca.pem");
+        std::fs::write(&roots, trusted.pem()).expect("written");
+        let lines = format!(
+            "tls-cert = {certificate:?}\ntls-key = {key:?}\ntls-ca = {roots:?}\n\
+             kv-tls = \"127.0.0.1:0\"\nhttp-tls = \"127.0.0.1:0\"\ncluster-encryption = \"{level}\"\n"
+        );
+        let server = support::start_member_with(&folder.path().join("data"), &lines);
+        let config = ClusterConfig {
+            lease_ttl: Duration::from_secs(2),
+            leader: LeaderConfig { choice_patience: Duration::from_millis(500), ..LeaderConfig::default() },
+        };
+        let cluster = Cluster::join(Arc::clone(server.node()), Arc::clone(store), config).expect("it joins");
+        assert!(cluster.wait_until_served(SOON), "it is let in");
+        Member { server, cluster, _folder: folder }
+    }
+
+    fn stop(self) {
+        assert!(self.cluster.stop(), "its threads end as they should");
+        self.server.stop().expect("a clean stop");
+    }
+
+    /// What links of this node say of the nodes that they follow.
+    fn links(&self) -> Vec<Value> {
+        let (code, body) = http(&self.server, "GET", "/v1/buckets/default/replication", "");
+        assert_eq!(code, 200, "{body}");
+        let told: Value = serde_json::from_str(&body).expect("JSON");
+        told["links"].as_array().expect("a list of links").clone()
+    }
+}
+
+/// Two active nodes with a bucket that has a replica, which every write waits for.
+fn pair(first: Member, second: Member) -> [Member; 2] {
+    let ask = |command: &Command| {
+        let asked = (0..200).any(|_| first.cluster.ask(command).is_ok());
+        assert!(asked, "{command:?}");
+    };
+    ask(&Command::Rebalance { eject: Vec::new() });
+    let both = |member: &Member| {
+        member.cluster.wait_until(SOON, |view, _| {
+            view.state.rebalance.is_none() && view.state.nodes.keys().all(|id| view.state.is_active(*id))
+        })
+    };
+    assert!(both(&first) && both(&second), "both are active");
+    let body = "name=default&ramQuotaMB=100&replicaNumber=1&durabilityMinLevel=majority";
+    let (code, text) = http(&first.server, "POST", "/pools/default/buckets", body);
+    assert_eq!(code, 202, "{text}");
+    let settled = first.cluster.wait_until(SOON, |view, applied| {
+        applied >= view.state.revision && view.state.buckets.contains_key("default")
+    });
+    assert!(settled, "there is a bucket");
+    [first, second]
+}
+
+/// Writes a key of each vBucket at whichever node takes it.
+fn write_everywhere(members: &[Member]) {
+    for vbucket in 0..VBUCKETS {
+        let key = (0..).map(|n| format!("k{n}")).find(|key| vb(key.as_bytes()).0 == vbucket);
+        let key = key.expect("some key belongs there").into_bytes();
+        let taken = (0..2_000).any(|_| {
+            members.iter().any(|member| {
+                let mut client = Client::connect(&member.server, "default", &[]);
+                let taken = client.set(&key, b"value") == Some(Status::Success);
+                if !taken {
+                    member.cluster.wait_until(Duration::from_millis(10), |_, _| false);
+                }
+                taken
+            })
+        });
+        assert!(taken, "vBucket {vbucket} takes a write");
+    }
+}
+
+#[test]
+fn documents_promises_and_figures_travel_encrypted() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(Env::real().clock));
+    let ca = Ca::new();
+    let start = || Member::start(&ca, &ca, "all", &store);
+    let members = pair(start(), start());
+    write_everywhere(&members);
+    let ports = members.each_ref().map(|member| member.server.kv_tls_addr().expect("it speaks TLS").port());
+    for (member, other) in members.iter().zip([ports[1], ports[0]]) {
+        let links = member.links();
+        assert!(!links.is_empty(), "it has replicas");
+        for link in links {
+            assert_eq!(link["node"], format!("127.0.0.1:{other}"), "{link}");
+        }
+        assert!(member.cluster.wait_until(SOON, |_, _| member.cluster.is_promised()), "promises come");
+    }
+    let (code, body) = http(&members[0].server, "GET", "/pools/default/buckets/default", "");
+    let told: Value = serde_json::from_str(&body).expect("JSON");
+    assert_eq!((code, &told["basicStats"]["itemCount"]), (200, &VBUCKETS.into()), "{told}");
+    members.into_iter().for_each(Member::stop);
+}
+
+#[test]
+fn a_node_with_a_certificate_of_another_ca_is_not_followed() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(Env::real().clock));
+    let (ca, other) = (Ca::new(), Ca::new());
+    let members = pair(Member::start(&ca, &ca, "all", &store), Member::start(&other, &ca, "all", &store));
+    // The one with the right certificate follows nobody, and says why.
+    let why = (0..2_000).find_map(|_| {
+        members[0].cluster.wait_until(Duration::from_millis(10), |_, _| false);
+        members[0].links().iter().find_map(|link| Some(link["last_error"].as_str()?.to_owned()))
+    });
+    let why = why.expect("it tells what is wrong");
+    assert!(why.starts_with("TLS: ") && why.contains("certificate"), "{why}");
+    members.into_iter().for_each(Member::stop);
+}

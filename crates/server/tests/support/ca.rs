@@ -1,0 +1,47 @@
+//! A CA of the test's own.
+#![allow(clippy::disallowed_methods, reason = "these are files of the test's own")]
+#![allow(dead_code, reason = "each test uses a part")]
+
+use std::path::{Path, PathBuf};
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::pki_types::CertificateDer;
+
+type Issuer = CertifiedIssuer<'static, KeyPair>;
+
+/// A CA, and certificates that it signs.
+pub struct Ca {
+    issuer: Issuer,
+}
+
+impl Ca {
+    /// A new one.
+    pub fn new() -> Ca {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().expect("a key");
+        Ca { issuer: CertifiedIssuer::self_signed(params, key).expect("a CA") }
+    }
+
+    /// Writes a certificate for these names and its key; says where.
+    pub fn write(&self, folder: &Path, names: &[&str]) -> (PathBuf, PathBuf) {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let key = KeyPair::generate().expect("a key");
+        let params = CertificateParams::new(names).expect("names");
+        let certificate = params.signed_by(&key, &self.issuer).expect("signed");
+        let files = (folder.join("node.pem"), folder.join("node.key"));
+        std::fs::write(&files.0, certificate.pem()).expect("written");
+        std::fs::write(&files.1, key.serialize_pem()).expect("written");
+        files
+    }
+
+    /// Its certificate in PEM.
+    pub fn pem(&self) -> String {
+        self.issuer.pem()
+    }
+
+    /// Its certificate.
+    pub fn der(&self) -> CertificateDer<'static> {
+        self.issuer.der().clone()
+    }
+}
