@@ -76,6 +76,17 @@ pub enum Access {
     Bucket(Status),
 }
 
+/// Where a user must have the privileges of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// In the whole bucket.
+    Bucket,
+    /// In the collection of the request's key.
+    Collection,
+    /// In some collection: its handler looks at those that the request names, or nothing of a collection is told.
+    Somewhere,
+}
+
 /// What a durability requirement makes of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
@@ -149,6 +160,8 @@ pub struct Row {
     /// What a user must be allowed to do, whatever the request asks for. A handler asks for more with
     /// `Context::require` where that depends on the request.
     pub privileges: Privileges,
+    /// Where the user must have them.
+    pub extent: Extent,
     /// When it leaves its worker.
     pub leaves: Leaves,
     /// What handles it.
@@ -177,6 +190,7 @@ impl Row {
             access: Access::User,
             leaves: Leaves::Never,
             privileges: Privileges::NONE,
+            extent: Extent::Bucket,
             handler,
         }
     }
@@ -193,6 +207,7 @@ impl Row {
             key: Key::Document,
             reorder: true,
             leaves: Leaves::LargeValue,
+            extent: Extent::Collection,
             ..row.in_bucket().needs(privilege)
         }
     }
@@ -212,6 +227,11 @@ impl Row {
     /// Asks for one more privilege.
     pub(crate) const fn needs(self, privilege: Privilege) -> Row {
         Row { privileges: self.privileges.with(privilege), ..self }
+    }
+
+    /// It is enough to have the privileges in some collection.
+    pub(crate) const fn somewhere(self) -> Row {
+        Row { extent: Extent::Somewhere, ..self }
     }
 
     pub(crate) const fn extras(self, len: u8) -> Row {

@@ -55,6 +55,11 @@ const fn dcp(opcode: u8, handler: Handler, doc: &'static str) -> Row {
     Row::new(opcode, handler, doc).without_bucket(Status::Einval).needs(DcpProducer).cas(AnyCas).in_order()
 }
 
+/// A message that brings changes into the bucket.
+const fn dcp_in(opcode: u8, handler: Handler, doc: &'static str) -> Row {
+    Row::new(opcode, handler, doc).without_bucket(Status::Einval).needs(DcpConsumer).cas(AnyCas).in_order()
+}
+
 /// Every command.
 pub static ROWS: &[Row] = &[
     // Session
@@ -216,6 +221,7 @@ pub static ROWS: &[Row] = &[
         .leaves(Leaves::Always)
         .in_bucket()
         .needs(Read)
+        .somewhere()
         .any_extras(),
     // Documents with their metadata
     Row::document(GET_META, meta::get_meta, MetaRead, "Read the metadata of a document or tombstone")
@@ -276,28 +282,34 @@ pub static ROWS: &[Row] = &[
     Row::new(OBSERVE_SEQNO, observe::observe_seqno, "How far a vBucket has come, in memory and on disk")
         .in_bucket()
         .needs(MetaRead)
+        .somewhere()
         .value(ValueRule::Exactly(8)),
     Row::new(OBSERVE, observe::observe, "Whether documents are on disk")
         .leaves(Leaves::LargeValue)
         .in_bucket()
         .needs(MetaRead)
+        .somewhere()
         .value(ValueRule::Required),
     Row::new(GET_ALL_VB_SEQNOS, observe::get_all_vb_seqnos, "How far all vBuckets have come")
         .in_bucket()
         .needs(MetaRead)
+        .somewhere()
         .extras_of(&[0, 4, 8]),
     Row::new(SEQNO_PERSISTENCE, observe::seqno_persistence, "Wait until a seqno is on disk")
         .in_bucket()
         .needs(MetaRead)
+        .somewhere()
         .extras(8),
     Row::new(GET_FAILOVER_LOG, observe::get_failover_log, "The histories of a vBucket")
         .in_bucket()
         .needs(MetaRead)
+        .somewhere()
         .cas(AnyCas)
         .in_order(),
     Row::new(LAST_CLOSED_CHECKPOINT, vbucket::last_closed_checkpoint, "Number of the last closed checkpoint")
         .in_bucket()
-        .needs(MetaRead),
+        .needs(MetaRead)
+        .somewhere(),
     Row::new(CREATE_CHECKPOINT, vbucket::create_checkpoint, "Close the open checkpoint of a vBucket")
         .in_bucket()
         .needs(Settings),
@@ -317,6 +329,7 @@ pub static ROWS: &[Row] = &[
         .leaves(Leaves::Always)
         .in_bucket()
         .needs(SimpleStats)
+        .somewhere()
         .key(Key::Optional)
         .value(ValueRule::Optional)
         .datatype(JSON),
@@ -332,6 +345,7 @@ pub static ROWS: &[Row] = &[
     Row::new(GET_VBUCKET, vbucket::get_vbucket, "The state of a vBucket")
         .without_bucket(Status::NotSupported)
         .needs(MetaRead)
+        .somewhere()
         .key(Key::Optional),
     Row::new(DELETE_VBUCKET, vbucket::delete_vbucket, "Delete a vBucket")
         .leaves(Leaves::Always)
@@ -416,61 +430,61 @@ pub static ROWS: &[Row] = &[
         .in_bucket()
         .extras_of(&[0, 4]),
     // Streams
+    // Which privilege it needs depends on its direction: the handler asks.
     Row::new(DCP_OPEN, streams::open, "Make this a connection for streams")
         .in_bucket()
-        .needs(DcpProducer)
         .extras(8)
         .key(Key::Required)
         .value(ValueRule::Optional)
         .datatype(JSON)
         .cas(AnyCas)
         .in_order(),
-    dcp(DCP_ADD_STREAM, consumer::add_stream, "Ask the consumer for a stream").extras(4),
+    dcp_in(DCP_ADD_STREAM, consumer::add_stream, "Ask the consumer for a stream").extras(4),
     dcp(DCP_CLOSE_STREAM, streams::close_stream, "End a stream"),
     dcp(DCP_STREAM_REQ, streams::stream_request, "Begin a stream").extras(48).value(ValueRule::Optional),
     dcp(DCP_GET_FAILOVER_LOG, streams::get_failover_log, "The histories of a vBucket"),
-    dcp(DCP_STREAM_END, consumer::of_stream, "A stream has ended").extras(4),
-    dcp(DCP_SNAPSHOT_MARKER, consumer::snapshot_marker, "A snapshot begins")
+    dcp_in(DCP_STREAM_END, consumer::of_stream, "A stream has ended").extras(4),
+    dcp_in(DCP_SNAPSHOT_MARKER, consumer::snapshot_marker, "A snapshot begins")
         .any_extras()
         .value(ValueRule::Optional),
-    dcp(DCP_MUTATION, consumer::of_stream, "A document was stored")
+    dcp_in(DCP_MUTATION, consumer::of_stream, "A document was stored")
         .extras(31)
         .key(Key::Required)
         .value(ValueRule::Optional)
         .datatype(JSON | SNAPPY | XATTR),
-    dcp(DCP_DELETION, consumer::of_stream, "A document was deleted")
+    dcp_in(DCP_DELETION, consumer::of_stream, "A document was deleted")
         .extras_of(&[18, 21])
         .key(Key::Required)
         .value(ValueRule::Optional)
         .datatype(JSON | SNAPPY | XATTR),
-    dcp(DCP_EXPIRATION, consumer::of_stream, "A document expired")
+    dcp_in(DCP_EXPIRATION, consumer::of_stream, "A document expired")
         .extras(20)
         .key(Key::Required)
         .value(ValueRule::Optional)
         .datatype(JSON | SNAPPY | XATTR),
-    dcp(DCP_SET_VBUCKET_STATE, consumer::of_stream, "Take over a vBucket").extras(1),
+    dcp_in(DCP_SET_VBUCKET_STATE, consumer::of_stream, "Take over a vBucket").extras(1),
     dcp(DCP_NOOP, consumer::noop, "Show that the connection lives"),
     dcp(DCP_BUFFER_ACK, streams::buffer_acknowledgement, "More may be sent").extras(4),
     dcp(DCP_CONTROL, streams::control, "Agree on properties of a stream")
         .key(Key::Required)
         .value(ValueRule::Required),
-    dcp(DCP_SYSTEM_EVENT, consumer::of_stream, "A collection came or went")
+    dcp_in(DCP_SYSTEM_EVENT, consumer::of_stream, "A collection came or went")
         .extras(13)
         .key(Key::Optional)
         .value(ValueRule::Optional)
         .datatype(JSON | SNAPPY | XATTR),
-    dcp(DCP_PREPARE, consumer::of_stream, "A durable write is prepared")
+    dcp_in(DCP_PREPARE, consumer::of_stream, "A durable write is prepared")
         .extras(31)
         .key(Key::Required)
         .value(ValueRule::Optional)
         .datatype(JSON | SNAPPY | XATTR)
         .cas(NeedsCas),
     dcp(DCP_SEQNO_ACKNOWLEDGED, streams::seqno_acknowledged, "Prepares are safe here").extras(8).cas(NoCas),
-    dcp(DCP_COMMIT, consumer::of_stream, "A durable write is committed")
+    dcp_in(DCP_COMMIT, consumer::of_stream, "A durable write is committed")
         .extras(16)
         .key(Key::Required)
         .cas(NoCas),
-    dcp(DCP_ABORT, consumer::of_stream, "A durable write is aborted")
+    dcp_in(DCP_ABORT, consumer::of_stream, "A durable write is aborted")
         .extras(16)
         .key(Key::Required)
         .cas(NoCas),

@@ -12,6 +12,7 @@ use engine::SettingError;
 use serde::Deserialize;
 
 use crate::connection_memory::LEAST_LIMIT_BYTES;
+use crate::roles::{ALL_BUCKETS, Grant};
 use bucket::parse_size;
 pub use bucket::{BucketSpec, BucketTable, DEFAULT_QUOTA_BYTES, Hints, MOST_REPLICAS};
 use descriptors::Asked;
@@ -111,6 +112,11 @@ pub enum ConfigError {
         /// The bucket.
         bucket: String,
     },
+    /// Buckets beside roles that name theirs.
+    #[error(
+        "user {0:?}: roles name their buckets themselves; write role = \"data_reader[BUCKET]\", and leave buckets out"
+    )]
+    UserPlaces(String),
     /// An address cannot be read.
     #[error("address {0:?}: write IP:PORT, for example 127.0.0.1:11210 (port 0 takes a free one)")]
     Address(String),
@@ -130,9 +136,9 @@ pub enum ConfigError {
     OpenWithoutPassword(SocketAddr),
 }
 
-/// What a user may do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+/// What a user of the configuration may do: one of three words, or roles with their places.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
 pub enum Role {
     /// Everything.
     Admin,
@@ -140,6 +146,30 @@ pub enum Role {
     ReadWrite,
     /// Read documents.
     ReadOnly,
+    /// What these allow.
+    Grants(Vec<Grant>),
+}
+
+impl TryFrom<String> for Role {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Role, String> {
+        match text.as_str() {
+            "admin" => return Ok(Role::Admin),
+            "read-write" => return Ok(Role::ReadWrite),
+            "read-only" => return Ok(Role::ReadOnly),
+            _ => {}
+        }
+        let wrong = match Grant::parse_list(&text) {
+            Ok(grants) if !grants.is_empty() => return Ok(Role::Grants(grants)),
+            Ok(_) => String::new(),
+            Err(wrong) => wrong.join(", "),
+        };
+        Err(format!(
+            "role {wrong:?}: write admin, read-write, read-only, or roles as ROLE[BUCKET:SCOPE:COLLECTION], for example \
+             data_reader[default]"
+        ))
+    }
 }
 
 /// A user who may log in.
@@ -152,9 +182,26 @@ pub struct UserSpec {
     pub password: String,
     /// What the user may do; to be said, so that nobody is let in further than was meant.
     pub role: Role,
-    /// In which buckets; nothing for all.
+    /// In which buckets; nothing for all. Roles with places name theirs themselves.
     #[serde(default)]
     pub buckets: Option<Vec<String>>,
+}
+
+impl UserSpec {
+    /// The roles, and where they hold.
+    pub fn grants(&self) -> Vec<Grant> {
+        let roles: &[&str] = match &self.role {
+            Role::Grants(grants) => return grants.clone(),
+            Role::Admin if self.buckets.is_none() => return Grant::parse("admin").into_iter().collect(),
+            Role::Admin => &["bucket_admin", "bucket_full_access"],
+            Role::ReadWrite => &["data_monitoring", "data_reader", "data_writer"],
+            Role::ReadOnly => &["data_monitoring", "data_reader"],
+        };
+        let everywhere = [ALL_BUCKETS.to_owned()];
+        let buckets = self.buckets.as_deref().unwrap_or(&everywhere);
+        let of = |bucket: &String| roles.iter().filter_map(|role| Grant::of_bucket(role, bucket)).collect();
+        buckets.iter().flat_map(|bucket| -> Vec<Grant> { of(bucket) }).collect()
+    }
 }
 
 impl std::fmt::Debug for UserSpec {
@@ -572,6 +619,9 @@ impl Config {
             if self.users[..at].iter().any(|other| other.name == user.name) {
                 return Err(ConfigError::UserTwice(user.name.clone()));
             }
+            if matches!(user.role, Role::Grants(_)) && user.buckets.is_some() {
+                return Err(ConfigError::UserPlaces(user.name.clone()));
+            }
             let unknown = |name: &&String| self.buckets.iter().all(|bucket| bucket.name != **name);
             if let Some(bucket) = user.buckets.iter().flatten().find(unknown) {
                 let (user, bucket) = (user.name.clone(), bucket.clone());
@@ -652,6 +702,12 @@ mod tests {
         ));
         let user = "[[user]]\nname = \"a\"\npassword = \"b\"\nrole = \"read-only\"\nbuckets = [\"c\"]";
         assert!(matches!(config(user).err(), Some(ConfigError::UserBucket { .. })));
+        let wrong =
+            config("[[user]]\nname = \"a\"\npassword = \"b\"\nrole = \"data_reader\"").expect_err("no place");
+        assert!(wrong.to_string().contains("role \"data_reader\""), "{wrong}");
+        let twice =
+            "[[user]]\nname = \"a\"\npassword = \"b\"\nrole = \"data_reader[*]\"\nbuckets = [\"default\"]";
+        assert_eq!(config(twice).err(), Some(ConfigError::UserPlaces("a".to_owned())));
         assert!(matches!(config("kv = \"x\"").err(), Some(ConfigError::Address(_))));
         assert!(matches!(config("kv = \"0.0.0.0:0\"").err(), Some(ConfigError::OpenWithoutPassword(_))));
         assert!(config("kv = \"0.0.0.0:0\"\npassword = \"chosen\"").is_ok());

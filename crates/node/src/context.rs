@@ -6,17 +6,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Cas, Datatype, DocKey, Moment, VbId};
+use base::{Cas, CollectionId, Datatype, DocKey, Moment, VbId};
 use engine::{Bucket, FetchPin, Fetched, Refusal, Whole};
 use protocol::feature::Feature;
 use protocol::{FrameInfos, Status};
 
-use crate::command::Row;
+use crate::command::{Extent, Row};
 use crate::connection::CloseReason;
 use crate::long_work::LONG_BYTES;
 use crate::node::Node;
-use crate::privilege::Privilege;
+use crate::privilege::{Privilege, Privileges};
 use crate::reply::{Answer, Reply};
+use crate::roles::Permission;
 use crate::session::{SelectedBucket, Session};
 use crate::sync_write::Prepared;
 
@@ -154,9 +155,30 @@ impl Context<'_> {
         bytes.saturating_mul(times) >= LONG_BYTES
     }
 
-    /// Whether the client may do something beyond what the row asks for.
+    /// Whether the client may do something beyond what the row asks for, where the request is.
     pub fn may(&self, privilege: Privilege) -> bool {
-        self.session.may(privilege)
+        let rights = &self.session.rights;
+        rights.whole.has(privilege)
+            || (self.row.extent == Extent::Collection
+                && rights.in_collection(self.key.collection).has(privilege))
+    }
+
+    /// Refuses a client that lacks a privilege in a collection, or does not see it.
+    pub fn require_in(&mut self, collection: CollectionId, privilege: Privilege) -> Result<(), Outcome> {
+        let seen = self.session.rights.check_collection(Privileges::of(&[privilege]), collection);
+        self.require_seen(seen, Status::UnknownCollection)
+    }
+
+    /// Refuses a client for what its rights come to in a scope or collection.
+    pub(crate) fn require_seen(&mut self, seen: Permission, unknown: Status) -> Result<(), Outcome> {
+        match seen {
+            Permission::Allowed => Ok(()),
+            Permission::Denied(privilege) => {
+                let context = crate::dispatch::denied(self.row, privilege);
+                Err(self.error(Status::Eaccess, &context))
+            }
+            Permission::Hidden => Err(crate::commands::collections::unknown(self, unknown)),
+        }
     }
 
     /// Refuses a client that lacks a privilege which this request needs beyond those of its row.

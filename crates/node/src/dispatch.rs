@@ -7,7 +7,7 @@ use base::{DocKey, Moment};
 use protocol::feature::Feature;
 use protocol::{FrameInfos, Request, Status, opcode};
 
-use crate::command::{Access, Durability, Key, Row, Silence, find};
+use crate::command::{Access, Durability, Extent, Key, Row, Silence, find};
 use crate::command_table::RETIRED;
 use crate::connection::CloseReason;
 use crate::context::{Context, Finish, Outcome};
@@ -15,8 +15,9 @@ use crate::counters::WorkerCounters;
 use crate::elsewhere::{self, Thread};
 use crate::node::Node;
 use crate::output::Output;
-use crate::privilege::{Privilege, Privileges};
+use crate::privilege::Privilege;
 use crate::reply::{Envelope, Reply};
+use crate::roles::{Permission, Rights};
 use crate::session::Session;
 
 /// What a request is handled with.
@@ -45,6 +46,8 @@ pub struct Desk<'a> {
 enum Refused {
     Status(Status),
     Error(Status, String),
+    /// The collection is not there for this user.
+    UnknownCollection,
 }
 
 /// What came of a request.
@@ -102,6 +105,7 @@ fn handle(
         features: desk.session.features,
     };
     let mut reply = Reply::new(desk.out, desk.counters, envelope, desk.elapsed_us);
+    desk.session.follow_manifest();
     let admitted = admit(row, desk.session, request);
     let (row, infos, key) = match admitted {
         Ok(admitted) => admitted,
@@ -109,6 +113,10 @@ fn handle(
             match refused {
                 Refused::Status(status) => reply.status(status),
                 Refused::Error(status, context) => reply.error(status, &context),
+                Refused::UnknownCollection => {
+                    let uid = desk.session.bucket.as_ref().map_or(0, |bucket| bucket.manifest().uid().0);
+                    reply.unknown_collection(Status::UnknownCollection, uid);
+                }
             }
             return reply.must_close().map_or(Outcome::Done, Outcome::Close);
         }
@@ -193,11 +201,28 @@ fn admit<'a>(
         let context = "DCP on connections with unordered execution is not supported";
         return Err(Refused::Error(Status::NotSupported, context.to_owned()));
     }
-    match row.privileges.missing_in(session.privileges) {
-        Some(privilege) if infos.impersonate.is_none() => {
+    match missing(row, key, &session.rights) {
+        Permission::Denied(privilege) if infos.impersonate.is_none() => {
             Err(Refused::Error(Status::Eaccess, denied(row, privilege)))
         }
+        Permission::Hidden if infos.impersonate.is_none() => Err(Refused::UnknownCollection),
         _ => Ok((row, infos, key)),
+    }
+}
+
+/// Whether `rights` are enough for what a command needs of all requests.
+#[inline]
+fn missing(row: &Row, key: DocKey<'_>, rights: &Rights) -> Permission {
+    match row.privileges.missing_in(rights.whole) {
+        None => Permission::Allowed,
+        Some(privilege) if rights.narrow.is_none() => Permission::Denied(privilege),
+        Some(privilege) => match row.extent {
+            Extent::Bucket => Permission::Denied(privilege),
+            Extent::Collection => rights.check_collection(row.privileges, key.collection),
+            Extent::Somewhere => {
+                row.privileges.missing_in(rights.anywhere()).map_or(Permission::Allowed, Permission::Denied)
+            }
+        },
     }
 }
 
@@ -243,20 +268,26 @@ fn impersonated(ctx: &mut Context<'_>, request: &Request<'_>, name: &[u8]) -> Ou
         return ctx.error(Status::Eaccess, &context);
     };
     let extra = ctx.infos.extra_privilege.and_then(Privilege::from_name);
-    let mine: Privileges = ctx.session.privileges;
-    let theirs = extra
-        .filter(|extra| mine.has(*extra))
-        .map_or(user.privileges(), |extra| user.privileges().with(extra));
-    let selectable = ctx.session.bucket.as_ref().is_none_or(|bucket| user.may_select(bucket.name()));
-    if !selectable || ctx.row.privileges.missing_in(theirs).is_some() {
-        let context = format!("{} is not allowed to the user acted for", ctx.row.name);
-        return ctx.error(Status::Eaccess, &context);
+    let mine = ctx.session.rights.clone();
+    // What the client itself may not do, it may not do for others either.
+    let mut theirs = ctx.session.rights_as(&user).within(mine.whole);
+    if let Some(extra) = extra.filter(|extra| mine.whole.has(*extra)) {
+        theirs.whole = theirs.whole.with(extra);
     }
-    ctx.session.privileges = theirs;
+    let selectable = ctx.session.bucket.as_ref().is_none_or(|bucket| user.may_select(bucket.name()));
+    match missing(ctx.row, ctx.key, &theirs) {
+        Permission::Allowed if selectable => {}
+        Permission::Hidden if selectable => return crate::commands::collections::unknown_collection(ctx),
+        _ => {
+            let context = format!("{} is not allowed to the user acted for", ctx.row.name);
+            return ctx.error(Status::Eaccess, &context);
+        }
+    }
+    ctx.session.rights = theirs.clone();
     let outcome = (ctx.row.handler)(ctx, request);
     // A handler that logs in or gives up a privilege changes the session's own rights, which then stay changed.
-    if ctx.session.privileges == theirs {
-        ctx.session.privileges = mine;
+    if ctx.session.rights.is_same(&theirs) {
+        ctx.session.rights = mine;
     }
     outcome
 }

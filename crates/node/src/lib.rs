@@ -47,6 +47,7 @@ pub mod reaper;
 pub mod reload;
 pub mod replication;
 mod reply;
+pub mod roles;
 pub mod sasl;
 mod session;
 pub mod settings_reference;

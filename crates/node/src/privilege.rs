@@ -28,24 +28,40 @@ privileges! {
     Insert "Make new documents.",
     Upsert "Change documents.",
     Delete "Delete documents.",
+    RangeScan "Read ranges of documents.",
     MetaRead "Read the metadata of documents.",
     MetaWrite "Write documents with their metadata.",
     SystemXattrRead "Read system attributes.",
     SystemXattrWrite "Change system attributes.",
+    SystemCollectionLookup "Read collections that belong to the system.",
+    SystemCollectionMutation "Change collections that belong to the system.",
     SimpleStats "Read counters of a bucket.",
     Stats "Read all counters.",
-    Settings "Change what belongs to a bucket: settings, collections, checkpoints, files.",
+    Settings "Change what belongs to a bucket: settings, checkpoints, files.",
+    DcpProducer "Open a connection that streams the changes of a bucket to the client.",
+    DcpConsumer "Open a connection that streams changes of the client into a bucket.",
+    DcpStream "Stream the changes of a collection.",
     NodeSupervisor "Look at and change what belongs to the node and is shared by its buckets.",
-    Administrator "Change what belongs to the cluster.",
+    Administrator "Change what belongs to the cluster by the key-value protocol.",
+    SystemSettings "Change what belongs to the cluster: nodes, buckets, settings that they share.",
+    Audit "Write to the audit log.",
+    IdleConnection "Keep connections that are idle.",
+    Unthrottled "Send requests that no limit delays.",
+    Unmetered "Send requests that are not counted against a budget.",
     Impersonate "Act for another user.",
-    DcpProducer "Stream changes.",
     SelectBucket "Select any bucket.",
+    CollectionManagement "Make and drop scopes and collections over HTTP.",
+    SecurityRead "Look at users and groups over HTTP.",
+    SecurityManagement "Change users and groups over HTTP.",
 }
 
+/// How many of them, from the first, are names of the key-value protocol; the others are for HTTP.
+const OF_PROTOCOL: usize = 26;
+
 impl Privilege {
-    /// The privilege with this name, if there is one.
+    /// The privilege of the key-value protocol with this name, if there is one.
     pub fn from_name(name: &[u8]) -> Option<Privilege> {
-        Privilege::ALL.iter().copied().find(|privilege| privilege.name().as_bytes() == name)
+        Privilege::ALL[..OF_PROTOCOL].iter().copied().find(|privilege| privilege.name().as_bytes() == name)
     }
 }
 
@@ -65,6 +81,49 @@ impl Privileges {
             at += 1;
         }
         Privileges(bits)
+    }
+
+    /// Those that a role can give in a single collection: who has none of them in a collection does not see it.
+    pub const OF_COLLECTIONS: Privileges = {
+        use Privilege::*;
+        Privileges::of(&[
+            Read,
+            Insert,
+            Upsert,
+            Delete,
+            RangeScan,
+            MetaRead,
+            MetaWrite,
+            SystemXattrRead,
+            SystemXattrWrite,
+            SystemCollectionLookup,
+            SystemCollectionMutation,
+            SimpleStats,
+            Stats,
+            Settings,
+            DcpStream,
+            CollectionManagement,
+        ])
+    };
+
+    /// Whether there is none.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Those of both.
+    pub const fn or(self, other: Privileges) -> Privileges {
+        Privileges(self.0 | other.0)
+    }
+
+    /// Those that both have.
+    pub const fn and(self, other: Privileges) -> Privileges {
+        Privileges(self.0 & other.0)
+    }
+
+    /// Them without those of `other`.
+    pub const fn less(self, other: Privileges) -> Privileges {
+        Privileges(self.0 & !other.0)
     }
 
     /// All of them.
@@ -89,6 +148,9 @@ impl Privileges {
 
     /// The first of them that `granted` lacks.
     pub fn missing_in(self, granted: Privileges) -> Option<Privilege> {
+        if self.less(granted).is_empty() {
+            return None;
+        }
         self.iter().find(|privilege| !granted.has(*privilege))
     }
 

@@ -10,6 +10,7 @@ use protocol::feature::{Feature, Features};
 
 use crate::dcp::DcpConnection;
 use crate::privilege::{Privilege, Privileges};
+use crate::roles::Rights;
 use crate::sasl::scram::Exchange;
 use crate::user::User;
 
@@ -26,7 +27,9 @@ pub struct Session {
     /// Who logged in.
     pub user: Option<Arc<User>>,
     /// What the user may do, less what the client gave up.
-    pub privileges: Privileges,
+    pub rights: Rights,
+    /// What the client gave up.
+    dropped: Privileges,
     /// The selected bucket.
     pub bucket: Option<SelectedBucket>,
     /// A login under way.
@@ -46,7 +49,8 @@ pub struct SharedSession {
     features: Features,
     peer: Option<IpAddr>,
     user: Option<Arc<User>>,
-    privileges: Privileges,
+    rights: Rights,
+    dropped: Privileges,
     bucket: Option<Arc<Bucket>>,
     sent_map: Option<ConfigVersion>,
 }
@@ -54,9 +58,9 @@ pub struct SharedSession {
 impl SharedSession {
     /// A session like the one that was shared, for one request.
     pub fn into_session(self) -> Session {
-        let SharedSession { features, peer, user, privileges, bucket, sent_map } = self;
+        let SharedSession { features, peer, user, rights, dropped, bucket, sent_map } = self;
         let bucket = bucket.map(Rc::new);
-        Session { features, peer, user, privileges, bucket, sent_map, ..Session::default() }
+        Session { features, peer, user, rights, dropped, bucket, sent_map, ..Session::default() }
     }
 }
 
@@ -67,7 +71,8 @@ impl Session {
             features: self.features,
             peer: self.peer,
             user: self.user.clone(),
-            privileges: self.privileges,
+            rights: self.rights.clone(),
+            dropped: self.dropped,
             bucket: self.bucket.as_ref().map(|bucket| Arc::clone(bucket)),
             sent_map: self.sent_map,
         }
@@ -83,21 +88,53 @@ impl Session {
         self.user.is_some()
     }
 
-    /// Whether the client may do something.
+    /// Whether the client may do something in the whole of its bucket.
     pub fn may(&self, privilege: Privilege) -> bool {
-        self.privileges.has(privilege)
+        self.rights.whole.has(privilege)
     }
 
     /// Logs a user in.
     pub fn log_in(&mut self, user: Arc<User>) {
-        self.privileges = user.privileges();
         self.user = Some(user);
+        self.dropped = Privileges::NONE;
+        self.rights = self.rights_of_user();
+    }
+
+    /// Gives up a privilege for good.
+    pub fn drop_privilege(&mut self, privilege: Privilege) {
+        self.dropped = self.dropped.with(privilege);
+        self.rights = self.rights_of_user();
+    }
+
+    /// What the user may do in the selected bucket, without what was given up.
+    fn rights_of_user(&self) -> Rights {
+        self.user.as_ref().map_or_else(Rights::default, |user| self.rights_as(user))
+    }
+
+    /// What some user may do in the selected bucket, without what was given up.
+    pub fn rights_as(&self, user: &User) -> Rights {
+        match &self.bucket {
+            Some(bucket) => Rights::of(user.grants(), bucket.name(), &bucket.manifest(), self.dropped),
+            None => {
+                let Rights { whole, narrow } = Rights::without_bucket(user.grants());
+                Rights { whole: whole.less(self.dropped), narrow }
+            }
+        }
+    }
+
+    /// Goes by the manifest of the selected bucket as it is now. Costs one look if no role names a scope.
+    pub fn follow_manifest(&mut self) {
+        if self.rights.narrow.is_some()
+            && let Some(bucket) = &self.bucket
+        {
+            self.rights.follow(&bucket.manifest(), self.dropped);
+        }
     }
 
     /// Forgets who logged in, and what only that user could have chosen.
     pub fn log_out(&mut self) {
         self.user = None;
-        self.privileges = Privileges::NONE;
+        self.dropped = Privileges::NONE;
         self.exchange = None;
         self.select(None);
     }
@@ -107,6 +144,7 @@ impl Session {
         self.bucket = bucket.map(Rc::new);
         self.sent_map = None;
         self.told_map = None;
+        self.rights = self.rights_of_user();
     }
 
     /// The datatype bits a client may see.

@@ -22,6 +22,7 @@ use crate::fuzz::{feed, login};
 use crate::node::{Node, Served};
 use crate::output::Output;
 use crate::privilege::Privileges;
+use crate::roles::{ROLES, Takes};
 use crate::user::Users;
 
 mod dcp_answers;
@@ -32,6 +33,12 @@ mod roles;
 fn user(name: &str, role: Role, buckets: Option<&str>) -> UserSpec {
     let buckets = buckets.map(|bucket| vec![bucket.to_owned()]);
     UserSpec { name: name.to_owned(), password: "password".to_owned(), role, buckets }
+}
+
+/// A user with roles and their places.
+fn granted(name: &str, grants: &str) -> UserSpec {
+    let role = Role::try_from(grants.to_owned()).expect("roles");
+    UserSpec { name: name.to_owned(), password: "password".to_owned(), role, buckets: None }
 }
 
 fn node() -> Arc<Node> {
@@ -50,6 +57,15 @@ fn node() -> Arc<Node> {
         user("bucket-admin", Role::Admin, Some("default")),
         user("writer", Role::ReadWrite, None),
     ];
+    let of_roles = ROLES.iter().map(|row| {
+        let place = if row.takes == Takes::Nothing { "" } else { "[default]" };
+        granted(row.name, &format!("{}{place}", row.name))
+    });
+    // The administrator has the name of its role.
+    let of_roles = of_roles.filter(|user| user.name != "admin");
+    let narrow = granted("narrow", "data_reader[default:s:c],data_writer[default:s]");
+    let streams = granted("streams", "data_dcp_reader[default:s:c]");
+    let users: Vec<UserSpec> = users.into_iter().chain(of_roles).chain([narrow, streams]).collect();
     let users = Users::new(&users, &*env.random);
     let address = NodeAddress { host: None, kv_port: 11210, http_port: 8091, tls: None };
     let version = ConfigVersion { epoch: 1, revision: 3 };

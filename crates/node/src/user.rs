@@ -6,16 +6,16 @@ use std::sync::Arc;
 use base::env::Random;
 use subtle::ConstantTimeEq;
 
-use crate::config::{Role, UserSpec};
+use crate::config::UserSpec;
 use crate::privilege::{Privilege, Privileges};
+use crate::roles::{Grant, Rights};
 use crate::sasl::digest::{Digest, Mechanism};
 use crate::sasl::scram::ScramKeys;
 
 /// A user.
 pub struct User {
     name: String,
-    role: Role,
-    buckets: Option<Vec<String>>,
+    grants: Box<[Grant]>,
     plain: Digest,
     scram: [ScramKeys; 3],
 }
@@ -24,8 +24,7 @@ impl User {
     fn new(spec: &UserSpec, pepper: &[u8], random: &dyn Random) -> User {
         User {
             name: spec.name.clone(),
-            role: spec.role,
-            buckets: spec.buckets.clone(),
+            grants: spec.grants().into(),
             plain: plain_digest(pepper, spec.password.as_bytes()),
             scram: Mechanism::ALL.map(|mechanism| {
                 let mut salt = [0; 16];
@@ -45,28 +44,36 @@ impl User {
         &self.scram[mechanism as usize]
     }
 
+    /// The roles, and where they hold.
+    pub fn grants(&self) -> &[Grant] {
+        &self.grants
+    }
+
     /// Whether the user may do everything, in every bucket.
     pub fn is_admin(&self) -> bool {
-        self.role == Role::Admin && self.buckets.is_none()
+        self.grants.iter().any(|grant| grant.row().name == "admin")
     }
 
-    /// Whether the user may select `bucket`.
+    /// Whether the user may select `bucket`: any right in it is enough.
     pub fn may_select(&self, bucket: &str) -> bool {
-        self.buckets.as_ref().is_none_or(|buckets| buckets.iter().any(|name| name == bucket))
+        let (whole, narrow) = Rights::in_bucket(&self.grants, bucket);
+        whole.has(Privilege::SelectBucket) || !whole.is_empty() || !narrow.is_empty()
     }
 
-    /// What the user may do.
+    /// What the user may do in the whole of `bucket`, and beside buckets.
+    pub fn privileges_in(&self, bucket: &str) -> Privileges {
+        Rights::in_bucket(&self.grants, bucket).0
+    }
+
+    /// What the user may do where no bucket is meant.
     pub fn privileges(&self) -> Privileges {
-        use Privilege::*;
-        match self.role {
-            Role::Admin if self.is_admin() => Privileges::all(),
-            // What all buckets share, and other users, are not theirs.
-            Role::Admin => [NodeSupervisor, Administrator, Impersonate, SelectBucket]
-                .into_iter()
-                .fold(Privileges::all(), Privileges::without),
-            Role::ReadWrite => Privileges::of(&[Read, Insert, Upsert, Delete, MetaRead, SimpleStats]),
-            Role::ReadOnly => Privileges::of(&[Read, MetaRead, SimpleStats]),
-        }
+        Rights::without_bucket(&self.grants).whole
+    }
+
+    /// What the user may do in the whole of a scope of `bucket`.
+    pub fn privileges_in_scope(&self, bucket: &str, scope: &str) -> Privileges {
+        let (whole, narrow) = Rights::in_bucket(&self.grants, bucket);
+        narrow.iter().filter_map(|narrow| narrow.of_scope(scope)).fold(whole, Privileges::or)
     }
 }
 
@@ -98,7 +105,7 @@ impl Users {
     pub fn changed_to(&self, specs: &[UserSpec], random: &dyn Random) -> Users {
         let one = |spec: &UserSpec| {
             let same = self.authenticate(spec.name.as_bytes(), spec.password.as_bytes());
-            let same = same.filter(|user| user.role == spec.role && user.buckets == spec.buckets);
+            let same = same.filter(|user| *user.grants == *spec.grants());
             let user = same.map_or_else(|| Arc::new(User::new(spec, &self.pepper, random)), Arc::clone);
             (spec.name.clone(), user)
         };
@@ -139,6 +146,7 @@ mod tests {
     use base::env::Env;
 
     use super::*;
+    use crate::config::Role;
 
     fn spec(name: &str, password: &str, role: Role) -> UserSpec {
         UserSpec { name: name.to_owned(), password: password.to_owned(), role, buckets: None }

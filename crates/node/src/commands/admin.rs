@@ -11,7 +11,7 @@ use crate::reply::Answer;
 /// Gives up a privilege for the rest of the session.
 pub fn drop_privilege(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     let Some(privilege) = Privilege::from_name(request.key) else { return ctx.status(Status::KeyEnoent) };
-    ctx.session.privileges = ctx.session.privileges.without(privilege);
+    ctx.session.drop_privilege(privilege);
     ctx.status(Status::Success)
 }
 

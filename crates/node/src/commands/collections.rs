@@ -1,21 +1,43 @@
 //! Scopes and collections: the manifest of the selected bucket, and numbers for names.
 
-use base::CollectionId;
+use base::{CollectionId, ScopeId};
 use engine::{Bucket, ManifestRefusal};
 use protocol::{Request, Status};
+use serde_json::Value;
 use vbucket::collections::manifest::{MAX_NAME_BYTES, SuccessorRefusal};
 use vbucket::{Collection, Manifest, Scope};
 
 use crate::context::{Context, Outcome};
 use crate::reply::Answer;
+use crate::roles::Rights;
 
 const DEFAULT: &[u8] = b"_default";
 
 /// Sends the manifest.
 pub fn manifest(ctx: &mut Context<'_>, _: &Request<'_>) -> Outcome {
-    let json = ctx.bucket().manifest().to_text();
+    let json = visible(&ctx.bucket().manifest(), &ctx.session.rights);
     ctx.reply.json(Status::Success, json.as_bytes());
     Outcome::Done
+}
+
+/// A manifest as JSON, without the scopes and collections that are not there for the user.
+fn visible(manifest: &Manifest, rights: &Rights) -> String {
+    let text = manifest.to_text();
+    if rights.narrow.is_none() {
+        return text;
+    }
+    let Ok(mut json) = serde_json::from_str::<Value>(&text) else { return text };
+    let number =
+        |one: &Value| u32::from_str_radix(one["uid"].as_str().unwrap_or_default(), 16).unwrap_or(u32::MAX);
+    if let Some(scopes) = json["scopes"].as_array_mut() {
+        scopes.retain(|scope| rights.sees_scope(ScopeId(number(scope))));
+        for scope in scopes {
+            if let Some(collections) = scope["collections"].as_array_mut() {
+                collections.retain(|one| rights.sees_collection(CollectionId(number(one))));
+            }
+        }
+    }
+    json.to_string()
 }
 
 /// Puts another manifest in the place of the present one. Waits for the disk, as whatever an administrator does.
@@ -57,6 +79,10 @@ pub fn collection_id(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     }
     let manifest = ctx.bucket().manifest();
     match find(&manifest, scope, collection) {
+        Ok(found) if !ctx.session.rights.sees_collection(found.id) => {
+            let scope = ctx.session.rights.sees_scope(found.scope);
+            unknown(ctx, if scope { Status::UnknownCollection } else { Status::UnknownScope })
+        }
         Ok(found) => number(ctx, &manifest, found.id.0),
         Err(status) => unknown(ctx, status),
     }
@@ -72,8 +98,8 @@ pub fn scope_id(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     }
     let manifest = ctx.bucket().manifest();
     match find_scope(&manifest, scope) {
-        Some(found) => number(ctx, &manifest, found.id.0),
-        None => unknown(ctx, Status::UnknownScope),
+        Some(found) if ctx.session.rights.sees_scope(found.id) => number(ctx, &manifest, found.id.0),
+        _ => unknown(ctx, Status::UnknownScope),
     }
 }
 

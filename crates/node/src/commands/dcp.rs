@@ -1,7 +1,7 @@
 //! DCP: what turns a connection into one for streams, and what it is asked then.
 
-use ::dcp::{AcknowledgeRefusal, Agreement, Features, StreamRequestRefusal};
-use base::{Datatype, Seqno};
+use ::dcp::{AcknowledgeRefusal, Agreement, Features, Filter, StreamRequestRefusal};
+use base::{CollectionId, Datatype, Seqno};
 use protocol::dcp::{OpenFlags, StreamRequest};
 use protocol::extras::{decode_u32, decode_u64};
 use protocol::feature::Feature;
@@ -11,6 +11,7 @@ use super::dcp_consumer as consumer;
 use crate::connection::CloseReason;
 use crate::context::{Context, Outcome};
 use crate::dcp::DcpConnection;
+use crate::privilege::{Privilege, Privileges};
 use crate::reply::Answer;
 
 pub(super) const NOT_DCP: &str = "The command can only be sent on a DCP connection";
@@ -49,6 +50,10 @@ pub fn open(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         return cx.invalid("The connection is a DCP connection already");
     }
     let is_producer = flags.has(OpenFlags::PRODUCER);
+    let needed = if is_producer { Privilege::DcpProducer } else { Privilege::DcpConsumer };
+    if let Err(denied) = cx.require(needed) {
+        return denied;
+    }
     match value_of(request) {
         Some(Value::None) => {}
         Some(Value::Empty) if is_producer => {}
@@ -82,6 +87,11 @@ pub fn control(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
 
 /// DCP stream request: begins a stream.
 pub fn stream_request(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    if cx.session.dcp.is_some()
+        && let Err(denied) = may_stream(cx, request.value)
+    {
+        return denied;
+    }
     let Some(connection) = &mut cx.session.dcp else { return cx.invalid(NOT_DCP) };
     let Some(producer) = connection.producer() else { return Outcome::Close(CONSUMES) };
     let Some(wanted) = StreamRequest::decode(request.extras) else {
@@ -102,6 +112,29 @@ pub fn stream_request(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
             Outcome::Done
         }
         Err(StreamRequestRefusal::Status(status)) => cx.status(status),
+    }
+}
+
+/// A stream of everything needs the privilege in the whole bucket, one of a scope in that, one of collections in each.
+fn may_stream(cx: &mut Context<'_>, filter: &[u8]) -> Result<(), Outcome> {
+    let needed = Privileges::of(&[Privilege::DcpStream]);
+    if cx.may(Privilege::DcpStream) {
+        return Ok(());
+    }
+    // One that cannot be read is refused for that.
+    let Ok(filter) = Filter::parse(filter) else { return Ok(()) };
+    if !cx.session.has(Feature::Collections) {
+        return cx.require_in(CollectionId::DEFAULT, Privilege::DcpStream);
+    }
+    match (&filter.collections, filter.scope) {
+        (Some(collections), _) => {
+            collections.iter().try_for_each(|id| cx.require_in(*id, Privilege::DcpStream))
+        }
+        (None, Some(scope)) => {
+            let seen = cx.session.rights.check_scope(needed, scope);
+            cx.require_seen(seen, Status::UnknownScope)
+        }
+        (None, None) => cx.require(Privilege::DcpStream),
     }
 }
 

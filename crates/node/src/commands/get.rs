@@ -9,6 +9,7 @@ use protocol::{Request, Status, opcode};
 
 use crate::context::{Context, Outcome};
 use crate::long_work::LONG_BYTES;
+use crate::privilege::Privilege;
 use crate::reply::Answer;
 
 /// Get: flags, value and CAS of a document.
@@ -35,6 +36,9 @@ pub fn get_random_key(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     let Some(collection) = super::collections::check(&cx.bucket(), collection) else {
         return super::collections::unknown_collection(cx);
     };
+    if let Err(denied) = cx.require_in(collection, Privilege::Read) {
+        return denied;
+    }
     let found = match cx.bucket().random_key(collection, cx.now) {
         ByChance::Found(found) => found,
         ByChance::None => return cx.status(Status::KeyEnoent),

@@ -14,6 +14,7 @@ use protocol::{Request, Status};
 use crate::connection::CloseReason;
 use crate::context::{Context, LaterReply, LaterValue, MAX_LOOKS, Outcome};
 use crate::node::Node;
+use crate::privilege::Privilege;
 use crate::reply::Answer;
 use crate::status_map::status_of;
 use crate::wake_queue;
@@ -89,6 +90,9 @@ pub fn observe(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         };
         if !doc_key.is_valid_len() {
             return cx.invalid("A key is not valid");
+        }
+        if let Err(denied) = cx.require_in(doc_key.collection, Privilege::MetaRead) {
+            return denied;
         }
         value.extend_from_slice(&vb.0.to_be_bytes());
         value.extend_from_slice(&(key.len() as u16).to_be_bytes());
@@ -242,6 +246,11 @@ pub fn get_all_vb_seqnos(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome
         None if !cx.session.has(Feature::Collections) => Some(CollectionId::DEFAULT),
         None => None,
     };
+    if let Some(id) = collection
+        && let Err(denied) = cx.require_in(id, Privilege::MetaRead)
+    {
+        return denied;
+    }
     let mut value = Vec::new();
     let with_hidden = cx.session.has(Feature::Collections);
     bucket.each_vbucket(|vb| {

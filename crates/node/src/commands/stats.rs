@@ -14,7 +14,7 @@ pub fn stat(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         return cx.invalid("The value must be JSON");
     }
     let bucket = cx.bucket();
-    let inquiry = Inquiry { node: cx.node, bucket: &bucket, privileges: cx.session.privileges, now: cx.now };
+    let inquiry = Inquiry { node: cx.node, bucket: &bucket, rights: cx.session.rights.clone(), now: cx.now };
     match stats::produce(&inquiry, request.key) {
         Ok(sheet) if !cx.reply.has_room(sheet.bytes()) => cx.status(Status::Etmpfail),
         Ok(sheet) => {

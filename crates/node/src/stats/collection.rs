@@ -8,6 +8,7 @@ use vbucket::{Collection, Manifest, Scope};
 use super::sheet::Under;
 use super::{Inquiry, Refused, Sheet, parse_vbucket};
 use crate::commands::collections::{find, find_scope};
+use crate::privilege::Privilege;
 
 const NO_SCOPE: Refused = Refused::NoCollection(Status::UnknownScope);
 const NO_COLLECTION: Refused = Refused::NoCollection(Status::UnknownCollection);
@@ -42,6 +43,7 @@ pub(super) fn named(inquiry: &Inquiry<'_>, name: &[u8]) -> Result<CollectionId, 
 pub fn collections(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     let manifest = inquiry.bucket.manifest();
     let only = args.first().map(|path| of_path(&manifest, path)).transpose()?;
+    only.map_or(Ok(()), |only| inquiry.require_in(only.id, Privilege::SimpleStats))?;
     if only.is_none() {
         sheet.put("manifest_uid", manifest.uid());
     }
@@ -54,6 +56,7 @@ pub fn collection_by_id(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet
     let manifest = inquiry.bucket.manifest();
     let id = CollectionId(number(args[0])?);
     let only = manifest.collection(id).ok_or(NO_COLLECTION)?;
+    inquiry.require_in(id, Privilege::SimpleStats)?;
     put_collections(inquiry, &manifest, sheet, |one| one.id == only.id);
     Ok(())
 }
@@ -63,28 +66,42 @@ pub fn scopes(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Resul
     let manifest = inquiry.bucket.manifest();
     let Some(name) = args.first() else {
         sheet.put("manifest_uid", manifest.uid());
-        for one in manifest.collections() {
+        for one in manifest.collections().filter(|one| inquiry.counts(one.id)) {
             sheet.put(format_args!("{:#x}:{:#x}:name", one.scope.0, one.id.0), &one.name);
         }
         let totals = inquiry.bucket.collection_totals();
-        manifest.scopes().for_each(|scope| put_scope(&manifest, scope, &totals, sheet));
+        let scopes = manifest.scopes().filter(|scope| is_counted(inquiry, &manifest, scope));
+        scopes.for_each(|scope| put_scope(inquiry, &manifest, scope, &totals, sheet));
         return Ok(());
     };
-    put_one_scope(inquiry, &manifest, find_scope(&manifest, name).ok_or(NO_SCOPE)?, sheet);
-    Ok(())
+    put_one_scope(inquiry, &manifest, find_scope(&manifest, name).ok_or(NO_SCOPE)?, sheet)
+}
+
+/// Whether the client may see counters of anything in a scope.
+fn is_counted(inquiry: &Inquiry<'_>, manifest: &Manifest, scope: &Scope) -> bool {
+    inquiry.rights.in_scope(scope.id).has(Privilege::SimpleStats)
+        || manifest.collections_of(scope.id).any(|one| inquiry.counts(one.id))
 }
 
 /// `scopes-byid 0xID`
 pub fn scope_by_id(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     let manifest = inquiry.bucket.manifest();
     let scope = manifest.scope(ScopeId(number(args[0])?)).ok_or(NO_SCOPE)?;
-    put_one_scope(inquiry, &manifest, scope, sheet);
-    Ok(())
+    put_one_scope(inquiry, &manifest, scope, sheet)
 }
 
-fn put_one_scope(inquiry: &Inquiry<'_>, manifest: &Manifest, scope: &Scope, sheet: &mut Sheet) {
+fn put_one_scope(
+    inquiry: &Inquiry<'_>,
+    manifest: &Manifest,
+    scope: &Scope,
+    sheet: &mut Sheet,
+) -> Result<(), Refused> {
+    if !is_counted(inquiry, manifest, scope) {
+        return Err(NO_SCOPE);
+    }
     put_collections(inquiry, manifest, sheet, |one| one.scope == scope.id);
-    put_scope(manifest, scope, &inquiry.bucket.collection_totals(), sheet);
+    put_scope(inquiry, manifest, scope, &inquiry.bucket.collection_totals(), sheet);
+    Ok(())
 }
 
 fn put_collections(
@@ -94,7 +111,7 @@ fn put_collections(
     is_wanted: impl Fn(&Collection) -> bool,
 ) {
     let totals = inquiry.bucket.collection_totals();
-    for one in manifest.collections().filter(|one| is_wanted(one)) {
+    for one in manifest.collections().filter(|one| is_wanted(one) && inquiry.counts(one.id)) {
         let mut under = sheet.under(format_args!("{:#x}:{:#x}", one.scope.0, one.id.0));
         under.put("name", &one.name);
         under.put("scope_name", manifest.scope(one.scope).map_or("", |scope| &scope.name));
@@ -106,6 +123,7 @@ fn put_collections(
 }
 
 fn put_scope(
+    inquiry: &Inquiry<'_>,
     manifest: &Manifest,
     scope: &Scope,
     totals: &[(CollectionId, CollectionTotals)],
@@ -113,8 +131,8 @@ fn put_scope(
 ) {
     let mut under = sheet.under(format_args!("{:#x}", scope.id.0));
     under.put("name", &scope.name);
-    under.put("collections", manifest.collections_of(scope.id).count());
-    let is_in = |id| manifest.collection(id).is_some_and(|one| one.scope == scope.id);
+    under.put("collections", manifest.collections_of(scope.id).filter(|one| inquiry.counts(one.id)).count());
+    let is_in = |id| inquiry.counts(id) && manifest.collection(id).is_some_and(|one| one.scope == scope.id);
     put_numbers(&mut under, &sum(totals, is_in));
 }
 

@@ -7,6 +7,7 @@ use super::{
     bucket, checkpoint, chores, collection, config, disk, eviction, hash, heap, key, locks, memory, node,
     vbucket,
 };
+use crate::command::Extent;
 use crate::privilege::Privilege;
 
 /// Makes the stats of a group.
@@ -39,6 +40,8 @@ pub struct Group {
     pub args: Args,
     /// What a user must be allowed to do.
     pub privilege: Privilege,
+    /// Where: in the whole bucket, or in some collection, and then only those are told of.
+    pub extent: Extent,
     /// One line for the reference.
     pub doc: &'static str,
     /// What makes the stats.
@@ -52,7 +55,18 @@ const fn group(
     produce: Producer,
     doc: &'static str,
 ) -> Group {
-    Group { name, args, privilege, doc, produce }
+    Group { name, args, privilege, extent: Extent::Bucket, doc, produce }
+}
+
+/// A group about collections, of which everybody is told those with the privilege.
+const fn of_collections(
+    name: &'static str,
+    args: Args,
+    privilege: Privilege,
+    produce: Producer,
+    doc: &'static str,
+) -> Group {
+    Group { extent: Extent::Somewhere, ..group(name, args, privilege, produce, doc) }
 }
 
 use Privilege::{MetaRead, NodeSupervisor, SimpleStats, Stats};
@@ -88,14 +102,14 @@ pub static GROUPS: &[Group] = &[
         chores::chores,
         "How often each background step over memory ran, and how long",
     ),
-    group(
+    of_collections(
         "collections",
         optional("[SCOPE.COLLECTION]"),
         SimpleStats,
         collection::collections,
         "Each collection",
     ),
-    group(
+    of_collections(
         "collections-byid",
         Args { usage: "0xID", least: 1, most: 1, missing: Status::Einval },
         SimpleStats,
@@ -173,7 +187,7 @@ pub static GROUPS: &[Group] = &[
         "What is in the journal and not in the files yet, and what the journal did",
     ),
     group("json_validate", NONE, SimpleStats, nothing_measured, "How long JSON detection took; not measured"),
-    group(
+    of_collections(
         "key",
         Args { usage: "KEY VB [SCOPE.COLLECTION|0xID]", least: 2, most: 3, missing: Status::Einval },
         MetaRead,
@@ -190,8 +204,8 @@ pub static GROUPS: &[Group] = &[
     group("memory", NONE, SimpleStats, memory::memory, "What the bucket's memory is used for"),
     group("responses", NONE, Stats, node::responses, "Answers sent by status, as JSON"),
     group("runtimes", NONE, Stats, nothing_measured, "How long background steps ran; not measured"),
-    group("scopes", optional("[SCOPE]"), SimpleStats, collection::scopes, "Each scope"),
-    group(
+    of_collections("scopes", optional("[SCOPE]"), SimpleStats, collection::scopes, "Each scope"),
+    of_collections(
         "scopes-byid",
         Args { usage: "0xID", least: 1, most: 1, missing: Status::Einval },
         SimpleStats,

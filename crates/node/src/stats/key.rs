@@ -5,6 +5,7 @@ use protocol::Status;
 
 use super::collection::named;
 use super::{Inquiry, Refused, Sheet, parse_vbucket};
+use crate::privilege::Privilege;
 
 /// `key KEY VB [SCOPE.COLLECTION|0xID]`: as it is now, a tombstone counting as no document.
 pub fn key(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
@@ -13,6 +14,7 @@ pub fn key(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Result<(
         parse_vbucket(vb).ok_or(Refused::Invalid("The second argument must be the number of a vBucket"))?;
     let collection = args.get(2).map(|name| named(inquiry, name)).transpose()?;
     let key = DocKey { collection: collection.unwrap_or(CollectionId::DEFAULT), key: args[0] };
+    inquiry.require_in(key.collection, Privilege::MetaRead)?;
     if !key.is_valid_len() {
         return Err(Refused::Invalid("The key is too long"));
     }

@@ -31,12 +31,14 @@ mod vbucket;
 #[cfg(test)]
 mod tests;
 
-use base::{Moment, VbId};
+use base::{CollectionId, Moment, VbId};
 use engine::{Bucket, Refusal};
 use protocol::Status;
 
+use crate::command::Extent;
 use crate::node::Node;
-use crate::privilege::Privileges;
+use crate::privilege::{Privilege, Privileges};
+use crate::roles::{Permission, Rights};
 
 pub use groups::{GROUPS, Group};
 pub use sheet::Sheet;
@@ -48,9 +50,25 @@ pub struct Inquiry<'a> {
     /// The selected bucket.
     pub bucket: &'a Bucket,
     /// What the client may do.
-    pub privileges: Privileges,
+    pub rights: Rights,
     /// When it asks.
     pub now: Moment,
+}
+
+impl Inquiry<'_> {
+    /// Refuses a client that lacks a privilege in a collection, or does not see it.
+    fn require_in(&self, id: CollectionId, privilege: Privilege) -> Result<(), Refused> {
+        match self.rights.check_collection(Privileges::of(&[privilege]), id) {
+            Permission::Allowed => Ok(()),
+            Permission::Denied(privilege) => Err(Refused::Denied(privilege.name())),
+            Permission::Hidden => Err(Refused::NoCollection(Status::UnknownCollection)),
+        }
+    }
+
+    /// Whether the client may see the counters of a collection.
+    fn counts(&self, id: CollectionId) -> bool {
+        self.rights.in_collection(id).has(Privilege::SimpleStats)
+    }
 }
 
 /// Why there are no stats.
@@ -85,7 +103,11 @@ pub fn produce(inquiry: &Inquiry<'_>, key: &[u8]) -> Result<Sheet, Refused> {
     let mut words = key.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
     let group = groups::find(words.next().unwrap_or_default()).ok_or(Refused::Status(Status::KeyEnoent))?;
     let args: Vec<&[u8]> = words.collect();
-    if !inquiry.privileges.has(group.privilege) {
+    let granted = match group.extent {
+        Extent::Somewhere => inquiry.rights.anywhere(),
+        Extent::Bucket | Extent::Collection => inquiry.rights.whole,
+    };
+    if !granted.has(group.privilege) {
         return Err(Refused::Denied(group.privilege.name()));
     }
     if args.len() < group.args.least {

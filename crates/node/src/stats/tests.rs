@@ -16,6 +16,7 @@ use crate::config::{BucketSpec, ConnectionLimits};
 use crate::counters::WorkerCounters;
 use crate::node::{Node, Served};
 use crate::privilege::{Privilege, Privileges};
+use crate::roles::Rights;
 use crate::user::Users;
 
 const RECORDED: &str = include_str!("../../../../tests/recordings/kv/stat.jsonl");
@@ -81,7 +82,11 @@ impl World {
     }
 
     fn ask_as(&self, privileges: Privileges, key: &str) -> Result<Sheet, Refused> {
-        let inquiry = Inquiry { node: &self.node, bucket: &self.bucket, privileges, now: self.bucket.now() };
+        self.ask_with(Rights { whole: privileges, narrow: None }, key)
+    }
+
+    fn ask_with(&self, rights: Rights, key: &str) -> Result<Sheet, Refused> {
+        let inquiry = Inquiry { node: &self.node, bucket: &self.bucket, rights, now: self.bucket.now() };
         produce(&inquiry, key.as_bytes())
     }
 

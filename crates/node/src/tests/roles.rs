@@ -4,7 +4,26 @@ use super::*;
 use crate::command::{Extras, Key, Row, ValueRule};
 
 /// The users of the columns: letter in the table, name.
-const ROLES: [(char, &str); 4] = [('A', "admin"), ('B', "bucket-admin"), ('W', "writer"), ('R', "reader")];
+const COLUMNS: [(char, &str); 18] = [
+    ('A', "admin"),
+    ('B', "bucket-admin"),
+    ('W', "writer"),
+    ('R', "reader"),
+    ('o', "ro_admin"),
+    ('s', "security_admin"),
+    ('c', "cluster_admin"),
+    ('b', "bucket_admin"),
+    ('m', "scope_admin"),
+    ('f', "bucket_full_access"),
+    ('r', "data_reader"),
+    ('w', "data_writer"),
+    ('d', "data_dcp_reader"),
+    ('k', "data_backup"),
+    ('n', "data_monitoring"),
+    ('t', "replication_target"),
+    ('x', "external_stats_reader"),
+    ('1', "narrow"),
+];
 const TABLE: &str = include_str!("command_roles.txt");
 
 /// A request that fits the layout of its row. What the handler makes of it does not matter.
@@ -48,6 +67,12 @@ fn special() -> Vec<(&'static str, RequestParts<'static>)> {
     };
     let group = |key| RequestParts { opcode: opcode::STAT, key, ..RequestParts::default() };
     let other = RequestParts { opcode: opcode::SELECT_BUCKET, key: b"other", ..RequestParts::default() };
+    let dcp_open = RequestParts {
+        opcode: opcode::DCP_OPEN,
+        extras: &[0, 0, 0, 0, 0, 0, 0, 1],
+        key: b"k",
+        ..RequestParts::default()
+    };
     vec![
         ("SelectBucket of another bucket", other),
         ("ReturnMeta set", mode(&[0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0])),
@@ -74,6 +99,7 @@ fn special() -> Vec<(&'static str, RequestParts<'static>)> {
         ("SubdocMultiMutation that deletes", changes(b"\x04\x00\x00\x00\x00\x00\x00\x00")),
         ("SetParam of the quota", setting(b"max_size", b"104857600")),
         ("SetParam of a watermark", setting(b"mem_low_wat_percent", b"60")),
+        ("DcpOpen of a producer", dcp_open),
         ("Stat", group(b"")),
         ("Stat of all buckets", group(b"bucket_details")),
         ("Stat of checkpoints", group(b"checkpoint")),
@@ -81,13 +107,23 @@ fn special() -> Vec<(&'static str, RequestParts<'static>)> {
     ]
 }
 
-/// The letters of the roles that are not refused for who they are.
+/// The letters of the roles that are not refused for who they are; `?` for those for whom there is no such collection, and
+/// `.` for those who could select no bucket.
 fn allowed(node: &Arc<Node>, parts: &RequestParts<'_>) -> String {
-    let is_allowed = |name: &str| {
-        let (answers, _) = feed(&mut connect_as(node, name, FULL), &request(parts));
-        !statuses(&answers).iter().any(|(_, status)| *status == Status::Eaccess)
+    let told = |(letter, name): &(char, &str)| {
+        let mut connection = connect(node);
+        let login = login(name, "password", "default", &Features::of(FULL).encode());
+        feed(&mut connection, &login);
+        let (answers, _) = feed(&mut connection, &request(parts));
+        let is = |wanted| statuses(&answers).iter().any(|(_, status)| *status == wanted);
+        match () {
+            () if is(Status::Eaccess) => '-',
+            () if is(Status::UnknownCollection) => '?',
+            () if is(Status::NoBucket) => '.',
+            () => *letter,
+        }
     };
-    ROLES.iter().map(|(letter, name)| if is_allowed(name) { *letter } else { '-' }).collect()
+    COLUMNS.iter().map(told).collect()
 }
 
 #[test]
@@ -98,6 +134,7 @@ fn each_command_is_for_the_roles_of_the_table() {
         rows.chain(special()).map(|(name, parts)| format!("{} {name}", allowed(&node, &parts))).collect();
     let written: Vec<&str> =
         TABLE.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
+    println!("{}", found.join("\n"));
     assert_eq!(written, found, "what is right? the table now says:\n{}", found.join("\n"));
 }
 
@@ -123,4 +160,167 @@ fn system_attributes_are_not_listed_to_those_who_may_not_read_them() {
     };
     assert_eq!(seen("admin"), [r#"["_s","u"]"#]);
     assert_eq!(seen("reader"), [r#"["u"]"#]);
+}
+
+const COLLECTIONS: &[Feature] = &[
+    Feature::Xerror,
+    Feature::Json,
+    Feature::Xattr,
+    Feature::Collections,
+    Feature::MutationSeqno,
+    Feature::AltRequestSupport,
+];
+
+/// Scope `s` (8) with `c` (8) and `d` (9), scope `t` (9) with `e` (10).
+fn node_with_collections() -> Arc<Node> {
+    let node = node();
+    let json =
+        br#"{"uid":"1","scopes":[{"name":"_default","uid":"0","collections":[{"name":"_default","uid":"0"}]},
+        {"name":"s","uid":"8","collections":[{"name":"c","uid":"8"},{"name":"d","uid":"9"}]},
+        {"name":"t","uid":"9","collections":[{"name":"e","uid":"a"}]}]}"#;
+    let manifest = vbucket::Manifest::parse(json).expect("a manifest");
+    node.bucket("default").expect("there is one").set_manifest(manifest).expect("a successor");
+    node
+}
+
+/// A request for the document `k` of a collection.
+fn of_collection(opcode: u8, collection: u8, extras: &[u8], value: &[u8]) -> Vec<u8> {
+    let key = [collection, b'k'];
+    request(&RequestParts { opcode, key: &key, extras, value, vbucket: vb(b"k"), ..RequestParts::default() })
+}
+
+fn status_of(connection: &mut Connection, bytes: &[u8]) -> Status {
+    let (answers, _) = feed(connection, bytes);
+    statuses(&answers).last().expect("an answer").1
+}
+
+/// The user `narrow` reads `s.c` and writes in `s`.
+#[test]
+fn a_role_of_a_collection_holds_there_alone() {
+    let node = node_with_collections();
+    let mut narrow = connect_as(&node, "narrow", COLLECTIONS);
+    let mut ask = |opcode, collection, extras: &[u8], value: &[u8]| {
+        status_of(&mut narrow, &of_collection(opcode, collection, extras, value))
+    };
+    let set = &[0; 8];
+    let seen = [8, 9, 10, 0].map(|id| ask(opcode::SET, id, set, b"1"));
+    assert_eq!(
+        seen,
+        [Status::Success, Status::Success, Status::UnknownCollection, Status::UnknownCollection]
+    );
+    let seen = [8, 9, 10, 0].map(|id| ask(opcode::GET, id, b"", b""));
+    assert_eq!(
+        seen,
+        [Status::Success, Status::Eaccess, Status::UnknownCollection, Status::UnknownCollection]
+    );
+    // Counters read, too, and attributes of the system have privileges of their own.
+    let count = &[0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0];
+    assert_eq!([8, 9].map(|id| ask(opcode::INCREMENT, id, count, b"")), [Status::Success, Status::Eaccess]);
+    let system = |id| of_collection(opcode::SUBDOC_GET, id, &[0, 2, 4], b"_s");
+    assert_eq!(status_of(&mut connect_as(&node, "narrow", COLLECTIONS), &system(8)), Status::Eaccess);
+    assert_eq!(ask(opcode::GET_META, 8, b"", b""), Status::Success);
+    assert_eq!(ask(opcode::GET_META, 9, b"", b""), Status::Eaccess);
+    assert_eq!(ask(opcode::SET_WITH_META, 8, &[0; 24], b"1"), Status::Eaccess);
+}
+
+#[test]
+fn what_names_a_collection_elsewhere_is_checked_too() {
+    let node = node_with_collections();
+    let mut narrow = connect_as(&node, "narrow", COLLECTIONS);
+    let mut ask = |opcode, extras: &[u8], value: &[u8], key: &[u8]| {
+        status_of(
+            &mut narrow,
+            &request(&RequestParts { opcode, extras, value, key, ..RequestParts::default() }),
+        )
+    };
+    assert_eq!(ask(opcode::GET_RANDOM_KEY, &[0, 0, 0, 8], b"", b""), Status::KeyEnoent);
+    assert_eq!(ask(opcode::GET_RANDOM_KEY, &[0, 0, 0, 9], b"", b""), Status::Eaccess);
+    assert_eq!(ask(opcode::GET_RANDOM_KEY, &[0, 0, 0, 10], b"", b""), Status::UnknownCollection);
+    let observe = |id| [0, 0, 0, 2, id, b'k'];
+    assert_eq!(ask(opcode::OBSERVE, b"", &observe(8), b""), Status::Success);
+    assert_eq!(ask(opcode::OBSERVE, b"", &observe(9), b""), Status::Eaccess);
+    assert_eq!(ask(opcode::OBSERVE, b"", &observe(10), b""), Status::UnknownCollection);
+    let seqnos = |id| [0, 0, 0, 0, 0, 0, 0, id];
+    assert_eq!(ask(opcode::GET_ALL_VB_SEQNOS, &seqnos(8), b"", b""), Status::Success);
+    assert_eq!(ask(opcode::GET_ALL_VB_SEQNOS, &seqnos(10), b"", b""), Status::UnknownCollection);
+    for (path, status) in [
+        ("s.c", Status::Success),
+        ("s.d", Status::Success),
+        ("t.e", Status::UnknownScope),
+        ("_default._default", Status::UnknownScope),
+    ] {
+        assert_eq!(ask(opcode::GET_COLLECTION_ID, b"", path.as_bytes(), b""), status, "{path}");
+    }
+    assert_eq!(ask(opcode::GET_SCOPE_ID, b"", b"s", b""), Status::Success);
+    assert_eq!(ask(opcode::GET_SCOPE_ID, b"", b"t", b""), Status::UnknownScope);
+    assert_eq!(ask(opcode::STAT, b"", b"", b"key k 0 s.c"), Status::Eaccess, "no counters at all");
+    assert_eq!(ask(opcode::STAT, b"", b"", b""), Status::Eaccess);
+}
+
+#[test]
+fn the_manifest_shows_what_the_user_sees() {
+    let node = node_with_collections();
+    let shown = |name| {
+        let bytes = simple(opcode::GET_COLLECTIONS_MANIFEST, 0);
+        let (answers, _) = feed(&mut connect_as(&node, name, COLLECTIONS), &bytes);
+        each(&answers, |answer| String::from_utf8_lossy(answer.value).into_owned()).remove(0)
+    };
+    let narrow = shown("narrow");
+    assert!(narrow.contains(r#""name":"c""#) && narrow.contains(r#""name":"d""#), "{narrow}");
+    assert!(!narrow.contains(r#""name":"t""#) && !narrow.contains(r#""name":"e""#), "{narrow}");
+    assert!(shown("data_reader").contains(r#""name":"e""#));
+}
+
+/// A role that names a collection holds for the next one of that name, without another login.
+#[test]
+fn roles_follow_the_manifest() {
+    let node = node_with_collections();
+    let mut narrow = connect_as(&node, "narrow", COLLECTIONS);
+    let get = |id| of_collection(opcode::GET, id, b"", b"");
+    assert_eq!(status_of(&mut narrow, &get(8)), Status::KeyEnoent);
+    let json =
+        br#"{"uid":"2","scopes":[{"name":"_default","uid":"0","collections":[{"name":"_default","uid":"0"}]},
+        {"name":"s","uid":"8","collections":[{"name":"c","uid":"b"},{"name":"d","uid":"9"}]}]}"#;
+    let manifest = vbucket::Manifest::parse(json).expect("a manifest");
+    node.bucket("default").expect("there is one").set_manifest(manifest).expect("a successor");
+    assert_eq!(
+        [8, 11].map(|id| status_of(&mut narrow, &get(id))),
+        [Status::UnknownCollection, Status::KeyEnoent]
+    );
+}
+
+/// A stream without a filter needs the whole bucket, one with a filter what it names.
+#[test]
+fn streams_need_the_privilege_in_all_that_they_are_about() {
+    let node = node_with_collections();
+    let dcp = |opcode, extras: &[u8], key: &[u8], value: &[u8]| {
+        request(&RequestParts { opcode, extras, key, value, ..RequestParts::default() })
+    };
+    let open = dcp(opcode::DCP_OPEN, &[0, 0, 0, 0, 0, 0, 0, 1], b"k", b"");
+    let noop = dcp(opcode::DCP_CONTROL, b"", b"enable_noop", b"true");
+    let streaming = |name, features| {
+        let mut connection = connect_as(&node, name, features);
+        assert_eq!(status_of(&mut connection, &open), Status::Success, "{name}");
+        assert_eq!(status_of(&mut connection, &noop), Status::Success, "{name}");
+        connection
+    };
+    for (name, filter, status) in [
+        ("streams", r#"{"collections":["8"]}"#, Status::Success),
+        ("streams", r#"{"collections":["8","9"]}"#, Status::UnknownCollection),
+        ("streams", r#"{"collections":["0"]}"#, Status::UnknownCollection),
+        ("streams", r#"{"scope":"8"}"#, Status::Eaccess),
+        ("streams", r#"{"scope":"9"}"#, Status::UnknownScope),
+        ("streams", "", Status::Eaccess),
+        ("data_dcp_reader", "", Status::Success),
+        ("data_dcp_reader", r#"{"scope":"9"}"#, Status::Success),
+    ] {
+        let asked = dcp(opcode::DCP_STREAM_REQ, &[0; 48], b"", filter.as_bytes());
+        let mut connection = streaming(name, COLLECTIONS);
+        assert_eq!(status_of(&mut connection, &asked), status, "{name} {filter}");
+    }
+    // Who does not know collections streams the default one.
+    let asked = dcp(opcode::DCP_STREAM_REQ, &[0; 48], b"", b"");
+    assert_eq!(status_of(&mut streaming("streams", &[Feature::Xerror]), &asked), Status::UnknownCollection);
+    let consume = dcp(opcode::DCP_OPEN, &[0; 8], b"k", b"");
+    assert_eq!(status_of(&mut connect_as(&node, "streams", COLLECTIONS), &consume), Status::Eaccess);
 }

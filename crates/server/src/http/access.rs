@@ -26,9 +26,11 @@ pub(super) enum Needs {
     Changes,
     /// An administrator of the bucket: it changes, but takes nothing from others.
     BucketAdmin,
-    /// Another node of the cluster, or an administrator of all buckets.
+    /// A user who may make and drop scopes of the bucket, or, if the path names a scope, collections in it.
+    Collections,
+    /// Another node of the cluster, or a user who manages the cluster.
     Node,
-    /// An administrator of all buckets: it is about the node, the cluster, or what buckets share.
+    /// A user who manages the cluster: it is about the node, the cluster, or what buckets share.
     ClusterAdmin,
 }
 
@@ -48,12 +50,16 @@ pub(super) async fn check(
     };
     let (mut parts, body) = request.into_parts();
     let params = RawPathParams::from_request_parts(&mut parts, &()).await;
-    let bucket = params.as_ref().ok().and_then(|params| params.iter().find(|(name, _)| *name == "bucket"));
-    if let Err(refused) = admit(&user, needs, bucket.map(|(_, name)| name)) {
+    let param = |wanted| {
+        let found = params.as_ref().ok().and_then(|params| params.iter().find(|(name, _)| *name == wanted));
+        found.map(|(_, name)| name)
+    };
+    let bucket = param("bucket");
+    if let Err(refused) = admit(&user, needs, bucket, param("scope")) {
         return *refused;
     }
     // One that is down can be deleted, and nothing else.
-    if let Some((_, name)) = bucket
+    if let Some(name) = bucket
         && parts.method != Method::DELETE
         && let Some(why) = shared.node.why_down(name)
     {
@@ -76,27 +82,37 @@ fn is_node(shared: &Shared, request: &Request) -> bool {
 }
 
 /// A bucket that a user may not select is answered like one that does not exist.
-fn admit(user: &User, needs: Needs, bucket: Option<&str>) -> Result<(), Box<Response>> {
+fn admit(user: &User, needs: Needs, bucket: Option<&str>, scope: Option<&str>) -> Result<(), Box<Response>> {
     if bucket.is_some_and(|bucket| !user.may_select(bucket)) {
         return Err(Box::new(no_such_bucket()));
     }
-    let has = |privilege| user.privileges().has(privilege);
+    let privileges = match (bucket, scope) {
+        (Some(bucket), Some(scope)) => user.privileges_in_scope(bucket, scope),
+        (Some(bucket), None) => user.privileges_in(bucket),
+        (None, _) => user.privileges(),
+    };
+    let has = |privilege| privileges.has(privilege);
     match needs {
         Needs::Nothing | Needs::User | Needs::Bucket => Ok(()),
-        Needs::Changes if has(Privilege::DcpProducer) => Ok(()),
+        Needs::Changes if has(Privilege::DcpProducer) && has(Privilege::DcpStream) => Ok(()),
+        Needs::Changes if has(Privilege::DcpProducer) => {
+            Err(forbidden("the privilege to stream changes of the whole bucket", "DcpStream"))
+        }
         Needs::Changes => Err(forbidden("the privilege to stream changes", "DcpProducer")),
         Needs::BucketAdmin if has(Privilege::Settings) => Ok(()),
-        Needs::BucketAdmin => Err(forbidden("the role admin", "Settings")),
+        Needs::BucketAdmin => Err(forbidden("the role bucket_admin", "Settings")),
+        Needs::Collections if has(Privilege::CollectionManagement) => Ok(()),
+        Needs::Collections => Err(forbidden("the role scope_admin", "CollectionManagement")),
         Needs::Node | Needs::ClusterAdmin => require_cluster_admin(user),
     }
 }
 
 /// Refuses users who may not change what all buckets share.
 pub(super) fn require_cluster_admin(user: &User) -> Result<(), Box<Response>> {
-    if user.is_admin() {
+    if user.privileges().has(Privilege::SystemSettings) {
         return Ok(());
     }
-    Err(forbidden("the role admin for all buckets", "NodeSupervisor"))
+    Err(forbidden("the role admin or cluster_admin", "SystemSettings"))
 }
 
 fn forbidden(what: &str, privilege: &str) -> Box<Response> {

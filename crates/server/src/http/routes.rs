@@ -78,7 +78,7 @@ fn pools_routes() -> Vec<Route> {
 }
 
 fn bucket_routes() -> Vec<Route> {
-    use Needs::{Bucket, BucketAdmin, ClusterAdmin, User};
+    use Needs::{Bucket, BucketAdmin, ClusterAdmin, Collections, User};
     vec![
         get(BUCKETS, User, buckets::list),
         post(BUCKETS, ClusterAdmin, manage::create),
@@ -90,12 +90,12 @@ fn bucket_routes() -> Vec<Route> {
         get("/pools/default/buckets/{bucket}/stats", Bucket, buckets::stats),
         post("/pools/default/buckets/{bucket}/controller/doFlush", BucketAdmin, manage::flush),
         get(SCOPES, Bucket, scopes::list),
-        post(SCOPES, BucketAdmin, scopes::create_scope),
-        put(SCOPES, BucketAdmin, scopes::replace),
-        delete("/pools/default/buckets/{bucket}/scopes/{scope}", BucketAdmin, scopes::drop_scope),
-        post(COLLECTIONS, BucketAdmin, scopes::create_collection),
-        delete(COLLECTION, BucketAdmin, scopes::drop_collection),
-        patch(COLLECTION, BucketAdmin, scopes::change_collection),
+        post(SCOPES, Collections, scopes::create_scope),
+        put(SCOPES, Collections, scopes::replace),
+        delete("/pools/default/buckets/{bucket}/scopes/{scope}", Collections, scopes::drop_scope),
+        post(COLLECTIONS, Collections, scopes::create_collection),
+        delete(COLLECTION, Collections, scopes::drop_collection),
+        patch(COLLECTION, Collections, scopes::change_collection),
         get(MANIFEST, Bucket, scopes::ensure),
         post(MANIFEST, Bucket, scopes::ensure),
     ]

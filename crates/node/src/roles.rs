@@ -1,0 +1,127 @@
+//! Roles: what a role of a user allows, and where.
+//!
+//! A user has *grants*: a role with the place where it holds (record 86). Places are written by name, so that they hold
+//! for a bucket, scope or collection that comes later.
+
+mod rights;
+mod table;
+
+use std::fmt;
+
+pub use rights::{Narrow, NarrowRights, Permission, Rights};
+pub use table::{ROLES, RoleRow, Takes};
+
+/// A role, and where it holds.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Grant {
+    role: &'static str,
+    bucket: Option<Box<str>>,
+    scope: Option<Box<str>>,
+    collection: Option<Box<str>>,
+}
+
+/// The name that stands for all buckets.
+pub const ALL_BUCKETS: &str = "*";
+/// The longest text of one grant, in bytes: the role, and names of a bucket, a scope and a collection.
+const MOST_BYTES: usize = 64 + 100 + 2 * 251 + 4;
+
+impl Grant {
+    /// Reads `ROLE`, `ROLE[BUCKET]`, `ROLE[BUCKET:SCOPE]` or `ROLE[BUCKET:SCOPE:COLLECTION]`. A role that is for
+    /// buckets needs one: `*` means all.
+    pub fn parse(text: &str) -> Option<Grant> {
+        if text.len() > MOST_BYTES {
+            return None;
+        }
+        let (name, place) = match text.split_once('[') {
+            Some((name, rest)) => (name, Some(rest.strip_suffix(']')?)),
+            None => (text, None),
+        };
+        let row = table::find(name)?;
+        let Some(place) = place else {
+            return (row.takes == Takes::Nothing).then(|| Grant::everywhere(row));
+        };
+        // SDKs write the one character of bucket names that has a meaning in addresses as an escape.
+        let place = place.replace("%25", "%");
+        let mut names = place.split(':');
+        let bucket = names.next().filter(|name| !name.is_empty())?;
+        let mut next = || names.next().filter(|name| *name != ALL_BUCKETS);
+        let (scope, collection) = (next(), next());
+        let is_whole = scope.is_none_or(|scope| !scope.is_empty() && bucket != ALL_BUCKETS)
+            && collection.is_none_or(|collection| !collection.is_empty() && scope.is_some())
+            && names.next().is_none();
+        let depth = match (scope, collection) {
+            (None, _) => Takes::Bucket,
+            (Some(_), None) => Takes::Scope,
+            (Some(_), Some(_)) => Takes::Collection,
+        };
+        (is_whole && depth <= row.takes).then(|| Grant {
+            role: row.name,
+            bucket: Some(bucket.into()),
+            scope: scope.map(Into::into),
+            collection: collection.map(Into::into),
+        })
+    }
+
+    /// Reads grants separated by commas; else those that are none.
+    pub fn parse_list(text: &str) -> Result<Vec<Grant>, Vec<String>> {
+        let (mut grants, mut wrong) = (Vec::new(), Vec::new());
+        for one in text.split(',').map(str::trim).filter(|one| !one.is_empty()) {
+            match Grant::parse(one) {
+                Some(grant) => grants.push(grant),
+                None => wrong.push(one.to_owned()),
+            }
+        }
+        grants.sort();
+        grants.dedup();
+        if wrong.is_empty() { Ok(grants) } else { Err(wrong) }
+    }
+
+    fn everywhere(row: &'static RoleRow) -> Grant {
+        Grant { role: row.name, bucket: None, scope: None, collection: None }
+    }
+
+    /// A role of the table for one bucket, `*` for all.
+    pub(crate) fn of_bucket(role: &str, bucket: &str) -> Option<Grant> {
+        Grant::parse(&format!("{role}[{}]", bucket.replace('%', "%25")))
+    }
+
+    /// The role.
+    pub fn row(&self) -> &'static RoleRow {
+        table::find(self.role).expect("a grant is made of a row")
+    }
+
+    /// The bucket, `*` for all; `None` for a role that is not about buckets.
+    pub fn bucket(&self) -> Option<&str> {
+        self.bucket.as_deref()
+    }
+
+    /// The scope, if it holds in one alone.
+    pub fn scope(&self) -> Option<&str> {
+        self.scope.as_deref()
+    }
+
+    /// The collection, if it holds in one alone.
+    pub fn collection(&self) -> Option<&str> {
+        self.collection.as_deref()
+    }
+
+    /// Whether it says something about a bucket.
+    fn is_about(&self, bucket: &str) -> bool {
+        self.bucket().is_none_or(|name| name == ALL_BUCKETS || name == bucket)
+    }
+}
+
+impl fmt::Display for Grant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.role)?;
+        let Some(bucket) = self.bucket() else { return Ok(()) };
+        write!(f, "[{}", bucket.replace('%', "%25"))?;
+        for name in [self.scope(), self.collection()].into_iter().flatten() {
+            write!(f, ":{name}")?;
+        }
+        f.write_str("]")
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,222 @@
+//! What grants come to in one bucket.
+//!
+//! *Invariant:* where no grant names a scope or collection of the bucket, `narrow` is `None`, and a check is one test
+//! of bits.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use base::{CollectionId, ScopeId};
+use vbucket::Manifest;
+
+use super::Grant;
+use crate::privilege::{Privilege, Privileges};
+
+/// What a session may do in its bucket.
+#[derive(Clone, Debug, Default)]
+pub struct Rights {
+    /// In the whole bucket, and beside buckets.
+    pub whole: Privileges,
+    /// What is added in scopes and collections.
+    pub narrow: Option<Arc<NarrowRights>>,
+}
+
+/// What grants add in one scope or collection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Narrow {
+    scope: Box<str>,
+    collection: Option<Box<str>>,
+    privileges: Privileges,
+}
+
+/// What grants add in scopes and collections, by the numbers that they have in one manifest.
+#[derive(Debug)]
+pub struct NarrowRights {
+    /// What the numbers are from.
+    manifest: Arc<Manifest>,
+    grants: Arc<[Narrow]>,
+    collections: HashMap<CollectionId, Privileges>,
+    scopes: HashMap<ScopeId, Privileges>,
+    any: Privileges,
+}
+
+/// Whether a privilege is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Permission {
+    /// It is.
+    Allowed,
+    /// It is not, and others are.
+    Denied(Privilege),
+    /// It is not, and nothing else is: for this user there is no such scope or collection.
+    Hidden,
+}
+
+impl Narrow {
+    /// What is added in the whole of the scope of this name.
+    pub fn of_scope(&self, scope: &str) -> Option<Privileges> {
+        (self.collection.is_none() && &*self.scope == scope).then_some(self.privileges)
+    }
+}
+
+impl Rights {
+    /// What `grants` allow where no bucket is selected: what holds beside buckets, and in all of them.
+    pub fn without_bucket(grants: &[Grant]) -> Rights {
+        let is_for_all = |grant: &&Grant| grant.bucket().is_none_or(|bucket| bucket == super::ALL_BUCKETS);
+        let whole = grants.iter().filter(is_for_all).fold(Privileges::NONE, |all, grant| {
+            let row = grant.row();
+            all.or(row.cluster).or(row.bucket).or(row.place)
+        });
+        Rights { whole, narrow: None }
+    }
+
+    /// What `grants` allow in a bucket, and what they add by the names of scopes and collections.
+    pub fn in_bucket(grants: &[Grant], bucket: &str) -> (Privileges, Vec<Narrow>) {
+        let (mut whole, mut narrow) = (Privileges::NONE, Vec::new());
+        for grant in grants {
+            let row = grant.row();
+            whole = whole.or(row.cluster);
+            if !grant.is_about(bucket) {
+                continue;
+            }
+            whole = whole.or(row.bucket);
+            match grant.scope() {
+                None => whole = whole.or(row.place),
+                Some(scope) => narrow.push(Narrow {
+                    scope: scope.into(),
+                    collection: grant.collection().map(Into::into),
+                    privileges: row.place,
+                }),
+            }
+        }
+        (whole, narrow)
+    }
+
+    /// What `grants` allow in a bucket with this manifest, without what was given up.
+    pub fn of(grants: &[Grant], bucket: &str, manifest: &Arc<Manifest>, dropped: Privileges) -> Rights {
+        let (whole, narrow) = Rights::in_bucket(grants, bucket);
+        let narrow: Arc<[Narrow]> = narrow.into();
+        let narrow = (!narrow.is_empty()).then(|| Arc::new(NarrowRights::new(narrow, manifest, dropped)));
+        Rights { whole: whole.less(dropped), narrow }
+    }
+
+    /// The same by the numbers of another manifest.
+    pub fn follow(&mut self, manifest: &Arc<Manifest>, dropped: Privileges) {
+        if let Some(narrow) = &mut self.narrow
+            && !Arc::ptr_eq(&narrow.manifest, manifest)
+        {
+            *narrow = Arc::new(NarrowRights::new(Arc::clone(&narrow.grants), manifest, dropped));
+        }
+    }
+
+    /// Only what `most` has, too, and what it adds.
+    pub fn within(mut self, most: Privileges) -> Rights {
+        self.whole = self.whole.and(most);
+        let missing = Privileges::all().less(most);
+        self.narrow = self
+            .narrow
+            .map(|narrow| Arc::new(NarrowRights::new(Arc::clone(&narrow.grants), &narrow.manifest, missing)));
+        self
+    }
+
+    /// Whether both come to the same.
+    pub fn is_same(&self, other: &Rights) -> bool {
+        let narrow = match (&self.narrow, &other.narrow) {
+            (None, None) => true,
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        };
+        narrow && self.whole == other.whole
+    }
+
+    /// Whether nothing that `before` allowed is missing.
+    pub fn has_all_of(&self, before: &Rights) -> bool {
+        if !before.whole.less(self.whole).is_empty() {
+            return false;
+        }
+        let Some(narrow) = &before.narrow else { return true };
+        let in_collections = narrow
+            .collections
+            .iter()
+            .all(|(id, privileges)| privileges.less(self.in_collection(*id)).is_empty());
+        let in_scopes =
+            narrow.scopes.iter().all(|(id, privileges)| privileges.less(self.in_scope(*id)).is_empty());
+        in_collections && in_scopes
+    }
+
+    /// What is allowed in a collection.
+    pub fn in_collection(&self, id: CollectionId) -> Privileges {
+        let narrow = self.narrow.as_ref().and_then(|narrow| narrow.collections.get(&id).copied());
+        self.whole.or(narrow.unwrap_or_default())
+    }
+
+    /// What is allowed in the whole of a scope.
+    pub fn in_scope(&self, id: ScopeId) -> Privileges {
+        let narrow = self.narrow.as_ref().and_then(|narrow| narrow.scopes.get(&id).copied());
+        self.whole.or(narrow.unwrap_or_default())
+    }
+
+    /// What is allowed in some collection, or in all of them.
+    pub fn anywhere(&self) -> Privileges {
+        self.whole.or(self.narrow.as_ref().map_or(Privileges::NONE, |narrow| narrow.any))
+    }
+
+    /// Whether a collection is there for the user.
+    pub fn sees_collection(&self, id: CollectionId) -> bool {
+        self.narrow.is_none() || !self.in_collection(id).and(Privileges::OF_COLLECTIONS).is_empty()
+    }
+
+    /// Whether a scope is there for the user: it, or a collection of it.
+    pub fn sees_scope(&self, id: ScopeId) -> bool {
+        let Some(narrow) = &self.narrow else { return true };
+        !self.in_scope(id).and(Privileges::OF_COLLECTIONS).is_empty()
+            || narrow.manifest.collections_of(id).any(|one| self.sees_collection(one.id))
+    }
+
+    /// Whether these are allowed in a collection.
+    pub fn check_collection(&self, needed: Privileges, id: CollectionId) -> Permission {
+        match needed.missing_in(self.in_collection(id)) {
+            None => Permission::Allowed,
+            Some(_) if !self.sees_collection(id) => Permission::Hidden,
+            Some(missing) => Permission::Denied(missing),
+        }
+    }
+
+    /// Whether these are allowed in the whole of a scope.
+    pub fn check_scope(&self, needed: Privileges, id: ScopeId) -> Permission {
+        match needed.missing_in(self.in_scope(id)) {
+            None => Permission::Allowed,
+            Some(_) if !self.sees_scope(id) => Permission::Hidden,
+            Some(missing) => Permission::Denied(missing),
+        }
+    }
+}
+
+impl NarrowRights {
+    fn new(grants: Arc<[Narrow]>, manifest: &Arc<Manifest>, dropped: Privileges) -> NarrowRights {
+        let mut collections: HashMap<CollectionId, Privileges> = HashMap::new();
+        let mut scopes: HashMap<ScopeId, Privileges> = HashMap::new();
+        let mut any = Privileges::NONE;
+        for grant in grants.iter() {
+            let Some(scope) = manifest.scope_named(&grant.scope) else { continue };
+            let privileges = grant.privileges.less(dropped);
+            any = any.or(privileges);
+            let mut add = |id| {
+                let all = collections.entry(id).or_default();
+                *all = all.or(privileges);
+            };
+            match &grant.collection {
+                Some(name) => {
+                    if let Some(one) = manifest.collection_named(scope.id, name) {
+                        add(one.id);
+                    }
+                }
+                None => {
+                    manifest.collections_of(scope.id).for_each(|one| add(one.id));
+                    let all = scopes.entry(scope.id).or_default();
+                    *all = all.or(privileges);
+                }
+            }
+        }
+        NarrowRights { manifest: Arc::clone(manifest), grants, collections, scopes, any }
+    }
+}

@@ -1,0 +1,160 @@
+//! THE table of roles: what each gives, and how far it can be narrowed.
+//!
+//! Source of names and meaning: the vendor's page *Roles* (`learn/security/roles`), and kv_engine's `docs/rbac.md`.
+
+use crate::privilege::Privilege::{self, *};
+use crate::privilege::Privileges;
+
+/// How far the place of a role can be narrowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Takes {
+    /// It is not about buckets, or about all of them.
+    Nothing,
+    /// To a bucket.
+    Bucket,
+    /// To a scope.
+    Scope,
+    /// To a collection.
+    Collection,
+}
+
+/// A role.
+#[derive(Debug)]
+pub struct RoleRow {
+    /// As it is written in grants.
+    pub name: &'static str,
+    /// As people read it.
+    pub title: &'static str,
+    /// One line for the reference.
+    pub doc: &'static str,
+    /// How far it can be narrowed.
+    pub takes: Takes,
+    /// What it allows in its place.
+    pub place: Privileges,
+    /// What it allows in the whole bucket of its place.
+    pub bucket: Privileges,
+    /// What it allows beside buckets.
+    pub cluster: Privileges,
+    /// Whether only a full administrator may give or take it, or change a user who has it.
+    pub is_guarded: bool,
+}
+
+const NONE: Privileges = Privileges::NONE;
+
+/// A role for users of documents.
+const fn role(
+    name: &'static str,
+    title: &'static str,
+    takes: Takes,
+    place: &[Privilege],
+    doc: &'static str,
+) -> RoleRow {
+    let place = Privileges::of(place);
+    RoleRow { name, title, doc, takes, place, bucket: NONE, cluster: NONE, is_guarded: false }
+}
+
+/// A role for users who manage the cluster.
+const fn admin(
+    name: &'static str,
+    title: &'static str,
+    place: Privileges,
+    cluster: &[Privilege],
+    doc: &'static str,
+) -> RoleRow {
+    let cluster = Privileges::of(cluster);
+    RoleRow { name, title, doc, takes: Takes::Nothing, place, bucket: NONE, cluster, is_guarded: true }
+}
+
+/// Everything about documents and their changes.
+const ALL_DATA: &[Privilege] = &[
+    Read,
+    Insert,
+    Upsert,
+    Delete,
+    RangeScan,
+    MetaRead,
+    MetaWrite,
+    SystemXattrRead,
+    SystemXattrWrite,
+    SimpleStats,
+    DcpProducer,
+    DcpConsumer,
+    DcpStream,
+];
+
+/// All roles.
+pub static ROLES: &[RoleRow] = &[
+    admin(
+        "admin",
+        "Full Admin",
+        Privileges::of(Privilege::ALL),
+        Privilege::ALL,
+        "Everything, users and documents included",
+    ),
+    admin(
+        "ro_admin",
+        "Read-Only Admin",
+        Privileges::of(&[SimpleStats, Stats]),
+        &[SelectBucket, SecurityRead],
+        "Looks at figures, settings and users; no documents",
+    ),
+    admin(
+        "security_admin",
+        "Security Admin",
+        Privileges::of(&[SimpleStats]),
+        &[SelectBucket, SecurityRead, SecurityManagement],
+        "Manages users and groups without administrators' roles; no documents",
+    ),
+    admin(
+        "cluster_admin",
+        "Cluster Admin",
+        Privileges::of(&[SimpleStats, Stats, Settings, CollectionManagement]),
+        &[SelectBucket, SystemSettings],
+        "Manages nodes, buckets, scopes and settings; no users, no documents",
+    ),
+    role(
+        "bucket_admin",
+        "Bucket Admin",
+        Takes::Bucket,
+        &[SimpleStats, Stats, Settings, CollectionManagement],
+        "Manages a bucket, its scopes and settings; no documents",
+    ),
+    role(
+        "scope_admin",
+        "Manage Scopes",
+        Takes::Scope,
+        &[CollectionManagement],
+        "Makes and drops scopes and collections; no documents",
+    ),
+    role("bucket_full_access", "Application Access", Takes::Bucket, ALL_DATA, "Everything about documents"),
+    role("data_reader", "Data Reader", Takes::Collection, &[Read, RangeScan, MetaRead], "Reads documents"),
+    role("data_writer", "Data Writer", Takes::Collection, &[Insert, Upsert, Delete], "Writes documents"),
+    RoleRow {
+        bucket: Privileges::of(&[DcpProducer]),
+        ..role(
+            "data_dcp_reader",
+            "Data DCP Reader",
+            Takes::Collection,
+            &[Read, MetaRead, SystemXattrRead, DcpStream],
+            "Streams changes, reads documents and system attributes",
+        )
+    },
+    role("data_backup", "Data Backup & Restore", Takes::Bucket, ALL_DATA, "Streams and restores documents"),
+    role("data_monitoring", "Data Monitor", Takes::Collection, &[SimpleStats], "Reads counters"),
+    role(
+        "replication_target",
+        "XDCR Inbound",
+        Takes::Bucket,
+        &[MetaRead, MetaWrite, SystemXattrRead, SystemXattrWrite, SimpleStats],
+        "Writes documents with their metadata, as replication from another cluster does",
+    ),
+    RoleRow {
+        is_guarded: false,
+        ..admin("external_stats_reader", "External Stats Reader", NONE, &[], "Reads /metrics")
+    },
+];
+
+/// The role with this name.
+pub fn find(name: &str) -> Option<&'static RoleRow> {
+    ROLES.iter().find(|row| row.name == name)
+}

@@ -1,0 +1,151 @@
+//! Roles and their places as text, and what they come to in a bucket.
+
+use std::sync::Arc;
+
+use base::{CollectionId, ScopeId};
+use vbucket::Manifest;
+
+use super::*;
+use crate::privilege::{Privilege, Privileges};
+
+#[test]
+fn grants_are_read_as_they_are_written() {
+    for text in [
+        "admin",
+        "data_reader[*]",
+        "data_reader[default]",
+        "data_reader[default:s]",
+        "data_reader[default:s:c]",
+        "scope_admin[b:s]",
+        "bucket_admin[a%25b]",
+        "external_stats_reader",
+    ] {
+        assert_eq!(Grant::parse(text).expect(text).to_string(), text);
+    }
+    for (text, same) in [("data_reader[b:*]", "data_reader[b]"), ("data_reader[b:s:*]", "data_reader[b:s]")] {
+        assert_eq!(Grant::parse(text).map(|grant| grant.to_string()).as_deref(), Some(same));
+    }
+    for text in [
+        "",
+        "nobody",
+        "data_reader",
+        "admin[default]",
+        "data_reader[]",
+        "data_reader[b",
+        "data_reader[b:]",
+        "data_reader[b:s:]",
+        "data_reader[b:s:c:d]",
+        "data_reader[b:*:c]",
+        "data_reader[*:s]",
+        "bucket_admin[b:s]",
+        "scope_admin[b:s:c]",
+        "Data_reader[*]",
+    ] {
+        assert_eq!(Grant::parse(text), None, "{text}");
+    }
+    let wrong = Grant::parse_list("admin, nobody,data_reader").expect_err("two are wrong");
+    assert_eq!(wrong, ["nobody", "data_reader"]);
+}
+
+/// Scope `s` (8) with `c` (8) and `d` (9), scope `t` (9) with `e` (10).
+fn manifest() -> Arc<Manifest> {
+    let json =
+        br#"{"uid":"1","scopes":[{"name":"_default","uid":"0","collections":[{"name":"_default","uid":"0"}]},
+        {"name":"s","uid":"8","collections":[{"name":"c","uid":"8"},{"name":"d","uid":"9"}]},
+        {"name":"t","uid":"9","collections":[{"name":"e","uid":"a"}]}]}"#;
+    Arc::new(Manifest::parse(json).expect("a manifest"))
+}
+
+fn rights(grants: &str) -> Rights {
+    let grants = Grant::parse_list(grants).expect(grants);
+    Rights::of(&grants, "default", &manifest(), Privileges::NONE)
+}
+
+const READ: Privileges = Privileges::of(&[Privilege::Read]);
+const C: CollectionId = CollectionId(8);
+const D: CollectionId = CollectionId(9);
+const E: CollectionId = CollectionId(10);
+
+#[test]
+fn roles_hold_in_their_place_alone() {
+    for (grants, seen) in [
+        ("data_reader[*]", [Permission::Allowed; 3]),
+        ("data_reader[default]", [Permission::Allowed; 3]),
+        ("data_reader[default:s]", [Permission::Allowed, Permission::Allowed, Permission::Hidden]),
+        ("data_reader[default:s:d]", [Permission::Hidden, Permission::Allowed, Permission::Hidden]),
+        ("data_reader[default:t:d]", [Permission::Hidden; 3]),
+        (
+            "data_reader[default:s:d],data_writer[default:s]",
+            [Permission::Denied(Privilege::Read), Permission::Allowed, Permission::Hidden],
+        ),
+        // That its connections may be opened in the whole bucket shows no collection.
+        ("data_dcp_reader[default:t]", [Permission::Hidden, Permission::Hidden, Permission::Allowed]),
+        ("data_reader[other],data_writer[default]", [Permission::Denied(Privilege::Read); 3]),
+    ] {
+        let rights = rights(grants);
+        assert_eq!([C, D, E].map(|id| rights.check_collection(READ, id)), seen, "{grants}");
+    }
+}
+
+#[test]
+fn without_a_narrow_role_one_set_of_bits_decides() {
+    for grants in ["data_reader[default]", "data_reader[other:s:c],data_writer[*]", "admin"] {
+        assert!(rights(grants).narrow.is_none(), "{grants}");
+    }
+    assert!(rights("data_reader[default:s]").narrow.is_some());
+}
+
+#[test]
+fn scopes_are_seen_if_anything_in_them_is() {
+    let rights = rights("data_reader[default:s:d]");
+    assert!(
+        rights.sees_scope(ScopeId(8)) && !rights.sees_scope(ScopeId(9)) && !rights.sees_scope(ScopeId(0))
+    );
+    assert_eq!(rights.check_scope(READ, ScopeId(8)), Permission::Denied(Privilege::Read));
+    assert_eq!(rights.check_scope(READ, ScopeId(9)), Permission::Hidden);
+}
+
+#[test]
+fn names_are_looked_up_again_in_another_manifest() {
+    let mut rights = rights("data_reader[default:s:c]");
+    let json = br#"{"uid":"2","scopes":[{"name":"_default","uid":"0","collections":[]},
+        {"name":"s","uid":"b","collections":[{"name":"c","uid":"c"}]}]}"#;
+    let next = Arc::new(Manifest::parse(json).expect("a manifest"));
+    rights.follow(&next, Privileges::NONE);
+    assert_eq!(rights.check_collection(READ, C), Permission::Hidden, "the dropped collection");
+    assert_eq!(
+        rights.check_collection(READ, CollectionId(12)),
+        Permission::Allowed,
+        "the new one of the same name"
+    );
+    rights.follow(&next, Privileges::NONE);
+    rights = rights.within(Privileges::of(&[Privilege::MetaRead]));
+    assert_eq!(rights.check_collection(READ, CollectionId(12)), Permission::Denied(Privilege::Read));
+}
+
+#[test]
+fn what_was_lost_is_noticed() {
+    let (all, narrow, less) = (
+        rights("data_reader[default]"),
+        rights("data_reader[default:s]"),
+        rights("data_reader[default:s:c]"),
+    );
+    assert!(all.has_all_of(&narrow) && narrow.has_all_of(&less) && less.has_all_of(&less));
+    assert!(!less.has_all_of(&narrow) && !narrow.has_all_of(&all));
+}
+
+/// No role but that of the full administrator reaches documents and users at once, or may act for others.
+#[test]
+fn administrators_of_parts_stay_in_them() {
+    use Privilege::*;
+    for row in ROLES.iter().filter(|row| row.name != "admin") {
+        let all = row.place.or(row.bucket).or(row.cluster);
+        for privilege in [Impersonate, NodeSupervisor, Administrator] {
+            assert!(!all.has(privilege), "{} has {}", row.name, privilege.name());
+        }
+        let documents = [Read, Insert, Upsert, Delete, MetaWrite, DcpStream, DcpProducer, DcpConsumer];
+        let manages = [SecurityManagement, SystemSettings, Settings].iter().any(|one| all.has(*one));
+        assert!(!manages || documents.iter().all(|one| !all.has(*one)), "{}", row.name);
+        assert_eq!(row.is_guarded, all.has(SelectBucket), "{}: administrators are guarded", row.name);
+    }
+}
