@@ -190,9 +190,7 @@ fn other_content<'a>(
         if !(has_xattrs && wants_xattrs) {
             return Ok((Content::Nothing, kept));
         }
-        let plain = value::plain_of(stored, datatype)?;
-        let (_, body) = value::split(&plain, datatype)?;
-        let section = value::section(&plain, body).to_vec();
+        let section = value::stored_section(stored, datatype)?.into_owned();
         let kept = if no_value_with_datatype { kept } else { Datatype::XATTR };
         return Ok(pack(Cow::Owned(section), kept, agreed, features));
     }
@@ -208,8 +206,8 @@ fn other_content<'a>(
         });
     }
     if is_tombstone && has_xattrs && !agreed.flags.has(OpenFlags::DELETED_USER_XATTRS) {
-        let plain = value::plain_of(stored, datatype)?;
-        let system = value::split(&plain, datatype)?.0.system_section();
+        let section = value::stored_section(stored, datatype)?;
+        let system = value::split(&section, datatype)?.0.system_section();
         let kept = if system.is_empty() { Datatype::RAW } else { Datatype::XATTR };
         return Ok(pack(Cow::Owned(system), kept, agreed, features));
     }

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use base::Part;
-use base::memory::{HeapUsage, Parts, ProcessMemory, trim_system};
+use base::memory::{HeapUsage, Parts, ProcessMemory, trim_system, trim_system_above};
 
 use crate::bucket::Bucket;
 use crate::keeper::{Chore, Next, Slice};
+use crate::memory::MemoryAccount;
 use crate::settings::Key;
 
 /// How far the account may be from the heap: versions are allocated and freed while both are read.
@@ -38,6 +39,11 @@ impl AccountFigures {
     }
 }
 
+/// Bounds what the system's allocator keeps beside a bucket's quota of what was freed.
+pub(crate) fn limit_free_memory(memory: &MemoryAccount) {
+    trim_system_above((memory.quota_bytes() / MOST_FREE_ONE_IN).max(LEAST_MOST_FREE_BYTES));
+}
+
 impl Bucket {
     /// The account beside the figures of those who hand out the memory.
     pub fn account_check(&self) -> AccountFigures {
@@ -52,6 +58,11 @@ impl Bucket {
 
 /// How often the chore looks whether the bucket came to rest.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// While there is work, the system's allocator may keep such a part of the quota free,
+const MOST_FREE_ONE_IN: u64 = 16;
+/// and this at least: giving back and taking again costs a page fault for each page.
+const LEAST_MOST_FREE_BYTES: u64 = 16 << 20;
 
 /// Compares the account with what the heap says, and gives back what was needed only while there was work.
 #[derive(Default)]
@@ -71,6 +82,7 @@ impl AccountCheck {
         let used = bucket.memory.used_bytes();
         if std::mem::replace(&mut self.used_bytes, used) != used {
             self.is_trimmed = false;
+            limit_free_memory(&bucket.memory);
         } else if !std::mem::replace(&mut self.is_trimmed, true) {
             bucket.context.heap.trim();
             bucket.context.tables.trim();

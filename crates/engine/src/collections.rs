@@ -13,6 +13,7 @@ use vbucket::{
     OpenScope, VBucket,
 };
 
+use crate::account_check::limit_free_memory;
 use crate::bucket::{Bucket, Shard};
 use crate::compaction_queue::CompactRequest;
 use crate::failure::Failure;
@@ -136,6 +137,9 @@ impl CollectionTotals {
     }
 }
 
+/// A change of a manifest with as many events leaves much that is soon free.
+const MANY_EVENTS: usize = 16;
+
 impl Bucket {
     /// Its manifest as it is now.
     pub fn manifest(&self) -> Arc<Manifest> {
@@ -179,6 +183,9 @@ impl Bucket {
             let left = self.take_over_manifest(&mut shard, &new, Some(&change), now);
             drop(shard);
             drop(left);
+        }
+        if change.events() >= MANY_EVENTS {
+            limit_free_memory(&self.memory);
         }
         Ok(new)
     }

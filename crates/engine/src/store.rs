@@ -106,13 +106,10 @@ impl Writer<'_> {
             }
             // Of a document without xattrs nothing is kept, so its value is not needed.
             let kept = live.filter(|f| f.version.meta().datatype.is_xattr()).map(Seen::whole).transpose()?;
-            let plain = kept.as_ref().map(value::plain).transpose()?.unwrap_or_default();
-            let old_type = kept.as_ref().map_or(Datatype::RAW, |old| old.meta().datatype);
-            let xattrs = value::section(&plain, value::split(&plain, old_type)?.1);
+            let xattrs = kept.as_ref().map(value::section_of).transpose()?.unwrap_or_default();
             let plain_type = meta.datatype.without(Datatype::SNAPPY);
-            let xattrs = if old_type.is_xattr() { xattrs } else { &[] };
             let datatype = if xattrs.is_empty() { plain_type } else { plain_type.with(Datatype::XATTR) };
-            let new = self.version(VersionMeta { datatype, ..meta }, request.key, &[xattrs, &body]);
+            let new = self.version(VersionMeta { datatype, ..meta }, request.key, &[&xattrs, &body]);
             value::check_size(new.value(), datatype)?;
             let preserve_expiry = request.preserve_expiry;
             Ok(Computed { preserve_expiry, ..Computed::new(new, ()) })

@@ -8,6 +8,8 @@ use subdoc::xattr::Xattrs;
 use crate::refusal::Refusal;
 use crate::whole::Whole;
 
+mod front;
+
 /// A value as a request brings it, made ready to be stored.
 pub struct Prepared<'a> {
     /// The bytes to store.
@@ -38,6 +40,9 @@ pub fn prepare(body: &[u8], sent: Datatype, may_keep: bool) -> Result<Prepared<'
 pub fn detect(body: &[u8]) -> Datatype {
     if subdoc::json::is_json(body) { Datatype::JSON } else { Datatype::RAW }
 }
+
+/// What tells how long an xattr section is.
+const XATTR_LENGTH_BYTES: usize = 4;
 
 /// No Snappy element makes more bytes out of one: 64 out of 3 is the most.
 pub const MOST_INFLATION: usize = 22;
@@ -102,4 +107,72 @@ pub fn split(plain: &[u8], datatype: Datatype) -> Result<(Xattrs<'_>, &[u8]), Re
 /// The xattr section as bytes in front of the body; empty if there is none.
 pub fn section<'a>(plain: &'a [u8], body: &[u8]) -> &'a [u8] {
     &plain[..plain.len() - body.len()]
+}
+
+/// The xattr section of a version; see [`stored_section`].
+pub fn section_of(version: &Whole) -> Result<Cow<'_, [u8]>, Refusal> {
+    stored_section(version.value(), version.meta().datatype)
+}
+
+/// The xattr section of a stored value with its length in front, as [`section`] gives it; the body is not inflated.
+pub fn stored_section(stored: &[u8], datatype: Datatype) -> Result<Cow<'_, [u8]>, Refusal> {
+    if !datatype.is_xattr() {
+        return Ok(Cow::Borrowed(&[]));
+    }
+    if !datatype.is_snappy() {
+        return Ok(Cow::Borrowed(section(stored, split(stored, datatype)?.1)));
+    }
+    let front = |most| front::inflate_front(stored, most).ok_or(Refusal::Unreadable);
+    let head = front(XATTR_LENGTH_BYTES)?;
+    let len: [u8; XATTR_LENGTH_BYTES] = head.try_into().map_err(|_| Refusal::Unreadable)?;
+    let len = XATTR_LENGTH_BYTES + u32::from_be_bytes(len) as usize;
+    if len > limits::MAX_VALUE_BYTES + limits::MAX_SYSTEM_XATTR_BYTES {
+        return Err(Refusal::Unreadable);
+    }
+    let section = front(len)?;
+    if section.len() == len { Ok(Cow::Owned(section)) } else { Err(Refusal::Unreadable) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A value with one attribute, and a body that compresses well.
+    fn plain(body_bytes: usize) -> Vec<u8> {
+        let pair = b"_sync\0{\"a\":1}\0";
+        let pairs = [&(pair.len() as u32).to_be_bytes()[..], pair].concat();
+        [&(pairs.len() as u32).to_be_bytes()[..], &pairs, &vec![b'x'; body_bytes]].concat()
+    }
+
+    #[test]
+    fn attributes_are_read_without_the_body() {
+        let plain = plain(4 << 20);
+        let datatype = Datatype::XATTR;
+        let expected = section(&plain, split(&plain, datatype).expect("sound").1).to_vec();
+        assert_eq!(stored_section(&plain, datatype).as_deref(), Ok(&expected[..]));
+        let block = snap::raw::Encoder::new().compress_vec(&plain).expect("it fits");
+        let packed = datatype.with(Datatype::SNAPPY);
+        assert_eq!(stored_section(&block, packed).as_deref(), Ok(&expected[..]));
+        // Nothing behind them is looked at, so it costs nothing.
+        let front = &block[..expected.len() + 16];
+        assert_eq!(stored_section(front, packed).as_deref(), Ok(&expected[..]));
+        assert_eq!(
+            inflate(front, limits::MAX_VALUE_BYTES),
+            Err(Refusal::BadSnappy),
+            "the whole is not there"
+        );
+        assert_eq!(stored_section(&block[..4], packed), Err(Refusal::Unreadable));
+        assert_eq!(stored_section(&block, Datatype::SNAPPY).as_deref(), Ok(&[][..]), "it has none");
+    }
+
+    #[test]
+    fn a_section_that_is_longer_than_its_value_is_refused() {
+        let wrong = [&u32::MAX.to_be_bytes()[..], b"x"].concat();
+        let block = snap::raw::Encoder::new().compress_vec(&wrong).expect("it fits");
+        let packed = Datatype::XATTR.with(Datatype::SNAPPY);
+        assert_eq!(stored_section(&block, packed), Err(Refusal::Unreadable));
+        let short = [&9u32.to_be_bytes()[..], b"x"].concat();
+        let block = snap::raw::Encoder::new().compress_vec(&short).expect("it fits");
+        assert_eq!(stored_section(&block, packed), Err(Refusal::Unreadable));
+    }
 }

@@ -38,7 +38,8 @@ impl Writer<'_> {
     ) -> Result<NewVersion, Refusal> {
         let system = if version.meta().datatype.is_xattr() {
             let whole = Whole::of(version.clone())?;
-            value::split(&value::plain(&whole)?, version.meta().datatype)?.0.system_section()
+            let section = value::section_of(&whole)?;
+            value::split(&section, version.meta().datatype)?.0.system_section()
         } else {
             Vec::new()
         };

@@ -21,6 +21,7 @@ use crate::counters::WorkerCounters;
 use crate::dispatch::{Desk, Handled, dispatch, may_reorder};
 use crate::elsewhere::{self, Thread};
 use crate::lone_writer::LoneWriter;
+use crate::long_work::LONG_BYTES;
 use crate::node::Node;
 use crate::output::Output;
 use crate::push;
@@ -36,6 +37,9 @@ const MAX_PARKED_BYTES: usize = 1 << 20;
 const STRANGERS_OUTPUT_BYTES: usize = 32 << 10;
 /// Requests that a connection may make in one turn before others have theirs.
 const TURN_REQUESTS: usize = 256;
+/// Bytes of documents that a connection's requests may read or write in one turn, some milliseconds of work; the request
+/// that exceeds them is the last one. A short request can ask for work on a document of almost this size.
+const TURN_WORK_BYTES: usize = LONG_BYTES;
 
 /// Why a connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,6 +158,8 @@ pub struct Connection {
     closing: Option<CloseReason>,
     /// Requests that were handled.
     requests: u64,
+    /// Bytes of documents that the requests of this turn have read or written.
+    work_bytes: usize,
     lone_writer: LoneWriter,
 }
 
@@ -177,6 +183,7 @@ impl Connection {
             parked_bytes: 0,
             closing: None,
             requests: 0,
+            work_bytes: 0,
             lone_writer: LoneWriter::default(),
         }
     }
@@ -264,6 +271,7 @@ impl Connection {
     fn receive_some(&mut self, bytes: &[u8], out: &mut Output) -> Received {
         let mut consumed = 0;
         let mut last_ns = None;
+        self.work_bytes = 0;
         let now = Moment(self.node.env().clock.unix_ns());
         let measured = self.counters.timings.begin_turn();
         for _ in 0..TURN_REQUESTS {
@@ -275,7 +283,7 @@ impl Connection {
             }
             let is_full =
                 out.is_full() || (out.len() >= STRANGERS_OUTPUT_BYTES && !self.session.is_authenticated());
-            if is_full {
+            if is_full || self.work_bytes >= TURN_WORK_BYTES {
                 return Received { consumed, next: Next::Turn };
             }
             match parse(&bytes[consumed..], self.limits()) {
@@ -344,6 +352,7 @@ impl Connection {
             elapsed_us: &mut elapsed_us,
             finish: None,
             thread: Thread::Worker,
+            work_bytes: &mut self.work_bytes,
         };
         let Handled { outcome, pass } = dispatch(desk, request);
         let waits = match outcome {
@@ -458,7 +467,13 @@ impl Connection {
     pub fn poll_later(&mut self, cx: &mut task::Context<'_>, out: &mut Output) -> bool {
         let mut at = 0;
         let before = self.later.len();
+        self.work_bytes = 0;
         while at < self.later.len() {
+            if self.work_bytes >= TURN_WORK_BYTES {
+                // The others are looked at in the next turn.
+                cx.waker().wake_by_ref();
+                break;
+            }
             match &mut self.later[at].waits {
                 Waits::Prepared(prepared) => match prepared.poll(self.shared_waker.for_task(cx.waker())) {
                     task::Poll::Pending => at += 1,
@@ -524,6 +539,7 @@ impl Connection {
             elapsed_us: &mut elapsed_us,
             finish,
             thread,
+            work_bytes: &mut self.work_bytes,
         };
         let Handled { outcome, pass } = dispatch(desk, &request);
         let waits = match outcome {

@@ -41,6 +41,8 @@ pub struct Context<'a> {
     pub key: DocKey<'a>,
     /// When this turn of the connection began.
     pub now: Moment,
+    /// Bytes of documents that requests of this turn have read or written; see [`Context::takes`].
+    pub work_bytes: &'a mut usize,
     /// Where the answers go.
     pub reply: Reply<'a>,
 }
@@ -149,10 +151,19 @@ impl Context<'_> {
         Rc::clone(self.session.bucket.as_ref().expect("the row says that a bucket is needed"))
     }
 
-    /// Whether reading the request's document so many times takes long.
-    pub(crate) fn has_large_document(&self, times: usize) -> bool {
+    /// Whether reading the request's document takes long.
+    pub(crate) fn has_large_document(&mut self) -> bool {
         let bytes = self.bucket().plain_bytes(self.vbucket, self.key, false, self.now);
-        bytes.saturating_mul(times) >= LONG_BYTES
+        self.takes(bytes)
+    }
+
+    /// Whether work on so many bytes takes long. If not it is done now, and counts against the connection's turn.
+    pub(crate) fn takes(&mut self, bytes: usize) -> bool {
+        let is_long = bytes >= LONG_BYTES;
+        if !is_long {
+            *self.work_bytes += bytes;
+        }
+        is_long
     }
 
     /// Whether the client may do something beyond what the row asks for, where the request is.

@@ -40,6 +40,8 @@ pub struct Desk<'a> {
     pub finish: Option<Finish>,
     /// The thread on which that is.
     pub thread: Thread,
+    /// Grows by the bytes of documents that the request has read or written.
+    pub work_bytes: &'a mut usize,
 }
 
 /// Why a request does not get to its handler.
@@ -60,7 +62,7 @@ pub struct Handled {
 
 /// Handles one request. What was done while the node's lease ended is not answered: its connection is closed.
 pub fn dispatch(desk: Desk<'_>, request: &Request<'_>) -> Handled {
-    let Desk { session, node, out, counters, now, looks, elapsed_us, finish, thread } = desk;
+    let Desk { session, node, out, counters, now, looks, elapsed_us, finish, thread, work_bytes } = desk;
     let (row, mark) = (find(request.opcode), out.mark());
     let (is_closed, pass) = match row.map_or(Ok(None), |row| let_through(row, node, session)) {
         Ok(pass) => (None, pass),
@@ -70,7 +72,9 @@ pub fn dispatch(desk: Desk<'_>, request: &Request<'_>) -> Handled {
         // What was done is not told by who may not serve any more.
         return Handled { outcome: Outcome::Close(CloseReason::Fenced), pass };
     }
-    let desk = Desk { session, node, out: &mut *out, counters, now, looks, elapsed_us, finish, thread };
+    let out_again = &mut *out;
+    let desk =
+        Desk { session, node, out: out_again, counters, now, looks, elapsed_us, finish, thread, work_bytes };
     let outcome = handle(desk, row, is_closed, request);
     let is_over = pass.is_some_and(|pass| !node.fence().still_lets(pass, node.env().clock.monotonic_ns()));
     if is_over && !waits(&outcome) {
@@ -131,6 +135,7 @@ fn handle(
         infos,
         key,
         now: desk.now,
+        work_bytes: desk.work_bytes,
         reply,
     };
     match closed {
@@ -140,7 +145,7 @@ fn handle(
     }
     let outcome = match (desk.finish, infos.impersonate) {
         (Some(finish), _) => finish(&mut ctx),
-        (None, _) if elsewhere::is_long(&ctx, request) => Outcome::Elsewhere,
+        (None, _) if elsewhere::is_long(&mut ctx, request) => Outcome::Elsewhere,
         (None, None) => (row.handler)(&mut ctx, request),
         (None, Some(user)) => impersonated(&mut ctx, request, user),
     };

@@ -54,12 +54,12 @@ enum Done {
 }
 
 /// Whether a request is to be handled elsewhere.
-pub(crate) fn is_long(cx: &Context<'_>, request: &Request<'_>) -> bool {
+pub(crate) fn is_long(cx: &mut Context<'_>, request: &Request<'_>) -> bool {
     cx.may_leave
         && match cx.row.leaves {
             Leaves::Never => false,
             Leaves::LargeValue => has_large_value(request),
-            Leaves::LargeDocument => has_large_value(request) || cx.has_large_document(1),
+            Leaves::LargeDocument => has_large_value(request) || cx.has_large_document(),
             Leaves::Always => true,
         }
 }
@@ -116,6 +116,7 @@ fn handle(
     let mut session = session.into_session();
     let mut out = Output::reserving(Arc::clone(node.connection_memory()));
     let mut elapsed_us = || clock.monotonic_ns().saturating_sub(began_ns) / 1000;
+    let mut work_bytes = 0;
     let desk = Desk {
         session: &mut session,
         node,
@@ -126,6 +127,7 @@ fn handle(
         elapsed_us: &mut elapsed_us,
         finish: None,
         thread: Thread::Elsewhere,
+        work_bytes: &mut work_bytes,
     };
     match dispatch(desk, &request).outcome {
         Outcome::Done => Done::Answered(out),

@@ -461,3 +461,9 @@ fn shape_of(served: &Served) -> BucketShape {
         replicas: served.spec.replicas,
     }
 }
+
+/// A node with threads for long work, without anything else that is made when it is hosted.
+#[cfg(test)]
+pub(crate) fn with_long_work(node: Node, threads: usize) -> Node {
+    Node { long_work: Arc::new(LongWork::new(threads)), ..node }
+}

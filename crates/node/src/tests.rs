@@ -29,6 +29,7 @@ mod dcp_answers;
 mod durable_answers;
 mod observe;
 mod roles;
+mod turns;
 
 fn user(name: &str, role: Role, buckets: Option<&str>) -> UserSpec {
     let buckets = buckets.map(|bucket| vec![bucket.to_owned()]);
@@ -42,6 +43,11 @@ fn granted(name: &str, grants: &str) -> UserSpec {
 }
 
 fn node() -> Arc<Node> {
+    node_of(false)
+}
+
+/// A node with threads for long work, or without.
+fn node_of(has_long_work: bool) -> Arc<Node> {
     let (env, _) = Env::sim(7);
     let served = ["default", "other"].map(|name| {
         let spec = BucketSpec::parse(name).expect("a valid name");
@@ -71,7 +77,7 @@ fn node() -> Arc<Node> {
     let version = ConfigVersion { epoch: 1, revision: 3 };
     let limits = ConnectionLimits::default();
     let node = Node::new(env, users, served.into(), address, version, limits, Vec::new());
-    Arc::new(node)
+    Arc::new(if has_long_work { crate::node::with_long_work(node, 1) } else { node })
 }
 
 fn connect(node: &Arc<Node>) -> Connection {
@@ -86,6 +92,8 @@ const FULL: &[Feature] = &[
     Feature::MutationSeqno,
     Feature::AltRequestSupport,
 ];
+
+const FULL_WITHOUT_SNAPPY: &[Feature] = &[Feature::Xerror, Feature::Json, Feature::Xattr];
 
 fn connect_as(node: &Arc<Node>, name: &str, features: &[Feature]) -> Connection {
     let mut connection = connect(node);

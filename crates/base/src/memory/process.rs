@@ -1,5 +1,7 @@
 //! What the whole process has from the system.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use super::chunks::CHUNKS;
 
 /// From here on the system's allocator hands out pages of their own, which it gives back when they are freed.
@@ -56,14 +58,39 @@ pub fn settle_system() {
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const MOST_FREE_ON_TOP: i32 = 512 << 10;
 
+/// Free bytes that the system's allocator gave back to the system, and from which nothing was allocated since. They still
+/// count as free there, so this is the least that was free since.
+static GIVEN_BACK: AtomicU64 = AtomicU64::new(0);
+
 /// Makes the system's allocator give free pages back to the system, wherever they lie. Takes milliseconds, and who
-/// allocates meanwhile waits: for quiet moments.
+/// allocates meanwhile waits: for quiet moments, or if there are many.
 pub fn trim_system() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: it may be called at any time, from any thread.
     unsafe {
         libc::malloc_trim(0);
     }
+    GIVEN_BACK.store(free_bytes(), Ordering::Relaxed);
+}
+
+/// Does the same if the system's allocator keeps more than `most` bytes that are free. Says whether it did. To be called
+/// every second or so, so that what was allocated in between is noticed.
+///
+/// The allocator keeps what was freed for the next allocation of the same arena. Short-lived threads use one arena after
+/// the other, so that each keeps as much as the busiest of them needed.
+pub fn trim_system_above(most: u64) -> bool {
+    let free = free_bytes();
+    let given_back = GIVEN_BACK.fetch_min(free, Ordering::Relaxed).min(free);
+    let is_above = free - given_back > most;
+    if is_above {
+        trim_system();
+    }
+    is_above
+}
+
+/// Bytes that the system's allocator has in its arenas, and that are not handed out.
+fn free_bytes() -> u64 {
+    system_bytes().map_or(0, |(used, held)| held.saturating_sub(used))
 }
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]

@@ -1,9 +1,10 @@
 //! Versions of one vBucket that are in the journal and not yet in its file, as sorted immutable runs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use base::{Account, CollectionId, Seqno, Version};
+use base::doc_key::decode_leb128;
+use base::{Account, CollectionId, DocKey, Seqno, Version};
 
 use super::charged::Charged;
 use crate::collections::{SYSTEM, holds};
@@ -20,6 +21,41 @@ const FAN_IN: usize = 24;
 /// Small saves gather unsorted until they are so many versions, and become a run then.
 const RECENT: usize = 32;
 
+/// Kinds of system events that are dropped: collections and scopes, by the first byte of their keys.
+const EVENT_KINDS: usize = 2;
+
+/// The highest number of each kind that was dropped.
+#[derive(Clone, Copy, Default)]
+struct Dropped {
+    highest: [Option<u32>; EVENT_KINDS],
+    /// Whether there was an event whose key is not understood.
+    has_others: bool,
+}
+
+impl Dropped {
+    fn add(&mut self, event_key: &[u8]) {
+        match numbered(event_key) {
+            Some((kind, number)) => self.highest[kind] = self.highest[kind].max(Some(number)),
+            None => self.has_others = true,
+        }
+    }
+
+    fn may_have(&self, event_key: &[u8]) -> bool {
+        match numbered(event_key) {
+            Some((kind, number)) => self.highest[kind].is_some_and(|highest| number <= highest),
+            None => self.has_others,
+        }
+    }
+}
+
+/// The kind of an event, and which one it is about.
+fn numbered(event_key: &[u8]) -> Option<(usize, u32)> {
+    let [kind, rest @ ..] = DocKey::parse(event_key)?.key else { return None };
+    let kind = usize::from(*kind);
+    (kind < EVENT_KINDS).then_some(())?;
+    decode_leb128(rest).map(|(number, _)| (kind, number))
+}
+
 /// Runs, oldest first. Of versions of one key that with the highest seqno counts, which is in the newest run except
 /// while a rollback is not complete.
 #[derive(Default)]
@@ -34,8 +70,8 @@ pub(super) struct Runs {
     /// A drop of a collection or scope and a later beginning under the same key must not meet in one commit of the
     /// file: merged, they would count as neither. All other events of a vBucket are filed in one commit.
     barriers: Vec<(usize, Frame)>,
-    /// Keys of the drops since the last barrier.
-    dropped: BTreeSet<Vec<u8>>,
+    /// The highest numbers that were dropped since the last barrier.
+    dropped: Dropped,
     /// The frame of the newest save.
     newest: Frame,
 }
@@ -48,20 +84,30 @@ impl Runs {
         if self.recent.as_ref().is_some_and(|recent| has_events || recent.room() < items.len()) {
             self.settle(account);
         }
-        let begins_again =
-            |event: &&Version| !event.is_deleted() && self.dropped.contains(event.stored_key());
-        if !self.runs.is_empty() && events.iter().any(begins_again) {
-            self.dropped.clear();
+        if events.iter().any(|event| !event.is_deleted() && self.has_drop_of(event.stored_key())) {
+            self.dropped = Dropped::default();
             self.barriers.push((self.runs.len(), self.newest));
         }
-        let drops = events.iter().filter(|event| event.is_deleted());
-        self.dropped.extend(drops.map(|event| event.stored_key().to_vec()));
+        events
+            .iter()
+            .filter(|event| event.is_deleted())
+            .for_each(|event| self.dropped.add(event.stored_key()));
         self.newest = frame;
         if has_events || items.len() >= RECENT {
             self.push_run(Charged::new(items.to_vec(), account), account);
         } else if !items.is_empty() {
             self.recent.get_or_insert_with(|| Charged::with_capacity(RECENT, account)).extend(items);
         }
+    }
+
+    /// Whether what begins with this event was dropped behind the last barrier.
+    ///
+    /// Numbers are given out upwards, so mostly the event's is above all that were dropped. Otherwise the runs are looked
+    /// into: a list of all drops would take more than the drops themselves.
+    fn has_drop_of(&self, event_key: &[u8]) -> bool {
+        let behind = self.barriers.last().map_or(0, |(end, _)| *end);
+        let is_drop = |run: &Run| find(run, event_key).is_some_and(|version| version.is_deleted());
+        self.dropped.may_have(event_key) && self.runs[behind..].iter().any(is_drop)
     }
 
     /// Makes a run of what is none yet.
@@ -108,7 +154,7 @@ impl Runs {
             return Vec::new();
         }
         if self.barriers.is_empty() && frozen == self.runs.len() {
-            self.dropped.clear();
+            self.dropped = Dropped::default();
         }
         self.barriers.retain_mut(|(end, _)| {
             *end -= frozen.min(*end);

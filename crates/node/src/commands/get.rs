@@ -8,7 +8,6 @@ use protocol::feature::Feature;
 use protocol::{Request, Status, opcode};
 
 use crate::context::{Context, Outcome};
-use crate::long_work::LONG_BYTES;
 use crate::privilege::Privilege;
 use crate::reply::Answer;
 
@@ -78,10 +77,7 @@ pub fn answer(cx: &mut Context<'_>, request: &Request<'_>, found: Result<Found, 
 
 /// Sends flags, value and CAS.
 fn send(cx: &mut Context<'_>, found: &Found, key: &[u8]) -> Outcome {
-    if cx.may_leave
-        && !is_sent_as_stored(cx, &found.version)
-        && value::plain_len(&found.version) >= LONG_BYTES
-    {
+    if cx.may_leave && !is_sent_as_stored(cx, &found.version) && cx.takes(value::plain_len(&found.version)) {
         return Outcome::Elsewhere;
     }
     let flags = found.version.meta().flags.to_be_bytes();

@@ -12,7 +12,6 @@ use subdoc::request::{self, Features, LookupRequest, MutationRequest, doc_flag};
 
 use crate::commands::mutation;
 use crate::context::{Context, Outcome};
-use crate::long_work::LONG_BYTES;
 use crate::privilege::Privilege;
 use crate::reply::Answer;
 
@@ -68,9 +67,12 @@ pub fn lookup(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
 }
 
 /// Whether an operation on this number of paths takes long: each of them reads the document, and a change writes it.
-fn is_long(cx: &Context<'_>, request: &Request<'_>, replica: bool, paths: usize) -> bool {
-    let bytes = || cx.bucket().plain_bytes(request.vbucket, cx.key, replica, cx.now);
-    cx.may_leave && bytes().saturating_mul(paths) >= LONG_BYTES
+fn is_long(cx: &mut Context<'_>, request: &Request<'_>, replica: bool, paths: usize) -> bool {
+    if !cx.may_leave {
+        return false;
+    }
+    let bytes = cx.bucket().plain_bytes(request.vbucket, cx.key, replica, cx.now);
+    cx.takes(bytes.saturating_mul(paths))
 }
 
 /// What a look-up comes to.

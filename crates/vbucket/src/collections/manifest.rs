@@ -398,6 +398,11 @@ pub struct ManifestChange {
 }
 
 impl ManifestChange {
+    /// Events that a vBucket takes for it.
+    pub fn events(&self) -> usize {
+        self.events.len()
+    }
+
     /// The change between two manifests.
     pub fn between(old: &Manifest, new: &Manifest) -> ManifestChange {
         let events = difference(old, new).into_iter().map(EncodedEvent::from).collect();
